@@ -1,0 +1,258 @@
+package algo
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// maxInt is the largest integer that a double holds exactly together with all below it. No number in a decision is
+// larger. Times further away than this many µs (285 years) are reported as this.
+const maxInt = 1<<53 - 1
+
+// Limit is a compiled, immutable definition. Safe for concurrent use. Make one with New.
+type Limit struct {
+	algo        Algorithm
+	countDenied bool
+	first       bool // FixedWindow: a window starts at the key's first request
+	interval    bool // TokenBucket: refilled at boundaries
+
+	n     int64 // requests per window
+	limit int64 // Result.Limit
+	cap   int64 // the same with the soft margin
+	w     int64 // window (Concurrency: time-out) in µs
+
+	unit  int64   // how many µs the limit's unit of time has
+	perU  divisor // by unit
+	perW  divisor // by w; SlidingWindow: by the sub-window
+	ahead int64   // buckets: how far ahead of the clock a state may lie, in units (µs for interval refill)
+
+	// Buckets with continuous refill, SlidingWindow.
+	rate     uint64  // N': levels drained in a unit
+	token    uint64  // W': levels that one token has
+	capLevel uint64  // cap × token
+	full     uint64  // units after which a full level has drained
+	perRate  divisor // by rate
+	perToken divisor // by token
+	tag      uint32  // State.C of a level scaled so
+
+	// SlidingWindow.
+	k    int    // number of sub-windows
+	sub  int64  // length of one, in µs
+	subU uint64 // the same in units
+	perS divisor
+
+	cal atomic.Pointer[span] // FixedWindow with a calendar: the window asked for last
+
+	cfg Config
+}
+
+// New checks c and compiles it. Its error says which number does not fit and what would; it is meant to be shown to
+// whoever wrote the rule.
+func New(c Config) (*Limit, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.fill()
+	l := &Limit{
+		algo: c.Algorithm, countDenied: c.CountDenied, first: c.FirstRequest, interval: c.RefillInterval,
+		n: c.N, limit: c.N, w: int64(c.Window / time.Microsecond), unit: 1, cfg: c,
+	}
+	l.cap = l.n + margin(l.n, c.Soft)
+	l.perU = newDivisor(1)
+	var err error
+	switch c.Algorithm {
+	case FixedWindow, SlidingLog:
+		l.perW = newDivisor(uint64(l.w))
+	case SlidingWindow:
+		err = l.compileWindow()
+	case TokenBucket, LeakyBucket:
+		err = l.compileBucket()
+	case Concurrency:
+		l.w = int64(c.Timeout / time.Microsecond)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Config returns the configuration with every default filled in. A bucket of size 0 has the Burst NoBurst. New
+// accepts it again, and makes the same limit of it.
+func (l *Limit) Config() Config { return l.cfg }
+
+// Algorithm returns the limit's algorithm.
+func (l *Limit) Algorithm() Algorithm { return l.algo }
+
+// CountDenied reports whether denied requests count. When such a limit admits but another one denies, Take is
+// what counts the request.
+func (l *Limit) CountDenied() bool { return l.countDenied }
+
+// String describes the limit in one line, such as "token_bucket, 100 per 1m0s, burst 20".
+func (l *Limit) String() string {
+	c := &l.cfg
+	s := c.Algorithm.String()
+	switch {
+	case c.Algorithm == Concurrency:
+		s += fmt.Sprintf(", %d in flight, time-out %v", c.N, c.Timeout)
+	case c.Calendar != NoCalendar:
+		s += fmt.Sprintf(", %d per %v in %v", c.N, c.Calendar, c.Location)
+	default:
+		s += fmt.Sprintf(", %d per %v", c.N, c.Window)
+	}
+	switch {
+	case c.Algorithm == LeakyBucket:
+		s += fmt.Sprintf(", queue %d", max(0, c.Burst))
+	case c.Algorithm == TokenBucket:
+		s += fmt.Sprintf(", burst %d", max(0, c.Burst))
+	case c.Algorithm == SlidingWindow && c.Buckets > 1:
+		s += fmt.Sprintf(", %d buckets", c.Buckets)
+	}
+	if c.FirstRequest {
+		s += ", from the first request"
+	}
+	if c.RefillInterval {
+		s += ", refilled at intervals"
+	}
+	if c.Soft > 0 {
+		s += fmt.Sprintf(", soft %d%%", c.Soft)
+	}
+	if c.CountDenied {
+		s += ", denied requests count"
+	}
+	return s
+}
+
+// Take asks for a.Cost at time now, and charges it to s if it is admitted (or if the limit counts denied requests).
+// A denied request and a peek leave s as it is, but for what Mend does.
+func (l *Limit) Take(s *State, now int64, a Ask) (r Result) {
+	l.decide(&r, s, now, a, true)
+	return r
+}
+
+// Check answers as Take would, but charges nothing: the verdict, and the fields as they are without the charge. It
+// never writes to s. It is how a decision over several limits asks each before it charges all or none.
+func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {
+	l.decide(&r, s, now, a, false)
+	return r
+}
+
+// decide fills in r, which must be zero.
+func (l *Limit) decide(r *Result, s *State, now int64, a Ask, take bool) {
+	now = max(now, 0)
+	a.Cost = min(max(a.Cost, -MaxCost), MaxCost)
+	switch l.algo {
+	case TokenBucket, LeakyBucket:
+		if l.interval {
+			l.intervals(r, s, now, a.Cost, take)
+		} else {
+			l.bucket(r, s, now, a.Cost, a.MaxDelay, take)
+		}
+	case FixedWindow:
+		l.fixed(r, s, now, a.Cost, take)
+	case SlidingWindow:
+		l.window(r, s, now, a.Cost, take)
+	case SlidingLog:
+		l.log(r, s, now, a.Cost, take)
+	default:
+		l.slots(r, s, now, a.Cost, a.Slot, take)
+	}
+}
+
+// Mend puts s right if it cannot be what it should be at now: if the clock has leaped back, so that s lies further
+// ahead than it ever could; or if s was kept under another way of refilling or cutting the window. Take does so by
+// itself, even if it denies; Check, which writes nothing, only answers as if it were done. A store that keeps what
+// Take left in s therefore needs Mend only where it denies after a Check. It reports whether it changed s.
+func (l *Limit) Mend(s *State, now int64) bool {
+	if s.B == 0 {
+		return false
+	}
+	was := *s
+	l.Take(s, now, Ask{})
+	return was.A != s.A || was.B != s.B || was.C != s.C || len(was.Ext) != len(s.Ext)
+}
+
+// Fresh reports whether s is as good as the zero State at now, so that it may be forgotten.
+func (l *Limit) Fresh(s *State, now int64) bool {
+	return s.B == 0 || l.Check(s, now, Ask{}).ResetAfter == 0
+}
+
+// Carry turns a state that was kept under old into one for l, at time now: old and l have the same algorithm but
+// differ in W or K (N and B may differ freely and need no Carry). States that cannot be carried come out fresh.
+func (l *Limit) Carry(old *Limit, s *State, now int64) {
+	if s.B == 0 || old.algo != l.algo {
+		*s = State{}
+		return
+	}
+	now = max(now, 0)
+	switch l.algo {
+	case FixedWindow:
+		l.carryFixed(old, s, now)
+	case SlidingLog:
+		l.carryLog(old, s, now)
+	case SlidingWindow:
+		*s = l.carryWindow(s, now, old.sub)
+	case TokenBucket, LeakyBucket:
+		l.carryBucket(old, s, now)
+	}
+}
+
+// counted fills in a result of an algorithm that counts: used is what is used after the decision.
+func (l *Limit) counted(r *Result, used int64, allowed bool) {
+	r.Limit, r.SoftLimit, r.Remaining = l.limit, l.cap, max(0, l.limit-used)
+	r.Allowed, r.Soft = allowed, allowed && used > l.limit && used <= l.cap
+}
+
+// divisor divides by a number that is known beforehand, without the division: m is 2^64/d rounded down, so that the
+// high word of x×m is the quotient or one less.
+type divisor struct{ d, m uint64 }
+
+func newDivisor(d uint64) divisor { return divisor{d, ^uint64(0) / d} }
+
+// divmod returns x/d and x%d for x < 2^63.
+func (v *divisor) divmod(x uint64) (q, r uint64) {
+	q, _ = bits.Mul64(x, v.m)
+	r = x - q*v.d
+	if r >= v.d {
+		return q + 1, r - v.d
+	}
+	return q, r
+}
+
+// ceil returns x/d rounded up.
+func (v *divisor) ceil(x uint64) uint64 {
+	q, r := v.divmod(x)
+	if r > 0 {
+		q++
+	}
+	return q
+}
+
+// mulDiv returns x×y/d, rounded down or up; ok is false if that does not fit.
+func mulDiv(x, y, d uint64, up bool) (q uint64, ok bool) {
+	hi, lo := bits.Mul64(x, y)
+	if hi >= d {
+		return 0, false
+	}
+	q, r := bits.Div64(hi, lo, d)
+	if up && r > 0 {
+		q++
+	}
+	return q, true
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// monus is a − b, at least 0.
+func monus(a, b uint64) uint64 {
+	if a < b {
+		return 0
+	}
+	return a - b
+}
