@@ -1,0 +1,217 @@
+package rule
+
+import (
+	"iter"
+	"net/netip"
+	"strings"
+)
+
+// attributeKind says in which normal form an attribute is matched.
+type attributeKind uint8
+
+const (
+	kindPlain attributeKind = iota
+	kindPath
+	kindMethod
+	kindHost
+	kindIP
+)
+
+func kindOf(attribute string) attributeKind {
+	switch attribute {
+	case "path":
+		return kindPath
+	case "method":
+		return kindMethod
+	case "host":
+		return kindHost
+	case "ip":
+		return kindIP
+	}
+	return kindPlain
+}
+
+// slot is an attribute that a domain uses.
+type slot struct {
+	name string
+	kind attributeKind
+}
+
+// value is the value of a slot on one request, in normal form. It is valid in the generation in which it was made.
+type value struct {
+	text       string
+	generation uint32
+	indexed    uint32 // the generation in which its candidates were gathered
+	present    bool
+}
+
+// value returns the value of a slot, looking it up once a request.
+func (m *Matches) value(slot int) *value {
+	v := &m.values[slot]
+	if v.generation != m.generation {
+		raw, ok := "", false
+		if m.source != nil {
+			raw, ok = m.source.Attribute(m.domain.slots[slot].name)
+		}
+		m.set(slot, raw, ok)
+	}
+	return v
+}
+
+// maxKeptValue is up to how many bytes a value may be held on to by a Matches that is not in use.
+const maxKeptValue = 4096
+
+// set sets the value of a slot.
+func (m *Matches) set(slot int, raw string, ok bool) {
+	v := &m.values[slot]
+	v.generation = m.generation
+	if !ok || raw == "" {
+		v.text, v.present = "", false
+		return
+	}
+	m.large = m.large || len(raw) > maxKeptValue
+	switch kind := m.domain.slots[slot].kind; kind {
+	case kindPlain:
+		v.text = raw
+	case kindIP:
+		v.text, m.addr = normalText(kind, raw, &m.scratch)
+	default:
+		v.text, _ = normalText(kind, raw, &m.scratch)
+	}
+	v.present = v.text != ""
+}
+
+// addrOf returns the address that is the value of a slot; the zero Addr if it is none.
+func (m *Matches) addrOf(slot int) netip.Addr {
+	if slot == m.domain.ipSlot {
+		return m.addr
+	}
+	return netip.Addr{}
+}
+
+// normalText returns a value in the normal form of its kind, and for an ip the address if it is one. What is not normal
+// yet is written to scratch.
+func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.Addr) {
+	begin := len(*scratch)
+	switch kind {
+	case kindPath:
+		if isNormalPath(raw) {
+			return raw, netip.Addr{}
+		}
+		*scratch = appendNormalPath(*scratch, raw)
+	case kindMethod:
+		if !hasRange(raw, 'a', 'z') {
+			return raw, netip.Addr{}
+		}
+		*scratch = append(*scratch, raw...)
+		for i, c := range (*scratch)[begin:] {
+			if 'a' <= c && c <= 'z' {
+				(*scratch)[begin+i] = c - 'a' + 'A'
+			}
+		}
+	case kindHost:
+		raw = withoutPort(raw)
+		if !hasRange(raw, 'A', 'Z') {
+			return raw, netip.Addr{}
+		}
+		*scratch = append(*scratch, raw...)
+		for i, c := range (*scratch)[begin:] {
+			if 'A' <= c && c <= 'Z' {
+				(*scratch)[begin+i] = c - 'A' + 'a'
+			}
+		}
+	case kindIP:
+		addr := parseIP(raw)
+		if !addr.IsValid() || addr.Is4() && strings.IndexByte(raw, ':') < 0 {
+			return raw, addr // the text of an IPv4 address is normal
+		}
+		*scratch = addr.AppendTo(*scratch)
+		return view((*scratch)[begin:]), addr
+	default:
+		return raw, netip.Addr{}
+	}
+	return view((*scratch)[begin:]), netip.Addr{}
+}
+
+// hasRange reports whether s holds a byte from low to high.
+func hasRange(s string, low, high byte) bool {
+	for i := range len(s) {
+		if low <= s[i] && s[i] <= high {
+			return true
+		}
+	}
+	return false
+}
+
+// attribute returns the value of any attribute, in normal form.
+func (m *Matches) attribute(name string) (string, bool) {
+	if n, ok := m.domain.slotOf[name]; ok {
+		v := m.value(n)
+		return v.text, v.present
+	}
+	if m.source != nil {
+		text, ok := m.source.Attribute(name)
+		return text, ok && text != ""
+	}
+	if m.union {
+		for i := range m.descriptors {
+			for k := range m.descriptors[i].Entries {
+				if e := &m.descriptors[i].Entries[k]; e.Key == name {
+					return e.Value, e.Value != ""
+				}
+			}
+		}
+	}
+	return "", false
+}
+
+// attributes iterates over all attributes as they came.
+func (m *Matches) attributes() iter.Seq2[string, string] {
+	if m.source != nil {
+		return m.source.All()
+	}
+	return func(yield func(string, string) bool) {
+		for i := range m.descriptors {
+			for _, e := range m.descriptors[i].Entries {
+				if !yield(e.Key, e.Value) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// fillUnion sets the slots from the descriptors' entries: the first value of a key holds, and remote_address is ip where
+// no entry is called that.
+func (m *Matches) fillUnion() {
+	d := m.domain
+	if len(d.slots) == 0 {
+		return
+	}
+	remote, haveRemote := "", false
+	for i := range m.descriptors {
+		for k := range m.descriptors[i].Entries {
+			e := &m.descriptors[i].Entries[k]
+			if !haveRemote && e.Key == "remote_address" {
+				remote, haveRemote = e.Value, true
+			}
+			n := -1
+			if len(d.slots) <= 4 {
+				for s := range d.slots {
+					if d.slots[s].name == e.Key {
+						n = s
+						break
+					}
+				}
+			} else if s, ok := d.slotOf[e.Key]; ok {
+				n = s
+			}
+			if n >= 0 && m.values[n].generation != m.generation {
+				m.set(n, e.Value, true)
+			}
+		}
+	}
+	if haveRemote && d.ipSlot >= 0 && m.values[d.ipSlot].generation != m.generation {
+		m.set(d.ipSlot, remote, true)
+	}
+}

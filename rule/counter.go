@@ -1,0 +1,126 @@
+package rule
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// addCounters gives the windows of a rule and of its overrides their Counters.
+func (b *builder) addCounters(r *Rule) {
+	mine := map[uint64]*Counter{}
+	names := map[string]bool{}
+	for _, w := range r.Windows {
+		w.Rule = r
+		if w.Limit == nil {
+			continue
+		}
+		id := counterID(r, w.Limit)
+		if mine[id] != nil || names[w.Name] {
+			b.problem(r, "keep one of them, or make two limits of it", "two entries of allow have the same window, %s", w.Name)
+			continue
+		}
+		mine[id], names[w.Name] = b.addCounter(r, w, id), true
+		w.Counter = mine[id]
+	}
+	for i := range r.Overrides {
+		used := map[uint64]bool{}
+		for _, w := range r.Overrides[i].Windows {
+			w.Rule = r
+			if w.Limit == nil {
+				continue
+			}
+			id := counterID(r, w.Limit)
+			if used[id] {
+				at := *r
+				at.Pos = r.Overrides[i].Pos
+				b.problem(&at, "keep one of them", "two entries of an override have the same window, %s", w.Name)
+				continue
+			}
+			used[id] = true
+			if mine[id] == nil {
+				mine[id] = b.addCounter(r, w, id)
+			}
+			w.Counter = mine[id]
+		}
+	}
+}
+
+func (b *builder) addCounter(r *Rule, w *Window, id uint64) *Counter {
+	c := &Counter{ID: id, Domain: r.Domain, Rule: r.Name, Window: w.Name, Limit: w.Limit, Index: len(b.set.counters), identity: ruleIdentity(r)}
+	b.register(r, c)
+	return c
+}
+
+func (b *builder) register(r *Rule, c *Counter) {
+	if old := b.byID[c.ID]; old != nil {
+		b.problem(r, "rename one of them", "limits %q and %q have the same 64-bit identity", old.Rule, c.Rule)
+		return
+	}
+	b.byID[c.ID] = c
+	b.set.counters = append(b.set.counters, c)
+}
+
+// overrideCounters makes the Counters for limits that requests bring, which apply in any domain.
+func (b *builder) overrideCounters() {
+	for _, d := range b.set.domains {
+		r := &Rule{Name: overrideName, Domain: d.name}
+		for unit, u := range overrideUnits {
+			limit, err := algo.New(overrideConfig(unit, 1))
+			if err != nil {
+				b.problem(r, "", "a limit of a request for a %s: %v", strings.ToLower(u.name), err)
+				continue
+			}
+			c := &Counter{
+				Domain: d.name, Rule: overrideName, Window: fmt.Sprintf("%s:%ds", overrideName, int64(u.length/time.Second)),
+				Limit: limit, Index: len(b.set.counters), Override: true, identity: "o",
+			}
+			c.ID = identityHash(d.name, c.identity, limit)
+			b.register(r, c)
+			d.overrides[unit] = c
+		}
+	}
+}
+
+// ruleIdentity names a rule within its domain without ambiguity: a native limit by its name, a descriptor by its path.
+func ruleIdentity(r *Rule) string {
+	if r.compiled.levels == nil {
+		return "n" + r.Name
+	}
+	id := []byte{'l'}
+	for _, l := range r.compiled.levels {
+		id = appendText(id, 0, l.node.key)
+		id = appendText(id, 0, l.node.value)
+	}
+	return string(id)
+}
+
+func counterID(r *Rule, l *algo.Limit) uint64 { return identityHash(r.Domain, ruleIdentity(r), l) }
+
+// identityHash hashes what names a limit's state: domain, rule, algorithm and W; and with W how it is cut (K, calendar,
+// alignment), since states that are cut otherwise must be carried.
+func identityHash(domain, rule string, l *algo.Limit) uint64 {
+	c := l.Config()
+	id := appendText(nil, 0, domain)
+	id = appendText(id, 0, rule)
+	id = appendText(id, 0, c.Algorithm.String())
+	id = binary.AppendVarint(id, int64(c.Window))
+	id = binary.AppendVarint(id, int64(c.Buckets))
+	id = append(id, byte(c.Calendar), bit(c.FirstRequest), bit(c.RefillInterval))
+	if c.Calendar != algo.NoCalendar && c.Location != nil {
+		id = appendText(id, 0, c.Location.String())
+	}
+	return xxhash.Sum64(id)
+}
+
+func bit(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}

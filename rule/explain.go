@@ -1,0 +1,290 @@
+package rule
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Reason says why a rule applies or not.
+type Reason struct {
+	Rule    *Rule
+	Applies bool
+	Why     string // "when.path: /login does not match /api/**"; "" if it applies
+	Hits    []Hit  // with own copies of the keys
+}
+
+// Explain tells for every rule of q's domain whether it applies, and why not, in rule order. It is nil if the domain is
+// unknown. It takes time in proportion to the number of rules.
+func (s *Set) Explain(q *Query) []Reason {
+	d := s.domain(q.Domain)
+	if d == nil {
+		return nil
+	}
+	var real Matches // what Match says holds; what follows only finds words for it
+	s.Match(q, &real)
+	hits := map[*Rule][]Hit{}
+	for _, h := range real.Hits {
+		h.Key = bytes.Clone(h.Key)
+		hits[h.Window.Rule] = append(hits[h.Window.Rule], h)
+	}
+	e := &explainer{domain: d, hits: hits, firsts: map[int]*Rule{}}
+	e.m.begin(d, q)
+	defer e.m.end()
+	if real.Exempt {
+		e.exempt = e.exemption()
+	}
+	var reasons []Reason
+	for _, r := range s.rules {
+		if r.Domain != d.name {
+			continue
+		}
+		reason := Reason{Rule: r, Hits: hits[r]}
+		if r.Lyft != nil {
+			reason.Applies = slices.ContainsFunc(real.Descriptors, func(m DescriptorMatch) bool { return m.Rule == r })
+		} else {
+			reason.Applies = len(reason.Hits) > 0
+		}
+		if why := e.why(r.compiled); !reason.Applies {
+			reason.Applies, reason.Why = why == "", why // an unlimited rule has no hits
+		}
+		reasons = append(reasons, reason)
+	}
+	e.replaced(reasons)
+	return reasons
+}
+
+// explainer finds the reasons why rules do not apply.
+type explainer struct {
+	domain *domain
+	m      Matches
+	exempt string // why the request is exempt
+	hits   map[*Rule][]Hit
+	firsts map[int]*Rule // by group: the rule that was met first
+}
+
+// exemption says which exempt entry holds.
+func (e *explainer) exemption() string {
+	for i := range e.domain.exempt {
+		if c := &e.domain.exempt[i]; c.match(&e.m) {
+			v := e.m.value(c.slot)
+			if !v.present {
+				return fmt.Sprintf("exempt: the request has no %s", c.source.Attribute)
+			}
+			return fmt.Sprintf("exempt: %s %s matches %s", c.source.Attribute, shorten(v.text), sources(c.source.Patterns))
+		}
+	}
+	return "exempt"
+}
+
+// why says why r does not apply; "" if nothing but another rule's replaces stands against it.
+func (e *explainer) why(r *matchRule) string {
+	switch {
+	case e.exempt != "":
+		return e.exempt
+	case r.levels != nil:
+		return e.whyNotDescriptor(r)
+	}
+	if why := e.whyNotConditions(r); why != "" {
+		return why
+	}
+	begin := len(e.m.buf)
+	if why := e.whyNoKey(r); why != "" {
+		return why
+	}
+	key := e.m.buf[begin:]
+	if why := e.whyNotIf(r); why != "" {
+		return why
+	}
+	if r.group >= 0 {
+		if first := e.firsts[r.group]; first != nil {
+			return fmt.Sprintf("groups: first: %s of the same file is met before", first.Name)
+		}
+		// A rule in shadow takes the place of others in shadow only, as in Match.
+		if e.m.mode(r, key) != Shadow {
+			e.firsts[r.group] = r.rule
+		} else if mark := &e.m.groups[r.group]; mark.any == e.m.generation {
+			return "groups: first: another one of the same file is met before"
+		}
+		e.m.groups[r.group].any = e.m.generation
+	}
+	return ""
+}
+
+func (e *explainer) whyNotConditions(r *matchRule) string {
+	for i := range r.conditions {
+		c := &r.conditions[i]
+		if c.match(&e.m) {
+			continue
+		}
+		v := e.m.value(c.slot)
+		if !v.present {
+			return fmt.Sprintf("when.%s: the request has no %s", c.source.Attribute, c.source.Attribute)
+		}
+		addr := e.m.addrOf(c.slot)
+		if c.negated && c.none.match(v.text, addr) {
+			for k := range c.source.Patterns {
+				if p := &c.source.Patterns[k]; p.Negated && p.positive(v.text, addr) {
+					return fmt.Sprintf("when.%s: %s is ruled out by %s", c.source.Attribute, shorten(v.text), p.Source)
+				}
+			}
+		}
+		return fmt.Sprintf("when.%s: %s does not match %s", c.source.Attribute, shorten(v.text), sources(c.source.Patterns))
+	}
+	return ""
+}
+
+func (e *explainer) whyNoKey(r *matchRule) string {
+	if e.m.appendKey(r) {
+		return ""
+	}
+	for _, part := range r.per {
+		var names []string
+		for _, a := range part {
+			if e.m.value(a.slot).present {
+				names = nil
+				break
+			}
+			names = append(names, a.name)
+		}
+		if names != nil {
+			return fmt.Sprintf("per: the request has no %s", strings.Join(names, " and no "))
+		}
+	}
+	return "per: a part is missing"
+}
+
+func (e *explainer) whyNotIf(r *matchRule) string {
+	if r.rule.ifProgram == nil {
+		return ""
+	}
+	ok, err := r.rule.ifProgram.holds(e.m.vars())
+	switch {
+	case err != nil:
+		return fmt.Sprintf("if: the expression failed: %v", err)
+	case !ok:
+		return "if: the expression is false"
+	}
+	return ""
+}
+
+// sources lists patterns for a message.
+func sources(patterns []Pattern) string {
+	const most = 8
+	var list []string
+	for i, p := range patterns {
+		if i == most {
+			list = append(list, fmt.Sprintf("%d more", len(patterns)-most))
+			break
+		}
+		list = append(list, shorten(p.Source))
+	}
+	if len(list) == 1 {
+		return list[0]
+	}
+	return "any of " + strings.Join(list, ", ")
+}
+
+// whyNotDescriptor says why no descriptor of the request led to r. Of several descriptors the one that came nearest is
+// spoken of.
+func (e *explainer) whyNotDescriptor(r *matchRule) string {
+	if len(e.m.descriptors) == 0 {
+		return "the request has no descriptors"
+	}
+	best, why := -1, ""
+	for i := range e.m.descriptors {
+		depth, text := e.descend(r, &e.m.descriptors[i])
+		if text == "" {
+			return ""
+		}
+		if depth > best {
+			best, why = depth, fmt.Sprintf("descriptor %d: %s", i+1, text)
+		}
+	}
+	return why
+}
+
+// descend follows one descriptor towards r, and says how far it came (in half levels: a key, then its value) and why no
+// further.
+func (e *explainer) descend(r *matchRule, desc *Descriptor) (depth int, why string) {
+	if desc.Override != nil {
+		return 0, "it brings a limit of its own"
+	}
+	l := e.domain.lyft
+	for i, want := range r.levels {
+		if i == len(desc.Entries) {
+			return 2 * i, fmt.Sprintf("it has %d entries, this rule is for %d", len(desc.Entries), len(r.levels))
+		}
+		entry := desc.Entries[i]
+		if entry.Key != want.node.key {
+			return 2 * i, fmt.Sprintf("entry %d is %s, not %s", i+1, shorten(entry.Key), want.node.key)
+		}
+		found := l.find(entry.Key).find(entry.Value, &e.m)
+		if found != want {
+			text := fmt.Sprintf("%s=%s", entry.Key, shorten(entry.Value))
+			switch {
+			case found == nil:
+				return 2*i + 1, fmt.Sprintf("%s does not match %s", text, want.node.value)
+			case found.node.value == "":
+				return 2*i + 1, fmt.Sprintf("%s does not match %s, and leads to the default of %s", text, want.node.value, want.node.key)
+			default:
+				return 2*i + 1, fmt.Sprintf("%s leads to %s=%s, which comes before", text, found.node.key, found.node.value)
+			}
+		}
+		l = want.children
+	}
+	if n := len(desc.Entries); n > len(r.levels) {
+		return 2 * len(r.levels), fmt.Sprintf("it has %d entries, this rule is for %d", n, len(r.levels))
+	}
+	if why := e.whyNotConditions(r); why != "" {
+		return 2 * len(r.levels), why
+	}
+	if why := e.whyNotIf(r); why != "" {
+		return 2 * len(r.levels), why
+	}
+	if !r.byPath() {
+		if why := e.whyNoKey(r); why != "" {
+			return 2 * len(r.levels), why
+		}
+	}
+	return 2 * len(r.levels), ""
+}
+
+// replaced gives those rules their reason that only another one's replaces keeps from applying.
+func (e *explainer) replaced(reasons []Reason) {
+	by := map[*Rule]string{}
+	for i := range reasons {
+		a := reasons[i].Rule
+		if reasons[i].Why != "" || len(a.Replaces) == 0 {
+			continue
+		}
+		for k := range reasons {
+			b := reasons[k].Rule
+			name := b.Name
+			if b.Lyft != nil {
+				name = b.Lyft.LimitName
+			}
+			if (a.Lyft != nil) == (b.Lyft != nil) && name != "" && slices.Contains(a.Replaces, name) && by[b] == "" && e.replaces(a, b) {
+				by[b] = a.Name
+			}
+		}
+	}
+	for i := range reasons {
+		r := &reasons[i]
+		if name := by[r.Rule]; name != "" && r.Why == "" && len(r.Hits) == 0 {
+			r.Applies, r.Why = false, "replaced by "+name
+		}
+	}
+}
+
+// replaces reports whether a, which is met, keeps b from applying: a rule in shadow does so only to one in shadow.
+func (e *explainer) replaces(a, b *Rule) bool {
+	return a.Lyft != nil || e.mode(a) != Shadow || e.mode(b) == Shadow
+}
+
+func (e *explainer) mode(r *Rule) Mode {
+	begin := len(e.m.buf)
+	e.m.appendKey(r.compiled)
+	return e.m.mode(r.compiled, e.m.buf[begin:])
+}

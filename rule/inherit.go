@@ -1,0 +1,77 @@
+package rule
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// maxPrevious bounds Counter.Previous.
+const maxPrevious = 4
+
+// lineage is what Counters must share for one to carry on another's state.
+type lineage struct {
+	domain, identity string
+	algorithm        algo.Algorithm
+}
+
+func (c *Counter) lineage() lineage { return lineage{c.Domain, c.identity, c.Limit.Algorithm()} }
+
+// Inherit makes s carry on the counters of old, which it is about to replace. To be called once, before s is used.
+//
+// A Counter that is in both keeps its state. Of those of one rule and algorithm that are in one set only, the shortest
+// new window carries on the shortest old one, and so forth.
+func (s *Set) Inherit(old *Set) {
+	if old == nil {
+		return
+	}
+	oldByID := make(map[uint64]*Counter, len(old.counters))
+	for _, c := range old.counters {
+		oldByID[c.ID] = c
+	}
+	kept := make(map[uint64]bool, len(s.counters))
+	appeared := map[lineage][]*Counter{}
+	for _, c := range s.counters {
+		if before := oldByID[c.ID]; before != nil {
+			kept[c.ID] = true
+			c.Previous = slices.Clone(before.Previous)
+		} else {
+			appeared[c.lineage()] = append(appeared[c.lineage()], c)
+		}
+	}
+	if len(appeared) == 0 {
+		return
+	}
+	vanished := map[lineage][]*Counter{}
+	for _, c := range old.counters {
+		if l := c.lineage(); !kept[c.ID] && appeared[l] != nil {
+			vanished[l] = append(vanished[l], c)
+		}
+	}
+	for l, gone := range vanished {
+		come := appeared[l]
+		slices.SortStableFunc(gone, byWindow)
+		slices.SortStableFunc(come, byWindow)
+		for i := range min(len(gone), len(come)) {
+			come[i].Previous = previous(come[i], gone[i])
+		}
+	}
+}
+
+func byWindow(a, b *Counter) int {
+	return cmp.Compare(a.Limit.Config().Window, b.Limit.Config().Window)
+}
+
+// previous returns old and what old carried on, without c itself. They are copies that do not hold on to their own past.
+func previous(c, old *Counter) []*Counter {
+	last := *old
+	last.Previous = nil
+	out := []*Counter{&last}
+	for _, p := range old.Previous {
+		if p.ID != c.ID && len(out) < maxPrevious {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -1,0 +1,312 @@
+package rule
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"unsafe"
+)
+
+// A key is the sequence of its parts. Each begins with a tag (a uvarint): the alternative that was present, counted
+// from 0, times 4, plus what follows. So no two lists of values make the same key.
+const (
+	tagText = 0 // a uvarint length, and the value
+	tagHash = 1 // SHA-256 of a value of more than maxKeyValue bytes
+	tagIPv4 = 2 // 4 bytes
+	tagIPv6 = 3 // the first bytes of the address, as many as hold the bits by which addresses are grouped
+)
+
+// maxKeyValue is up to how many bytes a value is kept as it is.
+const maxKeyValue = 256
+
+// defaultIPv6Prefix is the number of bits by which IPv6 addresses are grouped.
+const defaultIPv6Prefix = 64
+
+// alternative is one attribute of an entry of per.
+type alternative struct {
+	slot int
+	name string
+	kind attributeKind
+}
+
+// view returns b as a string without copying; it is valid until b is written to.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// appendText appends a part that is text.
+func appendText(dst []byte, alt int, text string) []byte {
+	if len(text) > maxKeyValue {
+		dst = binary.AppendUvarint(dst, uint64(alt)<<2|tagHash)
+		sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(text), len(text)))
+		return append(dst, sum[:]...)
+	}
+	if alt < 32 && len(text) < 128 {
+		dst = append(dst, byte(alt<<2|tagText), byte(len(text)))
+		return append(dst, text...)
+	}
+	dst = binary.AppendUvarint(dst, uint64(alt)<<2|tagText)
+	dst = binary.AppendUvarint(dst, uint64(len(text)))
+	return append(dst, text...)
+}
+
+// appendAddr appends a part that is an address.
+func appendAddr(dst []byte, alt int, addr netip.Addr, ipv6Prefix int) []byte {
+	if addr.Is4() {
+		dst = binary.AppendUvarint(dst, uint64(alt)<<2|tagIPv4)
+		a := addr.As4()
+		return append(dst, a[:]...)
+	}
+	dst = binary.AppendUvarint(dst, uint64(alt)<<2|tagIPv6)
+	a := addr.As16()
+	n := (ipv6Prefix + 7) / 8
+	if odd := ipv6Prefix % 8; odd != 0 {
+		a[n-1] &= 0xff << (8 - odd)
+	}
+	return append(dst, a[:n]...)
+}
+
+// appendValue appends the part for a value that is not normal yet, as the attribute's kind wants it.
+func appendValue(dst []byte, alt int, kind attributeKind, value string, ipv6Prefix int) []byte {
+	if kind == kindIP {
+		if a := parseIP(value); a.IsValid() {
+			return appendAddr(dst, alt, a, ipv6Prefix)
+		}
+		if p, err := netip.ParsePrefix(value); err == nil && p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() == ipv6Prefix {
+			return appendAddr(dst, alt, p.Addr(), ipv6Prefix) // as KeyParts shows it
+		}
+		return appendText(dst, alt, value)
+	}
+	var scratch []byte
+	text, _ := normalText(kind, value, &scratch)
+	return appendText(dst, alt, text)
+}
+
+// appendPartZero appends the part of key that begins at i, with alternative 0, and returns where the next one begins. The
+// key is one that Match made.
+func appendPartZero(dst, key []byte, i, ipv6Prefix int) ([]byte, int) {
+	tag, n := binary.Uvarint(key[i:])
+	i += n
+	dst = append(dst, byte(tag&3))
+	size := 0
+	switch tag & 3 {
+	case tagText:
+		length, n := binary.Uvarint(key[i:])
+		size = n + int(length)
+	case tagHash:
+		size = sha256.Size
+	case tagIPv4:
+		size = 4
+	case tagIPv6:
+		size = (ipv6Prefix + 7) / 8
+	}
+	return append(dst, key[i:i+size]...), i + size
+}
+
+// keyPart is a decoded part of a key.
+type keyPart struct {
+	alt   int
+	value string
+	text  bool // value is the value itself, not a hash or an address
+}
+
+var errBadKey = errors.New("not a key of this limit")
+
+// cutPart decodes the first part of key.
+func cutPart(key []byte, ipv6Prefix int) (p keyPart, rest []byte, err error) {
+	tag, n := binary.Uvarint(key)
+	if n <= 0 || tag>>2 > 1<<20 {
+		return p, nil, errBadKey
+	}
+	key, p.alt = key[n:], int(tag>>2)
+	take := func(size int) ([]byte, bool) {
+		if size < 0 || len(key) < size {
+			return nil, false
+		}
+		b := key[:size]
+		key = key[size:]
+		return b, true
+	}
+	switch tag & 3 {
+	case tagText:
+		size, n := binary.Uvarint(key)
+		if n <= 0 || size > maxKeyValue {
+			return p, nil, errBadKey
+		}
+		key = key[n:]
+		b, ok := take(int(size))
+		if !ok {
+			return p, nil, errBadKey
+		}
+		p.value, p.text = string(b), true
+	case tagHash:
+		b, ok := take(sha256.Size)
+		if !ok {
+			return p, nil, errBadKey
+		}
+		p.value = "sha256:" + hex.EncodeToString(b)
+	case tagIPv4:
+		b, ok := take(4)
+		if !ok {
+			return p, nil, errBadKey
+		}
+		p.value = netip.AddrFrom4([4]byte(b)).String()
+	case tagIPv6:
+		b, ok := take((ipv6Prefix + 7) / 8)
+		if !ok {
+			return p, nil, errBadKey
+		}
+		var a [16]byte
+		copy(a[:], b)
+		p.value = netip.AddrFrom16(a).String()
+		if ipv6Prefix < 128 {
+			p.value = fmt.Sprintf("%s/%d", p.value, ipv6Prefix)
+		}
+	}
+	return p, key, nil
+}
+
+// KeyParts splits a key made by Match into readable parts, for admin pages: `name=value` each; an IPv6 address as the
+// block that is counted together, and a value too long to be kept as its hash (`name=sha256:…`). It returns nil for
+// the key of a limit without per, and for what is no key of w's.
+func (w *Window) KeyParts(key []byte) []string {
+	r := w.Rule.compiled
+	if r == nil {
+		return nil
+	}
+	var parts []string
+	next := func() (keyPart, bool) {
+		p, rest, err := cutPart(key, r.ipv6Prefix)
+		if err != nil {
+			return p, false
+		}
+		key = rest
+		return p, true
+	}
+	switch {
+	case r.entries:
+		for len(key) > 0 {
+			name, ok := next()
+			if !ok {
+				return nil
+			}
+			value, ok := next()
+			if !ok {
+				return nil
+			}
+			parts = append(parts, name.value+"="+value.value)
+		}
+	case r.byPath():
+		for _, l := range r.levels {
+			value := l.node.value
+			if l.varies() {
+				p, ok := next()
+				if !ok {
+					return nil
+				}
+				value = p.value
+			}
+			parts = append(parts, l.node.key+"="+value)
+		}
+	default:
+		for _, alternatives := range r.per {
+			p, ok := next()
+			if !ok || p.alt >= len(alternatives) {
+				return nil
+			}
+			parts = append(parts, alternatives[p.alt].name+"="+p.value)
+		}
+	}
+	if len(key) > 0 {
+		return nil
+	}
+	return parts
+}
+
+// AppendKey makes the key of the given parts (as KeyParts gives them), the inverse of KeyParts for values that were not
+// hashed. Values are brought into the normal form of their attribute; of an IPv6 block any address will do. The error
+// says which part does not fit.
+func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
+	r := w.Rule.compiled
+	if r == nil {
+		return dst, errors.New("the rule is not part of a set")
+	}
+	begin := len(dst)
+	want := len(r.per)
+	if r.byPath() {
+		want = len(r.levels)
+	}
+	if !r.entries && len(parts) != want {
+		return dst, fmt.Errorf("limit %s has keys of %d parts, not %d", w.Name, want, len(parts))
+	}
+	for i, part := range parts {
+		name, value, ok := cutEntry(r, i, part)
+		switch {
+		case !ok:
+			return dst[:begin], fmt.Errorf("part %d of the key, %q, is not name=value with %s", i+1, shorten(part), r.partNames(i))
+		case r.entries:
+			dst = appendText(appendText(dst, 0, name), 0, value)
+		case r.byPath():
+			if l := r.levels[i]; l.varies() {
+				dst = appendText(dst, 0, value)
+			} else if l.node.value != value {
+				return dst[:begin], fmt.Errorf("part %d of the key must be %s=%s", i+1, l.node.key, l.node.value)
+			}
+		default:
+			for alt, a := range r.per[i] {
+				if a.name == name {
+					dst = appendValue(dst, alt, a.kind, value, r.ipv6Prefix)
+					break
+				}
+			}
+		}
+	}
+	return dst, nil
+}
+
+// cutEntry splits a readable part into the name, which is one that the rule has in this place, and the value.
+func cutEntry(r *matchRule, i int, part string) (name, value string, ok bool) {
+	switch {
+	case r.entries:
+		return strings.Cut(part, "=")
+	case r.byPath():
+		name = r.levels[i].node.key
+		value, ok = strings.CutPrefix(part, name+"=")
+		return name, value, ok
+	}
+	for _, a := range r.per[i] {
+		if value, ok = strings.CutPrefix(part, a.name+"="); ok {
+			return a.name, value, true
+		}
+	}
+	return "", "", false
+}
+
+// partNames names what may stand before the = of a part.
+func (r *matchRule) partNames(i int) string {
+	switch {
+	case r.entries:
+		return "the key of an entry"
+	case r.byPath():
+		return r.levels[i].node.key
+	}
+	var b bytes.Buffer
+	for k, a := range r.per[i] {
+		if k > 0 {
+			b.WriteString(" or ")
+		}
+		b.WriteString(a.name)
+	}
+	return b.String()
+}
+
+// shorten shortens a value for a message.
+func shorten(s string) string {
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,185 @@
+package rule
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+func TestLint(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		text string
+		want []string // parts of the warnings, in order
+	}{
+		{"nothing to say", "limits: [{name: a, per: [ip], allow: [10/min, 500/hour]}]", nil},
+		{"user without ip", "limits: [{name: a, per: [user], allow: 1/s}]", []string{"per user without a limit by ip"}},
+		{"user with ip beside it", "limits: [{name: a, per: [user], allow: 1/s}, {name: b, per: [ip], allow: 9/s}]", nil},
+		{"ip for other requests only", "limits: [{name: a, per: [user], allow: 1/s}, {name: b, when: {path: /x}, per: [ip], allow: 9/s}]", []string{"a: per user"}},
+		{"ip for wider requests", "limits: [{name: a, when: {path: /x, method: GET}, per: [user], allow: 1/s}, {name: b, when: {path: [/y, /x]}, per: [ip], allow: 9/s}]", nil},
+		{"ip in shadow", "limits: [{name: a, per: [user], allow: 1/s}, {name: b, per: [ip], allow: 9/s, on_limit: shadow}]", []string{"a: per user"}},
+		{"header", "limits: [{name: a, per: [header.x-key], allow: 1/s}]", []string{"a client can send any header.x-key"}},
+		{"path", "limits: [{name: a, per: [ip, path], allow: 1/s}]", []string{"per path"}},
+		{"path pinned", "limits: [{name: a, when: {path: [/a, /b]}, per: [ip, path], allow: 1/s}]", nil},
+		{"path not pinned by a glob", "limits: [{name: a, when: {path: /a/*}, per: [ip, path], allow: 1/s}]", []string{"per path"}},
+		{"concurrency", "limits: [{name: a, per: [ip], allow: 5}]", []string{"cannot release"}},
+		{"soft to nothing", "limits: [{name: a, per: [ip], allow: 5/min, throttle: {soft: 10%}}]", []string{"soft margin of 10% of N 5 rounds to nothing (20% or more"}},
+		{"soft of a bucket", "limits: [{name: a, per: [ip], allow: {rate: 100/min, burst: 5}, throttle: {soft: 10%}}]", []string{"of the bucket's size 5"}},
+		{"soft enough", "limits: [{name: a, per: [ip], allow: 10/min, throttle: {soft: 10%}}]", nil},
+		{"long queue", "limits: [{name: a, per: [ip], allow: {rate: 1/s, burst: 60}, algorithm: leaky_bucket}]", []string{"holds requests for 1m0s"}},
+		{"long queue with wait", "limits: [{name: a, per: [ip], allow: {rate: 1/s, burst: 60}, algorithm: leaky_bucket, on_limit: {wait: 2s}}]", nil},
+		{"short queue", "limits: [{name: a, per: [ip], allow: {rate: 1/s, burst: 6}, algorithm: leaky_bucket}]", nil},
+		{"large log", "limits: [{name: a, per: [ip], allow: 50000/min, algorithm: sliding_log}]", []string{"up to 250 KB"}},
+		{"cost 0", "limits: [{name: a, per: [ip], allow: 5/min, cost: 0}]", []string{"cost is 0"}},
+		{"enforce 0", "limits: [{name: a, per: [ip], allow: 5/min, enforce: 0%}]", []string{"enforce is 0%"}},
+		{"excluded and allowed", "limits: [{name: a, per: [ip], allow: 5/min, when: {plan: [free, \"!free\"]}}]", []string{"allows and excludes free"}},
+		{"space in override", "limits: [{name: a, per: [ip], allow: 5/min, override: {\" x\": 1/s}}]", []string{"begins or ends with a space"}},
+
+		{"window never bites", "limits: [{name: a, per: [ip], allow: [10/min, 1000/hour], algorithm: sliding_log}]", []string{"1000/hour never refuses anything, since 10/minute"}},
+		{"window bites", "limits: [{name: a, per: [ip], allow: [10/min, 599/hour], algorithm: sliding_log}]", nil},
+		{"window of an approximation", "limits: [{name: a, per: [ip], allow: [10/min, 5000/hour]}]", []string{"5000/hour never"}},
+		{"limit never bites", "limits: [{name: a, per: [ip], allow: 10/min}, {name: b, per: [ip], allow: 100/min}]", []string{"b: never refuses anything, since a"}},
+		{"limit with a finer key never bites", "limits: [{name: a, per: [ip], allow: 10/min, algorithm: sliding_log}, {name: b, per: [ip, method], allow: 10/min, algorithm: sliding_log}]", []string{"b: never"}},
+		{"limit with a coarser key bites", "limits: [{name: a, per: [ip, method], allow: 10/min}, {name: b, per: [ip], allow: 10/min}]", []string{"a: never"}},
+		{"other conditions", "limits: [{name: a, when: {path: /x}, per: [ip], allow: 10/min}, {name: b, per: [ip], allow: 100/min}]", nil},
+		{"with overrides", "limits: [{name: a, per: [ip], allow: 10/min, override: {1.2.3.4: 99/s}}, {name: b, per: [ip], allow: 100/min}]", nil},
+		{"replaces the tighter", "limits: [{name: a, per: [ip], allow: 10/min}, {name: b, per: [ip], allow: 100/min, replaces: [a]}]", []string{"a: no request can meet it: b replaces it"}},
+		{"replaces for some", "limits: [{name: a, per: [ip], allow: 10/min}, {name: b, when: {plan: x}, per: [ip], allow: 100/min, replaces: [a]}]", nil},
+		{"behind the first", "groups: first\nlimits: [{name: a, per: [ip], allow: 10/min}, {name: b, when: {path: /x}, per: [ip], allow: 1/min}]", []string{"b: no request can meet it: groups: first"}},
+		{"before the first", "groups: first\nlimits: [{name: b, when: {path: /x}, per: [ip], allow: 1/min}, {name: a, per: [ip], allow: 10/min}]", nil},
+		{"behind the first, but with another key", "groups: first\nlimits: [{name: a, per: [org], allow: 10/min}, {name: b, per: [ip], allow: 1/min}]", nil},
+		{"exempt", "exempt: {ip: [10.0.0.1]}\nlimits: [{name: a, when: {ip: 10.0.0.1}, allow: 10/min}, {name: b, per: [ip], allow: 1/min}]", []string{"a: no request can meet it: exempt"}},
+
+		{"wildcards covered", "domain: d\ndescriptors: [{key: k, value: 'a*'}, {key: k, value: 'ab*'}]", []string{"no request can meet ab*: a* of line 2"}},
+		{"wildcards overlap", "domain: d\ndescriptors: [{key: k, value: 'ab*'}, {key: k, value: '*b'}]", []string{"*b and ab*"}},
+		{"wildcards apart", "domain: d\ndescriptors: [{key: k, value: 'a*'}, {key: k, value: 'b*'}, {key: j, value: 'a*'}]", nil},
+		{"wildcards of another level", "domain: d\ndescriptors: [{key: k, value: 'a*', descriptors: [{key: k, value: 'a*'}]}, {key: k, value: b, descriptors: [{key: k, value: 'a*'}]}]", nil},
+		{"replaces nobody", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]", []string{`replaces "x", which no descriptor bears`}},
+		{"replaces somebody", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}, {key: j, rate_limit: {unit: day, requests_per_unit: 1, name: x}}]", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			set, _, err := load(t, "x.yaml", c.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := Lint(set)
+			if len(got) != len(c.want) {
+				t.Fatalf("got %d warnings, want %d: %v", len(got), len(c.want), got)
+			}
+			for i, p := range got {
+				if !strings.Contains(p.Error(), c.want[i]) {
+					t.Errorf("warning %d: got %q, want one with %q", i, p.Error(), c.want[i])
+				}
+				if p.Pos.File != "x.yaml" || p.Pos.Line == 0 || p.Quote == "" || p.Rule == "" {
+					t.Errorf("warning without a place: %+v", p)
+				}
+			}
+		})
+	}
+	if Lint(nil) != nil {
+		t.Error("a nil Set has warnings")
+	}
+}
+
+// TestBeats checks beats on numbers, and on random sequences of requests through the algorithms themselves: where it says
+// that a beats b, b never refuses what a admits.
+func TestBeats(t *testing.T) {
+	const m, h = time.Minute, time.Hour
+	window := func(a algo.Algorithm, n int64, w time.Duration) algo.Config {
+		return algo.Config{Algorithm: a, N: n, Window: w}
+	}
+	bucket := func(a algo.Algorithm, n int64, w time.Duration, burst int64) algo.Config {
+		return algo.Config{Algorithm: a, N: n, Window: w, Burst: burst}
+	}
+	soft := func(c algo.Config, percent int) algo.Config { c.Soft = percent; return c }
+	const log, sliding, fixed, token, leaky = algo.SlidingLog, algo.SlidingWindow, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket
+	for i, c := range []struct {
+		a, b algo.Config
+		want bool
+	}{
+		{window(log, 10, m), window(log, 600, h), true},
+		{window(log, 10, m), window(log, 599, h), false},
+		{window(log, 10, m), window(log, 10, m), true},
+		{window(log, 10, m), window(log, 9, m), false},
+		{soft(window(log, 10, m), 10), window(log, 600, h), false},
+		{soft(window(log, 10, m), 10), window(log, 660, h), true},
+		{window(log, 10, 7*time.Second), window(log, 110, m), true},
+		{window(log, 10, 7*time.Second), window(log, 80, m), false},
+		{window(log, 10, m), window(fixed, 600, h), true},
+		{window(fixed, 10, m), window(fixed, 600, h), true},
+		{window(fixed, 10, m), window(log, 600, h), false},
+		{window(fixed, 10, m), window(log, 620, h), true},
+		{window(sliding, 10, m), window(log, 10000, h), false},
+		{window(sliding, 10, m), window(sliding, 600, h), false},
+		{window(sliding, 10, m), window(sliding, 620, h), true},
+		{window(sliding, 10, m), window(sliding, 10, m), true},
+		{window(log, 10, m), window(token, 600, h), false},
+		{bucket(token, 10, m, 20), window(log, 621, h), true},
+		{bucket(token, 10, m, 20), window(log, 620, h), false},
+		{bucket(token, 10, m, 20), bucket(token, 20, m, 20), true},
+		{bucket(token, 10, m, 20), bucket(token, 20, m, 19), false},
+		{bucket(token, 10, m, 20), bucket(token, 5, m, 40), false},
+		{bucket(token, 10, m, 20), bucket(leaky, 20, m, 40), false},
+		{bucket(leaky, 10, m, 20), bucket(leaky, 20, m, 20), true},
+		{algo.Config{Algorithm: algo.Concurrency, N: 5}, algo.Config{Algorithm: algo.Concurrency, N: 5}, true},
+		{algo.Config{Algorithm: algo.Concurrency, N: 5}, algo.Config{Algorithm: algo.Concurrency, N: 4}, false},
+		{algo.Config{Algorithm: algo.Concurrency, N: 5}, window(log, 100, h), false},
+	} {
+		a, b := mustLimit(t, c.a), mustLimit(t, c.b)
+		if got := beats(a.Config(), b.Config()); got != c.want {
+			t.Errorf("case %d: beats(%+v, %+v) = %v", i, c.a, c.b, got)
+		}
+		if !c.want || a.Algorithm() == algo.Concurrency {
+			continue
+		}
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		var sa, sb algo.State
+		now := int64(1_000_000_000_000_000)
+		for range 5000 {
+			now += random.Int64N(int64(c.a.Window/time.Microsecond) / max(1, c.a.N/2))
+			ask := algo.Ask{Cost: 1, MaxDelay: -1}
+			allowed := a.Check(&sa, now, ask).Allowed
+			if allowed && !b.Check(&sb, now, ask).Allowed {
+				t.Errorf("case %d: %+v refused what %+v admitted", i, c.b, c.a)
+				break
+			}
+			if allowed {
+				a.Take(&sa, now, ask)
+				b.Take(&sb, now, ask)
+			}
+		}
+	}
+}
+
+func mustLimit(t *testing.T, c algo.Config) *algo.Limit {
+	t.Helper()
+	l, err := algo.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestGlobWalk(t *testing.T) {
+	for _, c := range []struct {
+		a, b            string
+		covers, overlap bool
+	}{
+		{"*", "abc*", true, true}, {"a*", "ab*", true, true}, {"ab*", "a*", false, true}, {"a*c", "ab*c", true, true},
+		{"a*", "b*", false, false}, {"*a", "b*", false, true}, {"a*b", "a*c", false, false}, {"a*", "a*", true, true},
+		{"*x*", "*xy", true, true}, {"abc", "a*", false, true}, {"a*a", "a", false, false},
+	} {
+		if got := covers(c.a, c.b); got != c.covers {
+			t.Errorf("covers(%q, %q) = %v", c.a, c.b, got)
+		}
+		if got := overlap(c.a, c.b); got != c.overlap {
+			t.Errorf("overlap(%q, %q) = %v", c.a, c.b, got)
+		}
+		if got := overlap(c.b, c.a); got != c.overlap {
+			t.Errorf("overlap(%q, %q) = %v", c.b, c.a, got)
+		}
+	}
+}

@@ -1,0 +1,303 @@
+package rule
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// level is one level of the descriptors of a domain, or of a node.
+type level struct {
+	keys  []levelKey
+	byKey map[string]*levelKey // nil if there are few keys
+}
+
+// levelKey is what one level says of one key.
+type levelKey struct {
+	key       string
+	exact     map[string]*lyftNode
+	maxExact  int
+	wildcards []*lyftNode // in order
+	index     *valueIndex // of wildcards; nil if there are few
+	any       *lyftNode   // the default: a node without a value
+}
+
+// lyftNode is a node, compiled.
+type lyftNode struct {
+	node     *node
+	glob     *glob
+	children *level
+	rule     *matchRule
+}
+
+// varies reports whether the counters of a rule at or below n differ by the runtime value at n.
+func (n *lyftNode) varies() bool {
+	return n.node.value == "" || n.node.wildcard && !n.node.shareThreshold
+}
+
+func (r *matchRule) byPath() bool { return len(r.levels) > 0 && len(r.per) == 0 }
+
+func (l *level) find(key string) *levelKey {
+	if l.byKey != nil {
+		return l.byKey[key]
+	}
+	for i := range l.keys {
+		if l.keys[i].key == key {
+			return &l.keys[i]
+		}
+	}
+	return nil
+}
+
+// find returns the node for a value: an exact one, else the first wildcard that matches, else the default.
+func (k *levelKey) find(value string, m *Matches) *lyftNode {
+	if len(value) <= k.maxExact {
+		if n := k.exact[value]; n != nil {
+			return n
+		}
+	}
+	if k.index == nil {
+		for _, n := range k.wildcards {
+			if n.glob.match(value) {
+				return n
+			}
+		}
+		return k.any
+	}
+	m.candidates = k.index.appendIDs(m.candidates[:0], value, netip.Addr{})
+	best := int32(len(k.wildcards))
+	for _, id := range m.candidates {
+		if id < best && k.wildcards[id].glob.match(value) {
+			best = id
+		}
+	}
+	if int(best) < len(k.wildcards) {
+		return k.wildcards[best]
+	}
+	return k.any
+}
+
+// rule returns the rule that the entries lead to. The node chosen at each level is final, and the rule's depth must be
+// that of the entries.
+func (l *level) rule(entries []Entry, m *Matches) *matchRule {
+	for i := range entries {
+		if l == nil {
+			return nil
+		}
+		k := l.find(entries[i].Key)
+		if k == nil {
+			return nil
+		}
+		n := k.find(entries[i].Value, m)
+		if n == nil {
+			return nil
+		}
+		if i == len(entries)-1 {
+			return n.rule
+		}
+		l = n.children
+	}
+	return nil
+}
+
+// matchDescriptors finds the rule of each descriptor, takes away those that another one replaces, and emits the rest.
+func (m *Matches) matchDescriptors(s *Set) {
+	d := m.domain
+	if len(m.replaced) < d.names {
+		m.replaced = append(m.replaced, make([]uint32, d.names-len(m.replaced))...)
+	}
+	m.leaves = m.leaves[:0]
+	for i := range m.descriptors {
+		var leaf *matchRule
+		if m.descriptors[i].Override == nil {
+			leaf = d.lyft.rule(m.descriptors[i].Entries, m)
+		}
+		if leaf != nil && (!m.holds(leaf) || leaf.rule.ifProgram != nil && !m.evalIf(leaf)) {
+			leaf = nil
+		}
+		m.leaves = append(m.leaves, leaf)
+		if leaf != nil {
+			for _, id := range leaf.replaceIDs {
+				m.replaced[id] = m.generation
+			}
+		}
+	}
+	for i, leaf := range m.leaves {
+		entries := m.descriptors[i].Entries
+		switch {
+		case m.descriptors[i].Override != nil:
+			m.emitOverride(s, i)
+		case leaf == nil:
+		case leaf.nameID >= 0 && m.replaced[leaf.nameID] == m.generation:
+		default:
+			begin := len(m.buf)
+			if leaf.byPath() {
+				for k, l := range leaf.levels {
+					if l.varies() {
+						m.buf = appendText(m.buf, 0, entries[k].Value)
+					}
+				}
+			} else if !m.appendKey(leaf) {
+				m.buf = m.buf[:begin]
+				continue
+			}
+			key := m.buf[begin:len(m.buf):len(m.buf)]
+			match := &m.Descriptors[i]
+			match.Rule = leaf.rule
+			match.Hit, match.Unlimited = m.emit(leaf, key, m.mode(leaf, key), i)
+			if match.Hit >= 0 {
+				match.StatsKey = leaf.rule.Lyft.StatsKey
+				if leaf.runtimeName {
+					match.StatsKey = m.runtimeStatsKey(leaf, entries)
+				}
+			}
+		}
+	}
+	clear(m.leaves)
+}
+
+// maxStatsKeys and maxStatsKey bound the names of statistics that a Matches remembers, so as not to make them again.
+const (
+	maxStatsKeys = 1024
+	maxStatsKey  = 512
+)
+
+// runtimeStatsKey names a rule's statistics with runtime values, for detailed_metric and value_to_metric.
+func (m *Matches) runtimeStatsKey(r *matchRule, entries []Entry) string {
+	begin := len(m.scratch)
+	detailed, shared := r.rule.Lyft.DetailedMetric, false
+	for _, l := range r.levels {
+		shared = shared || l.node.shareThreshold && l.node.wildcard
+	}
+	b := append(m.scratch, r.rule.Domain...)
+	for i, l := range r.levels {
+		b = append(b, '.')
+		b = append(b, l.node.key...)
+		value := l.node.value
+		if detailed && !(l.node.shareThreshold && l.node.wildcard) || l.varies() && l.node.valueToMetric {
+			value = entries[i].Value
+		}
+		if value != "" || detailed && !shared {
+			b = append(b, '_')
+			b = append(b, value...)
+		}
+	}
+	m.scratch = b
+	name := b[begin:]
+	if known, ok := m.stats[string(name)]; ok {
+		return known
+	}
+	made := string(name)
+	if len(made) <= maxStatsKey {
+		if m.stats == nil || len(m.stats) >= maxStatsKeys {
+			m.stats = make(map[string]string)
+		}
+		m.stats[made] = made
+	}
+	return made
+}
+
+// overrideUnits are the units of a limit that a request brings.
+var overrideUnits = [...]struct {
+	name   string
+	length time.Duration
+}{
+	{"SECOND", time.Second},
+	{"MINUTE", time.Minute},
+	{"HOUR", time.Hour},
+	{"DAY", 24 * time.Hour},
+	{"WEEK", 7 * 24 * time.Hour},
+	{"MONTH", 30 * 24 * time.Hour},
+	{"YEAR", 365 * 24 * time.Hour},
+}
+
+// overrideName is the name of the rule under which limits that requests bring are counted.
+const overrideName = "request_override"
+
+// maxOverrides bounds the limits of requests that a Set keeps compiled.
+const maxOverrides = 4096
+
+// overrideCache keeps the compiled limits that requests bring.
+type overrideCache struct {
+	mu      sync.RWMutex
+	windows map[overrideKey]*Window
+}
+
+type overrideKey struct {
+	domain   *domain
+	unit     int
+	requests uint32
+}
+
+// overrideWindow returns the window for a limit that a request brings; nil if its unit is none.
+func (s *Set) overrideWindow(d *domain, limit *DescriptorLimit) *Window {
+	unit := -1
+	for i := range overrideUnits {
+		if overrideUnits[i].name == limit.Unit {
+			unit = i
+		}
+	}
+	if unit < 0 {
+		return nil
+	}
+	key := overrideKey{d, unit, limit.Requests}
+	c := &s.overrides
+	c.mu.RLock()
+	w := c.windows[key]
+	c.mu.RUnlock()
+	if w != nil {
+		return w
+	}
+	compiled, err := algo.New(overrideConfig(unit, int64(limit.Requests)))
+	if err != nil {
+		return nil
+	}
+	r := &Rule{
+		Name: overrideName, Domain: d.name, Index: len(s.rules) + d.number, Cost: 1, WarnPercent: 80, EnforcePercent: 100,
+		Lyft: &Lyft{RequestsPerUnit: limit.Requests, Unit: limit.Unit},
+	}
+	w = &Window{Rule: r, Name: d.overrides[unit].Window, Seconds: int64(overrideUnits[unit].length / time.Second), Limit: compiled, Counter: d.overrides[unit]}
+	r.Windows = []*Window{w}
+	r.compiled = &matchRule{rule: r, group: -1, nameID: -1, entries: true}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.windows[key]; known != nil {
+		return known
+	}
+	if c.windows == nil || len(c.windows) >= maxOverrides {
+		c.windows = make(map[overrideKey]*Window)
+	}
+	c.windows[key] = w
+	return w
+}
+
+func overrideConfig(unit int, requests int64) algo.Config {
+	return algo.Config{
+		Algorithm: algo.FixedWindow, N: min(requests, algo.MaxN), Window: overrideUnits[unit].length, CountDenied: true,
+	}
+}
+
+// emitOverride emits the limit that descriptor i brings itself. No rule has a say in it.
+func (m *Matches) emitOverride(s *Set, i int) {
+	w := s.overrideWindow(m.domain, m.descriptors[i].Override)
+	if w == nil {
+		return
+	}
+	entries := m.descriptors[i].Entries
+	begin, name := len(m.buf), len(m.scratch)
+	m.scratch = append(m.scratch, m.domain.name...)
+	for k := range entries {
+		m.buf = appendText(appendText(m.buf, 0, entries[k].Key), 0, entries[k].Value)
+		m.scratch = append(m.scratch, '.')
+		m.scratch = append(m.scratch, entries[k].Key...)
+		if entries[k].Value != "" {
+			m.scratch = append(m.scratch, '_')
+			m.scratch = append(m.scratch, entries[k].Value...)
+		}
+	}
+	match := &m.Descriptors[i]
+	match.Rule, match.Hit, match.StatsKey = w.Rule, len(m.Hits), string(m.scratch[name:])
+	m.Hits = append(m.Hits, Hit{Window: w, Limit: w.Limit, Key: m.buf[begin:len(m.buf):len(m.buf)], Cost: 1, Mode: Enforce, Descriptor: i})
+}

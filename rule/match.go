@@ -1,0 +1,496 @@
+package rule
+
+import (
+	"net/netip"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// Set is all rules in force: immutable, compiled, safe for concurrent use.
+type Set struct {
+	rules     []*Rule
+	counters  []*Counter
+	domains   []*domain
+	byName    map[string]*domain
+	overrides overrideCache
+}
+
+// Rules returns all rules in order.
+func (s *Set) Rules() []*Rule { return s.rules }
+
+// Counters returns the Counters by Index.
+func (s *Set) Counters() []*Counter { return s.counters }
+
+// Domains returns the domains that the rules hold, in order of their first rule.
+func (s *Set) Domains() []string {
+	names := make([]string, len(s.domains))
+	for i, d := range s.domains {
+		names[i] = d.name
+	}
+	return names
+}
+
+// HasDomain reports whether any file declares the domain.
+func (s *Set) HasDomain(domain string) bool { return s.domain(domain) != nil }
+
+func (s *Set) domain(name string) *domain {
+	if len(s.domains) == 1 {
+		if d := s.domains[0]; d.name == name {
+			return d
+		}
+		return nil
+	}
+	return s.byName[name]
+}
+
+// Entry is one entry of an RLS descriptor.
+type Entry struct{ Key, Value string }
+
+// Descriptor is one descriptor of an RLS request.
+type Descriptor struct {
+	Entries  []Entry
+	Override *DescriptorLimit // nil for none
+	Hits     int64            // hits of this descriptor if HasHits, below 0 refunds
+	HasHits  bool
+}
+
+// DescriptorLimit is a limit that the request itself brings (descriptor.limit of RLS). It is matched as a Rule of its own,
+// named "request_override", with Lyft filled in, which Set.Rules does not list and whose Index lies behind theirs.
+type DescriptorLimit struct {
+	Requests uint32 // as algo.MaxN if it is above
+	Unit     string // "SECOND" … "YEAR"; the door refuses others, Match takes them as no limit
+}
+
+// Query is what a request brings to matching.
+type Query struct {
+	Domain      string
+	Attributes  Attributes   // for native limits; nil for none
+	Descriptors []Descriptor // for Lyft rules; on the RLS door only
+}
+
+// Mode says how a charge takes part in the decision.
+type Mode uint8
+
+const (
+	// Enforce: if it denies, the decision is a refusal and nothing is charged.
+	Enforce Mode = iota
+	// Shadow: charged by its own verdict, without influence on the decision.
+	Shadow
+	// Quota (Lyft quota_mode): the decision is a refusal if all Quota charges deny.
+	Quota
+)
+
+// Hit is one limit that the request meets.
+type Hit struct {
+	Window     *Window
+	Limit      *algo.Limit // the numbers in force for this key
+	Key        []byte      // the key's parts, length-prefixed; valid until the Matches is used again
+	Cost       int64       // units for each hit
+	Mode       Mode
+	Descriptor int // index of the descriptor that led here; -1 for a native limit
+}
+
+// DescriptorMatch is what one descriptor of the query met.
+type DescriptorMatch struct {
+	Rule      *Rule // nil if no rule, or one that another replaces
+	Unlimited bool
+	Hit       int // index into Matches.Hits; -1 if nothing is counted
+	// StatsKey is the reference's name for what was counted, with runtime values where the rule asks for them, and not
+	// made fit for a name in statsd (where : and | become _); "" if Hit < 0.
+	StatsKey string
+}
+
+// Matches is the result of Set.Match; reuse it to save allocations. The zero value is ready.
+type Matches struct {
+	Known       bool // the domain is known
+	Exempt      bool // an exempt entry holds: Hits is empty
+	Hits        []Hit
+	Descriptors []DescriptorMatch // one for each of the query
+	CELErrors   int               // expressions that failed on this request
+	buf         []byte            // the keys
+
+	domain      *domain
+	source      Attributes
+	descriptors []Descriptor
+	union       bool // the descriptors' entries are the attributes
+	generation  uint32
+	values      []value // by slot
+	large       bool    // one of them is too large to be kept until the next request
+	addr        netip.Addr
+	scratch     []byte // values in normal form; only ever grows within a request
+	candidates  []int32
+	met         []metRule
+	groups      []groupMark
+	replaced    []uint32 // by id of a name of the Lyft form: the generation in which it was replaced
+	leaves      []*matchRule
+	stats       map[string]string
+	cel         celVars
+	looked      int // native rules whose conditions were looked at
+}
+
+// groupMark says whether a rule of a file with groups: first was met, enforced and at all.
+type groupMark struct{ enforced, any uint32 }
+
+// metRule is a native rule that the request meets.
+type metRule struct {
+	rule     *matchRule
+	key      []byte
+	mode     Mode
+	replaced bool
+}
+
+// domain is the compiled rules of one domain.
+type domain struct {
+	name      string
+	number    int // place among the Set's domains
+	slots     []slot
+	slotOf    map[string]int
+	rules     []*matchRule // native ones, in order
+	exempt    []condition
+	index     *ruleIndex // nil if there are few rules: then all are looked at
+	groups    int        // files with groups: first
+	replaces  bool       // some native rule replaces others
+	ipSlot    int        // -1 if ip is not used
+	lyft      *level     // nil if there are no descriptors
+	names     int        // names that rules of the Lyft form replace
+	overrides [len(overrideUnits)]*Counter
+}
+
+// matchRule is a rule, compiled.
+type matchRule struct {
+	rule       *Rule
+	conditions []condition
+	per        [][]alternative
+	group      int     // the file's number among those with groups: first; -1
+	id         int32   // place among the domain's native rules
+	replaces   []int32 // ids of native rules, ascending
+	salt       uint64
+	overrides  map[string]*Override // by key, with alternative 0 throughout
+	ipv6Prefix int
+
+	levels      []*lyftNode // of a Lyft rule: from the top
+	entries     bool        // the key holds names and values of all entries (a limit that a request brought)
+	nameID      int         // of rate_limit.name, if some rule replaces it; else -1
+	replaceIDs  []int
+	runtimeName bool // the StatsKey holds runtime values
+}
+
+// condition is a Condition, compiled.
+type condition struct {
+	slot     int
+	simple   bool // the only pattern is this text
+	text     string
+	source   *Condition
+	positive []Pattern
+	any      patternSet
+	none     patternSet
+	negated  bool // there are negated patterns
+}
+
+func (c *condition) match(m *Matches) bool {
+	v := m.value(c.slot)
+	if !v.present {
+		return len(c.positive) == 0
+	}
+	if c.simple {
+		return v.text == c.text
+	}
+	addr := m.addrOf(c.slot)
+	if len(c.positive) > 0 && !c.any.match(v.text, addr) {
+		return false
+	}
+	return !c.negated || !c.none.match(v.text, addr)
+}
+
+// Match fills m with the limits that q meets, in rule order (for descriptors: in request order, before native ones).
+// It allocates nothing once m has grown, unless a CEL expression or an override that a request brings is involved.
+//
+// Of a file with groups: first, the first rule that is met is the only one; then what is met takes away what it
+// replaces, whether or not it is itself replaced. A rule in shadow does neither to an enforced one.
+func (s *Set) Match(q *Query, m *Matches) {
+	d := s.domain(q.Domain)
+	m.begin(d, q)
+	if d == nil {
+		m.source, m.descriptors = nil, nil
+		return
+	}
+	m.Known = true
+	for i := range d.exempt {
+		if d.exempt[i].match(m) {
+			m.Exempt = true
+			m.end()
+			return
+		}
+	}
+	if d.lyft != nil || len(m.descriptors) > 0 {
+		m.matchDescriptors(s)
+	}
+	if len(d.rules) > 0 {
+		m.matchRules()
+	}
+	m.end()
+}
+
+// begin resets m for a request to d.
+func (m *Matches) begin(d *domain, q *Query) {
+	m.Known, m.Exempt, m.CELErrors, m.looked = false, false, 0, 0
+	m.Hits, m.buf, m.scratch, m.met = m.Hits[:0], m.buf[:0], m.scratch[:0], m.met[:0]
+	m.Descriptors = m.Descriptors[:0]
+	for range q.Descriptors {
+		m.Descriptors = append(m.Descriptors, DescriptorMatch{Hit: -1})
+	}
+	m.domain, m.source, m.descriptors, m.union = d, q.Attributes, q.Descriptors, false
+	if m.generation++; m.generation == 0 { // after 2^32 requests: old marks would look new
+		clear(m.values)
+		clear(m.groups)
+		clear(m.replaced)
+		m.generation = 1
+	}
+	if d == nil {
+		return
+	}
+	if len(m.values) < len(d.slots) {
+		m.values = append(m.values, make([]value, len(d.slots)-len(m.values))...)
+	}
+	if len(m.groups) < d.groups {
+		m.groups = append(m.groups, make([]groupMark, d.groups-len(m.groups))...)
+	}
+	if m.source == nil && len(m.descriptors) > 0 {
+		m.union = true
+		m.fillUnion()
+	}
+}
+
+// end lets go of what belongs to the request.
+func (m *Matches) end() {
+	m.source, m.descriptors = nil, nil
+	if m.large {
+		clear(m.values)
+		m.large = false
+	}
+	if m.cel.m != nil {
+		m.cel = celVars{}
+	}
+}
+
+// matchRules finds the native rules.
+func (m *Matches) matchRules() {
+	d := m.domain
+	if d.index == nil {
+		for _, r := range d.rules {
+			m.consider(r)
+		}
+	} else {
+		ids, always := d.index.candidates(m), d.index.always
+		for len(ids) > 0 || len(always) > 0 {
+			if len(always) == 0 || len(ids) > 0 && ids[0] < always[0] {
+				m.consider(d.rules[ids[0]])
+				ids = ids[1:]
+			} else {
+				m.consider(d.rules[always[0]])
+				always = always[1:]
+			}
+		}
+	}
+	if d.replaces {
+		m.emitMet()
+	}
+}
+
+// consider looks whether the request meets r.
+func (m *Matches) consider(r *matchRule) {
+	m.looked++
+	var mark *groupMark
+	if r.group >= 0 {
+		mark = &m.groups[r.group]
+		if mark.enforced == m.generation || r.rule.Shadow && mark.any == m.generation {
+			return
+		}
+	}
+	if !m.holds(r) {
+		return
+	}
+	begin := len(m.buf)
+	if !m.appendKey(r) {
+		m.buf = m.buf[:begin]
+		return
+	}
+	key := m.buf[begin:len(m.buf):len(m.buf)]
+	if r.rule.ifProgram != nil && !m.evalIf(r) {
+		m.buf = m.buf[:begin]
+		return
+	}
+	mode := m.mode(r, key)
+	if mark != nil {
+		if mode == Shadow && mark.any == m.generation {
+			return
+		}
+		mark.any = m.generation
+		if mode != Shadow {
+			mark.enforced = m.generation
+		}
+	}
+	if m.domain.replaces {
+		m.met = append(m.met, metRule{rule: r, key: key, mode: mode})
+		return
+	}
+	m.emit(r, key, mode, -1)
+}
+
+// holds reports whether all of r's conditions hold.
+func (m *Matches) holds(r *matchRule) bool {
+	for i := range r.conditions {
+		if !r.conditions[i].match(m) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Matches) evalIf(r *matchRule) bool {
+	ok, err := r.rule.ifProgram.holds(m.vars())
+	if err != nil {
+		m.CELErrors++
+		return false
+	}
+	return ok
+}
+
+// vars returns the variables for expressions on this request.
+func (m *Matches) vars() *celVars {
+	if m.cel.m != m {
+		m.cel.reset(m)
+	}
+	return &m.cel
+}
+
+// mode is how r takes part with this key: a rule that is enforced on a share of the keys only is in shadow on the others.
+func (m *Matches) mode(r *matchRule, key []byte) Mode {
+	if r.rule.Shadow || r.rule.Lyft != nil && r.rule.Lyft.Shadow {
+		return Shadow
+	}
+	if p := r.rule.EnforcePercent; p < 100 && int(mix(xxhash.Sum64(key)^r.salt)%100) >= p {
+		return Shadow
+	}
+	if r.rule.Lyft != nil && r.rule.Lyft.Quota {
+		return Quota
+	}
+	return Enforce
+}
+
+// mix spreads the bits of x (the finaliser of SplitMix64, Steele et al. 2014).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// appendKey appends r's key to buf; false if the request lacks a part.
+func (m *Matches) appendKey(r *matchRule) bool {
+next:
+	for _, part := range r.per {
+		for alt := range part {
+			v := m.value(part[alt].slot)
+			if !v.present {
+				continue
+			}
+			if part[alt].kind == kindIP && m.addr.IsValid() { // there is one slot for ip
+				m.buf = appendAddr(m.buf, alt, m.addr, r.ipv6Prefix)
+			} else {
+				m.buf = appendText(m.buf, alt, v.text)
+			}
+			continue next
+		}
+		return false
+	}
+	return true
+}
+
+// emitMet emits the met rules that no other one replaces.
+func (m *Matches) emitMet() {
+	for i := range m.met {
+		a := &m.met[i]
+		replaces := a.rule.replaces
+		for k := 0; k < len(m.met) && len(replaces) > 0; {
+			b := &m.met[k]
+			switch {
+			case b.rule.id < replaces[0]:
+				k++
+			case b.rule.id > replaces[0]:
+				replaces = replaces[1:]
+			default:
+				if a.mode != Shadow || b.mode == Shadow {
+					b.replaced = true
+				}
+				k++
+			}
+		}
+	}
+	for i := range m.met {
+		if a := &m.met[i]; !a.replaced {
+			m.emit(a.rule, a.key, a.mode, -1)
+		}
+	}
+	clear(m.met)
+}
+
+// emit appends the Hits of a rule that is met. It returns the index of the first, -1 if there are none, and whether the
+// key is unlimited.
+func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (first int, unlimited bool) {
+	windows := r.rule.Windows
+	unlimited = r.rule.Unlimited
+	if r.overrides != nil {
+		if o := m.override(r, key); o != nil {
+			windows, unlimited = o.Windows, o.Unlimited
+		}
+	}
+	if unlimited {
+		return -1, true
+	}
+	first = -1
+	cost := r.rule.Cost
+	for _, w := range windows {
+		if w.Limit == nil {
+			continue
+		}
+		if first < 0 {
+			first = len(m.Hits)
+			if r.rule.costProgram != nil {
+				cost = m.evalCost(r)
+			}
+		}
+		m.Hits = append(m.Hits, Hit{Window: w, Limit: w.Limit, Key: key, Cost: cost, Mode: mode, Descriptor: descriptor})
+	}
+	return first, false
+}
+
+func (m *Matches) evalCost(r *matchRule) int64 {
+	n, err := r.rule.costProgram.amount(m.vars())
+	switch {
+	case err != nil:
+		m.CELErrors++
+		return 1
+	case n < 0:
+		m.CELErrors++
+		return 0
+	}
+	return min(n, algo.MaxCost)
+}
+
+// override returns the override for a key, or nil. Overrides are kept under keys whose parts all have alternative 0.
+func (m *Matches) override(r *matchRule, key []byte) *Override {
+	alternatives := false
+	for _, part := range r.per {
+		alternatives = alternatives || len(part) > 1
+	}
+	if !alternatives {
+		return r.overrides[string(key)]
+	}
+	begin := len(m.scratch)
+	for i := 0; i < len(key); {
+		m.scratch, i = appendPartZero(m.scratch, key, i, r.ipv6Prefix)
+	}
+	return r.overrides[string(m.scratch[begin:])]
+}

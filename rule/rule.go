@@ -1,0 +1,185 @@
+// Package rule turns rule files (YAML bytes, in the native or the Lyft form) into a Set: checked, immutable, and
+// compiled for matching. What the files may say is docs/rules.md.
+//
+// Load parses and checks; Set.Match tells which limits a request meets, and under which keys; Set.Explain tells why.
+// Nothing here counts: that is algo and a store.
+package rule
+
+import (
+	"iter"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// Position is a place in a rule file. Line and Column count from 1; 0 means unknown.
+type Position struct {
+	File   string
+	Line   int
+	Column int
+}
+
+// Rule is one checked entry of a rule file: a native limit, or a Lyft descriptor that has a rate_limit (or is allow-listed).
+// It is immutable once its Set is built.
+type Rule struct {
+	Name   string // unique in the domain; a Lyft rule's is its descriptor path ("message_type_marketing.to_number")
+	Domain string
+	Pos    Position
+	Index  int   // place in the Set, over all domains, by file name and then by place in the file
+	Lyft   *Lyft // nil for a native limit
+
+	When           []Condition
+	If             string // CEL source; "" for none
+	Per            []Key
+	Windows        []*Window // one for each entry of allow; empty if Unlimited
+	Unlimited      bool
+	Cost           int64  // units for each hit; 1 by default
+	CostExpr       string // CEL source; "" if Cost is a number
+	Replaces       []string
+	Overrides      []Override
+	WarnPercent    int           // near_limit from this share of N; 80 by default
+	Wait           time.Duration // on_limit: {wait: …}: the longest hold; 0 if none was given
+	Shadow         bool
+	OnStoreError   StoreErrorPolicy
+	EnforcePercent int       // 100 by default
+	Response       *Response // nil for the default refusal
+
+	ifProgram   *program // nil if If is ""
+	costProgram *program // nil if CostExpr is ""
+	compiled    *matchRule
+	origin      *origin // the file it comes from; for Lint
+}
+
+// Window is one entry of a rule's allow: one limit with a counter for each key.
+type Window struct {
+	Rule *Rule
+	// Name is the rule's name, or rule:seconds where the rule has several windows.
+	Name string
+	// Seconds is the nominal W in seconds (a calendar month 2592000, a year 31536000); fractions rounded up; 0 for concurrency.
+	Seconds int64
+	Limit   *algo.Limit // nil if this entry is unlimited
+	Counter *Counter
+}
+
+// Counter is the identity of a limit's state: (domain, rule name, algorithm, W). Overrides of a rule share their
+// window's Counter.
+type Counter struct {
+	// ID is a 64-bit hash of the identity, unique in the Set (Load refuses a collision), stable across restarts.
+	ID     uint64
+	Domain string
+	Rule   string
+	Window string // the window's Name
+	Limit  *algo.Limit
+	// Index counts the Counters of one Set from 0, for tables of metrics. The Counters of limits that requests bring
+	// (DescriptorLimit) stand last.
+	Index int
+	// Override marks the Counter of the limits of one unit that requests bring; Rule is then "request_override".
+	Override bool
+	// Previous are older identities whose state this one carries on after a reload that changed W or K, newest first;
+	// a store that does not find a key under this Counter looks there, and carries it with algo.Limit.Carry. Filled in by
+	// Set.Inherit before the Set goes into force.
+	Previous []*Counter
+
+	identity string // the rule within the domain, without ambiguity
+}
+
+// Condition is one entry of when: the attribute must match one of the positive patterns (if there are any) and none
+// of the negated ones.
+type Condition struct {
+	Attribute string
+	Patterns  []Pattern
+	Pos       Position
+}
+
+// Key is one entry of per: the first of these attributes that is present is the part of the key.
+type Key []string
+
+// Override gives other numbers to one named key of a rule.
+type Override struct {
+	Values    []string  // one for each entry of Per
+	Windows   []*Window // the same names and Counters as the Rule's where W agrees
+	Unlimited bool
+	Pos       Position
+}
+
+// StoreErrorPolicy is what to decide while the store cannot be reached.
+type StoreErrorPolicy uint8
+
+// The policies. Local is the default.
+const (
+	Local StoreErrorPolicy = iota
+	AllowAll
+	DenyAll
+)
+
+// Response is the refusal that a rule asks HTTP doors for.
+type Response struct {
+	Status      int // 429 if 0
+	Headers     []Pair
+	ContentType string // if "": of problem details if Body is "" too, of JSON if Body is JSON, else text/plain
+	Body        string // the default problem details if ""
+}
+
+// Lyft holds what only the Lyft form has.
+type Lyft struct {
+	Shadow, Quota   bool
+	DetailedMetric  bool
+	LimitName       string         // rate_limit.name; "" if none
+	RequestsPerUnit uint32         // as in the file, for current_limit; of more than algo.MaxN, MaxN are admitted
+	Unit            string         // "SECOND" … "YEAR", as in the file, upper case; "" if unlimited
+	Metadata        map[string]any // immutable; nil if none
+	StatsKey        string         // domain.level.level…, as the reference names it, without runtime values
+	Path            []Entry        // key and configured value of each level, from the outermost in
+}
+
+// Pair is a name with a value.
+type Pair struct{ Name, Value string }
+
+// Attributes is what a door knows of a request. Implementations need not be safe for concurrent use.
+type Attributes interface {
+	// Attribute returns the value of name, such as "user", "path" or "header.x-plan"; ok is false if there is none.
+	Attribute(name string) (value string, ok bool)
+	// All iterates over all attributes.
+	All() iter.Seq2[string, string]
+}
+
+// Map is Attributes in a map.
+type Map map[string]string
+
+// Attribute implements Attributes.
+func (m Map) Attribute(name string) (string, bool) { v, ok := m[name]; return v, ok }
+
+// All implements Attributes.
+func (m Map) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for k, v := range m {
+			if !yield(k, v) {
+				return
+			}
+		}
+	}
+}
+
+// Pairs is Attributes in a slice; the first pair of a name holds. The quickest for a handful of attributes.
+type Pairs []Pair
+
+// Attribute implements Attributes.
+func (p Pairs) Attribute(name string) (string, bool) {
+	for i := range p {
+		if p[i].Name == name {
+			return p[i].Value, true
+		}
+	}
+	return "", false
+}
+
+// All implements Attributes.
+func (p Pairs) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for _, e := range p {
+			if !yield(e.Name, e.Value) {
+				return
+			}
+		}
+	}
+}
