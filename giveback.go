@@ -1,0 +1,43 @@
+package weir
+
+import (
+	"context"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// GiveBack gives back the turns that d took in leaky buckets, for a request that will not be passed on after all (its
+// client hung up while it was held). A turn is given back only if nobody has come to stand behind it since, at any
+// door of the store; else it goes unused. What other limits counted stays counted. It returns how many turns went back.
+//
+// d must be an admitted decision of this Limiter that has not been reused. To be called once, before the turn has come.
+func (l *Limiter) GiveBack(ctx context.Context, d *Decision) (turns int, err error) {
+	var (
+		charge [1]Charge
+		result [1]algo.Result
+	)
+	for i := range d.charges {
+		c := &d.charges[i]
+		if c.Limit.Algorithm() != algo.LeakyBucket || c.Ask.Cost <= 0 || !d.results[i].Allowed || !d.Allowed && c.Mode != rule.Shadow {
+			continue
+		}
+		// The bucket is as good as fresh when the last turn has passed. If that instant is still the one that the
+		// decision reported, the last turn is ours.
+		charge[0] = *c
+		charge[0].Ask = algo.Ask{MaxDelay: -1}
+		now, err := l.store.Take(ctx, charge[:], result[:])
+		if err != nil {
+			return turns, err
+		}
+		if now+result[0].ResetAfter != d.Time+d.results[i].ResetAfter {
+			continue
+		}
+		charge[0].Ask.Cost = -c.Ask.Cost
+		if _, err := l.store.Take(ctx, charge[:], result[:]); err != nil {
+			return turns, err
+		}
+		turns++
+	}
+	return turns, nil
+}

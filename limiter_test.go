@@ -1,0 +1,382 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// epoch is the virtual time of the tests' first step, in µs: 2026-01-01T00:00:00Z.
+const epoch = int64(1767225600) * 1e6
+
+// clock is a virtual clock.
+type clock struct{ now int64 }
+
+func (c *clock) read() int64          { return c.now }
+func (c *clock) wait(d time.Duration) { c.now += d.Microseconds() }
+func newClock() *clock                { return &clock{now: epoch} }
+func load(t testing.TB, yaml string) *rule.Set {
+	t.Helper()
+	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(yaml)}}, rule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func newLimiter(t testing.TB, c *clock, options ...weir.Option) *weir.Limiter {
+	t.Helper()
+	store, err := memory.New(memory.Options{Clock: c.read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	limiter, err := weir.New(store, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limiter
+}
+
+func allow(t testing.TB, l *weir.Limiter, r weir.Request) weir.Decision {
+	t.Helper()
+	d, err := l.Allow(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func decide(t testing.TB, l *weir.Limiter, r weir.Request) weir.Decision {
+	t.Helper()
+	var d weir.Decision
+	if err := l.Decide(context.Background(), &r, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestSingleLimit(t *testing.T) {
+	c := newClock()
+	l := newLimiter(t, c, weir.Limit("logins", "2/min"))
+	ada, bob := weir.Request{Attributes: weir.Map{"key": "ada"}}, weir.Request{Attributes: weir.Map{"key": "bob"}}
+	for i := range 2 {
+		if d := allow(t, l, ada); !d.Allowed || d.Limits[0].Remaining != int64(1-i) {
+			t.Fatalf("request %d: %+v", i, d.Limits)
+		}
+	}
+	d := allow(t, l, ada)
+	if d.Allowed || d.RetryAfter <= 0 || strings.Join(d.LimitedBy(nil), " ") != "logins" {
+		t.Fatalf("third request: allowed %v, retry after %d, by %v", d.Allowed, d.RetryAfter, d.LimitedBy(nil))
+	}
+	if !allow(t, l, bob).Allowed {
+		t.Fatal("bob pays for ada")
+	}
+	c.now += d.RetryAfter - 1
+	if allow(t, l, ada).Allowed {
+		t.Fatal("admitted a microsecond before retry_after")
+	}
+	c.now++
+	if !allow(t, l, ada).Allowed {
+		t.Fatal("refused at retry_after")
+	}
+}
+
+func TestOptionsThatContradict(t *testing.T) {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	for name, options := range map[string][]weir.Option{
+		"bad rate":   {weir.Limit("x", "ten a minute")},
+		"two limits": {weir.Limit("x", "1/s"), weir.Limit("y", "1/s")},
+		"nil rules":  {weir.WithRules(nil)},
+	} {
+		if _, err := weir.New(store, options...); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := weir.New(nil); err == nil {
+		t.Error("nil store: no error")
+	}
+}
+
+func TestNoRulesAllowsAll(t *testing.T) {
+	l := newLimiter(t, newClock())
+	if d := allow(t, l, weir.Request{}); !d.Allowed || d.Known || d.Nearest() != nil || d.Generation != 0 {
+		t.Fatalf("%+v", d)
+	}
+}
+
+func TestDomains(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, "domain: shop\nlimits: [{name: one, allow: 1/min, algorithm: sliding_log}]")))
+	if d := allow(t, l, weir.Request{}); !d.Known || d.Domain != "shop" || len(d.Limits) != 1 {
+		t.Fatalf("without a domain the only one holds: %+v", d)
+	}
+	if d := allow(t, l, weir.Request{Domain: "other"}); d.Known || !d.Allowed {
+		t.Fatalf("unknown domain: %+v", d)
+	}
+}
+
+func TestAllOrNothing(t *testing.T) {
+	c := newClock()
+	l := newLimiter(t, c, weir.WithRules(load(t, `
+limits:
+  - {name: address, per: [ip], allow: 3/min, algorithm: sliding_log}
+  - {name: user, per: [user], allow: 1/min, algorithm: sliding_log}
+  - {name: watched, allow: 1/min, algorithm: sliding_log, on_limit: shadow}
+`)))
+	r := weir.Request{Attributes: weir.Map{"ip": "192.0.2.1", "user": "ada"}}
+	if d := allow(t, l, r); !d.Allowed || len(d.Limits) != 3 {
+		t.Fatalf("%+v", d.Limits)
+	}
+	for range 5 {
+		d := allow(t, l, r)
+		if d.Allowed {
+			t.Fatal("the user's limit did not refuse")
+		}
+		if got := d.LimitedBy(nil); len(got) != 1 || got[0] != "user" {
+			t.Fatalf("limited by %v", got)
+		}
+		if d.Limits[0].Remaining != 2 {
+			t.Fatalf("the address was charged for a refused request: %d left", d.Limits[0].Remaining)
+		}
+		if n := d.Nearest(); n.Window.Name != "user" {
+			t.Fatalf("a refusal speaks of %s", n.Window.Name)
+		}
+	}
+	r.Attributes = weir.Map{"ip": "192.0.2.1"}
+	d := allow(t, l, r)
+	if !d.Allowed || d.Limits[0].Remaining != 1 || d.Limits[1].Allowed {
+		t.Fatalf("shadow must report a denial and not refuse: %+v", d.Limits)
+	}
+	if n := d.Nearest(); n.Window.Name != "address" {
+		t.Fatalf("headers would speak of %s", n.Window.Name)
+	}
+}
+
+func TestNearLimitAndSoft(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
+limits: [{name: a, allow: 10/min, algorithm: sliding_log, throttle: {soft: 20%}}]
+`)))
+	for i := 1; i <= 13; i++ {
+		d := allow(t, l, weir.Request{})
+		lim := d.Limits[0]
+		if d.Allowed != (i <= 12) || lim.NearLimit != (i >= 8) || lim.Soft != (i == 11 || i == 12) || lim.Limit != 10 || lim.SoftLimit != 12 {
+			t.Fatalf("request %d: allowed %v, %+v", i, d.Allowed, lim)
+		}
+		if lim.Remaining != int64(max(10-i, 0)) {
+			t.Fatalf("request %d: remaining %d", i, lim.Remaining)
+		}
+	}
+}
+
+func TestCostAndPeekAndRefund(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
+limits: [{name: a, allow: 10/min, algorithm: token_bucket, cost: 3}]
+`)))
+	for i, step := range []struct{ hits, remaining int64 }{{0, 10}, {2, 4}, {0, 4}, {-1, 7}, {-9, 10}, {3, 1}} {
+		d := decide(t, l, weir.Request{Hits: step.hits})
+		if !d.Allowed || d.Limits[0].Remaining != step.remaining {
+			t.Fatalf("step %d: %+v", i, d.Limits[0])
+		}
+	}
+	if d := decide(t, l, weir.Request{Hits: 1 << 62}); d.Allowed || d.RetryAfter != algo.Never {
+		t.Fatalf("a huge cost: %+v", d.Limits[0])
+	}
+}
+
+func TestLeakyBucketDelay(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
+limits:
+  - {name: q, per: [k], allow: {rate: 1/s, burst: 4}, algorithm: leaky_bucket, on_limit: {wait: 2s}}
+`)))
+	for _, tc := range []struct {
+		name     string
+		max      time.Duration
+		admitted int
+	}{{"none", 0, 1}, {"any", weir.AnyDelay, 5}, {"the rule's", weir.RuleDelay, 3}, {"1.5s", 1500 * time.Millisecond, 2}} {
+		for i := range 6 {
+			d := decide(t, l, weir.Request{Attributes: weir.Map{"k": tc.name}, Hits: 1, MaxDelay: tc.max})
+			if d.Allowed != (i < tc.admitted) {
+				t.Fatalf("max delay %s, request %d: allowed %v", tc.name, i, d.Allowed)
+			}
+			if want := int64(i) * 1e6; d.Allowed && d.Delay != want {
+				t.Fatalf("max delay %s, request %d: delay %d", tc.name, i, d.Delay)
+			}
+		}
+	}
+}
+
+func TestConcurrencySlots(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
+limits: [{name: jobs, per: [user], allow: 2}]
+`)))
+	r := weir.Request{Attributes: weir.Map{"user": "ada"}}
+	first := allow(t, l, r).Limits[0].Slot
+	if first == "" || allow(t, l, r).Limits[0].Slot == "" {
+		t.Fatal("no slot")
+	}
+	if d := allow(t, l, r); d.Allowed || d.Limits[0].Slot != "" {
+		t.Fatalf("a third: %+v", d.Limits[0])
+	}
+	release := func(slot string) bool {
+		ok, err := l.Release(context.Background(), slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if !release(first) || release(first) || release("") || release("!") || release("AAAAAAAAAAAAAAAAAAAAAAAA") {
+		t.Fatal("release must hold once, for a slot that was given")
+	}
+	if !allow(t, l, r).Allowed {
+		t.Fatal("the slot did not come back")
+	}
+}
+
+// A reload keeps what was consumed: with the same window, with another N, and with another W.
+func TestReloadCarriesCounters(t *testing.T) {
+	c := newClock()
+	l := newLimiter(t, c, weir.WithRules(load(t, "limits: [{name: a, allow: 5/min, algorithm: sliding_log}]")))
+	for range 5 {
+		allow(t, l, weir.Request{})
+	}
+	for i, step := range []struct {
+		rules     string
+		remaining int64
+	}{
+		{"limits: [{name: a, allow: 5/min, algorithm: sliding_log}]", 0},
+		{"limits: [{name: a, allow: 8/min, algorithm: sliding_log}]", 3},
+		{"limits: [{name: a, allow: 9/hour, algorithm: sliding_log}]", 4},
+		{"limits: [{name: a, allow: 9/hour, algorithm: token_bucket}]", 9},
+	} {
+		l.SetRules(load(t, step.rules))
+		d := decide(t, l, weir.Request{})
+		if d.Generation != uint64(i+2) || d.Limits[0].Remaining != step.remaining {
+			t.Fatalf("step %d: generation %d, %+v", i, d.Generation, d.Limits[0])
+		}
+	}
+	again, _ := l.Rules()
+	l.SetRules(again)
+	if _, generation := l.Rules(); generation != 5 {
+		t.Fatalf("putting the same set in force again made generation %d", generation)
+	}
+}
+
+type brokenStore struct{ weir.Store }
+
+var errBroken = errors.New("broken")
+
+func (brokenStore) Take(context.Context, []weir.Charge, []algo.Result) (int64, error) {
+	return 0, errBroken
+}
+
+func TestStoreErrorIsAnError(t *testing.T) {
+	var told error
+	decided := 0
+	l, err := weir.New(brokenStore{}, weir.Limit("a", "1/s"), weir.WithHooks(weir.Hooks{
+		StoreError: func(err error) { told = err },
+		Decided:    func(*weir.Request, *weir.Decision) { decided++ },
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Allow(context.Background(), weir.Request{Attributes: weir.Map{"key": "x"}})
+	if !errors.Is(err, errBroken) || !errors.Is(told, errBroken) || decided != 0 {
+		t.Fatalf("err %v, hook %v, %d decisions", err, told, decided)
+	}
+}
+
+func TestDecideAllocatesNothing(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
+limits:
+  - {name: login, when: {path: /login}, per: [ip], allow: 5/min}
+  - {name: api, when: {path: /api/**}, per: [user|ip], allow: [1000000/min, 5000000/hour]}
+  - {name: all, allow: 100000000/s, algorithm: token_bucket}
+`)))
+	r := weir.Request{Attributes: weir.Pairs{{Name: "path", Value: "/api/x"}, {Name: "ip", Value: "192.0.2.1"}, {Name: "user", Value: "ada"}}}
+	var d weir.Decision
+	ctx := context.Background()
+	allocs := testing.AllocsPerRun(1000, func() {
+		r.Hits = 1
+		if err := l.Decide(ctx, &r, &d); err != nil || !d.Allowed || len(d.Limits) != 3 {
+			t.Fatal(err, d.Allowed, d.Limits)
+		}
+	})
+	if allocs != 0 {
+		t.Fatalf("%v allocations a decision", allocs)
+	}
+}
+
+// Decisions while rules change: each is made by one whole set.
+func TestSetRulesWhileDeciding(t *testing.T) {
+	set := func(n int) *rule.Set {
+		return load(t, fmt.Sprintf("limits: [{name: a, allow: %[1]d/hour, algorithm: fixed_window}, {name: b, allow: %[1]d/hour, algorithm: fixed_window}]", n))
+	}
+	l := newLimiter(t, newClock(), weir.WithRules(set(1_000_000)))
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			var d weir.Decision
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := l.Decide(context.Background(), &weir.Request{Hits: 1}, &d); err != nil {
+					t.Error(err)
+					return
+				}
+				if len(d.Limits) != 2 || d.Limits[0].Limit != d.Limits[1].Limit {
+					t.Errorf("half a set: %+v", d.Limits)
+					return
+				}
+			}
+		})
+	}
+	for i := range 100 {
+		l.SetRules(set(1_000_000 + i))
+	}
+	close(done)
+	wg.Wait()
+}
+
+func ExampleLimit() {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	limiter, err := weir.New(store, weir.Limit("logins", "2/hour"))
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		d, err := limiter.Allow(context.Background(), weir.Request{Attributes: weir.Map{"key": "ada"}})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(d.Allowed, d.LimitedBy(nil))
+	}
+	// Output:
+	// true []
+	// true []
+	// false [logins]
+}

@@ -1,0 +1,35 @@
+package weir
+
+import (
+	"context"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Charge asks a Store to charge one counter.
+type Charge struct {
+	Counter *rule.Counter // whose state; Counter.ID and Key together name the state
+	Limit   *algo.Limit   // the numbers in force for this key
+	Key     []byte        // valid during the call only
+	Ask     algo.Ask      // Slot is filled in by the store when it admits a Concurrency charge
+	Mode    rule.Mode
+}
+
+// Store keeps the states of all keys and decides charges on them. Implementations are safe for concurrent use.
+type Store interface {
+	// Take decides all charges as one, at one instant of the store's own clock, and fills results[i] for charges[i]
+	// (len(results) == len(charges)). It is all or nothing: if an Enforce charge is denied, or if there are Quota
+	// charges and all of them are denied, then no Enforce or Quota charge is made (but those whose Limit counts denied
+	// requests, which are always made), and every result tells its own limit's verdict and its fields as they are then.
+	// Shadow charges go by their own verdict alone. A charge that names the same state as an earlier one of the same
+	// call sees what that one took. Refunds and peeks are always admitted.
+	//
+	// It returns the instant of the decision in µs since the Unix epoch. An error means that nothing is known of the
+	// outcome; then results are not valid. A denial is no error.
+	Take(ctx context.Context, charges []Charge, results []algo.Result) (now int64, err error)
+	// Release gives back the slots that a Concurrency charge took under slot; ok is false if they are gone.
+	Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (ok bool, err error)
+	// Close stops what the store runs in the background, and writes what it has to keep.
+	Close() error
+}

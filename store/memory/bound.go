@@ -1,0 +1,221 @@
+package memory
+
+import (
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// How much of a shard one insertion looks at: to forget what has become fresh, and to find a victim at the bound.
+const (
+	// sweepLook places at least, and as many again for each that could be forgotten, up to sweepMost.
+	sweepLook = 3
+	sweepMost = 12
+	evictLook = 12
+	// evictShards is how many other shards are looked at if a whole look finds no victim.
+	evictShards = 4
+	// evictMost is how many victims one insertion may take to stay below MaxBytes.
+	evictMost = 32
+	// relieveMost is how many victims one decision may take that made its variable part larger.
+	relieveMost = 8
+)
+
+// overflowBits is the binary logarithm of how many cells the keys of one counter share that found no room. Which cell is
+// told by the upper bits of a key's hash, so that a cell belongs to one shard.
+const overflowBits = 10
+
+type overflowKey struct {
+	id   uint64
+	cell uint32
+}
+
+// overflowCell is a state that many keys share. It lies outside the bound.
+type overflowCell struct {
+	counter *rule.Counter
+	limit   *algo.Limit
+	st      algo.State
+	work    int32 // during a call that charges it, under the lock: the work that does, + 1
+}
+
+// reserve makes room for one more record in a shard whose lock is held; insert must follow, or unreserve. At the
+// bound it forgets other keys. It returns false if none may be forgotten.
+func (s *Store) reserve(sh *shard, keyLen int, now int64) bool {
+	if s.keys.Add(1) > s.maxKeys && !s.evict(sh, now) && s.keys.Load() > s.maxKeys {
+		s.keys.Add(-1)
+		return false
+	}
+	for tries := 0; ; tries++ {
+		grow := int64(sh.growth(keyLen))
+		if grow <= 0 || s.bytes.Load()+grow <= s.maxBytes {
+			return true
+		}
+		if tries == evictMost || int64(keyLen) > s.maxBytes || !s.evict(sh, now) {
+			s.keys.Add(-1)
+			return false
+		}
+	}
+}
+
+func (s *Store) unreserve() { s.keys.Add(-1) }
+
+// insert adds a record for which room was reserved, and looks for some that may be forgotten.
+func (s *Store) insert(sh *shard, tag uint32, key []byte, limit uint32, st *algo.State, now int64) {
+	s.sweep(sh, now)
+	_, grown := sh.insert(tag, key, limit, st)
+	sh.dirty = true
+	s.grown(sh, grown, now)
+}
+
+// remove forgets the key at a place.
+func (s *Store) remove(sh *shard, p int) {
+	if shrunk := sh.delete(p); shrunk != 0 {
+		s.bytes.Add(int64(-shrunk))
+	}
+	s.keys.Add(-1)
+}
+
+// sweep looks at a few places of the table, and forgets the states that equal fresh ones.
+func (s *Store) sweep(sh *shard, now int64) {
+	limits := s.limits.load()
+	p, forgotten := sh.sweepHand, 0
+	for looks := sweepLook; looks > 0; looks-- {
+		if p >= len(sh.slots) {
+			p = 0
+			if grown := sh.shrink(); grown != 0 {
+				s.bytes.Add(int64(grown))
+			}
+			if len(sh.slots) == 0 {
+				break
+			}
+		}
+		if sh.slots[p].tag != emptyTag {
+			var st algo.State
+			if n := sh.load(p, &st); limits[n].limit.Fresh(&st, now) {
+				s.remove(sh, p)
+				if forgotten++; forgotten*sweepLook < sweepMost {
+					looks += sweepLook
+				}
+				continue // what followed may have moved here
+			}
+		}
+		p++
+	}
+	sh.sweepHand = p
+}
+
+// evict forgets one key of the shard whose lock is held, or of another one that is not locked just now.
+func (s *Store) evict(sh *shard, now int64) bool {
+	if s.evictFrom(sh, now) {
+		return true
+	}
+	for range min(evictShards, len(s.shards)-1) {
+		other := &s.shards[int(s.victim.Add(1))%len(s.shards)].shard
+		if other == sh || !other.mu.TryLock() {
+			continue
+		}
+		ok := s.evictFrom(other, now)
+		other.mu.Unlock()
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// evictFrom looks at some keys of a shard: it forgets the first that equals a fresh one, else that which is furthest
+// from its limit, but none that is refused now.
+func (s *Store) evictFrom(sh *shard, now int64) bool {
+	limits := s.limits.load()
+	best, bestShare := -1, -1.0
+	p := sh.evictHand
+	for looked, passed := 0, 0; looked < evictLook && passed < len(sh.slots); passed, p = passed+1, p+1 {
+		if p >= len(sh.slots) {
+			p = 0
+		}
+		if sh.slots[p].tag == emptyTag {
+			continue
+		}
+		looked++
+		var st algo.State
+		l := limits[sh.load(p, &st)].limit
+		if l.Fresh(&st, now) {
+			s.remove(sh, p)
+			sh.evictHand = p
+			return true
+		}
+		r := l.Check(&st, now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
+		if r.Allowed {
+			if share := float64(r.Remaining) / float64(max(1, r.Limit)); share > bestShare {
+				best, bestShare = p, share
+			}
+		}
+	}
+	sh.evictHand = p
+	if best < 0 {
+		return false
+	}
+	s.remove(sh, best)
+	s.evictions.Add(1)
+	return true
+}
+
+// relieve forgets keys of a shard when the variable parts have outgrown the bound on bytes, and gives back the room
+// that they leave.
+func (s *Store) relieve(sh *shard, now int64) {
+	for range relieveMost {
+		if s.bytes.Load() <= s.maxBytes || !s.evict(sh, now) {
+			break
+		}
+	}
+	if s.bytes.Load() > s.maxBytes {
+		s.bytes.Add(int64(sh.trim()))
+	}
+}
+
+func (s *Store) overflowKey(id, hash uint64) overflowKey {
+	return overflowKey{id, uint32(hash >> (64 - overflowBits))}
+}
+
+// cell returns the overflow cell of a key, nil if it is fresh.
+func (s *Store) cell(sh *shard, c *rule.Counter, l *algo.Limit, hash uint64, now int64) *overflowCell {
+	if len(sh.overflow) == 0 {
+		return nil
+	}
+	k := s.overflowKey(c.ID, hash)
+	cell := sh.overflow[k]
+	if cell == nil {
+		return nil
+	}
+	if cell.limit != l {
+		if carries(cell.limit, l) {
+			l.Carry(cell.limit, &cell.st, now)
+		}
+		cell.limit, cell.counter = l, c
+	}
+	if cell.work == 0 && l.Fresh(&cell.st, now) {
+		delete(sh.overflow, k)
+		return nil
+	}
+	return cell
+}
+
+// makeCell returns the overflow cell of a key, a new one if need be.
+func (s *Store) makeCell(sh *shard, c *rule.Counter, l *algo.Limit, hash uint64, now int64) *overflowCell {
+	if cell := s.cell(sh, c, l, hash, now); cell != nil {
+		return cell
+	}
+	looked := 0
+	for k, cell := range sh.overflow { // in random order
+		if cell.work == 0 && cell.limit.Fresh(&cell.st, now) {
+			delete(sh.overflow, k)
+		}
+		if looked++; looked == sweepLook {
+			break
+		}
+	}
+	if sh.overflow == nil {
+		sh.overflow = map[overflowKey]*overflowCell{}
+	}
+	cell := &overflowCell{counter: c, limit: l}
+	sh.overflow[s.overflowKey(c.ID, hash)] = cell
+	return cell
+}

@@ -1,0 +1,408 @@
+// Package memory keeps counters in this process: sharded, bounded, with an optional snapshot file.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Options configure New. The zero value is right for most.
+type Options struct {
+	MaxKeys  int   // bound on keys; 0 means 10,000,000
+	MaxBytes int64 // bound on bytes; 0 means 1 GiB
+	// Clock returns µs since the Unix epoch; nil means the wall clock. It is called once for a Take, before any lock is
+	// taken; and once more with the locks held if a Take with a later reading came first. It must be safe for concurrent
+	// use if the store is used so.
+	Clock func() int64
+	// Snapshot is the path of the snapshot file; "" means none. Its folder must exist.
+	Snapshot string
+	// SnapshotEvery is the interval between snapshots; 0 means 10 s.
+	SnapshotEvery time.Duration
+	// Logf is told of what an operator should know (a damaged snapshot set aside, a failed write); nil means nobody.
+	Logf func(format string, args ...any)
+}
+
+// The defaults of Options.
+const (
+	DefaultMaxKeys       = 10_000_000
+	DefaultMaxBytes      = 1 << 30
+	DefaultSnapshotEvery = 10 * time.Second
+)
+
+// maxShards bounds the number of shards; small stores have fewer.
+const maxShards = 256
+
+// Store implements weir.Store. Make one with New.
+//
+// All limits of one key live in one shard, under one lock; a Take locks the shards of its keys in ascending order, so
+// that it is one step. The instants that Take returns never go back in the order in which decisions on one key were
+// made, unless the clock itself was set back: a Take that was overtaken between reading the clock and getting the
+// lock reads the clock again.
+//
+// A state that equals a fresh one is forgotten for free, a few at each insertion. At the bound other keys are
+// forgotten: expired ones, then those furthest from their limit, never one that is refused now. A key that finds no
+// room is charged on one of about a thousand cells that the keys of its counter share, and that lie outside the bound.
+type Store struct {
+	seed     maphash.Seed
+	shift    uint // of a hash, to get the shard
+	shards   []shardCell
+	clock    func() int64 // nil: wall
+	maxKeys  int64
+	maxBytes int64
+	wall     wallClock
+	limits   limitTable
+	scratch  sync.Pool // *scratch
+	logf     func(format string, args ...any)
+
+	_         [64]byte
+	keys      atomic.Int64
+	bytes     atomic.Int64
+	evictions atomic.Uint64
+	overflows atomic.Uint64
+	victim    atomic.Uint32
+
+	snapshot struct {
+		path string
+		mu   sync.Mutex // one writer at a time
+		stop chan struct{}
+	}
+	life struct {
+		mu     sync.Mutex
+		closed bool
+		wg     sync.WaitGroup
+	}
+}
+
+// shardCell keeps two shards' hot fields from sharing a cache line.
+type shardCell struct {
+	shard
+	_ [64]byte
+}
+
+var _ weir.Store = (*Store)(nil)
+
+// New returns a store, with the counters of the snapshot file if there is one. A damaged snapshot is set aside (see
+// Options.Logf) and the store begins empty. Errors are of options that make no sense, and of a snapshot file
+// that can be neither read nor set aside.
+func New(o Options) (*Store, error) {
+	if o.MaxKeys < 0 || o.MaxBytes < 0 || o.SnapshotEvery < 0 {
+		return nil, fmt.Errorf("memory store: MaxKeys (%d), MaxBytes (%d) and SnapshotEvery (%v) must not be negative; 0 means the default",
+			o.MaxKeys, o.MaxBytes, o.SnapshotEvery)
+	}
+	s := &Store{seed: maphash.MakeSeed(), clock: o.Clock, logf: o.Logf}
+	s.maxKeys = int64(o.MaxKeys)
+	if s.maxKeys == 0 {
+		s.maxKeys = DefaultMaxKeys
+	}
+	s.maxBytes = o.MaxBytes
+	if s.maxBytes == 0 {
+		s.maxBytes = DefaultMaxBytes
+	}
+	if s.logf == nil {
+		s.logf = func(string, ...any) {}
+	}
+	n := maxShards
+	for n > 1 && (s.maxKeys < int64(n)*128 || s.maxBytes < int64(n)*(32<<10)) {
+		n /= 2
+	}
+	s.shards = make([]shardCell, n)
+	s.shift = uint(64 - bits.TrailingZeros(uint(n)))
+	s.wall.init()
+	s.limits.init()
+	s.scratch.New = func() any { return new(scratch) }
+	if o.Snapshot != "" {
+		if err := s.startSnapshots(o.Snapshot, o.SnapshotEvery); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Store) now() int64 {
+	if s.clock == nil {
+		return s.wall.now()
+	}
+	return s.clock()
+}
+
+// overtaken returns the instant of a decision in a shard where another one was made with a later reading of the clock, at
+// last.
+func (s *Store) overtaken(last int64) int64 {
+	now := s.now()
+	if s.clock == nil && now < last && last-now < 1000 {
+		return last // the wall clock was adjusted by less than a millisecond
+	}
+	return now
+}
+
+// hash returns the hash of a key: its upper bits tell the shard.
+func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
+
+// newSlot returns an id for the slots of a Concurrency limit, never 0 and not to be guessed.
+func newSlot() uint64 {
+	for {
+		if slot := rand.Uint64(); slot != 0 {
+			return slot
+		}
+	}
+}
+
+var errLengths = errors.New("memory store: there must be one result for each charge")
+
+func errIncomplete(i int) error {
+	return fmt.Errorf("memory store: charge %d needs a Counter and a Limit", i)
+}
+
+// Take implements weir.Store. It takes microseconds and never waits for anything but other decisions on the same keys, so
+// it does not look at ctx.
+func (s *Store) Take(_ context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+	if len(charges) != len(results) {
+		return 0, errLengths
+	}
+	if len(charges) != 1 {
+		return s.takeAll(charges, results)
+	}
+	c := &charges[0]
+	if c.Counter == nil || c.Limit == nil {
+		return 0, errIncomplete(0)
+	}
+	return s.takeOne(c, &results[0]), nil
+}
+
+// takeOne is Take for one charge: one clock reading, one lock, one search.
+func (s *Store) takeOne(c *weir.Charge, out *algo.Result) int64 {
+	h := s.hash(c.Key) // before the clock, which waits for all memory accesses under way: the key may be one
+	tag := tagOf(h, c.Counter.ID)
+	sh := &s.shards[h>>s.shift].shard
+	var now int64
+	if s.clock == nil {
+		now = s.wall.now()
+	} else {
+		now = s.clock()
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if now < sh.last {
+		now = s.overtaken(sh.last)
+	}
+	sh.last = now
+	sh.dirty = true
+	limits := s.limits.load()
+	p := sh.find(limits, tag, c.Counter.ID, c.Key)
+	if p < 0 {
+		if p = s.previous(sh, c, h, now); p < 0 {
+			ask := askOf(c)
+			*out = s.takeAbsent(sh, c, ask, h, now)
+			c.Ask.Slot = slotOf(ask, out)
+			return now
+		}
+	} else if e := &limits[sh.slots[p].limit()]; e.limit != c.Limit || e.counter != c.Counter {
+		s.relimit(sh, p, e.limit, c, now)
+	}
+	sl := &sh.slots[p]
+	st := algo.State{A: sl.a, B: sl.b, C: sl.c}
+	if !sl.long() && c.Limit.Algorithm() != algo.Concurrency {
+		*out = c.Limit.Take(&st, now, c.Ask)
+		sl.a, sl.b, sl.c = st.A, st.B, st.C
+		if cap(st.Ext) != 0 {
+			s.grown(sh, sh.storeExt(sl, st.Ext), now)
+		}
+		return now
+	}
+	sh.load(p, &st)
+	ask := askOf(c)
+	*out = c.Limit.Take(&st, now, ask)
+	s.grown(sh, sh.store(p, &st), now)
+	c.Ask.Slot = slotOf(ask, out)
+	return now
+}
+
+// askOf returns what a charge asks for, with an id for the slots of a Concurrency limit.
+func askOf(c *weir.Charge) algo.Ask {
+	ask := c.Ask
+	ask.Slot = 0
+	if c.Limit.Algorithm() == algo.Concurrency {
+		ask.Slot = newSlot()
+	}
+	return ask
+}
+
+// grown accounts for the growth of a variable part.
+func (s *Store) grown(sh *shard, bytes int, now int64) {
+	if bytes != 0 && s.bytes.Add(int64(bytes)) > s.maxBytes {
+		s.relieve(sh, now)
+	}
+}
+
+// slotOf returns the id to give to the caller: 0 unless slots were taken.
+func slotOf(ask algo.Ask, r *algo.Result) uint64 {
+	if !r.Allowed || ask.Cost <= 0 {
+		return 0
+	}
+	return ask.Slot
+}
+
+// relimit moves a record to another definition of the same counter. old is the one it was last charged under.
+func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *weir.Charge, now int64) {
+	n := s.intern(c.Counter, c.Limit)
+	if old != c.Limit && carries(old, c.Limit) {
+		var st algo.State
+		sh.load(p, &st)
+		c.Limit.Carry(old, &st, now)
+		if grown := sh.store(p, &st); grown != 0 {
+			s.bytes.Add(int64(grown))
+		}
+	}
+	sh.slots[p].setLimit(n)
+	sh.dirty = true
+}
+
+// previous looks for a key under the older identities of its counter. A state that it finds is moved to the new one; it
+// returns the place, below 0 if there is none or nothing is left of it.
+func (s *Store) previous(sh *shard, c *weir.Charge, h uint64, now int64) int {
+	for _, older := range c.Counter.Previous {
+		limits := s.limits.load()
+		p := sh.find(limits, tagOf(h, older.ID), older.ID, c.Key)
+		if p < 0 {
+			continue
+		}
+		var st algo.State
+		old := limits[sh.load(p, &st)].limit
+		s.remove(sh, p)
+		if old.Algorithm() != c.Limit.Algorithm() {
+			continue
+		}
+		c.Limit.Carry(old, &st, now)
+		if c.Limit.Fresh(&st, now) {
+			continue
+		}
+		s.keys.Add(1)
+		p, grown := sh.insert(tagOf(h, c.Counter.ID), c.Key, s.intern(c.Counter, c.Limit), &st)
+		s.bytes.Add(int64(grown))
+		sh.dirty = true
+		return p
+	}
+	return -1
+}
+
+// takeAbsent charges a key that has no record, and makes one if anything is left to remember.
+func (s *Store) takeAbsent(sh *shard, c *weir.Charge, ask algo.Ask, h uint64, now int64) algo.Result {
+	var st algo.State
+	cell := s.cell(sh, c.Counter, c.Limit, h, now)
+	if cell != nil {
+		if c.Limit.Algorithm() == algo.Concurrency {
+			return s.takeCell(sh, cell, c, ask, h, now)
+		}
+		st = clone(&cell.st) // else the key would get a second share
+	}
+	r := c.Limit.Take(&st, now, ask)
+	if ask.Cost == 0 || c.Limit.Fresh(&st, now) {
+		return r
+	}
+	if !s.reserve(sh, len(c.Key), now) {
+		return s.takeCell(sh, s.makeCell(sh, c.Counter, c.Limit, h, now), c, ask, h, now)
+	}
+	s.insert(sh, tagOf(h, c.Counter.ID), c.Key, s.intern(c.Counter, c.Limit), &st, now)
+	return r
+}
+
+func (s *Store) takeCell(sh *shard, cell *overflowCell, c *weir.Charge, ask algo.Ask, h uint64, now int64) algo.Result {
+	s.overflows.Add(1)
+	return c.Limit.Take(&cell.st, now, ask)
+}
+
+func clone(st *algo.State) algo.State {
+	c := *st
+	c.Ext = append([]byte(nil), st.Ext...)
+	return c
+}
+
+// Release implements weir.Store. It returns no error.
+func (s *Store) Release(_ context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {
+	if c == nil {
+		return false, errors.New("memory store: Release needs a Counter")
+	}
+	now := s.now()
+	h := s.hash(key)
+	sh := &s.shards[h>>s.shift].shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	limits := s.limits.load()
+	if p := sh.find(limits, tagOf(h, c.ID), c.ID, key); p >= 0 {
+		var st algo.State
+		l := limits[sh.load(p, &st)].limit
+		if l.Algorithm() != algo.Concurrency {
+			return false, nil
+		}
+		ok := l.Release(&st, now, slot)
+		s.bytes.Add(int64(sh.store(p, &st)))
+		if l.Fresh(&st, now) {
+			s.remove(sh, p)
+		}
+		if ok {
+			return true, nil
+		}
+	}
+	if cell := sh.overflow[s.overflowKey(c.ID, h)]; cell != nil && cell.limit.Algorithm() == algo.Concurrency {
+		return cell.limit.Release(&cell.st, now, slot), nil
+	}
+	return false, nil
+}
+
+// background runs f beside the store until Close, which waits for it; not at all after Close.
+func (s *Store) background(f func()) {
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	if !s.life.closed {
+		s.life.wg.Go(f)
+	}
+}
+
+// Close stops what runs in the background and writes a last snapshot; the error is of that. The store goes on deciding, but
+// nothing more is written. A second Close does nothing.
+func (s *Store) Close() error {
+	s.life.mu.Lock()
+	closed := s.life.closed
+	s.life.closed = true
+	s.life.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if s.snapshot.stop != nil {
+		close(s.snapshot.stop)
+	}
+	s.life.wg.Wait()
+	if s.snapshot.path == "" {
+		return nil
+	}
+	return s.writeSnapshot()
+}
+
+// Stats is a reading of the store's size and doings.
+type Stats struct {
+	Keys      int64  // records held, those that have become fresh and are not yet forgotten included
+	Bytes     int64  // memory of the records: index, arena with its spare room, and variable parts
+	Evictions uint64 // keys forgotten though they were not fresh, since the bound was reached
+	Overflows uint64 // decisions made on a shared overflow cell
+}
+
+// Stats returns a reading.
+func (s *Store) Stats() Stats {
+	return Stats{
+		Keys:      s.keys.Load(),
+		Bytes:     s.bytes.Load(),
+		Evictions: s.evictions.Load(),
+		Overflows: s.overflows.Load(),
+	}
+}

@@ -1,0 +1,418 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc64"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// notes collects what a store tells its operator.
+type notes struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (n *notes) logf(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines = append(n.lines, fmt.Sprintf(format, args...))
+}
+
+func (n *notes) text() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(n.lines, "\n")
+}
+
+// snapshotConfigs are limits with every option that a snapshot has to keep.
+var snapshotConfigs = []algo.Config{
+	{Algorithm: algo.TokenBucket, N: 7, Window: time.Minute, Burst: 5},
+	{Algorithm: algo.TokenBucket, N: 7, Window: time.Hour, RefillInterval: true},
+	{Algorithm: algo.LeakyBucket, N: 7, Window: time.Hour},
+	{Algorithm: algo.LeakyBucket, N: 7, Window: time.Hour, Burst: algo.NoBurst},
+	{Algorithm: algo.FixedWindow, N: 7, Window: time.Hour, CountDenied: true},
+	{Algorithm: algo.FixedWindow, N: 7, Window: time.Hour, FirstRequest: true, Soft: 50},
+	{Algorithm: algo.FixedWindow, N: 7, Window: 30 * 24 * time.Hour, Calendar: algo.Month, Location: time.FixedZone("UTC", 0)},
+	{Algorithm: algo.SlidingWindow, N: 7, Window: time.Hour},
+	{Algorithm: algo.SlidingWindow, N: 7, Window: time.Hour, Buckets: 60},
+	{Algorithm: algo.SlidingLog, N: 7, Window: time.Hour},
+}
+
+func TestSnapshotRoundTrip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.snapshot")
+	clock := newClock()
+	s := newTest(t, Options{Clock: clock.read, Snapshot: path})
+	twin := newTest(t, Options{Clock: clock.read})
+	var counters []*rule.Counter
+	for _, cfg := range snapshotConfigs {
+		counters = append(counters, counter(t, cfg))
+	}
+	for round := range 40 {
+		for k := range 100 {
+			c := counters[(round+k)%len(counters)]
+			take(t, s, c, fmt.Sprint("key ", k), int64(k%3))
+			take(t, twin, c, fmt.Sprint("key ", k), int64(k%3))
+		}
+		clock.advance(10 * time.Second)
+	}
+	slots := counter(t, algo.Config{Algorithm: algo.Concurrency, N: 1, Timeout: time.Hour})
+	take(t, s, slots, "k", 1)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatalf("the second Close: %v", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v: a snapshot holds addresses and user names, it is for its owner alone", info.Mode(), err)
+	}
+	clock.advance(10 * time.Second)
+	var n notes
+	again := newTest(t, Options{Clock: clock.read, Snapshot: path, Logf: n.logf})
+	audit(t, again)
+	if n.text() != "" {
+		t.Errorf("a good snapshot was remarked on: %s", n.text())
+	}
+	if !take(t, again, slots, "k", 1).Allowed {
+		t.Error("the slots of a limit on concurrency were kept")
+	}
+	// A reload during the outage: the same identities, but new pointers, and K changed for one of them.
+	for i, c := range counters {
+		cfg := snapshotConfigs[i]
+		if cfg.Buckets == 60 {
+			cfg.Buckets = 30
+		}
+		next := counter(t, cfg)
+		*next = rule.Counter{ID: c.ID, Domain: c.Domain, Rule: c.Rule, Window: c.Window, Limit: next.Limit}
+		for k := range 100 {
+			key := fmt.Sprint("key ", k)
+			if got, want := take(t, again, next, key, 1), take(t, twin, next, key, 1); got != want {
+				t.Fatalf("%+v, key %d after the restart:\n got %+v\nwant %+v", cfg, k, got, want)
+			}
+		}
+	}
+	if files, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "*")); len(files) != 1 {
+		t.Errorf("left behind: %v", files)
+	}
+}
+
+// sample returns a small snapshot.
+func sample(t testing.TB) []byte {
+	clock := newClock()
+	s := newTest(t, Options{Clock: clock.read})
+	for i, cfg := range snapshotConfigs {
+		c := counter(t, cfg)
+		for k := range 3 {
+			take(t, s, c, fmt.Sprint("key ", k+i), 2)
+		}
+	}
+	var b bytes.Buffer
+	if err := s.dump(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// sealed puts the right checksum under a snapshot's content.
+func sealed(content []byte) []byte {
+	return binary.LittleEndian.AppendUint64(bytes.Clone(content), crc64.Checksum(content, crcTable))
+}
+
+func TestSnapshotDamaged(t *testing.T) {
+	good := sample(t)
+	content := good[:len(good)-8]
+	head := content[:snapshotHeader]
+	change := func(at int, to byte) []byte {
+		b := bytes.Clone(content)
+		b[at] = to
+		return b
+	}
+	type test struct {
+		name, says string
+		data       []byte
+	}
+	tests := []test{
+		{"empty", "0 bytes", nil},
+		{"something else", "not a snapshot", []byte("a text file, longer than the header and the checksum")},
+		{"other version", "version", sealed(change(8, 2))},
+		{"nothing after the header", "too soon", sealed(head)},
+		{"no end", "too soon", sealed(content[:len(content)-3])},
+		{"after the end", "after the end", sealed(append(bytes.Clone(content), 1, 2, 3))},
+		{"unknown kind", "kind", sealed(append(bytes.Clone(head), 9))},
+		{"no such definition", "definition", sealed(append(bytes.Clone(head), kindRecord, 5, 0, 0, 0, 0, 0))},
+		{"a long key", "left", sealed(append(bytes.Clone(head), kindRecord, 0, 0xff, 0xff, 0xff, 0xff, 0x7f))},
+		{"an endless number", "damaged", sealed(append(bytes.Clone(head), bytes.Repeat([]byte{0xff}, 20)...))},
+		{"wrong counts", "where it says", sealed(append(bytes.Clone(head), kindEnd, 1, 0))},
+	}
+	for at := 8; at < len(good); at += 29 {
+		b := bytes.Clone(good)
+		b[at] ^= 0x10
+		tests = append(tests, test{fmt.Sprint("a bit at ", at), "damaged", b}, test{fmt.Sprint("cut at ", at), "damaged", good[:at]})
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			folder := t.TempDir()
+			path := filepath.Join(folder, "weir.snapshot")
+			if err := os.WriteFile(path, test.data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var n notes
+			clock := newClock()
+			s := newTest(t, Options{Clock: clock.read, Snapshot: path, Logf: n.logf})
+			audit(t, s)
+			if st := s.Stats(); st != (Stats{}) {
+				t.Errorf("%+v from a damaged snapshot", st)
+			}
+			aside, _ := filepath.Glob(path + ".damaged-*")
+			if len(aside) != 1 {
+				t.Fatalf("set aside: %v", aside)
+			}
+			if kept, err := os.ReadFile(aside[0]); err != nil || !bytes.Equal(kept, test.data) {
+				t.Errorf("what was set aside is not what was there: %v", err)
+			}
+			if !strings.Contains(n.text(), test.says) || !strings.Contains(n.text(), aside[0]) {
+				t.Errorf("the operator reads: %s", n.text())
+			}
+			c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: time.Hour})
+			take(t, s, c, "k", 1)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if again := newTest(t, Options{Clock: clock.read, Snapshot: path}); take(t, again, c, "k", 1).Allowed {
+				t.Error("the next snapshot does not hold")
+			}
+		})
+	}
+}
+
+func TestSnapshotUnreadable(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "weir.snapshot")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Options{Snapshot: path}); err == nil {
+		t.Error("a folder was read as a snapshot")
+	}
+	file := filepath.Join(folder, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Options{Snapshot: filepath.Join(file, "weir.snapshot")}); err == nil {
+		t.Error("a snapshot inside a file")
+	}
+}
+
+func TestSnapshotExpires(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.snapshot")
+	clock := newClock()
+	s := newTest(t, Options{Clock: clock.read, Snapshot: path})
+	short := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: time.Minute})
+	long := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: 24 * time.Hour})
+	for i := range 100 {
+		take(t, s, short, fmt.Sprint(i), 1)
+		take(t, s, long, fmt.Sprint(i), 1)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clock.advance(time.Hour)
+	s = newTest(t, Options{Clock: clock.read, Snapshot: path})
+	if st := s.Stats(); st.Keys != 100 {
+		t.Errorf("%d keys, want the 100 that have not expired", st.Keys)
+	}
+	// Nobody claims them: they go when their time has come.
+	clock.advance(48 * time.Hour)
+	other := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: 24 * time.Hour})
+	for i := range 2000 {
+		take(t, s, other, fmt.Sprint("other ", i), 1)
+	}
+	if st := s.Stats(); st.Keys > 2050 {
+		t.Errorf("%d keys, of which 2000 are alive", st.Keys)
+	}
+}
+
+func TestSnapshotTooLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.snapshot")
+	clock := newClock()
+	s := newTest(t, Options{Clock: clock.read, Snapshot: path})
+	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: time.Hour})
+	for i := range 1000 {
+		take(t, s, c, fmt.Sprint(i), 1)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var n notes
+	s = newTest(t, Options{Clock: clock.read, Snapshot: path, MaxKeys: 300, Logf: n.logf})
+	audit(t, s)
+	if st := s.Stats(); st.Keys != 300 || !strings.Contains(n.text(), "700 keys") {
+		t.Errorf("%+v, and the operator reads: %s", st, n.text())
+	}
+}
+
+// TestSnapshotPeriodic: a crash loses at most the last interval, and nothing is written while nothing happens.
+func TestSnapshotPeriodic(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "weir.snapshot")
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newTest(t, Options{Snapshot: path, Logf: n.logf})
+		c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: 24 * time.Hour})
+		left := func() int64 {
+			t.Helper()
+			crashed, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := filepath.Join(folder, "copy")
+			if err := os.WriteFile(other, crashed, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return take(t, newTest(t, Options{Snapshot: other}), c, "k", 0).Remaining
+		}
+		take(t, s, c, "k", 3)
+		time.Sleep(DefaultSnapshotEvery + time.Millisecond)
+		synctest.Wait()
+		if got := left(); got != 7 {
+			t.Errorf("%d left in the snapshot, want 7", got)
+		}
+		take(t, s, c, "k", 2)
+		if got := left(); got != 7 {
+			t.Errorf("%d left in the snapshot before its time, want 7", got)
+		}
+		time.Sleep(DefaultSnapshotEvery)
+		synctest.Wait()
+		if got := left(); got != 5 {
+			t.Errorf("%d left in the next snapshot, want 5", got)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * DefaultSnapshotEvery)
+		synctest.Wait()
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("written though nothing happened: %v", err)
+		}
+		// It cannot be written: that is told, and tried again though nothing else happens.
+		take(t, s, c, "k", 1)
+		if err := os.MkdirAll(path+".tmp/in the way", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(DefaultSnapshotEvery)
+		synctest.Wait()
+		if !strings.Contains(n.text(), "not written") {
+			t.Errorf("the operator reads: %s", n.text())
+		}
+		if err := os.RemoveAll(path + ".tmp"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(DefaultSnapshotEvery)
+		synctest.Wait()
+		if got := left(); got != 4 {
+			t.Errorf("%d left in the snapshot that was tried again, want 4", got)
+		}
+	})
+}
+
+// TestSnapshotWhileDeciding writes snapshots beside decisions: each is whole, and holds what was decided before it.
+func TestSnapshotWhileDeciding(t *testing.T) {
+	s := newTest(t, Options{})
+	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: 366 * 24 * time.Hour})
+	const keys = 2000
+	for i := range keys {
+		take(t, s, c, fmt.Sprint("before ", i), 5)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			results := make([]algo.Result, 1)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				key := fmt.Appendf(nil, "new %d %d", g, i%20_000)
+				if i%3 == 0 {
+					s.Reset(c, key)
+				}
+				if _, err := s.Take(context.Background(), []weir.Charge{{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1}}}, results); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 5 {
+		var b bytes.Buffer
+		if err := s.dump(&b); err != nil {
+			t.Fatal(err)
+		}
+		again := newTest(t, Options{})
+		if _, err := again.readSnapshot(bytes.NewReader(b.Bytes()), int64(b.Len())); err != nil {
+			t.Fatal(err)
+		}
+		for i := range keys {
+			if info, ok := again.Peek(c, fmt.Appendf(nil, "before %d", i)); !ok || info.Result.Remaining != algo.MaxN-5 {
+				t.Fatalf("key %d: %+v, %v", i, info, ok)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	audit(t, s)
+}
+
+// FuzzSnapshot reads arbitrary content under a right checksum: it is refused, or read into a store that works.
+func FuzzSnapshot(f *testing.F) {
+	good := sample(f)
+	f.Add(good[:len(good)-8])
+	f.Add(good[:snapshotHeader])
+	f.Add([]byte(snapshotMagic))
+	for cut := snapshotHeader; cut < len(good); cut += 31 {
+		f.Add(append(bytes.Clone(good[:cut]), kindEnd, 1, 1))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		clock := newClock()
+		s := newTest(t, Options{Clock: clock.read, MaxKeys: 1000, MaxBytes: 1 << 20})
+		data := sealed(content)
+		_, err := s.readSnapshot(bytes.NewReader(data), int64(len(data)))
+		audit(t, s)
+		if err != nil {
+			if !errors.Is(err, errDamaged) {
+				t.Fatalf("refused for another reason: %v", err)
+			}
+			if st := s.Stats(); st != (Stats{}) {
+				t.Fatalf("%+v after %v", st, err)
+			}
+			return
+		}
+		if st := s.Stats(); st.Bytes > 1<<20+int64(len(data)) {
+			t.Fatalf("%+v of %d bytes", st, len(data))
+		}
+		var b bytes.Buffer
+		if err := s.dump(&b); err != nil {
+			t.Fatal(err)
+		}
+		again := newTest(t, Options{Clock: clock.read, MaxKeys: 1000, MaxBytes: 8 << 20})
+		if _, err := again.readSnapshot(bytes.NewReader(b.Bytes()), int64(b.Len())); err != nil {
+			t.Fatalf("what was read and written again is refused: %v", err)
+		}
+	})
+}

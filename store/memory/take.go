@@ -1,0 +1,360 @@
+package memory
+
+import (
+	"bytes"
+	"errors"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// scratch is what takeAll works with; kept in a pool.
+type scratch struct {
+	works  []work
+	ofs    []int32  // by charge: its work
+	hashes []uint64 // by charge
+	slots  []uint64 // by charge: the id for a Concurrency limit
+	table  []int32  // finds works by hash: their number + 1
+	locked [maxShards / 64]uint64
+}
+
+// work is one state that a call names, once or more.
+type work struct {
+	st       algo.State // Ext is the stored slice itself
+	tried    algo.State // st with the earlier charges of the call tried on it; Ext is its own
+	charge   *weir.Charge
+	hash     uint64
+	sh       *shard
+	cell     *overflowCell // nil: a record
+	owner    int32         // the work + 1 that stands for this one, since both are charged on one cell; 0: itself
+	at       int           // place in the table; below 0: none
+	moves    uint32        // of the shard when at was found
+	uses     int32
+	trying   bool // tried is set
+	reserved bool // room for a record
+	charged  bool
+}
+
+// keepScratch is the number of charges above which the working memory is not kept.
+const keepScratch = 1024
+
+var errTwoWindows = errors.New("memory store: two charges of one call name the same state under limits with different windows")
+
+// takeAll is Take for any number of charges. Its time grows linearly with their number.
+func (s *Store) takeAll(charges []weir.Charge, results []algo.Result) (int64, error) {
+	for i := range charges {
+		if charges[i].Counter == nil || charges[i].Limit == nil {
+			return 0, errIncomplete(i)
+		}
+	}
+	sc := s.scratch.Get().(*scratch)
+	defer s.putScratch(sc)
+	now := s.now()
+	if err := sc.collect(s, charges); err != nil {
+		return 0, err
+	}
+	sc.lock(s)
+	defer sc.unlock(s)
+	last := now
+	for i := range sc.works {
+		last = max(last, sc.works[i].sh.last)
+	}
+	if last > now {
+		now = s.overtaken(last)
+	}
+	for i := range sc.works {
+		w := &sc.works[i]
+		w.sh.last = now
+		s.loadWork(w, now)
+		if w.cell != nil {
+			sc.share(int32(i))
+		}
+	}
+	for i := range charges {
+		w := &sc.works[sc.ofs[i]]
+		if w.at < 0 && w.cell == nil && !w.reserved && charges[i].Ask.Cost > 0 {
+			s.makeRoom(w, &charges[i], sc.slots[i], now)
+			if w.cell != nil {
+				sc.share(sc.ofs[i])
+			}
+		}
+	}
+	denied := sc.judge(charges, results, now)
+	for i := range charges {
+		sc.charge(i, &charges[i], &results[i], denied, now)
+	}
+	s.commit(sc, now)
+	return now, nil
+}
+
+// collect finds the distinct states that the charges name.
+func (sc *scratch) collect(s *Store, charges []weir.Charge) error {
+	n := len(charges)
+	if n > 8 {
+		size := 16
+		for size < 2*n {
+			size *= 2
+		}
+		if cap(sc.table) < size {
+			sc.table = make([]int32, size)
+		}
+		sc.table = sc.table[:size]
+		clear(sc.table)
+	}
+	sc.works, sc.ofs, sc.hashes, sc.slots = sc.works[:0], sc.ofs[:0], sc.hashes[:0], sc.slots[:0]
+	for i := range charges {
+		c := &charges[i]
+		h := s.hash(c.Key)
+		// The same key under another counter lies in the same shard, but is another state.
+		k := h ^ c.Counter.ID*0x9E3779B97F4A7C15
+		of := -1
+		if n <= 8 {
+			for j := range sc.works {
+				if sc.hashes[j] == k && sc.works[j].names(c) {
+					of = j
+					break
+				}
+			}
+		} else {
+			mask := uint64(len(sc.table) - 1)
+			p := k & mask
+			for ; sc.table[p] != 0; p = (p + 1) & mask {
+				if j := int(sc.table[p] - 1); sc.hashes[j] == k && sc.works[j].names(c) {
+					of = j
+					break
+				}
+			}
+			if of < 0 {
+				sc.table[p] = int32(len(sc.works) + 1)
+			}
+		}
+		if of < 0 {
+			of = len(sc.works)
+			sc.hashes = append(sc.hashes, k)
+			shard := h >> s.shift
+			sc.locked[shard/64] |= 1 << (shard % 64)
+			sc.works = append(sc.works, work{charge: c, hash: h, sh: &s.shards[shard].shard})
+		} else if l := sc.works[of].charge.Limit; l != c.Limit && (l.Algorithm() != c.Limit.Algorithm() || carries(l, c.Limit)) {
+			sc.locked = [len(sc.locked)]uint64{}
+			return errTwoWindows
+		}
+		sc.works[of].uses++
+		sc.ofs = append(sc.ofs, int32(of))
+		slot := uint64(0)
+		if c.Limit.Algorithm() == algo.Concurrency {
+			slot = newSlot()
+		}
+		sc.slots = append(sc.slots, slot)
+	}
+	return nil
+}
+
+// share lets the first work that is charged on an overflow cell stand for all of them.
+func (sc *scratch) share(of int32) {
+	w := &sc.works[of]
+	if w.cell.work == 0 {
+		w.cell.work = of + 1
+		return
+	}
+	w.owner = w.cell.work
+	sc.works[w.owner-1].uses += w.uses
+}
+
+// work returns the work that stands for a charge.
+func (sc *scratch) work(i int) *work {
+	w := &sc.works[sc.ofs[i]]
+	if w.owner != 0 {
+		w = &sc.works[w.owner-1]
+	}
+	return w
+}
+
+func (w *work) names(c *weir.Charge) bool {
+	return w.charge.Counter.ID == c.Counter.ID && bytes.Equal(w.charge.Key, c.Key)
+}
+
+func (sc *scratch) lock(s *Store) {
+	for i, set := range sc.locked {
+		for b := 0; set != 0; b, set = b+1, set>>1 {
+			if set&1 != 0 {
+				s.shards[i*64+b].mu.Lock()
+			}
+		}
+	}
+}
+
+func (sc *scratch) unlock(s *Store) {
+	for i, set := range sc.locked {
+		for b := 0; set != 0; b, set = b+1, set>>1 {
+			if set&1 != 0 {
+				s.shards[i*64+b].mu.Unlock()
+			}
+		}
+	}
+	sc.locked = [len(sc.locked)]uint64{}
+}
+
+func (s *Store) putScratch(sc *scratch) {
+	if cap(sc.works) > keepScratch {
+		return
+	}
+	clear(sc.works) // they point to limits, keys and states
+	s.scratch.Put(sc)
+}
+
+// loadWork reads the state that a work names.
+func (s *Store) loadWork(w *work, now int64) {
+	c := w.charge
+	limits := s.limits.load()
+	w.at = w.sh.find(limits, tagOf(w.hash, c.Counter.ID), c.Counter.ID, c.Key)
+	if w.at < 0 {
+		w.at = s.previous(w.sh, c, w.hash, now)
+	} else if e := &limits[w.sh.slots[w.at].limit()]; e.limit != c.Limit || e.counter != c.Counter {
+		s.relimit(w.sh, w.at, e.limit, c, now)
+	}
+	w.moves = w.sh.moves
+	if w.at >= 0 {
+		w.sh.load(w.at, &w.st)
+		return
+	}
+	if cell := s.cell(w.sh, c.Counter, c.Limit, w.hash, now); cell != nil {
+		if c.Limit.Algorithm() == algo.Concurrency {
+			w.cell, w.st = cell, cell.st
+		} else {
+			w.st = clone(&cell.st)
+		}
+	}
+}
+
+// makeRoom sees to it that what a charge leaves can be remembered: by a record, or else on an overflow cell.
+func (s *Store) makeRoom(w *work, c *weir.Charge, slot uint64, now int64) {
+	ask := c.Ask
+	ask.Slot = slot
+	if !c.Limit.CountDenied() && !c.Limit.Check(&w.st, now, ask).Allowed {
+		return
+	}
+	if w.reserved = s.reserve(w.sh, len(c.Key), now); !w.reserved {
+		w.cell = s.makeCell(w.sh, c.Counter, c.Limit, w.hash, now)
+		w.st = w.cell.st
+	}
+}
+
+// judge asks every limit, and reports whether the call as a whole is denied.
+func (sc *scratch) judge(charges []weir.Charge, results []algo.Result, now int64) (denied bool) {
+	quotas, open := 0, 0
+	for i := range charges {
+		c, w, r := &charges[i], sc.work(i), &results[i]
+		ask := c.Ask
+		ask.Slot = sc.slots[i]
+		if w.uses == 1 {
+			*r = c.Limit.Check(&w.st, now, ask)
+		} else {
+			if !w.trying {
+				w.tried, w.trying = clone(&w.st), true
+			}
+			*r = c.Limit.Take(&w.tried, now, ask)
+		}
+		switch c.Mode {
+		case rule.Enforce:
+			denied = denied || !r.Allowed
+		case rule.Quota:
+			quotas++
+			if r.Allowed {
+				open++
+			}
+		}
+	}
+	return denied || quotas > 0 && open == 0
+}
+
+// charge makes one charge if the call as a whole lets it be made, and completes its result.
+func (sc *scratch) charge(i int, c *weir.Charge, r *algo.Result, denied bool, now int64) {
+	w := sc.work(i)
+	ask := c.Ask
+	ask.Slot = sc.slots[i]
+	c.Ask.Slot = 0
+	if denied && c.Mode != rule.Shadow && !c.Limit.CountDenied() {
+		if w.uses > 1 {
+			// The verdict saw what the earlier charges would have taken; the rest tells the state as it stays.
+			is := c.Limit.Check(&w.st, now, ask)
+			r.Remaining, r.ResetAfter, r.Soft = is.Remaining, is.ResetAfter, is.Soft && r.Allowed
+		}
+		if w.at >= 0 && c.Limit.Mend(&w.st, now) {
+			w.charged = true
+		}
+		return
+	}
+	was := *r
+	*r = c.Limit.Take(&w.st, now, ask)
+	w.charged = true
+	if denied && c.Mode != rule.Shadow {
+		if w.uses == 1 {
+			return
+		}
+		r.Allowed, r.RetryAfter, r.Delay, r.Soft = was.Allowed, was.RetryAfter, was.Delay, r.Soft && was.Allowed
+	} else {
+		c.Ask.Slot = slotOf(ask, r)
+	}
+}
+
+// commit writes the states back. First all that have a record: until then the variable part of a record, which is charged
+// in place, may be ahead of the rest of it, and nothing else may read it.
+func (s *Store) commit(sc *scratch, now int64) {
+	grown := 0
+	for i := range sc.works {
+		w := &sc.works[i]
+		switch {
+		case !w.charged:
+		case w.cell != nil:
+			w.cell.st = w.st
+			s.overflows.Add(uint64(w.uses))
+			w.charged = false
+		default:
+			p := w.at
+			if w.moves != w.sh.moves {
+				c := w.charge
+				p = w.sh.find(s.limits.load(), tagOf(w.hash, c.Counter.ID), c.Counter.ID, c.Key)
+			}
+			if p >= 0 {
+				grown += w.sh.store(p, &w.st)
+				w.sh.dirty = true
+				w.charged = false
+			}
+		}
+		if w.cell != nil {
+			w.cell.work = 0
+		}
+	}
+	if grown != 0 {
+		s.bytes.Add(int64(grown))
+	}
+	for i := range sc.works {
+		w := &sc.works[i]
+		if w.charged {
+			s.create(w, now)
+		}
+		if w.reserved {
+			s.unreserve()
+		}
+	}
+	if grown > 0 && s.bytes.Load() > s.maxBytes {
+		s.relieve(sc.works[0].sh, now)
+	}
+}
+
+// create makes a record for a state that has none, if anything is left to remember.
+func (s *Store) create(w *work, now int64) {
+	c := w.charge
+	if c.Limit.Fresh(&w.st, now) {
+		return
+	}
+	if !w.reserved {
+		if w.at < 0 {
+			return // a refund to a key of which nothing is known but its overflow cell
+		}
+		s.keys.Add(1) // forgotten meanwhile, to make room for another state of this call
+	}
+	w.reserved = false
+	s.insert(w.sh, tagOf(w.hash, c.Counter.ID), c.Key, s.intern(c.Counter, c.Limit), &w.st, now)
+}
