@@ -1,0 +1,79 @@
+package accesslog
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// dataFile finds a log of the collection of real ones, which lies outside the repository.
+func dataFile(t testing.TB, name string) string {
+	dir := os.Getenv("WEIR_DATA")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared", "data")
+	}
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("no real logs here (set WEIR_DATA to their folder): %v", err)
+	}
+	return path
+}
+
+// Every line of the real logs parses, and its client, method and path are found, in whatever format they come.
+func TestRealLogs(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		format  Format
+		lines   int64
+		clients int
+		methods int64 // lines that have a method
+		late    int64 // at 15 minutes
+	}{
+		{"nasa_19950801/trace.tsv.gz", TSV, 33996, 2582, 33996, 0},
+		{"nasa_19950801/19950801.tsv.gz", TSV, 33996, 2582, 33996, 0},
+		{"secrepo_202110/access.log.gz", Common, 5854, 578, 5854, 0},
+		{"basjes_hackers/access.log.gz", Common, 3456, 520, 3456, 0},
+		{"elastic_apache_logs/access.log.gz", Common, 10000, 1753, 10000, 0},
+		{"azure_llm/code.csv.gz", CSV, 8819, 0, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, err := Open([]string{dataFile(t, tt.name)}, nil, Options{Reorder: 15 * minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			if f := l.Formats(); len(f) != 1 || f[0] != tt.format {
+				t.Errorf("formats %v, want %v", f, tt.format)
+			}
+			clients := make(map[string]bool)
+			var lines, methods, last int64
+			for {
+				e, err := l.Next()
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Time < last {
+					t.Fatalf("time runs backwards at line %d", lines)
+				}
+				last = e.Time
+				lines++
+				if e.Get(FieldMethod) != nil && e.Get(FieldPath) != nil {
+					methods++
+				}
+				if ip := e.Get(FieldIP); ip != nil {
+					clients[string(ip)] = true
+				}
+			}
+			if lines != tt.lines || len(clients) != tt.clients || methods != tt.methods {
+				t.Errorf("lines %d, clients %d, lines with method and path %d; want %d, %d, %d", lines, len(clients), methods, tt.lines, tt.clients, tt.methods)
+			}
+			if s := l.Stats(); s.Entries != tt.lines || s.Skipped != 0 || s.Late != tt.late {
+				t.Errorf("stats %+v", s)
+			}
+		})
+	}
+}

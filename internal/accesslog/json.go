@@ -1,0 +1,334 @@
+package accesslog
+
+import (
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// jsonScanner scans one JSON object (RFC 8259). Keys of nested objects are joined by dots; of an array, the first element counts if it is
+// a scalar. Literals and numbers are taken as written, null as absent.
+type jsonScanner struct {
+	time    timeParser
+	asked   map[string]*target // by key, from Options.Fields
+	targets map[string]*target // by key as the log writes it; bounded by maxNames
+	gather  gather
+	e       *Entry
+	b       []byte
+	i       int
+	key     []byte // dotted name of where the scanner is
+	scratch []byte // unescaped strings of the line
+}
+
+const maxDepth = 64
+
+func newJSONScanner(fields []string) (*jsonScanner, error) {
+	specs, mapped, err := parseFields(fields)
+	if err != nil {
+		return nil, err
+	}
+	s := &jsonScanner{asked: make(map[string]*target), targets: make(map[string]*target)}
+	for _, f := range specs {
+		if f.skip {
+			continue
+		}
+		key := f.to.name
+		if mapped {
+			key = f.key
+		}
+		s.asked[key] = &f.to
+	}
+	return s, nil
+}
+
+func (s *jsonScanner) scan(line []byte, e *Entry) bool {
+	s.b, s.i, s.e = line, 0, e
+	s.key, s.scratch = s.key[:0], s.scratch[:0]
+	s.gather = gather{}
+	s.space()
+	if !s.object(0) {
+		return false
+	}
+	s.space()
+	return s.i == len(s.b) && s.gather.finish(e, &s.time)
+}
+
+func (s *jsonScanner) space() {
+	for s.i < len(s.b) {
+		switch s.b[s.i] {
+		case ' ', '\t', '\r', '\n':
+			s.i++
+		default:
+			return
+		}
+	}
+}
+
+// take consumes c, and the space after it.
+func (s *jsonScanner) take(c byte) bool {
+	if s.i < len(s.b) && s.b[s.i] == c {
+		s.i++
+		s.space()
+		return true
+	}
+	return false
+}
+
+// object scans an object; its fields are added under s.key.
+func (s *jsonScanner) object(depth int) bool {
+	if depth == maxDepth || !s.take('{') {
+		return false
+	}
+	if s.take('}') {
+		return true
+	}
+	base := len(s.key)
+	for {
+		name, ok := s.string()
+		if !ok {
+			return false
+		}
+		if base > 0 {
+			s.key = append(s.key, '.')
+		}
+		s.key = append(s.key, name...)
+		s.space()
+		if !s.take(':') || !s.value(depth, true) {
+			return false
+		}
+		s.key = s.key[:base]
+		s.space()
+		if s.take('}') {
+			return true
+		}
+		if !s.take(',') {
+			return false
+		}
+	}
+}
+
+// value scans any value, and adds a scalar under s.key if keep says so.
+func (s *jsonScanner) value(depth int, keep bool) bool {
+	if s.i == len(s.b) {
+		return false
+	}
+	switch c := s.b[s.i]; c {
+	case '"':
+		v, ok := s.string()
+		if ok && keep {
+			s.add(v)
+		}
+		return ok
+	case '{':
+		if !keep {
+			// Objects inside arrays are checked, not kept.
+			saved := *s.e
+			g := s.gather
+			ok := s.object(depth + 1)
+			*s.e, s.gather = saved, g
+			return ok
+		}
+		return s.object(depth + 1)
+	case '[':
+		if depth+1 == maxDepth {
+			return false
+		}
+		s.take('[')
+		if s.take(']') {
+			return true
+		}
+		for first := true; ; first = false {
+			scalar := s.i < len(s.b) && s.b[s.i] != '{' && s.b[s.i] != '['
+			if !s.value(depth+1, keep && first && scalar) {
+				return false
+			}
+			s.space()
+			if s.take(']') {
+				return true
+			}
+			if !s.take(',') {
+				return false
+			}
+		}
+	case 't':
+		return s.literal("true", keep)
+	case 'f':
+		return s.literal("false", keep)
+	case 'n':
+		return s.literal("null", false)
+	default:
+		start := s.i
+		if !s.number() {
+			return false
+		}
+		if keep {
+			s.add(s.b[start:s.i])
+		}
+		return true
+	}
+}
+
+func (s *jsonScanner) literal(word string, keep bool) bool {
+	end := s.i + len(word)
+	if end > len(s.b) || string(s.b[s.i:end]) != word {
+		return false
+	}
+	if keep {
+		s.add(s.b[s.i:end])
+	}
+	s.i = end
+	return true
+}
+
+func (s *jsonScanner) digits() bool {
+	start := s.i
+	for s.i < len(s.b) && s.b[s.i]-'0' <= 9 {
+		s.i++
+	}
+	return s.i > start
+}
+
+func (s *jsonScanner) number() bool {
+	if s.b[s.i] == '-' {
+		s.i++
+	}
+	zero := s.i < len(s.b) && s.b[s.i] == '0'
+	start := s.i
+	if !s.digits() || zero && s.i > start+1 {
+		return false
+	}
+	if s.i < len(s.b) && s.b[s.i] == '.' {
+		s.i++
+		if !s.digits() {
+			return false
+		}
+	}
+	if s.i < len(s.b) && s.b[s.i]|0x20 == 'e' {
+		s.i++
+		if s.i < len(s.b) && (s.b[s.i] == '+' || s.b[s.i] == '-') {
+			s.i++
+		}
+		return s.digits()
+	}
+	return true
+}
+
+// string scans a string and returns its value: a slice of the line where it holds no escape.
+func (s *jsonScanner) string() ([]byte, bool) {
+	if s.i == len(s.b) || s.b[s.i] != '"' {
+		return nil, false
+	}
+	s.i++
+	start := s.i
+	for s.i < len(s.b) {
+		switch c := s.b[s.i]; {
+		case c == '"':
+			v := s.b[start:s.i]
+			s.i++
+			return v, true
+		case c == '\\':
+			return s.escaped(start)
+		case c < ' ':
+			return nil, false
+		}
+		s.i++
+	}
+	return nil, false
+}
+
+func (s *jsonScanner) escaped(start int) ([]byte, bool) {
+	from := len(s.scratch)
+	s.scratch = append(s.scratch, s.b[start:s.i]...)
+	for s.i < len(s.b) {
+		c := s.b[s.i]
+		s.i++
+		if c == '"' {
+			return s.scratch[from:len(s.scratch):len(s.scratch)], true
+		}
+		if c < ' ' {
+			return nil, false
+		}
+		if c != '\\' {
+			s.scratch = append(s.scratch, c)
+			continue
+		}
+		if s.i == len(s.b) {
+			return nil, false
+		}
+		c = s.b[s.i]
+		s.i++
+		switch c {
+		case '"', '\\', '/':
+		case 'b':
+			c = '\b'
+		case 'f':
+			c = '\f'
+		case 'n':
+			c = '\n'
+		case 'r':
+			c = '\r'
+		case 't':
+			c = '\t'
+		case 'u':
+			r, ok := s.hex4()
+			if !ok {
+				return nil, false
+			}
+			if utf16.IsSurrogate(r) {
+				if s.i+1 < len(s.b) && s.b[s.i] == '\\' && s.b[s.i+1] == 'u' {
+					back := s.i
+					s.i += 2
+					low, ok := s.hex4()
+					if !ok {
+						return nil, false
+					}
+					if pair := utf16.DecodeRune(r, low); pair != utf8.RuneError {
+						r = pair
+					} else {
+						s.i, r = back, utf8.RuneError
+					}
+				} else {
+					r = utf8.RuneError
+				}
+			}
+			s.scratch = utf8.AppendRune(s.scratch, r)
+			continue
+		default:
+			return nil, false
+		}
+		s.scratch = append(s.scratch, c)
+	}
+	return nil, false
+}
+
+func (s *jsonScanner) hex4() (rune, bool) {
+	if s.i+4 > len(s.b) {
+		return 0, false
+	}
+	var r rune
+	for _, c := range s.b[s.i : s.i+4] {
+		h := hex(c)
+		if h < 0 {
+			return 0, false
+		}
+		r = r<<4 | rune(h)
+	}
+	s.i += 4
+	return r, true
+}
+
+func (s *jsonScanner) add(value []byte) {
+	t := s.asked[string(s.key)]
+	if t == nil {
+		t = s.targets[string(s.key)]
+	}
+	if t == nil {
+		if len(s.targets) == maxNames {
+			return
+		}
+		name := string(s.key)
+		found := lookup(name)
+		t = &found
+		s.targets[name] = t
+	}
+	s.gather.add(s.e, t, value)
+}

@@ -1,0 +1,247 @@
+package accesslog
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+)
+
+// Log reads one or more logs as one stream in order of time; ties go by the order of the files, then by place. Files whose time
+// has not come are not held open, so that a year of rotated logs costs no more memory than a day. Not safe for concurrent use,
+// except Progress. Make one with Open.
+type Log struct {
+	options Options
+	stdin   io.Reader
+	waiting []*part // by first time
+	active  []*part // by index
+	last    *part   // whose entry was handed out last: it must be moved on first
+	done    Stats
+	read    atomic.Int64
+	total   int64 // bytes of all files; 0 if unknown
+	probing atomic.Int64
+}
+
+// Stats is what reading has counted.
+type Stats struct {
+	Entries int64 // lines that did parse
+	Skipped int64 // lines that did not; empty ones are not counted
+	Late    int64 // lines that were further out of order than allowed
+}
+
+type part struct {
+	path  string
+	index int
+	first int64
+	file  *file
+	ordered
+	entry Entry
+}
+
+// Open opens logs; "-" is stdin. It reads the first lines of each.
+func Open(paths []string, stdin io.Reader, o Options) (*Log, error) {
+	if o.Reorder < 0 {
+		o.Reorder = 0
+	}
+	l := &Log{options: o, stdin: stdin}
+	seen := false
+	known := true
+	for i, path := range paths {
+		p := &part{path: path, index: i}
+		if path == "-" {
+			if seen {
+				l.Close()
+				return nil, fmt.Errorf(`"-" is given twice: standard input can be read once`)
+			}
+			seen = true
+			known = false
+			if err := l.start(p); err != nil {
+				l.Close()
+				return nil, err
+			}
+			continue
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
+		l.total += info.Size()
+		if !info.Mode().IsRegular() {
+			known = false // a pipe cannot be opened twice
+			if err := l.start(p); err != nil {
+				l.Close()
+				return nil, err
+			}
+			continue
+		}
+		if len(paths) > 1 {
+			// Find out when it begins.
+			if err := l.probe(p); err != nil {
+				l.Close()
+				return nil, err
+			}
+		}
+		l.waiting = append(l.waiting, p)
+	}
+	if !known {
+		l.total = 0
+	}
+	for i := 1; i < len(l.waiting); i++ { // few, and mostly in order or in reverse
+		for k := i; k > 0 && l.waiting[k].first < l.waiting[k-1].first; k-- {
+			l.waiting[k], l.waiting[k-1] = l.waiting[k-1], l.waiting[k]
+		}
+	}
+	// Errors of the format should show before anything is replayed.
+	if len(l.active) == 0 && len(l.waiting) > 0 {
+		if err := l.startNext(); err != nil {
+			l.Close()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// probe reads the first entry of a file, and closes it again.
+func (l *Log) probe(p *part) error {
+	f, err := open(p.path, nil, &l.probing)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	r, err := NewReader(f, l.options)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.path, err)
+	}
+	var e Entry
+	if err := r.Next(&e); err != nil && err != io.EOF {
+		return fmt.Errorf("%s: %w", p.path, err)
+	}
+	p.first = e.Time
+	return nil
+}
+
+// start opens a part and reads its first entry.
+func (l *Log) start(p *part) error {
+	f, err := open(p.path, l.stdin, &l.read)
+	if err != nil {
+		return err
+	}
+	r, err := NewReader(f, l.options)
+	if err != nil {
+		f.close()
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	p.file = f
+	p.ordered = ordered{r: r, window: l.options.Reorder}
+	at := len(l.active)
+	for at > 0 && l.active[at-1].index > p.index {
+		at--
+	}
+	l.active = append(l.active, nil)
+	copy(l.active[at+1:], l.active[at:])
+	l.active[at] = p
+	return l.advance(p)
+}
+
+func (l *Log) startNext() error {
+	p := l.waiting[0]
+	l.waiting = l.waiting[1:]
+	return l.start(p)
+}
+
+// advance reads the next entry of a part, and drops the part at its end.
+func (l *Log) advance(p *part) error {
+	err := p.next(&p.entry)
+	if err == nil {
+		return nil
+	}
+	if err != io.EOF {
+		return fmt.Errorf("%s: after %d lines: %w", p.file.name, p.r.Entries()+p.r.Skipped(), err)
+	}
+	s := p.stats()
+	l.done.Entries += s.Entries
+	l.done.Skipped += s.Skipped
+	l.done.Late += s.Late
+	l.drop(p)
+	return nil
+}
+
+func (p *part) stats() Stats {
+	return Stats{Entries: p.r.Entries(), Skipped: p.r.Skipped(), Late: p.late}
+}
+
+func (l *Log) drop(p *part) {
+	p.ordered.close()
+	p.file.close()
+	for i, a := range l.active {
+		if a == p {
+			l.active = append(l.active[:i], l.active[i+1:]...)
+			return
+		}
+	}
+}
+
+// Next returns the next entry in order of time, valid until the next call. The error is io.EOF at the end.
+func (l *Log) Next() (*Entry, error) {
+	if l.last != nil {
+		p := l.last
+		l.last = nil
+		if err := l.advance(p); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		var best *part
+		for _, p := range l.active {
+			if best == nil || p.entry.Time < best.entry.Time {
+				best = p
+			}
+		}
+		// A file's lines may begin up to Reorder before its first one.
+		if len(l.waiting) > 0 && (best == nil || l.waiting[0].first-l.options.Reorder <= best.entry.Time) {
+			if err := l.startNext(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if best == nil {
+			return nil, io.EOF
+		}
+		l.last = best
+		return &best.entry, nil
+	}
+}
+
+// Stats returns what has been counted so far, lines that still wait for their turn included.
+func (l *Log) Stats() Stats {
+	s := l.done
+	for _, p := range l.active {
+		t := p.stats()
+		s.Entries += t.Entries
+		s.Skipped += t.Skipped
+		s.Late += t.Late
+	}
+	return s
+}
+
+// Formats returns the formats of the logs that are being read now.
+func (l *Log) Formats() []Format {
+	var f []Format
+	for _, p := range l.active {
+		f = append(f, p.r.Format())
+	}
+	return f
+}
+
+// Progress returns how many bytes of the files have been read, and how many there are; total is 0 if that is unknown.
+// It may be called while another goroutine reads.
+func (l *Log) Progress() (read, total int64) { return l.read.Load(), l.total }
+
+// Close closes what is open.
+func (l *Log) Close() {
+	for len(l.active) > 0 {
+		l.drop(l.active[0])
+	}
+	l.waiting = nil
+}

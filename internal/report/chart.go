@@ -1,0 +1,238 @@
+package report
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/sim"
+)
+
+// The charts are plain SVG. Colours come from the page's style sheet, so that they follow light and dark.
+
+const (
+	chartWidth  = 1080
+	chartLeft   = 58
+	chartRight  = 14
+	chartTop    = 14
+	chartHeight = 250 // of the plot of requests
+	stripTop    = chartTop + chartHeight + 34
+	stripHeight = 84 // of the plot of refusals
+	chartBottom = stripTop + stripHeight + 30
+	plotWidth   = chartWidth - chartLeft - chartRight
+)
+
+// niceCeil returns the smallest of 1, 2, 2.5, 5 × 10^k, or of their multiples by up to 4, that is at least v, and a step that divides it
+// into at most five parts.
+func niceCeil(v int64) (top, step float64) {
+	if v < 4 {
+		return float64(max(v, 1)), 1
+	}
+	raw := float64(v) / 4
+	power := math.Pow(10, math.Floor(math.Log10(raw)))
+	for _, m := range []float64{1, 2, 2.5, 5, 10} {
+		if step = m * power; step >= raw && (step >= 1 && step == math.Floor(step)) {
+			break
+		}
+	}
+	return math.Ceil(float64(v)/step) * step, step
+}
+
+// short writes a number of an axis: 1.5k, 20k, 3M.
+func short(v float64) string {
+	switch {
+	case v >= 1e6:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", v/1e6), ".0") + "M"
+	case v >= 1e4 || v >= 1e3 && math.Mod(v, 100) == 0:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", v/1e3), ".0") + "k"
+	}
+	return fmt.Sprintf("%g", v)
+}
+
+// area appends the outline of a stepped area between two series to b.
+func area(b *strings.Builder, class string, low, high []int64, x func(int) float64, y func(int64) float64) {
+	fmt.Fprintf(b, `<path class="%s" d="`, class)
+	for i := range high {
+		command := "L"
+		if i == 0 {
+			command = "M"
+		}
+		fmt.Fprintf(b, "%s%.1f %.1fH%.1f", command, x(i), y(high[i]), x(i+1))
+	}
+	for i := len(low) - 1; i >= 0; i-- {
+		fmt.Fprintf(b, "L%.1f %.1fH%.1f", x(i+1), y(low[i]), x(i))
+	}
+	b.WriteString(`Z"/>`)
+}
+
+// merge halves the buckets of a timeline that is finer than the eye.
+func merge(t *sim.Timeline) *sim.Timeline {
+	const most = 260
+	n := len(t.Requests)
+	if n <= most {
+		return t
+	}
+	m := &sim.Timeline{Seconds: 2 * t.Seconds}
+	odd := int(t.Start.Unix() / t.Seconds % 2)
+	m.Start = t.Start.Add(-time.Duration(int64(odd)*t.Seconds) * time.Second)
+	pairs := func(values []int64) []int64 {
+		if values == nil {
+			return nil
+		}
+		sums := make([]int64, (n+odd+1)/2)
+		for i, v := range values {
+			sums[(i+odd)/2] += v
+		}
+		return sums
+	}
+	m.Requests, m.Denied, m.DeniedOther = pairs(t.Requests), pairs(t.Denied), pairs(t.DeniedOther)
+	return m
+}
+
+// timeChart draws requests over time, allowed below refused, and under it the refusals by themselves on a scale of their own.
+func timeChart(r *sim.Report, t *sim.Timeline) template.HTML {
+	n := len(t.Requests)
+	if n == 0 {
+		return ""
+	}
+	allowed := make([]int64, n)
+	zero := make([]int64, n)
+	mostRequests, mostDenied := int64(0), int64(0)
+	for i := range n {
+		allowed[i] = t.Requests[i] - t.Denied[i]
+		mostRequests = max(mostRequests, t.Requests[i])
+		mostDenied = max(mostDenied, t.Denied[i])
+		if t.DeniedOther != nil {
+			mostDenied = max(mostDenied, t.DeniedOther[i])
+		}
+	}
+	strip := mostDenied > 0
+	bottom := chartTop + chartHeight
+	height := bottom + 30
+	if strip {
+		bottom, height = stripTop+stripHeight, chartBottom
+	}
+	x := func(i int) float64 { return chartLeft + float64(i)*plotWidth/float64(n) }
+	top, step := niceCeil(mostRequests)
+	y := func(v int64) float64 { return chartTop + chartHeight*(1-float64(v)/top) }
+
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg class="chart" viewBox="0 0 %d %d" role="img" aria-label="Requests over time: allowed and refused">`, chartWidth, height)
+	b.WriteString(`<defs><linearGradient id="water" x1="0" x2="0" y1="0" y2="1"><stop class="crest" offset="0"/><stop class="depth" offset="1"/></linearGradient></defs>`)
+	for v := 0.0; v <= top+step/2; v += step {
+		fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
+			chartLeft, chartWidth-chartRight, y(int64(v)), y(int64(v)), chartLeft-9, y(int64(v))+4, short(v))
+	}
+	timeTicks(&b, t, x, bottom)
+	area(&b, "allowed", zero, allowed, x, y)
+	area(&b, "denied", allowed, t.Requests, x, y)
+	if strip {
+		top, _ := niceCeil(mostDenied)
+		y := func(v int64) float64 { return stripTop + stripHeight*(1-float64(v)/top) }
+		fmt.Fprintf(&b, `<text class="label" x="%d" y="%d">refused, on its own scale</text>`, chartLeft, stripTop-9)
+		for _, v := range []float64{0, top} {
+			fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
+				chartLeft, chartWidth-chartRight, y(int64(v)), y(int64(v)), chartLeft-9, y(int64(v))+4, short(v))
+		}
+		area(&b, "denied", zero, t.Denied, x, y)
+		if t.DeniedOther != nil {
+			b.WriteString(`<path class="other" d="`)
+			for i, v := range t.DeniedOther {
+				command := "L"
+				if i == 0 {
+					command = "M"
+				}
+				fmt.Fprintf(&b, "%s%.1f %.1fH%.1f", command, x(i), y(v), x(i+1))
+			}
+			b.WriteString(`"/>`)
+		}
+	}
+	// One transparent column for each bucket shows its figures under the pointer.
+	for i := range n {
+		at := t.Start.Add(time.Duration(int64(i)*t.Seconds) * time.Second)
+		title := fmt.Sprintf("%s UTC, %s\n%s", at.Format("2 Jan 2006 15:04:05"), each(t.Seconds), plural(t.Requests[i], "request"))
+		if t.Denied[i] > 0 {
+			title += fmt.Sprintf("\n%s refused (%s)", number(t.Denied[i]), percent(t.Denied[i], t.Requests[i]))
+		}
+		if t.DeniedOther != nil && t.DeniedOther[i] > 0 {
+			title += fmt.Sprintf("\n%s refused by %s", number(t.DeniedOther[i]), r.Compare.Rules)
+		}
+		fmt.Fprintf(&b, `<rect class="hover" x="%.2f" y="%d" width="%.2f" height="%d"><title>%s</title></rect>`,
+			x(i), chartTop, x(i+1)-x(i), bottom-chartTop, html.EscapeString(title))
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String())
+}
+
+// timeTicks labels the time axis at round instants.
+func timeTicks(b *strings.Builder, t *sim.Timeline, x func(int) float64, bottom int) {
+	n := len(t.Requests)
+	total := int64(n) * t.Seconds
+	step := int64(1)
+	for _, s := range []int64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 2 * 86400, 7 * 86400, 14 * 86400, 30 * 86400, 91 * 86400, 365 * 86400, 3650 * 86400} {
+		if step = s; total/s <= 10 {
+			break
+		}
+	}
+	layout := "15:04"
+	switch {
+	case step < 60:
+		layout = "15:04:05"
+	case step >= 30*86400:
+		layout = "Jan 2006"
+	case step >= 86400:
+		layout = "2 Jan"
+	}
+	start := t.Start.Unix()
+	first := true
+	for at := (start + step - 1) / step * step; at <= start+total; at += step {
+		px := x(0) + (x(n)-x(0))*float64(at-start)/float64(total)
+		when := time.Unix(at, 0).UTC()
+		label, class := when.Format(layout), "tick"
+		if step < 86400 && (first || when.Hour() == 0 && when.Minute() == 0 && when.Second() == 0) {
+			label, class = when.Format("2 Jan "+layout), "tick day"
+		}
+		if step < 86400 && when.Unix()%86400 == 0 {
+			label, class = when.Format("2 Jan"), "tick day"
+		}
+		anchor := "middle"
+		if px < chartLeft+40 {
+			anchor = "start"
+		} else if px > chartWidth-chartRight-24 {
+			anchor = "end"
+		}
+		fmt.Fprintf(b, `<line class="grid faint" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/><text class="%s" x="%.1f" y="%d" text-anchor="%s">%s</text>`,
+			px, px, chartTop, bottom+5, class, px, bottom+21, anchor, label)
+		first = false
+	}
+}
+
+// spark draws a small series of denials.
+func spark(values []int64) template.HTML {
+	const width, height, cells = 150, 26, 75
+	if len(values) == 0 {
+		return ""
+	}
+	sums := values
+	if len(values) > cells {
+		sums = make([]int64, cells)
+		for i, v := range values {
+			sums[i*cells/len(values)] += v
+		}
+	}
+	most := int64(1)
+	for _, v := range sums {
+		most = max(most, v)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg class="spark" viewBox="0 0 %d %d" preserveAspectRatio="none" aria-hidden="true"><line class="grid" x1="0" x2="%d" y1="%d" y2="%d"/>`, width, height, width, height, height)
+	zero := make([]int64, len(sums))
+	area(&b, "denied", zero, sums,
+		func(i int) float64 { return float64(i) * width / float64(len(sums)) },
+		func(v int64) float64 { return float64(height) - float64(height-2)*float64(v)/float64(most) })
+	b.WriteString("</svg>")
+	return template.HTML(b.String())
+}

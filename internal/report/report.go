@@ -1,0 +1,230 @@
+// Package report shows what a replay found: as text for a terminal, and as a self-contained page.
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/sim"
+)
+
+// number writes n with commas.
+func number(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// percent writes part of whole as a percentage with as many digits as tell something; never "0 %" for something, nor "100 %" for
+// not quite all.
+func percent(part, whole int64) string {
+	if whole == 0 || part == 0 {
+		return "0 %"
+	}
+	p := 100 * float64(part) / float64(whole)
+	switch {
+	case part == whole:
+		return "100 %"
+	case p < 0.01:
+		return "< 0.01 %"
+	case p < 1:
+		return fmt.Sprintf("%.2f %%", p)
+	case p < 99.95:
+		return fmt.Sprintf("%.1f %%", p)
+	}
+	return "> 99.9 %"
+}
+
+// plural writes a number with its noun.
+func plural(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return number(n) + " " + noun + "s"
+}
+
+// span writes a duration with its two largest units.
+func span(d time.Duration) string {
+	units := []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}, {time.Millisecond, "ms"}}
+	var parts []string
+	for _, u := range units {
+		if n := d / u.size; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, u.name))
+			d -= n * u.size
+		} else if len(parts) == 1 {
+			break
+		}
+		if len(parts) == 2 {
+			break
+		}
+	}
+	if len(parts) == 0 {
+		return "an instant"
+	}
+	return strings.Join(parts, " ")
+}
+
+// bucketName names the width of a bucket: "minute", "2 min", "day".
+func bucketName(seconds int64) string {
+	switch seconds {
+	case 1:
+		return "second"
+	case 60:
+		return "minute"
+	case 3600:
+		return "hour"
+	case 86400:
+		return "day"
+	}
+	return span(time.Duration(seconds) * time.Second)
+}
+
+// when writes an instant; the date only where it is not the one of the day before it.
+func when(t time.Time) string { return t.Format("2 Jan 2006 15:04") }
+
+// period writes from and to in UTC.
+func period(r *sim.Report) string {
+	if r.Requests == 0 {
+		return "no requests"
+	}
+	to := r.To.Format("15:04")
+	if r.From.Format(time.DateOnly) != r.To.Format(time.DateOnly) {
+		to = when(r.To)
+	}
+	return fmt.Sprintf("%s to %s UTC", when(r.From), to)
+}
+
+// allowance writes what a limit allows a key.
+func allowance(l *sim.Limit) string {
+	if l.Algorithm == "concurrency" {
+		return number(l.Limit) + " in flight"
+	}
+	window := strings.TrimPrefix(bucketName(int64(math.Ceil(l.Window))), "1 ")
+	if l.Window < 1 {
+		window = span(time.Duration(l.Window * float64(time.Second)))
+	}
+	switch l.Algorithm {
+	case "token_bucket", "leaky_bucket":
+		return fmt.Sprintf("burst of %s, %s", number(l.Limit), window)
+	}
+	return fmt.Sprintf("%s / %s", number(l.Limit), window)
+}
+
+// sentences say in words what the figures say.
+func sentences(r *sim.Report, o *sim.Outcome) []string {
+	if r.Requests == 0 {
+		return []string{"The log holds no requests."}
+	}
+	var list []string
+	by := ""
+	if r.Clients > 0 {
+		by = " from " + plural(r.Clients, "client")
+	}
+	within := ""
+	if r.To.After(r.From) {
+		within = " within " + span(r.To.Sub(r.From))
+	}
+	head := plural(r.Requests, "request") + by + within
+	if len(o.Limits) == 0 {
+		return append(list, fmt.Sprintf("The log holds %s.", head))
+	}
+	if o.Denied == 0 {
+		list = append(list, fmt.Sprintf("Of %s, these rules would have refused none.", head))
+	} else {
+		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, number(o.Denied), percent(o.Denied, r.Requests))
+		if r.Clients > 0 {
+			text += fmt.Sprintf(", of %s (%s of them)", plural(o.ClientsDenied, "client"), percent(o.ClientsDenied, r.Clients))
+		}
+		list = append(list, text+".")
+	}
+	if l := mostRefusing(o); l != nil && len(o.Limits) > 1 {
+		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, number(l.Denied), number(l.KeysDenied), plural(l.Keys, "key")))
+	}
+	if len(o.TopDenied) > 0 && o.Denied > 0 {
+		if top := o.TopDenied[0]; top.Denied*100 >= o.Denied*20 && o.ClientsDenied > 1 {
+			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", top.Value, percent(top.Denied, o.Denied), number(top.Denied), plural(top.Requests, "request")))
+		}
+	}
+	if o.Delayed > 0 {
+		list = append(list, fmt.Sprintf("%s would have waited for a turn, at most %s.", plural(o.Delayed, "request"), span(time.Duration(o.MaxDelay*float64(time.Second)))))
+	}
+	if o.Unlimited > 0 {
+		list = append(list, fmt.Sprintf("%s (%s) met no limit at all.", plural(o.Unlimited, "request"), percent(o.Unlimited, r.Requests)))
+	}
+	if o.Exempt > 0 {
+		list = append(list, fmt.Sprintf("%s came from exempt clients.", plural(o.Exempt, "request")))
+	}
+	return list
+}
+
+// compared says in words how two rule sets differ.
+func compared(r *sim.Report) string {
+	c := r.Compare
+	text := fmt.Sprintf("Of %s", plural(r.Requests, "request"))
+	if r.Clients > 0 {
+		text += " from " + plural(r.Clients, "client")
+	}
+	if r.To.After(r.From) {
+		text += " within " + span(r.To.Sub(r.From))
+	}
+	text += fmt.Sprintf(", %s would have refused %s (%s), and %s would have refused %s (%s).", r.Rules, number(r.Denied), percent(r.Denied, r.Requests),
+		c.Rules, number(c.Denied), percent(c.Denied, r.Requests))
+	switch differ := c.OnlyFirst + c.OnlySecond; {
+	case r.Requests == 0:
+		return "The log holds no requests."
+	case differ == 0:
+		text += " They agree on every request."
+	default:
+		text += fmt.Sprintf(" They disagree on %s.", plural(differ, "request"))
+	}
+	return text
+}
+
+// each writes the width of a bucket after "in": "2 min", "one hour".
+func each(seconds int64) string {
+	if name := bucketName(seconds); name[0] < '0' || name[0] > '9' {
+		return "one " + name
+	}
+	return bucketName(seconds)
+}
+
+// mostRefusing is the enforcing limit that refused most; nil if none refused.
+func mostRefusing(o *sim.Outcome) *sim.Limit {
+	var most *sim.Limit
+	for i := range o.Limits {
+		if l := &o.Limits[i]; !l.Shadow && l.Denied > 0 && (most == nil || l.Denied > most.Denied) {
+			most = l
+		}
+	}
+	return most
+}
+
+// provisos are what a reader should know about the reading.
+func provisos(r *sim.Report) []string {
+	var list []string
+	if r.Skipped > 0 {
+		list = append(list, plural(r.Skipped, "line")+" did not parse, and were left out.")
+	}
+	if r.Late > 0 {
+		list = append(list, fmt.Sprintf("%s out of order by more than --reorder allows, and were replayed at the newest time seen.", lay(r.Late)))
+	}
+	if r.Estimated {
+		list = append(list, "There were so many different clients, keys or paths that their numbers, and who leads the lists, are estimates.")
+	}
+	return append(list, r.Notes...)
+}
+
+func lay(n int64) string {
+	if n == 1 {
+		return "1 line lay"
+	}
+	return number(n) + " lines lay"
+}

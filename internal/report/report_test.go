@@ -1,0 +1,171 @@
+package report
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/rule"
+)
+
+const hostile = `<script>alert(1)</script>`
+
+func replay(t *testing.T, lines int, suggest bool, rules ...string) *sim.Report {
+	t.Helper()
+	var log strings.Builder
+	for i := range lines {
+		client := fmt.Sprintf("192.0.2.%d", i%40)
+		if i%5 == 0 {
+			client = hostile
+		}
+		fmt.Fprintf(&log, "%d\t%s\tGET\t/%s/%d\n", 1_700_000_000+i*37, client, hostile, i%30)
+	}
+	l, err := accesslog.Open([]string{"-"}, strings.NewReader(log.String()), accesslog.Options{Format: accesslog.TSV, Fields: []string{"time", "ip", "method", "path"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var sets []sim.RuleSet
+	for i, text := range rules {
+		set, _, err := rule.Load([]rule.Source{{Name: "r.yaml", Data: []byte(text)}}, rule.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sets = append(sets, sim.RuleSet{Name: fmt.Sprint("set", i+1, hostile), Domain: "default", Set: set})
+	}
+	r, err := sim.Replay(context.Background(), l, sets, sim.ReplayOptions{Suggest: suggest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const (
+	tight = "limits: [{ name: per-client, per: [ip], allow: 3/hour, algorithm: sliding_log }, { name: all, allow: 60/hour, on_limit: shadow }]"
+	loose = "limits: [{ name: everything, allow: { rate: 80/hour, burst: 5 }, algorithm: leaky_bucket }]"
+)
+
+// The page holds the figures, nothing from outside, nothing of the log unescaped; its charts are well-formed.
+func TestPage(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		r     *sim.Report
+		wants []string
+	}{
+		{"one set", replay(t, 2000, true, tight), []string{"Would be refused", "per-client", "sliding log", "shadow", "Most refused clients", "Suggested limits", "allow: [", "3 / hour", "&lt;script&gt;"}},
+		{"two sets", replay(t, 2000, false, tight, loose), []string{"Beside each other", "refused by both", "class=\"other\"", "burst of 6, hour"}},
+		{"nothing refused", replay(t, 10, false, "limits: [{ name: a, allow: 1000000/s }]"), []string{"would have refused none", "No client would be refused"}},
+		{"an empty log", replay(t, 0, false, tight), []string{"The log holds no requests", "never met"}},
+		{"one request", replay(t, 1, false, tight), []string{"1 request"}},
+		{"no rules", replay(t, 2000, true), []string{"The log holds 2,000 requests", "Suggested limits"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			if err := Page(&b, tt.r, []string{"/var/log/a" + hostile}, time.Unix(1_700_000_000, 0)); err != nil {
+				t.Fatal(err)
+			}
+			text := b.String()
+			for _, w := range tt.wants {
+				if !strings.Contains(text, w) {
+					t.Errorf("no %q in the page", w)
+				}
+			}
+			for _, bad := range []string{"<script", "http://", "https://", "src=", "@import", "url(http", "NaN", "Inf", "%!", "<no value>"} {
+				if strings.Contains(text, bad) {
+					t.Errorf("the page holds %q", bad)
+				}
+			}
+			for rest := text; ; {
+				i := strings.Index(rest, "<svg")
+				if i < 0 {
+					break
+				}
+				end := strings.Index(rest[i:], "</svg>") + i + len("</svg>")
+				d := xml.NewDecoder(strings.NewReader(rest[i:end]))
+				for {
+					if _, err := d.Token(); errors.Is(err, io.EOF) {
+						break
+					} else if err != nil {
+						t.Fatalf("a chart is not well-formed: %v", err)
+					}
+				}
+				rest = rest[end:]
+			}
+		})
+	}
+}
+
+func TestText(t *testing.T) {
+	var b strings.Builder
+	r := replay(t, 2000, false, tight, loose)
+	r.Skipped, r.Late = 1, 2
+	if err := Text(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"2,000 requests from 33 clients", "1 line did not parse", "2 lines lay out of order", "beside each other", "all (shadow)", "over time", "█"} {
+		if !strings.Contains(b.String(), w) {
+			t.Errorf("no %q in\n%s", w, b.String())
+		}
+	}
+}
+
+func TestClean(t *testing.T) {
+	if got := clean("a\x1b[31m\u202eb\u0085c\xffé"); got != "a?[31m?b?c?é" {
+		t.Errorf("clean = %q", got)
+	}
+}
+
+func TestPercent(t *testing.T) {
+	for _, tt := range []struct {
+		part, whole int64
+		want        string
+	}{{0, 5, "0 %"}, {0, 0, "0 %"}, {5, 5, "100 %"}, {1, 1_000_000, "< 0.01 %"}, {1, 1000, "0.10 %"}, {1, 3, "33.3 %"}, {99_999, 100_000, "> 99.9 %"}} {
+		if got := percent(tt.part, tt.whole); got != tt.want {
+			t.Errorf("percent(%d, %d) = %q, want %q", tt.part, tt.whole, got, tt.want)
+		}
+	}
+}
+
+// An axis reaches over the highest value in at most five steps, which are integers.
+func TestNiceCeil(t *testing.T) {
+	for v := int64(0); v < 200_000; v = v*21/20 + 1 {
+		top, step := niceCeil(v)
+		if top < float64(v) || top/step > 5 || step != float64(int64(step)) || top > 2*float64(v)+4 {
+			t.Errorf("niceCeil(%d) = %v in steps of %v", v, top, step)
+		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "an instant", time.Second: "1 s", 90 * time.Minute: "1 h 30 min", 25*time.Hour + time.Second: "1 d 1 h", 24*time.Hour + time.Minute: "1 d", 1500 * time.Millisecond: "1 s 500 ms"} {
+		if got := span(d); got != want {
+			t.Errorf("span(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+// Merging neighbours keeps all sums, and aligns buckets to the new width.
+func TestMerge(t *testing.T) {
+	for _, start := range []int64{1_700_000_040, 1_700_000_100} {
+		x := &sim.Timeline{Start: time.Unix(start, 0).UTC(), Seconds: 60, Requests: make([]int64, 301), Denied: make([]int64, 301)}
+		for i := range x.Requests {
+			x.Requests[i], x.Denied[i] = int64(i), 1
+		}
+		m := merge(x)
+		sum, denied := int64(0), int64(0)
+		for i := range m.Requests {
+			sum += m.Requests[i]
+			denied += m.Denied[i]
+		}
+		if sum != 301*300/2 || denied != 301 || m.Seconds != 120 || m.Start.Unix()%120 != 0 || m.Start.Unix() > start || m.DeniedOther != nil {
+			t.Errorf("merged: %d, %d, start %v", sum, denied, m.Start)
+		}
+	}
+}

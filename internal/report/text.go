@@ -1,0 +1,144 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/weir-rl/weir/internal/sim"
+)
+
+// Text writes r for a terminal.
+func Text(w io.Writer, r *sim.Report) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s from %s, %s\n", plural(r.Requests, "request"), plural(r.Clients, "client"), period(r))
+	for _, s := range provisos(r) {
+		fmt.Fprintf(&b, "Note: %s\n", s)
+	}
+	if len(r.Limits) > 0 || r.Compare != nil {
+		if r.Compare == nil {
+			writeOutcome(&b, r, &r.Outcome)
+		} else {
+			fmt.Fprintf(&b, "\n=== %s\n", r.Rules)
+			writeOutcome(&b, r, &r.Outcome)
+			fmt.Fprintf(&b, "\n=== %s\n", r.Compare.Rules)
+			writeOutcome(&b, r, &r.Compare.Outcome)
+			c := r.Compare
+			fmt.Fprintf(&b, "\n=== beside each other\n")
+			writeTable(&b, []string{"", "requests"}, [][]string{
+				{"refused by both", number(c.Both)},
+				{"only by " + r.Rules, number(c.OnlyFirst)},
+				{"only by " + c.Rules, number(c.OnlySecond)},
+			})
+		}
+	}
+	if len(r.Timeline.Requests) > 1 {
+		fmt.Fprintf(&b, "\nover time, %s to %s\n", when(r.From), when(r.To))
+		rows := [][]string{{"  requests", sparkline(r.Timeline.Requests)}}
+		if r.Denied > 0 {
+			rows = append(rows, []string{"  refused", sparkline(r.Timeline.Denied)})
+		}
+		if r.Compare != nil && r.Compare.Denied > 0 {
+			rows = append(rows, []string{"  refused by " + r.Compare.Rules, sparkline(r.Timeline.DeniedOther)})
+		}
+		width := 0
+		for _, row := range rows {
+			width = max(width, utf8.RuneCountInString(row[0]))
+		}
+		for _, row := range rows {
+			fmt.Fprintf(&b, "%s%s  %s\n", row[0], strings.Repeat(" ", width-utf8.RuneCountInString(row[0])), row[1])
+		}
+	}
+	if s := r.Suggestions; s != nil {
+		if s.YAML == "" {
+			b.WriteString("\nToo few clients and users to suggest limits from.\n")
+		} else {
+			fmt.Fprintf(&b, "\nsuggested limits, to paste into a rule file:\n\n%s", s.YAML)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
+	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", number(o.Denied), plural(r.Requests, "request"), percent(o.Denied, r.Requests), plural(o.ClientsDenied, "client"))
+	for _, s := range sentences(r, o)[1:] {
+		fmt.Fprintf(b, "%s\n", clean(s))
+	}
+	b.WriteByte('\n')
+	var rows [][]string
+	for _, l := range o.Limits {
+		name := l.Name
+		if l.Shadow {
+			name += " (shadow)"
+		}
+		rows = append(rows, []string{name, allowance(&l), number(l.Allowed), number(l.Denied), percent(l.Denied, l.Allowed+l.Denied), number(l.Keys), number(l.KeysDenied)})
+	}
+	writeTable(b, []string{"limit", "each key", "allowed", "denied", "", "keys", "denied"}, rows)
+	if len(o.TopDenied) > 0 {
+		rows = nil
+		for _, c := range o.TopDenied[:min(10, len(o.TopDenied))] {
+			rows = append(rows, []string{clean(c.Value), "", number(c.Requests), number(c.Denied), percent(c.Denied, c.Requests)})
+		}
+		b.WriteByte('\n')
+		writeTable(b, []string{"most refused clients", "", "requests", "denied", ""}, rows)
+	}
+}
+
+// writeTable writes rows in columns; the first two are text, the others numbers.
+func writeTable(b *strings.Builder, head []string, rows [][]string) {
+	widths := make([]int, len(head))
+	all := append([][]string{head}, rows...)
+	for _, row := range all {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range all {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i < 2 && len(head) > 2 || i == 0 {
+				line.WriteString("  " + cell + pad)
+			} else {
+				line.WriteString("  " + pad + cell)
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " "))
+		b.WriteByte('\n')
+	}
+}
+
+// clean makes a value of the log harmless on a terminal.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// sparkline draws values in at most 80 columns.
+func sparkline(values []int64) string {
+	const width = 80
+	cells := values
+	if len(values) > width {
+		cells = make([]int64, width)
+		for i, v := range values {
+			cells[i*width/len(values)] += v
+		}
+	}
+	most := int64(1)
+	for _, v := range cells {
+		most = max(most, v)
+	}
+	bars := []rune(" ▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, v := range cells {
+		i := int((v*8 + most - 1) / most)
+		b.WriteRune(bars[i])
+	}
+	return b.String()
+}

@@ -1,0 +1,54 @@
+// Package sim runs rules in virtual time: a limiter over the embedded store, with a clock that the caller moves. It is the engine
+// behind `weir test` and `weir replay`.
+package sim
+
+import (
+	"context"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// Engine decides requests at instants of the caller's choice. Not safe for concurrent use. Make one with NewEngine.
+type Engine struct {
+	limiter *weir.Limiter
+	store   *memory.Store
+	now     int64
+}
+
+// NewEngine returns an engine with an empty store. A set may serve several engines.
+func NewEngine(set *rule.Set) (*Engine, error) {
+	e := &Engine{}
+	var err error
+	if e.store, err = memory.New(memory.Options{Clock: func() int64 { return e.now }}); err != nil {
+		return nil, err
+	}
+	if e.limiter, err = weir.New(e.store, weir.WithRules(set)); err != nil {
+		e.store.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Now returns the virtual time in µs since the Unix epoch.
+func (e *Engine) Now() int64 { return e.now }
+
+// SetTime sets the virtual time, in µs since the Unix epoch.
+func (e *Engine) SetTime(now int64) { e.now = now }
+
+// Decide decides r at the virtual time into d, reusing what d holds.
+func (e *Engine) Decide(r *weir.Request, d *weir.Decision) error {
+	return e.limiter.Decide(context.Background(), r, d)
+}
+
+// Release gives a concurrency slot back at the virtual time; false if it is gone.
+func (e *Engine) Release(slot string) (bool, error) {
+	return e.limiter.Release(context.Background(), slot)
+}
+
+// Stats returns the size of the store.
+func (e *Engine) Stats() memory.Stats { return e.store.Stats() }
+
+// Close frees the store.
+func (e *Engine) Close() error { return e.store.Close() }

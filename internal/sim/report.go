@@ -1,0 +1,99 @@
+package sim
+
+import "time"
+
+// Report is what a replay found. It is what `weir replay --json` prints.
+type Report struct {
+	Requests int64     `json:"requests"` // lines that parsed
+	Skipped  int64     `json:"skipped"`  // lines that did not
+	Late     int64     `json:"late"`     // lines further out of order than allowed, replayed at the newest time seen
+	From     time.Time `json:"from"`     // of the first request; zero if there was none
+	To       time.Time `json:"to"`
+	Clients  int64     `json:"clients"` // distinct ones
+
+	Outcome             // of the rules
+	Compare *Comparison `json:"compare,omitempty"`
+
+	Timeline    Timeline     `json:"timeline"`
+	Paths       []Counted    `json:"paths"` // busiest first
+	Suggestions *Suggestions `json:"suggestions,omitempty"`
+	// Estimated says that there were so many different clients, keys or paths that their numbers are estimates.
+	Estimated bool     `json:"estimated"`
+	Notes     []string `json:"notes,omitempty"` // what a reader should know
+}
+
+// Outcome is what one rule set made of the log.
+type Outcome struct {
+	Rules         string    `json:"rules"`
+	Domain        string    `json:"domain"`
+	Allowed       int64     `json:"allowed"`
+	Denied        int64     `json:"denied"`
+	Exempt        int64     `json:"exempt"`         // admitted by an exempt entry
+	Unlimited     int64     `json:"unlimited"`      // met no limit
+	ClientsDenied int64     `json:"clients_denied"` // clients that were refused at least once
+	Delayed       int64     `json:"delayed"`        // admitted, to wait for a turn of a leaky bucket
+	MaxDelay      float64   `json:"max_delay"`      // the longest such wait, in seconds
+	Limits        []Limit   `json:"limits"`
+	TopDenied     []Counted `json:"top_denied"` // clients that were refused most
+}
+
+// Limit is what became of the requests that met one limit.
+type Limit struct {
+	Name       string `json:"name"`
+	Allowed    int64  `json:"allowed"` // the limit's own verdict
+	Denied     int64  `json:"denied"`
+	Keys       int64  `json:"keys"`
+	KeysDenied int64  `json:"keys_denied"`
+
+	Algorithm string  `json:"algorithm,omitempty"`
+	Limit     int64   `json:"limit"`  // capacity of a key
+	Window    float64 `json:"window"` // seconds
+	Shadow    bool    `json:"shadow,omitempty"`
+	// Series are the denials in the buckets of the timeline; nil if there were none.
+	Series []int64 `json:"series,omitempty"`
+}
+
+// Counted is a client or a path with its requests.
+type Counted struct {
+	Value    string `json:"value"`
+	Requests int64  `json:"requests"`
+	Denied   int64  `json:"denied"`
+	// DeniedOther is what the second rule set of a comparison refused.
+	DeniedOther int64 `json:"denied_other,omitempty"`
+}
+
+// Comparison sets a second rule set beside the first.
+type Comparison struct {
+	Outcome
+	Both       int64 `json:"denied_by_both"`
+	OnlyFirst  int64 `json:"denied_by_first_only"`
+	OnlySecond int64 `json:"denied_by_second_only"`
+}
+
+// Timeline counts requests in buckets of equal width.
+type Timeline struct {
+	Start       time.Time `json:"start"`
+	Seconds     int64     `json:"seconds"` // width of a bucket
+	Requests    []int64   `json:"requests"`
+	Denied      []int64   `json:"denied"`
+	DeniedOther []int64   `json:"denied_other,omitempty"` // by the second rule set of a comparison
+}
+
+// Suggestions are limits that the traffic itself proposes.
+type Suggestions struct {
+	Peaks []Peak `json:"peaks"`
+	YAML  string `json:"yaml"` // a rule file
+}
+
+// Peak tells how many requests keys made within a window at their busiest, as a sliding_window of one bucket counts them.
+type Peak struct {
+	Scope  string `json:"scope"`  // name of the suggested limit
+	Per    string `json:"per"`    // attribute
+	Window string `json:"window"` // minute, hour, day
+	Keys   int64  `json:"keys"`
+	P50    int64  `json:"p50"`
+	P90    int64  `json:"p90"`
+	P99    int64  `json:"p99"`
+	P999   int64  `json:"p99_9"`
+	Max    int64  `json:"max"`
+}
