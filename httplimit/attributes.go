@@ -1,0 +1,209 @@
+package httplimit
+
+import (
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Attributes is what an HTTP request says of itself, as rule.Attributes: method, path (in the normal form of
+// rule.NormalPath), host, ip, header.* (names in lower case; several lines joined by ", "), query.* (the first value) and the names of an
+// Identity. Everything is looked up when it is asked for. The zero value is ready for Reset. Not safe for concurrent use.
+type Attributes struct {
+	r        *http.Request
+	clientIP ClientIP
+	identity *Identity
+
+	method, host  string
+	path, rawPath string
+	ip            string
+	hasPath       bool
+	hasIP         bool
+	known         []identityValue // by the index of Identity.names
+}
+
+type identityValue struct {
+	value     string
+	ok, asked bool
+}
+
+// Reset makes a speak of r. It may be used again and again; Reset(nil, …) forgets the last request.
+func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
+	known := a.known[:0]
+	if r != nil && id != nil {
+		if cap(known) < len(id.names) {
+			known = make([]identityValue, 0, len(id.names))
+		}
+	}
+	known = known[:cap(known)]
+	clear(known)
+	*a = Attributes{r: r, clientIP: c, identity: id, known: known}
+	if r != nil {
+		a.method, a.host, a.rawPath = r.Method, r.Host, rawPath(r.URL)
+	}
+}
+
+// SetTarget replaces what the request line says, for a door that is asked about another request (forward auth). uri
+// is a path with or without a query; query.* has no values then.
+func (a *Attributes) SetTarget(method, host, uri string) {
+	a.method, a.host = method, host
+	a.rawPath, a.hasPath = uri, false
+	r := *a.r
+	r.URL = &url.URL{}
+	a.r = &r
+}
+
+// Path returns the path in its normal form.
+func (a *Attributes) Path() string {
+	if !a.hasPath {
+		a.path, a.hasPath = rule.NormalPath(a.rawPath), true
+	}
+	return a.path
+}
+
+// rawPath returns the path of u as it came over the wire. (URL.EscapedPath would write a path with an unusual character
+// anew, and a %2F in it as a slash.)
+func rawPath(u *url.URL) string {
+	if u.RawPath != "" {
+		if p, err := url.PathUnescape(u.RawPath); err == nil && p == u.Path {
+			return u.RawPath
+		}
+	}
+	if u.Path == "" {
+		return "/"
+	}
+	return u.EscapedPath()
+}
+
+// Attribute implements rule.Attributes.
+func (a *Attributes) Attribute(name string) (string, bool) {
+	switch name {
+	case "path":
+		return a.Path(), true
+	case "method":
+		return a.method, true
+	case "host":
+		return a.host, a.host != ""
+	case "ip":
+		if !a.hasIP {
+			a.ip, a.hasIP = a.clientIP.text(a.r), true
+		}
+		return a.ip, a.ip != ""
+	}
+	if i := a.identity.index(name); i >= 0 {
+		return a.identityValue(i)
+	}
+	if rest, ok := strings.CutPrefix(name, "header."); ok {
+		return a.header(rest)
+	}
+	if rest, ok := strings.CutPrefix(name, "query."); ok {
+		return queryValue(a.r.URL.RawQuery, rest)
+	}
+	return "", false
+}
+
+func (a *Attributes) identityValue(i int) (string, bool) {
+	v := &a.known[i]
+	if !v.asked {
+		v.value, v.ok = a.identity.value(a.r, i)
+		v.asked = true
+	}
+	return v.value, v.ok
+}
+
+// header looks a header up by its lower-case name, without allocating.
+func (a *Attributes) header(name string) (string, bool) {
+	var b [64]byte
+	if len(name) > len(b) {
+		return headerValue(a.r, http.CanonicalHeaderKey(name))
+	}
+	upper := true
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case c >= 'A' && c <= 'Z':
+			return "", false // names are in lower case
+		case upper && c >= 'a' && c <= 'z':
+			c -= 'a' - 'A'
+		}
+		upper = c == '-'
+		b[i] = c
+	}
+	switch v := a.r.Header[string(b[:len(name)])]; len(v) {
+	case 0:
+		if name == "host" {
+			return a.host, a.host != ""
+		}
+		return "", false
+	case 1:
+		return v[0], true
+	default:
+		return strings.Join(v, ", "), true
+	}
+}
+
+// queryValue returns the first value of a parameter. It allocates only for values that hold an escape.
+func queryValue(query, name string) (string, bool) {
+	for len(query) > 0 {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		key, value, _ := strings.Cut(pair, "=")
+		if key == name || unescapeQuery(key) == name {
+			return unescapeQuery(value), pair != ""
+		}
+	}
+	return "", false
+}
+
+// unescapeQuery resolves escapes; what is no valid escape stays as it is.
+func unescapeQuery(s string) string {
+	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
+		return s
+	}
+	if u, err := url.QueryUnescape(s); err == nil {
+		return u
+	}
+	return s
+}
+
+// All implements rule.Attributes.
+func (a *Attributes) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for _, name := range [...]string{"method", "path", "host", "ip"} {
+			if v, ok := a.Attribute(name); ok && !yield(name, v) {
+				return
+			}
+		}
+		if a.identity != nil {
+			for i, name := range a.identity.names {
+				if v, ok := a.identityValue(i); ok && !yield(name, v) {
+					return
+				}
+			}
+		}
+		for key := range a.r.Header {
+			if v, ok := headerValue(a.r, key); ok && !yield("header."+strings.ToLower(key), v) {
+				return
+			}
+		}
+		if _, ok := a.r.Header["Host"]; !ok && a.host != "" && !yield("header.host", a.host) {
+			return
+		}
+		seen := map[string]bool{}
+		for query := a.r.URL.RawQuery; query != ""; {
+			var pair string
+			pair, query, _ = strings.Cut(query, "&")
+			key, value, _ := strings.Cut(pair, "=")
+			if key = unescapeQuery(key); pair == "" || seen[key] {
+				continue
+			}
+			seen[key] = true
+			if !yield("query."+key, unescapeQuery(value)) {
+				return
+			}
+		}
+	}
+}
