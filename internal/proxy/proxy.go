@@ -1,0 +1,258 @@
+// Package proxy is a reverse proxy that limits in front of an API: a request reaches the upstream only if the rules admit it.
+//
+// It speaks HTTP/1.1 and HTTP/2 to clients (see NewServer) and to the upstream, passes bodies on in both directions as
+// they come, upgrades (WebSocket) and trailers included, and holds a request that a leaky bucket delays until its turn.
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/httplimit"
+)
+
+// Options configure New. Upstream is required; the zero value of the rest is right for most.
+type Options struct {
+	// Upstream is where admitted requests go: http://host:port, https://host (HTTP/2 if it offers that), or h2c://host:port
+	// (HTTP/2 without TLS, such as for gRPC). A path is put in front of each request's path.
+	Upstream *url.URL
+	// Domain of the rules; "" is the only one that the rules hold.
+	Domain string
+	// Headers are the families to write; the zero value is the default. Where a decision met a limit, ours replace those
+	// of the same families that the upstream sends.
+	Headers httplimit.Headers
+	// ClientIP says whose X-Forwarded-For, -Host and -Proto are believed, and passed on; nobody's by default.
+	ClientIP httplimit.ClientIP
+	// Identity supplies more attributes; nil for none.
+	Identity *httplimit.Identity
+	// PathAsIs forwards the path as the client wrote it. By default the upstream gets the normal form that was matched
+	// (rule.NormalPath), so that it cannot understand a path in another way than the rules did.
+	PathAsIs bool
+	// UpstreamHost sends the upstream's own name in the Host header, as a public service needs it. By default the
+	// upstream gets the client's. X-Forwarded-Host tells the client's either way.
+	UpstreamHost bool
+	// Timeout is the longest wait for the upstream's response header, counted from when the request is sent; past it
+	// the answer is 504. 0 means 60 s; below 0 none.
+	Timeout time.Duration
+	// BodyTimeout is the longest pause of a client in the middle of an HTTP/1 request body; past it the answer is 408.
+	// 0 means 60 s; below 0 none.
+	BodyTimeout time.Duration
+	// TLS configures connections to an https upstream; nil means the system's authorities.
+	TLS *tls.Config
+	// Logf is told when the upstream or the store fails; nil means nobody. Safe for concurrent use.
+	Logf func(format string, args ...any)
+}
+
+// What the transport keeps and waits for.
+const (
+	idlePerHost   = 512 // connections kept to the upstream
+	dialTimeout   = 10 * time.Second
+	idleTimeout   = 90 * time.Second
+	defaultWait   = 60 * time.Second
+	maxRespHeader = 1 << 20
+)
+
+type proxy struct {
+	o       Options
+	gate    *httplimit.Gate
+	reverse httputil.ReverseProxy
+	scheme  string // of requests to the upstream: http or https
+	host    string
+	base    string // path in front, without a final slash
+	bare    string // base, unescaped
+}
+
+// New returns the proxy. Its errors say which option to change. Closing idle connections is left to their time-out.
+func New(l *weir.Limiter, o Options) (http.Handler, error) {
+	p := &proxy{o: o}
+	if err := p.setUpstream(o.Upstream); err != nil {
+		return nil, err
+	}
+	if p.o.Logf == nil {
+		p.o.Logf = func(string, ...any) {}
+	}
+	if p.o.Timeout == 0 {
+		p.o.Timeout = defaultWait
+	}
+	if p.o.BodyTimeout == 0 {
+		p.o.BodyTimeout = defaultWait
+	}
+	gate, err := httplimit.NewGate(l, httplimit.Options{
+		Domain: o.Domain, Headers: o.Headers, ClientIP: o.ClientIP, Identity: o.Identity,
+		OnError: func(_ *http.Request, err error) { p.o.Logf("proxy: the store failed: %v", err) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("proxy.domain: %w", err)
+	}
+	p.gate = gate
+	p.reverse = httputil.ReverseProxy{
+		Rewrite:        p.rewrite,
+		ModifyResponse: modifyResponse,
+		ErrorHandler:   p.handleError,
+		Transport:      p.transport(o.Upstream.Scheme),
+		FlushInterval:  0, // bodies of unknown length and event streams are flushed at once all the same
+		BufferPool:     buffers,
+		ErrorLog:       log.New(logWriter(p.o.Logf), "", 0),
+	}
+	return p, nil
+}
+
+func (p *proxy) setUpstream(u *url.URL) error {
+	if u == nil {
+		return errors.New("proxy.upstream: missing; write for example http://127.0.0.1:3000")
+	}
+	switch u.Scheme {
+	case "http", "https":
+		p.scheme = u.Scheme
+	case "h2c":
+		p.scheme = "http"
+	default:
+		return fmt.Errorf("proxy.upstream: %q is no URL of an upstream; write http://, https:// or h2c:// and a host, such as http://127.0.0.1:3000", u.Redacted())
+	}
+	switch {
+	case u.Hostname() == "" || u.Opaque != "":
+		return fmt.Errorf("proxy.upstream: %q names no host; write for example http://127.0.0.1:3000", u.Redacted())
+	case u.User != nil:
+		return fmt.Errorf("proxy.upstream: %q holds a user or password, which is not supported; remove it", u.Redacted())
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return fmt.Errorf("proxy.upstream: %q has a query or a fragment; only a path may follow the host", u.Redacted())
+	}
+	p.host = u.Host
+	p.base = strings.TrimRight(u.EscapedPath(), "/")
+	p.bare = strings.TrimRight(u.Path, "/")
+	return nil
+}
+
+// transport makes the round tripper to the upstream, with a pool of its own.
+func (p *proxy) transport(scheme string) http.RoundTripper {
+	if scheme != "h2c" {
+		t := p.newTransport()
+		t.Protocols.SetHTTP1(true)
+		t.Protocols.SetHTTP2(true)
+		return t
+	}
+	t := &h2cTransport{h2: p.newTransport(), upgrades: p.newTransport()}
+	t.h2.Protocols.SetUnencryptedHTTP2(true)
+	t.upgrades.Protocols.SetHTTP1(true) // HTTP/2 knows no Upgrade
+	return t
+}
+
+func (p *proxy) newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:        p.o.TLS.Clone(),
+		TLSHandshakeTimeout:    dialTimeout,
+		MaxIdleConnsPerHost:    idlePerHost,
+		IdleConnTimeout:        idleTimeout,
+		ResponseHeaderTimeout:  max(0, p.o.Timeout),
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: maxRespHeader,
+		DisableCompression:     true, // bodies go through as they are
+		Protocols:              new(http.Protocols),
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+}
+
+type h2cTransport struct{ h2, upgrades *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (t *h2cTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Upgrade") != "" {
+		return t.upgrades.RoundTrip(r)
+	}
+	return t.h2.RoundTrip(r)
+}
+
+// ServeHTTP implements http.Handler.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "", "This is a reverse proxy; it opens no tunnels.", nil)
+		return
+	}
+	if r.URL.Opaque != "" {
+		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
+		return
+	}
+	hasBody := r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
+	pass := p.gate.Enter(w, r)
+	if pass == nil {
+		if hasBody && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
+			// The server reads the rest of the body before it answers; not for ever.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
+		}
+		return
+	}
+	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path()}
+	r = r.WithContext(e)
+	if hasBody {
+		e.body = watchBody(w, r, p.o.BodyTimeout)
+	}
+	p.forward(w, r, pass)
+	e.body.finish()
+}
+
+// forward passes r on, and takes its leave when the response has ended (or broken off: then ReverseProxy panics).
+func (p *proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
+	defer pass.Leave()
+	p.reverse.ServeHTTP(w, r)
+}
+
+// exchange is one request on its way through; it travels as the request's context. It is not reused, since the
+// transport may hold on to a context.
+type exchange struct {
+	context.Context
+	pass *httplimit.Pass // only while forward runs
+	path string          // in the normal form
+	body *clientBody     // nil without one
+}
+
+type exchangeKey struct{}
+
+// Value implements context.Context.
+func (e *exchange) Value(key any) any {
+	if key == (exchangeKey{}) {
+		return e
+	}
+	return e.Context.Value(key)
+}
+
+func exchangeOf(ctx context.Context) *exchange {
+	e, _ := ctx.Value(exchangeKey{}).(*exchange)
+	return e
+}
+
+// buffers are for copying bodies.
+var buffers = bufferPool{}
+
+const bufferSize = 32 << 10
+
+type bufferPool struct{}
+
+var pooledBuffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// Get implements httputil.BufferPool.
+func (bufferPool) Get() []byte { return pooledBuffers.Get().(*[bufferSize]byte)[:] }
+
+// Put implements httputil.BufferPool.
+func (bufferPool) Put(b []byte) { pooledBuffers.Put((*[bufferSize]byte)(b)) }
+
+// logWriter turns what net/http logs into calls of Logf.
+type logWriter func(format string, args ...any)
+
+// Write implements io.Writer.
+func (f logWriter) Write(line []byte) (int, error) {
+	f("proxy: %s", strings.TrimRight(string(line), "\n"))
+	return len(line), nil
+}
