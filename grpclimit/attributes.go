@@ -1,0 +1,124 @@
+package grpclimit
+
+import (
+	"context"
+	"iter"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// attributes are those of one call, looked up when a rule asks for them.
+type attributes struct {
+	ctx      context.Context
+	path     string
+	identity []rule.Pair
+	extra    rule.Pairs
+}
+
+const headerPrefix = "header."
+
+// Attribute implements rule.Attributes.
+func (a *attributes) Attribute(name string) (string, bool) {
+	if v, ok := a.extra.Attribute(name); ok {
+		return v, true
+	}
+	for _, id := range a.identity {
+		if id.Name == name {
+			return a.metadata(id.Value)
+		}
+	}
+	switch name {
+	case "path":
+		return a.path, true
+	case "grpc.service":
+		service, _ := a.split()
+		return service, true
+	case "grpc.method":
+		_, method := a.split()
+		return method, true
+	case "host":
+		return a.metadata(":authority")
+	case "ip":
+		return a.ip()
+	}
+	if key, ok := strings.CutPrefix(name, headerPrefix); ok {
+		return a.metadata(key)
+	}
+	return "", false
+}
+
+// All implements rule.Attributes: each name once.
+func (a *attributes) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		seen := make(map[string]bool)
+		once := func(name, value string, ok bool) bool {
+			if !ok || seen[name] {
+				return true
+			}
+			seen[name] = true
+			return yield(name, value)
+		}
+		for _, p := range a.extra {
+			if !once(p.Name, p.Value, true) {
+				return
+			}
+		}
+		for _, id := range a.identity {
+			v, ok := a.metadata(id.Value)
+			if !once(id.Name, v, ok) {
+				return
+			}
+		}
+		for _, name := range [...]string{"path", "grpc.service", "grpc.method", "host", "ip"} {
+			v, ok := a.Attribute(name)
+			if !once(name, v, ok) {
+				return
+			}
+		}
+		md, _ := metadata.FromIncomingContext(a.ctx)
+		for key, values := range md {
+			if len(values) > 0 && !once(headerPrefix+key, values[0], true) {
+				return
+			}
+		}
+	}
+}
+
+// metadata is the first value of a key.
+func (a *attributes) metadata(key string) (string, bool) {
+	values := metadata.ValueFromIncomingContext(a.ctx, key)
+	if len(values) == 0 {
+		return "", false
+	}
+	return values[0], true
+}
+
+// split cuts "/shop.Orders/Create" into "shop.Orders" and "Create".
+func (a *attributes) split() (service, method string) {
+	name := strings.TrimPrefix(a.path, "/")
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		return name[:i], name[i+1:]
+	}
+	return "", name
+}
+
+// ip is the address of the peer; none if it is no address (a unix socket).
+func (a *attributes) ip() (string, bool) {
+	p, ok := peer.FromContext(a.ctx)
+	if !ok || p.Addr == nil {
+		return "", false
+	}
+	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap().WithZone("").String(), true
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return "", false
+	}
+	return host, true
+}

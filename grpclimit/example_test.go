@@ -1,0 +1,80 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/grpclimit"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// A server that lets each user call twice an hour.
+func Example() {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	limiter, err := weir.New(store, weir.Limit("calls-per-user", "2/hour", "user"))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	identity := grpclimit.WithIdentity("user", "x-user-id")
+	server := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter, identity)),
+		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(limiter, identity)),
+	)
+	healthpb.RegisterHealthServer(server, health.NewServer()) // or a service of your own
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go server.Serve(listener)
+	defer server.Stop()
+
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	client := healthpb.NewHealthClient(conn)
+	ctx := metadata.AppendToOutgoingContext(context.Background(), "x-user-id", "ada")
+	for range 3 {
+		_, err := client.Check(ctx, &healthpb.HealthCheckRequest{})
+		fmt.Println(status.Code(err))
+	}
+	// Output:
+	// OK
+	// OK
+	// ResourceExhausted
+}
+
+// Rules can tell methods apart by path, grpc.service and grpc.method; a program adds what else it knows of a call.
+func ExampleWithAttributes() {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	limiter, err := weir.New(store, weir.Limit("calls-per-tenant", "100/min", "tenant"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	type tenant struct{} // the key under which an interceptor before keeps who calls
+	grpc.NewServer(grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter,
+		grpclimit.WithAttributes(func(ctx context.Context, fullMethod string) weir.Pairs {
+			name, _ := ctx.Value(tenant{}).(string)
+			return weir.Pairs{{Name: "tenant", Value: name}}
+		}))))
+}
