@@ -1,0 +1,535 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/rule"
+)
+
+// RulesSource is what the admin API tells of where the rules come from.
+type RulesSource struct {
+	Path     string    `json:"path"`
+	Files    []string  `json:"files"`
+	Loaded   time.Time `json:"loaded"`
+	Loads    uint64    `json:"loads"`
+	Failures uint64    `json:"failures"`
+	// Errors say why what lies in the source now is not in force; empty if it is.
+	Errors []string `json:"errors"`
+}
+
+// KeyState is the state of one key.
+type KeyState struct {
+	Key     []byte
+	Result  algo.Result // of a peek
+	Refused bool        // a cost of 1 would be refused now
+}
+
+// KeyStore lets an operator look into the counters.
+type KeyStore interface {
+	// Hottest returns up to n keys that have used most of their limit, most used first.
+	Hottest(c *rule.Counter, n int) []KeyState
+	// Peek returns the state of one key; ok is false if it is fresh.
+	Peek(c *rule.Counter, key []byte) (s KeyState, ok bool)
+	// Reset forgets one key; ok is false if there was nothing to forget.
+	Reset(c *rule.Counter, key []byte) (ok bool)
+}
+
+// AdminOptions tune NewAdmin. A nil field means that there is no such endpoint, or that nothing has to be checked.
+type AdminOptions struct {
+	Metrics http.Handler
+	Source  func() RulesSource
+	Keys    KeyStore
+	// Ready tells why the server should get no requests now; nil for an empty reason and for no function.
+	Ready func() error
+	// Tokens are needed for the API and the profiles if there are any; nil means that they are open to who reaches the port.
+	Tokens *Tokens
+	// Hosts are names that a request may call this server by, beside addresses and localhost; others are refused, so that
+	// no web page reaches it through a name of its own that it points here.
+	Hosts []string
+}
+
+// NewAdmin returns the handler of the admin port over l.
+func NewAdmin(l *weir.Limiter, o AdminOptions) http.Handler {
+	a := &admin{limiter: l, o: o, routes: map[string]adminRoute{}}
+	a.route("/", "GET, HEAD", false, "this list", a.index)
+	a.route("/healthz", "GET, HEAD", false, "200 while the program runs", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
+	a.route("/readyz", "GET, HEAD", false, "200 while it wants requests, 503 else", a.ready)
+	if o.Metrics != nil {
+		a.route("/metrics", "GET, HEAD", false, "Prometheus metrics", o.Metrics.ServeHTTP)
+	}
+	a.route("/api/v1/rules", "GET, HEAD", true, "the rules in force, their source, and load errors", a.rules)
+	if o.Keys != nil {
+		a.route("/api/v1/keys", "GET, HEAD", true, "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N", a.keys)
+	}
+	a.route("/debug/pprof/", "GET, HEAD, POST", true, "profiles", nil)
+	return a
+}
+
+type admin struct {
+	limiter *weir.Limiter
+	o       AdminOptions
+	routes  map[string]adminRoute
+	paths   []string // of routes, in order
+}
+
+type adminRoute struct {
+	methods string // as Allow lists them
+	secret  bool   // needs a token if there are any
+	about   string
+	serve   http.HandlerFunc
+}
+
+func (a *admin) route(path, methods string, secret bool, about string, serve http.HandlerFunc) {
+	a.routes[path] = adminRoute{methods, secret, about, serve}
+	a.paths = append(a.paths, path)
+}
+
+const (
+	keyPrefix   = "/api/v1/keys/"
+	pprofPrefix = "/debug/pprof/"
+)
+
+func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.Path
+	probe := path == "/healthz" || path == "/readyz"
+	if !probe && !a.knownHost(r.Host) {
+		problem(w, http.StatusForbidden, "the Host "+printable(r.Host)+" is not known here; use an address, or add it to admin.hosts", "")
+		return
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && !sameOrigin(origin, r.Host) {
+		problem(w, http.StatusForbidden, "web pages of other origins have no access", "")
+		return
+	}
+	route, ok := a.routes[path]
+	switch {
+	case strings.HasPrefix(path, pprofPrefix):
+		route, ok = a.routes[pprofPrefix], true
+		route.serve = profile(strings.TrimPrefix(path, pprofPrefix))
+	case !ok && a.o.Keys != nil && strings.HasPrefix(path, keyPrefix):
+		route, ok = adminRoute{methods: "GET, HEAD, DELETE", secret: true, serve: a.key}, true
+	}
+	if !ok {
+		problem(w, http.StatusNotFound, "there is nothing at "+printable(path)+"; / lists what there is", "")
+		return
+	}
+	if !slices.Contains(strings.Split(route.methods, ", "), r.Method) {
+		methodNotAllowed(w, r, route.methods)
+		return
+	}
+	authenticated := a.o.Tokens.Authenticated(r)
+	if route.secret && a.o.Tokens != nil && !authenticated {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="weir admin"`)
+		problem(w, http.StatusUnauthorized, "needs a bearer token of auth.tokens_file", "")
+		return
+	}
+	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+	if changes && !authenticated && !isJSON(r.Header.Get("Content-Type")) {
+		problem(w, http.StatusUnsupportedMediaType, "what changes something needs Content-Type: application/json, or a bearer token", "")
+		return
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("X-Frame-Options", "DENY")
+	w.Header()["Cache-Control"] = noStore
+	route.serve(w, r)
+}
+
+// knownHost reports whether this server may be called by host. A page of another site that got its own name pointed
+// here (DNS rebinding) shows by that name; an address cannot be rebound.
+func (a *admin) knownHost(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+		return true
+	}
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	return slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
+}
+
+func sameOrigin(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, host)
+}
+
+func isJSON(contentType string) bool {
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && kind == "application/json"
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header()["Content-Type"] = plainType
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text))
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header()["Content-Type"] = jsonType
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // the client hung up
+}
+
+func profile(name string) http.HandlerFunc {
+	switch name {
+	case "cmdline":
+		return pprof.Cmdline
+	case "profile":
+		return pprof.Profile
+	case "symbol":
+		return pprof.Symbol
+	case "trace":
+		return pprof.Trace
+	}
+	return pprof.Index // knows all other profiles by the path
+}
+
+var indexPage = template.Must(template.New("index").Parse(`<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>weir</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem}dt{font-family:ui-monospace,monospace;margin-top:.7rem}dd{margin:0;color:#555}@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}dd{color:#999}a{color:#8cf}}</style>
+<h1>weir</h1>
+<p>{{.Rules}} rules in force, generation {{.Generation}}.{{if .Errors}} <strong>The rules that lie in the source now are not in force: see the errors under /api/v1/rules.</strong>{{end}}</p>
+<dl>
+{{range .Links}}<dt><a href="{{.Path}}">{{.Path}}</a></dt><dd>{{.About}}</dd>
+{{end}}</dl>
+`))
+
+func (a *admin) index(w http.ResponseWriter, _ *http.Request) {
+	type link struct{ Path, About string }
+	var page struct {
+		Rules      int
+		Generation uint64
+		Errors     bool
+		Links      []link
+	}
+	set, generation := a.limiter.Rules()
+	if set != nil {
+		page.Rules = len(set.Rules())
+	}
+	page.Generation = generation
+	page.Errors = a.o.Source != nil && len(a.o.Source().Errors) > 0
+	for _, path := range a.paths[1:] {
+		page.Links = append(page.Links, link{path, a.routes[path].about})
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	_ = indexPage.Execute(w, page) // the client hung up
+}
+
+func (a *admin) ready(w http.ResponseWriter, _ *http.Request) {
+	if a.o.Ready != nil {
+		if err := a.o.Ready(); err != nil {
+			writeText(w, http.StatusServiceUnavailable, err.Error()+"\n")
+			return
+		}
+	}
+	writeText(w, http.StatusOK, "ok\n")
+}
+
+// windowInfo is one limit of a rule in GET /api/v1/rules.
+type windowInfo struct {
+	Name      string  `json:"name"`
+	Algorithm string  `json:"algorithm,omitempty"`
+	Limit     int64   `json:"limit"`
+	Burst     int64   `json:"burst,omitempty"`
+	Window    float64 `json:"window"` // s
+	Soft      int     `json:"soft_percent,omitempty"`
+	Unlimited bool    `json:"unlimited,omitempty"`
+}
+
+type ruleInfo struct {
+	Domain    string              `json:"domain"`
+	Name      string              `json:"name"`
+	Form      string              `json:"form"` // native or lyft
+	File      string              `json:"file"`
+	Line      int                 `json:"line"`
+	When      map[string][]string `json:"when,omitempty"`
+	If        string              `json:"if,omitempty"`
+	Per       []string            `json:"per,omitempty"`
+	Windows   []windowInfo        `json:"limits"`
+	Unlimited bool                `json:"unlimited,omitempty"`
+	Shadow    bool                `json:"shadow,omitempty"`
+	Enforce   int                 `json:"enforce_percent,omitempty"` // left out at 100
+	Replaces  []string            `json:"replaces,omitempty"`
+	Overrides int                 `json:"overrides,omitempty"`
+}
+
+func (a *admin) rules(w http.ResponseWriter, _ *http.Request) {
+	answer := struct {
+		Generation uint64       `json:"generation"`
+		Source     *RulesSource `json:"source,omitempty"`
+		Domains    []string     `json:"domains"`
+		Rules      []ruleInfo   `json:"rules"`
+	}{Domains: []string{}, Rules: []ruleInfo{}}
+	set, generation := a.limiter.Rules()
+	answer.Generation = generation
+	if a.o.Source != nil {
+		s := a.o.Source()
+		if s.Errors == nil {
+			s.Errors = []string{}
+		}
+		if s.Files == nil {
+			s.Files = []string{}
+		}
+		answer.Source = &s
+	}
+	if set != nil {
+		answer.Domains = append(answer.Domains, set.Domains()...)
+		for _, r := range set.Rules() {
+			answer.Rules = append(answer.Rules, describe(r))
+		}
+	}
+	writeJSON(w, answer)
+}
+
+func describe(r *rule.Rule) ruleInfo {
+	info := ruleInfo{
+		Domain: r.Domain, Name: r.Name, Form: "native", File: r.Pos.File, Line: r.Pos.Line, If: r.If,
+		Windows: []windowInfo{}, Unlimited: r.Unlimited, Shadow: r.Shadow, Replaces: r.Replaces, Overrides: len(r.Overrides),
+	}
+	if r.Lyft != nil {
+		info.Form = "lyft"
+	}
+	if r.EnforcePercent != 100 {
+		info.Enforce = r.EnforcePercent
+	}
+	for _, c := range r.When {
+		if info.When == nil {
+			info.When = map[string][]string{}
+		}
+		for _, p := range c.Patterns {
+			info.When[c.Attribute] = append(info.When[c.Attribute], p.Source)
+		}
+	}
+	for _, k := range r.Per {
+		info.Per = append(info.Per, strings.Join(k, "|"))
+	}
+	for _, win := range r.Windows {
+		i := windowInfo{Name: win.Name, Unlimited: win.Limit == nil}
+		if win.Limit != nil {
+			c := win.Limit.Config()
+			i.Algorithm, i.Limit, i.Window, i.Soft = c.Algorithm.String(), c.N, c.Window.Seconds(), c.Soft
+			if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+				i.Burst = max(c.Burst, 0)
+			}
+		}
+		info.Windows = append(info.Windows, i)
+	}
+	return info
+}
+
+// seconds is a time of µs in JSON: seconds, null for never.
+type seconds int64
+
+// MarshalJSON implements json.Marshaler.
+func (s seconds) MarshalJSON() ([]byte, error) { return appendSeconds(nil, int64(s)), nil }
+
+// keyInfo is one key in the answers under /api/v1/keys.
+type keyInfo struct {
+	Domain     string   `json:"domain"`
+	Limit      string   `json:"limit"`
+	Key        string   `json:"key"`  // for people
+	Path       string   `json:"path"` // of its state on this port
+	Parts      []string `json:"parts"`
+	Used       int64    `json:"used"`
+	Capacity   int64    `json:"capacity"`
+	Remaining  int64    `json:"remaining"`
+	Refused    bool     `json:"refused"` // a cost of 1 would be refused now
+	ResetAfter seconds  `json:"reset_after"`
+}
+
+func newKeyInfo(w *rule.Window, s KeyState) keyInfo {
+	parts := w.KeyParts(s.Key)
+	if parts == nil {
+		parts = []string{}
+	}
+	return keyInfo{
+		Domain:     w.Counter.Domain,
+		Limit:      w.Name,
+		Key:        strings.Join(parts, ","),
+		Path:       keyPath(w, parts),
+		Parts:      parts,
+		Used:       s.Result.Limit - s.Result.Remaining,
+		Capacity:   s.Result.Limit,
+		Remaining:  s.Result.Remaining,
+		Refused:    s.Refused,
+		ResetAfter: seconds(s.Result.ResetAfter),
+	}
+}
+
+// keyPath is the inverse of (*admin).splitKeyPath.
+func keyPath(w *rule.Window, parts []string) string {
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = escapePart(p)
+	}
+	return keyPrefix + escapePart(w.Counter.Domain) + "/" + escapePart(w.Name) + "/" + strings.Join(escaped, ",")
+}
+
+// escapePart escapes a part for a path segment in which "," separates. A segment of dots would not survive clients
+// that resolve them.
+func escapePart(s string) string {
+	s = strings.ReplaceAll(url.PathEscape(s), ",", "%2C")
+	if s == "." || s == ".." {
+		s = strings.ReplaceAll(s, ".", "%2E")
+	}
+	return s
+}
+
+// windowsNamed returns the limits of that name, one for each domain.
+func windowsNamed(set *rule.Set, domain, name string) []*rule.Window {
+	var found []*rule.Window
+	if set == nil {
+		return nil
+	}
+	for _, r := range set.Rules() {
+		for _, w := range r.Windows {
+			if (w.Name == name || r.Name == name) && (domain == "" || r.Domain == domain) && w.Limit != nil {
+				found = append(found, w)
+			}
+		}
+	}
+	return found
+}
+
+// topKeys is the default of ?top=, mostKeys its bound.
+const (
+	topKeys  = 20
+	mostKeys = 10_000
+)
+
+func (a *admin) keys(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	top := topKeys
+	if s := q.Get("top"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > mostKeys {
+			problem(w, http.StatusBadRequest, fmt.Sprintf("top: must be a number from 1 to %d", mostKeys), "top")
+			return
+		}
+		top = n
+	}
+	name := q.Get("limit")
+	if name == "" {
+		problem(w, http.StatusBadRequest, "limit: is missing; name a limit of /api/v1/rules", "limit")
+		return
+	}
+	set, _ := a.limiter.Rules()
+	windows := windowsNamed(set, q.Get("domain"), name)
+	if len(windows) == 0 {
+		problem(w, http.StatusNotFound, "limit: no rule in force has a limit of this name in this domain; /api/v1/rules lists them", "limit")
+		return
+	}
+	answer := struct {
+		Keys []keyInfo `json:"keys"`
+	}{Keys: []keyInfo{}}
+	for _, win := range windows {
+		for _, s := range a.o.Keys.Hottest(win.Counter, top) {
+			answer.Keys = append(answer.Keys, newKeyInfo(win, s))
+		}
+	}
+	slices.SortStableFunc(answer.Keys, func(x, y keyInfo) int {
+		// By the share that is used, exactly: used/capacity.
+		return cmpShare(y.Used, y.Capacity, x.Used, x.Capacity)
+	})
+	answer.Keys = answer.Keys[:min(top, len(answer.Keys))]
+	writeJSON(w, answer)
+}
+
+// cmpShare compares a/b with c/d; a share of nothing is the largest.
+func cmpShare(a, b, c, d int64) int {
+	x, y := float64(a)/float64(max(b, 1)), float64(c)/float64(max(d, 1))
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+// splitKeyPath finds the key that an escaped path names. The status is 0 if it did.
+func (a *admin) splitKeyPath(escaped string) (win *rule.Window, key []byte, status int, detail string) {
+	segments := strings.Split(strings.TrimPrefix(escaped, keyPrefix), "/")
+	if len(segments) != 3 {
+		return nil, nil, http.StatusNotFound, "the path is /api/v1/keys/{domain}/{limit}/{key}, each of them URL-escaped"
+	}
+	domain, err1 := url.PathUnescape(segments[0])
+	name, err2 := url.PathUnescape(segments[1])
+	if err1 != nil || err2 != nil {
+		return nil, nil, http.StatusBadRequest, "the path holds a bad percent-encoding"
+	}
+	set, _ := a.limiter.Rules()
+	for _, w := range windowsNamed(set, domain, name) {
+		if w.Name == name {
+			win = w
+			break
+		}
+	}
+	if win == nil {
+		return nil, nil, http.StatusNotFound, "no rule in force has a limit of this name in this domain; /api/v1/rules lists them"
+	}
+	var parts []string
+	if segments[2] != "" {
+		for p := range strings.SplitSeq(segments[2], ",") {
+			part, err := url.PathUnescape(p)
+			if err != nil {
+				return nil, nil, http.StatusBadRequest, "key: holds a bad percent-encoding"
+			}
+			parts = append(parts, part)
+		}
+	}
+	key, err := win.AppendKey(nil, parts)
+	if err != nil {
+		return nil, nil, http.StatusBadRequest, "key: " + err.Error()
+	}
+	return win, key, 0, ""
+}
+
+// key serves the state of one key, and its reset.
+func (a *admin) key(w http.ResponseWriter, r *http.Request) {
+	win, key, status, detail := a.splitKeyPath(r.URL.EscapedPath())
+	if status != 0 {
+		httplimit.Problem(w, status, "about:blank", http.StatusText(status), detail, nil)
+		return
+	}
+	if r.Method == http.MethodDelete {
+		if !a.o.Keys.Reset(win.Counter, key) {
+			problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	s, ok := a.o.Keys.Peek(win.Counter, key)
+	if !ok {
+		problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
+		return
+	}
+	if s.Key == nil {
+		s.Key = key
+	}
+	writeJSON(w, newKeyInfo(win, s))
+}

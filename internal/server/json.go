@@ -1,0 +1,78 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// NewRLSJSON returns the handler of POST /json: the request and answer of RLS as JSON, as envoyproxy/ratelimit's
+// endpoint has them; but a failure of the store is a 503 there, not a 400, and a body that is too large a 413.
+//
+// trusted tells whether the asker may refund and may ask for more than 1,000 hits; others get a 403. nil trusts all.
+func NewRLSJSON(r *RLS, trusted func(*http.Request) bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, request.Body, maxBody))
+		if err != nil {
+			var large *http.MaxBytesError
+			if errors.As(err, &large) {
+				rlsJSONError(w, http.StatusRequestEntityTooLarge)
+				return
+			}
+			rlsJSONError(w, http.StatusBadRequest)
+			return
+		}
+		var m rlspb.RateLimitRequest
+		if err := protojson.Unmarshal(body, &m); err != nil {
+			rlsJSONError(w, http.StatusBadRequest)
+			return
+		}
+		if rlsNeedsTrust(&m) && trusted != nil && !trusted(request) {
+			rlsJSONError(w, http.StatusForbidden)
+			return
+		}
+		answer, err := r.ShouldRateLimit(request.Context(), &m)
+		if err != nil {
+			if status.Code(err) == codes.InvalidArgument {
+				rlsJSONError(w, http.StatusBadRequest)
+			} else {
+				rlsJSONError(w, http.StatusServiceUnavailable)
+			}
+			return
+		}
+		text, err := protojson.Marshal(answer)
+		code := http.StatusOK
+		switch {
+		case err != nil || answer.OverallCode == rlspb.RateLimitResponse_UNKNOWN:
+			rlsJSONError(w, http.StatusInternalServerError)
+			return
+		case answer.OverallCode == rlspb.RateLimitResponse_OVER_LIMIT:
+			code = http.StatusTooManyRequests
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(code)
+		_, _ = w.Write(text) // a client that hung up misses it
+	})
+}
+
+// rlsJSONError answers with the code's own text, as net/http's Error does: text/plain, nosniff.
+func rlsJSONError(w http.ResponseWriter, code int) { http.Error(w, http.StatusText(code), code) }
+
+// rlsNeedsTrust reports whether m refunds, or asks for more hits than anybody may.
+func rlsNeedsTrust(m *rlspb.RateLimitRequest) bool {
+	if m.GetHitsAddend() > freeHits {
+		return true
+	}
+	for _, d := range m.GetDescriptors() {
+		if d.GetIsNegativeHits() || d.GetHitsAddend().GetValue() > freeHits {
+			return true
+		}
+	}
+	return false
+}

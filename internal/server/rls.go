@@ -1,0 +1,417 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// RLSOptions tune NewRLS. The zero value answers as envoyproxy/ratelimit does with its defaults.
+type RLSOptions struct {
+	// ResponseHeaders adds the three rate-limit headers to each answer that has a current_limit.
+	ResponseHeaders bool
+	// LimitHeader, RemainingHeader and ResetHeader name them; "" means RateLimit-Limit, RateLimit-Remaining and
+	// RateLimit-Reset.
+	LimitHeader, RemainingHeader, ResetHeader string
+	// DynamicMetadata adds the request's descriptors and the metadata of the rules that let them pass.
+	DynamicMetadata bool
+	// Stopwatch times decisions; nil means that nobody does.
+	Stopwatch Stopwatch
+	// Logf is told of a defect in weir itself that failed a call; nil means nobody.
+	Logf func(format string, args ...any)
+}
+
+// RLS answers envoy.service.ratelimit.v3.RateLimitService from a Limiter, as envoyproxy/ratelimit does but for its
+// defects. Safe for concurrent use. Make one with NewRLS, and serve it with NewGRPCServer.
+//
+// Whoever may reach this door is trusted as a proxy is: it may refund (is_negative_hits), ask for any number of hits,
+// and bring limits of its own. Keep its port away from clients.
+type RLS struct {
+	limiter *weir.Limiter
+	o       RLSOptions
+	pool    sync.Pool // of *rlsCall
+}
+
+var _ rlspb.RateLimitServiceServer = (*RLS)(nil)
+
+// NewRLS returns the service over l.
+func NewRLS(l *weir.Limiter, o RLSOptions) *RLS {
+	o.LimitHeader = cmp.Or(o.LimitHeader, "RateLimit-Limit")
+	o.RemainingHeader = cmp.Or(o.RemainingHeader, "RateLimit-Remaining")
+	o.ResetHeader = cmp.Or(o.ResetHeader, "RateLimit-Reset")
+	r := &RLS{limiter: l, o: o}
+	r.pool.New = func() any { return &rlsCall{rls: r} }
+	return r
+}
+
+// The texts are those of envoyproxy/ratelimit.
+var (
+	errRLSDomain      = status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
+	errRLSDescriptors = status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
+)
+
+// Bounds of one request, so that a few bytes on the wire cannot ask for much memory.
+const (
+	rlsMaxDescriptors = 16_384
+	rlsMaxEntries     = 65_536
+)
+
+// rlsCall is one call: what was asked, the decision, and the answer. Calls are pooled with all that they hold.
+type rlsCall struct {
+	rls *RLS
+
+	// What was asked.
+	domain      string
+	hits        uint32
+	descriptors []rule.Descriptor
+	raw         []rlsDescriptor // beside descriptors
+	entries     []rule.Entry    // holds the entries of descriptors
+	overrides   []rule.DescriptorLimit
+	bad         error // the message could not be read
+
+	attributes rlsAttributes
+	request    weir.Request
+	decision   weir.Decision
+
+	// The answer.
+	overall  rlspb.RateLimitResponse_Code
+	statuses []rlsStatus
+}
+
+// rlsDescriptor is what of a descriptor is resolved once the whole message is read.
+type rlsDescriptor struct {
+	requests, unit uint32
+	hits           uint64
+	override       bool
+	hasHits        bool
+	negative       bool
+}
+
+// rlsStatus is the answer for one descriptor.
+type rlsStatus struct {
+	code      rlspb.RateLimitResponse_Code
+	unit      rlspb.RateLimitResponse_RateLimit_Unit
+	limit     uint32 // requests_per_unit
+	remaining uint32
+	reset     int64 // duration_until_reset in seconds
+	name      string
+	current   bool // a limit counted it: current_limit and duration_until_reset are given
+	quota     bool // of a rule in quota mode
+}
+
+// acquire returns an empty call.
+func (r *RLS) acquire() *rlsCall { return r.pool.Get().(*rlsCall) }
+
+// release takes c back. A call that has grown large is left to the garbage collector.
+func (r *RLS) release(c *rlsCall) {
+	if cap(c.descriptors) > 256 || cap(c.entries) > 1024 || cap(c.decision.Limits) > 1024 {
+		return
+	}
+	clear(c.descriptors)
+	clear(c.entries)
+	clear(c.statuses)
+	c.reset()
+	r.pool.Put(c)
+}
+
+func (c *rlsCall) reset() {
+	c.domain, c.hits, c.bad = "", 0, nil
+	c.descriptors, c.raw, c.entries, c.overrides = c.descriptors[:0], c.raw[:0], c.entries[:0], c.overrides[:0]
+	c.statuses = c.statuses[:0]
+	c.overall = rlspb.RateLimitResponse_UNKNOWN
+	c.request = weir.Request{}
+	c.attributes = rlsAttributes{index: c.attributes.index}
+	clear(c.attributes.index)
+}
+
+// begin starts the stopwatch; 0 for a call that is not timed.
+func (r *RLS) begin() int64 {
+	if r.o.Stopwatch == nil {
+		return 0
+	}
+	return r.o.Stopwatch.Begin()
+}
+
+// ShouldRateLimit implements rlspb.RateLimitServiceServer.
+func (r *RLS) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
+	if start := r.begin(); start != 0 {
+		defer r.o.Stopwatch.End(start)
+	}
+	c := r.acquire()
+	defer r.release(c)
+	c.fromProto(request)
+	if err := r.decide(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.toProto(), nil
+}
+
+// decide answers c. Its errors are gRPC statuses.
+func (r *RLS) decide(ctx context.Context, c *rlsCall) error {
+	switch {
+	case c.bad != nil:
+		return c.bad
+	case c.domain == "":
+		return errRLSDomain
+	case len(c.descriptors) == 0:
+		return errRLSDescriptors
+	}
+	hits := int64(min(c.hits, algo.MaxCost))
+	if hits == 0 {
+		hits = 1
+	}
+	if err := c.resolve(hits); err != nil {
+		return err
+	}
+	c.attributes.descriptors = c.descriptors
+	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits}
+	if err := r.limiter.Decide(ctx, &c.request, &c.decision); err != nil {
+		return c.withoutStore(ctx, err)
+	}
+	c.answer()
+	return nil
+}
+
+// resolve works out each descriptor's own hits and limit. Hits beyond what a cost may be are beyond every capacity as
+// well, so they are cut to that and decide the same.
+func (c *rlsCall) resolve(hits int64) error {
+	for i := range c.descriptors {
+		raw, d := &c.raw[i], &c.descriptors[i]
+		d.Hits, d.HasHits = hits, raw.hasHits || raw.negative
+		if raw.hasHits {
+			d.Hits = int64(min(raw.hits, algo.MaxCost))
+		}
+		if raw.negative {
+			d.Hits = -d.Hits
+		}
+		if raw.override {
+			if raw.unit < 1 || int(raw.unit) >= len(rlsUnits) {
+				return status.Errorf(codes.InvalidArgument,
+					"descriptors[%d].limit.unit: %d is no unit; use 1 (SECOND) to 6 (YEAR), or 7 (WEEK)", i, int32(raw.unit))
+			}
+			c.overrides = append(c.overrides, rule.DescriptorLimit{Requests: raw.requests, Unit: rlsUnits[raw.unit].name})
+			d.Override = &c.overrides[len(c.overrides)-1]
+		}
+	}
+	return nil
+}
+
+// rlsUnits are the units by their number in the protocol.
+var rlsUnits = [...]struct {
+	name     string
+	window   time.Duration
+	calendar algo.Calendar
+}{
+	rlspb.RateLimitResponse_RateLimit_SECOND: {"SECOND", time.Second, algo.NoCalendar},
+	rlspb.RateLimitResponse_RateLimit_MINUTE: {"MINUTE", time.Minute, algo.NoCalendar},
+	rlspb.RateLimitResponse_RateLimit_HOUR:   {"HOUR", time.Hour, algo.NoCalendar},
+	rlspb.RateLimitResponse_RateLimit_DAY:    {"DAY", 24 * time.Hour, algo.Day},
+	rlspb.RateLimitResponse_RateLimit_MONTH:  {"MONTH", 30 * 24 * time.Hour, algo.Month},
+	rlspb.RateLimitResponse_RateLimit_YEAR:   {"YEAR", 365 * 24 * time.Hour, algo.Year},
+	rlspb.RateLimitResponse_RateLimit_WEEK:   {"WEEK", 7 * 24 * time.Hour, algo.Week},
+}
+
+// rlsUnit names the window of a limit; UNKNOWN if the protocol has no name for it.
+func rlsUnit(limit *algo.Config) rlspb.RateLimitResponse_RateLimit_Unit {
+	for i := range rlsUnits {
+		u := &rlsUnits[i]
+		if limit.Calendar != algo.NoCalendar && u.calendar == limit.Calendar ||
+			limit.Calendar == algo.NoCalendar && u.window == limit.Window && limit.Window != 0 {
+			return rlspb.RateLimitResponse_RateLimit_Unit(i)
+		}
+	}
+	return rlspb.RateLimitResponse_RateLimit_UNKNOWN
+}
+
+// answer turns the decision into overall code and statuses.
+func (c *rlsCall) answer() {
+	d := &c.decision
+	c.overall = rlspb.RateLimitResponse_OK
+	if !d.Allowed {
+		c.overall = rlspb.RateLimitResponse_OVER_LIMIT
+	}
+	c.blankStatuses()
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if l.Descriptor < 0 {
+			continue
+		}
+		limit := d.Matches.Hits[i].Limit.Config()
+		s := rlsStatus{
+			code:      rlspb.RateLimitResponse_OK,
+			unit:      rlsUnit(&limit),
+			limit:     uint32(min(limit.N, math.MaxUint32)),
+			remaining: uint32(min(max(l.Remaining, 0), math.MaxUint32)),
+			reset:     rlsReset(l, &limit, d.Time),
+			current:   true,
+			quota:     l.Mode == rule.Quota,
+		}
+		if !l.Allowed && l.Mode != rule.Shadow {
+			s.code = rlspb.RateLimitResponse_OVER_LIMIT
+		}
+		if own := c.descriptors[l.Descriptor].Override; own != nil {
+			s.limit = own.Requests
+		} else if lyft := l.Window.Rule.Lyft; lyft != nil {
+			s.name = lyft.LimitName
+			if limit.N == algo.MaxN { // the file may say more than can be counted
+				s.limit = max(s.limit, lyft.RequestsPerUnit)
+			}
+		}
+		if uncounted := int64(s.limit) - limit.N; uncounted > 0 && s.code == rlspb.RateLimitResponse_OK && l.Allowed {
+			s.remaining = uint32(min(l.Remaining+uncounted, math.MaxUint32))
+		}
+		if known := &c.statuses[l.Descriptor]; !known.current || s.tighter(known) {
+			*known = s
+		}
+	}
+}
+
+// tighter reports whether s is to be told rather than other, of two limits of one descriptor.
+func (s *rlsStatus) tighter(other *rlsStatus) bool {
+	if s.code != other.code {
+		return s.code == rlspb.RateLimitResponse_OVER_LIMIT
+	}
+	return s.remaining < other.remaining
+}
+
+// blankStatuses makes a status for each descriptor as if no rule counted it.
+func (c *rlsCall) blankStatuses() {
+	c.statuses = c.statuses[:0]
+	matches := c.decision.Matches.Descriptors
+	for i := range c.descriptors {
+		s := rlsStatus{code: rlspb.RateLimitResponse_OK}
+		if i < len(matches) && matches[i].Unlimited {
+			s.remaining = math.MaxUint32
+		}
+		c.statuses = append(c.statuses, s)
+	}
+}
+
+// rlsReset is duration_until_reset in seconds, rounded up: of a fixed window the time to its end, else until a refused
+// request may come again, or until all is as fresh after a pass. A refusal for good gives the length of the window, the
+// soonest at which asking again could be of use.
+func rlsReset(l *weir.LimitResult, limit *algo.Config, now int64) int64 {
+	after := l.ResetAfter
+	switch {
+	case limit.Algorithm == algo.FixedWindow:
+		if after <= 0 { // nothing is counted in it
+			after = rlsWindowEnd(limit, now) - now
+		}
+	case !l.Allowed && l.RetryAfter == algo.Never:
+		return l.Window.Seconds
+	case !l.Allowed:
+		after = l.RetryAfter
+	}
+	return ceilSeconds(after)
+}
+
+// rlsWindowEnd is when the fixed window that holds now ends, in µs.
+func rlsWindowEnd(limit *algo.Config, now int64) int64 {
+	if limit.Calendar == algo.NoCalendar {
+		w := limit.Window.Microseconds()
+		if limit.FirstRequest {
+			return now + w
+		}
+		return now + w - (now%w+w)%w
+	}
+	location := limit.Location
+	if location == nil {
+		location = time.UTC
+	}
+	t := time.UnixMicro(now).In(location)
+	year, month, day := t.Date()
+	switch limit.Calendar {
+	case algo.Day:
+		day++
+	case algo.Week:
+		day += 7 - (int(t.Weekday())+6)%7
+	case algo.Month:
+		month, day = month+1, 1
+	case algo.Year:
+		year, month, day = year+1, time.January, 1
+	}
+	return time.Date(year, month, day, 0, 0, 0, 0, location).UnixMicro()
+}
+
+func ceilSeconds(µs int64) int64 { return (max(µs, 0) + 999_999) / 1_000_000 }
+
+// withoutStore answers when the store failed: by the rules that the request met, or with an error.
+func (c *rlsCall) withoutStore(ctx context.Context, failure error) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	deny, open := false, true
+	c.blankStatuses()
+	for i := range c.decision.Matches.Hits {
+		h := &c.decision.Matches.Hits[i]
+		if h.Mode == rule.Shadow {
+			continue
+		}
+		open = open && h.Window.Rule.OnStoreError == rule.AllowAll
+		if h.Window.Rule.OnStoreError != rule.DenyAll {
+			continue
+		}
+		deny = true
+		if h.Descriptor >= 0 {
+			c.statuses[h.Descriptor].code = rlspb.RateLimitResponse_OVER_LIMIT
+		}
+	}
+	switch {
+	case deny:
+		c.overall = rlspb.RateLimitResponse_OVER_LIMIT
+	case open:
+		c.overall = rlspb.RateLimitResponse_OK
+	default:
+		return status.Errorf(codes.Unavailable, "the store failed: %v", failure)
+	}
+	return nil
+}
+
+// rlsHandler serves one call over the wire without making messages: the codec reads into an rlsCall and writes from it.
+func rlsHandler(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+	r := srv.(*RLS)
+	if start := r.begin(); start != 0 {
+		defer r.o.Stopwatch.End(start)
+	}
+	c := r.acquire()
+	if err := decode(c); err != nil {
+		r.release(c)
+		return nil, err
+	}
+	if intercept == nil {
+		return r.handle(ctx, c)
+	}
+	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: rlspb.RateLimitService_ShouldRateLimit_FullMethodName}
+	return intercept(ctx, c, info, func(ctx context.Context, request any) (any, error) {
+		return r.handle(ctx, request.(*rlsCall))
+	})
+}
+
+// handle answers c, which it gives back on an error; else the codec does, once it is written.
+func (r *RLS) handle(ctx context.Context, c *rlsCall) (reply any, err error) {
+	defer func() {
+		if p := recover(); p != nil { // a defect of ours must not end the process, and c is not used again
+			if r.o.Logf != nil {
+				r.o.Logf("rls: panic: %v\n%s", p, debug.Stack())
+			}
+			reply, err = nil, status.Error(codes.Internal, "internal error")
+		}
+	}()
+	if err := r.decide(ctx, c); err != nil {
+		r.release(c)
+		return nil, err
+	}
+	return c, nil
+}

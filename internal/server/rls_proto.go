@@ -1,0 +1,153 @@
+package server
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// toProto makes the message of the answer. The parts of each kind lie in one slice, so that a request of many
+// descriptors costs a handful of allocations.
+func (c *rlsCall) toProto() *rlspb.RateLimitResponse {
+	n, counted := len(c.statuses), 0
+	for i := range c.statuses {
+		if c.statuses[i].current {
+			counted++
+		}
+	}
+	m := &rlspb.RateLimitResponse{OverallCode: c.overall, Statuses: make([]*rlspb.RateLimitResponse_DescriptorStatus, n)}
+	statuses := make([]rlspb.RateLimitResponse_DescriptorStatus, n)
+	limits := make([]rlspb.RateLimitResponse_RateLimit, counted)
+	durations := make([]durationpb.Duration, counted)
+	for i := range c.statuses {
+		s, d := &c.statuses[i], &statuses[i]
+		m.Statuses[i] = d
+		d.Code, d.LimitRemaining = s.code, s.remaining
+		if s.current {
+			counted--
+			d.CurrentLimit, d.DurationUntilReset = &limits[counted], &durations[counted]
+			d.CurrentLimit.Name, d.CurrentLimit.RequestsPerUnit, d.CurrentLimit.Unit = s.name, s.limit, s.unit
+			d.DurationUntilReset.Seconds = s.reset
+		}
+	}
+	if c.rls.o.ResponseHeaders {
+		m.ResponseHeadersToAdd = c.headers()
+	}
+	if c.rls.o.DynamicMetadata {
+		m.DynamicMetadata = c.metadata()
+	}
+	return m
+}
+
+// headers are the rate-limit headers of the descriptor with the fewest remaining, the first of them on a tie; but a
+// descriptor that refuses, the last of them, comes before.
+func (c *rlsCall) headers() []*corepb.HeaderValue {
+	var best *rlsStatus
+	for i := range c.statuses {
+		if s := &c.statuses[i]; s.current && (best == nil || s.remaining < best.remaining) {
+			best = s
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	for i := range c.statuses {
+		if s := &c.statuses[i]; s.current && s.code == rlspb.RateLimitResponse_OVER_LIMIT && !s.quota {
+			best = s
+		}
+	}
+	header := func(name string, v int64) *corepb.HeaderValue {
+		return &corepb.HeaderValue{Key: name, Value: strconv.FormatInt(v, 10)}
+	}
+	o := &c.rls.o
+	return []*corepb.HeaderValue{
+		header(o.LimitHeader, int64(best.limit)),
+		header(o.RemainingHeader, int64(best.remaining)),
+		header(o.ResetHeader, best.reset),
+	}
+}
+
+// metadata tells what was asked, and the metadata of the rules that let descriptors pass.
+func (c *rlsCall) metadata() *structpb.Struct {
+	descriptors := make([]*structpb.Value, len(c.descriptors))
+	merged := &structpb.Struct{}
+	for i := range c.descriptors {
+		d, raw := &c.descriptors[i], &c.raw[i]
+		entries := make([]*structpb.Value, len(d.Entries))
+		for j, e := range d.Entries {
+			entries[j] = structpb.NewStringValue(e.Key + "=" + e.Value)
+		}
+		fields := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
+		if d.Override != nil {
+			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", d.Override.Requests, d.Override.Unit))
+		}
+		if raw.hasHits {
+			fields["hitsAddend"] = structpb.NewNumberValue(float64(raw.hits))
+		}
+		descriptors[i] = structpb.NewStructValue(&structpb.Struct{Fields: fields})
+
+		matches := c.decision.Matches.Descriptors
+		if i < len(matches) && matches[i].Rule != nil && matches[i].Rule.Lyft != nil &&
+			c.statuses[i].code == rlspb.RateLimitResponse_OK {
+			mergeMetadata(merged, matches[i].Rule.Lyft.Metadata)
+		}
+	}
+	m := &structpb.Struct{Fields: map[string]*structpb.Value{
+		"domain":      structpb.NewStringValue(c.domain),
+		"descriptors": structpb.NewListValue(&structpb.ListValue{Values: descriptors}),
+	}}
+	if c.hits != 0 {
+		m.Fields["hitsAddend"] = structpb.NewNumberValue(float64(c.hits))
+	}
+	if len(merged.Fields) > 0 {
+		m.Fields["metadata"] = structpb.NewStructValue(merged)
+	}
+	return m
+}
+
+// mergeMetadata copies into dst what it lacks of src; mappings that both have are merged. src is only read.
+func mergeMetadata(dst *structpb.Struct, src map[string]any) {
+	for k, v := range src {
+		have, ok := dst.GetFields()[k]
+		if !ok {
+			if dst.Fields == nil {
+				dst.Fields = make(map[string]*structpb.Value, len(src))
+			}
+			dst.Fields[k] = metadataValue(v)
+			continue
+		}
+		if nested, ok := v.(map[string]any); ok && have.GetStructValue() != nil {
+			mergeMetadata(have.GetStructValue(), nested)
+		}
+	}
+}
+
+// metadataValue makes a value of what a rule file's YAML holds. What a Struct has no kind for comes as text.
+func metadataValue(v any) *structpb.Value {
+	switch v := v.(type) {
+	case map[string]any:
+		s := &structpb.Struct{}
+		mergeMetadata(s, v)
+		return structpb.NewStructValue(s)
+	case []any:
+		l := &structpb.ListValue{Values: make([]*structpb.Value, len(v))}
+		for i := range v {
+			l.Values[i] = metadataValue(v[i])
+		}
+		return structpb.NewListValue(l)
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) { // no JSON could say it
+			return structpb.NewStringValue(fmt.Sprint(v))
+		}
+	}
+	value, err := structpb.NewValue(v)
+	if err != nil {
+		return structpb.NewStringValue(fmt.Sprint(v))
+	}
+	return value
+}

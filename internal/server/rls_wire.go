@@ -1,0 +1,345 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+	"unsafe"
+
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// rlsCodec is the protobuf codec, but for an rlsCall, which it reads from and writes to the wire without a message in
+// between. Decoding and encoding messages is a quarter of what a call costs otherwise.
+type rlsCodec struct {
+	encoding.CodecV2
+}
+
+func newRLSCodec() rlsCodec { return rlsCodec{encoding.GetCodecV2(grpcproto.Name)} }
+
+// Unmarshal implements encoding.CodecV2. What is wrong with a request is kept in the call, so that it is answered
+// with the proper code.
+func (k rlsCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	c, ok := v.(*rlsCall)
+	if !ok {
+		return k.CodecV2.Unmarshal(data, v)
+	}
+	var text string // one copy, which all strings of the call share
+	if len(data) == 1 {
+		text = string(data[0].ReadOnlyData())
+	} else {
+		text = string(data.Materialize())
+	}
+	if err := c.fromWire(text); err != nil {
+		c.bad = status.Errorf(codes.InvalidArgument, "the request is no RateLimitRequest: %v", err)
+	}
+	return nil
+}
+
+// Marshal implements encoding.CodecV2. An rlsCall is given back to its pool: it can be written once.
+func (k rlsCodec) Marshal(v any) (mem.BufferSlice, error) {
+	c, ok := v.(*rlsCall)
+	if !ok {
+		return k.CodecV2.Marshal(v)
+	}
+	defer c.rls.release(c)
+	if c.rls.o.ResponseHeaders || c.rls.o.DynamicMetadata {
+		return k.CodecV2.Marshal(c.toProto())
+	}
+	size := c.wireSize()
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		return mem.BufferSlice{mem.SliceBuffer(c.appendWire(make([]byte, 0, size)))}, nil
+	}
+	pool := mem.DefaultBufferPool()
+	b := pool.Get(size)
+	*b = c.appendWire((*b)[:0])
+	return mem.BufferSlice{mem.NewBuffer(b, pool)}, nil
+}
+
+var (
+	errRLSUTF8 = errors.New("a string is not valid UTF-8")
+	errRLSCut  = errors.New("a message ends early")
+)
+
+// rlsField is one field of a message on the wire.
+type rlsField struct {
+	number protowire.Number
+	typ    protowire.Type
+	varint uint64 // of a VarintType
+	bytes  string // of a BytesType
+}
+
+// varintAt reads the varint at the start of s; n is 0 or below if there is none. It is protowire.ConsumeVarint for a
+// string, which need not be copied to be cut.
+func varintAt(s string) (v uint64, n int) {
+	for n < len(s) && n < 10 {
+		b := s[n]
+		v |= uint64(b&0x7f) << (7 * n)
+		n++
+		if b < 0x80 {
+			if n == 10 && b > 1 {
+				return 0, 0
+			}
+			return v, n
+		}
+	}
+	return 0, 0
+}
+
+// next cuts the first field off s, a message that is not empty.
+func (f *rlsField) next(s string) (rest string, err error) {
+	tag, n := varintAt(s)
+	number, typ := protowire.DecodeTag(tag)
+	if n <= 0 || number < protowire.MinValidNumber {
+		return "", errors.New("a field's tag is invalid")
+	}
+	f.number, f.typ = number, typ
+	s = s[n:]
+	switch typ {
+	case protowire.VarintType:
+		f.varint, n = varintAt(s)
+		if n <= 0 {
+			return "", errRLSCut
+		}
+		return s[n:], nil
+	case protowire.BytesType:
+		size, n := varintAt(s)
+		if n <= 0 || size > uint64(len(s)-n) {
+			return "", errRLSCut
+		}
+		f.bytes = s[n : n+int(size)]
+		return s[n+int(size):], nil
+	default: // of no field that is known; a group may nest
+		n := protowire.ConsumeFieldValue(number, typ, unsafe.Slice(unsafe.StringData(s), len(s))) // which only reads
+		if n < 0 {
+			return "", protowire.ParseError(n)
+		}
+		return s[n:], nil
+	}
+}
+
+func (f *rlsField) is(number protowire.Number, typ protowire.Type) bool {
+	return f.number == number && f.typ == typ
+}
+
+// text is the string in f.
+func (f *rlsField) text(into *string) error {
+	if !utf8.ValidString(f.bytes) {
+		return errRLSUTF8
+	}
+	*into = f.bytes
+	return nil
+}
+
+// fromWire reads a RateLimitRequest.
+func (c *rlsCall) fromWire(s string) (err error) {
+	var f rlsField
+	for len(s) > 0 && err == nil {
+		if s, err = f.next(s); err != nil {
+			break
+		}
+		switch {
+		case f.is(1, protowire.BytesType):
+			err = f.text(&c.domain)
+		case f.is(2, protowire.BytesType):
+			if len(c.descriptors) == rlsMaxDescriptors {
+				return rlsTooMany("descriptors", rlsMaxDescriptors)
+			}
+			err = c.descriptorFromWire(f.bytes)
+		case f.is(3, protowire.VarintType):
+			c.hits = uint32(f.varint)
+		}
+	}
+	return err
+}
+
+// rlsTooMany refuses a request that holds more than is served.
+func rlsTooMany(what string, most int) error {
+	return fmt.Errorf("it has too many %s: at most %d are served in one request", what, most)
+}
+
+// descriptorFromWire reads a RateLimitDescriptor.
+func (c *rlsCall) descriptorFromWire(s string) (err error) {
+	var f rlsField
+	var raw rlsDescriptor
+	first := len(c.entries)
+	for len(s) > 0 && err == nil {
+		if s, err = f.next(s); err != nil {
+			break
+		}
+		switch {
+		case f.is(1, protowire.BytesType):
+			if len(c.entries) == rlsMaxEntries {
+				return rlsTooMany("entries", rlsMaxEntries)
+			}
+			err = c.entryFromWire(f.bytes)
+		case f.is(2, protowire.BytesType):
+			raw.override = true
+			err = raw.limitFromWire(f.bytes)
+		case f.is(3, protowire.BytesType):
+			raw.hasHits = true
+			err = raw.hitsFromWire(f.bytes)
+		case f.is(4, protowire.VarintType):
+			raw.negative = f.varint != 0
+		}
+	}
+	c.add(first, raw)
+	return err
+}
+
+// add ends a descriptor, whose entries are those from first on.
+func (c *rlsCall) add(first int, raw rlsDescriptor) {
+	c.descriptors = append(c.descriptors, rule.Descriptor{Entries: c.entries[first:len(c.entries):len(c.entries)]})
+	c.raw = append(c.raw, raw)
+}
+
+func (c *rlsCall) entryFromWire(s string) (err error) {
+	var f rlsField
+	var e rule.Entry
+	for len(s) > 0 && err == nil {
+		if s, err = f.next(s); err != nil {
+			break
+		}
+		switch {
+		case f.is(1, protowire.BytesType):
+			err = f.text(&e.Key)
+		case f.is(2, protowire.BytesType):
+			err = f.text(&e.Value)
+		}
+	}
+	c.entries = append(c.entries, e)
+	return err
+}
+
+func (d *rlsDescriptor) limitFromWire(s string) (err error) {
+	var f rlsField
+	for len(s) > 0 && err == nil {
+		if s, err = f.next(s); err != nil {
+			break
+		}
+		switch {
+		case f.is(1, protowire.VarintType):
+			d.requests = uint32(f.varint)
+		case f.is(2, protowire.VarintType):
+			d.unit = uint32(f.varint)
+		}
+	}
+	return err
+}
+
+func (d *rlsDescriptor) hitsFromWire(s string) (err error) {
+	var f rlsField
+	for len(s) > 0 && err == nil {
+		if s, err = f.next(s); err == nil && f.is(1, protowire.VarintType) {
+			d.hits = f.varint
+		}
+	}
+	return err
+}
+
+// fromProto reads a message.
+func (c *rlsCall) fromProto(m *rlspb.RateLimitRequest) {
+	c.domain, c.hits = m.GetDomain(), m.GetHitsAddend()
+	for _, d := range m.GetDescriptors() {
+		first := len(c.entries)
+		for _, e := range d.GetEntries() {
+			c.entries = append(c.entries, rule.Entry{Key: e.GetKey(), Value: e.GetValue()})
+		}
+		raw := rlsDescriptor{negative: d.GetIsNegativeHits()}
+		if l := d.GetLimit(); l != nil {
+			raw.override, raw.requests, raw.unit = true, l.GetRequestsPerUnit(), uint32(l.GetUnit())
+		}
+		if h := d.GetHitsAddend(); h != nil {
+			raw.hasHits, raw.hits = true, h.GetValue()
+		}
+		c.add(first, raw)
+	}
+	switch {
+	case len(c.descriptors) > rlsMaxDescriptors:
+		c.bad = status.Error(codes.InvalidArgument, rlsTooMany("descriptors", rlsMaxDescriptors).Error())
+	case len(c.entries) > rlsMaxEntries:
+		c.bad = status.Error(codes.InvalidArgument, rlsTooMany("entries", rlsMaxEntries).Error())
+	}
+}
+
+func varintFieldSize(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeVarint(v)
+}
+
+func appendVarintField(b []byte, tag byte, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(append(b, tag), v)
+}
+
+// Tags of the answer's fields: number and wire type in one byte.
+const (
+	tag1Varint byte = 1 << 3
+	tag2Varint byte = 2 << 3
+	tag3Varint byte = 3 << 3
+	tag2Bytes  byte = 2<<3 | 2
+	tag3Bytes  byte = 3<<3 | 2
+	tag4Bytes  byte = 4<<3 | 2
+)
+
+func (s *rlsStatus) currentSize() int {
+	n := varintFieldSize(uint64(s.limit)) + varintFieldSize(uint64(s.unit))
+	if s.name != "" {
+		n += 1 + protowire.SizeBytes(len(s.name))
+	}
+	return n
+}
+
+func (s *rlsStatus) wireSize() int {
+	n := varintFieldSize(uint64(s.code)) + varintFieldSize(uint64(s.remaining))
+	if s.current {
+		n += 1 + protowire.SizeBytes(s.currentSize())
+		n += 1 + protowire.SizeBytes(varintFieldSize(uint64(s.reset)))
+	}
+	return n
+}
+
+// wireSize is how many bytes appendWire adds.
+func (c *rlsCall) wireSize() int {
+	n := varintFieldSize(uint64(c.overall))
+	for i := range c.statuses {
+		n += 1 + protowire.SizeBytes(c.statuses[i].wireSize())
+	}
+	return n
+}
+
+// appendWire writes a RateLimitResponse of overall code and statuses.
+func (c *rlsCall) appendWire(b []byte) []byte {
+	b = appendVarintField(b, tag1Varint, uint64(c.overall))
+	for i := range c.statuses {
+		s := &c.statuses[i]
+		b = protowire.AppendVarint(append(b, tag2Bytes), uint64(s.wireSize()))
+		b = appendVarintField(b, tag1Varint, uint64(s.code))
+		if s.current {
+			b = protowire.AppendVarint(append(b, tag2Bytes), uint64(s.currentSize()))
+			b = appendVarintField(b, tag1Varint, uint64(s.limit))
+			b = appendVarintField(b, tag2Varint, uint64(s.unit))
+			if s.name != "" {
+				b = protowire.AppendString(append(b, tag3Bytes), s.name)
+			}
+		}
+		b = appendVarintField(b, tag3Varint, uint64(s.remaining))
+		if s.current {
+			b = protowire.AppendVarint(append(b, tag4Bytes), uint64(varintFieldSize(uint64(s.reset))))
+			b = appendVarintField(b, tag1Varint, uint64(s.reset))
+		}
+	}
+	return b
+}

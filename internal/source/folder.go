@@ -1,0 +1,293 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Options configure Open. Path is required; the zero value of the others means their default.
+type Options struct {
+	Path  string        // folder of rule files, or one file
+	Rules rule.Options  // for rule.Load
+	Every time.Duration // between two looks at the folder where no event comes; 0 means 5 s
+	Rest  time.Duration // how long the files must have rested before they are read; 0 means 100 ms
+	// Changed is called from Run with each rule set that is to be put into force. nil means nobody.
+	Changed func(*rule.Set)
+	// Logger is told of loads, warnings and errors; nil means nobody.
+	Logger *slog.Logger
+}
+
+// Status is what an operator should know of the rules' source.
+type Status struct {
+	Path     string
+	Files    []string  // the files of the rules in force, sorted
+	Loaded   time.Time // when the rules in force were loaded
+	Loads    uint64    // successful loads, the first one included
+	Failures uint64    // loads that failed
+	Err      error     // why what lies in the folder now is not in force; nil if it is
+}
+
+// Folder holds the rules of a folder in force and follows its changes. Make one with Open. Safe for concurrent use.
+type Folder struct {
+	o      Options
+	reload chan struct{}
+
+	mu     sync.Mutex
+	status Status
+	// sources are what was last loaded with success. Only Open and Run's goroutine use it.
+	sources []rule.Source
+	watch   watch
+}
+
+// Open loads the rules once. Its error is what a start-up should end with: a rule.Problems, or a sentence.
+// Call Run to follow changes.
+func Open(o Options) (*Folder, *rule.Set, error) {
+	if o.Every == 0 {
+		o.Every = 5 * time.Second
+	}
+	if o.Rest == 0 {
+		o.Rest = 100 * time.Millisecond
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	f := &Folder{o: o, reload: make(chan struct{}, 1), status: Status{Path: o.Path}}
+	before := signature(o.Path)
+	sources, set, warnings, err := load(o.Path, o.Rules)
+	if err != nil {
+		return nil, nil, err
+	}
+	f.succeeded(sources, warnings)
+	f.watch = watch{rest: o.Rest, seen: before, pending: true, since: time.Now()}
+	return f, set, nil
+}
+
+// Status returns the present status.
+func (f *Folder) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+// Reload makes Run look at the folder at once, and load it if its contents changed.
+func (f *Folder) Reload() {
+	select {
+	case f.reload <- struct{}{}:
+	default: // one is on its way
+	}
+}
+
+// Run follows the folder until ctx ends.
+func (f *Folder) Run(ctx context.Context) {
+	n := newNotifier(f.o.Path, f.o.Logger)
+	defer n.close()
+	f.run(ctx, n.events, n.follow)
+}
+
+// run is Run with its two ties to the file system as arguments: events tells that something changed, and follow is
+// called before each look, so that events of new folders come too.
+func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
+	follow()
+	timer := time.NewTimer(f.o.Rest)
+	defer timer.Stop()
+	deadline := time.Now().Add(f.o.Rest)
+	for {
+		forced := false
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-events:
+			now := time.Now()
+			if e == touched {
+				f.watch.touch(now)
+				deadline = now.Add(f.o.Rest)
+			} else if soon := now.Add(f.o.Rest); soon.Before(deadline) {
+				deadline = soon
+			}
+			timer.Reset(time.Until(deadline))
+			continue
+		case <-f.reload:
+			forced = true
+		case <-timer.C:
+		}
+		follow()
+		sig := signature(f.o.Path)
+		now := time.Now()
+		ready, wait := f.watch.look(now, sig)
+		if forced || ready {
+			f.refresh(sig, forced)
+			// What changed while it was read is seen here, and looked at again after it has rested.
+			_, wait = f.watch.look(time.Now(), signature(f.o.Path))
+		}
+		if wait == 0 {
+			wait = f.o.Every
+		}
+		deadline = time.Now().Add(wait)
+		timer.Reset(wait)
+	}
+}
+
+// refresh loads what lies in the folder, whose signature was sig, and hands it over if it is good and new. Files that
+// change while they are read are left for the next look.
+func (f *Folder) refresh(sig string, forced bool) {
+	sources, set, warnings, err := load(f.o.Path, f.o.Rules)
+	if signature(f.o.Path) != sig && !forced {
+		return
+	}
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	unchanged := slices.EqualFunc(sources, f.sources, func(a, b rule.Source) bool {
+		return a.Name == b.Name && bytes.Equal(a.Data, b.Data)
+	})
+	if unchanged {
+		f.recovered()
+		return
+	}
+	if f.o.Changed != nil {
+		f.o.Changed(set)
+	}
+	f.succeeded(sources, warnings)
+}
+
+func (f *Folder) succeeded(sources []rule.Source, warnings []rule.Problem) {
+	files := make([]string, len(sources))
+	for i, s := range sources {
+		files[i] = s.Name
+	}
+	f.sources = sources
+	f.mu.Lock()
+	f.status.Files = files
+	f.status.Loaded = time.Now()
+	f.status.Loads++
+	f.status.Err = nil
+	f.mu.Unlock()
+	for _, w := range warnings {
+		f.o.Logger.Warn("rules", "problem", w.Error())
+	}
+	f.o.Logger.Info("rules loaded", "path", f.o.Path, "files", len(files))
+}
+
+func (f *Folder) failed(err error) {
+	f.mu.Lock()
+	known := f.status.Err != nil && f.status.Err.Error() == err.Error()
+	f.status.Err = err
+	f.status.Failures++
+	f.mu.Unlock()
+	if !known {
+		f.o.Logger.Error("rules not loaded, the last good ones stay in force", "path", f.o.Path, "error", err.Error())
+	}
+}
+
+// recovered notes that the folder holds again what is in force.
+func (f *Folder) recovered() {
+	f.mu.Lock()
+	had := f.status.Err != nil
+	f.status.Err = nil
+	f.mu.Unlock()
+	if had {
+		f.o.Logger.Info("rules are those in force again", "path", f.o.Path)
+	}
+}
+
+// load reads and compiles all rules of path. No rule at all and an empty file are errors too: they are what a broken
+// copy or a full disk leaves behind, and would lift every limit.
+func load(path string, o rule.Options) ([]rule.Source, *rule.Set, []rule.Problem, error) {
+	sources, err := ReadDir(path)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("rules: %w", err)
+	}
+	if len(sources) == 0 {
+		return nil, nil, nil, fmt.Errorf("rules: %s holds no rule file (*.yaml or *.yml)", path)
+	}
+	var empty []error
+	for _, s := range sources {
+		if len(bytes.TrimSpace(s.Data)) == 0 {
+			empty = append(empty, fmt.Errorf("rules: %s is empty; remove it if it is not needed", filepath.Join(path, filepath.FromSlash(s.Name))))
+		}
+	}
+	if len(empty) > 0 {
+		return nil, nil, nil, errors.Join(empty...)
+	}
+	set, warnings, err := rule.Load(sources, o)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(set.Rules()) == 0 {
+		return nil, nil, nil, fmt.Errorf("rules: no rule is left in %s (files: %s)", path, names(sources))
+	}
+	return sources, set, warnings, nil
+}
+
+func names(sources []rule.Source) string {
+	var b strings.Builder
+	for i, s := range sources {
+		if i == 5 {
+			fmt.Fprintf(&b, " and %d more", len(sources)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(s.Name)
+	}
+	return b.String()
+}
+
+// watch decides when what lies in the folder has rested long enough to be read. It is pure: time and signatures come
+// from outside.
+type watch struct {
+	rest    time.Duration
+	seen    string // signature at the last look
+	pending bool   // something changed that was not loaded yet
+	told    bool   // by touch, since the last look
+	since   time.Time
+}
+
+// touch notes that a file was written at now, even if its signature will not show it.
+func (w *watch) touch(now time.Time) { w.pending, w.told, w.since = true, true, now }
+
+// look is told the folder's signature at now. It reports whether to load, and else, if something is pending, how long
+// to wait before the next look.
+func (w *watch) look(now time.Time, signature string) (ready bool, wait time.Duration) {
+	if signature != w.seen {
+		w.seen = signature
+		w.pending = true
+		if !w.told { // when it happened nobody knows: it counts from now
+			w.since = now
+		}
+	}
+	w.told = false
+	if !w.pending {
+		return false, 0
+	}
+	if left := w.rest - now.Sub(w.since); left > 0 {
+		return false, left
+	}
+	w.pending = false
+	return true, 0
+}
+
+// signature names the state of the rule files under path by names, sizes, times and identities, without reading them.
+func signature(path string) string {
+	files, _, err := list(path)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	var b strings.Builder
+	for _, f := range files {
+		fmt.Fprintf(&b, "%q %d %d %v %d\n", f.name, f.info.Size(), f.info.ModTime().UnixNano(), f.info.Mode(), inode(f.info))
+	}
+	return b.String()
+}

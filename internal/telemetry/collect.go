@@ -1,0 +1,158 @@
+package telemetry
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	weir "github.com/weir-rl/weir"
+)
+
+var (
+	descRequests = prometheus.NewDesc("weir_requests_total",
+		"Requests decided, by domain and outcome of the decision as a whole. A domain that no rule knows is _unknown.", []string{"domain", "outcome"}, nil)
+	descDecisions = prometheus.NewDesc("weir_decisions_total",
+		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and those of an unknown domain.", []string{"domain", "limit", "outcome"}, nil)
+	descDetailed = prometheus.NewDesc("weir_descriptor_decisions_total",
+		"Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.", []string{"key", "outcome"}, nil)
+	descDetailedLost = prometheus.NewDesc("weir_descriptor_decisions_unnamed_total",
+		"Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.", nil, nil)
+	descKeys       = prometheus.NewDesc("weir_store_keys", "Keys that the store holds.", nil, nil)
+	descBytes      = prometheus.NewDesc("weir_store_bytes", "Bytes that the store holds.", nil, nil)
+	descEvictions  = prometheus.NewDesc("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store was full.", nil, nil)
+	descOverflows  = prometheus.NewDesc("weir_store_overflows_total", "Decisions that were made on a shared cell, since the store was full.", nil, nil)
+	descGeneration = prometheus.NewDesc("weir_rules_generation", "How many rule sets have been in force, the present one included.", nil, nil)
+	descRules      = prometheus.NewDesc("weir_rules", "Rules in force.", nil, nil)
+	descLoaded     = prometheus.NewDesc("weir_rules_loaded_timestamp_seconds", "When the rules in force were loaded.", nil, nil)
+	descLoads      = prometheus.NewDesc("weir_rules_loads_total", "Successful loads of rules.", nil, nil)
+	descFailures   = prometheus.NewDesc("weir_rules_load_errors_total", "Loads of rules that failed; the last good rules stayed in force.", nil, nil)
+)
+
+// collector gives Prometheus a reading.
+type collector struct{ m *Metrics }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	m := c.m
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
+	}
+	t := m.tables.Load().now
+	for domain, cells := range t.domains {
+		for o := range cells {
+			// Always there, so that a rate can be taken over the first one: what every server sees sooner or later.
+			if v := cells[o].Load(); v > 0 || o <= int(denied) {
+				counter(descRequests, v, label(domain), outcomeNames[o])
+			}
+		}
+		if v := cells[exempt].Load(); v > 0 {
+			counter(descDecisions, v, label(domain), "", outcomeNames[exempt])
+		}
+	}
+	for o := range m.unknownCells {
+		if v := m.unknownCells[o].Load(); v > 0 || o == int(allowed) {
+			counter(descRequests, v, unknownDomain, outcomeNames[o])
+			counter(descDecisions, v, unknownDomain, "", outcomeNames[o])
+		}
+	}
+	if t.set != nil {
+		for name, cells := range t.names {
+			for o := range cells {
+				if v := cells[o].Load(); v > 0 || o <= int(denied) && t.rules[name] {
+					counter(descDecisions, v, label(name.domain), label(name.window), outcomeNames[o])
+				}
+			}
+		}
+		gauge(descRules, float64(len(t.set.Rules())))
+	}
+	gauge(descGeneration, float64(t.generation))
+	if m.o.Detailed {
+		m.detailed.mu.RLock()
+		for k, v := range m.detailed.cells {
+			for o := range v {
+				if n := v[o].Load(); n > 0 {
+					counter(descDetailed, n, label(k), outcomeNames[o])
+				}
+			}
+		}
+		m.detailed.mu.RUnlock()
+		counter(descDetailedLost, m.detailed.lost.Load())
+	}
+	if m.o.Sizes != nil {
+		s := m.o.Sizes()
+		gauge(descKeys, float64(s.Keys))
+		gauge(descBytes, float64(s.Bytes))
+		counter(descEvictions, s.Evictions)
+		counter(descOverflows, s.Overflows)
+	}
+	if m.o.Loading != nil {
+		l := m.o.Loading()
+		gauge(descLoaded, float64(l.Loaded.UnixMilli())/1e3)
+		counter(descLoads, l.Loads)
+		counter(descFailures, l.Failures)
+	}
+}
+
+// label makes s fit for a label, which must be UTF-8.
+func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// maxSeries bounds the series that hold clients' values; a name has up to one for each outcome of a limit, which are
+// those before exempt.
+const maxSeries = 10_000
+
+// detailed counts verdicts under names that hold clients' values.
+type detailed struct {
+	lost atomic.Uint64
+
+	mu    sync.RWMutex
+	cells map[string]*cells
+}
+
+// maxDetailKey bounds the length of a name.
+const maxDetailKey = 1024
+
+func (t *detailed) decided(d *weir.Decision) {
+	for i := range d.Matches.Descriptors {
+		m := &d.Matches.Descriptors[i]
+		if m.Hit < 0 || m.Rule == nil || m.Rule.Lyft == nil || m.StatsKey == "" || m.StatsKey == m.Rule.Lyft.StatsKey || m.Hit >= len(d.Limits) {
+			continue
+		}
+		t.add(m.StatsKey, outcomeOfLimit(&d.Limits[m.Hit]))
+	}
+}
+
+func (t *detailed) add(key string, o outcome) {
+	if len(key) > maxDetailKey {
+		t.lost.Add(1)
+		return
+	}
+	t.mu.RLock()
+	c := t.cells[key]
+	t.mu.RUnlock()
+	if c == nil {
+		t.mu.Lock()
+		if c = t.cells[key]; c == nil && len(t.cells) < maxSeries/int(exempt) {
+			c = new(cells)
+			t.cells[strings.Clone(key)] = c
+		}
+		t.mu.Unlock()
+	}
+	if c == nil {
+		t.lost.Add(1)
+		return
+	}
+	c[o].Add(1)
+}

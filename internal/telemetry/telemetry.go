@@ -1,0 +1,335 @@
+// Package telemetry counts what a limiter does, for Prometheus, behind weir.Hooks.
+//
+// Counting is done on the deciding path: it takes no lock, allocates nothing, and makes no label out of what a client
+// sent. The counters of the limits lie in a table that is made anew for each rule set, and are found by index.
+package telemetry
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// outcome is one limit's or one decision's outcome.
+type outcome uint8
+
+// The outcomes exclude each other: soft goes before near_limit.
+const (
+	allowed outcome = iota
+	denied
+	soft         // admitted above the limit, in the soft margin
+	nearLimit    // admitted, with most of the limit used
+	shadowDenied // would have been denied
+	exempt
+	peek   // asked without consuming
+	refund // gave back
+	outcomes
+)
+
+var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "shadow_denied", "exempt", "peek", "refund"}
+
+// unknownDomain is the label of requests in a domain that no rule knows.
+const unknownDomain = "_unknown"
+
+// sample is of how many events one is timed.
+const sample = 16
+
+// Sizes is a reading of a store.
+type Sizes struct {
+	Keys, Bytes          int64
+	Evictions, Overflows uint64
+}
+
+// Loading is a reading of the rules' source.
+type Loading struct {
+	Loaded   time.Time // when the rules in force were loaded
+	Loads    uint64
+	Failures uint64
+}
+
+// Options tune New. The zero value is right for most.
+type Options struct {
+	// Sizes reads the store; nil leaves those metrics out.
+	Sizes func() Sizes
+	// Loading reads the rules' source; nil leaves those metrics out.
+	Loading func() Loading
+	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose labels hold clients' values.
+	Detailed bool
+	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil means nobody.
+	UnknownDomain func(domain string)
+}
+
+// Metrics counts. Make one with New. Safe for concurrent use.
+type Metrics struct {
+	o        Options
+	registry *prometheus.Registry
+
+	decisions    prometheus.Histogram
+	takes        prometheus.Histogram
+	storeErrors  prometheus.Counter
+	celErrors    prometheus.Counter
+	unknownCells [outcomes]atomic.Uint64
+	detailed     detailed
+
+	tables atomic.Pointer[tables]
+	// mu guards the making of tables, and what is only touched where a domain is not known.
+	mu      sync.Mutex
+	unknown map[string]struct{}
+	many    atomic.Bool // unknown is full
+}
+
+// cells are the counters of one label set. They live as long as some rule set in force has the label set.
+type cells [outcomes]atomic.Uint64
+
+// table holds the cells of one rule set. Immutable but for the counts.
+type table struct {
+	set        *rule.Set
+	generation uint64
+	limits     []*cells // by rule.Counter.Index
+	names      map[limitName]*cells
+	rules      map[limitName]bool // those of names that a rule has, rather than a request (an override of RLS)
+	domains    map[string]*cells
+}
+
+// limitName is what the labels of a limit are made of. Counters of one name (a rule with one window by two
+// algorithms) share their cells.
+type limitName struct{ domain, window string }
+
+// tables are the table of the set in force, and the one before for decisions that were under way.
+type tables struct{ now, before *table }
+
+// New returns Metrics on a registry of their own.
+func New(o Options) *Metrics {
+	m := &Metrics{
+		o:        o,
+		registry: prometheus.NewRegistry(),
+		// Powers of 2 from a quarter of a microsecond to a quarter of a second.
+		decisions: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "weir_decision_seconds",
+			Help:    "Time from reading a question to writing its answer, of a sample of 1 decision in 16.",
+			Buckets: prometheus.ExponentialBuckets(250e-9, 2, 21),
+		}),
+		takes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "weir_store_seconds",
+			Help:    "Time that the store took to decide, of a sample of 1 call in 16.",
+			Buckets: prometheus.ExponentialBuckets(250e-9, 2, 21),
+		}),
+		storeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_store_errors_total", Help: "Decisions that the store failed to make."}),
+		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
+		unknown:     map[string]struct{}{},
+	}
+	m.detailed.cells = map[string]*cells{}
+	m.tables.Store(&tables{now: &table{}})
+	m.registry.MustRegister(
+		m.decisions, m.takes, m.storeErrors, m.celErrors,
+		collector{m},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Registry is where others may add their own.
+func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
+
+// Hooks are what the limiter is to call.
+func (m *Metrics) Hooks() weir.Hooks {
+	return weir.Hooks{
+		Decided:      m.decided,
+		RulesChanged: m.rulesChanged,
+		StoreError:   func(error) { m.storeErrors.Inc() },
+	}
+}
+
+// rulesChanged makes the table of s. Counters of label sets that were there before go on.
+func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.tables.Load().now
+	if generation <= old.generation {
+		return // a decision was quicker than the hook
+	}
+	next := &table{
+		set: s, generation: generation,
+		limits:  make([]*cells, len(s.Counters())),
+		names:   map[limitName]*cells{},
+		rules:   map[limitName]bool{},
+		domains: map[string]*cells{},
+	}
+	for _, r := range s.Rules() {
+		for _, w := range r.Windows {
+			next.rules[limitName{r.Domain, w.Name}] = w.Counter != nil
+		}
+	}
+	for _, c := range s.Counters() {
+		name := limitName{c.Domain, c.Window}
+		kept := next.names[name]
+		if kept == nil {
+			kept = old.names[name]
+		}
+		if kept == nil {
+			kept = new(cells)
+		}
+		next.names[name] = kept
+		next.limits[c.Index] = kept
+	}
+	for _, domain := range s.Domains() {
+		kept := old.domains[domain]
+		if kept == nil {
+			kept = new(cells)
+		}
+		next.domains[domain] = kept
+	}
+	m.tables.Store(&tables{now: next, before: old})
+}
+
+// tableFor returns the table of the set that made d; of an older set than the two last ones, the table in force, whose
+// indexes are others (indexed is false).
+func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
+	ts := m.tables.Load()
+	if ts.now.generation < d.Generation {
+		// The set came into force just now, and the hook is about to tell.
+		m.rulesChanged(d.Rules, d.Generation)
+		ts = m.tables.Load()
+	}
+	switch {
+	case ts.now.set == d.Rules:
+		return ts.now, true
+	case ts.before != nil && ts.before.set == d.Rules:
+		return ts.before, true
+	}
+	return ts.now, false
+}
+
+func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
+	if d.Matches.CELErrors > 0 {
+		m.celErrors.Add(float64(d.Matches.CELErrors))
+	}
+	overall := outcomeOf(r, d)
+	if !d.Known {
+		m.unknownCells[overall].Add(1)
+		if m.o.UnknownDomain != nil && d.Rules != nil && !m.many.Load() {
+			m.reportUnknown(d.Domain)
+		}
+		return
+	}
+	t, indexed := m.tableFor(d)
+	if c := t.domains[d.Domain]; c != nil {
+		c[overall].Add(1)
+	}
+	if overall == peek || overall == refund {
+		return
+	}
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if k := l.Window.Counter; indexed {
+			t.limits[k.Index][outcomeOfLimit(l)].Add(1)
+		} else if c := t.names[limitName{k.Domain, k.Window}]; c != nil {
+			c[outcomeOfLimit(l)].Add(1)
+		}
+	}
+	if m.o.Detailed {
+		m.detailed.decided(d)
+	}
+}
+
+func outcomeOf(r *weir.Request, d *weir.Decision) outcome {
+	switch {
+	case !d.Allowed:
+		return denied
+	case d.Exempt:
+		return exempt
+	case len(r.Descriptors) > 0:
+		return allowed // hits are each descriptor's own
+	case r.Hits == 0:
+		return peek
+	case r.Hits < 0:
+		return refund
+	}
+	return allowed
+}
+
+func outcomeOfLimit(l *weir.LimitResult) outcome {
+	switch {
+	case !l.Allowed && l.Mode == rule.Shadow:
+		return shadowDenied
+	case !l.Allowed:
+		return denied
+	case l.Soft:
+		return soft
+	case l.NearLimit:
+		return nearLimit
+	}
+	return allowed
+}
+
+// reportUnknown tells of a domain once.
+func (m *Metrics) reportUnknown(domain string) {
+	const most = 100
+	if len(domain) > 256 {
+		return
+	}
+	m.mu.Lock()
+	_, known := m.unknown[domain]
+	if !known && len(m.unknown) < most {
+		m.unknown[string(append([]byte(nil), domain...))] = struct{}{}
+	}
+	m.many.Store(len(m.unknown) >= most)
+	m.mu.Unlock()
+	if !known {
+		m.o.UnknownDomain(domain)
+	}
+}
+
+// Begin implements a sampling stopwatch: it returns 0 for 15 of 16 decisions.
+func (m *Metrics) Begin() int64 {
+	if rand.Uint32()%sample != 0 {
+		return 0
+	}
+	return clock()
+}
+
+// End notes how long a decision took that Begin returned another value than 0 for.
+func (m *Metrics) End(start int64) {
+	m.decisions.Observe(float64(clock()-start) / 1e9)
+}
+
+var epoch = time.Now()
+
+// clock returns ns since the program began, never 0.
+func clock() int64 { return int64(time.Since(epoch)) + 1 }
+
+// Store returns s, timed.
+func (m *Metrics) Store(s weir.Store) weir.Store { return &timedStore{Store: s, m: m} }
+
+type timedStore struct {
+	weir.Store
+	m *Metrics
+}
+
+// Take implements weir.Store.
+func (s *timedStore) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+	if rand.Uint32()%sample != 0 {
+		return s.Store.Take(ctx, charges, results)
+	}
+	start := clock()
+	now, err := s.Store.Take(ctx, charges, results)
+	s.m.takes.Observe(float64(clock()-start) / 1e9)
+	return now, err
+}

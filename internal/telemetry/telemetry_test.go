@@ -1,0 +1,358 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+const rulesText = `
+domain: shop
+exempt: { user: [monitoring] }
+limits:
+  - name: hard
+    when: { kind: hard }
+    allow: 5/min
+    algorithm: sliding_log
+  - name: soft
+    when: { kind: soft }
+    allow: 2/min
+    algorithm: sliding_log
+    warn: 100%
+    throttle: { soft: 50% }
+  - name: trial
+    when: { kind: trial }
+    allow: 1/min
+    algorithm: sliding_log
+    warn: 100%
+    on_limit: shadow
+  - name: broken
+    if: attr.absent == "x"
+    allow: 1/min
+`
+
+func load(t testing.TB, files ...string) *rule.Set {
+	t.Helper()
+	var sources []rule.Source
+	for i, f := range files {
+		sources = append(sources, rule.Source{Name: fmt.Sprintf("%d.yaml", i), Data: []byte(f)})
+	}
+	set, _, err := rule.Load(sources, rule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func limiter(t testing.TB, m *Metrics, files ...string) *weir.Limiter {
+	t.Helper()
+	now := int64(1_767_225_600_000_000)
+	store, err := memory.New(memory.Options{Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	l, err := weir.New(m.Store(store), weir.WithRules(load(t, files...)), weir.WithHooks(m.Hooks()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func decide(t testing.TB, l *weir.Limiter, domain string, hits int64, attributes rule.Map) {
+	t.Helper()
+	var d weir.Decision
+	if err := l.Decide(context.Background(), &weir.Request{Domain: domain, Attributes: attributes, Hits: hits, MaxDelay: weir.AnyDelay}, &d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// scrape returns the samples of the metrics that are served, by name with labels.
+func scrape(t testing.TB, m *Metrics) map[string]string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	samples := map[string]string{}
+	for line := range strings.Lines(w.Body.String()) {
+		if line[0] == '#' {
+			continue
+		}
+		i := strings.LastIndexByte(line, ' ')
+		samples[line[:i]] = strings.TrimSpace(line[i:])
+	}
+	return samples
+}
+
+// counts returns the samples above 0 of the metrics with prefix.
+func counts(t testing.TB, m *Metrics, prefix string) []string {
+	t.Helper()
+	var out []string
+	samples := scrape(t, m)
+	for _, name := range slices.Sorted(maps.Keys(samples)) {
+		if rest, ok := strings.CutPrefix(name, prefix); ok && samples[name] != "0" {
+			out = append(out, rest+" "+samples[name])
+		}
+	}
+	return out
+}
+
+func same(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	var unknown []string
+	m := New(Options{UnknownDomain: func(d string) { unknown = append(unknown, d) }})
+	l := limiter(t, m, rulesText)
+	for range 7 {
+		decide(t, l, "shop", 1, rule.Map{"kind": "hard"}) // 3 allowed, 2 near the limit, 2 denied
+	}
+	for range 4 {
+		decide(t, l, "shop", 1, rule.Map{"kind": "soft"}) // 1 allowed, 1 at the limit, 1 above it, 1 denied
+	}
+	for range 3 {
+		decide(t, l, "shop", 1, rule.Map{"kind": "trial"}) // 1 at the limit, 2 would be denied
+	}
+	decide(t, l, "shop", 1, rule.Map{"user": "monitoring", "kind": "hard"})
+	decide(t, l, "shop", 0, rule.Map{"kind": "hard"})
+	decide(t, l, "shop", -1, rule.Map{"kind": "hard"})
+	decide(t, l, "other", 1, nil)
+	decide(t, l, "other", 1, nil)
+	decide(t, l, "third", 1, nil)
+	same(t, counts(t, m, "weir_requests_total"),
+		`{domain="shop",outcome="allowed"} 11`, `{domain="shop",outcome="denied"} 3`, `{domain="shop",outcome="exempt"} 1`,
+		`{domain="shop",outcome="peek"} 1`, `{domain="shop",outcome="refund"} 1`, `{domain="_unknown",outcome="allowed"} 3`)
+	same(t, counts(t, m, "weir_decisions_total"),
+		`{domain="shop",limit="hard",outcome="allowed"} 3`, `{domain="shop",limit="hard",outcome="near_limit"} 2`, `{domain="shop",limit="hard",outcome="denied"} 2`,
+		`{domain="shop",limit="soft",outcome="allowed"} 1`, `{domain="shop",limit="soft",outcome="near_limit"} 1`,
+		`{domain="shop",limit="soft",outcome="soft"} 1`, `{domain="shop",limit="soft",outcome="denied"} 1`,
+		`{domain="shop",limit="trial",outcome="near_limit"} 1`, `{domain="shop",limit="trial",outcome="shadow_denied"} 2`,
+		`{domain="shop",limit="",outcome="exempt"} 1`, `{domain="_unknown",limit="",outcome="allowed"} 3`)
+	if fmt.Sprint(unknown) != "[other third]" {
+		t.Errorf("unknown domains were told as %q", unknown)
+	}
+	samples := scrape(t, m)
+	if samples[`weir_decisions_total{domain="shop",limit="broken",outcome="denied"}`] != "0" {
+		t.Error("the series of a limit that nobody met yet is not there")
+	}
+	if n := samples["weir_cel_errors_total"]; n == "0" || n == "" {
+		t.Errorf("%q failures of expressions", n)
+	}
+	for name := range samples {
+		if strings.Contains(name, "request_override") {
+			t.Errorf("%s: a series that no rule has", name)
+		}
+	}
+}
+
+// TestReload: the counts of a limit go on over a reload, those of one that is gone go, and decisions by older rule
+// sets than the two last ones still count.
+func TestReload(t *testing.T) {
+	m := New(Options{})
+	l := limiter(t, m, rulesText)
+	decide(t, l, "shop", 1, rule.Map{"kind": "trial"})
+	decide(t, l, "shop", 1, rule.Map{"kind": "hard"})
+	var old weir.Decision
+	r := weir.Request{Domain: "shop", Attributes: rule.Map{"kind": "hard"}, Hits: 1}
+	if err := l.Decide(context.Background(), &r, &old); err != nil {
+		t.Fatal(err)
+	}
+	const renamed = "domain: shop\nlimits:\n- { name: first, allow: 100/min, when: { kind: first } }\n- { name: hard, allow: 50/min, when: { kind: hard } }\n"
+	for range 3 {
+		l.SetRules(load(t, renamed))
+	}
+	m.decided(&r, &old)
+	decide(t, l, "shop", 1, rule.Map{"kind": "hard"})
+	same(t, counts(t, m, "weir_decisions_total"), `{domain="shop",limit="hard",outcome="allowed"} 4`)
+	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",outcome="allowed"} 5`)
+	same(t, counts(t, m, "weir_rules_generation"), " 4")
+	if n := scrape(t, m)["weir_rules"]; n != "2" {
+		t.Errorf("%s rules in force", n)
+	}
+}
+
+// TestHookRace: rules change while others decide, and every decision is counted once. A decision can be quicker than the
+// hook that tells of its rules.
+func TestHookRace(t *testing.T) {
+	m := New(Options{})
+	hooks := m.Hooks()
+	l := limiter(t, m, rulesText)
+	const clients, each = 4, 500
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for range each {
+				decide(t, l, "shop", 1, rule.Map{"kind": "trial"})
+			}
+		})
+	}
+	for range 20 {
+		l.SetRules(load(t, rulesText))
+	}
+	all.Wait()
+	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",outcome="allowed"} %d`, clients*each))
+
+	// The same in an order that the scheduler seldom takes.
+	set := load(t, rulesText)
+	d := weir.Decision{Allowed: true, Known: true, Domain: "shop", Rules: set, Generation: 100}
+	hooks.Decided(&weir.Request{Hits: 1}, &d)
+	hooks.RulesChanged(set, 100)
+	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",outcome="allowed"} %d`, clients*each+1))
+}
+
+func TestReadings(t *testing.T) {
+	m := New(Options{
+		Sizes: func() Sizes { return Sizes{Keys: 3, Bytes: 400, Evictions: 5, Overflows: 6} },
+		Loading: func() Loading {
+			return Loading{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8}
+		},
+	})
+	m.Hooks().StoreError(context.Canceled)
+	l := limiter(t, m, rulesText)
+	for range 64 * sample {
+		decide(t, l, "shop", 1, rule.Map{"kind": "trial"})
+		if start := m.Begin(); start != 0 {
+			m.End(start)
+		}
+	}
+	samples := scrape(t, m)
+	for name, want := range map[string]string{
+		"weir_store_keys": "3", "weir_store_bytes": "400", "weir_store_evictions_total": "5", "weir_store_overflows_total": "6",
+		"weir_rules_loaded_timestamp_seconds": "1.7000000005e+09", "weir_rules_loads_total": "7", "weir_rules_load_errors_total": "8",
+		"weir_store_errors_total": "1", "weir_rules": "4", "weir_rules_generation": "1",
+	} {
+		if samples[name] != want {
+			t.Errorf("%s: got %q, want %q", name, samples[name], want)
+		}
+	}
+	for _, name := range []string{"weir_decision_seconds_count", "weir_store_seconds_count"} {
+		var n int
+		// 64 are expected; 1 in 10^10 samples has fewer than 20 or more than 160.
+		if _, err := fmt.Sscan(samples[name], &n); err != nil || n < 20 || n > 160 {
+			t.Errorf("%s: %q of %d", name, samples[name], 64*sample)
+		}
+	}
+	if samples["go_goroutines"] == "" || samples["process_open_fds"] == "" {
+		t.Error("the metrics of Go and the process are not there")
+	}
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "weir_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestDetailed(t *testing.T) {
+	const lyft = `
+domain: messaging
+descriptors:
+  - key: to
+    detailed_metric: true
+    rate_limit: { unit: day, requests_per_unit: 2 }
+  - key: plain
+    rate_limit: { unit: day, requests_per_unit: 2 }
+`
+	ask := func(l *weir.Limiter, key, value string) {
+		var d weir.Decision
+		r := weir.Request{Domain: "messaging", Hits: 1, Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: key, Value: value}}}}}
+		if err := l.Decide(context.Background(), &r, &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	off := New(Options{})
+	l := limiter(t, off, lyft)
+	ask(l, "to", "+49")
+	same(t, counts(t, off, "weir_descriptor"))
+
+	m := New(Options{Detailed: true})
+	l = limiter(t, m, lyft)
+	for range 3 {
+		ask(l, "to", "+49")
+	}
+	ask(l, "plain", "x")
+	got := counts(t, m, "weir_descriptor_decisions_total")
+	if len(got) == 0 || !strings.Contains(strings.Join(got, "\n"), "+49") || strings.Contains(strings.Join(got, "\n"), "plain") {
+		t.Errorf("got %q", got)
+	}
+	for i := range 2 * maxSeries {
+		ask(l, "to", fmt.Sprint("+", i))
+	}
+	if n := len(counts(t, m, "weir_descriptor_decisions_total")); n > maxSeries || n < maxSeries/10 {
+		t.Errorf("%d series, at most %d are promised", n, maxSeries)
+	}
+	if lost := counts(t, m, "weir_descriptor_decisions_unnamed_total"); len(lost) != 1 {
+		t.Errorf("what was left out is told as %q", lost)
+	}
+	ask(l, "to", strings.Repeat("x", 2*maxDetailKey))
+	for _, name := range counts(t, m, "weir_descriptor_decisions_total") {
+		if len(name) > 2*maxDetailKey {
+			t.Errorf("a label of %d bytes", len(name))
+		}
+	}
+}
+
+// TestNoAllocation: counting costs the deciding path no allocation.
+func TestNoAllocation(t *testing.T) {
+	m := New(Options{})
+	l := limiter(t, m, rulesText)
+	var d weir.Decision
+	r := weir.Request{Domain: "shop", Attributes: rule.Map{"kind": "hard", "absent": "y"}, Hits: 1}
+	if err := l.Decide(context.Background(), &r, &d); err != nil {
+		t.Fatal(err)
+	}
+	unknown := weir.Decision{Allowed: true, Domain: "none", Rules: d.Rules}
+	m.decided(&r, &unknown)
+	if n := testing.AllocsPerRun(100, func() {
+		start := m.Begin()
+		m.decided(&r, &d)
+		m.decided(&r, &unknown)
+		if start != 0 {
+			m.End(start)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkDecided(b *testing.B) {
+	m := New(Options{})
+	l := limiter(b, m, rulesText)
+	var d weir.Decision
+	r := weir.Request{Domain: "shop", Attributes: rule.Map{"kind": "hard"}, Hits: 1}
+	if err := l.Decide(context.Background(), &r, &d); err != nil {
+		b.Fatal(err)
+	}
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			m.decided(&r, &d)
+		}
+	})
+}
