@@ -1,0 +1,243 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is the built program.
+type process struct {
+	t              *testing.T
+	cmd            *exec.Cmd
+	stdout, stderr *output
+	exited         chan error
+}
+
+// buildProgram builds the program as its users do.
+func buildProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "weir")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// launch starts the program in dir with doors on free ports.
+func launch(t *testing.T, program, dir string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.Command(program, args...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
+	p.cmd.Dir = dir
+	p.cmd.Env = append(os.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.exited <- p.cmd.Wait() }()
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	return p
+}
+
+func (p *process) addr(door string) string {
+	p.t.Helper()
+	return p.stderr.await(p.t, `door=`+door+` addr=(\S+)`)[1]
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// wait waits for the end of the program and returns its exit status; -1 for one that a signal ended.
+func (p *process) wait() int {
+	p.t.Helper()
+	select {
+	case <-p.exited:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(time.Minute):
+		p.t.Fatalf("it does not end; it wrote\n%s", p.stderr)
+		return 0
+	}
+}
+
+// used asks how much of 1,000 a day a key has used.
+func used(t *testing.T, addr, key string) (n int) {
+	t.Helper()
+	_, _, body := get(t, "http://"+addr+"/api/v1/limit?hits=0&key="+key)
+	found := regexp.MustCompile(`"remaining":(\d+)`).FindStringSubmatch(body)
+	if found == nil {
+		t.Fatal(body)
+	}
+	if _, err := fmt.Sscan(found[1], &n); err != nil {
+		t.Fatal(err)
+	}
+	return 1000 - n
+}
+
+const dailyRules = "limits: [{ name: daily, per: [key], allow: 1000/day, algorithm: sliding_log }]\n"
+
+// TestSnapshot: counters survive SIGTERM whole, and SIGKILL but for the last interval.
+func TestSnapshot(t *testing.T) {
+	program, dir := buildProgram(t), t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
+	snapshot := filepath.Join(dir, "weir.snapshot")
+	run := func(every string) (*process, string) {
+		p := launch(t, program, dir, "serve", "--rules=rules.yaml", "--snapshot-path="+snapshot, "--snapshot-every="+every)
+		return p, p.addr("http")
+	}
+	ask := func(addr string, n int) {
+		t.Helper()
+		for range n {
+			if status, _, body := get(t, "http://"+addr+"/api/v1/limit?key=ada"); status != 200 {
+				t.Fatalf("%d %s", status, body)
+			}
+		}
+	}
+	p, addr := run("1h")
+	ask(addr, 7)
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Fatalf("SIGTERM: exit status %d\n%s", status, p.stderr)
+	}
+	p, addr = run("100ms")
+	if n := used(t, addr, "ada"); n != 7 {
+		t.Fatalf("after SIGTERM and a restart %d are used, want 7", n)
+	}
+	ask(addr, 5)
+	// One snapshot may have been under way; the second that ends from here on holds all 12.
+	modified := func() time.Time {
+		info, err := os.Stat(snapshot)
+		if err != nil {
+			return time.Time{}
+		}
+		return info.ModTime()
+	}
+	for range 2 {
+		before := modified()
+		// The writer may leave out a snapshot that would be like the last; a key that changes makes it write.
+		eventually(t, "a snapshot is written", func() bool {
+			get(t, "http://"+addr+"/api/v1/limit?key=other")
+			return !modified().Equal(before)
+		})
+	}
+	ask(addr, 3)
+	p.signal(syscall.SIGKILL)
+	p.wait()
+	p, addr = run("1h")
+	if n := used(t, addr, "ada"); n < 12 || n > 15 {
+		t.Errorf("after SIGKILL and a restart %d are used, want 12 to 15", n)
+	}
+	p.signal(syscall.SIGINT)
+	if status := p.wait(); status != 0 {
+		t.Fatalf("SIGINT: exit status %d\n%s", status, p.stderr)
+	}
+
+	// A damaged snapshot is set aside, and told of.
+	if err := os.WriteFile(snapshot, []byte(strings.Repeat("damaged", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, addr = run("1h")
+	if n := used(t, addr, "ada"); n != 0 {
+		t.Errorf("from a damaged snapshot: %d", n)
+	}
+	if !strings.Contains(p.stderr.String(), "snapshot") || !strings.Contains(p.stderr.String(), "WARN") {
+		t.Errorf("a damaged snapshot was not told of:\n%s", p.stderr)
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+// TestExamples: the requests that the program prints do what it says when they are pasted.
+func TestExamples(t *testing.T) {
+	for _, tool := range []string{"bash", "curl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(tool + " is not installed")
+		}
+	}
+	dir := t.TempDir()
+	p := launch(t, buildProgram(t), dir, "serve")
+	p.stdout.await(t, "api/v1/keys")
+	var pasted strings.Builder
+	for line := range strings.Lines(p.stdout.String()) {
+		if strings.HasPrefix(line, "curl ") || strings.HasPrefix(line, "for ") {
+			pasted.WriteString(line)
+		}
+	}
+	out, err := exec.Command("bash", "-e", "-c", pasted.String()).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, pasted.String(), out)
+	}
+	text := string(out)
+	if strings.Count(text, "HTTP/1.1 200 OK") != 2 || !strings.Contains(text, "200 429") || !strings.Contains(text, "weir_requests_total") || !strings.Contains(text, "key=ada") {
+		t.Errorf("pasting\n%s\ngave\n%s", pasted.String(), out)
+	}
+	first, _, _ := strings.Cut(pasted.String(), "\n")
+	out, err = exec.Command("bash", "-c", first).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "HTTP/1.1 429 Too Many Requests") || !strings.Contains(string(out), "\nRetry-After: ") {
+		t.Errorf("after ten requests %s gave %v\n%s", first, err, out)
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+// TestBrokenPipe: a server whose output nobody reads any more goes on.
+func TestBrokenPipe(t *testing.T) {
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
+	cmd := exec.Command(buildProgram(t), "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-admin=off")
+	cmd.Dir = dir
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	seen := newOutput()
+	buf := make([]byte, 1<<12)
+	for !strings.Contains(seen.String(), "door=http addr=") {
+		n, err := stderr.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = seen.Write(buf[:n])
+	}
+	addr := seen.await(t, `door=http addr=(\S+)`)[1]
+	_ = stderr.Close()
+	_ = stdout.Close()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), strings.Replace(dailyRules, "1000/day", "500/day", 1))
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	// It has logged the reload, into nothing, before the new rules are seen or soon after.
+	eventually(t, "the new rules are in force", func() bool {
+		_, _, body := get(t, "http://"+addr+"/api/v1/limit?hits=0&key=ada")
+		return strings.Contains(body, `"limit":500`)
+	})
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}

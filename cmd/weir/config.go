@@ -1,0 +1,387 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/weir-rl/weir/httplimit"
+)
+
+// config is all that weir.yaml, the environment and the flags can say.
+type config struct {
+	rules    string
+	rulesSet bool // somebody named the rules
+	store    string
+	snapshot struct {
+		path  string
+		every time.Duration
+	}
+	memory struct {
+		maxKeys  int
+		maxBytes int64
+	}
+	listen struct{ http, grpc, admin, proxy string }
+	http   struct{ domain string }
+	proxy  struct {
+		upstream     *url.URL
+		domain       string
+		asIs         bool
+		upstreamHost bool
+		timeout      time.Duration
+	}
+	identity map[string]string
+	jwks     string
+	clientIP struct {
+		trusted    []netip.Prefix
+		ipv6Prefix int
+	}
+	trustedPeers []netip.Prefix
+	tokensFile   string
+	adminHosts   []string
+	headers      httplimit.Headers
+	rls          struct{ responseHeaders, dynamicMetadata bool }
+	detailed     bool
+	log          struct {
+		level  slog.Level
+		format string
+	}
+	drain          time.Duration
+	maxConnections int
+}
+
+// setting is one key of the configuration. Its path names it in weir.yaml; with dashes the flag, in capitals with
+// underscores the environment variable.
+type setting struct {
+	path  string
+	help  string
+	value string // the default, as text
+	kind  kind
+	set   func(c *config, items []string) error
+}
+
+// kind is the form in which a setting is written.
+type kind uint8
+
+const (
+	scalar  kind = iota // one value: items holds it
+	list                // any number: a sequence in YAML, comma-separated elsewhere
+	mapping             // name → value: a mapping in YAML, name=value comma-separated elsewhere; items hold name=value
+)
+
+func (s *setting) flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(s.path) }
+
+func (s *setting) variable() string {
+	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+}
+
+// text makes a setter of one that takes a single text.
+func text(set func(c *config, s string) error) func(*config, []string) error {
+	return func(c *config, items []string) error {
+		if len(items) != 1 {
+			return errors.New("must be a single value")
+		}
+		return set(c, items[0])
+	}
+}
+
+func toString(field func(*config) *string) func(*config, []string) error {
+	return text(func(c *config, s string) error { *field(c) = s; return nil })
+}
+
+func toBool(field func(*config) *bool) func(*config, []string) error {
+	return text(func(c *config, s string) error {
+		switch s {
+		case "true":
+			*field(c) = true
+		case "false":
+			*field(c) = false
+		default:
+			return fmt.Errorf("%q must be true or false", s)
+		}
+		return nil
+	})
+}
+
+func toDuration(least time.Duration, field func(*config) *time.Duration) func(*config, []string) error {
+	return text(func(c *config, s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return fmt.Errorf("%q is no duration; write a number with a unit, such as 10s or 500ms", s)
+		}
+		if d < least {
+			return fmt.Errorf("%q is below %v", s, least)
+		}
+		*field(c) = d
+		return nil
+	})
+}
+
+func toInt(least, most int64, field func(*config, int64)) func(*config, []string) error {
+	return text(func(c *config, s string) error {
+		n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 10, 64)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("%q must be a whole number from %d to %d", s, least, most)
+		}
+		field(c, n)
+		return nil
+	})
+}
+
+func toPrefixes(field func(*config) *[]netip.Prefix) func(*config, []string) error {
+	return func(c *config, items []string) error {
+		prefixes, err := httplimit.ParseTrusted(items)
+		*field(c) = prefixes
+		return err
+	}
+}
+
+// toAddress takes host:port; "" and "off" close the door.
+func toAddress(field func(*config) *string) func(*config, []string) error {
+	return text(func(c *config, s string) error {
+		if s == "" || s == "off" {
+			*field(c) = ""
+			return nil
+		}
+		_, port, err := net.SplitHostPort(s)
+		if err != nil {
+			return fmt.Errorf("%q is no address; write host:port such as 127.0.0.1:8080, :8080 for all addresses, or off", s)
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+			return fmt.Errorf("%q is no address: the port must be a number from 0 to 65535", s)
+		}
+		*field(c) = s
+		return nil
+	})
+}
+
+// bytesUnits are the units of sizes, largest first.
+var bytesUnits = []struct {
+	name string
+	size int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}}
+
+func parseBytes(s string) (int64, error) {
+	number, unit := s, int64(1)
+	for _, u := range bytesUnits {
+		if rest, ok := strings.CutSuffix(s, u.name); ok {
+			number, unit = strings.TrimSpace(rest), u.size
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 1 || n > (1<<62)/unit {
+		return 0, fmt.Errorf("%q is no size; write a whole number with a unit, such as 512MiB or 1GiB", s)
+	}
+	return n * unit, nil
+}
+
+// settings are all keys, in the order in which --help lists them.
+var settings = []setting{
+	{path: "rules", value: "./rules", help: "folder of rule files, or one file; if ./rules is not there: built-in starter rules",
+		set: text(func(c *config, s string) error {
+			if s == "" {
+				return errors.New("must name a folder or a file")
+			}
+			if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
+				return fmt.Errorf("%s is not supported yet; name a folder", redactURL(s))
+			}
+			c.rules, c.rulesSet = s, true
+			return nil
+		})},
+	{path: "store", value: "memory", help: "where counters live: memory",
+		set: text(func(c *config, s string) error {
+			if s != "memory" {
+				return fmt.Errorf("%s is not supported yet; the store is memory", redactURL(s))
+			}
+			c.store = s
+			return nil
+		})},
+	{path: "snapshot.path", help: "file that keeps the counters over a restart; none if empty", set: toString(func(c *config) *string { return &c.snapshot.path })},
+	{path: "snapshot.every", value: "10s", help: "time between two snapshots", set: toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.snapshot.every })},
+	{path: "memory.max_keys", value: "10000000", help: "bound on the keys in memory",
+		set: toInt(1, 1<<40, func(c *config, n int64) { c.memory.maxKeys = int(n) })},
+	{path: "memory.max_bytes", value: "1GiB", help: "bound on the bytes of all keys in memory",
+		set: text(func(c *config, s string) (err error) { c.memory.maxBytes, err = parseBytes(s); return err })},
+	{path: "listen.http", value: "127.0.0.1:8080", help: "address of the HTTP decision API; off closes it", set: toAddress(func(c *config) *string { return &c.listen.http })},
+	{path: "listen.grpc", value: "127.0.0.1:8081", help: "address of Envoy's rate limit service over gRPC; off closes it", set: toAddress(func(c *config) *string { return &c.listen.grpc })},
+	{path: "listen.admin", value: "127.0.0.1:9090", help: "address of the admin API and metrics; off closes it", set: toAddress(func(c *config) *string { return &c.listen.admin })},
+	{path: "listen.proxy", help: "address of the reverse proxy; needs proxy.upstream", set: toAddress(func(c *config) *string { return &c.listen.proxy })},
+	{path: "http.domain", help: "domain of decision requests that name none", set: toString(func(c *config) *string { return &c.http.domain })},
+	{path: "proxy.upstream", help: "URL of the API behind the proxy",
+		set: text(func(c *config, s string) error {
+			u, err := url.Parse(s)
+			if err != nil {
+				return errors.New("is no URL; write for example http://127.0.0.1:3000")
+			}
+			if c.proxy.upstream = u; s == "" {
+				c.proxy.upstream = nil
+			}
+			return nil
+		})},
+	{path: "proxy.domain", help: "domain of the requests through the proxy", set: toString(func(c *config) *string { return &c.proxy.domain })},
+	{path: "proxy.path", value: "normal", help: "path that the upstream gets: normal (as it was matched) or as_is",
+		set: text(func(c *config, s string) error {
+			if s != "normal" && s != "as_is" {
+				return fmt.Errorf("%q must be normal or as_is", s)
+			}
+			c.proxy.asIs = s == "as_is"
+			return nil
+		})},
+	{path: "proxy.upstream_host", value: "false", help: "send the upstream's own name in the Host header", set: toBool(func(c *config) *bool { return &c.proxy.upstreamHost })},
+	{path: "proxy.timeout", value: "60s", help: "longest wait for the upstream's response header", set: toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.proxy.timeout })},
+	{path: "identity", kind: mapping, help: "attribute=source pairs: header:NAME, cookie:NAME, basic, tls, jwt:CLAIM",
+		set: func(c *config, items []string) error {
+			c.identity = map[string]string{}
+			for _, item := range items {
+				name, source, ok := strings.Cut(item, "=")
+				if !ok || name == "" || source == "" {
+					return fmt.Errorf("%q is no attribute=source, such as user=header:X-User-Id", item)
+				}
+				if _, twice := c.identity[name]; twice {
+					return fmt.Errorf("%q is given twice", name)
+				}
+				c.identity[name] = source
+			}
+			return nil
+		}},
+	{path: "jwt.jwks", help: "file of the keys that verify tokens for jwt: sources", set: toString(func(c *config) *string { return &c.jwks })},
+	{path: "client_ip.trusted_proxies", kind: list, help: "addresses whose X-Forwarded-For is believed", set: toPrefixes(func(c *config) *[]netip.Prefix { return &c.clientIP.trusted })},
+	{path: "client_ip.ipv6_prefix", value: "64", help: "how many bits of an IPv6 address make a key",
+		set: toInt(1, 128, func(c *config, n int64) { c.clientIP.ipv6Prefix = int(n) })},
+	{path: "trusted_peers", kind: list, value: "127.0.0.0/8,::1", help: "who may refund, release and ask for more than 1,000 hits without a token", set: toPrefixes(func(c *config) *[]netip.Prefix { return &c.trustedPeers })},
+	{path: "auth.tokens_file", help: "file of bearer tokens, one on a line: needed for the admin API then, and trusted as trusted_peers are", set: toString(func(c *config) *string { return &c.tokensFile })},
+	{path: "admin.hosts", kind: list, help: "names that the admin port may be called by, beside addresses and localhost",
+		set: func(c *config, items []string) error { c.adminHosts = items; return nil }},
+	{path: "headers", kind: list, value: "x-delta,draft11", help: "families of rate-limit headers: x-delta, draft11, off",
+		set: func(c *config, items []string) (err error) {
+			c.headers, err = httplimit.ParseHeaders(items)
+			return err
+		}},
+	{path: "rls.response_headers", value: "false", help: "RLS answers carry rate-limit headers", set: toBool(func(c *config) *bool { return &c.rls.responseHeaders })},
+	{path: "rls.dynamic_metadata", value: "false", help: "RLS answers carry dynamic metadata", set: toBool(func(c *config) *bool { return &c.rls.dynamicMetadata })},
+	{path: "metrics.detailed", value: "false", help: "metrics with clients' values for rules with detailed_metric or value_to_metric, up to 10,000 series", set: toBool(func(c *config) *bool { return &c.detailed })},
+	{path: "log.level", value: "info", help: "debug, info, warn or error",
+		set: text(func(c *config, s string) error {
+			if c.log.level.UnmarshalText([]byte(s)) != nil || strings.ContainsAny(s, "+-") {
+				return fmt.Errorf("%q must be debug, info, warn or error", s)
+			}
+			return nil
+		})},
+	{path: "log.format", value: "text", help: "text or json",
+		set: text(func(c *config, s string) error {
+			if s != "text" && s != "json" {
+				return fmt.Errorf("%q must be text or json", s)
+			}
+			c.log.format = s
+			return nil
+		})},
+	{path: "drain", value: "10s", help: "how long requests under way may take to finish when the program ends", set: toDuration(0, func(c *config) *time.Duration { return &c.drain })},
+	{path: "max_connections", value: "10000", help: "bound on the connections of each door",
+		set: toInt(1, 1<<30, func(c *config, n int64) { c.maxConnections = int(n) })},
+}
+
+// notYet are keys of the specification whose work comes later.
+var notYet = []string{"tls", "forward_auth", "listen.resp", "nodes", "rls.quota", "ban", "signals"}
+
+func findSetting(path string) *setting {
+	for i := range settings {
+		if settings[i].path == path {
+			return &settings[i]
+		}
+	}
+	return nil
+}
+
+// items splits the text of a flag or variable.
+func (s *setting) items(value string) []string {
+	if s.kind == scalar {
+		return []string{value}
+	}
+	var items []string
+	for item := range strings.SplitSeq(value, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// addSettingFlags gives a command a flag for each setting, and --config.
+func addSettingFlags(flags *pflag.FlagSet) {
+	flags.SortFlags = false
+	flags.String("config", "", "configuration file; ./weir.yaml if it is there (WEIR_CONFIG)")
+	for i := range settings {
+		s := &settings[i]
+		if s.value == "true" || s.value == "false" {
+			flags.Bool(s.flag(), s.value == "true", s.help+" ("+s.variable()+")")
+			continue
+		}
+		flags.String(s.flag(), s.value, s.help+" ("+s.variable()+")")
+	}
+}
+
+// loadConfig puts the defaults, the file, the environment and the flags together, later ones before earlier ones. It
+// reports all that is wrong.
+func loadConfig(flags *pflag.FlagSet, env []string) (*config, error) {
+	c := new(config)
+	for i := range settings {
+		if s := &settings[i]; s.value != "" {
+			if err := s.set(c, s.items(s.value)); err != nil {
+				return nil, fmt.Errorf("default of %s: %w", s.path, err)
+			}
+		}
+	}
+	c.rulesSet = false
+	variables := map[string]string{}
+	for _, v := range env {
+		if name, value, ok := strings.Cut(v, "="); ok {
+			variables[name] = value
+		}
+	}
+	var problems []error
+	path := variables["WEIR_CONFIG"]
+	if f := flags.Lookup("config"); f.Changed {
+		path = f.Value.String()
+	}
+	if path != "" {
+		problems = append(problems, c.readFile(path)...)
+	} else if _, err := os.Stat(defaultConfigFile); err == nil {
+		problems = append(problems, c.readFile(defaultConfigFile)...)
+	}
+	for i := range settings {
+		s := &settings[i]
+		if value, ok := variables[s.variable()]; ok {
+			if err := s.set(c, s.items(value)); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", s.variable(), err))
+			}
+		}
+	}
+	for i := range settings {
+		s := &settings[i]
+		if f := flags.Lookup(s.flag()); f != nil && f.Changed {
+			if err := s.set(c, s.items(f.Value.String())); err != nil {
+				problems = append(problems, fmt.Errorf("--%s: %w", s.flag(), err))
+			}
+		}
+	}
+	return c, errors.Join(problems...)
+}
+
+// redactURL hides the password of a URL in a message.
+func redactURL(s string) string {
+	if u, err := url.Parse(s); err == nil {
+		return u.Redacted()
+	}
+	scheme, _, _ := strings.Cut(s, ":")
+	return scheme + ":…"
+}

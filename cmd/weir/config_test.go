@@ -1,0 +1,211 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// configOf loads a configuration as serve does, in a folder of its own that holds weir.yaml if file is not empty.
+func configOf(t *testing.T, file string, env, args []string) (*config, error) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	if file != "" {
+		if err := os.WriteFile("weir.yaml", []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	addSettingFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return loadConfig(flags, env)
+}
+
+func mustConfig(t *testing.T, file string, env, args []string) *config {
+	t.Helper()
+	c, err := configOf(t, file, env, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// The sample of the documentation loads, and says what it seems to say.
+func TestConfigSample(t *testing.T) {
+	c := mustConfig(t, `
+rules: ./rules
+store: memory                      # the embedded store, the only one so far
+snapshot: { path: ./weir.snapshot, every: 10s }   # embedded store only; default: none
+listen: { http: ":8080", grpc: ":8081", admin: "127.0.0.1:9090", proxy: ":8000" }
+proxy: { upstream: "http://127.0.0.1:3000", domain: shop }
+identity: { user: "header:X-User-Id", plan: "jwt:plan" }   # attribute: source; also cookie:NAME, basic, tls (client certificate)
+jwt: { jwks: ./jwks.json }                  # a jwt source needs a key; an unverified token counts as absent
+client_ip: { trusted_proxies: [10.0.0.0/8], ipv6_prefix: 64 }   # default: none, 64
+trusted_peers: [127.0.0.0/8, "::1"]         # the default; who may refund, release, ask for more than 1,000 hits without a token
+auth: { tokens_file: ./tokens }             # bearer tokens, one a line: for the admin API, and for refunds and releases from elsewhere
+headers: [x-delta, draft11]                 # or off
+`, nil, nil)
+	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.snapshot.path, c.snapshot.every, c.listen, c.proxy.upstream, c.proxy.domain, c.identity, c.jwks,
+		c.clientIP.trusted, c.clientIP.ipv6Prefix, c.trustedPeers, c.tokensFile))
+	want := "./rules true ./weir.snapshot 10s {:8080 :8081 127.0.0.1:9090 :8000} http://127.0.0.1:3000 shop " +
+		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestConfigWays: each setting can be given in the file, as a variable and as a flag, to the same effect, and none is
+// forgotten here.
+func TestConfigWays(t *testing.T) {
+	values := map[string]string{
+		"rules": "elsewhere", "store": "memory", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
+		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.admin": ":0", "listen.proxy": "[::1]:3", "http.domain": "shop",
+		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s",
+		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56",
+		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "headers": "draft11",
+		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
+	}
+	for i := range settings {
+		s := &settings[i]
+		t.Run(s.path, func(t *testing.T) {
+			value, ok := values[s.path]
+			if !ok {
+				t.Fatalf("no value to try")
+			}
+			byDefault := mustConfig(t, "", nil, nil)
+			byFlag := mustConfig(t, "", nil, []string{"--" + s.flag() + "=" + value})
+			byVariable := mustConfig(t, "", []string{s.variable() + "=" + value}, nil)
+			parts := strings.Split(s.path, ".")
+			yaml := value
+			switch s.kind {
+			case list:
+				yaml = "[" + value + "]"
+			case mapping:
+				yaml = "{" + strings.NewReplacer("=", ": ", ",", ", ").Replace(value) + "}"
+			case scalar:
+				if strings.ContainsAny(value, ":[") {
+					yaml = fmt.Sprintf("%q", value)
+				}
+			}
+			yaml = parts[len(parts)-1] + ": " + yaml
+			if len(parts) == 2 {
+				yaml = parts[0] + ":\n  " + yaml
+			}
+			byFile := mustConfig(t, yaml+"\n", nil, nil)
+			if !reflect.DeepEqual(byFlag, byVariable) || !reflect.DeepEqual(byFlag, byFile) {
+				t.Errorf("flag     %+v\nvariable %+v\nfile     %+v", byFlag, byVariable, byFile)
+			}
+			if reflect.DeepEqual(byFlag, byDefault) && s.path != "store" {
+				t.Errorf("it has no effect: %+v", byFlag)
+			}
+		})
+	}
+}
+
+func TestConfigOrder(t *testing.T) {
+	const file = "listen: { http: ':1', grpc: ':1', admin: ':1' }\n"
+	c := mustConfig(t, file, []string{"WEIR_LISTEN_GRPC=:2", "WEIR_LISTEN_ADMIN=:2", "WEIR_DATA=x", "WEIR_PORT=tcp://10.0.0.1:80"}, []string{"--listen-admin", ":3"})
+	if got := c.listen.http + c.listen.grpc + c.listen.admin; got != ":1:2:3" {
+		t.Errorf("file, variable, flag: got %s", got)
+	}
+	c = mustConfig(t, file, []string{"WEIR_LISTEN_HTTP=", "WEIR_HEADERS=off"}, []string{"--listen-admin=off"})
+	if c.listen.http != "" || c.listen.admin != "" {
+		t.Errorf("closed doors: %+v", c.listen)
+	}
+	c = mustConfig(t, "", nil, nil)
+	if c.listen.http != "127.0.0.1:8080" || c.listen.grpc != "127.0.0.1:8081" || c.listen.admin != "127.0.0.1:9090" || c.listen.proxy != "" || c.drain != 10*time.Second {
+		t.Errorf("defaults: %+v", c)
+	}
+
+	path := filepath.Join(t.TempDir(), "other.yaml")
+	if err := os.WriteFile(path, []byte("# nothing but\nlog: { level: warn }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*config{
+		"flag":     mustConfig(t, "log: { level: debug }", nil, []string{"--config", path}),
+		"variable": mustConfig(t, "log: { level: debug }", []string{"WEIR_CONFIG=" + path}, nil),
+	} {
+		if c.log.level.String() != "WARN" {
+			t.Errorf("file named by %s: level %v", name, c.log.level)
+		}
+	}
+	for _, empty := range []string{"# only a comment\n", "---\n", "{}\n", "\n"} {
+		if c := mustConfig(t, empty, nil, nil); c.listen.http != "127.0.0.1:8080" {
+			t.Errorf("%q: %+v", empty, c)
+		}
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string
+		env  []string
+		args []string
+		want []string
+	}{
+		"unknown keys":        {"lisen: {}\nlisten:\n  htp: ':1'\nheaders: [x-delta]\nupstream: x\n", nil, nil, []string{`weir.yaml:1:1: unknown key "lisen"; did you mean "listen"?`, `weir.yaml:3:3: unknown key "listen.htp"; did you mean "listen.http"?`, `weir.yaml:5:1: unknown key "upstream"; did you mean "proxy.upstream"?`}},
+		"nothing like it":     {"zebra: 1\n", nil, nil, []string{`weir.yaml:1:1: unknown key "zebra"`}},
+		"not yet":             {"tls: { cert: a }\nlisten: { resp: ':1' }\nstore: redis://:secret@db:6379\n", nil, nil, []string{"weir.yaml:1:1: tls is not supported yet", "weir.yaml:2:11: listen.resp is not supported yet", "weir.yaml:3:8: store: redis://:xxxxx@db:6379 is not supported yet"}},
+		"a rule source":       {"rules: postgres://db\n", nil, nil, []string{"not supported yet"}},
+		"no mapping":          {"listen: 3\n", nil, nil, []string{"weir.yaml:1:9: ", "listen must be a mapping"}},
+		"a list at the root":  {"- a\n", nil, nil, []string{"must be a mapping"}},
+		"a list for a value":  {"rules: [a, b]\n", nil, nil, []string{"weir.yaml:1:8: rules: must be a single value"}},
+		"twice":               {"rules: a\nrules: b\n", nil, nil, []string{"weir.yaml", "rules"}},
+		"no YAML":             {"rules: [a\n", nil, nil, []string{"weir.yaml"}},
+		"two documents":       {"rules: a\n---\nrules: b\n", nil, nil, []string{"second document"}},
+		"address":             {"", []string{"WEIR_LISTEN_HTTP=8080"}, nil, []string{`WEIR_LISTEN_HTTP: "8080" is no address; write host:port`}},
+		"port":                {"", []string{"WEIR_LISTEN_HTTP=:99999"}, nil, []string{"port must be a number from 0 to 65535"}},
+		"duration":            {"", nil, []string{"--drain=10"}, []string{`--drain: "10" is no duration`}},
+		"size":                {"memory: { max_bytes: lots }\n", nil, nil, []string{`weir.yaml:1:22: memory.max_bytes: "lots" is no size`}},
+		"size overflow":       {"memory: { max_bytes: 99999999TiB }\n", nil, nil, []string{"is no size"}},
+		"number":              {"client_ip: { ipv6_prefix: 129 }\n", nil, nil, []string{"must be a whole number from 1 to 128"}},
+		"bool":                {"metrics: { detailed: yes }\n", nil, nil, []string{`"yes" must be true or false`}},
+		"header family":       {"headers: [x-delta, nonsense]\n", nil, nil, []string{"weir.yaml:1:10: headers: ", "nonsense"}},
+		"prefix":              {"trusted_peers: [localhost]\n", nil, nil, []string{`weir.yaml:1:16: trusted_peers: "localhost"`}},
+		"identity":            {"", []string{"WEIR_IDENTITY=user"}, nil, []string{`WEIR_IDENTITY: "user" is no attribute=source`}},
+		"level":               {"log: { level: loud }\n", nil, nil, []string{`"loud" must be debug, info, warn or error`}},
+		"all of them at once": {"log: { level: loud }\nx: 1\n", []string{"WEIR_DRAIN=x"}, []string{"--log-format=xml"}, []string{"log.level", `unknown key "x"`, "WEIR_DRAIN", "--log-format"}},
+		"no file":             {"", nil, []string{"--config", "absent.yaml"}, []string{"absent.yaml"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := configOf(t, c.file, c.env, c.args)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got %q, want %q in it", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("%q tells a password", err)
+			}
+		})
+	}
+}
+
+// FuzzConfigFile: no file makes the program panic.
+func FuzzConfigFile(f *testing.F) {
+	for _, s := range []string{"rules: a\n", "listen: { http: ':1' }\n", "identity: { a: b }\n", "headers: [a, [b]]\n", "a: &x [*x]\n", "? {a: b}\n: c\n", "!!binary x", "rules: |\n  a\n", "<<: {rules: a}\n", "-", ":"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "weir.yaml")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range new(config).readFile(path) {
+			if err.Error() == "" {
+				t.Error("an error that says nothing")
+			}
+		}
+	})
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+const defaultConfigFile = "weir.yaml"
+
+// readFile takes over what a configuration file says, and returns all that is wrong with it.
+func (c *config) readFile(path string) []error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return []error{fmt.Errorf("configuration: %w", err)}
+	}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return []error{fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))}
+	}
+	r := configReader{c: c, file: path}
+	documents := slices.DeleteFunc(slices.Clone(file.Docs), func(d *ast.DocumentNode) bool { return d.Body == nil })
+	if len(documents) > 1 {
+		r.fail(documents[1].Body, "a second document; the configuration is one")
+	}
+	if len(documents) > 0 {
+		if _, comment := documents[0].Body.(*ast.CommentGroupNode); !comment {
+			r.mapping("", documents[0].Body)
+		}
+	}
+	return r.problems
+}
+
+type configReader struct {
+	c        *config
+	file     string
+	problems []error
+}
+
+func (r *configReader) fail(n ast.Node, format string, args ...any) {
+	line, column := 0, 0
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		line, column = t.Position.Line, t.Position.Column
+	}
+	r.problems = append(r.problems, fmt.Errorf("%s:%d:%d: %s", r.file, line, column, fmt.Sprintf(format, args...)))
+}
+
+// pairs returns the entries of a mapping; ok is false if n is none.
+func pairs(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return n.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}, true
+	case *ast.NullNode:
+		return nil, true
+	}
+	return nil, false
+}
+
+// mapping reads the mapping of keys below prefix ("" or "listen.").
+func (r *configReader) mapping(prefix string, n ast.Node) {
+	entries, ok := pairs(n)
+	if !ok {
+		r.fail(n, "%s must be a mapping", strings.TrimSuffix("the configuration "+prefix, "."))
+		return
+	}
+	for _, e := range entries {
+		key, err := scalarText(e.Key)
+		if err != nil {
+			r.fail(e.Key, "a key must be plain text")
+			continue
+		}
+		path := prefix + key
+		if s := findSetting(path); s != nil {
+			r.set(s, e.Value)
+			continue
+		}
+		if slices.ContainsFunc(settings, func(s setting) bool { return strings.HasPrefix(s.path, path+".") }) {
+			r.mapping(path+".", e.Value)
+			continue
+		}
+		if slices.Contains(notYet, path) {
+			r.fail(e.Key, "%s is not supported yet", path)
+			continue
+		}
+		r.fail(e.Key, "unknown key %q%s", path, suggestSetting(prefix, key))
+	}
+}
+
+func (r *configReader) set(s *setting, n ast.Node) {
+	items, err := valueItems(s.kind, n)
+	if err == nil {
+		err = s.set(r.c, items)
+	}
+	if err != nil {
+		r.fail(n, "%s: %v", s.path, err)
+	}
+}
+
+// valueItems reads the value of a setting. A list may also be a text as in a variable, and a single value.
+func valueItems(k kind, n ast.Node) ([]string, error) {
+	switch k {
+	case list:
+		if seq, ok := n.(*ast.SequenceNode); ok {
+			items := make([]string, 0, len(seq.Values))
+			for _, v := range seq.Values {
+				item, err := scalarText(v)
+				if err != nil {
+					return nil, err
+				}
+				items = append(items, item)
+			}
+			return items, nil
+		}
+		s, err := scalarText(n)
+		if err != nil {
+			return nil, errors.New("must be a list")
+		}
+		return (&setting{kind: list}).items(s), nil
+	case mapping:
+		entries, ok := pairs(n)
+		if !ok {
+			return nil, errors.New("must be a mapping")
+		}
+		var items []string
+		for _, e := range entries {
+			name, err := scalarText(e.Key)
+			if err != nil {
+				return nil, err
+			}
+			value, err := scalarText(e.Value)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			items = append(items, name+"="+value)
+		}
+		return items, nil
+	}
+	s, err := scalarText(n)
+	if err != nil {
+		return nil, err
+	}
+	return []string{s}, nil
+}
+
+// scalarText returns a scalar as it is written; null and an empty value are "".
+func scalarText(n ast.Node) (string, error) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, nil
+	case *ast.LiteralNode:
+		return n.Value.Value, nil
+	case *ast.NullNode:
+		return "", nil
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, nil
+	}
+	return "", errors.New("must be a single value")
+}
+
+// suggestSetting returns the known key nearest to what was written, as a hint.
+func suggestSetting(prefix, key string) string {
+	best, distance := "", len(key)/3+2
+	for _, s := range settings {
+		rest, ok := strings.CutPrefix(s.path, prefix)
+		if !ok {
+			continue
+		}
+		first, _, _ := strings.Cut(rest, ".")
+		for _, candidate := range []string{first, rest} {
+			if d := editDistance(key, candidate); d < distance {
+				best, distance = candidate, d
+			}
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf("; did you mean %q?", prefix+best)
+	}
+	// The key may belong elsewhere.
+	for _, s := range settings {
+		if s.path == key || strings.HasSuffix(s.path, "."+key) {
+			return fmt.Sprintf("; did you mean %q?", s.path)
+		}
+	}
+	return ""
+}
+
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

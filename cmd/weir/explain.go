@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+type explainOptions struct {
+	rules, domain, server, tokenFile string
+	ipv6Prefix                       int
+}
+
+func newExplainCommand() *cobra.Command {
+	var o explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain --rules DIR [--domain D] KEY=VALUE…",
+		Short: "Tell which limits a request would meet, and why the others do not apply",
+		Long: `Tells which limits a request with these attributes would meet, under which keys, and why the other rules do not apply.
+With --server it shows the live counters of a running server too.`,
+		Example: "  weir explain --rules rules/ method=POST path=/login ip=192.0.2.1\n  weir explain --rules rules/ --server http://127.0.0.1:9090 user=ada path=/api/x",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return explain(cmd.Context(), o, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules")
+	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
+	f.StringVar(&o.server, "server", "", "URL of the admin port of a running server, such as http://127.0.0.1:9090")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token for --server")
+	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
+	return cmd
+}
+
+// parseAttributes reads KEY=VALUE arguments.
+func parseAttributes(args []string) (rule.Pairs, error) {
+	var list rule.Pairs
+	for _, arg := range args {
+		name, value, ok := strings.Cut(arg, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q: expected KEY=VALUE, such as path=/login", arg)
+		}
+		if _, twice := list.Attribute(name); twice {
+			return nil, fmt.Errorf("%s is given twice", name)
+		}
+		list = append(list, rule.Pair{Name: name, Value: value})
+	}
+	return list, nil
+}
+
+func explain(ctx context.Context, o explainOptions, args []string, out, stderr io.Writer) error {
+	attributes, err := parseAttributes(args)
+	if err != nil {
+		return usageError(err)
+	}
+	if err := checkIPv6Prefix(o.ipv6Prefix); err != nil {
+		return err
+	}
+	set, err := readRules(o.rules, rule.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
+	if err != nil {
+		return err
+	}
+	domain, err := chooseDomain(set, o.domain, o.rules, "--domain")
+	if err != nil {
+		return err
+	}
+	var live *liveCounters
+	if o.server != "" {
+		if live, err = newLiveCounters(o.server, o.tokenFile); err != nil {
+			return usageError(err)
+		}
+	}
+	query := rule.Query{Domain: domain, Attributes: attributes}
+	var m rule.Matches
+	set.Match(&query, &m)
+	reasons := set.Explain(&query)
+	fmt.Fprintf(out, "domain %s\n", domain)
+	if m.Exempt {
+		fmt.Fprintln(out, "\nThe request is exempt: it meets no limit.")
+	}
+	var text strings.Builder
+	met := 0
+	for _, r := range reasons {
+		if !r.Applies {
+			continue
+		}
+		if r.Rule.Unlimited {
+			fmt.Fprintf(&text, "  %s\tunlimited%s\n", r.Rule.Name, replaced(r.Rule))
+			continue
+		}
+		for _, h := range r.Hits {
+			met++
+			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h), replaced(r.Rule))
+			if live != nil {
+				state, err := live.state(ctx, domain, &h)
+				if err != nil {
+					return usageError(err)
+				}
+				fmt.Fprintf(&text, "  \tnow: %s\n", state)
+			}
+		}
+	}
+	if text.Len() > 0 {
+		fmt.Fprintf(out, "\nmeets:\n%s", align(text.String()))
+	} else if !m.Exempt {
+		fmt.Fprintln(out, "\nIt meets no limit, and is allowed.")
+	}
+	text.Reset()
+	for _, r := range reasons {
+		if !r.Applies {
+			fmt.Fprintf(&text, "  %s\t%s\n", r.Rule.Name, r.Why)
+		}
+	}
+	if text.Len() > 0 {
+		fmt.Fprintf(out, "\ndoes not apply:\n%s", align(text.String()))
+	}
+	if m.CELErrors > 0 {
+		fmt.Fprintf(out, "\n%s failed on this request: it counts as false (as cost: 1).\n", count(m.CELErrors, "expression"))
+	}
+	return nil
+}
+
+// align pads what stands before the tab of each line.
+func align(text string) string {
+	width := 0
+	lines := strings.SplitAfter(text, "\n")
+	for _, line := range lines {
+		if name, _, ok := strings.Cut(line, "\t"); ok {
+			width = max(width, len([]rune(name)))
+		}
+	}
+	var b strings.Builder
+	for _, line := range lines {
+		name, rest, ok := strings.Cut(line, "\t")
+		if !ok {
+			b.WriteString(line)
+			continue
+		}
+		fmt.Fprintf(&b, "%s%s  %s", name, strings.Repeat(" ", width-len([]rune(name))), rest)
+	}
+	return b.String()
+}
+
+func replaced(r *rule.Rule) string {
+	if len(r.Replaces) == 0 {
+		return ""
+	}
+	return "; lifts " + strings.Join(r.Replaces, ", ")
+}
+
+// describeHit says in words what a limit allows, to whom.
+func describeHit(h *rule.Hit) string {
+	c := h.Limit.Config()
+	var b strings.Builder
+	switch c.Algorithm {
+	case algo.Concurrency:
+		fmt.Fprintf(&b, "%d in flight", c.N)
+	default:
+		fmt.Fprintf(&b, "%d per %s", c.N, period(c))
+		if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+			fmt.Fprintf(&b, ", burst %d", max(c.Burst, 0))
+		}
+	}
+	if c.Soft > 0 {
+		fmt.Fprintf(&b, ", soft margin %d %%", c.Soft)
+	}
+	fmt.Fprintf(&b, " (%s)", c.Algorithm)
+	if parts := h.Window.KeyParts(h.Key); len(parts) > 0 {
+		fmt.Fprintf(&b, " for %s", strings.Join(parts, ", "))
+	} else {
+		b.WriteString(" for all together")
+	}
+	if h.Cost != 1 {
+		fmt.Fprintf(&b, "; costs %d", h.Cost)
+	}
+	if h.Mode == rule.Shadow {
+		b.WriteString("; in shadow: counted, never refused")
+	}
+	return b.String()
+}
+
+func period(c algo.Config) string {
+	switch c.Calendar {
+	case algo.Day:
+		return "calendar day"
+	case algo.Week:
+		return "calendar week"
+	case algo.Month:
+		return "calendar month"
+	case algo.Year:
+		return "calendar year"
+	}
+	switch c.Window {
+	case time.Second:
+		return "second"
+	case time.Minute:
+		return "minute"
+	case time.Hour:
+		return "hour"
+	}
+	if days := c.Window / (24 * time.Hour); days > 0 && c.Window%(24*time.Hour) == 0 {
+		if days == 1 {
+			return "day"
+		}
+		return fmt.Sprintf("%d days", days)
+	}
+	s := c.Window.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// liveCounters asks the admin port of a running server.
+type liveCounters struct {
+	base   *url.URL
+	token  string
+	client http.Client
+}
+
+func newLiveCounters(server, tokenFile string) (*liveCounters, error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as http://127.0.0.1:9090", server)
+	}
+	l := &liveCounters{base: u, client: http.Client{Timeout: 10 * time.Second}}
+	if tokenFile != "" {
+		data, err := os.ReadFile(tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		l.token = strings.TrimSpace(string(data))
+	}
+	return l, nil
+}
+
+// state tells what a key has used.
+func (l *liveCounters) state(ctx context.Context, domain string, h *rule.Hit) (string, error) {
+	var parts []string
+	for _, p := range h.Window.KeyParts(h.Key) {
+		parts = append(parts, escapeSegment(p))
+	}
+	at := strings.TrimSuffix(l.base.String(), "/") + "/api/v1/keys/" + escapeSegment(domain) + "/" + escapeSegment(h.Window.Name) + "/" + strings.Join(parts, ",")
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return "", err
+	}
+	if l.token != "" {
+		request.Header.Set("Authorization", "Bearer "+l.token)
+	}
+	answer, err := l.client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err != nil {
+		return "", err
+	}
+	var state struct {
+		Used       *int64   `json:"used"`
+		Capacity   int64    `json:"capacity"`
+		Remaining  int64    `json:"remaining"`
+		ResetAfter *float64 `json:"reset_after"`
+		Detail     string   `json:"detail"`
+	}
+	if err := json.Unmarshal(body, &state); err != nil && answer.StatusCode < 500 {
+		return "", fmt.Errorf("%s is no admin port of weir: it answered %s", l.base, answer.Status)
+	}
+	switch {
+	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "key:"):
+		return "nothing counted", nil
+	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "no rule in force"):
+		return "the server does not have this limit", nil
+	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
+		return "", fmt.Errorf("%s answered %s: name a file with a token by --token-file", l.base, answer.Status)
+	case answer.StatusCode != http.StatusOK || state.Used == nil:
+		return "", fmt.Errorf("%s answered %s to the question for a key: is it the admin port of a weir server?", l.base, answer.Status)
+	}
+	s := fmt.Sprintf("used %d of %d, %d remaining", *state.Used, state.Capacity, state.Remaining)
+	if state.ResetAfter != nil {
+		s += fmt.Sprintf(", as fresh in %s", time.Duration(*state.ResetAfter*float64(time.Second)).Round(time.Millisecond))
+	}
+	return s, nil
+}
+
+// escapeSegment escapes text for a path segment in which "," separates parts.
+func escapeSegment(s string) string {
+	s = strings.ReplaceAll(url.PathEscape(s), ",", "%2C")
+	if s == "." || s == ".." {
+		s = strings.ReplaceAll(s, ".", "%2E")
+	}
+	return s
+}

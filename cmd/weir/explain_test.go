@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// explain --server shows what a running server has counted for the same request.
+func TestExplainServer(t *testing.T) {
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "shop.yaml"), `
+domain: shop
+limits:
+  - { name: odd-key, per: [user, path], allow: [5/min, 20/hour], algorithm: sliding_log }
+  - { name: everybody, allow: 100/min }
+`)
+	p := start(t, "serve", "--rules", dir)
+	defer p.end()
+	admin := p.addr("admin")
+	for range 2 {
+		if status, _, body := get(t, "http://"+p.addr("http")+"/api/v1/limit?"+url.Values{"user": {"a,b/c d"}, "path": {"/x"}}.Encode()); status != 200 {
+			t.Fatalf("status %d: %s", status, body)
+		}
+	}
+	ask := func(user string, want ...string) {
+		t.Helper()
+		out, errs := newOutput(), newOutput()
+		if status := Run(context.Background(), []string{"explain", "--rules", dir, "--server", "http://" + admin, "user=" + user, "path=/x"}, nil, strings.NewReader(""), out, errs); status != 0 {
+			t.Fatalf("status %d: %s", status, errs)
+		}
+		for _, w := range want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("no %q in\n%s", w, out)
+			}
+		}
+	}
+	ask("a,b/c d", "for user=a,b/c d, path=/x", "now: used 2 of 5, 3 remaining, as fresh in", "now: used 2 of 20, 18 remaining", "now: used 2 of 100, 98 remaining")
+	ask("new", "now: nothing counted", "now: used 2 of 100")
+
+	// A port that is no admin port is named.
+	out, errs := newOutput(), newOutput()
+	if status := Run(context.Background(), []string{"explain", "--rules", dir, "--server", "http://" + p.addr("http"), "user=a", "path=/x"}, nil, strings.NewReader(""), out, errs); status == 0 {
+		t.Errorf("the decision port passes for an admin port:\n%s", out)
+	}
+}

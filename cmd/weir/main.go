@@ -1,0 +1,118 @@
+// Command weir is a rate limiter: a server, a reverse proxy, and the tools to write, check and backtest its rules.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses.
+const (
+	exitOK      = 0
+	exitFailure = 1 // the command found something wrong, or failed
+	exitUsage   = 2 // the command line, the configuration or the rules are wrong, so nothing was begun
+)
+
+// exitError ends the program with a status other than 1. With a nil err nothing is printed: the command has said it all.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError is an error of the command line, the configuration or the rules: exit status 2.
+func usageError(err error) error { return &exitError{code: exitUsage, err: err} }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// After the first signal the second one ends the program at once.
+	context.AfterFunc(ctx, stop)
+	os.Exit(Run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// Run is the whole program as a value: args without the program's name, env as "NAME=value". It returns the exit
+// status. The end of ctx is what SIGTERM is to the program.
+func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRootCommand(env)
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := exitFailure
+	if e, ok := errors.AsType[*exitError](err); ok {
+		if e.err == nil {
+			return e.code
+		}
+		code = e.code
+	}
+	fmt.Fprintln(stderr, "weir:", err)
+	return code
+}
+
+func newRootCommand(env []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "weir",
+		Short: "A rate limiter: server, reverse proxy and Go library",
+		Long: `Weir decides for each request whether it may pass now.
+
+Try it:   weir serve                                 # built-in starter rules, everything on loopback
+Guard it: weir proxy --upstream URL --rules DIR      # a reverse proxy that limits in front of an API
+Test it:  weir replay --rules DIR access.log         # what would these rules have refused?`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			hint := ""
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = fmt.Sprintf("; did you mean %q?", near[0])
+			}
+			return fmt.Errorf("unknown command %q%s (see weir --help)", args[0], hint)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+	})
+	root.SuggestionsMinimumDistance = 2
+	root.AddCommand(
+		newServeCommand(env),
+		newProxyCommand(env),
+		newLintCommand(),
+		newTestCommand(),
+		newExplainCommand(),
+		newReplayCommand(),
+		newVersionCommand(),
+	)
+	for _, cmd := range append(root.Commands(), root) {
+		if check := cmd.Args; check != nil {
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				if err := check(cmd, args); err != nil {
+					return usageError(err)
+				}
+				return nil
+			}
+		}
+	}
+	return root
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+// defaultProxyAddress is where `weir proxy` listens if nothing else is said.
+const defaultProxyAddress = "127.0.0.1:8000"
+
+func newProxyCommand(env []string) *cobra.Command {
+	var check bool
+	var upstream string
+	cmd := &cobra.Command{
+		Use:   "proxy --upstream URL --rules DIR",
+		Short: "A reverse proxy that limits in front of an API",
+		Long: `A reverse proxy that limits in front of an API: serve with only the proxy and the admin door.
+
+It takes the same configuration as serve; the other doors open only where their flag is given.`,
+		Example: "  weir proxy --upstream http://127.0.0.1:3000 --rules ./rules",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			flags := cmd.Flags()
+			if upstream != "" {
+				if flags.Changed("proxy-upstream") {
+					return usageError(errors.New("--upstream and --proxy-upstream are the same; give one"))
+				}
+				if err := flags.Set("proxy-upstream", upstream); err != nil {
+					return usageError(err)
+				}
+			}
+			c, err := loadConfig(flags, env)
+			if err != nil {
+				return usageError(err)
+			}
+			if !flags.Changed("listen-http") {
+				c.listen.http = ""
+			}
+			if !flags.Changed("listen-grpc") {
+				c.listen.grpc = ""
+			}
+			if c.listen.proxy == "" {
+				c.listen.proxy = defaultProxyAddress
+			}
+			c.rulesSet = true // the starter rules know nothing that a proxy sees
+			return serve(cmd.Context(), c, check, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().StringVar(&upstream, "upstream", "", "URL of the API behind the proxy; the same as --proxy-upstream")
+	cmd.Flags().BoolVar(&check, "check", false, "check the configuration and the rules, and exit")
+	addSettingFlags(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/report"
+	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/rule"
+)
+
+type replayOptions struct {
+	rules, domain, compare, format, html string
+	fields                               []string
+	reorder                              time.Duration
+	suggest, json                        bool
+	ipv6Prefix                           int
+}
+
+func newReplayCommand() *cobra.Command {
+	var o replayOptions
+	cmd := &cobra.Command{
+		Use:   "replay --rules DIR LOG…",
+		Short: "Backtest rules on real access logs",
+		Long: `Runs access logs through the rules in virtual time, and tells what would have been refused: by which limit, for which
+clients, and when. Logs may be in the common or combined format of Apache and nginx, JSON lines, CSV or TSV, plain,
+gzipped or zstd-compressed; "-" is standard input. Several logs are merged in order of time. Memory does not grow with
+the log.
+
+--fields names the columns of CSV and TSV in order, or takes fields from JSON keys, named or numbered columns:
+  --fields time,ip,method,path        --fields time=ts,ip=client.address,path=uri        --fields time=1,ip=4
+--suggest proposes limits from how much clients and users ask for; it works without --rules too.`,
+		Example: `  weir replay --rules rules/ access.log
+  weir replay --rules rules/ --html report.html /var/log/nginx/access.log*
+  zcat access.log.gz | weir replay --rules rules/ --compare drafts/ --json -
+  weir replay --suggest access.log > rules/suggested.yaml`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return replay(cmd.Context(), o, args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.rules, "rules", "", "folder or file of rules")
+	f.StringVar(&o.domain, "domain", "", "domain of the requests (default: the only one that the rules hold)")
+	f.StringVar(&o.compare, "compare", "", "a second folder or file of rules, to set beside the first")
+	f.StringVar(&o.format, "format", "", "format of the logs: common, combined, json, csv or tsv (default: guessed)")
+	f.StringSliceVar(&o.fields, "fields", nil, "names of the columns, or field=key")
+	f.DurationVar(&o.reorder, "reorder", 15*time.Minute, "how far out of order lines may be")
+	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
+	f.BoolVar(&o.suggest, "suggest", false, "propose limits from the traffic")
+	f.BoolVar(&o.json, "json", false, "print the report as JSON")
+	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
+	return cmd
+}
+
+func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	switch {
+	case len(paths) == 0:
+		return usageError(errors.New("replay: name access logs, or - for standard input"))
+	case o.rules == "" && !o.suggest:
+		return usageError(errors.New("replay: name the rules to try with --rules DIR (or ask for --suggest)"))
+	case o.rules == "" && o.compare != "":
+		return usageError(errors.New("replay: --compare needs --rules to compare with"))
+	case o.reorder < 0:
+		return usageError(fmt.Errorf("replay: --reorder %s is below 0", o.reorder))
+	}
+	if err := checkIPv6Prefix(o.ipv6Prefix); err != nil {
+		return err
+	}
+	format, err := accesslog.ParseFormat(o.format)
+	if err != nil {
+		return usageError(err)
+	}
+	sets, err := replaySets(o, stderr)
+	if err != nil {
+		return err
+	}
+	log, err := accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Reorder: o.reorder.Microseconds()})
+	if err != nil {
+		return usageError(err)
+	}
+	defer log.Close()
+	var page *os.File
+	if o.html != "" {
+		// Open it before the work, so that a bad name shows at once.
+		if page, err = os.OpenFile(o.html, os.O_CREATE|os.O_WRONLY, 0o644); err != nil {
+			return usageError(err)
+		}
+		defer page.Close()
+	}
+	stop := showProgress(log, stderr)
+	result, err := sim.Replay(ctx, log, sets, sim.ReplayOptions{Suggest: o.suggest})
+	stop()
+	if err != nil {
+		if ctx.Err() != nil {
+			return errors.New("replay: interrupted")
+		}
+		return usageError(err)
+	}
+	if page != nil {
+		if err := writePage(page, result, paths); err != nil {
+			return usageError(fmt.Errorf("%s: %w", o.html, err))
+		}
+	}
+	switch {
+	case o.json:
+		e := json.NewEncoder(stdout)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		return e.Encode(result)
+	case o.rules == "":
+		if result.Suggestions.YAML == "" {
+			return &exitError{code: exitFailure, err: fmt.Errorf("the log holds too few clients and users to suggest limits from (%d requests, %d clients)", result.Requests, result.Clients)}
+		}
+		_, err := io.WriteString(stdout, result.Suggestions.YAML)
+		return err
+	}
+	return report.Text(stdout, result)
+}
+
+// replaySets loads the rules of --rules and --compare.
+func replaySets(o replayOptions, stderr io.Writer) ([]sim.RuleSet, error) {
+	var sets []sim.RuleSet
+	for _, path := range []string{o.rules, o.compare} {
+		if path == "" {
+			continue
+		}
+		set, err := readRules(path, rule.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
+		if err != nil {
+			return nil, err
+		}
+		domain, err := chooseDomain(set, o.domain, path, "--domain")
+		if err != nil {
+			return nil, err
+		}
+		sets = append(sets, sim.RuleSet{Name: path, Domain: domain, Set: set})
+	}
+	return sets, nil
+}
+
+func writePage(f *os.File, r *sim.Report, paths []string) error {
+	var b strings.Builder
+	if err := report.Page(&b, r, paths, time.Now()); err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil && !errors.Is(err, os.ErrInvalid) {
+		// A device such as /dev/stdout cannot be cut; there is nothing to cut off either.
+		if info, statErr := f.Stat(); statErr != nil || info.Mode().IsRegular() {
+			return err
+		}
+	}
+	if _, err := io.WriteString(f, b.String()); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// showProgress draws a progress bar while stderr is a terminal. The returned function removes it.
+func showProgress(log *accesslog.Log, stderr io.Writer) (stop func()) {
+	f, ok := stderr.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return func() {}
+	}
+	_, total := log.Progress()
+	if total == 0 {
+		total = -1 // unknown: a spinner
+	}
+	bar := progressbar.NewOptions64(total,
+		progressbar.OptionSetWriter(f),
+		progressbar.OptionSetDescription("replaying"),
+		progressbar.OptionShowBytes(true),
+		progressbar.OptionFullWidth(),
+		progressbar.OptionThrottle(65*time.Millisecond),
+		progressbar.OptionClearOnFinish(),
+	)
+	done := make(chan struct{})
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				bar.Finish()
+				return
+			case <-tick.C:
+				read, _ := log.Progress()
+				if total > 0 {
+					read = min(read, total)
+				}
+				bar.Set64(read)
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-finished
+	}
+}

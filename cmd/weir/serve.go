@@ -1,0 +1,440 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/net/netutil"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+func newServeCommand(env []string) *cobra.Command {
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the doors that the configuration turns on",
+		Long: `Runs the doors that the configuration turns on: the HTTP decision API, Envoy's rate limit service over gRPC,
+the reverse proxy, and the admin API.
+
+Without any configuration all of them but the proxy open on loopback, with the rules of ./rules, or built-in
+starter rules if that folder is not there.
+
+Each setting is a key of weir.yaml (listen.http), a flag (--listen-http) and an environment variable
+(WEIR_LISTEN_HTTP); a flag goes before the variable, and that before the file. An address of port 0 takes a free
+port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish, write the snapshot, and end the program.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd.Flags(), env)
+			if err != nil {
+				return usageError(err)
+			}
+			return serve(cmd.Context(), c, check, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVar(&check, "check", false, "check the configuration and the rules, and exit")
+	addSettingFlags(cmd.Flags())
+	return cmd
+}
+
+// serve runs the program until ctx ends. All that is wrong before the doors open is a usage error.
+func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer) error {
+	p := &program{c: c, log: newLogger(c, stderr)}
+	if err := p.prepare(check); err != nil {
+		return usageError(err)
+	}
+	if check {
+		fmt.Fprintln(stdout, "the configuration and the rules are good")
+		return p.store.Close()
+	}
+	err := p.run(ctx, stdout)
+	if closing := p.store.Close(); closing != nil {
+		p.log.Error("the store did not close well", "error", closing)
+		err = errors.Join(err, closing)
+	}
+	if err == nil {
+		p.log.Info("stopped")
+	}
+	return err
+}
+
+func newLogger(c *config, w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.log.level}
+	if c.log.format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// program is a running weir.
+type program struct {
+	c        *config
+	log      *slog.Logger
+	folder   *source.Folder // nil with the starter rules
+	store    *memory.Store
+	limiter  *weir.Limiter
+	metrics  *telemetry.Metrics
+	tokens   *server.Tokens // nil without auth.tokens_file
+	doors    []*door
+	draining atomic.Bool
+}
+
+// door is one address with a protocol.
+type door struct {
+	name     string
+	address  string // as configured
+	listener net.Listener
+	serve    func(net.Listener) error
+	drain    func() // makes health checks tell that it is going away; nil if it has none
+	shutdown func(context.Context) error
+}
+
+// prepare builds everything but opens nothing.
+func (p *program) prepare(check bool) error {
+	c := p.c
+	options := rule.Options{IPv6Prefix: c.clientIP.ipv6Prefix}
+	set, err := p.loadRules(options)
+	if err != nil {
+		return err
+	}
+	if c.tokensFile != "" {
+		p.tokens = new(server.Tokens)
+		if err := p.tokens.Load(c.tokensFile); err != nil {
+			return fmt.Errorf("auth.tokens_file: %w", err)
+		}
+	}
+	o := memory.Options{MaxKeys: c.memory.maxKeys, MaxBytes: c.memory.maxBytes, Logf: p.logf(slog.LevelWarn)}
+	if !check {
+		o.Snapshot, o.SnapshotEvery = c.snapshot.path, c.snapshot.every
+	}
+	if p.store, err = memory.New(o); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	p.metrics = telemetry.New(telemetry.Options{
+		Sizes: func() telemetry.Sizes {
+			s := p.store.Stats()
+			return telemetry.Sizes{Keys: s.Keys, Bytes: s.Bytes, Evictions: s.Evictions, Overflows: s.Overflows}
+		},
+		Loading:  p.loading(),
+		Detailed: c.detailed,
+		UnknownDomain: func(domain string) {
+			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", domain)
+		},
+	})
+	p.limiter, err = weir.New(p.metrics.Store(p.store), weir.WithRules(set), weir.WithHooks(p.metrics.Hooks()))
+	if err == nil {
+		err = p.addDoors()
+	}
+	if err != nil {
+		return errors.Join(err, p.store.Close())
+	}
+	return nil
+}
+
+// loadRules loads the folder, or the starter rules if nobody named one and ./rules is not there.
+func (p *program) loadRules(o rule.Options) (*rule.Set, error) {
+	if !p.c.rulesSet {
+		if _, err := os.Stat(p.c.rules); errors.Is(err, fs.ErrNotExist) {
+			p.log.Info("there is no folder " + p.c.rules + ": the built-in starter rules are in force")
+			set, _, err := rule.Load([]rule.Source{rule.Starter()}, o)
+			return set, err
+		}
+	}
+	folder, set, err := source.Open(source.Options{
+		Path: p.c.rules, Rules: o, Logger: p.log,
+		Changed: func(s *rule.Set) { p.limiter.SetRules(s) },
+	})
+	p.folder = folder
+	return set, err
+}
+
+func (p *program) loading() func() telemetry.Loading {
+	if p.folder == nil {
+		now := time.Now()
+		return func() telemetry.Loading { return telemetry.Loading{Loaded: now, Loads: 1} }
+	}
+	return func() telemetry.Loading {
+		s := p.folder.Status()
+		return telemetry.Loading{Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
+	}
+}
+
+func (p *program) rulesSource() server.RulesSource {
+	if p.folder == nil {
+		return server.RulesSource{Path: "built-in starter rules", Loads: 1}
+	}
+	s := p.folder.Status()
+	out := server.RulesSource{Path: s.Path, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
+	if problems, ok := errors.AsType[rule.Problems](s.Err); ok {
+		for _, problem := range problems {
+			out.Errors = append(out.Errors, problem.Error())
+		}
+	} else if s.Err != nil {
+		out.Errors = append(out.Errors, s.Err.Error())
+	}
+	return out
+}
+
+func (p *program) logf(level slog.Level) func(format string, args ...any) {
+	return func(format string, args ...any) {
+		p.log.Log(context.Background(), level, fmt.Sprintf(format, args...))
+	}
+}
+
+// ready tells why this server should get no requests now.
+func (p *program) ready() error {
+	if p.draining.Load() {
+		return errors.New("the server is going away")
+	}
+	return nil
+}
+
+// addDoors makes a door for each address that is configured; the admin door comes last, so that it outlives the others.
+func (p *program) addDoors() error {
+	c := p.c
+	ready := func() bool { return p.ready() == nil }
+	rls := server.NewRLS(p.limiter, server.RLSOptions{
+		ResponseHeaders: c.rls.responseHeaders, DynamicMetadata: c.rls.dynamicMetadata, Logf: p.logf(slog.LevelError), Stopwatch: p.metrics,
+	})
+	trust := server.Trust{Peers: c.trustedPeers, Tokens: p.tokens}
+	if c.listen.http != "" {
+		p.addHTTP("http", c.listen.http, server.NewServer(server.NewHTTP(p.limiter, server.HTTPOptions{
+			Domain: c.http.domain, Headers: c.headers, Trust: trust,
+			JSON: server.NewRLSJSON(rls, trust.Trusted), Ready: ready, Stopwatch: p.metrics,
+		}), server.ServerOptions{Logger: p.log}))
+	}
+	if c.listen.grpc != "" {
+		g := server.NewGRPCServer(rls, server.GRPCOptions{Ready: ready, MaxConnections: c.maxConnections})
+		p.doors = append(p.doors, &door{name: "grpc", address: c.listen.grpc, serve: g.Serve, drain: g.Drain, shutdown: g.Shutdown})
+	}
+	if c.listen.proxy != "" {
+		if err := p.addProxy(); err != nil {
+			return err
+		}
+	}
+	if c.listen.admin != "" {
+		p.addHTTP("admin", c.listen.admin, server.NewServer(server.NewAdmin(p.limiter, server.AdminOptions{
+			Metrics: p.metrics.Handler(), Source: p.rulesSource, Keys: keyStore{p.store}, Ready: p.ready, Tokens: p.tokens, Hosts: c.adminHosts,
+		}), server.ServerOptions{Logger: p.log, WriteTimeout: -1})) // profiles run as long as one asks for
+	}
+	if len(p.doors) == 0 {
+		return errors.New("no door is open; set one of listen.http, listen.grpc, listen.proxy and listen.admin")
+	}
+	return nil
+}
+
+func (p *program) addProxy() error {
+	c := p.c
+	if c.proxy.upstream == nil {
+		return errors.New("proxy.upstream: is missing; write for example http://127.0.0.1:3000")
+	}
+	if set, _ := p.limiter.Rules(); c.proxy.domain == "" && set != nil && len(set.Domains()) > 1 {
+		return fmt.Errorf("proxy.domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
+	}
+	var identity *httplimit.Identity
+	if len(c.identity) > 0 {
+		var err error
+		if identity, err = httplimit.ParseIdentity(c.identity, c.jwks); err != nil {
+			return fmt.Errorf("identity: %w", err)
+		}
+	}
+	h, err := proxy.New(p.limiter, proxy.Options{
+		Upstream: c.proxy.upstream, Domain: c.proxy.domain, Headers: c.headers, ClientIP: httplimit.ClientIP{Trusted: c.clientIP.trusted},
+		Identity: identity, PathAsIs: c.proxy.asIs, UpstreamHost: c.proxy.upstreamHost, Timeout: c.proxy.timeout, Logf: p.logf(slog.LevelWarn),
+	})
+	if err != nil {
+		return err
+	}
+	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(h))
+	return nil
+}
+
+func (p *program) addHTTP(name, address string, s *http.Server) {
+	if s.ErrorLog == nil {
+		s.ErrorLog = slog.NewLogLogger(p.log.Handler(), slog.LevelDebug)
+	}
+	p.doors = append(p.doors, &door{
+		name: name, address: address,
+		serve: func(l net.Listener) error {
+			err := s.Serve(netutil.LimitListener(l, p.c.maxConnections))
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
+			return err
+		},
+		shutdown: func(ctx context.Context) error {
+			err := s.Shutdown(ctx)
+			if err != nil {
+				_ = s.Close() // cuts off what is left
+			}
+			return err
+		},
+	})
+}
+
+// open opens all doors or none.
+func (p *program) open(ctx context.Context) error {
+	var lc net.ListenConfig
+	for _, d := range p.doors {
+		l, err := lc.Listen(ctx, "tcp", d.address)
+		if err != nil {
+			for _, other := range p.doors {
+				if other.listener != nil {
+					_ = other.listener.Close()
+				}
+			}
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%s is in use by another program; stop that one, or choose another address with --listen-%s (port 0 takes a free one)", d.address, d.name)
+			}
+			return fmt.Errorf("listen.%s: %w", d.name, err)
+		}
+		d.listener = l
+	}
+	return nil
+}
+
+// run opens the doors and serves until ctx ends or a door breaks.
+func (p *program) run(ctx context.Context, stdout io.Writer) error {
+	// A reader of our output that went away must not end the server.
+	signal.Ignore(syscall.SIGPIPE)
+	// From before the doors open: a SIGHUP that nobody waits for would end the program.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	if err := p.open(ctx); err != nil {
+		return usageError(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var background, serving sync.WaitGroup
+	background.Go(func() { p.followRules(ctx, hangups) })
+	broken := make(chan error, len(p.doors))
+	for _, d := range p.doors {
+		serving.Go(func() {
+			if err := d.serve(d.listener); err != nil {
+				broken <- fmt.Errorf("door %s: %w", d.name, err)
+			}
+		})
+		p.log.Info("door open", "door", d.name, "addr", d.listener.Addr().String())
+		p.warnIfOpen(d)
+	}
+	p.printExamples(stdout)
+	var err error
+	select {
+	case <-ctx.Done():
+		p.log.Info("stopping", "drain", p.c.drain.String())
+	case err = <-broken:
+		p.log.Error("stopping, since a door broke", "error", err)
+	}
+	p.drain(context.WithoutCancel(ctx))
+	cancel()
+	serving.Wait()
+	background.Wait()
+	return err
+}
+
+// warnIfOpen tells of an admin door that everybody may use.
+func (p *program) warnIfOpen(d *door) {
+	addr, ok := d.listener.Addr().(*net.TCPAddr)
+	if d.name == "admin" && p.tokens == nil && ok && !addr.IP.IsLoopback() {
+		p.log.Warn("the admin door is open to the network, without auth.tokens_file", "addr", addr.String())
+	}
+}
+
+// followRules follows the rules folder and SIGHUP until ctx ends.
+func (p *program) followRules(ctx context.Context, hangups <-chan os.Signal) {
+	var following sync.WaitGroup
+	defer following.Wait()
+	if p.folder != nil {
+		following.Go(func() { p.folder.Run(ctx) })
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+		}
+		p.log.Info("reloading")
+		if p.folder != nil {
+			p.folder.Reload()
+		}
+		if p.tokens != nil {
+			if err := p.tokens.Load(p.c.tokensFile); err != nil {
+				p.log.Error("auth.tokens_file not loaded, the tokens from before stay good", "error", err)
+			}
+		}
+	}
+}
+
+// drain closes the doors: no new requests, and those under way may finish within the time that is configured. The
+// admin door closes last, so that its readiness tells what happens.
+func (p *program) drain(ctx context.Context) {
+	p.draining.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, p.c.drain)
+	defer cancel()
+	for _, d := range p.doors {
+		if d.drain != nil {
+			d.drain()
+		}
+	}
+	shut := func(d *door) {
+		if err := d.shutdown(ctx); err != nil {
+			p.log.Warn("requests were cut off", "door", d.name, "error", err)
+		}
+	}
+	var closing sync.WaitGroup
+	for _, d := range p.doors {
+		if d.name != "admin" {
+			closing.Go(func() { shut(d) })
+		}
+	}
+	closing.Wait()
+	for _, d := range p.doors {
+		if d.name == "admin" {
+			shut(d)
+		}
+	}
+}
+
+// keyStore is memory.Store as the admin API wants it.
+type keyStore struct{ *memory.Store }
+
+func keyState(i memory.KeyInfo) server.KeyState {
+	r := i.Result
+	return server.KeyState{Key: i.Key, Result: r, Refused: !r.Allowed || r.Remaining == 0 && r.SoftLimit == r.Limit}
+}
+
+func (s keyStore) Hottest(c *rule.Counter, n int) []server.KeyState {
+	infos := s.Store.Hottest(c, n)
+	states := make([]server.KeyState, len(infos))
+	for i := range infos {
+		states[i] = keyState(infos[i])
+	}
+	return states
+}
+
+func (s keyStore) Peek(c *rule.Counter, key []byte) (server.KeyState, bool) {
+	i, ok := s.Store.Peek(c, key)
+	return keyState(i), ok
+}

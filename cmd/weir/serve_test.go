@@ -1,0 +1,571 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// output collects what a program writes, and lets one wait for it.
+type output struct {
+	mu      sync.Mutex
+	b       bytes.Buffer
+	changed chan struct{}
+}
+
+func newOutput() *output { return &output{changed: make(chan struct{})} }
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.changed)
+	o.changed = make(chan struct{})
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// await waits until pattern is in the output, and returns its submatches.
+func (o *output) await(t *testing.T, pattern string) []string {
+	t.Helper()
+	expression := regexp.MustCompile(pattern)
+	limit := time.After(time.Minute)
+	for {
+		o.mu.Lock()
+		found, changed := expression.FindStringSubmatch(o.b.String()), o.changed
+		o.mu.Unlock()
+		if found != nil {
+			return found
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("%q did not come; the output is\n%s", pattern, o)
+		}
+	}
+}
+
+// running is a program that runs in this process.
+type running struct {
+	t              *testing.T
+	stdout, stderr *output
+	stop           context.CancelFunc
+	status         chan int
+}
+
+// start runs weir with args in a folder of its own, or in the present one if a test has changed to one. Doors take free ports.
+func start(t *testing.T, args ...string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &running{t: t, stdout: newOutput(), stderr: newOutput(), stop: cancel, status: make(chan int, 1)}
+	env := []string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}
+	go func() { p.status <- Run(ctx, args, env, strings.NewReader(""), p.stdout, p.stderr) }()
+	t.Cleanup(func() { cancel() })
+	return p
+}
+
+// end stops the program as SIGTERM does and checks that it exits well.
+func (p *running) end() {
+	p.t.Helper()
+	p.stop()
+	p.exits(0)
+}
+
+func (p *running) exits(want int) {
+	p.t.Helper()
+	select {
+	case status := <-p.status:
+		if status != want {
+			p.t.Errorf("exit status %d, want %d; it wrote\n%s", status, want, p.stderr)
+		}
+	case <-time.After(time.Minute):
+		p.t.Fatalf("it does not end; it wrote\n%s", p.stderr)
+	}
+}
+
+// addr waits for a door.
+func (p *running) addr(door string) string {
+	p.t.Helper()
+	return p.stderr.await(p.t, `door=`+door+` addr=(\S+)`)[1]
+}
+
+func get(t *testing.T, url string) (int, http.Header, string) {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, r.Header, string(b)
+}
+
+func writeRules(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// With nothing configured the starter rules are in force at all doors, on the same counters.
+func TestServeStarter(t *testing.T) {
+	t.Chdir(t.TempDir())
+	p := start(t, "serve")
+	base := "http://" + p.addr("http") + "/api/v1/limit?key=ada"
+	for i := range 9 {
+		if status, _, body := get(t, base); status != 200 {
+			t.Fatalf("request %d: %d %s", i+1, status, body)
+		}
+	}
+	// The tenth comes by gRPC: one engine behind every door.
+	conn, err := grpc.NewClient(p.addr("grpc"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	rls := rlspb.NewRateLimitServiceClient(conn)
+	question := &rlspb.RateLimitRequest{Domain: "default", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "key", Value: "ada"}}}}}
+	for i, want := range []rlspb.RateLimitResponse_Code{rlspb.RateLimitResponse_OK, rlspb.RateLimitResponse_OVER_LIMIT} {
+		answer, err := rls.ShouldRateLimit(t.Context(), question)
+		if err != nil || answer.OverallCode != want {
+			t.Errorf("gRPC %d: %v %v, want %v", i, answer, err, want)
+		}
+	}
+	status, header, body := get(t, base)
+	if status != 429 || header.Get("Retry-After") == "" || !strings.Contains(body, `"limited_by":["starter"]`) {
+		t.Errorf("the eleventh: %d %v %s", status, header, body)
+	}
+	for _, want := range []string{base, "curl -i -X POST http://" + p.addr("http") + "/api/v1/limit", "grpcurl -plaintext", p.addr("grpc"), "http://" + p.addr("admin") + "/metrics"} {
+		if !strings.Contains(p.stdout.String(), want) {
+			t.Errorf("the examples do not show %s:\n%s", want, p.stdout)
+		}
+	}
+	admin := "http://" + p.addr("admin")
+	if status, _, body := get(t, admin+"/api/v1/keys?limit=starter"); status != 200 || !strings.Contains(body, `"key": "key=ada"`) || !strings.Contains(body, `"refused": true`) {
+		t.Errorf("keys: %d %s", status, body)
+	}
+	if status, _, body := get(t, admin+"/metrics"); status != 200 || !strings.Contains(body, `weir_requests_total{domain="default",outcome="denied"} 2`) {
+		t.Errorf("metrics: %d %s", status, body)
+	}
+	if status, _, _ := get(t, admin+"/readyz"); status != 200 {
+		t.Errorf("readyz: %d", status)
+	}
+	if status, _, body := get(t, admin+"/api/v1/rules"); status != 200 || !strings.Contains(body, "built-in starter rules") {
+		t.Errorf("rules: %d %s", status, body)
+	}
+	p.end()
+	if !strings.Contains(p.stderr.String(), "stopped") {
+		t.Errorf("it wrote\n%s", p.stderr)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for name, text := range map[string]string{
+		"good/a.yaml":    "limits: [{ name: a, allow: 1/min }]\n",
+		"bad/a.yaml":     "limits:\n  - name: a\n    alow: 1/min\n",
+		"empty/a.yaml":   "",
+		"norule/a.yaml":  "domain: shop\n",
+		"domains/a.yaml": "domain: a\nlimits: [{ name: a, allow: 1/min }]\n",
+		"domains/b.yaml": "domain: b\nlimits: [{ name: a, allow: 1/min }]\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		writeRules(t, name, text)
+	}
+	if err := os.Mkdir("nothing", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeRules(t, "damaged", "this is no snapshot")
+	for _, c := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"port in use", []string{"serve", "--rules=good", "--listen-http=" + taken.Addr().String()}, []string{"listen.http: " + taken.Addr().String() + " is in use", "--listen-http"}},
+		{"broken rules", []string{"serve", "--rules=bad"}, []string{"a.yaml:3:5", "alow", "allow"}},
+		{"empty file", []string{"serve", "--rules=empty"}, []string{"is empty"}},
+		{"no rule", []string{"serve", "--rules=norule"}, []string{"no rule is left"}},
+		{"no file", []string{"serve", "--rules=nothing"}, []string{"holds no rule file"}},
+		{"no folder", []string{"serve", "--rules=absent"}, []string{"absent"}},
+		{"no folder, checked", []string{"serve", "--check", "--rules=absent"}, []string{"absent"}},
+		{"unknown flag", []string{"serve", "--lisen=:1"}, []string{"--lisen", "weir serve --help"}},
+		{"unknown command", []string{"serv"}, []string{`unknown command "serv"`, `did you mean "serve"?`}},
+		{"argument", []string{"serve", "now"}, []string{"now"}},
+		{"no door", []string{"serve", "--rules=good", "--listen-http=off", "--listen-grpc=off", "--listen-admin=off"}, []string{"no door"}},
+		{"proxy to nowhere", []string{"proxy", "--rules=good"}, []string{"proxy.upstream"}},
+		{"proxy to no URL", []string{"proxy", "--rules=good", "--upstream=ftp://x"}, []string{"proxy.upstream"}},
+		{"proxy with two upstreams", []string{"proxy", "--rules=good", "--upstream=http://x", "--proxy-upstream=http://y"}, []string{"give one"}},
+		{"proxy without rules", []string{"proxy", "--upstream=http://127.0.0.1:1"}, []string{"rules"}},
+		{"proxy with two domains", []string{"proxy", "--rules=domains", "--upstream=http://127.0.0.1:1"}, []string{"proxy.domain", "a, b"}},
+		{"identity without keys", []string{"proxy", "--rules=good", "--upstream=http://127.0.0.1:1", "--identity=user=jwt:sub"}, []string{"identity"}},
+		{"no tokens", []string{"serve", "--rules=good", "--auth-tokens-file=absent"}, []string{"auth.tokens_file", "absent"}},
+		{"bad configuration", []string{"serve", "--log-level=loud"}, []string{"--log-level"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := start(t, c.args...)
+			p.exits(exitUsage)
+			for _, want := range c.want {
+				if !strings.Contains(p.stderr.String(), want) {
+					t.Errorf("it wrote\n%s\nwant %q in it", p.stderr, want)
+				}
+			}
+		})
+	}
+	p := start(t, "serve", "--check", "--rules=good", "--listen-http="+taken.Addr().String(), "--snapshot-path=damaged")
+	p.exits(0)
+	if !strings.Contains(p.stdout.String(), "good") {
+		t.Errorf("--check wrote %q", p.stdout)
+	}
+	if b, err := os.ReadFile("damaged"); err != nil || string(b) != "this is no snapshot" {
+		t.Errorf("--check touched the snapshot: %q %v", b, err)
+	}
+}
+
+func TestOtherCommands(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"version"}, "weir "},
+		{[]string{"--help"}, "weir replay"},
+		{nil, "weir serve"},
+		{[]string{"serve", "--help"}, "--listen-http"},
+		{[]string{"completion", "bash"}, "complete"},
+		{[]string{"completion", "zsh"}, "compdef"},
+	} {
+		p := start(t, c.args...)
+		p.exits(0)
+		if !strings.Contains(p.stdout.String(), c.want) {
+			t.Errorf("weir %v wrote %.300s, want %q in it", c.args, p.stdout, c.want)
+		}
+	}
+	// Every setting is in the help.
+	p := start(t, "serve", "--help")
+	p.exits(0)
+	for _, s := range settings {
+		if !strings.Contains(p.stdout.String(), "--"+s.flag()) || !strings.Contains(p.stdout.String(), s.variable()) {
+			t.Errorf("--help does not show %s and %s", s.flag(), s.variable())
+		}
+	}
+}
+
+func TestProxyCommand(t *testing.T) {
+	var reached atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reached.Add(1)
+		fmt.Fprintf(w, "%s for %s", r.URL.Path, r.Header.Get("X-User-Id"))
+	}))
+	defer upstream.Close()
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [user], allow: 2/hour }]\n")
+	p := start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--identity=user=header:X-User-Id")
+	addr := p.addr("proxy")
+	ask := func(user string) (int, string) {
+		r, err := http.NewRequest("GET", "http://"+addr+"//x/../login", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-User-Id", user)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		b, _ := io.ReadAll(answer.Body)
+		return answer.StatusCode, string(b)
+	}
+	for i, want := range []int{200, 200, 429} {
+		status, body := ask("ada")
+		if status != want || want == 200 && body != "/login for ada" {
+			t.Errorf("request %d: %d %s, want %d", i, status, body, want)
+		}
+	}
+	if status, body := ask("bob"); status != 200 {
+		t.Errorf("somebody else: %d %s", status, body)
+	}
+	if n := reached.Load(); n != 3 {
+		t.Errorf("the upstream was reached %d times", n)
+	}
+	if strings.Contains(p.stderr.String(), "door=http") || strings.Contains(p.stderr.String(), "door=grpc") {
+		t.Errorf("other doors are open:\n%s", p.stderr)
+	}
+	p.addr("admin")
+	p.end()
+}
+
+// SIGHUP reads rules and tokens anew.
+func TestHangup(t *testing.T) {
+	dir := t.TempDir()
+	rules, tokens := filepath.Join(dir, "rules"), filepath.Join(dir, "tokens")
+	if err := os.Mkdir(rules, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	rule := func(n int) {
+		writeRules(t, filepath.Join(rules, "a.yaml"), fmt.Sprintf("limits: [{ name: all, allow: %d/hour }]\n", n))
+	}
+	rule(5)
+	writeRules(t, tokens, "old\n")
+	p := start(t, "serve", "--rules", rules, "--auth-tokens-file", tokens)
+	admin := "http://" + p.addr("admin")
+	authorized := func(token string) int {
+		r, err := http.NewRequest("GET", admin+"/api/v1/rules", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		return answer.StatusCode
+	}
+	if got := fmt.Sprint(authorized("old"), authorized("new")); got != "200 401" {
+		t.Errorf("before: %s", got)
+	}
+	writeRules(t, tokens, "new\n")
+	rule(7)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.await(t, `(?s)msg=reloading.*rules loaded`)
+	eventually(t, "the new tokens hold", func() bool { return authorized("old") == 401 && authorized("new") == 200 })
+	base := "http://" + p.addr("http") + "/api/v1/limit?hits=0"
+	eventually(t, "the new rules are in force", func() bool {
+		_, _, body := get(t, base)
+		return strings.Contains(body, `"limit":7`)
+	})
+	writeRules(t, tokens, "")
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.await(t, "auth.tokens_file not loaded")
+	if status := authorized("new"); status != 200 {
+		t.Errorf("after a broken tokens file: %d", status)
+	}
+	p.end()
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !is(); {
+		if time.Now().After(limit) {
+			t.Fatalf("it never came that %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Requests that are under way when the program is told to end are finished.
+func TestDrain(t *testing.T) {
+	arrived, leave := make(chan struct{}), make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-leave
+		_, _ = io.WriteString(w, "finished")
+	}))
+	defer upstream.Close()
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "a.yaml"), "limits: [{ name: a, allow: 100/min }]\n")
+	p := start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--drain=1m")
+	addr, admin := p.addr("proxy"), p.addr("admin")
+	answers := make(chan string, 1)
+	go func() {
+		r, err := http.Get("http://" + addr)
+		if err != nil {
+			answers <- err.Error()
+			return
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		answers <- fmt.Sprint(string(b), err)
+	}()
+	<-arrived
+	p.stop()
+	eventually(t, "the server is not ready", func() bool {
+		status, _, _ := get(t, "http://"+admin+"/readyz")
+		return status == 503
+	})
+	eventually(t, "the door is closed", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+	close(leave)
+	if got := <-answers; got != "finished<nil>" {
+		t.Errorf("the request under way got %q", got)
+	}
+	p.exits(0)
+}
+
+// TestReloadUnderLoad: rules are rewritten a hundred times while eight clients ask without pause. No request fails, none
+// is decided by half-loaded rules, and the counters are kept.
+func TestReloadUnderLoad(t *testing.T) {
+	const versions, clients = 100, 8
+	dir := t.TempDir()
+	// A version has its number in both of its limits, which must always be seen together. The counter that is kept is
+	// that of "kept".
+	version := func(n int) string {
+		return fmt.Sprintf("domain: shop\nlimits:\n"+
+			"  - { name: first-%[1]d, when: { kind: load }, allow: %[2]d/hour }\n"+
+			"  - { name: kept, when: { kind: kept }, allow: 1000000/day, algorithm: fixed_window }\n"+
+			"  - { name: second-%[1]d, when: { kind: load }, allow: %[2]d/hour }\n", n, 1_000_000+n)
+	}
+	file := filepath.Join(dir, "a.yaml")
+	put := func(n int) { writeRules(t, file, version(n)) }
+	put(0)
+	p := start(t, "serve", "--rules", dir, "--log-level=error")
+	p.stdout.await(t, "api/v1/limit") // at the level of errors no door is told of; the examples are
+	addr := regexp.MustCompile(`http://([^/]+)/api/v1/limit`).FindStringSubmatch(p.stdout.String())[1]
+	admin := regexp.MustCompile(`http://([^/]+)/metrics`).FindStringSubmatch(p.stdout.String())[1]
+
+	var asked, seen atomic.Int64
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if n, err := checkLoaded(client, addr); err != nil {
+					t.Error(err)
+					return
+				} else {
+					seen.Store(max(seen.Load(), n))
+				}
+				asked.Add(1)
+				if status, err := statusOf(client, "http://"+addr+"/api/v1/limit?kind=kept"); err != nil || status != 200 {
+					t.Errorf("kept: %d %v", status, err)
+					return
+				}
+			}
+		})
+	}
+	for n := 1; n <= versions; n++ {
+		put(n)
+		eventually(t, fmt.Sprintf("version %d is in force", n), func() bool { return seen.Load() == int64(n) || t.Failed() })
+		if t.Failed() {
+			break
+		}
+		if n%25 != 0 {
+			continue
+		}
+		// What is broken in between changes nothing, and is reported.
+		whole := version(n + 1000)
+		for i, broken := range []string{"", whole[:len(whole)-20], "limits: [\n"} {
+			before := failures(t, admin)
+			writeRules(t, file, broken)
+			eventually(t, fmt.Sprintf("broken file %d is reported", i), func() bool { return failures(t, admin) > before })
+			if s := seen.Load(); s != int64(n) {
+				t.Errorf("broken file %d: version %d is in force", i, s)
+			}
+			if _, _, body := get(t, "http://"+admin+"/api/v1/rules"); !strings.Contains(body, "a.yaml") || strings.Contains(body, `"errors": []`) {
+				t.Errorf("broken file %d is not shown: %.500s", i, body)
+			}
+		}
+	}
+	close(stop)
+	all.Wait()
+	kept := asked.Load()
+	_, _, body := get(t, "http://"+addr+"/api/v1/limit?kind=kept&hits=0")
+	if want := fmt.Sprintf(`"remaining":%d,`, 1_000_000-kept); !strings.Contains(body, want) && !t.Failed() {
+		t.Errorf("after %d requests: %s, want %s", kept, body, want)
+	}
+	if kept < versions {
+		t.Errorf("only %d requests were made", kept)
+	}
+	p.end()
+}
+
+func statusOf(client *http.Client, url string) (int, error) {
+	r, err := client.Get(url)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	_, err = io.Copy(io.Discard, r.Body)
+	return r.StatusCode, err
+}
+
+// checkLoaded asks once and returns the version of the rules that decided; an error if it was not one whole version.
+func checkLoaded(client *http.Client, addr string) (int64, error) {
+	r, err := client.Get("http://" + addr + "/api/v1/limit?kind=load")
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	var got struct {
+		Limits []struct {
+			Name  string
+			Limit int64
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.StatusCode != 200 {
+		return 0, fmt.Errorf("%s: %v", r.Status, err)
+	}
+	if len(got.Limits) != 2 {
+		return 0, fmt.Errorf("half-loaded rules: %+v", got)
+	}
+	n := got.Limits[0].Limit - 1_000_000
+	if got.Limits[0].Name != fmt.Sprint("first-", n) || got.Limits[1].Name != fmt.Sprint("second-", n) || got.Limits[1].Limit != got.Limits[0].Limit {
+		return 0, fmt.Errorf("rules of two versions: %+v", got)
+	}
+	return n, nil
+}
+
+// failures reads how many loads of rules have failed.
+func failures(t *testing.T, admin string) (n int) {
+	t.Helper()
+	_, _, body := get(t, "http://"+admin+"/metrics")
+	found := regexp.MustCompile(`(?m)^weir_rules_load_errors_total (\d+)$`).FindStringSubmatch(body)
+	if found == nil {
+		t.Fatal("the metric of load errors is not there")
+	}
+	if _, err := fmt.Sscan(found[1], &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/rule"
+)
+
+func newTestCommand() *cobra.Command {
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "test PATH…",
+		Short: "Run rule tests",
+		Long: `Runs the tests in files called *_test.yaml, and in all such files of a folder and the folders in it, against the rules
+beside them. Time is virtual: a test of a monthly limit takes no time. Exit status 1 if a test fails.`,
+		Example: "  weir test rules/\n  weir test -v rules/shop_test.yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError(errors.New("test: name test files (*_test.yaml) or folders"))
+			}
+			return ruleTests(args, verbose, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show every step of every test")
+	return cmd
+}
+
+// testFiles finds the test files that paths name, in order.
+func testFiles(paths []string) ([]string, error) {
+	var files []string
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			files = append(files, path)
+			continue
+		}
+		found := len(files)
+		err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+			name := d.Name()
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && p != path && strings.HasPrefix(name, "."):
+				return filepath.SkipDir
+			case d.IsDir() || strings.HasPrefix(name, "."):
+			case strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml"):
+				files = append(files, p)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(files) == found {
+			return nil, fmt.Errorf("%s holds no rule tests (*_test.yaml)", path)
+		}
+	}
+	return files, nil
+}
+
+func ruleTests(paths []string, verbose bool, out, stderr io.Writer) error {
+	files, err := testFiles(paths)
+	if err != nil {
+		return usageError(err)
+	}
+	sets := make(map[string]*rule.Set)
+	passed, failed := 0, 0
+	var broken []error
+	for _, path := range files {
+		p, f, err := runTestFile(path, sets, verbose, out, stderr)
+		passed, failed = passed+p, failed+f
+		if err != nil {
+			fmt.Fprintf(out, "ERROR %s\n", path)
+			broken = append(broken, err)
+		}
+	}
+	fmt.Fprintf(out, "%s passed, %d failed\n", count(passed, "test"), failed)
+	if len(broken) > 0 {
+		return usageError(errors.Join(broken...))
+	}
+	if failed > 0 {
+		return &exitError{code: exitFailure}
+	}
+	return nil
+}
+
+func runTestFile(path string, sets map[string]*rule.Set, verbose bool, out, stderr io.Writer) (passed, failed int, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	file, err := sim.ParseTests(path, data)
+	if err != nil {
+		return 0, 0, err
+	}
+	dir := filepath.Dir(path)
+	set := sets[dir]
+	if set == nil {
+		if set, err = readRules(dir, rule.Options{}, stderr); err != nil {
+			return 0, 0, err
+		}
+		sets[dir] = set
+	}
+	domain, err := chooseDomain(set, file.Domain, dir, "domain: in the test file")
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", path, err)
+	}
+	var report strings.Builder
+	for _, t := range file.Tests {
+		r, err := sim.RunTest(set, domain, t)
+		if err != nil {
+			return passed, failed, fmt.Errorf("%s: %s: %w", path, t.Name, err)
+		}
+		if r.Failed {
+			failed++
+		} else {
+			passed++
+		}
+		if r.Failed || verbose {
+			writeTest(&report, path, r)
+		}
+	}
+	mark := "ok   "
+	if failed > 0 {
+		mark = "FAIL "
+	}
+	fmt.Fprintf(out, "%s %s  %s\n%s", mark, path, count(len(file.Tests), "test"), report.String())
+	return passed, failed, nil
+}
+
+// writeTest shows a test step by step.
+func writeTest(b *strings.Builder, path string, r *sim.TestResult) {
+	mark := "ok  "
+	if r.Failed {
+		mark = "FAIL"
+	}
+	fmt.Fprintf(b, "  %s %s\n", mark, r.Test.Name)
+	for _, s := range r.Steps {
+		if s.Failed == 0 {
+			fmt.Fprintf(b, "    ok   line %d: %s", s.Step.Line, s.What)
+			if s.Got != "" {
+				fmt.Fprintf(b, " → %s", s.Got)
+			}
+			b.WriteByte('\n')
+			continue
+		}
+		fmt.Fprintf(b, "    FAIL %s:%d: %s", path, s.Step.Line, s.What)
+		if s.Step.Send != nil && s.Step.Send.Times > 1 {
+			fmt.Fprintf(b, ", request %d of %d", s.Failed, s.Step.Send.Times)
+		}
+		fmt.Fprintf(b, "\n           expected %s\n           got      %s\n", s.Expected, s.Got)
+	}
+}

@@ -1,0 +1,139 @@
+package weir_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/weir-rl/weir"
+
+// pure are the packages of the standard library that package algo may import: no clock, lock, log or I/O.
+var pure = []string{"cmp", "encoding/binary", "errors", "fmt", "math", "math/bits", "slices", "sort", "sync/atomic", "time"}
+
+// arrows reads from the table in docs/architecture.md which folders of this module each folder may import; "*" is any.
+// The root is ".".
+func arrows(t *testing.T) map[string][]string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(data), "| folder | what lives there | may import |\n")
+	if !found {
+		t.Fatal("docs/architecture.md has no table of folders")
+	}
+	quoted := regexp.MustCompile("`([^`]+)`")
+	out := map[string][]string{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) != 5 || strings.HasPrefix(cells[1], " ---") {
+			if line == "\n" {
+				break
+			}
+			continue
+		}
+		var allowed []string
+		for name := range strings.SplitSeq(cells[3], ",") {
+			switch name = strings.TrimSpace(name); name {
+			case "weir":
+				allowed = append(allowed, ".")
+			case "everything", "":
+				allowed = append(allowed, "*")
+			case "nothing of ours", "the standard library":
+			default:
+				allowed = append(allowed, name)
+			}
+		}
+		for _, folder := range quoted.FindAllStringSubmatch(cells[1], -1) {
+			out[path.Clean(folder[1])] = allowed
+		}
+	}
+	return out
+}
+
+// allowedFor returns what the row of a folder, or of one above it, allows.
+func allowedFor(table map[string][]string, folder string) (allowed []string, ok bool) {
+	if allowed, ok = table[folder]; ok {
+		return allowed, true
+	}
+	for above := path.Dir(folder); above != "."; above = path.Dir(above) {
+		if allowed, ok = table[above]; ok {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+// TestImportDirection holds the one direction of the arrows between the packages. Tests may import more: they use
+// real parts.
+func TestImportDirection(t *testing.T) {
+	table := arrows(t)
+	if len(table) < 12 || !slices.Equal(table["rule"], []string{"algo"}) || len(table["algo"]) != 0 {
+		t.Fatalf("the table in docs/architecture.md was read as %v", table)
+	}
+	checked := 0
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			name := d.Name()
+			if file != "." && (name[0] == '.' || name == "testdata" || isModule(file)) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		folder := path.Dir(filepath.ToSlash(file))
+		allowed, ok := allowedFor(table, folder)
+		if !ok {
+			t.Errorf("%s: the folder %s has no row in the table of docs/architecture.md", file, folder)
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range f.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			checked++
+			if name == module {
+				name = module + "/."
+			}
+			ours, isOurs := strings.CutPrefix(name, module+"/")
+			switch {
+			case isOurs && !slices.Contains(allowed, ours) && !slices.Contains(allowed, "*"):
+				t.Errorf("%s imports %s, against the direction of the arrows; %s may import %q", file, ours, folder, allowed)
+			case folder == "algo" && !slices.Contains(pure, name):
+				t.Errorf("%s imports %s; algo is pure and may import %q", file, name, pure)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if checked < 100 {
+		t.Errorf("only %d imports were found; the test does not see the code", checked)
+	}
+}
+
+// isModule reports whether dir is a module of its own.
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
