@@ -2,13 +2,10 @@ module github.com/weir-rl/weir/benchmarks
 
 go 1.26.0
 
-replace github.com/weir-rl/weir => ../
-
 require (
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2
-	github.com/weir-rl/weir v0.0.0
 	golang.org/x/time v0.16.0
 )
 
