@@ -97,7 +97,8 @@ type Config struct {
 
 // State is what one key has consumed. The zero value is a fresh key. What the words mean is the algorithm's own
 // business; a store keeps them, and copies them when it snapshots. A State must only be used with Limits of one
-// identity (one algorithm and one W); Limit.Carry moves it to another W or K.
+// identity (one algorithm and one W; N, B and all else may differ from call to call); Limit.Carry moves it to another W
+// or K. B is 0 if, and only if, nothing is counted: then the rest means nothing.
 type State struct {
 	A   int64  // a time, or an index of time
 	B   uint64 // counts, or a level
@@ -110,6 +111,9 @@ type Ask struct {
 	Cost     int64  // units asked for; 0 peeks, below 0 refunds
 	MaxDelay int64  // LeakyBucket: the longest delay in µs that the asker can honour; below 0: any
 	Slot     uint64 // Concurrency: the id under which an admission holds its slots; not 0
+	// LastEnds makes a refund of a LeakyBucket conditional: it is denied, for good, unless the queue as it is drains at this
+	// very instant, that is now + ResetAfter of the admission whose turn is to be given back. 0: no condition.
+	LastEnds int64
 }
 
 // Result is a limit's answer. All times are in µs and exact; one of more than 2^53 − 1 (285 years) is given as that.

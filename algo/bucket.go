@@ -143,7 +143,8 @@ func (l *Limit) rescale(level, token uint64) uint64 {
 	return l.capLevel
 }
 
-func (l *Limit) bucket(r *Result, s *State, now, c, maxDelay int64, take bool) {
+func (l *Limit) bucket(r *Result, s *State, now int64, a *Ask, take bool) {
+	c, maxDelay := a.Cost, a.MaxDelay
 	t, level, odd := l.level(s, now)
 	if odd && take {
 		l.keepLevel(s, t, level)
@@ -175,6 +176,8 @@ func (l *Limit) bucket(r *Result, s *State, now, c, maxDelay int64, take bool) {
 			level = after
 			s.A, s.B, s.C = t, level, l.tag
 		}
+	case c < 0 && a.LastEnds != 0 && l.algo == LeakyBucket && !l.drainsAt(t, level, now, a.LastEnds):
+		r.Allowed, r.RetryAfter = false, Never
 	case c < 0:
 		if take && s.B != 0 {
 			if back := uint64(-c); back < maxInt/l.token {
@@ -203,6 +206,11 @@ func (l *Limit) bucket(r *Result, s *State, now, c, maxDelay int64, take bool) {
 	if l.n == 0 {
 		r.Remaining = 0
 	}
+}
+
+// drainsAt reports whether the level at t has drained at the instant end, and not before.
+func (l *Limit) drainsAt(t int64, level uint64, now, end int64) bool {
+	return level > 0 && l.rate > 0 && now+l.micros(t, l.perRate.ceil(level), now) == end
 }
 
 func (l *Limit) keepLevel(s *State, t int64, level uint64) {

@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -118,4 +119,27 @@ func TestCalendarFuture(t *testing.T) {
 			t.Fatalf("%+v, then %+v", v, after)
 		}
 	})
+}
+
+// TestCalendarShared: one limit decides for many keys at once, each at its own time.
+func TestCalendarShared(t *testing.T) {
+	loc := zone(t, "Europe/Berlin")
+	l := must(t, Config{Algorithm: FixedWindow, N: 1 << 20, Calendar: Day, Location: loc})
+	var wg sync.WaitGroup
+	for g := range int64(8) {
+		wg.Go(func() {
+			var s State
+			now := at(0, 0, 0) + g*day/3
+			for i := range int64(2000) {
+				now += hour / 2
+				r := l.Take(&s, now, Ask{Cost: 1})
+				v := calendarSpan(Day, loc, now)
+				if !r.Allowed || r.ResetAfter != v.end-now {
+					t.Errorf("request %d at %d: %+v, want reset_after %d", i, now, r, v.end-now)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -67,7 +67,7 @@ func (l *Limit) fixed(r *Result, s *State, now, c int64, take bool) {
 			}
 		}
 	default:
-		ok = used <= l.cap || l.n == 0
+		ok = used <= l.cap || l.n == 0 && !l.countDenied
 	}
 	l.counted(r, used, ok)
 	if used > 0 {

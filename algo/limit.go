@@ -147,7 +147,7 @@ func (l *Limit) decide(r *Result, s *State, now int64, a Ask, take bool) {
 		if l.interval {
 			l.intervals(r, s, now, a.Cost, take)
 		} else {
-			l.bucket(r, s, now, a.Cost, a.MaxDelay, take)
+			l.bucket(r, s, now, &a, take)
 		}
 	case FixedWindow:
 		l.fixed(r, s, now, a.Cost, take)

@@ -156,7 +156,7 @@ func (l *Limit) log(res *Result, s *State, now, c int64, take bool) {
 			live = int64(r.n)
 		}
 	default:
-		ok = live <= l.cap || l.n == 0
+		ok = live <= l.cap || l.n == 0 && !l.countDenied
 	}
 	l.counted(res, live, ok)
 	if live > 0 {

@@ -87,7 +87,7 @@ func (m *fixedModel) ask(l *Limit, now int64, a Ask) verdict {
 			used = max(0, used+e)
 		}
 	}
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
 	if a.Cost != 0 && (ok || c.CountDenied) {
 		if !m.existed || start != m.start {
 			m.events = nil
@@ -148,7 +148,7 @@ func (m *logModel) ask(l *Limit, now int64, a Ask) verdict {
 	}
 	live := slices.DeleteFunc(slices.Clone(m.times), func(t int64) bool { return t <= now-micros(c.Window) })
 	used := int64(len(live))
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
 	switch {
 	case a.Cost > 0 && (ok || c.CountDenied):
 		keep := max(used, capacity+1)
@@ -190,7 +190,7 @@ func (m *windowModel) ask(l *Limit, now int64, a Ask) verdict {
 		return floor(r)
 	}
 	used := estimate()
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
 	switch {
 	case a.Cost > 0 && (ok || c.CountDenied):
 		m.counts[i] = min(m.counts[i]+a.Cost, 1<<32-1)
@@ -392,7 +392,10 @@ func (m *queueModel) ask(l *Limit, now int64, a Ask) verdict {
 		lastTurn.Add(lastTurn, ahead())
 		v.allowed = lastTurn.Cmp(new(big.Rat).Mul(gap, new(big.Rat).SetInt64(capacity-1))) <= 0
 		if v.allowed && ahead().Sign() > 0 {
-			v.delay = min(ceil(turn)*l.unit-now, 1<<53-1)
+			d := new(big.Int).Mul(big.NewInt(ceil(turn)), big.NewInt(l.unit))
+			if v.delay = 1<<53 - 1; d.Sub(d, big.NewInt(now)).Cmp(big.NewInt(v.delay)) < 0 {
+				v.delay = d.Int64()
+			}
 		}
 		if a.MaxDelay >= 0 && v.delay > a.MaxDelay {
 			v.allowed, v.delay = false, 0
@@ -429,7 +432,7 @@ func (m *slotModel) ask(l *Limit, now int64, a Ask) verdict {
 			used += h.units
 		}
 	}
-	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0) || a.Cost > 0 && used+a.Cost <= capacity
+	ok := a.Cost < 0 || a.Cost == 0 && (used <= capacity || c.N == 0 && !c.CountDenied) || a.Cost > 0 && used+a.Cost <= capacity
 	if a.Cost > 0 && ok {
 		used += a.Cost
 		m.held = slices.DeleteFunc(m.held, func(h slot) bool { return h.since+micros(c.Timeout) <= now })

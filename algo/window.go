@@ -106,7 +106,7 @@ func (l *Limit) window(r *Result, s *State, now, c int64, take bool) {
 			}
 		}
 	default:
-		ok = used <= l.cap || l.n == 0
+		ok = used <= l.cap || l.n == 0 && !l.countDenied
 	}
 	l.counted(r, used, ok)
 	if cur > 0 {
@@ -268,7 +268,7 @@ func (l *Limit) windows(r *Result, s *State, now, c int64, take bool) {
 			used = int64(v.whole) + l.part(v.cut, rest)
 		}
 	default:
-		ok = used <= l.cap || l.n == 0
+		ok = used <= l.cap || l.n == 0 && !l.countDenied
 	}
 	l.counted(r, used, ok)
 	if v.whole+v.cut > 0 {
