@@ -49,17 +49,24 @@ type value struct {
 func (m *Matches) value(slot int) *value {
 	v := &m.values[slot]
 	if v.generation != m.generation {
-		raw, ok := "", false
-		if m.source != nil {
-			raw, ok = m.source.Attribute(m.domain.slots[slot].name)
-		}
-		m.set(slot, raw, ok)
+		m.lookUp(slot) // apart, so that value is inlined
 	}
 	return v
 }
 
+func (m *Matches) lookUp(slot int) {
+	raw, ok := "", false
+	if m.source != nil {
+		raw, ok = m.source.Attribute(m.domain.slots[slot].name)
+	}
+	m.set(slot, raw, ok)
+}
+
 // maxKeptValue is up to how many bytes a value may be held on to by a Matches that is not in use.
 const maxKeptValue = 4096
+
+// maxKeptScratch is up to how many bytes of scratch it keeps.
+const maxKeptScratch = 64 << 10
 
 // set sets the value of a slot.
 func (m *Matches) set(slot int, raw string, ok bool) {
@@ -121,9 +128,12 @@ func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.
 			}
 		}
 	case kindIP:
+		if strings.IndexByte(raw, ':') < 0 {
+			return raw, parseIPv4(raw) // the text of an IPv4 address is normal
+		}
 		addr := parseIP(raw)
-		if !addr.IsValid() || addr.Is4() && strings.IndexByte(raw, ':') < 0 {
-			return raw, addr // the text of an IPv4 address is normal
+		if !addr.IsValid() {
+			return raw, addr
 		}
 		*scratch = addr.AppendTo(*scratch)
 		return view((*scratch)[begin:]), addr
@@ -165,18 +175,26 @@ func (m *Matches) attribute(name string) (string, bool) {
 	return "", false
 }
 
-// attributes iterates over all attributes as they came.
+// attributes iterates over all attributes as they came. In a union a name may come several times, and the first holds.
 func (m *Matches) attributes() iter.Seq2[string, string] {
 	if m.source != nil {
 		return m.source.All()
 	}
 	return func(yield func(string, string) bool) {
+		remote, hasRemote, hasIP := "", false, false
 		for i := range m.descriptors {
 			for _, e := range m.descriptors[i].Entries {
 				if !yield(e.Key, e.Value) {
 					return
 				}
+				if e.Key == "remote_address" && !hasRemote {
+					remote, hasRemote = e.Value, true
+				}
+				hasIP = hasIP || e.Key == "ip"
 			}
+		}
+		if hasRemote && !hasIP {
+			yield("ip", remote)
 		}
 	}
 }

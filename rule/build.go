@@ -3,6 +3,7 @@ package rule
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -63,6 +64,7 @@ type builder struct {
 	set        *Set
 	ipv6Prefix int
 	problems   []Problem
+	suggested  int
 	byID       map[uint64]*Counter
 	parts      map[*domain]*parts
 }
@@ -70,13 +72,16 @@ type builder struct {
 // parts is what a domain is put together from.
 type parts struct {
 	native  map[string]*Rule
-	paths   map[string]*Rule // of the Lyft form
+	names   []string // of native, sorted; made when a name is looked for in vain
 	exempt  []*Condition
 	lyft    []*Rule
 	nameIDs map[string]int
 }
 
 func (b *builder) problem(r *Rule, hint, format string, args ...any) {
+	if len(b.problems) >= maxProblems {
+		return
+	}
 	b.problems = append(b.problems, Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
@@ -94,7 +99,7 @@ func (b *builder) addFile(f *file) {
 		d = &domain{name: f.domain, number: len(b.set.domains), slotOf: map[string]int{}, ipSlot: -1}
 		b.set.domains = append(b.set.domains, d)
 		b.set.byName[f.domain] = d
-		b.parts[d] = &parts{native: map[string]*Rule{}, paths: map[string]*Rule{}, nameIDs: map[string]int{}}
+		b.parts[d] = &parts{native: map[string]*Rule{}, nameIDs: map[string]int{}}
 	}
 	p := b.parts[d]
 	for i := range f.exempt {
@@ -137,9 +142,6 @@ func (b *builder) addFile(f *file) {
 			d.rules = append(d.rules, m)
 		} else {
 			m.levels[len(m.levels)-1].rule = m
-			if p.paths[r.Name] == nil {
-				p.paths[r.Name] = r
-			}
 			p.lyft = append(p.lyft, r)
 		}
 		b.addCounters(r)
@@ -269,7 +271,7 @@ func (b *builder) finishDomain(d *domain) {
 	b.refuseCycles(d)
 	b.compileExempt(d, p.exempt)
 	if len(d.rules) > fewRules {
-		d.index = newRuleIndex(d.rules)
+		d.index = newRuleIndex(d.rules, len(d.slots))
 	}
 }
 
@@ -304,6 +306,12 @@ func (b *builder) compileRule(d *domain, m *matchRule) {
 			d.slot(name)
 		}
 	}
+	switch {
+	case r.Shadow || r.Lyft != nil && r.Lyft.Shadow:
+		m.mode = Shadow
+	case r.Lyft != nil && r.Lyft.Quota:
+		m.mode = Quota
+	}
 	m.salt = xxhash.Sum64String(d.name + "\x00" + r.Name)
 	b.compileOverrides(m)
 }
@@ -318,8 +326,9 @@ func compileCondition(d *domain, c *Condition) condition {
 			out.positive = append(out.positive, p)
 		}
 	}
-	if len(c.Patterns) == 1 && len(out.positive) == 1 && out.positive[0].kind == patternExact {
-		out.simple, out.text = true, out.positive[0].text
+	if len(c.Patterns) == 1 && len(out.positive) == 1 {
+		out.single = true
+		out.simple, out.text = out.positive[0].kind == patternExact, out.positive[0].text
 	}
 	out.any, out.none, out.negated = newPatternSet(out.positive), newPatternSet(negative), len(negative) > 0
 	return out
@@ -347,6 +356,16 @@ func (b *builder) compileExempt(d *domain, entries []*Condition) {
 	}
 }
 
+// maxSuggested is for how many names in all the nearest one is looked for: each look goes through all rules.
+const maxSuggested = 100
+
+func (p *parts) sortedNames() []string {
+	if p.names == nil {
+		p.names = slices.Sorted(maps.Keys(p.native))
+	}
+	return p.names
+}
+
 // resolveReplaces finds the limits that m replaces.
 func (b *builder) resolveReplaces(d *domain, m *matchRule) {
 	p := b.parts[d]
@@ -355,13 +374,10 @@ func (b *builder) resolveReplaces(d *domain, m *matchRule) {
 		switch {
 		case other == nil:
 			hint := fmt.Sprintf("no limit of domain %q has this name", d.name)
-			names := make([]string, 0, len(p.native))
-			for n := range p.native {
-				names = append(names, n)
-			}
-			slices.Sort(names)
-			if n := nearest(name, names); n != "" {
-				hint = fmt.Sprintf("did you mean %q?", n)
+			if b.suggested++; b.suggested <= maxSuggested {
+				if n := nearest(name, p.sortedNames()); n != "" {
+					hint = fmt.Sprintf("did you mean %q?", n)
+				}
 			}
 			b.problem(m.rule, hint, "replaces names %q, which does not exist", name)
 		case other == m.rule:
@@ -438,6 +454,9 @@ func (b *builder) compileOverrides(m *matchRule) {
 	}
 }
 
+// maxOverrideForms bounds the keys that one override may stand for: they multiply with each part of per.
+const maxOverrideForms = 256
+
 // overrideKeys makes the keys for the values of an override, with alternative 0 throughout. There are several where a
 // value has other normal forms for other alternatives of its part. A descriptor's key has a part for each level whose
 // value is not fixed.
@@ -464,6 +483,9 @@ func overrideKeys(m *matchRule, values []string) ([]string, error) {
 			if form := string(appendValue(nil, 0, a.kind, v, m.ipv6Prefix)); !slices.Contains(forms, form) {
 				forms = append(forms, form)
 			}
+		}
+		if len(keys)*len(forms) > maxOverrideForms {
+			return nil, fmt.Errorf("its values have more than %d forms, since per has so many alternatives of different kinds", maxOverrideForms)
 		}
 		longer := make([]string, 0, len(keys)*len(forms))
 		for _, k := range keys {

@@ -46,10 +46,10 @@ func (c *compiled) pattern(attribute, source string) (Pattern, error) {
 		c.patterns = map[[2]string]compiledPattern{}
 	}
 	var p compiledPattern
-	if re, ok := strings.CutPrefix(strings.TrimPrefix(source, "!"), "~"); ok {
+	if re, ok := strings.CutPrefix(strings.TrimPrefix(source, "!"), "~"); ok && c.regexp <= maxRegexpWork {
 		c.regexp += regexpWork(re)
 	}
-	if c.regexp > maxRegexpWork {
+	if c.regexp > maxRegexpWork && strings.HasPrefix(strings.TrimPrefix(source, "!"), "~") {
 		p.err = errors.New("the regular expressions of all rules together are too large")
 	} else {
 		p.pattern, p.err = compilePattern(attribute, source)
@@ -58,10 +58,18 @@ func (c *compiled) pattern(attribute, source string) (Pattern, error) {
 	return p.pattern, p.err
 }
 
-// regexpWork is about the number of instructions that the regular expression compiles to.
+// classWork is what a Unicode class such as \pL, of up to a few hundred ranges, counts for.
+const classWork = 256
+
+// regexpWork is about the number of instructions that the regular expression compiles to, with the ranges of Unicode
+// classes, which each mention of one copies.
 func regexpWork(source string) int {
+	classes := classWork * (strings.Count(source, `\p`) + strings.Count(source, `\P`))
 	if !strings.Contains(source, "{") {
-		return 2 * len(source)
+		return 2*len(source) + classes
+	}
+	if classes > maxRegexpWork {
+		return classes // parsing alone would take much memory
 	}
 	re, err := syntax.Parse(source, syntax.Perl)
 	if err != nil {
@@ -71,7 +79,7 @@ func regexpWork(source string) int {
 	if err != nil {
 		return 0
 	}
-	return len(prog.Inst)
+	return len(prog.Inst) + classes
 }
 
 // expression compiles a CEL expression with compile, remembered in cache and bounded.

@@ -253,20 +253,31 @@ func (e *explainer) descend(r *matchRule, desc *Descriptor) (depth int, why stri
 
 // replaced gives those rules their reason that only another one's replaces keeps from applying.
 func (e *explainer) replaced(reasons []Reason) {
+	type bearer struct {
+		lyft bool
+		name string
+	}
+	named := map[bearer][]*Rule{}
+	for i := range reasons {
+		switch r := reasons[i].Rule; {
+		case r.Lyft == nil:
+			named[bearer{false, r.Name}] = []*Rule{r}
+		case r.Lyft.LimitName != "":
+			k := bearer{true, r.Lyft.LimitName}
+			named[k] = append(named[k], r)
+		}
+	}
 	by := map[*Rule]string{}
 	for i := range reasons {
 		a := reasons[i].Rule
-		if reasons[i].Why != "" || len(a.Replaces) == 0 {
+		if reasons[i].Why != "" {
 			continue
 		}
-		for k := range reasons {
-			b := reasons[k].Rule
-			name := b.Name
-			if b.Lyft != nil {
-				name = b.Lyft.LimitName
-			}
-			if (a.Lyft != nil) == (b.Lyft != nil) && name != "" && slices.Contains(a.Replaces, name) && by[b] == "" && e.replaces(a, b) {
-				by[b] = a.Name
+		for _, name := range a.Replaces {
+			for _, b := range named[bearer{a.Lyft != nil, name}] {
+				if by[b] == "" && e.replaces(a, b) {
+					by[b] = a.Name
+				}
 			}
 		}
 	}

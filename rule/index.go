@@ -301,9 +301,9 @@ func (x *valueIndex) appendIDs(dst []int32, text string, addr netip.Addr) []int3
 
 // ruleIndex finds the native rules that may apply. It looks only at rules whose anchor the request holds.
 type ruleIndex struct {
-	always  []int32             // rules without an anchor, ascending
-	slots   []int               // attributes that anchor rules
-	indexes map[int]*valueIndex // by slot
+	always  []int32       // rules without an anchor, ascending
+	slots   []int         // attributes that anchor rules
+	indexes []*valueIndex // by slot; nil for one that anchors none
 }
 
 // fewRules is up to how many rules are quicker looked at one by one than through an index.
@@ -317,7 +317,7 @@ type slotAnchor struct {
 
 // newRuleIndex indexes rules. For each it takes, of all ways to anchor it, the one that shares its most common literal
 // with the fewest other rules.
-func newRuleIndex(rules []*matchRule) *ruleIndex {
+func newRuleIndex(rules []*matchRule, slots int) *ruleIndex {
 	type literal struct {
 		slot int
 		anchor
@@ -332,7 +332,7 @@ func newRuleIndex(rules []*matchRule) *ruleIndex {
 			}
 		}
 	}
-	x := &ruleIndex{indexes: map[int]*valueIndex{}}
+	x := &ruleIndex{indexes: make([]*valueIndex, slots)}
 	for i := range rules {
 		best, cost := -1, 0
 		for k, c := range choices[i] {
@@ -455,16 +455,9 @@ func (x *ruleIndex) candidates(m *Matches) []int32 {
 // the loop captures is allocated here only.
 func (x *ruleIndex) addPresent(m *Matches) {
 	for name := range m.attributes() {
-		x.addNamed(m, name)
-		if m.union && name == "remote_address" {
-			x.addNamed(m, "ip")
+		if s, ok := m.domain.slotOf[name]; ok && x.indexes[s] != nil {
+			x.addCandidates(m, s)
 		}
-	}
-}
-
-func (x *ruleIndex) addNamed(m *Matches, name string) {
-	if s, ok := m.domain.slotOf[name]; ok && x.indexes[s] != nil {
-		x.addCandidates(m, s)
 	}
 }
 

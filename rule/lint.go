@@ -192,14 +192,15 @@ func beats(a, b algo.Config) bool {
 // conditions warns of conditions that nothing can meet.
 func (l *linter) conditions(r *Rule) {
 	for _, c := range r.When {
+		excluded := map[string]bool{}
 		for _, p := range c.Patterns {
 			if p.Negated {
-				continue
+				excluded[strings.TrimPrefix(p.Source, "!")] = true
 			}
-			for _, n := range c.Patterns {
-				if n.Negated && strings.TrimPrefix(n.Source, "!") == p.Source {
-					l.warn(r, p.Pos, "remove one of them", "%s: when.%s allows and excludes %s: no request can meet that", r.Name, c.Attribute, p.Source)
-				}
+		}
+		for _, p := range c.Patterns {
+			if !p.Negated && excluded[p.Source] {
+				l.warn(r, p.Pos, "remove one of them", "%s: when.%s allows and excludes %s: no request can meet that", r.Name, c.Attribute, p.Source)
 			}
 		}
 	}
@@ -225,7 +226,6 @@ func (l *linter) keys(rules []*Rule) {
 		if r.Lyft != nil || !bites(r) {
 			continue
 		}
-		guarded := slices.ContainsFunc(guards, func(g *Rule) bool { return implied(g.When, r.When) })
 		for _, k := range r.Per {
 			for _, attribute := range k {
 				if pinned(r, attribute) {
@@ -234,7 +234,7 @@ func (l *linter) keys(rules []*Rule) {
 				switch {
 				case strings.HasPrefix(attribute, "header."), strings.HasPrefix(attribute, "query."), attribute == "path", attribute == "host":
 					l.warn(r, r.Pos, "pin it by when to exact values, or count by ip", "%s: per %s: a client can send any %s, and has a fresh counter for each", r.Name, attribute, attribute)
-				case attribute == "user" && !guarded:
+				case attribute == "user" && !slices.ContainsFunc(guards, func(g *Rule) bool { return implied(g.When, r.When) }):
 					l.warn(r, r.Pos, "set a limit with per: [ip] beside it", "%s: per user without a limit by ip beside it: a client that invents users has a fresh counter for each", r.Name)
 				}
 			}

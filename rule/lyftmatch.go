@@ -110,52 +110,61 @@ func (m *Matches) matchDescriptors(s *Set) {
 	}
 	m.leaves = m.leaves[:0]
 	for i := range m.descriptors {
-		var leaf *matchRule
+		var found leaf
 		if m.descriptors[i].Override == nil {
-			leaf = d.lyft.rule(m.descriptors[i].Entries, m)
+			found = m.leaf(m.descriptors[i].Entries)
 		}
-		if leaf != nil && (!m.holds(leaf) || leaf.rule.ifProgram != nil && !m.evalIf(leaf)) {
-			leaf = nil
-		}
-		m.leaves = append(m.leaves, leaf)
-		if leaf != nil {
-			for _, id := range leaf.replaceIDs {
+		m.leaves = append(m.leaves, found)
+		if found.rule != nil {
+			for _, id := range found.rule.replaceIDs {
 				m.replaced[id] = m.generation
 			}
 		}
 	}
 	for i, leaf := range m.leaves {
-		entries := m.descriptors[i].Entries
+		r := leaf.rule
 		switch {
 		case m.descriptors[i].Override != nil:
 			m.emitOverride(s, i)
-		case leaf == nil:
-		case leaf.nameID >= 0 && m.replaced[leaf.nameID] == m.generation:
+		case r == nil:
+		case r.nameID >= 0 && m.replaced[r.nameID] == m.generation:
 		default:
-			begin := len(m.buf)
-			if leaf.byPath() {
-				for k, l := range leaf.levels {
-					if l.varies() {
-						m.buf = appendText(m.buf, 0, entries[k].Value)
-					}
-				}
-			} else if !m.appendKey(leaf) {
-				m.buf = m.buf[:begin]
-				continue
-			}
-			key := m.buf[begin:len(m.buf):len(m.buf)]
 			match := &m.Descriptors[i]
-			match.Rule = leaf.rule
-			match.Hit, match.Unlimited = m.emit(leaf, key, m.mode(leaf, key), i)
+			match.Rule = r.rule
+			match.Hit, match.Unlimited = m.emit(r, leaf.key, m.mode(r, leaf.key), i)
 			if match.Hit >= 0 {
-				match.StatsKey = leaf.rule.Lyft.StatsKey
-				if leaf.runtimeName {
-					match.StatsKey = m.runtimeStatsKey(leaf, entries)
+				match.StatsKey = r.rule.Lyft.StatsKey
+				if r.runtimeName {
+					match.StatsKey = m.runtimeStatsKey(r, m.descriptors[i].Entries)
 				}
 			}
 		}
 	}
 	clear(m.leaves)
+}
+
+// leaf finds the rule that a descriptor's entries lead to and meet, and makes its key.
+func (m *Matches) leaf(entries []Entry) leaf {
+	r := m.domain.lyft.rule(entries, m)
+	if r == nil || !m.holds(r) {
+		return leaf{}
+	}
+	begin := len(m.buf)
+	if r.byPath() {
+		for k, l := range r.levels {
+			if l.varies() {
+				m.buf = appendText(m.buf, 0, entries[k].Value)
+			}
+		}
+	} else if !m.appendKey(r) {
+		m.buf = m.buf[:begin]
+		return leaf{}
+	}
+	if r.rule.ifProgram != nil && !m.evalIf(r) {
+		m.buf = m.buf[:begin]
+		return leaf{}
+	}
+	return leaf{r, m.buf[begin:len(m.buf):len(m.buf)]}
 }
 
 // maxStatsKeys and maxStatsKey bound the names of statistics that a Matches remembers, so as not to make them again.

@@ -124,7 +124,7 @@ type Matches struct {
 	met         []metRule
 	groups      []groupMark
 	replaced    []uint32 // by id of a name of the Lyft form: the generation in which it was replaced
-	leaves      []*matchRule
+	leaves      []leaf
 	stats       map[string]string
 	cel         celVars
 	looked      int // native rules whose conditions were looked at
@@ -139,6 +139,12 @@ type metRule struct {
 	key      []byte
 	mode     Mode
 	replaced bool
+}
+
+// leaf is the rule that a descriptor leads to, nil if there is none, and its key.
+type leaf struct {
+	rule *matchRule
+	key  []byte
 }
 
 // domain is the compiled rules of one domain.
@@ -163,6 +169,7 @@ type matchRule struct {
 	rule       *Rule
 	conditions []condition
 	per        [][]alternative
+	mode       Mode    // with keys on which the rule is enforced
 	group      int     // the file's number among those with groups: first; -1
 	id         int32   // place among the domain's native rules
 	replaces   []int32 // ids of native rules, ascending
@@ -182,6 +189,7 @@ type condition struct {
 	slot     int
 	simple   bool // the only pattern is this text
 	text     string
+	single   bool // the only pattern is positive[0]
 	source   *Condition
 	positive []Pattern
 	any      patternSet
@@ -198,6 +206,9 @@ func (c *condition) match(m *Matches) bool {
 		return v.text == c.text
 	}
 	addr := m.addrOf(c.slot)
+	if c.single {
+		return c.positive[0].positive(v.text, addr)
+	}
 	if len(c.positive) > 0 && !c.any.match(v.text, addr) {
 		return false
 	}
@@ -269,6 +280,9 @@ func (m *Matches) end() {
 	if m.large {
 		clear(m.values)
 		m.large = false
+		if cap(m.scratch) > maxKeptScratch {
+			m.scratch = nil
+		}
 	}
 	if m.cel.m != nil {
 		m.cel = celVars{}
@@ -368,16 +382,10 @@ func (m *Matches) vars() *celVars {
 
 // mode is how r takes part with this key: a rule that is enforced on a share of the keys only is in shadow on the others.
 func (m *Matches) mode(r *matchRule, key []byte) Mode {
-	if r.rule.Shadow || r.rule.Lyft != nil && r.rule.Lyft.Shadow {
-		return Shadow
-	}
 	if p := r.rule.EnforcePercent; p < 100 && int(mix(xxhash.Sum64(key)^r.salt)%100) >= p {
 		return Shadow
 	}
-	if r.rule.Lyft != nil && r.rule.Lyft.Quota {
-		return Quota
-	}
-	return Enforce
+	return r.mode
 }
 
 // mix spreads the bits of x (the finaliser of SplitMix64, Steele et al. 2014).

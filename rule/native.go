@@ -229,12 +229,19 @@ type allowance struct {
 	at       *element
 }
 
+// maxWindows bounds the entries of one allow: a request that meets the limit is charged to all of them.
+const maxWindows = 64
+
 // allow reads allow, or one value of override. unlimited is for the whole of it.
 func (l *loader) allow(v *element, what string) (entries []allowance, unlimited bool) {
 	items := []*element{v}
 	if v.kind == listKind {
 		if items = v.items; len(items) == 0 {
 			l.err(v, "as in: allow: [10/min, 500/hour]", "%s: the list is empty", what)
+		}
+		if len(items) > maxWindows {
+			l.err(v, "", "%s: at most %d entries, got %d", what, maxWindows, len(items))
+			return nil, false
 		}
 	}
 	for _, i := range items {

@@ -78,24 +78,27 @@ func parseIP(s string) netip.Addr {
 
 // parseIPv4 parses as netip does, but makes no error.
 func parseIPv4(s string) netip.Addr {
+	if len(s) < len("0.0.0.0") || len(s) > len("255.255.255.255") {
+		return netip.Addr{}
+	}
 	var a [4]byte
 	field, digits, n := 0, 0, 0
 	for i := range len(s) {
-		c := s[i] - '0'
-		switch {
-		case c <= 9:
-			if n = n*10 + int(c); n > 255 || digits > 0 && n < 10 { // too large, or with a leading zero
+		if c := s[i] - '0'; c <= 9 {
+			if digits > 0 && n == 0 { // a leading zero
 				return netip.Addr{}
 			}
+			n = n*10 + int(c)
 			digits++
-		case s[i] == '.' && digits > 0 && field < 3:
-			a[field] = byte(n)
-			field, digits, n = field+1, 0, 0
-		default:
+			continue
+		}
+		if s[i] != '.' || digits == 0 || n > 255 || field == 3 {
 			return netip.Addr{}
 		}
+		a[field] = byte(n)
+		field, digits, n = field+1, 0, 0
 	}
-	if field != 3 || digits == 0 {
+	if field != 3 || digits == 0 || n > 255 {
 		return netip.Addr{}
 	}
 	a[3] = byte(n)
@@ -158,6 +161,7 @@ func (p *Pattern) compileText(attribute, s string) error {
 		if i := strings.IndexAny(s, "?#"); i >= 0 {
 			return fmt.Errorf("path is matched without its query and fragment: write %q, and query.NAME for a parameter", s[:i])
 		}
+		wildcards := strings.Count(s, "*")
 		switch s[0] {
 		case '/':
 			s = NormalPath(s)
@@ -166,8 +170,8 @@ func (p *Pattern) compileText(attribute, s string) error {
 		default:
 			return fmt.Errorf("a path begins with a slash: write %q", "/"+s)
 		}
-		if s == "" { // such as **/..
-			return errors.New("nothing is left of the path once .. and repeated slashes are removed")
+		if strings.Count(s, "*") != wildcards { // such as /a/**/../b, of which /a/b would be left
+			return errors.New("a .. in a pattern takes away the segment before it, which may not hold a wildcard")
 		}
 	case "ip":
 		if !strings.Contains(s, "*") {

@@ -180,3 +180,21 @@ func FuzzPattern(f *testing.F) {
 		}
 	})
 }
+
+// parseIPv4 takes what netip takes, and nothing else.
+func TestParseIPv4(t *testing.T) {
+	parts := []string{"", "0", "00", "01", "7", "10", "99", "255", "256", "300", "999", "1000", "4294967297", "a", " 1", "+1", "1."}
+	for _, a := range parts {
+		for _, b := range parts {
+			for _, s := range []string{a + "." + b + ".0.1", "10." + a + ".2." + b, a + ".1.1." + b, a + "." + b, "1.2.3.4." + a, a + "1.2.3" + b} {
+				want, err := netip.ParseAddr(s)
+				if err != nil || !want.Is4() {
+					want = netip.Addr{}
+				}
+				if got := parseIPv4(s); got != want {
+					t.Errorf("%q is read as %v, want %v", s, got, want)
+				}
+			}
+		}
+	}
+}

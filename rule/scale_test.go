@@ -226,13 +226,16 @@ func TestCELIsBounded(t *testing.T) {
 }
 
 func BenchmarkMatch(b *testing.B) {
-	small := testSet(b, &file{rules: []*Rule{
-		testRule(b, "login", "ip").when(on(b, "path", "/login")),
-		testRule(b, "api", "user").when(on(b, "path", "/api/**")),
-		testRule(b, "all", "ip"),
-	}})
-	bench := func(name string, s *Set, q *Query) {
+	small := func() *Set {
+		return testSet(b, &file{rules: []*Rule{
+			testRule(b, "login", "ip").when(on(b, "path", "/login")),
+			testRule(b, "api", "user").when(on(b, "path", "/api/**")),
+			testRule(b, "all", "ip"),
+		}})
+	}
+	bench := func(name string, set func() *Set, q *Query) {
 		b.Run(name, func(b *testing.B) {
+			s := set()
 			b.ReportAllocs()
 			var m Matches
 			q.Domain = "default"
@@ -243,16 +246,16 @@ func BenchmarkMatch(b *testing.B) {
 	}
 	bench("3 rules", small, &Query{Attributes: Pairs{{"method", "GET"}, {"path", "/api/v1/items"}, {"ip", "203.0.113.77"}, {"user", "user-12345"}}})
 	bench("3 rules, one met", small, &Query{Attributes: Pairs{{"path", "/static/x.css"}, {"ip", "203.0.113.77"}}})
-	one := testSet(b, &file{rules: []*Rule{testRule(b, "all", "key")}})
+	one := func() *Set { return testSet(b, &file{rules: []*Rule{testRule(b, "all", "key")}}) }
 	bench("1 rule", one, &Query{Attributes: Pairs{{"key", "user-12345"}}})
 	for _, n := range []int{10, 10_000} {
-		bench(fmt.Sprintf("%d paths", n), scaled(b, n, []string{"ip"}, "path=/p/#"), &Query{Attributes: Pairs{{"path", "/p/7"}, {"ip", "203.0.113.77"}}})
-		bench(fmt.Sprintf("%d folders", n), scaled(b, n, []string{"ip"}, "path=/p/#/**"), &Query{Attributes: Pairs{{"path", "/p/7/x"}, {"ip", "203.0.113.77"}}})
-		bench(fmt.Sprintf("%d users", n), scaled(b, n, []string{"user"}, "path=/api/**", "user=u#"), &Query{Attributes: Pairs{{"path", "/api/x"}, {"user", "u7"}}})
+		bench(fmt.Sprintf("%d paths", n), func() *Set { return scaled(b, n, []string{"ip"}, "path=/p/#") }, &Query{Attributes: Pairs{{"path", "/p/7"}, {"ip", "203.0.113.77"}}})
+		bench(fmt.Sprintf("%d folders", n), func() *Set { return scaled(b, n, []string{"ip"}, "path=/p/#/**") }, &Query{Attributes: Pairs{{"path", "/p/7/x"}, {"ip", "203.0.113.77"}}})
+		bench(fmt.Sprintf("%d users", n), func() *Set { return scaled(b, n, []string{"user"}, "path=/api/**", "user=u#") }, &Query{Attributes: Pairs{{"path", "/api/x"}, {"user", "u7"}}})
 		var lines []string
 		for i := range n {
 			lines = append(lines, fmt.Sprintf("k=v%d rule", i))
 		}
-		bench(fmt.Sprintf("%d descriptor values", n), testSet(b, &file{descriptors: lyftTree(b, strings.Join(lines, "\n"))}), &Query{Descriptors: descriptors("k=v7")})
+		bench(fmt.Sprintf("%d descriptor values", n), func() *Set { return testSet(b, &file{descriptors: lyftTree(b, strings.Join(lines, "\n"))}) }, &Query{Descriptors: descriptors("k=v7")})
 	}
 }
