@@ -22,22 +22,16 @@ func (l *Limiter) GiveBack(ctx context.Context, d *Decision) (turns int, err err
 		if c.Limit.Algorithm() != algo.LeakyBucket || c.Ask.Cost <= 0 || !d.results[i].Allowed || !d.Allowed && c.Mode != rule.Shadow {
 			continue
 		}
-		// The bucket is as good as fresh when the last turn has passed. If that instant is still the one that the
-		// decision reported, the last turn is ours.
+		// The queue has drained when the last turn has passed. If that is still at the instant that the decision
+		// reported, the last turn is ours.
 		charge[0] = *c
-		charge[0].Ask = algo.Ask{MaxDelay: -1}
-		now, err := l.store.Take(ctx, charge[:], result[:])
-		if err != nil {
-			return turns, err
-		}
-		if now+result[0].ResetAfter != d.Time+d.results[i].ResetAfter {
-			continue
-		}
-		charge[0].Ask.Cost = -c.Ask.Cost
+		charge[0].Ask = algo.Ask{Cost: -c.Ask.Cost, LastEnds: d.Time + d.results[i].ResetAfter}
 		if _, err := l.store.Take(ctx, charge[:], result[:]); err != nil {
 			return turns, err
 		}
-		turns++
+		if result[0].Allowed {
+			turns++
+		}
 	}
 	return turns, nil
 }

@@ -1,10 +1,15 @@
 package weir_test
 
 import (
+	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store/memory"
 )
 
 // A turn goes back only if it is the last, and only while it is to come; nothing else is refunded.
@@ -45,5 +50,75 @@ limits:
 		t.Errorf("the turn of the last is not free: %d, want %d", d.Time+d.Delay, fourth.Time+fourth.Delay)
 	} else if used := d.Limits[2].Limit - d.Limits[2].Remaining; used != 6 {
 		t.Errorf("the log counts %d, want all 6", used)
+	}
+}
+
+// countingStore counts the calls of Take.
+type countingStore struct {
+	weir.Store
+	takes atomic.Int64
+}
+
+// Take implements weir.Store.
+func (s *countingStore) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+	s.takes.Add(1)
+	return s.Store.Take(ctx, charges, results)
+}
+
+// Those who come while others give their turns back never share a turn: a turn goes back in one step of the store.
+func TestGiveBackIsOneStep(t *testing.T) {
+	c := newClock()
+	inner, err := memory.New(memory.Options{Clock: c.read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &countingStore{Store: inner}
+	l, err := weir.New(store, weir.WithRules(load(t, `limits: [{name: queue, algorithm: leaky_bucket, allow: {rate: 10/s, burst: 100000}}]`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var (
+		all   sync.WaitGroup
+		mu    sync.Mutex
+		turns = map[int64]int{}
+		back  atomic.Int64
+	)
+	const askers, rounds = 8, 500
+	for i := range askers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range rounds {
+				var d weir.Decision
+				if err := l.Decide(context.Background(), &weir.Request{Hits: 1, MaxDelay: weir.AnyDelay}, &d); err != nil {
+					t.Error(err)
+					return
+				}
+				if i%2 == 0 {
+					n, err := l.GiveBack(context.Background(), &d)
+					if err != nil {
+						t.Error(err)
+					}
+					if back.Add(int64(n)); n == 1 {
+						continue
+					}
+				}
+				mu.Lock()
+				turns[d.Time+d.Delay]++
+				mu.Unlock()
+			}
+		}()
+	}
+	all.Wait()
+	for turn, n := range turns {
+		if n > 1 {
+			t.Errorf("%d requests share the turn at %d", n, turn)
+		}
+	}
+	if want := askers*rounds - int(back.Load()); len(turns) != want {
+		t.Errorf("%d turns, want %d", len(turns), want)
+	}
+	if n := store.takes.Load(); n != askers*rounds*3/2 {
+		t.Errorf("the store was asked %d times, want %d: once a decision, and once a turn given back", n, askers*rounds*3/2)
 	}
 }

@@ -23,7 +23,7 @@ type Store interface {
 	// charges and all of them are denied, then no Enforce or Quota charge is made (but those whose Limit counts denied
 	// requests, which are always made), and every result tells its own limit's verdict and its fields as they are then.
 	// Shadow charges go by their own verdict alone. A charge that names the same state as an earlier one of the same
-	// call sees what that one took. Refunds and peeks are always admitted.
+	// call sees what that one took. Peeks, and refunds without Ask.LastEnds, are always admitted.
 	//
 	// It returns the instant of the decision in µs since the Unix epoch. An error means that nothing is known of the
 	// outcome; then results are not valid. A denial is no error.

@@ -131,6 +131,12 @@ func (l *Limit) Take(s *State, now int64, a Ask) (r Result) {
 	return r
 }
 
+// TakeInto is Take with the result written to *r, which saves copying it on the way.
+func (l *Limit) TakeInto(r *Result, s *State, now int64, a *Ask) {
+	*r = Result{}
+	l.decide(r, s, now, *a, true)
+}
+
 // Check answers as Take would, but charges nothing: the verdict, and the fields as they are without the charge. It
 // never writes to s. It is how a decision over several limits asks each before it charges all or none.
 func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {

@@ -29,7 +29,8 @@ func (a *attributes) Attribute(name string) (string, bool) {
 	}
 	for _, id := range a.identity {
 		if id.Name == name {
-			return a.metadata(id.Value)
+			v, _ := a.metadata(id.Value)
+			return v, v != ""
 		}
 	}
 	switch name {
@@ -69,8 +70,8 @@ func (a *attributes) All() iter.Seq2[string, string] {
 			}
 		}
 		for _, id := range a.identity {
-			v, ok := a.metadata(id.Value)
-			if !once(id.Name, v, ok) {
+			v, _ := a.metadata(id.Value)
+			if !once(id.Name, v, v != "") {
 				return
 			}
 		}
@@ -82,20 +83,20 @@ func (a *attributes) All() iter.Seq2[string, string] {
 		}
 		md, _ := metadata.FromIncomingContext(a.ctx)
 		for key, values := range md {
-			if len(values) > 0 && !once(headerPrefix+key, values[0], true) {
+			if !once(headerPrefix+key, strings.Join(values, ", "), len(values) > 0) {
 				return
 			}
 		}
 	}
 }
 
-// metadata is the first value of a key.
+// metadata is the value of a key; several are joined, as the lines of a header are at the HTTP doors.
 func (a *attributes) metadata(key string) (string, bool) {
 	values := metadata.ValueFromIncomingContext(a.ctx, key)
-	if len(values) == 0 {
-		return "", false
+	if len(values) == 1 {
+		return values[0], true
 	}
-	return values[0], true
+	return strings.Join(values, ", "), len(values) > 0
 }
 
 // split cuts "/shop.Orders/Create" into "shop.Orders" and "Create".

@@ -1,8 +1,8 @@
 // Package grpclimit limits gRPC servers: unary and stream interceptors over a weir.Limiter.
 //
 // A call meets the rules with these attributes: path is the full method ("/shop.Orders/Create"), grpc.service and
-// grpc.method are its halves, host is the :authority, ip the address of the peer, header.NAME the first value of the
-// metadata key, and whatever WithIdentity and WithAttributes add.
+// grpc.method are its halves, host is the :authority, ip the address of the peer, header.NAME the value of the metadata
+// key (several are joined by ", "), and whatever WithIdentity and WithAttributes add.
 //
 // A refused call ends with RESOURCE_EXHAUSTED, with google.rpc.RetryInfo and google.rpc.QuotaFailure as details. Each
 // call that met an enforcing limit is answered with the metadata ratelimit-limit, ratelimit-remaining and
@@ -143,7 +143,9 @@ func (g *guard) finish(c *call) {
 	for i := range c.decision.Limits {
 		if slot := c.decision.Limits[i].Slot; slot != "" {
 			// A slot that cannot be given back ends with the limit's time-out.
-			_, _ = g.limiter.Release(context.WithoutCancel(c.ctx), slot)
+			ctx, done := afterwards(c.ctx)
+			_, _ = g.limiter.Release(ctx, slot)
+			done()
 		}
 	}
 	clear(c.decision.Limits)
@@ -181,6 +183,11 @@ func (g *guard) admit(c *call, setHeader func(metadata.MD) error) error {
 	return nil
 }
 
+// afterwards is a context for what must be done for a call even if its client is gone.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+}
+
 // hold waits for the turn of an admitted call. A caller who hangs up gives its turn back.
 func (g *guard) hold(c *call, delay time.Duration) error {
 	turn := time.NewTimer(delay)
@@ -190,7 +197,9 @@ func (g *guard) hold(c *call, delay time.Duration) error {
 		return nil
 	case <-c.ctx.Done():
 		// A turn that cannot be given back goes unused.
-		_, _ = g.limiter.GiveBack(context.WithoutCancel(c.ctx), &c.decision)
+		ctx, done := afterwards(c.ctx)
+		defer done()
+		_, _ = g.limiter.GiveBack(ctx, &c.decision)
 		return status.FromContextError(c.ctx.Err()).Err()
 	}
 }

@@ -300,7 +300,7 @@ func TestAttributes(t *testing.T) {
 			t.Error("an absent attribute")
 		}
 	}}))
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-plan", "free", "x-plan", "paid", "x-user-id", "ada", ":authority", "shop.example"))
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-plan", "free", "x-plan", "paid", "x-user-id", "ada", "x-empty", "", ":authority", "shop.example"))
 	for _, c := range []struct {
 		addr net.Addr
 		want string
@@ -311,11 +311,11 @@ func TestAttributes(t *testing.T) {
 		{&net.UnixAddr{Name: "@socket", Net: "unix"}, ""},
 	} {
 		ctx := peer.NewContext(ctx, &peer.Peer{Addr: c.addr})
-		if err := call(ctx, grpclimit.UnaryServerInterceptor(l, grpclimit.WithIdentity("user", "x-user-id")), func() {}); err != nil {
+		if err := call(ctx, grpclimit.UnaryServerInterceptor(l, grpclimit.WithIdentity("user", "x-user-id"), grpclimit.WithIdentity("tenant", "x-empty")), func() {}); err != nil {
 			t.Fatal(err)
 		}
 		want := map[string]string{"path": "/shop.Orders/Create", "grpc.service": "shop.Orders", "grpc.method": "Create", "host": "shop.example",
-			"user": "ada", "header.x-plan": "free", "header.x-user-id": "ada", "header.:authority": "shop.example"}
+			"user": "ada", "header.x-plan": "free, paid", "header.x-user-id": "ada", "header.x-empty": "", "header.:authority": "shop.example"}
 		if c.want != "" {
 			want["ip"] = c.want
 		}

@@ -42,18 +42,34 @@ func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
 	clear(known)
 	*a = Attributes{r: r, clientIP: c, identity: id, known: known}
 	if r != nil {
-		a.method, a.host, a.rawPath = r.Method, r.Host, rawPath(r.URL)
+		a.method, a.host, a.rawPath = r.Method, withoutRootDot(r.Host), rawPath(r.URL)
 	}
 }
 
 // SetTarget replaces what the request line says, for a door that is asked about another request (forward auth). uri
 // is a path with or without a query; query.* has no values then.
 func (a *Attributes) SetTarget(method, host, uri string) {
-	a.method, a.host = method, host
+	a.method, a.host = method, withoutRootDot(host)
 	a.rawPath, a.hasPath = uri, false
 	r := *a.r
 	r.URL = &url.URL{}
 	a.r = &r
+}
+
+// Host returns the host, its port included, as the client gave it, but for the final dot of an absolute name: servers
+// answer to shop.example. as to shop.example, so a rule must meet both.
+func (a *Attributes) Host() string { return a.host }
+
+// withoutRootDot returns host without the final dot of its name.
+func withoutRootDot(host string) string {
+	name, port := host, ""
+	if i := strings.LastIndexByte(host, ':'); i >= 0 {
+		name, port = host[:i], host[i:]
+	}
+	if bare, ok := strings.CutSuffix(name, "."); ok && bare != "" {
+		return bare + port
+	}
+	return host
 }
 
 // Path returns the path in its normal form.
@@ -117,8 +133,11 @@ func (a *Attributes) identityValue(i int) (string, bool) {
 // header looks a header up by its lower-case name, without allocating.
 func (a *Attributes) header(name string) (string, bool) {
 	var b [64]byte
-	if len(name) > len(b) {
-		return headerValue(a.r, http.CanonicalHeaderKey(name))
+	switch {
+	case name == "host": // HTTP/2 may carry a Host line beside :authority, which says nothing
+		return a.host, a.host != ""
+	case len(name) > len(b):
+		return joined(a.r.Header[http.CanonicalHeaderKey(name)])
 	}
 	upper := true
 	for i := range len(name) {
@@ -132,17 +151,7 @@ func (a *Attributes) header(name string) (string, bool) {
 		upper = c == '-'
 		b[i] = c
 	}
-	switch v := a.r.Header[string(b[:len(name)])]; len(v) {
-	case 0:
-		if name == "host" {
-			return a.host, a.host != ""
-		}
-		return "", false
-	case 1:
-		return v[0], true
-	default:
-		return strings.Join(v, ", "), true
-	}
+	return joined(a.r.Header[string(b[:len(name)])])
 }
 
 // queryValue returns the first value of a parameter. It allocates only for values that hold an escape.
@@ -184,12 +193,12 @@ func (a *Attributes) All() iter.Seq2[string, string] {
 				}
 			}
 		}
-		for key := range a.r.Header {
-			if v, ok := headerValue(a.r, key); ok && !yield("header."+strings.ToLower(key), v) {
+		for key, lines := range a.r.Header {
+			if v, ok := joined(lines); ok && key != "Host" && !yield("header."+strings.ToLower(key), v) {
 				return
 			}
 		}
-		if _, ok := a.r.Header["Host"]; !ok && a.host != "" && !yield("header.host", a.host) {
+		if a.host != "" && !yield("header.host", a.host) {
 			return
 		}
 		seen := map[string]bool{}

@@ -18,9 +18,9 @@ func TestAttributes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := httptest.NewRequest("POST", "http://Shop.example:8080//a/./b/%7Euser%2Fx?q=1&q=2&e=&f&s=a+b%21&%71q=3&bad=%zz", nil)
+	r := httptest.NewRequest("POST", "http://Shop.example.:8080//a/./b/%7Euser%2Fx?q=1&q=2&e=&f&s=a+b%21&%71q=3&bad=%zz", nil)
 	r.RemoteAddr = "10.0.0.1:99"
-	r.Header = http.Header{"X-Forwarded-For": {"::ffff:192.0.2.7"}, "X-User-Id": {"ada"}, "X-Plan": {"a", "b"}, "User-Agent": {"u"}}
+	r.Header = http.Header{"X-Forwarded-For": {"::ffff:192.0.2.7"}, "X-User-Id": {"ada"}, "X-Plan": {"a", "b"}, "User-Agent": {"u"}, "Host": {"spoofed"}}
 	var a Attributes
 	a.Reset(r, ClientIP{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, id)
 	want := map[string]string{
@@ -45,8 +45,8 @@ func TestAttributes(t *testing.T) {
 		break
 	}
 
-	a.SetTarget("GET", "other", "/x/../login?q=9")
-	for name, value := range map[string]string{"method": "GET", "path": "/login", "host": "other", "user": "ada"} {
+	a.SetTarget("GET", "other.", "/x/../login?q=9")
+	for name, value := range map[string]string{"method": "GET", "path": "/login", "host": "other", "header.host": "other", "user": "ada"} {
 		if got, _ := a.Attribute(name); got != value {
 			t.Errorf("after SetTarget %s is %q, want %q", name, got, value)
 		}

@@ -25,7 +25,7 @@ import (
 //     JWKS file. Anything else counts as absent: another signature algorithm than the key's, "none", a claim that is
 //     no string, number or boolean.
 //
-// An empty value counts as absent.
+// Of several Authorization headers, and of several cookies of one name, the first counts. An empty value counts as absent.
 type Identity struct {
 	names   []string // sorted
 	sources []source // by the same index
@@ -196,19 +196,20 @@ func (id *Identity) value(r *http.Request, i int) (value string, ok bool) {
 	return value, value != ""
 }
 
-// headerValue returns the value of the header with the canonical name key; several lines are joined as RFC 9110 5.3 has it.
+// headerValue returns the value of the header with the canonical name key; several lines are joined as in RFC 9110 5.3.
 func headerValue(r *http.Request, key string) (string, bool) {
 	if key == "Host" {
 		return r.Host, r.Host != ""
 	}
-	switch v := r.Header[key]; len(v) {
-	case 0:
-		return "", false
-	case 1:
-		return v[0], true
-	default:
-		return strings.Join(v, ", "), true
+	return joined(r.Header[key])
+}
+
+// joined makes one value of the lines of a header; ok is false if there are none.
+func joined(lines []string) (value string, ok bool) {
+	if len(lines) == 1 {
+		return lines[0], true
 	}
+	return strings.Join(lines, ", "), len(lines) > 0
 }
 
 func certificateName(r *http.Request) string {
@@ -231,13 +232,10 @@ func certificateName(r *http.Request) string {
 	return ""
 }
 
-// bearer returns the token of `Authorization: Bearer`, if there is exactly one such header.
+// bearer returns the token of `Authorization: Bearer`. Of several Authorization headers it is the first that counts, as
+// for Request.BasicAuth and for handlers that use Header.Get: if such a request named nobody, it would meet no limit per user.
 func bearer(r *http.Request) (string, bool) {
-	v := r.Header["Authorization"]
-	if len(v) != 1 {
-		return "", false
-	}
-	scheme, token, ok := strings.Cut(v[0], " ")
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {
 		return "", false
 	}

@@ -56,12 +56,15 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 	}
 	if f&XDelta != 0 {
 		delete(h, hdrXRetry)
+		delete(h, hdrReset)
 		buf = strconv.AppendInt(buf, near.Limit, 10)
 		end(hdrLimit)
 		buf = strconv.AppendInt(buf, near.Remaining, 10)
 		end(hdrRemaining)
-		buf = strconv.AppendInt(buf, ceilSeconds(near.ResetAfter), 10)
-		end(hdrReset)
+		if near.ResetAfter != algo.Never {
+			buf = strconv.AppendInt(buf, ceilSeconds(near.ResetAfter), 10)
+			end(hdrReset)
+		}
 		if !d.Allowed && !never {
 			buf = strconv.AppendInt(buf, retry, 10)
 			end(hdrXRetry)
@@ -139,9 +142,10 @@ func appendRateLimit(buf []byte, lr *weir.LimitResult) []byte {
 	buf = strconv.AppendInt(buf, lr.Remaining, 10)
 	t := lr.ResetAfter
 	if !lr.Allowed {
-		if t = lr.RetryAfter; t == algo.Never {
-			return buf
-		}
+		t = lr.RetryAfter
+	}
+	if t == algo.Never {
+		return buf
 	}
 	buf = append(buf, ";t="...)
 	return strconv.AppendInt(buf, ceilSeconds(t), 10)

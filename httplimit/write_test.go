@@ -227,3 +227,14 @@ func TestWriteAllocations(t *testing.T) {
 		t.Errorf("%v allocations; one string and one slice are enough", n)
 	}
 }
+
+// A bucket that is refilled no more is never full again: no time of a reset is told.
+func TestWriteResetNever(t *testing.T) {
+	d := decide(t, newLimiter(t, &clock{}, `limits: [{name: a, allow: 10/min, algorithm: token_bucket}]`), 1)
+	d.Limits[0].ResetAfter = algo.Never
+	h := http.Header{"X-Ratelimit-Reset": {"9"}}
+	Headers(0).Write(h, d)
+	if got := h.Get("RateLimit"); got != `"a";r=9` || h["X-Ratelimit-Reset"] != nil {
+		t.Errorf("RateLimit: %s, X-RateLimit-Reset: %q", got, h["X-Ratelimit-Reset"])
+	}
+}

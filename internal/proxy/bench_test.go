@@ -8,10 +8,12 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"testing"
+
+	"github.com/weir-rl/weir/httplimit"
 )
 
 // BenchmarkProxy sets the proxy beside a bare httputil.ReverseProxy with the same transport and buffers, and beside the
-// upstream alone. Compare them within one run.
+// upstream alone. Compare them within one run. What the headers cost is mostly the client's reading of them.
 func BenchmarkProxy(b *testing.B) {
 	up := newUpstream(b, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "hello") })
 	u, err := url.Parse(up.URL)
@@ -29,6 +31,10 @@ func BenchmarkProxy(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	silent, err := New(newLimiter(b, `limits: [{name: a, when: {path: /api/**}, per: [ip], allow: [1000000000/min, 1000000000/hour]}]`), Options{Upstream: u, Headers: httplimit.Off})
+	if err != nil {
+		b.Fatal(err)
+	}
 	refusing, err := New(newLimiter(b, `limits: [{name: a, when: {path: /api/**}, per: [ip], allow: 0/min}]`), Options{Upstream: u})
 	if err != nil {
 		b.Fatal(err)
@@ -37,7 +43,7 @@ func BenchmarkProxy(b *testing.B) {
 		name   string
 		h      http.Handler
 		status int
-	}{{"upstream", up.Config.Handler, 200}, {"bare", bare, 200}, {"weir", limited, 200}, {"weir-refuses", refusing, 429}} {
+	}{{"upstream", up.Config.Handler, 200}, {"bare", bare, 200}, {"weir", limited, 200}, {"weir-headers-off", silent, 200}, {"weir-refuses", refusing, 429}} {
 		b.Run(c.name, func(b *testing.B) {
 			s := httptest.NewServer(c.h)
 			defer s.Close()

@@ -31,20 +31,63 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 		out.URL.Path, out.URL.RawPath = p.bare+bare, p.base+path
 	}
 	out.URL.Scheme, out.URL.Host = p.scheme, p.host
-	out.URL.RawQuery, out.URL.ForceQuery = in.URL.RawQuery, in.URL.ForceQuery
-	if p.o.UpstreamHost {
+	out.URL.RawQuery, out.URL.ForceQuery = safeQuery.Replace(in.URL.RawQuery), in.URL.ForceQuery
+	if carriesHTTP(out.Header["Upgrade"]) {
+		delete(out.Header, "Upgrade")
+		delete(out.Header, "Connection")
+	}
+	if out.Host = e.host; p.o.UpstreamHost {
 		out.Host = ""
 	}
 	out.Trailer = in.Trailer // filled in while the body is read
-	p.setForwarded(in, out.Header)
+	p.setForwarded(in, e.host, out.Header)
+}
+
+// safeQuery writes what may not stand in a query and would end it: HTTP/2 lets a space through, which in a request line of
+// HTTP/1 is followed by the version, and some servers cut a query at a #, so that they read another value than the rules.
+var safeQuery = strings.NewReplacer(" ", "%20", "#", "%23")
+
+// carriesHTTP reports whether an Upgrade header offers a protocol in which requests would pass the limits unseen: h2c,
+// HTTP/2.0, TLS/1.3. An offer may be left unanswered (RFC 9110 7.8), so the proxy does not pass it on.
+func carriesHTTP(upgrade []string) bool {
+	for _, line := range upgrade {
+		for protocol := range strings.SplitSeq(line, ",") {
+			name, _, _ := strings.Cut(strings.ToLower(strings.Trim(protocol, " \t")), "/")
+			switch name {
+			case "h2c", "h2", "http", "tls":
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// validHost reports whether a Host is one that every server reads alike: a name or an address, and a port in digits. Go's
+// client would write a Unicode name anew, and some servers ignore what follows a colon, so that they would read another host
+// than the rules.
+func validHost(host string) bool {
+	name, port, ok := host, "", true
+	if strings.HasPrefix(host, "[") {
+		if name, port, ok = strings.Cut(host[1:], "]"); !ok || strings.Trim(name, "0123456789abcdefABCDEF:.") != "" {
+			return false
+		}
+	} else if i := strings.IndexByte(host, ':'); i >= 0 {
+		name, port = host[:i], host[i:]
+	}
+	for i := range len(name) {
+		if c := name[i]; !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == ':') {
+			return false
+		}
+	}
+	return port == "" || port[0] == ':' && strings.Trim(port[1:], "0123456789") == ""
 }
 
 // setForwarded tells the upstream who asked. What a trusted proxy says of it is kept and continued; what anybody else
 // says is not.
-func (p *proxy) setForwarded(in *http.Request, h http.Header) {
+func (p *proxy) setForwarded(in *http.Request, host string, h http.Header) {
 	peer := in.RemoteAddr
-	if host, _, err := net.SplitHostPort(peer); err == nil {
-		peer, _, _ = strings.Cut(host, "%")
+	if address, _, err := net.SplitHostPort(peer); err == nil {
+		peer, _, _ = strings.Cut(address, "%")
 	} else {
 		peer = "" // a unix socket
 	}
@@ -65,7 +108,7 @@ func (p *proxy) setForwarded(in *http.Request, h http.Header) {
 	if in.TLS != nil {
 		proto = "https"
 	}
-	keepOr(h, in.Header, "X-Forwarded-Host", trusted, in.Host)
+	keepOr(h, in.Header, "X-Forwarded-Host", trusted, host)
 	keepOr(h, in.Header, "X-Forwarded-Proto", trusted, proto)
 }
 

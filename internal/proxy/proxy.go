@@ -2,6 +2,9 @@
 //
 // It speaks HTTP/1.1 and HTTP/2 to clients (see NewServer) and to the upstream, passes bodies on in both directions as
 // they come, upgrades (WebSocket) and trailers included, and holds a request that a leaky bucket delays until its turn.
+//
+// The upstream reads what the rules read: path and host go on as they were matched, a malformed host and a second
+// Authorization header are refused, and an Upgrade to HTTP itself, in which requests would pass unseen, is not passed on.
 package proxy
 
 import (
@@ -185,6 +188,14 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
 		return
 	}
+	if !validHost(r.Host) {
+		httplimit.Problem(w, http.StatusBadRequest, "", "", "The host of the request is malformed.", nil)
+		return
+	}
+	if len(r.Header["Authorization"]) > 1 { // the upstream might believe another one than the rules
+		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request has more than one Authorization header.", nil)
+		return
+	}
 	hasBody := r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
 	pass := p.gate.Enter(w, r)
 	if pass == nil {
@@ -194,7 +205,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path()}
+	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host()}
 	r = r.WithContext(e)
 	if hasBody {
 		e.body = watchBody(w, r, p.o.BodyTimeout)
@@ -215,6 +226,7 @@ type exchange struct {
 	context.Context
 	pass *httplimit.Pass // only while forward runs
 	path string          // in the normal form
+	host string          // as it was matched
 	body *clientBody     // nil without one
 }
 
