@@ -179,25 +179,21 @@ func (l *Limiter) decided(r *Request, d *Decision) {
 
 // charge fills d.charges from d.Matches.
 func (d *Decision) charge(r *Request) {
-	d.charges = d.charges[:0]
+	n := len(d.Matches.Hits)
+	if cap(d.charges) < n {
+		d.charges = make([]Charge, 2*n)
+		d.results = make([]algo.Result, 2*n)
+	}
+	d.charges, d.results = d.charges[:n], d.results[:n]
 	for i := range d.Matches.Hits {
-		h := &d.Matches.Hits[i]
+		h, c := &d.Matches.Hits[i], &d.charges[i]
 		hits := r.Hits
 		if h.Descriptor >= 0 && r.Descriptors[h.Descriptor].HasHits {
 			hits = r.Descriptors[h.Descriptor].Hits
 		}
-		d.charges = append(d.charges, Charge{
-			Counter: h.Window.Counter,
-			Limit:   h.Limit,
-			Key:     h.Key,
-			Ask:     algo.Ask{Cost: cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)},
-			Mode:    h.Mode,
-		})
+		c.Counter, c.Limit, c.Key, c.Mode = h.Window.Counter, h.Limit, h.Key, h.Mode
+		c.Ask = algo.Ask{Cost: cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)}
 	}
-	if cap(d.results) < len(d.charges) {
-		d.results = make([]algo.Result, len(d.charges), 2*len(d.charges))
-	}
-	d.results = d.results[:len(d.charges)]
 }
 
 // cost is hits × each, kept within ±algo.MaxCost, which is above every capacity.
@@ -236,10 +232,15 @@ func (d *Decision) fold(r *Request) {
 	}
 	d.quotaRefused = quotas && !quotasLeft
 	d.Allowed = d.Allowed && !d.quotaRefused
+	n := len(d.results)
+	if cap(d.Limits) < n {
+		d.Limits = make([]LimitResult, 2*n)
+	}
+	d.Limits = d.Limits[:n]
 	for i := range d.results {
-		h, c := &d.Matches.Hits[i], &d.charges[i]
-		d.Limits = append(d.Limits, LimitResult{Window: h.Window, Result: d.results[i], Mode: h.Mode, Descriptor: h.Descriptor})
-		res := &d.Limits[len(d.Limits)-1]
+		h, c, res := &d.Matches.Hits[i], &d.charges[i], &d.Limits[i]
+		res.Window, res.Mode, res.Descriptor, res.Slot = h.Window, h.Mode, h.Descriptor, ""
+		res.Result = d.results[i]
 		res.NearLimit = (res.Limit-res.Remaining)*100 >= int64(h.Window.Rule.WarnPercent)*res.Limit
 		if c.Ask.Slot != 0 && res.Allowed && (d.Allowed || h.Mode == rule.Shadow) && c.Ask.Cost > 0 {
 			res.Slot = encodeSlot(c)

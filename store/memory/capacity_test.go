@@ -16,7 +16,7 @@ import (
 //
 //	go test ./store/memory -run TestCapacity -v
 func TestCapacity(t *testing.T) {
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		t.Skip("takes a quarter of a GB")
 	}
 	const users, steps = 50_000, 20

@@ -213,7 +213,7 @@ func (s *Store) takeOne(c *weir.Charge, out *algo.Result) int64 {
 	sl := &sh.slots[p]
 	st := algo.State{A: sl.a, B: sl.b, C: sl.c}
 	if !sl.long() && c.Limit.Algorithm() != algo.Concurrency {
-		*out = c.Limit.Take(&st, now, c.Ask)
+		c.Limit.TakeInto(out, &st, now, &c.Ask)
 		sl.a, sl.b, sl.c = st.A, st.B, st.C
 		if cap(st.Ext) != 0 {
 			s.grown(sh, sh.storeExt(sl, st.Ext), now)

@@ -58,7 +58,7 @@ const (
 
 	minHomes    = 8
 	minArena    = 256
-	freeClasses = 80 // free lists for keys of up to 8 × freeClasses − 8 bytes in the arena; longer ones wait for a compaction
+	freeClasses = 40 // free lists for keys of up to 8 × freeClasses − 8 bytes in the arena; longer ones wait for a compaction
 	visitBatch  = 512
 )
 
@@ -214,7 +214,7 @@ func (sh *shard) insert(tag uint32, key []byte, limit uint32, st *algo.State) (p
 		grown += sh.resize(n)
 	}
 	for p = sh.place(&s); p < 0; p = sh.place(&s) {
-		grown += sh.resize(sh.homes + sh.homes/4)
+		grown += sh.resize(sh.homes + sh.homes*3/16 + 1)
 	}
 	sh.n++
 	sh.moves++
@@ -271,11 +271,11 @@ func (sh *shard) homesFor() uint64 {
 	if uint64(sh.n+1)*16 <= sh.homes*13 {
 		return sh.homes
 	}
-	return max(minHomes, sh.homes+sh.homes/4)
+	return max(minHomes, sh.homes+sh.homes*3/16+1)
 }
 
 // tableLen returns the number of slots for a number of homes.
-func tableLen(homes uint64) int { return int(homes + min(64, homes/8+4)) }
+func tableLen(homes uint64) int { return int(homes + min(64, homes/32+12)) }
 
 // resize gives the table another number of homes, or more if that does not do.
 func (sh *shard) resize(homes uint64) (grown int) {
