@@ -375,7 +375,7 @@ func (b *builder) resolveReplaces(d *domain, m *matchRule) {
 		case other == nil:
 			hint := fmt.Sprintf("no limit of domain %q has this name", d.name)
 			if b.suggested++; b.suggested <= maxSuggested {
-				if n := nearest(name, p.sortedNames()); n != "" {
+				if n := Nearest(name, p.sortedNames()); n != "" {
 					hint = fmt.Sprintf("did you mean %q?", n)
 				}
 			}

@@ -96,7 +96,7 @@ func (l *loader) keys(v *element, r keyRules) fields {
 func (l *loader) unknownKey(k *element, r keyRules) {
 	hint := r.elsewhere[k.text]
 	if hint == "" {
-		if near := nearest(k.text, r.known); near != "" {
+		if near := Nearest(k.text, r.known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		} else {
 			hint = "known here: " + strings.Join(r.known, ", ")
@@ -212,7 +212,7 @@ func (l *loader) oneOf(v *element, what string, words ...string) string {
 	}
 	hint := ""
 	if v.kind == scalarKind {
-		if near := nearest(v.text, words); near != "" {
+		if near := Nearest(v.text, words); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 	}

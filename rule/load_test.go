@@ -388,7 +388,7 @@ func TestNearest(t *testing.T) {
 		{"algoritm", "algorithm"}, {"alow", "allow"}, {"aloow", "allow"}, {"alolw", "allow"}, {"ALLOW", "allow"}, {"per", "per"},
 		{"pre", "per"}, {"zzzz", ""}, {"", ""}, {"x", ""}, {"on_limt", "on_limit"}, {"onlimit", "on_limit"}, {strings.Repeat("a", 100), ""},
 	} {
-		if got := nearest(c.word, limitKeys); got != c.want {
+		if got := Nearest(c.word, limitKeys); got != c.want {
 			t.Errorf("nearest to %q is %q, want %q", c.word, got, c.want)
 		}
 	}

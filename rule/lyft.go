@@ -266,7 +266,7 @@ func (l *loader) lyftAllow(v *element, keys fields, r *Rule) []allowance {
 		if at == nil {
 			at = v
 		}
-		if near := nearest(unit, lyftUnits); near != "" {
+		if near := Nearest(unit, lyftUnits); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		l.err(at, hint, "invalid rate limit unit '%s'", clip(unit))

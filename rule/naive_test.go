@@ -86,6 +86,7 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 	type one struct {
 		r      *Rule
 		parts  []string
+		names  []string // the alternative of each part
 		values []string
 	}
 	var all []one
@@ -103,13 +104,13 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 					continue rules
 				}
 			}
-			var parts, values []string
+			var parts, names, values []string
 		per:
 			for _, key := range r.Per {
 				for _, name := range key {
 					if naiveValue(name, q[name]) != "" {
 						v := naivePart(name, q[name])
-						parts, values = append(parts, name+"="+v), append(values, v)
+						parts, names, values = append(parts, name+"="+v), append(names, name), append(values, v)
 						continue per
 					}
 				}
@@ -119,7 +120,7 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 				continue
 			}
 			shadowed, enforced = true, enforced || !r.Shadow
-			all = append(all, one{r, parts, values})
+			all = append(all, one{r, parts, names, values})
 		}
 	}
 	for _, b := range all {
@@ -135,7 +136,7 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 			windows = nil
 		}
 		for i := range b.r.Overrides {
-			if naiveOverride(b.r, b.r.Overrides[i].Values, b.values) {
+			if naiveOverride(b.r.Overrides[i].Values, b.names, b.values) {
 				windows = b.r.Overrides[i].Windows
 			}
 		}
@@ -153,9 +154,10 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 	return met, false
 }
 
-func naiveOverride(r *Rule, values, parts []string) bool {
+// naiveOverride reports whether an override is for the key: its values are read as the alternatives that the key is made of.
+func naiveOverride(values, names, parts []string) bool {
 	for i, v := range values {
-		if !slices.ContainsFunc(r.Per[i], func(name string) bool { return naivePart(name, v) == parts[i] }) {
+		if naivePart(names[i], v) != parts[i] {
 			return false
 		}
 	}

@@ -1,7 +1,7 @@
 package rule
 
-// nearest returns the word of known that word was most likely meant to be, or "" if none is near.
-func nearest(word string, known []string) string {
+// Nearest returns the word of known that word was most likely meant to be, or "" if none is near.
+func Nearest(word string, known []string) string {
 	if len(word) > 64 {
 		return ""
 	}

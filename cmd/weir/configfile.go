@@ -10,6 +10,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/weir-rl/weir/rule"
 )
 
 const defaultConfigFile = "weir.yaml"
@@ -167,21 +169,15 @@ func scalarText(n ast.Node) (string, error) {
 
 // suggestSetting returns the known key nearest to what was written, as a hint.
 func suggestSetting(prefix, key string) string {
-	best, distance := "", len(key)/3+2
+	var known []string
 	for _, s := range settings {
-		rest, ok := strings.CutPrefix(s.path, prefix)
-		if !ok {
-			continue
-		}
-		first, _, _ := strings.Cut(rest, ".")
-		for _, candidate := range []string{first, rest} {
-			if d := editDistance(key, candidate); d < distance {
-				best, distance = candidate, d
-			}
+		if rest, ok := strings.CutPrefix(s.path, prefix); ok {
+			first, _, _ := strings.Cut(rest, ".")
+			known = append(known, first, rest)
 		}
 	}
-	if best != "" {
-		return fmt.Sprintf("; did you mean %q?", prefix+best)
+	if near := rule.Nearest(key, known); near != "" {
+		return fmt.Sprintf("; did you mean %q?", prefix+near)
 	}
 	// The key may belong elsewhere.
 	for _, s := range settings {
@@ -190,25 +186,4 @@ func suggestSetting(prefix, key string) string {
 		}
 	}
 	return ""
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

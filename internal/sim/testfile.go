@@ -464,38 +464,8 @@ func shape(n ast.Node) string {
 
 // hintFor suggests the word of known that is nearest to what was written.
 func hintFor(word string, known []string) string {
-	best, least := "", 1+max(2, len(word)/3)
-	for _, k := range known {
-		if d := editDistance(strings.ToLower(word), k); d < least {
-			best, least = k, d
-		}
+	if near := rule.Nearest(word, known); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("did you mean %q?", best)
-}
-
-// editDistance is the Levenshtein distance.
-func editDistance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := diagonal
-			if a[i] != b[j] {
-				d++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(d, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return ""
 }
