@@ -17,7 +17,7 @@ import (
 const module = "github.com/weir-rl/weir"
 
 // pure are the packages of the standard library that package algo may import: no clock, lock, log or I/O.
-var pure = []string{"cmp", "encoding/binary", "errors", "fmt", "math", "math/bits", "slices", "sort", "sync/atomic", "time"}
+var pure = []string{"cmp", "encoding/binary", "errors", "fmt", "math", "math/bits", "slices", "sort", "strings", "sync/atomic", "time"}
 
 // arrows reads from the table in docs/architecture.md which folders of this module each folder may import; "*" is any.
 // The root is ".".

@@ -302,24 +302,25 @@ func TestStoreErrorIsAnError(t *testing.T) {
 	}
 }
 
-func TestDecideAllocatesNothing(t *testing.T) {
-	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
-limits:
-  - {name: login, when: {path: /login}, per: [ip], allow: 5/min}
-  - {name: api, when: {path: /api/**}, per: [user|ip], allow: [1000000/min, 5000000/hour]}
-  - {name: all, allow: 100000000/s, algorithm: token_bucket}
-`)))
-	r := weir.Request{Attributes: weir.Pairs{{Name: "path", Value: "/api/x"}, {Name: "ip", Value: "192.0.2.1"}, {Name: "user", Value: "ada"}}}
-	var d weir.Decision
-	ctx := context.Background()
-	allocs := testing.AllocsPerRun(1000, func() {
-		r.Hits = 1
-		if err := l.Decide(ctx, &r, &d); err != nil || !d.Allowed || len(d.Limits) != 3 {
-			t.Fatal(err, d.Allowed, d.Limits)
+// TestOpenWithoutStore: a request passes without the store only if each enforcing limit that it met lets it.
+func TestOpenWithoutStore(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules string
+		want  bool
+	}{
+		"all say allow":      {"{name: a, allow: 1/s, on_store_error: allow}, {name: b, allow: 1/s, on_store_error: allow}", true},
+		"one says nothing":   {"{name: a, allow: 1/s, on_store_error: allow}, {name: b, allow: 1/s}", false},
+		"one says deny":      {"{name: a, allow: 1/s, on_store_error: deny}, {name: b, allow: 1/s, on_store_error: allow}", false},
+		"a shadow says deny": {"{name: a, allow: 1/s, on_store_error: allow}, {name: b, allow: 1/s, on_store_error: deny, on_limit: shadow}", true},
+	} {
+		l, err := weir.New(brokenStore{}, weir.WithRules(load(t, "limits: ["+c.rules+"]")))
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	if allocs != 0 {
-		t.Fatalf("%v allocations a decision", allocs)
+		var d weir.Decision
+		if err := l.Decide(context.Background(), &weir.Request{Hits: 1}, &d); !errors.Is(err, errBroken) || d.OpenWithoutStore() != c.want {
+			t.Errorf("%s: err %v, open %v, want %v", name, err, d.OpenWithoutStore(), c.want)
+		}
 	}
 }
 

@@ -82,6 +82,17 @@ func (d *Decision) refuses(r *LimitResult) bool {
 	return !d.Allowed && !r.Allowed && (r.Mode == rule.Enforce || r.Mode == rule.Quota && d.quotaRefused)
 }
 
+// OpenWithoutStore reports, after Limiter.Decide failed, whether the request is to be admitted all the same, since each
+// enforcing limit that it met says on_store_error: allow.
+func (d *Decision) OpenWithoutStore() bool {
+	for i := range d.Matches.Hits {
+		if h := &d.Matches.Hits[i]; h.Mode != rule.Shadow && h.Window.Rule.OnStoreError != rule.AllowAll {
+			return false
+		}
+	}
+	return true
+}
+
 // Nearest returns the limit that headers and messages should speak of: on a refusal the one that refuses longest, else
 // the enforcing limit nearest to refusing (the smallest Remaining, then the largest ResetAfter, then rule order).
 // It is nil if no enforcing limit was met.

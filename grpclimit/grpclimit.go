@@ -163,7 +163,7 @@ func (g *guard) admit(c *call, setHeader func(metadata.MD) error) error {
 		if c.ctx.Err() != nil {
 			return status.FromContextError(c.ctx.Err()).Err()
 		}
-		if openWithoutStore(d) {
+		if d.OpenWithoutStore() {
 			return nil
 		}
 		return status.Error(codes.Unavailable, "the rate limit could not be checked; try again later")
@@ -202,17 +202,6 @@ func (g *guard) hold(c *call, delay time.Duration) error {
 		_, _ = g.limiter.GiveBack(ctx, &c.decision)
 		return status.FromContextError(c.ctx.Err()).Err()
 	}
-}
-
-// openWithoutStore reports whether all enforcing rules that d met say on_store_error: allow.
-func openWithoutStore(d *weir.Decision) bool {
-	for i := range d.Matches.Hits {
-		h := &d.Matches.Hits[i]
-		if h.Mode != rule.Shadow && h.Window.Rule.OnStoreError != rule.AllowAll {
-			return false
-		}
-	}
-	return true
 }
 
 // headers is the metadata of an answer.

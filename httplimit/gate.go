@@ -104,7 +104,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 		if !hungUp && g.o.OnError != nil {
 			g.o.OnError(r, err)
 		}
-		if !hungUp && allowsWithoutStore(&p.decision.Matches) {
+		if !hungUp && p.decision.OpenWithoutStore() {
 			p.failed = true
 			return p
 		}
@@ -131,16 +131,6 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 
 // statusHungUp is what servers log for a client that hung up before it was answered (nginx's).
 const statusHungUp = 499
-
-// allowsWithoutStore reports whether each enforcing limit that was met says on_store_error: allow.
-func allowsWithoutStore(m *rule.Matches) bool {
-	for i := range m.Hits {
-		if h := &m.Hits[i]; h.Mode != rule.Shadow && h.Window.Rule.OnStoreError != rule.AllowAll {
-			return false
-		}
-	}
-	return true
-}
 
 // hold waits for the request's turn; false if the client hung up before it came.
 func (p *Pass) hold(r *http.Request) bool {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	weir "github.com/weir-rl/weir"
@@ -179,15 +178,15 @@ func refusalDetail(d *weir.Decision, near *weir.LimitResult) string {
 	case algo.Concurrency:
 		b.WriteString("allows " + plural(near.Limit, what) + " at the same time.")
 	case algo.LeakyBucket:
-		b.WriteString("lets " + plural(c.N, what) + " per " + windowText(c) + " through, one after the other, and too many are waiting.")
+		b.WriteString("lets " + plural(c.N, what) + " per " + c.Period() + " through, one after the other, and too many are waiting.")
 	case algo.TokenBucket:
-		b.WriteString("allows " + plural(c.N, what) + " per " + windowText(c))
+		b.WriteString("allows " + plural(c.N, what) + " per " + c.Period())
 		if near.Limit != c.N {
 			b.WriteString(", with bursts of up to " + strconv.FormatInt(near.Limit, 10))
 		}
 		b.WriteByte('.')
 	default:
-		b.WriteString("allows " + plural(c.N, what) + " per " + windowText(c) + ".")
+		b.WriteString("allows " + plural(c.N, what) + " per " + c.Period() + ".")
 	}
 	switch {
 	case d.RetryAfter != algo.Never:
@@ -206,34 +205,6 @@ func plural(n int64, what string) string {
 		return "1 " + what
 	}
 	return strconv.FormatInt(n, 10) + " " + what + "s"
-}
-
-// windowText is the window of a limit as it follows "per": "minute", "15 minutes".
-func windowText(c algo.Config) string {
-	switch c.Calendar {
-	case algo.Day:
-		return "day"
-	case algo.Week:
-		return "week"
-	case algo.Month:
-		return "month"
-	case algo.Year:
-		return "year"
-	}
-	switch c.Window {
-	case time.Second:
-		return "second"
-	case time.Minute:
-		return "minute"
-	case time.Hour:
-		return "hour"
-	case 24 * time.Hour:
-		return "day"
-	}
-	if c.Window%time.Second != 0 {
-		return c.Window.String()
-	}
-	return durationText(int64(c.Window / time.Second))
 }
 
 // durationText writes whole seconds as a person says them, in at most two units, rounded up: "1 minute 30 seconds".

@@ -7,13 +7,13 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -38,7 +38,7 @@ With --server it shows the live counters of a running server too.`,
 	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
 	f.StringVar(&o.server, "server", "", "URL of the admin port of a running server, such as http://127.0.0.1:9090")
-	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token for --server")
+	f.StringVar(&o.tokenFile, "token-file", "", "file whose first line is the bearer token for --server, such as that of auth.tokens_file")
 	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
 	return cmd
 }
@@ -167,7 +167,7 @@ func describeHit(h *rule.Hit) string {
 	case algo.Concurrency:
 		fmt.Fprintf(&b, "%d in flight", c.N)
 	default:
-		fmt.Fprintf(&b, "%d per %s", c.N, period(c))
+		fmt.Fprintf(&b, "%d per %s", c.N, c.Period())
 		if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
 			fmt.Fprintf(&b, ", burst %d", max(c.Burst, 0))
 		}
@@ -190,41 +190,6 @@ func describeHit(h *rule.Hit) string {
 	return b.String()
 }
 
-func period(c algo.Config) string {
-	switch c.Calendar {
-	case algo.Day:
-		return "calendar day"
-	case algo.Week:
-		return "calendar week"
-	case algo.Month:
-		return "calendar month"
-	case algo.Year:
-		return "calendar year"
-	}
-	switch c.Window {
-	case time.Second:
-		return "second"
-	case time.Minute:
-		return "minute"
-	case time.Hour:
-		return "hour"
-	}
-	if days := c.Window / (24 * time.Hour); days > 0 && c.Window%(24*time.Hour) == 0 {
-		if days == 1 {
-			return "day"
-		}
-		return fmt.Sprintf("%d days", days)
-	}
-	s := c.Window.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
 // liveCounters asks the admin port of a running server.
 type liveCounters struct {
 	base   *url.URL
@@ -232,29 +197,25 @@ type liveCounters struct {
 	client http.Client
 }
 
-func newLiveCounters(server, tokenFile string) (*liveCounters, error) {
-	u, err := url.Parse(server)
+func newLiveCounters(address, tokenFile string) (*liveCounters, error) {
+	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as http://127.0.0.1:9090", server)
+		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as http://127.0.0.1:9090", address)
 	}
 	l := &liveCounters{base: u, client: http.Client{Timeout: 10 * time.Second}}
 	if tokenFile != "" {
-		data, err := os.ReadFile(tokenFile)
+		tokens, err := server.ReadTokens(tokenFile)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--token-file: %w", err)
 		}
-		l.token = strings.TrimSpace(string(data))
+		l.token = tokens[0]
 	}
 	return l, nil
 }
 
 // state tells what a key has used.
 func (l *liveCounters) state(ctx context.Context, domain string, h *rule.Hit) (string, error) {
-	var parts []string
-	for _, p := range h.Window.KeyParts(h.Key) {
-		parts = append(parts, escapeSegment(p))
-	}
-	at := strings.TrimSuffix(l.base.String(), "/") + "/api/v1/keys/" + escapeSegment(domain) + "/" + escapeSegment(h.Window.Name) + "/" + strings.Join(parts, ",")
+	at := strings.TrimSuffix(l.base.String(), "/") + server.KeyPath(domain, h.Window.Name, h.Window.KeyParts(h.Key))
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return "", err
@@ -296,13 +257,4 @@ func (l *liveCounters) state(ctx context.Context, domain string, h *rule.Hit) (s
 		s += fmt.Sprintf(", as fresh in %s", time.Duration(*state.ResetAfter*float64(time.Second)).Round(time.Millisecond))
 	}
 	return s, nil
-}
-
-// escapeSegment escapes text for a path segment in which "," separates parts.
-func escapeSegment(s string) string {
-	s = strings.ReplaceAll(url.PathEscape(s), ",", "%2C")
-	if s == "." || s == ".." {
-		s = strings.ReplaceAll(s, ".", "%2E")
-	}
-	return s
 }

@@ -46,3 +46,20 @@ limits:
 		t.Errorf("the decision port passes for an admin port:\n%s", out)
 	}
 }
+
+// explain --token-file takes the very file that the server has as auth.tokens_file.
+func TestExplainTokenFile(t *testing.T) {
+	dir := t.TempDir()
+	rules, tokens := filepath.Join(dir, "shop.yaml"), filepath.Join(dir, "tokens")
+	writeRules(t, rules, "domain: shop\nlimits: [{ name: a, per: [user], allow: 5/min }]\n")
+	writeRules(t, tokens, "# operators\nsesame\nopen\n")
+	p := start(t, "serve", "--rules", rules, "--auth-tokens-file", tokens)
+	defer p.end()
+	for file, want := range map[string]int{tokens: 0, rules: 2, "": 2} {
+		out, errs := newOutput(), newOutput()
+		args := []string{"explain", "--rules", rules, "--server", "http://" + p.addr("admin"), "--token-file", file, "user=ada"}
+		if status := Run(context.Background(), args, nil, strings.NewReader(""), out, errs); status != want {
+			t.Errorf("token file %q: status %d, want %d: %s%s", file, status, want, out, errs)
+		}
+	}
+}

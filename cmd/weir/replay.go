@@ -105,11 +105,11 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		if ctx.Err() != nil {
 			return errors.New("replay: interrupted")
 		}
-		return usageError(err)
+		return err
 	}
 	if page != nil {
 		if err := writePage(page, result, paths); err != nil {
-			return usageError(fmt.Errorf("%s: %w", o.html, err))
+			return fmt.Errorf("%s: %w", o.html, err)
 		}
 	}
 	switch {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +26,7 @@ func TestScripts(t *testing.T) {
 	}
 	testscript.Run(t, testscript.Params{
 		Dir:  filepath.Join("testdata", "script"),
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": wantStatus},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": wantStatus, "torn": tornGzip},
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("ROOT", root)
 			e.Setenv("WEIR_DATA", os.Getenv("WEIR_DATA"))
@@ -48,4 +51,19 @@ func wantStatus(ts *testscript.TestScript, neg bool, args []string) {
 	if want, err := strconv.Atoi(args[0]); err != nil || status != want {
 		ts.Fatalf("exit status %d, want %s", status, args[0])
 	}
+}
+
+// tornGzip packs a file many times over, and tears off the end: torn FILE PACKED.
+func tornGzip(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: torn FILE PACKED")
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	for i := range 2_000 {
+		_, err := fmt.Fprintf(z, "%d %s", i, ts.ReadFile(args[0]))
+		ts.Check(err)
+	}
+	ts.Check(z.Close())
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), packed.Bytes()[:packed.Len()*9/10], 0o600))
 }

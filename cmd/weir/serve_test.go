@@ -219,7 +219,7 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{"port in use", []string{"serve", "--rules=good", "--listen-http=" + taken.Addr().String()}, []string{"listen.http: " + taken.Addr().String() + " is in use", "--listen-http"}},
 		{"broken rules", []string{"serve", "--rules=bad"}, []string{"a.yaml:3:5", "alow", "allow"}},
-		{"empty file", []string{"serve", "--rules=empty"}, []string{"is empty"}},
+		{"empty file", []string{"serve", "--rules=empty"}, []string{"the file is empty"}},
 		{"no rule", []string{"serve", "--rules=norule"}, []string{"no rule is left"}},
 		{"no file", []string{"serve", "--rules=nothing"}, []string{"holds no rule file"}},
 		{"no folder", []string{"serve", "--rules=absent"}, []string{"absent"}},

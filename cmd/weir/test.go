@@ -47,12 +47,14 @@ func testFiles(paths []string) ([]string, error) {
 			continue
 		}
 		found := len(files)
-		err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+		root := path + string(filepath.Separator) // follows path itself if it is a link
+		err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
 			name := d.Name()
 			switch {
-			case err != nil:
-				return err
-			case d.IsDir() && p != path && strings.HasPrefix(name, "."):
+			case d.IsDir() && p != root && strings.HasPrefix(name, "."):
 				return filepath.SkipDir
 			case d.IsDir() || strings.HasPrefix(name, "."):
 			case strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml"):

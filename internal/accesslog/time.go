@@ -123,11 +123,8 @@ func epoch(b []byte) (int64, bool) {
 	}
 	var us int64
 	if i < len(b) {
-		if b[i] != '.' || n >= 1e11 {
-			// A fraction of a millisecond or less says nothing.
-			if b[i] != '.' {
-				return 0, false
-			}
+		if b[i] != '.' {
+			return 0, false
 		}
 		frac, k := fraction(b[i+1:])
 		if k == 0 || i+1+k != len(b) {

@@ -3,7 +3,6 @@ package report
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -87,7 +86,7 @@ func bucketName(seconds int64) string {
 	return span(time.Duration(seconds) * time.Second)
 }
 
-// when writes an instant; the date only where it is not the one of the day before it.
+// when writes an instant to the minute.
 func when(t time.Time) string { return t.Format("2 Jan 2006 15:04") }
 
 // period writes from and to in UTC.
@@ -104,18 +103,13 @@ func period(r *sim.Report) string {
 
 // allowance writes what a limit allows a key.
 func allowance(l *sim.Limit) string {
-	if l.Algorithm == "concurrency" {
-		return number(l.Limit) + " in flight"
-	}
-	window := strings.TrimPrefix(bucketName(int64(math.Ceil(l.Window))), "1 ")
-	if l.Window < 1 {
-		window = span(time.Duration(l.Window * float64(time.Second)))
-	}
 	switch l.Algorithm {
+	case "concurrency":
+		return number(l.Limit) + " in flight"
 	case "token_bucket", "leaky_bucket":
-		return fmt.Sprintf("burst of %s, %s", number(l.Limit), window)
+		return fmt.Sprintf("%s / %s, %s at once", number(l.Rate), l.Period, number(l.Limit))
 	}
-	return fmt.Sprintf("%s / %s", number(l.Limit), window)
+	return fmt.Sprintf("%s / %s", number(l.Rate), l.Period)
 }
 
 // sentences say in words what the figures say.

@@ -60,7 +60,7 @@ func TestPage(t *testing.T) {
 		wants []string
 	}{
 		{"one set", replay(t, 2000, true, tight), []string{"Would be refused", "per-client", "sliding log", "shadow", "Most refused clients", "Suggested limits", "allow: [", "3 / hour", "&lt;script&gt;"}},
-		{"two sets", replay(t, 2000, false, tight, loose), []string{"Beside each other", "refused by both", "class=\"other\"", "burst of 6, hour"}},
+		{"two sets", replay(t, 2000, false, tight, loose), []string{"Beside each other", "refused by both", "class=\"other\"", "80 / hour, 6 at once"}},
 		{"nothing refused", replay(t, 10, false, "limits: [{ name: a, allow: 1000000/s }]"), []string{"would have refused none", "No client would be refused"}},
 		{"an empty log", replay(t, 0, false, tight), []string{"The log holds no requests", "never met"}},
 		{"one request", replay(t, 1, false, tight), []string{"1 request"}},

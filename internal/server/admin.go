@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -17,7 +18,6 @@ import (
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -112,6 +112,11 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !sameOrigin(origin, r.Host) {
+		problem(w, http.StatusForbidden, "web pages of other origins have no access", "")
+		return
+	}
+	// What other sites' pages load as images, scripts or frames has no Origin. Links to here are welcome.
+	if site := r.Header.Get("Sec-Fetch-Site"); (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Dest") != "document" {
 		problem(w, http.StatusForbidden, "web pages of other origins have no access", "")
 		return
 	}
@@ -369,7 +374,7 @@ func newKeyInfo(w *rule.Window, s KeyState) keyInfo {
 		Domain:     w.Counter.Domain,
 		Limit:      w.Name,
 		Key:        strings.Join(parts, ","),
-		Path:       keyPath(w, parts),
+		Path:       KeyPath(w.Counter.Domain, w.Name, parts),
 		Parts:      parts,
 		Used:       s.Result.Limit - s.Result.Remaining,
 		Capacity:   s.Result.Limit,
@@ -379,13 +384,13 @@ func newKeyInfo(w *rule.Window, s KeyState) keyInfo {
 	}
 }
 
-// keyPath is the inverse of (*admin).splitKeyPath.
-func keyPath(w *rule.Window, parts []string) string {
+// KeyPath is the path of a key's state on the admin port; parts are those of rule.Window.KeyParts.
+func KeyPath(domain, limit string, parts []string) string {
 	escaped := make([]string, len(parts))
 	for i, p := range parts {
 		escaped[i] = escapePart(p)
 	}
-	return keyPrefix + escapePart(w.Counter.Domain) + "/" + escapePart(w.Name) + "/" + strings.Join(escaped, ",")
+	return keyPrefix + escapePart(domain) + "/" + escapePart(limit) + "/" + strings.Join(escaped, ",")
 }
 
 // escapePart escapes a part for a path segment in which "," separates. A segment of dots would not survive clients
@@ -398,16 +403,29 @@ func escapePart(s string) string {
 	return s
 }
 
-// windowsNamed returns the limits of that name, one for each domain.
+// windowsNamed returns the limits of that name, each with a counter of its own: one for each domain, and those of
+// overrides with another window.
 func windowsNamed(set *rule.Set, domain, name string) []*rule.Window {
-	var found []*rule.Window
 	if set == nil {
 		return nil
 	}
+	var found []*rule.Window
 	for _, r := range set.Rules() {
-		for _, w := range r.Windows {
-			if (w.Name == name || r.Name == name) && (domain == "" || r.Domain == domain) && w.Limit != nil {
+		if domain != "" && r.Domain != domain {
+			continue
+		}
+		add := func(w *rule.Window) {
+			if (w.Name == name || r.Name == name) && w.Limit != nil &&
+				!slices.ContainsFunc(found, func(have *rule.Window) bool { return have.Counter == w.Counter }) {
 				found = append(found, w)
+			}
+		}
+		for _, w := range r.Windows {
+			add(w)
+		}
+		for i := range r.Overrides {
+			for _, w := range r.Overrides[i].Windows {
+				add(w)
 			}
 		}
 	}
@@ -450,28 +468,15 @@ func (a *admin) keys(w http.ResponseWriter, r *http.Request) {
 			answer.Keys = append(answer.Keys, newKeyInfo(win, s))
 		}
 	}
-	slices.SortStableFunc(answer.Keys, func(x, y keyInfo) int {
-		// By the share that is used, exactly: used/capacity.
-		return cmpShare(y.Used, y.Capacity, x.Used, x.Capacity)
-	})
+	used := func(k *keyInfo) float64 { return float64(k.Used) / float64(max(k.Capacity, 1)) }
+	slices.SortStableFunc(answer.Keys, func(x, y keyInfo) int { return cmp.Compare(used(&y), used(&x)) })
 	answer.Keys = answer.Keys[:min(top, len(answer.Keys))]
 	writeJSON(w, answer)
 }
 
-// cmpShare compares a/b with c/d; a share of nothing is the largest.
-func cmpShare(a, b, c, d int64) int {
-	x, y := float64(a)/float64(max(b, 1)), float64(c)/float64(max(d, 1))
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
-}
-
-// splitKeyPath finds the key that an escaped path names. The status is 0 if it did.
-func (a *admin) splitKeyPath(escaped string) (win *rule.Window, key []byte, status int, detail string) {
+// splitKeyPath finds the key that an escaped path names, and the limits under whose counters it may be: several if an
+// override has another window. The status is 0 if it did.
+func (a *admin) splitKeyPath(escaped string) (windows []*rule.Window, key []byte, status int, detail string) {
 	segments := strings.Split(strings.TrimPrefix(escaped, keyPrefix), "/")
 	if len(segments) != 3 {
 		return nil, nil, http.StatusNotFound, "the path is /api/v1/keys/{domain}/{limit}/{key}, each of them URL-escaped"
@@ -483,12 +488,11 @@ func (a *admin) splitKeyPath(escaped string) (win *rule.Window, key []byte, stat
 	}
 	set, _ := a.limiter.Rules()
 	for _, w := range windowsNamed(set, domain, name) {
-		if w.Name == name {
-			win = w
-			break
+		if w.Name == name && domain != "" {
+			windows = append(windows, w)
 		}
 	}
-	if win == nil {
+	if len(windows) == 0 {
 		return nil, nil, http.StatusNotFound, "no rule in force has a limit of this name in this domain; /api/v1/rules lists them"
 	}
 	var parts []string
@@ -501,35 +505,38 @@ func (a *admin) splitKeyPath(escaped string) (win *rule.Window, key []byte, stat
 			parts = append(parts, part)
 		}
 	}
-	key, err := win.AppendKey(nil, parts)
+	key, err := windows[0].AppendKey(nil, parts)
 	if err != nil {
 		return nil, nil, http.StatusBadRequest, "key: " + err.Error()
 	}
-	return win, key, 0, ""
+	return windows, key, 0, ""
 }
 
 // key serves the state of one key, and its reset.
 func (a *admin) key(w http.ResponseWriter, r *http.Request) {
-	win, key, status, detail := a.splitKeyPath(r.URL.EscapedPath())
+	windows, key, status, detail := a.splitKeyPath(r.URL.EscapedPath())
 	if status != 0 {
-		httplimit.Problem(w, status, "about:blank", http.StatusText(status), detail, nil)
+		problem(w, status, detail, "")
 		return
 	}
 	if r.Method == http.MethodDelete {
-		if !a.o.Keys.Reset(win.Counter, key) {
+		reset := false
+		for _, win := range windows {
+			reset = a.o.Keys.Reset(win.Counter, key) || reset
+		}
+		if !reset {
 			problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	s, ok := a.o.Keys.Peek(win.Counter, key)
-	if !ok {
-		problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
-		return
+	for _, win := range windows {
+		if s, ok := a.o.Keys.Peek(win.Counter, key); ok {
+			s.Key = key
+			writeJSON(w, newKeyInfo(win, s))
+			return
+		}
 	}
-	if s.Key == nil {
-		s.Key = key
-	}
-	writeJSON(w, newKeyInfo(win, s))
+	problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
 }

@@ -125,6 +125,29 @@ func TestAdminKeys(t *testing.T) {
 	}
 }
 
+// TestAdminOverride: a key with an override is found and reset also where the override has a window of its own.
+func TestAdminOverride(t *testing.T) {
+	l, store, _ := newTestLimiter(t, "domain: shop\nlimits: [{ name: a, per: [user], allow: 10/min, override: { acme: 100/hour } }]\n")
+	h := NewAdmin(l, AdminOptions{Keys: keysOf{store}})
+	spend(t, l, 7, rule.Map{"user": "acme"})
+	spend(t, l, 1, rule.Map{"user": "ada"})
+	if a := onAdmin(h, "GET", "/api/v1/keys?limit=a", ""); strings.Count(a.body, `"used"`) != 2 || !strings.Contains(a.body, `"capacity": 100,`) {
+		t.Errorf("hottest: %d %s", a.status, a.body)
+	}
+	const path = "/api/v1/keys/shop/a:3600s/user=acme" // the window of the override is named as one of several
+	if a := onAdmin(h, "GET", path, ""); a.status != 200 || !strings.Contains(a.body, `"used": 7,`) || !strings.Contains(a.body, `"path": "`+path+`"`) {
+		t.Errorf("state: %d %s", a.status, a.body)
+	}
+	for i, want := range []int{204, 404} {
+		if a := onAdmin(h, "DELETE", path, "", "Content-Type", "application/json"); a.status != want {
+			t.Errorf("reset %d: %d %s, want %d", i, a.status, a.body, want)
+		}
+	}
+	if a := onAdmin(h, "GET", "/api/v1/keys/shop/a/user=ada", ""); a.status != 200 {
+		t.Errorf("the reset took another key with it: %d %s", a.status, a.body)
+	}
+}
+
 // TestKeyPathProperty: the path that is shown for a key leads to that key, whatever is in it.
 func TestKeyPathProperty(t *testing.T) {
 	l, _, _ := newTestLimiter(t, "domain: a/b\nlimits: [{ name: pair, per: [user, ip|path], allow: 5/min }]\n")
@@ -141,9 +164,9 @@ func TestKeyPathProperty(t *testing.T) {
 			t.Fatalf("%v, %d limits", err, len(d.Matches.Hits))
 		}
 		hit := d.Matches.Hits[0]
-		where := keyPath(hit.Window, hit.Window.KeyParts(hit.Key))
-		win, key, status, detail := a.splitKeyPath(where)
-		if status != 0 || win != hit.Window || string(key) != string(hit.Key) {
+		where := KeyPath("a/b", hit.Window.Name, hit.Window.KeyParts(hit.Key))
+		windows, key, status, detail := a.splitKeyPath(where)
+		if status != 0 || len(windows) != 1 || windows[0] != hit.Window || string(key) != string(hit.Key) {
 			t.Fatalf("%s: %d %s, key %q, want %q", where, status, detail, key, hit.Key)
 		}
 	})
@@ -210,6 +233,11 @@ func TestAdminAccess(t *testing.T) {
 		{"by another name, metrics", open, "GET", "http://evil.example:9090/metrics", nil, 403},
 		{"by another name, a probe", open, "GET", "http://pod.cluster.local:9090/readyz", nil, 200},
 		{"cross origin", open, "GET", "http://127.0.0.1:9090/api/v1/rules", []string{"Origin", "http://evil.example"}, 403},
+		{"an image in a page of another site", open, "GET", "http://127.0.0.1:9090/debug/pprof/goroutine", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "image"}, 403},
+		{"a frame in a page of another port", open, "GET", "http://127.0.0.1:9090/", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "iframe"}, 403},
+		{"a link from another site", open, "GET", "http://127.0.0.1:9090/api/v1/rules", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "document"}, 200},
+		{"typed into a browser", open, "GET", "http://127.0.0.1:9090/metrics", []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Dest", "document"}, 200},
+		{"its own page", open, "GET", "http://127.0.0.1:9090/api/v1/rules", []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "empty"}, 200},
 		{"profiles", open, "GET", "http://127.0.0.1:9090/debug/pprof/", nil, 200},
 		{"a profile", open, "GET", "http://127.0.0.1:9090/debug/pprof/goroutine?debug=1", nil, 200},
 		{"command line", open, "GET", "http://127.0.0.1:9090/debug/pprof/cmdline", nil, 200},

@@ -107,6 +107,7 @@ func (h *httpDoor) done(c *httpCall) {
 	}
 	c.question.reset() // holds on to no body
 	c.request = weir.Request{}
+	c.decision.Domain = "" // which may lie in the body
 	h.pool.Put(c)
 }
 
@@ -239,7 +240,7 @@ func (h *httpDoor) defaultDomain() string {
 func needsTrust(hits int64) bool { return hits < 0 || hits > freeHits }
 
 func forbidden(w http.ResponseWriter, field, what string) {
-	problem(w, http.StatusForbidden, field+": "+what+" is for peers in trusted_peers, or with a bearer token of auth.tokens_file", field)
+	problem(w, http.StatusForbidden, field+": "+what+" is for programs at trusted_peers (no browser), or with a bearer token of auth.tokens_file", field)
 }
 
 func (h *httpDoor) limit(w http.ResponseWriter, r *http.Request) {
@@ -301,13 +302,8 @@ func (h *httpDoor) limit(w http.ResponseWriter, r *http.Request) {
 // request is allowed, and no limit is told.
 func (h *httpDoor) decide(ctx context.Context, c *httpCall) error {
 	err := h.limiter.Decide(ctx, &c.request, &c.decision)
-	if err == nil {
-		return nil
-	}
-	for i := range c.decision.Matches.Hits {
-		if hit := &c.decision.Matches.Hits[i]; hit.Mode != rule.Shadow && hit.Window.Rule.OnStoreError != rule.AllowAll {
-			return err
-		}
+	if err == nil || !c.decision.OpenWithoutStore() {
+		return err
 	}
 	c.decision.Allowed = true
 	c.decision.Limits = c.decision.Limits[:0]

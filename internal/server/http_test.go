@@ -493,6 +493,8 @@ func TestTrust(t *testing.T) {
 		{"refund by a friend", friend, "limit", `{"hits":-1}`, nil, 200},
 		{"refund by a mapped friend", "[::ffff:127.0.0.1]:1", "limit", `{"hits":-1}`, nil, 200},
 		{"refund by a web page of a friend", friend, "limit", `{"hits":-1}`, []string{"Origin", "https://evil.example"}, 403},
+		{"refund by an image in a page of a friend", friend, "limit", `{"hits":-1}`, []string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"refund by a browser of a friend", friend, "limit", `{"hits":-1}`, []string{"User-Agent", "Mozilla/5.0 (X11; Linux x86_64)"}, 403},
 		{"refund by header", stranger, "limit", `{"hits":-1}`, []string{"X-Forwarded-For", "127.0.0.1"}, 403},
 		{"refund with a token", stranger, "limit", `{"hits":-1}`, []string{"Authorization", "bearer sesame"}, 200},
 		{"refund with a bad token", stranger, "limit", `{"hits":-1}`, []string{"Authorization", "Bearer sesam"}, 403},
@@ -521,8 +523,9 @@ func TestTrust(t *testing.T) {
 func TestTokensFile(t *testing.T) {
 	var tokens Tokens
 	for name, c := range map[string]struct{ data, want string }{
-		"empty":  {"\n# nothing\n", "holds no token"},
-		"spaces": {"good\nnot good\n", "tokens:2: a token holds no spaces"},
+		"empty":                    {"\n# nothing\n", "holds no token"},
+		"spaces":                   {"good\nnot good\n", "tokens:2: a token holds no spaces"},
+		"no header could carry it": {"g\x00od\n", "tokens:1: a token holds no spaces, and only ASCII"},
 	} {
 		path := filepath.Join(t.TempDir(), "tokens")
 		if err := os.WriteFile(path, []byte(c.data), 0o600); err != nil {
@@ -700,5 +703,26 @@ func TestOpenAPI(t *testing.T) {
 	slices.Sort(required)
 	if !slices.Equal(members, required) {
 		t.Errorf("a limit has the members %q, described are %q", members, required)
+	}
+}
+
+// TestPoolHoldsNoBody: what is kept for the next request must not keep the text of the last one, which may be large.
+func TestPoolHoldsNoBody(t *testing.T) {
+	l, _, _ := newTestLimiter(t, shopRules)
+	h := NewHTTP(l, HTTPOptions{}).(*httpDoor)
+	c := new(httpCall)
+	body := `{"domain":"shop","attributes":{"user":"ada","path":"/api/x"}}`
+	if err := (&decoder{s: body}).question(&c.question); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.ask(c, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.decide(t.Context(), c); err != nil || len(c.decision.Limits) == 0 {
+		t.Fatalf("%v, %d limits", err, len(c.decision.Limits))
+	}
+	h.done(c)
+	if c.decision.Domain != "" || c.question.domain != "" || c.request.Domain != "" || len(c.question.attrs.pairs) > 0 {
+		t.Errorf("it holds domains %q %q %q and %d attributes", c.decision.Domain, c.question.domain, c.request.Domain, len(c.question.attrs.pairs))
 	}
 }

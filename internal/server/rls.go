@@ -352,15 +352,11 @@ func (c *rlsCall) withoutStore(ctx context.Context, failure error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	deny, open := false, true
+	deny := false
 	c.blankStatuses()
 	for i := range c.decision.Matches.Hits {
 		h := &c.decision.Matches.Hits[i]
-		if h.Mode == rule.Shadow {
-			continue
-		}
-		open = open && h.Window.Rule.OnStoreError == rule.AllowAll
-		if h.Window.Rule.OnStoreError != rule.DenyAll {
+		if h.Mode == rule.Shadow || h.Window.Rule.OnStoreError != rule.DenyAll {
 			continue
 		}
 		deny = true
@@ -371,7 +367,7 @@ func (c *rlsCall) withoutStore(ctx context.Context, failure error) error {
 	switch {
 	case deny:
 		c.overall = rlspb.RateLimitResponse_OVER_LIMIT
-	case open:
+	case c.decision.OpenWithoutStore():
 		c.overall = rlspb.RateLimitResponse_OK
 	default:
 		return status.Errorf(codes.Unavailable, "the store failed: %v", failure)

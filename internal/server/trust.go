@@ -1,11 +1,8 @@
 package server
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -19,33 +16,44 @@ type Tokens struct {
 	hashes atomic.Pointer[[][sha256.Size]byte]
 }
 
-// Load reads the tokens anew: one on a line; empty lines and lines that begin with # do not count. After an error the
-// tokens are those from before.
+// Load reads the tokens anew, as ReadTokens does. After an error the tokens are those from before.
 func (t *Tokens) Load(path string) error {
-	data, err := os.ReadFile(path)
+	tokens, err := ReadTokens(path)
 	if err != nil {
 		return err
 	}
-	var hashes [][sha256.Size]byte
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for n := 1; lines.Scan(); n++ {
-		token := strings.TrimSpace(lines.Text())
-		if token == "" || token[0] == '#' {
-			continue
-		}
-		if strings.ContainsAny(token, " \t") {
-			return fmt.Errorf("%s:%d: a token holds no spaces", path, n)
-		}
-		hashes = append(hashes, sha256.Sum256([]byte(token)))
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if len(hashes) == 0 {
-		return fmt.Errorf("%s: %w", path, errors.New("holds no token; write one on a line"))
+	hashes := make([][sha256.Size]byte, len(tokens))
+	for i, token := range tokens {
+		hashes[i] = sha256.Sum256([]byte(token))
 	}
 	t.hashes.Store(&hashes)
 	return nil
+}
+
+// ReadTokens reads a file of bearer tokens: one on a line; empty lines and lines that begin with # do not count. It
+// returns at least one, or an error.
+func ReadTokens(path string) ([]string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var tokens []string
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		n++
+		token := strings.TrimSpace(line)
+		if token == "" || token[0] == '#' {
+			continue
+		}
+		if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+			return nil, fmt.Errorf("%s:%d: a token holds no spaces, and only ASCII", path, n)
+		}
+		tokens = append(tokens, token)
+	}
+	if len(tokens) == 0 {
+		return nil, fmt.Errorf("%s: holds no token; write one on a line", path)
+	}
+	return tokens, nil
 }
 
 // Authenticated reports whether r carries one of the tokens. The time it takes does not tell how near a guess was.
@@ -75,13 +83,13 @@ type Trust struct {
 	Tokens *Tokens        // nil for none
 }
 
-// Trusted reports whether r comes from a trusted peer or carries a token. A request that a web page made a browser
-// send (it has an Origin) is not trusted for where it comes from.
+// Trusted reports whether r comes from a trusted peer or carries a token. A browser is not trusted for where it runs: any
+// web page can make it ask.
 func (t *Trust) Trusted(r *http.Request) bool {
 	if t.Tokens.Authenticated(r) {
 		return true
 	}
-	if len(r.Header["Origin"]) > 0 {
+	if fromBrowser(r) {
 		return false
 	}
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -95,4 +103,11 @@ func (t *Trust) Trusted(r *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// fromBrowser reports whether a browser sent r. What a page posts has an Origin; what it loads as an image need not have
+// one, but is marked by Fetch Metadata (https://www.w3.org/TR/fetch-metadata/) where the address counts as trustworthy,
+// as loopback does, and else by the name that all browsers go by.
+func fromBrowser(r *http.Request) bool {
+	return len(r.Header["Origin"]) > 0 || len(r.Header["Sec-Fetch-Site"]) > 0 || strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }

@@ -323,7 +323,7 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 		s := &x.limits[i]
 		c := s.window.Limit.Config()
 		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Algorithm: c.Algorithm.String(), Limit: capacity(c),
-			Window: c.Window.Seconds(), Shadow: s.window.Rule.Shadow}
+			Window: c.Window.Seconds(), Rate: c.N, Period: c.Period(), Shadow: s.window.Rule.Shadow}
 		if c.Algorithm == algo.Concurrency {
 			l.Window = 0
 			if l.Allowed+l.Denied > 0 {

@@ -46,8 +46,10 @@ type Limit struct {
 	KeysDenied int64  `json:"keys_denied"`
 
 	Algorithm string  `json:"algorithm,omitempty"`
-	Limit     int64   `json:"limit"`  // capacity of a key
-	Window    float64 `json:"window"` // seconds
+	Limit     int64   `json:"limit"`            // capacity of a key
+	Window    float64 `json:"window"`           // seconds
+	Rate      int64   `json:"rate"`             // what a key gets in a period
+	Period    string  `json:"period,omitempty"` // in words: "15 minutes"; "" for concurrency
 	Shadow    bool    `json:"shadow,omitempty"`
 	// Series are the denials in the buckets of the timeline; nil if there were none.
 	Series []int64 `json:"series,omitempty"`

@@ -140,8 +140,8 @@ func (s *Send) String() string {
 // answer is a decision as tests see it.
 type answer struct {
 	allowed    bool
-	deniedBy   []string
-	met        bool // an enforcing limit was met
+	deniedBy   []string // in the order of the rule file, each once
+	met        bool     // an enforcing limit was met
 	remaining  int64
 	retryAfter int64
 	resetAfter int64
@@ -150,7 +150,6 @@ type answer struct {
 
 func newAnswer(d *weir.Decision) answer {
 	a := answer{allowed: d.Allowed, deniedBy: d.LimitedBy([]string{}), retryAfter: d.RetryAfter, delay: d.Delay}
-	// In the order of the rule file, which LimitedBy keeps for native limits; those of one name stand once.
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		if l.Mode == rule.Shadow {

@@ -3,10 +3,8 @@ package source
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -79,7 +77,8 @@ func (f *Folder) Status() Status {
 	return f.status
 }
 
-// Reload makes Run look at the folder at once, and load it if its contents changed.
+// Reload makes Run read the folder as soon as its files have rested, even if nothing tells of a change, and put it into
+// force if its contents changed.
 func (f *Folder) Reload() {
 	select {
 	case f.reload <- struct{}{}:
@@ -102,7 +101,6 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 	defer timer.Stop()
 	deadline := time.Now().Add(f.o.Rest)
 	for {
-		forced := false
 		select {
 		case <-ctx.Done():
 			return
@@ -117,15 +115,14 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 			timer.Reset(time.Until(deadline))
 			continue
 		case <-f.reload:
-			forced = true
+			f.watch.pending = true
 		case <-timer.C:
 		}
 		follow()
 		sig := signature(f.o.Path)
-		now := time.Now()
-		ready, wait := f.watch.look(now, sig)
-		if forced || ready {
-			f.refresh(sig, forced)
+		ready, wait := f.watch.look(time.Now(), sig)
+		if ready {
+			f.refresh(sig)
 			// What changed while it was read is seen here, and looked at again after it has rested.
 			_, wait = f.watch.look(time.Now(), signature(f.o.Path))
 		}
@@ -139,9 +136,9 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 
 // refresh loads what lies in the folder, whose signature was sig, and hands it over if it is good and new. Files that
 // change while they are read are left for the next look.
-func (f *Folder) refresh(sig string, forced bool) {
+func (f *Folder) refresh(sig string) {
 	sources, set, warnings, err := load(f.o.Path, f.o.Rules)
-	if signature(f.o.Path) != sig && !forced {
+	if signature(f.o.Path) != sig {
 		return
 	}
 	if err != nil {
@@ -201,24 +198,15 @@ func (f *Folder) recovered() {
 	}
 }
 
-// load reads and compiles all rules of path. No rule at all and an empty file are errors too: they are what a broken
-// copy or a full disk leaves behind, and would lift every limit.
+// load reads and compiles all rules of path. No rule at all is an error too (as an empty file is to rule.Load): it is
+// what a broken copy or a full disk leaves behind, and would lift every limit.
 func load(path string, o rule.Options) ([]rule.Source, *rule.Set, []rule.Problem, error) {
 	sources, err := ReadDir(path)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("rules: %w", err)
+		return nil, nil, nil, fmt.Errorf("rules: %w; name a folder of rule files, or one file", err)
 	}
 	if len(sources) == 0 {
 		return nil, nil, nil, fmt.Errorf("rules: %s holds no rule file (*.yaml or *.yml)", path)
-	}
-	var empty []error
-	for _, s := range sources {
-		if len(bytes.TrimSpace(s.Data)) == 0 {
-			empty = append(empty, fmt.Errorf("rules: %s is empty; remove it if it is not needed", filepath.Join(path, filepath.FromSlash(s.Name))))
-		}
-	}
-	if len(empty) > 0 {
-		return nil, nil, nil, errors.Join(empty...)
 	}
 	set, warnings, err := rule.Load(sources, o)
 	if err != nil {

@@ -78,7 +78,7 @@ func TestOpenErrors(t *testing.T) {
 		want  string
 	}{
 		"no file":     {nil, "holds no rule file"},
-		"empty file":  {map[string]string{"a.yaml": rules(1), "b.yaml": " \n"}, "b.yaml is empty"},
+		"empty file":  {map[string]string{"a.yaml": rules(1), "b.yaml": " \n"}, "b.yaml:1: the file is empty"},
 		"no rule":     {map[string]string{"a.yaml": "domain: shop\n"}, "no rule is left"},
 		"broken":      {map[string]string{"a.yaml": "domain: shop\nlimits:\n  - name: api\n    alow: 5/min\n"}, "a.yaml:"},
 		"broken YAML": {map[string]string{"a.yaml": "limits: [\n"}, "a.yaml"},
@@ -230,6 +230,8 @@ func TestFollow(t *testing.T) {
 		write(t, file, rules(7))
 		f.Reload()
 		pass(0)
+		is("told to reload what has not rested", 2, 3, 40)
+		pass(100 * time.Millisecond)
 		is("told to reload", 2, 3, 40, 7)
 		cancel()
 		<-done

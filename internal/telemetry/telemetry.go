@@ -8,6 +8,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -287,12 +288,13 @@ func (m *Metrics) reportUnknown(domain string) {
 	}
 	m.mu.Lock()
 	_, known := m.unknown[domain]
-	if !known && len(m.unknown) < most {
-		m.unknown[string(append([]byte(nil), domain...))] = struct{}{}
+	report := !known && len(m.unknown) < most
+	if report {
+		m.unknown[strings.Clone(domain)] = struct{}{}
 	}
 	m.many.Store(len(m.unknown) >= most)
 	m.mu.Unlock()
-	if !known {
+	if report {
 		m.o.UnknownDomain(domain)
 	}
 }

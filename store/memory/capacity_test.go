@@ -1,14 +1,19 @@
+//go:build !race
+
 package memory
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/storetest"
 )
 
 // TestCapacity measures what docs/capacity.md says of bytes for each user: users with a key of 16 bytes that have each
@@ -16,9 +21,6 @@ import (
 //
 //	go test ./store/memory -run TestCapacity -v
 func TestCapacity(t *testing.T) {
-	if testing.Short() || raceEnabled {
-		t.Skip("takes a quarter of a GB")
-	}
 	const users, steps = 50_000, 20
 	for _, tc := range []struct {
 		name   string
@@ -70,4 +72,87 @@ func TestCapacity(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestContractSmall runs the contract on a store of one shard, whose index and arena grow and shrink all the time.
+func TestContractSmall(t *testing.T) {
+	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store {
+		s := newTest(t, Options{Clock: clock})
+		s.shards, s.shift = s.shards[:1], 64
+		return s
+	})
+}
+
+func TestNoAllocations(t *testing.T) {
+	s := newTest(t, Options{})
+	ctx := context.Background()
+	for _, cfg := range []algo.Config{
+		{Algorithm: algo.TokenBucket, N: 100, Window: time.Minute},
+		{Algorithm: algo.FixedWindow, N: 100, Window: time.Minute, CountDenied: true},
+		{Algorithm: algo.SlidingWindow, N: 100, Window: time.Minute},
+		{Algorithm: algo.SlidingWindow, N: 100, Window: time.Minute, Buckets: 60},
+		{Algorithm: algo.SlidingLog, N: 100, Window: time.Minute},
+		{Algorithm: algo.LeakyBucket, N: 100, Window: time.Minute},
+		{Algorithm: algo.Concurrency, N: 100},
+	} {
+		charges, results := make([]weir.Charge, 3), make([]algo.Result, 3)
+		for i := range charges {
+			c := counter(t, cfg)
+			charges[i] = weir.Charge{Counter: c, Limit: c.Limit, Key: []byte("0123456789abcdef"), Ask: algo.Ask{Cost: 1}}
+		}
+		charges[1].Mode = rule.Shadow
+		for range 200 { // until the variable parts have their size
+			s.Take(ctx, charges, results)
+			s.Take(ctx, charges[:1], results[:1])
+		}
+		for _, n := range []int{1, 2, 3} {
+			if got := testing.AllocsPerRun(300, func() { s.Take(ctx, charges[:n], results[:n]) }); got != 0 {
+				t.Errorf("%v: %v allocations for %d charges", cfg.Algorithm, got, n)
+			}
+		}
+	}
+}
+
+// TestBytesPerKey measures the heap with a million keys of 16 bytes.
+func TestBytesPerKey(t *testing.T) {
+	const n = 1_000_000
+	for _, cfg := range []algo.Config{
+		{Algorithm: algo.TokenBucket, N: 10, Window: time.Hour},
+		{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour},
+		{Algorithm: algo.SlidingWindow, N: 10, Window: time.Hour},
+	} {
+		clock := newClock()
+		before := heapInUse()
+		s := newTest(t, Options{Clock: clock.read})
+		c := counter(t, cfg)
+		charges, results := make([]weir.Charge, 1), make([]algo.Result, 1)
+		key := make([]byte, 16)
+		charges[0] = weir.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1}}
+		for i := range n {
+			binary.LittleEndian.PutUint64(key, uint64(i))
+			binary.LittleEndian.PutUint64(key[8:], uint64(i)*0x9E3779B97F4A7C15)
+			s.Take(context.Background(), charges, results)
+		}
+		used := float64(heapInUse()-before) / n
+		st := s.Stats()
+		if st.Keys != n {
+			t.Fatalf("%d keys", st.Keys)
+		}
+		if counted := float64(st.Bytes) / n; counted < used*0.95 || counted > used*1.05 {
+			t.Errorf("Stats counts %.1f bytes a key, the heap %.1f", counted, used)
+		}
+		t.Logf("%v: %.1f bytes of heap a key, of which the key is 16", cfg.Algorithm, used)
+		if used-16 > 64 {
+			t.Errorf("%v: %.1f bytes a key beyond the key itself, more than 64", cfg.Algorithm, used-16)
+		}
+		runtime.KeepAlive(s)
+	}
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

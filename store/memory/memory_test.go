@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,18 +22,6 @@ import (
 
 func TestContract(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store { return newTest(t, Options{Clock: clock}) })
-}
-
-// TestContractSmall runs the contract on a store of one shard, whose index and arena grow and shrink all the time.
-func TestContractSmall(t *testing.T) {
-	if testing.Short() || raceEnabled {
-		t.Skip("TestContract runs the same")
-	}
-	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store {
-		s := newTest(t, Options{Clock: clock})
-		s.shards, s.shift = s.shards[:1], 64
-		return s
-	})
 }
 
 func newTest(t testing.TB, o Options) *Store {
@@ -610,84 +597,4 @@ func TestOvertaken(t *testing.T) {
 			t.Errorf("decided at %d, %v, want %d", now, err, want)
 		}
 	}
-}
-
-func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("with the race detector a sync.Pool drops things at random")
-	}
-	s := newTest(t, Options{})
-	ctx := context.Background()
-	for _, cfg := range []algo.Config{
-		{Algorithm: algo.TokenBucket, N: 100, Window: time.Minute},
-		{Algorithm: algo.FixedWindow, N: 100, Window: time.Minute, CountDenied: true},
-		{Algorithm: algo.SlidingWindow, N: 100, Window: time.Minute},
-		{Algorithm: algo.SlidingWindow, N: 100, Window: time.Minute, Buckets: 60},
-		{Algorithm: algo.SlidingLog, N: 100, Window: time.Minute},
-		{Algorithm: algo.LeakyBucket, N: 100, Window: time.Minute},
-		{Algorithm: algo.Concurrency, N: 100},
-	} {
-		charges, results := make([]weir.Charge, 3), make([]algo.Result, 3)
-		for i := range charges {
-			c := counter(t, cfg)
-			charges[i] = weir.Charge{Counter: c, Limit: c.Limit, Key: []byte("0123456789abcdef"), Ask: algo.Ask{Cost: 1}}
-		}
-		charges[1].Mode = rule.Shadow
-		for range 200 { // until the variable parts have their size
-			s.Take(ctx, charges, results)
-			s.Take(ctx, charges[:1], results[:1])
-		}
-		for _, n := range []int{1, 2, 3} {
-			if got := testing.AllocsPerRun(300, func() { s.Take(ctx, charges[:n], results[:n]) }); got != 0 {
-				t.Errorf("%v: %v allocations for %d charges", cfg.Algorithm, got, n)
-			}
-		}
-	}
-}
-
-// TestBytesPerKey measures the heap with a million keys of 16 bytes.
-func TestBytesPerKey(t *testing.T) {
-	if raceEnabled {
-		t.Skip("it measures the heap")
-	}
-	const n = 1_000_000
-	for _, cfg := range []algo.Config{
-		{Algorithm: algo.TokenBucket, N: 10, Window: time.Hour},
-		{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour},
-		{Algorithm: algo.SlidingWindow, N: 10, Window: time.Hour},
-	} {
-		clock := newClock()
-		before := heapInUse()
-		s := newTest(t, Options{Clock: clock.read})
-		c := counter(t, cfg)
-		charges, results := make([]weir.Charge, 1), make([]algo.Result, 1)
-		key := make([]byte, 16)
-		charges[0] = weir.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1}}
-		for i := range n {
-			binary.LittleEndian.PutUint64(key, uint64(i))
-			binary.LittleEndian.PutUint64(key[8:], uint64(i)*0x9E3779B97F4A7C15)
-			s.Take(context.Background(), charges, results)
-		}
-		used := float64(heapInUse()-before) / n
-		st := s.Stats()
-		if st.Keys != n {
-			t.Fatalf("%d keys", st.Keys)
-		}
-		if counted := float64(st.Bytes) / n; counted < used*0.95 || counted > used*1.05 {
-			t.Errorf("Stats counts %.1f bytes a key, the heap %.1f", counted, used)
-		}
-		t.Logf("%v: %.1f bytes of heap a key, of which the key is 16", cfg.Algorithm, used)
-		if used-16 > 64 {
-			t.Errorf("%v: %.1f bytes a key beyond the key itself, more than 64", cfg.Algorithm, used-16)
-		}
-		runtime.KeepAlive(s)
-	}
-}
-
-func heapInUse() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
