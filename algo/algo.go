@@ -1,8 +1,8 @@
 // Package algo holds the rate-limiting algorithms, pure: (limit, state, now, cost) → (state, result).
 //
 // Nothing in here reads a clock, takes a lock, logs or does I/O. All arithmetic is on integers below 2^53, so that a
-// twin in Lua computes the same numbers; time is in microseconds since the Unix epoch. The exact semantics are those
-// of docs/algorithms.md.
+// twin in Lua computes the same numbers; time is in microseconds since the Unix epoch, up to 2^53 − 1 (the year 2255).
+// The exact semantics are those of docs/algorithms.md.
 package algo
 
 import (

@@ -91,7 +91,7 @@ func TestCarryLocksOut(t *testing.T) {
 					a := drawAsk(t, old, i)
 					a.Cost = max(0, min(a.Cost, 5000))
 					last = old.Take(&s, now, a)
-					now += step(t, old, last, false)
+					now = after(now, step(t, old, last, false))
 				}
 				l.Carry(old, &s, now)
 				fill := span0(l)

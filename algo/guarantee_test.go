@@ -25,7 +25,7 @@ func history(t *rapid.T, limits []*Limit, steps int) (past []admitted) {
 		if len(limits) > 1 && rapid.IntRange(0, 3).Draw(t, "change") == 0 {
 			l = rapid.SampledFrom(limits).Draw(t, "limit")
 		}
-		now += step(t, l, last, false)
+		now = after(now, step(t, l, last, false))
 		a := Ask{Cost: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, 7}).Draw(t, "cost"), MaxDelay: -1, Slot: uint64(i + 1)}
 		if last = l.Take(&s, now, a); last.Allowed {
 			past = append(past, admitted{now, a.Cost, last.Delay, l})

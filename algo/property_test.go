@@ -149,6 +149,14 @@ func step(t *rapid.T, l *Limit, last Result, back bool) int64 {
 	return rapid.Int64Range(0, w).Draw(t, "up to W")
 }
 
+// after is now + d, but no later than time goes: a retry_after may lie further away.
+func after(now, d int64) int64 {
+	if d > maxInt-now {
+		return now
+	}
+	return now + d
+}
+
 func drawAsk(t *rapid.T, l *Limit, i int) Ask {
 	a := Ask{Cost: 1, MaxDelay: -1, Slot: uint64(i + 1)}
 	_, capacity := numbers(l.Config())
@@ -220,7 +228,7 @@ func against(t *rapid.T, first Config, steps int) {
 		if changing && rapid.IntRange(0, 5).Draw(t, "change") == 0 {
 			l = compile(t, change(t, first))
 		}
-		now += step(t, l, last, back)
+		now = after(now, step(t, l, last, back))
 		seen = max(seen, now)
 		if far(l, s, now) {
 			now = seen
