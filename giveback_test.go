@@ -122,3 +122,26 @@ func TestGiveBackIsOneStep(t *testing.T) {
 		t.Errorf("the store was asked %d times, want %d: once a decision, and once a turn given back", n, askers*rounds*3/2)
 	}
 }
+
+// A reused decision that met nothing gives nothing back of the one before.
+func TestGiveBackOfReusedDecision(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
+limits: [{name: q, when: {path: /slow}, allow: {rate: 1/s, burst: 4}, algorithm: leaky_bucket}]
+`)))
+	var d weir.Decision
+	decide := func(path string) {
+		t.Helper()
+		r := weir.Request{Attributes: weir.Map{"path": path}, Hits: 1, MaxDelay: weir.AnyDelay}
+		if err := l.Decide(t.Context(), &r, &d); err != nil || !d.Allowed {
+			t.Fatal(err, d.Allowed)
+		}
+	}
+	decide("/slow")
+	decide("/quick")
+	if turns, err := l.GiveBack(t.Context(), &d); turns != 0 || err != nil {
+		t.Fatalf("%d turns given back, %v", turns, err)
+	}
+	if decide("/slow"); d.Delay != 1e6 {
+		t.Fatalf("the turn before went back: delay %d", d.Delay)
+	}
+}

@@ -140,7 +140,7 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	d.Allowed, d.Known, d.Exempt = true, false, false
 	d.Time, d.RetryAfter, d.Delay, d.Generation, d.Rules = 0, 0, 0, 0, nil
 	d.Domain = r.Domain
-	d.Limits = d.Limits[:0]
+	d.Limits, d.charges, d.results = d.Limits[:0], d.charges[:0], d.results[:0]
 	f := l.rules.Load()
 	if f == nil {
 		d.Matches = rule.Matches{}
@@ -165,7 +165,7 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 			return err
 		}
 		d.Time = now
-		d.fold(r)
+		d.fold()
 	}
 	l.decided(r, d)
 	return nil
@@ -198,13 +198,10 @@ func (d *Decision) charge(r *Request) {
 
 // cost is hits × each, kept within ±algo.MaxCost, which is above every capacity.
 func cost(hits, each int64) int64 {
-	if each == 1 {
-		return min(max(hits, -algo.MaxCost), algo.MaxCost)
-	}
-	hits = min(max(hits, -algo.MaxCost), algo.MaxCost)
-	each = min(max(each, 0), algo.MaxCost)
-	return min(max(hits*each, -algo.MaxCost), algo.MaxCost)
+	return withinCost(withinCost(hits) * withinCost(max(each, 0)))
 }
+
+func withinCost(n int64) int64 { return min(max(n, -algo.MaxCost), algo.MaxCost) }
 
 // maxDelay translates Request.MaxDelay into microseconds for one rule; below 0 is any delay.
 func maxDelay(d time.Duration, r *rule.Rule) int64 {
@@ -219,7 +216,7 @@ func maxDelay(d time.Duration, r *rule.Rule) int64 {
 }
 
 // fold makes the decision of d.results.
-func (d *Decision) fold(r *Request) {
+func (d *Decision) fold() {
 	quotas, quotasLeft := false, false
 	for i := range d.results {
 		switch d.charges[i].Mode {
