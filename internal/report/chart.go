@@ -216,17 +216,7 @@ func spark(values []int64) template.HTML {
 	if len(values) == 0 {
 		return ""
 	}
-	sums := values
-	if len(values) > cells {
-		sums = make([]int64, cells)
-		for i, v := range values {
-			sums[i*cells/len(values)] += v
-		}
-	}
-	most := int64(1)
-	for _, v := range sums {
-		most = max(most, v)
-	}
+	sums, most := squeeze(values, cells)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg class="spark" viewBox="0 0 %d %d" preserveAspectRatio="none" aria-hidden="true"><line class="grid" x1="0" x2="%d" y1="%d" y2="%d"/>`, width, height, width, height, height)
 	zero := make([]int64, len(sums))

@@ -120,20 +120,26 @@ func clean(s string) string {
 	}, s)
 }
 
+// squeeze adds neighbours up until there are at most n values. It also returns the largest, at least 1.
+func squeeze(values []int64, n int) (sums []int64, most int64) {
+	sums = values
+	if len(values) > n {
+		sums = make([]int64, n)
+		for i, v := range values {
+			sums[i*n/len(values)] += v
+		}
+	}
+	most = 1
+	for _, v := range sums {
+		most = max(most, v)
+	}
+	return sums, most
+}
+
 // sparkline draws values in at most 80 columns.
 func sparkline(values []int64) string {
 	const width = 80
-	cells := values
-	if len(values) > width {
-		cells = make([]int64, width)
-		for i, v := range values {
-			cells[i*width/len(values)] += v
-		}
-	}
-	most := int64(1)
-	for _, v := range cells {
-		most = max(most, v)
-	}
+	cells, most := squeeze(values, width)
 	bars := []rune(" ▁▂▃▄▅▆▇█")
 	var b strings.Builder
 	for _, v := range cells {
