@@ -155,10 +155,10 @@ func timeChart(r *sim.Report, t *sim.Timeline) template.HTML {
 		at := t.Start.Add(time.Duration(int64(i)*t.Seconds) * time.Second)
 		title := fmt.Sprintf("%s UTC, %s\n%s", at.Format("2 Jan 2006 15:04:05"), each(t.Seconds), plural(t.Requests[i], "request"))
 		if t.Denied[i] > 0 {
-			title += fmt.Sprintf("\n%s refused (%s)", number(t.Denied[i]), percent(t.Denied[i], t.Requests[i]))
+			title += fmt.Sprintf("\n%s refused (%s)", sim.Number(t.Denied[i]), percent(t.Denied[i], t.Requests[i]))
 		}
 		if t.DeniedOther != nil && t.DeniedOther[i] > 0 {
-			title += fmt.Sprintf("\n%s refused by %s", number(t.DeniedOther[i]), r.Compare.Rules)
+			title += fmt.Sprintf("\n%s refused by %s", sim.Number(t.DeniedOther[i]), r.Compare.Rules)
 		}
 		fmt.Fprintf(&b, `<rect class="hover" x="%.2f" y="%d" width="%.2f" height="%d"><title>%s</title></rect>`,
 			x(i), chartTop, x(i+1)-x(i), bottom-chartTop, html.EscapeString(title))

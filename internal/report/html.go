@@ -145,9 +145,9 @@ func (d *pageData) tiles(r *sim.Report) {
 		for _, n := range r.Timeline.Requests {
 			busiest = max(busiest, n)
 		}
-		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), number(busiest), each(r.Timeline.Seconds))
+		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), sim.Number(busiest), each(r.Timeline.Seconds))
 	}
-	d.Tiles = append(d.Tiles, tile{Label: "Requests", Value: number(r.Requests), Detail: rate, Share: -1})
+	d.Tiles = append(d.Tiles, tile{Label: "Requests", Value: sim.Number(r.Requests), Detail: rate, Share: -1})
 	if len(r.Limits) > 0 {
 		refused := tile{Label: "Would be refused", Value: percent(r.Denied, r.Requests), Detail: plural(r.Denied, "request"), Class: "refused", Share: share(r.Denied, r.Requests)}
 		if r.Compare != nil {
@@ -158,13 +158,13 @@ func (d *pageData) tiles(r *sim.Report) {
 	if c := r.Compare; c != nil {
 		d.Tiles = append(d.Tiles, tile{Label: "Refused by " + c.Rules, Value: percent(c.Denied, r.Requests), Detail: plural(c.Denied, "request"), Class: "second", Share: share(c.Denied, r.Requests)})
 	}
-	clients := tile{Label: "Clients", Value: number(r.Clients), Share: -1}
+	clients := tile{Label: "Clients", Value: sim.Number(r.Clients), Share: -1}
 	if r.Clients > 0 {
 		clients.Detail = fmt.Sprintf("%.3g requests each on average", float64(r.Requests)/float64(r.Clients))
 	}
 	d.Tiles = append(d.Tiles, clients)
 	if len(r.Limits) > 0 && r.Compare == nil {
-		d.Tiles = append(d.Tiles, tile{Label: "Clients refused", Value: number(r.ClientsDenied), Detail: percent(r.ClientsDenied, r.Clients) + " of all", Class: "refused", Share: share(r.ClientsDenied, r.Clients)})
+		d.Tiles = append(d.Tiles, tile{Label: "Clients refused", Value: sim.Number(r.ClientsDenied), Detail: percent(r.ClientsDenied, r.Clients) + " of all", Class: "refused", Share: share(r.ClientsDenied, r.Clients)})
 	}
 }
 
@@ -185,7 +185,7 @@ func (d *pageData) compare(r *sim.Report) {
 	c := r.Compare
 	most := max(c.Both, c.OnlyFirst, c.OnlySecond, 1)
 	add := func(label string, n int64, class, title string) {
-		d.Compare = append(d.Compare, row{Label: label, Class: class, Denied: number(n), Share: percent(n, r.Requests), DeniedPart: share(n, most), Title: title})
+		d.Compare = append(d.Compare, row{Label: label, Class: class, Denied: sim.Number(n), Share: percent(n, r.Requests), DeniedPart: share(n, most), Title: title})
 	}
 	add("refused by both", c.Both, "", "requests that both rule sets refuse")
 	add("only by "+r.Rules, c.OnlyFirst, "", "requests that the first refuses and the second admits")
@@ -203,11 +203,11 @@ func limitRows(o *sim.Outcome) []limitRow {
 		met := l.Allowed + l.Denied
 		rows = append(rows, limitRow{
 			Name: l.Name, Allowance: allowance(l), Algorithm: strings.ReplaceAll(l.Algorithm, "_", " "), Shadow: l.Shadow,
-			Allowed: number(l.Allowed), Denied: number(l.Denied), Share: percent(l.Denied, met),
-			Keys: number(l.Keys), KeysDenied: number(l.KeysDenied), KeysShare: percent(l.KeysDenied, l.Keys),
+			Allowed: sim.Number(l.Allowed), Denied: sim.Number(l.Denied), Share: percent(l.Denied, met),
+			Keys: sim.Number(l.Keys), KeysDenied: sim.Number(l.KeysDenied), KeysShare: percent(l.KeysDenied, l.Keys),
 			AllowedPart: share(l.Allowed, most), DeniedPart: share(l.Denied, most),
 			Spark: spark(l.Series), Any: met > 0,
-			Title: fmt.Sprintf("%s: %s admitted, %s refused (%s)\n%s, %s of them refused at times", l.Name, number(l.Allowed), number(l.Denied), percent(l.Denied, met), plural(l.Keys, "key"), number(l.KeysDenied)),
+			Title: fmt.Sprintf("%s: %s admitted, %s refused (%s)\n%s, %s of them refused at times", l.Name, sim.Number(l.Allowed), sim.Number(l.Denied), percent(l.Denied, met), plural(l.Keys, "key"), sim.Number(l.KeysDenied)),
 		})
 	}
 	return rows
@@ -224,9 +224,9 @@ func bars(list []sim.Counted, length func(*sim.Counted) int64) []row {
 	for i := range list[:min(listed, len(list))] {
 		c := &list[i]
 		rows = append(rows, row{
-			Label: clean(c.Value), Requests: number(c.Requests), Denied: number(c.Denied), Share: percent(c.Denied, c.Requests),
+			Label: clean(c.Value), Requests: sim.Number(c.Requests), Denied: sim.Number(c.Denied), Share: percent(c.Denied, c.Requests),
 			Allowed: share(c.Requests-c.Denied, most), DeniedPart: share(c.Denied, most),
-			Title: fmt.Sprintf("%s\n%s, %s refused (%s)", clean(c.Value), plural(c.Requests, "request"), number(c.Denied), percent(c.Denied, c.Requests)),
+			Title: fmt.Sprintf("%s\n%s, %s refused (%s)", clean(c.Value), plural(c.Requests, "request"), sim.Number(c.Denied), percent(c.Denied, c.Requests)),
 		})
 	}
 	return rows

@@ -3,21 +3,11 @@ package report
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/internal/sim"
 )
-
-// number writes n with commas.
-func number(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
 
 // percent writes part of whole as a percentage with as many digits as tell something; never "0 %" for something, nor "100 %" for
 // not quite all.
@@ -44,7 +34,7 @@ func plural(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return number(n) + " " + noun + "s"
+	return sim.Number(n) + " " + noun + "s"
 }
 
 // span writes a duration with its two largest units.
@@ -105,11 +95,11 @@ func period(r *sim.Report) string {
 func allowance(l *sim.Limit) string {
 	switch l.Algorithm {
 	case "concurrency":
-		return number(l.Limit) + " in flight"
+		return sim.Number(l.Limit) + " in flight"
 	case "token_bucket", "leaky_bucket":
-		return fmt.Sprintf("%s / %s, %s at once", number(l.Rate), l.Period, number(l.Limit))
+		return fmt.Sprintf("%s / %s, %s at once", sim.Number(l.Rate), l.Period, sim.Number(l.Limit))
 	}
-	return fmt.Sprintf("%s / %s", number(l.Rate), l.Period)
+	return fmt.Sprintf("%s / %s", sim.Number(l.Rate), l.Period)
 }
 
 // sentences say in words what the figures say.
@@ -133,18 +123,18 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 	if o.Denied == 0 {
 		list = append(list, fmt.Sprintf("Of %s, these rules would have refused none.", head))
 	} else {
-		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, number(o.Denied), percent(o.Denied, r.Requests))
+		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, sim.Number(o.Denied), percent(o.Denied, r.Requests))
 		if r.Clients > 0 {
 			text += fmt.Sprintf(", of %s (%s of them)", plural(o.ClientsDenied, "client"), percent(o.ClientsDenied, r.Clients))
 		}
 		list = append(list, text+".")
 	}
 	if l := mostRefusing(o); l != nil && len(o.Limits) > 1 {
-		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, number(l.Denied), number(l.KeysDenied), plural(l.Keys, "key")))
+		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, sim.Number(l.Denied), sim.Number(l.KeysDenied), plural(l.Keys, "key")))
 	}
 	if len(o.TopDenied) > 0 && o.Denied > 0 {
 		if top := o.TopDenied[0]; top.Denied*100 >= o.Denied*20 && o.ClientsDenied > 1 {
-			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", top.Value, percent(top.Denied, o.Denied), number(top.Denied), plural(top.Requests, "request")))
+			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", top.Value, percent(top.Denied, o.Denied), sim.Number(top.Denied), plural(top.Requests, "request")))
 		}
 	}
 	if o.Delayed > 0 {
@@ -169,8 +159,8 @@ func compared(r *sim.Report) string {
 	if r.To.After(r.From) {
 		text += " within " + span(r.To.Sub(r.From))
 	}
-	text += fmt.Sprintf(", %s would have refused %s (%s), and %s would have refused %s (%s).", r.Rules, number(r.Denied), percent(r.Denied, r.Requests),
-		c.Rules, number(c.Denied), percent(c.Denied, r.Requests))
+	text += fmt.Sprintf(", %s would have refused %s (%s), and %s would have refused %s (%s).", r.Rules, sim.Number(r.Denied), percent(r.Denied, r.Requests),
+		c.Rules, sim.Number(c.Denied), percent(c.Denied, r.Requests))
 	switch differ := c.OnlyFirst + c.OnlySecond; {
 	case r.Requests == 0:
 		return "The log holds no requests."
@@ -220,5 +210,5 @@ func lay(n int64) string {
 	if n == 1 {
 		return "1 line lay"
 	}
-	return number(n) + " lines lay"
+	return sim.Number(n) + " lines lay"
 }

@@ -27,9 +27,9 @@ func Text(w io.Writer, r *sim.Report) error {
 			c := r.Compare
 			fmt.Fprintf(&b, "\n=== beside each other\n")
 			writeTable(&b, []string{"", "requests"}, [][]string{
-				{"refused by both", number(c.Both)},
-				{"only by " + r.Rules, number(c.OnlyFirst)},
-				{"only by " + c.Rules, number(c.OnlySecond)},
+				{"refused by both", sim.Number(c.Both)},
+				{"only by " + r.Rules, sim.Number(c.OnlyFirst)},
+				{"only by " + c.Rules, sim.Number(c.OnlySecond)},
 			})
 		}
 	}
@@ -62,7 +62,7 @@ func Text(w io.Writer, r *sim.Report) error {
 }
 
 func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
-	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", number(o.Denied), plural(r.Requests, "request"), percent(o.Denied, r.Requests), plural(o.ClientsDenied, "client"))
+	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", sim.Number(o.Denied), plural(r.Requests, "request"), percent(o.Denied, r.Requests), plural(o.ClientsDenied, "client"))
 	for _, s := range sentences(r, o)[1:] {
 		fmt.Fprintf(b, "%s\n", clean(s))
 	}
@@ -73,13 +73,13 @@ func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 		if l.Shadow {
 			name += " (shadow)"
 		}
-		rows = append(rows, []string{name, allowance(&l), number(l.Allowed), number(l.Denied), percent(l.Denied, l.Allowed+l.Denied), number(l.Keys), number(l.KeysDenied)})
+		rows = append(rows, []string{name, allowance(&l), sim.Number(l.Allowed), sim.Number(l.Denied), percent(l.Denied, l.Allowed+l.Denied), sim.Number(l.Keys), sim.Number(l.KeysDenied)})
 	}
 	writeTable(b, []string{"limit", "each key", "allowed", "denied", "", "keys", "denied"}, rows)
 	if len(o.TopDenied) > 0 {
 		rows = nil
 		for _, c := range o.TopDenied[:min(10, len(o.TopDenied))] {
-			rows = append(rows, []string{clean(c.Value), "", number(c.Requests), number(c.Denied), percent(c.Denied, c.Requests)})
+			rows = append(rows, []string{clean(c.Value), "", sim.Number(c.Requests), sim.Number(c.Denied), percent(c.Denied, c.Requests)})
 		}
 		b.WriteByte('\n')
 		writeTable(b, []string{"most refused clients", "", "requests", "denied", ""}, rows)

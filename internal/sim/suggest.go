@@ -246,11 +246,11 @@ func plural(n int, per string) string {
 	if n != 1 {
 		noun += "s"
 	}
-	return fmt.Sprintf("%s %s", group(int64(n)), noun)
+	return fmt.Sprintf("%s %s", Number(int64(n)), noun)
 }
 
-// group writes a number with commas.
-func group(n int64) string {
+// Number writes n with commas.
+func Number(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
