@@ -192,6 +192,7 @@ func (d *Decision) charge(r *Request) {
 			hits = r.Descriptors[h.Descriptor].Hits
 		}
 		c.Counter, c.Limit, c.Key, c.Mode = h.Window.Counter, h.Limit, h.Key, h.Mode
+		c.OnStoreError = h.Window.Rule.OnStoreError
 		c.Ask = algo.Ask{Cost: cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)}
 	}
 }

@@ -14,6 +14,8 @@ type Charge struct {
 	Key     []byte        // valid during the call only
 	Ask     algo.Ask      // Slot is filled in by the store when it admits a Concurrency charge
 	Mode    rule.Mode
+	// OnStoreError is what the rule wants while the store cannot be reached; for stores that wrap another.
+	OnStoreError rule.StoreErrorPolicy
 }
 
 // Store keeps the states of all keys and decides charges on them. Implementations are safe for concurrent use.

@@ -38,6 +38,7 @@ func build(files []*file, o Options) (*Set, []Problem) {
 		set:        &Set{byName: map[string]*domain{}},
 		ipv6Prefix: o.IPv6Prefix,
 		byID:       map[uint64]*Counter{},
+		byTag:      map[[2]uint64]bool{},
 		parts:      map[*domain]*parts{},
 	}
 	if b.ipv6Prefix == 0 {
@@ -66,6 +67,7 @@ type builder struct {
 	problems   []Problem
 	suggested  int
 	byID       map[uint64]*Counter
+	byTag      map[[2]uint64]bool // group and lower half of the ID
 	parts      map[*domain]*parts
 }
 

@@ -53,6 +53,7 @@ func (b *builder) addCounters(r *Rule) {
 
 func (b *builder) addCounter(r *Rule, w *Window, id uint64) *Counter {
 	c := &Counter{ID: id, Domain: r.Domain, Rule: r.Name, Window: w.Name, Limit: w.Limit, Index: len(b.set.counters), identity: ruleIdentity(r)}
+	c.Group = groupHash(c.Domain, c.identity)
 	b.register(r, c)
 	return c
 }
@@ -62,6 +63,12 @@ func (b *builder) register(r *Rule, c *Counter) {
 		b.problem(r, "rename one of them", "limits %q and %q have the same 64-bit identity", old.Rule, c.Rule)
 		return
 	}
+	tag := [2]uint64{c.Group, c.ID & 0xFFFFFFFF}
+	if b.byTag[tag] {
+		b.problem(r, "rename the rule", "two windows of %q have the same 32-bit identity", c.Rule)
+		return
+	}
+	b.byTag[tag] = true
 	b.byID[c.ID] = c
 	b.set.counters = append(b.set.counters, c)
 }
@@ -80,7 +87,7 @@ func (b *builder) overrideCounters() {
 				Domain: d.name, Rule: overrideName, Window: fmt.Sprintf("%s:%ds", overrideName, int64(u.length/time.Second)),
 				Limit: limit, Index: len(b.set.counters), Override: true, identity: "o",
 			}
-			c.ID = identityHash(d.name, c.identity, limit)
+			c.ID, c.Group = identityHash(d.name, c.identity, limit), groupHash(d.name, c.identity)
 			b.register(r, c)
 			d.overrides[unit] = c
 		}
@@ -116,6 +123,11 @@ func identityHash(domain, rule string, l *algo.Limit) uint64 {
 		id = appendText(id, 0, c.Location.String())
 	}
 	return xxhash.Sum64(id)
+}
+
+// groupHash hashes what all windows of a rule share.
+func groupHash(domain, rule string) uint64 {
+	return xxhash.Sum64(appendText(appendText(nil, 0, domain), 0, rule))
 }
 
 func bit(b bool) byte {

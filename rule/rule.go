@@ -65,7 +65,10 @@ type Window struct {
 // window's Counter.
 type Counter struct {
 	// ID is a 64-bit hash of the identity, unique in the Set (Load refuses a collision), stable across restarts.
-	ID     uint64
+	ID uint64
+	// Group is a 64-bit hash of (domain, rule name): the same for all windows of a rule, so that a store may keep their states
+	// for one key together. The low 32 bits of their IDs differ. 0 where nobody set it.
+	Group  uint64
 	Domain string
 	Rule   string
 	Window string // the window's Name

@@ -207,10 +207,23 @@ func testManyCharges(t *testing.T, n newStore) {
 }
 
 func testReload(t *testing.T, n newStore) {
+	t.Run("alone", func(t *testing.T) { testReloadIn(t, n, 0) })
+	t.Run("in a group", func(t *testing.T) { testReloadIn(t, n, 0xFEDCBA9876543210) })
+}
+
+// testReloadIn reloads counters of a group; 0 for none.
+func testReloadIn(t *testing.T, n newStore, group uint64) {
 	for _, a := range algorithms {
 		for _, cfg := range configs[a] {
 			cfg.Algorithm = a
 			p := newPair(t, n)
+			counterOf := func(t *testing.T, cfg algo.Config) *rule.Counter {
+				c := counterOf(t, cfg)
+				if group != 0 {
+					c.Group = group + c.ID
+				}
+				return c
+			}
 			old := counterOf(t, cfg)
 			for range 3 {
 				p.take(t, charge(old, "k", 1), charge(old, "l", 1))
@@ -222,7 +235,7 @@ func testReload(t *testing.T, n newStore) {
 			c := charge(old, "k", 1)
 			c.Limit = mustLimit(t, more)
 			p.take(t, c)
-			if a == algo.SlidingWindow { // K too
+			if a == algo.SlidingWindow && group == 0 { // K too
 				more.Buckets = 5
 				c.Limit = mustLimit(t, more)
 				p.take(t, c)
@@ -235,6 +248,7 @@ func testReload(t *testing.T, n newStore) {
 			wide := cfg
 			wide.Window *= 2
 			next := counterOf(t, wide)
+			next.Group = old.Group
 			next.Previous = []*rule.Counter{counterOf(t, cfg), old}
 			p.take(t, charge(next, "k", 1))
 			p.take(t, charge(next, "k", 1), charge(next, "l", 1), charge(next, "new", 1))

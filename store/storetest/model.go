@@ -10,6 +10,7 @@ import (
 type model struct {
 	states map[stateKey]*kept
 	slot   uint64
+	keeps  bool // states that equal a fresh one are not forgotten, which shows when the clock steps back
 }
 
 type stateKey struct {
@@ -123,7 +124,7 @@ func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
 
 // forget drops a state that equals a fresh one.
 func (m *model) forget(name stateKey, now int64) {
-	if k := m.states[name]; k.limit.Fresh(&k.st, now) {
+	if k := m.states[name]; !m.keeps && k.limit.Fresh(&k.st, now) {
 		delete(m.states, name)
 	}
 }

@@ -276,11 +276,16 @@ func testRandomCalls(t *testing.T, n newStore) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := &pair{store: store, model: newModel(), clock: clock}
 		var counters []*rule.Counter
+		group := uint64(0)
+		if rapid.Bool().Draw(rt, "group") {
+			group = lastID.Add(1) << 32
+		}
 		for range rapid.IntRange(1, 4).Draw(rt, "counters") {
 			a := rapid.SampledFrom(algorithms).Draw(rt, "algorithm")
 			cfg := rapid.SampledFrom(configs[a]).Draw(rt, "limit")
 			cfg.Algorithm = a
 			counters = append(counters, counterOf(t, cfg))
+			counters[len(counters)-1].Group = group
 		}
 		var last algo.Result
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
