@@ -1,0 +1,267 @@
+package redistest
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// FaultProxy passes TCP connections on to a server and makes faults on the way. A fault holds from when its method
+// returns. A proxy begins without any.
+type FaultProxy struct {
+	t        testing.TB
+	addr     string
+	upstream string
+	running  sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener // nil while connections are refused
+	links    map[*link]struct{}
+	delay    time.Duration
+	lose     [2]bool // by direction: what comes is thrown away
+}
+
+// The two directions through a proxy.
+const (
+	toServer = iota
+	toClient
+)
+
+// Proxy starts a proxy before the server at upstream, a host and port. It ends with the test.
+func Proxy(t testing.TB, upstream string) *FaultProxy {
+	t.Helper()
+	port, reserved, err := reserve(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &FaultProxy{t: t, addr: loopback(port), upstream: upstream, links: map[*link]struct{}{}}
+	t.Cleanup(func() {
+		p.mu.Lock()
+		p.refuse()
+		p.cut(func(*link) bool { return true })
+		p.mu.Unlock()
+		p.running.Wait()
+		release(reserved)
+	})
+	p.Pass()
+	return p
+}
+
+// Addr returns the host and port at which it listens; a change of faults does not change it.
+func (p *FaultProxy) Addr() string { return p.addr }
+
+// Pass ends all faults. Connections that have lost bytes are cut, as what is left of them makes no sense.
+func (p *FaultProxy) Pass() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay, p.lose = 0, [2]bool{}
+	p.cut(func(l *link) bool { return l.lost })
+	if p.listener != nil {
+		return
+	}
+	l, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.listener = l
+	p.running.Go(func() { p.accept(l) })
+}
+
+// Refuse makes new connections fail at once, as if nothing listened. Those that are open stay.
+func (p *FaultProxy) Refuse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse()
+}
+
+func (p *FaultProxy) refuse() {
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+}
+
+// Cut resets all open connections, once. New ones are taken as before.
+func (p *FaultProxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut(func(*link) bool { return true })
+}
+
+func (p *FaultProxy) cut(which func(*link) bool) {
+	for l := range p.links {
+		if which(l) {
+			l.cut()
+			delete(p.links, l)
+		}
+	}
+}
+
+// Delay makes all bytes take d more, each way; 0 means no more.
+func (p *FaultProxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// BlackHole takes connections and bytes, and nothing of it arrives, in either direction.
+func (p *FaultProxy) BlackHole() { p.loseBytes(true, true) }
+
+// LoseReplies lets what clients send arrive, and loses what the server answers.
+func (p *FaultProxy) LoseReplies() { p.loseBytes(false, true) }
+
+func (p *FaultProxy) loseBytes(toServer, toClient bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = [2]bool{toServer, toClient}
+}
+
+func (p *FaultProxy) accept(l net.Listener) {
+	for {
+		client, err := l.Accept()
+		if err != nil {
+			return
+		}
+		p.connect(l, client)
+	}
+}
+
+// connect makes a link for a client that a listener has accepted.
+func (p *FaultProxy) connect(from net.Listener, client net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != from { // connections have been refused since
+		reset(client)
+		return
+	}
+	l := &link{proxy: p, done: make(chan struct{})}
+	l.ends[toClient] = client
+	if p.lose[toServer] {
+		// The server hears nothing of it, and need not be there.
+		l.ends[toServer], _ = net.Pipe()
+		l.lost = true
+	} else {
+		server, err := net.Dial("tcp", p.upstream)
+		if err != nil {
+			reset(client)
+			return
+		}
+		l.ends[toServer] = server
+	}
+	p.links[l] = struct{}{}
+	for direction := range l.ends {
+		queue := make(chan chunk, 1024)
+		p.running.Go(func() { l.read(direction, queue) })
+		p.running.Go(func() { l.write(direction, queue) })
+	}
+}
+
+// link is a connection through the proxy.
+type link struct {
+	proxy *FaultProxy
+	ends  [2]net.Conn // by direction: where it leads
+	once  sync.Once
+	done  chan struct{} // closed when it is cut
+	lost  bool          // some of its bytes; under the proxy's mu
+}
+
+// chunk is some bytes on their way.
+type chunk struct {
+	bytes []byte
+	since time.Time
+}
+
+// read queues what comes for a direction.
+func (l *link) read(direction int, queue chan<- chunk) {
+	defer close(queue)
+	from := l.ends[1-direction]
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			select {
+			case queue <- chunk{append([]byte(nil), buf[:n]...), time.Now()}:
+			case <-l.done:
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// write sends what is queued for a direction, in its time. When one direction ends, so does the connection.
+func (l *link) write(direction int, queue <-chan chunk) {
+	defer l.end()
+	for c := range queue {
+		if !l.wait(c.since) {
+			return
+		}
+		if l.passes(direction) {
+			if _, err := l.ends[direction].Write(c.bytes); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// wait waits until a chunk is due that came at since, and reports whether the connection is still there.
+func (l *link) wait(since time.Time) bool {
+	for {
+		l.proxy.mu.Lock()
+		left := time.Until(since.Add(l.proxy.delay))
+		l.proxy.mu.Unlock()
+		if left <= 0 {
+			return true
+		}
+		select {
+		case <-time.After(left):
+		case <-l.done:
+			return false
+		}
+	}
+}
+
+// passes reports whether bytes in a direction arrive now.
+func (l *link) passes(direction int) bool {
+	l.proxy.mu.Lock()
+	defer l.proxy.mu.Unlock()
+	if l.proxy.lose[direction] {
+		l.lost = true
+		return false
+	}
+	return true
+}
+
+// end closes the link in peace.
+func (l *link) end() {
+	l.once.Do(func() { close(l.done) })
+	for _, c := range l.ends {
+		_ = c.Close()
+	}
+	l.proxy.mu.Lock()
+	delete(l.proxy.links, l)
+	l.proxy.mu.Unlock()
+}
+
+// cut resets both ends.
+func (l *link) cut() {
+	reset(l.ends[:]...)
+	l.once.Do(func() { close(l.done) })
+}
+
+// reset closes connections so that the other sides see an error, not an end.
+func reset(conns ...net.Conn) {
+	// All are told first: as soon as one is closed, the link closes the other in peace.
+	for _, c := range conns {
+		if c, ok := c.(*net.TCPConn); ok {
+			_ = c.SetLinger(0)
+		}
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}

@@ -1,0 +1,339 @@
+// Package redistest starts real Redis servers for tests and benchmarks: one alone (Start), one that speaks TLS
+// (StartTLS), a master with replicas under Sentinel (StartSentinel) and a cluster (StartCluster), and a proxy that makes
+// the network before them faulty (Proxy).
+//
+// Servers listen on free ports of the loopback, keep their files in temporary folders, and end with the test, or with
+// the process that runs it, however that ends. What a failed test's servers logged is shown with it. Where redis-server
+// is not installed, the test is skipped.
+//
+// Methods that cannot do what they say end the test, as t.Fatal does; call them from the test's goroutine, or know that
+// elsewhere they end the goroutine.
+package redistest
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long something may take that a healthy machine does in a moment.
+const patience = 30 * time.Second
+
+// Server is a running redis-server.
+type Server struct {
+	t        testing.TB
+	kind     kind
+	dir      string
+	port     int
+	reserved []net.PacketConn
+	password string
+
+	mu      sync.Mutex
+	process *process // the last one
+}
+
+// kind is what sets servers apart.
+type kind struct {
+	config func(port int) []string // lines of redis.conf for a server at port
+	args   []string                // to be given after redis.conf
+	bus    bool                    // the port's cluster bus is needed too
+	tls    *tls.Config             // for clients; nil means plain TCP
+}
+
+// Start starts a server that saves nothing on disk. Options are further lines of redis.conf, such as "maxmemory 1mb",
+// "requirepass secret" or "appendonly yes".
+func Start(t testing.TB, options ...string) *Server {
+	t.Helper()
+	return start(t, kind{config: func(port int) []string { return []string{fmt.Sprint("port ", port)} }}, options)
+}
+
+func start(t testing.TB, k kind, options []string) *Server {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
+	}
+	s := &Server{t: t, kind: k, dir: t.TempDir(), password: password(options)}
+	t.Cleanup(s.cleanup)
+	for try := 1; ; try++ {
+		var err error
+		if s.port, s.reserved, err = reserve(k.bus); err != nil {
+			t.Fatal(err)
+		}
+		lines := append([]string{"bind 127.0.0.1", `save ""`}, k.config(s.port)...)
+		lines = append(lines, options...)
+		if err := os.WriteFile(s.file("redis.conf"), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err = s.launch()
+		if err == nil {
+			return s
+		}
+		if try == 10 || !errors.Is(err, errPortTaken) {
+			t.Fatal(err)
+		}
+		release(s.reserved)
+	}
+}
+
+// password finds the one that options demand of clients.
+func password(options []string) string {
+	for _, line := range options {
+		if p, ok := strings.CutPrefix(line, "requirepass "); ok {
+			return strings.TrimSpace(p)
+		}
+	}
+	return ""
+}
+
+func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
+
+// Addr returns the host and port at which it listens.
+func (s *Server) Addr() string { return loopback(s.port) }
+
+// URL returns its address as clients are given it: redis://127.0.0.1:6379, with the password if there is one, rediss
+// with TLS.
+func (s *Server) URL() string {
+	scheme := "redis"
+	if s.kind.tls != nil {
+		scheme = "rediss"
+	}
+	return address(scheme, s.password, s.Addr(), "")
+}
+
+// address writes a URL.
+func address(scheme, password, hosts, path string) string {
+	u := url.URL{Scheme: scheme, Host: hosts, Path: path}
+	if password != "" {
+		u.User = url.UserPassword("", password)
+	}
+	return u.String()
+}
+
+// PID returns the id of its process, the last one if it does not run.
+func (s *Server) PID() int { return s.last().cmd.Process.Pid }
+
+// Kill ends it at once (SIGKILL). Nothing happens if it does not run.
+func (s *Server) Kill() {
+	s.t.Helper()
+	s.end(syscall.SIGKILL)
+}
+
+// Stop ends it in order (SIGTERM), so that an append-only file is whole. Nothing happens if it does not run.
+func (s *Server) Stop() {
+	s.t.Helper()
+	s.end(syscall.SIGTERM)
+}
+
+// Restart stops it, if it runs, and starts it again at the same port, in the same folder and with the same options. It
+// returns when the server answers.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	if err := s.launch(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Pause makes it stand still (SIGSTOP): connections are taken and bytes arrive, but nothing answers, until Resume.
+func (s *Server) Pause() {
+	s.t.Helper()
+	if err := pause(s.PID()); err != nil {
+		s.t.Fatalf("pause redis-server %s: %v", s.Addr(), err)
+	}
+}
+
+// Resume lets it go on after Pause.
+func (s *Server) Resume() {
+	s.t.Helper()
+	if err := s.last().cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		s.t.Fatalf("resume redis-server %s: %v", s.Addr(), err)
+	}
+}
+
+// CPU returns the time that its process has spent on processors since it was started, in user and system mode together,
+// to the nanosecond.
+func (s *Server) CPU() time.Duration {
+	s.t.Helper()
+	d, err := cpu(s.PID())
+	if err != nil {
+		s.t.Fatalf("time of redis-server %s: %v", s.Addr(), err)
+	}
+	return d
+}
+
+// Info returns a field of INFO, such as evicted_keys.
+func (s *Server) Info(field string) string {
+	s.t.Helper()
+	text, _ := s.Do("INFO", "everything").(string)
+	value, ok := lookup(text, field)
+	if !ok {
+		s.t.Fatalf("INFO of redis-server %s has no field %s", s.Addr(), field)
+	}
+	return value
+}
+
+// lookup finds a field in a text of lines "field:value".
+func lookup(text, field string) (value string, ok bool) {
+	for line := range strings.Lines(text) {
+		if value, ok = strings.CutPrefix(line, field+":"); ok {
+			return strings.TrimSpace(value), true
+		}
+	}
+	return "", false
+}
+
+// UsedMemory returns the bytes that it has allocated for data and for itself (used_memory).
+func (s *Server) UsedMemory() int64 {
+	s.t.Helper()
+	n, err := strconv.ParseInt(s.Info("used_memory"), 10, 64)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// process is one run of redis-server.
+type process struct {
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when it has
+}
+
+func (s *Server) last() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
+}
+
+// errPortTaken is why a server may be started once more at another port.
+var errPortTaken = errors.New("its port is taken")
+
+// launch starts a process and waits until it answers.
+func (s *Server) launch() error {
+	log, err := os.OpenFile(s.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command("redis-server", append([]string{s.file("redis.conf")}, s.kind.args...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	// It ends if the locale of this machine is one that it does not find.
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	// A group of its own, for what it forks to save or copy its data.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dieTogether(cmd.SysProcAttr)
+	started := make(chan error)
+	starter() <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		return err
+	}
+	p := &process{cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(p.ended)
+	}()
+	s.mu.Lock()
+	s.process = p
+	s.mu.Unlock()
+	return s.await(p)
+}
+
+// await waits until p answers.
+func (s *Server) await(p *process) error {
+	deadline := time.After(patience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		select {
+		case <-p.ended:
+			if strings.Contains(s.log(), "already in use") {
+				return fmt.Errorf("redis-server %s: %w", s.Addr(), errPortTaken)
+			}
+			return fmt.Errorf("redis-server %s does not start: %v", s.Addr(), p.cmd.ProcessState)
+		case <-deadline:
+			return fmt.Errorf("redis-server %s does not answer: %v", s.Addr(), last)
+		case <-tick.C:
+			_, last = s.try(time.Second, "PING")
+			var refused Error
+			if last == nil || errors.As(last, &refused) && !strings.HasPrefix(string(refused), "LOADING") {
+				return nil // it answers, even if it wants to know first who asks
+			}
+		}
+	}
+}
+
+// end ends the process with a signal and waits until it has ended.
+func (s *Server) end(by syscall.Signal) {
+	s.t.Helper()
+	p := s.last()
+	_ = p.cmd.Process.Signal(by)
+	// One that is paused sees no SIGTERM before it goes on.
+	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		s.t.Fatalf("redis-server %s does not end after %v", s.Addr(), by)
+	}
+}
+
+func (s *Server) cleanup() {
+	if p := s.last(); p != nil {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	}
+	release(s.reserved)
+	if s.t.Failed() {
+		s.t.Logf("redis-server %s logged\n%s", s.Addr(), s.log())
+	}
+}
+
+// log returns the end of what it wrote.
+func (s *Server) log() string {
+	text, err := os.ReadFile(s.file("log"))
+	if err != nil {
+		return err.Error()
+	}
+	const most = 8 << 10
+	if len(text) > most {
+		text = append([]byte("…"), text[len(text)-most:]...)
+	}
+	return string(text)
+}
+
+// starter takes what is to be run on one thread that lives as long as this process. Linux ends a child "with its
+// parent" when the thread ends that started it, and the threads of other goroutines may end at any time.
+var starter = sync.OnceValue(func() chan<- func() {
+	todo := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for do := range todo {
+			do()
+		}
+	}()
+	return todo
+})
+
+// eventually waits until ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come about in %v that %s", patience, what)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package redistest
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Error is what the server answers instead of a reply, such as "MOVED 7 127.0.0.1:6379".
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// Do runs a command and returns its reply: a string, an int64, nil, or a []any of replies. An error ends the test.
+//
+// Each command goes over a connection of its own, with the server's password, and with no other command but AUTH: what
+// the server counts is what the test did.
+func (s *Server) Do(args ...string) any {
+	s.t.Helper()
+	reply, err := s.Try(args...)
+	if err != nil {
+		s.t.Fatalf("redis-server %s: %.200q: %v", s.Addr(), args, err)
+	}
+	return reply
+}
+
+// Try is Do for commands that may fail, and for goroutines other than the test's. What the server itself answers is an
+// Error.
+func (s *Server) Try(args ...string) (any, error) { return s.try(10*time.Second, args...) }
+
+func (s *Server) try(timeout time.Duration, args ...string) (any, error) {
+	deadline := time.Now().Add(timeout)
+	c, err := net.DialTimeout("tcp", s.Addr(), timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	if s.kind.tls != nil {
+		c = tls.Client(c, s.kind.tls)
+	}
+	r := bufio.NewReader(c)
+	if s.password != "" {
+		if _, err := ask(c, r, "AUTH", s.password); err != nil {
+			return nil, err
+		}
+	}
+	return ask(c, r, args...)
+}
+
+// ask writes a command and reads its reply, in the protocol that Redis calls RESP 2.
+func ask(w io.Writer, r *bufio.Reader, args ...string) (any, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, a := range args {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return nil, err
+	}
+	return readReply(r)
+}
+
+func readReply(r *bufio.Reader) (any, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return nil, err
+	}
+	line = strings.TrimSuffix(line, "\r\n")
+	if line == "" {
+		return nil, fmt.Errorf("an empty line instead of a reply")
+	}
+	kind, rest := line[0], line[1:]
+	switch kind {
+	case '+':
+		return rest, nil
+	case '-':
+		return nil, Error(rest)
+	}
+	n, err := strconv.ParseInt(rest, 10, 64)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("not a reply: %q", line)
+	case kind == ':':
+		return n, nil
+	case n < 0:
+		return nil, nil
+	case kind == '$':
+		text := make([]byte, n+int64(len("\r\n")))
+		_, err := io.ReadFull(r, text)
+		return string(text[:n]), err
+	case kind == '*':
+		list := make([]any, n)
+		for i := range list {
+			item, err := readReply(r)
+			if e, ok := err.(Error); ok { // one of several may be an error, as in the reply to EXEC
+				item = e
+			} else if err != nil {
+				return nil, err
+			}
+			list[i] = item
+		}
+		return list, nil
+	}
+	return nil, fmt.Errorf("not a reply: %q", line)
+}
