@@ -1,0 +1,235 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Redis' client: rueidis, which finds masters, follows redirections, and connects anew. It asks nothing twice that could
+// charge twice.
+
+var errConnecting = errors.New("redis store: not connected yet")
+
+// connected returns the client, or why there is none.
+func (s *Store) connected() (rueidis.Client, error) {
+	if c := s.client.Load(); c != nil {
+		return *c, nil
+	}
+	if err := s.failure.Load(); err != nil {
+		return nil, *err
+	}
+	return nil, errConnecting
+}
+
+// connect makes the client: at once if Redis is there, else as soon as it is.
+func (s *Store) connect() {
+	if s.dial() {
+		return
+	}
+	s.background(func() {
+		for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			if s.dial() {
+				return
+			}
+		}
+	})
+}
+
+// dial tries to make the client once.
+func (s *Store) dial() bool {
+	client, err := rueidis.NewClient(s.target.options(&s.o))
+	if err == nil {
+		ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
+		err = loadLibrary(ctx, client)
+		cancel()
+		if err != nil {
+			client.Close()
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("redis store: %s: %w", s.target, err)
+		if old := s.failure.Swap(&err); old == nil || (*old).Error() != err.Error() {
+			s.o.Logf("%v; trying again until it is there", err)
+		}
+		return false
+	}
+	s.client.Store(&client)
+	s.background(func() { s.warnOfEviction(client) })
+	if s.o.Heartbeat > 0 {
+		s.background(func() { s.beat(client) })
+	}
+	if s.refusals != nil {
+		s.background(func() { s.refusals.listen(client) })
+	}
+	return true
+}
+
+func (t *target) options(o *Options) rueidis.ClientOption {
+	multiplex := 0
+	for 1<<multiplex < o.Connections {
+		multiplex++
+	}
+	options := rueidis.ClientOption{
+		InitAddress: t.addresses, Username: t.user, Password: t.password, SelectDB: t.database, TLSConfig: t.tls,
+		ForceSingleClient: !t.cluster && t.master == "",
+		DisableCache:      true, ClientName: "weir", ClientSetInfo: []string{"weir", "1"},
+		PipelineMultiplex: multiplex, RingScaleEachConn: 8,
+		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
+		Dialer:           net.Dialer{Timeout: time.Second, KeepAlive: time.Second},
+		ConnWriteTimeout: 3 * time.Second,
+	}
+	if multiplex == 0 {
+		options.PipelineMultiplex = -1 // rueidis: one connection
+	}
+	if t.cluster {
+		options.ClusterOption.ShardsRefreshInterval = 10 * time.Second
+	}
+	if t.master != "" {
+		options.Sentinel = rueidis.SentinelOption{
+			MasterSet: t.master, Username: t.sentinelUser, Password: t.sentinelPassword, TLSConfig: t.tls, ClientName: "weir",
+			Dialer: options.Dialer,
+		}
+	}
+	return options
+}
+
+// loadLibrary puts the functions on every master.
+func loadLibrary(ctx context.Context, client rueidis.Client) error {
+	var failed error
+	masters := 0
+	for _, node := range client.Nodes() {
+		err := node.Do(ctx, node.B().Arbitrary("FUNCTION", "LOAD", "REPLACE").Args(library).Build()).Error()
+		if e, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(e.Error(), "READONLY") {
+			continue // a replica: its master tells it
+		}
+		masters++
+		failed = errors.Join(failed, err)
+	}
+	if failed == nil && masters == 0 {
+		return errors.New("no master was found")
+	}
+	return failed
+}
+
+// isMissing reports whether a function was not there (FUNCTION FLUSH, an empty server in the old one's place).
+func isMissing(err error) bool {
+	e, ok := rueidis.IsRedisErr(err)
+	return ok && strings.Contains(e.Error(), "Function not found")
+}
+
+// isTryAgain reports whether keys of one call lie on two servers for now, as a slot is being moved.
+func isTryAgain(err error) bool {
+	e, ok := rueidis.IsRedisErr(err)
+	return ok && e.IsTryAgain()
+}
+
+// do asks, and asks again what Redis said that it did not do: for want of the functions, or (not if hasty) while keys are
+// being moved.
+func (s *Store) do(ctx context.Context, client rueidis.Client, hasty bool, build func(rueidis.Builder) rueidis.Completed) rueidis.RedisResult {
+	wait := time.Millisecond
+	for loads := 0; ; {
+		result := client.Do(ctx, build(client.B()))
+		err := result.Error()
+		switch {
+		case err == nil:
+			return result
+		case isMissing(err) && loads < 3:
+			loads++
+			if s.reload(ctx, client) != nil {
+				return result
+			}
+		case isTryAgain(err) && !hasty:
+			select {
+			case <-ctx.Done():
+				return result
+			case <-time.After(wait):
+				wait = min(2*wait, 50*time.Millisecond)
+			}
+		default:
+			return result
+		}
+	}
+}
+
+// reload loads the functions, once for all that miss them at the same time.
+func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	s.metrics.loads.Add(1)
+	return loadLibrary(ctx, client)
+}
+
+// call asks a function other than take.
+func (s *Store) call(ctx context.Context, client rueidis.Client, function string, keys, args []string) (rueidis.RedisResult, error) {
+	s.metrics.calls.Add(1)
+	result := s.do(ctx, client, false, func(b rueidis.Builder) rueidis.Completed {
+		return b.Arbitrary("FCALL").Args(function, strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
+	})
+	return result, result.Error()
+}
+
+// Time returns Redis' clock, in µs since the Unix epoch.
+func (s *Store) Time(ctx context.Context) (int64, error) {
+	if s.o.Clock != nil {
+		return s.o.Clock(), nil
+	}
+	client, err := s.connected()
+	if err != nil {
+		return 0, err
+	}
+	parts, err := client.Do(ctx, client.B().Time().Build()).AsIntSlice()
+	if err != nil || len(parts) != 2 {
+		return 0, fmt.Errorf("redis store: TIME: %w", err)
+	}
+	return parts[0]*1_000_000 + parts[1], nil
+}
+
+// Ping asks whether Redis decides: it calls a function on every partition, which changes nothing.
+func (s *Store) Ping(ctx context.Context) error {
+	client, err := s.connected()
+	if err != nil {
+		return err
+	}
+	commands := make([]rueidis.Completed, len(s.partitions))
+	for i, p := range s.partitions {
+		commands[i] = client.B().Arbitrary("FCALL").Args(functionRead, "1").Keys(p.prefix).Args("").Build()
+	}
+	for _, result := range client.DoMulti(ctx, commands...) {
+		err := result.Error()
+		if isMissing(err) {
+			err = s.reload(ctx, client)
+		}
+		if err != nil {
+			return fmt.Errorf("redis store: %w", err)
+		}
+	}
+	return nil
+}
+
+// warnOfEviction tells if Redis may forget counters before their time.
+func (s *Store) warnOfEviction(client rueidis.Client) {
+	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
+	defer cancel()
+	for address, node := range client.Nodes() {
+		settings, err := node.Do(ctx, node.B().ConfigGet().Parameter("maxmemory").Parameter("maxmemory-policy").Build()).AsStrMap()
+		if err != nil {
+			continue // CONFIG is not for everybody
+		}
+		if settings["maxmemory"] != "0" && settings["maxmemory-policy"] != "noeviction" && settings["maxmemory-policy"] != "" {
+			s.o.Logf("redis %s: maxmemory-policy is %s: at its bound of %s bytes it forgets counters that are in use, and their limits begin afresh; set it to noeviction",
+				address, settings["maxmemory-policy"], settings["maxmemory"])
+		}
+	}
+}

@@ -1,0 +1,355 @@
+package redis
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// How states lie in Redis, and how a limit is told to its twin in Lua. What is here must agree with weir.lua.
+
+// kind is how an algorithm keeps its state: its number in weir.lua.
+type kind uint8
+
+const (
+	kindFixed kind = 1 + iota
+	kindFirst
+	kindCalendar
+	kindWindow
+	kindBucket
+	kindInterval
+	kindWindows
+	kindLog
+	kindSlots
+)
+
+// compactSize is how many bytes the state of a kind has, if that is a fixed and small number.
+var compactSize = [...]int{kindFixed: 14, kindFirst: 14, kindCalendar: 14, kindWindow: 15, kindBucket: 18, kindInterval: 18, kindSlots: 0}
+
+const (
+	headSize   = 23 // of a sliding window with several buckets
+	logHead    = 19
+	slotsHead  = 20
+	holderSize = 19
+	tallySize  = 7 + 7 + 7 + 7 + 4
+)
+
+// twin is what a Limit's twin in Lua needs to know of it.
+type twin struct {
+	limit       *algo.Limit
+	kind        kind
+	size        int // of a compact state; else 0
+	countDenied bool
+	k           int         // kindWindows: number of buckets
+	w           int64       // window (time-out) in µs
+	entry       int         // kindLog: bytes a unit
+	idle        algo.Result // of a peek at a fresh state
+	numbers     [10]float64 // cap, n, w, unit, p1 … p6
+	refundable  bool        // a refund may change a state
+}
+
+func newTwin(l *algo.Limit) *twin {
+	c, p := l.Config(), l.Params()
+	t := &twin{limit: l, countDenied: l.CountDenied(), w: c.Window.Microseconds(), idle: l.Check(&algo.State{}, 0, algo.Ask{}), refundable: true}
+	own := t.numbers[4:]
+	switch c.Algorithm {
+	case algo.FixedWindow:
+		switch {
+		case c.Calendar != algo.NoCalendar:
+			t.kind = kindCalendar
+		case c.FirstRequest:
+			t.kind = kindFirst
+		default:
+			t.kind = kindFixed
+		}
+	case algo.SlidingWindow:
+		t.kind, t.k = kindWindow, c.Buckets
+		if t.k > 1 {
+			t.kind = kindWindows
+		}
+		own[0], own[1], own[2] = float64(p.Sub), float64(p.SubU), float64(t.k)
+	case algo.TokenBucket, algo.LeakyBucket:
+		t.kind = kindBucket
+		if c.RefillInterval {
+			t.kind = kindInterval
+		}
+		for i, n := range []int64{p.Rate, p.Token, p.CapLevel, p.Full, p.Ahead, int64(p.Tag)} {
+			own[i] = float64(n)
+		}
+	case algo.SlidingLog:
+		t.kind, t.entry = kindLog, int(p.Entry)
+		own[0] = float64(p.Entry)
+	case algo.Concurrency:
+		t.kind, t.w, t.refundable = kindSlots, c.Timeout.Microseconds(), false
+	}
+	if int(t.kind) < len(compactSize) {
+		t.size = compactSize[t.kind]
+	}
+	copy(t.numbers[:4], []float64{float64(p.Cap), float64(c.N), float64(t.w), float64(p.Unit)})
+	return t
+}
+
+// appendCharge appends what a shape says of one charge; about is roughly the instant of the decision.
+func (t *twin) appendCharge(dst []byte, c *weir.Charge, ties ties, about int64) []byte {
+	denied := byte(0)
+	if t.countDenied {
+		denied = 1
+	}
+	joined := byte(0)
+	if ties.joined {
+		joined = 1
+	}
+	dst = append(dst, byte(t.kind), byte(c.Mode), denied, joined, ties.older)
+	dst = binary.LittleEndian.AppendUint32(dst, tagOf(c.Counter))
+	maxDelay, lastEnds := int64(-1), int64(0)
+	if c.Limit.Algorithm() == algo.LeakyBucket {
+		maxDelay = c.Ask.MaxDelay
+		if c.Ask.Cost < 0 {
+			lastEnds = c.Ask.LastEnds
+		}
+	}
+	dst = appendFloat(dst, cost(c))
+	dst = appendFloat(dst, maxDelay)
+	dst = appendFloat(dst, lastEnds)
+	numbers := t.numbers
+	if t.kind == kindCalendar {
+		start, end, next := t.limit.Span(about)
+		numbers[4], numbers[5], numbers[6] = float64(start), float64(end), float64(next)
+	}
+	for _, n := range numbers {
+		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(n))
+	}
+	return dst
+}
+
+// The states of a group of counters lie in one value for each key, each as a record of a tag, its length, and the state;
+// but those that are not compact have a value of their own.
+
+const recordHead = 4 + 1
+
+// maxRecords bounds the records of windows that a rule no longer has.
+const maxRecords = 8
+
+func tagOf(c *rule.Counter) uint32 { return uint32(c.ID) }
+
+// valueID is the part of a key in Redis that names the counter or its group.
+func (t *twin) valueID(c *rule.Counter) uint64 {
+	if t.size > 0 && c.Group != 0 {
+		return c.Group
+	}
+	return c.ID
+}
+
+// ties say how a charge's state lies to others.
+type ties struct {
+	joined bool  // in the same value as the charge before
+	older  uint8 // how many keys of older identities follow its own; and olderWithin, if one may lie in the same value
+}
+
+const olderWithin = 0x80
+
+// cutRecord takes the first record off a value.
+func cutRecord(v string) (tag uint32, state, rest string, ok bool) {
+	if len(v) < recordHead || len(v) < recordHead+int(v[4]) {
+		return 0, "", "", false
+	}
+	end := recordHead + int(v[4])
+	return binary.LittleEndian.Uint32([]byte(v[:4])), v[recordHead:end], v[end:], true
+}
+
+// state finds a counter's state in a value.
+func (t *twin) state(v string, c *rule.Counter) (state string, ok bool) {
+	tag, state, rest, ok := cutRecord(v)
+	if t.size == 0 {
+		if t.changes(c) && ok && tag == tagOf(c) && rest == "" {
+			return state, true
+		}
+		return v, v != ""
+	}
+	whole := v
+	for ok && tag != tagOf(c) {
+		tag, state, rest, ok = cutRecord(rest)
+	}
+	if !ok && t.changes(c) {
+		return whole, whole != ""
+	}
+	return state, ok
+}
+
+// changes reports whether the state may have been kept under another number of buckets, as a record or not. Counters of
+// rules have another identity then.
+func (t *twin) changes(c *rule.Counter) bool {
+	return c.Group == 0 && (t.kind == kindWindow || t.kind == kindWindows)
+}
+
+func appendRecord(dst []byte, c *rule.Counter, state []byte) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, tagOf(c))
+	return append(append(dst, byte(len(state))), state...)
+}
+
+// cost is the cost of a charge within what algo makes of it. A refund does not give slots back.
+func cost(c *weir.Charge) int64 { return min(max(c.Ask.Cost, -algo.MaxCost), algo.MaxCost) }
+
+func appendFloat(dst []byte, n int64) []byte {
+	return binary.LittleEndian.AppendUint64(dst, math.Float64bits(float64(n)))
+}
+
+func get56(b []byte) int64 {
+	return int64(binary.LittleEndian.Uint32(b)) | int64(b[4])<<32 | int64(b[5])<<40 | int64(b[6])<<48
+}
+
+func append56(dst []byte, n int64) []byte {
+	return append(dst, byte(n), byte(n>>8), byte(n>>16), byte(n>>24), byte(n>>32), byte(n>>40), byte(n>>48))
+}
+
+var errForm = errors.New("redis store: a state in Redis has a form that is not known")
+
+// decode reads a state into st, whose Ext it may use again. "" and a compact state of zeros are fresh ones. Of a state
+// with several buckets the head alone may be given, which does for decisions that admit (the counters between the newest
+// and the oldest are then summed up in one).
+func (t *twin) decode(b []byte, st *algo.State) error {
+	ext := st.Ext[:0]
+	*st = algo.State{}
+	if len(b) == 0 {
+		return nil
+	}
+	switch t.kind {
+	case kindFixed, kindFirst, kindCalendar:
+		if len(b) != 14 {
+			return errForm
+		}
+		st.A, st.B = get56(b), uint64(get56(b[7:]))
+	case kindWindow, kindWindows:
+		if len(b) != 15 {
+			return t.decodeWindows(b, st, ext)
+		}
+		st.A = get56(b)
+		st.B = uint64(binary.LittleEndian.Uint32(b[7:]))<<32 | uint64(binary.LittleEndian.Uint32(b[11:]))
+	case kindBucket, kindInterval:
+		if len(b) != 18 {
+			return errForm
+		}
+		st.A, st.B, st.C = get56(b), uint64(get56(b[7:])), binary.LittleEndian.Uint32(b[14:])
+	case kindLog:
+		if len(b) < logHead {
+			return errForm
+		}
+		tail, n, size := binary.LittleEndian.Uint32(b[7:]), binary.LittleEndian.Uint32(b[11:]), binary.LittleEndian.Uint32(b[15:])
+		if int64(len(b)) != logHead+int64(size)*int64(t.entry) || n > size || tail > size {
+			return errForm
+		}
+		st.A, st.B, st.Ext = get56(b), uint64(n)<<32|uint64(tail), append(ext, b[logHead:]...)
+	case kindSlots:
+		if len(b) < slotsHead || (len(b)-slotsHead)%holderSize != 0 {
+			return errForm
+		}
+		st.A = get56(b)
+		st.B = uint64(binary.LittleEndian.Uint32(b[7:])) | uint64(b[11])<<32
+		st.C = binary.LittleEndian.Uint32(b[12:])
+		for e := b[slotsHead:]; len(e) > 0; e = e[holderSize:] {
+			ext = binary.LittleEndian.AppendUint64(ext, uint64(get56(e)))
+			ext = append(ext, e[7:15]...)
+			ext = binary.LittleEndian.AppendUint64(ext, uint64(binary.LittleEndian.Uint32(e[15:])))
+		}
+		st.Ext = ext
+		if int(st.C)*24 > len(ext) {
+			return errForm
+		}
+	}
+	return nil
+}
+
+// decodeWindows makes the ring of algo.State, whose newest counter stands last.
+func (t *twin) decodeWindows(b []byte, st *algo.State, ext []byte) error {
+	if len(b) < headSize {
+		return errForm
+	}
+	k := int(b[22])
+	head := len(b) == headSize
+	if k < 2 || !head && len(b) != headSize+4*k {
+		return errForm
+	}
+	sum, cur, cut := uint64(get56(b[7:])), binary.LittleEndian.Uint32(b[14:]), binary.LittleEndian.Uint32(b[18:])
+	size := 4 * (k + 1)
+	if cap(ext) < size {
+		ext = make([]byte, size)
+	}
+	ext = ext[:size]
+	clear(ext)
+	older := func(j int) []byte { return ext[4*(k-j):] }
+	binary.LittleEndian.PutUint32(older(0), cur)
+	if head {
+		binary.LittleEndian.PutUint32(older(1), uint32(sum-uint64(cur)-uint64(cut)))
+		binary.LittleEndian.PutUint32(older(k), cut)
+	} else {
+		for j := 1; j <= k; j++ {
+			copy(older(j)[:4], b[headSize+4*(j-1):])
+		}
+	}
+	if sum > 0 {
+		st.A, st.B, st.C, st.Ext = get56(b), sum, uint32(k), ext
+	}
+	return nil
+}
+
+// encode is the inverse of decode. A fresh state is "".
+func (t *twin) encode(st *algo.State) []byte {
+	if st.B == 0 {
+		return nil
+	}
+	b := append56(make([]byte, 0, 32), st.A)
+	switch t.kind {
+	case kindFixed, kindFirst, kindCalendar:
+		b = append56(b, int64(st.B))
+	case kindWindow:
+		b = binary.LittleEndian.AppendUint32(b, uint32(st.B>>32))
+		b = binary.LittleEndian.AppendUint32(b, uint32(st.B))
+	case kindBucket, kindInterval:
+		b = append56(b, int64(st.B))
+		b = binary.LittleEndian.AppendUint32(b, st.C)
+	case kindWindows:
+		k := len(st.Ext)/4 - 1
+		older := func(j int) []byte { return st.Ext[4*((int(st.C)-j+k+1)%(k+1)):][:4] }
+		b = append56(b, int64(st.B))
+		b = append(b, older(0)...)
+		b = append(b, older(k)...)
+		b = append(b, byte(k))
+		for j := 1; j <= k; j++ {
+			b = append(b, older(j)...)
+		}
+	case kindLog:
+		b = binary.LittleEndian.AppendUint32(b, uint32(st.B))
+		b = binary.LittleEndian.AppendUint32(b, uint32(st.B>>32))
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(st.Ext)/t.entry))
+		b = append(b, st.Ext...)
+	case kindSlots:
+		b = append(b, byte(st.B), byte(st.B>>8), byte(st.B>>16), byte(st.B>>24), byte(st.B>>32))
+		b = binary.LittleEndian.AppendUint32(b, st.C)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(st.Ext)/24))
+		for e := st.Ext; len(e) > 0; e = e[24:] {
+			b = append(b, e[:7]...)
+			b = append(b, e[8:16]...)
+			b = append(b, e[16:20]...)
+		}
+	}
+	return b
+}
+
+// tally is what Lua tells of a log, or of slots, instead of the whole state.
+type tally struct {
+	before, after int64 // units used, before and after what the call charged
+	newest        int64 // time of the newest entry
+	pivot         int64 // time of the entry whose end would let the first ask pass that was denied; 0 if none was
+	admitted      int64
+}
+
+func decodeTally(b []byte) (t tally, err error) {
+	if len(b) != tallySize {
+		return t, errForm
+	}
+	return tally{get56(b), get56(b[7:]), get56(b[14:]), get56(b[21:]), int64(binary.LittleEndian.Uint32(b[28:]))}, nil
+}

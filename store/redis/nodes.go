@@ -1,0 +1,49 @@
+package redis
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// beatsMissed is after how many intervals without a heartbeat a node counts as gone.
+const beatsMissed = 5
+
+// Nodes returns how many nodes of this prefix were alive when Redis was last asked; 0 if that is not known.
+func (s *Store) Nodes() int { return int(s.live.Load()) }
+
+// beat tells that this node lives, until the store is closed.
+func (s *Store) beat(client rueidis.Client) {
+	ticker := time.NewTicker(s.o.Heartbeat)
+	defer ticker.Stop()
+	for {
+		s.announce(s.ctx, client, beatsMissed*s.o.Heartbeat)
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// leave tells that this node goes.
+func (s *Store) leave() {
+	if client, err := s.connected(); err == nil && s.o.Heartbeat > 0 {
+		s.announce(s.ctx, client, 0)
+	}
+}
+
+func (s *Store) announce(ctx context.Context, client rueidis.Client, after time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	result, err := s.call(ctx, client, functionNodes, []string{s.partitions[0].prefix + "nodes"},
+		[]string{s.virtualNow(), strconv.FormatInt(after.Microseconds(), 10), s.name})
+	if err != nil {
+		return
+	}
+	if n, err := result.ToInt64(); err == nil {
+		s.live.Store(n)
+	}
+}

@@ -1,0 +1,322 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/rueidis"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// What is rare and long to tell is not told in Lua: a state that a leaping clock left in the future, one that is kept
+// under an older identity of its counter, and calls that name one state twice. Such a decision is made here, by algo,
+// on the states as they were at one instant, and takes effect if they are still the same (a compare-and-swap over all of
+// them). If they are not, somebody else was admitted or charged meanwhile, and it is made again.
+
+// maxSwaps bounds how often a decision is made again. Each time somebody else has come through.
+const maxSwaps = 1000
+
+// value is a value in Redis.
+type value struct {
+	key    string
+	raw    string
+	exists bool
+	places []int // states that lie in it
+}
+
+// place is one state that a call names, once or more.
+type place struct {
+	twin    *twin
+	counter *rule.Counter
+	value   int
+	older   []int // places of its older identities
+	found   bool
+	write   bool
+	st      algo.State // in force
+	tried   algo.State // with the earlier charges of the call tried on it
+}
+
+// scene is the states that a decision is about.
+type scene struct {
+	p      *partition
+	values []value
+	places []place
+	names  map[string]int   // values by key
+	states map[stateKey]int // places
+}
+
+type stateKey struct {
+	value int
+	id    uint64 // of the counter
+}
+
+func (p *partition) newScene() *scene {
+	return &scene{p: p, names: map[string]int{}, states: map[stateKey]int{}}
+}
+
+// add returns the place of a state, which it makes if there is none.
+func (s *scene) add(c *rule.Counter, l *algo.Limit, key []byte) (at int, is bool) {
+	t := s.p.store.twinOf(l)
+	name := string(s.p.appendKey(nil, t.valueID(c), key))
+	v, ok := s.names[name]
+	if !ok {
+		v = len(s.values)
+		s.names[name] = v
+		s.values = append(s.values, value{key: name})
+	}
+	at, is = s.states[stateKey{v, c.ID}]
+	if !is {
+		at = len(s.places)
+		s.states[stateKey{v, c.ID}] = at
+		s.places = append(s.places, place{twin: t, counter: c, value: v})
+		s.values[v].places = append(s.values[v].places, at)
+	}
+	return at, is
+}
+
+// addCharges adds what charges name, and returns the place of each.
+func (s *scene) addCharges(charges []weir.Charge) []int {
+	of := make([]int, len(charges))
+	for i := range charges {
+		c := &charges[i]
+		at, is := s.add(c.Counter, c.Limit, c.Key)
+		of[i] = at
+		if is && len(s.places[at].older) > 0 {
+			continue
+		}
+		for _, previous := range c.Counter.Previous {
+			old, _ := s.add(previous, previous.Limit, c.Key)
+			s.places[at].older = append(s.places[at].older, old)
+		}
+	}
+	return of
+}
+
+// swapTake is Take by compare-and-swap. All keys are of one partition.
+func (p *partition) swapTake(ctx context.Context, charges []weir.Charge, results []algo.Result, slots []uint64) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.store.o.Timeout)
+	defer cancel()
+	var at int64
+	err := p.swap(ctx, func(s *scene) func(now int64) {
+		of := s.addCharges(charges)
+		return func(now int64) {
+			at = now
+			s.settle(charges, results, slots, of, now)
+		}
+	})
+	return at, err
+}
+
+// swap changes states: prepare says which, and returns what changes them, once they are read. Both are called again as
+// long as others come between.
+func (p *partition) swap(ctx context.Context, prepare func(s *scene) (change func(now int64))) error {
+	client, err := p.store.connected()
+	if err != nil {
+		return err
+	}
+	for range maxSwaps {
+		s := p.newScene()
+		change := prepare(s)
+		now, err := s.read(ctx, client)
+		if err != nil {
+			return fmt.Errorf("redis store: %w", err)
+		}
+		change(now)
+		done, err := s.commit(ctx, client, now)
+		if err != nil {
+			return fmt.Errorf("redis store: %w", err)
+		}
+		p.store.metrics.swaps.Add(1)
+		if done {
+			return nil
+		}
+	}
+	return fmt.Errorf("redis store: others changed the same keys %d times while a decision on them was made", maxSwaps)
+}
+
+// read reads the states, and carries those over that are kept under an older identity. What has a form that is not known
+// counts as fresh, and is written over.
+func (s *scene) read(ctx context.Context, client rueidis.Client) (now int64, err error) {
+	keys := make([]string, len(s.values))
+	for i := range s.values {
+		keys[i] = s.values[i].key
+	}
+	result, err := s.p.store.call(ctx, client, functionRead, keys, []string{s.p.store.virtualNow()})
+	if err != nil {
+		return 0, err
+	}
+	raw, err := result.ToArray()
+	if err != nil {
+		return 0, err
+	}
+	if len(raw) != 1+len(keys) {
+		return 0, fmt.Errorf("the reply of %s has %d values, not %d", functionRead, len(raw), 1+len(keys))
+	}
+	if now, err = raw[0].AsInt64(); err != nil {
+		return 0, err
+	}
+	s.p.store.heard(now)
+	for i := range keys {
+		if raw[i+1].IsNil() {
+			continue
+		}
+		if s.values[i].raw, err = raw[i+1].ToString(); err != nil {
+			return 0, err
+		}
+		s.values[i].exists = true
+	}
+	for i := range s.places {
+		pl := &s.places[i]
+		var state string
+		if state, pl.found = pl.twin.state(s.values[pl.value].raw, pl.counter); pl.found && pl.twin.decode([]byte(state), &pl.st) != nil {
+			pl.st, pl.found, pl.write = algo.State{}, false, true
+		}
+	}
+	for i := range s.places {
+		s.inherit(&s.places[i], now)
+	}
+	return now, nil
+}
+
+// inherit carries a state over from an older identity, if there is none under its own.
+func (s *scene) inherit(pl *place, now int64) {
+	if pl.found {
+		return
+	}
+	for _, at := range pl.older {
+		old := &s.places[at]
+		if !old.found {
+			continue
+		}
+		if l := pl.twin.limit; l.Algorithm() == old.twin.limit.Algorithm() {
+			pl.st = clone(&old.st)
+			l.Carry(old.twin.limit, &pl.st, now)
+		}
+		old.st, old.found = algo.State{}, false
+		pl.write, old.write = true, true
+		return
+	}
+}
+
+func clone(st *algo.State) algo.State {
+	c := *st
+	c.Ext = append([]byte(nil), st.Ext...)
+	return c
+}
+
+// settle decides all or nothing, see weir.Store. of is the place of each charge.
+func (s *scene) settle(charges []weir.Charge, results []algo.Result, slots []uint64, of []int, now int64) {
+	for i := range s.places {
+		s.places[i].tried = clone(&s.places[i].st)
+	}
+	asks := make([]algo.Ask, len(charges))
+	verdict := newVerdict()
+	for i := range charges {
+		c := &charges[i]
+		asks[i] = c.Ask
+		asks[i].Slot = slots[i]
+		results[i] = c.Limit.Take(&s.places[of[i]].tried, now, asks[i])
+		verdict.add(c.Mode, results[i].Allowed)
+	}
+	denied := len(charges) > 1 && verdict.denied()
+	for i := range charges {
+		c, pl, r := &charges[i], &s.places[of[i]], &results[i]
+		c.Ask.Slot = 0
+		if !denied || c.Mode == rule.Shadow {
+			*r = c.Limit.Take(&pl.st, now, asks[i])
+			if r.Allowed && asks[i].Cost > 0 {
+				c.Ask.Slot = asks[i].Slot
+			}
+		} else {
+			was := *r
+			if c.Limit.CountDenied() {
+				*r = c.Limit.Take(&pl.st, now, asks[i])
+			} else {
+				*r = c.Limit.Check(&pl.st, now, asks[i])
+				c.Limit.Mend(&pl.st, now)
+			}
+			r.Allowed, r.RetryAfter, r.Delay, r.Soft = was.Allowed, was.RetryAfter, was.Delay, r.Soft && was.Allowed
+		}
+		pl.write = true
+	}
+}
+
+// commit writes what has changed, if nobody else has written meanwhile.
+func (s *scene) commit(ctx context.Context, client rueidis.Client, now int64) (done bool, err error) {
+	keys := make([]string, len(s.values))
+	args := make([]string, 1, 1+4*len(s.values))
+	args[0] = s.p.store.virtualNow()
+	changed := false
+	for i := range s.values {
+		v := &s.values[i]
+		keys[i] = v.key
+		has, next, fresh := "0", "=", ""
+		if v.exists {
+			has = "1"
+		}
+		if text, stop := s.next(v, now); text != v.raw {
+			next, fresh, changed = text, stop, true
+		}
+		args = append(args, has, v.raw, next, fresh)
+	}
+	if !changed {
+		return true, nil
+	}
+	result, err := s.p.store.call(ctx, client, functionSwap, keys, args)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.ToInt64()
+	return n == 1, err
+}
+
+// next returns what a value is to be, and when that is fresh.
+func (s *scene) next(v *value, now int64) (text, fresh string) {
+	var b []byte
+	stop, sign := int64(0), ""
+	ours := map[uint32]bool{}
+	for _, i := range v.places {
+		pl := &s.places[i]
+		if !pl.write {
+			continue
+		}
+		ours[tagOf(pl.counter)] = true
+		if pl.st.B == 0 {
+			continue
+		}
+		state := pl.twin.encode(&pl.st)
+		if pl.twin.size > 0 {
+			b = appendRecord(b, pl.counter, state)
+		} else {
+			b = state
+		}
+		reset := pl.twin.limit.Check(&pl.st, now, algo.Ask{}).ResetAfter
+		if reset == algo.Never {
+			reset = algo.MaxWindow.Microseconds()
+		}
+		stop = max(stop, now+reset)
+	}
+	if len(ours) == 0 {
+		return v.raw, ""
+	}
+	if pl := &s.places[v.places[0]]; pl.twin.size > 0 && !pl.twin.changes(pl.counter) {
+		others := 0
+		for rest := v.raw; others < maxRecords; {
+			tag, state, left, ok := cutRecord(rest)
+			if !ok {
+				break
+			}
+			if !ours[tag] {
+				b = append(b, rest[:recordHead+len(state)]...)
+				others++
+				sign = "+"
+			}
+			rest = left
+		}
+	}
+	return string(b), sign + strconv.FormatInt(stop, 10)
+}

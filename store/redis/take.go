@@ -1,0 +1,379 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/cespare/xxhash/v2"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// ErrDeadline is the error of a call that did not come back in time. It may have been charged.
+var ErrDeadline = fmt.Errorf("redis store: no answer in time: %w", context.DeadlineExceeded)
+
+// Take implements weir.Store.
+func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+	return s.TakeWithin(ctx, 0, charges, results)
+}
+
+// TakeWithin is Take that waits no longer than d, without the price of a context of its own; 0 means as long as ctx lets
+// it. The error is then ErrDeadline.
+func (s *Store) TakeWithin(ctx context.Context, d time.Duration, charges []weir.Charge, results []algo.Result) (int64, error) {
+	if len(charges) != len(results) {
+		return 0, errLengths
+	}
+	for i := range charges {
+		if charges[i].Counter == nil || charges[i].Limit == nil {
+			return 0, fmt.Errorf("redis store: charge %d needs a Counter and a Limit", i)
+		}
+	}
+	if len(charges) == 0 {
+		if d > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, d, ErrDeadline)
+			defer cancel()
+		}
+		return s.Time(ctx)
+	}
+	if s.refusals != nil {
+		if now, ok := s.refusals.answer(charges, results); ok {
+			return now, nil
+		}
+	}
+	w := waiter{ctx: ctx}
+	if d > 0 {
+		w.begin(d)
+		defer w.end()
+	}
+	p := s.partitionOf(charges[0].Counter, charges[0].Key)
+	for i := 1; i < len(charges); i++ {
+		if s.partitionOf(charges[i].Counter, charges[i].Key) != p {
+			return s.takeAcross(&w, charges, results)
+		}
+	}
+	now, asked, err := s.takeIn(&w, p, charges, results)
+	if err == nil {
+		s.afterwards(charges, results, now, asked)
+	}
+	return now, err
+}
+
+// afterwards remembers a refusal, and tells of refunds.
+func (s *Store) afterwards(charges []weir.Charge, results []algo.Result, now, asked int64) {
+	if s.refusals == nil {
+		return
+	}
+	s.refusals.remember(charges, results, now, asked)
+	for i := range charges {
+		if c := &charges[i]; c.Ask.Cost < 0 {
+			s.refusals.open(c.Counter.ID, c.Key)
+		}
+	}
+}
+
+// waiter waits for calls, as long as its caller does.
+type waiter struct {
+	ctx   context.Context
+	timer *time.Timer
+}
+
+var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
+
+func (w *waiter) begin(d time.Duration) {
+	w.timer = timers.Get().(*time.Timer)
+	w.timer.Reset(d)
+}
+
+func (w *waiter) end() {
+	w.timer.Stop()
+	timers.Put(w.timer)
+}
+
+// wait waits for c, and reports what ended it if that was not c itself.
+func (w *waiter) wait(c *call) error {
+	var late <-chan time.Time
+	if w.timer != nil {
+		late = w.timer.C
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-late:
+		return ErrDeadline
+	case <-w.ctx.Done():
+		return context.Cause(w.ctx)
+	}
+}
+
+// context is for what takes more than one call.
+func (w *waiter) context() (context.Context, context.CancelFunc) {
+	if w.timer == nil {
+		return w.ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(w.ctx)
+	late := w.timer.C
+	go func() {
+		select {
+		case <-late:
+			cancel(ErrDeadline)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// takeIn decides charges that are all of one partition. asked is when the question was sent.
+func (s *Store) takeIn(w *waiter, p *partition, charges []weir.Charge, results []algo.Result) (now, asked int64, err error) {
+	c := s.newCall(p, charges)
+	odd := !c.apart
+	if !odd {
+		if err := p.enqueue(c); err != nil {
+			return 0, 0, err
+		}
+		if err := w.wait(c); err != nil {
+			done, charged := p.giveUp(c)
+			if !done {
+				if !charged {
+					s.calls.Put(c)
+				}
+				return 0, 0, err
+			}
+			<-c.done
+		}
+		odd = c.odd
+	}
+	switch {
+	case c.err != nil:
+		err = c.err
+	case odd:
+		asked = s.monotonic()
+		ctx, cancel := w.context()
+		if now, err = p.swapTake(ctx, charges, results, c.slots); err != nil && errors.Is(context.Cause(ctx), ErrDeadline) {
+			err = ErrDeadline
+		}
+		cancel()
+	default:
+		now, asked = c.now, c.asked
+		copy(results, c.results)
+		for i := range charges {
+			charges[i].Ask.Slot = c.charges[i].Ask.Slot
+		}
+	}
+	if !c.taint {
+		s.calls.Put(c)
+	}
+	return now, asked, err
+}
+
+// isApart reports whether no two charges name one state, nor states of one value without being joined: else Lua would read
+// what is not there any more.
+func (c *call) isApart(charges []weir.Charge) bool {
+	if len(charges) == 1 {
+		return true
+	}
+	if len(c.keys) > 16 {
+		seen := make(map[string]struct{}, len(c.keys))
+		for _, key := range c.keys {
+			if _, twice := seen[key]; twice {
+				return false
+			}
+			seen[key] = struct{}{}
+		}
+	} else {
+		for i := range c.keys {
+			for j := range i {
+				if c.keys[i] == c.keys[j] {
+					return false
+				}
+			}
+		}
+	}
+	for i := 1; i < len(charges); i++ { // those that are joined
+		for j := i; c.ties[j].joined; j-- {
+			if tagOf(charges[i].Counter) == tagOf(charges[j-1].Counter) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// newCall makes a call of charges, of which it holds copies.
+func (s *Store) newCall(p *partition, charges []weir.Charge) *call {
+	c := s.calls.Get().(*call)
+	n := len(charges)
+	if cap(c.charges) < n {
+		c.charges, c.results = make([]weir.Charge, n), make([]algo.Result, n)
+		c.twins, c.slots, c.ties = make([]*twin, n), make([]uint64, n), make([]ties, n)
+	}
+	c.charges, c.results, c.twins, c.slots, c.ties = c.charges[:n], c.results[:n], c.twins[:n], c.slots[:n], c.ties[:n]
+	c.keys, c.buf = c.keys[:0], c.buf[:0]
+	c.mergeable, c.odd, c.taint, c.err = true, false, false, nil
+	copy(c.charges, charges)
+	const prime = 0x9E3779B97F4A7C15
+	c.shape = uint64(n)
+	size := 0
+	for i := range charges {
+		size += (1 + len(charges[i].Counter.Previous)) * (len(p.prefix) + 8 + len(charges[i].Key))
+	}
+	if cap(c.buf) < size {
+		c.buf = make([]byte, 0, size) // it must not move: keys are views of it
+	}
+	add := func(id uint64, key []byte) {
+		from := len(c.buf)
+		c.buf = p.appendKey(c.buf, id, key)
+		c.keys = append(c.keys, view(c.buf[from:]))
+	}
+	for i := range c.charges {
+		ch := &c.charges[i]
+		t := s.twinOf(ch.Limit)
+		c.twins[i], c.slots[i] = t, 0
+		if t.kind == kindSlots {
+			c.slots[i] = newSlot()
+		}
+		ch.Ask.Slot = 0
+		ch.Key = nil
+		// Decisions go as one if all of them charge, and each leaves a state on which the next is decided alike.
+		if ch.Ask.Cost <= 0 || t.kind == kindSlots || t.kind == kindLog && t.countDenied {
+			c.mergeable = false
+		}
+		c.shape = (c.shape^uint64(uintptr(unsafe.Pointer(ch.Limit))))*prime + uint64(ch.Ask.Cost)<<8 + uint64(ch.Mode)
+		c.shape = (c.shape ^ uint64(ch.Ask.MaxDelay) ^ uint64(ch.Ask.LastEnds)) * prime
+		id := t.valueID(ch.Counter)
+		c.ties[i] = ties{joined: i > 0 && t.size > 0 && c.twins[i-1].size > 0 && id == c.twins[i-1].valueID(c.charges[i-1].Counter) &&
+			bytes.Equal(charges[i].Key, charges[i-1].Key)}
+		if !c.ties[i].joined {
+			add(id, charges[i].Key)
+		}
+		if t.kind == kindWindow && t.changes(ch.Counter) {
+			c.ties[i].older = olderWithin
+		}
+		for _, previous := range ch.Counter.Previous {
+			if old := s.twinOf(previous.Limit).valueID(previous); old == id {
+				c.ties[i].older |= olderWithin
+			} else {
+				c.ties[i].older++
+				add(old, charges[i].Key)
+			}
+		}
+		c.shape = (c.shape ^ ch.Counter.ID ^ uint64(c.ties[i].older)) * prime
+	}
+	c.apart = c.isApart(charges)
+	c.shape ^= c.shape >> 29
+	c.hash = c.shape*prime ^ xxhash.Sum64(c.buf)
+	return c
+}
+
+// takeAcross decides charges of several partitions: all are asked at once, and what was charged is given back if another
+// one denies.
+func (s *Store) takeAcross(w *waiter, charges []weir.Charge, results []algo.Result) (int64, error) {
+	type share struct {
+		p       *partition
+		of      []int
+		charges []weir.Charge
+		results []algo.Result
+		now     int64
+		err     error
+	}
+	var shares []*share
+next:
+	for i := range charges {
+		p := s.partitionOf(charges[i].Counter, charges[i].Key)
+		c := charges[i]
+		// Whether all quotas are used up shows only when all have answered; until then each is charged by its own verdict.
+		if c.Mode == rule.Quota {
+			c.Mode = rule.Shadow
+		}
+		for _, sh := range shares {
+			if sh.p == p {
+				sh.of, sh.charges = append(sh.of, i), append(sh.charges, c)
+				continue next
+			}
+		}
+		shares = append(shares, &share{p: p, of: []int{i}, charges: []weir.Charge{c}})
+	}
+	ctx, cancel := w.context()
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, sh := range shares {
+		sh.results = make([]algo.Result, len(sh.charges))
+		wg.Go(func() {
+			own := waiter{ctx: ctx}
+			sh.now, _, sh.err = s.takeIn(&own, sh.p, sh.charges, sh.results)
+		})
+	}
+	wg.Wait()
+	var now int64
+	var failed error
+	verdict := newVerdict()
+	for _, sh := range shares {
+		now = max(now, sh.now)
+		if sh.err != nil {
+			failed = sh.err
+		}
+		for j, i := range sh.of {
+			results[i] = sh.results[j]
+			charges[i].Ask.Slot = sh.charges[j].Ask.Slot
+			verdict.add(charges[i].Mode, results[i].Allowed)
+		}
+	}
+	if failed == nil && !verdict.denied() {
+		return now, nil
+	}
+	// Give back what was charged. What cannot be given back stays charged.
+	for _, sh := range shares {
+		if sh.err != nil {
+			continue
+		}
+		own := newVerdict()
+		for j := range sh.of {
+			own.add(sh.charges[j].Mode, sh.results[j].Allowed)
+		}
+		for _, i := range sh.of {
+			c, r := &charges[i], &results[i]
+			made := r.Allowed && (c.Mode == rule.Quota || c.Mode == rule.Enforce && (len(sh.of) == 1 || !own.denied()))
+			if !made || c.Ask.Cost == 0 || c.Limit.CountDenied() {
+				continue
+			}
+			s.giveBack(sh.p, c, r, sh.now)
+		}
+	}
+	return now, failed
+}
+
+// giveBack undoes a charge, in the background, and takes it out of the result.
+func (s *Store) giveBack(p *partition, c *weir.Charge, r *algo.Result, now int64) {
+	back := *c
+	back.Key = bytes.Clone(c.Key)
+	back.Mode = rule.Enforce
+	slot := c.Ask.Slot
+	c.Ask.Slot = 0
+	back.Ask = algo.Ask{Cost: -c.Ask.Cost}
+	if c.Limit.Algorithm() == algo.LeakyBucket && c.Ask.Cost > 0 {
+		back.Ask.LastEnds = now + r.ResetAfter
+	}
+	if c.Ask.Cost > 0 {
+		r.Remaining = min(r.Limit, r.Remaining+c.Ask.Cost)
+	}
+	r.Delay, r.Soft = 0, false
+	s.metrics.givenBack.Add(1)
+	s.background(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
+		defer cancel()
+		if back.Limit.Algorithm() == algo.Concurrency {
+			_, _ = s.Release(ctx, back.Counter, back.Key, slot)
+			return
+		}
+		var result [1]algo.Result
+		w := waiter{ctx: ctx}
+		_, _, _ = s.takeIn(&w, p, []weir.Charge{back}, result[:])
+	})
+}
