@@ -1,0 +1,36 @@
+//go:build !race
+
+package fallback
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Under the race detector a sync.Pool drops what it holds at random.
+
+func TestTakeAllocatesNothing(t *testing.T) {
+	p := &primary{Store: newMemory(t, nil)}
+	closed := newOver(t, &punctual{Store: p}, Options{})
+	open := newOver(t, p, Options{FixedNodes: 2})
+	cut(t, open, p, refuses)
+	p.set(none)
+	charges, results := []weir.Charge{charge(perHour(t, 1_000_000), "k", 1), charge(perHour(t, 1_000_000), "l", 1)}, make([]algo.Result, 2)
+	charges[1].OnStoreError = rule.AllowAll
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for name, s := range map[string]*Store{"closed": closed, "open": open} {
+		if n := testing.AllocsPerRun(1000, func() {
+			if _, err := s.Take(ctx, charges, results); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations a call", name, n)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package fallback
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// State is that of the circuit breaker.
+type State uint8
+
+const (
+	// Closed: the primary decides.
+	Closed State = iota
+	// Open: the primary is away.
+	Open
+	// HalfOpen: the primary is away, but has answered the last probes.
+	HalfOpen
+)
+
+// String returns "closed", "open" or "half-open".
+func (s State) String() string {
+	switch s {
+	case Closed:
+		return "closed"
+	case Open:
+		return "open"
+	case HalfOpen:
+		return "half-open"
+	}
+	return fmt.Sprintf("state(%d)", uint8(s))
+}
+
+// When the breaker changes state. From the moment the primary is back it takes at most lastWait, a few firstWait and
+// the probes' own time until the breaker closes.
+const (
+	tripAfter  = 5                      // failures in a row
+	closeAfter = 3                      // probes in a row that are answered
+	firstWait  = 100 * time.Millisecond // before a probe, doubled after each that fails
+	lastWait   = time.Second
+	calm       = 10 * time.Second // a primary that goes away again sooner does not begin at firstWait anew
+)
+
+// run counts the failures in a row. Of calls that are under way together only one counts: what answers many calls at
+// once fails them all by one slow answer.
+type run struct{ n atomic.Uint32 }
+
+// begin returns what to give to failed if the call that begins now fails.
+func (r *run) begin() uint32 { return r.n.Load() }
+
+func (r *run) succeeded() {
+	if r.n.Load() != 0 {
+		r.n.Store(0)
+	}
+}
+
+// failed reports whether this failure is one too many.
+func (r *run) failed(began uint32) bool {
+	return r.n.CompareAndSwap(began, began+1) && began+1 >= tripAfter
+}
+
+// breaker is the circuit breaker at one instant: a value without clock, lock or goroutine. Its methods return the next
+// one.
+type breaker struct {
+	state   State
+	since   time.Time // when the primary went away (Closed: came back)
+	cause   error     // the last failure; nil if Closed
+	refusal error     // what Take returns for a rule that wants refusal; nil if Closed
+	waits   int       // how often the wait for a probe was doubled
+	passed  int       // probes in a row that were answered
+}
+
+// trip opens a closed breaker.
+func (b breaker) trip(now time.Time, cause error) breaker {
+	waits := b.waits
+	if now.Sub(b.since) >= calm {
+		waits = 0
+	}
+	return breaker{state: Open, since: now, cause: cause, refusal: refusal(cause), waits: waits}
+}
+
+// probed goes on from a probe, which failed if err is not nil.
+func (b breaker) probed(now time.Time, err error) breaker {
+	if err != nil {
+		b.state, b.cause, b.refusal, b.passed = Open, err, refusal(err), 0
+		if b.wait() < lastWait {
+			b.waits++
+		}
+		return b
+	}
+	if b.passed++; b.passed >= closeAfter {
+		return breaker{state: Closed, since: now, waits: b.waits}
+	}
+	b.state = HalfOpen
+	return b
+}
+
+// wait is how long to wait before the next probe, at most.
+func (b breaker) wait() time.Duration {
+	if b.state == HalfOpen {
+		return firstWait
+	}
+	return min(firstWait<<b.waits, lastWait)
+}
+
+func refusal(cause error) error { return fmt.Errorf("%w: %w", ErrUnavailable, cause) }
