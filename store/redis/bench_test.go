@@ -51,6 +51,39 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
+// BenchmarkPartitions measures, on a Cluster of three masters, what the number of partitions does to the size of a batch, to
+// the processor time of a decision, and to how evenly the masters are loaded (the busiest one's share, 1 is even).
+func BenchmarkPartitions(b *testing.B) {
+	cluster := redistest.StartCluster(b, 3, 0)
+	limit, err := algo.New(algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000, Window: time.Hour})
+	if err != nil {
+		b.Fatal(err)
+	}
+	counter := &rule.Counter{ID: 1, Group: 1, Limit: limit}
+	for _, pattern := range []string{"uniform", "zipf"} {
+		for _, partitions := range []int{1, 3, 8, 16, 32, 64, 128, 256, 1024} {
+			b.Run(fmt.Sprintf("%s/partitions=%d", pattern, partitions), func(b *testing.B) {
+				store := open(b, redis.Options{URL: cluster.URL(), Partitions: partitions})
+				before := make([]time.Duration, 3)
+				for i, node := range cluster.Nodes() {
+					before[i] = node.CPU()
+				}
+				benchmarkTake(b, store, nil, []*rule.Counter{counter}, pattern, 256)
+				var sum, most time.Duration
+				for i, node := range cluster.Nodes() {
+					used := node.CPU() - before[i]
+					sum, most = sum+used, max(most, used)
+				}
+				stats := store.Stats()
+				b.ReportMetric(float64(stats.Decisions)/float64(stats.Calls), "decisions/call")
+				b.ReportMetric(float64(sum.Nanoseconds())/float64(b.N)/1e3, "redis-µs/op")
+				b.ReportMetric(3*float64(most)/float64(sum), "busiest")
+			})
+		}
+	}
+}
+
+// benchmarkTake lets callers decide b.N times. server may be nil.
 func benchmarkTake(b *testing.B, store weir.Store, server *redistest.Server, counters []*rule.Counter, pattern string, callers int) {
 	const keys = 10_000
 	names := make([][]byte, keys)
@@ -58,7 +91,13 @@ func benchmarkTake(b *testing.B, store weir.Store, server *redistest.Server, cou
 		names[i] = fmt.Appendf(nil, "user-%011d", i)
 	}
 	var wg sync.WaitGroup
-	own, redis := processTime(), server.CPU()
+	redis := func() time.Duration {
+		if server == nil {
+			return 0
+		}
+		return server.CPU()
+	}
+	own, before := processTime(), redis()
 	b.ResetTimer()
 	for g := range callers {
 		n := b.N / callers
@@ -90,7 +129,9 @@ func benchmarkTake(b *testing.B, store weir.Store, server *redistest.Server, cou
 	wg.Wait()
 	b.StopTimer()
 	b.ReportMetric(float64((processTime()-own).Nanoseconds())/float64(b.N)/1e3, "own-µs/op")
-	b.ReportMetric(float64((server.CPU()-redis).Nanoseconds())/float64(b.N)/1e3, "redis-µs/op")
+	if server != nil {
+		b.ReportMetric(float64((redis()-before).Nanoseconds())/float64(b.N)/1e3, "redis-µs/op")
+	}
 }
 
 // processTime is the processor time that this process has used.

@@ -84,7 +84,7 @@ func (t *target) options(o *Options) rueidis.ClientOption {
 	options := rueidis.ClientOption{
 		InitAddress: t.addresses, Username: t.user, Password: t.password, SelectDB: t.database, TLSConfig: t.tls,
 		ForceSingleClient: !t.cluster && t.master == "",
-		DisableCache:      true, ClientName: "weir", ClientSetInfo: []string{"weir", "1"},
+		DisableCache:      true, ClientName: "weir", ClientSetInfo: rueidis.DisableClientSetInfo,
 		PipelineMultiplex: multiplex, RingScaleEachConn: 8,
 		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
 		Dialer:           net.Dialer{Timeout: time.Second, KeepAlive: time.Second},

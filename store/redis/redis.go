@@ -59,7 +59,7 @@ type Options struct {
 // The defaults of Options.
 const (
 	DefaultPrefix     = "weir:"
-	DefaultPartitions = 64
+	DefaultPartitions = 32
 	DefaultTimeout    = time.Second
 )
 

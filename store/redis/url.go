@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -114,6 +115,9 @@ func hostPort(text, port string) (string, error) {
 		return "", fmt.Errorf("redis URL: %q is no HOST:PORT", text)
 	}
 	host = strings.Trim(host, "[]")
+	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(host, ":") {
+		return "", fmt.Errorf("redis URL: %q is no HOST:PORT", text)
+	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" || strings.ContainsAny(host, " \t\r\n") {
 		return "", fmt.Errorf("redis URL: %q is no HOST:PORT", text)
 	}
