@@ -26,14 +26,14 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	if c.Limit == nil || c.Limit.Algorithm() != algo.Concurrency || slot == 0 {
 		return false, nil
 	}
-	client, err := s.connected()
+	clients, err := s.connected()
 	if err != nil {
 		return false, err
 	}
 	p := s.partitionOf(c, key)
 	id := binary.LittleEndian.AppendUint64(nil, slot)
 	timeout := strconv.FormatInt(c.Limit.Config().Timeout.Microseconds(), 10)
-	result, err := s.call(ctx, client, functionRelease, []string{string(p.appendKey(nil, c.ID, key))}, []string{s.virtualNow(), timeout, string(id)})
+	result, err := s.call(ctx, clients.other, functionRelease, []string{string(p.appendKey(nil, c.ID, key))}, []string{s.virtualNow(), timeout, string(id)})
 	if err != nil {
 		return false, fmt.Errorf("redis store: %w", err)
 	}
@@ -49,12 +49,12 @@ type KeyInfo struct {
 
 // Peek returns the state of one key; ok is false if it is fresh.
 func (s *Store) Peek(ctx context.Context, c *rule.Counter, key []byte) (info KeyInfo, ok bool, err error) {
-	client, err := s.connected()
+	clients, err := s.connected()
 	if err != nil || c == nil || c.Limit == nil {
 		return KeyInfo{}, false, err
 	}
 	p := s.partitionOf(c, key)
-	infos, err := s.peek(ctx, client, p, c, [][]byte{key})
+	infos, err := s.peek(ctx, clients.other, p, c, [][]byte{key})
 	if err != nil || len(infos) == 0 {
 		return KeyInfo{}, false, err
 	}
@@ -114,10 +114,11 @@ const maxScanned = 200_000
 // Hottest returns up to n keys of the counter that have used most of their limit, most used first. It looks at up to
 // 200,000 keys of each server, a thousand at a time; where there are more, its answer is a sample.
 func (s *Store) Hottest(ctx context.Context, c *rule.Counter, n int) ([]KeyInfo, error) {
-	client, err := s.connected()
+	clients, err := s.connected()
 	if err != nil || c == nil || c.Limit == nil || n <= 0 {
 		return nil, err
 	}
+	client := clients.other
 	var hot []KeyInfo
 	for _, node := range client.Nodes() {
 		if role, err := node.Do(ctx, node.B().Role().Build()).ToArray(); err != nil || len(role) == 0 {

@@ -30,8 +30,8 @@ func (s *Store) beat(client rueidis.Client) {
 
 // leave tells that this node goes.
 func (s *Store) leave() {
-	if client, err := s.connected(); err == nil && s.o.Heartbeat > 0 {
-		s.announce(s.ctx, client, 0)
+	if c, err := s.connected(); err == nil && s.o.Heartbeat > 0 {
+		s.announce(s.ctx, c.other, 0)
 	}
 }
 

@@ -323,7 +323,7 @@ const (
 
 // send asks Redis for all runs at once. hasty: not to wait while keys are being moved.
 func (p *partition) send(ctx context.Context, hasty bool) ([]byte, error) {
-	client, err := p.store.connected()
+	clients, err := p.store.connected()
 	if err != nil {
 		return nil, err
 	}
@@ -369,7 +369,7 @@ func (p *partition) send(ctx context.Context, hasty bool) ([]byte, error) {
 	for _, s := range p.spans {
 		p.args = append(p.args, view(p.buf[s[0]:s[1]]))
 	}
-	return p.store.do(ctx, client, hasty, func(b rueidis.Builder) rueidis.Completed {
+	return p.store.do(ctx, clients.decide, hasty, func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("FCALL").Args(p.args[:2]...).Keys(p.args[2]).Args(p.args[3:]...).Build()
 	}).AsBytes()
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/redis/rueidis"
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
@@ -81,8 +80,8 @@ type Store struct {
 	live       atomic.Int64 // nodes
 	disagreed  atomic.Bool
 
-	client  atomic.Pointer[rueidis.Client]
-	failure atomic.Pointer[error] // why there is no client
+	clients atomic.Pointer[clients]
+	failure atomic.Pointer[error] // why there are none
 	loading sync.Mutex
 	stop    context.CancelFunc
 	ctx     context.Context
@@ -260,8 +259,8 @@ func (s *Store) Close() error {
 		p.close()
 	}
 	s.life.work.Wait()
-	if c := s.client.Load(); c != nil {
-		(*c).Close()
+	if c := s.clients.Load(); c != nil {
+		c.close()
 	}
 	return nil
 }

@@ -114,10 +114,11 @@ func (p *partition) swapTake(ctx context.Context, charges []weir.Charge, results
 // swap changes states: prepare says which, and returns what changes them, once they are read. Both are called again as
 // long as others come between.
 func (p *partition) swap(ctx context.Context, prepare func(s *scene) (change func(now int64))) error {
-	client, err := p.store.connected()
+	clients, err := p.store.connected()
 	if err != nil {
 		return err
 	}
+	client := clients.other
 	for range maxSwaps {
 		s := p.newScene()
 		change := prepare(s)
