@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/redis"
 )
 
 // config is all that weir.yaml, the environment and the flags can say.
@@ -30,6 +32,12 @@ type config struct {
 		maxKeys  int
 		maxBytes int64
 	}
+	redis struct {
+		prefix                                         string
+		partitions, connections                        int
+		timeout, deadline, rememberRefusals, heartbeat time.Duration
+	}
+	nodes  int // to share limits among while Redis cannot tell; 0 if unknown
 	listen struct{ http, grpc, admin, proxy string }
 	http   struct{ domain string }
 	proxy  struct {
@@ -198,14 +206,37 @@ var settings = []setting{
 			c.rules, c.rulesSet = s, true
 			return nil
 		})},
-	{path: "store", value: "memory", help: "where counters live: memory",
+	{path: "store", value: storeMemory, help: "where counters live: memory, or a Redis that all nodes share, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://",
+		set: text(func(c *config, s string) error { c.store = s; return checkStore(s) })},
+	{path: "redis.prefix", value: redis.DefaultPrefix, help: "beginning of all keys in Redis",
 		set: text(func(c *config, s string) error {
-			if s != "memory" {
-				return fmt.Errorf("%s is not supported yet; the store is memory", redactURL(s))
+			if s == "" || strings.ContainsAny(s, "{}") {
+				return fmt.Errorf("%q must not be empty, nor hold { or }, which choose a slot of a Cluster", s)
 			}
-			c.store = s
+			c.redis.prefix = s
 			return nil
 		})},
+	{path: "redis.partitions", value: strconv.Itoa(redis.DefaultPartitions), help: "parts into which the keys of a Cluster fall; the same on all nodes",
+		set: toInt(1, 16384, func(c *config, n int64) { c.redis.partitions = int(n) })},
+	{path: "redis.connections", value: "1", help: "connections to each Redis server, a power of 2",
+		set: text(func(c *config, s string) error {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 || n > 64 || n&(n-1) != 0 {
+				return fmt.Errorf("%q must be a power of 2, from 1 to 64", s)
+			}
+			c.redis.connections = n
+			return nil
+		})},
+	{path: "redis.timeout", value: redis.DefaultTimeout.String(), help: "how long a Redis that hangs is waited for before it is asked again",
+		set: toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.redis.timeout })},
+	{path: "redis.deadline", value: fallback.DefaultDeadline.String(), help: "how long a decision waits for Redis before it is made without it",
+		set: toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.redis.deadline })},
+	{path: "redis.remember_refusals", value: "1s", help: "how long at most a refusal is repeated without asking Redis; 0s for never",
+		set: toDuration(0, func(c *config) *time.Duration { return &c.redis.rememberRefusals })},
+	{path: "redis.heartbeat", value: "1s", help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
+		set: toDuration(0, func(c *config) *time.Duration { return &c.redis.heartbeat })},
+	{path: "nodes", value: "0", help: "number of nodes to share limits among while Redis is away and has not told how many there are; 0 if unknown",
+		set: toInt(0, 1<<20, func(c *config, n int64) { c.nodes = int(n) })},
 	{path: "snapshot.path", help: "file that keeps the counters over a restart; none if empty", set: toString(func(c *config) *string { return &c.snapshot.path })},
 	{path: "snapshot.every", value: "10s", help: "time between two snapshots", set: toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.snapshot.every })},
 	{path: "memory.max_keys", value: "10000000", help: "bound on the keys in memory",
@@ -291,7 +322,7 @@ var settings = []setting{
 }
 
 // notYet are keys of the specification whose work comes later.
-var notYet = []string{"tls", "forward_auth", "listen.resp", "nodes", "rls.quota", "ban", "signals"}
+var notYet = []string{"tls", "forward_auth", "listen.resp", "rls.quota", "ban", "signals"}
 
 func findSetting(path string) *setting {
 	for i := range settings {

@@ -42,7 +42,9 @@ func mustConfig(t *testing.T, file string, env, args []string) *config {
 func TestConfigSample(t *testing.T) {
 	c := mustConfig(t, `
 rules: ./rules
-store: memory                      # the embedded store, the only one so far
+store: memory                      # the embedded store; or redis://…, rediss://…, redis+sentinel://…, redis+cluster://a:1,b:2
+redis: { prefix: "weir:", deadline: 20ms, remember_refusals: 1s, heartbeat: 1s }   # with a Redis only; these are the defaults
+nodes: 0                           # how many nodes there are, while Redis is away and has not told; default: unknown
 snapshot: { path: ./weir.snapshot, every: 10s }   # embedded store only; default: none
 listen: { http: ":8080", grpc: ":8081", admin: "127.0.0.1:9090", proxy: ":8000" }
 proxy: { upstream: "http://127.0.0.1:3000", domain: shop }
@@ -53,9 +55,9 @@ trusted_peers: [127.0.0.0/8, "::1"]         # the default; who may refund, relea
 auth: { tokens_file: ./tokens }             # bearer tokens, one a line: for the admin API, and for refunds and releases from elsewhere
 headers: [x-delta, draft11]                 # or off
 `, nil, nil)
-	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.snapshot.path, c.snapshot.every, c.listen, c.proxy.upstream, c.proxy.domain, c.identity, c.jwks,
+	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.prefix, c.redis.deadline, c.redis.rememberRefusals, c.redis.heartbeat, c.nodes, c.snapshot.path, c.snapshot.every, c.listen, c.proxy.upstream, c.proxy.domain, c.identity, c.jwks,
 		c.clientIP.trusted, c.clientIP.ipv6Prefix, c.trustedPeers, c.tokensFile))
-	want := "./rules true ./weir.snapshot 10s {:8080 :8081 127.0.0.1:9090 :8000} http://127.0.0.1:3000 shop " +
+	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:9090 :8000} http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -66,7 +68,8 @@ headers: [x-delta, draft11]                 # or off
 // forgotten here.
 func TestConfigWays(t *testing.T) {
 	values := map[string]string{
-		"rules": "elsewhere", "store": "memory", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
+		"rules": "elsewhere", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
+		"redis.deadline": "5ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
 		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.admin": ":0", "listen.proxy": "[::1]:3", "http.domain": "shop",
 		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s",
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56",
@@ -103,7 +106,7 @@ func TestConfigWays(t *testing.T) {
 			if !reflect.DeepEqual(byFlag, byVariable) || !reflect.DeepEqual(byFlag, byFile) {
 				t.Errorf("flag     %+v\nvariable %+v\nfile     %+v", byFlag, byVariable, byFile)
 			}
-			if reflect.DeepEqual(byFlag, byDefault) && s.path != "store" {
+			if reflect.DeepEqual(byFlag, byDefault) {
 				t.Errorf("it has no effect: %+v", byFlag)
 			}
 		})
@@ -151,29 +154,46 @@ func TestConfigErrors(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"unknown keys":        {"lisen: {}\nlisten:\n  htp: ':1'\nheaders: [x-delta]\nupstream: x\n", nil, nil, []string{`weir.yaml:1:1: unknown key "lisen"; did you mean "listen"?`, `weir.yaml:3:3: unknown key "listen.htp"; did you mean "listen.http"?`, `weir.yaml:5:1: unknown key "upstream"; did you mean "proxy.upstream"?`}},
-		"nothing like it":     {"zebra: 1\n", nil, nil, []string{`weir.yaml:1:1: unknown key "zebra"`}},
-		"not yet":             {"tls: { cert: a }\nlisten: { resp: ':1' }\nstore: redis://:secret@db:6379\n", nil, nil, []string{"weir.yaml:1:1: tls is not supported yet", "weir.yaml:2:11: listen.resp is not supported yet", "weir.yaml:3:8: store: redis://:xxxxx@db:6379 is not supported yet"}},
-		"a rule source":       {"rules: postgres://db\n", nil, nil, []string{"not supported yet"}},
-		"no mapping":          {"listen: 3\n", nil, nil, []string{"weir.yaml:1:9: ", "listen must be a mapping"}},
-		"a list at the root":  {"- a\n", nil, nil, []string{"must be a mapping"}},
-		"a list for a value":  {"rules: [a, b]\n", nil, nil, []string{"weir.yaml:1:8: rules: must be a single value"}},
-		"twice":               {"rules: a\nrules: b\n", nil, nil, []string{"weir.yaml", "rules"}},
-		"no YAML":             {"rules: [a\n", nil, nil, []string{"weir.yaml"}},
-		"two documents":       {"rules: a\n---\nrules: b\n", nil, nil, []string{"second document"}},
-		"address":             {"", []string{"WEIR_LISTEN_HTTP=8080"}, nil, []string{`WEIR_LISTEN_HTTP: "8080" is no address; write host:port`}},
-		"port":                {"", []string{"WEIR_LISTEN_HTTP=:99999"}, nil, []string{"port must be a number from 0 to 65535"}},
-		"duration":            {"", nil, []string{"--drain=10"}, []string{`--drain: "10" is no duration`}},
-		"size":                {"memory: { max_bytes: lots }\n", nil, nil, []string{`weir.yaml:1:22: memory.max_bytes: "lots" is no size`}},
-		"size overflow":       {"memory: { max_bytes: 99999999TiB }\n", nil, nil, []string{"is no size"}},
-		"number":              {"client_ip: { ipv6_prefix: 129 }\n", nil, nil, []string{"must be a whole number from 1 to 128"}},
-		"bool":                {"metrics: { detailed: yes }\n", nil, nil, []string{`"yes" must be true or false`}},
-		"header family":       {"headers: [x-delta, nonsense]\n", nil, nil, []string{"weir.yaml:1:10: headers: ", "nonsense"}},
-		"prefix":              {"trusted_peers: [localhost]\n", nil, nil, []string{`weir.yaml:1:16: trusted_peers: "localhost"`}},
-		"identity":            {"", []string{"WEIR_IDENTITY=user"}, nil, []string{`WEIR_IDENTITY: "user" is no attribute=source`}},
-		"level":               {"log: { level: loud }\n", nil, nil, []string{`"loud" must be debug, info, warn or error`}},
-		"all of them at once": {"log: { level: loud }\nx: 1\n", []string{"WEIR_DRAIN=x"}, []string{"--log-format=xml"}, []string{"log.level", `unknown key "x"`, "WEIR_DRAIN", "--log-format"}},
-		"no file":             {"", nil, []string{"--config", "absent.yaml"}, []string{"absent.yaml"}},
+		"unknown keys":         {"lisen: {}\nlisten:\n  htp: ':1'\nheaders: [x-delta]\nupstream: x\n", nil, nil, []string{`weir.yaml:1:1: unknown key "lisen"; did you mean "listen"?`, `weir.yaml:3:3: unknown key "listen.htp"; did you mean "listen.http"?`, `weir.yaml:5:1: unknown key "upstream"; did you mean "proxy.upstream"?`}},
+		"nothing like it":      {"zebra: 1\n", nil, nil, []string{`weir.yaml:1:1: unknown key "zebra"`}},
+		"not yet":              {"tls: { cert: a }\nlisten: { resp: ':1' }\nforward_auth: { dedupe: true }\n", nil, nil, []string{"weir.yaml:1:1: tls is not supported yet", "weir.yaml:2:11: listen.resp is not supported yet", "weir.yaml:3:1: forward_auth is not supported yet"}},
+		"a store":              {"store: mysql://ada:secret@db:3306\n", nil, nil, []string{`weir.yaml:1:8: store: write memory, or the URL of a Redis: redis URL: the scheme "mysql" is not known`}},
+		"a store, no URL":      {"", nil, []string{"--store=secret@db"}, []string{"--store: write memory, or the URL of a Redis: redis URL: there is no scheme"}},
+		"a store, empty":       {"", []string{"WEIR_STORE="}, nil, []string{"WEIR_STORE: write memory, or the URL of a Redis"}},
+		"a raw password":       {"", []string{"WEIR_STORE=redis://:se/secret@db:6379"}, nil, []string{"percent-encode"}},
+		"another raw one":      {"", []string{"WEIR_STORE=redis://ada:sec?secret@db:6379"}, nil, []string{"percent-encode"}},
+		"a third one":          {"", []string{"WEIR_STORE=redis://ada:secret%@db:6379"}, nil, []string{"percent-encode"}},
+		"a database":           {"", []string{"WEIR_STORE=redis://:secret@db:6379/users"}, nil, []string{`the database "users" is no number`}},
+		"a cluster database":   {"", []string{"WEIR_STORE=redis+cluster://:secret@db:6379/1"}, nil, []string{"a Cluster has the database 0 only"}},
+		"no master":            {"", []string{"WEIR_STORE=redis+sentinel://:secret@db"}, nil, []string{"the name of the master is missing"}},
+		"several hosts":        {"", []string{"WEIR_STORE=redis://:secret@a,b"}, nil, []string{"several hosts; write redis+cluster:// or redis+sentinel://"}},
+		"a parameter":          {"", []string{"WEIR_STORE=rediss://:secret@a/?cb=x"}, nil, []string{`the parameter "cb" is not known`}},
+		"a CA for plain text":  {"", []string{"WEIR_STORE=redis://:secret@a/?ca=x"}, nil, []string{`"ca" is for TLS`}},
+		"an absent CA":         {"", []string{"WEIR_STORE=rediss://:secret@a/?ca=absent.pem"}, nil, []string{"absent.pem"}},
+		"a prefix with braces": {"redis: { prefix: 'a{b}:' }\n", nil, nil, []string{`weir.yaml:1:18: redis.prefix: "a{b}:" must not`}},
+		"connections":          {"redis: { connections: 3 }\n", nil, nil, []string{`redis.connections: "3" must be a power of 2`}},
+		"partitions":           {"redis: { partitions: 0 }\n", nil, nil, []string{"must be a whole number from 1 to 16384"}},
+		"a deadline of 0":      {"redis: { deadline: 0s }\n", nil, nil, []string{`redis.deadline: "0s" is below 1ms`}},
+		"a rule source":        {"rules: postgres://db\n", nil, nil, []string{"not supported yet"}},
+		"no mapping":           {"listen: 3\n", nil, nil, []string{"weir.yaml:1:9: ", "listen must be a mapping"}},
+		"a list at the root":   {"- a\n", nil, nil, []string{"must be a mapping"}},
+		"a list for a value":   {"rules: [a, b]\n", nil, nil, []string{"weir.yaml:1:8: rules: must be a single value"}},
+		"twice":                {"rules: a\nrules: b\n", nil, nil, []string{"weir.yaml", "rules"}},
+		"no YAML":              {"rules: [a\n", nil, nil, []string{"weir.yaml"}},
+		"two documents":        {"rules: a\n---\nrules: b\n", nil, nil, []string{"second document"}},
+		"address":              {"", []string{"WEIR_LISTEN_HTTP=8080"}, nil, []string{`WEIR_LISTEN_HTTP: "8080" is no address; write host:port`}},
+		"port":                 {"", []string{"WEIR_LISTEN_HTTP=:99999"}, nil, []string{"port must be a number from 0 to 65535"}},
+		"duration":             {"", nil, []string{"--drain=10"}, []string{`--drain: "10" is no duration`}},
+		"size":                 {"memory: { max_bytes: lots }\n", nil, nil, []string{`weir.yaml:1:22: memory.max_bytes: "lots" is no size`}},
+		"size overflow":        {"memory: { max_bytes: 99999999TiB }\n", nil, nil, []string{"is no size"}},
+		"number":               {"client_ip: { ipv6_prefix: 129 }\n", nil, nil, []string{"must be a whole number from 1 to 128"}},
+		"bool":                 {"metrics: { detailed: yes }\n", nil, nil, []string{`"yes" must be true or false`}},
+		"header family":        {"headers: [x-delta, nonsense]\n", nil, nil, []string{"weir.yaml:1:10: headers: ", "nonsense"}},
+		"prefix":               {"trusted_peers: [localhost]\n", nil, nil, []string{`weir.yaml:1:16: trusted_peers: "localhost"`}},
+		"identity":             {"", []string{"WEIR_IDENTITY=user"}, nil, []string{`WEIR_IDENTITY: "user" is no attribute=source`}},
+		"level":                {"log: { level: loud }\n", nil, nil, []string{`"loud" must be debug, info, warn or error`}},
+		"all of them at once":  {"log: { level: loud }\nx: 1\n", []string{"WEIR_DRAIN=x"}, []string{"--log-format=xml"}, []string{"log.level", `unknown key "x"`, "WEIR_DRAIN", "--log-format"}},
+		"no file":              {"", nil, []string{"--config", "absent.yaml"}, []string{"absent.yaml"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := configOf(t, c.file, c.env, c.args)

@@ -165,6 +165,9 @@ func TestReadmeRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
+	}
 	root := repositoryRoot(t)
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
@@ -177,13 +180,15 @@ func TestReadmeRuns(t *testing.T) {
 	}
 	ports := map[string]string{}
 	replace := []string{"go run ./cmd/weir", "weir"}
-	for _, port := range []string{"8080", "8081", "9090", "8000", "3000"} {
+	for _, port := range []string{"8080", "8081", "9090", "8000", "3000", "6379", "8082", "8083", "9092"} {
 		ports[port] = freePort(t)
-		replace = append(replace, "127.0.0.1:"+port, "127.0.0.1:"+ports[port], "http.server "+port, "http.server "+ports[port])
+		replace = append(replace, "127.0.0.1:"+port, "127.0.0.1:"+ports[port], "http.server "+port, "http.server "+ports[port], "--port "+port, "--port "+ports[port])
 	}
 	replacer := strings.NewReplacer(replace...)
 	env := append(os.Environ(),
 		"PATH="+bin+":"+os.Getenv("PATH"),
+		"LC_ALL=C",                // redis-server ends if the locale of this machine is one that it does not find
+		"WEIR_REDIS_DEADLINE=30s", // a slow machine is not to be taken for a Redis that is away
 		"WEIR_LISTEN_HTTP=127.0.0.1:"+ports["8080"], "WEIR_LISTEN_GRPC=127.0.0.1:"+ports["8081"],
 		"WEIR_LISTEN_ADMIN=127.0.0.1:"+ports["9090"])
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -209,6 +214,8 @@ func TestReadmeRuns(t *testing.T) {
 		"http":     "http://127.0.0.1:" + ports["8080"] + "/healthcheck",
 		"upstream": "http://127.0.0.1:" + ports["3000"] + "/",
 		"proxy":    "http://127.0.0.1:" + ports["8000"] + "/ready",
+		"redis":    "tcp://127.0.0.1:" + ports["6379"],
+		"second":   "http://127.0.0.1:" + ports["8082"] + "/healthcheck",
 	}
 	ran := 0
 	for _, b := range blocks(t, filepath.Join(root, "README.md")) {
@@ -251,18 +258,26 @@ func TestReadmeRuns(t *testing.T) {
 	}
 }
 
-// waitFor asks url until somebody answers, whatever the answer.
+// waitFor asks url until somebody answers, whatever the answer; with tcp:// until somebody takes a connection.
 func waitFor(t *testing.T, ctx context.Context, url string) {
 	t.Helper()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err == nil {
-			resp.Body.Close()
-			return
+		if address, ok := strings.CutPrefix(url, "tcp://"); ok {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+			if err == nil {
+				conn.Close()
+				return
+			}
+		} else {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err == nil {
+				resp.Body.Close()
+				return
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -247,6 +247,8 @@ func (l *liveCounters) state(ctx context.Context, domain string, h *rule.Hit) (s
 		return "nothing counted", nil
 	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "no rule in force"):
 		return "the server does not have this limit", nil
+	case answer.StatusCode == http.StatusServiceUnavailable && state.Detail != "":
+		return "", fmt.Errorf("%s answered %s: %s", l.base, answer.Status, state.Detail)
 	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
 		return "", fmt.Errorf("%s answered %s: name a file with a token by --token-file", l.base, answer.Status)
 	case answer.StatusCode != http.StatusOK || state.Used == nil:

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -64,9 +65,13 @@ func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		}
 		code = e.code
 	}
-	fmt.Fprintln(stderr, "weir:", err)
+	fmt.Fprintln(stderr, "weir:", secrets.ReplaceAllString(err.Error(), "$1$3…$2"))
 	return code
 }
+
+// secrets finds what nobody is to read of URLs in a message, which may quote the configuration: user and password, and
+// parameters that hold one.
+var secrets = regexp.MustCompile(`(://).*(@)|(password=)[^\s&"']*`)
 
 func newRootCommand(env []string) *cobra.Command {
 	root := &cobra.Command{

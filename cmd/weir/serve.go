@@ -27,7 +27,6 @@ import (
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/rule"
-	"github.com/weir-rl/weir/store/memory"
 )
 
 func newServeCommand(env []string) *cobra.Command {
@@ -36,7 +35,7 @@ func newServeCommand(env []string) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the doors that the configuration turns on",
 		Long: `Runs the doors that the configuration turns on: the HTTP decision API, Envoy's rate limit service over gRPC,
-the reverse proxy, and the admin API.
+the reverse proxy, and the admin API. Servers with the same Redis as their store enforce one limit together.
 
 Without any configuration all of them but the proxy open on loopback, with the rules of ./rules, or built-in
 starter rules if that folder is not there.
@@ -66,10 +65,10 @@ func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer)
 	}
 	if check {
 		fmt.Fprintln(stdout, "the configuration and the rules are good")
-		return p.store.Close()
+		return p.storage.Close()
 	}
 	err := p.run(ctx, stdout)
-	if closing := p.store.Close(); closing != nil {
+	if closing := p.storage.Close(); closing != nil {
 		p.log.Error("the store did not close well", "error", closing)
 		err = errors.Join(err, closing)
 	}
@@ -92,7 +91,7 @@ type program struct {
 	c        *config
 	log      *slog.Logger
 	folder   *source.Folder // nil with the starter rules
-	store    *memory.Store
+	storage  *storage
 	limiter  *weir.Limiter
 	metrics  *telemetry.Metrics
 	tokens   *server.Tokens // nil without auth.tokens_file
@@ -124,30 +123,24 @@ func (p *program) prepare(check bool) error {
 			return fmt.Errorf("auth.tokens_file: %w", err)
 		}
 	}
-	o := memory.Options{MaxKeys: c.memory.maxKeys, MaxBytes: c.memory.maxBytes, Logf: p.logf(slog.LevelWarn)}
-	if !check {
-		o.Snapshot, o.SnapshotEvery = c.snapshot.path, c.snapshot.every
+	if err := p.openStore(check); err != nil {
+		return err
 	}
-	if p.store, err = memory.New(o); err != nil {
-		return fmt.Errorf("store: %w", err)
-	}
-	p.metrics = telemetry.New(telemetry.Options{
-		Sizes: func() telemetry.Sizes {
-			s := p.store.Stats()
-			return telemetry.Sizes{Keys: s.Keys, Bytes: s.Bytes, Evictions: s.Evictions, Overflows: s.Overflows}
-		},
+	o := telemetry.Options{
 		Loading:  p.loading(),
 		Detailed: c.detailed,
 		UnknownDomain: func(domain string) {
 			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", domain)
 		},
-	})
-	p.limiter, err = weir.New(p.metrics.Store(p.store), weir.WithRules(set), weir.WithHooks(p.metrics.Hooks()))
+	}
+	p.storage.readings(&o)
+	p.metrics = telemetry.New(o)
+	p.limiter, err = weir.New(p.metrics.Store(p.storage.Store), weir.WithRules(set), weir.WithHooks(p.metrics.Hooks()))
 	if err == nil {
 		err = p.addDoors()
 	}
 	if err != nil {
-		return errors.Join(err, p.store.Close())
+		return errors.Join(err, p.storage.Close())
 	}
 	return nil
 }
@@ -235,7 +228,7 @@ func (p *program) addDoors() error {
 	}
 	if c.listen.admin != "" {
 		p.addHTTP("admin", c.listen.admin, server.NewServer(server.NewAdmin(p.limiter, server.AdminOptions{
-			Metrics: p.metrics.Handler(), Source: p.rulesSource, Keys: keyStore{p.store}, Ready: p.ready, Tokens: p.tokens, Hosts: c.adminHosts,
+			Metrics: p.metrics.Handler(), Source: p.rulesSource, Keys: p.storage.keys, Ready: p.ready, Remark: p.remark, Tokens: p.tokens, Hosts: c.adminHosts,
 		}), server.ServerOptions{Logger: p.log, WriteTimeout: -1})) // profiles run as long as one asks for
 	}
 	if len(p.doors) == 0 {
@@ -415,26 +408,4 @@ func (p *program) drain(ctx context.Context) {
 			shut(d)
 		}
 	}
-}
-
-// keyStore is memory.Store as the admin API wants it.
-type keyStore struct{ *memory.Store }
-
-func keyState(i memory.KeyInfo) server.KeyState {
-	r := i.Result
-	return server.KeyState{Key: i.Key, Result: r, Refused: !r.Allowed || r.Remaining == 0 && r.SoftLimit == r.Limit}
-}
-
-func (s keyStore) Hottest(c *rule.Counter, n int) []server.KeyState {
-	infos := s.Store.Hottest(c, n)
-	states := make([]server.KeyState, len(infos))
-	for i := range infos {
-		states[i] = keyState(infos[i])
-	}
-	return states
-}
-
-func (s keyStore) Peek(c *rule.Counter, key []byte) (server.KeyState, bool) {
-	i, ok := s.Store.Peek(c, key)
-	return keyState(i), ok
 }

@@ -91,10 +91,8 @@ func New(l *weir.Limiter, o Options) (http.Handler, error) {
 	if p.o.BodyTimeout == 0 {
 		p.o.BodyTimeout = defaultWait
 	}
-	gate, err := httplimit.NewGate(l, httplimit.Options{
-		Domain: o.Domain, Headers: o.Headers, ClientIP: o.ClientIP, Identity: o.Identity,
-		OnError: func(_ *http.Request, err error) { p.o.Logf("proxy: the store failed: %v", err) },
-	})
+	// A store that fails is told of when it goes and when it comes, and counted, but not logged for each request.
+	gate, err := httplimit.NewGate(l, httplimit.Options{Domain: o.Domain, Headers: o.Headers, ClientIP: o.ClientIP, Identity: o.Identity})
 	if err != nil {
 		return nil, fmt.Errorf("proxy.domain: %w", err)
 	}

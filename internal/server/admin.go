@@ -1,9 +1,7 @@
 package server
 
 import (
-	"cmp"
 	"encoding/json"
-	"fmt"
 	"html/template"
 	"mime"
 	"net"
@@ -11,8 +9,8 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,23 +30,6 @@ type RulesSource struct {
 	Errors []string `json:"errors"`
 }
 
-// KeyState is the state of one key.
-type KeyState struct {
-	Key     []byte
-	Result  algo.Result // of a peek
-	Refused bool        // a cost of 1 would be refused now
-}
-
-// KeyStore lets an operator look into the counters.
-type KeyStore interface {
-	// Hottest returns up to n keys that have used most of their limit, most used first.
-	Hottest(c *rule.Counter, n int) []KeyState
-	// Peek returns the state of one key; ok is false if it is fresh.
-	Peek(c *rule.Counter, key []byte) (s KeyState, ok bool)
-	// Reset forgets one key; ok is false if there was nothing to forget.
-	Reset(c *rule.Counter, key []byte) (ok bool)
-}
-
 // AdminOptions tune NewAdmin. A nil field means that there is no such endpoint, or that nothing has to be checked.
 type AdminOptions struct {
 	Metrics http.Handler
@@ -56,6 +37,9 @@ type AdminOptions struct {
 	Keys    KeyStore
 	// Ready tells why the server should get no requests now; nil for an empty reason and for no function.
 	Ready func() error
+	// Remark is what /readyz says after "ok" of a server that wants requests, but whose operator should know something;
+	// "" and no function say nothing. It is one line.
+	Remark func() string
 	// Tokens are needed for the API and the profiles if there are any; nil means that they are open to who reaches the port.
 	Tokens *Tokens
 	// Hosts are names that a request may call this server by, beside addresses and localhost; others are refused, so that
@@ -197,7 +181,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 func profile(name string) http.HandlerFunc {
 	switch name {
 	case "cmdline":
-		return pprof.Cmdline
+		return commandLine
 	case "profile":
 		return pprof.Profile
 	case "symbol":
@@ -206,6 +190,18 @@ func profile(name string) http.HandlerFunc {
 		return pprof.Trace
 	}
 	return pprof.Index // knows all other profiles by the path
+}
+
+// commandLine is pprof.Cmdline without the credentials of URLs.
+func commandLine(w http.ResponseWriter, _ *http.Request) {
+	args := slices.Clone(os.Args)
+	for i, arg := range args {
+		if scheme, rest, ok := strings.Cut(arg, "://"); ok {
+			rest, _, _ = strings.Cut(rest[strings.LastIndexByte(rest, '@')+1:], "?")
+			args[i] = scheme + "://" + rest
+		}
+	}
+	writeText(w, http.StatusOK, strings.Join(args, "\x00"))
 }
 
 var indexPage = template.Must(template.New("index").Parse(`<!doctype html>
@@ -250,7 +246,13 @@ func (a *admin) ready(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
-	writeText(w, http.StatusOK, "ok\n")
+	text := "ok"
+	if a.o.Remark != nil {
+		if remark := a.o.Remark(); remark != "" {
+			text += ", " + remark
+		}
+	}
+	writeText(w, http.StatusOK, text+"\n")
 }
 
 // windowInfo is one limit of a rule in GET /api/v1/rules.
@@ -343,200 +345,4 @@ func describe(r *rule.Rule) ruleInfo {
 		info.Windows = append(info.Windows, i)
 	}
 	return info
-}
-
-// seconds is a time of µs in JSON: seconds, null for never.
-type seconds int64
-
-// MarshalJSON implements json.Marshaler.
-func (s seconds) MarshalJSON() ([]byte, error) { return appendSeconds(nil, int64(s)), nil }
-
-// keyInfo is one key in the answers under /api/v1/keys.
-type keyInfo struct {
-	Domain     string   `json:"domain"`
-	Limit      string   `json:"limit"`
-	Key        string   `json:"key"`  // for people
-	Path       string   `json:"path"` // of its state on this port
-	Parts      []string `json:"parts"`
-	Used       int64    `json:"used"`
-	Capacity   int64    `json:"capacity"`
-	Remaining  int64    `json:"remaining"`
-	Refused    bool     `json:"refused"` // a cost of 1 would be refused now
-	ResetAfter seconds  `json:"reset_after"`
-}
-
-func newKeyInfo(w *rule.Window, s KeyState) keyInfo {
-	parts := w.KeyParts(s.Key)
-	if parts == nil {
-		parts = []string{}
-	}
-	return keyInfo{
-		Domain:     w.Counter.Domain,
-		Limit:      w.Name,
-		Key:        strings.Join(parts, ","),
-		Path:       KeyPath(w.Counter.Domain, w.Name, parts),
-		Parts:      parts,
-		Used:       s.Result.Limit - s.Result.Remaining,
-		Capacity:   s.Result.Limit,
-		Remaining:  s.Result.Remaining,
-		Refused:    s.Refused,
-		ResetAfter: seconds(s.Result.ResetAfter),
-	}
-}
-
-// KeyPath is the path of a key's state on the admin port; parts are those of rule.Window.KeyParts.
-func KeyPath(domain, limit string, parts []string) string {
-	escaped := make([]string, len(parts))
-	for i, p := range parts {
-		escaped[i] = escapePart(p)
-	}
-	return keyPrefix + escapePart(domain) + "/" + escapePart(limit) + "/" + strings.Join(escaped, ",")
-}
-
-// escapePart escapes a part for a path segment in which "," separates. A segment of dots would not survive clients
-// that resolve them.
-func escapePart(s string) string {
-	s = strings.ReplaceAll(url.PathEscape(s), ",", "%2C")
-	if s == "." || s == ".." {
-		s = strings.ReplaceAll(s, ".", "%2E")
-	}
-	return s
-}
-
-// windowsNamed returns the limits of that name, each with a counter of its own: one for each domain, and those of
-// overrides with another window.
-func windowsNamed(set *rule.Set, domain, name string) []*rule.Window {
-	if set == nil {
-		return nil
-	}
-	var found []*rule.Window
-	for _, r := range set.Rules() {
-		if domain != "" && r.Domain != domain {
-			continue
-		}
-		add := func(w *rule.Window) {
-			if (w.Name == name || r.Name == name) && w.Limit != nil &&
-				!slices.ContainsFunc(found, func(have *rule.Window) bool { return have.Counter == w.Counter }) {
-				found = append(found, w)
-			}
-		}
-		for _, w := range r.Windows {
-			add(w)
-		}
-		for i := range r.Overrides {
-			for _, w := range r.Overrides[i].Windows {
-				add(w)
-			}
-		}
-	}
-	return found
-}
-
-// topKeys is the default of ?top=, mostKeys its bound.
-const (
-	topKeys  = 20
-	mostKeys = 10_000
-)
-
-func (a *admin) keys(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
-	top := topKeys
-	if s := q.Get("top"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > mostKeys {
-			problem(w, http.StatusBadRequest, fmt.Sprintf("top: must be a number from 1 to %d", mostKeys), "top")
-			return
-		}
-		top = n
-	}
-	name := q.Get("limit")
-	if name == "" {
-		problem(w, http.StatusBadRequest, "limit: is missing; name a limit of /api/v1/rules", "limit")
-		return
-	}
-	set, _ := a.limiter.Rules()
-	windows := windowsNamed(set, q.Get("domain"), name)
-	if len(windows) == 0 {
-		problem(w, http.StatusNotFound, "limit: no rule in force has a limit of this name in this domain; /api/v1/rules lists them", "limit")
-		return
-	}
-	answer := struct {
-		Keys []keyInfo `json:"keys"`
-	}{Keys: []keyInfo{}}
-	for _, win := range windows {
-		for _, s := range a.o.Keys.Hottest(win.Counter, top) {
-			answer.Keys = append(answer.Keys, newKeyInfo(win, s))
-		}
-	}
-	used := func(k *keyInfo) float64 { return float64(k.Used) / float64(max(k.Capacity, 1)) }
-	slices.SortStableFunc(answer.Keys, func(x, y keyInfo) int { return cmp.Compare(used(&y), used(&x)) })
-	answer.Keys = answer.Keys[:min(top, len(answer.Keys))]
-	writeJSON(w, answer)
-}
-
-// splitKeyPath finds the key that an escaped path names, and the limits under whose counters it may be: several if an
-// override has another window. The status is 0 if it did.
-func (a *admin) splitKeyPath(escaped string) (windows []*rule.Window, key []byte, status int, detail string) {
-	segments := strings.Split(strings.TrimPrefix(escaped, keyPrefix), "/")
-	if len(segments) != 3 {
-		return nil, nil, http.StatusNotFound, "the path is /api/v1/keys/{domain}/{limit}/{key}, each of them URL-escaped"
-	}
-	domain, err1 := url.PathUnescape(segments[0])
-	name, err2 := url.PathUnescape(segments[1])
-	if err1 != nil || err2 != nil {
-		return nil, nil, http.StatusBadRequest, "the path holds a bad percent-encoding"
-	}
-	set, _ := a.limiter.Rules()
-	for _, w := range windowsNamed(set, domain, name) {
-		if w.Name == name && domain != "" {
-			windows = append(windows, w)
-		}
-	}
-	if len(windows) == 0 {
-		return nil, nil, http.StatusNotFound, "no rule in force has a limit of this name in this domain; /api/v1/rules lists them"
-	}
-	var parts []string
-	if segments[2] != "" {
-		for p := range strings.SplitSeq(segments[2], ",") {
-			part, err := url.PathUnescape(p)
-			if err != nil {
-				return nil, nil, http.StatusBadRequest, "key: holds a bad percent-encoding"
-			}
-			parts = append(parts, part)
-		}
-	}
-	key, err := windows[0].AppendKey(nil, parts)
-	if err != nil {
-		return nil, nil, http.StatusBadRequest, "key: " + err.Error()
-	}
-	return windows, key, 0, ""
-}
-
-// key serves the state of one key, and its reset.
-func (a *admin) key(w http.ResponseWriter, r *http.Request) {
-	windows, key, status, detail := a.splitKeyPath(r.URL.EscapedPath())
-	if status != 0 {
-		problem(w, status, detail, "")
-		return
-	}
-	if r.Method == http.MethodDelete {
-		reset := false
-		for _, win := range windows {
-			reset = a.o.Keys.Reset(win.Counter, key) || reset
-		}
-		if !reset {
-			problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-	for _, win := range windows {
-		if s, ok := a.o.Keys.Peek(win.Counter, key); ok {
-			s.Key = key
-			writeJSON(w, newKeyInfo(win, s))
-			return
-		}
-	}
-	problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
 }

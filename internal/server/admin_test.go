@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -17,26 +18,33 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// keysOf is a memory store as the admin API wants it.
-type keysOf struct{ *memory.Store }
-
-func (s keysOf) Hottest(c *rule.Counter, n int) []KeyState {
-	var out []KeyState
-	for _, i := range s.Store.Hottest(c, n) {
-		out = append(out, KeyState{Key: i.Key, Result: i.Result, Refused: i.Result.Remaining == 0})
-	}
-	return out
+// keysOf is a memory store as the admin API wants it; away, if err says so.
+type keysOf struct {
+	store *memory.Store
+	err   error
 }
 
-func (s keysOf) Peek(c *rule.Counter, key []byte) (KeyState, bool) {
-	i, ok := s.Store.Peek(c, key)
-	return KeyState{Key: i.Key, Result: i.Result, Refused: i.Result.Remaining == 0}, ok
+func (s keysOf) Hottest(_ context.Context, c *rule.Counter, n int) ([]KeyState, error) {
+	var out []KeyState
+	for _, i := range s.store.Hottest(c, n) {
+		out = append(out, KeyState{Key: i.Key, Result: i.Result, Refused: i.Result.Remaining == 0})
+	}
+	return out, s.err
+}
+
+func (s keysOf) Peek(_ context.Context, c *rule.Counter, key []byte) (KeyState, bool, error) {
+	i, ok := s.store.Peek(c, key)
+	return KeyState{Key: i.Key, Result: i.Result, Refused: i.Result.Remaining == 0}, ok, s.err
+}
+
+func (s keysOf) Reset(_ context.Context, c *rule.Counter, key []byte) (bool, error) {
+	return s.err == nil && s.store.Reset(c, key), s.err
 }
 
 func newTestAdmin(t *testing.T, o AdminOptions) (http.Handler, *weir.Limiter) {
 	t.Helper()
 	l, store, _ := newTestLimiter(t, shopRules)
-	o.Keys = keysOf{store}
+	o.Keys = keysOf{store: store}
 	return NewAdmin(l, o), l
 }
 
@@ -128,7 +136,7 @@ func TestAdminKeys(t *testing.T) {
 // TestAdminOverride: a key with an override is found and reset also where the override has a window of its own.
 func TestAdminOverride(t *testing.T) {
 	l, store, _ := newTestLimiter(t, "domain: shop\nlimits: [{ name: a, per: [user], allow: 10/min, override: { acme: 100/hour } }]\n")
-	h := NewAdmin(l, AdminOptions{Keys: keysOf{store}})
+	h := NewAdmin(l, AdminOptions{Keys: keysOf{store: store}})
 	spend(t, l, 7, rule.Map{"user": "acme"})
 	spend(t, l, 1, rule.Map{"user": "ada"})
 	if a := onAdmin(h, "GET", "/api/v1/keys?limit=a", ""); strings.Count(a.body, `"used"`) != 2 || !strings.Contains(a.body, `"capacity": 100,`) {
@@ -145,6 +153,34 @@ func TestAdminOverride(t *testing.T) {
 	}
 	if a := onAdmin(h, "GET", "/api/v1/keys/shop/a/user=ada", ""); a.status != 200 {
 		t.Errorf("the reset took another key with it: %d %s", a.status, a.body)
+	}
+}
+
+// TestAdminStoreAway: without its store the API says so, rather than that there are no keys.
+func TestAdminStoreAway(t *testing.T) {
+	l, store, _ := newTestLimiter(t, shopRules)
+	spend(t, l, 3, rule.Map{"user": "bob", "path": "/api/x"})
+	h := NewAdmin(l, AdminOptions{Keys: keysOf{store, errors.New("redis is away")}})
+	const path = "/api/v1/keys/shop/api-per-user/user=bob"
+	for _, a := range []answer{
+		onAdmin(h, "GET", "/api/v1/keys?limit=api-per-user", ""),
+		onAdmin(h, "GET", path, ""),
+		onAdmin(h, "DELETE", path, "", "Content-Type", "application/json"),
+	} {
+		if a.status != 503 || a.header.Get("Content-Type") != "application/problem+json" || !strings.Contains(a.body, "redis is away") {
+			t.Errorf("got %d %v %s", a.status, a.header, a.body)
+		}
+	}
+}
+
+// TestAdminCommandLine: the credentials of URLs among the arguments are not shown.
+func TestAdminCommandLine(t *testing.T) {
+	l, _, _ := newTestLimiter(t, shopRules)
+	defer func(args []string) { os.Args = args }(os.Args)
+	os.Args = []string{"weir", "serve", "--store=rediss+cluster://ada:s3cret@a:1,b:2/?ca=x&sentinel_password=s3cret", "--log-level=warn", "--proxy-upstream=http://a/b"}
+	a := onAdmin(NewAdmin(l, AdminOptions{}), "GET", "/debug/pprof/cmdline", "")
+	if want := "weir serve --store=rediss+cluster://a:1,b:2/ --log-level=warn --proxy-upstream=http://a/b"; strings.ReplaceAll(a.body, "\x00", " ") != want {
+		t.Errorf("got %q, want %q", a.body, want)
 	}
 }
 
@@ -209,7 +245,9 @@ func TestAdminAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var notReady error
+	remark := ""
 	o := AdminOptions{
+		Remark:  func() string { return remark },
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metrics")) }),
 		Ready:   func() error { return notReady }, Hosts: []string{"weir.internal"},
 	}
@@ -260,6 +298,15 @@ func TestAdminAccess(t *testing.T) {
 		}
 		if a.status == 401 && a.header.Get("WWW-Authenticate") == "" || a.status == 405 && a.header.Get("Allow") == "" {
 			t.Errorf("%s: headers %v", c.name, a.header)
+		}
+	}
+	for _, remark = range []string{"without the store: all is well", ""} {
+		want := "ok\n"
+		if remark != "" {
+			want = "ok, without the store: all is well\n"
+		}
+		if a := onAdmin(open, "GET", "/readyz", ""); a.status != 200 || a.body != want {
+			t.Errorf("ready, %q: %d %q", remark, a.status, a.body)
 		}
 	}
 	notReady = errors.New("the server is going away")

@@ -19,10 +19,10 @@ var (
 		"Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.", []string{"key", "outcome"}, nil)
 	descDetailedLost = prometheus.NewDesc("weir_descriptor_decisions_unnamed_total",
 		"Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.", nil, nil)
-	descKeys       = prometheus.NewDesc("weir_store_keys", "Keys that the store holds.", nil, nil)
-	descBytes      = prometheus.NewDesc("weir_store_bytes", "Bytes that the store holds.", nil, nil)
-	descEvictions  = prometheus.NewDesc("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store was full.", nil, nil)
-	descOverflows  = prometheus.NewDesc("weir_store_overflows_total", "Decisions that were made on a shared cell, since the store was full.", nil, nil)
+	descKeys       = prometheus.NewDesc("weir_store_keys", "Keys that the store in this process holds.", nil, nil)
+	descBytes      = prometheus.NewDesc("weir_store_bytes", "Bytes that the store in this process holds.", nil, nil)
+	descEvictions  = prometheus.NewDesc("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store in this process was full.", nil, nil)
+	descOverflows  = prometheus.NewDesc("weir_store_overflows_total", "Decisions that were made on a shared cell, since the store in this process was full.", nil, nil)
 	descGeneration = prometheus.NewDesc("weir_rules_generation", "How many rule sets have been in force, the present one included.", nil, nil)
 	descRules      = prometheus.NewDesc("weir_rules", "Rules in force.", nil, nil)
 	descLoaded     = prometheus.NewDesc("weir_rules_loaded_timestamp_seconds", "When the rules in force were loaded.", nil, nil)
@@ -35,8 +35,8 @@ type collector struct{ m *Metrics }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures} {
+	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures}, descsShared...) {
 		ch <- d
 	}
 }
@@ -44,12 +44,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	m := c.m
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge := func(d *prometheus.Desc, v float64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
-	}
+	counter, gauge := counterTo(ch), gaugeTo(ch)
 	t := m.tables.Load().now
 	for domain, cells := range t.domains {
 		for o := range cells {
@@ -97,6 +92,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descBytes, float64(s.Bytes))
 		counter(descEvictions, s.Evictions)
 		counter(descOverflows, s.Overflows)
+	}
+	if m.o.Redis != nil {
+		r := m.o.Redis()
+		r.collect(ch)
+	}
+	if m.o.Fallback != nil {
+		f := m.o.Fallback()
+		f.collect(ch)
 	}
 	if m.o.Loading != nil {
 		l := m.o.Loading()

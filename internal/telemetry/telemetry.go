@@ -46,7 +46,7 @@ const unknownDomain = "_unknown"
 // sample is of how many events one is timed.
 const sample = 16
 
-// Sizes is a reading of a store.
+// Sizes is a reading of the store in this process.
 type Sizes struct {
 	Keys, Bytes          int64
 	Evictions, Overflows uint64
@@ -61,8 +61,11 @@ type Loading struct {
 
 // Options tune New. The zero value is right for most.
 type Options struct {
-	// Sizes reads the store; nil leaves those metrics out.
+	// Sizes reads the store in this process; nil leaves those metrics out.
 	Sizes func() Sizes
+	// Redis and Fallback read a shared store, and what decides while that is away; nil leaves those metrics out.
+	Redis    func() Redis
+	Fallback func() Fallback
 	// Loading reads the rules' source; nil leaves those metrics out.
 	Loading func() Loading
 	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose labels hold clients' values.

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"maps"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	weir "github.com/weir-rl/weir"
@@ -226,6 +230,18 @@ func TestReadings(t *testing.T) {
 		Loading: func() Loading {
 			return Loading{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8}
 		},
+		Redis: func() Redis {
+			return Redis{
+				Calls: 21, Decisions: 22, Merged: 23, Remembered: 24, Swaps: 25, Loads: 26, Failures: 27, GivenBack: 28, Disagreements: 29,
+				Batches: []uint64{5, 3, 0, 2, 0, 0, 0, 0, 1}, Nodes: 4,
+			}
+		},
+		Fallback: func() Fallback {
+			return Fallback{
+				State: 1, Entered: [BreakerStates]uint64{31, 32, 33}, Trips: 34, LocalAllowed: 35, LocalDenied: 36, Uncounted: 37, Refused: 38,
+				DeadlineMisses: 39, Settled: 40, Excess: 41, Lost: 42, Share: 43,
+			}
+		},
 	})
 	m.Hooks().StoreError(context.Canceled)
 	l := limiter(t, m, rulesText)
@@ -240,6 +256,19 @@ func TestReadings(t *testing.T) {
 		"weir_store_keys": "3", "weir_store_bytes": "400", "weir_store_evictions_total": "5", "weir_store_overflows_total": "6",
 		"weir_rules_loaded_timestamp_seconds": "1.7000000005e+09", "weir_rules_loads_total": "7", "weir_rules_load_errors_total": "8",
 		"weir_store_errors_total": "1", "weir_rules": "4", "weir_rules_generation": "1",
+		"weir_redis_calls_total": "21", "weir_redis_decisions_total": "22", "weir_redis_merged_decisions_total": "23", "weir_redis_remembered_refusals_total": "24",
+		"weir_redis_swaps_total": "25", "weir_redis_loads_total": "26", "weir_redis_failures_total": "27", "weir_redis_given_back_total": "28",
+		"weir_redis_disagreements_total": "29", "weir_redis_nodes": "4",
+		"weir_redis_batch_decisions_sum": "22", "weir_redis_batch_decisions_count": "11", `weir_redis_batch_decisions_bucket{le="1"}`: "5",
+		`weir_redis_batch_decisions_bucket{le="2"}`: "8", `weir_redis_batch_decisions_bucket{le="4"}`: "8", `weir_redis_batch_decisions_bucket{le="8"}`: "10",
+		`weir_redis_batch_decisions_bucket{le="128"}`: "10", `weir_redis_batch_decisions_bucket{le="256"}`: "11",
+		`weir_store_breaker_state{state="closed"}`: "0", `weir_store_breaker_state{state="open"}`: "1", `weir_store_breaker_state{state="half_open"}`: "0",
+		`weir_store_breaker_transitions_total{state="closed"}`: "31", `weir_store_breaker_transitions_total{state="open"}`: "32",
+		`weir_store_breaker_transitions_total{state="half_open"}`: "33", "weir_store_breaker_trips_total": "34",
+		`weir_store_fallback_decisions_total{outcome="local_allowed"}`: "35", `weir_store_fallback_decisions_total{outcome="local_denied"}`: "36",
+		`weir_store_fallback_decisions_total{outcome="uncounted"}`: "37", `weir_store_fallback_decisions_total{outcome="refused"}`: "38",
+		"weir_store_deadline_misses_total": "39", `weir_store_fallback_units_total{outcome="settled"}`: "40",
+		`weir_store_fallback_units_total{outcome="excess"}`: "41", `weir_store_fallback_units_total{outcome="lost"}`: "42", "weir_store_share_nodes": "43",
 	} {
 		if samples[name] != want {
 			t.Errorf("%s: got %q, want %q", name, samples[name], want)
@@ -267,6 +296,34 @@ func TestReadings(t *testing.T) {
 		if strings.HasPrefix(p.Metric, "weir_") {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
+	}
+}
+
+// TestDocumented: docs/interfaces.md tells of every metric, and of no other.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "interfaces.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]bool{}
+	for _, found := range regexp.MustCompile("`(weir_[a-z_]+)[`{]").FindAllSubmatch(page, -1) {
+		told[string(found[1])] = true
+	}
+	m := New(Options{})
+	all := make(chan *prometheus.Desc, 100)
+	for _, c := range []prometheus.Collector{collector{m}, m.decisions, m.takes, m.storeErrors, m.celErrors} {
+		c.Describe(all)
+	}
+	close(all)
+	for d := range all {
+		name := regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1]
+		if !told[name] {
+			t.Errorf("%s is not told of", name)
+		}
+		delete(told, name)
+	}
+	for name := range told {
+		t.Errorf("there is no %s", name)
 	}
 }
 

@@ -1,0 +1,586 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+// patient are settings under which a slow machine is not taken for a Redis that is away.
+var patient = []string{"--redis-deadline=30s", "--redis-timeout=30s"}
+
+// startOn runs weir in this process on a Redis.
+func startOn(t *testing.T, url string, args ...string) *running {
+	t.Helper()
+	return start(t, append(append([]string{"serve", "--store=" + url}, patient...), args...)...)
+}
+
+// node is a server as its clients and its operator see it.
+type node struct {
+	t           *testing.T
+	http, admin string
+	log         *output
+}
+
+func nodeOf(t *testing.T, log *output, addr func(door string) string) *node {
+	t.Helper()
+	return &node{t: t, http: "http://" + addr("http"), admin: "http://" + addr("admin"), log: log}
+}
+
+// ask asks the HTTP door and returns the status.
+func (n *node) ask(query string) int {
+	n.t.Helper()
+	status, _, _ := get(n.t, n.http+"/api/v1/limit?"+query)
+	return status
+}
+
+// admitted asks a number of times and returns how often the answer was 200; others must be 429.
+func (n *node) admitted(times int, query string) (admitted int) {
+	n.t.Helper()
+	for range times {
+		switch status := n.ask(query); status {
+		case 200:
+			admitted++
+		case 429:
+		default:
+			n.t.Fatalf("%s: %d", query, status)
+		}
+	}
+	return admitted
+}
+
+func (n *node) readyz() (int, string) {
+	n.t.Helper()
+	status, _, body := get(n.t, n.admin+"/readyz")
+	return status, body
+}
+
+func (n *node) metric(name string) string {
+	n.t.Helper()
+	_, _, body := get(n.t, n.admin+"/metrics")
+	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(body)
+	if found == nil {
+		n.t.Fatalf("there is no metric %s", name)
+	}
+	return found[1]
+}
+
+// awaitAway asks, on a key of its own, until the server knows that its store is away.
+func (n *node) awaitAway() {
+	n.t.Helper()
+	eventually(n.t, "the store counts as away", func() bool {
+		n.ask("key=away")
+		_, body := n.readyz()
+		return strings.Contains(body, "without the store")
+	})
+}
+
+func (n *node) awaitBack() {
+	n.t.Helper()
+	eventually(n.t, "the store is back", func() bool {
+		status, body := n.readyz()
+		return status == 200 && body == "ok\n"
+	})
+}
+
+// awaitNodes waits until the server knows of so many.
+func (n *node) awaitNodes(count int) {
+	n.t.Helper()
+	eventually(n.t, fmt.Sprintf("%d nodes are known", count), func() bool { return n.metric("weir_redis_nodes") == fmt.Sprint(count) })
+}
+
+// delete resets a key and returns the status.
+func (n *node) delete(key string) int {
+	n.t.Helper()
+	r, err := http.NewRequest(http.MethodDelete, n.admin+"/api/v1/keys/"+key, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	answer.Body.Close()
+	return answer.StatusCode
+}
+
+const sharedRules = `
+limits:
+  - { name: exact, when: { key: exact }, per: [key], allow: 300/day, algorithm: sliding_log }
+  - { name: few, when: { key: [few, more] }, per: [key], allow: 20/day, algorithm: sliding_log }
+  - { name: rest, per: [key], allow: 100000/day }
+`
+
+// TestNodes: two processes on one Redis enforce one limit as one would; while it is gone, each goes on with its share; and
+// when it is back, it knows what was admitted meanwhile.
+func TestNodes(t *testing.T) {
+	redis := redistest.Start(t, "appendonly yes", "appendfsync always")
+	program, dir := buildProgram(t), t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), sharedRules)
+	var processes []*process
+	var nodes []*node
+	for range 2 {
+		p := launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, patient...)...)
+		processes = append(processes, p)
+		nodes = append(nodes, nodeOf(t, p.stderr, p.addr))
+		p.stderr.await(t, `the counters live in Redis" store=`+redis.URL())
+	}
+
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() { admitted.Add(int64(nodes[i%2].admitted(50, "key=exact"))) })
+	}
+	all.Wait()
+	if n := admitted.Load(); n != 300 {
+		t.Errorf("of 400 attempts at two nodes %d were admitted by a limit of 300", n)
+	}
+	for _, n := range nodes {
+		n.awaitNodes(2)
+		if m := n.metric("weir_redis_calls_total"); m == "0" {
+			t.Error("no round trips are counted")
+		}
+	}
+
+	redis.Kill()
+	for _, n := range nodes {
+		n.awaitAway()
+		status, body := n.readyz()
+		if status != 200 || !regexp.MustCompile(`^ok, without the store since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(.+\): limits are shared among 2 nodes\n$`).MatchString(body) {
+			t.Errorf("readyz: %d %s", status, body)
+		}
+		if got := n.admitted(15, "key=few"); got != 10 {
+			t.Errorf("a node admitted %d of its share of 10", got)
+		}
+		for name, want := range map[string]string{
+			`weir_store_breaker_state{state="open"}`: "1", `weir_store_breaker_state{state="closed"}`: "0", "weir_store_share_nodes": "2",
+			"weir_store_breaker_trips_total": "1", `weir_store_fallback_decisions_total{outcome="local_denied"}`: "5",
+		} {
+			if got := n.metric(name); got != want {
+				t.Errorf("%s is %s, want %s", name, got, want)
+			}
+		}
+		if status, _, body := get(t, n.admin+"/api/v1/keys?limit=few"); status != 503 || !strings.Contains(body, "cannot be reached") {
+			t.Errorf("keys: %d %s", status, body)
+		}
+		if status, _, body := get(t, n.admin+"/api/v1/keys/default/few/key=few"); status != 503 {
+			t.Errorf("a key: %d %s", status, body)
+		}
+		if status := n.delete("default/few/key=few"); status != 503 {
+			t.Errorf("reset: %d", status)
+		}
+	}
+
+	redis.Restart()
+	for _, n := range nodes {
+		n.awaitBack()
+	}
+	eventually(t, "Redis knows what was admitted without it", func() bool {
+		_, _, body := get(t, nodes[0].admin+"/api/v1/keys/default/few/key=few")
+		return strings.Contains(body, `"used": 20,`)
+	})
+	for i, n := range nodes {
+		if got := n.admitted(2, "key=few"); got != 0 {
+			t.Errorf("%d more were admitted", got)
+		}
+		if got := n.metric(`weir_store_fallback_units_total{outcome="settled"}`); got == "0" {
+			t.Error("nothing was settled")
+		}
+		// Each transition is one line.
+		for state, line := range map[string]string{"open": "the store is away", "half_open": "the store answers again", "closed": "the store is back"} {
+			want := n.metric(`weir_store_breaker_transitions_total{state="` + state + `"}`)
+			if got := fmt.Sprint(strings.Count(n.log.String(), line)); got != want || got == "0" {
+				t.Errorf("%s was logged %s times, and came about %s times; the log is\n%s", line, got, want, n.log)
+			}
+		}
+		processes[i].signal(syscall.SIGTERM)
+		if status := processes[i].wait(); status != 0 {
+			t.Errorf("exit status %d\n%s", status, n.log)
+		}
+	}
+}
+
+// TestResetOnNodes: an operator's reset of a key holds at once on the node that does it, and soon on those that remember
+// a refusal; and the live counters are those of all nodes.
+func TestResetOnNodes(t *testing.T) {
+	redis := redistest.Start(t)
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	writeRules(t, rules, sharedRules)
+	var programs []*running
+	var nodes []*node
+	for range 2 {
+		// Longer than the test takes, so that it is the message which ends it.
+		p := startOn(t, redis.URL(), "--rules="+rules, "--redis-remember-refusals=10m")
+		programs = append(programs, p)
+		nodes = append(nodes, nodeOf(t, p.stderr, p.addr))
+	}
+	eventually(t, "both nodes listen", func() bool {
+		reply, _ := redis.Do("PUBSUB", "CHANNELS").([]any)
+		if len(reply) != 1 {
+			return false
+		}
+		count, _ := redis.Do("PUBSUB", "NUMSUB", reply[0].(string)).([]any)
+		return len(count) == 2 && count[1] == int64(2)
+	})
+	for i, n := range nodes {
+		if got := n.admitted(15, "key=few"); got != 15-10*i {
+			t.Errorf("node %d admitted %d", i, got)
+		}
+	}
+	if got := nodes[0].admitted(3, "key=few"); got != 0 {
+		t.Errorf("%d more were admitted", got)
+	}
+	for _, n := range nodes {
+		if n.metric("weir_redis_remembered_refusals_total") == "0" {
+			t.Error("no refusal was answered from memory")
+		}
+	}
+	status, _, body := get(t, nodes[1].admin+"/api/v1/keys?limit=few")
+	if status != 200 || !strings.Contains(body, `"used": 20,`) || !strings.Contains(body, `"refused": true`) {
+		t.Errorf("keys: %d %s", status, body)
+	}
+	p := start(t, "explain", "--rules="+rules, "--server="+nodes[1].admin, "key=few")
+	p.exits(0)
+	if !strings.Contains(p.stdout.String(), "used 20 of 20, 0 remaining") {
+		t.Errorf("explain wrote\n%s", p.stdout)
+	}
+
+	if status := nodes[0].delete("default/few/key=few"); status != 204 {
+		t.Fatalf("reset: %d", status)
+	}
+	if status := nodes[0].delete("default/few/key=few"); status != 404 {
+		t.Errorf("reset again: %d", status)
+	}
+	if status := nodes[0].ask("key=few"); status != 200 {
+		t.Errorf("after the reset: %d", status)
+	}
+	eventually(t, "the other node admits again", func() bool { return nodes[1].ask("key=few") == 200 })
+	for _, p := range programs {
+		p.end()
+	}
+
+	// Without Redis explain tells why it shows nothing.
+	redis.Kill()
+	late := startOn(t, redis.URL(), "--rules="+rules)
+	p = start(t, "explain", "--rules="+rules, "--server=http://"+late.addr("admin"), "key=few")
+	p.exits(exitUsage)
+	if !strings.Contains(p.stderr.String(), "the counters cannot be reached") {
+		t.Errorf("explain wrote\n%s", p.stderr)
+	}
+	late.end()
+}
+
+// TestStartWithoutRedis: a server whose Redis is away starts all the same, limits by its share of the nodes that are
+// configured, says why, and finds Redis when it comes.
+func TestStartWithoutRedis(t *testing.T) {
+	redis := redistest.Start(t)
+	redis.Stop()
+	t.Chdir(t.TempDir())
+	p := startOn(t, redis.URL(), "--nodes=5")
+	n := nodeOf(t, p.stderr, p.addr)
+	if status, body := n.readyz(); status != 200 || !strings.Contains(body, "ok, without the store since ") || !strings.Contains(body, "connection refused): limits are shared among 5 nodes\n") {
+		t.Errorf("readyz: %d %s", status, body)
+	}
+	for _, want := range []string{"(?m)^.*level=WARN .*connection refused; trying again", "(?m)^.*level=WARN .*the store is away.* cause=.*connection refused"} {
+		if got := regexp.MustCompile(want).FindAllString(p.stderr.String(), -1); len(got) != 1 {
+			t.Errorf("%s is %d times in the log\n%s", want, len(got), p.stderr)
+		}
+	}
+	if got := n.admitted(5, "key=ada"); got != 2 { // of 10 a minute
+		t.Errorf("%d were admitted, the share is 2", got)
+	}
+	redis.Restart()
+	n.awaitBack()
+	if got := n.admitted(1, "key=bob"); got != 1 || n.metric("weir_redis_decisions_total") == "0" {
+		t.Errorf("%d admitted, by Redis: %s", got, n.metric("weir_redis_decisions_total"))
+	}
+	p.end()
+}
+
+// TestRedisHangs: a Redis that takes questions and does not answer holds nobody up for longer than the deadline.
+func TestRedisHangs(t *testing.T) {
+	redis := redistest.Start(t)
+	t.Chdir(t.TempDir())
+	p := start(t, "serve", "--store="+redis.URL(), "--redis-deadline=250ms")
+	n := nodeOf(t, p.stderr, p.addr)
+	n.awaitBack() // should a slow start have tripped it
+	redis.Pause()
+	n.awaitAway()
+	if _, body := n.readyz(); !strings.Contains(body, "in time") && !strings.Contains(body, "deadline") {
+		t.Errorf("readyz: %s", body)
+	}
+	if n.metric("weir_store_deadline_misses_total") == "0" {
+		t.Error("no deadline was missed")
+	}
+	if got := n.admitted(15, "key=ada"); got != 10 {
+		t.Errorf("%d were admitted", got)
+	}
+	redis.Resume()
+	n.awaitBack()
+	p.end()
+}
+
+// TestOnStoreError: what the rules want while Redis is away is what every door does.
+func TestOnStoreError(t *testing.T) {
+	redis := redistest.Start(t)
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "a.yaml"), `
+domain: shop
+limits:
+  - { name: local, when: { path: ["/local/**", "/mixed/**"] }, per: [path], allow: 3/day }
+  - { name: open, when: { path: ["/open/**", "/mixed/**", "/shut/open/**"] }, per: [path], allow: 1/day, on_store_error: allow }
+  - { name: shut, when: { path: "/shut/**" }, per: [path], allow: 100/day, on_store_error: deny }
+  - { name: trial, when: { path: "/trial/**" }, per: [path], allow: 1/day, on_store_error: deny, on_limit: shadow }
+`)
+	var reached atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reached.Add(1) }))
+	defer upstream.Close()
+	p := start(t, append([]string{"proxy", "--rules", dir, "--upstream", upstream.URL, "--listen-proxy=127.0.0.1:0", "--listen-http=127.0.0.1:0", "--listen-grpc=127.0.0.1:0",
+		"--store=" + redis.URL()}, patient...)...)
+	n := nodeOf(t, p.stderr, p.addr)
+	through := "http://" + p.addr("proxy")
+	conn, err := grpc.NewClient(p.addr("grpc"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	rls := rlspb.NewRateLimitServiceClient(conn)
+	doors := map[string]func(path string) (string, http.Header){
+		"http": func(path string) (string, http.Header) {
+			status, header, body := get(t, n.http+"/api/v1/limit?path="+path)
+			return fmt.Sprint(status, problemType(body)), header
+		},
+		"proxy": func(path string) (string, http.Header) {
+			status, header, body := get(t, through+path)
+			return fmt.Sprint(status, problemType(body)), header
+		},
+		"grpc": func(path string) (string, http.Header) {
+			answer, err := rls.ShouldRateLimit(t.Context(), &rlspb.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "path", Value: path}}}}})
+			if err != nil {
+				return err.Error(), nil
+			}
+			return answer.OverallCode.String(), nil
+		},
+	}
+	redis.Kill()
+	eventually(t, "the store counts as away", func() bool {
+		doors["http"]("/local/away")
+		_, body := n.readyz()
+		return strings.Contains(body, "without the store")
+	})
+	const reduced = "503 temporary-reduced-capacity"
+	type expected struct{ http, proxy, grpc string }
+	ok, unavailable := expected{"200", "200", "OK"}, expected{reduced, reduced, "OVER_LIMIT"}
+	refused := expected{"429", "429 quota-exceeded", "OVER_LIMIT"}
+	for _, c := range []struct {
+		path string
+		want []expected // of one request after the other
+	}{
+		{"/local/", []expected{ok, ok, ok, refused, refused}},
+		{"/open/", []expected{ok, ok, ok}},
+		{"/mixed/", []expected{ok, ok, ok, refused}},
+		{"/shut/", []expected{unavailable, unavailable}},
+		{"/shut/open/", []expected{unavailable}},
+		{"/trial/", []expected{ok, ok}},
+		{"/none/", []expected{ok}},
+	} {
+		for i, want := range c.want {
+			for name, want := range map[string]string{"http": want.http, "proxy": want.proxy, "grpc": want.grpc} {
+				got, header := doors[name](c.path + name)
+				if got != want {
+					t.Errorf("%s of %s, request %d: got %s, want %s", name, c.path, i+1, got, want)
+				}
+				if strings.HasPrefix(want, "503") && header.Get("Retry-After") == "" {
+					t.Errorf("%s of %s: %v", name, c.path, header)
+				}
+			}
+		}
+	}
+	if got := reached.Load(); got != 3+3+3+2+1 {
+		t.Errorf("the upstream was reached %d times", got)
+	}
+	health, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil || health.Status != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("health: %v %v", health, err)
+	}
+	if got := n.metric(`weir_store_fallback_decisions_total{outcome="refused"}`); got != "9" {
+		t.Errorf("%s refusals for want of a store are counted", got)
+	}
+	if got := strings.Count(p.stderr.String(), "level=WARN"); got != 1 { // nothing is logged for each request
+		t.Errorf("%d warnings:\n%s", got, p.stderr)
+	}
+	p.end()
+}
+
+// problemType is the end of the type of problem details, after a space; "" if there is none.
+func problemType(body string) string {
+	found := regexp.MustCompile(`"type":"https://iana\.org/assignments/http-problem-types#([a-z-]+)"`).FindStringSubmatch(body)
+	if found == nil {
+		return ""
+	}
+	return " " + found[1]
+}
+
+// TestRedisCredentials: TLS by a CA of one's own, with a user and a password that nobody gets to read.
+func TestRedisCredentials(t *testing.T) {
+	const password = "s3cr3t&p@ss"
+	const escaped = "s3cr3t%26p%40ss"
+	redis, files := redistest.StartTLS(t, "user default off", "user weir on >"+password+" ~weir:* &weir:* +@all")
+	t.Chdir(t.TempDir())
+	// What is said, and shown.
+	silent := func(p *running) {
+		t.Helper()
+		text := p.stdout.String() + p.stderr.String()
+		for _, path := range []string{"/", "/readyz", "/metrics", "/api/v1/rules", "/debug/pprof/cmdline"} {
+			_, _, body := get(t, "http://"+p.addr("admin")+path)
+			text += body
+		}
+		for _, secret := range []string{password, escaped, "s3cr3t", "wr0ng"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("it tells the password: %s", text)
+			}
+		}
+	}
+	url := func(password, query string) string { return "rediss://weir:" + password + "@" + redis.Addr() + query }
+	p := startOn(t, url(escaped, "?ca="+files.CA), "--log-level=debug")
+	n := nodeOf(t, p.stderr, p.addr)
+	if got := n.admitted(12, "key=ada"); got != 10 || n.metric("weir_redis_decisions_total") == "0" {
+		t.Errorf("%d were admitted, by Redis: %s", got, n.metric("weir_redis_decisions_total"))
+	}
+	p.stderr.await(t, `store=rediss://`+redis.Addr()+`\s`)
+	silent(p)
+	p.end()
+	for name, c := range map[string]struct{ url, cause string }{
+		"wrong password": {url("wr0ng", "?ca="+files.CA), "WRONGPASS"},
+		"no CA":          {url(escaped, ""), "certificate"},
+		"plain text":     {"redis://weir:" + escaped + "@" + redis.Addr(), "redis store"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, "serve", "--store="+c.url)
+			n := nodeOf(t, p.stderr, p.addr)
+			n.awaitAway()
+			if _, body := n.readyz(); !strings.Contains(body, c.cause) {
+				t.Errorf("readyz: %s", body)
+			}
+			silent(p)
+			p.end()
+		})
+	}
+}
+
+// TestRedisPlaces: a database and a prefix keep counters apart.
+func TestRedisPlaces(t *testing.T) {
+	redis := redistest.Start(t, "maxmemory 100mb", "maxmemory-policy allkeys-lru")
+	t.Chdir(t.TempDir())
+	for _, args := range [][]string{{redis.URL() + "/3"}, {redis.URL() + "/0"}, {redis.URL(), "--redis-prefix=shop:"}} {
+		p := startOn(t, args[0], args[1:]...)
+		n := nodeOf(t, p.stderr, p.addr)
+		if got := n.admitted(11, "key=ada"); got != 10 {
+			t.Errorf("%q admitted %d", args, got)
+		}
+		p.stderr.await(t, `level=WARN .*maxmemory-policy is allkeys-lru`)
+		p.end()
+	}
+	if reply, _ := redis.Do("INFO", "keyspace").(string); !strings.Contains(reply, "db3:") || !strings.Contains(reply, "db0:") {
+		t.Errorf("the keys are in\n%s", reply)
+	}
+	for _, prefix := range []string{"weir:", "shop:"} {
+		if keys, _ := redis.Do("KEYS", prefix+"*ada*").([]any); len(keys) == 0 {
+			t.Errorf("%s: %q", prefix, keys)
+		}
+	}
+}
+
+// TestRedisTopologies: behind Sentinels and in a Cluster the same holds as on one server.
+func TestRedisTopologies(t *testing.T) {
+	for name, url := range map[string]func(t *testing.T) string{
+		"sentinel": func(t *testing.T) string { return redistest.StartSentinel(t).URL() },
+		"cluster":  func(t *testing.T) string { return redistest.StartCluster(t, 3, 0).URL() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rules := filepath.Join(t.TempDir(), "rules.yaml")
+			writeRules(t, rules, sharedRules)
+			url := url(t)
+			var nodes []*node
+			for range 2 {
+				p := startOn(t, url, "--rules="+rules)
+				defer p.end()
+				nodes = append(nodes, nodeOf(t, p.stderr, p.addr))
+				p.stderr.await(t, "store="+regexp.QuoteMeta(url)+`\s`)
+			}
+			if got := nodes[0].admitted(12, "key=few") + nodes[1].admitted(12, "key=few"); got != 20 {
+				t.Errorf("%d were admitted", got)
+			}
+			nodes[0].admitted(5, "key=more")
+			status, _, body := get(t, nodes[1].admin+"/api/v1/keys?limit=few")
+			if status != 200 || !strings.Contains(body, `"used": 20,`) || !strings.Contains(body, `"used": 5,`) {
+				t.Errorf("keys: %d %s", status, body)
+			}
+			if status := nodes[1].delete("default/few/key=few"); status != 204 {
+				t.Errorf("reset: %d", status)
+			}
+			if got := nodes[1].admitted(1, "key=few"); got != 1 {
+				t.Error("after the reset nothing is admitted")
+			}
+			for _, n := range nodes {
+				n.awaitNodes(2)
+			}
+		})
+	}
+}
+
+// TestStoreErrors: what is wrong with the store's settings is told before anything begins, without credentials; and
+// checking them needs no Redis.
+func TestStoreErrors(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const away = "redis://ada:s3cret@127.0.0.1:1"
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"serve", "--store=redis://ada:s3cret@127.0.0.1:port"}, exitUsage, `--store: write memory, or the URL of a Redis: redis URL: "127.0.0.1:port" is no HOST:PORT`},
+		{[]string{"serve", "--store=ada:s3cret@127.0.0.1"}, exitUsage, "there is no scheme; write redis://"},
+		{[]string{"serve", "--store=redis://ada:s3/cret@127.0.0.1"}, exitUsage, "percent-encode"},
+		{[]string{"serve", "-store=redis://ada:s3cret@127.0.0.1"}, exitUsage, "unknown shorthand flag"},
+		{[]string{"serve", "--store=" + away, "--snapshot-path=x"}, exitUsage, "snapshot.path: is for the embedded store"},
+		{[]string{"proxy", "--store=" + away, "--upstream=http://a", "--redis-connections=5"}, exitUsage, `--redis-connections: "5" must be a power of 2`},
+		{[]string{"serve", "--config=broken.yaml"}, exitUsage, "broken.yaml: [2:"},
+		{[]string{"serve", "--check", "--store=" + away}, 0, ""},
+		{[]string{"serve", "--check", "--store=" + away, "--snapshot-path=x"}, exitUsage, "snapshot.path"},
+	} {
+		if err := os.WriteFile("broken.yaml", []byte("store: "+away+"\nrules: [a\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := start(t, c.args...)
+		p.exits(c.status)
+		text := p.stdout.String() + p.stderr.String()
+		if !strings.Contains(text, c.want) {
+			t.Errorf("%q wrote\n%s\nwant %q in it", c.args, text, c.want)
+		}
+		if strings.Contains(text, "s3") {
+			t.Errorf("%q wrote\n%s", c.args, text)
+		}
+	}
+}

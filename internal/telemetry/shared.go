@@ -1,0 +1,116 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Redis is a reading of a store in Redis: counts since the program began.
+type Redis struct {
+	Calls, Decisions, Merged, Remembered, Swaps, Loads, Failures, GivenBack, Disagreements uint64
+	// Batches counts calls by how many decisions they carried: Batches[i] those of up to 2^i and more than 2^(i-1).
+	Batches []uint64
+	Nodes   int // alive; 0 if that is not known
+}
+
+// BreakerStates is how many states a circuit breaker has: closed, open, half open, in this order.
+const BreakerStates = 3
+
+var breakerNames = [BreakerStates]string{"closed", "open", "half_open"}
+
+// Fallback is a reading of what decides while a store is away: counts since the program began, but for State and Share.
+type Fallback struct {
+	State   int                   // of the circuit breaker
+	Entered [BreakerStates]uint64 // how often it came to each
+	Trips   uint64
+	// Decisions without the store.
+	LocalAllowed, LocalDenied, Uncounted, Refused uint64
+	DeadlineMisses                                uint64
+	// Units that were admitted without the store.
+	Settled, Excess, Lost uint64
+	Share                 int // nodes
+}
+
+var (
+	descRedisCalls         = prometheus.NewDesc("weir_redis_calls_total", "Round trips to Redis that charged or read keys.", nil, nil)
+	descRedisBatches       = prometheus.NewDesc("weir_redis_batch_decisions", "Decisions that one round trip carried.", nil, nil)
+	descRedisDecisions     = prometheus.NewDesc("weir_redis_decisions_total", "Decisions that Redis made.", nil, nil)
+	descRedisMerged        = prometheus.NewDesc("weir_redis_merged_decisions_total", "Decisions of weir_redis_decisions_total that went to Redis as one with an equal one before them.", nil, nil)
+	descRedisRemembered    = prometheus.NewDesc("weir_redis_remembered_refusals_total", "Refusals that this node answered from memory, without asking Redis.", nil, nil)
+	descRedisSwaps         = prometheus.NewDesc("weir_redis_swaps_total", "Attempts to make a decision by compare-and-swap, as is done after a leap of the clock or a change of a window.", nil, nil)
+	descRedisLoads         = prometheus.NewDesc("weir_redis_loads_total", "Times that the functions were loaded into Redis again, since they were gone.", nil, nil)
+	descRedisFailures      = prometheus.NewDesc("weir_redis_failures_total", "Round trips that failed, or whose outcome is not known.", nil, nil)
+	descRedisGivenBack     = prometheus.NewDesc("weir_redis_given_back_total", "Charges that were given back, since a limit in another partition of the Cluster refused.", nil, nil)
+	descRedisDisagreements = prometheus.NewDesc("weir_redis_disagreements_total", "Batches of which Redis and this node did not admit the same: above 0 there is a defect in weir.", nil, nil)
+	descRedisNodes         = prometheus.NewDesc("weir_redis_nodes", "Nodes alive, this one included, as Redis last said; 0 if that is not known.", nil, nil)
+
+	descBreaker        = prometheus.NewDesc("weir_store_breaker_state", "1 for the state in which the circuit breaker is, 0 for the others. Closed: the store decides.", []string{"state"}, nil)
+	descTransitions    = prometheus.NewDesc("weir_store_breaker_transitions_total", "How often the circuit breaker came to each state.", []string{"state"}, nil)
+	descTrips          = prometheus.NewDesc("weir_store_breaker_trips_total", "How often the store went away: the circuit breaker opened, having been closed.", nil, nil)
+	descWithout        = prometheus.NewDesc("weir_store_fallback_decisions_total", "Decisions without the store: on this node's share (local_allowed, local_denied), or since the rules want so (uncounted, refused).", []string{"outcome"}, nil)
+	descDeadlineMisses = prometheus.NewDesc("weir_store_deadline_misses_total", "Answers of the store that did not come in time.", nil, nil)
+	descUnits          = prometheus.NewDesc("weir_store_fallback_units_total", "Units admitted without the store: charged to it afterwards (settled), not charged since its limit was exhausted (excess), not charged since they could not be kept (lost).", []string{"outcome"}, nil)
+	descShare          = prometheus.NewDesc("weir_store_share_nodes", "Nodes among which limits are shared while the store is away.", nil, nil)
+)
+
+var descsShared = []*prometheus.Desc{
+	descRedisCalls, descRedisBatches, descRedisDecisions, descRedisMerged, descRedisRemembered, descRedisSwaps, descRedisLoads, descRedisFailures,
+	descRedisGivenBack, descRedisDisagreements, descRedisNodes,
+	descBreaker, descTransitions, descTrips, descWithout, descDeadlineMisses, descUnits, descShare,
+}
+
+// collect sends r as metrics.
+func (r *Redis) collect(ch chan<- prometheus.Metric) {
+	counter := counterTo(ch)
+	counter(descRedisCalls, r.Calls)
+	// Upper bounds are 1, 2, 4, …; the counts of a histogram are of all up to there.
+	buckets, n := make(map[float64]uint64, len(r.Batches)), uint64(0)
+	for i, v := range r.Batches {
+		n += v
+		buckets[float64(uint64(1)<<i)] = n
+	}
+	ch <- prometheus.MustNewConstHistogram(descRedisBatches, n, float64(r.Decisions), buckets)
+	counter(descRedisDecisions, r.Decisions)
+	counter(descRedisMerged, r.Merged)
+	counter(descRedisRemembered, r.Remembered)
+	counter(descRedisSwaps, r.Swaps)
+	counter(descRedisLoads, r.Loads)
+	counter(descRedisFailures, r.Failures)
+	counter(descRedisGivenBack, r.GivenBack)
+	counter(descRedisDisagreements, r.Disagreements)
+	gaugeTo(ch)(descRedisNodes, float64(r.Nodes))
+}
+
+// collect sends f as metrics.
+func (f *Fallback) collect(ch chan<- prometheus.Metric) {
+	counter, gauge := counterTo(ch), gaugeTo(ch)
+	for i, name := range breakerNames {
+		in := 0.0
+		if i == f.State {
+			in = 1
+		}
+		gauge(descBreaker, in, name)
+		counter(descTransitions, f.Entered[i], name)
+	}
+	counter(descTrips, f.Trips)
+	counter(descWithout, f.LocalAllowed, "local_allowed")
+	counter(descWithout, f.LocalDenied, "local_denied")
+	counter(descWithout, f.Uncounted, "uncounted")
+	counter(descWithout, f.Refused, "refused")
+	counter(descDeadlineMisses, f.DeadlineMisses)
+	counter(descUnits, f.Settled, "settled")
+	counter(descUnits, f.Excess, "excess")
+	counter(descUnits, f.Lost, "lost")
+	gauge(descShare, float64(f.Share))
+}
+
+func counterTo(ch chan<- prometheus.Metric) func(d *prometheus.Desc, v uint64, labels ...string) {
+	return func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+}
+
+func gaugeTo(ch chan<- prometheus.Metric) func(d *prometheus.Desc, v float64, labels ...string) {
+	return func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+}
