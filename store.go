@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -18,6 +19,9 @@ type Charge struct {
 	OnStoreError rule.StoreErrorPolicy
 }
 
+// ErrNotCharged is what an error of Store.Take is, by errors.Is, if it is certain that nothing was charged.
+var ErrNotCharged = errors.New("weir: nothing was charged")
+
 // Store keeps the states of all keys and decides charges on them. Implementations are safe for concurrent use.
 type Store interface {
 	// Take decides all charges as one, at one instant of the store's own clock, and fills results[i] for charges[i]
@@ -28,7 +32,7 @@ type Store interface {
 	// call sees what that one took. Peeks, and refunds without Ask.LastEnds, are always admitted.
 	//
 	// It returns the instant of the decision in µs since the Unix epoch. An error means that nothing is known of the
-	// outcome; then results are not valid. A denial is no error.
+	// outcome, but if it is ErrNotCharged; then results are not valid. A denial is no error.
 	Take(ctx context.Context, charges []Charge, results []algo.Result) (now int64, err error)
 	// Release gives back the slots that a Concurrency charge took under slot; ok is false if they are gone.
 	Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (ok bool, err error)

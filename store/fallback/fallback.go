@@ -133,7 +133,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []algo.
 	if err == nil || ctx.Err() != nil {
 		return now, err
 	}
-	return s.without(ctx, charges, results, refusal(err), true)
+	return s.without(ctx, charges, results, refusal(err), !errors.Is(err, weir.ErrNotCharged))
 }
 
 // check finds what would make any store fail, and says nothing of the primary.

@@ -17,7 +17,7 @@ type scratch struct{ charges []weir.Charge }
 const keepScratch = 1024
 
 // without decides without the primary. refusal is the error if a charge wants that. asked means that the primary was asked
-// and has not answered: it may have made the charges.
+// and has not answered, so that it may have made the charges.
 func (s *Store) without(ctx context.Context, charges []weir.Charge, results []algo.Result, refusal error, asked bool) (int64, error) {
 	for i := range charges {
 		if charges[i].OnStoreError == rule.DenyAll && charges[i].Mode != rule.Shadow {
@@ -57,6 +57,7 @@ func (s *Store) without(ctx context.Context, charges []weir.Charge, results []al
 	}
 	admitted := admits(charges, results)
 	switch {
+	case len(charges) == 0:
 	case !admitted:
 		s.stats.localDenied.Add(1)
 	case counted:

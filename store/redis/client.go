@@ -5,17 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	weir "github.com/weir-rl/weir"
 )
 
 // Redis' client: rueidis, which finds masters, follows redirections, and connects anew. It asks nothing twice that could
 // charge twice.
 
-var errConnecting = errors.New("redis store: not connected yet")
+// errAway is what errors are while there is no client.
+var errAway = errors.New("not connected")
 
 // clients are two ways to the same servers. Groups of decisions have connections of their own: while nobody else uses
 // one, rueidis writes and reads on it without handing over to other goroutines, which is quicker by half.
@@ -37,7 +41,7 @@ func (s *Store) connected() (*clients, error) {
 	if err := s.failure.Load(); err != nil {
 		return nil, *err
 	}
-	return nil, errConnecting
+	return nil, errAway
 }
 
 // connect makes the client: at once if Redis is there, else as soon as it is.
@@ -71,10 +75,11 @@ func (s *Store) dial() bool {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("redis store: %s: %w", s.target, err)
-		if old := s.failure.Swap(&err); old == nil || (*old).Error() != err.Error() {
-			s.o.Logf("%v; trying again until it is there", err)
+		if s.failure.Load() == nil {
+			s.o.Logf("redis store: %s: %v; trying again until it is there", s.target, err)
 		}
+		err = fmt.Errorf("%w: %s: %w", errAway, s.target, err)
+		s.failure.Store(&err)
 		return false
 	}
 	s.clients.Store(c)
@@ -147,6 +152,24 @@ func loadLibrary(ctx context.Context, client rueidis.Client) error {
 		return errors.New("no master was found")
 	}
 	return failed
+}
+
+// notCharged is an error of a call that has charged nothing.
+type notCharged struct{ error }
+
+func (e notCharged) Unwrap() error        { return e.error }
+func (e notCharged) Is(target error) bool { return target == weir.ErrNotCharged }
+
+// refusals that Redis gives before it runs a function.
+var notRun = []string{"LOADING", "READONLY", "OOM", "NOPERM", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS"}
+
+// didNothing reports whether it is certain that a call that failed so has charged nothing.
+func didNothing(err error) bool {
+	if e, ok := rueidis.IsRedisErr(err); ok {
+		return isMissing(err) || slices.ContainsFunc(notRun, func(code string) bool { return strings.HasPrefix(e.Error(), code) })
+	}
+	dial, ok := errors.AsType[*net.OpError](err)
+	return ok && dial.Op == "dial" || errors.Is(err, errAway)
 }
 
 // isMissing reports whether a function was not there (FUNCTION FLUSH, an empty server in the old one's place).

@@ -122,7 +122,7 @@ func (s *Store) Hottest(ctx context.Context, c *rule.Counter, n int) ([]KeyInfo,
 	var hot []KeyInfo
 	for _, node := range client.Nodes() {
 		if role, err := node.Do(ctx, node.B().Role().Build()).ToArray(); err != nil || len(role) == 0 {
-			continue
+			return nil, fmt.Errorf("redis store: ROLE: %w", err)
 		} else if name, _ := role[0].ToString(); name != "master" {
 			continue
 		}

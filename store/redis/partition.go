@@ -236,6 +236,9 @@ func (p *partition) decide(batch []*call) {
 // fail gives all calls of a batch an error. Redis' client may still be about to write their keys.
 func (p *partition) fail(batch []*call, err error) {
 	p.store.metrics.failures.Add(1)
+	if didNothing(err) {
+		err = notCharged{err}
+	}
 	err = fmt.Errorf("redis store: %w", err)
 	for _, c := range batch {
 		c.err, c.taint = err, true

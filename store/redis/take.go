@@ -143,6 +143,7 @@ func (s *Store) takeIn(w *waiter, p *partition, charges []weir.Charge, results [
 			if !done {
 				if !charged {
 					s.calls.Put(c)
+					err = notCharged{err}
 				}
 				return 0, 0, err
 			}

@@ -60,6 +60,8 @@ func TestParseURLErrors(t *testing.T) {
 		"rediss://h?cert=/nonexistent":      "cert and key",
 		"redis://u:%zz@h":                   "percent-encode",
 		"redis://:secret@h/%zz":             "cannot be read",
+		"redis://:secret/part@h":            "percent-encode",
+		"redis://u:sec?ret@h":               "percent-encode",
 		"redis://h#x":                       "cannot be read",
 	} {
 		err := CheckURL(url)

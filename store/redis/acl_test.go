@@ -1,0 +1,72 @@
+package redis_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/redis"
+)
+
+// TestLeastPrivilege: a user with the permissions that docs/distributed.md lists can do all that a node does.
+func TestLeastPrivilege(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/distributed.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile("An ACL needs `([^`]+)`").FindSubmatch(doc)
+	if list == nil {
+		t.Fatal("docs/distributed.md does not say what an ACL needs")
+	}
+	server := redistest.Start(t)
+	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +config|get")...)...)
+	var logged strings.Builder
+	store := open(t, redis.Options{
+		URL: "redis://weir:secret@" + server.Addr(), RememberRefusals: 1e9, Heartbeat: 1e9,
+		Logf: func(format string, args ...any) { logged.WriteString(format) },
+	})
+	if err := store.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, cfg := range []algo.Config{
+		{N: 3, Window: 60e9}, {N: 3, Window: 60e9, Buckets: 6}, {Algorithm: algo.SlidingLog, N: 3, Window: 60e9}, {Algorithm: algo.FixedWindow, N: 3, Window: 60e9},
+		{Algorithm: algo.TokenBucket, N: 3, Window: 60e9}, {Algorithm: algo.LeakyBucket, N: 3, Window: 60e9}, {Algorithm: algo.Concurrency, N: 3},
+	} {
+		limit, err := algo.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &rule.Counter{ID: uint64(id + 1), Limit: limit}
+		for _, cost := range []int64{1, 1, 1, 1, 0, -1, 1, -3} {
+			charges := []weir.Charge{{Counter: c, Limit: limit, Key: []byte("k"), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
+			if _, err := store.Take(t.Context(), charges, make([]algo.Result, 1)); err != nil {
+				t.Errorf("%v: %v", limit, err)
+			}
+			if slot := charges[0].Ask.Slot; slot != 0 {
+				if ok, err := store.Release(t.Context(), c, []byte("k"), slot); !ok || err != nil {
+					t.Errorf("Release: %v, %v", ok, err)
+				}
+			}
+		}
+		if _, _, err := store.Peek(t.Context(), c, []byte("k")); err != nil {
+			t.Error(err)
+		}
+		if _, err := store.Hottest(t.Context(), c, 3); err != nil {
+			t.Error(err)
+		}
+		if _, err := store.Reset(t.Context(), c, []byte("k")); err != nil {
+			t.Error(err)
+		}
+	}
+	if refused, err := server.Try("ACL", "LOG"); err != nil || len(refused.([]any)) > 0 {
+		t.Errorf("ACL LOG: %v, %v", refused, err)
+	}
+	if logged.Len() > 0 {
+		t.Errorf("logged: %s", logged.String())
+	}
+}
