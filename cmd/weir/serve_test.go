@@ -569,3 +569,16 @@ func failures(t *testing.T, admin string) (n int) {
 	}
 	return n
 }
+
+func TestBallast(t *testing.T) {
+	none := func(string) (string, bool) { return "", false }
+	if n := len(ballast(none)); n != ballastSize {
+		t.Errorf("%d bytes, want %d", n, ballastSize)
+	}
+	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
+		set := func(s string) (string, bool) { return "100", s == name }
+		if ballast(set) != nil {
+			t.Errorf("with %s set there must be none", name)
+		}
+	}
+}

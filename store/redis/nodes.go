@@ -16,14 +16,13 @@ func (s *Store) Nodes() int { return int(s.live.Load()) }
 
 // beat tells that this node lives, until the store is closed.
 func (s *Store) beat(client rueidis.Client) {
-	ticker := time.NewTicker(s.o.Heartbeat)
-	defer ticker.Stop()
-	for {
+	// At first more often, since nodes are often started together, and each is to know of all.
+	for wait := s.o.Heartbeat / 16; ; wait = min(2*wait, s.o.Heartbeat) {
 		s.announce(s.ctx, client, beatsMissed*s.o.Heartbeat)
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-ticker.C:
+		case <-time.After(wait):
 		}
 	}
 }
