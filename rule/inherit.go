@@ -30,12 +30,16 @@ func (s *Set) Inherit(old *Set) {
 	for _, c := range old.counters {
 		oldByID[c.ID] = c
 	}
+	alive := make(map[uint64]bool, len(s.counters)) // these keep their states to themselves
+	for _, c := range s.counters {
+		alive[c.ID] = true
+	}
 	kept := make(map[uint64]bool, len(s.counters))
 	appeared := map[lineage][]*Counter{}
 	for _, c := range s.counters {
 		if before := oldByID[c.ID]; before != nil {
 			kept[c.ID] = true
-			c.Previous = slices.Clone(before.Previous)
+			c.Previous = slices.DeleteFunc(slices.Clone(before.Previous), func(p *Counter) bool { return alive[p.ID] })
 		} else {
 			appeared[c.lineage()] = append(appeared[c.lineage()], c)
 		}
@@ -54,7 +58,7 @@ func (s *Set) Inherit(old *Set) {
 		slices.SortStableFunc(gone, byWindow)
 		slices.SortStableFunc(come, byWindow)
 		for i := range min(len(gone), len(come)) {
-			come[i].Previous = previous(come[i], gone[i])
+			come[i].Previous = previous(gone[i], alive)
 		}
 	}
 }
@@ -63,13 +67,14 @@ func byWindow(a, b *Counter) int {
 	return cmp.Compare(a.Limit.Config().Window, b.Limit.Config().Window)
 }
 
-// previous returns old and what old carried on, without c itself. They are copies that do not hold on to their own past.
-func previous(c, old *Counter) []*Counter {
+// previous returns old and what old carried on, without those that are alive again. They are copies that do not hold on to
+// their own past.
+func previous(old *Counter, alive map[uint64]bool) []*Counter {
 	last := *old
 	last.Previous = nil
 	out := []*Counter{&last}
 	for _, p := range old.Previous {
-		if p.ID != c.ID && len(out) < maxPrevious {
+		if !alive[p.ID] && len(out) < maxPrevious {
 			out = append(out, p)
 		}
 	}

@@ -115,7 +115,7 @@ func (t *target) options(o *Options) rueidis.ClientOption {
 	options := rueidis.ClientOption{
 		InitAddress: t.addresses, Username: t.user, Password: t.password, SelectDB: t.database, TLSConfig: t.tls,
 		ForceSingleClient: !t.cluster && t.master == "",
-		DisableCache:      true, ClientName: "weir", ClientSetInfo: rueidis.DisableClientSetInfo,
+		DisableCache:      true, DisableRetry: true, ClientName: "weir", ClientSetInfo: rueidis.DisableClientSetInfo,
 		PipelineMultiplex: multiplex, RingScaleEachConn: 8,
 		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
 		Dialer:           net.Dialer{Timeout: time.Second, KeepAlive: time.Second},
@@ -136,19 +136,22 @@ func (t *target) options(o *Options) rueidis.ClientOption {
 	return options
 }
 
-// loadLibrary puts the functions on every master.
+// loadLibrary puts the functions on every master that is there.
 func loadLibrary(ctx context.Context, client rueidis.Client) error {
 	var failed error
-	masters := 0
+	loaded := false
 	for _, node := range client.Nodes() {
 		err := node.Do(ctx, node.B().Arbitrary("FUNCTION", "LOAD", "REPLACE").Args(library).Build()).Error()
 		if e, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(e.Error(), "READONLY") {
 			continue // a replica: its master tells it
 		}
-		masters++
+		loaded = loaded || err == nil
 		failed = errors.Join(failed, err)
 	}
-	if failed == nil && masters == 0 {
+	switch {
+	case loaded:
+		return nil // on a master that is away now they will be missed
+	case failed == nil:
 		return errors.New("no master was found")
 	}
 	return failed
@@ -160,13 +163,14 @@ type notCharged struct{ error }
 func (e notCharged) Unwrap() error        { return e.error }
 func (e notCharged) Is(target error) bool { return target == weir.ErrNotCharged }
 
-// refusals that Redis gives before it runs a function.
+// notRun are what Redis answers before it runs a function (or, but for BUSY and NOPERM then, inside of one).
 var notRun = []string{"LOADING", "READONLY", "OOM", "NOPERM", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS"}
 
 // didNothing reports whether it is certain that a call that failed so has charged nothing.
 func didNothing(err error) bool {
 	if e, ok := rueidis.IsRedisErr(err); ok {
-		return isMissing(err) || slices.ContainsFunc(notRun, func(code string) bool { return strings.HasPrefix(e.Error(), code) })
+		inside := strings.Contains(e.Error(), "script") || strings.Contains(e.Error(), "@user_")
+		return isMissing(err) || !inside && slices.ContainsFunc(notRun, func(code string) bool { return strings.HasPrefix(e.Error(), code) })
 	}
 	dial, ok := errors.AsType[*net.OpError](err)
 	return ok && dial.Op == "dial" || errors.Is(err, errAway)
@@ -184,9 +188,9 @@ func isTryAgain(err error) bool {
 	return ok && e.IsTryAgain()
 }
 
-// do asks, and asks again what Redis said that it did not do: for want of the functions, or (not if hasty) while keys are
+// do asks, and asks again what Redis said that it did not do: for want of the functions, or (if patient) while keys are
 // being moved.
-func (s *Store) do(ctx context.Context, client rueidis.Client, hasty bool, build func(rueidis.Builder) rueidis.Completed) rueidis.RedisResult {
+func (s *Store) do(ctx context.Context, client rueidis.Client, patient bool, build func(rueidis.Builder) rueidis.Completed) rueidis.RedisResult {
 	wait := time.Millisecond
 	for loads := 0; ; {
 		result := client.Do(ctx, build(client.B()))
@@ -199,7 +203,7 @@ func (s *Store) do(ctx context.Context, client rueidis.Client, hasty bool, build
 			if s.reload(ctx, client) != nil {
 				return result
 			}
-		case isTryAgain(err) && !hasty:
+		case isTryAgain(err) && patient:
 			select {
 			case <-ctx.Done():
 				return result
@@ -214,8 +218,12 @@ func (s *Store) do(ctx context.Context, client rueidis.Client, hasty bool, build
 
 // reload loads the functions, once for all that miss them at the same time.
 func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
+	before := s.metrics.loads.Load()
 	s.loading.Lock()
 	defer s.loading.Unlock()
+	if s.metrics.loads.Load() != before {
+		return nil
+	}
 	s.metrics.loads.Add(1)
 	return loadLibrary(ctx, client)
 }
@@ -223,7 +231,7 @@ func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
 // call asks a function other than take.
 func (s *Store) call(ctx context.Context, client rueidis.Client, function string, keys, args []string) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
-	result := s.do(ctx, client, false, func(b rueidis.Builder) rueidis.Completed {
+	result := s.do(ctx, client, true, func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("FCALL").Args(function, strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
 	})
 	return result, result.Error()
@@ -240,13 +248,17 @@ func (s *Store) Time(ctx context.Context) (int64, error) {
 	}
 	client := c.other
 	parts, err := client.Do(ctx, client.B().Time().Build()).AsIntSlice()
-	if err != nil || len(parts) != 2 {
+	if err == nil && len(parts) != 2 {
+		err = errors.New("it is no pair")
+	}
+	if err != nil {
 		return 0, fmt.Errorf("redis store: TIME: %w", err)
 	}
 	return parts[0]*1_000_000 + parts[1], nil
 }
 
-// Ping asks whether Redis decides: it calls a function on every partition, which changes nothing.
+// Ping asks whether Redis decides: it calls a function on every partition, which changes nothing. It is an error if less than
+// half of them answer.
 func (s *Store) Ping(ctx context.Context) error {
 	c, err := s.connected()
 	if err != nil {
@@ -257,14 +269,20 @@ func (s *Store) Ping(ctx context.Context) error {
 	for i, p := range s.partitions {
 		commands[i] = client.B().Arbitrary("FCALL").Args(functionRead, "1").Keys(p.prefix).Args("").Build()
 	}
+	var failed error
+	failures := 0
 	for _, result := range client.DoMulti(ctx, commands...) {
 		err := result.Error()
 		if isMissing(err) {
 			err = s.reload(ctx, client)
 		}
 		if err != nil {
-			return fmt.Errorf("redis store: %w", err)
+			failed = err
+			failures++
 		}
+	}
+	if 2*failures > len(commands) {
+		return fmt.Errorf("redis store: %w", failed)
 	}
 	return nil
 }

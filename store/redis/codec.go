@@ -35,7 +35,7 @@ const (
 	logHead    = 19
 	slotsHead  = 20
 	holderSize = 19
-	tallySize  = 7 + 7 + 7 + 7 + 4
+	tallySize  = 7 + 7 + 7 + 7
 )
 
 // twin is what a Limit's twin in Lua needs to know of it.
@@ -49,12 +49,11 @@ type twin struct {
 	entry       int         // kindLog: bytes a unit
 	idle        algo.Result // of a peek at a fresh state
 	numbers     [10]float64 // cap, n, w, unit, p1 … p6
-	refundable  bool        // a refund may change a state
 }
 
 func newTwin(l *algo.Limit) *twin {
 	c, p := l.Config(), l.Params()
-	t := &twin{limit: l, countDenied: l.CountDenied(), w: c.Window.Microseconds(), idle: l.Check(&algo.State{}, 0, algo.Ask{}), refundable: true}
+	t := &twin{limit: l, countDenied: l.CountDenied(), w: c.Window.Microseconds(), idle: l.Check(&algo.State{}, 0, algo.Ask{})}
 	own := t.numbers[4:]
 	switch c.Algorithm {
 	case algo.FixedWindow:
@@ -84,7 +83,7 @@ func newTwin(l *algo.Limit) *twin {
 		t.kind, t.entry = kindLog, int(p.Entry)
 		own[0] = float64(p.Entry)
 	case algo.Concurrency:
-		t.kind, t.w, t.refundable = kindSlots, c.Timeout.Microseconds(), false
+		t.kind, t.w = kindSlots, c.Timeout.Microseconds()
 	}
 	if int(t.kind) < len(compactSize) {
 		t.size = compactSize[t.kind]
@@ -191,7 +190,7 @@ func appendRecord(dst []byte, c *rule.Counter, state []byte) []byte {
 	return append(append(dst, byte(len(state))), state...)
 }
 
-// cost is the cost of a charge within what algo makes of it. A refund does not give slots back.
+// cost is the cost of a charge within what algo makes of it.
 func cost(c *weir.Charge) int64 { return min(max(c.Ask.Cost, -algo.MaxCost), algo.MaxCost) }
 
 func appendFloat(dst []byte, n int64) []byte {
@@ -239,7 +238,7 @@ func (t *twin) decode(b []byte, st *algo.State) error {
 			return errForm
 		}
 		tail, n, size := binary.LittleEndian.Uint32(b[7:]), binary.LittleEndian.Uint32(b[11:]), binary.LittleEndian.Uint32(b[15:])
-		if int64(len(b)) != logHead+int64(size)*int64(t.entry) || n > size || tail > size {
+		if int64(len(b)) != logHead+int64(size)*int64(t.entry) || n == 0 || n > size || tail >= size {
 			return errForm
 		}
 		st.A, st.B, st.Ext = get56(b), uint64(n)<<32|uint64(tail), append(ext, b[logHead:]...)
@@ -250,13 +249,17 @@ func (t *twin) decode(b []byte, st *algo.State) error {
 		st.A = get56(b)
 		st.B = uint64(binary.LittleEndian.Uint32(b[7:])) | uint64(b[11])<<32
 		st.C = binary.LittleEndian.Uint32(b[12:])
-		for e := b[slotsHead:]; len(e) > 0; e = e[holderSize:] {
+		held := uint64(0)
+		for i, e := 0, b[slotsHead:]; len(e) > 0; i, e = i+1, e[holderSize:] {
+			if i >= int(st.C) {
+				held += uint64(binary.LittleEndian.Uint32(e[15:]))
+			}
 			ext = binary.LittleEndian.AppendUint64(ext, uint64(get56(e)))
 			ext = append(ext, e[7:15]...)
 			ext = binary.LittleEndian.AppendUint64(ext, uint64(binary.LittleEndian.Uint32(e[15:])))
 		}
 		st.Ext = ext
-		if int(st.C)*24 > len(ext) {
+		if held == 0 || held != st.B || int(binary.LittleEndian.Uint32(b[16:])) != len(ext)/24 {
 			return errForm
 		}
 	}
@@ -281,14 +284,23 @@ func (t *twin) decodeWindows(b []byte, st *algo.State, ext []byte) error {
 	ext = ext[:size]
 	clear(ext)
 	older := func(j int) []byte { return ext[4*(k-j):] }
+	total := uint64(cur)
 	binary.LittleEndian.PutUint32(older(0), cur)
 	if head {
+		if sum < uint64(cur)+uint64(cut) {
+			return errForm
+		}
+		total = sum
 		binary.LittleEndian.PutUint32(older(1), uint32(sum-uint64(cur)-uint64(cut)))
 		binary.LittleEndian.PutUint32(older(k), cut)
 	} else {
 		for j := 1; j <= k; j++ {
 			copy(older(j)[:4], b[headSize+4*(j-1):])
+			total += uint64(binary.LittleEndian.Uint32(older(j)))
 		}
+	}
+	if total != sum {
+		return errForm
 	}
 	if sum > 0 {
 		st.A, st.B, st.C, st.Ext = get56(b), sum, uint32(k), ext
@@ -344,12 +356,11 @@ type tally struct {
 	before, after int64 // units used, before and after what the call charged
 	newest        int64 // time of the newest entry
 	pivot         int64 // time of the entry whose end would let the first ask pass that was denied; 0 if none was
-	admitted      int64
 }
 
 func decodeTally(b []byte) (t tally, err error) {
 	if len(b) != tallySize {
 		return t, errForm
 	}
-	return tally{get56(b), get56(b[7:]), get56(b[14:]), get56(b[21:]), int64(binary.LittleEndian.Uint32(b[28:]))}, nil
+	return tally{get56(b), get56(b[7:]), get56(b[14:]), get56(b[21:])}, nil
 }

@@ -88,7 +88,7 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 	if c == nil || c.Limit == nil {
 		return false, nil
 	}
-	err = s.partitionOf(c, key).swap(ctx, func(scene *scene) func(int64) {
+	err = s.partitionOf(c, key).swap(ctx, false, func(scene *scene) func(int64) {
 		scene.addCharges([]weir.Charge{{Counter: c, Limit: c.Limit, Key: key}})
 		return func(now int64) {
 			ok = false
@@ -121,11 +121,17 @@ func (s *Store) Hottest(ctx context.Context, c *rule.Counter, n int) ([]KeyInfo,
 	client := clients.other
 	var hot []KeyInfo
 	for _, node := range client.Nodes() {
-		if role, err := node.Do(ctx, node.B().Role().Build()).ToArray(); err != nil || len(role) == 0 {
+		role, err := node.Do(ctx, node.B().Role().Build()).ToArray()
+		if err != nil {
 			return nil, fmt.Errorf("redis store: ROLE: %w", err)
-		} else if name, _ := role[0].ToString(); name != "master" {
+		}
+		if len(role) == 0 {
 			continue
 		}
+		if name, _ := role[0].ToString(); name != "master" {
+			continue
+		}
+		seen := map[string]struct{}{} // SCAN may return a key twice
 		found := map[*partition][][]byte{}
 		id := s.twinOf(c.Limit).valueID(c)
 		cursor := uint64(0)
@@ -135,7 +141,11 @@ func (s *Store) Hottest(ctx context.Context, c *rule.Counter, n int) ([]KeyInfo,
 				return nil, fmt.Errorf("redis store: %w", err)
 			}
 			for _, key := range entry.Elements {
+				if _, twice := seen[key]; twice {
+					continue
+				}
 				if p := s.holds(key, id); p != nil {
+					seen[key] = struct{}{}
 					found[p] = append(found[p], []byte(key[len(p.prefix)+8:]))
 				}
 			}

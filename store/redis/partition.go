@@ -29,12 +29,17 @@ type partition struct {
 	busy    bool // the flusher is at work, or about to be
 	closed  bool
 	wake    chan struct{}
+	swaps   chan struct{} // holds a value while a compare-and-swap runs: one at a time
 
 	flusher // touched by the flusher's goroutine only
 }
 
-// maxBatch bounds the decisions that leave as one call, so that Redis is not held up for long.
-const maxBatch = 256
+// maxBatch bounds the decisions that leave as one call, and maxKeys their keys (but of a single decision), so that Redis is
+// not held up for long.
+const (
+	maxBatch = 256
+	maxKeys  = 2000
+)
 
 // callState is where a call is; guarded by partition.mu.
 type callState uint8
@@ -122,7 +127,11 @@ func (p *partition) run() {
 func (p *partition) flushOnce() bool {
 	p.gather()
 	p.mu.Lock()
-	n := min(len(p.waiting), maxBatch)
+	n, keys := 0, 0
+	for n < min(len(p.waiting), maxBatch) && (n == 0 || keys+len(p.waiting[n].keys) <= maxKeys) {
+		keys += len(p.waiting[n].keys)
+		n++
+	}
 	if n == 0 {
 		p.busy = false
 		p.mu.Unlock()
@@ -137,7 +146,9 @@ func (p *partition) flushOnce() bool {
 	}
 	p.mu.Unlock()
 
-	p.decide(p.batch)
+	ctx, cancel := context.WithTimeout(p.store.ctx, p.store.o.Timeout)
+	p.decide(ctx, p.batch)
+	cancel()
 	p.deliver(p.batch)
 	clear(p.batch)
 	return true
@@ -203,19 +214,17 @@ type run struct {
 }
 
 // decide decides a batch: it fills in results, or odd, or err, of each call.
-func (p *partition) decide(batch []*call) {
+func (p *partition) decide(ctx context.Context, batch []*call) {
 	p.merge(batch)
-	ctx, cancel := context.WithTimeout(p.store.ctx, p.store.o.Timeout)
-	defer cancel()
 	asked := p.store.monotonic()
 	for _, c := range batch {
 		c.asked = asked
 	}
-	reply, err := p.send(ctx, len(batch) > 1)
+	reply, err := p.send(ctx)
 	if isTryAgain(err) && len(batch) > 1 {
 		// Keys of the batch lie on two servers for now. Those of one decision may be all on one.
 		for i := range batch {
-			p.decide(batch[i : i+1])
+			p.decide(ctx, batch[i:i+1])
 		}
 		return
 	}
@@ -243,7 +252,7 @@ func (p *partition) fail(batch []*call, err error) {
 	for _, c := range batch {
 		c.err, c.taint = err, true
 	}
-	p.buf, p.args = nil, nil
+	p.buf, p.args, p.number = nil, nil, nil
 }
 
 // merge puts the calls of a batch into groups of equal ones, and those into runs of one shape, all in the order in which
@@ -324,8 +333,8 @@ const (
 	flagRepeats = 2
 )
 
-// send asks Redis for all runs at once. hasty: not to wait while keys are being moved.
-func (p *partition) send(ctx context.Context, hasty bool) ([]byte, error) {
+// send asks Redis for all runs at once.
+func (p *partition) send(ctx context.Context) ([]byte, error) {
 	clients, err := p.store.connected()
 	if err != nil {
 		return nil, err
@@ -372,7 +381,7 @@ func (p *partition) send(ctx context.Context, hasty bool) ([]byte, error) {
 	for _, s := range p.spans {
 		p.args = append(p.args, view(p.buf[s[0]:s[1]]))
 	}
-	return p.store.do(ctx, clients.decide, hasty, func(b rueidis.Builder) rueidis.Completed {
+	return p.store.do(ctx, clients.decide, false, func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("FCALL").Args(p.args[:2]...).Keys(p.args[2]).Args(p.args[3:]...).Build()
 	}).AsBytes()
 }

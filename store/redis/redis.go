@@ -143,7 +143,7 @@ func Open(o Options) (*Store, error) {
 		tags = hashTags(o.Partitions)
 	}
 	for _, tag := range tags {
-		p := &partition{store: s, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1)}
+		p := &partition{store: s, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1), swaps: make(chan struct{}, 1)}
 		s.partitions = append(s.partitions, p)
 		s.background(p.run)
 	}

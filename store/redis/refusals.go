@@ -47,6 +47,7 @@ type refusal struct {
 	limit  *algo.Limit
 	ask    algo.Ask
 	asked  int64 // by the monotonic clock, in ns
+	told   int64 // when the answer came
 	until  int64
 	now    int64 // instant of the decision
 	result algo.Result
@@ -57,6 +58,7 @@ type refusal struct {
 type companion struct {
 	id     uint64
 	limit  *algo.Limit
+	ask    algo.Ask
 	key    uint64 // hash
 	result algo.Result
 }
@@ -112,7 +114,7 @@ func (r *refusals) answer(charges []weir.Charge, results []algo.Result) (now int
 		if !suits(charges, i) {
 			continue
 		}
-		elapsed := (at - f.asked) / 1000
+		elapsed := (at - f.told) / 1000
 		for j := range charges {
 			o := &charges[j]
 			o.Ask.Slot = 0
@@ -143,7 +145,7 @@ func since(r algo.Result, elapsed int64) algo.Result {
 func (f *refusal) companion(c *weir.Charge, elapsed int64) algo.Result {
 	h := xxhash.Sum64(c.Key)
 	for i := range f.others {
-		if o := &f.others[i]; o.id == c.Counter.ID && o.limit == c.Limit && o.key == h {
+		if o := &f.others[i]; o.id == c.Counter.ID && o.limit == c.Limit && o.ask == c.Ask && o.key == h {
 			return since(o.result, elapsed)
 		}
 	}
@@ -154,18 +156,23 @@ func (f *refusal) companion(c *weir.Charge, elapsed int64) algo.Result {
 func (r *refusals) remember(charges []weir.Charge, results []algo.Result, now, asked int64) {
 	for i := range charges {
 		c, res := &charges[i], &results[i]
-		if res.Allowed || c.Mode != rule.Enforce || c.Ask.Cost <= 0 || c.Limit.Algorithm() == algo.Concurrency || !suits(charges, i) {
+		if res.Allowed || c.Mode != rule.Enforce || c.Ask.Cost <= 0 || !suits(charges, i) {
+			continue
+		}
+		// A slot may be given back at any time; and what counts denied requests must hear of them, but for a window that
+		// ends when it ends.
+		if a := c.Limit.Algorithm(); a == algo.Concurrency || c.Limit.CountDenied() && a != algo.FixedWindow {
 			continue
 		}
 		f := &refusal{
-			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, asked: asked, until: asked + r.longest, now: now, result: *res,
+			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, asked: asked, told: r.store.monotonic(), until: asked + r.longest, now: now, result: *res,
 		}
 		if res.RetryAfter != algo.Never {
 			f.until = min(f.until, asked+res.RetryAfter*1000)
 		}
 		for j := range charges {
 			if o := &charges[j]; j != i {
-				f.others = append(f.others, companion{o.Counter.ID, o.Limit, xxhash.Sum64(o.Key), results[j]})
+				f.others = append(f.others, companion{o.Counter.ID, o.Limit, o.Ask, xxhash.Sum64(o.Key), results[j]})
 			}
 		}
 		r.keep(f)
@@ -185,16 +192,15 @@ func (r *refusals) keep(f *refusal) {
 		return // perhaps of this key, and after it was asked
 	}
 	if _, known := sh.m[h]; !known {
-		if len(sh.m) >= maxRefusals {
-			n := len(sh.m)
-			for k, old := range sh.m { // whichever comes first, and what is over
-				if old.until <= at || len(sh.m) == n {
-					delete(sh.m, k)
-					r.n.Add(-1)
-				}
-				if n--; n < maxRefusals-8 {
-					break
-				}
+		// Room for one more: what is over of the first few, or else the first.
+		looked := 0
+		for k, old := range sh.m {
+			if looked++; old.until <= at || len(sh.m) >= maxRefusals {
+				delete(sh.m, k)
+				r.n.Add(-1)
+			}
+			if looked >= 4 {
+				break
 			}
 		}
 		r.n.Add(1)
@@ -262,13 +268,18 @@ func (r *refusals) listen(client rueidis.Client) {
 			}
 		}
 	})
+	told := false
 	for s.ctx.Err() == nil {
-		_ = client.Receive(s.ctx, client.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
+		err := client.Receive(s.ctx, client.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
 			if len(m.Message) >= 8 {
 				r.clear(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
 			}
 		})
 		r.clearAll() // a message may have been missed
+		if e, refused := rueidis.IsRedisErr(err); refused && !told {
+			told = true
+			s.o.Logf("redis store: what other nodes give back is heard of only after %v: %v", time.Duration(r.longest), e)
+		}
 		select {
 		case <-s.ctx.Done():
 		case <-time.After(100 * time.Millisecond):

@@ -93,7 +93,7 @@ func (p *partition) hold(c *call, b []byte) (odd bool, rest []byte, err error) {
 			err = t.decode(raw, &h.st)
 		}
 		if err != nil {
-			return false, nil, err
+			odd, err = true, nil // it is written afresh
 		}
 	}
 	return odd, b, nil

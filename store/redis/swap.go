@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -96,12 +97,13 @@ func (s *scene) addCharges(charges []weir.Charge) []int {
 	return of
 }
 
-// swapTake is Take by compare-and-swap. All keys are of one partition.
-func (p *partition) swapTake(ctx context.Context, charges []weir.Charge, results []algo.Result, slots []uint64) (int64, error) {
+// swapTake is Take by compare-and-swap. All keys are of one partition. once: its error is errOvertaken if others came between,
+// who have put right what was odd.
+func (p *partition) swapTake(ctx context.Context, charges []weir.Charge, results []algo.Result, slots []uint64, once bool) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.store.o.Timeout)
 	defer cancel()
 	var at int64
-	err := p.swap(ctx, func(s *scene) func(now int64) {
+	err := p.swap(ctx, once, func(s *scene) func(now int64) {
 		of := s.addCharges(charges)
 		return func(now int64) {
 			at = now
@@ -111,9 +113,18 @@ func (p *partition) swapTake(ctx context.Context, charges []weir.Charge, results
 	return at, err
 }
 
+var errOvertaken = notCharged{errors.New("redis store: others changed the same keys")}
+
 // swap changes states: prepare says which, and returns what changes them, once they are read. Both are called again as
-// long as others come between.
-func (p *partition) swap(ctx context.Context, prepare func(s *scene) (change func(now int64))) error {
+// long as others come between, but if it is to be done once. In a partition one node does one at a time: more would only
+// overtake each other.
+func (p *partition) swap(ctx context.Context, once bool, prepare func(s *scene) (change func(now int64))) error {
+	select {
+	case p.swaps <- struct{}{}:
+		defer func() { <-p.swaps }()
+	case <-ctx.Done():
+		return notCharged{ctx.Err()}
+	}
 	clients, err := p.store.connected()
 	if err != nil {
 		return err
@@ -135,8 +146,11 @@ func (p *partition) swap(ctx context.Context, prepare func(s *scene) (change fun
 		if done {
 			return nil
 		}
+		if once {
+			return errOvertaken
+		}
 	}
-	return fmt.Errorf("redis store: others changed the same keys %d times while a decision on them was made", maxSwaps)
+	return fmt.Errorf("%w, %d times", errOvertaken, maxSwaps)
 }
 
 // read reads the states, and carries those over that are kept under an older identity. What has a form that is not known

@@ -51,12 +51,16 @@ func (s *Store) TakeWithin(ctx context.Context, d time.Duration, charges []weir.
 	w := waiter{ctx: ctx}
 	if d > 0 {
 		w.begin(d)
-		defer w.end()
+		defer w.finish()
 	}
 	p := s.partitionOf(charges[0].Counter, charges[0].Key)
 	for i := 1; i < len(charges); i++ {
 		if s.partitionOf(charges[i].Counter, charges[i].Key) != p {
-			return s.takeAcross(&w, charges, results)
+			now, err := s.takeAcross(&w, charges, results)
+			if err == nil {
+				s.tellRefunds(charges)
+			}
+			return now, err
 		}
 	}
 	now, asked, err := s.takeIn(&w, p, charges, results)
@@ -72,8 +76,13 @@ func (s *Store) afterwards(charges []weir.Charge, results []algo.Result, now, as
 		return
 	}
 	s.refusals.remember(charges, results, now, asked)
+	s.tellRefunds(charges)
+}
+
+// tellRefunds tells which keys may admit earlier than was said.
+func (s *Store) tellRefunds(charges []weir.Charge) {
 	for i := range charges {
-		if c := &charges[i]; c.Ask.Cost < 0 {
+		if c := &charges[i]; c.Ask.Cost < 0 && s.refusals != nil {
 			s.refusals.open(c.Counter.ID, c.Key)
 		}
 	}
@@ -82,17 +91,19 @@ func (s *Store) afterwards(charges []weir.Charge, results []algo.Result, now, as
 // waiter waits for calls, as long as its caller does.
 type waiter struct {
 	ctx   context.Context
+	end   time.Time // the deadline; zero for none but ctx's
 	timer *time.Timer
 }
 
 var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
 
 func (w *waiter) begin(d time.Duration) {
+	w.end = time.Now().Add(d)
 	w.timer = timers.Get().(*time.Timer)
 	w.timer.Reset(d)
 }
 
-func (w *waiter) end() {
+func (w *waiter) finish() {
 	w.timer.Stop()
 	timers.Put(w.timer)
 }
@@ -115,23 +126,36 @@ func (w *waiter) wait(c *call) error {
 
 // context is for what takes more than one call.
 func (w *waiter) context() (context.Context, context.CancelFunc) {
-	if w.timer == nil {
+	if w.end.IsZero() {
 		return w.ctx, func() {}
 	}
-	ctx, cancel := context.WithCancelCause(w.ctx)
-	late := w.timer.C
-	go func() {
-		select {
-		case <-late:
-			cancel(ErrDeadline)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(nil) }
+	return context.WithDeadlineCause(w.ctx, w.end, ErrDeadline)
 }
 
 // takeIn decides charges that are all of one partition. asked is when the question was sent.
 func (s *Store) takeIn(w *waiter, p *partition, charges []weir.Charge, results []algo.Result) (now, asked int64, err error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		now, asked, err = s.takeOnce(w, p, charges, results)
+		switch {
+		case errors.Is(err, errOvertaken):
+			continue
+		case err == nil || !isTryAgain(err):
+			return now, asked, err
+		}
+		// Keys of one decision lie on two servers, while a slot is being moved. Nothing was charged.
+		ctx, cancel := w.context()
+		select {
+		case <-ctx.Done():
+			cancel()
+			return 0, 0, err
+		case <-time.After(pause):
+			cancel()
+		}
+	}
+}
+
+// takeOnce is takeIn, but for what is worth another attempt.
+func (s *Store) takeOnce(w *waiter, p *partition, charges []weir.Charge, results []algo.Result) (now, asked int64, err error) {
 	c := s.newCall(p, charges)
 	odd := !c.apart
 	if !odd {
@@ -157,8 +181,8 @@ func (s *Store) takeIn(w *waiter, p *partition, charges []weir.Charge, results [
 	case odd:
 		asked = s.monotonic()
 		ctx, cancel := w.context()
-		if now, err = p.swapTake(ctx, charges, results, c.slots); err != nil && errors.Is(context.Cause(ctx), ErrDeadline) {
-			err = ErrDeadline
+		if now, err = p.swapTake(ctx, charges, results, c.slots, c.apart); err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("redis store: %w", context.Cause(ctx))
 		}
 		cancel()
 	default:
@@ -313,20 +337,22 @@ next:
 	}
 	wg.Wait()
 	var now int64
-	var failed error
+	var failures []error
+	charged := false // or perhaps
 	verdict := newVerdict()
 	for _, sh := range shares {
 		now = max(now, sh.now)
 		if sh.err != nil {
-			failed = sh.err
+			failures = append(failures, sh.err)
 		}
+		charged = charged || !errors.Is(sh.err, weir.ErrNotCharged)
 		for j, i := range sh.of {
 			results[i] = sh.results[j]
 			charges[i].Ask.Slot = sh.charges[j].Ask.Slot
 			verdict.add(charges[i].Mode, results[i].Allowed)
 		}
 	}
-	if failed == nil && !verdict.denied() {
+	if failures == nil && !verdict.denied() {
 		return now, nil
 	}
 	// Give back what was charged. What cannot be given back stays charged.
@@ -340,41 +366,50 @@ next:
 		}
 		for _, i := range sh.of {
 			c, r := &charges[i], &results[i]
-			made := r.Allowed && (c.Mode == rule.Quota || c.Mode == rule.Enforce && (len(sh.of) == 1 || !own.denied()))
-			if !made || c.Ask.Cost == 0 || c.Limit.CountDenied() {
-				continue
+			made := r.Allowed && (c.Mode == rule.Quota || c.Mode == rule.Enforce && !own.denied())
+			if made && c.Ask.Cost > 0 && !c.Limit.CountDenied() {
+				s.giveBack(sh.p, c, r, sh.now)
 			}
-			s.giveBack(sh.p, c, r, sh.now)
 		}
 	}
-	return now, failed
+	switch {
+	case failures == nil:
+		return now, nil
+	case charged:
+		return 0, fmt.Errorf("redis store: one of several partitions: %v", failures[0])
+	}
+	return 0, failures[0]
 }
 
-// giveBack undoes a charge, in the background, and takes it out of the result.
-func (s *Store) giveBack(p *partition, c *weir.Charge, r *algo.Result, now int64) {
-	back := *c
-	back.Key = bytes.Clone(c.Key)
-	back.Mode = rule.Enforce
-	slot := c.Ask.Slot
+// giveBack undoes a charge that was made at an instant, in the background, and takes it out of the result.
+func (s *Store) giveBack(p *partition, c *weir.Charge, r *algo.Result, at int64) {
+	counter, limit, key, cost, slot := c.Counter, c.Limit, bytes.Clone(c.Key), cost(c), c.Ask.Slot
+	ends := at + r.ResetAfter
 	c.Ask.Slot = 0
-	back.Ask = algo.Ask{Cost: -c.Ask.Cost}
-	if c.Limit.Algorithm() == algo.LeakyBucket && c.Ask.Cost > 0 {
-		back.Ask.LastEnds = now + r.ResetAfter
-	}
-	if c.Ask.Cost > 0 {
-		r.Remaining = min(r.Limit, r.Remaining+c.Ask.Cost)
-	}
+	r.Remaining = min(r.Limit, r.Remaining+cost)
 	r.Delay, r.Soft = 0, false
 	s.metrics.givenBack.Add(1)
 	s.background(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
 		defer cancel()
-		if back.Limit.Algorithm() == algo.Concurrency {
-			_, _ = s.Release(ctx, back.Counter, back.Key, slot)
+		if limit.Algorithm() == algo.Concurrency {
+			_, _ = s.Release(ctx, counter, key, slot)
 			return
 		}
-		var result [1]algo.Result
-		w := waiter{ctx: ctx}
-		_, _, _ = s.takeIn(&w, p, []weir.Charge{back}, result[:])
+		_ = p.swap(ctx, false, func(scene *scene) func(int64) {
+			of := scene.addCharges([]weir.Charge{{Counter: counter, Limit: limit, Key: key}})
+			return func(now int64) {
+				pl := &scene.places[of[0]]
+				if limit.Algorithm() == algo.LeakyBucket {
+					limit.Take(&pl.st, now, algo.Ask{Cost: -cost, LastEnds: ends})
+				} else {
+					limit.GiveBack(&pl.st, now, at, cost)
+				}
+				pl.write = true
+			}
+		})
+		if s.refusals != nil {
+			s.refusals.open(counter.ID, key) // one that this charge caused may have been remembered
+		}
 	})
 }

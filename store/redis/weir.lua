@@ -11,7 +11,7 @@
 -- and the function swap.
 
 local floor, ceil, min, max, byte, char, sub, rep, format, concat
-local encode, decode, spread, call, pcall
+local encode, decode, spread, call, try
 local MAXINT, COUNT, INTERVAL = 9007199254740991, 4294967295, 4294967295
 local FOREVER = 31622400000000 -- 366 days, the longest a state is kept that would otherwise never be forgotten
 
@@ -19,7 +19,7 @@ local FOREVER = 31622400000000 -- 366 days, the longest a state is kept that wou
 local function init()
   floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
   byte, char, sub, rep, format, concat = string.byte, string.char, string.sub, string.rep, string.format, table.concat
-  encode, decode, spread, call, pcall = struct.pack, struct.unpack, unpack, redis.call, redis.pcall
+  encode, decode, spread, call, try = struct.pack, struct.unpack, unpack, redis.call, redis.pcall
 end
 
 local now        -- instant of the call
@@ -270,7 +270,7 @@ local function older(v, j) return (decode('<I4', v, HEAD_SIZE + 4 * j - 3)) end
 local function windowsAdmit(L, raw, m, key)
   local k, elapsed = L.p3, now % L.p1
   local s = {start = now - elapsed, whole = 0, cut = 0, cur = 0, d = k + 1}
-  local head = pcall('GETRANGE', key, '0', '22')
+  local head = try('GETRANGE', key, '0', '22')
   if type(head) ~= 'string' then return nil end
   if #head > 0 then
     if #head ~= HEAD_SIZE or L.c < 0 then return nil end
@@ -323,10 +323,10 @@ local function windowsTell(L, key, g, n, s, m)
   return before or ''
 end
 
--- What the node is told of a log and of slots: how much was used before and after, the newest time, the time of the
--- entry whose end would let the first ask pass that was denied (0 if none was), and how many were admitted.
-local function tally(before, after, newest, pivot, g)
-  return encode('<I7I7I7I7I4', before, after, newest, pivot, g)
+-- What the node is told of a log and of slots: how much was used before and after, the newest time, and the time of the
+-- entry whose end would let the first ask pass that was denied (0 if none was).
+local function tally(before, after, newest, pivot)
+  return encode('<I7I7I7I7', before, after, newest, pivot)
 end
 
 -- sliding_log: a head of the newest time, the place of the oldest unit in the ring, the number of units, and the size
@@ -368,12 +368,15 @@ end
 
 local function logAdmit(L, raw, m, key)
   local s = {n = 0, size = 0, tail = 0, ref = 0, dead = 0, eff = now}
-  local head = pcall('GETRANGE', key, '0', '18')
+  local head = try('GETRANGE', key, '0', '18')
   if type(head) ~= 'string' then return nil end
   if #head > 0 then
     if #head ~= LOG_SIZE then return nil end
     s.ref, s.tail, s.n, s.size = decode(LOG, head)
-    if s.ref > now + L.w then return nil end
+    if s.ref > now + L.w or s.n == 0 or s.n > s.size or s.tail >= s.size
+      or call('STRLEN', key) ~= LOG_SIZE + s.size * L.p1 then
+      return nil
+    end
     s.eff = max(now, s.ref)
     s.dead = dead(L, key, s, s.eff - L.w)
   end
@@ -423,7 +426,7 @@ local function logTell(L, key, g, n, s, m)
     local i = used + c - L.cap - 1 + over
     return i < s.live and unitAt(L, key, s, s.dead + i) or s.eff
   end
-  local denied = c > 0 and g < m and c <= L.cap
+  local denied = c > 0 and g < m and n >= g and c <= L.cap -- by this limit
   if n > 0 and c > 0 then
     local keep = max(L.cap + (L.cd and 1 or 0), s.live)
     local add = min(n * c, keep)
@@ -444,7 +447,7 @@ local function logTell(L, key, g, n, s, m)
       end
     end
   end
-  return tally(s.live, after, newest, pivot, g)
+  return tally(s.live, after, newest, pivot)
 end
 
 -- concurrency: a head of the newest time, the slots held, how many holders at the front are over, and how many there
@@ -473,12 +476,12 @@ end
 
 local function slotsAdmit(L, raw, m, key)
   local s = {newest = 0, used = 0, first = 0, n = 0, eff = now}
-  local head = pcall('GETRANGE', key, '0', '19')
+  local head = try('GETRANGE', key, '0', '19')
   if type(head) ~= 'string' then return nil end
   if #head > 0 then
     if #head ~= HOLD_SIZE then return nil end
     s.newest, s.used, s.first, s.n = decode(HOLD, head)
-    if s.newest > now + L.w then return nil end
+    if s.newest > now + L.w or s.first >= s.n or call('STRLEN', key) ~= HOLD_SIZE + s.n * HOLDER then return nil end
     s.eff = max(now, s.newest)
     eachHolder(key, s, function(since, units)
       if since + L.w > s.eff then return true end
@@ -512,7 +515,7 @@ local function slotsTell(L, key, g, n, s, m, id)
       call('PEXPIREAT', key, stop)
     end
   end
-  return tally(s.used, after, newest, pivot, g)
+  return tally(s.used, after, newest, pivot)
 end
 
 -- By the numbers that codec.go gives them. size: of a compact state.
@@ -872,9 +875,10 @@ end
 local function release(keys, args)
   begin(args[1])
   local key, w, id = keys[1], tonumber(args[2]), args[3]
-  local v = pcall('GET', key)
+  local v = try('GET', key)
   if type(v) ~= 'string' or #v < HOLD_SIZE then return 0 end
   local newest, used, first, n = decode(HOLD, v)
+  if #v ~= HOLD_SIZE + n * HOLDER then return 0 end
   local most = now + w
   local eff = max(now, min(newest, most))
   local kept, held, over = {}, false, true

@@ -1,0 +1,80 @@
+package algo
+
+import "encoding/binary"
+
+// GiveBack undoes a charge of cost that was admitted at the instant at, as far as that can be done without letting more
+// through than the limit: what others have used since stays used, and what has lapsed since is not given twice. It is what a
+// store calls that charges in several places and is then refused in one of them; a caller's refund is an Ask with a
+// negative Cost. A LeakyBucket gives turns back by Ask.LastEnds, a Concurrency by Release.
+func (l *Limit) GiveBack(s *State, now, at, cost int64) {
+	now, at = max(now, 0), max(at, 0)
+	if s.B == 0 || cost <= 0 {
+		return
+	}
+	switch l.algo {
+	case FixedWindow:
+		if start, end, _, _ := l.current(s, now); at >= start && at < end {
+			l.Take(s, now, Ask{Cost: -cost})
+		}
+	case SlidingLog:
+		l.giveBackLog(s, now, at, cost)
+	case SlidingWindow:
+		l.giveBackWindow(s, now, at, cost)
+	case TokenBucket:
+		if l.interval {
+			// Of what was refilled since, the charge may have had the first.
+			if anchor, _, _ := l.missing(s, now); at >= anchor {
+				l.Take(s, now, Ask{Cost: -cost})
+			}
+			return
+		}
+		t, level, _ := l.level(s, now)
+		if drained := (t - at/l.unit); drained >= 0 && uint64(drained) < l.full {
+			back := monus(uint64(min(cost, l.cap))*l.token, uint64(drained)*l.rate)
+			l.keepLevel(s, t, monus(level, back))
+		}
+	}
+}
+
+// giveBackLog removes the units of the instant at.
+func (l *Limit) giveBackLog(s *State, now, at, cost int64) {
+	r := l.ring(s, now)
+	first := r.dead(at - 1)
+	last := first
+	for last < r.n && int64(last-first) < cost && r.at(last) == at {
+		last++
+	}
+	if last == first {
+		return
+	}
+	for i := last; i < r.n; i++ {
+		r.put(first+i-last, r.at(i))
+	}
+	r.n -= last - first
+	if r.n > 0 {
+		r.ref = r.at(r.n - 1)
+	}
+	r.save(s)
+}
+
+// giveBackWindow takes from the sub-window of the instant at.
+func (l *Limit) giveBackWindow(s *State, now, at, cost int64) {
+	l.Take(s, now, Ask{}) // carried, if it was kept with another K
+	_, e := l.perW.divmod(uint64(at))
+	age := (s.A - (at - int64(e))) / l.sub
+	if s.B == 0 || s.A < at-int64(e) || age > int64(l.k) {
+		return
+	}
+	if l.k == 1 {
+		shift := 32 * (1 - uint(age))
+		s.B -= min(uint64(cost), s.B>>shift&maxCount) << shift
+		return
+	}
+	b := l.age(s, int(age))
+	n := l.count(s, int(age))
+	less := min(uint64(cost), n)
+	binary.LittleEndian.PutUint32(b, uint32(n-less))
+	if s.B -= less; s.B == 0 {
+		*s = State{}
+	}
+}
