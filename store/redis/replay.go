@@ -39,10 +39,9 @@ func (p *partition) read(reply []byte) error {
 			}
 			rest = left
 			if odd {
-				for ; c.next != nil; c = c.next {
-					c.odd = true
+				for same := c; same != nil; same = same.next {
+					same.odd = true
 				}
-				c.odd = true
 				continue
 			}
 			found += p.replay(c, now)
