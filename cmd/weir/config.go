@@ -235,7 +235,7 @@ var settings = []setting{
 		set: toDuration(0, func(c *config) *time.Duration { return &c.redis.rememberRefusals })},
 	{path: "redis.heartbeat", value: "1s", help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
 		set: toDuration(0, func(c *config) *time.Duration { return &c.redis.heartbeat })},
-	{path: "nodes", value: "0", help: "number of nodes to share limits among while Redis is away and has not told how many there are; 0 if unknown",
+	{path: "nodes", value: "0", help: "number of nodes to share limits among while Redis is away, at least; Redis may have told of more; 0 if unknown",
 		set: toInt(0, 1<<20, func(c *config, n int64) { c.nodes = int(n) })},
 	{path: "snapshot.path", help: "file that keeps the counters over a restart; none if empty", set: toString(func(c *config) *string { return &c.snapshot.path })},
 	{path: "snapshot.every", value: "10s", help: "time between two snapshots", set: toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.snapshot.every })},

@@ -43,19 +43,27 @@ const (
 
 // run counts the failures in a row. Of calls that are under way together only one counts: what answers many calls at
 // once fails them all by one slow answer.
-type run struct{ n atomic.Uint32 }
+type run struct {
+	n       atomic.Uint32
+	answers atomic.Uint64 // that the primary had got at the last of them
+}
 
 // begin returns what to give to failed if the call that begins now fails.
 func (r *run) begin() uint32 { return r.n.Load() }
 
-func (r *run) succeeded() {
-	if r.n.Load() != 0 {
+// succeeded ends the run. answers, unless it is nil, tells how many answers the primary itself has got: if that is none
+// since the last failure, this one came from what it remembers, and tells nothing.
+func (r *run) succeeded(answers func() uint64) {
+	if r.n.Load() != 0 && (answers == nil || answers() != r.answers.Load()) {
 		r.n.Store(0)
 	}
 }
 
 // failed reports whether this failure is one too many.
-func (r *run) failed(began uint32) bool {
+func (r *run) failed(began uint32, answers func() uint64) bool {
+	if answers != nil {
+		r.answers.Store(answers())
+	}
 	return r.n.CompareAndSwap(began, began+1) && began+1 >= tripAfter
 }
 

@@ -18,22 +18,40 @@ func TestRun(t *testing.T) {
 	var r run
 	began := r.begin()
 	for range 2 * tripAfter {
-		if r.failed(began) || r.n.Load() != 1 {
+		if r.failed(began, nil) || r.n.Load() != 1 {
 			t.Fatalf("calls under way together count %d failures", r.n.Load())
 		}
 	}
-	r.succeeded()
+	r.succeeded(nil)
 	for i := range tripAfter {
-		if got, want := r.failed(r.begin()), i == tripAfter-1; got != want {
+		if got, want := r.failed(r.begin(), nil), i == tripAfter-1; got != want {
 			t.Errorf("failure %d: %v", i+1, got)
 		}
 	}
-	r.succeeded()
+	r.succeeded(nil)
 	for range 10 * tripAfter {
-		if r.failed(r.begin()) {
+		if r.failed(r.begin(), nil) {
 			t.Fatal("failures with answers between them")
 		}
-		r.succeeded()
+		r.succeeded(nil)
+	}
+}
+
+// TestRunBesideMemory: answers that the primary remembers do not end a run, those that it gets do.
+func TestRunBesideMemory(t *testing.T) {
+	var r run
+	n := uint64(7)
+	answers := func() uint64 { return n }
+	for i := range tripAfter {
+		if got := r.failed(r.begin(), answers); got != (i == tripAfter-1) {
+			t.Errorf("failure %d: %v", i+1, got)
+		}
+		r.succeeded(answers)
+	}
+	n++
+	r.succeeded(answers)
+	if r.begin() != 0 {
+		t.Error("an answer does not end the run")
 	}
 }
 

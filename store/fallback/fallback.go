@@ -34,7 +34,7 @@ type Options struct {
 	// known, and a nil function that it never is. It is called for each decision without the primary: it must be
 	// quick and safe for concurrent use.
 	Nodes func() int
-	// FixedNodes is the number of nodes while Nodes knows none; 0 means 1.
+	// FixedNodes is the number of nodes at least, and while Nodes knows none; 0 means 1.
 	FixedNodes int
 	// Probe asks whether the primary is back; nil asks it for a decision on nothing. It has to answer before its context ends,
 	// at Deadline, and must return then. It runs in the background, and only while the primary is away.
@@ -58,7 +58,8 @@ type Options struct {
 // counts and finds room. A charge whose answer was lost is treated as made: it is neither repeated nor charged later.
 type Store struct {
 	primary weir.Store
-	timed   timed // the primary, if it keeps deadlines by itself
+	timed   timed         // the primary, if it keeps deadlines by itself
+	answers func() uint64 // of the primary, if it answers some calls from memory
 	o       Options
 
 	breaker atomic.Pointer[breaker] // changed with mu held
@@ -67,6 +68,8 @@ type Store struct {
 	missed  ledger
 	scratch sync.Pool // *scratch
 	stats   counters
+
+	tripped chan struct{} // holds one value when the breaker has opened and the background has not seen it yet
 
 	ctx  context.Context // ends at Close
 	stop context.CancelFunc
@@ -84,6 +87,10 @@ type Store struct {
 type timed interface {
 	TakeWithin(ctx context.Context, within time.Duration, charges []weir.Charge, results []algo.Result) (now int64, err error)
 }
+
+// remembering is what a primary implements that answers some calls itself from what it remembers. Answers is how many
+// answers it has got for others: where that stands still, its answers do not tell that it is there.
+type remembering interface{ Answers() uint64 }
 
 var _ weir.Store = (*Store)(nil)
 
@@ -112,10 +119,14 @@ func New(primary weir.Store, o Options) (*Store, error) {
 	}
 	s := &Store{primary: primary, o: o}
 	s.timed, _ = primary.(timed)
+	if r, ok := primary.(remembering); ok {
+		s.answers = r.Answers
+	}
 	s.breaker.Store(&breaker{since: time.Now()})
 	s.shares.Store(&shares{nodes: 1})
 	s.missed.init()
 	s.scratch.New = func() any { return new(scratch) }
+	s.tripped = make(chan struct{}, 1)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -174,7 +185,7 @@ func (s *Store) patience(ctx context.Context) time.Duration {
 // heard takes note of how the primary answered a call that began at began.
 func (s *Store) heard(ctx context.Context, patience time.Duration, began uint32, err error) {
 	if err == nil {
-		s.run.succeeded()
+		s.run.succeeded(s.answers)
 		return
 	}
 	if ctx.Err() != nil {
@@ -186,7 +197,7 @@ func (s *Store) heard(ctx context.Context, patience time.Duration, began uint32,
 			return // which tells of the caller rather than of the primary
 		}
 	}
-	if s.run.failed(began) {
+	if s.run.failed(began, s.answers) {
 		s.trip(err)
 	}
 }

@@ -66,6 +66,19 @@ func (l *ledger) add(c *weir.Charge, share *algo.Limit, now, until int64) bool {
 	return true
 }
 
+// restore puts back what take has removed.
+func (l *ledger) restore(e *entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := account{e.counter.ID, string(e.key)}
+	if now := l.entries[a]; now != nil { // what has come since is newer
+		now.units += e.units
+		now.until = max(now.until, e.until)
+		return
+	}
+	l.entries[a] = e
+}
+
 // sweep makes room by forgetting what makes no difference any more, if it comes upon any.
 func (l *ledger) sweep(now int64) bool {
 	n := 0

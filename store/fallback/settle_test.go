@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -96,6 +97,86 @@ func TestSettlesWhatCounts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// between is a store beside which something happens after a debt has been asked for.
+type between struct {
+	weir.Store
+	then func()
+}
+
+func (b *between) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+	now, err := b.Store.Take(ctx, charges, results)
+	if then := b.then; then != nil && len(charges) > 0 && charges[0].Mode == rule.Shadow && err == nil {
+		b.then = nil
+		then()
+	}
+	return now, err
+}
+
+// TestSettlesIntoWhatIsLeft: of the room that it was told of, another node takes some; the rest is charged all the same.
+func TestSettlesIntoWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &primary{Store: newMemory(t, nil)}
+		b := &between{Store: p}
+		s := newOver(t, b, Options{})
+		c := perHour(t, 100)
+		take(t, s, charge(c, "k", 90))
+		cut(t, s, p, refuses)
+		take(t, s, charge(c, "k", 20))
+		b.then = func() { take(t, p.Store, charge(c, "k", 3)) }
+		mend(t, s, p)
+		if got := used(t, p.Store, c, "k"); got != 100 {
+			t.Errorf("%d are charged, want all 100", got)
+		}
+		if got := s.Stats(); got.Settled != 7 || got.Excess != 13 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// certain is a store that charges nothing when it fails, and says so.
+type certain struct{ weir.Store }
+
+func (c certain) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+	now, err := c.Store.Take(ctx, charges, results)
+	if err != nil {
+		err = errors.Join(err, weir.ErrNotCharged)
+	}
+	return now, err
+}
+
+// TestSettlesWhatWasNotCharged: what the primary has certainly not charged is charged later, be it a call or a debt; and
+// settling does not keep the breaker from being told of.
+func TestSettlesWhatWasNotCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &primary{Store: newMemory(t, nil)}
+		opened := time.Time{}
+		s := newOver(t, certain{p}, Options{Transition: func(_, to State, _ error) {
+			if to == Open && opened.IsZero() {
+				opened = time.Now()
+			}
+		}})
+		c := perHour(t, 100)
+		p.set(refuses)
+		take(t, s, charge(c, "k", 1))
+		time.Sleep(settleEvery) // it is asked for that, and refuses
+		for range 2 * tripAfter {
+			take(t, s, charge(c, "k", 1))
+		}
+		tripped := time.Now()
+		synctest.Wait()
+		if opened != tripped {
+			t.Errorf("the breaker opened at %v, which was told at %v", tripped, opened)
+		}
+		mend(t, s, p)
+		if got := used(t, p.Store, c, "k"); got != 1+2*tripAfter {
+			t.Errorf("%d are charged, want %d", got, 1+2*tripAfter)
+		}
+		if got := s.Stats(); got.Settled != 1+2*tripAfter || got.Lost != 0 || got.Excess != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
 }
 
 // TestRefundsOfThePast are not made to a window that has come since.

@@ -78,6 +78,10 @@ func TestShares(t *testing.T) {
 		t.Error("a share is not kept")
 	}
 	nodes = 2
+	if s.Share() != 3 {
+		t.Errorf("%d nodes, 2 are known and 3 are configured", s.Share())
+	}
+	s.o.FixedNodes = 0
 	if n := s.sharesNow().of(l).Config().N; n != 5 {
 		t.Errorf("a share of %d, want 5", n)
 	}

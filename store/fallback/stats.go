@@ -16,7 +16,7 @@ func (s *Store) State() (state State, since time.Time, cause error) {
 func (s *Store) Share() int {
 	if s.o.Nodes != nil {
 		if n := s.o.Nodes(); n >= 1 {
-			return n
+			return max(n, s.o.FixedNodes)
 		}
 	}
 	return max(1, s.o.FixedNodes)

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -15,6 +16,7 @@ const (
 	settleBatch = 50
 	settleEvery = 10 * time.Millisecond
 	giveBacks   = 10 // attempts to give a slot back; it lapses anyway
+	roomTries   = 10 // attempts to charge as much as there is room for
 )
 
 // trip opens the breaker, unless somebody else has.
@@ -28,6 +30,10 @@ func (s *Store) trip(cause error) {
 	next := b.trip(time.Now(), cause)
 	s.breaker.Store(&next)
 	s.stats.trips.Add(1)
+	select {
+	case s.tripped <- struct{}{}:
+	default:
+	}
 	s.startTending()
 }
 
@@ -53,6 +59,10 @@ func (s *Store) startTending() {
 func (s *Store) tend() {
 	for s.ctx.Err() == nil {
 		if b := s.breaker.Load(); b.state != Closed {
+			select {
+			case <-s.tripped:
+			default:
+			}
 			s.announce(Closed, Open, b.cause)
 			s.awaitReturn()
 		}
@@ -89,7 +99,7 @@ func (s *Store) awaitReturn() {
 		b := s.breaker.Load()
 		next := b.probed(time.Now(), err)
 		if next.state == Closed {
-			s.run.succeeded()
+			s.run.succeeded(nil)
 		}
 		s.breaker.Store(&next)
 		s.mu.Unlock()
@@ -115,12 +125,14 @@ func (s *Store) announce(from, to State, cause error) {
 	}
 }
 
-// pause waits; false if the store is closed meanwhile.
+// pause waits, unless the breaker opens; false if the store is closed meanwhile.
 func (s *Store) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return true
+	case <-s.tripped:
 		return true
 	case <-s.ctx.Done():
 		return false
@@ -164,52 +176,52 @@ func (s *Store) giveBack(slots []slot) {
 	}
 }
 
-// charge charges entries to the primary. The error is the primary's.
+// charge charges entries to the primary. The error is the primary's; what it has certainly not charged is kept.
 func (s *Store) charge(entries []*entry) error {
-	charges := s.owed(entries)
-	if len(charges) == 0 {
-		return nil
-	}
-	results := make([]algo.Result, len(charges))
-	_, err := s.ask(s.ctx, charges, results)
-	partly := charges[:0]
-	for i := range charges {
-		c, r := &charges[i], &results[i]
-		if err != nil || r.Allowed || c.Limit.CountDenied() {
-			s.stats.settled.Add(uint64(max(c.Ask.Cost, 0)))
-			continue
+	entries, charges := s.owed(entries)
+	for try := 1; len(charges) > 0; try++ {
+		results := make([]algo.Result, len(charges))
+		_, err := s.ask(s.ctx, charges, results)
+		n := 0 // that are to be asked again
+		for i := range charges {
+			c, r := &charges[i], &results[i]
+			switch {
+			case errors.Is(err, weir.ErrNotCharged):
+				entries[i].units = c.Ask.Cost
+				s.missed.restore(entries[i])
+				continue
+			case err != nil || r.Allowed || c.Limit.CountDenied():
+				s.stats.settled.Add(uint64(max(c.Ask.Cost, 0)))
+				continue
+			}
+			room := max(r.Remaining, 0) // as it was: others may take some of it meanwhile
+			if try == roomTries {
+				room = 0
+			}
+			s.stats.excess.Add(uint64(c.Ask.Cost - room))
+			if c.Ask.Cost = room; room > 0 {
+				entries[n], charges[n] = entries[i], *c
+				n++
+			}
 		}
-		room := max(r.Remaining, 0)
-		s.stats.excess.Add(uint64(c.Ask.Cost - room))
-		if c.Ask.Cost = room; room > 0 {
-			partly = append(partly, *c)
+		if err != nil {
+			return err
 		}
+		entries, charges = entries[:n], charges[:n]
 	}
-	if len(partly) == 0 {
-		return err
-	}
-	results = results[:len(partly)]
-	_, err = s.ask(s.ctx, partly, results)
-	for i := range partly {
-		units := uint64(partly[i].Ask.Cost)
-		if err != nil || results[i].Allowed {
-			s.stats.settled.Add(units)
-		} else {
-			s.stats.excess.Add(units)
-		}
-	}
-	return err
+	return nil
 }
 
-// owed returns as charges what of the entries still counts. They are in shadow, so that each goes by its own verdict.
-func (s *Store) owed(entries []*entry) []weir.Charge {
+// owed returns the entries of which something still counts, and that as charges. They are in shadow, so that each goes by
+// its own verdict.
+func (s *Store) owed(entries []*entry) ([]*entry, []weir.Charge) {
 	charges := make([]weir.Charge, len(entries))
 	for i, e := range entries {
 		charges[i] = weir.Charge{Counter: e.counter, Limit: e.share, Key: e.key, Mode: rule.Shadow}
 	}
 	results := make([]algo.Result, len(entries))
 	now, err := s.o.Local.Take(s.ctx, charges, results)
-	owed := charges[:0]
+	n := 0
 	for i, e := range entries {
 		units := max(e.units, -algo.MaxCost)
 		if err != nil {
@@ -224,7 +236,8 @@ func (s *Store) owed(entries []*entry) []weir.Charge {
 		}
 		c := charges[i]
 		c.Limit, c.Ask = e.limit, algo.Ask{Cost: units, MaxDelay: -1}
-		owed = append(owed, c)
+		entries[n], charges[n] = e, c
+		n++
 	}
-	return owed
+	return entries[:n], charges[:n]
 }

@@ -33,6 +33,9 @@ type Stats struct {
 	Nodes   int // see Store.Nodes
 }
 
+// Answers is how many decisions Redis itself has made: remembered refusals are not among them.
+func (s *Store) Answers() uint64 { return s.metrics.decisions.Load() + s.metrics.swaps.Load() }
+
 // Stats returns a reading.
 func (s *Store) Stats() Stats {
 	m := &s.metrics

@@ -17,8 +17,11 @@ func (s *Store) Nodes() int { return int(s.live.Load()) }
 // beat tells that this node lives, until the store is closed.
 func (s *Store) beat(client rueidis.Client) {
 	// At first more often, since nodes are often started together, and each is to know of all.
+	var c census
 	for wait := s.o.Heartbeat / 16; ; wait = min(2*wait, s.o.Heartbeat) {
-		s.announce(s.ctx, client, beatsMissed*s.o.Heartbeat)
+		if n, ok := s.announce(s.ctx, client, beatsMissed*s.o.Heartbeat); ok {
+			s.live.Store(c.believe(s.live.Load(), n))
+		}
 		select {
 		case <-s.ctx.Done():
 			return
@@ -34,15 +37,34 @@ func (s *Store) leave() {
 	}
 }
 
-func (s *Store) announce(ctx context.Context, client rueidis.Client, after time.Duration) {
+// census is what a node makes of how many it is told are alive. A Redis that was away has heard of none meanwhile, and
+// counts at first those that were quickest to tell it: fewer than before are believed only when they have been so for as
+// long as a node may be silent.
+type census struct {
+	fewer int   // answers in a row that were of fewer nodes
+	most  int64 // the largest of them
+}
+
+func (c *census) believe(before, told int64) int64 {
+	if told < before {
+		c.fewer, c.most = c.fewer+1, max(c.most, told)
+		if c.fewer <= beatsMissed {
+			return before
+		}
+		told = c.most
+	}
+	*c = census{}
+	return told
+}
+
+func (s *Store) announce(ctx context.Context, client rueidis.Client, after time.Duration) (nodes int64, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
 	result, err := s.call(ctx, client, functionNodes, []string{s.partitions[0].prefix + "nodes"},
 		[]string{s.virtualNow(), strconv.FormatInt(after.Microseconds(), 10), s.name})
 	if err != nil {
-		return
+		return 0, false
 	}
-	if n, err := result.ToInt64(); err == nil {
-		s.live.Store(n)
-	}
+	nodes, err = result.ToInt64()
+	return nodes, err == nil
 }

@@ -1,0 +1,230 @@
+package redis_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/redis"
+)
+
+// asksRedis reports whether f makes a store ask Redis for a decision.
+func asksRedis(s *redis.Store, f func()) bool {
+	before := s.Stats()
+	f()
+	after := s.Stats()
+	return after.Calls > before.Calls || after.Remembered == before.Remembered
+}
+
+// refused makes a key refuse, and the store remember it.
+func refused(t *testing.T, s *redis.Store, c weir.Charge) {
+	t.Helper()
+	eventually(t, "the key is refused", func() bool {
+		r, _ := take(t, s, c)
+		return !r[0].Allowed
+	})
+	if asksRedis(s, func() { take(t, s, c) }) {
+		t.Fatal("a refusal is not remembered")
+	}
+}
+
+// TestRememberedRefusal: what Redis has refused the node refuses itself, as Redis would, and only where nothing else would
+// change.
+func TestRememberedRefusal(t *testing.T) {
+	server := redistest.Start(t)
+	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	for _, shape := range shapes {
+		t.Run(shape.name, func(t *testing.T) {
+			c := charge(counterOf(t, shape.c), "k", 1)
+			if shape.c.Algorithm == algo.Concurrency {
+				// A slot can be given back at any moment, on any node.
+				for range shape.c.N + 1 {
+					take(t, store, c)
+				}
+				if !asksRedis(store, func() { take(t, store, c) }) {
+					t.Error("a refusal of slots is remembered")
+				}
+				return
+			}
+			refused(t, store, c)
+			direct := open(t, redis.Options{URL: server.URL()})
+			for range 10 {
+				first, before := take(t, direct, c)
+				own, now := take(t, store, c)
+				if own[0].Allowed || own[0].Remaining != first[0].Remaining || own[0].Limit != first[0].Limit {
+					t.Errorf("the node says %+v, Redis %+v", own[0], first[0])
+				}
+				if now+own[0].RetryAfter != before+first[0].RetryAfter || now+own[0].ResetAfter != before+first[0].ResetAfter {
+					t.Errorf("the node says %+v at %d; before, Redis said %+v at %d", own[0], now, first[0], before)
+				}
+				// Its clock must not be ahead of Redis', so that who obeys is not refused again.
+				if _, after := take(t, direct, c); now > after {
+					t.Errorf("the node says that it is %d, Redis later that it is %d", now, after)
+				}
+			}
+			// Each of these asks; and as a node remembers one refusal of a key, the first one again.
+			for name, other := range map[string]weir.Charge{
+				"a peek":           charge(c.Counter, "k", 0),
+				"another cost":     charge(c.Counter, "k", 2),
+				"another key":      charge(c.Counter, "l", 1),
+				"another counter":  charge(counterOf(t, shape.c), "k", 1),
+				"a shadow of it":   {Counter: c.Counter, Limit: c.Limit, Key: c.Key, Ask: c.Ask, Mode: rule.Shadow},
+				"one of two quota": {Counter: c.Counter, Limit: c.Limit, Key: c.Key, Ask: c.Ask, Mode: rule.Quota},
+			} {
+				if !asksRedis(store, func() { take(t, store, other) }) {
+					t.Errorf("%s is answered from memory", name)
+				}
+			}
+			refused(t, store, c)
+			wide := algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: 100 * days}
+			beside := charge(counterOf(t, wide), "k", 1)
+			if asksRedis(store, func() { take(t, store, c, beside) }) {
+				t.Error("a call that another limit would admit is not answered from memory")
+			}
+			wide.CountDenied = true
+			counts := charge(counterOf(t, wide), "k", 1)
+			if !asksRedis(store, func() { take(t, store, counts, c) }) {
+				t.Error("a call that another limit counts though it is denied is answered from memory")
+			}
+			if n := used(t, store, counts.Counter, "k"); n != 1 {
+				t.Errorf("the limit that counts denied calls counted %d", n)
+			}
+			if n := used(t, store, beside.Counter, "k"); n != 0 {
+				t.Errorf("a limit beside was charged %d", n)
+			}
+		})
+	}
+}
+
+// TestRefusalEnds: a refusal is remembered no longer than Redis would refuse.
+func TestRefusalEnds(t *testing.T) {
+	server := redistest.Start(t)
+	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	for _, c := range []algo.Config{
+		{Algorithm: algo.FixedWindow, N: 2, Window: 40 * time.Millisecond},
+		{Algorithm: algo.SlidingWindow, N: 2, Window: 40 * time.Millisecond},
+		{Algorithm: algo.SlidingWindow, N: 2, Window: 40 * time.Millisecond, Buckets: 10},
+		{Algorithm: algo.SlidingLog, N: 2, Window: 40 * time.Millisecond},
+		{Algorithm: algo.TokenBucket, N: 50, Window: time.Second, Burst: 1},
+		{Algorithm: algo.LeakyBucket, N: 50, Window: time.Second, Burst: 1},
+	} {
+		t.Run(fmt.Sprint(c.Algorithm, " K=", c.Buckets), func(t *testing.T) {
+			ask := charge(counterOf(t, c), "k", 1)
+			opens, refusals := int64(0), 0
+			for admitted := 0; admitted < 10; {
+				// Redis' clock, before the question: if it opens before that, the node must not refuse.
+				before, err := store.Time(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				var r []algo.Result
+				var now int64
+				local := !asksRedis(store, func() { r, now = take(t, store, ask) })
+				switch {
+				case r[0].Allowed:
+					admitted++
+				case local:
+					refusals++
+					if before >= opens {
+						t.Fatalf("the node refuses %d µs after Redis would admit", before-opens)
+					}
+					if now+r[0].RetryAfter > opens+1 {
+						t.Fatalf("the node says that it opens at %d, Redis said at %d", now+r[0].RetryAfter, opens)
+					}
+				default:
+					opens = now + r[0].RetryAfter
+				}
+			}
+			if refusals == 0 {
+				t.Error("no refusal was remembered")
+			}
+		})
+	}
+}
+
+// TestRefusalForgotten: what lets a key admit earlier ends a refusal at once on the node where it happens, and by a
+// message on the others. Where nothing did, it would be remembered for an hour.
+func TestRefusalForgotten(t *testing.T) {
+	for _, topology := range []struct {
+		name string
+		url  func(t *testing.T) string
+	}{
+		{"standalone", func(t *testing.T) string { return redistest.Start(t).URL() }},
+		{"cluster", func(t *testing.T) string { return redistest.StartCluster(t, 3, 0).URL() }},
+	} {
+		t.Run(topology.name, func(t *testing.T) {
+			url := topology.url(t)
+			here := open(t, redis.Options{URL: url, RememberRefusals: time.Hour})
+			there := open(t, redis.Options{URL: url, RememberRefusals: time.Hour})
+			for name, raise := range map[string]func(t *testing.T, s *redis.Store, c *rule.Counter){
+				"refund": func(t *testing.T, s *redis.Store, c *rule.Counter) { take(t, s, charge(c, "k", -1)) },
+				"reset": func(t *testing.T, s *redis.Store, c *rule.Counter) {
+					if _, err := s.Reset(t.Context(), c, []byte("k")); err != nil {
+						t.Error(err)
+					}
+				},
+			} {
+				t.Run(name, func(t *testing.T) {
+					counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 100 * days})
+					ask := charge(counter, "k", 1)
+					refused(t, here, ask)
+					refused(t, there, ask)
+					raise(t, here, counter)
+					if r, _ := take(t, here, ask); !r[0].Allowed {
+						t.Error("the node that raised it still refuses")
+					}
+					// The other one has just been opened, and may not hear yet. So it is told more than once.
+					eventually(t, "the other node hears of it", func() bool {
+						raise(t, here, counter)
+						r, _ := take(t, there, ask)
+						return r[0].Allowed
+					})
+				})
+			}
+		})
+	}
+}
+
+// TestRefusalsBounded: a node does not remember more refusals than it has room for, however many keys are refused.
+func TestRefusalsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it makes some 300,000 decisions")
+	}
+	const room = 1 << 17
+	const keys = room + 20_000
+	server := redistest.Start(t)
+	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 0, Window: 100 * days}) // refuses everything
+	all := func() {
+		var wg sync.WaitGroup
+		const callers = 128
+		for i := range callers {
+			wg.Go(func() {
+				var results [1]algo.Result
+				for k := i; k < keys; k += callers {
+					if _, err := store.Take(t.Context(), []weir.Charge{charge(counter, fmt.Sprint(k), 1)}, results[:]); err != nil || results[0].Allowed {
+						t.Errorf("%+v, %v", results[0], err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	all()
+	was := store.Stats().Remembered
+	if was != 0 {
+		t.Errorf("%d refusals of keys that were never asked for are remembered", was)
+	}
+	all()
+	n := store.Stats().Remembered
+	t.Logf("%d of %d refusals were remembered", n, keys)
+	if n == 0 || n > room {
+		t.Errorf("%d of %d refusals were remembered, there is room for %d", n, keys, room)
+	}
+}
