@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -219,6 +218,6 @@ func (d *differential) giveBackSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := d.model.release(h.c, []byte(h.key), h.slot, d.clock.read()); got != want {
-		t.Fatal(fmt.Sprintf("Release: got %v, want %v", got, want))
+		t.Fatalf("Release: got %v, want %v", got, want)
 	}
 }
