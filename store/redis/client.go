@@ -19,7 +19,7 @@ import (
 // charge twice.
 
 // errAway is what errors are while there is no client.
-var errAway = errors.New("not connected")
+var errAway = errors.New("redis store: not connected")
 
 // clients are two ways to the same servers. Groups of decisions have connections of their own: while nobody else uses
 // one, rueidis writes and reads on it without handing over to other goroutines, which is quicker by half.

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -248,7 +249,9 @@ func (p *partition) fail(batch []*call, err error) {
 	if didNothing(err) {
 		err = notCharged{err}
 	}
-	err = fmt.Errorf("redis store: %w", err)
+	if !errors.Is(err, errAway) {
+		err = fmt.Errorf("redis store: %w", err)
+	}
 	for _, c := range batch {
 		c.err, c.taint = err, true
 	}
