@@ -570,7 +570,9 @@ func testLinearizable(t *testing.T, o redis.Options) {
 				costs = append(costs, -1)
 			}
 			h := fleet.in(t).run(workload{Limits: []limitSpec{spec(t, v.c)}, Calls: eachKey(costs...), Clients: 8, Each: 120, Release: true, Pause: 3 * time.Millisecond})
-			if v.c.Algorithm != algo.Concurrency && h.stats.Merged == 0 {
+			// Slots have ids of their own, and what a log that counts denied decisions answers depends on the one before.
+			alone := v.c.Algorithm == algo.Concurrency || v.c.Algorithm == algo.SlidingLog && v.c.CountDenied
+			if !alone && h.stats.Merged == 0 {
 				t.Error("no decisions went as one")
 			}
 			checkLinearizable(t, newMachine(t, &h))
@@ -583,9 +585,7 @@ func testLinearizable(t *testing.T, o redis.Options) {
 	} {
 		w.Limits, w.Calls = []limitSpec{spec(t, variants[0].c)}, eachKey(1)
 		t.Run(name, func(t *testing.T) {
-			fleet := fleet.in(t)
-			fleet.open(o)
-			h := fleet.run(w)
+			h := fleet.in(t).run(w)
 			if h.stats.Merged > 0 {
 				t.Errorf("%d decisions went as one with another", h.stats.Merged)
 			}
@@ -716,12 +716,12 @@ func TestLinearizableReload(t *testing.T) {
 		name string
 		c    algo.Config
 	}{
-		{"fixed_window", algo.Config{Algorithm: algo.FixedWindow, N: 200, Window: 300 * 24 * time.Hour}},
-		{"sliding_window K=1", algo.Config{Algorithm: algo.SlidingWindow, N: 200, Window: 100 * 24 * time.Hour}},
-		{"sliding_window K=60", algo.Config{Algorithm: algo.SlidingWindow, N: 200, Window: 60 * time.Hour, Buckets: 60}},
-		{"sliding_log", algo.Config{Algorithm: algo.SlidingLog, N: 200, Window: time.Hour}},
-		{"token_bucket", algo.Config{Algorithm: algo.TokenBucket, N: 200, Window: time.Hour}},
-		{"leaky_bucket", algo.Config{Algorithm: algo.LeakyBucket, N: 200, Window: time.Hour}},
+		{"fixed_window", algo.Config{Algorithm: algo.FixedWindow, N: 90, Window: 300 * 24 * time.Hour}},
+		{"sliding_window K=1", algo.Config{Algorithm: algo.SlidingWindow, N: 90, Window: 100 * 24 * time.Hour}},
+		{"sliding_window K=60", algo.Config{Algorithm: algo.SlidingWindow, N: 90, Window: 60 * time.Hour, Buckets: 60}},
+		{"sliding_log", algo.Config{Algorithm: algo.SlidingLog, N: 90, Window: time.Hour}},
+		{"token_bucket", algo.Config{Algorithm: algo.TokenBucket, N: 90, Window: time.Hour}},
+		{"leaky_bucket", algo.Config{Algorithm: algo.LeakyBucket, N: 90, Window: time.Hour}},
 	} {
 		c := v.c
 		c.Window = c.Window * 12 / 10
@@ -769,7 +769,7 @@ func TestLinearizableNotices(t *testing.T) {
 	for name, spoil := range map[string]func(ops []op) []op{
 		"a charge is lost":       func(ops []op) []op { return slices.Delete(ops, 10, 11) },
 		"a charge is made twice": func(ops []op) []op { return slices.Insert(ops, 10, ops[10]) },
-		"another instant":        func(ops []op) []op { ops[10].Now++; return ops },
+		"two hours later":        func(ops []op) []op { ops[10].Now += 2 * time.Hour.Microseconds(); return ops },
 		"before its call": func(ops []op) []op {
 			// The first is said to have been asked after the last had come out.
 			ops[0].Call, ops[0].Return = ops[len(ops)-1].Return+1, ops[len(ops)-1].Return+2

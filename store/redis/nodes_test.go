@@ -574,7 +574,7 @@ type history struct {
 	workload
 	ops     []op // those of clients of one node follow each other; clients are numbered over all nodes
 	tallies []tally
-	stats   redis.Stats // of the nodes' stores, summed up
+	stats   redis.Stats // what the nodes' stores did meanwhile, summed up
 }
 
 // join appends a later history of the same nodes and limits, whose calls may be others. Costs are as in the calls.
@@ -583,7 +583,8 @@ func (h *history) join(later history) {
 		later.ops[i].What += len(h.Calls)
 	}
 	h.ops, h.Calls = append(h.ops, later.ops...), append(h.Calls, later.Calls...)
-	h.Limits, h.Clients, h.stats = later.Limits, max(h.Clients, later.Clients), later.stats
+	h.Limits, h.Clients = later.Limits, max(h.Clients, later.Clients)
+	add(&h.stats, later.stats, 1)
 }
 
 // start has all nodes run a workload, and returns how to wait for its end.
@@ -593,6 +594,7 @@ func (f *fleet) start(w workload) (wait func() history) {
 		w.Seed = rand.Uint64()
 	}
 	f.t.Logf("seed %d", w.Seed)
+	before := f.stats()
 	w.Begin = clock() + int64(10*time.Millisecond)
 	replies := f.all(func(i int) request {
 		own := w
@@ -608,8 +610,9 @@ func (f *fleet) start(w workload) (wait func() history) {
 			}
 			h.ops = append(h.ops, r.Ops...)
 			h.tallies = append(h.tallies, r.Tallies...)
-			h.stats = sum(h.stats, r.Stats)
 		}
+		h.stats = f.stats()
+		add(&h.stats, before, -1)
 		if h.stats.Disagreements > 0 {
 			f.t.Errorf("Lua and Go disagreed %d times", h.stats.Disagreements)
 		}
@@ -654,15 +657,24 @@ func (f *fleet) goOn(n int64) {
 	})
 }
 
-func sum(a, b redis.Stats) redis.Stats {
-	a.Calls += b.Calls
-	a.Decisions += b.Decisions
-	a.Merged += b.Merged
-	a.Swaps += b.Swaps
-	a.Loads += b.Loads
-	a.Failures += b.Failures
-	a.GivenBack += b.GivenBack
-	a.Disagreements += b.Disagreements
-	a.Remembered += b.Remembered
-	return a
+// stats returns what the nodes' stores have done since they were opened, summed up.
+func (f *fleet) stats() (sum redis.Stats) {
+	f.t.Helper()
+	for _, r := range f.all(func(int) request { return request{} })() {
+		add(&sum, r.Stats, 1)
+	}
+	return sum
+}
+
+// add adds readings, or takes them off (sign -1).
+func add(to *redis.Stats, s redis.Stats, sign int) {
+	for _, n := range []struct {
+		to *uint64
+		by uint64
+	}{
+		{&to.Calls, s.Calls}, {&to.Decisions, s.Decisions}, {&to.Merged, s.Merged}, {&to.Swaps, s.Swaps}, {&to.Loads, s.Loads},
+		{&to.Failures, s.Failures}, {&to.GivenBack, s.GivenBack}, {&to.Disagreements, s.Disagreements}, {&to.Remembered, s.Remembered},
+	} {
+		*n.to += uint64(sign) * n.by
+	}
 }
