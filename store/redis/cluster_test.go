@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
@@ -235,5 +237,34 @@ func TestAcrossPartitions(t *testing.T) {
 				eventually(t, "what was refused is given back", func() bool { return used(t, store, counter, key(i)) == n })
 			}
 		}
+	})
+}
+
+// TestForgottenWhileSlotMoves: a refund makes a key fresh, and a later decision of the same call asks for it again, while
+// its slot is half-way.
+func TestForgottenWhileSlotMoves(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, 0)
+	store := open(t, redis.Options{URL: cluster.URL(), Partitions: 1})
+	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: 100 * days})
+	const n = 300
+	for i := range n {
+		take(t, store, charge(counter, key(i), 1))
+	}
+	slot, _ := fullest(t, cluster)
+	cluster.MigrateSlot(slot, another(cluster, slot), func(moved int) {
+		if moved > 0 {
+			return
+		}
+		var wg sync.WaitGroup
+		for i := range 4 * n {
+			wg.Go(func() {
+				cost := int64(1 - 2*(i%2)) // by turns -1 and 1, four of each key
+				var results [1]algo.Result
+				if _, err := store.Take(t.Context(), []weir.Charge{charge(counter, key(i/4), cost)}, results[:]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
 	})
 }

@@ -36,6 +36,23 @@ local function expiry(instant)
   return lastText
 end
 
+-- dropped are keys to be forgotten when the call has been made, and not before: while a slot moves, a key that is not there
+-- (any more) is another server's, and a function that asks for it fails.
+local dropped
+
+local function drop(key)
+  call('SET', key, '', 'PX', '1000')
+  dropped = dropped or {}
+  dropped[key] = true
+end
+
+local function forgetDropped()
+  for key in pairs(dropped) do
+    if call('STRLEN', key) == 0 then call('DEL', key) end
+  end
+  dropped = nil
+end
+
 -- muldiv returns floor(x × y / d) where x × y may need more than 53 bits; MAXINT if the result does.
 local function muldiv(x, y, d, up)
   if x * y <= MAXINT then
@@ -439,7 +456,7 @@ local function logTell(L, key, g, n, s, m)
     if n > 0 and c < 0 and s.n > 0 then
       after = max(0, s.live + c)
       if after == 0 then
-        call('DEL', key)
+        drop(key)
       else
         newest = unitAt(L, key, s, s.dead + after - 1)
         call('SETRANGE', key, '0', encode(LOG, newest, (s.tail + s.dead) % s.size, after, s.size))
@@ -617,7 +634,7 @@ local function rewrite(S, i, key, v, bodies, stops)
     at = at + 5 + size
   end
   if #own + #others == 0 then
-    if v then call('DEL', key) end
+    if v then drop(key) end
     return false
   end
   if #others > 0 then stop = max(stop, 1000 * call('PEXPIRETIME', key)) end
@@ -816,6 +833,7 @@ end
 local function take(keys, args)
   begin(args[1])
   local from, granted, out = 1, 0, {''}
+  dropped = nil -- by a call that failed
   for r = 2, #args, 2 do
     local S, list = shape(args[r]), args[r + 1]
     local count, flags = decode('<I4B', list)
@@ -829,6 +847,7 @@ local function take(keys, args)
     end
     granted = granted + g
   end
+  if dropped then forgetDropped() end
   out[1] = encode('<I7I4', now, granted)
   return concat(out)
 end
