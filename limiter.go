@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,10 +19,11 @@ const DefaultDomain = "default"
 
 // Limiter decides requests by the rules in force. Safe for concurrent use. Make one with New.
 type Limiter struct {
-	store Store
-	hooks Hooks
-	rules atomic.Pointer[inForce]
-	mu    sync.Mutex // serialises SetRules
+	store   Store
+	hooks   Hooks
+	signals Signals // nil for none
+	rules   atomic.Pointer[inForce]
+	mu      sync.Mutex // serialises SetRules
 }
 
 // inForce is a rule set with what the limiter derives from it. Immutable.
@@ -74,6 +76,18 @@ func WithRules(s *rule.Set) Option {
 // WithHooks sets the hooks.
 func WithHooks(h Hooks) Option {
 	return func(l *Limiter) error { l.hooks = h; return nil }
+}
+
+// Signals tells how loaded a service is, for elastic limits.
+type Signals interface {
+	// Signal returns the filtered value of a signal in whole percent, 0 to 100; ok is false for one that is not known, or has gone
+	// stale. It is called on the deciding path: it must be quick, and safe for concurrent use.
+	Signal(name string) (percent int, ok bool)
+}
+
+// WithSignals makes elastic limits follow s. Without it, and where a signal is not ok, they stand at 100 percent.
+func WithSignals(s Signals) Option {
+	return func(l *Limiter) error { l.signals = s; return nil }
 }
 
 // Limit puts a single limit in force, without rule files: allow is in the notation of rule files ("10/min", "100/15m"),
@@ -156,7 +170,7 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	d.query = rule.Query{}
 	d.Known, d.Exempt = d.Matches.Known, d.Matches.Exempt
 	if len(d.Matches.Hits) > 0 {
-		d.charge(r)
+		d.charge(r, l.signals)
 		now, err := l.store.Take(ctx, d.charges, d.results)
 		if err != nil {
 			if l.hooks.StoreError != nil {
@@ -178,7 +192,7 @@ func (l *Limiter) decided(r *Request, d *Decision) {
 }
 
 // charge fills d.charges from d.Matches.
-func (d *Decision) charge(r *Request) {
+func (d *Decision) charge(r *Request, signals Signals) {
 	n := len(d.Matches.Hits)
 	if cap(d.charges) < n {
 		d.charges = make([]Charge, 2*n)
@@ -192,6 +206,11 @@ func (d *Decision) charge(r *Request) {
 			hits = r.Descriptors[h.Descriptor].Hits
 		}
 		c.Counter, c.Limit, c.Key, c.Mode = h.Window.Counter, h.Limit, h.Key, h.Mode
+		if e := h.Window.Rule.Elastic; e != nil && signals != nil {
+			if value, ok := signals.Signal(e.Signal); ok {
+				c.Limit = h.Window.Scaled(value)
+			}
+		}
 		c.OnStoreError = h.Window.Rule.OnStoreError
 		c.Ask = algo.Ask{Cost: cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)}
 	}
@@ -216,8 +235,31 @@ func maxDelay(d time.Duration, r *rule.Rule) int64 {
 	}
 }
 
+// dropOff leaves out the limits that a schedule puts out of force at the instant of the decision: as if they had not been met.
+func (d *Decision) dropOff() {
+	if !slices.ContainsFunc(d.results, func(r algo.Result) bool { return r.Off }) {
+		return
+	}
+	n, place := 0, make([]int, len(d.results))
+	for i := range d.results {
+		if place[i] = -1; !d.results[i].Off {
+			place[i] = n
+			d.results[n], d.charges[n], d.Matches.Hits[n] = d.results[i], d.charges[i], d.Matches.Hits[i]
+			n++
+		}
+	}
+	d.results, d.charges, d.Matches.Hits = d.results[:n], d.charges[:n], d.Matches.Hits[:n]
+	for i := range d.Matches.Descriptors {
+		if m := &d.Matches.Descriptors[i]; m.Hit >= 0 {
+			m.Hit = place[m.Hit]
+			m.Unlimited = m.Hit < 0
+		}
+	}
+}
+
 // fold makes the decision of d.results.
 func (d *Decision) fold() {
+	d.dropOff()
 	quotas, quotasLeft := false, false
 	for i := range d.results {
 		switch d.charges[i].Mode {

@@ -82,6 +82,23 @@ func (d *Decision) refuses(r *LimitResult) bool {
 	return !d.Allowed && !r.Allowed && (r.Mode == rule.Enforce || r.Mode == rule.Quota && d.quotaRefused)
 }
 
+// Priority is how important the rules that the request met say it is: critical if one of them says so, else sheddable if one of them
+// does. Limits in shadow have no say.
+func (d *Decision) Priority() rule.Priority {
+	p := rule.DefaultPriority
+	for i := range d.Matches.Hits {
+		h := &d.Matches.Hits[i]
+		switch {
+		case h.Mode == rule.Shadow:
+		case h.Window.Rule.Priority == rule.Critical:
+			return rule.Critical
+		case h.Window.Rule.Priority == rule.Sheddable:
+			p = rule.Sheddable
+		}
+	}
+	return p
+}
+
 // OpenWithoutStore reports, after Limiter.Decide failed, whether the request is to be admitted all the same, since each
 // enforcing limit that it met says on_store_error: allow.
 func (d *Decision) OpenWithoutStore() bool {

@@ -35,6 +35,9 @@ func (a Algorithm) String() string {
 	if int(a) < len(algorithmNames) {
 		return algorithmNames[a]
 	}
+	if a == Margin {
+		return "margin"
+	}
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
@@ -86,6 +89,9 @@ type Config struct {
 	Burst     int64         // TokenBucket, LeakyBucket: the size B. 0 means N; NoBurst means 0
 	Buckets   int           // SlidingWindow: K, 1 to MaxK, divides W in µs. 0 means 1
 	Soft      int           // percent of N (buckets: of B) that is admitted above it and marked; 0 means hard
+	// SoftFor is how long the soft margin stays open after it was first used; it opens again once a whole window has
+	// stayed within N. 0 means that it never closes. See Limit.Margin.
+	SoftFor time.Duration
 
 	Calendar       Calendar       // FixedWindow: real calendar units instead of Window (Window is then nominal)
 	Location       *time.Location // FixedWindow with a Calendar: time zone; nil means UTC
@@ -126,4 +132,5 @@ type Result struct {
 	Delay      int64 // LeakyBucket: how long an admitted request must wait for its turn
 	Allowed    bool  // admitted or not
 	Soft       bool  // admitted (or, for a peek, standing) above Limit, in the soft margin
+	Off        bool  // the limit's schedule puts no limit at this time: admitted, nothing counted, and the other fields mean nothing
 }

@@ -59,8 +59,17 @@ func (c *Config) check() error {
 		return fmt.Errorf("refill at intervals does not fit %v, only token_bucket", a)
 	case c.CountDenied && a != FixedWindow && a != SlidingLog && a != SlidingWindow:
 		return fmt.Errorf("counting denied requests does not fit %v, only fixed_window, sliding_log and sliding_window", a)
+	case c.SoftFor != 0 && margin(c.N, c.Soft) == 0 && margin(c.Burst, c.Soft) == 0:
+		return errors.New("the soft margin is to close, but there is none")
+	case c.SoftFor != 0 && a == Concurrency:
+		return errors.New("a soft margin that closes does not fit concurrency, which has no window to stay within")
 	case c.Timeout != 0 && a != Concurrency:
 		return fmt.Errorf("a time-out does not fit %v, only concurrency", a)
+	}
+	if c.SoftFor != 0 {
+		if err := checkSpan("time for which the soft margin stays open", c.SoftFor); err != nil {
+			return err
+		}
 	}
 	if a == Concurrency {
 		if c.Window != 0 {

@@ -11,6 +11,11 @@ func (l *Limit) GiveBack(s *State, now, at, cost int64) {
 	if s.B == 0 || cost <= 0 {
 		return
 	}
+	if l.times != nil {
+		if l = l.times.at(now).limit; l == nil {
+			return
+		}
+	}
 	switch l.algo {
 	case FixedWindow:
 		if start, end, _, _ := l.current(s, now); at >= start && at < end {

@@ -45,6 +45,11 @@ type Limit struct {
 
 	cal atomic.Pointer[span] // FixedWindow with a calendar: the window asked for last
 
+	hard   *Limit     // without the soft margin, where that closes; else nil
+	above  *Limit     // admits a cost of 1 as long as hard is not exceeded; where the margin closes
+	margin *Limit     // of the margin's state; where it closes
+	times  *timetable // of a limit that follows a schedule; else nil
+
 	cfg Config
 }
 
@@ -55,6 +60,11 @@ func New(c Config) (*Limit, error) {
 		return nil, err
 	}
 	c.fill()
+	return build(c)
+}
+
+// build is New for a configuration that is checked and filled in.
+func build(c Config) (*Limit, error) {
 	l := &Limit{
 		algo: c.Algorithm, countDenied: c.CountDenied, first: c.FirstRequest, interval: c.RefillInterval,
 		n: c.N, limit: c.N, w: int64(c.Window / time.Microsecond), unit: 1, cfg: c,
@@ -71,6 +81,9 @@ func New(c Config) (*Limit, error) {
 		err = l.compileBucket()
 	case Concurrency:
 		l.w = int64(c.Timeout / time.Microsecond)
+	}
+	if err == nil && c.SoftFor > 0 {
+		err = l.compileMargin()
 	}
 	if err != nil {
 		return nil, err
@@ -91,6 +104,9 @@ func (l *Limit) CountDenied() bool { return l.countDenied }
 
 // String describes the limit in one line, such as "token_bucket, 100 per 1m0s, burst 20".
 func (l *Limit) String() string {
+	if l.times != nil {
+		return l.times.some().String() + ", by a schedule"
+	}
 	c := &l.cfg
 	s := c.Algorithm.String()
 	switch {
@@ -118,6 +134,9 @@ func (l *Limit) String() string {
 	if c.Soft > 0 {
 		s += fmt.Sprintf(", soft %d%%", c.Soft)
 	}
+	if c.SoftFor > 0 {
+		s += fmt.Sprintf(" for %v", c.SoftFor)
+	}
 	if c.CountDenied {
 		s += ", denied requests count"
 	}
@@ -127,27 +146,39 @@ func (l *Limit) String() string {
 // Take asks for a.Cost at time now, and charges it to s if it is admitted (or if the limit counts denied requests).
 // A denied request and a peek leave s as it is, but for what Mend does.
 func (l *Limit) Take(s *State, now int64, a Ask) (r Result) {
-	l.decide(&r, s, now, a, true)
+	l.decide(&r, s, nil, now, a, true)
 	return r
 }
 
 // TakeInto is Take with the result written to *r, which saves copying it on the way.
 func (l *Limit) TakeInto(r *Result, s *State, now int64, a *Ask) {
 	*r = Result{}
-	l.decide(r, s, now, *a, true)
+	l.decide(r, s, nil, now, *a, true)
 }
 
 // Check answers as Take would, but charges nothing: the verdict, and the fields as they are without the charge. It
 // never writes to s. It is how a decision over several limits asks each before it charges all or none.
 func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {
-	l.decide(&r, s, now, a, false)
+	l.decide(&r, s, nil, now, a, false)
 	return r
 }
 
-// decide fills in r, which must be zero.
-func (l *Limit) decide(r *Result, s *State, now int64, a Ask, take bool) {
+// decide fills in r, which must be zero. margin is the state of a soft margin that closes; nil for one that does not.
+func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool) {
 	now = max(now, 0)
 	a.Cost = min(max(a.Cost, -MaxCost), MaxCost)
+	switch {
+	case l.times != nil:
+		l.times.decide(r, s, margin, now, a, take)
+	case l.hard != nil && margin != nil:
+		l.decideMargin(r, s, margin, now, a, take)
+	default:
+		l.plain(r, s, now, a, take)
+	}
+}
+
+// plain is decide for what has neither a schedule nor a margin that closes.
+func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	switch l.algo {
 	case TokenBucket, LeakyBucket:
 		if l.interval {
@@ -161,6 +192,8 @@ func (l *Limit) decide(r *Result, s *State, now int64, a Ask, take bool) {
 		l.window(r, s, now, a.Cost, take)
 	case SlidingLog:
 		l.log(r, s, now, a.Cost, take)
+	case Margin:
+		l.peekMargin(r, s, now)
 	default:
 		l.slots(r, s, now, a.Cost, a.Slot, take)
 	}
@@ -181,6 +214,9 @@ func (l *Limit) Mend(s *State, now int64) bool {
 
 // Fresh reports whether s is as good as the zero State at now, so that it may be forgotten.
 func (l *Limit) Fresh(s *State, now int64) bool {
+	if l.times != nil && s.B != 0 {
+		return l.times.reset(s, now, 0) == 0
+	}
 	return s.B == 0 || l.Check(s, now, Ask{}).ResetAfter == 0
 }
 
@@ -192,6 +228,12 @@ func (l *Limit) Carry(old *Limit, s *State, now int64) {
 		return
 	}
 	now = max(now, 0)
+	if l.times != nil {
+		l = l.times.some()
+	}
+	if old.times != nil {
+		old = old.times.some()
+	}
 	switch l.algo {
 	case FixedWindow:
 		l.carryFixed(old, s, now)

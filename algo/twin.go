@@ -19,7 +19,7 @@ type Params struct {
 	Entry int64 // SlidingLog: bytes a unit takes
 }
 
-// Params returns the limit's numbers.
+// Params returns the limit's numbers; of one with a schedule ask the limit in force (Limit.At).
 func (l *Limit) Params() Params {
 	p := Params{
 		Cap: l.cap, Unit: l.unit, Ahead: l.ahead,
@@ -35,6 +35,9 @@ func (l *Limit) Params() Params {
 // Span returns the window [start, end) of a FixedWindow that holds now, and the end of the one after it, in µs since the
 // Unix epoch. For windows that begin at a key's first request it returns those that would begin now.
 func (l *Limit) Span(now int64) (start, end, next int64) {
+	if l.times != nil {
+		l = l.times.some()
+	}
 	if l.first {
 		return now, now + l.w, now + 2*l.w
 	}

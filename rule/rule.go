@@ -28,17 +28,26 @@ type Rule struct {
 	Index  int   // place in the Set, over all domains, by file name and then by place in the file
 	Lyft   *Lyft // nil for a native limit
 
-	When           []Condition
-	If             string // CEL source; "" for none
-	Per            []Key
-	Windows        []*Window // one for each entry of allow; empty if Unlimited
-	Unlimited      bool
-	Cost           int64  // units for each hit; 1 by default
-	CostExpr       string // CEL source; "" if Cost is a number
-	Replaces       []string
-	Overrides      []Override
-	WarnPercent    int           // near_limit from this share of N; 80 by default
-	Wait           time.Duration // on_limit: {wait: …}: the longest hold; 0 if none was given
+	When        []Condition
+	If          string // CEL source; "" for none
+	Per         []Key
+	Windows     []*Window // one for each entry of allow; empty if Unlimited
+	Unlimited   bool
+	Cost        int64  // units for each hit; 1 by default
+	CostExpr    string // CEL source; "" if Cost is a number
+	Replaces    []string
+	Overrides   []Override
+	WarnPercent int           // near_limit from this share of N; 80 by default
+	Wait        time.Duration // on_limit: {wait: …}: the longest hold; 0 if none was given
+	WaitQueue   int           // how many requests of one key may be held at a time, where the algorithm itself does not bound it
+	Defer       string        // on_limit: {defer: NAME}: the queue that takes refused requests; "" for none
+	Elastic     *Elastic      // throttle: {elastic: …}; nil for none
+	Schedule    []SchedulePhase
+	Priority    Priority
+	Ban         *Ban // nil for none
+	// CostAfter is the CEL source of what a request cost, known from its response; "" for none. Cost is then the estimate that is
+	// reserved until then.
+	CostAfter      string
 	Shadow         bool
 	OnStoreError   StoreErrorPolicy
 	EnforcePercent int       // 100 by default
@@ -46,6 +55,7 @@ type Rule struct {
 
 	ifProgram   *program // nil if If is ""
 	costProgram *program // nil if CostExpr is ""
+	costAfter   *program // nil if CostAfter is ""
 	compiled    *matchRule
 	origin      *origin // the file it comes from; for Lint
 }
@@ -59,6 +69,8 @@ type Window struct {
 	Seconds int64
 	Limit   *algo.Limit // nil if this entry is unlimited
 	Counter *Counter
+
+	scaled *scaled // of an elastic rule
 }
 
 // Counter is the identity of a limit's state: (domain, rule name, algorithm, W). Overrides of a rule share their
@@ -82,6 +94,9 @@ type Counter struct {
 	// a store that does not find a key under this Counter looks there, and carries it with algo.Limit.Carry. Filled in by
 	// Set.Inherit before the Set goes into force.
 	Previous []*Counter
+	// Margin is the identity of the state that remembers since when a key uses its soft margin; nil unless the margin closes
+	// (algo.Limit.Margin). It is no member of Set.Counters.
+	Margin *Counter
 
 	identity string // the rule within the domain, without ambiguity
 }
@@ -114,6 +129,36 @@ const (
 	AllowAll
 	DenyAll
 )
+
+// Priority says who goes first when the service is overloaded (adaptive concurrency). The zero value is the default.
+type Priority int8
+
+// The priorities, least important first.
+const (
+	Sheddable       Priority = -1
+	DefaultPriority Priority = 0
+	Critical        Priority = 1
+)
+
+// SchedulePhase is one entry of schedule, as it was written: other numbers at a part of the week. What decides is the windows'
+// algo.Limit, which knows the whole schedule.
+type SchedulePhase struct {
+	Days        algo.Days
+	From, Until time.Duration // local time of day; Until not after From ends on the next day
+	Allow       string        // as it was written
+	Pos         Position
+}
+
+// Ban is what becomes of a key that is denied again and again.
+type Ban struct {
+	After    int64         // so many denials
+	Within   time.Duration // within this time
+	For      time.Duration // bring this much time in which the key is refused outright
+	Domain   bool          // everywhere in the domain, rather than where the rule applies
+	NFTables bool          // at: nftables: by the kernel, too
+	// Counter counts the denials of each key, with a SlidingLog of After per Within. It is no member of Set.Counters.
+	Counter *Counter
+}
 
 // Response is the refusal that a rule asks HTTP doors for.
 type Response struct {
