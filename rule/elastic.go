@@ -35,8 +35,8 @@ func (e *Elastic) Share(value int) (num, den int64) {
 	return int64(c[len(c)-1].Share), 100
 }
 
-// scaled are a window's limits by the value of the signal, made when they are needed first.
-type scaled [101]atomic.Pointer[algo.Limit]
+// scaledLimits are a window's limits by the value of the signal, made when they are needed first.
+type scaledLimits [101]atomic.Pointer[algo.Limit]
 
 // Scaled returns the window's limit at a value of the rule's elastic signal, of 0 to 100 percent; Limit itself if the rule is not
 // elastic. The same value always gives the same pointer. Safe for concurrent use.

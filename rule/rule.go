@@ -70,7 +70,7 @@ type Window struct {
 	Limit   *algo.Limit // nil if this entry is unlimited
 	Counter *Counter
 
-	scaled *scaled // of an elastic rule
+	scaled *scaledLimits // of an elastic rule
 }
 
 // Counter is the identity of a limit's state: (domain, rule name, algorithm, W). Overrides of a rule share their
