@@ -148,7 +148,7 @@ func (l *Limiter) Allow(ctx context.Context, r Request) (Decision, error) {
 }
 
 // Decide decides r into d, reusing what d holds. Nothing is allocated once d has grown, but for concurrency limits' slots and
-// CEL expressions. The error is of the store (or of ctx); then d is not a decision, but d.Matches tells which rules were met,
+// CEL expressions. The error is of the store (or of ctx, or of r.Met); then d is not a decision, but d.Matches tells which rules were met,
 // whose rule.StoreErrorPolicy says what to do.
 func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	d.Allowed, d.Known, d.Exempt = true, false, false
@@ -169,6 +169,11 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	f.set.Match(&d.query, &d.Matches)
 	d.query = rule.Query{}
 	d.Known, d.Exempt = d.Matches.Known, d.Matches.Exempt
+	if r.Met != nil {
+		if err := r.Met(d); err != nil {
+			return err
+		}
+	}
 	if len(d.Matches.Hits) > 0 {
 		d.charge(r, l.signals)
 		now, err := l.store.Take(ctx, d.charges, d.results)

@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -38,4 +39,28 @@ type Store interface {
 	Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (ok bool, err error)
 	// Close stops what the store runs in the background, and writes what it has to keep.
 	Close() error
+}
+
+// Settlement replaces a charge that was admitted at the instant At by what the request really cost. See algo.Limit.Settle.
+type Settlement struct {
+	Counter          *rule.Counter
+	Limit            *algo.Limit // the numbers in force for this key
+	Key              []byte      // valid during the call only
+	At               int64       // of the charge: what Take returned, µs
+	Reserved, Actual int64       // units
+}
+
+// Reserver is a Store that can hold reservations: charges of which the real cost is known only afterwards. The stores of this
+// module are. A reservation outlives the process that made it where the states do.
+type Reserver interface {
+	Store
+	// Hold keeps a note under an id that nobody else uses until it is claimed. After the time-out, which is above 0, Expired hands it
+	// out.
+	Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error
+	// Claim hands out a note once; ok is false if it was handed out before, or never held.
+	Claim(ctx context.Context, id string) (note []byte, ok bool, err error)
+	// Expired hands out, once each and as Claim does, up to n notes whose time-out has passed.
+	Expired(ctx context.Context, n int) (notes [][]byte, err error)
+	// Settle makes settlements, each by itself. An error means that nothing is known of those that were not made yet.
+	Settle(ctx context.Context, settlements []Settlement) error
 }

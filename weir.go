@@ -33,6 +33,9 @@ type Request struct {
 	// MaxDelay is the longest delay that the asker can honour for a leaky bucket: 0 none, AnyDelay any, RuleDelay as
 	// long as the rule's own wait (any, if the rule names none).
 	MaxDelay time.Duration
+	// Met is called when it is known which limits the request meets (Decision.Matches, Decision.Priority), before anything is
+	// charged; nil for nobody. If it returns an error nothing is charged, and Decide fails with that error.
+	Met func(d *Decision) error
 }
 
 // Special values of Request.MaxDelay.
