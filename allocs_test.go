@@ -5,6 +5,7 @@ package weir_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	weir "github.com/weir-rl/weir"
 )
@@ -29,5 +30,37 @@ limits:
 	})
 	if allocs != 0 {
 		t.Fatalf("%v allocations a decision", allocs)
+	}
+}
+
+// Nor where keys are banned: of others, of this one, or for each denial that counts towards a ban.
+func TestBansAllocNothing(t *testing.T) {
+	l, _ := banLimiter(t, newClock(), `
+limits:
+  - {name: login, per: [ip], allow: 1/min, algorithm: sliding_log, ban: {after: 100000, within: 1h, for: 1h, scope: domain}}
+  - {name: api, per: [ip], allow: [1000000/min, 5000000/hour]}
+`)
+	for _, key := range []string{"192.0.2.1", "192.0.2.2"} {
+		if _, err := l.Ban(t.Context(), "", "login", []string{key}, time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Grant(t.Context(), "", "api", []string{"192.0.2.4"}, "7/min, 8/hour", time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]weir.Request{"banned": from("192.0.2.1", "/"), "denied": from("192.0.2.3", "/"), "granted": from("192.0.2.4", "/")} {
+		var d weir.Decision
+		ctx := context.Background()
+		for range 10 {
+			_ = l.Decide(ctx, &r, &d)
+		}
+		allocs := testing.AllocsPerRun(1000, func() {
+			if err := l.Decide(ctx, &r, &d); err != nil || d.Allowed {
+				t.Fatal(err, d.Allowed)
+			}
+		})
+		if allocs >= 1 {
+			t.Errorf("%s: %v allocations a decision", name, allocs)
+		}
 	}
 }

@@ -24,6 +24,11 @@ type Limiter struct {
 	signals Signals // nil for none
 	rules   atomic.Pointer[inForce]
 	mu      sync.Mutex // serialises SetRules
+
+	reservations reservations
+	bans         bans
+	grants       grants
+	share        share
 }
 
 // inForce is a rule set with what the limiter derives from it. Immutable.
@@ -32,6 +37,10 @@ type inForce struct {
 	generation uint64
 	soleDomain string                   // what a request without a domain gets
 	counters   map[uint64]*rule.Counter // by ID, for Release
+	bans       bool                     // some rule bans
+
+	byCounterOnce sync.Once             // byCounter is made when it is needed first
+	byCounter     map[uint64]*rule.Rule // by Counter.ID, those of overrides included
 }
 
 // Option configures New.
@@ -55,6 +64,8 @@ func New(store Store, options ...Option) (*Limiter, error) {
 			initial = f.set
 		}
 	}
+	l.bans.init(store)
+	l.grants.table.init(maxGrants)
 	if initial != nil {
 		l.rules.Store(nil)
 		l.SetRules(initial)
@@ -124,7 +135,11 @@ func (l *Limiter) SetRules(s *rule.Set) {
 	for _, c := range s.Counters() {
 		next.counters[c.ID] = c
 	}
+	for _, domain := range s.Domains() {
+		next.bans = next.bans || len(s.BanRules(domain)) > 0
+	}
 	l.rules.Store(next)
+	l.regrant(next)
 	if l.hooks.RulesChanged != nil {
 		l.hooks.RulesChanged(s, next.generation)
 	}
@@ -152,9 +167,9 @@ func (l *Limiter) Allow(ctx context.Context, r Request) (Decision, error) {
 // whose rule.StoreErrorPolicy says what to do.
 func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	d.Allowed, d.Known, d.Exempt = true, false, false
-	d.Time, d.RetryAfter, d.Delay, d.Generation, d.Rules = 0, 0, 0, 0, nil
+	d.Time, d.RetryAfter, d.Delay, d.Generation, d.Rules, d.ID = 0, 0, 0, 0, nil, 0
 	d.Domain = r.Domain
-	d.Limits, d.charges, d.results = d.Limits[:0], d.charges[:0], d.results[:0]
+	d.Limits, d.charges, d.results, d.Banned = d.Limits[:0], d.charges[:0], d.results[:0], Banned{}
 	f := l.rules.Load()
 	if f == nil {
 		d.Matches = rule.Matches{}
@@ -169,6 +184,10 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	f.set.Match(&d.query, &d.Matches)
 	d.query = rule.Query{}
 	d.Known, d.Exempt = d.Matches.Known, d.Matches.Exempt
+	if l.bans.table.n.Load() > 0 && l.banned(r, d) {
+		l.decided(r, d)
+		return nil
+	}
 	if r.Met != nil {
 		if err := r.Met(d); err != nil {
 			return err
@@ -176,6 +195,10 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 	}
 	if len(d.Matches.Hits) > 0 {
 		d.charge(r, l.signals)
+		if l.grants.table.n.Load() > 0 && !l.applyGrants(d) {
+			l.decided(r, d)
+			return nil
+		}
 		now, err := l.store.Take(ctx, d.charges, d.results)
 		if err != nil {
 			if l.hooks.StoreError != nil {
@@ -185,12 +208,24 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 		}
 		d.Time = now
 		d.fold()
+		if !d.Allowed && r.Waits != nil && r.Waits(d) {
+			return nil
+		}
+		if !d.Allowed && f.bans {
+			l.count(ctx, d)
+		}
 	}
 	l.decided(r, d)
 	return nil
 }
 
+// Refused tells Hooks of a refusal that a door came to by itself: of a request that was held in vain, or found no room to be held.
+func (l *Limiter) Refused(r *Request, d *Decision) { l.decided(r, d) }
+
 func (l *Limiter) decided(r *Request, d *Decision) {
+	if !d.Allowed {
+		d.Identity()
+	}
 	if l.hooks.Decided != nil {
 		l.hooks.Decided(r, d)
 	}
@@ -215,6 +250,9 @@ func (d *Decision) charge(r *Request, signals Signals) {
 			if value, ok := signals.Signal(e.Signal); ok {
 				c.Limit = h.Window.Scaled(value)
 			}
+		}
+		if r.Again && (h.Mode == rule.Shadow && c.Limit.Algorithm() != algo.Concurrency || c.Limit.CountDenied()) {
+			hits = 0
 		}
 		c.OnStoreError = h.Window.Rule.OnStoreError
 		c.Ask = algo.Ask{Cost: cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)}

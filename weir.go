@@ -33,9 +33,17 @@ type Request struct {
 	// MaxDelay is the longest delay that the asker can honour for a leaky bucket: 0 none, AnyDelay any, RuleDelay as
 	// long as the rule's own wait (any, if the rule names none).
 	MaxDelay time.Duration
-	// Met is called when it is known which limits the request meets (Decision.Matches, Decision.Priority), before anything is
+	// Met is called when it is known which limits the request meets (Decision.Matches, Decision.Priority), and that no ban holds, before anything is
 	// charged; nil for nobody. If it returns an error nothing is charged, and Decide fails with that error.
 	Met func(d *Decision) error
+	// Waits is asked about a refusal before anybody else hears of it; nil for nobody. If it returns true the request is held and will ask
+	// again, so that it was not refused: Hooks are not told, and bans do not count it.
+	Waits func(d *Decision) bool
+	// Again says that the request asked before, and was held: limits that were charged then although it was refused, those in
+	// shadow and those that count denied requests, are not charged again.
+	Again bool
+	// Door names the door that the request came through ("http", "rls", …), for Hooks; "" where that is not said.
+	Door string
 }
 
 // Special values of Request.MaxDelay.
@@ -73,6 +81,11 @@ type Decision struct {
 	Generation uint64
 	Rules      *rule.Set    // the set that decided; nil if there was none
 	Matches    rule.Matches // what matching found; Matches.Descriptors is for the RLS door
+	// Banned tells of the ban that refused the request outright, the longest of them; its Rule is nil if none did. Limits then are those
+	// whose bans they are, and Time is of the Limiter's clock; the store was not asked, and nothing was charged.
+	Banned Banned
+	// ID names the decision if it is a refusal; 0 if not, unless Identity was asked for one.
+	ID DecisionID
 
 	quotaRefused bool // all quota_mode limits denied
 	query        rule.Query
@@ -85,22 +98,12 @@ func (d *Decision) refuses(r *LimitResult) bool {
 	return !d.Allowed && !r.Allowed && (r.Mode == rule.Enforce || r.Mode == rule.Quota && d.quotaRefused)
 }
 
+// Refuses reports whether r, a limit of d, is one for which d is a refusal.
+func (d *Decision) Refuses(r *LimitResult) bool { return d.refuses(r) }
+
 // Priority is how important the rules that the request met say it is: critical if one of them says so, else sheddable if one of them
 // does. Limits in shadow have no say.
-func (d *Decision) Priority() rule.Priority {
-	p := rule.DefaultPriority
-	for i := range d.Matches.Hits {
-		h := &d.Matches.Hits[i]
-		switch {
-		case h.Mode == rule.Shadow:
-		case h.Window.Rule.Priority == rule.Critical:
-			return rule.Critical
-		case h.Window.Rule.Priority == rule.Sheddable:
-			p = rule.Sheddable
-		}
-	}
-	return p
-}
+func (d *Decision) Priority() rule.Priority { return d.Matches.Priority }
 
 // OpenWithoutStore reports, after Limiter.Decide failed, whether the request is to be admitted all the same, since each
 // enforcing limit that it met says on_store_error: allow.
@@ -141,6 +144,22 @@ func (d *Decision) nearer(a, b *LimitResult) bool {
 	return a.ResetAfter > b.ResetAfter
 }
 
+// InForce returns the numbers by which d.Limits[i] decided: those of its window, after a schedule and a signal have had their say.
+// It is nil where that is not known.
+func (d *Decision) InForce(i int) *algo.Limit {
+	l := d.Limits[i].Window.Limit
+	if len(d.charges) == len(d.Limits) {
+		l = d.charges[i].Limit
+	}
+	if l == nil {
+		return nil
+	}
+	if in, _ := l.At(d.Time); in != nil {
+		return in
+	}
+	return l
+}
+
 // LimitedBy appends to dst the distinct names of the rules that refused, in the order of Limits. It appends nothing if d allows.
 func (d *Decision) LimitedBy(dst []string) []string {
 	start := len(dst)
@@ -161,8 +180,34 @@ next:
 	return dst
 }
 
+// SoftExceeded reports whether an enforcing limit admitted the request above the limit, in its soft margin.
+func (d *Decision) SoftExceeded() bool {
+	for i := range d.Limits {
+		if d.Allowed && d.Limits[i].Soft && d.Limits[i].Mode != rule.Shadow {
+			return true
+		}
+	}
+	return false
+}
+
+// NearLimit reports whether d admits the request, and an enforcing limit is near to refusing: the rule's warn.
+func (d *Decision) NearLimit() bool {
+	for i := range d.Limits {
+		if d.Limits[i].Warns(d) {
+			return true
+		}
+	}
+	return false
+}
+
+// Warns reports whether r, a limit of d, is one that the client of an admitted request should be warned of.
+func (r *LimitResult) Warns(d *Decision) bool {
+	return d.Allowed && r.NearLimit && r.Mode != rule.Shadow
+}
+
 // Hooks are told what happens; nil functions are skipped. They are called on the deciding path: they must be quick,
 // safe for concurrent use, and must not keep their arguments or what those point to.
+// JoinHooks makes one of two.
 type Hooks struct {
 	// Decided is called after each decision.
 	Decided func(r *Request, d *Decision)

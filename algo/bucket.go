@@ -149,10 +149,10 @@ func (l *Limit) bucket(r *Result, s *State, now int64, a *Ask, take bool) {
 	if odd && take {
 		l.keepLevel(s, t, level)
 	}
-	r.Limit, r.SoftLimit, r.Allowed = l.limit, l.cap, true
+	r.Limit, r.SoftLimit, r.Allowed = l.limit, l.admit, true
 	switch {
 	case c > 0:
-		if c > l.cap || l.n == 0 {
+		if c > l.admit || l.n == 0 {
 			r.Allowed, r.RetryAfter = false, Never
 			break
 		}
@@ -168,9 +168,9 @@ func (l *Limit) bucket(r *Result, s *State, now int64, a *Ask, take bool) {
 			}
 		}
 		after := level + uint64(c)*l.token
-		if after > l.capLevel {
+		if after > l.admitLevel {
 			r.Allowed, r.Delay = false, 0
-			r.RetryAfter = max(r.RetryAfter, l.micros(t, l.perRate.ceil(after-l.capLevel), now))
+			r.RetryAfter = max(r.RetryAfter, l.micros(t, l.perRate.ceil(after-l.admitLevel), now))
 		}
 		if take && r.Allowed {
 			level = after
@@ -187,6 +187,8 @@ func (l *Limit) bucket(r *Result, s *State, now int64, a *Ask, take bool) {
 			}
 			l.keepLevel(s, t, level)
 		}
+	default:
+		r.Allowed = level <= l.admitLevel
 	}
 	if level > 0 {
 		q, rest := l.perToken.divmod(level)
@@ -194,7 +196,7 @@ func (l *Limit) bucket(r *Result, s *State, now int64, a *Ask, take bool) {
 			q++
 		}
 		used := int64(q)
-		r.Soft = r.Allowed && used > l.limit
+		r.Soft = r.Allowed && used > l.limit && used <= l.admit
 		r.Remaining = max(0, l.limit-used)
 		r.ResetAfter = Never
 		if l.rate > 0 {

@@ -123,10 +123,9 @@ func (l *Limit) Release(s *State, now int64, slot uint64) bool {
 	if l.algo != Concurrency || s.B == 0 {
 		return false
 	}
-	if l.times != nil {
-		l = l.times.some()
-	}
-	h := l.holders(s, max(now, 0))
+	now = max(now, 0)
+	l = l.inForce(now)
+	h := l.holders(s, now)
 	held := false
 	kept := h.first
 	for i := h.first; i < h.n; i++ {

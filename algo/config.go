@@ -28,6 +28,9 @@ const defaultTimeout = 30 * time.Second
 
 func (c *Config) check() error {
 	a := c.Algorithm
+	if a == Margin {
+		return c.checkMargin()
+	}
 	if int(a) >= len(algorithmNames) {
 		return fmt.Errorf("there is no algorithm %d", uint8(a))
 	}
@@ -59,10 +62,12 @@ func (c *Config) check() error {
 		return fmt.Errorf("refill at intervals does not fit %v, only token_bucket", a)
 	case c.CountDenied && a != FixedWindow && a != SlidingLog && a != SlidingWindow:
 		return fmt.Errorf("counting denied requests does not fit %v, only fixed_window, sliding_log and sliding_window", a)
-	case c.SoftFor != 0 && margin(c.N, c.Soft) == 0 && margin(c.Burst, c.Soft) == 0:
-		return errors.New("the soft margin is to close, but there is none")
 	case c.SoftFor != 0 && a == Concurrency:
 		return errors.New("a soft margin that closes does not fit concurrency, which has no window to stay within")
+	case c.SoftFor != 0 && c.Soft == 0:
+		return errors.New("the soft margin is to close, but there is none")
+	case c.SoftFor != 0 && margin(c.size(), c.Soft) == 0:
+		return fmt.Errorf("the soft margin is to close, but %d%% of %d rounds to nothing: raise the percentage, or leave out the time", c.Soft, c.size())
 	case c.Timeout != 0 && a != Concurrency:
 		return fmt.Errorf("a time-out does not fit %v, only concurrency", a)
 	}

@@ -7,8 +7,9 @@ package algo
 // span is a window [start, end) and the one after it, [end, next).
 type span struct{ start, end, next int64 }
 
-// spanAt returns the window that holds now.
-func (l *Limit) spanAt(now int64) span {
+// spanAt returns the window that holds now. keep makes it remember a calendar's, which is for those who ask what is and not what
+// will be.
+func (l *Limit) spanAt(now int64, keep bool) span {
 	if l.cfg.Calendar == NoCalendar {
 		_, r := l.perW.divmod(uint64(now))
 		start := now - int64(r)
@@ -18,13 +19,15 @@ func (l *Limit) spanAt(now int64) span {
 		return *p
 	}
 	v := calendarSpan(l.cfg.Calendar, l.cfg.Location, now)
-	l.cal.Store(&v)
+	if keep {
+		l.cal.Store(&span{v.start, v.end, v.next})
+	}
 	return v
 }
 
 // current returns the window in which a request at now counts, and the count so far. far is true if the state lay
 // further ahead than it could and was taken for one of the next window.
-func (l *Limit) current(s *State, now int64) (start, end, used int64, far bool) {
+func (l *Limit) current(s *State, now int64, keep bool) (start, end, used int64, far bool) {
 	if l.first {
 		if s.B == 0 || now >= s.A+l.w {
 			return now, now + l.w, 0, false
@@ -35,7 +38,7 @@ func (l *Limit) current(s *State, now int64) (start, end, used int64, far bool) 
 		}
 		return start, start + l.w, int64(s.B), far
 	}
-	v := l.spanAt(now)
+	v := l.spanAt(now, keep)
 	switch {
 	case s.B == 0 || s.A < v.start:
 		return v.start, v.end, 0, false
@@ -46,14 +49,14 @@ func (l *Limit) current(s *State, now int64) (start, end, used int64, far bool) 
 }
 
 func (l *Limit) fixed(r *Result, s *State, now, c int64, take bool) {
-	start, end, used, far := l.current(s, now)
+	start, end, used, far := l.current(s, now, take)
 	if far && take {
 		s.A = start
 	}
 	ok := true
 	switch {
 	case c > 0:
-		ok = used <= l.cap-c
+		ok = used <= l.admit-c
 		if take && (ok || l.countDenied) {
 			used = min(used+c, maxInt)
 			s.A, s.B = start, uint64(used)
@@ -67,7 +70,7 @@ func (l *Limit) fixed(r *Result, s *State, now, c int64, take bool) {
 			}
 		}
 	default:
-		ok = used <= l.cap || l.n == 0 && !l.countDenied
+		ok = used <= l.admit || l.n == 0 && !l.countDenied
 	}
 	l.counted(r, used, ok)
 	if used > 0 {
@@ -75,7 +78,7 @@ func (l *Limit) fixed(r *Result, s *State, now, c int64, take bool) {
 	}
 	if !ok && c != 0 {
 		r.RetryAfter = end - now
-		if c > l.cap {
+		if c > l.admit {
 			r.RetryAfter = Never
 		}
 	}
@@ -83,13 +86,13 @@ func (l *Limit) fixed(r *Result, s *State, now, c int64, take bool) {
 
 // carryFixed keeps a count whose window began within the window of now.
 func (l *Limit) carryFixed(old *Limit, s *State, now int64) {
-	start, _, used, _ := old.current(s, now)
+	start, _, used, _ := old.current(s, now, false)
 	if used == 0 {
 		*s = State{}
 		return
 	}
 	s.A = start
-	if _, _, used, _ = l.current(s, now); used == 0 {
+	if _, _, used, _ = l.current(s, now, false); used == 0 {
 		*s = State{}
 	}
 }

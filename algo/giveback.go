@@ -11,14 +11,10 @@ func (l *Limit) GiveBack(s *State, now, at, cost int64) {
 	if s.B == 0 || cost <= 0 {
 		return
 	}
-	if l.times != nil {
-		if l = l.times.at(now).limit; l == nil {
-			return
-		}
-	}
+	l = l.inForce(now)
 	switch l.algo {
 	case FixedWindow:
-		if start, end, _, _ := l.current(s, now); at >= start && at < end {
+		if start, end, _, _ := l.current(s, now, false); at >= start && at < end {
 			l.Take(s, now, Ask{Cost: -cost})
 		}
 	case SlidingLog:

@@ -59,23 +59,25 @@ func (l *Limit) intervals(r *Result, s *State, now, c int64, take bool) {
 			*s = State{}
 		}
 	}
-	r.Limit, r.SoftLimit, r.Allowed = l.limit, l.cap, true
+	r.Limit, r.SoftLimit, r.Allowed = l.limit, l.admit, true
 	if missing == 0 {
 		anchor = now
 	}
 	switch {
-	case c > l.cap || c > 0 && l.n == 0:
+	case c > l.admit || c > 0 && l.n == 0:
 		r.Allowed, r.RetryAfter = false, Never
-	case c > 0 && missing+c > l.cap:
-		r.Allowed, r.RetryAfter = false, l.boundary(anchor, missing+c-l.cap, now)
+	case c > 0 && missing+c > l.admit:
+		r.Allowed, r.RetryAfter = false, l.boundary(anchor, missing+c-l.admit, now)
 	case c != 0 && take && (c > 0 || s.B != 0):
 		if missing = max(0, missing+c); missing == 0 {
 			*s = State{}
 		} else {
 			s.A, s.B, s.C = anchor, uint64(missing), intervalTag
 		}
+	case c == 0:
+		r.Allowed = missing <= l.admit
 	}
-	r.Soft = r.Allowed && missing > l.limit
+	r.Soft = r.Allowed && missing > l.limit && missing <= l.admit
 	if l.n > 0 {
 		r.Remaining = max(0, l.limit-missing)
 	}

@@ -21,6 +21,7 @@ type Limit struct {
 	n     int64 // requests per window
 	limit int64 // Result.Limit
 	cap   int64 // the same with the soft margin
+	admit int64 // what may be used: cap, but limit while the soft margin is closed
 	w     int64 // window (Concurrency: time-out) in µs
 
 	unit  int64   // how many µs the limit's unit of time has
@@ -29,13 +30,14 @@ type Limit struct {
 	ahead int64   // buckets: how far ahead of the clock a state may lie, in units (µs for interval refill)
 
 	// Buckets with continuous refill, SlidingWindow.
-	rate     uint64  // N': levels drained in a unit
-	token    uint64  // W': levels that one token has
-	capLevel uint64  // cap × token
-	full     uint64  // units after which a full level has drained
-	perRate  divisor // by rate
-	perToken divisor // by token
-	tag      uint32  // State.C of a level scaled so
+	rate       uint64  // N': levels drained in a unit
+	token      uint64  // W': levels that one token has
+	capLevel   uint64  // cap × token
+	admitLevel uint64  // admit × token
+	full       uint64  // units after which a full level has drained
+	perRate    divisor // by rate
+	perToken   divisor // by token
+	tag        uint32  // State.C of a level scaled so
 
 	// SlidingWindow.
 	k    int    // number of sub-windows
@@ -45,8 +47,8 @@ type Limit struct {
 
 	cal atomic.Pointer[span] // FixedWindow with a calendar: the window asked for last
 
-	hard   *Limit     // without the soft margin, where that closes; else nil
-	above  *Limit     // admits a cost of 1 as long as hard is not exceeded; where the margin closes
+	hard   *Limit     // the same while the soft margin is closed, where it closes; else nil
+	within *Limit     // the same, admitting a cost of 1 as long as no more than limit is used; where the margin closes
 	margin *Limit     // of the margin's state; where it closes
 	times  *timetable // of a limit that follows a schedule; else nil
 
@@ -79,16 +81,24 @@ func build(c Config) (*Limit, error) {
 		err = l.compileWindow()
 	case TokenBucket, LeakyBucket:
 		err = l.compileBucket()
-	case Concurrency:
+	case Concurrency, Margin:
 		l.w = int64(c.Timeout / time.Microsecond)
-	}
-	if err == nil && c.SoftFor > 0 {
-		err = l.compileMargin()
 	}
 	if err != nil {
 		return nil, err
 	}
+	l.restrict(l.cap)
+	if c.SoftFor > 0 && c.Algorithm != Margin {
+		if err := l.compileMargin(); err != nil {
+			return nil, err
+		}
+	}
 	return l, nil
+}
+
+// restrict makes most what may be used. States are kept as before.
+func (l *Limit) restrict(most int64) {
+	l.admit, l.admitLevel = most, uint64(most)*l.token
 }
 
 // Config returns the configuration with every default filled in. A bucket of size 0 has the Burst NoBurst. New
@@ -193,7 +203,7 @@ func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	case SlidingLog:
 		l.log(r, s, now, a.Cost, take)
 	case Margin:
-		l.peekMargin(r, s, now)
+		l.peekMargin(r, s, now, take)
 	default:
 		l.slots(r, s, now, a.Cost, a.Slot, take)
 	}
@@ -215,7 +225,7 @@ func (l *Limit) Mend(s *State, now int64) bool {
 // Fresh reports whether s is as good as the zero State at now, so that it may be forgotten.
 func (l *Limit) Fresh(s *State, now int64) bool {
 	if l.times != nil && s.B != 0 {
-		return l.times.reset(s, now, 0) == 0
+		return l.times.reset(s, now) == 0
 	}
 	return s.B == 0 || l.Check(s, now, Ask{}).ResetAfter == 0
 }
@@ -228,12 +238,7 @@ func (l *Limit) Carry(old *Limit, s *State, now int64) {
 		return
 	}
 	now = max(now, 0)
-	if l.times != nil {
-		l = l.times.some()
-	}
-	if old.times != nil {
-		old = old.times.some()
-	}
+	l, old = l.inForce(now), old.inForce(now)
 	switch l.algo {
 	case FixedWindow:
 		l.carryFixed(old, s, now)
@@ -248,8 +253,8 @@ func (l *Limit) Carry(old *Limit, s *State, now int64) {
 
 // counted fills in a result of an algorithm that counts: used is what is used after the decision.
 func (l *Limit) counted(r *Result, used int64, allowed bool) {
-	r.Limit, r.SoftLimit, r.Remaining = l.limit, l.cap, max(0, l.limit-used)
-	r.Allowed, r.Soft = allowed, allowed && used > l.limit && used <= l.cap
+	r.Limit, r.SoftLimit, r.Remaining = l.limit, l.admit, max(0, l.limit-used)
+	r.Allowed, r.Soft = allowed, allowed && used > l.limit && used <= l.admit
 }
 
 // divisor divides by a number that is known beforehand, without the division: m is 2^64/d rounded down, so that the

@@ -136,7 +136,7 @@ func (l *Limit) log(res *Result, s *State, now, c int64, take bool) {
 	ok := true
 	switch {
 	case c > 0:
-		ok = live <= l.cap-c
+		ok = live <= l.admit-c
 		if take && (ok || l.countDenied) {
 			r.drop(dead)
 			dead = 0
@@ -156,17 +156,17 @@ func (l *Limit) log(res *Result, s *State, now, c int64, take bool) {
 			live = int64(r.n)
 		}
 	default:
-		ok = live <= l.cap || l.n == 0 && !l.countDenied
+		ok = live <= l.admit || l.n == 0 && !l.countDenied
 	}
 	l.counted(res, live, ok)
 	if live > 0 {
 		res.ResetAfter = r.at(r.n-1) + l.w - now
 	}
 	if !ok && c != 0 {
-		if c > l.cap {
+		if c > l.admit {
 			res.RetryAfter = Never
 		} else {
-			res.RetryAfter = r.at(dead+int(live+c-l.cap)-1) + l.w - now
+			res.RetryAfter = r.at(dead+int(live+c-l.admit)-1) + l.w - now
 		}
 	}
 }

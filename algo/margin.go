@@ -1,30 +1,27 @@
 package algo
 
-// A soft margin that closes (Config.SoftFor) needs a second state for each key, which is kept beside the first one under a
-// Limit of its own, Limit.Margin: in State.A when the margin was first used, and in State.B when it opens again.
+import (
+	"fmt"
+	"time"
+)
 
-// Margin is the algorithm of Limit.Margin. It is not for rule files.
+// A soft margin that closes (Config.SoftFor) needs a second state for each key, which is kept beside the first one under a
+// Limit of its own, Limit.Margin: in State.A when the margin was first used, and in State.B when it opens again. That is W
+// after the instant at which the first state, left alone, is back within N; it is worked out anew at each admission into the
+// margin (and at each denied request that is counted while the state lasts), and a refund does not bring it forward.
+//
+// While the margin is closed the first state is read and kept as ever. Only what may be used is less: Result.Limit.
+
+// Margin is the algorithm of Limit.Margin. It is not for rule files. In its Config, Window and SoftFor are those of the limit
+// it belongs to, and Timeout is how far ahead of the clock State.B may lie.
 const Margin Algorithm = 255
 
 // Margin returns the limit under which to keep the state of the soft margin, for TakeWith; nil if the margin does not
-// close. All it is good for is Fresh, Check (a peek, whose ResetAfter is the time until the margin opens again) and Carry.
-func (l *Limit) Margin() *Limit {
-	if l.times != nil {
-		for _, p := range append([]Phase{{Limit: l.times.otherwise}}, l.times.phases...) {
-			if p.Limit != nil && p.Limit.hard != nil {
-				return p.Limit.Margin()
-			}
-		}
-		return nil
-	}
-	if l.hard == nil {
-		return nil
-	}
-	return l.margin
-}
+// close. All it is good for is Fresh, Mend, Check (a peek, whose ResetAfter is the time until the margin opens again) and Carry.
+func (l *Limit) Margin() *Limit { return l.margin }
 
 // TakeWith is Take for a limit whose soft margin closes: margin is the key's state of l.Margin(). A nil margin, and one
-// of a limit whose margin does not close, is Take.
+// of a limit whose margin does not close, is Take. The result's ResetAfter is that of s alone.
 func (l *Limit) TakeWith(s, margin *State, now int64, a Ask) (r Result) {
 	l.decide(&r, s, margin, now, a, true)
 	return r
@@ -36,79 +33,118 @@ func (l *Limit) CheckWith(s, margin *State, now int64, a Ask) (r Result) {
 	return r
 }
 
+// size is what the soft margin is a part of.
+func (c *Config) size() int64 {
+	if c.Algorithm != TokenBucket && c.Algorithm != LeakyBucket || c.Burst == 0 {
+		return c.N
+	}
+	return max(0, c.Burst)
+}
+
+// check is Config.check for the algorithm Margin.
+func (c *Config) checkMargin() error {
+	if *c != (Config{Algorithm: Margin, Window: c.Window, SoftFor: c.SoftFor, Timeout: c.Timeout}) || c.Window <= 0 || c.SoftFor <= 0 || c.Timeout <= 0 {
+		return fmt.Errorf("the state of a soft margin has a window, a time to stay open, and a time-out, and nothing else: %+v", *c)
+	}
+	return nil
+}
+
 // compileMargin makes what a margin that closes needs.
 func (l *Limit) compileMargin() error {
 	c := l.cfg
-	c.Soft, c.SoftFor = 0, 0
+	c.SoftFor = 0
 	var err error
 	if l.hard, err = build(c); err != nil {
 		return err
 	}
-	// used + 1 ≤ N + 1 means used ≤ N.
-	if l.algo == TokenBucket || l.algo == LeakyBucket {
-		c.Burst = max(0, c.Burst) + 1
-	} else {
-		c.N++
-	}
-	if l.above, err = build(c); err != nil {
+	l.hard.restrict(l.limit)
+	if l.within, err = build(c); err != nil {
 		return err
 	}
-	most := l.w + l.cfg.SoftFor.Microseconds() + 2*l.w
-	if l.unit > 0 && l.full > 0 && l.full < maxInt/uint64(l.unit) {
-		most += int64(l.full) * l.unit
+	// used + 1 ≤ limit + 1 means used ≤ limit.
+	l.within.restrict(l.limit + 1)
+
+	// The state may lie two windows ahead (a calendar's are a little longer than nominal), or as far ahead as a bucket can, plus
+	// the time in which that drains.
+	most := 5 * l.w
+	if l.ahead < maxInt/4/l.unit {
+		most += 2 * (l.ahead + 1) * l.unit
+	} else {
+		most = maxInt
 	}
-	l.margin = &Limit{algo: Margin, w: most, cfg: Config{Algorithm: Margin, Window: c.Window, SoftFor: l.cfg.SoftFor}}
-	return nil
+	l.margin, err = New(Config{Algorithm: Margin, Window: c.Window, SoftFor: l.cfg.SoftFor, Timeout: time.Duration(min(most, maxInt)) * time.Microsecond})
+	return err
 }
 
-// marginOf returns the state of the margin as it counts at now.
-func (l *Limit) marginOf(m *State, now int64) (first, reopens int64, used bool) {
-	if m.B == 0 || now >= int64(m.B) || int64(m.B)-now > l.margin.w {
-		return now, 0, false
+// use returns since when a margin is used and when it opens again, as the state counts at now; used is false if it is as good as
+// fresh. far is true if that is because it lies further ahead than it ever could.
+func (l *Limit) use(m *State, now int64) (first, reopens int64, used, far bool) {
+	if m.B == 0 || now >= int64(m.B) {
+		return now, 0, false, false
 	}
-	return min(m.A, now), int64(m.B), true
+	if int64(m.B)-now > l.w {
+		return now, 0, false, true
+	}
+	return min(m.A, now), int64(m.B), true, false
+}
+
+// peekMargin answers a peek at the state of a margin.
+func (l *Limit) peekMargin(r *Result, m *State, now int64, take bool) {
+	r.Allowed = true
+	_, reopens, used, far := l.use(m, now)
+	if used {
+		r.ResetAfter = reopens - now
+	}
+	if far && take {
+		*m = State{}
+	}
 }
 
 func (l *Limit) decideMargin(r *Result, s, m *State, now int64, a Ask, take bool) {
-	first, reopens, used := l.marginOf(m, now)
+	first, reopens, used, far := l.margin.use(m, now)
+	if far && take {
+		*m = State{}
+	}
 	closes := first + l.cfg.SoftFor.Microseconds()
 	in := l
 	if used && now >= closes {
 		in = l.hard
 	}
 	in.plain(r, s, now, a, take)
-	if take && a.Cost > 0 && (r.Allowed && r.Soft || !r.Allowed && l.countDenied && used) {
-		var within Result
-		l.above.plain(&within, s, now, Ask{Cost: 1, MaxDelay: -1}, false)
+	if take && a.Cost > 0 && (r.Allowed && r.Soft || !r.Allowed && used && l.countDenied) {
+		var calm Result
+		l.within.plain(&calm, s, now, Ask{Cost: 1, MaxDelay: -1}, false)
 		if !used {
 			m.A = now
 		}
-		m.B, m.C, m.Ext = uint64(max(reopens, now+within.RetryAfter+l.w)), 0, nil
+		reopens = min(max(reopens, now+calm.RetryAfter+l.w), maxInt)
+		m.B, m.C, m.Ext = uint64(reopens), 0, nil
 	}
-	if r.Allowed || a.Cost <= 0 || !used {
-		return
-	}
-	// Will the margin be open by then?
-	if d := r.RetryAfter; in == l && d != Never && (now+d < closes || now+d >= reopens) {
-		return
-	}
-	var x Result
-	if l.hard.plain(&x, s, now, a, false); !x.Allowed && x.RetryAfter != Never && now+x.RetryAfter < reopens {
-		r.RetryAfter = x.RetryAfter
-		return
-	}
-	x = Result{}
-	if l.plain(&x, s, reopens, a, false); x.Allowed || x.RetryAfter != Never {
-		r.RetryAfter = reopens - now + x.RetryAfter
-	} else {
-		r.RetryAfter = Never
+	if used && !r.Allowed && a.Cost > 0 {
+		r.RetryAfter = l.retryMargin(s, now, closes, reopens, a, r.RetryAfter, in == l)
 	}
 }
 
-// peekMargin answers a peek at the state of a margin.
-func (l *Limit) peekMargin(r *Result, s *State, now int64) {
-	r.Allowed = true
-	if _, reopens, used := (&Limit{margin: l}).marginOf(s, now); used {
-		r.ResetAfter = reopens - now
+// retryMargin returns how long after now a request is admitted that is denied now, while the margin is open (open) or closed: first
+// the margin is open, from closes on it is not, from reopens on it is again. retry is as if it stayed as it is now.
+func (l *Limit) retryMargin(s *State, now, closes, reopens int64, a Ask, retry int64, open bool) int64 {
+	if open && (retry == Never || closes >= reopens || now+retry < closes || now+retry >= reopens) {
+		return retry
 	}
+	if open {
+		var r Result
+		l.hard.plain(&r, s, closes, a, false)
+		if retry = r.RetryAfter; retry != Never {
+			retry += closes - now
+		}
+	}
+	if retry != Never && now+retry < reopens {
+		return retry
+	}
+	var r Result
+	l.plain(&r, s, reopens, a, false)
+	if r.RetryAfter == Never {
+		return Never
+	}
+	return min(reopens-now+r.RetryAfter, maxInt)
 }

@@ -34,10 +34,10 @@ func (l *Limit) Scale(num, den int64) (*Limit, error) {
 	} else {
 		c.Burst = scale(c.Burst)
 	}
-	if c.Soft > 0 && margin(c.N, c.Soft) == 0 && margin(max(0, c.Burst), c.Soft) == 0 {
-		c.SoftFor = 0 // there is no margin that could close
-	}
 	for {
+		if margin(c.size(), c.Soft) == 0 {
+			c.SoftFor = 0 // there is no margin that could close
+		}
 		s, err := New(c)
 		if err == nil || c.Burst <= 1 {
 			return s, err

@@ -3,6 +3,8 @@ package algo
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sort"
 	"sync/atomic"
 	"time"
 )
@@ -15,6 +17,9 @@ type Phase struct {
 	Limit *Limit        // in force meanwhile; nil means that there is no limit
 }
 
+// MaxPhases is how many phases a schedule may have.
+const MaxPhases = 1000
+
 // Days is a set of weekdays: bit 1<<time.Sunday to 1<<time.Saturday.
 type Days uint8
 
@@ -23,16 +28,22 @@ func (d Days) Has(day time.Weekday) bool { return d == 0 || d>>day&1 != 0 }
 
 const oneDay = 24 * time.Hour
 
+const oneWeek = int64(7 * oneDay / time.Microsecond)
+
 // Scheduled returns a limit that follows the clock on the wall of loc (nil means UTC): the first of phases that fits an
 // instant holds then, and otherwise the limit of that name (nil for none). A phase holds while the local clock reads a time in
 // it: where clocks are put forward it begins no later than they jump over its beginning, and where they are put back it holds on
 // both runs through its hours.
 //
 // The limits must agree in algorithm, window, buckets, calendar and whether denied requests count, since they share a
-// state. RetryAfter looks ahead: it tells when a request is admitted under the limits that will hold by then.
+// state. RetryAfter looks ahead: it tells when a request is admitted under the limits that will hold by then. A bucket's
+// ResetAfter is the longest under any of them that refills it.
 func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, error) {
 	if loc == nil {
 		loc = time.UTC
+	}
+	if len(phases) > MaxPhases {
+		return nil, fmt.Errorf("a schedule has at most %d phases, not %d", MaxPhases, len(phases))
 	}
 	first := otherwise
 	for i := range phases {
@@ -40,6 +51,8 @@ func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, er
 		switch {
 		case p.From < 0 || p.From > oneDay || p.Until < 0 || p.Until > oneDay:
 			return nil, fmt.Errorf("a time of day must be from 0 to 24 hours, not %v to %v", p.From, p.Until)
+		case p.From%time.Microsecond != 0 || p.Until%time.Microsecond != 0:
+			return nil, fmt.Errorf("a time of day must be a whole number of microseconds, not %v to %v", p.From, p.Until)
 		case p.Days >= 1<<7:
 			return nil, errors.New("a set of days has a bit for Sunday to Saturday each")
 		case p.Limit == nil:
@@ -52,7 +65,7 @@ func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, er
 		}
 		a, b := &first.cfg, &p.Limit.cfg
 		if a.Algorithm != b.Algorithm || a.Window != b.Window || a.Buckets != b.Buckets || a.Calendar != b.Calendar || a.FirstRequest != b.FirstRequest ||
-			a.RefillInterval != b.RefillInterval || a.CountDenied != b.CountDenied || a.Timeout != b.Timeout {
+			a.RefillInterval != b.RefillInterval || a.CountDenied != b.CountDenied || a.Timeout != b.Timeout || zoneName(a.Location) != zoneName(b.Location) {
 			return nil, fmt.Errorf("the limits of a schedule share one state, and must agree in all but their numbers: %v, and %v", first, p.Limit)
 		}
 	}
@@ -62,10 +75,22 @@ func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, er
 	case otherwise != nil && otherwise.times != nil:
 		return nil, errors.New("a limit that has a schedule cannot get another one")
 	}
-	return &Limit{
-		algo: first.algo, countDenied: first.countDenied, cfg: first.cfg,
-		times: &timetable{otherwise: otherwise, phases: phases, loc: loc},
-	}, nil
+	t := &timetable{otherwise: otherwise, phases: slices.Clone(phases), loc: loc}
+	t.compile()
+	l := &Limit{algo: first.algo, countDenied: first.countDenied, cfg: first.cfg, times: t}
+	for _, of := range t.limits {
+		if m := of.margin; m != nil && (l.margin == nil || m.w > l.margin.w) {
+			l.margin = m
+		}
+	}
+	return l, nil
+}
+
+func zoneName(loc *time.Location) string {
+	if loc == nil {
+		return ""
+	}
+	return loc.String()
 }
 
 // timetable is a schedule.
@@ -73,13 +98,60 @@ type timetable struct {
 	otherwise *Limit
 	phases    []Phase
 	loc       *time.Location
-	last      atomic.Pointer[reign]
+
+	week   []part   // by from, the first of 0
+	limits []*Limit // the distinct limits that hold at some time of the week
+	last   atomic.Pointer[reign]
+}
+
+// part is a part of the week by the local clock, up to where the next one begins.
+type part struct {
+	from  int64  // µs since Sunday, 0:00
+	limit *Limit // nil for none
 }
 
 // reign is the time [start, end) in which a limit is in force for certain.
 type reign struct {
 	start, end int64
 	limit      *Limit
+}
+
+// compile cuts the week. What the local clock reads tells the limit, whatever clock changes lie between.
+func (t *timetable) compile() {
+	var cuts []int64
+	for day := range int64(7) {
+		midnight := day * oneDay.Microseconds()
+		cuts = append(cuts, midnight)
+		for i := range t.phases {
+			p := &t.phases[i]
+			cuts = append(cuts, (midnight+p.From.Microseconds())%oneWeek, (midnight+p.Until.Microseconds())%oneWeek)
+		}
+	}
+	slices.Sort(cuts)
+	for _, from := range slices.Compact(cuts) {
+		today := time.Weekday(from / oneDay.Microseconds())
+		tod := time.Duration(from%oneDay.Microseconds()) * time.Microsecond
+		limit := t.otherwise
+		for i := range t.phases {
+			if p := &t.phases[i]; p.holds(today, (today+6)%7, tod) {
+				limit = p.Limit
+				break
+			}
+		}
+		if n := len(t.week); n == 0 || t.week[n-1].limit != limit {
+			t.week = append(t.week, part{from, limit})
+		}
+		if limit != nil && !slices.Contains(t.limits, limit) {
+			t.limits = append(t.limits, limit)
+		}
+	}
+}
+
+func (p *Phase) holds(today, yesterday time.Weekday, tod time.Duration) bool {
+	if p.From < p.Until {
+		return p.Days.Has(today) && tod >= p.From && tod < p.Until
+	}
+	return p.Days.Has(today) && tod >= p.From || p.Days.Has(yesterday) && tod < p.Until
 }
 
 // At returns the limit that is in force at now, in µs since the Unix epoch, and until when that is certain; it may be in
@@ -95,60 +167,69 @@ func (l *Limit) At(now int64) (in *Limit, until int64) {
 // Scheduled reports whether the limit follows a schedule.
 func (l *Limit) Scheduled() bool { return l.times != nil }
 
-func (t *timetable) at(now int64) *reign {
+// Schedule returns what Scheduled was given; without a schedule the limit itself and nothing. Callers must not change phases.
+func (l *Limit) Schedule() (otherwise *Limit, phases []Phase, loc *time.Location) {
+	if l.times == nil {
+		return l, nil, nil
+	}
+	return l.times.otherwise, l.times.phases, l.times.loc
+}
+
+// inForce returns the limit that is in force at now; while there is none, another one of the schedule: what was counted is
+// the same under all.
+func (l *Limit) inForce(now int64) *Limit {
+	if l.times == nil {
+		return l
+	}
+	return l.times.inForce(now)
+}
+
+func (t *timetable) inForce(now int64) *Limit {
+	if in := t.at(now).limit; in != nil {
+		return in
+	}
+	return t.some()
+}
+
+func (t *timetable) at(now int64) reign {
 	if r := t.last.Load(); r != nil && now >= r.start && now < r.end {
-		return r
+		return *r
 	}
 	r := t.find(now)
-	t.last.Store(r)
+	t.last.Store(&r)
 	return r
 }
 
-// find looks at all instants at which something may change around now: midnight, the beginning and the end of a phase, and
-// a change of the clocks.
-func (t *timetable) find(now int64) *reign {
+// find reads the clock on the wall at now, and looks the reading up. It holds until the part of the week is over, or the clocks
+// are changed.
+func (t *timetable) find(now int64) reign {
 	local := time.UnixMicro(now).In(t.loc)
 	_, offset := local.Zone()
-	r := &reign{start: 0, end: maxInt, limit: t.otherwise}
+	// The week of instants that the clock would read if it were never changed. The epoch began on a Thursday.
+	reading := (now + int64(offset)*1e6 + 4*oneDay.Microseconds()) % oneWeek
+	if reading < 0 {
+		reading += oneWeek
+	}
+	sunday := now - reading
+	i := sort.Search(len(t.week), func(i int) bool { return t.week[i].from > reading }) - 1
+	r := reign{start: max(0, sunday+t.week[i].from), end: sunday + oneWeek, limit: t.week[i].limit}
+	if i+1 < len(t.week) {
+		r.end = sunday + t.week[i+1].from
+	}
 	from, to := local.ZoneBounds()
 	if !from.IsZero() {
-		r.start = max(0, from.UnixMicro())
+		r.start = min(max(r.start, from.UnixMicro()), now)
 	}
-	if !to.IsZero() && to.UnixMicro() > now {
-		r.end = to.UnixMicro()
-	}
-	y, m, d := local.Date()
-	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).UnixMicro() - int64(offset)*1e6
-	tod := time.Duration(now-midnight) * time.Microsecond
-	change := func(of time.Duration) {
-		for _, at := range [...]int64{midnight + (of - oneDay).Microseconds(), midnight + of.Microseconds(), midnight + (of + oneDay).Microseconds()} {
-			if at <= now {
-				r.start = max(r.start, at)
-			} else {
-				r.end = min(r.end, at)
-			}
+	if !to.IsZero() {
+		end := to.UnixMicro()
+		if end <= now {
+			// Beyond its table, ZoneBounds takes the last day of a leap year for one of the next: no zone changes before
+			// that begins.
+			end = now - now%oneDay.Microseconds() + oneDay.Microseconds()
 		}
-	}
-	change(0)
-	found := false
-	today := local.Weekday()
-	yesterday := (today + 6) % 7
-	for i := range t.phases {
-		p := &t.phases[i]
-		change(p.From)
-		change(p.Until)
-		if !found && p.holds(today, yesterday, tod) {
-			r.limit, found = p.Limit, true
-		}
+		r.end = min(r.end, end)
 	}
 	return r
-}
-
-func (p *Phase) holds(today, yesterday time.Weekday, tod time.Duration) bool {
-	if p.From < p.Until {
-		return p.Days.Has(today) && tod >= p.From && tod < p.Until
-	}
-	return p.Days.Has(today) && tod >= p.From || p.Days.Has(yesterday) && tod < p.Until
 }
 
 // decide is Limit.decide under a schedule.
@@ -159,55 +240,74 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 		return
 	}
 	v.limit.decide(r, s, margin, now, a, take)
-	if l := v.limit; (l.algo == TokenBucket || l.algo == LeakyBucket) && r.ResetAfter != Never {
-		r.ResetAfter = t.reset(s, now, r.ResetAfter)
+	if v.limit.algo == TokenBucket || v.limit.algo == LeakyBucket {
+		r.ResetAfter = t.reset(s, now)
 	}
 	if !r.Allowed && a.Cost > 0 && (r.RetryAfter == Never || now+r.RetryAfter >= v.end) {
 		r.RetryAfter = t.retry(s, margin, now, v, a)
 	}
 }
 
-// reset returns the time after which a bucket is full at whatever rate it may be refilled meanwhile.
-func (t *timetable) reset(s *State, now, longest int64) int64 {
-	for i := range len(t.phases) + 1 {
-		l := t.otherwise
-		if i > 0 {
-			l = t.phases[i-1].Limit
+// reset returns the time after which a state is fresh whichever limit holds then; Never if it stays as it is. A bucket is as
+// good as fresh under a limit that lets nothing in.
+func (t *timetable) reset(s *State, now int64) int64 {
+	var r Result
+	if in := t.inForce(now); in.algo != TokenBucket && in.algo != LeakyBucket {
+		in.plain(&r, s, now, Ask{}, false)
+		return r.ResetAfter
+	}
+	longest, stays := int64(0), s.B != 0
+	for _, l := range t.limits {
+		if l.n > 0 {
+			r = Result{}
+			l.plain(&r, s, now, Ask{}, false)
+			longest, stays = max(longest, r.ResetAfter), false
 		}
-		if l == nil {
-			continue
-		}
-		var r Result
-		if l.plain(&r, s, now, Ask{}, false); r.ResetAfter == Never {
-			return Never
-		}
-		longest = max(longest, r.ResetAfter)
+	}
+	if stays {
+		return Never
 	}
 	return longest
 }
 
-// lookAhead bounds how many changes of a schedule are looked at for an instant at which a request is admitted.
-const lookAhead = 1000
+// retry looks at whole weeks, and days more for what a change of the clocks may skip. What does not come in several of them never
+// comes.
+const (
+	lookAhead = oneWeek + 3*int64(oneDay/time.Microsecond)
+	lookTimes = 8
+)
 
 // retry returns how long after now a request is admitted, if not before v ends.
-func (t *timetable) retry(s, margin *State, now int64, v *reign, a Ask) int64 {
-	for range lookAhead {
-		if v.end >= maxInt {
+func (t *timetable) retry(s, margin *State, now int64, v reign, a Ask) int64 {
+	at := v.end
+	for range lookTimes {
+		next := int64(Never) // before this nothing is admitted under any of the limits
+		for until := at + lookAhead; at < until; at = v.end {
+			if at >= maxInt {
+				return Never
+			}
+			v = t.find(at)
+			if v.limit == nil {
+				return at - now
+			}
+			var r Result
+			v.limit.decide(&r, s, margin, at, a, false)
+			switch {
+			case r.Allowed:
+				return at - now
+			case r.RetryAfter == Never:
+				continue
+			case at+r.RetryAfter < v.end:
+				return at - now + r.RetryAfter
+			}
+			if next == Never || at+r.RetryAfter < next {
+				next = at + r.RetryAfter
+			}
+		}
+		if next == Never {
 			break
 		}
-		v = t.find(v.end)
-		at := v.start
-		if v.limit == nil {
-			return at - now
-		}
-		var r Result
-		v.limit.decide(&r, s, margin, at, a, false)
-		switch {
-		case r.Allowed:
-			return at - now
-		case r.RetryAfter != Never && at+r.RetryAfter < v.end:
-			return at - now + r.RetryAfter
-		}
+		at = max(at, next)
 	}
 	return Never
 }

@@ -2,42 +2,37 @@ package algo
 
 // Settle replaces a charge of reserved, which was admitted at the instant at, by one of actual: what was reserved too much
 // goes back as GiveBack does it; what is missing is charged whether there is room for it or not, so that later requests make
-// up for it. A bucket holds no more than it can: its debt ends where it is empty. LeakyBucket and Concurrency leave s as
-// it is: their turns and slots cannot be changed afterwards.
+// up for it. A bucket holds no more than it can: its debt ends where it is empty; and a SlidingLog keeps one unit more than its
+// capacity. LeakyBucket and Concurrency leave s as it is: their turns and slots cannot be changed afterwards. The state of a soft
+// margin that closes is not touched. While a schedule puts no limit, s is settled as under one of its limits.
 func (l *Limit) Settle(s *State, now, at, reserved, actual int64) {
 	now, reserved, actual = max(now, 0), max(reserved, 0), min(max(actual, 0), MaxCost)
-	if l.times != nil {
-		if l = l.times.at(now).limit; l == nil {
-			return
-		}
-	}
-	if actual < reserved {
+	if actual <= reserved {
 		l.GiveBack(s, now, at, reserved-actual)
 		return
 	}
+	l = l.inForce(now)
 	more := actual - reserved
-	if more == 0 {
-		return
-	}
 	switch l.algo {
 	case FixedWindow, SlidingWindow, SlidingLog:
 		// A limit that counts denied requests charges without asking.
 		c := l.cfg
 		c.CountDenied, c.SoftFor = true, 0
-		if all, err := New(c); err == nil {
-			all.Take(s, now, Ask{Cost: more})
+		if all, err := build(c); err == nil {
+			all.plain(new(Result), s, now, Ask{Cost: more}, true)
 		}
 	case TokenBucket:
-		var r Result
-		if l.plain(&r, s, now, Ask{Cost: more}, true); r.Allowed {
-			return
-		}
 		if l.interval {
-			_, missing, _ := l.missing(s, now)
-			l.plain(&r, s, now, Ask{Cost: l.cap - missing}, true)
+			anchor, missing, _ := l.missing(s, now)
+			if missing == 0 {
+				anchor = now
+			}
+			if missing = min(missing+more, l.cap); missing > 0 {
+				s.A, s.B, s.C = anchor, uint64(missing), intervalTag
+			}
 			return
 		}
-		t, _, _ := l.level(s, now)
-		l.keepLevel(s, t, l.capLevel)
+		t, level, _ := l.level(s, now)
+		l.keepLevel(s, t, min(level+uint64(min(more, l.cap))*l.token, l.capLevel))
 	}
 }

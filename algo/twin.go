@@ -5,6 +5,7 @@ package algo
 // does not have are 0; all are below 2^53.
 type Params struct {
 	Cap   int64 // capacity with the soft margin
+	Admit int64 // what may be used while a soft margin that closes is closed: Result.Limit; else Cap
 	Unit  int64 // µs in the limit's unit of time
 	Ahead int64 // buckets: how far ahead of the clock a state may lie, in units (µs for interval refill)
 
@@ -22,9 +23,12 @@ type Params struct {
 // Params returns the limit's numbers; of one with a schedule ask the limit in force (Limit.At).
 func (l *Limit) Params() Params {
 	p := Params{
-		Cap: l.cap, Unit: l.unit, Ahead: l.ahead,
+		Cap: l.cap, Admit: l.cap, Unit: l.unit, Ahead: l.ahead,
 		Rate: int64(l.rate), Token: int64(l.token), CapLevel: int64(l.capLevel), Full: int64(l.full), Tag: l.tag,
 		Sub: l.sub, SubU: int64(l.subU),
+	}
+	if l.hard != nil {
+		p.Admit = l.hard.admit
 	}
 	if l.algo == SlidingLog {
 		p.Entry = int64(l.entrySize())
@@ -35,12 +39,10 @@ func (l *Limit) Params() Params {
 // Span returns the window [start, end) of a FixedWindow that holds now, and the end of the one after it, in µs since the
 // Unix epoch. For windows that begin at a key's first request it returns those that would begin now.
 func (l *Limit) Span(now int64) (start, end, next int64) {
-	if l.times != nil {
-		l = l.times.some()
-	}
+	l = l.inForce(max(now, 0))
 	if l.first {
 		return now, now + l.w, now + 2*l.w
 	}
-	v := l.spanAt(max(now, 0))
+	v := l.spanAt(max(now, 0), true)
 	return v.start, v.end, v.next
 }

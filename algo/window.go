@@ -88,7 +88,7 @@ func (l *Limit) window(r *Result, s *State, now, c int64, take bool) {
 	ok := true
 	switch {
 	case c > 0:
-		ok = used <= l.cap-c
+		ok = used <= l.admit-c
 		if take && (ok || l.countDenied) {
 			was := cur
 			cur = min(cur+uint64(c), maxCount)
@@ -106,7 +106,7 @@ func (l *Limit) window(r *Result, s *State, now, c int64, take bool) {
 			}
 		}
 	default:
-		ok = used <= l.cap || l.n == 0 && !l.countDenied
+		ok = used <= l.admit || l.n == 0 && !l.countDenied
 	}
 	l.counted(r, used, ok)
 	if cur > 0 {
@@ -115,7 +115,7 @@ func (l *Limit) window(r *Result, s *State, now, c int64, take bool) {
 		r.ResetAfter = start + l.sub - now
 	}
 	if !ok && c != 0 {
-		room := l.cap - c
+		room := l.admit - c
 		switch {
 		case room < 0:
 			r.RetryAfter = Never
@@ -251,7 +251,7 @@ func (l *Limit) windows(r *Result, s *State, now, c int64, take bool) {
 	ok := true
 	switch {
 	case c > 0:
-		ok = used <= l.cap-c
+		ok = used <= l.admit-c
 		if take && (ok || l.countDenied) {
 			l.turn(s, &v)
 			was := l.count(s, 0)
@@ -268,7 +268,7 @@ func (l *Limit) windows(r *Result, s *State, now, c int64, take bool) {
 			used = int64(v.whole) + l.part(v.cut, rest)
 		}
 	default:
-		ok = used <= l.cap || l.n == 0 && !l.countDenied
+		ok = used <= l.admit || l.n == 0 && !l.countDenied
 	}
 	l.counted(r, used, ok)
 	if v.whole+v.cut > 0 {
@@ -279,10 +279,10 @@ func (l *Limit) windows(r *Result, s *State, now, c int64, take bool) {
 		r.ResetAfter = v.start + int64(l.k+1-j)*l.sub - now
 	}
 	if !ok && c != 0 {
-		if c > l.cap {
+		if c > l.admit {
 			r.RetryAfter = Never
 		} else {
-			r.RetryAfter = l.opensLater(s, &v, uint64(l.cap-c)) - now
+			r.RetryAfter = l.opensLater(s, &v, uint64(l.admit-c)) - now
 		}
 	}
 }

@@ -4,12 +4,14 @@
 // grpc.method are its halves, host is the :authority, ip the address of the peer, header.NAME the value of the metadata
 // key (several are joined by ", "), and whatever WithIdentity and WithAttributes add.
 //
-// A refused call ends with RESOURCE_EXHAUSTED, with google.rpc.RetryInfo and google.rpc.QuotaFailure as details. Each
-// call that met an enforcing limit is answered with the metadata ratelimit-limit, ratelimit-remaining and
+// A refused call ends with RESOURCE_EXHAUSTED, with google.rpc.RetryInfo, google.rpc.QuotaFailure and google.rpc.ErrorInfo (the
+// limit, and the id of the decision) as details. A call that passed carries ratelimit-soft ("exceeded") if that was in a soft
+// margin, and ratelimit-warning if limits are near to refusing. Each call that met an enforcing limit is answered with the metadata ratelimit-limit, ratelimit-remaining and
 // ratelimit-reset (seconds, rounded up), and on a refusal retry-after, for the limit nearest to refusing.
 //
-// A leaky bucket really holds: the handler runs when the call's turn has come. A slot of a concurrency limit is given
-// back when the handler returns.
+// A leaky bucket really holds: the handler runs when the call's turn has come. A call that another limit with a `wait` refuses is
+// held, in the order of arrival, until the limit admits it or the wait is over (docs/waiting.md). A slot of a concurrency
+// limit is given back when the handler returns.
 package grpclimit
 
 import (
@@ -30,6 +32,7 @@ import (
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/hold"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -64,6 +67,36 @@ func WithSkip(skip func(fullMethod string) bool) Option { return func(g *guard) 
 // WithoutHeaders leaves the rate-limit metadata out of answers.
 func WithoutHeaders() Option { return func(g *guard) { g.silent = true } }
 
+// WithLines makes calls wait in l. Without it each interceptor has lines of its own, of at most 10,000 calls; give the same to
+// the unary and the stream interceptor of a server, so that all calls of a key stand in one line.
+func WithLines(l *Lines) Option { return func(g *guard) { g.lines = l.lines } }
+
+// Lines hold the calls that wait. Interceptors that share them must be of one Limiter. Safe for concurrent use.
+type Lines struct{ lines *hold.Lines }
+
+// NewLines returns lines that hold at most maxHeld calls at a time, of all keys together; 0 means 10,000, below 0 that nobody is
+// held. The waiting calls of one key are at most as many as there is room left, so that none takes more than half.
+func NewLines(maxHeld int) *Lines { return &Lines{hold.New(maxHeld)} }
+
+// Stats tells of the calls that are held, or were.
+type Stats struct {
+	Held    int // now
+	Lines   int // now: one for each key of a limit for which somebody waits
+	Longest int // calls in the longest line now
+
+	Total      uint64 // were held at all
+	Expired    uint64 // of these, were refused since their wait was over, or would have been too short
+	HungUp     uint64 // of these, were given up by their clients
+	TurnedAway uint64 // were refused since there was no room to wait
+}
+
+// Stats returns what is known at this moment.
+func (l *Lines) Stats() Stats { return Stats(l.lines.Stats()) }
+
+// Drain ends the holding, for a server that is about to stop: calls that wait for a limit to admit them are refused at once, as are
+// those that would have to wait from then on. Those that have a turn in a leaky bucket keep it.
+func (l *Lines) Drain() { l.lines.Shut() }
+
 // UnaryServerInterceptor limits unary calls. It is safe for concurrent use.
 func UnaryServerInterceptor(l *weir.Limiter, options ...Option) grpc.UnaryServerInterceptor {
 	g := newGuard(l, options)
@@ -76,7 +109,9 @@ func UnaryServerInterceptor(l *weir.Limiter, options ...Option) grpc.UnaryServer
 		if err := g.admit(c, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
 			return nil, err
 		}
-		return handler(ctx, request)
+		answer, err := handler(ctx, request)
+		c.answer(err)
+		return answer, err
 	}
 }
 
@@ -93,7 +128,12 @@ func StreamServerInterceptor(l *weir.Limiter, options ...Option) grpc.StreamServ
 		if err := g.admit(c, stream.SetHeader); err != nil {
 			return err
 		}
-		return handler(srv, stream)
+		if c.entered {
+			stream = &answering{ServerStream: stream, call: c}
+		}
+		err := handler(srv, stream)
+		c.answer(err)
+		return err
 	}
 }
 
@@ -106,14 +146,24 @@ type guard struct {
 	hits     func(ctx context.Context, fullMethod string) int64
 	skip     func(fullMethod string) bool
 	silent   bool
+	lines    *hold.Lines
+	adaptive *Adaptive // nil for none
+	load     Load      // nil for none
 	pool     sync.Pool // of *call
 }
 
 func newGuard(l *weir.Limiter, options []Option) *guard {
 	g := &guard{limiter: l}
-	g.pool.New = func() any { return new(call) }
 	for _, o := range options {
 		o(g)
+	}
+	if g.lines == nil {
+		g.lines = hold.New(0)
+	}
+	g.pool.New = func() any {
+		c := &call{guard: g, visit: g.lines.NewVisit()}
+		c.visit.Held, c.met = c.wait, c.meet
+		return c
 	}
 	return g
 }
@@ -121,6 +171,10 @@ func newGuard(l *weir.Limiter, options []Option) *guard {
 // call is one call under way.
 type call struct {
 	attributes
+	passage
+	guard    *guard
+	visit    *hold.Visit
+	met      func(*weir.Decision) error // call.meet
 	request  weir.Request
 	decision weir.Decision
 }
@@ -131,7 +185,10 @@ func (g *guard) acquire(ctx context.Context, fullMethod string) *call {
 	for _, f := range g.extra {
 		c.extra = append(c.extra, f(ctx, fullMethod)...)
 	}
-	c.request = weir.Request{Domain: g.domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay}
+	c.request = weir.Request{Domain: g.domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay, Door: "grpc"}
+	if g.adaptive != nil {
+		c.request.Met = c.met
+	}
 	if g.hits != nil {
 		c.request.Hits = g.hits(ctx, fullMethod)
 	}
@@ -140,14 +197,9 @@ func (g *guard) acquire(ctx context.Context, fullMethod string) *call {
 
 // finish gives back the slots that c holds, and c itself.
 func (g *guard) finish(c *call) {
-	for i := range c.decision.Limits {
-		if slot := c.decision.Limits[i].Slot; slot != "" {
-			// A slot that cannot be given back ends with the limit's time-out.
-			ctx, done := afterwards(c.ctx)
-			_, _ = g.limiter.Release(ctx, slot)
-			done()
-		}
-	}
+	c.end()
+	// A slot that cannot be given back ends with the limit's time-out, a turn goes unused.
+	c.visit.Release(c.ctx, g.limiter, &c.decision)
 	clear(c.decision.Limits)
 	c.decision.Limits = c.decision.Limits[:0]
 	clear(c.extra)
@@ -156,15 +208,18 @@ func (g *guard) finish(c *call) {
 	g.pool.Put(c)
 }
 
-// admit decides c, waits for its turn, and returns the error with which a refused call ends.
+// admit decides c, holding it if it must wait, and returns the error with which a refused call ends.
 func (g *guard) admit(c *call, setHeader func(metadata.MD) error) error {
 	d := &c.decision
-	if err := g.limiter.Decide(c.ctx, &c.request, d); err != nil {
-		if c.ctx.Err() != nil {
+	if err := c.visit.Decide(c.ctx, g.limiter, &c.request, d); err != nil {
+		if c.visit.HungUp {
 			return status.FromContextError(c.ctx.Err()).Err()
 		}
+		if err == errOverload {
+			return overloaded()
+		}
 		if d.OpenWithoutStore() {
-			return nil
+			return c.begin()
 		}
 		return status.Error(codes.Unavailable, "the rate limit could not be checked; try again later")
 	}
@@ -177,31 +232,7 @@ func (g *guard) admit(c *call, setHeader func(metadata.MD) error) error {
 	if !d.Allowed {
 		return refusal(d, nearest)
 	}
-	if d.Delay > 0 {
-		return g.hold(c, time.Duration(d.Delay)*time.Microsecond)
-	}
-	return nil
-}
-
-// afterwards is a context for what must be done for a call even if its client is gone.
-func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-}
-
-// hold waits for the turn of an admitted call. A caller who hangs up gives its turn back.
-func (g *guard) hold(c *call, delay time.Duration) error {
-	turn := time.NewTimer(delay)
-	defer turn.Stop()
-	select {
-	case <-turn.C:
-		return nil
-	case <-c.ctx.Done():
-		// A turn that cannot be given back goes unused.
-		ctx, done := afterwards(c.ctx)
-		defer done()
-		_, _ = g.limiter.GiveBack(ctx, &c.decision)
-		return status.FromContextError(c.ctx.Err()).Err()
-	}
+	return c.begin()
 }
 
 // headers is the metadata of an answer.
@@ -211,10 +242,27 @@ func headers(d *weir.Decision, nearest *weir.LimitResult) metadata.MD {
 		"ratelimit-remaining": {strconv.FormatInt(nearest.Remaining, 10)},
 		"ratelimit-reset":     {strconv.FormatInt(seconds(nearest.ResetAfter), 10)},
 	}
+	if d.SoftExceeded() {
+		md["ratelimit-soft"] = []string{"exceeded"}
+	}
+	if warning := warning(d); warning != "" {
+		md["ratelimit-warning"] = []string{warning}
+	}
 	if !d.Allowed && d.RetryAfter != algo.Never {
 		md["retry-after"] = []string{strconv.FormatInt(max(1, seconds(d.RetryAfter)), 10)}
 	}
 	return md
+}
+
+// warning names the limits that are near to refusing: `near_limit; limit="name"` each; "" if there are none.
+func warning(d *weir.Decision) string {
+	var list []string
+	for i := range d.Limits {
+		if l := &d.Limits[i]; l.Warns(d) {
+			list = append(list, "near_limit; limit="+strconv.QuoteToASCII(l.Window.Name)) // metadata is ASCII
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 // seconds rounds µs up to whole seconds.
@@ -248,7 +296,13 @@ func refusal(d *weir.Decision, nearest *weir.LimitResult) error {
 			QuotaValue:  l.Limit,
 		})
 	}
-	s, err := status.New(codes.ResourceExhausted, message).WithDetails(append(details, failure)...)
+	details = append(details, failure)
+	if d.ID != 0 {
+		details = append(details, &errdetails.ErrorInfo{
+			Reason: "RATE_LIMITED", Domain: "github.com/weir-rl/weir", Metadata: map[string]string{"limit": nearest.Window.Name, "decision": d.ID.String()},
+		})
+	}
+	s, err := status.New(codes.ResourceExhausted, message).WithDetails(details...)
 	if err != nil { // a detail that cannot be marshalled: the code and the message are what matters
 		return status.Error(codes.ResourceExhausted, message)
 	}

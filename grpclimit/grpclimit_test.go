@@ -124,7 +124,7 @@ limits:
 	}
 
 	_, err = client.List(as("ada"), &healthpb.HealthListRequest{}, grpc.Header(&header))
-	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), "can never pass") || len(s.Details()) != 1 {
+	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), "can never pass") || len(s.Details()) != 2 {
 		t.Errorf("a limit of zero: %v", err)
 	}
 	if header.Get("retry-after") != nil {

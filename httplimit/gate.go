@@ -1,29 +1,38 @@
 package httplimit
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/hold"
 )
 
 // Options configure New and NewGate. The zero value is right for a server that is its clients' peer, with rules of one domain.
 type Options struct {
 	// Domain of the rules; "" is the only one that the rules hold.
 	Domain string
+	// Door is what weir.Hooks are told as weir.Request.Door; "" means "middleware".
+	Door string
 	// Headers are the families to write; the zero value is XDelta and Draft11.
 	Headers Headers
 	// ClientIP says whose X-Forwarded-For is believed; nobody's by default.
 	ClientIP ClientIP
 	// Identity supplies more attributes; nil for none.
 	Identity *Identity
+	// MaxHeld bounds the requests that are held at a time, of all keys together; 0 means 10,000, below 0 that nobody is held. The
+	// waiting requests of one key are at most as many as there is room left, so that none takes more than half.
+	MaxHeld int
+	// Refused may answer a refused request in place of Headers.Refuse: it returns true if it has. nil, or false, leaves it
+	// to that. It must be safe for concurrent use, and keep neither d nor a.
+	Refused func(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *Attributes) bool
+	// Adaptive bounds how many requests are under way at the same time; nil does not.
+	Adaptive *Adaptive
+	// Load is told of the requests that pass; nil for nobody.
+	Load Load
 	// OnError is told when the store failed on a request, or when a slot or a turn could not be given back to it;
 	// nil means nobody. It must be safe for concurrent use. A client that hangs up is no error.
 	OnError func(r *http.Request, err error)
@@ -34,7 +43,9 @@ type Options struct {
 // A refused request is answered as Headers.Refuse does (429 by default). A request that passes carries the rate-limit
 // headers in its answer; the handler may change them. A request that a leaky bucket delays is really held until its
 // turn, for as long as the rule's `wait` allows, in the order of the turns; if its client hangs up meanwhile, its turn is
-// given back where nobody stands behind it. Slots of concurrency limits are released when the handler returns, also if it panics.
+// given back where nobody stands behind it. One that another limit with a `wait` refuses is held, in the order of arrival, until
+// the limit admits it or the wait is over (docs/waiting.md). Slots of concurrency limits are released when the handler returns,
+// also if it panics.
 //
 // If the store fails, requests that meet only limits with `on_store_error: allow` pass without headers; others are answered 503
 // (temporary-reduced-capacity). Deciding locally meanwhile is the business of a store wrapped in store/fallback.
@@ -53,7 +64,8 @@ func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 			}
 			defer p.Leave()
 			p.WriteHeaders(w.Header())
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(p.Watch(w), r)
+			p.Finish()
 		})
 	}, nil
 }
@@ -63,17 +75,21 @@ func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 type Gate struct {
 	limiter *weir.Limiter
 	o       Options
-	room    waitingRoom
+	lines   *hold.Lines
 	passes  sync.Pool
 }
 
 // Pass is the admission of one request. Not safe for concurrent use.
 type Pass struct {
 	gate     *Gate
+	visit    *hold.Visit
 	attrs    Attributes
 	request  weir.Request
 	decision weir.Decision
-	failed   bool // the store failed and the rules let the request through: there is no decision
+	watch    *watch                     // of a request that met a rule with cost_after; else nil
+	failed   bool                       // the store failed and the rules let the request through: there is no decision
+	met      func(*weir.Decision) error // Pass.meet
+	passage
 }
 
 // NewGate returns a Gate. It fails if o.Domain is empty and the rules in force hold several domains.
@@ -88,78 +104,67 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 			}
 		}
 	}
-	g := &Gate{limiter: l, o: o}
-	g.passes.New = func() any { return &Pass{gate: g} }
+	if o.Door == "" {
+		o.Door = "middleware"
+	}
+	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
+	g.passes.New = func() any {
+		p := &Pass{gate: g, visit: g.lines.NewVisit()}
+		p.visit.Held, p.visit.Failed, p.met = p.held, p.failure, p.meet
+		return p
+	}
 	return g, nil
 }
 
-// Enter decides r, and holds it if it must wait for its turn. If r may pass it returns a Pass, on which Leave must be
-// called when r has been handled. Else it has answered r on w, and returns nil. It may replace r.Body.
+// Enter decides r, and holds it if it must wait. If r may pass it returns a Pass, on which Leave must be called when r has
+// been handled. Else it has answered r on w, and returns nil. It may replace r.Body.
 func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	p := g.passes.Get().(*Pass)
 	p.attrs.Reset(r, g.o.ClientIP, g.o.Identity)
-	p.request = weir.Request{Domain: g.o.Domain, Attributes: &p.attrs, Hits: 1, MaxDelay: weir.RuleDelay}
-	if err := g.limiter.Decide(r.Context(), &p.request, &p.decision); err != nil {
-		hungUp := r.Context().Err() != nil
-		if !hungUp && g.o.OnError != nil {
-			g.o.OnError(r, err)
-		}
-		if !hungUp && p.decision.OpenWithoutStore() {
-			p.failed = true
+	p.request = weir.Request{Door: g.o.Door, Domain: g.o.Domain, Attributes: &p.attrs, Hits: 1, MaxDelay: weir.RuleDelay}
+	if g.o.Adaptive != nil {
+		p.request.Met = p.met
+	}
+	err := p.visit.Decide(r.Context(), g.limiter, &p.request, &p.decision)
+	switch {
+	case err == nil && p.decision.Allowed:
+		if p.begin() {
 			return p
 		}
-		p.reset()
-		if hungUp {
-			w.WriteHeader(statusHungUp)
-		} else {
-			RefuseStoreError(w)
+		RefuseOverload(w)
+	case err == nil:
+		p.permit.Return()
+		if g.o.Refused == nil || !g.o.Refused(w, r, &p.decision, &p.attrs) {
+			g.o.Headers.Refuse(w, r, &p.decision)
 		}
-		return nil
-	}
-	switch {
-	case !p.decision.Allowed:
-		g.o.Headers.Refuse(w, r, &p.decision)
-		p.Leave()
-		return nil
-	case p.decision.Delay > 0 && !p.hold(r):
+	case p.visit.HungUp:
 		w.WriteHeader(statusHungUp) // nobody reads it but a log
-		p.Leave()
-		return nil
+	case err == errOverload:
+		RefuseOverload(w)
+	default:
+		p.failure(err)
+		if p.decision.OpenWithoutStore() {
+			p.failed = true
+			if p.begin() {
+				return p
+			}
+			RefuseOverload(w)
+			break
+		}
+		RefuseStoreError(w)
 	}
-	return p
+	p.Leave()
+	return nil
 }
 
 // statusHungUp is what servers log for a client that hung up before it was answered (nginx's).
 const statusHungUp = 499
 
-// hold waits for the request's turn; false if the client hung up before it came.
-func (p *Pass) hold(r *http.Request) bool {
-	d := &p.decision
-	name, turn := "", d.Time+d.Delay
-	for i := range d.Limits {
-		// The line is that of the limit with the longest delay, whose turn it is that must be waited for.
-		if lr := &d.Limits[i]; lr.Mode != rule.Shadow && lr.Delay == d.Delay {
-			name = string(append(binary.BigEndian.AppendUint64(nil, lr.Window.Counter.ID), d.Matches.Hits[i].Key...))
-			break
-		}
+// failure tells of an error of the store.
+func (p *Pass) failure(err error) {
+	if p.gate.o.OnError != nil {
+		p.gate.o.OnError(p.attrs.r, err)
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	startReadAhead(r, cancel)
-	if p.gate.room.wait(ctx, name, turn, time.Duration(d.Delay)*time.Microsecond) == nil {
-		return true
-	}
-	ctx, done := afterwards(r)
-	defer done()
-	if _, err := p.gate.limiter.GiveBack(ctx, d); err != nil && p.gate.o.OnError != nil {
-		p.gate.o.OnError(r, err)
-	}
-	return false
-}
-
-// afterwards is a context for what must be done for r even if its client is gone.
-func afterwards(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
 }
 
 // Decision returns the decision that let the request pass; nil if there is none, because the store failed and the rules
@@ -181,28 +186,16 @@ func (p *Pass) WriteHeaders(h http.Header) {
 	}
 }
 
-// Leave releases the slots that the request held in concurrency limits. p must not be used any more.
+// Leave releases the slots that the request held in concurrency limits, and settles what it cost where that is known only afterwards. p must not be used any more.
 func (p *Pass) Leave() {
+	p.end()
+	if p.watch != nil {
+		p.settle()
+	}
 	if !p.failed {
-		p.release()
+		p.visit.Release(p.attrs.r.Context(), p.gate.limiter, &p.decision)
 	}
 	p.reset()
-}
-
-func (p *Pass) release() {
-	for i := range p.decision.Limits {
-		lr := &p.decision.Limits[i]
-		if lr.Slot == "" {
-			continue
-		}
-		r := p.attrs.r
-		ctx, done := afterwards(r)
-		if _, err := p.gate.limiter.Release(ctx, lr.Slot); err != nil && p.gate.o.OnError != nil {
-			p.gate.o.OnError(r, err)
-		}
-		done()
-		lr.Slot = ""
-	}
 }
 
 // reset forgets the request and goes back to the pool.
@@ -214,4 +207,33 @@ func (p *Pass) reset() {
 		p.decision = weir.Decision{}
 	}
 	p.gate.passes.Put(p)
+}
+
+// Stats tells of the requests that a Gate holds, or held.
+type Stats struct {
+	Held    int // now
+	Lines   int // now: one for each key of a limit for which somebody waits
+	Longest int // requests in the longest line now
+
+	Total      uint64 // were held at all
+	Expired    uint64 // of these, were refused since their wait was over, or would have been too short
+	HungUp     uint64 // of these, were given up by their clients
+	TurnedAway uint64 // were refused since there was no room to wait
+}
+
+// Stats returns what is known at this moment.
+func (g *Gate) Stats() Stats { return Stats(g.lines.Stats()) }
+
+// Drain ends the holding, for a server that is about to stop: requests that wait for a limit to admit them are refused at once, as are
+// those that would have to wait from then on. Those that have a turn in a leaky bucket keep it.
+func (g *Gate) Drain() { g.lines.Shut() }
+
+// Refunded is for weir.Hooks.Decided: where it is told of a refund that came through another door of this program, the requests
+// that wait at g for what was given back ask at once, rather than within a second.
+func (g *Gate) Refunded(r *weir.Request, d *weir.Decision) {
+	for i := range d.Matches.Hits {
+		if h := &d.Matches.Hits[i]; r.Hits < 0 {
+			g.lines.Freed(h.Window.Counter.ID, h.Key)
+		}
+	}
 }

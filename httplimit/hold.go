@@ -4,90 +4,14 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"slices"
-	"sync"
-	"time"
 )
 
-// waitingRoom holds requests until their turn in a leaky bucket has come, and lets those of one line leave in the order
-// of their turns, however late their timers fire. The zero value is ready. Safe for concurrent use.
-type waitingRoom struct {
-	mu    sync.Mutex
-	lines map[string]*line // by counter and key; a line without requests is forgotten
-}
-
-// line is the queue of one key, by turn.
-type line struct{ tickets []*ticket }
-
-type ticket struct {
-	turn int64         // µs on the store's clock
-	due  bool          // its timer has fired
-	pass chan struct{} // closed when it may leave
-}
-
-// wait returns nil after delay, when all requests of the same line with an earlier turn have left; or the context's
-// error if it is done before that.
-func (w *waitingRoom) wait(ctx context.Context, name string, turn int64, delay time.Duration) error {
-	t := &ticket{turn: turn, pass: make(chan struct{})}
-	w.mu.Lock()
-	if w.lines == nil {
-		w.lines = make(map[string]*line)
-	}
-	l := w.lines[name]
-	if l == nil {
-		l = &line{}
-		w.lines[name] = l
-	}
-	at := len(l.tickets)
-	for at > 0 && l.tickets[at-1].turn > turn { // decisions may arrive here a little out of order
-		at--
-	}
-	l.tickets = slices.Insert(l.tickets, at, t)
-	w.mu.Unlock()
-
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		w.mu.Lock()
-		t.due = true
-		w.advance(name, l)
-		w.mu.Unlock()
-	case <-ctx.Done():
-		return w.leave(ctx, name, l, t)
-	}
-	select {
-	case <-t.pass:
-		return nil
-	case <-ctx.Done():
-		return w.leave(ctx, name, l, t)
-	}
-}
-
-// leave takes t out of its line; nil if it had been let through already.
-func (w *waitingRoom) leave(ctx context.Context, name string, l *line, t *ticket) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	i := slices.Index(l.tickets, t)
-	if i < 0 {
-		return nil
-	}
-	l.tickets = slices.Delete(l.tickets, i, i+1)
-	w.advance(name, l)
-	return ctx.Err()
-}
-
-// advance lets those at the head of l through whose timers have fired. w.mu is held.
-func (w *waitingRoom) advance(name string, l *line) {
-	n := 0
-	for n < len(l.tickets) && l.tickets[n].due {
-		close(l.tickets[n].pass)
-		n++
-	}
-	l.tickets = slices.Delete(l.tickets, 0, n)
-	if len(l.tickets) == 0 && w.lines[name] == l {
-		delete(w.lines, name)
-	}
+// held prepares the request to be held: so that it is seen if its client hangs up.
+func (p *Pass) held(ctx context.Context) (context.Context, context.CancelFunc) {
+	p.wait()
+	ctx, cancel := context.WithCancel(ctx)
+	startReadAhead(p.attrs.r, cancel)
+	return ctx, cancel
 }
 
 // readAheadMax bounds the body that is read while its request is held.

@@ -25,52 +25,100 @@ const (
 
 const problemJSON = "application/problem+json"
 
-// Refuse answers a refused decision: headers, and the status and body of the refusing rule's response or the default
-// problem details (RFC 9457): what was hit, and when to come back. The refusing rule is that of Decision.Nearest.
+// Refuse answers a refused decision: headers, and the status and body of the refusing rule's response or the default one: what
+// was hit, and when to come back. The refusing rule is that of Decision.Nearest.
 //
-// A response's own headers win over ours. Its body without a content type is sent as application/problem+json if it is
-// JSON, else as plain text. The answer is never to be stored by a cache (RFC 6585), and has no body if r is a HEAD.
+// The default body comes in the form that the client prefers by its Accept header: problem details (RFC 9457), which is also
+// for those that do not say, a page for browsers, or plain text. A response's own headers win over ours. The answer is never to
+// be stored by a cache (RFC 6585), and has no body if r is a HEAD.
 func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
 	f.Write(w.Header(), d)
+	h := w.Header()
 	near := d.Nearest()
-	var resp rule.Response
-	if near != nil && near.Window.Rule != nil && near.Window.Rule.Response != nil {
-		resp = *near.Window.Rule.Response
-	}
-	if resp.Status == 0 {
-		resp.Status = http.StatusTooManyRequests
-	}
+	status, contentType := http.StatusTooManyRequests, ""
 	var body []byte
-	contentType := resp.ContentType
-	switch {
-	case resp.Body == "":
-		body = appendRefusal(make([]byte, 0, 512), resp.Status, d, near)
-		if contentType == "" {
-			contentType = problemJSON
+	var headers []rule.Pair
+	typed := true // a Content-Type among the headers of the rule does not matter
+	accept := strings.Join(r.Header["Accept"], ", ")
+	if near != nil && near.Window.Rule != nil && near.Window.Rule.Response != nil {
+		resp := near.Window.Rule.Response
+		if resp.Status != 0 {
+			status = resp.Status
 		}
-	default:
-		body = []byte(resp.Body)
+		data := responseData(d, near, status)
+		contentType, body = resp.Render(accept, data)
+		headers = resp.RenderHeaders(nil, data)
+		typed = resp.Body == "" || resp.ContentType != ""
+		if len(resp.Bodies) > 1 {
+			varyByAccept(h)
+		}
+	}
+	switch {
+	case body != nil:
 		if contentType == "" {
 			contentType = "text/plain; charset=utf-8"
-			if json.Valid(body) {
-				contentType = problemJSON
-			}
+		}
+	case contentType != "": // the rule names a type for what is no text of its own
+		body = appendRefusal(nil, formJSON, status, d, near)
+	default:
+		form := preferred(accept)
+		body, contentType = appendRefusal(nil, form, status, d, near), form.contentType()
+		varyByAccept(h)
+		if form == formHTML {
+			h.Set("Content-Security-Policy", pagePolicy)
 		}
 	}
-	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	for _, p := range resp.Headers {
+	for _, p := range headers {
 		switch k := http.CanonicalHeaderKey(p.Name); k {
 		case "Content-Length", "Transfer-Encoding", "Connection": // these are the server's
 		case "Content-Type":
-			if resp.ContentType == "" {
+			if !typed {
 				contentType = p.Value
 			}
+		case "Vary":
+			h.Add(k, p.Value)
 		default:
 			h[k] = []string{p.Value}
 		}
 	}
-	send(w, resp.Status, contentType, body, r.Method == http.MethodHead)
+	send(w, status, contentType, body, r.Method == http.MethodHead)
+}
+
+// responseData is what templates may say of a refusal by near.
+func responseData(d *weir.Decision, near *weir.LimitResult, status int) rule.ResponseData {
+	data := rule.ResponseData{Limit: near.Window.Name, RetryAfter: algo.Never, RetryAfterText: "never", ID: d.ID.String(), Domain: d.Domain, Status: status}
+	if d.RetryAfter != algo.Never {
+		data.RetryAfter = max(1, ceilSeconds(d.RetryAfter))
+		data.RetryAfterText = durationText(data.RetryAfter)
+	}
+	c := configOf(d, near)
+	data.LimitValue, data.Window = c.N, c.Period()
+	return data
+}
+
+// configOf returns the numbers in force of a limit of d; zero if they are not known.
+func configOf(d *weir.Decision, lr *weir.LimitResult) algo.Config {
+	for i := range d.Limits {
+		if lr == &d.Limits[i] {
+			if in := d.InForce(i); in != nil {
+				return in.Config()
+			}
+		}
+	}
+	return algo.Config{}
+}
+
+// varyByAccept says that the answer depends on the Accept header.
+func varyByAccept(h http.Header) {
+	for _, line := range h["Vary"] {
+		for name := range strings.SplitSeq(line, ",") {
+			if name = strings.TrimSpace(name); name == "*" || strings.EqualFold(name, "Accept") {
+				return
+			}
+		}
+	}
+	h.Add("Vary", "Accept")
 }
 
 // RefuseStoreError answers 503 for a request that could not be decided because the store failed, with the problem type
@@ -137,8 +185,14 @@ func appendProblem(b []byte, status int, typ, title, detail string) []byte {
 }
 
 // appendRefusal appends the default body of a refusal.
-func appendRefusal(b []byte, status int, d *weir.Decision, near *weir.LimitResult) []byte {
-	b = appendProblem(b, status, TypeQuotaExceeded, titleQuotaExceeded, refusalDetail(d, near))
+func appendRefusal(b []byte, f form, status int, d *weir.Decision, near *weir.LimitResult) []byte {
+	switch f {
+	case formHTML:
+		return appendPage(b, status, d, near)
+	case formText:
+		return appendText(b, status, d, near)
+	}
+	b = appendProblem(slices.Grow(b, 512), status, TypeQuotaExceeded, titleQuotaExceeded, refusalDetail(d, near))
 	b = append(b, `,"violated-policies":[`...)
 	first := true
 	for i := range d.Limits {
@@ -154,47 +208,64 @@ func appendRefusal(b []byte, status int, d *weir.Decision, near *weir.LimitResul
 	}
 	b = append(b, `],"retry_after":`...)
 	b = appendSeconds(b, d.RetryAfter)
+	if d.ID != 0 {
+		b = append(d.ID.AppendTo(append(b, `,"decision":"`...)), '"')
+	}
 	return append(b, "}\n"...)
 }
 
 // refusalDetail says to a person which limit it was, what it allows, and when to come back.
 func refusalDetail(d *weir.Decision, near *weir.LimitResult) string {
+	what, when := refusalWords(d, near)
+	if when == "" {
+		return what
+	}
+	return what + " " + when
+}
+
+// refusalWords says which limit it was and what it allows, and, if there is something to say, when to come back.
+func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) {
 	if near == nil {
-		return "A limit was reached."
+		return "A limit was reached.", comeBack(d, true)
+	}
+	if d.Banned.Rule != nil {
+		return `The limit "` + d.Banned.Rule.Name + `" was exceeded too often: requests like this one are blocked for a while.`, comeBack(d, true)
 	}
 	var b strings.Builder
 	b.WriteString(`The limit "`)
 	b.WriteString(near.Window.Name)
 	b.WriteString(`" `)
-	var c algo.Config
-	if near.Window.Limit != nil {
-		c = near.Window.Limit.Config()
-	}
-	what := "request"
+	c := configOf(d, near)
+	unit := "request"
 	if r := near.Window.Rule; r != nil && (r.Cost > 1 || r.CostExpr != "") {
-		what = "unit"
+		unit = "unit"
 	}
 	switch c.Algorithm {
 	case algo.Concurrency:
-		b.WriteString("allows " + plural(near.Limit, what) + " at the same time.")
+		b.WriteString("allows " + plural(near.Limit, unit) + " at the same time.")
 	case algo.LeakyBucket:
-		b.WriteString("lets " + plural(c.N, what) + " per " + c.Period() + " through, one after the other, and too many are waiting.")
+		b.WriteString("lets " + plural(c.N, unit) + " per " + c.Period() + " through, one after the other, and too many are waiting.")
 	case algo.TokenBucket:
-		b.WriteString("allows " + plural(c.N, what) + " per " + c.Period())
+		b.WriteString("allows " + plural(c.N, unit) + " per " + c.Period())
 		if near.Limit != c.N {
 			b.WriteString(", with bursts of up to " + strconv.FormatInt(near.Limit, 10))
 		}
 		b.WriteByte('.')
 	default:
-		b.WriteString("allows " + plural(c.N, what) + " per " + c.Period() + ".")
+		b.WriteString("allows " + plural(c.N, unit) + " per " + c.Period() + ".")
 	}
+	return b.String(), comeBack(d, near.Limit > 0)
+}
+
+// comeBack says when to come back; some is whether anything at all would be admitted.
+func comeBack(d *weir.Decision, some bool) string {
 	switch {
 	case d.RetryAfter != algo.Never:
-		b.WriteString(" Try again in " + durationText(max(1, ceilSeconds(d.RetryAfter))) + ".")
-	case near.Limit > 0:
-		b.WriteString(" This request asks for more than that at once, so it can never be admitted.")
+		return "Try again in " + durationText(max(1, ceilSeconds(d.RetryAfter))) + "."
+	case some:
+		return "This request asks for more than that at once, so it can never be admitted."
 	}
-	return b.String()
+	return ""
 }
 
 func plural(n int64, what string) string {

@@ -18,6 +18,8 @@ const (
 	hdrReset      = "X-Ratelimit-Reset"
 	hdrXRetry     = "X-Ratelimit-Retry-After"
 	hdrSoft       = "X-Ratelimit-Soft"
+	hdrWarning    = "X-Ratelimit-Warning"
+	hdrDecision   = "X-Ratelimit-Decision"
 	hdrPolicy     = "Ratelimit-Policy"
 	hdrRateLimit  = "Ratelimit"
 	hdrRetryAfter = "Retry-After"
@@ -29,7 +31,8 @@ const (
 //
 // X-RateLimit-Limit, -Remaining and -Reset speak of Decision.Nearest. RateLimit-Policy and RateLimit
 // (draft-ietf-httpapi-ratelimit-headers-11) have one item for each enforcing limit that was met. X-RateLimit-Soft says
-// "exceeded" when a limit admitted the request in its soft margin. All times are whole seconds, rounded up.
+// "exceeded" when a limit admitted the request in its soft margin, X-RateLimit-Warning names those that are near to refusing,
+// and on a refusal X-RateLimit-Decision is its id. All times are whole seconds, rounded up.
 func (f Headers) Write(h http.Header, d *weir.Decision) {
 	near := d.Nearest()
 	if near == nil {
@@ -40,8 +43,8 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 	var (
 		scratch [384]byte
 		buf     = scratch[:0]
-		keys    [8]string
-		ends    [8]int
+		keys    [10]string
+		ends    [10]int
 		n       int
 	)
 	end := func(key string) {
@@ -72,16 +75,26 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 	}
 	if f&(XDelta|Draft11) != 0 {
 		delete(h, hdrSoft)
-		if d.Allowed && softExceeded(d) {
+		delete(h, hdrWarning)
+		delete(h, hdrDecision)
+		if d.SoftExceeded() {
 			buf = append(buf, "exceeded"...)
 			end(hdrSoft)
+		}
+		start := len(buf)
+		if buf = AppendWarning(buf, d); len(buf) > start {
+			end(hdrWarning)
+		}
+		if !d.Allowed && d.ID != 0 {
+			buf = d.ID.AppendTo(buf)
+			end(hdrDecision)
 		}
 	}
 	if f&Draft11 != 0 {
 		start := len(buf)
 		for i := range d.Limits {
 			if lr := &d.Limits[i]; lr.Mode != rule.Shadow {
-				buf = appendPolicy(separate(buf, start), lr)
+				buf = appendPolicy(separate(buf, start), lr, d.InForce(i))
 			}
 		}
 		end(hdrPolicy)
@@ -104,13 +117,17 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 	}
 }
 
-func softExceeded(d *weir.Decision) bool {
+// AppendWarning appends the value of X-RateLimit-Warning, a list of tokens: `near_limit; limit="name"` for each enforcing limit
+// that is near to refusing (weir.LimitResult.Warns). It appends nothing if there are none, or d is a refusal.
+func AppendWarning(dst []byte, d *weir.Decision) []byte {
+	start := len(dst)
 	for i := range d.Limits {
-		if d.Limits[i].Soft && d.Limits[i].Mode != rule.Shadow {
-			return true
+		if lr := &d.Limits[i]; lr.Warns(d) {
+			dst = append(separate(dst, start), "near_limit; limit="...)
+			dst = appendSFString(dst, lr.Window.Name)
 		}
 	}
-	return false
+	return dst
 }
 
 func separate(buf []byte, start int) []byte {
@@ -121,14 +138,14 @@ func separate(buf []byte, start int) []byte {
 }
 
 // appendPolicy appends one item of RateLimit-Policy: `"name";q=10;w=60`.
-func appendPolicy(buf []byte, lr *weir.LimitResult) []byte {
+func appendPolicy(buf []byte, lr *weir.LimitResult, in *algo.Limit) []byte {
 	buf = appendSFString(buf, lr.Window.Name)
 	buf = append(buf, ";q="...)
 	buf = strconv.AppendInt(buf, lr.Limit, 10)
-	if l := lr.Window.Limit; l != nil && l.Algorithm() == algo.Concurrency {
+	if in != nil && in.Algorithm() == algo.Concurrency {
 		buf = append(buf, `;qu="concurrent-requests"`...)
 	}
-	if w := windowSeconds(lr); w > 0 {
+	if w := windowSeconds(lr, in); w > 0 {
 		buf = append(buf, ";w="...)
 		buf = strconv.AppendInt(buf, w, 10)
 	}
@@ -151,13 +168,12 @@ func appendRateLimit(buf []byte, lr *weir.LimitResult) []byte {
 	return strconv.AppendInt(buf, ceilSeconds(t), 10)
 }
 
-// windowSeconds is the w of a limit's policy; 0 means that it is left out: no window, or one below a second.
-func windowSeconds(lr *weir.LimitResult) int64 {
-	l := lr.Window.Limit
-	if l == nil {
+// windowSeconds is the w of the policy of a limit with the numbers in; 0 means that it is left out: no window, or one below a second.
+func windowSeconds(lr *weir.LimitResult, in *algo.Limit) int64 {
+	if in == nil {
 		return 0
 	}
-	c := l.Config()
+	c := in.Config()
 	if c.Algorithm == algo.Concurrency || c.Algorithm != algo.TokenBucket && c.Calendar == algo.NoCalendar && c.Window < time.Second {
 		return 0
 	}

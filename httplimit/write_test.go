@@ -99,8 +99,20 @@ func TestWrite(t *testing.T) {
 			name:   "in the soft margin",
 			rules:  `limits: [{name: a, allow: 10/min, algorithm: fixed_window, throttle: {soft: 20%}}]`,
 			before: 10, hits: 1,
-			want: want{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60", "X-RateLimit-Soft": "exceeded",
+			want: want{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60", "X-RateLimit-Soft": "exceeded", "X-RateLimit-Warning": `near_limit; limit="a"`,
 				"RateLimit-Policy": `"a";q=10;w=60`, "RateLimit": `"a";r=0;t=60`},
+		},
+		{
+			name:   "near two limits of three, one of them in shadow",
+			rules:  `limits: [{name: a, allow: [5/min, 10/hour], algorithm: fixed_window}, {name: b, allow: 5/min, on_limit: shadow}]`,
+			before: 3, hits: 1, family: XDelta,
+			want: want{"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "60", "X-RateLimit-Warning": `near_limit; limit="a:60s"`},
+		},
+		{
+			name:  "near both windows",
+			rules: `limits: [{name: a, allow: [5/min, 5/hour], algorithm: fixed_window}]`, before: 4, hits: 1, family: XDelta,
+			want: want{"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "3600",
+				"X-RateLimit-Warning": `near_limit; limit="a:60s", near_limit; limit="a:3600s"`},
 		},
 		{
 			name: "off, a pass", rules: `limits: [{name: a, allow: 10/min}]`, hits: 1, family: Off, want: want{},
@@ -130,10 +142,13 @@ func TestWrite(t *testing.T) {
 			for k, v := range c.want {
 				want.Set(k, v)
 			}
+			if !d.Allowed && c.family != Off {
+				want.Set("X-RateLimit-Decision", d.ID.String())
+			}
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got  %v\nwant %v", got, want)
 			}
-			for _, k := range []string{"RateLimit-Policy", "RateLimit"} {
+			for _, k := range []string{"RateLimit-Policy", "RateLimit", "X-RateLimit-Warning"} {
 				if got.Get(k) != "" {
 					if _, err := httpsfv.UnmarshalList(got[http.CanonicalHeaderKey(k)]); err != nil {
 						t.Errorf("%s: %s is no structured field: %v", k, got.Get(k), err)
@@ -149,7 +164,7 @@ func TestWriteReplaces(t *testing.T) {
 	clk := &clock{}
 	l := newLimiter(t, clk, `limits: [{name: a, allow: 10/min, when: {user: ada}}]`)
 	foreign := func() http.Header {
-		return http.Header{"X-Ratelimit-Retry-After": {"9"}, "X-Ratelimit-Soft": {"exceeded"}, "Ratelimit": {`"x";r=1`, `"y";r=2`}, "X-Ratelimit-Limit": {"1"}}
+		return http.Header{"X-Ratelimit-Retry-After": {"9"}, "X-Ratelimit-Soft": {"exceeded"}, "X-Ratelimit-Warning": {"near_limit"}, "X-Ratelimit-Decision": {"x"}, "Ratelimit": {`"x";r=1`, `"y";r=2`}, "X-Ratelimit-Limit": {"1"}}
 	}
 	h := foreign()
 	XDelta.Write(h, decide(t, l, 1, rule.Pair{Name: "user", Value: "ada"}))
@@ -209,11 +224,11 @@ func TestWindowSecondsLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &rule.Window{Limit: limit}
-	if got, want := windowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: 1000}}), int64(366*86400*1000); got != want {
+	if got, want := windowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: 1000}}, limit), int64(366*86400*1000); got != want {
 		t.Errorf("got %d, want %d", got, want)
 	}
 	// What would not fit 64 bits is left out.
-	if got := windowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: algo.MaxN}}); got != 0 {
+	if got := windowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: algo.MaxN}}, limit); got != 0 {
 		t.Errorf("got %d", got)
 	}
 }

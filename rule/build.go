@@ -315,6 +315,12 @@ func (b *builder) compileRule(d *domain, m *matchRule) {
 		m.mode = Quota
 	}
 	m.salt = xxhash.Sum64String(d.name + "\x00" + r.Name)
+	if r.Ban != nil {
+		d.banning = append(d.banning, r)
+		if r.Ban.Domain && !m.byPath() {
+			d.banned = append(d.banned, m)
+		}
+	}
 	b.compileOverrides(m)
 }
 

@@ -21,9 +21,15 @@ type compiled struct {
 	patterns map[[2]string]compiledPattern
 	ifs      map[string]compiledProgram
 	costs    map[string]compiledProgram
-	regexp   int
-	cel      int
-	names    int
+	// of cost_after
+	costsAfter map[string]compiledProgram
+	templates  map[templateKey]compiledTemplate
+	regexp     int
+	cel        int
+	names      int
+	template   int // bytes
+	elastic    int // windows
+	scaled     int // limits that were tried
 }
 
 type compiledPattern struct {

@@ -38,30 +38,46 @@ var celEnv = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(options...)
 })
 
+// celDialect is what expressions of one key may use and give.
+type celDialect struct {
+	env    func() (*cel.Env, error)
+	result *cel.Type
+	what   string               // what it must give, in words
+	known  string               // the variables, in words
+	check  func(*cel.Ast) error // of what the types do not show; nil for nothing
+}
+
+const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
+
 // compileIf compiles the CEL expression of `if`, which must give a bool.
 func compileIf(source string) (*program, error) {
-	return compileCEL(source, cel.BoolType, "true or false")
+	return compileCEL(source, celDialect{env: celEnv, result: cel.BoolType, what: "true or false", known: celKnown})
 }
 
 // compileCost compiles the CEL expression of `cost`, which must give an int.
 func compileCost(source string) (*program, error) {
-	return compileCEL(source, cel.IntType, "an int, such as int(attr.tokens)")
+	return compileCEL(source, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown})
 }
 
-func compileCEL(source string, result *cel.Type, what string) (*program, error) {
+func compileCEL(source string, d celDialect) (*program, error) {
 	if strings.TrimSpace(source) == "" {
 		return nil, errors.New("the expression is empty")
 	}
-	env, err := celEnv()
+	env, err := d.env()
 	if err != nil {
 		return nil, err
 	}
 	ast, issues := env.Compile(source)
 	if err := issues.Err(); err != nil {
-		return nil, celError(issues)
+		return nil, celError(issues, d.known)
 	}
-	if out := ast.OutputType(); !out.IsExactType(result) {
-		return nil, fmt.Errorf("the expression gives %s: it must give %s", cel.FormatCELType(out), what)
+	if out := ast.OutputType(); !out.IsExactType(d.result) {
+		return nil, fmt.Errorf("the expression gives %s: it must give %s", cel.FormatCELType(out), d.what)
+	}
+	if d.check != nil {
+		if err := d.check(ast); err != nil {
+			return nil, err
+		}
 	}
 	prg, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celCostLimit))
 	if err != nil {
@@ -70,8 +86,8 @@ func compileCEL(source string, result *cel.Type, what string) (*program, error) 
 	return &program{prg}, nil
 }
 
-// celError turns what the compiler found into one line.
-func celError(issues *cel.Issues) error {
+// celError turns what the compiler found into one line. known are the variables that there are.
+func celError(issues *cel.Issues, known string) error {
 	var b strings.Builder
 	undeclared := false
 	for i, e := range issues.Errors() {
@@ -87,7 +103,7 @@ func celError(issues *cel.Issues) error {
 		}
 	}
 	if undeclared {
-		b.WriteString(" (known are domain, method, path, host, ip, user, header[\"…\"], query[\"…\"] and attr[\"…\"])")
+		fmt.Fprintf(&b, " (known are %s)", known)
 	}
 	return errors.New(b.String())
 }

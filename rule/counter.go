@@ -49,6 +49,69 @@ func (b *builder) addCounters(r *Rule) {
 			w.Counter = mine[id]
 		}
 	}
+	b.addMargins(r)
+	b.addBan(r)
+}
+
+// addMargins gives the Counters of r those of the soft margins that close.
+func (b *builder) addMargins(r *Rule) {
+	longest := map[*Counter]*algo.Limit{} // the margin whose state may lie furthest ahead
+	var order []*Counter
+	see := func(w *Window) {
+		if w.Limit == nil || w.Counter == nil || w.Limit.Margin() == nil {
+			return
+		}
+		for _, l := range w.allLimits() {
+			m := l.Margin()
+			switch old := longest[w.Counter]; {
+			case m == nil:
+			case old == nil:
+				order = append(order, w.Counter)
+				longest[w.Counter] = m
+			case old.Config().Timeout < m.Config().Timeout:
+				longest[w.Counter] = m
+			}
+		}
+	}
+	for _, w := range r.Windows {
+		see(w)
+	}
+	for i := range r.Overrides {
+		for _, w := range r.Overrides[i].Windows {
+			see(w)
+		}
+	}
+	for _, c := range order {
+		id := "m" + c.identity
+		c.Margin = &Counter{
+			ID: identityHash(c.Domain, id, c.Limit), Group: c.Group, Domain: c.Domain, Rule: c.Rule, Window: c.Window,
+			Limit: longest[c], Index: -1, identity: id,
+		}
+		b.reserve(r, c.Margin)
+	}
+}
+
+// allParts returns the limits that w may have at one time or another.
+func (w *Window) allParts() []*algo.Limit {
+	if len(w.parts) == 0 {
+		return []*algo.Limit{w.Limit}
+	}
+	return w.parts
+}
+
+// allLimits is allParts, of an elastic rule with what they are at the points of the curve.
+func (w *Window) allLimits() []*algo.Limit {
+	list := w.allParts()
+	if e := w.Rule.Elastic; e != nil {
+		for _, l := range list[:len(list):len(list)] {
+			for _, p := range e.Curve {
+				if scaled, err := l.Scale(int64(p.Share), 100); err == nil {
+					list = append(list, scaled)
+				}
+			}
+		}
+	}
+	return list
 }
 
 func (b *builder) addCounter(r *Rule, w *Window, id uint64) *Counter {
@@ -59,18 +122,25 @@ func (b *builder) addCounter(r *Rule, w *Window, id uint64) *Counter {
 }
 
 func (b *builder) register(r *Rule, c *Counter) {
+	if b.reserve(r, c) {
+		b.set.counters = append(b.set.counters, c)
+	}
+}
+
+// reserve takes the ID of c, so that no other Counter has it.
+func (b *builder) reserve(r *Rule, c *Counter) bool {
 	if old := b.byID[c.ID]; old != nil {
 		b.problem(r, "rename one of them", "limits %q and %q have the same 64-bit identity", old.Rule, c.Rule)
-		return
+		return false
 	}
 	tag := [2]uint64{c.Group, c.ID & 0xFFFFFFFF}
 	if b.byTag[tag] {
 		b.problem(r, "rename the rule", "two windows of %q have the same 32-bit identity", c.Rule)
-		return
+		return false
 	}
 	b.byTag[tag] = true
 	b.byID[c.ID] = c
-	b.set.counters = append(b.set.counters, c)
+	return true
 }
 
 // overrideCounters makes the Counters for limits that requests bring, which apply in any domain.

@@ -205,6 +205,23 @@ func (l *loader) duration(v *element, what string) (d time.Duration, ok bool) {
 	return d, true
 }
 
+// span is duration with a longest one.
+func (l *loader) span(v *element, what string, most time.Duration) (d time.Duration, ok bool) {
+	if d, ok = l.duration(v, what); ok && d > most {
+		l.err(v, "", "%s: expected at most %s, got %s", what, daysOrHours(most), clip(v.text))
+		return 0, false
+	}
+	return d, ok
+}
+
+// daysOrHours spells a long duration.
+func daysOrHours(d time.Duration) string {
+	if d%day == 0 && d > day {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return fmt.Sprintf("%d hours", d/time.Hour)
+}
+
 // oneOf reads one of words; "" if it is none.
 func (l *loader) oneOf(v *element, what string, words ...string) string {
 	if v.kind == scalarKind && contains(words, v.text) {

@@ -44,6 +44,8 @@ func (s *Set) Inherit(old *Set) {
 			appeared[c.lineage()] = append(appeared[c.lineage()], c)
 		}
 	}
+	s.inheritBans(old)
+	defer s.inheritMargins()
 	if len(appeared) == 0 {
 		return
 	}
@@ -70,13 +72,62 @@ func byWindow(a, b *Counter) int {
 // previous returns old and what old carried on, without those that are alive again. They are copies that do not hold on to
 // their own past.
 func previous(old *Counter, alive map[uint64]bool) []*Counter {
-	last := *old
-	last.Previous = nil
-	out := []*Counter{&last}
+	out := []*Counter{old.alone()}
 	for _, p := range old.Previous {
 		if !alive[p.ID] && len(out) < maxPrevious {
 			out = append(out, p)
 		}
 	}
 	return out
+}
+
+// alone returns a copy of c that does not hold on to its past.
+func (c *Counter) alone() *Counter {
+	last := *c
+	last.Previous = nil
+	if last.Margin != nil {
+		last.Margin = last.Margin.alone()
+	}
+	return &last
+}
+
+// inheritMargins makes the Counters of margins carry on those of the Counters whose states are carried on.
+func (s *Set) inheritMargins() {
+	for _, c := range s.counters {
+		if c.Margin == nil {
+			continue
+		}
+		for _, p := range c.Previous {
+			if p.Margin != nil {
+				c.Margin.Previous = append(c.Margin.Previous, p.Margin)
+			}
+		}
+	}
+}
+
+// inheritBans makes bans whose `within` changed carry on the denials that were counted.
+func (s *Set) inheritBans(old *Set) {
+	before := map[lineage]*Counter{}
+	for _, d := range old.domains {
+		for _, r := range d.banning {
+			if c := r.Ban.Counter; c != nil {
+				before[c.lineage()] = c
+			}
+		}
+	}
+	for _, d := range s.domains {
+		for _, r := range d.banning {
+			c := r.Ban.Counter
+			if c == nil {
+				continue
+			}
+			switch last := before[c.lineage()]; {
+			case last == nil:
+			case last.ID == c.ID:
+				c.Previous = last.Previous
+			default:
+				c.Previous = previous(last, map[uint64]bool{c.ID: true})
+			}
+		}
+	}
 }

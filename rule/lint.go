@@ -17,7 +17,8 @@ const largeLog = 10_000
 
 // Lint warns of what is legal and useless or dangerous in s: limits that no request can meet, ones that a tighter one
 // always beats, overlapping wildcards, keys that a client can forge or invent without end, concurrency at doors that
-// cannot release, soft margins that round to nothing, queues that hold for long. Warnings are in order of place.
+// cannot release, soft margins that round to nothing, queues that hold for long, bans that a client can bring upon others,
+// curves and schedules without effect. Warnings are in order of place.
 func Lint(s *Set) []Problem {
 	if s == nil {
 		return nil
@@ -35,6 +36,7 @@ func Lint(s *Set) []Problem {
 			l.numbers(r)
 			l.windows(r)
 			l.conditions(r)
+			l.kinds(r)
 		}
 		l.keys(rules)
 		l.firsts(rules)
@@ -63,7 +65,7 @@ func (l *linter) warn(r *Rule, pos Position, hint, format string, args ...any) {
 
 // numbers warns of single numbers of r.
 func (l *linter) numbers(r *Rule) {
-	if r.CostExpr == "" && r.Cost == 0 {
+	if r.CostExpr == "" && r.Cost == 0 && r.CostAfter == "" {
 		l.warn(r, r.Pos, "", "%s: cost is 0, so that it never refuses anything", r.Name)
 	}
 	if r.Lyft == nil && r.EnforcePercent == 0 {
@@ -85,12 +87,15 @@ func (l *linter) numbers(r *Rule) {
 			continue
 		}
 		c := w.Limit.Config()
-		base, what := c.N, "N"
-		if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
-			base, what = size(c), "the bucket's size"
-		}
-		if c.Soft > 0 && base > 0 && base*int64(c.Soft)/100 == 0 {
-			once("soft", fmt.Sprintf("%d%% or more is at least one", (100+base-1)/base), "%s: a soft margin of %d%% of %s %d rounds to nothing", w.Name, c.Soft, what, base)
+		for _, p := range w.allParts() {
+			c := p.Config()
+			base, what := softBase(c), softWhat(c)
+			if c.Soft > 0 && base > 0 && base*int64(c.Soft)/100 == 0 {
+				once("soft", enough(base), "%s: a soft margin of %d%% of %s %d rounds to nothing", w.Name, c.Soft, what, base)
+			}
+			if c.Algorithm == algo.SlidingLog && c.N >= largeLog {
+				once("log", "algorithm: sliding_window with buckets needs far less", "%s: a sliding log of %d needs up to %d KB for each key", w.Name, c.N, c.N*5/1000)
+			}
 		}
 		switch c.Algorithm {
 		case algo.LeakyBucket:
@@ -99,10 +104,6 @@ func (l *linter) numbers(r *Rule) {
 			}
 		case algo.Concurrency:
 			once("slots", "use it at the proxy, the middleware or the HTTP API", "%s: doors that cannot release (RLS, forward auth) hold a slot until the time-out of %s", w.Name, c.Timeout)
-		case algo.SlidingLog:
-			if c.N >= largeLog {
-				once("log", "algorithm: sliding_window with buckets needs far less", "%s: a sliding log of %d needs up to %d KB for each key", w.Name, c.N, c.N*5/1000)
-			}
 		}
 	}
 }
@@ -134,8 +135,8 @@ func queueTime(c algo.Config) time.Duration {
 func (l *linter) windows(r *Rule) {
 	for i, loose := range r.Windows {
 		for j, tight := range r.Windows {
-			if i == j || loose.Limit == nil || tight.Limit == nil {
-				continue
+			if i == j || loose.Limit == nil || tight.Limit == nil || loose.Limit.Scheduled() || tight.Limit.Scheduled() {
+				continue // what a schedule's limits are worth at any one time is not compared
 			}
 			if a, b := tight.Limit.Config(), loose.Limit.Config(); beats(a, b) && !(j > i && beats(b, a)) {
 				l.warn(r, r.Pos, "leave it out", "%s: %s never refuses anything, since %s is always tighter", r.Name, show(b), show(a))
@@ -232,7 +233,7 @@ func (l *linter) keys(rules []*Rule) {
 					continue
 				}
 				switch {
-				case strings.HasPrefix(attribute, "header."), strings.HasPrefix(attribute, "query."), attribute == "path", attribute == "host":
+				case forgeable(attribute):
 					l.warn(r, r.Pos, "pin it by when to exact values, or count by ip", "%s: per %s: a client can send any %s, and has a fresh counter for each", r.Name, attribute, attribute)
 				case attribute == "user" && !slices.ContainsFunc(guards, func(g *Rule) bool { return implied(g.When, r.When) }):
 					l.warn(r, r.Pos, "set a limit with per: [ip] beside it", "%s: per user without a limit by ip beside it: a client that invents users has a fresh counter for each", r.Name)
@@ -415,7 +416,7 @@ func (l *linter) beaten(rules []*Rule) {
 		}
 		for i, loose := range group {
 			for j, tight := range group {
-				if i == j || tight.EnforcePercent < 100 || len(tight.Overrides) > 0 || len(loose.Overrides) > 0 || !subset(tight.Per, loose.Per) {
+				if i == j || tight.EnforcePercent < 100 || varies(tight) || varies(loose) || len(tight.Overrides) > 0 || len(loose.Overrides) > 0 || !subset(tight.Per, loose.Per) {
 					continue
 				}
 				if loose.origin != nil && loose.origin.first || tight.origin != nil && tight.origin.first || slices.Contains(loose.Replaces, tight.Name) {
@@ -429,6 +430,9 @@ func (l *linter) beaten(rules []*Rule) {
 		}
 	}
 }
+
+// varies reports whether the numbers of r are others at other times.
+func varies(r *Rule) bool { return len(r.Schedule) > 0 || r.Elastic != nil }
 
 func allBeaten(loose, tight *Rule) bool {
 	for _, b := range loose.Windows {

@@ -201,7 +201,7 @@ func (l *loader) rateLimit(v *element, r *Rule, path []step) {
 		s.at["calendar"] = keys.key("calendar")
 	}
 	entries := l.lyftAllow(v, keys, r)
-	l.compile(s, r, entries, keys.val("override"))
+	l.compile(s, r, entries, keys)
 }
 
 // lyftAllow reads unit, requests_per_unit and unlimited, or the native allow in their place.

@@ -109,7 +109,12 @@ type Matches struct {
 	Hits        []Hit
 	Descriptors []DescriptorMatch // one for each of the query
 	CELErrors   int               // expressions that failed on this request
-	buf         []byte            // the keys
+	// Priority is how important the rules that are met say the request is, those without a limit included: critical if one of
+	// them says so, else sheddable if one does. Rules in shadow have no say.
+	Priority Priority
+
+	buf  []byte // the keys
+	bans []banKey
 
 	domain      *domain
 	source      Attributes
@@ -162,6 +167,8 @@ type domain struct {
 	lyft      *level     // nil if there are no descriptors
 	names     int        // names that rules of the Lyft form replace
 	overrides [len(overrideUnits)]*Counter
+	banning   []*Rule      // rules with a ban
+	banned    []*matchRule // those of them whose bans hold everywhere in the domain
 }
 
 // matchRule is a rule, compiled.
@@ -241,13 +248,17 @@ func (s *Set) Match(q *Query, m *Matches) {
 	if len(d.rules) > 0 {
 		m.matchRules()
 	}
+	if len(d.banned) > 0 {
+		m.matchBans()
+	}
 	m.end()
 }
 
 // begin resets m for a request to d.
 func (m *Matches) begin(d *domain, q *Query) {
 	m.Known, m.Exempt, m.CELErrors, m.looked = false, false, 0, 0
-	m.Hits, m.buf, m.scratch, m.met = m.Hits[:0], m.buf[:0], m.scratch[:0], m.met[:0]
+	m.Priority = DefaultPriority
+	m.Hits, m.buf, m.scratch, m.met, m.bans = m.Hits[:0], m.buf[:0], m.scratch[:0], m.met[:0], m.bans[:0]
 	m.Descriptors = m.Descriptors[:0]
 	for range q.Descriptors {
 		m.Descriptors = append(m.Descriptors, DescriptorMatch{Hit: -1})
@@ -449,6 +460,9 @@ func (m *Matches) emitMet() {
 func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (first int, unlimited bool) {
 	windows := r.rule.Windows
 	unlimited = r.rule.Unlimited
+	if p := r.rule.Priority; p != DefaultPriority && mode != Shadow && m.Priority != Critical {
+		m.Priority = p
+	}
 	if r.overrides != nil {
 		if o := m.override(r, key); o != nil {
 			windows, unlimited = o.Windows, o.Unlimited

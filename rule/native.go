@@ -12,8 +12,8 @@ import (
 // limitKeys are the keys of a native limit.
 var limitKeys = []string{
 	"name", "when", "if", "per", "allow", "algorithm", "buckets", "align", "refill", "timezone", "timeout",
-	"count_denied", "cost", "replaces", "override", "throttle", "schedule", "warn", "on_limit", "priority",
-	"response", "ban", "on_store_error", "consistency", "enforce",
+	"count_denied", "cost", "cost_after", "cost_timeout", "replaces", "override", "throttle", "schedule", "warn", "on_limit",
+	"priority", "response", "ban", "on_store_error", "consistency", "enforce",
 }
 
 // limitMistakes are hints for keys that people write who know another rate limiter.
@@ -26,7 +26,12 @@ var limitMistakes = map[string]string{
 	"burst":             "it belongs into allow, as in: allow: {rate: 10/min, burst: 20}",
 	"soft":              "it belongs into throttle, as in: throttle: {soft: 10%}",
 	"elastic":           "it belongs into throttle",
+	"curve":             "it belongs into throttle, as in: throttle: {elastic: {signal: cpu, curve: {50%: 200%, 95%: 25%}}}",
 	"wait":              "it belongs into on_limit, as in: on_limit: {wait: 2s}",
+	"queue":             "it belongs into on_limit, as in: on_limit: {wait: {max: 2s, queue: 500}}",
+	"defer":             "it belongs into on_limit, as in: on_limit: {defer: NAME}",
+	"days":              "it belongs into schedule, as in: schedule: [{days: mon-fri, between: \"08:00-20:00\", allow: 100/min}]",
+	"between":           "it belongs into schedule, as in: schedule: [{days: mon-fri, between: \"08:00-20:00\", allow: 100/min}]",
 	"shadow":            "write on_limit: shadow",
 	"match":             "conditions are said by when, as in: when: {path: /api/**}",
 	"path":              "conditions are said by when, as in: when: {path: /api/**}",
@@ -85,7 +90,7 @@ func (l *loader) limit(v *element, domain string) *Rule {
 	} else {
 		l.err(v, "as in: allow: 10/min", "allow is missing: every limit needs one")
 	}
-	l.compile(s, r, entries, keys.val("override"))
+	l.compile(s, r, entries, keys)
 	if len(l.errors) > before {
 		if r.Name == "" {
 			return nil
@@ -98,7 +103,7 @@ func (l *loader) limit(v *element, domain string) *Rule {
 
 func (l *loader) newRule(v *element, domain string) *Rule {
 	return &Rule{
-		Domain: domain, Pos: l.pos(v), Cost: 1, WarnPercent: 80, EnforcePercent: 100, origin: l.src,
+		Domain: domain, Pos: l.pos(v), Cost: 1, CostTimeout: DefaultCostTimeout, WarnPercent: 80, EnforcePercent: 100, origin: l.src,
 	}
 }
 

@@ -47,7 +47,10 @@ type Rule struct {
 	Ban         *Ban // nil for none
 	// CostAfter is the CEL source of what a request cost, known from its response; "" for none. Cost is then the estimate that is
 	// reserved until then.
-	CostAfter      string
+	CostAfter string
+	// CostTimeout is the longest that a reservation waits for its commit; DefaultCostTimeout by default, 0 in a rule that a request
+	// brought.
+	CostTimeout    time.Duration
 	Shadow         bool
 	OnStoreError   StoreErrorPolicy
 	EnforcePercent int       // 100 by default
@@ -55,7 +58,7 @@ type Rule struct {
 
 	ifProgram   *program // nil if If is ""
 	costProgram *program // nil if CostExpr is ""
-	costAfter   *program // nil if CostAfter is ""
+	costAfter   *program // nil if CostAfter is ""; see CostOf
 	compiled    *matchRule
 	origin      *origin // the file it comes from; for Lint
 }
@@ -70,6 +73,7 @@ type Window struct {
 	Limit   *algo.Limit // nil if this entry is unlimited
 	Counter *Counter
 
+	parts  []*algo.Limit // the limits that a schedule chooses from; Limit alone if there is none
 	scaled *scaledLimits // of an elastic rule
 }
 
@@ -86,7 +90,7 @@ type Counter struct {
 	Window string // the window's Name
 	Limit  *algo.Limit
 	// Index counts the Counters of one Set from 0, for tables of metrics. The Counters of limits that requests bring
-	// (DescriptorLimit) stand last.
+	// (DescriptorLimit) stand last. It is -1 in the Counters of margins and bans, which are no members.
 	Index int
 	// Override marks the Counter of the limits of one unit that requests bring; Rule is then "request_override".
 	Override bool
@@ -158,14 +162,6 @@ type Ban struct {
 	NFTables bool          // at: nftables: by the kernel, too
 	// Counter counts the denials of each key, with a SlidingLog of After per Within. It is no member of Set.Counters.
 	Counter *Counter
-}
-
-// Response is the refusal that a rule asks HTTP doors for.
-type Response struct {
-	Status      int // 429 if 0
-	Headers     []Pair
-	ContentType string // if "": of problem details if Body is "" too, of JSON if Body is JSON, else text/plain
-	Body        string // the default problem details if ""
 }
 
 // Lyft holds what only the Lyft form has.

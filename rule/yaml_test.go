@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/algo"
 )
 
 // TestHostileYAML loads files that try to cost much: each must come back, without a Set or with one, within bounds. The
@@ -239,6 +241,23 @@ func FuzzLoad(f *testing.F) {
 			if !m.Known {
 				t.Errorf("domain %q is not known", r.Domain)
 			}
+			set.BanKeys(&m, func(r *Rule, key []byte) bool {
+				if r.Ban == nil || r.Ban.Counter == nil || len(r.Windows[0].KeyParts(key)) != len(r.Per) {
+					t.Errorf("a ban of %s for %x", r.Name, key)
+				}
+				return true
+			})
+			for _, w := range r.Windows {
+				var s, margin algo.State
+				for _, value := range []int{0, 33, 100} {
+					w.Scaled(value).TakeWith(&s, &margin, 1_700_000_000_000_000, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
+				}
+			}
+			r.CostOf(ResponseInfo{Status: 200, Header: func(string) string { return "5" }})
+			if r.Response != nil {
+				r.Response.Render("text/html", ResponseData{Limit: r.Name})
+				r.Response.RenderHeaders(nil, ResponseData{Limit: r.Name})
+			}
 		}
 		again, _, err := Load([]Source{{Name: "f.yaml", Data: []byte(text)}}, Options{})
 		if err != nil || len(again.Rules()) != len(set.Rules()) {
@@ -254,6 +273,9 @@ var fuzzSeeds = []string{
 	"limits:\n- name: a\n  allow: 10/month\n  algorithm: fixed_window\n  timezone: Europe/Berlin\n  when: {path: /a/**, ip: [10.0.0.0/8, \"!10.1.1.1\"], x: ~a.*b}\n  if: path == 'x'\n  cost: int(attr.x)\n",
 	"exempt: {ip: 1.2.3.4}\ngroups: first\nlimits: [{name: a, allow: 1/s, throttle: {soft: 10%}, enforce: 5%, per: ip, response: {status: 503, headers: {a: b}}}]",
 	"domain: d\ndescriptors: [{key: 5, value: yes, metadata: {a: [1, {b: c}]}, shadow_mode: on, rate_limit: {unlimited: true}}]",
+	"limits:\n- name: a\n  per: [ip]\n  allow: [10/min, {rate: 5/s, burst: 9}]\n  throttle: {soft: {over: 10%, for: 5m}, elastic: {signal: cpu, curve: {50%: 200%, 95%: 0%}}}\n  ban: {after: 20, within: 10m, for: 15m, scope: domain, at: [http, nftables]}\n  priority: critical\n",
+	"limits:\n- name: a\n  allow: 10\n  timezone: Europe/Berlin\n  schedule: [{days: mon-fri, between: \"22:00-06:00\", allow: 20}, {days: \"sat,sun\", allow: unlimited}, {allow: 5}]\n  on_limit: {wait: {max: 2s, queue: 500}}\n",
+	"limits:\n- name: a\n  allow: 10/min\n  cost: 5\n  cost_after: int(response.header[\"x\"]) + estimate\n  cost_timeout: 1m\n  on_limit: {defer: q}\n  response: {headers: {X: \"{{.ID}}\"}, body: {json: \"{\\\"a\\\": {{json .Limit}}}\", html: \"<b>{{.Limit}}\", text: \"{{if .ID}}x{{end}}\"}}\n",
 	"limits: [{name: a, when: {plan: !x }, allow: !!str 1/s}]", "\ufeffdomain: x\r\nlimits: [{name: a, allow: 1/s}]\r\n", "limits: |\n  a\n", "? a\n: b\n", "\"a\\u0000\": b",
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/ban"
+	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -46,6 +48,27 @@ type config struct {
 		asIs         bool
 		upstreamHost bool
 		timeout      time.Duration
+		concurrency  string // "", "adaptive", or a number
+		capacity     int
+		maxHeld      int
+	}
+	prometheus struct {
+		url   string
+		every time.Duration
+	}
+	signals map[string]string // PromQL by name
+	ban     struct {
+		max   int
+		table string
+	}
+	recent   int
+	deferral struct {
+		path               string
+		jobs, dead         int
+		bytes, body        int64
+		keep, age          time.Duration
+		attempts, parallel int
+		tickets            string
 	}
 	identity map[string]string
 	jwks     string
@@ -270,6 +293,62 @@ var settings = []setting{
 		})},
 	{path: "proxy.upstream_host", value: "false", help: "send the upstream's own name in the Host header", set: toBool(func(c *config) *bool { return &c.proxy.upstreamHost })},
 	{path: "proxy.timeout", value: "60s", help: "longest wait for the upstream's response header", set: toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.proxy.timeout })},
+	{path: "proxy.concurrency", help: "bound on the requests that the upstream works on at a time: adaptive finds it, a number fixes it; none if empty",
+		set: text(func(c *config, s string) error {
+			if n, err := strconv.Atoi(s); s != "" && s != "adaptive" && (err != nil || n < 1 || n > 1_000_000) {
+				return fmt.Errorf("%q must be adaptive, or a number from 1 to 1000000", s)
+			}
+			c.proxy.concurrency = s
+			return nil
+		})},
+	{path: "proxy.capacity", value: "0", help: "requests in flight that are 100 % of the signal in_flight; 0: what proxy.concurrency admits",
+		set: toInt(0, 1_000_000, func(c *config, n int64) { c.proxy.capacity = int(n) })},
+	{path: "proxy.max_held", value: "10000", help: "bound on the requests that wait for their turn (on_limit: {wait: …})",
+		set: toInt(1, 1_000_000, func(c *config, n int64) { c.proxy.maxHeld = int(n) })},
+	{path: "prometheus.url", help: "URL of the Prometheus that signals are asked of", set: toString(func(c *config) *string { return &c.prometheus.url })},
+	{path: "prometheus.every", value: "5s", help: "how often it is asked", set: toDuration(100*time.Millisecond, func(c *config) *time.Duration { return &c.prometheus.every })},
+	{path: "signals", kind: mapping, help: "name=query pairs: signals for elastic limits that a Prometheus answers, in percent (PromQL; one with a comma only in the file)",
+		set: func(c *config, items []string) error {
+			c.signals = map[string]string{}
+			for _, item := range items {
+				name, query, ok := strings.Cut(item, "=")
+				if !ok || name == "" || strings.TrimSpace(query) == "" {
+					return fmt.Errorf("%q is no name=query, such as orders=max(orders_queue_used_percent)", item)
+				}
+				c.signals[name] = query
+			}
+			return nil
+		}},
+	{path: "ban.max", value: "100000", help: "bound on the bans in force", set: toInt(1, 10_000_000, func(c *config, n int64) { c.ban.max = int(n) })},
+	{path: "ban.nftables_table", value: ban.DefaultTable, help: "table of nftables for bans with at: nftables; one that is there already is taken for our own",
+		set: text(func(c *config, s string) error {
+			if s == "" || len(s) > 64 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+				return fmt.Errorf("%q must be letters, digits and _", s)
+			}
+			c.ban.table = s
+			return nil
+		})},
+	{path: "recent.entries", value: "10000", help: "recent decisions to keep for weir explain --id", set: toInt(1, 10_000_000, func(c *config, n int64) { c.recent = int(n) })},
+	{path: "defer.path", help: "file of the requests that rules defer, with the embedded store; with Redis they lie there",
+		set: toString(func(c *config) *string { return &c.deferral.path })},
+	{path: "defer.max_jobs", value: "100000", help: "bound on the deferred requests that wait", set: toInt(1, 1<<30, func(c *config, n int64) { c.deferral.jobs = int(n) })},
+	{path: "defer.max_bytes", value: "1GiB", help: "bound on their bytes",
+		set: text(func(c *config, s string) (err error) { c.deferral.bytes, err = parseBytes(s); return err })},
+	{path: "defer.max_body", value: "1MiB", help: "largest body of a request that is deferred; larger ones are refused",
+		set: text(func(c *config, s string) (err error) { c.deferral.body, err = parseBytes(s); return err })},
+	{path: "defer.max_dead", value: "10000", help: "bound on the dead letters", set: toInt(1, 1<<30, func(c *config, n int64) { c.deferral.dead = int(n) })},
+	{path: "defer.max_age", value: "24h", help: "how old a deferred request may become before it is given up", set: toDuration(time.Second, func(c *config) *time.Duration { return &c.deferral.age })},
+	{path: "defer.keep", value: "24h", help: "how long the ticket of a request that has ended is kept", set: toDuration(time.Second, func(c *config) *time.Duration { return &c.deferral.keep })},
+	{path: "defer.attempts", value: "8", help: "how often a deferred request is sent before it is given up", set: toInt(1, 100, func(c *config, n int64) { c.deferral.attempts = int(n) })},
+	{path: "defer.parallel", value: "64", help: "how many deferred requests are sent at a time", set: toInt(1, 10_000, func(c *config, n int64) { c.deferral.parallel = int(n) })},
+	{path: "defer.tickets", value: proxy.DefaultTicketPath, help: "path of the proxy below which clients ask what became of a deferred request",
+		set: text(func(c *config, s string) error {
+			if len(s) < 2 || s[0] != '/' || s[len(s)-1] != '/' || strings.ContainsAny(s, "?#% ") {
+				return fmt.Errorf("%q must be a path that begins and ends with a slash, such as %s", s, proxy.DefaultTicketPath)
+			}
+			c.deferral.tickets = s
+			return nil
+		})},
 	{path: "identity", kind: mapping, help: "attribute=source pairs: header:NAME, cookie:NAME, basic, tls, jwt:CLAIM",
 		set: func(c *config, items []string) error {
 			c.identity = map[string]string{}
@@ -322,7 +401,7 @@ var settings = []setting{
 }
 
 // notYet are keys of the specification whose work comes later.
-var notYet = []string{"tls", "forward_auth", "listen.resp", "rls.quota", "ban", "signals"}
+var notYet = []string{"tls", "forward_auth", "listen.resp", "rls.quota"}
 
 func findSetting(path string) *setting {
 	for i := range settings {

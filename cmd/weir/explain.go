@@ -19,6 +19,7 @@ import (
 
 type explainOptions struct {
 	rules, domain, server, tokenFile string
+	id                               string // of a decision
 	ipv6Prefix                       int
 }
 
@@ -28,15 +29,22 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain --rules DIR [--domain D] KEY=VALUE…",
 		Short: "Tell which limits a request would meet, and why the others do not apply",
 		Long: `Tells which limits a request with these attributes would meet, under which keys, and why the other rules do not apply.
-With --server it shows the live counters of a running server too.`,
-		Example: "  weir explain --rules rules/ method=POST path=/login ip=192.0.2.1\n  weir explain --rules rules/ --server http://127.0.0.1:9090 user=ada path=/api/x",
+With --server it shows the live counters of a running server too.
+
+With --id it tells instead what became of a request, and why: a refusal carries the id of its decision, which the server that
+made it remembers for a while.`,
+		Example: "  weir explain --rules rules/ method=POST path=/login ip=192.0.2.1\n  weir explain --rules rules/ --server http://127.0.0.1:9090 user=ada path=/api/x\n  weir explain --server http://127.0.0.1:9090 --id 4vq8r2mxw0c7e",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.id != "" {
+				return explainDecision(cmd.Context(), o, args, cmd.OutOrStdout())
+			}
 			return explain(cmd.Context(), o, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
+	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
 	f.StringVar(&o.server, "server", "", "URL of the admin port of a running server, such as http://127.0.0.1:9090")
 	f.StringVar(&o.tokenFile, "token-file", "", "file whose first line is the bearer token for --server, such as that of auth.tokens_file")
 	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
@@ -101,7 +109,7 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 		}
 		for _, h := range r.Hits {
 			met++
-			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h), replaced(r.Rule))
+			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h, time.Now()), replaced(r.Rule))
 			if live != nil {
 				state, err := live.state(ctx, domain, &h)
 				if err != nil {
@@ -109,6 +117,9 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 				}
 				fmt.Fprintf(&text, "  \tnow: %s\n", state)
 			}
+		}
+		for _, line := range describeRule(r.Rule) {
+			fmt.Fprintf(&text, "  \t%s\n", line)
 		}
 	}
 	if text.Len() > 0 {
@@ -159,23 +170,17 @@ func replaced(r *rule.Rule) string {
 	return "; lifts " + strings.Join(r.Replaces, ", ")
 }
 
-// describeHit says in words what a limit allows, to whom.
-func describeHit(h *rule.Hit) string {
-	c := h.Limit.Config()
+// describeHit says in words what a limit allows at an instant, to whom.
+func describeHit(h *rule.Hit, now time.Time) string {
 	var b strings.Builder
-	switch c.Algorithm {
-	case algo.Concurrency:
-		fmt.Fprintf(&b, "%d in flight", c.N)
-	default:
-		fmt.Fprintf(&b, "%d per %s", c.N, c.Period())
-		if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
-			fmt.Fprintf(&b, ", burst %d", max(c.Burst, 0))
-		}
+	limit, _ := h.Limit.At(now.UnixMicro())
+	if limit == nil {
+		return "not limited at this time of its schedule"
 	}
-	if c.Soft > 0 {
-		fmt.Fprintf(&b, ", soft margin %d %%", c.Soft)
+	b.WriteString(describeLimit(limit))
+	if h.Limit.Scheduled() {
+		b.WriteString(" at this time of its schedule")
 	}
-	fmt.Fprintf(&b, " (%s)", c.Algorithm)
 	if parts := h.Window.KeyParts(h.Key); len(parts) > 0 {
 		fmt.Fprintf(&b, " for %s", strings.Join(parts, ", "))
 	} else {
@@ -188,6 +193,73 @@ func describeHit(h *rule.Hit) string {
 		b.WriteString("; in shadow: counted, never refused")
 	}
 	return b.String()
+}
+
+// describeLimit says in words what a limit allows.
+func describeLimit(limit *algo.Limit) string {
+	c := limit.Config()
+	var b strings.Builder
+	switch c.Algorithm {
+	case algo.Concurrency:
+		fmt.Fprintf(&b, "%d in flight", c.N)
+	default:
+		fmt.Fprintf(&b, "%d per %s", c.N, c.Period())
+		if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+			fmt.Fprintf(&b, ", burst %d", max(c.Burst, 0))
+		}
+	}
+	if c.Soft > 0 {
+		fmt.Fprintf(&b, ", soft margin %d %%", c.Soft)
+		if c.SoftFor > 0 {
+			fmt.Fprintf(&b, " for %s", c.SoftFor)
+		}
+	}
+	fmt.Fprintf(&b, " (%s)", c.Algorithm)
+	return b.String()
+}
+
+// describeRule says in words, a line each, what a rule says beyond its numbers.
+func describeRule(r *rule.Rule) []string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, p := range r.Schedule {
+		add("schedule: %s", p)
+	}
+	if e := r.Elastic; e != nil {
+		var points []string
+		for _, p := range e.Curve {
+			points = append(points, fmt.Sprintf("%d %% at %d %%", p.Share, p.At))
+		}
+		add("elastic: follows the signal %s: %s of the limit", e.Signal, strings.Join(points, ", "))
+	}
+	switch {
+	case r.Wait > 0 && r.WaitQueue > 0:
+		add("refused requests wait for up to %s, up to %d of a key", r.Wait, r.WaitQueue)
+	case r.Wait > 0:
+		add("requests wait for up to %s", r.Wait)
+	case r.Defer != "":
+		add("refused requests are deferred to the queue %s", r.Defer)
+	}
+	if b := r.Ban; b != nil {
+		where := "wherever this limit applies"
+		if b.Domain {
+			where = "everywhere in the domain"
+		}
+		if b.NFTables {
+			where += ", and by nftables"
+		}
+		add("ban: %d denials within %s refuse the key for %s %s", b.After, b.Within, b.For, where)
+	}
+	switch r.Priority {
+	case rule.Critical:
+		add("priority: critical")
+	case rule.Sheddable:
+		add("priority: sheddable")
+	}
+	if r.CostAfter != "" {
+		add("the real cost is known afterwards: %s", r.CostAfter)
+	}
+	return lines
 }
 
 // liveCounters asks the admin port of a running server.

@@ -63,3 +63,43 @@ func TestExplainTokenFile(t *testing.T) {
 		}
 	}
 }
+
+// explain says what a rule does beyond its numbers, and what of a schedule holds now.
+func TestExplainKinds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shop.yaml")
+	writeRules(t, path, `
+domain: shop
+limits:
+  - name: api
+    per: [ip]
+    allow: 7/min
+    throttle: { soft: { over: 50%, for: 5m }, elastic: { signal: cpu, curve: { 50%: 200%, 95%: 25% } } }
+    schedule: [{ between: "00:00-24:00", allow: 9/min }]
+    ban: { after: 20, within: 10m, for: 15m, scope: domain, at: nftables }
+    priority: critical
+    cost_after: int(response.header["x-tokens"])
+  - { name: off, allow: 7/min, schedule: [{ allow: unlimited }] }
+  - { name: wait, allow: 10/min, on_limit: { wait: { max: 2s, queue: 5 } } }
+  - { name: queue, allow: 10/min, algorithm: leaky_bucket, on_limit: { wait: 2s }, priority: sheddable }
+  - { name: later, allow: 10/min, on_limit: { defer: orders } }
+`)
+	out, errs := newOutput(), newOutput()
+	if status := Run(context.Background(), []string{"explain", "--rules", path, "ip=192.0.2.1"}, nil, strings.NewReader(""), out, errs); status != 0 {
+		t.Fatalf("status %d: %s", status, errs)
+	}
+	for _, want := range []string{
+		"9 per minute, soft margin 50 % for 5m0s (sliding_window) at this time of its schedule for ip=192.0.2.1",
+		"schedule: always: 9/min",
+		"elastic: follows the signal cpu: 200 % at 50 %, 25 % at 95 % of the limit",
+		"ban: 20 denials within 10m0s refuse the key for 15m0s everywhere in the domain, and by nftables",
+		"priority: critical", "priority: sheddable",
+		`the real cost is known afterwards: int(response.header["x-tokens"])`,
+		"not limited at this time of its schedule\n",
+		"refused requests wait for up to 2s, up to 5 of a key", "requests wait for up to 2s",
+		"refused requests are deferred to the queue orders",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}

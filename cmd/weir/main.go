@@ -106,7 +106,11 @@ Test it:  weir replay --rules DIR access.log         # what would these rules ha
 		newLintCommand(),
 		newTestCommand(),
 		newExplainCommand(),
+		newCandidatesCommand(),
 		newReplayCommand(),
+		newDeferCommand(),
+		newBanCommand(),
+		newGrantCommand(),
 		newVersionCommand(),
 	)
 	for _, cmd := range append(root.Commands(), root) {

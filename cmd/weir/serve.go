@@ -10,7 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
+	ossignal "os/signal"
 	"runtime"
 	"strings"
 	"sync"
@@ -23,8 +23,11 @@ import (
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/signal"
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/rule"
@@ -66,10 +69,10 @@ func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer)
 	}
 	if check {
 		fmt.Fprintln(stdout, "the configuration and the rules are good")
-		return p.storage.Close()
+		return p.close()
 	}
 	err := p.run(ctx, stdout)
-	if closing := p.storage.Close(); closing != nil {
+	if closing := p.close(); closing != nil {
 		p.log.Error("the store did not close well", "error", closing)
 		err = errors.Join(err, closing)
 	}
@@ -96,6 +99,13 @@ type program struct {
 	limiter  *weir.Limiter
 	metrics  *telemetry.Metrics
 	tokens   *server.Tokens // nil without auth.tokens_file
+	recent   *recent.Buffer
+	signals  *signal.Registry
+	adaptive *httplimit.Adaptive // nil without proxy.concurrency
+	firewall *firewall
+	deferred deferred.Queue // nil without one
+	proxy    *proxy.Proxy   // nil without one
+	holding  atomic.Pointer[proxy.Proxy]
 	doors    []*door
 	draining atomic.Bool
 }
@@ -135,15 +145,79 @@ func (p *program) prepare(check bool) error {
 		},
 	}
 	p.storage.readings(&o)
+	p.firewall = newFirewall(c.clientIP.trusted, c.clientIP.ipv6Prefix, p.log)
+	p.firewall.options.Table = c.ban.table
+	o.Bans, o.NFTables = func() weir.BanStats { return p.limiter.BanStats() }, p.firewall.stats
 	p.metrics = telemetry.New(o)
-	p.limiter, err = weir.New(p.metrics.Store(p.storage.Store), weir.WithRules(set), weir.WithHooks(p.metrics.Hooks()))
-	if err == nil {
-		err = p.addDoors()
-	}
-	if err != nil {
-		return errors.Join(err, p.storage.Close())
+	if err := p.prepareLimiter(set, check); err != nil {
+		return errors.Join(err, p.close())
 	}
 	return nil
+}
+
+// prepareLimiter makes the limiter with all that works on it.
+func (p *program) prepareLimiter(set *rule.Set, check bool) error {
+	c := p.c
+	var err error
+	if p.recent, err = recent.New(recent.Options{Entries: c.recent, Hide: secretIdentities(c.identity)}); err != nil {
+		return err
+	}
+	if err := p.prepareLoad(); err != nil {
+		return err
+	}
+	if !check {
+		if err := p.firewall.open(set); err != nil {
+			return err
+		}
+		if err := p.openDeferred(set); err != nil {
+			return err
+		}
+	}
+	hooks := weir.JoinHooks(p.metrics.Hooks(), p.recent.Hooks())
+	p.limiter, err = weir.New(p.metrics.Store(p.storage.Store), weir.WithRules(set), weir.WithSignals(p.signals),
+		weir.WithBans(weir.BanOptions{Max: c.ban.max, Changed: p.firewall.changed}),
+		weir.WithHooks(weir.JoinHooks(hooks, weir.Hooks{Decided: p.refunded})))
+	if err != nil {
+		return err
+	}
+	p.signals.SetUsed(signalsOf(set))
+	p.collectLoad()
+	if err := p.addDoors(); err != nil {
+		return err
+	}
+	p.collectQueues()
+	return nil
+}
+
+// refunded lets requests that the proxy holds ask when something was given back at another door.
+func (p *program) refunded(r *weir.Request, d *weir.Decision) {
+	if r.Hits < 0 {
+		if h := p.holding.Load(); h != nil {
+			h.Refunded(r, d)
+		}
+	}
+}
+
+// rulesChanged puts s in force.
+func (p *program) rulesChanged(s *rule.Set) {
+	if err := p.firewall.open(s); err != nil {
+		p.log.Error("banned addresses are refused, but the kernel does not drop their packets", "error", err)
+	}
+	p.limiter.SetRules(s)
+	p.signals.SetUsed(signalsOf(s))
+	p.warnOfDeferring(s)
+}
+
+// close closes what prepare has opened.
+func (p *program) close() error {
+	var failures []error
+	if p.deferred != nil {
+		failures = append(failures, p.deferred.Close())
+	}
+	if p.firewall != nil {
+		failures = append(failures, p.firewall.close())
+	}
+	return errors.Join(append(failures, p.storage.Close())...)
 }
 
 // loadRules loads the folder, or the starter rules if nobody named one and ./rules is not there.
@@ -157,7 +231,7 @@ func (p *program) loadRules(o rule.Options) (*rule.Set, error) {
 	}
 	folder, set, err := source.Open(source.Options{
 		Path: p.c.rules, Rules: o, Logger: p.log,
-		Changed: func(s *rule.Set) { p.limiter.SetRules(s) },
+		Changed: p.rulesChanged,
 	})
 	p.folder = folder
 	return set, err
@@ -229,7 +303,8 @@ func (p *program) addDoors() error {
 	}
 	if c.listen.admin != "" {
 		p.addHTTP("admin", c.listen.admin, server.NewServer(server.NewAdmin(p.limiter, server.AdminOptions{
-			Metrics: p.metrics.Handler(), Source: p.rulesSource, Keys: p.storage.keys, Ready: p.ready, Remark: p.remark, Tokens: p.tokens, Hosts: c.adminHosts,
+			Metrics: p.metrics.Handler(), Source: p.rulesSource, Keys: p.storage.keys, Signals: signalStates{p.signals}, Audit: p.log,
+			Deferred: p.deferred, Decisions: p.recent, Candidates: candidatesFor(p.metrics), Ready: p.ready, Remark: p.remark, Tokens: p.tokens, Hosts: c.adminHosts,
 		}), server.ServerOptions{Logger: p.log, WriteTimeout: -1})) // profiles run as long as one asks for
 	}
 	if len(p.doors) == 0 {
@@ -256,11 +331,15 @@ func (p *program) addProxy() error {
 	h, err := proxy.New(p.limiter, proxy.Options{
 		Upstream: c.proxy.upstream, Domain: c.proxy.domain, Headers: c.headers, ClientIP: httplimit.ClientIP{Trusted: c.clientIP.trusted},
 		Identity: identity, PathAsIs: c.proxy.asIs, UpstreamHost: c.proxy.upstreamHost, Timeout: c.proxy.timeout, Logf: p.logf(slog.LevelWarn),
+		Defer: p.deferral(), MaxHeld: c.proxy.maxHeld, Adaptive: p.adaptive, Load: p.signals,
 	})
 	if err != nil {
 		return err
 	}
+	p.proxy = h
+	p.holding.Store(h)
 	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(h))
+	p.doors[len(p.doors)-1].drain = h.Drain
 	return nil
 }
 
@@ -311,12 +390,12 @@ func (p *program) open(ctx context.Context) error {
 // run opens the doors and serves until ctx ends or a door breaks.
 func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	// A reader of our output that went away must not end the server.
-	signal.Ignore(syscall.SIGPIPE)
+	ossignal.Ignore(syscall.SIGPIPE)
 	defer runtime.KeepAlive(ballast(os.LookupEnv))
 	// From before the doors open: a SIGHUP that nobody waits for would end the program.
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+	ossignal.Notify(hangups, syscall.SIGHUP)
+	defer ossignal.Stop(hangups)
 	if err := p.open(ctx); err != nil {
 		return usageError(err)
 	}
@@ -324,6 +403,7 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	defer cancel()
 	var background, serving sync.WaitGroup
 	background.Go(func() { p.followRules(ctx, hangups) })
+	p.runBackground(ctx, &background)
 	broken := make(chan error, len(p.doors))
 	for _, d := range p.doors {
 		serving.Go(func() {
@@ -347,6 +427,35 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	serving.Wait()
 	background.Wait()
 	return err
+}
+
+// runBackground runs what works beside the doors until ctx ends.
+func (p *program) runBackground(ctx context.Context, background *sync.WaitGroup) {
+	background.Go(func() { p.signals.Run(ctx) })
+	background.Go(func() { p.firewall.run(ctx, p.limiter) })
+	background.Go(func() {
+		if err := p.limiter.Follow(ctx); err != nil {
+			p.log.Error("bans and grants are not shared", "error", err)
+		}
+	})
+	background.Go(func() { p.sweep(ctx) })
+	if p.proxy != nil {
+		background.Go(func() { p.proxy.Work(ctx) })
+	}
+}
+
+// sweep gives back what nodes had reserved that died.
+func (p *program) sweep(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_, _ = p.limiter.Sweep(ctx) // what fails is tried again, and StoreError has been told
+		}
+	}
 }
 
 // ballastSize is how much the heap may grow, beside what it holds for long, before the garbage collector runs.

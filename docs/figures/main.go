@@ -2,6 +2,10 @@
 // drawn are its real decisions. Run it from the root of the repository:
 //
 //	go run ./docs/figures
+//
+// The picture of docs/overload.md is drawn from a measurement on real servers, which takes half a minute; this makes it anew:
+//
+//	go run ./docs/figures -experiment
 package main
 
 import (
@@ -190,7 +194,16 @@ func draw(f figure) ([]byte, error) {
 
 func main() {
 	dir := flag.String("dir", filepath.Join("docs", "figures"), "where to write the pictures")
+	again := flag.Bool("experiment", false, "measure what docs/overload.md shows anew")
 	flag.Parse()
+	if *again {
+		if err := measure(*dir); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := drawMeasured(*dir); err != nil {
+		log.Fatal(err)
+	}
 	for _, f := range figures {
 		svg, err := draw(f)
 		if err != nil {

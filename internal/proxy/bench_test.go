@@ -20,7 +20,7 @@ func BenchmarkProxy(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := &proxy{o: Options{Upstream: u}}
+	p := &Proxy{o: Options{Upstream: u}}
 	bare := &httputil.ReverseProxy{
 		Rewrite:    func(r *httputil.ProxyRequest) { r.SetURL(u); r.SetXForwarded() },
 		Transport:  p.transport("http"),

@@ -14,7 +14,7 @@ import (
 
 // rewrite makes the request to the upstream. Hop-by-hop headers, and the client's Forwarded, X-Forwarded-For, -Host and
 // -Proto are gone from pr.Out already.
-func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
+func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	e := exchangeOf(in.Context())
 	path := e.path
@@ -84,7 +84,7 @@ func validHost(host string) bool {
 
 // setForwarded tells the upstream who asked. What a trusted proxy says of it is kept and continued; what anybody else
 // says is not.
-func (p *proxy) setForwarded(in *http.Request, host string, h http.Header) {
+func (p *Proxy) setForwarded(in *http.Request, host string, h http.Header) {
 	peer := in.RemoteAddr
 	if address, _, err := net.SplitHostPort(peer); err == nil {
 		peer, _, _ = strings.Cut(address, "%")
@@ -148,6 +148,9 @@ func modifyResponse(res *http.Response) error {
 		res.ContentLength = -1
 	}
 	e := exchangeOf(res.Request.Context())
+	if e.pass == nil {
+		return nil
+	}
 	e.pass.WriteHeaders(res.Header)
 	if e.body.mustClose() {
 		res.Header.Set("Connection", "close")
@@ -156,8 +159,12 @@ func modifyResponse(res *http.Response) error {
 }
 
 // handleError answers a request that the upstream did not.
-func (p *proxy) handleError(w http.ResponseWriter, r *http.Request, err error) {
+func (p *Proxy) handleError(w http.ResponseWriter, r *http.Request, err error) {
 	e := exchangeOf(r.Context())
+	if e.pass == nil {
+		e.err = err
+		return
+	}
 	cancelled := e.Context.Err() != nil
 	e.pass.WriteHeaders(w.Header())
 	if e.body.mustClose() {

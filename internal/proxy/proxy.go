@@ -1,7 +1,8 @@
 // Package proxy is a reverse proxy that limits in front of an API: a request reaches the upstream only if the rules admit it.
 //
 // It speaks HTTP/1.1 and HTTP/2 to clients (see NewServer) and to the upstream, passes bodies on in both directions as
-// they come, upgrades (WebSocket) and trailers included, and holds a request that a leaky bucket delays until its turn.
+// they come, upgrades (WebSocket) and trailers included, and holds a request that a leaky bucket delays until its turn, or
+// that another limit with a `wait` refuses until it is admitted.
 //
 // The upstream reads what the rules read: path and host go on as they were matched, a malformed host and a second
 // Authorization header are refused, and an Upgrade to HTTP itself, in which requests would pass unseen, is not passed on.
@@ -23,6 +24,7 @@ import (
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/deferred"
 )
 
 // Options configure New. Upstream is required; the zero value of the rest is right for most.
@@ -51,6 +53,14 @@ type Options struct {
 	// BodyTimeout is the longest pause of a client in the middle of an HTTP/1 request body; past it the answer is 408.
 	// 0 means 60 s; below 0 none.
 	BodyTimeout time.Duration
+	// MaxHeld bounds the requests that are held at a time, see httplimit.Options.
+	MaxHeld int
+	// Adaptive bounds how many requests are under way to the upstream at the same time; nil does not.
+	Adaptive *httplimit.Adaptive
+	// Load is told of the requests that go to the upstream; nil for nobody.
+	Load httplimit.Load
+	// Defer puts off requests that rules with on_limit: {defer: …} refuse; nil refuses them. Proxy.Work does the rest.
+	Defer *Deferral
 	// TLS configures connections to an https upstream; nil means the system's authorities.
 	TLS *tls.Config
 	// Logf is told when the upstream or the store fails; nil means nobody. Safe for concurrent use.
@@ -66,9 +76,11 @@ const (
 	maxRespHeader = 1 << 20
 )
 
-type proxy struct {
+// Proxy is an http.Handler. Make one with New. Safe for concurrent use.
+type Proxy struct {
 	o       Options
 	gate    *httplimit.Gate
+	defers  *deferrals // nil without Options.Defer
 	reverse httputil.ReverseProxy
 	scheme  string // of requests to the upstream: http or https
 	host    string
@@ -77,8 +89,8 @@ type proxy struct {
 }
 
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to their time-out.
-func New(l *weir.Limiter, o Options) (http.Handler, error) {
-	p := &proxy{o: o}
+func New(l *weir.Limiter, o Options) (*Proxy, error) {
+	p := &Proxy{o: o}
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
 	}
@@ -92,7 +104,15 @@ func New(l *weir.Limiter, o Options) (http.Handler, error) {
 		p.o.BodyTimeout = defaultWait
 	}
 	// A store that fails is told of when it goes and when it comes, and counted, but not logged for each request.
-	gate, err := httplimit.NewGate(l, httplimit.Options{Domain: o.Domain, Headers: o.Headers, ClientIP: o.ClientIP, Identity: o.Identity})
+	options := httplimit.Options{Door: "proxy", Domain: o.Domain, Headers: o.Headers, ClientIP: o.ClientIP, Identity: o.Identity, MaxHeld: o.MaxHeld, Adaptive: o.Adaptive, Load: o.Load}
+	if o.Defer != nil {
+		var err error
+		if p.defers, err = newDeferrals(p, l, o.Defer); err != nil {
+			return nil, err
+		}
+		options.Refused = p.defers.refused
+	}
+	gate, err := httplimit.NewGate(l, options)
 	if err != nil {
 		return nil, fmt.Errorf("proxy.domain: %w", err)
 	}
@@ -109,7 +129,7 @@ func New(l *weir.Limiter, o Options) (http.Handler, error) {
 	return p, nil
 }
 
-func (p *proxy) setUpstream(u *url.URL) error {
+func (p *Proxy) setUpstream(u *url.URL) error {
 	if u == nil {
 		return errors.New("proxy.upstream: missing; write for example http://127.0.0.1:3000")
 	}
@@ -136,7 +156,7 @@ func (p *proxy) setUpstream(u *url.URL) error {
 }
 
 // transport makes the round tripper to the upstream, with a pool of its own.
-func (p *proxy) transport(scheme string) http.RoundTripper {
+func (p *Proxy) transport(scheme string) http.RoundTripper {
 	if scheme != "h2c" {
 		t := p.newTransport()
 		t.Protocols.SetHTTP1(true)
@@ -149,7 +169,7 @@ func (p *proxy) transport(scheme string) http.RoundTripper {
 	return t
 }
 
-func (p *proxy) newTransport() *http.Transport {
+func (p *Proxy) newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:        p.o.TLS.Clone(),
@@ -175,8 +195,33 @@ func (t *h2cTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.h2.RoundTrip(r)
 }
 
+// Held tells of the requests that are held, or were.
+func (p *Proxy) Held() httplimit.Stats { return p.gate.Stats() }
+
+// Drain ends the holding, see httplimit.Gate: for a program that is about to stop.
+func (p *Proxy) Drain() { p.gate.Drain() }
+
+// Refunded is for weir.Hooks.Decided, see httplimit.Gate.
+func (p *Proxy) Refunded(r *weir.Request, d *weir.Decision) { p.gate.Refunded(r, d) }
+
+// Work forwards deferred requests until ctx ends, and returns when those under way have ended. Without Options.Defer it returns
+// at once.
+func (p *Proxy) Work(ctx context.Context) {
+	if p.defers != nil {
+		p.defers.worker.Run(ctx)
+	}
+}
+
+// Deferred returns what Work has done so far.
+func (p *Proxy) Deferred() deferred.WorkerStats {
+	if p.defers == nil {
+		return deferred.WorkerStats{}
+	}
+	return p.defers.worker.Stats()
+}
+
 // ServeHTTP implements http.Handler.
-func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodConnect {
 		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "", "This is a reverse proxy; it opens no tunnels.", nil)
@@ -192,6 +237,10 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(r.Header["Authorization"]) > 1 { // the upstream might believe another one than the rules
 		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request has more than one Authorization header.", nil)
+		return
+	}
+	if p.defers != nil && strings.HasPrefix(r.URL.Path, p.defers.TicketPath) {
+		p.defers.serveTicket(w, r)
 		return
 	}
 	hasBody := r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
@@ -213,16 +262,18 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // forward passes r on, and takes its leave when the response has ended (or broken off: then ReverseProxy panics).
-func (p *proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
 	defer pass.Leave()
-	p.reverse.ServeHTTP(w, r)
+	p.reverse.ServeHTTP(pass.Watch(w), r)
+	pass.Finish()
 }
 
 // exchange is one request on its way through; it travels as the request's context. It is not reused, since the
 // transport may hold on to a context.
 type exchange struct {
 	context.Context
-	pass *httplimit.Pass // only while forward runs
+	pass *httplimit.Pass // only while forward runs; nil for a deferred request
+	err  error           // of a deferred request that got no answer
 	path string          // in the normal form
 	host string          // as it was matched
 	body *clientBody     // nil without one

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"html/template"
+	"log/slog"
 	"mime"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -35,6 +37,15 @@ type AdminOptions struct {
 	Metrics http.Handler
 	Source  func() RulesSource
 	Keys    KeyStore
+	Signals Signals
+	// Audit is told of each change to bans and grants: who made it, what it is, and the reason that was given.
+	Audit *slog.Logger
+	// Deferred is the queue of deferred requests.
+	Deferred deferred.Queue
+	// Decisions are the recent decisions, Candidates what rules that are not enforced on all keys would have done, in the
+	// domain of that name or in all ("").
+	Decisions  DecisionLog
+	Candidates func(domain string) []Candidate
 	// Ready tells why the server should get no requests now; nil for an empty reason and for no function.
 	Ready func() error
 	// Remark is what /readyz says after "ok" of a server that wants requests, but whose operator should know something;
@@ -60,6 +71,19 @@ func NewAdmin(l *weir.Limiter, o AdminOptions) http.Handler {
 	if o.Keys != nil {
 		a.route("/api/v1/keys", "GET, HEAD", true, "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N", a.keys)
 	}
+	if o.Signals != nil {
+		a.route("/api/v1/signals", "GET, HEAD", true, "signals of elastic limits; PUT /api/v1/signals/NAME sets one", a.signals)
+	}
+	if o.Deferred != nil {
+		a.route("/api/v1/deferred", "GET, HEAD", true, "deferred requests: ?state=queued|active|done|failed&n=N", a.deferredJobs)
+	}
+	if o.Decisions != nil {
+		a.route("/api/v1/decisions", "GET, HEAD", true, "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&n=N; one by its id under /api/v1/decisions/", a.decisions)
+	}
+	if o.Candidates != nil {
+		a.route("/api/v1/candidates", "GET, HEAD", true, "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", a.candidates)
+	}
+	a.routeBans()
 	a.route("/debug/pprof/", "GET, HEAD, POST", true, "profiles", nil)
 	return a
 }
@@ -111,6 +135,12 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		route.serve = profile(strings.TrimPrefix(path, pprofPrefix))
 	case !ok && a.o.Keys != nil && strings.HasPrefix(path, keyPrefix):
 		route, ok = adminRoute{methods: "GET, HEAD, DELETE", secret: true, serve: a.key}, true
+	case !ok && a.o.Signals != nil && strings.HasPrefix(path, signalsPrefix):
+		route, ok = adminRoute{methods: "GET, HEAD, PUT", secret: true, serve: a.signal}, true
+	case !ok && a.o.Decisions != nil && strings.HasPrefix(path, decisionsPrefix):
+		route, ok = adminRoute{methods: "GET, HEAD", secret: true, serve: a.decision}, true
+	case !ok && a.o.Deferred != nil && strings.HasPrefix(path, deferredPrefix):
+		route, ok = adminRoute{methods: "GET, HEAD, POST, DELETE", secret: true, serve: a.deferredJob}, true
 	}
 	if !ok {
 		problem(w, http.StatusNotFound, "there is nothing at "+printable(path)+"; / lists what there is", "")
@@ -281,6 +311,7 @@ type ruleInfo struct {
 	Enforce   int                 `json:"enforce_percent,omitempty"` // left out at 100
 	Replaces  []string            `json:"replaces,omitempty"`
 	Overrides int                 `json:"overrides,omitempty"`
+	ruleKinds
 }
 
 func (a *admin) rules(w http.ResponseWriter, _ *http.Request) {
@@ -315,6 +346,7 @@ func describe(r *rule.Rule) ruleInfo {
 	info := ruleInfo{
 		Domain: r.Domain, Name: r.Name, Form: "native", File: r.Pos.File, Line: r.Pos.Line, If: r.If,
 		Windows: []windowInfo{}, Unlimited: r.Unlimited, Shadow: r.Shadow, Replaces: r.Replaces, Overrides: len(r.Overrides),
+		ruleKinds: kindsOf(r),
 	}
 	if r.Lyft != nil {
 		info.Form = "lyft"

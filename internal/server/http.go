@@ -58,6 +58,9 @@ var httpPaths = map[string]string{
 	"/api/v1/limit":        "GET, POST",
 	"/api/v1/limit/batch":  "POST",
 	"/api/v1/release":      "POST",
+	"/api/v1/reserve":      "POST",
+	"/api/v1/commit":       "POST",
+	"/api/v1/cancel":       "POST",
 	"/api/v1/openapi.yaml": "GET, HEAD",
 	"/json":                "",
 	"/healthcheck":         "",
@@ -127,6 +130,10 @@ func (h *httpDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.batch(w, r)
 	case path == "/api/v1/release" && r.Method == http.MethodPost:
 		h.release(w, r)
+	case path == "/api/v1/reserve" && r.Method == http.MethodPost:
+		h.reserve(w, r)
+	case (path == "/api/v1/commit" || path == "/api/v1/cancel") && r.Method == http.MethodPost:
+		h.commit(w, r, path == "/api/v1/cancel")
 	case path == "/api/v1/openapi.yaml" && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		w.Header().Set("Content-Type", "application/yaml")
 		w.Header().Set("Content-Length", strconv.Itoa(len(openAPI)))
@@ -212,7 +219,7 @@ func (h *httpDoor) ask(c *httpCall, item string) error {
 			return &fieldError{field: item + "domain", message: "is missing, and the rules hold several domains: name one, or set http.domain in the configuration"}
 		}
 	}
-	c.request = weir.Request{Domain: domain, Attributes: &q.attrs, Hits: q.hits, MaxDelay: q.maxDelay}
+	c.request = weir.Request{Domain: domain, Attributes: &q.attrs, Hits: q.hits, MaxDelay: q.maxDelay, Door: "http"}
 	return nil
 }
 

@@ -157,7 +157,11 @@ func TestLimitAnswer(t *testing.T) {
 	if a.status != 429 {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	equalJSON(t, a.body, `{"allowed": false, "domain": "shop", "limited_by": ["api-per-user"], "retry_after": 6,
+	id := a.header.Get("X-RateLimit-Decision")
+	if _, err := weir.ParseDecisionID(id); err != nil {
+		t.Error(err)
+	}
+	equalJSON(t, a.body, `{"allowed": false, "domain": "shop", "limited_by": ["api-per-user"], "retry_after": 6, "decision": "`+id+`",
 		"limits": [{"name": "api-per-user", "algorithm": "token_bucket", "allowed": false, "limit": 10, "window": 60, "remaining": 0,
 		"retry_after": 6, "reset_after": 60, "near_limit": true, "soft_exceeded": false, "shadow": false, "delay": 0}]}`)
 	for name, want := range map[string]string{

@@ -97,6 +97,8 @@ type decoder struct {
 	s    string
 	i    int
 	item string // prefix of field names: "" or "requests[3]."
+	// extra reads a member that only some messages have, at its value; known is false if it is none of them. nil for none.
+	extra func(name string) (known bool, err error)
 }
 
 func (d *decoder) fail(field, format string, args ...any) error {
@@ -419,6 +421,11 @@ func (d *decoder) question(q *question) error {
 				return d.fail(name, maxDelayRule)
 			}
 			return nil
+		}
+		if d.extra != nil {
+			if known, err := d.extra(name); known || err != nil {
+				return err
+			}
 		}
 		return d.fail(printable(name), "is not known here (known are domain, attributes, hits and max_delay)")
 	})

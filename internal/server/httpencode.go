@@ -26,6 +26,9 @@ func appendDecision(b []byte, d *weir.Decision, names []string) []byte {
 	}
 	b = append(b, `],"retry_after":`...)
 	b = appendSeconds(b, d.RetryAfter)
+	if !d.Allowed && d.ID != 0 {
+		b = append(d.ID.AppendTo(append(b, `,"decision":"`...)), '"')
+	}
 	b = append(b, `,"limits":[`...)
 	for i := range d.Limits {
 		if i > 0 {

@@ -176,7 +176,7 @@ func (r *RLS) decide(ctx context.Context, c *rlsCall) error {
 		return err
 	}
 	c.attributes.descriptors = c.descriptors
-	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits}
+	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits, Door: "rls"}
 	if err := r.limiter.Decide(ctx, &c.request, &c.decision); err != nil {
 		return c.withoutStore(ctx, err)
 	}
@@ -248,7 +248,7 @@ func (c *rlsCall) answer() {
 		if l.Descriptor < 0 {
 			continue
 		}
-		limit := d.Matches.Hits[i].Limit.Config()
+		limit := d.InForce(i).Config()
 		s := rlsStatus{
 			code:      rlspb.RateLimitResponse_OK,
 			unit:      rlsUnit(&limit),

@@ -9,6 +9,8 @@ import (
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/weir-rl/weir/httplimit"
 )
 
 // toProto makes the message of the answer. The parts of each kind lie in one slice, so that a request of many
@@ -36,7 +38,7 @@ func (c *rlsCall) toProto() *rlspb.RateLimitResponse {
 		}
 	}
 	if c.rls.o.ResponseHeaders {
-		m.ResponseHeadersToAdd = c.headers()
+		m.ResponseHeadersToAdd = c.marks(c.headers())
 	}
 	if c.rls.o.DynamicMetadata {
 		m.DynamicMetadata = c.metadata()
@@ -70,6 +72,25 @@ func (c *rlsCall) headers() []*corepb.HeaderValue {
 		header(o.RemainingHeader, int64(best.remaining)),
 		header(o.ResetHeader, best.reset),
 	}
+}
+
+// marks appends the headers that envoyproxy/ratelimit does not know: whether the request passed in a soft margin, which limits are
+// near to refusing, and the id of a refusal.
+func (c *rlsCall) marks(headers []*corepb.HeaderValue) []*corepb.HeaderValue {
+	d := &c.decision
+	add := func(name, value string) {
+		if value != "" {
+			headers = append(headers, &corepb.HeaderValue{Key: name, Value: value})
+		}
+	}
+	if d.SoftExceeded() {
+		add("X-RateLimit-Soft", "exceeded")
+	}
+	add("X-RateLimit-Warning", string(httplimit.AppendWarning(nil, d)))
+	if !d.Allowed {
+		add("X-RateLimit-Decision", d.ID.String())
+	}
+	return headers
 }
 
 // metadata tells what was asked, and the metadata of the rules that let descriptors pass.

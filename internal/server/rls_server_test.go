@@ -45,15 +45,18 @@ descriptors:
 - {key: z, rate_limit: {unit: day, requests_per_unit: 0}}
 - {key: y, rate_limit: {unit: hour, requests_per_unit: 0}}
 - {key: q, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}
+- {key: s, rate_limit: {unit: minute, requests_per_unit: 2, throttle: {soft: 50%}}}
 `
 	for _, c := range []struct{ ask, want string }{
-		{"d: a=1; b=1", "L=3 R=2 S=3600"},           // the fewest remaining
-		{"d+2: a=2; b=2 +0", "L=5 R=3 S=60"},        // the first on a tie
-		{"d: a=3; z=1; b=3; y=1", "L=0 R=0 S=3600"}, // the last that refuses
-		{"d: a=4; z=1; q=1", "L=0 R=0 S=86400"},     // but no quota
-		{"d: x=1", ""},                              // nothing counted
-		{"elsewhere: a=1", ""},                      // nor here
-		{"d: x=1; b=5", "L=3 R=2 S=3600"},           // the only one
+		{"d: a=1; b=1", "L=3 R=2 S=3600"},                                   // the fewest remaining
+		{"d+2: a=2; b=2 +0", "L=5 R=3 S=60"},                                // the first on a tie
+		{"d: a=3; z=1; b=3; y=1", "L=0 R=0 S=3600 X-RateLimit-Decision=ID"}, // the last that refuses
+		{"d: a=4; z=1; q=1", "L=0 R=0 S=86400 X-RateLimit-Decision=ID"},     // but no quota
+		{"d+2: s=1", "L=2 R=0 S=60 X-RateLimit-Warning=near_limit; limit=\"s\""},
+		{"d+3: s=1", "L=2 R=0 S=60 X-RateLimit-Soft=exceeded X-RateLimit-Warning=near_limit; limit=\"s\""},
+		{"d: x=1", ""},                    // nothing counted
+		{"elsewhere: a=1", ""},            // nor here
+		{"d: x=1; b=5", "L=3 R=2 S=3600"}, // the only one
 	} {
 		b := newRLSBed(t, rules, RLSOptions{ResponseHeaders: true, LimitHeader: "L", RemainingHeader: "R", ResetHeader: "S"}, GRPCOptions{})
 		answer, err := b.client.ShouldRateLimit(context.Background(), rlsParse(t, c.ask))
@@ -62,6 +65,9 @@ descriptors:
 		}
 		var got []string
 		for _, h := range answer.ResponseHeadersToAdd {
+			if _, err := weir.ParseDecisionID(h.Value); err == nil {
+				h.Value = "ID"
+			}
 			got = append(got, h.Key+"="+h.Value)
 		}
 		if strings.Join(got, " ") != c.want {

@@ -15,16 +15,26 @@ type Engine struct {
 	limiter *weir.Limiter
 	store   *memory.Store
 	now     int64
+	signals signals
+}
+
+// signals are values of signals as they were set, unfiltered.
+type signals map[string]int
+
+// Signal implements weir.Signals.
+func (s signals) Signal(name string) (percent int, ok bool) {
+	percent, ok = s[name]
+	return percent, ok
 }
 
 // NewEngine returns an engine with an empty store. A set may serve several engines.
 func NewEngine(set *rule.Set) (*Engine, error) {
-	e := &Engine{}
+	e := &Engine{signals: signals{}}
 	var err error
 	if e.store, err = memory.New(memory.Options{Clock: func() int64 { return e.now }}); err != nil {
 		return nil, err
 	}
-	if e.limiter, err = weir.New(e.store, weir.WithRules(set)); err != nil {
+	if e.limiter, err = weir.New(e.store, weir.WithRules(set), weir.WithSignals(e.signals), weir.WithClock(func() int64 { return e.now })); err != nil {
 		e.store.Close()
 		return nil, err
 	}
@@ -36,6 +46,9 @@ func (e *Engine) Now() int64 { return e.now }
 
 // SetTime sets the virtual time, in µs since the Unix epoch.
 func (e *Engine) SetTime(now int64) { e.now = now }
+
+// SetSignal sets a signal that elastic limits follow, in percent; they stand at 100 % until it is set.
+func (e *Engine) SetSignal(name string, percent int) { e.signals[name] = percent }
 
 // Decide decides r at the virtual time into d, reusing what d holds.
 func (e *Engine) Decide(r *weir.Request, d *weir.Decision) error {

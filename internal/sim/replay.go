@@ -330,6 +330,7 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 				rep.note(fmt.Sprintf("%s counts requests in flight. A log does not tell when they ended: each held its slot for the time-out of %s.", l.Name, c.Timeout))
 			}
 		}
+		rep.noteKinds(s.window)
 		l.Keys, l.KeysDenied, estimated = s.keys.counts()
 		rep.Estimated = rep.Estimated || estimated
 		if s.column > 0 {
@@ -354,6 +355,26 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 }
 
 func (rep *Report) note(s string) { rep.Notes = append(rep.Notes, s) }
+
+// noteKinds notes what a log does not tell of a limit.
+func (rep *Report) noteKinds(w *rule.Window) {
+	r := w.Rule
+	if w.Limit.Scheduled() {
+		rep.note(fmt.Sprintf("%s follows a schedule, by the times in the log; the numbers shown for it are those of one part of the week.", w.Name))
+	}
+	if len(r.Windows) > 0 && w != r.Windows[0] {
+		return
+	}
+	if r.Elastic != nil {
+		rep.note(fmt.Sprintf("%s follows the signal %s, which a log does not hold: it was replayed at 100 %% of its numbers.", r.Name, r.Elastic.Signal))
+	}
+	if r.CostAfter != "" {
+		rep.note(fmt.Sprintf("%s learns costs from responses, which a log does not hold: it was replayed with its estimates.", r.Name))
+	}
+	if r.Defer != "" || r.Wait > 0 && w.Limit.Algorithm() != algo.LeakyBucket {
+		rep.note(fmt.Sprintf("%s keeps requests that it would refuse, and lets them in later; they count as denied here.", r.Name))
+	}
+}
 
 func capacity(c algo.Config) int64 {
 	switch c.Algorithm {

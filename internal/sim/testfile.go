@@ -32,13 +32,20 @@ type Test struct {
 	Steps []*Step
 }
 
-// Step is one step of a test: exactly one of Send, Wait and Release is set.
+// Step is one step of a test: exactly one of Send, Wait, Release and Set is set.
 type Step struct {
 	Line    int
 	Send    *Send
 	Wait    time.Duration
 	Release int
+	Set     *SetSignal
 	Expect  *Expect // after Send; nil if nothing is expected
+}
+
+// SetSignal is a step that sets a signal, which elastic limits then follow to the point.
+type SetSignal struct {
+	Signal string
+	To     int // percent
 }
 
 // Send is a step that sends requests.
@@ -219,7 +226,7 @@ func (p *testParser) step(n ast.Node) *Step {
 				s.Release = int(n)
 			}
 		case "set":
-			p.fail(v, "elastic limits come with a later version", "set is not supported yet")
+			s.Set = p.set(v)
 		}
 	})
 	if len(p.problems) > before {
@@ -230,6 +237,31 @@ func (p *testParser) step(n ast.Node) *Step {
 		p.fail(n, "", "a step has exactly one of send, wait, release and set, not %d of them", len(kinds))
 	case expect != nil && s.Send == nil:
 		p.fail(expect, "", "expect belongs to a send")
+	}
+	return s
+}
+
+func (p *testParser) set(n ast.Node) *SetSignal {
+	const example = "as in: set: { signal: cpu, to: 80% }"
+	s := &SetSignal{To: -1}
+	before := len(p.problems)
+	p.mapping(n, "set", []string{"signal", "to"}, func(key string, v ast.Node) {
+		text, ok := p.text(v, key)
+		switch {
+		case !ok:
+		case key == "signal":
+			if s.Signal = text; !rule.SignalName(text) {
+				p.fail(v, example, "signal: expected 1 to 100 lower-case letters, digits, _, . and -, not %q", text)
+			}
+		default:
+			to, err := strconv.Atoi(strings.TrimSuffix(text, "%"))
+			if s.To = to; err != nil || to < 0 || to > 100 {
+				p.fail(v, example, "to: expected a whole percentage from 0%% to 100%%, not %q", text)
+			}
+		}
+	})
+	if len(p.problems) == before && (s.Signal == "" || s.To < 0) {
+		p.fail(n, example, "set needs signal and to")
 	}
 	return s
 }

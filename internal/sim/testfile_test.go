@@ -119,6 +119,55 @@ tests:
 	}
 }
 
+// A signal that is set holds at once and exactly; one that no limit follows fails the test.
+func TestSetSignal(t *testing.T) {
+	set := load(t, `
+domain: shop
+limits:
+  - { name: api, when: { path: /api }, allow: 4/min, algorithm: sliding_log, throttle: { elastic: { signal: cpu, curve: { 50%: 200%, 80%: 100%, 90%: 0% } } } }
+`)
+	f, err := ParseTests("x_test.yaml", []byte(`
+tests:
+  - name: follows the curve
+    steps:
+      - set: { signal: cpu, to: 65% }
+      - send: { path: /api, times: 6 }
+        expect: allowed
+      - send: { path: /api }
+        expect: { denied_by: api }
+      - set: { signal: cpu, to: 50 }
+      - send: { path: /api, times: 2 }
+        expect: allowed
+      - set: { signal: cpu, to: 100% }
+      - send: { path: /api }
+        expect: { denied_by: api, retry_after: never }
+  - name: begins at 100 percent
+    steps:
+      - send: { path: /api, times: 4 }
+        expect: allowed
+      - send: { path: /api }
+        expect: { denied_by: api }
+  - name: another signal
+    steps:
+      - set: { signal: cpus, to: 1% }
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range f.Tests {
+		r, err := RunTest(set, "shop", test)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Failed != (i == 2) {
+			t.Errorf("%s: %+v", test.Name, r.Steps)
+		}
+		if s := r.Steps[0]; i == 2 && (s.Expected != "an elastic limit that follows cpus" || s.Got != "limits follow cpu" || s.What != "set { signal: cpus, to: 1% }") {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
 func TestParseTestErrors(t *testing.T) {
 	head := "tests:\n  - name: x\n    steps:\n"
 	for _, tt := range []struct {
@@ -134,7 +183,11 @@ func TestParseTestErrors(t *testing.T) {
 		{"two in one step", head + "      - wait: 1s\n        release: 1", []string{"exactly one of send, wait, release and set, not 2"}},
 		{"expect alone", head + "      - expect: allowed", []string{"exactly one of send, wait, release and set, not 0"}},
 		{"expect after wait", head + "      - wait: 1s\n        expect: allowed", []string{"expect belongs to a send"}},
-		{"set", head + "      - set: { signal: cpu, to: 80% }", []string{"4:14: set is not supported yet"}},
+		{"set a bad name", head + "      - set: { signal: CPU, to: 80% }", []string{`4:24: signal: expected 1 to 100 lower-case letters`}},
+		{"set too high", head + "      - set: { signal: cpu, to: 101% }", []string{`4:33: to: expected a whole percentage from 0% to 100%, not "101%"`}},
+		{"set to nothing", head + "      - set: { signal: cpu }", []string{"set needs signal and to"}},
+		{"set another key", head + "      - set: { signal: cpu, too: 5% }", []string{`set has no key "too"`, `did you mean "to"?`}},
+		{"expect after set", head + "      - set: { signal: cpu, to: 0 }\n        expect: allowed", []string{"expect belongs to a send"}},
 		{"nanoseconds", head + "      - wait: 1ns", []string{"1ns is no whole number of microseconds"}},
 		{"negative wait", head + "      - wait: -1s", []string{"below 0"}},
 		{"bad start", "start: yesterday\n" + head + "      - wait: 1s", []string{`1:8: start: expected a time such as`}},
@@ -182,7 +235,7 @@ func TestSpan(t *testing.T) {
 }
 
 func FuzzParseTests(f *testing.F) {
-	f.Add([]byte("domain: shop\nstart: 2026-01-01T00:00:00Z\ntests:\n  - name: x\n    steps:\n      - send: { path: /, times: 5 }\n        expect: { denied_by: [a], retry_after: never }\n      - wait: 1m\n      - release: 2\n"))
+	f.Add([]byte("domain: shop\nstart: 2026-01-01T00:00:00Z\ntests:\n  - name: x\n    steps:\n      - send: { path: /, times: 5 }\n        expect: { denied_by: [a], retry_after: never }\n      - wait: 1m\n      - release: 2\n      - set: { signal: cpu, to: 80% }\n"))
 	f.Add([]byte("tests: [{ steps: [{ send: &a { x: 1 } }, { send: *a }] }]"))
 	f.Add([]byte("? a\n: b"))
 	f.Add([]byte("tests: !!map\n- <<: 1"))

@@ -47,6 +47,8 @@ func RunTest(set *rule.Set, domain string, t *Test) (*TestResult, error) {
 			res, err = runSend(e, domain, s, &d, &slots)
 		case s.Release > 0:
 			res, err = runRelease(e, s, &slots)
+		case s.Set != nil:
+			res = runSet(e, set, domain, s.Set)
 		default:
 			e.SetTime(e.Now() + s.Wait.Microseconds())
 			res = StepResult{What: "wait " + span(s.Wait.Microseconds())}
@@ -107,6 +109,25 @@ func runRelease(e *Engine, s *Step, slots *[]string) (StepResult, error) {
 	}
 	*slots = (*slots)[s.Release:]
 	return res, nil
+}
+
+// runSet sets a signal. One that no limit of the domain follows is a failure: the test would not test what it says.
+func runSet(e *Engine, set *rule.Set, domain string, s *SetSignal) StepResult {
+	res := StepResult{What: fmt.Sprintf("set { signal: %s, to: %d%% }", s.Signal, s.To)}
+	e.SetSignal(s.Signal, s.To)
+	var followed []string
+	for _, r := range set.Rules() {
+		if r.Domain == domain && r.Elastic != nil && !slices.Contains(followed, r.Elastic.Signal) {
+			followed = append(followed, r.Elastic.Signal)
+		}
+	}
+	if !slices.Contains(followed, s.Signal) {
+		res.Failed, res.Expected, res.Got = 1, "an elastic limit that follows "+s.Signal, "none follows any signal"
+		if len(followed) > 0 {
+			res.Got = "limits follow " + strings.Join(followed, ", ")
+		}
+	}
+	return res
 }
 
 // String writes a send as the file does.

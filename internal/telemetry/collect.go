@@ -36,7 +36,7 @@ type collector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures}, descsShared...) {
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descCandidates}, append(descsBans, descsShared...)...) {
 		ch <- d
 	}
 }
@@ -72,6 +72,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		gauge(descRules, float64(len(t.set.Rules())))
+		t.collectCandidates(counter)
 	}
 	gauge(descGeneration, float64(t.generation))
 	if m.o.Detailed {
@@ -101,6 +102,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		f := m.o.Fallback()
 		f.collect(ch)
 	}
+	m.o.collectBans(ch)
 	if m.o.Loading != nil {
 		l := m.o.Loading()
 		gauge(descLoaded, float64(l.Loaded.UnixMilli())/1e3)

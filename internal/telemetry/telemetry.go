@@ -6,6 +6,7 @@ package telemetry
 
 import (
 	"context"
+	"hash/maphash"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -68,6 +69,10 @@ type Options struct {
 	Fallback func() Fallback
 	// Loading reads the rules' source; nil leaves those metrics out.
 	Loading func() Loading
+	// Bans reads the limiter's bans and grants, NFTables those that the kernel holds; nil leaves those metrics out. Bans must not be
+	// called before the limiter is made.
+	Bans     func() weir.BanStats
+	NFTables func() NFTables
 	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose labels hold clients' values.
 	Detailed bool
 	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil means nobody.
@@ -85,6 +90,9 @@ type Metrics struct {
 	celErrors    prometheus.Counter
 	unknownCells [outcomes]atomic.Uint64
 	detailed     detailed
+
+	seed          maphash.Seed // of hashes of keys
+	candidateKeys atomic.Int64 // candidates' refusedKeys
 
 	tables atomic.Pointer[tables]
 	// mu guards the making of tables, and what is only touched where a domain is not known.
@@ -104,6 +112,7 @@ type table struct {
 	names      map[limitName]*cells
 	rules      map[limitName]bool // those of names that a rule has, rather than a request (an override of RLS)
 	domains    map[string]*cells
+	candidates []*candidate // by rule.Rule.Index; nil for rules that are none, and if there are none
 }
 
 // limitName is what the labels of a limit are made of. Counters of one name (a rule with one window by two
@@ -132,6 +141,7 @@ func New(o Options) *Metrics {
 		storeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_store_errors_total", Help: "Decisions that the store failed to make."}),
 		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
 		unknown:     map[string]struct{}{},
+		seed:        maphash.MakeSeed(),
 	}
 	m.detailed.cells = map[string]*cells{}
 	m.tables.Store(&tables{now: &table{}})
@@ -200,6 +210,8 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 		}
 		next.domains[domain] = kept
 	}
+	next.candidates = candidatesOf(s, old.candidates)
+	m.candidateKeys.Store(countKeys(next.candidates))
 	m.tables.Store(&tables{now: next, before: old})
 }
 
@@ -247,6 +259,9 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 		} else if c := t.names[limitName{k.Domain, k.Window}]; c != nil {
 			c[outcomeOfLimit(l)].Add(1)
 		}
+	}
+	if indexed && t.candidates != nil {
+		m.countCandidates(t.candidates, d)
 	}
 	if m.o.Detailed {
 		m.detailed.decided(d)

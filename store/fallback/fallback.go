@@ -66,6 +66,7 @@ type Store struct {
 	run     run
 	shares  atomic.Pointer[shares]
 	missed  ledger
+	outages outages
 	scratch sync.Pool // *scratch
 	stats   counters
 

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// maxMissed bounds the keys, and the slots, that a ledger remembers.
+// maxMissed bounds the keys, the slots, and the settlements that a ledger remembers.
 const maxMissed = 100_000
 
 // sweepAt is how many entries of a full ledger are looked at for one that makes no difference any more.
@@ -20,6 +20,7 @@ type ledger struct {
 	mu      sync.Mutex
 	entries map[account]*entry
 	slots   []slot
+	late    []lateSettlement
 }
 
 // account names a state.
@@ -112,8 +113,8 @@ func (l *ledger) putBack(o slot) {
 	l.slots = append(l.slots, o)
 }
 
-// take removes up to n entries and n slots, and returns them.
-func (l *ledger) take(n int) (entries []*entry, slots []slot) {
+// take removes up to n entries, n slots and n settlements, and returns them.
+func (l *ledger) take(n int) (entries []*entry, slots []slot, late []lateSettlement) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for a, e := range l.entries {
@@ -126,15 +127,21 @@ func (l *ledger) take(n int) (entries []*entry, slots []slot) {
 	if len(l.entries) == 0 {
 		l.init() // a map does not shrink
 	}
-	n = min(n, len(l.slots))
-	slots = append(slots, l.slots[len(l.slots)-n:]...)
-	clear(l.slots[len(l.slots)-n:])
-	l.slots = l.slots[:len(l.slots)-n]
-	return entries, slots
+	slots, l.slots = lastOf(l.slots, n)
+	late, l.late = lastOf(l.late, n)
+	return entries, slots, late
+}
+
+// lastOf takes up to n off the end.
+func lastOf[T any](from []T, n int) (some, rest []T) {
+	at := len(from) - min(n, len(from))
+	some = append(some, from[at:]...)
+	clear(from[at:])
+	return some, from[:at]
 }
 
 func (l *ledger) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.entries) == 0 && len(l.slots) == 0
+	return len(l.entries) == 0 && len(l.slots) == 0 && len(l.late) == 0
 }

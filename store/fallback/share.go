@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -43,14 +44,44 @@ func (t *shares) of(l *algo.Limit) *algo.Limit {
 	return d.(*algo.Limit)
 }
 
-// derive returns the limit that is one of nodes equal shares of l, rounded up.
+// derive returns the limit that is one of nodes equal shares of l, rounded up: of each limit of a schedule. A soft margin that rounds to
+// nothing does not close.
 func derive(l *algo.Limit, nodes int64) *algo.Limit {
+	if !l.Scheduled() {
+		return part(l, nodes)
+	}
+	otherwise, phases, loc := l.Schedule()
+	if otherwise != nil {
+		otherwise = part(otherwise, nodes)
+	}
+	phases = slices.Clone(phases)
+	for i := range phases {
+		if of := phases[i].Limit; of != nil {
+			phases[i].Limit = part(of, nodes)
+		}
+	}
+	d, err := algo.Scheduled(otherwise, phases, loc)
+	if err != nil { // what the limits must agree in does not depend on their numbers
+		return l
+	}
+	return d
+}
+
+// part is derive for a limit without a schedule.
+func part(l *algo.Limit, nodes int64) *algo.Limit {
 	c := l.Config()
 	c.N = ceil(c.N, nodes)
 	if c.Burst > 0 {
 		c.Burst = ceil(c.Burst, nodes)
 	}
 	for {
+		size := c.N
+		if c.Burst != 0 {
+			size = max(0, c.Burst)
+		}
+		if size*int64(c.Soft)/100 == 0 {
+			c.SoftFor = 0
+		}
 		d, err := algo.New(c)
 		if err == nil {
 			return d

@@ -146,8 +146,8 @@ func (s *Store) pause(d time.Duration) bool {
 // charged as there is room for. Charges that get no answer are treated as made; a slot can be given back again.
 func (s *Store) settle() {
 	for s.breaker.Load().state == Closed {
-		entries, slots := s.missed.take(settleBatch)
-		if len(entries) == 0 && len(slots) == 0 {
+		entries, slots, late := s.missed.take(settleBatch)
+		if len(entries) == 0 && len(slots) == 0 && len(late) == 0 {
 			return
 		}
 		wait := settleEvery
@@ -155,6 +155,7 @@ func (s *Store) settle() {
 			wait = lastWait // by then the breaker is open, if the primary is away: no more goes astray
 		}
 		s.giveBack(slots)
+		s.settleThere(s.ctx, late)
 		if !s.pause(wait) {
 			return
 		}

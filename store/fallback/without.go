@@ -56,6 +56,9 @@ func (s *Store) without(ctx context.Context, charges []weir.Charge, results []al
 		}
 	}
 	admitted := admits(charges, results)
+	if counted && admitted {
+		s.outages.note(now)
+	}
 	switch {
 	case len(charges) == 0:
 	case !admitted:
@@ -104,7 +107,7 @@ func (s *Store) remember(charges, local []weir.Charge, results []algo.Result, ad
 	noted := false
 	for i := range charges {
 		c, r := &charges[i], &results[i]
-		if c.Ask.Cost == 0 || !r.Allowed || !admitted && c.Mode != rule.Shadow || uncounted(c) || c.Limit.Algorithm() == algo.Concurrency {
+		if c.Ask.Cost == 0 || !r.Allowed || r.Off || !admitted && c.Mode != rule.Shadow || uncounted(c) || c.Limit.Algorithm() == algo.Concurrency {
 			continue
 		}
 		noted = true

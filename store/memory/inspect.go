@@ -57,7 +57,7 @@ func (s *Store) Hottest(c *rule.Counter, n int) []KeyInfo {
 			if e.limit.Fresh(&st, now) {
 				return
 			}
-			k := KeyInfo{Key: sh.keyOf(p), Result: e.limit.Check(&st, now, algo.Ask{MaxDelay: -1})}
+			k := KeyInfo{Key: sh.keyOf(p), Result: s.peek(sh, c, e.limit, sh.keyOf(p), &st, now)}
 			if len(hot) == n && compareUse(&k, &hot[0]) >= 0 {
 				return
 			}
@@ -107,10 +107,22 @@ func (s *Store) Peek(c *rule.Counter, key []byte) (info KeyInfo, ok bool) {
 	if l == nil || l.Fresh(&st, now) {
 		return KeyInfo{}, false
 	}
-	return KeyInfo{Key: bytes.Clone(key), Result: l.Check(&st, now, algo.Ask{MaxDelay: -1})}, true
+	return KeyInfo{Key: bytes.Clone(key), Result: s.peek(sh, c, l, key, &st, now)}, true
 }
 
-// Reset forgets one key; ok is false if there was nothing to forget.
+// peek answers a peek at a state, with that of its soft margin if that closes.
+func (s *Store) peek(sh *shard, c *rule.Counter, l *algo.Limit, key []byte, st *algo.State, now int64) algo.Result {
+	var margin algo.State
+	if c.Margin != nil && l.Margin() != nil {
+		h := s.hash(key)
+		if p := sh.find(s.limits.load(), tagOf(h, c.Margin.ID), c.Margin.ID, key); p >= 0 {
+			sh.load(p, &margin)
+		}
+	}
+	return l.CheckWith(st, &margin, now, algo.Ask{MaxDelay: -1})
+}
+
+// Reset forgets one key, and that it used a soft margin; ok is false if there was nothing to forget.
 func (s *Store) Reset(c *rule.Counter, key []byte) (ok bool) {
 	if c == nil {
 		return false
@@ -131,9 +143,14 @@ func (s *Store) Reset(c *rule.Counter, key []byte) (ok bool) {
 		ok = ok || !l.Fresh(&st, now)
 		s.remove(sh, p)
 	}
-	forget(c.ID)
-	for _, p := range c.Previous {
-		forget(p.ID)
+	for _, c := range [...]*rule.Counter{c, c.Margin} {
+		if c == nil {
+			continue
+		}
+		forget(c.ID)
+		for _, p := range c.Previous {
+			forget(p.ID)
+		}
 	}
 	return ok
 }

@@ -29,6 +29,8 @@ type Options struct {
 	Snapshot string
 	// SnapshotEvery is the interval between snapshots; 0 means 10 s.
 	SnapshotEvery time.Duration
+	// MaxReservations bounds the reservations that are held at a time (weir.Reserver); 0 means 100,000.
+	MaxReservations int
 	// Logf is told of what an operator should know (a damaged snapshot set aside, a failed write); nil means nobody.
 	Logf func(format string, args ...any)
 }
@@ -72,6 +74,10 @@ type Store struct {
 	overflows atomic.Uint64
 	victim    atomic.Uint32
 
+	board board
+
+	reservations reservations
+
 	snapshot struct {
 		path string
 		mu   sync.Mutex // one writer at a time
@@ -96,9 +102,9 @@ var _ weir.Store = (*Store)(nil)
 // Options.Logf) and the store begins empty. Errors are of options that make no sense, and of a snapshot file
 // that can be neither read nor set aside.
 func New(o Options) (*Store, error) {
-	if o.MaxKeys < 0 || o.MaxBytes < 0 || o.SnapshotEvery < 0 {
-		return nil, fmt.Errorf("memory store: MaxKeys (%d), MaxBytes (%d) and SnapshotEvery (%v) must not be negative; 0 means the default",
-			o.MaxKeys, o.MaxBytes, o.SnapshotEvery)
+	if o.MaxKeys < 0 || o.MaxBytes < 0 || o.SnapshotEvery < 0 || o.MaxReservations < 0 {
+		return nil, fmt.Errorf("memory store: MaxKeys (%d), MaxBytes (%d), SnapshotEvery (%v) and MaxReservations (%d) must not be negative; 0 means the default",
+			o.MaxKeys, o.MaxBytes, o.SnapshotEvery, o.MaxReservations)
 	}
 	s := &Store{seed: maphash.MakeSeed(), clock: o.Clock, logf: o.Logf}
 	s.maxKeys = int64(o.MaxKeys)
@@ -108,6 +114,10 @@ func New(o Options) (*Store, error) {
 	s.maxBytes = o.MaxBytes
 	if s.maxBytes == 0 {
 		s.maxBytes = DefaultMaxBytes
+	}
+	s.reservations.most = o.MaxReservations
+	if s.reservations.most == 0 {
+		s.reservations.most = DefaultMaxReservations
 	}
 	if s.logf == nil {
 		s.logf = func(string, ...any) {}
@@ -177,7 +187,21 @@ func (s *Store) Take(_ context.Context, charges []weir.Charge, results []algo.Re
 	if c.Counter == nil || c.Limit == nil {
 		return 0, errIncomplete(0)
 	}
+	if closes(c) {
+		return s.takeAll(charges, results)
+	}
 	return s.takeOne(c, &results[0]), nil
+}
+
+// closes reports whether a charge's limit has a soft margin that closes, whose state is a second one under the same key.
+func closes(c *weir.Charge) bool { return c.Counter.Margin != nil && c.Limit.Margin() != nil }
+
+// marginOf returns the definition under which the state of a charge's soft margin is kept.
+func marginOf(c *weir.Charge) *algo.Limit {
+	if l := c.Counter.Margin.Limit; l != nil && l.Algorithm() == algo.Margin {
+		return l // one for all numbers that the limit may have
+	}
+	return c.Limit.Margin()
 }
 
 // takeOne is Take for one charge: one clock reading, one lock, one search.
@@ -201,14 +225,14 @@ func (s *Store) takeOne(c *weir.Charge, out *algo.Result) int64 {
 	limits := s.limits.load()
 	p := sh.find(limits, tag, c.Counter.ID, c.Key)
 	if p < 0 {
-		if p = s.previous(sh, c, h, now); p < 0 {
+		if p = s.previous(sh, c.Counter, c.Limit, c.Key, h, now); p < 0 {
 			ask := askOf(c)
 			*out = s.takeAbsent(sh, c, ask, h, now)
 			c.Ask.Slot = slotOf(ask, out)
 			return now
 		}
 	} else if e := &limits[sh.slots[p].limit()]; e.limit != c.Limit || e.counter != c.Counter {
-		s.relimit(sh, p, e.limit, c, now)
+		s.relimit(sh, p, e.limit, c.Counter, c.Limit, now)
 	}
 	sl := &sh.slots[p]
 	st := algo.State{A: sl.a, B: sl.b, C: sl.c}
@@ -247,48 +271,58 @@ func (s *Store) grown(sh *shard, bytes int, now int64) {
 
 // slotOf returns the id to give to the caller: 0 unless slots were taken.
 func slotOf(ask algo.Ask, r *algo.Result) uint64 {
-	if !r.Allowed || ask.Cost <= 0 {
+	if !r.Allowed || r.Off || ask.Cost <= 0 {
 		return 0
 	}
 	return ask.Slot
 }
 
 // relimit moves a record to another definition of the same counter. old is the one it was last charged under.
-func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *weir.Charge, now int64) {
-	n := s.intern(c.Counter, c.Limit)
-	if old != c.Limit && carries(old, c.Limit) {
-		var st algo.State
-		sh.load(p, &st)
-		c.Limit.Carry(old, &st, now)
-		if grown := sh.store(p, &st); grown != 0 {
-			s.bytes.Add(int64(grown))
+func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *rule.Counter, l *algo.Limit, now int64) {
+	if old != l {
+		if carries(old, l) {
+			var st algo.State
+			sh.load(p, &st)
+			l.Carry(old, &st, now)
+			if grown := sh.store(p, &st); grown != 0 {
+				s.bytes.Add(int64(grown))
+			}
+		} else if stands(l) {
+			l = old
 		}
 	}
-	sh.slots[p].setLimit(n)
+	sh.slots[p].setLimit(s.intern(c, l))
 	sh.dirty = true
+}
+
+// stands reports whether nothing drains under a limit: an elastic one may be so for a time, and what is kept under it would never be
+// fresh again.
+func stands(l *algo.Limit) bool {
+	c := l.Config()
+	return c.N == 0 && !l.Scheduled() && (c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket)
 }
 
 // previous looks for a key under the older identities of its counter. A state that it finds is moved to the new one; it
 // returns the place, below 0 if there is none or nothing is left of it.
-func (s *Store) previous(sh *shard, c *weir.Charge, h uint64, now int64) int {
-	for _, older := range c.Counter.Previous {
+func (s *Store) previous(sh *shard, c *rule.Counter, l *algo.Limit, key []byte, h uint64, now int64) int {
+	for _, older := range c.Previous {
 		limits := s.limits.load()
-		p := sh.find(limits, tagOf(h, older.ID), older.ID, c.Key)
+		p := sh.find(limits, tagOf(h, older.ID), older.ID, key)
 		if p < 0 {
 			continue
 		}
 		var st algo.State
 		old := limits[sh.load(p, &st)].limit
 		s.remove(sh, p)
-		if old.Algorithm() != c.Limit.Algorithm() {
+		if old.Algorithm() != l.Algorithm() {
 			continue
 		}
-		c.Limit.Carry(old, &st, now)
-		if c.Limit.Fresh(&st, now) {
+		l.Carry(old, &st, now)
+		if l.Fresh(&st, now) {
 			continue
 		}
 		s.keys.Add(1)
-		p, grown := sh.insert(tagOf(h, c.Counter.ID), c.Key, s.intern(c.Counter, c.Limit), &st)
+		p, grown := sh.insert(tagOf(h, c.ID), key, s.intern(c, l), &st)
 		s.bytes.Add(int64(grown))
 		sh.dirty = true
 		return p
@@ -395,14 +429,21 @@ type Stats struct {
 	Bytes     int64  // memory of the records: index, arena with its spare room, and variable parts
 	Evictions uint64 // keys forgotten though they were not fresh, since the bound was reached
 	Overflows uint64 // decisions made on a shared overflow cell
+
+	Reservations int64 // notes held
 }
 
 // Stats returns a reading.
 func (s *Store) Stats() Stats {
+	s.reservations.mu.Lock()
+	held := len(s.reservations.byID)
+	s.reservations.mu.Unlock()
 	return Stats{
 		Keys:      s.keys.Load(),
 		Bytes:     s.bytes.Load(),
 		Evictions: s.evictions.Load(),
 		Overflows: s.overflows.Load(),
+
+		Reservations: int64(held),
 	}
 }

@@ -16,24 +16,26 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The snapshot file, version 1. Numbers are little endian where they have a fixed size, else varints as in
+// The snapshot file, version 2. Numbers are little endian where they have a fixed size, else varints as in
 // encoding/binary; strings are preceded by their length.
 //
 //	"WEIRSNAP", version uint32, time int64 (µs since the Unix epoch)
 //	then any number of
-//	  1 definition: counter id uint64, domain, rule, window, and the numbers of the limit; numbered from 0 in order
+//	  1 definition: counter id uint64, domain, rule, window, and the limit (see definition.go); numbered from 0 in order
 //	  2 record: number of its definition, key, A, B, C, Ext
+//	  3 reservation: id, note, time left in µs
 //	then
-//	  0 end: number of definitions, number of records
+//	  0 end: number of definitions, number of records, number of reservations
 //	CRC-64 (ECMA) of all of this, uint64
 //
-// The meaning of A, B, C and Ext is the algorithm's: a change of it there is a new version here.
+// The meaning of A, B, C and Ext is the algorithm's: a change of it there is a new version here. Version 1 has no reservations, and
+// its limits have neither a margin that closes nor a schedule.
 const (
 	snapshotMagic   = "WEIRSNAP"
-	snapshotVersion = 1
+	snapshotVersion = 2
 	snapshotHeader  = len(snapshotMagic) + 4 + 8
 
-	kindEnd, kindLimit, kindRecord = 0, 1, 2
+	kindEnd, kindLimit, kindRecord, kindReservation = 0, 1, 2, 3
 )
 
 var crcTable = crc64.MakeTable(crc64.ECMA)
@@ -130,8 +132,9 @@ func (s *Store) readSnapshot(f io.ReaderAt, size int64) (dropped int, err error)
 	if string(head[:8]) != snapshotMagic {
 		return 0, damaged("not a snapshot of Weir")
 	}
-	if v := binary.LittleEndian.Uint32(head[8:]); v != snapshotVersion {
-		return 0, damaged("its version is %d, this program reads %d", v, snapshotVersion)
+	version := binary.LittleEndian.Uint32(head[8:])
+	if version < 1 || version > snapshotVersion {
+		return 0, damaged("its version is %d, this program reads 1 to %d", version, snapshotVersion)
 	}
 	sum := crc64.New(crcTable)
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size-8)); err != nil {
@@ -146,7 +149,7 @@ func (s *Store) readSnapshot(f io.ReaderAt, size int64) (dropped int, err error)
 	}
 	r := &snapshotReader{
 		r:    bufio.NewReaderSize(io.NewSectionReader(f, int64(snapshotHeader), size-8-int64(snapshotHeader)), 1<<16),
-		left: size - 8 - int64(snapshotHeader),
+		left: size - 8 - int64(snapshotHeader), version: version, written: int64(binary.LittleEndian.Uint64(head[12:])),
 	}
 	dropped, err = s.readRecords(r)
 	if err == nil && r.left != 0 {
@@ -164,14 +167,17 @@ func (s *Store) empty() {
 	s.limits.init()
 	s.keys.Store(0)
 	s.bytes.Store(0)
+	s.reservations.empty()
 }
 
 // snapshotReader reads what the writer wrote. left bounds every length, so that none can ask for more memory than
 // the file has bytes.
 type snapshotReader struct {
-	r    *bufio.Reader
-	left int64
-	err  error
+	r       *bufio.Reader
+	left    int64
+	err     error
+	version uint32
+	written int64 // time of the snapshot, µs
 }
 
 func (r *snapshotReader) ReadByte() (byte, error) {
@@ -246,7 +252,7 @@ func (s *Store) readRecords(r *snapshotReader) (dropped int, err error) {
 	now := s.now()
 	var limits []loaded
 	var key []byte
-	records := uint64(0)
+	records, reservations := uint64(0), uint64(0)
 	for {
 		switch kind := r.uvarint(); {
 		case r.err != nil:
@@ -288,12 +294,27 @@ func (s *Store) readRecords(r *snapshotReader) (dropped int, err error) {
 			if !kept {
 				dropped++
 			}
+		case kind == kindReservation && r.version > 1:
+			id, note, left := r.string(), r.bytes(nil), r.varint()
+			if r.err != nil {
+				return 0, r.err
+			}
+			reservations++
+			if err := s.reservations.restore(id, note, left, now-r.written, now); err != nil {
+				s.logf("memory store: a reservation of the snapshot is left out, what it reserved stays charged: %v", err)
+			}
 		case kind == kindEnd:
 			if n := r.uvarint(); r.err == nil && n != uint64(len(limits)) {
 				return 0, damaged("%d definitions where it says %d", len(limits), n)
 			}
 			if n := r.uvarint(); r.err == nil && n != records {
 				return 0, damaged("%d records where it says %d", records, n)
+			}
+			if r.version == 1 {
+				return dropped, r.err
+			}
+			if n := r.uvarint(); r.err == nil && n != reservations {
+				return 0, damaged("%d reservations where it says %d", reservations, n)
 			}
 			return dropped, r.err
 		default:
@@ -330,85 +351,6 @@ func (s *Store) addLoaded(l *loaded, key []byte, st *algo.State, now int64) (kep
 	return true, nil
 }
 
-// readLimit reads a definition; ok is false if there can be no such limit (here).
-func (s *Store) readLimit(r *snapshotReader) (l loaded, ok bool) {
-	var id [8]byte
-	for i := range id {
-		if r.err == nil {
-			b, err := r.ReadByte()
-			if err != nil {
-				r.fail(err)
-			}
-			id[i] = b
-		}
-	}
-	l.counter = &rule.Counter{ID: binary.LittleEndian.Uint64(id[:]), Domain: r.string(), Rule: r.string(), Window: r.string()}
-	flags := r.uvarint()
-	c := algo.Config{
-		Algorithm: algo.Algorithm(min(r.uvarint(), 255)),
-		N:         r.varint(),
-		Window:    time.Duration(r.varint()),
-		Burst:     r.varint(),
-		Buckets:   int(r.varint()),
-		Soft:      int(r.varint()),
-		Calendar:  algo.Calendar(min(r.uvarint(), 255)),
-		Timeout:   time.Duration(r.varint()),
-
-		FirstRequest:   flags&1 != 0,
-		RefillInterval: flags&2 != 0,
-		CountDenied:    flags&4 != 0,
-	}
-	zone := r.string()
-	if r.err != nil {
-		return l, false
-	}
-	if zone != "" {
-		loc, err := time.LoadLocation(zone)
-		if err != nil {
-			return l, false
-		}
-		c.Location = loc
-	}
-	limit, err := algo.New(c)
-	if err != nil {
-		return l, false
-	}
-	l.limit, l.counter.Limit = limit, limit
-	return l, true
-}
-
-func appendLimit(b []byte, e *limitEntry) []byte {
-	c := e.limit.Config()
-	b = append(b, kindLimit)
-	b = binary.LittleEndian.AppendUint64(b, e.id)
-	for _, s := range [...]string{e.counter.Domain, e.counter.Rule, e.counter.Window} {
-		b = binary.AppendUvarint(b, uint64(len(s)))
-		b = append(b, s...)
-	}
-	var flags uint64
-	for i, set := range [...]bool{c.FirstRequest, c.RefillInterval, c.CountDenied} {
-		if set {
-			flags |= 1 << i
-		}
-	}
-	if c.Burst == 0 && (c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket) {
-		c.Burst = algo.NoBurst
-	}
-	b = binary.AppendUvarint(b, flags)
-	b = binary.AppendUvarint(b, uint64(c.Algorithm))
-	for _, v := range [...]int64{c.N, int64(c.Window), c.Burst, int64(c.Buckets), int64(c.Soft)} {
-		b = binary.AppendVarint(b, v)
-	}
-	b = binary.AppendUvarint(b, uint64(c.Calendar))
-	b = binary.AppendVarint(b, int64(c.Timeout))
-	zone := ""
-	if c.Location != nil {
-		zone = c.Location.String()
-	}
-	b = binary.AppendUvarint(b, uint64(len(zone)))
-	return append(b, zone...)
-}
-
 // changed reports whether any record changed since it was last asked.
 func (s *Store) changed() bool {
 	changed := false
@@ -419,6 +361,11 @@ func (s *Store) changed() bool {
 		sh.dirty = false
 		sh.mu.Unlock()
 	}
+	r := &s.reservations
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = changed || r.dirty
+	r.dirty = false
 	return changed
 }
 
@@ -466,6 +413,11 @@ func syncFolder(path string) error {
 	return d.Sync()
 }
 
+// lasts reports whether states of a limit are kept in snapshots: slots are not, nor what is kept where nothing is ever admitted.
+func lasts(l *algo.Limit) bool {
+	return l.Algorithm() == algo.Margin || l.Algorithm() != algo.Concurrency && (l.Scheduled() || l.Config().N != 0)
+}
+
 // dump writes a snapshot. It takes no lock for longer than a batch of records takes.
 func (s *Store) dump(out io.Writer) error {
 	sum := crc64.New(crcTable)
@@ -476,10 +428,11 @@ func (s *Store) dump(out io.Writer) error {
 	b = binary.LittleEndian.AppendUint64(b, uint64(now))
 	numbers := map[limitKey]uint64{}
 	records := uint64(0)
+	held := s.reservations.all() // before the records: those made later may have charged what is not in the file
 	add := func(sh *shard, p int) {
 		var st algo.State
 		e := &s.limits.load()[sh.load(p, &st)]
-		if e.limit.Algorithm() == algo.Concurrency || e.limit.Config().N == 0 || e.limit.Fresh(&st, now) {
+		if !lasts(e.limit) || e.limit.Fresh(&st, now) {
 			return
 		}
 		n, ok := numbers[limitKey{e.limit, e.counter}]
@@ -512,9 +465,29 @@ func (s *Store) dump(out io.Writer) error {
 			}
 		}
 	}
+	reservations := uint64(0)
+	for _, h := range held {
+		left, ok := s.reservations.left(h, now)
+		if !ok {
+			continue // settled: its charge may not be in the file
+		}
+		b = append(b, kindReservation)
+		b = binary.AppendUvarint(b, uint64(len(h.id)))
+		b = append(b, h.id...)
+		b = binary.AppendUvarint(b, uint64(len(h.note)))
+		b = append(b, h.note...)
+		b = binary.AppendVarint(b, left)
+		if reservations++; len(b) >= 1<<16 {
+			if _, err := w.Write(b); err != nil {
+				return err
+			}
+			b = b[:0]
+		}
+	}
 	b = append(b, kindEnd)
 	b = binary.AppendUvarint(b, uint64(len(numbers)))
 	b = binary.AppendUvarint(b, records)
+	b = binary.AppendUvarint(b, reservations)
 	if _, err := w.Write(b); err != nil {
 		return err
 	}

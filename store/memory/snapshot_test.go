@@ -120,6 +120,14 @@ func sample(t testing.TB) []byte {
 			take(t, s, c, fmt.Sprint("key ", k+i), 2)
 		}
 	}
+	for i, c := range []*rule.Counter{closing(t), phased(t)} {
+		take(t, s, c, fmt.Sprint("key ", i), c.Limit.Config().N+1)
+	}
+	for i := range 3 {
+		if err := s.Hold(t.Context(), fmt.Sprint("id ", i), []byte("note"), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var b bytes.Buffer
 	if err := s.dump(&b); err != nil {
 		t.Fatal(err)
@@ -148,7 +156,8 @@ func TestSnapshotDamaged(t *testing.T) {
 	tests := []test{
 		{"empty", "0 bytes", nil},
 		{"something else", "not a snapshot", []byte("a text file, longer than the header and the checksum")},
-		{"other version", "version", sealed(change(8, 2))},
+		{"other version", "version", sealed(change(8, 3))},
+		{"no version", "version", sealed(change(8, 0))},
 		{"nothing after the header", "too soon", sealed(head)},
 		{"no end", "too soon", sealed(content[:len(content)-3])},
 		{"after the end", "after the end", sealed(append(bytes.Clone(content), 1, 2, 3))},
@@ -156,7 +165,12 @@ func TestSnapshotDamaged(t *testing.T) {
 		{"no such definition", "definition", sealed(append(bytes.Clone(head), kindRecord, 5, 0, 0, 0, 0, 0))},
 		{"a long key", "left", sealed(append(bytes.Clone(head), kindRecord, 0, 0xff, 0xff, 0xff, 0xff, 0x7f))},
 		{"an endless number", "damaged", sealed(append(bytes.Clone(head), bytes.Repeat([]byte{0xff}, 20)...))},
-		{"wrong counts", "where it says", sealed(append(bytes.Clone(head), kindEnd, 1, 0))},
+		{"wrong counts", "where it says", sealed(append(bytes.Clone(head), kindEnd, 1, 0, 0))},
+		{"wrong count of reservations", "where it says", sealed(append(bytes.Clone(head), kindEnd, 0, 0, 1))},
+		{"a limit of an unknown form", "form", sealed(append(bytes.Clone(head), kindLimit, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7))},
+		{"a schedule in a schedule", "form", sealed(append(bytes.Clone(head), kindLimit, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, formSchedule, 0, formSchedule))},
+		{"a schedule without end", "phases", sealed(append(bytes.Clone(head), kindLimit, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, formSchedule, 0, formNone, 0xff, 0xff, 0x7f))},
+		{"a reservation of version 1", "kind", sealed(append(change(8, 1)[:snapshotHeader:snapshotHeader], kindReservation, 0, 0, 0))},
 	}
 	for at := 8; at < len(good); at += 29 {
 		b := bytes.Clone(good)

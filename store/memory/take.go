@@ -13,6 +13,7 @@ import (
 type scratch struct {
 	works  []work
 	ofs    []int32  // by charge: its work
+	mofs   []int32  // by charge, up to the last of which it closes: the work of its soft margin; below 0: none
 	hashes []uint64 // by charge
 	slots  []uint64 // by charge: the id for a Concurrency limit
 	table  []int32  // finds works by hash: their number + 1
@@ -21,9 +22,9 @@ type scratch struct {
 
 // work is one state that a call names, once or more.
 type work struct {
-	st       algo.State // Ext is the stored slice itself
-	tried    algo.State // st with the earlier charges of the call tried on it; Ext is its own
-	charge   *weir.Charge
+	st       algo.State   // Ext is the stored slice itself
+	tried    algo.State   // st with the earlier charges of the call tried on it; Ext is its own
+	charge   *weir.Charge // one that names it
 	hash     uint64
 	sh       *shard
 	cell     *overflowCell // nil: a record
@@ -32,6 +33,7 @@ type work struct {
 	moves    uint32        // of the shard when at was found
 	uses     int32
 	trying   bool // tried is set
+	margin   bool // the state of the charge's soft margin
 	reserved bool // room for a record
 	charged  bool
 }
@@ -74,7 +76,7 @@ func (s *Store) takeAll(charges []weir.Charge, results []algo.Result) (int64, er
 	for i := range charges {
 		w := &sc.works[sc.ofs[i]]
 		if w.at < 0 && w.cell == nil && !w.reserved && charges[i].Ask.Cost > 0 {
-			s.makeRoom(w, &charges[i], sc.slots[i], now)
+			s.makeRoom(w, sc.margin(i), &charges[i], sc.slots[i], now)
 			if w.cell != nil {
 				sc.share(sc.ofs[i])
 			}
@@ -88,12 +90,15 @@ func (s *Store) takeAll(charges []weir.Charge, results []algo.Result) (int64, er
 	return now, nil
 }
 
+// tableFrom is the number of charges from which on works are looked up in the table.
+const tableFrom = 9
+
 // collect finds the distinct states that the charges name.
 func (sc *scratch) collect(s *Store, charges []weir.Charge) error {
 	n := len(charges)
-	if n > 8 {
-		size := 16
-		for size < 2*n {
+	if n >= tableFrom {
+		size := 32
+		for size < 4*n {
 			size *= 2
 		}
 		if cap(sc.table) < size {
@@ -102,45 +107,27 @@ func (sc *scratch) collect(s *Store, charges []weir.Charge) error {
 		sc.table = sc.table[:size]
 		clear(sc.table)
 	}
-	sc.works, sc.ofs, sc.hashes, sc.slots = sc.works[:0], sc.ofs[:0], sc.hashes[:0], sc.slots[:0]
+	sc.works, sc.ofs, sc.mofs, sc.hashes, sc.slots = sc.works[:0], sc.ofs[:0], sc.mofs[:0], sc.hashes[:0], sc.slots[:0]
 	for i := range charges {
 		c := &charges[i]
 		h := s.hash(c.Key)
-		// The same key under another counter lies in the same shard, but is another state.
-		k := h ^ c.Counter.ID*0x9E3779B97F4A7C15
-		of := -1
-		if n <= 8 {
-			for j := range sc.works {
-				if sc.hashes[j] == k && sc.works[j].names(c) {
-					of = j
-					break
+		of := sc.state(s, c, false, h, n)
+		if of >= 0 && c.Counter.Margin != nil && closes(c) {
+			mof := sc.state(s, c, true, h, n)
+			if mof < 0 {
+				of = -1
+			} else {
+				for len(sc.mofs) < i {
+					sc.mofs = append(sc.mofs, -1)
 				}
-			}
-		} else {
-			mask := uint64(len(sc.table) - 1)
-			p := k & mask
-			for ; sc.table[p] != 0; p = (p + 1) & mask {
-				if j := int(sc.table[p] - 1); sc.hashes[j] == k && sc.works[j].names(c) {
-					of = j
-					break
-				}
-			}
-			if of < 0 {
-				sc.table[p] = int32(len(sc.works) + 1)
+				sc.mofs = append(sc.mofs, mof)
 			}
 		}
 		if of < 0 {
-			of = len(sc.works)
-			sc.hashes = append(sc.hashes, k)
-			shard := h >> s.shift
-			sc.locked[shard/64] |= 1 << (shard % 64)
-			sc.works = append(sc.works, work{charge: c, hash: h, sh: &s.shards[shard].shard})
-		} else if l := sc.works[of].charge.Limit; l != c.Limit && (l.Algorithm() != c.Limit.Algorithm() || carries(l, c.Limit)) {
 			sc.locked = [len(sc.locked)]uint64{}
 			return errTwoWindows
 		}
-		sc.works[of].uses++
-		sc.ofs = append(sc.ofs, int32(of))
+		sc.ofs = append(sc.ofs, of)
 		slot := uint64(0)
 		if c.Limit.Algorithm() == algo.Concurrency {
 			slot = newSlot()
@@ -148,6 +135,58 @@ func (sc *scratch) collect(s *Store, charges []weir.Charge) error {
 		sc.slots = append(sc.slots, slot)
 	}
 	return nil
+}
+
+// state returns the work for a state that one of n charges names, below 0 if the limit does not fit what another one names it by.
+func (sc *scratch) state(s *Store, c *weir.Charge, margin bool, h uint64, n int) int32 {
+	id := c.Counter.ID
+	if margin {
+		id = c.Counter.Margin.ID
+	}
+	// The same key under another counter lies in the same shard, but is another state.
+	k := h ^ id*0x9E3779B97F4A7C15
+	of := -1
+	if n < tableFrom {
+		for j := range sc.works {
+			if sc.hashes[j] == k && sc.works[j].names(id, c.Key) {
+				of = j
+				break
+			}
+		}
+	} else {
+		mask := uint64(len(sc.table) - 1)
+		p := k & mask
+		for ; sc.table[p] != 0; p = (p + 1) & mask {
+			if j := int(sc.table[p] - 1); sc.hashes[j] == k && sc.works[j].names(id, c.Key) {
+				of = j
+				break
+			}
+		}
+		if of < 0 {
+			sc.table[p] = int32(len(sc.works) + 1)
+		}
+	}
+	if of < 0 {
+		of = len(sc.works)
+		sc.hashes = append(sc.hashes, k)
+		shard := h >> s.shift
+		sc.locked[shard/64] |= 1 << (shard % 64)
+		if of < cap(sc.works) {
+			sc.works = sc.works[:of+1] // zero, see putScratch
+		} else {
+			sc.works = append(sc.works, work{})
+		}
+		w := &sc.works[of]
+		w.charge, w.hash, w.sh, w.margin, w.uses = c, h, &s.shards[shard].shard, margin, 1
+		return int32(of)
+	}
+	w := &sc.works[of]
+	w.uses++
+	other := work{charge: c, margin: margin}
+	if is, l := w.limit(), other.limit(); is != l && (is.Algorithm() != l.Algorithm() || carries(is, l)) {
+		return -1
+	}
+	return int32(of)
 }
 
 // share lets the first work that is charged on an overflow cell stand for all of them.
@@ -170,8 +209,51 @@ func (sc *scratch) work(i int) *work {
 	return w
 }
 
-func (w *work) names(c *weir.Charge) bool {
-	return w.charge.Counter.ID == c.Counter.ID && bytes.Equal(w.charge.Key, c.Key)
+// margin returns the work of a charge's soft margin, nil if that does not close.
+func (sc *scratch) margin(i int) *work {
+	if i >= len(sc.mofs) || sc.mofs[i] < 0 {
+		return nil
+	}
+	return &sc.works[sc.mofs[i]]
+}
+
+// state returns the state of a work that there may be.
+func (w *work) state() *algo.State {
+	if w == nil {
+		return nil
+	}
+	return &w.st
+}
+
+// try returns a copy of the state, on which charges are tried.
+func (w *work) try() *algo.State {
+	if w == nil {
+		return nil
+	}
+	if !w.trying {
+		w.tried, w.trying = clone(&w.st), true
+	}
+	return &w.tried
+}
+
+// counter returns whose state it is.
+func (w *work) counter() *rule.Counter {
+	if w.margin {
+		return w.charge.Counter.Margin
+	}
+	return w.charge.Counter
+}
+
+// limit returns the definition under which the state is kept.
+func (w *work) limit() *algo.Limit {
+	if w.margin {
+		return marginOf(w.charge)
+	}
+	return w.charge.Limit
+}
+
+func (w *work) names(id uint64, key []byte) bool {
+	return w.counter().ID == id && bytes.Equal(w.charge.Key, key)
 }
 
 func (sc *scratch) lock(s *Store) {
@@ -199,27 +281,27 @@ func (s *Store) putScratch(sc *scratch) {
 	if cap(sc.works) > keepScratch {
 		return
 	}
-	clear(sc.works) // they point to limits, keys and states
+	clear(sc.works) // they point to charges and states; and the next call expects zeros
 	s.scratch.Put(sc)
 }
 
 // loadWork reads the state that a work names.
 func (s *Store) loadWork(w *work, now int64) {
-	c := w.charge
+	c, l, key := w.counter(), w.limit(), w.charge.Key
 	limits := s.limits.load()
-	w.at = w.sh.find(limits, tagOf(w.hash, c.Counter.ID), c.Counter.ID, c.Key)
+	w.at = w.sh.find(limits, tagOf(w.hash, c.ID), c.ID, key)
 	if w.at < 0 {
-		w.at = s.previous(w.sh, c, w.hash, now)
-	} else if e := &limits[w.sh.slots[w.at].limit()]; e.limit != c.Limit || e.counter != c.Counter {
-		s.relimit(w.sh, w.at, e.limit, c, now)
+		w.at = s.previous(w.sh, c, l, key, w.hash, now)
+	} else if e := &limits[w.sh.slots[w.at].limit()]; e.limit != l || e.counter != c {
+		s.relimit(w.sh, w.at, e.limit, c, l, now)
 	}
 	w.moves = w.sh.moves
 	if w.at >= 0 {
 		w.sh.load(w.at, &w.st)
 		return
 	}
-	if cell := s.cell(w.sh, c.Counter, c.Limit, w.hash, now); cell != nil {
-		if c.Limit.Algorithm() == algo.Concurrency {
+	if cell := s.cell(w.sh, c, l, w.hash, now); cell != nil {
+		if l.Algorithm() == algo.Concurrency {
 			w.cell, w.st = cell, cell.st
 		} else {
 			w.st = clone(&cell.st)
@@ -228,10 +310,11 @@ func (s *Store) loadWork(w *work, now int64) {
 }
 
 // makeRoom sees to it that what a charge leaves can be remembered: by a record, or else on an overflow cell.
-func (s *Store) makeRoom(w *work, c *weir.Charge, slot uint64, now int64) {
+// The state of a soft margin gets none beforehand: see keepMargin.
+func (s *Store) makeRoom(w, margin *work, c *weir.Charge, slot uint64, now int64) {
 	ask := c.Ask
 	ask.Slot = slot
-	if !c.Limit.CountDenied() && !c.Limit.Check(&w.st, now, ask).Allowed {
+	if r := c.Limit.CheckWith(&w.st, margin.state(), now, ask); r.Off || !r.Allowed && !c.Limit.CountDenied() {
 		return
 	}
 	if w.reserved = s.reserve(w.sh, len(c.Key), now); !w.reserved {
@@ -244,16 +327,13 @@ func (s *Store) makeRoom(w *work, c *weir.Charge, slot uint64, now int64) {
 func (sc *scratch) judge(charges []weir.Charge, results []algo.Result, now int64) (denied bool) {
 	quotas, open := 0, 0
 	for i := range charges {
-		c, w, r := &charges[i], sc.work(i), &results[i]
+		c, w, m, r := &charges[i], sc.work(i), sc.margin(i), &results[i]
 		ask := c.Ask
 		ask.Slot = sc.slots[i]
 		if w.uses == 1 {
-			*r = c.Limit.Check(&w.st, now, ask)
+			*r = c.Limit.CheckWith(&w.st, m.state(), now, ask)
 		} else {
-			if !w.trying {
-				w.tried, w.trying = clone(&w.st), true
-			}
-			*r = c.Limit.Take(&w.tried, now, ask)
+			*r = c.Limit.TakeWith(w.try(), m.try(), now, ask)
 		}
 		switch c.Mode {
 		case rule.Enforce:
@@ -270,23 +350,32 @@ func (sc *scratch) judge(charges []weir.Charge, results []algo.Result, now int64
 
 // charge makes one charge if the call as a whole lets it be made, and completes its result.
 func (sc *scratch) charge(i int, c *weir.Charge, r *algo.Result, denied bool, now int64) {
-	w := sc.work(i)
+	w, m := sc.work(i), sc.margin(i)
 	ask := c.Ask
 	ask.Slot = sc.slots[i]
 	c.Ask.Slot = 0
 	if denied && c.Mode != rule.Shadow && !c.Limit.CountDenied() {
 		if w.uses > 1 {
 			// The verdict saw what the earlier charges would have taken; the rest tells the state as it stays.
-			is := c.Limit.Check(&w.st, now, ask)
+			is := c.Limit.CheckWith(&w.st, m.state(), now, ask)
 			r.Remaining, r.ResetAfter, r.Soft = is.Remaining, is.ResetAfter, is.Soft && r.Allowed
 		}
 		if w.at >= 0 && c.Limit.Mend(&w.st, now) {
 			w.charged = true
 		}
+		if m != nil && m.at >= 0 && m.limit().Mend(&m.st, now) {
+			m.charged = true
+		}
 		return
 	}
 	was := *r
-	*r = c.Limit.Take(&w.st, now, ask)
+	if m == nil {
+		*r = c.Limit.Take(&w.st, now, ask)
+	} else {
+		before := m.st
+		*r = c.Limit.TakeWith(&w.st, &m.st, now, ask)
+		m.charged = m.charged || m.st.A != before.A || m.st.B != before.B
+	}
 	w.charged = true
 	if denied && c.Mode != rule.Shadow {
 		if w.uses == 1 {
@@ -313,8 +402,8 @@ func (s *Store) commit(sc *scratch, now int64) {
 		default:
 			p := w.at
 			if w.moves != w.sh.moves {
-				c := w.charge
-				p = w.sh.find(s.limits.load(), tagOf(w.hash, c.Counter.ID), c.Counter.ID, c.Key)
+				id := w.counter().ID
+				p = w.sh.find(s.limits.load(), tagOf(w.hash, id), id, w.charge.Key)
 			}
 			if p >= 0 {
 				grown += w.sh.store(p, &w.st)
@@ -345,16 +434,33 @@ func (s *Store) commit(sc *scratch, now int64) {
 
 // create makes a record for a state that has none, if anything is left to remember.
 func (s *Store) create(w *work, now int64) {
-	c := w.charge
-	if c.Limit.Fresh(&w.st, now) {
+	c, l := w.counter(), w.limit()
+	if l.Fresh(&w.st, now) {
 		return
 	}
 	if !w.reserved {
-		if w.at < 0 {
+		switch {
+		case w.at >= 0:
+		case w.margin:
+			s.keepMargin(w, now)
+			return
+		default:
 			return // a refund to a key of which nothing is known but its overflow cell
 		}
 		s.keys.Add(1) // forgotten meanwhile, to make room for another state of this call
 	}
 	w.reserved = false
-	s.insert(w.sh, tagOf(w.hash, c.Counter.ID), c.Key, s.intern(c.Counter, c.Limit), &w.st, now)
+	s.insert(w.sh, tagOf(w.hash, c.ID), w.charge.Key, s.intern(c, l), &w.st, now)
+}
+
+// keepMargin makes a record for the state of a soft margin that has none; few keys ever use theirs. Where there is no room the keys
+// of an overflow cell share one, which loadWork has read: it closes when the first of them has used it for so long.
+func (s *Store) keepMargin(w *work, now int64) {
+	c, l, key := w.counter(), w.limit(), w.charge.Key
+	if s.reserve(w.sh, len(key), now) {
+		s.insert(w.sh, tagOf(w.hash, c.ID), key, s.intern(c, l), &w.st, now)
+		return
+	}
+	s.overflows.Add(1)
+	s.makeCell(w.sh, c, l, w.hash, now).st = w.st
 }

@@ -1,10 +1,12 @@
 package redis_test
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
@@ -24,7 +26,7 @@ func TestLeastPrivilege(t *testing.T) {
 		t.Fatal("docs/distributed.md does not say what an ACL needs")
 	}
 	server := redistest.Start(t)
-	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +config|get")...)...)
+	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +config|get")...)...)
 	var logged strings.Builder
 	store := open(t, redis.Options{
 		URL: "redis://weir:secret@" + server.Addr(), RememberRefusals: 1e9, Heartbeat: 1e9,
@@ -36,12 +38,14 @@ func TestLeastPrivilege(t *testing.T) {
 	for id, cfg := range []algo.Config{
 		{N: 3, Window: 60e9}, {N: 3, Window: 60e9, Buckets: 6}, {Algorithm: algo.SlidingLog, N: 3, Window: 60e9}, {Algorithm: algo.FixedWindow, N: 3, Window: 60e9},
 		{Algorithm: algo.TokenBucket, N: 3, Window: 60e9}, {Algorithm: algo.LeakyBucket, N: 3, Window: 60e9}, {Algorithm: algo.Concurrency, N: 3},
+		{N: 3, Window: 60e9, Soft: 50, SoftFor: 60e9}, {Algorithm: algo.SlidingLog, N: 3, Window: 60e9, Soft: 50, SoftFor: 60e9},
 	} {
 		limit, err := algo.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c := &rule.Counter{ID: uint64(id + 1), Limit: limit}
+		withMargin(c)
 		for _, cost := range []int64{1, 1, 1, 1, 0, -1, 1, -3} {
 			charges := []weir.Charge{{Counter: c, Limit: limit, Key: []byte("k"), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
 			if _, err := store.Take(t.Context(), charges, make([]algo.Result, 1)); err != nil {
@@ -63,6 +67,45 @@ func TestLeastPrivilege(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if err := store.Hold(t.Context(), "id", []byte("note"), time.Microsecond); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "a reservation is over", func() bool {
+		notes, err := store.Expired(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(notes) == 1
+	})
+	if _, _, err := store.Claim(t.Context(), "id"); err != nil {
+		t.Error(err)
+	}
+	if err := store.Hold(t.Context(), "id", []byte("note"), time.Hour); err != nil {
+		t.Error(err)
+	}
+	if _, ok, err := store.Claim(t.Context(), "id"); !ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	limit, err := algo.New(algo.Config{N: 3, Window: 60e9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Settle(t.Context(), []weir.Settlement{{Counter: &rule.Counter{ID: 100, Limit: limit}, Limit: limit, Key: []byte("k"), Reserved: 1, Actual: 3}}); err != nil {
+		t.Error(err)
+	}
+	if err := store.Post(t.Context(), "ban", []weir.Fact{{ID: "x", TTL: time.Hour}, {ID: "y", TTL: time.Nanosecond * 1000}}); err != nil {
+		t.Error(err)
+	}
+	if err := store.Remove(t.Context(), "ban", []string{"x"}); err != nil {
+		t.Error(err)
+	}
+	heard := make(chan struct{}, 10)
+	watching, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- store.Watch(watching, "ban", func([]weir.Fact, bool) { heard <- struct{}{} }) }()
+	<-heard
+	cancel()
+	<-ended
 	if refused, err := server.Try("ACL", "LOG"); err != nil || len(refused.([]any)) > 0 {
 		t.Errorf("ACL LOG: %v, %v", refused, err)
 	}

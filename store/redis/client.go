@@ -138,6 +138,11 @@ func (t *target) options(o *Options) rueidis.ClientOption {
 
 // loadLibrary puts the functions on every master that is there.
 func loadLibrary(ctx context.Context, client rueidis.Client) error {
+	return loadFunctions(ctx, client, library)
+}
+
+// loadFunctions puts a library on every master that is there.
+func loadFunctions(ctx context.Context, client rueidis.Client, library string) error {
 	var failed error
 	loaded := false
 	for _, node := range client.Nodes() {
@@ -230,8 +235,13 @@ func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
 
 // call asks a function other than take.
 func (s *Store) call(ctx context.Context, client rueidis.Client, function string, keys, args []string) (rueidis.RedisResult, error) {
+	return s.callOnce(ctx, client, true, function, keys, args)
+}
+
+// callOnce is call that (unless patient) does not wait while keys are being moved.
+func (s *Store) callOnce(ctx context.Context, client rueidis.Client, patient bool, function string, keys, args []string) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
-	result := s.do(ctx, client, true, func(b rueidis.Builder) rueidis.Completed {
+	result := s.do(ctx, client, patient, func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("FCALL").Args(function, strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
 	})
 	return result, result.Error()

@@ -25,10 +25,12 @@ const (
 	kindWindows
 	kindLog
 	kindSlots
+	kindOff    // no limit is in force: there is no state
+	kindMargin // the state of a soft margin that closes
 )
 
 // compactSize is how many bytes the state of a kind has, if that is a fixed and small number.
-var compactSize = [...]int{kindFixed: 14, kindFirst: 14, kindCalendar: 14, kindWindow: 15, kindBucket: 18, kindInterval: 18, kindSlots: 0}
+var compactSize = [...]int{kindFixed: 14, kindFirst: 14, kindCalendar: 14, kindWindow: 15, kindBucket: 18, kindInterval: 18, kindMargin: 14}
 
 const (
 	headSize   = 23 // of a sliding window with several buckets
@@ -38,7 +40,8 @@ const (
 	tallySize  = 7 + 7 + 7 + 7
 )
 
-// twin is what a Limit's twin in Lua needs to know of it.
+// twin is what a Limit's twin in Lua needs to know of it. Of one with a schedule it tells how a state lies in Redis; how to decide
+// the twin of the limit in force tells (see reignAt).
 type twin struct {
 	limit       *algo.Limit
 	kind        kind
@@ -49,11 +52,26 @@ type twin struct {
 	entry       int         // kindLog: bytes a unit
 	idle        algo.Result // of a peek at a fresh state
 	numbers     [10]float64 // cap, n, w, unit, p1 … p6
+	margin      *algo.Limit // of the state of the soft margin; nil if it does not close
+	tight       [4]float64  // what may be used without that margin, buckets: the same as a level; how long it stays open, and how far ahead its state may lie, in µs
+	schedule    *schedule   // nil for none
 }
 
+// offTwin stands for a limit that its schedule puts out of force.
+var offTwin = &twin{kind: kindOff}
+
 func newTwin(l *algo.Limit) *twin {
-	c, p := l.Config(), l.Params()
-	t := &twin{limit: l, countDenied: l.CountDenied(), w: c.Window.Microseconds(), idle: l.Check(&algo.State{}, 0, algo.Ask{})}
+	of := l
+	t := &twin{limit: l, countDenied: l.CountDenied(), margin: l.Margin()}
+	if l.Scheduled() {
+		t.schedule = newSchedule(l)
+		of = t.schedule.limits[0]
+	}
+	c, p := of.Config(), of.Params()
+	t.w, t.idle = c.Window.Microseconds(), of.Check(&algo.State{}, 0, algo.Ask{})
+	if m := of.Margin(); m != nil {
+		t.tight = [...]float64{float64(p.Admit), float64(p.Admit) * float64(p.Token), float64(c.SoftFor.Microseconds()), float64(m.Config().Timeout.Microseconds())}
+	}
 	own := t.numbers[4:]
 	switch c.Algorithm {
 	case algo.FixedWindow:
@@ -84,26 +102,57 @@ func newTwin(l *algo.Limit) *twin {
 		own[0] = float64(p.Entry)
 	case algo.Concurrency:
 		t.kind, t.w = kindSlots, c.Timeout.Microseconds()
+	case algo.Margin:
+		t.kind = kindMargin
 	}
-	if int(t.kind) < len(compactSize) {
-		t.size = compactSize[t.kind]
-	}
+	t.size = compactSize[t.kind]
 	copy(t.numbers[:4], []float64{float64(p.Cap), float64(c.N), float64(t.w), float64(p.Unit)})
 	return t
 }
 
-// appendCharge appends what a shape says of one charge; about is roughly the instant of the decision.
-func (t *twin) appendCharge(dst []byte, c *weir.Charge, ties ties, about int64) []byte {
-	denied := byte(0)
+// part is a state that takes part in a call: that of a charge, or that of its soft margin, which follows it.
+type part struct {
+	twin    *twin         // of the limit in force
+	reign   *reign        // of a limit with a schedule: in which twin is; else nil
+	counter *rule.Counter // whose state
+	charge  int           // index
+	margin  bool          // the state of a soft margin
+	tight   bool          // what the limit's soft margin would have to admit is for the node to decide
+	joined  uint16        // 1 + index of the part in whose value it lies; 0 for a value of its own
+	older   uint8         // how many keys of older identities follow its own; and olderWithin, if one may lie in the same value
+}
+
+const olderWithin = 0x80
+
+// The flags of a charge, see shape in weir.lua.
+const (
+	flagCounts = 1
+	flagTimed  = 2
+	flagTight  = 4
+)
+
+// append appends what a shape says of a charge; about is roughly the instant of the decision.
+func (pt *part) append(dst []byte, c *weir.Charge, about int64) []byte {
+	t, mode, cost, flags := pt.twin, c.Mode, cost(c), byte(0)
+	if t.kind == kindOff || t.kind == kindMargin {
+		cost = 0
+	}
+	if t.kind == kindMargin {
+		mode = rule.Shadow
+	}
 	if t.countDenied {
-		denied = 1
+		flags |= flagCounts
 	}
-	joined := byte(0)
-	if ties.joined {
-		joined = 1
+	if pt.reign != nil {
+		flags |= flagTimed
 	}
-	dst = append(dst, byte(t.kind), byte(c.Mode), denied, joined, ties.older)
-	dst = binary.LittleEndian.AppendUint32(dst, tagOf(c.Counter))
+	if pt.tight {
+		flags |= flagTight
+	}
+	dst = append(dst, byte(t.kind), byte(mode), flags)
+	dst = binary.LittleEndian.AppendUint16(dst, pt.joined)
+	dst = append(dst, pt.older)
+	dst = binary.LittleEndian.AppendUint32(dst, tagOf(pt.counter))
 	maxDelay, lastEnds := int64(-1), int64(0)
 	if c.Limit.Algorithm() == algo.LeakyBucket {
 		maxDelay = c.Ask.MaxDelay
@@ -111,18 +160,40 @@ func (t *twin) appendCharge(dst []byte, c *weir.Charge, ties ties, about int64) 
 			lastEnds = c.Ask.LastEnds
 		}
 	}
-	dst = appendFloat(dst, cost(c))
-	dst = appendFloat(dst, maxDelay)
-	dst = appendFloat(dst, lastEnds)
+	dst = appendFloat(dst, float64(cost))
+	dst = appendFloat(dst, float64(maxDelay))
+	dst = appendFloat(dst, float64(lastEnds))
 	numbers := t.numbers
 	if t.kind == kindCalendar {
 		start, end, next := t.limit.Span(about)
 		numbers[4], numbers[5], numbers[6] = float64(start), float64(end), float64(next)
 	}
 	for _, n := range numbers {
-		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(n))
+		dst = appendFloat(dst, n)
+	}
+	if r := pt.reign; r != nil {
+		for _, n := range [...]float64{float64(r.from), float64(r.till), r.slow, r.extra} {
+			dst = appendFloat(dst, n)
+		}
+	}
+	if pt.tight {
+		for _, n := range t.tight {
+			dst = appendFloat(dst, n)
+		}
 	}
 	return dst
+}
+
+// marginOf returns the definition of the state of a counter's soft margin: one for all numbers that its limit may have, if there is
+// such a one, else that of the limit itself, of. It is nil if the margin does not close.
+func marginOf(c *rule.Counter, of *algo.Limit) *algo.Limit {
+	if c.Margin != nil && of != nil && c.Margin.Limit != nil && c.Margin.Limit.Algorithm() == algo.Margin {
+		return c.Margin.Limit
+	}
+	if c.Margin == nil {
+		return nil
+	}
+	return of
 }
 
 // The states of a group of counters lie in one value for each key, each as a record of a tag, its length, and the state;
@@ -130,8 +201,8 @@ func (t *twin) appendCharge(dst []byte, c *weir.Charge, ties ties, about int64) 
 
 const recordHead = 4 + 1
 
-// maxRecords bounds the records of windows that a rule no longer has.
-const maxRecords = 8
+// maxRecords bounds the records of windows that a rule no longer has, or has not for this request, and of their margins.
+const maxRecords = 16
 
 func tagOf(c *rule.Counter) uint32 { return uint32(c.ID) }
 
@@ -142,14 +213,6 @@ func (t *twin) valueID(c *rule.Counter) uint64 {
 	}
 	return c.ID
 }
-
-// ties say how a charge's state lies to others.
-type ties struct {
-	joined bool  // in the same value as the charge before
-	older  uint8 // how many keys of older identities follow its own; and olderWithin, if one may lie in the same value
-}
-
-const olderWithin = 0x80
 
 // cutRecord takes the first record off a value.
 func cutRecord(v string) (tag uint32, state, rest string, ok bool) {
@@ -193,8 +256,8 @@ func appendRecord(dst []byte, c *rule.Counter, state []byte) []byte {
 // cost is the cost of a charge within what algo makes of it.
 func cost(c *weir.Charge) int64 { return min(max(c.Ask.Cost, -algo.MaxCost), algo.MaxCost) }
 
-func appendFloat(dst []byte, n int64) []byte {
-	return binary.LittleEndian.AppendUint64(dst, math.Float64bits(float64(n)))
+func appendFloat(dst []byte, n float64) []byte {
+	return binary.LittleEndian.AppendUint64(dst, math.Float64bits(n))
 }
 
 func get56(b []byte) int64 {
@@ -217,7 +280,7 @@ func (t *twin) decode(b []byte, st *algo.State) error {
 		return nil
 	}
 	switch t.kind {
-	case kindFixed, kindFirst, kindCalendar:
+	case kindFixed, kindFirst, kindCalendar, kindMargin:
 		if len(b) != 14 {
 			return errForm
 		}
@@ -315,7 +378,7 @@ func (t *twin) encode(st *algo.State) []byte {
 	}
 	b := append56(make([]byte, 0, 32), st.A)
 	switch t.kind {
-	case kindFixed, kindFirst, kindCalendar:
+	case kindFixed, kindFirst, kindCalendar, kindMargin:
 		b = append56(b, int64(st.B))
 	case kindWindow:
 		b = binary.LittleEndian.AppendUint32(b, uint32(st.B>>32))

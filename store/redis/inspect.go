@@ -78,7 +78,8 @@ func (s *Store) peek(ctx context.Context, client rueidis.Client, p *partition, c
 		if c.Limit.Fresh(st, now) {
 			continue
 		}
-		infos = append(infos, KeyInfo{Key: bytes.Clone(key), Result: c.Limit.Check(st, now, algo.Ask{MaxDelay: -1})})
+		margin, _ := scene.marginOf(of[i])
+		infos = append(infos, KeyInfo{Key: bytes.Clone(key), Result: c.Limit.CheckWith(st, margin, now, algo.Ask{MaxDelay: -1})})
 	}
 	return infos, nil
 }
@@ -88,7 +89,7 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 	if c == nil || c.Limit == nil {
 		return false, nil
 	}
-	err = s.partitionOf(c, key).swap(ctx, false, func(scene *scene) func(int64) {
+	err = s.partitionOf(c, key).swap(ctx, func(scene *scene) func(int64) {
 		scene.addCharges([]weir.Charge{{Counter: c, Limit: c.Limit, Key: key}})
 		return func(now int64) {
 			ok = false

@@ -23,4 +23,7 @@ var (
 	functionSwap    = libraryName + "_swap"
 	functionRelease = libraryName + "_release"
 	functionNodes   = libraryName + "_nodes"
+	functionHold    = libraryName + "_hold"
+	functionClaim   = libraryName + "_claim"
+	functionExpired = libraryName + "_expired"
 )

@@ -82,6 +82,7 @@ func (l limitSpec) counter() (*rule.Counter, error) {
 		return nil, err
 	}
 	counter := &rule.Counter{ID: l.ID, Group: l.Group, Domain: "test", Limit: limit}
+	withMargin(counter)
 	for _, p := range l.Previous {
 		older, err := p.counter()
 		if err != nil {
@@ -90,6 +91,13 @@ func (l limitSpec) counter() (*rule.Counter, error) {
 		counter.Previous = append(counter.Previous, older)
 	}
 	return counter, nil
+}
+
+// withMargin gives a counter that of its soft margin, if that closes.
+func withMargin(c *rule.Counter) {
+	if m := c.Limit.Margin(); m != nil {
+		c.Margin = &rule.Counter{ID: c.ID ^ 0x5555555555555555, Group: c.Group, Domain: c.Domain, Limit: m}
+	}
 }
 
 // spec names a counter of its own.
@@ -434,6 +442,16 @@ type node struct {
 	last     int
 	waiting  map[int]chan reply
 	ended    error // why no reply comes any more
+	killed   bool
+}
+
+// kill ends the node at once (SIGKILL).
+func (n *node) kill() {
+	n.t.Helper()
+	n.killed = true
+	if err := n.cmd.Process.Kill(); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // startFleet starts so many nodes, which end with the test.
@@ -507,7 +525,7 @@ func (n *node) end(read <-chan struct{}) {
 		_ = n.cmd.Process.Kill()
 		<-read
 	}
-	if err := n.cmd.Wait(); err != nil {
+	if err := n.cmd.Wait(); err != nil && !n.killed {
 		n.t.Errorf("a node ended with %v", err)
 	}
 	if n.t.Failed() && n.log.Len() > 0 {

@@ -30,6 +30,8 @@ type partition struct {
 	busy    bool // the flusher is at work, or about to be
 	closed  bool
 	wake    chan struct{}
+	odd     []*oddCall    // that wait to be settled
+	settles bool          // somebody is at it
 	swaps   chan struct{} // holds a value while a compare-and-swap runs: one at a time
 
 	flusher // touched by the flusher's goroutine only
@@ -56,16 +58,18 @@ const (
 type call struct {
 	charges []weir.Charge
 	results []algo.Result
-	twins   []*twin
-	keys    []string // in Redis; views of buf
+	parts   []part
+	keys    []string       // in Redis; views of buf
+	owners  []int          // of keys: 1 + index of the part; 0 for the key of an older identity
+	names   map[string]int // owners by key, where there are many keys
 	buf     []byte
-	ties    []ties
 	slots   []uint64 // ids for Concurrency charges; 0 for others
 
 	shape     uint64 // hash of what is asked, without the keys
 	hash      uint64 // of both
 	mergeable bool   // equal calls may go as one
-	apart     bool   // its states lie apart, see isApart
+	apart     bool   // no two charges name one state, nor states of one value without being joined: else Lua would read what is not there any more
+	tight     bool   // it has a charge whose soft margin is for the node
 
 	state callState
 	done  chan struct{} // one value when delivered
@@ -306,12 +310,18 @@ func (p *partition) merge(batch []*call) {
 }
 
 func (c *call) sameShape(o *call) bool {
-	if c.shape != o.shape || len(c.charges) != len(o.charges) {
+	if c.shape != o.shape || len(c.charges) != len(o.charges) || len(c.parts) != len(o.parts) {
 		return false
 	}
 	for i := range c.charges {
 		a, b := &c.charges[i], &o.charges[i]
-		if c.ties[i] != o.ties[i] || a.Counter.ID != b.Counter.ID || a.Limit != b.Limit || a.Mode != b.Mode || a.Ask.Cost != b.Ask.Cost || a.Ask.MaxDelay != b.Ask.MaxDelay || a.Ask.LastEnds != b.Ask.LastEnds {
+		if a.Counter.ID != b.Counter.ID || a.Limit != b.Limit || a.Mode != b.Mode || a.Ask.Cost != b.Ask.Cost || a.Ask.MaxDelay != b.Ask.MaxDelay || a.Ask.LastEnds != b.Ask.LastEnds {
+			return false
+		}
+	}
+	for i := range c.parts {
+		a, b := &c.parts[i], &o.parts[i]
+		if a.joined != b.joined || a.older != b.older || a.margin != b.margin || a.tight != b.tight || a.reign != b.reign {
 			return false
 		}
 	}
@@ -348,8 +358,9 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 	for i := range p.runs {
 		r := &p.runs[i]
 		from := len(p.buf)
-		for j := range r.first.charges {
-			p.buf = r.first.twins[j].appendCharge(p.buf, &r.first.charges[j], r.first.ties[j], about)
+		for j := range r.first.parts {
+			pt := &r.first.parts[j]
+			p.buf = pt.append(p.buf, &r.first.charges[pt.charge], about)
 		}
 		span(from)
 		from = len(p.buf)
@@ -358,7 +369,7 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 		if r.merged {
 			flags |= flagMerged
 		}
-		if r.n > 1 && (len(r.first.charges) > 1 || !r.first.mergeable) {
+		if r.n > 1 && (len(r.first.parts) > 1 || !r.first.mergeable) {
 			flags |= flagRepeats
 		}
 		p.buf = append(p.buf, flags)
@@ -369,9 +380,9 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 			}
 		}
 		for c := r.first; c != nil; c = c.peer {
-			for j, t := range c.twins {
-				if t.kind == kindSlots {
-					p.buf = binary.LittleEndian.AppendUint64(p.buf, c.slots[j])
+			for j := range c.parts {
+				if pt := &c.parts[j]; pt.twin.kind == kindSlots {
+					p.buf = binary.LittleEndian.AppendUint64(p.buf, c.slots[pt.charge])
 				}
 			}
 		}

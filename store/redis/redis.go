@@ -75,9 +75,10 @@ type Store struct {
 	calls      sync.Pool // *call
 	metrics    metrics
 	begun      time.Time
-	name       string       // of this node
-	offset     atomic.Int64 // Redis' clock less this node's monotonic one, in µs, as last heard
-	live       atomic.Int64 // nodes
+	name       string        // of this node
+	offset     atomic.Int64  // Redis' clock less this node's monotonic one, in µs, as last heard
+	live       atomic.Int64  // nodes
+	sweeps     atomic.Uint64 // calls of Expired
 	disagreed  atomic.Bool
 
 	clients atomic.Pointer[clients]
@@ -201,7 +202,8 @@ type twins struct {
 	n atomic.Int64
 }
 
-// maxTwins bounds the limits that are known at once; a reload makes new ones, and requests can bring some.
+// maxTwins bounds the limits that are known at once. A reload makes new ones, an elastic rule has up to a hundred for each
+// window, of which one is in force at a time, and requests can bring some: what is forgotten is made again when it is met.
 const maxTwins = 16384
 
 func (s *Store) twinOf(l *algo.Limit) *twin {
@@ -234,13 +236,15 @@ func (s *Store) disagree(here, there int) {
 	}
 }
 
-// background runs f beside the store until Close, which waits for it; not at all after Close.
-func (s *Store) background(f func()) {
+// background runs f beside the store until Close, which waits for it; after Close it reports false, and does nothing.
+func (s *Store) background(f func()) bool {
 	s.life.mu.Lock()
 	defer s.life.mu.Unlock()
-	if !s.life.closed {
-		s.life.work.Go(f)
+	if s.life.closed {
+		return false
 	}
+	s.life.work.Go(f)
+	return true
 }
 
 // Close stops what the store runs in the background, and tells the other nodes that this one goes. Calls under way fail.

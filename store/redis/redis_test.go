@@ -51,6 +51,11 @@ func TestDifferential(t *testing.T) {
 	}, steps, 0)
 }
 
+// TestMatrix: each kind of throttling of each algorithm.
+func TestMatrix(t *testing.T) {
+	storetest.Matrix(t, open(t, redis.Options{URL: redistest.Start(t).URL()}))
+}
+
 func TestContract(t *testing.T) {
 	server := redistest.Start(t)
 	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store {

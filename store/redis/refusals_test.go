@@ -112,8 +112,11 @@ func TestRefusalEnds(t *testing.T) {
 		{Algorithm: algo.SlidingLog, N: 2, Window: 40 * time.Millisecond},
 		{Algorithm: algo.TokenBucket, N: 50, Window: time.Second, Burst: 1},
 		{Algorithm: algo.LeakyBucket, N: 50, Window: time.Second, Burst: 1},
+		{Algorithm: algo.FixedWindow, N: 2, Window: 20 * time.Millisecond, Soft: 50, SoftFor: 10 * time.Millisecond},
+		{Algorithm: algo.SlidingLog, N: 2, Window: 20 * time.Millisecond, Soft: 50, SoftFor: 5 * time.Millisecond},
+		{Algorithm: algo.TokenBucket, N: 100, Window: time.Second, Burst: 2, Soft: 50, SoftFor: 10 * time.Millisecond},
 	} {
-		t.Run(fmt.Sprint(c.Algorithm, " K=", c.Buckets), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.Algorithm, " K=", c.Buckets, " soft=", c.Soft), func(t *testing.T) {
 			ask := charge(counterOf(t, c), "k", 1)
 			opens, refusals := int64(0), 0
 			for admitted := 0; admitted < 10; {

@@ -18,6 +18,7 @@ type held struct {
 	told    bool // by a tally instead of st
 	tally   tally
 	charged int64 // units charged so far; told only
+	most    int64 // what may be used at now; told only
 }
 
 const replyHead = 7 + 4
@@ -55,14 +56,14 @@ func (p *partition) read(reply []byte) error {
 
 var errReply = fmt.Errorf("the reply of %s has a form that is not known", functionTake)
 
-// hold reads the states of a group's charges. odd is true if one of them was odd.
+// hold reads the states of a group's parts. odd is true if one of them was odd.
 func (p *partition) hold(c *call, b []byte) (odd bool, rest []byte, err error) {
-	if cap(p.held) < len(c.charges) {
-		p.held = make([]held, len(c.charges), 2*len(c.charges))
+	if cap(p.held) < len(c.parts) {
+		p.held = make([]held, len(c.parts), 2*len(c.parts))
 	}
-	p.held = p.held[:len(c.charges)]
-	for j, t := range c.twins {
-		h := &p.held[j]
+	p.held = p.held[:len(c.parts)]
+	for j := range c.parts {
+		t, h := c.parts[j].twin, &p.held[j]
 		h.told, h.charged = false, 0
 		size := t.size
 		if size == 0 {
@@ -85,7 +86,9 @@ func (p *partition) hold(c *call, b []byte) (odd bool, rest []byte, err error) {
 		switch {
 		case t.size > 0 && raw[6] == 0xFF: // no time is as late
 			odd = true
-		case t.kind == kindLog || t.kind == kindSlots:
+		case t.kind == kindOff:
+			h.st = algo.State{}
+		case (t.kind == kindLog || t.kind == kindSlots) && size == tallySize: // no state has that size
 			h.told = true
 			h.tally, err = decodeTally(raw)
 		default:
@@ -98,11 +101,20 @@ func (p *partition) hold(c *call, b []byte) (odd bool, rest []byte, err error) {
 	return odd, b, nil
 }
 
-// replay decides the calls of a group, in their order, on the states in held. It returns how many are admitted.
+// marginOf returns the state of the soft margin of a part's charge, which is the part after it; nil if there is none.
+func (p *partition) marginOf(c *call, part int) *algo.State {
+	if part++; part < len(c.parts) && c.parts[part].margin {
+		return &p.held[part].st
+	}
+	return nil
+}
+
+// replay decides the calls of a group, in their order, on the states in held. It returns how many Lua has admitted. What only a
+// soft margin lets pass Lua has not charged: such a call is odd.
 func (p *partition) replay(head *call, now int64) (admitted int) {
 	for c := head; c != nil; c = c.next {
 		c.now = now
-		if len(c.charges) == 1 && !p.held[0].told {
+		if len(c.parts) == 1 && !p.held[0].told {
 			ch := &c.charges[0]
 			c.results[0] = ch.Limit.Take(&p.held[0].st, now, ch.Ask)
 			if c.results[0].Allowed || ch.Mode == rule.Shadow {
@@ -110,38 +122,66 @@ func (p *partition) replay(head *call, now int64) (admitted int) {
 			}
 			continue
 		}
-		verdict := newVerdict()
-		for j := range c.charges {
-			h, t, ch, r := &p.held[j], c.twins[j], &c.charges[j], &c.results[j]
+		verdict, byLua := newVerdict(), newVerdict()
+		short, charging := false, false // a tight charge is beyond what Lua grants; something would be charged
+		for j := range c.parts {
+			pt := &c.parts[j]
+			if pt.margin {
+				continue
+			}
+			h, ch, r := &p.held[j], &c.charges[pt.charge], &c.results[pt.charge]
 			if h.told {
-				*r = h.result(t, ch, now, h.admits(t, ch))
+				h.most = pt.twin.idle.SoftLimit
+				if m := p.marginOf(c, j); m != nil { // it is less while that is closed
+					h.most = ch.Limit.CheckWith(&algo.State{}, m, now, algo.Ask{}).SoftLimit
+				}
+				*r = h.result(pt.twin, ch, now, h.admits(pt.twin, ch))
 			} else {
-				*r = ch.Limit.Check(&h.st, now, ch.Ask)
+				*r = ch.Limit.CheckWith(&h.st, p.marginOf(c, j), now, ch.Ask)
 			}
 			verdict.add(ch.Mode, r.Allowed)
+			granted := r.Allowed && (!pt.tight || within(r, cost(ch)))
+			byLua.add(ch.Mode, granted)
+			short, charging = short || r.Allowed && !granted, charging || ch.Ask.Cost != 0
 		}
 		denied := verdict.denied()
-		if !denied {
+		if !byLua.denied() {
 			admitted++
 		}
-		for j := range c.charges {
-			h, t, ch, r := &p.held[j], c.twins[j], &c.charges[j], &c.results[j]
+		if short && charging && !denied {
+			c.odd = true
+			continue
+		}
+		for j := range c.parts {
+			pt := &c.parts[j]
+			if pt.margin {
+				continue
+			}
+			h, t, ch, r := &p.held[j], pt.twin, &c.charges[pt.charge], &c.results[pt.charge]
 			own := !denied || ch.Mode == rule.Shadow
-			if !own && !t.countDenied {
+			if !own && !t.countDenied || r.Off {
 				continue
 			}
 			was := *r
 			if h.told {
 				*r = h.take(t, ch, now, was.Allowed)
 			} else {
-				*r = ch.Limit.Take(&h.st, now, ch.Ask)
+				*r = ch.Limit.TakeWith(&h.st, p.marginOf(c, j), now, ch.Ask)
 			}
 			if own && was.Allowed && ch.Ask.Cost > 0 && t.kind == kindSlots {
-				ch.Ask.Slot = c.slots[j]
+				ch.Ask.Slot = c.slots[pt.charge]
 			}
 		}
 	}
 	return admitted
+}
+
+// within reports whether what is admitted, and not charged yet, leaves the soft margin alone.
+func within(r *algo.Result, cost int64) bool {
+	if cost == 0 {
+		return !r.Soft
+	}
+	return cost <= r.Remaining
 }
 
 // verdict says whether a decision over several charges is a denial, see weir.Store.
@@ -175,9 +215,9 @@ func (h *held) admits(t *twin, c *weir.Charge) bool {
 	cost := cost(c)
 	switch used := h.used(t, cost); {
 	case cost > 0:
-		return used <= t.idle.SoftLimit-cost
+		return used <= h.most-cost
 	case cost == 0:
-		return used <= t.idle.SoftLimit || t.numbers[1] == 0 && !t.countDenied
+		return used <= h.most || t.numbers[1] == 0 && !t.countDenied
 	}
 	return true
 }
@@ -195,7 +235,7 @@ func (h *held) result(t *twin, c *weir.Charge, now int64, allowed bool) algo.Res
 	cost := cost(c)
 	used := h.used(t, cost)
 	r := t.idle
-	r.Remaining = max(0, r.Limit-used)
+	r.SoftLimit, r.Remaining = h.most, max(0, r.Limit-used)
 	r.Allowed, r.Soft = allowed, allowed && used > r.Limit && used <= r.SoftLimit
 	if used > 0 {
 		r.ResetAfter = h.tally.newest + t.w - now

@@ -14,9 +14,10 @@ import (
 )
 
 // What is rare and long to tell is not told in Lua: a state that a leaping clock left in the future, one that is kept
-// under an older identity of its counter, and calls that name one state twice. Such a decision is made here, by algo,
-// on the states as they were at one instant, and takes effect if they are still the same (a compare-and-swap over all of
-// them). If they are not, somebody else was admitted or charged meanwhile, and it is made again.
+// under an older identity of its counter, calls that name one state twice, and what a soft margin that closes has to admit. Such
+// a decision is made here, by algo, on the states as they were at one instant, and takes effect if they are still the same (a
+// compare-and-swap over all of them). If they are not, somebody else was admitted or charged meanwhile, and it is made again.
+// Those that wait for it go together.
 
 // maxSwaps bounds how often a decision is made again. Each time somebody else has come through.
 const maxSwaps = 1000
@@ -31,9 +32,10 @@ type value struct {
 
 // place is one state that a call names, once or more.
 type place struct {
-	twin    *twin
+	twin    *twin // of the limit that has written it last
 	counter *rule.Counter
 	value   int
+	margin  int   // 1 + place of the state of its soft margin; 0 for none
 	older   []int // places of its older identities
 	found   bool
 	write   bool
@@ -44,6 +46,7 @@ type place struct {
 // scene is the states that a decision is about.
 type scene struct {
 	p      *partition
+	hasty  bool // it does not wait while keys are being moved
 	values []value
 	places []place
 	names  map[string]int   // values by key
@@ -86,71 +89,76 @@ func (s *scene) addCharges(charges []weir.Charge) []int {
 		c := &charges[i]
 		at, is := s.add(c.Counter, c.Limit, c.Key)
 		of[i] = at
-		if is && len(s.places[at].older) > 0 {
-			continue
-		}
-		for _, previous := range c.Counter.Previous {
-			old, _ := s.add(previous, previous.Limit, c.Key)
-			s.places[at].older = append(s.places[at].older, old)
+		s.addOlder(at, is, c.Counter, c.Key)
+		if limit := marginOf(c.Counter, c.Limit.Margin()); limit != nil && s.places[at].margin == 0 {
+			margin, is := s.add(c.Counter.Margin, limit, c.Key)
+			s.places[at].margin = margin + 1
+			s.addOlder(margin, is, c.Counter.Margin, c.Key)
 		}
 	}
 	return of
 }
 
-// swapTake is Take by compare-and-swap. All keys are of one partition. once: its error is errOvertaken if others came between,
-// who have put right what was odd.
-func (p *partition) swapTake(ctx context.Context, charges []weir.Charge, results []algo.Result, slots []uint64, once bool) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.store.o.Timeout)
-	defer cancel()
-	var at int64
-	err := p.swap(ctx, once, func(s *scene) func(now int64) {
-		of := s.addCharges(charges)
-		return func(now int64) {
-			at = now
-			s.settle(charges, results, slots, of, now)
-		}
-	})
-	return at, err
+// addOlder adds the older identities of a place that is new.
+func (s *scene) addOlder(at int, is bool, c *rule.Counter, key []byte) {
+	if is && len(s.places[at].older) > 0 {
+		return
+	}
+	for _, previous := range c.Previous {
+		old, _ := s.add(previous, previous.Limit, key)
+		s.places[at].older = append(s.places[at].older, old)
+	}
+}
+
+// marginOf returns the state of a place's soft margin, and that with the earlier charges of the call tried on it; nil if there is none.
+func (s *scene) marginOf(at int) (st, tried *algo.State) {
+	m := s.places[at].margin
+	if m == 0 {
+		return nil, nil
+	}
+	return &s.places[m-1].st, &s.places[m-1].tried
 }
 
 var errOvertaken = notCharged{errors.New("redis store: others changed the same keys")}
 
 // swap changes states: prepare says which, and returns what changes them, once they are read. Both are called again as
-// long as others come between, but if it is to be done once. In a partition one node does one at a time: more would only
-// overtake each other.
-func (p *partition) swap(ctx context.Context, once bool, prepare func(s *scene) (change func(now int64))) error {
+// long as others come between. In a partition one node does one at a time: more would only overtake each other.
+func (p *partition) swap(ctx context.Context, prepare func(s *scene) (change func(now int64))) error {
 	select {
 	case p.swaps <- struct{}{}:
 		defer func() { <-p.swaps }()
 	case <-ctx.Done():
 		return notCharged{ctx.Err()}
 	}
-	clients, err := p.store.connected()
-	if err != nil {
-		return err
-	}
-	client := clients.other
 	for range maxSwaps {
-		s := p.newScene()
-		change := prepare(s)
-		now, err := s.read(ctx, client)
-		if err != nil {
-			return fmt.Errorf("redis store: %w", err)
-		}
-		change(now)
-		done, err := s.commit(ctx, client, now)
-		if err != nil {
-			return fmt.Errorf("redis store: %w", err)
-		}
-		p.store.metrics.swaps.Add(1)
-		if done {
-			return nil
-		}
-		if once {
-			return errOvertaken
+		done, err := p.trySwap(ctx, false, prepare)
+		if err != nil || done {
+			return err
 		}
 	}
 	return fmt.Errorf("%w, %d times", errOvertaken, maxSwaps)
+}
+
+// trySwap is one attempt, by whoever holds swaps; done is false if others came between.
+func (p *partition) trySwap(ctx context.Context, hasty bool, prepare func(s *scene) (change func(now int64))) (done bool, err error) {
+	clients, err := p.store.connected()
+	if err != nil {
+		return false, err
+	}
+	s := p.newScene()
+	s.hasty = hasty
+	change := prepare(s)
+	now, err := s.read(ctx, clients.other)
+	if err != nil {
+		return false, notCharged{fmt.Errorf("redis store: %w", err)}
+	}
+	change(now)
+	done, err = s.commit(ctx, clients.other, now)
+	if err != nil {
+		return false, fmt.Errorf("redis store: %w", err)
+	}
+	p.store.metrics.swaps.Add(1)
+	return done, nil
 }
 
 // read reads the states, and carries those over that are kept under an older identity. What has a form that is not known
@@ -160,7 +168,7 @@ func (s *scene) read(ctx context.Context, client rueidis.Client) (now int64, err
 	for i := range s.values {
 		keys[i] = s.values[i].key
 	}
-	result, err := s.p.store.call(ctx, client, functionRead, keys, []string{s.p.store.virtualNow()})
+	result, err := s.p.store.callOnce(ctx, client, !s.hasty, functionRead, keys, []string{s.p.store.virtualNow()})
 	if err != nil {
 		return 0, err
 	}
@@ -225,8 +233,11 @@ func clone(st *algo.State) algo.State {
 
 // settle decides all or nothing, see weir.Store. of is the place of each charge.
 func (s *scene) settle(charges []weir.Charge, results []algo.Result, slots []uint64, of []int, now int64) {
-	for i := range s.places {
-		s.places[i].tried = clone(&s.places[i].st)
+	for _, at := range of {
+		s.places[at].tried = clone(&s.places[at].st)
+		if st, tried := s.marginOf(at); st != nil {
+			*tried = *st
+		}
 	}
 	asks := make([]algo.Ask, len(charges))
 	verdict := newVerdict()
@@ -234,29 +245,52 @@ func (s *scene) settle(charges []weir.Charge, results []algo.Result, slots []uin
 		c := &charges[i]
 		asks[i] = c.Ask
 		asks[i].Slot = slots[i]
-		results[i] = c.Limit.Take(&s.places[of[i]].tried, now, asks[i])
+		_, margin := s.marginOf(of[i])
+		results[i] = c.Limit.TakeWith(&s.places[of[i]].tried, margin, now, asks[i])
 		verdict.add(c.Mode, results[i].Allowed)
 	}
 	denied := len(charges) > 1 && verdict.denied()
 	for i := range charges {
 		c, pl, r := &charges[i], &s.places[of[i]], &results[i]
+		margin, _ := s.marginOf(of[i])
 		c.Ask.Slot = 0
 		if !denied || c.Mode == rule.Shadow {
-			*r = c.Limit.Take(&pl.st, now, asks[i])
-			if r.Allowed && asks[i].Cost > 0 {
+			*r = c.Limit.TakeWith(&pl.st, margin, now, asks[i])
+			if r.Allowed && !r.Off && asks[i].Cost > 0 {
 				c.Ask.Slot = asks[i].Slot
 			}
 		} else {
 			was := *r
 			if c.Limit.CountDenied() {
-				*r = c.Limit.Take(&pl.st, now, asks[i])
+				*r = c.Limit.TakeWith(&pl.st, margin, now, asks[i])
 			} else {
-				*r = c.Limit.Check(&pl.st, now, asks[i])
+				*r = c.Limit.CheckWith(&pl.st, margin, now, asks[i])
 				c.Limit.Mend(&pl.st, now)
+				if margin != nil {
+					s.places[pl.margin-1].twin.limit.Mend(margin, now)
+				}
 			}
 			r.Allowed, r.RetryAfter, r.Delay, r.Soft = was.Allowed, was.RetryAfter, was.Delay, r.Soft && was.Allowed
 		}
-		pl.write = true
+		s.write(of[i], c.Limit)
+	}
+}
+
+// replace makes settlements, each by itself.
+func (s *scene) replace(settlements []weir.Settlement, of []int, now int64) {
+	for i := range settlements {
+		e := &settlements[i]
+		e.Limit.Settle(&s.places[of[i]].st, now, e.At, e.Reserved, e.Actual)
+		s.write(of[i], e.Limit)
+	}
+}
+
+// write notes that a state has been kept under a limit, and is to be written.
+func (s *scene) write(at int, l *algo.Limit) {
+	pl := &s.places[at]
+	pl.twin, pl.write = s.p.store.twinOf(l), true
+	if pl.margin != 0 {
+		s.places[pl.margin-1].write = true
 	}
 }
 
@@ -281,7 +315,7 @@ func (s *scene) commit(ctx context.Context, client rueidis.Client, now int64) (d
 	if !changed {
 		return true, nil
 	}
-	result, err := s.p.store.call(ctx, client, functionSwap, keys, args)
+	result, err := s.p.store.callOnce(ctx, client, !s.hasty, functionSwap, keys, args)
 	if err != nil {
 		return false, err
 	}
@@ -309,11 +343,7 @@ func (s *scene) next(v *value, now int64) (text, fresh string) {
 		} else {
 			b = state
 		}
-		reset := pl.twin.limit.Check(&pl.st, now, algo.Ask{}).ResetAfter
-		if reset == algo.Never {
-			reset = algo.MaxWindow.Microseconds()
-		}
-		stop = max(stop, now+reset)
+		stop = max(stop, freshAt(pl.twin.limit, &pl.st, now))
 	}
 	if len(ours) == 0 {
 		return v.raw, ""
@@ -332,6 +362,9 @@ func (s *scene) next(v *value, now int64) (text, fresh string) {
 			}
 			rest = left
 		}
+	}
+	if sign == "" && stop <= now {
+		sign = "~"
 	}
 	return string(b), sign + strconv.FormatInt(stop, 10)
 }

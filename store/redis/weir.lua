@@ -8,7 +8,8 @@
 --
 -- A state that is odd is left to the node: one further ahead of the clock than it could ever be, one whose form is not
 -- known, or whose change is rare and long to tell. Nothing is written then; the node settles it with algo's own code
--- and the function swap.
+-- and the function swap. So is what a soft margin that closes would have to admit (L.tight: Lua grants up to the limit
+-- without it), and a call at an instant at which a schedule has other limits in force than the node thought.
 
 local floor, ceil, min, max, byte, char, sub, rep, format, concat
 local encode, decode, spread, call, try
@@ -78,11 +79,18 @@ end
 local function counted(L, used, m)
   local c = L.c
   if c > 0 then
-    return max(0, min(m, floor((L.cap - used) / c)))
-  elseif c < 0 or used <= L.cap or L.n == 0 and not L.cd then
+    return max(0, min(m, floor((L.most - used) / c)))
+  elseif c < 0 or used <= L.most or L.n == 0 and not L.cd then
     return m
   end
   return 0
+end
+
+-- outlasts returns the instant at which a bucket is fresh for certain under each of the limits of its schedule, if it is so at stop
+-- under the one in force.
+local function outlasts(L, stop)
+  if L.slow then return now + max(0, stop - now) * L.slow + L.extra end
+  return stop
 end
 
 -- Each algorithm is two functions. admit(L, raw, m, key) returns how many of m asks it admits, and up to four values
@@ -195,7 +203,7 @@ end
 
 local function drained(L, t, level)
   if L.p1 == 0 then return now + FOREVER end
-  return (t + ceil(level / L.p1)) * L.unit
+  return outlasts(L, (t + ceil(level / L.p1)) * L.unit)
 end
 
 local function bucketAdmit(L, raw, m)
@@ -206,7 +214,8 @@ local function bucketAdmit(L, raw, m)
     if tag ~= L.p6 then
       if tag == INTERVAL then return nil end
       a, b = rescale(L, a, b, tag)
-      other = raw
+      -- Where nothing drains it goes when it would have gone: a limit may stand still for a time, and nobody come again.
+      other = L.p1 > 0 and raw or nil
     end
     b = min(b, L.p3)
     if a > t then
@@ -218,18 +227,20 @@ local function bucketAdmit(L, raw, m)
   end
   local g = m
   if c > 0 then
-    if c > L.cap or L.n == 0 then
+    if c > L.most or L.n == 0 then
       g = 0
     elseif L.maxDelay >= 0 then
       local rest, each = level, c * L.p2
       g = 0
-      while g < m and rest + each <= L.p3
+      while g < m and rest + each <= L.mostLevel
         and (rest == 0 or min((t + ceil(rest / L.p1)) * L.unit - now, MAXINT) <= L.maxDelay) do
         g, rest = g + 1, rest + each
       end
     else
-      g = min(m, floor((L.p3 - level) / (c * L.p2)))
+      g = max(0, min(m, floor((L.mostLevel - level) / (c * L.p2))))
     end
+  elseif c == 0 then
+    if level > L.mostLevel then g = 0 end
   elseif L.lastEnds ~= 0 and not (level > 0 and L.p1 > 0 and (t + ceil(level / L.p1)) * L.unit == L.lastEnds) then
     g = 0
   end
@@ -263,7 +274,9 @@ local function intervalAdmit(L, raw, m)
   end
   local g = m
   if c > 0 then
-    g = (c > L.cap or L.n == 0) and 0 or min(m, floor((L.cap - missing) / c))
+    g = (c > L.most or L.n == 0) and 0 or max(0, min(m, floor((L.most - missing) / c)))
+  elseif c == 0 and missing > L.most then
+    g = 0
   end
   return g, anchor, missing
 end
@@ -271,7 +284,7 @@ end
 local function intervalApply(L, n, anchor, missing)
   missing = missing + n * L.c
   if missing <= 0 then return false end
-  local full = L.n == 0 and now + FOREVER or anchor + ceil(missing / L.n) * L.w
+  local full = L.n == 0 and now + FOREVER or outlasts(L, anchor + ceil(missing / L.n) * L.w)
   return encode('<I7I7I4', anchor, missing, INTERVAL), full
 end
 
@@ -341,7 +354,10 @@ local function windowsTell(L, key, g, n, s, m)
 end
 
 -- What the node is told of a log and of slots: how much was used before and after, the newest time, and the time of the
--- entry whose end would let the first ask pass that was denied (0 if none was).
+-- entry whose end would let the first ask pass that was denied (0 if none was). Where that is not all that a denial depends on
+-- (the margin may be open, or other limits be in force by then) it is told the whole state before, of up to WHOLE entries.
+local WHOLE = 2000
+
 local function tally(before, after, newest, pivot)
   return encode('<I7I7I7I7', before, after, newest, pivot)
 end
@@ -383,6 +399,12 @@ local function dead(L, key, s, t)
   return hi
 end
 
+-- logPivot returns the time of the entry whose end lets an ask pass that is denied after some units were added.
+local function logPivot(L, key, s, added)
+  local i = s.live + added + L.c - L.cap - 1
+  return i < s.live and unitAt(L, key, s, s.dead + i) or s.eff
+end
+
 local function logAdmit(L, raw, m, key)
   local s = {n = 0, size = 0, tail = 0, ref = 0, dead = 0, eff = now}
   local head = try('GETRANGE', key, '0', '18')
@@ -398,7 +420,13 @@ local function logAdmit(L, raw, m, key)
     s.dead = dead(L, key, s, s.eff - L.w)
   end
   s.live = s.n - s.dead
-  return counted(L, s.live, m), s
+  local g = counted(L, s.live, m)
+  if g < m and (L.tight or L.till and L.c > 0
+    and (L.c > L.cap or logPivot(L, key, s, L.cd and min(L.c, max(L.cap + 1, s.live)) or g * L.c) + L.w >= L.till)) then
+    if s.n > WHOLE then return nil end
+    s.whole = call('GET', key) or ''
+  end
+  return g, s
 end
 
 -- logAppend adds units at s.eff. What is counted though it was denied pushes the oldest out, see algo/log.go.
@@ -439,20 +467,14 @@ end
 
 local function logTell(L, key, g, n, s, m)
   local c, after, newest, pivot = L.c, s.live, s.ref, 0
-  local function pivotOf(used, over) -- over: of the units before, how many were pushed out
-    local i = used + c - L.cap - 1 + over
-    return i < s.live and unitAt(L, key, s, s.dead + i) or s.eff
-  end
-  local denied = c > 0 and g < m and n >= g and c <= L.cap -- by this limit
+  local denied = c > 0 and g < m and n >= g and c <= L.cap and not s.whole -- by this limit
   if n > 0 and c > 0 then
     local keep = max(L.cap + (L.cd and 1 or 0), s.live)
-    local add = min(n * c, keep)
-    local over = max(0, s.live + add - keep)
-    if denied then pivot = pivotOf(s.live + add - over, over) end
+    if denied then pivot = logPivot(L, key, s, min(n * c, keep)) end
     local _, used = logAppend(L, key, s, n * c)
     after, newest = used, s.eff
   else
-    if denied then pivot = pivotOf(s.live, 0) end
+    if denied then pivot = logPivot(L, key, s, 0) end
     if n > 0 and c < 0 and s.n > 0 then
       after = max(0, s.live + c)
       if after == 0 then
@@ -464,7 +486,7 @@ local function logTell(L, key, g, n, s, m)
       end
     end
   end
-  return tally(s.live, after, newest, pivot)
+  return s.whole or tally(s.live, after, newest, pivot)
 end
 
 -- concurrency: a head of the newest time, the slots held, how many holders at the front are over, and how many there
@@ -505,19 +527,28 @@ local function slotsAdmit(L, raw, m, key)
       s.used, s.first = s.used - units, s.first + 1
     end)
   end
-  return counted(L, s.used, m), s
+  local g, c = counted(L, s.used, m), L.c
+  s.pivot = 0
+  if c > 0 and g < m then
+    local over = s.used + c - L.cap
+    if c <= L.cap then
+      eachHolder(key, s, function(since, units)
+        over = over - units
+        s.pivot = since
+        return over <= 0
+      end)
+    end
+    if L.till and (c > L.cap or s.pivot + L.w >= L.till) then
+      if s.n > WHOLE then return nil end
+      s.whole = call('GET', key) or ''
+    end
+  end
+  return g, s
 end
 
 local function slotsTell(L, key, g, n, s, m, id)
-  local c, after, newest, pivot = L.c, s.used, s.newest, 0
-  if c > 0 and g < m and c <= L.cap then
-    local over = s.used + c - L.cap
-    eachHolder(key, s, function(since, units)
-      over = over - units
-      pivot = since
-      return over <= 0
-    end)
-  end
+  if s.whole then return s.whole end
+  local c, after, newest = L.c, s.used, s.newest
   if n > 0 and c > 0 then
     local entry = encode('<I7', s.eff) .. id .. encode('<I4', c)
     local stop = expiry(s.eff + L.w)
@@ -532,7 +563,19 @@ local function slotsTell(L, key, g, n, s, m, id)
       call('PEXPIREAT', key, stop)
     end
   end
-  return tally(s.used, after, newest, pivot)
+  return tally(s.used, after, newest, s.pivot)
+end
+
+-- What takes part in a call without being decided: a limit whose schedule puts it out of force (it has no key), and the state of a
+-- soft margin that closes, of which the node is told.
+
+local function offAdmit(L, raw, m) return m end
+
+local function offTell() return '' end
+
+local function marginAdmit(L, raw, m)
+  if raw and #raw ~= 14 then return nil end
+  return m
 end
 
 -- By the numbers that codec.go gives them. size: of a compact state.
@@ -549,6 +592,8 @@ local function initAlgorithms()
     {admit = windowsAdmit, tell = windowsTell},
     {admit = logAdmit, tell = logTell},
     {admit = slotsAdmit, tell = slotsTell, ids = true},
+    {admit = offAdmit, tell = offTell, off = true},
+    {admit = marginAdmit, size = 14, margin = true},
   }
   for _, a in ipairs(algorithms) do
     if a.size then a.none, a.odd = rep('\0', a.size), rep('\255', a.size) end
@@ -559,39 +604,59 @@ end
 -- of one group: their states lie in one value, each as a record of a tag (4 bytes), its length (1 byte) and the state.
 -- The value of a charge that is not compact is its state, without a tag.
 local ENFORCE, SHADOW, QUOTA = 0, 1, 2
-local CHARGE = '<BBBBBc4ddddddddddddd'
+local CHARGE = '<BBBI2Bc4ddddddddddddd'
+local COUNTS, TIMED, TIGHT = 1, 2, 4 -- flags of a charge: what follows it, or that denied asks are counted
 local shapes, shapeCount = {}, 0
 
 local function shape(text)
   local S = shapes[text]
   if S then return S end
   S = {}
-  local at, stride, compact, group = 1, 0, true, nil
+  local at, stride, compact, charges, simple, counts = 1, 0, true, 0, true, false
   while at <= #text do
     local L = {}
-    local a, joined
-    a, L.mode, L.cd, joined, L.older, L.tag, L.c, L.maxDelay, L.lastEnds, L.cap, L.n, L.w, L.unit,
+    local a, flags, joined
+    a, L.mode, flags, joined, L.older, L.tag, L.c, L.maxDelay, L.lastEnds, L.cap, L.n, L.w, L.unit,
       L.p1, L.p2, L.p3, L.p4, L.p5, L.p6, at = decode(CHARGE, text, at)
     for name, value in pairs(algorithms[a]) do L[name] = value end
-    L.cd = L.cd == 1
+    L.cd, L.most, L.mostLevel = flags % 2 == COUNTS, L.cap, L.p3
+    if flags % 4 >= TIMED then
+      -- The instants between which these are the numbers in force; and for buckets, see outlasts.
+      L.from, L.till, L.slow, L.extra, at = decode('<dddd', text, at)
+      S.from, S.till = max(S.from or 0, L.from), min(S.till or MAXINT, L.till)
+      if L.slow == 0 then L.slow = nil end
+    end
+    if flags >= TIGHT then
+      L.tight = true
+      L.most, L.mostLevel, L.open, L.ahead, at = decode('<dddd', text, at) -- open: how long the margin is; ahead: see algo/margin.go
+    end
     if L.size then L.head = L.tag .. char(L.size) end
     -- older: how many keys of older identities of the counter follow the charge's own; and 128 if a state of such may lie
     -- in the same value.
     L.kin = L.older >= 128
     L.older = L.older % 128
     S[#S + 1] = L
-    if joined == 1 then
-      L.at, L.elders = group.at, stride
-      group.last = #S
+    if L.off then
+      L.at, L.elders = 0, stride
+    elseif joined > 0 then
+      L.of, L.at, L.elders = joined, S[joined].at, stride
+      local members = S[joined].members
+      members[#members + 1] = #S
     else
-      L.at, L.elders, L.last = stride, stride + 1, #S -- last: of the charges that are joined to it
+      L.at, L.elders, L.members = stride, stride + 1, {#S} -- members: itself, and the charges that are joined to it
       stride = stride + 1
-      group = L
     end
     stride = stride + L.older
-    compact = compact and L.size ~= nil and L.older == 0
+    compact = compact and (L.off or L.size ~= nil and L.older == 0)
+    if not L.off and not L.margin then
+      charges = charges + 1
+      simple, counts = simple and L.mode == ENFORCE, counts or L.cd
+    end
   end
-  S.compact, S.stride = compact, stride -- compact: one value of KEYS is all that each charge needs
+  -- compact: one value of KEYS is all that each charge needs
+  S.compact, S.stride = compact and stride > 0, max(1, stride)
+  -- simple: nothing is charged by a decision that a tight charge does not admit
+  S.simple = not counts and (simple or charges == 1)
   if #text < 2048 then
     if shapeCount >= 1024 then shapes, shapeCount = {}, 0 end
     shapes[text], shapeCount = S, shapeCount + 1
@@ -611,14 +676,16 @@ local function record(L, v)
   return false
 end
 
--- MOST bounds the records of windows that a rule no longer has, or has not for this request.
-local MOST = 8
+-- MOST bounds the records of windows that a rule no longer has, or has not for this request, and of their margins.
+local MOST = 16
 
 -- rewrite writes a value with new states in it, and returns it. bodies holds those of the charges from i on (nil: as it
 -- is), stops the instants at which they are fresh.
 local function rewrite(S, i, key, v, bodies, stops)
   local own, others, stop, left = {}, {}, 0, {}
-  for j = i, S[i].last do
+  local members = S[i].members
+  for k = 1, #members do
+    local j = members[k]
     if bodies[j] ~= nil then
       left[S[j].tag] = true
       if bodies[j] then
@@ -710,14 +777,30 @@ local function inherits(L, keys, k, v, raw)
   return call('EXISTS', spread(keys, k + L.elders, k + L.elders + L.older - 1)) > 0
 end
 
+-- shut reports whether a margin does not admit what a tight charge denies: it is closed, or used up. raw is its state, which follows
+-- the charge's own, and g what the charge admits without it.
+local function shut(L, raw, own, g, m, key)
+  if L.cd then return false end
+  if raw then
+    local first, reopens = decode('<I7I7', raw)
+    if reopens > now and reopens - now <= L.ahead and now >= first + L.open then return true end
+  end
+  local most, level = L.most, L.mostLevel
+  L.most, L.mostLevel = L.cap, L.p3
+  local all = L.admit(L, own, m, key)
+  L.most, L.mostLevel = most, level
+  return all == g
+end
+
 -- What is known of each charge of a decision: how many asks are admitted, what apply needs, the value, the state, its
 -- place, and how many asks are charged.
 local G, X, Y, Z, U, V, R, A, N = {}, {}, {}, {}, {}, {}, {}, {}, {}
 
 -- write charges what is to be charged on the charges that are joined to the one at i, and returns the new value.
 local function write(S, i, key)
-  local bodies, stops, v, whole = nil, {}, V[i], false
-  for j = i, S[i].last do
+  local bodies, stops, v, whole, members = nil, {}, V[i], false, S[i].members
+  for k = 1, #members do
+    local j = members[k]
     local L, n = S[j], N[j]
     if L.c == 0 or L.c < 0 and not R[j] then n = 0 end
     if n > 0 or L.mends and Z[j] then
@@ -729,7 +812,8 @@ local function write(S, i, key)
   end
   if not bodies then return v end
   if whole then return rewrite(S, i, key, v, bodies, stops) end
-  for j = i, S[i].last do
+  for k = 1, #members do
+    local j = members[k]
     if bodies[j] then
       call('SETRANGE', key, A[j] - 1, bodies[j])
       v = sub(v, 1, A[j] - 1) .. bodies[j] .. sub(v, A[j] + #bodies[j])
@@ -749,15 +833,15 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
     if S.compact and stride <= AT_ONCE and (i - 1) % each == 0 then
       vals, base = values(keys, k, min(from + stride * count, k + each * stride) - 1), k - 1
     end
-    local total, quota, ok = m, nil, true
+    local total, quota, ok, short = m, nil, true, false
     for j = 1, nch do
       local L = S[j]
       local place, v = k + L.at, nil
       local key = keys[place]
       R[j] = false
       if L.size then
-        if not L.last then
-          v = V[j - 1]
+        if L.of then
+          v = V[L.of]
         else
           if cur then v = cur[key] end
           if v == nil then
@@ -778,6 +862,13 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
         total = min(total, G[j])
       elseif L.mode == QUOTA then
         quota = max(quota or 0, G[j])
+      end
+      short = short or ok and L.tight and G[j] < m
+    end
+    if short and ok and not S.simple then
+      -- What the margin admits would have to be charged together with the rest.
+      for j = 1, nch do
+        if S[j].tight and G[j] < m then ok = ok and shut(S[j], R[j + 1], R[j], G[j], m, keys[k + S[j].at]) end
       end
     end
     if quota then total = min(total, quota) end
@@ -812,7 +903,7 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
     end
     if ok then
       for j = 1, nch do
-        if S[j].size and S[j].last then
+        if S[j].size and S[j].members then
           local key = keys[k + S[j].at]
           local v = write(S, j, key)
           if cur then cur[key] = v end
@@ -822,6 +913,14 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
     k = k + stride
   end
   return granted, k
+end
+
+-- leave leaves decisions to the node. It returns the place of the next one's keys.
+local function leave(S, from, count, out)
+  for _ = 1, count do
+    for j = 1, #S do out[#out + 1] = S[j].odd or ODD end
+  end
+  return from + count * S.stride
 end
 
 -- take decides. ARGV: the instant, or '' for the server's clock; then for each run of decisions of one shape the shape
@@ -838,8 +937,10 @@ local function take(keys, args)
     local S, list = shape(args[r]), args[r + 1]
     local count, flags = decode('<I4B', list)
     local merged, repeats = flags % 2 == 1, flags >= 2
-    local g
-    if #S == 1 and S.compact and not repeats then
+    local g = 0
+    if S.till and (now < S.from or now >= S.till) then
+      from = leave(S, from, count, out)
+    elseif #S == 1 and S.compact and not repeats then
       g = decideOne(S, keys, from, count, list, merged, out)
       from = from + count
     else
@@ -865,7 +966,8 @@ end
 
 -- swap writes new values if the old ones are still there, all or none, and returns 1 if they were. ARGV: the instant or
 -- ''; then for each key '0' or '1' and the value it must have ('0': none), the new value ('': none, '=': as it is), and
--- when that is fresh ('+': no sooner than the old one).
+-- when that is fresh ('+': no sooner than the old one; '~': it is already). If it took so long that a new value is fresh
+-- by now, others may have come and gone unseen: then nothing is written either.
 local function swap(keys, args)
   begin(args[1])
   for i = 1, #keys, AT_ONCE do
@@ -873,6 +975,8 @@ local function swap(keys, args)
     for j = 1, #vals do
       local at, is = 4 * (i + j - 1) - 2, vals[j]
       if args[at] == '0' and is or args[at] == '1' and is ~= args[at + 1] then return 0 end
+      local value, stop = args[at + 2], args[at + 3]
+      if value ~= '' and value ~= '=' and sub(stop, 1, 1) ~= '+' and sub(stop, 1, 1) ~= '~' and tonumber(stop) <= now then return 0 end
     end
   end
   for i = 1, #keys do
@@ -883,6 +987,8 @@ local function swap(keys, args)
       local stop = args[4 * i + 1]
       if sub(stop, 1, 1) == '+' then
         stop = max(tonumber(stop), 1000 * call('PEXPIRETIME', keys[i]))
+      elseif sub(stop, 1, 1) == '~' then
+        stop = sub(stop, 2)
       end
       call('SET', keys[i], value, 'PXAT', expiry(tonumber(stop)))
     end
@@ -939,8 +1045,51 @@ local function nodes(keys, args)
   return call('ZCARD', key)
 end
 
+-- Reservations: KEYS are a sorted set of when each id is over, and a hash of its note. What nobody asks for any more goes with the
+-- longest window.
+
+-- hold keeps a note; 1 if it did, 0 if the id is taken, -1 if there is no room. ARGV: the instant or '', the id, the note, the time-out
+-- in µs, how many may be held.
+local function hold(keys, args)
+  begin(args[1])
+  if call('HEXISTS', keys[2], args[2]) == 1 then return 0 end
+  if call('ZCARD', keys[1]) >= tonumber(args[5]) then return -1 end
+  call('ZADD', keys[1], format('%d', min(MAXINT, now + tonumber(args[4]))), args[2])
+  call('HSET', keys[2], args[2], args[3])
+  for i = 1, 2 do call('PEXPIRE', keys[i], format('%d', FOREVER / 1000)) end
+  return 1
+end
+
+-- handOut returns a note, which is then held no more; false if there is none.
+local function handOut(keys, id)
+  local note = call('HGET', keys[2], id)
+  call('ZREM', keys[1], id)
+  if note then call('HDEL', keys[2], id) end
+  return note
+end
+
+-- claim hands out the note of an id. ARGV: the id.
+local function claim(keys, args)
+  begin('')
+  return handOut(keys, args[1])
+end
+
+-- expired hands out notes whose time is over. ARGV: the instant or '', how many at most.
+local function expired(keys, args)
+  begin(args[1])
+  local out = {}
+  for _, id in ipairs(call('ZRANGEBYSCORE', keys[1], '-inf', format('%d', now), 'LIMIT', '0', args[2])) do
+    local note = handOut(keys, id)
+    if note then out[#out + 1] = note end
+  end
+  return out
+end
+
 redis.register_function('NAME_take', take)
 redis.register_function('NAME_read', read)
 redis.register_function('NAME_swap', swap)
 redis.register_function('NAME_release', release)
 redis.register_function('NAME_nodes', nodes)
+redis.register_function('NAME_hold', hold)
+redis.register_function('NAME_claim', claim)
+redis.register_function('NAME_expired', expired)

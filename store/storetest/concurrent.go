@@ -93,7 +93,7 @@ func replay(t *testing.T, all []decided, call func() []weir.Charge) (admitted in
 func testConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 	for _, cfg := range map[algo.Algorithm][]algo.Config{
 		algo.SlidingWindow: {{N: 5000, Window: 24 * time.Hour}, {N: 500, Window: 20 * time.Millisecond, Buckets: 4}},
-		algo.SlidingLog:    {{N: 5000, Window: 24 * time.Hour}, {N: 500, Window: 20 * time.Millisecond}},
+		algo.SlidingLog:    {{N: 5000, Window: 24 * time.Hour}, {N: 500, Window: 20 * time.Millisecond, Soft: 10, SoftFor: 7 * time.Millisecond}},
 		algo.FixedWindow:   {{N: 5000, Window: 24 * time.Hour}, {N: 500, Window: 20 * time.Millisecond, CountDenied: true}},
 		algo.TokenBucket:   {{N: 20_000, Window: time.Second, Burst: 1000}},
 		algo.LeakyBucket:   {{N: 20_000, Window: time.Second, Burst: 1000}},

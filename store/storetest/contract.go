@@ -220,7 +220,7 @@ func testReloadIn(t *testing.T, n newStore, group uint64) {
 			counterOf := func(t *testing.T, cfg algo.Config) *rule.Counter {
 				c := counterOf(t, cfg)
 				if group != 0 {
-					c.Group = group + c.ID
+					join(c, group+c.ID)
 				}
 				return c
 			}
@@ -248,8 +248,8 @@ func testReloadIn(t *testing.T, n newStore, group uint64) {
 			wide := cfg
 			wide.Window *= 2
 			next := counterOf(t, wide)
-			next.Group = old.Group
-			next.Previous = []*rule.Counter{counterOf(t, cfg), old}
+			join(next, old.Group)
+			succeed(next, counterOf(t, cfg), old)
 			p.take(t, charge(next, "k", 1))
 			p.take(t, charge(next, "k", 1), charge(next, "l", 1), charge(next, "new", 1))
 			p.clock.advance(time.Second)

@@ -59,7 +59,10 @@ func (d *differential) episode(t *testing.T) (steps int) {
 	for range 1 + rnd.IntN(3) {
 		cfg := d.config()
 		counter := counterOf(t, cfg)
-		counter.Group = group
+		if rnd.IntN(5) == 0 {
+			counter = counterFor(schedule(t, cfg))
+		}
+		join(counter, group)
 		counters = append(counters, counter)
 		for _, key := range keys[:1+rnd.IntN(len(keys))] {
 			subjects = append(subjects, &subject{counter, key, counter.Limit})
@@ -96,6 +99,10 @@ func (d *differential) episode(t *testing.T) (steps int) {
 		}
 		results := d.take(t, charges...)
 		last = results[0]
+		if rnd.IntN(10) == 0 {
+			i := rnd.IntN(n)
+			d.settleOne(t, &charges[i], results[i], rnd.Int64N(2*max(1, charges[i].Ask.Cost)+2))
+		}
 		if rnd.IntN(40) == 0 {
 			of[0].limit = d.changed(t, of[0].limit)
 		}
@@ -127,7 +134,7 @@ func (d *differential) config() algo.Config {
 	if cfg.Burst > 0 {
 		cfg.Burst = max(1, cfg.N/int64(1+rnd.IntN(4)))
 	}
-	return cfg
+	return fit(cfg)
 }
 
 // changed is a limit of the same identity with another N.
@@ -143,7 +150,7 @@ func (d *differential) changed(t *testing.T, l *algo.Limit) *algo.Limit {
 	if cfg.Algorithm == algo.SlidingLog {
 		cfg.N = min(cfg.N, 2000)
 	}
-	return mustLimit(t, cfg)
+	return mustLimit(t, fit(cfg))
 }
 
 func (d *differential) ask(l *algo.Limit, last algo.Result) algo.Ask {

@@ -9,6 +9,7 @@ import (
 // model is the contract of weir.Store said as plainly as possible: a map of states, and the pure algorithms.
 type model struct {
 	states map[stateKey]*kept
+	notes  map[string]note
 	slot   uint64
 	keeps  bool // states that equal a fresh one are not forgotten, which shows when the clock steps back
 }
@@ -24,42 +25,56 @@ type kept struct {
 	limit *algo.Limit
 }
 
-func newModel() *model { return &model{states: map[stateKey]*kept{}} }
+// note is a reservation.
+type note struct {
+	text []byte
+	end  int64
+}
+
+func newModel() *model { return &model{states: map[stateKey]*kept{}, notes: map[string]note{}} }
 
 func clone(st algo.State) algo.State {
 	st.Ext = append([]byte(nil), st.Ext...)
 	return st
 }
 
-// state returns the state that a charge names, carried to the charge's counter and limit; a fresh one if there is none.
-func (m *model) state(c *weir.Charge, now int64) *kept {
-	at := stateKey{c.Counter.ID, string(c.Key)}
+// state returns the state that a counter has of a key, carried to the counter and the limit; a fresh one if there is none.
+func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *kept {
+	at := stateKey{c.ID, string(key)}
 	k := m.states[at]
 	if k == nil {
-		for _, p := range c.Counter.Previous {
-			from := stateKey{p.ID, string(c.Key)}
+		for _, p := range c.Previous {
+			from := stateKey{p.ID, string(key)}
 			if k = m.states[from]; k != nil {
 				delete(m.states, from)
-				if k.limit.Algorithm() == c.Limit.Algorithm() {
-					c.Limit.Carry(k.limit, &k.st, now)
+				if k.limit.Algorithm() == l.Algorithm() {
+					l.Carry(k.limit, &k.st, now)
 				} else {
 					k.st = algo.State{}
 				}
-				k.limit = c.Limit
+				k.limit = l
 				break
 			}
 		}
 	}
 	if k == nil {
-		k = &kept{limit: c.Limit}
+		k = &kept{limit: l}
 	}
-	old, to := k.limit.Config(), c.Limit.Config()
+	old, to := k.limit.Config(), l.Config()
 	if old.Window != to.Window || old.Buckets != to.Buckets {
-		c.Limit.Carry(k.limit, &k.st, now)
+		l.Carry(k.limit, &k.st, now)
 	}
-	k.limit = c.Limit
+	k.limit = l
 	m.states[at] = k
 	return k
+}
+
+// margin returns what state does for the soft margin of a charge, and its name; nil if that does not close.
+func (m *model) margin(c *weir.Charge, now int64) (*kept, stateKey) {
+	if c.Counter.Margin == nil || c.Limit.Margin() == nil {
+		return nil, stateKey{}
+	}
+	return m.state(c.Counter.Margin, c.Limit.Margin(), c.Key, now), stateKey{c.Counter.Margin.ID, string(c.Key)}
 }
 
 // take is weir.Store.Take. The slots that the store made are read from the charges.
@@ -67,7 +82,13 @@ func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
 	asks := make([]algo.Ask, len(charges))
 	real := map[stateKey]*algo.State{}
 	tried := map[stateKey]*algo.State{}
-	names := make([]stateKey, len(charges))
+	names, margins := make([]stateKey, len(charges)), make([]stateKey, len(charges))
+	add := func(k *kept, name stateKey) {
+		if k != nil && real[name] == nil {
+			try := clone(k.st)
+			real[name], tried[name] = &k.st, &try
+		}
+	}
 	for i := range charges {
 		c := &charges[i]
 		asks[i] = c.Ask
@@ -76,21 +97,24 @@ func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
 			asks[i].Slot = m.slot
 		}
 		names[i] = stateKey{c.Counter.ID, string(c.Key)}
-		if real[names[i]] == nil {
-			k := m.state(c, now)
-			try := clone(k.st)
-			real[names[i]], tried[names[i]] = &k.st, &try
-		}
+		add(m.state(c.Counter, c.Limit, c.Key, now), names[i])
+		var margin *kept
+		margin, margins[i] = m.margin(c, now)
+		add(margin, margins[i]) // the name of none has no state
 	}
+	defer func() {
+		for name := range real {
+			m.forget(name, now)
+		}
+	}()
 	if len(charges) == 1 { // the algorithm alone decides
-		results[0] = charges[0].Limit.Take(real[names[0]], now, asks[0])
-		m.forget(names[0], now)
+		results[0] = charges[0].Limit.TakeWith(real[names[0]], real[margins[0]], now, asks[0])
 		return
 	}
 	enforced, quotas, open := true, 0, 0
 	verdicts := make([]algo.Result, len(charges))
 	for i := range charges {
-		verdicts[i] = charges[i].Limit.Take(tried[names[i]], now, asks[i])
+		verdicts[i] = charges[i].Limit.TakeWith(tried[names[i]], tried[margins[i]], now, asks[i])
 		switch charges[i].Mode {
 		case rule.Enforce:
 			enforced = enforced && verdicts[i].Allowed
@@ -103,23 +127,49 @@ func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
 	}
 	denied := !enforced || quotas > 0 && open == 0
 	for i := range charges {
-		c, st := &charges[i], real[names[i]]
+		c, st, margin := &charges[i], real[names[i]], real[margins[i]]
 		switch {
 		case !denied || c.Mode == rule.Shadow:
-			results[i] = c.Limit.Take(st, now, asks[i])
+			results[i] = c.Limit.TakeWith(st, margin, now, asks[i])
 			continue
 		case c.Limit.CountDenied():
-			results[i] = c.Limit.Take(st, now, asks[i])
+			results[i] = c.Limit.TakeWith(st, margin, now, asks[i])
 		default:
-			results[i] = c.Limit.Check(st, now, asks[i])
+			results[i] = c.Limit.CheckWith(st, margin, now, asks[i])
 			c.Limit.Mend(st, now)
+			if margin != nil {
+				c.Limit.Margin().Mend(margin, now)
+			}
 		}
 		r, v := &results[i], &verdicts[i]
 		r.Allowed, r.RetryAfter, r.Delay, r.Soft = v.Allowed, v.RetryAfter, v.Delay, r.Soft && v.Allowed
 	}
-	for name := range real {
-		m.forget(name, now)
+}
+
+// settle is weir.Reserver.Settle for one settlement.
+func (m *model) settle(c *weir.Settlement, now int64) {
+	k := m.state(c.Counter, c.Limit, c.Key, now)
+	c.Limit.Settle(&k.st, now, c.At, c.Reserved, c.Actual)
+	m.forget(stateKey{c.Counter.ID, string(c.Key)}, now)
+}
+
+// hold, claim and expired are those of weir.Reserver; expired hands out all.
+func (m *model) hold(id string, text []byte, end int64) { m.notes[id] = note{text, end} }
+
+func (m *model) claim(id string) (text []byte, ok bool) {
+	n, ok := m.notes[id]
+	delete(m.notes, id)
+	return n.text, ok
+}
+
+func (m *model) expired(now int64) (texts [][]byte) {
+	for id, n := range m.notes {
+		if n.end <= now {
+			texts = append(texts, n.text)
+			delete(m.notes, id)
+		}
 	}
+	return texts
 }
 
 // forget drops a state that equals a fresh one.

@@ -34,6 +34,13 @@ func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) weir.Stor
 	t.Run("Reload", func(t *testing.T) { testReload(t, newStore) })
 	t.Run("Release", func(t *testing.T) { testRelease(t, newStore) })
 	t.Run("BadCalls", func(t *testing.T) { testBadCalls(t, newStore) })
+	t.Run("Margin", func(t *testing.T) { testMargin(t, newStore) })
+	for _, a := range algorithms {
+		t.Run("Schedule/"+a.String(), func(t *testing.T) { testSchedule(t, newStore, a) })
+	}
+	t.Run("ScheduleOff", func(t *testing.T) { testScheduleOff(t, newStore) })
+	t.Run("Settle", func(t *testing.T) { testSettle(t, newStore) })
+	t.Run("Reservations", func(t *testing.T) { testReservations(t, newStore) })
 	for _, a := range algorithms {
 		t.Run("Concurrent/"+a.String(), func(t *testing.T) { testConcurrent(t, newStore, a) })
 	}
@@ -55,11 +62,13 @@ var configs = map[algo.Algorithm][]algo.Config{
 		{N: 12, Window: time.Hour, Buckets: 60},
 		{N: 5, Window: 10 * time.Second, Buckets: 2, CountDenied: true},
 		{N: 10, Window: time.Second, Soft: 20},
+		{N: 5, Window: time.Second, Soft: 40, SoftFor: 700 * time.Millisecond},
 	},
 	algo.SlidingLog: {
 		{N: 5, Window: 10 * time.Second},
 		{N: 3, Window: time.Minute, CountDenied: true},
 		{N: 10, Window: time.Second, Soft: 20},
+		{N: 5, Window: time.Second, Soft: 40, SoftFor: 2500 * time.Millisecond},
 	},
 	algo.FixedWindow: {
 		{N: 5, Window: 10 * time.Second},
@@ -67,17 +76,22 @@ var configs = map[algo.Algorithm][]algo.Config{
 		{N: 4, Window: 10 * time.Second, FirstRequest: true},
 		{N: 6, Window: 24 * time.Hour, Calendar: algo.Day},
 		{N: 10, Window: time.Second, Soft: 20},
+		{N: 5, Window: time.Second, Soft: 40, SoftFor: 2500 * time.Millisecond},
+		{N: 4, Window: 10 * time.Second, Soft: 50, SoftFor: time.Second, CountDenied: true},
 	},
 	algo.TokenBucket: {
 		{N: 4, Window: time.Minute},
 		{N: 333, Window: time.Second, Burst: 5},
 		{N: 3, Window: 10 * time.Second, RefillInterval: true},
 		{N: 10, Window: 10 * time.Second, Burst: 10, Soft: 20},
+		{N: 10, Window: 10 * time.Second, Burst: 5, Soft: 40, SoftFor: 1500 * time.Millisecond},
+		{N: 3, Window: 10 * time.Second, Burst: 5, RefillInterval: true, Soft: 40, SoftFor: 15 * time.Second},
 	},
 	algo.LeakyBucket: {
 		{N: 1, Window: time.Second, Burst: 4},
 		{N: 3, Window: time.Second, Burst: algo.NoBurst},
 		{N: 7, Window: time.Second},
+		{N: 5, Window: time.Second, Burst: 4, Soft: 50, SoftFor: 300 * time.Millisecond},
 	},
 	algo.Concurrency: {
 		{N: 3},
@@ -118,7 +132,36 @@ func newCounter(l *algo.Limit) *rule.Counter {
 	return &rule.Counter{ID: id * 0x9E3779B97F4A7C15, Domain: "storetest", Rule: fmt.Sprintf("rule-%d", id), Window: fmt.Sprintf("rule-%d", id), Limit: l}
 }
 
-func counterOf(t testing.TB, c algo.Config) *rule.Counter { return newCounter(mustLimit(t, c)) }
+func counterOf(t testing.TB, c algo.Config) *rule.Counter { return counterFor(mustLimit(t, c)) }
+
+// counterFor is a counter with that of its soft margin, if the limit's closes.
+func counterFor(l *algo.Limit) *rule.Counter {
+	c := newCounter(l)
+	if m := l.Margin(); m != nil {
+		c.Margin = newCounter(m)
+	}
+	return c
+}
+
+// join makes a counter one of a group.
+func join(c *rule.Counter, group uint64) {
+	if c.Group = group; c.Margin != nil {
+		c.Margin.Group = group
+	}
+}
+
+// succeed makes a counter carry on others.
+func succeed(c *rule.Counter, others ...*rule.Counter) {
+	c.Previous = others
+	if c.Margin == nil {
+		return
+	}
+	for _, o := range others {
+		if o.Margin != nil {
+			c.Margin.Previous = append(c.Margin.Previous, o.Margin)
+		}
+	}
+}
 
 // charge is a charge of a counter's own limit.
 func charge(c *rule.Counter, key string, cost int64) weir.Charge {
@@ -166,7 +209,7 @@ func (p *pair) take(t rapid.TB, charges ...weir.Charge) []algo.Result {
 			t.Fatalf("charge %d of %d (%v %+v, key %q, mode %d):\n got %+v\nwant %+v", i, len(charges), c.Limit.Algorithm(), c.Ask, c.Key, c.Mode, got[i], want[i])
 		}
 		if c.Limit.Algorithm() == algo.Concurrency && c.Ask.Slot != 0 {
-			if !got[i].Allowed || c.Ask.Cost <= 0 {
+			if !got[i].Allowed || got[i].Off || c.Ask.Cost <= 0 {
 				t.Fatalf("charge %d took no slot but names one", i)
 			}
 			p.slots = append(p.slots, held{c.Counter, string(c.Key), c.Ask.Slot})
@@ -250,7 +293,7 @@ func testDifferential(t *testing.T, n newStore, a algo.Algorithm) {
 		cfg.Algorithm = a
 		counter := counterOf(t, cfg)
 		cfg.N += 3
-		other := mustLimit(t, cfg)
+		other := mustLimit(t, fit(cfg))
 		var last algo.Result
 		// From some step on other numbers are in force. (Not to and fro: what is fresh under one N may be forgotten.)
 		until := rapid.IntRange(0, 100).Draw(rt, "other N")
@@ -265,7 +308,9 @@ func testDifferential(t *testing.T, n newStore, a algo.Algorithm) {
 				c.Limit = other
 			}
 			c.Ask = drawAsk(rt, c.Limit)
-			last = p.take(rt, c)[0]
+			results := p.take(rt, c)
+			last = results[0]
+			p.settle(rt, []weir.Charge{c}, results)
 		}
 	})
 }
@@ -284,8 +329,12 @@ func testRandomCalls(t *testing.T, n newStore) {
 			a := rapid.SampledFrom(algorithms).Draw(rt, "algorithm")
 			cfg := rapid.SampledFrom(configs[a]).Draw(rt, "limit")
 			cfg.Algorithm = a
-			counters = append(counters, counterOf(t, cfg))
-			counters[len(counters)-1].Group = group
+			counter := counterOf(t, cfg)
+			if rapid.IntRange(0, 3).Draw(rt, "scheduled") == 0 {
+				counter = counterFor(schedule(t, cfg))
+			}
+			join(counter, group)
+			counters = append(counters, counter)
 		}
 		var last algo.Result
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
@@ -301,9 +350,11 @@ func testRandomCalls(t *testing.T, n newStore) {
 				c.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(rt, "mode")
 				charges = append(charges, c)
 			}
-			if results := p.take(rt, charges...); len(results) > 0 {
+			results := p.take(rt, charges...)
+			if len(results) > 0 {
 				last = results[len(results)-1]
 			}
+			p.settle(rt, charges, results)
 		}
 	})
 }

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (run with -update to accept):\n%s", path, got)
+	}
+}
+
+// What the docs show as an answer or an output is what tests have seen.
+func TestOutputsInDocs(t *testing.T) {
+	docs := filepath.Join(repositoryRoot(t), "docs")
+	seen := 0
+	for _, page := range []string{"responses.md", "rollout.md"} {
+		for _, b := range blocks(t, filepath.Join(docs, page)) {
+			for _, name := range b.directive("golden") {
+				seen++
+				want, err := os.ReadFile(filepath.Join(docs, filepath.FromSlash(name)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if b.text != string(want) {
+					t.Errorf("%s:%d does not show %s:\n%s", page, b.line, name, want)
+				}
+			}
+		}
+	}
+	if seen < 4 {
+		t.Fatalf("only %d blocks found: does the search still fit the docs?", seen)
+	}
+}
+
+// newAnswering is an admin port over a limiter whose clock stands still at now, with what it remembers.
+func newAnswering(t *testing.T, now *int64, yaml string) (l *weir.Limiter, url string) {
+	t.Helper()
+	store, err := memory.New(memory.Options{Clock: func() int64 { return *now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	set, _, err := rule.Load([]rule.Source{{Name: "shop.yaml", Data: []byte(yaml)}}, rule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions, err := recent.New(recent.Options{Sample: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := telemetry.New(telemetry.Options{})
+	l, err = weir.New(store, weir.WithRules(set), weir.WithHooks(weir.JoinHooks(m.Hooks(), decisions.Hooks())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(server.NewAdmin(l, server.AdminOptions{Decisions: decisions, Candidates: candidatesFor(m)}))
+	t.Cleanup(s.Close)
+	return l, s.URL
+}
+
+func runWeir(args ...string) (status int, out, errs string) {
+	var o, e bytes.Buffer
+	status = Run(context.Background(), args, nil, strings.NewReader(""), &o, &e)
+	return status, o.String(), e.String()
+}
+
+// An id that a refused client got leads to what happened, in words, through the real admin port.
+func TestExplainID(t *testing.T) {
+	now := int64(1_767_225_600_000_000)
+	l, url := newAnswering(t, &now, `domain: shop
+limits:
+  # one comment, so that the lines are not 1, 2, 3
+  - name: api-per-user
+    when: { path: /api/** }
+    per: [user]
+    allow: { rate: 2/min, burst: 2 }
+  - { name: everybody, allow: 1000/min, algorithm: sliding_log }
+  - { name: trial, per: [user], allow: 1/min, algorithm: sliding_log, on_limit: shadow }
+`)
+	var d weir.Decision
+	for range 3 {
+		now += 1e6
+		r := weir.Request{Attributes: rule.Map{"user": "ada", "path": "/api/x"}, Hits: 1, Door: "http"}
+		if err := l.Decide(t.Context(), &r, &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := d.ID.String()
+	for _, spelled := range []string{id, strings.ToUpper(id)} {
+		status, out, errs := runWeir("explain", "--server", url, "--id", spelled)
+		if status != 0 {
+			t.Fatalf("status %d: %s", status, errs)
+		}
+		golden(t, "explain-id.txt", strings.ReplaceAll(out, id, "4vq8r2mxw0c7e"))
+	}
+	for _, c := range []struct {
+		args   []string
+		status int
+		errs   string
+	}{
+		{[]string{"--id", "0000000000001"}, 1, "no such decision is kept here"},
+		{[]string{"--id", "nonsense"}, 2, "is no id of a decision"},
+		{[]string{"--id", id, "user=ada"}, 2, "leave the attributes out"},
+		{[]string{"--id", id, "--server", "nowhere"}, 2, "expected the URL of an admin port"},
+	} {
+		status, _, errs := runWeir(append([]string{"explain", "--server", url}, c.args...)...)
+		if status != c.status || !strings.Contains(errs, c.errs) {
+			t.Errorf("%v: status %d, %s", c.args, status, errs)
+		}
+	}
+}
+
+// Words for what the golden file has not.
+func TestExplainWords(t *testing.T) {
+	l := recent.Limit{Name: "a", Rule: "a", Mode: "enforce", Allowed: true}
+	with := func(f func(*recent.Limit)) recent.Limit { c := l; f(&c); return c }
+	for want, e := range map[string]recent.Entry{
+		"It was ADMITTED, to wait 1.5s for its turn.":                                           {Allowed: true, Delay: 15e5, Limits: []recent.Limit{l}},
+		"passed it above the limit, in the soft margin up to 110":                               {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Soft, l.SoftLimit, l.NearLimit = true, 110, true })}},
+		"passed it, near the limit":                                                             {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.NearLimit = true })}},
+		"It was REFUSED by a, and can never pass: it asks for more than the limit holds.":       {RetryAfter: -1, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
+		"It was REFUSED outright, since its key was banned by a: for another 15m0s, until 1970": {Banned: true, RetryAfter: 9e8, Time: time.Unix(0, 0), Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
+		"in shadow: would have passed it":                                                       {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode = "shadow" })}},
+		"its quota was used up, but not that of others; it would have passed it 1s later":       {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
+		"and 3 more limits that the server had no room to remember":                             {Limits: []recent.Limit{l}, LimitsLeftOut: 3},
+		"It met no limit.": {Allowed: true},
+	} {
+		var out bytes.Buffer
+		writeDecision(&out, &e)
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// What rules in shadow would do is told through the real admin port.
+func TestCandidatesCommand(t *testing.T) {
+	now := int64(1_767_225_600_000_000)
+	l, url := newAnswering(t, &now, `domain: shop
+limits:
+  - { name: trial, per: [user], allow: 1/min, algorithm: sliding_log, on_limit: shadow }
+  - { name: share, per: [user], allow: 1000/min, enforce: 10% }
+  - { name: plain, allow: 1000/min }
+`)
+	for range 4 {
+		if _, err := l.Allow(t.Context(), weir.Request{Attributes: rule.Map{"user": "ada"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, out, errs := runWeir("candidates", "--server", url)
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, errs)
+	}
+	squeezed := strings.Join(strings.Fields(out), " ")
+	for _, want := range []string{"shop/trial shadow", " 4 3 0 0 75.00 % of requests, 1 key refused", "shop/share enforce 10 %", "shop/trial would have refused most often: 3 user=ada"} {
+		if !strings.Contains(squeezed, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "plain") {
+		t.Errorf("a rule that is enforced is among them:\n%s", out)
+	}
+	if status, out, _ := runWeir("candidates", "--server", url, "--domain", "other"); status != 0 || !strings.Contains(out, "No rule in force is in shadow") {
+		t.Errorf("status %d: %s", status, out)
+	}
+}
+
+func TestCandidatesTable(t *testing.T) {
+	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	list := []server.Candidate{
+		{
+			Domain: "shop", Limit: "api-per-user-tighter", Since: now.Add(-24 * time.Hour), WouldRefuse: 3072, BothRefuse: 640, BothAdmit: 508_288, Share: 0.006, KeysRefused: 41,
+			Top: []server.CandidateKey{{"user=batch-17", 1210, 0}, {"user=ada", 300, 20}},
+		},
+		{Domain: "shop", Limit: "search", Enforce: 10, Since: now.Add(-2 * time.Hour), WouldRefuse: 1800, BothAdmit: 88_200, Share: 0.02, KeysRefused: 230, EnforcedAdmitted: 9846, EnforcedRefused: 204, EnforcedKeysRefused: 27},
+	}
+	var out bytes.Buffer
+	if err := writeCandidates(&out, list, now); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "candidates.txt", out.String())
+}

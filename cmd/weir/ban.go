@@ -1,0 +1,274 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	weir "github.com/weir-rl/weir"
+)
+
+// keyChange is what the admin API is asked to do to a key.
+type keyChange struct {
+	Domain string   `json:"domain,omitempty"`
+	Limit  string   `json:"limit"`
+	Key    []string `json:"key"`
+	For    string   `json:"for,omitempty"`
+	Until  string   `json:"until,omitempty"`
+	Allow  string   `json:"allow,omitempty"`
+	Reason string   `json:"reason,omitempty"`
+}
+
+// check tells what is missing of a change that sets something.
+func (c *keyChange) check(what string) error {
+	switch {
+	case (c.For == "") == (c.Until == ""):
+		return errors.New("expected one of --for and --until, as in --for 15m")
+	case what == "grant" && c.Allow == "":
+		return errors.New("--allow is missing: the numbers as a rule file has them, such as 100/min")
+	}
+	return nil
+}
+
+// changed is what the admin API answers.
+type changed struct {
+	Warning string
+	Ban     weir.Ban
+	Grant   weir.Grant
+}
+
+// keyCommands makes the commands that list what holds of keys, and change it.
+type keyCommands struct {
+	admin adminClient
+	path  string // of the admin API
+	what  string // "ban" or "grant"
+}
+
+func (k *keyCommands) list(cmd *cobra.Command, domain, limit string, n int, answer any) error {
+	if err := k.admin.open(); err != nil {
+		return err
+	}
+	q := url.Values{"n": {strconv.Itoa(n)}}
+	if domain != "" {
+		q.Set("domain", domain)
+	}
+	if limit != "" {
+		q.Set("limit", limit)
+	}
+	return k.admin.do(cmd.Context(), http.MethodGet, k.path+"?"+q.Encode(), nil, answer)
+}
+
+func (k *keyCommands) listCommand(run func(cmd *cobra.Command, domain, limit string, n int) error) *cobra.Command {
+	var domain, limit string
+	var n int
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the " + k.what + "s in force, those that end last first", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, domain, limit, n) },
+	}
+	cmd.Flags().StringVar(&domain, "domain", "", "only those of this domain")
+	cmd.Flags().StringVar(&limit, "limit", "", "only those of this limit")
+	cmd.Flags().IntVarP(&n, "number", "n", 1000, "how many at most")
+	return cmd
+}
+
+// change asks, and prints a warning if what was asked for does not hold everywhere yet.
+func (k *keyCommands) change(cmd *cobra.Command, method string, c *keyChange) (changed, error) {
+	var answer changed
+	if method == http.MethodPost {
+		if err := c.check(k.what); err != nil {
+			return answer, usageError(err)
+		}
+	}
+	if err := k.admin.open(); err != nil {
+		return answer, err
+	}
+	err := k.admin.do(cmd.Context(), method, k.path, c, &answer)
+	if answer.Warning != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning:", answer.Warning)
+	}
+	return answer, err
+}
+
+func (k *keyCommands) setFlags(cmd *cobra.Command, c *keyChange) {
+	cmd.Flags().StringVar(&c.For, "for", "", "how long it is to hold, such as 15m, 2h or 7d")
+	cmd.Flags().StringVar(&c.Until, "until", "", "or until when, such as 2026-01-31T12:00:00Z")
+	k.someFlags(cmd, c)
+}
+
+func (k *keyCommands) someFlags(cmd *cobra.Command, c *keyChange) {
+	cmd.Flags().StringVar(&c.Domain, "domain", "", "domain of the limit (default: the only one that the server's rules hold)")
+	cmd.Flags().StringVar(&c.Reason, "reason", "", "why, for the list and the server's log")
+}
+
+// endCommand lifts a ban, or revokes a grant.
+func (k *keyCommands) endCommand(name, short, done string) *cobra.Command {
+	var c keyChange
+	cmd := &cobra.Command{
+		Use: name + " LIMIT KEY…", Short: short, Args: limitAndKey,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Limit, c.Key = args[0], args[1:]
+			if _, err := k.change(cmd, http.MethodDelete, &c); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %s\n", done, c.Limit, strings.Join(c.Key, ","))
+			return nil
+		},
+	}
+	k.someFlags(cmd, &c)
+	return cmd
+}
+
+// limitAndKey checks the arguments of a command for one key.
+func limitAndKey(_ *cobra.Command, args []string) error {
+	if len(args) < 2 {
+		return usageError(errors.New("expected a limit, and the parts of a key of it in the order of its per, as in: login 192.0.2.1, or: api user=ada ip=192.0.2.1"))
+	}
+	return nil
+}
+
+func newBanCommand() *cobra.Command {
+	k := &keyCommands{path: "/api/v1/bans", what: "ban"}
+	cmd := &cobra.Command{
+		Use:   "ban",
+		Short: "Keys that a running server refuses outright: list, set, lift",
+		Long: `Keys that a running server refuses outright for a time, since a rule with ban was denied too often, or since somebody set it.
+What is set or lifted on one server holds on all that share its Redis.`,
+		Example: "  weir ban list\n  weir ban set login 192.0.2.1 --for 1h --reason \"password guessing\"\n  weir ban lift login 192.0.2.1",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	k.admin.flags(cmd, defaultAdmin)
+	list := k.listCommand(func(cmd *cobra.Command, domain, limit string, n int) error {
+		var answer struct {
+			Total int
+			Bans  []weir.Ban
+		}
+		if err := k.list(cmd, domain, limit, n, &answer); err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		if len(answer.Bans) == 0 {
+			fmt.Fprintln(out, "Nobody is banned.")
+			return nil
+		}
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "LIMIT\tKEY\tWHERE\tSINCE\tUNTIL\tREASON")
+		for _, b := range answer.Bans {
+			where := "limit"
+			if b.Wide {
+				where = "domain"
+			}
+			if b.NFTables {
+				where += ", nftables"
+			}
+			reason := b.Reason
+			if b.Set {
+				reason = strings.TrimSuffix("by hand: "+reason, ": ")
+			}
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\n", b.Domain, b.Limit, printableText(strings.Join(b.Key, ",")), where, instant(b.Since), instant(b.Until), printableText(reason))
+		}
+		return flushList(w, cmd, len(answer.Bans), answer.Total)
+	})
+	var c keyChange
+	set := &cobra.Command{
+		Use: "set LIMIT KEY…", Short: "Refuse a key of a limit outright, for a time", Args: limitAndKey,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Limit, c.Key = args[0], args[1:]
+			answer, err := k.change(cmd, http.MethodPost, &c)
+			if err != nil {
+				return err
+			}
+			b := answer.Ban
+			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s/%s %s until %s\n", b.Domain, b.Limit, printableText(strings.Join(b.Key, ",")), instant(b.Until))
+			return nil
+		},
+	}
+	k.setFlags(set, &c)
+	cmd.AddCommand(list, set, k.endCommand("lift", "End a ban before its time, and forget the denials that led to it", "lifted"))
+	return cmd
+}
+
+func newGrantCommand() *cobra.Command {
+	k := &keyCommands{path: "/api/v1/grants", what: "grant"}
+	cmd := &cobra.Command{
+		Use:   "grant",
+		Short: "Other numbers for single keys of a running server, for a time: list, set, revoke",
+		Long: `Other numbers for single keys of a running server, until an instant: a higher limit for an import, a lower one for a guest who
+behaves badly. They hold at once, on all servers that share a Redis, and end by themselves.`,
+		Example: "  weir grant list\n  weir grant set api user=ada --allow \"[100/min, 5000/hour]\" --for 2h --reason import\n  weir grant revoke api user=ada",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	k.admin.flags(cmd, defaultAdmin)
+	list := k.listCommand(func(cmd *cobra.Command, domain, limit string, n int) error {
+		var answer struct {
+			Total  int
+			Grants []weir.Grant
+		}
+		if err := k.list(cmd, domain, limit, n, &answer); err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		if len(answer.Grants) == 0 {
+			fmt.Fprintln(out, "There are no grants.")
+			return nil
+		}
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "LIMIT\tKEY\tALLOW\tSINCE\tUNTIL\tREASON")
+		for _, g := range answer.Grants {
+			reason := g.Reason
+			if g.Problem != "" {
+				reason = strings.TrimSpace(reason + " (without effect: " + g.Problem + ")")
+			}
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\n", g.Domain, g.Limit, printableText(strings.Join(g.Key, ",")), g.Allow, instant(g.Since), instant(g.Until), printableText(reason))
+		}
+		return flushList(w, cmd, len(answer.Grants), answer.Total)
+	})
+	var c keyChange
+	set := &cobra.Command{
+		Use: "set LIMIT KEY… --allow ALLOW", Short: "Give a key of a limit other numbers, for a time", Args: limitAndKey,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Limit, c.Key = args[0], args[1:]
+			answer, err := k.change(cmd, http.MethodPost, &c)
+			if err != nil {
+				return err
+			}
+			g := answer.Grant
+			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s/%s %s %s until %s\n", g.Domain, g.Limit, printableText(strings.Join(g.Key, ",")), g.Allow, instant(g.Until))
+			return nil
+		},
+	}
+	k.setFlags(set, &c)
+	set.Flags().StringVar(&c.Allow, "allow", "", `the numbers, as a rule file has them: 100/min, "[100/min, 5000/hour]", "{rate: 4/min, burst: 20}", unlimited`)
+	end := k.endCommand("revoke", "End a grant before its time", "revoked")
+	end.Aliases = []string{"lift"}
+	cmd.AddCommand(list, set, end)
+	return cmd
+}
+
+func instant(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// printableText makes what clients sent harmless for a terminal.
+func printableText(s string) string {
+	if quoted := strconv.QuoteToGraphic(s); quoted != `"`+s+`"` {
+		return quoted
+	}
+	return s
+}
+
+func flushList(w *tabwriter.Writer, cmd *cobra.Command, listed, total int) error {
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if listed < total {
+		fmt.Fprintf(cmd.OutOrStdout(), "%d more; --number lists them\n", total-listed)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// runCommand runs the program, and returns its exit status and what it printed.
+func runCommand(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = Run(t.Context(), args, nil, strings.NewReader(""), &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func TestBanCommand(t *testing.T) {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l, err := weir.New(store, weir.WithRules(mustRules(t, `
+domain: shop
+limits:
+  - {name: login, when: {path: /login}, per: [ip], allow: 1/min, ban: {after: 20, within: 10m, for: 15m, scope: domain}}
+  - {name: api, per: [user, ip], allow: [10/min, 500/hour]}
+`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokenFile := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokenFile, []byte("0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var tokens server.Tokens
+	if err := tokens.Load(tokenFile); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(server.NewAdmin(l, server.AdminOptions{Tokens: &tokens}))
+	defer s.Close()
+	with := func(args ...string) []string { return append(args, "--server", s.URL, "--token-file", tokenFile) }
+	ok := func(args []string, want ...string) {
+		t.Helper()
+		status, out, errs := runCommand(t, args...)
+		if status != 0 {
+			t.Fatalf("%q: exit status %d: %s", args, status, errs)
+		}
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%q printed\n%s\nwhich lacks %q", args, out, w)
+			}
+		}
+	}
+	bad := func(status int, says string, args []string) {
+		t.Helper()
+		if got, out, errs := runCommand(t, args...); got != status || !strings.Contains(errs, says) || out != "" {
+			t.Errorf("%q: exit status %d: %s%s\nwant %d, %q", args, got, out, errs, status, says)
+		}
+	}
+	ok(with("ban", "list"), "Nobody is banned.")
+	ok(with("ban", "set", "login", "192.0.2.1", "--for", "1h", "--reason", "guesses \x1b[2J"), "banned: shop/login ip=192.0.2.1 until 20")
+	ok(with("ban", "list", "--domain", "shop", "--limit", "login"), "shop/login  ip=192.0.2.1  domain", `by hand: guesses \x1b[2J`)
+	if n := len(l.Bans()); n != 1 {
+		t.Fatalf("%d bans", n)
+	}
+	ok(with("ban", "set", "login", "2001:db8::7", "--until", time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "--domain", "shop"), "ip=2001:db8::/64")
+	ok(with("ban", "list", "-n", "1"), "1 more; --number lists them")
+	ok(with("ban", "lift", "login", "192.0.2.1"), "lifted: login 192.0.2.1")
+	bad(1, "there is none", with("ban", "lift", "login", "192.0.2.1"))
+	bad(1, `no limit "logins"`, with("ban", "set", "logins", "192.0.2.1", "--for", "1h"))
+	bad(1, "needs a bearer token", []string{"ban", "list", "--server", s.URL})
+	bad(2, "expected a limit", with("ban", "set", "login", "--for", "1h"))
+	bad(2, "one of --for and --until", with("ban", "set", "login", "192.0.2.1"))
+	bad(2, "expected the URL of an admin port", []string{"ban", "list", "--server", "localhost"})
+
+	ok(with("grant", "list"), "There are no grants.")
+	ok(with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "[100/min, 5000/hour]", "--for", "2h", "--reason", "import"), "granted: shop/api user=ada,ip=192.0.2.9 [100/min, 5000/hour] until 20")
+	ok(with("grant", "list"), "shop/api  user=ada,ip=192.0.2.9  [100/min, 5000/hour]", "import")
+	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: other, per: [user], allow: 1/min}]"))
+	ok(with("grant", "list"), "import (without effect: no rule in force has this name)")
+	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: api, per: [user, ip], allow: [10/min, 500/hour]}]"))
+	bad(1, "nothing is given for requests per hour", with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "100/min", "--for", "2h"))
+	bad(2, "--allow is missing", with("grant", "set", "api", "ada", "192.0.2.9", "--for", "2h"))
+	ok(with("grant", "revoke", "api", "ada", "192.0.2.9"), "revoked: api ada,192.0.2.9")
+	if n := len(l.Grants()); n != 0 {
+		t.Errorf("%d grants", n)
+	}
+}
+
+func mustRules(t *testing.T, yaml string) *rule.Set {
+	t.Helper()
+	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(yaml)}}, rule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}

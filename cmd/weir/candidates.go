@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/telemetry"
+)
+
+// candidatesFor adapts the readings of m to the admin API.
+func candidatesFor(m *telemetry.Metrics) func(domain string) []server.Candidate {
+	return func(domain string) []server.Candidate {
+		var out []server.Candidate
+		for _, c := range m.Candidates(domain) {
+			out = append(out, server.Candidate(c))
+		}
+		return out
+	}
+}
+
+func newCandidatesCommand() *cobra.Command {
+	var client adminClient
+	var domain string
+	cmd := &cobra.Command{
+		Use:   "candidates [--server URL]",
+		Short: "Tell what rules in shadow, or enforced on a share of their keys, would have done",
+		Long: `Tells for each rule that is in shadow (on_limit: shadow), or enforced on a share of its keys (enforce: 10%), what it would have
+refused since it came into force on the server that is asked. Keys on which it is enforced are told of apart.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := client.open(); err != nil {
+				return err
+			}
+			var answer struct {
+				Candidates []server.Candidate `json:"candidates"`
+			}
+			if err := client.do(cmd.Context(), "GET", "/api/v1/candidates?domain="+url.QueryEscape(domain), nil, &answer); err != nil {
+				return err
+			}
+			return writeCandidates(cmd.OutOrStdout(), answer.Candidates, time.Now())
+		},
+	}
+	client.flags(cmd, defaultAdmin)
+	cmd.Flags().StringVar(&domain, "domain", "", "only rules of this domain")
+	return cmd
+}
+
+// writeCandidates prints a table, and below it what would follow.
+func writeCandidates(out io.Writer, list []server.Candidate, now time.Time) error {
+	if len(list) == 0 {
+		fmt.Fprintln(out, "No rule in force is in shadow, or enforced on a share of its keys only.")
+		return nil
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "LIMIT\tMODE\tFOR\tREQUESTS\tWOULD REFUSE\tBOTH REFUSE\tWOULD ADMIT\tIF ENFORCED\tWHERE ENFORCED")
+	for i := range list {
+		c := &list[i]
+		mode, enforced := "shadow", "-"
+		if c.Enforce > 0 {
+			mode = fmt.Sprintf("enforce %d %%", c.Enforce)
+			enforced = fmt.Sprintf("%d of %d refused, %s", c.EnforcedRefused, c.EnforcedRefused+c.EnforcedAdmitted, about(c.EnforcedKeysRefused))
+		}
+		requests := c.WouldRefuse + c.WouldAdmit + c.BothRefuse + c.BothAdmit
+		estimate := "nothing seen yet"
+		if requests > 0 {
+			estimate = fmt.Sprintf("%.2f %% of requests, %s refused", 100*c.Share, about(c.KeysRefused))
+		}
+		fmt.Fprintf(table, "%s/%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", c.Domain, c.Limit, mode, age(now.Sub(c.Since)),
+			requests, c.WouldRefuse, c.BothRefuse, c.WouldAdmit, estimate, enforced)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for i := range list {
+		c := &list[i]
+		if len(c.Top) == 0 {
+			continue
+		}
+		fmt.Fprintf(out, "\n%s/%s would have refused most often:\n", c.Domain, c.Limit)
+		for _, t := range c.Top {
+			key, over := t.Key, ""
+			if key == "" {
+				key = "all together"
+			}
+			if t.Over > 0 {
+				over = fmt.Sprintf(" (%d at least)", t.Count-t.Over)
+			}
+			fmt.Fprintf(out, "  %8d  %s%s\n", t.Count, key, over)
+		}
+	}
+	return nil
+}
+
+// age is a duration for people: to the second below an hour, else to the minute.
+func age(d time.Duration) string {
+	if d < time.Hour {
+		return d.Round(time.Second).String()
+	}
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+}
+
+// about is a number of keys, which is an estimate.
+func about(keys uint64) string {
+	switch {
+	case keys == 1:
+		return "1 key"
+	case keys < 100:
+		return fmt.Sprintf("%d keys", keys)
+	}
+	return fmt.Sprintf("about %d keys", keys)
+}

@@ -1,0 +1,271 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+// orders is an upstream that notes which orders reached it, when, and by which idempotency key.
+type orders struct {
+	mu       sync.Mutex
+	keys     map[string]string // by body
+	arrivals []time.Time
+	doubles  int
+	problems []string
+}
+
+func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	key := r.Header.Get("Idempotency-Key")
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.arrivals = append(o.arrivals, time.Now())
+	if err != nil {
+		o.problems = append(o.problems, err.Error())
+		return
+	}
+	before, seen := o.keys[string(body)]
+	switch {
+	case seen && before != key:
+		o.problems = append(o.problems, fmt.Sprintf("order %s came as %q and as %q", body, before, key))
+	case seen:
+		o.doubles++
+	}
+	o.keys[string(body)] = key
+	if rand.N(100) == 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+const (
+	deferredOrders = 10_000
+	ordersRate     = 2500
+	ordersBurst    = 50
+)
+
+// TestDeferred defers 10,000 requests while the proxy is killed five times, and Redis with it once: each that was promised reaches the
+// upstream, with its own idempotency key, no faster than the limit allows.
+func TestDeferred(t *testing.T) {
+	program := buildProgram(t)
+	t.Run("file", func(t *testing.T) { testDeferred(t, program, nil) })
+	t.Run("redis", func(t *testing.T) {
+		testDeferred(t, program, redistest.Start(t, "appendonly yes", "appendfsync always"))
+	})
+}
+
+func testDeferred(t *testing.T, program string, redis *redistest.Server) {
+	upstream := &orders{keys: map[string]string{}}
+	server := httptest.NewServer(upstream)
+	defer server.Close()
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), fmt.Sprintf(
+		"limits: [{ name: orders, per: [header.x-shop], allow: { rate: %d/s, burst: %d }, on_limit: { defer: orders } }]\n", ordersRate, ordersBurst))
+	args := []string{"proxy", "--upstream=" + server.URL, "--rules=rules.yaml", "--proxy-timeout=5s", "--defer-attempts=20"}
+	if redis != nil {
+		args = append(args, "--store="+redis.URL(), "--redis-heartbeat=0s")
+	} else {
+		args = append(args, "--defer-path=deferred.db")
+	}
+	port := "127.0.0.1:" + freePort(t)
+	args = append(args, "--listen-proxy="+port)
+	var at atomic.Pointer[process]
+	begin := func() {
+		p := launch(t, program, dir, args...)
+		p.addr("proxy")
+		at.Store(p)
+	}
+	begin()
+
+	// Clients send until so many requests were deferred; what was sent while the proxy was away is nobody's promise.
+	var (
+		tickets  sync.Map // ticket by order
+		deferred atomic.Int64
+		next     atomic.Int64
+		clients  sync.WaitGroup
+	)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}, Timeout: 10 * time.Second}
+	deadline := time.Now().Add(2 * time.Minute)
+	for range 16 {
+		clients.Go(func() {
+			for deferred.Load() < deferredOrders && time.Now().Before(deadline) {
+				order := fmt.Sprintf("order-%d", next.Add(1))
+				r, _ := http.NewRequest(http.MethodPost, "http://"+port+"/orders", strings.NewReader(order))
+				r.Header.Set("X-Shop", "one")
+				answer, err := client.Do(r)
+				if err != nil {
+					time.Sleep(5 * time.Millisecond) // it is away
+					continue
+				}
+				var ticket struct{ Ticket string }
+				if answer.StatusCode == http.StatusAccepted && json.NewDecoder(answer.Body).Decode(&ticket) == nil {
+					tickets.Store(order, ticket.Ticket)
+					deferred.Add(1)
+				}
+				_, _ = io.Copy(io.Discard, answer.Body)
+				answer.Body.Close()
+			}
+		})
+	}
+	reached := func() int {
+		upstream.mu.Lock()
+		defer upstream.mu.Unlock()
+		return len(upstream.keys)
+	}
+	// One kill after each sixth of the orders, while they come in and while they are worked off.
+	for kill := 1; kill <= 5; kill++ {
+		eventually(t, "orders reach the upstream", func() bool { return reached() >= kill*deferredOrders/6 })
+		at.Load().signal(syscall.SIGKILL)
+		at.Load().wait()
+		if redis != nil && kill == 3 {
+			redis.Kill()
+			redis.Restart()
+		}
+		begin()
+	}
+	clients.Wait()
+	if n := deferred.Load(); n < deferredOrders {
+		t.Fatalf("only %d requests were deferred\n%s", n, at.Load().stderr)
+	}
+	missing := func() (n int) {
+		upstream.mu.Lock()
+		defer upstream.mu.Unlock()
+		tickets.Range(func(order, ticket any) bool {
+			if upstream.keys[order.(string)] != ticket {
+				n++
+			}
+			return true
+		})
+		return n
+	}
+	for end := time.Now().Add(time.Minute); missing() > 0; {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d deferred orders have not reached the upstream by their ticket's ID\n%s", missing(), deferred.Load(), at.Load().stderr)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	// Those that were sent again for a 503, or for a kill, end as well.
+	admin := "http://" + at.Load().addr("admin")
+	var left struct{ Waiting, Dead int }
+	eventually(t, "the queue is empty", func() bool {
+		_, _, body := get(t, admin+"/api/v1/deferred")
+		return json.Unmarshal([]byte(body), &left) == nil && left.Waiting == 0
+	})
+	if left.Dead != 0 {
+		t.Errorf("%d dead letters", left.Dead)
+	}
+	upstream.mu.Lock()
+	defer upstream.mu.Unlock()
+	for _, p := range upstream.problems[:min(5, len(upstream.problems))] {
+		t.Error(p)
+	}
+	// In any second no more arrive than the limit admits in it, and those that were on their way.
+	most, from := 0, 0
+	for i, at := range upstream.arrivals {
+		for at.Sub(upstream.arrivals[from]) > time.Second {
+			from++
+		}
+		most = max(most, i-from+1)
+	}
+	const onTheWay = 64 + 16
+	if bound := ordersRate + ordersBurst + onTheWay; most > bound && redis != nil {
+		t.Errorf("%d arrived in one second, more than %d", most, bound)
+	} else if fresh := bound + ordersBurst; most > fresh { // the embedded store forgets at a kill
+		t.Errorf("%d arrived in one second, more than %d", most, fresh)
+	}
+	t.Logf("%d deferred, all reached; %d came more than once; at most %d in a second, of %d", deferred.Load(), upstream.doubles, most, ordersRate)
+}
+
+// TestDeferCommand lists, retries and drops dead letters of a running server, and clients ask for their tickets.
+func TestDeferCommand(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Weir-Ticket") != "" && down.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	}))
+	defer upstream.Close()
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"),
+		"limits: [{ name: once, per: [ip], when: { method: POST }, allow: { rate: 20/s, burst: 1 }, on_limit: { defer: later } }, { name: day, per: [ip], allow: 4/day }]\n")
+	p := start(t, "proxy", "--upstream="+upstream.URL, "--rules="+filepath.Join(dir, "rules.yaml"), "--listen-proxy=127.0.0.1:0", "--listen-admin=127.0.0.1:0",
+		"--defer-path="+filepath.Join(dir, "deferred.db"), "--defer-attempts=1", "--defer-max-body=10B")
+	base, admin := "http://"+p.addr("proxy"), "http://"+p.addr("admin")
+	post := func(body string, want int) *http.Response {
+		t.Helper()
+		r, err := http.Post(base+"/", "text/plain", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if r.StatusCode != want {
+			t.Fatalf("%q is answered %d, want %d", body, r.StatusCode, want)
+		}
+		return r
+	}
+	post("first", 200)
+	post("this body is too large to be put off", 429)
+	ticket := post("second", 202).Header.Get("Location")
+	if !strings.HasPrefix(ticket, "/.weir/tickets/") {
+		t.Fatal(ticket)
+	}
+	state := func(want string) {
+		t.Helper()
+		eventually(t, "the ticket says "+want, func() bool {
+			status, _, body := get(t, base+ticket)
+			return status == 200 && strings.Contains(body, `"state":"`+want+`"`)
+		})
+	}
+	state("failed")
+	id := strings.TrimPrefix(ticket, "/.weir/tickets/")
+	cli := func(want int, args ...string) string {
+		t.Helper()
+		var out, errs strings.Builder
+		if got := Run(t.Context(), append([]string{"defer", "--server", admin}, args...), nil, strings.NewReader(""), &out, &errs); got != want {
+			t.Fatalf("weir defer %v ends with %d, want %d\n%s%s", args, got, want, out.String(), errs.String())
+		}
+		return out.String() + errs.String()
+	}
+	if out := cli(0, "ls"); !strings.Contains(out, id) || !strings.Contains(out, "502") || !strings.Contains(out, "1 dead letters") {
+		t.Fatal(out)
+	}
+	down.Store(false)
+	cli(0, "retry", id)
+	state("done")
+	if out := cli(1, "retry", id); !strings.Contains(out, "no such job") {
+		t.Error(out)
+	}
+	if out := cli(2, "drop", "nonsense"); !strings.Contains(out, "no ID of a job") {
+		t.Error(out)
+	}
+	if status, _, body := get(t, base+"/.weir/tickets/00000000000000000000000000000000"); status != 404 {
+		t.Error(status, body)
+	}
+	p.end()
+}
+
+// TestDeferNeedsPlace: a rule that defers without a place for its requests stops the program with the way out.
+func TestDeferNeedsPlace(t *testing.T) {
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: once, per: [ip], allow: 1/min, on_limit: { defer: later } }]\n")
+	var out, errs strings.Builder
+	status := Run(t.Context(), []string{"proxy", "--upstream=http://127.0.0.1:1", "--rules=" + dir, "--listen-proxy=127.0.0.1:0", "--listen-admin=off"}, nil, strings.NewReader(""), &out, &errs)
+	if status != 2 || !strings.Contains(errs.String(), "defer.path: is missing") {
+		t.Fatal(status, errs.String())
+	}
+}

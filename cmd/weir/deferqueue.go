@@ -1,0 +1,69 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/rule"
+)
+
+// openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for it.
+func (p *program) openDeferred(set *rule.Set) error {
+	c := &p.c.deferral
+	if p.c.listen.proxy == "" {
+		return nil
+	}
+	bounds := deferred.Bounds{Jobs: c.jobs, Bytes: c.bytes, Dead: c.dead, Keep: c.keep}
+	switch {
+	case p.storage.redis != nil && c.path != "":
+		return errors.New("defer.path: is for the embedded store. With Redis the deferred requests lie there, where all nodes share them. Leave defer.path empty")
+	case p.storage.redis != nil:
+		q, err := deferred.NewRedis(p.storage.redis.Client, p.c.redis.prefix, bounds)
+		if err != nil {
+			return err
+		}
+		p.deferred = q
+	case c.path != "":
+		q, err := deferred.OpenFile(c.path, bounds)
+		if err != nil {
+			return fmt.Errorf("defer.path: %w", err)
+		}
+		p.deferred = q
+	default:
+		if r := deferring(set); r != nil {
+			return fmt.Errorf("defer.path: is missing: limit %q defers requests, which must outlast this program. Name a file for them, such as ./weir-deferred.db, or use Redis as the store", r.Name)
+		}
+	}
+	return nil
+}
+
+// deferring returns a rule that defers; nil if none does.
+func deferring(set *rule.Set) *rule.Rule {
+	for _, r := range set.Rules() {
+		if r.Defer != "" {
+			return r
+		}
+	}
+	return nil
+}
+
+// warnOfDeferring tells of rules that came with a reload and defer, where there is no queue.
+func (p *program) warnOfDeferring(set *rule.Set) {
+	if r := deferring(set); r != nil && p.deferred == nil && p.c.listen.proxy != "" {
+		p.log.Warn("a limit defers requests, but there is no queue for them: they are refused. Set defer.path and restart", "limit", r.Name)
+	}
+}
+
+// deferral is what the proxy needs to know of deferring; nil without a queue.
+func (p *program) deferral() *proxy.Deferral {
+	if p.deferred == nil {
+		return nil
+	}
+	c := &p.c.deferral
+	return &proxy.Deferral{
+		Queue: p.deferred, MaxBody: c.body, TicketPath: c.tickets,
+		Worker: deferred.Options{Parallel: c.parallel, Attempts: c.attempts, MaxAge: c.age},
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/recent"
+)
+
+// explainDecision tells what became of a request, by the id of the decision on it, as a running server remembers it.
+func explainDecision(ctx context.Context, o explainOptions, args []string, out io.Writer) error {
+	if len(args) > 0 {
+		return usageError(errors.New("--id asks for a decision that was made; leave the attributes out"))
+	}
+	id, err := weir.ParseDecisionID(o.id)
+	if err != nil {
+		return usageError(fmt.Errorf("--id: %w", err))
+	}
+	c := adminClient{address: o.server, tokenFile: o.tokenFile}
+	if c.address == "" {
+		c.address = defaultAdmin
+	}
+	if err := c.open(); err != nil {
+		return err
+	}
+	var e recent.Entry
+	if err := c.do(ctx, "GET", "/api/v1/decisions/"+id.String(), nil, &e); err != nil {
+		return err
+	}
+	writeDecision(out, &e)
+	return nil
+}
+
+const instantFormat = "2006-01-02 15:04:05.000 MST"
+
+// writeDecision says in words what became of a request, and why.
+func writeDecision(out io.Writer, e *recent.Entry) {
+	fmt.Fprintf(out, "decision %s of %s\n", e.ID, e.Time.UTC().Format(instantFormat))
+	fmt.Fprintf(out, "domain %s", e.Domain)
+	if e.Door != "" {
+		fmt.Fprintf(out, ", through the door %s", e.Door)
+	}
+	fmt.Fprintf(out, ", by rule set %d\n\n%s\n", e.Generation, verdict(e))
+	if len(e.Attributes) > 0 {
+		var list []string
+		for _, name := range slices.Sorted(maps.Keys(e.Attributes)) {
+			list = append(list, name+"="+e.Attributes[name])
+		}
+		fmt.Fprintf(out, "\nThe rules looked at %s.\n", strings.Join(list, ", "))
+	}
+	if len(e.Limits) == 0 {
+		fmt.Fprintln(out, "It met no limit.")
+		return
+	}
+	var text strings.Builder
+	for i := range e.Limits {
+		l := &e.Limits[i]
+		fmt.Fprintf(&text, "  %s\t%s\n", l.Name, part(e, l))
+		fmt.Fprintf(&text, "  \t%s (%s)", l.Allows, l.Algorithm)
+		if l.Key != "" {
+			fmt.Fprintf(&text, " for %s", l.Key)
+		} else {
+			text.WriteString(" for all together")
+		}
+		fmt.Fprintf(&text, "; %d of %d remaining, %d asked for\n", l.Remaining, l.Limit, l.Asked)
+		if l.File != "" {
+			fmt.Fprintf(&text, "  \t%s:%d\n", l.File, l.Line)
+		}
+	}
+	fmt.Fprintf(out, "\nlimits that it met:\n%s", align(text.String()))
+	if e.LimitsLeftOut > 0 {
+		fmt.Fprintf(out, "and %s that the server had no room to remember\n", count(e.LimitsLeftOut, "more limit"))
+	}
+}
+
+// verdict is what became of the request.
+func verdict(e *recent.Entry) string {
+	var by []string
+	for i := range e.Limits {
+		if l := &e.Limits[i]; l.Refuses && !slices.Contains(by, l.Rule) {
+			by = append(by, l.Rule)
+		}
+	}
+	names := strings.Join(by, " and ")
+	switch {
+	case e.Allowed && e.Delay > 0:
+		return fmt.Sprintf("It was ADMITTED, to wait %s for its turn.", span(e.Delay))
+	case e.Allowed:
+		return "It was ADMITTED."
+	case e.Banned:
+		return fmt.Sprintf("It was REFUSED outright, since its key was banned by %s: for another %s, until %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
+	case e.RetryAfter == algo.Never:
+		return fmt.Sprintf("It was REFUSED by %s, and can never pass: it asks for more than the limit holds.", names)
+	}
+	return fmt.Sprintf("It was REFUSED by %s. The same request would have passed %s later, at %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
+}
+
+// part is what a limit had to do with the decision.
+func part(e *recent.Entry, l *recent.Limit) string {
+	late := "; it would never have passed it"
+	if l.RetryAfter != algo.Never {
+		late = fmt.Sprintf("; it would have passed it %s later", span(l.RetryAfter))
+	}
+	switch {
+	case l.Refuses && e.Banned:
+		return "refused it: the key was banned"
+	case l.Refuses:
+		return "refused it" + late
+	case !l.Allowed && l.Mode == "shadow":
+		return "in shadow: would have refused it" + late
+	case !l.Allowed:
+		return "its quota was used up, but not that of others" + late
+	case l.Mode == "shadow":
+		return "in shadow: would have passed it"
+	case !e.Allowed:
+		return "would have passed it; nothing was charged"
+	case l.Soft:
+		return fmt.Sprintf("passed it above the limit, in the soft margin up to %d", l.SoftLimit)
+	case l.NearLimit:
+		return "passed it, near the limit"
+	}
+	return "passed it"
+}
+
+func span(s recent.Seconds) string { return (time.Duration(s) * time.Microsecond).String() }
+
+func after(e *recent.Entry, s recent.Seconds) string {
+	return e.Time.Add(time.Duration(s) * time.Microsecond).UTC().Format(instantFormat)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/ban"
+	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/rule"
+)
+
+// firewall gives to the kernel the bans of rules that ask for that (at: nftables). It is made before the limiter, whose bans it
+// hears of, and opened when a rule asks for it first.
+type firewall struct {
+	options ban.Options
+	log     *slog.Logger
+	changes chan firewallChange
+
+	mu    sync.Mutex
+	table *ban.Table // nil until a rule asks for it
+}
+
+type firewallChange struct {
+	key   string
+	until time.Time
+	sync  bool // something else has changed than that one more is banned
+}
+
+const (
+	firewallQueue = 4096
+	firewallEvery = time.Minute // how often the kernel is held against the bans in force
+)
+
+func newFirewall(trusted []netip.Prefix, ipv6Prefix int, log *slog.Logger) *firewall {
+	return &firewall{
+		options: ban.Options{
+			IPv6Prefix: ipv6Prefix, Never: trusted,
+			Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
+		},
+		log: log, changes: make(chan firewallChange, firewallQueue),
+	}
+}
+
+// wanted reports whether a rule of s asks for the kernel.
+func (f *firewall) wanted(s *rule.Set) (r *rule.Rule, wanted bool) {
+	for _, r := range s.Rules() {
+		if r.Ban != nil && r.Ban.NFTables {
+			return r, true
+		}
+	}
+	return nil, false
+}
+
+// open makes the table in the kernel if a rule of s asks for it and there is none. The error names the rule, and says what is
+// missing.
+func (f *firewall) open(s *rule.Set) error {
+	r, wanted := f.wanted(s)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !wanted || f.table != nil {
+		return nil
+	}
+	table, err := ban.New(f.options)
+	if err != nil {
+		return fmt.Errorf("%s:%d: the limit %q asks for at: nftables: %w", r.Pos.File, r.Pos.Line, r.Name, err)
+	}
+	f.table = table
+	f.again()
+	return nil
+}
+
+func (f *firewall) opened() *ban.Table {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.table
+}
+
+// changed is told of bans, on the deciding path.
+func (f *firewall) changed(b *weir.Ban, lifted bool) {
+	if !b.NFTables || len(b.Key) != 1 {
+		return
+	}
+	_, address, _ := strings.Cut(b.Key[0], "=")
+	select {
+	case f.changes <- firewallChange{key: address, until: b.Until, sync: lifted || b.Set}:
+	default: // far too many at once: the next look at all of them finds it
+	}
+}
+
+// again makes run look at all bans.
+func (f *firewall) again() {
+	select {
+	case f.changes <- firewallChange{sync: true}:
+	default:
+	}
+}
+
+// run gives the bans of l to the kernel until ctx ends.
+func (f *firewall) run(ctx context.Context, l *weir.Limiter) {
+	tick := time.NewTicker(firewallEvery)
+	defer tick.Stop()
+	for {
+		c := firewallChange{sync: true}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case c = <-f.changes:
+		}
+		table := f.opened()
+		if table == nil {
+			continue
+		}
+		var err error
+		if c.sync {
+			f.drain() // what waits is among all
+			err = table.Sync(entriesOf(table, l.Bans()))
+		} else {
+			var p netip.Prefix
+			if p, err = table.Block(c.key); err == nil {
+				err = table.Add(p, time.Until(c.until))
+			}
+		}
+		if _, spared := errors.AsType[*ban.SparedError](err); err != nil && !spared {
+			f.log.Error("banned addresses were not given to the kernel", "error", oneLine(err))
+		}
+	}
+}
+
+// drain forgets the changes that wait.
+func (f *firewall) drain() {
+	for {
+		select {
+		case <-f.changes:
+		default:
+			return
+		}
+	}
+}
+
+// entriesOf are the blocks that bans want the kernel to drop.
+func entriesOf(table *ban.Table, bans []weir.Ban) []ban.Entry {
+	var entries []ban.Entry
+	for i := range bans {
+		b := &bans[i]
+		if !b.NFTables || len(b.Key) != 1 {
+			continue
+		}
+		_, address, _ := strings.Cut(b.Key[0], "=")
+		if p, err := table.Block(address); err == nil {
+			entries = append(entries, ban.Entry{Block: p, Left: time.Until(b.Until)})
+		}
+	}
+	return entries
+}
+
+// stats reads what the kernel holds.
+func (f *firewall) stats() telemetry.NFTables {
+	table := f.opened()
+	if table == nil {
+		return telemetry.NFTables{}
+	}
+	s := table.Stats()
+	return telemetry.NFTables{Entries: s.Entries, Spared: s.Spared, Failed: s.Failed}
+}
+
+// close takes the table out of the kernel.
+func (f *firewall) close() error {
+	table := f.opened()
+	if table == nil {
+		return nil
+	}
+	return table.Close()
+}

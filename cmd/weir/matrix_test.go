@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+	"github.com/weir-rl/weir/store/redis"
+)
+
+// levels are signals that stand still.
+type levels map[string]int
+
+// Signal implements weir.Signals.
+func (l levels) Signal(name string) (int, bool) { v, ok := l[name]; return v, ok }
+
+// kinds are the throttling kinds with what a limit of 100 admits under them, of which some in the soft margin. The signal stands
+// at 65 %, on a curve from 200 % at 50 to 100 % at 80: 150 %.
+var kinds = []struct {
+	name, throttle, schedule string
+	n, marked                int64 // admitted in all, and marked
+	forConcurrency           bool
+}{
+	{"hard", "hard", "", 100, 0, true},
+	{"soft", "{soft: 10%}", "", 110, 10, true},
+	{"soft for", "{soft: {over: 10%, for: 1h}}", "", 110, 10, false},
+	{"elastic", "{elastic: {signal: load, curve: {50%: 200%, 80%: 100%}}}", "", 150, 0, true},
+	{"elastic, stale", "{elastic: {signal: nobody, curve: {50%: 200%, 80%: 100%}}}", "", 100, 0, true},
+	{"elastic and soft", "{soft: 10%, elastic: {signal: load, curve: {50%: 200%, 80%: 100%}}}", "", 165, 15, true},
+	{"elastic and soft for", "{soft: {over: 10%, for: 1h}, elastic: {signal: load, curve: {50%: 200%, 80%: 100%}}}", "", 165, 15, false},
+	{"schedule", "hard", "[{between: \"00:00-24:00\", allow: %s}]", 40, 0, true},
+	{"schedule and soft", "{soft: 10%}", "[{between: \"00:00-24:00\", allow: %s}]", 44, 4, true},
+	{"schedule and elastic", "{elastic: {signal: load, curve: {50%: 200%, 80%: 100%}}}", "[{between: \"00:00-24:00\", allow: %s}]", 60, 0, true},
+}
+
+// allow writes a limit of n for an algorithm; windows are so long that none turns.
+func allow(algorithm string, n int) string {
+	switch algorithm {
+	case "token_bucket", "leaky_bucket":
+		return fmt.Sprintf("{rate: %d/year, burst: %d}", n, n)
+	case "concurrency":
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d/year", n)
+}
+
+// TestMatrix: each throttling kind × algorithm × store admits and marks as many as it should, to the unit.
+func TestMatrix(t *testing.T) {
+	algorithms := []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket", "concurrency"}
+	var text strings.Builder
+	text.WriteString("limits:\n")
+	each := func(f func(name string, kind int, algorithm string)) {
+		for k := range kinds {
+			for _, a := range algorithms {
+				if a != "concurrency" || kinds[k].forConcurrency {
+					f(strings.NewReplacer(" ", "-", ",", "").Replace(kinds[k].name)+"."+a, k, a)
+				}
+			}
+		}
+	}
+	each(func(name string, k int, a string) {
+		fmt.Fprintf(&text, "  - name: %s\n    when: {test: %s}\n    per: [key]\n    allow: %s\n    algorithm: %s\n    throttle: %s\n", name, name, allow(a, 100), a, kinds[k].throttle)
+		if s := kinds[k].schedule; s != "" {
+			fmt.Fprintf(&text, "    schedule: "+s+"\n", allow(a, 40))
+		}
+	})
+	set := func(t *testing.T) *rule.Set {
+		t.Helper()
+		s, _, err := rule.Load([]rule.Source{{Name: "matrix.yaml", Data: []byte(text.String())}}, rule.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	stores := map[string]func(t *testing.T) weir.Store{
+		"memory": func(t *testing.T) weir.Store {
+			s, err := memory.New(memory.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
+		"redis": func(t *testing.T) weir.Store {
+			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
+	}
+	for store, open := range stores {
+		t.Run(store, func(t *testing.T) {
+			s := open(t)
+			defer s.Close()
+			l, err := weir.New(s, weir.WithRules(set(t)), weir.WithSignals(levels{"load": 65}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			each(func(name string, k int, a string) {
+				want := kinds[k]
+				if a == "leaky_bucket" { // one leaves at once
+					want.n++
+				}
+				r := weir.Request{Attributes: weir.Map{"test": name, "key": "ada"}, Hits: 1, MaxDelay: weir.AnyDelay}
+				var admitted, marked int64
+				var d weir.Decision
+				for range want.n + 20 {
+					if err := l.Decide(context.Background(), &r, &d); err != nil {
+						t.Fatal(name, err)
+					}
+					if len(d.Limits) != 1 {
+						t.Fatalf("%s: met %d limits", name, len(d.Limits))
+					}
+					if d.Allowed {
+						admitted++
+						if d.Limits[0].Soft {
+							marked++
+						}
+					}
+				}
+				if admitted != want.n || marked != want.marked {
+					t.Errorf("%s: %d admitted, %d of them marked; want %d and %d", name, admitted, marked, want.n, want.marked)
+				}
+				if d.Limits[0].Limit+want.marked != want.n {
+					t.Errorf("%s: the limit is told to be %d, want %d", name, d.Limits[0].Limit, want.n-want.marked)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package weir
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+)
+
+// DecisionID names one decision, for people: a refused client quotes it, and an operator looks it up. 0 is no name.
+//
+// IDs do not repeat within a process, are very unlikely to be the same in two, and tell nothing of how many decisions there
+// were or which was made before another.
+type DecisionID uint64
+
+// idAlphabet is Crockford's base 32: lower case, without i, l, o and u.
+const idAlphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+
+// idLength is how many characters of 5 bits hold a DecisionID.
+const idLength = 13
+
+// AppendTo appends the 13 characters of id to dst; nothing if id is 0.
+func (id DecisionID) AppendTo(dst []byte) []byte {
+	if id == 0 {
+		return dst
+	}
+	for shift := 5 * (idLength - 1); shift >= 0; shift -= 5 {
+		dst = append(dst, idAlphabet[id>>shift&31])
+	}
+	return dst
+}
+
+// String returns the 13 characters of id, "" if it is 0.
+func (id DecisionID) String() string {
+	var b [idLength]byte
+	return string(id.AppendTo(b[:0]))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (id DecisionID) MarshalText() ([]byte, error) { return id.AppendTo(nil), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler. An empty text is 0.
+func (id *DecisionID) UnmarshalText(text []byte) (err error) {
+	*id = 0
+	if len(text) > 0 {
+		*id, err = ParseDecisionID(string(text))
+	}
+	return err
+}
+
+// ParseDecisionID is the inverse of DecisionID.String. As people may have read it out, case does not matter, i and l are
+// taken as 1, o as 0, and hyphens are passed over.
+func ParseDecisionID(s string) (DecisionID, error) {
+	id, n := DecisionID(0), 0
+	for i := range len(s) {
+		c := s[i]
+		if c == '-' {
+			continue
+		}
+		digit := idDigit(c)
+		if digit < 0 || n == idLength || n == 0 && digit > 15 {
+			return 0, errID(s)
+		}
+		id, n = id<<5|DecisionID(digit), n+1
+	}
+	if n != idLength || id == 0 {
+		return 0, errID(s)
+	}
+	return id, nil
+}
+
+func errID(s string) error {
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return fmt.Errorf("%q is no id of a decision: that has %d letters and digits, as in a refusal's X-RateLimit-Decision", s, idLength)
+}
+
+func idDigit(c byte) int {
+	if 'A' <= c && c <= 'Z' {
+		c += 'a' - 'A'
+	}
+	switch c {
+	case 'i', 'l':
+		return 1
+	case 'o':
+		return 0
+	}
+	for i := range len(idAlphabet) {
+		if idAlphabet[i] == c {
+			return i
+		}
+	}
+	return -1
+}
+
+var (
+	idCounter atomic.Uint64
+	idKeys    = func() (keys [4]uint64) {
+		var b [32]byte
+		_, _ = crand.Read(b[:]) // it never fails
+		for i := range keys {
+			keys[i] = binary.LittleEndian.Uint64(b[8*i:])
+		}
+		return keys
+	}()
+)
+
+// newDecisionID returns the next ID of this process.
+func newDecisionID() DecisionID {
+	for {
+		if id := scramble(idCounter.Add(1), &idKeys); id != 0 {
+			return id
+		}
+	}
+}
+
+// scramble is a permutation of the 64-bit numbers that looks random to who does not know the keys: a Feistel network of four
+// rounds (Luby, Rackoff 1988).
+func scramble(n uint64, keys *[4]uint64) DecisionID {
+	left, right := uint32(n>>32), uint32(n)
+	for _, key := range keys {
+		x := uint64(right) + key
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9 // the finaliser of SplitMix64 (Steele et al. 2014)
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		left, right = right, left^uint32((x^x>>31)>>32)
+	}
+	return DecisionID(uint64(left)<<32 | uint64(right))
+}
+
+// Identity returns d.ID, and gives d one if it has none yet. Not safe for concurrent use.
+func (d *Decision) Identity() DecisionID {
+	if d.ID == 0 {
+		d.ID = newDecisionID()
+	}
+	return d.ID
+}

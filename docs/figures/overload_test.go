@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestOverload runs the experiment of docs/overload.md on real servers: plain proxying collapses under three times the load that the server can
+// do, and adaptive concurrency keeps the latency within twice the unloaded one, with critical requests served. It compares parts
+// of the same run, and tries once more on a machine that was busy with something else.
+func TestOverload(t *testing.T) {
+	const ease, over = 1500 * time.Millisecond, 4500 * time.Millisecond
+	for try := range 2 {
+		plain, _, err := experiment(t.Context(), false, 500*time.Millisecond, over)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range plain {
+			plain[i].at += ease - 500*time.Millisecond
+		}
+		adaptive, _, err := experiment(t.Context(), true, ease, over)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := judge(adaptive, plain, ease, over)
+		t.Log(v)
+		good := v.p99 <= 2*v.unloaded && v.critical > 0.99 && v.sheddable < 0.2 && v.goodput > 0.7 &&
+			v.plainP99 > 5*v.unloaded && v.plainGoodput < 0.3
+		switch {
+		case good:
+			return
+		case try == 1:
+			t.Error("that is not what docs/overload.md promises")
+		}
+	}
+}
+
+// The committed picture shows the committed measurement, which in turn is written as it was read.
+func TestOverloadPictureIsCurrent(t *testing.T) {
+	points, err := readPoints("overload.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][]byte{"overload.svg": drawOverload(points), "overload.csv": encodePoints(points)} {
+		have, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(have, want) {
+			t.Errorf("%s is out of date: run go run ./docs/figures", name)
+		}
+	}
+}

@@ -1,0 +1,421 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+const grantRules = `
+limits:
+  - {name: api, per: [user|ip], allow: [2/min, 5/hour], algorithm: sliding_log}
+  - {name: bucket, when: {kind: bucket}, per: [user], allow: {rate: 6/min, burst: 3}, algorithm: token_bucket, throttle: {soft: {over: 50%, for: 1m}}}
+  - {name: slots, when: {kind: slots}, per: [user], allow: 1, algorithm: concurrency}
+`
+
+func as(user string, more ...rule.Pair) weir.Request {
+	return weir.Request{Hits: 1, MaxDelay: weir.AnyDelay, Attributes: append(weir.Pairs{{Name: "user", Value: user}}, more...)}
+}
+
+// admitted returns how many of n requests are admitted at once.
+func admitted(t testing.TB, l *weir.Limiter, r weir.Request, n int) (admitted int) {
+	t.Helper()
+	for range n {
+		if decide(t, l, r).Allowed {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+func TestGrant(t *testing.T) {
+	c := newClock()
+	l, _ := banLimiter(t, c, grantRules)
+	if n := admitted(t, l, as("ada"), 5); n != 2 {
+		t.Fatal(n)
+	}
+	end := time.UnixMicro(c.now).Add(10 * time.Minute)
+	g, err := l.Grant(t.Context(), "", "api", []string{"ada"}, " [50/hour, 10/min] ", end, "a big import")
+	if err != nil || g.Allow != "[50/hour, 10/min]" || g.Key[0] != "user=ada" || g.Domain != "default" {
+		t.Fatalf("%+v, %v", g, err)
+	}
+	// It holds at once, and what was used stays used.
+	d := decide(t, l, as("ada"))
+	if !d.Allowed || d.Limits[0].Limit != 10 || d.Limits[0].Remaining != 7 || d.Limits[1].Limit != 50 || d.Limits[1].Remaining != 47 {
+		t.Fatalf("%+v", d.Limits)
+	}
+	if hit := d.Matches.Hits[0].Limit.Config().N; hit != 10 {
+		t.Errorf("the hit says %d", hit)
+	}
+	if n := admitted(t, l, as("bob"), 5); n != 2 {
+		t.Errorf("another key has %d", n)
+	}
+	if got := l.Grants(); len(got) != 1 || got[0].Problem != "" || !got[0].Until.Equal(end) || l.BanStats().Grants != 1 {
+		t.Errorf("%+v", got)
+	}
+	c.now = end.UnixMicro()
+	// It has ended by itself; three of the last hour are known, of five.
+	if n := admitted(t, l, as("ada"), 5); n != 2 {
+		t.Errorf("%d admitted after its end", n)
+	}
+	if len(l.Grants()) != 0 {
+		t.Error("it is listed after its end")
+	}
+}
+
+func TestGrantForms(t *testing.T) {
+	c := newClock()
+	l, _ := banLimiter(t, c, grantRules)
+	end := time.UnixMicro(c.now).Add(time.Hour)
+	grant := func(limit, allow string) {
+		t.Helper()
+		if _, err := l.Grant(t.Context(), "", limit, []string{"ada"}, allow, end, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A list without brackets, by other names of the same windows.
+	grant("api", "1000/60s, 2000/h")
+	if n := admitted(t, l, as("ada"), 30); n != 30 {
+		t.Error(n)
+	}
+	grant("api", "unlimited")
+	if d := decide(t, l, as("ada")); !d.Allowed || len(d.Limits) != 0 {
+		t.Errorf("%+v", d.Limits)
+	}
+	bucket := as("ada", rule.Pair{Name: "kind", Value: "bucket"})
+	grant("bucket", "{rate: 6/min, burst: 8}")
+	if n := admitted(t, l, bucket, 30); n != 12 { // and the soft margin of half of it
+		t.Errorf("%d admitted of a burst of 8", n)
+	}
+	grant("bucket", "20/min") // the margin is of 20 then, and 12 are used
+	if n := admitted(t, l, bucket, 30); n != 18 {
+		t.Errorf("%d admitted of a burst of 20", n)
+	}
+	grant("bucket", "1/min") // half of one is nothing: the margin goes
+	if d := decide(t, l, bucket); d.Allowed || d.Limits[0].Limit != 1 {
+		t.Errorf("%+v", d.Limits)
+	}
+	slots := as("ada", rule.Pair{Name: "kind", Value: "slots"})
+	grant("slots", "3")
+	if n := admitted(t, l, slots, 5); n != 3 {
+		t.Errorf("%d slots", n)
+	}
+	if err := l.Revoke(t.Context(), "", "slots", []string{"ada"}); err != nil {
+		t.Fatal(err)
+	}
+	if d := decide(t, l, slots); d.Allowed {
+		t.Error("a slot of a grant that was revoked")
+	}
+	if err := l.Revoke(t.Context(), "", "slots", []string{"ada"}); !errors.Is(err, weir.ErrNothingThere) {
+		t.Error(err)
+	}
+	for _, bad := range []struct{ limit, allow, says string }{
+		{"api", "1000/min", "nothing is given for requests per hour"},
+		{"api", "1000/min, 5/day", "5/day is for no window"},
+		{"api", "1000/min, 5/60s", "5/1m0s is the second for one window"},
+		{"api", "1000/min, unlimited", "unlimited"},
+		{"api", "[1000/min", "a ] is missing"},
+		{"api", "{rate: 4/min", "a } is missing"},
+		{"api", "{rate: 4/min, burst: 4}, 5/hour", "a burst does not fit"},
+		{"api", "", "rate"},
+		{"api", "200000/min, 5/hour", "sliding_log"},
+		{"bucket", "{rate: 4/min, burst: 4, rate: 5/min}", "once each"},
+		{"bucket", "{rate: 4/min, size: 4}", `unknown key "size"`},
+		{"bucket", "{burst: 4}", "rate is missing"},
+		{"bucket", "{rate: 4/min, burst: 4/min}", "burst: expected a number"},
+		{"bucket", "{rate: 4/min} 5", "where a comma should"},
+		{"bucket", "{rate: unlimited}", "unlimited has no burst"},
+		{"bucket", "4", "4 is for no window"},
+		{"slots", "4/min", "4/minute is for no window"},
+		{"slots", strings.Repeat("1", 2000), "too long"},
+	} {
+		if _, err := l.Grant(t.Context(), "", bad.limit, []string{"ada"}, bad.allow, end, ""); err == nil || !strings.Contains(err.Error(), bad.says) {
+			t.Errorf("%s, %q: %v", bad.limit, bad.allow, err)
+		}
+	}
+	if _, err := l.Grant(t.Context(), "", "slots", []string{"ada"}, "3", time.UnixMicro(c.now), ""); err == nil {
+		t.Error("a grant that is over was taken")
+	}
+}
+
+// A grant follows the rules in force, and says so where it cannot.
+func TestGrantOverReload(t *testing.T) {
+	c := newClock()
+	l, _ := banLimiter(t, c, grantRules)
+	if _, err := l.Grant(t.Context(), "", "api", []string{"ada"}, "10/min, 50/hour", time.UnixMicro(c.now).Add(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		rules, problem string
+		want           int
+	}{
+		{strings.Replace(grantRules, "sliding_log", "fixed_window", 1), "", 10},
+		{strings.Replace(grantRules, "[2/min, 5/hour]", "2/min", 1), "50/hour is for no window", 2},
+		{"limits: [{name: other, per: [user], allow: 4/min}]", "no rule in force", 4},
+		{grantRules, "", 10},
+	} {
+		c.wait(2 * time.Hour / 60)
+		l.SetRules(load(t, step.rules))
+		if n := admitted(t, l, as("ada"), 20); n != step.want {
+			t.Errorf("%s: %d admitted, want %d", step.rules, n, step.want)
+		}
+		if got := l.Grants(); len(got) != 1 || !strings.HasPrefix(got[0].Problem, step.problem) || step.problem == "" && got[0].Problem != "" {
+			t.Errorf("%+v, want the problem %q", got, step.problem)
+		}
+	}
+}
+
+func FuzzGrant(f *testing.F) {
+	for _, s := range []string{"10/min, 50/hour", "[10/min, 50/hour]", "{rate: 4/min, burst: 20}", "unlimited", "25", "{rate: '4/min'},", "[,]", "{}"} {
+		f.Add(s)
+	}
+	c := newClock()
+	l, _ := banLimiter(f, c, grantRules)
+	end := time.UnixMicro(c.now).Add(time.Hour)
+	f.Fuzz(func(t *testing.T, allow string) {
+		for _, limit := range []string{"api", "bucket", "slots"} {
+			g, err := l.Grant(context.Background(), "", limit, []string{"ada"}, allow, end, "")
+			if err != nil {
+				continue
+			}
+			if _, err := l.Grant(context.Background(), "", limit, []string{"bob"}, g.Allow, end, ""); err != nil {
+				t.Errorf("%q was taken, and is not as it is listed: %v", allow, err)
+			}
+		}
+	})
+}
+
+// followers are Limiters over one store that follow its board, in a synctest bubble.
+func followers(t *testing.T, store weir.Store, n int, yaml string) []*weir.Limiter {
+	t.Helper()
+	list := make([]*weir.Limiter, n)
+	for i := range list {
+		l, err := weir.New(store, weir.WithRules(load(t, yaml)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- l.Follow(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		list[i] = l
+	}
+	synctest.Wait()
+	return list
+}
+
+func wallStore(t *testing.T, o memory.Options) *memory.Store {
+	t.Helper()
+	o.Clock = func() int64 { return time.Now().UnixMicro() }
+	store, err := memory.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// flaky is a board that can be away.
+type flaky struct {
+	*memory.Store
+	away bool
+}
+
+func (f *flaky) Post(ctx context.Context, kind string, facts []weir.Fact) error {
+	if f.away {
+		return errors.New("away")
+	}
+	return f.Store.Post(ctx, kind, facts)
+}
+
+func (f *flaky) Remove(ctx context.Context, kind string, ids []string) error {
+	if f.away {
+		return errors.New("away")
+	}
+	return f.Store.Remove(ctx, kind, ids)
+}
+
+// What one node sets or lifts holds on all; what could not be told is told when it can be, as things stand then.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &flaky{Store: wallStore(t, memory.Options{})}
+		t.Cleanup(func() { _ = store.Close() })
+		rules := loginRules + "  - {name: api, per: [user], allow: 2/min, algorithm: sliding_log}\n"
+		nodes := followers(t, store, 2, rules)
+		a, b := nodes[0], nodes[1]
+		if err := a.Follow(t.Context()); err == nil {
+			t.Error("a second Follow began")
+		}
+		denyUntilBanned(t, a, "192.0.2.1")
+		synctest.Wait()
+		if d := decide(t, b, from("192.0.2.1", "/login")); d.Banned.Rule == nil || d.RetryAfter != (15*time.Minute).Microseconds() {
+			t.Fatalf("the other node: %+v", d.Banned)
+		}
+		if x, y := a.Bans(), b.Bans(); fmt.Sprint(x) != fmt.Sprint(y) {
+			t.Errorf("%v and %v", x, y)
+		}
+		if err := b.Unban(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(a.Bans()) != 0 {
+			t.Error("lifted on one node, and not on the other")
+		}
+		if _, err := b.Grant(t.Context(), "", "api", []string{"ada"}, "7/min", time.Now().Add(time.Hour), ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := admitted(t, a, as("ada"), 10); n != 7 {
+			t.Errorf("%d admitted by a grant of 7", n)
+		}
+		if err := a.Revoke(t.Context(), "", "api", []string{"ada"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(b.Grants()) != 0 {
+			t.Error("revoked on one node, and not on the other")
+		}
+
+		store.away = true
+		if _, err := a.Ban(t.Context(), "", "login", []string{"192.0.2.7"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
+			t.Errorf("Ban: %v", err)
+		}
+		denyUntilBanned(t, a, "192.0.2.8")
+		if _, err := a.Ban(t.Context(), "", "login", []string{"192.0.2.9"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
+			t.Errorf("Ban: %v", err)
+		}
+		if err := a.Unban(t.Context(), "", "login", []string{"192.0.2.9"}); !errors.Is(err, weir.ErrNotShared) {
+			t.Errorf("Unban: %v", err)
+		}
+		time.Sleep(10 * time.Second)
+		if len(a.Bans()) != 2 || len(b.Bans()) != 0 {
+			t.Errorf("%d and %d bans while the board is away", len(a.Bans()), len(b.Bans()))
+		}
+		store.away = false
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if x := b.Bans(); len(x) != 2 {
+			t.Errorf("told when it was back: %v", x)
+		}
+		time.Sleep(time.Hour)
+		if len(a.Bans())+len(b.Bans()) != 0 {
+			t.Error("they do not end")
+		}
+	})
+}
+
+// Bans and grants outlive the process where the counters do, and no longer than they would have lasted.
+func TestFactsOverRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := memory.Options{Snapshot: t.TempDir() + "/weir.snapshot"}
+		one := func(do func(l *weir.Limiter)) {
+			store := wallStore(t, o)
+			l, err := weir.New(store, weir.WithRules(load(t, loginRules)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- l.Follow(ctx) }()
+			synctest.Wait()
+			do(l)
+			synctest.Wait()
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		one(func(l *weir.Limiter) {
+			denyUntilBanned(t, l, "192.0.2.1")
+			if _, err := l.Ban(t.Context(), "", "login", []string{"192.0.2.2"}, time.Now().Add(time.Hour), "by hand"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Grant(t.Context(), "", "all", []string{"192.0.2.3"}, "5/min", time.Now().Add(time.Hour), ""); err != nil {
+				t.Fatal(err)
+			}
+		})
+		time.Sleep(10 * time.Minute)
+		one(func(l *weir.Limiter) {
+			if d := decide(t, l, from("192.0.2.1", "/login")); d.RetryAfter != (5 * time.Minute).Microseconds() {
+				t.Errorf("retry after %d", d.RetryAfter)
+			}
+			if len(l.Bans()) != 2 || len(l.Grants()) != 1 || l.Grants()[0].Problem != "" {
+				t.Errorf("%+v %+v", l.Bans(), l.Grants())
+			}
+			if n := admitted(t, l, from("192.0.2.3", "/"), 10); n != 5 {
+				t.Errorf("%d admitted by the grant", n)
+			}
+			if err := l.Unban(t.Context(), "", "login", []string{"192.0.2.2"}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		time.Sleep(6 * time.Minute)
+		one(func(l *weir.Limiter) {
+			if len(l.Bans()) != 0 {
+				t.Errorf("%+v", l.Bans())
+			}
+		})
+	})
+}
+
+// What other programs wrote on the board, later versions among them, is passed over where it is not understood.
+func TestFactsThatAreOdd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := wallStore(t, memory.Options{})
+		t.Cleanup(func() { _ = store.Close() })
+		l := followers(t, store, 1, grantRules)[0]
+		id := "\x00\x01\x02\x03\x04\x05\x06\x07key"
+		for i, data := range []string{"", "null", "[]", "{", `{"v": 2, "domain": "default", "limit": "api"}`, `{"v": "1"}`, "\xff"} {
+			for _, kind := range []string{"ban", "grant"} {
+				if err := store.Post(t.Context(), kind, []weir.Fact{{ID: fmt.Sprint(id, i), Data: []byte(data), TTL: time.Hour}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		good := []byte(`{"v": 1, "domain": "default", "limit": "api", "key": ["user=\ufffd"], "reason": "` + strings.Repeat("x", 1000) + `", "allow": "{", "more": 1}`)
+		for _, kind := range []string{"ban", "grant"} {
+			facts := []weir.Fact{{ID: "short", Data: good, TTL: time.Hour}, {ID: id, Data: good, TTL: time.Hour}}
+			if err := store.Post(t.Context(), kind, facts); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		bans, grants := l.Bans(), l.Grants()
+		if len(bans) != 1 || len(bans[0].Reason) != 256 || bans[0].Key[0] != "user=\ufffd" {
+			t.Errorf("%+v", bans)
+		}
+		if len(grants) != 1 || grants[0].Problem == "" {
+			t.Errorf("%+v", grants)
+		}
+		if err := store.Remove(t.Context(), "ban", []string{id, "short"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if bans := l.Bans(); len(bans) != 0 {
+			t.Errorf("%+v", bans)
+		}
+	})
+}
+
+// A store that is no board shares nothing, and says so.
+func TestFollowWithoutBoard(t *testing.T) {
+	l, _ := banLimiter(t, newClock(), loginRules) // its store hides what it wraps
+	if err := l.Follow(t.Context()); !errors.Is(err, weir.ErrNoBoard) {
+		t.Errorf("got %v", err)
+	}
+}

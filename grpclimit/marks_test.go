@@ -1,0 +1,66 @@
+package grpclimit_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/grpclimit"
+)
+
+// A client is told that it comes near a limit, and that it is above it, before it is refused; and the refusal has the id of
+// the decision.
+func TestMarks(t *testing.T) {
+	var id atomic.Uint64
+	var door atomic.Value
+	client := serve(t, limiter(t, `
+limits:
+  - { name: daily, per: [user], allow: 4/day, algorithm: sliding_log, warn: 75%, throttle: { soft: 25% } }
+  - { name: trial, per: [user], allow: 1/day, algorithm: sliding_log, on_limit: shadow }
+`, weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, d *weir.Decision) {
+		id.Store(uint64(d.ID))
+		door.Store(r.Door)
+	}})), grpclimit.WithIdentity("user", "x-user-id"))
+	for i, want := range []struct{ warning, soft string }{
+		{"", ""}, {"", ""}, {`near_limit; limit="daily"`, ""}, {`near_limit; limit="daily"`, ""}, {`near_limit; limit="daily"`, "exceeded"},
+	} {
+		var header metadata.MD
+		if _, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil {
+			t.Fatal(err)
+		}
+		if got := first(header, "ratelimit-warning"); got != want.warning {
+			t.Errorf("call %d: ratelimit-warning %q, want %q", i+1, got, want.warning)
+		}
+		if got := first(header, "ratelimit-soft"); got != want.soft {
+			t.Errorf("call %d: ratelimit-soft %q, want %q", i+1, got, want.soft)
+		}
+	}
+	var header metadata.MD
+	_, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header))
+	var info *errdetails.ErrorInfo
+	for _, d := range status.Convert(err).Details() {
+		if d, ok := d.(*errdetails.ErrorInfo); ok {
+			info = d
+		}
+	}
+	want := weir.DecisionID(id.Load()).String()
+	if info.GetReason() != "RATE_LIMITED" || info.GetDomain() != "github.com/weir-rl/weir" || info.GetMetadata()["limit"] != "daily" || info.GetMetadata()["decision"] != want || want == "" {
+		t.Errorf("decision %s: %v", want, info)
+	}
+	if header.Get("ratelimit-warning") != nil || header.Get("ratelimit-soft") != nil || door.Load() != "grpc" {
+		t.Errorf("a refusal through %v: %v", door.Load(), header)
+	}
+}
+
+func first(md metadata.MD, name string) string {
+	if v := md.Get(name); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}

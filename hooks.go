@@ -1,0 +1,31 @@
+package weir
+
+// JoinHooks returns hooks that call those of a, then those of b.
+func JoinHooks(a, b Hooks) Hooks {
+	return Hooks{
+		Decided:      join2(a.Decided, b.Decided),
+		RulesChanged: join2(a.RulesChanged, b.RulesChanged),
+		StoreError:   join1(a.StoreError, b.StoreError),
+	}
+}
+
+// join1 and join2 leave a function as it is where the other one is nil.
+func join1[T any](a, b func(T)) func(T) {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(x T) { a(x); b(x) }
+}
+
+func join2[T, U any](a, b func(T, U)) func(T, U) {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(x T, y U) { a(x, y); b(x, y) }
+}

@@ -1,0 +1,223 @@
+package httplimit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Watch returns the writer on which the request is to be answered. It is w itself, unless the request met a rule whose cost is known
+// only from the response (cost_after), or there is an Adaptive or a Load: then it takes note of the response as it goes by, without
+// holding it up, and Leave settles what it cost. To be called once, before the request is handled.
+//
+// The writer has what w has of http.Flusher, http.Hijacker and io.ReaderFrom, and works with http.ResponseController.
+func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
+	if !p.watches() && (p.failed || !p.costsAfter()) {
+		return w
+	}
+	p.watch = &watch{ResponseWriter: w, pass: p, start: time.Now(), noBody: p.attrs.r.Method == http.MethodHead}
+	_, flusher := w.(http.Flusher)
+	_, hijacker := w.(http.Hijacker)
+	_, readerFrom := w.(io.ReaderFrom)
+	switch {
+	case flusher && hijacker && readerFrom:
+		return watchAll{watchHijacker{watchFlusher{p.watch}}}
+	case flusher && hijacker:
+		return watchHijacker{watchFlusher{p.watch}}
+	case flusher:
+		return watchFlusher{p.watch}
+	}
+	return p.watch
+}
+
+// Finish tells that the request has been handled to its end. Without it Leave takes it that the handler panicked, so that an
+// answer which it had not begun is none.
+func (p *Pass) Finish() {
+	p.finished = true
+	if p.watch != nil {
+		p.watch.finished = true
+	}
+}
+
+// costsAfter reports whether the request met a rule with cost_after.
+func (p *Pass) costsAfter() bool {
+	for i := range p.decision.Matches.Hits {
+		if p.decision.Matches.Hits[i].Window.Rule.CostAfter != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// settle replaces the estimates that the rules with cost_after have charged by what the response cost.
+func (p *Pass) settle() {
+	seen := p.watch
+	p.watch, seen.pass = nil, nil
+	if p.failed || !p.costsAfter() {
+		return
+	}
+	r := p.attrs.r
+	info := rule.ResponseInfo{Status: seen.status, Header: seen.header, Bytes: seen.bytes.Load(), Duration: time.Since(seen.start)}
+	switch {
+	case info.Status != 0:
+	case r.Context().Err() != nil:
+		info.Status = statusHungUp
+	case seen.finished:
+		info.Status = http.StatusOK
+	default:
+		info.Status = http.StatusInternalServerError
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
+	defer cancel()
+	err := p.gate.limiter.Settle(ctx, &p.decision, func(of *rule.Rule, estimate int64) (int64, bool) {
+		info.Estimate = estimate
+		return of.CostOf(info) // not ok if the rule has no cost_after
+	})
+	if err != nil {
+		p.failure(err)
+		return
+	}
+	for i := range p.decision.Matches.Hits {
+		if h := &p.decision.Matches.Hits[i]; h.Window.Rule.CostAfter != "" {
+			p.gate.lines.Freed(h.Window.Counter.ID, h.Key)
+		}
+	}
+}
+
+// watch is a ResponseWriter that takes note of what goes by.
+type watch struct {
+	http.ResponseWriter
+	start    time.Time
+	status   int          // 0 until the header is written
+	bytes    atomic.Int64 // of the body; whoever took the connection over may write to it from anywhere
+	noBody   bool         // to a HEAD
+	finished bool
+	pass     *Pass // is told when the answer begins; nil after Leave
+}
+
+// Unwrap is for http.ResponseController.
+func (w *watch) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *watch) WriteHeader(status int) {
+	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		w.set(status)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements io.Writer.
+func (w *watch) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	w.wrote(int64(n))
+	return n, err
+}
+
+// WriteString implements io.StringWriter.
+func (w *watch) WriteString(s string) (int, error) {
+	n, err := io.WriteString(w.ResponseWriter, s)
+	w.wrote(int64(n))
+	return n, err
+}
+
+func (w *watch) wrote(n int64) {
+	w.began()
+	if !w.noBody {
+		w.bytes.Add(n)
+	}
+}
+
+// began notes that the header is out.
+func (w *watch) began() {
+	if w.status == 0 {
+		w.set(http.StatusOK)
+	}
+}
+
+func (w *watch) set(status int) {
+	w.status = status
+	if w.pass != nil {
+		w.pass.Answered(status)
+	}
+}
+
+// header returns a header or a trailer of the response by its name: if it came several times, the last.
+func (w *watch) header(name string) string {
+	name = http.CanonicalHeaderKey(name)
+	h := w.Header()
+	values := h[http.TrailerPrefix+name]
+	if len(values) == 0 {
+		values = h[name]
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return values[len(values)-1]
+}
+
+type watchFlusher struct{ *watch }
+
+// Flush implements http.Flusher.
+func (w watchFlusher) Flush() { _ = w.FlushError() }
+
+// FlushError is for http.ResponseController.
+func (w watchFlusher) FlushError() error {
+	w.began()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+type watchHijacker struct{ watchFlusher }
+
+// Hijack implements http.Hijacker. What is then written to the connection counts as body.
+func (w watchHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err != nil {
+		return conn, rw, err
+	}
+	if err := rw.Flush(); err != nil {
+		return nil, nil, errors.Join(err, conn.Close())
+	}
+	if w.status == 0 {
+		w.set(http.StatusSwitchingProtocols)
+	}
+	counted := &watchConn{Conn: conn, bytes: &w.bytes}
+	rw.Writer.Reset(counted)
+	return counted, rw, nil
+}
+
+type watchAll struct{ watchHijacker }
+
+// ReadFrom implements io.ReaderFrom.
+func (w watchAll) ReadFrom(r io.Reader) (int64, error) {
+	n, err := w.ResponseWriter.(io.ReaderFrom).ReadFrom(r)
+	w.wrote(n)
+	return n, err
+}
+
+// watchConn counts what is written to a connection that a handler took over.
+type watchConn struct {
+	net.Conn
+	bytes *atomic.Int64
+}
+
+// Write implements io.Writer.
+func (c *watchConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+// CloseWrite closes one direction, as TCP and TLS connections can.
+func (c *watchConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}

@@ -1,0 +1,370 @@
+package overload
+
+import (
+	"math"
+	"time"
+)
+
+// The control looks at requests in windows, and after each sets the limit anew:
+//
+//	limit' = limit × tolerance × baseline / latency + headroom
+//
+// where latency is the geometric mean of how long the requests of the window took, and baseline what they take when they
+// need not wait. By Little's law limit × baseline / latency is how many requests the server really works on; what is under way
+// beyond that waits somewhere. This is the gradient of Netflix' concurrency-limits (Gradient2Limit) with three differences:
+//
+//   - The baseline is no average of the past, which under lasting overload drifts up to the overloaded latency. It is measured: now
+//     and then a probe lets only half as many requests in for a moment, as BBR does for its shortest round trip (Cardwell and
+//     others, "BBR: Congestion-Based Congestion Control", ACM Queue 14/5, 2016) and Envoy's adaptive concurrency filter for
+//     its minRTT. Critical requests keep their whole limit meanwhile.
+//   - A window begins to measure when nearly all requests from before the last step have ended, and goes on until the mean is
+//     known: each step sees what the step before it did, and no noise.
+//   - Nothing grows that nobody needs: the limit rises only if requests were refused, or nearly.
+const (
+	tolerance     = 1.05 // latency over baseline at which the limit stays, but for the headroom
+	leastHeadroom = 0.5  // else a quarter of the limit's root
+	leastFactor   = 0.25 // of one step
+	growth        = 1.25 // of one step while nobody waits, far below the limit at which some did
+	farBelow      = 0.75
+	unnoticed     = 0.03 // logarithm of latency over baseline up to which nobody waits
+	needed        = 0.75 // a limit is needed if so much of it was in use
+	spare         = 4    // times the most that was under way is the most that a limit is worth
+	dropsCount    = 0.1  // share of failed requests from which they lower the limit
+
+	leastWindow   = 50 * time.Millisecond
+	mostWindow    = 500 * time.Millisecond // or ten latencies, if there are enough samples
+	enoughSamples = 16
+	enoughError   = 0.03 // standard error of a mean logarithm: about 3 % of the latency
+	mostDoubt     = 0.1  // a standard error above that earns no benefit of the doubt
+	mostSlower    = 2.3  // one request counts for no more than ten times the baseline
+
+	probeEvery = 10 * time.Second
+	probeRest  = 20 // times as long as a probe took, and
+	probeAfter = 50 // latencies, pass at least before the next
+
+	// A priority keeps as much room free for those above it that fewer than one in so many of them finds none.
+	reserveFor    = 200
+	mostCaution   = 8
+	forgetCaution = time.Minute
+)
+
+var logTolerance = math.Log(tolerance)
+
+// sample is a mean of logarithms of latencies.
+type sample struct {
+	n                  int
+	sum, squares, load float64 // load sums how many requests were under way when each began
+}
+
+func (s *sample) add(v, load float64) {
+	s.n++
+	s.sum += v
+	s.squares += v * v
+	s.load += load
+}
+
+func (s *sample) mean() float64     { return s.sum / float64(s.n) }
+func (s *sample) meanLoad() float64 { return s.load / float64(s.n) }
+
+// err is the standard error of the mean.
+func (s *sample) err() float64 {
+	if s.n < 2 {
+		return 1
+	}
+	n := float64(s.n)
+	return math.Sqrt(max(0, s.squares/n-s.mean()*s.mean()) / (n - 1))
+}
+
+// counts are of all requests since the limiter was made, by priority, but for peak and under.
+type counts struct {
+	arrived, refused [classes]uint64
+	peak             int // the most that were under way at a time in the window
+	under            int // how many are
+}
+
+// control is the state of the calculation. It has no clock. Times are in ns, latencies natural logarithms of ns.
+type control struct {
+	fixed             bool
+	min, max, initial float64
+
+	limit    float64
+	previous float64 // limit of the window before
+	knee     float64 // limit at which requests have last been found to wait for each other
+	latency  float64 // of the last window; 0: not known
+	baseline float64 // 0: not known
+	doubt    float64 // its standard error
+	baseLoad float64 // how many were under way when it was so
+
+	window
+	probe
+
+	reserve [len(Priorities)]float64 // room that each keeps free for those above it
+	demand  [classes]float64         // of each and those above it: share of what the server gets done
+	caution float64                  // factor for the room that is kept for critical requests, from 1
+}
+
+// window is what has been seen since the last step.
+type window struct {
+	opened  int64
+	settled int64  // when nearly all requests from before it had ended; 0 if not yet
+	old     int    // how many of them there were
+	oldDone int    // and have ended
+	late    sample // what ended before it settled, but began after the last cut
+	fresh   sample // what ended since
+	ended   int
+	dropped int
+	busy    float64 // sum of how long those that ended took
+	last    counts  // when it was opened
+	lastCut int64   // when a limit was last lowered
+}
+
+// probe is a measurement of the baseline with fewer requests under way.
+type probe struct {
+	level  float64 // what it lets in; 0 if there is none
+	began  int64
+	before sample  // what was seen without it
+	limit  float64 // at this limit
+	higher sample  // what was seen at the level above this one, if there was one
+	next   int64   // when the next may begin
+	from   float64 // limit after the last one
+}
+
+func newControl(o Options, fixed bool) control {
+	initial := float64(o.Initial)
+	return control{
+		fixed: fixed, min: float64(o.Min), max: float64(o.Max), initial: initial,
+		limit: initial, previous: initial, knee: math.Inf(1), caution: 1,
+	}
+}
+
+// record notes a request that began at start with load requests under way, and ended now, when under others are; due says
+// that the window is to be closed.
+func (c *control) record(now, start int64, load, under int, o outcome) (due bool) {
+	took := max(1, float64(now-start))
+	c.ended++
+	c.busy += took
+	if start < c.opened {
+		c.oldDone++
+	}
+	v := math.Log(took)
+	if c.baseline != 0 {
+		v = min(v, c.baseline+mostSlower)
+	}
+	switch {
+	case o == dropped:
+		c.dropped++
+	case o == cancelled && (c.baseline == 0 || v < c.baseline+logTolerance):
+		// It would have taken longer than it did; nothing says how long.
+	case c.settled != 0:
+		c.fresh.add(v, float64(load))
+	case start >= c.lastCut:
+		c.late.add(v, float64(load))
+	}
+	elapsed := time.Duration(now - c.opened)
+	if c.settled == 0 && (c.old-c.oldDone <= under/10 || elapsed > c.longest()) {
+		c.settled = now
+	}
+	switch {
+	case elapsed < leastWindow:
+		return false
+	case c.fixed:
+		return elapsed >= 2*leastWindow
+	case c.fresh.n+c.dropped >= enoughSamples && (elapsed >= c.longest() || c.fresh.err() <= enoughError || c.dropped > c.fresh.n):
+		return true
+	case elapsed >= 10*c.longest() && c.fresh.n > 0:
+		return true
+	}
+	return c.flooded()
+}
+
+// longest is how long a window takes at most if there are requests enough.
+func (c *control) longest() time.Duration { return max(mostWindow, 10*duration(c.latency)) }
+
+// flooded reports that requests from before the window took so long that there is no need to wait for those that began in it.
+func (c *control) flooded() bool {
+	return c.baseline != 0 && c.level == 0 && c.late.n >= enoughSamples && c.late.mean()-2*c.late.err() > c.baseline+math.Ln2
+}
+
+// close ends the window, takes a step, and opens the next.
+func (c *control) close(now int64, k counts) {
+	elapsed := float64(now - c.opened)
+	c.follow(elapsed, k)
+	c.setReserve()
+	if !c.fixed {
+		refused := false
+		for i := range k.refused {
+			refused = refused || k.refused[i] > c.last.refused[i]
+		}
+		s := c.fresh
+		if s.n < enoughSamples && c.flooded() {
+			s = c.late
+		}
+		c.step(now, elapsed, s, refused, float64(k.peak))
+	}
+	c.window = window{opened: now, old: k.under, last: k, lastCut: c.lastCut}
+}
+
+// step sets the limit by s.
+func (c *control) step(now int64, elapsed float64, s sample, refused bool, peak float64) {
+	limited := refused || peak >= needed*c.limit
+	c.previous = c.limit
+	probing := c.level > 0
+	if s.n > 0 {
+		c.latency = s.mean()
+		if probing {
+			if s = c.learnFromProbe(now, s); s.n == 0 {
+				return
+			}
+		} else {
+			c.learn(s, limited, elapsed)
+		}
+	}
+	most := max(c.initial, spare*peak)
+	switch {
+	case limited && float64(c.dropped) > dropsCount*float64(c.ended):
+		c.limit = min(c.limit, max(c.initial, peak)) * (1 - float64(c.dropped)/float64(c.ended)/2)
+	case s.n > 0 && (limited || c.crowded(s)):
+		c.limit = min(c.stepFrom(s), most)
+	case !limited && c.limit > most:
+		c.limit -= (c.limit - most) / 20
+	}
+	c.limit = min(max(c.limit, c.min), c.max)
+	if c.limit < c.previous {
+		c.lastCut = now
+	}
+	if probing {
+		c.from = c.limit
+	} else if refused && s.n > 0 {
+		c.considerProbe(now, s)
+	}
+}
+
+// crowded reports that s waited somewhere, though the limit is far.
+func (c *control) crowded(s sample) bool {
+	return s.meanLoad() > 1.5*c.baseLoad && s.mean()-s.err() > c.baseline+math.Log(1.5)
+}
+
+// stepFrom is the law at the top of this file.
+func (c *control) stepFrom(s sample) float64 {
+	slower := s.mean() - min(s.err(), mostDoubt) - c.baseline - c.doubt
+	factor := max(leastFactor, math.Exp(logTolerance-max(0, slower)))
+	switch {
+	case s.mean()-2*s.err()-c.baseline-c.doubt > unnoticed: // for certain
+		c.knee = c.limit
+	case slower <= unnoticed && c.limit*growth < c.knee*farBelow:
+		factor = growth
+	}
+	return c.limit*factor + max(leastHeadroom, math.Sqrt(c.limit)/4)
+}
+
+// learn takes s for the baseline where it can tell anything of it.
+func (c *control) learn(s sample, limited bool, elapsed float64) {
+	m := s.mean()
+	switch {
+	case c.baseline == 0:
+		c.setBaseline(s)
+	case m+s.err() < c.baseline:
+		c.baseline += (m + s.err() - c.baseline) / 2
+		c.baseLoad = s.meanLoad()
+	case m <= c.baseline+unnoticed:
+		c.baseLoad = max(c.baseLoad, s.meanLoad())
+	case limited && c.limit < 2:
+		c.baseline += (m - c.baseline) / 2 // fewer cannot be under way
+	case s.meanLoad() <= 1.1*c.baseLoad:
+		// Slower, with no more under way: the server itself has become so.
+		c.baseline += (m - c.baseline) * (1 - math.Exp(-elapsed/float64(probeEvery)))
+	}
+}
+
+func (c *control) setBaseline(s sample) {
+	c.baseline, c.doubt, c.baseLoad = s.mean(), min(s.err(), mostDoubt), s.meanLoad()
+}
+
+// learnFromProbe takes s, seen during a probe, for the baseline. It returns the sample by which the limit is to be set: none while
+// the probe goes on, then what was seen before it.
+func (c *control) learnFromProbe(now int64, s sample) sample {
+	m := s.mean()
+	if s.meanLoad() <= 0.8*c.before.meanLoad() { // else too many were admitted all the same
+		above := c.before
+		if c.higher.n > 0 {
+			above = c.higher
+		}
+		if math.Abs(m-c.baseline) > 0.05 && m < above.mean()-0.1 && c.level >= 2 {
+			c.level /= 2 // latency still follows the load: there is less to find
+			c.higher = s
+			return sample{}
+		}
+		c.setBaseline(s)
+	}
+	c.level, c.limit = 0, c.probe.limit
+	c.next = now + max(int64(probeEvery), probeRest*(now-c.began), int64(probeAfter*math.Exp(c.baseline)))
+	return c.before
+}
+
+// considerProbe begins a probe if it is time for one.
+func (c *control) considerProbe(now int64, s sample) {
+	if c.limit < 2 || s.mean() <= c.baseline+unnoticed {
+		return
+	}
+	// Where the limit has fallen far and the latency has not, it is not for waiting that requests take long.
+	futile := c.limit <= c.from/2 && s.mean()-s.err() > c.baseline+logTolerance
+	if now >= c.next || futile {
+		c.probe = probe{level: c.limit / 2, began: now, before: s, limit: c.previous, next: c.next, from: c.limit}
+	}
+}
+
+// follow learns how much each priority asks for.
+func (c *control) follow(elapsed float64, k counts) {
+	if c.ended == 0 || elapsed <= 0 {
+		return
+	}
+	// What the server gets done: what it did or, if that is little for lack of requests, half of what the limit stands for.
+	able := max(float64(c.ended)/elapsed, c.limit/2/(c.busy/float64(c.ended)))
+	weight := 1 - math.Exp(-elapsed/float64(time.Second))
+	sum := 0.0
+	for i := classes - 1; i > 0; i-- {
+		sum += float64(k.arrived[i]-c.last.arrived[i]) / elapsed / able
+		c.demand[i] += (sum - c.demand[i]) * weight
+	}
+	critical := Critical.index()
+	if (k.refused[critical]-c.last.refused[critical])*reserveFor > k.arrived[critical]-c.last.arrived[critical] {
+		c.caution = min(c.caution*1.25, mostCaution)
+	} else {
+		c.caution = 1 + (c.caution-1)*math.Exp(-elapsed/float64(forgetCaution))
+	}
+}
+
+// setReserve works out how much room stays free for more important requests. If those ask for the share ρ of what the server
+// gets done, then r places that only they may take are all taken for a share of about ρ^r of the time. That is so if they come
+// independently; where critical ones are refused all the same, the room grows.
+func (c *control) setReserve() {
+	for i := range len(c.reserve) - 1 {
+		c.reserve[i] = 0
+		if share := c.demand[i+1]; share > 1e-4 {
+			c.reserve[i] = -math.Log(reserveFor) / math.Log(min(share, 0.95))
+		}
+	}
+	c.reserve[Default.index()] *= c.caution
+}
+
+// rooms returns how many may be under way for a request to be admitted, by priority: each leaves half at least to the one below it.
+// Critical requests feel a cut one window later, when the others have made room.
+func (c *control) rooms() (r [len(Priorities)]int) {
+	sheddable, normal, critical := Sheddable.index(), Default.index(), Critical.index()
+	top := int(c.limit)
+	r[critical] = int(max(c.previous, c.limit))
+	if c.level > 0 {
+		top = int(c.level)
+	}
+	r[normal] = max(1, (top+1)/2, top-int(math.Ceil(c.reserve[normal])))
+	r[sheddable] = max(1, (r[normal]+1)/2, r[normal]-int(math.Ceil(c.reserve[sheddable])))
+	return r
+}
+
+// duration of a logarithm of ns; 0 for one that is not known.
+func duration(log float64) time.Duration {
+	if log == 0 {
+		return 0
+	}
+	return time.Duration(math.Exp(min(log, 43))) // 43: what fits
+}

@@ -1,0 +1,383 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/rule"
+)
+
+// DefaultTicketPath is where tickets of deferred requests are told of.
+const DefaultTicketPath = "/.weir/tickets/"
+
+// Headers that the upstream gets with a deferred request. Since it may come more than once, a client that sends no
+// Idempotency-Key of its own gets its ticket's for one (draft-ietf-httpapi-idempotency-key-header).
+const (
+	hdrIdempotency = "Idempotency-Key"
+	hdrTicket      = "X-Weir-Ticket"
+	hdrAttempt     = "X-Weir-Attempt"
+)
+
+// Deferral configures Options.Defer: what becomes of requests that rules with on_limit: {defer: …} refuse.
+type Deferral struct {
+	Queue deferred.Queue
+	// MaxBody bounds the body of a request that is deferred, in bytes; a larger one is refused as without deferring. 0 means 1 MiB.
+	MaxBody int64
+	// TicketPath is the path below which clients ask what became of a request; "" means DefaultTicketPath. It is answered
+	// by the proxy itself, without asking any limit. It ends in a slash.
+	TicketPath string
+	// Worker is how the queue is worked off; Ask, Send and Logf are filled in.
+	Worker deferred.Options
+}
+
+// deferrals is the part of a proxy that defers.
+type deferrals struct {
+	Deferral
+	proxy   *Proxy
+	limiter *weir.Limiter
+	worker  *deferred.Worker
+	open    sync.Map // *weir.Decision by the ID of a job that is being forwarded
+}
+
+func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
+	if o.Queue == nil {
+		return nil, errors.New("proxy: deferring needs a queue")
+	}
+	d := &deferrals{Deferral: *o, proxy: p, limiter: l}
+	if d.MaxBody == 0 {
+		d.MaxBody = 1 << 20
+	}
+	if d.TicketPath == "" {
+		d.TicketPath = DefaultTicketPath
+	}
+	if !strings.HasPrefix(d.TicketPath, "/") || !strings.HasSuffix(d.TicketPath, "/") {
+		return nil, fmt.Errorf("proxy: the path of tickets is %q; it must begin and end with a slash", d.TicketPath)
+	}
+	w := o.Worker
+	w.Ask, w.Send, w.Logf = d.ask, d.send, p.o.Logf
+	d.worker = deferred.NewWorker(o.Queue, w)
+	return d, nil
+}
+
+// errBusy says that there is no room for a deferred request now, see Options.Adaptive.
+var errBusy = errors.New("proxy: too many requests are under way")
+
+// refused defers a refused request, and reports whether it has answered it.
+func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
+	queue := deferTo(d)
+	if queue == "" || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody || d.Banned.Rule != nil {
+		return false
+	}
+	body, err := s.readBody(w, r)
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return false
+		}
+		w.Header().Set("Connection", "close")
+		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request's body is malformed or incomplete.", nil)
+		return true
+	}
+	j := &deferred.Job{
+		ID: deferred.NewID(), Queue: queue, Line: lineOf(d), Queued: time.Now(), Domain: d.Domain,
+		Attributes: maps.Collect(a.All()), Method: r.Method, URI: r.URL.RequestURI(), Host: r.Host, Proto: "http", RemoteAddr: r.RemoteAddr,
+		Header: r.Header, Body: body,
+	}
+	if r.TLS != nil {
+		j.Proto = "https"
+	}
+	switch err := s.Queue.Put(r.Context(), j); {
+	case errors.Is(err, deferred.ErrFull):
+		return false // refused, with the time at which to come back
+	case err != nil:
+		if r.Context().Err() == nil {
+			s.proxy.o.Logf("proxy: a request was refused, since it could not be deferred: %v", err)
+		}
+		return false
+	}
+	s.worker.Wake()
+	h := w.Header()
+	h.Set("Location", s.TicketPath+j.ID)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Type", "application/json")
+	if d.RetryAfter != algo.Never {
+		h.Set("Retry-After", strconv.FormatInt(max(1, int64(math.Ceil(float64(d.RetryAfter)/1e6))), 10))
+	}
+	w.WriteHeader(http.StatusAccepted)
+	_ = json.NewEncoder(w).Encode(map[string]string{"state": string(deferred.Queued), "ticket": j.ID, "status_url": s.TicketPath + j.ID})
+	return true
+}
+
+// deferTo returns the queue to which all limits that refuse want a request deferred; "" if one of them does not, or never admits it.
+func deferTo(d *weir.Decision) string {
+	if d.Allowed || d.RetryAfter == algo.Never {
+		return ""
+	}
+	queue := ""
+	for i := range d.Limits {
+		lr := &d.Limits[i]
+		if lr.Allowed || lr.Mode == rule.Shadow {
+			continue
+		}
+		if lr.Window.Rule.Defer == "" {
+			return ""
+		}
+		if queue == "" {
+			queue = lr.Window.Rule.Defer
+		}
+	}
+	return queue
+}
+
+// lineOf names the line for the limit and key that refuse longest.
+func lineOf(d *weir.Decision) string {
+	near := d.Nearest()
+	h := fnv.New128a()
+	for i := range d.Limits {
+		if &d.Limits[i] == near && i < len(d.Matches.Hits) {
+			_, _ = h.Write(binary.BigEndian.AppendUint64(nil, near.Window.Counter.ID))
+			_, _ = h.Write(d.Matches.Hits[i].Key)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	if r.ProtoMajor == 1 && s.proxy.o.BodyTimeout > 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.proxy.o.BodyTimeout)) // a writer that is not net/http's may have none
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
+	if err == nil && r.ProtoMajor == 1 && s.proxy.o.BodyTimeout > 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
+	return body, err
+}
+
+// serveTicket answers what became of a request. Whoever has the ticket may ask, and may drop the request while it waits.
+func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
+	id := strings.TrimPrefix(r.URL.Path, s.TicketPath)
+	if !deferred.ValidID(id) {
+		httplimit.Problem(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
+		return
+	}
+	var t deferred.Ticket
+	var err error
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		t, err = s.Queue.Ticket(r.Context(), id)
+	case http.MethodDelete:
+		if t, err = s.Queue.Ticket(r.Context(), id); err == nil && t.State != deferred.Queued {
+			httplimit.Problem(w, http.StatusConflict, "", "", "The request does not wait any more.", map[string]any{"state": t.State})
+			return
+		}
+		if err == nil {
+			err = s.Queue.Drop(r.Context(), id)
+		}
+	default:
+		w.Header().Set("Allow", "GET, HEAD, DELETE")
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "", "A ticket is asked for with GET, and dropped with DELETE.", nil)
+		return
+	}
+	switch {
+	case errors.Is(err, deferred.ErrGone):
+		httplimit.Problem(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
+	case err != nil:
+		s.proxy.o.Logf("proxy: a ticket: %v", err)
+		w.Header().Set("Retry-After", "1")
+		httplimit.Problem(w, http.StatusServiceUnavailable, httplimit.TypeReducedCapacity, "", "The queue cannot be reached just now. Try again in a moment.", nil)
+	case r.Method == http.MethodDelete:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		t.Error = "" // of the upstream and the network behind this proxy
+		_ = json.NewEncoder(w).Encode(t)
+	}
+}
+
+// ask asks the limits for a job that waits.
+func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave func(), retry time.Duration, err error) {
+	var d weir.Decision
+	done := func() {} // gives the place under Options.Adaptive back
+	request := weir.Request{Domain: j.Domain, Attributes: weir.Map(j.Attributes), Hits: 1, Door: "deferred"}
+	if a := s.proxy.o.Adaptive; a != nil {
+		request.Met = func(d *weir.Decision) error {
+			var ok bool
+			if done, ok = a.Hold(d); !ok {
+				return errBusy
+			}
+			return nil
+		}
+	}
+	err = s.limiter.Decide(ctx, &request, &d)
+	switch {
+	case err == errBusy:
+		return false, nil, time.Second, nil
+	case err != nil && d.OpenWithoutStore():
+		return true, done, 0, nil
+	case err != nil:
+		done()
+		return false, nil, 0, fmt.Errorf("the limits cannot be asked: %w", err)
+	case d.Allowed:
+		s.open.Store(j.ID, &d)
+		return true, func() {
+			s.open.Delete(j.ID)
+			done()
+			s.release(ctx, &d)
+		}, 0, nil
+	}
+	done()
+	if d.RetryAfter == algo.Never {
+		return false, nil, -1, nil
+	}
+	return false, nil, time.Duration(d.RetryAfter) * time.Microsecond, nil
+}
+
+// release gives the slots back that a job held.
+func (s *deferrals) release(ctx context.Context, d *weir.Decision) {
+	for i := range d.Limits {
+		if slot := d.Limits[i].Slot; slot != "" {
+			ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			if _, err := s.limiter.Release(ctx, slot); err != nil {
+				s.proxy.o.Logf("proxy: a slot ends with its time-out: %v", err)
+			}
+			done()
+		}
+	}
+}
+
+// send forwards a job as the proxy would have forwarded the request.
+func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err error) {
+	u, err := url.ParseRequestURI(j.URI)
+	if err != nil {
+		return 0, fmt.Errorf("a target that cannot be read: %w", err)
+	}
+	r := &http.Request{
+		Method: j.Method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header(j.Header).Clone(), Host: j.Host,
+		RemoteAddr: j.RemoteAddr, RequestURI: j.URI, ContentLength: int64(len(j.Body)), Body: http.NoBody,
+	}
+	if len(j.Body) > 0 {
+		r.Body = io.NopCloser(bytes.NewReader(j.Body))
+	}
+	if j.Proto == "https" {
+		r.TLS = &tls.ConnectionState{}
+	}
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	if r.Header.Get(hdrIdempotency) == "" {
+		r.Header.Set(hdrIdempotency, j.ID)
+	}
+	r.Header.Del("Expect") // was answered when it was deferred
+	r.Header.Set(hdrTicket, j.ID)
+	r.Header.Set(hdrAttempt, strconv.Itoa(j.Attempts+1))
+	var attributes httplimit.Attributes
+	attributes.Reset(r, s.proxy.o.ClientIP, nil)
+	e := &exchange{Context: ctx, path: attributes.Path(), host: attributes.Host()}
+	r = r.WithContext(context.WithValue(e, http.ServerContextKey, http.DefaultServeMux)) // makes a response that breaks off a panic
+	answer := &answer{header: http.Header{}, start: time.Now()}
+	defer func() {
+		s.settle(ctx, j, answer, err)
+	}()
+	defer func() {
+		if broken := recover(); broken != nil {
+			if broken != http.ErrAbortHandler {
+				panic(broken)
+			}
+			status, err = 0, errors.New("the upstream's answer broke off")
+		}
+	}()
+	s.proxy.reverse.ServeHTTP(answer, r)
+	if e.err != nil {
+		return 0, e.err
+	}
+	return answer.status, nil
+}
+
+// settle replaces the estimates that rules with cost_after have charged by what an attempt cost.
+func (s *deferrals) settle(ctx context.Context, j *deferred.Job, a *answer, failed error) {
+	d, ok := s.open.Load(j.ID)
+	if !ok {
+		return
+	}
+	info := rule.ResponseInfo{Status: a.status, Header: a.value, Bytes: a.bytes, Duration: time.Since(a.start)}
+	if failed != nil {
+		info.Status = http.StatusBadGateway
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	err := s.limiter.Settle(ctx, d.(*weir.Decision), func(of *rule.Rule, estimate int64) (int64, bool) {
+		info.Estimate = estimate
+		return of.CostOf(info) // not ok if the rule has no cost_after
+	})
+	if err != nil && !errors.Is(err, weir.ErrNoReservations) {
+		s.proxy.o.Logf("proxy: what a deferred request cost stays as it was estimated: %v", err)
+	}
+}
+
+// answer is the http.ResponseWriter of a deferred request, whose answer nobody waits for.
+type answer struct {
+	header http.Header
+	start  time.Time
+	status int
+	bytes  int64 // of the body
+}
+
+// value returns a header or a trailer by its name: if it came several times, the last.
+func (a *answer) value(name string) string {
+	name = http.CanonicalHeaderKey(name)
+	values := a.header[http.TrailerPrefix+name]
+	if len(values) == 0 {
+		values = a.header[name]
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return values[len(values)-1]
+}
+
+// Header implements http.ResponseWriter.
+func (a *answer) Header() http.Header { return a.header }
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(p []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	a.bytes += int64(len(p))
+	return len(p), nil
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answer) WriteHeader(status int) {
+	if status >= 200 && a.status == 0 {
+		a.status = status
+	}
+}
+
+// Flush implements http.Flusher.
+func (a *answer) Flush() {}

@@ -1,0 +1,308 @@
+package recent
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"unicode/utf8"
+	"unsafe"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// marks say what is worth knowing of a decision.
+type marks uint8
+
+const (
+	markDenied marks = 1 << iota
+	markShadowDenied
+	markSoft
+	markNear
+	markBanned
+)
+
+// markNames are the names of the marks, in the order in which they make the outcome.
+var markNames = [...]struct {
+	mark marks
+	name string
+}{{markDenied, "denied"}, {markShadowDenied, "shadow_denied"}, {markSoft, "soft"}, {markNear, "near_limit"}}
+
+// Outcomes are what Query.Outcome can ask for: what metrics call them. A decision that is several of them shows under each.
+var Outcomes = []string{"denied", "shadow_denied", "soft", "near_limit", "allowed"}
+
+func marksOf(d *weir.Decision) marks {
+	var m marks
+	if !d.Allowed {
+		m |= markDenied
+		if d.Banned.Rule != nil {
+			m |= markBanned
+		}
+	}
+	for i := range d.Limits {
+		switch l := &d.Limits[i]; {
+		case l.Mode == rule.Shadow:
+			if !l.Allowed {
+				m |= markShadowDenied
+			}
+		case d.Allowed && l.Soft:
+			m |= markSoft
+		case l.Warns(d):
+			m |= markNear
+		}
+	}
+	return m
+}
+
+// Bounds of an entry. What is longer is cut, and marked.
+const (
+	mostLimits     = 16
+	mostAttributes = 16
+	mostName       = 96 // bytes of a name
+	mostValue      = 128
+	mostKey        = 192
+	mostText       = 1024 // what an item may grow beyond the entry before it is left out again
+)
+
+// hiddenMark stands before the hash of a value that is not kept.
+const hiddenMark = "hidden:"
+
+// cutMark stands at the end of what was cut.
+const cutMark = "…"
+
+// Bits of a limit's flags.
+const (
+	limitAllowed = 1 << iota
+	limitRefuses
+	limitNear
+	limitSoft
+)
+
+// encoder writes entries, one after the other, into a buffer of its own.
+type encoder struct {
+	buf   []byte
+	names [mostAttributes]string // of the attributes that are written
+	count int                    // of names
+	sum   []byte                 // for hidden values
+	looks []look                 // of the rule whose limit is written
+	b     *Buffer
+}
+
+// encode makes the entry of d in e.buf. It gives d an id.
+func (e *encoder) encode(b *Buffer, r *weir.Request, d *weir.Decision, m marks, seq uint64) {
+	e.b, e.count = b, 0
+	p := binary.LittleEndian.AppendUint64(e.buf[:0], uint64(d.Identity()))
+	p = append(p, byte(m))
+	p = binary.AppendVarint(p, instant(d))
+	p = binary.AppendUvarint(p, seq)
+	p = binary.AppendUvarint(p, d.Generation)
+	p = binary.AppendVarint(p, r.Hits)
+	p = binary.AppendVarint(p, d.RetryAfter)
+	p = binary.AppendVarint(p, d.Delay)
+	p = appendCut(p, d.Domain, mostName)
+	p = appendCut(p, r.Door, mostName)
+	e.buf = p
+	e.limits(r, d)
+	e.attributes(r, d)
+	for i := range e.count { // the request's memory is not to be held on to
+		e.names[i] = ""
+	}
+	e.b, e.looks = nil, nil
+}
+
+// limits writes the limits that were met, those first that refuse.
+func (e *encoder) limits(r *weir.Request, d *weir.Decision) {
+	head := len(e.buf)
+	e.buf = append(e.buf, 0, 0, 0)
+	most := e.b.entry * 3 / 4 // leaves room for attributes
+	n, left := 0, 0
+	for _, refusing := range [...]bool{true, false} {
+		for i := range d.Limits {
+			if d.Refuses(&d.Limits[i]) != refusing {
+				continue
+			}
+			before := len(e.buf)
+			if n < mostLimits {
+				e.limit(r, d, i)
+			}
+			if n == mostLimits || n > 0 && len(e.buf) > most {
+				e.buf = e.buf[:before]
+				left++
+				continue
+			}
+			n++
+		}
+	}
+	e.buf[head] = byte(n)
+	binary.LittleEndian.PutUint16(e.buf[head+1:], uint16(min(left, 1<<16-1)))
+}
+
+func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
+	l := &d.Limits[i]
+	w := l.Window
+	flags := byte(0)
+	for bit, on := range [...]bool{l.Allowed, d.Refuses(l), l.NearLimit, l.Soft} {
+		if on {
+			flags |= 1 << bit
+		}
+	}
+	var c algo.Config
+	if in := d.InForce(i); in != nil {
+		c = in.Config()
+	}
+	p := append(e.buf, flags, byte(l.Mode), byte(c.Algorithm), byte(c.Calendar))
+	p = appendCut(p, w.Name, mostName)
+	p = appendCut(p, w.Rule.Name, mostName)
+	p = appendCut(p, w.Rule.Pos.File, mostName)
+	p = binary.AppendUvarint(p, uint64(w.Rule.Pos.Line))
+	for _, v := range [...]int64{
+		c.N, c.Burst, c.Window.Microseconds(), l.Limit, l.SoftLimit, l.Remaining, l.RetryAfter, l.ResetAfter, l.Delay, asked(r, d, i), int64(l.Descriptor),
+	} {
+		p = binary.AppendVarint(p, v)
+	}
+	// The length of the key's text is written when it is known: two bytes are enough for it.
+	at := len(p)
+	p = append(p, 0, 0)
+	if i < len(d.Matches.Hits) {
+		e.looks = e.b.looks(d.Rules, w.Rule)
+		p = w.AppendKeyText(p, d.Matches.Hits[i].Key, e.keyPart)
+	}
+	if text := p[at+2:]; len(text) > mostKey {
+		p = append(p[:at+2+cutAt(text, mostKey)], cutMark...)
+	}
+	binary.LittleEndian.PutUint16(p[at:], uint16(len(p)-at-2))
+	e.buf = p
+}
+
+// keyPart cuts or hides the value of a part of a key, dst[at:].
+func (e *encoder) keyPart(dst []byte, name string, at int) []byte {
+	if e.hides(name) {
+		value := unsafe.String(unsafe.SliceData(dst[at:]), len(dst)-at) // read before it is written over
+		return e.hidden(dst[:at], value)
+	}
+	if value := dst[at:]; len(value) > mostValue {
+		return append(dst[:at+cutAt(value, mostValue)], cutMark...)
+	}
+	return dst
+}
+
+func (e *encoder) hides(name string) bool {
+	for _, l := range e.looks {
+		for i := range l {
+			if l[i].name == name {
+				return l[i].hidden
+			}
+		}
+	}
+	return e.b.hides(name)
+}
+
+// asked is what the request asked of a limit, in units.
+func asked(r *weir.Request, d *weir.Decision, i int) int64 {
+	hits := r.Hits
+	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
+		hits = r.Descriptors[at].Hits
+	}
+	if i >= len(d.Matches.Hits) {
+		return hits
+	}
+	bounded := func(n int64) int64 { return min(max(n, -algo.MaxCost), algo.MaxCost) }
+	return bounded(bounded(hits) * bounded(max(d.Matches.Hits[i].Cost, 0)))
+}
+
+// attributes writes the attributes that the rules looked at which the request met.
+func (e *encoder) attributes(r *weir.Request, d *weir.Decision) {
+	head := len(e.buf)
+	e.buf = append(e.buf, 0)
+	if r.Attributes == nil {
+		return
+	}
+	var last *rule.Rule
+	for i := range d.Matches.Hits {
+		rl := d.Matches.Hits[i].Window.Rule
+		if rl == last {
+			continue
+		}
+		last = rl
+		for _, look := range e.b.looks(d.Rules, rl) {
+			for _, a := range look {
+				if e.has(a.name) {
+					break
+				}
+				value, ok := r.Attributes.Attribute(a.name)
+				if !ok || value == "" {
+					continue
+				}
+				if !e.attribute(a, value) {
+					return
+				}
+				e.buf[head]++
+				break
+			}
+		}
+	}
+}
+
+func (e *encoder) has(name string) bool {
+	for i := range e.count {
+		if e.names[i] == name {
+			return true
+		}
+	}
+	return false
+}
+
+// attribute writes one attribute; false if there is no room.
+func (e *encoder) attribute(a attribute, value string) bool {
+	if e.count == mostAttributes {
+		return false
+	}
+	before := len(e.buf)
+	p := appendCut(e.buf, a.name, mostName)
+	if a.hidden {
+		at := len(p)
+		p = e.hidden(append(p, 0), value)
+		p[at] = byte(len(p) - at - 1)
+	} else {
+		p = appendCut(p, value, mostValue)
+	}
+	if e.buf = p; len(p) > e.b.entry {
+		e.buf = p[:before]
+		return false
+	}
+	e.names[e.count] = a.name
+	e.count++
+	return true
+}
+
+// hidden appends what stands for a secret value: the same for the same value as long as the process lives, and of no use to
+// who would guess it.
+func (e *encoder) hidden(dst []byte, value string) []byte {
+	e.sum = append(append(e.sum[:0], e.b.key[:]...), value...)
+	sum := sha256.Sum256(e.sum)
+	if cap(e.sum) > mostBytes {
+		e.sum = nil
+	}
+	return hex.AppendEncode(append(dst, hiddenMark...), sum[:4])
+}
+
+// appendCut appends s with its length, cut to most bytes.
+func appendCut(p []byte, s string, most int) []byte {
+	if len(s) <= most {
+		p = binary.AppendUvarint(p, uint64(len(s)))
+		return append(p, s...)
+	}
+	n := cutAt(s, most)
+	p = binary.AppendUvarint(p, uint64(n+len(cutMark)))
+	return append(append(p, s[:n]...), cutMark...)
+}
+
+// cutAt is where to cut s so that it has at most most bytes with the mark, and no character is cut in two.
+func cutAt[T string | []byte](s T, most int) int {
+	n := most - len(cutMark)
+	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(s[n]); i++ {
+		n--
+	}
+	return n
+}

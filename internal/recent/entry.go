@@ -1,0 +1,215 @@
+package recent
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Entry is a decision as it is remembered, and its form in JSON.
+type Entry struct {
+	ID         weir.DecisionID `json:"decision"`
+	Time       time.Time       `json:"time"` // by the store's clock
+	Domain     string          `json:"domain"`
+	Door       string          `json:"door,omitempty"`
+	Allowed    bool            `json:"allowed"`
+	Banned     bool            `json:"banned,omitempty"` // the key was refused outright
+	Outcome    string          `json:"outcome"`          // the first of Marks
+	Marks      []string        `json:"marks"`            // one or more of Outcomes
+	Hits       int64           `json:"hits"`
+	RetryAfter Seconds         `json:"retry_after"`
+	Delay      Seconds         `json:"delay"`
+	Generation uint64          `json:"generation"` // of the rules
+	// Attributes are those that the rules looked at which the request met. Values may be cut, and secret ones are hidden.
+	Attributes map[string]string `json:"attributes"`
+	Limits     []Limit           `json:"limits"` // those first that refuse
+	// LimitsLeftOut counts limits that were met but did not fit.
+	LimitsLeftOut int `json:"limits_left_out,omitempty"`
+
+	seq uint64
+}
+
+// Limit is a limit that a request met.
+type Limit struct {
+	Name       string  `json:"name"`
+	Rule       string  `json:"rule"`
+	File       string  `json:"file,omitempty"`
+	Line       int     `json:"line,omitempty"`
+	Key        string  `json:"key"`  // for people: user=ada, ip=192.0.2.1
+	Mode       string  `json:"mode"` // enforce, shadow or quota
+	Allowed    bool    `json:"allowed"`
+	Refuses    bool    `json:"refuses"` // the decision is a refusal because of it
+	NearLimit  bool    `json:"near_limit"`
+	Soft       bool    `json:"soft_exceeded"`
+	Algorithm  string  `json:"algorithm"`
+	Allows     string  `json:"allows"` // the numbers in force, in words: 10 per minute, burst 20
+	Limit      int64   `json:"limit"`
+	SoftLimit  int64   `json:"soft_limit"`
+	Window     Seconds `json:"window"`
+	Asked      int64   `json:"asked"` // units
+	Remaining  int64   `json:"remaining"`
+	RetryAfter Seconds `json:"retry_after"`
+	ResetAfter Seconds `json:"reset_after"`
+	Delay      Seconds `json:"delay"`
+	Descriptor *int    `json:"descriptor,omitempty"` // of an RLS request
+}
+
+// Seconds is a time in µs, which JSON has in seconds; algo.Never is null.
+type Seconds int64
+
+// MarshalJSON implements json.Marshaler.
+func (s Seconds) MarshalJSON() ([]byte, error) {
+	if s == algo.Never {
+		return []byte("null"), nil
+	}
+	var b []byte
+	us := uint64(s)
+	if s < 0 {
+		b, us = append(b, '-'), -us
+	}
+	b = strconv.AppendUint(b, us/1e6, 10)
+	if frac := us % 1e6; frac != 0 {
+		b = fmt.Appendf(b, ".%06d", frac)
+		for b[len(b)-1] == '0' {
+			b = b[:len(b)-1]
+		}
+	}
+	return b, nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *Seconds) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*s = algo.Never
+		return nil
+	}
+	var f float64
+	if err := json.Unmarshal(b, &f); err != nil {
+		return err
+	}
+	*s = Seconds(math.Round(f * 1e6))
+	return nil
+}
+
+var modeNames = [...]string{rule.Enforce: "enforce", rule.Shadow: "shadow", rule.Quota: "quota"}
+
+// reader reads what encoder wrote. After an error all that it returns is zero.
+type reader struct {
+	b  []byte
+	ok bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.b) {
+		r.b, r.ok = nil, false
+		return make([]byte, max(0, min(n, 8)))
+	}
+	taken := r.b[:n]
+	r.b = r.b[n:]
+	return taken
+}
+
+func (r *reader) byte() byte { return r.take(1)[0] }
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	r.skip(n)
+	return v
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	r.skip(n)
+	return v
+}
+
+func (r *reader) skip(n int) {
+	if n <= 0 {
+		n = len(r.b) + 1
+	}
+	r.take(n)
+}
+
+func (r *reader) text() string {
+	n := r.uvarint()
+	if n > uint64(len(r.b)) {
+		r.ok = false
+		return ""
+	}
+	return string(r.take(int(n)))
+}
+
+// decode reads an entry; ok is false if there is none.
+func decode(data []byte) (e Entry, ok bool) {
+	r := reader{b: data, ok: true}
+	e.ID = weir.DecisionID(binary.LittleEndian.Uint64(r.take(8)))
+	m := marks(r.byte())
+	e.Time = time.UnixMicro(r.varint()).UTC()
+	e.seq = r.uvarint()
+	e.Generation = r.uvarint()
+	e.Hits = r.varint()
+	e.RetryAfter, e.Delay = Seconds(r.varint()), Seconds(r.varint())
+	e.Domain, e.Door = r.text(), r.text()
+	e.Allowed, e.Banned = m&markDenied == 0, m&markBanned != 0
+	for _, n := range markNames {
+		if m&n.mark != 0 {
+			e.Marks = append(e.Marks, n.name)
+		}
+	}
+	if len(e.Marks) == 0 {
+		e.Marks = []string{"allowed"}
+	}
+	e.Outcome = e.Marks[0]
+	limits := int(r.byte())
+	e.LimitsLeftOut = int(binary.LittleEndian.Uint16(r.take(2)))
+	e.Limits = make([]Limit, 0, limits)
+	for range limits {
+		e.Limits = append(e.Limits, r.limit())
+	}
+	e.Attributes = map[string]string{}
+	for range r.byte() {
+		name := r.text()
+		e.Attributes[name] = r.text()
+	}
+	return e, r.ok
+}
+
+func (r *reader) limit() (l Limit) {
+	flags, mode, algorithm, calendar := r.byte(), r.byte(), r.byte(), r.byte()
+	l.Allowed, l.Refuses, l.NearLimit, l.Soft = flags&limitAllowed != 0, flags&limitRefuses != 0, flags&limitNear != 0, flags&limitSoft != 0
+	l.Mode = modeNames[min(int(mode), len(modeNames)-1)]
+	l.Name, l.Rule, l.File = r.text(), r.text(), r.text()
+	l.Line = int(r.uvarint())
+	c := algo.Config{Algorithm: algo.Algorithm(algorithm), Calendar: algo.Calendar(calendar)}
+	c.N, c.Burst = r.varint(), r.varint()
+	l.Window = Seconds(r.varint())
+	c.Window = time.Duration(l.Window) * time.Microsecond
+	l.Limit, l.SoftLimit, l.Remaining = r.varint(), r.varint(), r.varint()
+	l.RetryAfter, l.ResetAfter, l.Delay = Seconds(r.varint()), Seconds(r.varint()), Seconds(r.varint())
+	l.Asked = r.varint()
+	if at := int(r.varint()); at >= 0 {
+		l.Descriptor = &at
+	}
+	l.Algorithm, l.Allows = c.Algorithm.String(), allows(&c)
+	l.Key = string(r.take(int(binary.LittleEndian.Uint16(r.take(2)))))
+	return l
+}
+
+// allows says in words what a limit allows.
+func allows(c *algo.Config) string {
+	if c.Algorithm == algo.Concurrency {
+		return fmt.Sprintf("%d at a time", c.N)
+	}
+	text := fmt.Sprintf("%d per %s", c.N, c.Period())
+	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+		text += fmt.Sprintf(", burst %d", max(c.Burst, 0))
+	}
+	return text
+}

@@ -1,0 +1,248 @@
+// Package recent remembers the decisions that an operator may be asked about: the refusals, those that came near to one, and
+// a sample of the rest. It is a buffer, no log: bounded in number and in bytes, and what is newest pushes out what is oldest.
+//
+// Remembering is done on the deciding path, behind weir.Hooks. It allocates nothing once the buffer is full, and takes no lock
+// but that of the one place that it writes to.
+package recent
+
+import (
+	"cmp"
+	"crypto/rand"
+	"fmt"
+	mrand "math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Options tune New. The zero value is right for most.
+type Options struct {
+	// Entries is how many decisions are kept; 0 means 10,000. Three quarters of them are refusals.
+	Entries int
+	// Bytes bounds the memory for them, 1,024 bytes to each at least; 0 means 16 MiB. What does not fit is cut.
+	Bytes int64
+	// Sample is of how many ordinary admitted decisions one is kept; 0 means 1,000, below 0 none.
+	Sample int
+	// Hide names attributes whose values are not kept, beside those whose names tell that they hold a secret.
+	Hide []string
+}
+
+// Bounds and defaults of Options.
+const (
+	defaultEntries = 10_000
+	defaultBytes   = 16 << 20
+	defaultSample  = 1000
+	leastBytes     = 1024 // of an entry: what one limit takes at most, with all that is not a limit or an attribute
+	mostBytes      = 2048 // of an entry
+)
+
+// Buffer holds recent decisions. Safe for concurrent use. Make one with New.
+type Buffer struct {
+	sample  int
+	entry   int // most bytes of an entry
+	hide    []string
+	key     [16]byte // of the hashes that stand for hidden values
+	refused []ring   // refusals
+	others  []ring
+	rules   atomic.Pointer[ruleNames]
+	seq     atomic.Uint64 // of entries, to tell their order within a microsecond
+	pool    sync.Pool     // of *encoder
+}
+
+// ring is one part of the buffer. Decisions on one key of one limit fall into one ring of several, so that a client who is
+// refused a million times does not push out what happened to others.
+type ring struct {
+	next  atomic.Uint64
+	slots []slot
+	_     [32]byte // rings next to each other are written to by different processors
+}
+
+type slot struct {
+	id   atomic.Uint64 // of the decision that it holds, to look for without the lock
+	mu   sync.Mutex
+	data []byte
+}
+
+// rings and leastRing say into how many rings a part of the buffer is split: into 16, but not into smaller ones than of 32 slots.
+const (
+	rings     = 16
+	leastRing = 32
+)
+
+// New returns an empty Buffer.
+func New(o Options) (*Buffer, error) {
+	if o.Entries == 0 {
+		o.Entries = defaultEntries
+	}
+	if o.Bytes == 0 {
+		o.Bytes = defaultBytes
+	}
+	if o.Sample == 0 {
+		o.Sample = defaultSample
+	}
+	if o.Entries < 4 || o.Entries > 10_000_000 {
+		return nil, fmt.Errorf("recent decisions: %d entries; expected 4 to 10,000,000", o.Entries)
+	}
+	if o.Bytes/int64(o.Entries) < leastBytes {
+		return nil, fmt.Errorf("recent decisions: %d bytes are too few for %d entries; give at least %d", o.Bytes, o.Entries, int64(o.Entries)*leastBytes)
+	}
+	b := &Buffer{sample: o.Sample, entry: int(min(o.Bytes/int64(o.Entries), mostBytes)), hide: slices.Clone(o.Hide)}
+	_, _ = rand.Read(b.key[:]) // it never fails
+	others := o.Entries / 4
+	b.refused, b.others = newRings(o.Entries-others), newRings(others)
+	b.pool.New = func() any { return &encoder{buf: make([]byte, 0, b.entry+mostText)} }
+	return b, nil
+}
+
+func newRings(slots int) []ring {
+	r := make([]ring, max(1, min(rings, slots/leastRing)))
+	for i := range r {
+		r[i].slots = make([]slot, slots/len(r))
+	}
+	return r
+}
+
+// Hooks are what the limiter is to call.
+func (b *Buffer) Hooks() weir.Hooks {
+	return weir.Hooks{
+		Decided:      b.decided,
+		RulesChanged: func(s *rule.Set, _ uint64) { b.rules.Store(b.namesOf(s)) },
+	}
+}
+
+func (b *Buffer) decided(r *weir.Request, d *weir.Decision) {
+	marks := marksOf(d)
+	switch {
+	case marks != 0:
+	case b.sample < 0 || d.Exempt || !d.Known || r.Hits <= 0 && len(r.Descriptors) == 0:
+		return
+	case mrand.Uint32N(uint32(b.sample)) != 0:
+		return
+	}
+	b.keep(r, d, marks)
+}
+
+// keep writes d into a slot.
+func (b *Buffer) keep(r *weir.Request, d *weir.Decision, marks marks) {
+	part := b.others
+	if marks&markDenied != 0 {
+		part = b.refused
+	}
+	to := &part[0]
+	if n := uint64(len(part)); n > 1 {
+		to = &part[shardOf(d)%n]
+	}
+	e := b.pool.Get().(*encoder)
+	e.encode(b, r, d, marks, b.seq.Add(1))
+	s := &to.slots[(to.next.Add(1)-1)%uint64(len(to.slots))]
+	s.mu.Lock()
+	s.id.Store(uint64(d.ID))
+	if cap(s.data) < len(e.buf) {
+		s.data = make([]byte, 0, min((len(e.buf)+63)&^63, b.entry))
+	}
+	s.data = append(s.data[:0], e.buf...)
+	s.mu.Unlock()
+	b.pool.Put(e)
+}
+
+// shardOf hashes the key that a decision is about: that of the first limit that refuses; where there is none, or it has one
+// counter for all, the keys of all limits.
+func shardOf(d *weir.Decision) (hash uint64) {
+	hits := d.Matches.Hits
+	for i := range d.Limits {
+		if d.Refuses(&d.Limits[i]) && i < len(hits) && len(hits[i].Key) > 0 {
+			return xxhash.Sum64(hits[i].Key)
+		}
+	}
+	for i := range hits {
+		hash = hash*31 + xxhash.Sum64(hits[i].Key)
+	}
+	return hash
+}
+
+// Find returns the decision of that id; ok is false if it is not, or no longer, kept.
+func (b *Buffer) Find(id weir.DecisionID) (e Entry, ok bool) {
+	if id == 0 {
+		return e, false
+	}
+	b.each(func(s *slot) bool {
+		if s.id.Load() != uint64(id) {
+			return true
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.id.Load() == uint64(id) { // it may have been written over
+			e, ok = decode(s.data)
+		}
+		return !ok
+	})
+	return e, ok
+}
+
+// Query says which decisions List is to return. Empty fields do not matter.
+type Query struct {
+	Domain  string
+	Limit   string // a limit that was met, by the name of the limit or of its rule
+	Outcome string // see Outcomes
+	N       int    // at most so many; 0 means all
+}
+
+// List returns the decisions that q asks for, newest first.
+func (b *Buffer) List(q Query) []Entry {
+	var found []Entry
+	b.each(func(s *slot) bool {
+		if s.id.Load() == 0 {
+			return true
+		}
+		s.mu.Lock()
+		e, ok := decode(s.data)
+		s.mu.Unlock()
+		if ok && q.fits(&e) {
+			found = append(found, e)
+		}
+		return true
+	})
+	slices.SortFunc(found, func(x, y Entry) int {
+		if c := y.Time.Compare(x.Time); c != 0 {
+			return c
+		}
+		return cmp.Compare(y.seq, x.seq)
+	})
+	if q.N > 0 && len(found) > q.N {
+		found = slices.Clone(found[:q.N])
+	}
+	return found
+}
+
+func (q *Query) fits(e *Entry) bool {
+	return (q.Domain == "" || e.Domain == q.Domain) &&
+		(q.Outcome == "" || e.Outcome == q.Outcome || slices.Contains(e.Marks, q.Outcome)) &&
+		(q.Limit == "" || slices.ContainsFunc(e.Limits, func(l Limit) bool { return l.Name == q.Limit || l.Rule == q.Limit }))
+}
+
+// each calls f for all slots until it returns false.
+func (b *Buffer) each(f func(*slot) bool) {
+	for _, part := range [...][]ring{b.refused, b.others} {
+		for i := range part {
+			for k := range part[i].slots {
+				if !f(&part[i].slots[k]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// instant is when d was made, in µs: by the store's clock, or by ours if that was not asked.
+func instant(d *weir.Decision) int64 {
+	if d.Time != 0 {
+		return d.Time
+	}
+	return time.Now().UnixMicro()
+}

@@ -1,0 +1,88 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	weir "github.com/weir-rl/weir"
+)
+
+// Held is a reading of the requests that wait for a limit: counts since the program began, but for Now, Lines and Longest.
+type Held struct {
+	Now, Lines, Longest                int
+	Total, Expired, HungUp, TurnedAway uint64
+}
+
+// Deferred is a reading of the queue of deferred requests: Jobs, Bytes and Dead now, counts since the program began.
+type Deferred struct {
+	Jobs, Dead                           int
+	Bytes                                int64
+	Sent, Done, Again, Failed, Postponed uint64
+}
+
+// QueueOptions say what NewQueues reads. A nil field means that there is no such metric.
+type QueueOptions struct {
+	Held         func() Held
+	Reservations func() weir.ReservationStats
+	// Deferred reads the queue; ok is false while it cannot be reached.
+	Deferred func() (d Deferred, ok bool)
+}
+
+// NewQueues returns a collector of what waits, for Metrics.Registry.
+func NewQueues(o QueueOptions) prometheus.Collector { return queueCollector{o} }
+
+type queueCollector struct{ o QueueOptions }
+
+var (
+	descHeld         = prometheus.NewDesc("weir_held_requests", "Requests that the proxy holds until a limit admits them.", nil, nil)
+	descHeldLines    = prometheus.NewDesc("weir_held_lines", "Lines in which they stand: one for each key of a limit.", nil, nil)
+	descHeldLongest  = prometheus.NewDesc("weir_held_longest_line", "Requests in the longest of these lines.", nil, nil)
+	descHeldTotal    = prometheus.NewDesc("weir_held_requests_total", "Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).", []string{"event"}, nil)
+	descReservations = prometheus.NewDesc("weir_reservations_total", "Reservations of costs known only afterwards, by what became of them: made, committed, expired.", []string{"event"}, nil)
+	descCostUnknown  = prometheus.NewDesc("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.", nil, nil)
+	descDeferred     = prometheus.NewDesc("weir_deferred_jobs", "Deferred requests that wait, and dead letters.", []string{"state"}, nil)
+	descDeferredSize = prometheus.NewDesc("weir_deferred_bytes", "Bytes of the deferred requests that wait.", nil, nil)
+	descDeferredDone = prometheus.NewDesc("weir_deferred_total", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet).", []string{"event"}, nil)
+)
+
+var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
+
+// Describe implements prometheus.Collector.
+func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range descsQueues {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
+	counter, gauge := counterTo(ch), gaugeTo(ch)
+	if c.o.Held != nil {
+		h := c.o.Held()
+		gauge(descHeld, float64(h.Now))
+		gauge(descHeldLines, float64(h.Lines))
+		gauge(descHeldLongest, float64(h.Longest))
+		counter(descHeldTotal, h.Total, "held")
+		counter(descHeldTotal, h.Expired, "expired")
+		counter(descHeldTotal, h.HungUp, "hung_up")
+		counter(descHeldTotal, h.TurnedAway, "turned_away")
+	}
+	if c.o.Reservations != nil {
+		r := c.o.Reservations()
+		counter(descReservations, r.Made, "made")
+		counter(descReservations, r.Committed, "committed")
+		counter(descReservations, r.Expired, "expired")
+		counter(descCostUnknown, r.Unknown)
+	}
+	if c.o.Deferred != nil {
+		if d, ok := c.o.Deferred(); ok {
+			gauge(descDeferred, float64(d.Jobs), "waiting")
+			gauge(descDeferred, float64(d.Dead), "dead")
+			gauge(descDeferredSize, float64(d.Bytes))
+			counter(descDeferredDone, d.Sent, "sent")
+			counter(descDeferredDone, d.Done, "done")
+			counter(descDeferredDone, d.Again, "again")
+			counter(descDeferredDone, d.Failed, "failed")
+			counter(descDeferredDone, d.Postponed, "postponed")
+		}
+	}
+}

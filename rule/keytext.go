@@ -1,0 +1,133 @@
+package rule
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// AppendKeyText appends a key made by Match as people read it: the parts that KeyParts gives, `name=value` each, with ", " in
+// between. It appends nothing for the key of a limit without per, and for what is no key of w's.
+//
+// edit is called after each part was appended whose value came with the request; the value is dst[at:], which edit may
+// shorten or write over. If it does not allocate, nothing is allocated but to grow dst. nil leaves the values as they are.
+func (w *Window) AppendKeyText(dst, key []byte, edit func(dst []byte, name string, at int) []byte) []byte {
+	r := w.Rule.compiled
+	if r == nil {
+		return dst
+	}
+	begin, ok := len(dst), true
+	value := func(name string) {
+		at := len(dst)
+		if dst, key, ok = appendPartText(dst, key, r.ipv6Prefix); ok && edit != nil {
+			dst = edit(dst, name, at)
+		}
+	}
+	separate := func() {
+		if len(dst) > begin {
+			dst = append(dst, ", "...)
+		}
+	}
+	switch {
+	case r.entries:
+		for ok && len(key) > 0 {
+			separate()
+			at := len(dst)
+			if dst, key, ok = appendPartText(dst, key, r.ipv6Prefix); ok {
+				name := view(dst[at:])
+				dst = append(dst, '=')
+				value(name)
+			}
+		}
+	case r.byPath():
+		for _, l := range r.levels {
+			separate()
+			dst = append(append(dst, l.node.key...), '=')
+			if l.varies() {
+				value(l.node.key)
+			} else {
+				dst = append(dst, l.node.value...)
+			}
+			if !ok {
+				break
+			}
+		}
+	default:
+		for _, alternatives := range r.per {
+			tag, n := binary.Uvarint(key)
+			if n <= 0 || tag>>2 >= uint64(len(alternatives)) {
+				return dst[:begin]
+			}
+			name := alternatives[tag>>2].name
+			separate()
+			dst = append(append(dst, name...), '=')
+			if value(name); !ok {
+				break
+			}
+		}
+	}
+	if !ok || len(key) > 0 {
+		return dst[:begin]
+	}
+	return dst
+}
+
+// appendPartText appends the value of the first part of key, as cutPart gives it; ok is false, and nothing is appended, if there is none.
+func appendPartText(dst, key []byte, ipv6Prefix int) (_, rest []byte, ok bool) {
+	tag, n := binary.Uvarint(key)
+	if n <= 0 || tag>>2 > 1<<20 {
+		return dst, nil, false
+	}
+	key = key[n:]
+	size := 0
+	switch tag & 3 {
+	case tagText:
+		length, n := binary.Uvarint(key)
+		if n <= 0 || length > maxKeyValue {
+			return dst, nil, false
+		}
+		key, size = key[n:], int(length)
+	case tagHash:
+		size = 32
+	case tagIPv4:
+		size = 4
+	case tagIPv6:
+		size = (ipv6Prefix + 7) / 8
+	}
+	if len(key) < size {
+		return dst, nil, false
+	}
+	part, rest := key[:size], key[size:]
+	switch tag & 3 {
+	case tagText:
+		dst = append(dst, part...)
+	case tagHash:
+		dst = hex.AppendEncode(append(dst, "sha256:"...), part)
+	case tagIPv4:
+		dst = netip.AddrFrom4([4]byte(part)).AppendTo(dst)
+	case tagIPv6:
+		var a [16]byte
+		copy(a[:], part)
+		dst = netip.AddrFrom16(a).AppendTo(dst)
+		if ipv6Prefix < 128 {
+			dst = strconv.AppendInt(append(dst, '/'), int64(ipv6Prefix), 10)
+		}
+	}
+	return dst, rest, true
+}
+
+// secretNames are parts of the names of attributes that hold what lets somebody in.
+var secretNames = [...]string{
+	"authorization", "cookie", "token", "secret", "passw", "pwd", "api-key", "api_key", "apikey", "access-key", "access_key", "session", "credential",
+	"signature", "jwt", "x-auth",
+}
+
+// SecretAttribute reports whether the name of an attribute tells that its values are secret, so that they should not be shown or
+// kept: header.authorization, cookie.sid, header.x-api-key, query.access_token and their like.
+func SecretAttribute(name string) bool {
+	lower := strings.ToLower(name)
+	return slices.ContainsFunc(secretNames[:], func(part string) bool { return strings.Contains(lower, part) })
+}

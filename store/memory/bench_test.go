@@ -1,0 +1,53 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// BenchmarkTake decides on ten thousand keys in turn.
+func BenchmarkTake(b *testing.B) {
+	const keys = 10_000
+	bucket := algo.Config{Algorithm: algo.TokenBucket, N: 1000, Window: time.Hour, Burst: 1_000_000}
+	soft := bucket
+	soft.Burst, soft.Soft, soft.SoftFor = 100, 10, time.Minute
+	for _, bench := range []struct {
+		name    string
+		config  algo.Config
+		charges int
+	}{
+		{"token_bucket", bucket, 1},
+		{"sliding_window", algo.Config{N: 1_000_000_000, Window: time.Hour}, 1},
+		{"token_bucket, two charges", bucket, 2},
+		{"token_bucket, margin closes", soft, 1},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			s := newTest(b, Options{})
+			counters := make([]*rule.Counter, bench.charges)
+			for i := range counters {
+				if counters[i] = counter(b, bench.config); bench.config.SoftFor > 0 {
+					withMargin(counters[i])
+				}
+			}
+			calls := make([][]weir.Charge, keys)
+			for k := range calls {
+				for _, c := range counters {
+					calls[k] = append(calls[k], weir.Charge{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%08d", k), Ask: algo.Ask{Cost: 1}})
+				}
+			}
+			results := make([]algo.Result, bench.charges)
+			b.ReportAllocs()
+			for i := range b.N {
+				if _, err := s.Take(context.Background(), calls[i%keys], results); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

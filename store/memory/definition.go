@@ -1,0 +1,185 @@
+package memory
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// A limit in a snapshot is a form, and then
+//
+//	0: its numbers
+//	1: the name of the time zone of its schedule; the form and numbers of the limit that holds otherwise; the number of phases, and
+//	   for each the days, from, until, and the form and numbers of its limit
+//	2: nothing: no limit
+//
+// Version 1 has no forms, and no SoftFor at the end of the numbers.
+const formNumbers, formSchedule, formNone = 0, 1, 2
+
+// readLimit reads a definition; ok is false if there can be no such limit (here).
+func (s *Store) readLimit(r *snapshotReader) (l loaded, ok bool) {
+	var id [8]byte
+	for i := range id {
+		if r.err == nil {
+			b, err := r.ReadByte()
+			if err != nil {
+				r.fail(err)
+			}
+			id[i] = b
+		}
+	}
+	l.counter = &rule.Counter{ID: binary.LittleEndian.Uint64(id[:]), Domain: r.string(), Rule: r.string(), Window: r.string()}
+	form := uint64(formNumbers)
+	if r.version > 1 {
+		form = r.uvarint()
+	}
+	switch form {
+	case formNumbers:
+		l.limit, ok = r.numbers()
+	case formSchedule:
+		l.limit, ok = r.schedule()
+	default:
+		r.fail(damaged("a limit of the form %d", form))
+	}
+	if r.err != nil || !ok {
+		return loaded{counter: l.counter}, false
+	}
+	l.counter.Limit = l.limit
+	return l, true
+}
+
+// numbers reads a limit without a schedule.
+func (r *snapshotReader) numbers() (l *algo.Limit, ok bool) {
+	flags := r.uvarint()
+	c := algo.Config{
+		Algorithm: algo.Algorithm(min(r.uvarint(), 255)),
+		N:         r.varint(),
+		Window:    time.Duration(r.varint()),
+		Burst:     r.varint(),
+		Buckets:   int(r.varint()),
+		Soft:      int(r.varint()),
+		Calendar:  algo.Calendar(min(r.uvarint(), 255)),
+		Timeout:   time.Duration(r.varint()),
+
+		FirstRequest:   flags&1 != 0,
+		RefillInterval: flags&2 != 0,
+		CountDenied:    flags&4 != 0,
+	}
+	zone := r.string()
+	if r.version > 1 {
+		c.SoftFor = time.Duration(r.varint())
+	}
+	if r.err != nil {
+		return nil, false
+	}
+	if zone != "" {
+		loc, err := time.LoadLocation(zone)
+		if err != nil {
+			return nil, false
+		}
+		c.Location = loc
+	}
+	l, err := algo.New(c)
+	return l, err == nil
+}
+
+// schedule reads a limit with a schedule.
+func (r *snapshotReader) schedule() (l *algo.Limit, ok bool) {
+	loc, err := time.LoadLocation(r.string())
+	if err != nil {
+		loc = time.UTC // until the rules are met again all that counts is when a state is fresh, whatever the hour
+	}
+	ok = true
+	part := func() *algo.Limit {
+		switch form := r.uvarint(); form {
+		case formNone:
+			return nil
+		case formNumbers:
+			l, known := r.numbers()
+			ok = ok && known
+			return l
+		default:
+			r.fail(damaged("a limit of the form %d in a schedule", form))
+			return nil
+		}
+	}
+	otherwise := part()
+	n := r.uvarint()
+	if n > algo.MaxPhases {
+		r.fail(damaged("a schedule of %d phases", n))
+	}
+	var phases []algo.Phase
+	for range n {
+		if r.err != nil {
+			return nil, false
+		}
+		p := algo.Phase{Days: algo.Days(min(r.uvarint(), 255)), From: time.Duration(r.varint()), Until: time.Duration(r.varint())}
+		p.Limit = part()
+		phases = append(phases, p)
+	}
+	if r.err != nil || !ok {
+		return nil, false
+	}
+	l, err = algo.Scheduled(otherwise, phases, loc)
+	return l, err == nil
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendLimit(b []byte, e *limitEntry) []byte {
+	b = append(b, kindLimit)
+	b = binary.LittleEndian.AppendUint64(b, e.id)
+	for _, s := range [...]string{e.counter.Domain, e.counter.Rule, e.counter.Window} {
+		b = appendText(b, s)
+	}
+	if !e.limit.Scheduled() {
+		return appendForm(b, e.limit)
+	}
+	otherwise, phases, loc := e.limit.Schedule()
+	b = append(b, formSchedule)
+	b = appendText(b, loc.String())
+	b = appendForm(b, otherwise)
+	b = binary.AppendUvarint(b, uint64(len(phases)))
+	for _, p := range phases {
+		b = binary.AppendUvarint(b, uint64(p.Days))
+		b = binary.AppendVarint(b, int64(p.From))
+		b = binary.AppendVarint(b, int64(p.Until))
+		b = appendForm(b, p.Limit)
+	}
+	return b
+}
+
+// appendForm appends the form and the numbers of a limit without a schedule; nil for none.
+func appendForm(b []byte, l *algo.Limit) []byte {
+	if l == nil {
+		return append(b, formNone)
+	}
+	b = append(b, formNumbers)
+	c := l.Config()
+	var flags uint64
+	for i, set := range [...]bool{c.FirstRequest, c.RefillInterval, c.CountDenied} {
+		if set {
+			flags |= 1 << i
+		}
+	}
+	if c.Burst == 0 && (c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket) {
+		c.Burst = algo.NoBurst
+	}
+	b = binary.AppendUvarint(b, flags)
+	b = binary.AppendUvarint(b, uint64(c.Algorithm))
+	for _, v := range [...]int64{c.N, int64(c.Window), c.Burst, int64(c.Buckets), int64(c.Soft)} {
+		b = binary.AppendVarint(b, v)
+	}
+	b = binary.AppendUvarint(b, uint64(c.Calendar))
+	b = binary.AppendVarint(b, int64(c.Timeout))
+	zone := ""
+	if c.Location != nil {
+		zone = c.Location.String()
+	}
+	b = appendText(b, zone)
+	return binary.AppendVarint(b, int64(c.SoftFor))
+}

@@ -1,0 +1,65 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+)
+
+// Settle implements weir.Reserver. The only error is of a settlement without a Counter or a Limit; none is made then.
+func (s *Store) Settle(_ context.Context, settlements []weir.Settlement) error {
+	for i := range settlements {
+		if settlements[i].Counter == nil || settlements[i].Limit == nil {
+			return fmt.Errorf("memory store: settlement %d needs a Counter and a Limit", i)
+		}
+	}
+	for i := range settlements {
+		s.settle(&settlements[i])
+	}
+	return nil
+}
+
+func (s *Store) settle(c *weir.Settlement) {
+	now := s.now()
+	h := s.hash(c.Key)
+	sh := &s.shards[h>>s.shift].shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if now < sh.last {
+		now = s.overtaken(sh.last)
+	}
+	sh.last = now
+	limits := s.limits.load()
+	tag := tagOf(h, c.Counter.ID)
+	p := sh.find(limits, tag, c.Counter.ID, c.Key)
+	if p < 0 {
+		p = s.previous(sh, c.Counter, c.Limit, c.Key, h, now)
+	} else if e := &limits[sh.slots[p].limit()]; e.limit != c.Limit || e.counter != c.Counter {
+		s.relimit(sh, p, e.limit, c.Counter, c.Limit, now)
+	}
+	var st algo.State
+	if p >= 0 {
+		sh.load(p, &st)
+		c.Limit.Settle(&st, now, c.At, c.Reserved, c.Actual)
+		s.grown(sh, sh.store(p, &st), now)
+		sh.dirty = true
+		return
+	}
+	if cell := s.cell(sh, c.Counter, c.Limit, h, now); cell != nil {
+		s.overflows.Add(1)
+		c.Limit.Settle(&cell.st, now, c.At, c.Reserved, c.Actual)
+		return
+	}
+	// Nothing is known of the key. It may still owe what it used beyond its reservation.
+	c.Limit.Settle(&st, now, c.At, c.Reserved, c.Actual)
+	switch {
+	case c.Limit.Fresh(&st, now):
+	case s.reserve(sh, len(c.Key), now):
+		s.insert(sh, tag, c.Key, s.intern(c.Counter, c.Limit), &st, now)
+	default:
+		s.overflows.Add(1)
+		s.makeCell(sh, c.Counter, c.Limit, h, now).st = st
+	}
+}

@@ -1,0 +1,231 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/memory"
+	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/storetest"
+)
+
+func TestBoard(t *testing.T) {
+	server := redistest.Start(t)
+	storetest.Board(t, func(t *testing.T, clock func() int64) weir.Board {
+		return open(t, redis.Options{URL: server.URL(), Clock: clock})
+	})
+}
+
+func TestBoardInCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, 0)
+	storetest.Board(t, func(t *testing.T, clock func() int64) weir.Board {
+		return open(t, redis.Options{URL: cluster.URL(), Clock: clock})
+	})
+}
+
+// What the board holds takes no room in Redis once it is over.
+func TestBoardLeavesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	store := open(t, redis.Options{URL: server.URL()})
+	if err := store.Post(t.Context(), "ban", []weir.Fact{{ID: "x", TTL: time.Hour}, {ID: "y", TTL: 30 * time.Minute}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range server.Do("KEYS", "*").([]any) {
+		if ttl := server.Do("TTL", key.(string)).(int64); ttl < 3600 || ttl > 3661 {
+			t.Errorf("%s lasts for %d s", key, ttl)
+		}
+	}
+}
+
+const banRules = `
+limits:
+  - {name: login, when: {path: /login}, per: [ip], allow: 2/min, algorithm: sliding_log, ban: {after: 3, within: 10m, for: 15m}}
+  - {name: api, per: [user], allow: 2/min, algorithm: sliding_log}
+`
+
+// banNode is a node over store that follows its board.
+func banNode(t *testing.T, store weir.Store) *weir.Limiter {
+	t.Helper()
+	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(banRules)}}, rule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := weir.New(store, weir.WithRules(set))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Follow(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func ask(t *testing.T, l *weir.Limiter, attributes weir.Map) weir.Decision {
+	t.Helper()
+	d, err := l.Allow(t.Context(), weir.Request{Attributes: attributes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func login(ip string) weir.Map { return weir.Map{"path": "/login", "ip": ip} }
+
+func banned(t *testing.T, l *weir.Limiter, ip string) func() bool {
+	return func() bool { return ask(t, l, login(ip)).Banned.Rule != nil }
+}
+
+// Denials on two nodes count together, and the ban holds on both; lifts and grants do, too, and a grant at once where refusals
+// are remembered.
+func TestBansOfNodes(t *testing.T) {
+	server := redistest.Start(t)
+	node := func() *weir.Limiter {
+		return banNode(t, open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Second}))
+	}
+	a, b := node(), node()
+	ask(t, a, login("192.0.2.1"))
+	ask(t, b, login("192.0.2.1"))
+	ask(t, a, login("192.0.2.1"))
+	ask(t, a, login("192.0.2.1"))
+	ask(t, b, login("192.0.2.1"))
+	eventually(t, "both nodes ban", func() bool { return banned(t, a, "192.0.2.1")() && banned(t, b, "192.0.2.1")() })
+	if x, y := a.Bans()[0], b.Bans()[0]; x.Reason != y.Reason || x.Until.Sub(y.Until).Abs() > time.Second {
+		t.Errorf("%+v and %+v", x, y)
+	}
+	if err := b.Unban(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lift is heard", func() bool { return len(a.Bans()) == 0 })
+
+	user := weir.Map{"user": "ada"}
+	for range 5 {
+		ask(t, a, user)
+	}
+	if _, err := b.Grant(t.Context(), "", "api", []string{"ada"}, "9/min", time.Now().Add(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	if d := ask(t, b, user); !d.Allowed {
+		t.Error("refused where the grant was made")
+	}
+	eventually(t, "the grant is heard", func() bool { return len(a.Grants()) == 1 })
+	if d := ask(t, a, user); !d.Allowed || d.Limits[0].Limit != 9 {
+		t.Errorf("%+v", d.Limits)
+	}
+}
+
+// Messages can be lost: what changed is found by asking. And a Redis that has lost everything is told again.
+func TestBoardWithoutMessages(t *testing.T) {
+	server := redistest.Start(t)
+	server.Do("ACL", "SETUSER", "weir", "on", ">secret", "~*", "resetchannels", "+@all")
+	url := "redis://weir:secret@" + server.Addr()
+	quiet := func(string, ...any) {}
+	a, b := banNode(t, open(t, redis.Options{URL: url, Logf: quiet})), banNode(t, open(t, redis.Options{URL: url, Logf: quiet}))
+	set := func(ip string) {
+		t.Helper()
+		if _, err := a.Ban(t.Context(), "", "login", []string{ip}, time.Now().Add(time.Hour), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("192.0.2.1")
+	eventually(t, "the other node asks", banned(t, b, "192.0.2.1"))
+	server.Do("FLUSHALL")
+	server.Do("FUNCTION", "FLUSH")
+	c := banNode(t, open(t, redis.Options{URL: url, Logf: quiet}))
+	eventually(t, "a node that knew of nothing hears what an emptied Redis was told again", banned(t, c, "192.0.2.1"))
+}
+
+// While Redis is away each node acts by what it knows, and tells the others when it is back.
+func TestBansWithoutRedis(t *testing.T) {
+	server := redistest.Start(t)
+	node := func() *weir.Limiter {
+		local, err := memory.New(memory.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		primary := open(t, redis.Options{URL: server.URL(), Logf: func(string, ...any) {}, Timeout: time.Second})
+		store, err := fallback.New(primary, fallback.Options{Local: local, Deadline: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		return banNode(t, store)
+	}
+	a, b := node(), node()
+	if _, err := a.Ban(t.Context(), "", "login", []string{"192.0.2.1"}, time.Now().Add(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the ban is heard", banned(t, b, "192.0.2.1"))
+	server.Stop()
+	for range 8 {
+		ask(t, a, login("192.0.2.2"))
+	}
+	eventually(t, "this node bans alone", banned(t, a, "192.0.2.2"))
+	if !banned(t, b, "192.0.2.1")() {
+		t.Error("a ban that was known has gone with Redis")
+	}
+	if _, err := b.Ban(t.Context(), "", "login", []string{"192.0.2.3"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
+		t.Errorf("Ban: %v", err)
+	}
+	if err := b.Unban(t.Context(), "", "login", []string{"192.0.2.1"}); !errors.Is(err, weir.ErrNotShared) {
+		t.Errorf("Unban: %v", err)
+	}
+	server.Restart() // it comes back empty
+	eventually(t, "both know all", func() bool {
+		for _, ip := range []string{"192.0.2.2", "192.0.2.3"} {
+			if !banned(t, a, ip)() || !banned(t, b, ip)() {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// An attack that this node refuses from memory costs Redis little: the denials of a key are counted in groups.
+func TestDenialsCostLittle(t *testing.T) {
+	server := redistest.Start(t)
+	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Second})
+	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(`
+limits: [{name: login, per: [ip], allow: 1/h, algorithm: sliding_log, ban: {after: 100000, within: 1h, for: 15m}}]`)}}, rule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := weir.New(store, weir.WithRules(set))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const attacks = 20_000
+	begun := time.Now()
+	before := store.Stats().Calls
+	for range attacks {
+		ask(t, l, login("192.0.2.1"))
+	}
+	took := time.Since(begun)
+	c := set.BanRules("default")[0].Ban.Counter
+	key, err := set.BanRules("default")[0].Windows[0].AppendKey(nil, []string{"ip=192.0.2.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all denials are counted", func() bool {
+		info, ok, err := store.Peek(t.Context(), c, key)
+		return err == nil && ok && info.Result.Limit-info.Result.Remaining == attacks-1
+	})
+	// One call each 50 ms, one a second for what is remembered, and what the test itself asks.
+	if calls, most := store.Stats().Calls-before, uint64(took/(50*time.Millisecond)+took/time.Second+20); calls > attacks/20 {
+		t.Errorf("%d calls for %d refusals in %v, expected about %d", calls, attacks, took, most)
+	}
+	if d := l.BanStats().Dropped; d != 0 {
+		t.Errorf("%d denials dropped", d)
+	}
+}

@@ -1,0 +1,130 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	weir "github.com/weir-rl/weir"
+)
+
+// Board tests what weir.Board promises, on a store that is made with a virtual clock.
+func Board(t *testing.T, open func(t *testing.T, clock func() int64) weir.Board) {
+	const begin = int64(1767225600) * 1e6
+	var now atomic.Int64
+	now.Store(begin)
+	board := open(t, now.Load)
+	ctx := t.Context()
+	post := func(kind string, facts ...weir.Fact) {
+		t.Helper()
+		if err := board.Post(ctx, kind, facts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func(kind string) string {
+		t.Helper()
+		facts, err := board.List(ctx, kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return factsText(facts)
+	}
+	same := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	same(list("a"), "")
+	odd := "\x00\xff id{}"
+	post("a", weir.Fact{ID: "x", Data: []byte("1"), TTL: 10 * time.Second}, weir.Fact{ID: odd, Data: []byte{0, 1, 255}, TTL: time.Minute})
+	post("b", weir.Fact{ID: "x", TTL: time.Hour})
+	now.Add(3e6)
+	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 57s 3s; "x"="1" 7s 3s`)
+	same(list("b"), `"x"="" 59m57s 3s`)
+	post("a", weir.Fact{ID: "x", Data: []byte("2"), TTL: 2 * time.Second}) // in place of what was
+	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 57s 3s; "x"="2" 2s 0s`)
+	now.Add(2e6 - 1)
+	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 55.000001s 5s; "x"="2" 1µs 2s`)
+	now.Add(1)
+	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 55s 5s`)
+	if err := board.Remove(ctx, "a", []string{odd, "nobody"}); err != nil {
+		t.Fatal(err)
+	}
+	same(list("a"), "")
+	for name, bad := range map[string]weir.Fact{
+		"no id":    {TTL: 1e9},
+		"long id":  {ID: strings.Repeat("x", weir.MaxFactID+1), TTL: 1e9},
+		"data":     {ID: "x", Data: make([]byte, weir.MaxFactData+1), TTL: 1e9},
+		"no time":  {ID: "x"},
+		"was over": {ID: "x", TTL: -1e9},
+		"removed":  {ID: "x", TTL: 1e9, Removed: true},
+	} {
+		if board.Post(ctx, "a", []weir.Fact{bad}) == nil {
+			t.Errorf("%s: was taken", name)
+		}
+	}
+	largest := weir.Fact{ID: strings.Repeat("\xff", weir.MaxFactID), Data: make([]byte, weir.MaxFactData), TTL: time.Second}
+	post("c", largest)
+	if facts, err := board.List(ctx, "c"); err != nil || len(facts) != 1 || facts[0].ID != largest.ID || !slices.Equal(facts[0].Data, largest.Data) {
+		t.Errorf("the largest fact: %d facts, %v", len(facts), err)
+	}
+	var many []weir.Fact
+	for i := range 1234 {
+		many = append(many, weir.Fact{ID: fmt.Sprint(i), TTL: time.Duration(1+i) * time.Minute})
+	}
+	post("d", many...)
+	if facts, err := board.List(ctx, "d"); err != nil || len(facts) != len(many) {
+		t.Errorf("%d facts of %d: %v", len(facts), len(many), err)
+	}
+
+	// Watch tells what there is, what was removed included, and then each change.
+	watching, cancel := context.WithCancel(ctx)
+	told := make(chan string, 100)
+	ended := make(chan error)
+	go func() {
+		ended <- board.Watch(watching, "a", func(facts []weir.Fact, anew bool) { told <- fmt.Sprintf("%v %s", anew, factsText(facts)) })
+	}()
+	next := func() string {
+		t.Helper()
+		select {
+		case s := <-told:
+			return s
+		case <-time.After(time.Minute):
+			t.Fatal("Watch tells nothing")
+			return ""
+		}
+	}
+	same(next(), `true "\x00\xff id{}"- 55s 0s`)
+	post("a", weir.Fact{ID: "y", Data: []byte("3"), TTL: time.Hour})
+	same(next(), `false "y"="3" 1h0m0s 0s`)
+	post("d", weir.Fact{ID: "elsewhere", TTL: time.Hour})
+	if err := board.Remove(ctx, "a", []string{"y"}); err != nil {
+		t.Fatal(err)
+	}
+	same(next(), `false "y"- 1h0m0s 0s`)
+	post("a", weir.Fact{ID: "y", Data: []byte("4"), TTL: time.Minute})
+	same(next(), `false "y"="4" 1m0s 0s`)
+	cancel()
+	if err := <-ended; err != context.Canceled {
+		t.Errorf("Watch ended with %v", err)
+	}
+}
+
+// factsText writes facts by id. An age may be a few microseconds off.
+func factsText(facts []weir.Fact) string {
+	var list []string
+	for _, f := range facts {
+		text := fmt.Sprintf("%q=%q", f.ID, f.Data)
+		if f.Removed {
+			text = fmt.Sprintf("%q-", f.ID)
+		}
+		list = append(list, fmt.Sprintf("%s %s %s", text, f.TTL, f.Age.Round(time.Millisecond)))
+	}
+	slices.Sort(list)
+	return strings.Join(list, "; ")
+}
