@@ -75,6 +75,10 @@ func TestConfigWays(t *testing.T) {
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56",
 		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "headers": "draft11",
 		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
+		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "proxy.max_held": "9", "prometheus.url": "http://127.0.0.1:9999", "prometheus.every": "1s",
+		"signals": "orders=max(orders_used),jobs=sum(jobs)", "ban.max": "7", "ban.nftables_table": "edge", "recent.entries": "50",
+		"defer.path": "later.db", "defer.max_jobs": "5", "defer.max_bytes": "2MiB", "defer.max_body": "3KiB", "defer.max_dead": "6", "defer.max_age": "1h", "defer.keep": "2h",
+		"defer.attempts": "3", "defer.parallel": "2", "defer.tickets": "/tickets/",
 	}
 	for i := range settings {
 		s := &settings[i]

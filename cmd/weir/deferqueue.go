@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/proxy"
@@ -49,10 +51,31 @@ func deferring(set *rule.Set) *rule.Rule {
 	return nil
 }
 
-// warnOfDeferring tells of rules that came with a reload and defer, where there is no queue.
-func (p *program) warnOfDeferring(set *rule.Set) {
-	if r := deferring(set); r != nil && p.deferred == nil && p.c.listen.proxy != "" {
+// startDeferring runs the worker from when it is needed first: when a rule defers, or a job waits from before.
+func (p *program) startDeferring(set *rule.Set) {
+	r := deferring(set)
+	switch {
+	case p.proxy == nil:
+	case p.deferred == nil && r != nil:
 		p.log.Warn("a limit defers requests, but there is no queue for them: they are refused. Set defer.path and restart", "limit", r.Name)
+	case p.deferred != nil && (r != nil || p.jobsWait()):
+		p.needed.Do(func() { close(p.work) })
+	}
+}
+
+func (p *program) jobsWait() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	s, err := p.deferred.Stats(ctx)
+	return err == nil && s.Jobs > 0
+}
+
+// workOff forwards deferred requests until ctx ends.
+func (p *program) workOff(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-p.work:
+		p.proxy.Work(ctx)
 	}
 }
 

@@ -63,7 +63,7 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
 
 // serve runs the program until ctx ends. All that is wrong before the doors open is a usage error.
 func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer) error {
-	p := &program{c: c, log: newLogger(c, stderr)}
+	p := &program{c: c, log: newLogger(c, stderr), work: make(chan struct{})}
 	if err := p.prepare(check); err != nil {
 		return usageError(err)
 	}
@@ -106,6 +106,8 @@ type program struct {
 	deferred deferred.Queue // nil without one
 	proxy    *proxy.Proxy   // nil without one
 	holding  atomic.Pointer[proxy.Proxy]
+	work     chan struct{} // closed when there may be something to work off
+	needed   sync.Once
 	doors    []*door
 	draining atomic.Bool
 }
@@ -205,7 +207,7 @@ func (p *program) rulesChanged(s *rule.Set) {
 	}
 	p.limiter.SetRules(s)
 	p.signals.SetUsed(signalsOf(s))
-	p.warnOfDeferring(s)
+	p.startDeferring(s)
 }
 
 // close closes what prepare has opened.
@@ -440,7 +442,9 @@ func (p *program) runBackground(ctx context.Context, background *sync.WaitGroup)
 	})
 	background.Go(func() { p.sweep(ctx) })
 	if p.proxy != nil {
-		background.Go(func() { p.proxy.Work(ctx) })
+		set, _ := p.limiter.Rules()
+		p.startDeferring(set)
+		background.Go(func() { p.workOff(ctx) })
 	}
 }
 

@@ -116,7 +116,7 @@ func (w *Worker) Run(ctx context.Context) {
 		<-room
 		if err != nil && ctx.Err() == nil {
 			if !failing {
-				w.o.Logf("deferred: %v; trying again", err)
+				w.o.Logf("%v; trying again", err)
 			}
 			failing, wait = true, maxIdle
 		} else {
