@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -425,8 +427,10 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 // batchStore notes the costs of all charges of denials.
 type batchStore struct {
 	weir.Store
+	fail atomic.Bool
+
+	mu    sync.Mutex
 	costs [][]int64
-	fail  bool
 }
 
 func (s *batchStore) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
@@ -435,12 +439,20 @@ func (s *batchStore) Take(ctx context.Context, charges []weir.Charge, results []
 		for i := range charges {
 			costs = append(costs, charges[i].Ask.Cost)
 		}
+		s.mu.Lock()
 		s.costs = append(s.costs, costs)
-		if s.fail {
+		s.mu.Unlock()
+		if s.fail.Load() {
 			return 0, errors.New("away")
 		}
 	}
 	return s.Store.Take(ctx, charges, results)
+}
+
+func (s *batchStore) counted() [][]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.costs)
 }
 
 // In the background the denials of a key leave as one charge, at most each 50 ms; the queue is bounded.
@@ -463,13 +475,13 @@ func TestDenialsInBackground(t *testing.T) {
 		for range 3 {
 			decide(t, l, from("192.0.2.3", "/login"))
 		}
-		if len(store.costs) != 0 {
+		if len(store.counted()) != 0 {
 			t.Fatal("counted before the answer")
 		}
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
-		if len(store.costs) != 1 || !slices.Equal(store.costs[0], []int64{58, 58}) {
-			t.Fatalf("counted %v", store.costs)
+		if got := store.counted(); len(got) != 1 || !slices.Equal(got[0], []int64{58, 58}) {
+			t.Fatalf("counted %v", got)
 		}
 		if s := l.BanStats(); s.Dropped != 1 || len(s.InForce) != 0 {
 			t.Errorf("%+v", s)
@@ -488,7 +500,7 @@ func TestDenialsInBackground(t *testing.T) {
 		if d := decide(t, l, from("192.0.2.1", "/login")); d.Banned.Rule == nil {
 			t.Error("not banned")
 		}
-		store.fail = true
+		store.fail.Store(true)
 		for range 4 {
 			decide(t, l, from("192.0.2.9", "/login"))
 		}

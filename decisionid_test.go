@@ -72,8 +72,9 @@ func TestDecisionIdentity(t *testing.T) {
 					t.Error(err)
 				}
 				id := d.ID
-				if d.Identity() != d.Identity() || id != 0 && d.Identity() != id {
-					t.Errorf("the id changes: %s, %s", id, d.Identity())
+				first := d.Identity()
+				if again := d.Identity(); again != first || id != 0 && first != id {
+					t.Errorf("the id changes: %s, %s, %s", id, first, again)
 				}
 				if _, twice := seen.LoadOrStore(d.Identity(), true); twice {
 					t.Errorf("%s came twice", d.Identity())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,18 +231,18 @@ func wallStore(t *testing.T, o memory.Options) *memory.Store {
 // flaky is a board that can be away.
 type flaky struct {
 	*memory.Store
-	away bool
+	away atomic.Bool
 }
 
 func (f *flaky) Post(ctx context.Context, kind string, facts []weir.Fact) error {
-	if f.away {
+	if f.away.Load() {
 		return errors.New("away")
 	}
 	return f.Store.Post(ctx, kind, facts)
 }
 
 func (f *flaky) Remove(ctx context.Context, kind string, ids []string) error {
-	if f.away {
+	if f.away.Load() {
 		return errors.New("away")
 	}
 	return f.Store.Remove(ctx, kind, ids)
@@ -288,7 +289,7 @@ func TestFollow(t *testing.T) {
 			t.Error("revoked on one node, and not on the other")
 		}
 
-		store.away = true
+		store.away.Store(true)
 		if _, err := a.Ban(t.Context(), "", "login", []string{"192.0.2.7"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
 			t.Errorf("Ban: %v", err)
 		}
@@ -303,7 +304,7 @@ func TestFollow(t *testing.T) {
 		if len(a.Bans()) != 2 || len(b.Bans()) != 0 {
 			t.Errorf("%d and %d bans while the board is away", len(a.Bans()), len(b.Bans()))
 		}
-		store.away = false
+		store.away.Store(false)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if x := b.Bans(); len(x) != 2 {

@@ -222,6 +222,17 @@ func (l *Limit) Mend(s *State, now int64) bool {
 	return was.A != s.A || was.B != s.B || was.C != s.C || len(was.Ext) != len(s.Ext)
 }
 
+// mended returns what Take would make of s at now if it charged nothing. That is what the answers for later instants are of.
+func (l *Limit) mended(s *State, now int64) State {
+	c := *s
+	if s.A > now && len(s.Ext) > 0 {
+		c.Ext = append([]byte(nil), s.Ext...)
+	}
+	var r Result
+	l.plain(&r, &c, now, Ask{}, true)
+	return c
+}
+
 // Fresh reports whether s is as good as the zero State at now, so that it may be forgotten.
 func (l *Limit) Fresh(s *State, now int64) bool {
 	if l.times != nil && s.B != 0 {

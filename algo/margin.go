@@ -121,6 +121,10 @@ func (l *Limit) decideMargin(r *Result, s, m *State, now int64, a Ask, take bool
 		m.B, m.C, m.Ext = uint64(reopens), 0, nil
 	}
 	if used && !r.Allowed && a.Cost > 0 {
+		if !take {
+			mended := in.mended(s, now)
+			s = &mended
+		}
 		r.RetryAfter = l.retryMargin(s, now, closes, reopens, a, r.RetryAfter, in == l)
 	}
 }

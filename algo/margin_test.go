@@ -289,6 +289,43 @@ func probeRetry(t *rapid.T, where string, now, retry int64, allowed func(at int6
 	}
 }
 
+// TestCheckAnswersAsTake: also where the clock leaps, CheckWith says of a request that is denied what TakeWith says, though it
+// does not put the state right.
+func TestCheckAnswersAsTake(t *testing.T) {
+	for _, k := range kinds {
+		if k.c.Algorithm == Concurrency {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				c := drawMargin(t, k.c)
+				c.CountDenied = false
+				l := compile(t, c)
+				if rapid.Bool().Draw(t, "scheduled") {
+					other := c
+					other.N++
+					l = scheduled(t, l, nil, Phase{From: clockTime(8, 0), Until: clockTime(20, 0), Limit: compile(t, other)}, Phase{From: clockTime(7, 0), Until: clockTime(8, 0)})
+				}
+				var s, m State
+				now := base
+				for range rapid.IntRange(1, 20).Draw(t, "steps") {
+					w := micros(c.Window) + hour
+					now = max(0, now+rapid.Int64Range(-6*w, 6*w).Draw(t, "leap")*int64(rapid.IntRange(0, 1).Draw(t, "leaps")))
+					a := Ask{Cost: rapid.SampledFrom([]int64{1, 1, 2, c.N, 3 * c.N}).Draw(t, "cost"), MaxDelay: -1}
+					was, wasMargin := cloneState(s), m
+					checked := l.CheckWith(&s, &m, now, a)
+					if !same(was, s) || !same(wasMargin, m) {
+						t.Fatal("CheckWith wrote")
+					}
+					if r := l.TakeWith(&s, &m, now, a); !r.Allowed && checked != r {
+						t.Fatalf("%v at base + %d: %+v\nTakeWith says  %+v\nCheckWith says %+v", l, now-base, a, r, checked)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestMarginQueue: while the margin of a queue is closed, turns keep their pace.
 func TestMarginQueue(t *testing.T) {
 	l := must(t, Config{Algorithm: LeakyBucket, N: 1, Window: time.Second, Burst: 10, Soft: 50, SoftFor: 2 * time.Second})

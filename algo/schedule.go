@@ -240,10 +240,20 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 		return
 	}
 	v.limit.decide(r, s, margin, now, a, take)
-	if v.limit.algo == TokenBucket || v.limit.algo == LeakyBucket {
+	bucket := v.limit.algo == TokenBucket || v.limit.algo == LeakyBucket
+	later := !r.Allowed && a.Cost > 0 && (r.RetryAfter == Never || now+r.RetryAfter >= v.end)
+	if !take && (bucket || later) {
+		mended := v.limit.mended(s, now)
+		s = &mended
+		if margin != nil && v.limit.margin != nil {
+			mended := v.limit.margin.mended(margin, now)
+			margin = &mended
+		}
+	}
+	if bucket {
 		r.ResetAfter = t.reset(s, now)
 	}
-	if !r.Allowed && a.Cost > 0 && (r.RetryAfter == Never || now+r.RetryAfter >= v.end) {
+	if later {
 		r.RetryAfter = t.retry(s, margin, now, v, a)
 	}
 }

@@ -394,11 +394,16 @@ func TestScheduleRetry(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { l.Take(&s, now, Ask{Cost: 1}) }); n != 0 {
 		t.Errorf("%v allocations to look ahead", n)
 	}
+	if n := testing.AllocsPerRun(100, func() { l.Check(&s, now, Ask{Cost: 1}) }); n != 0 {
+		t.Errorf("%v allocations to look ahead of a check", n)
+	}
 }
 
 // TestScheduleBucket: a bucket is fresh when it is so at every rate that fills it.
 func TestScheduleBucket(t *testing.T) {
-	bucket := func(n int64) *Limit { return must(t, Config{Algorithm: TokenBucket, N: n, Burst: 60, Window: time.Hour}) }
+	bucket := func(n int64) *Limit {
+		return must(t, Config{Algorithm: TokenBucket, N: n, Burst: 60, Window: time.Hour})
+	}
 	fast, slow, stopped := bucket(3600), bucket(60), bucket(0)
 	l := scheduled(t, fast, nil, Phase{From: clockTime(20, 0), Until: clockTime(8, 0), Limit: slow}, Phase{From: clockTime(8, 0), Until: clockTime(9, 0), Limit: stopped})
 	for _, hour := range []int64{8, 12, 22} {

@@ -223,8 +223,8 @@ func (l *loader) response(v *element) *Response {
 			if strings.Contains(strings.ToLower(r.ContentType), "html") {
 				syntax = htmlTemplate
 			}
-			samples, ok := []string{r.Body}, false
-			if r.body, samples, ok = l.template(b, "response.body", r.Body, syntax); ok {
+			body, samples, ok := l.template(b, "response.body", r.Body, syntax)
+			if r.body = body; ok {
 				r.isJSON = allJSON(samples)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // A file holds three buckets: jobs (a job with its place in order, JSON) of all that are not done, tickets (JSON) of all, and ended
@@ -81,7 +82,7 @@ func OpenFile(path string, b Bounds) (*File, error) {
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
-		if errors.Is(err, bbolt.ErrTimeout) {
+		if errors.Is(err, bolterrors.ErrTimeout) {
 			err = errors.New("another process has it open; give each server a file of its own")
 		}
 		return nil, fmt.Errorf("deferred: %s: %w", filepath.Base(path), err)

@@ -24,7 +24,8 @@ const (
 	tolerance     = 1.05 // latency over baseline at which the limit stays, but for the headroom
 	leastHeadroom = 0.5  // else a quarter of the limit's root
 	leastFactor   = 0.25 // of one step
-	growth        = 1.25 // of one step while nobody waits, far below the limit at which some did
+	firstGrowth   = 2    // of one step while nobody waits, and none ever did
+	growth        = 1.25 // the same far below the limit at which some did
 	farBelow      = 0.75
 	unnoticed     = 0.03 // logarithm of latency over baseline up to which nobody waits
 	needed        = 0.75 // a limit is needed if so much of it was in use
@@ -32,11 +33,12 @@ const (
 	dropsCount    = 0.1  // share of failed requests from which they lower the limit
 
 	leastWindow   = 50 * time.Millisecond
-	mostWindow    = 500 * time.Millisecond // or ten latencies, if there are enough samples
+	mostWindow    = 500 * time.Millisecond // or ten latencies: for what is wanted at most
 	enoughSamples = 16
 	enoughError   = 0.03 // standard error of a mean logarithm: about 3 % of the latency
-	mostDoubt     = 0.1  // a standard error above that earns no benefit of the doubt
-	mostSlower    = 2.3  // one request counts for no more than ten times the baseline
+	fairError     = 0.1
+	mostDoubt     = 0.1 // a standard error above that earns no benefit of the doubt
+	mostSlower    = 2.3 // one request counts for no more than ten times the baseline
 
 	probeEvery = 10 * time.Second
 	probeRest  = 20 // times as long as a probe took, and
@@ -164,25 +166,28 @@ func (c *control) record(now, start int64, load, under int, o outcome) (due bool
 	if c.settled == 0 && (c.old-c.oldDone <= under/10 || elapsed > c.longest()) {
 		c.settled = now
 	}
+	measured := time.Duration(now - c.settled)
 	switch {
 	case elapsed < leastWindow:
 		return false
 	case c.fixed:
 		return elapsed >= 2*leastWindow
-	case c.fresh.n+c.dropped >= enoughSamples && (elapsed >= c.longest() || c.fresh.err() <= enoughError || c.dropped > c.fresh.n):
-		return true
-	case elapsed >= 10*c.longest() && c.fresh.n > 0:
-		return true
+	case c.settled == 0:
+		return c.flooded(&c.late)
+	case c.fresh.n+c.dropped < enoughSamples:
+		return measured >= 10*c.longest() && c.fresh.n > 0
 	}
-	return c.flooded()
+	err, hasty := c.fresh.err(), c.level > 0 // a probe must not last
+	return err <= enoughError || (err <= fairError || hasty) && measured >= c.longest() || measured >= 4*c.longest() ||
+		c.dropped > c.fresh.n || c.flooded(&c.fresh) || c.flooded(&c.late)
 }
 
 // longest is how long a window takes at most if there are requests enough.
 func (c *control) longest() time.Duration { return max(mostWindow, 10*duration(c.latency)) }
 
-// flooded reports that requests from before the window took so long that there is no need to wait for those that began in it.
-func (c *control) flooded() bool {
-	return c.baseline != 0 && c.level == 0 && c.late.n >= enoughSamples && c.late.mean()-2*c.late.err() > c.baseline+math.Ln2
+// flooded reports that s took so long that there is no need to know more.
+func (c *control) flooded(s *sample) bool {
+	return c.baseline != 0 && c.level == 0 && s.n >= enoughSamples && s.mean()-2*s.err() > c.baseline+math.Ln2
 }
 
 // close ends the window, takes a step, and opens the next.
@@ -196,7 +201,7 @@ func (c *control) close(now int64, k counts) {
 			refused = refused || k.refused[i] > c.last.refused[i]
 		}
 		s := c.fresh
-		if s.n < enoughSamples && c.flooded() {
+		if s.n < enoughSamples && c.flooded(&c.late) {
 			s = c.late
 		}
 		c.step(now, elapsed, s, refused, float64(k.peak))
@@ -223,7 +228,7 @@ func (c *control) step(now int64, elapsed float64, s sample, refused bool, peak 
 	switch {
 	case limited && float64(c.dropped) > dropsCount*float64(c.ended):
 		c.limit = min(c.limit, max(c.initial, peak)) * (1 - float64(c.dropped)/float64(c.ended)/2)
-	case s.n > 0 && (limited || c.crowded(s)):
+	case c.baseline != 0 && s.n > 0 && (limited || c.crowded(s)):
 		c.limit = min(c.stepFrom(s), most)
 	case !limited && c.limit > most:
 		c.limit -= (c.limit - most) / 20
@@ -234,7 +239,7 @@ func (c *control) step(now int64, elapsed float64, s sample, refused bool, peak 
 	}
 	if probing {
 		c.from = c.limit
-	} else if refused && s.n > 0 {
+	} else if refused && s.n > 0 && c.baseline != 0 {
 		c.considerProbe(now, s)
 	}
 }
@@ -251,7 +256,10 @@ func (c *control) stepFrom(s sample) float64 {
 	switch {
 	case s.mean()-2*s.err()-c.baseline-c.doubt > unnoticed: // for certain
 		c.knee = c.limit
-	case slower <= unnoticed && c.limit*growth < c.knee*farBelow:
+	case slower > unnoticed:
+	case math.IsInf(c.knee, 1):
+		factor = firstGrowth
+	case c.limit*growth < c.knee*farBelow:
 		factor = growth
 	}
 	return c.limit*factor + max(leastHeadroom, math.Sqrt(c.limit)/4)
@@ -261,6 +269,8 @@ func (c *control) stepFrom(s sample) float64 {
 func (c *control) learn(s sample, limited bool, elapsed float64) {
 	m := s.mean()
 	switch {
+	case c.opened == 0:
+		// The first to end are those that took the shortest: nothing is known yet.
 	case c.baseline == 0:
 		c.setBaseline(s)
 	case m+s.err() < c.baseline:
@@ -272,11 +282,20 @@ func (c *control) learn(s sample, limited bool, elapsed float64) {
 		c.baseline += (m - c.baseline) / 2 // fewer cannot be under way
 	case s.meanLoad() <= 1.1*c.baseLoad:
 		// Slower, with no more under way: the server itself has become so.
-		c.baseline += (m - c.baseline) * (1 - math.Exp(-elapsed/float64(probeEvery)))
+		c.raiseBaseline(c.baseline + (m-c.baseline)*(1-math.Exp(-elapsed/float64(probeEvery))))
 	}
 }
 
+// raiseBaseline forgets what was found with one that was far lower.
+func (c *control) raiseBaseline(to float64) {
+	if c.baseline != 0 && to > c.baseline+0.1 {
+		c.knee = math.Inf(1)
+	}
+	c.baseline = to
+}
+
 func (c *control) setBaseline(s sample) {
+	c.raiseBaseline(s.mean())
 	c.baseline, c.doubt, c.baseLoad = s.mean(), min(s.err(), mostDoubt), s.meanLoad()
 }
 

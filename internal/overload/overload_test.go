@@ -49,13 +49,13 @@ func TestHolds(t *testing.T) {
 		busy       float64 // share of what the server can do, at least
 	}{
 		{"two workers", 2, constant(10 * time.Millisecond), 10 * time.Millisecond, 0, 3, 0.98, 0.75},
-		{"eight workers with contention", 8, constant(10 * time.Millisecond), 10 * time.Millisecond, 0.3, 2, 0.99, 0.75},
-		{"eight slower ones", 8, constant(40 * time.Millisecond), 40 * time.Millisecond, 0.3, 2.1, 0.99, 0.75},
-		{"many workers", 64, constant(50 * time.Millisecond), 50 * time.Millisecond, 0.1, 1.8, 0.99, 0.75},
-		{"exponential", 8, exponential(10*time.Millisecond, 1), 10 * time.Millisecond, 0.3, 1.5, 0.99, 0.75},
-		{"many exponential", 64, exponential(20*time.Millisecond, 2), 20 * time.Millisecond, 0, 1.5, 0.99, 0.75},
-		{"long tail", 64, lognormal(10*time.Millisecond, 1.5, 3), 30800 * time.Microsecond, 0, 1.5, 0.99, 0.75},
-		{"seconds", 16, exponential(2*time.Second, 4), 2 * time.Second, 0, 1.5, 0.93, 0.45}, // few samples, and all of them noise
+		{"eight workers with contention", 8, constant(20 * time.Millisecond), 20 * time.Millisecond, 0.3, 2, 0.99, 0.75},
+		{"eight slower ones", 8, constant(40 * time.Millisecond), 40 * time.Millisecond, 0.1, 2.2, 0.99, 0.75},
+		{"many workers", 64, constant(200 * time.Millisecond), 200 * time.Millisecond, 0.1, 1.8, 0.99, 0.75},
+		{"exponential", 8, exponential(20*time.Millisecond, 1), 20 * time.Millisecond, 0.3, 1.5, 0.99, 0.75},
+		{"many exponential", 64, exponential(200*time.Millisecond, 2), 200 * time.Millisecond, 0, 1.5, 0.99, 0.75},
+		{"long tail", 64, lognormal(65*time.Millisecond, 1.5, 3), 200 * time.Millisecond, 0, 1.5, 0.99, 0.75},
+		{"seconds", 64, exponential(2*time.Second, 4), 2 * time.Second, 0, 1.5, 0.97, 0.6}, // few samples, and all of them noise
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p99 := unloaded(c.takes, 0.99)
@@ -98,7 +98,7 @@ func TestAtEase(t *testing.T) {
 	for _, workers := range []int{8, 200} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, Options{})
-			takes := 50 * time.Millisecond
+			takes := 100 * time.Millisecond
 			all := run(2, &server{workers: workers, takes: constant(takes)}, of(l), 30*time.Second, mixed(0.4*float64(workers)/takes.Seconds())...)
 			for _, s := range between(all, 10*time.Second, 30*time.Second) {
 				if s.took == 0 {
@@ -113,7 +113,7 @@ func TestAtEase(t *testing.T) {
 func TestLessImportantFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Options{})
-		takes := 20 * time.Millisecond
+		takes := 50 * time.Millisecond
 		able := 16 / takes.Seconds()
 		all := run(3, &server{workers: 16, takes: constant(takes)}, of(l), 30*time.Second,
 			stream{Critical, steady(0.1 * able)}, stream{Default, steady(0.4 * able)}, stream{Sheddable, steady(2 * able)})
@@ -137,7 +137,7 @@ func TestLessImportantFirst(t *testing.T) {
 func TestFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Options{})
-		takes := 20 * time.Millisecond
+		takes := 100 * time.Millisecond
 		s := &server{workers: 32, takes: func() time.Duration { return takes }}
 		go func() {
 			time.Sleep(30 * time.Second)
@@ -146,7 +146,7 @@ func TestFollows(t *testing.T) {
 			s.resize(32)
 			time.Sleep(30 * time.Second)
 			s.mu.Lock()
-			takes = 100 * time.Millisecond
+			takes = 500 * time.Millisecond
 			s.mu.Unlock()
 		}()
 		all := run(4, s, of(l), 120*time.Second, mixed(2*32/takes.Seconds())...)
@@ -156,10 +156,10 @@ func TestFollows(t *testing.T) {
 			workers float64
 			takes   time.Duration
 		}{
-			{"32 workers", 10 * time.Second, 32, 20 * time.Millisecond},
-			{"8 workers", 40 * time.Second, 8, 20 * time.Millisecond},
-			{"32 workers again", 75 * time.Second, 32, 20 * time.Millisecond},
-			{"slower ones", 105 * time.Second, 32, 100 * time.Millisecond},
+			{"32 workers", 10 * time.Second, 32, 100 * time.Millisecond},
+			{"8 workers", 40 * time.Second, 8, 100 * time.Millisecond},
+			{"32 workers again", 75 * time.Second, 32, 100 * time.Millisecond},
+			{"slower ones", 105 * time.Second, 32, 500 * time.Millisecond},
 		} {
 			part := between(all, phase.from, phase.from+15*time.Second)
 			served := 0

@@ -37,7 +37,7 @@ const (
 	defaultTTL  = 10 * time.Second       // of a pushed value
 	mostTTL     = 24 * time.Hour
 	mostPushed  = 1000 // signals
-	longestName = 128
+	longestName = 100
 )
 
 // Options configure New. The zero value is right where nothing is asked of a Prometheus.
@@ -156,8 +156,8 @@ func checkName(name string) error {
 		return fmt.Errorf("the name of a signal has 1 to %d characters", longestName)
 	}
 	for i := range len(name) {
-		if c := name[i]; !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
-			return fmt.Errorf("%q is no name of a signal; it is made of letters, digits, -, _ and .", name)
+		if c := name[i]; !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return fmt.Errorf("%q is no name of a signal; it is made of a-z, 0-9, -, _ and .", name)
 		}
 	}
 	return nil

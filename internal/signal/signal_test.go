@@ -235,7 +235,7 @@ func TestBadPush(t *testing.T) {
 		percent float64
 		ttl     time.Duration
 	}{
-		{"", 1, 0}, {"a b", 1, 0}, {"a/b", 1, 0}, {strings.Repeat("x", 129), 1, 0}, {"cpu", 1, 0}, {"asked", 1, 0},
+		{"", 1, 0}, {"a b", 1, 0}, {"a/b", 1, 0}, {strings.Repeat("x", 101), 1, 0}, {"Load", 1, 0}, {"cpu", 1, 0}, {"asked", 1, 0},
 		{"x", -1, 0}, {"x", 100.1, 0}, {"x", math.NaN(), 0}, {"x", math.Inf(1), 0}, {"x", 1, -1}, {"x", 1, 25 * time.Hour},
 	} {
 		if err := r.Push(c.name, c.percent, c.ttl); err == nil {

@@ -23,6 +23,7 @@ var codecLimits = []algo.Config{
 	{Algorithm: algo.SlidingLog, N: 100, Window: time.Minute},
 	{Algorithm: algo.SlidingLog, N: 100, Window: 30 * 24 * time.Hour},
 	{Algorithm: algo.Concurrency, N: 100},
+	{Algorithm: algo.Margin, Window: time.Minute, SoftFor: time.Second, Timeout: time.Hour},
 }
 
 func mustTwin(t testing.TB, c algo.Config) *twin {

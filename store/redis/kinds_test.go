@@ -372,3 +372,35 @@ func TestDeadHolder(t *testing.T) {
 		t.Errorf("%d slots are held after a release of 2, %d before", n, before)
 	}
 }
+
+// TestSlotsOfALimiter: a request of several hits holds so many slots under one id, on whichever node it is given back.
+func TestSlotsOfALimiter(t *testing.T) {
+	server := redistest.Start(t)
+	var nodes []*weir.Limiter
+	for range 2 {
+		l, err := weir.New(open(t, redis.Options{URL: server.URL()}), weir.Limit("jobs", "5", "user"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, l)
+	}
+	ask := func(node int, hits int64, want bool) (slot string) {
+		t.Helper()
+		var d weir.Decision
+		r := weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: hits}
+		if err := nodes[node].Decide(t.Context(), &r, &d); err != nil || d.Allowed != want || want != (d.Limits[0].Slot != "") {
+			t.Fatalf("%d slots: %+v, %v", hits, d.Limits, err)
+		}
+		return d.Limits[0].Slot
+	}
+	slot := ask(0, 3, true)
+	ask(1, 3, false)
+	ask(1, 2, true)
+	for i, want := range []bool{true, false} {
+		if ok, err := nodes[1].Release(t.Context(), slot); ok != want || err != nil {
+			t.Errorf("release %d: %v, %v", i, ok, err)
+		}
+	}
+	ask(0, 4, false)
+	ask(0, 3, true)
+}

@@ -123,7 +123,7 @@ func (p *partition) settleTogether(batch []*oddCall) {
 	case p.swaps <- struct{}{}:
 		defer func() { <-p.swaps }()
 	case <-ctx.Done():
-		finish(batch, notCharged{ctx.Err()})
+		finish(batch, notCharged{fmt.Errorf("redis store: %w", ctx.Err())})
 		return
 	}
 	batch = p.settleHeld(ctx, batch)

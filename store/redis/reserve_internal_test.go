@@ -55,7 +55,7 @@ func TestTwinsBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.twinOf(scaled) != s.twinOf(scaled) {
+			if first := s.twinOf(scaled); s.twinOf(scaled) != first {
 				t.Fatal("a twin is made anew each time")
 			}
 		}

@@ -297,8 +297,8 @@ func (s *scene) write(at int, l *algo.Limit) {
 // commit writes what has changed, if nobody else has written meanwhile.
 func (s *scene) commit(ctx context.Context, client rueidis.Client, now int64) (done bool, err error) {
 	keys := make([]string, len(s.values))
-	args := make([]string, 1, 1+4*len(s.values))
-	args[0] = s.p.store.virtualNow()
+	args := make([]string, 2, 2+4*len(s.values))
+	args[0], args[1] = s.p.store.virtualNow(), strconv.FormatInt(now, 10)
 	changed := false
 	for i := range s.values {
 		v := &s.values[i]

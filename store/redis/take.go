@@ -183,7 +183,10 @@ func (s *Store) takeOnce(w *waiter, p *partition, charges []weir.Charge, results
 		ctx, cancel := w.context()
 		// What a margin has to admit is odd again and again; all else others have put right who came between.
 		if now, err = p.swapTake(ctx, charges, results, c.slots, c.apart && !c.tight); err != nil && ctx.Err() != nil {
-			err = fmt.Errorf("redis store: %w", context.Cause(ctx))
+			sure := errors.Is(err, weir.ErrNotCharged)
+			if err = fmt.Errorf("redis store: %w", context.Cause(ctx)); sure {
+				err = notCharged{err}
+			}
 		}
 		cancel()
 	default:

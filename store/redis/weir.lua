@@ -636,6 +636,7 @@ local function shape(text)
     L.kin = L.older >= 128
     L.older = L.older % 128
     S[#S + 1] = L
+    if L.margin then S[#S - 1].margined = true end
     if L.off then
       L.at, L.elders = 0, stride
     elseif joined > 0 then
@@ -792,6 +793,18 @@ local function shut(L, raw, own, g, m, key)
   return all == g
 end
 
+-- What a margin admits is decided a moment before it is written. Who is denied for good in between, since the margin closes in that
+-- moment, or other numbers come into force, must not have missed it: such denials are remembered, by key, and swap heeds them.
+local deniedAt, deniedCount, deniedBefore = {}, 0, 0
+
+local function rememberDenial(key)
+  if not deniedAt[key] then
+    if deniedCount >= 1000 then deniedAt, deniedCount, deniedBefore = {}, 0, now end
+    deniedCount = deniedCount + 1
+  end
+  deniedAt[key] = now
+end
+
 -- What is known of each charge of a decision: how many asks are admitted, what apply needs, the value, the state, its
 -- place, and how many asks are charged.
 local G, X, Y, Z, U, V, R, A, N = {}, {}, {}, {}, {}, {}, {}, {}, {}
@@ -863,12 +876,19 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
       elseif L.mode == QUOTA then
         quota = max(quota or 0, G[j])
       end
-      short = short or ok and L.tight and G[j] < m
+      short = short or L.margined and L.c > 0 and G[j] and G[j] < m
     end
-    if short and ok and not S.simple then
-      -- What the margin admits would have to be charged together with the rest.
+    if short and ok then
       for j = 1, nch do
-        if S[j].tight and G[j] < m then ok = ok and shut(S[j], R[j + 1], R[j], G[j], m, keys[k + S[j].at]) end
+        local L = S[j]
+        if L.margined and L.c > 0 and G[j] < m then
+          local key = keys[k + L.at]
+          if not L.tight or shut(L, R[j + 1], R[j], G[j], m, key) then
+            rememberDenial(key)
+          elseif not S.simple then
+            ok = false -- what the margin admits would have to be charged together with the rest
+          end
+        end
       end
     end
     if quota then total = min(total, quota) end
@@ -965,26 +985,28 @@ local function read(keys, args)
 end
 
 -- swap writes new values if the old ones are still there, all or none, and returns 1 if they were. ARGV: the instant or
--- ''; then for each key '0' or '1' and the value it must have ('0': none), the new value ('': none, '=': as it is), and
+-- ''; that of the reading; then for each key '0' or '1' and the value it must have ('0': none), the new value ('': none, '=': as it is), and
 -- when that is fresh ('+': no sooner than the old one; '~': it is already). If it took so long that a new value is fresh
 -- by now, others may have come and gone unseen: then nothing is written either.
 local function swap(keys, args)
   begin(args[1])
+  local read = tonumber(args[2])
   for i = 1, #keys, AT_ONCE do
     local vals = values(keys, i, #keys)
     for j = 1, #vals do
-      local at, is = 4 * (i + j - 1) - 2, vals[j]
+      local at, is = 4 * (i + j - 1) - 1, vals[j]
+      if max(deniedBefore, deniedAt[keys[i + j - 1]] or 0) > read then return 0 end
       if args[at] == '0' and is or args[at] == '1' and is ~= args[at + 1] then return 0 end
       local value, stop = args[at + 2], args[at + 3]
       if value ~= '' and value ~= '=' and sub(stop, 1, 1) ~= '+' and sub(stop, 1, 1) ~= '~' and tonumber(stop) <= now then return 0 end
     end
   end
   for i = 1, #keys do
-    local value = args[4 * i]
+    local value = args[4 * i + 1]
     if value == '' then
       call('DEL', keys[i])
     elseif value ~= '=' then
-      local stop = args[4 * i + 1]
+      local stop = args[4 * i + 2]
       if sub(stop, 1, 1) == '+' then
         stop = max(tonumber(stop), 1000 * call('PEXPIRETIME', keys[i]))
       elseif sub(stop, 1, 1) == '~' then
