@@ -137,7 +137,7 @@ func (l *Limiter) banned(r *Request, d *Decision) bool {
 		if h.Mode != rule.Enforce || r.hitsOf(h) < 0 || i > 0 && sameKey(h, &hits[i-1]) {
 			continue
 		}
-		if _, until, ok := l.bans.table.find(h.Window.Counter.Group, h.Key, now); ok {
+		if _, until, ok := l.bans.table.find(h.Window.Counter.Keys, h.Key, now); ok {
 			d.ban(h, now, until)
 		}
 	}
@@ -163,7 +163,7 @@ func (l *Limiter) bannedWide(d *Decision, now int64) {
 		if w == nil || slices.ContainsFunc(d.Limits[:met], func(res LimitResult) bool { return res.Window.Rule == r }) {
 			return true
 		}
-		b, until, ok := l.bans.table.find(w.Counter.Group, key, now)
+		b, until, ok := l.bans.table.find(w.Counter.Keys, key, now)
 		if !ok || !b.Wide {
 			return true
 		}
@@ -274,7 +274,7 @@ func (l *Limiter) target(domain, limit string, key []string) (t target, err erro
 	if t.key, err = t.window.AppendKey(nil, parts); err != nil {
 		return t, fmt.Errorf("weir: key: %w", err)
 	}
-	t.group, t.parts = t.window.Counter.Group, t.window.KeyParts(t.key)
+	t.group, t.parts = t.window.Counter.Keys, t.window.KeyParts(t.key)
 	return t, nil
 }
 

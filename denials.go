@@ -77,7 +77,7 @@ func reached(r *algo.Result) bool { return !r.Allowed || r.Remaining == 0 }
 // banFor bans a key of w's rule for its denials, unless it is banned.
 func (l *Limiter) banFor(w *rule.Window, key []byte) {
 	now := l.bans.now()
-	group := w.Counter.Group
+	group := w.Counter.Keys
 	if _, _, ok := l.bans.table.find(group, key, now); ok {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -248,7 +249,14 @@ func (l *Limiter) fact(name factName) (f Fact, ok bool) {
 		return f, false
 	}
 	text, err := json.Marshal(data)
-	return Fact{ID: name.id, Data: text, TTL: time.Duration(until-now) * time.Microsecond}, err == nil
+	if err == nil && len(text) > MaxFactData { // what is for people only goes; ID names the key
+		data.Key, data.Reason = nil, ""
+		text, err = json.Marshal(data)
+	}
+	if err != nil || len(text) > MaxFactData || len(name.id) > MaxFactID {
+		return f, false
+	}
+	return Fact{ID: name.id, Data: text, TTL: time.Duration(min(until-now, algo.MaxWindow.Microseconds())) * time.Microsecond}, true
 }
 
 // heard is a Fact, understood.
@@ -288,7 +296,7 @@ func (l *Limiter) hearBans(facts []Fact, anew bool) {
 		}
 		there[f.ID] = true
 		have, until, is := l.bans.table.find(h.group, h.key, now)
-		if is && l.share.waits(kindBan, f.ID) && have.Since.UnixMicro() > h.since {
+		if is && (l.share.waits(kindBan, f.ID) && have.Since.UnixMicro() > h.since || f.Removed && have.Since.UnixMicro() > h.since+nearly) {
 			continue // ours is newer, and will be told
 		}
 		switch {
@@ -325,7 +333,7 @@ func (l *Limiter) hearGrants(facts []Fact, anew bool) {
 		}
 		there[f.ID] = true
 		have, until, is := l.grants.table.find(h.group, h.key, now)
-		if is && l.share.waits(kindGrant, f.ID) && have.Since.UnixMicro() > h.since {
+		if is && (l.share.waits(kindGrant, f.ID) && have.Since.UnixMicro() > h.since || f.Removed && have.Since.UnixMicro() > h.since+nearly) {
 			continue // ours is newer, and will be told
 		}
 		switch {
@@ -341,7 +349,7 @@ func (l *Limiter) hearGrants(facts []Fact, anew bool) {
 				Domain: h.data.Domain, Limit: h.data.Limit, Key: h.data.Key, Allow: strings.TrimSpace(h.data.Allow),
 				Since: time.UnixMicro(h.since), Until: time.UnixMicro(h.until), Reason: h.data.Reason,
 			}}
-			l.grants.understand(g, rules[BanLimit{g.Domain, g.Limit}])
+			l.grants.understand(g, rules[BanLimit{g.Domain, g.Limit}], h.key)
 			l.grants.table.set(h.group, h.key, h.until, g)
 		}
 	}

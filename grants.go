@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,7 +52,7 @@ func (l *Limiter) applyGrants(d *Decision) bool {
 	lifted := false
 	for i := range d.charges {
 		h := &d.Matches.Hits[i]
-		g, _, ok := l.grants.table.find(h.Window.Counter.Group, h.Key, now)
+		g, _, ok := l.grants.table.find(h.Window.Counter.Keys, h.Key, now)
 		if !ok {
 			continue
 		}
@@ -73,7 +74,8 @@ func (l *Limiter) applyGrants(d *Decision) bool {
 
 // dropLifted leaves out the charges without a limit.
 func (d *Decision) dropLifted() {
-	n, place := 0, make([]int, len(d.charges))
+	d.place = slices.Grow(d.place[:0], len(d.charges))[:len(d.charges)]
+	n, place := 0, d.place
 	for i := range d.charges {
 		if place[i] = -1; d.charges[i].Limit != nil {
 			place[i] = n
@@ -106,7 +108,7 @@ func (l *Limiter) Grant(ctx context.Context, domain, limit string, key []string,
 	g := &grant{Grant: Grant{
 		Domain: t.rule.Domain, Limit: t.rule.Name, Key: t.parts, Allow: strings.TrimSpace(allow), Since: time.UnixMicro(now), Until: until, Reason: clipText(reason, maxReason),
 	}}
-	if err := l.grants.resolve(g, t.rule); err != nil {
+	if err := l.grants.resolve(g, t.rule, t.key); err != nil {
 		return Grant{}, fmt.Errorf("weir: allow: %w", err)
 	}
 	if _, _, have := l.grants.table.find(t.group, t.key, now); !have && l.grants.count(now) >= maxGrants {
@@ -183,23 +185,23 @@ func (l *Limiter) regrant(f *inForce) {
 	}
 	for _, h := range all {
 		g := &grant{Grant: h.g.Grant}
-		l.grants.understand(g, rules[BanLimit{g.Domain, g.Limit}])
+		l.grants.understand(g, rules[BanLimit{g.Domain, g.Limit}], h.key)
 		replace(&l.grants.table, h.group, h.key, h.g, g)
 	}
 }
 
 // understand resolves g, and notes in it if that cannot be done. r may be nil.
-func (t *grants) understand(g *grant, r *rule.Rule) {
+func (t *grants) understand(g *grant, r *rule.Rule, key []byte) {
 	g.Problem = ""
 	if r == nil {
 		g.Problem = "no rule in force has this name"
-	} else if err := t.resolve(g, r); err != nil {
+	} else if err := t.resolve(g, r, key); err != nil {
 		g.Problem, g.limits = err.Error(), nil
 	}
 }
 
 // resolve fills in what g.Allow means for r.
-func (t *grants) resolve(g *grant, r *rule.Rule) error {
+func (t *grants) resolve(g *grant, r *rule.Rule, key []byte) error {
 	entries, err := parseAllow(g.Allow)
 	if err != nil {
 		return err
@@ -226,6 +228,9 @@ func (t *grants) resolve(g *grant, r *rule.Rule) error {
 		}
 		if given[i] {
 			return fmt.Errorf("%s is the second for one window", e.rate)
+		}
+		if r.WindowFor(windows[i].Counter.ID, key) == nil {
+			return fmt.Errorf("the limit %q has an override for this key with other windows, or none: change the override", r.Name)
 		}
 		given[i] = true
 		limit, err := t.limit(windows[i].Limit.Config(), e)
@@ -255,8 +260,12 @@ func (t *grants) limit(c algo.Config, e allowed) (*algo.Limit, error) {
 	if bucket && c.Burst == 0 && c.N == 0 {
 		c.Burst = algo.NoBurst
 	}
-	if c.N*int64(c.Soft)/100 == 0 && c.Burst*int64(c.Soft)/100 <= 0 {
-		c.SoftFor = 0
+	size := c.N
+	if bucket && c.Burst != 0 {
+		size = max(0, c.Burst)
+	}
+	if size*int64(c.Soft)/100 == 0 {
+		c.SoftFor = 0 // there is no margin that could close
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

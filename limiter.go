@@ -283,7 +283,8 @@ func (d *Decision) dropOff() {
 	if !slices.ContainsFunc(d.results, func(r algo.Result) bool { return r.Off }) {
 		return
 	}
-	n, place := 0, make([]int, len(d.results))
+	d.place = slices.Grow(d.place[:0], len(d.results))[:len(d.results)]
+	n, place := 0, d.place
 	for i := range d.results {
 		if place[i] = -1; !d.results[i].Off {
 			place[i] = n

@@ -207,9 +207,7 @@ func (l *Limiter) settle(ctx context.Context, store Reserver, notes [][]byte, ac
 			if w == nil {
 				return
 			}
-			list = append(list, Settlement{
-				Counter: w.Counter, Limit: l.limitOf(w, n.key), Key: n.key, At: at, Reserved: n.reserved, Actual: withinCost(max(0, actual(w.Rule, n))),
-			})
+			list = append(list, l.settlement(w, n.key, at, n.reserved, actual(w.Rule, n)))
 		}
 	)
 	for _, note := range notes {
@@ -257,9 +255,7 @@ func (l *Limiter) Settle(ctx context.Context, d *Decision, actual func(r *rule.R
 			continue
 		}
 		if w := in.windowOf(c.Counter.ID, c.Key); w != nil {
-			list = append(list, Settlement{
-				Counter: w.Counter, Limit: l.limitOf(w, c.Key), Key: c.Key, At: d.Time, Reserved: c.Ask.Cost, Actual: withinCost(max(0, units)),
-			})
+			list = append(list, l.settlement(w, c.Key, d.Time, c.Ask.Cost, units))
 		}
 	}
 	if len(list) == 0 {
@@ -309,10 +305,20 @@ func (f *inForce) windowOf(counter uint64, key []byte) *rule.Window {
 	return r.WindowFor(counter, key)
 }
 
+// settlement settles one charge. A token bucket whose rate may have been another one since gets nothing back: what it has refilled
+// meanwhile, and others have used, would be given twice.
+func (l *Limiter) settlement(w *rule.Window, key []byte, at, reserved, actual int64) Settlement {
+	s := Settlement{Counter: w.Counter, Limit: l.limitOf(w, key), Key: key, At: at, Reserved: reserved, Actual: withinCost(max(0, actual))}
+	if s.Actual < reserved && s.Limit.Algorithm() == algo.TokenBucket && (w.Rule.Elastic != nil || s.Limit != w.Limit) {
+		s.Actual = reserved
+	}
+	return s
+}
+
 // limitOf returns the numbers of a window that are in force for a key.
 func (l *Limiter) limitOf(w *rule.Window, key []byte) *algo.Limit {
 	if l.grants.table.n.Load() > 0 {
-		if g, _, ok := l.grants.table.find(w.Counter.Group, key, l.bans.now()); ok {
+		if g, _, ok := l.grants.table.find(w.Counter.Keys, key, l.bans.now()); ok {
 			for i := range g.limits {
 				if g.limits[i].counter == w.Counter.ID {
 					return g.limits[i].limit

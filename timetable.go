@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// timetable holds what is to be true of some keys until an instant. A key is that of a rule: its group (rule.Counter.Group)
+// timetable holds what is to be true of some keys until an instant. A key is that of a rule: its group (rule.Counter.Keys)
 // and the bytes that matching made. Looking up takes no lock while nothing is held in the key's part of the table, and allocates
 // nothing. Safe for concurrent use.
 type timetable[T any] struct {

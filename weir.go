@@ -87,7 +87,8 @@ type Decision struct {
 	// ID names the decision if it is a refusal; 0 if not, unless Identity was asked for one.
 	ID DecisionID
 
-	quotaRefused bool // all quota_mode limits denied
+	quotaRefused bool  // all quota_mode limits denied
+	place        []int // where charges go when others are dropped
 	query        rule.Query
 	charges      []Charge
 	results      []algo.Result

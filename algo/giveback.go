@@ -11,6 +11,7 @@ func (l *Limit) GiveBack(s *State, now, at, cost int64) {
 	if s.B == 0 || cost <= 0 {
 		return
 	}
+	times := l.times
 	l = l.inForce(now)
 	switch l.algo {
 	case FixedWindow:
@@ -30,6 +31,17 @@ func (l *Limit) GiveBack(s *State, now, at, cost int64) {
 			return
 		}
 		t, level, _ := l.level(s, now)
+		if times != nil {
+			// It may have been refilled at any rate of the schedule since.
+			fastest := l.n
+			for _, other := range times.limits {
+				fastest = max(fastest, other.n)
+			}
+			if drained, ok := mulDiv(uint64(max(0, now-at)), uint64(fastest), uint64(l.w), true); ok && now >= at {
+				l.keepLevel(s, t, monus(level, monus(uint64(min(cost, l.cap)), drained)*l.token))
+			}
+			return
+		}
 		if drained := (t - at/l.unit); drained >= 0 && uint64(drained) < l.full {
 			back := monus(uint64(min(cost, l.cap))*l.token, uint64(drained)*l.rate)
 			l.keepLevel(s, t, monus(level, back))

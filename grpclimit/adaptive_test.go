@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,6 +25,13 @@ type loads struct {
 	mu       sync.Mutex
 	inside   int
 	answered []time.Duration
+}
+
+// told returns what it was told so far.
+func (l *loads) told() (inside int, answered []time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inside, slices.Clone(l.answered)
 }
 
 func (l *loads) Enter() { l.mu.Lock(); l.inside++; l.mu.Unlock() }
@@ -141,14 +149,16 @@ func TestAdaptiveOutcomes(t *testing.T) {
 				})
 			}()
 			time.Sleep(time.Minute)
-			if in := a.Stats().InFlight; in != fixed || load.inside != 1 {
-				t.Errorf("of a fixed limit of %d, a stream takes %d; %d inside", fixed, in, load.inside)
+			synctest.Wait()
+			inside, _ := load.told()
+			if in := a.Stats().InFlight; in != fixed || inside != 1 {
+				t.Errorf("of a fixed limit of %d, a stream takes %d; %d inside", fixed, in, inside)
 			}
 			if err := <-streamed; err != nil {
 				t.Error(err)
 			}
-			if len(load.answered) != 3 || load.answered[0] != 20e6 || load.answered[1] != 20e6 || load.answered[2] != 20e6 {
-				t.Errorf("%v", load.answered)
+			if _, answered := load.told(); !slices.Equal(answered, []time.Duration{20e6, 20e6, 20e6}) {
+				t.Errorf("%v", answered)
 			}
 			// While one is held, its place is another's.
 			_ = call("/queue", func() error { return nil })
@@ -171,8 +181,9 @@ func TestAdaptiveOutcomes(t *testing.T) {
 					t.Errorf("after its wait there was no room: %v", err)
 				}
 			}
-			if in := a.Stats().InFlight; in != 0 || load.inside != 0 {
-				t.Errorf("%d are under way, %d inside", in, load.inside)
+			inside, _ = load.told()
+			if in := a.Stats().InFlight; in != 0 || inside != 0 {
+				t.Errorf("%d are under way, %d inside", in, inside)
 			}
 			time.Sleep(time.Hour)
 		}

@@ -35,6 +35,13 @@ type loads struct {
 	answered []time.Duration
 }
 
+// told returns what it was told so far.
+func (l *loads) told() (inside int, answered []time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inside, slices.Clone(l.answered)
+}
+
 func (l *loads) Enter() { l.mu.Lock(); l.inside++; l.mu.Unlock() }
 func (l *loads) Leave() { l.mu.Lock(); l.inside--; l.mu.Unlock() }
 func (l *loads) Answered(d time.Duration) {
@@ -71,8 +78,9 @@ func (s *adaptiveServer) get(path string) *httptest.ResponseRecorder {
 // empty checks that nothing is left behind.
 func (s *adaptiveServer) empty(t testing.TB) {
 	t.Helper()
-	if in := s.adaptive.Stats().InFlight; in != 0 || s.load.inside != 0 {
-		t.Errorf("%d are under way, and %d inside", in, s.load.inside)
+	inside, _ := s.load.told()
+	if in := s.adaptive.Stats().InFlight; in != 0 || inside != 0 {
+		t.Errorf("%d are under way, and %d inside", in, inside)
 	}
 }
 
@@ -168,8 +176,8 @@ func TestAdaptiveReleases(t *testing.T) {
 			}
 		}
 		// Of /late, /flush, / and /exempt; the others did not answer, or as an overloaded server does.
-		if n := len(s.load.answered); n != 20 {
-			t.Errorf("%d answers were told of", n)
+		if _, answered := s.load.told(); len(answered) != 20 {
+			t.Errorf("%d answers were told of", len(answered))
 		}
 	}
 }
@@ -190,13 +198,16 @@ func TestAdaptiveStream(t *testing.T) {
 				go s.get("/stream")
 			}
 			time.Sleep(time.Second)
+			synctest.Wait()
 			if in, want := s.adaptive.Stats().InFlight, min(3, fixed); in != want {
 				t.Errorf("of a limit of %d, %d are taken by streams, not %d", fixed, in, want)
 			}
-			if !slices.Equal(s.load.answered, []time.Duration{20e6, 20e6, 20e6}) || s.load.inside != 3 {
-				t.Errorf("%v, %d inside", s.load.answered, s.load.inside)
+			inside, answered := s.load.told()
+			if !slices.Equal(answered, []time.Duration{20e6, 20e6, 20e6}) || inside != 3 {
+				t.Errorf("%v, %d inside", answered, inside)
 			}
 			time.Sleep(2 * time.Hour)
+			synctest.Wait()
 			s.empty(t)
 		})
 	}
@@ -239,8 +250,8 @@ func TestAdaptiveSlowClient(t *testing.T) {
 			}
 		}
 		// Of /some nothing can be said.
-		if !slices.Equal(s.load.answered, []time.Duration{30e6, 30e6, 30e6, 30e6}) {
-			t.Errorf("%v", s.load.answered)
+		if _, answered := s.load.told(); !slices.Equal(answered, []time.Duration{30e6, 30e6, 30e6, 30e6}) {
+			t.Errorf("%v", answered)
 		}
 		s.empty(t)
 	})
@@ -285,6 +296,7 @@ limits:
 			}
 			busy = 0
 			time.Sleep(time.Hour)
+			synctest.Wait()
 			s.empty(t)
 		}
 	})

@@ -115,6 +115,7 @@ func (w *watch) WriteHeader(status int) {
 
 // Write implements io.Writer.
 func (w *watch) Write(p []byte) (int, error) {
+	w.began() // before it, since a client may be slow to take it
 	n, err := w.ResponseWriter.Write(p)
 	w.wrote(int64(n))
 	return n, err
@@ -122,13 +123,13 @@ func (w *watch) Write(p []byte) (int, error) {
 
 // WriteString implements io.StringWriter.
 func (w *watch) WriteString(s string) (int, error) {
+	w.began()
 	n, err := io.WriteString(w.ResponseWriter, s)
 	w.wrote(int64(n))
 	return n, err
 }
 
 func (w *watch) wrote(n int64) {
-	w.began()
 	if !w.noBody {
 		w.bytes.Add(n)
 	}
@@ -196,6 +197,7 @@ type watchAll struct{ watchHijacker }
 
 // ReadFrom implements io.ReaderFrom.
 func (w watchAll) ReadFrom(r io.Reader) (int64, error) {
+	w.began()
 	n, err := w.ResponseWriter.(io.ReaderFrom).ReadFrom(r)
 	w.wrote(n)
 	return n, err

@@ -117,6 +117,7 @@ func (w *Window) allLimits() []*algo.Limit {
 func (b *builder) addCounter(r *Rule, w *Window, id uint64) *Counter {
 	c := &Counter{ID: id, Domain: r.Domain, Rule: r.Name, Window: w.Name, Limit: w.Limit, Index: len(b.set.counters), identity: ruleIdentity(r)}
 	c.Group = groupHash(c.Domain, c.identity)
+	c.Keys = keysHash(c.Group, r.Per)
 	b.register(r, c)
 	return c
 }
@@ -191,6 +192,15 @@ func identityHash(domain, rule string, l *algo.Limit) uint64 {
 	id = append(id, byte(c.Calendar), bit(c.FirstRequest), bit(c.RefillInterval))
 	if c.Calendar != algo.NoCalendar && c.Location != nil {
 		id = appendText(id, 0, c.Location.String())
+	}
+	return xxhash.Sum64(id)
+}
+
+// keysHash hashes which attributes make the keys of a rule.
+func keysHash(group uint64, per []Key) uint64 {
+	id := binary.BigEndian.AppendUint64(nil, group)
+	for _, k := range per {
+		id = appendText(id, 0, strings.Join(k, "|"))
 	}
 	return xxhash.Sum64(id)
 }

@@ -84,7 +84,9 @@ type Counter struct {
 	ID uint64
 	// Group is a 64-bit hash of (domain, rule name): the same for all windows of a rule, so that a store may keep their states
 	// for one key together. The low 32 bits of their IDs differ. 0 where nobody set it.
-	Group  uint64
+	Group uint64
+	// Keys is a 64-bit hash of (domain, rule name, attributes of per): what a key of the rule means. The same for all its windows.
+	Keys   uint64
 	Domain string
 	Rule   string
 	Window string // the window's Name

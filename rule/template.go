@@ -53,8 +53,8 @@ var templateFuncs = map[string]any{
 
 // sampleData is what templates are tried on at load: a refusal that ends, and one that does not.
 var sampleData = []ResponseData{
-	{Limit: "api:60s", RetryAfter: 90, RetryAfterText: "1 minute 30 seconds", ID: "0123456789abcdef", Domain: "shop", LimitValue: 10, Window: "minute", Status: 429},
-	{Limit: "api:60s", RetryAfter: -1, RetryAfterText: "never", ID: "0123456789abcdef", Domain: "shop", LimitValue: 10, Window: "minute", Status: 429},
+	{Limit: "api:60s", RetryAfter: 90, RetryAfterText: "1 minute 30 seconds", ID: "0123456789abc", Domain: "shop", LimitValue: 10, Window: "minute", Status: 429},
+	{Limit: "api:60s", RetryAfter: -1, RetryAfterText: "never", ID: "0123456789abc", Domain: "shop", LimitValue: 10, Window: "minute", Status: 429},
 }
 
 // render returns what the template gives; text itself for a nil one. It is nil if the template fails.

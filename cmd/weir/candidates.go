@@ -92,7 +92,7 @@ func writeCandidates(out io.Writer, list []server.Candidate, now time.Time) erro
 			if t.Over > 0 {
 				over = fmt.Sprintf(" (%d at least)", t.Count-t.Over)
 			}
-			fmt.Fprintf(out, "  %8d  %s%s\n", t.Count, key, over)
+			fmt.Fprintf(out, "  %8d  %s%s\n", t.Count, printableText(key), over)
 		}
 	}
 	return nil

@@ -328,7 +328,7 @@ var settings = []setting{
 			c.ban.table = s
 			return nil
 		})},
-	{path: "recent.entries", value: "10000", help: "recent decisions to keep for weir explain --id", set: toInt(1, 10_000_000, func(c *config, n int64) { c.recent = int(n) })},
+	{path: "recent.entries", value: "10000", help: "recent decisions to keep for weir explain --id", set: toInt(4, 10_000_000, func(c *config, n int64) { c.recent = int(n) })},
 	{path: "defer.path", help: "file of the requests that rules defer, with the embedded store; with Redis they lie there",
 		set: toString(func(c *config) *string { return &c.deferral.path })},
 	{path: "defer.max_jobs", value: "100000", help: "bound on the deferred requests that wait", set: toInt(1, 1<<30, func(c *config, n int64) { c.deferral.jobs = int(n) })},

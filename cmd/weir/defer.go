@@ -51,7 +51,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tQUEUED\tATTEMPTS\tSTATUS\tERROR")
 			}
 			for _, t := range answer.Jobs {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", t.ID, t.Queue, t.State, t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), t.Error)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", t.ID, t.Queue, t.State, t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), printableText(t.Error))
 			}
 			if err := w.Flush(); err != nil {
 				return err

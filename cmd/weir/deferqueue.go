@@ -67,7 +67,7 @@ func (p *program) jobsWait() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	s, err := p.deferred.Stats(ctx)
-	return err == nil && s.Jobs > 0
+	return err != nil || s.Jobs+s.Dead > 0
 }
 
 // workOff forwards deferred requests until ctx ends.

@@ -52,7 +52,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 	if len(e.Attributes) > 0 {
 		var list []string
 		for _, name := range slices.Sorted(maps.Keys(e.Attributes)) {
-			list = append(list, name+"="+e.Attributes[name])
+			list = append(list, printableText(name)+"="+printableText(e.Attributes[name]))
 		}
 		fmt.Fprintf(out, "\nThe rules looked at %s.\n", strings.Join(list, ", "))
 	}
@@ -66,7 +66,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 		fmt.Fprintf(&text, "  %s\t%s\n", l.Name, part(e, l))
 		fmt.Fprintf(&text, "  \t%s (%s)", l.Allows, l.Algorithm)
 		if l.Key != "" {
-			fmt.Fprintf(&text, " for %s", l.Key)
+			fmt.Fprintf(&text, " for %s", printableText(l.Key))
 		} else {
 			text.WriteString(" for all together")
 		}

@@ -134,3 +134,47 @@ func TestMatrix(t *testing.T) {
 		})
 	}
 }
+
+// TestOffQuota: a quota that its schedule puts out of force is no quota that is left, so that nothing is charged for a request that
+// the other quotas refuse.
+func TestOffQuota(t *testing.T) {
+	const text = `
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: year, requests_per_unit: 1, quota_mode: true, count_denied: false}}
+  - {key: b, rate_limit: {unit: year, requests_per_unit: 5, quota_mode: true, count_denied: false, schedule: [{between: "00:00-24:00", allow: unlimited}]}}
+  - {key: e, rate_limit: {unit: year, requests_per_unit: 10, count_denied: false}}
+`
+	stores := map[string]weir.Store{}
+	var err error
+	if stores["memory"], err = memory.New(memory.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if stores["redis"], err = redis.Open(redis.Options{URL: redistest.Start(t).URL()}); err != nil {
+		t.Fatal(err)
+	}
+	for name, store := range stores {
+		defer store.Close()
+		set, _, err := rule.Load([]rule.Source{{Name: "quota.yaml", Data: []byte(text)}}, rule.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := weir.New(store, weir.WithRules(set))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry := func(key string) rule.Descriptor {
+			return rule.Descriptor{Entries: []rule.Entry{{Key: key, Value: "x"}}}
+		}
+		for i := range 3 {
+			var d weir.Decision
+			r := weir.Request{Domain: "d", Descriptors: []rule.Descriptor{entry("a"), entry("b"), entry("e")}, Hits: 1}
+			if err := l.Decide(t.Context(), &r, &d); err != nil {
+				t.Fatal(err)
+			}
+			if len(d.Limits) != 2 || d.Allowed != (i == 0) || d.Limits[1].Remaining != 9 {
+				t.Errorf("%s, request %d: allowed %v, limits %+v", name, i, d.Allowed, d.Limits)
+			}
+		}
+	}
+}

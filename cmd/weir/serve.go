@@ -142,6 +142,7 @@ func (p *program) prepare(check bool) error {
 	o := telemetry.Options{
 		Loading:  p.loading(),
 		Detailed: c.detailed,
+		Hide:     secretIdentities(c.identity),
 		UnknownDomain: func(domain string) {
 			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", domain)
 		},
@@ -161,7 +162,7 @@ func (p *program) prepare(check bool) error {
 func (p *program) prepareLimiter(set *rule.Set, check bool) error {
 	c := p.c
 	var err error
-	if p.recent, err = recent.New(recent.Options{Entries: c.recent, Hide: secretIdentities(c.identity)}); err != nil {
+	if p.recent, err = recent.New(recent.Options{Entries: c.recent, Bytes: max(16<<20, int64(c.recent)*1678), Hide: secretIdentities(c.identity)}); err != nil {
 		return err
 	}
 	if err := p.prepareLoad(); err != nil {

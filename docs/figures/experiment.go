@@ -25,8 +25,8 @@ import (
 // works on for them all the same, as most do.
 const (
 	workers    = 8
-	service    = 50 * time.Millisecond
-	contention = 0.01 // each request that waits makes all others longer by this share
+	service    = 100 * time.Millisecond
+	contention = 0.005 // each request that waits makes all others longer by this share
 	capacity   = workers / (float64(service) / float64(time.Second))
 	patience   = time.Second
 	easeShare  = 0.4
@@ -49,6 +49,7 @@ limits:
 // request is what became of one request.
 type request struct {
 	at   time.Duration
+	late time.Duration // after at it was sent: more than little if this machine has other things to do
 	part int           // of parts
 	took time.Duration // until it was answered or given up
 	ok   bool          // answered with 200
@@ -138,7 +139,7 @@ func experiment(ctx context.Context, adaptive bool, ease, over time.Duration) (a
 		deadline = ease + over
 	)
 	send := func(at time.Duration, part int) {
-		r := request{at: at, part: part}
+		r := request{at: at, part: part, late: time.Since(start) - at}
 		response, err := client.Get("http://" + front + "/" + parts[part].name)
 		if err == nil {
 			_, err = io.Copy(io.Discard, response.Body)
@@ -222,25 +223,45 @@ func served(all []request, part int) (share float64, total int) {
 
 // verdict is what the experiment shows of a run with adaptive concurrency, and of one without.
 type verdict struct {
-	unloaded, p99, plainP99     time.Duration
-	critical, sheddable         float64 // share served
-	goodput, plainGoodput       float64 // served, of what the server can do
-	criticalCount, admittedHere int
+	unloaded, p99, plainP99 time.Duration
+	critical, sheddable     float64       // share served
+	goodput, plainGoodput   float64       // served, of what the server can do
+	late                    time.Duration // p99 of how much later than they should requests were sent
 }
 
-// judge looks at the runs from when the limit has had two seconds to be found.
-func judge(adaptive, plain []request, ease, over time.Duration) verdict {
+// run is one run of the experiment.
+type run struct {
+	all        []request
+	ease, over time.Duration
+}
+
+// rush returns the requests of the overload, from when the limit has had time to be found.
+func (r run) rush() (part []request, length time.Duration) {
 	const settle = 2 * time.Second
-	late, latePlain := between(adaptive, ease+settle, ease+over), between(plain, ease+settle, ease+over)
-	v := verdict{unloaded: quantile(between(adaptive, 0, ease), 0.99), p99: quantile(late, 0.99), plainP99: quantile(latePlain, 0.99)}
-	v.critical, v.criticalCount = served(late, 2)
-	v.sheddable, _ = served(late, 0)
-	able := capacity * (over - settle).Seconds()
-	share, total := served(late, -1)
-	v.admittedHere = int(share * float64(total))
-	v.goodput = share * float64(total) / able
-	share, total = served(latePlain, -1)
-	v.plainGoodput = share * float64(total) / able
+	return between(r.all, r.ease+settle, r.ease+r.over), r.over - settle
+}
+
+// goodput is what was served, of what the server can do.
+func goodput(part []request, length time.Duration) float64 {
+	share, total := served(part, -1)
+	return share * float64(total) / (capacity * length.Seconds())
+}
+
+func judge(adaptive, plain run) verdict {
+	rush, length := adaptive.rush()
+	plainRush, plainLength := plain.rush()
+	v := verdict{
+		unloaded: quantile(between(adaptive.all, 0, adaptive.ease), 0.99), p99: quantile(rush, 0.99), plainP99: quantile(plainRush, 0.99),
+		goodput: goodput(rush, length), plainGoodput: goodput(plainRush, plainLength),
+	}
+	v.critical, _ = served(rush, 2)
+	v.sheddable, _ = served(rush, 0)
+	late := make([]time.Duration, 0, len(adaptive.all))
+	for _, r := range adaptive.all {
+		late = append(late, r.late)
+	}
+	slices.Sort(late)
+	v.late = late[len(late)*99/100]
 	return v
 }
 

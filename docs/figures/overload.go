@@ -139,7 +139,7 @@ func drawOverload(points []point) []byte {
 		left, right         = 60, 150
 		aTop, aBottom       = 64, 214
 		bTop, bBottom       = 256, 396
-		slowest, quickest   = 1500.0, 30.0 // ms
+		slowest, quickest   = 1500.0, 60.0 // ms
 		red, blue, pale     = "#c62f3b", "#1f6feb", "#9cc3f5"
 		green, orange, grey = "#1a7f37", "#e08700", "#5b6b7b"
 	)
@@ -166,7 +166,7 @@ func drawOverload(points []point) []byte {
 		p(`<path d="M%.1f %dV%dM%.1f %dV%d" stroke="%s"/>`, x(s), aTop, aBottom, x(s), bTop, bBottom, stroke)
 		p(`<text x="%.1f" y="%d" text-anchor="middle" fill="%s">%d s</text>`, x(s), bBottom+18, grey, int(s.Seconds()))
 	}
-	for _, ms := range []float64{50, 100, 200, 500, 1000} {
+	for _, ms := range []float64{100, 200, 500, 1000} {
 		p(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#e6ebf0"/>`, left, yLatency(ms), width-right, yLatency(ms))
 		p(`<text x="%d" y="%.1f" text-anchor="end" fill="%s">%g ms</text>`, left-6, yLatency(ms)+4, grey, ms)
 	}

@@ -61,7 +61,7 @@ type Ticket struct {
 type Bounds struct {
 	Jobs  int           // jobs that are not done, dead letters aside; 0 means 100,000
 	Bytes int64         // of them; 0 means 1 GiB
-	Dead  int           // dead letters, of which the oldest make room for new ones; 0 means 10,000
+	Dead  int           // dead letters, of as many bytes again, of which the oldest make room for new ones; 0 means 10,000
 	Keep  time.Duration // how long the ticket of a done job, and a dead letter, is kept; 0 means a day
 }
 
@@ -90,10 +90,9 @@ func (b Bounds) check() error {
 
 // Errors of a Queue.
 var (
-	ErrFull = errors.New("deferred: the queue is full")
-	ErrGone = errors.New("deferred: there is no such job")
-
-	errActive = errors.New("deferred: the job is being forwarded just now; try again")
+	ErrFull   = errors.New("deferred: the queue is full")
+	ErrGone   = errors.New("deferred: there is no such job")
+	ErrActive = errors.New("deferred: the job is being forwarded just now; try again")
 )
 
 // Stats are a reading of a queue.

@@ -34,16 +34,17 @@ type File struct {
 	db     *bbolt.DB
 	bounds Bounds
 
-	mu    sync.Mutex
-	seq   uint64
-	jobs  map[string]*entry
-	lines map[string]*line
-	due   lineHeap
-	out   map[string]*entry
-	outs  entryHeap
-	dead  int
-	bytes int64
-	live  int
+	mu        sync.Mutex
+	seq       uint64
+	jobs      map[string]*entry
+	lines     map[string]*line
+	due       lineHeap
+	out       map[string]*entry
+	outs      entryHeap
+	dead      int
+	bytes     int64 // of the live ones
+	deadBytes int64
+	live      int
 }
 
 // entry is a job in memory: its content stays in the file.
@@ -139,6 +140,7 @@ func (f *File) load() error {
 		f.jobs[e.id] = e
 		if e.state == Failed {
 			f.dead++
+			f.deadBytes += e.size
 			continue
 		}
 		e.state = Queued
@@ -263,8 +265,15 @@ func (f *File) Next(_ context.Context, lease time.Duration) (*Job, time.Duration
 		}
 		return json.Unmarshal(raw, &r)
 	})
-	if errors.Is(err, ErrGone) {
-		return nil, 0, nil // dropped in this moment
+	if errors.Is(err, ErrGone) { // dropped in this moment
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.jobs[id] == e {
+			f.leave(e)
+			delete(f.jobs, id)
+			f.count(e, -1)
+		}
+		return nil, 0, nil
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("deferred: job %s: %w", id, err)
@@ -339,6 +348,9 @@ func (f *File) Done(_ context.Context, j *Job, status int) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.jobs[j.ID] != e || e.state == Failed {
+		return ErrGone
+	}
 	f.leave(e)
 	delete(f.jobs, e.id)
 	f.count(e, -1)
@@ -379,14 +391,20 @@ func (f *File) Fail(_ context.Context, j *Job, status int, why string) error {
 		return err
 	}
 	f.mu.Lock()
+	if f.jobs[j.ID] != e || e.state == Failed {
+		f.mu.Unlock()
+		return ErrGone
+	}
 	f.leave(e)
 	e.state = Failed
+	f.deadBytes += e.size
 	f.count(e, -1)
 	f.dead++
-	over := f.dead > f.bounds.Dead
 	f.mu.Unlock()
-	if over {
-		return f.dropOldest()
+	for f.deadOver() {
+		if err := f.dropOldest(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -437,9 +455,17 @@ func (f *File) end(j *Job, t Ticket) error {
 		if e := f.jobs[id]; e != nil && e.state == Failed {
 			delete(f.jobs, id)
 			f.dead--
+			f.deadBytes -= e.size
 		}
 	}
 	return nil
+}
+
+// deadOver reports whether the dead letters are too many, or too large.
+func (f *File) deadOver() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead > 0 && (f.dead > f.bounds.Dead || f.deadBytes > f.bounds.Bytes)
 }
 
 // dropOldest makes room among the dead letters.
@@ -525,6 +551,7 @@ func (f *File) Retry(ctx context.Context, id string) error {
 		return ErrFull
 	}
 	f.dead--
+	f.deadBytes -= e.size
 	f.count(e, 1)
 	e.state, e.attempts = Queued, 0
 	f.append(e, time.Now())
@@ -542,9 +569,10 @@ func (f *File) Drop(_ context.Context, id string) error {
 		return ErrGone
 	case e.state == Active:
 		f.mu.Unlock()
-		return errActive
+		return ErrActive
 	case e.state == Failed:
 		f.dead--
+		f.deadBytes -= e.size
 	default:
 		f.leave(e)
 		f.count(e, -1)

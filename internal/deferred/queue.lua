@@ -5,7 +5,7 @@
 --   job:ID hash: state, line, job (the request), size, queued, queue, attempts, status, error, ended
 --   all    sorted set: jobs that are queued or active, by when they came
 --   dead, done  sorted sets: jobs that have ended, by when
---   sum    hash: bytes of the jobs that are queued or active
+--   sum    hash: bytes of the jobs that are queued or active, and of the dead letters
 local base, op = KEYS[1], ARGV[1]
 local call = redis.call
 local t = call('TIME')
@@ -47,17 +47,26 @@ local function live(id, size, sign)
   call('HINCRBY', sum, 'bytes', us(sign * size))
 end
 
-local function forget(set, before, most)
-  for _, id in ipairs(call('ZRANGE', set, '-inf', us(before), 'BYSCORE', 'LIMIT', 0, 16)) do
-    call('ZREM', set, id)
-    call('DEL', job(id))
-  end
+-- buried adds the bytes of a dead letter to their sum, or takes them off.
+local function buried(size, sign) call('HINCRBY', sum, 'dead', us(sign * size)) end
+
+local function away(set, id)
+  call('ZREM', set, id)
+  if set == dead then buried(tonumber(call('HGET', job(id), 'size') or '0'), -1) end
+  call('DEL', job(id))
+end
+
+local function forget(set, before, most, bytes)
+  for _, id in ipairs(call('ZRANGE', set, '-inf', us(before), 'BYSCORE', 'LIMIT', 0, 16)) do away(set, id) end
   local over = call('ZCARD', set) - most
   if over > 0 then
-    for _, id in ipairs(call('ZRANGE', set, 0, math.min(over, 16) - 1)) do
-      call('ZREM', set, id)
-      call('DEL', job(id))
-    end
+    for _, id in ipairs(call('ZRANGE', set, 0, math.min(over, 16) - 1)) do away(set, id) end
+  end
+  for _ = 1, 16 do
+    if set ~= dead or tonumber(call('HGET', sum, 'dead') or '0') <= bytes then return end
+    local oldest = call('ZRANGE', set, 0, 0)[1]
+    if not oldest then return end
+    away(set, oldest)
   end
 end
 
@@ -129,7 +138,7 @@ if op == 'keep' then return call('ZADD', out, 'XX', 'CH', us(now + ARGV[3]), id)
 
 if op == 'done' or op == 'fail' then
   if state == 'done' or state == 'failed' then return -1 end
-  if call('ZREM', out, id) == 0 then unline(id, l) end
+  if call('ZREM', out, id) == 0 and unline(id, l) then call('ZADD', due, 'XX', us(now), l) end
   live(id, size, -1)
   call('HSET', job(id), 'state', op == 'done' and 'done' or 'failed', 'status', ARGV[3], 'error', ARGV[4], 'ended', us(now))
   local set, keep, most = done, tonumber(ARGV[5]), tonumber(ARGV[7])
@@ -137,9 +146,10 @@ if op == 'done' or op == 'fail' then
     call('HDEL', job(id), 'job')
   else
     set, most = dead, tonumber(ARGV[6])
+    buried(size, 1)
   end
   call('ZADD', set, us(now), id)
-  forget(set, now - keep, most)
+  forget(set, now - keep, most, tonumber(ARGV[8]))
   return 1
 end
 
@@ -153,6 +163,7 @@ if op == 'retry' then
   if state ~= 'failed' then return -1 end
   if not room(size, tonumber(ARGV[3]), tonumber(ARGV[4])) then return 0 end
   call('ZREM', dead, id)
+  buried(size, -1)
   call('HSET', job(id), 'state', 'queued', 'attempts', 0)
   call('HDEL', job(id), 'status', 'error', 'ended')
   live(id, size, 1)
@@ -167,7 +178,7 @@ if op == 'drop' then
     if call('ZREM', out, id) == 0 then unline(id, l) end
     live(id, size, -1)
   end
-  call('ZREM', dead, id)
+  if call('ZREM', dead, id) == 1 then buried(size, -1) end
   call('DEL', job(id))
   return 1
 end

@@ -201,6 +201,40 @@ func TestQueue(t *testing.T) {
 	})
 }
 
+// A head that is given up makes the next one due.
+func TestFailFreesLine(t *testing.T) {
+	queues(t, func(t *testing.T, open func(Bounds) Queue) {
+		q := open(Bounds{Bytes: 1 << 20})
+		first, second := put(t, q, job("a")), put(t, q, job("a"))
+		if j := next(t, q); j == nil || j.ID != first.ID {
+			t.Fatalf("got %+v", j)
+		}
+		if err := q.Fail(t.Context(), first, 0, "too old"); err != nil {
+			t.Fatal(err)
+		}
+		if j := next(t, q); j == nil || j.ID != second.ID {
+			t.Fatalf("got %+v, want %s", j, second.ID)
+		}
+	})
+}
+
+// Dead letters are bounded by their bytes, too.
+func TestDeadLettersHaveBytes(t *testing.T) {
+	queues(t, func(t *testing.T, open func(Bounds) Queue) {
+		q := open(Bounds{Bytes: 10_000})
+		for range 5 {
+			j := job("a")
+			j.Body = make([]byte, 3000) // 4,000 as base64
+			if err := q.Fail(t.Context(), put(t, q, j), 0, "no"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if dead, err := q.List(t.Context(), Failed, 10); err != nil || len(dead) != 2 {
+			t.Fatalf("%+v, %v; want 2 that have room", dead, err)
+		}
+	})
+}
+
 // A job whose worker dies goes back to its line.
 func TestLeaseEnds(t *testing.T) {
 	queues(t, func(t *testing.T, open func(Bounds) Queue) {
@@ -263,7 +297,7 @@ func TestQueuesAgree(t *testing.T) {
 				return "full"
 			case errors.Is(err, ErrGone):
 				return "gone"
-			case errors.Is(err, errActive):
+			case errors.Is(err, ErrActive):
 				return "active"
 			}
 			return err.Error()

@@ -141,7 +141,7 @@ func gone(n int64, err error) error {
 }
 
 func (q *Redis) end(ctx context.Context, op string, j *Job, status int, why string) error {
-	return gone(q.number(ctx, op, j.ID, number(status), why, micros(q.bounds.Keep), number(q.bounds.Dead), number(maxDone)))
+	return gone(q.number(ctx, op, j.ID, number(status), why, micros(q.bounds.Keep), number(q.bounds.Dead), number(maxDone), number(q.bounds.Bytes)))
 }
 
 // Done implements Queue.
@@ -177,7 +177,7 @@ func (q *Redis) Retry(ctx context.Context, id string) error {
 func (q *Redis) Drop(ctx context.Context, id string) error {
 	n, err := q.number(ctx, "drop", id)
 	if err == nil && n == 0 {
-		return errActive
+		return ErrActive
 	}
 	return gone(n, err)
 }

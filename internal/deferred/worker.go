@@ -28,6 +28,8 @@ type Options struct {
 	Timeout time.Duration
 	// Lease is how long a worker that died keeps its jobs from others; one that lives renews it. 0 means 5 s.
 	Lease time.Duration
+	// Grace is how long what is under way may take when Run is to end; 0 means 5 s.
+	Grace time.Duration
 	// Logf is told of what an operator should know; nil means nobody.
 	Logf func(format string, args ...any)
 }
@@ -61,6 +63,9 @@ func NewWorker(q Queue, o Options) *Worker {
 	}
 	if o.Lease == 0 {
 		o.Lease = 5 * time.Second
+	}
+	if o.Grace == 0 {
+		o.Grace = 5 * time.Second
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Minute
@@ -180,10 +185,13 @@ func (w *Worker) keep(ctx context.Context, j *Job) {
 	}
 }
 
-// send makes one attempt. It is not cut off by the end of ctx.
+// send makes one attempt. When ctx ends it has some time left; then it goes back into its line.
 func (w *Worker) send(ctx context.Context, j *Job) {
+	parent := ctx
 	ctx = context.WithoutCancel(ctx)
 	limited, cancel := context.WithTimeout(ctx, w.o.Timeout)
+	stop := context.AfterFunc(parent, func() { time.AfterFunc(w.o.Grace, cancel) })
+	defer stop()
 	var keeping sync.WaitGroup
 	keeping.Go(func() { w.keep(limited, j) })
 	w.stats.sent.Add(1)
@@ -200,6 +208,9 @@ func (w *Worker) send(ctx context.Context, j *Job) {
 	case err == nil && !temporary(status):
 		w.stats.done.Add(1)
 		err = w.q.Done(finish, j, status)
+	case err != nil && parent.Err() != nil:
+		w.stats.again.Add(1)
+		err = w.q.Again(finish, j, backoff(w.o.Backoff, 0), status, "the server was stopped")
 	case j.Attempts+1 >= w.o.Attempts:
 		err = w.fail(finish, j, status, why)
 	default:

@@ -28,7 +28,8 @@ const (
 	growth        = 1.25 // the same far below the limit at which some did
 	farBelow      = 0.75
 	unnoticed     = 0.03 // logarithm of latency over baseline up to which nobody waits
-	needed        = 0.75 // a limit is needed if so much of it was in use
+	needed        = 0.75 // a limit is needed if so much of it was in use at any time
+	filled        = 0.4  // and has been tried if so much of it was in use on average
 	spare         = 4    // times the most that was under way is the most that a limit is worth
 	dropsCount    = 0.1  // share of failed requests from which they lower the limit
 
@@ -40,6 +41,7 @@ const (
 	mostDoubt     = 0.1 // a standard error above that earns no benefit of the doubt
 	mostSlower    = 2.3 // one request counts for no more than ten times the baseline
 
+	stuckFor   = 2 // windows
 	probeEvery = 10 * time.Second
 	probeRest  = 20 // times as long as a probe took, and
 	probeAfter = 50 // latencies, pass at least before the next
@@ -96,6 +98,8 @@ type control struct {
 	baseline float64 // 0: not known
 	doubt    float64 // its standard error
 	baseLoad float64 // how many were under way when it was so
+
+	stuck int // windows in which a far lower limit than at the last probe did not help
 
 	window
 	probe
@@ -257,6 +261,8 @@ func (c *control) stepFrom(s sample) float64 {
 	case s.mean()-2*s.err()-c.baseline-c.doubt > unnoticed: // for certain
 		c.knee = c.limit
 	case slower > unnoticed:
+	case s.meanLoad() < filled*c.limit:
+		return c.limit // they say nothing of a limit that is in use
 	case math.IsInf(c.knee, 1):
 		factor = firstGrowth
 	case c.limit*growth < c.knee*farBelow:
@@ -296,7 +302,7 @@ func (c *control) raiseBaseline(to float64) {
 
 func (c *control) setBaseline(s sample) {
 	c.raiseBaseline(s.mean())
-	c.baseline, c.doubt, c.baseLoad = s.mean(), min(s.err(), mostDoubt), s.meanLoad()
+	c.doubt, c.baseLoad = min(s.err(), mostDoubt), s.meanLoad()
 }
 
 // learnFromProbe takes s, seen during a probe, for the baseline. It returns the sample by which the limit is to be set: none while
@@ -322,13 +328,20 @@ func (c *control) learnFromProbe(now int64, s sample) sample {
 
 // considerProbe begins a probe if it is time for one.
 func (c *control) considerProbe(now int64, s sample) {
-	if c.limit < 2 || s.mean() <= c.baseline+unnoticed {
-		return
+	slow := s.mean() > c.baseline+unnoticed
+	tried := min(c.limit, c.previous)
+	if tried < 2 || !slow && (c.from != 0 || s.meanLoad() < filled*tried) {
+		c.stuck = 0
+		return // nothing is to be found; but the first baseline may have been seen in the middle of a rush
 	}
-	// Where the limit has fallen far and the latency has not, it is not for waiting that requests take long.
-	futile := c.limit <= c.from/2 && s.mean()-s.err() > c.baseline+logTolerance
-	if now >= c.next || futile {
-		c.probe = probe{level: c.limit / 2, began: now, before: s, limit: c.previous, next: c.next, from: c.limit}
+	// Where the limit has fallen far, and the latency does not, it is not for waiting that requests take long.
+	c.stuck++
+	if c.limit > c.from/2 || s.mean()-s.err() <= c.baseline+logTolerance {
+		c.stuck = 0
+	}
+	if now >= c.next || c.stuck >= stuckFor {
+		c.stuck = 0
+		c.probe = probe{level: tried / 2, began: now, before: s, limit: c.previous, next: c.next, from: c.limit}
 	}
 }
 

@@ -18,7 +18,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
@@ -56,7 +58,8 @@ type deferrals struct {
 	proxy   *Proxy
 	limiter *weir.Limiter
 	worker  *deferred.Worker
-	open    sync.Map // *weir.Decision by the ID of a job that is being forwarded
+	open    sync.Map     // *weir.Decision by the ID of a job that is being forwarded
+	reading atomic.Int64 // bytes of bodies that are being read, at most
 }
 
 func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
@@ -88,10 +91,14 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	if queue == "" || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody || d.Banned.Rule != nil {
 		return false
 	}
+	attributes := maps.Collect(a.All())
+	if !keepable(r, attributes) {
+		return false
+	}
 	body, err := s.readBody(w, r)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if errors.As(err, &tooLarge) || err == errNoRoom {
 			return false
 		}
 		w.Header().Set("Connection", "close")
@@ -100,7 +107,7 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	}
 	j := &deferred.Job{
 		ID: deferred.NewID(), Queue: queue, Line: lineOf(d), Queued: time.Now(), Domain: d.Domain,
-		Attributes: maps.Collect(a.All()), Method: r.Method, URI: r.URL.RequestURI(), Host: r.Host, Proto: "http", RemoteAddr: r.RemoteAddr,
+		Attributes: attributes, Method: r.Method, URI: r.URL.RequestURI(), Host: r.Host, Proto: "http", RemoteAddr: r.RemoteAddr,
 		Header: r.Header, Body: body,
 	}
 	if r.TLS != nil {
@@ -166,14 +173,47 @@ func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
-	if r.ProtoMajor == 1 && s.proxy.o.BodyTimeout > 0 {
+	size := r.ContentLength
+	if size < 0 {
+		size = s.MaxBody
+	}
+	defer s.reading.Add(-size)
+	if s.reading.Add(size) > mostReading {
+		return nil, errNoRoom
+	}
+	if s.proxy.o.BodyTimeout > 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.proxy.o.BodyTimeout)) // a writer that is not net/http's may have none
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
-	if err == nil && r.ProtoMajor == 1 && s.proxy.o.BodyTimeout > 0 {
+	if err == nil && s.proxy.o.BodyTimeout > 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	return body, err
+}
+
+// mostReading bounds the bytes of the bodies that are read at a time to be deferred.
+const mostReading = 64 << 20
+
+var errNoRoom = errors.New("proxy: too many bodies are being read to be deferred")
+
+// keepable reports whether a job can hold r as it is: it is kept as JSON, whose texts are UTF-8.
+func keepable(r *http.Request, attributes map[string]string) bool {
+	if !utf8.ValidString(r.URL.RequestURI()) || !utf8.ValidString(r.Host) {
+		return false
+	}
+	for name, value := range attributes {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return false
+		}
+	}
+	for _, lines := range r.Header {
+		for _, line := range lines {
+			if !utf8.ValidString(line) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // serveTicket answers what became of a request. Whoever has the ticket may ask, and may drop the request while it waits.
@@ -204,6 +244,8 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.Is(err, deferred.ErrGone):
 		httplimit.Problem(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
+	case errors.Is(err, deferred.ErrActive):
+		httplimit.Problem(w, http.StatusConflict, "", "", "The request is being forwarded just now.", nil)
 	case err != nil:
 		s.proxy.o.Logf("proxy: a ticket: %v", err)
 		w.Header().Set("Retry-After", "1")
@@ -218,6 +260,9 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(t)
 	}
 }
+
+// askAgain is how long a job waits whose limit is closed for a time that is not known.
+const askAgain = 10 * time.Second
 
 // ask asks the limits for a job that waits.
 func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave func(), retry time.Duration, err error) {
@@ -252,6 +297,12 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 	}
 	done()
 	if d.RetryAfter == algo.Never {
+		for i := range d.Limits {
+			// Closed by a signal, a schedule or a grant: that passes.
+			if d.Refuses(&d.Limits[i]) && i < len(d.Matches.Hits) && d.InForce(i) != d.Limits[i].Window.Limit {
+				return false, nil, askAgain, nil
+			}
+		}
 		return false, nil, -1, nil
 	}
 	return false, nil, time.Duration(d.RetryAfter) * time.Microsecond, nil
@@ -289,10 +340,17 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 	if r.Header == nil {
 		r.Header = http.Header{}
 	}
+	r.Header.Del("Expect") // was answered when it was deferred
+	// What Connection names is of the client's connection, and would be taken away later, our own headers with it.
+	for _, line := range r.Header["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			r.Header.Del(strings.TrimSpace(name))
+		}
+	}
+	r.Header.Del("Connection")
 	if r.Header.Get(hdrIdempotency) == "" {
 		r.Header.Set(hdrIdempotency, j.ID)
 	}
-	r.Header.Del("Expect") // was answered when it was deferred
 	r.Header.Set(hdrTicket, j.ID)
 	r.Header.Set(hdrAttempt, strconv.Itoa(j.Attempts+1))
 	var attributes httplimit.Attributes

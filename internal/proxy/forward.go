@@ -39,6 +39,10 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	if out.Host = e.host; p.o.UpstreamHost {
 		out.Host = ""
 	}
+	if e.pass != nil { // these are ours to set, on deferred requests
+		delete(out.Header, hdrTicket)
+		delete(out.Header, hdrAttempt)
+	}
 	out.Trailer = in.Trailer // filled in while the body is read
 	p.setForwarded(in, e.host, out.Header)
 }

@@ -110,8 +110,8 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 		if p.defers, err = newDeferrals(p, l, o.Defer); err != nil {
 			return nil, err
 		}
-		options.Refused = p.defers.refused
 	}
+	options.Refused = p.refused
 	gate, err := httplimit.NewGate(l, options)
 	if err != nil {
 		return nil, fmt.Errorf("proxy.domain: %w", err)
@@ -218,6 +218,15 @@ func (p *Proxy) Deferred() deferred.WorkerStats {
 		return deferred.WorkerStats{}
 	}
 	return p.defers.worker.Stats()
+}
+
+// refused sees to it that a client which does not send its body cannot hold up its refusal, and defers the request where that is wanted.
+func (p *Proxy) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
+	if r.ContentLength != 0 && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
+		// net/http reads the rest of the body before it sends an answer that is larger than its buffer.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
+	}
+	return p.defers != nil && p.defers.refused(w, r, d, a)
 }
 
 // ServeHTTP implements http.Handler.

@@ -69,7 +69,9 @@ func (a *admin) deferredJob(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	case errors.Is(err, deferred.ErrGone):
 		problem(w, http.StatusNotFound, err.Error(), "")
-	default:
+	case errors.Is(err, deferred.ErrFull), errors.Is(err, deferred.ErrActive):
 		problem(w, http.StatusConflict, err.Error(), "")
+	default:
+		problem(w, http.StatusServiceUnavailable, "the queue cannot be reached: "+err.Error(), "")
 	}
 }

@@ -157,7 +157,7 @@ func checkName(name string) error {
 	}
 	for i := range len(name) {
 		if c := name[i]; !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
-			return fmt.Errorf("%q is no name of a signal; it is made of a-z, 0-9, -, _ and .", name)
+			return fmt.Errorf("%q is no name of a signal; it is made of a-z, 0-9 and the characters - _ . only", name)
 		}
 	}
 	return nil

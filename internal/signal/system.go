@@ -260,9 +260,8 @@ func parseMeminfo(data []byte) (total, available uint64, err error) {
 // largest: in this program's control group if the system tells that, else in the whole machine.
 type pressure struct {
 	system
-	at     time.Time
-	folder string
-	total  map[string]uint64 // µs, by file
+	at    time.Time
+	total map[string]uint64 // µs, by file
 }
 
 func (p *pressure) sample(now time.Time) (percent float64, ok bool, err error) {

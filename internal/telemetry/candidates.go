@@ -149,7 +149,7 @@ func (m *Metrics) countCandidates(list []*candidate, d *weir.Decision) {
 			continue
 		}
 		if keys := m.keysOf(c, which); keys != nil {
-			keys.add(m.seed, first.Window, d.Matches.Hits[i-1].Key)
+			keys.add(&m.veil, first.Window, d.Matches.Hits[i-1].Key)
 		}
 	}
 }
@@ -248,13 +248,19 @@ func (t *table) collectCandidates(counter func(d *prometheus.Desc, v uint64, lab
 	}
 }
 
-// editKey makes the value of a part of a key fit to be shown, dst[at:]: it is cut, and one that is secret becomes a hash that
+// veil hides what is secret of keys.
+type veil struct {
+	seed maphash.Seed // of hashes of keys
+	hide []string     // Options.Hide
+}
+
+// edit makes the value of a part of a key fit to be shown, dst[at:]: it is cut, and one that is secret becomes a hash that
 // means nothing outside this process.
-func editKey(dst []byte, name string, at int, seed maphash.Seed) []byte {
+func (v *veil) edit(dst []byte, name string, at int) []byte {
 	end := at + 64
 	switch {
-	case rule.SecretAttribute(name):
-		sum := maphash.Bytes(seed, dst[at:])
+	case rule.SecretAttribute(name) || slices.Contains(v.hide, name):
+		sum := maphash.Bytes(v.seed, dst[at:])
 		return strconv.AppendUint(append(dst[:at], "hidden:"...), sum>>32, 16)
 	case len(dst) > end:
 		for end > at && !utf8.RuneStart(dst[end]) {

@@ -233,7 +233,7 @@ func TestHeaviest(t *testing.T) {
 			t.Fatal(err)
 		}
 		counted["user="+user]++
-		h.add(maphash.Bytes(seed, key), w, key, seed)
+		h.add(maphash.Bytes(seed, key), w, key, &veil{seed: seed})
 	}
 	for i := range 10_000 {
 		add(fmt.Sprint("many-", i))

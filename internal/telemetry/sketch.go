@@ -17,12 +17,12 @@ type refusedKeys struct {
 	top      heaviest
 }
 
-func (k *refusedKeys) add(seed maphash.Seed, w *rule.Window, key []byte) {
-	hash := maphash.Bytes(seed, key)
+func (k *refusedKeys) add(v *veil, w *rule.Window, key []byte) {
+	hash := maphash.Bytes(v.seed, key)
 	k.distinct.add(hash)
 	// Who finds it taken leaves it: what it tells is an estimate anyway, and a decision does not wait for it.
 	if k.top.mu.TryLock() {
-		k.top.add(hash, w, key, seed)
+		k.top.add(hash, w, key, v)
 		k.top.mu.Unlock()
 	}
 }
@@ -122,7 +122,7 @@ type heavyKey struct {
 const maxHeavyText = 192
 
 // add counts a key. mu is held.
-func (h *heaviest) add(hash uint64, w *rule.Window, key []byte, seed maphash.Seed) {
+func (h *heaviest) add(hash uint64, w *rule.Window, key []byte, v *veil) {
 	least := 0
 	for i := range h.n {
 		if h.keys[i].hash == hash {
@@ -140,7 +140,7 @@ func (h *heaviest) add(hash uint64, w *rule.Window, key []byte, seed maphash.See
 	}
 	k.over = k.count
 	k.hash, k.count = hash, k.count+1
-	k.text = w.AppendKeyText(k.text[:0], key, func(dst []byte, name string, at int) []byte { return editKey(dst, name, at, seed) })
+	k.text = w.AppendKeyText(k.text[:0], key, func(dst []byte, name string, at int) []byte { return v.edit(dst, name, at) })
 	if len(k.text) > maxHeavyText {
 		k.text = append(k.text[:maxHeavyText], "…"...)
 	}

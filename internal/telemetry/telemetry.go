@@ -73,6 +73,8 @@ type Options struct {
 	// called before the limiter is made.
 	Bans     func() weir.BanStats
 	NFTables func() NFTables
+	// Hide names attributes whose values Candidates does not show, beside those that look like secrets.
+	Hide []string
 	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose labels hold clients' values.
 	Detailed bool
 	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil means nobody.
@@ -91,7 +93,7 @@ type Metrics struct {
 	unknownCells [outcomes]atomic.Uint64
 	detailed     detailed
 
-	seed          maphash.Seed // of hashes of keys
+	veil          veil
 	candidateKeys atomic.Int64 // candidates' refusedKeys
 
 	tables atomic.Pointer[tables]
@@ -141,7 +143,7 @@ func New(o Options) *Metrics {
 		storeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_store_errors_total", Help: "Decisions that the store failed to make."}),
 		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
 		unknown:     map[string]struct{}{},
-		seed:        maphash.MakeSeed(),
+		veil:        veil{maphash.MakeSeed(), o.Hide},
 	}
 	m.detailed.cells = map[string]*cells{}
 	m.tables.Store(&tables{now: &table{}})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,12 +191,13 @@ func TestSettlementsOnce(t *testing.T) {
 		if n := used(t, p.Store, c, "k"); n != 44 {
 			t.Errorf("%d are charged, want 44", n)
 		}
-		sure := &unsure{primary: p, err: fmt.Errorf("%w", weir.ErrNotCharged)}
+		sure := &unsure{primary: p}
+		sure.fails.Store(true)
 		s2 := newOver(t, sure, Options{})
 		if err := s2.Settle(t.Context(), []weir.Settlement{e}); err != nil {
 			t.Error(err)
 		}
-		sure.err = nil
+		sure.fails.Store(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := used(t, p.Store, c, "k"); n != 38 {
@@ -207,15 +209,15 @@ func TestSettlementsOnce(t *testing.T) {
 	})
 }
 
-// unsure is a store whose settlements fail as err says.
+// unsure is a store of which some settlements are certainly not made.
 type unsure struct {
 	*primary
-	err error
+	fails atomic.Bool
 }
 
 func (u *unsure) Settle(ctx context.Context, settlements []weir.Settlement) error {
-	if u.err != nil {
-		return u.err
+	if u.fails.Load() {
+		return fmt.Errorf("not now: %w", weir.ErrNotCharged)
 	}
 	return u.primary.Settle(ctx, settlements)
 }

@@ -95,6 +95,9 @@ func admits(charges []weir.Charge, results []algo.Result) bool {
 				return false
 			}
 		case rule.Quota:
+			if results[i].Off { // as if it had not been met
+				continue
+			}
 			quotas = true
 			quotasLeft = quotasLeft || results[i].Allowed
 		}

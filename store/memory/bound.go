@@ -136,13 +136,17 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 		}
 		looked++
 		var st algo.State
-		l := limits[sh.load(p, &st)].limit
+		e := &limits[sh.load(p, &st)]
+		l := e.limit
 		if l.Fresh(&st, now) {
 			s.remove(sh, p)
 			sh.evictHand = p
 			return true
 		}
-		r := l.Check(&st, now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
+		if l.Algorithm() == algo.Margin {
+			continue // without it a key that is refused now might not be; it goes when it is fresh
+		}
+		r := l.CheckWith(&st, s.marginAt(sh, limits, e, p), now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
 		if r.Allowed {
 			if share := float64(r.Remaining) / float64(max(1, r.Limit)); share > bestShare {
 				best, bestShare = p, share
@@ -156,6 +160,18 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 	s.remove(sh, best)
 	s.evictions.Add(1)
 	return true
+}
+
+// marginAt returns the state of the margin that closes of the record at p; nil if it has none.
+func (s *Store) marginAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *algo.State {
+	if e.counter.Margin == nil || e.limit.Margin() == nil {
+		return nil
+	}
+	m, key, id := new(algo.State), sh.keyOf(p), e.counter.Margin.ID
+	if at := sh.find(limits, tagOf(s.hash(key), id), id, key); at >= 0 {
+		sh.load(at, m)
+	}
+	return m
 }
 
 // relieve forgets keys of a shard when the variable parts have outgrown the bound on bytes, and gives back the room

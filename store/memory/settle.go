@@ -48,8 +48,11 @@ func (s *Store) settle(c *weir.Settlement) {
 		return
 	}
 	if cell := s.cell(sh, c.Counter, c.Limit, h, now); cell != nil {
-		s.overflows.Add(1)
-		c.Limit.Settle(&cell.st, now, c.At, c.Reserved, c.Actual)
+		// It is shared with other keys, and the charge may have been made on a record that was forgotten: nothing goes back.
+		if c.Actual > c.Reserved {
+			s.overflows.Add(1)
+			c.Limit.Settle(&cell.st, now, c.At, c.Reserved, c.Actual)
+		}
 		return
 	}
 	// Nothing is known of the key. It may still owe what it used beyond its reservation.

@@ -339,6 +339,9 @@ func (sc *scratch) judge(charges []weir.Charge, results []algo.Result, now int64
 		case rule.Enforce:
 			denied = denied || !r.Allowed
 		case rule.Quota:
+			if r.Off { // as if it had not been met
+				break
+			}
 			quotas++
 			if r.Allowed {
 				open++

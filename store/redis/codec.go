@@ -137,8 +137,11 @@ func (pt *part) append(dst []byte, c *weir.Charge, about int64) []byte {
 	if t.kind == kindOff || t.kind == kindMargin {
 		cost = 0
 	}
-	if t.kind == kindMargin {
+	switch t.kind {
+	case kindMargin:
 		mode = rule.Shadow
+	case kindOff: // as if it had not been met: it admits, and is no quota that is left
+		mode = rule.Enforce
 	}
 	if t.countDenied {
 		flags |= flagCounts
@@ -202,7 +205,7 @@ func marginOf(c *rule.Counter, of *algo.Limit) *algo.Limit {
 const recordHead = 4 + 1
 
 // maxRecords bounds the records of windows that a rule no longer has, or has not for this request, and of their margins.
-const maxRecords = 16
+const maxRecords = 128
 
 func tagOf(c *rule.Counter) uint32 { return uint32(c.ID) }
 

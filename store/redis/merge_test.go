@@ -48,7 +48,7 @@ func TestMerged(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	id := uint64(0)
 	seen := struct{ most, odd, off, soft, alone int }{}
-	for range 500 {
+	for range 300 {
 		// The limits of one rule or two, charged together step by step.
 		var charges []weir.Charge
 		group := rnd.Uint64()
@@ -211,7 +211,11 @@ func (m *mergeModel) settled(charges []weir.Charge, now int64) []algo.Result {
 	verdict := newVerdict()
 	for i := range charges {
 		results[i] = charges[i].Limit.CheckWith(&m.states[i], &m.margins[i], now, charges[i].Ask)
-		verdict.add(charges[i].Mode, results[i].Allowed)
+		if !results[i].Off { // else it is as if it had not been met
+			if !results[i].Off {
+			verdict.add(charges[i].Mode, results[i].Allowed)
+		}
+		}
 	}
 	for i := range charges {
 		c, was := &charges[i], results[i]

@@ -139,9 +139,11 @@ func (p *partition) replay(head *call, now int64) (admitted int) {
 			} else {
 				*r = ch.Limit.CheckWith(&h.st, p.marginOf(c, j), now, ch.Ask)
 			}
-			verdict.add(ch.Mode, r.Allowed)
 			granted := r.Allowed && (!pt.tight || within(r, cost(ch)))
-			byLua.add(ch.Mode, granted)
+			if !r.Off { // else it is as if it had not been met
+				verdict.add(ch.Mode, r.Allowed)
+				byLua.add(ch.Mode, granted)
+			}
 			short, charging = short || r.Allowed && !granted, charging || ch.Ask.Cost != 0
 		}
 		denied := verdict.denied()

@@ -46,7 +46,8 @@ type place struct {
 // scene is the states that a decision is about.
 type scene struct {
 	p      *partition
-	hasty  bool // it does not wait while keys are being moved
+	hasty  bool  // it does not wait while keys are being moved
+	serial int64 // of the last denial before it was read
 	values []value
 	places []place
 	names  map[string]int   // values by key
@@ -176,18 +177,22 @@ func (s *scene) read(ctx context.Context, client rueidis.Client) (now int64, err
 	if err != nil {
 		return 0, err
 	}
-	if len(raw) != 1+len(keys) {
-		return 0, fmt.Errorf("the reply of %s has %d values, not %d", functionRead, len(raw), 1+len(keys))
+	if len(raw) != 2+len(keys) {
+		return 0, fmt.Errorf("the reply of %s has %d values, not %d", functionRead, len(raw), 2+len(keys))
 	}
 	if now, err = raw[0].AsInt64(); err != nil {
 		return 0, err
 	}
+	if s.serial, err = raw[1].AsInt64(); err != nil {
+		return 0, err
+	}
+	raw = raw[2:]
 	s.p.store.heard(now)
 	for i := range keys {
-		if raw[i+1].IsNil() {
+		if raw[i].IsNil() {
 			continue
 		}
-		if s.values[i].raw, err = raw[i+1].ToString(); err != nil {
+		if s.values[i].raw, err = raw[i].ToString(); err != nil {
 			return 0, err
 		}
 		s.values[i].exists = true
@@ -247,7 +252,9 @@ func (s *scene) settle(charges []weir.Charge, results []algo.Result, slots []uin
 		asks[i].Slot = slots[i]
 		_, margin := s.marginOf(of[i])
 		results[i] = c.Limit.TakeWith(&s.places[of[i]].tried, margin, now, asks[i])
-		verdict.add(c.Mode, results[i].Allowed)
+		if !results[i].Off { // else it is as if it had not been met
+			verdict.add(c.Mode, results[i].Allowed)
+		}
 	}
 	denied := len(charges) > 1 && verdict.denied()
 	for i := range charges {
@@ -298,7 +305,7 @@ func (s *scene) write(at int, l *algo.Limit) {
 func (s *scene) commit(ctx context.Context, client rueidis.Client, now int64) (done bool, err error) {
 	keys := make([]string, len(s.values))
 	args := make([]string, 2, 2+4*len(s.values))
-	args[0], args[1] = s.p.store.virtualNow(), strconv.FormatInt(now, 10)
+	args[0], args[1] = s.p.store.virtualNow(), strconv.FormatInt(s.serial, 10)
 	changed := false
 	for i := range s.values {
 		v := &s.values[i]

@@ -383,7 +383,10 @@ next:
 	charged := false // or perhaps
 	verdict := newVerdict()
 	for _, sh := range shares {
-		now = max(now, sh.now)
+		// The earliest of the instants, which differ by little: what is given back later by it is never more than was charged.
+		if sh.err == nil && (now == 0 || sh.now < now) {
+			now = sh.now
+		}
 		if sh.err != nil {
 			failures = append(failures, sh.err)
 		}
@@ -391,7 +394,9 @@ next:
 		for j, i := range sh.of {
 			results[i] = sh.results[j]
 			charges[i].Ask.Slot = sh.charges[j].Ask.Slot
-			verdict.add(charges[i].Mode, results[i].Allowed)
+			if !results[i].Off { // else it is as if it had not been met
+				verdict.add(charges[i].Mode, results[i].Allowed)
+			}
 		}
 	}
 	if failures == nil && !verdict.denied() {
@@ -404,7 +409,9 @@ next:
 		}
 		own := newVerdict()
 		for j := range sh.of {
-			own.add(sh.charges[j].Mode, sh.results[j].Allowed)
+			if !sh.results[j].Off {
+				own.add(sh.charges[j].Mode, sh.results[j].Allowed)
+			}
 		}
 		for _, i := range sh.of {
 			c, r := &charges[i], &results[i]

@@ -574,7 +574,11 @@ local function offAdmit(L, raw, m) return m end
 local function offTell() return '' end
 
 local function marginAdmit(L, raw, m)
-  if raw and #raw ~= 14 then return nil end
+  if raw then
+    if #raw ~= 14 then return nil end
+    local _, reopens = decode('<I7I7', raw)
+    if L.owner.tight and reopens - now > L.owner.ahead then return nil end
+  end
   return m
 end
 
@@ -636,7 +640,7 @@ local function shape(text)
     L.kin = L.older >= 128
     L.older = L.older % 128
     S[#S + 1] = L
-    if L.margin then S[#S - 1].margined = true end
+    if L.margin then L.owner, S[#S - 1].margined = S[#S - 1], true end
     if L.off then
       L.at, L.elders = 0, stride
     elseif joined > 0 then
@@ -678,7 +682,7 @@ local function record(L, v)
 end
 
 -- MOST bounds the records of windows that a rule no longer has, or has not for this request, and of their margins.
-local MOST = 16
+local MOST = 128
 
 -- rewrite writes a value with new states in it, and returns it. bodies holds those of the charges from i on (nil: as it
 -- is), stops the instants at which they are fresh.
@@ -794,15 +798,17 @@ local function shut(L, raw, own, g, m, key)
 end
 
 -- What a margin admits is decided a moment before it is written. Who is denied for good in between, since the margin closes in that
--- moment, or other numbers come into force, must not have missed it: such denials are remembered, by key, and swap heeds them.
-local deniedAt, deniedCount, deniedBefore = {}, 0, 0
+-- moment, or other numbers come into force, must not have missed it: such denials are numbered, and the last of a key is remembered;
+-- read tells the number, and swap heeds it. denialsBefore is that of the last one that may be forgotten.
+local denials, denialOf, keysDenied, denialsBefore = 0, {}, 0, 0
 
 local function rememberDenial(key)
-  if not deniedAt[key] then
-    if deniedCount >= 1000 then deniedAt, deniedCount, deniedBefore = {}, 0, now end
-    deniedCount = deniedCount + 1
+  if not denialOf[key] then
+    if keysDenied >= 1000 then denialOf, keysDenied, denialsBefore = {}, 0, denials end
+    keysDenied = keysDenied + 1
   end
-  deniedAt[key] = now
+  denials = denials + 1
+  denialOf[key] = denials
 end
 
 -- What is known of each charge of a decision: how many asks are admitted, what apply needs, the value, the state, its
@@ -876,15 +882,15 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
       elseif L.mode == QUOTA then
         quota = max(quota or 0, G[j])
       end
-      short = short or L.margined and L.c > 0 and G[j] and G[j] < m
+      short = short or L.margined and G[j] and G[j] < m
     end
     if short and ok then
       for j = 1, nch do
         local L = S[j]
-        if L.margined and L.c > 0 and G[j] < m then
+        if L.margined and G[j] < m then
           local key = keys[k + L.at]
           if not L.tight or shut(L, R[j + 1], R[j], G[j], m, key) then
-            rememberDenial(key)
+            if L.c > 0 then rememberDenial(key) end
           elseif not S.simple then
             ok = false -- what the margin admits would have to be charged together with the rest
           end
@@ -973,10 +979,10 @@ local function take(keys, args)
   return concat(out)
 end
 
--- read returns the instant and the values of KEYS.
+-- read returns the instant, the number of the last denial, and the values of KEYS.
 local function read(keys, args)
   begin(args[1])
-  local out = {now}
+  local out = {now, denials}
   for i = 1, #keys, AT_ONCE do
     local vals = values(keys, i, #keys)
     for j = 1, #vals do out[#out + 1] = vals[j] end
@@ -985,7 +991,7 @@ local function read(keys, args)
 end
 
 -- swap writes new values if the old ones are still there, all or none, and returns 1 if they were. ARGV: the instant or
--- ''; that of the reading; then for each key '0' or '1' and the value it must have ('0': none), the new value ('': none, '=': as it is), and
+-- ''; what read told as number; then for each key '0' or '1' and the value it must have ('0': none), the new value ('': none, '=': as it is), and
 -- when that is fresh ('+': no sooner than the old one; '~': it is already). If it took so long that a new value is fresh
 -- by now, others may have come and gone unseen: then nothing is written either.
 local function swap(keys, args)
@@ -995,7 +1001,7 @@ local function swap(keys, args)
     local vals = values(keys, i, #keys)
     for j = 1, #vals do
       local at, is = 4 * (i + j - 1) - 1, vals[j]
-      if max(deniedBefore, deniedAt[keys[i + j - 1]] or 0) > read then return 0 end
+      if max(denialsBefore, denialOf[keys[i + j - 1]] or 0) > read then return 0 end
       if args[at] == '0' and is or args[at] == '1' and is ~= args[at + 1] then return 0 end
       local value, stop = args[at + 2], args[at + 3]
       if value ~= '' and value ~= '=' and sub(stop, 1, 1) ~= '+' and sub(stop, 1, 1) ~= '~' and tonumber(stop) <= now then return 0 end

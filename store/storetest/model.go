@@ -119,6 +119,9 @@ func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
 		case rule.Enforce:
 			enforced = enforced && verdicts[i].Allowed
 		case rule.Quota:
+			if verdicts[i].Off {
+				break
+			}
 			quotas++
 			if verdicts[i].Allowed {
 				open++
