@@ -213,8 +213,8 @@ func (m *mergeModel) settled(charges []weir.Charge, now int64) []algo.Result {
 		results[i] = charges[i].Limit.CheckWith(&m.states[i], &m.margins[i], now, charges[i].Ask)
 		if !results[i].Off { // else it is as if it had not been met
 			if !results[i].Off {
-			verdict.add(charges[i].Mode, results[i].Allowed)
-		}
+				verdict.add(charges[i].Mode, results[i].Allowed)
+			}
 		}
 	}
 	for i := range charges {
