@@ -55,6 +55,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 				time.Sleep(time.Second)
 				come("g")
 				time.Sleep(10 * time.Second)
+				d.sort()
 				if got := d.outcomes(); !slices.Equal(got, test.want) {
 					t.Errorf("got  %v\nwant %v", got, test.want)
 				}

@@ -1,8 +1,10 @@
 package hold
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -125,6 +127,13 @@ func (d *door) pass(ctx context.Context, name string, hits int64, handle func(),
 	}
 	v.Release(ctx, d.limiter, &decision)
 	return o
+}
+
+// sort puts outcomes of one instant in the order of names: goroutines that are let go together may note it in any order.
+func (d *door) sort() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	slices.SortStableFunc(d.log, func(a, b outcome) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) })
 }
 
 func (d *door) outcomes() []string {
