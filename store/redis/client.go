@@ -189,7 +189,7 @@ func isMissing(err error) bool {
 
 // isTryAgain reports whether keys of one call lie on two servers for now, as a slot is being moved.
 func isTryAgain(err error) bool {
-	e, ok := rueidis.IsRedisErr(err)
+	e, ok := errors.AsType[*rueidis.RedisError](err) // rueidis.IsRedisErr does not look into what wraps it
 	return ok && e.IsTryAgain()
 }
 
