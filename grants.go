@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,29 +66,9 @@ func (l *Limiter) applyGrants(d *Decision) bool {
 		}
 	}
 	if lifted {
-		d.dropLifted()
+		d.dropUnlimited()
 	}
 	return len(d.charges) > 0
-}
-
-// dropLifted leaves out the charges without a limit.
-func (d *Decision) dropLifted() {
-	d.place = slices.Grow(d.place[:0], len(d.charges))[:len(d.charges)]
-	n, place := 0, d.place
-	for i := range d.charges {
-		if place[i] = -1; d.charges[i].Limit != nil {
-			place[i] = n
-			d.charges[n], d.Matches.Hits[n] = d.charges[i], d.Matches.Hits[i]
-			n++
-		}
-	}
-	d.results, d.charges, d.Matches.Hits = d.results[:n], d.charges[:n], d.Matches.Hits[:n]
-	for i := range d.Matches.Descriptors {
-		if m := &d.Matches.Descriptors[i]; m.Hit >= 0 {
-			m.Hit = place[m.Hit]
-			m.Unlimited = m.Hit < 0
-		}
-	}
 }
 
 // Grant gives a key of a rule other numbers until an instant of the Limiter's clock, on all nodes of the store (see Follow), in

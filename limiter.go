@@ -283,10 +283,20 @@ func (d *Decision) dropOff() {
 	if !slices.ContainsFunc(d.results, func(r algo.Result) bool { return r.Off }) {
 		return
 	}
-	d.place = slices.Grow(d.place[:0], len(d.results))[:len(d.results)]
-	n, place := 0, d.place
 	for i := range d.results {
-		if place[i] = -1; !d.results[i].Off {
+		if d.results[i].Off {
+			d.charges[i].Limit = nil
+		}
+	}
+	d.dropUnlimited()
+}
+
+// dropUnlimited leaves out the charges without a limit, and what stands beside them.
+func (d *Decision) dropUnlimited() {
+	d.place = slices.Grow(d.place[:0], len(d.charges))[:len(d.charges)]
+	n, place := 0, d.place
+	for i := range d.charges {
+		if place[i] = -1; d.charges[i].Limit != nil {
 			place[i] = n
 			d.results[n], d.charges[n], d.Matches.Hits[n] = d.results[i], d.charges[i], d.Matches.Hits[i]
 			n++
