@@ -52,19 +52,19 @@ func (c *adminClient) open() error {
 	return nil
 }
 
-// do asks, and decodes the answer into out unless that is nil. A refusal is an error in the server's own words.
-func (c *adminClient) do(ctx context.Context, method, path string, in, out any) error {
+// send asks, and returns the answer with up to most bytes of its body, which is closed.
+func (c *adminClient) send(ctx context.Context, method, path string, in any, most int64) (*http.Response, []byte, error) {
 	var body io.Reader
 	if in != nil {
 		raw, err := json.Marshal(in)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		body = bytes.NewReader(raw)
 	}
 	r, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.base.String(), "/")+path, body)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	if c.token != "" {
@@ -72,11 +72,20 @@ func (c *adminClient) do(ctx context.Context, method, path string, in, out any) 
 	}
 	answer, err := c.client.Do(r)
 	if err != nil {
-		return fmt.Errorf("%s cannot be reached: %w", c.base.Redacted(), err)
+		return nil, nil, err
 	}
 	defer answer.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
-	if err != nil {
+	raw, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	return answer, raw, err
+}
+
+// do asks, and decodes the answer into out unless that is nil. A refusal is an error in the server's own words.
+func (c *adminClient) do(ctx context.Context, method, path string, in, out any) error {
+	answer, raw, err := c.send(ctx, method, path, in, 64<<20)
+	switch {
+	case answer == nil && err != nil:
+		return fmt.Errorf("%s cannot be reached: %w", c.base.Redacted(), err)
+	case err != nil:
 		return fmt.Errorf("%s: %w", c.base.Redacted(), err)
 	}
 	if answer.StatusCode >= 300 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -83,10 +82,11 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 	if err != nil {
 		return err
 	}
-	var live *liveCounters
+	var live *adminClient
 	if o.server != "" {
-		if live, err = newLiveCounters(o.server, o.tokenFile); err != nil {
-			return usageError(err)
+		live = &adminClient{address: o.server, tokenFile: o.tokenFile}
+		if err := live.open(); err != nil {
+			return err
 		}
 	}
 	query := rule.Query{Domain: domain, Attributes: attributes}
@@ -111,7 +111,7 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 			met++
 			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h, time.Now()), replaced(r.Rule))
 			if live != nil {
-				state, err := live.state(ctx, domain, &h)
+				state, err := liveState(ctx, live, domain, &h)
 				if err != nil {
 					return usageError(err)
 				}
@@ -262,45 +262,9 @@ func describeRule(r *rule.Rule) []string {
 	return lines
 }
 
-// liveCounters asks the admin port of a running server.
-type liveCounters struct {
-	base   *url.URL
-	token  string
-	client http.Client
-}
-
-func newLiveCounters(address, tokenFile string) (*liveCounters, error) {
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as http://127.0.0.1:9090", address)
-	}
-	l := &liveCounters{base: u, client: http.Client{Timeout: 10 * time.Second}}
-	if tokenFile != "" {
-		tokens, err := server.ReadTokens(tokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("--token-file: %w", err)
-		}
-		l.token = tokens[0]
-	}
-	return l, nil
-}
-
-// state tells what a key has used.
-func (l *liveCounters) state(ctx context.Context, domain string, h *rule.Hit) (string, error) {
-	at := strings.TrimSuffix(l.base.String(), "/") + server.KeyPath(domain, h.Window.Name, h.Window.KeyParts(h.Key))
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
-	if err != nil {
-		return "", err
-	}
-	if l.token != "" {
-		request.Header.Set("Authorization", "Bearer "+l.token)
-	}
-	answer, err := l.client.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+// liveState asks the admin port of a running server what a key has used.
+func liveState(ctx context.Context, c *adminClient, domain string, h *rule.Hit) (string, error) {
+	answer, body, err := c.send(ctx, http.MethodGet, server.KeyPath(domain, h.Window.Name, h.Window.KeyParts(h.Key)), nil, 1<<20)
 	if err != nil {
 		return "", err
 	}
@@ -312,7 +276,7 @@ func (l *liveCounters) state(ctx context.Context, domain string, h *rule.Hit) (s
 		Detail     string   `json:"detail"`
 	}
 	if err := json.Unmarshal(body, &state); err != nil && answer.StatusCode < 500 {
-		return "", fmt.Errorf("%s is no admin port of weir: it answered %s", l.base, answer.Status)
+		return "", fmt.Errorf("%s is no admin port of weir: it answered %s", c.base, answer.Status)
 	}
 	switch {
 	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "key:"):
@@ -320,11 +284,11 @@ func (l *liveCounters) state(ctx context.Context, domain string, h *rule.Hit) (s
 	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "no rule in force"):
 		return "the server does not have this limit", nil
 	case answer.StatusCode == http.StatusServiceUnavailable && state.Detail != "":
-		return "", fmt.Errorf("%s answered %s: %s", l.base, answer.Status, state.Detail)
+		return "", fmt.Errorf("%s answered %s: %s", c.base, answer.Status, state.Detail)
 	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
-		return "", fmt.Errorf("%s answered %s: name a file with a token by --token-file", l.base, answer.Status)
+		return "", fmt.Errorf("%s answered %s: name a file with a token by --token-file", c.base, answer.Status)
 	case answer.StatusCode != http.StatusOK || state.Used == nil:
-		return "", fmt.Errorf("%s answered %s to the question for a key: is it the admin port of a weir server?", l.base, answer.Status)
+		return "", fmt.Errorf("%s answered %s to the question for a key: is it the admin port of a weir server?", c.base, answer.Status)
 	}
 	s := fmt.Sprintf("used %d of %d, %d remaining", *state.Used, state.Capacity, state.Remaining)
 	if state.ResetAfter != nil {
