@@ -149,10 +149,13 @@ func (w *watch) set(status int) {
 	}
 }
 
-// header returns a header or a trailer of the response by its name: if it came several times, the last.
-func (w *watch) header(name string) string {
+// header returns a header or a trailer of the response by its name.
+func (w *watch) header(name string) string { return ResponseField(w.Header(), name) }
+
+// ResponseField returns a header or a trailer by its name, of the header of a http.ResponseWriter when the response has ended: if it
+// came several times, the last; "" if it did not. It is how cost_after sees a response.
+func ResponseField(h http.Header, name string) string {
 	name = http.CanonicalHeaderKey(name)
-	h := w.Header()
 	values := h[http.TrailerPrefix+name]
 	if len(values) == 0 {
 		values = h[name]

@@ -12,7 +12,6 @@ import (
 	"hash/fnv"
 	"io"
 	"maps"
-	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -128,7 +127,7 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Type", "application/json")
 	if d.RetryAfter != algo.Never {
-		h.Set("Retry-After", strconv.FormatInt(max(1, int64(math.Ceil(float64(d.RetryAfter)/1e6))), 10))
+		h.Set("Retry-After", strconv.FormatInt(max(1, (d.RetryAfter+999_999)/1_000_000), 10))
 	}
 	w.WriteHeader(http.StatusAccepted)
 	_ = json.NewEncoder(w).Encode(map[string]string{"state": string(deferred.Queued), "ticket": j.ID, "status_url": s.TicketPath + j.ID})
@@ -405,18 +404,8 @@ type answer struct {
 	bytes  int64 // of the body
 }
 
-// value returns a header or a trailer by its name: if it came several times, the last.
-func (a *answer) value(name string) string {
-	name = http.CanonicalHeaderKey(name)
-	values := a.header[http.TrailerPrefix+name]
-	if len(values) == 0 {
-		values = a.header[name]
-	}
-	if len(values) == 0 {
-		return ""
-	}
-	return values[len(values)-1]
-}
+// value returns a header or a trailer by its name.
+func (a *answer) value(name string) string { return httplimit.ResponseField(a.header, name) }
 
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
