@@ -36,6 +36,7 @@ type inForce struct {
 	set        *rule.Set
 	generation uint64
 	soleDomain string                   // what a request without a domain gets
+	several    bool                     // the rules hold several domains
 	counters   map[uint64]*rule.Counter // by ID, for Release
 	bans       bool                     // some rule bans
 
@@ -128,14 +129,15 @@ func (l *Limiter) SetRules(s *rule.Set) {
 		next.generation = old.generation + 1
 		s.Inherit(old.set)
 	}
-	if domains := s.Domains(); len(domains) == 1 {
+	domains := s.Domains()
+	if next.several = len(domains) > 1; len(domains) == 1 {
 		next.soleDomain = domains[0]
 	}
 	next.counters = make(map[uint64]*rule.Counter, len(s.Counters()))
 	for _, c := range s.Counters() {
 		next.counters[c.ID] = c
 	}
-	for _, domain := range s.Domains() {
+	for _, domain := range domains {
 		next.bans = next.bans || len(s.BanRules(domain)) > 0
 	}
 	l.rules.Store(next)
@@ -152,6 +154,19 @@ func (l *Limiter) Rules() (s *rule.Set, generation uint64) {
 		return nil, 0
 	}
 	return f.set, f.generation
+}
+
+// SoleDomain returns the domain of requests that name none: the only one that the rules in force hold, DefaultDomain if there are no
+// rules, and "" if they hold several, so that a door which knows no better has to ask for a name.
+func (l *Limiter) SoleDomain() string {
+	f := l.rules.Load()
+	switch {
+	case f == nil:
+		return DefaultDomain
+	case f.several:
+		return ""
+	}
+	return f.soleDomain
 }
 
 // Allow decides r as one hit (r.Hits is ignored). It allocates the decision's parts; Decide can reuse them.

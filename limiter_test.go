@@ -324,6 +324,32 @@ func TestOpenWithoutStore(t *testing.T) {
 	}
 }
 
+// The domain of requests that name none follows the rules.
+func TestSoleDomain(t *testing.T) {
+	l, err := weir.New(memoryStore(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(want string) {
+		t.Helper()
+		if got := l.SoleDomain(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	is(weir.DefaultDomain)
+	l.SetRules(load(t, "domain: shop\nlimits: [{name: a, allow: 1/s}]\n"))
+	is("shop")
+	two, _, err := rule.Load([]rule.Source{
+		{Name: "a.yaml", Data: []byte("domain: shop\nlimits: [{name: a, allow: 1/s}]\n")},
+		{Name: "b.yaml", Data: []byte("domain: mail\nlimits: [{name: a, allow: 1/s}]\n")},
+	}, rule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetRules(two)
+	is("")
+}
+
 // Decisions while rules change: each is made by one whole set.
 func TestSetRulesWhileDeciding(t *testing.T) {
 	set := func(n int) *rule.Set {

@@ -1,0 +1,213 @@
+package listen
+
+import (
+	"net"
+	"net/netip"
+)
+
+// slot is a connection's place among those that a listener counts. All of it is guarded by the listener's mu.
+type slot struct {
+	l          *Listener
+	conn       net.Conn   // closed to crowd it out
+	address    netip.Addr // that it is counted under; the zero Addr for none
+	pending    bool
+	gone       bool
+	prev, next *slot // in the list of those that are pending
+}
+
+// admit gives raw a place, or closes it and returns nil.
+func (l *Listener) admit(raw net.Conn) net.Conn {
+	s := &slot{l: l}
+	c := wrap(raw, s, l.o.Stall)
+	s.conn = raw
+	peer := c.RemoteAddr()
+	address := addressOf(peer)
+	if l.o.Proxy != nil {
+		if !l.o.Proxy.allow(peer, address) {
+			l.refuse(Stranger, peer, nil)
+			_ = raw.Close()
+			return nil
+		}
+		address = netip.Addr{} // that of the header counts
+	}
+	work := l.o.TLS != nil || l.o.Proxy != nil
+	crowded, reason := l.place(s, address, work)
+	if crowded != nil {
+		l.crowd(crowded)
+	}
+	if reason != Reasons {
+		l.refuse(reason, peer, nil)
+		_ = raw.Close()
+		return nil
+	}
+	if !work {
+		l.accepted.Add(1)
+	}
+	return c
+}
+
+// place counts s, among those that are pending if there is work to do. The connection that it returns, if any, has to be
+// closed for it. The reason is why s has no place, Reasons if it has one.
+func (l *Listener) place(s *slot, address netip.Addr, work bool) (crowded *slot, r Reason) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.count(s, address) {
+		return nil, PerAddress
+	}
+	full := l.mu.open >= l.o.MaxConnections
+	if full && l.mu.oldest == nil {
+		l.uncount(s)
+		return nil, Full
+	}
+	if full || work && l.mu.pending >= l.o.MaxPending {
+		crowded = l.mu.oldest
+		l.drop(crowded)
+	}
+	l.mu.open++
+	if work {
+		l.push(s)
+	}
+	return crowded, Reasons
+}
+
+// allow reports whether peer may send PROXY protocol headers.
+func (p *ProxyPeers) allow(peer net.Addr, address netip.Addr) bool {
+	if !address.IsValid() {
+		return p.Unix && peer == UnixPeer
+	}
+	return contains(p.Peers, address)
+}
+
+// crowdOut closes the connection that has been pending longest, if there is one.
+func (l *Listener) crowdOut() {
+	l.mu.Lock()
+	s := l.mu.oldest
+	if s != nil {
+		l.drop(s)
+	}
+	l.mu.Unlock()
+	if s != nil {
+		l.crowd(s)
+	}
+}
+
+func (l *Listener) crowd(s *slot) {
+	l.refuse(Crowded, s.conn.RemoteAddr(), nil)
+	_ = s.conn.Close()
+}
+
+// count counts s under address; it returns false if that has too many. It needs l.mu.
+func (l *Listener) count(s *slot, address netip.Addr) bool {
+	if l.o.MaxPerAddress <= 0 || !address.IsValid() || contains(l.o.Exempt, address) {
+		return true
+	}
+	if address.Is6() {
+		address = netip.PrefixFrom(address, 64).Masked().Addr()
+	}
+	if l.mu.addresses[address] >= l.o.MaxPerAddress {
+		return false
+	}
+	l.mu.addresses[address]++
+	s.address = address
+	return true
+}
+
+// push puts s behind all that are pending. It needs l.mu.
+func (l *Listener) push(s *slot) {
+	s.pending = true
+	l.mu.pending++
+	if s.prev = l.mu.newest; s.prev != nil {
+		s.prev.next = s
+	} else {
+		l.mu.oldest = s
+	}
+	l.mu.newest = s
+}
+
+// unlink takes s from those that are pending. It needs l.mu.
+func (l *Listener) unlink(s *slot) {
+	if !s.pending {
+		return
+	}
+	s.pending = false
+	l.mu.pending--
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		l.mu.oldest = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		l.mu.newest = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
+
+// drop gives the place of s away. It needs l.mu.
+func (l *Listener) drop(s *slot) {
+	if s.gone {
+		return
+	}
+	s.gone = true
+	l.unlink(s)
+	l.mu.open--
+	l.uncount(s)
+}
+
+// uncount takes back what count did. It needs l.mu.
+func (l *Listener) uncount(s *slot) {
+	if !s.address.IsValid() {
+		return
+	}
+	if l.mu.addresses[s.address]--; l.mu.addresses[s.address] == 0 {
+		delete(l.mu.addresses, s.address)
+	}
+	s.address = netip.Addr{}
+}
+
+// release is called when the connection is closed, once or more.
+func (s *slot) release() {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	s.l.drop(s)
+}
+
+// settle counts s under address, now that it is known. It returns false if that has too many connections.
+func (s *slot) settle(address netip.Addr) bool {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	return s.gone || s.l.count(s, address)
+}
+
+// done takes s from those that are pending; it returns false if it has been crowded out, or the listener is closed.
+func (s *slot) done() bool {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	if s.gone || s.l.mu.closed {
+		return false
+	}
+	s.l.unlink(s)
+	return true
+}
+
+// addressOf returns the address of a peer, unmapped and without a zone; the zero Addr for one that has none.
+func addressOf(a net.Addr) netip.Addr {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap().WithZone("")
+	}
+	p, err := netip.ParseAddrPort(a.String())
+	if err != nil || a.Network() == "unix" {
+		return netip.Addr{}
+	}
+	return p.Addr().Unmap().WithZone("")
+}
+
+func contains(prefixes []netip.Prefix, a netip.Addr) bool {
+	for _, p := range prefixes {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
