@@ -1,0 +1,403 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+)
+
+// conn is a connection. Its own goroutine, the reader, reads the frames; all others that touch it (workers, handlers,
+// the watch) do so under mu.
+type conn struct {
+	s      *Server
+	raw    net.Conn // what was accepted
+	nc     net.Conn // what is spoken over: raw, or TLS over it
+	remote string   // its address
+	tls    *tls.ConnectionState
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	// Of the reader.
+	in            []byte // in[r:w] is read but not yet taken
+	r, w          int
+	small         int // reads in a row that left most of in empty
+	headers       *headerReader
+	block         []byte // a header block that goes on in a CONTINUATION
+	blockID       uint32 // its stream; 0 if there is none
+	blockEnd      bool   // it ends its stream
+	blockSelfish  bool   // its stream depends on itself
+	continuations int
+	greeted       bool // the client's SETTINGS have come
+	acked         bool // it has acknowledged ours
+	recvWindow    int
+	chatter       int // see spend
+	chatterSince  time.Time
+	batch         time.Time // the time while a batch is taken; zero until somebody asks
+	call          Call      // of the call that runs inline
+	scratch       []byte    // its answer
+	plain         []byte    // its request, decompressed
+	freeStreams   []*stream
+
+	mu sync.Mutex
+	connState
+}
+
+// connState is what of a connection mu guards.
+type connState struct {
+	streams  map[uint32]*stream
+	lastID   uint32 // the highest stream that was opened; only the reader writes it
+	orphans  int    // calls that go on after their stream was reset
+	held     int    // bytes as in Options.MaxBuffered
+	handlers int    // calls in Options.Handler
+	recent   [32]closedStream
+	recentAt int
+
+	out     []byte // to be written
+	spare   []byte // the buffer out had before
+	writing bool
+	failed  error // of writing: nothing is sent any more
+	drained sync.Cond
+	repaid  int // see conn.spend: calls that others than the reader have answered
+
+	sendWindow    int
+	initialWindow int       // what the client gives each stream
+	queue         []*stream // that have something to send which does not fit yet
+	granted       int       // bytes of window given to large messages beyond the initial one
+	waiting       []*stream // for such
+	enc           encoder
+
+	// Counters in which the watch sees what goes on.
+	reads, calls, writes, moved uint64
+	watch                       watchState
+
+	draining drainState
+	dead     bool
+}
+
+// drainState is how far a connection is on its way out.
+type drainState byte
+
+const (
+	serving   drainState = iota
+	warned               // a first GOAWAY is sent, which leaves the client time to learn of it
+	closing              // the second is sent: streams beyond lastID are ignored
+	hangingUp            // all is said; waiting for the client to close
+)
+
+type closedStream struct {
+	id   uint32
+	ours bool // we reset it, and frames sent before the client knew may still come
+}
+
+const (
+	minInput = 4 << 10
+	maxInput = 64 << 10
+	// maxOut is how much may wait to be written before no more is made.
+	maxOut = 64 << 10
+	// maxKept is the largest buffer that is kept for further calls.
+	maxKept = 16 << 10
+	// streamWindow is what a client may send ahead on a stream.
+	streamWindow = 16 << 10
+	// maxGranted bounds the windows opened for larger messages on one connection.
+	maxGranted = 16 << 20
+	// lingerTime is how long a client has to read what was said last.
+	lingerTime = time.Second
+)
+
+func newConn(s *Server, raw, nc net.Conn, state *tls.ConnectionState) *conn {
+	c := &conn{s: s, raw: raw, nc: nc, tls: state, remote: raw.RemoteAddr().String(), headers: newHeaderReader(s), recvWindow: defaultWindow, in: make([]byte, minInput)}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c.streams = map[uint32]*stream{}
+	c.drained.L = &c.mu
+	c.sendWindow, c.initialWindow = defaultWindow, defaultWindow
+	c.watch.begin(time.Now(), &s.o)
+	return c
+}
+
+// serve serves the connection until it ends.
+func (c *conn) serve() {
+	defer c.end()
+	if !c.readPreface() || !c.s.add(c) {
+		return
+	}
+	err := c.readFrames()
+	if fault, ok := err.(connError); ok {
+		c.fail(fault)
+	}
+}
+
+// end cleans up.
+func (c *conn) end() {
+	p := recover()
+	if p != nil { // a defect of ours must not end the process
+		c.s.o.Logf("h2: panic: %v\n%s", p, debug.Stack())
+	}
+	c.cancel()
+	_ = c.nc.Close()
+	if p == nil {
+		c.mu.Lock()
+	} else { // the defect may have left mu locked by this goroutine; others hold it for moments only
+		for i := 0; !c.mu.TryLock() && i < 1000; i++ {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	defer c.mu.Unlock()
+	c.dead = true
+	if c.failed == nil {
+		c.failed = net.ErrClosed
+	}
+	for _, st := range c.streams {
+		st.abort()
+		c.close(st)
+	}
+	c.drained.Broadcast()
+}
+
+// readPreface reads what each client says first. To one that speaks HTTP/1 it says what it should speak.
+func (c *conn) readPreface() bool {
+	for c.w < len(preface) {
+		n, err := c.nc.Read(c.in[c.w:])
+		c.w += n
+		if got := c.in[:min(c.w, len(preface))]; !strings.HasPrefix(preface, string(got)) {
+			if method, _, ok := bytes.Cut(c.in[:c.w], []byte(" /")); ok && validMethod(method) {
+				const text = "This port speaks gRPC, which is HTTP/2: over TLS, or by prior knowledge.\n"
+				_, _ = fmt.Fprintf(c.nc, "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"+
+					"Content-Length: %d\r\n\r\n%s", len(text), text)
+				c.linger()
+			}
+			return false
+		}
+		if err != nil {
+			return false
+		}
+	}
+	c.r = len(preface)
+	c.out = appendFrameHeader(c.out, 18, frameSettings, 0, 0)
+	c.out = appendSetting(c.out, settingMaxStreams, c.s.o.MaxStreams)
+	c.out = appendSetting(c.out, settingInitialWindow, streamWindow)
+	c.out = appendSetting(c.out, settingMaxHeaderListSize, c.s.o.MaxHeaderBytes)
+	c.out = appendWindowUpdate(c.out, 0, connWindow-c.recvWindow)
+	c.recvWindow = connWindow
+	return true
+}
+
+func validMethod(m []byte) bool {
+	for _, b := range m {
+		if b < 'A' || b > 'Z' {
+			return false
+		}
+	}
+	return len(m) > 0
+}
+
+// readFrames takes frames until the connection ends. It takes all that has come in before it writes what that makes.
+func (c *conn) readFrames() error {
+	for {
+		for c.w-c.r >= frameHeaderLen {
+			h := c.in[c.r:]
+			length := int(h[0])<<16 | int(h[1])<<8 | int(h[2])
+			if length > maxFrame {
+				return connError{frameSizeError, "a frame is larger than SETTINGS_MAX_FRAME_SIZE"}
+			}
+			if len(h) < frameHeaderLen+length || c.w-c.r < frameHeaderLen+length {
+				break
+			}
+			c.r += frameHeaderLen + length
+			id := binary.BigEndian.Uint32(h[5:]) & (1<<31 - 1)
+			if err := c.frame(h[3], h[4], id, h[frameHeaderLen:frameHeaderLen+length:frameHeaderLen+length]); err != nil {
+				return err
+			}
+		}
+		if !c.endBatch() {
+			return net.ErrClosed
+		}
+		if err := c.fill(); err != nil {
+			return err
+		}
+	}
+}
+
+// endBatch writes what the frames taken so far have made, and waits while too much of it is unwritten.
+func (c *conn) endBatch() bool {
+	c.batch = time.Time{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.recvWindow < connWindow/2 {
+		c.out = appendWindowUpdate(c.out, 0, connWindow-c.recvWindow)
+		c.recvWindow = connWindow
+	}
+	c.reads++
+	c.chatter = max(c.chatter-c.repaid*chatterPerCall, 0)
+	c.repaid = 0
+	c.flush()
+	for c.writing && len(c.out) > maxOut {
+		c.drained.Wait()
+	}
+	return c.failed == nil
+}
+
+// fill reads more. The buffer grows while it is filled, up to maxInput, and shrinks when it mostly stays empty.
+func (c *conn) fill() error {
+	if c.r > 0 {
+		c.w = copy(c.in, c.in[c.r:c.w])
+		c.r = 0
+	}
+	if c.w == len(c.in) {
+		c.resize(2 * len(c.in))
+	} else if c.small >= 64 && len(c.in) > minInput && c.w < len(c.in)/4 {
+		c.resize(len(c.in) / 2)
+	}
+	n, err := c.nc.Read(c.in[c.w:])
+	if n == 0 && err != nil {
+		return err
+	}
+	if n < len(c.in)/8 {
+		c.small++
+	} else {
+		c.small = 0
+	}
+	c.w += n
+	if c.w == len(c.in) && len(c.in) < maxInput {
+		c.resize(2 * len(c.in))
+	}
+	return nil
+}
+
+func (c *conn) resize(n int) {
+	in := make([]byte, n)
+	copy(in, c.in[:c.w])
+	c.in, c.small = in, 0
+}
+
+// now is the time at which the batch of frames was taken.
+func (c *conn) now() time.Time {
+	if c.batch.IsZero() {
+		c.batch = time.Now()
+	}
+	return c.batch
+}
+
+// What a client may send besides calls: so many frames at once, and so many a second. Each call that is answered makes
+// up for a few.
+const (
+	maxChatter     = 2_000
+	chatterPerSec  = 500
+	chatterPerCall = 4
+)
+
+// spend notes n frames' worth of what costs the client little and brings it nothing: pings, settings, resets, empty
+// DATA, and the like. Who sends such all the time is shown out.
+func (c *conn) spend(n int, what string) error {
+	if c.chatter += n; c.chatter <= maxChatter {
+		return nil
+	}
+	now := time.Now()
+	if !c.chatterSince.IsZero() {
+		c.chatter -= int(min(now.Sub(c.chatterSince).Seconds()*chatterPerSec, maxChatter))
+	} else {
+		c.chatter -= maxChatter / 2
+	}
+	c.chatterSince = now
+	if c.chatter > maxChatter {
+		return connError{enhanceYourCalm, what}
+	}
+	return nil
+}
+
+// fail says why the connection ends, and waits a moment for the client to read it.
+func (c *conn) fail(fault connError) {
+	c.cancel()
+	c.mu.Lock()
+	c.out = appendGoAway(c.out, c.lastID, fault.code, fault.reason)
+	c.draining = hangingUp
+	for _, st := range c.streams {
+		st.abort()
+		c.close(st)
+	}
+	c.flush()
+	for c.writing {
+		c.drained.Wait()
+	}
+	c.mu.Unlock()
+	c.linger()
+}
+
+// linger ends our side of the connection and reads until the client ends its own. A socket that is closed with
+// unread input is reset, and what the client has not read by then is lost.
+func (c *conn) linger() {
+	_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
+	closeWrite(c.nc)
+	for {
+		if _, err := c.nc.Read(c.in); err != nil {
+			return
+		}
+	}
+}
+
+func closeWrite(nc net.Conn) {
+	if w, ok := nc.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	} else {
+		_ = nc.Close()
+	}
+}
+
+// drain asks the client to make no more calls here, and closes the connection when those under way are answered.
+func (c *conn) drain(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drainLocked(reason)
+}
+
+func (c *conn) drainLocked(reason string) {
+	if c.draining != serving || c.dead {
+		return
+	}
+	c.draining = warned
+	c.watch.drainAt = time.Now()
+	c.out = appendGoAway(c.out, 1<<31-1, noError, reason)
+	c.out = appendPing(c.out, 0, drainPing[:])
+	c.flushSoon()
+}
+
+// The pings of the server, told apart by what they carry.
+var (
+	drainPing = [8]byte{'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'}
+	alivePing = [8]byte{'k', 'e', 'e', 'p', 'a', 'l', 'i', 'v'}
+)
+
+// drainNow ends the time that the client had to learn that the connection drains. mu must be held.
+func (c *conn) drainNow() {
+	if c.draining != warned {
+		return
+	}
+	c.draining = closing
+	c.out = appendGoAway(c.out, c.lastID, noError, "")
+	c.hangUpIfDone()
+}
+
+// hangUpIfDone ends a connection that drains and has no calls left. mu must be held.
+func (c *conn) hangUpIfDone() {
+	if c.draining != closing || len(c.streams) > 0 || c.dead {
+		return
+	}
+	c.draining = hangingUp
+	c.s.all.Go(func() {
+		c.mu.Lock()
+		c.flush()
+		for c.writing {
+			c.drained.Wait()
+		}
+		c.mu.Unlock()
+		// The reader goes on until the client closes its side.
+		_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
+		closeWrite(c.nc)
+	})
+}

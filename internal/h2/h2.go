@@ -1,0 +1,169 @@
+// Package h2 is an HTTP/2 server for small unary gRPC calls. One goroutine a connection reads all frames that have come
+// in, answers each call that is complete, and writes the answers in one go; that costs a fraction of what a goroutine, a
+// context and several buffers for each call do. Calls of which the caller says that they may wait run on workers, and
+// what is no such call (health, reflection, streams) is handed to an http.Handler.
+//
+// It speaks HTTP/2 over TLS and, without, by prior knowledge (RFC 9113), with bounds on all that a peer can make it
+// hold or do.
+package h2
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Options tune New. The zero value of each field but Methods and Handler is right for most.
+type Options struct {
+	// Methods are the unary calls by their path (/package.Service/Method).
+	Methods map[string]Unary
+	// Inline runs Methods on the connection's own goroutine. That is right for those that never wait: while one
+	// runs, its connection is not read. Else each call has a goroutine for itself.
+	Inline bool
+	// Handler answers everything else, each request on a goroutine of its own; nil answers 404. Bodies and answers may
+	// stream in both directions at once. It need not set Content-Length or Date, and no Date is added.
+	Handler http.Handler
+
+	// TLS turns on TLS; nil means plain text, or what the listener's connections bring along.
+	TLS *tls.Config
+
+	// MaxMessage bounds a message, before and after decompression; 0 means 1 MiB.
+	MaxMessage int
+	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
+	MaxStreams int
+	// MaxHandlers bounds those of them that are in Handler; 0 means 128.
+	MaxHandlers int
+	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
+	MaxConnections int
+	// MaxHeaderBytes bounds the header of a request, counted as SETTINGS_MAX_HEADER_LIST_SIZE does; 0 means 16 KiB.
+	MaxHeaderBytes int
+	// MaxBuffered bounds the bytes of requests that have not come in whole and of answers that cannot be sent yet, of all
+	// connections together; 0 means 128 MiB. One connection may hold a quarter of it. Past that, calls are answered
+	// RESOURCE_EXHAUSTED.
+	MaxBuffered int
+
+	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10 s.
+	HandshakeTimeout time.Duration
+	// RequestTimeout is how long the message of a unary call may take to come in; 0 means 30 s.
+	RequestTimeout time.Duration
+	// WriteTimeout is how long a peer may go without taking what it is to be sent, either because it does not read, or
+	// because it opens no window; 0 means 30 s. After that the connection is closed.
+	WriteTimeout time.Duration
+	// IdleTimeout is how long a connection may be without a call before its client is asked to close it; 0 means 30 min.
+	IdleTimeout time.Duration
+	// KeepaliveTime is after how long a silence the server asks whether the client is there; 0 means 1 min.
+	KeepaliveTime time.Duration
+	// KeepaliveTimeout is how long it waits for an answer; 0 means 20 s.
+	KeepaliveTimeout time.Duration
+	// MaxAge is after how long a client is asked to connect anew; 0 means 24 h. It is spread by a tenth, so that clients
+	// which came together do not come back together.
+	MaxAge time.Duration
+	// MaxAgeGrace is how long calls may go on after that; 0 means 1 h.
+	MaxAgeGrace time.Duration
+
+	// Logf is told of panics; nil means nobody.
+	Logf func(format string, args ...any)
+}
+
+// Unary answers a call: it appends its message to out, and returns that. With a status other than OK the message is not
+// sent. ctx ends when the call is cancelled, its deadline passes, or the connection breaks; with Options.Inline it ends
+// only with the connection. Neither call nor out may be used after it returns.
+type Unary func(ctx context.Context, call *Call, out []byte) ([]byte, Status)
+
+// Call is what a client asks.
+type Call struct {
+	// Message is the request's message, decompressed.
+	Message []byte
+	request *request
+	conn    *conn
+}
+
+// RemoteAddr is the address of the client, as its connection has it.
+func (c *Call) RemoteAddr() string { return c.conn.remote }
+
+// Header returns the first value of a header field, whose name is written in lower case; "" if it is absent.
+func (c *Call) Header(name string) string {
+	for i := range c.request.fields {
+		if c.request.fields[i].Name == name {
+			return c.request.fields[i].Value
+		}
+	}
+	return ""
+}
+
+// Status is how a call ended: a gRPC code, and what is to be told with it. The zero value is OK.
+type Status struct {
+	Code    uint32
+	Message string
+}
+
+// The codes that the server itself answers with.
+const (
+	codeOK                = 0
+	codeResourceExhausted = 8
+	codeUnimplemented     = 12
+	codeInternal          = 13
+)
+
+// orDefaults returns o with the defaults filled in.
+func (o Options) orDefaults() Options {
+	number := func(n *int, fallback int) {
+		if *n == 0 {
+			*n = fallback
+		}
+	}
+	number(&o.MaxMessage, 1<<20)
+	number(&o.MaxStreams, 1024)
+	number(&o.MaxHandlers, 128)
+	number(&o.MaxConnections, 10_000)
+	number(&o.MaxHeaderBytes, 16<<10)
+	number(&o.MaxBuffered, 128<<20)
+	duration := func(d *time.Duration, fallback time.Duration) {
+		if *d == 0 {
+			*d = fallback
+		}
+	}
+	duration(&o.HandshakeTimeout, 10*time.Second)
+	duration(&o.RequestTimeout, 30*time.Second)
+	duration(&o.WriteTimeout, 30*time.Second)
+	duration(&o.IdleTimeout, 30*time.Minute)
+	duration(&o.KeepaliveTime, time.Minute)
+	duration(&o.KeepaliveTimeout, 20*time.Second)
+	duration(&o.MaxAge, 24*time.Hour)
+	duration(&o.MaxAgeGrace, time.Hour)
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
+	}
+	if o.Handler == nil {
+		o.Handler = http.NotFoundHandler()
+	}
+	return o
+}
+
+// errorCode is an HTTP/2 error code.
+type errorCode uint32
+
+const (
+	noError          errorCode = 0x0
+	protocolError    errorCode = 0x1
+	internalError    errorCode = 0x2
+	flowControlError errorCode = 0x3
+	streamClosed     errorCode = 0x5
+	frameSizeError   errorCode = 0x6
+	refusedStream    errorCode = 0x7
+	cancelled        errorCode = 0x8
+	compressionError errorCode = 0x9
+	enhanceYourCalm  errorCode = 0xb
+)
+
+// connError ends a connection with a GOAWAY that says why.
+type connError struct {
+	code   errorCode
+	reason string
+}
+
+func (e connError) Error() string {
+	return "HTTP/2 connection error " + strconv.Itoa(int(e.code)) + ": " + e.reason
+}

@@ -1,0 +1,180 @@
+package h2
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// stream is one request and its answer.
+type stream struct {
+	id      uint32
+	request *request
+
+	// All below is guarded by conn.mu, but for a unary call's fields while its message is answered.
+	began        time.Time
+	remoteClosed bool  // the client has sent all
+	received     int64 // bytes of the body, without padding
+	recvWindow   int
+	in           []byte // of the body: not yet complete, or not yet read by the handler
+	need         int    // bytes of a unary request, as its prefix says; 0 while that has not come
+	granted      int    // bytes of window beyond the initial one
+	waits        bool   // for such: it is in conn.waiting
+	held         int    // bytes as in Options.MaxBuffered
+
+	sendWindow int
+	out        []byte // of the answer, not yet sent
+	queued     bool   // it is in conn.queue
+	trailOK    bool   // after out comes grpc-status: 0
+
+	closed bool // it is answered or reset: nothing is sent any more
+	async  bool // a worker or handler has it
+	cancel context.CancelFunc
+	cond   sync.Cond // of a handler that waits to read or write; L is conn.mu
+}
+
+func (st *stream) contentType() string {
+	if st.request == nil || st.request.contentType == "" {
+		return grpcContentType
+	}
+	return st.request.contentType
+}
+
+// openStream makes a stream; nil if there are too many. mu must be held.
+func (c *conn) openStream(id uint32, r *request, end bool) *stream {
+	if len(c.streams)+c.orphans >= c.s.o.MaxStreams {
+		return nil
+	}
+	var st *stream
+	if n := len(c.freeStreams); n > 0 {
+		st = c.freeStreams[n-1]
+		c.freeStreams = c.freeStreams[:n-1]
+	} else {
+		st = new(stream)
+		st.cond.L = &c.mu
+	}
+	st.id, st.request, st.remoteClosed = id, r, end
+	st.recvWindow, st.sendWindow = streamWindow, c.initialWindow
+	if !c.acked {
+		st.recvWindow = defaultWindow
+	}
+	c.streams[id] = st
+	return st
+}
+
+// recycle takes back a stream that is closed and that only the reader knows of.
+func (c *conn) recycle(st *stream) {
+	if !st.closed || st.queued || st.waits || st.async {
+		return
+	}
+	c.headers.release(st.request)
+	if len(c.freeStreams) < 64 {
+		*st = stream{}
+		st.cond.L = &c.mu
+		c.freeStreams = append(c.freeStreams, st)
+	}
+}
+
+// close forgets a stream. mu must be held.
+func (c *conn) close(st *stream) {
+	if st.closed {
+		return
+	}
+	st.closed = true
+	delete(c.streams, st.id)
+	if st.async {
+		c.orphans++ // until its goroutine is done
+	}
+	c.letGo(st, st.held)
+	if st.queued {
+		c.unqueue(st)
+	}
+	switch {
+	case st.waits:
+		st.waits = false
+		c.waiting = slices.DeleteFunc(c.waiting, func(other *stream) bool { return other == st })
+		c.grantWaiting()
+	case st.granted > 0:
+		c.granted -= st.granted
+		c.grantWaiting()
+	}
+	st.in, st.out = nil, nil
+	c.note(st.id, false)
+	st.cond.Broadcast()
+	c.hangUpIfDone()
+}
+
+// abort cancels what is under way for a stream.
+func (st *stream) abort() {
+	if st.cancel != nil {
+		st.cancel()
+	}
+}
+
+// note remembers how a stream was closed. mu must be held.
+func (c *conn) note(id uint32, ours bool) {
+	if last := &c.recent[(c.recentAt+len(c.recent)-1)%len(c.recent)]; last.id == id {
+		last.ours = ours
+		return
+	}
+	c.recent[c.recentAt] = closedStream{id, ours}
+	c.recentAt = (c.recentAt + 1) % len(c.recent)
+}
+
+// closedBy looks for a stream among those that were closed lately. mu must be held.
+func (c *conn) closedBy(id uint32) (ours, known bool) {
+	for _, r := range c.recent {
+		if r.id == id {
+			return r.ours, true
+		}
+	}
+	return false, false
+}
+
+// hold counts n bytes that are kept for st; false if there is no room for them. mu must be held.
+func (c *conn) hold(st *stream, n int) bool {
+	if !c.holdBytes(n) {
+		return false
+	}
+	st.held += n
+	return true
+}
+
+func (c *conn) holdBytes(n int) bool {
+	if c.held+n > c.s.o.MaxBuffered/4 || !c.s.hold(n) {
+		return false
+	}
+	c.held += n
+	return true
+}
+
+func (c *conn) letGoBytes(n int) {
+	c.held -= n
+	c.s.held.Add(-int64(n))
+}
+
+// letGo gives n bytes of st back. mu must be held.
+func (c *conn) letGo(st *stream, n int) {
+	if n > 0 {
+		st.held -= n
+		c.letGoBytes(n)
+	}
+}
+
+// resetStream ends a stream with an error.
+func (c *conn) resetStream(id uint32, code errorCode) error {
+	c.mu.Lock()
+	c.resetLocked(id, code)
+	c.mu.Unlock()
+	return c.spend(2, "too many streams with errors")
+}
+
+func (c *conn) resetLocked(id uint32, code errorCode) {
+	c.out = appendReset(c.out, id, code)
+	if st := c.streams[id]; st != nil {
+		st.abort()
+		c.close(st)
+	}
+	c.note(id, true)
+}

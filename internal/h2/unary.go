@@ -1,0 +1,304 @@
+package h2
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// prefixLen is the length of what comes before each message: whether it is compressed, and its length.
+const prefixLen = 5
+
+// collect keeps a part of a unary request that has not come in whole, and opens the window for the rest. It returns
+// what to refuse the call with, or nil. mu must be held.
+func (c *conn) collect(st *stream, p []byte) *Status {
+	if len(p) > 0 {
+		if !c.hold(st, len(p)) {
+			return &Status{codeResourceExhausted, "too many requests are under way whose messages have not come in whole"}
+		}
+		st.in = append(st.in, p...)
+	}
+	if st.need == 0 && len(st.in) >= prefixLen {
+		size := int64(binary.BigEndian.Uint32(st.in[1:]))
+		if size > int64(c.s.o.MaxMessage) {
+			return tooLarge(size, c.s.o.MaxMessage)
+		}
+		st.need = prefixLen + int(size)
+		if more := st.need - len(st.in) - st.recvWindow; more > 0 {
+			st.waits = true
+			st.granted = more
+			c.waiting = append(c.waiting, st)
+			c.grantWaiting()
+		}
+	}
+	if st.need > 0 && len(st.in) > st.need {
+		return &Status{codeInternal, "the request of a unary call holds more than one message"}
+	}
+	return nil
+}
+
+func tooLarge(size int64, most int) *Status {
+	return &Status{codeResourceExhausted, fmt.Sprintf("received message larger than max (%d vs. %d)", size, most)}
+}
+
+// grantWaiting opens windows for large messages, one after the other, as far as there is room. The one that is granted
+// can always come in whole, so that messages never wait for each other. mu must be held.
+func (c *conn) grantWaiting() {
+	for len(c.waiting) > 0 {
+		st := c.waiting[0]
+		if c.granted > 0 && c.granted+st.granted > maxGranted {
+			return
+		}
+		c.granted += st.granted
+		st.recvWindow += st.granted
+		st.waits = false
+		c.out = appendWindowUpdate(c.out, st.id, st.granted)
+		c.waiting[0] = nil
+		c.waiting = c.waiting[1:]
+	}
+	c.waiting = nil
+}
+
+// unary answers a unary call whose body has come in whole. The reader calls it.
+func (c *conn) unary(st *stream, body []byte) error {
+	c.call.request, c.call.conn = st.request, c
+	var refused *Status
+	if c.call.Message, refused = c.message(st.request, body); refused != nil {
+		return c.reply(st, nil, *refused)
+	}
+	if !c.s.o.Inline {
+		return c.queueJob(st)
+	}
+	out, status := c.s.run(c.ctx, st.request.unary, &c.call, c.scratch[:0])
+	err := c.reply(st, out, status)
+	c.call = Call{}
+	if c.scratch = out; cap(out) > maxKept {
+		c.scratch = nil
+	}
+	if cap(c.plain) > maxKept {
+		c.plain = nil
+	}
+	return err
+}
+
+// reply answers a call on the reader.
+func (c *conn) reply(st *stream, out []byte, s Status) error {
+	c.mu.Lock()
+	c.answer(st, out, s)
+	c.chatter = max(c.chatter-chatterPerCall, 0)
+	if len(c.out) >= maxOut/2 {
+		c.flush()
+	}
+	c.recycle(st)
+	c.mu.Unlock()
+	return nil
+}
+
+// run calls a method. A panic is a defect of ours, which must not end the process.
+func (s *Server) run(ctx context.Context, f Unary, call *Call, in []byte) (out []byte, status Status) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.o.Logf("h2: panic: %v\n%s", p, debug.Stack())
+			out, status = nil, Status{codeInternal, "internal error"}
+		}
+	}()
+	return f(ctx, call, in)
+}
+
+// message returns the one message that body holds, or what to refuse the call with. The message may lie in c.plain.
+func (c *conn) message(r *request, body []byte) ([]byte, *Status) {
+	if len(body) < prefixLen {
+		return nil, &Status{codeInternal, "the request of a unary call ends before its message"}
+	}
+	size := int64(binary.BigEndian.Uint32(body[1:]))
+	switch {
+	case size > int64(c.s.o.MaxMessage):
+		return nil, tooLarge(size, c.s.o.MaxMessage)
+	case size > int64(len(body)-prefixLen):
+		return nil, &Status{codeInternal, "the request of a unary call ends before its message"}
+	case size < int64(len(body)-prefixLen):
+		return nil, &Status{codeInternal, "the request of a unary call holds more than one message"}
+	}
+	compressed := body[0]
+	body = body[prefixLen:]
+	switch {
+	case compressed == 0:
+		return body, nil
+	case compressed != 1:
+		return nil, &Status{codeInternal, fmt.Sprintf("received unexpected payload format %d", compressed)}
+	case r.encoding == "" || r.encoding == "identity":
+		return nil, &Status{codeInternal, "compressed flag set with identity or empty encoding"}
+	case r.encoding != "gzip":
+		return nil, &Status{codeUnimplemented, "messages cannot be compressed with " + strconv.Quote(r.encoding) + ", but with gzip"}
+	}
+	plain, refused := c.s.gunzip(c.plain[:0], body)
+	c.plain = plain
+	return plain, refused
+}
+
+var gzipReaders sync.Pool
+
+// gunzip decompresses b into a buffer that is appended to out.
+func (s *Server) gunzip(out, b []byte) ([]byte, *Status) {
+	broken := func(err error) ([]byte, *Status) {
+		return nil, &Status{codeInternal, "the message cannot be decompressed: " + err.Error()}
+	}
+	source := bytes.NewReader(b)
+	z, _ := gzipReaders.Get().(*gzip.Reader)
+	var err error
+	if z == nil {
+		z, err = gzip.NewReader(source)
+	} else {
+		err = z.Reset(source)
+	}
+	if err != nil {
+		return broken(err)
+	}
+	defer gzipReaders.Put(z)
+	buffer := bytes.NewBuffer(out)
+	n, err := buffer.ReadFrom(io.LimitReader(z, int64(s.o.MaxMessage)+1))
+	if n > int64(s.o.MaxMessage) {
+		return nil, &Status{codeResourceExhausted, fmt.Sprintf("received message after decompression larger than max %d", s.o.MaxMessage)}
+	}
+	if err != nil {
+		return broken(err)
+	}
+	return buffer.Bytes(), nil
+}
+
+// refuse answers a request from its header alone, with an HTTP status and a gRPC one.
+func (c *conn) refuse(st *stream, httpStatus int, s Status) error {
+	c.mu.Lock()
+	if !st.closed {
+		start := len(c.out)
+		c.out = append(c.out, frameRoom[:]...)
+		c.out = appendStatus(c.enc.begin(c.out), httpStatus)
+		c.out = c.enc.appendContentType(c.out, grpcContentType)
+		c.out = c.enc.appendGRPCStatus(c.out, s)
+		c.sealBlock(start, st.id, true)
+		c.finish(st)
+	}
+	c.mu.Unlock()
+	return c.spend(1, "too many requests are refused")
+}
+
+// percentEncode writes a grpc-message.
+func percentEncode(s string) string {
+	plain := func(b byte) bool { return b >= ' ' && b <= '~' && b != '%' }
+	i := 0
+	for i < len(s) && plain(s[i]) {
+		i++
+	}
+	if i == len(s) {
+		return s
+	}
+	var out strings.Builder
+	for _, b := range []byte(s) {
+		if plain(b) {
+			out.WriteByte(b)
+		} else {
+			const digits = "0123456789ABCDEF"
+			out.WriteByte('%')
+			out.WriteByte(digits[b>>4])
+			out.WriteByte(digits[b&15])
+		}
+	}
+	return out.String()
+}
+
+// job is a unary call that runs on a worker.
+type job struct {
+	c      *conn
+	st     *stream
+	ctx    context.Context
+	call   Call
+	buffer []byte // call.Message
+	held   int    // bytes as in Options.MaxBuffered, which last for longer than the stream may
+	out    []byte
+}
+
+var jobs = sync.Pool{New: func() any { return new(job) }}
+
+// queueJob has a worker answer a call.
+func (c *conn) queueJob(st *stream) error {
+	message := c.call.Message
+	c.mu.Lock()
+	if st.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.letGo(st, st.held)
+	if !c.holdBytes(len(message)) {
+		c.answer(st, nil, Status{codeResourceExhausted, "too many requests are under way"})
+		c.mu.Unlock()
+		return nil
+	}
+	j := jobs.Get().(*job)
+	j.c, j.st, j.held = c, st, len(message)
+	if r := st.request; r.hasTimeout {
+		j.ctx, st.cancel = context.WithTimeout(c.ctx, r.timeout)
+	} else {
+		j.ctx, st.cancel = context.WithCancel(c.ctx)
+	}
+	st.async = true
+	st.in = nil
+	c.mu.Unlock()
+	j.buffer = append(j.buffer[:0], message...)
+	j.call = Call{Message: j.buffer, request: st.request, conn: c}
+	select {
+	case c.s.jobs <- j: // a worker is idle
+	default:
+		go c.s.work(j)
+	}
+	return nil
+}
+
+// maxIdle is how many workers wait for calls. Those keep the stacks that they have grown.
+const maxIdle = 256
+
+// work answers j and then, for as long as the server runs, other calls that come while it is idle.
+func (s *Server) work(j *job) {
+	for {
+		s.runJob(j)
+		if s.idle.Add(1) > maxIdle {
+			s.idle.Add(-1)
+			return
+		}
+		select {
+		case j = <-s.jobs:
+			s.idle.Add(-1)
+		case <-s.ctx.Done():
+			s.idle.Add(-1)
+			return
+		}
+	}
+}
+
+func (s *Server) runJob(j *job) {
+	c, st := j.c, j.st
+	out, status := s.run(j.ctx, st.request.unary, &j.call, j.out[:0])
+	c.mu.Lock()
+	c.letGoBytes(j.held)
+	st.async = false
+	if st.closed {
+		c.orphans--
+	} else {
+		c.answer(st, out, status)
+		c.repaid++
+	}
+	st.cancel()
+	c.flush()
+	c.mu.Unlock()
+	j.out = out
+	j.c, j.st, j.ctx, j.call = nil, nil, nil, Call{}
+	if cap(j.out) <= maxKept && cap(j.buffer) <= maxKept {
+		jobs.Put(j)
+	}
+}

@@ -1,0 +1,122 @@
+package h2
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// watch looks at all connections from time to time, and ends what takes too long. One goroutine that compares counters
+// costs the connections nothing; a timer for each read and write would.
+func (s *Server) watch() {
+	every := time.Second
+	o := &s.o
+	for _, d := range []time.Duration{o.RequestTimeout, o.WriteTimeout, o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
+		every = min(every, max(d/4, time.Millisecond))
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	var conns []*conn
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case now := <-ticker.C:
+			s.mu.Lock()
+			conns = conns[:0]
+			for c := range s.mu.conns {
+				conns = append(conns, c)
+			}
+			s.mu.Unlock()
+			for _, c := range conns {
+				if c.mu.TryLock() { // if not, it is busy
+					c.look(now)
+					c.mu.Unlock()
+				}
+			}
+			clear(conns)
+		}
+	}
+}
+
+// drainTime is how long a client may take to learn that its connection drains.
+const drainTime = 5 * time.Second
+
+// watchState is what the watch knows of a connection: since when each of its counters is as it is.
+type watchState struct {
+	endAt                      time.Time // when its client is asked to connect anew
+	reads, calls, write, moved mark
+	pinged                     time.Time // when it was asked whether it is there, if it has not answered; else zero
+	drainAt                    time.Time // when it began to drain
+}
+
+// mark is a counter and when it was first seen as it is.
+type mark struct {
+	n  uint64
+	at time.Time
+}
+
+func (w *watchState) begin(now time.Time, o *Options) {
+	// Spread by a tenth either way.
+	w.endAt = now.Add(o.MaxAge - o.MaxAge/10 + rand.N(o.MaxAge/5+1))
+	for _, m := range []*mark{&w.reads, &w.calls, &w.write, &w.moved} {
+		m.at = now
+	}
+}
+
+// since tells for how long n has been as it is.
+func (m *mark) since(n uint64, now time.Time) time.Duration {
+	if n != m.n {
+		m.n, m.at = n, now
+	}
+	return now.Sub(m.at)
+}
+
+// look ends what of c takes too long. mu must be held.
+func (c *conn) look(now time.Time) {
+	if c.dead {
+		return
+	}
+	o, w := &c.s.o, &c.watch
+	silent := w.reads.since(c.reads, now)
+	if len(c.streams) > 0 {
+		w.calls.at = now
+	}
+	idle := w.calls.since(c.calls, now)
+	if !c.writing {
+		w.write.at = now
+	}
+	writing := w.write.since(c.writes, now)
+	if len(c.queue) == 0 {
+		w.moved.at = now
+	}
+	stalled := w.moved.since(c.moved, now)
+	if silent == 0 {
+		w.pinged = time.Time{}
+	}
+	if writing > o.WriteTimeout || stalled > o.WriteTimeout || now.Sub(w.endAt) > o.MaxAgeGrace ||
+		!w.pinged.IsZero() && now.Sub(w.pinged) > o.KeepaliveTimeout {
+		_ = c.nc.Close() // which ends the reader
+		return
+	}
+	if silent > o.KeepaliveTime && w.pinged.IsZero() {
+		w.pinged = now
+		c.out = appendPing(c.out, 0, alivePing[:])
+		c.flushSoon()
+	}
+	for _, st := range c.streams {
+		if st.request.unary != nil && !st.remoteClosed && !st.began.IsZero() && now.Sub(st.began) > o.RequestTimeout {
+			c.resetLocked(st.id, cancelled)
+			c.flushSoon()
+		}
+	}
+	switch {
+	case c.draining == warned && now.Sub(w.drainAt) > drainTime:
+		c.drainNow()
+		c.flushSoon()
+	case c.draining != serving:
+	case now.After(w.endAt):
+		c.drainLocked("max_age")
+	case idle > o.IdleTimeout:
+		c.drainLocked("idle")
+	}
+}

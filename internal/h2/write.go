@@ -1,0 +1,240 @@
+package h2
+
+import "strconv"
+
+// flush writes what is in out, unless another goroutine is at it, which then writes this as well. It lets go of mu
+// while it writes. mu must be held.
+func (c *conn) flush() {
+	for !c.writing && len(c.out) > 0 && c.failed == nil {
+		c.writing = true
+		c.writes++
+		out := c.out
+		c.out, c.spare = c.spare[:0], nil
+		c.mu.Unlock()
+		_, err := c.nc.Write(out)
+		c.mu.Lock()
+		c.writing = false
+		if cap(out) <= 2*maxOut {
+			c.spare = out[:0]
+		}
+		if err != nil {
+			c.failed = err
+			_ = c.nc.Close() // which ends the reader
+		}
+		if len(c.queue) > 0 {
+			c.pump()
+		}
+		c.drained.Broadcast()
+	}
+	if c.failed != nil {
+		c.out = c.out[:0]
+	}
+}
+
+// flushSoon has another goroutine flush, for one that must not wait. mu must be held.
+func (c *conn) flushSoon() {
+	if !c.writing {
+		c.s.all.Go(func() {
+			c.mu.Lock()
+			c.flush()
+			c.mu.Unlock()
+		})
+	}
+}
+
+// encoder writes the header blocks of answers. It has two fields in the client's dynamic table, those of each answer
+// that is well. The zero value is ready.
+type encoder struct {
+	contentType int  // index of content-type: application/grpc; 0 if it is not in the table
+	statusOK    int  // index of grpc-status: 0; likewise
+	literal     bool // the client's table is too small
+	shrink      bool // the client has to be told that its table is empty
+}
+
+// The first index of the dynamic table.
+const firstDynamic = 62
+
+const grpcContentType = "application/grpc"
+
+// tableSize heeds SETTINGS_HEADER_TABLE_SIZE.
+func (e *encoder) tableSize(n uint32) {
+	if n < 4096 && !e.literal {
+		*e = encoder{literal: true, shrink: true}
+	}
+}
+
+// begin begins a block.
+func (e *encoder) begin(b []byte) []byte {
+	if e.shrink {
+		e.shrink = false
+		return append(b, 0x20) // the table has 0 bytes from here on
+	}
+	return b
+}
+
+func (e *encoder) appendContentType(b []byte, contentType string) []byte {
+	switch {
+	case contentType == grpcContentType && e.contentType > 0:
+		return append(b, 0x80|byte(e.contentType))
+	case contentType == grpcContentType && !e.literal:
+		e.contentType = firstDynamic
+		if e.statusOK > 0 {
+			e.statusOK++
+		}
+		b = append(b, 0x40|31, byte(len(contentType)))
+		return append(b, contentType...)
+	default:
+		b = appendInt(append(b, 0x0f, 31-15, 0), 7, len(contentType))
+		return append(b, contentType...)
+	}
+}
+
+func (e *encoder) appendStatusOK(b []byte) []byte {
+	switch {
+	case e.statusOK > 0:
+		return append(b, 0x80|byte(e.statusOK))
+	case e.literal:
+		return appendField(b, "grpc-status", "0")
+	default:
+		e.statusOK = firstDynamic
+		if e.contentType > 0 {
+			e.contentType++
+		}
+		b = append(b, 0x40, byte(len("grpc-status")))
+		b = append(b, "grpc-status"...)
+		return append(b, 1, '0')
+	}
+}
+
+// appendGRPCStatus appends grpc-status and grpc-message.
+func (e *encoder) appendGRPCStatus(b []byte, s Status) []byte {
+	if s.Code == codeOK {
+		return e.appendStatusOK(b)
+	}
+	var digits [10]byte
+	b = appendField(b, "grpc-status", string(strconv.AppendUint(digits[:0], uint64(s.Code), 10)))
+	if s.Message != "" {
+		b = appendField(b, "grpc-message", percentEncode(s.Message))
+	}
+	return b
+}
+
+// sealBlock ends a header block that was appended to c.out with room for a frame header at start. mu must be held.
+func (c *conn) sealBlock(start int, id uint32, end bool) {
+	block := c.out[start+frameHeaderLen:]
+	if len(block) > maxFrame {
+		c.out = appendHeaders(c.out[:start], id, append([]byte(nil), block...), end)
+		return
+	}
+	flags := byte(flagEndHeaders)
+	if end {
+		flags |= flagEndStream
+	}
+	appendFrameHeader(c.out[:start], len(block), frameHeaders, flags, id)
+}
+
+var frameRoom [frameHeaderLen]byte
+
+// answer answers a unary call. mu must be held.
+func (c *conn) answer(st *stream, message []byte, s Status) {
+	if st.closed {
+		return
+	}
+	size := 5 + len(message)
+	direct := size <= min(c.sendWindow, st.sendWindow, maxFrame) && len(c.out) < maxOut
+	if s.Code == codeOK && !direct && !c.hold(st, size) {
+		s = Status{codeResourceExhausted, "the answer would wait for the client, as too many do already"}
+	}
+	start := len(c.out)
+	c.out = append(c.out, frameRoom[:]...)
+	c.out = appendStatus(c.enc.begin(c.out), 200)
+	c.out = c.enc.appendContentType(c.out, st.contentType())
+	if s.Code != codeOK {
+		c.out = c.enc.appendGRPCStatus(c.out, s)
+		if s.Code == codeUnimplemented {
+			c.out = appendField(c.out, "grpc-accept-encoding", "identity,gzip")
+		}
+		c.sealBlock(start, st.id, true)
+		c.finish(st)
+		return
+	}
+	c.sealBlock(start, st.id, false)
+	if direct {
+		c.sendWindow -= size
+		c.out = appendFrameHeader(c.out, size, frameData, 0, st.id)
+		c.out = append(c.out, 0, byte(len(message)>>24), byte(len(message)>>16), byte(len(message)>>8), byte(len(message)))
+		c.out = append(c.out, message...)
+		c.trailOK(st)
+		return
+	}
+	st.out = make([]byte, 0, size)
+	st.out = append(st.out, 0, byte(len(message)>>24), byte(len(message)>>16), byte(len(message)>>8), byte(len(message)))
+	st.out = append(st.out, message...)
+	st.trailOK = true
+	c.send(st)
+}
+
+// trailOK ends the answer to a call that went well. mu must be held.
+func (c *conn) trailOK(st *stream) {
+	start := len(c.out)
+	c.out = append(c.out, frameRoom[:]...)
+	c.out = c.enc.appendStatusOK(c.enc.begin(c.out))
+	c.sealBlock(start, st.id, true)
+	c.finish(st)
+}
+
+// finish ends a stream that is answered. If its client is still sending, it is told to stop. mu must be held.
+func (c *conn) finish(st *stream) {
+	c.close(st)
+	if !st.remoteClosed {
+		c.note(st.id, true)
+		c.out = appendReset(c.out, st.id, noError)
+	}
+}
+
+// send sends as much of st.out as the windows allow, and queues st for the rest. mu must be held.
+func (c *conn) send(st *stream) {
+	if !c.sendSome(st) && !st.queued {
+		st.queued = true
+		c.queue = append(c.queue, st)
+	}
+}
+
+// sendSome reports whether all of st.out is sent, or nobody waits for it any more. mu must be held.
+func (c *conn) sendSome(st *stream) bool {
+	for !st.closed && len(st.out) > 0 {
+		n := min(len(st.out), st.sendWindow, c.sendWindow, maxFrame)
+		if n <= 0 || len(c.out) >= maxOut {
+			return false
+		}
+		st.sendWindow -= n
+		c.sendWindow -= n
+		c.out = appendFrameHeader(c.out, n, frameData, 0, st.id)
+		c.out = append(c.out, st.out[:n]...)
+		st.out = st.out[n:]
+		c.moved++
+	}
+	if st.trailOK && !st.closed {
+		c.trailOK(st)
+	}
+	st.cond.Broadcast()
+	return true
+}
+
+// pump sends what the windows allow by now. mu must be held.
+func (c *conn) pump() {
+	kept := c.queue[:0]
+	for i, st := range c.queue {
+		if c.sendWindow <= 0 || len(c.out) >= maxOut {
+			kept = append(kept, c.queue[i:]...)
+			break
+		}
+		st.queued = false
+		if !c.sendSome(st) {
+			st.queued = true
+			kept = append(kept, st)
+		}
+	}
+	clear(c.queue[len(kept):])
+	c.queue = kept
+}
