@@ -18,6 +18,7 @@ type attributes struct {
 	path     string
 	identity []rule.Pair
 	extra    rule.Pairs
+	received bool // it is a message of a stream
 }
 
 const headerPrefix = "header."
@@ -42,6 +43,11 @@ func (a *attributes) Attribute(name string) (string, bool) {
 	case "grpc.method":
 		_, method := a.split()
 		return method, true
+	case "grpc.message":
+		if a.received {
+			return "received", true
+		}
+		return "", false
 	case "host":
 		return a.metadata(":authority")
 	case "ip":
@@ -75,7 +81,7 @@ func (a *attributes) All() iter.Seq2[string, string] {
 				return
 			}
 		}
-		for _, name := range [...]string{"path", "grpc.service", "grpc.method", "host", "ip"} {
+		for _, name := range [...]string{"path", "grpc.service", "grpc.method", "grpc.message", "host", "ip"} {
 			v, ok := a.Attribute(name)
 			if !once(name, v, ok) {
 				return

@@ -7,7 +7,12 @@
 // A refused call ends with RESOURCE_EXHAUSTED, with google.rpc.RetryInfo, google.rpc.QuotaFailure and google.rpc.ErrorInfo (the
 // limit, and the id of the decision) as details. A call that passed carries ratelimit-soft ("exceeded") if that was in a soft
 // margin, and ratelimit-warning if limits are near to refusing. Each call that met an enforcing limit is answered with the metadata ratelimit-limit, ratelimit-remaining and
-// ratelimit-reset (seconds, rounded up), and on a refusal retry-after, for the limit nearest to refusing.
+// ratelimit-reset (seconds, rounded up) for the limit nearest to refusing: in the header if it passed, and else in the trailer, with
+// retry-after and with grpc-retry-pushback-ms, which clients that retry RESOURCE_EXHAUSTED by their service config obey.
+//
+// What a call cost by a rule's cost_after is settled when it has ended: response.status is the HTTP status of the gRPC code
+// (OK is 200, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503), response.header has the trailer and the header that the handler set, and
+// response.bytes is the size of the messages that were sent.
 //
 // A leaky bucket really holds: the handler runs when the call's turn has come. A call that another limit with a `wait` refuses is
 // held, in the order of arrival, until the limit admits it or the wait is over (docs/waiting.md). A slot of a concurrency
@@ -17,6 +22,7 @@ package grpclimit
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,6 +73,12 @@ func WithSkip(skip func(fullMethod string) bool) Option { return func(g *guard) 
 // WithoutHeaders leaves the rate-limit metadata out of answers.
 func WithoutHeaders() Option { return func(g *guard) { g.silent = true } }
 
+// WithOnError tells f when the store failed on a call, or when a slot, a turn or a cost could not be given back to it. f must be safe for
+// concurrent use. A client that hangs up is no error.
+func WithOnError(f func(ctx context.Context, err error)) Option {
+	return func(g *guard) { g.onError = f }
+}
+
 // WithLines makes calls wait in l. Without it each interceptor has lines of its own, of at most 10,000 calls; give the same to
 // the unary and the stream interceptor of a server, so that all calls of a key stand in one line.
 func WithLines(l *Lines) Option { return func(g *guard) { g.lines = l.lines } }
@@ -106,17 +118,26 @@ func UnaryServerInterceptor(l *weir.Limiter, options ...Option) grpc.UnaryServer
 		}
 		c := g.acquire(ctx, info.FullMethod)
 		defer g.finish(c)
-		if err := g.admit(c, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
+		if err := g.admit(c); err != nil {
+			if md := g.trailer(c, err); md != nil {
+				_ = grpc.SetTrailer(ctx, md)
+			}
 			return nil, err
 		}
-		answer, err := handler(ctx, request)
+		if md := g.header(c); md != nil {
+			// It fails only where the handler's own answer fails as well, or after an interceptor before this one has
+			// already sent the header.
+			_ = grpc.SetHeader(ctx, md)
+		}
+		answer, err := handler(c.watch(ctx), request)
 		c.answer(err)
+		c.result(answer, err)
 		return answer, err
 	}
 }
 
-// StreamServerInterceptor limits the opening of streams: a stream is one call, however many messages it carries. It is safe for
-// concurrent use.
+// StreamServerInterceptor limits the opening of streams: a stream is one call, however many messages it carries, unless WithMessages
+// counts those too. It is safe for concurrent use.
 func StreamServerInterceptor(l *weir.Limiter, options ...Option) grpc.StreamServerInterceptor {
 	g := newGuard(l, options)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -125,14 +146,27 @@ func StreamServerInterceptor(l *weir.Limiter, options ...Option) grpc.StreamServ
 		}
 		c := g.acquire(stream.Context(), info.FullMethod)
 		defer g.finish(c)
-		if err := g.admit(c, stream.SetHeader); err != nil {
+		if err := g.admit(c); err != nil {
+			if md := g.trailer(c, err); md != nil {
+				stream.SetTrailer(md)
+			}
 			return err
+		}
+		if md := g.header(c); md != nil {
+			_ = stream.SetHeader(md) // as above
 		}
 		if c.entered {
 			stream = &answering{ServerStream: stream, call: c}
 		}
+		stream = c.watchStream(stream)
+		if g.messages && info.IsClientStream {
+			m := g.messagesOf(stream, c)
+			defer m.end()
+			stream = m
+		}
 		err := handler(srv, stream)
 		c.answer(err)
+		c.ended(err)
 		return err
 	}
 }
@@ -146,6 +180,9 @@ type guard struct {
 	hits     func(ctx context.Context, fullMethod string) int64
 	skip     func(fullMethod string) bool
 	silent   bool
+	messages bool
+	message  func(ctx context.Context, fullMethod string, message any) int64 // nil for 1
+	onError  func(ctx context.Context, err error)
 	lines    *hold.Lines
 	adaptive *Adaptive // nil for none
 	load     Load      // nil for none
@@ -162,7 +199,7 @@ func newGuard(l *weir.Limiter, options []Option) *guard {
 	}
 	g.pool.New = func() any {
 		c := &call{guard: g, visit: g.lines.NewVisit()}
-		c.visit.Held, c.met = c.wait, c.meet
+		c.visit.Held, c.visit.Failed, c.met = c.wait, c.failure, c.meet
 		return c
 	}
 	return g
@@ -172,11 +209,21 @@ func newGuard(l *weir.Limiter, options []Option) *guard {
 type call struct {
 	attributes
 	passage
+	watched  *watched // of a call that met a rule with cost_after; else nil
 	guard    *guard
 	visit    *hold.Visit
 	met      func(*weir.Decision) error // call.meet
 	request  weir.Request
 	decision weir.Decision
+	// undecided says that the store failed, and the rules let the call through: there is no decision.
+	undecided bool
+}
+
+// failure tells of an error of the store.
+func (c *call) failure(err error) {
+	if f := c.guard.onError; f != nil {
+		f(c.ctx, err)
+	}
 }
 
 func (g *guard) acquire(ctx context.Context, fullMethod string) *call {
@@ -198,18 +245,21 @@ func (g *guard) acquire(ctx context.Context, fullMethod string) *call {
 // finish gives back the slots that c holds, and c itself.
 func (g *guard) finish(c *call) {
 	c.end()
-	// A slot that cannot be given back ends with the limit's time-out, a turn goes unused.
+	if c.watched != nil {
+		c.settle()
+	}
+	// A slot that cannot be given back ends with the limit's time-out.
 	c.visit.Release(c.ctx, g.limiter, &c.decision)
 	clear(c.decision.Limits)
 	c.decision.Limits = c.decision.Limits[:0]
 	clear(c.extra)
 	c.attributes = attributes{extra: c.extra[:0]}
-	c.request = weir.Request{}
+	c.request, c.undecided = weir.Request{}, false
 	g.pool.Put(c)
 }
 
 // admit decides c, holding it if it must wait, and returns the error with which a refused call ends.
-func (g *guard) admit(c *call, setHeader func(metadata.MD) error) error {
+func (g *guard) admit(c *call) error {
 	d := &c.decision
 	if err := c.visit.Decide(c.ctx, g.limiter, &c.request, d); err != nil {
 		if c.visit.HungUp {
@@ -218,21 +268,26 @@ func (g *guard) admit(c *call, setHeader func(metadata.MD) error) error {
 		if err == errOverload {
 			return overloaded()
 		}
+		c.failure(err)
 		if d.OpenWithoutStore() {
+			c.undecided = true
 			return c.begin()
 		}
 		return status.Error(codes.Unavailable, "the rate limit could not be checked; try again later")
 	}
-	nearest := d.Nearest()
-	if nearest != nil && !g.silent {
-		// It fails only where the handler's own answer fails as well, or after an interceptor before this one has
-		// already sent the header.
-		_ = setHeader(headers(d, nearest))
-	}
 	if !d.Allowed {
-		return refusal(d, nearest)
+		return refusal(d, d.Nearest())
 	}
 	return c.begin()
+}
+
+// header is the metadata of the answer to a call that passed; nil for none.
+func (g *guard) header(c *call) metadata.MD {
+	nearest := c.decision.Nearest()
+	if g.silent || c.undecided || nearest == nil {
+		return nil
+	}
+	return headers(&c.decision, nearest)
 }
 
 // headers is the metadata of an answer.
@@ -268,6 +323,30 @@ func warning(d *weir.Decision) string {
 // seconds rounds µs up to whole seconds.
 func seconds(µs int64) int64 { return (µs + 999_999) / 1_000_000 }
 
+const pushBackKey = "grpc-retry-pushback-ms"
+
+// trailer is the metadata of a call that ends with an error of ours; nil for none. A client retries only calls that are answered by a trailer alone
+// (gRFC A6): it is told when to do so, for a refusal when the limit admits it, or never; in other cases in a second.
+func (g *guard) trailer(c *call, err error) metadata.MD {
+	if g.silent {
+		return nil
+	}
+	d := &c.decision
+	switch status.Code(err) {
+	case codes.ResourceExhausted:
+		md := headers(d, d.Nearest())
+		after := int64(-1)
+		if d.RetryAfter != algo.Never {
+			after = min((d.RetryAfter+999)/1000, math.MaxInt32) // no client waits longer
+		}
+		md.Set(pushBackKey, strconv.FormatInt(after, 10))
+		return md
+	case codes.Unavailable:
+		return metadata.Pairs(pushBackKey, "1000")
+	}
+	return nil // it hung up
+}
+
 // refusal is the error of a refused call.
 func refusal(d *weir.Decision, nearest *weir.LimitResult) error {
 	message := fmt.Sprintf("rate limit %q exceeded", nearest.Window.Name)
@@ -282,7 +361,7 @@ func refusal(d *weir.Decision, nearest *weir.LimitResult) error {
 	failure := &errdetails.QuotaFailure{}
 	for i := range d.Limits {
 		l := &d.Limits[i]
-		if l.Allowed || l.Mode == rule.Shadow {
+		if !d.Refuses(l) {
 			continue
 		}
 		description := fmt.Sprintf("at most %d at a time", l.Limit)

@@ -94,13 +94,14 @@ limits:
 			t.Errorf("call %d: %v", i, header)
 		}
 	}
-	_, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header))
+	var trailer metadata.MD
+	_, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
 	s := status.Convert(err)
 	if s.Code() != codes.ResourceExhausted || !strings.HasPrefix(s.Message(), `rate limit "checks" exceeded; retry in `) {
 		t.Fatalf("the third call: %v", err)
 	}
-	if header.Get("retry-after") == nil || header.Get("ratelimit-remaining")[0] != "0" {
-		t.Errorf("headers of a refusal: %v", header)
+	if trailer.Get("retry-after") == nil || trailer.Get("ratelimit-remaining")[0] != "0" {
+		t.Errorf("the trailer of a refusal: %v", trailer)
 	}
 	var retry *errdetails.RetryInfo
 	var quota *errdetails.QuotaFailure
@@ -123,12 +124,12 @@ limits:
 		t.Errorf("another user: %v", err)
 	}
 
-	_, err = client.List(as("ada"), &healthpb.HealthListRequest{}, grpc.Header(&header))
+	_, err = client.List(as("ada"), &healthpb.HealthListRequest{}, grpc.Trailer(&trailer))
 	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), "can never pass") || len(s.Details()) != 2 {
 		t.Errorf("a limit of zero: %v", err)
 	}
-	if header.Get("retry-after") != nil {
-		t.Errorf("a limit of zero: %v", header)
+	if trailer.Get("retry-after") != nil || trailer.Get("ratelimit-limit")[0] != "0" {
+		t.Errorf("a limit of zero: %v", trailer)
 	}
 }
 

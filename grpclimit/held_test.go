@@ -128,10 +128,10 @@ limits:
 		}
 	}
 	for _, want := range []codes.Code{codes.OK, codes.ResourceExhausted} {
-		var header metadata.MD
-		_, err := client.Check(as("bob"), &healthpb.HealthCheckRequest{}, grpc.Header(&header))
-		if status.Code(err) != want || (header.Get("retry-after") != nil) != (want != codes.OK) {
-			t.Errorf("%v, %v", err, header)
+		var trailer metadata.MD
+		_, err := client.Check(as("bob"), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
+		if status.Code(err) != want || (trailer.Get("retry-after") != nil) != (want != codes.OK) {
+			t.Errorf("%v, %v", err, trailer)
 		}
 	}
 }

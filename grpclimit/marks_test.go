@@ -41,8 +41,8 @@ limits:
 			t.Errorf("call %d: ratelimit-soft %q, want %q", i+1, got, want.soft)
 		}
 	}
-	var header metadata.MD
-	_, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header))
+	var trailer metadata.MD
+	_, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
 	var info *errdetails.ErrorInfo
 	for _, d := range status.Convert(err).Details() {
 		if d, ok := d.(*errdetails.ErrorInfo); ok {
@@ -53,8 +53,8 @@ limits:
 	if info.GetReason() != "RATE_LIMITED" || info.GetDomain() != "github.com/weir-rl/weir" || info.GetMetadata()["limit"] != "daily" || info.GetMetadata()["decision"] != want || want == "" {
 		t.Errorf("decision %s: %v", want, info)
 	}
-	if header.Get("ratelimit-warning") != nil || header.Get("ratelimit-soft") != nil || door.Load() != "grpc" {
-		t.Errorf("a refusal through %v: %v", door.Load(), header)
+	if trailer.Get("ratelimit-warning") != nil || trailer.Get("ratelimit-soft") != nil || trailer.Get("retry-after") == nil || door.Load() != "grpc" {
+		t.Errorf("a refusal through %v: %v", door.Load(), trailer)
 	}
 }
 

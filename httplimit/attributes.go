@@ -19,9 +19,11 @@ type Attributes struct {
 
 	method, host  string
 	path, rawPath string
+	query         string // as it came over the wire
 	ip            string
 	hasPath       bool
 	hasIP         bool
+	elsewhere     bool            // r is not the request itself: see SetTarget
 	known         []identityValue // by the index of Identity.names
 }
 
@@ -42,18 +44,42 @@ func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
 	clear(known)
 	*a = Attributes{r: r, clientIP: c, identity: id, known: known}
 	if r != nil {
-		a.method, a.host, a.rawPath = r.Method, withoutRootDot(r.Host), rawPath(r.URL)
+		a.method, a.host, a.rawPath, a.query = r.Method, withoutRootDot(r.Host), rawPath(r.URL), r.URL.RawQuery
 	}
 }
 
-// SetTarget replaces what the request line says, for a door that is asked about another request (forward auth). uri
-// is a path with or without a query; query.* has no values then.
+// SetTarget makes a speak of another request than the one that Reset was given, for a door that is asked about it by a proxy
+// (forward auth): of its method, its host ("" for none) and its uri, a path with or without a query. The headers, and who sent them, are those of
+// the request that asks, which repeats the client's; its TLS connection is the proxy's, and tells nothing of the client. To be called
+// right after Reset.
+//
+// What follows a # in uri does not count. A client has no business to send one, and the server behind the proxy, which gets the uri as
+// it is, may cut it off or not.
 func (a *Attributes) SetTarget(method, host, uri string) {
-	a.method, a.host = method, withoutRootDot(host)
-	a.rawPath, a.hasPath = uri, false
-	r := *a.r
-	r.URL = &url.URL{}
-	a.r = &r
+	uri, _, _ = strings.Cut(uri, "#")
+	a.method, a.host, a.elsewhere = method, withoutRootDot(host), true
+	a.rawPath, a.query, _ = strings.Cut(uri, "?")
+	a.hasPath = false
+}
+
+// ValidHost reports whether a Host is one that every server reads alike: a name or an address, and a port in digits; "" is. Some
+// programs would write a Unicode name anew, and some ignore what follows a colon, so that they would read another host than the
+// rules.
+func ValidHost(host string) bool {
+	name, port, ok := host, "", true
+	if strings.HasPrefix(host, "[") {
+		if name, port, ok = strings.Cut(host[1:], "]"); !ok || strings.Trim(name, "0123456789abcdefABCDEF:.") != "" {
+			return false
+		}
+	} else if i := strings.IndexByte(host, ':'); i >= 0 {
+		name, port = host[:i], host[i:]
+	}
+	for i := range len(name) {
+		if c := name[i]; !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == ':') {
+			return false
+		}
+	}
+	return port == "" || port[0] == ':' && strings.Trim(port[1:], "0123456789") == ""
 }
 
 // Host returns the host, its port included, as the client gave it, but for the final dot of an absolute name: servers
@@ -116,16 +142,23 @@ func (a *Attributes) Attribute(name string) (string, bool) {
 		return a.header(rest)
 	}
 	if rest, ok := strings.CutPrefix(name, "query."); ok {
-		return queryValue(a.r.URL.RawQuery, rest)
+		return queryValue(a.query, rest)
 	}
 	return "", false
 }
 
 func (a *Attributes) identityValue(i int) (string, bool) {
 	v := &a.known[i]
-	if !v.asked {
+	if v.asked {
+		return v.value, v.ok
+	}
+	v.asked = true
+	switch s := &a.identity.sources[i]; {
+	case a.elsewhere && s.kind == fromTLS: // a certificate would be the proxy's
+	case a.elsewhere && s.kind == fromHeader && s.arg == "Host":
+		v.value, v.ok = a.host, a.host != ""
+	default:
 		v.value, v.ok = a.identity.value(a.r, i)
-		v.asked = true
 	}
 	return v.value, v.ok
 }
@@ -202,7 +235,7 @@ func (a *Attributes) All() iter.Seq2[string, string] {
 			return
 		}
 		seen := map[string]bool{}
-		for query := a.r.URL.RawQuery; query != ""; {
+		for query := a.query; query != ""; {
 			var pair string
 			pair, query, _ = strings.Cut(query, "&")
 			key, value, _ := strings.Cut(pair, "=")

@@ -1,6 +1,9 @@
 package httplimit
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -45,19 +48,63 @@ func TestAttributes(t *testing.T) {
 		break
 	}
 
-	a.SetTarget("GET", "other.", "/x/../login?q=9")
-	for name, value := range map[string]string{"method": "GET", "path": "/login", "host": "other", "header.host": "other", "user": "ada"} {
+	a.SetTarget("GET", "other.", "/x/../login?q=9#q=8")
+	for name, value := range map[string]string{"method": "GET", "path": "/login", "host": "other", "header.host": "other", "user": "ada", "query.q": "9"} {
 		if got, _ := a.Attribute(name); got != value {
 			t.Errorf("after SetTarget %s is %q, want %q", name, got, value)
 		}
 	}
-	if _, ok := a.Attribute("query.q"); ok {
-		t.Error("the query is still there")
+	if _, ok := a.Attribute("query.e"); ok {
+		t.Error("the query of the request that asks is still there")
 	}
-	if r.URL.RawQuery == "" {
+	if r.URL.RawQuery == "" || r.Host == "other" {
 		t.Error("SetTarget changed the request")
 	}
 	a.Reset(nil, ClientIP{}, nil)
+}
+
+// Who a certificate names, and the Host, are not those of the connection by which a proxy asks.
+func TestTargetIdentity(t *testing.T) {
+	id, err := ParseIdentity(map[string]string{"who": "tls", "site": "header:Host", "user": "basic"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "https://weir.internal/check", nil)
+	certificate := &x509.Certificate{Subject: pkix.Name{CommonName: "the proxy"}}
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}, VerifiedChains: [][]*x509.Certificate{{certificate}}}
+	r.SetBasicAuth("ada", "secret")
+	var a Attributes
+	a.Reset(r, ClientIP{}, id)
+	if got, _ := a.Attribute("who"); got != "the proxy" {
+		t.Fatalf("the test has no certificate: %q", got)
+	}
+	a.Reset(r, ClientIP{}, id)
+	a.SetTarget("GET", "shop.example", "/")
+	want := map[string]string{"site": "shop.example", "user": "ada"}
+	got := map[string]string{}
+	for name, value := range a.All() {
+		if id.index(name) >= 0 {
+			got[name] = value
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if value, ok := a.Attribute("who"); ok {
+		t.Errorf("the proxy's certificate names the client %q", value)
+	}
+}
+
+func TestValidHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"": true, "shop.example": true, "Shop.example.:8080": true, "[2001:db8::1]": true, "[::1]:80": true, "a_b-c.d": true, "shop.example:": true,
+		"shop.example:80x": false, "shop.example:80:81": false, "[::1": false, "[::1]x": false, "a b": false, "a,b": false, "a/b": false, "a@b": false, "bücher.example": false,
+		"a\x00": false, "[zz]": false, "a?b": false, "a#b": false,
+	} {
+		if got := ValidHost(host); got != want {
+			t.Errorf("%q: %v", host, got)
+		}
+	}
 }
 
 func TestRawPath(t *testing.T) {

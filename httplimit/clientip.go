@@ -12,6 +12,8 @@ import (
 type ClientIP struct {
 	// Trusted are the proxies whose X-Forwarded-For is believed; none by default.
 	Trusted []netip.Prefix
+	// TrustUnix believes X-Forwarded-For also of peers that have no address: those of a unix socket.
+	TrustUnix bool
 }
 
 // ParseTrusted reads a list of trusted proxies: prefixes such as 10.0.0.0/8, or single addresses.
@@ -33,7 +35,7 @@ func ParseTrusted(list []string) ([]netip.Prefix, error) {
 }
 
 // Of returns the client's address: the peer, or what trusted proxies say, read from the right of X-Forwarded-For.
-// It is the zero Addr if the peer is no address (a unix socket).
+// It is the zero Addr if the peer is no address (a unix socket) and is not trusted, or says nothing that is one.
 //
 // All lines of X-Forwarded-For are read as one list. From the right, each address that is itself a trusted proxy's gives
 // way to the one before it; the first that is not is the client, and if all are, the left-most is. An element that is
@@ -47,19 +49,24 @@ func (c ClientIP) Of(r *http.Request) netip.Addr {
 // TrustedPeer reports whether the peer of the connection itself is a trusted proxy.
 func (c ClientIP) TrustedPeer(r *http.Request) bool {
 	addr, _, ok := parseNode(r.RemoteAddr)
-	return ok && c.trusts(addr)
+	return c.trustsPeer(addr, ok)
+}
+
+// trustsPeer is trusts for the peer of a connection, which has no address on a unix socket.
+func (c ClientIP) trustsPeer(a netip.Addr, isAddress bool) bool {
+	if !isAddress {
+		return c.TrustUnix
+	}
+	return c.trusts(a)
 }
 
 // find also returns the text that the address was read from.
 func (c ClientIP) find(r *http.Request) (netip.Addr, string) {
-	addr, text, ok := parseNode(r.RemoteAddr)
-	if !ok {
-		return netip.Addr{}, ""
-	}
+	addr, text, isAddress := parseNode(r.RemoteAddr)
 	lines := r.Header["X-Forwarded-For"]
 	for i := len(lines) - 1; i >= 0; i-- {
 		for line, more := lines[i], true; more; {
-			if !c.trusts(addr) {
+			if !c.trustsPeer(addr, isAddress) {
 				return addr, text
 			}
 			element := line
@@ -72,7 +79,7 @@ func (c ClientIP) find(r *http.Request) (netip.Addr, string) {
 			if !ok {
 				return addr, text
 			}
-			addr, text = a, t
+			addr, text, isAddress = a, t, true
 		}
 	}
 	return addr, text

@@ -142,3 +142,31 @@ func FuzzClientIP(f *testing.F) {
 		}
 	})
 }
+
+// What a peer without an address says is believed only if that is configured.
+func TestClientIPUnix(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		trust bool
+		peer  string
+		xff   []string
+		want  string
+	}{
+		{"not trusted", false, "@", []string{"198.51.100.7"}, ""},
+		{"trusted", true, "@", []string{"198.51.100.7"}, "198.51.100.7"},
+		{"without a name", true, "", []string{"198.51.100.7"}, "198.51.100.7"},
+		{"trusted, behind a proxy", true, "@", []string{"1.2.3.4, 198.51.100.7, 10.0.0.2"}, "198.51.100.7"},
+		{"trusted, that says nothing", true, "@", nil, ""},
+		{"trusted, that says what is no address", true, "@", []string{"198.51.100.7, x"}, ""},
+		{"an address is no unix socket", true, "192.0.2.1:5", []string{"198.51.100.7"}, "192.0.2.1"},
+	} {
+		ip := ClientIP{TrustUnix: c.trust, Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+		r := &http.Request{RemoteAddr: c.peer, Header: http.Header{"X-Forwarded-For": c.xff}}
+		if got := ip.text(r); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+		if got := ip.TrustedPeer(r); got != (c.trust && c.peer != "192.0.2.1:5") {
+			t.Errorf("%s: trusted %v", c.name, got)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -10,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-rl/weir/internal/hold"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -19,7 +19,7 @@ import (
 //
 // The writer has what w has of http.Flusher, http.Hijacker and io.ReaderFrom, and works with http.ResponseController.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
-	if !p.watches() && (p.failed || !p.costsAfter()) {
+	if !p.watches() && (p.failed || !hold.CostsAfter(&p.decision)) {
 		return w
 	}
 	p.watch = &watch{ResponseWriter: w, pass: p, start: time.Now(), noBody: p.attrs.r.Method == http.MethodHead}
@@ -46,21 +46,11 @@ func (p *Pass) Finish() {
 	}
 }
 
-// costsAfter reports whether the request met a rule with cost_after.
-func (p *Pass) costsAfter() bool {
-	for i := range p.decision.Matches.Hits {
-		if p.decision.Matches.Hits[i].Window.Rule.CostAfter != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // settle replaces the estimates that the rules with cost_after have charged by what the response cost.
 func (p *Pass) settle() {
 	seen := p.watch
 	p.watch, seen.pass = nil, nil
-	if p.failed || !p.costsAfter() {
+	if p.failed || !hold.CostsAfter(&p.decision) {
 		return
 	}
 	r := p.attrs.r
@@ -74,20 +64,8 @@ func (p *Pass) settle() {
 	default:
 		info.Status = http.StatusInternalServerError
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
-	defer cancel()
-	err := p.gate.limiter.Settle(ctx, &p.decision, func(of *rule.Rule, estimate int64) (int64, bool) {
-		info.Estimate = estimate
-		return of.CostOf(info) // not ok if the rule has no cost_after
-	})
-	if err != nil {
+	if err := p.gate.lines.Settle(r.Context(), p.gate.limiter, &p.decision, info); err != nil {
 		p.failure(err)
-		return
-	}
-	for i := range p.decision.Matches.Hits {
-		if h := &p.decision.Matches.Hits[i]; h.Window.Rule.CostAfter != "" {
-			p.gate.lines.Freed(h.Window.Counter.ID, h.Key)
-		}
 	}
 }
 

@@ -19,10 +19,18 @@ type Options struct {
 	Door string
 	// Headers are the families to write; the zero value is XDelta and Draft11.
 	Headers Headers
+	// CORS lets pages of other origins read these; by default none.
+	CORS CORS
 	// ClientIP says whose X-Forwarded-For is believed; nobody's by default.
 	ClientIP ClientIP
 	// Identity supplies more attributes; nil for none.
 	Identity *Identity
+	// Attributes are more attributes by their names, for what a handler in front of this one has found out, such as who the user is:
+	//
+	//	"user": func(r *http.Request) string { name, _ := r.Context().Value(userKey{}).(string); return name }
+	//
+	// A function is called when a rule asks, at most once for a request, and must be safe for concurrent use; "" counts as absent.
+	Attributes map[string]func(*http.Request) string
 	// MaxHeld bounds the requests that are held at a time, of all keys together; 0 means 10,000, below 0 that nobody is held. The
 	// waiting requests of one key are at most as many as there is room left, so that none takes more than half.
 	MaxHeld int
@@ -50,7 +58,8 @@ type Options struct {
 // If the store fails, requests that meet only limits with `on_store_error: allow` pass without headers; others are answered 503
 // (temporary-reduced-capacity). Deciding locally meanwhile is the business of a store wrapped in store/fallback.
 //
-// The attributes of a request are those of Attributes. New fails if o.Domain is empty and the rules in force hold several domains.
+// The attributes of a request are those of Attributes. New fails if o.Domain is empty and the rules in force hold several domains, or if
+// another option is wrong.
 func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 	g, err := NewGate(l, o)
 	if err != nil {
@@ -92,17 +101,20 @@ type Pass struct {
 	passage
 }
 
-// NewGate returns a Gate. It fails if o.Domain is empty and the rules in force hold several domains.
+// NewGate returns a Gate. It fails if o.Domain is empty and the rules in force hold several domains, or if another option is wrong.
 func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
-	if l == nil {
-		return nil, errors.New("httplimit: a nil Limiter; make one with weir.New")
+	if err := checkLimiter(l, o.Domain); err != nil {
+		return nil, err
 	}
-	if o.Domain == "" {
-		if rules, _ := l.Rules(); rules != nil {
-			if domains := rules.Domains(); len(domains) > 1 {
-				return nil, fmt.Errorf("httplimit: the rules hold the domains %s; set Domain to one of them", strings.Join(domains, ", "))
-			}
-		}
+	if err := o.Headers.check(); err != nil {
+		return nil, fmt.Errorf("httplimit: %w", err)
+	}
+	var err error
+	if o.Identity, err = o.Identity.with(o.Attributes); err != nil {
+		return nil, fmt.Errorf("httplimit: %w", err)
+	}
+	if o.CORS, err = ParseOrigins(o.CORS.Origins); err != nil {
+		return nil, fmt.Errorf("httplimit: %w", err)
 	}
 	if o.Door == "" {
 		o.Door = "middleware"
@@ -114,6 +126,19 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 		return p
 	}
 	return g, nil
+}
+
+// checkLimiter tells of a Limiter that cannot be asked without a domain.
+func checkLimiter(l *weir.Limiter, domain string) error {
+	if l == nil {
+		return errors.New("httplimit: a nil Limiter; make one with weir.New")
+	}
+	if rules, _ := l.Rules(); rules != nil && domain == "" {
+		if domains := rules.Domains(); len(domains) > 1 {
+			return fmt.Errorf("httplimit: the rules hold the domains %s; set Domain to one of them", strings.Join(domains, ", "))
+		}
+	}
+	return nil
 }
 
 // Enter decides r, and holds it if it must wait. If r may pass it returns a Pass, on which Leave must be called when r has
@@ -131,16 +156,10 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 		if p.begin() {
 			return p
 		}
-		RefuseOverload(w)
+		err = errOverload
 	case err == nil:
 		p.permit.Return()
-		if g.o.Refused == nil || !g.o.Refused(w, r, &p.decision, &p.attrs) {
-			g.o.Headers.Refuse(w, r, &p.decision)
-		}
-	case p.visit.HungUp:
-		w.WriteHeader(statusHungUp) // nobody reads it but a log
-	case err == errOverload:
-		RefuseOverload(w)
+	case p.visit.HungUp || err == errOverload:
 	default:
 		p.failure(err)
 		if p.decision.OpenWithoutStore() {
@@ -148,13 +167,30 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 			if p.begin() {
 				return p
 			}
-			RefuseOverload(w)
-			break
+			err = errOverload
 		}
-		RefuseStoreError(w)
 	}
+	p.refuse(w, r, err)
 	p.Leave()
 	return nil
+}
+
+// refuse answers a request that may not pass: because of the decision if err is nil.
+func (p *Pass) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	o := &p.gate.o
+	o.CORS.Allow(w.Header(), r, o.Headers)
+	switch {
+	case err == nil:
+		if o.Refused == nil || !o.Refused(w, r, &p.decision, &p.attrs) {
+			o.Headers.Refuse(w, r, &p.decision)
+		}
+	case err == errOverload:
+		RefuseOverload(w)
+	case p.visit.HungUp:
+		w.WriteHeader(statusHungUp) // nobody reads it but a log
+	default:
+		RefuseStoreError(w)
+	}
 }
 
 // statusHungUp is what servers log for a client that hung up before it was answered (nginx's).
@@ -179,10 +215,11 @@ func (p *Pass) Decision() *weir.Decision {
 // Attributes returns the request's attributes. They are valid until Leave.
 func (p *Pass) Attributes() *Attributes { return &p.attrs }
 
-// WriteHeaders sets the rate-limit headers on h, as Headers.Write does.
+// WriteHeaders sets the rate-limit headers on h, as Headers.Write does, and lets pages of Options.CORS read them.
 func (p *Pass) WriteHeaders(h http.Header) {
 	if !p.failed {
 		p.gate.o.Headers.Write(h, &p.decision)
+		p.gate.o.CORS.Expose(h, p.attrs.r, p.gate.o.Headers)
 	}
 }
 

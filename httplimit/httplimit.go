@@ -6,11 +6,15 @@ package httplimit
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 )
 
 // Headers is the set of header families to write. The zero value writes the default: XDelta and Draft11.
+//
+// Families that write the same field in different ways do not go together: of XDelta, XEpoch and Envoy03 there may be one, and
+// one of Draft03, Draft11 and Next.
 type Headers uint8
 
 // The header families. Off alone writes none but Retry-After.
@@ -18,6 +22,10 @@ const (
 	XDelta  Headers = 1 << iota // X-RateLimit-Limit, -Remaining, -Reset in seconds from now
 	Draft11                     // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
 	Off
+	XEpoch  // as XDelta, but X-RateLimit-Reset is in seconds since the Unix epoch
+	Draft03 // RateLimit-Limit, -Remaining, -Reset and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-03 to -06
+	Next    // as Draft11, with the names of parameters that are to come after it; may change in any release
+	Envoy03 // X-RateLimit-Limit with its policies, -Remaining, -Reset in seconds from now, as Envoy writes them
 )
 
 // family is one header family with its name in the configuration.
@@ -26,23 +34,44 @@ type family struct {
 	bit  Headers
 }
 
-var families = [...]family{{"x-delta", XDelta}, {"draft11", Draft11}, {"off", Off}}
+var families = [...]family{
+	{"x-delta", XDelta}, {"x-epoch", XEpoch}, {"envoy03", Envoy03}, {"draft03", Draft03}, {"draft11", Draft11}, {"next", Next}, {"off", Off},
+}
 
-// ParseHeaders turns the configuration's list into a set; an unknown name is an error that lists the known ones.
-// An empty list is the default. "off" stands alone.
+// sameFields are the families of which there may be only one, with what they write differently.
+var sameFields = [...]struct {
+	of     Headers
+	fields string
+}{
+	{XDelta | XEpoch | Envoy03, "X-RateLimit-Limit and X-RateLimit-Reset"},
+	{Draft03 | Draft11 | Next, "RateLimit-Policy or RateLimit"},
+}
+
+// ParseHeaders turns the configuration's list into a set; an unknown name is an error that lists the known ones, and families that do not
+// go together are one that says why. An empty list is the default. "off" stands alone.
 func ParseHeaders(names []string) (Headers, error) {
 	var f Headers
 	for _, name := range names {
 		i := slices.IndexFunc(families[:], func(f family) bool { return strings.EqualFold(f.name, strings.TrimSpace(name)) })
 		if i < 0 {
-			return 0, fmt.Errorf("headers: %q is no family of headers; known are x-delta, draft11 and off", name)
+			return 0, fmt.Errorf("headers: %q is no family of headers; known are x-delta, x-epoch, envoy03, draft03, draft11, next and off", name)
 		}
 		f |= families[i].bit
 	}
+	return f, f.check()
+}
+
+// check tells of families that do not go together.
+func (f Headers) check() error {
 	if f&Off != 0 && f != Off {
-		return 0, fmt.Errorf("headers: off stands alone, but the list is %s; remove off or the others", strings.Join(names, ", "))
+		return fmt.Errorf("headers: off stands alone, but the list is %s; remove off or the others", strings.ReplaceAll(f.String(), ",", ", "))
 	}
-	return f, nil
+	for _, s := range sameFields {
+		if both := f & s.of; bits.OnesCount8(uint8(both)) > 1 {
+			return fmt.Errorf("headers: %s write %s in different ways; keep one of them", strings.ReplaceAll(both.String(), ",", " and "), s.fields)
+		}
+	}
+	return nil
 }
 
 // String lists the families as the configuration does.

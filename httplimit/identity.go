@@ -34,7 +34,8 @@ type Identity struct {
 
 type source struct {
 	kind sourceKind
-	arg  string // canonical header name, cookie name or claim
+	arg  string                     // canonical header name, cookie name or claim
+	get  func(*http.Request) string // of fromProgram
 }
 
 type sourceKind uint8
@@ -45,6 +46,7 @@ const (
 	fromBasic
 	fromTLS
 	fromJWT
+	fromProgram
 )
 
 // ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, tls, jwt:CLAIM (needs keys, a JWKS file's path).
@@ -82,6 +84,32 @@ func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 	return id, nil
 }
 
+// with returns an Identity that also supplies what the functions tell. It is id itself if there are none.
+func (id *Identity) with(more map[string]func(*http.Request) string) (*Identity, error) {
+	if len(more) == 0 {
+		return id, nil
+	}
+	out := &Identity{}
+	if id != nil {
+		out = &Identity{names: slices.Clone(id.names), sources: slices.Clone(id.sources), keys: id.keys}
+	}
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		switch err := checkAttributeName(name); {
+		case err != nil:
+			return nil, err
+		case more[name] == nil:
+			return nil, fmt.Errorf("attributes: the function for %q is nil", name)
+		}
+		i, found := slices.BinarySearch(out.names, name)
+		if found {
+			return nil, fmt.Errorf("attributes: %q is in the identity as well; remove one of them", name)
+		}
+		out.names = slices.Insert(out.names, i, name)
+		out.sources = slices.Insert(out.sources, i, source{kind: fromProgram, get: more[name]})
+	}
+	return out, nil
+}
+
 func checkAttributeName(name string) error {
 	switch {
 	case name == "":
@@ -101,17 +129,17 @@ func parseSource(name, s string) (source, error) {
 		if arg == "" || !isToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no header; write header:NAME, such as header:X-User-Id", name, s)
 		}
-		return source{fromHeader, textproto.CanonicalMIMEHeaderKey(arg)}, nil
+		return source{kind: fromHeader, arg: textproto.CanonicalMIMEHeaderKey(arg)}, nil
 	case "cookie":
 		if arg == "" || !isToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no cookie; write cookie:NAME, such as cookie:session", name, s)
 		}
-		return source{fromCookie, arg}, nil
+		return source{kind: fromCookie, arg: arg}, nil
 	case "jwt":
 		if arg == "" {
 			return source{}, fmt.Errorf("identity.%s: %q names no claim; write jwt:CLAIM, such as jwt:sub", name, s)
 		}
-		return source{fromJWT, arg}, nil
+		return source{kind: fromJWT, arg: arg}, nil
 	case "basic", "tls":
 		if hasArg {
 			return source{}, fmt.Errorf("identity.%s: %s takes nothing after it; write %s: %s", name, kind, name, kind)
@@ -192,6 +220,8 @@ func (id *Identity) value(r *http.Request, i int) (value string, ok bool) {
 		if token, has := bearer(r); has {
 			value = id.keys.claim(token, s.arg)
 		}
+	case fromProgram:
+		value = s.get(r)
 	}
 	return value, value != ""
 }

@@ -50,7 +50,7 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 		headers = resp.RenderHeaders(nil, data)
 		typed = resp.Body == "" || resp.ContentType != ""
 		if len(resp.Bodies) > 1 {
-			varyByAccept(h)
+			varyBy(h, "Accept")
 		}
 	}
 	switch {
@@ -63,7 +63,7 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 	default:
 		form := preferred(accept)
 		body, contentType = appendRefusal(nil, form, status, d, near), form.contentType()
-		varyByAccept(h)
+		varyBy(h, "Accept")
 		if form == formHTML {
 			h.Set("Content-Security-Policy", pagePolicy)
 		}
@@ -76,7 +76,7 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 			if !typed {
 				contentType = p.Value
 			}
-		case "Vary":
+		case "Vary", hdrExpose:
 			h.Add(k, p.Value)
 		default:
 			h[k] = []string{p.Value}
@@ -109,16 +109,16 @@ func configOf(d *weir.Decision, lr *weir.LimitResult) algo.Config {
 	return algo.Config{}
 }
 
-// varyByAccept says that the answer depends on the Accept header.
-func varyByAccept(h http.Header) {
+// varyBy says that the answer depends on a header of the request.
+func varyBy(h http.Header, header string) {
 	for _, line := range h["Vary"] {
 		for name := range strings.SplitSeq(line, ",") {
-			if name = strings.TrimSpace(name); name == "*" || strings.EqualFold(name, "Accept") {
+			if name = strings.TrimSpace(name); name == "*" || strings.EqualFold(name, header) {
 				return
 			}
 		}
 	}
-	h.Add("Vary", "Accept")
+	h.Add("Vary", header)
 }
 
 // RefuseStoreError answers 503 for a request that could not be decided because the store failed, with the problem type
@@ -197,7 +197,7 @@ func appendRefusal(b []byte, f form, status int, d *weir.Decision, near *weir.Li
 	first := true
 	for i := range d.Limits {
 		lr := &d.Limits[i]
-		if lr.Allowed || lr.Mode == rule.Shadow {
+		if !d.Refuses(lr) {
 			continue
 		}
 		if !first {

@@ -25,10 +25,15 @@ func TestParseHeaders(t *testing.T) {
 		{[]string{"draft11", " X-Delta "}, XDelta | Draft11, ""},
 		{[]string{"off"}, Off, ""},
 		{[]string{"off", "x-delta"}, 0, "off stands alone"},
-		{[]string{"draft12"}, 0, `"draft12" is no family of headers; known are x-delta, draft11 and off`},
+		{[]string{"x-epoch", "draft03"}, XEpoch | Draft03, ""},
+		{[]string{"envoy03", "next"}, Envoy03 | Next, ""},
+		{[]string{"x-delta", "draft11", "x-epoch"}, 0, "x-delta and x-epoch write X-RateLimit-Limit and X-RateLimit-Reset in different ways; keep one of them"},
+		{[]string{"draft03", "draft11"}, 0, "draft03 and draft11 write RateLimit-Policy or RateLimit in different ways; keep one of them"},
+		{[]string{"next", "draft11"}, 0, "draft11 and next write RateLimit-Policy"},
+		{[]string{"draft12"}, 0, `"draft12" is no family of headers; known are x-delta, x-epoch, envoy03, draft03, draft11, next and off`},
 	} {
 		got, err := ParseHeaders(c.names)
-		if c.err == "" && (err != nil || got != c.want) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && (err != nil || got != c.want || got.check() != nil) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("ParseHeaders(%q) = %v, %v; want %v, %q", c.names, got, err, c.want, c.err)
 		}
 	}
@@ -122,6 +127,48 @@ func TestWrite(t *testing.T) {
 			want: want{"Retry-After": "60"},
 		},
 		{
+			name: "x-epoch: the instant of the reset", rules: `limits: [{name: a, allow: 10/min, algorithm: fixed_window}]`,
+			before: 2, wait: 1500 * time.Millisecond, hits: 1, family: XEpoch,
+			want: want{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "1767225660"},
+		},
+		{
+			name: "x-epoch, a refusal: rounded up", rules: `limits: [{name: a, allow: 1/min, algorithm: sliding_log}]`,
+			wait: 1500 * time.Millisecond, before: 1, hits: 1, family: XEpoch,
+			want: want{"X-RateLimit-Limit": "1", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1767225660", "X-RateLimit-Retry-After": "59", "Retry-After": "59"},
+		},
+		{
+			name: "draft03: the nearest in the triple, and the policies", family: Draft03,
+			rules:  `limits: [{name: a, allow: [10/s, 50/min], algorithm: fixed_window}, {name: b, allow: 3}, {name: c, allow: 5/100ms, algorithm: fixed_window}]`,
+			before: 1, wait: 500 * time.Millisecond, hits: 1,
+			want: want{"RateLimit-Limit": "3", "RateLimit-Remaining": "1", "RateLimit-Reset": "30", "RateLimit-Policy": "10;w=1, 50;w=60"},
+		},
+		{
+			name: "draft03, a refusal: reset and Retry-After name one instant", rules: `limits: [{name: a, allow: {rate: 4/min, burst: 2}}]`,
+			before: 2, hits: 1, family: Draft03,
+			want: want{"RateLimit-Limit": "2", "RateLimit-Remaining": "0", "RateLimit-Reset": "15", "RateLimit-Policy": "2;w=30", "Retry-After": "15"},
+		},
+		{
+			name: "draft03 without a window: no policy", rules: `limits: [{name: b, allow: 3}]`, hits: 1, family: Draft03,
+			want: want{"RateLimit-Limit": "3", "RateLimit-Remaining": "2", "RateLimit-Reset": "30"},
+		},
+		{
+			name: "next", rules: `limits: [{name: a, allow: 10/min, algorithm: fixed_window}]`, before: 2, hits: 1, family: Next,
+			want: want{"RateLimit-Policy": `"a";q=10;w=60`, "RateLimit": `"a";a=7;w=60`},
+		},
+		{
+			name: "envoy03", rules: `limits: [{name: a, allow: [10/min, 500/hour], algorithm: fixed_window}, {name: b, allow: 20}]`, before: 2, hits: 1, family: Envoy03,
+			want: want{"X-RateLimit-Limit": `10, 10;w=60;name="a:60s", 500;w=3600;name="a:3600s"`, "X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "60"},
+		},
+		{
+			name: "envoy03, a refusal", rules: `limits: [{name: a, allow: 1/min, algorithm: sliding_log}]`, before: 1, hits: 1, family: Envoy03,
+			want: want{"X-RateLimit-Limit": `1, 1;w=60;name="a"`, "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60", "Retry-After": "60"},
+		},
+		{
+			name: "two families", rules: `limits: [{name: a, allow: 1/min, algorithm: sliding_log}]`, before: 1, hits: 1, family: XEpoch | Draft03,
+			want: want{"X-RateLimit-Limit": "1", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1767225660", "X-RateLimit-Retry-After": "60", "Retry-After": "60",
+				"RateLimit-Limit": "1", "RateLimit-Remaining": "0", "RateLimit-Reset": "60", "RateLimit-Policy": "1;w=60"},
+		},
+		{
 			name: "concurrency", rules: `limits: [{name: a, allow: 10}]`, hits: 1, family: Draft11,
 			want: want{"RateLimit-Policy": `"a";q=10;qu="concurrent-requests"`, "RateLimit": `"a";r=9;t=30`},
 		},
@@ -172,6 +219,14 @@ func TestWriteReplaces(t *testing.T) {
 	want["X-Ratelimit-Reset"] = h["X-Ratelimit-Reset"]
 	if !reflect.DeepEqual(h, want) {
 		t.Errorf("got %v, want %v", h, want)
+	}
+	h = foreign()
+	h["Ratelimit-Limit"], h["Ratelimit-Remaining"], h["Ratelimit-Reset"], h["Ratelimit-Policy"] = []string{"9"}, []string{"8"}, []string{"7"}, []string{"9;w=1"}
+	d := decide(t, l, 1, rule.Pair{Name: "user", Value: "ada"})
+	d.Limits[0].ResetAfter = algo.Never
+	Draft03.Write(h, d)
+	if h["Ratelimit-Limit"] != nil || h["Ratelimit-Remaining"] != nil || h["Ratelimit-Reset"] != nil || h.Get("RateLimit-Policy") != "10;w=60" {
+		t.Errorf("a limit without a reset: %v", h)
 	}
 	h = foreign()
 	XDelta.Write(h, decide(t, l, 1))

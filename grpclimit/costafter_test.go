@@ -1,0 +1,104 @@
+package grpclimit_test
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/grpclimit"
+)
+
+// billed is a service that says what it cost: in a trailer, in a header, or not at all.
+type billed struct {
+	healthpb.UnimplementedHealthServer
+}
+
+func (billed) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	switch r.Service {
+	case "trailer":
+		if err := grpc.SetHeader(ctx, metadata.Pairs("x-tokens", "1")); err != nil {
+			return nil, err
+		}
+		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, grpc.SetTrailer(ctx, metadata.Pairs("x-tokens", "20", "x-tokens", "30"))
+	case "header":
+		return &healthpb.HealthCheckResponse{}, grpc.SendHeader(ctx, metadata.Pairs("X-Tokens", "40"))
+	case "fails":
+		return nil, status.Error(codes.Unavailable, "away")
+	}
+	return &healthpb.HealthCheckResponse{}, nil
+}
+
+func (billed) Watch(_ *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	for range 3 {
+		if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}); err != nil { // two bytes
+			return err
+		}
+	}
+	if err := grpc.SetTrailer(stream.Context(), metadata.Pairs("x-tokens", "60")); err != nil {
+		return err
+	}
+	stream.SetTrailer(metadata.Pairs("x-tokens", "70"))
+	return nil
+}
+
+// What a call really cost is settled when it has ended.
+func TestCostAfter(t *testing.T) {
+	l := limiter(t, `
+limits:
+- name: tokens
+  allow: 1000/hour
+  algorithm: sliding_log
+  cost: 100
+  cost_after: 'response.status >= 500 ? 0 : int(response.header["x-tokens"]) + response.bytes'
+`)
+	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, billed{}) }, `{}`, grpclimit.WithOnError(func(_ context.Context, err error) { t.Error(err) }))
+	client := healthpb.NewHealthClient(conn)
+	left := func() int64 {
+		var d weir.Decision
+		if err := l.Decide(t.Context(), &weir.Request{}, &d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Limits[0].Remaining
+	}
+	before := left()
+	step := func(name string, cost int64) {
+		t.Helper()
+		now := left()
+		for before-now == 100 && cost != 100 { // the client hears of the end before the server settles
+			now = left()
+		}
+		if before-now != cost {
+			t.Errorf("%s cost %d, want %d", name, before-now, cost)
+		}
+		before = now
+	}
+	for _, c := range []struct {
+		service string
+		cost    int64
+	}{{"trailer", 30 + 2}, {"header", 40}, {"fails", 0}, {"says nothing", 100}} {
+		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: c.service})
+		step(c.service, c.cost)
+	}
+	stream, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	step("a stream", 70+6)
+
+	// A handler that panics has failed.
+	intercept := grpclimit.UnaryServerInterceptor(l)
+	func() {
+		defer func() { _ = recover() }()
+		_ = call(t.Context(), intercept, func() { panic("a handler's own") })
+	}()
+	step("a panic", 0)
+}

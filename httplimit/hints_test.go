@@ -1,0 +1,94 @@
+package httplimit
+
+import (
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestHints(t *testing.T) {
+	const date = "Sat, 01 Jan 2000 00:01:00 GMT" // 946684860
+	now := time.Unix(946684860+7, 0)             // our clock is 7 s ahead
+	second := time.Second
+	for _, c := range []struct {
+		name string
+		h    http.Header
+		want []hint
+	}{
+		{"nothing", header("Content-Type", "text/plain"), nil},
+		{"draft 11", header("RateLimit", `"a";r=5;t=10, "b";r=0;t=3600;pk=:AA==:`, "RateLimit-Policy", `"b";q=100;w=86400, "a";q=10;w=60;qu="requests"`),
+			[]hint{{"a", 5, 10 * second, 10, 60 * second}, {"b", 0, time.Hour, 100, time.Hour}}},
+		{"without policies", header("RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0}}},
+		{"on two lines, what is malformed passed over", header("RateLimit", `"a";r=5;t=10`, "RateLimit", `"b";r=-1;t=1, ("c";r=1), d;r=1;t=1, "e";r=1, "f";r=0.5;t=1, "g";r=0;t=1`),
+			[]hint{{"a", 5, 10 * second, 0, 0}, {"g", 0, second, 0, 0}}},
+		{"next", header("RateLimit", `"a";a=5;w=10;c=1`), []hint{{"a", 5, 10 * second, 0, 0}}},
+		{"draft 7", header("RateLimit", `limit=100, remaining=50, reset=5`, "RateLimit-Policy", "100;w=10"), []hint{{"", 50, 5 * second, 100, 0}}},
+		{"draft 3", header("RateLimit-Limit", "10", "RateLimit-Remaining", "3", "RateLimit-Reset", "7", "RateLimit-Policy", "50;w=60, 10;w=1"), []hint{{"", 3, 7 * second, 10, second}}},
+		{"draft 0", header("RateLimit-Limit", "10, 10;w=1, 50;w=60", "RateLimit-Remaining", "3", "RateLimit-Reset", "7"), []hint{{"", 3, 7 * second, 10, 0}}},
+		{"in seconds", header("X-RateLimit-Limit", `10, 10;w=60;name="a"`, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42"), []hint{{"", 0, 42 * second, 10, 0}}},
+		{"a fraction", header("X-RateLimit-Remaining", "0.5", "X-RateLimit-Reset", "42.5"), []hint{{"", 0, 42 * second, 0, 0}}},
+		{"a Unix time, by the server's clock", header("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890", "Date", date), []hint{{"", 1, 30 * second, 60, 0}}},
+		{"a Unix time, by ours", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890"), []hint{{"", 1, 23 * second, 0, 0}}},
+		{"in milliseconds", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684890500", "Date", date), []hint{{"", 1, 30500 * time.Millisecond, 0, 0}}},
+		{"that has passed", header("X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684800", "Date", date), []hint{{"", 1, 0, 0, 0}}},
+		{"from a cache", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "42", "Age", "3"), nil},
+		{"no reset", header("X-RateLimit-Remaining", "0"), nil},
+		{"no number", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "6m0s"), nil},
+		{"the newest form counts", header("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "5", "RateLimit", `"a";r=5;t=10`), []hint{{"a", 5, 10 * second, 0, 0}}},
+		{"too long to believe", header("RateLimit", `"`+strings.Repeat("a", 5000)+`";r=5;t=10`), nil},
+	} {
+		if got := appendHints(nil, c.h, now); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+	many := header("RateLimit", `"a";r=9;t=1, "b";r=8;t=1, "c";r=7;t=1, "d";r=6;t=1, "e";r=5;t=1, "f";r=4;t=1, "g";r=3;t=1, "h";r=2;t=1, "i";r=1;t=1, "j";r=99;t=1`)
+	got := appendHints(nil, many, now)
+	left := int64(0)
+	for _, h := range got {
+		left += h.left
+	}
+	if len(got) != maxHints || left != 8+7+6+5+4+3+2+1 {
+		t.Errorf("of many: %v", got)
+	}
+}
+
+// FuzzHints: whatever a server sends, what is believed of it is bounded, and no request is sent before it or stuck for it.
+func FuzzHints(f *testing.F) {
+	f.Add(`"a";r=5;t=10`, `"a";q=10;w=60`, "", "", "120")
+	f.Add(`limit=100, remaining=50, reset=5`, "100;w=10", "0", "1767225660", "Sat, 01 Jan 2000 00:01:00 GMT")
+	f.Add(`"a";r=999999999999999;t=999999999999999`, `"a";q=0;w=0`, "99999999999999999999", "9223372036854775807", "9223372036854775808")
+	f.Add(`"`, "1;", " 10", "-1", "-1")
+	f.Add(`"`+strings.Repeat("a", 2*maxHintName)+`";r=5;t=10`, ";", "", "", "")
+	f.Fuzz(func(t *testing.T, limit, policy, remaining, reset, retry string) {
+		h := http.Header{"Ratelimit": {limit}, "Ratelimit-Policy": {policy}, "X-Ratelimit-Remaining": {remaining}, "X-Ratelimit-Reset": {reset},
+			"X-Ratelimit-Limit": {remaining}, "Ratelimit-Limit": {policy}, "Ratelimit-Remaining": {reset}, "Ratelimit-Reset": {remaining}, "Retry-After": {retry}}
+		now := time.Unix(1767225600, 0)
+		for range 2 {
+			hints := appendHints(nil, h, now)
+			if len(hints) > maxHints {
+				t.Fatalf("%d hints", len(hints))
+			}
+			for _, x := range hints {
+				if x.left < 0 || x.quota < 0 || x.reset < 0 || x.reset > maxReset || x.window < 0 || x.window > maxReset || len(x.name) > maxHintName {
+					t.Fatalf("%+v", x)
+				}
+			}
+			wait, ok := retryAfterOf(h, now)
+			if wait < 0 || !ok && wait != 0 {
+				t.Fatalf("%v, %v", wait, ok)
+			}
+			var p peer
+			p.mu.flight = 1
+			p.leave(1, hints, min(wait, maxReset), time.Second)
+			p.mu.Lock()
+			at := p.stand(time.Now(), place{})
+			if at = p.take(at, time.Now(), time.Minute); at.gap < 0 || at.goes.After(time.Now().Add(2*maxReset)) || len(p.mu.limits) > maxHints {
+				t.Fatalf("%+v of %+v", at, p.mu.limits)
+			}
+			p.mu.Unlock()
+			delete(h, "Ratelimit")
+		}
+	})
+}
