@@ -12,8 +12,9 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 )
 
-// BenchmarkProxy sets the proxy beside a bare httputil.ReverseProxy with the same transport and buffers, and beside the
-// upstream alone. Compare them within one run. What the headers cost is mostly the client's reading of them.
+// BenchmarkProxy sets the proxy beside a bare httputil.ReverseProxy whose transport and buffers are tuned as well as they can be, and beside
+// the upstream alone. Compare them within one run; client and upstream are measured with them. benchmarks/proxyload has each in a
+// process of its own.
 func BenchmarkProxy(b *testing.B) {
 	up := newUpstream(b, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "hello") })
 	u, err := url.Parse(up.URL)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -21,17 +22,8 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	if p.o.PathAsIs {
 		path = asWritten(in.URL)
 	}
-	if path == "*" {
-		out.URL.Path, out.URL.RawPath = "*", ""
-	} else {
-		bare := path
-		if strings.IndexByte(path, '%') >= 0 {
-			bare, _ = url.PathUnescape(path) // it was valid when the server read it
-		}
-		out.URL.Path, out.URL.RawPath = p.bare+bare, p.base+path
-	}
+	p.setTarget(out.URL, in.URL, path)
 	out.URL.Scheme, out.URL.Host = p.scheme, p.host
-	out.URL.RawQuery, out.URL.ForceQuery = safeQuery.Replace(in.URL.RawQuery), in.URL.ForceQuery
 	if carriesHTTP(out.Header["Upgrade"]) {
 		delete(out.Header, "Upgrade")
 		delete(out.Header, "Connection")
@@ -45,6 +37,20 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	}
 	out.Trailer = in.Trailer // filled in while the body is read
 	p.setForwarded(in, e.host, out.Header)
+}
+
+// setTarget sets path and query of a request to the upstream, of which in is what the client sent and path what was matched.
+func (p *Proxy) setTarget(out, in *url.URL, path string) {
+	if path == "*" {
+		out.Path, out.RawPath, out.RawQuery, out.ForceQuery = "*", "", "", false // it takes no query
+		return
+	}
+	bare := path
+	if strings.IndexByte(path, '%') >= 0 {
+		bare, _ = url.PathUnescape(path) // it was valid when the server read it
+	}
+	out.Path, out.RawPath = p.bare+bare, p.base+path
+	out.RawQuery, out.ForceQuery = safeQuery.Replace(in.RawQuery), in.ForceQuery
 }
 
 // safeQuery writes what may not stand in a query and would end it: HTTP/2 lets a space through, which in a request line of
@@ -86,42 +92,52 @@ func validHost(host string) bool {
 	return port == "" || port[0] == ':' && strings.Trim(port[1:], "0123456789") == ""
 }
 
-// setForwarded tells the upstream who asked. What a trusted proxy says of it is kept and continued; what anybody else
-// says is not.
-func (p *Proxy) setForwarded(in *http.Request, host string, h http.Header) {
-	peer := in.RemoteAddr
-	if address, _, err := net.SplitHostPort(peer); err == nil {
-		peer, _, _ = strings.Cut(address, "%")
-	} else {
-		peer = "" // a unix socket
-	}
-	trusted := p.o.ClientIP.TrustedPeer(in)
-	var prior []string
-	if trusted {
-		prior = in.Header["X-Forwarded-For"]
-	}
-	switch {
-	case len(prior) > 0 && peer != "":
-		h["X-Forwarded-For"] = []string{strings.Join(prior, ", ") + ", " + peer}
-	case len(prior) > 0:
-		h["X-Forwarded-For"] = prior
-	case peer != "":
-		h["X-Forwarded-For"] = []string{peer}
-	}
-	proto := "http"
-	if in.TLS != nil {
-		proto = "https"
-	}
-	keepOr(h, in.Header, "X-Forwarded-Host", trusted, host)
-	keepOr(h, in.Header, "X-Forwarded-Proto", trusted, proto)
+// forwarded is what tells the upstream who asked. What a trusted proxy says of it is kept and continued; what anybody else says
+// is not.
+type forwarded struct {
+	prior  []string // lines of X-Forwarded-For
+	peer   string   // goes behind them; "" if it is no address
+	hosts  []string // lines of X-Forwarded-Host; if there are none, host
+	host   string
+	protos []string // and of X-Forwarded-Proto
+	proto  string
 }
 
-func keepOr(out, in http.Header, name string, trusted bool, value string) {
-	if v := in[name]; trusted && len(v) > 0 {
-		out[name] = v
-		return
+func (p *Proxy) forwardedOf(in *http.Request, host string) forwarded {
+	f := forwarded{peer: in.RemoteAddr, host: host, proto: "http"}
+	if address, _, err := net.SplitHostPort(f.peer); err == nil {
+		f.peer, _, _ = strings.Cut(address, "%")
+	} else {
+		f.peer = "" // a unix socket
 	}
-	out[name] = []string{value}
+	if in.TLS != nil {
+		f.proto = "https"
+	}
+	if p.o.ClientIP.TrustedPeer(in) {
+		f.prior, f.hosts, f.protos = in.Header["X-Forwarded-For"], in.Header["X-Forwarded-Host"], in.Header["X-Forwarded-Proto"]
+	}
+	return f
+}
+
+func (p *Proxy) setForwarded(in *http.Request, host string, h http.Header) {
+	f := p.forwardedOf(in, host)
+	switch {
+	case len(f.prior) > 0 && f.peer != "":
+		h["X-Forwarded-For"] = []string{strings.Join(f.prior, ", ") + ", " + f.peer}
+	case len(f.prior) > 0:
+		h["X-Forwarded-For"] = f.prior
+	case f.peer != "":
+		h["X-Forwarded-For"] = []string{f.peer}
+	}
+	setLines(h, "X-Forwarded-Host", f.hosts, f.host)
+	setLines(h, "X-Forwarded-Proto", f.protos, f.proto)
+}
+
+func setLines(h http.Header, name string, lines []string, value string) {
+	if len(lines) == 0 {
+		lines = []string{value}
+	}
+	h[name] = lines
 }
 
 // asWritten is the path as the client wrote it, but that bytes which may not stand in a request line are percent-encoded.
@@ -147,6 +163,9 @@ func asWritten(u *url.URL) string {
 
 // modifyResponse puts the rate-limit headers on the upstream's response, in place of its own of the same families.
 func modifyResponse(res *http.Response) error {
+	if res.StatusCode < 100 {
+		return fmt.Errorf("it answered with status %03d", res.StatusCode) // net/http's server would panic
+	}
 	if len(res.Trailer) > 0 {
 		res.Header.Del("Content-Length") // HTTP/2 allows it beside trailers; in HTTP/1 they need chunks
 		res.ContentLength = -1
@@ -164,7 +183,11 @@ func modifyResponse(res *http.Response) error {
 
 // handleError answers a request that the upstream did not.
 func (p *Proxy) handleError(w http.ResponseWriter, r *http.Request, err error) {
-	e := exchangeOf(r.Context())
+	p.fail(w, r, exchangeOf(r.Context()), err)
+}
+
+// fail answers a request whose exchange failed.
+func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err error) {
 	if e.pass == nil {
 		e.err = err
 		return

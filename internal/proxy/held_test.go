@@ -92,6 +92,9 @@ func TestQueueDrainsAtItsRate(t *testing.T) {
 		}
 		transport := h.reverse.Transport.(*http.Transport)
 		transport.DialContext = network.dial
+		if h.direct != nil {
+			h.direct.connect = network.dial
+		}
 		var wg sync.WaitGroup
 		served, refused := 0, 0
 		for i := range 1000 {

@@ -1,7 +1,7 @@
 // Package proxy is a reverse proxy that limits in front of an API: a request reaches the upstream only if the rules admit it.
 //
 // It speaks HTTP/1.1 and HTTP/2 to clients (see NewServer) and to the upstream, passes bodies on in both directions as
-// they come, upgrades (WebSocket) and trailers included, and holds a request that a leaky bucket delays until its turn, or
+// they come (but see maxDirectBody), upgrades (WebSocket) and trailers included, and holds a request that a leaky bucket delays until its turn, or
 // that another limit with a `wait` refuses until it is admitted.
 //
 // The upstream reads what the rules read: path and host go on as they were matched, a malformed host and a second
@@ -37,6 +37,8 @@ type Options struct {
 	// Headers are the families to write; the zero value is the default. Where a decision met a limit, ours replace those
 	// of the same families that the upstream sends.
 	Headers httplimit.Headers
+	// CORS lets pages of other origins read these; by default none.
+	CORS httplimit.CORS
 	// ClientIP says whose X-Forwarded-For, -Host and -Proto are believed, and passed on; nobody's by default.
 	ClientIP httplimit.ClientIP
 	// Identity supplies more attributes; nil for none.
@@ -82,7 +84,8 @@ type Proxy struct {
 	gate    *httplimit.Gate
 	defers  *deferrals // nil without Options.Defer
 	reverse httputil.ReverseProxy
-	scheme  string // of requests to the upstream: http or https
+	direct  *upstream // nil where all requests go through reverse
+	scheme  string    // of requests to the upstream: http or https
 	host    string
 	base    string // path in front, without a final slash
 	bare    string // base, unescaped
@@ -103,8 +106,11 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	if p.o.BodyTimeout == 0 {
 		p.o.BodyTimeout = defaultWait
 	}
+	if p.direct != nil {
+		p.direct.wait = max(0, p.o.Timeout)
+	}
 	// A store that fails is told of when it goes and when it comes, and counted, but not logged for each request.
-	options := httplimit.Options{Door: "proxy", Domain: o.Domain, Headers: o.Headers, ClientIP: o.ClientIP, Identity: o.Identity, MaxHeld: o.MaxHeld, Adaptive: o.Adaptive, Load: o.Load}
+	options := httplimit.Options{Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP, Identity: o.Identity, MaxHeld: o.MaxHeld, Adaptive: o.Adaptive, Load: o.Load}
 	if o.Defer != nil {
 		var err error
 		if p.defers, err = newDeferrals(p, l, o.Defer); err != nil {
@@ -150,6 +156,13 @@ func (p *Proxy) setUpstream(u *url.URL) error {
 		return fmt.Errorf("proxy.upstream: %q has a query or a fragment; only a path may follow the host", u.Redacted())
 	}
 	p.host = u.Host
+	if u.Scheme == "http" && directWorks && validHost(u.Host) && (u.EscapedPath() == "" || plainPath(u.EscapedPath())) {
+		port := u.Port()
+		if port == "" {
+			port = "80"
+		}
+		p.direct = &upstream{address: net.JoinHostPort(u.Hostname(), port), connect: newDialer().DialContext}
+	}
 	p.base = strings.TrimRight(u.EscapedPath(), "/")
 	p.bare = strings.TrimRight(u.Path, "/")
 	return nil
@@ -169,9 +182,11 @@ func (p *Proxy) transport(scheme string) http.RoundTripper {
 	return t
 }
 
+func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second} }
+
 func (p *Proxy) newTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		DialContext:            newDialer().DialContext,
 		TLSClientConfig:        p.o.TLS.Clone(),
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConnsPerHost:    idlePerHost,
@@ -261,6 +276,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	if p.takeDirect(w, r, pass) {
+		return
+	}
 	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host()}
 	r = r.WithContext(e)
 	if hasBody {
@@ -273,6 +291,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // forward passes r on, and takes its leave when the response has ended (or broken off: then ReverseProxy panics).
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
 	defer pass.Leave()
+	noSniffing(w.Header())
 	p.reverse.ServeHTTP(pass.Watch(w), r)
 	pass.Finish()
 }

@@ -200,11 +200,6 @@ func TestTLSAndHTTP2(t *testing.T) {
 }
 
 func TestUpstreamFailures(t *testing.T) {
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = gone.Close()
 	garbage, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +221,7 @@ func TestUpstreamFailures(t *testing.T) {
 	for _, c := range []struct {
 		upstream string
 		status   int
-	}{{"http://" + gone.Addr().String(), 502}, {"http://" + garbage.Addr().String(), 502}, {slow.URL, 504}} {
+	}{{"http://127.0.0.1:1", 502}, {"http://" + garbage.Addr().String(), 502}, {slow.URL, 504}} {
 		addr := newProxy(t, c.upstream, `limits: [{name: a, allow: 10/min}]`, func(o *Options) { o.Timeout = 50 * time.Millisecond })
 		resp, err := client(t, false).Get("http://" + addr + "/x")
 		body := read(t, resp, err)

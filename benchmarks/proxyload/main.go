@@ -1,0 +1,164 @@
+// Command proxyload sets reverse proxies beside each other: weir, httputil.ReverseProxy alone, nginx and Caddy, each as a
+// process of its own before the same upstream, under the same load from wrk. It prints the processor time that each spends on a
+// request, of all its processes together, and how many it serves.
+//
+//	cd benchmarks && go run ./proxyload
+//
+// Processor time is what to compare: proxy, upstream and wrk share the processors, so that requests a second say as much of
+// the other two. The proxies take turns, A B A B, and the table has the medians of the rounds. What is not
+// installed is left out, and said.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "bare" { // started by servers.start
+		fmt.Fprintln(os.Stderr, "proxyload bare:", bare(os.Args[2:]))
+		os.Exit(1)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // so that no proxy is left behind
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	switch {
+	case err == nil:
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	default:
+		fmt.Fprintln(os.Stderr, "proxyload:", err)
+		os.Exit(1)
+	}
+}
+
+// plan is what to measure.
+type plan struct {
+	rounds      int
+	connections int
+	duration    time.Duration // of each measurement
+	only        []string      // names of rivals; empty for all
+	loads       []string
+}
+
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	var p plan
+	flags := flag.NewFlagSet("proxyload", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	var only, loads, weir string
+	flags.IntVar(&p.rounds, "rounds", 5, "how often each is measured; the table has medians")
+	flags.IntVar(&p.connections, "connections", 64, "connections that wrk keeps busy")
+	flags.DurationVar(&p.duration, "duration", 2*time.Second, "length of each measurement, in whole seconds; one second goes before it as a warm-up")
+	flags.StringVar(&only, "only", "", "the rivals to measure, with commas; all if empty")
+	flags.StringVar(&loads, "load", "get", "get: a GET with a tiny answer; post: a POST of 10 KB with a tiny answer; large: a GET answered with 10 KB; with commas")
+	flags.StringVar(&weir, "weir", "", "a weir to measure besides that of this checkout, named weir-other: a path of a program")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if p.rounds < 1 || p.connections < 1 || p.duration < time.Second {
+		return errors.New("-rounds and -connections have to be above 0, -duration at least 1s")
+	}
+	if only != "" {
+		p.only = strings.Split(only, ",")
+	}
+	p.loads = strings.Split(loads, ",")
+	for _, name := range p.loads {
+		if _, ok := scripts[name]; !ok {
+			return fmt.Errorf("-load: %q is none of get, post, large", name)
+		}
+	}
+	wrk, err := exec.LookPath("wrk")
+	if err != nil {
+		return errors.New("wrk makes the load, and is not installed (Debian has it as wrk)")
+	}
+	dir, err := os.MkdirTemp("", "proxyload")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	all, err := start(dir, weir, p.only, progress)
+	defer all.stop()
+	if err != nil {
+		return err
+	}
+	results := map[string][]result{}
+	for _, name := range p.loads {
+		script := filepath.Join(dir, name+".lua")
+		if err := os.WriteFile(script, []byte(scripts[name]), 0o600); err != nil {
+			return err
+		}
+		for round := range p.rounds {
+			for _, r := range all.rivals {
+				got, err := measure(ctx, wrk, script, r, p)
+				if err != nil {
+					return fmt.Errorf("%s, %s: %w", name, r.name, err)
+				}
+				key := name + " " + r.name
+				results[key] = append(results[key], got)
+				fmt.Fprintf(progress, "%s, round %d: %-22s %6.1f µs, %.0f/s\n", name, round+1, r.name, got.cpu, got.perSecond)
+			}
+		}
+		if err := writeTable(out, name, all.rivals, results); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// result is one measurement.
+type result struct {
+	cpu       float64 // µs of processor time a request
+	perSecond float64
+	p99       time.Duration
+}
+
+// writeTable writes a row for each rival, with medians, and how it compares with the reference rival and with nginx.
+func writeTable(w io.Writer, load string, rivals []*rival, results map[string][]result) error {
+	median := func(name string, number func(result) float64) float64 {
+		var numbers []float64
+		for _, r := range results[load+" "+name] {
+			numbers = append(numbers, number(r))
+		}
+		if len(numbers) == 0 {
+			return 0
+		}
+		slices.Sort(numbers)
+		return numbers[len(numbers)/2]
+	}
+	cpu := func(r result) float64 { return r.cpu }
+	best, nginx := 0.0, median("nginx", cpu)
+	for _, r := range rivals {
+		if c := median(r.name, cpu); strings.HasPrefix(r.name, "bare") && (best == 0 || c < best) {
+			best = c
+		}
+	}
+	ratio := func(c, of float64) string {
+		if of == 0 {
+			return "–"
+		}
+		return fmt.Sprintf("%.2f ×", c/of)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n| %s | CPU µs a request | best bare proxy | nginx | requests/s | p99 |\n| --- | --- | --- | --- | --- | --- |\n", load)
+	for _, r := range rivals {
+		c := median(r.name, cpu)
+		fmt.Fprintf(&b, "| %s | %.1f | %s | %s | %.0f | %.1f ms |\n", r.name, c, ratio(c, best), ratio(c, nginx),
+			median(r.name, func(r result) float64 { return r.perSecond }), median(r.name, func(r result) float64 { return r.p99.Seconds() * 1e3 }))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

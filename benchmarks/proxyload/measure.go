@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// scripts are what wrk runs, by the name of the load. The last line of its output is for parseDone.
+var scripts = map[string]string{
+	"get":   scriptDone,
+	"post":  fmt.Sprintf("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", %d)\n", answerSize) + scriptDone,
+	"large": "wrk.path = \"/large\"\n" + scriptDone,
+}
+
+const scriptDone = `
+function done(summary, latency, requests)
+	io.write(string.format("DONE %d %d %d %d\n", summary.requests, summary.duration, latency:percentile(99),
+		summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.status + summary.errors.timeout))
+end
+`
+
+// measure loads r once. All that its processes do meanwhile is counted.
+func measure(ctx context.Context, wrk, script string, r *rival, p plan) (result, error) {
+	load := func(d time.Duration) (done, error) {
+		cmd := exec.CommandContext(ctx, wrk, "-t1", "-c"+strconv.Itoa(p.connections), "-d"+strconv.Itoa(int(d/time.Second))+"s", "--timeout", "10s", "-s", script, "http://"+r.addr+"/")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return done{}, fmt.Errorf("wrk: %w\n%s", err, out)
+		}
+		return parseDone(out)
+	}
+	if _, err := load(time.Second); err != nil { // to warm it up
+		return result{}, err
+	}
+	before, err := cpuTime(r.cmd.Process.Pid)
+	if err != nil {
+		return result{}, err
+	}
+	d, err := load(p.duration)
+	if err != nil {
+		return result{}, err
+	}
+	after, err := cpuTime(r.cmd.Process.Pid)
+	if err != nil {
+		return result{}, err
+	}
+	return result{
+		cpu:       float64((after - before).Microseconds()) / float64(d.requests),
+		perSecond: float64(d.requests) / d.took.Seconds(),
+		p99:       d.p99,
+	}, nil
+}
+
+// done is what wrk tells at its end.
+type done struct {
+	requests  int
+	took, p99 time.Duration
+}
+
+// parseDone reads the line DONE of a script. A load with errors is no measurement.
+func parseDone(out []byte) (done, error) {
+	_, line, found := bytes.Cut(out, []byte("DONE "))
+	if !found {
+		return done{}, fmt.Errorf("wrk ended without telling its result:\n%s", out)
+	}
+	var requests, took, p99, failed int
+	if _, err := fmt.Sscanf(string(line), "%d %d %d %d\n", &requests, &took, &p99, &failed); err != nil {
+		return done{}, fmt.Errorf("wrk tells %.60q: %w", line, err)
+	}
+	if failed > 0 || requests == 0 {
+		return done{}, fmt.Errorf("%d of %d requests failed", failed, requests)
+	}
+	return done{requests, time.Duration(took) * time.Microsecond, time.Duration(p99) * time.Microsecond}, nil
+}
+
+// cpuTime is the processor time, user and system, that a process and its children have used, of /proc/PID/stat.
+func cpuTime(pid int) (time.Duration, error) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	found := false
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		id, parent, used, err := parseStat(string(text))
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", path, err)
+		}
+		if id == pid || parent == pid {
+			sum += used
+			found = found || id == pid
+		}
+	}
+	if !found {
+		return 0, errors.New("the proxy has ended, or this is no Linux")
+	}
+	return sum, nil
+}
+
+// parseStat reads a line of /proc/PID/stat, whose times are in hundredths of a second (USER_HZ, which Linux has fixed).
+func parseStat(line string) (pid, parent int, used time.Duration, err error) {
+	// The name of the program, in parentheses, may hold anything.
+	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
+	if open < 0 || end < open {
+		return 0, 0, 0, errors.New("it names no program")
+	}
+	fields := strings.Fields(line[end+1:]) // from the third on
+	if len(fields) < 13 {
+		return 0, 0, 0, errors.New("it has too few fields")
+	}
+	var user, system int64
+	for _, f := range []struct {
+		text string
+		set  func(int64)
+	}{
+		{strings.TrimSpace(line[:open]), func(n int64) { pid = int(n) }},
+		{fields[1], func(n int64) { parent = int(n) }},
+		{fields[11], func(n int64) { user = n }},
+		{fields[12], func(n int64) { system = n }},
+	} {
+		n, err := strconv.ParseInt(f.text, 10, 64)
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		f.set(n)
+	}
+	return pid, parent, time.Duration(user+system) * 10 * time.Millisecond, nil
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseStat(t *testing.T) {
+	// The name of a program may hold what separates the fields.
+	pid, parent, used, err := parseStat("4242 (a) b (c) S 17 4242 4242 0 -1 4194560 1 2 3 4 150 25 0 0 20 0 1 0 100 1 2 3\n")
+	if err != nil || pid != 4242 || parent != 17 || used != 1750*time.Millisecond {
+		t.Errorf("%d %d %v %v", pid, parent, used, err)
+	}
+	for _, bad := range []string{"", "1", "1 (x", "1 (x) S 1", "x (x) S 17 1 1 0 1 1 1 1 1 1 1 1", "1 (x) S 17 1 1 0 1 1 1 1 1 1 a 1"} {
+		if _, _, _, err := parseStat(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestParseDone(t *testing.T) {
+	d, err := parseDone([]byte("Running 2s test\n  Latency …\nDONE 1000 2000000 1500 0\n"))
+	if err != nil || d.requests != 1000 || d.took != 2*time.Second || d.p99 != 1500*time.Microsecond {
+		t.Errorf("%+v %v", d, err)
+	}
+	for _, bad := range []string{"", "DONE x", "DONE 1000 2000000 1500 3\n", "DONE 0 2000000 0 0\n"} {
+		if _, err := parseDone([]byte(bad)); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+// The table has the medians, beside the best bare proxy and nginx.
+func TestTable(t *testing.T) {
+	var b strings.Builder
+	rivals := []*rival{{name: "nginx"}, {name: "bare"}, {name: "bare-tuned"}, {name: "weir"}}
+	results := map[string][]result{
+		"get nginx":      {{cpu: 10, perSecond: 100, p99: time.Millisecond}},
+		"get bare":       {{cpu: 100}},
+		"get bare-tuned": {{cpu: 40}},
+		"get weir":       {{cpu: 90}, {cpu: 20, perSecond: 50, p99: 2 * time.Millisecond}, {cpu: 10}},
+	}
+	if err := writeTable(&b, "get", rivals, results); err != nil {
+		t.Fatal(err)
+	}
+	if want := "| weir | 20.0 | 0.50 × | 2.00 × |"; !strings.Contains(b.String(), want) {
+		t.Errorf("%q is not in\n%s", want, &b)
+	}
+}
