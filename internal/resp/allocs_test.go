@@ -1,0 +1,53 @@
+package resp
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// TestAllocations: a decision allocates nothing, whichever command asks for it.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	d := openDoorOn(t, store, newClock(), limitRules, Options{})
+	for name, commands := range map[string]string{
+		"CL.THROTTLE":           command("CL.THROTTLE", "key", "1000000", "1", "60"),
+		"CL.THROTTLE, refused":  command("CL.THROTTLE", "other", "0", "1", "60"),
+		"CL.THROTTLE, long key": command("CL.THROTTLE", strings.Repeat("k", 300), "1000000", "1", "60"),
+		"THROTTLE":              command("THROTTLE", "key", "1000000", "1", "60"),
+		"WEIR.LIMIT":            command("WEIR.LIMIT", "shop", "1", "key", "ada", "path", "/all"),
+		"WEIR.LIMIT, inline":    "WEIR.LIMIT shop 1 key 'ada' path \"/all\"\r\n",
+		"ECHO":                  command("ECHO", "x"),
+	} {
+		c := d.dial(t)
+		pipeline := []byte(strings.Repeat(commands, 16) + command("PING"))
+		replies := make([]byte, 16<<10)
+		round := func() {
+			if _, err := c.Write(pipeline); err != nil {
+				t.Fatal(err)
+			}
+			for n := 0; !bytes.HasSuffix(replies[:n], []byte("+PONG\r\n")); {
+				m, err := c.Read(replies[n:])
+				if n += m; err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 10 {
+			round()
+		}
+		if got := testing.AllocsPerRun(200, round); got > 0.5 {
+			t.Errorf("%s: %v allocations in 16 commands", name, got)
+		}
+		c.Close()
+	}
+}

@@ -1,0 +1,361 @@
+package spoe
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds of a connection.
+const (
+	firstBuffer = 4 << 10  // what a connection begins to read with; it grows up to the largest frame
+	maxOut      = 32 << 10 // answers that are gathered before they are written
+	maxInFlight = 64       // requests of one connection that are decided at a time
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 64 << 10
+	lastLook    = 10 * time.Millisecond // for what is on its way when the agent is told to stop
+	// deadlines are set anew only when they have moved by a part of what they bound: it costs a system timer.
+	deadlineParts = 8
+)
+
+// conn is one connection of HAProxy's. Its reading goroutine owns what is not said to be shared.
+type conn struct {
+	agent   *Agent
+	net     net.Conn
+	peer    string
+	trusted bool
+
+	in         []byte
+	start, end int // of what has been read and not handled yet
+
+	ready     bool // the two have introduced themselves
+	frameSize int
+
+	readBy    time.Time // the deadline that is set
+	writeBy   time.Time // of whoever writes
+	inPieces  bool      // readBy is for a frame of which a part is there
+	progress  bool      // a frame was handled since readBy was set
+	lastRound bool      // the agent is stopping, and what was on its way is read
+
+	batch *call // whose out holds answers that are not written yet; nil if there are none
+
+	// Answers of calls that workers decide: shared.
+	inFlight chan struct{} // a place for each; nil if the connection decides its own
+	failed   atomic.Bool   // answers cannot be written any more
+	outMu    sync.Mutex
+	taken    sync.Cond // outMu's: the answers before were written
+	writing  bool      // somebody writes, and will write what comes meanwhile
+	out      []byte    // to be written
+	spare    []byte
+}
+
+func newConn(a *Agent, nc net.Conn) *conn {
+	c := &conn{agent: a, net: nc}
+	c.taken.L = &c.outMu
+	if a.o.Parallel > 0 {
+		// None takes more than half of the workers.
+		c.inFlight = make(chan struct{}, min(maxInFlight, (a.o.Parallel+1)/2))
+	}
+	return c
+}
+
+// wake makes a read return, because the agent is stopping. It may be called from elsewhere.
+func (c *conn) wake() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
+
+// serve answers frames until the connection ends.
+func (c *conn) serve() {
+	c.setReadDeadline()
+	c.peer = c.net.RemoteAddr().String() // may wait for a header of the PROXY protocol
+	c.trusted = c.agent.o.Trusted != nil && c.agent.o.Trusted(c.peer)
+	s, detail := c.frames()
+	c.settle()
+	if s != statusOK {
+		c.write(appendDisconnect(nil, s))
+		if s != statusNormal {
+			c.agent.broken(c.peer, s, detail)
+			c.linger()
+		}
+	}
+	_ = c.net.Close()
+}
+
+// linger lets the other side read why the connection ends: one that is closed while something is left unread is reset.
+func (c *conn) linger() {
+	half, ok := c.net.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || c.failed.Load() {
+		return
+	}
+	_ = c.net.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, c.net, lingerBytes)
+}
+
+// frames answers frames. It returns what is to be told to HAProxy at the end, statusOK for nothing.
+func (c *conn) frames() (s status, detail string) {
+	for {
+		for {
+			f, size, s := c.next()
+			if s != statusOK {
+				return s, ""
+			}
+			if size == 0 {
+				break
+			}
+			end, s, detail := c.handle(f)
+			c.start, c.progress = c.start+size, true
+			if end {
+				return s, detail
+			}
+			if c.batch != nil && len(c.batch.out) > maxOut {
+				c.flush()
+			}
+		}
+		c.flush()
+		if end, s := c.read(); end {
+			return s, ""
+		}
+	}
+}
+
+// limit is how large a frame may be now.
+func (c *conn) limit() int {
+	if !c.ready {
+		return min(helloFrame, c.agent.o.MaxFrameSize)
+	}
+	return c.frameSize
+}
+
+// next returns the next frame, and how many bytes it takes; 0 if it is not there yet. Its texts are views of c.in.
+func (c *conn) next() (f frame, size int, s status) {
+	b := c.in[c.start:c.end]
+	if len(b) < 4 {
+		return f, 0, statusOK
+	}
+	n := binary.BigEndian.Uint32(b)
+	switch {
+	case n > uint32(c.limit()):
+		return f, 0, statusTooBig
+	case n < minFrame:
+		return f, 0, statusInvalid
+	case len(b)-4 < int(n):
+		return f, 0, statusOK
+	}
+	f, ok := parseFrame(view(b[4 : 4+n]))
+	if !ok {
+		return f, 0, statusInvalid
+	}
+	return f, 4 + int(n), statusOK
+}
+
+// read reads more. If end is true the connection ends, and s is what is to be told.
+func (c *conn) read() (end bool, s status) {
+	if c.start > 0 {
+		copy(c.in, c.in[c.start:c.end])
+		c.start, c.end = 0, c.end-c.start
+	}
+	if c.end == len(c.in) {
+		// A frame that is larger than its bound is not read, so that there is always room to grow.
+		grown := make([]byte, min(max(2*len(c.in), firstBuffer), max(c.agent.o.MaxFrameSize, c.limit())+4))
+		copy(grown, c.in)
+		c.in = grown
+	}
+	c.setReadDeadline()
+	if c.agent.draining.Load() {
+		if c.lastRound {
+			return true, statusNormal
+		}
+		c.lastRound = true
+		_ = c.net.SetReadDeadline(time.Now().Add(lastLook))
+	}
+	if c.failed.Load() {
+		return true, statusOK
+	}
+	n, err := c.net.Read(c.in[c.end:])
+	c.end += n
+	switch {
+	case n > 0 || err == nil:
+		return false, statusOK
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		switch {
+		case c.agent.draining.Load():
+			return false, statusOK // comes back here for the last time
+		case c.end == 0 && c.ready:
+			return true, statusNormal // it was silent for long
+		}
+		return true, statusTimeout
+	}
+	return true, statusOK // HAProxy closes connections that it does not need without a word
+}
+
+// setReadDeadline bounds the wait for more.
+func (c *conn) setReadDeadline() {
+	if !c.ready {
+		if c.readBy.IsZero() { // from the beginning of the connection on
+			c.readBy = time.Now().Add(c.agent.o.HelloTimeout)
+			_ = c.net.SetReadDeadline(c.readBy)
+		}
+		return
+	}
+	partial, progress := c.end > 0, c.progress
+	c.progress = false
+	if partial && c.inPieces && !progress {
+		return // still the same frame
+	}
+	bound := c.agent.o.IdleTimeout
+	if partial {
+		bound = c.agent.o.FrameTimeout
+	}
+	by := time.Now().Add(bound)
+	if partial == c.inPieces && by.Sub(c.readBy) < bound/deadlineParts {
+		return
+	}
+	c.readBy, c.inPieces = by, partial
+	_ = c.net.SetReadDeadline(by)
+}
+
+// handle handles one frame. If end is true the connection ends, and s is what is to be told.
+func (c *conn) handle(f frame) (end bool, s status, detail string) {
+	switch {
+	case !c.ready && f.kind != frameHAProxyHello:
+		return true, statusInvalid, "the first frame must be a HAPROXY-HELLO"
+	case f.flags&flagFin == 0, f.kind == frameUnset && f.flags&flagAbort == 0:
+		return true, statusFragmentation, ""
+	}
+	switch f.kind {
+	case frameNotify:
+		if f.flags&flagAbort != 0 {
+			return false, statusOK, "" // nobody waits for the answer
+		}
+		return c.notify(f)
+	case frameHAProxyHello:
+		if c.ready {
+			return true, statusInvalid, "a second HAPROXY-HELLO"
+		}
+		h, s := parseHello(f.payload, c.agent.o.MaxFrameSize)
+		if s != statusOK {
+			return true, s, "HAPROXY-HELLO"
+		}
+		c.ready, c.frameSize, c.readBy = true, h.frameSize, time.Time{}
+		c.write(appendHello(nil, h))
+		return h.healthCheck, statusOK, ""
+	case frameHAProxyDisconnect:
+		// HAProxy's own reasons: 0 to 2 are how connections that are not needed end.
+		if s, message := parseDisconnect(f.payload); s > statusTimeout {
+			c.agent.broken(c.peer, s, "HAProxy says: "+printable(message))
+		}
+		return true, statusNormal, ""
+	case frameAgentHello, frameAgentDisconnect, frameAck:
+		return true, statusInvalid, "a frame that only agents send"
+	}
+	return false, statusOK, "" // later versions may have more
+}
+
+// printable cuts a foreign text short, and replaces what could garble a log.
+func printable(s string) string {
+	b := []byte(s[:min(len(s), 200)])
+	for i, c := range b {
+		if c < ' ' || c > '~' {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
+
+// notify decides a NOTIFY, or hands it to a worker.
+func (c *conn) notify(f frame) (end bool, s status, detail string) {
+	if c.inFlight == nil {
+		if c.batch == nil {
+			c.batch = c.agent.calls.Get().(*call)
+		}
+		k := c.batch
+		messages, ok := k.attributes.parse(f.payload)
+		if !ok {
+			k.release()
+			return true, statusInvalid, "NOTIFY"
+		}
+		k.out = k.answer(c.agent.ctx, messages, f.stream, f.id, c.trusted, k.out, c.frameSize)
+		return false, statusOK, ""
+	}
+	c.inFlight <- struct{}{}
+	k := c.agent.calls.Get().(*call)
+	k.payload = append(k.payload[:0], f.payload...)
+	var ok bool
+	if k.messages, ok = k.attributes.parse(view(k.payload)); !ok {
+		k.release()
+		c.agent.calls.Put(k)
+		<-c.inFlight
+		return true, statusInvalid, "NOTIFY"
+	}
+	k.conn, k.stream, k.id = c, f.stream, f.id
+	c.agent.workers.do(k)
+	return false, statusOK, ""
+}
+
+// flush writes the answers of a connection that decides by itself.
+func (c *conn) flush() {
+	if k := c.batch; k != nil {
+		c.batch = nil
+		c.write(k.out)
+		if k.out = k.out[:0]; cap(k.out) > keepOut {
+			k.out = nil
+		}
+		c.agent.calls.Put(k)
+	}
+}
+
+// settle waits until all requests of the connection are answered.
+func (c *conn) settle() {
+	c.flush()
+	for range cap(c.inFlight) {
+		c.inFlight <- struct{}{}
+	}
+}
+
+// decide decides a call of the connection, in a worker, and sees to it that its answer is written: by itself, or by the one that is writing.
+func (c *conn) decide(k *call) {
+	k.out = k.answer(c.agent.ctx, k.messages, k.stream, k.id, c.trusted, k.out[:0], c.frameSize)
+	c.outMu.Lock()
+	for c.writing && len(c.out) > maxOut {
+		c.taken.Wait()
+	}
+	c.out = append(c.out, k.out...)
+	k.conn = nil
+	c.agent.calls.Put(k)
+	if !c.writing {
+		c.writing = true
+		for len(c.out) > 0 {
+			out := c.out
+			c.out, c.spare = c.spare[:0], nil
+			c.outMu.Unlock()
+			c.write(out)
+			c.outMu.Lock()
+			c.spare = out
+			c.taken.Broadcast()
+		}
+		c.writing = false
+		if cap(c.out) > maxOut/4 || cap(c.spare) > maxOut/4 { // an idle connection is to be small
+			c.out, c.spare = nil, nil
+		}
+	}
+	c.outMu.Unlock()
+	<-c.inFlight
+}
+
+// write writes b, unless that failed before. One at a time may write.
+func (c *conn) write(b []byte) {
+	if c.failed.Load() || len(b) == 0 {
+		return
+	}
+	if by := time.Now().Add(c.agent.o.WriteTimeout); by.Sub(c.writeBy) >= c.agent.o.WriteTimeout/deadlineParts {
+		c.writeBy = by
+		_ = c.net.SetWriteDeadline(by)
+	}
+	if _, err := c.net.Write(b); err != nil {
+		c.failed.Store(true)
+		_ = c.net.Close() // ends the reading too
+	}
+}

@@ -1,0 +1,77 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Door is a reading of one door's connections: Open now, counts since the program began. Refused is by reason.
+type Door struct {
+	Name     string
+	Open     int
+	Accepted uint64
+	Refused  map[string]uint64
+}
+
+// Certificates is a reading of the certificates in force.
+type Certificates struct {
+	Expires         time.Time // the first that does
+	Loads, Failures uint64
+}
+
+// DoorOptions say what NewDoors reads. A nil field means that there is no such metric.
+type DoorOptions struct {
+	Doors        func() []Door
+	Tokens       func() (wrong, tooMany uint64)
+	Certificates func() Certificates
+}
+
+// NewDoors returns a collector of what comes in at the doors, for Metrics.Registry.
+func NewDoors(o DoorOptions) prometheus.Collector { return doorCollector{o} }
+
+type doorCollector struct{ o DoorOptions }
+
+var (
+	descConnections        = prometheus.NewDesc("weir_connections", "Open connections of a door.", []string{"door"}, nil)
+	descConnectionsTotal   = prometheus.NewDesc("weir_connections_total", "Connections that a door was handed.", []string{"door"}, nil)
+	descConnectionsRefused = prometheus.NewDesc("weir_connections_refused_total", "Connections that were closed before a door saw them, by reason.", []string{"door", "reason"}, nil)
+	descWrongTokens        = prometheus.NewDesc("weir_wrong_tokens_total", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).", []string{"outcome"}, nil)
+	descCertificateExpiry  = prometheus.NewDesc("weir_certificate_expiry_timestamp_seconds", "When the first of the certificates in force expires.", nil, nil)
+	descCertificateLoads   = prometheus.NewDesc("weir_certificate_loads_total", "Loads of certificates.", nil, nil)
+	descCertificateErrors  = prometheus.NewDesc("weir_certificate_load_errors_total", "Changes of the certificates' files that could not be taken over.", nil, nil)
+)
+
+var descsDoors = []*prometheus.Desc{descConnections, descConnectionsTotal, descConnectionsRefused, descWrongTokens, descCertificateExpiry, descCertificateLoads, descCertificateErrors}
+
+// Describe implements prometheus.Collector.
+func (c doorCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range descsDoors {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c doorCollector) Collect(ch chan<- prometheus.Metric) {
+	counter, gauge := counterTo(ch), gaugeTo(ch)
+	if c.o.Doors != nil {
+		for _, d := range c.o.Doors() {
+			gauge(descConnections, float64(d.Open), d.Name)
+			counter(descConnectionsTotal, d.Accepted, d.Name)
+			for reason, n := range d.Refused {
+				counter(descConnectionsRefused, n, d.Name, reason)
+			}
+		}
+	}
+	if c.o.Tokens != nil {
+		wrong, tooMany := c.o.Tokens()
+		counter(descWrongTokens, wrong, "wrong")
+		counter(descWrongTokens, tooMany, "too_many")
+	}
+	if c.o.Certificates != nil {
+		s := c.o.Certificates()
+		gauge(descCertificateExpiry, float64(s.Expires.Unix()))
+		counter(descCertificateLoads, s.Loads)
+		counter(descCertificateErrors, s.Failures)
+	}
+}
