@@ -3,12 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -20,6 +24,7 @@ import (
 // adminClient asks the admin port of a running server.
 type adminClient struct {
 	address, tokenFile string // as given
+	caFile, cert, key  string
 	base               *url.URL
 	token              string
 	client             http.Client
@@ -30,18 +35,39 @@ const defaultAdmin = "http://127.0.0.1:9090"
 
 // flags adds --server and --token-file.
 func (c *adminClient) flags(cmd *cobra.Command, address string) {
-	cmd.PersistentFlags().StringVar(&c.address, "server", address, "URL of the admin port of a running server, such as "+defaultAdmin)
+	cmd.PersistentFlags().StringVar(&c.address, "server", address, "URL of the admin port of a running server, such as "+defaultAdmin+" or unix:/path")
 	cmd.PersistentFlags().StringVar(&c.tokenFile, "token-file", "", "file whose first line is the bearer token for --server, such as that of auth.tokens_file")
+	cmd.PersistentFlags().StringVar(&c.caFile, "ca", "", "file of the authorities that --server's certificate is of, in PEM, if the system does not know them")
+	cmd.PersistentFlags().StringVar(&c.cert, "cert", "", "file of the certificate to show to --server, in PEM; needs --key")
+	cmd.PersistentFlags().StringVar(&c.key, "key", "", "file of the private key of --cert, in PEM")
 }
 
 // open checks the flags. It must come before do.
 func (c *adminClient) open() error {
 	u, err := url.Parse(c.address)
+	path, socket := strings.CutPrefix(c.address, "unix:")
+	if socket && path != "" {
+		u, err = &url.URL{Scheme: "http", Host: "localhost"}, nil
+		if c.caFile != "" || c.cert != "" {
+			u.Scheme = "https"
+		}
+	}
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return usageError(fmt.Errorf("--server %q: expected the URL of an admin port, such as %s", c.address, defaultAdmin))
+		return usageError(fmt.Errorf("--server %q: expected the URL of an admin port, such as %s, or unix: and the path of its socket", c.address, defaultAdmin))
 	}
 	c.base = u
 	c.client.Timeout = 10 * time.Second
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	if transport.TLSClientConfig, err = c.tls(); err != nil {
+		return usageError(err)
+	}
+	if socket {
+		transport.Proxy = nil
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
+	c.client.Transport = transport
 	if c.tokenFile != "" {
 		tokens, err := server.ReadTokens(c.tokenFile)
 		if err != nil {
@@ -50,6 +76,40 @@ func (c *adminClient) open() error {
 		c.token = tokens[0]
 	}
 	return nil
+}
+
+// tls says whom to believe, and what to show; nil if nothing is out of the ordinary.
+func (c *adminClient) tls() (*tls.Config, error) {
+	if c.caFile == "" && c.cert == "" && c.key == "" {
+		return nil, nil
+	}
+	config := new(tls.Config)
+	if c.caFile != "" {
+		data, err := os.ReadFile(c.caFile)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(data) {
+			return nil, fmt.Errorf("--ca: %s holds no certificate", c.caFile)
+		}
+	}
+	if c.cert != "" || c.key != "" {
+		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, fmt.Errorf("--cert and --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// name is the server as the user named it, without a password.
+func (c *adminClient) name() string {
+	if strings.HasPrefix(c.address, "unix:") {
+		return c.address
+	}
+	return c.base.Redacted()
 }
 
 // send asks, and returns the answer with up to most bytes of its body, which is closed.
@@ -84,22 +144,22 @@ func (c *adminClient) do(ctx context.Context, method, path string, in, out any) 
 	answer, raw, err := c.send(ctx, method, path, in, 64<<20)
 	switch {
 	case answer == nil && err != nil:
-		return fmt.Errorf("%s cannot be reached: %w", c.base.Redacted(), err)
+		return fmt.Errorf("%s cannot be reached: %w", c.name(), err)
 	case err != nil:
-		return fmt.Errorf("%s: %w", c.base.Redacted(), err)
+		return fmt.Errorf("%s: %w", c.name(), err)
 	}
 	if answer.StatusCode >= 300 {
 		var problem struct{ Title, Detail string }
 		if json.Unmarshal(raw, &problem) == nil && problem.Detail != "" {
 			return errors.New(problem.Detail)
 		}
-		return fmt.Errorf("%s answered %s: is it the admin port of a weir server?", c.base.Redacted(), answer.Status)
+		return fmt.Errorf("%s answered %s: is it the admin port of a weir server?", c.name(), answer.Status)
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(raw, out); err != nil {
-		return fmt.Errorf("%s answered with something else than JSON: is it the admin port of a weir server?", c.base.Redacted())
+		return fmt.Errorf("%s answered with something else than JSON: is it the admin port of a weir server?", c.name())
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,22 +23,37 @@ type process struct {
 	exited         chan error
 }
 
-// buildProgram builds the program as its users do.
+// buildProgram builds the program as it is released, once for all tests. Its folder holds nothing else.
 func buildProgram(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "weir")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
+
+// builtIn is the folder of the built program; TestMain removes it.
+var builtIn string
+
+var built = sync.OnceValues(func() (path string, err error) {
+	if builtIn, err = os.MkdirTemp("", "weir-built-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(builtIn, "weir")
+	cmd := exec.Command(filepath.Join(originalRoot, "scripts", "build"), path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
 
 // launch starts the program in dir with doors on free ports.
 func launch(t *testing.T, program, dir string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(program, args...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
 	p.cmd.Dir = dir
-	p.cmd.Env = append(os.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	p.cmd.Env = append(os.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -199,7 +215,7 @@ func TestExamples(t *testing.T) {
 func TestBrokenPipe(t *testing.T) {
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
-	cmd := exec.Command(buildProgram(t), "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-admin=off")
+	cmd := exec.Command(buildProgram(t), "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=off")
 	cmd.Dir = dir
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/ban"
+	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/redis"
@@ -40,9 +41,19 @@ type config struct {
 		timeout, deadline, rememberRefusals, heartbeat time.Duration
 	}
 	nodes  int // to share limits among while Redis cannot tell; 0 if unknown
-	listen struct{ http, grpc, admin, proxy string }
+	listen struct{ http, grpc, resp, admin, proxy, spoe string }
 	http   struct{ domain string }
-	proxy  struct {
+	resp   struct {
+		domain    string
+		maxMemory int64
+		idle      time.Duration
+	}
+	spoe        struct{ domain string }
+	forwardAuth struct {
+		domain string
+		dedupe bool
+	}
+	proxy struct {
 		upstream     *url.URL
 		domain       string
 		asIs         bool
@@ -74,15 +85,26 @@ type config struct {
 	jwks     string
 	clientIP struct {
 		trusted    []netip.Prefix
+		unix       bool // peers of unix sockets are trusted, too
 		ipv6Prefix int
 	}
-	trustedPeers []netip.Prefix
-	tokensFile   string
-	adminHosts   []string
-	headers      httplimit.Headers
-	rls          struct{ responseHeaders, dynamicMetadata bool }
-	detailed     bool
-	log          struct {
+	trustedPeers  []netip.Prefix
+	trustedUnix   bool
+	tokensFile    string
+	authDoors     []string
+	tls           tlsConfig
+	proxyProtocol struct {
+		doors []string
+		peers []netip.Prefix
+		unix  bool
+	}
+	limits     limitsConfig
+	adminHosts []string
+	headers    httplimit.Headers
+	cors       httplimit.CORS
+	rls        struct{ responseHeaders, dynamicMetadata bool }
+	detailed   bool
+	log        struct {
 		level  slog.Level
 		format string
 	}
@@ -168,30 +190,15 @@ func toInt(least, most int64, field func(*config, int64)) func(*config, []string
 	})
 }
 
-func toPrefixes(field func(*config) *[]netip.Prefix) func(*config, []string) error {
-	return func(c *config, items []string) error {
-		prefixes, err := httplimit.ParseTrusted(items)
-		*field(c) = prefixes
-		return err
-	}
-}
-
-// toAddress takes host:port; "" and "off" close the door.
+// toAddress takes an address of a door; "" and "off" close the door.
 func toAddress(field func(*config) *string) func(*config, []string) error {
 	return text(func(c *config, s string) error {
 		if s == "" || s == "off" {
 			*field(c) = ""
 			return nil
 		}
-		_, port, err := net.SplitHostPort(s)
-		if err != nil {
-			return fmt.Errorf("%q is no address; write host:port such as 127.0.0.1:8080, :8080 for all addresses, or off", s)
-		}
-		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-			return fmt.Errorf("%q is no address: the port must be a number from 0 to 65535", s)
-		}
 		*field(c) = s
-		return nil
+		return listen.CheckAddress(s)
 	})
 }
 
@@ -266,11 +273,22 @@ var settings = []setting{
 		set: toInt(1, 1<<40, func(c *config, n int64) { c.memory.maxKeys = int(n) })},
 	{path: "memory.max_bytes", value: "1GiB", help: "bound on the bytes of all keys in memory",
 		set: text(func(c *config, s string) (err error) { c.memory.maxBytes, err = parseBytes(s); return err })},
-	{path: "listen.http", value: "127.0.0.1:8080", help: "address of the HTTP decision API; off closes it", set: toAddress(func(c *config) *string { return &c.listen.http })},
+	{path: "listen.http", value: "127.0.0.1:8080", help: "address of the HTTP decision API, host:port or unix:/path as for all doors; off closes it", set: toAddress(func(c *config) *string { return &c.listen.http })},
 	{path: "listen.grpc", value: "127.0.0.1:8081", help: "address of Envoy's rate limit service over gRPC; off closes it", set: toAddress(func(c *config) *string { return &c.listen.grpc })},
+	{path: "listen.resp", value: "127.0.0.1:6380", help: "address of the Redis protocol: CL.THROTTLE, THROTTLE and WEIR.LIMIT; off closes it", set: toAddress(func(c *config) *string { return &c.listen.resp })},
 	{path: "listen.admin", value: "127.0.0.1:9090", help: "address of the admin API and metrics; off closes it", set: toAddress(func(c *config) *string { return &c.listen.admin })},
 	{path: "listen.proxy", help: "address of the reverse proxy; needs proxy.upstream", set: toAddress(func(c *config) *string { return &c.listen.proxy })},
+	{path: "listen.spoe", help: "address of the SPOE agent for HAProxy, such as 127.0.0.1:9907; off closes it", set: toAddress(func(c *config) *string { return &c.listen.spoe })},
 	{path: "http.domain", help: "domain of decision requests that name none", set: toString(func(c *config) *string { return &c.http.domain })},
+	{path: "resp.domain", help: "domain of WEIR.LIMIT with an empty one", set: toString(func(c *config) *string { return &c.resp.domain })},
+	{path: "resp.max_memory", value: "256MiB", help: "bound on the memory that all connections over the Redis protocol take",
+		set: text(func(c *config, s string) (err error) { c.resp.maxMemory, err = parseBytes(s); return err })},
+	{path: "resp.idle", value: "10m", help: "how long such a connection may be silent",
+		set: toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.resp.idle })},
+	{path: "spoe.domain", help: "domain of HAProxy's requests that name none", set: toString(func(c *config) *string { return &c.spoe.domain })},
+	{path: "forward_auth.domain", help: "domain of the checks of nginx, Caddy and Traefik whose path names none; http.domain if empty", set: toString(func(c *config) *string { return &c.forwardAuth.domain })},
+	{path: "forward_auth.dedupe", value: "false", help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
+		set: toBool(func(c *config) *bool { return &c.forwardAuth.dedupe })},
 	{path: "proxy.upstream", help: "URL of the API behind the proxy",
 		set: text(func(c *config, s string) error {
 			u, err := url.Parse(s)
@@ -365,17 +383,43 @@ var settings = []setting{
 			return nil
 		}},
 	{path: "jwt.jwks", help: "file of the keys that verify tokens for jwt: sources", set: toString(func(c *config) *string { return &c.jwks })},
-	{path: "client_ip.trusted_proxies", kind: list, help: "addresses whose X-Forwarded-For is believed", set: toPrefixes(func(c *config) *[]netip.Prefix { return &c.clientIP.trusted })},
+	{path: "client_ip.trusted_proxies", kind: list, help: "addresses whose X-Forwarded-For is believed; unix: peers of unix sockets", set: toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.clientIP.trusted, &c.clientIP.unix })},
 	{path: "client_ip.ipv6_prefix", value: "64", help: "how many bits of an IPv6 address make a key",
 		set: toInt(1, 128, func(c *config, n int64) { c.clientIP.ipv6Prefix = int(n) })},
-	{path: "trusted_peers", kind: list, value: "127.0.0.0/8,::1", help: "who may refund, release and ask for more than 1,000 hits without a token", set: toPrefixes(func(c *config) *[]netip.Prefix { return &c.trustedPeers })},
+	{path: "trusted_peers", kind: list, value: "127.0.0.0/8,::1", help: "who may refund, release and ask for more than 1,000 hits without a token; unix: peers of unix sockets", set: toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.trustedPeers, &c.trustedUnix })},
 	{path: "auth.tokens_file", help: "file of bearer tokens, one on a line: needed for the admin API then, and trusted as trusted_peers are", set: toString(func(c *config) *string { return &c.tokensFile })},
+	{path: "auth.doors", kind: list, help: "decision doors that need a token of auth.tokens_file as well: http, grpc, resp, forward_auth", set: toDoors(tokenDoors, func(c *config) *[]string { return &c.authDoors })},
+	{path: "tls.cert", kind: list, help: "files of this server's certificates with their intermediates, in PEM; they turn on TLS, and are followed as they change",
+		set: func(c *config, items []string) error { c.tls.cert = items; return nil }},
+	{path: "tls.key", kind: list, help: "files of their private keys, in the same order", set: func(c *config, items []string) error { c.tls.key = items; return nil }},
+	{path: "tls.doors", kind: list, value: strings.Join(allDoors, ","), help: "doors that speak TLS", set: toDoors(allDoors, func(c *config) *[]string { return &c.tls.doors })},
+	{path: "tls.client_ca", help: "file of the authorities of clients' certificates, in PEM; it turns on mutual TLS", set: toString(func(c *config) *string { return &c.tls.clientCA })},
+	{path: "tls.client_doors", kind: list, value: strings.Join(allDoors, ","), help: "doors that demand such a certificate, of those that speak TLS", set: toDoors(allDoors, func(c *config) *[]string { return &c.tls.clientDoors })},
+	{path: "tls.min_version", value: "1.2", help: "oldest version of TLS: 1.2 or 1.3",
+		set: text(func(c *config, s string) error {
+			versions := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+			if c.tls.minVersion = versions[s]; c.tls.minVersion == 0 {
+				return fmt.Errorf("%q must be 1.2 or 1.3", s)
+			}
+			return nil
+		})},
+	{path: "proxy_protocol.doors", kind: list, help: "doors whose connections begin with a PROXY protocol header; needs proxy_protocol.peers", set: toDoors(allDoors, func(c *config) *[]string { return &c.proxyProtocol.doors })},
+	{path: "proxy_protocol.peers", kind: list, help: "addresses of the proxies that send it; connections from elsewhere are closed; unix: peers of unix sockets", set: toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.proxyProtocol.peers, &c.proxyProtocol.unix })},
 	{path: "admin.hosts", kind: list, help: "names that the admin port may be called by, beside addresses and localhost",
 		set: func(c *config, items []string) error { c.adminHosts = items; return nil }},
-	{path: "headers", kind: list, value: "x-delta,draft11", help: "families of rate-limit headers: x-delta, draft11, off",
+	{path: "headers", kind: list, value: "x-delta,draft11", help: "families of rate-limit headers: x-delta, x-epoch or envoy03; draft03, draft11 or next; or off",
 		set: func(c *config, items []string) (err error) {
-			c.headers, err = httplimit.ParseHeaders(items)
-			return err
+			if c.headers, err = httplimit.ParseHeaders(items); err != nil {
+				return errors.New(strings.TrimPrefix(err.Error(), "headers: ")) // the key is named anyway
+			}
+			return nil
+		}},
+	{path: "cors.origins", kind: list, help: "origins of the web pages that may read the rate-limit headers and refusals, or * for all; none if empty",
+		set: func(c *config, items []string) (err error) {
+			if c.cors, err = httplimit.ParseOrigins(items); err != nil {
+				return errors.New(strings.TrimPrefix(err.Error(), "cors.origins: "))
+			}
+			return nil
 		}},
 	{path: "rls.response_headers", value: "false", help: "RLS answers carry rate-limit headers", set: toBool(func(c *config) *bool { return &c.rls.responseHeaders })},
 	{path: "rls.dynamic_metadata", value: "false", help: "RLS answers carry dynamic metadata", set: toBool(func(c *config) *bool { return &c.rls.dynamicMetadata })},
@@ -396,12 +440,28 @@ var settings = []setting{
 			return nil
 		})},
 	{path: "drain", value: "10s", help: "how long requests under way may take to finish when the program ends", set: toDuration(0, func(c *config) *time.Duration { return &c.drain })},
-	{path: "max_connections", value: "10000", help: "bound on the connections of each door",
+	{path: "max_connections", value: "10000", help: "bound on the connections of each door; further ones are closed",
 		set: toInt(1, 1<<30, func(c *config, n int64) { c.maxConnections = int(n) })},
+	{path: "limits.connections_per_address", value: "0", help: "bound on those from one address (IPv6: /64) that is none of client_ip.trusted_proxies; 0 for none",
+		set: toInt(0, 1<<30, func(c *config, n int64) { c.limits.perAddress = int(n) })},
+	{path: "limits.header_bytes", value: "64KiB", help: "bound on the header of a request over HTTP",
+		set: text(func(c *config, s string) (err error) { c.limits.header, err = parseBytes(s); return err })},
+	{path: "limits.header_timeout", value: "10s", help: "how long a connection may take to be set up, and the header of a request to arrive",
+		set: toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.headerTimeout })},
+	{path: "limits.body_bytes", value: "0", help: "bound on the body of a request through the proxy; 0 for none",
+		set: text(func(c *config, s string) (err error) {
+			if c.limits.body = 0; s != "0" {
+				c.limits.body, err = parseBytes(s)
+			}
+			return err
+		})},
+	{path: "limits.streams", value: "250", help: "bound on the requests under way on one HTTP/2 connection", set: toInt(1, 1<<20, func(c *config, n int64) { c.limits.streams = int(n) })},
+	{path: "limits.idle", value: "2m", help: "how long a connection over HTTP may be without a request", set: toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.idle })},
+	{path: "limits.stall", value: "1m", help: "how long a client may take nothing of an answer that is being sent", set: toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.stall })},
 }
 
 // notYet are keys of the specification whose work comes later.
-var notYet = []string{"tls", "forward_auth", "listen.resp", "rls.quota"}
+var notYet = []string{"rls.quota"}
 
 func findSetting(path string) *setting {
 	for i := range settings {
@@ -429,7 +489,7 @@ func (s *setting) items(value string) []string {
 // addSettingFlags gives a command a flag for each setting, and --config.
 func addSettingFlags(flags *pflag.FlagSet) {
 	flags.SortFlags = false
-	flags.String("config", "", "configuration file; ./weir.yaml if it is there (WEIR_CONFIG)")
+	addConfigFlag(flags)
 	for i := range settings {
 		s := &settings[i]
 		if s.value == "true" || s.value == "false" {

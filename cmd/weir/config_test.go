@@ -57,7 +57,7 @@ headers: [x-delta, draft11]                 # or off
 `, nil, nil)
 	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.prefix, c.redis.deadline, c.redis.rememberRefusals, c.redis.heartbeat, c.nodes, c.snapshot.path, c.snapshot.every, c.listen, c.proxy.upstream, c.proxy.domain, c.identity, c.jwks,
 		c.clientIP.trusted, c.clientIP.ipv6Prefix, c.trustedPeers, c.tokensFile))
-	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:9090 :8000} http://127.0.0.1:3000 shop " +
+	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:9090 :8000 } http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -70,14 +70,17 @@ func TestConfigWays(t *testing.T) {
 	values := map[string]string{
 		"rules": "elsewhere", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
 		"redis.deadline": "5ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
-		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.admin": ":0", "listen.proxy": "[::1]:3", "http.domain": "shop",
+		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.domain": "cells", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "spoe.domain": "edge", "http.domain": "shop", "forward_auth.domain": "edge", "forward_auth.dedupe": "true",
 		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s",
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56",
-		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "headers": "draft11",
+		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
 		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
 		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "proxy.max_held": "9", "prometheus.url": "http://127.0.0.1:9999", "prometheus.every": "1s",
 		"signals": "orders=max(orders_used),jobs=sum(jobs)", "ban.max": "7", "ban.nftables_table": "edge", "recent.entries": "50",
 		"defer.path": "later.db", "defer.max_jobs": "5", "defer.max_bytes": "2MiB", "defer.max_body": "3KiB", "defer.max_dead": "6", "defer.max_age": "1h", "defer.keep": "2h",
+		"auth.doors": "http,forward_auth", "tls.cert": "a.pem,b.pem", "tls.key": "a.key,b.key", "tls.doors": "admin,grpc", "tls.client_ca": "ca.pem", "tls.client_doors": "grpc", "tls.min_version": "1.3",
+		"proxy_protocol.doors": "proxy", "proxy_protocol.peers": "10.0.0.7,unix", "limits.connections_per_address": "12", "limits.header_bytes": "16KiB", "limits.header_timeout": "3s",
+		"limits.body_bytes": "10MiB", "limits.streams": "99", "limits.idle": "30s", "limits.stall": "20s",
 		"defer.attempts": "3", "defer.parallel": "2", "defer.tickets": "/tickets/",
 	}
 	for i := range settings {
@@ -160,7 +163,7 @@ func TestConfigErrors(t *testing.T) {
 	}{
 		"unknown keys":         {"lisen: {}\nlisten:\n  htp: ':1'\nheaders: [x-delta]\nupstream: x\n", nil, nil, []string{`weir.yaml:1:1: unknown key "lisen"; did you mean "listen"?`, `weir.yaml:3:3: unknown key "listen.htp"; did you mean "listen.http"?`, `weir.yaml:5:1: unknown key "upstream"; did you mean "proxy.upstream"?`}},
 		"nothing like it":      {"zebra: 1\n", nil, nil, []string{`weir.yaml:1:1: unknown key "zebra"`}},
-		"not yet":              {"tls: { cert: a }\nlisten: { resp: ':1' }\nforward_auth: { dedupe: true }\n", nil, nil, []string{"weir.yaml:1:1: tls is not supported yet", "weir.yaml:2:11: listen.resp is not supported yet", "weir.yaml:3:1: forward_auth is not supported yet"}},
+		"not yet":              {"rls: { quota: true }\n", nil, nil, []string{"weir.yaml:1:8: rls.quota is not supported yet"}},
 		"a store":              {"store: mysql://ada:secret@db:3306\n", nil, nil, []string{`weir.yaml:1:8: store: write memory, or the URL of a Redis: redis URL: the scheme "mysql" is not known`}},
 		"a store, no URL":      {"", nil, []string{"--store=secret@db"}, []string{"--store: write memory, or the URL of a Redis: redis URL: there is no scheme"}},
 		"a store, empty":       {"", []string{"WEIR_STORE="}, nil, []string{"WEIR_STORE: write memory, or the URL of a Redis"}},
@@ -187,6 +190,12 @@ func TestConfigErrors(t *testing.T) {
 		"two documents":        {"rules: a\n---\nrules: b\n", nil, nil, []string{"second document"}},
 		"address":              {"", []string{"WEIR_LISTEN_HTTP=8080"}, nil, []string{`WEIR_LISTEN_HTTP: "8080" is no address; write host:port`}},
 		"port":                 {"", []string{"WEIR_LISTEN_HTTP=:99999"}, nil, []string{"port must be a number from 0 to 65535"}},
+		"a socket":             {"", []string{"WEIR_LISTEN_HTTP=unix:"}, nil, []string{"the path of the socket is missing"}},
+		"an abstract socket":   {"", []string{"WEIR_LISTEN_HTTP=unix:@weir"}, nil, []string{"an abstract socket has no permissions"}},
+		"a long path":          {"", []string{"WEIR_LISTEN_HTTP=unix:/" + strings.Repeat("a", 200)}, nil, []string{"at most"}},
+		"a door":               {"tls: { doors: [http, htp] }\n", nil, nil, []string{`weir.yaml:1:15: tls.doors: "htp" is no door; write any of http, grpc`}},
+		"a token door":         {"auth: { doors: admin }\n", nil, nil, []string{`"admin" is no door; write any of http, grpc, resp, forward_auth`}},
+		"a version of TLS":     {"tls: { min_version: 1.1 }\n", nil, nil, []string{`"1.1" must be 1.2 or 1.3`}},
 		"duration":             {"", nil, []string{"--drain=10"}, []string{`--drain: "10" is no duration`}},
 		"size":                 {"memory: { max_bytes: lots }\n", nil, nil, []string{`weir.yaml:1:22: memory.max_bytes: "lots" is no size`}},
 		"size overflow":        {"memory: { max_bytes: 99999999TiB }\n", nil, nil, []string{"is no size"}},

@@ -3,18 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/listen/certtest"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -97,14 +98,14 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// The rules in the docs load, as they stand. A block of YAML is taken for rules if it has limits or descriptors at its root.
+// The rules in the docs load, as they stand. A block of YAML is taken for rules if it has a list of limits, or descriptors, at its root.
 func TestRulesInDocsLoad(t *testing.T) {
 	root := repositoryRoot(t)
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	isRules := regexp.MustCompile(`(?m)^(limits|descriptors):`)
+	isRules := regexp.MustCompile(`(?m)^(limits:[ \t]*([[#].*)?$|descriptors:)`) // limits: {…} is of the configuration
 	seen := 0
 	for _, page := range append(pages, filepath.Join(root, "README.md")) {
 		for _, b := range blocks(t, page) {
@@ -141,8 +142,11 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 		}
 	}
 	t.Chdir(dir)
+	ca := certtest.New(t, "ca")
+	cert, key := ca.Issue("weir", 0, "localhost")
+	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
 	seen := 0
-	for _, b := range blocks(t, filepath.Join(repositoryRoot(t), "docs", "interfaces.md")) {
+	for _, b := range slices.Concat(blocks(t, filepath.Join(repositoryRoot(t), "docs", "interfaces.md")), blocks(t, filepath.Join(repositoryRoot(t), "docs", "security.md"))) {
 		if b.language != "yaml" {
 			continue
 		}
@@ -168,59 +172,88 @@ func TestReadmeRuns(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
 	}
-	root := repositoryRoot(t)
-	dir := t.TempDir()
-	bin := filepath.Join(dir, "bin")
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "weir"), root+"/cmd/weir").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	work := filepath.Join(dir, "work")
-	if err := os.Mkdir(work, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	ports := map[string]string{}
-	replace := []string{"go run ./cmd/weir", "weir"}
-	for _, port := range []string{"8080", "8081", "9090", "8000", "3000", "6379", "8082", "8083", "9092"} {
-		ports[port] = freePort(t)
-		replace = append(replace, "127.0.0.1:"+port, "127.0.0.1:"+ports[port], "http.server "+port, "http.server "+ports[port], "--port "+port, "--port "+ports[port])
-	}
-	replacer := strings.NewReplacer(replace...)
-	env := append(os.Environ(),
-		"PATH="+bin+":"+os.Getenv("PATH"),
+	p := newPage(t, t.TempDir(), "8080", "8081", "9090", "8000", "3000", "6379", "6380", "8082", "8083", "9092")
+	p.env = append(p.env,
 		"LC_ALL=C",                // redis-server ends if the locale of this machine is one that it does not find
 		"WEIR_REDIS_DEADLINE=30s", // a slow machine is not to be taken for a Redis that is away
-		"WEIR_LISTEN_HTTP=127.0.0.1:"+ports["8080"], "WEIR_LISTEN_GRPC=127.0.0.1:"+ports["8081"],
-		"WEIR_LISTEN_ADMIN=127.0.0.1:"+ports["9090"])
+		"WEIR_LISTEN_HTTP="+p.address("8080"), "WEIR_LISTEN_GRPC="+p.address("8081"),
+		"WEIR_LISTEN_ADMIN="+p.address("9090"), "WEIR_LISTEN_RESP="+p.address("6380"))
+	p.ready = map[string]string{
+		"http":     "http://127.0.0.1:8080/healthcheck",
+		"upstream": "http://127.0.0.1:3000/",
+		"proxy":    "http://127.0.0.1:8000/ready",
+		"redis":    "tcp://127.0.0.1:6379",
+		"second":   "http://127.0.0.1:8082/healthcheck",
+	}
+	p.more = map[string][]string{"proxy": {"WEIR_LISTEN_PROXY=" + p.address("8000"), "WEIR_LISTEN_HTTP=off", "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off"}}
+	if ran := p.run(t, filepath.Join(repositoryRoot(t), "README.md")); ran < 8 {
+		t.Fatalf("only %d blocks ran: does the search still fit the README?", ran)
+	}
+}
+
+// page is a folder in which the commands of a page are run, with free ports in place of those that it names.
+type page struct {
+	dir   string
+	env   []string
+	ports *strings.Replacer
+	ready map[string]string   // what to wait for after a command in the background, by the name that the page gives it
+	more  map[string][]string // environment of such a command
+
+	ctx     context.Context
+	running []background
+}
+
+// background is a command that runs beside the others.
+type background struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// newPage makes one whose commands find the built program as weir.
+func newPage(t *testing.T, dir string, ports ...string) *page {
+	t.Helper()
+	program := buildProgram(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	command := func(text string, more ...string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, "bash", "-c", "set -e\n"+replacer.Replace(text))
-		cmd.Dir, cmd.Env = work, append(env, more...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		return cmd
-	}
-	var running []*exec.Cmd
-	stop := func() {
-		for _, cmd := range running {
-			if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM); err != nil {
-				t.Error(err)
-			}
-			cmd.Wait() // the error is that of the signal
+	t.Cleanup(cancel)
+	replace := []string{"go run ./cmd/weir", "weir"}
+	for _, port := range ports {
+		free := freePort(t)
+		for _, before := range []string{"127.0.0.1:", "http.server ", "--port ", "-p "} {
+			replace = append(replace, before+port, before+free)
 		}
-		running = nil
 	}
-	defer stop()
-	ready := map[string]string{
-		"http":     "http://127.0.0.1:" + ports["8080"] + "/healthcheck",
-		"upstream": "http://127.0.0.1:" + ports["3000"] + "/",
-		"proxy":    "http://127.0.0.1:" + ports["8000"] + "/ready",
-		"redis":    "tcp://127.0.0.1:" + ports["6379"],
-		"second":   "http://127.0.0.1:" + ports["8082"] + "/healthcheck",
+	p := &page{dir: dir, ctx: ctx, ports: strings.NewReplacer(replace...), env: append(os.Environ(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
+	t.Cleanup(func() { p.stop(t) })
+	return p
+}
+
+// address is that of a port of the page.
+func (p *page) address(port string) string { return p.ports.Replace("127.0.0.1:" + port) }
+
+func (p *page) stop(t *testing.T) {
+	for _, b := range p.running {
+		if err := syscall.Kill(-b.cmd.Process.Pid, syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		<-b.ended
 	}
-	ran := 0
-	for _, b := range blocks(t, filepath.Join(root, "README.md")) {
+	p.running = nil
+}
+
+func (p *page) command(text string, more ...string) *exec.Cmd {
+	cmd := exec.CommandContext(p.ctx, "bash", "-c", "set -e\n"+p.ports.Replace(text))
+	cmd.Dir, cmd.Env = p.dir, append(p.env, more...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// run runs the blocks of shell commands of a page, and returns how many there were.
+func (p *page) run(t *testing.T, path string) (ran int) {
+	t.Helper()
+	name := filepath.Base(path)
+	for _, b := range blocks(t, path) {
 		if b.directive("stop") != nil {
-			stop()
+			p.stop(t)
 			continue
 		}
 		if b.language != "sh" || b.directive("skip") != nil {
@@ -228,60 +261,93 @@ func TestReadmeRuns(t *testing.T) {
 		}
 		ran++
 		if what := b.directive("background"); what != nil {
-			var more []string
-			if what[0] == "proxy" {
-				more = []string{"WEIR_LISTEN_PROXY=127.0.0.1:" + ports["8000"], "WEIR_LISTEN_HTTP=off", "WEIR_LISTEN_GRPC=off"}
-			}
-			cmd := command(b.text, more...)
+			cmd := p.command(b.text, p.more[what[0]]...)
 			var output bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &output, &output
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			running = append(running, cmd)
-			waitFor(t, ctx, ready[what[0]])
+			ended := make(chan struct{})
+			ctx, cancel := context.WithCancel(p.ctx)
+			go func() {
+				_ = cmd.Wait() // the error is that of the signal
+				cancel()
+				close(ended)
+			}()
+			ready := what[0]
+			if url, ok := p.ready[ready]; ok {
+				ready = url
+			}
+			if !answers(ctx, p.ports.Replace(ready)) {
+				<-ended
+				t.Fatalf("%s:%d: nobody answers at %s\n%s", name, b.line, ready, &output)
+			}
+			p.running = append(p.running, background{cmd, ended})
 			continue
 		}
-		out, err := command(b.text).CombinedOutput()
+		out, err := p.command(b.text).CombinedOutput()
 		if err != nil {
-			t.Fatalf("README.md:%d: %v\n%s%s", b.line, err, b.text, out)
+			t.Fatalf("%s:%d: %v\n%s%s", name, b.line, err, b.text, out)
 		}
 		squeezed := strings.Join(strings.Fields(string(out)), " ")
 		for _, want := range b.directive("expect") {
-			if !strings.Contains(squeezed, want) {
-				t.Errorf("README.md:%d: no %q in\n%s", b.line, want, out)
+			if !strings.Contains(squeezed, p.ports.Replace(want)) {
+				t.Errorf("%s:%d: no %q in\n%s", name, b.line, want, out)
 			}
 		}
 	}
-	if ran < 8 {
-		t.Fatalf("only %d blocks ran: does the search still fit the README?", ran)
+	return ran
+}
+
+// The examples that need no more than the program are complete folders, and their pages do what they say.
+func TestExamplesRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	for _, name := range []string{"http", "proxy", "resp"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), name)
+			p := newPage(t, dir, "8080", "8081", "9090", "8000", "3000", "6380")
+			if err := os.CopyFS(dir, os.DirFS(filepath.Join(repositoryRoot(t), "examples", name))); err != nil {
+				t.Fatal(err)
+			}
+			if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				data, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				return os.WriteFile(path, []byte(p.ports.Replace(string(data))), 0o600)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if ran := p.run(t, filepath.Join(repositoryRoot(t), "examples", name, "README.md")); ran < 3 {
+				t.Fatalf("only %d blocks ran", ran)
+			}
+		})
 	}
 }
 
-// waitFor asks url until somebody answers, whatever the answer; with tcp:// until somebody takes a connection.
-func waitFor(t *testing.T, ctx context.Context, url string) {
-	t.Helper()
+// answers asks url until somebody answers, whatever the answer, or ctx ends; with tcp:// until somebody takes a connection.
+func answers(ctx context.Context, url string) bool {
 	for {
 		if address, ok := strings.CutPrefix(url, "tcp://"); ok {
 			conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 			if err == nil {
 				conn.Close()
-				return
+				return true
 			}
-		} else {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := http.DefaultClient.Do(req)
-			if err == nil {
-				resp.Body.Close()
-				return
-			}
+		} else if req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil); err != nil {
+			return false
+		} else if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatal(fmt.Errorf("nobody answers at %s: %w", url, ctx.Err()))
+			return false
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/redis/rueidis"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -66,7 +67,7 @@ func TestDoors(t *testing.T) {
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), doorRules)
 	p := start(t, "serve", "--rules="+dir, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--identity=door=header:X-Door",
-		"--defer-path="+filepath.Join(dir, "deferred.db"), "--rls-response-headers=true")
+		"--defer-path="+filepath.Join(dir, "deferred.db"), "--rls-response-headers=true", "--client-ip-trusted-proxies=127.0.0.0/8", "--listen-spoe=127.0.0.1:0")
 	admin := "http://" + p.addr("admin")
 	push := func() {
 		r, _ := http.NewRequest(http.MethodPut, admin+"/api/v1/signals/load", strings.NewReader(`{"value": 65, "ttl": 600}`))
@@ -85,7 +86,10 @@ func TestDoors(t *testing.T) {
 		_, _, body := get(t, admin+"/api/v1/signals/load")
 		return strings.Contains(body, `"value": 65`)
 	})
-	doors := append([]doorway{httpDoor(p.addr("http")), rlsDoor(t, p.addr("grpc")), proxyDoor(p.addr("proxy"))}, middlewares(t)...)
+	doors := append([]doorway{
+		httpDoor(p.addr("http")), rlsDoor(t, p.addr("grpc")), proxyDoor(p.addr("proxy")), respDoor(t, p.addr("resp")),
+		forwardedDoor(p.addr("http")), haproxyDoor(t, p.addr("spoe"), upstream.Listener.Addr().String()),
+	}, middlewares(t)...)
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
 			count := func(path string, n int) (allowed, marked, deferred int) {
@@ -137,10 +141,10 @@ func TestDoors(t *testing.T) {
 			is("/ban", 10, 2, 0, 0)
 		})
 	}
-	// Three doors of the server, each with a key of its own.
+	// Six doors of the server, each with a key of its own.
 	var bans struct{ Bans []weir.Ban }
 	_, _, body := get(t, admin+"/api/v1/bans")
-	if err := json.Unmarshal([]byte(body), &bans); err != nil || len(bans.Bans) != 3 {
+	if err := json.Unmarshal([]byte(body), &bans); err != nil || len(bans.Bans) != 6 {
 		t.Errorf("%v: bans are %s", err, body)
 	}
 	p.end()
@@ -197,11 +201,47 @@ func rlsDoor(t *testing.T, addr string) doorway {
 	}}
 }
 
-// ofHTTP is a door that HTTP requests come through.
-func ofHTTP(name, base string, defers bool) doorway {
-	return doorway{name: name, holds: true, frees: true, defers: defers, ask: func(t *testing.T, path string) answered {
+func respDoor(t *testing.T, addr string) doorway {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return doorway{name: "resp", unmarked: true, ask: func(t *testing.T, path string) answered {
 		t.Helper()
-		r, _ := http.NewRequest(http.MethodGet, base+path, nil)
+		answer, err := client.Do(t.Context(), client.B().Arbitrary("WEIR.LIMIT", "doors", "1", "path", path, "door", "resp").Build()).ToArray()
+		if err != nil || len(answer) != 6 {
+			t.Fatal(answer, err)
+		}
+		allowed, err := answer[0].AsInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answered{allowed: allowed == 1}
+	}}
+}
+
+// forwardedDoor is asked as Caddy and Traefik ask.
+func forwardedDoor(addr string) doorway {
+	return ofHTTP("forwarded", func(path string) *http.Request {
+		r, _ := http.NewRequest(http.MethodGet, "http://"+addr+"/api/v1/forward-auth/forwarded", nil)
+		for name, value := range map[string]string{"Method": "GET", "Uri": path, "Host": "example.com", "For": "192.0.2.1"} {
+			r.Header.Set("X-Forwarded-"+name, value)
+		}
+		return r
+	})
+}
+
+// haproxyDoor is a real HAProxy in front.
+func haproxyDoor(t *testing.T, agent, upstream string) doorway {
+	return ofHTTP("haproxy", below("http://"+startHAProxy(t, agent, upstream)))
+}
+
+// ofHTTP is a door that HTTP requests come through.
+func ofHTTP(name string, request func(path string) *http.Request) doorway {
+	return doorway{name: name, ask: func(t *testing.T, path string) answered {
+		t.Helper()
+		r := request(path)
 		r.Header.Set("X-Door", name)
 		answer, err := http.DefaultClient.Do(r)
 		if err != nil {
@@ -218,7 +258,19 @@ func ofHTTP(name, base string, defers bool) doorway {
 	}}
 }
 
-func proxyDoor(addr string) doorway { return ofHTTP("proxy", "http://"+addr, true) }
+// below makes requests for paths below a URL.
+func below(base string) func(path string) *http.Request {
+	return func(path string) *http.Request {
+		r, _ := http.NewRequest(http.MethodGet, base+path, nil)
+		return r
+	}
+}
+
+func proxyDoor(addr string) doorway {
+	d := ofHTTP("proxy", below("http://"+addr))
+	d.holds, d.frees, d.defers = true, true, true
+	return d
+}
 
 // middlewares are the doors of Go programs.
 func middlewares(t *testing.T) []doorway {
@@ -255,5 +307,7 @@ func middlewares(t *testing.T) []doorway {
 		}
 		return answered{allowed: err == nil}
 	}}
-	return []doorway{ofHTTP("httplimit", s.URL, false), inGRPC}
+	inHTTP := ofHTTP("httplimit", below(s.URL))
+	inHTTP.holds, inHTTP.frees = true, true
+	return []doorway{inHTTP, inGRPC}
 }

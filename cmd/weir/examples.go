@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -49,21 +50,26 @@ func (p *program) printExamples(w io.Writer) {
 		address := connectAddress(d.listener.Addr())
 		switch d.name {
 		case "http":
-			get := shellQuote("http://" + address + "/api/v1/limit?" + query.Encode())
-			fmt.Fprintf(&text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\ncurl -i %s\ncurl -i -X POST http://%s/api/v1/limit -H 'Content-Type: application/json' -d %s\n",
-				r.Name, get, address, shellQuote(mustJSON(body)))
+			curl, base := p.curl(d, p.needsToken("http"))
+			get := shellQuote(base + "/api/v1/limit?" + query.Encode())
+			fmt.Fprintf(&text, "\n# HTTP: 200 may pass, 429 may not. Rule %q:\n%s -i %s\n%s -i -X POST %s/api/v1/limit -H 'Content-Type: application/json' -d %s\n",
+				r.Name, curl, get, curl, base, shellQuote(mustJSON(body)))
 			if n := r.Windows[0].Limit.Config().N; n < 100 {
-				fmt.Fprintf(&text, "# More than it allows: the last answers are 429.\nfor i in $(seq %d); do curl -s -o /dev/null -w '%%{http_code} ' %s; done; echo\n", n+1, get)
+				fmt.Fprintf(&text, "# More than it allows: the last answers are 429.\nfor i in $(seq %d); do %s -s -o /dev/null -w '%%{http_code} ' %s; done; echo\n", n+1, curl, get)
 			}
 		case "grpc":
-			fmt.Fprintf(&text, "\n# Envoy's rate limit service:\ngrpcurl -plaintext -d %s %s envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit\n",
-				shellQuote(mustJSON(rls)), address)
+			fmt.Fprintf(&text, "\n# Envoy's rate limit service:\ngrpcurl %s -d %s %s envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit\n",
+				p.grpcurl(d), shellQuote(mustJSON(rls)), address)
+		case "resp":
+			fmt.Fprintf(&text, "\n# The Redis protocol: 1 may pass, 0 may not; then redis-cell's command, which needs no rule: 0 may pass, 1 may not.\n%s\n",
+				p.redisCLI(d, r.Domain, attributes))
 		case "admin":
-			fmt.Fprintf(&text, "\n# The counters: metrics, and the hottest keys.\ncurl -s http://%s/metrics\ncurl -s %s\n", address,
-				shellQuote("http://"+address+"/api/v1/keys?"+url.Values{"limit": {r.Name}, "domain": {r.Domain}}.Encode()))
+			curl, base := p.curl(d, p.tokens != nil)
+			fmt.Fprintf(&text, "\n# The counters: metrics, and the hottest keys.\n%s -s %s/metrics\n%s -s %s\n", curl, base, curl,
+				shellQuote(base+"/api/v1/keys?"+url.Values{"limit": {r.Name}, "domain": {r.Domain}}.Encode()))
 		}
 	}
-	if p.c.listen.http == "" && p.c.listen.grpc == "" {
+	if p.c.listen.http == "" && p.c.listen.grpc == "" && p.c.listen.resp == "" {
 		return
 	}
 	fmt.Fprintf(w, "Try it:\n%s\n", text.String())
@@ -115,11 +121,45 @@ func plainAttributes(r *rule.Rule) (attributes []rule.Pair, ok bool) {
 	return attributes, true
 }
 
+// curl is how curl asks a door of HTTP: the command with its options, and the URL of the door.
+func (p *program) curl(d *door, token bool) (command, base string) {
+	command, base = "curl", "http://"
+	if p.tlsOf(d) != nil {
+		base = "https://"
+		command += " --cacert CA.pem"
+		if p.demandsCertificate(d) {
+			command += " --cert CLIENT.pem --key CLIENT.key"
+		}
+	}
+	if token {
+		command += ` -H "Authorization: Bearer $TOKEN"`
+	}
+	if a := d.listener.Addr(); a.Network() == "unix" {
+		return command + " --unix-socket " + shellQuote(a.String()), base + "localhost"
+	}
+	return command, base + connectAddress(d.listener.Addr())
+}
+
+// grpcurl are the options of grpcurl that a door needs.
+func (p *program) grpcurl(d *door) string {
+	options := "-plaintext"
+	if p.tlsOf(d) != nil {
+		options = "-cacert CA.pem"
+		if p.demandsCertificate(d) {
+			options += " -cert CLIENT.pem -key CLIENT.key"
+		}
+	}
+	if p.needsToken("grpc") {
+		options += ` -H "authorization: Bearer $TOKEN"`
+	}
+	return options
+}
+
 // connectAddress is what a client on this machine writes.
 func connectAddress(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {
-		return a.String()
+		return listen.Text(a)
 	}
 	return net.JoinHostPort("127.0.0.1", fmt.Sprint(tcp.Port))
 }

@@ -17,9 +17,10 @@ import (
 )
 
 type explainOptions struct {
-	rules, domain, server, tokenFile string
-	id                               string // of a decision
-	ipv6Prefix                       int
+	rules, domain string
+	id            string // of a decision
+	ipv6Prefix    int
+	admin         adminClient
 }
 
 func newExplainCommand() *cobra.Command {
@@ -44,9 +45,8 @@ made it remembers for a while.`,
 	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
 	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
-	f.StringVar(&o.server, "server", "", "URL of the admin port of a running server, such as http://127.0.0.1:9090")
-	f.StringVar(&o.tokenFile, "token-file", "", "file whose first line is the bearer token for --server, such as that of auth.tokens_file")
 	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
+	o.admin.flags(cmd, "")
 	return cmd
 }
 
@@ -83,8 +83,8 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 		return err
 	}
 	var live *adminClient
-	if o.server != "" {
-		live = &adminClient{address: o.server, tokenFile: o.tokenFile}
+	if o.admin.address != "" {
+		live = &o.admin
 		if err := live.open(); err != nil {
 			return err
 		}
@@ -276,7 +276,7 @@ func liveState(ctx context.Context, c *adminClient, domain string, h *rule.Hit) 
 		Detail     string   `json:"detail"`
 	}
 	if err := json.Unmarshal(body, &state); err != nil && answer.StatusCode < 500 {
-		return "", fmt.Errorf("%s is no admin port of weir: it answered %s", c.base, answer.Status)
+		return "", fmt.Errorf("%s is no admin port of weir: it answered %s", c.name(), answer.Status)
 	}
 	switch {
 	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "key:"):
@@ -284,11 +284,11 @@ func liveState(ctx context.Context, c *adminClient, domain string, h *rule.Hit) 
 	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "no rule in force"):
 		return "the server does not have this limit", nil
 	case answer.StatusCode == http.StatusServiceUnavailable && state.Detail != "":
-		return "", fmt.Errorf("%s answered %s: %s", c.base, answer.Status, state.Detail)
+		return "", fmt.Errorf("%s answered %s: %s", c.name(), answer.Status, state.Detail)
 	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
-		return "", fmt.Errorf("%s answered %s: name a file with a token by --token-file", c.base, answer.Status)
+		return "", fmt.Errorf("%s answered %s: name a file with a token by --token-file", c.name(), answer.Status)
 	case answer.StatusCode != http.StatusOK || state.Used == nil:
-		return "", fmt.Errorf("%s answered %s to the question for a key: is it the admin port of a weir server?", c.base, answer.Status)
+		return "", fmt.Errorf("%s answered %s to the question for a key: is it the admin port of a weir server?", c.name(), answer.Status)
 	}
 	s := fmt.Sprintf("used %d of %d, %d remaining", *state.Used, state.Capacity, state.Remaining)
 	if state.ResetAfter != nil {

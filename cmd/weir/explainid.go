@@ -24,7 +24,7 @@ func explainDecision(ctx context.Context, o explainOptions, args []string, out i
 	if err != nil {
 		return usageError(fmt.Errorf("--id: %w", err))
 	}
-	c := adminClient{address: o.server, tokenFile: o.tokenFile}
+	c := &o.admin
 	if c.address == "" {
 		c.address = defaultAdmin
 	}

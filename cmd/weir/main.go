@@ -111,6 +111,7 @@ Test it:  weir replay --rules DIR access.log         # what would these rules ha
 		newDeferCommand(),
 		newBanCommand(),
 		newGrantCommand(),
+		newHealthCommand(env),
 		newVersionCommand(),
 	)
 	for _, cmd := range append(root.Commands(), root) {

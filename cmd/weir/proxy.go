@@ -40,6 +40,9 @@ It takes the same configuration as serve; the other doors open only where their 
 			if !flags.Changed("listen-grpc") {
 				c.listen.grpc = ""
 			}
+			if !flags.Changed("listen-resp") {
+				c.listen.resp = ""
+			}
 			if c.listen.proxy == "" {
 				c.listen.proxy = defaultProxyAddress
 			}

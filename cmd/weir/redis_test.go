@@ -356,6 +356,7 @@ limits:
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reached.Add(1) }))
 	defer upstream.Close()
 	p := start(t, append([]string{"proxy", "--rules", dir, "--upstream", upstream.URL, "--listen-proxy=127.0.0.1:0", "--listen-http=127.0.0.1:0", "--listen-grpc=127.0.0.1:0",
+		"--max-connections=100", // with more there may be a warning of too few files
 		"--store=" + redis.URL()}, patient...)...)
 	n := nodeOf(t, p.stderr, p.addr)
 	through := "http://" + p.addr("proxy")

@@ -16,7 +16,19 @@ import (
 
 // The scripts in testdata/script run the program as a user types it. A script may use $ROOT, the folder of the repository.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"weir": main})
+	testscript.Main(tests{m}, map[string]func(){"weir": main})
+}
+
+type tests struct{ *testing.M }
+
+// Run runs the tests, and removes what they share.
+func (t tests) Run() int {
+	defer func() {
+		if builtIn != "" {
+			_ = os.RemoveAll(builtIn)
+		}
+	}()
+	return t.M.Run()
 }
 
 func TestScripts(t *testing.T) {

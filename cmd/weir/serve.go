@@ -19,11 +19,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/net/netutil"
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/server"
@@ -39,7 +39,7 @@ func newServeCommand(env []string) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the doors that the configuration turns on",
 		Long: `Runs the doors that the configuration turns on: the HTTP decision API, Envoy's rate limit service over gRPC,
-the reverse proxy, and the admin API. Servers with the same Redis as their store enforce one limit together.
+the Redis protocol, the reverse proxy, and the admin API. Servers with the same Redis as their store enforce one limit together.
 
 Without any configuration all of them but the proxy open on loopback, with the rules of ./rules, or built-in
 starter rules if that folder is not there.
@@ -103,20 +103,23 @@ type program struct {
 	signals  *signal.Registry
 	adaptive *httplimit.Adaptive // nil without proxy.concurrency
 	firewall *firewall
-	deferred deferred.Queue // nil without one
-	proxy    *proxy.Proxy   // nil without one
-	holding  atomic.Pointer[proxy.Proxy]
-	work     chan struct{} // closed when there may be something to work off
-	needed   sync.Once
-	doors    []*door
-	draining atomic.Bool
+	// certificates are those of the doors; nil without tls.cert
+	certificates *listen.Certificates
+	deferred     deferred.Queue // nil without one
+	proxy        *proxy.Proxy   // nil without one
+	holding      atomic.Pointer[proxy.Proxy]
+	work         chan struct{} // closed when there may be something to work off
+	needed       sync.Once
+	doors        []*door
+	opened       atomic.Bool // the doors
+	draining     atomic.Bool
 }
 
 // door is one address with a protocol.
 type door struct {
 	name     string
 	address  string // as configured
-	listener net.Listener
+	listener *listen.Listener
 	serve    func(net.Listener) error
 	drain    func() // makes health checks tell that it is going away; nil if it has none
 	shutdown func(context.Context) error
@@ -131,10 +134,13 @@ func (p *program) prepare(check bool) error {
 		return err
 	}
 	if c.tokensFile != "" {
-		p.tokens = new(server.Tokens)
+		p.tokens = &server.Tokens{ClientIP: c.clientIPOf(), Logger: p.log}
 		if err := p.tokens.Load(c.tokensFile); err != nil {
 			return fmt.Errorf("auth.tokens_file: %w", err)
 		}
+	}
+	if err := p.checkTransport(); err != nil {
+		return err
 	}
 	if err := p.openStore(check); err != nil {
 		return err
@@ -189,6 +195,7 @@ func (p *program) prepareLimiter(set *rule.Set, check bool) error {
 		return err
 	}
 	p.collectQueues()
+	p.collectDoors()
 	return nil
 }
 
@@ -288,15 +295,21 @@ func (p *program) addDoors() error {
 	rls := server.NewRLS(p.limiter, server.RLSOptions{
 		ResponseHeaders: c.rls.responseHeaders, DynamicMetadata: c.rls.dynamicMetadata, Logf: p.logf(slog.LevelError), Stopwatch: p.metrics,
 	})
-	trust := server.Trust{Peers: c.trustedPeers, Tokens: p.tokens}
+	trust := server.Trust{Peers: c.trustedPeers, Unix: c.trustedUnix, Tokens: p.tokens}
 	if c.listen.http != "" {
-		p.addHTTP("http", c.listen.http, server.NewServer(server.NewHTTP(p.limiter, server.HTTPOptions{
+		forwardAuth, err := p.forwardAuth()
+		if err != nil {
+			return err
+		}
+		p.addHTTP("http", c.listen.http, server.NewServer(p.tokensFirst(server.NewHTTP(p.limiter, server.HTTPOptions{
 			Domain: c.http.domain, Headers: c.headers, Trust: trust,
-			JSON: server.NewRLSJSON(rls, trust.Trusted), Ready: ready, Stopwatch: p.metrics,
-		}), server.ServerOptions{Logger: p.log}))
+			JSON: server.NewRLSJSON(rls, trust.Trusted), ForwardAuth: forwardAuth, Ready: ready, Stopwatch: p.metrics,
+		})), server.ServerOptions{Logger: p.log}))
 	}
 	if c.listen.grpc != "" {
-		g := server.NewGRPCServer(rls, server.GRPCOptions{Ready: ready, MaxConnections: c.maxConnections})
+		g := server.NewGRPCServer(rls, server.GRPCOptions{
+			Ready: ready, MaxConnections: c.maxConnections, Authorize: p.authorizer("grpc"), Inline: c.store == storeMemory, Logf: p.logf(slog.LevelError),
+		})
 		p.doors = append(p.doors, &door{name: "grpc", address: c.listen.grpc, serve: g.Serve, drain: g.Drain, shutdown: g.Shutdown})
 	}
 	if c.listen.proxy != "" {
@@ -304,14 +317,20 @@ func (p *program) addDoors() error {
 			return err
 		}
 	}
+	if c.listen.spoe != "" {
+		p.addSPOE(trust)
+	}
+	if c.listen.resp != "" {
+		p.addRESP(trust)
+	}
 	if c.listen.admin != "" {
-		p.addHTTP("admin", c.listen.admin, server.NewServer(server.NewAdmin(p.limiter, server.AdminOptions{
+		p.addHTTP("admin", c.listen.admin, server.NewServer(proxy.Bound(server.NewAdmin(p.limiter, server.AdminOptions{
 			Metrics: p.metrics.Handler(), Source: p.rulesSource, Keys: p.storage.keys, Signals: signalStates{p.signals}, Audit: p.log,
-			Deferred: p.deferred, Decisions: p.recent, Candidates: candidatesFor(p.metrics), Ready: p.ready, Remark: p.remark, Tokens: p.tokens, Hosts: c.adminHosts,
-		}), server.ServerOptions{Logger: p.log, WriteTimeout: -1})) // profiles run as long as one asks for
+			Deferred: p.deferred, Decisions: p.recent, Candidates: candidatesFor(p.metrics), Ready: p.ready, Remark: p.remarks, Tokens: p.tokens, Hosts: c.adminHosts,
+		}), 0, c.limits.stall), server.ServerOptions{Logger: p.log, WriteTimeout: -1})) // profiles run as long as one asks for
 	}
 	if len(p.doors) == 0 {
-		return errors.New("no door is open; set one of listen.http, listen.grpc, listen.proxy and listen.admin")
+		return errors.New("no door is open; set one of listen.http, listen.grpc, listen.resp, listen.proxy and listen.admin")
 	}
 	return nil
 }
@@ -332,7 +351,7 @@ func (p *program) addProxy() error {
 		}
 	}
 	h, err := proxy.New(p.limiter, proxy.Options{
-		Upstream: c.proxy.upstream, Domain: c.proxy.domain, Headers: c.headers, ClientIP: httplimit.ClientIP{Trusted: c.clientIP.trusted},
+		Upstream: c.proxy.upstream, Domain: c.proxy.domain, Headers: c.headers, CORS: c.cors, ClientIP: c.clientIPOf(),
 		Identity: identity, PathAsIs: c.proxy.asIs, UpstreamHost: c.proxy.upstreamHost, Timeout: c.proxy.timeout, Logf: p.logf(slog.LevelWarn),
 		Defer: p.deferral(), MaxHeld: c.proxy.maxHeld, Adaptive: p.adaptive, Load: p.signals,
 	})
@@ -341,19 +360,17 @@ func (p *program) addProxy() error {
 	}
 	p.proxy = h
 	p.holding.Store(h)
-	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(h))
+	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(proxy.Bound(h, c.limits.body, c.limits.stall)))
 	p.doors[len(p.doors)-1].drain = h.Drain
 	return nil
 }
 
 func (p *program) addHTTP(name, address string, s *http.Server) {
-	if s.ErrorLog == nil {
-		s.ErrorLog = slog.NewLogLogger(p.log.Handler(), slog.LevelDebug)
-	}
+	p.bound(s)
 	p.doors = append(p.doors, &door{
 		name: name, address: address,
 		serve: func(l net.Listener) error {
-			err := s.Serve(netutil.LimitListener(l, p.c.maxConnections))
+			err := s.Serve(l)
 			if errors.Is(err, http.ErrServerClosed) {
 				return nil
 			}
@@ -371,9 +388,8 @@ func (p *program) addHTTP(name, address string, s *http.Server) {
 
 // open opens all doors or none.
 func (p *program) open(ctx context.Context) error {
-	var lc net.ListenConfig
 	for _, d := range p.doors {
-		l, err := lc.Listen(ctx, "tcp", d.address)
+		l, err := listen.Open(ctx, d.address)
 		if err != nil {
 			for _, other := range p.doors {
 				if other.listener != nil {
@@ -385,8 +401,9 @@ func (p *program) open(ctx context.Context) error {
 			}
 			return fmt.Errorf("listen.%s: %w", d.name, err)
 		}
-		d.listener = l
+		d.listener = listen.New(l, p.listenerOptions(d))
 	}
+	p.opened.Store(true)
 	return nil
 }
 
@@ -414,10 +431,12 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 				broken <- fmt.Errorf("door %s: %w", d.name, err)
 			}
 		})
-		p.log.Info("door open", "door", d.name, "addr", d.listener.Addr().String())
+		p.log.Info("door open", p.doorAttributes(d)...)
 		p.warnIfOpen(d)
 	}
+	p.warnOfFiles()
 	p.printExamples(stdout)
+	p.notify(stateReady)
 	var err error
 	select {
 	case <-ctx.Done():
@@ -425,6 +444,7 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	case err = <-broken:
 		p.log.Error("stopping, since a door broke", "error", err)
 	}
+	p.notify(stateStopping)
 	p.drain(context.WithoutCancel(ctx))
 	cancel()
 	serving.Wait()
@@ -442,6 +462,9 @@ func (p *program) runBackground(ctx context.Context, background *sync.WaitGroup)
 		}
 	})
 	background.Go(func() { p.sweep(ctx) })
+	if p.certificates != nil {
+		background.Go(func() { p.certificates.Run(ctx) })
+	}
 	if p.proxy != nil {
 		set, _ := p.limiter.Rules()
 		p.startDeferring(set)
@@ -481,7 +504,7 @@ func ballast(lookup func(string) (string, bool)) []byte {
 // warnIfOpen tells of an admin door that everybody may use.
 func (p *program) warnIfOpen(d *door) {
 	addr, ok := d.listener.Addr().(*net.TCPAddr)
-	if d.name == "admin" && p.tokens == nil && ok && !addr.IP.IsLoopback() {
+	if d.name == "admin" && p.tokens == nil && !p.demandsCertificate(d) && ok && !addr.IP.IsLoopback() {
 		p.log.Warn("the admin door is open to the network, without auth.tokens_file", "addr", addr.String())
 	}
 }
@@ -500,6 +523,7 @@ func (p *program) followRules(ctx context.Context, hangups <-chan os.Signal) {
 		case <-hangups:
 		}
 		p.log.Info("reloading")
+		p.notify(stateReloading())
 		if p.folder != nil {
 			p.folder.Reload()
 		}
@@ -508,6 +532,10 @@ func (p *program) followRules(ctx context.Context, hangups <-chan os.Signal) {
 				p.log.Error("auth.tokens_file not loaded, the tokens from before stay good", "error", err)
 			}
 		}
+		if p.certificates != nil {
+			_ = p.certificates.Reload() // logs what is wrong
+		}
+		p.notify(stateReady)
 	}
 }
 

@@ -82,7 +82,7 @@ func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &running{t: t, stdout: newOutput(), stderr: newOutput(), stop: cancel, status: make(chan int, 1)}
-	env := []string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}
+	env := []string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}
 	go func() { p.status <- Run(ctx, args, env, strings.NewReader(""), p.stdout, p.stderr) }()
 	t.Cleanup(func() { cancel() })
 	return p
@@ -227,7 +227,7 @@ func TestUsageErrors(t *testing.T) {
 		{"unknown flag", []string{"serve", "--lisen=:1"}, []string{"--lisen", "weir serve --help"}},
 		{"unknown command", []string{"serv"}, []string{`unknown command "serv"`, `did you mean "serve"?`}},
 		{"argument", []string{"serve", "now"}, []string{"now"}},
-		{"no door", []string{"serve", "--rules=good", "--listen-http=off", "--listen-grpc=off", "--listen-admin=off"}, []string{"no door"}},
+		{"no door", []string{"serve", "--rules=good", "--listen-http=off", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=off"}, []string{"no door"}},
 		{"proxy to nowhere", []string{"proxy", "--rules=good"}, []string{"proxy.upstream"}},
 		{"proxy to no URL", []string{"proxy", "--rules=good", "--upstream=ftp://x"}, []string{"proxy.upstream"}},
 		{"proxy with two upstreams", []string{"proxy", "--rules=good", "--upstream=http://x", "--proxy-upstream=http://y"}, []string{"give one"}},
@@ -235,6 +235,13 @@ func TestUsageErrors(t *testing.T) {
 		{"proxy with two domains", []string{"proxy", "--rules=domains", "--upstream=http://127.0.0.1:1"}, []string{"proxy.domain", "a, b"}},
 		{"identity without keys", []string{"proxy", "--rules=good", "--upstream=http://127.0.0.1:1", "--identity=user=jwt:sub"}, []string{"identity"}},
 		{"no tokens", []string{"serve", "--rules=good", "--auth-tokens-file=absent"}, []string{"auth.tokens_file", "absent"}},
+		{"doors with tokens, no tokens", []string{"serve", "--rules=good", "--auth-doors=http"}, []string{"auth.doors: needs auth.tokens_file"}},
+		{"certificate without a key", []string{"serve", "--check", "--rules=good", "--tls-cert=good/a.yaml"}, []string{"tls.key: has 0 files, and tls.cert 1"}},
+		{"no certificate", []string{"serve", "--check", "--rules=good", "--tls-cert=good/a.yaml", "--tls-key=good/a.yaml"}, []string{"good/a.yaml and good/a.yaml are no pair"}},
+		{"clients without a certificate", []string{"serve", "--check", "--rules=good", "--tls-client-ca=good/a.yaml"}, []string{"tls.cert: is missing"}},
+		{"headers from anybody", []string{"serve", "--rules=good", "--proxy-protocol-doors=http"}, []string{"proxy_protocol.peers: is missing"}},
+		{"a socket in no folder", []string{"serve", "--rules=good", "--listen-http=unix:absent/weir.sock"}, []string{"listen.http: the folder of the socket"}},
+		{"a socket that is a file", []string{"serve", "--rules=good", "--listen-http=unix:good/a.yaml"}, []string{"listen.http: good/a.yaml is there, and is no socket"}},
 		{"bad configuration", []string{"serve", "--log-level=loud"}, []string{"--log-level"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -150,14 +150,16 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		methodNotAllowed(w, r, route.methods)
 		return
 	}
-	authenticated := a.o.Tokens.Authenticated(r)
-	if route.secret && a.o.Tokens != nil && !authenticated {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="weir admin"`)
-		problem(w, http.StatusUnauthorized, "needs a bearer token of auth.tokens_file", "")
+	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+	verdict := NoToken
+	if route.secret || changes { // what else a scraper sends along is no guess
+		verdict = a.o.Tokens.CheckRequest(r)
+	}
+	if route.secret && a.o.Tokens != nil && verdict != Right {
+		refuseToken(w, verdict, "weir admin")
 		return
 	}
-	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
-	if changes && !authenticated && !isJSON(r.Header.Get("Content-Type")) {
+	if changes && verdict != Right && !isJSON(r.Header.Get("Content-Type")) {
 		problem(w, http.StatusUnsupportedMediaType, "what changes something needs Content-Type: application/json, or a bearer token", "")
 		return
 	}

@@ -2,6 +2,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -11,11 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/rule"
 )
 
 // Stopwatch times a sample of the decisions, from reading the question to writing the answer.
@@ -36,6 +35,8 @@ type HTTPOptions struct {
 	Trust Trust
 	// JSON serves /json; nil means that there is no such path.
 	JSON http.Handler
+	// ForwardAuth serves /api/v1/forward-auth and what is below it; nil means that there is no such path.
+	ForwardAuth *ForwardAuth
 	// Ready is what /healthcheck tells; nil means ready.
 	Ready func() bool
 	// Stopwatch times decisions; nil means that nobody does.
@@ -63,7 +64,12 @@ var httpPaths = map[string]string{
 	"/api/v1/cancel":       "POST",
 	"/api/v1/openapi.yaml": "GET, HEAD",
 	"/json":                "",
-	"/healthcheck":         "",
+
+	forwardAuthPath:                "",
+	forwardAuthPath + "/nginx":     "",
+	forwardAuthPath + "/forwarded": "",
+
+	"/healthcheck": "",
 }
 
 // NewHTTP returns the handler of the HTTP decision API over l, described by openapi.yaml.
@@ -77,13 +83,6 @@ type httpDoor struct {
 	limiter *weir.Limiter
 	o       HTTPOptions
 	pool    sync.Pool // of *httpCall
-	domain  atomic.Pointer[defaultDomain]
-}
-
-// defaultDomain is the domain of requests that name none, under one rule set.
-type defaultDomain struct {
-	set  *rule.Set
-	name string // "" if it is not clear which
 }
 
 // httpCall is what one request needs, kept for the next one.
@@ -124,6 +123,8 @@ var (
 func (h *httpDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	switch {
+	case h.o.ForwardAuth != nil && strings.HasPrefix(path, forwardAuthPath):
+		h.o.ForwardAuth.ServeHTTP(w, r)
 	case path == "/api/v1/limit" && (r.Method == http.MethodPost || r.Method == http.MethodGet):
 		h.limit(w, r)
 	case path == "/api/v1/limit/batch" && r.Method == http.MethodPost:
@@ -215,32 +216,12 @@ func (h *httpDoor) ask(c *httpCall, item string) error {
 	q := &c.question
 	domain := q.domain
 	if domain == "" {
-		if domain = h.defaultDomain(); domain == "" {
+		if domain = cmp.Or(h.o.Domain, h.limiter.SoleDomain()); domain == "" {
 			return &fieldError{field: item + "domain", message: "is missing, and the rules hold several domains: name one, or set http.domain in the configuration"}
 		}
 	}
 	c.request = weir.Request{Domain: domain, Attributes: &q.attrs, Hits: q.hits, MaxDelay: q.maxDelay, Door: "http"}
 	return nil
-}
-
-// defaultDomain returns "" if the request has to name one.
-func (h *httpDoor) defaultDomain() string {
-	if h.o.Domain != "" {
-		return h.o.Domain
-	}
-	set, _ := h.limiter.Rules()
-	if set == nil {
-		return weir.DefaultDomain
-	}
-	d := h.domain.Load()
-	if d == nil || d.set != set {
-		d = &defaultDomain{set: set}
-		if domains := set.Domains(); len(domains) == 1 {
-			d.name = domains[0]
-		}
-		h.domain.Store(d)
-	}
-	return d.name
 }
 
 // needsTrust reports whether not everybody may ask for so many hits.

@@ -635,7 +635,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 	l, _, _ := newTestLimiter(t, shopRules)
 	rls := NewRLS(l, RLSOptions{})
-	h := NewHTTP(l, HTTPOptions{JSON: NewRLSJSON(rls, nil)})
+	h := NewHTTP(l, HTTPOptions{JSON: NewRLSJSON(rls, nil), ForwardAuth: NewForwardAuth(l, ForwardAuthOptions{})})
 	for path, methods := range doc.Paths {
 		if _, ok := httpPaths[path]; !ok {
 			t.Errorf("%s is described but does not exist", path)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -248,34 +247,42 @@ func (c *rlsCall) answer() {
 		if l.Descriptor < 0 {
 			continue
 		}
-		limit := d.InForce(i).Config()
-		s := rlsStatus{
-			code:      rlspb.RateLimitResponse_OK,
-			unit:      rlsUnit(&limit),
-			limit:     uint32(min(limit.N, math.MaxUint32)),
-			remaining: uint32(min(max(l.Remaining, 0), math.MaxUint32)),
-			reset:     rlsReset(l, &limit, d.Time),
-			current:   true,
-			quota:     l.Mode == rule.Quota,
-		}
-		if !l.Allowed && l.Mode != rule.Shadow {
-			s.code = rlspb.RateLimitResponse_OVER_LIMIT
-		}
-		if own := c.descriptors[l.Descriptor].Override; own != nil {
-			s.limit = own.Requests
-		} else if lyft := l.Window.Rule.Lyft; lyft != nil {
-			s.name = lyft.LimitName
-			if limit.N == algo.MaxN { // the file may say more than can be counted
-				s.limit = max(s.limit, lyft.RequestsPerUnit)
-			}
-		}
-		if uncounted := int64(s.limit) - limit.N; uncounted > 0 && s.code == rlspb.RateLimitResponse_OK && l.Allowed {
-			s.remaining = uint32(min(l.Remaining+uncounted, math.MaxUint32))
-		}
+		s := c.status(i)
 		if known := &c.statuses[l.Descriptor]; !known.current || s.tighter(known) {
 			*known = s
 		}
 	}
+}
+
+// status is what to tell of the i-th limit of the decision.
+func (c *rlsCall) status(i int) rlsStatus {
+	d := &c.decision
+	l := &d.Limits[i]
+	limit := d.InForce(i).Config()
+	s := rlsStatus{
+		code:      rlspb.RateLimitResponse_OK,
+		unit:      rlsUnit(&limit),
+		limit:     uint32(min(limit.N, math.MaxUint32)),
+		remaining: uint32(min(max(l.Remaining, 0), math.MaxUint32)),
+		reset:     rlsReset(l, &limit, d.Time),
+		current:   true,
+		quota:     l.Mode == rule.Quota,
+	}
+	if !l.Allowed && l.Mode != rule.Shadow {
+		s.code = rlspb.RateLimitResponse_OVER_LIMIT
+	}
+	if l.Descriptor >= 0 && c.descriptors[l.Descriptor].Override != nil {
+		s.limit = c.descriptors[l.Descriptor].Override.Requests
+	} else if lyft := l.Window.Rule.Lyft; lyft != nil {
+		s.name = lyft.LimitName
+		if limit.N == algo.MaxN { // the file may say more than can be counted
+			s.limit = max(s.limit, lyft.RequestsPerUnit)
+		}
+	}
+	if uncounted := int64(s.limit) - limit.N; uncounted > 0 && s.code == rlspb.RateLimitResponse_OK && l.Allowed {
+		s.remaining = uint32(min(l.Remaining+uncounted, math.MaxUint32))
+	}
+	return s
 }
 
 // tighter reports whether s is to be told rather than other, of two limits of one descriptor.
@@ -301,7 +308,8 @@ func (c *rlsCall) blankStatuses() {
 
 // rlsReset is duration_until_reset in seconds, rounded up: of a fixed window the time to its end, else until a refused
 // request may come again, or until all is as fresh after a pass. A refusal for good gives the length of the window, the
-// soonest at which asking again could be of use.
+// soonest at which asking again could be of use. A peek that is refused knows no time at which it would not be, but that
+// all is as fresh after it.
 func rlsReset(l *weir.LimitResult, limit *algo.Config, now int64) int64 {
 	after := l.ResetAfter
 	switch {
@@ -311,7 +319,7 @@ func rlsReset(l *weir.LimitResult, limit *algo.Config, now int64) int64 {
 		}
 	case !l.Allowed && l.RetryAfter == algo.Never:
 		return l.Window.Seconds
-	case !l.Allowed:
+	case !l.Allowed && l.RetryAfter > 0:
 		after = l.RetryAfter
 	}
 	return ceilSeconds(after)
@@ -375,39 +383,25 @@ func (c *rlsCall) withoutStore(ctx context.Context, failure error) error {
 	return nil
 }
 
-// rlsHandler serves one call over the wire without making messages: the codec reads into an rlsCall and writes from it.
-func rlsHandler(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
-	r := srv.(*RLS)
+// answerWire answers a RateLimitRequest in its wire format with a RateLimitResponse, which it appends to out. Its errors
+// are gRPC statuses.
+func (r *RLS) answerWire(ctx context.Context, request, out []byte) (answer []byte, err error) {
 	if start := r.begin(); start != 0 {
 		defer r.o.Stopwatch.End(start)
 	}
-	c := r.acquire()
-	if err := decode(c); err != nil {
-		r.release(c)
-		return nil, err
-	}
-	if intercept == nil {
-		return r.handle(ctx, c)
-	}
-	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: rlspb.RateLimitService_ShouldRateLimit_FullMethodName}
-	return intercept(ctx, c, info, func(ctx context.Context, request any) (any, error) {
-		return r.handle(ctx, request.(*rlsCall))
-	})
-}
-
-// handle answers c, which it gives back on an error; else the codec does, once it is written.
-func (r *RLS) handle(ctx context.Context, c *rlsCall) (reply any, err error) {
 	defer func() {
-		if p := recover(); p != nil { // a defect of ours must not end the process, and c is not used again
+		if p := recover(); p != nil { // a defect of ours must not end the process; the call is not used again
 			if r.o.Logf != nil {
 				r.o.Logf("rls: panic: %v\n%s", p, debug.Stack())
 			}
-			reply, err = nil, status.Error(codes.Internal, "internal error")
+			answer, err = out, status.Error(codes.Internal, "internal error")
 		}
 	}()
-	if err := r.decide(ctx, c); err != nil {
-		r.release(c)
-		return nil, err
+	c := r.acquire()
+	c.readWire(string(request)) // one copy, which all strings of the call share
+	if err = r.decide(ctx, c); err == nil {
+		out, err = c.writeWire(out)
 	}
-	return c, nil
+	r.release(c)
+	return out, err
 }

@@ -13,8 +13,6 @@ import (
 	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -24,24 +22,39 @@ import (
 )
 
 // The echo server decodes the same request and encodes an equal answer with grpc-go's own codec, and decides nothing.
-// Goal: the server's processor time per decision is at most 1.25 times that of the echo with the same server options.
 
 func init() {
-	cpuServers["rls"] = func(l net.Listener) error {
-		limiter, err := rlsBenchLimiter()
+	door := func(o GRPCOptions) func(net.Listener) error {
+		return func(l net.Listener) error {
+			r, err := rlsBench()
+			if err != nil {
+				return err
+			}
+			return NewGRPCServer(r, o).Serve(l)
+		}
+	}
+	cpuServers["rls"] = door(GRPCOptions{Inline: true})
+	cpuServers["workers"] = door(GRPCOptions{}) // as with a store over the network
+	cpuServers["grpc-go"] = func(l net.Listener) error {
+		r, err := rlsBench()
 		if err != nil {
 			return err
 		}
-		return NewGRPCServer(NewRLS(limiter, RLSOptions{}), GRPCOptions{}).Serve(l)
+		return rlsGRPCGo(r).Serve(l)
 	}
 	cpuServers["echo"] = func(l net.Listener) error {
-		return rlsEchoServer(GRPCOptions{}).Serve(l)
-	}
-	cpuServers["echo-defaults"] = func(l net.Listener) error {
 		s := grpc.NewServer()
 		rlspb.RegisterRateLimitServiceServer(s, rlsEcho{})
 		return s.Serve(l)
 	}
+}
+
+func rlsBench() (*RLS, error) {
+	limiter, err := rlsBenchLimiter()
+	if err != nil {
+		return nil, err
+	}
+	return NewRLS(limiter, RLSOptions{}), nil
 }
 
 func rlsBenchLimiter() (*weir.Limiter, error) {
@@ -55,12 +68,6 @@ func rlsBenchLimiter() (*weir.Limiter, error) {
 		return nil, err
 	}
 	return weir.New(store, weir.WithRules(set))
-}
-
-func rlsEchoServer(o GRPCOptions) *grpc.Server {
-	s := grpc.NewServer(rlsServerOptions(o)...)
-	rlspb.RegisterRateLimitServiceServer(s, rlsEcho{})
-	return s
 }
 
 type rlsEcho struct{}
@@ -89,9 +96,8 @@ func rlsBenchRequests() []*rlspb.RateLimitRequest {
 	return requests
 }
 
-// rlsRound makes requests from 64 callers over one connection.
-func rlsRound(b *testing.B, addr string, requests []*rlspb.RateLimitRequest) func() int {
-	const callers, each = 64, 400
+// rlsRound makes requests from so many callers over one connection.
+func rlsRound(b *testing.B, addr string, requests []*rlspb.RateLimitRequest, callers, each int) func() int {
 	client := rlspb.NewRateLimitServiceClient(rlsDial(b, addr))
 	return func() int {
 		var all sync.WaitGroup
@@ -110,24 +116,30 @@ func rlsRound(b *testing.B, addr string, requests []*rlspb.RateLimitRequest) fun
 	}
 }
 
-// BenchmarkCPURLS compares the server's processor time per decision with that of echo servers. Use -benchtime 5x.
+// BenchmarkCPURLS compares the door's processor time per decision, over one connection, with that of the same decisions
+// behind grpc-go at its best, and with an echo behind grpc-go as it comes. Use -benchtime 5x.
 func BenchmarkCPURLS(b *testing.B) {
 	requests := rlsBenchRequests()
-	compareCPU(b, func(addr string) func() int { return rlsRound(b, addr, requests) }, "rls", "echo", "echo-defaults")
+	for _, c := range []struct{ callers, each int }{{64, 400}, {1, 4000}} {
+		b.Run(fmt.Sprintf("callers=%d", c.callers), func(b *testing.B) {
+			compareCPU(b, func(addr string) func() int { return rlsRound(b, addr, requests, c.callers, c.each) }, "rls", "workers", "grpc-go", "echo")
+		})
+	}
 }
 
 // BenchmarkRLS and BenchmarkEcho are whole calls, client included, over one connection.
 func BenchmarkRLS(b *testing.B) {
-	limiter, err := rlsBenchLimiter()
+	r, err := rlsBench()
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := NewGRPCServer(NewRLS(limiter, RLSOptions{}), GRPCOptions{})
+	s := NewGRPCServer(r, GRPCOptions{Inline: true})
 	benchCalls(b, s.Serve, s.Stop)
 }
 
 func BenchmarkEcho(b *testing.B) {
-	s := rlsEchoServer(GRPCOptions{})
+	s := grpc.NewServer()
+	rlspb.RegisterRateLimitServiceServer(s, rlsEcho{})
 	benchCalls(b, s.Serve, s.Stop)
 }
 
@@ -153,42 +165,28 @@ func benchCalls(b *testing.B, serve func(net.Listener) error, stop func()) {
 	})
 }
 
-// BenchmarkRLSHandler is what the server does between reading and writing bytes.
-func BenchmarkRLSHandler(b *testing.B) {
-	limiter, err := rlsBenchLimiter()
+// BenchmarkRLSWire is what the server does between reading and writing bytes.
+func BenchmarkRLSWire(b *testing.B) {
+	r, err := rlsBench()
 	if err != nil {
 		b.Fatal(err)
 	}
-	benchHandler(b, newRLSCodec(), rlsServiceDesc(), NewRLS(limiter, RLSOptions{}))
-}
-
-func BenchmarkEchoHandler(b *testing.B) {
-	benchHandler(b, encoding.GetCodecV2("proto"), &rlspb.RateLimitService_ServiceDesc, rlsEcho{})
-}
-
-func benchHandler(b *testing.B, codec encoding.CodecV2, desc *grpc.ServiceDesc, service any) {
-	var wire []mem.BufferSlice
-	for _, r := range rlsBenchRequests() {
-		data, err := proto.Marshal(r)
+	var wire [][]byte
+	for _, request := range rlsBenchRequests() {
+		data, err := proto.Marshal(request)
 		if err != nil {
 			b.Fatal(err)
 		}
-		wire = append(wire, mem.BufferSlice{mem.SliceBuffer(data)})
+		wire = append(wire, data)
 	}
 	ctx := context.Background()
+	var out []byte
 	i := 0
-	decode := func(v any) error { return codec.Unmarshal(wire[i%len(wire)], v) }
 	b.ReportAllocs()
 	for b.Loop() {
 		i++
-		reply, err := desc.Methods[0].Handler(service, ctx, decode, nil)
-		if err != nil {
+		if out, err = r.answerWire(ctx, wire[i%len(wire)], out[:0]); err != nil {
 			b.Fatal(err)
 		}
-		out, err := codec.Marshal(reply)
-		if err != nil {
-			b.Fatal(err)
-		}
-		out.Free()
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/rule"
 )
 
 // toProto makes the message of the answer. The parts of each kind lie in one slice, so that a request of many
@@ -47,7 +49,8 @@ func (c *rlsCall) toProto() *rlspb.RateLimitResponse {
 }
 
 // headers are the rate-limit headers of the descriptor with the fewest remaining, the first of them on a tie; but a
-// descriptor that refuses, the last of them, comes before.
+// descriptor that refuses, the last of them, comes before. Native limits, which have no status, are spoken of where one
+// of them is nearer to refusing, or refuses for longer.
 func (c *rlsCall) headers() []*corepb.HeaderValue {
 	var best *rlsStatus
 	for i := range c.statuses {
@@ -55,13 +58,21 @@ func (c *rlsCall) headers() []*corepb.HeaderValue {
 			best = s
 		}
 	}
-	if best == nil {
-		return nil
-	}
+	refused := false
 	for i := range c.statuses {
 		if s := &c.statuses[i]; s.current && s.code == rlspb.RateLimitResponse_OVER_LIMIT && !s.quota {
-			best = s
+			best, refused = s, true
 		}
+	}
+	if native, ok := c.native(); ok {
+		switch {
+		case best == nil, c.overall != rlspb.RateLimitResponse_OVER_LIMIT && native.remaining < best.remaining,
+			c.overall == rlspb.RateLimitResponse_OVER_LIMIT && (!refused || native.reset > best.reset):
+			best = &native
+		}
+	}
+	if best == nil {
+		return nil
 	}
 	header := func(name string, v int64) *corepb.HeaderValue {
 		return &corepb.HeaderValue{Key: name, Value: strconv.FormatInt(v, 10)}
@@ -74,8 +85,24 @@ func (c *rlsCall) headers() []*corepb.HeaderValue {
 	}
 }
 
+// native is what to tell of the native limit that is nearest to refusing, or of that which refuses longest; false if none
+// has a say.
+func (c *rlsCall) native() (s rlsStatus, ok bool) {
+	d := &c.decision
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if l.Descriptor >= 0 || l.Mode == rule.Shadow || !d.Allowed && !d.Refuses(l) {
+			continue
+		}
+		if one := c.status(i); !ok || d.Allowed && one.remaining < s.remaining || !d.Allowed && one.reset > s.reset {
+			s, ok = one, true
+		}
+	}
+	return s, ok
+}
+
 // marks appends the headers that envoyproxy/ratelimit does not know: whether the request passed in a soft margin, which limits are
-// near to refusing, and the id of a refusal.
+// near to refusing, and of a refusal its id and when to come back.
 func (c *rlsCall) marks(headers []*corepb.HeaderValue) []*corepb.HeaderValue {
 	d := &c.decision
 	add := func(name, value string) {
@@ -90,7 +117,23 @@ func (c *rlsCall) marks(headers []*corepb.HeaderValue) []*corepb.HeaderValue {
 	if !d.Allowed {
 		add("X-RateLimit-Decision", d.ID.String())
 	}
+	if c.overall == rlspb.RateLimitResponse_OVER_LIMIT && d.RetryAfter != algo.Never {
+		add("Retry-After", strconv.FormatInt(c.retryAfter(), 10))
+	}
 	return headers
+}
+
+// retryAfter is when to come back after a refusal, in seconds, at least 1.
+func (c *rlsCall) retryAfter() int64 {
+	d := &c.decision
+	after := d.RetryAfter
+	for i := range d.Limits {
+		// A peek that is refused has no time at which it would pass: see rlsReset.
+		if l := &d.Limits[i]; l.RetryAfter == 0 && d.Refuses(l) {
+			after = max(after, l.ResetAfter)
+		}
+	}
+	return max(1, ceilSeconds(after))
 }
 
 // metadata tells what was asked, and the metadata of the rules that let descriptors pass.

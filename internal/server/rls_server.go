@@ -4,27 +4,32 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-rl/weir/internal/h2"
 )
 
 // GRPCOptions tune NewGRPCServer. The zero value is right for most.
 type GRPCOptions struct {
 	// TLS turns on TLS; nil means plain text.
 	TLS *tls.Config
+	// Authorize decides about every call but those of health; nil means that all may call.
+	Authorize Authorizer
 	// Ready is what health checks tell; nil means ready. It must be quick and safe for concurrent use.
 	Ready func() bool
+	// Inline decides on the goroutine that reads a connection. That costs least, and is right if the limiter's store
+	// never waits, as the embedded one; with one over the network it would make calls wait for each other.
+	Inline bool
 	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10 s.
 	HandshakeTimeout time.Duration
 	// MaxRequestBytes bounds one request; 0 means 1 MiB.
@@ -33,70 +38,68 @@ type GRPCOptions struct {
 	MaxStreams uint32
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
 	MaxConnections int
+	// Logf is told of defects in weir itself that failed a call; nil means nobody.
+	Logf func(format string, args ...any)
 }
 
 // GRPCServer serves the gRPC door: RLS, health and reflection. Make one with NewGRPCServer.
 type GRPCServer struct {
-	server         *grpc.Server
-	health         *rlsHealth
-	maxConnections int
+	server *h2.Server
+	rest   *grpc.Server // health and reflection
+	health *rlsHealth
 }
 
 // rlsHealthNames are the services whose health is told: the server, the name of envoyproxy/ratelimit, and the service.
 var rlsHealthNames = []string{"", "ratelimit", rlspb.RateLimitService_ServiceDesc.ServiceName}
 
-// NewGRPCServer returns a server of r, grpc.health.v1 and reflection.
+// NewGRPCServer returns a server of r, grpc.health.v1 and reflection. ShouldRateLimit is served from the wire bytes;
+// grpc-go, which costs several times as much for a call, serves the rest.
 func NewGRPCServer(r *RLS, o GRPCOptions) *GRPCServer {
+	most := cmp.Or(o.MaxRequestBytes, 1<<20)
 	s := &GRPCServer{
-		server:         grpc.NewServer(append(rlsServerOptions(o), grpc.ForceServerCodecV2(newRLSCodec()))...),
-		health:         newRLSHealth(o.Ready),
-		maxConnections: cmp.Or(o.MaxConnections, 10_000),
+		rest:   grpc.NewServer(append(o.Authorize.options(), grpc.MaxRecvMsgSize(most))...),
+		health: newRLSHealth(o.Ready),
 	}
-	s.server.RegisterService(rlsServiceDesc(), r)
-	healthpb.RegisterHealthServer(s.server, s.health)
-	reflection.Register(s.server)
+	rlspb.RegisterRateLimitServiceServer(s.rest, r) // so that reflection tells of it
+	healthpb.RegisterHealthServer(s.rest, s.health)
+	reflection.Register(s.rest)
+	s.server = h2.New(h2.Options{
+		Methods:          map[string]h2.Unary{rlspb.RateLimitService_ShouldRateLimit_FullMethodName: r.unary(o.Authorize)},
+		Inline:           o.Inline,
+		Handler:          http.Handler(s.rest),
+		TLS:              o.TLS,
+		MaxMessage:       most,
+		MaxStreams:       int(o.MaxStreams),
+		MaxConnections:   o.MaxConnections,
+		HandshakeTimeout: o.HandshakeTimeout,
+		Logf:             o.Logf,
+	})
 	return s
 }
 
-// rlsServiceDesc is the generated description with a handler of our own.
-func rlsServiceDesc() *grpc.ServiceDesc {
-	desc := rlspb.RateLimitService_ServiceDesc
-	desc.Methods = []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: rlsHandler}}
-	return &desc
+// unary returns what answers ShouldRateLimit over the wire.
+func (r *RLS) unary(authorize Authorizer) h2.Unary {
+	return func(ctx context.Context, call *h2.Call, out []byte) ([]byte, h2.Status) {
+		if authorize != nil {
+			if err := authorize(call.RemoteAddr(), call.Header("authorization")); err != nil {
+				return out, rlsStatusOf(err)
+			}
+		}
+		out, err := r.answerWire(ctx, call.Message, out)
+		if err != nil {
+			return out, rlsStatusOf(err)
+		}
+		return out, h2.Status{}
+	}
 }
 
-// rlsServerOptions are the bounds, and what measures better than grpc-go's defaults for many small calls.
-func rlsServerOptions(o GRPCOptions) []grpc.ServerOption {
-	options := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(cmp.Or(o.MaxRequestBytes, 1<<20)),
-		grpc.MaxConcurrentStreams(cmp.Or(o.MaxStreams, 1024)),
-		grpc.MaxHeaderListSize(16 << 10),
-		grpc.ConnectionTimeout(cmp.Or(o.HandshakeTimeout, 10*time.Second)),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge:      24 * time.Hour,
-			MaxConnectionAgeGrace: time.Hour,
-			Time:                  time.Minute,
-			Timeout:               20 * time.Second,
-		}),
-		// Workers keep their grown stacks; a fresh goroutine would grow its own in every call. A handful of workers is
-		// worse than none.
-		grpc.NumStreamWorkers(64),
-	}
-	if o.TLS != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(o.TLS)))
-	}
-	return options
+func rlsStatusOf(err error) h2.Status {
+	s := status.Convert(err)
+	return h2.Status{Code: uint32(s.Code()), Message: s.Message()}
 }
 
 // Serve accepts connections from l until Shutdown or Stop; then it returns nil.
-func (s *GRPCServer) Serve(l net.Listener) error {
-	err := s.server.Serve(netutil.LimitListener(l, s.maxConnections))
-	if errors.Is(err, grpc.ErrServerStopped) { // before it began
-		return nil
-	}
-	return err
-}
+func (s *GRPCServer) Serve(l net.Listener) error { return s.server.Serve(l) }
 
 // Drain makes health checks tell that the server is going away; it goes on serving.
 func (s *GRPCServer) Drain() { s.health.drain() }
@@ -104,25 +107,16 @@ func (s *GRPCServer) Drain() { s.health.drain() }
 // Shutdown drains: no new calls, those under way are finished, at the latest when ctx is done.
 func (s *GRPCServer) Shutdown(ctx context.Context) error {
 	s.Drain()
-	done := make(chan struct{})
-	go func() {
-		s.server.GracefulStop()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		s.server.Stop()
-		<-done
-		return ctx.Err()
-	}
+	err := s.server.Shutdown(ctx)
+	s.rest.Stop()
+	return err
 }
 
 // Stop ends all at once.
 func (s *GRPCServer) Stop() {
 	s.Drain()
 	s.server.Stop()
+	s.rest.Stop()
 }
 
 // rlsHealth is grpc's health service, which follows a function.

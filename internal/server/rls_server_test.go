@@ -46,10 +46,22 @@ descriptors:
 - {key: y, rate_limit: {unit: hour, requests_per_unit: 0}}
 - {key: q, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}
 - {key: s, rate_limit: {unit: minute, requests_per_unit: 2, throttle: {soft: 50%}}}
+- {key: p, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_log, count_denied: true}}
+limits:
+- {name: n, when: {n: "*"}, allow: 4/hour, algorithm: sliding_log}
+- {name: m, when: {m: "*"}, allow: 1/day, algorithm: sliding_log}
+- {name: o, when: {o: "*"}, allow: 0/min, on_limit: shadow}
 `
 	for _, c := range []struct{ ask, want string }{
-		{"d: a=1; b=1", "L=3 R=2 S=3600"},                                   // the fewest remaining
-		{"d+2: a=2; b=2 +0", "L=5 R=3 S=60"},                                // the first on a tie
+		{"d: n=1", "L=4 R=3 S=3600"},           // a native limit, where no descriptor is counted
+		{"d: a=1 n=1", "L=4 R=3 S=3600"},       // no descriptor of two entries is counted
+		{"d+3: a=6; n=1 +0", "L=4 R=1 S=3600"}, // it has fewer remaining
+		{"d+1: b=6; n=1", "L=3 R=2 S=3600"},    // it has not
+		{"d+4: a=7; n=1", "L=4 R=0 S=3600 X-RateLimit-Warning=near_limit; limit=\"a\", near_limit; limit=\"n\""},
+		{"d+5: a=8 +1; n=1", "L=4 R=4 S=3600 X-RateLimit-Decision=ID"}, // more than it can ever be: no Retry-After
+		{"d: o=1", ""},                       // one in shadow has no say
+		{"d: a=1; b=1", "L=3 R=2 S=3600"},    // the fewest remaining
+		{"d+2: a=2; b=2 +0", "L=5 R=3 S=60"}, // the first on a tie
 		{"d: a=3; z=1; b=3; y=1", "L=0 R=0 S=3600 X-RateLimit-Decision=ID"}, // the last that refuses
 		{"d: a=4; z=1; q=1", "L=0 R=0 S=86400 X-RateLimit-Decision=ID"},     // but no quota
 		{"d+2: s=1", "L=2 R=0 S=60 X-RateLimit-Warning=near_limit; limit=\"s\""},
@@ -57,11 +69,20 @@ descriptors:
 		{"d: x=1", ""},                    // nothing counted
 		{"elsewhere: a=1", ""},            // nor here
 		{"d: x=1; b=5", "L=3 R=2 S=3600"}, // the only one
+		// A second request, behind "then".
+		{"d: n=1; m=1 then d: a=9; m=1", "L=1 R=0 S=86400 X-RateLimit-Decision=ID Retry-After=86400"}, // not of a, which passes
+		{"d+5: a=10 then d: a=10; n=1", "L=5 R=0 S=60 X-RateLimit-Decision=ID Retry-After=60"},
+		{"d+4: a=11 +5; n=1 then d+1: a=11 +5; n=1", "L=4 R=0 S=3600 X-RateLimit-Decision=ID Retry-After=3600"}, // what refuses longest
+		{"d: p=1 +7 then d: p=1 +0", "L=5 R=0 S=60 X-RateLimit-Decision=ID Retry-After=60"},                     // a peek
+		{"d+3: b=7; m=1 +0 then d+1: b=7; m=1", "L=3 R=0 S=3600 X-RateLimit-Decision=ID Retry-After=3600"},
 	} {
 		b := newRLSBed(t, rules, RLSOptions{ResponseHeaders: true, LimitHeader: "L", RemainingHeader: "R", ResetHeader: "S"}, GRPCOptions{})
-		answer, err := b.client.ShouldRateLimit(context.Background(), rlsParse(t, c.ask))
-		if err != nil {
-			t.Fatal(err)
+		var answer *rlspb.RateLimitResponse
+		for ask := range strings.SplitSeq(c.ask, " then ") {
+			var err error
+			if answer, err = b.client.ShouldRateLimit(context.Background(), rlsParse(t, ask)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		var got []string
 		for _, h := range answer.ResponseHeadersToAdd {
@@ -164,6 +185,15 @@ limits:
 		if got := b.ask(t, c.ask); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.ask, got, c.want)
 		}
+	}
+	with := &rlsBed{limiter: b.limiter}
+	with.serve(t, RLSOptions{ResponseHeaders: true}, GRPCOptions{})
+	answer, err := with.client.ShouldRateLimit(context.Background(), rlsParse(t, "d: a=1; native=deny"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h := answer.ResponseHeadersToAdd; len(h) != 1 || h[0].Key != "Retry-After" || h[0].Value != "1" {
+		t.Errorf("headers of a refusal without the store: %v", h)
 	}
 }
 
@@ -331,12 +361,13 @@ func TestRLSPanic(t *testing.T) {
 	}
 	var logged string
 	r := NewRLS(l, RLSOptions{Logf: func(format string, args ...any) { logged = fmt.Sprintf(format, args...) }})
-	reply, err := rlsServiceDesc().Methods[0].Handler(r, context.Background(), func(v any) error {
-		v.(*rlsCall).fromProto(rlsParse(t, "d: k=a"))
-		return nil
-	}, nil)
-	if reply != nil || status.Code(err) != codes.Internal || !strings.Contains(logged, "a defect") || !strings.Contains(logged, "rls.go") {
-		t.Errorf("%v, %v, logged %q", reply, err, logged)
+	request, err := proto.Marshal(rlsParse(t, "d: k=a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := r.answerWire(context.Background(), request, nil)
+	if len(answer) > 0 || status.Code(err) != codes.Internal || !strings.Contains(logged, "a defect") || !strings.Contains(logged, "rls.go") {
+		t.Errorf("%v, %v, logged %q", answer, err, logged)
 	}
 }
 
@@ -502,27 +533,5 @@ func TestRLSTogether(t *testing.T) {
 	all.Wait()
 	if passed.Load() != 500 {
 		t.Errorf("%d passed, want 500", passed.Load())
-	}
-}
-
-// TestRLSIntercepted: interceptors of the embedding program still see each call.
-func TestRLSIntercepted(t *testing.T) {
-	b := newRLSBed(t, rlsTwoAMinute, RLSOptions{}, GRPCOptions{})
-	desc := rlsServiceDesc()
-	seen := ""
-	intercept := func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		seen = info.FullMethod
-		return handler(ctx, request)
-	}
-	reply, err := desc.Methods[0].Handler(b.rls, context.Background(), func(v any) error {
-		v.(*rlsCall).fromProto(rlsParse(t, "d: k=a"))
-		return nil
-	}, intercept)
-	if err != nil || reply.(*rlsCall).overall != rlspb.RateLimitResponse_OK || seen != rlspb.RateLimitService_ShouldRateLimit_FullMethodName {
-		t.Errorf("%v, %v, saw %q", reply, err, seen)
-	}
-	broken := errors.New("broken")
-	if _, err := desc.Methods[0].Handler(b.rls, context.Background(), func(any) error { return broken }, nil); err != broken {
-		t.Errorf("an error of the codec comes back as %v", err)
 	}
 }

@@ -8,60 +8,28 @@ import (
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
-	grpcproto "google.golang.org/grpc/encoding/proto"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weir-rl/weir/rule"
 )
 
-// rlsCodec is the protobuf codec, but for an rlsCall, which it reads from and writes to the wire without a message in
-// between. Decoding and encoding messages is a quarter of what a call costs otherwise.
-type rlsCodec struct {
-	encoding.CodecV2
-}
-
-func newRLSCodec() rlsCodec { return rlsCodec{encoding.GetCodecV2(grpcproto.Name)} }
-
-// Unmarshal implements encoding.CodecV2. What is wrong with a request is kept in the call, so that it is answered
-// with the proper code.
-func (k rlsCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	c, ok := v.(*rlsCall)
-	if !ok {
-		return k.CodecV2.Unmarshal(data, v)
-	}
-	var text string // one copy, which all strings of the call share
-	if len(data) == 1 {
-		text = string(data[0].ReadOnlyData())
-	} else {
-		text = string(data.Materialize())
-	}
+// readWire reads a RateLimitRequest without a message in between; decoding and encoding messages would be most of what a
+// call costs. What is wrong with the request is kept in c, so that it is answered with the proper code. The strings of c
+// are parts of text.
+func (c *rlsCall) readWire(text string) {
 	if err := c.fromWire(text); err != nil {
 		c.bad = status.Errorf(codes.InvalidArgument, "the request is no RateLimitRequest: %v", err)
 	}
-	return nil
 }
 
-// Marshal implements encoding.CodecV2. An rlsCall is given back to its pool: it can be written once.
-func (k rlsCodec) Marshal(v any) (mem.BufferSlice, error) {
-	c, ok := v.(*rlsCall)
-	if !ok {
-		return k.CodecV2.Marshal(v)
-	}
-	defer c.rls.release(c)
+// writeWire appends the answer, a RateLimitResponse, to out.
+func (c *rlsCall) writeWire(out []byte) ([]byte, error) {
 	if c.rls.o.ResponseHeaders || c.rls.o.DynamicMetadata {
-		return k.CodecV2.Marshal(c.toProto())
+		return proto.MarshalOptions{}.MarshalAppend(out, c.toProto())
 	}
-	size := c.wireSize()
-	if mem.IsBelowBufferPoolingThreshold(size) {
-		return mem.BufferSlice{mem.SliceBuffer(c.appendWire(make([]byte, 0, size)))}, nil
-	}
-	pool := mem.DefaultBufferPool()
-	b := pool.Get(size)
-	*b = c.appendWire((*b)[:0])
-	return mem.BufferSlice{mem.NewBuffer(b, pool)}, nil
+	return c.appendWire(out), nil
 }
 
 var (
@@ -307,15 +275,6 @@ func (s *rlsStatus) wireSize() int {
 	if s.current {
 		n += 1 + protowire.SizeBytes(s.currentSize())
 		n += 1 + protowire.SizeBytes(varintFieldSize(uint64(s.reset)))
-	}
-	return n
-}
-
-// wireSize is how many bytes appendWire adds.
-func (c *rlsCall) wireSize() int {
-	n := varintFieldSize(uint64(c.overall))
-	for i := range c.statuses {
-		n += 1 + protowire.SizeBytes(c.statuses[i].wireSize())
 	}
 	return n
 }

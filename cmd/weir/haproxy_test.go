@@ -1,0 +1,244 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// haproxyBed is the example for HAProxy as it stands, with free ports in place of its own, in front of an API that counts.
+type haproxyBed struct {
+	t       *testing.T
+	page    *page
+	program string
+	seen    atomic.Int64 // by the API
+}
+
+func newHAProxyBed(t *testing.T) *haproxyBed {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	if _, err := exec.LookPath("haproxy"); err != nil {
+		t.Skip("haproxy is not installed; on Debian: apt-get install haproxy")
+	}
+	dir := filepath.Join(t.TempDir(), "haproxy")
+	b := &haproxyBed{t: t, page: newPage(t, dir, "8000", "9907", "9090", "3000")}
+	for _, item := range b.page.env {
+		if path, ok := strings.CutPrefix(item, "PATH="); ok {
+			b.program = filepath.Join(strings.SplitN(path, ":", 2)[0], "weir")
+		}
+	}
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(repositoryRoot(t), "examples", "haproxy"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"haproxy.cfg", "rl-spoe.conf", "weir.yaml"} {
+		b.edit(name, name, b.page.ports)
+	}
+	// A machine that is busy is not to be taken for a Weir that is away.
+	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("timeout processing 100ms", "timeout processing 3s", "timeout hello 200ms", "timeout hello 3s"))
+	return b
+}
+
+func (b *haproxyBed) edit(from, to string, r *strings.Replacer) {
+	b.t.Helper()
+	data, err := os.ReadFile(filepath.Join(b.page.dir, from))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	writeRules(b.t, filepath.Join(b.page.dir, to), r.Replace(string(data)))
+}
+
+// begin starts a program in the folder, with nothing but the folder's files to tell it what to do.
+func (b *haproxyBed) begin(name string, args ...string) *process {
+	b.t.Helper()
+	p := &process{t: b.t, cmd: exec.Command(name, args...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = b.page.dir, p.stdout, p.stderr
+	if err := p.cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	go func() { p.exited <- p.cmd.Wait() }()
+	b.t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	return p
+}
+
+func (b *haproxyBed) startWeir() *process {
+	b.t.Helper()
+	p := b.begin(b.program, "serve")
+	p.addr("spoe")
+	return p
+}
+
+// startHAProxy starts HAProxy with a configuration, and waits until it takes connections at an address.
+func (b *haproxyBed) startHAProxy(file, address string) {
+	b.t.Helper()
+	p := b.begin("haproxy", "-db", "-f", file)
+	eventually(b.t, "HAProxy takes connections", func() bool {
+		select {
+		case err := <-p.exited:
+			b.t.Fatalf("HAProxy ended: %v\n%s", err, p.stderr)
+		default:
+		}
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// serveAPI serves what stands behind HAProxy, at the port of the example.
+func (b *haproxyBed) serveAPI() {
+	b.t.Helper()
+	l, err := net.Listen("tcp", b.page.address("3000"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	api := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		b.seen.Add(1)
+		fmt.Fprint(w, "hello")
+	}))
+	api.Listener.Close()
+	api.Listener = l
+	api.Start()
+	b.t.Cleanup(api.Close)
+}
+
+// ask sends a request that claims to come from somewhere else.
+func (b *haproxyBed) ask(address, path string) (*http.Response, string) {
+	b.t.Helper()
+	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	forged := fmt.Sprintf("192.0.2.%d", b.seen.Load()%250)
+	for _, name := range []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "Client-IP"} {
+		r.Header.Set(name, forged)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return answer, string(body)
+}
+
+// passes checks that a request passes, with this remaining; below 0 without a word of limits.
+func (b *haproxyBed) passes(address, path string, remaining int) {
+	b.t.Helper()
+	before := b.seen.Load()
+	answer, body := b.ask(address, path)
+	if answer.StatusCode != http.StatusOK || body != "hello" || b.seen.Load() != before+1 {
+		b.t.Fatalf("%s: %s %q; the API saw %d", path, answer.Status, body, b.seen.Load()-before)
+	}
+	h := answer.Header
+	if remaining < 0 {
+		if h.Get("RateLimit")+h.Get("X-RateLimit-Limit")+h.Get("RateLimit-Policy") != "" {
+			b.t.Errorf("%s: %v", path, h)
+		}
+		return
+	}
+	if want := fmt.Sprintf(`"api-per-address";r=%d;t=`, remaining); !strings.HasPrefix(h.Get("RateLimit"), want) ||
+		h.Get("RateLimit-Policy") != `"api-per-address";q=10;w=60` || h.Get("X-RateLimit-Limit") != "10" || h.Get("X-RateLimit-Remaining") != strconv.Itoa(remaining) || h.Get("X-RateLimit-Reset") == "" ||
+		h.Get("Retry-After") != "" {
+		b.t.Errorf("%s: %v, want %d remaining", path, h, remaining)
+	}
+}
+
+// refuses checks that a request is refused, and does not reach the API.
+func (b *haproxyBed) refuses(address, path string) {
+	b.t.Helper()
+	before := b.seen.Load()
+	answer, body := b.ask(address, path)
+	h := answer.Header
+	if answer.StatusCode != http.StatusTooManyRequests || b.seen.Load() != before {
+		b.t.Fatalf("%s: %s %q; the API saw %d", path, answer.Status, body, b.seen.Load()-before)
+	}
+	if retry, err := strconv.Atoi(h.Get("Retry-After")); err != nil || retry < 1 || retry > 60 || h.Get("X-RateLimit-Remaining") != "0" ||
+		!strings.HasPrefix(h.Get("RateLimit"), `"api-per-address";r=0;t=`) || h.Get("X-RateLimit-Decision") == "" || h.Get("Content-Type") != "application/problem+json" {
+		b.t.Errorf("%s: %v", path, h)
+	}
+	var problem struct {
+		Status   int      `json:"status"`
+		Violated []string `json:"violated-policies"`
+		Decision string   `json:"decision"`
+	}
+	if err := json.Unmarshal([]byte(body), &problem); err != nil || problem.Status != 429 || len(problem.Violated) != 1 || problem.Violated[0] != "api-per-address" || problem.Decision != h.Get("X-RateLimit-Decision") {
+		b.t.Errorf("%q: %v", body, err)
+	}
+}
+
+// TestHAProxy runs the example in a real HAProxy: what it lets through, what it refuses and with which headers, and what happens when Weir is
+// killed and comes back.
+func TestHAProxy(t *testing.T) {
+	b := newHAProxyBed(t)
+	b.serveAPI()
+	weir := b.startWeir()
+	open := b.page.address("8000")
+	b.startHAProxy("haproxy.cfg", open)
+	for i := range 10 {
+		b.passes(open, "/api/orders?page="+strconv.Itoa(i), 9-i)
+	}
+	b.refuses(open, "/api/orders")
+	b.refuses(open, "/api//./other")
+	b.passes(open, "/free", -1)
+	if n := b.seen.Load(); n != 11 {
+		t.Errorf("the API saw %d requests, 11 passed", n)
+	}
+
+	// The same with the line that fails closed.
+	closed := "127.0.0.1:" + freePort(t)
+	b.edit("haproxy.cfg", "closed.cfg", strings.NewReplacer("#http-request return status 503", "http-request return status 503", open, closed))
+	b.startHAProxy("closed.cfg", closed)
+	b.refuses(closed, "/api/orders")
+	b.passes(closed, "/free", -1)
+
+	weir.signal(syscall.SIGKILL)
+	weir.wait()
+	for range 3 {
+		b.passes(open, "/api/orders", -1)
+		before := b.seen.Load()
+		if answer, body := b.ask(closed, "/free"); answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") != "1" || b.seen.Load() != before {
+			t.Fatalf("%s %q; the API saw %d", answer.Status, body, b.seen.Load()-before)
+		}
+	}
+
+	// Counters live in the process that was killed: it counts from the beginning.
+	b.startWeir()
+	for _, address := range []string{open, closed} {
+		eventually(t, "HAProxy asks again", func() bool {
+			answer, _ := b.ask(address, "/api/orders")
+			return answer.Header.Get("RateLimit") != ""
+		})
+	}
+	for i := range 8 {
+		b.passes(open, "/api/orders", 7-i)
+	}
+	b.refuses(open, "/api/orders")
+	b.refuses(closed, "/api/orders")
+}
+
+// TestHAProxyPage runs the example's page.
+func TestHAProxyPage(t *testing.T) {
+	b := newHAProxyBed(t)
+	if ran := b.page.run(t, filepath.Join(repositoryRoot(t), "examples", "haproxy", "README.md")); ran < 5 {
+		t.Fatalf("only %d blocks ran", ran)
+	}
+}

@@ -1,0 +1,125 @@
+//go:build unix
+
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// redisCLI runs redis-cli against a door, and returns what it prints, in one line.
+func redisCLI(t *testing.T, addr string, args ...string) string {
+	t.Helper()
+	cli, err := exec.LookPath("redis-cli")
+	if err != nil {
+		t.Skip("redis-cli is not installed; on Debian: apt-get install redis-tools")
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), cli, append([]string{"-h", host, "-p", port, "--raw"}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("redis-cli %q: %v\n%s", args, err, out)
+	}
+	return strings.Join(strings.Fields(string(out)), " ")
+}
+
+// TestRESP: the built program, as people meet it: the commands that it prints, redis-benchmark, tokens, metrics, and its end.
+func TestRESP(t *testing.T) {
+	benchmark, err := exec.LookPath("redis-benchmark")
+	if err != nil {
+		t.Skip("redis-benchmark is not installed; on Debian: apt-get install redis-tools")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tokens"), []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := filepath.Join(dir, "weir.snapshot")
+	program := buildProgram(t)
+	p := launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--trusted-peers=192.0.2.1", "--snapshot-path="+snapshot)
+	addr := p.addr("resp")
+	p.stdout.await(t, "CL.THROTTLE")
+	var pasted []string
+	for line := range strings.Lines(p.stdout.String()) {
+		if strings.HasPrefix(line, "redis-cli ") {
+			out, err := exec.CommandContext(t.Context(), "sh", "-c", line).CombinedOutput()
+			pasted = append(pasted, strings.Join(strings.Fields(string(out)), " "))
+			if err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+	}
+	if got := strings.Join(pasted, "; "); got != "1 10 9 0 60000; 0 16 15 -1 2" {
+		t.Errorf("pasting the examples gives %s", got)
+	}
+
+	_, port, _ := net.SplitHostPort(addr)
+	for _, pipeline := range []string{"1", "16"} {
+		out, err := exec.CommandContext(t.Context(), benchmark, "-p", port, "-n", "3000", "-c", "10", "-P", pipeline, "-r", "50", "-q", "CL.THROTTLE", "__rand_int__", "15", "30", "60").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "requests per second") {
+			t.Errorf("redis-benchmark: %v\n%s", err, out)
+		}
+	}
+
+	// The rules are those of the other doors, and so are their counters.
+	for range 9 {
+		redisCLI(t, addr, "WEIR.LIMIT", "default", "1", "key", "bob")
+	}
+	if status, _, body := get(t, "http://"+p.addr("http")+"/api/v1/limit?key=bob"); status != 200 || !strings.Contains(body, `"remaining":0`) {
+		t.Errorf("the tenth, over HTTP: %d %s", status, body)
+	}
+	if got := redisCLI(t, addr, "WEIR.LIMIT", "", "1", "key", "bob"); !regexp.MustCompile(`^0 10 0 \d{5} 60000 starter$`).MatchString(got) && !regexp.MustCompile(`^0 10 0 \d{5} \d{5} starter$`).MatchString(got) {
+		t.Errorf("the eleventh: %s", got)
+	}
+
+	// Who has no token may not refund.
+	if got := redisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "5"); got != "0 5 0 -1 18000" {
+		t.Error(got)
+	}
+	if got := redisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "-2"); !strings.HasPrefix(got, "NOPERM ") {
+		t.Errorf("a refund without a token: %s", got)
+	}
+	if got := redisCLI(t, addr, "-a", "0123456789abcdef0123456789abcdef", "--no-auth-warning", "CL.THROTTLE", "c", "4", "1", "3600", "-2"); !strings.HasPrefix(got, "0 5 2 -1 10") {
+		t.Errorf("a refund with a token: %s", got)
+	}
+	admin := exec.CommandContext(t.Context(), "curl", "-s", "-H", "Authorization: Bearer 0123456789abcdef0123456789abcdef", "http://"+p.addr("admin")+"/metrics")
+	metrics, err := admin.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`weir_resp_decisions_total{command="weir.limit",outcome="allowed"} 10`, `weir_resp_decisions_total{command="weir.limit",outcome="denied"} 1`,
+		`weir_resp_decisions_total{command="cl.throttle",outcome="refund"} 1`, `weir_resp_decisions_total{command="cl.throttle",outcome="error"} 1`,
+		`weir_resp_dropped_connections_total{reason="http"} 0`, `weir_resp_connection_bytes 0`, `weir_connections_total{door="resp"}`,
+		`weir_requests_total{domain="default",outcome="denied"} 1`,
+	} {
+		if !strings.Contains(string(metrics), want) {
+			t.Errorf("the metrics do not hold %s", want)
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, p.stderr)
+	}
+
+	// The states outlast the program, as those of rules do; and a door may want a token of everybody.
+	p = launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--auth-doors=resp", "--snapshot-path="+snapshot)
+	addr = p.addr("resp")
+	if got := redisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "0"); !strings.HasPrefix(got, "NOAUTH ") {
+		t.Errorf("without a token: %s", got)
+	}
+	if got := redisCLI(t, addr, "-a", "0123456789abcdef0123456789abcdef", "--no-auth-warning", "CL.THROTTLE", "c", "4", "1", "3600", "0"); !strings.HasPrefix(got, "0 5 2 -1 10") {
+		t.Errorf("after a restart: %s", got)
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, p.stderr)
+	}
+}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/spoe"
+)
+
+// spoeParallel is how many of HAProxy's requests are decided at a time where the store is over a network: enough for group commit
+// to have something to group.
+const spoeParallel = 256
+
+// addSPOE makes the door for HAProxy.
+func (p *program) addSPOE(trust server.Trust) {
+	o := spoe.Options{Domain: p.c.spoe.domain, Trusted: trust.TrustedPeer, Stopwatch: p.metrics, Logger: p.log}
+	if p.c.store != storeMemory {
+		o.Parallel = spoeParallel
+	}
+	a := spoe.New(p.limiter, o)
+	p.doors = append(p.doors, &door{name: "spoe", address: p.c.listen.spoe, serve: a.Serve, shutdown: a.Shutdown})
+}

