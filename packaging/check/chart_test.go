@@ -1,0 +1,354 @@
+package check
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	root        = "../.."
+	chartFolder = "../helm/weir"
+)
+
+// kubernetes is the version that charts are checked for.
+var kubernetes = &chartutil.KubeVersion{Version: "v1.34.0", Major: "1", Minor: "34"}
+
+// buildWeir builds the program once.
+var buildWeir = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "weir")
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "weir")
+	cmd := exec.Command(filepath.Join(root, "scripts", "build"), file)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return file, nil
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if file, err := buildWeir(); err == nil {
+		os.RemoveAll(filepath.Dir(file))
+	}
+	os.Exit(status)
+}
+
+// objects are the objects of a rendered chart by kind and name, read as strictly as Kubernetes can.
+type objects map[string]runtime.Object
+
+func render(t *testing.T, values string) (objects, error) {
+	t.Helper()
+	c, err := loader.LoadDir(chartFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	caps := chartutil.DefaultCapabilities.Copy()
+	caps.KubeVersion = *kubernetes
+	all, err := chartutil.ToRenderValues(c, given, chartutil.ReleaseOptions{Name: "edge", Namespace: "gate", IsInstall: true}, caps)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	out := objects{}
+	for name, text := range files {
+		if !strings.HasSuffix(name, ".yaml") {
+			continue
+		}
+		for document := range strings.SplitSeq(text, "\n---\n") {
+			if strings.TrimSpace(document) == "" {
+				continue
+			}
+			object, kind, err := decoder.Decode([]byte(document), nil, nil)
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, document)
+			}
+			named, ok := object.(interface{ GetName() string })
+			if !ok {
+				t.Fatalf("%s: %T has no name", name, object)
+			}
+			out[kind.Kind+" "+named.GetName()] = object
+		}
+	}
+	return out, nil
+}
+
+func find[T runtime.Object](t *testing.T, o objects, name string) T {
+	t.Helper()
+	object, ok := o[name].(T)
+	if !ok {
+		t.Fatalf("no %s among %v", name, slices.Sorted(maps.Keys(o)))
+	}
+	return object
+}
+
+// Helm's own linter finds nothing to complain of.
+func TestLint(t *testing.T) {
+	for _, m := range lint.AllWithKubeVersion(chartFolder, nil, "gate", kubernetes).Messages {
+		if m.Severity > support.InfoSev {
+			t.Error(m)
+		}
+	}
+}
+
+// several are values for more than one pod.
+const several = `
+replicas: 3
+storeSecret: { name: redis }
+`
+
+func TestChart(t *testing.T) {
+	base := []string{"ConfigMap edge-weir-config", "ConfigMap edge-weir-rules", "Deployment edge-weir", "NetworkPolicy edge-weir", "Secret edge-weir-tokens", "Service edge-weir", "ServiceAccount edge-weir"}
+	for _, c := range []struct {
+		name, values  string
+		with, without []string
+	}{
+		{"defaults", "", nil, nil},
+		{"several", several, []string{"PodDisruptionBudget edge-weir"}, nil},
+		{"autoscaling", "autoscaling: { enabled: true }\nconfig: { store: redis://redis }", []string{"PodDisruptionBudget edge-weir", "HorizontalPodAutoscaler edge-weir"}, nil},
+		{"own secrets and rules", "tokensSecret: t\ntlsSecret: s\nrulesConfigMap: r\nserviceAccount: { create: false }\nnetworkPolicy: { enabled: false }", nil,
+			[]string{"ConfigMap edge-weir-rules", "NetworkPolicy edge-weir", "Secret edge-weir-tokens", "ServiceAccount edge-weir"}},
+		{"proxy", "ports: { http: 0, grpc: 0, resp: 0, proxy: 8000 }\nconfig: { proxy: { upstream: 'http://app:3000', domain: default } }\nstateClaim: state", nil, nil},
+		{"all", `
+image: { repository: registry.example/weir, tag: v1.2.3, pullSecrets: [pull] }
+ports: { spoe: 9000, admin: 9191 }
+service: { type: LoadBalancer, annotations: { a: b } }
+serviceAccount: { annotations: { a: b } }
+networkPolicy: { clients: [{ namespaceSelector: {} }], monitoring: [{ podSelector: { matchLabels: { app: prometheus } } }] }
+podLabels: { team: edge }
+nodeSelector: { disk: fast }
+tolerations: [{ key: k, operator: Exists }]
+affinity: { nodeAffinity: {} }
+priorityClassName: high
+env: [{ name: WEIR_LOG_LEVEL, value: debug }]
+`, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o, err := render(t, c.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := slices.DeleteFunc(slices.Concat(base, c.with), func(s string) bool { return slices.Contains(c.without, s) })
+			slices.Sort(want)
+			if got := slices.Sorted(maps.Keys(o)); !slices.Equal(got, want) {
+				t.Fatalf("it has\n%q, want\n%q", got, want)
+			}
+			checkWiring(t, o)
+			checkConfiguration(t, o)
+		})
+	}
+}
+
+// checkWiring: what refers to something by its name finds it, and the container may do nothing that it need not.
+func checkWiring(t *testing.T, o objects) {
+	t.Helper()
+	deployment := find[*appsv1.Deployment](t, o, "Deployment edge-weir")
+	pod := deployment.Spec.Template
+	holds := func(what string, selector map[string]string) {
+		t.Helper()
+		for k, v := range selector {
+			if pod.Labels[k] != v {
+				t.Errorf("%s selects %s=%s, the pods have %v", what, k, v, pod.Labels)
+			}
+		}
+		if len(selector) < 2 {
+			t.Errorf("%s selects by %v", what, selector)
+		}
+	}
+	holds("the Deployment", deployment.Spec.Selector.MatchLabels)
+	for _, s := range pod.Spec.TopologySpreadConstraints {
+		holds("the spread", s.LabelSelector.MatchLabels)
+	}
+	container := pod.Spec.Containers[0]
+	ports := map[string]int32{}
+	for _, p := range container.Ports {
+		ports[p.Name] = p.ContainerPort
+	}
+	named := func(what string, port intstr.IntOrString) {
+		t.Helper()
+		if ports[port.StrVal] == 0 {
+			t.Errorf("%s is of port %v; the container has %v", what, port, ports)
+		}
+	}
+	for what, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe, "liveness": container.LivenessProbe, "readiness": container.ReadinessProbe} {
+		named(what, probe.HTTPGet.Port)
+		if path := map[bool]string{true: "/readyz", false: "/healthz"}[what == "readiness"]; probe.HTTPGet.Path != path {
+			t.Errorf("%s asks for %s", what, probe.HTTPGet.Path)
+		}
+	}
+	service := find[*corev1.Service](t, o, "Service edge-weir")
+	holds("the Service", service.Spec.Selector)
+	for _, p := range service.Spec.Ports {
+		named("the Service", p.TargetPort)
+		if p.Name == "admin" {
+			t.Error("the Service has the admin port")
+		}
+	}
+	if len(service.Spec.Ports) == 0 {
+		t.Error("the Service has no port")
+	}
+	if policy, ok := o["NetworkPolicy edge-weir"].(*networkingv1.NetworkPolicy); ok {
+		holds("the NetworkPolicy", policy.Spec.PodSelector.MatchLabels)
+		for _, rule := range policy.Spec.Ingress {
+			for _, p := range rule.Ports {
+				named("the NetworkPolicy", *p.Port)
+			}
+		}
+	}
+	if budget, ok := o["PodDisruptionBudget edge-weir"].(*policyv1.PodDisruptionBudget); ok {
+		holds("the PodDisruptionBudget", budget.Spec.Selector.MatchLabels)
+	}
+	volumes := map[string]bool{}
+	for _, v := range pod.Spec.Volumes {
+		volumes[v.Name] = true
+		if m := v.ConfigMap; m != nil && o["ConfigMap "+m.Name] == nil && m.Name != "r" {
+			t.Errorf("there is no ConfigMap %s", m.Name)
+		}
+		if s := v.Secret; s != nil && o["Secret "+s.SecretName] == nil && s.SecretName != "t" && s.SecretName != "s" {
+			t.Errorf("there is no Secret %s", s.SecretName)
+		}
+	}
+	for _, m := range container.VolumeMounts {
+		if !volumes[m.Name] {
+			t.Errorf("there is no volume %s", m.Name)
+		}
+	}
+	own, all := container.SecurityContext, pod.Spec.SecurityContext
+	if !*all.RunAsNonRoot || *all.RunAsUser == 0 || all.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *own.AllowPrivilegeEscalation ||
+		!*own.ReadOnlyRootFilesystem || !slices.Equal(own.Capabilities.Drop, []corev1.Capability{"ALL"}) || own.Privileged != nil || *pod.Spec.AutomountServiceAccountToken {
+		t.Error("the pod is not restricted")
+	}
+	if pod.Spec.TerminationGracePeriodSeconds == nil || *pod.Spec.TerminationGracePeriodSeconds < container.Lifecycle.PreStop.Sleep.Seconds+10 {
+		t.Error("there is no time to finish what is under way: drain is 10s")
+	}
+}
+
+// checkConfiguration: the server takes the configuration and the rules, with the variables that the container has.
+func checkConfiguration(t *testing.T, o objects) {
+	t.Helper()
+	weir, err := buildWeir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deployment := find[*appsv1.Deployment](t, o, "Deployment edge-weir")
+	container := deployment.Spec.Template.Spec.Containers[0]
+	mounted := map[string]string{} // path by volume
+	for _, m := range container.VolumeMounts {
+		mounted[m.Name] = m.MountPath
+	}
+	config := find[*corev1.ConfigMap](t, o, "ConfigMap edge-weir-config").Data["weir.yaml"]
+	for _, place := range mounted {
+		config = strings.ReplaceAll(config, ": "+place, ": "+dir+place)
+	}
+	write(path.Join(mounted["config"], "weir.yaml"), config)
+	write(path.Join(mounted["rules"], "fallback.yaml"), "domain: default\nlimits: [{ name: a, allow: 1/s }]\n")
+	if rules, ok := o["ConfigMap edge-weir-rules"].(*corev1.ConfigMap); ok {
+		for name, text := range rules.Data {
+			write(path.Join(mounted["rules"], name), text)
+		}
+	}
+	write(path.Join(mounted["tokens"], "tokens"), strings.Repeat("t", 48)+"\n")
+	if secret, ok := o["Secret edge-weir-tokens"].(*corev1.Secret); ok {
+		write(path.Join(mounted["tokens"], "tokens"), string(secret.Data["tokens"]))
+	}
+	if place, ok := mounted["tls"]; ok {
+		cert, key := selfSigned(t)
+		write(path.Join(place, "tls.crt"), cert)
+		write(path.Join(place, "tls.key"), key)
+	}
+	args := slices.Clone(container.Args)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "="+mounted["config"], "="+dir+mounted["config"])
+	}
+	cmd := exec.Command(weir, append(args, "--check")...)
+	cmd.Dir = dir
+	for _, v := range container.Env {
+		if v.ValueFrom == nil {
+			cmd.Env = append(cmd.Env, v.Name+"="+v.Value)
+		}
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Errorf("weir %s: %v\n%s\n%s", strings.Join(args, " "), err, out.String(), config)
+	}
+	// Each port of the container is one that the configuration opens.
+	var told struct{ Listen map[string]string }
+	if err := yaml.Unmarshal([]byte(config), &told); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range container.Ports {
+		if told.Listen[p.Name] != fmt.Sprintf(":%d", p.ContainerPort) {
+			t.Errorf("port %s is %d, and listens at %q", p.Name, p.ContainerPort, told.Listen[p.Name])
+		}
+		delete(told.Listen, p.Name)
+	}
+	for door, address := range told.Listen {
+		if address != "off" {
+			t.Errorf("door %s is open at %s, and is no port of the container", door, address)
+		}
+	}
+}
+
+// What would not limit as it says is refused, with the reason.
+func TestChartRefuses(t *testing.T) {
+	for values, want := range map[string]string{
+		"replicas: 2":                    "several pods need a Redis",
+		"autoscaling: { enabled: true }": "several pods need a Redis",
+		"config: { store: redis://a }\nstoreSecret: { name: redis }": "two stores",
+		"rules: { default.yaml: null }":                              "there is no rule file",
+		"tlsSecret: t\nconfig: { tls: { doors: [grpc, admin] } }":    "leave admin out",
+		"replica: 2":                           "replica",
+		"ports: { admin: 0 }":                  "ports",
+		"rules: { .hidden.yaml: 'domain: d' }": "hidden",
+		"image: { pullPolicy: Sometimes }":     "pullPolicy",
+	} {
+		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", values, err, want)
+		}
+	}
+}
