@@ -73,10 +73,16 @@ func (c *call) settle() {
 	w := c.watched
 	c.watched = nil
 	w.mu.Lock()
-	info := rule.ResponseInfo{Bytes: w.mu.bytes, Duration: time.Since(w.start), Status: httpStatus(status.Code(w.err))}
+	info := rule.ResponseInfo{Bytes: w.mu.bytes, Duration: time.Since(w.start), Status: http.StatusOK}
 	header, trailer := w.mu.header, w.mu.trailer
 	w.mu.Unlock()
-	if !w.ended {
+	switch {
+	case w.ended && w.err == nil:
+	case c.ctx.Err() != nil: // whatever the handler made of that: a client must not get its calls for nothing by leaving them
+		info.Status = statusHungUp
+	case w.ended:
+		info.Status = httpStatus(codeOf(w.err))
+	default:
 		info.Status = http.StatusInternalServerError
 	}
 	info.Header = func(name string) string {
@@ -94,13 +100,25 @@ func (c *call) settle() {
 	}
 }
 
+// codeOf is the code with which a call ends whose handler returns err, as the server has it.
+func codeOf(err error) codes.Code {
+	s, ok := status.FromError(err)
+	if !ok {
+		s = status.FromContextError(err)
+	}
+	return s.Code()
+}
+
+// statusHungUp is what servers log for a client that hung up before it was answered (nginx's).
+const statusHungUp = 499
+
 // httpStatus is the HTTP status that google.rpc.Code gives to a code.
 func httpStatus(c codes.Code) int {
 	switch c {
 	case codes.OK:
 		return http.StatusOK
 	case codes.Canceled:
-		return 499
+		return statusHungUp
 	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
 		return http.StatusBadRequest
 	case codes.DeadlineExceeded:

@@ -2,7 +2,9 @@ package grpclimit_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -30,11 +32,13 @@ func (billed) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healt
 		return &healthpb.HealthCheckResponse{}, grpc.SendHeader(ctx, metadata.Pairs("X-Tokens", "40"))
 	case "fails":
 		return nil, status.Error(codes.Unavailable, "away")
+	case "gives up":
+		return nil, context.Canceled // of a context of its own
 	}
 	return &healthpb.HealthCheckResponse{}, nil
 }
 
-func (billed) Watch(_ *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+func (billed) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	for range 3 {
 		if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}); err != nil { // two bytes
 			return err
@@ -44,7 +48,17 @@ func (billed) Watch(_ *healthpb.HealthCheckRequest, stream grpc.ServerStreamingS
 		return err
 	}
 	stream.SetTrailer(metadata.Pairs("x-tokens", "70"))
-	return nil
+	if r.Service == "" {
+		return nil
+	}
+	<-stream.Context().Done()
+	switch r.Service {
+	case "sends on":
+		return stream.Send(&healthpb.HealthCheckResponse{})
+	case "wraps":
+		return status.Errorf(codes.Internal, "the query failed: %v", stream.Context().Err())
+	}
+	return stream.Context().Err()
 }
 
 // What a call really cost is settled when it has ended.
@@ -52,7 +66,7 @@ func TestCostAfter(t *testing.T) {
 	l := limiter(t, `
 limits:
 - name: tokens
-  allow: 1000/hour
+  allow: 2000/hour
   algorithm: sliding_log
   cost: 100
   cost_after: 'response.status >= 500 ? 0 : int(response.header["x-tokens"]) + response.bytes'
@@ -81,7 +95,7 @@ limits:
 	for _, c := range []struct {
 		service string
 		cost    int64
-	}{{"trailer", 30 + 2}, {"header", 40}, {"fails", 0}, {"says nothing", 100}} {
+	}{{"trailer", 30 + 2}, {"header", 40}, {"fails", 0}, {"gives up", 100}, {"says nothing", 100}} {
 		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: c.service})
 		step(c.service, c.cost)
 	}
@@ -93,6 +107,29 @@ limits:
 		_, err = stream.Recv()
 	}
 	step("a stream", 70+6)
+
+	// Whoever hangs up, or sets a deadline that is too short, is billed for what he got, whatever the handler says then.
+	for _, c := range []struct {
+		service string
+		timeout time.Duration
+	}{{"sends on", time.Hour}, {"wraps", time.Hour}, {"says so", time.Hour}, {"says so", time.Second}} {
+		ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
+		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: c.service})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.timeout == time.Hour {
+			cancel()
+		}
+		_, _ = stream.Recv()
+		cancel()
+		step(fmt.Sprintf("%s within %v", c.service, c.timeout), 70+6) // a message without fields has no bytes
+	}
 
 	// A handler that panics has failed.
 	intercept := grpclimit.UnaryServerInterceptor(l)

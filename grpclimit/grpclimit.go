@@ -11,8 +11,8 @@
 // retry-after and with grpc-retry-pushback-ms, which clients that retry RESOURCE_EXHAUSTED by their service config obey.
 //
 // What a call cost by a rule's cost_after is settled when it has ended: response.status is the HTTP status of the gRPC code
-// (OK is 200, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503), response.header has the trailer and the header that the handler set, and
-// response.bytes is the size of the messages that were sent.
+// (OK is 200, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503), or 499 for a call that failed when its client had hung up or its deadline had passed;
+// response.header has the trailer and the header that the handler set, and response.bytes is the size of the messages that were sent.
 //
 // A leaky bucket really holds: the handler runs when the call's turn has come. A call that another limit with a `wait` refuses is
 // held, in the order of arrival, until the limit admits it or the wait is over (docs/waiting.md). A slot of a concurrency

@@ -18,7 +18,7 @@ import (
 //
 // A message that must wait holds up the stream, and so the client, by the flow control of HTTP/2. One that is refused ends it: the
 // handler's RecvMsg fails with RESOURCE_EXHAUSTED, with details as for a call. A slot that a message takes of a concurrency limit is given back when the handler
-// asks for the next one.
+// asks for the next one. By a rule with cost_after a message is charged the estimate, for good.
 func WithMessages(cost func(ctx context.Context, fullMethod string, message any) int64) Option {
 	return func(g *guard) { g.messages, g.message = true, cost }
 }

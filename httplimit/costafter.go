@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -122,9 +123,13 @@ func (w *watch) began() {
 
 func (w *watch) set(status int) {
 	w.status = status
-	if w.pass != nil {
-		w.pass.Answered(status)
+	if w.pass == nil {
+		return
 	}
+	if status >= http.StatusInternalServerError && w.pass.attrs.r.Context().Err() == context.Canceled {
+		w.status = statusHungUp // a handler that was broken off has not failed: a client must not get its requests for nothing by leaving them
+	}
+	w.pass.Answered(status)
 }
 
 // header returns a header or a trailer of the response by its name.

@@ -122,6 +122,7 @@ func TestCostAfterWithoutAnswer(t *testing.T) {
 		"panic after header": {false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(206); panic(http.ErrAbortHandler) }, 206},
 		"hung up":            {true, func(http.ResponseWriter, *http.Request) {}, 499},
 		"hung up later":      {true, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(206) }, 206},
+		"hung up, failed":    {true, func(w http.ResponseWriter, r *http.Request) { http.Error(w, r.Context().Err().Error(), 500) }, 499},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLimiter(t, &clock{}, costRules("response.status"))

@@ -95,10 +95,7 @@ func appendStructured(dst []hint, h http.Header) []hint {
 	if len(dst) == start {
 		return dst
 	}
-	policies, err := httpsfv.UnmarshalList(fieldOf(h, hdrPolicy))
-	if err != nil {
-		return dst
-	}
+	policies, _ := httpsfv.UnmarshalList(fieldOf(h, hdrPolicy)) // none if they are malformed
 	for _, member := range policies {
 		if item, ok := member.(httpsfv.Item); ok {
 			for i := range dst[start:] {

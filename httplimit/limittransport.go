@@ -211,6 +211,8 @@ func (out *outbound) again(latest time.Time) (wait time.Duration, ok bool) {
 		in := d.InForce(i)
 		switch {
 		case in == nil || !d.Refuses(&d.Limits[i]):
+		case in.CountDenied():
+			return 0, false
 		case in.Algorithm() == algo.Concurrency:
 			wait = min(wait, slotPoll) // a slot may come free at any time
 		}
