@@ -37,7 +37,7 @@ type Options struct {
 	// Parallel is how many requests may be decided at a time, of all connections together. 0 decides those of a connection one
 	// after the other, which is the quickest for a store that never waits, and wrong for one over a network.
 	Parallel int
-	// MaxFrameSize bounds a frame in bytes, without its length, and is kept within 256 and 1 MiB; 0 means 16,384, which is more than
+	// MaxFrameSize bounds a frame in bytes, without its length, and is kept within 256 and 1 MiB; 0 means 65,536, four times what
 	// HAProxy sends by default.
 	MaxFrameSize int
 	// HelloTimeout bounds the time until a connection has introduced itself; 0 means 10 s.
@@ -79,6 +79,7 @@ type Agent struct {
 // remarks are what is said once, or once in a while.
 type remarks struct {
 	unnamed, domain sync.Once
+	frames          sync.Once
 	broken          atomic.Int64 // Unix seconds of the last line on a broken connection
 }
 

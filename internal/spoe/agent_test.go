@@ -32,7 +32,7 @@ func TestHello(t *testing.T) {
 		"without pipelining":      {[]any{"supported-versions", "2.0", "max-frame-size", uint32(16380), "capabilities", ""}, 16380, "", 0, false},
 		"health check of 2.6":     {[]any{"supported-versions", "2.0", "max-frame-size", uint32(16380), "capabilities", "", "healthcheck", true}, 16380, "", 0, true},
 		"no health check":         {append(slices.Clone(base), "healthcheck", false), 16380, "pipelining", 0, false},
-		"larger frames":           {[]any{"supported-versions", "2.0", "max-frame-size", uint32(1 << 30), "capabilities", "pipelining"}, 16384, "pipelining", 0, false},
+		"larger frames":           {[]any{"supported-versions", "2.0", "max-frame-size", uint32(1 << 30), "capabilities", "pipelining"}, 65536, "pipelining", 0, false},
 		"the smallest frames":     {[]any{"supported-versions", "2.0", "max-frame-size", 256, "capabilities", " async , pipelining "}, 256, "pipelining", 0, false},
 		"several versions":        {[]any{"supported-versions", "3.1, 2.4 ,1.5", "max-frame-size", uint64(300), "capabilities", "pipelining"}, 300, "pipelining", 0, false},
 		"items nobody knows":      {append([]any{"later", []byte{1, 2}, "more", nil, "and", netip.MustParseAddr("::1")}, base...), 16380, "pipelining", 0, false},
@@ -69,6 +69,28 @@ func TestHello(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLargeRequests: a request may be as large as those of a HAProxy with a tune.bufsize of 64 KiB, and one that takes larger ones is told of.
+func TestLargeRequests(t *testing.T) {
+	both(t, func(t *testing.T, o Options) {
+		var log logged
+		o.Logger = log.logger()
+		addr := serve(t, New(newLimiter(t, apiRules), o))
+		for i, size := range []uint32{65532, 131068, 131068} {
+			p := dial(t, addr)
+			p.send(rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", size, "capabilities", "pipelining")))
+			if r := p.next(); r.kind != 101 {
+				t.Fatalf("frame %d", r.kind)
+			}
+			if v := p.ask("ip", client, "path", "/api/x", "query", strings.Repeat("a", 65400)); v["remaining"] != int64(2-i) {
+				t.Errorf("%v", v)
+			}
+			if n, want := strings.Count(log.text(), "tune.bufsize"), min(i, 1); n != want {
+				t.Errorf("%d: %d warnings, want %d: %s", size, n, want, log.text())
+			}
+		}
+	})
 }
 
 // TestVariables: the fourth request is refused, and the variables say what the headers of other doors say.
@@ -182,6 +204,13 @@ func TestAttributes(t *testing.T) {
 		"path":                    {"path: /api/*", "path", []any{"path", "/api/x"}, true},
 		"path in normal form":     {"path: /api/x", "path", []any{"path", "//api/y/../%78?page=2"}, true},
 		"path with a query":       {"path: /api/x", "path", []any{"path", "/api/x?y"}, true},
+		"path of http://host":     {"path: /", "path", []any{"path", nil}, true},
+		"path of http://host, 2":  {"path: /**", "path", []any{"path", ""}, true},
+		"no path is told":         {"path: /**", "path", []any{"host", "shop.example"}, false},
+		"a # in the path":         {"path: /api/x", "path", []any{"path", "/api/x#y"}, true},
+		"a # in the query":        {"query.user: ada", "query.user", []any{"path", "/", "query", "user=ada#1"}, true},
+		"a query behind a #":      {"query.user: ada", "query.user", []any{"path", "/#", "query", "user=ada"}, false},
+		"a parameter behind a #":  {"query.user: ada", "query.user", []any{"path", "/", "query", "a=1#&user=ada"}, false},
 		"method":                  {"method: GET", "method", []any{"method", "get"}, true},
 		"host":                    {"host: shop.example", "host", []any{"host", "SHOP.example.:8443"}, true},
 		"header.host":             {"header.host: shop.example", "host", []any{"host", "shop.example."}, true},

@@ -51,7 +51,7 @@ func (a *attributes) reset() {
 // parse reads a list of messages, which is taken for one request; messages is how many there are. What a holds then are views of
 // payload. a must have been reset.
 func (a *attributes) parse(payload string) (messages int, ok bool) {
-	host, query := "", ""
+	host, query, hasPath := "", "", false
 	for payload != "" {
 		var name string
 		if name, payload, ok = cutText(payload); !ok || name == "" || payload == "" {
@@ -67,6 +67,7 @@ func (a *attributes) parse(payload string) (messages int, ok bool) {
 			if v, payload, ok = cutValue(payload); !ok {
 				return messages, false
 			}
+			hasPath = hasPath || name == "path"
 			switch {
 			case name == "":
 				a.unnamed = true
@@ -98,6 +99,15 @@ func (a *attributes) parse(payload string) (messages int, ok bool) {
 		}
 		messages++
 	}
+	if hasPath && a.rawPath == "" { // a target without one, such as http://shop.example, means this
+		a.rawPath = "/"
+		a.arguments = append(a.arguments, argument{"path", "/"})
+	}
+	// A # and what follows it does not count, as at the other doors: HAProxy may pass it on, and the server behind it cut it off.
+	if strings.IndexByte(a.rawPath, '#') >= 0 {
+		query = ""
+	}
+	query, _, _ = strings.Cut(query, "#")
 	if host != "" || query != "" {
 		a.request.Host, a.url.RawQuery = host, query
 		a.request.URL = &a.url

@@ -14,6 +14,7 @@ import (
 // Bounds of a connection.
 const (
 	firstBuffer = 4 << 10  // what a connection begins to read with; it grows up to the largest frame
+	keepBuffer  = 16 << 10 // what it keeps of that when there is nothing in it
 	maxOut      = 32 << 10 // answers that are gathered before they are written
 	maxInFlight = 64       // requests of one connection that are decided at a time
 	lingerTime  = 500 * time.Millisecond
@@ -44,19 +45,18 @@ type conn struct {
 
 	batch *call // whose out holds answers that are not written yet; nil if there are none
 
+	failed atomic.Bool // answers cannot be written any more; shared
+
 	// Answers of calls that workers decide: shared.
-	inFlight chan struct{} // a place for each; nil if the connection decides its own
-	failed   atomic.Bool   // answers cannot be written any more
+	inFlight chan struct{} // a place for each, until it is written; nil if the connection decides its own
+	answered chan struct{} // wakes the goroutine that writes them; nil before the first
 	outMu    sync.Mutex
-	taken    sync.Cond // outMu's: the answers before were written
-	writing  bool      // somebody writes, and will write what comes meanwhile
-	out      []byte    // to be written
-	spare    []byte
+	out      []byte // to be written
+	answers  int    // in out
 }
 
 func newConn(a *Agent, nc net.Conn) *conn {
 	c := &conn{agent: a, net: nc}
-	c.taken.L = &c.outMu
 	if a.o.Parallel > 0 {
 		// None takes more than half of the workers.
 		c.inFlight = make(chan struct{}, min(maxInFlight, (a.o.Parallel+1)/2))
@@ -157,6 +157,9 @@ func (c *conn) read() (end bool, s status) {
 		copy(c.in, c.in[c.start:c.end])
 		c.start, c.end = 0, c.end-c.start
 	}
+	if c.end == 0 && len(c.in) > keepBuffer+4 {
+		c.in = nil
+	}
 	if c.end == len(c.in) {
 		// A frame that is larger than its bound is not read, so that there is always room to grow.
 		grown := make([]byte, min(max(2*len(c.in), firstBuffer), max(c.agent.o.MaxFrameSize, c.limit())+4))
@@ -240,6 +243,12 @@ func (c *conn) handle(f frame) (end bool, s status, detail string) {
 			return true, s, "HAPROXY-HELLO"
 		}
 		c.ready, c.frameSize, c.readBy = true, h.frameSize, time.Time{}
+		if h.asked > uint64(h.frameSize) {
+			c.agent.remarks.frames.Do(func() {
+				c.agent.log.Warn("spoe: HAProxy takes larger requests than fit into a frame; those pass unasked unless its configuration refuses what is not answered; lower its tune.bufsize",
+					"haproxy", h.asked, "frame", h.frameSize)
+			})
+		}
 		c.write(appendHello(nil, h))
 		return h.healthCheck, statusOK, ""
 	case frameHAProxyDisconnect:
@@ -291,6 +300,10 @@ func (c *conn) notify(f frame) (end bool, s status, detail string) {
 		return true, statusInvalid, "NOTIFY"
 	}
 	k.conn, k.stream, k.id = c, f.stream, f.id
+	if c.answered == nil {
+		c.answered = make(chan struct{}, 1)
+		go c.writeAnswers()
+	}
 	c.agent.workers.do(k)
 	return false, statusOK, ""
 }
@@ -313,36 +326,43 @@ func (c *conn) settle() {
 	for range cap(c.inFlight) {
 		c.inFlight <- struct{}{}
 	}
+	if c.answered != nil {
+		close(c.answered)
+	}
 }
 
-// decide decides a call of the connection, in a worker, and sees to it that its answer is written: by itself, or by the one that is writing.
+// decide decides a call of the connection, in a worker, and leaves its answer to the goroutine that writes: a worker must not wait for the
+// other side, which may take no answers.
 func (c *conn) decide(k *call) {
 	k.out = k.answer(c.agent.ctx, k.messages, k.stream, k.id, c.trusted, k.out[:0], c.frameSize)
 	c.outMu.Lock()
-	for c.writing && len(c.out) > maxOut {
-		c.taken.Wait()
-	}
 	c.out = append(c.out, k.out...)
-	k.conn = nil
-	c.agent.calls.Put(k)
-	if !c.writing {
-		c.writing = true
-		for len(c.out) > 0 {
-			out := c.out
-			c.out, c.spare = c.spare[:0], nil
-			c.outMu.Unlock()
-			c.write(out)
-			c.outMu.Lock()
-			c.spare = out
-			c.taken.Broadcast()
-		}
-		c.writing = false
-		if cap(c.out) > maxOut/4 || cap(c.spare) > maxOut/4 { // an idle connection is to be small
-			c.out, c.spare = nil, nil
-		}
+	c.answers++
+	select {
+	case c.answered <- struct{}{}:
+	default: // it will come anyway
 	}
 	c.outMu.Unlock()
-	<-c.inFlight
+	k.conn = nil
+	c.agent.calls.Put(k)
+}
+
+// writeAnswers writes what workers answer, as much at a time as there is, until c.answered is closed.
+func (c *conn) writeAnswers() {
+	var spare []byte
+	for range c.answered {
+		c.outMu.Lock()
+		out, answers := c.out, c.answers
+		c.out, c.answers = spare[:0], 0
+		c.outMu.Unlock()
+		c.write(out)
+		if spare = out; cap(spare) > maxOut/4 { // an idle connection is to be small
+			spare = nil
+		}
+		for range answers {
+			<-c.inFlight
+		}
+	}
 }
 
 // write writes b, unless that failed before. One at a time may write.

@@ -4,7 +4,8 @@ import "strings"
 
 // hello is what a HAPROXY-HELLO says.
 type hello struct {
-	frameSize   int // what both sides can take
+	frameSize   int    // what both sides can take
+	asked       uint64 // what HAProxy can take
 	pipelining  bool
 	healthCheck bool
 }
@@ -60,7 +61,7 @@ func parseHello(payload string, most int) (h hello, s status) {
 	case size < minFrameLimit:
 		return h, statusBadFrameSize
 	}
-	h.frameSize = int(min(size, uint64(most)))
+	h.asked, h.frameSize = size, int(min(size, uint64(most)))
 	return h, statusOK
 }
 

@@ -418,6 +418,35 @@ func TestSlowStore(t *testing.T) {
 	<-sent
 }
 
+// TestAnswersNotTaken: connections that ask and take no answers keep nobody else from being answered.
+func TestAnswersNotTaken(t *testing.T) {
+	inBubble(t, Options{Parallel: 8}, func(t *testing.T, l *pipes, _ *Agent) {
+		var asking sync.WaitGroup
+		for range 8 {
+			p := l.dial(t).greet()
+			asking.Go(func() {
+				for i := range 1000 {
+					if _, err := p.conn.Write(notify(uint64(i), 1, message("m", "ip", client, "path", "/api/x"))); err != nil {
+						return // it was cut off
+					}
+				}
+				t.Error("a connection that takes no answers may ask without end")
+			})
+		}
+		other := l.dial(t).greet()
+		synctest.Wait()
+		start := time.Now()
+		if v := other.ask("path", "/free"); v["deny"] != false {
+			t.Errorf("%v", v)
+		}
+		if waited := time.Since(start); waited != 0 {
+			t.Errorf("another connection waited %v", waited)
+		}
+		asking.Wait()
+		_ = other.conn.Close()
+	})
+}
+
 // script is a connection that reads bytes which are there already.
 type script struct {
 	in  *bytes.Reader
