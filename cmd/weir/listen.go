@@ -73,6 +73,9 @@ func (p *program) checkTransport() error {
 	if len(c.proxyProtocol.doors) > 0 && len(c.proxyProtocol.peers) == 0 && !c.proxyProtocol.unix {
 		return errors.New("proxy_protocol.peers: is missing; without it anybody could send a header that makes him somebody else")
 	}
+	if err := c.tls.checkDoors(); err != nil {
+		return err
+	}
 	if len(c.tls.cert) == 0 {
 		if len(c.tls.key) > 0 || c.tls.clientCA != "" {
 			return errors.New("tls.cert: is missing")
@@ -84,6 +87,27 @@ func (p *program) checkTransport() error {
 		Cert: c.tls.cert, Key: c.tls.key, ClientCA: c.tls.clientCA, MinVersion: c.tls.minVersion, Logger: p.log,
 	})
 	return err
+}
+
+// checkDoors reports doors that somebody wants closed by TLS or by certificates of clients, and that would be open. Lists of all
+// doors are the defaults, and so say nothing.
+func (t *tlsConfig) checkDoors() error {
+	named := func(doors []string) bool { return len(doors) > 0 && !slices.Equal(doors, allDoors) }
+	if named(t.doors) && len(t.cert) == 0 {
+		return errors.New("tls.doors: needs tls.cert and tls.key")
+	}
+	if !named(t.clientDoors) {
+		return nil
+	}
+	if t.clientCA == "" {
+		return errors.New("tls.client_doors: needs tls.client_ca; without it no certificate is demanded")
+	}
+	for _, door := range t.clientDoors {
+		if !slices.Contains(t.doors, door) {
+			return fmt.Errorf("tls.client_doors: %s is not in tls.doors, and without TLS it can demand no certificate", door)
+		}
+	}
+	return nil
 }
 
 // tlsOf returns what makes a door speak TLS; nil if it does not.

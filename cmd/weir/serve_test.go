@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -239,6 +240,9 @@ func TestUsageErrors(t *testing.T) {
 		{"certificate without a key", []string{"serve", "--check", "--rules=good", "--tls-cert=good/a.yaml"}, []string{"tls.key: has 0 files, and tls.cert 1"}},
 		{"no certificate", []string{"serve", "--check", "--rules=good", "--tls-cert=good/a.yaml", "--tls-key=good/a.yaml"}, []string{"good/a.yaml and good/a.yaml are no pair"}},
 		{"clients without a certificate", []string{"serve", "--check", "--rules=good", "--tls-client-ca=good/a.yaml"}, []string{"tls.cert: is missing"}},
+		{"clients' certificates, no authority", []string{"serve", "--check", "--rules=good", "--tls-client-doors=grpc"}, []string{"tls.client_doors: needs tls.client_ca"}},
+		{"clients' certificates, no TLS", []string{"serve", "--check", "--rules=good", "--tls-client-ca=x", "--tls-client-doors=grpc,http", "--tls-doors=http", "--tls-cert=x", "--tls-key=x"}, []string{"tls.client_doors: grpc is not in tls.doors"}},
+		{"doors with TLS, no certificate", []string{"serve", "--check", "--rules=good", "--tls-doors=http"}, []string{"tls.doors: needs tls.cert and tls.key"}},
 		{"headers from anybody", []string{"serve", "--rules=good", "--proxy-protocol-doors=http"}, []string{"proxy_protocol.peers: is missing"}},
 		{"a socket in no folder", []string{"serve", "--rules=good", "--listen-http=unix:absent/weir.sock"}, []string{"listen.http: the folder of the socket"}},
 		{"a socket that is a file", []string{"serve", "--rules=good", "--listen-http=unix:good/a.yaml"}, []string{"listen.http: good/a.yaml is there, and is no socket"}},
@@ -578,14 +582,20 @@ func failures(t *testing.T, admin string) (n int) {
 }
 
 func TestBallast(t *testing.T) {
-	none := func(string) (string, bool) { return "", false }
-	if n := len(ballast(none)); n != ballastSize {
-		t.Errorf("%d bytes, want %d", n, ballastSize)
-	}
-	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
-		set := func(s string) (string, bool) { return "100", s == name }
-		if ballast(set) != nil {
-			t.Errorf("with %s set there must be none", name)
+	for _, c := range []struct {
+		name  string
+		gogc  bool
+		limit int64
+		size  int
+	}{
+		{"nothing set", false, math.MaxInt64, ballastSize},
+		{"GOMEMLIMIT of the chart", false, 1 << 30, ballastSize},
+		{"a GOMEMLIMIT that is small", false, 256 << 20, 0},
+		{"GOGC", true, math.MaxInt64, 0},
+	} {
+		set := func(s string) (string, bool) { return "100", c.gogc && s == "GOGC" }
+		if n := len(ballast(set, c.limit)); n != c.size {
+			t.Errorf("%s: %d bytes, want %d", c.name, n, c.size)
 		}
 	}
 }

@@ -214,6 +214,9 @@ func (l *Listener) next() (net.Conn, error) {
 			if !l.passes(err) {
 				return nil, err
 			}
+			if errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR) {
+				continue // that one is gone, and nothing is short
+			}
 			// As a rule there are no file descriptors left.
 			l.crowdOut()
 			if wait = min(max(2*wait, 5*time.Millisecond), time.Second); !l.pause(wait) {

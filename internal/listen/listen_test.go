@@ -430,6 +430,30 @@ func TestNoFiles(t *testing.T) {
 	wantClosed(t, "the slow one", slow)
 }
 
+// TestAborted: a client that hangs up before it is accepted costs no other its place.
+func TestAborted(t *testing.T) {
+	raw, err := Open(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &failing{raw, make(chan error, 100)}
+	o, client := tlsOptions(t, Options{SetupTimeout: time.Hour})
+	address, l := serveOn(t, f, o)
+	slow := dial(t, address)
+	eventually(t, "it is pending", func() bool { return l.Stats().Pending == 1 })
+	for range cap(f.errs) {
+		f.errs <- syscall.ECONNABORTED
+	}
+	for range 2 { // the first may be accepted before the errors are met
+		if got := echo(t, tls.Client(dial(t, address), client), "a"); got == "" {
+			t.Fatal("no answer")
+		}
+	}
+	if got := echo(t, tls.Client(slow, client), "a"); got == "" {
+		t.Error("the slow one was closed")
+	}
+}
+
 // TestClose: closing ends Accept and whatever is not ready; connections that were handed out go on.
 func TestClose(t *testing.T) {
 	o, client := tlsOptions(t, Options{SetupTimeout: time.Hour})

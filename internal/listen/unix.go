@@ -29,8 +29,8 @@ func openUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, fmt.Errorf("the folder of the socket: %w", err)
 	}
 	defer folder.Close() // gives the lock back
-	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("the folder of the socket cannot be locked: %w", err)
+	if err := lock(ctx, folder); err != nil {
+		return nil, err
 	}
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
@@ -54,6 +54,31 @@ func openUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// lockTime is how long to wait for the lock. Another server holds it for 2 s at most; but whoever may read the folder can lock it for ever.
+const lockTime = 5 * time.Second
+
+// lock takes the lock on folder, which ends when that is closed.
+func lock(ctx context.Context, folder *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockTime)
+	defer cancel()
+	retry := time.NewTicker(5 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+			return fmt.Errorf("the folder of the socket cannot be locked: %w", err)
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the folder of the socket, %s, is locked by another program; stop that one, or choose a folder that only this server uses: %w", folder.Name(), ctx.Err())
+		}
+	}
 }
 
 // removeStale removes the socket of a server that has died.

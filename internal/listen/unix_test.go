@@ -3,6 +3,7 @@
 package listen
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestUnix: a socket's file is for owner and group, goes with its listener, and its peers have one address whatever they say.
@@ -126,6 +128,30 @@ func TestUnixAtOnce(t *testing.T) {
 		}
 		_ = (<-opened).Close()
 	}
+}
+
+// TestUnixLocked: a program that keeps the folder locked cannot hold a start up beyond its context.
+func TestUnixLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Open(ctx, "unix:"+path); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "is locked by another program") {
+		t.Errorf("locked: %v", err)
+	}
+	folder.Close()
+	l, err := Open(t.Context(), "unix:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
 }
 
 // TestUnixProxyProtocol: peers of a socket send headers only where that is said.

@@ -65,6 +65,9 @@ func (c *conn) decideBatch() error {
 			c.out = append(c.out, b.slots[i].out...)
 		}
 	}
+	for i := range b.slots[:b.n] {
+		clear(b.slots[i].args) // views of a buffer that may be given back
+	}
 	if b.n > 16 || b.args > 128 {
 		*b = batch{} // a connection that sends much once is not to hold it for long
 	}

@@ -15,6 +15,7 @@ const (
 	smallBuffer = 4 << 10  // for reading
 	largeBuffer = maxCommand
 	keepOut     = 4 << 10   // up to which size the room for answers is kept
+	keepArgs    = 128       // for how many arguments room is kept
 	chunkSize   = 32 << 10  // answers are handed on when there are so many bytes
 	maxUnread   = 512 << 10 // answers that wait for the client to read
 	maxGuesses  = 3         // wrong passwords of a connection
@@ -211,6 +212,9 @@ func (c *conn) flush() error {
 // fill reads more, after making room for it.
 func (c *conn) fill() error {
 	p := &c.parser
+	if p.w == 0 && cap(p.spans) > keepArgs && !c.keeps() {
+		p.args, p.spans = nil, nil
+	}
 	switch {
 	case p.w == 0 && c.large != nil && !c.hungry && !c.keeps():
 		c.putLarge()
@@ -240,6 +244,7 @@ func (c *conn) fill() error {
 
 func (c *conn) putLarge() {
 	if c.large != nil {
+		clear(c.args[:cap(c.args)]) // else the views would hold the buffer when the pool has let go of it
 		largeBuffers.Put(c.large)
 		c.giveBack(largeBuffer)
 		c.large = nil

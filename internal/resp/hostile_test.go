@@ -172,6 +172,53 @@ func TestConnectionsBeyondMemory(t *testing.T) {
 	}
 }
 
+// TestNothingIsKept: a connection that sent a large command once, and rests, holds neither room for its arguments nor the buffer
+// that they lay in.
+func TestNothingIsKept(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC() // the first one leaves what pools hold
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const connections = 200
+	for name, text := range map[string]string{
+		"beyond the small buffer": "*1024\r\n" + strings.Repeat("$0\r\n\r\n", 1024),
+		"within it":               "*1000\r\n" + strings.Repeat(":1\r\n", 1000),
+		"of a batch":              "*5\r\n$11\r\nCL.THROTTLE\r\n$9000\r\n" + strings.Repeat("k", 9000) + "\r\n:1\r\n:1\r\n:1\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := openDoor(t, "", Options{Concurrent: 4})
+			clients := make([]*client, connections)
+			for i := range clients {
+				clients[i] = d.dial(t)
+				clients[i].do("PING")
+			}
+			before := heap()
+			first := text[:len(text)-1]
+			for _, c := range clients {
+				c.send(first)
+			}
+			want := int64(connections * connMemory)
+			if len(text) > smallBuffer {
+				want += connections * largeBuffer
+			}
+			eventually(t, "each has a buffer of its own", func() bool { return d.memory.Load() == want })
+			for _, c := range clients {
+				c.send(text[len(first):])
+				c.reply()
+				c.do("PING") // a small read, after which nothing large is kept
+			}
+			eventually(t, "the memory is given back", func() bool { return d.memory.Load() == connections*connMemory })
+			if held := (heap() - before) / connections; held > 8<<10 {
+				t.Errorf("a connection that rests holds %d bytes more than before", held)
+			}
+			runtime.KeepAlive(clients)
+		})
+	}
+}
+
 // TestNobodyReads: a client that sends for ever and reads nothing is held to a bound, and cut off; others are served meanwhile.
 func TestNobodyReads(t *testing.T) {
 	d := openDoor(t, "", Options{Stall: 300 * time.Millisecond})
