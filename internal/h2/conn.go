@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -63,6 +65,10 @@ type connState struct {
 	spare   []byte // the buffer out had before
 	writing bool
 	failed  error // of writing: nothing is sent any more
+
+	inputSize int  // of conn.in
+	resting   bool // the reader is being woken, to make it smaller
+
 	drained sync.Cond
 	repaid  int // see conn.spend: calls that others than the reader have answered
 
@@ -255,8 +261,11 @@ func (c *conn) fill() error {
 		c.resize(len(c.in) / 2)
 	}
 	n, err := c.nc.Read(c.in[c.w:])
-	if n == 0 && err != nil {
-		return err
+	for n == 0 && err != nil {
+		if !c.rested(err) {
+			return err
+		}
+		n, err = c.nc.Read(c.in[c.w:])
 	}
 	if n < len(c.in)/8 {
 		c.small++
@@ -274,6 +283,45 @@ func (c *conn) resize(n int) {
 	in := make([]byte, n)
 	copy(in, c.in[:c.w])
 	c.in, c.small = in, 0
+	c.mu.Lock()
+	c.inputSize = n
+	c.mu.Unlock()
+}
+
+// rest gives back what a connection that is silent has grown. The reader, which waits with its buffer in hand, is woken for it.
+// mu must be held.
+func (c *conn) rest() {
+	if !c.writing && len(c.out) == 0 {
+		if cap(c.out) > maxKept {
+			c.out = nil
+		}
+		if cap(c.spare) > maxKept {
+			c.spare = nil
+		}
+	}
+	if c.inputSize > minInput && c.draining == serving && !c.resting {
+		c.resting = true
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// rested reports whether err, of a read, came of rest, and shrinks the buffer then.
+func (c *conn) rested(err error) bool {
+	c.mu.Lock()
+	asked := c.resting && c.draining != hangingUp && errors.Is(err, os.ErrDeadlineExceeded)
+	if asked {
+		c.resting = false
+		_ = c.nc.SetReadDeadline(time.Time{})
+	}
+	c.mu.Unlock()
+	if asked {
+		n := minInput
+		for n <= c.w {
+			n *= 2
+		}
+		c.resize(n)
+	}
+	return asked
 }
 
 // now is the time at which the batch of frames was taken.

@@ -35,6 +35,8 @@ type Options struct {
 	MaxStreams int
 	// MaxHandlers bounds those of them that are in Handler; 0 means 128.
 	MaxHandlers int
+	// MaxAllHandlers bounds the calls in Handler of all connections together; 0 means 4,096.
+	MaxAllHandlers int
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
 	MaxConnections int
 	// MaxHeaderBytes bounds the header of a request, counted as SETTINGS_MAX_HEADER_LIST_SIZE does; 0 means 16 KiB.
@@ -117,6 +119,7 @@ func (o Options) orDefaults() Options {
 	number(&o.MaxMessage, 1<<20)
 	number(&o.MaxStreams, 1024)
 	number(&o.MaxHandlers, 128)
+	number(&o.MaxAllHandlers, 4096)
 	number(&o.MaxConnections, 10_000)
 	number(&o.MaxHeaderBytes, 16<<10)
 	number(&o.MaxBuffered, 128<<20)

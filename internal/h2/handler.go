@@ -18,7 +18,7 @@ import (
 // startHandler hands a request to Options.Handler.
 func (c *conn) startHandler(st *stream) error {
 	c.mu.Lock()
-	if c.handlers >= c.s.o.MaxHandlers {
+	if c.handlers >= c.s.o.MaxHandlers || !c.s.takeHandler() {
 		c.resetLocked(st.id, refusedStream)
 		c.mu.Unlock()
 		return c.spend(2, "too many requests at once")
@@ -30,6 +30,15 @@ func (c *conn) startHandler(st *stream) error {
 	c.mu.Unlock()
 	go c.handle(ctx, st)
 	return nil
+}
+
+// takeHandler counts one more call in Options.Handler, unless there are too many.
+func (s *Server) takeHandler() bool {
+	if s.handlers.Add(1) > int64(s.o.MaxAllHandlers) {
+		s.handlers.Add(-1)
+		return false
+	}
+	return true
 }
 
 // handle runs Options.Handler for st.
@@ -47,6 +56,7 @@ func (c *conn) handle(ctx context.Context, st *stream) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.handlers--
+		c.s.handlers.Add(-1)
 		st.async = false
 		switch {
 		case st.closed:

@@ -250,6 +250,35 @@ func TestHandlerPanics(t *testing.T) {
 	c.alive(5)
 }
 
+// TestAllHandlersBounded: those of all connections together are bounded, too, and make room when they end.
+func TestAllHandlersBounded(t *testing.T) {
+	release := make(chan struct{})
+	s, addr := serve(t, Options{Methods: newService().methods(), MaxAllHandlers: 2,
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release })})
+	first, second := dialRaw(t, addr), dialRaw(t, addr)
+	first.open(1, "/")
+	first.open(3, "/")
+	first.alive(5)
+	second.open(1, "/")
+	if a := second.answer(1); a.reset != http2.ErrCodeRefusedStream {
+		t.Errorf("%+v", a)
+	}
+	close(release)
+	for _, id := range []uint32{1, 3} {
+		if a := first.answer(id); a.header.Get(":status") != "200" {
+			t.Errorf("%+v", a)
+		}
+	}
+	second.open(3, "/")
+	if a := second.answer(3); a.header.Get(":status") != "200" {
+		t.Errorf("%+v", a)
+	}
+	first.alive(7)
+	if n := s.handlers.Load(); n != 0 {
+		t.Errorf("%d calls are counted", n)
+	}
+}
+
 // TestHandlersBounded: only so many requests are handed over at once; a client may try the others again.
 func TestHandlersBounded(t *testing.T) {
 	release := make(chan struct{})

@@ -17,7 +17,8 @@ type Server struct {
 	tls   *tls.Config // with h2 among its protocols
 	slots chan struct{}
 
-	held atomic.Int64 // bytes as in Options.MaxBuffered
+	held     atomic.Int64 // bytes as in Options.MaxBuffered
+	handlers atomic.Int64 // calls in Options.Handler
 
 	ctx    context.Context // ends with Stop
 	cancel context.CancelFunc

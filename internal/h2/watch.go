@@ -41,6 +41,9 @@ func (s *Server) watch() {
 // drainTime is how long a client may take to learn that its connection drains.
 const drainTime = 5 * time.Second
 
+// restTime is after how long a silence a connection gives its buffers back.
+const restTime = 2 * time.Second
+
 // watchState is what the watch knows of a connection: since when each of its counters is as it is.
 type watchState struct {
 	endAt                      time.Time // when its client is asked to connect anew
@@ -97,6 +100,9 @@ func (c *conn) look(now time.Time) {
 		!w.pinged.IsZero() && now.Sub(w.pinged) > o.KeepaliveTimeout {
 		_ = c.nc.Close() // which ends the reader
 		return
+	}
+	if silent > restTime {
+		c.rest()
 	}
 	if silent > o.KeepaliveTime && w.pinged.IsZero() {
 		w.pinged = now

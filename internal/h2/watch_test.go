@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -146,6 +147,62 @@ func TestKeepalive(t *testing.T) {
 		defer c.mu.Unlock()
 		if c.closed < 20*time.Second || c.closed > 85*time.Second {
 			t.Errorf("closed after %v", c.closed)
+		}
+	})
+}
+
+// TestRest: a connection that is silent gives back what a burst has made it grow, and goes on.
+func TestRest(t *testing.T) {
+	timed(t, Options{}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
+		size := func() (in, out int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for sc := range s.mu.conns {
+				sc.mu.Lock()
+				in, out = in+sc.inputSize, out+cap(sc.out)+cap(sc.spare)
+				sc.mu.Unlock()
+			}
+			return in, out
+		}
+		c.mu.Lock()
+		c.answerPings = false // it would answer the acknowledgements
+		c.mu.Unlock()
+		var burst bytes.Buffer
+		for range 14 {
+			burst.Write(appendFrameHeader(nil, maxFrame, 0xbb, 0, 0))
+			burst.Write(make([]byte, maxFrame))
+		}
+		for range 1500 {
+			burst.Write(appendPing(nil, 0, make([]byte, 8)))
+		}
+		c.do(func() { _, _ = c.conn.Write(burst.Bytes()) })
+		synctest.Wait()
+		if in, out := size(); in <= minInput || out <= maxKept {
+			t.Errorf("a burst made it grow to %d and %d bytes only", in, out)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if in, out := size(); in != minInput || out > 2*maxKept {
+			t.Errorf("it holds %d and %d bytes", in, out)
+		}
+		// It goes on, also from the middle of a frame.
+		ping := appendPing(nil, 0, make([]byte, 8))
+		c.do(func() {
+			_, _ = c.conn.Write(append(appendFrameHeader(nil, maxFrame, 0xbb, 0, 0), make([]byte, 9000)...))
+		})
+		time.Sleep(10 * time.Second)
+		if in, _ := size(); in != 16<<10 {
+			t.Errorf("with half a frame it holds %d bytes", in)
+		}
+		c.mu.Lock()
+		before := c.pings
+		c.mu.Unlock()
+		c.do(func() { _, _ = c.conn.Write(append(make([]byte, maxFrame-9000), ping...)) })
+		synctest.Wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.pings != before+1 || c.closed != 0 {
+			t.Errorf("%d pings were answered, closed at %v", c.pings-before, c.closed)
 		}
 	})
 }

@@ -164,20 +164,26 @@ func TestConnectionsAreKept(t *testing.T) {
 			t.Errorf("%s: %d connections, want %d", name, got, want)
 		}
 	}
-	// Both a length and chunks: the chunks count (RFC 9112 6.3), and the direct way does not trust the connection any more.
-	up := newScripted(t, func(conn net.Conn, r *http.Request, _ []byte) bool {
-		say(conn, "HTTP/1.1 200 OK\r\nContent-Length: 50\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
-		return true
-	})
-	addr := newProxy(t, up.url(), noLimits)
-	for range 2 {
-		resp, err := client(t, false).Get("http://" + addr)
-		if body := read(t, resp, err); body != "ok" || resp.Header.Get("Content-Length") == "50" {
-			t.Errorf("%v %q", resp.Header, body)
+	// Both a length and chunks: the chunks count (RFC 9112 6.3), and the direct way does not trust the connection any more, whatever else
+	// the header holds.
+	for name, more := range map[string]string{
+		"plain": "", "trailer": "Trailer: X-A\r\n", "option": "Connection: X-B\r\n", "large": "X-Large: " + strings.Repeat("x", 2*responseBuffer) + "\r\n",
+		"other case": "Trailer: X-A\r\ncontent-LENGTH: 50\r\n",
+	} {
+		up := newScripted(t, func(conn net.Conn, r *http.Request, _ []byte) bool {
+			say(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"+more+"Content-Length: 50\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+			return true
+		})
+		addr := newProxy(t, up.url(), noLimits)
+		for range 2 {
+			resp, err := client(t, false).Get("http://" + addr)
+			if body := read(t, resp, err); body != "ok" || resp.Header.Get("Content-Length") == "50" {
+				t.Errorf("%s: %v %q", name, resp.Header, body)
+			}
 		}
-	}
-	if got := up.opened.Load(); directWorks && got != 2 {
-		t.Errorf("a length and chunks: %d connections, want 2", got)
+		if got := up.opened.Load(); directWorks && got != 2 {
+			t.Errorf("%s: a length and chunks: %d connections, want 2", name, got)
+		}
 	}
 }
 

@@ -130,3 +130,13 @@ func removeHopByHop(h http.Header) {
 		delete(h, name)
 	}
 }
+
+// mayTellLength reports whether a header that begins with buf has a Content-Length, as far as can be seen: if buf does not hold all of it,
+// it may.
+func mayTellLength(buf []byte) bool {
+	end := bytes.Index(buf, []byte("\n\r\n"))
+	if bare := bytes.Index(buf, []byte("\n\n")); bare >= 0 && (end < 0 || bare < end) {
+		end = bare
+	}
+	return end < 0 || bytes.Contains(bytes.ToLower(buf[:end]), []byte("\ncontent-length"))
+}

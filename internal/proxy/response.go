@@ -25,6 +25,7 @@ type delivery struct {
 	chunked bool           // in a plain response
 	res     *http.Response // of one that is not plain; else nil
 
+	lengthTold     bool // it may have a Content-Length, also if res shows none: beside chunks ReadResponse hides it
 	keep           bool // the connection may be used again, if the body comes to its end
 	ended          bool // it has
 	upstreamFailed bool // and not the client
@@ -43,6 +44,8 @@ func (d *delivery) end() {
 // written but those.
 func (d *delivery) head() error {
 	for !d.plainHead() {
+		buf, _ := d.conn.in.Peek(d.conn.in.Buffered())
+		d.lengthTold = mayTellLength(buf)
 		res, err := http.ReadResponse(d.conn.in, &http.Request{Method: d.r.Method})
 		if err != nil {
 			if failed := d.conn.failed; failed != nil && failed != io.EOF {
@@ -149,7 +152,7 @@ func (d *delivery) plainHead() bool {
 func (d *delivery) unusualHead(res *http.Response) {
 	removeHopByHop(res.Header)
 	d.length = res.ContentLength
-	d.keep = d.keep && !res.Close
+	d.keep = d.keep && !res.Close && !(d.lengthTold && len(res.TransferEncoding) > 0)
 	h := d.w.Header()
 	d.pass.WriteHeaders(res.Header)
 	copyHeader(h, res.Header)
