@@ -4,10 +4,12 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,7 +17,7 @@ import (
 	"time"
 )
 
-// process is the built program.
+// process is a running program, most often the built one.
 type process struct {
 	t              *testing.T
 	cmd            *exec.Cmd
@@ -51,9 +53,19 @@ var built = sync.OnceValues(func() (path string, err error) {
 // launch starts the program in dir with doors on free ports.
 func launch(t *testing.T, program, dir string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(program, args...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
-	p.cmd.Dir = dir
-	p.cmd.Env = append(os.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	cmd := exec.Command(program, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	return begin(t, cmd)
+}
+
+// begin starts a program, which is killed when the test ends. Unless cmd has an environment it gets this process's, but for settings of Weir.
+func begin(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
+	if cmd.Env == nil {
+		cmd.Env = plainEnvironment()
+	}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -61,6 +73,28 @@ func launch(t *testing.T, program, dir string, args ...string) *process {
 	go func() { p.exited <- p.cmd.Wait() }()
 	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
 	return p
+}
+
+// plainEnvironment is this process's environment without settings of Weir.
+func plainEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
+}
+
+// listens waits until the program takes connections at an address.
+func (p *process) listens(address string) {
+	p.t.Helper()
+	eventually(p.t, filepath.Base(p.cmd.Path)+" takes connections", func() bool {
+		select {
+		case err := <-p.exited:
+			p.t.Fatalf("%s ended: %v\n%s%s", p.cmd.Path, err, p.stdout, p.stderr)
+		default:
+		}
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
 }
 
 func (p *process) addr(door string) string {

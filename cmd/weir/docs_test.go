@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -10,7 +11,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -84,19 +87,24 @@ var originalRoot = func() string {
 	return root
 }()
 
+// freePort returns a free port that the kernel gives to no outgoing connection, so that it stays free, and that no other call has returned.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := strconv.Itoa(20000 + rand.IntN(12000))
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	t.Fatal("no port is free")
+	return ""
 }
+
+var givenPorts sync.Map
 
 // The rules in the docs load, as they stand. A block of YAML is taken for rules if it has a list of limits, or descriptors, at its root.
 func TestRulesInDocsLoad(t *testing.T) {
@@ -146,7 +154,8 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 	cert, key := ca.Issue("weir", 0, "localhost")
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, ca.PEM)
 	seen := 0
-	for _, b := range slices.Concat(blocks(t, filepath.Join(repositoryRoot(t), "docs", "interfaces.md")), blocks(t, filepath.Join(repositoryRoot(t), "docs", "security.md"))) {
+	docs := filepath.Join(repositoryRoot(t), "docs")
+	for _, b := range slices.Concat(blocks(t, filepath.Join(docs, "interfaces.md")), blocks(t, filepath.Join(docs, "security.md")), blocks(t, filepath.Join(docs, "haproxy.md"))) {
 		if b.language != "yaml" {
 			continue
 		}
@@ -156,7 +165,7 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 		}
 		var out, errs bytes.Buffer
 		if code := Run(t.Context(), []string{"serve", "--check"}, nil, strings.NewReader(""), &out, &errs); code != 0 {
-			t.Errorf("interfaces.md:%d: exit status %d\n%s%s", b.line, code, out.String(), errs.String())
+			t.Errorf("line %d: exit status %d\n%s%s%s", b.line, code, b.text, out.String(), errs.String())
 		}
 	}
 	if seen == 0 {

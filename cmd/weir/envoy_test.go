@@ -111,14 +111,9 @@ func (b *envoyBed) write(name string, data []byte) {
 // begin starts a program in the bed's folder, with nothing but the folder's files to tell it what to do.
 func (b *envoyBed) begin(name string, args ...string) *process {
 	b.t.Helper()
-	p := &process{t: b.t, cmd: exec.Command(name, args...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = b.dir, p.stdout, p.stderr
-	if err := p.cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	go func() { p.exited <- p.cmd.Wait() }()
-	b.t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	return p
+	cmd := exec.Command(name, args...)
+	cmd.Dir = b.dir
+	return begin(b.t, cmd)
 }
 
 func (b *envoyBed) startWeir(args ...string) {

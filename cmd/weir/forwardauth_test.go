@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,7 +25,7 @@ import (
 )
 
 // edge is a folder of examples/ at work: the proxy in front, the application behind it, and Weir, which the proxy asks. The files are those of
-// the folder byte for byte, but that each port in them is replaced by a free one.
+// the folder byte for byte, but that each port in them is replaced by a free one, and the proxy waits longer for Weir.
 type edge struct {
 	t       *testing.T
 	dir     string
@@ -53,10 +52,13 @@ func newEdge(t *testing.T, program, name string) *edge {
 	}
 	e := &edge{t: t, dir: t.TempDir(), program: program, ports: map[string]string{}}
 	for _, port := range []string{edgePort, appPort, weirPort, adminPort} {
-		e.ports[port] = quietPort(t)
+		e.ports[port] = freePort(t)
 	}
 	ports := regexp.MustCompile(`:(8000|3000|8080|9090)\b`)
+	// A machine that is busy is not to be taken for a Weir that is away.
+	timeouts := regexp.MustCompile(`\b(50|100)ms\b`)
 	e.copy(name, func(data []byte) []byte {
+		data = timeouts.ReplaceAll(data, []byte("10s"))
 		return ports.ReplaceAllFunc(data, func(found []byte) []byte { return []byte(":" + e.ports[string(found[1:])]) })
 	})
 	e.app = newApplication(t, e.ports[appPort])
@@ -114,19 +116,10 @@ func (e *edge) rules(text string) {
 // run starts a program in the folder.
 func (e *edge) run(name string, args ...string) *process {
 	e.t.Helper()
-	p := &process{t: e.t, cmd: exec.Command(name, args...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
-	p.cmd.Dir = e.dir
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "WEIR_") {
-			p.cmd.Env = append(p.cmd.Env, v)
-		}
-	}
-	p.cmd.Env = append(p.cmd.Env, "HOME="+e.dir, "XDG_CONFIG_HOME="+e.dir, "XDG_DATA_HOME="+e.dir)
-	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
-	if err := p.cmd.Start(); err != nil {
-		e.t.Fatal(err)
-	}
-	go func() { p.exited <- p.cmd.Wait() }()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = e.dir
+	cmd.Env = append(plainEnvironment(), "HOME="+e.dir, "XDG_CONFIG_HOME="+e.dir, "XDG_DATA_HOME="+e.dir)
+	p := begin(e.t, cmd)
 	e.t.Cleanup(func() {
 		if p.cmd.Process.Signal(syscall.SIGTERM) == nil {
 			select {
@@ -160,18 +153,7 @@ func (e *edge) killWeir() {
 func (e *edge) startProxy(name string, args ...string) *process {
 	e.t.Helper()
 	p := e.run(name, args...)
-	eventually(e.t, "the proxy listens", func() bool {
-		select {
-		case err := <-p.exited:
-			e.t.Fatalf("%s ended: %v\n%s%s", name, err, p.stdout, p.stderr)
-		default:
-		}
-		conn, err := net.Dial("tcp", "127.0.0.1:"+e.ports[edgePort])
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	})
+	p.listens("127.0.0.1:" + e.ports[edgePort])
 	return p
 }
 
@@ -390,20 +372,6 @@ func (r *relay) cut() {
 		c.Close()
 	}
 	r.open = nil
-}
-
-// quietPort returns a free port that the kernel gives to no outgoing connection, so that it stays free.
-func quietPort(t *testing.T) string {
-	t.Helper()
-	for range 1000 {
-		port := fmt.Sprint(20000 + rand.IntN(12000))
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // spellings are ways to ask for /login that a server behind the proxy may take for it.

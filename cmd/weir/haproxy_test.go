@@ -65,14 +65,9 @@ func (b *haproxyBed) edit(from, to string, r *strings.Replacer) {
 // begin starts a program in the folder, with nothing but the folder's files to tell it what to do.
 func (b *haproxyBed) begin(name string, args ...string) *process {
 	b.t.Helper()
-	p := &process{t: b.t, cmd: exec.Command(name, args...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = b.page.dir, p.stdout, p.stderr
-	if err := p.cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	go func() { p.exited <- p.cmd.Wait() }()
-	b.t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	return p
+	cmd := exec.Command(name, args...)
+	cmd.Dir = b.page.dir
+	return begin(b.t, cmd)
 }
 
 func (b *haproxyBed) startWeir() *process {
@@ -85,19 +80,7 @@ func (b *haproxyBed) startWeir() *process {
 // startHAProxy starts HAProxy with a configuration, and waits until it takes connections at an address.
 func (b *haproxyBed) startHAProxy(file, address string) {
 	b.t.Helper()
-	p := b.begin("haproxy", "-db", "-f", file)
-	eventually(b.t, "HAProxy takes connections", func() bool {
-		select {
-		case err := <-p.exited:
-			b.t.Fatalf("HAProxy ended: %v\n%s", err, p.stderr)
-		default:
-		}
-		conn, err := net.Dial("tcp", address)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	})
+	b.begin("haproxy", "-db", "-f", file).listens(address)
 }
 
 // serveAPI serves what stands behind HAProxy, at the port of the example.
@@ -209,6 +192,15 @@ func TestHAProxy(t *testing.T) {
 	b.startHAProxy("closed.cfg", closed)
 	b.refuses(closed, "/api/orders")
 	b.passes(closed, "/free", -1)
+
+	// With larger buffers a request that is made long is asked about too.
+	large := "127.0.0.1:" + freePort(t)
+	b.edit("haproxy.cfg", "large.cfg", strings.NewReplacer("defaults\n", "global\n    tune.bufsize 65536\n\ndefaults\n", open, large))
+	b.startHAProxy("large.cfg", large)
+	b.passes(large, "/free?"+strings.Repeat("a", 40_000), -1)
+	for _, n := range []int{16_300, 20_000, 40_000, 60_000} {
+		b.refuses(large, "/api/orders?"+strings.Repeat("a", n))
+	}
 
 	weir.signal(syscall.SIGKILL)
 	weir.wait()

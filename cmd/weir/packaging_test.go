@@ -150,16 +150,10 @@ func copyFile(t *testing.T, from, to string) {
 // run starts a program in a container of the image: its root, its user, and its environment; but no network of its own.
 func (m *image) run(args ...string) *process {
 	m.t.Helper()
-	p := &process{t: m.t, cmd: exec.Command(args[0], args[1:]...), stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
-	p.cmd.Dir, p.cmd.Env = m.dir, m.env
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root, Credential: &syscall.Credential{Uid: m.user, Gid: m.group}}
-	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
-	if err := p.cmd.Start(); err != nil {
-		m.t.Fatal(err)
-	}
-	go func() { p.exited <- p.cmd.Wait() }()
-	m.t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	return p
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir, cmd.Env = m.dir, m.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root, Credential: &syscall.Credential{Uid: m.user, Gid: m.group}}
+	return begin(m.t, cmd)
 }
 
 // TestImage: what the Dockerfile makes holds the program and no more than it needs, and runs so.

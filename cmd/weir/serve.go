@@ -12,6 +12,7 @@ import (
 	"os"
 	ossignal "os/signal"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -411,7 +412,7 @@ func (p *program) open(ctx context.Context) error {
 func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	// A reader of our output that went away must not end the server.
 	ossignal.Ignore(syscall.SIGPIPE)
-	defer runtime.KeepAlive(ballast(os.LookupEnv))
+	defer runtime.KeepAlive(ballast(os.LookupEnv, debug.SetMemoryLimit(-1)))
 	// From before the doors open: a SIGHUP that nobody waits for would end the program.
 	hangups := make(chan os.Signal, 1)
 	ossignal.Notify(hangups, syscall.SIGHUP)
@@ -491,12 +492,10 @@ const ballastSize = 64 << 20
 
 // ballast is memory that nobody touches, and so takes no room; but the collector, which runs when the heap has doubled, counts
 // it. A server that holds a few MB would run it dozens of times a second, at a fifth of its processor time. It is nil if
-// the environment says how the collector is to work.
-func ballast(lookup func(string) (string, bool)) []byte {
-	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
-		if _, set := lookup(name); set {
-			return nil
-		}
+// GOGC says how the collector is to work, or if it would be much of limit, the memory (GOMEMLIMIT) that the collector keeps to.
+func ballast(lookup func(string) (string, bool), limit int64) []byte {
+	if _, set := lookup("GOGC"); set || limit < 8*ballastSize {
+		return nil
 	}
 	return make([]byte, ballastSize)
 }
