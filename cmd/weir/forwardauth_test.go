@@ -223,6 +223,40 @@ func (e *edge) raw(data string) int {
 	return r.StatusCode
 }
 
+// failsOpen kills Weir, without which all requests pass unchecked until it is back.
+func (e *edge) failsOpen() {
+	e.t.Helper()
+	e.killWeir()
+	before := e.app.count()
+	for range 20 {
+		if a := e.send("POST", "/things", "a body"); a.status != 200 || a.body != "hello from the app" || a.header.Get("RateLimit") != "" {
+			e.t.Fatalf("without weir: %v", a)
+		}
+	}
+	if n := e.app.count() - before; n != 20 {
+		e.t.Errorf("the application saw %d of 20", n)
+	}
+	e.startWeir()
+	e.limits()
+}
+
+// failsClosed kills Weir, without which all requests are answered with status until it is back.
+func (e *edge) failsClosed(status int) {
+	e.t.Helper()
+	e.killWeir()
+	before := e.app.count()
+	for range 3 {
+		if a := e.do("GET", "/things"); a.status != status {
+			e.t.Errorf("without weir: %v", a)
+		}
+	}
+	if n := e.app.count() - before; n != 0 {
+		e.t.Errorf("the application saw %d", n)
+	}
+	e.startWeir()
+	e.limits()
+}
+
 // limits checks that ten requests pass and the eleventh does not, and that the application saw the ten.
 func (e *edge) limits() {
 	e.t.Helper()
