@@ -264,7 +264,7 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, method, path, query, name, value, host string) {
-		if !validHost(host) {
+		if !httplimit.ValidHost(host) {
 			return // is refused before
 		}
 		r := httptest.NewRequest("GET", "/", nil)

@@ -72,26 +72,6 @@ func carriesHTTP(upgrade []string) bool {
 	return false
 }
 
-// validHost reports whether a Host is one that every server reads alike: a name or an address, and a port in digits. Go's
-// client would write a Unicode name anew, and some servers ignore what follows a colon, so that they would read another host
-// than the rules.
-func validHost(host string) bool {
-	name, port, ok := host, "", true
-	if strings.HasPrefix(host, "[") {
-		if name, port, ok = strings.Cut(host[1:], "]"); !ok || strings.Trim(name, "0123456789abcdefABCDEF:.") != "" {
-			return false
-		}
-	} else if i := strings.IndexByte(host, ':'); i >= 0 {
-		name, port = host[:i], host[i:]
-	}
-	for i := range len(name) {
-		if c := name[i]; !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == ':') {
-			return false
-		}
-	}
-	return port == "" || port[0] == ':' && strings.Trim(port[1:], "0123456789") == ""
-}
-
 // forwarded is what tells the upstream who asked. What a trusted proxy says of it is kept and continued; what anybody else says
 // is not.
 type forwarded struct {

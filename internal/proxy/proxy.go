@@ -156,7 +156,7 @@ func (p *Proxy) setUpstream(u *url.URL) error {
 		return fmt.Errorf("proxy.upstream: %q has a query or a fragment; only a path may follow the host", u.Redacted())
 	}
 	p.host = u.Host
-	if u.Scheme == "http" && directWorks && validHost(u.Host) && (u.EscapedPath() == "" || plainPath(u.EscapedPath())) {
+	if u.Scheme == "http" && directWorks && httplimit.ValidHost(u.Host) && (u.EscapedPath() == "" || plainPath(u.EscapedPath())) {
 		port := u.Port()
 		if port == "" {
 			port = "80"
@@ -255,7 +255,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
 		return
 	}
-	if !validHost(r.Host) {
+	if !httplimit.ValidHost(r.Host) {
 		httplimit.Problem(w, http.StatusBadRequest, "", "", "The host of the request is malformed.", nil)
 		return
 	}
