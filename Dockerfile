@@ -19,7 +19,7 @@ COPY --from=build --chown=65532:65532 /out/data/ /
 ENV WEIR_LISTEN_HTTP=:8080 \
     WEIR_LISTEN_GRPC=:8081 \
     WEIR_LISTEN_RESP=:6380
-# weir.yaml and rules/ are looked for here; without them the starter rules are in force.
+# weir.yaml and rules/ are looked for here; until there are rules, the starter rules are in force.
 WORKDIR /etc/weir
 USER 65532:65532
 EXPOSE 8080 8081 6380 8000

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 )
 
 // Under the race detector a sync.Pool drops what it holds at random.
@@ -41,11 +41,11 @@ limits:
   - {name: api, per: [ip], allow: [1000000/min, 5000000/hour]}
 `)
 	for _, key := range []string{"192.0.2.1", "192.0.2.2"} {
-		if _, err := l.Ban(t.Context(), "", "login", []string{key}, time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
+		if _, err := l.Bans().Set(t.Context(), "", "login", []string{key}, time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Grant(t.Context(), "", "api", []string{"192.0.2.4"}, "7/min, 8/hour", time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
+	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"192.0.2.4"}, "7/min, 8/hour", time.UnixMicro(epoch).Add(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	for name, r := range map[string]weir.Request{"banned": from("192.0.2.1", "/"), "denied": from("192.0.2.3", "/"), "granted": from("192.0.2.4", "/")} {

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,13 +17,15 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/internal/traffic"
 )
 
-// Brute force, replayed through the proxy in virtual time. Who is to be banned is worked out beforehand by a counter that
-// shares nothing with the limiter: it keeps all instants, and looks through them for each request.
+// Brute force, replayed through the proxy in virtual time. Who is to be banned is worked out
+// beforehand by a counter that shares nothing with the limiter: it keeps all instants, and looks
+// through them for each request.
 
 // logged is a request of a log.
 type logged struct {
@@ -64,8 +65,8 @@ func naiveKey(client string) string {
 	return "ip=" + netip.AddrFrom16(b).String() + "/64"
 }
 
-// naive tells who must be banned, and for each request whether it is refused, and of one that a ban refuses how long (s, rounded
-// up).
+// naive tells who must be banned, and for each request whether it is refused, and of one that a ban
+// refuses how long (s, rounded up).
 func naive(rules []naiveRule, exempt func(r *logged) bool, requests []logged) (bans []naiveBan, refused []bool, banned []int64) {
 	type state struct{ admitted, denied []int64 }
 	states := map[string]*state{} // by rule and key
@@ -127,7 +128,8 @@ func naive(rules []naiveRule, exempt func(r *logged) bool, requests []logged) (b
 	return bans, refused, banned
 }
 
-// replayBans sends the requests through a proxy, and compares each answer, and all bans, with what was said beforehand.
+// replayBans sends the requests through a proxy, and compares each answer, and all bans, with what
+// was said beforehand.
 func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *logged) bool, requests []logged) (bans []naiveBan, refusedByBan int) {
 	t.Helper()
 	bans, refused, banned := naive(rules, exempt, requests)
@@ -138,7 +140,7 @@ func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *log
 		if lifted {
 			t.Errorf("%v was lifted", b)
 		}
-		got = append(got, naiveBan{b.Limit, strings.Join(b.Key, ","), b.Since.UnixMicro(), b.Until.UnixMicro()})
+		got = append(got, naiveBan{b.Rule, strings.Join(b.Key, ","), b.Since.UnixMicro(), b.Until.UnixMicro()})
 	}}))
 	reached := 0
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
@@ -183,7 +185,7 @@ func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *log
 	if !slices.Equal(got, bans) {
 		t.Errorf("banned were\n%v\nwant\n%v", got, bans)
 	}
-	if n := l.BanStats().Requests; n != uint64(refusedByBan) {
+	if n := l.Bans().Stats().Requests; n != uint64(refusedByBan) {
 		t.Errorf("bans refused %d requests, want %d", n, refusedByBan)
 	}
 	return bans, refusedByBan
@@ -191,16 +193,12 @@ func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *log
 
 var logLine = regexp.MustCompile(`^(\S+) \S+ .*?\[([^\]]+)\] "([A-Z]+) (?:https?://[^/ ]+)?(/[^ ?]*)\S* HTTP/1\.[01]"`)
 
-// readLog reads a real log, which lies outside the repository, in the order of its instants.
+// readLog reads a real log in the order of its instants.
 func readLog(t *testing.T, name string) []logged {
 	t.Helper()
-	dir := os.Getenv("WEIR_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "shared", "data")
-	}
-	f, err := os.Open(filepath.Join(dir, filepath.FromSlash(name)))
+	f, err := os.Open(traffic.File(t, name))
 	if err != nil {
-		t.Skipf("no real logs here (set WEIR_DATA to their folder): %v", err)
+		t.Fatal(err)
 	}
 	defer f.Close()
 	z, err := gzip.NewReader(f)
@@ -235,8 +233,8 @@ func isPath(paths ...string) func(r *logged) bool {
 	return func(r *logged) bool { return slices.Contains(paths, r.path) }
 }
 
-// stated holds what the counter found against what was stated: how many addresses each rule bans, and how many requests their
-// bans refuse.
+// stated holds what the counter found against what was stated: how many addresses each rule bans,
+// and how many requests their bans refuse.
 func stated(t *testing.T, bans []naiveBan, refused int, addresses map[string]int, requests int) {
 	t.Helper()
 	seen, got := map[string]bool{}, map[string]int{}
@@ -251,7 +249,8 @@ func stated(t *testing.T, bans []naiveBan, refused int, addresses map[string]int
 	}
 }
 
-// TestBansOnRealLogs: a sign-up form that is abused from hundreds of addresses, and a site that crawlers and break-in attempts visit.
+// TestBansOnRealLogs: a sign-up form that is abused from hundreds of addresses, and a site that
+// crawlers and break-in attempts visit.
 func TestBansOnRealLogs(t *testing.T) {
 	t.Run("basjes", func(t *testing.T) {
 		const yaml = `
@@ -294,7 +293,8 @@ limits:
 	// A guess a second for an hour, and a look at the site now and then.
 	from("192.0.2.1", 0, hour, time.Second, "POST", "/login")
 	from("192.0.2.1", 500*time.Millisecond, hour, 7*time.Second, "GET", "/")
-	// Guesses that stay below the limit, and a little above: 19 denials within any 10 minutes are one too few.
+	// Guesses that stay below the limit, and a little above: 19 denials within any 10 minutes are
+	// one too few.
 	from("192.0.2.2", 0, hour, 12*time.Second, "POST", "/login")
 	for burst := range 3 {
 		from("192.0.2.3", time.Duration(burst)*11*time.Minute, time.Duration(burst)*11*time.Minute+24*time.Second, time.Second, "POST", "/login")
@@ -309,7 +309,8 @@ limits:
 	for i := range 300 {
 		requests = append(requests, logged{at: epoch + int64(i)*2e6, client: "203.0.113.5", forged: fmt.Sprintf("192.0.2.%d, 10.1.1.1", 100+i%100), method: "POST", path: "/login"})
 	}
-	// A user who mistypes a password seven times, an office of forty behind one address, and a monitor that is exempt.
+	// A user who mistypes a password seven times, an office of forty behind one address, and a
+	// monitor that is exempt.
 	from("203.0.113.7", 0, 7*time.Second, time.Second, "POST", "/login")
 	from("203.0.113.7", time.Minute+10*time.Second, time.Minute+11*time.Second, time.Second, "POST", "/login")
 	from("203.0.113.8", 0, hour, 90*time.Second, "POST", "/login")
@@ -317,8 +318,9 @@ limits:
 	from("10.1.2.3", 0, 10*time.Minute, 500*time.Millisecond, "POST", "/login")
 	slices.SortStableFunc(requests, func(a, b logged) int { return int(a.at - b.at) })
 
-	// Stated beforehand: of these three keys, and nobody else's. The first guesser is denied from the 6th guess of a minute on, so
-	// that the 20th denial is the 25th guess; the one that forges sends one each two seconds, of which 5 in a minute pass.
+	// Stated beforehand: of these three keys, and nobody else's. The first guesser is denied from
+	// the 6th guess of a minute on, so that the 20th denial is the 25th guess; the one that forges
+	// sends one each two seconds, of which 5 in a minute pass.
 	banned := []string{"ip=192.0.2.1", "ip=2001:db8:0:7::/64", "ip=203.0.113.5"}
 	bans, refused := replayBans(t, yaml, []naiveRule{
 		{name: "login", meets: func(r *logged) bool { return r.method == "POST" && r.path == "/login" }, allow: 5, window: 60, after: 20, within: 600, ban: 900, wide: true},

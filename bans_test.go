@@ -14,9 +14,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -70,8 +71,8 @@ func TestBan(t *testing.T) {
 	l, store := banLimiter(t, c, loginRules)
 	denyUntilBanned(t, l, "192.0.2.1")
 	until := c.now + (15 * time.Minute).Microseconds()
-	if got := l.Bans(); len(got) != 1 || got[0].Limit != "login" || !slices.Equal(got[0].Key, []string{"ip=192.0.2.1"}) ||
-		got[0].Until.UnixMicro() != until || got[0].Set || got[0].Reason != "3 denials within 10m0s" {
+	if got := l.Bans().List(); len(got) != 1 || got[0].Rule != "login" || !slices.Equal(got[0].Key, []string{"ip=192.0.2.1"}) ||
+		got[0].Until.UnixMicro() != until || got[0].Manual || got[0].Reason != "3 denials within 10m0s" {
 		t.Fatalf("bans: %+v", got)
 	}
 	c.wait(5 * time.Minute) // the limit itself is free again
@@ -92,7 +93,7 @@ func TestBan(t *testing.T) {
 		t.Errorf("%d limits, %d hits", len(d.Limits), len(d.Matches.Hits))
 	}
 	peek := from("192.0.2.1", "/login")
-	peek.Hits = 0
+	peek.Peek = true
 	if d := decide(t, l, peek); d.Allowed || d.Banned.Rule == nil {
 		t.Error("a peek was not told of the ban")
 	}
@@ -125,12 +126,13 @@ func TestBan(t *testing.T) {
 	if d := decide(t, l, from("192.0.2.1", "/login")); !d.Allowed || d.Banned.Rule != nil {
 		t.Error("still refused at the end")
 	}
-	if s := l.BanStats(); s.Set != 1 || s.Requests != 3 || len(s.InForce) != 0 || s.Dropped != 0 {
+	if s := l.Bans().Stats(); s.Set != 1 || s.Requests != 3 || len(s.InForce) != 0 || s.Dropped != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// What the limit of another rule denies, peeks and refunds count nothing; a decision counts once, however many windows deny.
+// What the limit of another rule denies, peeks and refunds count nothing; a decision counts once,
+// however many windows deny.
 func TestWhatCountsAsDenial(t *testing.T) {
 	c := newClock()
 	l, _ := banLimiter(t, c, `
@@ -140,8 +142,8 @@ limits:
   - {name: dark, per: [ip], allow: 0/min, on_limit: shadow}
   - {name: some, per: [ip], allow: 0/min, enforce: 0%, ban: {after: 1, within: 10m, for: 15m}}
 `)
-	ask := func(hits int64, user string) weir.Decision {
-		r := weir.Request{Hits: hits, Attributes: weir.Pairs{{Name: "ip", Value: "192.0.2.1"}}}
+	ask := func(hits int64, user string) *weir.Decision {
+		r := weir.Request{Hits: hits, Peek: hits == 0, Attributes: weir.Pairs{{Name: "ip", Value: "192.0.2.1"}}}
 		if user != "" {
 			r.Attributes = append(r.Attributes.(weir.Pairs), rule.Pair{Name: "user", Value: user})
 		}
@@ -152,7 +154,7 @@ limits:
 			t.Fatal("admitted")
 		}
 	}
-	if got := l.Bans(); len(got) != 1 || got[0].Limit != "other" {
+	if got := l.Bans().List(); len(got) != 1 || got[0].Rule != "other" {
 		t.Fatalf("the denials of one rule counted for another: %+v", got)
 	}
 	if d := ask(1, ""); !d.Allowed {
@@ -165,11 +167,11 @@ limits:
 		ask(0, "")
 		ask(-1, "nobody")
 	}
-	if n := len(l.Bans()); n != 1 {
+	if n := len(l.Bans().List()); n != 1 {
 		t.Fatalf("%d bans after two denials, peeks and refunds", n)
 	}
 	ask(2, "") // more than the limit ever admits is a denial, too
-	if n := len(l.Bans()); n != 2 {
+	if n := len(l.Bans().List()); n != 2 {
 		t.Fatalf("%d bans after three denials", n)
 	}
 }
@@ -200,7 +202,7 @@ limits:
 	if d := decide(t, l, weir.Request{Hits: 1, Attributes: weir.Pairs{{Name: "path", Value: "/"}}}); !d.Allowed {
 		t.Error("a request without the key was refused")
 	}
-	if err := l.Unban(t.Context(), "", "login", []string{"2001:db8::5"}); err != nil {
+	if _, err := l.Bans().Lift(t.Context(), "", "login", []string{"2001:db8::5"}); err != nil {
 		t.Fatal(err)
 	}
 	if d := decide(t, l, from("2001:db8::77", "/")); !d.Allowed {
@@ -244,7 +246,7 @@ func TestSetAndLift(t *testing.T) {
 	c := newClock()
 	var changes []string
 	l, _ := banLimiter(t, c, loginRules, weir.WithBans(weir.BanOptions{Changed: func(b *weir.Ban, lifted bool) {
-		changes = append(changes, fmt.Sprintf("%s %v %v", b.Limit, b.Key, lifted))
+		changes = append(changes, fmt.Sprintf("%s %v %v", b.Rule, b.Key, lifted))
 	}}))
 	end := time.UnixMicro(c.now).Add(time.Hour)
 	for name, try := range map[string]struct {
@@ -259,22 +261,22 @@ func TestSetAndLift(t *testing.T) {
 		"over already":    {"", "login", []string{"192.0.2.1"}, time.UnixMicro(c.now)},
 		"some other name": {"", "login", []string{"user=ada", "x"}, end},
 	} {
-		if _, err := l.Ban(t.Context(), try.domain, try.limit, try.key, try.until, ""); err == nil || !strings.HasPrefix(err.Error(), "weir: ") {
+		if _, err := l.Bans().Set(t.Context(), try.domain, try.limit, try.key, try.until, ""); err == nil || !strings.HasPrefix(err.Error(), "weir: ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// A rule without a ban of its own can be banned from by hand.
-	b, err := l.Ban(t.Context(), "default", "all", []string{"ip=192.0.2.1"}, end, strings.Repeat("é", 200))
-	if err != nil || !b.Set || len(b.Reason) != 256 || b.Until != end {
+	b, err := l.Bans().Set(t.Context(), "default", "all", []string{"ip=192.0.2.1"}, end, strings.Repeat("é", 200))
+	if err != nil || !b.Manual || len(b.Reason) != 256 || b.Until != end {
 		t.Fatalf("%+v, %v", b, err)
 	}
 	if d := decide(t, l, from("192.0.2.1", "/x")); d.Allowed || !slices.Equal(d.LimitedBy(nil), []string{"all"}) {
 		t.Error("not refused")
 	}
-	if err := l.Unban(t.Context(), "", "all", []string{"192.0.2.2"}); !errors.Is(err, weir.ErrNothingThere) {
+	if _, err := l.Bans().Lift(t.Context(), "", "all", []string{"192.0.2.2"}); !errors.Is(err, weir.ErrNotFound) {
 		t.Error(err)
 	}
-	if err := l.Unban(t.Context(), "", "all", []string{"192.0.2.1"}); err != nil {
+	if _, err := l.Bans().Lift(t.Context(), "", "all", []string{"192.0.2.1"}); err != nil {
 		t.Fatal(err)
 	}
 	if d := decide(t, l, from("192.0.2.1", "/x")); !d.Allowed {
@@ -282,7 +284,7 @@ func TestSetAndLift(t *testing.T) {
 	}
 	// Who was lifted begins afresh: one denial is not the third.
 	denyUntilBanned(t, l, "192.0.2.3")
-	if err := l.Unban(t.Context(), "", "login", []string{"192.0.2.3"}); err != nil {
+	if _, err := l.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.3"}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -290,11 +292,11 @@ func TestSetAndLift(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
-	if len(l.Bans()) != 0 {
+	if len(l.Bans().List()) != 0 {
 		t.Error("the denials from before the lift still count")
 	}
 	decide(t, l, from("192.0.2.3", "/login"))
-	if len(l.Bans()) != 1 {
+	if len(l.Bans().List()) != 1 {
 		t.Error("three denials after the lift do not ban")
 	}
 	want := []string{"all [ip=192.0.2.1] false", "all [ip=192.0.2.1] true", "login [ip=192.0.2.3] false", "login [ip=192.0.2.3] true", "login [ip=192.0.2.3] false"}
@@ -316,7 +318,7 @@ func TestBanOverReload(t *testing.T) {
 	if d := decide(t, l, from("192.0.2.1", "/login")); !d.Allowed {
 		t.Error("a rule that is gone bans")
 	}
-	if len(l.Bans()) != 1 {
+	if len(l.Bans().List()) != 1 {
 		t.Error("the ban is not listed")
 	}
 	l.SetRules(load(t, loginRules))
@@ -330,12 +332,13 @@ func TestBansAreBounded(t *testing.T) {
 	c := newClock()
 	l, _ := banLimiter(t, c, loginRules, weir.WithBans(weir.BanOptions{Max: 100}))
 	for i := range 300 {
-		end := time.UnixMicro(c.now).Add(time.Duration(1+(i*7919)%300) * time.Minute) // each of 1 to 300 once
-		if _, err := l.Ban(t.Context(), "", "login", []string{fmt.Sprintf("10.0.%d.%d", i/256, i%256)}, end, ""); err != nil {
+		// each of 1 to 300 once
+		end := time.UnixMicro(c.now).Add(time.Duration(1+(i*7919)%300) * time.Minute)
+		if _, err := l.Bans().Set(t.Context(), "", "login", []string{fmt.Sprintf("10.0.%d.%d", i/256, i%256)}, end, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	list := l.Bans()
+	list := l.Bans().List()
 	if len(list) != 100 {
 		t.Fatalf("%d bans", len(list))
 	}
@@ -344,7 +347,7 @@ func TestBansAreBounded(t *testing.T) {
 			t.Errorf("one that ends at %v was kept", b.Until)
 		}
 	}
-	if s := l.BanStats(); s.Evicted != 200 || s.InForce[weir.BanLimit{Domain: "default", Limit: "login"}] != 100 {
+	if s := l.Bans().Stats(); s.Evicted != 200 || s.InForce[weir.RuleName{Domain: "default", Name: "login"}] != 100 {
 		t.Errorf("%+v", s)
 	}
 	if _, err := weir.New(memoryStore(t), weir.WithBans(weir.BanOptions{Max: -1})); err == nil {
@@ -355,7 +358,7 @@ func TestBansAreBounded(t *testing.T) {
 	}
 }
 
-func memoryStore(t testing.TB) weir.Store {
+func memoryStore(t testing.TB) store.Store {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -376,6 +379,7 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 		type model struct {
 			admitted, denied []int64
 			until            int64
+			rest             int64 // until when the limit itself refused as the ban began
 		}
 		keys := map[string]*model{"192.0.2.1": {}, "192.0.2.2": {}, "2001:db8::": {}}
 		recent := func(list []int64, span int64) int64 {
@@ -402,23 +406,25 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 				allowed = true
 				m.admitted = append(m.admitted, c.now)
 			default:
-				// A full log takes no more, so that a key that is denied again after a short ban is banned again at once.
+				// A full log takes no more, so that a key that is denied again after a short ban is
+				// banned again at once.
 				n := recent(m.denied, within)
 				if n < after {
 					m.denied = append(m.denied, c.now)
 				}
 				if n+1 >= after {
 					m.until = c.now + length*1e6
+					m.rest = m.admitted[len(m.admitted)-2] + 10e6
 				}
 			}
 			r := from(ip, "/")
-			r.Hits = hits
+			r.Hits, r.Peek = hits, hits == 0
 			d := decide(t, l, r)
 			if d.Allowed != allowed || (d.Banned.Rule != nil) != banned {
 				rt.Fatalf("at %d: allowed %v, banned %v; want %v, %v", c.now, d.Allowed, d.Banned.Rule != nil, allowed, banned)
 			}
-			if banned && (d.RetryAfter != m.until-c.now || d.Banned.Until != m.until) {
-				rt.Fatalf("retry after %d, want %d", d.RetryAfter, m.until-c.now)
+			if banned && (d.RetryAfter != max(m.until, m.rest)-c.now || d.Banned.Until != m.until) {
+				rt.Fatalf("retry after %d, want %d", d.RetryAfter, max(m.until, m.rest)-c.now)
 			}
 		}
 	})
@@ -426,14 +432,14 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 
 // batchStore notes the costs of all charges of denials.
 type batchStore struct {
-	weir.Store
+	store.Store
 	fail atomic.Bool
 
 	mu    sync.Mutex
 	costs [][]int64
 }
 
-func (s *batchStore) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (s *batchStore) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	if charges[0].Counter.Index < 0 { // of a ban
 		var costs []int64
 		for i := range charges {
@@ -455,7 +461,8 @@ func (s *batchStore) counted() [][]int64 {
 	return slices.Clone(s.costs)
 }
 
-// In the background the denials of a key leave as one charge, at most each 50 ms; the queue is bounded.
+// In the background the denials of a key leave as one charge, at most each 50 ms; the queue is
+// bounded.
 func TestDenialsInBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem, err := memory.New(memory.Options{Clock: func() int64 { return time.Now().UnixMicro() }})
@@ -483,7 +490,7 @@ func TestDenialsInBackground(t *testing.T) {
 		if got := store.counted(); len(got) != 1 || !slices.Equal(got[0], []int64{58, 58}) {
 			t.Fatalf("counted %v", got)
 		}
-		if s := l.BanStats(); s.Dropped != 1 || len(s.InForce) != 0 {
+		if s := l.Bans().Stats(); s.Dropped != 1 || len(s.InForce) != 0 {
 			t.Errorf("%+v", s)
 		}
 		for range 42 {
@@ -494,7 +501,7 @@ func TestDenialsInBackground(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
-		if n := len(l.Bans()); n != 2 {
+		if n := len(l.Bans().List()); n != 2 {
 			t.Fatalf("%d bans: 100 denials, and far more, in two parts", n)
 		}
 		if d := decide(t, l, from("192.0.2.1", "/login")); d.Banned.Rule == nil {
@@ -505,9 +512,48 @@ func TestDenialsInBackground(t *testing.T) {
 			decide(t, l, from("192.0.2.9", "/login"))
 		}
 		time.Sleep(time.Second)
-		if s := l.BanStats(); s.Dropped != 3 {
+		if s := l.Bans().Stats(); s.Dropped != 3 {
 			t.Errorf("%d denials dropped, want 3: those of the store that failed", s.Dropped)
 		}
 		// Nothing goes on where nothing waits: else synctest would not end.
 	})
+}
+
+// Who obeys Retry-After of a ban is not refused again by the limit that banned: the longer of the
+// two is told.
+func TestBanTellsTheLonger(t *testing.T) {
+	for name, async := range map[string]bool{"at once": false, "in the background": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wall := func() int64 { return time.Now().UnixMicro() } // the bubble's
+				store, err := memory.New(memory.Options{Clock: wall})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer store.Close()
+				l, err := weir.New(store, weir.WithClock(wall), weir.WithBans(weir.BanOptions{Async: async}), weir.WithRules(load(t, `limits:
+  - {name: hourly, per: [ip], allow: 2/hour, algorithm: sliding_log, ban: {after: 3, within: 10m, for: 15m}}`)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 5 {
+					decide(t, l, from("192.0.2.1", "/"))
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Second) // by which the background has counted
+				d := decide(t, l, from("192.0.2.1", "/"))
+				if d.Banned.Rule == nil {
+					t.Fatal("not banned")
+				}
+				if got, want := d.RetryAfter, (time.Hour - 6*time.Second).Microseconds(); got != want || d.Limits[0].RetryAfter != want {
+					t.Fatalf("retry after %s, of the limit %s, want %s", time.Duration(got)*time.Microsecond,
+						time.Duration(d.Limits[0].RetryAfter)*time.Microsecond, time.Duration(want)*time.Microsecond)
+				}
+				time.Sleep(time.Duration(d.RetryAfter) * time.Microsecond)
+				if !decide(t, l, from("192.0.2.1", "/")).Allowed {
+					t.Fatal("refused at retry_after")
+				}
+			})
+		})
+	}
 }

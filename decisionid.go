@@ -1,16 +1,15 @@
 package weir
 
 import (
-	crand "crypto/rand"
-	"encoding/binary"
 	"fmt"
-	"sync/atomic"
+	"math/rand/v2"
 )
 
-// DecisionID names one decision, for people: a refused client quotes it, and an operator looks it up. 0 is no name.
+// DecisionID names one decision, for people: a refused client quotes it, and an operator looks it
+// up. 0 is no name.
 //
-// IDs do not repeat within a process, are very unlikely to be the same in two, and tell nothing of how many decisions there
-// were or which was made before another.
+// IDs are random: two are very unlikely to be the same, and they tell nothing of how many decisions
+// there were or which was made before another.
 type DecisionID uint64
 
 // idAlphabet is Crockford's base 32: lower case, without i, l, o and u.
@@ -48,8 +47,8 @@ func (id *DecisionID) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseDecisionID is the inverse of DecisionID.String. As people may have read it out, case does not matter, i and l are
-// taken as 1, o as 0, and hyphens are passed over.
+// ParseDecisionID is the inverse of DecisionID.String. As people may have read it out, case does
+// not matter, i and l are taken as 1, o as 0, and hyphens are passed over.
 func ParseDecisionID(s string) (DecisionID, error) {
 	id, n := DecisionID(0), 0
 	for i := range len(s) {
@@ -94,38 +93,14 @@ func idDigit(c byte) int {
 	return -1
 }
 
-var (
-	idCounter atomic.Uint64
-	idKeys    = func() (keys [4]uint64) {
-		var b [32]byte
-		_, _ = crand.Read(b[:]) // it never fails
-		for i := range keys {
-			keys[i] = binary.LittleEndian.Uint64(b[8*i:])
-		}
-		return keys
-	}()
-)
-
-// newDecisionID returns the next ID of this process.
+// newDecisionID returns a random ID. It is no secret: crypto/rand would cost several times as much
+// and gain nothing.
 func newDecisionID() DecisionID {
 	for {
-		if id := scramble(idCounter.Add(1), &idKeys); id != 0 {
+		if id := DecisionID(rand.Uint64()); id != 0 {
 			return id
 		}
 	}
-}
-
-// scramble is a permutation of the 64-bit numbers that looks random to who does not know the keys: a Feistel network of four
-// rounds (Luby, Rackoff 1988).
-func scramble(n uint64, keys *[4]uint64) DecisionID {
-	left, right := uint32(n>>32), uint32(n)
-	for _, key := range keys {
-		x := uint64(right) + key
-		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9 // the finaliser of SplitMix64 (Steele et al. 2014)
-		x = (x ^ x>>27) * 0x94d049bb133111eb
-		left, right = right, left^uint32((x^x>>31)>>32)
-	}
-	return DecisionID(uint64(left)<<32 | uint64(right))
 }
 
 // Identity returns d.ID, and gives d one if it has none yet. Not safe for concurrent use.

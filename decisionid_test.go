@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -149,7 +149,8 @@ limits:
 		kind       string
 		near, soft []bool
 	}{
-		{"soft", []bool{false, true, true, false}, []bool{false, false, true, false}}, // the fourth is refused
+		// the fourth is refused
+		{"soft", []bool{false, true, true, false}, []bool{false, false, true, false}},
 		{"trial", []bool{false, false, false, false}, []bool{false, false, false, false}},
 	} {
 		for i := range c.near {

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -55,17 +56,18 @@ limits:
 
 // countingStore counts the calls of Take.
 type countingStore struct {
-	weir.Store
+	store.Store
 	takes atomic.Int64
 }
 
 // Take implements weir.Store.
-func (s *countingStore) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (s *countingStore) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	s.takes.Add(1)
 	return s.Store.Take(ctx, charges, results)
 }
 
-// Those who come while others give their turns back never share a turn: a turn goes back in one step of the store.
+// Those who come while others give their turns back never share a turn: a turn goes back in one
+// step of the store.
 func TestGiveBackIsOneStep(t *testing.T) {
 	c := newClock()
 	inner, err := memory.New(memory.Options{Clock: c.read})

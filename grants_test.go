@@ -10,8 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -44,7 +45,7 @@ func TestGrant(t *testing.T) {
 		t.Fatal(n)
 	}
 	end := time.UnixMicro(c.now).Add(10 * time.Minute)
-	g, err := l.Grant(t.Context(), "", "api", []string{"ada"}, " [50/hour, 10/min] ", end, "a big import")
+	g, err := l.Grants().Set(t.Context(), "", "api", []string{"ada"}, " [50/hour, 10/min] ", end, "a big import")
 	if err != nil || g.Allow != "[50/hour, 10/min]" || g.Key[0] != "user=ada" || g.Domain != "default" {
 		t.Fatalf("%+v, %v", g, err)
 	}
@@ -59,7 +60,7 @@ func TestGrant(t *testing.T) {
 	if n := admitted(t, l, as("bob"), 5); n != 2 {
 		t.Errorf("another key has %d", n)
 	}
-	if got := l.Grants(); len(got) != 1 || got[0].Problem != "" || !got[0].Until.Equal(end) || l.BanStats().Grants != 1 {
+	if got := l.Grants().List(); len(got) != 1 || got[0].Problem != "" || !got[0].Until.Equal(end) || l.Bans().Stats().Grants != 1 {
 		t.Errorf("%+v", got)
 	}
 	c.now = end.UnixMicro()
@@ -67,7 +68,7 @@ func TestGrant(t *testing.T) {
 	if n := admitted(t, l, as("ada"), 5); n != 2 {
 		t.Errorf("%d admitted after its end", n)
 	}
-	if len(l.Grants()) != 0 {
+	if len(l.Grants().List()) != 0 {
 		t.Error("it is listed after its end")
 	}
 }
@@ -78,7 +79,7 @@ func TestGrantForms(t *testing.T) {
 	end := time.UnixMicro(c.now).Add(time.Hour)
 	grant := func(limit, allow string) {
 		t.Helper()
-		if _, err := l.Grant(t.Context(), "", limit, []string{"ada"}, allow, end, ""); err != nil {
+		if _, err := l.Grants().Set(t.Context(), "", limit, []string{"ada"}, allow, end, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -109,13 +110,13 @@ func TestGrantForms(t *testing.T) {
 	if n := admitted(t, l, slots, 5); n != 3 {
 		t.Errorf("%d slots", n)
 	}
-	if err := l.Revoke(t.Context(), "", "slots", []string{"ada"}); err != nil {
+	if _, err := l.Grants().Revoke(t.Context(), "", "slots", []string{"ada"}); err != nil {
 		t.Fatal(err)
 	}
 	if d := decide(t, l, slots); d.Allowed {
 		t.Error("a slot of a grant that was revoked")
 	}
-	if err := l.Revoke(t.Context(), "", "slots", []string{"ada"}); !errors.Is(err, weir.ErrNothingThere) {
+	if _, err := l.Grants().Revoke(t.Context(), "", "slots", []string{"ada"}); !errors.Is(err, weir.ErrNotFound) {
 		t.Error(err)
 	}
 	for _, bad := range []struct{ limit, allow, says string }{
@@ -138,11 +139,11 @@ func TestGrantForms(t *testing.T) {
 		{"slots", "4/min", "4/minute is for no window"},
 		{"slots", strings.Repeat("1", 2000), "too long"},
 	} {
-		if _, err := l.Grant(t.Context(), "", bad.limit, []string{"ada"}, bad.allow, end, ""); err == nil || !strings.Contains(err.Error(), bad.says) {
+		if _, err := l.Grants().Set(t.Context(), "", bad.limit, []string{"ada"}, bad.allow, end, ""); err == nil || !strings.Contains(err.Error(), bad.says) {
 			t.Errorf("%s, %q: %v", bad.limit, bad.allow, err)
 		}
 	}
-	if _, err := l.Grant(t.Context(), "", "slots", []string{"ada"}, "3", time.UnixMicro(c.now), ""); err == nil {
+	if _, err := l.Grants().Set(t.Context(), "", "slots", []string{"ada"}, "3", time.UnixMicro(c.now), ""); err == nil {
 		t.Error("a grant that is over was taken")
 	}
 }
@@ -151,7 +152,7 @@ func TestGrantForms(t *testing.T) {
 func TestGrantOverReload(t *testing.T) {
 	c := newClock()
 	l, _ := banLimiter(t, c, grantRules)
-	if _, err := l.Grant(t.Context(), "", "api", []string{"ada"}, "10/min, 50/hour", time.UnixMicro(c.now).Add(time.Hour), ""); err != nil {
+	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"ada"}, "10/min, 50/hour", time.UnixMicro(c.now).Add(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
@@ -168,7 +169,7 @@ func TestGrantOverReload(t *testing.T) {
 		if n := admitted(t, l, as("ada"), 20); n != step.want {
 			t.Errorf("%s: %d admitted, want %d", step.rules, n, step.want)
 		}
-		if got := l.Grants(); len(got) != 1 || !strings.HasPrefix(got[0].Problem, step.problem) || step.problem == "" && got[0].Problem != "" {
+		if got := l.Grants().List(); len(got) != 1 || !strings.HasPrefix(got[0].Problem, step.problem) || step.problem == "" && got[0].Problem != "" {
 			t.Errorf("%+v, want the problem %q", got, step.problem)
 		}
 	}
@@ -183,11 +184,11 @@ func FuzzGrant(f *testing.F) {
 	end := time.UnixMicro(c.now).Add(time.Hour)
 	f.Fuzz(func(t *testing.T, allow string) {
 		for _, limit := range []string{"api", "bucket", "slots"} {
-			g, err := l.Grant(context.Background(), "", limit, []string{"ada"}, allow, end, "")
+			g, err := l.Grants().Set(context.Background(), "", limit, []string{"ada"}, allow, end, "")
 			if err != nil {
 				continue
 			}
-			if _, err := l.Grant(context.Background(), "", limit, []string{"bob"}, g.Allow, end, ""); err != nil {
+			if _, err := l.Grants().Set(context.Background(), "", limit, []string{"bob"}, g.Allow, end, ""); err != nil {
 				t.Errorf("%q was taken, and is not as it is listed: %v", allow, err)
 			}
 		}
@@ -195,7 +196,7 @@ func FuzzGrant(f *testing.F) {
 }
 
 // followers are Limiters over one store that follow its board, in a synctest bubble.
-func followers(t *testing.T, store weir.Store, n int, yaml string) []*weir.Limiter {
+func followers(t *testing.T, store store.Store, n int, yaml string) []*weir.Limiter {
 	t.Helper()
 	list := make([]*weir.Limiter, n)
 	for i := range list {
@@ -234,7 +235,7 @@ type flaky struct {
 	away atomic.Bool
 }
 
-func (f *flaky) Post(ctx context.Context, kind string, facts []weir.Fact) error {
+func (f *flaky) Post(ctx context.Context, kind string, facts []store.Fact) error {
 	if f.away.Load() {
 		return errors.New("away")
 	}
@@ -248,7 +249,8 @@ func (f *flaky) Remove(ctx context.Context, kind string, ids []string) error {
 	return f.Store.Remove(ctx, kind, ids)
 }
 
-// What one node sets or lifts holds on all; what could not be told is told when it can be, as things stand then.
+// What one node sets or lifts holds on all; what could not be told is told when it can be, as
+// things stand then.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &flaky{Store: wallStore(t, memory.Options{})}
@@ -264,60 +266,61 @@ func TestFollow(t *testing.T) {
 		if d := decide(t, b, from("192.0.2.1", "/login")); d.Banned.Rule == nil || d.RetryAfter != (15*time.Minute).Microseconds() {
 			t.Fatalf("the other node: %+v", d.Banned)
 		}
-		if x, y := a.Bans(), b.Bans(); fmt.Sprint(x) != fmt.Sprint(y) {
+		if x, y := a.Bans().List(), b.Bans().List(); fmt.Sprint(x) != fmt.Sprint(y) {
 			t.Errorf("%v and %v", x, y)
 		}
-		if err := b.Unban(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {
+		if _, err := b.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if len(a.Bans()) != 0 {
+		if len(a.Bans().List()) != 0 {
 			t.Error("lifted on one node, and not on the other")
 		}
-		if _, err := b.Grant(t.Context(), "", "api", []string{"ada"}, "7/min", time.Now().Add(time.Hour), ""); err != nil {
+		if _, err := b.Grants().Set(t.Context(), "", "api", []string{"ada"}, "7/min", time.Now().Add(time.Hour), ""); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		if n := admitted(t, a, as("ada"), 10); n != 7 {
 			t.Errorf("%d admitted by a grant of 7", n)
 		}
-		if err := a.Revoke(t.Context(), "", "api", []string{"ada"}); err != nil {
+		if _, err := a.Grants().Revoke(t.Context(), "", "api", []string{"ada"}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if len(b.Grants()) != 0 {
+		if len(b.Grants().List()) != 0 {
 			t.Error("revoked on one node, and not on the other")
 		}
 
 		store.away.Store(true)
-		if _, err := a.Ban(t.Context(), "", "login", []string{"192.0.2.7"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
+		if _, err := a.Bans().Set(t.Context(), "", "login", []string{"192.0.2.7"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
 			t.Errorf("Ban: %v", err)
 		}
 		denyUntilBanned(t, a, "192.0.2.8")
-		if _, err := a.Ban(t.Context(), "", "login", []string{"192.0.2.9"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
+		if _, err := a.Bans().Set(t.Context(), "", "login", []string{"192.0.2.9"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
 			t.Errorf("Ban: %v", err)
 		}
-		if err := a.Unban(t.Context(), "", "login", []string{"192.0.2.9"}); !errors.Is(err, weir.ErrNotShared) {
+		if _, err := a.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.9"}); !errors.Is(err, weir.ErrNotShared) {
 			t.Errorf("Unban: %v", err)
 		}
 		time.Sleep(10 * time.Second)
-		if len(a.Bans()) != 2 || len(b.Bans()) != 0 {
-			t.Errorf("%d and %d bans while the board is away", len(a.Bans()), len(b.Bans()))
+		if len(a.Bans().List()) != 2 || len(b.Bans().List()) != 0 {
+			t.Errorf("%d and %d bans while the board is away", len(a.Bans().List()), len(b.Bans().List()))
 		}
 		store.away.Store(false)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if x := b.Bans(); len(x) != 2 {
+		if x := b.Bans().List(); len(x) != 2 {
 			t.Errorf("told when it was back: %v", x)
 		}
 		time.Sleep(time.Hour)
-		if len(a.Bans())+len(b.Bans()) != 0 {
+		if len(a.Bans().List())+len(b.Bans().List()) != 0 {
 			t.Error("they do not end")
 		}
 	})
 }
 
-// Bans and grants outlive the process where the counters do, and no longer than they would have lasted.
+// Bans and grants outlive the process where the counters do, and no longer than they would have
+// lasted.
 func TestFactsOverRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := memory.Options{Snapshot: t.TempDir() + "/weir.snapshot"}
@@ -343,10 +346,10 @@ func TestFactsOverRestart(t *testing.T) {
 		}
 		one(func(l *weir.Limiter) {
 			denyUntilBanned(t, l, "192.0.2.1")
-			if _, err := l.Ban(t.Context(), "", "login", []string{"192.0.2.2"}, time.Now().Add(time.Hour), "by hand"); err != nil {
+			if _, err := l.Bans().Set(t.Context(), "", "login", []string{"192.0.2.2"}, time.Now().Add(time.Hour), "by hand"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := l.Grant(t.Context(), "", "all", []string{"192.0.2.3"}, "5/min", time.Now().Add(time.Hour), ""); err != nil {
+			if _, err := l.Grants().Set(t.Context(), "", "all", []string{"192.0.2.3"}, "5/min", time.Now().Add(time.Hour), ""); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -355,59 +358,60 @@ func TestFactsOverRestart(t *testing.T) {
 			if d := decide(t, l, from("192.0.2.1", "/login")); d.RetryAfter != (5 * time.Minute).Microseconds() {
 				t.Errorf("retry after %d", d.RetryAfter)
 			}
-			if len(l.Bans()) != 2 || len(l.Grants()) != 1 || l.Grants()[0].Problem != "" {
-				t.Errorf("%+v %+v", l.Bans(), l.Grants())
+			if len(l.Bans().List()) != 2 || len(l.Grants().List()) != 1 || l.Grants().List()[0].Problem != "" {
+				t.Errorf("%+v %+v", l.Bans().List(), l.Grants().List())
 			}
 			if n := admitted(t, l, from("192.0.2.3", "/"), 10); n != 5 {
 				t.Errorf("%d admitted by the grant", n)
 			}
-			if err := l.Unban(t.Context(), "", "login", []string{"192.0.2.2"}); err != nil {
+			if _, err := l.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.2"}); err != nil {
 				t.Fatal(err)
 			}
 		})
 		time.Sleep(6 * time.Minute)
 		one(func(l *weir.Limiter) {
-			if len(l.Bans()) != 0 {
-				t.Errorf("%+v", l.Bans())
+			if len(l.Bans().List()) != 0 {
+				t.Errorf("%+v", l.Bans().List())
 			}
 		})
 	})
 }
 
-// What other programs wrote on the board, later versions among them, is passed over where it is not understood.
+// What other programs wrote on the board, later versions among them, is passed over where it is not
+// understood.
 func TestFactsThatAreOdd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := wallStore(t, memory.Options{})
-		t.Cleanup(func() { _ = store.Close() })
-		l := followers(t, store, 1, grantRules)[0]
+		s := wallStore(t, memory.Options{})
+		t.Cleanup(func() { _ = s.Close() })
+		l := followers(t, s, 1, grantRules)[0]
 		id := "\x00\x01\x02\x03\x04\x05\x06\x07key"
 		for i, data := range []string{"", "null", "[]", "{", `{"v": 2, "domain": "default", "limit": "api"}`, `{"v": "1"}`, "\xff"} {
 			for _, kind := range []string{"ban", "grant"} {
-				if err := store.Post(t.Context(), kind, []weir.Fact{{ID: fmt.Sprint(id, i), Data: []byte(data), TTL: time.Hour}}); err != nil {
+				if err := s.Post(t.Context(), kind, []store.Fact{{ID: fmt.Sprint(id, i), Data: []byte(data), TTL: time.Hour}}); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		good := []byte(`{"v": 1, "domain": "default", "limit": "api", "key": ["user=\ufffd"], "reason": "` + strings.Repeat("x", 1000) + `", "allow": "{", "more": 1}`)
 		for _, kind := range []string{"ban", "grant"} {
-			facts := []weir.Fact{{ID: "short", Data: good, TTL: time.Hour}, {ID: id, Data: good, TTL: time.Hour}}
-			if err := store.Post(t.Context(), kind, facts); err != nil {
+			facts := []store.Fact{{ID: "short", Data: good, TTL: time.Hour}, {ID: id, Data: good, TTL: time.Hour}}
+			if err := s.Post(t.Context(), kind, facts); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait()
-		bans, grants := l.Bans(), l.Grants()
+		bans, grants := l.Bans().List(), l.Grants().List()
 		if len(bans) != 1 || len(bans[0].Reason) != 256 || bans[0].Key[0] != "user=\ufffd" {
 			t.Errorf("%+v", bans)
 		}
 		if len(grants) != 1 || grants[0].Problem == "" {
 			t.Errorf("%+v", grants)
 		}
-		if err := store.Remove(t.Context(), "ban", []string{id, "short"}); err != nil {
+		if err := s.Remove(t.Context(), "ban", []string{id, "short"}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if bans := l.Bans(); len(bans) != 0 {
+		if bans := l.Bans().List(); len(bans) != 0 {
 			t.Errorf("%+v", bans)
 		}
 	})
@@ -416,7 +420,98 @@ func TestFactsThatAreOdd(t *testing.T) {
 // A store that is no board shares nothing, and says so.
 func TestFollowWithoutBoard(t *testing.T) {
 	l, _ := banLimiter(t, newClock(), loginRules) // its store hides what it wraps
-	if err := l.Follow(t.Context()); !errors.Is(err, weir.ErrNoBoard) {
+	if err := l.Follow(t.Context()); !errors.Is(err, store.ErrNoBoard) {
 		t.Errorf("got %v", err)
 	}
+	<-l.Followed() // there is nothing to wait for
+}
+
+// slowBoard is a store whose board is not read before its gate opens.
+type slowBoard struct {
+	*memory.Store
+	gates map[string]chan struct{} // by kind
+}
+
+func (s slowBoard) Watch(ctx context.Context, kind string, changed func(facts []store.Fact, anew bool)) error {
+	select {
+	case <-s.gates[kind]:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return s.Store.Watch(ctx, kind, changed)
+}
+
+// Who waits for Followed refuses banned keys from the first request on: it is closed when both
+// kinds of facts are known, and not before.
+func TestFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := wallStore(t, memory.Options{})
+		defer store.Close()
+		first, err := weir.New(store, weir.WithRules(load(t, loginRules)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := first.Bans().Set(t.Context(), "", "login", []string{"192.0.2.1"}, time.Now().Add(time.Hour), "by hand"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := first.Grants().Set(t.Context(), "", "all", []string{"192.0.2.3"}, "5/min", time.Now().Add(time.Hour), ""); err != nil {
+			t.Fatal(err)
+		}
+		slow := slowBoard{store, map[string]chan struct{}{"ban": make(chan struct{}), "grant": make(chan struct{})}}
+		l, err := weir.New(slow, weir.WithRules(load(t, loginRules)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		waiting := l.Followed()
+		closed := func() bool {
+			synctest.Wait()
+			select {
+			case <-waiting:
+				return true
+			default:
+				return false
+			}
+		}
+		go func() { done <- l.Follow(ctx) }()
+		if closed() {
+			t.Error("nothing has been read")
+		}
+		close(slow.gates["grant"])
+		if closed() {
+			t.Error("no bans have been read")
+		}
+		close(slow.gates["ban"])
+		if !closed() {
+			t.Error("all has been read")
+		}
+		if d := decide(t, l, from("192.0.2.1", "/login")); d.Allowed {
+			t.Error("the banned key passed")
+		}
+		if n := admitted(t, l, from("192.0.2.3", "/"), 10); n != 5 {
+			t.Errorf("%d admitted by the grant", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The other nodes tell of a ban what the one tells that it came from: the limit's own refusal where
+// that is longer.
+func TestFollowTellsTheLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := wallStore(t, memory.Options{})
+		t.Cleanup(func() { _ = store.Close() })
+		nodes := followers(t, store, 2, strings.Replace(loginRules, "allow: 2/min", "allow: 2/hour", 1))
+		denyUntilBanned(t, nodes[0], "192.0.2.1")
+		synctest.Wait()
+		for i, node := range nodes {
+			if d := decide(t, node, from("192.0.2.1", "/login")); d.Banned.Rule == nil || d.RetryAfter != time.Hour.Microseconds() {
+				t.Errorf("node %d: %+v, retry after %d", i+1, d.Banned, d.RetryAfter)
+			}
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +10,11 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -26,7 +29,7 @@ func (c *clock) wait(d time.Duration) { c.now += d.Microseconds() }
 func newClock() *clock                { return &clock{now: epoch} }
 func load(t testing.TB, yaml string) *rule.Set {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +54,7 @@ func newLimiter(t testing.TB, c *clock, options ...weir.Option) *weir.Limiter {
 	return limiter
 }
 
-func allow(t testing.TB, l *weir.Limiter, r weir.Request) weir.Decision {
+func allow(t testing.TB, l *weir.Limiter, r weir.Request) *weir.Decision {
 	t.Helper()
 	d, err := l.Allow(context.Background(), r)
 	if err != nil {
@@ -60,10 +63,10 @@ func allow(t testing.TB, l *weir.Limiter, r weir.Request) weir.Decision {
 	return d
 }
 
-func decide(t testing.TB, l *weir.Limiter, r weir.Request) weir.Decision {
+func decide(t testing.TB, l *weir.Limiter, r weir.Request) *weir.Decision {
 	t.Helper()
-	var d weir.Decision
-	if err := l.Decide(context.Background(), &r, &d); err != nil {
+	d := new(weir.Decision)
+	if err := l.Decide(context.Background(), &r, d); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -71,7 +74,7 @@ func decide(t testing.TB, l *weir.Limiter, r weir.Request) weir.Decision {
 
 func TestSingleLimit(t *testing.T) {
 	c := newClock()
-	l := newLimiter(t, c, weir.Limit("logins", "2/min"))
+	l := newLimiter(t, c, weir.Limit("logins", "2/min", "key"))
 	ada, bob := weir.Request{Attributes: weir.Map{"key": "ada"}}, weir.Request{Attributes: weir.Map{"key": "bob"}}
 	for i := range 2 {
 		if d := allow(t, l, ada); !d.Allowed || d.Limits[0].Remaining != int64(1-i) {
@@ -176,7 +179,7 @@ limits: [{name: a, allow: 10/min, algorithm: sliding_log, throttle: {soft: 20%}}
 	for i := 1; i <= 13; i++ {
 		d := allow(t, l, weir.Request{})
 		lim := d.Limits[0]
-		if d.Allowed != (i <= 12) || lim.NearLimit != (i >= 8) || lim.Soft != (i == 11 || i == 12) || lim.Limit != 10 || lim.SoftLimit != 12 {
+		if d.Allowed != (i <= 12) || lim.Near != (i >= 8) || lim.Soft != (i == 11 || i == 12) || lim.Limit != 10 || lim.SoftLimit != 12 {
 			t.Fatalf("request %d: allowed %v, %+v", i, d.Allowed, lim)
 		}
 		if lim.Remaining != int64(max(10-i, 0)) {
@@ -190,7 +193,7 @@ func TestCostAndPeekAndRefund(t *testing.T) {
 limits: [{name: a, allow: 10/min, algorithm: token_bucket, cost: 3}]
 `)))
 	for i, step := range []struct{ hits, remaining int64 }{{0, 10}, {2, 4}, {0, 4}, {-1, 7}, {-9, 10}, {3, 1}} {
-		d := decide(t, l, weir.Request{Hits: step.hits})
+		d := decide(t, l, weir.Request{Hits: step.hits, Peek: step.hits == 0})
 		if !d.Allowed || d.Limits[0].Remaining != step.remaining {
 			t.Fatalf("step %d: %+v", i, d.Limits[0])
 		}
@@ -266,7 +269,7 @@ func TestReloadCarriesCounters(t *testing.T) {
 		{"limits: [{name: a, allow: 9/hour, algorithm: token_bucket}]", 9},
 	} {
 		l.SetRules(load(t, step.rules))
-		d := decide(t, l, weir.Request{})
+		d := decide(t, l, weir.Request{Peek: true})
 		if d.Generation != uint64(i+2) || d.Limits[0].Remaining != step.remaining {
 			t.Fatalf("step %d: generation %d, %+v", i, d.Generation, d.Limits[0])
 		}
@@ -278,11 +281,11 @@ func TestReloadCarriesCounters(t *testing.T) {
 	}
 }
 
-type brokenStore struct{ weir.Store }
+type brokenStore struct{ store.Store }
 
 var errBroken = errors.New("broken")
 
-func (brokenStore) Take(context.Context, []weir.Charge, []algo.Result) (int64, error) {
+func (brokenStore) Take(context.Context, []store.Charge, []algo.Result) (int64, error) {
 	return 0, errBroken
 }
 
@@ -302,8 +305,9 @@ func TestStoreErrorIsAnError(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutStore: a request passes without the store only if each enforcing limit that it met lets it.
-func TestOpenWithoutStore(t *testing.T) {
+// A request passes without the store only if each enforcing limit that it met lets it. Hooks are
+// told of it.
+func TestWithoutStore(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules string
 		want  bool
@@ -313,13 +317,19 @@ func TestOpenWithoutStore(t *testing.T) {
 		"one says deny":      {"{name: a, allow: 1/s, on_store_error: deny}, {name: b, allow: 1/s, on_store_error: allow}", false},
 		"a shadow says deny": {"{name: a, allow: 1/s, on_store_error: allow}, {name: b, allow: 1/s, on_store_error: deny, on_limit: shadow}", true},
 	} {
-		l, err := weir.New(brokenStore{}, weir.WithRules(load(t, "limits: ["+c.rules+"]")))
+		told := false
+		hooks := weir.Hooks{Decided: func(_ *weir.Request, d *weir.Decision) { told = d.Allowed && d.WithoutStore != nil }}
+		l, err := weir.New(brokenStore{}, weir.WithRules(load(t, "limits: ["+c.rules+"]")), weir.WithHooks(hooks))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var d weir.Decision
-		if err := l.Decide(context.Background(), &weir.Request{Hits: 1}, &d); !errors.Is(err, errBroken) || d.OpenWithoutStore() != c.want {
-			t.Errorf("%s: err %v, open %v, want %v", name, err, d.OpenWithoutStore(), c.want)
+		err = l.Decide(context.Background(), &weir.Request{Hits: 1}, &d)
+		switch {
+		case d.Allowed != c.want || (err == nil) != c.want:
+			t.Errorf("%s: err %v, allowed %v, want %v", name, err, d.Allowed, c.want)
+		case !errors.Is(cmp.Or(err, d.WithoutStore), errBroken) || told != c.want || len(d.Limits) != 0:
+			t.Errorf("%s: err %v, without store %v, told %v, %d limits", name, err, d.WithoutStore, told, len(d.Limits))
 		}
 	}
 }
@@ -339,10 +349,10 @@ func TestSoleDomain(t *testing.T) {
 	is(weir.DefaultDomain)
 	l.SetRules(load(t, "domain: shop\nlimits: [{name: a, allow: 1/s}]\n"))
 	is("shop")
-	two, _, err := rule.Load([]rule.Source{
+	two, _, err := file.Load([]file.Source{
 		{Name: "a.yaml", Data: []byte("domain: shop\nlimits: [{name: a, allow: 1/s}]\n")},
 		{Name: "b.yaml", Data: []byte("domain: mail\nlimits: [{name: a, allow: 1/s}]\n")},
-	}, rule.Options{})
+	}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,12 +401,12 @@ func ExampleLimit() {
 		panic(err)
 	}
 	defer store.Close()
-	limiter, err := weir.New(store, weir.Limit("logins", "2/hour"))
+	limiter, err := weir.New(store, weir.Limit("logins", "2/hour", "user"))
 	if err != nil {
 		panic(err)
 	}
 	for range 3 {
-		d, err := limiter.Allow(context.Background(), weir.Request{Attributes: weir.Map{"key": "ada"}})
+		d, err := limiter.Allow(context.Background(), weir.Request{Attributes: weir.Map{"user": "ada"}})
 		if err != nil {
 			panic(err)
 		}
@@ -406,4 +416,71 @@ func ExampleLimit() {
 	// true []
 	// true []
 	// false [logins]
+}
+
+// A limit without per is one counter for all requests, whatever they bring.
+func TestSingleLimitForAll(t *testing.T) {
+	c := newClock()
+	l := newLimiter(t, c, weir.Limit("jobs", "3/hour"))
+	for i, attributes := range []weir.Map{{"key": "ada"}, {"user": "bob"}, nil} {
+		if d := allow(t, l, weir.Request{Attributes: attributes}); !d.Allowed || d.Limits[0].Remaining != int64(2-i) {
+			t.Fatalf("request %d: %+v", i+1, d.Limits)
+		}
+	}
+	if allow(t, l, weir.Request{}).Allowed {
+		t.Fatal("the fourth request passes")
+	}
+}
+
+// What a user reads as a duration is one, also where a limit never admits.
+func TestDurations(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.WithRules(load(t, `
+limits:
+  - {name: log, when: {path: /log}, allow: 1/min, algorithm: sliding_log}
+  - {name: queue, when: {path: /queue}, allow: {rate: 1/s, burst: 10}, algorithm: leaky_bucket}
+  - {name: closed, when: {path: /closed}, allow: 0/min}
+`)))
+	ask := func(path string) *weir.Decision {
+		return allow(t, l, weir.Request{Attributes: weir.Map{"path": path}, MaxDelay: weir.AnyDelay})
+	}
+	ask("/log")
+	d := ask("/log")
+	retry, ok := d.Retry()
+	if retry != time.Minute || !ok || d.Wait() != 0 {
+		t.Errorf("the decision: retry %v, %v, wait %v", retry, ok, d.Wait())
+	}
+	if retry, ok = d.Limits[0].Retry(); retry != time.Minute || !ok {
+		t.Errorf("the limit: retry %v, %v", retry, ok)
+	}
+	if reset, ok := d.Limits[0].Reset(); reset != time.Minute || !ok {
+		t.Errorf("the limit: reset %v, %v", reset, ok)
+	}
+	ask("/queue")
+	if d = ask("/queue"); d.Wait() != time.Second {
+		t.Errorf("a turn after %v", d.Wait())
+	}
+	if retry, ok = ask("/closed").Retry(); retry != 0 || ok {
+		t.Errorf("a closed limit: retry %v, %v", retry, ok)
+	}
+}
+
+// A Request that says nothing of its cost costs one hit, however it is decided. A peek must be
+// asked for.
+func TestZeroRequestIsOneHit(t *testing.T) {
+	l := newLimiter(t, newClock(), weir.Limit("jobs", "3/hour"))
+	if d := allow(t, l, weir.Request{}); d.Limits[0].Remaining != 2 {
+		t.Errorf("Allow: %+v", d.Limits)
+	}
+	if d := decide(t, l, weir.Request{}); d.Limits[0].Remaining != 1 {
+		t.Errorf("Decide: %+v", d.Limits)
+	}
+	if d := decide(t, l, weir.Request{Peek: true, Hits: 3}); !d.Allowed || d.Limits[0].Remaining != 1 {
+		t.Errorf("a peek: %+v", d.Limits)
+	}
+	if d := allow(t, l, weir.Request{Hits: -1}); d.Limits[0].Remaining != 2 {
+		t.Errorf("a refund: %+v", d.Limits)
+	}
+	if d := allow(t, l, weir.Request{Hits: 3}); d.Allowed {
+		t.Errorf("more than there is: %+v", d.Limits)
+	}
 }

@@ -6,12 +6,14 @@ import (
 	"log"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// A model's answer is paid for by tokens, which are known when it is complete: reserve an estimate, commit what it was.
+// A model's answer is paid for by tokens, which are known when it is complete: reserve an estimate,
+// commit what it was.
 func ExampleLimiter_Reserve() {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
@@ -24,7 +26,8 @@ func ExampleLimiter_Reserve() {
 	}
 	ctx := context.Background()
 
-	ask := weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: 8000} // the prompt, and at most as much as max_tokens says
+	// the prompt, and at most as much as max_tokens says
+	ask := weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: 8000}
 	var decision weir.Decision
 	reservation, err := limiter.Reserve(ctx, &ask, &decision, time.Minute)
 	if err != nil {
@@ -34,10 +37,10 @@ func ExampleLimiter_Reserve() {
 
 	tokens := int64(1234) // what the model says in the end
 
-	if _, err := limiter.Commit(ctx, reservation, tokens); err != nil {
+	if _, err := limiter.Reservations().Commit(ctx, reservation, tokens); err != nil {
 		log.Fatal(err)
 	}
-	ask.Hits = 0 // a peek
+	ask.Peek = true
 	if err := limiter.Decide(ctx, &ask, &decision); err != nil {
 		log.Fatal(err)
 	}
@@ -48,12 +51,12 @@ func ExampleLimiter_Reserve() {
 }
 
 // Limits of several kinds have costs of their own.
-func ExampleLimiter_CommitEach() {
-	rules, _, err := rule.Load([]rule.Source{{Name: "llm.yaml", Data: []byte(`
+func ExampleReservations_CommitEach() {
+	rules, _, err := file.Load([]file.Source{{Name: "llm.yaml", Data: []byte(`
 limits:
   - { name: tokens, per: [user], allow: 100000/day, cost: 4000 }
   - { name: requests, per: [user], allow: 50/day }
-`)}}, rule.Options{})
+`)}}, file.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -74,7 +77,7 @@ limits:
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = limiter.CommitEach(ctx, reservation, func(r *rule.Rule, estimate int64) int64 {
+	_, err = limiter.Reservations().CommitEach(ctx, reservation, func(r *rule.Rule, estimate int64) int64 {
 		if r.Name == "tokens" {
 			return 650
 		}
@@ -83,7 +86,7 @@ limits:
 	if err != nil {
 		log.Fatal(err)
 	}
-	ask.Hits = 0
+	ask.Peek = true
 	if err := limiter.Decide(ctx, &ask, &decision); err != nil {
 		log.Fatal(err)
 	}

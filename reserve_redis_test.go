@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// Three nodes share a budget in Redis: what one reserves another one may commit, and what a node that died had reserved is
-// given back by one that lives.
+// Three nodes share a budget in Redis: what one reserves another one may commit, and what a node
+// that died had reserved is given back by one that lives.
 func TestReserveAcrossNodes(t *testing.T) {
 	server := redistest.Start(t)
 	var now atomic.Int64
@@ -87,7 +87,7 @@ func TestReserveAcrossNodes(t *testing.T) {
 		}
 		sweep := func(by, want int) {
 			t.Helper()
-			if n, err := nodes[by].Sweep(t.Context()); err != nil || n != want {
+			if n, err := nodes[by].Reservations().Sweep(t.Context()); err != nil || n != want {
 				t.Fatalf("swept %d (%v), want %d", n, err, want)
 			}
 		}

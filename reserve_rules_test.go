@@ -5,12 +5,12 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 
-// The rules change between reservation and commit: what is still counted is settled by the numbers in force, the rest is
-// passed over.
+// The rules change between reservation and commit: what is still counted is settled by the numbers
+// in force, the rest is passed over.
 func TestCommitAfterReload(t *testing.T) {
 	c := newClock()
 	l, spy := newSpy(t, c, weir.WithRules(load(t, `
@@ -83,7 +83,7 @@ limits:
 	grant := func(limit, allow string) {
 		t.Helper()
 		// Nobody shares the store.
-		if _, err := l.Grant(t.Context(), "", limit, []string{"user=ada"}, allow, time.UnixMicro(c.now).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
+		if _, err := l.Grants().Set(t.Context(), "", limit, []string{"user=ada"}, allow, time.UnixMicro(c.now).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +104,7 @@ limits:
 	wantUsed(t, l, "ada", 4000, 4000)
 	// What the limit is lifted for afterwards was charged before.
 	id, _ = reserve(t, l, "bob", 90, 0)
-	if _, err := l.Grant(t.Context(), "", "tokens", []string{"user=bob"}, "unlimited", time.UnixMicro(c.now).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
+	if _, err := l.Grants().Set(t.Context(), "", "tokens", []string{"user=bob"}, "unlimited", time.UnixMicro(c.now).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
 		t.Fatal(err)
 	}
 	if !commit(t, l, id, 10) {
@@ -141,7 +141,7 @@ limits:
 		t.Fatal(err)
 	}
 	wantUsed(t, l, "ada", 23, 23, 1, 10)
-	if s := l.ReservationStats(); s.Unknown != 1 || s.Made != 0 || spy.holds.Load() != 0 {
+	if s := l.Reservations().Stats(); s.Unknown != 1 || s.Made != 0 || spy.holds.Load() != 0 {
 		t.Errorf("%+v, %d notes", s, spy.holds.Load())
 	}
 	// Other numbers meanwhile.

@@ -13,14 +13,16 @@ import (
 
 	"pgregory.net/rapid"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// spyStore counts what a limiter asks of the reservations of a store, and fails where it is told to.
+// spyStore counts what a limiter asks of the reservations of a store, and fails where it is told
+// to.
 type spyStore struct {
-	weir.Reserver
+	store.Reserver
 	holds, claims, settled          atomic.Int64
 	failHold, failClaim, failSettle error
 	holdAnyway                      bool // when it fails
@@ -45,7 +47,7 @@ func (s *spyStore) Claim(ctx context.Context, id string) ([]byte, bool, error) {
 	return s.Reserver.Claim(ctx, id)
 }
 
-func (s *spyStore) Settle(ctx context.Context, list []weir.Settlement) error {
+func (s *spyStore) Settle(ctx context.Context, list []store.Settlement) error {
 	if s.failSettle != nil {
 		return s.failSettle
 	}
@@ -73,9 +75,10 @@ func newSpy(t testing.TB, c *clock, options ...weir.Option) (*weir.Limiter, *spy
 }
 
 // reserve reserves hits for a user, and fails the test if the store does.
-func reserve(t testing.TB, l *weir.Limiter, user string, hits int64, timeout time.Duration) (id string, d weir.Decision) {
+func reserve(t testing.TB, l *weir.Limiter, user string, hits int64, timeout time.Duration) (id string, d *weir.Decision) {
 	t.Helper()
-	id, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": user}, Hits: hits, MaxDelay: weir.AnyDelay}, &d, timeout)
+	d = new(weir.Decision)
+	id, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": user}, Hits: hits, Peek: hits == 0, MaxDelay: weir.AnyDelay}, d, timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +87,7 @@ func reserve(t testing.TB, l *weir.Limiter, user string, hits int64, timeout tim
 
 func commit(t testing.TB, l *weir.Limiter, id string, hits int64) bool {
 	t.Helper()
-	ok, err := l.Commit(t.Context(), id, hits)
+	ok, err := l.Reservations().Commit(t.Context(), id, hits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +97,7 @@ func commit(t testing.TB, l *weir.Limiter, id string, hits int64) bool {
 // used returns what a user has used of each limit that a peek meets.
 func used(t testing.TB, l *weir.Limiter, user string) []int64 {
 	t.Helper()
-	d := decide(t, l, weir.Request{Attributes: weir.Map{"user": user}})
+	d := decide(t, l, weir.Request{Attributes: weir.Map{"user": user}, Peek: true})
 	var out []int64
 	for _, r := range d.Limits {
 		out = append(out, r.Limit-r.Remaining)
@@ -114,7 +117,8 @@ var reserveAlgorithms = []string{
 	"algorithm: sliding_window, buckets: 60", "algorithm: sliding_log", "algorithm: token_bucket", "algorithm: token_bucket, refill: interval",
 }
 
-// On every algorithm that can be settled: what was too much comes back, what is missing is charged, and only once.
+// On every algorithm that can be settled: what was too much comes back, what is missing is charged,
+// and only once.
 func TestReserveCommit(t *testing.T) {
 	for _, a := range reserveAlgorithms {
 		t.Run(a, func(t *testing.T) {
@@ -130,7 +134,8 @@ func TestReserveCommit(t *testing.T) {
 			if !commit(t, l, id, 150) {
 				t.Fatal("the reservation is gone")
 			}
-			if a != "algorithm: fixed_window, count_denied: true" { // which counts the refused one, too
+			if a != "algorithm: fixed_window, count_denied: true" {
+				// which counts the refused one, too
 				wantUsed(t, l, "ada", 150)
 			}
 			for _, again := range []int64{0, 150, 600} {
@@ -162,15 +167,15 @@ func TestReserveCommit(t *testing.T) {
 			if d := decide(t, l, weir.Request{Attributes: weir.Map{"user": "bob"}, Hits: 1}); d.Allowed {
 				t.Fatal("admitted with a debt")
 			}
-			if s := l.ReservationStats(); s.Made != 5 || s.Committed != 5 || s.Expired != 0 {
+			if s := l.Reservations().Stats(); s.Made != 5 || s.Committed != 5 || s.Expired != 0 {
 				t.Errorf("%+v", s)
 			}
 		})
 	}
 }
 
-// A reservation holds all windows and rules that were met, shadow ones included, each at its own cost; queues and slots stay as
-// they were charged. A refusal holds nothing.
+// A reservation holds all windows and rules that were met, shadow ones included, each at its own
+// cost; queues and slots stay as they were charged. A refusal holds nothing.
 func TestReserveManyLimits(t *testing.T) {
 	l, spy := newSpy(t, newClock(), weir.WithRules(load(t, `
 limits:
@@ -188,9 +193,11 @@ limits:
 		t.Fatal("not admitted")
 	}
 	wantUsed(t, l, "ada", 200, 200, 400, 200, 200, 200, 200, 200)
-	// The second one is more than dark has left, which would have refused it: it keeps what it had, and is not settled.
+	// The second one is more than dark has left, which would have refused it: it keeps what it had,
+	// and is not settled.
 	second, _ := reserve(t, l, "ada", 700, 0)
-	wantUsed(t, l, "ada", 900, 900, 1800, 200, 800, 900, 900, 900) // seen counts it all the same, and shows at most all of it
+	// seen counts it all the same, and shows at most all of it
+	wantUsed(t, l, "ada", 900, 900, 1800, 200, 800, 900, 900, 900)
 	if !commit(t, l, second, 50) {
 		t.Fatal("the reservation is gone")
 	}
@@ -218,7 +225,7 @@ limits:
 `)))
 	id, _ := reserve(t, l, "ada", 1, 0)
 	estimates := map[string]int64{}
-	ok, err := l.CommitEach(t.Context(), id, func(r *rule.Rule, estimate int64) int64 {
+	ok, err := l.Reservations().CommitEach(t.Context(), id, func(r *rule.Rule, estimate int64) int64 {
 		estimates[r.Name] = estimate
 		switch r.Name {
 		case "tokens":
@@ -289,7 +296,7 @@ limits:
 `)))
 	sweep := func(want int) {
 		t.Helper()
-		if n, err := l.Sweep(t.Context()); err != nil || n != want {
+		if n, err := l.Reservations().Sweep(t.Context()); err != nil || n != want {
 			t.Fatalf("swept %d (%v), want %d", n, err, want)
 		}
 	}
@@ -328,7 +335,7 @@ limits:
 	c.wait(time.Hour)
 	sweep(0)
 	wantUsed(t, l, "ada", 200)
-	if s := l.ReservationStats(); s.Made != 3 || s.Committed != 1 || s.Expired != 2 || spy.settled.Load() != 4 {
+	if s := l.Reservations().Stats(); s.Made != 3 || s.Committed != 1 || s.Expired != 2 || spy.settled.Load() != 4 {
 		t.Errorf("%+v, %d settlements", s, spy.settled.Load())
 	}
 }
@@ -343,7 +350,7 @@ func TestSweepMany(t *testing.T) {
 	}
 	wantUsed(t, l, "ada", 7*n)
 	c.wait(2 * time.Minute)
-	if got, err := l.Sweep(t.Context()); err != nil || got != n {
+	if got, err := l.Reservations().Sweep(t.Context()); err != nil || got != n {
 		t.Fatalf("swept %d, %v", got, err)
 	}
 	wantUsed(t, l, "ada", 0)
@@ -376,7 +383,7 @@ func TestReserveTimer(t *testing.T) {
 		time.Sleep(29 * time.Minute)
 		synctest.Wait()
 		wantUsed(t, l, "ada", 0)
-		if s := l.ReservationStats(); s.Expired != 3 {
+		if s := l.Reservations().Stats(); s.Expired != 3 {
 			t.Errorf("%+v", s)
 		}
 		// All is quiet, until there is another one.
@@ -417,7 +424,7 @@ func TestReserveTimerWhileStoreFails(t *testing.T) {
 
 // awayStore cannot say what has expired while it is away.
 type awayStore struct {
-	weir.Reserver
+	store.Reserver
 	away  atomic.Bool
 	asked atomic.Int64
 }
@@ -431,15 +438,15 @@ func (s *awayStore) Expired(ctx context.Context, n int) ([][]byte, error) {
 }
 
 // plainStore cannot hold reservations.
-type plainStore struct{ weir.Store }
+type plainStore struct{ store.Store }
 
 // wrapping is a store around another one.
 type wrapping struct {
 	plainStore
-	inner weir.Store
+	inner store.Store
 }
 
-func (w wrapping) Unwrap() weir.Store { return w.inner }
+func (w wrapping) Unwrap() store.Store { return w.inner }
 
 func TestReserveErrors(t *testing.T) {
 	c := newClock()
@@ -447,7 +454,7 @@ func TestReserveErrors(t *testing.T) {
 	l, spy := newSpy(t, c, weir.WithRules(tokens))
 	var d weir.Decision
 	ask := func(hits int64, timeout time.Duration) error {
-		_, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: hits, MaxDelay: weir.AnyDelay}, &d, timeout)
+		_, err := l.Reserve(t.Context(), &weir.Request{Attributes: weir.Map{"user": "ada"}, Hits: hits, Peek: hits == 0, MaxDelay: weir.AnyDelay}, &d, timeout)
 		return err
 	}
 	for _, bad := range []struct {
@@ -458,12 +465,13 @@ func TestReserveErrors(t *testing.T) {
 			t.Errorf("%+v is taken", bad)
 		}
 	}
-	if _, err := l.Commit(t.Context(), "", -1); err == nil {
+	if _, err := l.Reservations().Commit(t.Context(), "", -1); err == nil {
 		t.Error("a cost below 0 is taken")
 	}
 	wantUsed(t, l, "ada", 0)
 
-	// A note that could not be held: the estimate comes back where that is safe, and is never given back twice.
+	// A note that could not be held: the estimate comes back where that is safe, and is never given
+	// back twice.
 	lost := errors.New("lost")
 	for _, tt := range []struct {
 		name       string
@@ -472,7 +480,7 @@ func TestReserveErrors(t *testing.T) {
 		claim      error
 		want       int64
 	}{
-		{"not held for certain", fmt.Errorf("full: %w", weir.ErrNotCharged), false, nil, 0},
+		{"not held for certain", fmt.Errorf("full: %w", store.ErrNotCharged), false, nil, 0},
 		{"held, and the answer lost", lost, true, nil, 0},
 		{"perhaps to be held yet", lost, false, nil, 100},
 		{"nothing is known", lost, true, lost, 100},
@@ -484,7 +492,7 @@ func TestReserveErrors(t *testing.T) {
 		wantUsed(t, l, "ada", tt.want)
 		spy.failHold, spy.failClaim = nil, nil
 		c.wait(2 * time.Minute)
-		if _, err := l.Sweep(t.Context()); err != nil {
+		if _, err := l.Reservations().Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if used := used(t, l, "ada")[0]; used > tt.want {
@@ -497,7 +505,7 @@ func TestReserveErrors(t *testing.T) {
 	// A settlement that fails leaves the estimate.
 	id, _ := reserve(t, l, "ada", 100, 0)
 	spy.failSettle = lost
-	if ok, err := l.Commit(t.Context(), id, 10); ok || !errors.Is(err, lost) {
+	if ok, err := l.Reservations().Commit(t.Context(), id, 10); ok || !errors.Is(err, lost) {
 		t.Errorf("%v, %v", ok, err)
 	}
 	spy.failSettle = nil
@@ -511,7 +519,7 @@ func TestReserveErrors(t *testing.T) {
 	if err := spy.Reserver.Hold(t.Context(), odd, []byte{99, 1, 2, 3}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := l.Commit(t.Context(), odd, 1); ok || err == nil {
+	if ok, err := l.Reservations().Commit(t.Context(), odd, 1); ok || err == nil {
 		t.Errorf("%v, %v", ok, err)
 	}
 	if err := spy.Reserver.Hold(t.Context(), odd, []byte{99, 1, 2, 3}, time.Minute); err != nil {
@@ -519,7 +527,7 @@ func TestReserveErrors(t *testing.T) {
 	}
 	reserve(t, l, "ada", 40, time.Minute)
 	c.wait(2 * time.Minute)
-	if n, err := l.Sweep(t.Context()); n != 1 || err == nil {
+	if n, err := l.Reservations().Sweep(t.Context()); n != 1 || err == nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	wantUsed(t, l, "ada", 100)
@@ -531,7 +539,7 @@ func TestReserveErrors(t *testing.T) {
 	if _, err := plain.Reserve(t.Context(), &weir.Request{Hits: 1}, &d, 0); err == nil {
 		t.Error("a store that cannot hold reservations took one")
 	}
-	if _, err := plain.Commit(t.Context(), id, 1); !errors.Is(err, weir.ErrNoReservations) {
+	if _, err := plain.Reservations().Commit(t.Context(), id, 1); !errors.Is(err, store.ErrNoReservations) {
 		t.Errorf("a store that cannot hold reservations: %v", err)
 	}
 	wrapped, err := weir.New(wrapping{plainStore{spy.Reserver}, spy.Reserver}, weir.WithRules(load(t, `limits: [{name: tokens, per: [user], allow: 1000/hour}]`)))
@@ -552,7 +560,7 @@ func TestCommitOnce(t *testing.T) {
 		var won atomic.Int64
 		for range 8 {
 			all.Go(func() {
-				ok, err := l.Commit(context.Background(), id, 10)
+				ok, err := l.Reservations().Commit(context.Background(), id, 10)
 				if err != nil {
 					t.Error(err)
 				}
@@ -644,7 +652,7 @@ func TestReserveProperty(t *testing.T) {
 					if c.now < p.expires {
 						r.Fatal("gone before its time")
 					}
-					if n, err := l.Sweep(t.Context()); err != nil || n == 0 {
+					if n, err := l.Reservations().Sweep(t.Context()); err != nil || n == 0 {
 						r.Fatalf("neither to be committed nor swept: %d, %v", n, err)
 					}
 					expire()
@@ -659,7 +667,7 @@ func TestReserveProperty(t *testing.T) {
 				}
 			},
 			"sweep": func(r *rapid.T) {
-				n, err := l.Sweep(t.Context())
+				n, err := l.Reservations().Sweep(t.Context())
 				if err != nil {
 					r.Fatal(err)
 				}

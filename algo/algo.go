@@ -1,8 +1,14 @@
-// Package algo holds the rate-limiting algorithms, pure: (limit, state, now, cost) → (state, result).
+// Package algo holds the rate-limiting algorithms as pure functions: (limit, state, now, cost) →
+// (state, result).
 //
-// Nothing in here reads a clock, takes a lock, logs or does I/O. All arithmetic is on integers below 2^53, so that a
-// twin in Lua computes the same numbers; time is in microseconds since the Unix epoch, up to 2^53 − 1 (the year 2255).
-// The exact semantics are those of docs/algorithms.md.
+// The package reads no clock, takes no lock, logs nothing and does no I/O. All arithmetic is on
+// integers below 2^53, so that a twin in Lua computes the same numbers. Time is in microseconds
+// since the Unix epoch, up to 2^53 − 1 (the year 2255). docs/algorithms.md defines the exact
+// semantics.
+//
+// Begin with Config and New, which compile a Limit, and then read Limit.Take (limit.go). Each
+// algorithm has a file: bucket.go and interval.go, fixed.go, window.go, log.go, concurrency.go.
+// margin.go adds soft margins that close, and schedule.go limits that follow the clock.
 package algo
 
 import (
@@ -14,17 +20,22 @@ import (
 type Algorithm uint8
 
 const (
-	// SlidingWindow approximates a sliding log with K counters for each key (K = 1: the sliding window counter).
+	// SlidingWindow approximates a sliding log with K counters for each key (K = 1: the sliding
+	// window counter).
 	SlidingWindow Algorithm = iota
 	// SlidingLog remembers the instant of every admitted unit. Exact; memory grows with N.
 	SlidingLog
-	// FixedWindow counts in windows aligned to the epoch, to the calendar, or to a key's first request.
+	// FixedWindow counts in windows aligned to the epoch, to the calendar, or to a key's first
+	// request.
 	FixedWindow
-	// TokenBucket holds B tokens and refills N per W. Continuous refill is GCRA (ITU-T I.371, ATM Forum TM 4.0).
+	// TokenBucket holds B tokens and refills N per W. Continuous refill is GCRA (ITU-T I.371, ATM
+	// Forum TM 4.0).
 	TokenBucket
-	// LeakyBucket is a FIFO queue of B drained at N per W: an admitted request is told how long to wait for its turn.
+	// LeakyBucket is a FIFO queue of B drained at N per W. The result of an admitted request says
+	// how long to wait for its turn.
 	LeakyBucket
-	// Concurrency bounds how many are in flight; a slot is given back by Release or after a time-out.
+	// Concurrency bounds how many are in flight; a slot is given back by Release or after a
+	// time-out.
 	Concurrency
 )
 
@@ -41,7 +52,7 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
-// ParseAlgorithm is the inverse of Algorithm.String; ok is false for a name that is none.
+// ParseAlgorithm is the inverse of Algorithm.String; ok is false for an unknown name.
 func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	for i, n := range algorithmNames {
 		if n == name {
@@ -51,7 +62,8 @@ func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	return 0, false
 }
 
-// Calendar makes a fixed window follow real calendar units. The zero value, NoCalendar, aligns windows to the epoch.
+// Calendar makes a fixed window follow real calendar units. The zero value, NoCalendar, aligns
+// windows to the epoch.
 type Calendar uint8
 
 // The calendar units. A week is an ISO week, from Monday.
@@ -65,8 +77,9 @@ const (
 
 // Bounds that every limit keeps, so that all products fit 2^53.
 const (
-	MaxN      = 1_000_000_000        // requests per window, and bucket sizes
-	MaxLogN   = 100_000              // requests per window of a sliding log (soft margin not counted)
+	MaxN = 1_000_000_000 // requests per window, and bucket sizes
+	// requests per window of a sliding log (soft margin not counted)
+	MaxLogN   = 100_000
 	MaxCost   = 1<<31 - 1            // a cost is within ±MaxCost
 	MaxWindow = 366 * 24 * time.Hour // the longest window
 	MaxK      = 240                  // sub-windows of a sliding window
@@ -76,40 +89,49 @@ const (
 // NoBurst as Config.Burst makes a bucket of size 0 (a leaky bucket without a queue).
 const NoBurst = -1
 
-// Never as a Result.RetryAfter says that the request can never be admitted; as a Result.ResetAfter, that a bucket which
-// is refilled with 0 requests per window stays as it is.
+// Never as a Result.RetryAfter says that the request can never be admitted; as a Result.ResetAfter,
+// that a bucket which is refilled with 0 requests per window stays as it is.
 const Never = -1
 
-// Config says what a limit should be; New checks it and compiles it into a Limit. The zero value of each field means
-// its default.
+// Config describes a limit; New checks it and compiles it into a Limit. The zero value of each
+// field means its default.
 type Config struct {
 	Algorithm Algorithm
-	N         int64         // requests per window, 0 to MaxN (Concurrency: the number of slots); 0 refuses every cost above 0
-	Window    time.Duration // W; a whole number of microseconds above 0; not for Concurrency
-	Burst     int64         // TokenBucket, LeakyBucket: the size B. 0 means N; NoBurst means 0
-	Buckets   int           // SlidingWindow: K, 1 to MaxK, divides W in µs. 0 means 1
-	Soft      int           // percent of N (buckets: of B) that is admitted above it and marked; 0 means hard
-	// SoftFor is how long the soft margin stays open after it was first used; it opens again once a whole window has
-	// stayed within N. 0 means that it never closes. See Limit.Margin.
+	// requests per window, 0 to MaxN (Concurrency: the number of slots); 0 refuses every cost above
+	// 0
+	N       int64
+	Window  time.Duration // W; a whole number of microseconds above 0; not for Concurrency
+	Burst   int64         // TokenBucket, LeakyBucket: the size B. 0 means N; NoBurst means 0
+	Buckets int           // SlidingWindow: K, 1 to MaxK, divides W in µs. 0 means 1
+	// percent of N (buckets: of B) that is admitted above it and marked; 0 means hard
+	Soft int
+	// SoftFor is how long the soft margin stays open after it was first used; it opens again once a
+	// whole window has stayed within N. 0 means that it never closes. See Limit.Margin.
 	SoftFor time.Duration
 
-	Calendar       Calendar       // FixedWindow: real calendar units instead of Window (Window is then nominal)
-	Location       *time.Location // FixedWindow with a Calendar: time zone; nil means UTC
-	FirstRequest   bool           // FixedWindow: a key's window starts at its first request
-	RefillInterval bool           // TokenBucket: all N at each interval boundary instead of continuously
-	CountDenied    bool           // FixedWindow, SlidingLog, SlidingWindow: denied requests are counted too
-	Timeout        time.Duration  // Concurrency: a slot is given back after this long; 0 means 30 s
+	// FixedWindow: real calendar units instead of Window (Window is then nominal)
+	Calendar     Calendar
+	Location     *time.Location // FixedWindow with a Calendar: time zone; nil means UTC
+	FirstRequest bool           // FixedWindow: a key's window starts at its first request
+	// TokenBucket: all N at each interval boundary instead of continuously
+	RefillInterval bool
+	// FixedWindow, SlidingLog, SlidingWindow: denied requests are counted too
+	CountDenied bool
+	Timeout     time.Duration // Concurrency: a slot is given back after this long; 0 means 30 s
 }
 
-// State is what one key has consumed. The zero value is a fresh key. What the words mean is the algorithm's own
-// business; a store keeps them, and copies them when it snapshots. A State must only be used with Limits of one
-// identity (one algorithm and one W; N, B and all else may differ from call to call); Limit.Carry moves it to another W
-// or K. B is 0 if, and only if, nothing is counted: then the rest means nothing.
+// State is what one key has consumed. The zero value is a fresh key. Each algorithm defines the
+// meaning of its words; a store only keeps them, and copies them when it takes a snapshot. Use a
+// State only with Limits of one identity (one algorithm and one W; N, B and all else may differ
+// from call to call); Limit.Carry moves it to another W or K. B is 0 if and only if nothing is
+// counted; the other words are then without meaning.
 type State struct {
-	A   int64  // a time, or an index of time
-	B   uint64 // counts, or a level
-	C   uint32 // how B is scaled, or more counts
-	Ext []byte // variable part: the ring of a SlidingLog, the counters of a SlidingWindow with K > 1, the slots of a Concurrency; nil otherwise
+	A int64  // a time, or an index of time
+	B uint64 // counts, or a level
+	C uint32 // how B is scaled, or more counts
+	// variable part: the ring of a SlidingLog, the counters of a SlidingWindow with K > 1, the
+	// slots of a Concurrency; nil otherwise
+	Ext []byte
 }
 
 // Ask is one question to a limit.
@@ -117,20 +139,30 @@ type Ask struct {
 	Cost     int64  // units asked for; 0 peeks, below 0 refunds
 	MaxDelay int64  // LeakyBucket: the longest delay in µs that the asker can honour; below 0: any
 	Slot     uint64 // Concurrency: the id under which an admission holds its slots; not 0
-	// LastEnds makes a refund of a LeakyBucket conditional: it is denied, for good, unless the queue as it is drains at this
-	// very instant, that is now + ResetAfter of the admission whose turn is to be given back. 0: no condition.
+	// LastEnds makes a refund of a LeakyBucket conditional: it gives back a turn only while that
+	// turn is the last in the queue. LastEnds is now + ResetAfter of the turn's admission; if the
+	// queue drains at any other instant, the refund is denied for good. 0: no condition.
 	LastEnds int64
 }
 
-// Result is a limit's answer. All times are in µs and exact; one of more than 2^53 − 1 (285 years) is given as that.
+// Result is a limit's answer. All times are in µs and exact; one of more than 2^53 − 1 (285
+// years) is given as that.
 type Result struct {
-	Limit      int64 // capacity in force: N; TokenBucket B; LeakyBucket B + 1. Without the soft margin
-	SoftLimit  int64 // capacity with the soft margin; equals Limit where there is none
-	Remaining  int64 // largest cost still admitted at this instant after this decision, counted up to Limit; never negative
-	RetryAfter int64 // 0 if allowed; else the smallest d such that the same ask at now + d is admitted; Never if it can never be
-	ResetAfter int64 // smallest d after which the state equals a fresh one; Never if it stays as it is for good
+	// capacity in force: N; TokenBucket B; LeakyBucket B + 1. Without the soft margin
+	Limit     int64
+	SoftLimit int64 // capacity with the soft margin; equals Limit without one
+	// largest cost still admitted at this instant after this decision, counted up to Limit; never
+	// negative
+	Remaining int64
+	// 0 if allowed; else the smallest d such that the same ask at now + d is admitted; Never if it
+	// can never be
+	RetryAfter int64
+	// smallest d after which the state equals a fresh one; Never if it stays as it is for good
+	ResetAfter int64
 	Delay      int64 // LeakyBucket: how long an admitted request must wait for its turn
 	Allowed    bool  // admitted or not
 	Soft       bool  // admitted (or, for a peek, standing) above Limit, in the soft margin
-	Off        bool  // the limit's schedule puts no limit at this time: admitted, nothing counted, and the other fields mean nothing
+	// the limit's schedule puts no limit at this time: admitted, nothing counted, and the other
+	// fields mean nothing
+	Off bool
 }

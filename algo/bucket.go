@@ -2,13 +2,14 @@ package algo
 
 import "fmt"
 
-// Buckets with continuous refill keep how much is missing (token bucket) or queued (leaky bucket) as a level: State.B
-// is the level in 1/W' tokens at the time State.A, and N' of it drain in each unit of time, where N'/W' is N per W in
-// that unit, reduced. This is GCRA (ITU-T I.371) with its theoretical arrival time split in two, which keeps fractions
-// exact. State.C remembers N and the unit under which the level was kept, so that N may change under live states.
+// Buckets with continuous refill keep how much is missing (token bucket) or queued (leaky bucket)
+// as a level: State.B is the level in 1/W' tokens at the time State.A, and N' of it drain in each
+// unit of time, where N'/W' is N per W in that unit, reduced. This is GCRA (ITU-T I.371) with its
+// theoretical arrival time split in two, which keeps fractions exact. State.C remembers N and the
+// unit under which the level was kept, so that N may change under live states.
 //
-// A leaky bucket is the same with a capacity of B + 1 (the one that leaves at once and B that queue). Its delay is the
-// time until the level before has drained.
+// A leaky bucket is the same with a capacity of B + 1 (the one that leaves at once and B that
+// queue). Its delay is the time until the level before has drained.
 
 // intervalTag in State.C marks the state of a bucket refilled at intervals.
 const intervalTag = ^uint32(0)
@@ -73,8 +74,9 @@ func (l *Limit) micros(t int64, x uint64, now int64) int64 {
 	return min((t+int64(x))*l.unit-now, maxInt)
 }
 
-// level returns what s comes to at now: the unit of time that counts, and the level at it. odd is true if s lies
-// further ahead than it could, or was kept by a bucket that is refilled at intervals.
+// level brings s up to date: it returns the instant from which it counts, in the limit's unit of
+// time, and the level then. odd is true if s lies further ahead than it could, or was kept by a
+// bucket that is refilled at intervals.
 func (l *Limit) level(s *State, now int64) (t int64, level uint64, odd bool) {
 	t = now
 	if l.unit != 1 {

@@ -2,9 +2,9 @@ package algo
 
 import "time"
 
-// calendarSpan returns the calendar unit of loc that holds now. A unit begins at the first instant at which the local
-// date is its first day or later, so that there is exactly one window at each instant even where a clock change skips
-// midnight, repeats it, or skips a whole day.
+// calendarSpan returns the calendar unit of loc that holds now. A unit begins at the first instant
+// at which the local date is its first day or later, so that there is exactly one window at each
+// instant even where a clock change skips midnight, repeats it, or skips a whole day.
 func calendarSpan(unit Calendar, loc *time.Location, now int64) span {
 	y, m, d := time.UnixMicro(now).In(loc).Date()
 	first := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
@@ -43,7 +43,8 @@ func following(unit Calendar, date time.Time) time.Time {
 	}
 }
 
-// dateStart returns the first instant, in µs, at which loc's date is the date of midnight (in UTC) or a later one.
+// dateStart returns the first instant, in µs, at which loc's date is the date of midnight (in UTC)
+// or a later one.
 func dateStart(midnight time.Time, loc *time.Location) int64 {
 	u := midnight.Unix()
 	t := time.Unix(u-26*3600, 0).In(loc) // no zone is further from UTC
@@ -55,7 +56,8 @@ func dateStart(midnight time.Time, loc *time.Location) int64 {
 			return start * 1e6
 		}
 		if !end.After(t) {
-			end = t.Add(time.Hour) // on 31 December of leap years beyond the table ZoneBounds may end a period too early
+			// on 31 December of leap years beyond the table ZoneBounds may end a period too early
+			end = t.Add(time.Hour)
 		}
 		if start < end.Unix() {
 			return start * 1e6

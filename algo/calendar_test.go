@@ -8,8 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestCalendarSpans compares with a walk, minute by minute, over days with clock changes of every kind: ordinary ones,
-// a midnight that is skipped or comes twice, a date that comes again for an hour, and a day that never was.
+// TestCalendarSpans compares with a walk, minute by minute, over days with clock changes of every
+// kind: ordinary ones, a midnight that is skipped or comes twice, a date that comes again for an
+// hour, and a day that never was.
 func TestCalendarSpans(t *testing.T) {
 	for _, tc := range []struct{ zone, from, to string }{
 		{"UTC", "2026-01-30T00:00:00Z", "2026-02-02T00:00:00Z"},
@@ -17,9 +18,11 @@ func TestCalendarSpans(t *testing.T) {
 		{"Europe/Berlin", "2026-10-24T00:00:00Z", "2026-10-27T00:00:00Z"},
 		{"America/New_York", "2026-10-31T00:00:00Z", "2026-11-03T00:00:00Z"},
 		{"America/Sao_Paulo", "2018-11-02T00:00:00Z", "2018-11-06T00:00:00Z"}, // no midnight
-		{"America/Sao_Paulo", "2019-02-15T00:00:00Z", "2019-02-19T00:00:00Z"}, // 23:00 to 24:00 twice
-		{"America/St_Johns", "2010-11-05T00:00:00Z", "2010-11-09T00:00:00Z"},  // back over midnight at 00:01
-		{"America/Havana", "2026-10-30T00:00:00Z", "2026-11-03T00:00:00Z"},    // midnight twice
+		// 23:00 to 24:00 twice
+		{"America/Sao_Paulo", "2019-02-15T00:00:00Z", "2019-02-19T00:00:00Z"},
+		// back over midnight at 00:01
+		{"America/St_Johns", "2010-11-05T00:00:00Z", "2010-11-09T00:00:00Z"},
+		{"America/Havana", "2026-10-30T00:00:00Z", "2026-11-03T00:00:00Z"}, // midnight twice
 		{"Africa/Cairo", "2026-10-28T00:00:00Z", "2026-11-01T00:00:00Z"},
 		{"Asia/Beirut", "2026-03-27T00:00:00Z", "2026-03-31T00:00:00Z"},
 		{"Pacific/Apia", "2011-12-28T00:00:00Z", "2012-01-02T00:00:00Z"}, // no 30 December

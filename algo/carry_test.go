@@ -73,8 +73,8 @@ func TestCarry(t *testing.T) {
 	}
 }
 
-// TestCarryLocksOut: whatever was kept, no key waits longer under the new definition than that alone could make it, and
-// a carried state is as good as any: its claims hold.
+// TestCarryLocksOut: whatever was kept, no key waits longer under the new definition than that
+// alone could make it, and a carried state is as good as any: its claims hold.
 func TestCarryLocksOut(t *testing.T) {
 	for _, k := range kinds[:len(kinds)-1] {
 		t.Run(k.name, func(t *testing.T) {
@@ -220,7 +220,8 @@ func TestShrinkAndGrow(t *testing.T) {
 			t.Errorf("%v: %+v", large, r)
 		}
 	}
-	// The log of a limit that counts what it denies forgets nothing that was admitted, and gives room back later.
+	// The log of a limit that counts what it denies forgets nothing that was admitted, and gives
+	// room back later.
 	large := must(t, Config{Algorithm: SlidingLog, N: 100, Window: time.Minute, CountDenied: true})
 	small := must(t, Config{Algorithm: SlidingLog, N: 10, Window: time.Minute, CountDenied: true})
 	var s State

@@ -2,13 +2,15 @@ package algo
 
 import "encoding/binary"
 
-// Concurrency keeps in State.Ext who holds slots, in order of admission: the time of the admission in µs, the id, and
-// the number of slots. State.A is the newest time, State.B the number of slots held, and State.C how many entries at
-// the front are over: they are removed when they are half of all.
+// Concurrency keeps the holders of slots in State.Ext, in order of admission: the time of the
+// admission in µs, the id, and the number of slots. State.A is the newest time, State.B the number
+// of slots held, and State.C the number of entries at the front that are over. They are removed
+// when they are half of all.
 
 const slotSize = 8 + 8 + 8
 
-// idleSlots is how many bytes an idle key may keep, so that a key in use again and again does not allocate.
+// idleSlots is how many bytes an idle key may keep, so that a key in use again and again does not
+// allocate.
 const idleSlots = 8 * slotSize
 
 type slot struct {
@@ -26,7 +28,7 @@ func slotAt(s *State, i int) slot {
 	}
 }
 
-// holders is what a state comes to at an instant.
+// holders is the reading of a state at an instant.
 type holders struct {
 	first int   // entry that is the oldest not over
 	n     int   // entries in all
@@ -51,7 +53,7 @@ func (l *Limit) holders(s *State, now int64) holders {
 	return h
 }
 
-// tidy removes from s what is over.
+// tidy removes the entries of s that are over.
 func (h *holders) tidy(s *State) {
 	if h.used == 0 {
 		ext := s.Ext[:0]
@@ -109,7 +111,7 @@ func (l *Limit) slots(r *Result, s *State, now, c int64, id uint64, take bool) {
 	}
 }
 
-// mend pulls admissions from an impossible future back to what they count as.
+// mend pulls admissions from an impossible future back to the time at which they count.
 func (h *holders) mend(s *State) {
 	for i := h.n - 1; i >= h.first && slotAt(s, i).since > h.most; i-- {
 		binary.LittleEndian.PutUint64(s.Ext[i*slotSize:], uint64(h.most))
@@ -117,8 +119,8 @@ func (h *holders) mend(s *State) {
 	s.A = h.most
 }
 
-// Release gives the slots back that were admitted under the id slot, and reports whether it still held any.
-// Concurrency only.
+// Release gives the slots back that were admitted under the id slot, and reports whether it still
+// held any. Concurrency only.
 func (l *Limit) Release(s *State, now int64, slot uint64) bool {
 	if l.algo != Concurrency || s.B == 0 {
 		return false

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// units of time that a limit may count in, in µs, finest first. A limit takes the first in which its numbers fit.
+// units of time that a limit may count in, in µs, finest first. A limit takes the first in which
+// its numbers fit.
 var units = [...]int64{1, 1_000, 1_000_000, 60_000_000}
 
 var unitNames = [...]string{"microseconds", "milliseconds", "seconds", "minutes"}

@@ -1,14 +1,14 @@
 package algo
 
-// A fixed window keeps in State.A when the window began, in µs, and in State.B how much it has counted. Whatever the
-// windows' alignment, a count lives as long as its beginning lies in the window of now: a limit may change its
-// alignment or its time zone under live states.
+// A fixed window keeps in State.A the beginning of the window, in µs, and in State.B the units
+// counted. Whatever the windows' alignment, a count lives as long as its beginning lies in the
+// window of now: a limit may change its alignment or its time zone under live states.
 
 // span is a window [start, end) and the one after it, [end, next).
 type span struct{ start, end, next int64 }
 
-// spanAt returns the window that holds now. keep makes it remember a calendar's, which is for those who ask what is and not what
-// will be.
+// spanAt returns the window that holds now. keep caches the window of a calendar; callers set it
+// when now is the present, and not when they look ahead.
 func (l *Limit) spanAt(now int64, keep bool) span {
 	if l.cfg.Calendar == NoCalendar {
 		_, r := l.perW.divmod(uint64(now))
@@ -25,8 +25,8 @@ func (l *Limit) spanAt(now int64, keep bool) span {
 	return v
 }
 
-// current returns the window in which a request at now counts, and the count so far. far is true if the state lay
-// further ahead than it could and was taken for one of the next window.
+// current returns the window in which a request at now counts, and the count so far. far is true if
+// the state lay further ahead than it could and was taken for one of the next window.
 func (l *Limit) current(s *State, now int64, keep bool) (start, end, used int64, far bool) {
 	if l.first {
 		if s.B == 0 || now >= s.A+l.w {

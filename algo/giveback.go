@@ -2,10 +2,11 @@ package algo
 
 import "encoding/binary"
 
-// GiveBack undoes a charge of cost that was admitted at the instant at, as far as that can be done without letting more
-// through than the limit: what others have used since stays used, and what has lapsed since is not given twice. It is what a
-// store calls that charges in several places and is then refused in one of them; a caller's refund is an Ask with a
-// negative Cost. A LeakyBucket gives turns back by Ask.LastEnds, a Concurrency by Release.
+// GiveBack undoes a charge of cost that was admitted at the instant at, as far as this lets no more
+// through than the limit: units that others have used since stay used, and units that have lapsed
+// since are not given back twice. Stores call it when they charge in several places and one of them
+// refuses; a caller's refund is an Ask with a negative Cost. A LeakyBucket gives turns back by
+// Ask.LastEnds, a Concurrency by Release.
 func (l *Limit) GiveBack(s *State, now, at, cost int64) {
 	now, at = max(now, 0), max(at, 0)
 	if s.B == 0 || cost <= 0 {
@@ -24,7 +25,7 @@ func (l *Limit) GiveBack(s *State, now, at, cost int64) {
 		l.giveBackWindow(s, now, at, cost)
 	case TokenBucket:
 		if l.interval {
-			// Of what was refilled since, the charge may have had the first.
+			// The tokens refilled since then may have been the charge's own.
 			if anchor, _, _ := l.missing(s, now); at >= anchor {
 				l.Take(s, now, Ask{Cost: -cost})
 			}

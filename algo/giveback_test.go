@@ -53,7 +53,8 @@ func TestLastEnds(t *testing.T) {
 	}
 }
 
-// Whatever the rate: until its turn comes, the last admission can be given back, and then all is as it was before.
+// Whatever the rate: until its turn comes, the last admission can be given back, and then all is as
+// it was before.
 func TestLastEndsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, err := New(Config{

@@ -65,7 +65,8 @@ func TestGolden(t *testing.T) {
 			"sliding window", Config{N: 7, Window: time.Minute},
 			slices.Concat(
 				times(5, yes(at(0, 0, 10))), times(3, yes(at(0, 1, 12))),
-				// 3 + 5 × 0.7 = 6.5: one more, then no more until 4 + 5 × rest < 7, a µs after 24 s.
+				// 3 + 5 × 0.7 = 6.5: one more, then no more until 4 + 5 × rest < 7, a µs after
+				// 24 s.
 				times(1, yes(at(0, 1, 18))), []ask{no(at(0, 1, 18), 6*second+1)},
 			),
 		},

@@ -46,8 +46,8 @@ func drawLimits(t *rapid.T, kind Config) []*Limit {
 	return limits
 }
 
-// TestWindowGuarantee: no aligned window, and no half-open window that ends with an admission, admits more than the
-// limit in force at that admission.
+// TestWindowGuarantee: no aligned window, and no half-open window that ends with an admission,
+// admits more than the limit in force at that admission.
 func TestWindowGuarantee(t *testing.T) {
 	for _, k := range kinds[:4] {
 		t.Run(k.name, func(t *testing.T) {
@@ -81,8 +81,9 @@ func TestWindowGuarantee(t *testing.T) {
 	}
 }
 
-// TestBucketGuarantee: any interval of length d admits at most B + floor(d × N / W). While N and B change: the most
-// that flowed in since, with the N in force at each admission, and what a smaller B forgave.
+// TestBucketGuarantee: any interval of length d admits at most B + floor(d × N / W). While N and B
+// change: the most that flowed in since, with the N in force at each admission, and what a smaller
+// B forgave.
 func TestBucketGuarantee(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := drawLimits(t, Config{Algorithm: TokenBucket})
@@ -109,8 +110,8 @@ func TestBucketGuarantee(t *testing.T) {
 	})
 }
 
-// TestQueueGuarantee: k departures span at least floor((k − 1) × W/N), in order, and none lies further ahead than the
-// queue is long.
+// TestQueueGuarantee: k departures span at least floor((k − 1) × W/N), in order, and none lies
+// further ahead than the queue is long.
 func TestQueueGuarantee(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t, Config{Algorithm: LeakyBucket})
@@ -137,7 +138,8 @@ func TestQueueGuarantee(t *testing.T) {
 	})
 }
 
-// TestPace takes as fast as it is let for a long time: what gets through is the definition, to the last one.
+// TestPace takes as fast as it is let for a long time: what gets through is the definition, to the
+// last one.
 func TestPace(t *testing.T) {
 	for _, c := range []Config{
 		{Algorithm: TokenBucket, N: 333, Window: time.Second, Burst: 2},

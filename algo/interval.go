@@ -1,10 +1,10 @@
 package algo
 
-// A token bucket refilled at intervals keeps in State.A the last interval boundary, in µs, and in State.B the tokens
-// that are missing. A full one keeps nothing: the next use sets a new boundary.
+// A token bucket refilled at intervals keeps in State.A the last interval boundary, in µs, and in
+// State.B the tokens that are missing. A full one keeps nothing: the next use sets a new boundary.
 
-// missing returns what s comes to at now: the last boundary and the tokens missing. odd is true if s lies further
-// ahead than it could, or was kept by a bucket that is refilled continuously.
+// missing brings s up to date: it returns the last boundary and the tokens missing. odd is true if
+// s lies further ahead than it could, or was kept by a bucket that is refilled continuously.
 func (l *Limit) missing(s *State, now int64) (anchor, missing int64, odd bool) {
 	if s.B == 0 {
 		return now, 0, false

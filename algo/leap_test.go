@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLeap: the clock was far ahead, keys were used up, and it comes back. No key stays locked out for longer than its
-// time ahead is clamped to and what it takes to come free from there.
+// TestLeap: the clock was far ahead, keys were used up, and it comes back. No key stays locked out
+// for longer than its time ahead is clamped to and what it takes to come free from there.
 func TestLeap(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxInt is the largest integer that a double holds exactly together with all below it. No number in a decision is
-// larger. Times further away than this many µs (285 years) are reported as this.
+// maxInt is the largest integer that a double holds exactly together with all below it. No number
+// in a decision is larger. Times further away than this many µs (285 years) are reported as this.
 const maxInt = 1<<53 - 1
 
 // Limit is a compiled, immutable definition. Safe for concurrent use. Make one with New.
@@ -21,13 +21,14 @@ type Limit struct {
 	n     int64 // requests per window
 	limit int64 // Result.Limit
 	cap   int64 // the same with the soft margin
-	admit int64 // what may be used: cap, but limit while the soft margin is closed
+	admit int64 // the units that may be used: cap, or limit while the soft margin is closed
 	w     int64 // window (Concurrency: time-out) in µs
 
-	unit  int64   // how many µs the limit's unit of time has
-	perU  divisor // by unit
-	perW  divisor // by w; SlidingWindow: by the sub-window
-	ahead int64   // buckets: how far ahead of the clock a state may lie, in units (µs for interval refill)
+	unit int64   // how many µs the limit's unit of time has
+	perU divisor // by unit
+	perW divisor // by w; SlidingWindow: by the sub-window
+	// buckets: how far ahead of the clock a state may lie, in units (µs for interval refill)
+	ahead int64
 
 	// Buckets with continuous refill, SlidingWindow.
 	rate       uint64  // N': levels drained in a unit
@@ -47,16 +48,18 @@ type Limit struct {
 
 	cal atomic.Pointer[span] // FixedWindow with a calendar: the window asked for last
 
-	hard   *Limit     // the same while the soft margin is closed, where it closes; else nil
-	within *Limit     // the same, admitting a cost of 1 as long as no more than limit is used; where the margin closes
+	hard *Limit // the same while the soft margin is closed, where it closes; else nil
+	// the same limit, admitting a cost of 1 while no more than limit is used; set if the margin
+	// closes
+	within *Limit
 	margin *Limit     // of the margin's state; where it closes
 	times  *timetable // of a limit that follows a schedule; else nil
 
 	cfg Config
 }
 
-// New checks c and compiles it. Its error says which number does not fit and what would; it is meant to be shown to
-// whoever wrote the rule.
+// New checks c and compiles it. Its error names the number that does not fit and one that would; it
+// is meant for the author of the rule.
 func New(c Config) (*Limit, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -96,20 +99,20 @@ func build(c Config) (*Limit, error) {
 	return l, nil
 }
 
-// restrict makes most what may be used. States are kept as before.
+// restrict bounds the units that may be used by most. States are kept as before.
 func (l *Limit) restrict(most int64) {
 	l.admit, l.admitLevel = most, uint64(most)*l.token
 }
 
-// Config returns the configuration with every default filled in. A bucket of size 0 has the Burst NoBurst. New
-// accepts it again, and makes the same limit of it.
+// Config returns the configuration with every default filled in. A bucket of size 0 has the Burst
+// NoBurst. New accepts it again, and makes the same limit of it.
 func (l *Limit) Config() Config { return l.cfg }
 
 // Algorithm returns the limit's algorithm.
 func (l *Limit) Algorithm() Algorithm { return l.algo }
 
-// CountDenied reports whether denied requests count. When such a limit admits but another one denies, Take is
-// what counts the request.
+// CountDenied reports whether denied requests count. If such a limit admits a request that another
+// one denies, call Take to count the request.
 func (l *Limit) CountDenied() bool { return l.countDenied }
 
 // String describes the limit in one line, such as "token_bucket, 100 per 1m0s, burst 20".
@@ -153,8 +156,9 @@ func (l *Limit) String() string {
 	return s
 }
 
-// Take asks for a.Cost at time now, and charges it to s if it is admitted (or if the limit counts denied requests).
-// A denied request and a peek leave s as it is, but for what Mend does.
+// Take asks for a.Cost at time now, and charges it to s if it is admitted (or if the limit counts
+// denied requests). Other denied requests, and peeks, leave s as it is, except that Take mends it
+// as Mend does.
 func (l *Limit) Take(s *State, now int64, a Ask) (r Result) {
 	l.decide(&r, s, nil, now, a, true)
 	return r
@@ -166,14 +170,16 @@ func (l *Limit) TakeInto(r *Result, s *State, now int64, a *Ask) {
 	l.decide(r, s, nil, now, *a, true)
 }
 
-// Check answers as Take would, but charges nothing: the verdict, and the fields as they are without the charge. It
-// never writes to s. It is how a decision over several limits asks each before it charges all or none.
+// Check answers as Take would, but charges nothing: it returns Take's verdict, and the other fields
+// as they are without the charge. It never writes to s. A decision over several limits calls Check
+// on each before it charges all or none.
 func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {
 	l.decide(&r, s, nil, now, a, false)
 	return r
 }
 
-// decide fills in r, which must be zero. margin is the state of a soft margin that closes; nil for one that does not.
+// decide fills in r, which must be zero. margin is the state of a soft margin that closes; nil for
+// one that does not.
 func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool) {
 	now = max(now, 0)
 	a.Cost = min(max(a.Cost, -MaxCost), MaxCost)
@@ -187,7 +193,7 @@ func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool)
 	}
 }
 
-// plain is decide for what has neither a schedule nor a margin that closes.
+// plain is decide for a limit without a schedule and without a margin that closes.
 func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	switch l.algo {
 	case TokenBucket, LeakyBucket:
@@ -209,10 +215,11 @@ func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	}
 }
 
-// Mend puts s right if it cannot be what it should be at now: if the clock has leaped back, so that s lies further
-// ahead than it ever could; or if s was kept under another way of refilling or cutting the window. Take does so by
-// itself, even if it denies; Check, which writes nothing, only answers as if it were done. A store that keeps what
-// Take left in s therefore needs Mend only where it denies after a Check. It reports whether it changed s.
+// Mend corrects s if it is impossible at now: if the clock has leaped back, so that s lies further
+// ahead than it ever could, or if s was kept under another way of refilling or of cutting the
+// window. Take mends s itself, even if it denies; Check writes nothing, and only answers as if s
+// were mended. So a store that keeps the state Take leaves needs Mend only where it denies after a
+// Check. Mend reports whether it changed s.
 func (l *Limit) Mend(s *State, now int64) bool {
 	if s.B == 0 {
 		return false
@@ -222,7 +229,8 @@ func (l *Limit) Mend(s *State, now int64) bool {
 	return was.A != s.A || was.B != s.B || was.C != s.C || len(was.Ext) != len(s.Ext)
 }
 
-// mended returns what Take would make of s at now if it charged nothing. That is what the answers for later instants are of.
+// mended returns s as Take would leave it at now if it charged nothing. Answers for later instants
+// start from this state.
 func (l *Limit) mended(s *State, now int64) State {
 	c := *s
 	if s.A > now && len(s.Ext) > 0 {
@@ -241,8 +249,9 @@ func (l *Limit) Fresh(s *State, now int64) bool {
 	return s.B == 0 || l.Check(s, now, Ask{}).ResetAfter == 0
 }
 
-// Carry turns a state that was kept under old into one for l, at time now: old and l have the same algorithm but
-// differ in W or K (N and B may differ freely and need no Carry). States that cannot be carried come out fresh.
+// Carry turns a state that was kept under old into one for l, at time now: old and l have the same
+// algorithm but differ in W or K (N and B may differ freely and need no Carry). States that cannot
+// be carried come out fresh.
 func (l *Limit) Carry(old *Limit, s *State, now int64) {
 	if s.B == 0 || old.algo != l.algo {
 		*s = State{}
@@ -262,14 +271,14 @@ func (l *Limit) Carry(old *Limit, s *State, now int64) {
 	}
 }
 
-// counted fills in a result of an algorithm that counts: used is what is used after the decision.
+// counted fills in the result of an algorithm that counts; used is the count after the decision.
 func (l *Limit) counted(r *Result, used int64, allowed bool) {
 	r.Limit, r.SoftLimit, r.Remaining = l.limit, l.admit, max(0, l.limit-used)
 	r.Allowed, r.Soft = allowed, allowed && used > l.limit && used <= l.admit
 }
 
-// divisor divides by a number that is known beforehand, without the division: m is 2^64/d rounded down, so that the
-// high word of x×m is the quotient or one less.
+// divisor divides by a number that is known beforehand, without the division: m is 2^64/d rounded
+// down, so that the high word of x×m is the quotient or one less.
 type divisor struct{ d, m uint64 }
 
 func newDivisor(d uint64) divisor { return divisor{d, ^uint64(0) / d} }

@@ -62,7 +62,8 @@ func TestAdviceHolds(t *testing.T) {
 	}
 }
 
-// TestEverythingLoads: every N from 0 to 10^9 with every B and W up to a year, in whole minutes, and the soft margin.
+// TestEverythingLoads: every N from 0 to 10^9 with every B and W up to a year, in whole minutes,
+// and the soft margin.
 func TestEverythingLoads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		edge := func(name string, least, most int64) int64 {
@@ -193,8 +194,9 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestSizes: a log of N units takes at most 5 bytes a unit, 6 where the window is longer than 12 days; a sliding window
-// takes what K asks for, whatever N is; the others take nothing beyond the three words.
+// TestSizes: a log of N units takes at most 5 bytes a unit, 6 where the window is longer than 12
+// days; a sliding window takes what K asks for, whatever N is; the others take nothing beyond the
+// three words.
 func TestSizes(t *testing.T) {
 	for _, tc := range []struct {
 		c    Config

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A sliding log keeps in State.Ext a ring of the times of all admitted units, oldest first, each packed into 5 bytes
-// (6 if the window is longer than 12 days): the time modulo 2^40 (2^48) µs. State.A is the newest time; all others are
-// less than a window older, which makes them whole again. State.B is the tail's place in the ring and, in its high
-// half, the number of units.
+// A sliding log keeps in State.Ext a ring of the times of all admitted units, oldest first, each
+// packed into 5 bytes (6 if the window is longer than 12 days): the time modulo 2^40 (2^48) µs.
+// State.A is the newest time; all others are less than a window older, which makes them whole
+// again. State.B is the tail's place in the ring and, in its high half, the number of units.
 
 const longLog = int64(12*24*time.Hour) / int64(time.Microsecond)
 
@@ -110,7 +110,7 @@ func (r *ring) drop(k int) {
 	}
 }
 
-// mend pulls units from an impossible future back to what they count as.
+// mend pulls units from an impossible future back to the time at which they count.
 func (r *ring) mend() {
 	for i := r.n - 1; i >= 0; i-- {
 		t := r.at(i)
@@ -171,8 +171,9 @@ func (l *Limit) log(res *Result, s *State, now, c int64, take bool) {
 	}
 }
 
-// append adds c units at time t. What is counted though it was denied pushes the oldest out, so that at most one unit
-// more than the capacity is kept; but never fewer than there were, since a capacity may grow again.
+// append adds c units at time t. Units counted for a denied request push the oldest out, so that at
+// most one unit more than the capacity is kept; but never fewer than there were, since a capacity
+// may grow again.
 func (l *Limit) append(r *ring, t, c int64) {
 	most := l.cap
 	if l.countDenied {

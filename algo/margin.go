@@ -5,23 +5,28 @@ import (
 	"time"
 )
 
-// A soft margin that closes (Config.SoftFor) needs a second state for each key, which is kept beside the first one under a
-// Limit of its own, Limit.Margin: in State.A when the margin was first used, and in State.B when it opens again. That is W
-// after the instant at which the first state, left alone, is back within N; it is worked out anew at each admission into the
-// margin (and at each denied request that is counted while the state lasts), and a refund does not bring it forward.
+// A soft margin that closes (Config.SoftFor) needs a second state for each key. It is kept next to
+// the first one under a Limit of its own, Limit.Margin. State.A is the first use of the margin, and
+// State.B the instant at which it opens again: W after the first state, left alone, would be back
+// within N. State.B is computed again at each admission into the margin (and at each denied request
+// that is counted while the state lasts); a refund does not bring it forward.
 //
-// While the margin is closed the first state is read and kept as ever. Only what may be used is less: Result.Limit.
+// While the margin is closed, the first state is read and kept as usual. Only the capacity is
+// lower: Result.Limit.
 
-// Margin is the algorithm of Limit.Margin. It is not for rule files. In its Config, Window and SoftFor are those of the limit
-// it belongs to, and Timeout is how far ahead of the clock State.B may lie.
+// Margin is the algorithm of Limit.Margin; rule files cannot name it. In its Config, Window and
+// SoftFor are those of the limit it belongs to, and Timeout is how far State.B may lie ahead of the
+// clock.
 const Margin Algorithm = 255
 
-// Margin returns the limit under which to keep the state of the soft margin, for TakeWith; nil if the margin does not
-// close. All it is good for is Fresh, Mend, Check (a peek, whose ResetAfter is the time until the margin opens again) and Carry.
+// Margin returns the limit under which to keep the state of the soft margin, for TakeWith; nil if
+// the margin does not close. It supports only Fresh, Mend, Check (a peek, whose ResetAfter is the
+// time until the margin opens again) and Carry.
 func (l *Limit) Margin() *Limit { return l.margin }
 
-// TakeWith is Take for a limit whose soft margin closes: margin is the key's state of l.Margin(). A nil margin, and one
-// of a limit whose margin does not close, is Take. The result's ResetAfter is that of s alone.
+// TakeWith is Take for a limit whose soft margin closes: margin is the key's state of l.Margin().
+// With a nil margin, or for a limit whose margin does not close, it is Take. The result's
+// ResetAfter describes s only.
 func (l *Limit) TakeWith(s, margin *State, now int64, a Ask) (r Result) {
 	l.decide(&r, s, margin, now, a, true)
 	return r
@@ -33,7 +38,19 @@ func (l *Limit) CheckWith(s, margin *State, now int64, a Ask) (r Result) {
 	return r
 }
 
-// size is what the soft margin is a part of.
+// MendMargin is to TakeWith what Mend is to Take: it puts margin, the key's state of l.Margin(),
+// right if that cannot be what it should be at now. The numbers in force at now say how far ahead
+// it may lie, even if it was kept under others. Where a schedule has no margin in force, it stays
+// as it is. A nil margin is none. It reports whether it changed margin.
+func (l *Limit) MendMargin(margin *State, now int64) bool {
+	now = max(now, 0)
+	if l.times != nil {
+		l = l.times.at(now).limit
+	}
+	return margin != nil && l != nil && l.margin != nil && l.margin.Mend(margin, now)
+}
+
+// size is the capacity of which the soft margin is a percentage.
 func (c *Config) size() int64 {
 	if c.Algorithm != TokenBucket && c.Algorithm != LeakyBucket || c.Burst == 0 {
 		return c.N
@@ -49,7 +66,7 @@ func (c *Config) checkMargin() error {
 	return nil
 }
 
-// compileMargin makes what a margin that closes needs.
+// compileMargin prepares l for a soft margin that closes.
 func (l *Limit) compileMargin() error {
 	c := l.cfg
 	c.SoftFor = 0
@@ -64,8 +81,8 @@ func (l *Limit) compileMargin() error {
 	// used + 1 ≤ limit + 1 means used ≤ limit.
 	l.within.restrict(l.limit + 1)
 
-	// The state may lie two windows ahead (a calendar's are a little longer than nominal), or as far ahead as a bucket can, plus
-	// the time in which that drains.
+	// The state may lie two windows ahead (a calendar's are a little longer than nominal), or as
+	// far ahead as a bucket can, plus the time in which that drains.
 	most := 5 * l.w
 	if l.ahead < maxInt/4/l.unit {
 		most += 2 * (l.ahead + 1) * l.unit
@@ -76,8 +93,9 @@ func (l *Limit) compileMargin() error {
 	return err
 }
 
-// use returns since when a margin is used and when it opens again, as the state counts at now; used is false if it is as good as
-// fresh. far is true if that is because it lies further ahead than it ever could.
+// use returns since when a margin is used and when it opens again, as the state counts at now; used
+// is false if it is as good as fresh. far is true if that is because it lies further ahead than it
+// ever could.
 func (l *Limit) use(m *State, now int64) (first, reopens int64, used, far bool) {
 	if m.B == 0 || now >= int64(m.B) {
 		return now, 0, false, false
@@ -129,8 +147,9 @@ func (l *Limit) decideMargin(r *Result, s, m *State, now int64, a Ask, take bool
 	}
 }
 
-// retryMargin returns how long after now a request is admitted that is denied now, while the margin is open (open) or closed: first
-// the margin is open, from closes on it is not, from reopens on it is again. retry is as if it stayed as it is now.
+// retryMargin returns how long after now a request is admitted that is denied now, while the margin
+// is open (open) or closed: first the margin is open, from closes on it is not, from reopens on it
+// is again. retry is as if it stayed as it is now.
 func (l *Limit) retryMargin(s *State, now, closes, reopens int64, a Ask, retry int64, open bool) int64 {
 	if open && (retry == Never || closes >= reopens || now+retry < closes || now+retry >= reopens) {
 		return retry

@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSoftMargin: 100 with a margin of 10 % admit 110 at once, and mark 10 of them; and so does the margin that closes, once.
+// TestSoftMargin: 100 with a margin of 10 % admit 110 at once, and mark 10 of them; and so does the
+// margin that closes, once.
 func TestSoftMargin(t *testing.T) {
 	for _, k := range kinds {
 		for _, open := range []time.Duration{0, time.Minute} {
@@ -47,12 +48,15 @@ func TestSoftMargin(t *testing.T) {
 	}
 }
 
-// marginModel keeps the whole history of a fixed window or a log: what was counted, and when the margin was used.
+// marginModel keeps the whole history of a fixed window or a log: what was counted, and when the
+// margin was used.
 type marginModel struct {
 	c      Config
 	counts []admission // what is counted, in order
-	uses   []int64     // when a request went into the margin, or, while that was closed or open, was counted though it was denied
-	opened int         // uses before this one belong to a margin that has opened again
+	// when a request went into the margin, or, while that was closed or open, was counted though it
+	// was denied
+	uses   []int64
+	opened int // uses before this one belong to a margin that has opened again
 }
 
 type admission struct{ at, units int64 }
@@ -173,7 +177,8 @@ func TestMarginProbes(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				c := drawMargin(t, k.c)
-				var first, reopens int64 // of the margin in use, worked out beside; reopens 0: it is not
+				// of the margin in use, worked out beside; reopens 0: it is not
+				var first, reopens int64
 				open := compile(t, c)
 				var plain State
 				walkMargin(t, open, func(where string, now int64, a Ask, r Result) {
@@ -215,7 +220,7 @@ func TestMarginProbes(t *testing.T) {
 	}
 }
 
-// walkMargin runs random asks through l and probes every result; each is told of every one.
+// walkMargin runs random asks through l and probes every result; each is called for every one.
 func walkMargin(t *rapid.T, l *Limit, each func(where string, now int64, a Ask, r Result)) {
 	var s, m State
 	c := l.Config()
@@ -289,8 +294,8 @@ func probeRetry(t *rapid.T, where string, now, retry int64, allowed func(at int6
 	}
 }
 
-// TestCheckAnswersAsTake: also where the clock leaps, CheckWith says of a request that is denied what TakeWith says, though it
-// does not put the state right.
+// TestCheckAnswersAsTake: also where the clock leaps, CheckWith says of a request that is denied
+// what TakeWith says, though it does not put the state right.
 func TestCheckAnswersAsTake(t *testing.T) {
 	for _, k := range kinds {
 		if k.c.Algorithm == Concurrency {
@@ -346,7 +351,8 @@ func TestMarginQueue(t *testing.T) {
 	}
 }
 
-// TestMarginLeap: a state that the clock left far ahead counts for nothing, and is put right by what writes.
+// TestMarginLeap: a state that the clock left far ahead counts for nothing, and is put right by
+// what writes.
 func TestMarginLeap(t *testing.T) {
 	for _, k := range kinds {
 		if k.c.Algorithm == Concurrency {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The models below say each algorithm again as plainly as possible: lists of what was admitted, and rational
-// arithmetic. They share nothing with the package but the words of the definition, the unit of time, and for N the
-// scale to which a level is rounded when N changes.
+// The models below say each algorithm again as plainly as possible: lists of what was admitted, and
+// rational arithmetic. They share nothing with the package but the words of the definition, the
+// unit of time, and for N the scale to which a level is rounded when N changes.
 
 // verdict is what a model has to say about one ask.
 type verdict struct {
@@ -102,7 +102,8 @@ func (m *fixedModel) ask(l *Limit, now int64, a Ask) verdict {
 	return counted(c, used, ok)
 }
 
-// windowStart finds a window's beginning by walking, and by nothing but the calendar's names of days.
+// windowStart finds a window's beginning by walking, and by nothing but the calendar's names of
+// days.
 func windowStart(c Config, now int64) int64 {
 	if c.Calendar == NoCalendar {
 		return now - now%micros(c.Window)
@@ -335,7 +336,8 @@ func (m *intervalModel) ask(l *Limit, now int64, a Ask) verdict {
 	return v
 }
 
-// queueModel is a queue that knows when its next turn is. Turns are rational instants in the limit's unit.
+// queueModel is a queue that knows when its next turn is. Turns are rational instants in the
+// limit's unit.
 type queueModel struct {
 	queued *big.Rat // turns still to come at last; nil if there are none
 	last   int64    // µs: when it was charged last

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Period is the time in which N units become free, in words that follow "per": "minute", "15 minutes", "calendar month".
-// It is "" if there is none, as under Concurrency.
+// Period is the time in which N units become free, in words that follow "per": "minute", "15
+// minutes", "calendar month". It is "" if there is no such time, as under Concurrency.
 func (c Config) Period() string {
 	switch c.Calendar {
 	case Day:

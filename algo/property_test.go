@@ -177,8 +177,8 @@ func drawAsk(t *rapid.T, l *Limit, i int) Ask {
 	return a
 }
 
-// TestAgainstModel runs random asks through each algorithm and its model, while N and B change and the clock steps
-// back, and probes every claim of every result.
+// TestAgainstModel runs random asks through each algorithm and its model, while N and B change and
+// the clock steps back, and probes every claim of every result.
 func TestAgainstModel(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -187,7 +187,8 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// TestLargeNumbers does the same where products come near 2^53 and time is counted in coarser units.
+// TestLargeNumbers does the same where products come near 2^53 and time is counted in coarser
+// units.
 func TestLargeNumbers(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -252,7 +253,8 @@ func against(t *rapid.T, first Config, steps int) {
 			t.Fatalf("%s\nCheck says %+v", where, checked)
 		}
 		if a.Cost == 0 || !r.Allowed && !l.CountDenied() {
-			// A change of the unit may leave a bucket less than a unit ahead, and that may be further than it can be.
+			// A change of the unit may leave a bucket less than a unit ahead, and that may be
+			// further than it can be.
 			if changing {
 				l.Mend(&before, now)
 			}

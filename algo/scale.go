@@ -4,9 +4,9 @@ import "errors"
 
 var errScale = errors.New("a limit is scaled by a share of 0 or more")
 
-// Scale returns the limit with num/den of its numbers (N, and B of a bucket), rounded down but at least 1 of what was at
-// least 1, unless num is 0: then nothing is admitted. The state of a key may be kept under both. It fails if num or den is
-// below 0 or den is 0.
+// Scale returns the limit with num/den of its numbers (N, and B of a bucket), rounded down. A
+// number that was at least 1 stays at least 1, unless num is 0: then nothing is admitted. The state
+// of a key may be used with both limits. Scale fails if num or den is below 0 or den is 0.
 func (l *Limit) Scale(num, den int64) (*Limit, error) {
 	if num < 0 || den <= 0 {
 		return nil, errScale
@@ -42,7 +42,8 @@ func (l *Limit) Scale(num, den int64) (*Limit, error) {
 		if err == nil || c.Burst <= 1 {
 			return s, err
 		}
-		// With fewer factors in common, N and an odd window may need larger numbers than a bucket of this size has room for.
+		// With fewer factors in common, N and an odd window may need larger numbers than a bucket
+		// of this size has room for.
 		c.Burst /= 2
 	}
 }

@@ -11,10 +11,11 @@ import (
 
 // Phase is a part of the week in which other numbers hold.
 type Phase struct {
-	Days  Days          // the days on which it begins; 0 means every day
-	From  time.Duration // local time of day at which it begins, 0 to 24 h
-	Until time.Duration // local time of day at which it ends, exclusive; not after From: on the day after
-	Limit *Limit        // in force meanwhile; nil means that there is no limit
+	Days Days          // the days on which it begins; 0 means every day
+	From time.Duration // local time of day at which it begins, 0 to 24 h
+	// local time of day at which it ends, exclusive; not after From: on the day after
+	Until time.Duration
+	Limit *Limit // in force during the phase; nil means that there is no limit
 }
 
 // MaxPhases is how many phases a schedule may have.
@@ -30,14 +31,16 @@ const oneDay = 24 * time.Hour
 
 const oneWeek = int64(7 * oneDay / time.Microsecond)
 
-// Scheduled returns a limit that follows the clock on the wall of loc (nil means UTC): the first of phases that fits an
-// instant holds then, and otherwise the limit of that name (nil for none). A phase holds while the local clock reads a time in
-// it: where clocks are put forward it begins no later than they jump over its beginning, and where they are put back it holds on
-// both runs through its hours.
+// Scheduled returns a limit that follows local time in loc (nil means UTC): the first of phases
+// that holds at an instant gives the limit, and otherwise the parameter otherwise does (nil for no
+// limit). A phase holds while the local clock reads a time in it. Where clocks are put forward, a
+// phase begins no later than the jump over its beginning; where they are put back, it holds both
+// times.
 //
-// The limits must agree in algorithm, window, buckets, calendar and whether denied requests count, since they share a
-// state. RetryAfter looks ahead: it tells when a request is admitted under the limits that will hold by then. A bucket's
-// ResetAfter is the longest under any of them that refills it.
+// The limits must agree in algorithm, window, buckets, calendar and whether denied requests count,
+// since they share a state. RetryAfter looks ahead: it is the time until a request is admitted
+// under the limits of that time. A bucket's ResetAfter is the longest under any of the limits that
+// refill it.
 func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, error) {
 	if loc == nil {
 		loc = time.UTC
@@ -116,7 +119,8 @@ type reign struct {
 	limit      *Limit
 }
 
-// compile cuts the week. What the local clock reads tells the limit, whatever clock changes lie between.
+// compile cuts the week into pieces. The reading of the local clock alone chooses the limit,
+// whatever clock changes lie between.
 func (t *timetable) compile() {
 	var cuts []int64
 	for day := range int64(7) {
@@ -154,8 +158,9 @@ func (p *Phase) holds(today, yesterday time.Weekday, tod time.Duration) bool {
 	return p.Days.Has(today) && tod >= p.From || p.Days.Has(yesterday) && tod < p.Until
 }
 
-// At returns the limit that is in force at now, in µs since the Unix epoch, and until when that is certain; it may be in
-// force for longer. It is nil while there is none. A limit without a schedule is in force for ever.
+// At returns the limit in force at now, in µs since the Unix epoch, and the instant until which it
+// certainly stays in force. It is nil while there is no limit. A limit without a schedule is in
+// force for ever.
 func (l *Limit) At(now int64) (in *Limit, until int64) {
 	if l.times == nil {
 		return l, maxInt
@@ -167,7 +172,8 @@ func (l *Limit) At(now int64) (in *Limit, until int64) {
 // Scheduled reports whether the limit follows a schedule.
 func (l *Limit) Scheduled() bool { return l.times != nil }
 
-// Schedule returns what Scheduled was given; without a schedule the limit itself and nothing. Callers must not change phases.
+// Schedule returns the arguments of Scheduled; without a schedule it returns the limit itself and
+// no phases. Callers must not change phases.
 func (l *Limit) Schedule() (otherwise *Limit, phases []Phase, loc *time.Location) {
 	if l.times == nil {
 		return l, nil, nil
@@ -175,8 +181,8 @@ func (l *Limit) Schedule() (otherwise *Limit, phases []Phase, loc *time.Location
 	return l.times.otherwise, l.times.phases, l.times.loc
 }
 
-// inForce returns the limit that is in force at now; while there is none, another one of the schedule: what was counted is
-// the same under all.
+// inForce returns the limit in force at now. While there is none, it returns another limit of the
+// schedule, since the state is the same under all.
 func (l *Limit) inForce(now int64) *Limit {
 	if l.times == nil {
 		return l
@@ -200,12 +206,13 @@ func (t *timetable) at(now int64) reign {
 	return r
 }
 
-// find reads the clock on the wall at now, and looks the reading up. It holds until the part of the week is over, or the clocks
-// are changed.
+// find reads the clock on the wall at now, and looks the reading up. It holds until the part of the
+// week is over, or the clocks are changed.
 func (t *timetable) find(now int64) reign {
 	local := time.UnixMicro(now).In(t.loc)
 	_, offset := local.Zone()
-	// The week of instants that the clock would read if it were never changed. The epoch began on a Thursday.
+	// The week of instants that the clock would read if it were never changed. The epoch began on a
+	// Thursday.
 	reading := (now + int64(offset)*1e6 + 4*oneDay.Microseconds()) % oneWeek
 	if reading < 0 {
 		reading += oneWeek
@@ -223,8 +230,8 @@ func (t *timetable) find(now int64) reign {
 	if !to.IsZero() {
 		end := to.UnixMicro()
 		if end <= now {
-			// Beyond its table, ZoneBounds takes the last day of a leap year for one of the next: no zone changes before
-			// that begins.
+			// Beyond its table, ZoneBounds takes the last day of a leap year for one of the next:
+			// no zone changes before that begins.
 			end = now - now%oneDay.Microseconds() + oneDay.Microseconds()
 		}
 		r.end = min(r.end, end)
@@ -258,8 +265,8 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 	}
 }
 
-// reset returns the time after which a state is fresh whichever limit holds then; Never if it stays as it is. A bucket is as
-// good as fresh under a limit that lets nothing in.
+// reset returns the time after which a state is fresh whichever limit holds then; Never if it stays
+// as it is. A bucket is as good as fresh under a limit that lets nothing in.
 func (t *timetable) reset(s *State, now int64) int64 {
 	var r Result
 	if in := t.inForce(now); in.algo != TokenBucket && in.algo != LeakyBucket {
@@ -280,8 +287,8 @@ func (t *timetable) reset(s *State, now int64) int64 {
 	return longest
 }
 
-// retry looks at whole weeks, and days more for what a change of the clocks may skip. What does not come in several of them never
-// comes.
+// retry looks ahead by whole weeks, plus days that a clock change may skip. A request that is not
+// admitted in several such spans never is.
 const (
 	lookAhead = oneWeek + 3*int64(oneDay/time.Microsecond)
 	lookTimes = 8

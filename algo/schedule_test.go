@@ -42,7 +42,8 @@ func instant(t fataler, s string) int64 {
 	return tm.UnixMicro()
 }
 
-// TestScheduleClockChanges: a phase holds while the local clock reads a time in it, and At tells until when.
+// TestScheduleClockChanges: a phase holds while the local clock reads a time in it, and At tells
+// until when.
 func TestScheduleClockChanges(t *testing.T) {
 	const sunday = time.Sunday
 	type at struct {
@@ -346,7 +347,8 @@ func TestScheduleProbes(t *testing.T) {
 	}
 }
 
-// TestScheduleRetry: whoever is refused is told when another phase admits him, however far that is.
+// TestScheduleRetry: a refusal names the time at which another phase admits the request, however
+// far away that is.
 func TestScheduleRetry(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	closed, open, more := perHour(t, 0), perHour(t, 5), perHour(t, 50)
@@ -380,7 +382,8 @@ func TestScheduleRetry(t *testing.T) {
 		}
 	}
 
-	// A year's quota is used up in spring: the next is there on the first business day of the next year.
+	// A year's quota is used up in spring: the next is there on the first business day of the next
+	// year.
 	year := func(n int64) *Limit { return must(t, Config{Algorithm: FixedWindow, N: n, Calendar: Year}) }
 	l := scheduled(t, year(0), nil, Phase{Days: weekdays(1, 2, 3, 4, 5), From: clockTime(8, 0), Until: clockTime(20, 0), Limit: year(100)})
 	var s State

@@ -1,10 +1,12 @@
 package algo
 
-// Settle replaces a charge of reserved, which was admitted at the instant at, by one of actual: what was reserved too much
-// goes back as GiveBack does it; what is missing is charged whether there is room for it or not, so that later requests make
-// up for it. A bucket holds no more than it can: its debt ends where it is empty; and a SlidingLog keeps one unit more than its
-// capacity. LeakyBucket and Concurrency leave s as it is: their turns and slots cannot be changed afterwards. The state of a soft
-// margin that closes is not touched. While a schedule puts no limit, s is settled as under one of its limits.
+// Settle replaces a charge of reserved, which was admitted at the instant at, by a charge of
+// actual. Units reserved in excess go back as in GiveBack. Missing units are charged even without
+// room for them, so that later requests make up for them. A bucket's debt ends where the bucket is
+// empty, and a SlidingLog keeps at most one unit more than its capacity. LeakyBucket and
+// Concurrency leave s as it is: their turns and slots cannot be changed afterwards. The state of a
+// soft margin that closes is not touched. While a schedule sets no limit, s is settled under one of
+// its limits.
 func (l *Limit) Settle(s *State, now, at, reserved, actual int64) {
 	now, reserved, actual = max(now, 0), max(reserved, 0), min(max(actual, 0), MaxCost)
 	if actual <= reserved {

@@ -8,8 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSettle: what was reserved too much comes back as if no more had been charged at first; for what counts by instants exactly
-// so, for buckets as far as it has not drained. What was reserved too little is charged, room or not.
+// TestSettle: what was reserved too much comes back as if no more had been charged at first; for
+// what counts by instants exactly so, for buckets as far as it has not drained. What was reserved
+// too little is charged, room or not.
 func TestSettle(t *testing.T) {
 	for _, cfg := range []Config{
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second},
@@ -99,7 +100,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestSettleLeavesTurns: a queue and slots stay as they are; and so does everything in time that has passed.
+// TestSettleLeavesTurns: a queue and slots stay as they are; and so does everything in time that
+// has passed.
 func TestSettleLeavesTurns(t *testing.T) {
 	now := at(12, 0, 0)
 	for _, l := range []*Limit{

@@ -1,13 +1,15 @@
 package algo
 
-// Params are the numbers of a Limit that a twin in another language needs to decide as the Limit does; the twin in Lua
-// (package store/redis) is the one there is. What they mean is said where the algorithm is. Numbers that an algorithm
-// does not have are 0; all are below 2^53.
+// Params are the numbers of a Limit that a twin in another language needs to decide as the Limit
+// does; the Lua script of package store/redis is such a twin. Each algorithm's file explains its
+// numbers. Numbers that an algorithm does not have are 0; all are below 2^53.
 type Params struct {
-	Cap   int64 // capacity with the soft margin
-	Admit int64 // what may be used while a soft margin that closes is closed: Result.Limit; else Cap
+	Cap int64 // capacity with the soft margin
+	// the capacity while a soft margin that closes is closed (Result.Limit); otherwise Cap
+	Admit int64
 	Unit  int64 // µs in the limit's unit of time
-	Ahead int64 // buckets: how far ahead of the clock a state may lie, in units (µs for interval refill)
+	// buckets: how far ahead of the clock a state may lie, in units (µs for interval refill)
+	Ahead int64
 
 	// TokenBucket and LeakyBucket with continuous refill.
 	Rate, Token, CapLevel, Full int64
@@ -36,8 +38,9 @@ func (l *Limit) Params() Params {
 	return p
 }
 
-// Span returns the window [start, end) of a FixedWindow that holds now, and the end of the one after it, in µs since the
-// Unix epoch. For windows that begin at a key's first request it returns those that would begin now.
+// Span returns the window [start, end) of a FixedWindow that holds now, and the end of the next
+// window, in µs since the Unix epoch. For windows that begin at a key's first request it returns
+// the windows that would begin now.
 func (l *Limit) Span(now int64) (start, end, next int64) {
 	l = l.inForce(max(now, 0))
 	if l.first {

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestGiveBack: what GiveBack leaves is never more room than if the charge had not been made; and for what counts by
-// instants it is exactly that, as long as the charge counts whole.
+// TestGiveBack: what GiveBack leaves is never more room than if the charge had not been made; and
+// for what counts by instants it is exactly that, as long as the charge counts whole.
 func TestGiveBack(t *testing.T) {
 	for _, cfg := range []Config{
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second},

@@ -6,10 +6,11 @@ import (
 	"math"
 )
 
-// A sliding window keeps in State.A when its newest sub-window began, in µs. With K = 1 State.B holds the counts, the
-// current one in the high half and the previous one in the low. With K > 1 State.Ext is a ring of K + 1 counters of
-// 32 bits, State.C the place of the newest, and State.B their sum.
-// The length of State.Ext tells K, so that a limit may change its K under live states.
+// A sliding window keeps in State.A the beginning of its newest sub-window, in µs. With K = 1,
+// State.B holds the counts, the current one in the high half and the previous one in the low. With
+// K > 1, State.Ext is a ring of K + 1 counters of 32 bits, State.C the place of the newest, and
+// State.B their sum. The length of State.Ext gives K, so that a limit may change its K under live
+// states.
 
 const maxCount = math.MaxUint32
 
@@ -127,7 +128,8 @@ func (l *Limit) window(r *Result, s *State, now, c int64, take bool) {
 	}
 }
 
-// rest is how much of a sub-window's length still counts when elapsed µs of the current one have gone by, in units.
+// rest is how much of a sub-window's length still counts when elapsed µs of the current one have
+// gone by, in units.
 func (l *Limit) rest(elapsed int64) uint64 {
 	e := uint64(elapsed)
 	if l.unit != 1 {
@@ -136,7 +138,7 @@ func (l *Limit) rest(elapsed int64) uint64 {
 	return l.subU - e
 }
 
-// part is what is left of count when rest of its sub-window still counts.
+// part is the share of count that still counts when rest of its sub-window does.
 func (l *Limit) part(count, rest uint64) int64 {
 	if count == 0 {
 		return 0
@@ -149,8 +151,8 @@ func (l *Limit) part(count, rest uint64) int64 {
 	return int64(q)
 }
 
-// opens returns the first instant in the sub-window that begins at start when count, cut by the window's edge, has
-// shrunk to at most room.
+// opens returns the first instant in the sub-window that begins at start when count, cut by the
+// window's edge, has shrunk to at most room.
 func (l *Limit) opens(start, room int64, count uint64) int64 {
 	if count == 0 {
 		return start
@@ -181,7 +183,7 @@ func (l *Limit) count(s *State, j int) uint64 {
 	return uint64(binary.LittleEndian.Uint32(l.age(s, j)))
 }
 
-// view is what a state of K > 1 counters comes to at an instant.
+// view is the reading of a state of K > 1 counters at an instant.
 type view struct {
 	start   int64  // of the current sub-window
 	elapsed int64  // in it
@@ -322,8 +324,8 @@ func (l *Limit) opensLater(s *State, v *view, room uint64) int64 {
 	return l.opens(start, int64(room-whole), cut)
 }
 
-// carryWindow makes a state for l of one with sub-windows of another length: as if all that was counted in a
-// sub-window had happened at its end (or just now, while it lasts).
+// carryWindow makes a state for l of one with sub-windows of another length: as if all that was
+// counted in a sub-window had happened at its end (or just now, while it lasts).
 func (l *Limit) carryWindow(s *State, now, oldSub int64) State {
 	count := func(j int) uint64 {
 		if j == 0 {

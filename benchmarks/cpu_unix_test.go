@@ -17,7 +17,8 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// reportCPU reports processor time per operation: on a machine with other work it is steadier than time by the clock.
+// reportCPU reports processor time per operation: on a machine with other work it is steadier than
+// time by the clock.
 func reportCPU(b *testing.B, before time.Duration) {
 	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
 }

@@ -15,9 +15,11 @@ import (
 	"github.com/throttled/throttled/v2/store/memstore"
 	ulule "github.com/ulule/limiter/v3"
 	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 	"golang.org/x/time/rate"
 )
@@ -70,7 +72,7 @@ var contestants = []contestant{
 	}},
 	{"weir", func(b testing.TB, l limit, keys int) func() decider {
 		rules := fmt.Sprintf("limits:\n  - name: per-user\n    when: { path: /api/** }\n    per: [user]\n    allow: { rate: %d/%s, burst: %d }\n", l.n, l.window, l.n)
-		set, _, err := rule.Load([]rule.Source{{Name: "rules.yaml", Data: []byte(rules)}}, rule.Options{})
+		set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -166,10 +168,10 @@ func storeOf(b testing.TB, c algo.Config) func() decider {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var s weir.Store = newStore(b)
+	var s store.Store = newStore(b)
 	counter := &rule.Counter{ID: rand.Uint64(), Limit: l}
 	return func() decider {
-		charges := []weir.Charge{{Counter: counter, Limit: l, Ask: algo.Ask{Cost: 1}}}
+		charges := []store.Charge{{Counter: counter, Limit: l, Ask: algo.Ask{Cost: 1}}}
 		results := make([]algo.Result, 1)
 		return func(key []byte) bool {
 			charges[0].Key = key
@@ -190,7 +192,8 @@ func randomKeys(n int) []byte {
 	return keys
 }
 
-// TestContestants holds all of them to the same limit, so that the benchmarks compare like with like.
+// TestContestants holds all of them to the same limit, so that the benchmarks compare like with
+// like.
 func TestContestants(t *testing.T) {
 	keys := randomKeys(3)
 	for _, c := range contestants {

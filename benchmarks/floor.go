@@ -1,5 +1,5 @@
-// Package benchmarks measures one decision in process beside rivals and beside a floor. It is a module of its own, so
-// that the rivals are no dependencies of Weir.
+// Package benchmarks measures one decision in process beside rivals and beside a floor. It is a
+// module of its own, so that the rivals are no dependencies of Weir.
 package benchmarks
 
 import (
@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// floor is about the least that a limiter of many keys can do: GCRA by compare-and-swap in an open-addressed table of
-// 64-bit hashes, reading the same kind of clock as Weir's store. It forgets nothing, cannot grow, takes two keys of
-// one hash for the same, and tells nothing but yes or no.
+// floor is about the least that a limiter of many keys can do: GCRA by compare-and-swap in an
+// open-addressed table of 64-bit hashes, reading the same kind of clock as Weir's store. It forgets
+// nothing, cannot grow, takes two keys of one hash for the same, and tells nothing but yes or no.
 type floor struct {
 	seed  maphash.Seed
 	table []floorSlot

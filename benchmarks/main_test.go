@@ -10,8 +10,8 @@ import (
 
 var sink atomic.Uint64
 
-// full is the contestant that was filled last: a benchmark function is called several times, and for each number of
-// CPUs.
+// full is the contestant that was filled last: a benchmark function is called several times, and
+// for each number of CPUs.
 var full struct {
 	name     string
 	deciders func() decider
@@ -39,8 +39,8 @@ type lasting struct{ testing.TB }
 
 func (lasting) Cleanup(func()) {}
 
-// TestBytes measures the heap of each contestant with a million keys, and says how much it is for a key beyond the
-// key's 16 bytes.
+// TestBytes measures the heap of each contestant with a million keys, and says how much it is for a
+// key beyond the key's 16 bytes.
 func TestBytes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a million keys for each contestant")

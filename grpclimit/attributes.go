@@ -8,27 +8,51 @@ import (
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-
-	"github.com/weir-rl/weir/rule"
 )
 
 // attributes are those of one call, looked up when a rule asks for them.
 type attributes struct {
+	gate     *Gate
 	ctx      context.Context
 	path     string
-	identity []rule.Pair
-	extra    rule.Pairs
-	received bool // it is a message of a stream
+	told     []told // values of Options.Attributes, in the order of Gate.program
+	received bool   // it is a message of a stream
+}
+
+// programAttribute is one of Options.Attributes.
+type programAttribute struct {
+	name string
+	get  func(ctx context.Context, fullMethod string) string
+}
+
+// told is the value that a function returned; known says that it was called.
+type told struct {
+	value string
+	known bool
+}
+
+// program asks the i-th function of Options.Attributes, once.
+func (a *attributes) program(i int) (string, bool) {
+	t := &a.told[i]
+	if !t.known {
+		t.value, t.known = a.gate.program[i].get(a.ctx, a.path), true
+	}
+	return t.value, t.value != ""
 }
 
 const headerPrefix = "header."
 
+// ownAttributes are those that a call has of itself, beside header.*.
+var ownAttributes = [...]string{"path", "grpc.service", "grpc.method", "grpc.message", "host", "ip"}
+
 // Attribute implements rule.Attributes.
 func (a *attributes) Attribute(name string) (string, bool) {
-	if v, ok := a.extra.Attribute(name); ok {
-		return v, true
+	for i := range a.gate.program {
+		if a.gate.program[i].name == name {
+			return a.program(i)
+		}
 	}
-	for _, id := range a.identity {
+	for _, id := range a.gate.identity {
 		if id.Name == name {
 			v, _ := a.metadata(id.Value)
 			return v, v != ""
@@ -70,18 +94,19 @@ func (a *attributes) All() iter.Seq2[string, string] {
 			seen[name] = true
 			return yield(name, value)
 		}
-		for _, p := range a.extra {
-			if !once(p.Name, p.Value, true) {
+		for i := range a.gate.program {
+			v, ok := a.program(i)
+			if !once(a.gate.program[i].name, v, ok) {
 				return
 			}
 		}
-		for _, id := range a.identity {
+		for _, id := range a.gate.identity {
 			v, _ := a.metadata(id.Value)
 			if !once(id.Name, v, v != "") {
 				return
 			}
 		}
-		for _, name := range [...]string{"path", "grpc.service", "grpc.method", "grpc.message", "host", "ip"} {
+		for _, name := range ownAttributes {
 			v, ok := a.Attribute(name)
 			if !once(name, v, ok) {
 				return
@@ -96,7 +121,8 @@ func (a *attributes) All() iter.Seq2[string, string] {
 	}
 }
 
-// metadata is the value of a key; several are joined, as the lines of a header are at the HTTP doors.
+// metadata is the value of a key; several are joined, as the lines of a header are at the HTTP
+// doors.
 func (a *attributes) metadata(key string) (string, bool) {
 	values := metadata.ValueFromIncomingContext(a.ctx, key)
 	if len(values) == 1 {

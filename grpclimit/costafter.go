@@ -16,7 +16,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// watched is what is noted of the answer to a call that met a rule with cost_after.
+// watched collects facts of the answer to a call that met a rule with cost_after.
 type watched struct {
 	start time.Time
 	ended bool // the handler has returned, rather than panicked
@@ -29,9 +29,10 @@ type watched struct {
 	}
 }
 
-// watch notes what a unary handler answers, if a rule wants to know. It returns the context for the handler.
+// watch collects facts of a unary handler's answer, if a rule needs them. It returns the context
+// for the handler.
 func (c *call) watch(ctx context.Context) context.Context {
-	if c.undecided || !hold.CostsAfter(&c.decision) {
+	if !hold.CostsAfter(&c.decision) {
 		return ctx
 	}
 	c.watched = &watched{start: time.Now()}
@@ -68,7 +69,7 @@ func (c *call) ended(err error) {
 	}
 }
 
-// settle replaces the estimates that the rules with cost_after have charged by what the call cost.
+// settle replaces the estimates that the rules with cost_after have charged by the actual cost.
 func (c *call) settle() {
 	w := c.watched
 	c.watched = nil
@@ -78,7 +79,9 @@ func (c *call) settle() {
 	w.mu.Unlock()
 	switch {
 	case w.ended && w.err == nil:
-	case c.ctx.Err() != nil: // whatever the handler made of that: a client must not get its calls for nothing by leaving them
+	case c.ctx.Err() != nil:
+		// whatever the handler made of that: a client must not get its calls for nothing by leaving
+		// them
 		info.Status = statusHungUp
 	case w.ended:
 		info.Status = httpStatus(codeOf(w.err))
@@ -95,7 +98,7 @@ func (c *call) settle() {
 		}
 		return values[len(values)-1]
 	}
-	if err := c.guard.lines.Settle(c.ctx, c.guard.limiter, &c.decision, info); err != nil {
+	if err := c.gate.lines.Settle(c.ctx, c.gate.limiter, &c.decision, info); err != nil {
 		c.failure(err)
 	}
 }
@@ -165,7 +168,7 @@ func (w *watched) setTrailer(md metadata.MD) {
 	w.mu.Unlock()
 }
 
-// noting notes what a handler sets by grpc.SetHeader, SendHeader and SetTrailer.
+// noting collects the metadata that a handler sets by grpc.SetHeader, SendHeader and SetTrailer.
 type noting struct {
 	grpc.ServerTransportStream
 	watched *watched
@@ -189,7 +192,7 @@ func (n *noting) SetTrailer(md metadata.MD) error {
 	return n.ServerTransportStream.SetTrailer(md)
 }
 
-// notingStream notes what a handler sends on a stream.
+// notingStream collects facts of the answer that a handler sends on a stream.
 type notingStream struct {
 	grpc.ServerStream
 	ctx     context.Context

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
 )
 
@@ -40,7 +40,8 @@ func (billed) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healt
 
 func (billed) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	for range 3 {
-		if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}); err != nil { // two bytes
+		if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}); err != nil {
+			// two bytes
 			return err
 		}
 	}
@@ -71,11 +72,11 @@ limits:
   cost: 100
   cost_after: 'response.status >= 500 ? 0 : int(response.header["x-tokens"]) + response.bytes'
 `)
-	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, billed{}) }, `{}`, grpclimit.WithOnError(func(_ context.Context, err error) { t.Error(err) }))
+	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, billed{}) }, `{}`, grpclimit.Options{OnError: func(_ context.Context, err error) { t.Error(err) }})
 	client := healthpb.NewHealthClient(conn)
 	left := func() int64 {
 		var d weir.Decision
-		if err := l.Decide(t.Context(), &weir.Request{}, &d); err != nil {
+		if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &d); err != nil {
 			t.Fatal(err)
 		}
 		return d.Limits[0].Remaining
@@ -84,7 +85,8 @@ limits:
 	step := func(name string, cost int64) {
 		t.Helper()
 		now := left()
-		for before-now == 100 && cost != 100 { // the client hears of the end before the server settles
+		for before-now == 100 && cost != 100 {
+			// the client hears of the end before the server settles
 			now = left()
 		}
 		if before-now != cost {
@@ -108,7 +110,8 @@ limits:
 	}
 	step("a stream", 70+6)
 
-	// Whoever hangs up, or sets a deadline that is too short, is billed for what he got, whatever the handler says then.
+	// Whoever hangs up, or sets a deadline that is too short, is billed for what he got, whatever
+	// the handler says then.
 	for _, c := range []struct {
 		service string
 		timeout time.Duration
@@ -128,11 +131,12 @@ limits:
 		}
 		_, _ = stream.Recv()
 		cancel()
-		step(fmt.Sprintf("%s within %v", c.service, c.timeout), 70+6) // a message without fields has no bytes
+		// a message without fields has no bytes
+		step(fmt.Sprintf("%s within %v", c.service, c.timeout), 70+6)
 	}
 
 	// A handler that panics has failed.
-	intercept := grpclimit.UnaryServerInterceptor(l)
+	intercept := newGate(t, l, grpclimit.Options{}).Unary
 	func() {
 		defer func() { _ = recover() }()
 		_ = call(t.Context(), intercept, func() { panic("a handler's own") })

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
 	"github.com/weir-rl/weir/store/memory"
 )
@@ -30,10 +30,13 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	identity := grpclimit.WithIdentity("user", "x-user-id")
+	gate, err := grpclimit.New(limiter, grpclimit.Options{Identity: map[string]string{"user": "x-user-id"}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	server := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter, identity)),
-		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(limiter, identity)),
+		grpc.ChainUnaryInterceptor(gate.Unary),
+		grpc.ChainStreamInterceptor(gate.Stream),
 	)
 	healthpb.RegisterHealthServer(server, health.NewServer()) // or a service of your own
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,8 +63,9 @@ func Example() {
 	// ResourceExhausted
 }
 
-// Rules can tell methods apart by path, grpc.service and grpc.method; a program adds what else it knows of a call.
-func ExampleWithAttributes() {
+// Rules can tell methods apart by path, grpc.service and grpc.method; a program adds what else it
+// knows of a call.
+func ExampleOptions_attributes() {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -72,9 +76,13 @@ func ExampleWithAttributes() {
 		log.Fatal(err)
 	}
 	type tenant struct{} // the key under which an interceptor before keeps who calls
-	grpc.NewServer(grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter,
-		grpclimit.WithAttributes(func(ctx context.Context, fullMethod string) weir.Pairs {
-			name, _ := ctx.Value(tenant{}).(string)
-			return weir.Pairs{{Name: "tenant", Value: name}}
-		}))))
+	gate, err := grpclimit.New(limiter, grpclimit.Options{
+		Attributes: map[string]func(ctx context.Context, fullMethod string) string{
+			"tenant": func(ctx context.Context, _ string) string { name, _ := ctx.Value(tenant{}).(string); return name },
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	grpc.NewServer(grpc.UnaryInterceptor(gate.Unary), grpc.StreamInterceptor(gate.Stream))
 }

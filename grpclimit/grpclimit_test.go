@@ -3,6 +3,8 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -22,16 +24,28 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/grpclimit"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
 func limiter(t testing.TB, rules string, options ...weir.Option) *weir.Limiter {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "rules.yaml", Data: []byte(rules)}}, rule.Options{})
+	return limiterOf(t, []string{rules}, options...)
+}
+
+// limiterOf is limiter for several files.
+func limiterOf(t testing.TB, files []string, options ...weir.Option) *weir.Limiter {
+	t.Helper()
+	var sources []file.Source
+	for i, text := range files {
+		sources = append(sources, file.Source{Name: fmt.Sprintf("rules%d.yaml", i), Data: []byte(text)})
+	}
+	set, _, err := file.Load(sources, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +61,23 @@ func limiter(t testing.TB, rules string, options ...weir.Option) *weir.Limiter {
 	return l
 }
 
-// serve opens a real server with both interceptors, and connects to it.
-func serve(t *testing.T, l *weir.Limiter, options ...grpclimit.Option) healthpb.HealthClient {
+// byUser is an Options.Identity.
+var byUser = map[string]string{"user": "x-user-id"}
+
+func newGate(t testing.TB, l *weir.Limiter, o grpclimit.Options) *grpclimit.Gate {
 	t.Helper()
-	s := grpc.NewServer(
-		grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(l, options...)),
-		grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(l, options...)))
+	g, err := grpclimit.New(l, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// serve opens a real server with both interceptors, and connects to it.
+func serve(t *testing.T, l *weir.Limiter, o grpclimit.Options) healthpb.HealthClient {
+	t.Helper()
+	g := newGate(t, l, o)
+	s := grpc.NewServer(grpc.UnaryInterceptor(g.Unary), grpc.StreamInterceptor(g.Stream))
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -83,7 +108,7 @@ func TestUnary(t *testing.T) {
 limits:
 - {name: checks, when: {path: /grpc.health.v1.Health/Check}, per: [user], allow: 2/hour, algorithm: token_bucket}
 - {name: lists, when: {grpc.service: grpc.health.v1.Health, grpc.method: List}, allow: 0/hour}
-`), grpclimit.WithIdentity("user", "X-User-Id"))
+`), grpclimit.Options{Identity: map[string]string{"user": "X-User-Id"}})
 	var header metadata.MD
 	for i, want := range []string{"1", "0"} {
 		if _, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil {
@@ -134,7 +159,7 @@ limits:
 }
 
 func TestStream(t *testing.T) {
-	client := serve(t, limiter(t, "limits:\n- {name: w, when: {grpc.method: Watch}, per: [ip], allow: 1/hour}\n"))
+	client := serve(t, limiter(t, "limits:\n- {name: w, when: {grpc.method: Watch}, per: [ip], allow: 1/hour}\n"), grpclimit.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	first, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
@@ -157,7 +182,7 @@ func TestStream(t *testing.T) {
 }
 
 func TestConcurrency(t *testing.T) {
-	client := serve(t, limiter(t, "limits:\n- {name: streams, when: {grpc.method: Watch}, algorithm: concurrency, allow: 1}\n"))
+	client := serve(t, limiter(t, "limits:\n- {name: streams, when: {grpc.method: Watch}, algorithm: concurrency, allow: 1}\n"), grpclimit.Options{})
 	for i := range 3 { // each finds the slot of the one before given back
 		ctx, cancel := context.WithCancel(context.Background())
 		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
@@ -198,7 +223,7 @@ func call(ctx context.Context, i grpc.UnaryServerInterceptor, handler func()) er
 func TestLeakyBucketHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, "limits:\n- {name: q, allow: {rate: 1/s, burst: 2}, algorithm: leaky_bucket}\n")
-		intercept := grpclimit.UnaryServerInterceptor(l, grpclimit.WithoutHeaders())
+		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true}).Unary
 		start := time.Now()
 		type outcome struct {
 			at  time.Duration
@@ -230,7 +255,7 @@ func TestLeakyBucketHolds(t *testing.T) {
 func TestHungUpWhileHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, "limits:\n- {name: q, allow: {rate: 1/s, burst: 1}, algorithm: leaky_bucket}\n")
-		intercept := grpclimit.UnaryServerInterceptor(l, grpclimit.WithoutHeaders())
+		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true}).Unary
 		if err := call(t.Context(), intercept, func() {}); err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +277,7 @@ func TestHungUpWhileHeld(t *testing.T) {
 
 func TestPanicGivesTheSlotBack(t *testing.T) {
 	l := limiter(t, "limits:\n- {name: c, algorithm: concurrency, allow: 1}\n")
-	intercept := grpclimit.UnaryServerInterceptor(l, grpclimit.WithoutHeaders())
+	intercept := newGate(t, l, grpclimit.Options{NoHeaders: true}).Unary
 	func() {
 		defer func() { _ = recover() }()
 		_ = call(t.Context(), intercept, func() { panic("a handler's own") })
@@ -264,23 +289,111 @@ func TestPanicGivesTheSlotBack(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	hits := func(context.Context, string) int64 { return 3 }
+	byAuthority := map[string]string{"user": ":authority"}
 	for _, c := range []struct {
 		name    string
-		options []grpclimit.Option
+		options grpclimit.Options
 		want    codes.Code
 	}{
-		{"no user, no limit", nil, codes.OK},
-		{"an attribute of the program's own", []grpclimit.Option{grpclimit.WithAttributes(func(_ context.Context, method string) weir.Pairs {
-			return weir.Pairs{{Name: "user", Value: "ada"}}
-		}), grpclimit.WithHits(hits)}, codes.ResourceExhausted},
-		{"another domain", []grpclimit.Option{grpclimit.WithDomain("other"), grpclimit.WithHits(hits), grpclimit.WithIdentity("user", ":authority")}, codes.OK},
-		{"the domain's name", []grpclimit.Option{grpclimit.WithDomain("shop"), grpclimit.WithHits(hits), grpclimit.WithIdentity("user", ":authority")}, codes.ResourceExhausted},
-		{"skipped", []grpclimit.Option{grpclimit.WithIdentity("user", ":authority"), grpclimit.WithHits(hits),
-			grpclimit.WithSkip(func(method string) bool { return strings.HasPrefix(method, "/grpc.health.") })}, codes.OK},
+		{"no user, no limit", grpclimit.Options{}, codes.OK},
+		{"an attribute of the program's own", grpclimit.Options{Attributes: map[string]func(context.Context, string) string{
+			"user": func(context.Context, string) string { return "ada" },
+		}, Hits: hits}, codes.ResourceExhausted},
+		{"another domain", grpclimit.Options{Domain: "other", Hits: hits, Identity: byAuthority}, codes.OK},
+		{"the domain's name", grpclimit.Options{Domain: "shop", Hits: hits, Identity: byAuthority}, codes.ResourceExhausted},
+		{"skipped", grpclimit.Options{Identity: byAuthority, Hits: hits,
+			Skip: func(method string) bool { return strings.HasPrefix(method, "/grpc.health.") }}, codes.OK},
 	} {
-		client := serve(t, limiter(t, "domain: shop\nlimits:\n- {name: n, per: [user], allow: 2/hour}\n"), c.options...)
+		client := serve(t, limiter(t, "domain: shop\nlimits:\n- {name: n, per: [user], allow: 2/hour}\n"), c.options)
 		if _, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{}); status.Code(err) != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+}
+
+// What cannot work is said when the Gate is made, not left without effect.
+func TestBadOptions(t *testing.T) {
+	l := limiter(t, "domain: shop\nlimits:\n- {name: n, per: [user], allow: 2/hour}\n")
+	none := func(context.Context, string) string { return "" }
+	for want, o := range map[string]grpclimit.Options{
+		"no metadata key": {Identity: map[string]string{"user": ""}},
+		"no attribute":    {Identity: map[string]string{"": "x-user-id"}},
+		"nil function":    {Attributes: map[string]func(context.Context, string) string{"user": nil}},
+		"has no name":     {Attributes: map[string]func(context.Context, string) string{"": none}},
+		"in Identity":     {Attributes: map[string]func(context.Context, string) string{"user": none}, Identity: byUser},
+		"set Messages":    {MessageHits: func(context.Context, string, any) int64 { return 2 }},
+	} {
+		if g, err := grpclimit.New(l, o); g != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := grpclimit.New(nil, grpclimit.Options{}); err == nil || !strings.Contains(err.Error(), "weir.New") {
+		t.Error(err)
+	}
+	two := limiterOf(t, []string{"domain: a\nlimits: [{name: n, allow: 1/s}]", "domain: b\nlimits: [{name: n, allow: 1/s}]"})
+	if _, err := grpclimit.New(two, grpclimit.Options{}); err == nil || !strings.Contains(err.Error(), "a, b") {
+		t.Error(err)
+	}
+	if _, err := grpclimit.New(two, grpclimit.Options{Domain: "b"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A rule that needs an attribute which no call has is told of, and limits nothing.
+func TestRulesThatLackAnAttribute(t *testing.T) {
+	l := limiter(t, `
+limits:
+- {name: by-user, per: [user], allow: 2/hour}
+- {name: by-query, when: {query.q: x}, allow: 2/hour}
+- {name: by-service, when: {grpc.service: shop.Orders}, per: [ip, host, header.x-a], allow: 2/hour}
+- {name: messages, when: {grpc.message: received}, allow: 2/hour}
+`)
+	user := map[string]func(context.Context, string) string{"user": func(context.Context, string) string { return "ada" }}
+	for _, c := range []struct {
+		o    grpclimit.Options
+		want string
+	}{
+		{grpclimit.Options{}, "by-user (no user), by-query (no query.q), messages (no grpc.message)"},
+		{grpclimit.Options{Identity: byUser, Messages: true}, "by-query (no query.q)"},
+		{grpclimit.Options{Attributes: user, Identity: map[string]string{"query.q": "q"}}, "messages (no grpc.message)"},
+		{grpclimit.Options{Attributes: user, Identity: map[string]string{"query.q": "q"}, Messages: true}, ""},
+	} {
+		var log strings.Builder
+		c.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		newGate(t, l, c.o)
+		if !strings.Contains(log.String(), c.want) || (log.Len() > 0) != (c.want != "") {
+			t.Errorf("logged %q, want %q", &log, c.want)
+		}
+	}
+}
+
+// A function of Options.Attributes is called when a rule asks, once for a call, and its name stands
+// before one that the call has of itself.
+func TestAttributesOfTheProgram(t *testing.T) {
+	var asked []string
+	note := func(value string) func(context.Context, string) string {
+		return func(_ context.Context, method string) string {
+			asked = append(asked, value+method)
+			return value
+		}
+	}
+	var seen map[string]string
+	l := limiter(t, "limits:\n- {name: n, per: [user], allow: 5/hour}\n- {name: m, when: {path: /shop.Orders/Delete}, per: [plan], allow: 5/hour}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
+		if len(asked) != 1 {
+			t.Errorf("asked %q", asked)
+		}
+		seen = maps.Collect(r.Attributes.All())
+	}}))
+	g := newGate(t, l, grpclimit.Options{Attributes: map[string]func(context.Context, string) string{
+		"user": note("ada"), "plan": note("free"), "none": note(""), "host": note("mine"),
+	}})
+	for range 2 {
+		asked = nil
+		if err := call(t.Context(), g.Unary, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		if _, found := seen["none"]; found || seen["user"] != "ada" || seen["plan"] != "free" || seen["host"] != "mine" || len(asked) != 4 {
+			t.Errorf("%v, asked %q", seen, asked)
 		}
 	}
 }
@@ -312,7 +425,7 @@ func TestAttributes(t *testing.T) {
 		{&net.UnixAddr{Name: "@socket", Net: "unix"}, ""},
 	} {
 		ctx := peer.NewContext(ctx, &peer.Peer{Addr: c.addr})
-		if err := call(ctx, grpclimit.UnaryServerInterceptor(l, grpclimit.WithIdentity("user", "x-user-id"), grpclimit.WithIdentity("tenant", "x-empty")), func() {}); err != nil {
+		if err := call(ctx, newGate(t, l, grpclimit.Options{Identity: map[string]string{"user": "x-user-id", "tenant": "x-empty"}}).Unary, func() {}); err != nil {
 			t.Fatal(err)
 		}
 		want := map[string]string{"path": "/shop.Orders/Create", "grpc.service": "shop.Orders", "grpc.method": "Create", "host": "shop.example",
@@ -329,7 +442,7 @@ func TestAttributes(t *testing.T) {
 // failingStore is a store that can be reached no more.
 type failingStore struct{ calls atomic.Int64 }
 
-func (f *failingStore) Take(context.Context, []weir.Charge, []algo.Result) (int64, error) {
+func (f *failingStore) Take(context.Context, []store.Charge, []algo.Result) (int64, error) {
 	f.calls.Add(1)
 	return 0, errors.New("gone away")
 }
@@ -340,7 +453,7 @@ func (f *failingStore) Close() error { return nil }
 
 func TestWithoutStore(t *testing.T) {
 	for policy, want := range map[string]codes.Code{"allow": codes.OK, "deny": codes.Unavailable, "local": codes.Unavailable} {
-		set, _, err := rule.Load([]rule.Source{{Name: "r.yaml", Data: []byte("limits:\n- {name: n, allow: 5/hour, on_store_error: " + policy + "}\n")}}, rule.Options{})
+		set, _, err := file.Load([]file.Source{{Name: "r.yaml", Data: []byte("limits:\n- {name: n, allow: 5/hour, on_store_error: " + policy + "}\n")}}, file.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -350,14 +463,33 @@ func TestWithoutStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		ran := false
-		err = call(t.Context(), grpclimit.UnaryServerInterceptor(l), func() { ran = true })
+		err = call(t.Context(), newGate(t, l, grpclimit.Options{}).Unary, func() { ran = true })
 		if status.Code(err) != want || ran != (want == codes.OK) || store.calls.Load() != 1 {
 			t.Errorf("%s: %v, ran %v", policy, err, ran)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err = call(ctx, grpclimit.UnaryServerInterceptor(l), func() {}); status.Code(err) != codes.Canceled {
+		if err = call(ctx, newGate(t, l, grpclimit.Options{}).Unary, func() {}); status.Code(err) != codes.Canceled {
 			t.Errorf("%s, hung up: %v", policy, err)
+		}
+	}
+}
+
+// A limit without per holds for all calls together.
+func TestSingleLimit(t *testing.T) {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l, err := weir.New(store, weir.Limit("all", "2/year"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := serve(t, l, grpclimit.Options{})
+	for i, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
+		if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); status.Code(err) != want {
+			t.Errorf("call %d: %v, want %v", i+1, err, want)
 		}
 	}
 }

@@ -27,14 +27,12 @@ type serverStream struct {
 func (s serverStream) Context() context.Context    { return s.ctx }
 func (s serverStream) SetHeader(metadata.MD) error { return nil }
 
-// Calls and streams that share their lines are admitted in the order in which they came, when the limit admits them; those of
-// another key do not wait for them.
+// Calls and streams that share their lines are admitted in the order in which they came, when the
+// limit admits them; those of another key do not wait for them.
 func TestWaitsInOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, "limits:\n- {name: q, per: [user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 4s}}\n")
-		lines := grpclimit.NewLines(8)
-		options := []grpclimit.Option{grpclimit.WithLines(lines), grpclimit.WithIdentity("user", "x-user-id"), grpclimit.WithoutHeaders()}
-		unary, stream := grpclimit.UnaryServerInterceptor(l, options...), grpclimit.StreamServerInterceptor(l, options...)
+		gate := newGate(t, l, grpclimit.Options{MaxHeld: 8, Identity: byUser, NoHeaders: true})
 		start := time.Now()
 		var mu sync.Mutex
 		var log []string
@@ -43,9 +41,9 @@ func TestWaitsInOneLine(t *testing.T) {
 			go func() {
 				var err error
 				if streams {
-					err = stream(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: "/shop.Orders/Watch"}, func(any, grpc.ServerStream) error { return nil })
+					err = gate.Stream(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: "/shop.Orders/Watch"}, func(any, grpc.ServerStream) error { return nil })
 				} else {
-					err = call(ctx, unary, func() {})
+					err = call(ctx, gate.Unary, func() {})
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -63,7 +61,7 @@ func TestWaitsInOneLine(t *testing.T) {
 		}
 		come(t.Context(), "bob", false)
 		come(t.Context(), "ada", false)
-		if s := lines.Stats(); s.Held != 4 || s.Lines != 1 || s.Longest != 4 || s.Total != 4 {
+		if s := gate.Stats(); s.Held != 4 || s.Lines != 1 || s.Longest != 4 || s.Total != 4 {
 			t.Errorf("%+v", s)
 		}
 		come(t.Context(), "ada", true) // four places are left, and ada has four
@@ -71,13 +69,13 @@ func TestWaitsInOneLine(t *testing.T) {
 		hangUp()
 		synctest.Wait()
 		time.Sleep(time.Second)
-		lines.Drain() // one is left
+		gate.Drain() // one is left
 		synctest.Wait()
 		want := []string{"ada@0s OK", "bob@0s OK", "ada@0s ResourceExhausted", "ada@1s OK", "ada@1.5s Canceled", "ada@2s OK", "ada@2.5s ResourceExhausted"}
 		if !slices.Equal(log, want) {
 			t.Errorf("got  %v\nwant %v", log, want)
 		}
-		if s := lines.Stats(); s.Held != 0 || s.Lines != 0 || s.HungUp != 1 || s.TurnedAway != 2 {
+		if s := gate.Stats(); s.Held != 0 || s.Lines != 0 || s.HungUp != 1 || s.TurnedAway != 2 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -87,7 +85,7 @@ func TestWaitsInOneLine(t *testing.T) {
 func TestWaitsForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, "limits:\n- {name: c, algorithm: concurrency, allow: 1, on_limit: {wait: 5s}}\n")
-		intercept := grpclimit.UnaryServerInterceptor(l, grpclimit.WithoutHeaders())
+		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true}).Unary
 		start := time.Now()
 		var mu sync.Mutex
 		var at []time.Duration
@@ -113,14 +111,14 @@ func TestWaitsForASlot(t *testing.T) {
 	})
 }
 
-// Over a real connection a call that waits too long is refused with the time to come back, and one that is admitted in time is
-// answered with the headers of its admission.
+// Over a real connection a call that waits too long is refused with the time to come back, and one
+// that is admitted in time is answered with the headers of its admission.
 func TestWaitsOverTheWire(t *testing.T) {
 	client := serve(t, limiter(t, `
 limits:
 - {name: soon, when: {user: ada}, algorithm: sliding_log, allow: 1/100ms, on_limit: {wait: 20s}}
 - {name: late, when: {user: bob}, algorithm: sliding_log, allow: 1/hour, on_limit: {wait: 20s}}
-`), grpclimit.WithIdentity("user", "x-user-id"))
+`), grpclimit.Options{Identity: byUser})
 	for range 3 {
 		var header metadata.MD
 		if _, err := client.Check(as("ada"), &healthpb.HealthCheckRequest{}, grpc.Header(&header)); err != nil || header.Get("ratelimit-remaining")[0] != "0" {

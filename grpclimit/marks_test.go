@@ -10,12 +10,12 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
 )
 
-// A client is told that it comes near a limit, and that it is above it, before it is refused; and the refusal has the id of
-// the decision.
+// A client is told that it comes near a limit, and that it is above it, before it is refused; and
+// the refusal has the id of the decision.
 func TestMarks(t *testing.T) {
 	var id atomic.Uint64
 	var door atomic.Value
@@ -26,7 +26,7 @@ limits:
 `, weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, d *weir.Decision) {
 		id.Store(uint64(d.ID))
 		door.Store(r.Door)
-	}})), grpclimit.WithIdentity("user", "x-user-id"))
+	}})), grpclimit.Options{Identity: byUser})
 	for i, want := range []struct{ warning, soft string }{
 		{"", ""}, {"", ""}, {`near_limit; limit="daily"`, ""}, {`near_limit; limit="daily"`, ""}, {`near_limit; limit="daily"`, "exceeded"},
 	} {

@@ -8,38 +8,26 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 )
-
-// WithMessages makes each message that a client sends on a stream a request of its own, beside the opening of the stream. It meets the
-// rules with the attributes of the call and with grpc.message, which is "received": a rule tells messages by `when: {grpc.message: received}`, and openings by
-// `when: {grpc.message: "!received"}`; one that says neither counts both. cost is what a message costs, in hits; nil means 1. It must be safe
-// for concurrent use.
-//
-// A message that must wait holds up the stream, and so the client, by the flow control of HTTP/2. One that is refused ends it: the
-// handler's RecvMsg fails with RESOURCE_EXHAUSTED, with details as for a call. A slot that a message takes of a concurrency limit is given back when the handler
-// asks for the next one. By a rule with cost_after a message is charged the estimate, for good.
-func WithMessages(cost func(ctx context.Context, fullMethod string, message any) int64) Option {
-	return func(g *guard) { g.messages, g.message = true, cost }
-}
 
 // limited is a stream of which each received message is decided.
 type limited struct {
 	grpc.ServerStream
-	call   *call // of the message; only who has begun may touch it
+	call   *call // of the message; to be used only between begin and done
 	cancel context.CancelFunc
 
 	mu   sync.Mutex
-	busy bool // somebody has begun
+	busy bool // between begin and done
 	over bool // the handler has returned
 }
 
 // messagesOf makes the stream of a call one of which each received message is decided.
-func (g *guard) messagesOf(stream grpc.ServerStream, opening *call) *limited {
+func (g *Gate) messagesOf(stream grpc.ServerStream, opening *call) *limited {
 	c := g.pool.Get().(*call)
 	ctx, cancel := context.WithCancel(opening.ctx)
-	c.ctx, c.path, c.identity, c.received = ctx, opening.path, opening.identity, true
-	c.extra = append(c.extra, opening.extra...)
+	c.ctx, c.path, c.received = ctx, opening.path, true
+	copy(c.told, opening.told)
 	return &limited{ServerStream: stream, call: c, cancel: cancel}
 }
 
@@ -51,22 +39,22 @@ func (l *limited) begin() bool {
 	return l.busy
 }
 
-// done ends what begin began.
+// done gives back the claim of begin.
 func (l *limited) done() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.busy = false; l.over {
-		l.call.guard.finish(l.call)
+		l.call.gate.finish(l.call)
 	}
 }
 
-// end gives back what the last message holds. A goroutine of the handler may still be receiving.
+// end releases the slots of the last message. A goroutine of the handler may still be receiving.
 func (l *limited) end() {
 	l.cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over = true; !l.busy {
-		l.call.guard.finish(l.call)
+		l.call.gate.finish(l.call)
 	}
 }
 
@@ -77,7 +65,8 @@ func (l *limited) RecvMsg(message any) error {
 	if !l.begin() {
 		return errReturned
 	}
-	l.call.visit.Release(l.call.ctx, l.call.guard.limiter, &l.call.decision) // the message before has been dealt with
+	// the message before has been dealt with
+	l.call.visit.Release(l.call.ctx, l.call.gate.limiter, &l.call.decision)
 	l.done()
 	if err := l.ServerStream.RecvMsg(message); err != nil {
 		return err
@@ -92,28 +81,30 @@ func (l *limited) RecvMsg(message any) error {
 // decide returns the error with which a refused message ends the stream.
 func (l *limited) decide(message any) error {
 	c, d := l.call, &l.call.decision
-	g := c.guard
-	c.request = weir.Request{Domain: g.domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay, Door: "grpc"}
-	if g.message != nil {
-		c.request.Hits = g.message(c.ctx, c.path, message)
+	g := c.gate
+	c.request = weir.Request{Domain: g.o.Domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay, Door: "grpc"}
+	if g.o.MessageHits != nil {
+		c.request.Hits = g.o.MessageHits(c.ctx, c.path, message)
+		c.request.Peek = c.request.Hits == 0
 	}
 	if err := c.visit.Decide(c.ctx, g.limiter, &c.request, d); err != nil {
 		if c.visit.HungUp {
 			return status.FromContextError(c.ctx.Err()).Err()
 		}
 		c.failure(err)
-		if d.OpenWithoutStore() {
-			return nil
-		}
-		return status.Error(codes.Unavailable, "the rate limit could not be checked; try again later")
+		return errStore
+	}
+	if d.WithoutStore != nil {
+		c.failure(d.WithoutStore)
 	}
 	if d.Allowed {
 		return nil
 	}
 	nearest := d.Nearest()
-	if !g.silent {
+	if !g.o.NoHeaders {
 		md := headers(d, nearest)
-		md.Set(pushBackKey, "-1") // a stream of which messages were dealt with is not to be sent again as a whole
+		// a stream of which messages were dealt with is not to be sent again as a whole
+		md.Set(pushBackKey, "-1")
 		l.SetTrailer(md)
 	}
 	return refusal(d, nearest)

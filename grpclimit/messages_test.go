@@ -22,16 +22,16 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // dial opens a real server with what register adds, and connects to it.
-func dial(t *testing.T, l *weir.Limiter, register func(*grpc.Server), serviceConfig string, options ...grpclimit.Option) *grpc.ClientConn {
+func dial(t *testing.T, l *weir.Limiter, register func(*grpc.Server), serviceConfig string, o grpclimit.Options) *grpc.ClientConn {
 	t.Helper()
-	s := grpc.NewServer(
-		grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(l, options...)),
-		grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(l, options...)))
+	g := newGate(t, l, o)
+	s := grpc.NewServer(grpc.UnaryInterceptor(g.Unary), grpc.StreamInterceptor(g.Stream))
 	register(s)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,21 +53,21 @@ func dial(t *testing.T, l *weir.Limiter, register func(*grpc.Server), serviceCon
 	return conn
 }
 
-// Each message on a stream meets the rules for messages, the opening those for openings; the refusal of a message ends the stream
-// with details that a client can parse.
+// Each message on a stream meets the rules for messages, the opening those for openings; the
+// refusal of a message ends the stream with details that a client can parse.
 func TestMessages(t *testing.T) {
 	l := limiter(t, `
 limits:
 - {name: opened, when: {grpc.message: "!received"}, per: [user], allow: 2/hour, algorithm: sliding_log}
 - {name: messages, when: {grpc.message: received}, per: [user], allow: 6/hour, algorithm: sliding_log}
 `)
-	conn := dial(t, l, func(s *grpc.Server) { reflection.Register(s) }, `{}`, grpclimit.WithIdentity("user", "x-user-id"),
-		grpclimit.WithMessages(func(_ context.Context, method string, message any) int64 {
+	conn := dial(t, l, func(s *grpc.Server) { reflection.Register(s) }, `{}`, grpclimit.Options{Identity: byUser, Messages: true,
+		MessageHits: func(_ context.Context, method string, message any) int64 {
 			if r, ok := message.(*reflectionpb.ServerReflectionRequest); !ok || !strings.HasSuffix(method, "/ServerReflectionInfo") || r.Host == "" {
 				t.Errorf("%s: %T", method, message)
 			}
 			return 2
-		}))
+		}})
 	client := reflectionpb.NewServerReflectionClient(conn)
 	open := func() (grpc.BidiStreamingClient[reflectionpb.ServerReflectionRequest, reflectionpb.ServerReflectionResponse], context.CancelFunc) {
 		ctx, cancel := context.WithCancel(as("ada"))
@@ -142,7 +142,8 @@ func (s received) RecvMsg(any) error {
 
 var bidi = &grpc.StreamServerInfo{FullMethod: "/shop.Orders/Talk", IsClientStream: true, IsServerStream: true}
 
-// A message that must wait holds up the stream; a slot is given back when the next message is asked for, or the handler returns.
+// A message that must wait holds up the stream; a slot is given back when the next message is asked
+// for, or the handler returns.
 func TestMessagesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, `
@@ -150,7 +151,7 @@ limits:
 - {name: pace, when: {grpc.message: received}, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 10}}
 - {name: at-a-time, when: {grpc.message: received}, allow: 1}
 `)
-		intercept := grpclimit.StreamServerInterceptor(l, grpclimit.WithoutHeaders(), grpclimit.WithMessages(nil))
+		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true, Messages: true}).Stream
 		start := time.Now()
 		var at []time.Duration
 		for range 2 {
@@ -172,7 +173,7 @@ limits:
 			t.Errorf("messages came at %v", at)
 		}
 		var d weir.Decision
-		if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"grpc.message": "received"}}, &d); err != nil || d.Limits[1].Remaining != 1 {
+		if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"grpc.message": "received"}, Peek: true}, &d); err != nil || d.Limits[1].Remaining != 1 {
 			t.Errorf("the slot was not given back: %v %+v", err, d.Limits)
 		}
 	})
@@ -182,7 +183,7 @@ limits:
 func TestMessagesAfterReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, "limits:\n- {name: pace, when: {grpc.message: received}, algorithm: leaky_bucket, allow: {rate: 1/h, burst: 10}}\n- {name: slots, when: {grpc.message: received}, allow: 5}\n")
-		intercept := grpclimit.StreamServerInterceptor(l, grpclimit.WithoutHeaders(), grpclimit.WithMessages(nil))
+		intercept := newGate(t, l, grpclimit.Options{NoHeaders: true, Messages: true}).Stream
 		for _, late := range []bool{false, true} {
 			stream := received{serverStream: serverStream{ctx: t.Context()}, wait: make(chan struct{}, 2)}
 			stream.wait <- struct{}{}
@@ -210,7 +211,7 @@ func TestMessagesAfterReturn(t *testing.T) {
 			}
 		}
 		var d weir.Decision
-		if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"grpc.message": "received"}}, &d); err != nil || d.Limits[1].Remaining != 5 {
+		if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"grpc.message": "received"}, Peek: true}, &d); err != nil || d.Limits[1].Remaining != 5 {
 			t.Errorf("slots were not given back: %v %+v", err, d.Limits)
 		}
 	})
@@ -220,9 +221,8 @@ func TestMessagesAfterReturn(t *testing.T) {
 func TestPushBack(t *testing.T) {
 	l := limiter(t, "limits:\n- {name: a, when: {grpc.method: Check}, allow: {rate: 20/s, burst: 1}}\n- {name: b, when: {grpc.method: List}, allow: 0/s}\n")
 	const patient = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2, "initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
-	client := healthpb.NewHealthClient(dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health.NewServer()) }, patient))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	client := healthpb.NewHealthClient(dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health.NewServer()) }, patient, grpclimit.Options{}))
+	ctx := patience.Context(t)
 	for i := range 2 {
 		if _, err := client.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
 			t.Errorf("call %d: %v", i, err)

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
@@ -138,7 +138,8 @@ func TestDefaultRefusalByAccept(t *testing.T) {
 	}
 }
 
-// The page loads and runs nothing, its policy lets its own style in, and names are text in it, whatever they hold.
+// The page loads and runs nothing, its policy lets its own style in, and names are text in it,
+// whatever they hold.
 func TestRefusalPageIsInert(t *testing.T) {
 	limit, err := algo.New(algo.Config{Algorithm: algo.FixedWindow, N: 5, Window: 60e9})
 	if err != nil {
@@ -226,7 +227,7 @@ func TestResponsesByAccept(t *testing.T) {
 // A banned client is told so, and until when.
 func TestRefusalOfABannedClient(t *testing.T) {
 	l := newLimiter(t, nil, `limits: [{name: logins, per: [ip], allow: 5/min, ban: {after: 3, within: 1m, for: 1h}}]`)
-	if _, err := l.Ban(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(2*time.Hour), ""); err != nil {
+	if _, err := l.Bans().Set(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(2*time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	d := decide(t, l, 1, rule.Pair{Name: "ip", Value: "192.0.2.1"})
@@ -260,7 +261,8 @@ descriptors:
 	}
 }
 
-// A refusal by Accept is never cheaper to ask for than to answer: hostile Accept headers are answered like any other.
+// A refusal by Accept is never cheaper to ask for than to answer: hostile Accept headers are
+// answered like any other.
 func FuzzRefuseAccept(f *testing.F) {
 	for _, seed := range []string{"", "*/*", chrome, "text/plain;q=0.5,,;q=,text/html ;Q=1.0", `a/b;x="\",",text/html`, "text/html;q=1.001", strings.Repeat(",", 5000)} {
 		f.Add(seed)

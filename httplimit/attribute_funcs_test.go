@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,7 +16,8 @@ func userOf(r *http.Request) string {
 	return name
 }
 
-// What a handler in front has put into the context is an attribute as any other, asked for once, and none where there is nothing.
+// What a handler in front has put into the context is an attribute as any other, asked for once,
+// and none where there is nothing.
 func TestAttributesOfTheProgram(t *testing.T) {
 	asked := 0
 	limit, err := New(newLimiter(t, &clock{}, `limits: [{name: a, per: [user], allow: 1/min}, {name: b, per: [user, plan], allow: 5/min}, {name: c, per: [ip], when: {user: "!*"}, allow: 0/min}]`),
@@ -62,5 +64,26 @@ func TestOptionsErrors(t *testing.T) {
 	}
 	if _, err := NewGate(newLimiter(t, &clock{}, `limits: [{name: a, allow: 1/min}]`), Options{Identity: id, Attributes: map[string]func(*http.Request) string{"a": f, "z": f}}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A rule that needs an attribute which no request has is told of, and limits nothing.
+func TestRulesThatLackAnAttribute(t *testing.T) {
+	l := wallLimiter(t, "limits:\n- {name: by-user, per: [user], allow: 2/hour}\n- {name: by-ip, when: {header.x-a: b, query.q: x}, per: [ip], allow: 2/hour}\n")
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{}, "by-user (no user)"},
+		{Options{Attributes: map[string]func(*http.Request) string{"user": func(*http.Request) string { return "" }}}, ""},
+	} {
+		var log strings.Builder
+		c.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		if _, err := New(l, c.o); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(log.String(), c.want) || (log.Len() > 0) != (c.want != "") {
+			t.Errorf("logged %q, want %q", &log, c.want)
+		}
 	}
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Attributes is what an HTTP request says of itself, as rule.Attributes: method, path (in the normal form of
-// rule.NormalPath), host, ip, header.* (names in lower case; several lines joined by ", "), query.* (the first value) and the names of an
-// Identity. Everything is looked up when it is asked for. The zero value is ready for Reset. Not safe for concurrent use.
+// Attributes are the attributes of an HTTP request, as rule.Attributes: method, path (in the
+// normal form of rule.NormalPath), host, ip, header.* (names in lower case; several lines joined by
+// ", "), query.* (the first value) and the names of an Identity. Everything is looked up when it is
+// asked for. The zero value is ready for Reset. Not safe for concurrent use.
 type Attributes struct {
 	r        *http.Request
 	clientIP ClientIP
@@ -32,7 +33,8 @@ type identityValue struct {
 	ok, asked bool
 }
 
-// Reset makes a speak of r. It may be used again and again; Reset(nil, …) forgets the last request.
+// Reset makes a the attributes of r. It may be called any number of times; Reset(nil, …) forgets
+// the last request.
 func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
 	known := a.known[:0]
 	if r != nil && id != nil {
@@ -48,42 +50,22 @@ func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
 	}
 }
 
-// SetTarget makes a speak of another request than the one that Reset was given, for a door that is asked about it by a proxy
-// (forward auth): of its method, its host ("" for none) and its uri, a path with or without a query. The headers, and who sent them, are those of
-// the request that asks, which repeats the client's; its TLS connection is the proxy's, and tells nothing of the client. To be called
-// right after Reset.
+// SetTarget makes a the attributes of another request than the one that Reset was given, for a door
+// that a proxy asks about it (forward auth): of its method, its host ("" for none) and its uri, a
+// path with or without a query. The headers, and who sent them, are those of the request that asks,
+// which repeats the client's; its TLS connection is the proxy's, and tells nothing of the client.
+// To be called right after Reset.
 //
-// What follows a # in uri does not count. A client has no business to send one, and the server behind the proxy, which gets the uri as
-// it is, may cut it off or not.
+// A uri that holds a # is to be refused before: the server behind the proxy, which gets the uri as
+// it is, may cut it off there or not. See door.AmbiguousPath.
 func (a *Attributes) SetTarget(method, host, uri string) {
-	uri, _, _ = strings.Cut(uri, "#")
 	a.method, a.host, a.elsewhere = method, withoutRootDot(host), true
 	a.rawPath, a.query, _ = strings.Cut(uri, "?")
 	a.hasPath = false
 }
 
-// ValidHost reports whether a Host is one that every server reads alike: a name or an address, and a port in digits; "" is. Some
-// programs would write a Unicode name anew, and some ignore what follows a colon, so that they would read another host than the
-// rules.
-func ValidHost(host string) bool {
-	name, port, ok := host, "", true
-	if strings.HasPrefix(host, "[") {
-		if name, port, ok = strings.Cut(host[1:], "]"); !ok || strings.Trim(name, "0123456789abcdefABCDEF:.") != "" {
-			return false
-		}
-	} else if i := strings.IndexByte(host, ':'); i >= 0 {
-		name, port = host[:i], host[i:]
-	}
-	for i := range len(name) {
-		if c := name[i]; !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == ':') {
-			return false
-		}
-	}
-	return port == "" || port[0] == ':' && strings.Trim(port[1:], "0123456789") == ""
-}
-
-// Host returns the host, its port included, as the client gave it, but for the final dot of an absolute name: servers
-// answer to shop.example. as to shop.example, so a rule must meet both.
+// Host returns the host, its port included, as the client gave it, but for the final dot of an
+// absolute name: servers answer to shop.example. as to shop.example, so a rule must meet both.
 func (a *Attributes) Host() string { return a.host }
 
 // withoutRootDot returns host without the final dot of its name.
@@ -106,8 +88,8 @@ func (a *Attributes) Path() string {
 	return a.path
 }
 
-// rawPath returns the path of u as it came over the wire. (URL.EscapedPath would write a path with an unusual character
-// anew, and a %2F in it as a slash.)
+// rawPath returns the path of u as it came over the wire. (URL.EscapedPath would write a path with
+// an unusual character anew, and a %2F in it as a slash.)
 func rawPath(u *url.URL) string {
 	if u.RawPath != "" {
 		if p, err := url.PathUnescape(u.RawPath); err == nil && p == u.Path {
@@ -187,7 +169,8 @@ func (a *Attributes) header(name string) (string, bool) {
 	return joined(a.r.Header[string(b[:len(name)])])
 }
 
-// queryValue returns the first value of a parameter. It allocates only for values that hold an escape.
+// queryValue returns the first value of a parameter. It allocates only for values that hold an
+// escape.
 func queryValue(query, name string) (string, bool) {
 	for len(query) > 0 {
 		var pair string
@@ -200,7 +183,7 @@ func queryValue(query, name string) (string, bool) {
 	return "", false
 }
 
-// unescapeQuery resolves escapes; what is no valid escape stays as it is.
+// unescapeQuery resolves escapes; invalid ones stay as they are.
 func unescapeQuery(s string) string {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
 		return s

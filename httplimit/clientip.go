@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
-// ClientIP finds the address of the client of a request. The zero value believes no header: the client is the peer of
-// the connection. Safe for concurrent use.
+// ClientIP finds the address of the client of a request. The zero value believes no header: the
+// client is the peer of the connection. Safe for concurrent use.
 type ClientIP struct {
 	// Trusted are the proxies whose X-Forwarded-For is believed; none by default.
 	Trusted []netip.Prefix
-	// TrustUnix believes X-Forwarded-For also of peers that have no address: those of a unix socket.
+	// TrustUnix believes X-Forwarded-For also of peers that have no address: those of a unix
+	// socket.
 	TrustUnix bool
 }
 
@@ -34,13 +35,15 @@ func ParseTrusted(list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// Of returns the client's address: the peer, or what trusted proxies say, read from the right of X-Forwarded-For.
-// It is the zero Addr if the peer is no address (a unix socket) and is not trusted, or says nothing that is one.
+// Of returns the client's address: the peer's, or the one that trusted proxies report, read from
+// the right of X-Forwarded-For. It is the zero Addr if the peer is no address (a unix socket) and
+// is not trusted, or says nothing that is one.
 //
-// All lines of X-Forwarded-For are read as one list. From the right, each address that is itself a trusted proxy's gives
-// way to the one before it; the first that is not is the client, and if all are, the left-most is. An element that is
-// no address ends the walk at the last good one. Addresses may carry a port, brackets and a zone, which are dropped;
-// IPv4-mapped IPv6 addresses are unmapped.
+// All lines of X-Forwarded-For are read as one list. From the right, each address that is itself a
+// trusted proxy's gives way to the one before it; the first that is not is the client, and if all
+// are, the left-most is. An element that is no address ends the walk at the last good one.
+// Addresses may carry a port, brackets and a zone, which are dropped; IPv4-mapped IPv6 addresses
+// are unmapped.
 func (c ClientIP) Of(r *http.Request) netip.Addr {
 	addr, _ := c.find(r)
 	return addr
@@ -85,8 +88,8 @@ func (c ClientIP) find(r *http.Request) (netip.Addr, string) {
 	return addr, text
 }
 
-// text returns the address of Of as text in its canonical form (RFC 5952), "" if there is none. It allocates only if the
-// form in which the address came was another.
+// text returns the address of Of as text in its canonical form (RFC 5952), "" if there is none. It
+// allocates only if the form in which the address came was another.
 func (c ClientIP) text(r *http.Request) string {
 	addr, text := c.find(r)
 	if !addr.IsValid() {
@@ -108,7 +111,8 @@ func (c ClientIP) trusts(a netip.Addr) bool {
 	return false
 }
 
-// unmapPrefix turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, since addresses are unmapped before they are compared.
+// unmapPrefix turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, since addresses are unmapped before they
+// are compared.
 func unmapPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -116,7 +120,8 @@ func unmapPrefix(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// parseNode reads v4, v4:port, v6, [v6] and [v6]:port, with or without a zone. text is the address's part of s.
+// parseNode reads v4, v4:port, v6, [v6] and [v6]:port, with or without a zone. text is the
+// address's part of s.
 func parseNode(s string) (addr netip.Addr, text string, ok bool) {
 	text = s
 	if strings.HasPrefix(s, "[") {

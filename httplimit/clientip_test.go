@@ -99,8 +99,8 @@ func TestClientIPAllocations(t *testing.T) {
 	}
 }
 
-// Whatever the headers hold: the result is an address of the peer or of the header, without a zone and unmapped, and what
-// an untrusted peer sends changes nothing.
+// Whatever the headers hold: the result is an address of the peer or of the header, without a zone
+// and unmapped, and what an untrusted peer sends changes nothing.
 func FuzzClientIP(f *testing.F) {
 	f.Add("10.0.0.1:80", "1.2.3.4, 198.51.100.7, 10.9.9.9", "10.0.0.2")
 	f.Add("[::1]:80", "[2001:db8::7]:443, fe80::1%eth0", "::ffff:10.0.0.1")

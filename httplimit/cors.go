@@ -8,10 +8,12 @@ import (
 	"strings"
 )
 
-// CORS lets web pages of other origins read the rate-limit headers, which a browser keeps from them unless the answer says otherwise.
-// The zero value lets none. It answers no preflight request, and admits nobody: that is the business of what stands behind.
+// CORS lets web pages of other origins read the rate-limit headers, which a browser keeps from them
+// unless the answer says otherwise. The zero value lets none. It answers no preflight request, and
+// admits no page by itself: that is up to the handler behind.
 type CORS struct {
-	// Origins are those of the pages, such as https://shop.example or http://localhost:3000; "*" alone means all.
+	// Origins are those of the pages, such as https://shop.example or http://localhost:3000; "*"
+	// alone means all.
 	Origins []string
 }
 
@@ -42,7 +44,8 @@ const (
 	hdrExpose      = "Access-Control-Expose-Headers"
 )
 
-// origin returns what Access-Control-Allow-Origin says to r; "" if r comes from no page, or from one that is not let in.
+// origin returns the value of Access-Control-Allow-Origin for r; "" if r comes from no page, or
+// from one that is not let in.
 func (c CORS) origin(r *http.Request) string {
 	sent := r.Header["Origin"]
 	if len(c.Origins) == 0 || len(sent) != 1 {
@@ -56,17 +59,18 @@ func (c CORS) origin(r *http.Request) string {
 	return ""
 }
 
-// Expose adds to h, the header of an answer to r, which of the fields that f writes a page may read. It changes nothing for
-// pages that may not read the answer at all.
+// Expose adds to h, the header of an answer to r, which of the fields that f writes a page may
+// read. It changes nothing for pages that may not read the answer at all.
 func (c CORS) Expose(h http.Header, r *http.Request, f Headers) {
 	if c.origin(r) != "" {
 		h[hdrExpose] = append(slices.Clip(h[hdrExpose]), f.exposed())
 	}
 }
 
-// Allow is Expose for an answer that is given in place of what stands behind, such as a refusal: it also lets the page read the
-// answer, unless h lets one already. Credentials are not mentioned: a page that sends cookies cannot read such an answer, unless
-// a handler before this one has allowed it.
+// Allow is Expose for an answer given in place of the handler's, such as a refusal: it
+// also lets the page read the answer, unless h lets one already. Credentials are not mentioned: a
+// page that sends cookies cannot read such an answer, unless a handler before this one has allowed
+// it.
 func (c CORS) Allow(h http.Header, r *http.Request, f Headers) {
 	origin := c.origin(r)
 	if origin == "" {

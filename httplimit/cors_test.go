@@ -34,7 +34,8 @@ func TestParseOrigins(t *testing.T) {
 
 const exposedByDefault = "Retry-After, X-RateLimit-Soft, X-RateLimit-Warning, X-RateLimit-Decision, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-RateLimit-Retry-After, RateLimit, RateLimit-Policy"
 
-// A page may read the headers of what it was let through to, and a refusal as a whole, if its origin is on the list.
+// A page may read the headers of what it was let through to, and a refusal as a whole, if its
+// origin is on the list.
 func TestCORS(t *testing.T) {
 	for _, c := range []struct {
 		name, origin, allowed string

@@ -10,17 +10,21 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/hold"
 	"github.com/weir-rl/weir/rule"
 )
 
-// Watch returns the writer on which the request is to be answered. It is w itself, unless the request met a rule whose cost is known
-// only from the response (cost_after), or there is an Adaptive or a Load: then it takes note of the response as it goes by, without
-// holding it up, and Leave settles what it cost. To be called once, before the request is handled.
+// Watch returns the writer on which the request is to be answered. It is w itself, unless the
+// request met a rule whose cost is known only from the response (cost_after), or Options has an
+// Overload or a Load: then it takes note of the response as it goes by, without holding it up, and
+// Leave settles what it cost. To be called once, before the request is handled.
 //
-// The writer has what w has of http.Flusher, http.Hijacker and io.ReaderFrom, and works with http.ResponseController.
+// The writer implements those of http.Flusher, http.Hijacker and io.ReaderFrom that w implements,
+// and works with
+// http.ResponseController.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
-	if !p.watches() && (p.failed || !hold.CostsAfter(&p.decision)) {
+	if !p.watches() && !hold.CostsAfter(&p.decision) {
 		return w
 	}
 	p.watch = &watch{ResponseWriter: w, pass: p, start: time.Now(), noBody: p.attrs.r.Method == http.MethodHead}
@@ -38,8 +42,8 @@ func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
 	return p.watch
 }
 
-// Finish tells that the request has been handled to its end. Without it Leave takes it that the handler panicked, so that an
-// answer which it had not begun is none.
+// Finish tells that the request has been handled to its end. Without it Leave takes it that the
+// handler panicked, so that an answer which it had not begun is none.
 func (p *Pass) Finish() {
 	p.finished = true
 	if p.watch != nil {
@@ -47,11 +51,11 @@ func (p *Pass) Finish() {
 	}
 }
 
-// settle replaces the estimates that the rules with cost_after have charged by what the response cost.
+// settle replaces the estimates that the rules with cost_after have charged by the actual cost.
 func (p *Pass) settle() {
 	seen := p.watch
 	p.watch, seen.pass = nil, nil
-	if p.failed || !hold.CostsAfter(&p.decision) {
+	if !hold.CostsAfter(&p.decision) {
 		return
 	}
 	r := p.attrs.r
@@ -70,13 +74,14 @@ func (p *Pass) settle() {
 	}
 }
 
-// watch is a ResponseWriter that takes note of what goes by.
+// watch is a ResponseWriter that takes note of the response as it passes.
 type watch struct {
 	http.ResponseWriter
-	start    time.Time
-	status   int          // 0 until the header is written
-	bytes    atomic.Int64 // of the body; whoever took the connection over may write to it from anywhere
-	noBody   bool         // to a HEAD
+	start  time.Time
+	status int // 0 until the header is written
+	// of the body; whoever took the connection over may write to it from anywhere
+	bytes    atomic.Int64
+	noBody   bool // to a HEAD
 	finished bool
 	pass     *Pass // is told when the answer begins; nil after Leave
 }
@@ -127,27 +132,15 @@ func (w *watch) set(status int) {
 		return
 	}
 	if status >= http.StatusInternalServerError && w.pass.attrs.r.Context().Err() == context.Canceled {
-		w.status = statusHungUp // a handler that was broken off has not failed: a client must not get its requests for nothing by leaving them
+		// a handler that was broken off has not failed: a client must not get its requests for
+		// nothing by leaving them
+		w.status = statusHungUp
 	}
 	w.pass.Answered(status)
 }
 
 // header returns a header or a trailer of the response by its name.
-func (w *watch) header(name string) string { return ResponseField(w.Header(), name) }
-
-// ResponseField returns a header or a trailer by its name, of the header of a http.ResponseWriter when the response has ended: if it
-// came several times, the last; "" if it did not. It is how cost_after sees a response.
-func ResponseField(h http.Header, name string) string {
-	name = http.CanonicalHeaderKey(name)
-	values := h[http.TrailerPrefix+name]
-	if len(values) == 0 {
-		values = h[name]
-	}
-	if len(values) == 0 {
-		return ""
-	}
-	return values[len(values)-1]
-}
+func (w *watch) header(name string) string { return answer.ResponseField(w.Header(), name) }
 
 type watchFlusher struct{ *watch }
 
@@ -189,7 +182,7 @@ func (w watchAll) ReadFrom(r io.Reader) (int64, error) {
 	return n, err
 }
 
-// watchConn counts what is written to a connection that a handler took over.
+// watchConn counts the bytes written to a connection that a handler took over.
 type watchConn struct {
 	net.Conn
 	bytes *atomic.Int64

@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -25,7 +27,7 @@ func costRules(after string) string {
 func unitsUsed(t testing.TB, l *weir.Limiter) int64 {
 	t.Helper()
 	var d weir.Decision
-	if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"path": "/x"}}, &d); err != nil {
+	if err := l.Decide(t.Context(), &weir.Request{Attributes: weir.Map{"path": "/x"}, Peek: true}, &d); err != nil {
 		t.Fatal(err)
 	}
 	return d.Limits[0].Limit - d.Limits[0].Remaining
@@ -33,7 +35,8 @@ func unitsUsed(t testing.TB, l *weir.Limiter) int64 {
 
 const tokens = `int(response.header["x-tokens"])`
 
-// What a response says of its cost is what is charged in the end, wherever in the response it stands.
+// What a response says of its cost is what is charged in the end, wherever in the response it
+// stands.
 func TestCostAfter(t *testing.T) {
 	text := func(s string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, s) }
@@ -104,7 +107,7 @@ func TestCostAfter(t *testing.T) {
 			if got := unitsUsed(t, l); got != tt.want {
 				t.Errorf("charged %d, want %d", got, tt.want)
 			}
-			if s := l.ReservationStats(); s.Unknown != tt.unknown {
+			if s := l.Reservations().Stats(); s.Unknown != tt.unknown {
 				t.Errorf("unknown %d, want %d", s.Unknown, tt.unknown)
 			}
 		})
@@ -145,8 +148,8 @@ func TestCostAfterWithoutAnswer(t *testing.T) {
 	}
 }
 
-// Only rules with cost_after are settled; each has its own estimate, and all its windows are settled alike. What waits for the
-// limit is let through as soon as something comes back.
+// Only rules with cost_after are settled; each has its own estimate, and all its windows are
+// settled alike. What waits for the limit is let through as soon as something comes back.
 func TestCostAfterOfManyRules(t *testing.T) {
 	l := newLimiter(t, &clock{}, `
 limits:
@@ -174,7 +177,8 @@ limits:
 	}
 }
 
-// A request that is refused is not settled, and one whose limits have no cost_after gets the writer itself.
+// A request that is refused is not settled, and one whose limits have no cost_after gets the writer
+// itself.
 func TestCostAfterNotMet(t *testing.T) {
 	l := newLimiter(t, &clock{}, `
 limits:
@@ -194,7 +198,8 @@ limits:
 	}
 }
 
-// The writer can do what the server's can: of HTTP/1 all, of HTTP/2 flush; and http.ResponseController works.
+// The writer can do what the server's can: of HTTP/1 all, of HTTP/2 flush; and
+// http.ResponseController works.
 func TestCostAfterWriter(t *testing.T) {
 	l := newLimiter(t, &clock{}, costRules("1"))
 	for proto, want := range map[int]string{1: "true true true", 2: "true false false"} {
@@ -305,23 +310,21 @@ func TestCostAfterHijack(t *testing.T) {
 	}
 	_ = conn.Close()
 	<-left
-	deadline := time.Now().Add(10 * time.Second)
-	for unitsUsed(t, l) == 100 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	patience.Until(t, "it is settled", func() bool { return unitsUsed(t, l) != 100 })
 	if got := unitsUsed(t, l); got != 1018 {
 		t.Errorf("%d charged", got)
 	}
 }
 
 // unsettled is a store whose settlements fail.
-type unsettled struct{ weir.Reserver }
+type unsettled struct{ store.Reserver }
 
 var errSettle = errors.New("the store is gone")
 
-func (unsettled) Settle(context.Context, []weir.Settlement) error { return errSettle }
+func (unsettled) Settle(context.Context, []store.Settlement) error { return errSettle }
 
-// If the store fails at the end, or cannot settle at all, the estimate stays, the answer is not harmed, and OnError hears of it.
+// If the store fails at the end, or cannot settle at all, the estimate stays, the answer is not
+// harmed, and OnError hears of it.
 func TestCostAfterStoreError(t *testing.T) {
 	inner, err := memory.New(memory.Options{})
 	if err != nil {
@@ -329,11 +332,11 @@ func TestCostAfterStoreError(t *testing.T) {
 	}
 	defer inner.Close()
 	for name, tt := range map[string]struct {
-		store weir.Store
+		store store.Store
 		want  error
 	}{
-		"fails":  {unsettled{any(inner).(weir.Reserver)}, errSettle},
-		"cannot": {struct{ weir.Store }{inner}, weir.ErrNoReservations},
+		"fails":  {unsettled{any(inner).(store.Reserver)}, errSettle},
+		"cannot": {struct{ store.Store }{inner}, store.ErrNoReservations},
 	} {
 		l, err := weir.New(tt.store, weir.WithRules(load(t, costRules("1"))))
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"net/http/httptest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/store/memory"
 )

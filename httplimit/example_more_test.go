@@ -6,9 +6,11 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -81,19 +83,22 @@ func ExampleParseHeaders() {
 	headers, err := httplimit.ParseHeaders([]string{"x-epoch", "draft03"})
 	fmt.Println(headers, err)
 	_, err = httplimit.ParseHeaders([]string{"x-epoch", "x-delta"})
-	fmt.Println(err)
+	problem, cure, _ := strings.Cut(err.Error(), "; ")
+	fmt.Println(problem)
+	fmt.Println(cure)
 	// Output:
 	// x-epoch,draft03 <nil>
-	// headers: x-delta and x-epoch write X-RateLimit-Limit and X-RateLimit-Reset in different ways; keep one of them
+	// headers: x-delta and x-epoch write X-RateLimit-Limit and X-RateLimit-Reset in different ways
+	// keep one of them
 }
 
 // At most one request under way at a time.
-func ExampleNewAdaptive() {
-	adaptive, err := httplimit.NewAdaptive(httplimit.AdaptiveOptions{Fixed: 1})
+func ExampleOptions_overload() {
+	guard, err := overload.New(overload.Options{Fixed: 1})
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit, err := httplimit.New(newLimiter("everybody", "100/s"), httplimit.Options{Adaptive: adaptive})
+	limit, err := httplimit.New(newLimiter("everybody", "100/s"), httplimit.Options{Overload: guard})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"net/http/httptest"
 	"net/netip"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -51,13 +51,13 @@ func ExampleNew() {
 
 // Rules from a file, the user from a header that the proxy in front has checked.
 func ExampleNew_rules() {
-	rules, _, err := rule.Load([]rule.Source{{Name: "api.yaml", Data: []byte(`
+	rules, _, err := file.Load([]file.Source{{Name: "api.yaml", Data: []byte(`
 limits:
   - name: api-per-user
     when: { path: /api/** }
     per: [user|ip]
     allow: 2/hour
-`)}}, rule.Options{})
+`)}}, file.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -98,7 +98,8 @@ func ExampleClientIP_Of() {
 	c := httplimit.ClientIP{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:4711"
-	r.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.7, 10.0.0.2") // the left-most is what the client claims
+	// the left-most is what the client claims
+	r.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.7, 10.0.0.2")
 	fmt.Println(c.Of(r))
 	// Output: 198.51.100.7
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/dunglas/httpsfv"
 	"pgregory.net/rapid"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -29,7 +30,7 @@ func limitOf(t testing.TB, name string, config algo.Config, r algo.Result) weir.
 	}
 }
 
-// plain is what appendSFString makes of a name before it is quoted.
+// plain is what answer.AppendPolicies makes of a name before it is quoted.
 func plain(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -62,7 +63,7 @@ func reference(t testing.TB, d *weir.Decision, left, window string) (policy, lim
 		if lr.Window.Limit.Algorithm() == algo.Concurrency {
 			p.Params.Add("qu", "concurrent-requests")
 		}
-		if w := windowSeconds(lr, lr.Window.Limit); w > 0 {
+		if w := answer.WindowSeconds(lr, lr.Window.Limit); w > 0 {
 			p.Params.Add("w", w)
 		}
 		policies = append(policies, p)
@@ -94,8 +95,8 @@ var configs = []algo.Config{
 	{Algorithm: algo.Concurrency, N: 3}, {Algorithm: algo.FixedWindow, N: algo.MaxN, Window: algo.MaxWindow},
 }
 
-// What the writer makes of any decision is what a library for structured fields makes of it, and reads back; times are never
-// earlier than the limits say.
+// What the writer makes of any decision is what a library for structured fields makes of it, and
+// reads back; times are never earlier than the limits say.
 func TestFieldsProperties(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		d := weir.Decision{Allowed: true, Time: rapid.Int64Range(1, epoch*2).Draw(r, "now")}
@@ -176,24 +177,6 @@ func checkEpochAnd03(r *rapid.T, d *weir.Decision) {
 	if _, err := httpsfv.UnmarshalList(h["X-Ratelimit-Limit"]); err != nil {
 		r.Fatalf("%q: %v", h["X-Ratelimit-Limit"], err)
 	}
-}
-
-// FuzzStructuredString: any name of a limit becomes a String that a library reads, and writes in the same way.
-func FuzzStructuredString(f *testing.F) {
-	for _, seed := range []string{"", "api-per-user:60s", `say "hi" \ there`, "größe\n", "\x7f\x00\xff", "%41"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		got := string(appendSFString(nil, name))
-		want, err := httpsfv.Marshal(item(plain(name)))
-		if err != nil || got != want {
-			t.Fatalf("%q became %s, a library makes %s (%v)", name, got, want, err)
-		}
-		back, err := httpsfv.UnmarshalItem([]string{got})
-		if err != nil || back.Value != plain(name) {
-			t.Fatalf("%s reads back as %v (%v)", got, back.Value, err)
-		}
-	})
 }
 
 // Our writer of structured fields beside the library's, on the same decision.

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"testing"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
-// Whatever a request that passes has met, Fill makes the same set of fields of what Write wrote, in each combination of families; and there
-// is none that Write never writes.
+// Whatever a request that passes has met, Fill makes the same set of fields of what Write wrote, in
+// each combination of families; and there is none that Write never writes.
 func TestFillTiesToWrite(t *testing.T) {
 	l := newLimiter(t, new(clock), `
 domain: d
@@ -23,13 +23,13 @@ limits:
   - {name: near, when: {kind: near}, allow: 2/day, algorithm: sliding_log}
   - {name: shadow, when: {kind: shadow}, allow: 1/day, on_limit: shadow}
 `)
-	var decisions []weir.Decision
+	var decisions []*weir.Decision
 	for _, kind := range []string{"none", "daily", "brief", "both", "soft", "soft", "near", "near", "shadow", "shadow"} {
 		var d weir.Decision
 		if err := l.Decide(t.Context(), &weir.Request{Domain: "d", Attributes: rule.Map{"kind": kind}, Hits: 1}, &d); err != nil || !d.Allowed {
 			t.Fatal(kind, err, d.Allowed)
 		}
-		decisions = append(decisions, d)
+		decisions = append(decisions, &d)
 	}
 	for f := range Headers(1 << len(families)) {
 		if f.check() != nil {
@@ -39,7 +39,7 @@ limits:
 		written := map[string]bool{}
 		for _, d := range decisions {
 			h := http.Header{}
-			f.Write(h, &d)
+			f.Write(h, d)
 			for name := range h {
 				written[name] = true
 			}

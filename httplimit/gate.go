@@ -1,65 +1,93 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/overload"
+	"github.com/weir-rl/weir/rule"
 )
 
-// Options configure New and NewGate. The zero value is right for a server that is its clients' peer, with rules of one domain.
+// Options configure New and NewGate. The zero value is right for a server that is its clients'
+// peer, with rules of one domain.
 type Options struct {
 	// Domain of the rules; "" is the only one that the rules hold.
 	Domain string
-	// Door is what weir.Hooks are told as weir.Request.Door; "" means "middleware".
+	// Door is the name that weir.Hooks see as weir.Request.Door; "" means "middleware".
 	Door string
 	// Headers are the families to write; the zero value is XDelta and Draft11.
 	Headers Headers
 	// CORS lets pages of other origins read these; by default none.
 	CORS CORS
-	// ClientIP says whose X-Forwarded-For is believed; nobody's by default.
+	// ClientIP lists the proxies whose X-Forwarded-For is believed; none by default.
 	ClientIP ClientIP
 	// Identity supplies more attributes; nil for none.
 	Identity *Identity
-	// Attributes are more attributes by their names, for what a handler in front of this one has found out, such as who the user is:
+	// Attributes are more attributes by their names, for facts that a handler in front of this one
+	// has established, such as the user's name:
 	//
-	//	"user": func(r *http.Request) string { name, _ := r.Context().Value(userKey{}).(string); return name }
+	//	"user": func(r *http.Request) string {
+	//		name, _ := r.Context().Value(userKey{}).(string)
+	//		return name
+	//	}
 	//
-	// A function is called when a rule asks, at most once for a request, and must be safe for concurrent use; "" counts as absent.
+	// A function is called when a rule asks, at most once for a request, and must be safe for
+	// concurrent use; "" counts as absent.
 	Attributes map[string]func(*http.Request) string
-	// MaxHeld bounds the requests that are held at a time, of all keys together; 0 means 10,000, below 0 that nobody is held. The
-	// waiting requests of one key are at most as many as there is room left, so that none takes more than half.
+	// EncodedSlash decides over requests whose path holds %2F, %5C or a backslash; by
+	// default they are refused.
+	EncodedSlash EncodedSlash
+	// MaxHeld bounds the requests that are held at a time, of all keys together; 0 means 10,000,
+	// below 0 that no request is held. The waiting requests of one key are at most as many as there
+	// is room left, so that none takes more than half.
 	MaxHeld int
-	// Refused may answer a refused request in place of Headers.Refuse: it returns true if it has. nil, or false, leaves it
-	// to that. It must be safe for concurrent use, and keep neither d nor a.
+	// Refused may answer a refused request in place of Headers.Refuse: it returns true if it has.
+	// nil, or false, leaves it to that. It must be safe for concurrent use, and keep neither d nor
+	// a.
 	Refused func(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *Attributes) bool
-	// Adaptive bounds how many requests are under way at the same time; nil does not.
-	Adaptive *Adaptive
-	// Load is told of the requests that pass; nil for nobody.
-	Load Load
-	// OnError is told when the store failed on a request, or when a slot or a turn could not be given back to it;
-	// nil means nobody. It must be safe for concurrent use. A client that hangs up is no error.
+	// Overload bounds how many requests are under way at the same time; nil does not. Those that
+	// find no room are answered 503 at once, and charged to no limit unless they were held before.
+	// Requests that a rule file exempts always pass.
+	Overload *overload.Limiter
+	// Load measures the requests that pass; nil for none.
+	Load overload.Load
+	// OnError is called when the store failed on a request, or when a slot or a turn could not be
+	// given back to it; nil means it is not. It must be safe for concurrent use. A client that
+	// hangs up is no error.
 	OnError func(r *http.Request, err error)
+	// Logger is told, when the middleware is made, which rules in force no request can meet,
+	// because they need an attribute that is not known here: these rules limit nothing. nil means
+	// slog.Default().
+	Logger *slog.Logger
 }
 
 // New returns middleware that lets a request pass to the handler only if l admits it.
 //
-// A refused request is answered as Headers.Refuse does (429 by default). A request that passes carries the rate-limit
-// headers in its answer; the handler may change them. A request that a leaky bucket delays is really held until its
-// turn, for as long as the rule's `wait` allows, in the order of the turns; if its client hangs up meanwhile, its turn is
-// given back where nobody stands behind it. One that another limit with a `wait` refuses is held, in the order of arrival, until
-// the limit admits it or the wait is over (docs/waiting.md). Slots of concurrency limits are released when the handler returns,
-// also if it panics.
+// A refused request is answered as Headers.Refuse does (429 by default). A request that passes
+// carries the rate-limit headers in its answer; the handler may change them. A request that a leaky
+// bucket delays is really held until its turn, for as long as the rule's `wait` allows, in the
+// order of the turns; if its client hangs up meanwhile, its turn is given back if no request stands
+// behind it. One that another limit with a `wait` refuses is held, in the order of arrival, until
+// the limit admits it or the wait is over (docs/waiting.md). Slots of concurrency limits are
+// released when the handler returns, also if it panics.
 //
-// If the store fails, requests that meet only limits with `on_store_error: allow` pass without headers; others are answered 503
-// (temporary-reduced-capacity). Deciding locally meanwhile is the business of a store wrapped in store/fallback.
+// If the store fails, requests that meet only limits with `on_store_error: allow` pass without
+// headers; others are answered 503 (temporary-reduced-capacity). Deciding locally meanwhile is the
+// business of a store wrapped in store/fallback.
 //
-// The attributes of a request are those of Attributes. New fails if o.Domain is empty and the rules in force hold several domains, or if
-// another option is wrong.
+// A request whose host or path servers read in different ways is answered 400: see ValidHost,
+// Options.EncodedSlash and door.AmbiguousPath.
+//
+// The attributes of a request are those of Attributes. New fails if o.Domain is empty and the rules
+// in force hold several domains, or if another option is wrong.
 func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 	g, err := NewGate(l, o)
 	if err != nil {
@@ -79,8 +107,8 @@ func New(l *weir.Limiter, o Options) (func(http.Handler) http.Handler, error) {
 	}, nil
 }
 
-// Gate is what New does in two steps: Enter before a request is handled, Leave after. Safe for concurrent use. Make one
-// with NewGate.
+// Gate is the middleware of New in two steps: Enter before a request is handled, Leave after. Safe
+// for concurrent use. Make one with NewGate.
 type Gate struct {
 	limiter *weir.Limiter
 	o       Options
@@ -95,13 +123,12 @@ type Pass struct {
 	attrs    Attributes
 	request  weir.Request
 	decision weir.Decision
-	watch    *watch                     // of a request that met a rule with cost_after; else nil
-	failed   bool                       // the store failed and the rules let the request through: there is no decision
-	met      func(*weir.Decision) error // Pass.meet
+	watch    *watch // of a request that met a rule with cost_after; else nil
 	passage
 }
 
-// NewGate returns a Gate. It fails if o.Domain is empty and the rules in force hold several domains, or if another option is wrong.
+// NewGate returns a Gate. It fails if o.Domain is empty and the rules in force hold several
+// domains, or if another option is wrong.
 func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	if err := checkLimiter(l, o.Domain); err != nil {
 		return nil, err
@@ -120,15 +147,38 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 		o.Door = "middleware"
 	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
+	g.warnOfLacking()
 	g.passes.New = func() any {
 		p := &Pass{gate: g, visit: g.lines.NewVisit()}
-		p.visit.Held, p.visit.Failed, p.met = p.held, p.failure, p.meet
+		p.visit.Held, p.visit.Failed = p.held, p.failure
+		if o.Overload != nil {
+			p.visit.Veto = p.veto
+		}
 		return p
 	}
 	return g, nil
 }
 
-// checkLimiter tells of a Limiter that cannot be asked without a domain.
+// warnOfLacking logs the rules that no request can meet.
+func (g *Gate) warnOfLacking() {
+	rules, _ := g.limiter.Rules()
+	if rules == nil {
+		return
+	}
+	domain := g.o.Domain
+	if domains := rules.Domains(); domain == "" && len(domains) == 1 {
+		domain = domains[0]
+	}
+	lacks := rules.Lacking(domain, func(attribute string) bool {
+		return rule.RequestAttribute(attribute) || g.o.Identity.has(attribute)
+	})
+	if len(lacks) > 0 {
+		cmp.Or(g.o.Logger, slog.Default()).Warn("httplimit: rules limit nothing here, since no request has an attribute that they need; Options.Identity and Options.Attributes supply more",
+			"domain", domain, "rules", rule.DescribeLacks(lacks))
+	}
+}
+
+// checkLimiter returns an error for a Limiter that cannot be asked without a domain.
 func checkLimiter(l *weir.Limiter, domain string) error {
 	if l == nil {
 		return errors.New("httplimit: a nil Limiter; make one with weir.New")
@@ -141,56 +191,40 @@ func checkLimiter(l *weir.Limiter, domain string) error {
 	return nil
 }
 
-// Enter decides r, and holds it if it must wait. If r may pass it returns a Pass, on which Leave must be called when r has
-// been handled. Else it has answered r on w, and returns nil. It may replace r.Body.
+// Enter decides r, and holds it if it must wait. If r may pass it returns a Pass, on which Leave
+// must be called when r has been handled. Else it has answered r on w, and returns nil. It may
+// replace r.Body.
 func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	p := g.passes.Get().(*Pass)
 	p.attrs.Reset(r, g.o.ClientIP, g.o.Identity)
+	if g.refuseTarget(w, r, &p.attrs) {
+		p.reset()
+		return nil
+	}
 	p.request = weir.Request{Door: g.o.Door, Domain: g.o.Domain, Attributes: &p.attrs, Hits: 1, MaxDelay: weir.RuleDelay}
-	if g.o.Adaptive != nil {
-		p.request.Met = p.met
-	}
 	err := p.visit.Decide(r.Context(), g.limiter, &p.request, &p.decision)
-	switch {
-	case err == nil && p.decision.Allowed:
-		if p.begin() {
-			return p
-		}
-		err = errOverload
-	case err == nil:
-		p.permit.Return()
-	case p.visit.HungUp || err == errOverload:
-	default:
-		p.failure(err)
-		if p.decision.OpenWithoutStore() {
-			p.failed = true
-			if p.begin() {
-				return p
-			}
-			err = errOverload
-		}
+	if failure := cmp.Or(err, p.decision.WithoutStore); failure != nil && !p.visit.HungUp {
+		p.failure(failure)
 	}
-	p.refuse(w, r, err)
-	p.Leave()
-	return nil
-}
-
-// refuse answers a request that may not pass: because of the decision if err is nil.
-func (p *Pass) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	o := &p.gate.o
+	admitted := err == nil && p.decision.Allowed
+	if admitted && p.begin() {
+		return p
+	}
+	p.room.Permit.Return() // before the answer, which may take long
+	o := &g.o
 	o.CORS.Allow(w.Header(), r, o.Headers)
 	switch {
-	case err == nil:
-		if o.Refused == nil || !o.Refused(w, r, &p.decision, &p.attrs) {
-			o.Headers.Refuse(w, r, &p.decision)
-		}
-	case err == errOverload:
-		RefuseOverload(w)
 	case p.visit.HungUp:
-		w.WriteHeader(statusHungUp) // nobody reads it but a log
-	default:
-		RefuseStoreError(w)
+		w.WriteHeader(statusHungUp) // only a log reads it
+	case err != nil:
+		answer.StoreError(w)
+	case admitted || p.visit.Vetoed: // by the limits, but there is no room
+		answer.Overload(w)
+	case o.Refused == nil || !o.Refused(w, r, &p.decision, &p.attrs):
+		o.Headers.Refuse(w, r, &p.decision)
 	}
+	p.Leave()
+	return nil
 }
 
 // statusHungUp is what servers log for a client that hung up before it was answered (nginx's).
@@ -203,10 +237,10 @@ func (p *Pass) failure(err error) {
 	}
 }
 
-// Decision returns the decision that let the request pass; nil if there is none, because the store failed and the rules
-// admit without it. It is valid until Leave.
+// Decision returns the decision that let the request pass; nil if there is none, because the store
+// failed and the rules admit without it. It is valid until Leave.
 func (p *Pass) Decision() *weir.Decision {
-	if p.failed {
+	if p.decision.WithoutStore != nil {
 		return nil
 	}
 	return &p.decision
@@ -215,23 +249,23 @@ func (p *Pass) Decision() *weir.Decision {
 // Attributes returns the request's attributes. They are valid until Leave.
 func (p *Pass) Attributes() *Attributes { return &p.attrs }
 
-// WriteHeaders sets the rate-limit headers on h, as Headers.Write does, and lets pages of Options.CORS read them.
+// WriteHeaders sets the rate-limit headers on h, as Headers.Write does, and lets pages of
+// Options.CORS read them.
 func (p *Pass) WriteHeaders(h http.Header) {
-	if !p.failed {
+	if p.decision.WithoutStore == nil {
 		p.gate.o.Headers.Write(h, &p.decision)
 		p.gate.o.CORS.Expose(h, p.attrs.r, p.gate.o.Headers)
 	}
 }
 
-// Leave releases the slots that the request held in concurrency limits, and settles what it cost where that is known only afterwards. p must not be used any more.
+// Leave releases the slots that the request held in concurrency limits, and settles what it cost
+// where that is known only afterwards. p must not be used any more.
 func (p *Pass) Leave() {
 	p.end()
 	if p.watch != nil {
 		p.settle()
 	}
-	if !p.failed {
-		p.visit.Release(p.attrs.r.Context(), p.gate.limiter, &p.decision)
-	}
+	p.visit.Release(p.attrs.r.Context(), p.gate.limiter, &p.decision)
 	p.reset()
 }
 
@@ -239,37 +273,38 @@ func (p *Pass) Leave() {
 func (p *Pass) reset() {
 	p.attrs.Reset(nil, ClientIP{}, nil)
 	p.request = weir.Request{}
-	p.failed = false
-	if cap(p.decision.Limits) > 256 { // do not keep what a rare request made large
+	if cap(p.decision.Limits) > 256 { // do not keep a buffer that a rare request made large
 		p.decision = weir.Decision{}
 	}
 	p.gate.passes.Put(p)
 }
 
-// Stats tells of the requests that a Gate holds, or held.
+// Stats counts the requests that a Gate holds, or held.
 type Stats struct {
 	Held    int // now
-	Lines   int // now: one for each key of a limit for which somebody waits
+	Lines   int // now: one for each key of a limit for which a request waits
 	Longest int // requests in the longest line now
 
-	Total      uint64 // were held at all
-	Expired    uint64 // of these, were refused since their wait was over, or would have been too short
+	Total uint64 // were held at all
+	// of these, were refused since their wait was over, or would have been too short
+	Expired    uint64
 	HungUp     uint64 // of these, were given up by their clients
 	TurnedAway uint64 // were refused since there was no room to wait
 }
 
-// Stats returns what is known at this moment.
+// Stats returns a reading.
 func (g *Gate) Stats() Stats { return Stats(g.lines.Stats()) }
 
-// Drain ends the holding, for a server that is about to stop: requests that wait for a limit to admit them are refused at once, as are
-// those that would have to wait from then on. Those that have a turn in a leaky bucket keep it.
+// Drain ends the holding, for a server that is about to stop: requests that wait for a limit to
+// admit them are refused at once, as are those that would have to wait from then on. Those that
+// have a turn in a leaky bucket keep it.
 func (g *Gate) Drain() { g.lines.Shut() }
 
-// Refunded is for weir.Hooks.Decided: where it is told of a refund that came through another door of this program, the requests
-// that wait at g for what was given back ask at once, rather than within a second.
+// Refunded is for weir.Hooks.Decided. After a refund through another door of this program, the
+// requests that wait at g for the refunded limit ask again at once, rather than within a second.
 func (g *Gate) Refunded(r *weir.Request, d *weir.Decision) {
 	for i := range d.Matches.Hits {
-		if h := &d.Matches.Hits[i]; r.Hits < 0 {
+		if h := &d.Matches.Hits[i]; r.Cost() < 0 {
 			g.lines.Freed(h.Window.Counter.ID, h.Key)
 		}
 	}

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,14 +13,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// A request that a limit with a wait refuses is held until it is admitted, and answered as one that was admitted at once; past its
-// wait, or where there is no room, it is refused.
+// A request that a limit with a wait refuses is held until it is admitted, and answered as one that
+// was admitted at once; past its wait, or where there is no room, it is refused.
 func TestAnyAlgorithmHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, nil, `limits: [{name: q, per: [header.x-user], algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 2s}}]`)
@@ -45,7 +47,8 @@ func TestAnyAlgorithmHolds(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		for range 4 { // two places are left when two are held, so that a third must not take one of them
+		for range 4 {
+			// two places are left when two are held, so that a third must not take one of them
 			come("ada")
 		}
 		come("bob")
@@ -64,7 +67,8 @@ func TestAnyAlgorithmHolds(t *testing.T) {
 	})
 }
 
-// When the handler of one returns, the next one in line goes in at once; a refund through another door does so too.
+// When the handler of one returns, the next one in line goes in at once; a refund through another
+// door does so too.
 func TestGivenBackWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, nil, `
@@ -129,7 +133,8 @@ func TestHangUpInLine(t *testing.T) {
 		ended <- rec.status
 	}))
 	defer s.Close()
-	for i, want := range []int{200, statusHungUp, statusHungUp} { // the third would be refused if the second had kept its place
+	for i, want := range []int{200, statusHungUp, statusHungUp} {
+		// the third would be refused if the second had kept its place
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -137,12 +142,7 @@ func TestHangUpInLine(t *testing.T) {
 		defer conn.Close()
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
 		if want == statusHungUp {
-			for deadline := time.Now().Add(20 * time.Second); g.Stats().Held != 1; {
-				if time.Now().After(deadline) {
-					t.Fatal("it is not held")
-				}
-				time.Sleep(time.Millisecond)
-			}
+			patience.Until(t, "it is held", func() bool { return g.Stats().Held == 1 })
 			if i == 1 {
 				resp, err := http.Get(s.URL)
 				if err != nil {
@@ -168,7 +168,7 @@ func TestHangUpInLine(t *testing.T) {
 // newNode is a gate of its own over a store of its own on one Redis.
 func newNode(t *testing.T, url, yaml string, decided func(*weir.Request, *weir.Decision)) (*Gate, *weir.Limiter) {
 	t.Helper()
-	store, err := redis.Open(redis.Options{URL: url, Timeout: 30 * time.Second, Logf: t.Logf, RememberRefusals: time.Second})
+	store, err := redis.Open(redis.Options{URL: url, Timeout: 30 * time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), RememberRefusals: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,8 +184,9 @@ func newNode(t *testing.T, url, yaml string, decided func(*weir.Request, *weir.D
 	return g, l
 }
 
-// Across three nodes on one Redis the turns of one key are spaced at the rate, to the microsecond; no turn is given twice; and on
-// each node the requests leave in the order of their turns, none before its turn.
+// Across three nodes on one Redis the turns of one key are spaced at the rate, to the microsecond;
+// no turn is given twice; and on each node the requests leave in the order of their turns, none
+// before its turn.
 func TestTurnsAcrossNodes(t *testing.T) {
 	const n, spacing = 900, 1000 // requests; µs
 	server := redistest.Start(t)
@@ -233,7 +234,8 @@ func TestTurnsAcrossNodes(t *testing.T) {
 		if i > 0 && g.turn-went[i-1].turn != spacing {
 			t.Fatalf("turn %d is %d µs after the one before it, want %d", i, g.turn-went[i-1].turn, spacing)
 		}
-		if g.at < g.turn-spacing { // both are read from one machine's wall clock, which may be slewed meanwhile
+		if g.at < g.turn-spacing {
+			// both are read from one machine's wall clock, which may be slewed meanwhile
 			t.Errorf("turn %d left %d µs before its time", i, g.turn-g.at)
 		}
 		if g.left <= last[g.node] {
@@ -251,7 +253,8 @@ func TestTurnsAcrossNodes(t *testing.T) {
 	}
 }
 
-// On three nodes, too, a limit that is waited for never admits more than it may, and each node lets its own in by arrival.
+// On three nodes, too, a limit that is waited for never admits more than it may, and each node lets
+// its own in by arrival.
 func TestWaitingAcrossNodes(t *testing.T) {
 	const n = 60
 	server := redistest.Start(t)
@@ -266,7 +269,9 @@ func TestWaitingAcrossNodes(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	var nodes []*Gate
-	left := [3][n]int64{} // of each node's requests by arrival: as which number it left the line, 0 if it was admitted at once
+	// of each node's requests by arrival: as which number it left the line, 0 if it was admitted at
+	// once
+	left := [3][n]int64{}
 	for i := range 3 {
 		g, _ := newNode(t, server.URL(), "limits: [{name: q, algorithm: sliding_log, allow: 20/100ms, on_limit: {wait: 60s}}]", decided)
 		nodes = append(nodes, g)
@@ -284,7 +289,8 @@ func TestWaitingAcrossNodes(t *testing.T) {
 				left[i][k] = p.visit.Left
 				p.Leave()
 			})
-			for came := false; !came; { // the next one comes when this one stands in line, or has gone
+			for came := false; !came; {
+				// the next one comes when this one stands in line, or has gone
 				select {
 				case <-done:
 					came = true

@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -18,7 +19,7 @@ func (c *clock) wait(d time.Duration) { c.now += d.Microseconds() }
 
 func load(t testing.TB, yaml string) *rule.Set {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func newLimiter(t testing.TB, c *clock, yaml string) *weir.Limiter {
 func decide(t testing.TB, l *weir.Limiter, hits int64, attributes ...rule.Pair) *weir.Decision {
 	t.Helper()
 	var d weir.Decision
-	if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Pairs(attributes), Hits: hits, MaxDelay: weir.AnyDelay}, &d); err != nil {
+	if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Pairs(attributes), Hits: hits, Peek: hits == 0, MaxDelay: weir.AnyDelay}, &d); err != nil {
 		t.Fatal(err)
 	}
 	return &d

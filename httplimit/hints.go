@@ -10,7 +10,7 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// hint is what a server says of one of its limits.
+// hint is one limit as a server announces it.
 type hint struct {
 	name   string        // "" where the fields have no names
 	left   int64         // requests
@@ -19,7 +19,7 @@ type hint struct {
 	window time.Duration // 0 if not known
 }
 
-// Bounds of what is believed of a server.
+// Bounds on the announcements of a server that are believed.
 const (
 	maxHints     = 8         // limits
 	maxHintBytes = 4 << 10   // of a field
@@ -27,10 +27,12 @@ const (
 	maxHintName  = 128       // longer ones are cut
 )
 
-// appendHints appends what h says of limits to dst, at most maxHints of them, those with the least left; now is the instant at which
-// h came. Of the forms that a server uses beside each other the newest counts: RateLimit (drafts 8 to 11, and what is to come after them; then 7), RateLimit-Limit, -Remaining
-// and -Reset (drafts 3 to 6), and X-RateLimit-Limit, -Remaining and -Reset, of which the last may be seconds, or a Unix time in seconds or
-// milliseconds. What is malformed is passed over, and so is what a cache has kept.
+// appendHints appends what h says of limits to dst, at most maxHints of them, those with the least
+// left; now is the instant at which h came. Of the forms that a server uses beside each other the
+// newest counts: RateLimit (drafts 8 to 11, and what is to come after them; then 7),
+// RateLimit-Limit, -Remaining and -Reset (drafts 3 to 6), and X-RateLimit-Limit, -Remaining and
+// -Reset, of which the last may be seconds, or a Unix time in seconds or milliseconds. What is
+// malformed is passed over, and so is what a cache has kept.
 func appendHints(dst []hint, h http.Header, now time.Time) []hint {
 	start := len(dst)
 	if len(h["Age"]) > 0 {
@@ -196,7 +198,8 @@ func wholeParam(params *httpsfv.Params, key string) (int64, bool) {
 	return n, ok && n >= 0
 }
 
-// leadingWhole reads the whole number at the beginning of a field: some append policies to it, or a fraction.
+// leadingWhole reads the whole number at the beginning of a field: some append policies to it, or a
+// fraction.
 func leadingWhole(h http.Header, name string) (int64, bool) {
 	lines := fieldOf(h, name)
 	if len(lines) == 0 {
@@ -226,7 +229,8 @@ func clockOf(h http.Header, now time.Time) time.Time {
 	return now
 }
 
-// retryAfterOf reads Retry-After, seconds or a date; ok is false if there is none that can be read. It is not bounded.
+// retryAfterOf reads Retry-After, seconds or a date; ok is false if there is none that can be read.
+// It is not bounded.
 func retryAfterOf(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	value := strings.TrimSpace(h.Get(hdrRetryAfter))
 	if value == "" {

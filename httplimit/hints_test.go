@@ -54,7 +54,8 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// FuzzHints: whatever a server sends, what is believed of it is bounded, and no request is sent before it or stuck for it.
+// FuzzHints: whatever a server sends, what is believed of it is bounded, and no request is sent
+// before it or stuck for it.
 func FuzzHints(f *testing.F) {
 	f.Add(`"a";r=5;t=10`, `"a";q=10;w=60`, "", "", "120")
 	f.Add(`limit=100, remaining=50, reset=5`, "100;w=10", "0", "1767225660", "Sat, 01 Jan 2000 00:01:00 GMT")

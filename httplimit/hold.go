@@ -6,9 +6,10 @@ import (
 	"net/http"
 )
 
-// held prepares the request to be held: so that it is seen if its client hangs up.
+// held is called when the request is about to be held. It gives the request's room under overload
+// to others meanwhile, and returns a context that ends when the client hangs up.
 func (p *Pass) held(ctx context.Context) (context.Context, context.CancelFunc) {
-	p.wait()
+	p.room.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	startReadAhead(p.attrs.r, cancel)
 	return ctx, cancel
@@ -17,8 +18,8 @@ func (p *Pass) held(ctx context.Context) (context.Context, context.CancelFunc) {
 // readAheadMax bounds the body that is read while its request is held.
 const readAheadMax = 64 << 10
 
-// readAhead reads a small HTTP/1 body while its request is held, since net/http notices that a client hangs up only
-// once the body is read. It is the body from then on.
+// readAhead reads a small HTTP/1 body while its request is held, since net/http notices that a
+// client hangs up only once the body is read. It is the body from then on.
 type readAhead struct {
 	body io.ReadCloser
 	done chan struct{} // closed when buf and err are final
@@ -26,7 +27,8 @@ type readAhead struct {
 	err  error
 }
 
-// startReadAhead replaces r.Body, and calls hungUp if it cannot be read; it returns false if r's body is not to be read ahead.
+// startReadAhead replaces r.Body, and calls hungUp if it cannot be read; it returns false if r's
+// body is not to be read ahead.
 func startReadAhead(r *http.Request, hungUp func()) bool {
 	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength <= 0 || r.ContentLength > readAheadMax || r.Header.Get("Expect") != "" {
 		return false

@@ -1,7 +1,10 @@
-// Package httplimit limits net/http servers: middleware, the rate-limit headers, and the refusal that a person understands.
-// It is the one place that writes rate-limit headers; the server and the proxy of weir use it.
+// Package httplimit limits net/http servers: middleware, the rate-limit headers, and refusals that
+// people and programs understand. It is the one place that writes rate-limit headers; the HTTP
+// doors of the weir server use it.
 //
-// Most programs want New, the middleware. Gate is the same in two steps, for a handler that must know the decision.
+// Most programs begin with New, the middleware. Gate is the same in two steps, for a handler that
+// must know the decision. NewRetryTransport and NewLimitTransport are for clients: the first obeys
+// the limits of other servers, the second keeps a program's own requests within rules.
 package httplimit
 
 import (
@@ -11,21 +14,28 @@ import (
 	"strings"
 )
 
-// Headers is the set of header families to write. The zero value writes the default: XDelta and Draft11.
+// Headers is the set of header families to write. The zero value writes the default: XDelta and
+// Draft11.
 //
-// Families that write the same field in different ways do not go together: of XDelta, XEpoch and Envoy03 there may be one, and
-// one of Draft03, Draft11 and Next.
+// Families that write the same field in different ways do not go together: of XDelta, XEpoch and
+// Envoy03 there may be one, and one of Draft03, Draft11 and Next.
 type Headers uint8
 
 // The header families. Off alone writes none but Retry-After.
 const (
-	XDelta  Headers = 1 << iota // X-RateLimit-Limit, -Remaining, -Reset in seconds from now
-	Draft11                     // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
+	XDelta Headers = 1 << iota // X-RateLimit-Limit, -Remaining, -Reset in seconds from now
+	// RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
+	Draft11
 	Off
-	XEpoch  // as XDelta, but X-RateLimit-Reset is in seconds since the Unix epoch
-	Draft03 // RateLimit-Limit, -Remaining, -Reset and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-03 to -06
-	Next    // as Draft11, with the names of parameters that are to come after it; may change in any release
-	Envoy03 // X-RateLimit-Limit with its policies, -Remaining, -Reset in seconds from now, as Envoy writes them
+	XEpoch // as XDelta, but X-RateLimit-Reset is in seconds since the Unix epoch
+	// RateLimit-Limit, -Remaining, -Reset and RateLimit-Policy of
+	// draft-ietf-httpapi-ratelimit-headers-03 to -06
+	Draft03
+	// as Draft11, with the names of parameters that are to come after it; may change in any release
+	Next
+	// X-RateLimit-Limit with its policies, -Remaining, -Reset in seconds from now, as Envoy writes
+	// them
+	Envoy03
 )
 
 // family is one header family with its name in the configuration.
@@ -47,8 +57,9 @@ var sameFields = [...]struct {
 	{Draft03 | Draft11 | Next, "RateLimit-Policy or RateLimit"},
 }
 
-// ParseHeaders turns the configuration's list into a set; an unknown name is an error that lists the known ones, and families that do not
-// go together are one that says why. An empty list is the default. "off" stands alone.
+// ParseHeaders turns the configuration's list into a set; an unknown name is an error that lists
+// the known ones, and families that do not go together are one that says why. An empty list is the
+// default. "off" stands alone.
 func ParseHeaders(names []string) (Headers, error) {
 	var f Headers
 	for _, name := range names {

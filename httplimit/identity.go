@@ -7,25 +7,30 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"github.com/weir-rl/weir/internal/door"
 )
 
-// Identity maps attributes to their sources in a request ("user": "header:X-User-Id"). Make one with ParseIdentity.
-// The zero value, and nil, name no attributes. Safe for concurrent use.
+// Identity maps attributes to their sources in a request ("user": "header:X-User-Id"). Make one
+// with ParseIdentity. The zero value, and nil, name no attributes. Safe for concurrent use.
 //
 // Which sources can be believed:
 //
-//   - header:NAME and cookie:NAME are what the client sends. They name somebody only where a proxy in front sets or
-//     checks them; a client can invent as many as it likes.
-//   - basic is the user name of HTTP Basic authentication. The password is NOT checked here: it is as good as a header
-//     unless the service behind refuses wrong passwords, and then a stranger can still use up another user's limit.
-//   - tls is the subject of a client certificate that the server has verified: its common name, or its first subject
-//     alternative name (DNS, e-mail, URI, IP, in that order) if it has none. It needs a client CA; unverified certificates
-//     count as absent.
-//   - jwt:CLAIM is a claim of a bearer token (RFC 6750) whose signature, exp and nbf have been verified with a key of the
-//     JWKS file. Anything else counts as absent: another signature algorithm than the key's, "none", a claim that is
-//     no string, number or boolean.
+//   - header:NAME and cookie:NAME come from the client. They identify a user only if a proxy in
+//     front sets or checks them: a client can invent as many values as it likes.
+//   - basic is the user name of HTTP Basic authentication. The password is NOT checked here. Unless
+//     the service behind refuses wrong passwords, the name is worth no more than a header; even
+//     then a stranger can use up another user's limit.
+//   - tls is the subject of a client certificate that the server has verified: its common name or,
+//     if it has none, its first subject alternative name (DNS, e-mail, URI, IP, in that order). It
+//     needs a client CA; unverified certificates count as absent.
+//   - jwt:CLAIM is a claim of a bearer token (RFC 6750) whose signature, exp and nbf have been
+//     verified with a key of the JWKS file. A token with another signature algorithm than the
+//     key's, or with "none", counts as absent, and so does a claim that is no string, number or
+//     boolean.
 //
-// Of several Authorization headers, and of several cookies of one name, the first counts. An empty value counts as absent.
+// Of several Authorization headers, and of several cookies of one name, the first counts. An empty
+// value counts as absent.
 type Identity struct {
 	names   []string // sorted
 	sources []source // by the same index
@@ -49,9 +54,9 @@ const (
 	fromProgram
 )
 
-// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, tls, jwt:CLAIM (needs keys, a JWKS file's path).
-// The file is read now, and again when it has changed, looked at every two seconds at most; a broken change leaves the
-// old keys in force (see Identity.KeysError).
+// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, tls, jwt:CLAIM
+// (needs keys, a JWKS file's path). The file is read now, and again when it has changed, looked at
+// every two seconds at most; a broken change leaves the old keys in force (see Identity.KeysError).
 func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 	id := &Identity{}
 	var claims []string
@@ -84,7 +89,8 @@ func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 	return id, nil
 }
 
-// with returns an Identity that also supplies what the functions tell. It is id itself if there are none.
+// with returns an Identity that also supplies the attributes of the functions. It is id itself if
+// there are none.
 func (id *Identity) with(more map[string]func(*http.Request) string) (*Identity, error) {
 	if len(more) == 0 {
 		return id, nil
@@ -126,12 +132,12 @@ func parseSource(name, s string) (source, error) {
 	kind, arg, hasArg := strings.Cut(s, ":")
 	switch kind {
 	case "header":
-		if arg == "" || !isToken(arg) {
+		if arg == "" || !door.IsToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no header; write header:NAME, such as header:X-User-Id", name, s)
 		}
 		return source{kind: fromHeader, arg: textproto.CanonicalMIMEHeaderKey(arg)}, nil
 	case "cookie":
-		if arg == "" || !isToken(arg) {
+		if arg == "" || !door.IsToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no cookie; write cookie:NAME, such as cookie:session", name, s)
 		}
 		return source{kind: fromCookie, arg: arg}, nil
@@ -152,15 +158,9 @@ func parseSource(name, s string) (source, error) {
 	return source{}, fmt.Errorf("identity.%s: %q is no source; use header:NAME, cookie:NAME, basic, tls or jwt:CLAIM", name, s)
 }
 
-// isToken reports whether s is a token of RFC 9110, as names of headers and cookies are.
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
-			return false
-		}
-	}
-	return s != ""
+// has reports whether the identity supplies an attribute.
+func (id *Identity) has(name string) bool {
+	return id != nil && slices.Contains(id.names, name)
 }
 
 // Names returns the attributes that id supplies, sorted.
@@ -171,7 +171,8 @@ func (id *Identity) Names() []string {
 	return slices.Clone(id.names)
 }
 
-// Value returns the value of the attribute name in r; ok is false if r has none, or it could not be verified, or id does not know the name.
+// Value returns the value of the attribute name in r; ok is false if r has none, or it could not be
+// verified, or id does not know the name.
 func (id *Identity) Value(r *http.Request, name string) (value string, ok bool) {
 	i := id.index(name)
 	if i < 0 {
@@ -180,7 +181,8 @@ func (id *Identity) Value(r *http.Request, name string) (value string, ok bool) 
 	return id.value(r, i)
 }
 
-// KeysError returns why the last change of the JWKS file could not be taken over; nil if the keys in force are those of the file.
+// KeysError returns why the last change of the JWKS file could not be taken over; nil if the keys
+// in force are those of the file.
 func (id *Identity) KeysError() error {
 	if id == nil || id.keys == nil {
 		return nil
@@ -226,7 +228,8 @@ func (id *Identity) value(r *http.Request, i int) (value string, ok bool) {
 	return value, value != ""
 }
 
-// headerValue returns the value of the header with the canonical name key; several lines are joined as in RFC 9110 5.3.
+// headerValue returns the value of the header with the canonical name key; several lines are joined
+// as in RFC 9110 5.3.
 func headerValue(r *http.Request, key string) (string, bool) {
 	if key == "Host" {
 		return r.Host, r.Host != ""
@@ -262,8 +265,9 @@ func certificateName(r *http.Request) string {
 	return ""
 }
 
-// bearer returns the token of `Authorization: Bearer`. Of several Authorization headers it is the first that counts, as
-// for Request.BasicAuth and for handlers that use Header.Get: if such a request named nobody, it would meet no limit per user.
+// bearer returns the token of `Authorization: Bearer`. Of several Authorization headers it is the
+// first that counts, as for Request.BasicAuth and for handlers that use Header.Get: if such a
+// request had no user, it would meet no limit per user.
 func bearer(r *http.Request) (string, bool) {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {

@@ -265,7 +265,8 @@ func TestJWT(t *testing.T) {
 	}
 }
 
-// A token that was good goes when it expires, and when its key goes; a broken file keeps the keys in force.
+// A token that was good goes when it expires, and when its key goes; a broken file keeps the keys
+// in force.
 func TestJWTFollowsFileAndTime(t *testing.T) {
 	k := newJWTKeys(t)
 	path := filepath.Join(t.TempDir(), "jwks.json")

@@ -26,17 +26,18 @@ const (
 	verifiedSlots = 1024            // verified tokens remembered, one for each hash
 )
 
-// keySet verifies tokens with the keys of a JWKS file (RFC 7517), which it follows. Safe for concurrent use.
+// keySet verifies tokens with the keys of a JWKS file (RFC 7517), which it follows. Safe for
+// concurrent use.
 type keySet struct {
 	path    string
-	claims  []string // the claims that somebody wants
+	claims  []string // the claims that Identity asks for
 	failure atomic.Pointer[error]
 	current atomic.Pointer[loadedKeys]
 	checked atomic.Int64 // when the file was last looked at, Unix nanoseconds
 	mu      sync.Mutex   // held while looking
 	seed    maphash.Seed
-	// verified remembers tokens whose signature held, so that a client with one token costs one verification. Each token
-	// has one place, by its hash; a newcomer takes it over.
+	// verified remembers tokens whose signature held, so that a client with one token costs one
+	// verification. Each token has one place, by its hash; a newcomer takes it over.
 	verified [verifiedSlots]atomic.Pointer[verifiedToken]
 }
 
@@ -95,7 +96,8 @@ func (s *keySet) claim(token, name string) string {
 	return v.claims[name]
 }
 
-// follow returns the keys in force, and looks whether the file has changed if that was long enough ago.
+// follow returns the keys in force, and looks whether the file has changed if that was long enough
+// ago.
 func (s *keySet) follow(now time.Time) *loadedKeys {
 	keys := s.current.Load()
 	if since := now.UnixNano() - s.checked.Load(); since >= 0 && since < int64(recheckKeys) || !s.mu.TryLock() {
@@ -167,8 +169,8 @@ func loadKeys(path string) (*loadedKeys, error) {
 	return out, nil
 }
 
-// algorithmsOf returns the signature algorithms that a key may be used with: the one that it names if that fits its
-// type, else all of its type.
+// algorithmsOf returns the signature algorithms that a key may be used with: the one that it names
+// if that fits its type, else all of its type.
 func algorithmsOf(key any, named string) ([]jose.SignatureAlgorithm, error) {
 	var algs []jose.SignatureAlgorithm
 	switch k := key.(type) {

@@ -11,40 +11,52 @@ import (
 	"sync/atomic"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/hold"
 	"github.com/weir-rl/weir/rule"
 )
 
-// LimitOptions configure NewLimitTransport. The zero value is right for rules of one domain that say themselves how long to wait.
+// LimitOptions configure NewLimitTransport. The zero value is right for rules of one domain that
+// say themselves how long to wait.
 type LimitOptions struct {
 	// Domain of the rules; "" is the only one that the rules hold.
 	Domain string
-	// MaxWait is the longest time for which a request waits until its limits admit it. 0 leaves it to the rules: one with a `wait` is waited
-	// for in the order of arrival, and a leaky bucket for its turn; the others refuse at once. Above 0 all limits are waited
-	// for but those with count_denied, those without a `wait` in no particular order, and each time that a request asks counts as a refusal.
+	// MaxWait is the longest time for which a request waits until its limits admit it. 0 leaves it
+	// to the rules: one with a `wait` is waited for in the order of arrival, and a leaky bucket for
+	// its turn; the others refuse at once. Above 0 all limits are waited for but those with
+	// count_denied, those without a `wait` in no particular order, and each time that a request
+	// asks counts as a refusal.
 	MaxWait time.Duration
-	// MaxHeld bounds the requests that wait at a time by a rule's `wait` or for a leaky bucket; 0 means 10,000.
+	// MaxHeld bounds the requests that wait at a time by a rule's `wait` or for a leaky bucket; 0
+	// means 10,000.
 	MaxHeld int
-	// Attributes are more attributes by their names, such as the customer on whose behalf a request is made; see Options.Attributes.
+	// Attributes are more attributes by their names, such as the customer on whose behalf a request
+	// is made; see Options.Attributes.
 	Attributes map[string]func(*http.Request) string
-	// Hits is what a request costs, in hits; nil means 1. It must be safe for concurrent use.
+	// Hits is the cost of a request, in hits; 0 asks and counts nothing. nil means 1. It must be
+	// safe for concurrent use.
 	Hits func(*http.Request) int64
-	// OnError is told when the store failed on a request that went all the same, or when a slot or a cost could not be given back to it; nil
-	// means nobody. It must be safe for concurrent use.
+	// OnError is called when the store failed on a request that went all the same, or when a slot
+	// or a cost could not be given back to it; nil means it is not. It must be safe for concurrent
+	// use.
 	OnError func(r *http.Request, err error)
 }
 
-// LimitTransport is an http.RoundTripper that keeps the requests of this program within rules: what a third party allows, or a budget
-// of our own. A request is sent only when the rules admit it; else it waits (LimitOptions.MaxWait), or fails with a *LimitedError.
+// LimitTransport is an http.RoundTripper that keeps the requests of this program within rules: what
+// a third party allows, or a budget of our own. A request is sent only when the rules admit it;
+// else it waits (LimitOptions.MaxWait), or fails with a *LimitedError.
 //
-// The rules see method, host, path, header.* and query.* of the request as it is to be sent, and LimitOptions.Attributes. A slot of a concurrency limit is given
-// back when the body of the response has been read to its end or closed, and so is settled what a request cost by the rule's
-// cost_after (docs/costs.md), with status 502 for one that got no response, and 499 if its context ended before that.
+// The rules see method, host, path, header.* and query.* of the request as it is to be sent, and
+// LimitOptions.Attributes. A slot of a concurrency limit is given back when the body of the
+// response has been read to its end or closed. The actual cost of a request, by the rule's
+// cost_after (docs/costs.md), is settled at the same time, with status 502 for one that got no
+// response, and 499 if its context ended before that.
 //
-// If the store fails, requests that meet only limits with `on_store_error: allow` are sent; others fail with its error.
-// Safe for concurrent use; make one with NewLimitTransport. Each redirect that a http.Client follows is a request of its own.
+// If the store fails, requests that meet only limits with `on_store_error: allow` are sent; others
+// fail with its error. Safe for concurrent use; make one with NewLimitTransport. Each redirect that
+// a http.Client follows is a request of its own.
 type LimitTransport struct {
 	base     http.RoundTripper
 	limiter  *weir.Limiter
@@ -54,7 +66,8 @@ type LimitTransport struct {
 	pool     sync.Pool // of *outbound
 }
 
-// NewLimitTransport returns a LimitTransport that asks l, and sends by base; nil means http.DefaultTransport. Its errors say which option to change.
+// NewLimitTransport returns a LimitTransport that asks l, and sends by base; nil means
+// http.DefaultTransport. Its errors say which option to change.
 func NewLimitTransport(l *weir.Limiter, base http.RoundTripper, o LimitOptions) (*LimitTransport, error) {
 	if err := checkLimiter(l, o.Domain); err != nil {
 		return nil, err
@@ -115,7 +128,8 @@ func (t *LimitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	out := t.pool.Get().(*outbound)
 	out.r = r
 	if err := out.admit(); err != nil {
-		out.visit.Release(r.Context(), t.limiter, &out.decision) // limits in shadow may have given slots
+		// limits in shadow may have given slots
+		out.visit.Release(r.Context(), t.limiter, &out.decision)
 		out.free()
 		closeBody(r)
 		return nil, err
@@ -160,6 +174,7 @@ func (out *outbound) admit() error {
 	out.request = weir.Request{Door: "client", Domain: t.o.Domain, Attributes: &out.attrs, Hits: 1, MaxDelay: weir.RuleDelay}
 	if t.o.Hits != nil {
 		out.request.Hits = t.o.Hits(r)
+		out.request.Peek = out.request.Hits == 0
 	}
 	ctx := r.Context()
 	var latest time.Time
@@ -170,20 +185,17 @@ func (out *outbound) admit() error {
 		}
 		out.request.MaxDelay = max(0, time.Until(latest))
 	}
-	for {
-		err := out.visit.Decide(ctx, t.limiter, &out.request, &out.decision)
-		switch {
-		case err == nil && out.decision.Allowed:
-			return nil
-		case err == nil:
+	for decide := out.visit.Decide; ; decide = out.visit.DecideAgain {
+		switch err := decide(ctx, t.limiter, &out.request, &out.decision); {
 		case out.visit.HungUp:
 			return err
-		case out.decision.OpenWithoutStore():
-			out.failure(err)
-			out.decision.Limits, out.decision.Matches.Hits = out.decision.Limits[:0], out.decision.Matches.Hits[:0]
-			return nil
-		default:
+		case err != nil:
 			return fmt.Errorf("httplimit: %s %s: not sent: the limits could not be checked: %w", out.attrs.method, r.URL.Host, err)
+		case out.decision.WithoutStore != nil:
+			out.failure(out.decision.WithoutStore)
+		}
+		if out.decision.Allowed {
+			return nil
 		}
 		wait, ok := out.again(latest)
 		if !ok {
@@ -194,19 +206,18 @@ func (out *outbound) admit() error {
 		if err := sleep(ctx, wait, nil); err != nil {
 			return err
 		}
-		out.request.Again = true
 		out.request.MaxDelay = max(0, time.Until(latest))
 	}
 }
 
-// again returns when a refused request asks again; ok is false if it does not. A limit that counts refusals has counted this one already:
-// the request would push its own turn away if it were charged anew, and go uncharged if not.
+// again returns when a refused request asks again; ok is false if it does not. A limit that counts
+// refusals has counted this one already: the request would push its own turn away if it were
+// charged anew, and go uncharged if not.
 func (out *outbound) again(latest time.Time) (wait time.Duration, ok bool) {
 	d := &out.decision
-	if latest.IsZero() || d.RetryAfter == algo.Never {
+	if wait, ok = d.Retry(); !ok || latest.IsZero() {
 		return 0, false
 	}
-	wait = time.Duration(min(d.RetryAfter, int64(1<<62)/1000)) * time.Microsecond
 	for i := range d.Limits {
 		in := d.InForce(i)
 		switch {
@@ -230,8 +241,8 @@ func (out *outbound) refusal() error {
 	if d.Banned.Rule != nil {
 		e.Limits = []string{d.Banned.Rule.Name}
 	}
-	if d.RetryAfter != algo.Never {
-		e.RetryAfter = time.Duration(min(d.RetryAfter, int64(1<<62)/1000)) * time.Microsecond
+	if after, ok := d.Retry(); ok {
+		e.RetryAfter = after
 	}
 	return e
 }
@@ -246,7 +257,7 @@ func (out *outbound) lasts() bool {
 	return hold.CostsAfter(&out.decision)
 }
 
-// end settles what the request cost, and gives back its slots.
+// end settles the cost of the request, and gives back its slots.
 func (out *outbound) end(resp *http.Response, bytes int64) {
 	t, ctx := out.transport, out.r.Context()
 	if hold.CostsAfter(&out.decision) {
@@ -254,7 +265,7 @@ func (out *outbound) end(resp *http.Response, bytes int64) {
 			if v := resp.Trailer[http.CanonicalHeaderKey(name)]; len(v) > 0 {
 				return v[len(v)-1]
 			}
-			return ResponseField(resp.Header, name)
+			return answer.ResponseField(resp.Header, name)
 		}
 		err := t.lines.Settle(ctx, t.limiter, &out.decision, rule.ResponseInfo{Status: resp.StatusCode, Header: field, Bytes: bytes, Duration: time.Since(out.start)})
 		if err != nil {
@@ -275,7 +286,7 @@ func (out *outbound) failure(err error) {
 func (out *outbound) free() {
 	out.attrs.Reset(nil, ClientIP{}, nil)
 	out.r, out.request = nil, weir.Request{}
-	if cap(out.decision.Limits) > 256 { // do not keep what a rare request made large
+	if cap(out.decision.Limits) > 256 { // do not keep a buffer that a rare request made large
 		out.decision = weir.Decision{}
 	}
 	out.transport.pool.Put(out)

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -149,7 +149,8 @@ func TestLimitTransportWaits(t *testing.T) {
 	}
 }
 
-// A limit that counts refusals is not waited for: those that ask again would go uncharged, all at once.
+// A limit that counts refusals is not waited for: those that ask again would go uncharged, all at
+// once.
 func TestLimitTransportCountDenied(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_log", "sliding_window"} {
 		t.Run(algorithm, func(t *testing.T) {

@@ -16,9 +16,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -54,7 +56,8 @@ limits:
 	served := 0
 	h := newMiddleware(t, l, Options{Identity: id}, func(w http.ResponseWriter, r *http.Request) {
 		served++
-		w.Header().Set("X-RateLimit-Remaining", w.Header().Get("X-RateLimit-Remaining")+" of the handler's") // it may change them
+		// it may change them
+		w.Header().Set("X-RateLimit-Remaining", w.Header().Get("X-RateLimit-Remaining")+" of the handler's")
 		_, _ = io.WriteString(w, "hello")
 	})
 	for i := range 5 {
@@ -84,9 +87,9 @@ limits:
 }
 
 func TestNewErrors(t *testing.T) {
-	set, _, err := rule.Load([]rule.Source{
+	set, _, err := file.Load([]file.Source{
 		{Name: "a.yaml", Data: []byte("domain: a\nlimits: [{name: x, allow: 1/min}]")}, {Name: "b.yaml", Data: []byte("domain: b\nlimits: [{name: x, allow: 1/min}]")},
-	}, rule.Options{})
+	}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +106,8 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// The golden case of algorithms.md: queue 4, outflow 1 per second, 6 at once leave at 0, 1, 2, 3, 4 s, and the sixth is
-// refused. In virtual time, with the real store on the wall clock.
+// The golden case of algorithms.md: queue 4, outflow 1 per second, 6 at once leave at 0, 1, 2, 3, 4
+// s, and the sixth is refused. In virtual time, with the real store on the wall clock.
 func TestLeakyBucketHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, nil, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/s, burst: 4}}]`)
@@ -158,8 +161,8 @@ func TestLeakyBucketWaitsAtMost(t *testing.T) {
 	})
 }
 
-// Who hangs up gives its turn back if nobody stands behind it; else the turn goes unused. Another limit that was met
-// stays charged.
+// Who hangs up gives its turn back if nobody stands behind it; else the turn goes unused. Another
+// limit that was met stays charged.
 func TestHangUpGivesTurnBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, nil, `
@@ -206,7 +209,7 @@ limits:
 			}
 		}
 		d := weir.Decision{}
-		if err := l.Decide(t.Context(), &weir.Request{}, &d); err != nil {
+		if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &d); err != nil {
 			t.Fatal(err)
 		}
 		if used := 100 - d.Limits[1].Remaining; used != 6 {
@@ -215,7 +218,8 @@ limits:
 	})
 }
 
-// A client that hangs up while its POST is held is noticed, though nobody reads the body, and makes room for the next.
+// A client that hangs up while its POST is held is noticed, though nobody reads the body, and makes
+// room for the next.
 func TestHangUpOverTheWire(t *testing.T) {
 	decided := make(chan bool, 1)
 	store, err := memory.New(memory.Options{})
@@ -241,7 +245,8 @@ func TestHangUpOverTheWire(t *testing.T) {
 		status <- rec.status
 	}))
 	defer s.Close()
-	for i, want := range []int{200, statusHungUp, statusHungUp} { // the third would be refused if the second had kept its place
+	for i, want := range []int{200, statusHungUp, statusHungUp} {
+		// the third would be refused if the second had kept its place
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -334,7 +339,7 @@ type failing struct{}
 
 var errAway = errors.New("the store is away")
 
-func (failing) Take(ctx context.Context, _ []weir.Charge, _ []algo.Result) (int64, error) {
+func (failing) Take(ctx context.Context, _ []store.Charge, _ []algo.Result) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"strconv"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/answer"
 )
 
 // form is a form in which the default refusal can be sent.
@@ -22,27 +22,18 @@ const (
 
 // contentType is the media type in which a default refusal of the form is sent.
 func (f form) contentType() string {
-	return [...]string{formJSON: problemJSON, formHTML: "text/html; charset=utf-8", formText: "text/plain; charset=utf-8"}[f]
+	return [...]string{formJSON: answer.ProblemJSON, formHTML: "text/html; charset=utf-8", formText: "text/plain; charset=utf-8"}[f]
 }
 
-// choices lets package rule choose a form, as it does among the bodies of a rule.
-var choices = rule.Response{Bodies: []rule.Body{
-	{MediaType: "application/json", Text: "j"}, {MediaType: "text/html", Text: "h"}, {MediaType: "text/plain", Text: "t"},
-}}
-
-// preferred returns the form that an Accept header prefers. It is problem details for who does not say, and for who accepts
-// none of them: a refusal in another form says more than a 406.
+// preferred returns the form that an Accept header prefers. It is problem details for clients that
+// name no preference, and for those that accept none of the forms: a refusal in a form that was not
+// asked for says more than a 406.
 func preferred(accept string) form {
-	switch _, choice := choices.Render(accept, rule.ResponseData{}); string(choice) {
-	case "h":
-		return formHTML
-	case "t":
-		return formText
-	}
-	return formJSON
+	return form(answer.Preferred(accept, "application/json", "text/html", "text/plain"))
 }
 
-// pageStyle is the style of the page. It follows the light or dark scheme that the reader has chosen.
+// pageStyle is the style of the page. It follows the light or dark scheme that the reader has
+// chosen.
 const pageStyle = `:root{color-scheme:light dark;--ground:#fff;--ink:#1b1f24;--faint:#57606a;--rule:#d0d7de}` +
 	`@media(prefers-color-scheme:dark){:root{--ground:#15181c;--ink:#e6e8eb;--faint:#a3abb5;--rule:#3a424c}}` +
 	`body{margin:0;min-height:100vh;display:grid;place-items:center;background:var(--ground);color:var(--ink);font:1.0625rem/1.6 system-ui,sans-serif}` +

@@ -1,36 +1,31 @@
 package httplimit
 
 import (
-	"encoding/json"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/rule"
 )
 
-// Problem types of draft-ietf-httpapi-ratelimit-headers-11, with the titles that it gives them.
-const (
-	TypeQuotaExceeded   = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-	TypeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+// TypeQuotaExceeded is the problem type of a refusal
+// (draft-ietf-httpapi-ratelimit-headers-11).
+const TypeQuotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-	titleQuotaExceeded   = "Request cannot be satisfied as assigned quota has been exceeded"
-	titleReducedCapacity = "Request cannot be satisfied due to temporary server capacity constraints"
-)
+const titleQuotaExceeded = "Request cannot be satisfied as assigned quota has been exceeded"
 
-const problemJSON = "application/problem+json"
-
-// Refuse answers a refused decision: headers, and the status and body of the refusing rule's response or the default one: what
-// was hit, and when to come back. The refusing rule is that of Decision.Nearest.
+// Refuse answers a refused request: headers, and the status and body of the refusing rule's
+// response, or the default one, which names the limit and the time to come back. The refusing rule
+// is that of Decision.Nearest.
 //
-// The default body comes in the form that the client prefers by its Accept header: problem details (RFC 9457), which is also
-// for those that do not say, a page for browsers, or plain text. A response's own headers win over ours. The answer is never to
-// be stored by a cache (RFC 6585), and has no body if r is a HEAD.
+// The default body comes in the form that the client prefers by its Accept header: problem details
+// (RFC 9457), which is also for those that do not say, a page for browsers, or plain text. A
+// response's own headers win over ours. The answer is never to be stored by a cache (RFC 6585), and
+// has no body if r is a HEAD.
 func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
 	f.Write(w.Header(), d)
 	h := w.Header()
@@ -46,9 +41,9 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 			status = resp.Status
 		}
 		data := responseData(d, near, status)
-		contentType, body = resp.Render(accept, data)
+		contentType, body = resp.Render(answer.Preferred(accept, resp.MediaTypes()...), data)
 		headers = resp.RenderHeaders(nil, data)
-		typed = resp.Body == "" || resp.ContentType != ""
+		typed = resp.Body.Source == "" || resp.ContentType != ""
 		if len(resp.Bodies) > 1 {
 			varyBy(h, "Accept")
 		}
@@ -58,7 +53,7 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 		if contentType == "" {
 			contentType = "text/plain; charset=utf-8"
 		}
-	case contentType != "": // the rule names a type for what is no text of its own
+	case contentType != "": // the rule names a type for a body that is not its own
 		body = appendRefusal(nil, formJSON, status, d, near)
 	default:
 		form := preferred(accept)
@@ -82,14 +77,14 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 			h[k] = []string{p.Value}
 		}
 	}
-	send(w, status, contentType, body, r.Method == http.MethodHead)
+	answer.Send(w, status, contentType, body, r.Method == http.MethodHead)
 }
 
-// responseData is what templates may say of a refusal by near.
+// responseData holds the values that templates may use in a refusal by near.
 func responseData(d *weir.Decision, near *weir.LimitResult, status int) rule.ResponseData {
 	data := rule.ResponseData{Limit: near.Window.Name, RetryAfter: algo.Never, RetryAfterText: "never", ID: d.ID.String(), Domain: d.Domain, Status: status}
 	if d.RetryAfter != algo.Never {
-		data.RetryAfter = max(1, ceilSeconds(d.RetryAfter))
+		data.RetryAfter = max(1, answer.CeilSeconds(d.RetryAfter))
 		data.RetryAfterText = durationText(data.RetryAfter)
 	}
 	c := configOf(d, near)
@@ -121,69 +116,6 @@ func varyBy(h http.Header, header string) {
 	h.Add("Vary", header)
 }
 
-// RefuseStoreError answers 503 for a request that could not be decided because the store failed, with the problem type
-// temporary-reduced-capacity. It says nothing of the error, which is not the client's business.
-func RefuseStoreError(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "1")
-	Problem(w, http.StatusServiceUnavailable, TypeReducedCapacity, titleReducedCapacity,
-		"The request could not be checked against its limits just now. Try again in a moment.", nil)
-}
-
-// Problem writes problem details (RFC 9457) with application/problem+json; extra members are merged in, sorted by name.
-// An empty typ is left out (about:blank), an empty title is the status's text, an empty detail is left out. A member of
-// extra that cannot be put into JSON, or that has the name of a standard one written here, is left out. The answer
-// carries Cache-Control: no-store.
-func Problem(w http.ResponseWriter, status int, typ, title, detail string, extra map[string]any) {
-	if title == "" {
-		title = http.StatusText(status)
-	}
-	body := appendProblem(make([]byte, 0, 512), status, typ, title, detail)
-	for _, name := range slices.Sorted(maps.Keys(extra)) {
-		if name == "type" || name == "title" || name == "status" || name == "detail" {
-			continue
-		}
-		value, err := json.Marshal(extra[name])
-		if err != nil {
-			continue
-		}
-		body = append(body, ',')
-		body = appendJSON(body, name)
-		body = append(append(body, ':'), value...)
-	}
-	body = append(body, "}\n"...)
-	w.Header().Set("Cache-Control", "no-store")
-	send(w, status, problemJSON, body, false)
-}
-
-func send(w http.ResponseWriter, status int, contentType string, body []byte, head bool) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	if !head {
-		_, _ = w.Write(body) // the client may be gone; there is nobody to tell
-	}
-}
-
-// appendProblem appends the standard members without the closing brace.
-func appendProblem(b []byte, status int, typ, title, detail string) []byte {
-	b = append(b, '{')
-	if typ != "" {
-		b = append(b, `"type":`...)
-		b = append(appendJSON(b, typ), ',')
-	}
-	b = append(b, `"title":`...)
-	b = appendJSON(b, title)
-	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(status), 10)
-	if detail != "" {
-		b = append(b, `,"detail":`...)
-		b = appendJSON(b, detail)
-	}
-	return b
-}
-
 // appendRefusal appends the default body of a refusal.
 func appendRefusal(b []byte, f form, status int, d *weir.Decision, near *weir.LimitResult) []byte {
 	switch f {
@@ -192,7 +124,7 @@ func appendRefusal(b []byte, f form, status int, d *weir.Decision, near *weir.Li
 	case formText:
 		return appendText(b, status, d, near)
 	}
-	b = appendProblem(slices.Grow(b, 512), status, TypeQuotaExceeded, titleQuotaExceeded, refusalDetail(d, near))
+	b = answer.AppendProblem(slices.Grow(b, 512), status, TypeQuotaExceeded, titleQuotaExceeded, refusalDetail(d, near))
 	b = append(b, `,"violated-policies":[`...)
 	first := true
 	for i := range d.Limits {
@@ -204,17 +136,17 @@ func appendRefusal(b []byte, f form, status int, d *weir.Decision, near *weir.Li
 			b = append(b, ',')
 		}
 		first = false
-		b = appendJSON(b, lr.Window.Name)
+		b = answer.AppendJSON(b, lr.Window.Name)
 	}
 	b = append(b, `],"retry_after":`...)
-	b = appendSeconds(b, d.RetryAfter)
+	b = answer.AppendSeconds(b, d.RetryAfter)
 	if d.ID != 0 {
 		b = append(d.ID.AppendTo(append(b, `,"decision":"`...)), '"')
 	}
 	return append(b, "}\n"...)
 }
 
-// refusalDetail says to a person which limit it was, what it allows, and when to come back.
+// refusalDetail tells a person which limit refused, what it allows, and when to come back.
 func refusalDetail(d *weir.Decision, near *weir.LimitResult) string {
 	what, when := refusalWords(d, near)
 	if when == "" {
@@ -223,7 +155,8 @@ func refusalDetail(d *weir.Decision, near *weir.LimitResult) string {
 	return what + " " + when
 }
 
-// refusalWords says which limit it was and what it allows, and, if there is something to say, when to come back.
+// refusalWords says which limit it was and what it allows, and, if there is something to say, when
+// to come back.
 func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) {
 	if near == nil {
 		return "A limit was reached.", comeBack(d, true)
@@ -261,7 +194,7 @@ func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) 
 func comeBack(d *weir.Decision, some bool) string {
 	switch {
 	case d.RetryAfter != algo.Never:
-		return "Try again in " + durationText(max(1, ceilSeconds(d.RetryAfter))) + "."
+		return "Try again in " + durationText(max(1, answer.CeilSeconds(d.RetryAfter))) + "."
 	case some:
 		return "This request asks for more than that at once, so it can never be admitted."
 	}
@@ -278,7 +211,8 @@ func plural(n int64, what string) string {
 	return strconv.FormatInt(n, 10) + " " + what + "s"
 }
 
-// durationText writes whole seconds as a person says them, in at most two units, rounded up: "1 minute 30 seconds".
+// durationText writes whole seconds as a person says them, in at most two units, rounded up: "1
+// minute 30 seconds".
 func durationText(s int64) string {
 	units := [...]struct {
 		seconds int64
@@ -292,7 +226,8 @@ func durationText(s int64) string {
 			return plural(s, u.name)
 		}
 		next := units[i+1]
-		rest := (s%u.seconds + next.seconds - 1) / next.seconds // in the next smaller unit, rounded up
+		// in the next smaller unit, rounded up
+		rest := (s%u.seconds + next.seconds - 1) / next.seconds
 		whole := s / u.seconds
 		if rest == u.seconds/next.seconds {
 			whole, rest = whole+1, 0
@@ -306,46 +241,4 @@ func durationText(s int64) string {
 		return plural(whole, u.name) + " " + plural(rest, next.name)
 	}
 	return "a moment"
-}
-
-// appendSeconds appends µs as seconds to the microsecond, without trailing zeros; never is null.
-func appendSeconds(b []byte, us int64) []byte {
-	if us == algo.Never {
-		return append(b, "null"...)
-	}
-	b = strconv.AppendInt(b, us/1e6, 10)
-	if frac := us % 1e6; frac != 0 {
-		digits := strconv.AppendInt(nil, 1e6+frac, 10) // 1dddddd
-		digits[0] = '.'
-		for digits[len(digits)-1] == '0' {
-			digits = digits[:len(digits)-1]
-		}
-		b = append(b, digits...)
-	}
-	return b
-}
-
-// appendJSON appends s as a JSON string.
-func appendJSON(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for i := 0; i < len(s); {
-		c := s[i]
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-			i++
-		case c < 0x20:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-			i++
-		case c < utf8.RuneSelf:
-			b = append(b, c)
-			i++
-		default:
-			r, n := utf8.DecodeRuneInString(s[i:])
-			b = utf8.AppendRune(b, r) // what is no UTF-8 becomes U+FFFD
-			i += n
-		}
-	}
-	return append(b, '"')
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/weir-rl/weir/internal/answer"
 )
 
 type problem struct {
@@ -110,7 +112,7 @@ func TestRefuseWithResponse(t *testing.T) {
 
 func TestProblem(t *testing.T) {
 	w := httptest.NewRecorder()
-	Problem(w, 400, "", "", "a \"quoted\"\n\x01 \xff ü", map[string]any{"zeta": 1, "alpha": []string{"x"}, "status": 7, "bad": math.NaN()})
+	answer.ProblemDetails(w, 400, "", "", "a \"quoted\"\n\x01 \xff ü", map[string]any{"zeta": 1, "alpha": []string{"x"}, "status": 7, "bad": math.NaN()})
 	want := `{"title":"Bad Request","status":400,"detail":"a \"quoted\"\u000a\u0001 ` + "\ufffd" + ` ü","alpha":["x"],"zeta":1}` + "\n"
 	if w.Body.String() != want || w.Code != 400 || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %s, want %s; %v", w.Body, want, w.Header())
@@ -119,9 +121,9 @@ func TestProblem(t *testing.T) {
 
 func TestStoreErrorIs503(t *testing.T) {
 	w := httptest.NewRecorder()
-	RefuseStoreError(w)
+	answer.StoreError(w)
 	var p problem
-	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable || p.Type != TypeReducedCapacity {
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable || p.Type != answer.TypeReducedCapacity {
 		t.Errorf("%d %s (%v)", w.Code, w.Body, err)
 	}
 }
@@ -142,13 +144,13 @@ func TestAppendProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.String().Draw(t, "s")
 		var back string
-		if err := json.Unmarshal(appendJSON(nil, s), &back); err != nil || back != s {
+		if err := json.Unmarshal(answer.AppendJSON(nil, s), &back); err != nil || back != s {
 			t.Fatalf("%q became %q (%v)", s, back, err)
 		}
 		us := rapid.Int64Range(0, 1<<53).Draw(t, "us")
 		var f float64
-		if err := json.Unmarshal(appendSeconds(nil, us), &f); err != nil || int64(math.Round(f*1e6)) != us && us < 1<<50 {
-			t.Fatalf("%d µs became %s", us, appendSeconds(nil, us))
+		if err := json.Unmarshal(answer.AppendSeconds(nil, us), &f); err != nil || int64(math.Round(f*1e6)) != us && us < 1<<50 {
+			t.Fatalf("%d µs became %s", us, answer.AppendSeconds(nil, us))
 		}
 		var seconds int64
 		n := int64(0)

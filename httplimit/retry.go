@@ -16,37 +16,44 @@ import (
 type RetryOptions struct {
 	// MaxAttempts is how often a request is sent at most; 0 means 4, 1 never again.
 	MaxAttempts int
-	// MaxWait is the longest time that a request spends waiting, of all its attempts together; 0 means one minute.
+	// MaxWait is the longest time that a request spends waiting, of all its attempts together; 0
+	// means one minute.
 	MaxWait time.Duration
-	// Backoff is the longest wait before the second attempt where the server does not say how long to wait; it doubles with each
-	// further attempt, up to MaxBackoff, and a random part of it is waited for. 0 means 200 ms and 10 s.
+	// Backoff is the longest wait before the second attempt where the server does not say how long
+	// to wait; it doubles with each further attempt, up to MaxBackoff, and a random part of it is
+	// waited for. 0 means 200 ms and 10 s.
 	Backoff, MaxBackoff time.Duration
-	// RetryShare bounds the retries to a server to a share of the requests to it, so that a server in trouble is not kept there; 0 means 0.1.
-	// RetryBurst is how many may be made beyond that; 0 means 10.
+	// RetryShare bounds the retries to a server to a share of the requests to it, so that a server
+	// in trouble is not kept there; 0 means 0.1. RetryBurst is how many may be made beyond that; 0
+	// means 10.
 	RetryShare float64
 	RetryBurst int
-	// MaxServers bounds the servers of which is remembered what they said; 0 means 1,024.
+	// MaxServers bounds the servers whose limits are remembered; 0 means 1,024.
 	MaxServers int
-	// Key names what a server limits together; nil means URL.Host. For a client that speaks with several identities, or to a server with
-	// separate limits for its paths, add those. It must be safe for concurrent use.
+	// Key names the group of requests that a server limits together; nil means URL.Host. For a
+	// client that speaks with several identities, or to a server with separate limits for its
+	// paths, add those. It must be safe for concurrent use.
 	Key func(*http.Request) string
-	// Repeatable reports whether a request may be sent again after a server answered 429 or 503 to it; nil means one with a safe or
-	// idempotent method (RFC 9110 9.2.2) or an Idempotency-Key. One with a body that cannot be read again never is. It must be safe for concurrent use.
+	// Repeatable reports whether a request may be sent again after a server answered 429 or 503 to
+	// it; nil means one with a safe or idempotent method (RFC 9110 9.2.2) or an Idempotency-Key.
+	// One with a body that cannot be read again never is. It must be safe for concurrent use.
 	Repeatable func(*http.Request) bool
 }
 
 // RetryTransport is an http.RoundTripper that obeys the limits of the servers that it asks:
 //
-//   - A request that a server refuses with 429 or 503 is sent again after the time that Retry-After says, or after a backoff with
-//     full jitter if it says none, if that can be done without harm: see RetryOptions.Repeatable.
-//   - What a server tells of its limits (RateLimit, RateLimit-Remaining, X-RateLimit-Remaining and what belongs to them) holds for all
-//     requests to it: where none is left, they wait before they are sent; where some are left, no more are sent at a time than that.
-//     Those that waited go one after the other, in the pace of the limit where that is known.
-//   - If a wait would last beyond the context's deadline, or MaxWait, a request fails at once with a *WaitError, or the server's
-//     refusal is returned as it is.
+//   - A request that a server refuses with 429 or 503 is sent again, if that does no harm (see
+//     RetryOptions.Repeatable): after the time in Retry-After, or after a backoff with full jitter.
+//   - The limits that a server announces (RateLimit, RateLimit-Remaining, X-RateLimit-Remaining and
+//     the fields that belong to them) hold for all requests to it. While no request is left, all
+//     wait before they are sent; while some are left, no more than that are sent at a time. Those
+//     that waited follow one another at the pace of the limit, if that is known.
+//   - If a wait would last beyond the context's deadline, or MaxWait, a request fails at once with
+//     a *WaitError, or the server's refusal is returned as it is.
 //
-// A server that is asked to be gentle with is not asked more than it can bear: retries are a small share of requests (RetryShare).
-// Nothing is retried for other reasons, such as a connection that broke. Safe for concurrent use; make one with NewRetryTransport.
+// Retries do not add to the load of a server that is overloaded already: they are a small share of
+// all requests (RetryShare). Nothing is retried for other reasons, such as a connection that
+// broke. Safe for concurrent use; make one with NewRetryTransport.
 type RetryTransport struct {
 	base http.RoundTripper
 	o    RetryOptions
@@ -57,7 +64,8 @@ type RetryTransport struct {
 	retries, spent, waits atomic.Uint64
 }
 
-// NewRetryTransport returns a RetryTransport that sends requests by base; nil means http.DefaultTransport. Its errors say which option to change.
+// NewRetryTransport returns a RetryTransport that sends requests by base; nil means
+// http.DefaultTransport. Its errors say which option to change.
 func NewRetryTransport(base http.RoundTripper, o RetryOptions) (*RetryTransport, error) {
 	if base == nil {
 		base = http.DefaultTransport
@@ -89,7 +97,8 @@ func setDefault[T comparable](field *T, value T) {
 type WaitError struct {
 	// Wait is how long it would have to wait at least.
 	Wait time.Duration
-	// Deadline is true if that is beyond the deadline of the request's context, else it is beyond RetryOptions.MaxWait.
+	// Deadline is true if that is beyond the deadline of the request's context, else it is beyond
+	// RetryOptions.MaxWait.
 	Deadline bool
 	method   string
 	host     string
@@ -112,7 +121,7 @@ func (e *WaitError) Unwrap() error {
 	return nil
 }
 
-// RetryStats tells what a RetryTransport has done.
+// RetryStats counts the work of a RetryTransport.
 type RetryStats struct {
 	Retries uint64 // requests sent again
 	Spent   uint64 // refusals that were returned since there had been too many retries
@@ -155,7 +164,8 @@ func (t *RetryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !refused || attempt >= t.o.MaxAttempts || !t.repeatable(r) {
 			return resp, nil
 		}
-		var pause time.Duration // where the server did not say for how long; else all that ask it wait, in enter
+		// where the server did not say for how long; else all that ask it wait, in enter
+		var pause time.Duration
 		if wait == 0 {
 			pause = jitter(backoff)
 		}
@@ -243,8 +253,8 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// discard reads what is left of a small answer, so that its connection can be used again, and closes it. One that does not come
-// within a second is given up.
+// discard reads the rest of a small answer, so that its connection can be used again, and
+// closes it. One that does not come within a second is given up.
 func discard(resp *http.Response) {
 	const most = 16 << 10
 	if resp.ContentLength <= most {
@@ -255,7 +265,8 @@ func discard(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// peerOf returns what is known of the server that r goes to; forget is called when that is needed no more.
+// peerOf returns the state of the server that r goes to; forget is called when that is needed
+// no more.
 func (t *RetryTransport) peerOf(r *http.Request) (p *peer, forget func()) {
 	key := ""
 	if t.o.Key != nil {
@@ -282,7 +293,8 @@ func (t *RetryTransport) peerOf(r *http.Request) (p *peer, forget func()) {
 	}
 }
 
-// evict forgets a server that was not asked for long, and is not asked now; false if none was found. t.mu is held.
+// evict forgets a server that was not asked for long, and is not asked now; false if none was
+// found. t.mu is held.
 func (t *RetryTransport) evict() bool {
 	oldest, seen := "", 0
 	var used time.Time

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Requests that waited for a limit go one by one, in the pace of its quota, though the server says that all of it is there again.
+// Requests that waited for a limit go one by one, in the pace of its quota, though the server says
+// that all of it is there again.
 func TestRetryPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := header("RateLimit", `"a";r=0;t=10`, "RateLimit-Policy", `"a";q=5;w=10`)

@@ -15,8 +15,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever servers say and however callers give up: each request comes to an end in time, is sent at most as often as it may, no answer
-// stays open but the one that is returned, and nothing is left behind of who has gone.
+// Whatever servers say and however callers give up: each request comes to an end in time, is sent
+// at most as often as it may, no answer stays open but the one that is returned, and nothing is
+// left behind of who has gone.
 func TestRetryProperties(t *testing.T) {
 	draw := rapid.Custom(func(r *rapid.T) scripted {
 		a := scripted{status: rapid.SampledFrom([]int{200, 200, 429, 503, 500}).Draw(r, "status"), header: http.Header{},
@@ -51,8 +52,8 @@ type scripted struct {
 	fails  bool
 }
 
-// playScript sends a request after each pause, in milliseconds, that its caller waits for some seconds, to a server that gives the
-// answers in turn. It returns what was wrong.
+// playScript sends a request after each pause, in milliseconds, that its caller waits for some
+// seconds, to a server that gives the answers in turn. It returns what was wrong.
 func playScript(script []scripted, pauses, patience []int) string {
 	var open, next int
 	sent := map[string]int{}

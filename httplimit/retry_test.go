@@ -16,7 +16,7 @@ import (
 
 	"github.com/weir-rl/weir/store/memory"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 )
 
 // roundTrips is a server as a function.
@@ -101,7 +101,8 @@ func header(pairs ...string) http.Header {
 
 var ok = header()
 
-// After a refusal a request is sent again, when the server says so and not before, with its body from the beginning.
+// After a refusal a request is sent again, when the server says so and not before, with its body
+// from the beginning.
 func TestRetry(t *testing.T) {
 	const key = "Idempotency-Key"
 	for _, c := range []struct {
@@ -165,7 +166,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// Waits that would go beyond the deadline are not begun: the refusal is returned, and later requests fail at once.
+// Waits that would go beyond the deadline are not begun: the refusal is returned, and later
+// requests fail at once.
 func TestRetryDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{t: t, list: []http.Header{header("Status", "429", "Retry-After", "30"), ok}}
@@ -291,8 +293,8 @@ func limitedServer(t *testing.T, rules string, f Headers, took time.Duration, re
 	})))
 }
 
-// Many requests at a time against each kind of limit, told in each form: all of them pass in the end, hardly one is refused, and
-// after the first burst they come evenly.
+// Many requests at a time against each kind of limit, told in each form: all of them pass in the
+// end, hardly one is refused, and after the first burst they come evenly.
 func TestRetryObeys(t *testing.T) {
 	for _, rules := range []string{
 		`limits: [{name: a, allow: 10/s, algorithm: fixed_window}]`,
@@ -314,7 +316,8 @@ func TestRetryObeys(t *testing.T) {
 								t.Errorf("%v %v", resp, err)
 							}
 						})
-						time.Sleep(5 * time.Millisecond) // they do not all come before the first answer
+						// they do not all come before the first answer
+						time.Sleep(5 * time.Millisecond)
 					}
 					wg.Wait()
 					took := passed[len(passed)-1].Sub(passed[0])
@@ -376,7 +379,8 @@ func TestRetryOptionsErrors(t *testing.T) {
 	}
 }
 
-// Over a real connection: the refusal is read, so that the connection serves the next attempt, and the body is sent anew.
+// Over a real connection: the refusal is read, so that the connection serves the next attempt, and
+// the body is sent anew.
 func TestRetryKeepsConnection(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

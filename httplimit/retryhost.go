@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// peer is what a RetryTransport knows of one server. Safe for concurrent use.
+// peer is the state that a RetryTransport keeps of one server. Safe for concurrent use.
 type peer struct {
 	users int       // requests that look at it now; guarded by RetryTransport.mu, as is used
 	used  time.Time // when the last one came
@@ -21,7 +21,7 @@ type peer struct {
 		flight  int64         // requests that were sent and not answered
 		sent    uint64        // requests ever sent
 		budget  float64       // retries that may be made
-		changed chan struct{} // closed when an answer comes; nil if nobody waits for one
+		changed chan struct{} // closed when an answer comes; nil if no request waits for one
 	}
 }
 
@@ -34,7 +34,8 @@ type told struct {
 	next    time.Time // when the next one of the queue goes
 }
 
-// gap is the time between two requests that waited: they use the quota evenly, rather than all at once. 0 if it is not known.
+// gap is the time between two requests that waited: they use the quota evenly, rather than all at
+// once. 0 if it is not known.
 func (l *told) gap() time.Duration {
 	switch {
 	case l.quota <= 0:
@@ -141,8 +142,9 @@ func jitter(d time.Duration) time.Duration {
 	return rand.N(d)
 }
 
-// enter waits until a request may be sent, and returns its number. It waits until the latest instant, and not beyond the context's
-// deadline; if it can be seen that this is too short, it fails at once.
+// enter waits until a request may be sent, and returns its number. It waits until the latest
+// instant, and not beyond the context's deadline; if it can be seen that this is too short, it
+// fails at once.
 func (p *peer) enter(ctx context.Context, latest time.Time) (number uint64, err error) {
 	var s place // zero, or taken
 	for {
@@ -217,7 +219,8 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	return nil
 }
 
-// leave notes the answer to the request of that number: what its header tells; nil if none came. wait is what Retry-After asks of all, 0 for nothing.
+// leave notes the answer to the request of that number: what its header tells; nil if none came.
+// wait is what Retry-After asks of all, 0 for nothing.
 func (p *peer) leave(number uint64, hints []hint, wait, spread time.Duration) {
 	now := time.Now()
 	p.mu.Lock()
@@ -235,7 +238,8 @@ func (p *peer) leave(number uint64, hints []hint, wait, spread time.Duration) {
 	}
 }
 
-// note takes over what a server tells of a limit, unless it is older than what is known. p.mu is held.
+// note takes over a limit that a server announces, unless a newer announcement is known. p.mu is
+// held.
 func (p *peer) note(number uint64, h hint, now time.Time) {
 	fresh := told{hint: h, at: number, end: now.Add(h.reset)}
 	first := 0

@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"strconv"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/answer"
 )
 
 // The names of the fields, in the canonical form that http.Header keeps.
@@ -26,21 +26,24 @@ const (
 	hdrRetryAfter = "Retry-After"
 )
 
-// Write sets the headers that d calls for on h: those of the families for a decision that met an enforcing limit, and on a
-// refusal Retry-After. What h holds of a family that is written is replaced as a whole; a decision that met no enforcing
-// limit leaves h as it is.
+// Write sets the headers that d calls for on h: those of the families for a decision that met an
+// enforcing limit, and on a refusal Retry-After. What h holds of a family that is written is
+// replaced as a whole; a decision that met no enforcing limit leaves h as it is.
 //
-// X-RateLimit-Limit, -Remaining and -Reset speak of Decision.Nearest, and so do RateLimit-Limit, -Remaining and -Reset. RateLimit-Policy
-// and RateLimit have one item for each enforcing limit that was met. With any family, X-RateLimit-Soft says "exceeded" when a limit
-// admitted the request in its soft margin, X-RateLimit-Warning names those that are near to refusing, and on a refusal
-// X-RateLimit-Decision is its id. All times are whole seconds, rounded up. docs/headers.md describes each field.
+// X-RateLimit-Limit, -Remaining and -Reset speak of Decision.Nearest, and so do RateLimit-Limit,
+// -Remaining and -Reset. RateLimit-Policy and RateLimit have one item for each enforcing limit that
+// was met. With any family, X-RateLimit-Soft says "exceeded" when a limit admitted the request in
+// its soft margin, X-RateLimit-Warning names those that are near to refusing, and on a refusal
+// X-RateLimit-Decision is its id. All times are whole seconds, rounded up. docs/headers.md
+// describes each field.
 func (f Headers) Write(h http.Header, d *weir.Decision) {
 	near := d.Nearest()
 	if near == nil {
 		return
 	}
 	f = f.effective()
-	// All values are built in one buffer, and become one string and one slice that the fields share.
+	// All values are built in one buffer, and become one string and one slice that the fields
+	// share.
 	var (
 		scratch [384]byte
 		buf     = scratch[:0]
@@ -54,11 +57,11 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 	}
 	reset := int64(-1) // not known: never
 	if near.ResetAfter != algo.Never {
-		reset = ceilSeconds(near.ResetAfter)
+		reset = answer.CeilSeconds(near.ResetAfter)
 	}
 	retry := int64(-1) // none
 	if !d.Allowed && d.RetryAfter != algo.Never {
-		retry = max(1, ceilSeconds(d.RetryAfter))
+		retry = max(1, answer.CeilSeconds(d.RetryAfter))
 		buf = strconv.AppendInt(buf, retry, 10)
 		end(hdrRetryAfter)
 	}
@@ -67,7 +70,7 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 		delete(h, hdrReset)
 		buf = strconv.AppendInt(buf, near.Limit, 10)
 		if f&Envoy03 != 0 {
-			buf = appendEnvoyPolicies(buf, d)
+			buf = answer.AppendEnvoyPolicies(buf, d)
 		}
 		end(hdrLimit)
 		buf = strconv.AppendInt(buf, near.Remaining, 10)
@@ -78,7 +81,7 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 			buf = strconv.AppendInt(buf, reset, 10)
 			end(hdrReset)
 		case d.Time > 0 && d.Time+near.ResetAfter > 0: // not so far away that it has no number
-			buf = strconv.AppendInt(buf, ceilSeconds(d.Time+near.ResetAfter), 10)
+			buf = strconv.AppendInt(buf, answer.CeilSeconds(d.Time+near.ResetAfter), 10)
 			end(hdrReset)
 		}
 		if retry > 0 && f&Envoy03 == 0 {
@@ -95,7 +98,7 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 			end(hdrSoft)
 		}
 		start := len(buf)
-		if buf = AppendWarning(buf, d); len(buf) > start {
+		if buf = answer.AppendWarning(buf, d); len(buf) > start {
 			end(hdrWarning)
 		}
 		if !d.Allowed && d.ID != 0 {
@@ -121,21 +124,16 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 			end(hdr03Reset)
 		}
 		start := len(buf)
-		if buf = append03Policies(buf, d); len(buf) > start {
+		if buf = answer.AppendPolicies03(buf, d); len(buf) > start {
 			end(hdrPolicy)
 		}
 	case f&(Draft11|Next) != 0:
-		buf = AppendPolicies(buf, d)
+		buf = answer.AppendPolicies(buf, d)
 		end(hdrPolicy)
-		start := len(buf)
-		left, window := ";r=", ";t="
 		if f&Next != 0 {
-			left, window = ";a=", ";w="
-		}
-		for i := range d.Limits {
-			if lr := &d.Limits[i]; lr.Mode != rule.Shadow {
-				buf = appendRateLimit(separate(buf, start), lr, left, window)
-			}
+			buf = answer.AppendNextRateLimits(buf, d)
+		} else {
+			buf = answer.AppendRateLimits(buf, d)
 		}
 		end(hdrRateLimit)
 	}
@@ -148,17 +146,4 @@ func (f Headers) Write(h http.Header, d *weir.Decision) {
 		h[keys[i]] = values[i : i+1 : i+1]
 		from = ends[i]
 	}
-}
-
-// AppendWarning appends the value of X-RateLimit-Warning, a list of tokens: `near_limit; limit="name"` for each enforcing limit
-// that is near to refusing (weir.LimitResult.Warns). It appends nothing if there are none, or d is a refusal.
-func AppendWarning(dst []byte, d *weir.Decision) []byte {
-	start := len(dst)
-	for i := range d.Limits {
-		if lr := &d.Limits[i]; lr.Warns(d) {
-			dst = append(separate(dst, start), "near_limit; limit="...)
-			dst = appendSFString(dst, lr.Window.Name)
-		}
-	}
-	return dst
 }

@@ -9,8 +9,9 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -206,7 +207,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// What the upstream of a proxy sent of a family is replaced as a whole, and kept where no limit was met.
+// What the upstream of a proxy sent of a family is replaced as a whole, and kept where no limit was
+// met.
 func TestWriteReplaces(t *testing.T) {
 	clk := &clock{}
 	l := newLimiter(t, clk, `limits: [{name: a, allow: 10/min, when: {user: ada}}]`)
@@ -272,18 +274,19 @@ func TestNamesAreStructuredStrings(t *testing.T) {
 	}
 }
 
-// The w of the largest bucket that rules can define fits the 15 digits of a structured Integer, and nothing overflows.
+// The w of the largest bucket that rules can define fits the 15 digits of a structured Integer, and
+// nothing overflows.
 func TestWindowSecondsLarge(t *testing.T) {
 	limit, err := algo.New(algo.Config{Algorithm: algo.TokenBucket, N: 1, Window: algo.MaxWindow, Burst: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &rule.Window{Limit: limit}
-	if got, want := windowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: 1000}}, limit), int64(366*86400*1000); got != want {
+	if got, want := answer.WindowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: 1000}}, limit), int64(366*86400*1000); got != want {
 		t.Errorf("got %d, want %d", got, want)
 	}
 	// What would not fit 64 bits is left out.
-	if got := windowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: algo.MaxN}}, limit); got != 0 {
+	if got := answer.WindowSeconds(&weir.LimitResult{Window: w, Result: algo.Result{Limit: algo.MaxN}}, limit); got != 0 {
 		t.Errorf("got %d", got)
 	}
 }

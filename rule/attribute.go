@@ -37,11 +37,13 @@ type slot struct {
 	kind attributeKind
 }
 
-// value is the value of a slot on one request, in normal form. It is valid in the generation in which it was made.
+// value is the value of a slot on one request, in normal form. It is valid in the generation in
+// which it was made.
 type value struct {
 	text       string
 	generation uint32
 	indexed    uint32 // the generation in which its candidates were gathered
+	listed     uint32 // the generation in which it was put into Matches.names
 	present    bool
 }
 
@@ -96,8 +98,8 @@ func (m *Matches) addrOf(slot int) netip.Addr {
 	return netip.Addr{}
 }
 
-// normalText returns a value in the normal form of its kind, and for an ip the address if it is one. What is not normal
-// yet is written to scratch.
+// normalText returns a value in the normal form of its kind, and for an ip the address if it is
+// one. What is not normal yet is written to scratch.
 func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.Addr) {
 	begin := len(*scratch)
 	switch kind {
@@ -117,7 +119,7 @@ func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.
 			}
 		}
 	case kindHost:
-		raw = withoutPort(raw)
+		raw = bareHost(raw)
 		if !hasRange(raw, 'A', 'Z') {
 			return raw, netip.Addr{}
 		}
@@ -141,6 +143,14 @@ func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.
 		return raw, netip.Addr{}
 	}
 	return view((*scratch)[begin:]), netip.Addr{}
+}
+
+// NormalValue returns the value of an attribute in the normal form in which it is matched and
+// keyed.
+func NormalValue(attribute, value string) string {
+	var scratch []byte
+	text, _ := normalText(kindOf(attribute), value, &scratch)
+	return text
 }
 
 // hasRange reports whether s holds a byte from low to high.
@@ -175,7 +185,8 @@ func (m *Matches) attribute(name string) (string, bool) {
 	return "", false
 }
 
-// attributes iterates over all attributes as they came. In a union a name may come several times, and the first holds.
+// attributes iterates over all attributes as they came. In a union a name may come several times,
+// and the first holds.
 func (m *Matches) attributes() iter.Seq2[string, string] {
 	if m.source != nil {
 		return m.source.All()
@@ -187,7 +198,7 @@ func (m *Matches) attributes() iter.Seq2[string, string] {
 				if !yield(e.Key, e.Value) {
 					return
 				}
-				if e.Key == "remote_address" && !hasRemote {
+				if e.Key == RemoteAddress && !hasRemote {
 					remote, hasRemote = e.Value, true
 				}
 				hasIP = hasIP || e.Key == "ip"
@@ -199,8 +210,8 @@ func (m *Matches) attributes() iter.Seq2[string, string] {
 	}
 }
 
-// fillUnion sets the slots from the descriptors' entries: the first value of a key holds, and remote_address is ip where
-// no entry is called that.
+// fillUnion sets the slots from the descriptors' entries: the first value of a key holds, and
+// remote_address is ip where no entry is called that.
 func (m *Matches) fillUnion() {
 	d := m.domain
 	if len(d.slots) == 0 {
@@ -210,7 +221,7 @@ func (m *Matches) fillUnion() {
 	for i := range m.descriptors {
 		for k := range m.descriptors[i].Entries {
 			e := &m.descriptors[i].Entries[k]
-			if !haveRemote && e.Key == "remote_address" {
+			if !haveRemote && e.Key == RemoteAddress {
 				remote, haveRemote = e.Value, true
 			}
 			n := -1

@@ -7,13 +7,13 @@ import (
 
 // A Set serves many goroutines at once, the limits that requests bring included.
 func TestMatchConcurrently(t *testing.T) {
-	ifx, err := compileIf(`header.exists(k, k == "x") && user != ""`)
+	ifx, err := CompileIf(`header.exists(k, k == "x") && user != ""`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testSet(t, &file{
-		rules:       []*Rule{testRule(t, "a", "user|ip").when(on(t, "path", "/api/**", "~x$")), testRule(t, "b").with(func(r *Rule) { r.ifProgram = ifx })},
-		descriptors: lyftTree(t, "user vtm rule"),
+	s := testSet(t, &File{
+		Rules:       []*Rule{testRule(t, "a", "user|ip").when(on(t, "path", "/api/**", "~x$")), testRule(t, "b").with(func(r *Rule) { r.Exprs = &Exprs{If: ifx} })},
+		Descriptors: lyftTree(t, "user vtm rule"),
 	})
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -21,7 +21,7 @@ func TestMatchConcurrently(t *testing.T) {
 			var m Matches
 			for i := range 500 {
 				s.Match(&Query{Domain: "default", Attributes: Map{"path": "//api/x", "ip": "2001:db8::1", "user": "ada", "header.x": "1"}}, &m)
-				if got, want := met(&m), "a[user=ada], b"; got != want {
+				if got, want := met(&m), "user[user=ada], a[user=ada], b"; got != want {
 					t.Errorf("met %q, want %q", got, want)
 					return
 				}

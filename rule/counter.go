@@ -16,7 +16,7 @@ func (b *builder) addCounters(r *Rule) {
 	mine := map[uint64]*Counter{}
 	names := map[string]bool{}
 	for _, w := range r.Windows {
-		w.Rule = r
+		w.own(r)
 		if w.Limit == nil {
 			continue
 		}
@@ -31,7 +31,7 @@ func (b *builder) addCounters(r *Rule) {
 	for i := range r.Overrides {
 		used := map[uint64]bool{}
 		for _, w := range r.Overrides[i].Windows {
-			w.Rule = r
+			w.own(r)
 			if w.Limit == nil {
 				continue
 			}
@@ -51,6 +51,18 @@ func (b *builder) addCounters(r *Rule) {
 	}
 	b.addMargins(r)
 	b.addBan(r)
+}
+
+// own makes w a window of r.
+func (w *Window) own(r *Rule) {
+	w.Rule = r
+	if w.Limit == nil {
+		return
+	}
+	w.Seconds = int64((w.Limit.Config().Window + time.Second - 1) / time.Second)
+	if r.Elastic != nil {
+		w.scaled = new(scaledLimits)
+	}
 }
 
 // addMargins gives the Counters of r those of the soft margins that close.
@@ -91,17 +103,28 @@ func (b *builder) addMargins(r *Rule) {
 	}
 }
 
-// allParts returns the limits that w may have at one time or another.
-func (w *Window) allParts() []*algo.Limit {
-	if len(w.parts) == 0 {
+// Parts returns the limits that w has at one time or another: Limit alone, or those that its
+// schedule chooses from.
+func (w *Window) Parts() []*algo.Limit {
+	if !w.Limit.Scheduled() {
 		return []*algo.Limit{w.Limit}
 	}
-	return w.parts
+	var parts []*algo.Limit
+	otherwise, phases, _ := w.Limit.Schedule()
+	if otherwise != nil {
+		parts = append(parts, otherwise)
+	}
+	for _, p := range phases {
+		if p.Limit != nil {
+			parts = append(parts, p.Limit)
+		}
+	}
+	return parts
 }
 
-// allLimits is allParts, of an elastic rule with what they are at the points of the curve.
+// allLimits returns Parts, and for an elastic rule what they are at the points of the curve.
 func (w *Window) allLimits() []*algo.Limit {
-	list := w.allParts()
+	list := w.Parts()
 	if e := w.Rule.Elastic; e != nil {
 		for _, l := range list[:len(list):len(list)] {
 			for _, p := range e.Curve {
@@ -165,23 +188,24 @@ func (b *builder) overrideCounters() {
 	}
 }
 
-// ruleIdentity names a rule within its domain without ambiguity: a native limit by its name, a descriptor by its path.
+// ruleIdentity names a rule within its domain without ambiguity: a native limit by its name, a
+// descriptor by its path.
 func ruleIdentity(r *Rule) string {
 	if r.compiled.levels == nil {
 		return "n" + r.Name
 	}
 	id := []byte{'l'}
 	for _, l := range r.compiled.levels {
-		id = appendText(id, 0, l.node.key)
-		id = appendText(id, 0, l.node.value)
+		id = appendText(id, 0, l.node.Key)
+		id = appendText(id, 0, l.node.Value)
 	}
 	return string(id)
 }
 
 func counterID(r *Rule, l *algo.Limit) uint64 { return identityHash(r.Domain, ruleIdentity(r), l) }
 
-// identityHash hashes what names a limit's state: domain, rule, algorithm and W; and with W how it is cut (K, calendar,
-// alignment), since states that are cut otherwise must be carried.
+// identityHash hashes what names a limit's state: domain, rule, algorithm and W; and with W how it
+// is cut (K, calendar, alignment), since states that are cut otherwise must be carried.
 func identityHash(domain, rule string, l *algo.Limit) uint64 {
 	c := l.Config()
 	id := appendText(nil, 0, domain)

@@ -19,8 +19,8 @@ type Point struct {
 	Share int // percent of N and B, 0 to 1000
 }
 
-// Share returns the share at a value of the signal as a fraction: on the line between the points next to it, and flat beyond
-// the outermost ones.
+// Share returns the share at a value of the signal as a fraction: on the line between the points
+// next to it, and flat beyond the outermost ones.
 func (e *Elastic) Share(value int) (num, den int64) {
 	c := e.Curve
 	if value <= c[0].At {
@@ -38,8 +38,9 @@ func (e *Elastic) Share(value int) (num, den int64) {
 // scaledLimits are a window's limits by the value of the signal, made when they are needed first.
 type scaledLimits [101]atomic.Pointer[algo.Limit]
 
-// Scaled returns the window's limit at a value of the rule's elastic signal, of 0 to 100 percent; Limit itself if the rule is not
-// elastic. The same value always gives the same pointer. Safe for concurrent use.
+// Scaled returns the window's limit at a value of the rule's elastic signal, of 0 to 100 percent;
+// Limit itself if the rule is not elastic. The same value always gives the same pointer. Safe for
+// concurrent use.
 func (w *Window) Scaled(value int) *algo.Limit {
 	e := w.Rule.Elastic
 	if e == nil || w.Limit == nil || w.scaled == nil {

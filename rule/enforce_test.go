@@ -8,13 +8,15 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
-// enforcedOn returns those of n users on whom a rule that is enforced on so many percent of its keys bites.
+// enforcedOn returns those of n users on whom a rule that is enforced on so many percent of its
+// keys bites.
 func enforcedOn(t *testing.T, name, domain string, percent, n int) []int {
 	t.Helper()
 	yaml := fmt.Sprintf("domain: %s\nlimits: [{name: %s, per: [user], allow: 1/min, enforce: %d%%}]\n", domain, name, percent)
-	set, _, err := rule.Load([]rule.Source{{Name: "a.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "a.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +34,8 @@ func enforcedOn(t *testing.T, name, domain string, percent, n int) []int {
 	return on
 }
 
-// Which keys a rule is enforced on is the same in every process and version: these are not to change.
+// Which keys a rule is enforced on is the same in every process and version: these are not to
+// change.
 func TestEnforcedKeysAreTheSameEverywhere(t *testing.T) {
 	got := fmt.Sprint(enforcedOn(t, "candidate", "shop", 10, 100))
 	const want = "[3 9 25 30 33 49 64 87 90 95]"
@@ -58,7 +61,8 @@ func TestEnforcedKeysGrow(t *testing.T) {
 	}
 }
 
-// The share of keys is that of the rule, within five standard deviations; and two rules choose independently of each other.
+// The share of keys is that of the rule, within five standard deviations; and two rules choose
+// independently of each other.
 func TestEnforcedShare(t *testing.T) {
 	const n = 20_000
 	for _, percent := range []int{1, 10, 33, 50, 90} {
@@ -84,7 +88,7 @@ func TestEnforcedShare(t *testing.T) {
 
 // AppendKeyText says what KeyParts says.
 func TestAppendKeyText(t *testing.T) {
-	set, _, err := rule.Load([]rule.Source{{Name: "a.yaml", Data: []byte(`
+	set, _, err := file.Load([]file.Source{{Name: "a.yaml", Data: []byte(`
 domain: shop
 limits:
   - { name: all, allow: 1/min }
@@ -95,7 +99,7 @@ descriptors:
     descriptors:
       - key: tenant
         rate_limit: { unit: minute, requests_per_unit: 1 }
-`)}}, rule.Options{})
+`)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

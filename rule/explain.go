@@ -15,8 +15,8 @@ type Reason struct {
 	Hits    []Hit  // with own copies of the keys
 }
 
-// Explain tells for every rule of q's domain whether it applies, and why not, in rule order. It is nil if the domain is
-// unknown. It takes time in proportion to the number of rules.
+// Explain tells for every rule of q's domain whether it applies, and why not, in rule order. It is
+// nil if the domain is unknown. It takes time in proportion to the number of rules.
 func (s *Set) Explain(q *Query) []Reason {
 	d := s.domain(q.Domain)
 	if d == nil {
@@ -102,7 +102,7 @@ func (e *explainer) why(r *matchRule) string {
 			return fmt.Sprintf("groups: first: %s of the same file is met before", first.Name)
 		}
 		// A rule in shadow takes the place of others in shadow only, as in Match.
-		if e.m.mode(r, key) != Shadow {
+		if r.modeFor(key) != Shadow {
 			e.firsts[r.group] = r.rule
 		} else if mark := &e.m.groups[r.group]; mark.any == e.m.generation {
 			return "groups: first: another one of the same file is met before"
@@ -123,7 +123,7 @@ func (e *explainer) whyNotConditions(r *matchRule) string {
 			return fmt.Sprintf("when.%s: the request has no %s", c.source.Attribute, c.source.Attribute)
 		}
 		addr := e.m.addrOf(c.slot)
-		if c.negated && c.none.match(v.text, addr) {
+		if c.negated && c.none.match(&e.m, v.text, addr) {
 			for k := range c.source.Patterns {
 				if p := &c.source.Patterns[k]; p.Negated && p.positive(v.text, addr) {
 					return fmt.Sprintf("when.%s: %s is ruled out by %s", c.source.Attribute, shorten(v.text), p.Source)
@@ -156,10 +156,11 @@ func (e *explainer) whyNoKey(r *matchRule) string {
 }
 
 func (e *explainer) whyNotIf(r *matchRule) string {
-	if r.rule.ifProgram == nil {
+	p := r.rule.predicate()
+	if p == nil {
 		return ""
 	}
-	ok, err := r.rule.ifProgram.holds(e.m.vars())
+	ok, err := p.Holds(e.m.variables())
 	switch {
 	case err != nil:
 		return fmt.Sprintf("if: the expression failed: %v", err)
@@ -186,10 +187,14 @@ func sources(patterns []Pattern) string {
 	return "any of " + strings.Join(list, ", ")
 }
 
-// whyNotDescriptor says why no descriptor of the request led to r. Of several descriptors the one that came nearest is
-// spoken of.
+// whyNotDescriptor says why no descriptor of the request led to r. Of several descriptors the one
+// that came nearest is spoken of.
 func (e *explainer) whyNotDescriptor(r *matchRule) string {
-	if len(e.m.descriptors) == 0 {
+	switch {
+	case len(e.m.descriptors) > 0:
+	case e.m.source != nil:
+		return e.whyNotPath(r)
+	default:
 		return "the request has no descriptors"
 	}
 	best, why := -1, ""
@@ -205,8 +210,8 @@ func (e *explainer) whyNotDescriptor(r *matchRule) string {
 	return why
 }
 
-// descend follows one descriptor towards r, and says how far it came (in half levels: a key, then its value) and why no
-// further.
+// descend follows one descriptor towards r, and says how far it came (in half levels: a key, then
+// its value) and why no further.
 func (e *explainer) descend(r *matchRule, desc *Descriptor) (depth int, why string) {
 	if desc.Override != nil {
 		return 0, "it brings a limit of its own"
@@ -217,38 +222,62 @@ func (e *explainer) descend(r *matchRule, desc *Descriptor) (depth int, why stri
 			return 2 * i, fmt.Sprintf("it has %d entries, this rule is for %d", len(desc.Entries), len(r.levels))
 		}
 		entry := desc.Entries[i]
-		if entry.Key != want.node.key {
-			return 2 * i, fmt.Sprintf("entry %d is %s, not %s", i+1, shorten(entry.Key), want.node.key)
+		if entry.Key != want.node.Key {
+			return 2 * i, fmt.Sprintf("entry %d is %s, not %s", i+1, shorten(entry.Key), want.node.Key)
 		}
 		found := l.find(entry.Key).find(entry.Value, &e.m)
 		if found != want {
-			text := fmt.Sprintf("%s=%s", entry.Key, shorten(entry.Value))
-			switch {
-			case found == nil:
-				return 2*i + 1, fmt.Sprintf("%s does not match %s", text, want.node.value)
-			case found.node.value == "":
-				return 2*i + 1, fmt.Sprintf("%s does not match %s, and leads to the default of %s", text, want.node.value, want.node.key)
-			default:
-				return 2*i + 1, fmt.Sprintf("%s leads to %s=%s, which comes before", text, found.node.key, found.node.value)
-			}
+			return 2*i + 1, astray(entry.Value, found, want)
 		}
 		l = want.children
 	}
 	if n := len(desc.Entries); n > len(r.levels) {
 		return 2 * len(r.levels), fmt.Sprintf("it has %d entries, this rule is for %d", n, len(r.levels))
 	}
+	return 2 * len(r.levels), e.whyNotMet(r)
+}
+
+// whyNotPath says why the attributes of a request without descriptors do not lead to r.
+func (e *explainer) whyNotPath(r *matchRule) string {
+	l := e.domain.lyft
+	for _, want := range r.levels {
+		k := l.find(want.node.Key)
+		v := e.m.pathValue(k)
+		if !v.present {
+			return fmt.Sprintf("the request has no %s", shorten(want.node.Key))
+		}
+		if found := k.find(v.text, &e.m); found != want {
+			return astray(v.text, found, want)
+		}
+		l = want.children
+	}
+	return e.whyNotMet(r)
+}
+
+// astray says where a value leads instead of to want.
+func astray(value string, found, want *lyftNode) string {
+	text := fmt.Sprintf("%s=%s", want.node.Key, shorten(value))
+	switch {
+	case found == nil:
+		return fmt.Sprintf("%s does not match %s", text, want.node.Value)
+	case found.node.Value == "":
+		return fmt.Sprintf("%s does not match %s, and leads to the default of %s", text, want.node.Value, want.node.Key)
+	}
+	return fmt.Sprintf("%s leads to %s=%s, which comes before", text, found.node.Key, found.node.Value)
+}
+
+// whyNotMet says why a request that leads to r does not meet it.
+func (e *explainer) whyNotMet(r *matchRule) string {
 	if why := e.whyNotConditions(r); why != "" {
-		return 2 * len(r.levels), why
+		return why
 	}
 	if why := e.whyNotIf(r); why != "" {
-		return 2 * len(r.levels), why
+		return why
 	}
 	if !r.byPath() {
-		if why := e.whyNoKey(r); why != "" {
-			return 2 * len(r.levels), why
-		}
+		return e.whyNoKey(r)
 	}
-	return 2 * len(r.levels), ""
+	return ""
 }
 
 // replaced gives those rules their reason that only another one's replaces keeps from applying.
@@ -289,7 +318,8 @@ func (e *explainer) replaced(reasons []Reason) {
 	}
 }
 
-// replaces reports whether a, which is met, keeps b from applying: a rule in shadow does so only to one in shadow.
+// replaces reports whether a, which is met, keeps b from applying: a rule in shadow does so only to
+// one in shadow.
 func (e *explainer) replaces(a, b *Rule) bool {
 	return a.Lyft != nil || e.mode(a) != Shadow || e.mode(b) == Shadow
 }
@@ -297,5 +327,5 @@ func (e *explainer) replaces(a, b *Rule) bool {
 func (e *explainer) mode(r *Rule) Mode {
 	begin := len(e.m.buf)
 	e.m.appendKey(r.compiled)
-	return e.m.mode(r.compiled, e.m.buf[begin:])
+	return r.compiled.modeFor(e.m.buf[begin:])
 }

@@ -6,31 +6,31 @@ import (
 )
 
 func TestExplain(t *testing.T) {
-	ifLong, err := compileIf(`path.size() > 10`)
+	ifLong, err := CompileIf(`path.size() > 10`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ifHeader, err := compileIf(`header["x"] == "1"`)
+	ifHeader, err := CompileIf(`header["x"] == "1"`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := testSet(t,
-		&file{
-			exempt: []Condition{on(t, "ip", "10.0.0.0/8")},
-			rules: []*Rule{
+		&File{
+			Exempt: []Condition{on(t, "ip", "10.0.0.0/8")},
+			Rules: []*Rule{
 				testRule(t, "path").when(on(t, "path", "/api/**")),
 				testRule(t, "any").when(on(t, "path", "/a", "/b", "!/c")),
 				testRule(t, "not").when(on(t, "plan", "!enterprise")),
 				testRule(t, "per", "user|team"),
-				testRule(t, "if").with(func(r *Rule) { r.ifProgram = ifLong }),
-				testRule(t, "header").with(func(r *Rule) { r.ifProgram = ifHeader }),
+				testRule(t, "if").with(func(r *Rule) { r.Exprs = &Exprs{If: ifLong} }),
+				testRule(t, "header").with(func(r *Rule) { r.Exprs = &Exprs{If: ifHeader} }),
 				testRule(t, "old"),
 				testRule(t, "new").with(func(r *Rule) { r.Replaces, r.Unlimited, r.Windows = []string{"old"}, true, nil }),
 			},
 		},
-		&file{first: true, rules: []*Rule{testRule(t, "first"), testRule(t, "second")}},
-		&file{descriptors: lyftTree(t, "d=1 rule name:one\n\te rule\nd=2 rule replaces:one\nd rule\nw=a* rule")},
-		&file{domain: "other", rules: []*Rule{testRule(t, "elsewhere")}},
+		&File{First: true, Rules: []*Rule{testRule(t, "first"), testRule(t, "second")}},
+		&File{Descriptors: lyftTree(t, "d=1 rule name:one\n\te rule\nd=2 rule replaces:one\nd rule\nw=a* rule")},
+		&File{Domain: "other", Rules: []*Rule{testRule(t, "elsewhere")}},
 	)
 	why := func(q *Query) map[string]string {
 		out := map[string]string{}
@@ -63,7 +63,7 @@ func TestExplain(t *testing.T) {
 			"new":    "applies",
 			"first":  "applies+",
 			"second": "groups: first: first of the same file is met before",
-			"d":      "the request has no descriptors",
+			"d":      "the request has no d",
 		}},
 		{Query{Attributes: Map{"path": "/c", "user": "ada"}}, map[string]string{
 			"any": "when.path: /c is ruled out by !/c",
@@ -77,6 +77,17 @@ func TestExplain(t *testing.T) {
 		}},
 		{Query{Attributes: Map{"path": "/" + strings.Repeat("x", 1000)}}, map[string]string{
 			"path": "when.path: /" + strings.Repeat("x", 63) + "… does not match /api/**",
+		}},
+		{Query{}, map[string]string{"d": "the request has no descriptors"}},
+		{Query{Attributes: Map{"d": "1", "w": "b"}}, map[string]string{
+			"d_1":   "applies+",
+			"d_1.e": "the request has no e",
+			"d_2":   "d=1 leads to d=1, which comes before",
+			"w_a*":  "w=b does not match a*",
+		}},
+		{Query{Attributes: Map{"d": "9"}}, map[string]string{
+			"d_1": "d=9 does not match 1, and leads to the default of d",
+			"d":   "applies+",
 		}},
 		{Query{Descriptors: descriptors("d=1")}, map[string]string{
 			"d_1":   "applies+",

@@ -1,7 +1,10 @@
 package rule
 
-// WindowFor returns the window under which r's limit with the given Counter.ID counts a key that Match made: one of Windows, or of
-// the override for the key. It is nil if r has no such limit for the key, and for what is no key of r's.
+import "github.com/cespare/xxhash/v2"
+
+// WindowFor returns the window under which r's limit with the given Counter.ID counts a key that
+// Match made: one of Windows, or of the override for the key. It is nil if r has no such limit for
+// the key, and for what is no key of r's.
 func (r *Rule) WindowFor(counter uint64, key []byte) *Window {
 	windows := r.Windows
 	if r.compiled != nil && r.compiled.overrides != nil {
@@ -18,6 +21,24 @@ func (r *Rule) WindowFor(counter uint64, key []byte) *Window {
 		}
 	}
 	return nil
+}
+
+// ModeFor returns how r takes part in decisions on a key that Match made: in shadow, for one, where
+// r is enforced on a share of its keys which is without this one.
+func (r *Rule) ModeFor(key []byte) Mode {
+	if r.compiled == nil {
+		return Enforce
+	}
+	return r.compiled.modeFor(key)
+}
+
+// modeFor is how r takes part with this key: a rule that is enforced on a share of the keys only is
+// in shadow on the others.
+func (r *matchRule) modeFor(key []byte) Mode {
+	if p := r.rule.EnforcePercent; p < 100 && int(mix(xxhash.Sum64(key)^r.salt)%100) >= p {
+		return Shadow
+	}
+	return r.mode
 }
 
 // overrideOf is Matches.override for a key that need not be one of r's.

@@ -14,7 +14,7 @@ limits:
 
 // For each key that Match makes, WindowFor finds the window that Match found.
 func TestWindowFor(t *testing.T) {
-	set, _, err := Load([]Source{{Name: "a.yaml", Data: []byte(forKeyRules)}}, Options{})
+	set, err := LoadText(forKeyRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestWindowFor(t *testing.T) {
 
 // FuzzWindowFor: a key may come from anywhere.
 func FuzzWindowFor(f *testing.F) {
-	set, _, err := Load([]Source{{Name: "a.yaml", Data: []byte(forKeyRules)}}, Options{})
+	set, err := LoadText(forKeyRules)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -2,15 +2,19 @@ package rule
 
 import "strings"
 
-// glob is a compiled glob. Matching takes time linear in the text for a given glob, whatever the text is: the general
-// case runs an NFA in bit vectors (Shift-And, Baeza-Yates and Gonnet 1992), and the common ones compare strings.
+// glob is a compiled glob. Matching takes time linear in the text for a given glob, whatever the
+// text is: the general case runs an NFA in bit vectors (Shift-And, Baeza-Yates and Gonnet 1992),
+// and the common ones compare strings.
 type glob struct {
+	source string // as it was written
 	prefix string // literal text before the first wildcard
 	suffix string // literal text after the last wildcard
 	kind   globKind
 	cross  bool // the only wildcard may cross a slash (globOne)
-	folder bool // ends in /**: the folder itself matches too; prefix or nfa then hold the final slash
+	// ends in /**: the folder itself matches too; prefix or nfa then hold the final slash
+	folder bool
 	nfa    *nfa
+	inner  []string // of several wildcards: the literal texts between them
 }
 
 type globKind uint8
@@ -30,7 +34,8 @@ const (
 	anyRun     // any run of bytes
 )
 
-// newGlob compiles the glob p. With lyft, a single * crosses slashes and a final /** has no special meaning.
+// newGlob compiles the glob p. With lyft, a single * crosses slashes and a final /** has no special
+// meaning.
 func newGlob(p string, lyft bool) *glob {
 	var lit []byte        // all literal bytes
 	gaps := []run{noRun}  // gaps[i]: the wildcard before literal byte i
@@ -58,7 +63,7 @@ func newGlob(p string, lyft bool) *glob {
 		last = len(lit)
 		i = j
 	}
-	g := &glob{}
+	g := &glob{source: p}
 	if wildcards == 0 {
 		g.prefix = p
 		return g
@@ -71,6 +76,12 @@ func newGlob(p string, lyft bool) *glob {
 		return g
 	}
 	g.kind = globNFA
+	for begin, i := first, first+1; i <= last; i++ {
+		if gaps[i] != noRun {
+			g.inner = append(g.inner, text[begin:i])
+			begin = i
+		}
+	}
 	g.nfa = newNFA(text, gaps, g.folder)
 	return g
 }
@@ -96,8 +107,8 @@ func (g *glob) match(s string) bool {
 	}
 }
 
-// nfa matches a glob byte by byte. State i is "the first i literal bytes are matched"; a state with a wildcard before
-// its next literal stays alive on the bytes that the wildcard may stand for.
+// nfa matches a glob byte by byte. State i is "the first i literal bytes are matched"; a state with
+// a wildcard before its next literal stays alive on the bytes that the wildcard may stand for.
 type nfa struct {
 	words  int
 	class  [256]uint8 // class of a byte: 0 for a byte that is no literal of the glob

@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// globRegexp translates a glob for Go's regexp, which matches in linear time too: the glob's independent twin.
+// globRegexp translates a glob for Go's regexp, which matches in linear time too: the glob's
+// independent twin.
 func globRegexp(glob string, lyft bool) *regexp.Regexp {
 	var b strings.Builder
 	folder := !lyft && strings.HasSuffix(glob, "/**")

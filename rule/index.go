@@ -3,15 +3,23 @@ package rule
 import (
 	"net/netip"
 	"slices"
-	"strings"
+	"time"
 )
 
-// patternSet answers "does any of these patterns match" in a time that does not grow with exact values and addresses.
+// patternSet answers "does any of these patterns match" in a time that does not grow with those of
+// them that a literal tells apart.
 type patternSet struct {
-	few      []Pattern           // looked at one by one
-	exact    map[string]struct{} // nil if there are few exact values
+	few  []Pattern     // looked at one by one
+	many *patternTable // the others; nil if there are none
+}
+
+// patternTable finds the patterns that may match a value.
+type patternTable struct {
+	exact    map[string]struct{} // nil if there are none
 	maxExact int                 // the longest of them: a longer value is not looked up
 	blocks   *blockTable[struct{}]
+	patterns []Pattern   // looked at if index names them
+	index    *valueIndex // nil if there are few of them
 }
 
 // fewPatterns is up to how many patterns are quicker looked at one by one.
@@ -21,35 +29,52 @@ func newPatternSet(patterns []Pattern) patternSet {
 	if len(patterns) <= fewPatterns {
 		return patternSet{few: patterns}
 	}
-	var s patternSet
+	t := &patternTable{}
+	var others []Pattern
 	for _, p := range patterns {
 		switch p.kind {
-		case patternExact:
-			if s.exact == nil {
-				s.exact = map[string]struct{}{}
+		case ExactPattern:
+			if t.exact == nil {
+				t.exact = map[string]struct{}{}
 			}
-			s.exact[p.text] = struct{}{}
-			s.maxExact = max(s.maxExact, len(p.text))
-		case patternCIDR:
-			if s.blocks == nil {
-				s.blocks = &blockTable[struct{}]{}
+			t.exact[p.text] = struct{}{}
+			t.maxExact = max(t.maxExact, len(p.text))
+		case BlockPattern:
+			if t.blocks == nil {
+				t.blocks = &blockTable[struct{}]{}
 			}
-			s.blocks.set(p.block, struct{}{})
+			t.blocks.set(p.block, struct{}{})
 		default:
-			s.few = append(s.few, p)
+			others = append(others, p)
 		}
+	}
+	if len(others) <= fewPatterns {
+		return patternSet{few: others, many: t}
+	}
+	s := patternSet{many: t}
+	for _, p := range others {
+		best := bestOf(anchorChoices(&p))
+		if best[0].kind == anchorPresent {
+			s.few = append(s.few, p)
+			continue
+		}
+		if t.index == nil {
+			t.index = &valueIndex{}
+		}
+		for _, a := range best {
+			t.index.add(a, int32(len(t.patterns)))
+		}
+		t.patterns = append(t.patterns, p)
+	}
+	if t.index != nil {
+		t.index.finish()
 	}
 	return s
 }
 
-// match ignores the negation of the patterns.
-func (s *patternSet) match(text string, addr netip.Addr) bool {
-	if s.exact != nil && len(text) <= s.maxExact {
-		if _, ok := s.exact[text]; ok {
-			return true
-		}
-	}
-	if s.blocks != nil && s.blocks.has(addr) {
+// match ignores the negation of the patterns. It takes m for what it has to remember.
+func (s *patternSet) match(m *Matches, text string, addr netip.Addr) bool {
+	if s.many != nil && s.many.match(m, text, addr) {
 		return true
 	}
 	for i := range s.few {
@@ -60,7 +85,30 @@ func (s *patternSet) match(text string, addr netip.Addr) bool {
 	return false
 }
 
-// blockTable finds the address blocks that hold an address, by one look-up for each length of prefix that it holds.
+func (t *patternTable) match(m *Matches, text string, addr netip.Addr) bool {
+	if t.exact != nil && len(text) <= t.maxExact {
+		if _, ok := t.exact[text]; ok {
+			return true
+		}
+	}
+	if t.blocks != nil && t.blocks.has(addr) {
+		return true
+	}
+	if t.index == nil {
+		return false
+	}
+	m.patterns = t.index.appendIDs(m, m.patterns[:0], text, addr)
+	m.tried += len(m.patterns)
+	for _, i := range m.patterns {
+		if t.patterns[i].positive(text, addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// blockTable finds the address blocks that hold an address, by one look-up for each length of
+// prefix that it holds.
 type blockTable[T any] struct {
 	bits4, bits6 []int
 	blocks       map[netip.Prefix]T
@@ -104,153 +152,28 @@ func (t *blockTable[T]) has(addr netip.Addr) bool {
 	return false
 }
 
-// trie is a radix tree of literals; reversed, of literals read from their end.
-type trie struct {
-	root     trieNode
-	reversed bool
-}
-
-type trieNode struct {
-	label    string // the bytes that lead here from the parent
-	ids      []int32
-	heads    []byte // first byte of each child's label
-	children []*trieNode
-}
-
-func (t *trie) insert(literal string, id int32) {
-	if t.reversed {
-		b := []byte(literal)
-		slices.Reverse(b)
-		literal = string(b)
-	}
-	n := &t.root
-	for literal != "" {
-		i := slices.Index(n.heads, literal[0])
-		if i < 0 {
-			child := &trieNode{label: literal}
-			n.heads, n.children = append(n.heads, literal[0]), append(n.children, child)
-			n, literal = child, ""
-			break
-		}
-		child := n.children[i]
-		common := 0
-		for common < len(literal) && common < len(child.label) && literal[common] == child.label[common] {
-			common++
-		}
-		if common < len(child.label) { // split the edge
-			middle := &trieNode{label: child.label[:common], heads: []byte{child.label[common]}, children: []*trieNode{child}}
-			child.label = child.label[common:]
-			n.children[i] = middle
-			child = middle
-		}
-		n, literal = child, literal[common:]
-	}
-	if len(n.ids) == 0 || n.ids[len(n.ids)-1] != id {
-		n.ids = append(n.ids, id)
-	}
-}
-
-// appendIDs appends the ids of all literals that s begins with; in a reversed trie, ends with.
-func (t *trie) appendIDs(dst []int32, s string) []int32 {
-	n := &t.root
-	for {
-		dst = append(dst, n.ids...)
-		if s == "" || len(n.heads) == 0 {
-			return dst
-		}
-		head := s[0]
-		if t.reversed {
-			head = s[len(s)-1]
-		}
-		i := -1
-		for k, h := range n.heads {
-			if h == head {
-				i = k
-				break
-			}
-		}
-		if i < 0 {
-			return dst
-		}
-		n = n.children[i]
-		if len(s) < len(n.label) {
-			return dst
-		}
-		if !t.reversed {
-			if s[:len(n.label)] != n.label {
-				return dst
-			}
-			s = s[len(n.label):]
-			continue
-		}
-		for k := range len(n.label) {
-			if s[len(s)-1-k] != n.label[k] {
-				return dst
-			}
-		}
-		s = s[:len(s)-len(n.label)]
-	}
-}
-
-// anchor is a literal that a value must hold for a pattern to match it.
-type anchor struct {
-	kind  anchorKind
-	text  string
-	block netip.Prefix
-}
-
-type anchorKind uint8
-
-const (
-	anchorExact anchorKind = iota
-	anchorBlock
-	anchorPrefix
-	anchorSuffix
-	anchorPresent // nothing but that there is a value
-)
-
-// anchorChoices returns ways to anchor p, each a set of literals one of which every matching value holds.
-func anchorChoices(p *Pattern) [][]anchor {
-	switch p.kind {
-	case patternExact:
-		return [][]anchor{{{kind: anchorExact, text: p.text}}}
-	case patternCIDR:
-		return [][]anchor{{{kind: anchorBlock, block: p.block}}}
-	case patternGlob:
-		return globAnchors(p.glob)
-	}
-	return [][]anchor{{{kind: anchorPresent}}}
-}
-
-func globAnchors(g *glob) [][]anchor {
-	var choices [][]anchor
-	switch {
-	case g.kind == globExact:
-		return [][]anchor{{{kind: anchorExact, text: g.prefix}}}
-	case g.kind == globOne && g.folder:
-		choices = append(choices, []anchor{{kind: anchorPrefix, text: g.prefix}, {kind: anchorExact, text: strings.TrimSuffix(g.prefix, "/")}})
-	case g.prefix != "":
-		choices = append(choices, []anchor{{kind: anchorPrefix, text: g.prefix}})
-	}
-	if g.suffix != "" {
-		choices = append(choices, []anchor{{kind: anchorSuffix, text: g.suffix}})
-	}
-	if len(choices) == 0 {
-		choices = [][]anchor{{{kind: anchorPresent}}}
-	}
-	return choices
-}
-
 // valueIndex finds the ids whose anchors a value of one attribute holds.
 type valueIndex struct {
 	exact          map[string][]int32
 	maxExact       int
 	prefix, suffix *trie
 	blocks         *blockTable[[]int32]
+	inner          *gramTable
+	folded         *valueIndex // of the literals that a folded value must hold
 	present        []int32
+	absent         []int32 // looked at where there is no value
 }
 
+// add files id under an anchor. finish must be called after the last one.
 func (x *valueIndex) add(a anchor, id int32) {
+	if a.fold {
+		if x.folded == nil {
+			x.folded = &valueIndex{}
+		}
+		a.fold = false
+		x.folded.add(a, id)
+		return
+	}
 	switch a.kind {
 	case anchorExact:
 		if x.exact == nil {
@@ -273,13 +196,30 @@ func (x *valueIndex) add(a anchor, id int32) {
 			x.suffix = &trie{reversed: true}
 		}
 		x.suffix.insert(a.text, id)
+	case anchorInner:
+		if x.inner == nil {
+			x.inner = &gramTable{}
+		}
+		x.inner.add(a.text, id)
+	case anchorAbsent:
+		x.absent = append(x.absent, id)
 	default:
 		x.present = append(x.present, id)
 	}
 }
 
+func (x *valueIndex) finish() {
+	if x.inner != nil {
+		x.inner.finish()
+	}
+	if x.folded != nil {
+		x.folded.finish()
+	}
+}
+
 // appendIDs appends the ids that a value brings in; an id may come several times, and in any order.
-func (x *valueIndex) appendIDs(dst []int32, text string, addr netip.Addr) []int32 {
+// It takes m for what it has to remember meanwhile.
+func (x *valueIndex) appendIDs(m *Matches, dst []int32, text string, addr netip.Addr) []int32 {
 	if x.exact != nil && len(text) <= x.maxExact {
 		dst = append(dst, x.exact[text]...)
 	}
@@ -296,142 +236,205 @@ func (x *valueIndex) appendIDs(dst []int32, text string, addr netip.Addr) []int3
 			}
 		}
 	}
+	if x.inner != nil {
+		dst = x.inner.appendIDs(m, dst, text)
+	}
+	if x.folded != nil {
+		begin := len(m.scratch)
+		dst = x.folded.appendIDs(m, dst, foldText(text, &m.scratch), addr)
+		m.scratch = m.scratch[:begin]
+	}
 	return append(dst, x.present...)
 }
 
-// ruleIndex finds the native rules that may apply. It looks only at rules whose anchor the request holds.
+// ruleIndex finds the native rules that may apply. It looks only at rules whose anchor the request
+// holds.
 type ruleIndex struct {
 	always  []int32       // rules without an anchor, ascending
 	slots   []int         // attributes that anchor rules
+	lacking []int         // those of them whose absence brings rules in
 	indexes []*valueIndex // by slot; nil for one that anchors none
+	loose   []int32       // rules that are costly to look at, and that no literal tells apart
+}
+
+// alikeRules says of a rule which others fare as it does on a request that lacks the attribute of a
+// slot: their expressions fail, or something else keeps all of them from being met.
+type alikeRules struct {
+	slot   int
+	others []*Rule
 }
 
 // fewRules is up to how many rules are quicker looked at one by one than through an index.
 const fewRules = 8
 
-// slotAnchor is one way to anchor a rule: at these literals of one attribute.
-type slotAnchor struct {
-	slot    int
-	anchors []anchor
-}
-
-// newRuleIndex indexes rules. For each it takes, of all ways to anchor it, the one that shares its most common literal
-// with the fewest other rules.
-func newRuleIndex(rules []*matchRule, slots int) *ruleIndex {
+// newRuleIndex indexes rules. For each it takes, of all ways to anchor it, the one that shares its
+// most common literal with the fewest other rules.
+func newRuleIndex(rules []*matchRule, d *domain, known map[Predicate]asks) *ruleIndex {
 	type literal struct {
 		slot int
 		anchor
 	}
-	choices := make([][]slotAnchor, len(rules))
+	find := anchorer{domain: d, asks: known, known: map[string][][]anchor{}}
+	ways := make([][]slotAnchor, len(rules))
 	count := map[literal]int{}
 	for i, r := range rules {
-		choices[i] = ruleAnchors(r)
-		for _, c := range choices[i] {
-			for _, a := range c.anchors {
-				count[literal{c.slot, a}]++
+		ways[i] = find.rule(r)
+		for _, w := range ways[i] {
+			for _, a := range w.anchors {
+				count[literal{w.slot, a}]++
 			}
 		}
 	}
-	x := &ruleIndex{indexes: make([]*valueIndex, slots)}
-	for i := range rules {
-		best, cost := -1, 0
-		for k, c := range choices[i] {
-			worst := 0
-			for _, a := range c.anchors {
-				worst = max(worst, count[literal{c.slot, a}])
+	x := &ruleIndex{indexes: make([]*valueIndex, len(d.slots))}
+	alike := map[string]*matchRule{}
+	for i, r := range rules {
+		best, least := -1, weight{presence: true}
+		for k, way := range ways[i] {
+			w := weigh(way.anchors, func(a anchor) int { return count[literal{way.slot, a}] })
+			if best < 0 || w.less(least) {
+				best, least = k, w
 			}
-			if best < 0 || better(c, worst, choices[i][best], cost) {
-				best, cost = k, worst
-			}
+		}
+		if (least.presence || least.rank == 3 && least.length == -1) && r.costly() > 0 {
+			x.loose = append(x.loose, int32(i))
 		}
 		if best < 0 {
 			x.always = append(x.always, int32(i))
 			continue
 		}
-		c := choices[i][best]
-		if x.indexes[c.slot] == nil {
-			x.indexes[c.slot] = &valueIndex{}
-			x.slots = append(x.slots, c.slot)
+		way := ways[i][best]
+		v := x.indexes[way.slot]
+		if v == nil {
+			v = &valueIndex{}
+			x.indexes[way.slot] = v
+			x.slots = append(x.slots, way.slot)
 		}
-		for _, a := range c.anchors {
-			x.indexes[c.slot].add(a, int32(i))
+		for _, a := range way.anchors {
+			if a.kind == anchorAbsent && !x.first(alike, find.alikeWithout(r, way.slot), r, way.slot) {
+				continue
+			}
+			v.add(a, int32(i))
+		}
+	}
+	for _, s := range x.slots {
+		x.indexes[s].finish()
+		if len(x.indexes[s].absent) > 0 {
+			x.lacking = append(x.lacking, s)
 		}
 	}
 	return x
 }
 
-// better reports whether anchoring at a (shared by costA rules) beats b: a literal beats mere presence, then fewer rules,
-// then the kind that says more, then the longer literal.
-func better(a slotAnchor, costA int, b slotAnchor, costB int) bool {
-	ka, kb := a.anchors[0].kind, b.anchors[0].kind
-	if (ka == anchorPresent) != (kb == anchorPresent) {
-		return kb == anchorPresent
+// first reports whether r is the first of the rules that fare alike where the attribute of a slot
+// is absent; the first one stands for all of them there.
+func (x *ruleIndex) first(alike map[string]*matchRule, spelling string, r *matchRule, slot int) bool {
+	if spelling == "" {
+		return true
 	}
-	if costA != costB {
-		return costA < costB
+	if f := alike[spelling]; f != nil {
+		f.alike.others = append(f.alike.others, r.rule)
+		return false
 	}
-	if min(ka, anchorPrefix) != min(kb, anchorPrefix) {
-		return ka < kb
-	}
-	return len(a.anchors[0].text) > len(b.anchors[0].text)
+	alike[spelling] = r
+	r.alike = &alikeRules{slot: slot}
+	return true
 }
 
-// ruleAnchors returns the ways to anchor r: at a condition with positive patterns, or at a part of its key.
-func ruleAnchors(r *matchRule) []slotAnchor {
-	var ways []slotAnchor
+// costly is what it takes to look at r beyond what a rule with an exact condition takes, in units
+// of lookTime.
+func (r *matchRule) costly() int {
+	n := 0
 	for i := range r.conditions {
-		c := &r.conditions[i]
-		if len(c.positive) == 0 {
-			continue
-		}
-		var merged []anchor
-		literal := true
-		for k := range c.positive {
-			options := anchorChoices(&c.positive[k])
-			if options[0][0].kind == anchorPresent {
-				literal = false
-				break
-			}
-			if len(c.positive) == 1 {
-				for _, o := range options {
-					ways = append(ways, slotAnchor{c.slot, o})
-				}
-				break
-			}
-			merged = append(merged, longest(options)...)
-		}
-		if !literal {
-			ways = append(ways, slotAnchor{c.slot, []anchor{{kind: anchorPresent}}})
-		} else if len(merged) > 0 {
-			slices.SortFunc(merged, func(a, b anchor) int { // the weakest first, by which the way is judged
-				if a.kind != b.kind {
-					return int(b.kind) - int(a.kind)
-				}
-				return len(a.text) - len(b.text)
-			})
-			ways = append(ways, slotAnchor{c.slot, slices.Compact(merged)})
+		for k := range r.conditions[i].positive {
+			n += r.conditions[i].positive[k].costly()
 		}
 	}
-	for _, part := range r.per {
-		if len(part) == 1 {
-			ways = append(ways, slotAnchor{part[0].slot, []anchor{{kind: anchorPresent}}})
-		}
+	if r.rule.predicate() != nil {
+		n += celCost
 	}
-	return ways
+	return n
 }
 
-// longest returns the choice with the longest literal.
-func longest(choices [][]anchor) []anchor {
-	best := choices[0]
-	for _, c := range choices[1:] {
-		if len(c[0].text) > len(best[0].text) {
-			best = c
-		}
-	}
-	return best
+// What it takes to look at a value of some 20 bytes, in what it takes to look at an exact
+// condition. BenchmarkRules measures it: of many rules more than of few, since they fall out of the
+// caches.
+const (
+	lookTime   = 25 * time.Nanosecond
+	globCost   = 4
+	regexpCost = 12
+	celCost    = 100
+)
+
+// Unindexed is a limit that every request of its domain is tried on, since no text tells it apart.
+type Unindexed struct {
+	Rule    *Rule
+	Pattern *Pattern      // what is tried; nil for an expression
+	Time    time.Duration // what trying it takes, about
 }
 
-// manySlots is above how many anchoring attributes the request's own attributes are gone through instead of them.
+// Unindexed returns the limits of a domain that every request is tried on one by one, in rule
+// order, if together they take longer than a single expression; else nil.
+func (s *Set) Unindexed(domain string) []Unindexed {
+	d := s.domain(domain)
+	if d == nil || d.index == nil {
+		return nil
+	}
+	total := 0
+	for _, id := range d.index.loose {
+		total += d.rules[id].costly()
+	}
+	if total <= celCost {
+		return nil
+	}
+	var list []Unindexed
+	for _, id := range d.index.loose {
+		m := d.rules[id]
+		u := Unindexed{Rule: m.rule, Time: time.Duration(m.costly()) * lookTime}
+		if m.rule.predicate() == nil {
+			u.Pattern = m.costlyPattern()
+		}
+		list = append(list, u)
+	}
+	return list
+}
+
+// costlyPattern is the first pattern of the rule that is not compared at once.
+func (r *matchRule) costlyPattern() *Pattern {
+	for i := range r.conditions {
+		for k := range r.conditions[i].positive {
+			if p := &r.conditions[i].positive[k]; p.costly() > 0 {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// costly is what it takes to compare a value with p beyond what an exact pattern takes.
+func (p *Pattern) costly() int {
+	switch {
+	case p.kind == RegexpPattern:
+		return regexpCost
+	case p.kind == GlobPattern && p.glob.kind == globNFA:
+		return globCost
+	}
+	return 0
+}
+
+// indexPays reports whether these rules are quicker found through an index than one by one.
+func indexPays(rules []*matchRule) bool {
+	n := len(rules)
+	for _, r := range rules {
+		if n > fewRules {
+			return true
+		}
+		n += r.costly()
+	}
+	return n > fewRules
+}
+
+// manySlots is above how many anchoring attributes the request's own attributes are gone through
+// instead of them.
 const manySlots = 32
 
 // candidates returns the rules that may apply, ascending and each once, without those in always.
@@ -443,6 +446,11 @@ func (x *ruleIndex) candidates(m *Matches) []int32 {
 		}
 	} else {
 		x.addPresent(m)
+		for _, s := range x.lacking {
+			if !m.value(s).present {
+				x.addCandidates(m, s)
+			}
+		}
 	}
 	if len(m.candidates) > 1 {
 		slices.Sort(m.candidates)
@@ -451,8 +459,8 @@ func (x *ruleIndex) candidates(m *Matches) []int32 {
 	return m.candidates
 }
 
-// addPresent adds the rules that the attributes bring in that the request has. It is apart from candidates so that what
-// the loop captures is allocated here only.
+// addPresent adds the rules that the attributes bring in that the request has. It is apart from
+// candidates so that what the loop captures is allocated here only.
 func (x *ruleIndex) addPresent(m *Matches) {
 	for name := range m.attributes() {
 		if s, ok := m.domain.slotOf[name]; ok && x.indexes[s] != nil {
@@ -462,8 +470,12 @@ func (x *ruleIndex) addPresent(m *Matches) {
 }
 
 func (x *ruleIndex) addCandidates(m *Matches, slot int) {
-	if v := m.value(slot); v.present && v.indexed != m.generation {
+	v := m.value(slot)
+	switch {
+	case !v.present:
+		m.candidates = append(m.candidates, x.indexes[slot].absent...)
+	case v.indexed != m.generation:
 		v.indexed = m.generation // an attribute that comes twice brings its rules in once
-		m.candidates = x.indexes[slot].appendIDs(m.candidates, v.text, m.addrOf(slot))
+		m.candidates = x.indexes[slot].appendIDs(m, m.candidates, v.text, m.addrOf(slot))
 	}
 }

@@ -10,7 +10,7 @@ import (
 // maxPrevious bounds Counter.Previous.
 const maxPrevious = 4
 
-// lineage is what Counters must share for one to carry on another's state.
+// lineage identifies Counters that may carry on each other's state.
 type lineage struct {
 	domain, identity string
 	algorithm        algo.Algorithm
@@ -18,10 +18,12 @@ type lineage struct {
 
 func (c *Counter) lineage() lineage { return lineage{c.Domain, c.identity, c.Limit.Algorithm()} }
 
-// Inherit makes s carry on the counters of old, which it is about to replace. To be called once, before s is used.
+// Inherit makes s carry on the counters of old, which it is about to replace. Call it once, before
+// s is used.
 //
-// A Counter that is in both keeps its state. Of those of one rule and algorithm that are in one set only, the shortest
-// new window carries on the shortest old one, and so forth.
+// A Counter that both sets have keeps its state. If a rule's windows changed, old and new ones of
+// the same algorithm are paired from the shortest up, and each new one takes over its partner's
+// state.
 func (s *Set) Inherit(old *Set) {
 	if old == nil {
 		return
@@ -69,8 +71,8 @@ func byWindow(a, b *Counter) int {
 	return cmp.Compare(a.Limit.Config().Window, b.Limit.Config().Window)
 }
 
-// previous returns old and what old carried on, without those that are alive again. They are copies that do not hold on to
-// their own past.
+// previous returns old and the counters that old carried on, without those that are alive again.
+// They are copies that do not keep their own predecessors in memory.
 func previous(old *Counter, alive map[uint64]bool) []*Counter {
 	out := []*Counter{old.alone()}
 	for _, p := range old.Previous {
@@ -81,7 +83,7 @@ func previous(old *Counter, alive map[uint64]bool) []*Counter {
 	return out
 }
 
-// alone returns a copy of c that does not hold on to its past.
+// alone returns a copy of c without its predecessors.
 func (c *Counter) alone() *Counter {
 	last := *c
 	last.Previous = nil
@@ -91,7 +93,7 @@ func (c *Counter) alone() *Counter {
 	return &last
 }
 
-// inheritMargins makes the Counters of margins carry on those of the Counters whose states are carried on.
+// inheritMargins makes the margins of Counters carry on the margins of their predecessors.
 func (s *Set) inheritMargins() {
 	for _, c := range s.counters {
 		if c.Margin == nil {
@@ -105,7 +107,7 @@ func (s *Set) inheritMargins() {
 	}
 }
 
-// inheritBans makes bans whose `within` changed carry on the denials that were counted.
+// inheritBans makes bans whose `within` changed keep the denials that were counted.
 func (s *Set) inheritBans(old *Set) {
 	before := map[lineage]*Counter{}
 	for _, d := range old.domains {

@@ -12,7 +12,7 @@ import (
 // inheritSet makes a set of native limits from "name=algorithm:window,algorithm:window …".
 func inheritSet(t *testing.T, text string) *Set {
 	t.Helper()
-	f := &file{}
+	f := &File{}
 	for _, def := range strings.Fields(text) {
 		name, windows, _ := strings.Cut(def, "=")
 		r := testRule(t, name, "user")
@@ -33,7 +33,7 @@ func inheritSet(t *testing.T, text string) *Set {
 			}
 			r.Windows = append(r.Windows, &Window{Name: fmt.Sprintf("%s:%s%s", name, kind, length), Limit: testLimit(t, c)})
 		}
-		f.rules = append(f.rules, r)
+		f.Rules = append(f.Rules, r)
 	}
 	return testSet(t, f)
 }
@@ -90,9 +90,10 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// The identity of a limit's state must not change from one version of Weir to the next: keys are kept under it.
+// The identity of a limit's state must not change from one version of Weir to the next: keys are
+// kept under it.
 func TestCounterIDIsStable(t *testing.T) {
-	s := testSet(t, &file{domain: "shop", rules: []*Rule{testRule(t, "login", "ip")}, descriptors: lyftTree(t, "a=b\n\tc rule")})
+	s := testSet(t, &File{Domain: "shop", Rules: []*Rule{testRule(t, "login", "ip")}, Descriptors: lyftTree(t, "a=b\n\tc rule")})
 	want := map[string]uint64{"login": 0xcde260392b91877f, "a_b.c": 0xf5de086d67ca8e43}
 	for _, c := range s.counters[:2] {
 		if c.ID != want[c.Rule] {
@@ -104,9 +105,9 @@ func TestCounterIDIsStable(t *testing.T) {
 // Rules with the same spelling of their path are told apart by it.
 func TestCounterIDsDiffer(t *testing.T) {
 	s := testSet(t,
-		&file{descriptors: lyftTree(t, "a_b rule\na=b rule\na.b rule\na\n\tb rule")},
-		&file{domain: "d", rules: []*Rule{testRule(t, "a")}},
-		&file{domain: "d2", rules: []*Rule{testRule(t, "a")}},
+		&File{Descriptors: lyftTree(t, "a_b rule\na=b rule\na.b rule\na\n\tb rule")},
+		&File{Domain: "d", Rules: []*Rule{testRule(t, "a")}},
+		&File{Domain: "d2", Rules: []*Rule{testRule(t, "a")}},
 	)
 	if n := len(s.counters) - 3*len(overrideUnits); n != 6 {
 		t.Errorf("%d counters of rules, want 6", n)

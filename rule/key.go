@@ -12,13 +12,14 @@ import (
 	"unsafe"
 )
 
-// A key is the sequence of its parts. Each begins with a tag (a uvarint): the alternative that was present, counted
-// from 0, times 4, plus what follows. So no two lists of values make the same key.
+// A key is the sequence of its parts. Each begins with a tag (a uvarint): the alternative that was
+// present, counted from 0, times 4, plus what follows. So no two lists of values make the same key.
 const (
 	tagText = 0 // a uvarint length, and the value
 	tagHash = 1 // SHA-256 of a value of more than maxKeyValue bytes
 	tagIPv4 = 2 // 4 bytes
-	tagIPv6 = 3 // the first bytes of the address, as many as hold the bits by which addresses are grouped
+	// the first bytes of the address, as many as hold the bits by which addresses are grouped
+	tagIPv6 = 3
 )
 
 // maxKeyValue is up to how many bytes a value is kept as it is.
@@ -69,7 +70,8 @@ func appendAddr(dst []byte, alt int, addr netip.Addr, ipv6Prefix int) []byte {
 	return append(dst, a[:n]...)
 }
 
-// appendValue appends the part for a value that is not normal yet, as the attribute's kind wants it.
+// appendValue appends the part for a value that is not normal yet, as the attribute's kind wants
+// it.
 func appendValue(dst []byte, alt int, kind attributeKind, value string, ipv6Prefix int) []byte {
 	if kind == kindIP {
 		if a := parseIP(value); a.IsValid() {
@@ -85,8 +87,8 @@ func appendValue(dst []byte, alt int, kind attributeKind, value string, ipv6Pref
 	return appendText(dst, alt, text)
 }
 
-// appendPartZero appends the part of key that begins at i, with alternative 0, and returns where the next one begins. The
-// key is one that Match made.
+// appendPartZero appends the part of key that begins at i, with alternative 0, and returns where
+// the next one begins. The key is one that Match made.
 func appendPartZero(dst, key []byte, i, ipv6Prefix int) ([]byte, int) {
 	tag, n := binary.Uvarint(key[i:])
 	i += n
@@ -169,9 +171,10 @@ func cutPart(key []byte, ipv6Prefix int) (p keyPart, rest []byte, err error) {
 	return p, key, nil
 }
 
-// KeyParts splits a key made by Match into readable parts, for admin pages: `name=value` each; an IPv6 address as the
-// block that is counted together, and a value too long to be kept as its hash (`name=sha256:…`). It returns nil for
-// the key of a limit without per, and for what is no key of w's.
+// KeyParts splits a key made by Match into readable parts, for admin pages: `name=value` each; an
+// IPv6 address as the block that is counted together, and a value too long to be kept as its hash
+// (`name=sha256:…`). It returns nil for the key of a limit without per, and for what is no key of
+// w's.
 func (w *Window) KeyParts(key []byte) []string {
 	r := w.Rule.compiled
 	if r == nil {
@@ -201,7 +204,7 @@ func (w *Window) KeyParts(key []byte) []string {
 		}
 	case r.byPath():
 		for _, l := range r.levels {
-			value := l.node.value
+			value := l.node.Value
 			if l.varies() {
 				p, ok := next()
 				if !ok {
@@ -209,7 +212,7 @@ func (w *Window) KeyParts(key []byte) []string {
 				}
 				value = p.value
 			}
-			parts = append(parts, l.node.key+"="+value)
+			parts = append(parts, l.node.Key+"="+value)
 		}
 	default:
 		for _, alternatives := range r.per {
@@ -226,9 +229,11 @@ func (w *Window) KeyParts(key []byte) []string {
 	return parts
 }
 
-// AppendKey makes the key of the given parts (as KeyParts gives them), the inverse of KeyParts for values that were not
-// hashed. Values are brought into the normal form of their attribute; of an IPv6 block any address will do. The error
-// says which part does not fit.
+// AppendKey makes the key of the given parts (as KeyParts gives them), the inverse of KeyParts for
+// values that were not hashed. Values are brought into the normal form of their attribute; of an
+// IPv6 block any address will do. A part may be a value alone, of the first name that the rule has
+// in this place; one that holds a = needs its name. One text for a key of several parts is cut at
+// its commas. The error says which part does not fit.
 func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 	r := w.Rule.compiled
 	if r == nil {
@@ -239,8 +244,11 @@ func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 	if r.byPath() {
 		want = len(r.levels)
 	}
+	if !r.entries && want > 1 && len(parts) == 1 {
+		parts = r.cutParts(parts[0], want)
+	}
 	if !r.entries && len(parts) != want {
-		return dst, fmt.Errorf("limit %s has keys of %d parts, not %d", w.Name, want, len(parts))
+		return dst, fmt.Errorf("limit %s has keys of %s, not %d", w.Name, quantity(want, "part"), len(parts))
 	}
 	for i, part := range parts {
 		name, value, ok := cutEntry(r, i, part)
@@ -252,8 +260,8 @@ func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 		case r.byPath():
 			if l := r.levels[i]; l.varies() {
 				dst = appendText(dst, 0, value)
-			} else if l.node.value != value {
-				return dst[:begin], fmt.Errorf("part %d of the key must be %s=%s", i+1, l.node.key, l.node.value)
+			} else if l.node.Value != value {
+				return dst[:begin], fmt.Errorf("part %d of the key must be %s=%s", i+1, l.node.Key, l.node.Value)
 			}
 		default:
 			for alt, a := range r.per[i] {
@@ -267,22 +275,75 @@ func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 	return dst, nil
 }
 
-// cutEntry splits a readable part into the name, which is one that the rule has in this place, and the value.
+// cutParts cuts the text of a whole key at its commas: at all of them, or if that makes too many
+// parts, where the name of the next part follows.
+func (r *matchRule) cutParts(text string, want int) []string {
+	pieces := strings.Split(text, ",")
+	if len(pieces) <= want {
+		return pieces
+	}
+	parts := pieces[:1:1]
+	for _, piece := range pieces[1:] {
+		next := len(parts)
+		begins := func(i int) bool {
+			_, _, ok := cutEntry(r, i, piece)
+			return ok && strings.Contains(piece, "=")
+		}
+		switch {
+		case next < want && begins(next):
+			parts = append(parts, piece)
+		case begins(next - 1):
+			return pieces // one cannot tell which of them begins the part
+		default:
+			parts[next-1] += "," + piece
+		}
+	}
+	if len(parts) != want {
+		return pieces
+	}
+	return parts
+}
+
+// cutEntry splits a readable part into the name, which is one that the rule has in this place, and
+// the value.
 func cutEntry(r *matchRule, i int, part string) (name, value string, ok bool) {
 	switch {
 	case r.entries:
 		return strings.Cut(part, "=")
 	case r.byPath():
-		name = r.levels[i].node.key
-		value, ok = strings.CutPrefix(part, name+"=")
-		return name, value, ok
+		name = r.levels[i].node.Key
+		if value, ok = strings.CutPrefix(part, name+"="); ok {
+			return name, value, true
+		}
+		return name, part, !strings.Contains(part, "=")
 	}
 	for _, a := range r.per[i] {
 		if value, ok = strings.CutPrefix(part, a.name+"="); ok {
 			return a.name, value, true
 		}
 	}
-	return "", "", false
+	return r.per[i][0].name, part, !strings.Contains(part, "=")
+}
+
+// NotAddress returns the part of a key that stands where an address should, and is none; "" if
+// there is no such part. A request that came from an address never has such a key.
+func (w *Window) NotAddress(key []byte) string {
+	r := w.Rule.compiled
+	if r == nil || r.entries || r.byPath() {
+		return ""
+	}
+	for _, alternatives := range r.per {
+		tag, n := binary.Uvarint(key)
+		p, rest, err := cutPart(key, r.ipv6Prefix)
+		if n <= 0 || err != nil || p.alt >= len(alternatives) {
+			return ""
+		}
+		if a := alternatives[p.alt]; a.kind == kindIP && tag&3 != tagIPv4 && tag&3 != tagIPv6 {
+			return a.name + "=" + p.value
+		}
+		key = rest
+	}
+	return ""
 }
 
 // partNames names what may stand before the = of a part.
@@ -291,7 +352,7 @@ func (r *matchRule) partNames(i int) string {
 	case r.entries:
 		return "the key of an entry"
 	case r.byPath():
-		return r.levels[i].node.key
+		return r.levels[i].node.Key
 	}
 	var b bytes.Buffer
 	for k, a := range r.per[i] {

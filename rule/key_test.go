@@ -11,11 +11,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Two requests have the same key only if they have the same parts; and from what KeyParts shows, AppendKey makes the
-// same key again.
+// Two requests have the same key only if they have the same parts; and from what KeyParts shows,
+// AppendKey makes the same key again.
 func TestKeysAreInjective(t *testing.T) {
 	for _, prefix := range []int{64, 128, 48, 57, 1} {
-		s, problems := build([]*file{{domain: "default", rules: []*Rule{testRule(t, "r", "user|ip|team", "path", "ip|user")}}}, Options{IPv6Prefix: prefix})
+		s, problems := Compile([]*File{{Domain: "default", Rules: []*Rule{testRule(t, "r", "user|ip|team", "path", "ip|user")}}}, Options{IPv6Prefix: prefix})
 		if problems != nil {
 			t.Fatal(problems)
 		}
@@ -83,7 +83,7 @@ func TestKeysAreInjective(t *testing.T) {
 }
 
 func TestKeyParts(t *testing.T) {
-	s := testSet(t, &file{rules: []*Rule{testRule(t, "r", "user|ip", "path"), testRule(t, "all")}})
+	s := testSet(t, &File{Rules: []*Rule{testRule(t, "r", "user|ip", "path"), testRule(t, "all")}})
 	w := s.rules[0].Windows[0]
 	for _, c := range []struct {
 		parts []string
@@ -96,7 +96,15 @@ func TestKeyParts(t *testing.T) {
 		{[]string{"user=a=b", "path=/"}, []string{"user=a=b", "path=/"}, ""},
 		{[]string{"team=x", "path=/"}, nil, `"team=x", is not name=value with user or ip`},
 		{[]string{"user=x"}, nil, "keys of 2 parts, not 1"},
-		{[]string{"user=x", "path"}, nil, "is not name=value with path"},
+		{[]string{"user=x", "path=/"}, []string{"user=x", "path=/"}, ""},
+		{[]string{"user=x", "/a"}, []string{"user=x", "path=/a"}, ""},
+		{[]string{"ada", "/a"}, []string{"user=ada", "path=/a"}, ""},
+		{[]string{"user=x", "pth=/"}, nil, `"pth=/", is not name=value with path`},
+		{[]string{"ada,/a"}, []string{"user=ada", "path=/a"}, ""},
+		{[]string{"ip=10.0.0.1,path=/a"}, []string{"ip=10.0.0.1", "path=/a"}, ""},
+		{[]string{"user=a,b,path=/x,y"}, []string{"user=a,b", "path=/x,y"}, ""},
+		{[]string{"a,b,/x"}, nil, "keys of 2 parts, not 3"},
+		{[]string{"user=a,path=/b,path=/c"}, nil, "keys of 2 parts, not 3"},
 	} {
 		key, err := w.AppendKey(nil, c.parts)
 		if c.err != "" {
@@ -117,8 +125,26 @@ func TestKeyParts(t *testing.T) {
 	}
 }
 
+// A key whose address is none is told from one that a request can have.
+func TestNotAddress(t *testing.T) {
+	s := testSet(t, &File{Rules: []*Rule{testRule(t, "r", "user|ip", "path"), testRule(t, "all")}})
+	w := s.rules[0].Windows[0]
+	for part, want := range map[string]string{
+		"ip=192.0.2.1": "", "ip=2001:db8::7": "", "ip=2001:db8::/64": "", "user=999.1.1.1": "",
+		"ip=192.0.2.999": "ip=192.0.2.999", "ip=192.0.2.0/24": "ip=192.0.2.0/24", "ip=2001:db8::/32": "ip=2001:db8::/32",
+	} {
+		key, err := w.AppendKey(nil, []string{part, "/"})
+		if got := w.NotAddress(key); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", part, got, err, want)
+		}
+	}
+	if got := s.rules[1].Windows[0].NotAddress(nil); got != "" {
+		t.Errorf("of a global limit: %q", got)
+	}
+}
+
 func FuzzKeyParts(f *testing.F) {
-	s := testSet(f, &file{rules: []*Rule{testRule(f, "r", "user|ip", "path")}})
+	s := testSet(f, &File{Rules: []*Rule{testRule(f, "r", "user|ip", "path")}})
 	w := s.rules[0].Windows[0]
 	for _, parts := range [][]string{{"user=ada", "path=/x"}, {"ip=10.0.0.1", "path=/"}, {"ip=2001:db8::1", "path=/"}} {
 		key, err := w.AppendKey(nil, parts)

@@ -9,11 +9,13 @@ import (
 	"strings"
 )
 
-// AppendKeyText appends a key made by Match as people read it: the parts that KeyParts gives, `name=value` each, with ", " in
-// between. It appends nothing for the key of a limit without per, and for what is no key of w's.
+// AppendKeyText appends a key made by Match as people read it: the parts that KeyParts gives,
+// `name=value` each, with ", " in between. It appends nothing for the key of a limit without per,
+// and for what is no key of w's.
 //
-// edit is called after each part was appended whose value came with the request; the value is dst[at:], which edit may
-// shorten or write over. If it does not allocate, nothing is allocated but to grow dst. nil leaves the values as they are.
+// edit is called after each part was appended whose value came with the request; the value is
+// dst[at:], which edit may shorten or write over. If it does not allocate, nothing is allocated but
+// to grow dst. nil leaves the values as they are.
 func (w *Window) AppendKeyText(dst, key []byte, edit func(dst []byte, name string, at int) []byte) []byte {
 	r := w.Rule.compiled
 	if r == nil {
@@ -45,11 +47,11 @@ func (w *Window) AppendKeyText(dst, key []byte, edit func(dst []byte, name strin
 	case r.byPath():
 		for _, l := range r.levels {
 			separate()
-			dst = append(append(dst, l.node.key...), '=')
+			dst = append(append(dst, l.node.Key...), '=')
 			if l.varies() {
-				value(l.node.key)
+				value(l.node.Key)
 			} else {
-				dst = append(dst, l.node.value...)
+				dst = append(dst, l.node.Value...)
 			}
 			if !ok {
 				break
@@ -75,7 +77,8 @@ func (w *Window) AppendKeyText(dst, key []byte, edit func(dst []byte, name strin
 	return dst
 }
 
-// appendPartText appends the value of the first part of key, as cutPart gives it; ok is false, and nothing is appended, if there is none.
+// appendPartText appends the value of the first part of key, as cutPart gives it; ok is false, and
+// nothing is appended, if there is none.
 func appendPartText(dst, key []byte, ipv6Prefix int) (_, rest []byte, ok bool) {
 	tag, n := binary.Uvarint(key)
 	if n <= 0 || tag>>2 > 1<<20 {
@@ -125,8 +128,9 @@ var secretNames = [...]string{
 	"signature", "jwt", "x-auth",
 }
 
-// SecretAttribute reports whether the name of an attribute tells that its values are secret, so that they should not be shown or
-// kept: header.authorization, cookie.sid, header.x-api-key, query.access_token and their like.
+// SecretAttribute reports whether the name of an attribute tells that its values are secret, so
+// that they should not be shown or kept: header.authorization, cookie.sid, header.x-api-key,
+// query.access_token and their like. It is for logs and pages that show requests.
 func SecretAttribute(name string) bool {
 	lower := strings.ToLower(name)
 	return slices.ContainsFunc(secretNames[:], func(part string) bool { return strings.Contains(lower, part) })

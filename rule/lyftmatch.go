@@ -12,6 +12,8 @@ import (
 type level struct {
 	keys  []levelKey
 	byKey map[string]*levelKey // nil if there are few keys
+	// those of byKey, for a request without descriptors; nil if there are many
+	few []*levelKey
 }
 
 // levelKey is what one level says of one key.
@@ -22,19 +24,22 @@ type levelKey struct {
 	wildcards []*lyftNode // in order
 	index     *valueIndex // of wildcards; nil if there are few
 	any       *lyftNode   // the default: a node without a value
+
+	slot   int // the attribute of a request without descriptors that the key stands for
+	orSlot int // another one, where that is absent; -1 for none
 }
 
-// lyftNode is a node, compiled.
+// lyftNode is a Node, compiled.
 type lyftNode struct {
-	node     *node
-	glob     *glob
+	node     *Node
+	glob     *glob // nil if its value has no wildcard
 	children *level
 	rule     *matchRule
 }
 
 // varies reports whether the counters of a rule at or below n differ by the runtime value at n.
 func (n *lyftNode) varies() bool {
-	return n.node.value == "" || n.node.wildcard && !n.node.shareThreshold
+	return n.node.Value == "" || n.glob != nil && !n.node.ShareThreshold
 }
 
 func (r *matchRule) byPath() bool { return len(r.levels) > 0 && len(r.per) == 0 }
@@ -51,7 +56,8 @@ func (l *level) find(key string) *levelKey {
 	return nil
 }
 
-// find returns the node for a value: an exact one, else the first wildcard that matches, else the default.
+// find returns the node for a value: an exact one, else the first wildcard that matches, else the
+// default.
 func (k *levelKey) find(value string, m *Matches) *lyftNode {
 	if len(value) <= k.maxExact {
 		if n := k.exact[value]; n != nil {
@@ -66,7 +72,7 @@ func (k *levelKey) find(value string, m *Matches) *lyftNode {
 		}
 		return k.any
 	}
-	m.candidates = k.index.appendIDs(m.candidates[:0], value, netip.Addr{})
+	m.candidates = k.index.appendIDs(m, m.candidates[:0], value, netip.Addr{})
 	best := int32(len(k.wildcards))
 	for _, id := range m.candidates {
 		if id < best && k.wildcards[id].glob.match(value) {
@@ -79,8 +85,8 @@ func (k *levelKey) find(value string, m *Matches) *lyftNode {
 	return k.any
 }
 
-// rule returns the rule that the entries lead to. The node chosen at each level is final, and the rule's depth must be
-// that of the entries.
+// rule returns the rule that the entries lead to. The node chosen at each level is final, and the
+// rule's depth must be that of the entries.
 func (l *level) rule(entries []Entry, m *Matches) *matchRule {
 	for i := range entries {
 		if l == nil {
@@ -102,12 +108,9 @@ func (l *level) rule(entries []Entry, m *Matches) *matchRule {
 	return nil
 }
 
-// matchDescriptors finds the rule of each descriptor, takes away those that another one replaces, and emits the rest.
+// matchDescriptors finds the rule of each descriptor, takes away those that another one replaces,
+// and emits the rest.
 func (m *Matches) matchDescriptors(s *Set) {
-	d := m.domain
-	if len(m.replaced) < d.names {
-		m.replaced = append(m.replaced, make([]uint32, d.names-len(m.replaced))...)
-	}
 	m.leaves = m.leaves[:0]
 	for i := range m.descriptors {
 		var found leaf
@@ -115,38 +118,58 @@ func (m *Matches) matchDescriptors(s *Set) {
 			found = m.leaf(m.descriptors[i].Entries)
 		}
 		m.leaves = append(m.leaves, found)
-		if found.rule != nil {
-			for _, id := range found.rule.replaceIDs {
-				m.replaced[id] = m.generation
-			}
-		}
 	}
+	m.markReplaced()
 	for i, leaf := range m.leaves {
 		r := leaf.rule
 		switch {
 		case m.descriptors[i].Override != nil:
 			m.emitOverride(s, i)
 		case r == nil:
-		case r.nameID >= 0 && m.replaced[r.nameID] == m.generation:
+		case m.isReplaced(r):
 		default:
 			match := &m.Descriptors[i]
 			match.Rule = r.rule
-			match.Hit, match.Unlimited = m.emit(r, leaf.key, m.mode(r, leaf.key), i)
+			match.Hit, match.Unlimited = m.emit(r, leaf.key, r.modeFor(leaf.key), i)
 			if match.Hit >= 0 {
-				match.StatsKey = r.rule.Lyft.StatsKey
-				if r.runtimeName {
-					match.StatsKey = m.runtimeStatsKey(r, m.descriptors[i].Entries)
-				}
+				match.StatsKey = m.statsKey(r, m.descriptors[i].Entries)
 			}
 		}
 	}
 	clear(m.leaves)
 }
 
+// markReplaced marks what the rules of m.leaves replace.
+func (m *Matches) markReplaced() {
+	if names := m.domain.names; len(m.replaced) < names {
+		m.replaced = append(m.replaced, make([]uint32, names-len(m.replaced))...)
+	}
+	for i := range m.leaves {
+		if r := m.leaves[i].rule; r != nil {
+			for _, id := range r.replaceIDs {
+				m.replaced[id] = m.generation
+			}
+		}
+	}
+}
+
+func (m *Matches) isReplaced(r *matchRule) bool {
+	return r.nameID >= 0 && m.replaced[r.nameID] == m.generation
+}
+
 // leaf finds the rule that a descriptor's entries lead to and meet, and makes its key.
 func (m *Matches) leaf(entries []Entry) leaf {
 	r := m.domain.lyft.rule(entries, m)
-	if r == nil || !m.holds(r) {
+	if r == nil {
+		return leaf{}
+	}
+	return m.meet(r, entries)
+}
+
+// meet makes the key of a rule to which entries lead. There is no rule in the leaf if the request
+// does not meet it.
+func (m *Matches) meet(r *matchRule, entries []Entry) leaf {
+	if !m.holds(r) {
 		return leaf{}
 	}
 	begin := len(m.buf)
@@ -160,32 +183,42 @@ func (m *Matches) leaf(entries []Entry) leaf {
 		m.buf = m.buf[:begin]
 		return leaf{}
 	}
-	if r.rule.ifProgram != nil && !m.evalIf(r) {
+	if p := r.rule.predicate(); p != nil && !m.evalIf(r, p) {
 		m.buf = m.buf[:begin]
 		return leaf{}
 	}
-	return leaf{r, m.buf[begin:len(m.buf):len(m.buf)]}
+	return leaf{rule: r, key: m.buf[begin:len(m.buf):len(m.buf)]}
 }
 
-// maxStatsKeys and maxStatsKey bound the names of statistics that a Matches remembers, so as not to make them again.
+// statsKey names a rule's statistics.
+func (m *Matches) statsKey(r *matchRule, entries []Entry) string {
+	if r.runtimeName {
+		return m.runtimeStatsKey(r, entries)
+	}
+	return r.rule.Lyft.StatsKey
+}
+
+// maxStatsKeys and maxStatsKey bound the names of statistics that a Matches remembers, so as not to
+// make them again.
 const (
 	maxStatsKeys = 1024
 	maxStatsKey  = 512
 )
 
-// runtimeStatsKey names a rule's statistics with runtime values, for detailed_metric and value_to_metric.
+// runtimeStatsKey names a rule's statistics with runtime values, for detailed_metric and
+// value_to_metric.
 func (m *Matches) runtimeStatsKey(r *matchRule, entries []Entry) string {
 	begin := len(m.scratch)
 	detailed, shared := r.rule.Lyft.DetailedMetric, false
 	for _, l := range r.levels {
-		shared = shared || l.node.shareThreshold && l.node.wildcard
+		shared = shared || l.node.ShareThreshold && l.glob != nil
 	}
 	b := append(m.scratch, r.rule.Domain...)
 	for i, l := range r.levels {
 		b = append(b, '.')
-		b = append(b, l.node.key...)
-		value := l.node.value
-		if detailed && !(l.node.shareThreshold && l.node.wildcard) || l.varies() && l.node.valueToMetric {
+		b = append(b, l.node.Key...)
+		value := l.node.Value
+		if detailed && !(l.node.ShareThreshold && l.glob != nil) || l.varies() && l.node.ValueToMetric {
 			value = entries[i].Value
 		}
 		if value != "" || detailed && !shared {

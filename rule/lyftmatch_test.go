@@ -17,33 +17,33 @@ func lyftTestRule(t testing.TB, name string, n int64) *Rule {
 	}
 }
 
-// lyftTree makes nodes from lines, indented by one tab a level: key, optionally =value, then words: rule (a rate limit),
-// allow (no limit), unlimited, shadow, quota, detailed, vtm, share, name:x, replaces:x.
-func lyftTree(t testing.TB, text string) []*node {
-	var roots []*node
-	var path []*node
+// lyftTree makes nodes from lines, indented by one tab a level: key, optionally =value, then words:
+// rule (a rate limit), allow (no limit), unlimited, shadow, quota, detailed, vtm, share, name:x,
+// replaces:x.
+func lyftTree(t testing.TB, text string) []*Node {
+	var roots []*Node
+	var path []*Node
 	for line := range strings.Lines(strings.Trim(text, "\n")) {
 		line = strings.TrimRight(line, "\n")
 		depth := len(line) - len(strings.TrimLeft(line, "\t"))
 		words := strings.Fields(line)
-		n := &node{}
-		n.key, n.value, _ = strings.Cut(words[0], "=")
-		n.wildcard = strings.Contains(n.value, "*")
+		n := &Node{}
+		n.Key, n.Value, _ = strings.Cut(words[0], "=")
 		path = append(path[:depth:depth], n)
 		var names []string
 		for _, p := range path {
-			names = append(names, strings.TrimSuffix(p.key+"_"+p.value, "_"))
+			names = append(names, strings.TrimSuffix(p.Key+"_"+p.Value, "_"))
 		}
 		r := lyftTestRule(t, strings.Join(names, "."), 10)
 		for _, w := range words[1:] {
 			what, arg, _ := strings.Cut(w, ":")
 			switch what {
 			case "rule":
-				n.rule = r
+				n.Rule = r
 			case "allow":
-				r.Windows, n.rule = nil, r
+				r.Windows, n.Rule = nil, r
 			case "unlimited":
-				r.Windows, r.Unlimited, n.rule = nil, true, r
+				r.Windows, r.Unlimited, n.Rule = nil, true, r
 			case "shadow":
 				r.Lyft.Shadow = true
 			case "quota":
@@ -51,9 +51,9 @@ func lyftTree(t testing.TB, text string) []*node {
 			case "detailed":
 				r.Lyft.DetailedMetric = true
 			case "vtm":
-				n.valueToMetric = true
+				n.ValueToMetric = true
 			case "share":
-				n.shareThreshold = true
+				n.ShareThreshold = true
 			case "name":
 				r.Lyft.LimitName = arg
 			case "replaces":
@@ -65,7 +65,7 @@ func lyftTree(t testing.TB, text string) []*node {
 		if depth == 0 {
 			roots = append(roots, n)
 		} else {
-			path[depth-1].children = append(path[depth-1].children, n)
+			path[depth-1].Children = append(path[depth-1].Children, n)
 		}
 	}
 	return roots
@@ -110,7 +110,7 @@ func spellDescriptors(m *Matches) string {
 }
 
 func TestLyftMatch(t *testing.T) {
-	s := testSet(t, &file{descriptors: lyftTree(t, `
+	s := testSet(t, &File{Descriptors: lyftTree(t, `
 user rule
 user=ada rule
 	path rule
@@ -151,7 +151,8 @@ both=7 rule replaces:one
 		{"user=ADA", "user[user=ADA]"},
 		{"user=ada,path=/y", "user_ada.path[user=ada path=/y]"},
 		{"user=ada,path=/x", "user_ada.path_/x[user=ada path=/x]"},
-		{"user=bob,path=/x", "-"},                // the default has no children, and its own limit is for one entry
+		// the default has no children, and its own limit is for one entry
+		{"user=bob,path=/x", "-"},
 		{"user=ada,path=/x,more=1", "-"},         // longer than the rule
 		{"user=ada,other=1", "-"},                // no such key below
 		{"path=/x", "-"},                         // not at this level
@@ -192,7 +193,8 @@ both=7 rule replaces:one
 		{"both=1 both=2", "- both_2[both=2]"},
 		{"both=2 both=1", "both_2[both=2] -"},
 		{"both=1 both=2 both=3", "- - both_3[both=3]"}, // a replaced one still replaces
-		{"both=3 both=4 both=5", "both_3[both=3] - -"}, // so does an unlimited one, and may be replaced
+		// so does an unlimited one, and may be replaced
+		{"both=3 both=4 both=5", "both_3[both=3] - -"},
 		{"both=5 both=6", "both_5[both=5] -"},
 		{"both=4 both=6", "both_4(unlimited) both_6(unlimited)"},
 		{"both=7 both=1 both=1", "both_7[both=7] - -"},
@@ -235,13 +237,13 @@ func TestLyftManyWildcards(t *testing.T) {
 	}
 	lines = append(lines, "k=*a*b* rule", "k=* rule")
 	nodes := lyftTree(t, strings.Join(lines, "\n"))
-	s := testSet(t, &file{descriptors: nodes})
+	s := testSet(t, &File{Descriptors: nodes})
 	var m Matches
 	for _, value := range []string{"", "0", "10", "1x", "x299", "299x299", "7.7", "xaxb", "abc", "25025", "*1"} {
 		want := ""
 		for _, n := range nodes {
-			if globRegexp(n.value, true).MatchString(value) {
-				want = n.rule.Name
+			if globRegexp(n.Value, true).MatchString(value) {
+				want = n.Rule.Name
 				break
 			}
 		}
@@ -256,7 +258,7 @@ func TestLyftManyWildcards(t *testing.T) {
 }
 
 func TestLyftStatsKey(t *testing.T) {
-	s := testSet(t, &file{descriptors: lyftTree(t, `
+	s := testSet(t, &File{Descriptors: lyftTree(t, `
 plain
 	leaf rule
 v=x vtm
@@ -293,7 +295,7 @@ det2
 }
 
 func TestRequestOverride(t *testing.T) {
-	s := testSet(t, &file{descriptors: lyftTree(t, "user rule name:u\nother rule replaces:u")}, &file{domain: "native", rules: []*Rule{testRule(t, "r")}})
+	s := testSet(t, &File{Descriptors: lyftTree(t, "user rule name:u\nother rule replaces:u")}, &File{Domain: "native", Rules: []*Rule{testRule(t, "r")}})
 	limit := func(requests uint32, unit string) []Descriptor {
 		return []Descriptor{{Entries: []Entry{{"user", "ada"}, {"x", ""}}, Override: &DescriptorLimit{requests, unit}}}
 	}
@@ -352,23 +354,23 @@ func TestRequestOverride(t *testing.T) {
 }
 
 func TestNativeLimitsOverDescriptors(t *testing.T) {
-	ifx, err := compileIf(`attr.x == "1" && attr.size() >= 2 && !("nope" in attr)`)
+	ifx, err := CompileIf(`attr.x == "1" && attr.size() >= 2 && !("nope" in attr)`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &file{
-		exempt: []Condition{on(t, "user", "monitoring")},
-		rules: []*Rule{
+	f := &File{
+		Exempt: []Condition{on(t, "user", "monitoring")},
+		Rules: []*Rule{
 			testRule(t, "by-ip", "ip"),
 			testRule(t, "by-user", "user").when(on(t, "path", "/api/**")),
 			testRule(t, "by-remote", "remote_address"),
-			testRule(t, "cel", "x").with(func(r *Rule) { r.ifProgram = ifx }),
+			testRule(t, "cel", "x").with(func(r *Rule) { r.Exprs = &Exprs{If: ifx} }),
 		},
-		descriptors: lyftTree(t, "user rule"),
+		Descriptors: lyftTree(t, "user rule"),
 	}
 	few := testSet(t, f)
 	for i := range 100 {
-		f.rules = append(f.rules, testRule(t, fmt.Sprint("other", i), fmt.Sprint("attribute", i)).when(on(t, "user", fmt.Sprint("other", i))))
+		f.Rules = append(f.Rules, testRule(t, fmt.Sprint("other", i), fmt.Sprint("attribute", i)).when(on(t, "user", fmt.Sprint("other", i))))
 	}
 	many := testSet(t, f)
 	for name, s := range map[string]*Set{"few": few, "many": many} {
@@ -378,7 +380,8 @@ func TestNativeLimitsOverDescriptors(t *testing.T) {
 			{"remote_address=1.2.3.4,ip=5.6.7.8", "by-ip[ip=5.6.7.8], by-remote[remote_address=1.2.3.4]"},
 			{"path=//api/x?q user=ada", "user[user=ada], by-user[user=ada]"},
 			{"user=ada,path=/api user=bob", "user[user=bob], by-user[user=ada]"},
-			{"user=,path=/api user=bob", "user[user=bob]"}, // the first value of a key holds, and an empty one is absent
+			// the first value of a key holds, and an empty one is absent
+			{"user=,path=/api user=bob", "user[user=bob]"},
 			{"x=1,y=2", "cel[x=1]"},
 			{"x=1", ""},
 			{"user=monitoring remote_address=1.2.3.4", ""},
@@ -404,12 +407,12 @@ func TestNativeLimitsOverDescriptors(t *testing.T) {
 
 // Native keys of a rate_limit: conditions, if, per and overrides.
 func TestLyftWithNativeKeys(t *testing.T) {
-	s := testSet(t, &file{descriptors: func() []*node {
+	s := testSet(t, &File{Descriptors: func() []*Node {
 		nodes := lyftTree(t, "a\n\tb rule\nwhen rule\nper rule name:p\nover=1 rule replaces:p")
-		nodes[1].rule.When = []Condition{on(t, "plan", "free")}
-		nodes[2].rule.Per = []Key{{"user"}}
-		nodes[0].children[0].rule.Overrides = []Override{{Values: []string{"x", "y"}, Windows: []*Window{testWindow(t, "big", 99, time.Minute)}}}
-		nodes[3].rule.When = []Condition{on(t, "plan", "free")}
+		nodes[1].Rule.When = []Condition{on(t, "plan", "free")}
+		nodes[2].Rule.Per = []Key{{"user"}}
+		nodes[0].Children[0].Rule.Overrides = []Override{{Values: []string{"x", "y"}, Windows: []*Window{testWindow(t, "big", 99, time.Minute)}}}
+		nodes[3].Rule.When = []Condition{on(t, "plan", "free")}
 		return nodes
 	}()})
 	for _, c := range []struct{ q, want string }{

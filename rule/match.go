@@ -1,24 +1,29 @@
 package rule
 
 import (
+	"errors"
 	"net/netip"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/weir-rl/weir/algo"
 )
 
 // Set is all rules in force: immutable, compiled, safe for concurrent use.
 type Set struct {
-	rules     []*Rule
-	counters  []*Counter
-	domains   []*domain
-	byName    map[string]*domain
-	overrides overrideCache
+	rules    []*Rule
+	counters []*Counter
+	domains  []*domain
+	byName   map[string]*domain
+	files    []*File
+	// how many bits of an IPv6 address make a key
+	ipv6Prefix int
+	overrides  overrideCache
 }
 
 // Rules returns all rules in order.
 func (s *Set) Rules() []*Rule { return s.rules }
+
+// Files returns the files that the Set was made of, in order. They must not be changed.
+func (s *Set) Files() []*File { return s.files }
 
 // Counters returns the Counters by Index.
 func (s *Set) Counters() []*Counter { return s.counters }
@@ -31,6 +36,9 @@ func (s *Set) Domains() []string {
 	}
 	return names
 }
+
+// IPv6Prefix returns by how many bits IPv6 addresses are grouped in keys.
+func (s *Set) IPv6Prefix() int { return s.ipv6Prefix }
 
 // HasDomain reports whether any file declares the domain.
 func (s *Set) HasDomain(domain string) bool { return s.domain(domain) != nil }
@@ -56,8 +64,9 @@ type Descriptor struct {
 	HasHits  bool
 }
 
-// DescriptorLimit is a limit that the request itself brings (descriptor.limit of RLS). It is matched as a Rule of its own,
-// named "request_override", with Lyft filled in, which Set.Rules does not list and whose Index lies behind theirs.
+// DescriptorLimit is a limit that the request itself brings (descriptor.limit of RLS). It is
+// matched as a Rule of its own, named "request_override", with Lyft filled in, which Set.Rules does
+// not list and whose Index lies behind theirs.
 type DescriptorLimit struct {
 	Requests uint32 // as algo.MaxN if it is above
 	Unit     string // "SECOND" … "YEAR"; the door refuses others, Match takes them as no limit
@@ -65,9 +74,12 @@ type DescriptorLimit struct {
 
 // Query is what a request brings to matching.
 type Query struct {
-	Domain      string
-	Attributes  Attributes   // for native limits; nil for none
-	Descriptors []Descriptor // for Lyft rules; on the RLS door only
+	Domain     string
+	Attributes Attributes // nil for none
+	// Descriptors are for rules of the Lyft form; of the RLS door only. Without any, such a rule is
+	// met where Attributes hold all keys on the path to it, as by the descriptor of these keys and
+	// values.
+	Descriptors []Descriptor
 }
 
 // Mode says how a charge takes part in the decision.
@@ -84,10 +96,11 @@ const (
 
 // Hit is one limit that the request meets.
 type Hit struct {
-	Window     *Window
-	Limit      *algo.Limit // the numbers in force for this key
-	Key        []byte      // the key's parts, length-prefixed; valid until the Matches is used again
-	Cost       int64       // units for each hit
+	Window *Window
+	Limit  *algo.Limit // the numbers in force for this key
+	// the key's parts, length-prefixed; valid until the Matches is used again
+	Key        []byte
+	Cost       int64 // units for each hit
 	Mode       Mode
 	Descriptor int // index of the descriptor that led here; -1 for a native limit
 }
@@ -97,20 +110,26 @@ type DescriptorMatch struct {
 	Rule      *Rule // nil if no rule, or one that another replaces
 	Unlimited bool
 	Hit       int // index into Matches.Hits; -1 if nothing is counted
-	// StatsKey is the reference's name for what was counted, with runtime values where the rule asks for them, and not
-	// made fit for a name in statsd (where : and | become _); "" if Hit < 0.
+	// StatsKey is the reference's name for what was counted, with runtime values where the rule
+	// asks for them, and not made fit for a name in statsd (where : and | become _); "" if Hit < 0.
 	StatsKey string
 }
 
 // Matches is the result of Set.Match; reuse it to save allocations. The zero value is ready.
 type Matches struct {
-	Known       bool // the domain is known
-	Exempt      bool // an exempt entry holds: Hits is empty
-	Hits        []Hit
-	Descriptors []DescriptorMatch // one for each of the query
-	CELErrors   int               // expressions that failed on this request
-	// Priority is how important the rules that are met say the request is, those without a limit included: critical if one of
-	// them says so, else sheddable if one does. Rules in shadow have no say.
+	Known  bool // the domain is known
+	Exempt bool // an exempt entry holds: Hits is empty
+	Hits   []Hit
+	// Descriptors has one for each of the query; of a query without any, one for each rule of the
+	// Lyft form that is met.
+	Descriptors []DescriptorMatch
+	CELErrors   int // expressions that failed on this request
+	// Failed is told of each of them, with the rule and its key ("if", "cost"); nil for nobody. It
+	// stays from request to request.
+	Failed func(r *Rule, key string, err error)
+	// Priority is how important the rules that are met say the request is, those without a limit
+	// included: critical if one of them says so, else sheddable if one does. Rules in shadow have
+	// no say.
 	Priority Priority
 
 	buf  []byte // the keys
@@ -126,13 +145,21 @@ type Matches struct {
 	addr        netip.Addr
 	scratch     []byte // values in normal form; only ever grows within a request
 	candidates  []int32
+	patterns    []int32  // of one condition, that the value brings in
+	grams       []int32  // numbers of the grams that a value holds
+	gramSeen    []uint64 // a bit for each of them; all 0 between uses
 	met         []metRule
 	groups      []groupMark
-	replaced    []uint32 // by id of a name of the Lyft form: the generation in which it was replaced
-	leaves      []leaf
-	stats       map[string]string
-	cel         celVars
-	looked      int // native rules whose conditions were looked at
+	// by id of a name of the Lyft form: the generation in which it was replaced
+	replaced []uint32
+	leaves   []leaf
+	names    []string // the request's attributes that the domain uses, each once, if listed
+	listed   bool
+	trail    []Entry // of a request without descriptors: the way down the Lyft form's levels
+	stats    map[string]string
+	vars     Variables
+	looked   int // native rules whose conditions were looked at
+	tried    int // patterns of long lists that were looked at
 }
 
 // groupMark says whether a rule of a file with groups: first was met, enforced and at all.
@@ -148,8 +175,9 @@ type metRule struct {
 
 // leaf is the rule that a descriptor leads to, nil if there is none, and its key.
 type leaf struct {
-	rule *matchRule
-	key  []byte
+	rule  *matchRule
+	key   []byte
+	stats string // where that cannot be made later
 }
 
 // domain is the compiled rules of one domain.
@@ -184,11 +212,13 @@ type matchRule struct {
 	overrides  map[string]*Override // by key, with alternative 0 throughout
 	ipv6Prefix int
 
-	levels      []*lyftNode // of a Lyft rule: from the top
-	entries     bool        // the key holds names and values of all entries (a limit that a request brought)
-	nameID      int         // of rate_limit.name, if some rule replaces it; else -1
+	levels []*lyftNode // of a Lyft rule: from the top
+	// the key holds names and values of all entries (a limit that a request brought)
+	entries     bool
+	nameID      int // of rate_limit.name, if some rule replaces it; else -1
 	replaceIDs  []int
-	runtimeName bool // the StatsKey holds runtime values
+	runtimeName bool        // the StatsKey holds runtime values
+	alike       *alikeRules // nil if no other rule fares as this one
 }
 
 // condition is a Condition, compiled.
@@ -216,17 +246,19 @@ func (c *condition) match(m *Matches) bool {
 	if c.single {
 		return c.positive[0].positive(v.text, addr)
 	}
-	if len(c.positive) > 0 && !c.any.match(v.text, addr) {
+	if len(c.positive) > 0 && !c.any.match(m, v.text, addr) {
 		return false
 	}
-	return !c.negated || !c.none.match(v.text, addr)
+	return !c.negated || !c.none.match(m, v.text, addr)
 }
 
-// Match fills m with the limits that q meets, in rule order (for descriptors: in request order, before native ones).
-// It allocates nothing once m has grown, unless a CEL expression or an override that a request brings is involved.
+// Match fills m with the limits that q meets, in rule order (those of the Lyft form before native
+// ones, and of descriptors in request order). It allocates nothing once m has grown, unless a CEL
+// expression or an override that a request brings is involved.
 //
-// Of a file with groups: first, the first rule that is met is the only one; then what is met takes away what it
-// replaces, whether or not it is itself replaced. A rule in shadow does neither to an enforced one.
+// Of a file with groups: first, the first rule that is met is the only one; then what is met takes
+// away what it replaces, whether or not it is itself replaced. A rule in shadow does neither to an
+// enforced one.
 func (s *Set) Match(q *Query, m *Matches) {
 	d := s.domain(q.Domain)
 	m.begin(d, q)
@@ -242,8 +274,11 @@ func (s *Set) Match(q *Query, m *Matches) {
 			return
 		}
 	}
-	if d.lyft != nil || len(m.descriptors) > 0 {
+	switch {
+	case len(m.descriptors) > 0:
 		m.matchDescriptors(s)
+	case d.lyft != nil && m.source != nil:
+		m.matchPaths()
 	}
 	if len(d.rules) > 0 {
 		m.matchRules()
@@ -256,7 +291,7 @@ func (s *Set) Match(q *Query, m *Matches) {
 
 // begin resets m for a request to d.
 func (m *Matches) begin(d *domain, q *Query) {
-	m.Known, m.Exempt, m.CELErrors, m.looked = false, false, 0, 0
+	m.Known, m.Exempt, m.CELErrors, m.looked, m.tried = false, false, 0, 0, 0
 	m.Priority = DefaultPriority
 	m.Hits, m.buf, m.scratch, m.met, m.bans = m.Hits[:0], m.buf[:0], m.scratch[:0], m.met[:0], m.bans[:0]
 	m.Descriptors = m.Descriptors[:0]
@@ -295,8 +330,8 @@ func (m *Matches) end() {
 			m.scratch = nil
 		}
 	}
-	if m.cel.m != nil {
-		m.cel = celVars{}
+	if m.vars.m != nil {
+		m.vars.release()
 	}
 }
 
@@ -343,11 +378,11 @@ func (m *Matches) consider(r *matchRule) {
 		return
 	}
 	key := m.buf[begin:len(m.buf):len(m.buf)]
-	if r.rule.ifProgram != nil && !m.evalIf(r) {
+	if p := r.rule.predicate(); p != nil && !m.evalIf(r, p) {
 		m.buf = m.buf[:begin]
 		return
 	}
-	mode := m.mode(r, key)
+	mode := r.modeFor(key)
 	if mark != nil {
 		if mode == Shadow && mark.any == m.generation {
 			return
@@ -374,29 +409,27 @@ func (m *Matches) holds(r *matchRule) bool {
 	return true
 }
 
-func (m *Matches) evalIf(r *matchRule) bool {
-	ok, err := r.rule.ifProgram.holds(m.vars())
+func (m *Matches) evalIf(r *matchRule, p Predicate) bool {
+	ok, err := p.Holds(m.variables())
 	if err != nil {
-		m.CELErrors++
+		m.failed(r, "if", err)
+		if a := r.alike; a != nil && !m.value(a.slot).present {
+			m.CELErrors += len(a.others)
+			if m.Failed != nil {
+				for _, o := range a.others {
+					m.Failed(o, "if", err)
+				}
+			}
+		}
 		return false
 	}
 	return ok
 }
 
-// vars returns the variables for expressions on this request.
-func (m *Matches) vars() *celVars {
-	if m.cel.m != m {
-		m.cel.reset(m)
-	}
-	return &m.cel
-}
-
-// mode is how r takes part with this key: a rule that is enforced on a share of the keys only is in shadow on the others.
-func (m *Matches) mode(r *matchRule, key []byte) Mode {
-	if p := r.rule.EnforcePercent; p < 100 && int(mix(xxhash.Sum64(key)^r.salt)%100) >= p {
-		return Shadow
-	}
-	return r.mode
+// variables returns the variables for expressions on this request.
+func (m *Matches) variables() *Variables {
+	m.vars.m = m
+	return &m.vars
 }
 
 // mix spreads the bits of x (the finaliser of SplitMix64, Steele et al. 2014).
@@ -455,8 +488,8 @@ func (m *Matches) emitMet() {
 	clear(m.met)
 }
 
-// emit appends the Hits of a rule that is met. It returns the index of the first, -1 if there are none, and whether the
-// key is unlimited.
+// emit appends the Hits of a rule that is met. It returns the index of the first, -1 if there are
+// none, and whether the key is unlimited.
 func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (first int, unlimited bool) {
 	windows := r.rule.Windows
 	unlimited = r.rule.Unlimited
@@ -479,8 +512,8 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (fir
 		}
 		if first < 0 {
 			first = len(m.Hits)
-			if r.rule.costProgram != nil {
-				cost = m.evalCost(r)
+			if a := r.rule.amount(); a != nil {
+				cost = m.evalCost(r, a)
 			}
 		}
 		m.Hits = append(m.Hits, Hit{Window: w, Limit: w.Limit, Key: key, Cost: cost, Mode: mode, Descriptor: descriptor})
@@ -488,20 +521,31 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (fir
 	return first, false
 }
 
-func (m *Matches) evalCost(r *matchRule) int64 {
-	n, err := r.rule.costProgram.amount(m.vars())
+var errNegativeCost = errors.New("it is below 0, and counts as 0")
+
+// failed counts an expression that failed.
+func (m *Matches) failed(r *matchRule, key string, err error) {
+	m.CELErrors++
+	if m.Failed != nil {
+		m.Failed(r.rule, key, err)
+	}
+}
+
+func (m *Matches) evalCost(r *matchRule, a Amount) int64 {
+	n, err := a.Amount(m.variables())
 	switch {
 	case err != nil:
-		m.CELErrors++
+		m.failed(r, "cost", err)
 		return 1
 	case n < 0:
-		m.CELErrors++
+		m.failed(r, "cost", errNegativeCost)
 		return 0
 	}
 	return min(n, algo.MaxCost)
 }
 
-// override returns the override for a key, or nil. Overrides are kept under keys whose parts all have alternative 0.
+// override returns the override for a key, or nil. Overrides are kept under keys whose parts all
+// have alternative 0.
 func (m *Matches) override(r *matchRule, key []byte) *Override {
 	alternatives := false
 	for _, part := range r.per {

@@ -29,7 +29,7 @@ func on(t testing.TB, attribute string, patterns ...string) Condition {
 	t.Helper()
 	c := Condition{Attribute: attribute}
 	for _, s := range patterns {
-		p, err := compilePattern(attribute, s)
+		p, err := ParsePattern(attribute, s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,21 +50,22 @@ func (r *Rule) when(c ...Condition) *Rule { r.When = append(r.When, c...); retur
 
 func (r *Rule) with(f func(*Rule)) *Rule { f(r); return r }
 
-func testSet(t testing.TB, files ...*file) *Set {
+func testSet(t testing.TB, files ...*File) *Set {
 	t.Helper()
 	for _, f := range files {
-		if f.domain == "" {
-			f.domain = "default"
+		if f.Domain == "" {
+			f.Domain = "default"
 		}
 	}
-	s, problems := build(files, Options{})
+	s, problems := Compile(files, Options{})
 	for _, p := range problems {
 		t.Fatalf("%s: %s (%s)", p.Rule, p.Message, p.Hint)
 	}
 	return s
 }
 
-// met spells what was met: window[key parts] in order, with ~ for shadow and ? for quota, and xN for a cost other than 1.
+// met spells what was met: window[key parts] in order, with ~ for shadow and ? for quota, and xN
+// for a cost other than 1.
 func met(m *Matches) string {
 	var list []string
 	for _, h := range m.Hits {
@@ -88,24 +89,24 @@ func matchMap(s *Set, attributes Map) *Matches {
 }
 
 func TestMatch(t *testing.T) {
-	ifFree, err := compileIf(`header["x-plan"] == "free" && path.size() > 3`)
+	ifFree, err := CompileIf(`header["x-plan"] == "free" && path.size() > 3`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := compileCost(`int(attr.tokens)`)
+	tokens, err := CompileCost(`int(attr.tokens)`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testSet(t, &file{
-		exempt: []Condition{on(t, "ip", "192.168.0.0/16"), on(t, "user", "monitoring")},
-		rules: []*Rule{
+	s := testSet(t, &File{
+		Exempt: []Condition{on(t, "ip", "192.168.0.0/16"), on(t, "user", "monitoring")},
+		Rules: []*Rule{
 			testRule(t, "login", "ip").when(on(t, "path", "/login"), on(t, "method", "POST")),
 			testRule(t, "api", "user|ip").when(on(t, "path", "/api/**")),
 			testRule(t, "pair", "user", "ip").when(on(t, "path", "/pair")),
 			testRule(t, "not-enterprise", "user").when(on(t, "path", "/orders"), on(t, "plan", "!enterprise")),
 			testRule(t, "some", "user").when(on(t, "path", "/some"), on(t, "plan", "free*", "!freedom", "paid")),
-			testRule(t, "cel").when(on(t, "path", "/cel*")).with(func(r *Rule) { r.ifProgram = ifFree }),
-			testRule(t, "tokens").when(on(t, "path", "/tokens")).with(func(r *Rule) { r.costProgram = tokens }),
+			testRule(t, "cel").when(on(t, "path", "/cel*")).with(func(r *Rule) { r.Exprs = &Exprs{If: ifFree} }),
+			testRule(t, "tokens").when(on(t, "path", "/tokens")).with(func(r *Rule) { r.Exprs = &Exprs{Cost: tokens} }),
 			testRule(t, "shadow").when(on(t, "path", "/shadow")).with(func(r *Rule) { r.Shadow = true }),
 			testRule(t, "two", "user").when(on(t, "path", "/two")).with(func(r *Rule) {
 				r.Windows = []*Window{testWindow(t, "two:60s", 10, time.Minute), testWindow(t, "two:3600s", 500, time.Hour)}
@@ -202,14 +203,14 @@ func TestGroupsAndReplaces(t *testing.T) {
 	shadow := func(r *Rule) { r.Shadow = true }
 	replaces := func(names ...string) func(*Rule) { return func(r *Rule) { r.Replaces = names } }
 	s := testSet(t,
-		&file{first: true, rules: []*Rule{
+		&File{First: true, Rules: []*Rule{
 			testRule(t, "g1").when(on(t, "a", "1")),
 			testRule(t, "g2").when(on(t, "b", "1")).with(shadow),
 			testRule(t, "g3", "key").when(on(t, "c", "1")),
 			testRule(t, "g4").when(on(t, "d", "1")).with(shadow),
 			testRule(t, "g5").when(on(t, "e", "1")),
 		}},
-		&file{rules: []*Rule{
+		&File{Rules: []*Rule{
 			testRule(t, "r1").when(on(t, "f", "1")).with(replaces("r2", "g5")),
 			testRule(t, "r2").when(on(t, "g", "1")).with(replaces("r3")),
 			testRule(t, "r3").when(on(t, "h", "1")),
@@ -255,7 +256,7 @@ func TestGroupsAndReplaces(t *testing.T) {
 
 func TestEnforcePercent(t *testing.T) {
 	share := func(name string, percent int) map[string]bool {
-		s := testSet(t, &file{rules: []*Rule{testRule(t, name, "user").with(func(r *Rule) { r.EnforcePercent = percent })}})
+		s := testSet(t, &File{Rules: []*Rule{testRule(t, name, "user").with(func(r *Rule) { r.EnforcePercent = percent })}})
 		enforced := map[string]bool{}
 		for i := range 10000 {
 			user := fmt.Sprint("user-", i)
@@ -306,36 +307,36 @@ func TestBuildProblems(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		files []*file
+		files []*File
 		want  []string // parts of the messages, in order
 	}{
-		{"same name", []*file{{rules: []*Rule{at(3, testRule(t, "x"))}}, {rules: []*Rule{testRule(t, "x")}}}, []string{`a limit named "x" is there already, at a.yaml:3`}},
-		{"other domain", []*file{{rules: []*Rule{testRule(t, "x")}}, {domain: "b", rules: []*Rule{testRule(t, "x")}}}, nil},
-		{"unknown replaced", []*file{{rules: []*Rule{testRule(t, "orders"), replacing("y", "order")}}}, []string{`"order", which does not exist (did you mean "orders"?)`}},
-		{"replaces itself", []*file{{rules: []*Rule{replacing("y", "y")}}}, []string{"cannot replace itself"}},
-		{"cycle", []*file{{rules: []*Rule{replacing("a", "b"), replacing("b", "c"), replacing("c", "a")}}}, []string{"replace each other"}},
-		{"chain", []*file{{rules: []*Rule{replacing("a", "b", "c"), replacing("b", "c"), testRule(t, "c")}}}, nil},
-		{"same window", []*file{{rules: []*Rule{testRule(t, "a").with(func(r *Rule) {
+		{"same name", []*File{{Rules: []*Rule{at(3, testRule(t, "x"))}}, {Rules: []*Rule{testRule(t, "x")}}}, []string{`a limit named "x" is there already, at a.yaml:3`}},
+		{"other domain", []*File{{Rules: []*Rule{testRule(t, "x")}}, {Domain: "b", Rules: []*Rule{testRule(t, "x")}}}, nil},
+		{"unknown replaced", []*File{{Rules: []*Rule{testRule(t, "orders"), replacing("y", "order")}}}, []string{`"order", which does not exist (did you mean "orders"?)`}},
+		{"replaces itself", []*File{{Rules: []*Rule{replacing("y", "y")}}}, []string{"cannot replace itself"}},
+		{"cycle", []*File{{Rules: []*Rule{replacing("a", "b"), replacing("b", "c"), replacing("c", "a")}}}, []string{"replace each other"}},
+		{"chain", []*File{{Rules: []*Rule{replacing("a", "b", "c"), replacing("b", "c"), testRule(t, "c")}}}, nil},
+		{"same window", []*File{{Rules: []*Rule{testRule(t, "a").with(func(r *Rule) {
 			r.Windows = []*Window{testWindow(t, "a:60s", 1, time.Minute), testWindow(t, "a:60s", 2, time.Minute)}
 		})}}}, []string{"same window, a:60s"}},
-		{"override values", []*file{{rules: []*Rule{testRule(t, "a", "user").with(func(r *Rule) {
+		{"override values", []*File{{Rules: []*Rule{testRule(t, "a", "user").with(func(r *Rule) {
 			r.Overrides = []Override{{Values: []string{"x", "y"}, Unlimited: true}}
-		})}}}, []string{"2 values for keys of 1 parts"}},
-		{"override twice", []*file{{rules: []*Rule{testRule(t, "a", "ip").with(func(r *Rule) {
+		})}}}, []string{"2 values for keys of 1 part"}},
+		{"override twice", []*File{{Rules: []*Rule{testRule(t, "a", "ip").with(func(r *Rule) {
 			r.Overrides = []Override{{Values: []string{"2001:db8::1"}, Unlimited: true}, {Values: []string{"2001:db8::2"}, Unlimited: true}}
 		})}}}, []string{"for the same key"}},
-		{"same descriptor", []*file{
-			{descriptors: []*node{{key: "k", value: "v", pos: Position{File: "a.yaml", Line: 2}}}},
-			{descriptors: []*node{{key: "k", value: "v"}, {key: "k"}}},
+		{"same descriptor", []*File{
+			{Descriptors: []*Node{{Key: "k", Value: "v", Pos: Position{File: "a.yaml", Line: 2}}}},
+			{Descriptors: []*Node{{Key: "k", Value: "v"}, {Key: "k"}}},
 		}, []string{"duplicate descriptor composite key 'default.k_v': it is there already, at a.yaml:2"}},
-		{"limit and descriptor", []*file{{rules: []*Rule{testRule(t, "k")}, descriptors: []*node{{key: "k", rule: lyftTestRule(t, "k", 1)}}}}, []string{`limit "k" has the name of the descriptor`}},
+		{"limit and descriptor", []*File{{Rules: []*Rule{testRule(t, "k")}, Descriptors: []*Node{{Key: "k", Rule: lyftTestRule(t, "k", 1)}}}}, []string{`limit "k" has the name of the descriptor`}},
 	} {
 		for _, f := range c.files {
-			if f.domain == "" {
-				f.domain = "default"
+			if f.Domain == "" {
+				f.Domain = "default"
 			}
 		}
-		s, problems := build(c.files, Options{})
+		s, problems := Compile(c.files, Options{})
 		if (s == nil) != (len(problems) > 0) || len(problems) != len(c.want) {
 			t.Errorf("%s: %d problems, want %d: %v", c.name, len(problems), len(c.want), problems)
 			continue
@@ -346,7 +347,7 @@ func TestBuildProblems(t *testing.T) {
 			}
 		}
 	}
-	if _, problems := build(nil, Options{IPv6Prefix: 129}); len(problems) != 1 {
+	if _, problems := Compile(nil, Options{IPv6Prefix: 129}); len(problems) != 1 {
 		t.Errorf("IPv6Prefix 129: %v", problems)
 	}
 }
@@ -357,9 +358,9 @@ func TestOrderAndIndex(t *testing.T) {
 	a, b, c := testRule(t, "a"), testRule(t, "b"), testRule(t, "c")
 	a.Pos.Line, b.Pos.Line = 2, 9
 	s := testSet(t,
-		&file{domain: "one", rules: []*Rule{a, b}, descriptors: []*node{{key: "k", rule: leaf}}},
-		&file{domain: "empty"},
-		&file{domain: "two", rules: []*Rule{c}},
+		&File{Domain: "one", Rules: []*Rule{a, b}, Descriptors: []*Node{{Key: "k", Rule: leaf}}},
+		&File{Domain: "empty"},
+		&File{Domain: "two", Rules: []*Rule{c}},
 	)
 	if !slices.Equal(s.Rules(), []*Rule{a, leaf, b, c}) {
 		t.Errorf("order: %v", s.Rules())

@@ -13,7 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The naive matcher: every rule, every condition, every pattern, from the sources. Written only to check Match.
+// The naive matcher: every rule, every condition, every pattern, from the sources. Written only to
+// check Match.
 
 func naiveValue(name, raw string) string {
 	switch name {
@@ -82,7 +83,7 @@ func naivePart(name, value string) string {
 	return value
 }
 
-func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
+func naiveMatch(files []*File, q Map) (met []string, exempt bool) {
 	type one struct {
 		r      *Rule
 		parts  []string
@@ -91,14 +92,14 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 	}
 	var all []one
 	for _, f := range files {
-		for _, c := range f.exempt {
+		for _, c := range f.Exempt {
 			if naiveHolds(q, c) {
 				return nil, true
 			}
 		}
 		shadowed, enforced := false, false
 	rules:
-		for _, r := range f.rules {
+		for _, r := range f.Rules {
 			for _, c := range r.When {
 				if !naiveHolds(q, c) {
 					continue rules
@@ -116,7 +117,7 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 				}
 				continue rules
 			}
-			if f.first && (enforced || r.Shadow && shadowed) {
+			if f.First && (enforced || r.Shadow && shadowed) {
 				continue
 			}
 			shadowed, enforced = true, enforced || !r.Shadow
@@ -154,7 +155,8 @@ func naiveMatch(files []*file, q Map) (met []string, exempt bool) {
 	return met, false
 }
 
-// naiveOverride reports whether an override is for the key: its values are read as the alternatives that the key is made of.
+// naiveOverride reports whether an override is for the key: its values are read as the alternatives
+// that the key is made of.
 func naiveOverride(values, names, parts []string) bool {
 	for i, v := range values {
 		if naivePart(names[i], v) != parts[i] {
@@ -191,13 +193,13 @@ func drawCondition(t *rapid.T, tb testing.TB) Condition {
 	return on(tb, name, patterns...)
 }
 
-func drawFiles(t *rapid.T, tb testing.TB) []*file {
-	var files []*file
+func drawFiles(t *rapid.T, tb testing.TB) []*File {
+	var files []*File
 	n := 0
 	for range rapid.IntRange(1, 3).Draw(t, "files") {
-		f := &file{domain: "default", first: rapid.Bool().Draw(t, "first")}
+		f := &File{Domain: "default", First: rapid.Bool().Draw(t, "first")}
 		for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "exempt") {
-			f.exempt = append(f.exempt, drawCondition(t, tb))
+			f.Exempt = append(f.Exempt, drawCondition(t, tb))
 		}
 		for range rapid.SampledFrom([]int{0, 1, 2, 3, 12}).Draw(t, "rules") {
 			r := testRule(tb, fmt.Sprint("r", n))
@@ -210,7 +212,8 @@ func drawFiles(t *rapid.T, tb testing.TB) []*file {
 			}
 			r.Shadow = rapid.IntRange(0, 4).Draw(t, "shadow") == 0
 			if n > 1 && rapid.IntRange(0, 3).Draw(t, "replaces") == 0 {
-				r.Replaces = []string{fmt.Sprint("r", rapid.IntRange(0, n-2).Draw(t, "replaced"))} // older ones only: no cycle
+				// older ones only: no cycle
+				r.Replaces = []string{fmt.Sprint("r", rapid.IntRange(0, n-2).Draw(t, "replaced"))}
 			}
 			if len(r.Per) > 0 && rapid.Bool().Draw(t, "override") {
 				o := Override{Windows: []*Window{testWindow(tb, r.Name, 77, time.Minute)}}
@@ -219,18 +222,19 @@ func drawFiles(t *rapid.T, tb testing.TB) []*file {
 				}
 				r.Overrides = []Override{o}
 			}
-			f.rules = append(f.rules, r)
+			f.Rules = append(f.Rules, r)
 		}
 		files = append(files, f)
 	}
 	return files
 }
 
-// Whatever the index leaves out, Match finds what a look at every rule finds, with one Matches for all requests.
+// Whatever the index leaves out, Match finds what a look at every rule finds, with one Matches for
+// all requests.
 func TestMatchAgainstNaive(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		files := drawFiles(rt, t)
-		s, problems := build(files, Options{})
+		s, problems := Compile(files, Options{})
 		if problems != nil {
 			rt.Fatalf("%v", problems)
 		}

@@ -2,52 +2,55 @@ package rule
 
 import (
 	"fmt"
-	"strings"
+	"slices"
+
+	"github.com/weir-rl/weir/algo"
 )
 
-// One returns a Set of a single native limit of the default domain: name, what it allows in the scalar notation of
-// `allow` ("10/min", "100/15m", "25"), and the attributes that make the counter's key, each as an entry of `per` ("user",
-// "user|ip"); without any, the attribute "key". It is what weir.Limit is made of.
+// One returns a Set of a single native limit of the default domain: name, what it allows in the
+// scalar notation of `allow` ("10/min", "100/15m", "25"), and the attributes that make the
+// counter's key, each as an entry of `per` ("user", "user|ip"); without any there is one counter
+// for all. It is what weir.Limit is made of.
 func One(name, allow string, per ...string) (*Set, error) {
-	if len(per) == 0 {
-		per = []string{"key"}
+	var problems Problems
+	report := func(p Problem) {
+		same := func(o Problem) bool { return o.Message == p.Message }
+		if p.Rule = clip(name); !slices.ContainsFunc(problems, same) {
+			problems = append(problems, p)
+		}
 	}
-	text := func(s string) *element { return &element{kind: scalarKind, quoted: true, text: s} }
-	keys := &element{kind: listKind}
-	for _, p := range per {
-		keys.items = append(keys.items, text(p))
+	r := New(name, DefaultDomain)
+	if !ValidName(name) {
+		report(Problem{Message: fmt.Sprintf("name: expected 1 to 200 letters, digits, -, _ and ., got %q", clip(name))})
 	}
-	limit := &element{kind: mapKind, pairs: []pair{
-		{key: text("name"), value: text(name)},
-		{key: text("per"), value: keys},
-		{key: text("allow"), value: text(allow)},
-	}}
-	l := &loader{}
-	f := &file{domain: DefaultDomain}
-	if r := l.limit(limit, f.domain); r != nil {
-		f.rules = append(f.rules, r)
+	keys, faults := ParsePer(per)
+	for _, f := range faults {
+		report(f.Problem)
 	}
-	if len(l.errors) > 0 {
-		return nil, fmt.Errorf("limit %q: %w", clip(name), Problems(l.errors))
+	r.Per = keys
+	rate, err := ParseRate(allow)
+	var limit *algo.Limit
+	switch {
+	case err != nil:
+	case rate.Unlimited:
+		r.Unlimited = true
+	case rate.Window == 0:
+		limit, err = algo.New(algo.Config{Algorithm: algo.Concurrency, N: rate.N})
+	default:
+		limit, err = algo.New(algo.Config{N: rate.N, Window: rate.Window})
 	}
-	set, problems := build([]*file{f}, Options{})
+	if err != nil {
+		report(Problem{Message: fmt.Sprintf("allow: %v", err)})
+	}
+	if limit != nil {
+		r.Windows = []*Window{{Rule: r, Name: name, Limit: limit}}
+	}
+	var set *Set
+	if len(problems) == 0 {
+		set, problems = Compile([]*File{{Domain: DefaultDomain, Rules: []*Rule{r}}}, Options{})
+	}
 	if len(problems) > 0 {
-		return nil, fmt.Errorf("limit %q: %w", clip(name), Problems(problems))
+		return nil, fmt.Errorf("limit %q: %w", clip(name), problems)
 	}
 	return set, nil
 }
-
-// Starter returns the rules that a server starts with when it has none of its own: 10 requests a minute and 500 an hour
-// for each value of the attribute "key", in the default domain.
-func Starter() Source {
-	return Source{Name: "starter.yaml", Data: []byte(strings.TrimLeft(starter, "\n"))}
-}
-
-const starter = `
-domain: default
-limits:
-  - name: starter
-    per: [key]
-    allow: [10/min, 500/hour]
-    algorithm: sliding_log
-`

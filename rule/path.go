@@ -23,11 +23,12 @@ var pathClasses = func() (t [256]pathClass) {
 	return t
 }()
 
-// NormalPath returns path in the normal form in which it is matched, keyed and replayed: without query and fragment,
-// percent-encoding of unreserved characters resolved (others in upper-case hex), bytes that may not stand in a path
-// percent-encoded, dot segments and repeated slashes removed as in RFC 3986 5.2.4 and 6.2.2, a final slash kept. A
-// percent sign that begins no valid encoding stays as it is. The empty path is "/", a path without a leading slash gets
-// one, and "*" (of OPTIONS *) stays. It returns path itself, without allocating, if that is normal already.
+// NormalPath returns path in the normal form in which it is matched, keyed and replayed: without
+// query and fragment, percent-encoding of unreserved characters resolved (others in upper-case
+// hex), bytes that may not stand in a path percent-encoded, dot segments and repeated slashes
+// removed as in RFC 3986 5.2.4 and 6.2.2, a final slash kept. A percent sign that begins no valid
+// encoding stays as it is. The empty path is "/", a path without a leading slash gets one, and "*"
+// (of OPTIONS *) stays. It returns path itself, without allocating, if that is normal already.
 func NormalPath(path string) string {
 	if isNormalPath(path) {
 		return path
@@ -69,7 +70,8 @@ func isNormalPath(path string) bool {
 	return true
 }
 
-// normalEscape reports whether s begins with a percent-encoding in normal form (a % is known to be there).
+// normalEscape reports whether s begins with a percent-encoding in normal form (a % is known to be
+// there).
 func normalEscape(s string) bool {
 	if len(s) < 3 || !isUpperHex(s[1]) || !isUpperHex(s[2]) {
 		return false
@@ -109,8 +111,9 @@ func appendNormalPath(dst []byte, path string) []byte {
 	}
 	base := len(dst)
 	dst = append(dst, '/')
-	// lone is where the last percent sign stands that begins no valid encoding: no digit may be decoded right behind it,
-	// or the two would make an encoding that was not there (%%36c must not become %6c).
+	// lone is where the last percent sign stands that begins no valid encoding: no digit may be
+	// decoded right behind it, or the two would make an encoding that was not there (%%36c must not
+	// become %6c).
 	lone := -3
 	segment := len(dst) // where the current segment begins
 	i := 0
@@ -156,7 +159,8 @@ func appendNormalPath(dst []byte, path string) []byte {
 	return endSegment(dst, base, segment)
 }
 
-// completes reports whether a digit behind tail, which begins with a lone percent sign, could make it an encoding.
+// completes reports whether a digit behind tail, which begins with a lone percent sign, could make
+// it an encoding.
 func completes(tail []byte) bool {
 	return len(tail) == 1 || len(tail) == 2 && unhex(tail[1]) >= 0
 }
@@ -165,8 +169,8 @@ func unreserved(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
 }
 
-// endSegment removes the last segment of dst if it is a dot segment, together with its parent if it is "..". The path
-// begins at base with a slash.
+// endSegment removes the last segment of dst if it is a dot segment, together with its parent if it
+// is "..". The path begins at base with a slash.
 func endSegment(dst []byte, base, segment int) []byte {
 	switch string(dst[segment:]) {
 	case ".":

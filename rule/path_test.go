@@ -80,8 +80,8 @@ func checkNormal(t interface{ Fatalf(string, ...any) }, path string) {
 	if string(appendNormalPath([]byte("x/y"), path)) != "x/y"+got {
 		t.Fatalf("appended, the normal form of %q differs", path)
 	}
-	// What a server decodes from the normal form is what it would have decoded from the path itself, dot segments and
-	// repeated slashes aside.
+	// What a server decodes from the normal form is what it would have decoded from the path
+	// itself, dot segments and repeated slashes aside.
 	if len(path) > 1 && path[0] == '/' && !strings.ContainsAny(path, "?#.") && !strings.Contains(path, "//") && !strings.Contains(strings.ToLower(path), "%2e") {
 		if a, err := url.PathUnescape(path); err == nil {
 			if b, err := url.PathUnescape(got); err != nil || a != b {

@@ -14,28 +14,48 @@ type Pattern struct {
 	Negated bool
 	Pos     Position
 
-	kind  patternKind
-	text  string // patternExact
+	kind  PatternKind
+	text  string // ExactPattern
 	glob  *glob
 	re    *regexp.Regexp
-	block netip.Prefix // patternCIDR: an address or a block of them, IPv4-mapped ones unmapped
+	block netip.Prefix // BlockPattern: an address or a block of them, IPv4-mapped ones unmapped
 }
 
-type patternKind uint8
+// PatternKind says how a Pattern compares.
+type PatternKind uint8
 
+// The kinds of patterns.
 const (
-	patternNone patternKind = iota
-	patternExact
-	patternGlob
-	patternRegexp
-	patternCIDR
+	NoPattern PatternKind = iota // the zero value, which matches nothing
+	ExactPattern
+	GlobPattern
+	RegexpPattern
+	BlockPattern // a block of addresses, or a single one
 )
 
-// Match reports whether the value, in the normal form of its attribute, matches the pattern; for a negated pattern,
-// whether it does not match what is negated.
+// Kind returns how the pattern compares.
+func (p *Pattern) Kind() PatternKind { return p.kind }
+
+// Text returns the exact text, the glob or the regular expression that values are compared with, in
+// the normal form of the attribute; "" for a block of addresses.
+func (p *Pattern) Text() string {
+	switch p.kind {
+	case GlobPattern:
+		return p.glob.source
+	case RegexpPattern:
+		return p.re.String()
+	}
+	return p.text
+}
+
+// Block returns the addresses of a BlockPattern, IPv4-mapped ones as IPv4.
+func (p *Pattern) Block() netip.Prefix { return p.block }
+
+// Match reports whether the value, in the normal form of its attribute, matches the pattern; for a
+// negated pattern, whether it does not match what is negated.
 func (p *Pattern) Match(value string) bool {
 	var addr netip.Addr
-	if p.kind == patternCIDR {
+	if p.kind == BlockPattern {
 		addr = parseIP(value)
 	}
 	return p.positive(value, addr) != p.Negated
@@ -44,21 +64,21 @@ func (p *Pattern) Match(value string) bool {
 // positive matches without the negation. addr is the value of an ip, if it is one.
 func (p *Pattern) positive(value string, addr netip.Addr) bool {
 	switch p.kind {
-	case patternExact:
+	case ExactPattern:
 		return value == p.text
-	case patternGlob:
+	case GlobPattern:
 		return p.glob.match(value)
-	case patternRegexp:
+	case RegexpPattern:
 		return p.re.MatchString(value)
-	case patternCIDR:
+	case BlockPattern:
 		return p.block.Contains(addr)
 	default:
 		return false
 	}
 }
 
-// parseIP parses an address as rules see it: unmapped and without zone. It returns the zero Addr for what is none, and
-// knows most of that without making an error.
+// parseIP parses an address as rules see it: unmapped and without zone. It returns the zero Addr
+// for what is none, and knows most of that without making an error.
 func parseIP(s string) netip.Addr {
 	if len(s) == 0 || len(s) > 128 {
 		return netip.Addr{}
@@ -108,8 +128,8 @@ func parseIPv4(s string) netip.Addr {
 // maxPattern bounds a pattern's length: what is longer cannot be meant.
 const maxPattern = 64 << 10
 
-// compilePattern compiles one pattern of when (or exempt) for the attribute.
-func compilePattern(attribute, source string) (Pattern, error) {
+// ParsePattern compiles one pattern of when (or exempt) for the attribute.
+func ParsePattern(attribute, source string) (Pattern, error) {
 	p := Pattern{Source: source}
 	if len(source) > maxPattern {
 		return p, fmt.Errorf("the pattern has %d bytes, at most %d are allowed", len(source), maxPattern)
@@ -136,7 +156,7 @@ func compilePattern(attribute, source string) (Pattern, error) {
 		if err != nil {
 			return p, regexpError(err)
 		}
-		p.kind, p.re = patternRegexp, re
+		p.kind, p.re = RegexpPattern, re
 		return p, nil
 	case '\\':
 		if len(s) < 2 || !strings.ContainsRune(`!~\`, rune(s[1])) {
@@ -147,14 +167,29 @@ func compilePattern(attribute, source string) (Pattern, error) {
 	return p, p.compileText(attribute, s)
 }
 
-// compileText compiles an exact value, an address block or a glob, folded as the values of the attribute are.
+// compileText compiles an exact value, an address block or a glob, folded as the values of the
+// attribute are.
 func (p *Pattern) compileText(attribute, s string) error {
 	switch attribute {
 	case "method":
 		s = folded(kindMethod, s)
 	case "host":
-		if h := withoutPort(s); h != s {
-			return fmt.Errorf("host is matched without its port: write %q", h)
+		if _, rest, ok := strings.Cut(s, "://"); ok {
+			name := rest
+			if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+				name = rest[:i]
+			}
+			if name = bareHost(name); name == "" {
+				return errors.New("host is matched by its name alone, without a scheme")
+			}
+			return fmt.Errorf("host is matched by its name alone, without scheme, port and path: write %q", name)
+		}
+		if h := bareHost(s); h != s {
+			what := "port"
+			if strings.HasSuffix(s, ".") {
+				what = "final dot"
+			}
+			return fmt.Errorf("host is matched without its %s: write %q", what, h)
 		}
 		s = folded(kindHost, s)
 	case "path":
@@ -179,9 +214,9 @@ func (p *Pattern) compileText(attribute, s string) error {
 		}
 	}
 	if strings.Contains(s, "*") {
-		p.kind, p.glob = patternGlob, newGlob(s, false)
+		p.kind, p.glob = GlobPattern, newGlob(s, false)
 	} else {
-		p.kind, p.text = patternExact, s
+		p.kind, p.text = ExactPattern, s
 	}
 	return nil
 }
@@ -196,10 +231,10 @@ func folded(kind attributeKind, s string) string {
 func (p *Pattern) compileIP(s string) error {
 	if !strings.Contains(s, "/") {
 		if a := parseIP(s); a.IsValid() {
-			p.kind, p.block = patternCIDR, netip.PrefixFrom(a, a.BitLen())
+			p.kind, p.block = BlockPattern, netip.PrefixFrom(a, a.BitLen())
 			return nil
 		}
-		p.kind, p.text = patternExact, s // a value of ip that is no address is matched as text
+		p.kind, p.text = ExactPattern, s // a value of ip that is no address is matched as text
 		return nil
 	}
 	block, err := netip.ParsePrefix(s)
@@ -212,7 +247,7 @@ func (p *Pattern) compileIP(s string) error {
 		}
 		block = netip.PrefixFrom(a.Unmap(), block.Bits()-96)
 	}
-	p.kind, p.block = patternCIDR, block.Masked()
+	p.kind, p.block = BlockPattern, block.Masked()
 	return nil
 }
 
@@ -225,23 +260,24 @@ func regexpError(err error) error {
 	return fmt.Errorf("bad regular expression: %s", text)
 }
 
-// withoutPort cuts the port off a host. A host in brackets (IPv6) keeps them.
-func withoutPort(host string) string {
-	i := strings.LastIndexByte(host, ':')
-	if i < 0 {
+// bareHost cuts off what follows the colon of a host, whether or not it is a port, and the dots at
+// the end of its name: servers answer to shop.example. and shop.example:http as to shop.example. A
+// host in brackets (IPv6) keeps them.
+func bareHost(host string) string {
+	i := strings.IndexByte(host, ':')
+	switch {
+	case host != "" && host[0] == '[':
+		if j := strings.IndexByte(host, ']'); j >= 0 && j+1 < len(host) && host[j+1] == ':' {
+			return host[:j+1]
+		}
 		return host
-	}
-	if host[0] == '[' {
-		if j := strings.IndexByte(host, ']'); j != i-1 {
-			return host
-		}
-	} else if strings.IndexByte(host, ':') != i {
+	case i >= 0 && strings.LastIndexByte(host, ':') != i:
 		return host // an IPv6 address without brackets
+	case i >= 0:
+		host = host[:i]
 	}
-	for _, c := range []byte(host[i+1:]) {
-		if c < '0' || c > '9' {
-			return host
-		}
+	if name := strings.TrimRight(host, "."); name != "" {
+		return name
 	}
-	return host[:i]
+	return host
 }

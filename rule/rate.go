@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -18,7 +19,8 @@ const (
 	year  = 365 * day
 )
 
-// units are the units of a rate by their names in rule files. A unit's first name is the canonical one.
+// units are the units of a rate by their names in rule files. A unit's first name is the canonical
+// one.
 var units = []struct {
 	name   string
 	others []string
@@ -33,20 +35,23 @@ var units = []struct {
 	{"year", nil, year},
 }
 
-var unitNames = func() []string {
+var unitNames = sync.OnceValue(func() []string {
 	var names []string
 	for _, u := range units {
 		names = append(append(names, u.name), u.others...)
 	}
 	return names
-}()
+})
 
-// Rate is one scalar entry of `allow`: "10/min", "100/15m", "25" (slots of a concurrency limit) or "unlimited".
+// Rate is one scalar entry of `allow`: "10/min", "100/15m", "25" (slots of a concurrency limit) or
+// "unlimited".
 type Rate struct {
 	N int64
-	// Window is the nominal length of the window: a month is 30 days, a year 365. 0 for slots and for unlimited.
+	// Window is the nominal length of the window: a month is 30 days, a year 365. 0 for slots and
+	// for unlimited.
 	Window time.Duration
-	// Unit is "second", "minute", "hour", "day", "week", "month" or "year"; "" if the rate names a duration, or has no window.
+	// Unit is "second", "minute", "hour", "day", "week", "month" or "year"; "" if the rate names a
+	// duration, or has no window.
 	Unit      string
 	Unlimited bool
 }
@@ -64,9 +69,10 @@ func (r Rate) String() string {
 	return fmt.Sprintf("%d/%s", r.N, r.Window)
 }
 
-// ParseRate parses the scalar notation of `allow`: N/unit with the units s, sec, second, min, minute, h, hour, d, day,
-// week, month and year; N/duration such as 100/15m or 1000/2d; a bare number, which bounds how many are in flight; or
-// unlimited. N is 0 to algo.MaxN, a duration a whole number of microseconds up to algo.MaxWindow.
+// ParseRate parses the scalar notation of `allow`: N/unit with the units s, sec, second, min,
+// minute, h, hour, d, day, week, month and year; N/duration such as 100/15m or 1000/2d; a bare
+// number, which bounds how many are in flight; or unlimited. N is 0 to algo.MaxN, a duration a
+// whole number of microseconds up to algo.MaxWindow.
 func ParseRate(text string) (Rate, error) {
 	text = strings.TrimSpace(text)
 	if text == "unlimited" {
@@ -95,14 +101,14 @@ func ParseRate(text string) (Rate, error) {
 		return Rate{}, fmt.Errorf("rate %q: expected a unit or a duration behind the slash, as in 10/min or 100/15m", clip(text))
 	}
 	if per[0] < '0' || per[0] > '9' {
-		if singular, ok := strings.CutSuffix(per, "s"); ok && Nearest(singular, unitNames) == singular {
+		if singular, ok := strings.CutSuffix(per, "s"); ok && Nearest(singular, unitNames()) == singular {
 			return Rate{}, fmt.Errorf("rate %q: unknown unit %q (did you mean %q?)", clip(text), per, singular)
 		}
 		if per == "m" {
 			return Rate{}, fmt.Errorf("rate %q: m could be minute or month; write min or month", clip(text))
 		}
 		hint := "units are s, min, h, day, week, month and year; a duration is written as in 100/15m"
-		if near := Nearest(per, unitNames); near != "" {
+		if near := Nearest(per, unitNames()); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		return Rate{}, fmt.Errorf("rate %q: unknown unit %q (%s)", clip(text), clip(per), hint)
@@ -141,8 +147,8 @@ func parseCount(text string) (int64, error) {
 	return n, nil
 }
 
-// ParseDuration parses a duration of a rule file: Go's notation ("1m30s", "250ms"), to which d (24 hours) and w
-// (7 days) may be put in front ("1w2d12h").
+// ParseDuration parses a duration of a rule file: Go's notation ("1m30s", "250ms"), to which d (24
+// hours) and w (7 days) may be put in front ("1w2d12h").
 func ParseDuration(text string) (time.Duration, error) {
 	bad := func() (time.Duration, error) {
 		if _, err := strconv.ParseFloat(text, 64); err == nil {

@@ -100,7 +100,8 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// FuzzParseRate: what is accepted is within bounds, survives a round trip through String, and makes a limit.
+// FuzzParseRate: what is accepted is within bounds, survives a round trip through String, and makes
+// a limit.
 func FuzzParseRate(f *testing.F) {
 	for _, s := range []string{"10/min", "100/15m", "1/1w2d3h4m5s6ms7us", "unlimited", "5", "0/s", "1/1.000001s", "1000000000/366d", "1/µs", "1/3µs", "-1/s", "1//s", "1/s/s"} {
 		f.Add(s)

@@ -1,8 +1,12 @@
-// Package rule turns rule files (YAML bytes, in the native or the Lyft form) into a Set: checked, immutable, and
-// compiled for matching. What the files may say is docs/rules.md.
+// Package rule holds the rules that are in force: a Set, which is immutable, compiled for matching
+// and safe for concurrent use.
 //
-// Load parses and checks; Set.Match tells which limits a request meets, and under which keys; Set.Explain tells why.
-// Nothing here counts: that is algo and a store.
+// Begin reading at Set.Match, which returns the limits that a request meets, and the keys under
+// which they count it. Set.Explain gives the reasons in words, Set.Inherit carries counters over a
+// reload. Nothing here counts: that is algo and a store.
+//
+// A Set is made by package rule/file from rule files, by One from three words, or by Compile from
+// rules that a program builds itself.
 package rule
 
 import (
@@ -19,10 +23,12 @@ type Position struct {
 	Column int
 }
 
-// Rule is one checked entry of a rule file: a native limit, or a Lyft descriptor that has a rate_limit (or is allow-listed).
-// It is immutable once its Set is built.
+// Rule is one checked entry of a rule file: a native limit, or a Lyft descriptor that has a
+// rate_limit (or is allow-listed). It is immutable once its Set is built.
 type Rule struct {
-	Name   string // unique in the domain; a Lyft rule's is its descriptor path ("message_type_marketing.to_number")
+	// unique in the domain; a Lyft rule's is its descriptor path
+	// ("message_type_marketing.to_number")
+	Name   string
 	Domain string
 	Pos    Position
 	Index  int   // place in the Set, over all domains, by file name and then by place in the file
@@ -39,28 +45,59 @@ type Rule struct {
 	Overrides   []Override
 	WarnPercent int           // near_limit from this share of N; 80 by default
 	Wait        time.Duration // on_limit: {wait: …}: the longest hold; 0 if none was given
-	WaitQueue   int           // how many requests of one key may be held at a time, where the algorithm itself does not bound it
-	Defer       string        // on_limit: {defer: NAME}: the queue that takes refused requests; "" for none
-	Elastic     *Elastic      // throttle: {elastic: …}; nil for none
-	Schedule    []SchedulePhase
-	Priority    Priority
-	Ban         *Ban // nil for none
-	// CostAfter is the CEL source of what a request cost, known from its response; "" for none. Cost is then the estimate that is
-	// reserved until then.
+	// how many requests of one key may be held at a time, where the algorithm itself does not bound
+	// it; DefaultWaitQueue by default
+	WaitQueue int
+	// on_limit: {defer: NAME}: the queue that takes refused requests; "" for none
+	Defer    string
+	Elastic  *Elastic // throttle: {elastic: …}; nil for none
+	Schedule []SchedulePhase
+	Priority Priority
+	Ban      *Ban // nil for none
+	// CostAfter is the CEL source of what a request cost, known from its response; "" for none.
+	// Cost is then the estimate that is reserved until then.
 	CostAfter string
-	// CostTimeout is the longest that a reservation waits for its commit; DefaultCostTimeout by default, 0 in a rule that a request
-	// brought.
+	// CostTimeout is the longest that a reservation waits for its commit; DefaultCostTimeout by
+	// default, 0 in a rule that a request brought.
 	CostTimeout    time.Duration
 	Shadow         bool
 	OnStoreError   StoreErrorPolicy
 	EnforcePercent int       // 100 by default
 	Response       *Response // nil for the default refusal
 
-	ifProgram   *program // nil if If is ""
-	costProgram *program // nil if CostExpr is ""
-	costAfter   *program // nil if CostAfter is ""; see CostOf
-	compiled    *matchRule
-	origin      *origin // the file it comes from; for Lint
+	// Exprs is what If, CostExpr and CostAfter compile to; nil if there are none.
+	Exprs *Exprs
+	// File is the file that the rule comes from; Compile fills it in.
+	File *File
+
+	compiled *matchRule
+}
+
+// DefaultWaitQueue is how many requests of one key may be held at a time unless the rule says
+// otherwise.
+const DefaultWaitQueue = 1000
+
+// New returns a rule with the defaults of a native limit, without any windows.
+func New(name, domain string) *Rule {
+	return &Rule{
+		Name: name, Domain: domain, Cost: 1, CostTimeout: DefaultCostTimeout, WarnPercent: 80, EnforcePercent: 100,
+	}
+}
+
+// predicate returns the rule's compiled `if`; nil if it has none.
+func (r *Rule) predicate() Predicate {
+	if r.Exprs == nil {
+		return nil
+	}
+	return r.Exprs.If
+}
+
+// amount returns the rule's compiled `cost`; nil if it is a number.
+func (r *Rule) amount() Amount {
+	if r.Exprs == nil {
+		return nil
+	}
+	return r.Exprs.Cost
 }
 
 // Window is one entry of a rule's allow: one limit with a counter for each key.
@@ -68,47 +105,52 @@ type Window struct {
 	Rule *Rule
 	// Name is the rule's name, or rule:seconds where the rule has several windows.
 	Name string
-	// Seconds is the nominal W in seconds (a calendar month 2592000, a year 31536000); fractions rounded up; 0 for concurrency.
+	// Seconds is the nominal W in seconds (a calendar month 2592000, a year 31536000); fractions
+	// rounded up; 0 for concurrency.
 	Seconds int64
 	Limit   *algo.Limit // nil if this entry is unlimited
 	Counter *Counter
 
-	parts  []*algo.Limit // the limits that a schedule chooses from; Limit alone if there is none
 	scaled *scaledLimits // of an elastic rule
 }
 
-// Counter is the identity of a limit's state: (domain, rule name, algorithm, W). Overrides of a rule share their
-// window's Counter.
+// Counter is the identity of a limit's state: (domain, rule name, algorithm, W). Overrides of a
+// rule share their window's Counter.
 type Counter struct {
-	// ID is a 64-bit hash of the identity, unique in the Set (Load refuses a collision), stable across restarts.
+	// ID is a 64-bit hash of the identity, unique in the Set (Compile refuses a collision), stable
+	// across restarts.
 	ID uint64
-	// Group is a 64-bit hash of (domain, rule name): the same for all windows of a rule, so that a store may keep their states
-	// for one key together. The low 32 bits of their IDs differ. 0 where nobody set it.
+	// Group is a 64-bit hash of (domain, rule name): the same for all windows of a rule, so that a
+	// store may keep their states for one key together. The low 32 bits of their IDs differ. 0
+	// where nobody set it.
 	Group uint64
-	// Keys is a 64-bit hash of (domain, rule name, attributes of per): what a key of the rule means. The same for all its windows.
+	// Keys is a 64-bit hash of (domain, rule name, attributes of per): what a key of the rule
+	// means. The same for all its windows.
 	Keys   uint64
 	Domain string
 	Rule   string
 	Window string // the window's Name
 	Limit  *algo.Limit
-	// Index counts the Counters of one Set from 0, for tables of metrics. The Counters of limits that requests bring
-	// (DescriptorLimit) stand last. It is -1 in the Counters of margins and bans, which are no members.
+	// Index counts the Counters of one Set from 0, for tables of metrics. The Counters of limits
+	// that requests bring (DescriptorLimit) stand last. It is -1 in the Counters of margins and
+	// bans, which are no members.
 	Index int
-	// Override marks the Counter of the limits of one unit that requests bring; Rule is then "request_override".
+	// Override marks the Counter of the limits of one unit that requests bring; Rule is then
+	// "request_override".
 	Override bool
-	// Previous are older identities whose state this one carries on after a reload that changed W or K, newest first;
-	// a store that does not find a key under this Counter looks there, and carries it with algo.Limit.Carry. Filled in by
-	// Set.Inherit before the Set goes into force.
+	// Previous are older identities whose state this one carries on after a reload that changed W
+	// or K, newest first; a store that does not find a key under this Counter looks there, and
+	// carries it with algo.Limit.Carry. Filled in by Set.Inherit before the Set goes into force.
 	Previous []*Counter
-	// Margin is the identity of the state that remembers since when a key uses its soft margin; nil unless the margin closes
-	// (algo.Limit.Margin). It is no member of Set.Counters.
+	// Margin is the identity of the state that remembers since when a key uses its soft margin; nil
+	// unless the margin closes (algo.Limit.Margin). It is no member of Set.Counters.
 	Margin *Counter
 
 	identity string // the rule within the domain, without ambiguity
 }
 
-// Condition is one entry of when: the attribute must match one of the positive patterns (if there are any) and none
-// of the negated ones.
+// Condition is one entry of when: the attribute must match one of the positive patterns (if there
+// are any) and none of the negated ones.
 type Condition struct {
 	Attribute string
 	Patterns  []Pattern
@@ -136,7 +178,8 @@ const (
 	DenyAll
 )
 
-// Priority says who goes first when the service is overloaded (adaptive concurrency). The zero value is the default.
+// Priority says who goes first when the service is overloaded (adaptive concurrency). The zero
+// value is the default.
 type Priority int8
 
 // The priorities, least important first.
@@ -146,8 +189,8 @@ const (
 	Critical        Priority = 1
 )
 
-// SchedulePhase is one entry of schedule, as it was written: other numbers at a part of the week. What decides is the windows'
-// algo.Limit, which knows the whole schedule.
+// SchedulePhase is one entry of schedule, as it was written: other numbers at a part of the week.
+// What decides is the windows' algo.Limit, which knows the whole schedule.
 type SchedulePhase struct {
 	Days        algo.Days
 	From, Until time.Duration // local time of day; Until not after From ends on the next day
@@ -162,28 +205,33 @@ type Ban struct {
 	For      time.Duration // bring this much time in which the key is refused outright
 	Domain   bool          // everywhere in the domain, rather than where the rule applies
 	NFTables bool          // at: nftables: by the kernel, too
-	// Counter counts the denials of each key, with a SlidingLog of After per Within. It is no member of Set.Counters.
+	// Counter counts the denials of each key, with a SlidingLog of After per Within. It is no
+	// member of Set.Counters.
 	Counter *Counter
 }
 
 // Lyft holds what only the Lyft form has.
 type Lyft struct {
-	Shadow, Quota   bool
-	DetailedMetric  bool
-	LimitName       string         // rate_limit.name; "" if none
-	RequestsPerUnit uint32         // as in the file, for current_limit; of more than algo.MaxN, MaxN are admitted
+	Shadow, Quota  bool
+	DetailedMetric bool
+	LimitName      string // rate_limit.name; "" if none
+	// as in the file, for current_limit; of more than algo.MaxN, MaxN are admitted
+	RequestsPerUnit uint32
 	Unit            string         // "SECOND" … "YEAR", as in the file, upper case; "" if unlimited
 	Metadata        map[string]any // immutable; nil if none
-	StatsKey        string         // domain.level.level…, as the reference names it, without runtime values
-	Path            []Entry        // key and configured value of each level, from the outermost in
+	// domain.level.level…, as the reference names it, without runtime values
+	StatsKey string
+	Path     []Entry // key and configured value of each level, from the outermost in
 }
 
 // Pair is a name with a value.
 type Pair struct{ Name, Value string }
 
-// Attributes is what a door knows of a request. Implementations need not be safe for concurrent use.
+// Attributes is what a door knows of a request. Implementations need not be safe for concurrent
+// use.
 type Attributes interface {
-	// Attribute returns the value of name, such as "user", "path" or "header.x-plan"; ok is false if there is none.
+	// Attribute returns the value of name, such as "user", "path" or "header.x-plan"; ok is false
+	// if there is none.
 	Attribute(name string) (value string, ok bool)
 	// All iterates over all attributes.
 	All() iter.Seq2[string, string]
@@ -206,7 +254,8 @@ func (m Map) All() iter.Seq2[string, string] {
 	}
 }
 
-// Pairs is Attributes in a slice; the first pair of a name holds. The quickest for a handful of attributes.
+// Pairs is Attributes in a slice; the first pair of a name holds. The quickest for a handful of
+// attributes.
 type Pairs []Pair
 
 // Attribute implements Attributes.

@@ -19,7 +19,7 @@ func (c counted) All() iter.Seq2[string, string] { return c.Map.All() }
 
 // scaled makes n rules by format, each with its number wherever %d stands in the patterns.
 func scaled(t testing.TB, n int, per []string, conditions ...string) *Set {
-	f := &file{}
+	f := &File{}
 	for i := range n {
 		r := testRule(t, fmt.Sprint("r", i), per...)
 		r.Windows = nil // only matching is of interest; see below
@@ -31,17 +31,17 @@ func scaled(t testing.TB, n int, per []string, conditions ...string) *Set {
 			}
 			r.When = append(r.When, on(t, strings.ReplaceAll(attribute, "#", number), strings.ReplaceAll(pattern, "#", number)))
 		}
-		f.rules = append(f.rules, r)
+		f.Rules = append(f.Rules, r)
 	}
 	w := testWindow(t, "", 10, 60e9)
-	for _, r := range f.rules {
+	for _, r := range f.Rules {
 		r.Windows = []*Window{{Name: r.Name, Limit: w.Limit}}
 	}
 	return testSet(t, f)
 }
 
-// With ten thousand rules, Match looks at the few that may apply, asks for each attribute once, and at all only for
-// those that it needs.
+// With ten thousand rules, Match looks at the few that may apply, asks for each attribute once, and
+// at all only for those that it needs.
 func TestCandidatesDoNotGrow(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -84,13 +84,14 @@ func TestCandidatesDoNotGrow(t *testing.T) {
 	}
 }
 
-// The same for the Lyft form, by what is looked up: a level finds its node by one look-up for each step.
+// The same for the Lyft form, by what is looked up: a level finds its node by one look-up for each
+// step.
 func TestLyftCandidatesDoNotGrow(t *testing.T) {
 	var lines []string
 	for i := range 10_000 {
 		lines = append(lines, fmt.Sprintf("k=v%d rule", i), fmt.Sprintf("w=p%d/* rule", i))
 	}
-	s := testSet(t, &file{descriptors: lyftTree(t, strings.Join(lines, "\n"))})
+	s := testSet(t, &File{Descriptors: lyftTree(t, strings.Join(lines, "\n"))})
 	var m Matches
 	s.Match(&Query{Domain: "default", Descriptors: descriptors("k=v77 w=p77/x")}, &m)
 	if got, want := met(&m), "k_v77[k=v77], w_p77/*[w=p77/x]"; got != want {
@@ -106,10 +107,10 @@ func TestMatchAllocates(t *testing.T) {
 	for i := range 50 {
 		lines = append(lines, fmt.Sprintf("k=p%d* rule", i))
 	}
-	mixed := &file{
-		first:  true,
-		exempt: []Condition{on(t, "ip", "192.168.0.0/16")},
-		rules: []*Rule{
+	mixed := &File{
+		First:  true,
+		Exempt: []Condition{on(t, "ip", "192.168.0.0/16")},
+		Rules: []*Rule{
 			testRule(t, "a", "user|ip", "path").when(on(t, "path", "/api/**"), on(t, "method", "POST")).with(func(r *Rule) {
 				r.Overrides = []Override{{Values: []string{"10.0.0.1", "/api/x"}, Unlimited: true}}
 				r.EnforcePercent = 50
@@ -117,10 +118,10 @@ func TestMatchAllocates(t *testing.T) {
 			testRule(t, "b", "ip").when(on(t, "host", "*.example.com"), on(t, "path", "~^/x", "/api/**")),
 			testRule(t, "c", "user").with(func(r *Rule) { r.Replaces = []string{"b"} }),
 		},
-		descriptors: lyftTree(t, strings.Join(lines, "\n")+"\nu rule detailed\nplain rule"),
+		Descriptors: lyftTree(t, strings.Join(lines, "\n")+"\nu rule detailed\nplain rule"),
 	}
 	for i := range 100 {
-		mixed.rules = append(mixed.rules, testRule(t, fmt.Sprint("other", i), "ip").when(on(t, "path", fmt.Sprintf("/o%d/**", i), fmt.Sprintf("**o%d", i))))
+		mixed.Rules = append(mixed.Rules, testRule(t, fmt.Sprint("other", i), "ip").when(on(t, "path", fmt.Sprintf("/o%d/**", i), fmt.Sprintf("**o%d", i))))
 	}
 	s := testSet(t, mixed)
 	for name, q := range map[string]*Query{
@@ -147,16 +148,16 @@ func TestMatchAllocates(t *testing.T) {
 
 // Hostile requests: the work is bounded by what they bring, and what is kept by what is counted.
 func TestHostileRequests(t *testing.T) {
-	f := &file{
-		rules: []*Rule{
+	f := &File{
+		Rules: []*Rule{
 			testRule(t, "glob", "user").when(on(t, "user", "*a*a*a*a*b", "**a**a**c", "a*")),
 			testRule(t, "regexp").when(on(t, "user", `~^(a+)+$`)),
 			testRule(t, "header", "header.x", "path"),
 		},
-		descriptors: lyftTree(t, "k rule replaces:n\nn rule name:n\nw=*a*a*b rule\nw=a*a*a*c rule\nw=a* share rule"),
+		Descriptors: lyftTree(t, "k rule replaces:n\nn rule name:n\nw=*a*a*b rule\nw=a*a*a*c rule\nw=a* share rule"),
 	}
 	for i := range 100 {
-		f.rules = append(f.rules, testRule(t, fmt.Sprint("other", i)).when(on(t, "user", fmt.Sprintf("*a*%d*", i))))
+		f.Rules = append(f.Rules, testRule(t, fmt.Sprint("other", i)).when(on(t, "user", fmt.Sprintf("*a*%d*", i))))
 	}
 	s := testSet(t, f)
 	long := strings.Repeat("a", 1<<20)
@@ -185,8 +186,8 @@ func TestHostileRequests(t *testing.T) {
 			t.Fatalf("descriptor %d: %+v", i, d)
 		}
 	}
-	if m.looked > len(f.rules) {
-		t.Errorf("looked at rules %d times, there are %d", m.looked, len(f.rules))
+	if m.looked > len(f.Rules) {
+		t.Errorf("looked at rules %d times, there are %d", m.looked, len(f.Rules))
 	}
 
 	// One attribute given ten thousand times over brings its rules in once.
@@ -203,17 +204,17 @@ func TestHostileRequests(t *testing.T) {
 
 // An expression that would run for long on hostile input is stopped, and counts as false.
 func TestCELIsBounded(t *testing.T) {
-	p, err := compileIf(`header.all(a, header.all(b, header.all(c, a + b + c != "")))`)
+	p, err := CompileIf(`header.all(a, header.all(b, header.all(c, a + b + c != "")))`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	scan, err := compileIf(`header["big"].contains("needle") || header["big"].matches("n[aeiou]+dle(x|y)*$")`)
+	scan, err := CompileIf(`header["big"].contains("needle") || header["big"].matches("n[aeiou]+dle(x|y)*$")`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testSet(t, &file{rules: []*Rule{
-		testRule(t, "cubic").with(func(r *Rule) { r.ifProgram = p }),
-		testRule(t, "scan").with(func(r *Rule) { r.ifProgram = scan }),
+	s := testSet(t, &File{Rules: []*Rule{
+		testRule(t, "cubic").with(func(r *Rule) { r.Exprs = &Exprs{If: p} }),
+		testRule(t, "scan").with(func(r *Rule) { r.Exprs = &Exprs{If: scan} }),
 	}})
 	q := Map{"header.big": strings.Repeat("x", 1<<20-10) + "needle"}
 	for i := range 400 {
@@ -227,7 +228,7 @@ func TestCELIsBounded(t *testing.T) {
 
 func BenchmarkMatch(b *testing.B) {
 	small := func() *Set {
-		return testSet(b, &file{rules: []*Rule{
+		return testSet(b, &File{Rules: []*Rule{
 			testRule(b, "login", "ip").when(on(b, "path", "/login")),
 			testRule(b, "api", "user").when(on(b, "path", "/api/**")),
 			testRule(b, "all", "ip"),
@@ -246,7 +247,7 @@ func BenchmarkMatch(b *testing.B) {
 	}
 	bench("3 rules", small, &Query{Attributes: Pairs{{"method", "GET"}, {"path", "/api/v1/items"}, {"ip", "203.0.113.77"}, {"user", "user-12345"}}})
 	bench("3 rules, one met", small, &Query{Attributes: Pairs{{"path", "/static/x.css"}, {"ip", "203.0.113.77"}}})
-	one := func() *Set { return testSet(b, &file{rules: []*Rule{testRule(b, "all", "key")}}) }
+	one := func() *Set { return testSet(b, &File{Rules: []*Rule{testRule(b, "all", "key")}}) }
 	bench("1 rule", one, &Query{Attributes: Pairs{{"key", "user-12345"}}})
 	for _, n := range []int{10, 10_000} {
 		bench(fmt.Sprintf("%d paths", n), func() *Set { return scaled(b, n, []string{"ip"}, "path=/p/#") }, &Query{Attributes: Pairs{{"path", "/p/7"}, {"ip", "203.0.113.77"}}})
@@ -256,6 +257,6 @@ func BenchmarkMatch(b *testing.B) {
 		for i := range n {
 			lines = append(lines, fmt.Sprintf("k=v%d rule", i))
 		}
-		bench(fmt.Sprintf("%d descriptor values", n), func() *Set { return testSet(b, &file{descriptors: lyftTree(b, strings.Join(lines, "\n"))}) }, &Query{Descriptors: descriptors("k=v7")})
+		bench(fmt.Sprintf("%d descriptor values", n), func() *Set { return testSet(b, &File{Descriptors: lyftTree(b, strings.Join(lines, "\n"))}) }, &Query{Descriptors: descriptors("k=v7")})
 	}
 }

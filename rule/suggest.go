@@ -1,22 +1,26 @@
 package rule
 
+import "strconv"
+
 // Nearest returns the word of known that word was most likely meant to be, or "" if none is near.
+// It is for programs that read rules or settings and answer with "did you mean".
 func Nearest(word string, known []string) string {
 	if len(word) > 64 {
 		return ""
 	}
 	best, least := "", 1+max(1, min(3, len(word)/3))
 	for _, k := range known {
-		if d := distance(word, k, least); d < least {
+		if d := Distance(word, k, least); d < least {
 			best, least = k, d
 		}
 	}
 	return best
 }
 
-// distance is the number of insertions, deletions, substitutions and swaps of neighbours that turn a into b
-// (optimal string alignment; letters compared without case); at least limit if it is not below that.
-func distance(a, b string, limit int) int {
+// Distance is the number of insertions, deletions, substitutions and swaps of neighbours that turn
+// a into b (optimal string alignment; letters compared without case); at least limit if it is not
+// below that.
+func Distance(a, b string, limit int) int {
 	if abs(len(a)-len(b)) >= limit {
 		return limit
 	}
@@ -49,6 +53,14 @@ func distance(a, b string, limit int) int {
 		before, row, next = row, next, before
 	}
 	return row[len(b)]
+}
+
+// quantity spells a number of things.
+func quantity(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 func abs(n int) int {

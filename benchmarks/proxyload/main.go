@@ -1,12 +1,13 @@
-// Command proxyload sets reverse proxies beside each other: weir, httputil.ReverseProxy alone, nginx and Caddy, each as a
-// process of its own before the same upstream, under the same load from wrk. It prints the processor time that each spends on a
-// request, of all its processes together, and how many it serves.
+// Command proxyload sets reverse proxies beside each other: weir, httputil.ReverseProxy alone,
+// nginx and Caddy, each as a process of its own before the same upstream, under the same load from
+// wrk. It prints the processor time that each spends on a request, of all its processes together,
+// and how many it serves.
 //
 //	cd benchmarks && go run ./proxyload
 //
-// Processor time is what to compare: proxy, upstream and wrk share the processors, so that requests a second say as much of
-// the other two. The proxies take turns, A B A B, and the table has the medians of the rounds. What is not
-// installed is left out, and said.
+// Processor time is what to compare: proxy, upstream and wrk share the processors, so that requests
+// a second say as much of the other two. The proxies take turns, A B A B, and the table has the
+// medians of the rounds. What is not installed is left out, and said.
 package main
 
 import (
@@ -30,7 +31,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "proxyload bare:", bare(os.Args[2:]))
 		os.Exit(1)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // so that no proxy is left behind
+	// so that no proxy is left behind
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	switch {
@@ -126,7 +128,8 @@ type result struct {
 	p99       time.Duration
 }
 
-// writeTable writes a row for each rival, with medians, and how it compares with the reference rival and with nginx.
+// writeTable writes a row for each rival, with medians, and how it compares with the reference
+// rival and with nginx.
 func writeTable(w io.Writer, load string, rivals []*rival, results map[string][]result) error {
 	median := func(name string, number func(result) float64) float64 {
 		var numbers []float64

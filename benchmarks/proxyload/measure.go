@@ -81,7 +81,8 @@ func parseDone(out []byte) (done, error) {
 	return done{requests, time.Duration(took) * time.Microsecond, time.Duration(p99) * time.Microsecond}, nil
 }
 
-// cpuTime is the processor time, user and system, that a process and its children have used, of /proc/PID/stat.
+// cpuTime is the processor time, user and system, that a process and its children have used, of
+// /proc/PID/stat.
 func cpuTime(pid int) (time.Duration, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -109,7 +110,8 @@ func cpuTime(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// parseStat reads a line of /proc/PID/stat, whose times are in hundredths of a second (USER_HZ, which Linux has fixed).
+// parseStat reads a line of /proc/PID/stat, whose times are in hundredths of a second (USER_HZ,
+// which Linux has fixed).
 func parseStat(line string) (pid, parent int, used time.Duration, err error) {
 	// The name of the program, in parentheses, may hold anything.
 	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')

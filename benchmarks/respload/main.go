@@ -1,11 +1,13 @@
-// Command respload compares what decisions cost over the Redis protocol: Weir's door on the embedded store, redcon (a library for
-// such servers) with an answer that needs no thought and with the same store behind it, and Redis itself that runs a GCRA script.
+// Command respload compares what decisions cost over the Redis protocol: Weir's door on the
+// embedded store, redcon (a library for such servers) with an answer that needs no thought and with
+// the same store behind it, and Redis itself that runs a GCRA script.
 //
 //	go build -o /tmp/weir ./cmd/weir
 //	go run ./respload -weir /tmp/weir        # in benchmarks/
 //
-// redis-benchmark sends the load, and shares the machine with the server. The servers are measured in turn, A B C D A B C D, for
-// each length of pipeline; a Markdown table of the medians is printed, with the processor time of the server for each decision.
+// redis-benchmark sends the load, and shares the machine with the server. The servers are measured
+// in turn, A B C D A B C D, for each length of pipeline; a Markdown table of the medians is
+// printed, with the processor time of the server for each decision.
 package main
 
 import (

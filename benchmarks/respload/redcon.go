@@ -7,15 +7,16 @@ import (
 
 	"github.com/tidwall/redcon"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// serveRedcon serves CL.THROTTLE with redcon: with a constant answer, or with decisions of Weir's store.
+// serveRedcon serves CL.THROTTLE with redcon: with a constant answer, or with decisions of Weir's
+// store.
 func serveRedcon(address string, decide bool) error {
-	store, err := memory.New(memory.Options{})
+	s, err := memory.New(memory.Options{})
 	if err != nil {
 		return err
 	}
@@ -25,7 +26,7 @@ func serveRedcon(address string, decide bool) error {
 	}
 	counter := &rule.Counter{ID: 1, Limit: limit, Index: -1}
 	type asker struct {
-		charges [1]weir.Charge
+		charges [1]store.Charge
 		results [1]algo.Result
 	}
 	handle := func(c redcon.Conn, cmd redcon.Command) {
@@ -42,8 +43,8 @@ func serveRedcon(address string, decide bool) error {
 				}
 			}
 			a := c.Context().(*asker)
-			a.charges[0] = weir.Charge{Counter: counter, Limit: limit, Key: cmd.Args[1], Ask: algo.Ask{Cost: 1}, Mode: rule.Enforce}
-			if _, err := store.Take(context.Background(), a.charges[:], a.results[:]); err != nil {
+			a.charges[0] = store.Charge{Counter: counter, Limit: limit, Key: cmd.Args[1], Ask: algo.Ask{Cost: 1}, Mode: rule.Enforce}
+			if _, err := s.Take(context.Background(), a.charges[:], a.results[:]); err != nil {
 				c.WriteError("ERR " + err.Error())
 				return
 			}

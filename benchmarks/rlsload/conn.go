@@ -15,10 +15,10 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// conn is an HTTP/2 connection for calls of ShouldRateLimit. grpc-go's client would do too, but takes nearly three times
-// the processor time for a call, more than some servers do, and what it takes, they lack: they share the processors. On
-// the wire the two look alike: calls that come together are written at once, and their headers refer to those of the
-// first call.
+// conn is an HTTP/2 connection for calls of ShouldRateLimit. grpc-go's client would do too, but
+// takes nearly three times the processor time for a call, more than some servers do, and what it
+// takes, they lack: they share the processors. On the wire the two look alike: calls that come
+// together are written at once, and their headers refer to those of the first call.
 type conn struct {
 	net    net.Conn
 	framer *http2.Framer // reads in serve; writes to out, under mu
@@ -56,11 +56,13 @@ type call struct {
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 const (
-	// prefix is the length of what gRPC puts before each message: whether it is compressed, and how long it is.
+	// prefix is the length of what gRPC puts before each message: whether it is compressed, and how
+	// long it is.
 	prefix = 5
 	// ourWindow is how many bytes of answers may be under way.
 	ourWindow = 1 << 20
-	// tableSize is how many bytes of headers either side remembers, unless the server wants it otherwise.
+	// tableSize is how many bytes of headers either side remembers, unless the server wants it
+	// otherwise.
 	tableSize = 4096
 )
 
@@ -114,7 +116,8 @@ func (c *conn) encodeHeaders(authority string, table uint32) {
 	c.later = encode()
 }
 
-// ask makes a call. The message has its prefix; that of the answer is left out. The answer is good until the next call.
+// ask makes a call. The message has its prefix; that of the answer is left out. The answer is good
+// until the next call.
 func (c *conn) ask(k *call, message []byte) ([]byte, error) {
 	k.answer, k.err = k.answer[:0], nil
 	c.mu.Lock()
@@ -149,8 +152,8 @@ func (c *conn) ask(k *call, message []byte) ([]byte, error) {
 	return k.answer[prefix:], nil
 }
 
-// flush writes what there is to write, unless somebody does already, who will write this too. It is called with the
-// lock, and gives it up.
+// flush writes what there is to write, unless somebody does already, who will write this too. It is
+// called with the lock, and gives it up.
 func (c *conn) flush() {
 	defer c.mu.Unlock()
 	if c.writing {
@@ -194,7 +197,8 @@ func (c *conn) end(err error) {
 	c.fail(err)
 }
 
-// write has frames written that belong to no call. It does not wait for that, as reading must not wait for writing.
+// write has frames written that belong to no call. It does not wait for that, as reading must not
+// wait for writing.
 func (c *conn) write(frames func()) {
 	c.mu.Lock()
 	frames()

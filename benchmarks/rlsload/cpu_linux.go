@@ -6,9 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is the processor time, user and system, that a process has used so far in all its threads, those that have
-// ended included. Each process has a clock of it, see clock_getcpuclockid(3); it counts nanoseconds, where
-// /proc/PID/stat counts hundredths of a second.
+// cpuTime is the processor time, user and system, that a process has used so far in all its
+// threads, those that have ended included. Each process has a clock of it, see
+// clock_getcpuclockid(3); it counts nanoseconds, where /proc/PID/stat counts hundredths of a
+// second.
 func cpuTime(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED
 	var t unix.Timespec

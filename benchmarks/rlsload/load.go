@@ -255,7 +255,8 @@ type tally struct {
 // asker asks for one decision. The answer is OK or OVER_LIMIT.
 type asker func(request []byte) (rlspb.RateLimitResponse_Code, error)
 
-// each calls f in so many goroutines, the connections spread over them, and returns what all have met.
+// each calls f in so many goroutines, the connections spread over them, and returns what all have
+// met.
 func (l *loader) each(callers int, limit time.Duration, f func(caller int, ask asker) (tally, error)) (tally, error) {
 	defer l.within(limit).Stop()
 	tallies, errs := make([]tally, callers), make([]error, callers)
@@ -286,7 +287,8 @@ func (l *loader) each(callers int, limit time.Duration, f func(caller int, ask a
 	return out, nil
 }
 
-// used is the processor time that each of the target's processes has used so far, and after them this one.
+// used is the processor time that each of the target's processes has used so far, and after them
+// this one.
 func (l *loader) used() ([]time.Duration, error) {
 	var out []time.Duration
 	for _, p := range append(slices.Clip(l.target.processes), process{"rlsload", os.Getpid()}) {

@@ -1,15 +1,18 @@
-// Command rlsload loads servers of Envoy's rate limit service over gRPC and tells what a decision costs them: how many
-// they make in a second, how long one takes, and the processor time that each process behind them spends on it.
+// Command rlsload loads servers of Envoy's rate limit service over gRPC and tells what a decision
+// costs them: how many they make in a second, how long one takes, and the processor time that each
+// process behind them spends on it.
 //
 //	rlsload -addr 127.0.0.1:8081 -name NAME -pids server=PID,redis=PID -pattern zipf -callers 64
 //	rlsload compare -target a=127.0.0.1:8081,server=PID,redis=PID -target b=127.0.0.1:9081,server=PID
 //
-// The load is a closed loop: each caller asks, waits for the answer, and asks again. compare takes the servers in turn,
-// A B A B, for each pattern and number of callers, and prints the medians of its rounds as a Markdown table; rlsload
-// alone is the same for one server, one pattern and one round, unless its flags say otherwise.
+// The load is a closed loop: each caller asks, waits for the answer, and asks again. compare takes
+// the servers in turn, A B A B, for each pattern and number of callers, and prints the medians of
+// its rounds as a Markdown table; rlsload alone is the same for one server, one pattern and one
+// round, unless its flags say otherwise.
 //
-// The servers need a rule for each of the descriptor keys user, hot and refused, in the domain that -domain names: the
-// first two too wide to be met, the third narrow. A server that finds no rule for a request is not measured.
+// The servers need a rule for each of the descriptor keys user, hot and refused, in the domain that
+// -domain names: the first two too wide to be met, the third narrow. A server that finds no rule
+// for a request is not measured.
 package main
 
 import (

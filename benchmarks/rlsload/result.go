@@ -53,7 +53,8 @@ func median[T any, N cmp.Ordered](list []T, number func(T) N) N {
 	return numbers[len(numbers)/2]
 }
 
-// writeTable writes a row for each server, pattern and number of callers, with the median of each figure.
+// writeTable writes a row for each server, pattern and number of callers, with the median of each
+// figure.
 func writeTable(w io.Writer, processes []string, results []result) error {
 	var rows [][]result
 	for _, r := range results {

@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// counter admits 10 requests of each key under "refused", all of the others, and has rules in domain "bench" only. In
-// domain "broken" it fails.
+// counter admits 10 requests of each key under "refused", all of the others, and has rules in
+// domain "bench" only. In domain "broken" it fails.
 type counter struct {
 	mu   sync.Mutex
 	hits map[string]int

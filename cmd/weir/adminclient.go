@@ -15,10 +15,11 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/auth"
 )
 
 // adminClient asks the admin port of a running server.
@@ -30,8 +31,8 @@ type adminClient struct {
 	client             http.Client
 }
 
-// defaultAdmin is where a server's admin port is if nobody says otherwise.
-const defaultAdmin = "http://127.0.0.1:9090"
+// defaultAdmin is the default address of a server's admin port.
+const defaultAdmin = "http://127.0.0.1:6070"
 
 // flags adds --server and --token-file.
 func (c *adminClient) flags(cmd *cobra.Command, address string) {
@@ -46,6 +47,9 @@ func (c *adminClient) flags(cmd *cobra.Command, address string) {
 func (c *adminClient) open() error {
 	u, err := url.Parse(c.address)
 	path, socket := strings.CutPrefix(c.address, "unix:")
+	if !socket {
+		path = ""
+	}
 	if socket && path != "" {
 		u, err = &url.URL{Scheme: "http", Host: "localhost"}, nil
 		if c.caFile != "" || c.cert != "" {
@@ -55,21 +59,16 @@ func (c *adminClient) open() error {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return usageError(fmt.Errorf("--server %q: expected the URL of an admin port, such as %s, or unix: and the path of its socket", c.address, defaultAdmin))
 	}
-	c.base = u
-	c.client.Timeout = 10 * time.Second
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	if transport.TLSClientConfig, err = c.tls(); err != nil {
+	config, err := c.tls()
+	if err != nil {
 		return usageError(err)
 	}
-	if socket {
-		transport.Proxy = nil
-		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}
+	if socket && config != nil {
+		config = atSocket(config)
 	}
-	c.client.Transport = transport
+	c.dial(u, path, config)
 	if c.tokenFile != "" {
-		tokens, err := server.ReadTokens(c.tokenFile)
+		tokens, err := auth.ReadTokens(c.tokenFile)
 		if err != nil {
 			return usageError(fmt.Errorf("--token-file: %w", err))
 		}
@@ -78,7 +77,39 @@ func (c *adminClient) open() error {
 	return nil
 }
 
-// tls says whom to believe, and what to show; nil if nothing is out of the ordinary.
+// dial makes c ask at u, through a socket if that is not empty.
+func (c *adminClient) dial(u *url.URL, socket string, config *tls.Config) {
+	c.base = u
+	c.client.Timeout = 10 * time.Second
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = config
+	if socket != "" {
+		transport.Proxy = nil
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}
+	}
+	c.client.Transport = transport
+}
+
+// atSocket adapts a TLS configuration to a unix socket. The path identifies the server, so its
+// certificate must come from a trusted authority but may be for any name.
+func atSocket(config *tls.Config) *tls.Config {
+	config = config.Clone()
+	config.InsecureSkipVerify = true // VerifyConnection asks for all but the name
+	config.VerifyConnection = func(s tls.ConnectionState) error {
+		o := x509.VerifyOptions{Roots: config.RootCAs, Intermediates: x509.NewCertPool()}
+		for _, c := range s.PeerCertificates[1:] {
+			o.Intermediates.AddCert(c)
+		}
+		_, err := s.PeerCertificates[0].Verify(o)
+		return err
+	}
+	return config
+}
+
+// tls returns the configuration with the trusted authorities and the client certificate; nil if the
+// defaults will do.
 func (c *adminClient) tls() (*tls.Config, error) {
 	if c.caFile == "" && c.cert == "" && c.key == "" {
 		return nil, nil
@@ -94,7 +125,10 @@ func (c *adminClient) tls() (*tls.Config, error) {
 			return nil, fmt.Errorf("--ca: %s holds no certificate", c.caFile)
 		}
 	}
-	if c.cert != "" || c.key != "" {
+	if (c.cert == "") != (c.key == "") {
+		return nil, errors.New("--cert and --key: give both, or none")
+	}
+	if c.cert != "" {
 		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
 		if err != nil {
 			return nil, fmt.Errorf("--cert and --key: %w", err)
@@ -139,7 +173,34 @@ func (c *adminClient) send(ctx context.Context, method, path string, in any, mos
 	return answer, raw, err
 }
 
-// do asks, and decodes the answer into out unless that is nil. A refusal is an error in the server's own words.
+// stranger is the error for an answer that does not come from an admin API. It quotes the answer.
+func (c *adminClient) stranger(answer *http.Response, body []byte) error {
+	// net/http writes the status into the body, too
+	said := strings.TrimPrefix(firstLine(body), answer.Status+": ")
+	switch {
+	case c.base.Scheme == "http" && (strings.Contains(said, "speaks TLS") || strings.Contains(said, "HTTPS server")):
+		return fmt.Errorf("%s speaks TLS: write https:// in place of http://, and name the authorities of its "+
+			"certificate with --ca if the system does not know them", c.name())
+	case said != "" && said != http.StatusText(answer.StatusCode):
+		said = ": " + said
+	default:
+		said = ""
+	}
+	return fmt.Errorf("%s answered %s%s; is it the admin port of a weir server?", c.name(), printableText(answer.Status), said)
+}
+
+// firstLine is the beginning of a text that a server has sent, harmless for a terminal; "" if it is
+// no plain text.
+func firstLine(body []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(body[:min(len(body), 200)])), "\n")
+	if !utf8.ValidString(line) || strings.HasPrefix(line, "<") {
+		return ""
+	}
+	return printableText(strings.TrimSpace(line))
+}
+
+// do asks, and decodes the answer into out unless that is nil. A refusal is an error in the
+// server's own words.
 func (c *adminClient) do(ctx context.Context, method, path string, in, out any) error {
 	answer, raw, err := c.send(ctx, method, path, in, 64<<20)
 	switch {
@@ -151,9 +212,9 @@ func (c *adminClient) do(ctx context.Context, method, path string, in, out any) 
 	if answer.StatusCode >= 300 {
 		var problem struct{ Title, Detail string }
 		if json.Unmarshal(raw, &problem) == nil && problem.Detail != "" {
-			return errors.New(problem.Detail)
+			return errors.New(printableLines(problem.Detail))
 		}
-		return fmt.Errorf("%s answered %s: is it the admin port of a weir server?", c.name(), answer.Status)
+		return c.stranger(answer, raw)
 	}
 	if out == nil {
 		return nil

@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/candidate"
 	"github.com/weir-rl/weir/internal/recent"
-	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -61,7 +63,8 @@ func TestOutputsInDocs(t *testing.T) {
 	}
 }
 
-// newAnswering is an admin port over a limiter whose clock stands still at now, with what it remembers.
+// newAnswering is an admin port over a limiter whose clock stands still at now, with what it
+// remembers.
 func newAnswering(t *testing.T, now *int64, yaml string) (l *weir.Limiter, url string) {
 	t.Helper()
 	store, err := memory.New(memory.Options{Clock: func() int64 { return *now }})
@@ -69,7 +72,7 @@ func newAnswering(t *testing.T, now *int64, yaml string) (l *weir.Limiter, url s
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	set, _, err := rule.Load([]rule.Source{{Name: "shop.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,7 @@ func newAnswering(t *testing.T, now *int64, yaml string) (l *weir.Limiter, url s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(server.NewAdmin(l, server.AdminOptions{Decisions: decisions, Candidates: candidatesFor(m)}))
+	s := httptest.NewServer(admin.New(l, admin.Options{Decisions: decisions, Candidates: m.Candidates}))
 	t.Cleanup(s.Close)
 	return l, s.URL
 }
@@ -144,14 +147,14 @@ func TestExplainWords(t *testing.T) {
 	l := recent.Limit{Name: "a", Rule: "a", Mode: "enforce", Allowed: true}
 	with := func(f func(*recent.Limit)) recent.Limit { c := l; f(&c); return c }
 	for want, e := range map[string]recent.Entry{
-		"It was ADMITTED, to wait 1.5s for its turn.":                                           {Allowed: true, Delay: 15e5, Limits: []recent.Limit{l}},
-		"passed it above the limit, in the soft margin up to 110":                               {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Soft, l.SoftLimit, l.NearLimit = true, 110, true })}},
-		"passed it, near the limit":                                                             {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.NearLimit = true })}},
-		"It was REFUSED by a, and can never pass: it asks for more than the limit holds.":       {RetryAfter: -1, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
-		"It was REFUSED outright, since its key was banned by a: for another 15m0s, until 1970": {Banned: true, RetryAfter: 9e8, Time: time.Unix(0, 0), Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
-		"in shadow: would have passed it":                                                       {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode = "shadow" })}},
-		"its quota was used up, but not that of others; it would have passed it 1s later":       {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
-		"and 3 more limits that the server had no room to remember":                             {Limits: []recent.Limit{l}, LimitsLeftOut: 3},
+		"It was ADMITTED, to wait 1.5s for its turn.":                                              {Allowed: true, Delay: 15e5, Limits: []recent.Limit{l}},
+		"passed it above the limit, in the soft margin up to 110":                                  {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Soft, l.SoftLimit, l.NearLimit = true, 110, true })}},
+		"passed it, near the limit":                                                                {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.NearLimit = true })}},
+		"It was REFUSED by a, and can never pass: it asks for more than the limit holds.":          {RetryAfter: -1, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
+		"It was REFUSED outright, since its key was banned by a. It can pass 15m0s later, at 1970": {Banned: true, RetryAfter: 9e8, Time: time.Unix(0, 0), Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
+		"in shadow: would have passed it":                                                          {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode = "shadow" })}},
+		"its quota was used up, but not that of others; it would have passed it 1s later":          {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
+		"and 3 more limits that the server had no room to remember":                                {Limits: []recent.Limit{l}, LimitsLeftOut: 3},
 		"It met no limit.": {Allowed: true},
 	} {
 		var out bytes.Buffer
@@ -162,7 +165,7 @@ func TestExplainWords(t *testing.T) {
 	}
 }
 
-// What rules in shadow would do is told through the real admin port.
+// The real admin port reports what rules in shadow would do.
 func TestCandidatesCommand(t *testing.T) {
 	now := int64(1_767_225_600_000_000)
 	l, url := newAnswering(t, &now, `domain: shop
@@ -196,10 +199,10 @@ limits:
 
 func TestCandidatesTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	list := []server.Candidate{
+	list := []candidate.Reading{
 		{
 			Domain: "shop", Limit: "api-per-user-tighter", Since: now.Add(-24 * time.Hour), WouldRefuse: 3072, BothRefuse: 640, BothAdmit: 508_288, Share: 0.006, KeysRefused: 41,
-			Top: []server.CandidateKey{{"user=batch-17", 1210, 0}, {"user=ada", 300, 20}},
+			Top: []candidate.Key{{Key: "user=batch-17", Count: 1210}, {Key: "user=ada", Count: 300, Over: 20}},
 		},
 		{Domain: "shop", Limit: "search", Enforce: 10, Since: now.Add(-2 * time.Hour), WouldRefuse: 1800, BothAdmit: 88_200, Share: 0.02, KeysRefused: 230, EnforcedAdmitted: 9846, EnforcedRefused: 204, EnforcedKeysRefused: 27},
 	}
@@ -208,4 +211,24 @@ func TestCandidatesTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "candidates.txt", out.String())
+}
+
+// A rule of the Lyft form is called as Envoy's headers call it, and by its path.
+func TestExplainIDNamesAsEnvoy(t *testing.T) {
+	now := int64(1_767_225_600_000_000)
+	l, url := newAnswering(t, &now, `domain: shop
+descriptors:
+  - {key: remote_address, rate_limit: {name: per-client, unit: hour, requests_per_unit: 0}}
+`)
+	r := weir.Request{Hits: 1, Descriptors: []rule.Descriptor{{Entries: []rule.Entry{{Key: "remote_address", Value: "192.0.2.1"}}}}}
+	var d weir.Decision
+	if err := l.Decide(t.Context(), &r, &d); err != nil {
+		t.Fatal(err)
+	}
+	_, out, errs := runWeir("explain", "--server", url, "--id", d.ID.String())
+	for _, want := range []string{"It was REFUSED by per-client (remote_address)", "\n  per-client (remote_address)  refused it"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in:\n%s%s", want, out, errs)
+		}
+	}
 }

@@ -9,13 +9,14 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 )
 
-// keyChange is what the admin API is asked to do to a key.
+// keyChange is a request to the admin API to change a key.
 type keyChange struct {
 	Domain string   `json:"domain,omitempty"`
 	Limit  string   `json:"limit"`
@@ -26,7 +27,7 @@ type keyChange struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
-// check tells what is missing of a change that sets something.
+// check returns an error if a change that sets something is incomplete.
 func (c *keyChange) check(what string) error {
 	switch {
 	case (c.For == "") == (c.Until == ""):
@@ -37,14 +38,14 @@ func (c *keyChange) check(what string) error {
 	return nil
 }
 
-// changed is what the admin API answers.
+// changed is the answer of the admin API.
 type changed struct {
 	Warning string
 	Ban     weir.Ban
 	Grant   weir.Grant
 }
 
-// keyCommands makes the commands that list what holds of keys, and change it.
+// keyCommands makes the commands that list and change bans or grants of keys.
 type keyCommands struct {
 	admin adminClient
 	path  string // of the admin API
@@ -70,7 +71,8 @@ func (k *keyCommands) listCommand(run func(cmd *cobra.Command, domain, limit str
 	var n int
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the " + k.what + "s in force, those that end last first", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, domain, limit, n) },
+		Example: "  weir " + k.what + " list\n  weir " + k.what + " list --domain shop --limit login -n 20",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd, domain, limit, n) },
 	}
 	cmd.Flags().StringVar(&domain, "domain", "", "only those of this domain")
 	cmd.Flags().StringVar(&limit, "limit", "", "only those of this limit")
@@ -78,7 +80,7 @@ func (k *keyCommands) listCommand(run func(cmd *cobra.Command, domain, limit str
 	return cmd
 }
 
-// change asks, and prints a warning if what was asked for does not hold everywhere yet.
+// change sends a change, and prints a warning if it is not in force everywhere yet.
 func (k *keyCommands) change(cmd *cobra.Command, method string, c *keyChange) (changed, error) {
 	var answer changed
 	if method == http.MethodPost {
@@ -91,7 +93,7 @@ func (k *keyCommands) change(cmd *cobra.Command, method string, c *keyChange) (c
 	}
 	err := k.admin.do(cmd.Context(), method, k.path, c, &answer)
 	if answer.Warning != "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning:", answer.Warning)
+		fmt.Fprintln(cmd.ErrOrStderr(), "weir: warning:", printableLines(answer.Warning))
 	}
 	return answer, err
 }
@@ -112,12 +114,18 @@ func (k *keyCommands) endCommand(name, short, done string) *cobra.Command {
 	var c keyChange
 	cmd := &cobra.Command{
 		Use: name + " LIMIT KEY…", Short: short, Args: limitAndKey,
+		Example: "  weir " + k.what + " " + name + " login 192.0.2.1\n  weir " + k.what + " " + name + " api user=ada ip=192.0.2.1 --domain shop",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Limit, c.Key = args[0], args[1:]
-			if _, err := k.change(cmd, http.MethodDelete, &c); err != nil {
+			answer, err := k.change(cmd, http.MethodDelete, &c)
+			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %s\n", done, c.Limit, strings.Join(c.Key, ","))
+			domain, limit, key := answer.Ban.Domain, answer.Ban.Rule, answer.Ban.Key
+			if k.what == "grant" {
+				domain, limit, key = answer.Grant.Domain, answer.Grant.Rule, answer.Grant.Key
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %s\n", done, limitText(domain, limit), keyText(key))
 			return nil
 		},
 	}
@@ -162,23 +170,24 @@ What is set or lifted on one server holds on all that share its Redis.`,
 		fmt.Fprintln(w, "LIMIT\tKEY\tWHERE\tSINCE\tUNTIL\tREASON")
 		for _, b := range answer.Bans {
 			where := "limit"
-			if b.Wide {
+			if b.DomainWide {
 				where = "domain"
 			}
 			if b.NFTables {
 				where += ", nftables"
 			}
 			reason := b.Reason
-			if b.Set {
+			if b.Manual {
 				reason = strings.TrimSuffix("by hand: "+reason, ": ")
 			}
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\n", b.Domain, b.Limit, printableText(strings.Join(b.Key, ",")), where, instant(b.Since), instant(b.Until), printableText(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(b.Domain, b.Rule), keyText(b.Key), where, instant(b.Since), instant(b.Until), printableText(reason))
 		}
 		return flushList(w, cmd, len(answer.Bans), answer.Total)
 	})
 	var c keyChange
 	set := &cobra.Command{
 		Use: "set LIMIT KEY…", Short: "Refuse a key of a limit outright, for a time", Args: limitAndKey,
+		Example: "  weir ban set login 192.0.2.1 --for 1h --reason \"password guessing\"",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Limit, c.Key = args[0], args[1:]
 			answer, err := k.change(cmd, http.MethodPost, &c)
@@ -186,7 +195,7 @@ What is set or lifted on one server holds on all that share its Redis.`,
 				return err
 			}
 			b := answer.Ban
-			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s/%s %s until %s\n", b.Domain, b.Limit, printableText(strings.Join(b.Key, ",")), instant(b.Until))
+			fmt.Fprintf(cmd.OutOrStdout(), "banned: %s %s until %s\n", limitText(b.Domain, b.Rule), keyText(b.Key), instant(b.Until))
 			return nil
 		},
 	}
@@ -227,13 +236,14 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 			if g.Problem != "" {
 				reason = strings.TrimSpace(reason + " (without effect: " + g.Problem + ")")
 			}
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\n", g.Domain, g.Limit, printableText(strings.Join(g.Key, ",")), g.Allow, instant(g.Since), instant(g.Until), printableText(reason))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(g.Domain, g.Rule), keyText(g.Key), printableLines(g.Allow), instant(g.Since), instant(g.Until), printableText(reason))
 		}
 		return flushList(w, cmd, len(answer.Grants), answer.Total)
 	})
 	var c keyChange
 	set := &cobra.Command{
 		Use: "set LIMIT KEY… --allow ALLOW", Short: "Give a key of a limit other numbers, for a time", Args: limitAndKey,
+		Example: "  weir grant set api user=ada --allow \"[100/min, 5000/hour]\" --for 2h --reason import",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Limit, c.Key = args[0], args[1:]
 			answer, err := k.change(cmd, http.MethodPost, &c)
@@ -241,7 +251,7 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 				return err
 			}
 			g := answer.Grant
-			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s/%s %s %s until %s\n", g.Domain, g.Limit, printableText(strings.Join(g.Key, ",")), g.Allow, instant(g.Until))
+			fmt.Fprintf(cmd.OutOrStdout(), "granted: %s %s %s until %s\n", limitText(g.Domain, g.Rule), keyText(g.Key), printableLines(g.Allow), instant(g.Until))
 			return nil
 		},
 	}
@@ -255,12 +265,29 @@ behaves badly. They hold at once, on all servers that share a Redis, and end by 
 
 func instant(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// printableText makes what clients sent harmless for a terminal.
+// printableText makes text from clients harmless for a terminal.
 func printableText(s string) string {
 	if quoted := strconv.QuoteToGraphic(s); quoted != `"`+s+`"` {
 		return quoted
 	}
 	return s
+}
+
+// limitText names a limit. The rules of the Lyft form let its name hold anything.
+func limitText(domain, limit string) string {
+	return printableText(domain) + "/" + printableText(limit)
+}
+
+// printableLines makes each line of a text harmless for a terminal. It escapes only where needed,
+// and leaves quotes alone: the text is prose, not a name.
+func printableLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		if !utf8.ValidString(line) || strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsGraphic(r) }) {
+			lines[i] = strconv.QuoteToGraphic(line)
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 func flushList(w *tabwriter.Writer, cmd *cobra.Command, listed, total int) error {

@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -31,6 +33,7 @@ func TestBanCommand(t *testing.T) {
 	defer store.Close()
 	l, err := weir.New(store, weir.WithRules(mustRules(t, `
 domain: shop
+exempt: {ip: [10.0.0.0/8]}
 limits:
   - {name: login, when: {path: /login}, per: [ip], allow: 1/min, ban: {after: 20, within: 10m, for: 15m, scope: domain}}
   - {name: api, per: [user, ip], allow: [10/min, 500/hour]}
@@ -42,11 +45,11 @@ limits:
 	if err := os.WriteFile(tokenFile, []byte("0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var tokens server.Tokens
+	var tokens auth.Tokens
 	if err := tokens.Load(tokenFile); err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(server.NewAdmin(l, server.AdminOptions{Tokens: &tokens}))
+	s := httptest.NewServer(admin.New(l, admin.Options{Tokens: &tokens}))
 	defer s.Close()
 	with := func(args ...string) []string { return append(args, "--server", s.URL, "--token-file", tokenFile) }
 	ok := func(args []string, want ...string) {
@@ -70,13 +73,21 @@ limits:
 	ok(with("ban", "list"), "Nobody is banned.")
 	ok(with("ban", "set", "login", "192.0.2.1", "--for", "1h", "--reason", "guesses \x1b[2J"), "banned: shop/login ip=192.0.2.1 until 20")
 	ok(with("ban", "list", "--domain", "shop", "--limit", "login"), "shop/login  ip=192.0.2.1  domain", `by hand: guesses \x1b[2J`)
-	if n := len(l.Bans()); n != 1 {
+	if n := len(l.Bans().List()); n != 1 {
 		t.Fatalf("%d bans", n)
 	}
 	ok(with("ban", "set", "login", "2001:db8::7", "--until", time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "--domain", "shop"), "ip=2001:db8::/64")
 	ok(with("ban", "list", "-n", "1"), "1 more; --number lists them")
-	ok(with("ban", "lift", "login", "192.0.2.1"), "lifted: login 192.0.2.1")
+	ok(with("ban", "lift", "login", "192.0.2.1"), "lifted: shop/login ip=192.0.2.1")
 	bad(1, "there is none", with("ban", "lift", "login", "192.0.2.1"))
+	bad(1, "ip=192.0.2.300 is not an address", with("ban", "set", "login", "192.0.2.300", "--for", "1h"))
+	bad(1, `ip=10.1.2.3 is exempt in the domain "shop"`, with("ban", "set", "login", "10.1.2.3", "--for", "1h"))
+	// What a list shows can be pasted into another command, by a shell that takes off the quotes.
+	ok(with("ban", "set", "api", "a,b's", "192.0.2.9", "--for", "1h"), `banned: shop/api 'user=a,b'\''s' ip=192.0.2.9 until`)
+	ok(with("ban", "list", "--limit", "api"), `shop/api  'user=a,b'\''s' ip=192.0.2.9  limit`)
+	ok(with("ban", "lift", "shop/api", "user=a,b's", "ip=192.0.2.9"), `lifted: shop/api 'user=a,b'\''s' ip=192.0.2.9`)
+	ok(with("ban", "set", "api", "user=ada,ip=192.0.2.9", "--for", "1h"), "banned: shop/api user=ada ip=192.0.2.9 until")
+	ok(with("ban", "lift", "api", "user=ada,ip=192.0.2.9"), "lifted: shop/api user=ada ip=192.0.2.9")
 	bad(1, `no limit "logins"`, with("ban", "set", "logins", "192.0.2.1", "--for", "1h"))
 	bad(1, "needs a bearer token", []string{"ban", "list", "--server", s.URL})
 	bad(2, "expected a limit", with("ban", "set", "login", "--for", "1h"))
@@ -84,22 +95,22 @@ limits:
 	bad(2, "expected the URL of an admin port", []string{"ban", "list", "--server", "localhost"})
 
 	ok(with("grant", "list"), "There are no grants.")
-	ok(with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "[100/min, 5000/hour]", "--for", "2h", "--reason", "import"), "granted: shop/api user=ada,ip=192.0.2.9 [100/min, 5000/hour] until 20")
-	ok(with("grant", "list"), "shop/api  user=ada,ip=192.0.2.9  [100/min, 5000/hour]", "import")
+	ok(with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "[100/min, 5000/hour]", "--for", "2h", "--reason", "import"), "granted: shop/api user=ada ip=192.0.2.9 [100/min, 5000/hour] until 20")
+	ok(with("grant", "list"), "shop/api  user=ada ip=192.0.2.9  [100/min, 5000/hour]", "import")
 	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: other, per: [user], allow: 1/min}]"))
 	ok(with("grant", "list"), "import (without effect: no rule in force has this name)")
 	l.SetRules(mustRules(t, "domain: shop\nlimits: [{name: api, per: [user, ip], allow: [10/min, 500/hour]}]"))
 	bad(1, "nothing is given for requests per hour", with("grant", "set", "api", "ada", "192.0.2.9", "--allow", "100/min", "--for", "2h"))
 	bad(2, "--allow is missing", with("grant", "set", "api", "ada", "192.0.2.9", "--for", "2h"))
-	ok(with("grant", "revoke", "api", "ada", "192.0.2.9"), "revoked: api ada,192.0.2.9")
-	if n := len(l.Grants()); n != 0 {
+	ok(with("grant", "revoke", "api", "ada", "192.0.2.9"), "revoked: shop/api user=ada ip=192.0.2.9")
+	if n := len(l.Grants().List()); n != 0 {
 		t.Errorf("%d grants", n)
 	}
 }
 
 func mustRules(t *testing.T, yaml string) *rule.Set {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

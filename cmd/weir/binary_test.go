@@ -1,5 +1,3 @@
-//go:build unix
-
 package main
 
 import (
@@ -15,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // process is a running program, most often the built one.
@@ -25,9 +25,13 @@ type process struct {
 	exited         chan error
 }
 
-// buildProgram builds the program as it is released, once for all tests. Its folder holds nothing else.
+// buildProgram builds the program as it is released, once for all tests. Its folder holds nothing
+// else.
 func buildProgram(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
 	path, err := built()
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +63,8 @@ func launch(t *testing.T, program, dir string, args ...string) *process {
 	return begin(t, cmd)
 }
 
-// begin starts a program, which is killed when the test ends. Unless cmd has an environment it gets this process's, but for settings of Weir.
+// begin starts a program, which is killed when the test ends. Unless cmd has an environment it gets
+// this process's, but for settings of Weir.
 func begin(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd, stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
@@ -109,13 +114,14 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// wait waits for the end of the program and returns its exit status; -1 for one that a signal ended.
+// wait waits for the end of the program and returns its exit status; -1 for one that a signal
+// ended.
 func (p *process) wait() int {
 	p.t.Helper()
 	select {
 	case <-p.exited:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(time.Minute):
+	case <-time.After(patience.Left(p.t)):
 		p.t.Fatalf("it does not end; it wrote\n%s", p.stderr)
 		return 0
 	}
@@ -175,7 +181,8 @@ func TestSnapshot(t *testing.T) {
 	}
 	for range 2 {
 		before := modified()
-		// The writer may leave out a snapshot that would be like the last; a key that changes makes it write.
+		// The writer may leave out a snapshot that would be like the last; a key that changes makes
+		// it write.
 		eventually(t, "a snapshot is written", func() bool {
 			get(t, "http://"+addr+"/api/v1/limit?key=other")
 			return !modified().Equal(before)

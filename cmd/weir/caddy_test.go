@@ -61,7 +61,8 @@ func TestCaddy(t *testing.T) {
 		if a := e.do("GET", "/other"); a.status != 200 || a.header.Get("RateLimit") != "" || a.header.Get("RateLimit-Policy") != "" {
 			t.Errorf("%v", a)
 		}
-		// An application that breaks off is not asked a second time by the way round a check that failed.
+		// An application that breaks off is not asked a second time by the way round a check that
+		// failed.
 		before := e.app.count()
 		if a := e.send("POST", "/broken", "order"); a.status != 502 {
 			t.Errorf("%v", a)

@@ -10,20 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-rl/weir/internal/server"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/candidate"
 )
-
-// candidatesFor adapts the readings of m to the admin API.
-func candidatesFor(m *telemetry.Metrics) func(domain string) []server.Candidate {
-	return func(domain string) []server.Candidate {
-		var out []server.Candidate
-		for _, c := range m.Candidates(domain) {
-			out = append(out, server.Candidate(c))
-		}
-		return out
-	}
-}
 
 func newCandidatesCommand() *cobra.Command {
 	var client adminClient
@@ -33,13 +21,14 @@ func newCandidatesCommand() *cobra.Command {
 		Short: "Tell what rules in shadow, or enforced on a share of their keys, would have done",
 		Long: `Tells for each rule that is in shadow (on_limit: shadow), or enforced on a share of its keys (enforce: 10%), what it would have
 refused since it came into force on the server that is asked. Keys on which it is enforced are told of apart.`,
-		Args: cobra.NoArgs,
+		Example: "  weir candidates\n  weir candidates --server http://127.0.0.1:6070 --domain shop",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := client.open(); err != nil {
 				return err
 			}
 			var answer struct {
-				Candidates []server.Candidate `json:"candidates"`
+				Candidates []candidate.Reading `json:"candidates"`
 			}
 			if err := client.do(cmd.Context(), "GET", "/api/v1/candidates?domain="+url.QueryEscape(domain), nil, &answer); err != nil {
 				return err
@@ -52,8 +41,8 @@ refused since it came into force on the server that is asked. Keys on which it i
 	return cmd
 }
 
-// writeCandidates prints a table, and below it what would follow.
-func writeCandidates(out io.Writer, list []server.Candidate, now time.Time) error {
+// writeCandidates prints the candidates as a table, and below it the effect of enforcing them.
+func writeCandidates(out io.Writer, list []candidate.Reading, now time.Time) error {
 	if len(list) == 0 {
 		fmt.Fprintln(out, "No rule in force is in shadow, or enforced on a share of its keys only.")
 		return nil
@@ -72,7 +61,7 @@ func writeCandidates(out io.Writer, list []server.Candidate, now time.Time) erro
 		if requests > 0 {
 			estimate = fmt.Sprintf("%.2f %% of requests, %s refused", 100*c.Share, about(c.KeysRefused))
 		}
-		fmt.Fprintf(table, "%s/%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", c.Domain, c.Limit, mode, age(now.Sub(c.Since)),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", limitText(c.Domain, c.Limit), mode, age(now.Sub(c.Since)),
 			requests, c.WouldRefuse, c.BothRefuse, c.WouldAdmit, estimate, enforced)
 	}
 	if err := table.Flush(); err != nil {
@@ -83,7 +72,7 @@ func writeCandidates(out io.Writer, list []server.Candidate, now time.Time) erro
 		if len(c.Top) == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "\n%s/%s would have refused most often:\n", c.Domain, c.Limit)
+		fmt.Fprintf(out, "\n%s would have refused most often:\n", limitText(c.Domain, c.Limit))
 		for _, t := range c.Top {
 			key, over := t.Key, ""
 			if key == "" {

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// configOf loads a configuration as serve does, in a folder of its own that holds weir.yaml if file is not empty.
+// configOf loads a configuration as serve does, in a folder of its own that holds weir.yaml if file
+// is not empty.
 func configOf(t *testing.T, file string, env, args []string) (*config, error) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -46,7 +47,7 @@ store: memory                      # the embedded store; or redis://…, rediss:
 redis: { prefix: "weir:", deadline: 20ms, remember_refusals: 1s, heartbeat: 1s }   # with a Redis only; these are the defaults
 nodes: 0                           # how many nodes there are, while Redis is away and has not told; default: unknown
 snapshot: { path: ./weir.snapshot, every: 10s }   # embedded store only; default: none
-listen: { http: ":8080", grpc: ":8081", admin: "127.0.0.1:9090", proxy: ":8000" }
+listen: { http: ":8080", grpc: ":8081", admin: "127.0.0.1:6070", proxy: ":8000" }
 proxy: { upstream: "http://127.0.0.1:3000", domain: shop }
 identity: { user: "header:X-User-Id", plan: "jwt:plan" }   # attribute: source; also cookie:NAME, basic, tls (client certificate)
 jwt: { jwks: ./jwks.json }                  # a jwt source needs a key; an unverified token counts as absent
@@ -55,22 +56,23 @@ trusted_peers: [127.0.0.0/8, "::1"]         # the default; who may refund, relea
 auth: { tokens_file: ./tokens }             # bearer tokens, one a line: for the admin API, and for refunds and releases from elsewhere
 headers: [x-delta, draft11]                 # or off
 `, nil, nil)
-	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.prefix, c.redis.deadline, c.redis.rememberRefusals, c.redis.heartbeat, c.nodes, c.snapshot.path, c.snapshot.every, c.listen, c.proxy.upstream, c.proxy.domain, c.identity, c.jwks,
-		c.clientIP.trusted, c.clientIP.ipv6Prefix, c.trustedPeers, c.tokensFile))
-	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:9090 :8000 } http://127.0.0.1:3000 shop " +
+	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.redis.RememberRefusals, c.redis.Heartbeat, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.proxy.Domain, c.identity, c.jwks,
+		c.clientIP.Trusted, c.ipv6Prefix, c.trust.Peers, c.tokensFile))
+	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070 :8000 } http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
-// TestConfigWays: each setting can be given in the file, as a variable and as a flag, to the same effect, and none is
-// forgotten here.
+// TestConfigWays: each setting can be given in the file, as a variable and as a flag, to the same
+// effect, and none is forgotten here.
 func TestConfigWays(t *testing.T) {
 	values := map[string]string{
 		"rules": "elsewhere", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
-		"redis.deadline": "5ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
+		"redis.deadline": "5ms", "redis.max_deadline": "700ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
 		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.domain": "cells", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "spoe.domain": "edge", "http.domain": "shop", "forward_auth.domain": "edge", "forward_auth.dedupe": "true",
+		"proxy.encoded_slash": "keep", "forward_auth.encoded_slash": "keep", "spoe.encoded_slash": "keep",
 		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s",
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56",
 		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
@@ -131,7 +133,7 @@ func TestConfigOrder(t *testing.T) {
 		t.Errorf("closed doors: %+v", c.listen)
 	}
 	c = mustConfig(t, "", nil, nil)
-	if c.listen.http != "127.0.0.1:8080" || c.listen.grpc != "127.0.0.1:8081" || c.listen.admin != "127.0.0.1:9090" || c.listen.proxy != "" || c.drain != 10*time.Second {
+	if c.listen.http != "127.0.0.1:8080" || c.listen.grpc != "127.0.0.1:8081" || c.listen.admin != "127.0.0.1:6070" || c.listen.proxy != "" || c.drain != 10*time.Second {
 		t.Errorf("defaults: %+v", c)
 	}
 
@@ -163,7 +165,6 @@ func TestConfigErrors(t *testing.T) {
 	}{
 		"unknown keys":         {"lisen: {}\nlisten:\n  htp: ':1'\nheaders: [x-delta]\nupstream: x\n", nil, nil, []string{`weir.yaml:1:1: unknown key "lisen"; did you mean "listen"?`, `weir.yaml:3:3: unknown key "listen.htp"; did you mean "listen.http"?`, `weir.yaml:5:1: unknown key "upstream"; did you mean "proxy.upstream"?`}},
 		"nothing like it":      {"zebra: 1\n", nil, nil, []string{`weir.yaml:1:1: unknown key "zebra"`}},
-		"not yet":              {"rls: { quota: true }\n", nil, nil, []string{"weir.yaml:1:8: rls.quota is not supported yet"}},
 		"a store":              {"store: mysql://ada:secret@db:3306\n", nil, nil, []string{`weir.yaml:1:8: store: write memory, or the URL of a Redis: redis URL: the scheme "mysql" is not known`}},
 		"a store, no URL":      {"", nil, []string{"--store=secret@db"}, []string{"--store: write memory, or the URL of a Redis: redis URL: there is no scheme"}},
 		"a store, empty":       {"", []string{"WEIR_STORE="}, nil, []string{"WEIR_STORE: write memory, or the URL of a Redis"}},

@@ -16,7 +16,7 @@ import (
 
 const defaultConfigFile = "weir.yaml"
 
-// readFile takes over what a configuration file says, and returns all that is wrong with it.
+// readFile applies the settings of a configuration file, and returns all errors in it.
 func (c *config) readFile(path string) []error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -53,7 +53,7 @@ func (r *configReader) fail(n ast.Node, format string, args ...any) {
 	r.problems = append(r.problems, fmt.Errorf("%s:%d:%d: %s", r.file, line, column, fmt.Sprintf(format, args...)))
 }
 
-// pairs returns the entries of a mapping; ok is false if n is none.
+// pairs returns the entries of a mapping; ok is false if n is not a mapping.
 func pairs(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -88,15 +88,12 @@ func (r *configReader) mapping(prefix string, n ast.Node) {
 			r.mapping(path+".", e.Value)
 			continue
 		}
-		if slices.Contains(notYet, path) {
-			r.fail(e.Key, "%s is not supported yet", path)
-			continue
-		}
 		r.fail(e.Key, "unknown key %q%s", path, suggestSetting(prefix, key))
 	}
 }
 
 func (r *configReader) set(s *setting, n ast.Node) {
+	r.c.name(s.path)
 	items, err := valueItems(s.kind, n)
 	if err == nil {
 		err = s.set(r.c, items)
@@ -106,7 +103,8 @@ func (r *configReader) set(s *setting, n ast.Node) {
 	}
 }
 
-// valueItems reads the value of a setting. A list may also be a text as in a variable, and a single value.
+// valueItems reads the value of a setting. A list may also be a text as in a variable, and a single
+// value.
 func valueItems(k kind, n ast.Node) ([]string, error) {
 	switch k {
 	case list:
@@ -167,7 +165,7 @@ func scalarText(n ast.Node) (string, error) {
 	return "", errors.New("must be a single value")
 }
 
-// suggestSetting returns the known key nearest to what was written, as a hint.
+// suggestSetting returns a hint with the known key nearest to an unknown one.
 func suggestSetting(prefix, key string) string {
 	var known []string
 	for _, s := range settings {

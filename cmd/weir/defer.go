@@ -20,8 +20,9 @@ func newDeferCommand() *cobra.Command {
 		Short: "The queue of deferred requests of a running server",
 		Long: `The queue of requests that rules with on_limit: {defer: …} put off: list them, retry dead letters, drop what
 nobody wants any more. A dead letter is a request that was given up, after several attempts or for its age.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: "  weir defer ls\n  weir defer retry " + sampleJob + "\n  weir defer drop " + sampleJob,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	admin.flags(cmd, defaultAdmin)
 
@@ -51,12 +52,12 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 				fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tQUEUED\tATTEMPTS\tSTATUS\tERROR")
 			}
 			for _, t := range answer.Jobs {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", t.ID, t.Queue, t.State, t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), printableText(t.Error))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", printableText(t.ID), printableText(t.Queue), t.State, t.Queued.UTC().Format(time.RFC3339), t.Attempts, numberOrDash(t.Status), printableText(t.Error))
 			}
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			fmt.Fprintf(out, "%d waiting (%d bytes), %d dead letters\n", answer.Waiting, answer.Bytes, answer.Dead)
+			fmt.Fprintf(out, "%d waiting (%s), %s\n", answer.Waiting, count(int(answer.Bytes), "byte"), count(answer.Dead, "dead letter"))
 			return nil
 		},
 	}
@@ -65,7 +66,7 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 
 	each := func(use, short, method, suffix string) *cobra.Command {
 		return &cobra.Command{
-			Use: use + " ID…", Short: short, Args: cobra.MinimumNArgs(1),
+			Use: use + " ID…", Short: short, Args: cobra.MinimumNArgs(1), Example: "  weir defer " + use + " " + sampleJob,
 			RunE: func(cmd *cobra.Command, ids []string) error {
 				if err := admin.open(); err != nil {
 					return err
@@ -87,6 +88,9 @@ nobody wants any more. A dead letter is a request that was given up, after sever
 		each("drop", "Forget jobs that are not being forwarded", http.MethodDelete, ""))
 	return cmd
 }
+
+// sampleJob is an ID of a job, for help texts.
+const sampleJob = "6f1d3f0c9a2b4e5d8c7b6a5f4e3d2c1b"
 
 func numberOrDash(n int) string {
 	if n == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/weir-rl/weir/internal/deferred"
@@ -11,24 +12,24 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for it.
+// openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for
+// it.
 func (p *program) openDeferred(set *rule.Set) error {
-	c := &p.c.deferral
+	path, bounds := p.c.deferPath, p.c.deferBounds
 	if p.c.listen.proxy == "" {
 		return nil
 	}
-	bounds := deferred.Bounds{Jobs: c.jobs, Bytes: c.bytes, Dead: c.dead, Keep: c.keep}
 	switch {
-	case p.storage.redis != nil && c.path != "":
+	case p.storage.redis != nil && path != "":
 		return errors.New("defer.path: is for the embedded store. With Redis the deferred requests lie there, where all nodes share them. Leave defer.path empty")
 	case p.storage.redis != nil:
-		q, err := deferred.NewRedis(p.storage.redis.Client, p.c.redis.prefix, bounds)
+		q, err := deferred.NewRedis(p.storage.redis.Client, p.c.redis.Prefix, bounds)
 		if err != nil {
 			return err
 		}
 		p.deferred = q
-	case c.path != "":
-		q, err := deferred.OpenFile(c.path, bounds)
+	case path != "":
+		q, err := deferred.OpenFile(path, bounds)
 		if err != nil {
 			return fmt.Errorf("defer.path: %w", err)
 		}
@@ -41,7 +42,7 @@ func (p *program) openDeferred(set *rule.Set) error {
 	return nil
 }
 
-// deferring returns a rule that defers; nil if none does.
+// deferring returns a rule that defers requests; nil if there is none.
 func deferring(set *rule.Set) *rule.Rule {
 	for _, r := range set.Rules() {
 		if r.Defer != "" {
@@ -51,7 +52,8 @@ func deferring(set *rule.Set) *rule.Rule {
 	return nil
 }
 
-// startDeferring runs the worker from when it is needed first: when a rule defers, or a job waits from before.
+// startDeferring runs the worker from when it is needed first: when a rule defers, or a job waits
+// from before.
 func (p *program) startDeferring(set *rule.Set) {
 	r := deferring(set)
 	switch {
@@ -59,7 +61,7 @@ func (p *program) startDeferring(set *rule.Set) {
 	case p.deferred == nil && r != nil:
 		p.log.Warn("a limit defers requests, but there is no queue for them: they are refused. Set defer.path and restart", "limit", r.Name)
 	case p.deferred != nil && (r != nil || p.jobsWait()):
-		p.needed.Do(func() { close(p.work) })
+		p.worker.open()
 	}
 }
 
@@ -74,19 +76,28 @@ func (p *program) jobsWait() bool {
 func (p *program) workOff(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-p.work:
+	case <-p.worker.opened:
 		p.proxy.Work(ctx)
 	}
 }
 
-// deferral is what the proxy needs to know of deferring; nil without a queue.
+// deferral returns the proxy's settings for deferring requests; nil without a queue.
 func (p *program) deferral() *proxy.Deferral {
 	if p.deferred == nil {
 		return nil
 	}
-	c := &p.c.deferral
-	return &proxy.Deferral{
-		Queue: p.deferred, MaxBody: c.body, TicketPath: c.tickets,
-		Worker: deferred.Options{Parallel: c.parallel, Attempts: c.attempts, MaxAge: c.age},
-	}
+	d := p.c.deferral
+	d.Queue = p.deferred
+	return &d
+}
+
+// latch is opened once, and stays open.
+type latch struct {
+	opened chan struct{} // closed when it is open
+	open   func()
+}
+
+func newLatch() latch {
+	opened := make(chan struct{})
+	return latch{opened, sync.OnceFunc(func() { close(opened) })}
 }

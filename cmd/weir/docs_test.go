@@ -14,23 +14,25 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 // block is a fenced block of a Markdown page.
 type block struct {
-	language   string
-	text       string
-	line       int
-	directives []string // the comments directly above it: "expect: …", "background: …", "skip: …", "stop"
+	language string
+	text     string
+	line     int
+	// the comments directly above it: "expect: …", "background: …", "skip: …", "stop"
+	directives []string
 }
 
-// blocks reads the fenced blocks of a page. A "stop" directive without a block is a block of its own.
+// blocks reads the fenced blocks of a page. A "stop" directive without a block is a block of its
+// own.
 func blocks(t *testing.T, path string) []block {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -87,7 +89,8 @@ var originalRoot = func() string {
 	return root
 }()
 
-// freePort returns a free port that the kernel gives to no outgoing connection, so that it stays free, and that no other call has returned.
+// freePort returns a free port that the kernel gives to no outgoing connection, so that it stays
+// free, and that no other call has returned.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
@@ -106,28 +109,73 @@ func freePort(t *testing.T) string {
 
 var givenPorts sync.Map
 
-// The rules in the docs load, as they stand. A block of YAML is taken for rules if it has a list of limits, or descriptors, at its root.
-func TestRulesInDocsLoad(t *testing.T) {
+// The rules on every page, and in the folders of the examples, are without an error and a warning,
+// as they stand: what is meant to draw a warning says so by a comment of its own. A block of YAML
+// is taken for rules if it has a list of limits, or descriptors, at its root; so is a file that a
+// block of shell writes.
+func TestRulesInDocs(t *testing.T) {
 	root := repositoryRoot(t)
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
+	pages := []string{filepath.Join(root, "README.md")}
+	for _, pattern := range []string{"docs/*.md", "examples/*.md", "examples/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
 	}
-	isRules := regexp.MustCompile(`(?m)^(limits:[ \t]*([[#].*)?$|descriptors:)`) // limits: {…} is of the configuration
+	// limits: {…} is of the configuration
+	isRules := regexp.MustCompile(`(?m)^(limits:[ \t]*([[#].*)?$|descriptors:)`)
+	written := regexp.MustCompile(`(?ms)^cat > \S+\.ya?ml <<'EOF'\n(.*?)^EOF$`)
+	file := filepath.Join(t.TempDir(), "docs.yaml")
 	seen := 0
-	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+	for _, page := range pages {
 		for _, b := range blocks(t, page) {
-			if b.language != "yaml" || !isRules.MatchString(b.text) {
+			texts := []string{b.text}
+			if b.language == "sh" {
+				texts = nil
+				for _, found := range written.FindAllStringSubmatch(b.text, -1) {
+					texts = append(texts, found[1])
+				}
+			} else if b.language != "yaml" {
 				continue
 			}
-			seen++
-			if _, _, err := rule.Load([]rule.Source{{Name: "docs.yaml", Data: []byte(b.text)}}, rule.Options{}); err != nil {
-				t.Errorf("%s:%d: %v", filepath.Base(page), b.line, err)
+			for _, text := range texts {
+				if !isRules.MatchString(text) {
+					continue
+				}
+				seen++
+				writeRules(t, file, text)
+				if status, out := weirOutput(t, "lint", "--strict", file); status != 0 {
+					t.Errorf("%s:%d: %s", filepath.Base(page), b.line, out)
+				}
 			}
 		}
 	}
-	if seen < 5 {
+	if seen < 20 {
 		t.Fatalf("only %d blocks of rules found: does the search still fit the docs?", seen)
+	}
+	folders, err := filepath.Glob(filepath.Join(root, "examples", "*", "rules"))
+	if err != nil || len(folders) < 5 {
+		t.Fatalf("folders of rules: %v, %v", folders, err)
+	}
+	golden, _ := filepath.Glob(filepath.Join(root, "examples", "golden", "*"))
+	for _, folder := range append(folders, golden...) {
+		if status, out := weirOutput(t, "lint", "--strict", folder); status != 0 {
+			t.Errorf("%s: %s", folder, out)
+		}
+	}
+}
+
+// The docs name each warning of lint.
+func TestWarningsInDocs(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(repositoryRoot(t), "docs", "rules.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range file.Warnings() {
+		if !strings.Contains(string(data), "| `"+w.Name+"` | "+w.About+" |") {
+			t.Errorf("docs/rules.md lacks the warning %s, or says something else of it", w.Name)
+		}
 	}
 }
 
@@ -173,7 +221,8 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 	}
 }
 
-// The commands of the README do what it says, pasted one after the other into one folder. Ports are replaced by free ones.
+// The commands of the README do what it says, pasted one after the other into one folder. Ports are
+// replaced by free ones.
 func TestReadmeRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
@@ -181,17 +230,18 @@ func TestReadmeRuns(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
 	}
-	p := newPage(t, t.TempDir(), "8080", "8081", "9090", "8000", "3000", "6379", "6380", "8082", "8083", "9092")
+	p := newPage(t, t.TempDir(), "8080", "8081", "6070", "8000", "3000", "6390", "6380", "8082", "8083", "8084")
 	p.env = append(p.env,
-		"LC_ALL=C",                // redis-server ends if the locale of this machine is one that it does not find
+		// redis-server ends if the locale of this machine is one that it does not find
+		"LC_ALL=C",
 		"WEIR_REDIS_DEADLINE=30s", // a slow machine is not to be taken for a Redis that is away
 		"WEIR_LISTEN_HTTP="+p.address("8080"), "WEIR_LISTEN_GRPC="+p.address("8081"),
-		"WEIR_LISTEN_ADMIN="+p.address("9090"), "WEIR_LISTEN_RESP="+p.address("6380"))
+		"WEIR_LISTEN_ADMIN="+p.address("6070"), "WEIR_LISTEN_RESP="+p.address("6380"))
 	p.ready = map[string]string{
 		"http":     "http://127.0.0.1:8080/healthcheck",
 		"upstream": "http://127.0.0.1:3000/",
 		"proxy":    "http://127.0.0.1:8000/ready",
-		"redis":    "tcp://127.0.0.1:6379",
+		"redis":    "tcp://127.0.0.1:6390",
 		"second":   "http://127.0.0.1:8082/healthcheck",
 	}
 	p.more = map[string][]string{"proxy": {"WEIR_LISTEN_PROXY=" + p.address("8000"), "WEIR_LISTEN_HTTP=off", "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off"}}
@@ -200,12 +250,14 @@ func TestReadmeRuns(t *testing.T) {
 	}
 }
 
-// page is a folder in which the commands of a page are run, with free ports in place of those that it names.
+// page is a folder in which the commands of a page are run, with free ports in place of those that
+// it names.
 type page struct {
 	dir   string
 	env   []string
 	ports *strings.Replacer
-	ready map[string]string   // what to wait for after a command in the background, by the name that the page gives it
+	// what to wait for after a command in the background, by the name that the page gives it
+	ready map[string]string
 	more  map[string][]string // environment of such a command
 
 	ctx     context.Context
@@ -222,7 +274,7 @@ type background struct {
 func newPage(t *testing.T, dir string, ports ...string) *page {
 	t.Helper()
 	program := buildProgram(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Left(t))
 	t.Cleanup(cancel)
 	replace := []string{"go run ./cmd/weir", "weir"}
 	for _, port := range ports {
@@ -241,7 +293,7 @@ func (p *page) address(port string) string { return p.ports.Replace("127.0.0.1:"
 
 func (p *page) stop(t *testing.T) {
 	for _, b := range p.running {
-		if err := syscall.Kill(-b.cmd.Process.Pid, syscall.SIGTERM); err != nil {
+		if err := terminateGroup(b.cmd); err != nil {
 			t.Error(err)
 		}
 		<-b.ended
@@ -252,7 +304,7 @@ func (p *page) stop(t *testing.T) {
 func (p *page) command(text string, more ...string) *exec.Cmd {
 	cmd := exec.CommandContext(p.ctx, "bash", "-c", "set -e\n"+p.ports.Replace(text))
 	cmd.Dir, cmd.Env = p.dir, append(p.env, more...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ownGroup(cmd)
 	return cmd
 }
 
@@ -308,15 +360,19 @@ func (p *page) run(t *testing.T, path string) (ran int) {
 	return ran
 }
 
-// The examples that need no more than the program are complete folders, and their pages do what they say.
+// The examples that need no more than the program are complete folders, and their pages do what
+// they say.
 func TestExamplesRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
-	for _, name := range []string{"http", "proxy", "resp"} {
+	for name, tool := range map[string]string{"http": "curl", "proxy": "curl", "resp": "redis-cli"} {
 		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(tool); err != nil {
+				t.Skip(tool + " is not installed; on Debian: apt-get install curl redis-tools")
+			}
 			dir := filepath.Join(t.TempDir(), name)
-			p := newPage(t, dir, "8080", "8081", "9090", "8000", "3000", "6380")
+			p := newPage(t, dir, "8080", "8081", "6070", "8000", "3000", "6380")
 			if err := os.CopyFS(dir, os.DirFS(filepath.Join(repositoryRoot(t), "examples", name))); err != nil {
 				t.Fatal(err)
 			}
@@ -339,7 +395,8 @@ func TestExamplesRun(t *testing.T) {
 	}
 }
 
-// answers asks url until somebody answers, whatever the answer, or ctx ends; with tcp:// until somebody takes a connection.
+// answers asks url until somebody answers, whatever the answer, or ctx ends; with tcp:// until
+// somebody takes a connection.
 func answers(ctx context.Context, url string) bool {
 	for {
 		if address, ok := strings.CutPrefix(url, "tcp://"); ok {

@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -54,8 +54,8 @@ type answered struct {
 type doorway struct {
 	name string
 	ask  func(t *testing.T, path string) answered
-	// holds: a request waits for its turn here. tells: the asker is told of the wait. frees: a slot is given back when the request is
-	// over. defers: a request may be put off.
+	// holds: a request waits for its turn here. tells: the asker is told of the wait. frees: a slot
+	// is given back when the request is over. defers: a request may be put off.
 	holds, tells, frees, defers bool
 	unmarked                    bool // the door has no way to mark an answer
 }
@@ -274,7 +274,7 @@ func proxyDoor(addr string) doorway {
 
 // middlewares are the doors of Go programs.
 func middlewares(t *testing.T) []doorway {
-	set, _, err := rule.Load([]rule.Source{{Name: "rules.yaml", Data: []byte(doorRules)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(doorRules)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,11 +297,14 @@ func middlewares(t *testing.T) []doorway {
 	}
 	s := httptest.NewServer(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	t.Cleanup(s.Close)
-	unary := grpclimit.UnaryServerInterceptor(l, grpclimit.WithIdentity("door", "x-door"))
+	gate, err := grpclimit.New(l, grpclimit.Options{Identity: map[string]string{"door": "x-door"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	inGRPC := doorway{name: "grpclimit", holds: true, frees: true, unmarked: true, ask: func(t *testing.T, path string) answered {
 		t.Helper()
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-door", "grpclimit"))
-		_, err := unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path}, func(context.Context, any) (any, error) { return nil, nil })
+		_, err := gate.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path}, func(context.Context, any) (any, error) { return nil, nil })
 		if err != nil && status.Code(err) != codes.ResourceExhausted {
 			t.Fatal(err)
 		}

@@ -3,22 +3,27 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/sim"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 type explainOptions struct {
 	rules, domain string
 	id            string // of a decision
+	descriptors   []string
 	ipv6Prefix    int
 	admin         adminClient
 }
@@ -33,7 +38,7 @@ With --server it shows the live counters of a running server too.
 
 With --id it tells instead what became of a request, and why: a refusal carries the id of its decision, which the server that
 made it remembers for a while.`,
-		Example: "  weir explain --rules rules/ method=POST path=/login ip=192.0.2.1\n  weir explain --rules rules/ --server http://127.0.0.1:9090 user=ada path=/api/x\n  weir explain --server http://127.0.0.1:9090 --id 4vq8r2mxw0c7e",
+		Example: "  weir explain --rules rules/ method=POST path=/login ip=192.0.2.1\n  weir explain --rules rules/ --server http://127.0.0.1:6070 user=ada path=/api/x\n  weir explain --server http://127.0.0.1:6070 --id 4vq8r2mxw0c7e",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.id != "" {
 				return explainDecision(cmd.Context(), o, args, cmd.OutOrStdout())
@@ -45,6 +50,7 @@ made it remembers for a while.`,
 	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
 	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
+	f.StringArrayVar(&o.descriptors, "descriptor", nil, "KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
 	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
 	o.admin.flags(cmd, "")
 	return cmd
@@ -66,39 +72,102 @@ func parseAttributes(args []string) (rule.Pairs, error) {
 	return list, nil
 }
 
-func explain(ctx context.Context, o explainOptions, args []string, out, stderr io.Writer) error {
-	attributes, err := parseAttributes(args)
-	if err != nil {
-		return usageError(err)
-	}
-	if err := checkIPv6Prefix(o.ipv6Prefix); err != nil {
-		return err
-	}
-	set, err := readRules(o.rules, rule.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
-	if err != nil {
-		return err
-	}
-	domain, err := chooseDomain(set, o.domain, o.rules, "--domain")
-	if err != nil {
-		return err
-	}
-	var live *adminClient
-	if o.admin.address != "" {
-		live = &o.admin
-		if err := live.open(); err != nil {
-			return err
+// parseDescriptors reads descriptors, each KEY=VALUE,KEY=VALUE….
+func parseDescriptors(args []string) ([]rule.Descriptor, error) {
+	var list []rule.Descriptor
+	for _, arg := range args {
+		var d rule.Descriptor
+		for _, entry := range strings.Split(arg, ",") {
+			key, value, ok := strings.Cut(entry, "=")
+			if !ok || key == "" {
+				return nil, fmt.Errorf("--descriptor %q: expected KEY=VALUE,KEY=VALUE…, such as message_type=marketing,to_number=555", arg)
+			}
+			d.Entries = append(d.Entries, rule.Entry{Key: key, Value: value})
 		}
+		list = append(list, d)
 	}
-	query := rule.Query{Domain: domain, Attributes: attributes}
-	var m rule.Matches
-	set.Match(&query, &m)
-	reasons := set.Explain(&query)
-	fmt.Fprintf(out, "domain %s\n", domain)
-	if m.Exempt {
+	return list, nil
+}
+
+func explain(ctx context.Context, o explainOptions, args []string, out, stderr io.Writer) error {
+	e, err := o.read(args, stderr)
+	if err != nil {
+		return err
+	}
+	e.out = out
+	e.set.Match(&e.query, &e.matches)
+	reasons := e.set.Explain(&e.query)
+	fmt.Fprintf(out, "domain %s\n", e.query.Domain)
+	if e.matches.Exempt {
 		fmt.Fprintln(out, "\nThe request is exempt: it meets no limit.")
 	}
+	if err := e.writeMet(ctx, reasons); err != nil {
+		return err
+	}
+	if err := e.writeBans(ctx); err != nil {
+		return err
+	}
+	e.writeUnmet(reasons)
+	if n := e.matches.CELErrors; n > 0 {
+		fmt.Fprintf(out, "\n%s failed on this request: it counts as false (as cost: 1).\n", count(n, "expression"))
+	}
+	return nil
+}
+
+// explanation is a request, and the rules that it meets.
+type explanation struct {
+	set     *rule.Set
+	query   rule.Query
+	matches rule.Matches
+	live    *adminClient // nil without a server
+	out     io.Writer
+}
+
+// read takes the arguments of explain, and loads the rules.
+func (o *explainOptions) read(args []string, stderr io.Writer) (*explanation, error) {
+	attributes, err := parseAttributes(args)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	descriptors, err := parseDescriptors(o.descriptors)
+	if err == nil && len(descriptors) > 0 && len(attributes) > 0 {
+		err = errors.New("--descriptor is a request of Envoy, which has no attributes beside it; give one or the other")
+	}
+	if err != nil {
+		return nil, usageError(err)
+	}
+	if err := checkIPv6Prefix(o.ipv6Prefix); err != nil {
+		return nil, err
+	}
+	e := new(explanation)
+	if e.set, err = readRules(o.rules, file.Options{IPv6Prefix: o.ipv6Prefix}, stderr); err != nil {
+		return nil, err
+	}
+	domain, err := chooseDomain(e.set, o.domain, o.rules, "--domain")
+	if err != nil {
+		return nil, err
+	}
+	if o.admin.address != "" {
+		e.live = &o.admin
+		if err := e.live.open(); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range attributes {
+		if hint, unread := sim.UnreadAttribute(e.set, domain, a.Name); unread {
+			fmt.Fprintf(stderr, "weir: warning: no rule of domain %s reads the attribute %q (%s)\n", domain, a.Name, hint)
+		}
+	}
+	e.query = rule.Query{Domain: domain, Attributes: attributes}
+	if len(descriptors) > 0 {
+		e.query = rule.Query{Domain: domain, Descriptors: descriptors}
+	}
+	return e, nil
+}
+
+// writeMet prints the rules that apply.
+func (e *explanation) writeMet(ctx context.Context, reasons []rule.Reason) error {
 	var text strings.Builder
-	met := 0
 	for _, r := range reasons {
 		if !r.Applies {
 			continue
@@ -108,10 +177,9 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 			continue
 		}
 		for _, h := range r.Hits {
-			met++
 			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h, time.Now()), replaced(r.Rule))
-			if live != nil {
-				state, err := liveState(ctx, live, domain, &h)
+			if e.live != nil {
+				state, _, err := liveState(ctx, e.live, e.query.Domain, h.Window.Name, h.Window.KeyParts(h.Key))
 				if err != nil {
 					return usageError(err)
 				}
@@ -122,27 +190,44 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 			fmt.Fprintf(&text, "  \t%s\n", line)
 		}
 	}
-	if text.Len() > 0 {
-		fmt.Fprintf(out, "\nmeets:\n%s", align(text.String()))
-	} else if !m.Exempt {
-		fmt.Fprintln(out, "\nIt meets no limit, and is allowed.")
+	switch {
+	case text.Len() > 0:
+		fmt.Fprintf(e.out, "\nmeets:\n%s", align(text.String()))
+	case !e.matches.Exempt:
+		fmt.Fprintln(e.out, "\nIt meets no limit, and is allowed.")
 	}
-	text.Reset()
+	return nil
+}
+
+// writeBans prints the bans on the server that refuse the request.
+func (e *explanation) writeBans(ctx context.Context) error {
+	if e.live == nil {
+		return nil
+	}
+	lines, err := bansElsewhere(ctx, e.live, e.set, e.query.Domain, &e.matches)
+	if err != nil {
+		return usageError(err)
+	}
+	for _, line := range lines {
+		fmt.Fprintf(e.out, "\nnow: %s\n", line)
+	}
+	return nil
+}
+
+// writeUnmet prints why the other rules do not apply.
+func (e *explanation) writeUnmet(reasons []rule.Reason) {
+	var text strings.Builder
 	for _, r := range reasons {
 		if !r.Applies {
 			fmt.Fprintf(&text, "  %s\t%s\n", r.Rule.Name, r.Why)
 		}
 	}
 	if text.Len() > 0 {
-		fmt.Fprintf(out, "\ndoes not apply:\n%s", align(text.String()))
+		fmt.Fprintf(e.out, "\ndoes not apply:\n%s", align(text.String()))
 	}
-	if m.CELErrors > 0 {
-		fmt.Fprintf(out, "\n%s failed on this request: it counts as false (as cost: 1).\n", count(m.CELErrors, "expression"))
-	}
-	return nil
 }
 
-// align pads what stands before the tab of each line.
+// align pads the text before the tab of each line.
 func align(text string) string {
 	width := 0
 	lines := strings.SplitAfter(text, "\n")
@@ -170,7 +255,7 @@ func replaced(r *rule.Rule) string {
 	return "; lifts " + strings.Join(r.Replaces, ", ")
 }
 
-// describeHit says in words what a limit allows at an instant, to whom.
+// describeHit says in words how much a limit allows at an instant, and for which key.
 func describeHit(h *rule.Hit, now time.Time) string {
 	var b strings.Builder
 	limit, _ := h.Limit.At(now.UnixMicro())
@@ -189,13 +274,16 @@ func describeHit(h *rule.Hit, now time.Time) string {
 	if h.Cost != 1 {
 		fmt.Fprintf(&b, "; costs %d", h.Cost)
 	}
+	if lyft := h.Window.Rule.Lyft; lyft != nil && lyft.LimitName != "" {
+		fmt.Fprintf(&b, "; named %s in Envoy's headers", lyft.LimitName)
+	}
 	if h.Mode == rule.Shadow {
 		b.WriteString("; in shadow: counted, never refused")
 	}
 	return b.String()
 }
 
-// describeLimit says in words what a limit allows.
+// describeLimit says in words how much a limit allows.
 func describeLimit(limit *algo.Limit) string {
 	c := limit.Config()
 	var b strings.Builder
@@ -218,7 +306,7 @@ func describeLimit(limit *algo.Limit) string {
 	return b.String()
 }
 
-// describeRule says in words, a line each, what a rule says beyond its numbers.
+// describeRule says in words, one line each, what a rule sets besides its numbers.
 func describeRule(r *rule.Rule) []string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -248,7 +336,11 @@ func describeRule(r *rule.Rule) []string {
 		if b.NFTables {
 			where += ", and by nftables"
 		}
-		add("ban: %d denials within %s refuse the key for %s %s", b.After, b.Within, b.For, where)
+		refuse := "refuse"
+		if b.After == 1 {
+			refuse = "refuses"
+		}
+		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), b.Within, refuse, b.For, where)
 	}
 	switch r.Priority {
 	case rule.Critical:
@@ -262,37 +354,62 @@ func describeRule(r *rule.Rule) []string {
 	return lines
 }
 
-// liveState asks the admin port of a running server what a key has used.
-func liveState(ctx context.Context, c *adminClient, domain string, h *rule.Hit) (string, error) {
-	answer, body, err := c.send(ctx, http.MethodGet, server.KeyPath(domain, h.Window.Name, h.Window.KeyParts(h.Key)), nil, 1<<20)
+// liveState asks the admin port of a running server for the state of a key under a limit, which may
+// be named by its rule.
+func liveState(ctx context.Context, c *adminClient, domain, limit string, parts []string) (state string, ban *admin.ListedBan, err error) {
+	answer, body, err := c.send(ctx, http.MethodGet, admin.KeyPath(domain, limit, parts), nil, 1<<20)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	var state struct {
-		Used       *int64   `json:"used"`
-		Capacity   int64    `json:"capacity"`
-		Remaining  int64    `json:"remaining"`
-		ResetAfter *float64 `json:"reset_after"`
-		Detail     string   `json:"detail"`
+	var k struct {
+		admin.KeyInfo
+		Keys   []admin.KeyInfo `json:"keys"` // under a rule with several windows
+		Detail string          `json:"detail"`
 	}
-	if err := json.Unmarshal(body, &state); err != nil && answer.StatusCode < 500 {
-		return "", fmt.Errorf("%s is no admin port of weir: it answered %s", c.name(), answer.Status)
+	if err := json.Unmarshal(body, &k); err != nil && answer.StatusCode < 500 {
+		return "", nil, c.stranger(answer, body)
+	}
+	if len(k.Keys) > 0 {
+		k.KeyInfo = k.Keys[0]
 	}
 	switch {
-	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "key:"):
-		return "nothing counted", nil
-	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(state.Detail, "no rule in force"):
-		return "the server does not have this limit", nil
-	case answer.StatusCode == http.StatusServiceUnavailable && state.Detail != "":
-		return "", fmt.Errorf("%s answered %s: %s", c.name(), answer.Status, state.Detail)
+	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(k.Detail, "key:"):
+		return "nothing counted", nil, nil
+	case answer.StatusCode == http.StatusNotFound && strings.HasPrefix(k.Detail, "no rule in force"):
+		return "the server does not have this limit", nil, nil
+	case answer.StatusCode == http.StatusServiceUnavailable && k.Detail != "":
+		return "", nil, fmt.Errorf("%s answered %s: %s", c.name(), answer.Status, k.Detail)
 	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
-		return "", fmt.Errorf("%s answered %s: name a file with a token by --token-file", c.name(), answer.Status)
-	case answer.StatusCode != http.StatusOK || state.Used == nil:
-		return "", fmt.Errorf("%s answered %s to the question for a key: is it the admin port of a weir server?", c.name(), answer.Status)
+		return "", nil, fmt.Errorf("%s answered %s: name a file with a token by --token-file", c.name(), answer.Status)
+	case answer.StatusCode != http.StatusOK || k.Limit == "":
+		return "", nil, c.stranger(answer, body)
 	}
-	s := fmt.Sprintf("used %d of %d, %d remaining", *state.Used, state.Capacity, state.Remaining)
-	if state.ResetAfter != nil {
-		s += fmt.Sprintf(", as fresh in %s", time.Duration(*state.ResetAfter*float64(time.Second)).Round(time.Millisecond))
+	state = fmt.Sprintf("used %d of %d, %d remaining", k.Used, k.Capacity, k.Remaining)
+	switch {
+	case k.Unlimited:
+		state = "not limited"
+	case k.ResetAfter > 0:
+		state += ", as fresh in " + rounded(k.ResetAfter)
 	}
-	return s, nil
+	if verdict := keyVerdict(&k.KeyInfo); verdict != "passes" && verdict != state {
+		state += "; " + verdict
+	}
+	return state, k.Ban, nil
+}
+
+// bansElsewhere asks for bans that refuse the request everywhere in the domain, by rules that the
+// request itself may not meet. It returns a line for each.
+func bansElsewhere(ctx context.Context, c *adminClient, set *rule.Set, domain string, m *rule.Matches) (lines []string, err error) {
+	set.BanKeys(m, func(r *rule.Rule, key []byte) bool {
+		if slices.ContainsFunc(m.Hits, func(h rule.Hit) bool { return h.Window.Rule == r }) || len(r.Windows) == 0 {
+			return true // shown with the limit itself
+		}
+		var ban *admin.ListedBan
+		parts := r.Windows[0].KeyParts(key)
+		if _, ban, err = liveState(ctx, c, domain, r.Name, parts); ban != nil && ban.Rule == r.Name {
+			lines = append(lines, keyText(parts)+" is "+describeBan(ban)+": it is refused everywhere in the domain")
+		}
+		return err == nil
+	})
+	return lines, err
 }

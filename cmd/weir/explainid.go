@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/recent"
 )
 
-// explainDecision tells what became of a request, by the id of the decision on it, as a running server remembers it.
+// explainDecision explains a decision by its id, from the memory of a running server.
 func explainDecision(ctx context.Context, o explainOptions, args []string, out io.Writer) error {
 	if len(args) > 0 {
 		return usageError(errors.New("--id asks for a decision that was made; leave the attributes out"))
@@ -41,7 +41,7 @@ func explainDecision(ctx context.Context, o explainOptions, args []string, out i
 
 const instantFormat = "2006-01-02 15:04:05.000 MST"
 
-// writeDecision says in words what became of a request, and why.
+// writeDecision says in words how a request was decided, and why.
 func writeDecision(out io.Writer, e *recent.Entry) {
 	fmt.Fprintf(out, "decision %s of %s\n", e.ID, e.Time.UTC().Format(instantFormat))
 	fmt.Fprintf(out, "domain %s", e.Domain)
@@ -63,7 +63,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 	var text strings.Builder
 	for i := range e.Limits {
 		l := &e.Limits[i]
-		fmt.Fprintf(&text, "  %s\t%s\n", l.Name, part(e, l))
+		fmt.Fprintf(&text, "  %s\t%s\n", called(l, l.Name), part(e, l))
 		fmt.Fprintf(&text, "  \t%s (%s)", l.Allows, l.Algorithm)
 		if l.Key != "" {
 			fmt.Fprintf(&text, " for %s", printableText(l.Key))
@@ -81,12 +81,21 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 	}
 }
 
-// verdict is what became of the request.
+// called is how a limit is called: as Envoy's headers do where the rule has a name of its own, and
+// by the name that the other commands take.
+func called(l *recent.Limit, name string) string {
+	if l.GivenName == "" {
+		return name
+	}
+	return fmt.Sprintf("%s (%s)", printableText(l.GivenName), name)
+}
+
+// verdict is the outcome of the request.
 func verdict(e *recent.Entry) string {
 	var by []string
 	for i := range e.Limits {
-		if l := &e.Limits[i]; l.Refuses && !slices.Contains(by, l.Rule) {
-			by = append(by, l.Rule)
+		if l := &e.Limits[i]; l.Refuses && !slices.Contains(by, called(l, l.Rule)) {
+			by = append(by, called(l, l.Rule))
 		}
 	}
 	names := strings.Join(by, " and ")
@@ -96,14 +105,14 @@ func verdict(e *recent.Entry) string {
 	case e.Allowed:
 		return "It was ADMITTED."
 	case e.Banned:
-		return fmt.Sprintf("It was REFUSED outright, since its key was banned by %s: for another %s, until %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
+		return fmt.Sprintf("It was REFUSED outright, since its key was banned by %s. It can pass %s later, at %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
 	case e.RetryAfter == algo.Never:
 		return fmt.Sprintf("It was REFUSED by %s, and can never pass: it asks for more than the limit holds.", names)
 	}
 	return fmt.Sprintf("It was REFUSED by %s. The same request would have passed %s later, at %s.", names, span(e.RetryAfter), after(e, e.RetryAfter))
 }
 
-// part is what a limit had to do with the decision.
+// part describes a limit's part in the decision.
 func part(e *recent.Entry, l *recent.Limit) string {
 	late := "; it would never have passed it"
 	if l.RetryAfter != algo.Never {

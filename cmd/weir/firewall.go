@@ -10,21 +10,20 @@ import (
 	"sync"
 	"time"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/ban"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/nftables"
 	"github.com/weir-rl/weir/rule"
 )
 
-// firewall gives to the kernel the bans of rules that ask for that (at: nftables). It is made before the limiter, whose bans it
-// hears of, and opened when a rule asks for it first.
+// firewall passes bans to the kernel, for rules that ask for it (at: nftables). It is made before
+// the limiter, because the limiter reports bans to it, and is opened when a rule first asks for it.
 type firewall struct {
-	options ban.Options
+	options nftables.Options
 	log     *slog.Logger
 	changes chan firewallChange
 
 	mu    sync.Mutex
-	table *ban.Table // nil until a rule asks for it
+	table *nftables.Table // nil until a rule asks for it
 }
 
 type firewallChange struct {
@@ -38,13 +37,17 @@ const (
 	firewallEvery = time.Minute // how often the kernel is held against the bans in force
 )
 
-func newFirewall(trusted []netip.Prefix, ipv6Prefix int, log *slog.Logger) *firewall {
+// newFirewall is the firewall of this configuration.
+func (p *program) newFirewall() *firewall {
+	o := p.c.nftables
+	o.IPv6Prefix, o.Never = p.c.ipv6Prefix, p.c.clientIP.Trusted
+	return newFirewall(o, p.log)
+}
+
+func newFirewall(o nftables.Options, log *slog.Logger) *firewall {
+	o.Logf = func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }
 	return &firewall{
-		options: ban.Options{
-			IPv6Prefix: ipv6Prefix, Never: trusted,
-			Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
-		},
-		log: log, changes: make(chan firewallChange, firewallQueue),
+		options: o, log: log, changes: make(chan firewallChange, firewallQueue),
 	}
 }
 
@@ -58,8 +61,8 @@ func (f *firewall) wanted(s *rule.Set) (r *rule.Rule, wanted bool) {
 	return nil, false
 }
 
-// open makes the table in the kernel if a rule of s asks for it and there is none. The error names the rule, and says what is
-// missing.
+// open makes the table in the kernel if a rule of s asks for it and there is none yet. The error
+// names the rule and the missing requirement.
 func (f *firewall) open(s *rule.Set) error {
 	r, wanted := f.wanted(s)
 	f.mu.Lock()
@@ -67,7 +70,7 @@ func (f *firewall) open(s *rule.Set) error {
 	if !wanted || f.table != nil {
 		return nil
 	}
-	table, err := ban.New(f.options)
+	table, err := nftables.New(f.options)
 	if err != nil {
 		return fmt.Errorf("%s:%d: the limit %q asks for at: nftables: %w", r.Pos.File, r.Pos.Line, r.Name, err)
 	}
@@ -76,20 +79,20 @@ func (f *firewall) open(s *rule.Set) error {
 	return nil
 }
 
-func (f *firewall) opened() *ban.Table {
+func (f *firewall) opened() *nftables.Table {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.table
 }
 
-// changed is told of bans, on the deciding path.
+// changed receives changes of bans, on the deciding path.
 func (f *firewall) changed(b *weir.Ban, lifted bool) {
 	if !b.NFTables || len(b.Key) != 1 {
 		return
 	}
 	_, address, _ := strings.Cut(b.Key[0], "=")
 	select {
-	case f.changes <- firewallChange{key: address, until: b.Until, sync: lifted || b.Set}:
+	case f.changes <- firewallChange{key: address, until: b.Until, sync: lifted || b.Manual}:
 	default: // far too many at once: the next look at all of them finds it
 	}
 }
@@ -120,15 +123,15 @@ func (f *firewall) run(ctx context.Context, l *weir.Limiter) {
 		}
 		var err error
 		if c.sync {
-			f.drain() // what waits is among all
-			err = table.Sync(entriesOf(table, l.Bans()))
+			f.drain() // the full list includes the pending changes
+			err = table.Sync(entriesOf(table, l.Bans().List()))
 		} else {
 			var p netip.Prefix
 			if p, err = table.Block(c.key); err == nil {
 				err = table.Add(p, time.Until(c.until))
 			}
 		}
-		if _, spared := errors.AsType[*ban.SparedError](err); err != nil && !spared {
+		if _, spared := errors.AsType[*nftables.SparedError](err); err != nil && !spared {
 			f.log.Error("banned addresses were not given to the kernel", "error", oneLine(err))
 		}
 	}
@@ -146,8 +149,8 @@ func (f *firewall) drain() {
 }
 
 // entriesOf are the blocks that bans want the kernel to drop.
-func entriesOf(table *ban.Table, bans []weir.Ban) []ban.Entry {
-	var entries []ban.Entry
+func entriesOf(table *nftables.Table, bans []weir.Ban) []nftables.Entry {
+	var entries []nftables.Entry
 	for i := range bans {
 		b := &bans[i]
 		if !b.NFTables || len(b.Key) != 1 {
@@ -155,20 +158,18 @@ func entriesOf(table *ban.Table, bans []weir.Ban) []ban.Entry {
 		}
 		_, address, _ := strings.Cut(b.Key[0], "=")
 		if p, err := table.Block(address); err == nil {
-			entries = append(entries, ban.Entry{Block: p, Left: time.Until(b.Until)})
+			entries = append(entries, nftables.Entry{Block: p, Left: time.Until(b.Until)})
 		}
 	}
 	return entries
 }
 
-// stats reads what the kernel holds.
-func (f *firewall) stats() telemetry.NFTables {
-	table := f.opened()
-	if table == nil {
-		return telemetry.NFTables{}
+// stats reads the state of the kernel's table.
+func (f *firewall) stats() nftables.Stats {
+	if table := f.opened(); table != nil {
+		return table.Stats()
 	}
-	s := table.Stats()
-	return telemetry.NFTables{Entries: s.Entries, Spared: s.Spared, Failed: s.Failed}
+	return nftables.Stats{}
 }
 
 // close takes the table out of the kernel.

@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/nftables"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -46,15 +48,15 @@ func namespace(t *testing.T) int {
 
 // The kernel holds the bans that ask for it, from whatever made them, and no others.
 func TestNFTablesFollowsBans(t *testing.T) {
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(`
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(`
 limits:
   - {name: login, per: [ip], allow: 1/min, algorithm: sliding_log, ban: {after: 1, within: 1m, for: 1h, at: [http, nftables]}}
   - {name: other, per: [user], allow: 1/min, algorithm: sliding_log, ban: {after: 1, within: 1m, for: 1h}}
-`)}}, rule.Options{})
+`)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	fw := newFirewall([]netip.Prefix{netip.MustParsePrefix("203.0.113.64/26")}, 64, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	fw := newFirewall(nftables.Options{IPv6Prefix: 64, Never: []netip.Prefix{netip.MustParsePrefix("203.0.113.64/26")}}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	fw.options.NetNS = namespace(t)
 	if err := fw.open(set); err != nil {
 		if strings.Contains(err.Error(), "this kernel has no nftables") {
@@ -81,7 +83,7 @@ limits:
 		t.Helper()
 		slices.Sort(want)
 		var got []string
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
+		for deadline := time.Now().Add(patience.Left(t)); ; time.Sleep(2 * time.Millisecond) {
 			list, err := fw.table.List()
 			if err != nil {
 				t.Fatal(err)
@@ -111,7 +113,7 @@ limits:
 	}
 	ban := func(limit, key string) {
 		t.Helper()
-		if _, err := l.Ban(t.Context(), "", limit, []string{key}, time.Now().Add(time.Hour), ""); err != nil {
+		if _, err := l.Bans().Set(t.Context(), "", limit, []string{key}, time.Now().Add(time.Hour), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,18 +124,18 @@ limits:
 	holds("203.0.113.1/32", "2001:db8::/64")
 	ban("login", "203.0.113.2")
 	holds("203.0.113.1/32", "203.0.113.2/32", "2001:db8::/64")
-	if err := l.Unban(t.Context(), "", "login", []string{"203.0.113.1"}); err != nil {
+	if _, err := l.Bans().Lift(t.Context(), "", "login", []string{"203.0.113.1"}); err != nil {
 		t.Fatal(err)
 	}
 	holds("203.0.113.2/32", "2001:db8::/64")
 	if s := fw.stats(); s.Spared != 1 || s.Failed != 0 || s.Entries != 2 {
 		t.Errorf("%+v", s)
 	}
-	if n := len(l.Bans()); n != 4 {
+	if n := len(l.Bans().List()); n != 4 {
 		t.Errorf("%d bans over HTTP", n)
 	}
 	// A table of a run before is made anew, and gets what is in force.
-	again := newFirewall(nil, 64, fw.log)
+	again := newFirewall(nftables.Options{IPv6Prefix: 64}, fw.log)
 	again.options.NetNS = fw.options.NetNS
 	if err := again.open(set); err != nil {
 		t.Fatal(err)
@@ -143,7 +145,7 @@ limits:
 	if _, ok := fw.wanted(mustRules(t, "limits: [{name: a, allow: 1/min}]")); ok {
 		t.Error("rules without nftables want it")
 	}
-	bad := newFirewall(nil, 999, fw.log)
+	bad := newFirewall(nftables.Options{IPv6Prefix: 999}, fw.log)
 	if err := bad.open(set); err == nil || !strings.HasPrefix(err.Error(), `test.yaml:3: the limit "login" asks for at: nftables: ban: `) {
 		t.Errorf("got %v", err)
 	}

@@ -3,19 +3,19 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
+	"net/http"
 
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/forwardauth"
 )
 
 // forwardAuth makes the part of the HTTP door that answers nginx, Caddy and Traefik.
-func (p *program) forwardAuth() (*server.ForwardAuth, error) {
+func (p *program) forwardAuth() (http.Handler, error) {
 	c := p.c
-	o := server.ForwardAuthOptions{
-		Domain: cmp.Or(c.forwardAuth.domain, c.http.domain), Headers: c.headers, CORS: c.cors, ClientIP: c.clientIPOf(),
-		Dedupe: c.forwardAuth.dedupe, Stopwatch: p.metrics, Logf: p.logf(slog.LevelWarn),
-	}
+	o := c.forwardAuth
+	o.Domain = cmp.Or(o.Domain, c.http.Domain)
+	o.Headers, o.CORS, o.ClientIP = c.headers, c.cors, c.clientIP
+	o.Stopwatch, o.Logger = p.metrics, p.log
 	if len(c.identity) > 0 {
 		identity, err := httplimit.ParseIdentity(c.identity, c.jwks)
 		if err != nil {
@@ -23,5 +23,5 @@ func (p *program) forwardAuth() (*server.ForwardAuth, error) {
 		}
 		o.Identity = identity
 	}
-	return server.NewForwardAuth(p.limiter, o), nil
+	return forwardauth.New(p.limiter, o), nil
 }

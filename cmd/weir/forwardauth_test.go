@@ -22,10 +22,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
-// edge is a folder of examples/ at work: the proxy in front, the application behind it, and Weir, which the proxy asks. The files are those of
-// the folder byte for byte, but that each port in them is replaced by a free one, and the proxy waits longer for Weir.
+// edge is a folder of examples/ at work: the proxy in front, the application behind it, and Weir,
+// which the proxy asks. The files are those of the folder byte for byte, but that each port in them
+// is replaced by a free one, and the proxy waits longer for Weir.
 type edge struct {
 	t       *testing.T
 	dir     string
@@ -41,7 +44,7 @@ const (
 	edgePort  = "8000" // the proxy
 	appPort   = "3000"
 	weirPort  = "8080"
-	adminPort = "9090"
+	adminPort = "6070"
 )
 
 // newEdge copies the folder and starts the application.
@@ -54,7 +57,7 @@ func newEdge(t *testing.T, program, name string) *edge {
 	for _, port := range []string{edgePort, appPort, weirPort, adminPort} {
 		e.ports[port] = freePort(t)
 	}
-	ports := regexp.MustCompile(`:(8000|3000|8080|9090)\b`)
+	ports := regexp.MustCompile(`:(8000|3000|8080|6070)\b`)
 	// A machine that is busy is not to be taken for a Weir that is away.
 	timeouts := regexp.MustCompile(`\b(50|100)ms\b`)
 	e.copy(name, func(data []byte) []byte {
@@ -203,7 +206,8 @@ var edgeClient = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// raw sends bytes on a connection of their own and returns the status that comes back; 0 if there is none.
+// raw sends bytes on a connection of their own and returns the status that comes back; 0 if there
+// is none.
 func (e *edge) raw(data string) int {
 	e.t.Helper()
 	conn, err := net.Dial("tcp", "127.0.0.1:"+e.ports[edgePort])
@@ -211,7 +215,7 @@ func (e *edge) raw(data string) int {
 		e.t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(patience.End(e.t)); err != nil {
 		e.t.Fatal(err)
 	}
 	_, _ = io.WriteString(conn, data) // a server that has seen enough does not read all
@@ -257,7 +261,8 @@ func (e *edge) failsClosed(status int) {
 	e.limits()
 }
 
-// limits checks that ten requests pass and the eleventh does not, and that the application saw the ten.
+// limits checks that ten requests pass and the eleventh does not, and that the application saw the
+// ten.
 func (e *edge) limits() {
 	e.t.Helper()
 	before := e.app.count()
@@ -302,6 +307,7 @@ func (e *edge) showsLimit(a edgeAnswer, remaining string) {
 type application struct {
 	mu       sync.Mutex
 	requests []*http.Request
+	instead  http.Handler // answers all requests, if it is set before the first
 }
 
 func newApplication(t *testing.T, port string) *application {
@@ -319,6 +325,10 @@ func newApplication(t *testing.T, port string) *application {
 
 // ServeHTTP implements http.Handler.
 func (a *application) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a.instead != nil {
+		a.instead.ServeHTTP(w, r)
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
 	seen := r.Clone(r.Context())
 	seen.Body = io.NopCloser(bytes.NewReader(body))
@@ -414,7 +424,8 @@ var spellings = []string{
 	"/.//login", "/%2e/login", "/a/%2e%2e/login", "/a/..%2flogin/../../login", "http://other.example/login", "HTTP://other.example/login",
 }
 
-// limited checks that no spelling of a path gets past a limit that is used up, nor any forged header: the application must see none of them.
+// limited checks that no spelling of a path gets past a limit that is used up, nor any forged
+// header: the application must see none of them.
 func (e *edge) limited(host string) {
 	e.t.Helper()
 	if a := e.do("GET", "/login"); a.status != 200 {
@@ -423,7 +434,8 @@ func (e *edge) limited(host string) {
 	before := e.app.count()
 	for _, spelling := range spellings {
 		status := e.raw("GET " + spelling + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
-		// Caddy makes the # a character of the path, for the application too: then it is another path.
+		// Caddy makes the # a character of the path, for the application too: then it is another
+		// path.
 		if status != 429 && status != 400 && !strings.Contains(spelling, "#") {
 			e.t.Errorf("%s: %d", spelling, status)
 		}
@@ -440,7 +452,8 @@ func (e *edge) limited(host string) {
 	names := []string{"X-Original-URI", "X-Original-Method", "X-Forwarded-Uri", "X-Forwarded-Method", "X-Forwarded-Host", "X-Forwarded-For", "X-Real-IP", "Forwarded", "X-Request-Id", "X_Original_URI", "X-Forwarded-URI"}
 	for _, name := range names {
 		for _, value := range []string{"/free", "OPTIONS", "free.example", "198.51.100.99", "for=198.51.100.99", "1", ""} {
-			for _, connection := range []string{"close", "close, " + name} { // a header that is named there is taken off by the way
+			for _, connection := range []string{"close", "close, " + name} {
+				// a header that is named there is taken off by the way
 				status := e.raw("GET /login HTTP/1.1\r\nHost: " + host + "\r\nConnection: " + connection + "\r\n" + name + ": " + value + "\r\n" + name + ": " + value + "\r\n\r\n")
 				if status != 429 && status != 400 {
 					e.t.Errorf("%s: %s (Connection: %s): %d", name, value, connection, status)
@@ -473,7 +486,7 @@ func (e *edge) limited(host string) {
 	}
 }
 
-// loginRules limits one path, whoever asks.
+// loginRules limits one path, for all clients together.
 const loginRules = `
 domain: shop
 limits:
@@ -481,8 +494,8 @@ limits:
   - {name: free, when: {path: /free}, allow: 1000/day, algorithm: sliding_log}
 `
 
-// testEdgeAttributes checks that rules see the client's request, and nothing of what it forges: neither to be another one, nor to use up the
-// limit of another one.
+// testEdgeAttributes checks that rules see the client's request, and nothing of what it forges:
+// neither to be another one, nor to use up the limit of another one.
 func testEdgeAttributes(t *testing.T, program, name string, startProxy func(*edge)) {
 	e := newEdge(t, program, name)
 	e.rules(`

@@ -19,7 +19,8 @@ import (
 	"testing"
 )
 
-// haproxyBed is the example for HAProxy as it stands, with free ports in place of its own, in front of an API that counts.
+// haproxyBed is the example for HAProxy as it stands, with free ports in place of its own, in front
+// of an API that counts.
 type haproxyBed struct {
 	t       *testing.T
 	page    *page
@@ -36,7 +37,7 @@ func newHAProxyBed(t *testing.T) *haproxyBed {
 		t.Skip("haproxy is not installed; on Debian: apt-get install haproxy")
 	}
 	dir := filepath.Join(t.TempDir(), "haproxy")
-	b := &haproxyBed{t: t, page: newPage(t, dir, "8000", "9907", "9090", "3000")}
+	b := &haproxyBed{t: t, page: newPage(t, dir, "8000", "9907", "6070", "3000")}
 	for _, item := range b.page.env {
 		if path, ok := strings.CutPrefix(item, "PATH="); ok {
 			b.program = filepath.Join(strings.SplitN(path, ":", 2)[0], "weir")
@@ -77,7 +78,8 @@ func (b *haproxyBed) startWeir() *process {
 	return p
 }
 
-// startHAProxy starts HAProxy with a configuration, and waits until it takes connections at an address.
+// startHAProxy starts HAProxy with a configuration, and waits until it takes connections at an
+// address.
 func (b *haproxyBed) startHAProxy(file, address string) {
 	b.t.Helper()
 	b.begin("haproxy", "-db", "-f", file).listens(address)
@@ -168,8 +170,8 @@ func (b *haproxyBed) refuses(address, path string) {
 	}
 }
 
-// TestHAProxy runs the example in a real HAProxy: what it lets through, what it refuses and with which headers, and what happens when Weir is
-// killed and comes back.
+// TestHAProxy runs the example in a real HAProxy: what it lets through, what it refuses and with
+// which headers, and what happens when Weir is killed and comes back.
 func TestHAProxy(t *testing.T) {
 	b := newHAProxyBed(t)
 	b.serveAPI()

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -12,8 +14,8 @@ import (
 	"time"
 )
 
-// The families of headers and the origins of pages that are configured hold at the proxy, with an upstream that sends both of its own,
-// and at forward auth.
+// The families of headers and the origins of pages that are configured hold at the proxy, with an
+// upstream that sends both of its own, and at forward auth.
 func TestHeadersAndPages(t *testing.T) {
 	const page = "https://shop.example"
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,4 +94,41 @@ func TestHeadersTogether(t *testing.T) {
 	if _, err := configOf(t, "", nil, []string{"--cors-origins=shop.example"}); err == nil || !strings.HasPrefix(err.Error(), `--cors-origins: "shop.example" is no origin; write`) {
 		t.Error(err)
 	}
+}
+
+// On the wire HTTP/1 has the names of fields as docs/headers.md says, at each door that writes
+// them.
+func TestNamesOnTheWire(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [path], allow: 1/hour, algorithm: sliding_log }]\n")
+	p := start(t, "serve", "--proxy-upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0",
+		"--client-ip-trusted-proxies=127.0.0.1")
+	for what, c := range map[string]struct{ address, request string }{
+		"HTTP API":     {p.addr("http"), "GET /api/v1/limit?path=/a HTTP/1.1\r\n"},
+		"forward auth": {p.addr("http"), "GET /api/v1/forward-auth HTTP/1.1\r\nX-Forwarded-Method: GET\r\nX-Forwarded-Uri: /b\r\nX-Forwarded-For: 192.0.2.1\r\n"},
+		"proxy":        {p.addr("proxy"), "GET /c HTTP/1.1\r\n"},
+	} {
+		for _, status := range []string{"200 OK", "429 Too Many Requests"} {
+			conn, err := net.Dial("tcp", c.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(conn, c.request+"Host: shop.example\r\nConnection: close\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := io.ReadAll(conn)
+			conn.Close()
+			if err != nil || !strings.HasPrefix(string(raw), "HTTP/1.1 "+status+"\r\n") {
+				t.Errorf("%s: %v %s", what, err, raw)
+			}
+			for _, name := range []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "Ratelimit-Policy", "Ratelimit"} {
+				if !strings.Contains(string(raw), "\r\n"+name+": ") {
+					t.Errorf("%s: no %s in\n%s", what, name, raw)
+				}
+			}
+		}
+	}
+	p.end()
 }

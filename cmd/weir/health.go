@@ -21,7 +21,7 @@ import (
 )
 
 func newHealthCommand(env []string) *cobra.Command {
-	var server string
+	var client adminClient
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "health",
@@ -31,37 +31,42 @@ for health checks of containers, which need no shell and no curl then.
 
 Without --server it asks the server that the configuration here describes (weir.yaml, WEIR_… variables), at its
 admin port, or if that is closed at its HTTP port.`,
-		Example: "  weir health\n  weir health --server http://127.0.0.1:9090",
+		Example: "  weir health\n  weir health --server http://127.0.0.1:6070\n  weir health --server unix:/run/weir/admin.sock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
 				return usageError(errors.New("--timeout: must be above 0"))
 			}
-			var t *healthTarget
-			var err error
-			if server != "" {
-				t, err = healthOf(server)
+			path := "/readyz"
+			if client.address != "" {
+				if err := client.open(); err != nil {
+					return err
+				}
 			} else {
-				var c *config
-				if c, err = loadConfig(cmd.Flags(), env); err == nil {
-					t, err = healthOfConfig(c)
+				if client.tokenFile+client.caFile+client.cert+client.key != "" {
+					return usageError(errors.New("--token-file, --ca, --cert and --key are for a server that --server names"))
+				}
+				c, err := loadConfig(cmd.Flags(), env)
+				if err == nil {
+					path, err = client.openOwn(c)
+				}
+				if err != nil {
+					return usageError(err)
 				}
 			}
-			if err != nil {
-				return usageError(err)
-			}
+			client.direct()
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			answer, err := t.ask(ctx)
+			answer, err := client.health(ctx, path)
 			if err != nil {
 				return err
 			}
-			_, err = cmd.OutOrStdout().Write(answer)
+			_, err = io.WriteString(cmd.OutOrStdout(), answer)
 			return err
 		},
 	}
 	addConfigFlag(cmd.Flags())
-	cmd.Flags().StringVar(&server, "server", "", "URL of the admin port of a running server, such as "+defaultAdmin)
+	client.flags(cmd, "")
 	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")
 	return cmd
 }
@@ -71,47 +76,31 @@ func addConfigFlag(flags *pflag.FlagSet) {
 	flags.String("config", "", "configuration file; ./weir.yaml if it is there (WEIR_CONFIG)")
 }
 
-// healthTarget is whom to ask.
-type healthTarget struct {
-	url    string
-	socket string // a unix socket to ask at, if not empty
-	tls    *tls.Config
-}
-
-// healthOf asks at a URL that somebody gave.
-func healthOf(server string) (*healthTarget, error) {
-	u, err := url.Parse(server)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("--server %q: expected the URL of an admin port, such as %s", server, defaultAdmin)
-	}
-	return &healthTarget{url: strings.TrimSuffix(u.String(), "/") + "/readyz"}, nil
-}
-
-// healthOfConfig asks the server that c describes, on this machine.
-func healthOfConfig(c *config) (*healthTarget, error) {
-	door, address, path := "admin", c.listen.admin, "/readyz"
+// openOwn makes c ask the server that a configuration describes, on this machine, and returns the
+// path to ask for.
+func (c *adminClient) openOwn(of *config) (path string, err error) {
+	door, address, path := "admin", of.listen.admin, "/readyz"
 	if address == "" {
-		door, address, path = "http", c.listen.http, "/healthcheck"
+		door, address, path = "http", of.listen.http, "/healthcheck"
 	}
 	if address == "" {
-		return nil, errors.New("neither listen.admin nor listen.http is open, so that nobody can be asked; name a server with --server URL")
+		return "", errors.New("neither listen.admin nor listen.http is open, so that nobody can be asked; name a server with --server URL")
 	}
-	if slices.Contains(c.proxyProtocol.doors, door) {
-		return nil, fmt.Errorf("listen.%s takes only connections that begin with a PROXY protocol header; leave it out of proxy_protocol.doors, or do without this check", door)
+	if slices.Contains(of.proxyDoors, door) {
+		return "", fmt.Errorf("listen.%s takes only connections that begin with a PROXY protocol header; leave it out of proxy_protocol.doors, or do without this check", door)
 	}
-	t := &healthTarget{}
-	scheme, host := "http", ""
-	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
-		t.socket, host = socket, "localhost"
-	} else {
+	scheme, host := "http", "localhost"
+	socket, isSocket := strings.CutPrefix(address, "unix:")
+	if !isSocket {
+		socket = ""
 		name, port, err := net.SplitHostPort(address)
 		if err != nil {
-			return nil, fmt.Errorf("listen.%s: %w", door, err)
+			return "", fmt.Errorf("listen.%s: %w", door, err)
 		}
 		if port == "0" {
-			return nil, fmt.Errorf("listen.%s takes a free port, which nobody here can know; name the server with --server URL", door)
+			return "", fmt.Errorf("listen.%s takes a free port, which nobody here can know; name the server with --server URL", door)
 		}
-		switch name { // there may be no file or server to ask what localhost is
+		switch name { // not "localhost", which needs a hosts file or a name server
 		case "", "0.0.0.0":
 			name = "127.0.0.1"
 		case "::":
@@ -119,21 +108,23 @@ func healthOfConfig(c *config) (*healthTarget, error) {
 		}
 		host = net.JoinHostPort(name, port)
 	}
-	if len(c.tls.cert) > 0 && slices.Contains(c.tls.doors, door) {
-		var err error
-		if t.tls, err = pinned(c.tls.cert); err != nil {
-			return nil, fmt.Errorf("tls.cert: %w", err)
+	var own *tls.Config
+	if len(of.certificates.Cert) > 0 && slices.Contains(of.tlsDoors, door) {
+		if own, err = pinned(of.certificates.Cert); err != nil {
+			return "", fmt.Errorf("tls.cert: %w", err)
 		}
 		scheme = "https"
-		if c.tls.clientCA != "" && slices.Contains(c.tls.clientDoors, door) {
-			return nil, fmt.Errorf("listen.%s demands certificates of its clients; leave it out of tls.client_doors, or do without this check", door)
+		if of.certificates.ClientCA != "" && slices.Contains(of.clientDoors, door) {
+			return "", fmt.Errorf("listen.%s demands certificates of its clients; leave it out of tls.client_doors, or do without this check", door)
 		}
 	}
-	t.url = scheme + "://" + host + path
-	return t, nil
+	c.address = address
+	c.dial(&url.URL{Scheme: scheme, Host: host}, socket, own)
+	return path, nil
 }
 
-// pinned believes a server that shows the first certificate of one of files, whatever names that is for: it is our own.
+// pinned believes a server that shows the first certificate of one of files, whatever names that is
+// for: it is our own.
 func pinned(files []string) (*tls.Config, error) {
 	var own [][]byte
 	for _, file := range files {
@@ -158,29 +149,23 @@ func pinned(files []string) (*tls.Config, error) {
 	}, nil
 }
 
-// ask returns what a server that wants requests says; an error of one that wants none, or cannot be reached.
-func (t *healthTarget) ask(ctx context.Context) ([]byte, error) {
-	transport := &http.Transport{TLSClientConfig: t.tls, DisableKeepAlives: true}
-	if t.socket != "" {
-		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", t.socket)
-		}
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url, nil)
+// direct makes c ask the server itself, until the context ends. Through a proxy of the environment,
+// a health check would show the health of that proxy.
+func (c *adminClient) direct() {
+	c.client.Timeout = 0
+	c.client.Transport.(*http.Transport).Proxy = nil
+}
+
+// health returns the message of a server that wants requests, harmless for a terminal. It fails if
+// the server wants none, or that cannot be reached.
+func (c *adminClient) health(ctx context.Context, path string) (string, error) {
+	answer, body, err := c.send(ctx, http.MethodGet, path, nil, 4<<10)
 	if err != nil {
-		return nil, err
-	}
-	answer, err := (&http.Client{Transport: transport}).Do(r)
-	if err != nil {
-		return nil, fmt.Errorf("not healthy: %w", err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
-	if err != nil {
-		return nil, fmt.Errorf("not healthy: %w", err)
+		return "", fmt.Errorf("not healthy: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("not healthy: %s: %s", answer.Status, bytes.TrimSpace(body))
+		return "", fmt.Errorf("not healthy: %s: %s", printableText(answer.Status),
+			printableLines(string(bytes.TrimSpace(body))))
 	}
-	return body, nil
+	return printableLines(string(body)), nil
 }

@@ -8,13 +8,16 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // runIn runs the program's command line in this process, with variables.
@@ -30,7 +33,7 @@ func TestHealth(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	authority := certtest.New(t, "authority")
-	cert, key := authority.Issue("weir", time.Hour, "weir.test")
+	cert, key := authority.Issue("weir", time.Hour, "weir.test", "127.0.0.1")
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, authority.PEM)
 	port := freePort(t)
 	for _, c := range []struct {
@@ -63,6 +66,21 @@ func TestHealth(t *testing.T) {
 			}
 			if status, out, errs := runIn(t, c.env, "health"); status != exitOK || out == "" {
 				t.Errorf("exit status %d, %q %s", status, out, errs)
+			}
+			// Told where, as every command that asks a server is.
+			var flags []string
+			switch c.name {
+			case "admin":
+				flags = []string{"--server=http://127.0.0.1:" + port}
+			case "a unix socket":
+				flags = []string{"--server=unix:" + filepath.Join(dir, "admin.sock")}
+			case "TLS":
+				flags = []string{"--server=https://127.0.0.1:" + port, "--ca=ca.pem"}
+			}
+			if flags != nil {
+				if status, out, errs := runIn(t, nil, append([]string{"health"}, flags...)...); status != exitOK || !strings.HasPrefix(out, "ok") {
+					t.Errorf("%v: exit status %d, %q %s", flags, status, out, errs)
+				}
 			}
 			p.end()
 		})
@@ -99,6 +117,10 @@ func TestHealthRefuses(t *testing.T) {
 		{nil, []string{"--server=http://" + silent.Addr().String(), "--timeout=10ms"}, exitFailure, "not healthy"},
 		{nil, []string{"--server=ftp://x"}, exitUsage, "expected the URL"},
 		{nil, []string{"--timeout=0s"}, exitUsage, "--timeout"},
+		{nil, []string{"--ca=ca.pem"}, exitUsage, "--server names"},
+		{nil, []string{"--server=https://127.0.0.1:1", "--cert=cert.pem"}, exitUsage, "give both, or none"},
+		{nil, []string{"--server=http://127.0.0.1:1", "--token-file=absent"}, exitUsage, "absent"},
+		{nil, []string{"--server=unix:/absent.sock"}, exitFailure, "not healthy"},
 		{nil, []string{"extra"}, exitUsage, ""},
 		{[]string{"WEIR_LISTEN_ADMIN=127.0.0.1:0"}, nil, exitUsage, "--server"},
 		{[]string{"WEIR_LISTEN_ADMIN=off", "WEIR_LISTEN_HTTP=off"}, nil, exitUsage, "--server"},
@@ -113,6 +135,62 @@ func TestHealthRefuses(t *testing.T) {
 	}
 }
 
+// TestHealthAsksTheServer: it asks no proxy of the environment, and what it prints does nothing to
+// a terminal.
+func TestHealthAsksTheServer(t *testing.T) {
+	proxied := make(chan string, 9)
+	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proxied <- r.URL.String() }))
+	defer proxy.Close()
+	var status atomic.Int64
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(int(status.Load()))
+		io.WriteString(w, "ok \x1b[2J\nsays \"fine\"\n")
+	})}
+	go s.Serve(l)
+	defer s.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	for _, code := range []int64{http.StatusOK, http.StatusServiceUnavailable} {
+		status.Store(code)
+		// This address is the machine itself, and is none that needs no proxy.
+		cmd := exec.Command(buildProgram(t), "health", "--server=http://0.0.0.0:"+port)
+		cmd.Env = append(plainEnvironment(), "HTTP_PROXY="+proxy.URL)
+		out, _ := cmd.CombinedOutput()
+		if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"ok \x1b[2J"`+"\nsays \"fine\"\n") ||
+			(cmd.ProcessState.ExitCode() == exitOK) != (code == http.StatusOK) {
+			t.Errorf("it answered %d: %v, %q", code, cmd.ProcessState, out)
+		}
+	}
+	if len(proxied) > 0 {
+		t.Errorf("the proxy was asked for %s", <-proxied)
+	}
+
+	// Nothing but the context bounds the wait.
+	c := adminClient{address: "http://127.0.0.1:" + port}
+	if err := c.open(); err != nil {
+		t.Fatal(err)
+	}
+	if c.direct(); c.client.Timeout != 0 {
+		t.Errorf("it ends after %s, whatever --timeout says", c.client.Timeout)
+	}
+}
+
+// TestRefusalIsHarmless: the words of a server reach the terminal without what a terminal obeys.
+func TestRefusalIsHarmless(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		io.WriteString(w, `{"detail": "no \u001b[2J in the domain \"shop\"\nnor \"there\""}`)
+	}))
+	defer s.Close()
+	status, _, errs := runIn(t, nil, "keys", "list", "login", "--server="+s.URL)
+	if want := `"no \x1b[2J in the domain \"shop\""` + "\n" + `nor "there"`; status != exitFailure || !strings.Contains(errs, want) {
+		t.Errorf("exit status %d, %q; want %q", status, errs, want)
+	}
+}
+
 // TestNotify: a service manager hears when the doors are open, of a reload, and of the end.
 func TestNotify(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
@@ -123,7 +201,7 @@ func TestNotify(t *testing.T) {
 	defer c.Close()
 	hear := func() string {
 		t.Helper()
-		if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		if err := c.SetReadDeadline(patience.End(t)); err != nil {
 			t.Fatal(err)
 		}
 		b := make([]byte, 1<<12)
@@ -140,7 +218,8 @@ func TestNotify(t *testing.T) {
 	if got := hear(); got != "READY=1" {
 		t.Fatalf("it said %q", got)
 	}
-	if status, _, body := get(t, "http://"+admin+"/readyz"); status != http.StatusOK { // at once: its doors are open
+	if status, _, body := get(t, "http://"+admin+"/readyz"); status != http.StatusOK {
+		// at once: its doors are open
 		t.Errorf("/readyz: %d %s", status, body)
 	}
 	p.signal(syscall.SIGHUP)

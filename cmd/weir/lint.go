@@ -6,39 +6,66 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
-func newLintCommand() *cobra.Command {
-	var strict bool
+func newLintCommand(env []string) *cobra.Command {
+	var strict, list bool
 	cmd := &cobra.Command{
 		Use:   "lint PATH…",
 		Short: "Check rule files",
 		Long: `Checks rule files, and warns of what is legal and useless or dangerous. A folder is checked as the server would load
-it; files of one folder are checked together. Exit status 1 on an error (with --strict on a warning too).`,
-		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml",
+it; files of one folder are checked together. Exit status 1 on an error (with --strict on a warning too).
+
+The name of each warning stands in brackets behind it. A comment silences it, for the limit in which or above which it
+stands, or, outside all limits, for the file; what follows the colon is the reason:
+  # lint: ignore forgeable-key: the gateway removes what clients send
+
+With a configuration (--config, WEIR_CONFIG or ./weir.yaml) it also warns of counters by what its identity takes from
+clients unverified.`,
+		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --warnings",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if list {
+				return listWarnings(cmd.OutOrStdout())
+			}
 			if len(args) == 0 {
 				return usageError(errors.New("lint: name rule files or folders"))
 			}
-			return lint(args, strict, cmd.OutOrStdout())
+			c, err := loadConfig(cmd.Flags(), env)
+			if err != nil {
+				return usageError(err)
+			}
+			return lint(args, strict, file.LintOptions{Identity: c.identity}, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
+	cmd.Flags().BoolVar(&list, "warnings", false, "list the names of all warnings, and exit")
+	addConfigFlag(cmd.Flags())
 	return cmd
+}
+
+func listWarnings(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, k := range file.Warnings() {
+		fmt.Fprintf(w, "%s\t%s\n", k.Name, k.About)
+	}
+	return w.Flush()
 }
 
 // ruleGroup is rule files that are loaded together.
 type ruleGroup struct {
 	dir   string // before the names in messages
-	files []rule.Source
+	files []file.Source
 }
 
-// ruleGroups reads the rule files that paths name: a folder by itself, single files by the folder they lie in.
+// ruleGroups reads the rule files that paths name: a folder by itself, single files by the folder
+// they lie in.
 func ruleGroups(paths []string) ([]*ruleGroup, error) {
 	var groups []*ruleGroup
 	byDir := make(map[string]*ruleGroup)
@@ -76,7 +103,7 @@ func ruleGroups(paths []string) ([]*ruleGroup, error) {
 	return groups, nil
 }
 
-func lint(paths []string, strict bool, out io.Writer) error {
+func lint(paths []string, strict bool, o file.LintOptions, out io.Writer) error {
 	groups, err := ruleGroups(paths)
 	if err != nil {
 		return usageError(err)
@@ -90,7 +117,7 @@ func lint(paths []string, strict bool, out io.Writer) error {
 			fmt.Fprintf(out, "%s: %s\n", kind, p.Error())
 		}
 		files += len(g.files)
-		set, warnings, err := rule.Load(g.files, rule.Options{})
+		set, warnings, err := file.Load(g.files, file.Options{})
 		if err != nil {
 			var problems rule.Problems
 			if !errors.As(err, &problems) {
@@ -102,12 +129,20 @@ func lint(paths []string, strict bool, out io.Writer) error {
 			failures += len(problems)
 		} else {
 			rules += len(set.Rules())
-			warnings = append(warnings, rule.Lint(set)...)
+			warnings = append(warnings, file.Lint(set, o)...)
 		}
 		for _, p := range warnings {
+			if p.Name == "" { // a comment for lint that says nothing
+				print("error", p)
+				failures++
+				continue
+			}
 			print("warning", p)
+			warned++
 		}
-		warned += len(warnings)
+		for _, p := range file.Notes(set) {
+			print("note", p)
+		}
 	}
 	fmt.Fprintf(out, "%s in %s: %s, %s\n", count(rules, "rule"), count(files, "file"), count(failures, "error"), count(warned, "warning"))
 	if failures > 0 || strict && warned > 0 {
@@ -121,4 +156,17 @@ func count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// warnOfIdentity warns of rules that count by an attribute which the configuration's identity takes
+// from clients without verifying it.
+func (p *program) warnOfIdentity(set *rule.Set) {
+	if len(p.c.identity) == 0 {
+		return
+	}
+	for _, w := range file.Lint(set, file.LintOptions{Identity: p.c.identity}) {
+		if w.Name == file.UnverifiedIdentity {
+			p.log.Warn("rules", "problem", w.Error())
+		}
+	}
 }

@@ -6,15 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
-	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/httpapi"
 	"github.com/weir-rl/weir/internal/listen"
-	"github.com/weir-rl/weir/internal/server"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/rls"
 )
 
 // allDoors are the names of all doors, tokenDoors those that auth.doors may list.
@@ -23,96 +19,55 @@ var (
 	tokenDoors = []string{"http", "grpc", "resp", "forward_auth"}
 )
 
-// toPeers takes prefixes, addresses, and the word unix for whoever comes over a unix socket.
-func toPeers(field func(*config) (*[]netip.Prefix, *bool)) func(*config, []string) error {
-	return func(c *config, items []string) (err error) {
-		prefixes, unix := field(c)
-		*unix = slices.Contains(items, "unix")
-		*prefixes, err = httplimit.ParseTrusted(slices.DeleteFunc(slices.Clone(items), func(s string) bool { return s == "unix" }))
-		return err
-	}
-}
-
-// toDoors takes names of doors out of known.
-func toDoors(known []string, field func(*config) *[]string) func(*config, []string) error {
-	return func(c *config, items []string) error {
-		for _, item := range items {
-			if !slices.Contains(known, item) {
-				return fmt.Errorf("%q is no door; write any of %s", item, strings.Join(known, ", "))
-			}
-		}
-		*field(c) = items
-		return nil
-	}
-}
-
-type tlsConfig struct {
-	cert, key          []string
-	clientCA           string
-	doors, clientDoors []string
-	minVersion         uint16
-}
-
-type limitsConfig struct {
-	perAddress, streams        int
-	header, body               int64
-	headerTimeout, idle, stall time.Duration
-}
-
-// clientIPOf is how the client of an HTTP request is found.
-func (c *config) clientIPOf() httplimit.ClientIP {
-	return httplimit.ClientIP{Trusted: c.clientIP.trusted, TrustUnix: c.clientIP.unix}
-}
-
 // checkTransport reports settings that do not go together, and loads the certificates.
 func (p *program) checkTransport() error {
 	c := p.c
 	if len(c.authDoors) > 0 && c.tokensFile == "" {
 		return errors.New("auth.doors: needs auth.tokens_file")
 	}
-	if len(c.proxyProtocol.doors) > 0 && len(c.proxyProtocol.peers) == 0 && !c.proxyProtocol.unix {
+	if len(c.proxyDoors) > 0 && len(c.proxyPeers.Peers) == 0 && !c.proxyPeers.Unix {
 		return errors.New("proxy_protocol.peers: is missing; without it anybody could send a header that makes him somebody else")
 	}
-	if err := c.tls.checkDoors(); err != nil {
+	if err := c.checkTLSDoors(); err != nil {
 		return err
 	}
-	if len(c.tls.cert) == 0 {
-		if len(c.tls.key) > 0 || c.tls.clientCA != "" {
+	files := c.certificates
+	if len(files.Cert) == 0 {
+		if len(files.Key) > 0 || files.ClientCA != "" {
 			return errors.New("tls.cert: is missing")
 		}
 		return nil
 	}
 	var err error
-	p.certificates, err = listen.LoadCertificates(listen.CertificateFiles{
-		Cert: c.tls.cert, Key: c.tls.key, ClientCA: c.tls.clientCA, MinVersion: c.tls.minVersion, Logger: p.log,
-	})
+	files.Logger = p.log
+	p.certificates, err = listen.LoadCertificates(files)
 	return err
 }
 
-// checkDoors reports doors that somebody wants closed by TLS or by certificates of clients, and that would be open. Lists of all
-// doors are the defaults, and so say nothing.
-func (t *tlsConfig) checkDoors() error {
+// checkTLSDoors reports doors that somebody wants closed by TLS or by certificates of clients, and
+// that would be open. Lists of all doors are the defaults, and so say nothing.
+func (c *config) checkTLSDoors() error {
 	named := func(doors []string) bool { return len(doors) > 0 && !slices.Equal(doors, allDoors) }
-	if named(t.doors) && len(t.cert) == 0 {
+	if named(c.tlsDoors) && len(c.certificates.Cert) == 0 {
 		return errors.New("tls.doors: needs tls.cert and tls.key")
 	}
-	if !named(t.clientDoors) {
+	if !named(c.clientDoors) {
 		return nil
 	}
-	if t.clientCA == "" {
+	if c.certificates.ClientCA == "" {
 		return errors.New("tls.client_doors: needs tls.client_ca; without it no certificate is demanded")
 	}
-	for _, door := range t.clientDoors {
-		if !slices.Contains(t.doors, door) {
+	for _, door := range c.clientDoors {
+		if !slices.Contains(c.tlsDoors, door) {
 			return fmt.Errorf("tls.client_doors: %s is not in tls.doors, and without TLS it can demand no certificate", door)
 		}
 	}
 	return nil
 }
 
-// tlsOf returns what makes a door speak TLS; nil if it does not.
+// tlsOf returns the TLS configuration of a door; nil if it speaks plain text.
 func (p *program) tlsOf(d *door) func() *tls.Config {
-	if p.certificates == nil || !slices.Contains(p.c.tls.doors, d.name) {
+	if p.certificates == nil || !slices.Contains(p.c.tlsDoors, d.name) {
 		return nil
 	}
 	var protocols []string
@@ -127,40 +82,45 @@ func (p *program) tlsOf(d *door) func() *tls.Config {
 
 // demandsCertificate reports whether d speaks mutual TLS.
 func (p *program) demandsCertificate(d *door) bool {
-	return p.c.tls.clientCA != "" && slices.Contains(p.c.tls.doors, d.name) && slices.Contains(p.c.tls.clientDoors, d.name)
+	return p.c.certificates.ClientCA != "" && slices.Contains(p.c.tlsDoors, d.name) && slices.Contains(p.c.clientDoors, d.name)
 }
 
-// needsToken reports whether a door is closed to who has no token.
+// needsToken reports whether a door requires a token.
 func (p *program) needsToken(name string) bool { return slices.Contains(p.c.authDoors, name) }
 
 // tokensFirst asks for a token before the HTTP door h sees a request, where auth.doors wants it.
 func (p *program) tokensFirst(h http.Handler) http.Handler {
-	doors := server.TokenDoors{HTTP: p.needsToken("http"), ForwardAuth: p.needsToken("forward_auth")}
-	if doors == (server.TokenDoors{}) {
+	doors := httpapi.TokenDoors{HTTP: p.needsToken("http"), ForwardAuth: p.needsToken("forward_auth")}
+	if doors == (httpapi.TokenDoors{}) {
 		return h
 	}
-	return server.RequireToken(h, p.tokens, doors)
+	return httpapi.RequireToken(h, p.tokens, doors)
 }
 
-// authorizer is what decides about the calls of a gRPC door; nil if everybody may call.
-func (p *program) authorizer(name string) server.Authorizer {
+// authorizer authorizes the calls of a gRPC door; nil if every client may call.
+func (p *program) authorizer(name string) rls.Authorizer {
 	if !p.needsToken(name) {
 		return nil
 	}
-	return p.tokens.Authorizer()
+	return rls.Authorize(p.tokens)
 }
 
-// remarks is what an operator should know of a server that is ready.
+// remarks are shown to an operator by a server that is ready.
 func (p *program) remarks() string {
 	remark := p.remark()
-	if p.certificates == nil {
-		return remark
-	}
-	if err := p.certificates.Status().Err; err != nil {
+	also := func(more string) {
 		if remark != "" {
 			remark += "; "
 		}
-		remark += "new certificates are not in force: " + oneLine(err)
+		remark += more
+	}
+	if !p.followed() {
+		also("bans and grants have not been read yet")
+	}
+	if p.certificates != nil {
+		if err := p.certificates.Status().Err; err != nil {
+			also("new certificates are not in force: " + oneLine(err))
+		}
 	}
 	return remark
 }
@@ -169,11 +129,11 @@ func (p *program) remarks() string {
 func (p *program) listenerOptions(d *door) listen.Options {
 	c := p.c
 	o := listen.Options{
-		MaxConnections: p.connections(), MaxPerAddress: c.limits.perAddress, Exempt: c.clientIP.trusted,
+		MaxConnections: p.connections(), MaxPerAddress: c.limits.perAddress, Exempt: c.clientIP.Trusted,
 		SetupTimeout: c.limits.headerTimeout, TLS: p.tlsOf(d), Logger: p.log,
 	}
-	if slices.Contains(c.proxyProtocol.doors, d.name) {
-		o.Proxy = &listen.ProxyPeers{Peers: c.proxyProtocol.peers, Unix: c.proxyProtocol.unix}
+	if slices.Contains(c.proxyDoors, d.name) {
+		o.Proxy = &c.proxyPeers
 	}
 	if d.name == "proxy" || d.name == "admin" { // the others bound the time of an answer
 		o.Stall = c.limits.stall
@@ -181,8 +141,9 @@ func (p *program) listenerOptions(d *door) listen.Options {
 	return o
 }
 
-// connections is how many connections a door may have. All doors share the files that the process may open; if one of them could
-// take all, the others were closed as well, the admin door among them.
+// connections is how many connections a door may have. All doors share the files that the process
+// may open; if one of them could take all, the others were closed as well, the admin door among
+// them.
 func (p *program) connections() int {
 	doors := len(p.doors)
 	if p.proxy != nil {
@@ -191,7 +152,8 @@ func (p *program) connections() int {
 	return shareFiles(int(min(listen.MaxFiles(), 1<<30)), p.c.maxConnections, doors)
 }
 
-// shareFiles is how many connections each door may have where so many are wanted, and there are so many files; 0 for any number.
+// shareFiles is how many connections each door may have, out of wanted, when the process may open
+// files files; files 0 means that this number is unknown, and wanted 0 is any number.
 func shareFiles(files, wanted, doors int) int {
 	if files == 0 {
 		return wanted
@@ -200,15 +162,22 @@ func shareFiles(files, wanted, doors int) int {
 	return max(1, min(wanted, (files-min(other, files/2))/doors))
 }
 
-// warnOfFiles tells if max_connections is more than the system allows.
+// warnOfFiles warns if the system's bound on open files takes effect: if a configured
+// max_connections cannot be had, or if few connections are left. The default of max_connections is
+// only an upper bound, so a smaller number alone is no reason to warn.
 func (p *program) warnOfFiles() {
-	if n := p.connections(); n < p.c.maxConnections {
-		p.log.Warn("this process may open too few files for max_connections at each door; raise its limit (ulimit -n, LimitNOFILE)",
-			"files", listen.MaxFiles(), "max_connections", p.c.maxConnections, "in_force", n)
+	n := p.connections()
+	if n >= p.c.maxConnections || !p.c.named["max_connections"] && n >= fewConnections {
+		return
 	}
+	p.log.Warn("this process may open too few files for max_connections at each door; raise its limit (ulimit -n, LimitNOFILE)",
+		"files", listen.MaxFiles(), "max_connections", p.c.maxConnections, "in_force", n)
 }
 
-// doorAttributes are what the log tells of a door that opens.
+// fewConnections is the number of connections to a door below which an operator is warned.
+const fewConnections = 1000
+
+// doorAttributes are the log attributes of a door that opens.
 func (p *program) doorAttributes(d *door) []any {
 	attributes := []any{"door", d.name, "addr", listen.Text(d.listener.Addr())}
 	if p.tlsOf(d) != nil {
@@ -217,7 +186,7 @@ func (p *program) doorAttributes(d *door) []any {
 	if p.demandsCertificate(d) {
 		attributes = append(attributes, "client_certificates", true)
 	}
-	if slices.Contains(p.c.proxyProtocol.doors, d.name) {
+	if slices.Contains(p.c.proxyDoors, d.name) {
 		attributes = append(attributes, "proxy_protocol", true)
 	}
 	return attributes
@@ -233,35 +202,4 @@ func (p *program) bound(s *http.Server) {
 	if s.ErrorLog == nil {
 		s.ErrorLog = slog.NewLogLogger(p.log.Handler(), slog.LevelDebug)
 	}
-}
-
-// collectDoors adds the metrics of the doors, tokens and certificates.
-func (p *program) collectDoors() {
-	o := telemetry.DoorOptions{Doors: p.doorReadings}
-	if p.tokens != nil {
-		o.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
-	}
-	if p.certificates != nil {
-		o.Certificates = func() telemetry.Certificates {
-			s := p.certificates.Status()
-			return telemetry.Certificates{Expires: s.Expires, Loads: s.Loads, Failures: s.Failures}
-		}
-	}
-	p.metrics.Registry().MustRegister(telemetry.NewDoors(o))
-}
-
-func (p *program) doorReadings() []telemetry.Door {
-	if !p.opened.Load() {
-		return nil
-	}
-	var out []telemetry.Door
-	for _, d := range p.doors {
-		s := d.listener.Stats()
-		r := telemetry.Door{Name: d.name, Open: s.Open, Accepted: s.Accepted, Refused: map[string]uint64{}}
-		for reason := range listen.Reasons {
-			r.Refused[reason.String()] = s.Refused[reason]
-		}
-		out = append(out, r)
-	}
-	return out
 }

@@ -1,115 +1,73 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/server"
-	"github.com/weir-rl/weir/internal/signal"
-	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
 
-// prepareLoad makes what knows how loaded the service is, and what keeps it from overload.
-func (p *program) prepareLoad() error {
+// makeLoad makes the signals of the service's load, and its overload protection.
+func (p *program) makeLoad() error {
 	c := p.c
-	if c.proxy.concurrency != "" {
-		var o httplimit.AdaptiveOptions
-		if c.proxy.concurrency != "adaptive" {
-			o.Fixed, _ = strconv.Atoi(c.proxy.concurrency) // the setting was checked
+	if c.concurrency != "" {
+		var o overload.Options
+		if c.concurrency != "adaptive" {
+			o.Fixed, _ = strconv.Atoi(c.concurrency) // the setting was checked
 		}
 		var err error
-		if p.adaptive, err = httplimit.NewAdaptive(o); err != nil {
+		if p.overload, err = overload.New(o); err != nil {
 			return fmt.Errorf("proxy.concurrency: %w", err)
 		}
 	}
-	queries := map[string]signal.Query{}
+	if err := c.ownPrometheus(); err != nil {
+		return err
+	}
+	queries := map[string]load.Query{}
 	for name, query := range c.signals {
-		if c.prometheus.url == "" {
+		if c.prometheus.URL == "" {
 			return errors.New("prometheus.url: is missing; signals are asked of a Prometheus, such as http://127.0.0.1:9090")
 		}
-		queries[name] = signal.Query{URL: c.prometheus.url, Query: query, Every: c.prometheus.every}
+		q := c.prometheus
+		q.Query = query
+		queries[name] = q
 	}
 	var err error
-	p.signals, err = signal.New(signal.Options{Queries: queries, Capacity: p.capacity})
+	p.signals, err = load.New(load.Options{Queries: queries, Capacity: p.capacity})
 	return err
 }
 
 // capacity is how many requests in flight are 100 percent.
 func (p *program) capacity() int {
-	if p.c.proxy.capacity > 0 || p.adaptive == nil {
-		return p.c.proxy.capacity
+	if p.c.capacity > 0 || p.overload == nil {
+		return p.c.capacity
 	}
-	return p.adaptive.Stats().Limit
-}
-
-// collectLoad adds the metrics of load.
-func (p *program) collectLoad() {
-	o := telemetry.LoadOptions{Limiter: p.limiter, Signals: p.signals, List: func() []telemetry.Signal {
-		var list []telemetry.Signal
-		for _, s := range p.signals.List() {
-			if s.Used || s.Kind != signal.Measured {
-				list = append(list, telemetry.Signal{Name: s.Name, Percent: s.Value, Stale: s.Stale, Errors: s.Errors})
-			}
-		}
-		return list
-	}}
-	if p.adaptive != nil {
-		o.Overload = func() telemetry.Overload {
-			s := p.adaptive.Stats()
-			return telemetry.Overload{Limit: s.Limit, InFlight: s.InFlight, Shed: s.Refused}
-		}
-	}
-	p.metrics.Registry().MustRegister(telemetry.NewLoad(o))
-}
-
-// collectQueues adds the metrics of what waits, once the doors are made.
-func (p *program) collectQueues() {
-	o := telemetry.QueueOptions{Reservations: p.limiter.ReservationStats}
-	if h := p.proxy; h != nil {
-		o.Held = func() telemetry.Held {
-			s := h.Held()
-			return telemetry.Held{Now: s.Held, Lines: s.Lines, Longest: s.Longest, Total: s.Total, Expired: s.Expired, HungUp: s.HungUp, TurnedAway: s.TurnedAway}
-		}
-		if p.deferred != nil {
-			o.Deferred = func() (telemetry.Deferred, bool) {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				defer cancel()
-				s, err := p.deferred.Stats(ctx)
-				w := h.Deferred()
-				return telemetry.Deferred{
-					Jobs: s.Jobs, Dead: s.Dead, Bytes: s.Bytes, Sent: w.Sent, Done: w.Done, Again: w.Again, Failed: w.Failed, Postponed: w.Postponed,
-				}, err == nil
-			}
-		}
-	}
-	p.metrics.Registry().MustRegister(telemetry.NewQueues(o))
+	return p.overload.Stats().Limit
 }
 
 // signalsOf are the signals that the rules of a set follow.
 func signalsOf(set *rule.Set) []string {
 	var names []string
-	for _, r := range set.Rules() {
-		if r.Elastic != nil {
-			names = append(names, r.Elastic.Signal)
-		}
+	for _, f := range followedIn(set) {
+		names = append(names, f.name)
 	}
 	return names
 }
 
-// signalStates is signal.Registry as the admin API wants it.
-type signalStates struct{ registry *signal.Registry }
+// signalStates is a load.Registry as admin.Signals.
+type signalStates struct{ registry *load.Registry }
 
-// List implements server.Signals.
-func (s signalStates) List() []server.SignalState {
-	var list []server.SignalState
+// List implements admin.Signals.
+func (s signalStates) List() []admin.SignalState {
+	var list []admin.SignalState
 	for _, i := range s.registry.List() {
-		state := server.SignalState{Name: i.Name, Kind: string(i.Kind), Used: i.Used, Stale: i.Stale, Error: i.Error, Errors: i.Errors}
+		state := admin.SignalState{Name: i.Name, Kind: string(i.Kind), Used: i.Used, Stale: i.Stale, Error: i.Error, Errors: i.Errors}
 		if i.Seen {
 			age := i.Age.Seconds()
 			state.Raw, state.Age = &i.Raw, &age
@@ -122,12 +80,12 @@ func (s signalStates) List() []server.SignalState {
 	return list
 }
 
-// Push implements server.Signals.
+// Push implements admin.Signals.
 func (s signalStates) Push(name string, percent float64, ttl time.Duration) error {
 	return s.registry.Push(name, percent, ttl)
 }
 
-// secretIdentities are the attributes whose values are not to be kept.
+// secretIdentities are the attributes whose values must not be kept.
 func secretIdentities(identity map[string]string) []string {
 	var hide []string
 	for attribute, source := range identity {

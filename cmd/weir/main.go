@@ -1,4 +1,9 @@
-// Command weir is a rate limiter: a server, a reverse proxy, and the tools to write, check and backtest its rules.
+// Command weir is a rate limiter: a server, a reverse proxy, and the tools to write, check and
+// backtest its rules.
+//
+// Run is the program as a value. Each subcommand has a file of its own; begin with serve.go, which
+// shows what a server is made of and in which order. run.go starts and ends it, doors.go opens its
+// doors, and settings.go is the table of all that can be configured.
 package main
 
 import (
@@ -18,10 +23,12 @@ import (
 const (
 	exitOK      = 0
 	exitFailure = 1 // the command found something wrong, or failed
-	exitUsage   = 2 // the command line, the configuration or the rules are wrong, so nothing was begun
+	// the command line, the configuration or the rules are wrong, so nothing was begun
+	exitUsage = 2
 )
 
-// exitError ends the program with a status other than 1. With a nil err nothing is printed: the command has said it all.
+// exitError ends the program with a status other than 1. With a nil err nothing is printed: the
+// command has said it all.
 type exitError struct {
 	code int
 	err  error
@@ -46,8 +53,8 @@ func main() {
 	os.Exit(Run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
 
-// Run is the whole program as a value: args without the program's name, env as "NAME=value". It returns the exit
-// status. The end of ctx is what SIGTERM is to the program.
+// Run runs the whole program: args without the program's name, env as "NAME=value". It returns the
+// exit status. The end of ctx has the effect of SIGTERM.
 func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand(env)
 	root.SetArgs(args)
@@ -69,8 +76,8 @@ func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	return code
 }
 
-// secrets finds what nobody is to read of URLs in a message, which may quote the configuration: user and password, and
-// parameters that hold one.
+// secrets finds the secrets of URLs in a message, which may quote the configuration: user and
+// password, and parameters that hold a password.
 var secrets = regexp.MustCompile(`(://).*(@)|(password=)[^\s&"']*`)
 
 func newRootCommand(env []string) *cobra.Command {
@@ -81,7 +88,8 @@ func newRootCommand(env []string) *cobra.Command {
 
 Try it:   weir serve                                 # built-in starter rules, everything on loopback
 Guard it: weir proxy --upstream URL --rules DIR      # a reverse proxy that limits in front of an API
-Test it:  weir replay --rules DIR access.log         # what would these rules have refused?`,
+Test it:  weir replay --rules DIR access.log         # what would these rules have refused?
+Write it: weir help rules                            # how rules and their tests look`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -100,10 +108,12 @@ Test it:  weir replay --rules DIR access.log         # what would these rules ha
 		return usageError(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
 	})
 	root.SuggestionsMinimumDistance = 2
+	root.Version = versionText()
+	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
 		newServeCommand(env),
 		newProxyCommand(env),
-		newLintCommand(),
+		newLintCommand(env),
 		newTestCommand(),
 		newExplainCommand(),
 		newCandidatesCommand(),
@@ -111,8 +121,10 @@ Test it:  weir replay --rules DIR access.log         # what would these rules ha
 		newDeferCommand(),
 		newBanCommand(),
 		newGrantCommand(),
+		newKeysCommand(),
 		newHealthCommand(env),
 		newVersionCommand(),
+		newRulesTopic(),
 	)
 	for _, cmd := range append(root.Commands(), root) {
 		if check := cmd.Args; check != nil {

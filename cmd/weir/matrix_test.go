@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -20,8 +22,8 @@ type levels map[string]int
 // Signal implements weir.Signals.
 func (l levels) Signal(name string) (int, bool) { v, ok := l[name]; return v, ok }
 
-// kinds are the throttling kinds with what a limit of 100 admits under them, of which some in the soft margin. The signal stands
-// at 65 %, on a curve from 200 % at 50 to 100 % at 80: 150 %.
+// kinds are the throttling kinds with what a limit of 100 admits under them, of which some in the
+// soft margin. The signal stands at 65 %, on a curve from 200 % at 50 to 100 % at 80: 150 %.
 var kinds = []struct {
 	name, throttle, schedule string
 	n, marked                int64 // admitted in all, and marked
@@ -50,7 +52,8 @@ func allow(algorithm string, n int) string {
 	return fmt.Sprintf("%d/year", n)
 }
 
-// TestMatrix: each throttling kind × algorithm × store admits and marks as many as it should, to the unit.
+// TestMatrix: each throttling kind × algorithm × store admits and marks as many as it should, to
+// the unit.
 func TestMatrix(t *testing.T) {
 	algorithms := []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket", "concurrency"}
 	var text strings.Builder
@@ -72,21 +75,21 @@ func TestMatrix(t *testing.T) {
 	})
 	set := func(t *testing.T) *rule.Set {
 		t.Helper()
-		s, _, err := rule.Load([]rule.Source{{Name: "matrix.yaml", Data: []byte(text.String())}}, rule.Options{})
+		s, _, err := file.Load([]file.Source{{Name: "matrix.yaml", Data: []byte(text.String())}}, file.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	stores := map[string]func(t *testing.T) weir.Store{
-		"memory": func(t *testing.T) weir.Store {
+	stores := map[string]func(t *testing.T) store.Store{
+		"memory": func(t *testing.T) store.Store {
 			s, err := memory.New(memory.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return s
 		},
-		"redis": func(t *testing.T) weir.Store {
+		"redis": func(t *testing.T) store.Store {
 			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second})
 			if err != nil {
 				t.Fatal(err)
@@ -135,8 +138,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// TestOffQuota: a quota that its schedule puts out of force is no quota that is left, so that nothing is charged for a request that
-// the other quotas refuse.
+// TestOffQuota: a quota that its schedule puts out of force is no quota that is left, so that
+// nothing is charged for a request that the other quotas refuse.
 func TestOffQuota(t *testing.T) {
 	const text = `
 domain: d
@@ -145,7 +148,7 @@ descriptors:
   - {key: b, rate_limit: {unit: year, requests_per_unit: 5, quota_mode: true, count_denied: false, schedule: [{between: "00:00-24:00", allow: unlimited}]}}
   - {key: e, rate_limit: {unit: year, requests_per_unit: 10, count_denied: false}}
 `
-	stores := map[string]weir.Store{}
+	stores := map[string]store.Store{}
 	var err error
 	if stores["memory"], err = memory.New(memory.Options{}); err != nil {
 		t.Fatal(err)
@@ -155,7 +158,7 @@ descriptors:
 	}
 	for name, store := range stores {
 		defer store.Close()
-		set, _, err := rule.Load([]rule.Source{{Name: "quota.yaml", Data: []byte(text)}}, rule.Options{})
+		set, _, err := file.Load([]file.Source{{Name: "quota.yaml", Data: []byte(text)}}, file.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

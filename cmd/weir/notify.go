@@ -6,8 +6,9 @@ import (
 	"os"
 )
 
-// notify tells the service manager that started this program how it is: systemd with Type=notify names a datagram socket in
-// NOTIFY_SOCKET. Without one nobody is told. A message that is lost harms nothing that is served, so it is only logged.
+// notify reports a state to the service manager that started this program: systemd with Type=notify
+// names a datagram socket in NOTIFY_SOCKET. Without one, notify does nothing. A lost message
+// affects no request, so failures are only logged.
 func (p *program) notify(state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -27,7 +28,8 @@ func (p *program) notify(state string) {
 	}
 }
 
-// What notify tells. A reload must say when it began, on the clock that does not stand still for the manager either.
+// The states for notify. A reload must state its beginning on the monotonic clock, which the
+// manager uses too.
 const (
 	stateReady    = "READY=1"
 	stateStopping = "STOPPING=1"

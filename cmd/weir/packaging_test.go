@@ -147,7 +147,8 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// run starts a program in a container of the image: its root, its user, and its environment; but no network of its own.
+// run starts a program in a container of the image: its root, its user, and its environment; but no
+// network of its own.
 func (m *image) run(args ...string) *process {
 	m.t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
@@ -234,7 +235,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// checkStatic: the program needs no other file to run, and tells nothing of the machine that built it.
+// checkStatic: the program needs no other file to run, and tells nothing of the machine that built
+// it.
 func checkStatic(t *testing.T, program []byte) {
 	t.Helper()
 	f, err := elf.NewFile(bytes.NewReader(program))
@@ -261,7 +263,8 @@ func TestDockerfileLint(t *testing.T) {
 	}
 }
 
-// TestSystemd: the unit, alone and with each drop-in, is one that systemd takes, and leaves the service little to do harm with.
+// TestSystemd: the unit, alone and with each drop-in, is one that systemd takes, and leaves the
+// service little to do harm with.
 func TestSystemd(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -303,5 +306,31 @@ func TestSystemd(t *testing.T) {
 				t.Errorf("security: %v\n%s", err, out)
 			}
 		})
+	}
+}
+
+// TestSystemdReload: what the unit runs for a reload reaches the program on a system that has no
+// more than a shell.
+func TestSystemdReload(t *testing.T) {
+	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^ExecReload=/bin/sh -c '(.+)'$`).FindSubmatch(unit)
+	if found == nil {
+		t.Fatal("the unit reloads by something else than /bin/sh")
+	}
+	p := launch(t, buildProgram(t), t.TempDir(), "serve")
+	p.addr("http")
+	// systemd makes $ of $$
+	reload := exec.Command("/bin/sh", "-c", strings.ReplaceAll(string(found[1]), "$$", "$"))
+	reload.Env = []string{"PATH=/nonexistent", "MAINPID=" + strconv.Itoa(p.cmd.Process.Pid)}
+	if out, err := reload.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("%s: %v\n%s", reload, err, out)
+	}
+	p.stderr.await(t, "msg=reloading")
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, p.stderr)
 	}
 }

@@ -18,8 +18,9 @@ func newProxyCommand(env []string) *cobra.Command {
 		Long: `A reverse proxy that limits in front of an API: serve with only the proxy and the admin door.
 
 It takes the same configuration as serve; the other doors open only where their flag is given.`,
-		Example: "  weir proxy --upstream http://127.0.0.1:3000 --rules ./rules",
-		Args:    cobra.NoArgs,
+		Example: `  weir proxy --upstream http://127.0.0.1:3000 --rules rules/
+  weir proxy --upstream http://127.0.0.1:3000 --rules rules/ --listen-proxy :8000 --identity user=header:X-User-Id`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			flags := cmd.Flags()
 			if upstream != "" {

@@ -101,7 +101,7 @@ func (n *node) awaitBack() {
 	})
 }
 
-// awaitNodes waits until the server knows of so many.
+// awaitNodes waits until the server knows of count nodes.
 func (n *node) awaitNodes(count int) {
 	n.t.Helper()
 	eventually(n.t, fmt.Sprintf("%d nodes are known", count), func() bool { return n.metric("weir_redis_nodes") == fmt.Sprint(count) })
@@ -130,8 +130,8 @@ limits:
   - { name: rest, per: [key], allow: 100000/day }
 `
 
-// TestNodes: two processes on one Redis enforce one limit as one would; while it is gone, each goes on with its share; and
-// when it is back, it knows what was admitted meanwhile.
+// TestNodes: two processes on one Redis enforce one limit as one would; while it is gone, each goes
+// on with its share; and when it is back, it knows what was admitted meanwhile.
 func TestNodes(t *testing.T) {
 	redis := redistest.Start(t, "appendonly yes", "appendfsync always")
 	program, dir := buildProgram(t), t.TempDir()
@@ -219,8 +219,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestResetOnNodes: an operator's reset of a key holds at once on the node that does it, and soon on those that remember
-// a refusal; and the live counters are those of all nodes.
+// TestResetOnNodes: an operator's reset of a key holds at once on the node that does it, and soon
+// on those that remember a refusal; and the live counters are those of all nodes.
 func TestResetOnNodes(t *testing.T) {
 	redis := redistest.Start(t)
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
@@ -290,15 +290,15 @@ func TestResetOnNodes(t *testing.T) {
 	late.end()
 }
 
-// TestStartWithoutRedis: a server whose Redis is away starts all the same, limits by its share of the nodes that are
-// configured, says why, and finds Redis when it comes.
+// TestStartWithoutRedis: a server whose Redis is away starts all the same, limits by its share of
+// the nodes that are configured, says why, and finds Redis when it comes.
 func TestStartWithoutRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	redis.Stop()
 	t.Chdir(t.TempDir())
 	p := startOn(t, redis.URL(), "--nodes=5")
 	n := nodeOf(t, p.stderr, p.addr)
-	if status, body := n.readyz(); status != 200 || !strings.Contains(body, "ok, without the store since ") || !strings.Contains(body, "connection refused): limits are shared among 5 nodes\n") {
+	if status, body := n.readyz(); status != 200 || !strings.Contains(body, "ok, without the store since ") || !strings.Contains(body, "connection refused): limits are shared among 5 nodes; bans and grants have not been read yet\n") {
 		t.Errorf("readyz: %d %s", status, body)
 	}
 	for _, want := range []string{"(?m)^.*level=WARN .*connection refused; trying again", "(?m)^.*level=WARN .*the store is away.* cause=.*connection refused"} {
@@ -317,7 +317,8 @@ func TestStartWithoutRedis(t *testing.T) {
 	p.end()
 }
 
-// TestRedisHangs: a Redis that takes questions and does not answer holds nobody up for longer than the deadline.
+// TestRedisHangs: a Redis that takes questions and does not answer holds nobody up for longer than
+// the deadline.
 func TestRedisHangs(t *testing.T) {
 	redis := redistest.Start(t)
 	t.Chdir(t.TempDir())
@@ -428,7 +429,8 @@ limits:
 	if got := n.metric(`weir_store_fallback_decisions_total{outcome="refused"}`); got != "9" {
 		t.Errorf("%s refusals for want of a store are counted", got)
 	}
-	if got := strings.Count(p.stderr.String(), "level=WARN"); got != 1 { // nothing is logged for each request
+	if got := strings.Count(p.stderr.String(), "level=WARN"); got != 1 {
+		// nothing is logged for each request
 		t.Errorf("%d warnings:\n%s", got, p.stderr)
 	}
 	p.end()
@@ -443,8 +445,12 @@ func problemType(body string) string {
 	return " " + found[1]
 }
 
-// TestRedisCredentials: TLS by a CA of one's own, with a user and a password that nobody gets to read.
+// TestRedisCredentials: TLS by a CA of one's own, with a user and a password that nobody gets to
+// read.
 func TestRedisCredentials(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: starts a Redis with TLS for each way")
+	}
 	const password = "s3cr3t&p@ss"
 	const escaped = "s3cr3t%26p%40ss"
 	redis, files := redistest.StartTLS(t, "user default off", "user weir on >"+password+" ~weir:* &weir:* +@all")
@@ -515,6 +521,9 @@ func TestRedisPlaces(t *testing.T) {
 
 // TestRedisTopologies: behind Sentinels and in a Cluster the same holds as on one server.
 func TestRedisTopologies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: starts Sentinels and a Cluster")
+	}
 	for name, url := range map[string]func(t *testing.T) string{
 		"sentinel": func(t *testing.T) string { return redistest.StartSentinel(t).URL() },
 		"cluster":  func(t *testing.T) string { return redistest.StartCluster(t, 3, 0).URL() },
@@ -552,8 +561,8 @@ func TestRedisTopologies(t *testing.T) {
 	}
 }
 
-// TestStoreErrors: what is wrong with the store's settings is told before anything begins, without credentials; and
-// checking them needs no Redis.
+// TestStoreErrors: errors in the store's settings are reported before anything begins, without
+// credentials; and checking them needs no Redis.
 func TestStoreErrors(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const away = "redis://ada:s3cret@127.0.0.1:1"

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/report"
 	"github.com/weir-rl/weir/internal/sim"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 type replayOptions struct {
@@ -112,6 +112,32 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 			return fmt.Errorf("%s: %w", o.html, err)
 		}
 	}
+	if err := writeReplay(o, result, stdout); err != nil {
+		return err
+	}
+	return nothingReplayed(result)
+}
+
+// nothingReplayed is the error of a replay that did not do its job, and would otherwise look
+// successful.
+func nothingReplayed(r *sim.Report) error {
+	switch {
+	case r.Requests == 0 && r.Skipped > 0:
+		why := ""
+		if len(r.SkippedLines) > 0 {
+			f := r.SkippedLines[0]
+			why = fmt.Sprintf("; %s, line %d: %s: %q", f.Log, f.Line, f.Why, f.Text)
+		}
+		return &exitError{code: exitFailure, err: fmt.Errorf("replay: nothing was replayed: none of %s did parse (see --format and --fields)%s", count(int(r.Skipped), "line"), why)}
+	case r.Requests == 0:
+		return &exitError{code: exitFailure, err: errors.New("replay: nothing was replayed: the log is empty")}
+	case len(r.MissingFields) > 0:
+		return &exitError{code: exitFailure, err: fmt.Errorf("replay: no line has what --fields names: %s", strings.Join(r.MissingFields, ", "))}
+	}
+	return nil
+}
+
+func writeReplay(o replayOptions, result *sim.Report, stdout io.Writer) error {
 	switch {
 	case o.json:
 		e := json.NewEncoder(stdout)
@@ -119,7 +145,7 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		e.SetIndent("", "  ")
 		return e.Encode(result)
 	case o.rules == "":
-		if result.Suggestions.YAML == "" {
+		if result.Suggestions.YAML == "" && result.Requests > 0 {
 			return &exitError{code: exitFailure, err: fmt.Errorf("the log holds too few clients and users to suggest limits from (%d requests, %d clients)", result.Requests, result.Clients)}
 		}
 		_, err := io.WriteString(stdout, result.Suggestions.YAML)
@@ -135,7 +161,7 @@ func replaySets(o replayOptions, stderr io.Writer) ([]sim.RuleSet, error) {
 		if path == "" {
 			continue
 		}
-		set, err := readRules(path, rule.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
+		set, err := readRules(path, file.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
 		if err != nil {
 			return nil, err
 		}

@@ -1,55 +1,34 @@
 package main
 
 import (
-	"log/slog"
 	"net"
-	"slices"
 
+	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/resp"
-	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/rule"
 )
 
-// respConcurrent is how many commands of one pipeline are decided at a time where the store is over a network.
+// respConcurrent is how many commands of one pipeline are decided at a time where the store is over
+// a network.
 const respConcurrent = 64
 
 // addRESP makes the door that speaks the Redis protocol.
-func (p *program) addRESP(trust server.Trust) {
+func (p *program) addRESP(trust auth.Trust) {
 	c := p.c
-	o := resp.Options{
-		Domain: c.resp.domain, Trusted: trust.TrustedPeer, Required: slices.Contains(c.authDoors, "resp"),
-		MaxMemory: c.resp.maxMemory, Idle: c.resp.idle, Stall: c.limits.stall, Version: versionText(),
-		Stopwatch: p.metrics, StoreError: p.metrics.Hooks().StoreError, Logf: p.logf(slog.LevelError),
-	}
+	o := c.resp
+	o.Trusted, o.Required = trust.TrustedPeer, p.needsToken("resp")
+	o.Stall, o.Version = c.limits.stall, versionText()
+	o.Stopwatch, o.StoreError, o.Logger = p.metrics, p.metrics.Hooks().StoreError, p.log
 	if p.tokens != nil {
-		o.Auth = func(peer, password string) resp.Verdict {
-			switch p.tokens.Check(peer, password) {
-			case server.Right:
-				return resp.Right
-			case server.TooMany:
-				return resp.TooMany
-			}
-			return resp.Wrong
-		}
+		o.Auth = p.tokens.Check
 	}
 	if c.store != storeMemory {
 		o.Concurrent = respConcurrent
 	}
 	s := resp.New(p.limiter, p.metrics.Store(p.storage.Store), o)
-	p.metrics.Registry().MustRegister(telemetry.NewRESP(func() telemetry.RESP { return respReading(s.Stats()) }))
+	p.metrics.Registry().MustRegister(telemetry.NewRESP(s.Stats))
 	p.doors = append(p.doors, &door{name: "resp", address: c.listen.resp, serve: s.Serve, shutdown: s.Shutdown})
-}
-
-func respReading(s resp.Stats) telemetry.RESP {
-	r := telemetry.RESP{Memory: s.Memory, Other: s.Other}
-	for _, d := range s.Decisions {
-		r.Decisions = append(r.Decisions, telemetry.RESPCount{Command: d.Name, Outcome: d.Outcome, N: d.N})
-	}
-	for _, d := range s.Dropped {
-		r.Dropped = append(r.Dropped, telemetry.RESPCount{Outcome: d.Name, N: d.N})
-	}
-	return r
 }
 
 // redisCLI are commands to paste that ask the door.

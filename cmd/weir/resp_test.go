@@ -31,7 +31,8 @@ func redisCLI(t *testing.T, addr string, args ...string) string {
 	return strings.Join(strings.Fields(string(out)), " ")
 }
 
-// TestRESP: the built program, as people meet it: the commands that it prints, redis-benchmark, tokens, metrics, and its end.
+// TestRESP: the built program, as people meet it: the commands that it prints, redis-benchmark,
+// tokens, metrics, and its end.
 func TestRESP(t *testing.T) {
 	benchmark, err := exec.LookPath("redis-benchmark")
 	if err != nil {
@@ -109,7 +110,8 @@ func TestRESP(t *testing.T) {
 		t.Errorf("exit status %d\n%s", status, p.stderr)
 	}
 
-	// The states outlast the program, as those of rules do; and a door may want a token of everybody.
+	// The states outlast the program, as those of rules do; and a door may want a token of
+	// everybody.
 	p = launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--auth-doors=resp", "--snapshot-path="+snapshot)
 	addr = p.addr("resp")
 	if got := redisCLI(t, addr, "CL.THROTTLE", "c", "4", "1", "3600", "0"); !strings.HasPrefix(got, "NOAUTH ") {

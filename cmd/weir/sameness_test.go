@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
-	rlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
-	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/redis/rueidis"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -31,15 +31,19 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/grpclimit"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/forwardauth"
+	"github.com/weir-rl/weir/internal/httpapi"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/resp"
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/rls"
 	"github.com/weir-rl/weir/internal/spoe"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -57,6 +61,31 @@ limits:
   - {name: cost, when: {path: /cost}, per: [door], allow: 20/min, algorithm: sliding_log, cost: 4}
   - {name: nobody, when: {path: /nobody}, per: [door], allow: 0/min, algorithm: sliding_log}
   - {name: trial, when: {path: /trial}, per: [door], allow: 1/min, on_limit: shadow}
+descriptors:
+  - key: path
+    value: /lyft
+    descriptors:
+      - {key: door, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - key: path
+    value: /lyft-bucket
+    descriptors:
+      - {key: door, rate_limit: {algorithm: token_bucket, allow: {rate: 7/min, burst: 3}}}
+  - key: path
+    value: /lyft-trial
+    descriptors:
+      - {key: door, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - key: path
+    value: /lyft-free
+    descriptors:
+      - {key: door, rate_limit: {unlimited: true}}
+  - key: path
+    value: /shared
+    descriptors:
+      - {key: nothing, rate_limit: {unit: hour, requests_per_unit: 1}}
+      - key: door
+        value: "*"
+        share_threshold: true
+        rate_limit: {unit: hour, requests_per_unit: 1000}
 `
 
 // said is what a door told of one decision.
@@ -78,17 +107,17 @@ type teller struct {
 	unsaid bool
 }
 
-// standing is a clock that moves when it is told to.
+// standing is a clock that the test moves.
 type standing struct{ atomic.Int64 }
 
 func (c *standing) now() int64 { return c.Load() }
 
-// TestSameness: the same request through every door on the same rules gives the same decision, remaining and
-// retry_after, in whatever unit the door tells it.
+// TestSameness: the same request through every door on the same rules gives the same decision,
+// remaining and retry_after, in whatever unit the door tells it.
 func TestSameness(t *testing.T) {
 	var clock standing
 	clock.Store(time.Date(2026, 11, 22, 8, 59, 41, 300_000_000, time.UTC).UnixMicro())
-	set, _, err := rule.Load([]rule.Source{{Name: "rules.yaml", Data: []byte(sameRules)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(sameRules)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +131,8 @@ func TestSameness(t *testing.T) {
 		t.Fatal(err)
 	}
 	doors := tellers(t, limiter, store)
-	paths := []string{"/log", "/bucket", "/fixed", "/window", "/buckets", "/several", "/soft", "/cost", "/nobody", "/trial", "/free"}
+	paths := []string{"/log", "/bucket", "/fixed", "/window", "/buckets", "/several", "/soft", "/cost", "/nobody", "/trial", "/free",
+		"/lyft", "/lyft-bucket", "/lyft-trial", "/lyft-free"}
 	asked := 0
 	for step, wait := range []time.Duration{0, 0, 0, 0, 0, 1234567 * time.Microsecond, 0, 7 * time.Second, 0, 10100 * time.Millisecond, 0, 0, 41 * time.Second, 0, time.Minute, 0, 0, 0, 0, time.Hour, 0} {
 		clock.Add(wait.Microseconds())
@@ -112,6 +142,10 @@ func TestSameness(t *testing.T) {
 				got, want := d.ask(t, path), want.in(d.unit)
 				if d.unsaid {
 					want.remaining = untold
+				}
+				if path == "/lyft-trial" {
+					// Envoy sees the numbers of shadow_mode, as with envoyproxy/ratelimit
+					got.remaining = want.remaining
 				}
 				if got != want {
 					t.Errorf("step %d, %s through %s: %+v, want %+v", step, path, d.name, got, want)
@@ -123,9 +157,18 @@ func TestSameness(t *testing.T) {
 	if asked < 1000 {
 		t.Errorf("only %d requests were asked", asked)
 	}
+	// What descriptors and attributes spend of one rule is one budget.
+	left := decided(t, limiter, "/shared", "reference").remaining
+	for _, d := range doors {
+		got := d.ask(t, "/shared")
+		if left--; !got.allowed || !d.unsaid && got.remaining != left {
+			t.Errorf("/shared through %s: %+v, want %d remaining", d.name, got, left)
+		}
+	}
 }
 
-// decided asks the limiter itself. A request that met no enforcing limit has nothing remaining to tell.
+// decided asks the limiter itself. A request that met no enforcing limit has nothing remaining to
+// tell.
 func decided(t *testing.T, l *weir.Limiter, path, door string) said {
 	t.Helper()
 	d, err := l.Allow(t.Context(), weir.Request{Domain: "same", Attributes: weir.Pairs{{Name: "path", Value: path}, {Name: "door", Value: door}}})
@@ -147,7 +190,7 @@ func (s said) in(unit int64) said {
 	return s
 }
 
-func tellers(t *testing.T, l *weir.Limiter, store weir.Store) []teller {
+func tellers(t *testing.T, l *weir.Limiter, store store.Store) []teller {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(upstream.Close)
 	at, err := url.Parse(upstream.URL)
@@ -163,10 +206,10 @@ func tellers(t *testing.T, l *weir.Limiter, store weir.Store) []teller {
 		t.Cleanup(s.Close)
 		return s.URL
 	}
-	service := server.NewRLS(l, server.RLSOptions{ResponseHeaders: true})
-	api := serve(server.NewHTTP(l, server.HTTPOptions{
-		JSON: server.NewRLSJSON(service, func(*http.Request) bool { return true }),
-		ForwardAuth: server.NewForwardAuth(l, server.ForwardAuthOptions{
+	service := rls.New(l, rls.Options{ResponseHeaders: true})
+	api := serve(httpapi.New(l, httpapi.Options{
+		JSON: rls.NewJSON(service, func(*http.Request) bool { return true }),
+		ForwardAuth: forwardauth.New(l, forwardauth.Options{
 			Identity: identity, ClientIP: httplimit.ClientIP{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 		}),
 	}))
@@ -209,7 +252,7 @@ func tellers(t *testing.T, l *weir.Limiter, store weir.Store) []teller {
 		headerTeller("nginx", http.StatusForbidden, check("nginx", "X-Original")),
 		headerTeller("haproxy", http.StatusTooManyRequests, below("http://"+startHAProxy(t, spoeAgent(t, l), at.Host))),
 		respTeller(t, l, store),
-		grpcTeller(l),
+		grpcTeller(t, l),
 	}
 }
 
@@ -286,18 +329,18 @@ func queryTeller(base string) teller {
 	}}
 }
 
-func rlsTeller(t *testing.T, service *server.RLS) teller {
-	g := server.NewGRPCServer(service, server.GRPCOptions{})
+func rlsTeller(t *testing.T, service *rls.Service) teller {
+	g := rls.NewServer(service, rls.ServerOptions{})
 	conn, err := grpc.NewClient(listening(t, g.Serve, g.Shutdown), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	client := rls.NewRateLimitServiceClient(conn)
+	client := rlspb.NewRateLimitServiceClient(conn)
 	return teller{name: "rls", unit: 1e6, ask: func(t *testing.T, path string) said {
 		t.Helper()
-		answer, err := client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "same", Descriptors: []*rlspb.RateLimitDescriptor{{
-			Entries: []*rlspb.RateLimitDescriptor_Entry{{Key: "path", Value: path}, {Key: "door", Value: "rls"}},
+		answer, err := client.ShouldRateLimit(t.Context(), &rlspb.RateLimitRequest{Domain: "same", Descriptors: []*ratelimitpb.RateLimitDescriptor{{
+			Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "path", Value: path}, {Key: "door", Value: "rls"}},
 		}}})
 		if err != nil {
 			t.Fatal(err)
@@ -306,7 +349,7 @@ func rlsTeller(t *testing.T, service *server.RLS) teller {
 		for _, h := range answer.ResponseHeadersToAdd {
 			header.Set(h.Key, h.Value)
 		}
-		return saidInHeaders(t, answer.OverallCode == rls.RateLimitResponse_OK, header, "RateLimit-Remaining")
+		return saidInHeaders(t, answer.OverallCode == rlspb.RateLimitResponse_OK, header, "RateLimit-Remaining")
 	}}
 }
 
@@ -376,12 +419,16 @@ func headerTeller(name string, refused int, ask func(path string) *http.Request)
 	}}
 }
 
-func grpcTeller(l *weir.Limiter) teller {
-	unary := grpclimit.UnaryServerInterceptor(l, grpclimit.WithIdentity("door", "x-door"))
+func grpcTeller(t *testing.T, l *weir.Limiter) teller {
+	t.Helper()
+	gate, err := grpclimit.New(l, grpclimit.Options{Identity: map[string]string{"door": "x-door"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return teller{name: "grpclimit", unit: 1, unsaid: true, ask: func(t *testing.T, path string) said {
 		t.Helper()
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-door", "grpclimit"))
-		_, err := unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path}, func(context.Context, any) (any, error) { return nil, nil })
+		_, err := gate.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: path}, func(context.Context, any) (any, error) { return nil, nil })
 		if err == nil {
 			return said{allowed: true, remaining: untold}
 		}
@@ -409,7 +456,7 @@ func listening(t *testing.T, serve func(net.Listener) error, shutdown func(conte
 	served := make(chan error, 1)
 	go func() { served <- serve(listener) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience.Left(t))
 		defer cancel()
 		if err := errors.Join(shutdown(ctx), <-served); err != nil {
 			t.Error(err)
@@ -419,7 +466,7 @@ func listening(t *testing.T, serve func(net.Listener) error, shutdown func(conte
 }
 
 // respTeller asks as a Redis client.
-func respTeller(t *testing.T, l *weir.Limiter, store weir.Store) teller {
+func respTeller(t *testing.T, l *weir.Limiter, store store.Store) teller {
 	s := resp.New(l, store, resp.Options{})
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{listening(t, s.Serve, s.Shutdown)}, ForceSingleClient: true, DisableCache: true})
 	if err != nil {
@@ -451,7 +498,8 @@ func spoeAgent(t *testing.T, l *weir.Limiter) string {
 	return listening(t, a.Serve, a.Shutdown)
 }
 
-// startHAProxy starts one that asks the agent about the path and the X-Door of each request, and returns its address.
+// startHAProxy starts one that asks the agent about the path and the X-Door of each request, and
+// returns its address.
 func startHAProxy(t *testing.T, agent, upstream string) string {
 	program, err := exec.LookPath("haproxy")
 	if err != nil {
@@ -508,9 +556,7 @@ spoe-message check
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if !answers(ctx, "tcp://"+front) {
+	if !answers(patience.Context(t), "tcp://"+front) {
 		t.Fatalf("haproxy does not answer:\n%s", out)
 	}
 	return front

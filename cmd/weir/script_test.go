@@ -14,7 +14,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The scripts in testdata/script run the program as a user types it. A script may use $ROOT, the folder of the repository.
+// The scripts in testdata/script run the program as a user types it. A script may use $ROOT, the
+// folder of the repository.
 func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"weir": main})
 }
@@ -41,7 +42,6 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": wantStatus, "torn": tornGzip},
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("ROOT", root)
-			e.Setenv("WEIR_DATA", os.Getenv("WEIR_DATA"))
 			return nil
 		},
 	})

@@ -25,6 +25,8 @@ import (
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // output collects what a program writes, and lets one wait for it.
@@ -54,7 +56,7 @@ func (o *output) String() string {
 func (o *output) await(t *testing.T, pattern string) []string {
 	t.Helper()
 	expression := regexp.MustCompile(pattern)
-	limit := time.After(time.Minute)
+	limit := time.After(patience.Left(t))
 	for {
 		o.mu.Lock()
 		found, changed := expression.FindStringSubmatch(o.b.String()), o.changed
@@ -78,7 +80,8 @@ type running struct {
 	status         chan int
 }
 
-// start runs weir with args in a folder of its own, or in the present one if a test has changed to one. Doors take free ports.
+// start runs weir with args in a folder of its own, or in the present one if a test has changed to
+// one. Doors take free ports.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -103,7 +106,7 @@ func (p *running) exits(want int) {
 		if status != want {
 			p.t.Errorf("exit status %d, want %d; it wrote\n%s", status, want, p.stderr)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(patience.Left(p.t)):
 		p.t.Fatalf("it does not end; it wrote\n%s", p.stderr)
 	}
 }
@@ -133,6 +136,34 @@ func writeRules(t *testing.T, path, text string) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// The starter rules give way to a folder ./rules that appears while the server runs.
+func TestServeFindsRules(t *testing.T) {
+	t.Chdir(t.TempDir())
+	p := start(t, "serve")
+	url := "http://" + p.addr("http") + "/api/v1/limit?"
+	p.stderr.await(t, `the built-in starter rules are in force until it is there`)
+	if status, _, body := get(t, url+"key=ada"); status != 200 || !strings.Contains(body, `"limit":10`) {
+		t.Fatalf("starter rules: %d %s", status, body)
+	}
+	if err := os.Mkdir("rules", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeRules(t, "rules/shop.yaml", "domain: shop\nlimits: [{ name: one, per: [key], allow: 1/hour }]\n")
+	p.stderr.await(t, `rules loaded" path=./rules files=1`)
+	for i, want := range []int{200, 429} {
+		if status, _, body := get(t, url+"key=ada"); status != want || !strings.Contains(body, `"limit":1,`) {
+			t.Errorf("request %d: %d %s, want %d by rule one", i, status, body, want)
+		}
+	}
+	if _, _, body := get(t, "http://"+p.addr("admin")+"/api/v1/rules"); !strings.Contains(body, "./rules") {
+		t.Errorf("the admin API tells %s", body)
+	}
+	if strings.Contains(p.stderr.String(), "level=ERROR") {
+		t.Errorf("an error was logged:\n%s", p.stderr)
+	}
+	p.end()
 }
 
 // With nothing configured the starter rules are in force at all doors, on the same counters.
@@ -372,10 +403,10 @@ func TestHangup(t *testing.T) {
 	}
 	writeRules(t, tokens, "new\n")
 	rule(7)
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+	if err := hangUp(); err != nil {
 		t.Fatal(err)
 	}
-	p.stderr.await(t, `(?s)msg=reloading.*rules loaded`)
+	p.stderr.await(t, `msg=reloading`) // the folder's watcher may have loaded the rules before
 	eventually(t, "the new tokens hold", func() bool { return authorized("old") == 401 && authorized("new") == 200 })
 	base := "http://" + p.addr("http") + "/api/v1/limit?hits=0"
 	eventually(t, "the new rules are in force", func() bool {
@@ -383,7 +414,7 @@ func TestHangup(t *testing.T) {
 		return strings.Contains(body, `"limit":7`)
 	})
 	writeRules(t, tokens, "")
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+	if err := hangUp(); err != nil {
 		t.Fatal(err)
 	}
 	p.stderr.await(t, "auth.tokens_file not loaded")
@@ -393,17 +424,9 @@ func TestHangup(t *testing.T) {
 	p.end()
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(time.Minute); !is(); {
-		if time.Now().After(limit) {
-			t.Fatalf("it never came that %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
+var eventually = patience.Until
 
-// Requests that are under way when the program is told to end are finished.
+// Requests under way when the program is asked to end are finished.
 func TestDrain(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -447,13 +470,13 @@ func TestDrain(t *testing.T) {
 	p.exits(0)
 }
 
-// TestReloadUnderLoad: rules are rewritten a hundred times while eight clients ask without pause. No request fails, none
-// is decided by half-loaded rules, and the counters are kept.
+// TestReloadUnderLoad: rules are rewritten a hundred times while eight clients ask without pause.
+// No request fails, none is decided by half-loaded rules, and the counters are kept.
 func TestReloadUnderLoad(t *testing.T) {
 	const versions, clients = 100, 8
 	dir := t.TempDir()
-	// A version has its number in both of its limits, which must always be seen together. The counter that is kept is
-	// that of "kept".
+	// A version has its number in both of its limits, which must always be seen together. The
+	// counter that is kept is that of "kept".
 	version := func(n int) string {
 		return fmt.Sprintf("domain: shop\nlimits:\n"+
 			"  - { name: first-%[1]d, when: { kind: load }, allow: %[2]d/hour }\n"+
@@ -464,7 +487,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	put := func(n int) { writeRules(t, file, version(n)) }
 	put(0)
 	p := start(t, "serve", "--rules", dir, "--log-level=error")
-	p.stdout.await(t, "api/v1/limit") // at the level of errors no door is told of; the examples are
+	p.stdout.await(t, "api/v1/limit") // at level error no door is logged; the examples are
 	addr := regexp.MustCompile(`http://([^/]+)/api/v1/limit`).FindStringSubmatch(p.stdout.String())[1]
 	admin := regexp.MustCompile(`http://([^/]+)/metrics`).FindStringSubmatch(p.stdout.String())[1]
 
@@ -541,7 +564,8 @@ func statusOf(client *http.Client, url string) (int, error) {
 	return r.StatusCode, err
 }
 
-// checkLoaded asks once and returns the version of the rules that decided; an error if it was not one whole version.
+// checkLoaded asks once and returns the version of the rules that decided; an error if it was not
+// one whole version.
 func checkLoaded(client *http.Client, addr string) (int64, error) {
 	r, err := client.Get("http://" + addr + "/api/v1/limit?kind=load")
 	if err != nil {

@@ -1,17 +1,18 @@
 package main
 
 import (
-	"github.com/weir-rl/weir/internal/server"
+	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/spoe"
 )
 
-// spoeParallel is how many of HAProxy's requests are decided at a time where the store is over a network: enough for group commit
-// to have something to group.
+// spoeParallel is how many of HAProxy's requests are decided at a time where the store is over a
+// network: enough for group commit to have something to group.
 const spoeParallel = 256
 
 // addSPOE makes the door for HAProxy.
-func (p *program) addSPOE(trust server.Trust) {
-	o := spoe.Options{Domain: p.c.spoe.domain, Trusted: trust.TrustedPeer, Stopwatch: p.metrics, Logger: p.log}
+func (p *program) addSPOE(trust auth.Trust) {
+	o := p.c.spoe
+	o.Trusted, o.Stopwatch, o.Logger = trust.TrustedPeer, p.metrics, p.log
 	if p.c.store != storeMemory {
 		o.Parallel = spoeParallel
 	}

@@ -4,16 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/server"
-	"github.com/weir-rl/weir/internal/telemetry"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
@@ -21,13 +16,12 @@ import (
 
 // storage is where the counters live.
 type storage struct {
-	weir.Store // what the limiter asks
-	keys       server.KeyStore
-	local      *memory.Store
+	store.Store // the store that the limiter uses
+	local       *memory.Store
 	// With Redis: local decides while it is away.
 	redis    *redis.Store
 	fallback *fallback.Store
-	entered  [telemetry.BreakerStates]atomic.Uint64 // how often the circuit breaker came to each state
+	over     atomic.Pointer[overrun] // nil: nothing was admitted beyond a limit
 }
 
 // storeMemory is the setting of the embedded store.
@@ -45,7 +39,7 @@ func checkStore(s string) error {
 	return fmt.Errorf("write memory, or the URL of a Redis: %w", err)
 }
 
-// withoutCredentials is a URL of checkStore without what nobody is to read.
+// withoutCredentials removes the credentials from a URL of checkStore.
 func withoutCredentials(text string) string {
 	scheme, rest, _ := strings.Cut(text, "://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -54,23 +48,25 @@ func withoutCredentials(text string) string {
 	return strings.TrimSuffix(scheme+"://"+hosts+"/"+path, "/")
 }
 
-// openStore opens the store that is configured; if the configuration is only checked, one that keeps nothing.
+// openStore opens the store that is configured; if the configuration is only checked, one that
+// keeps nothing.
 func (p *program) openStore(check bool) error {
 	c := p.c
-	o := memory.Options{MaxKeys: c.memory.maxKeys, MaxBytes: c.memory.maxBytes, Logf: p.logf(slog.LevelWarn)}
+	o := c.memory
+	o.Logger = p.log
 	shared := c.store != storeMemory
-	if shared && c.snapshot.path != "" {
+	if shared && o.Snapshot != "" {
 		return errors.New("snapshot.path: is for the embedded store. With Redis the counters live there and outlast this program; " +
 			"what keeps them over a restart of Redis is its own configuration (appendonly). Leave snapshot.path empty")
 	}
-	if !check && !shared {
-		o.Snapshot, o.SnapshotEvery = c.snapshot.path, c.snapshot.every
+	if check {
+		o.Snapshot = "" // an existing file is left alone
 	}
 	local, err := memory.New(o)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	p.storage = &storage{Store: local, keys: memoryKeys{local}, local: local}
+	p.storage = &storage{Store: local, local: local}
 	switch {
 	case check:
 		return nil
@@ -79,56 +75,44 @@ func (p *program) openStore(check bool) error {
 		return nil
 	}
 	p.log.Info("the counters live in Redis", "store", withoutCredentials(c.store))
-	if err := p.openRedis(); err != nil {
-		return errors.Join(err, local.Close())
-	}
-	return nil
+	return p.openRedis()
 }
 
 // openRedis puts Redis before the store in memory.
 func (p *program) openRedis() error {
 	c, s := p.c, p.storage
 	var err error
-	s.redis, err = redis.Open(redis.Options{
-		URL: c.store, Prefix: c.redis.prefix, Partitions: c.redis.partitions, Connections: c.redis.connections, Timeout: c.redis.timeout,
-		RememberRefusals: c.redis.rememberRefusals, Heartbeat: c.redis.heartbeat, Logf: p.logf(slog.LevelWarn),
-	})
+	o := c.redis
+	o.URL, o.Logger = c.store, p.log
+	s.redis, err = redis.Open(o)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	s.fallback, err = fallback.New(s.redis, fallback.Options{
-		Local: s.local, Deadline: c.redis.deadline, Nodes: s.redis.Nodes, FixedNodes: c.nodes, Probe: s.redis.Ping, Transition: p.storeWent,
-	})
+	f := c.fallback
+	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.redis.Nodes, p.storeWent, p.exceeded
+	s.fallback, err = fallback.New(s.redis, f)
 	if err != nil {
 		return errors.Join(fmt.Errorf("store: %w", err), s.redis.Close())
 	}
-	s.Store, s.keys = s.fallback, redisKeys{s.redis, s.local}
+	s.Store = s.fallback
 	s.lookForRedis()
 	return nil
 }
 
-// lookForRedis makes a Redis that is away when the program starts show as that before the first request asks for it.
+// lookForRedis makes a Redis that is away when the program starts show as that before the first
+// request asks for it.
 func (s *storage) lookForRedis() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if s.redis.Ping(ctx) == nil || ctx.Err() != nil {
-		return
-	}
-	// It cannot be reached. A few calls that find the same open the circuit breaker; these ask for nothing.
-	for range 10 {
-		_, _ = s.fallback.Take(ctx, nil, nil)
-		if state, _, _ := s.fallback.State(); state != fallback.Closed {
-			return
-		}
-	}
+	s.fallback.Look(ctx)
 }
 
-// storeWent tells that Redis went away, answers again, or is back.
+// storeWent logs that Redis went away, answers again, or is back.
 func (p *program) storeWent(_, to fallback.State, cause error) {
-	p.storage.entered[to].Add(1)
 	switch to {
 	case fallback.Open:
-		p.log.Warn("the store is away: "+sharing(p.storage.fallback.Share()), "breaker", to.String(), "cause", oneLine(cause))
+		_, parts := p.storage.fallback.Away()
+		p.log.Warn(away(parts, p.storage.fallback.Share()), "breaker", to.String(), "cause", oneLine(cause))
 	case fallback.HalfOpen:
 		p.log.Info("the store answers again", "breaker", to.String())
 	default:
@@ -136,17 +120,75 @@ func (p *program) storeWent(_, to fallback.State, cause error) {
 	}
 }
 
-// remark is what an operator should know of a server that is ready.
+// away says that the store, or some of its parts, cannot be reached, and which nodes decide
+// instead.
+func away(parts, nodes int) string {
+	switch {
+	case parts == 1:
+		return "the store is away: " + sharing(nodes)
+	case nodes == 1:
+		return "parts of the store are away: their keys are limited by this node alone"
+	}
+	return fmt.Sprintf("parts of the store are away: the limits of their keys are shared among %d nodes", nodes)
+}
+
+// excessLines bounds the rules that are logged one by one.
+const excessLines = 10
+
+// exceeded logs the units that this node has admitted beyond limits while the store did not answer,
+// or not in time.
+func (p *program) exceeded(since time.Time, rules []fallback.Excess) {
+	units, others := uint64(0), uint64(0)
+	for i, r := range rules { // in descending order of units
+		units += r.Units
+		if i >= excessLines {
+			others += r.Units
+			continue
+		}
+		p.log.Warn("more was admitted than the limit, as the store did not answer in time",
+			"domain", r.Domain, "rule", r.Rule, "units", r.Units, "since", r.Since.UTC().Format(time.RFC3339))
+	}
+	if len(rules) > excessLines {
+		p.log.Warn("more was admitted than the limits of other rules too",
+			"rules", len(rules)-excessLines, "units", others, "since", since.UTC().Format(time.RFC3339))
+	}
+	p.storage.over.Store(&overrun{at: time.Now(), since: since, units: units, rule: rules[0].Rule, rules: len(rules)})
+}
+
+// overrun is the last report to exceeded.
+type overrun struct {
+	at, since time.Time
+	units     uint64
+	rule      string // the one of the most units
+	rules     int
+}
+
+// overrunShows is for how long /readyz speaks of an overrun.
+const overrunShows = 5 * time.Minute
+
+// remark is shown to an operator about the store of a server that is ready.
 func (p *program) remark() string {
 	s := p.storage
 	if s.fallback == nil {
 		return ""
 	}
-	state, since, cause := s.fallback.State()
-	if state == fallback.Closed {
-		return ""
+	var remarks []string
+	if state, since, cause := s.fallback.State(); state != fallback.Closed {
+		what := "the store"
+		if away, parts := s.fallback.Away(); parts > 1 {
+			what = fmt.Sprintf("%d of %d parts of the store", away, parts)
+		}
+		remarks = append(remarks, fmt.Sprintf("without %s since %s (%s): %s",
+			what, since.UTC().Format(time.RFC3339), oneLine(cause), sharing(s.fallback.Share())))
 	}
-	return fmt.Sprintf("without the store since %s (%s): %s", since.UTC().Format(time.RFC3339), oneLine(cause), sharing(s.fallback.Share()))
+	if o := s.over.Load(); o != nil && time.Since(o.at) < overrunShows {
+		text := fmt.Sprintf("%d beyond the limit of %s", o.units, o.rule)
+		if o.rules > 1 {
+			text = fmt.Sprintf("%d beyond the limits of %s and other rules", o.units, o.rule)
+		}
+		remarks = append(remarks, text+" admitted since "+o.since.UTC().Format(time.RFC3339))
+	}
+	return strings.Join(remarks, "; ")
 }
 
 // sharing says among how many nodes limits are shared.
@@ -158,91 +200,3 @@ func sharing(nodes int) string {
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(fmt.Sprint(err), "\n", "; ") }
-
-// readings hands the metrics of the store to o.
-func (s *storage) readings(o *telemetry.Options) {
-	o.Sizes = func() telemetry.Sizes {
-		r := s.local.Stats()
-		return telemetry.Sizes{Keys: r.Keys, Bytes: r.Bytes, Evictions: r.Evictions, Overflows: r.Overflows}
-	}
-	if s.redis == nil {
-		return
-	}
-	o.Redis = func() telemetry.Redis {
-		r := s.redis.Stats()
-		return telemetry.Redis{
-			Calls: r.Calls, Decisions: r.Decisions, Merged: r.Merged, Remembered: r.Remembered, Swaps: r.Swaps, Loads: r.Loads, Failures: r.Failures,
-			GivenBack: r.GivenBack, Disagreements: r.Disagreements, Batches: r.Batches[:], Nodes: r.Nodes,
-		}
-	}
-	o.Fallback = func() telemetry.Fallback {
-		r := s.fallback.Stats()
-		state, _, _ := s.fallback.State()
-		f := telemetry.Fallback{
-			State: int(state), Trips: r.Trips, LocalAllowed: r.LocalAllowed, LocalDenied: r.LocalDenied, Uncounted: r.Uncounted, Refused: r.Refused,
-			DeadlineMisses: r.DeadlineMisses, Settled: r.Settled, Excess: r.Excess, Lost: r.Lost, Share: s.fallback.Share(),
-		}
-		for i := range s.entered {
-			f.Entered[i] = s.entered[i].Load()
-		}
-		return f
-	}
-}
-
-func keyState(key []byte, r algo.Result) server.KeyState {
-	return server.KeyState{Key: key, Result: r, Refused: !r.Allowed || r.Remaining == 0 && r.SoftLimit == r.Limit}
-}
-
-// memoryKeys is memory.Store as the admin API wants it.
-type memoryKeys struct{ store *memory.Store }
-
-// Hottest implements server.KeyStore.
-func (s memoryKeys) Hottest(_ context.Context, c *rule.Counter, n int) ([]server.KeyState, error) {
-	var states []server.KeyState
-	for _, i := range s.store.Hottest(c, n) {
-		states = append(states, keyState(i.Key, i.Result))
-	}
-	return states, nil
-}
-
-// Peek implements server.KeyStore.
-func (s memoryKeys) Peek(_ context.Context, c *rule.Counter, key []byte) (server.KeyState, bool, error) {
-	i, ok := s.store.Peek(c, key)
-	return keyState(i.Key, i.Result), ok, nil
-}
-
-// Reset implements server.KeyStore.
-func (s memoryKeys) Reset(_ context.Context, c *rule.Counter, key []byte) (bool, error) {
-	return s.store.Reset(c, key), nil
-}
-
-// redisKeys is redis.Store as the admin API wants it.
-type redisKeys struct {
-	store *redis.Store
-	local *memory.Store
-}
-
-// Hottest implements server.KeyStore.
-func (s redisKeys) Hottest(ctx context.Context, c *rule.Counter, n int) ([]server.KeyState, error) {
-	infos, err := s.store.Hottest(ctx, c, n)
-	var states []server.KeyState
-	for _, i := range infos {
-		states = append(states, keyState(i.Key, i.Result))
-	}
-	return states, err
-}
-
-// Peek implements server.KeyStore.
-func (s redisKeys) Peek(ctx context.Context, c *rule.Counter, key []byte) (server.KeyState, bool, error) {
-	i, ok, err := s.store.Peek(ctx, c, key)
-	return keyState(i.Key, i.Result), ok, err
-}
-
-// Reset implements server.KeyStore. What this node counted while Redis was away is forgotten too.
-func (s redisKeys) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, error) {
-	ok, err := s.store.Reset(ctx, c, key)
-	if err != nil {
-		return false, err
-	}
-	return s.local.Reset(c, key) || ok, nil
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/sim"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 func newTestCommand() *cobra.Command {
@@ -103,24 +104,30 @@ func runTestFile(path string, sets map[string]*rule.Set, verbose bool, out, stde
 	if err != nil {
 		return 0, 0, err
 	}
-	file, err := sim.ParseTests(path, data)
+	tests, err := sim.ParseTests(path, data)
 	if err != nil {
 		return 0, 0, err
 	}
 	dir := filepath.Dir(path)
 	set := sets[dir]
 	if set == nil {
-		if set, err = readRules(dir, rule.Options{}, stderr); err != nil {
+		if set, err = readRules(dir, file.Options{}, stderr); err != nil {
 			return 0, 0, err
 		}
 		sets[dir] = set
 	}
-	domain, err := chooseDomain(set, file.Domain, dir, "domain: in the test file")
+	domain, err := chooseDomain(set, tests.Domain, dir, "domain: in the test file")
 	if err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", path, err)
 	}
+	if err := tests.CheckAttributes(set, domain); err != nil {
+		return 0, 0, err
+	}
+	if len(tests.Tests) == 0 {
+		return 0, 0, fmt.Errorf("%s: it holds no tests", path)
+	}
 	var report strings.Builder
-	for _, t := range file.Tests {
+	for _, t := range tests.Tests {
 		r, err := sim.RunTest(set, domain, t)
 		if err != nil {
 			return passed, failed, fmt.Errorf("%s: %s: %w", path, t.Name, err)
@@ -138,7 +145,7 @@ func runTestFile(path string, sets map[string]*rule.Set, verbose bool, out, stde
 	if failed > 0 {
 		mark = "FAIL "
 	}
-	fmt.Fprintf(out, "%s %s  %s\n%s", mark, path, count(len(file.Tests), "test"), report.String())
+	fmt.Fprintf(out, "%s %s  %s\n%s", mark, path, count(len(tests.Tests), "test"), report.String())
 	return passed, failed, nil
 }
 

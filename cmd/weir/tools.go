@@ -8,10 +8,12 @@ import (
 
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
-// readRules reads and loads the rules of a folder or a file for the tools. Warnings of loading go to stderr.
-func readRules(path string, o rule.Options, stderr io.Writer) (*rule.Set, error) {
+// readRules reads and loads the rules of a folder or a file for the tools. Warnings of loading go
+// to stderr.
+func readRules(path string, o file.Options, stderr io.Writer) (*rule.Set, error) {
 	files, err := source.ReadDir(path)
 	if err != nil {
 		return nil, usageError(err)
@@ -19,7 +21,7 @@ func readRules(path string, o rule.Options, stderr io.Writer) (*rule.Set, error)
 	if len(files) == 0 {
 		return nil, usageError(fmt.Errorf("%s holds no rule files (*.yaml, *.yml)", path))
 	}
-	set, warnings, err := rule.Load(files, o)
+	set, warnings, err := file.Load(files, o)
 	for _, w := range warnings {
 		fmt.Fprintln(stderr, "weir: warning:", w.Error())
 	}

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// traefikAsks are the requests by which Traefik 3.7 (pkg/middlewares/auth/forward.go, behind an entry point that believes nobody's
-// X-Forwarded headers) asks about
+// traefikAsks are the requests by which Traefik 3.7 (pkg/middlewares/auth/forward.go, behind an
+// entry point that believes nobody's X-Forwarded headers) asks about
 //
 //	POST /api/x?page=1&user=ada HTTP/1.1
 //	Host: shop.example
@@ -28,8 +28,8 @@ import (
 //	Content-Type: application/json
 //	Content-Length: 2
 //
-// of the client CLIENT, for each value of trustForwardHeader. The last one is of an entry point that believes everybody (insecure: true), before
-// which another proxy has set these headers.
+// of the client CLIENT, for each value of trustForwardHeader. The last one is of an entry point
+// that believes everybody (insecure: true), before which another proxy has set these headers.
 var traefikAsks = map[string]string{
 	"unset": `GET /api/v1/forward-auth/forwarded HTTP/1.1
 Host: 127.0.0.1:8080
@@ -99,8 +99,9 @@ Accept-Encoding: gzip
 `,
 }
 
-// TestTraefik plays what Traefik sends to Weir as examples/traefik sets it up, byte for byte, and does what Traefik does with the answers; where a
-// traefik is installed it runs the example as it stands, too.
+// TestTraefik plays what Traefik sends to Weir as examples/traefik sets it up, byte for byte, and
+// does what Traefik does with the answers; where a traefik is installed it runs the example as it
+// stands, too.
 func TestTraefik(t *testing.T) {
 	program := buildProgram(t)
 	t.Run("replayed", func(t *testing.T) {

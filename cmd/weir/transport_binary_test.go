@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/internal/listen/certtest"
 )
 
-// TestTransportBinary: the program as it is installed, on a unix socket and with TLS, comes back after it was killed, takes new
-// certificates, and does not take the socket of one that runs.
+// TestTransportBinary: the program as it is installed, on a unix socket and with TLS, comes back
+// after it was killed, takes new certificates, and does not take the socket of one that runs.
 func TestTransportBinary(t *testing.T) {
 	program, dir := buildProgram(t), t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)

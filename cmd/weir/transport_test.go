@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 const hourly = "domain: shop\nlimits: [{ name: api, per: [user|ip|key], allow: 2/hour, algorithm: sliding_log }]\n"
@@ -50,7 +50,7 @@ func clientOf(t *testing.T, h2 bool, config *tls.Config, dial func() (net.Conn, 
 		tr.DialContext = func(context.Context, string, string) (net.Conn, error) { return dial() }
 	}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: time.Minute}
+	return &http.Client{Transport: tr, Timeout: patience.Left(t)}
 }
 
 // ask returns status and body; 0 and the error's text if there is no answer.
@@ -78,8 +78,8 @@ func ask(t *testing.T, client *http.Client, method, url, body string, headers ..
 	return answer.StatusCode, string(b)
 }
 
-// TestTLS: every door speaks TLS, HTTP/2 where it speaks HTTP; the proxy knows its clients by their certificates; new
-// certificates are taken over by SIGHUP, and broken ones are not.
+// TestTLS: every door speaks TLS, HTTP/2 where it speaks HTTP; the proxy knows its clients by their
+// certificates; new certificates are taken over by SIGHUP, and broken ones are not.
 func TestTLS(t *testing.T) {
 	inFolder(t, hourly)
 	ca, clients := certtest.New(t, "ca"), certtest.New(t, "clients")
@@ -123,7 +123,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Close()
-	_ = resp.SetDeadline(time.Now().Add(time.Minute))
+	_ = resp.SetDeadline(patience.End(t))
 	if _, err := io.WriteString(resp, "PING\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,8 @@ func TestTLS(t *testing.T) {
 		p.stdout.await(t, want)
 	}
 
-	// The proxy lets nobody in without a certificate of its clients' authority, and counts by its name.
+	// The proxy lets nobody in without a certificate of its clients' authority, and counts by its
+	// name.
 	proxy := "https://" + p.addr("proxy") + "/"
 	for _, stranger := range []*tls.Config{ca.Client(""), ca.Client("ada")} {
 		if status, body := ask(t, clientOf(t, true, stranger, nil), "GET", proxy, ""); status != 0 {
@@ -165,7 +166,7 @@ func TestTLS(t *testing.T) {
 	}
 	hangup := func() {
 		t.Helper()
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		if err := hangUp(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,7 +208,8 @@ func TestTLS(t *testing.T) {
 	p.end()
 }
 
-// TestUnixDoors: doors on unix sockets serve, trust whom the configuration says, and leave nothing behind.
+// TestUnixDoors: doors on unix sockets serve, trust whom the configuration says, and leave nothing
+// behind.
 func TestUnixDoors(t *testing.T) {
 	dir := inFolder(t, hourly)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
@@ -283,7 +285,8 @@ func proxied(address, source string) func() (net.Conn, error) {
 	}
 }
 
-// TestProxyProtocolDoors: a PROXY protocol header from a listed peer says who the client is, for limits and for trust.
+// TestProxyProtocolDoors: a PROXY protocol header from a listed peer names the client, for limits
+// and for trust.
 func TestProxyProtocolDoors(t *testing.T) {
 	inFolder(t, hourly)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
@@ -317,7 +320,7 @@ func TestProxyProtocolDoors(t *testing.T) {
 	p.end()
 }
 
-// TestTokenDoors: auth.doors closes doors to who has no token.
+// TestTokenDoors: auth.doors closes doors to clients without a token.
 func TestTokenDoors(t *testing.T) {
 	inFolder(t, hourly)
 	writeRules(t, "tokens", "sesame\n")
@@ -397,7 +400,7 @@ func TestLimits(t *testing.T) {
 	if _, err := io.WriteString(idle, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	_ = idle.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = idle.SetReadDeadline(patience.End(t))
 	if b, err := io.ReadAll(idle); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200 OK") {
 		t.Errorf("%q %v", b, err)
 	}
@@ -412,7 +415,7 @@ func TestLimits(t *testing.T) {
 	}
 	select {
 	case <-given:
-	case <-time.After(time.Minute):
+	case <-time.After(patience.Left(t)):
 		t.Error("the upstream writes for ever to a client that does not read")
 	}
 	api := p.addr("http")
@@ -423,7 +426,7 @@ func TestLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_ = c.SetDeadline(patience.End(t))
 		open = append(open, c)
 	}
 	for i, c := range open[12:] {
@@ -454,7 +457,8 @@ func TestShareFiles(t *testing.T) {
 	}
 }
 
-// TestAdminByBrowser: what a web page can make a browser send to the admin port does nothing, over TLS as without.
+// TestAdminByBrowser: what a web page can make a browser send to the admin port does nothing, over
+// TLS as without.
 func TestAdminByBrowser(t *testing.T) {
 	inFolder(t, hourly)
 	ca := certtest.New(t, "ca")
@@ -474,7 +478,7 @@ func TestAdminByBrowser(t *testing.T) {
 			want               int
 		}{
 			{"DNS rebinding", "GET", "/api/v1/rules", []string{"Host", "evil.example"}, 403},
-			{"DNS rebinding, a port", "GET", "/metrics", []string{"Host", "evil.example:9090"}, 403},
+			{"DNS rebinding, a port", "GET", "/metrics", []string{"Host", "evil.example:6070"}, 403},
 			{"DNS rebinding, of the same origin", "POST", "/api/v1/bans", []string{"Host", "evil.example", "Origin", scheme + "://evil.example", "Content-Type", "application/json"}, 403},
 			{"a form", "POST", "/api/v1/bans", []string{"Content-Type", "text/plain", "Origin", "https://evil.example"}, 403},
 			{"a form of a sandboxed page", "POST", "/api/v1/bans", []string{"Content-Type", "text/plain", "Origin", "null"}, 403},

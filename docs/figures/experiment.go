@@ -13,16 +13,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/proxy"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/overload"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// The experiment of docs/overload.md: a server with a few workers, and a queue before them that costs time to keep, behind the
-// proxy; first at ease, then under three times the load that it can do. Its clients give up after a second, and the server
-// works on for them all the same, as most do.
+// The experiment of docs/overload.md: a server with a few workers, and a queue before them that
+// costs time to keep, behind the proxy; first at ease, then under three times the load that it can
+// do. Its clients give up after a second, and the server works on for them all the same, as most
+// do.
 const (
 	workers    = 8
 	service    = 100 * time.Millisecond
@@ -48,8 +49,9 @@ limits:
 
 // request is what became of one request.
 type request struct {
-	at   time.Duration
-	late time.Duration // after at it was sent: more than little if this machine has other things to do
+	at time.Duration
+	// after at it was sent: more than little if this machine has other things to do
+	late time.Duration
 	part int           // of parts
 	took time.Duration // until it was answered or given up
 	ok   bool          // answered with 200
@@ -77,7 +79,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "done\n")
 }
 
-// experiment runs the load through the proxy, with adaptive concurrency or without, and returns all that happened.
+// experiment runs the load through the proxy, with adaptive concurrency or without, and returns all
+// that happened.
 func experiment(ctx context.Context, adaptive bool, ease, over time.Duration) (all []request, readings []reading, err error) {
 	var closing []func()
 	defer func() {
@@ -100,7 +103,7 @@ func experiment(ctx context.Context, adaptive bool, ease, over time.Duration) (a
 	if err != nil {
 		return nil, nil, err
 	}
-	set, _, err := rule.Load([]rule.Source{{Name: "experiment.yaml", Data: []byte(experimentRules)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "experiment.yaml", Data: []byte(experimentRules)}}, file.Options{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,7 +118,7 @@ func experiment(ctx context.Context, adaptive bool, ease, over time.Duration) (a
 	}
 	options := proxy.Options{Upstream: &url.URL{Scheme: "http", Host: behind}}
 	if adaptive {
-		if options.Adaptive, err = httplimit.NewAdaptive(httplimit.AdaptiveOptions{}); err != nil {
+		if options.Overload, err = overload.New(overload.Options{}); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -156,7 +159,7 @@ func experiment(ctx context.Context, adaptive bool, ease, over time.Duration) (a
 		sending.Go(func() {
 			defer ticker.Stop()
 			for range ticker.C {
-				at, s := time.Since(start), options.Adaptive.Stats()
+				at, s := time.Since(start), options.Overload.Stats()
 				if at >= deadline {
 					return
 				}
@@ -192,7 +195,8 @@ func between(all []request, a, b time.Duration) []request {
 	return slices.DeleteFunc(slices.Clone(all), func(r request) bool { return r.at < a || r.at >= b })
 }
 
-// quantile of the time of those that were served or given up; what was refused at once does not count.
+// quantile of the time of those that were served or given up; what was refused at once does not
+// count.
 func quantile(all []request, q float64) time.Duration {
 	var took []time.Duration
 	for _, r := range all {
@@ -224,9 +228,10 @@ func served(all []request, part int) (share float64, total int) {
 // verdict is what the experiment shows of a run with adaptive concurrency, and of one without.
 type verdict struct {
 	unloaded, p99, plainP99 time.Duration
-	critical, sheddable     float64       // share served
-	goodput, plainGoodput   float64       // served, of what the server can do
-	late                    time.Duration // p99 of how much later than they should requests were sent
+	critical, sheddable     float64 // share served
+	goodput, plainGoodput   float64 // served, of what the server can do
+	// p99 of how much later than they should requests were sent
+	late time.Duration
 }
 
 // run is one run of the experiment.

@@ -1,9 +1,10 @@
-// Command figures draws the pictures of docs/algorithms.md: the same arrivals go through each algorithm, and what is
-// drawn are its real decisions. Run it from the root of the repository:
+// Command figures draws the pictures of docs/algorithms.md: the same arrivals go through each
+// algorithm, and what is drawn are its real decisions. Run it from the root of the repository:
 //
 //	go run ./docs/figures
 //
-// The picture of docs/overload.md is drawn from a measurement on real servers, which takes half a minute; this makes it anew:
+// The picture of docs/overload.md is drawn from a measurement on real servers, which takes half a
+// minute; this makes it anew:
 //
 //	go run ./docs/figures -experiment
 package main
@@ -52,7 +53,8 @@ var figures = []figure{
 		"two above the limit are admitted and marked (orange)"},
 }
 
-// arrivals are the same for every figure: a trickle, a burst on each side of the first full minute, and a longer rush.
+// arrivals are the same for every figure: a trickle, a burst on each side of the first full minute,
+// and a longer rush.
 func arrivals() []int64 {
 	var at []int64
 	add := func(from, step float64, n int) {

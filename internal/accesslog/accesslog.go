@@ -1,20 +1,25 @@
-// Package accesslog reads access logs as a stream: Apache and nginx common and combined, JSON lines, CSV and TSV, gzipped,
-// zstd-compressed or plain.
+// Package accesslog reads access logs as a stream: Apache and nginx common and combined, JSON
+// lines, CSV and TSV, gzipped, zstd-compressed or plain.
 //
-// A Reader yields the lines of one log in file order. A Log opens several, puts the lines of each in order of time,
-// and merges them. Neither allocates for each line, and the memory of both is bounded whatever the log holds: a line
-// that does not parse is skipped and counted.
+// A Reader yields the lines of one log in file order. A Log opens several, puts the lines of each
+// in order of time, and merges them. Neither allocates for each line, and the memory of both is
+// bounded whatever the log holds: a line that does not parse is skipped and counted.
+//
+// Begin with Open (log.go) and NewReader (accesslog.go). Each format has a scanner: common.go,
+// json.go and delimited.go.
 package accesslog
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 )
 
-// Names of the fields that every format yields under the same name. Other fields of a log keep their own.
+// Names of the fields that every format yields under the same name. Other fields of a log keep
+// their own.
 const (
 	FieldIP        = "ip"     // the client: an address or a host name
 	FieldUser      = "user"   // the authenticated user
@@ -41,7 +46,7 @@ type Entry struct {
 	Fields []Field // present fields only: an empty value or the log's "-" is left out
 }
 
-// Get returns the value of the first field of the name, nil if there is none.
+// Get returns the value of the first field with a name; nil if there is none.
 func (e *Entry) Get(name string) []byte {
 	for i := range e.Fields {
 		if e.Fields[i].Name == name {
@@ -80,7 +85,8 @@ func (f Format) String() string {
 	return fmt.Sprintf("format(%d)", uint8(f))
 }
 
-// ParseFormat finds a format by name: common, combined (the same), json, csv, tsv; "" and "guess" are Guess.
+// ParseFormat finds a format by name: common, combined (the same), json, csv, tsv; "" and "guess"
+// are Guess.
 func ParseFormat(name string) (Format, error) {
 	switch strings.ToLower(name) {
 	case "", "guess", "auto":
@@ -100,9 +106,10 @@ func ParseFormat(name string) (Format, error) {
 // Options configure how a log is read. The zero value guesses everything.
 type Options struct {
 	Format Format
-	// Fields names columns or JSON keys. Entries without "=" name the columns of CSV and TSV in order ("-" or "" skips
-	// one), and JSON keys by their own name. Entries "field=key" take the field from the JSON key (dots reach into nested
-	// objects), the header's column of that name, or the column of that number (from 1).
+	// Fields names columns or JSON keys. Entries without "=" name the columns of CSV and TSV in
+	// order ("-" or "" skips one), and JSON keys by their own name. Entries "field=key" take the
+	// field from the JSON key (dots reach into nested objects), the header's column of that name,
+	// or the column of that number (from 1).
 	Fields []string
 	// MaxLine is the length in bytes from which a line is skipped; 0 means 65,536.
 	MaxLine int
@@ -119,8 +126,8 @@ const (
 // errLine says that a line does not parse.
 var errLine = errors.New("accesslog: line does not parse")
 
-// scanner parses one line into e; false if it does not parse. What it leaves in e points into line or into the
-// scanner's own memory, until the next call.
+// scanner parses one line into e; it returns false if the line does not parse. The values in e
+// point into line or into the scanner's own memory, and are valid until the next call.
 type scanner interface {
 	scan(line []byte, e *Entry) bool
 }
@@ -133,16 +140,62 @@ type Reader struct {
 	entries int64
 	skipped int64
 	header  bool // the next line is a header
+	asked   []fieldSpec
+	faults  []Fault
 }
 
-// NewReader returns a reader of the uncompressed log r. It reads the first lines to guess what o leaves out; its error says what
-// could not be found out, or is that of r. An empty log is none.
+// Fault is a line that did not parse.
+type Fault struct {
+	Log  string `json:"log,omitempty"` // the log's name; "" from a Reader
+	Line int64  `json:"line"`          // its number, from 1
+	Text string `json:"text"`          // its beginning
+	Why  string `json:"why"`
+}
+
+// maxFaults is how many of the lines that do not parse are kept.
+const maxFaults = 3
+
+// Faults returns the first lines that did not parse.
+func (r *Reader) Faults() []Fault { return r.faults }
+
+// fault counts a line that does not parse.
+func (r *Reader) fault(line []byte) {
+	r.skipped++
+	if len(r.faults) >= maxFaults {
+		return
+	}
+	f := Fault{Line: r.lines.line, Text: strings.ToValidUTF8(string(line[:min(len(line), 100)]), "\ufffd")}
+	switch {
+	case line == nil:
+		f.Why = "it is too long, or holds a NUL byte"
+	case r.format == JSON && !json.Valid(line):
+		f.Why = "it is no JSON object"
+	case r.format == JSON:
+		f.Why = "none of its keys is known to be the time, or that is no time"
+	case r.format == Common:
+		f.Why = "it is not of the common or combined format"
+	default:
+		f.Why = "it has too few columns, or no time where one is expected"
+		if d, ok := r.scan.(*delimited); ok {
+			f.Why = fmt.Sprintf("its column %d is no time, or is not there", d.last+1)
+		}
+	}
+	r.faults = append(r.faults, f)
+}
+
+// NewReader returns a reader of the uncompressed log r. It reads the first lines to guess the
+// settings that o leaves out. It fails if it cannot find one of them, or with the error of r. An
+// empty log is not an error.
 func NewReader(r io.Reader, o Options) (*Reader, error) {
 	max := o.MaxLine
 	if max <= 0 {
 		max = defaultMaxLine
 	}
-	x := &Reader{lines: newLineReader(r, max), format: o.Format}
+	specs, mapped, err := parseFields(o.Fields)
+	if err != nil {
+		return nil, err
+	}
+	x := &Reader{lines: newLineReader(r, max), format: o.Format, asked: specs}
 	sample, skipped, err := x.lines.sample()
 	if err != nil {
 		return nil, err
@@ -160,11 +213,9 @@ func NewReader(r io.Reader, o Options) (*Reader, error) {
 		}
 		x.scan = &commonScanner{}
 	case JSON:
-		if x.scan, err = newJSONScanner(o.Fields); err != nil {
-			return nil, err
-		}
+		x.scan = newJSONScanner(specs, mapped)
 	default:
-		d, header, err := newDelimited(x.format, o.Fields, sample)
+		d, header, err := newDelimited(x.format, specs, mapped, sample)
 		if err != nil {
 			return nil, err
 		}
@@ -189,13 +240,17 @@ func (r *Reader) Skipped() int64 { return r.skipped }
 // Entries returns how many lines did parse so far.
 func (r *Reader) Entries() int64 { return r.entries }
 
-// Next reads the next line that parses into e; its values are valid until the next call. The error is io.EOF at the
-// end, or that of the underlying reader.
+// Missing returns the entries of Options.Fields, as they were given, whose column or key no line
+// has had so far. A field may still have a value, from another name that is known for it.
+func (r *Reader) Missing() []string { return missing(r.asked) }
+
+// Next reads the next line that parses into e; its values are valid until the next call. The error
+// is io.EOF at the end, or an error of the underlying reader.
 func (r *Reader) Next(e *Entry) error {
 	for {
 		line, err := r.lines.next()
 		if err == errLine {
-			r.skipped++
+			r.fault(nil)
 			r.header = false
 			continue
 		}
@@ -208,7 +263,7 @@ func (r *Reader) Next(e *Entry) error {
 		}
 		e.Fields = e.Fields[:0]
 		if !r.scan.scan(line, e) {
-			r.skipped++
+			r.fault(line)
 			continue
 		}
 		r.entries++
@@ -218,8 +273,12 @@ func (r *Reader) Next(e *Entry) error {
 
 // guessFormat finds the format that most lines of the sample have.
 func guessFormat(sample [][]byte, fields []string) Format {
-	if len(sample) == 0 {
-		return Common // nothing to read: any format will do
+	switch {
+	case len(sample) > 0:
+	case len(fields) > 0: // nothing to read: any format will do that fits them
+		return JSON
+	default:
+		return Common
 	}
 	var votes [len(formatNames)]int
 	var c commonScanner

@@ -220,7 +220,7 @@ func TestTime(t *testing.T) {
 
 // The scanner accepts exactly the objects that encoding/json accepts.
 func checkJSON(t *testing.T, line []byte) {
-	s, _ := newJSONScanner(nil)
+	s := newJSONScanner(nil, false)
 	var e Entry
 	s.b, s.i, s.e = line, 0, &e
 	s.space()
@@ -243,7 +243,7 @@ func TestJSONAccepts(t *testing.T) {
 		checkJSON(t, []byte(s))
 	}
 	deep := strings.Repeat(`{"a":`, 100000) + "1" + strings.Repeat("}", 100000)
-	s, _ := newJSONScanner(nil)
+	s := newJSONScanner(nil, false)
 	if s.scan([]byte(deep), &Entry{}) {
 		t.Error("a line 100,000 objects deep parses")
 	}
@@ -344,4 +344,35 @@ func FuzzLineCSV(f *testing.F) {
 
 func FuzzLineTSV(f *testing.F) {
 	fuzzLine(f, TSV, []string{"time", "ip", "-", "path"}, "1700000000\tx\ty\t/z", "host\tx\n2024-01-01 00:00:00.5\tx", "\t\t\t")
+}
+
+// Missing reports a field that is in no line, even if another name stands in for it.
+func TestMissing(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		o          Options
+		want       string
+	}{
+		{"another key stands in", `{"ts":1704067200,"ip":"a"}`, Options{Fields: []string{"time=when", "ip=address"}}, "time=when ip=address"},
+		{"the key is there", `{"ts":1704067200,"at":1,"c":{"ip":"a"}}`, Options{Fields: []string{"time=at", "ip=c.ip"}}, ""},
+		{"without a value", `{"at":1704067200,"who":null,"path":""}`, Options{Fields: []string{"time=at", "user=who", "path=path"}}, ""},
+		{"in an object of an array", `{"at":1704067200,"a":[{"ip":"a"}]}`, Options{Fields: []string{"time=at", "ip=a.ip"}}, "ip=a.ip"},
+		{"keys by their own name", `{"time":1704067200,"client_ip":"a"}`, Options{Format: JSON, Fields: []string{"time", "ip", "-"}}, "ip"},
+		{"columns", "1704067200,a", Options{Fields: []string{"time", "-", "path"}}, "path"},
+		{"a column's number", "time,client_ip\n1704067200,a", Options{Fields: []string{"time=1", "ip=3"}}, "ip=3"},
+		{"nothing", "", Options{Fields: []string{"time=at"}}, "time=at"},
+		{"nobody asked", `{"ts":1704067200}`, Options{}, ""},
+	} {
+		r, err := NewReader(strings.NewReader(c.text), c.o)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		var e Entry
+		for err == nil {
+			err = r.Next(&e)
+		}
+		if got := strings.Join(r.Missing(), " "); err != io.EOF || got != c.want {
+			t.Errorf("%s: missing %q, want %q (%v)", c.name, got, c.want, err)
+		}
+	}
 }

@@ -76,7 +76,8 @@ func (s *commonScanner) scan(line []byte, e *Entry) bool {
 	return true
 }
 
-// quotedBeforeStatus splits `request" 200 …` at the quote that a status follows, so that a stray quote in the request does no harm.
+// quotedBeforeStatus splits `request" 200 …` at the quote that a status follows, so that a stray
+// quote in the request does no harm.
 func quotedBeforeStatus(b []byte) (request, rest []byte, ok bool) {
 	for from := 0; ; {
 		end := closingQuote(b[from:])
@@ -91,7 +92,7 @@ func quotedBeforeStatus(b []byte) (request, rest []byte, ok bool) {
 	}
 }
 
-// isStatus reports whether b begins with " 200" or " -", and then ends or goes on with a space.
+// isStatus reports whether b begins with " 200" or " -", followed by a space or the end.
 func isStatus(b []byte) bool {
 	if len(b) < 2 || b[0] != ' ' {
 		return false
@@ -186,8 +187,8 @@ func hex(c byte) int {
 	return -1
 }
 
-// addRequest splits a request line and adds its parts. What is no request line ("-", a TLS handshake on a plain port) adds
-// nothing.
+// addRequest splits a request line and adds its parts. Anything else ("-", a TLS handshake on a
+// plain port) adds nothing.
 func (e *Entry) addRequest(b []byte) {
 	i := bytes.IndexByte(b, ' ')
 	if i <= 0 || !isToken(b[:i]) {
@@ -211,7 +212,8 @@ func (e *Entry) addTarget(b []byte) {
 	}
 }
 
-// splitTarget reduces an absolute request target (RFC 9112 3.2.2) to its path; host is nil for any other.
+// splitTarget reduces an absolute request target (RFC 9112 3.2.2) to its path; host is nil for any
+// other.
 func splitTarget(b []byte) (path, host []byte) {
 	if len(b) > 0 && b[0] == '/' {
 		return b, nil

@@ -17,17 +17,13 @@ type delimited struct {
 	scratch []byte
 }
 
-// newDelimited finds out what the columns are. header says that the first line names them.
-func newDelimited(f Format, fields []string, sample [][]byte) (d *delimited, header bool, err error) {
+// newDelimited finds the meaning of the columns. header says that the first line names them.
+func newDelimited(f Format, specs []fieldSpec, mapped bool, sample [][]byte) (d *delimited, header bool, err error) {
 	d = &delimited{comma: ','}
 	if f == TSV {
 		d.comma = '\t'
 	} else {
 		d.quotes = true
-	}
-	specs, mapped, err := parseFields(fields)
-	if err != nil {
-		return nil, false, err
 	}
 	var rows [][]string
 	for _, line := range sample {
@@ -35,14 +31,18 @@ func newDelimited(f Format, fields []string, sample [][]byte) (d *delimited, hea
 			rows = append(rows, row)
 		}
 	}
-	if len(fields) > 0 && !mapped {
+	if len(specs) > 0 && !mapped {
 		for _, s := range specs {
 			d.columns = append(d.columns, s.to)
 		}
 		if d.last = d.find(kindTime); d.last < 0 {
-			return nil, false, fmt.Errorf("--fields %s has no time: one of the names must be \"time\"", strings.Join(fields, ","))
+			var names []string
+			for _, s := range specs {
+				names = append(names, s.text)
+			}
+			return nil, false, fmt.Errorf("--fields %s has no time: one of the names must be \"time\"", strings.Join(names, ","))
 		}
-		// A first line whose time is none, with no digit in front, is a header.
+		// A first line is a header if its time column is not a time and begins with no digit.
 		header = len(rows) > 0 && d.last < len(rows[0]) && !startsWithDigit(rows[0][d.last]) && !d.isTime(rows[0][d.last])
 		return d, header, nil
 	}
@@ -102,7 +102,7 @@ func (d *delimited) isTime(cell string) bool {
 	return ok && t >= 1e8*second // a smaller number is more likely a size than the early seventies
 }
 
-// find returns the column that holds for a kind, -1 if there is none.
+// find returns the column for a kind; -1 if there is none.
 func (d *delimited) find(k kind) int {
 	best := -1
 	for i, c := range d.columns {
@@ -113,7 +113,8 @@ func (d *delimited) find(k kind) int {
 	return best
 }
 
-// guessColumns finds by content what no name tells: the time always; the others only in a log without header.
+// guessColumns finds by their contents the columns that no name identifies: the time always, the
+// others only in a log without a header.
 func (d *delimited) guessColumns(rows [][]string, header bool) {
 	claim := func(k kind, fits func(string) bool) {
 		if d.find(k) >= 0 {
@@ -189,7 +190,8 @@ func (d *delimited) split(line []byte) ([]string, bool) {
 	return row, true
 }
 
-// cell cuts the first cell off a line; more says that another follows, ok that its quotes are right.
+// cell cuts the first cell off a line; more says that another follows, ok that its quotes are
+// right.
 func (d *delimited) cell(b []byte) (cell, rest []byte, more, ok bool) {
 	if !d.quotes || len(b) == 0 || b[0] != '"' {
 		i := bytes.IndexByte(b, d.comma)

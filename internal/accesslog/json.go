@@ -5,8 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// jsonScanner scans one JSON object (RFC 8259). Keys of nested objects are joined by dots; of an array, the first element counts if it is
-// a scalar. Literals and numbers are taken as written, null as absent.
+// jsonScanner scans one JSON object (RFC 8259). Keys of nested objects are joined by dots; of an
+// array, the first element counts if it is a scalar. Literals and numbers are taken as written,
+// null as absent.
 type jsonScanner struct {
 	time    timeParser
 	asked   map[string]*target // by key, from Options.Fields
@@ -17,15 +18,12 @@ type jsonScanner struct {
 	i       int
 	key     []byte // dotted name of where the scanner is
 	scratch []byte // unescaped strings of the line
+	inner   int    // how many objects inside arrays the scanner is in: they are checked, not kept
 }
 
 const maxDepth = 64
 
-func newJSONScanner(fields []string) (*jsonScanner, error) {
-	specs, mapped, err := parseFields(fields)
-	if err != nil {
-		return nil, err
-	}
+func newJSONScanner(specs []fieldSpec, mapped bool) *jsonScanner {
 	s := &jsonScanner{asked: make(map[string]*target), targets: make(map[string]*target)}
 	for _, f := range specs {
 		if f.skip {
@@ -37,13 +35,13 @@ func newJSONScanner(fields []string) (*jsonScanner, error) {
 		}
 		s.asked[key] = &f.to
 	}
-	return s, nil
+	return s
 }
 
 func (s *jsonScanner) scan(line []byte, e *Entry) bool {
 	s.b, s.i, s.e = line, 0, e
 	s.key, s.scratch = s.key[:0], s.scratch[:0]
-	s.gather = gather{}
+	s.gather, s.inner = gather{}, 0
 	s.space()
 	if !s.object(0) {
 		return false
@@ -119,15 +117,13 @@ func (s *jsonScanner) value(depth int, keep bool) bool {
 		}
 		return ok
 	case '{':
-		if !keep {
-			// Objects inside arrays are checked, not kept.
-			saved := *s.e
-			g := s.gather
-			ok := s.object(depth + 1)
-			*s.e, s.gather = saved, g
-			return ok
+		if keep {
+			return s.object(depth + 1)
 		}
-		return s.object(depth + 1)
+		s.inner++
+		ok := s.object(depth + 1)
+		s.inner--
+		return ok
 	case '[':
 		if depth+1 == maxDepth {
 			return false
@@ -154,7 +150,13 @@ func (s *jsonScanner) value(depth int, keep bool) bool {
 	case 'f':
 		return s.literal("false", keep)
 	case 'n':
-		return s.literal("null", false)
+		if !s.literal("null", false) {
+			return false
+		}
+		if keep {
+			s.add(nil) // the key is there, its value is not
+		}
+		return true
 	default:
 		start := s.i
 		if !s.number() {
@@ -317,6 +319,9 @@ func (s *jsonScanner) hex4() (rune, bool) {
 }
 
 func (s *jsonScanner) add(value []byte) {
+	if s.inner > 0 {
+		return
+	}
 	t := s.asked[string(s.key)]
 	if t == nil {
 		t = s.targets[string(s.key)]

@@ -5,8 +5,9 @@ import (
 	"io"
 )
 
-// lineReader cuts a stream into lines without copying them. A line longer than max, or one that holds a NUL byte, comes back
-// as errLine; empty lines are passed over. Memory is bounded by the buffer.
+// lineReader cuts a stream into lines without copying them. A line longer than max, or one that
+// holds a NUL byte, comes back as errLine; empty lines are passed over. Memory is bounded by the
+// buffer.
 type lineReader struct {
 	r     io.Reader
 	buf   []byte
@@ -15,6 +16,7 @@ type lineReader struct {
 	max   int
 	err   error // of r, kept until buf is used up
 	start bool  // nothing has been read yet: look for a byte order mark
+	line  int64 // number of the line that next returned last, from 1
 }
 
 const lineBuffer = 256 << 10
@@ -64,6 +66,7 @@ func (l *lineReader) next() ([]byte, error) {
 		if i := bytes.IndexByte(l.buf[l.pos+scanned:l.end], '\n'); i >= 0 {
 			line := l.buf[l.pos : l.pos+scanned+i]
 			l.pos += scanned + i + 1
+			l.line++
 			scanned = 0
 			if line, err := l.check(line); line != nil || err != nil {
 				return line, err
@@ -85,6 +88,7 @@ func (l *lineReader) next() ([]byte, error) {
 		}
 		line := l.buf[l.pos:l.end]
 		l.pos = l.end
+		l.line++
 		scanned = 0
 		if line, err := l.check(line); line != nil || err != nil {
 			return line, err
@@ -111,6 +115,7 @@ func (l *lineReader) check(line []byte) ([]byte, error) {
 
 // discard passes over the rest of a line that is too long.
 func (l *lineReader) discard() error {
+	l.line++
 	for {
 		l.pos = l.end
 		if !l.fill() {
@@ -126,8 +131,8 @@ func (l *lineReader) discard() error {
 	}
 }
 
-// sample returns whole lines from the start without consuming them: all that the first buffer holds, at most 100. Lines before
-// them that are too long are passed over and counted.
+// sample returns whole lines from the start without consuming them: all that the first buffer
+// holds, at most 100. Lines before them that are too long are passed over and counted.
 func (l *lineReader) sample() (lines [][]byte, skipped int64, err error) {
 	for {
 		atEnd := l.err != nil

@@ -4,29 +4,36 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync/atomic"
 )
 
-// Log reads one or more logs as one stream in order of time; ties go by the order of the files, then by place. Files whose time
-// has not come are not held open, so that a year of rotated logs costs no more memory than a day. Not safe for concurrent use,
-// except Progress. Make one with Open.
+// Log reads one or more logs as one stream in order of time; ties go by the order of the files,
+// then by position. Files whose time has not come are not held open, so that a year of rotated logs
+// costs no more memory than a day. Not safe for concurrent use, except Progress. Make one with
+// Open.
 type Log struct {
 	options Options
 	stdin   io.Reader
 	waiting []*part // by first time
 	active  []*part // by index
-	last    *part   // whose entry was handed out last: it must be moved on first
-	done    Stats
+	last    *part   // the part of the latest entry: it must be advanced first
+	done    Stats   // of the files that have been read
 	read    atomic.Int64
 	total   int64 // bytes of all files; 0 if unknown
 	probing atomic.Int64
 }
 
-// Stats is what reading has counted.
+// Stats are the counts of reading.
 type Stats struct {
 	Entries int64 // lines that did parse
 	Skipped int64 // lines that did not; empty ones are not counted
 	Late    int64 // lines that were further out of order than allowed
+	// Faults are the first lines of each log that did not parse, up to maxFaults in all.
+	Faults []Fault
+	// Missing are the entries of Options.Fields, as they were given, whose column or key no line of
+	// any log had.
+	Missing []string
 }
 
 type part struct {
@@ -43,7 +50,12 @@ func Open(paths []string, stdin io.Reader, o Options) (*Log, error) {
 	if o.Reorder < 0 {
 		o.Reorder = 0
 	}
+	specs, _, err := parseFields(o.Fields)
+	if err != nil {
+		return nil, err
+	}
 	l := &Log{options: o, stdin: stdin}
+	l.done.Missing = missing(specs)
 	seen := false
 	known := true
 	for i, path := range paths {
@@ -159,16 +171,24 @@ func (l *Log) advance(p *part) error {
 	if err != io.EOF {
 		return fmt.Errorf("%s: after %d lines: %w", p.file.name, p.r.Entries()+p.r.Skipped(), err)
 	}
-	s := p.stats()
-	l.done.Entries += s.Entries
-	l.done.Skipped += s.Skipped
-	l.done.Late += s.Late
+	l.done.add(p)
 	l.drop(p)
 	return nil
 }
 
-func (p *part) stats() Stats {
-	return Stats{Entries: p.r.Entries(), Skipped: p.r.Skipped(), Late: p.late}
+// add adds the counts of a part.
+func (s *Stats) add(p *part) {
+	s.Entries += p.r.Entries()
+	s.Skipped += p.r.Skipped()
+	s.Late += p.late
+	for _, f := range p.r.Faults() {
+		if len(s.Faults) < maxFaults {
+			f.Log = p.file.name
+			s.Faults = append(s.Faults, f)
+		}
+	}
+	here := p.r.Missing()
+	s.Missing = slices.DeleteFunc(s.Missing, func(f string) bool { return !slices.Contains(here, f) })
 }
 
 func (l *Log) drop(p *part) {
@@ -182,7 +202,8 @@ func (l *Log) drop(p *part) {
 	}
 }
 
-// Next returns the next entry in order of time, valid until the next call. The error is io.EOF at the end.
+// Next returns the next entry in order of time, valid until the next call. The error is io.EOF at
+// the end.
 func (l *Log) Next() (*Entry, error) {
 	if l.last != nil {
 		p := l.last
@@ -213,14 +234,12 @@ func (l *Log) Next() (*Entry, error) {
 	}
 }
 
-// Stats returns what has been counted so far, lines that still wait for their turn included.
+// Stats returns the counts so far, including lines that have been read and not yet handed out.
 func (l *Log) Stats() Stats {
 	s := l.done
+	s.Faults, s.Missing = slices.Clone(s.Faults), slices.Clone(s.Missing)
 	for _, p := range l.active {
-		t := p.stats()
-		s.Entries += t.Entries
-		s.Skipped += t.Skipped
-		s.Late += t.Late
+		s.add(p)
 	}
 	return s
 }
@@ -234,11 +253,11 @@ func (l *Log) Formats() []Format {
 	return f
 }
 
-// Progress returns how many bytes of the files have been read, and how many there are; total is 0 if that is unknown.
-// It may be called while another goroutine reads.
+// Progress returns how many bytes of the files have been read, and how many there are; total is 0
+// if that is unknown. It may be called while another goroutine reads.
 func (l *Log) Progress() (read, total int64) { return l.read.Load(), l.total }
 
-// Close closes what is open.
+// Close closes all open files.
 func (l *Log) Close() {
 	for len(l.active) > 0 {
 		l.drop(l.active[0])

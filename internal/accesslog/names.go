@@ -32,8 +32,8 @@ var kindFields = [kinds]string{
 	kindUserAgent: FieldUserAgent,
 }
 
-// aliases are the usual names of each kind in the logs of Apache, nginx, Caddy, Traefik, HAProxy, IIS and cloud balancers, lower
-// case; where a log has several, the first here holds.
+// aliases are the usual names of each kind in the logs of Apache, nginx, Caddy, Traefik, HAProxy,
+// IIS and cloud balancers, lower case; where a log has several, the first here holds.
 var aliases = [kinds]string{
 	kindTime:      "time ts timestamp @timestamp epoch_ms epoch msec time_iso8601 time_local starttime startutc datetime date_time date",
 	kindIP:        "ip client_ip clientip client request.client_ip request.remote_ip remote_ip remote_addr clienthost clientaddr client_addr c-ip remote_host remote source_ip src_ip host_ip",
@@ -54,6 +54,7 @@ type target struct {
 	name string // of the field
 	kind kind
 	rank uint8 // the lowest of a kind holds
+	seen *bool // set when a line has the column or key; nil for a field not in Options.Fields
 }
 
 var known = func() map[string]target {
@@ -89,6 +90,7 @@ func asked(name string) target {
 
 // fieldSpec is one entry of Options.Fields.
 type fieldSpec struct {
+	text   string // as it was given
 	to     target
 	key    string // of "field=key"; else ""
 	column int    // of "field=3", from 0; else -1
@@ -100,7 +102,7 @@ func parseFields(fields []string) (specs []fieldSpec, mapped bool, err error) {
 	for _, f := range fields {
 		f = strings.TrimSpace(f)
 		name, key, found := strings.Cut(f, "=")
-		s := fieldSpec{column: -1}
+		s := fieldSpec{text: f, column: -1}
 		switch {
 		case found && (name == "" || key == ""):
 			return nil, false, fmt.Errorf("--fields entry %q: expected field=key, such as ip=client.address", f)
@@ -119,6 +121,7 @@ func parseFields(fields []string) (specs []fieldSpec, mapped bool, err error) {
 			plain = true
 			s.to = asked(f)
 		}
+		s.to.seen = new(bool)
 		specs = append(specs, s)
 	}
 	if plain && mapped {
@@ -138,6 +141,9 @@ type gather struct {
 
 // add adds a value under its target. Its place in e.Fields is kept, so that finish can rename it.
 func (g *gather) add(e *Entry, t *target, value []byte) {
+	if t.seen != nil {
+		*t.seen = true
+	}
 	if len(value) == 0 || len(value) == 1 && value[0] == '-' || len(e.Fields) >= maxFields {
 		return
 	}
@@ -147,7 +153,8 @@ func (g *gather) add(e *Entry, t *target, value []byte) {
 	}
 }
 
-// finish gives the best field of each kind its name, and splits request lines and targets; false if there is no time.
+// finish gives the best field of each kind its name, and splits request lines and targets; false if
+// there is no time.
 func (g *gather) finish(e *Entry, p *timeParser) bool {
 	i := g.at[kindTime]
 	if i == 0 {
@@ -182,4 +189,15 @@ func (g *gather) finish(e *Entry, p *timeParser) bool {
 		e.addRequest(request)
 	}
 	return true
+}
+
+// missing returns the specs, as they were given, whose column or key no line has had so far.
+func missing(specs []fieldSpec) []string {
+	var names []string
+	for _, s := range specs {
+		if !s.skip && !*s.to.seen {
+			names = append(names, s.text)
+		}
+	}
+	return names
 }

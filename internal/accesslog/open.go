@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// file is an opened log: its bytes as stored are counted, what comes out is uncompressed.
+// file is an opened log. It counts the bytes as stored, and yields them uncompressed.
 type file struct {
 	name   string
 	closer []func() error
@@ -37,7 +37,8 @@ func (c counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// open opens a log file, or stdin as "-", and unpacks it by its first bytes. read counts the bytes of the file itself.
+// open opens a log file, or stdin as "-", and unpacks it by its first bytes. read counts the bytes
+// of the file itself.
 func open(path string, stdin io.Reader, read *atomic.Int64) (*file, error) {
 	f := &file{name: path}
 	var raw io.Reader = stdin
@@ -68,7 +69,8 @@ func open(path string, stdin io.Reader, read *atomic.Int64) (*file, error) {
 		f.closer = append(f.closer, z.Close)
 		f.Reader = z
 	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		// The window bounds the memory that a hostile file can ask for; 128 MiB is what zstd --long makes.
+		// The window bounds the memory that a hostile file can ask for; 128 MiB is the window of
+		// zstd --long.
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
 			f.close()

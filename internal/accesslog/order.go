@@ -2,11 +2,12 @@ package accesslog
 
 import "io"
 
-// ordered yields the entries of a Reader in order of time, ties in file order. A line may be up to window older than the newest
-// line before it; one that is older still is given the time of the newest and counted as late.
+// ordered yields the entries of a Reader in order of time, ties in file order. A line may be up to
+// window older than the newest line before it; one that is older still is given the time of the
+// newest and counted as late.
 //
-// Lines wait until no earlier one can come. Those that came in order wait in a queue, the others in a heap; each is kept
-// as a compact copy, and the middle of a long queue lies in a temporary file.
+// Lines wait until no earlier one can come. Those that came in order wait in a queue, the others in
+// a heap; each is kept as a compact copy, and the middle of a long queue lies in a temporary file.
 type ordered struct {
 	r       *Reader
 	window  int64
@@ -57,8 +58,8 @@ func (o *ordered) next(e *Entry) error {
 	}
 }
 
-// peek tells the time of the entry that is next in order. On a tie the queue's came first: whatever stands in the heap came after
-// a later one had been queued.
+// peek returns the time of the next entry in order. On a tie the queue's entry goes first: entries
+// of the heap came after a later one had been queued.
 func (o *ordered) peek() (t int64, fromHeap, ok bool) {
 	q, inQueue := o.queue.peek()
 	if len(o.heap.items) > 0 && (!inQueue || o.heap.items[0].time < q) {
@@ -93,7 +94,8 @@ func (o *ordered) pop(e *Entry, fromHeap bool) error {
 
 func (o *ordered) close() { o.queue.close() }
 
-// names turns entries into bytes and back. Field names are numbered: they are few, and their strings live on.
+// names turns entries into bytes and back. Field names are numbered: they are few, and their
+// strings live on.
 type names struct {
 	list []string
 	ids  map[string]uint32

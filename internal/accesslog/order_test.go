@@ -133,7 +133,8 @@ func TestOrderSpills(t *testing.T) {
 	}
 }
 
-// An endless run of late lines, as when a log is read twice over, waits in the temporary file, not in memory.
+// An endless run of late lines, as when a log is read twice over, waits in the temporary file, not
+// in memory.
 func TestOrderLateFlood(t *testing.T) {
 	const lines = 400_000
 	line := 0
@@ -203,7 +204,8 @@ func compress(t *testing.T, how string, text string) []byte {
 	return b.Bytes()
 }
 
-// Rotated parts in any packing, given in any order, and one of them on standard input, come out as one log.
+// Rotated parts in any packing, given in any order, and one of them on standard input, come out as
+// one log.
 func TestLogMergesFiles(t *testing.T) {
 	dir := t.TempDir()
 	parts := [][]stamped{

@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// queue is a first-in, first-out queue of encoded entries. It keeps them in chunks; when more than memoryChunks are full, further ones
-// go to a temporary file until it is their turn.
+// queue is a first-in, first-out queue of encoded entries. It keeps them in chunks; when more than
+// memoryChunks are full, further ones go to a temporary file until it is their turn.
 type queue struct {
 	newest int64 // time of the last entry that was pushed
 	head   []byte
@@ -28,7 +28,8 @@ const (
 	recordHead   = 12 // time and length
 )
 
-// room returns the tail with place for the head of a record: encode appends to it, and push finishes the record.
+// room returns the tail with place for the head of a record: encode appends to it, and push
+// finishes the record.
 func (q *queue) room() []byte {
 	if q.tail == nil {
 		q.tail = q.chunk()
@@ -88,7 +89,7 @@ func (q *queue) recycle(b []byte) {
 	}
 }
 
-// advance makes head the chunk that holds the next record; false if there is none.
+// advance makes head the chunk with the next record; it returns false if there is none.
 func (q *queue) advance() (bool, error) {
 	for q.pos == len(q.head) {
 		switch {

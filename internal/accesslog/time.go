@@ -2,12 +2,13 @@ package accesslog
 
 import "bytes"
 
-// timeParser parses instants into µs since the Unix epoch. It remembers the minute of the last one, since neighbours in a
-// log mostly share it.
+// timeParser parses instants into µs since the Unix epoch. It remembers the minute of the last
+// one, since neighbours in a log mostly share it.
 type timeParser struct {
 	clfMinute [17]byte // "02/Jan/2006:15:04"
 	clfZone   [5]byte  // "-0700"
-	clfBase   int64    // µs at the start of that minute, zone applied; valid if clfMinute is not zero
+	// µs at the start of that minute, zone applied; valid if clfMinute is not zero
+	clfBase   int64
 	rfcMinute [16]byte // "2006-01-02T15:04"
 	rfcBase   int64    // µs at the start of that minute, in UTC
 }
@@ -15,12 +16,13 @@ type timeParser struct {
 const (
 	second = 1_000_000
 	minute = 60 * second
-	// maxTime is the last instant that counts as one: the year 2200. What lies outside is a damaged line.
+	// maxTime is the last plausible instant: the year 2200. A time beyond it means a damaged line.
 	maxTime = 7_258_118_400 * second
 )
 
-// parse takes epoch seconds (with a fraction if need be), milliseconds, microseconds or nanoseconds, RFC 3339 (also with a space for the T, and
-// without a zone, which means UTC), and the log's own 02/Jan/2006:15:04:05 -0700.
+// parse takes epoch seconds (with a fraction if need be), milliseconds, microseconds or
+// nanoseconds, RFC 3339 (also with a space for the T, and without a zone, which means UTC), and the
+// log's own 02/Jan/2006:15:04:05 -0700.
 func (p *timeParser) parse(b []byte) (int64, bool) {
 	if n := len(b); n > 1 && b[0] == '[' && b[n-1] == ']' {
 		b = b[1 : n-1]
@@ -143,7 +145,8 @@ func epoch(b []byte) (int64, bool) {
 	return n / 1000, true
 }
 
-// fraction reads the digits after a decimal point as µs, cut off, and tells how many digits there were.
+// fraction reads the digits after a decimal point as µs, cut off, and returns how many digits
+// there were.
 func fraction(b []byte) (us int64, n int) {
 	for n < len(b) && b[n]-'0' <= 9 {
 		if n < 6 {

@@ -1,9 +1,12 @@
-// Package deferred is a durable queue of requests that were refused for now: a worker forwards them later, as fast as the limits
-// allow, at least once each.
+// Package deferred is a durable queue of requests that were refused for now. A worker forwards them
+// later, as fast as the limits allow, at least once each.
 //
-// Requests stand in lines, one for each key of a limit, in the order in which they came; lines take turns, so that one
-// client's many requests hold up nobody else's. A Queue keeps them where they outlast the process: in a file (OpenFile) or in
-// Redis (NewRedis), where the workers of all nodes share them. A Worker forwards them.
+// Requests stand in lines, one for each key of a limit, in the order in which they came, and leave
+// them one after the other. Lines take turns, so that one client's many requests do not hold up
+// another's. A Queue keeps them where they outlast the process: in a file (OpenFile) or in Redis
+// (NewRedis), where the workers of all nodes share them. A Worker forwards them.
+//
+// Begin with Queue (deferred.go), the contract of both stores, and Worker.Run (worker.go).
 package deferred
 
 import (
@@ -15,7 +18,8 @@ import (
 	"time"
 )
 
-// Job is a request that waits to be forwarded. What it holds may be secret (cookies, bodies): it is for the queue's storage only.
+// Job is a request that waits to be forwarded. Its contents may be secret (cookies, bodies): they
+// are for the queue's storage only.
 type Job struct {
 	ID         string              `json:"id"`    // of the ticket; not to be guessed
 	Queue      string              `json:"queue"` // the name that the rule gives
@@ -41,11 +45,11 @@ type State string
 const (
 	Queued State = "queued" // in its line, or waiting for another attempt
 	Active State = "active" // being forwarded
-	Done   State = "done"   // the upstream has answered; Ticket.Status tells what
+	Done   State = "done"   // the upstream has answered; Ticket.Status has the status
 	Failed State = "failed" // given up
 )
 
-// Ticket is what may be told of a job to whoever holds its ID.
+// Ticket is the part of a job that any holder of its ID may see.
 type Ticket struct {
 	ID       string    `json:"id"`
 	Queue    string    `json:"queue"`
@@ -59,10 +63,13 @@ type Ticket struct {
 
 // Bounds of a queue. The zero value of each means its default.
 type Bounds struct {
-	Jobs  int           // jobs that are not done, dead letters aside; 0 means 100,000
-	Bytes int64         // of them; 0 means 1 GiB
-	Dead  int           // dead letters, of as many bytes again, of which the oldest make room for new ones; 0 means 10,000
-	Keep  time.Duration // how long the ticket of a done job, and a dead letter, is kept; 0 means a day
+	Jobs  int   // jobs that are not done, dead letters aside; 0 means 100,000
+	Bytes int64 // of them; 0 means 1 GiB
+	// dead letters, of as many bytes again, of which the oldest make room for new ones; 0 means
+	// 10,000
+	Dead int
+	// how long the ticket of a done job, and a dead letter, is kept; 0 means a day
+	Keep time.Duration
 }
 
 func (b Bounds) filled() Bounds {
@@ -102,20 +109,29 @@ type Stats struct {
 	Oldest     time.Time // when the oldest job came; zero if there is none
 }
 
-// Queue keeps jobs. Implementations are safe for concurrent use, and for the workers of several processes if they say so.
-// A job is in one line, or out (admitted, but not done), or dead, or done. One that is out for longer than its lease goes back to
-// the end of its line: its worker has died, or its next attempt is due.
+// Queue keeps jobs. Implementations are safe for concurrent use, and for the workers of several
+// processes if they say so. A job is in one line, or out (admitted, but not done), or dead, or
+// done. One that is out for longer than its lease goes back to the end of its line: its worker has
+// died, or its next attempt is due.
 type Queue interface {
-	// Put adds a job at the end of its line. When it returns nil the job is durable. The error is ErrFull at the bounds.
+	// Put adds a job at the end of its line. When it returns nil the job is durable. The error is
+	// ErrFull at the bounds.
 	Put(ctx context.Context, j *Job) error
-	// Next returns the head of a line that is due, and keeps the line from others for the lease. If none is due, j is nil, and
-	// wait is how long at most until one is.
+	// Next returns the head of a line that is due, and reserves the line for the lease. If none is
+	// due, j is nil, and wait is the longest time until one is.
 	Next(ctx context.Context, lease time.Duration) (j *Job, wait time.Duration, err error)
-	// Postpone makes the line of a head that Next returned due again after d.
+	// Postpone makes the line of a head that Next returned due again after d, or when the job of
+	// the line that is being sent has been, whichever is later.
 	Postpone(ctx context.Context, j *Job, d time.Duration) error
-	// Take takes the head out of its line, which is due again at once; ok is false if another worker has it.
+	// Take takes the head out of its line; ok is false if another worker has it. The line is due
+	// again after a call of Sent, Done, Again or Fail for the job, or when the lease ends: so the
+	// jobs of a line are sent one after the other.
 	Take(ctx context.Context, j *Job, lease time.Duration) (ok bool, err error)
-	// Keep makes the lease of a job that is out last for d from now; ok is false if it is not out any more.
+	// Sent lets the next job of a line go: an attempt to send a job that is out has ended, though
+	// not yet the job.
+	Sent(ctx context.Context, j *Job) error
+	// Keep makes the lease of a job that is out last for d from now; ok is false if it is not out
+	// any more.
 	Keep(ctx context.Context, j *Job, d time.Duration) (ok bool, err error)
 	// Done ends a job that is out.
 	Done(ctx context.Context, j *Job, status int) error
@@ -124,7 +140,7 @@ type Queue interface {
 	// Fail makes a job, in its line or out, a dead letter.
 	Fail(ctx context.Context, j *Job, status int, why string) error
 
-	// Ticket returns what is known of a job: ErrGone if nothing.
+	// Ticket returns the ticket of a job; the error is ErrGone if there is none.
 	Ticket(ctx context.Context, id string) (Ticket, error)
 	// List returns up to n tickets in a state, the oldest first.
 	List(ctx context.Context, s State, n int) ([]Ticket, error)

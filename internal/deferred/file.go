@@ -1,22 +1,26 @@
 package deferred
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/weir-rl/weir/internal/pq"
 )
 
-// A file holds three buckets: jobs (a job with its place in order, JSON) of all that are not done, tickets (JSON) of all, and ended
-// (time and ID) in the order in which they are to be forgotten. What is only of this process, the lines and what is out of them,
-// is in memory: when the file is opened, all jobs are in their lines.
+// A file holds three buckets: jobs (JSON with its place in order) for each job that is not done,
+// tickets (JSON) for all jobs, and ended (time and ID) in the order in which tickets are to be
+// forgotten. The lines, and the jobs out of them, are state of this process and only in memory:
+// when the file is opened, all jobs are in their lines.
 
 var (
 	bucketJobs    = []byte("jobs")
@@ -37,9 +41,10 @@ type File struct {
 	seq       uint64
 	jobs      map[string]*entry
 	lines     map[string]*line
-	due       lineHeap
+	due       pq.Heap[*line] // by due
 	out       map[string]*entry
-	outs      entryHeap
+	outs      pq.Heap[*entry]   // by until
+	busy      map[string]*entry // by line: the job of it that is being sent
 	dead      int
 	bytes     int64 // of the live ones
 	deadBytes int64
@@ -55,7 +60,7 @@ type entry struct {
 	queued   time.Time
 	state    State
 	until    time.Time // of one that is out: end of its lease
-	index    int       // in outs; below 0: not there
+	index    int       // in outs, while it is there
 }
 
 // line is the jobs of one key, in order.
@@ -72,10 +77,12 @@ type record struct {
 	Job *Job   `json:"job"`
 }
 
+func bySeq(a, b *entry) int { return cmp.Compare(a.seq, b.seq) }
+
 var _ Queue = (*File)(nil)
 
-// OpenFile opens or makes the file at path. Its folder must exist. The file is locked: a second process waits for a second and
-// then fails.
+// OpenFile opens or makes the file at path. Its folder must exist. The file is locked: a second
+// process waits for a second and then fails.
 func OpenFile(path string, b Bounds) (*File, error) {
 	if err := b.check(); err != nil {
 		return nil, err
@@ -87,7 +94,12 @@ func OpenFile(path string, b Bounds) (*File, error) {
 		}
 		return nil, fmt.Errorf("deferred: %s: %w", filepath.Base(path), err)
 	}
-	f := &File{db: db, bounds: b.filled(), jobs: map[string]*entry{}, lines: map[string]*line{}, out: map[string]*entry{}}
+	f := &File{
+		db: db, bounds: b.filled(),
+		jobs: map[string]*entry{}, lines: map[string]*line{}, out: map[string]*entry{}, busy: map[string]*entry{},
+		due:  pq.New(func(a, b *line) bool { return a.due.Before(b.due) }, func(l *line, at int) { l.index = at }),
+		outs: pq.New(func(a, b *entry) bool { return a.until.Before(b.until) }, func(e *entry, at int) { e.index = at }),
+	}
 	if err := f.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("deferred: %s: %w", filepath.Base(path), err), db.Close())
 	}
@@ -125,14 +137,14 @@ func (f *File) load() error {
 			if err := json.Unmarshal(tickets.Get(id), &t); err != nil {
 				return fmt.Errorf("the ticket of job %q is damaged: %v", id, err)
 			}
-			all = append(all, &entry{id: string(id), line: r.Job.Line, seq: r.Seq, size: int64(len(raw)), attempts: t.Attempts, queued: r.Job.Queued, state: t.State, index: -1})
+			all = append(all, &entry{id: string(id), line: r.Job.Line, seq: r.Seq, size: int64(len(raw)), attempts: t.Attempts, queued: r.Job.Queued, state: t.State})
 			return nil
 		})
 	})
 	if err != nil {
 		return err
 	}
-	sortBySeq(all)
+	slices.SortFunc(all, bySeq)
 	now := time.Now()
 	for _, e := range all {
 		f.seq = max(f.seq, e.seq)
@@ -159,15 +171,41 @@ func (f *File) count(e *entry, sign int) {
 func (f *File) append(e *entry, now time.Time) {
 	l := f.lines[e.line]
 	if l == nil {
-		l = &line{name: e.line, due: now}
+		l = &line{name: e.line, due: f.free(e.line, now)}
 		f.lines[e.line] = l
-		heap.Push(&f.due, l)
+		f.due.Push(l)
 	}
 	l.jobs = append(l.jobs, e)
 }
 
+// free is from when on the head of a line may be asked for: at once, unless a job of the line is
+// being sent. mu is held.
+func (f *File) free(name string, now time.Time) time.Time {
+	if e := f.busy[name]; e != nil && e.until.After(now) {
+		return e.until
+	}
+	return now
+}
+
+// release makes the next job of a line due, if e is the one being sent. mu is held.
+func (f *File) release(e *entry, now time.Time) {
+	if f.busy[e.line] != e {
+		return
+	}
+	delete(f.busy, e.line)
+	f.setDue(e.line, now)
+}
+
+// setDue sets when a line is due, if there is one. mu is held.
+func (f *File) setDue(name string, due time.Time) {
+	if l := f.lines[name]; l != nil {
+		l.due = due
+		f.due.Fix(l.index)
+	}
+}
+
 // remove takes e out of its line; false if it is not there. mu is held.
-func (f *File) remove(e *entry, due time.Time) bool {
+func (f *File) remove(e *entry, now time.Time) bool {
 	l := f.lines[e.line]
 	if l == nil {
 		return false
@@ -183,11 +221,10 @@ func (f *File) remove(e *entry, due time.Time) bool {
 			l.jobs = append(l.jobs[:i], l.jobs[i+1:]...)
 		}
 		if len(l.jobs) == 0 {
-			heap.Remove(&f.due, l.index)
+			f.due.Remove(l.index)
 			delete(f.lines, l.name)
 		} else if i == 0 {
-			l.due = due
-			heap.Fix(&f.due, l.index)
+			f.setDue(l.name, f.free(l.name, now))
 		}
 		return true
 	}
@@ -198,7 +235,7 @@ func (f *File) remove(e *entry, due time.Time) bool {
 func (f *File) Put(_ context.Context, j *Job) error {
 	f.mu.Lock()
 	f.seq++
-	e := &entry{id: j.ID, line: j.Line, seq: f.seq, attempts: 0, queued: j.Queued, state: Queued, index: -1}
+	e := &entry{id: j.ID, line: j.Line, seq: f.seq, attempts: 0, queued: j.Queued, state: Queued}
 	raw, err := json.Marshal(record{Seq: e.seq, Job: j})
 	if err != nil {
 		f.mu.Unlock()
@@ -232,27 +269,28 @@ func (f *File) Put(_ context.Context, j *Job) error {
 func (f *File) Next(_ context.Context, lease time.Duration) (*Job, time.Duration, error) {
 	f.mu.Lock()
 	now := time.Now()
-	for len(f.outs) > 0 && !f.outs[0].until.After(now) {
-		e := heap.Pop(&f.outs).(*entry)
+	for f.outs.Len() > 0 && !f.outs.Min().until.After(now) {
+		e := f.outs.Pop()
 		delete(f.out, e.id)
 		e.state = Queued
+		f.release(e, now)
 		f.append(e, now)
 	}
 	wait := maxIdle
-	if len(f.outs) > 0 {
-		wait = min(wait, f.outs[0].until.Sub(now))
+	if f.outs.Len() > 0 {
+		wait = min(wait, f.outs.Min().until.Sub(now))
 	}
-	if len(f.due) == 0 {
+	if f.due.Len() == 0 {
 		f.mu.Unlock()
 		return nil, wait, nil
 	}
-	l := f.due[0]
+	l := f.due.Min()
 	if d := l.due.Sub(now); d > 0 {
 		f.mu.Unlock()
 		return nil, min(wait, d), nil
 	}
 	l.due = now.Add(lease)
-	heap.Fix(&f.due, l.index)
+	f.due.Fix(l.index)
 	e := l.jobs[0]
 	id, attempts := e.id, e.attempts
 	f.mu.Unlock()
@@ -285,14 +323,17 @@ func (f *File) Next(_ context.Context, lease time.Duration) (*Job, time.Duration
 func (f *File) Postpone(_ context.Context, j *Job, d time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if l := f.lines[j.Line]; l != nil {
-		l.due = time.Now().Add(d)
-		heap.Fix(&f.due, l.index)
+	now := time.Now()
+	due := now.Add(d)
+	if free := f.free(j.Line, now); free.After(due) {
+		due = free
 	}
+	f.setDue(j.Line, due)
 	return nil
 }
 
-// Take implements Queue. Nothing is written: a job that was taken by a process that died is in its line again.
+// Take implements Queue. Nothing is written: a job that was taken by a process that died is in its
+// line again.
 func (f *File) Take(_ context.Context, j *Job, lease time.Duration) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -304,8 +345,20 @@ func (f *File) Take(_ context.Context, j *Job, lease time.Duration) (bool, error
 	e.state, e.until = Active, now.Add(lease)
 	e.attempts++
 	f.out[e.id] = e
-	heap.Push(&f.outs, e)
+	f.outs.Push(e)
+	f.busy[e.line] = e
+	f.setDue(e.line, e.until)
 	return true, nil
+}
+
+// Sent implements Queue.
+func (f *File) Sent(_ context.Context, j *Job) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.out[j.ID]; e != nil {
+		f.release(e, time.Now())
+	}
+	return nil
 }
 
 // Keep implements Queue.
@@ -317,15 +370,19 @@ func (f *File) Keep(_ context.Context, j *Job, d time.Duration) (bool, error) {
 		return false, nil
 	}
 	e.until = time.Now().Add(d)
-	heap.Fix(&f.outs, e.index)
+	f.outs.Fix(e.index)
+	if f.busy[e.line] == e {
+		f.setDue(e.line, e.until)
+	}
 	return true, nil
 }
 
-// leave takes e from wherever it is. mu is held.
+// leave removes e from its line or from the jobs being sent. mu is held.
 func (f *File) leave(e *entry) {
 	if f.out[e.id] != nil {
 		delete(f.out, e.id)
-		heap.Remove(&f.outs, e.index)
+		f.outs.Remove(e.index)
+		f.release(e, time.Now())
 		return
 	}
 	f.remove(e, time.Now())

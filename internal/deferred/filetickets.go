@@ -1,18 +1,18 @@
 package deferred
 
 import (
-	"container/heap"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
 )
 
-// What becomes of the jobs of a File: their ends, and the tickets that tell of them.
+// The ends of the jobs of a File, and their tickets.
 
 // Done implements Queue.
 func (f *File) Done(_ context.Context, j *Job, status int) error {
@@ -47,8 +47,10 @@ func (f *File) Again(_ context.Context, j *Job, d time.Duration, status int, why
 		f.mu.Unlock()
 		return ErrGone
 	}
-	e.state, e.until = Queued, time.Now().Add(d)
-	heap.Fix(&f.outs, e.index)
+	now := time.Now()
+	e.state, e.until = Queued, now.Add(d)
+	f.outs.Fix(e.index)
+	f.release(e, now)
 	t := Ticket{ID: j.ID, Queue: j.Queue, State: Queued, Queued: j.Queued, Attempts: e.attempts, Status: status, Error: why}
 	f.mu.Unlock()
 	return f.writeTicket(t)
@@ -91,7 +93,7 @@ func (f *File) Fail(_ context.Context, j *Job, status int, why string) error {
 	return nil
 }
 
-// end writes the ticket of a job that has come to an end, and forgets tickets whose time is over.
+// end writes the ticket of a finished job, and forgets tickets whose time is over.
 func (f *File) end(j *Job, t Ticket) error {
 	now := time.Now()
 	t.ID, t.Queue, t.Queued, t.Ended = j.ID, j.Queue, j.Queued, now
@@ -114,7 +116,7 @@ func (f *File) end(j *Job, t Ticket) error {
 		c, limit := ended.Cursor(), uint64(now.Add(-f.bounds.Keep).UnixNano())
 		for k, _ := c.First(); k != nil && binary.BigEndian.Uint64(k) < limit && len(forgotten) < 16; k, _ = c.First() {
 			id := k[8:]
-			// A dead letter that was retried has another end, or none.
+			// A dead letter that was retried ended at another time, or has not ended.
 			var old Ticket
 			if json.Unmarshal(tickets.Get(id), &old) == nil && !old.Ended.IsZero() && uint64(old.Ended.UnixNano()) == binary.BigEndian.Uint64(k) {
 				forgotten = append(forgotten, string(id))
@@ -202,7 +204,7 @@ func (f *File) List(ctx context.Context, s State, n int) ([]Ticket, error) {
 			}
 		}
 		f.mu.Unlock()
-		sortBySeq(all)
+		slices.SortFunc(all, bySeq)
 		for _, e := range all[:min(n, len(all))] {
 			ids = append(ids, e.id)
 		}

@@ -2,6 +2,7 @@
 --   due    sorted set: lines by when their head may be asked for
 --   line:L stream: the IDs of the jobs of a line, in order
 --   out    sorted set: jobs that were taken out of their lines, by when they go back
+--   busy   hash: of each line the job that is being sent, if it is out
 --   job:ID hash: state, line, job (the request), size, queued, queue, attempts, status, error, ended
 --   all    sorted set: jobs that are queued or active, by when they came
 --   dead, done  sorted sets: jobs that have ended, by when
@@ -12,12 +13,28 @@ local t = call('TIME')
 local now = t[1] * 1000000 + t[2]
 local function us(n) return string.format('%.0f', n) end
 local due, out, all, dead, done, sum = base .. 'due', base .. 'out', base .. 'all', base .. 'dead', base .. 'done', base .. 'sum'
+local busy = base .. 'busy'
 local function job(id) return base .. 'job:' .. id end
 local function line(l) return base .. 'line:' .. l end
 
+-- free is from when on the head of a line may be asked for: at once, unless a job of the line is
+-- being sent.
+local function free(l)
+  local id = call('HGET', busy, l)
+  local lease = id and call('ZSCORE', out, id)
+  return lease and math.max(now, tonumber(lease)) or now
+end
+
+-- release lets the next job of a line go, if this one is being sent.
+local function release(id, l)
+  if call('HGET', busy, l) ~= id then return end
+  call('HDEL', busy, l)
+  call('ZADD', due, 'XX', us(now), l)
+end
+
 local function append(id, l)
   call('XADD', line(l), '*', 'id', id)
-  call('ZADD', due, 'NX', us(now), l)
+  call('ZADD', due, 'NX', us(free(l)), l)
 end
 
 -- unline takes a job out of its line; false if it is not there. The heads are the usual case.
@@ -90,6 +107,7 @@ if op == 'next' then
     local l = call('HGET', job(id), 'line')
     if l then
       call('HSET', job(id), 'state', 'queued')
+      release(id, l)
       append(id, l)
     end
   end
@@ -118,7 +136,9 @@ if op == 'next' then
   return {0, '0'}
 end
 
-if op == 'postpone' then return call('ZADD', due, 'XX', us(now + ARGV[3]), ARGV[2]) end
+if op == 'postpone' then
+  return call('ZADD', due, 'XX', us(math.max(free(ARGV[2]), now + ARGV[3])), ARGV[2])
+end
 
 local id = ARGV[2]
 local state, l, size = unpack(call('HMGET', job(id), 'state', 'line', 'size'))
@@ -127,18 +147,29 @@ size = tonumber(size or '0')
 
 if op == 'take' then
   if call('ZSCORE', out, id) or not unline(id, l) then return 0 end
-  call('ZADD', due, 'XX', us(now), l)
   call('ZADD', out, us(now + ARGV[3]), id)
+  call('HSET', busy, l, id)
+  call('ZADD', due, 'XX', us(now + ARGV[3]), l)
   call('HSET', job(id), 'state', 'active')
   call('HINCRBY', job(id), 'attempts', 1)
   return 1
 end
 
-if op == 'keep' then return call('ZADD', out, 'XX', 'CH', us(now + ARGV[3]), id) end
+if op == 'sent' then
+  if call('ZSCORE', out, id) then release(id, l) end
+  return 1
+end
+
+if op == 'keep' then
+  local kept = call('ZADD', out, 'XX', 'CH', us(now + ARGV[3]), id)
+  if kept == 1 and call('HGET', busy, l) == id then call('ZADD', due, 'XX', us(now + ARGV[3]), l) end
+  return kept
+end
 
 if op == 'done' or op == 'fail' then
   if state == 'done' or state == 'failed' then return -1 end
-  if call('ZREM', out, id) == 0 and unline(id, l) then call('ZADD', due, 'XX', us(now), l) end
+  if call('ZREM', out, id) == 1 then release(id, l)
+  elseif unline(id, l) then call('ZADD', due, 'XX', us(free(l)), l) end
   live(id, size, -1)
   call('HSET', job(id), 'state', op == 'done' and 'done' or 'failed', 'status', ARGV[3], 'error', ARGV[4], 'ended', us(now))
   local set, keep, most = done, tonumber(ARGV[5]), tonumber(ARGV[7])
@@ -155,6 +186,7 @@ end
 
 if op == 'again' then
   if call('ZADD', out, 'XX', 'CH', us(now + ARGV[3]), id) == 0 then return -1 end
+  release(id, l)
   call('HSET', job(id), 'state', 'queued', 'status', ARGV[4], 'error', ARGV[5])
   return 1
 end

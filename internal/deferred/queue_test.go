@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 	"pgregory.net/rapid"
 
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
@@ -102,7 +104,8 @@ func TestQueue(t *testing.T) {
 		if j := next(t, q); j != nil {
 			t.Fatalf("both lines are kept, got %s", j.ID)
 		}
-		// A head that is taken makes the next one due; a line that was put off stays so.
+		// The next one of a line goes when the head that was taken has been sent; a line that was
+		// put off stays so.
 		if err := q.Postpone(ctx, second, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -113,6 +116,15 @@ func TestQueue(t *testing.T) {
 			t.Fatal("taken twice", err)
 		}
 		state(t, q, a1.ID, Active)
+		if j := next(t, q); j != nil {
+			t.Fatalf("got %s, while %s is being sent", j.ID, a1.ID)
+		}
+		if err := q.Sent(ctx, second); err != nil { // which is in its line: nothing happens
+			t.Fatal(err)
+		}
+		if err := q.Sent(ctx, first); err != nil {
+			t.Fatal(err)
+		}
 		third := next(t, q)
 		if third == nil || third.ID != a2.ID {
 			t.Fatalf("got %+v, want %s", third, a2.ID)
@@ -152,6 +164,8 @@ func TestQueue(t *testing.T) {
 			t.Fatalf("got %+v, want %s", j, a3.ID)
 		} else if ok, err := q.Take(ctx, j, time.Minute); !ok || err != nil {
 			t.Fatal(ok, err)
+		} else if err := q.Sent(ctx, j); err != nil {
+			t.Fatal(err)
 		}
 		back := next(t, q)
 		if back == nil || back.ID != a2.ID || back.Attempts != 1 {
@@ -268,6 +282,58 @@ func TestOldestDeadLetterMakesRoom(t *testing.T) {
 	})
 }
 
+// While a job of a line is being sent the line waits, however it comes to have a head, until the
+// attempt or its lease has ended.
+func TestLineWaits(t *testing.T) {
+	ends := map[string]func(q Queue, j *Job) error{
+		"sent":  func(q Queue, j *Job) error { return q.Sent(t.Context(), j) },
+		"done":  func(q Queue, j *Job) error { return q.Done(t.Context(), j, 200) },
+		"again": func(q Queue, j *Job) error { return q.Again(t.Context(), j, time.Hour, 503, "busy") },
+		"fail":  func(q Queue, j *Job) error { return q.Fail(t.Context(), j, 500, "no") },
+		"lease": func(q Queue, j *Job) error { _, err := q.Keep(t.Context(), j, 0); return err },
+	}
+	queues(t, func(t *testing.T, open func(Bounds) Queue) {
+		for name, end := range ends {
+			q := open(Bounds{})
+			a1 := put(t, q, job("a"))
+			if ok, err := q.Take(t.Context(), next(t, q), time.Minute); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			a2 := put(t, q, job("a")) // into a line that was empty
+			a3 := put(t, q, job("a"))
+			if ok, err := q.Keep(t.Context(), a1, time.Hour); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if err := q.Drop(t.Context(), a2.ID); err != nil { // which makes a3 the head
+				t.Fatal(err)
+			}
+			if j := next(t, q); j != nil {
+				t.Fatalf("%s: got %s, while %s is being sent", name, j.ID, a1.ID)
+			}
+			// A worker that was asking whether the head may go, and was late to hear that it may
+			// not.
+			if err := q.Postpone(t.Context(), a3, 0); err != nil {
+				t.Fatal(err)
+			}
+			if j := next(t, q); j != nil {
+				t.Fatalf("%s: got %s after it was put off, while %s is being sent", name, j.ID, a1.ID)
+			}
+			if err := end(q, a1); err != nil {
+				t.Fatal(name, err)
+			}
+			if j := next(t, q); j == nil || j.ID != a3.ID {
+				t.Fatalf("%s: got %+v, want %s", name, j, a3.ID)
+			}
+			if err := q.Drop(t.Context(), a3.ID); err != nil {
+				t.Fatal(err)
+			}
+			_ = q.Fail(t.Context(), a1, 0, "")
+			for next(t, q) != nil {
+			}
+		}
+	})
+}
+
 // Whatever happens, both queues tell the same of every job.
 func TestQueuesAgree(t *testing.T) {
 	server := redistest.Start(t)
@@ -303,7 +369,7 @@ func TestQueuesAgree(t *testing.T) {
 			return err.Error()
 		}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-			op := rapid.SampledFrom([]string{"put", "put", "put", "take", "take", "done", "again", "fail", "retry", "drop", "lapse"}).Draw(rt, "op")
+			op := rapid.SampledFrom([]string{"put", "put", "put", "take", "take", "sent", "done", "again", "fail", "retry", "drop", "lapse"}).Draw(rt, "op")
 			if op == "put" || len(all) == 0 {
 				j := job(rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "line"))
 				if a, b := word(file.Put(ctx, j)), word(shared.Put(ctx, j)); a != b {
@@ -333,6 +399,8 @@ func TestQueuesAgree(t *testing.T) {
 						return "not active"
 					}
 					return word(q.Again(ctx, j, time.Hour, 503, "busy"))
+				case "sent":
+					_ = q.Sent(ctx, j)
 				case "fail":
 					return word(q.Fail(ctx, j, 500, "no"))
 				case "retry":
@@ -362,7 +430,8 @@ func TestQueuesAgree(t *testing.T) {
 	})
 }
 
-// What was queued in a file is there when it is opened again, in order, whatever was under way; a file that is not ours is refused.
+// What was queued in a file is there when it is opened again, in order, whatever was under way; a
+// file that is not ours is refused.
 func TestFileOutlastsProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue")
 	q, err := OpenFile(path, Bounds{})
@@ -394,6 +463,9 @@ func TestFileOutlastsProcess(t *testing.T) {
 		got = append(got, j.ID)
 		if ok, err := q.Take(t.Context(), j, time.Hour); !ok || err != nil {
 			t.Fatal(ok, err)
+		}
+		if err := q.Sent(t.Context(), j); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if !slices.Equal(got, want) {
@@ -459,7 +531,7 @@ func TestWorker(t *testing.T) {
 				t.Errorf("forwarded %d was %s, want %s", i, order[i], j.ID)
 			}
 		}
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(patience.Left(t))
 		for {
 			s, err := q.Stats(t.Context())
 			if err != nil {
@@ -486,6 +558,64 @@ func TestWorker(t *testing.T) {
 		}
 		if s := w.Stats(); s.Done != 6 || s.Failed != 2 || s.Again != 4 || s.Sent != 11 {
 			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// The jobs of a line are sent one after the other, in order, also where the limits admit many at
+// once; those of several lines at the same time.
+func TestWorkerOrder(t *testing.T) {
+	queues(t, func(t *testing.T, open func(Bounds) Queue) {
+		q := open(Bounds{})
+		const lines, each = 3, 20
+		var (
+			mu      sync.Mutex
+			sending = map[string]bool{}
+			got     = map[string][]string{}
+			want    = map[string][]string{}
+		)
+		together := make(chan struct{}) // closed when all lines are being sent
+		left := make(chan struct{}, lines*each)
+		w := NewWorker(q, Options{
+			Ask: func(context.Context, *Job) (bool, func(), time.Duration, error) { return true, nil, 0, nil },
+			Send: func(ctx context.Context, j *Job) (int, error) {
+				mu.Lock()
+				if sending[j.Line] {
+					t.Errorf("two of line %s are sent at the same time", j.Line)
+				}
+				sending[j.Line] = true
+				got[j.Line] = append(got[j.Line], j.ID)
+				if len(sending) == lines && len(got[j.Line]) == 1 && len(got) == lines {
+					close(together)
+				}
+				mu.Unlock()
+				select {
+				case <-together:
+				case <-ctx.Done():
+				}
+				mu.Lock()
+				sending[j.Line] = false
+				mu.Unlock()
+				left <- struct{}{}
+				return 200, nil
+			},
+		})
+		for range each {
+			for line := range lines {
+				j := put(t, q, job(fmt.Sprint("line", line)))
+				want[j.Line] = append(want[j.Line], j.ID)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan struct{})
+		go func() { defer close(stopped); w.Run(ctx) }()
+		for range lines * each {
+			<-left
+		}
+		cancel()
+		<-stopped
+		if !maps.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("sent %v, want %v", got, want)
 		}
 	})
 }

@@ -17,14 +17,15 @@ var queueLua string
 
 var queueScript = rueidis.NewLuaScript(queueLua)
 
-// redisFormat is the version of what lies in Redis; it stands in every key.
+// redisFormat is the version of the data in Redis; it is part of every key.
 const redisFormat = "1"
 
 // maxDone bounds the tickets of done jobs in Redis.
 const maxDone = 100_000
 
-// Redis is a Queue in Redis 6.2 or newer, which any number of processes share: each line is a stream. All of it lies in one slot of a
-// Cluster. How durable it is, Redis' own configuration says (appendonly).
+// Redis is a Queue in Redis 6.2 or newer, which any number of processes share: each line is a
+// stream. All of it lies in one slot of a Cluster. How durable it is, Redis' own configuration says
+// (appendonly).
 type Redis struct {
 	client func() (rueidis.Client, error)
 	base   string // of all keys
@@ -33,8 +34,8 @@ type Redis struct {
 
 var _ Queue = (*Redis)(nil)
 
-// NewRedis returns the queue whose keys begin with prefix. client returns the connection to use, or why there is none; it remains
-// the caller's.
+// NewRedis returns the queue whose keys begin with prefix. client returns the connection to use, or
+// an error that says why there is none; the connection remains the caller's.
 func NewRedis(client func() (rueidis.Client, error), prefix string, b Bounds) (*Redis, error) {
 	if err := b.check(); err != nil {
 		return nil, err
@@ -124,6 +125,12 @@ func (q *Redis) Postpone(ctx context.Context, j *Job, d time.Duration) error {
 func (q *Redis) Take(ctx context.Context, j *Job, lease time.Duration) (bool, error) {
 	n, err := q.number(ctx, "take", j.ID, micros(lease))
 	return n == 1, err
+}
+
+// Sent implements Queue.
+func (q *Redis) Sent(ctx context.Context, j *Job) error {
+	_, err := q.number(ctx, "sent", j.ID)
+	return err
 }
 
 // Keep implements Queue.

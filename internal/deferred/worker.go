@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// Options configure NewWorker. Ask and Send are required; the zero value of all else is right for most.
+// Options configure NewWorker. Ask and Send are required; the zero value of all else is right for
+// most.
 type Options struct {
-	// Ask asks the limits whether a job may be forwarded now. If so, leave is called when the job is not, or has been; it may be
-	// nil. If not, retry is when to ask again, or below 0 for never.
+	// Ask asks the limits whether a job may be forwarded now. If so, leave is called when the job
+	// is not, or has been; it may be nil. If not, retry is when to ask again, or below 0 for never.
 	Ask func(ctx context.Context, j *Job) (ok bool, leave func(), retry time.Duration, err error)
 	// Send forwards a job and returns the status of the answer; 0 with an error if there is none.
 	Send func(ctx context.Context, j *Job) (status int, err error)
@@ -19,18 +20,20 @@ type Options struct {
 	Parallel int
 	// Attempts is how often a job is sent before it is given up; 0 means 8.
 	Attempts int
-	// Backoff is the pause after the first attempt that failed, which doubles with each; 0 means 1 s, at most 5 min. A random
-	// half of it is left out, so that what failed together does not come back together.
+	// Backoff is the pause after the first failed attempt, which doubles with each; 0 means 1 s, at
+	// most 5 min. A random half of it is left out, so that jobs that failed together do not return
+	// together.
 	Backoff time.Duration
 	// MaxAge is how old a job may become before it is given up; 0 means a day.
 	MaxAge time.Duration
 	// Timeout bounds one attempt; 0 means 5 min.
 	Timeout time.Duration
-	// Lease is how long a worker that died keeps its jobs from others; one that lives renews it. 0 means 5 s.
+	// Lease is how long a worker that died keeps its jobs from others; one that lives renews it. 0
+	// means 5 s.
 	Lease time.Duration
-	// Grace is how long what is under way may take when Run is to end; 0 means 5 s.
+	// Grace is how long jobs under way may take when Run is to end; 0 means 5 s.
 	Grace time.Duration
-	// Logf is told of what an operator should know; nil means nobody.
+	// Logf logs messages for an operator; nil means no logging.
 	Logf func(format string, args ...any)
 }
 
@@ -44,7 +47,7 @@ type Worker struct {
 	stats struct{ sent, done, again, failed, postponed atomic.Uint64 }
 }
 
-// WorkerStats count what a worker did.
+// WorkerStats count the work of a worker.
 type WorkerStats struct{ Sent, Done, Again, Failed, Postponed uint64 }
 
 // NewWorker returns a worker. Run runs it.
@@ -84,7 +87,7 @@ func (w *Worker) Wake() {
 	}
 }
 
-// Stats returns what the worker has done so far.
+// Stats returns the counts so far.
 func (w *Worker) Stats() WorkerStats {
 	s := &w.stats
 	return WorkerStats{s.sent.Load(), s.done.Load(), s.again.Load(), s.failed.Load(), s.postponed.Load()}
@@ -93,7 +96,8 @@ func (w *Worker) Stats() WorkerStats {
 const (
 	// lineLease is how long a line is kept from other workers while the limits are asked.
 	lineLease = 10 * time.Second
-	// maxIdle is the longest pause between two looks, since a job may also come from another process.
+	// maxIdle is the longest pause between two looks, since a job may also come from another
+	// process.
 	maxIdle = time.Second
 )
 
@@ -142,7 +146,8 @@ func (w *Worker) Run(ctx context.Context) {
 	}
 }
 
-// next takes a job that may be forwarded now out of its line. If there is none, wait is until when.
+// next takes a job that may be forwarded now out of its line. If there is none, wait is the time
+// until there may be one.
 func (w *Worker) next(ctx context.Context) (j *Job, leave func(), wait time.Duration, err error) {
 	if j, wait, err = w.q.Next(ctx, lineLease); err != nil || j == nil {
 		return nil, nil, wait, err
@@ -202,8 +207,14 @@ func (w *Worker) send(ctx context.Context, j *Job) {
 	if err != nil {
 		why = err.Error()
 	}
-	finish, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
+	// Not named cancel: a callback at the end of parent may call that one at any time.
+	finish, finished := context.WithTimeout(ctx, 10*time.Second)
+	defer finished()
+	// The next job of the line need not wait until the end of this one is on disk. If this fails,
+	// it waits for that.
+	_ = w.q.Sent(finish, j)
+	w.Wake()
+	defer w.Wake()
 	switch {
 	case err == nil && !temporary(status):
 		w.stats.done.Add(1)

@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
-// TestAttacks: what costs a client little and the server much, or brings nothing, ends the connection, and others are
-// served.
+// TestAttacks: what costs a client little and the server much, or brings nothing, ends the
+// connection, and others are served.
 func TestAttacks(t *testing.T) {
 	empty := func(*rawClient, uint32) {}
 	for _, c := range []struct {
@@ -39,7 +41,8 @@ func TestAttacks(t *testing.T) {
 			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields("/handler"), EndHeaders: true})
 			_ = c.f.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 		}, http2.ErrCodeEnhanceYourCalm},
-		{"streams that make the server reset them", empty, func(c *rawClient, i uint32) { // MadeYouReset
+		// MadeYouReset
+		{"streams that make the server reset them", empty, func(c *rawClient, i uint32) {
 			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.fields(waitPath), EndHeaders: true})
 			_ = c.f.WriteData(2*i+1, true, frameMessage(nil))
 			_ = c.f.WriteWindowUpdate(2*i+1, 0)
@@ -112,7 +115,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// TestResetsAreBounded: however fast a client resets its calls, no more of them run than it may have under way.
+// TestResetsAreBounded: however fast a client resets its calls, no more of them run than it may
+// have under way.
 func TestResetsAreBounded(t *testing.T) {
 	stuck := make(chan struct{})
 	svc := newService()
@@ -158,7 +162,8 @@ func TestHeaderBomb(t *testing.T) {
 	c.alive(5)
 }
 
-// TestHalfOpen: who says only a part of what has to be said is shown out, and others are served meanwhile.
+// TestHalfOpen: a client that sends only a part of what it must is disconnected, and others are
+// served in the meantime.
 func TestHalfOpen(t *testing.T) {
 	for name, said := range map[string]string{
 		"nothing": "", "half a preface": preface[:10], "no SETTINGS": preface, "half of SETTINGS": preface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00",
@@ -172,7 +177,7 @@ func TestHalfOpen(t *testing.T) {
 			}
 			defer conn.Close()
 			_, _ = io.WriteString(conn, said)
-			_ = conn.SetDeadline(time.Now().Add(30 * time.Second)) // a test that hangs
+			_ = conn.SetDeadline(patience.End(t)) // a test that hangs
 			got, err := io.ReadAll(conn)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the connection is still open")
@@ -184,8 +189,8 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestSlowReader: who asks without reading the answers is not read any further, others are served meanwhile, and
-// what is made for it is bounded.
+// TestSlowReader: a client that calls without reading the answers is not read any further, the
+// memory for its answers is bounded, and others are served in the meantime.
 func TestSlowReader(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		o.WriteTimeout = 200 * time.Millisecond
@@ -194,7 +199,7 @@ func TestSlowReader(t *testing.T) {
 		_ = c.conn.(*net.TCPConn).SetReadBuffer(4096)
 		c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1}))
 		c.must(c.f.WriteWindowUpdate(0, 1<<30))
-		_ = c.conn.SetWriteDeadline(time.Now().Add(30 * time.Second))
+		_ = c.conn.SetWriteDeadline(patience.End(t))
 		var err error
 		for i := uint32(0); err == nil; i++ { // until the server closes the connection
 			err = errors.Join(
@@ -214,7 +219,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestManyHalves: calls that never come in whole cost a bounded amount of memory over all connections.
+// TestManyHalves: calls that never come in whole cost a bounded amount of memory over all
+// connections.
 func TestManyHalves(t *testing.T) {
 	s, addr := serve(t, Options{Methods: newService().methods(), MaxBuffered: 1 << 20})
 	part := make([]byte, 8_000)

@@ -9,30 +9,29 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
 )
 
-// conn is a connection. Its own goroutine, the reader, reads the frames; all others that touch it (workers, handlers,
-// the watch) do so under mu.
+// conn is a connection. Its own goroutine, the reader, reads the frames; all others that touch it
+// (workers, handlers, the watch) do so under mu.
 type conn struct {
-	s      *Server
-	raw    net.Conn // what was accepted
-	nc     net.Conn // what is spoken over: raw, or TLS over it
-	remote string   // its address
-	tls    *tls.ConnectionState
-	ctx    context.Context
-	cancel context.CancelFunc
+	s       *Server
+	session *session
+	nc      net.Conn // raw, or TLS over it
+	remote  string   // its address
+	tls     *tls.ConnectionState
+	ctx     context.Context
+	cancel  context.CancelFunc
 
-	// Of the reader.
+	// Used by the reader only.
 	in            []byte // in[r:w] is read but not yet taken
 	r, w          int
 	small         int // reads in a row that left most of in empty
 	headers       *headerReader
-	block         []byte // a header block that goes on in a CONTINUATION
-	blockID       uint32 // its stream; 0 if there is none
+	block         []byte // a header block to be continued in a CONTINUATION
+	blockID       uint32 // its stream; 0 without a block
 	blockEnd      bool   // it ends its stream
 	blockSelfish  bool   // its stream depends on itself
 	continuations int
@@ -51,7 +50,7 @@ type conn struct {
 	connState
 }
 
-// connState is what of a connection mu guards.
+// connState is the part of a connection that mu guards.
 type connState struct {
 	streams  map[uint32]*stream
 	lastID   uint32 // the highest stream that was opened; only the reader writes it
@@ -73,13 +72,13 @@ type connState struct {
 	repaid  int // see conn.spend: calls that others than the reader have answered
 
 	sendWindow    int
-	initialWindow int       // what the client gives each stream
+	initialWindow int       // the window that the client gives each new stream
 	queue         []*stream // that have something to send which does not fit yet
 	granted       int       // bytes of window given to large messages beyond the initial one
 	waiting       []*stream // for such
 	enc           encoder
 
-	// Counters in which the watch sees what goes on.
+	// Counters by which the watch sees progress.
 	reads, calls, writes, moved uint64
 	watch                       watchState
 
@@ -105,20 +104,21 @@ type closedStream struct {
 const (
 	minInput = 4 << 10
 	maxInput = 64 << 10
-	// maxOut is how much may wait to be written before no more is made.
+	// maxOut is the number of unwritten bytes above which no more are produced.
 	maxOut = 64 << 10
 	// maxKept is the largest buffer that is kept for further calls.
 	maxKept = 16 << 10
-	// streamWindow is what a client may send ahead on a stream.
+	// streamWindow is how many bytes a client may send ahead on a stream.
 	streamWindow = 16 << 10
 	// maxGranted bounds the windows opened for larger messages on one connection.
 	maxGranted = 16 << 20
-	// lingerTime is how long a client has to read what was said last.
+	// lingerTime is how long a client has to read the last frames.
 	lingerTime = time.Second
 )
 
-func newConn(s *Server, raw, nc net.Conn, state *tls.ConnectionState) *conn {
-	c := &conn{s: s, raw: raw, nc: nc, tls: state, remote: raw.RemoteAddr().String(), headers: newHeaderReader(s), recvWindow: defaultWindow, in: make([]byte, minInput)}
+func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
+	s, raw := p.s, p.raw
+	c := &conn{s: s, session: p, nc: nc, tls: state, remote: raw.RemoteAddr().String(), headers: newHeaderReader(s), recvWindow: defaultWindow, in: make([]byte, minInput)}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	c.streams = map[uint32]*stream{}
 	c.drained.L = &c.mu
@@ -130,11 +130,11 @@ func newConn(s *Server, raw, nc net.Conn, state *tls.ConnectionState) *conn {
 // serve serves the connection until it ends.
 func (c *conn) serve() {
 	defer c.end()
-	if !c.readPreface() || !c.s.add(c) {
+	if !c.readPreface() || !c.session.ready(c) {
 		return
 	}
 	err := c.readFrames()
-	if fault, ok := err.(connError); ok {
+	if fault, ok := errors.AsType[connError](err); ok {
 		c.fail(fault)
 	}
 }
@@ -143,13 +143,14 @@ func (c *conn) serve() {
 func (c *conn) end() {
 	p := recover()
 	if p != nil { // a defect of ours must not end the process
-		c.s.o.Logf("h2: panic: %v\n%s", p, debug.Stack())
+		c.s.defect(p)
 	}
 	c.cancel()
 	_ = c.nc.Close()
 	if p == nil {
 		c.mu.Lock()
-	} else { // the defect may have left mu locked by this goroutine; others hold it for moments only
+	} else {
+		// the defect may have left mu locked by this goroutine; others hold it for moments only
 		for i := 0; !c.mu.TryLock() && i < 1000; i++ {
 			time.Sleep(time.Millisecond)
 		}
@@ -166,7 +167,8 @@ func (c *conn) end() {
 	c.drained.Broadcast()
 }
 
-// readPreface reads what each client says first. To one that speaks HTTP/1 it says what it should speak.
+// readPreface reads the client preface. It answers a client that speaks HTTP/1 with a hint to use
+// HTTP/2.
 func (c *conn) readPreface() bool {
 	for c.w < len(preface) {
 		n, err := c.nc.Read(c.in[c.w:])
@@ -203,7 +205,8 @@ func validMethod(m []byte) bool {
 	return len(m) > 0
 }
 
-// readFrames takes frames until the connection ends. It takes all that has come in before it writes what that makes.
+// readFrames handles frames until the connection ends. It handles all frames that have come in
+// before it writes the answers.
 func (c *conn) readFrames() error {
 	for {
 		for c.w-c.r >= frameHeaderLen {
@@ -230,7 +233,7 @@ func (c *conn) readFrames() error {
 	}
 }
 
-// endBatch writes what the frames taken so far have made, and waits while too much of it is unwritten.
+// endBatch writes the answers to the frames handled so far, and waits while too much is unwritten.
 func (c *conn) endBatch() bool {
 	c.batch = time.Time{}
 	c.mu.Lock()
@@ -249,7 +252,8 @@ func (c *conn) endBatch() bool {
 	return c.failed == nil
 }
 
-// fill reads more. The buffer grows while it is filled, up to maxInput, and shrinks when it mostly stays empty.
+// fill reads more. The buffer grows while it is filled, up to maxInput, and shrinks when it mostly
+// stays empty.
 func (c *conn) fill() error {
 	if c.r > 0 {
 		c.w = copy(c.in, c.in[c.r:c.w])
@@ -288,8 +292,8 @@ func (c *conn) resize(n int) {
 	c.mu.Unlock()
 }
 
-// rest gives back what a connection that is silent has grown. The reader, which waits with its buffer in hand, is woken for it.
-// mu must be held.
+// rest releases the large buffers of a silent connection. The reader waits in a read with its own
+// buffer, so rest wakes it to make that smaller. mu must be held.
 func (c *conn) rest() {
 	if !c.writing && len(c.out) == 0 {
 		if cap(c.out) > maxKept {
@@ -332,16 +336,16 @@ func (c *conn) now() time.Time {
 	return c.batch
 }
 
-// What a client may send besides calls: so many frames at once, and so many a second. Each call that is answered makes
-// up for a few.
+// Bounds on the frames that a client may send besides calls: maxChatter at once, and chatterPerSec
+// a second. Each answered call makes up for chatterPerCall of them.
 const (
 	maxChatter     = 2_000
 	chatterPerSec  = 500
 	chatterPerCall = 4
 )
 
-// spend notes n frames' worth of what costs the client little and brings it nothing: pings, settings, resets, empty
-// DATA, and the like. Who sends such all the time is shown out.
+// spend counts n frames that cost the client little and bring it nothing: pings, settings, resets,
+// empty DATA, and the like. It fails for a client that keeps sending too many.
 func (c *conn) spend(n int, what string) error {
 	if c.chatter += n; c.chatter <= maxChatter {
 		return nil
@@ -377,8 +381,8 @@ func (c *conn) fail(fault connError) {
 	c.linger()
 }
 
-// linger ends our side of the connection and reads until the client ends its own. A socket that is closed with
-// unread input is reset, and what the client has not read by then is lost.
+// linger ends our side of the connection and reads until the client ends its own. A socket closed
+// with unread input is reset, and the client then loses what it has not read yet.
 func (c *conn) linger() {
 	_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
 	closeWrite(c.nc)
@@ -397,7 +401,8 @@ func closeWrite(nc net.Conn) {
 	}
 }
 
-// drain asks the client to make no more calls here, and closes the connection when those under way are answered.
+// drain asks the client to make no more calls here, and closes the connection once the calls under
+// way are answered.
 func (c *conn) drain(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -415,7 +420,7 @@ func (c *conn) drainLocked(reason string) {
 	c.flushSoon()
 }
 
-// The pings of the server, told apart by what they carry.
+// The server's pings; their payload tells them apart.
 var (
 	drainPing = [8]byte{'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'}
 	alivePing = [8]byte{'k', 'e', 'e', 'p', 'a', 'l', 'i', 'v'}
@@ -444,7 +449,7 @@ func (c *conn) hangUpIfDone() {
 			c.drained.Wait()
 		}
 		c.mu.Unlock()
-		// The reader goes on until the client closes its side.
+		// The reader keeps reading until the client closes its side.
 		_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
 		closeWrite(c.nc)
 	})

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// TestAnswerWaits: an answer that does not fit into the client's windows comes in parts as they open, and others pass it.
+// TestAnswerWaits: an answer that does not fit into the client's windows comes in parts as they
+// open, and others pass it.
 func TestAnswerWaits(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		s, addr := serve(t, o)
@@ -68,7 +69,8 @@ func TestLargeAnswers(t *testing.T) {
 	})
 }
 
-// TestAnswersBeyondMemory: what cannot be sent is bounded; calls beyond that are told so at once.
+// TestAnswersBeyondMemory: the bytes of unsent answers are bounded; further calls are refused at
+// once.
 func TestAnswersBeyondMemory(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		o.MaxBuffered = 400_000 // a quarter for each connection
@@ -110,7 +112,8 @@ func TestAnswersBeyondMemory(t *testing.T) {
 	})
 }
 
-// TestLargeMessages: the window opens for messages that are larger than it, for as many at once as there is room for.
+// TestLargeMessages: the window opens for messages that are larger than it, for as many at once as
+// there is room for.
 func TestLargeMessages(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		s, addr := serve(t, o)
@@ -203,7 +206,7 @@ func TestMessagesBeyondMemory(t *testing.T) {
 	}
 }
 
-// TestWindowsHold: who sends more than it was allowed to is stopped.
+// TestWindowsHold: a client that sends more than its windows allow is stopped.
 func TestWindowsHold(t *testing.T) {
 	_, addr := serve(t, Options{Methods: newService().methods()})
 

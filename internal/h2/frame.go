@@ -39,13 +39,13 @@ const (
 	preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 	frameHeaderLen = 9
-	// maxFrame is the largest frame taken and sent: what every peer has to take.
+	// maxFrame is the largest frame received and sent: the size that every peer must accept.
 	maxFrame = 16 << 10
 	// maxWindow is the largest a window may grow.
 	maxWindow = 1<<31 - 1
-	// defaultWindow is what a window starts with.
+	// defaultWindow is the initial size of a window.
 	defaultWindow = 65_535
-	// connWindow is what a peer may send ahead on a connection.
+	// connWindow is how many bytes a peer may send ahead on a connection.
 	connWindow = 1 << 20
 )
 
@@ -102,7 +102,8 @@ func unpad(flags byte, p []byte) ([]byte, bool) {
 	return p[1 : len(p)-int(p[0])], true
 }
 
-// appendField appends a header field as a literal that leaves the dynamic table as it is. The name is in lower case.
+// appendField appends a header field as a literal that leaves the dynamic table as it is. The name
+// is in lower case.
 func appendField(b []byte, name, value string) []byte {
 	b = appendInt(append(b, 0, 0), 7, len(name))
 	b = append(b, name...)

@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-rl/weir/internal/doortest"
 )
 
-// FuzzFrames: any bytes behind the preface leave the server whole, nothing of them is held after, and others are served.
-// The input is frames in a shorter form: kind, flags, stream, length, and that many bytes.
+// FuzzFrames: any bytes behind the preface leave the server whole, nothing of them is held after,
+// and others are served. The input is frames in a shorter form: kind, flags, stream, length, and
+// that many bytes.
 func FuzzFrames(f *testing.F) {
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
@@ -52,7 +55,7 @@ func FuzzFrames(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := New(Options{Inline: inline, Methods: newService().methods(), MaxStreams: 4, Logf: t.Errorf, WriteTimeout: time.Minute,
+			s := New(Options{Inline: inline, Methods: newService().methods(), MaxStreams: 4, Logger: doortest.LogTo(func(m string) { t.Error(m) }), WriteTimeout: time.Minute,
 				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })})
 			done := make(chan error, 1)
 			go func() { done <- s.Serve(l) }()
@@ -90,7 +93,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzHeaders: header blocks are read alike whether or not blocks that were seen before are remembered.
+// FuzzHeaders: header blocks are read alike whether or not blocks that were seen before are
+// remembered.
 func FuzzHeaders(f *testing.F) {
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)

@@ -28,6 +28,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // bytesCodec sends bytes as they are.
@@ -67,7 +69,7 @@ func TestGRPCCallers(t *testing.T) {
 					for i := range max(3, 200/callers) {
 						ctx, cancel := context.Background(), func() {}
 						if i%2 == 1 {
-							ctx, cancel = context.WithTimeout(ctx, time.Minute)
+							ctx, cancel = context.WithTimeout(ctx, patience.Left(t))
 						}
 						in := fmt.Appendf(nil, "caller %d, call %d", caller, i)
 						out, err := invoke(ctx, conn, echoPath, in)
@@ -156,7 +158,8 @@ func TestGRPCEnds(t *testing.T) {
 	}
 }
 
-// TestGRPCPings: a client that pings as often as grpc-go lets it is served, and one with a small window measures on.
+// TestGRPCPings: a client that pings as often as grpc-go lets it is served, and one with a small
+// window measures on.
 func TestGRPCPings(t *testing.T) {
 	_, addr := serve(t, Options{Inline: true, Methods: newService().methods()})
 	conn := grpcDial(t, addr, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, PermitWithoutStream: true}))
@@ -167,7 +170,8 @@ func TestGRPCPings(t *testing.T) {
 	}
 }
 
-// TestGRPCHandler: grpc-go behind the handler serves what is no call of ours, on the same connection.
+// TestGRPCHandler: grpc-go behind the handler serves what is no call of ours, on the same
+// connection.
 func TestGRPCHandler(t *testing.T) {
 	rest := grpc.NewServer()
 	states := health.NewServer()
@@ -224,7 +228,8 @@ func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// TestTLS: over TLS of the server or of its listener, with the client's certificate if that is asked for.
+// TestTLS: over TLS of the server or of its listener, with the client's certificate if that is
+// asked for.
 func TestTLS(t *testing.T) {
 	own, pool := certificate(t)
 	for _, mutual := range []bool{false, true} {
@@ -265,7 +270,7 @@ func TestTLS(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer old.Close()
-				_ = old.SetDeadline(time.Now().Add(30 * time.Second)) // a test that hangs
+				_ = old.SetDeadline(patience.End(t)) // a test that hangs
 				_, _ = io.WriteString(old, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 				if got, err := io.ReadAll(old); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 505 ") {
 					t.Errorf("HTTP/1.1 is answered %q, %v", got, err)

@@ -1,15 +1,19 @@
-// Package h2 is an HTTP/2 server for small unary gRPC calls. One goroutine a connection reads all frames that have come
-// in, answers each call that is complete, and writes the answers in one go; that costs a fraction of what a goroutine, a
-// context and several buffers for each call do. Calls of which the caller says that they may wait run on workers, and
-// what is no such call (health, reflection, streams) is handed to an http.Handler.
+// Package h2 is an HTTP/2 server for small unary gRPC calls. One goroutine per connection reads all
+// frames that have come in, answers each complete call, and writes the answers in one go. That
+// costs a fraction of a goroutine, a context and several buffers for each call. Methods that may
+// wait (without Options.Inline) run on workers. Every other request (health, reflection, streams)
+// goes to an http.Handler.
 //
-// It speaks HTTP/2 over TLS and, without, by prior knowledge (RFC 9113), with bounds on all that a peer can make it
-// hold or do.
+// It speaks HTTP/2 over TLS and, without TLS, by prior knowledge (RFC 9113), with bounds on
+// everything that a peer can make it hold or do.
+//
+// Begin with Options and Server (server.go), then conn.readFrames (conn.go) and unary.go.
 package h2
 
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -19,62 +23,68 @@ import (
 type Options struct {
 	// Methods are the unary calls by their path (/package.Service/Method).
 	Methods map[string]Unary
-	// Inline runs Methods on the connection's own goroutine. That is right for those that never wait: while one
-	// runs, its connection is not read. Else each call has a goroutine for itself.
+	// Inline runs Methods on the connection's own goroutine. Use it for methods that never wait:
+	// while one runs, its connection is not read. Otherwise each call has its own goroutine.
 	Inline bool
-	// Handler answers everything else, each request on a goroutine of its own; nil answers 404. Bodies and answers may
-	// stream in both directions at once. It need not set Content-Length or Date, and no Date is added.
+	// Handler answers everything else, each request on a goroutine of its own; nil answers 404.
+	// Bodies and answers may stream in both directions at once. It need not set Content-Length or
+	// Date, and no Date is added.
 	Handler http.Handler
 
-	// TLS turns on TLS; nil means plain text, or what the listener's connections bring along.
+	// TLS turns on TLS; nil means plain text, or the TLS of the listener's connections.
 	TLS *tls.Config
 
 	// MaxMessage bounds a message, before and after decompression; 0 means 1 MiB.
 	MaxMessage int
 	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
 	MaxStreams int
-	// MaxHandlers bounds those of them that are in Handler; 0 means 128.
+	// MaxHandlers bounds the calls that are in Handler; 0 means 128.
 	MaxHandlers int
 	// MaxAllHandlers bounds the calls in Handler of all connections together; 0 means 4,096.
 	MaxAllHandlers int
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
 	MaxConnections int
-	// MaxHeaderBytes bounds the header of a request, counted as SETTINGS_MAX_HEADER_LIST_SIZE does; 0 means 16 KiB.
+	// MaxHeaderBytes bounds the header of a request, counted as SETTINGS_MAX_HEADER_LIST_SIZE does;
+	// 0 means 16 KiB.
 	MaxHeaderBytes int
-	// MaxBuffered bounds the bytes of requests that have not come in whole and of answers that cannot be sent yet, of all
-	// connections together; 0 means 128 MiB. One connection may hold a quarter of it. Past that, calls are answered
-	// RESOURCE_EXHAUSTED.
+	// MaxBuffered bounds the bytes of requests that have not come in whole and of answers that
+	// cannot be sent yet, of all connections together; 0 means 128 MiB. One connection may hold a
+	// quarter of it. Past that, calls are answered RESOURCE_EXHAUSTED.
 	MaxBuffered int
 
-	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10 s.
+	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10
+	// s.
 	HandshakeTimeout time.Duration
 	// RequestTimeout is how long the message of a unary call may take to come in; 0 means 30 s.
 	RequestTimeout time.Duration
-	// WriteTimeout is how long a peer may go without taking what it is to be sent, either because it does not read, or
-	// because it opens no window; 0 means 30 s. After that the connection is closed.
+	// WriteTimeout is how long a peer may take to accept data that is ready for it, whether it does
+	// not read or opens no window; 0 means 30 s. After that the connection is closed.
 	WriteTimeout time.Duration
-	// IdleTimeout is how long a connection may be without a call before its client is asked to close it; 0 means 30 min.
+	// IdleTimeout is how long a connection may be without a call before its client is asked to
+	// close it; 0 means 30 min.
 	IdleTimeout time.Duration
-	// KeepaliveTime is after how long a silence the server asks whether the client is there; 0 means 1 min.
+	// KeepaliveTime is after how long a silence the server asks whether the client is there; 0
+	// means 1 min.
 	KeepaliveTime time.Duration
 	// KeepaliveTimeout is how long it waits for an answer; 0 means 20 s.
 	KeepaliveTimeout time.Duration
-	// MaxAge is after how long a client is asked to connect anew; 0 means 24 h. It is spread by a tenth, so that clients
-	// which came together do not come back together.
+	// MaxAge is the age at which a client is asked to open a new connection; 0 means 24 h. It
+	// varies by a tenth, so that clients that connected together do not return together.
 	MaxAge time.Duration
 	// MaxAgeGrace is how long calls may go on after that; 0 means 1 h.
 	MaxAgeGrace time.Duration
 
-	// Logf is told of panics; nil means nobody.
-	Logf func(format string, args ...any)
+	// Logger logs panics; nil means no logging.
+	Logger *slog.Logger
 }
 
-// Unary answers a call: it appends its message to out, and returns that. With a status other than OK the message is not
-// sent. ctx ends when the call is cancelled, its deadline passes, or the connection breaks; with Options.Inline it ends
-// only with the connection. Neither call nor out may be used after it returns.
+// Unary answers a call: it appends its message to out, and returns that. With a status other than
+// OK the message is not sent. ctx ends when the call is cancelled, its deadline passes, or the
+// connection breaks; with Options.Inline it ends only with the connection. Neither call nor out may
+// be used after it returns.
 type Unary func(ctx context.Context, call *Call, out []byte) ([]byte, Status)
 
-// Call is what a client asks.
+// Call is a client's call.
 type Call struct {
 	// Message is the request's message, decompressed.
 	Message []byte
@@ -85,7 +95,7 @@ type Call struct {
 // RemoteAddr is the address of the client, as its connection has it.
 func (c *Call) RemoteAddr() string { return c.conn.remote }
 
-// Header returns the first value of a header field, whose name is written in lower case; "" if it is absent.
+// Header returns the first value of a header field; "" if it is absent. The name is in lower case.
 func (c *Call) Header(name string) string {
 	for i := range c.request.fields {
 		if c.request.fields[i].Name == name {
@@ -95,7 +105,7 @@ func (c *Call) Header(name string) string {
 	return ""
 }
 
-// Status is how a call ended: a gRPC code, and what is to be told with it. The zero value is OK.
+// Status is the end of a call: a gRPC code, and a message for the client. The zero value is OK.
 type Status struct {
 	Code    uint32
 	Message string
@@ -136,8 +146,8 @@ func (o Options) orDefaults() Options {
 	duration(&o.KeepaliveTimeout, 20*time.Second)
 	duration(&o.MaxAge, 24*time.Hour)
 	duration(&o.MaxAgeGrace, time.Hour)
-	if o.Logf == nil {
-		o.Logf = func(string, ...any) {}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Handler == nil {
 		o.Handler = http.NotFoundHandler()

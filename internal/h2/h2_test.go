@@ -12,10 +12,12 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // serve starts a server, which ends with the test, and returns its address.
@@ -29,8 +31,8 @@ func serve(t testing.TB, o Options) (*Server, string) {
 }
 
 func serveOn(t testing.TB, l net.Listener, o Options) *Server {
-	if o.Logf == nil {
-		o.Logf = t.Errorf
+	if o.Logger == nil {
+		o.Logger = doortest.LogTo(func(m string) { t.Error(m) })
 	}
 	s := New(o)
 	done := make(chan error, 1)
@@ -49,22 +51,13 @@ func serveOn(t testing.TB, l net.Listener, o Options) *Server {
 func checkIdle(t testing.TB, s *Server) {
 	t.Helper()
 	eventually(t, "bytes are given back", func() bool { return s.held.Load() == 0 && s.idle.Load() == 0 })
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.mu.conns) + len(s.mu.opening) + len(s.slots); n > 0 {
+	if n := s.sessions.Len(); n > 0 {
 		t.Errorf("%d connections are left", n)
 	}
 }
 
 // eventually waits for what other goroutines are about to do.
-func eventually(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it does not come about that %s", what)
-		}
-	}
-}
+var eventually = patience.Until
 
 const (
 	echoPath  = "/test.Service/Echo"  // answers what it is asked
@@ -203,7 +196,7 @@ func (c *rawClient) next() http2.Frame {
 }
 
 func (c *rawClient) read() (http2.Frame, error) {
-	_ = c.conn.SetReadDeadline(time.Now().Add(30 * time.Second)) // a test that hangs
+	_ = c.conn.SetReadDeadline(patience.End(c.t)) // a test that hangs
 	for {
 		f, err := c.f.ReadFrame()
 		if s, ok := f.(*http2.SettingsFrame); ok {

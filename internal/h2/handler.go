@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,16 +46,21 @@ func (c *conn) handle(ctx context.Context, st *stream) {
 	defer func() {
 		p := recover()
 		if p != nil && p != http.ErrAbortHandler {
-			c.s.o.Logf("h2: panic: %v\n%s", p, debug.Stack())
+			c.s.defect(p)
 		}
+		var trailer []byte
 		if p == nil {
-			w.finish()
+			trailer = w.finish()
 		}
 		st.cancel()
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		// Before the end of the answer can be sent: a client that has read it may ask again.
 		c.handlers--
 		c.s.handlers.Add(-1)
+		if p == nil {
+			w.end(trailer)
+		}
 		st.async = false
 		switch {
 		case st.closed:
@@ -133,7 +137,8 @@ var (
 	errBodyClosed   = errors.New("http: invalid Read on closed Body")
 )
 
-// body is the body of a request. Unlike those of net/http, reads need not be made by the handler's goroutine.
+// body is the body of a request. Unlike in net/http, any goroutine may read it, not just the
+// handler's.
 type body struct {
 	c       *conn
 	st      *stream
@@ -198,7 +203,7 @@ type response struct {
 	status  int      // 0 until WriteHeader
 	block   []byte   // fields as they were at WriteHeader, until they are sent
 	sent    bool     // the header is
-	length  bool     // it tells the length of the body
+	length  bool     // it gives the length of the body
 	head    bool     // the request is a HEAD
 	unsent  int      // how long the body would be for another than that
 	buffer  []byte   // of the body
@@ -285,7 +290,7 @@ func (w *response) Write(p []byte) (int, error) {
 // Flush implements http.Flusher.
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError is what http.ResponseController calls.
+// FlushError is called by http.ResponseController.
 func (w *response) FlushError() error {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -293,7 +298,7 @@ func (w *response) FlushError() error {
 	return w.flush()
 }
 
-// flush sends the header, if it is not sent, and what is buffered.
+// flush sends the header, unless it is sent, and the buffered bytes.
 func (w *response) flush() error {
 	err := w.send(w.buffer)
 	w.buffer = w.buffer[:0]
@@ -345,7 +350,7 @@ func (w *response) sendHeader(end bool) {
 	c.sealBlock(start, w.st.id, end)
 }
 
-// informContinue tells a client that waits for it to send its body.
+// informContinue tells a client that waits for a 100 to send its body.
 func (w *response) informContinue() {
 	c := w.c
 	c.mu.Lock()
@@ -360,23 +365,26 @@ func (w *response) informContinue() {
 	c.flush()
 }
 
-// finish ends the answer, but for what conn.finish does.
-func (w *response) finish() {
+// finish sends what the body still lacks, and returns the fields of the trailer, for end.
+func (w *response) finish() (trailer []byte) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	c, st := w.c, w.st
-	trailer := w.appendFields(nil, func(name string) bool {
+	trailer = w.appendFields(nil, func(name string) bool {
 		return strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(w.trailer, name)
 	})
 	if !w.sent && !w.length && w.status != http.StatusNoContent && w.status != http.StatusNotModified && (!w.head || w.unsent > 0) {
 		w.block = appendField(w.block, "content-length", strconv.Itoa(max(len(w.buffer), w.unsent)))
 	}
-	if len(w.buffer) > 0 && w.flush() != nil {
-		return
+	if len(w.buffer) > 0 {
+		_ = w.flush() // fails if the stream is closed, which end sees
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	return trailer
+}
+
+// end ends the answer; conn.finish does the rest. mu must be held.
+func (w *response) end(trailer []byte) {
+	c, st := w.c, w.st
 	switch {
 	case st.closed:
 	case len(trailer) > 0:

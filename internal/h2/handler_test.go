@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weir-rl/weir/internal/doortest"
 )
 
 // plainClient speaks HTTP/2 without TLS.
@@ -21,7 +23,8 @@ func plainClient(t testing.TB) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestHandlerAlike: a handler meets the same requests, and its answers come out alike, behind net/http.
+// TestHandlerAlike: a handler meets the same requests, and its answers come out alike, behind
+// net/http.
 func TestHandlerAlike(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -177,7 +180,8 @@ func TestHandlerStreams(t *testing.T) {
 	all.Wait()
 }
 
-// TestHandlerCancelled: a handler learns that its request was cancelled, or its connection lost, whatever it waits for.
+// TestHandlerCancelled: a handler learns that its request was cancelled, or its connection lost,
+// whatever it waits for.
 func TestHandlerCancelled(t *testing.T) {
 	var began, ended sync.WaitGroup
 	s, addr := serve(t, Options{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -228,7 +232,7 @@ func TestHandlerPanics(t *testing.T) {
 	logged := make(chan string, 1)
 	_, addr := serve(t, Options{
 		Methods: newService().methods(),
-		Logf:    func(format string, args ...any) { logged <- fmt.Sprintf(format, args...) },
+		Logger:  doortest.LogTo(func(m string) { logged <- m }),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "half")
 			w.(http.Flusher).Flush()
@@ -250,7 +254,8 @@ func TestHandlerPanics(t *testing.T) {
 	c.alive(5)
 }
 
-// TestAllHandlersBounded: those of all connections together are bounded, too, and make room when they end.
+// TestAllHandlersBounded: those of all connections together are bounded, too, and make room when
+// they end.
 func TestAllHandlersBounded(t *testing.T) {
 	release := make(chan struct{})
 	s, addr := serve(t, Options{Methods: newService().methods(), MaxAllHandlers: 2,
@@ -279,7 +284,8 @@ func TestAllHandlersBounded(t *testing.T) {
 	}
 }
 
-// TestHandlersBounded: only so many requests are handed over at once; a client may try the others again.
+// TestHandlersBounded: the number of concurrent calls of the handler is bounded; a client may retry
+// the others.
 func TestHandlersBounded(t *testing.T) {
 	release := make(chan struct{})
 	_, addr := serve(t, Options{Methods: newService().methods(), MaxHandlers: 3,

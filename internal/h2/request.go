@@ -16,7 +16,7 @@ type request struct {
 	fields                          []hpack.HeaderField // without pseudo-header fields
 	length                          int64               // Content-Length; -1 if not told
 
-	unary       Unary // who answers it; nil means Options.Handler
+	unary       Unary // answers it; nil means Options.Handler
 	contentType string
 	encoding    string        // grpc-encoding; "" and identity mean none
 	timeout     time.Duration // grpc-timeout; 0 means none
@@ -33,16 +33,16 @@ func (r *request) reset() {
 	*r = request{fields: r.fields[:0], length: -1}
 }
 
-// Bounds of one header block on the wire. Indexed fields are smaller there than they count, so that what the limit of the
-// list allows always fits.
+// Bounds of one header block on the wire. Indexed fields are smaller on the wire than in the size
+// of the list, so that every list within its own limit fits.
 const (
 	maxBlock         = 32 << 10
 	maxContinuations = 32
 )
 
-// headerReader decodes the header blocks of a connection. Clients send the same block for almost every call once
-// their fields are in the dynamic table, so that the last few blocks which leave the table as it is are kept with what
-// they say. Not safe for concurrent use.
+// headerReader decodes the header blocks of a connection. Once their fields are in the dynamic
+// table, clients send the same block for almost every call. So the last few blocks that do not
+// change the table are cached with their contents. Not safe for concurrent use.
 type headerReader struct {
 	s       *Server
 	decoder *hpack.Decoder
@@ -58,7 +58,7 @@ type headerReader struct {
 	seen    byte // pseudo-header fields, as bits
 }
 
-// cachedBlock is a block and what it says, as long as no other has changed the dynamic table.
+// cachedBlock is a block with its contents, valid while the dynamic table stays the same.
 type cachedBlock struct {
 	block   []byte
 	request *request
@@ -78,8 +78,8 @@ func newHeaderReader(s *Server) *headerReader {
 	return h
 }
 
-// read decodes block. The request is the caller's until it gives it back with release. After an error the
-// connection's decoder is of no more use.
+// read decodes block. The request is the caller's until it gives it back with release. After an
+// error the connection's decoder can no longer be used.
 func (h *headerReader) read(block []byte) (*request, error) {
 	for i := range h.cached {
 		if k := &h.cached[i]; bytes.Equal(k.block, block) && k.request != nil {
@@ -102,7 +102,8 @@ func (h *headerReader) read(block []byte) (*request, error) {
 	return r, nil
 }
 
-// readTrailer decodes the block of a trailer, which tells nothing, and reports whether it is well-formed.
+// readTrailer decodes the block of a trailer, whose fields are ignored, and reports whether it is
+// well-formed.
 func (h *headerReader) readTrailer(block []byte) (ok bool, err error) {
 	r := h.acquire()
 	defer h.release(r)
@@ -220,7 +221,7 @@ func (h *headerReader) pseudo(r *request, f hpack.HeaderField) {
 	*into = f.Value
 }
 
-// validName reports whether a field's name may stand in a message of HTTP/2.
+// validName reports whether HTTP/2 allows a field name.
 func validName(name string) bool {
 	if name == "" {
 		return false
@@ -233,7 +234,7 @@ func validName(name string) bool {
 	return true
 }
 
-// complete checks what can only be told at the end of a header, and chooses who answers.
+// complete makes the checks that need the whole header, and chooses the handler of the request.
 func (h *headerReader) complete(r *request) {
 	if r.tooLarge {
 		return

@@ -12,7 +12,7 @@ type stream struct {
 	id      uint32
 	request *request
 
-	// All below is guarded by conn.mu, but for a unary call's fields while its message is answered.
+	// conn.mu guards all fields below, except a unary call's fields while its message is answered.
 	began        time.Time
 	remoteClosed bool  // the client has sent all
 	received     int64 // bytes of the body, without padding
@@ -105,7 +105,7 @@ func (c *conn) close(st *stream) {
 	c.hangUpIfDone()
 }
 
-// abort cancels what is under way for a stream.
+// abort cancels the call that runs on a stream.
 func (st *stream) abort() {
 	if st.cancel != nil {
 		st.cancel()
@@ -122,7 +122,7 @@ func (c *conn) note(id uint32, ours bool) {
 	c.recentAt = (c.recentAt + 1) % len(c.recent)
 }
 
-// closedBy looks for a stream among those that were closed lately. mu must be held.
+// closedBy looks for a stream among those closed recently. mu must be held.
 func (c *conn) closedBy(id uint32) (ours, known bool) {
 	for _, r := range c.recent {
 		if r.id == id {

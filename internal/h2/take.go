@@ -349,7 +349,8 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 		ours, _ := c.closedBy(id)
 		c.mu.Unlock()
 		if ours || id > c.lastID {
-			return c.spend(1, "too many frames on closed streams") // this one may have been sent before the client knew
+			// this one may have been sent before the client knew
+			return c.spend(1, "too many frames on closed streams")
 		}
 		return c.resetStream(id, streamClosed)
 	}
@@ -370,7 +371,8 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	return c.spend(1, "too many empty DATA frames")
 }
 
-// body takes the next bytes of a request's body, which came with so much padding. mu must be held; it unlocks it.
+// body takes the next bytes of a request's body, which came with so much padding. mu must be held;
+// it unlocks it.
 func (c *conn) body(st *stream, p []byte, padding int, end bool) error {
 	st.received += int64(len(p))
 	st.remoteClosed = end

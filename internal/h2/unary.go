@@ -7,17 +7,17 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
 )
 
-// prefixLen is the length of what comes before each message: whether it is compressed, and its length.
+// prefixLen is the length of the prefix of each message: a flag for compression, and the message's
+// length.
 const prefixLen = 5
 
-// collect keeps a part of a unary request that has not come in whole, and opens the window for the rest. It returns
-// what to refuse the call with, or nil. mu must be held.
+// collect keeps a part of a unary request whose body is not complete, and opens the window for the
+// rest. It returns the status with which to refuse the call, or nil. mu must be held.
 func (c *conn) collect(st *stream, p []byte) *Status {
 	if len(p) > 0 {
 		if !c.hold(st, len(p)) {
@@ -48,8 +48,9 @@ func tooLarge(size int64, most int) *Status {
 	return &Status{codeResourceExhausted, fmt.Sprintf("received message larger than max (%d vs. %d)", size, most)}
 }
 
-// grantWaiting opens windows for large messages, one after the other, as far as there is room. The one that is granted
-// can always come in whole, so that messages never wait for each other. mu must be held.
+// grantWaiting opens windows for large messages, one after the other, as far as there is room. The
+// one that is granted can always come in whole, so that messages never wait for each other. mu must
+// be held.
 func (c *conn) grantWaiting() {
 	for len(c.waiting) > 0 {
 		st := c.waiting[0]
@@ -66,7 +67,7 @@ func (c *conn) grantWaiting() {
 	c.waiting = nil
 }
 
-// unary answers a unary call whose body has come in whole. The reader calls it.
+// unary answers a unary call whose body is complete. The reader calls it.
 func (c *conn) unary(st *stream, body []byte) error {
 	c.call.request, c.call.conn = st.request, c
 	var refused *Status
@@ -105,14 +106,15 @@ func (c *conn) reply(st *stream, out []byte, s Status) error {
 func (s *Server) run(ctx context.Context, f Unary, call *Call, in []byte) (out []byte, status Status) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.o.Logf("h2: panic: %v\n%s", p, debug.Stack())
+			s.defect(p)
 			out, status = nil, Status{codeInternal, "internal error"}
 		}
 	}()
 	return f(ctx, call, in)
 }
 
-// message returns the one message that body holds, or what to refuse the call with. The message may lie in c.plain.
+// message returns the one message in body, or the status with which to refuse the call. The message
+// may lie in c.plain.
 func (c *conn) message(r *request, body []byte) ([]byte, *Status) {
 	if len(body) < prefixLen {
 		return nil, &Status{codeInternal, "the request of a unary call ends before its message"}

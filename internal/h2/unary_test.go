@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weir-rl/weir/internal/doortest"
 )
 
 // both runs a test with calls inline and on workers.
@@ -91,7 +93,8 @@ func TestUnaryCases(t *testing.T) {
 		id := uint32(1)
 		for _, test := range cases {
 			block := c.fields("", test.header...)
-			for first := true; first || len(block) > 0; first = false { // in frames of a size that is taken
+			for first := true; first || len(block) > 0; first = false {
+				// in frames of a size that is taken
 				n := min(len(block), 10_000)
 				if first {
 					c.must(c.f.WriteHeaders(http2.HeadersFrameParam{
@@ -173,7 +176,8 @@ func TestBadTrailers(t *testing.T) {
 	c.alive(5)
 }
 
-// TestHeaderAccess: calls see the fields of their own header, also when the block is one that was seen before.
+// TestHeaderAccess: calls see the fields of their own header, also when the block is one that was
+// seen before.
 func TestHeaderAccess(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		_, addr := serve(t, o)
@@ -213,7 +217,7 @@ func TestStatus(t *testing.T) {
 func TestPanic(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		logged := make(chan string, 1)
-		o.Logf = func(format string, args ...any) { logged <- fmt.Sprintf(format, args...) }
+		o.Logger = doortest.LogTo(func(m string) { logged <- m })
 		_, addr := serve(t, o)
 		c := dialRaw(t, addr)
 		c.call(1, panicPath, nil)
@@ -227,7 +231,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// TestTableSize: a client that has no room for a dynamic table gets none, and one that changes its mind does not notice.
+// TestTableSize: a client that has no room for a dynamic table gets none, and one that changes its
+// mind does not notice.
 func TestTableSize(t *testing.T) {
 	_, addr := serve(t, Options{Inline: true, Methods: newService().methods()})
 	c := dialRaw(t, addr)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// watch looks at all connections from time to time, and ends what takes too long. One goroutine that compares counters
-// costs the connections nothing; a timer for each read and write would.
-func (s *Server) watch() {
+// watchAll enforces the time-outs of all connections from one goroutine. Comparing counters costs
+// the connections nothing; a timer for each read and write would.
+func (s *Server) watchAll() {
 	every := time.Second
 	o := &s.o
 	for _, d := range []time.Duration{o.RequestTimeout, o.WriteTimeout, o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
@@ -15,25 +15,20 @@ func (s *Server) watch() {
 	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	var conns []*conn
+	var sessions []*session
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case now := <-ticker.C:
-			s.mu.Lock()
-			conns = conns[:0]
-			for c := range s.mu.conns {
-				conns = append(conns, c)
-			}
-			s.mu.Unlock()
-			for _, c := range conns {
-				if c.mu.TryLock() { // if not, it is busy
+			sessions = s.sessions.AppendConns(sessions[:0])
+			for _, p := range sessions {
+				if c := p.open(); c != nil && c.mu.TryLock() { // if not, it is busy
 					c.look(now)
 					c.mu.Unlock()
 				}
 			}
-			clear(conns)
+			clear(sessions)
 		}
 	}
 }
@@ -44,12 +39,13 @@ const drainTime = 5 * time.Second
 // restTime is after how long a silence a connection gives its buffers back.
 const restTime = 2 * time.Second
 
-// watchState is what the watch knows of a connection: since when each of its counters is as it is.
+// watchState holds, for each counter of a connection, since when it has not changed.
 type watchState struct {
-	endAt                      time.Time // when its client is asked to connect anew
+	endAt                      time.Time // when its client is asked to open a new connection
 	reads, calls, write, moved mark
-	pinged                     time.Time // when it was asked whether it is there, if it has not answered; else zero
-	drainAt                    time.Time // when it began to drain
+	// when it was asked whether it is there, if it has not answered; else zero
+	pinged  time.Time
+	drainAt time.Time // when it began to drain
 }
 
 // mark is a counter and when it was first seen as it is.
@@ -66,7 +62,7 @@ func (w *watchState) begin(now time.Time, o *Options) {
 	}
 }
 
-// since tells for how long n has been as it is.
+// since returns how long n has not changed.
 func (m *mark) since(n uint64, now time.Time) time.Duration {
 	if n != m.n {
 		m.n, m.at = n, now
@@ -74,7 +70,7 @@ func (m *mark) since(n uint64, now time.Time) time.Duration {
 	return now.Sub(m.at)
 }
 
-// look ends what of c takes too long. mu must be held.
+// look applies the time-outs to c and its calls. mu must be held.
 func (c *conn) look(now time.Time) {
 	if c.dead {
 		return

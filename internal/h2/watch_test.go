@@ -48,7 +48,8 @@ func (l *pipeListener) dial() net.Conn {
 	return ours
 }
 
-// timed runs test in a bubble with a client whose frames are read as they come, and noted with when they came.
+// timed runs test in a bubble with a client whose frames are read as they come, and noted with when
+// they came.
 func timed(t *testing.T, o Options, test func(t *testing.T, s *Server, svc *service, c *timedClient)) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipeListener()
@@ -131,7 +132,8 @@ func (c *timedClient) do(f func()) {
 // near reports whether the watch, which looks every second at most, was on time.
 func near(at, want time.Duration) bool { return at >= want && at <= want+3*time.Second }
 
-// TestKeepalive: a client that is silent is asked whether it is there, and given up if it does not answer.
+// TestKeepalive: a client that is silent is asked whether it is there, and given up if it does not
+// answer.
 func TestKeepalive(t *testing.T) {
 	timed(t, Options{}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
 		time.Sleep(10 * time.Minute)
@@ -155,9 +157,8 @@ func TestKeepalive(t *testing.T) {
 func TestRest(t *testing.T) {
 	timed(t, Options{}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
 		size := func() (in, out int) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			for sc := range s.mu.conns {
+			for _, p := range s.sessions.AppendConns(nil) {
+				sc := p.open()
 				sc.mu.Lock()
 				in, out = in+sc.inputSize, out+cap(sc.out)+cap(sc.spare)
 				sc.mu.Unlock()
@@ -225,7 +226,8 @@ func TestIdle(t *testing.T) {
 func TestAge(t *testing.T) {
 	o := Options{MaxAge: time.Hour, MaxAgeGrace: 30 * time.Minute}
 	within := func(at, from, to time.Duration) bool { return at >= from-time.Second && at <= to+3*time.Second }
-	timed(t, o, func(t *testing.T, s *Server, svc *service, c *timedClient) { // a call that goes on for ever
+	// a call that goes on for ever
+	timed(t, o, func(t *testing.T, s *Server, svc *service, c *timedClient) {
 		c.do(func() { c.call(1, waitPath, nil) })
 		time.Sleep(2 * time.Hour)
 		c.mu.Lock()
@@ -267,7 +269,8 @@ func TestRequestTimeout(t *testing.T) {
 	})
 }
 
-// TestStalled: who opens no window for answers that wait is shown out; who opens it slowly is not.
+// TestStalled: a client that opens no window for waiting answers is disconnected; one that opens it
+// slowly is not.
 func TestStalled(t *testing.T) {
 	for _, slowly := range []bool{false, true} {
 		timed(t, Options{Inline: true}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
@@ -290,7 +293,7 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// TestUnread: who does not read is shown out.
+// TestUnread: a client that does not read is disconnected.
 func TestUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipeListener()
@@ -331,7 +334,8 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// TestShutdown: calls under way are answered, new ones are not taken, and then the connections close.
+// TestShutdown: calls under way are answered, new ones are not taken, and then the connections
+// close.
 func TestShutdown(t *testing.T) {
 	timed(t, Options{}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
 		c.do(func() { c.call(1, waitPath, []byte("x")) })
@@ -358,7 +362,8 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownOfDeaf: a client that does not heed GOAWAY, nor pings, holds up Shutdown for a few seconds only.
+// TestShutdownOfDeaf: a client that does not heed GOAWAY, nor pings, holds up Shutdown for a few
+// seconds only.
 func TestShutdownOfDeaf(t *testing.T) {
 	timed(t, Options{}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
 		c.mu.Lock()
@@ -390,7 +395,8 @@ func TestShutdownInTime(t *testing.T) {
 		})
 }
 
-// TestServeEnds: Serve returns at once when the server was stopped before, and with the listener's error.
+// TestServeEnds: Serve returns at once when the server was stopped before, and with the listener's
+// error.
 func TestServeEnds(t *testing.T) {
 	s := New(Options{})
 	s.Stop()

@@ -2,8 +2,8 @@ package h2
 
 import "strconv"
 
-// flush writes what is in out, unless another goroutine is at it, which then writes this as well. It lets go of mu
-// while it writes. mu must be held.
+// flush writes the contents of out. If another goroutine is writing, that one writes this as well.
+// flush releases mu while it writes. mu must be held.
 func (c *conn) flush() {
 	for !c.writing && len(c.out) > 0 && c.failed == nil {
 		c.writing = true
@@ -42,8 +42,8 @@ func (c *conn) flushSoon() {
 	}
 }
 
-// encoder writes the header blocks of answers. It has two fields in the client's dynamic table, those of each answer
-// that is well. The zero value is ready.
+// encoder writes the header blocks of answers. It keeps two fields in the client's dynamic table,
+// the two that every successful answer has. The zero value is ready.
 type encoder struct {
 	contentType int  // index of content-type: application/grpc; 0 if it is not in the table
 	statusOK    int  // index of grpc-status: 0; likewise
@@ -56,7 +56,7 @@ const firstDynamic = 62
 
 const grpcContentType = "application/grpc"
 
-// tableSize heeds SETTINGS_HEADER_TABLE_SIZE.
+// tableSize applies SETTINGS_HEADER_TABLE_SIZE.
 func (e *encoder) tableSize(n uint32) {
 	if n < 4096 && !e.literal {
 		*e = encoder{literal: true, shrink: true}
@@ -119,7 +119,8 @@ func (e *encoder) appendGRPCStatus(b []byte, s Status) []byte {
 	return b
 }
 
-// sealBlock ends a header block that was appended to c.out with room for a frame header at start. mu must be held.
+// sealBlock ends a header block that was appended to c.out with room for a frame header at start.
+// mu must be held.
 func (c *conn) sealBlock(start int, id uint32, end bool) {
 	block := c.out[start+frameHeaderLen:]
 	if len(block) > maxFrame {
@@ -183,7 +184,8 @@ func (c *conn) trailOK(st *stream) {
 	c.finish(st)
 }
 
-// finish ends a stream that is answered. If its client is still sending, it is told to stop. mu must be held.
+// finish ends a stream that is answered. If its client is still sending, a reset asks it to stop.
+// mu must be held.
 func (c *conn) finish(st *stream) {
 	c.close(st)
 	if !st.remoteClosed {
@@ -200,7 +202,8 @@ func (c *conn) send(st *stream) {
 	}
 }
 
-// sendSome reports whether all of st.out is sent, or nobody waits for it any more. mu must be held.
+// sendSome sends as much of st.out as the windows allow. It reports whether the stream needs no
+// more sending: all is sent, or the stream is closed. mu must be held.
 func (c *conn) sendSome(st *stream) bool {
 	for !st.closed && len(st.out) > 0 {
 		n := min(len(st.out), st.sendWindow, c.sendWindow, maxFrame)
@@ -221,7 +224,7 @@ func (c *conn) sendSome(st *stream) bool {
 	return true
 }
 
-// pump sends what the windows allow by now. mu must be held.
+// pump sends as much of the queued streams as the windows allow. mu must be held.
 func (c *conn) pump() {
 	kept := c.queue[:0]
 	for i, st := range c.queue {

@@ -11,16 +11,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
 func user(name string) rule.Pair { return rule.Pair{Name: "user", Value: name} }
 
-// Whatever the algorithm, those whom the limit refuses are admitted later in the order in which they came, each at the very
-// instant at which the limit admits it; one that comes at that instant stands behind them, and who cannot get in within its
-// wait is refused as soon as that is known.
+// Whatever the algorithm, those whom the limit refuses are admitted later in the order in which
+// they came, each at the very instant at which the limit admits it; one that comes at that instant
+// stands behind them, and who cannot get in within its wait is refused as soon as that is known.
 func TestFirstComeFirstServed(t *testing.T) {
 	for name, test := range map[string]struct {
 		rule string
@@ -65,7 +65,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 	}
 }
 
-// A slot that is released on this node lets the first in at once; that of another node is found within 200 ms.
+// A slot that is released on this node lets the first in at once; that of another node is found
+// within 200 ms.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "limits: [{name: q, per: [user], allow: 1, timeout: 10s, on_limit: {wait: 5s}}]")
@@ -91,7 +92,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// A slot that is given back between a refusal and the moment at which who was refused stands in line is not missed.
+// A slot that is given back between a refusal and the moment at which who was refused stands in
+// line is not missed.
 func TestReleaseWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *door
@@ -155,8 +157,8 @@ func TestSmallRequestsDoNotOvertake(t *testing.T) {
 	})
 }
 
-// A line has room for `queue` requests, and all together for max; who finds none is refused without asking the store, with the time at
-// which the line goes on.
+// A line has room for `queue` requests, and all together for max; who finds none is refused without
+// asking the store, with the time at which the line goes on.
 func TestRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
@@ -236,8 +238,8 @@ limits:
 	})
 }
 
-// A request that several limits refuse stands in the line of the one that refuses longest, and moves on to that of the other;
-// all within the shortest of their waits.
+// A request that several limits refuse stands in the line of the one that refuses longest, and
+// moves on to that of the other; all within the shortest of their waits.
 func TestSeveralLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDoor(New(0), newLimiter(t, `
@@ -250,8 +252,9 @@ limits:
 			synctest.Wait()
 		}
 		time.Sleep(20 * time.Second)
-		// At 0 ada1 is refused by both, longer by each; the others stand in the line of all. At 1.9 s each would admit ada1, but all
-		// does not, and ada1 came before cora3. ada4 goes at the last moment of its wait.
+		// At 0 ada1 is refused by both, longer by each; the others stand in the line of all. At 1.9
+		// s each would admit ada1, but all does not, and ada1 came before cora3. ada4 goes at the
+		// last moment of its wait.
 		want := []string{"ada0@0s", "bob2@1s", "ada1@2s", "cora3@3s", "ada4@4s"}
 		if got := d.outcomes(); !slices.Equal(got, want) {
 			t.Errorf("got %v\nwant %v", got, want)
@@ -260,8 +263,9 @@ limits:
 	})
 }
 
-// Who comes to a line later than it came to the door stands by its arrival: before those who came after it, and behind those who came
-// before. So a stream of small requests that wait for something else does not starve a large one.
+// Who comes to a line later than it came to the door stands by its arrival: before those who came
+// after it, and behind those who came before. So a stream of small requests that wait for something
+// else does not starve a large one.
 func TestMovesToAnotherLine(t *testing.T) {
 	for _, test := range []struct {
 		waits [3]string // of bob's limit, ada's, and that of all
@@ -286,11 +290,14 @@ limits:
 				synctest.Wait()
 			}
 			come("bob", 5)
-			come("bob", 5) // waits for bobs, until 5 s; and when it looks again, at 2 s, longer for all
+			// waits for bobs, until 5 s; and when it looks again, at 2 s, longer for all
+			come("bob", 5)
 			time.Sleep(500 * time.Millisecond)
 			come("ada", 5)
 			for range 5 {
-				come("ada", 1) // wait for adas, which admits one each second; from 2.5 s on all would still admit them, but not bob's 5
+				// wait for adas, which admits one each second; from 2.5 s on all would still admit
+				// them, but not bob's 5
+				come("ada", 1)
 			}
 			time.Sleep(20 * time.Second)
 			got, want := d.outcomes(), append(test.want, "bob@0s", "ada@500ms", "ada@1.5s")
@@ -348,7 +355,7 @@ limits:
 		}
 		used := func() (n [3]int64) {
 			var decision weir.Decision
-			if err := l.Decide(t.Context(), &weir.Request{}, &decision); err != nil {
+			if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &decision); err != nil {
 				t.Fatal(err)
 			}
 			for i := range n {
@@ -447,8 +454,9 @@ func TestPeeksDoNotWait(t *testing.T) {
 	})
 }
 
-// The own Met of a request is called whenever it asks, and can refuse it; not for one that stands behind others.
-func TestMet(t *testing.T) {
+// A Visit's Veto is asked whenever the request asks, and can end it; not while it stands behind
+// others.
+func TestVeto(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDoor(New(0), newLimiter(t, "limits: [{name: q, algorithm: token_bucket, allow: {rate: 1/s, burst: 1}, on_limit: {wait: 60s}}]"))
 		var mu sync.Mutex
@@ -456,17 +464,15 @@ func TestMet(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			go func() {
 				v := d.lines.NewVisit()
-				r := weir.Request{Hits: 1, Met: func(*weir.Decision) error {
+				v.Veto = func(*weir.Decision) bool {
 					mu.Lock()
 					defer mu.Unlock()
 					met = append(met, fmt.Sprint(name, "@", time.Since(d.start)))
-					if len(met) == 5 {
-						return context.DeadlineExceeded
-					}
-					return nil
-				}}
-				err := v.Decide(t.Context(), d.limiter, &r, &weir.Decision{})
-				if r.Met == nil || (err != nil) != (name == "c") || v.HungUp {
+					return len(met) == 5
+				}
+				var decision weir.Decision
+				err := v.Decide(t.Context(), d.limiter, &weir.Request{Hits: 1}, &decision)
+				if err != nil || v.Vetoed != (name == "c") || decision.Allowed != (name != "c") || v.HungUp {
 					t.Errorf("%s: %v", name, err)
 				}
 			}()

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/memory"
 )

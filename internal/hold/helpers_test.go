@@ -9,15 +9,17 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
 func load(t testing.TB, yaml string) *rule.Set {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,11 +43,11 @@ func newLimiter(t testing.TB, yaml string, options ...weir.Option) *weir.Limiter
 
 // spied is a store of which each answer is seen before the limiter gets it.
 type spied struct {
-	weir.Store
+	store.Store
 	took func(results []algo.Result)
 }
 
-func (s *spied) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (s *spied) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	now, err := s.Store.Take(ctx, charges, results)
 	s.took(results)
 	return now, err
@@ -62,7 +64,7 @@ func newSpied(t testing.TB, yaml string, took func(results []algo.Result)) *weir
 	return over(t, &spied{store, took}, yaml)
 }
 
-func over(t testing.TB, store weir.Store, yaml string, options ...weir.Option) *weir.Limiter {
+func over(t testing.TB, store store.Store, yaml string, options ...weir.Option) *weir.Limiter {
 	t.Helper()
 	l, err := weir.New(store, append(options, weir.WithRules(load(t, yaml)))...)
 	if err != nil {
@@ -107,12 +109,13 @@ func newDoor(lines *Lines, l *weir.Limiter) *door {
 	return &door{lines: lines, limiter: l, start: time.Now()}
 }
 
-// pass sees one request through, and calls handle if it was admitted, before it gives its slots back.
+// pass sees one request through, and calls handle if it was admitted, before it gives its slots
+// back.
 func (d *door) pass(ctx context.Context, name string, hits int64, handle func(), attributes ...rule.Pair) outcome {
 	v := d.lines.NewVisit()
 	v.Failed = d.failed
 	var decision weir.Decision
-	r := weir.Request{Attributes: rule.Pairs(attributes), Hits: hits, MaxDelay: weir.RuleDelay}
+	r := weir.Request{Attributes: rule.Pairs(attributes), Hits: hits, Peek: hits == 0, MaxDelay: weir.RuleDelay}
 	err := v.Decide(ctx, d.limiter, &r, &decision)
 	o := outcome{name: name, at: time.Since(d.start), left: v.Left, allowed: err == nil && decision.Allowed,
 		retry: time.Duration(decision.RetryAfter) * time.Microsecond, err: err, hungUp: v.HungUp}
@@ -129,7 +132,8 @@ func (d *door) pass(ctx context.Context, name string, hits int64, handle func(),
 	return o
 }
 
-// sort puts outcomes of one instant in the order of names: goroutines that are let go together may note it in any order.
+// sort puts outcomes of one instant in the order of names: goroutines that are let go together may
+// note it in any order.
 func (d *door) sort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

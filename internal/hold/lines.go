@@ -1,9 +1,12 @@
-// Package hold keeps requests that must wait in lines, for the doors that can hold them: those that a leaky bucket gave a turn,
-// which leave when it has come, and those that a limit with on_limit: {wait: …} refuses for now, which ask again.
+// Package hold keeps requests that must wait in lines, for the doors that can hold them. A request
+// that got a turn in a leaky bucket leaves its line when the turn has come. One that a limit with
+// on_limit: {wait: …} refuses asks again from its line.
 //
-// Each key of each limit has a line of its own, first come, first served. Only the first of a line asks the store, so that
-// a line costs no more than one request that polls, and nobody overtakes: who comes while there is a line stands behind it
-// without asking.
+// Each key of each limit has a line of its own, first come, first served. Only the first request of
+// a line asks the store, so that a line costs no more than one request that polls. Nothing
+// overtakes: a request that arrives while there is a line joins its end without asking.
+//
+// Begin with Visit.Decide, and read ask and hold: they are a held request from beginning to end.
 package hold
 
 import (
@@ -13,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -22,15 +25,16 @@ const DefaultMax = 10_000
 
 // Lines holds requests. Safe for concurrent use. Make one with New.
 //
-// It holds at most max requests. A line may grow while it is shorter than what is left of max, and no longer than the rule's
-// queue; so one key can never take more than half of max, k keys together leave max / (k + 1), and a key without a line finds
-// a place until there are max lines.
+// It holds at most max requests. A line may grow while it is shorter than what is left of max, and
+// no longer than the rule's queue; so one key can never take more than half of max, k keys together
+// leave max / (k + 1), and a key without a line finds a place until there are max lines.
 type Lines struct {
 	max  int
 	seed maphash.Seed
 	held atomic.Int64 // requests in lines
-	shut atomic.Bool  // nobody is held any more
-	// freed counts what was given back, by a hash of counter and key, for those who asked and are not in a line yet.
+	shut atomic.Bool  // no request is held any more
+	// freed counts the units given back, by a hash of counter and key. It is for requests that have
+	// asked and are not in a line yet.
 	freed [256]atomic.Uint32
 
 	total, expired, hungUp, turnedAway atomic.Uint64
@@ -41,7 +45,8 @@ type Lines struct {
 	left  int64            // how many have left
 }
 
-// New returns Lines that hold at most max requests; 0 means DefaultMax, below 0 that nobody is held.
+// New returns Lines that hold at most max requests; 0 means DefaultMax, below 0 that no request is
+// held.
 func New(max int) *Lines {
 	l := &Lines{max: max, seed: maphash.MakeSeed(), lines: map[string]*line{}}
 	if max == 0 {
@@ -51,24 +56,29 @@ func New(max int) *Lines {
 	return l
 }
 
-// line is the queue of one key of one limit, by turn or by arrival.
+// line is the queue of one key of one limit, in the order of turns or of arrival.
 type line struct {
 	name       string
 	head, tail *ticket
 	n          int
-	// What the limit said last to a request of this line, which it refused; of lines of those who ask again.
+	// The limit's last answer to a request of this line, a refusal. Unused in a line for a leaky
+	// bucket.
 	last  weir.LimitResult
 	told  time.Time
-	clock int64     // the store's at that time
-	until time.Time // no request is admitted before; zero where that is not known, since a slot may be released at any time
+	clock int64 // the store's at that time
+	// until this instant the limit admits no request; zero where that is not known, since a slot
+	// may be released at any time
+	until time.Time
 }
 
 // ticket is the place of one request.
 type ticket struct {
-	line       *line // nil if it stands in none
+	line       *line // nil if it is in no line
 	prev, next *ticket
-	order      int64         // its turn in µs of the store's clock, or the order of its arrival
-	wake       chan struct{} // told when it has become the first, and when something was given back; holds one message
+	order      int64 // its turn in µs of the store's clock, or the order of its arrival
+	// gets a message when the ticket has become the first, and when something was given back; holds
+	// one message
+	wake chan struct{}
 }
 
 func (t *ticket) signal() {
@@ -78,12 +88,12 @@ func (t *ticket) signal() {
 	}
 }
 
-// appendName appends what names the line of a limit's key.
+// appendName appends the name of the line for a limit's key.
 func appendName(dst []byte, counter uint64, key []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(dst, counter), key...)
 }
 
-// room reports whether one more may stand in line, nil for a new one. l.mu is held.
+// room reports whether one more request may join line; nil is a new one. l.mu is held.
 func (l *Lines) room(line *line, queue int) bool {
 	free := l.max - int(l.held.Load())
 	if line == nil {
@@ -100,7 +110,8 @@ func queue(r *rule.Rule) int {
 	return rule.DefaultWaitQueue
 }
 
-// put makes t stand in the line of that name, which may be a new one: behind all whose order is not after its own. l.mu is held.
+// put makes t join the line of that name, which may be a new one, behind all tickets with a lower
+// or equal order. l.mu is held.
 func (l *Lines) put(t *ticket, name []byte) *line {
 	at := l.lines[string(name)]
 	if at == nil {
@@ -127,7 +138,8 @@ func (l *Lines) put(t *ticket, name []byte) *line {
 	return at
 }
 
-// take takes t out of its line, if it stands in one, and tells who has become the first. l.mu is held.
+// take removes t from its line, if it is in one, and signals the ticket that is first after that.
+// l.mu is held.
 func (l *Lines) take(t *ticket) {
 	at := t.line
 	if at == nil {
@@ -152,7 +164,8 @@ func (l *Lines) take(t *ticket) {
 	l.held.Add(-1)
 }
 
-// leave makes t leave its line for good. It returns how many have left lines of l before it, itself included; 0 if it stood in none.
+// leave removes t from its line for good. It returns how many tickets have left lines of l so far,
+// t included; 0 if t was in no line.
 func (l *Lines) leave(t *ticket) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,8 +184,8 @@ func (l *Lines) first(t *ticket) bool {
 	return t.prev == nil
 }
 
-// Freed tells that something was given back to a key of a limit on this node (a slot released, hits refunded), so that the
-// first of its line asks at once.
+// Freed reports that units of a key's limit were given back on this node (a slot released, hits
+// refunded), so that the first request of its line asks at once.
 func (l *Lines) Freed(counter uint64, key []byte) {
 	l.freed[l.shard(counter, key)].Add(1)
 	if l.held.Load() == 0 {
@@ -190,8 +203,9 @@ func (l *Lines) shard(counter uint64, key []byte) uint8 {
 	return uint8(maphash.Bytes(l.seed, key) ^ counter)
 }
 
-// Shut ends the holding, for a program that is about to end: who waits to ask again is refused at once, as is who would have to
-// wait from then on. Those that have a turn in a leaky bucket, and were charged for it, keep it.
+// Shut ends the holding, for a program that is about to end. Requests waiting to ask again are
+// refused at once, and so are later ones that would have to wait. Requests that have a turn in a
+// leaky bucket, and were charged for it, keep it.
 func (l *Lines) Shut() {
 	l.shut.Store(true)
 	l.mu.Lock()
@@ -203,19 +217,20 @@ func (l *Lines) Shut() {
 	}
 }
 
-// Stats tells of the requests that wait, or waited.
+// Stats describes the requests that wait, or have waited.
 type Stats struct {
 	Held    int // now
 	Lines   int // now
 	Longest int // requests in the longest line now
 
-	Total      uint64 // were held at all
-	Expired    uint64 // of these, were refused since their wait was over, or would have been too short
+	Total uint64 // were held at all
+	// of these, were refused since their wait was over, or would have been too short
+	Expired    uint64
 	HungUp     uint64 // of these, were given up by their clients
 	TurnedAway uint64 // were refused since there was no room to wait
 }
 
-// Stats returns what is known at this moment.
+// Stats returns a reading of this moment.
 func (l *Lines) Stats() Stats {
 	s := Stats{Total: l.total.Load(), Expired: l.expired.Load(), HungUp: l.hungUp.Load(), TurnedAway: l.turnedAway.Load()}
 	l.mu.Lock()

@@ -12,7 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// comer is one request of a random run. All times are from the start, and no two kinds of them ever coincide.
+// comer is one request of a random run. All times are from the start, and no two kinds of them ever
+// coincide.
 type comer struct {
 	at     time.Duration
 	key    string
@@ -59,7 +60,8 @@ func run(t *testing.T, yaml string, all []comer) (out []outcome, stats Stats) {
 	return out, stats
 }
 
-// expected is what becomes of the requests of one key under a sliding log of n per second, said in the plainest way.
+// expected is what becomes of the requests of one key under a sliding log of n per second, said in
+// the plainest way.
 func expected(all []comer, n int, wait time.Duration) []string {
 	const window = time.Second
 	type waiting struct {
@@ -138,8 +140,8 @@ func expected(all []comer, n int, wait time.Duration) []string {
 	return out
 }
 
-// What happens to each of a random lot of requests, some of which hang up, is what happens in a plain queue before the limit:
-// to the microsecond, for each key by itself.
+// What happens to each of a random lot of requests, some of which hang up, is what happens in a
+// plain queue before the limit: to the microsecond, for each key by itself.
 func TestHoldsAsAQueueDoes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		all := comers(rt)
@@ -167,8 +169,8 @@ func TestHoldsAsAQueueDoes(t *testing.T) {
 	})
 }
 
-// With any algorithm, nobody is admitted while one who came before to the same key still waits, nobody waits for longer than
-// its wait, and there are never more than the limit admits.
+// With any algorithm, nobody is admitted while one who came before to the same key still waits,
+// nobody waits for longer than its wait, and there are never more than the limit admits.
 func TestNobodyOvertakes(t *testing.T) {
 	rules := []string{"algorithm: token_bucket, allow: {rate: 2/s, burst: 2}", "algorithm: token_bucket, refill: interval, allow: 2/s",
 		"algorithm: fixed_window, allow: 2/s", "allow: 2/s", "allow: 4/s, buckets: 4", "algorithm: sliding_log, allow: 2/s, throttle: {soft: 50%}",

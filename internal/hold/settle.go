@@ -3,12 +3,15 @@ package hold
 import (
 	"context"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 
-// CostsAfter reports whether the request that d is about met a rule with cost_after.
+// CostsAfter reports whether d charged a limit whose rule has a cost_after.
 func CostsAfter(d *weir.Decision) bool {
+	if d.WithoutStore != nil {
+		return false
+	}
 	for i := range d.Matches.Hits {
 		if d.Matches.Hits[i].Window.Rule.CostAfter != "" {
 			return true
@@ -17,8 +20,8 @@ func CostsAfter(d *weir.Decision) bool {
 	return false
 }
 
-// Settle replaces the estimates that the rules with cost_after have charged by what a response cost, and wakes who waits for what
-// that gave back.
+// Settle replaces the estimates that the rules with cost_after have charged by what a response
+// cost, and wakes the requests that wait for what that gave back.
 func (l *Lines) Settle(ctx context.Context, limiter *weir.Limiter, d *weir.Decision, info rule.ResponseInfo) error {
 	ctx, done := afterwards(ctx)
 	defer done()

@@ -7,11 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 )
 
-// A request that waits is told of once, when it is known what becomes of it, and charged once by the limits that are charged
-// whatever the others say: those in shadow, and those that count denied requests.
+// A request that waits is told of once, when it is known what becomes of it, and charged once by
+// the limits that are charged whatever the others say: those in shadow, and those that count denied
+// requests.
 func TestToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
@@ -34,7 +35,7 @@ limits:
 		}
 		used := func() (n [3]int64) {
 			var peek weir.Decision
-			if err := l.Decide(t.Context(), &weir.Request{}, &peek); err != nil {
+			if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &peek); err != nil {
 				t.Fatal(err)
 			}
 			for i := range n {
@@ -42,7 +43,8 @@ limits:
 			}
 			return n
 		}
-		if got, want := used(), [3]int64{2, 2, 1}; got != want { // the third and the fourth have not asked
+		if got, want := used(), [3]int64{2, 2, 1}; got != want {
+			// the third and the fourth have not asked
 			t.Errorf("charged %v, want %v", got, want)
 		}
 		time.Sleep(10 * time.Second)

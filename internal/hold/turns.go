@@ -5,12 +5,13 @@ import (
 	"math"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 
-// standByTurn puts an admitted request in the line of the leaky bucket with the longest delay, whose turn it is that must be
-// waited for. If there is no room it gives the turn back, makes d a refusal, and returns false.
+// standByTurn puts an admitted request in the line of the leaky bucket with the longest delay,
+// by its turn there. If there is no room it gives the turn back, makes d a refusal, and returns
+// false.
 func (v *Visit) standByTurn(ctx context.Context, d *weir.Decision) bool {
 	l := v.lines
 	hit := 0
@@ -38,13 +39,12 @@ func (v *Visit) standByTurn(ctx context.Context, d *weir.Decision) bool {
 	v.giveBack(ctx, d)
 	lr.Allowed, lr.RetryAfter, lr.Delay = false, d.Delay, 0
 	d.Allowed, d.RetryAfter, d.Delay = false, lr.RetryAfter, 0
-	d.Identity()
 	return false
 }
 
 // awaitTurn waits until the turn has come and all with an earlier one have left.
 func (v *Visit) awaitTurn(ctx context.Context, d *weir.Decision) error {
-	timer := time.NewTimer(time.Duration(d.Delay) * time.Microsecond)
+	timer := time.NewTimer(d.Wait())
 	defer timer.Stop()
 	for due := false; ; {
 		select {
@@ -54,6 +54,7 @@ func (v *Visit) awaitTurn(ctx context.Context, d *weir.Decision) error {
 		case <-ctx.Done():
 			v.Left = v.lines.leave(&v.ticket)
 			v.lines.hungUp.Add(1)
+			v.HungUp = true
 			v.giveBack(ctx, d)
 			return ctx.Err()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -12,9 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -33,7 +36,7 @@ type turn struct {
 	delay time.Duration
 }
 
-func (a *answers) Take(_ context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (a *answers) Take(_ context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if charges[0].Ask.Cost < 0 {
@@ -51,7 +54,8 @@ func (*answers) Release(context.Context, *rule.Counter, []byte, uint64) (bool, e
 }
 func (*answers) Close() error { return nil }
 
-// Those of one line leave in the order of their turns, even when the timers fire in another; those who hang up make way.
+// Those of one line leave in the order of their turns, even when the timers fire in another; those
+// who hang up make way.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &answers{turns: []turn{
@@ -92,7 +96,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// Where the context ends behind others, its error is told, and one of the store that could not take the turn back, too.
+// Where the context ends behind others, its error is told, and one of the store that could not take
+// the turn back, too.
 func TestTurnGivenUpBehindOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("away")
@@ -101,7 +106,8 @@ func TestTurnGivenUpBehindOthers(t *testing.T) {
 		d.failed = func(err error) { told = err }
 		go d.pass(t.Context(), "first", 1, nil)
 		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // due after a second, but the first is not
+		// due after a second, but the first is not
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		if o := d.pass(ctx, "second", 1, nil); !errors.Is(o.err, context.DeadlineExceeded) || !o.hungUp || !errors.Is(told, away) {
 			t.Errorf("got %+v, told %v", o, told)
@@ -124,7 +130,7 @@ func TestNoRoomForATurn(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		var peek weir.Decision
-		if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Pairs{user("ada")}}, &peek); err != nil || peek.Limits[0].Remaining != 98 {
+		if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Pairs{user("ada")}, Peek: true}, &peek); err != nil || peek.Limits[0].Remaining != 98 {
 			t.Errorf("%d remaining of 101, %v; want room for all but the three who have turns", peek.Limits[0].Remaining, err)
 		}
 		time.Sleep(10 * time.Second)
@@ -139,10 +145,16 @@ func TestNoRoomForATurn(t *testing.T) {
 		}
 		defer store.Close()
 		var pause atomic.Bool
-		l := over(t, store, oneQueue, weir.WithHooks(weir.Hooks{Decided: func(*weir.Request, *weir.Decision) {
+		told := map[bool]int{}
+		var mu sync.Mutex
+		l := over(t, &spied{store, func([]algo.Result) {
 			if pause.Load() {
 				<-inside
 			}
+		}}, oneQueue, weir.WithHooks(weir.Hooks{Decided: func(_ *weir.Request, d *weir.Decision) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[d.Allowed]++
 		}}))
 		d := newDoor(New(1), l)
 		d.pass(t.Context(), "leaves", 1, nil)
@@ -165,10 +177,14 @@ func TestNoRoomForATurn(t *testing.T) {
 		if s := d.lines.Stats(); len(got) != 4 || refused != 2 || s.TurnedAway != 2 || s.Total != 1 {
 			t.Errorf("got %v, %+v", got, s)
 		}
+		if want := (map[bool]int{true: 2, false: 2}); !maps.Equal(told, want) {
+			t.Errorf("hooks were told of %v, want %v", told, want)
+		}
 	})
 }
 
-// In real time, too, requests leave in the order of their turns, each once. All are decided at one instant of the store's clock.
+// In real time, too, requests leave in the order of their turns, each once. All are decided at one
+// instant of the store's clock.
 func TestOrderInRealTime(t *testing.T) {
 	const n = 1000
 	now := time.Now().UnixMicro()
@@ -221,15 +237,11 @@ func TestOrderInRealTime(t *testing.T) {
 	if s := lines.Stats(); s.Held != 0 || s.Lines != 0 || s.Total != 501 {
 		t.Errorf("%+v", s)
 	}
-	for deadline := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > goroutines; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), goroutines)
-		}
-		runtime.Gosched()
-	}
+	patience.Until(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
-// A turn in one limit comes after the wait for another, and a slot that came with it is given back by who hangs up.
+// A turn in one limit comes after the wait for another, and a slot that came with it is given back
+// by who hangs up.
 func TestTurnAfterWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, `
@@ -248,11 +260,12 @@ limits:
 			go d.pass(c, fmt.Sprint(i), 1, nil)
 			synctest.Wait()
 		}
-		time.Sleep(3500 * time.Millisecond) // each has admitted all by now; 2 has its turn at 6 s, 3 at 9 s
+		// each has admitted all by now; 2 has its turn at 6 s, 3 at 9 s
+		time.Sleep(3500 * time.Millisecond)
 		hangUp()
 		synctest.Wait()
 		var peek weir.Decision
-		if err := l.Decide(t.Context(), &weir.Request{}, &peek); err != nil || peek.Limits[0].Remaining != 8 || peek.Limits[1].Remaining != 2 {
+		if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &peek); err != nil || peek.Limits[0].Remaining != 8 || peek.Limits[1].Remaining != 2 {
 			t.Errorf("turns and slots that are left: %d and %d, %v; only 2 has some", peek.Limits[0].Remaining, peek.Limits[1].Remaining, err)
 		}
 		time.Sleep(10 * time.Second)

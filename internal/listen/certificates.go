@@ -15,22 +15,26 @@ import (
 	"time"
 )
 
-// CertificateFiles name what TLS needs, in PEM.
+// CertificateFiles name the PEM files for TLS.
 type CertificateFiles struct {
-	Cert, Key  []string // pairs: the certificate with its intermediates, and its private key. The first is for clients that name no server
-	ClientCA   string   // certificate authorities of clients; "" means that clients show no certificates
-	MinVersion uint16   // 0 means tls.VersionTLS12
+	// pairs: the certificate with its intermediates, and its private key. The first is for clients
+	// that name no server
+	Cert, Key []string
+	// certificate authorities of clients; "" means that clients show no certificates
+	ClientCA   string
+	MinVersion uint16 // 0 means tls.VersionTLS12
 	Logger     *slog.Logger
 }
 
-// Certificates are the certificates of this server, which follow their files. Safe for concurrent use.
+// Certificates are the certificates of this server, which follow their files. Safe for concurrent
+// use.
 type Certificates struct {
 	files   CertificateFiles
 	current atomic.Pointer[generation]
 
 	mu       sync.Mutex
-	seen     [][]byte // what the files held when they were last looked at
-	told     bool     // of what is wrong with that
+	seen     [][]byte // the files' contents at the last look
+	told     bool     // a fault in these contents has been logged
 	failure  error    // why that is not in force; nil if it is
 	failures uint64
 	loads    uint64
@@ -128,11 +132,12 @@ func (c *Certificates) install(g *generation) {
 	}
 }
 
-// Reload reads the files anew. What is wrong with them is returned, and logged; the certificates from before stay in force then.
+// Reload reads the files again. Errors in them are returned and logged; the previous certificates
+// then stay in force.
 func (c *Certificates) Reload() error { return c.look(true) }
 
-// followEvery is how often the files are looked at: at what they hold, since neither times nor events tell of every way in which
-// files are replaced, such as a folder of Kubernetes whose link changes.
+// followEvery is how often the contents of the files are compared. Neither file times nor events
+// show every kind of replacement, such as the changed link of a folder mounted by Kubernetes.
 const followEvery = 2 * time.Second
 
 // Run follows the files until ctx ends.
@@ -149,8 +154,9 @@ func (c *Certificates) Run(ctx context.Context) {
 	}
 }
 
-// look takes over what the files hold. What is wrong with them counts when it is so at two looks, since a certificate and its key
-// may be replaced one after the other; at once, if somebody asked for it.
+// look loads the contents of the files. An error counts only after two looks, since a certificate
+// and its key may be replaced one after the other; if somebody asked for the reload it counts at
+// once.
 func (c *Certificates) look(asked bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +204,7 @@ func equal(a, b [][]byte) bool {
 type CertificateStatus struct {
 	Expires         time.Time // the first certificate that does
 	Loads, Failures uint64
-	Err             error // why what lies in the files is not in force; nil if it is
+	Err             error // why the contents of the files are not in force; nil if they are
 }
 
 // Status reads how things stand.
@@ -214,11 +220,12 @@ func (c *Certificates) Status() CertificateStatus {
 	return s
 }
 
-// Server returns a function for Options.TLS: protocols are what ALPN offers, none means that it does not take place; clients
-// makes it refuse clients without a certificate of CertificateFiles.ClientCA.
+// Server returns a function for Options.TLS. protocols are offered by ALPN; without any there is no
+// ALPN. clients makes it refuse clients without a certificate of CertificateFiles.ClientCA.
 //
-// Each state of the files has a configuration of its own, so that no session goes on that began under other certificates
-// or other authorities: a client's certificate is verified in a full handshake only.
+// Each state of the files has its own configuration, so that no session that began under other
+// certificates or authorities can be resumed: a client's certificate is verified only in a full
+// handshake.
 func (c *Certificates) Server(protocols []string, clients bool) func() *tls.Config {
 	type made struct {
 		of     *generation
@@ -245,7 +252,8 @@ func (c *Certificates) Server(protocols []string, clients bool) func() *tls.Conf
 		if clients {
 			config.ClientCAs, config.ClientAuth = g.clientCA, tls.RequireAndVerifyClientCert
 			if g.clientCA == nil {
-				config.ClientCAs = x509.NewCertPool() // nobody's; without one, those of the system would do
+				// an empty pool admits nobody; nil would mean the authorities of the system
+				config.ClientCAs = x509.NewCertPool()
 			}
 		}
 		last.Store(&made{g, config})

@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
-// serial is which certificate a server shows to who asks for name, or why the handshake failed. A session is resumed if
-// client has a cache.
+// serial returns which certificate a server shows to a client that asks for name, or why the
+// handshake failed. A session is resumed if client has a cache.
 func serial(t *testing.T, config func() *tls.Config, client *tls.Config, name string) (cn string, resumed bool, err error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,7 +35,7 @@ func serial(t *testing.T, config func() *tls.Config, client *tls.Config, name st
 			return
 		}
 		defer b.Close()
-		_ = b.SetDeadline(time.Now().Add(time.Minute))
+		_ = b.SetDeadline(patience.End(t))
 		s := tls.Server(b, config())
 		if err = s.Handshake(); err == nil {
 			_, err = s.Write([]byte("x")) // after the session's ticket
@@ -99,8 +100,8 @@ func TestServerNames(t *testing.T) {
 	}
 }
 
-// TestReload: files are followed however they are replaced; what is wrong with the new ones leaves the old ones in force, and
-// is told once, and not while a replacement is under way.
+// TestReload: files are followed however they are replaced. A fault in the new files leaves the old
+// certificates in force, and is logged once, but not while a replacement is under way.
 func TestReload(t *testing.T) {
 	ca, dir := certtest.New(t, "ca"), t.TempDir()
 	// As Kubernetes mounts a secret: a link to a folder with a link to another folder.
@@ -222,7 +223,8 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestClientAuthority: clients need a certificate of the authority that is in force, and no session survives its end.
+// TestClientAuthority: clients need a certificate of the authority that is in force, and no session
+// survives its end.
 func TestClientAuthority(t *testing.T) {
 	ca, old, next := certtest.New(t, "ca"), certtest.New(t, "old"), certtest.New(t, "next")
 	dir := t.TempDir()

@@ -73,7 +73,8 @@ func (c *conn) Read(p []byte) (int, error) {
 // Write implements net.Conn.
 func (c *conn) Write(p []byte) (int, error) {
 	if c.stall > 0 && !c.bounded.Load() {
-		// Setting a deadline costs more than reading the clock: move it only when a good part of it is over.
+		// Setting a deadline costs more than reading the clock: move it only when a good part of it
+		// is over.
 		if now := time.Now(); c.until.Load()-now.UnixNano() < int64(c.stall-c.stall/4) {
 			until := now.Add(c.stall)
 			c.until.Store(until.UnixNano())
@@ -97,8 +98,8 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// CloseWrite tells the peer that nothing more will come, as net/http does before it closes a connection whose request it did not
-// read to the end: the peer could lose the answer otherwise.
+// CloseWrite tells the peer that no more data will come, as net/http does before it closes a
+// connection whose request it did not read to the end: otherwise the peer could lose the answer.
 func (c *conn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
@@ -171,7 +172,7 @@ func (l *Listener) prepare(c net.Conn) {
 	}
 }
 
-// looksLikeHTTP reports whether what should have been a TLS record is the beginning of an HTTP request.
+// looksLikeHTTP reports whether the bytes read in place of a TLS record begin an HTTP request.
 func looksLikeHTTP(header [5]byte) bool {
 	switch string(header[:]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH", "CONNE", "PRI *":

@@ -1,5 +1,10 @@
-// Package listen makes what the doors accept connections from: TCP ports and unix sockets, with TLS, PROXY protocol headers
-// and bounds on connections. A connection that it hands out is ready: its header has been read, and its handshake is done.
+// Package listen provides everything between a port and a door. Open and New make listeners on TCP
+// ports and unix sockets, with TLS, PROXY protocol headers and bounds on connections. A connection
+// that they hand out is ready: its header has been read, and its handshake is done. A Group
+// accepts, drains and cuts off the connections of a door with its own protocol, and NewHTTPServer
+// makes a bounded server for the other doors.
+//
+// Begin with Open and Options (listen.go).
 package listen
 
 import (
@@ -17,12 +22,15 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/weir-rl/weir/internal/seldom"
 )
 
 // unixScheme begins the addresses of unix sockets.
 const unixScheme = "unix:"
 
-// CheckAddress tells what is wrong with an address that Open is to take: host:port, or unix: and a path.
+// CheckAddress returns an error that says what is wrong with an address for Open: host:port, or
+// unix: and a path.
 func CheckAddress(s string) error {
 	if path, ok := strings.CutPrefix(s, unixScheme); ok {
 		switch {
@@ -45,8 +53,9 @@ func CheckAddress(s string) error {
 	return nil
 }
 
-// Open opens host:port, or a unix socket. A socket's file has the mode 0660. One that is left over from a server that has
-// died is replaced; any other file, and a socket that somebody listens on, is an error. Closing the listener removes it.
+// Open opens host:port, or a unix socket. A socket's file has the mode 0660. One that is left over
+// from a server that has died is replaced; any other file, and a socket that somebody listens on,
+// is an error. Closing the listener removes it.
 func Open(ctx context.Context, address string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, unixScheme); ok {
 		return openUnix(ctx, path)
@@ -63,39 +72,43 @@ func Text(a net.Addr) string {
 	return a.String()
 }
 
-// UnixPeer is the address of all peers of a unix socket. Their own is not to be believed: a client chooses the path that
-// its end is bound to, and that can read like the address of somebody else.
+// UnixPeer is the address of all peers of a unix socket. Their own is not to be believed: a client
+// chooses the path that its end is bound to, and that can read like the address of somebody else.
 var UnixPeer net.Addr = &net.UnixAddr{Name: "@", Net: "unix"}
 
 // Options tune New. The zero value is right for most.
 type Options struct {
-	// MaxConnections bounds the connections that are open at a time, those that are not ready yet included; 0 means 10,000.
-	// Further ones are closed at once: a client that hears no can turn to another server, one that hears nothing cannot.
+	// MaxConnections bounds the open connections, including those that are not ready yet; 0 means
+	// 10,000. Further ones are closed at once: a client that is turned away can try another server,
+	// but one that gets no answer cannot.
 	MaxConnections int
-	// MaxPerAddress bounds those from one address, or one IPv6 /64; 0 means that nothing does. Peers of a unix socket, and
-	// those in Exempt, are not bounded.
+	// MaxPerAddress bounds those from one address, or one IPv6 /64; 0 means that nothing does.
+	// Peers of a unix socket, and those in Exempt, are not bounded.
 	MaxPerAddress int
 	// Exempt are addresses that many clients come from, as proxies of our own.
 	Exempt []netip.Prefix
-	// MaxPending bounds the connections whose header or handshake is under way; 0 means 1,024. When there are as many, or
-	// no connection is free, the one that has taken longest is closed for each new one.
+	// MaxPending bounds the connections whose header or handshake is under way; 0 means 1,024. When
+	// this bound is reached, or no connection is free, each new connection replaces the pending one
+	// that has taken longest, which is closed.
 	MaxPending int
 	// SetupTimeout bounds the time that header and handshake take together; 0 means 10 s.
 	SetupTimeout time.Duration
 	// TLS returns the configuration for the next connection; nil means plain text.
 	TLS func() *tls.Config
-	// Proxy makes every connection begin with a PROXY protocol header; nil means that none does.
+	// Proxy requires every connection to begin with a PROXY protocol header; nil means that none
+	// does.
 	Proxy *ProxyPeers
-	// Stall bounds how long a peer may take for what one Write sends, unless a deadline is set; 0 means that nothing does.
+	// Stall bounds how long a peer may take to accept one Write, unless a deadline is set; 0 means
+	// no bound.
 	Stall time.Duration
-	// Logger is told of what an operator should know, at most once a minute each; nil means nobody.
+	// Logger logs messages for an operator, each at most once a minute; nil means no logging.
 	Logger *slog.Logger
 }
 
 // ProxyPeers are the peers that send PROXY protocol headers. Connections from others are closed.
 type ProxyPeers struct {
 	Peers []netip.Prefix
-	Unix  bool // whoever comes over a unix socket
+	Unix  bool // peers of a unix socket
 }
 
 // Reason is why a connection was closed before a door saw it.
@@ -106,7 +119,7 @@ const (
 	Full       Reason = iota // MaxConnections
 	PerAddress               // MaxPerAddress
 	Crowded                  // it took longest of MaxPending
-	Stranger                 // it is none of Options.Proxy
+	Stranger                 // it is not in Options.Proxy
 	BadHeader                // no PROXY protocol header, or a malformed or slow one
 	Handshake                // the TLS handshake failed, or was slow
 	Reasons                  // how many there are
@@ -124,13 +137,13 @@ type Listener struct {
 
 	start   sync.Once
 	ready   chan net.Conn
-	failed  chan error    // what ended the accepting
+	failed  chan error    // the error that ended the accepting
 	closing chan struct{} // closed by Close
 	close   func() error
 
 	accepted atomic.Uint64
 	refused  [Reasons]atomic.Uint64
-	told     [Reasons]sparingly
+	told     [Reasons]seldom.Line
 
 	mu struct {
 		sync.Mutex
@@ -193,7 +206,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// run accepts, and makes ready what it accepted in goroutines of their own, so that none waits for another.
+// run accepts connections, and makes each ready in its own goroutine, so that none waits for
+// another.
 func (l *Listener) run() {
 	for {
 		c, err := l.next()
@@ -205,9 +219,10 @@ func (l *Listener) run() {
 	}
 }
 
-// next returns the next connection that there is room for. It is counted, and pending if there is more to do.
+// next returns the next connection that there is room for. It is counted, and pending if there is
+// more to do.
 func (l *Listener) next() (net.Conn, error) {
-	var wait time.Duration
+	var wait backOff
 	for {
 		raw, err := l.raw.Accept()
 		if err != nil {
@@ -219,7 +234,7 @@ func (l *Listener) next() (net.Conn, error) {
 			}
 			// As a rule there are no file descriptors left.
 			l.crowdOut()
-			if wait = min(max(2*wait, 5*time.Millisecond), time.Second); !l.pause(wait) {
+			if !l.pause(wait.next()) {
 				return nil, net.ErrClosed
 			}
 			continue
@@ -246,7 +261,7 @@ func (l *Listener) passes(err error) bool {
 	return false
 }
 
-// pause waits; it returns false if the listener is closed meanwhile.
+// pause waits for d; it returns false if the listener is closed first.
 func (l *Listener) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -258,14 +273,14 @@ func (l *Listener) pause(d time.Duration) bool {
 	}
 }
 
-// refuse counts and tells of a connection that a door will not see.
+// refuse counts and logs a connection that no door will see.
 func (l *Listener) refuse(r Reason, peer net.Addr, err error) {
 	l.refused[r].Add(1)
 	if r == Handshake || r == BadHeader { // as every port that the internet reaches gets them
 		l.o.Logger.Debug("connection not set up", "door_address", Text(l.Addr()), "reason", r.String(), "peer", peer.String(), "error", err)
 		return
 	}
-	if n := l.told[r].now(); n > 0 {
+	if n := l.told[r].Due(time.Minute); n > 0 {
 		l.o.Logger.Warn(refusals[r], "door_address", Text(l.Addr()), "peer", peer.String(), "connections", n)
 	}
 }
@@ -275,27 +290,6 @@ var refusals = [Reasons]string{
 	PerAddress: "connections are closed, since their address has as many as limits.connections_per_address allows",
 	Crowded:    "connections are closed before their handshake is done, since too many are waiting for one",
 	Stranger:   "connections are closed, since their peer is not in proxy_protocol.peers",
-}
-
-// sparingly lets one event a minute through.
-type sparingly struct {
-	mu    sync.Mutex
-	last  time.Time
-	count int
-}
-
-// now returns 0 for an event that is to be kept quiet, and else how many there were since the last one that was not.
-func (s *sparingly) now() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.count++
-	now := time.Now()
-	if !s.last.IsZero() && now.Sub(s.last) < time.Minute {
-		return 0
-	}
-	n := s.count
-	s.last, s.count = now, 0
-	return n
 }
 
 // Stats is a reading of a Listener: Open and Pending now, counts since it was made.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // buffer is a log that can be read while it is written.
@@ -38,7 +39,8 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// serve answers each line with the peer's address and the line, on a free port, until the test ends.
+// serve answers each line with the peer's address and the line, on a free port, until the test
+// ends.
 func serve(t *testing.T, o Options) (address string, l *Listener) {
 	t.Helper()
 	raw, err := Open(t.Context(), "127.0.0.1:0")
@@ -79,7 +81,8 @@ func serveOn(t *testing.T, raw net.Listener, o Options) (address string, l *List
 	return Text(l.Addr()), l
 }
 
-// dial connects, and closes at the end of the test. Reads and writes end after a minute at the latest.
+// dial connects, and closes at the end of the test. Reads and writes end after a minute at the
+// latest.
 func dial(t *testing.T, address string) net.Conn {
 	t.Helper()
 	network := "tcp"
@@ -90,7 +93,7 @@ func dial(t *testing.T, address string) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.SetDeadline(patience.End(t)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
@@ -116,14 +119,7 @@ func wantClosed(t *testing.T, what string, c net.Conn) {
 	}
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("it never came that %s", what)
-		}
-	}
-}
+var eventually = patience.Until
 
 // TestFull: above the bound connections are closed at once; what is closed makes room.
 func TestFull(t *testing.T) {
@@ -214,8 +210,8 @@ func tlsOptions(t *testing.T, o Options) (Options, *tls.Config) {
 	return o, client
 }
 
-// TestSlowHandshakes: any number of connections that begin no handshake, or do not end it, hold nobody up, and are closed for those
-// that come after them.
+// TestSlowHandshakes: any number of connections that begin no handshake, or do not end it, hold
+// nobody up, and are closed for those that come after them.
 func TestSlowHandshakes(t *testing.T) {
 	o, client := tlsOptions(t, Options{MaxPending: 10, MaxConnections: 40, SetupTimeout: time.Hour})
 	address, l := serve(t, o)
@@ -240,7 +236,8 @@ func TestSlowHandshakes(t *testing.T) {
 		wantClosed(t, fmt.Sprint("slow connection ", i), c)
 	}
 
-	// With all connections taken by such as have their handshake behind them, a slow one has no place either.
+	// With all connections taken by such as have their handshake behind them, a slow one has no
+	// place either.
 	o.MaxConnections, o.MaxPending = 2, 2
 	address, _ = serve(t, o)
 	for range 2 {
@@ -259,7 +256,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	eventually(t, "it is counted", func() bool { s := l.Stats(); return s.Refused[Handshake] == 1 && s.Open == 0 })
 }
 
-// TestPlainHTTP: who asks a door of TLS without it is told so.
+// TestPlainHTTP: a client that speaks plain HTTP to a door with TLS gets an answer that says so.
 func TestPlainHTTP(t *testing.T) {
 	o, _ := tlsOptions(t, Options{})
 	address, _ := serve(t, o)
@@ -272,7 +269,8 @@ func TestPlainHTTP(t *testing.T) {
 	}
 }
 
-// TestProxyProtocol: a listed peer says who the client is, nobody else does, and a connection without a header is none.
+// TestProxyProtocol: a listed peer names the client, no other peer may, and a connection without a
+// header is refused.
 func TestProxyProtocol(t *testing.T) {
 	loopback := &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 	address, l := serve(t, Options{Proxy: loopback, MaxPerAddress: 2})
@@ -355,7 +353,8 @@ func TestProxyProtocolTLS(t *testing.T) {
 	}
 }
 
-// TestStall: a peer that takes nothing does not hold a writer for ever; a deadline that is set goes before the bound.
+// TestStall: a peer that takes nothing does not hold a writer for ever; a deadline that is set goes
+// before the bound.
 func TestStall(t *testing.T) {
 	raw, err := Open(t.Context(), "127.0.0.1:0")
 	if err != nil {
@@ -379,7 +378,7 @@ func TestStall(t *testing.T) {
 	}
 	server, client := accept()
 	go func() { _, _ = io.Copy(io.Discard, client) }()
-	if err := server.SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := server.SetWriteDeadline(patience.End(t)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := server.Write(fill); err != nil || n != len(fill) {
@@ -408,7 +407,8 @@ func (f *failing) Accept() (net.Conn, error) {
 	}
 }
 
-// TestNoFiles: when no file descriptors are left accepting goes on later, and who dawdles is closed for who comes.
+// TestNoFiles: without free file descriptors, accepting resumes later, and slow connections are
+// closed in favour of new ones.
 func TestNoFiles(t *testing.T) {
 	raw, err := Open(t.Context(), "127.0.0.1:0")
 	if err != nil {
@@ -421,7 +421,8 @@ func TestNoFiles(t *testing.T) {
 	eventually(t, "it is pending", func() bool { return l.Stats().Pending == 1 })
 	f.errs <- syscall.EMFILE
 	f.errs <- syscall.ECONNABORTED
-	if got := echo(t, tls.Client(dial(t, address), client), "a"); got == "" { // this one is accepted before the errors are met
+	if got := echo(t, tls.Client(dial(t, address), client), "a"); got == "" {
+		// this one is accepted before the errors are met
 		t.Fatal("no answer")
 	}
 	if got := echo(t, tls.Client(dial(t, address), client), "a"); got == "" {

@@ -14,7 +14,9 @@ import (
 
 // header is a PROXY protocol header, as HAProxy's proxy-protocol.txt describes it.
 type header struct {
-	source netip.AddrPort // the zero value if the peer of the connection is itself the client (LOCAL, UNKNOWN, unix sockets)
+	// the zero value if the peer of the connection is itself the client (LOCAL, UNKNOWN, unix
+	// sockets)
+	source netip.AddrPort
 }
 
 const (
@@ -26,8 +28,9 @@ const (
 
 var errNoHeader = errors.New("no PROXY protocol header")
 
-// readHeader reads the header at the beginning of r, in as many parts as it comes. rest is what was read beyond its end.
-// A version that is not known, and what does not follow its version to the letter, is an error.
+// readHeader reads the header at the beginning of r, in as many reads as it takes. rest holds the
+// bytes read beyond its end. An unknown version, and a header that breaks its version's format in
+// any way, is an error.
 func readHeader(r io.Reader) (h header, rest []byte, err error) {
 	b := make([]byte, 0, 256) // most headers
 	for {
@@ -38,7 +41,7 @@ func readHeader(r io.Reader) (h header, rest []byte, err error) {
 		case n <= len(b):
 			return h, bytes.Clone(b[n:]), nil
 		}
-		// b grows with what came, not with what was promised.
+		// b grows with the bytes received, not with the length announced.
 		if len(b) == cap(b) {
 			b = append(make([]byte, 0, min(n, 2*cap(b))), b...)
 		}
@@ -50,8 +53,8 @@ func readHeader(r io.Reader) (h header, rest []byte, err error) {
 	}
 }
 
-// parseHeader parses the header at the beginning of b. n is its length; if that is above len(b) more is needed, at least up
-// to n.
+// parseHeader parses the header at the beginning of b. n is its length; if that is above len(b)
+// more is needed, at least up to n.
 func parseHeader(b []byte) (n int, h header, err error) {
 	switch {
 	case hasPrefix(b, signature1):
@@ -68,7 +71,8 @@ func hasPrefix(b []byte, prefix string) bool {
 	return string(b[:n]) == prefix[:n]
 }
 
-// parseHeader1 parses PROXY TCP4|TCP6 SOURCE DESTINATION PORT PORT, or PROXY UNKNOWN and anything, with CR and LF.
+// parseHeader1 parses PROXY TCP4|TCP6 SOURCE DESTINATION PORT PORT, or PROXY UNKNOWN and anything,
+// with CR and LF.
 func parseHeader1(b []byte) (int, header, error) {
 	line := b[:min(len(b), maxHeader1)]
 	end := bytes.IndexByte(line, '\n')
@@ -149,8 +153,8 @@ const typeCRC32C = 0x03
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checkTLVs checks that what follows the addresses of header b, from i on, are types, lengths and values, and the checksum
-// if there is one.
+// checkTLVs checks that the bytes of header b after the addresses, from i on, are types, lengths
+// and values, and verifies the checksum if there is one.
 func checkTLVs(b []byte, i int) error {
 	for i < len(b) {
 		if len(b)-i < 3 {
@@ -166,7 +170,8 @@ func checkTLVs(b []byte, i int) error {
 		if i-value != 4 {
 			return errors.New("PROXY protocol header with a checksum that is not of 4 bytes")
 		}
-		// The sum is taken with the field itself as 0. A second one would be part of what the first sums up.
+		// The sum is computed with its own field as 0. A second checksum would be part of the first
+		// one's input.
 		sum := crc32.Update(0, castagnoli, b[:value])
 		sum = crc32.Update(sum, castagnoli, []byte{0, 0, 0, 0})
 		if sum = crc32.Update(sum, castagnoli, b[i:]); sum != binary.BigEndian.Uint32(b[value:]) {

@@ -50,7 +50,8 @@ var (
 
 func flip(s string, i int) string { return s[:i] + string(s[i]^1) + s[i+1:] }
 
-// TestHeaders: each header gives the source that it should, whether it comes at once or byte by byte, and takes nothing of what follows.
+// TestHeaders: each header gives the source that it should, whether it comes at once or byte by
+// byte, and takes nothing of what follows.
 func TestHeaders(t *testing.T) {
 	const peer, bad = "", "error"
 	summed := v2(0x21, 0x11, four, tlv(0x01, "h2"), crc, tlv(0x05, "id"))
@@ -146,8 +147,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// FuzzHeader: no bytes make the parser panic, take more than the header, or say other than the library of the field where that takes
-// a header too.
+// FuzzHeader: no bytes make the parser panic, take more than the header, or say other than the
+// library of the field where that takes a header too.
 func FuzzHeader(f *testing.F) {
 	for _, s := range []string{
 		"PROXY TCP4 192.0.2.7 203.0.113.1 8080 443\r\nx", "PROXY TCP6 ::ffff:192.0.2.7 ::1 0 65535\r\n", "PROXY UNKNOWN x\r\n", "PROXY \r\n",
@@ -178,7 +179,8 @@ func FuzzHeader(f *testing.F) {
 		}
 		theirs, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(data), 1<<17))
 		if err != nil {
-			return // it refuses more: headers in several parts, addresses of no family, more than 4 KiB
+			// it refuses more: headers in several parts, addresses of no family, more than 4 KiB
+			return
 		}
 		var want netip.AddrPort
 		if !theirs.Command.IsLocal() {

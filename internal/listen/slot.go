@@ -5,14 +5,15 @@ import (
 	"net/netip"
 )
 
-// slot is a connection's place among those that a listener counts. All of it is guarded by the listener's mu.
+// slot is the place of a connection among those that a listener counts. The listener's mu guards
+// it.
 type slot struct {
 	l          *Listener
 	conn       net.Conn   // closed to crowd it out
-	address    netip.Addr // that it is counted under; the zero Addr for none
+	address    netip.Addr // the address under which it is counted; the zero Addr for none
 	pending    bool
 	gone       bool
-	prev, next *slot // in the list of those that are pending
+	prev, next *slot // in the list of pending ones
 }
 
 // admit gives raw a place, or closes it and returns nil.
@@ -28,7 +29,7 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 			_ = raw.Close()
 			return nil
 		}
-		address = netip.Addr{} // that of the header counts
+		address = netip.Addr{} // the address in the header counts
 	}
 	work := l.o.TLS != nil || l.o.Proxy != nil
 	crowded, reason := l.place(s, address, work)
@@ -46,8 +47,8 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 	return c
 }
 
-// place counts s, among those that are pending if there is work to do. The connection that it returns, if any, has to be
-// closed for it. The reason is why s has no place, Reasons if it has one.
+// place counts s, as pending if there is work to do. If it returns a connection, that one has been
+// crowded out and must be closed. r says why s has no place; it is Reasons if s has one.
 func (l *Listener) place(s *slot, address netip.Addr, work bool) (crowded *slot, r Reason) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,7 +125,7 @@ func (l *Listener) push(s *slot) {
 	l.mu.newest = s
 }
 
-// unlink takes s from those that are pending. It needs l.mu.
+// unlink removes s from the pending ones. It needs l.mu.
 func (l *Listener) unlink(s *slot) {
 	if !s.pending {
 		return
@@ -155,7 +156,7 @@ func (l *Listener) drop(s *slot) {
 	l.uncount(s)
 }
 
-// uncount takes back what count did. It needs l.mu.
+// uncount undoes count. It needs l.mu.
 func (l *Listener) uncount(s *slot) {
 	if !s.address.IsValid() {
 		return
@@ -173,14 +174,16 @@ func (s *slot) release() {
 	s.l.drop(s)
 }
 
-// settle counts s under address, now that it is known. It returns false if that has too many connections.
+// settle counts s under address, now that it is known. It returns false if that has too many
+// connections.
 func (s *slot) settle(address netip.Addr) bool {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
 	return s.gone || s.l.count(s, address)
 }
 
-// done takes s from those that are pending; it returns false if it has been crowded out, or the listener is closed.
+// done removes s from the pending ones; it returns false if s has been crowded out, or the listener
+// is closed.
 func (s *slot) done() bool {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
@@ -191,7 +194,8 @@ func (s *slot) done() bool {
 	return true
 }
 
-// addressOf returns the address of a peer, unmapped and without a zone; the zero Addr for one that has none.
+// addressOf returns the address of a peer, unmapped and without a zone; the zero Addr if it has
+// none.
 func addressOf(a net.Addr) netip.Addr {
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr().Unmap().WithZone("")

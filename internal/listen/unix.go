@@ -15,14 +15,16 @@ import (
 	"time"
 )
 
-// maxUnixPath is how long the path of a socket may be on every system: some have 104 bytes for it, and end it with a 0.
+// maxUnixPath is how long the path of a socket may be on every system: some have 104 bytes for it,
+// and end it with a 0.
 const maxUnixPath = 103
 
 // socketMode lets the owner and the group connect.
 const socketMode = 0o660
 
-// openUnix listens on a socket at path. While it looks at what is there and puts its own in place, it holds a lock on the
-// folder, so that of two servers that start at once one finds the other.
+// openUnix listens on a socket at path. While it examines the existing file and replaces it by its
+// own socket, it holds a lock on the folder, so that of two servers that start at once one finds
+// the other.
 func openUnix(ctx context.Context, path string) (net.Listener, error) {
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -36,7 +38,8 @@ func openUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, err
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		// Where the system heeds it, the file is never there with more permissions than it should have.
+		// On systems that apply it, the file never exists with more permissions than it should
+		// have.
 		return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), socketMode) })
 	}}
 	raw, err := lc.Listen(ctx, "unix", path)
@@ -56,7 +59,8 @@ func openUnix(ctx context.Context, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// lockTime is how long to wait for the lock. Another server holds it for 2 s at most; but whoever may read the folder can lock it for ever.
+// lockTime is how long to wait for the lock. Another server holds it for 2 s at most; but any
+// process that may read the folder can lock it for ever.
 const lockTime = 5 * time.Second
 
 // lock takes the lock on folder, which ends when that is closed.
@@ -124,7 +128,7 @@ func (l *unixListener) remove() error {
 	return l.UnixListener.Close()
 }
 
-// MaxFiles is how many files this process may have open; 0 if nobody knows.
+// MaxFiles is how many files this process may have open; 0 if that is unknown.
 func MaxFiles() uint64 {
 	var r syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 )
 
-// BenchmarkProxy sets the proxy beside a bare httputil.ReverseProxy whose transport and buffers are tuned as well as they can be, and beside
-// the upstream alone. Compare them within one run; client and upstream are measured with them. benchmarks/proxyload has each in a
-// process of its own.
+// BenchmarkProxy sets the proxy beside a bare httputil.ReverseProxy whose transport and buffers are
+// tuned as well as they can be, and beside the upstream alone. Compare them within one run; client
+// and upstream are measured with them. benchmarks/proxyload has each in a process of its own.
 func BenchmarkProxy(b *testing.B) {
 	up := newUpstream(b, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "hello") })
 	u, err := url.Parse(up.URL)
@@ -36,6 +36,8 @@ func BenchmarkProxy(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	through := *limited // the same, but every request goes through httputil.ReverseProxy
+	through.direct = nil
 	refusing, err := New(newLimiter(b, `limits: [{name: a, when: {path: /api/**}, per: [ip], allow: 0/min}]`), Options{Upstream: u})
 	if err != nil {
 		b.Fatal(err)
@@ -44,7 +46,7 @@ func BenchmarkProxy(b *testing.B) {
 		name   string
 		h      http.Handler
 		status int
-	}{{"upstream", up.Config.Handler, 200}, {"bare", bare, 200}, {"weir", limited, 200}, {"weir-headers-off", silent, 200}, {"weir-refuses", refusing, 429}} {
+	}{{"upstream", up.Config.Handler, 200}, {"bare", bare, 200}, {"weir", limited, 200}, {"weir-through-reverseproxy", &through, 200}, {"weir-headers-off", silent, 200}, {"weir-refuses", refusing, 429}} {
 		b.Run(c.name, func(b *testing.B) {
 			s := httptest.NewServer(c.h)
 			defer s.Close()

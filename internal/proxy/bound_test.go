@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // boundProxy serves a proxy within Bound.
@@ -82,8 +84,9 @@ func TestBodyBound(t *testing.T) {
 	}
 }
 
-// TestStalledStreams: HTTP/2 clients that open no window for what they asked hold neither the proxy nor its upstream, while
-// their connection is in good order; whoever takes what is sent gets all of it, however long it takes.
+// TestStalledStreams: HTTP/2 clients that open no window for what they asked hold neither the proxy
+// nor its upstream, while their connection is in good order; whoever takes what is sent gets all of
+// it, however long it takes.
 func TestStalledStreams(t *testing.T) {
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/small" {
@@ -103,7 +106,7 @@ func TestStalledStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		_ = conn.SetDeadline(patience.End(t))
 		if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 			t.Fatal(err)
 		}
@@ -143,11 +146,7 @@ func TestStalledStreams(t *testing.T) {
 				t.Fatalf("%s: the connection is ended: %v", path, frame)
 			}
 		}
-		for limit := time.Now().Add(time.Minute); handling.Load() > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(limit) {
-				t.Fatalf("%s: %d requests are still held", path, handling.Load())
-			}
-		}
+		patience.Until(t, "no request of "+path+" is held", func() bool { return handling.Load() == 0 })
 	}
 	resp, err := client(t, true).Get("http://" + addr + "/large")
 	if err != nil {
@@ -155,7 +154,8 @@ func TestStalledStreams(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	n := 0
-	for buf := make([]byte, 256<<10); ; time.Sleep(5 * time.Millisecond) { // slower in all than one stall
+	for buf := make([]byte, 256<<10); ; time.Sleep(5 * time.Millisecond) {
+		// slower in all than one stall
 		m, err := resp.Body.Read(buf)
 		n += m
 		if err == io.EOF {

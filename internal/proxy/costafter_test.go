@@ -11,18 +11,20 @@ import (
 
 	"github.com/coder/websocket"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
 // settling is a store that tells of each settlement that was made.
 type settling struct {
-	weir.Reserver
-	made chan weir.Settlement
+	store.Reserver
+	made chan store.Settlement
 }
 
-func (s settling) Settle(ctx context.Context, list []weir.Settlement) error {
+func (s settling) Settle(ctx context.Context, list []store.Settlement) error {
 	err := s.Reserver.Settle(ctx, list)
 	for _, one := range list {
 		one.Key = nil
@@ -32,41 +34,37 @@ func (s settling) Settle(ctx context.Context, list []weir.Settlement) error {
 }
 
 // serveCosts serves a proxy whose rule has an estimate of 100, and returns what is settled.
-func serveCosts(t *testing.T, upstream, after string, change ...func(*Options)) (addr string, l *weir.Limiter, made chan weir.Settlement) {
+func serveCosts(t *testing.T, upstream, after string, change ...func(*Options)) (addr string, l *weir.Limiter, made chan store.Settlement) {
 	t.Helper()
 	inner, err := memory.New(memory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = inner.Close() })
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(`
-limits: [{name: units, allow: 1000000/day, algorithm: token_bucket, cost: 100, cost_after: '` + after + `'}]`)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(`
+limits: [{name: units, allow: 1000000/day, algorithm: token_bucket, cost: 100, cost_after: '` + after + `'}]`)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made = make(chan weir.Settlement, 100)
-	if l, err = weir.New(settling{any(inner).(weir.Reserver), made}, weir.WithRules(set)); err != nil {
+	made = make(chan store.Settlement, 100)
+	if l, err = weir.New(settling{any(inner).(store.Reserver), made}, weir.WithRules(set)); err != nil {
 		t.Fatal(err)
 	}
 	addr, _ = serveProxy(t, upstream, l, nil, change...)
 	return addr, l, made
 }
 
-func wantSettled(t *testing.T, made chan weir.Settlement, actual int64) {
+func wantSettled(t *testing.T, made chan store.Settlement, actual int64) {
 	t.Helper()
-	select {
-	case s := <-made:
-		if s.Reserved != 100 || s.Actual != actual {
-			t.Errorf("%d reserved, %d settled, want %d", s.Reserved, s.Actual, actual)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("nothing was settled")
+	if s := patience.Receive(t, "a settlement", made); s.Reserved != 100 || s.Actual != actual {
+		t.Errorf("%d reserved, %d settled, want %d", s.Reserved, s.Actual, actual)
 	}
 }
 
 const tokensOrNothing = `response.status >= 400 ? 0 : int(response.header["x-tokens"])`
 
-// The upstream's word is what a request cost, in a header or behind a streamed body, over HTTP/1 and HTTP/2 alike.
+// The upstream's word is what a request cost, in a header or behind a streamed body, over HTTP/1
+// and HTTP/2 alike.
 func TestCostAfter(t *testing.T) {
 	h := func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -96,10 +94,10 @@ func TestCostAfter(t *testing.T) {
 				read(t, resp, err)
 				wantSettled(t, made, want)
 			}
-			unknown := l.ReservationStats().Unknown
+			unknown := l.Reservations().Stats().Unknown
 			resp, err := client(t, h2c).Get("http://" + addr + "/silent")
 			read(t, resp, err)
-			eventually(t, "the cost is unknown", func() bool { return l.ReservationStats().Unknown == unknown+1 })
+			eventually(t, "the cost is unknown", func() bool { return l.Reservations().Stats().Unknown == unknown+1 })
 		}
 	}
 }
@@ -142,7 +140,8 @@ func TestCostAfterUpstreamFails(t *testing.T) {
 	wantSettled(t, made, 499)
 }
 
-// A response that breaks off in its body costs what it says of itself up to there; bytes are those that were passed on.
+// A response that breaks off in its body costs what it says of itself up to there; bytes are those
+// that were passed on.
 func TestCostAfterBrokenOff(t *testing.T) {
 	h := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Tokens", "55")
@@ -165,7 +164,8 @@ func TestCostAfterBrokenOff(t *testing.T) {
 	}
 }
 
-// A WebSocket costs what came through it, so that a budget of bytes is not passed by with an upgrade.
+// A WebSocket costs what came through it, so that a budget of bytes is not passed by with an
+// upgrade.
 func TestCostAfterWebSocket(t *testing.T) {
 	echo := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, nil)
@@ -177,8 +177,7 @@ func TestCostAfterWebSocket(t *testing.T) {
 		_ = c.Close(websocket.StatusNormalClosure, "")
 	})
 	addr, _, made := serveCosts(t, echo.URL, "response.status == 101 ? response.bytes / 1000 : 0")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := patience.Context(t)
 	c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
 	if err != nil {
 		t.Fatal(err)

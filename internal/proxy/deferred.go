@@ -21,31 +21,37 @@ import (
 	"time"
 	"unicode/utf8"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 // DefaultTicketPath is where tickets of deferred requests are told of.
 const DefaultTicketPath = "/.weir/tickets/"
 
-// Headers that the upstream gets with a deferred request. Since it may come more than once, a client that sends no
-// Idempotency-Key of its own gets its ticket's for one (draft-ietf-httpapi-idempotency-key-header).
+// Headers that the upstream gets with a deferred request. Since it may come more than once, a
+// client that sends no Idempotency-Key of its own gets its ticket's for one
+// (draft-ietf-httpapi-idempotency-key-header).
 const (
 	hdrIdempotency = "Idempotency-Key"
 	hdrTicket      = "X-Weir-Ticket"
 	hdrAttempt     = "X-Weir-Attempt"
 )
 
-// Deferral configures Options.Defer: what becomes of requests that rules with on_limit: {defer: …} refuse.
+// Deferral configures Options.Defer, for requests that rules with on_limit: {defer: …} refuse.
 type Deferral struct {
 	Queue deferred.Queue
-	// MaxBody bounds the body of a request that is deferred, in bytes; a larger one is refused as without deferring. 0 means 1 MiB.
+	// MaxBody bounds the body of a request that is deferred, in bytes; a larger one is refused as
+	// without deferring. 0 means 1 MiB.
 	MaxBody int64
-	// TicketPath is the path below which clients ask what became of a request; "" means DefaultTicketPath. It is answered
-	// by the proxy itself, without asking any limit. It ends in a slash.
+	// TicketPath is the path below which clients ask about a deferred request; "" means
+	// DefaultTicketPath. It is answered by the proxy itself, without asking any limit. It ends in a
+	// slash.
 	TicketPath string
 	// Worker is how the queue is worked off; Ask, Send and Logf are filled in.
 	Worker deferred.Options
@@ -81,13 +87,10 @@ func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
 	return d, nil
 }
 
-// errBusy says that there is no room for a deferred request now, see Options.Adaptive.
-var errBusy = errors.New("proxy: too many requests are under way")
-
 // refused defers a refused request, and reports whether it has answered it.
 func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
-	queue := deferTo(d)
-	if queue == "" || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody || d.Banned.Rule != nil {
+	queue := d.DeferTo()
+	if queue == "" || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody {
 		return false
 	}
 	attributes := maps.Collect(a.All())
@@ -97,11 +100,11 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	body, err := s.readBody(w, r)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) || err == errNoRoom {
+		if errors.As(err, &tooLarge) || errors.Is(err, errNoRoom) {
 			return false
 		}
 		w.Header().Set("Connection", "close")
-		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request's body is malformed or incomplete.", nil)
+		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request's body is malformed or incomplete.", nil)
 		return true
 	}
 	j := &deferred.Job{
@@ -134,27 +137,6 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	return true
 }
 
-// deferTo returns the queue to which all limits that refuse want a request deferred; "" if one of them does not, or never admits it.
-func deferTo(d *weir.Decision) string {
-	if d.Allowed || d.RetryAfter == algo.Never {
-		return ""
-	}
-	queue := ""
-	for i := range d.Limits {
-		lr := &d.Limits[i]
-		if lr.Allowed || lr.Mode == rule.Shadow {
-			continue
-		}
-		if lr.Window.Rule.Defer == "" {
-			return ""
-		}
-		if queue == "" {
-			queue = lr.Window.Rule.Defer
-		}
-	}
-	return queue
-}
-
 // lineOf names the line for the limit and key that refuse longest.
 func lineOf(d *weir.Decision) string {
 	near := d.Nearest()
@@ -181,7 +163,8 @@ func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 		return nil, errNoRoom
 	}
 	if s.proxy.o.BodyTimeout > 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.proxy.o.BodyTimeout)) // a writer that is not net/http's may have none
+		// a writer that is not net/http's may have none
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.proxy.o.BodyTimeout))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
 	if err == nil && s.proxy.o.BodyTimeout > 0 {
@@ -215,11 +198,12 @@ func keepable(r *http.Request, attributes map[string]string) bool {
 	return true
 }
 
-// serveTicket answers what became of a request. Whoever has the ticket may ask, and may drop the request while it waits.
+// serveTicket reports the state of a deferred request. Every client that has the ticket may ask,
+// and may drop the request while it waits.
 func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 	id := strings.TrimPrefix(r.URL.Path, s.TicketPath)
 	if !deferred.ValidID(id) {
-		httplimit.Problem(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
+		answer.ProblemDetails(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
 		return
 	}
 	var t deferred.Ticket
@@ -229,7 +213,7 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 		t, err = s.Queue.Ticket(r.Context(), id)
 	case http.MethodDelete:
 		if t, err = s.Queue.Ticket(r.Context(), id); err == nil && t.State != deferred.Queued {
-			httplimit.Problem(w, http.StatusConflict, "", "", "The request does not wait any more.", map[string]any{"state": t.State})
+			answer.ProblemDetails(w, http.StatusConflict, "", "", "The request does not wait any more.", map[string]any{"state": t.State})
 			return
 		}
 		if err == nil {
@@ -237,18 +221,18 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 		}
 	default:
 		w.Header().Set("Allow", "GET, HEAD, DELETE")
-		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "", "A ticket is asked for with GET, and dropped with DELETE.", nil)
+		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "", "A ticket is asked for with GET, and dropped with DELETE.", nil)
 		return
 	}
 	switch {
 	case errors.Is(err, deferred.ErrGone):
-		httplimit.Problem(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
+		answer.ProblemDetails(w, http.StatusNotFound, "", "", "There is no such ticket.", nil)
 	case errors.Is(err, deferred.ErrActive):
-		httplimit.Problem(w, http.StatusConflict, "", "", "The request is being forwarded just now.", nil)
+		answer.ProblemDetails(w, http.StatusConflict, "", "", "The request is being forwarded just now.", nil)
 	case err != nil:
 		s.proxy.o.Logf("proxy: a ticket: %v", err)
 		w.Header().Set("Retry-After", "1")
-		httplimit.Problem(w, http.StatusServiceUnavailable, httplimit.TypeReducedCapacity, "", "The queue cannot be reached just now. Try again in a moment.", nil)
+		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "", "The queue cannot be reached just now. Try again in a moment.", nil)
 	case r.Method == http.MethodDelete:
 		w.WriteHeader(http.StatusNoContent)
 	default:
@@ -266,23 +250,23 @@ const askAgain = 10 * time.Second
 // ask asks the limits for a job that waits.
 func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave func(), retry time.Duration, err error) {
 	var d weir.Decision
-	done := func() {} // gives the place under Options.Adaptive back
+	done := func() {} // gives the place under Options.Overload back
+	l := s.limiter
 	request := weir.Request{Domain: j.Domain, Attributes: weir.Map(j.Attributes), Hits: 1, Door: "deferred"}
-	if a := s.proxy.o.Adaptive; a != nil {
-		request.Met = func(d *weir.Decision) error {
-			var ok bool
-			if done, ok = a.Hold(d); !ok {
-				return errBusy
+	if l.Match(&request, &d) {
+		if o := s.proxy.o.Overload; o != nil {
+			permit, ok := o.Acquire(overload.PriorityOf(&d))
+			if !ok {
+				return false, nil, time.Second, nil
 			}
-			return nil
+			done = permit.Return // how long it takes teaches nothing: the worker waits its turn
 		}
+		err = l.Charge(ctx, &request, &d)
 	}
-	err = s.limiter.Decide(ctx, &request, &d)
+	if err == nil {
+		l.Tell(ctx, &request, &d)
+	}
 	switch {
-	case err == errBusy:
-		return false, nil, time.Second, nil
-	case err != nil && d.OpenWithoutStore():
-		return true, done, 0, nil
 	case err != nil:
 		done()
 		return false, nil, 0, fmt.Errorf("the limits cannot be asked: %w", err)
@@ -295,16 +279,16 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 		}, 0, nil
 	}
 	done()
-	if d.RetryAfter == algo.Never {
-		for i := range d.Limits {
-			// Closed by a signal, a schedule or a grant: that passes.
-			if d.Refuses(&d.Limits[i]) && i < len(d.Matches.Hits) && d.InForce(i) != d.Limits[i].Window.Limit {
-				return false, nil, askAgain, nil
-			}
-		}
-		return false, nil, -1, nil
+	if after, ok := d.Retry(); ok {
+		return false, nil, after, nil
 	}
-	return false, nil, time.Duration(d.RetryAfter) * time.Microsecond, nil
+	for i := range d.Limits {
+		// Closed by a signal, a schedule or a grant: that passes.
+		if d.Refuses(&d.Limits[i]) && i < len(d.Matches.Hits) && d.InForce(i) != d.Limits[i].Window.Limit {
+			return false, nil, askAgain, nil
+		}
+	}
+	return false, nil, -1, nil
 }
 
 // release gives the slots back that a job held.
@@ -340,7 +324,8 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 		r.Header = http.Header{}
 	}
 	r.Header.Del("Expect") // was answered when it was deferred
-	// What Connection names is of the client's connection, and would be taken away later, our own headers with it.
+	// What Connection names is of the client's connection, and would be taken away later, our own
+	// headers with it.
 	for _, line := range r.Header["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
 			r.Header.Del(strings.TrimSpace(name))
@@ -355,10 +340,11 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 	var attributes httplimit.Attributes
 	attributes.Reset(r, s.proxy.o.ClientIP, nil)
 	e := &exchange{Context: ctx, path: attributes.Path(), host: attributes.Host()}
-	r = r.WithContext(context.WithValue(e, http.ServerContextKey, http.DefaultServeMux)) // makes a response that breaks off a panic
-	answer := &answer{header: http.Header{}, start: time.Now()}
+	// makes a response that breaks off a panic
+	r = r.WithContext(context.WithValue(e, http.ServerContextKey, http.DefaultServeMux))
+	out := &unread{header: http.Header{}, start: time.Now()}
 	defer func() {
-		s.settle(ctx, j, answer, err)
+		s.settle(ctx, j, out, err)
 	}()
 	defer func() {
 		if broken := recover(); broken != nil {
@@ -368,15 +354,15 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 			status, err = 0, errors.New("the upstream's answer broke off")
 		}
 	}()
-	s.proxy.reverse.ServeHTTP(answer, r)
+	s.proxy.reverse.ServeHTTP(out, r)
 	if e.err != nil {
 		return 0, e.err
 	}
-	return answer.status, nil
+	return out.status, nil
 }
 
-// settle replaces the estimates that rules with cost_after have charged by what an attempt cost.
-func (s *deferrals) settle(ctx context.Context, j *deferred.Job, a *answer, failed error) {
+// settle replaces the estimates that rules with cost_after have charged by the cost of an attempt.
+func (s *deferrals) settle(ctx context.Context, j *deferred.Job, a *unread, failed error) {
 	d, ok := s.open.Load(j.ID)
 	if !ok {
 		return
@@ -391,13 +377,13 @@ func (s *deferrals) settle(ctx context.Context, j *deferred.Job, a *answer, fail
 		info.Estimate = estimate
 		return of.CostOf(info) // not ok if the rule has no cost_after
 	})
-	if err != nil && !errors.Is(err, weir.ErrNoReservations) {
+	if err != nil && !errors.Is(err, store.ErrNoReservations) {
 		s.proxy.o.Logf("proxy: what a deferred request cost stays as it was estimated: %v", err)
 	}
 }
 
-// answer is the http.ResponseWriter of a deferred request, whose answer nobody waits for.
-type answer struct {
+// unread is the http.ResponseWriter of a deferred request, for whose answer no client waits.
+type unread struct {
 	header http.Header
 	start  time.Time
 	status int
@@ -405,13 +391,13 @@ type answer struct {
 }
 
 // value returns a header or a trailer by its name.
-func (a *answer) value(name string) string { return httplimit.ResponseField(a.header, name) }
+func (a *unread) value(name string) string { return answer.ResponseField(a.header, name) }
 
 // Header implements http.ResponseWriter.
-func (a *answer) Header() http.Header { return a.header }
+func (a *unread) Header() http.Header { return a.header }
 
 // Write implements http.ResponseWriter.
-func (a *answer) Write(p []byte) (int, error) {
+func (a *unread) Write(p []byte) (int, error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
@@ -420,11 +406,11 @@ func (a *answer) Write(p []byte) (int, error) {
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (a *answer) WriteHeader(status int) {
+func (a *unread) WriteHeader(status int) {
 	if status >= 200 && a.status == 0 {
 		a.status = status
 	}
 }
 
 // Flush implements http.Flusher.
-func (a *answer) Flush() {}
+func (a *unread) Flush() {}

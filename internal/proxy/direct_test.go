@@ -4,20 +4,20 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-rl/weir/internal/upstream"
 )
 
 // scripted is an upstream that answers in bytes of its own.
@@ -95,7 +95,8 @@ func say(conn net.Conn, parts ...string) {
 	}
 }
 
-// Both ways are one proxy: what the other tests say of it holds where all goes through httputil.ReverseProxy as well.
+// Both ways are one proxy: what the other tests say of it holds where all goes through
+// httputil.ReverseProxy as well.
 func TestThroughReverseProxy(t *testing.T) {
 	if !directWorks {
 		t.Skip("all requests go that way here anyway")
@@ -116,8 +117,8 @@ func TestThroughReverseProxy(t *testing.T) {
 	}
 }
 
-// Requests that follow one another share a connection, unless the upstream's answer says that it is the last on it or leaves open where
-// it ends.
+// Requests that follow one another share a connection, unless the upstream's answer says that it is
+// the last on it or leaves open where it ends.
 func TestConnectionsAreKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer string
@@ -142,6 +143,9 @@ func TestConnectionsAreKept(t *testing.T) {
 		"HTTP/1.0":                    {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", false, "GET"},
 		"bytes too many":              {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", false, "GET"},
 	} {
+		if name == "bytes too many" && !directWorks {
+			continue // http.Transport may put the connection back before it sees them
+		}
 		up := newScripted(t, func(conn net.Conn, r *http.Request, _ []byte) bool { say(conn, c.answer); return true })
 		addr := newProxy(t, up.url(), noLimits)
 		cl := client(t, false)
@@ -160,14 +164,17 @@ func TestConnectionsAreKept(t *testing.T) {
 		if c.shared {
 			want = 1
 		}
-		if got := up.opened.Load(); got != want {
+		// http.Transport gives up a connection whose writer is not done within 50 ms, so that on a
+		// busy machine it shares fewer.
+		got := up.opened.Load()
+		if got != want && (directWorks || !c.shared || got > n) {
 			t.Errorf("%s: %d connections, want %d", name, got, want)
 		}
 	}
-	// Both a length and chunks: the chunks count (RFC 9112 6.3), and the direct way does not trust the connection any more, whatever else
-	// the header holds.
+	// Both a length and chunks: the chunks count (RFC 9112 6.3), and the direct way does not trust
+	// the connection any more, whatever else the header holds.
 	for name, more := range map[string]string{
-		"plain": "", "trailer": "Trailer: X-A\r\n", "option": "Connection: X-B\r\n", "large": "X-Large: " + strings.Repeat("x", 2*responseBuffer) + "\r\n",
+		"plain": "", "trailer": "Trailer: X-A\r\n", "option": "Connection: X-B\r\n", "large": "X-Large: " + strings.Repeat("x", 8<<10) + "\r\n",
 		"other case": "Trailer: X-A\r\ncontent-LENGTH: 50\r\n",
 	} {
 		up := newScripted(t, func(conn net.Conn, r *http.Request, _ []byte) bool {
@@ -187,8 +194,8 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
-// What an upstream says that nobody asked for is not taken for the answer to the next request. (http.Transport has a goroutine that looks for
-// it, which may come too late.)
+// What an upstream says that nobody asked for is not taken for the answer to the next request.
+// (http.Transport has a goroutine that looks for it, which may come too late.)
 func TestNoAnswerOfAnother(t *testing.T) {
 	if !directWorks {
 		t.Skip("no connections of our own here")
@@ -329,9 +336,11 @@ func TestNoGuessedType(t *testing.T) {
 	}
 }
 
-// The wait for an upstream ends when the time is over, to the moment, or when the client hangs up, however long after it began.
+// The wait for an upstream ends when the time is over, to the moment, or when the client hangs up,
+// however long after it began.
 func TestWaitEnds(t *testing.T) {
-	for _, hangUp := range []time.Duration{0, watchAfter / 2, 10 * watchAfter, 30 * time.Second} {
+	const watched = 50 * time.Millisecond // after which package upstream looks at the context
+	for _, hangUp := range []time.Duration{0, watched / 2, 10 * watched, 30 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			network := newPipes()
 			released := 0
@@ -349,14 +358,14 @@ func TestWaitEnds(t *testing.T) {
 			transport := h.reverse.Transport.(*http.Transport)
 			transport.DialContext = network.dial
 			if h.direct != nil {
-				h.direct.connect = network.dial
+				h.direct.Dial = network.dial
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			want, status := time.Minute, http.StatusGatewayTimeout
 			if hangUp > 0 {
 				time.AfterFunc(hangUp, cancel)
-				want, status = max(hangUp, watchAfter), 499
+				want, status = max(hangUp, watched), 499
 			}
 			start := time.Now()
 			w := httptest.NewRecorder()
@@ -374,65 +383,8 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// Idle connections are bounded, and those that the upstream has closed, or that have been idle for long, are closed.
-func TestIdleConnections(t *testing.T) {
-	if !directWorks {
-		t.Skip("no connections of our own here")
-	}
-	closing := make(chan bool)
-	up := newScripted(t, func(conn net.Conn, r *http.Request, _ []byte) bool { return <-closing })
-	u := &upstream{address: up.Addr().String(), connect: newDialer().DialContext}
-	open := func() *upstreamConn {
-		c, err := u.dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	var kept []*upstreamConn
-	for range idlePerHost + 3 {
-		c := open()
-		u.put(c)
-		kept = append(kept, c)
-	}
-	if len(u.conns) != idlePerHost {
-		t.Errorf("%d idle connections, want %d", len(u.conns), idlePerHost)
-	}
-	if _, err := kept[idlePerHost].Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the one too many is not closed: %v", err)
-	}
-	kept[0].idle = time.Now().Add(-idleTimeout)
-	u.sweep()
-	if len(u.conns) != idlePerHost-1 || slices.Contains(u.conns, kept[0]) {
-		t.Errorf("%d idle connections after the time-out of one", len(u.conns))
-	}
-	// The upstream closes one.
-	c := u.conns[5]
-	if _, err := io.WriteString(c.Conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	closing <- false
-	eventually(t, "the closed one is found", func() bool { u.sweep(); return !slices.Contains(u.conns, c) })
-	if len(u.conns) != idlePerHost-2 {
-		t.Errorf("%d idle connections after one was closed", len(u.conns))
-	}
-	// The one used last is taken first.
-	last := u.conns[len(u.conns)-1]
-	if got := u.idle(); got != last {
-		t.Error("another than the last one was taken")
-	}
-	for c := u.idle(); c != nil; c = u.idle() {
-		c.close()
-	}
-	last.close()
-	u.sweep()
-	if u.sweeps {
-		t.Error("the sweeper runs on without connections")
-	}
-}
-
-// Bodies up to the bound go the direct way whole, and reach the upstream in one piece with their header; a client that does not send
-// all of it does not reach the upstream at all.
+// Bodies up to the bound go the direct way whole, and reach the upstream in one piece with their
+// header; a client that does not send all of it does not reach the upstream at all.
 func TestSmallBodies(t *testing.T) {
 	up := newScripted(t, func(conn net.Conn, r *http.Request, body []byte) bool {
 		say(conn, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", len(body)), string(body))
@@ -440,7 +392,7 @@ func TestSmallBodies(t *testing.T) {
 	})
 	addr := newProxy(t, up.url(), noLimits)
 	for _, h2c := range []bool{false, true} {
-		for _, size := range []int{0, 1, 2000, 4096, 10 << 10, maxDirectBody - 1, maxDirectBody, maxDirectBody + 1, 3 * maxDirectBody} {
+		for _, size := range []int{0, 1, 2000, 4096, 10 << 10, upstream.MaxBody - 1, upstream.MaxBody, upstream.MaxBody + 1, 3 * upstream.MaxBody} {
 			want := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
 			resp, err := client(t, h2c).Post("http://"+addr+"/", "text/plain", bytes.NewReader(want))
 			if body := read(t, resp, err); body != string(want) {
@@ -467,7 +419,8 @@ func TestSmallBodies(t *testing.T) {
 	}
 }
 
-// A pipeline of requests from one client gets its answers in order, whichever way each of them goes.
+// A pipeline of requests from one client gets its answers in order, whichever way each of them
+// goes.
 func TestPipeline(t *testing.T) {
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

@@ -10,11 +10,11 @@ import (
 	"os"
 	"strings"
 
-	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
 )
 
-// rewrite makes the request to the upstream. Hop-by-hop headers, and the client's Forwarded, X-Forwarded-For, -Host and
-// -Proto are gone from pr.Out already.
+// rewrite makes the request to the upstream. Hop-by-hop headers, and the client's Forwarded,
+// X-Forwarded-For, -Host and -Proto are gone from pr.Out already.
 func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	e := exchangeOf(in.Context())
@@ -39,10 +39,12 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	p.setForwarded(in, e.host, out.Header)
 }
 
-// setTarget sets path and query of a request to the upstream, of which in is what the client sent and path what was matched.
+// setTarget sets path and query of a request to the upstream: in is the client's target, and path
+// the one that the rules matched.
 func (p *Proxy) setTarget(out, in *url.URL, path string) {
 	if path == "*" {
-		out.Path, out.RawPath, out.RawQuery, out.ForceQuery = "*", "", "", false // it takes no query
+		// it takes no query
+		out.Path, out.RawPath, out.RawQuery, out.ForceQuery = "*", "", "", false
 		return
 	}
 	bare := path
@@ -53,12 +55,15 @@ func (p *Proxy) setTarget(out, in *url.URL, path string) {
 	out.RawQuery, out.ForceQuery = safeQuery.Replace(in.RawQuery), in.ForceQuery
 }
 
-// safeQuery writes what may not stand in a query and would end it: HTTP/2 lets a space through, which in a request line of
-// HTTP/1 is followed by the version, and some servers cut a query at a #, so that they read another value than the rules.
+// safeQuery escapes characters that may not stand in a query and would end it: HTTP/2 lets a space
+// through, which in a request line of HTTP/1 is followed by the version, and some servers cut a
+// query at a
+// #, so that they read another value than the rules.
 var safeQuery = strings.NewReplacer(" ", "%20", "#", "%23")
 
-// carriesHTTP reports whether an Upgrade header offers a protocol in which requests would pass the limits unseen: h2c,
-// HTTP/2.0, TLS/1.3. An offer may be left unanswered (RFC 9110 7.8), so the proxy does not pass it on.
+// carriesHTTP reports whether an Upgrade header offers a protocol in which requests would pass the
+// limits unseen: h2c, HTTP/2.0, TLS/1.3. An offer may be left unanswered (RFC 9110 7.8), so the
+// proxy does not pass it on.
 func carriesHTTP(upgrade []string) bool {
 	for _, line := range upgrade {
 		for protocol := range strings.SplitSeq(line, ",") {
@@ -72,8 +77,8 @@ func carriesHTTP(upgrade []string) bool {
 	return false
 }
 
-// forwarded is what tells the upstream who asked. What a trusted proxy says of it is kept and continued; what anybody else says
-// is not.
+// forwarded holds the fields that tell the upstream about the client. Those from a trusted proxy
+// are kept and continued, all others are dropped.
 type forwarded struct {
 	prior  []string // lines of X-Forwarded-For
 	peer   string   // goes behind them; "" if it is no address
@@ -120,7 +125,8 @@ func setLines(h http.Header, name string, lines []string, value string) {
 	h[name] = lines
 }
 
-// asWritten is the path as the client wrote it, but that bytes which may not stand in a request line are percent-encoded.
+// asWritten is the path as the client wrote it, but that bytes which may not stand in a request
+// line are percent-encoded.
 func asWritten(u *url.URL) string {
 	raw := u.RawPath
 	if raw == "" {
@@ -141,13 +147,16 @@ func asWritten(u *url.URL) string {
 	return b.String()
 }
 
-// modifyResponse puts the rate-limit headers on the upstream's response, in place of its own of the same families.
+// modifyResponse puts the rate-limit headers on the upstream's response, in place of its own of the
+// same families.
 func modifyResponse(res *http.Response) error {
 	if res.StatusCode < 100 {
-		return fmt.Errorf("it answered with status %03d", res.StatusCode) // net/http's server would panic
+		// net/http's server would panic
+		return fmt.Errorf("it answered with status %03d", res.StatusCode)
 	}
 	if len(res.Trailer) > 0 {
-		res.Header.Del("Content-Length") // HTTP/2 allows it beside trailers; in HTTP/1 they need chunks
+		// HTTP/2 allows it beside trailers; in HTTP/1 they need chunks
+		res.Header.Del("Content-Length")
 		res.ContentLength = -1
 	}
 	e := exchangeOf(res.Request.Context())
@@ -182,11 +191,11 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		var tooLarge *http.MaxBytesError
 		switch {
 		case errors.As(cause, &tooLarge):
-			httplimit.Problem(w, http.StatusRequestEntityTooLarge, "", "", "The request's body is too large.", nil)
+			answer.ProblemDetails(w, http.StatusRequestEntityTooLarge, "", "", "The request's body is too large.", nil)
 		case errors.Is(cause, os.ErrDeadlineExceeded):
-			httplimit.Problem(w, http.StatusRequestTimeout, "", "", "The request's body did not arrive in time.", nil)
+			answer.ProblemDetails(w, http.StatusRequestTimeout, "", "", "The request's body did not arrive in time.", nil)
 		default:
-			httplimit.Problem(w, http.StatusBadRequest, "", "", "The request's body is malformed or incomplete.", nil)
+			answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request's body is malformed or incomplete.", nil)
 		}
 		return
 	}
@@ -197,8 +206,8 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 	p.o.Logf("proxy: %s %q: the upstream failed: %v", r.Method, e.path, err)
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		httplimit.Problem(w, http.StatusGatewayTimeout, "", "", "The server behind this proxy did not answer in time.", nil)
+		answer.ProblemDetails(w, http.StatusGatewayTimeout, "", "", "The server behind this proxy did not answer in time.", nil)
 		return
 	}
-	httplimit.Problem(w, http.StatusBadGateway, "", "", "The server behind this proxy could not be reached, or did not answer in HTTP.", nil)
+	answer.ProblemDetails(w, http.StatusBadGateway, "", "", "The server behind this proxy could not be reached, or did not answer in HTTP.", nil)
 }

@@ -16,8 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -68,8 +69,9 @@ func (t *turns) hooks() weir.Option {
 	}})
 }
 
-// A thousand requests at once before a queue of 500 that drains at 200 a second: the first goes at once, then one every 5 ms to the
-// microsecond, in the order of the turns; the other 499 are told when to come back.
+// A thousand requests at once before a queue of 500 that drains at 200 a second: the first goes at
+// once, then one every 5 ms to the microsecond, in the order of the turns; the other 499 are told
+// when to come back.
 func TestQueueDrainsAtItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -93,7 +95,7 @@ func TestQueueDrainsAtItsRate(t *testing.T) {
 		transport := h.reverse.Transport.(*http.Transport)
 		transport.DialContext = network.dial
 		if h.direct != nil {
-			h.direct.connect = network.dial
+			h.direct.Dial = network.dial
 		}
 		var wg sync.WaitGroup
 		served, refused := 0, 0
@@ -128,8 +130,9 @@ func TestQueueDrainsAtItsRate(t *testing.T) {
 	})
 }
 
-// The same in real time, over real connections: each is served once, in the order of the turns. All are decided at one instant of
-// the store's clock, and the first turn lies far enough ahead that most are held by then.
+// The same in real time, over real connections: each is served once, in the order of the turns. All
+// are decided at one instant of the store's clock, and the first turn lies far enough ahead that
+// most are held by then.
 func TestQueueInRealTime(t *testing.T) {
 	now := time.Now().UnixMicro()
 	store, err := memory.New(memory.Options{Clock: func() int64 { return now }})
@@ -137,7 +140,7 @@ func TestQueueInRealTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(`limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: 700}}]`)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(`limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: 700}}]`)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,8 +196,9 @@ func TestQueueInRealTime(t *testing.T) {
 	if len(order) != 501 || len(served) != 501 || refused != 499 {
 		t.Fatalf("%d reached the upstream, %d were served, %d refused", len(order), len(served), refused)
 	}
-	// The order in which they leave the line is held strictly by the tests of internal/hold. On the way from there to the upstream's
-	// handler, over connections that must be opened first, they may change places: in a random order the mean is 167.
+	// The order in which they leave the line is held strictly by the tests of internal/hold. On the
+	// way from there to the upstream's handler, over connections that must be opened first, they
+	// may change places: in a random order the mean is 167.
 	away := 0
 	for i, id := range order {
 		turn := int(given.delay[id]/1000) - 200
@@ -209,7 +213,8 @@ func TestQueueInRealTime(t *testing.T) {
 	}
 }
 
-// Clients that hang up while they are held leave nothing behind, and their turns are free again if nobody stands behind them.
+// Clients that hang up while they are held leave nothing behind, and their turns are free again if
+// nobody stands behind them.
 func TestHangUpsFreeEverything(t *testing.T) {
 	up := newUpstream(t, func(http.ResponseWriter, *http.Request) {})
 	l := newLimiter(t, `
@@ -272,7 +277,7 @@ limits:
 	}
 	eventually(t, "all turns but the first are free", func() bool {
 		var peek weir.Decision
-		if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/turns"}}}, &peek); err != nil {
+		if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/turns"}}, Peek: true}, &peek); err != nil {
 			t.Fatal(err)
 		}
 		return peek.Limits[0].Remaining == 500
@@ -280,7 +285,8 @@ limits:
 	eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// A server that stops lets go whom it holds: those with a turn when it comes, the others refused at once.
+// A server that stops lets go whom it holds: those with a turn when it comes, the others refused at
+// once.
 func TestDrain(t *testing.T) {
 	up := newUpstream(t, func(http.ResponseWriter, *http.Request) {})
 	l := newLimiter(t, `

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -20,7 +20,7 @@ const noLimits = `limits: [{name: none, when: {path: /never}, allow: 1/min}]`
 
 func newLimiter(t testing.TB, yaml string, options ...weir.Option) *weir.Limiter {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,8 @@ func raw(t testing.TB, addr, request string) string {
 	}
 }
 
-// noPanic takes the server's log, which is full of what hostile clients do, and fails the test if the server panicked.
+// noPanic takes the server's log, which is full of what hostile clients do, and fails the test if
+// the server panicked.
 type noPanic struct{ t testing.TB }
 
 // Write implements io.Writer.

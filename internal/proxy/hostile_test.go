@@ -18,9 +18,12 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weir-rl/weir/httplimit"
 )
 
-// What path tricks are made of one path: all count, and the upstream sees the path that was matched.
+// What path tricks are made of one path: all count, and the upstream sees the path that was
+// matched.
 func TestPathEvasion(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -30,7 +33,7 @@ func TestPathEvasion(t *testing.T) {
 		seen = append(seen, r.RequestURI)
 	})
 	rules := `limits: [{name: login, when: {path: /login}, allow: 4/min, algorithm: sliding_log}]`
-	addr := newProxy(t, up.URL, rules)
+	addr := newProxy(t, up.URL, rules, func(o *Options) { o.EncodedSlash = httplimit.KeepEncodedSlash })
 	status := func(addr, target string) string {
 		answer := raw(t, addr, "GET "+target+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 		first, _, _ := strings.Cut(answer, "\r\n")
@@ -49,7 +52,7 @@ func TestPathEvasion(t *testing.T) {
 	}
 
 	seen = nil
-	addr = newProxy(t, up.URL+"/base/", rules, func(o *Options) { o.PathAsIs = true })
+	addr = newProxy(t, up.URL+"/base/", rules, func(o *Options) { o.PathAsIs, o.EncodedSlash = true, httplimit.KeepEncodedSlash })
 	for i, target := range targets[:5] {
 		if got := status(addr, target); got != want[i] {
 			t.Errorf("as is: %s: %s, want %s", target, got, want[i])
@@ -63,6 +66,33 @@ func TestPathEvasion(t *testing.T) {
 	wantSeen = []string{"/base/login?a=%zz&b=;c", "/base//login", "/base/%6cogin", "/base/./login", "/base/a%2Fb%22c", "/base/x?", "/base/x%20y/%C3%A9", "/base/a;b=1/(c)!"}
 	if !slices.Equal(seen, wantSeen) {
 		t.Errorf("as is, the upstream saw %q, want %q", seen, wantSeen)
+	}
+
+	// What servers read in different ways does not get through; NUL and # not even where slashes
+	// are kept.
+	seen = nil
+	for _, keep := range []httplimit.EncodedSlash{httplimit.RefuseEncodedSlash, httplimit.KeepEncodedSlash} {
+		for _, asIs := range []bool{false, true} {
+			addr = newProxy(t, up.URL, rules, func(o *Options) { o.PathAsIs, o.EncodedSlash = asIs, keep })
+			targets := []string{"/login%00", "/login%00.css", "/x/%00/../login",
+				"/x#/../login", "/login#", "/#/../login?a", "http://x/x#/../login"}
+			if keep == httplimit.RefuseEncodedSlash {
+				targets = append(targets, "/%2Flogin", "/%2flogin", "/x%2F..%2Flogin", `/\login`, `/x\..\login`, "/%5Clogin", "/x%5c..%5clogin", "http://x/%2Flogin", "//%2F", "/%%2F")
+			}
+			for _, target := range targets {
+				if got := status(addr, target); got != "400" {
+					t.Errorf("%s: %s, want 400", target, got)
+				}
+			}
+		}
+	}
+	if len(seen) > 0 {
+		t.Errorf("the upstream saw %q", seen)
+	}
+	// In the query they are data.
+	addr = newProxy(t, up.URL, rules)
+	if got := status(addr, `/login?next=%2Fa%5Cb\c%00#`); got != "200" {
+		t.Errorf("in the query: %s", got)
 	}
 }
 
@@ -148,7 +178,8 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// What breaks the rules of HTTP/2, or sends headers without end, loses its connection or its stream; the server goes on.
+// What breaks the rules of HTTP/2, or sends headers without end, loses its connection or its
+// stream; the server goes on.
 func TestHostileHTTP2(t *testing.T) {
 	var seen atomic.Int64
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { seen.Add(1) })

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// An upstream may do what it wants: the client gets its answer or an error, never a part that it takes for the whole, and the next client
-// is served.
+// An upstream may do what it wants: the client gets its answer or an error, never a part that it
+// takes for the whole, and the next client is served.
 func TestHostileUpstreams(t *testing.T) {
 	big := strings.Repeat("x", 2<<20)
 	endless := func(part string) func(net.Conn) {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/overload"
 )
 
 // loads records what a Load is told.
@@ -31,18 +31,19 @@ func (l *loads) add(inside, answered int) {
 	l.mu.Unlock()
 }
 
-// overloadProxy is a proxy with an Adaptive and a Load.
-func overloadProxy(t *testing.T, upstream string, o httplimit.AdaptiveOptions) (addr string, a *httplimit.Adaptive, l *loads) {
+// overloadProxy is a proxy with an Overload and a Load.
+func overloadProxy(t *testing.T, upstream string, o overload.Options) (addr string, a *overload.Limiter, l *loads) {
 	t.Helper()
-	a, err := httplimit.NewAdaptive(o)
+	a, err := overload.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l = &loads{}
-	return newProxy(t, upstream, noLimits, func(o *Options) { o.Adaptive, o.Load = a, l }), a, l
+	return newProxy(t, upstream, noLimits, func(o *Options) { o.Overload, o.Load = a, l }), a, l
 }
 
-// TestOverloadUpgrade: an upgraded connection is no request under way, however long it stays; a fixed limit counts it.
+// TestOverloadUpgrade: an upgraded connection is no request under way, however long it stays; a
+// fixed limit counts it.
 func TestOverloadUpgrade(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "Upgrade")
@@ -58,7 +59,7 @@ func TestOverloadUpgrade(t *testing.T) {
 	}))
 	defer upstream.Close()
 	for _, fixed := range []int{0, 5} {
-		addr, a, l := overloadProxy(t, upstream.URL, httplimit.AdaptiveOptions{Fixed: fixed})
+		addr, a, l := overloadProxy(t, upstream.URL, overload.Options{Fixed: fixed})
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
@@ -87,7 +88,8 @@ func TestOverloadUpgrade(t *testing.T) {
 	}
 }
 
-// TestOverloadOutcomes: an upstream that is away, a client that hangs up, and an answer that breaks off leave nothing behind.
+// TestOverloadOutcomes: an upstream that is away, a client that hangs up, and an answer that breaks
+// off leave nothing behind.
 func TestOverloadOutcomes(t *testing.T) {
 	arrived := make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,8 +106,9 @@ func TestOverloadOutcomes(t *testing.T) {
 			w.WriteHeader(500)
 		}
 	}))
-	addr, a, l := overloadProxy(t, upstream.URL, httplimit.AdaptiveOptions{})
-	// A connection for each: a client tries a request anew for which a connection that served another broke off.
+	addr, a, l := overloadProxy(t, upstream.URL, overload.Options{})
+	// A connection for each: a client tries a request anew for which a connection that served
+	// another broke off.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(path string) (status int) {
 		response, err := client.Get("http://" + addr + path)

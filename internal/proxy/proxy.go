@@ -1,11 +1,15 @@
-// Package proxy is a reverse proxy that limits in front of an API: a request reaches the upstream only if the rules admit it.
+// Package proxy is a reverse proxy that limits in front of an API: a request reaches the upstream
+// only if the rules admit it. Begin with New, and follow Proxy.ServeHTTP.
 //
-// It speaks HTTP/1.1 and HTTP/2 to clients (see NewServer) and to the upstream, passes bodies on in both directions as
-// they come (but see maxDirectBody), upgrades (WebSocket) and trailers included, and holds a request that a leaky bucket delays until its turn, or
-// that another limit with a `wait` refuses until it is admitted.
+// It speaks HTTP/1.1 and HTTP/2 to clients (see NewServer) and to the upstream. It passes bodies,
+// upgrades (WebSocket) and trailers on in both directions as they come (but see upstream.MaxBody).
+// It holds a request that a leaky bucket delays until its turn, and one that another limit with a
+// `wait` refuses until it is admitted.
 //
-// The upstream reads what the rules read: path and host go on as they were matched, a malformed host and a second
-// Authorization header are refused, and an Upgrade to HTTP itself, in which requests would pass unseen, is not passed on.
+// The upstream must understand a request as the rules did. So path and host go on as they were
+// matched; a malformed host, a path that servers read in different ways and a second Authorization
+// header are refused; and an Upgrade to HTTP itself, in which requests would pass unseen, is not
+// passed on.
 package proxy
 
 import (
@@ -14,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -22,60 +27,70 @@ import (
 	"sync"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/upstream"
+	"github.com/weir-rl/weir/overload"
 )
 
 // Options configure New. Upstream is required; the zero value of the rest is right for most.
 type Options struct {
-	// Upstream is where admitted requests go: http://host:port, https://host (HTTP/2 if it offers that), or h2c://host:port
-	// (HTTP/2 without TLS, such as for gRPC). A path is put in front of each request's path.
+	// Upstream is where admitted requests go: http://host:port, https://host (HTTP/2 if it offers
+	// that), or h2c://host:port (HTTP/2 without TLS, such as for gRPC). A path is put in front of
+	// each request's path.
 	Upstream *url.URL
 	// Domain of the rules; "" is the only one that the rules hold.
 	Domain string
-	// Headers are the families to write; the zero value is the default. Where a decision met a limit, ours replace those
-	// of the same families that the upstream sends.
+	// Headers are the families to write; the zero value is the default. Where a decision met a
+	// limit, ours replace those of the same families that the upstream sends.
 	Headers httplimit.Headers
 	// CORS lets pages of other origins read these; by default none.
 	CORS httplimit.CORS
-	// ClientIP says whose X-Forwarded-For, -Host and -Proto are believed, and passed on; nobody's by default.
+	// ClientIP lists the proxies whose X-Forwarded-For, -Host and -Proto are believed, and passed
+	// on; none by default.
 	ClientIP httplimit.ClientIP
 	// Identity supplies more attributes; nil for none.
 	Identity *httplimit.Identity
-	// PathAsIs forwards the path as the client wrote it. By default the upstream gets the normal form that was matched
-	// (rule.NormalPath), so that it cannot understand a path in another way than the rules did.
+	// PathAsIs forwards the path as the client wrote it. By default the upstream gets the normal
+	// form that was matched (rule.NormalPath), so that it cannot understand a path in another way
+	// than the rules did.
 	PathAsIs bool
-	// UpstreamHost sends the upstream's own name in the Host header, as a public service needs it. By default the
-	// upstream gets the client's. X-Forwarded-Host tells the client's either way.
+	// EncodedSlash decides over requests whose path holds %2F, %5C or a backslash; by
+	// default they are refused.
+	EncodedSlash httplimit.EncodedSlash
+	// UpstreamHost sends the upstream's own name in the Host header, as a public service needs it.
+	// By default the upstream gets the client's. X-Forwarded-Host tells the client's either way.
 	UpstreamHost bool
-	// Timeout is the longest wait for the upstream's response header, counted from when the request is sent; past it
-	// the answer is 504. 0 means 60 s; below 0 none.
+	// Timeout is the longest wait for the upstream's response header, counted from when the request
+	// is sent; past it the answer is 504. 0 means 60 s; below 0 none.
 	Timeout time.Duration
-	// BodyTimeout is the longest pause of a client in the middle of an HTTP/1 request body; past it the answer is 408.
-	// 0 means 60 s; below 0 none.
+	// BodyTimeout is the longest pause of a client in the middle of an HTTP/1 request body; past it
+	// the answer is 408. 0 means 60 s; below 0 none.
 	BodyTimeout time.Duration
 	// MaxHeld bounds the requests that are held at a time, see httplimit.Options.
 	MaxHeld int
-	// Adaptive bounds how many requests are under way to the upstream at the same time; nil does not.
-	Adaptive *httplimit.Adaptive
-	// Load is told of the requests that go to the upstream; nil for nobody.
-	Load httplimit.Load
-	// Defer puts off requests that rules with on_limit: {defer: …} refuse; nil refuses them. Proxy.Work does the rest.
+	// Overload bounds how many requests are under way to the upstream at the same time; nil does
+	// not.
+	Overload *overload.Limiter
+	// Load measures the requests that go to the upstream; nil for none.
+	Load overload.Load
+	// Defer puts off requests that rules with on_limit: {defer: …} refuse; nil refuses them.
+	// Proxy.Work does the rest.
 	Defer *Deferral
 	// TLS configures connections to an https upstream; nil means the system's authorities.
 	TLS *tls.Config
-	// Logf is told when the upstream or the store fails; nil means nobody. Safe for concurrent use.
+	// Logf is called when the upstream or the store fails; nil means it is not. Safe for concurrent
+	// use.
 	Logf func(format string, args ...any)
 }
 
-// What the transport keeps and waits for.
+// What the proxy waits for; package upstream bounds the rest, for both ways to the upstream.
 const (
-	idlePerHost   = 512 // connections kept to the upstream
-	dialTimeout   = 10 * time.Second
-	idleTimeout   = 90 * time.Second
-	defaultWait   = 60 * time.Second
-	maxRespHeader = 1 << 20
+	dialTimeout = 10 * time.Second
+	defaultWait = 60 * time.Second
 )
 
 // Proxy is an http.Handler. Make one with New. Safe for concurrent use.
@@ -84,14 +99,15 @@ type Proxy struct {
 	gate    *httplimit.Gate
 	defers  *deferrals // nil without Options.Defer
 	reverse httputil.ReverseProxy
-	direct  *upstream // nil where all requests go through reverse
-	scheme  string    // of requests to the upstream: http or https
+	direct  *upstream.Client // nil where all requests go through reverse
+	scheme  string           // of requests to the upstream: http or https
 	host    string
 	base    string // path in front, without a final slash
 	bare    string // base, unescaped
 }
 
-// New returns the proxy. Its errors say which option to change. Closing idle connections is left to their time-out.
+// New returns the proxy. Its errors say which option to change. Closing idle connections is left to
+// their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	p := &Proxy{o: o}
 	if err := p.setUpstream(o.Upstream); err != nil {
@@ -107,17 +123,23 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 		p.o.BodyTimeout = defaultWait
 	}
 	if p.direct != nil {
-		p.direct.wait = max(0, p.o.Timeout)
+		p.direct.HeaderTimeout = max(0, p.o.Timeout)
 	}
-	// A store that fails is told of when it goes and when it comes, and counted, but not logged for each request.
-	options := httplimit.Options{Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP, Identity: o.Identity, MaxHeld: o.MaxHeld, Adaptive: o.Adaptive, Load: o.Load}
+	options := httplimit.Options{
+		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
+		Identity: o.Identity, EncodedSlash: o.EncodedSlash, MaxHeld: o.MaxHeld,
+		Overload: o.Overload, Load: o.Load, Refused: p.refused,
+		// The program warns of rules that lack an attribute, after each change of the rules.
+		Logger: slog.New(slog.DiscardHandler),
+		// No OnError: a store that fails is logged when it goes and when it comes back, and
+		// counted, but not logged for each request.
+	}
 	if o.Defer != nil {
 		var err error
 		if p.defers, err = newDeferrals(p, l, o.Defer); err != nil {
 			return nil, err
 		}
 	}
-	options.Refused = p.refused
 	gate, err := httplimit.NewGate(l, options)
 	if err != nil {
 		return nil, fmt.Errorf("proxy.domain: %w", err)
@@ -128,9 +150,10 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 		ModifyResponse: modifyResponse,
 		ErrorHandler:   p.handleError,
 		Transport:      p.transport(o.Upstream.Scheme),
-		FlushInterval:  0, // bodies of unknown length and event streams are flushed at once all the same
-		BufferPool:     buffers,
-		ErrorLog:       log.New(logWriter(p.o.Logf), "", 0),
+		// bodies of unknown length and event streams are flushed at once all the same
+		FlushInterval: 0,
+		BufferPool:    buffers,
+		ErrorLog:      log.New(logWriter(p.o.Logf), "", 0),
 	}
 	return p, nil
 }
@@ -156,12 +179,12 @@ func (p *Proxy) setUpstream(u *url.URL) error {
 		return fmt.Errorf("proxy.upstream: %q has a query or a fragment; only a path may follow the host", u.Redacted())
 	}
 	p.host = u.Host
-	if u.Scheme == "http" && directWorks && httplimit.ValidHost(u.Host) && (u.EscapedPath() == "" || plainPath(u.EscapedPath())) {
+	if u.Scheme == "http" && directWorks && door.ValidHost(u.Host) && (u.EscapedPath() == "" || plainPath(u.EscapedPath())) {
 		port := u.Port()
 		if port == "" {
 			port = "80"
 		}
-		p.direct = &upstream{address: net.JoinHostPort(u.Hostname(), port), connect: newDialer().DialContext}
+		p.direct = &upstream.Client{Address: net.JoinHostPort(u.Hostname(), port), Dial: newDialer().DialContext}
 	}
 	p.base = strings.TrimRight(u.EscapedPath(), "/")
 	p.bare = strings.TrimRight(u.Path, "/")
@@ -189,11 +212,11 @@ func (p *Proxy) newTransport() *http.Transport {
 		DialContext:            newDialer().DialContext,
 		TLSClientConfig:        p.o.TLS.Clone(),
 		TLSHandshakeTimeout:    dialTimeout,
-		MaxIdleConnsPerHost:    idlePerHost,
-		IdleConnTimeout:        idleTimeout,
+		MaxIdleConnsPerHost:    upstream.MaxIdle,
+		IdleConnTimeout:        upstream.IdleTimeout,
 		ResponseHeaderTimeout:  max(0, p.o.Timeout),
 		ExpectContinueTimeout:  time.Second,
-		MaxResponseHeaderBytes: maxRespHeader,
+		MaxResponseHeaderBytes: upstream.MaxHeader,
 		DisableCompression:     true, // bodies go through as they are
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
@@ -219,15 +242,15 @@ func (p *Proxy) Drain() { p.gate.Drain() }
 // Refunded is for weir.Hooks.Decided, see httplimit.Gate.
 func (p *Proxy) Refunded(r *weir.Request, d *weir.Decision) { p.gate.Refunded(r, d) }
 
-// Work forwards deferred requests until ctx ends, and returns when those under way have ended. Without Options.Defer it returns
-// at once.
+// Work forwards deferred requests until ctx ends, and returns when those under way have ended.
+// Without Options.Defer it returns at once.
 func (p *Proxy) Work(ctx context.Context) {
 	if p.defers != nil {
 		p.defers.worker.Run(ctx)
 	}
 }
 
-// Deferred returns what Work has done so far.
+// Deferred counts the work of Work so far.
 func (p *Proxy) Deferred() deferred.WorkerStats {
 	if p.defers == nil {
 		return deferred.WorkerStats{}
@@ -235,10 +258,12 @@ func (p *Proxy) Deferred() deferred.WorkerStats {
 	return p.defers.worker.Stats()
 }
 
-// refused sees to it that a client which does not send its body cannot hold up its refusal, and defers the request where that is wanted.
+// refused sees to it that a client which does not send its body cannot hold up its refusal, and
+// defers the request where that is wanted.
 func (p *Proxy) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
 	if r.ContentLength != 0 && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
-		// net/http reads the rest of the body before it sends an answer that is larger than its buffer.
+		// net/http reads the rest of the body before it sends an answer that is larger than its
+		// buffer.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
 	}
 	return p.defers != nil && p.defers.refused(w, r, d, a)
@@ -248,19 +273,15 @@ func (p *Proxy) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodConnect {
 		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
-		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "", "This is a reverse proxy; it opens no tunnels.", nil)
+		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "", "This is a reverse proxy; it opens no tunnels.", nil)
 		return
 	}
 	if r.URL.Opaque != "" {
-		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
-		return
-	}
-	if !httplimit.ValidHost(r.Host) {
-		httplimit.Problem(w, http.StatusBadRequest, "", "", "The host of the request is malformed.", nil)
+		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
 		return
 	}
 	if len(r.Header["Authorization"]) > 1 { // the upstream might believe another one than the rules
-		httplimit.Problem(w, http.StatusBadRequest, "", "", "The request has more than one Authorization header.", nil)
+		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request has more than one Authorization header.", nil)
 		return
 	}
 	if p.defers != nil && strings.HasPrefix(r.URL.Path, p.defers.TicketPath) {
@@ -288,7 +309,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.body.finish()
 }
 
-// forward passes r on, and takes its leave when the response has ended (or broken off: then ReverseProxy panics).
+// forward passes r on, and takes its leave when the response has ended (or broken off: then
+// ReverseProxy panics).
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
 	defer pass.Leave()
 	noSniffing(w.Header())
@@ -296,8 +318,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.
 	pass.Finish()
 }
 
-// exchange is one request on its way through; it travels as the request's context. It is not reused, since the
-// transport may hold on to a context.
+// exchange is one request on its way through; it travels as the request's context. It is not
+// reused, since the transport may hold on to a context.
 type exchange struct {
 	context.Context
 	pass *httplimit.Pass // only while forward runs; nil for a deferred request
@@ -337,7 +359,7 @@ func (bufferPool) Get() []byte { return pooledBuffers.Get().(*[bufferSize]byte)[
 // Put implements httputil.BufferPool.
 func (bufferPool) Put(b []byte) { pooledBuffers.Put((*[bufferSize]byte)(b)) }
 
-// logWriter turns what net/http logs into calls of Logf.
+// logWriter turns log lines of net/http into calls of Logf.
 type logWriter func(format string, args ...any)
 
 // Write implements io.Writer.

@@ -5,14 +5,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
 )
 
-// NewServer returns a server for h that speaks HTTP/1.1 and HTTP/2, the latter over TLS and, by prior knowledge, without. Its
-// limits let no client hold on to much: a request's header must arrive within 10 s and be at most about 64 KiB (else 431),
-// an idle connection is closed after 2 min, and one HTTP/2 connection has at most 250 requests at a time, and is
-// closed if it answers no ping within 15 s or takes nothing of what is written to it for a minute. Bodies may take as long as they
-// flow: see Bound. The caller may change any of it before serving.
+// NewServer returns a server for h that speaks HTTP/1.1 and HTTP/2, the latter over TLS and, by
+// prior knowledge, without. Its limits let no client hold on to much: a request's header must
+// arrive within 10 s and be at most about 64 KiB (else 431), an idle connection is closed after 2
+// min, and one HTTP/2 connection has at most 250 requests at a time, and is closed if it answers no
+// ping within 15 s or reads nothing that is written to it for a minute. Bodies may take as long
+// as they flow: see Bound. The caller may change any of it before serving.
 func NewServer(h http.Handler) *http.Server {
 	s := &http.Server{
 		Handler:           h,
@@ -33,15 +34,16 @@ func NewServer(h http.Handler) *http.Server {
 	return s
 }
 
-// Bound returns a handler that lets no client send h a body of more than body bytes (0 for no bound; larger ones are
-// answered 413), and no HTTP/2 client leave what h writes untaken for longer than stall, which ends the request. In HTTP/1
-// the connection itself tells that nothing is taken; in HTTP/2 it may be well while one stream has no window.
+// Bound returns a handler that lets no client send h a body of more than body bytes (0 for no
+// bound; larger ones are answered 413), and no HTTP/2 client leave the output of h unread for
+// longer than stall, which ends the request. In HTTP/1 the connection itself tells that nothing is
+// taken; in HTTP/2 it may be well while one stream has no window.
 func Bound(h http.Handler, body int64, stall time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body > 0 && r.Body != nil && r.Body != http.NoBody {
 			if r.ContentLength > body {
 				w.Header().Set("Connection", "close")
-				httplimit.Problem(w, http.StatusRequestEntityTooLarge, "", "", "The request's body is too large.", nil)
+				answer.ProblemDetails(w, http.StatusRequestEntityTooLarge, "", "", "The request's body is too large.", nil)
 				return
 			}
 			r.Body = http.MaxBytesReader(w, r.Body, body)
@@ -52,7 +54,8 @@ func Bound(h http.Handler, body int64, stall time.Duration) http.Handler {
 		}
 		s := &stallWriter{ResponseWriter: w, control: http.NewResponseController(w), stall: stall}
 		h.ServeHTTP(s, r)
-		_ = s.control.SetWriteDeadline(time.Now().Add(stall)) // for what is still to be sent
+		// for the rest that is still to be sent
+		_ = s.control.SetWriteDeadline(time.Now().Add(stall))
 	})
 }
 
@@ -77,7 +80,7 @@ func (s *stallWriter) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p)
 }
 
-// FlushError implements what http.ResponseController asks for.
+// FlushError is for http.ResponseController.
 func (s *stallWriter) FlushError() error {
 	s.begin()
 	defer s.end()
@@ -105,7 +108,8 @@ func (s *stallWriter) end() {
 	s.mu.Unlock()
 }
 
-// expire ends the stream, unless the write has just returned: after the handler the ResponseWriter may not be touched.
+// expire ends the stream, unless the write has just returned: after the handler the ResponseWriter
+// may not be touched.
 func (s *stallWriter) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 func TestWebSocket(t *testing.T) {
@@ -42,8 +43,7 @@ func TestWebSocket(t *testing.T) {
 	}
 	for _, upstream := range []string{newUpstream(t, echo).URL, h2cServer(t, echo)} {
 		addr := newProxy(t, upstream, `limits: [{name: sockets, allow: 1}]`)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
+		ctx := patience.Context(t)
 		c, resp, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -76,16 +76,7 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// eventually asks until ok says yes, at most for long.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
+var eventually = patience.Until
 
 // What the upstream sends reaches the client at once, though the response has not ended.
 func TestStreamingResponse(t *testing.T) {
@@ -120,7 +111,8 @@ func TestStreamingResponse(t *testing.T) {
 	}
 }
 
-// A request body reaches the upstream while the client is still sending it, and the answer comes back meanwhile.
+// A request body reaches the upstream while the client is still sending it, and the answer comes
+// back meanwhile.
 func TestStreamingBothWays(t *testing.T) {
 	for _, h2c := range []bool{false, true} {
 		up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -367,8 +359,8 @@ func TestUpstreamBreaksOff(t *testing.T) {
 	}
 }
 
-// An upstream that answers before it has read the request: the answer arrives, and the connection is still good or closed, but
-// never out of step.
+// An upstream that answers before it has read the request: the answer arrives, and the connection
+// is still good or closed, but never out of step.
 func TestEarlyAnswer(t *testing.T) {
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == "POST" {
@@ -406,7 +398,8 @@ func TestEarlyAnswer(t *testing.T) {
 					resp, err = http.ReadResponse(in, &http.Request{Method: "POST"})
 				}
 				if err != nil {
-					// A client that is cut off while it sends may lose the answer (RFC 9112 9.6); only large bodies are cut off.
+					// A client that is cut off while it sends may lose the answer (RFC 9112 9.6);
+					// only large bodies are cut off.
 					if size <= maxLeftOver/2 {
 						t.Errorf("%s: %v", what, err)
 					}
@@ -436,7 +429,8 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// A body that a client is asked for (Expect: 100-continue) goes through, and is not asked for when the request is refused.
+// A body that a client is asked for (Expect: 100-continue) goes through, and is not asked for when
+// the request is refused.
 func TestExpectContinue(t *testing.T) {
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)

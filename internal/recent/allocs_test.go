@@ -5,7 +5,7 @@ package recent
 import (
 	"testing"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
-// marks say what is worth knowing of a decision.
+// marks say why a decision is worth keeping.
 type marks uint8
 
 const (
@@ -29,7 +29,8 @@ var markNames = [...]struct {
 	name string
 }{{markDenied, "denied"}, {markShadowDenied, "shadow_denied"}, {markSoft, "soft"}, {markNear, "near_limit"}}
 
-// Outcomes are what Query.Outcome can ask for: what metrics call them. A decision that is several of them shows under each.
+// Outcomes are the values of Query.Outcome, named as in metrics. A decision with several outcomes
+// shows under each.
 var Outcomes = []string{"denied", "shadow_denied", "soft", "near_limit", "allowed"}
 
 func marksOf(d *weir.Decision) marks {
@@ -48,14 +49,14 @@ func marksOf(d *weir.Decision) marks {
 			}
 		case d.Allowed && l.Soft:
 			m |= markSoft
-		case l.Warns(d):
+		case d.Warns(l):
 			m |= markNear
 		}
 	}
 	return m
 }
 
-// Bounds of an entry. What is longer is cut, and marked.
+// Bounds of an entry. Longer text is cut, and marked with cutMark.
 const (
 	mostLimits     = 16
 	mostAttributes = 16
@@ -80,6 +81,12 @@ const (
 )
 
 // encoder writes entries, one after the other, into a buffer of its own.
+//
+// Plain structs with texts in one byte slice would need no codec. They were measured: for a refusal
+// that met three limits and two attributes such an entry takes 632 bytes and 242 ns, while the
+// codec takes 296 bytes and 335 ns; neither allocates. The codec stays, because the buffer is
+// bounded in bytes: in structs, fewer limits would fit into the 1,024 bytes that Options grant each
+// entry.
 type encoder struct {
 	buf   []byte
 	names [mostAttributes]string // of the attributes that are written
@@ -97,7 +104,7 @@ func (e *encoder) encode(b *Buffer, r *weir.Request, d *weir.Decision, m marks, 
 	p = binary.AppendVarint(p, instant(d))
 	p = binary.AppendUvarint(p, seq)
 	p = binary.AppendUvarint(p, d.Generation)
-	p = binary.AppendVarint(p, r.Hits)
+	p = binary.AppendVarint(p, r.Cost())
 	p = binary.AppendVarint(p, d.RetryAfter)
 	p = binary.AppendVarint(p, d.Delay)
 	p = appendCut(p, d.Domain, mostName)
@@ -142,7 +149,7 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 	l := &d.Limits[i]
 	w := l.Window
 	flags := byte(0)
-	for bit, on := range [...]bool{l.Allowed, d.Refuses(l), l.NearLimit, l.Soft} {
+	for bit, on := range [...]bool{l.Allowed, d.Refuses(l), l.Near, l.Soft} {
 		if on {
 			flags |= 1 << bit
 		}
@@ -154,6 +161,11 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 	p := append(e.buf, flags, byte(l.Mode), byte(c.Algorithm), byte(c.Calendar))
 	p = appendCut(p, w.Name, mostName)
 	p = appendCut(p, w.Rule.Name, mostName)
+	given := ""
+	if lyft := w.Rule.Lyft; lyft != nil {
+		given = lyft.LimitName
+	}
+	p = appendCut(p, given, mostName)
 	p = appendCut(p, w.Rule.Pos.File, mostName)
 	p = binary.AppendUvarint(p, uint64(w.Rule.Pos.Line))
 	for _, v := range [...]int64{
@@ -178,7 +190,8 @@ func (e *encoder) limit(r *weir.Request, d *weir.Decision, i int) {
 // keyPart cuts or hides the value of a part of a key, dst[at:].
 func (e *encoder) keyPart(dst []byte, name string, at int) []byte {
 	if e.hides(name) {
-		value := unsafe.String(unsafe.SliceData(dst[at:]), len(dst)-at) // read before it is written over
+		// read before it is written over
+		value := unsafe.String(unsafe.SliceData(dst[at:]), len(dst)-at)
 		return e.hidden(dst[:at], value)
 	}
 	if value := dst[at:]; len(value) > mostValue {
@@ -200,7 +213,7 @@ func (e *encoder) hides(name string) bool {
 
 // asked is what the request asked of a limit, in units.
 func asked(r *weir.Request, d *weir.Decision, i int) int64 {
-	hits := r.Hits
+	hits := r.Cost()
 	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
 		hits = r.Descriptors[at].Hits
 	}
@@ -211,7 +224,7 @@ func asked(r *weir.Request, d *weir.Decision, i int) int64 {
 	return bounded(bounded(hits) * bounded(max(d.Matches.Hits[i].Cost, 0)))
 }
 
-// attributes writes the attributes that the rules looked at which the request met.
+// attributes writes the attributes that were read by the rules which the request met.
 func (e *encoder) attributes(r *weir.Request, d *weir.Decision) {
 	head := len(e.buf)
 	e.buf = append(e.buf, 0)
@@ -276,8 +289,8 @@ func (e *encoder) attribute(a attribute, value string) bool {
 	return true
 }
 
-// hidden appends what stands for a secret value: the same for the same value as long as the process lives, and of no use to
-// who would guess it.
+// hidden appends a keyed hash in place of a secret value. Equal values have equal hashes within one
+// process; the key never leaves it, so that nobody can test a guess.
 func (e *encoder) hidden(dst []byte, value string) []byte {
 	e.sum = append(append(e.sum[:0], e.b.key[:]...), value...)
 	sum := sha256.Sum256(e.sum)
@@ -298,7 +311,8 @@ func appendCut(p []byte, s string, most int) []byte {
 	return append(append(p, s[:n]...), cutMark...)
 }
 
-// cutAt is where to cut s so that it has at most most bytes with the mark, and no character is cut in two.
+// cutAt is where to cut s so that it has at most most bytes with the mark, and no character is cut
+// in two.
 func cutAt[T string | []byte](s T, most int) int {
 	n := most - len(cutMark)
 	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(s[n]); i++ {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
@@ -27,7 +27,8 @@ type Entry struct {
 	RetryAfter Seconds         `json:"retry_after"`
 	Delay      Seconds         `json:"delay"`
 	Generation uint64          `json:"generation"` // of the rules
-	// Attributes are those that the rules looked at which the request met. Values may be cut, and secret ones are hidden.
+	// Attributes are those that the rules looked at which the request met. Values may be cut, and
+	// secret ones are hidden.
 	Attributes map[string]string `json:"attributes"`
 	Limits     []Limit           `json:"limits"` // those first that refuse
 	// LimitsLeftOut counts limits that were met but did not fit.
@@ -38,8 +39,10 @@ type Entry struct {
 
 // Limit is a limit that a request met.
 type Limit struct {
-	Name       string  `json:"name"`
-	Rule       string  `json:"rule"`
+	Name string `json:"name"`
+	Rule string `json:"rule"`
+	// rate_limit.name, by which Envoy's headers call a rule of the Lyft form
+	GivenName  string  `json:"given_name,omitempty"`
 	File       string  `json:"file,omitempty"`
 	Line       int     `json:"line,omitempty"`
 	Key        string  `json:"key"`  // for people: user=ada, ip=192.0.2.1
@@ -185,7 +188,7 @@ func (r *reader) limit() (l Limit) {
 	flags, mode, algorithm, calendar := r.byte(), r.byte(), r.byte(), r.byte()
 	l.Allowed, l.Refuses, l.NearLimit, l.Soft = flags&limitAllowed != 0, flags&limitRefuses != 0, flags&limitNear != 0, flags&limitSoft != 0
 	l.Mode = modeNames[min(int(mode), len(modeNames)-1)]
-	l.Name, l.Rule, l.File = r.text(), r.text(), r.text()
+	l.Name, l.Rule, l.GivenName, l.File = r.text(), r.text(), r.text(), r.text()
 	l.Line = int(r.uvarint())
 	c := algo.Config{Algorithm: algo.Algorithm(algorithm), Calendar: algo.Calendar(calendar)}
 	c.N, c.Burst = r.varint(), r.varint()

@@ -33,7 +33,8 @@ func (b *Buffer) looks(s *rule.Set, r *rule.Rule) []look {
 	if n := b.rules.Load(); n != nil && n.set == s && r.Index < len(n.rules) {
 		return n.rules[r.Index]
 	}
-	return b.looksOf(r) // of a set that went out of force meanwhile, or a limit that the request brought
+	// of a set that went out of force meanwhile, or a limit that the request brought
+	return b.looksOf(r)
 }
 
 func (b *Buffer) looksOf(r *rule.Rule) []look {
@@ -55,7 +56,11 @@ func (b *Buffer) looksOf(r *rule.Rule) []look {
 	}
 	if r.Lyft != nil {
 		for _, e := range r.Lyft.Path {
-			add(e.Key)
+			if e.Key == "remote_address" { // which is ip at doors without descriptors
+				add(e.Key, "ip")
+			} else {
+				add(e.Key)
+			}
 		}
 	}
 	return looks

@@ -1,8 +1,11 @@
-// Package recent remembers the decisions that an operator may be asked about: the refusals, those that came near to one, and
-// a sample of the rest. It is a buffer, no log: bounded in number and in bytes, and what is newest pushes out what is oldest.
+// Package recent remembers the decisions that an operator may be asked about: refusals, decisions
+// close to one, and a sample of the rest. It is a buffer and not a log: bounded in number and in
+// bytes, and the newest entry replaces the oldest.
 //
-// Remembering is done on the deciding path, behind weir.Hooks. It allocates nothing once the buffer is full, and takes no lock
-// but that of the one place that it writes to.
+// Decisions are recorded on the deciding path, behind weir.Hooks. Once the buffer is full this
+// allocates nothing, and locks only the slot that it writes to. Buffer (recent.go) holds the slots,
+// encoder (encode.go) writes an entry and decode (entry.go) reads it; names.go knows which
+// attributes a rule reads.
 package recent
 
 import (
@@ -17,7 +20,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -25,11 +28,13 @@ import (
 type Options struct {
 	// Entries is how many decisions are kept; 0 means 10,000. Three quarters of them are refusals.
 	Entries int
-	// Bytes bounds the memory for them, 1,024 bytes to each at least; 0 means 16 MiB. What does not fit is cut.
+	// Bytes bounds their memory, at least 1,024 bytes for each; 0 means 16 MiB. An entry that does
+	// not fit is cut.
 	Bytes int64
 	// Sample is of how many ordinary admitted decisions one is kept; 0 means 1,000, below 0 none.
 	Sample int
-	// Hide names attributes whose values are not kept, beside those whose names tell that they hold a secret.
+	// Hide names attributes whose values are not kept. Attributes whose names suggest a secret are
+	// hidden anyway.
 	Hide []string
 }
 
@@ -38,8 +43,9 @@ const (
 	defaultEntries = 10_000
 	defaultBytes   = 16 << 20
 	defaultSample  = 1000
-	leastBytes     = 1024 // of an entry: what one limit takes at most, with all that is not a limit or an attribute
-	mostBytes      = 2048 // of an entry
+	// of an entry: what one limit takes at most, with all that is not a limit or an attribute
+	leastBytes = 1024
+	mostBytes  = 2048 // of an entry
 )
 
 // Buffer holds recent decisions. Safe for concurrent use. Make one with New.
@@ -55,8 +61,8 @@ type Buffer struct {
 	pool    sync.Pool     // of *encoder
 }
 
-// ring is one part of the buffer. Decisions on one key of one limit fall into one ring of several, so that a client who is
-// refused a million times does not push out what happened to others.
+// ring is one part of the buffer. All decisions on one key of one limit fall into the same ring, so
+// that a client that is refused a million times does not displace the decisions on all others.
 type ring struct {
 	next  atomic.Uint64
 	slots []slot
@@ -69,7 +75,8 @@ type slot struct {
 	data []byte
 }
 
-// rings and leastRing say into how many rings a part of the buffer is split: into 16, but not into smaller ones than of 32 slots.
+// A part of the buffer is split into 16 rings, or into fewer if a ring would have fewer than 32
+// slots.
 const (
 	rings     = 16
 	leastRing = 32
@@ -120,7 +127,7 @@ func (b *Buffer) decided(r *weir.Request, d *weir.Decision) {
 	marks := marksOf(d)
 	switch {
 	case marks != 0:
-	case b.sample < 0 || d.Exempt || !d.Known || r.Hits <= 0 && len(r.Descriptors) == 0:
+	case b.sample < 0 || d.Exempt || !d.Known || r.Cost() <= 0 && len(r.Descriptors) == 0:
 		return
 	case mrand.Uint32N(uint32(b.sample)) != 0:
 		return
@@ -151,8 +158,8 @@ func (b *Buffer) keep(r *weir.Request, d *weir.Decision, marks marks) {
 	b.pool.Put(e)
 }
 
-// shardOf hashes the key that a decision is about: that of the first limit that refuses; where there is none, or it has one
-// counter for all, the keys of all limits.
+// shardOf hashes the key that a decision is about: the key of the first limit that refuses. If no
+// limit refuses, or that one has a single counter for all, it hashes the keys of all limits.
 func shardOf(d *weir.Decision) (hash uint64) {
 	hits := d.Matches.Hits
 	for i := range d.Limits {

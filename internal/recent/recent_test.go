@@ -12,9 +12,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -63,7 +64,7 @@ func newLimiter(t testing.TB, b *Buffer, c *clock, yaml string) *weir.Limiter {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	set, _, err := rule.Load([]rule.Source{{Name: "shop.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +200,7 @@ func TestOutcomes(t *testing.T) {
 func TestBanIsRemembered(t *testing.T) {
 	b, c := newBuffer(t, Options{Sample: -1}), new(clock)
 	l := newLimiter(t, b, c, "limits: [{name: logins, per: [ip], allow: 1/min, algorithm: sliding_log, ban: {after: 2, within: 1m, for: 1h}}]")
-	if _, err := l.Ban(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(time.Hour), "a test"); err != nil {
+	if _, err := l.Bans().Set(t.Context(), "", "logins", []string{"192.0.2.1"}, time.Now().Add(time.Hour), "a test"); err != nil {
 		t.Fatal(err)
 	}
 	for ip, banned := range map[string]bool{"192.0.2.1": true, "192.0.2.2": false} {
@@ -217,7 +218,7 @@ func TestSample(t *testing.T) {
 	l := newLimiter(t, b, new(clock), "limits: [{name: a, allow: 1000000/min}, {name: b, per: [user], allow: 1000000/min}]")
 	var d weir.Decision
 	for i := range 5000 {
-		r := weir.Request{Attributes: rule.Map{"user": fmt.Sprint(i)}, Hits: int64(i % 2)}
+		r := weir.Request{Attributes: rule.Map{"user": fmt.Sprint(i)}, Hits: int64(i % 2), Peek: i%2 == 0}
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +235,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// However many there are, and however long what clients send, the buffer does not grow beyond its bounds, and what is newest stays.
+// However many there are, and however long what clients send, the buffer does not grow beyond its
+// bounds, and what is newest stays.
 func TestBounds(t *testing.T) {
 	const entries, bytes = 128, 128 * leastBytes
 	b := newBuffer(t, Options{Entries: entries, Bytes: bytes, Sample: -1})
@@ -315,14 +317,14 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The names that a set's rules look at are those of the set that decides, also while it is being replaced; and a rule that is
-// gone is still told of.
+// The names that a set's rules look at are those of the set that decides, also while it is being
+// replaced; and a rule that is gone is still told of.
 func TestReload(t *testing.T) {
 	b := newBuffer(t, Options{Sample: -1})
 	l := newLimiter(t, b, new(clock), "limits: [{name: old, when: {a: x}, per: [b], allow: 0/min}]")
 	before := ask(t, l, rule.Map{"a": "x", "b": "1", "c": "2"})
 	id := before.ID
-	set, _, err := rule.Load([]rule.Source{{Name: "new.yaml", Data: []byte("limits: [{name: new, per: [c], allow: 0/min}]")}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "new.yaml", Data: []byte("limits: [{name: new, per: [c], allow: 0/min}]")}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,6 +382,7 @@ func TestDecodeProperties(t *testing.T) {
 			}
 		}
 		r := weir.Request{Attributes: attributes, Hits: rapid.Int64Range(-3, 9).Draw(t, "hits"), MaxDelay: weir.AnyDelay}
+		r.Peek = r.Hits == 0
 		var d weir.Decision
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
 			t.Fatal(err)
@@ -388,7 +391,7 @@ func TestDecodeProperties(t *testing.T) {
 		e.encode(b, &r, &d, marksOf(&d), 7)
 		got, ok := decode(e.buf)
 		if !ok || got.ID != d.ID || got.Allowed != d.Allowed || got.seq != 7 || got.Hits != r.Hits || int64(got.RetryAfter) != d.RetryAfter || len(got.Limits)+got.LimitsLeftOut != len(d.Limits) {
-			t.Fatalf("%+v became %+v, %v", d, got, ok)
+			t.Fatalf("%+v became %+v, %v", &d, got, ok)
 		}
 		for _, l := range got.Limits {
 			i := slices.IndexFunc(d.Limits, func(r weir.LimitResult) bool { return r.Window.Name == l.Name })

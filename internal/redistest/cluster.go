@@ -17,8 +17,9 @@ type Cluster struct {
 	nodes []*Server
 }
 
-// StartCluster starts a cluster of masters that share the slots evenly, with so many replicas each. It returns when all
-// nodes find it in order. Options are lines of redis.conf for all of them.
+// StartCluster starts a cluster of masters that share the slots evenly, each with the given number
+// of replicas. It returns when all nodes agree that the cluster is healthy. Options are lines of
+// redis.conf for all of them.
 func StartCluster(t testing.TB, masters, replicas int, options ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
@@ -34,10 +35,10 @@ func StartCluster(t testing.TB, masters, replicas int, options ...string) *Clust
 			first, next := i*slots/masters, (i+1)*slots/masters
 			node.Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1))
 		}
-		// Nodes that begin with the same epoch would first have to settle who is ahead.
+		// Nodes with the same epoch would first have to resolve that conflict.
 		node.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 	}
-	// They would hear of each other from the first, but not at once.
+	// Gossip would introduce them to each other too, but not at once.
 	for i, node := range c.nodes {
 		for _, other := range c.nodes[:i] {
 			node.Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(other.port))
@@ -68,8 +69,8 @@ func (c *Cluster) URL() string {
 	return address("redis+cluster", c.nodes[0].password, hosts(c.nodes), "")
 }
 
-// Nodes returns all nodes: first those that began as masters, then the replicas, in turn of the first master, the second
-// and so on.
+// Nodes returns all nodes: first the initial masters, then the replicas of the first master, of the
+// second and so on.
 func (c *Cluster) Nodes() []*Server { return c.nodes }
 
 // Slot returns the slot of a key.
@@ -95,9 +96,10 @@ func (c *Cluster) OwnerOf(slot int) *Server {
 	return owner
 }
 
-// MigrateSlot moves a slot and its keys to another master, while clients go on. Unless it is nil, between is called when
-// both masters know of the move, and again after each key, with the number of keys that have moved: as long as it does
-// not return, the slot stays half-way. The slot is the new owner's only after the last call.
+// MigrateSlot moves a slot and its keys to another master, while clients go on. between, unless
+// nil, is called when both masters know of the move, and again after each key, with the number of
+// keys that have moved; until it returns, the slot stays half-way. The new master owns the slot
+// only after the last call.
 func (c *Cluster) MigrateSlot(slot int, to *Server, between func(moved int)) {
 	c.t.Helper()
 	from := c.OwnerOf(slot)
@@ -128,7 +130,8 @@ func (c *Cluster) MigrateSlot(slot int, to *Server, between func(moved int)) {
 		moved += len(keys)
 		between(moved)
 	}
-	// The new owner first: if it failed now, the slot would have none. Then the old, which sends clients there.
+	// The new owner first: if it failed now, the slot would have no owner. Then the old one, which
+	// redirects clients.
 	told := []*Server{to, from}
 	for _, node := range c.nodes {
 		if v, ok := viewOf(node); ok && v.master && !slices.Contains(told, node) {
@@ -140,7 +143,7 @@ func (c *Cluster) MigrateSlot(slot int, to *Server, between func(moved int)) {
 	}
 }
 
-// view is what a node says of the cluster and of itself.
+// view is a node's view of the cluster and of itself.
 type view struct {
 	masters, replicas int // that it is connected with, and itself
 	master            bool

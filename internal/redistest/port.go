@@ -10,11 +10,12 @@ import (
 // toBus is how far a server's port for other members of its cluster is from that for clients.
 const toBus = 10000
 
-// reserve finds a free port, and if bus one whose bus port is free too. Until it is released no other test gets it, even
-// of other processes, and even while nothing listens there; a test's server can always come back.
+// reserve finds a free port, and with bus one whose bus port is free too. Until it is released, no
+// other test gets it, not even in another process or while nothing listens there, so a test's
+// server can always come back.
 //
-// Ports are reserved by a UDP socket of the same number, which is in the way of no TCP and goes with its process. They
-// lie below those that systems give to outgoing connections.
+// A UDP socket of the same number reserves a port. It does not block TCP, and ends with its
+// process. The ports lie below those that systems give to outgoing connections.
 func reserve(bus bool) (port int, held []net.PacketConn, err error) {
 	for range 1000 {
 		port = toBus + rand.IntN(toBus)

@@ -10,7 +10,7 @@ import (
 // dieTogether makes the kernel kill a child when the thread ends that starts it.
 func dieTogether(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
-// pause stops a child and returns when all its threads stand still.
+// pause stops a child and returns when all its threads have stopped.
 func pause(pid int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		return err
@@ -22,7 +22,8 @@ func pause(pid int) error {
 	}
 }
 
-// cpu reads the clock that counts a process's time on processors; clock_getcpuclockid(3) makes its number like this.
+// cpu reads the clock that counts a process's time on processors; clock_getcpuclockid(3) makes its
+// number like this.
 func cpu(pid int) (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED: by the scheduler's own account, in nanoseconds
 	var spent unix.Timespec

@@ -1,16 +1,25 @@
-//go:build unix && !linux
+//go:build !unix
 
 package redistest
 
 import (
 	"errors"
+	"os"
 	"syscall"
 	"time"
 )
 
-// Elsewhere than on Linux a server outlives a test that is killed.
-func dieTogether(*syscall.SysProcAttr) {}
+// Redis has no server for Windows, so that tests which start one are skipped there.
 
-func pause(pid int) error { return syscall.Kill(pid, syscall.SIGSTOP) }
+// Clock reads the wall clock: there is no monotonic one that processes share.
+func Clock() time.Duration { return time.Duration(time.Now().UnixNano()) }
+
+func attributes() *syscall.SysProcAttr { return nil }
+
+func resume(*os.Process) error { return errors.ErrUnsupported }
+
+func killGroup(int) {}
+
+func pause(int) error { return errors.ErrUnsupported }
 
 func cpu(int) (time.Duration, error) { return 0, errors.ErrUnsupported }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// FaultProxy passes TCP connections on to a server and makes faults on the way. A fault holds from when its method
-// returns. A proxy begins without any.
+// FaultProxy passes TCP connections on to a server and makes faults on the way. A fault holds from
+// when its method returns. A proxy begins without any.
 type FaultProxy struct {
 	t        testing.TB
 	addr     string
@@ -19,7 +19,7 @@ type FaultProxy struct {
 	listener net.Listener // nil while connections are refused
 	links    map[*link]struct{}
 	delay    time.Duration
-	lose     [2]bool // by direction: what comes is thrown away
+	lose     [2]bool // by direction: bytes are discarded
 }
 
 // The two directions through a proxy.
@@ -51,7 +51,8 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 // Addr returns the host and port at which it listens; a change of faults does not change it.
 func (p *FaultProxy) Addr() string { return p.addr }
 
-// Pass ends all faults. Connections that have lost bytes are cut, as what is left of them makes no sense.
+// Pass ends all faults. Connections that have lost bytes are cut, as their remaining bytes make no
+// sense.
 func (p *FaultProxy) Pass() {
 	p.t.Helper()
 	p.mu.Lock()
@@ -69,7 +70,7 @@ func (p *FaultProxy) Pass() {
 	p.running.Go(func() { p.accept(l) })
 }
 
-// Refuse makes new connections fail at once, as if nothing listened. Those that are open stay.
+// Refuse makes new connections fail at once, as if nothing listened. Open connections stay.
 func (p *FaultProxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +100,7 @@ func (p *FaultProxy) cut(which func(*link) bool) {
 	}
 }
 
-// Delay makes all bytes take d more, each way; 0 means no more.
+// Delay delays all bytes by d, each way; 0 ends the delay.
 func (p *FaultProxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +110,7 @@ func (p *FaultProxy) Delay(d time.Duration) {
 // BlackHole takes connections and bytes, and nothing of it arrives, in either direction.
 func (p *FaultProxy) BlackHole() { p.loseBytes(true, true) }
 
-// LoseReplies lets what clients send arrive, and loses what the server answers.
+// LoseReplies delivers the bytes of clients, and discards the server's answers.
 func (p *FaultProxy) LoseReplies() { p.loseBytes(false, true) }
 
 func (p *FaultProxy) loseBytes(toServer, toClient bool) {
@@ -139,7 +140,7 @@ func (p *FaultProxy) connect(from net.Listener, client net.Conn) {
 	l := &link{proxy: p, done: make(chan struct{})}
 	l.ends[toClient] = client
 	if p.lose[toServer] {
-		// The server hears nothing of it, and need not be there.
+		// The server gets nothing, and need not even run.
 		l.ends[toServer], _ = net.Pipe()
 		l.lost = true
 	} else {
@@ -173,7 +174,7 @@ type chunk struct {
 	since time.Time
 }
 
-// read queues what comes for a direction.
+// read queues the bytes of a direction.
 func (l *link) read(direction int, queue chan<- chunk) {
 	defer close(queue)
 	from := l.ends[1-direction]
@@ -193,7 +194,8 @@ func (l *link) read(direction int, queue chan<- chunk) {
 	}
 }
 
-// write sends what is queued for a direction, in its time. When one direction ends, so does the connection.
+// write sends the queued bytes of a direction, each at its time. When one direction ends, so does
+// the connection.
 func (l *link) write(direction int, queue <-chan chunk) {
 	defer l.end()
 	for c := range queue {
@@ -208,7 +210,8 @@ func (l *link) write(direction int, queue <-chan chunk) {
 	}
 }
 
-// wait waits until a chunk is due that came at since, and reports whether the connection is still there.
+// wait waits until a chunk is due that came at since, and reports whether the connection is still
+// there.
 func (l *link) wait(since time.Time) bool {
 	for {
 		l.proxy.mu.Lock()
@@ -255,7 +258,7 @@ func (l *link) cut() {
 
 // reset closes connections so that the other sides see an error, not an end.
 func reset(conns ...net.Conn) {
-	// All are told first: as soon as one is closed, the link closes the other in peace.
+	// All are informed first: as soon as one is closed, the link closes the other in peace.
 	for _, c := range conns {
 		if c, ok := c.(*net.TCPConn); ok {
 			_ = c.SetLinger(0)

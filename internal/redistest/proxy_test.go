@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // through is a client's connection to p.
@@ -37,7 +39,7 @@ func (c *through) ask(timeout time.Duration, args ...string) (any, error) {
 
 func (c *through) mustAsk(t *testing.T, args ...string) any {
 	t.Helper()
-	reply, err := c.ask(patience, args...)
+	reply, err := c.ask(patience.Left(t), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +49,7 @@ func (c *through) mustAsk(t *testing.T, args ...string) any {
 // mustBeCut waits for the reset.
 func (c *through) mustBeCut(t *testing.T) {
 	t.Helper()
-	if reply, err := c.ask(patience, "PING"); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+	if reply, err := c.ask(patience.Left(t), "PING"); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("on a connection that was cut: %v, %v", reply, err)
 	}
 }
@@ -116,7 +118,7 @@ func TestProxy(t *testing.T) {
 	c = dial(t, p)
 	c.mustAsk(t, "PING")
 	s.Kill()
-	if reply, err := c.ask(patience, "PING"); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if reply, err := c.ask(patience.Left(t), "PING"); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("without a server: %v, %v", reply, err)
 	}
 	if c, err := net.Dial("tcp", p.Addr()); err == nil {

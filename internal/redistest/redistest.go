@@ -1,13 +1,14 @@
-// Package redistest starts real Redis servers for tests and benchmarks: one alone (Start), one that speaks TLS
-// (StartTLS), a master with replicas under Sentinel (StartSentinel) and a cluster (StartCluster), and a proxy that makes
-// the network before them faulty (Proxy).
+// Package redistest starts real Redis servers for tests and benchmarks: a single one (Start), one
+// with TLS (StartTLS), a master with replicas under Sentinel (StartSentinel) and a cluster
+// (StartCluster). A proxy makes the network in front of them faulty (Proxy).
 //
-// Servers listen on free ports of the loopback, keep their files in temporary folders, and end with the test, or with
-// the process that runs it, however that ends. What a failed test's servers logged is shown with it. Where redis-server
-// is not installed, the test is skipped.
+// Begin with Start (redistest.go). Servers listen on free ports of the loopback, keep their files
+// in temporary folders, and end with the test, or with the process that runs it, however that ends.
+// The log of a failed test's servers is shown with it. Where redis-server is not installed, the
+// test is skipped.
 //
-// Methods that cannot do what they say end the test, as t.Fatal does; call them from the test's goroutine, or know that
-// elsewhere they end the goroutine.
+// Methods that fail end the test, as t.Fatal does. Call them from the test's goroutine; in any
+// other they end only that goroutine.
 package redistest
 
 import (
@@ -26,10 +27,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// patience is how long something may take that a healthy machine does in a moment.
-const patience = 30 * time.Second
+	"github.com/weir-rl/weir/internal/patience"
+)
 
 // Server is a running redis-server.
 type Server struct {
@@ -44,7 +44,7 @@ type Server struct {
 	process *process // the last one
 }
 
-// kind is what sets servers apart.
+// kind holds the differences between kinds of servers.
 type kind struct {
 	config func(port int) []string // lines of redis.conf for a server at port
 	args   []string                // to be given after redis.conf
@@ -52,8 +52,8 @@ type kind struct {
 	tls    *tls.Config             // for clients; nil means plain TCP
 }
 
-// Start starts a server that saves nothing on disk. Options are further lines of redis.conf, such as "maxmemory 1mb",
-// "requirepass secret" or "appendonly yes".
+// Start starts a server that saves nothing on disk. Options are further lines of redis.conf, such
+// as "maxmemory 1mb", "requirepass secret" or "appendonly yes".
 func Start(t testing.TB, options ...string) *Server {
 	t.Helper()
 	return start(t, kind{config: func(port int) []string { return []string{fmt.Sprint("port ", port)} }}, options)
@@ -102,8 +102,8 @@ func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 // Addr returns the host and port at which it listens.
 func (s *Server) Addr() string { return loopback(s.port) }
 
-// URL returns its address as clients are given it: redis://127.0.0.1:6379, with the password if there is one, rediss
-// with TLS.
+// URL returns its address as clients are given it: redis://127.0.0.1:6379, with the password if
+// there is one, rediss with TLS.
 func (s *Server) URL() string {
 	scheme := "redis"
 	if s.kind.tls != nil {
@@ -130,14 +130,15 @@ func (s *Server) Kill() {
 	s.end(syscall.SIGKILL)
 }
 
-// Stop ends it in order (SIGTERM), so that an append-only file is whole. Nothing happens if it does not run.
+// Stop ends it in order (SIGTERM), so that an append-only file is whole. Nothing happens if it does
+// not run.
 func (s *Server) Stop() {
 	s.t.Helper()
 	s.end(syscall.SIGTERM)
 }
 
-// Restart stops it, if it runs, and starts it again at the same port, in the same folder and with the same options. It
-// returns when the server answers.
+// Restart stops it, if it runs, and starts it again at the same port, in the same folder and with
+// the same options. It returns when the server answers.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
@@ -146,7 +147,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// Pause makes it stand still (SIGSTOP): connections are taken and bytes arrive, but nothing answers, until Resume.
+// Pause stops the server (SIGSTOP): connections are accepted and bytes arrive, but nothing answers,
+// until Resume.
 func (s *Server) Pause() {
 	s.t.Helper()
 	if err := pause(s.PID()); err != nil {
@@ -157,13 +159,13 @@ func (s *Server) Pause() {
 // Resume lets it go on after Pause.
 func (s *Server) Resume() {
 	s.t.Helper()
-	if err := s.last().cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	if err := resume(s.last().cmd.Process); err != nil {
 		s.t.Fatalf("resume redis-server %s: %v", s.Addr(), err)
 	}
 }
 
-// CPU returns the time that its process has spent on processors since it was started, in user and system mode together,
-// to the nanosecond.
+// CPU returns the time that its process has spent on processors since it was started, in user and
+// system mode together, to the nanosecond.
 func (s *Server) CPU() time.Duration {
 	s.t.Helper()
 	d, err := cpu(s.PID())
@@ -230,9 +232,8 @@ func (s *Server) launch() error {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	// It ends if the locale of this machine is one that it does not find.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	// A group of its own, for what it forks to save or copy its data.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	dieTogether(cmd.SysProcAttr)
+	// A process group of its own, for children that it forks to save or copy its data.
+	cmd.SysProcAttr = attributes()
 	started := make(chan error)
 	starter() <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
@@ -251,7 +252,7 @@ func (s *Server) launch() error {
 
 // await waits until p answers.
 func (s *Server) await(p *process) error {
-	deadline := time.After(patience)
+	deadline := time.After(patience.Left(s.t))
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	var last error
@@ -268,7 +269,7 @@ func (s *Server) await(p *process) error {
 			_, last = s.try(time.Second, "PING")
 			var refused Error
 			if last == nil || errors.As(last, &refused) && !strings.HasPrefix(string(refused), "LOADING") {
-				return nil // it answers, even if it wants to know first who asks
+				return nil // it answers, even if it asks for a password first
 			}
 		}
 	}
@@ -279,11 +280,11 @@ func (s *Server) end(by syscall.Signal) {
 	s.t.Helper()
 	p := s.last()
 	_ = p.cmd.Process.Signal(by)
-	// One that is paused sees no SIGTERM before it goes on.
-	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	// A paused server sees no SIGTERM until it is resumed.
+	_ = resume(p.cmd.Process)
 	select {
 	case <-p.ended:
-	case <-time.After(patience):
+	case <-time.After(patience.Left(s.t)):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 		s.t.Fatalf("redis-server %s does not end after %v", s.Addr(), by)
@@ -294,7 +295,7 @@ func (s *Server) cleanup() {
 	if p := s.last(); p != nil {
 		_ = p.cmd.Process.Kill()
 		<-p.ended
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		killGroup(p.cmd.Process.Pid)
 	}
 	release(s.reserved)
 	if s.t.Failed() {
@@ -302,7 +303,7 @@ func (s *Server) cleanup() {
 	}
 }
 
-// log returns the end of what it wrote.
+// log returns the end of the server's log.
 func (s *Server) log() string {
 	text, err := os.ReadFile(s.file("log"))
 	if err != nil {
@@ -315,8 +316,9 @@ func (s *Server) log() string {
 	return string(text)
 }
 
-// starter takes what is to be run on one thread that lives as long as this process. Linux ends a child "with its
-// parent" when the thread ends that started it, and the threads of other goroutines may end at any time.
+// starter runs functions on one thread that lives as long as this process. Linux ends a child "with
+// its parent" when the thread that started it ends, and the threads of other goroutines may end at
+// any time.
 var starter = sync.OnceValue(func() chan<- func() {
 	todo := make(chan func())
 	go func() {
@@ -328,12 +330,4 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return todo
 })
 
-// eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not come about in %v that %s", patience, what)
-		}
-	}
-}
+var eventually = patience.Until

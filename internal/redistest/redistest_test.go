@@ -1,3 +1,5 @@
+//go:build unix
+
 package redistest
 
 import (
@@ -127,7 +129,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestEndsWithTheProcess: servers end when the test binary is killed. The test runs its own binary as that.
+// TestEndsWithTheProcess: servers end when the test binary is killed. The test runs its own binary
+// as that.
 func TestEndsWithTheProcess(t *testing.T) {
 	if file := os.Getenv("REDISTEST_PID_FILE"); file != "" {
 		s := Start(t)

@@ -3,34 +3,38 @@ package redistest
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
-// Error is what the server answers instead of a reply, such as "MOVED 7 127.0.0.1:6379".
+// Error is an error reply of the server, such as "MOVED 7 127.0.0.1:6379".
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Do runs a command and returns its reply: a string, an int64, nil, or a []any of replies. An error ends the test.
+// Do runs a command and returns its reply: a string, an int64, nil, or a []any of replies. An error
+// ends the test.
 //
-// Each command goes over a connection of its own, with the server's password, and with no other command but AUTH: what
-// the server counts is what the test did.
+// Each command uses its own connection, with the server's password and no other command except
+// AUTH, so that the server's counts are those of the test.
 func (s *Server) Do(args ...string) any {
 	s.t.Helper()
-	reply, err := s.Try(args...)
+	reply, err := s.try(patience.Left(s.t), args...)
 	if err != nil {
 		s.t.Fatalf("redis-server %s: %.200q: %v", s.Addr(), args, err)
 	}
 	return reply
 }
 
-// Try is Do for commands that may fail, and for goroutines other than the test's. What the server itself answers is an
-// Error.
+// Try is Do for commands that may fail, and for goroutines other than the test's. An error reply of
+// the server is an Error.
 func (s *Server) Try(args ...string) (any, error) { return s.try(10*time.Second, args...) }
 
 func (s *Server) try(timeout time.Duration, args ...string) (any, error) {
@@ -100,7 +104,7 @@ func readReply(r *bufio.Reader) (any, error) {
 		list := make([]any, n)
 		for i := range list {
 			item, err := readReply(r)
-			if e, ok := err.(Error); ok { // one of several may be an error, as in the reply to EXEC
+			if e, ok := errors.AsType[Error](err); ok { // one of several may be an error, as in the reply to EXEC
 				item = e
 			} else if err != nil {
 				return nil, err

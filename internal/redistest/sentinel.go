@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// masterName is what the sentinels call the master that they watch.
+// masterName is the sentinels' name for the master that they watch.
 const masterName = "mymaster"
 
-// Sentinel is a master with two replicas, watched by three sentinels of whom two must agree. They are in more of a hurry
-// than by default: a master that is silent for a second is down, and a failover takes two or three more.
+// Sentinel is a master with two replicas, watched by three sentinels of whom two must agree. They
+// are in more of a hurry than by default: a master that is silent for a second is down, and a
+// failover takes two or three more.
 type Sentinel struct {
 	t         testing.TB
 	servers   []*Server // the first was the master at the start
 	sentinels []*Server
 }
 
-// StartSentinel starts one, and returns when all know of each other. Options are lines of redis.conf for the master and
-// its replicas.
+// StartSentinel starts one, and returns when all know of each other. Options are lines of
+// redis.conf for the master and its replicas.
 func StartSentinel(t testing.TB, options ...string) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t}
@@ -49,7 +50,8 @@ func StartSentinel(t testing.TB, options ...string) *Sentinel {
 	}
 	for range 3 {
 		one := start(t, kind{config: watch, args: []string{"--sentinel"}}, nil)
-		one.Do("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "200") // so that it finds the others soon
+		// so that it finds the others soon
+		one.Do("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "200")
 		s.sentinels = append(s.sentinels, one)
 	}
 	eventually(t, "the sentinels know each other and the replicas", func() bool {
@@ -68,10 +70,11 @@ func StartSentinel(t testing.TB, options ...string) *Sentinel {
 		return true
 	})
 	for _, one := range s.sentinels {
-		// In milliseconds. A second master is suffered for four times PUBLISH-PERIOD; that must be longer than a failover
-		// takes, or a new master, of which a sentinel has not heard yet, is made a replica again. A replica must have
-		// answered within five times PING-PERIOD and three times INFO-PERIOD to become a master. A sentinel that was kept
-		// waiting for TILT-TRIGGER, by a slow disk say, trusts nothing that it sees for TILT-PERIOD.
+		// In milliseconds. A second master is suffered for four times PUBLISH-PERIOD; that must be
+		// longer than a failover takes, or a new master, of which a sentinel has not heard yet, is
+		// made a replica again. A replica must have answered within five times PING-PERIOD and
+		// three times INFO-PERIOD to become a master. A sentinel that was kept waiting for
+		// TILT-TRIGGER, by a slow disk say, trusts nothing that it sees for TILT-PERIOD.
 		one.Do("SENTINEL", "DEBUG", "PING-PERIOD", "500", "INFO-PERIOD", "1000", "ASK-PERIOD", "200", "PUBLISH-PERIOD", "1000",
 			"TILT-TRIGGER", "500", "TILT-PERIOD", "1000")
 	}
@@ -97,8 +100,8 @@ func fields(reply any) map[string]string {
 	return out
 }
 
-// URL returns the address of all sentinels, with the name of the master and its password if it has one:
-// redis+sentinel://127.0.0.1:26379,127.0.0.1:26380,127.0.0.1:26381/mymaster.
+// URL returns the address of all sentinels, with the name of the master and its password if it has
+// one: redis+sentinel://127.0.0.1:26379,127.0.0.1:26380,127.0.0.1:26381/mymaster.
 func (s *Sentinel) URL() string {
 	return address("redis+sentinel", s.servers[0].password, hosts(s.sentinels), "/"+masterName)
 }
@@ -145,8 +148,9 @@ func (s *Sentinel) masterOf(one *Server) *Server {
 	return nil
 }
 
-// Failover makes the sentinels put a replica in the master's place, and returns the new master when they are done. The
-// old one, which runs, becomes a replica some seconds later, and until then takes writes that will be lost.
+// Failover makes the sentinels put a replica in the master's place, and returns the new master when
+// they are done. The old one, which runs, becomes a replica some seconds later, and until then
+// takes writes that will be lost.
 func (s *Sentinel) Failover() *Server {
 	s.t.Helper()
 	old := s.settled()
@@ -156,7 +160,7 @@ func (s *Sentinel) Failover() *Server {
 			master = m
 			return true
 		}
-		// It may say no at first, or give up, as long as it finds no replica in order.
+		// It may refuse at first, or give up, while it finds no healthy replica.
 		for _, one := range s.sentinels {
 			if m := s.masterOf(one); m == nil { // it does not run
 				continue
@@ -178,8 +182,9 @@ func (s *Sentinel) KillMaster() *Server {
 	return m
 }
 
-// settled waits until all servers that run and are not paused copy the master, and returns that. One that has been the
-// master, and does not copy the new one yet, must not become it again with old data.
+// settled waits until all servers that run and are not paused copy the master, and returns that.
+// One that has been the master, and does not copy the new one yet, must not become it again with
+// old data.
 func (s *Sentinel) settled() *Server {
 	s.t.Helper()
 	var master *Server
@@ -199,8 +204,9 @@ func (s *Sentinel) settled() *Server {
 	return master
 }
 
-// AwaitMaster waits until all sentinels that run agree on another master than old and have no more to do for that, and
-// returns it. (A sentinel whose new master dies before it is done waits for it to come back.)
+// AwaitMaster waits until all running sentinels agree on another master than old and have finished
+// the failover, and returns it. (A sentinel whose new master dies before that waits for it to come
+// back.)
 func (s *Sentinel) AwaitMaster(old *Server) *Server {
 	s.t.Helper()
 	var master *Server
@@ -211,8 +217,8 @@ func (s *Sentinel) AwaitMaster(old *Server) *Server {
 	return master
 }
 
-// agreed returns the master that all sentinels see that run; nil if they do not agree, are still busy with it, or it is
-// none.
+// agreed returns the master that all running sentinels see; nil if they do not agree, are still
+// busy with the failover, or it is not a master.
 func (s *Sentinel) agreed() *Server {
 	var master *Server
 	for _, one := range s.sentinels {

@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// TLS is what a client of a server with TLS may need, as PEM files.
+// TLS holds the PEM files for a client of a server with TLS.
 type TLS struct {
-	CA        string // who signed the server's certificate, which is for 127.0.0.1 and localhost
+	CA        string // the signer of the server's certificate, which is for 127.0.0.1 and localhost
 	Cert, Key string // a certificate that the server takes from clients
 }
 
-// StartTLS starts a server that speaks nothing but TLS, with certificates made for it alone. It asks clients for none of
-// theirs, unless an option is "tls-auth-clients yes".
+// StartTLS starts a server that speaks only TLS, with new certificates. It does not ask clients for
+// a certificate, unless an option is "tls-auth-clients yes".
 func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 	t.Helper()
 	dir := t.TempDir()

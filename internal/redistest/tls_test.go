@@ -6,7 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 func TestTLS(t *testing.T) {
@@ -26,7 +27,7 @@ func TestTLS(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(patience.End(t))
 		if _, err := c.Write([]byte("PING\r\n")); err != nil {
 			return err
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/weir-rl/weir/internal/sim"
 )
 
-// The charts are plain SVG. Colours come from the page's style sheet, so that they follow light and dark.
+// The charts are plain SVG. Colours come from the page's style sheet, so that they follow light and
+// dark.
 
 const (
 	chartWidth  = 1080
@@ -25,8 +26,8 @@ const (
 	plotWidth   = chartWidth - chartLeft - chartRight
 )
 
-// niceCeil returns the smallest of 1, 2, 2.5, 5 × 10^k, or of their multiples by up to 4, that is at least v, and a step that divides it
-// into at most five parts.
+// niceCeil returns the smallest of 1, 2, 2.5, 5 × 10^k, or of their multiples by up to 4, that is
+// at least v, and a step that divides it into at most five parts.
 func niceCeil(v int64) (top, step float64) {
 	if v < 4 {
 		return float64(max(v, 1)), 1
@@ -92,7 +93,8 @@ func merge(t *sim.Timeline) *sim.Timeline {
 	return m
 }
 
-// timeChart draws requests over time, allowed below refused, and under it the refusals by themselves on a scale of their own.
+// timeChart draws requests over time, allowed below refused, and under it the refusals by
+// themselves on a scale of their own.
 func timeChart(r *sim.Report, t *sim.Timeline) template.HTML {
 	n := len(t.Requests)
 	if n == 0 {

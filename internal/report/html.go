@@ -17,7 +17,7 @@ var pageText string
 
 var page = template.Must(template.New("page").Parse(pageText))
 
-// pageData is what the template shows; all text in it is escaped by the template.
+// pageData is the data of the template, which escapes all text in it.
 type pageData struct {
 	Title    string
 	Log      string
@@ -42,7 +42,7 @@ type pageData struct {
 type tile struct {
 	Label, Value, Detail string
 	Class                string
-	Share                float64 // of a bar, in percent; below 0 for none
+	Share                float64 // of a bar, in percent; below 0: no bar
 }
 
 type setData struct {
@@ -73,7 +73,8 @@ type row struct {
 	Title               string
 }
 
-// Page writes r as a page that needs nothing but itself: no script, no font, no request. logs names what was replayed.
+// Page writes r as a self-contained page: no script, no font, no request. logs are the names of the
+// replayed logs.
 func Page(w io.Writer, r *sim.Report, logs []string, made time.Time) error {
 	d := pageData{
 		Title:    "Replay of " + name(logs),

@@ -1,4 +1,6 @@
-// Package report shows what a replay found: as text for a terminal, and as a self-contained page.
+// Package report shows the result of a replay: as text for a terminal (text.go), as JSON, and as a
+// self-contained page (html.go, chart.go). Begin with Text (text.go) and Page (html.go); report.go
+// has the sentences that both share.
 package report
 
 import (
@@ -9,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/internal/sim"
 )
 
-// percent writes part of whole as a percentage with as many digits as tell something; never "0 %" for something, nor "100 %" for
-// not quite all.
+// percent writes part of whole as a percentage with as many digits as are meaningful. It writes "0
+// %" only for zero, and "100 %" only for all.
 func percent(part, whole int64) string {
 	if whole == 0 || part == 0 {
 		return "0 %"
@@ -91,7 +93,7 @@ func period(r *sim.Report) string {
 	return fmt.Sprintf("%s to %s UTC", when(r.From), to)
 }
 
-// allowance writes what a limit allows a key.
+// allowance writes how much a limit allows a key.
 func allowance(l *sim.Limit) string {
 	switch l.Algorithm {
 	case "concurrency":
@@ -102,7 +104,7 @@ func allowance(l *sim.Limit) string {
 	return fmt.Sprintf("%s / %s", sim.Number(l.Rate), l.Period)
 }
 
-// sentences say in words what the figures say.
+// sentences puts the figures into words.
 func sentences(r *sim.Report, o *sim.Outcome) []string {
 	if r.Requests == 0 {
 		return []string{"The log holds no requests."}
@@ -134,7 +136,7 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 	}
 	if len(o.TopDenied) > 0 && o.Denied > 0 {
 		if top := o.TopDenied[0]; top.Denied*100 >= o.Denied*20 && o.ClientsDenied > 1 {
-			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", top.Value, percent(top.Denied, o.Denied), sim.Number(top.Denied), plural(top.Requests, "request")))
+			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", clean(top.Value), percent(top.Denied, o.Denied), sim.Number(top.Denied), plural(top.Requests, "request")))
 		}
 	}
 	if o.Delayed > 0 {
@@ -180,7 +182,7 @@ func each(seconds int64) string {
 	return bucketName(seconds)
 }
 
-// mostRefusing is the enforcing limit that refused most; nil if none refused.
+// mostRefusing is the enforcing limit with the most refusals; nil if none refused.
 func mostRefusing(o *sim.Outcome) *sim.Limit {
 	var most *sim.Limit
 	for i := range o.Limits {
@@ -191,24 +193,39 @@ func mostRefusing(o *sim.Outcome) *sim.Limit {
 	return most
 }
 
-// provisos are what a reader should know about the reading.
+// provisos are caveats about the reading of the log.
 func provisos(r *sim.Report) []string {
 	var list []string
 	if r.Skipped > 0 {
-		list = append(list, plural(r.Skipped, "line")+" did not parse, and were left out.")
+		were := " did not parse, and were left out"
+		if r.Skipped == 1 {
+			were = " did not parse, and was left out"
+		}
+		list = append(list, fmt.Sprintf("%s%s: %.1f %% of all.", plural(r.Skipped, "line"), were, r.SkippedShare))
+		for _, f := range r.SkippedLines {
+			list = append(list, fmt.Sprintf("%s, line %d: %s: %q", f.Log, f.Line, f.Why, f.Text))
+		}
+	}
+	if len(r.MissingFields) > 0 {
+		list = append(list, "No line has what --fields names: "+strings.Join(r.MissingFields, ", ")+".")
 	}
 	if r.Late > 0 {
-		list = append(list, fmt.Sprintf("%s out of order by more than --reorder allows, and were replayed at the newest time seen.", lay(r.Late)))
+		list = append(list, lay(r.Late)+" replayed at the newest time seen.")
 	}
 	if r.Estimated {
 		list = append(list, "There were so many different clients, keys or paths that their numbers, and who leads the lists, are estimates.")
 	}
-	return append(list, r.Notes...)
+	list = append(list, r.Notes...)
+	for i := range list {
+		list[i] = clean(list[i]) // they quote lines, and errors that quote values
+	}
+	return list
 }
 
 func lay(n int64) string {
+	const far = " out of order by more than --reorder allows, and "
 	if n == 1 {
-		return "1 line lay"
+		return "1 line lay" + far + "was"
 	}
-	return sim.Number(n) + " lines lay"
+	return sim.Number(n) + " lines lay" + far + "were"
 }

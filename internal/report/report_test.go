@@ -12,7 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/sim"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 const hostile = `<script>alert(1)</script>`
@@ -34,7 +34,7 @@ func replay(t *testing.T, lines int, suggest bool, rules ...string) *sim.Report 
 	defer l.Close()
 	var sets []sim.RuleSet
 	for i, text := range rules {
-		set, _, err := rule.Load([]rule.Source{{Name: "r.yaml", Data: []byte(text)}}, rule.Options{})
+		set, _, err := file.Load([]file.Source{{Name: "r.yaml", Data: []byte(text)}}, file.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,8 @@ const (
 	loose = "limits: [{ name: everything, allow: { rate: 80/hour, burst: 5 }, algorithm: leaky_bucket }]"
 )
 
-// The page holds the figures, nothing from outside, nothing of the log unescaped; its charts are well-formed.
+// The page holds the figures, nothing from outside, nothing of the log unescaped; its charts are
+// well-formed.
 func TestPage(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -167,5 +168,35 @@ func TestMerge(t *testing.T) {
 		if sum != 301*300/2 || denied != 301 || m.Seconds != 120 || m.Start.Unix()%120 != 0 || m.Start.Unix() > start || m.DeniedOther != nil {
 			t.Errorf("merged: %d, %d, start %v", sum, denied, m.Start)
 		}
+	}
+}
+
+// What a log or an expression says cannot steer the terminal, and comes first on the page.
+func TestProvisos(t *testing.T) {
+	const evil = "\x1b[2J\u202e" + hostile
+	r := replay(t, 100, false, tight)
+	r.Skipped, r.SkippedShare, r.Late = 1, 1, 1
+	r.SkippedLines = []accesslog.Fault{{Log: "a\x1b.log", Line: 7, Text: evil, Why: "it is damaged"}}
+	r.MissingFields = []string{"ip=address"}
+	r.Notes = []string{"per-client: if failed on 100 of 100 requests: " + evil}
+	var text, page strings.Builder
+	if err := Text(&text, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := Page(&page, r, []string{"a.log"}, time.Unix(1_700_000_000, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"1 line did not parse, and was left out", "line 7: it is damaged", "names: ip=address",
+		"1 line lay out of order by more than --reorder allows, and was replayed", "if failed on 100 of 100 requests"} {
+		at := strings.Index(page.String(), w)
+		if !strings.Contains(text.String(), w) || at < 0 || at > strings.Index(page.String(), "Over time") {
+			t.Errorf("no %q in the text, or not early on the page", w)
+		}
+	}
+	if strings.ContainsAny(text.String(), "\x1b\u202e") {
+		t.Errorf("the text steers the terminal: %q", text.String())
+	}
+	if strings.ContainsAny(page.String(), "\x1b\u202e") || strings.Contains(page.String(), "<script") {
+		t.Error("the page holds what the log does, unescaped")
 	}
 }

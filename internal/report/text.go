@@ -64,7 +64,7 @@ func Text(w io.Writer, r *sim.Report) error {
 func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", sim.Number(o.Denied), plural(r.Requests, "request"), percent(o.Denied, r.Requests), plural(o.ClientsDenied, "client"))
 	for _, s := range sentences(r, o)[1:] {
-		fmt.Fprintf(b, "%s\n", clean(s))
+		fmt.Fprintln(b, s)
 	}
 	b.WriteByte('\n')
 	var rows [][]string
@@ -120,7 +120,8 @@ func clean(s string) string {
 	}, s)
 }
 
-// squeeze adds neighbours up until there are at most n values. It also returns the largest, at least 1.
+// squeeze adds neighbours up until there are at most n values. It also returns the largest, at
+// least 1.
 func squeeze(values []int64, n int) (sums []int64, most int64) {
 	sums = values
 	if len(values) > n {

@@ -10,7 +10,8 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// TestAllocations: a decision allocates nothing (the race detector does), whichever command asks for it.
+// TestAllocations: a decision allocates nothing (the race detector does), whichever command asks
+// for it.
 func TestAllocations(t *testing.T) {
 	store, err := memory.New(memory.Options{})
 	if err != nil {

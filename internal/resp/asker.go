@@ -3,8 +3,10 @@ package resp
 import (
 	"hash"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/store"
 )
 
 // verb is a command that decides; noVerb any other one.
@@ -40,7 +42,8 @@ func verbOf(name []byte) verb {
 	return noVerb
 }
 
-// isFold reports whether b is an upper-case name of the same length in any case. '.' has no other case.
+// isFold reports whether b is an upper-case name of the same length in any case. '.' has no other
+// case.
 func isFold(b []byte, upper string) bool {
 	for i := range len(upper) {
 		c := b[i]
@@ -54,10 +57,11 @@ func isFold(b []byte, upper string) bool {
 	return true
 }
 
-// asker decides one command at a time, and holds all that it takes, so that a decision allocates nothing.
+// asker decides one command at a time, and holds all that it takes, so that a decision allocates
+// nothing.
 type asker struct {
 	*Server
-	charges    [1]weir.Charge
+	charges    [1]store.Charge
 	results    [1]algo.Result
 	recent     [8]*gcra // by params.hash
 	longKey    []byte
@@ -92,9 +96,7 @@ func (a *asker) decide(dst []byte, v verb, args [][]byte, trusted bool) []byte {
 	}
 	a.counts.n[v][out]++
 	a.counts.any = true
-	if start != 0 {
-		a.o.Stopwatch.End(start)
-	}
+	door.End(a.o.Stopwatch, start)
 	return dst
 }
 

@@ -12,8 +12,8 @@ const (
 	maxBatchArgs = maxArgs // of all of them together
 )
 
-// batch are commands of a pipeline that are decided at the same time. Those that name the same key are in one lane, in which
-// they are decided one after the other.
+// batch are commands of a pipeline that are decided at the same time. Those that name the same key
+// are in one lane, in which they are decided one after the other.
 type batch struct {
 	slots []slot
 	n     int
@@ -31,8 +31,8 @@ type slot struct {
 	next int32 // in the lane; 0 for none, else its place + 1
 }
 
-// addToBatch takes up a command to be decided with the next batch. Its arguments are views of the buffer, which stays as it is until
-// the batch is decided.
+// addToBatch takes up a command to be decided with the next batch. Its arguments are views of the
+// buffer, which stays as it is until the batch is decided.
 func (c *conn) addToBatch(v verb, args [][]byte) error {
 	b := &c.batch
 	if b.n == maxBatch || b.n > 0 && b.args+len(args) > maxBatchArgs {
@@ -93,7 +93,8 @@ func (c *conn) decideLanes() {
 	}
 	trusted := c.trusted || c.authed
 	var wg sync.WaitGroup
-	own := b.lanes[:0] // those that this goroutine runs: the last one, and what there is no room for
+	// those that this goroutine runs: the last one, and what there is no room for
+	own := b.lanes[:0]
 	for i, lane := range b.lanes {
 		first := b.first[lane]
 		b.first[lane] = 0
@@ -149,7 +150,8 @@ func (s *slot) key() uint64 {
 		return xxhash.Sum64(s.args[1]) + uint64(s.verb)
 	}
 	h := uint64(0)
-	for i, arg := range s.args[1:] {
+	args, _ := withoutFull(s.args)
+	for i, arg := range args[1:] {
 		if i != 1 { // hits
 			h = h*0x9E3779B97F4A7C15 + xxhash.Sum64(arg)
 		}

@@ -8,16 +8,18 @@ import (
 	"sync"
 	"testing"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/doortest"
 	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// gate is a store that decides nothing until so many are asked at the same time, and from then on all.
+// gate is a store that decides nothing until so many are asked at the same time, and from then on
+// all.
 type gate struct {
-	weir.Store
+	store.Store
 	mu      sync.Mutex
 	waiting int
 	wanted  int
@@ -31,7 +33,7 @@ func (g *gate) shut(n int) {
 	g.waiting, g.wanted, g.open = 0, n, make(chan struct{})
 }
 
-func (g *gate) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (g *gate) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	g.mu.Lock()
 	open := g.open
 	if g.waiting++; g.waiting == g.wanted {
@@ -42,8 +44,8 @@ func (g *gate) Take(ctx context.Context, charges []weir.Charge, results []algo.R
 	return g.Store.Take(ctx, charges, results)
 }
 
-// TestLanes: where a decision takes long, those of a pipeline are made at the same time; on the same key one after the other,
-// and the answers stay in order.
+// TestLanes: where a decision takes long, those of a pipeline are made at the same time; on the
+// same key one after the other, and the answers stay in order.
 func TestLanes(t *testing.T) {
 	now := newClock()
 	local, err := memory.New(memory.Options{Clock: now.now})
@@ -107,20 +109,21 @@ func TestLanes(t *testing.T) {
 
 // broken is a store that fails, or panics.
 type broken struct {
-	weir.Store
+	store.Store
 	panics bool
 }
 
 var errBroken = errors.New("it is broken")
 
-func (b broken) Take(context.Context, []weir.Charge, []algo.Result) (int64, error) {
+func (b broken) Take(context.Context, []store.Charge, []algo.Result) (int64, error) {
 	if b.panics {
 		panic("a defect")
 	}
 	return 0, errBroken
 }
 
-// TestStoreFails: a failure is an error reply, the connection goes on, and rules that admit without a store do.
+// TestStoreFails: a failure is an error reply, the connection goes on, and rules that admit without
+// a store do.
 func TestStoreFails(t *testing.T) {
 	const rules = "domain: d\nlimits:\n  - {name: open, when: {path: /open}, allow: 1/min, on_store_error: allow}\n  - {name: shut, when: {path: /shut}, allow: 1/min, on_store_error: deny}\n"
 	for _, concurrent := range []int{0, 8} {
@@ -146,11 +149,11 @@ func TestDefect(t *testing.T) {
 	for _, concurrent := range []int{0, 8} {
 		var mu sync.Mutex
 		var told strings.Builder
-		d := openDoorOn(t, broken{panics: true}, newClock(), "", Options{Concurrent: concurrent, Logf: func(format string, args ...any) {
+		d := openDoorOn(t, broken{panics: true}, newClock(), "", Options{Concurrent: concurrent, Logger: doortest.LogTo(func(m string) {
 			mu.Lock()
 			defer mu.Unlock()
-			fmt.Fprintf(&told, format, args...)
-		}})
+			told.WriteString(m)
+		})})
 		c := d.dial(t)
 		c.send(command("CL.THROTTLE", "a", "1", "1", "1") + command("CL.THROTTLE", "b", "1", "1", "1") + command("CL.THROTTLE", "c", "1", "1", "1"))
 		eventually(t, "it is told of", func() bool {
@@ -166,7 +169,7 @@ func TestDefect(t *testing.T) {
 // TestNodes: two servers on one Redis share their states, and a pipeline costs few round trips.
 func TestNodes(t *testing.T) {
 	server := redistest.Start(t)
-	var doors []*door
+	var doors []*served
 	var stores []*redis.Store
 	for range 2 {
 		store, err := redis.Open(redis.Options{URL: "redis://" + server.Addr()})

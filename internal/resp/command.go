@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/door"
 )
 
 // handler answers a command that decides nothing; args are those after its name.
@@ -32,7 +35,8 @@ func init() {
 	specs = []spec{
 		{"cl.throttle", -5, []string{"write", "fast"}, 1, "module", "CL.THROTTLE key max_burst count period [quantity]: decides as redis-cell does", nil},
 		{"throttle", -5, []string{"write", "fast"}, 1, "module", "THROTTLE key max_burst count period [quantity]: decides as throttlecrab does", nil},
-		{"weir.limit", -5, []string{"write", "fast"}, 0, "module", "WEIR.LIMIT domain hits attribute value [attribute value ...]: decides by the rules", nil},
+		{"weir.limit", -5, []string{"write", "fast"}, 0, "module", "WEIR.LIMIT domain hits attribute value [attribute value ...] [FULL]: decides by the rules", nil},
+		{"weir.release", 2, []string{"write", "fast"}, 0, "module", "WEIR.RELEASE slot: gives a slot back that WEIR.LIMIT with FULL told of", (*conn).release},
 		{"auth", -2, append([]string{"no_auth"}, fast...), 0, "connection", "Authenticates the connection", (*conn).auth},
 		{"client", -2, fast, 0, "connection", "Tells of the connection, and names it", (*conn).client},
 		{"command", -1, fast, 0, "server", "Tells of commands", (*conn).commandCommand},
@@ -99,7 +103,7 @@ func (c *conn) ping(args [][]byte) error {
 	case 0:
 		c.out = append(c.out, "+PONG\r\n"...)
 	case 1:
-		c.out = appendBulk(c.out, view(args[0]))
+		c.out = appendBulk(c.out, door.View(args[0]))
 	default:
 		c.error("ERR wrong number of arguments for 'ping' command")
 	}
@@ -107,7 +111,7 @@ func (c *conn) ping(args [][]byte) error {
 }
 
 func (c *conn) echo(args [][]byte) error {
-	c.out = appendBulk(c.out, view(args[0]))
+	c.out = appendBulk(c.out, door.View(args[0]))
 	return nil
 }
 
@@ -163,10 +167,10 @@ func (c *conn) authenticate(password []byte) (bool, error) {
 		return false, nil
 	}
 	switch c.o.Auth(c.nc.RemoteAddr().String(), string(password)) {
-	case Right:
+	case auth.Right:
 		c.setAuthed(true)
 		return true, nil
-	case TooMany:
+	case auth.TooMany:
 		c.error("ERR too many wrong passwords came from this address; try again in a few seconds")
 		return false, errGuesses
 	}
@@ -245,8 +249,8 @@ func isName(b []byte) bool {
 	return len(b) <= 64
 }
 
-// client answers CLIENT. What clients turn on or off by it is of no consequence here: nothing is evicted, and nothing is cached that
-// could become invalid.
+// client answers CLIENT. What clients turn on or off by it is of no consequence here: nothing is
+// evicted, and nothing is cached that could become invalid.
 func (c *conn) client(args [][]byte) error {
 	sub, args := strings.ToUpper(string(args[0][:min(len(args[0]), maxShown)])), args[1:]
 	wants := map[string]int{"ID": 0, "GETNAME": 0, "INFO": 0, "SETNAME": 1, "SETINFO": 2, "NO-EVICT": 1, "NO-TOUCH": 1}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -45,7 +46,7 @@ func TestConnectionCommands(t *testing.T) {
 		{"CONFIG GET save appendonly", "[appendonly no save ]"},
 		{"CONFIG GET time*", "[timeout 600]"},
 		{"CONFIG SET save x", "-ERR only CONFIG GET is there: Weir is configured by weir.yaml, its environment and its flags"},
-		{"COMMAND COUNT", "14"},
+		{"COMMAND COUNT", "15"},
 		{"COMMAND INFO cl.throttle nothing", "[[cl.throttle -5 [write fast] 1 1 1 [] [] [] []] nil]"},
 		{"COMMAND GETKEYS CL.THROTTLE k 1 1 1", "[k]"},
 		{"COMMAND GETKEYS PING", "-ERR The command has no key arguments"},
@@ -76,7 +77,7 @@ func TestConnectionCommands(t *testing.T) {
 		{"INFO", `(?s)# Server\r\nredis_version:7\.2\.0\r\n.*weir_version:v9\r\n.*connected_clients:1\r\n.*loading:0\r\n.*role:master`},
 		{"INFO stats", `^# Stats\r\ntotal_connections_received:1\r\ntotal_commands_processed:\d\d\r\n$`},
 		{"COMMAND", `^\[\[cl\.throttle .*\[select 2 \[fast loading stale\] 0 0 0 \[\] \[\] \[\] \[\]\]\]$`},
-		{"COMMAND LIST", `^\[cl\.throttle throttle weir\.limit auth .* select\]$`},
+		{"COMMAND LIST", `^\[cl\.throttle throttle weir\.limit weir\.release auth .* select\]$`},
 		{"CLIENT INFO", `^id=1 addr=127\.0\.0\.1:\d+ laddr=` + regexp.QuoteMeta(d.address) + ` name= db=0 lib-name= resp=2\n$`},
 	} {
 		if got := c.do(strings.Fields(s.command)...); !regexp.MustCompile(s.want).MatchString(got) {
@@ -114,17 +115,17 @@ func TestInline(t *testing.T) {
 // TestAuth: a password opens the door where it has to, and makes whoever has it trusted.
 func TestAuth(t *testing.T) {
 	var asked atomic.Int64
-	judge := func(peer, password string) Verdict {
+	judge := func(peer, password string) auth.Verdict {
 		asked.Add(1)
 		switch {
 		case !strings.HasPrefix(peer, "127.0.0.1:"):
 			t.Errorf("the peer is %q", peer)
 		case password == "right":
-			return Right
+			return auth.Right
 		case password == "again":
-			return TooMany
+			return auth.TooMany
 		}
-		return Wrong
+		return auth.Wrong
 	}
 	d := openDoor(t, "", Options{Auth: judge, Required: true})
 	c := d.dial(t)
@@ -273,7 +274,8 @@ func TestDomains(t *testing.T) {
 	}
 }
 
-// TestPipeline: answers come in order, over any number of commands, and one that sends all before it reads gets them all.
+// TestPipeline: answers come in order, over any number of commands, and one that sends all before
+// it reads gets them all.
 func TestPipeline(t *testing.T) {
 	d := openDoor(t, "", Options{})
 	c := d.dial(t)
@@ -344,7 +346,8 @@ func TestTLS(t *testing.T) {
 	c.gone("-ERR Protocol error: invalid multibulk length\r\n")
 }
 
-// TestBenchmark: redis-benchmark finds nothing wrong with the door, with and without pipelines, in both protocols.
+// TestBenchmark: redis-benchmark finds nothing wrong with the door, with and without pipelines, in
+// both protocols.
 func TestBenchmark(t *testing.T) {
 	tool, err := exec.LookPath("redis-benchmark")
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 
 // Sizes of what a connection holds.
 const (
-	connMemory  = 16 << 10 // what a connection takes by itself: its goroutine's stack, its small buffer, its decision
-	smallBuffer = 4 << 10  // for reading
+	// what a connection takes by itself: its goroutine's stack, its small buffer, its decision
+	connMemory  = 16 << 10
+	smallBuffer = 4 << 10 // for reading
 	largeBuffer = maxCommand
 	keepOut     = 4 << 10   // up to which size the room for answers is kept
 	keepArgs    = 128       // for how many arguments room is kept
@@ -61,7 +62,8 @@ type conn struct {
 	commands  uint64 // that decide nothing, not told yet
 }
 
-func newConn(s *Server, nc net.Conn) *conn {
+func (s *Server) newConn(nc net.Conn) *conn {
+	s.accepted.Add(1)
 	c := &conn{asker: asker{Server: s}, nc: nc, id: s.lastClient.Add(1)}
 	c.most, c.mostArgs = maxCommand, maxArgs
 	if s.o.Required {
@@ -70,9 +72,17 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return c
 }
 
-// run serves the connection to its end.
-func (c *conn) run() {
-	defer c.leave(c)
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// Drain implements listen.Conn: a read that waits for the next command returns.
+func (c *conn) Drain() { _ = c.nc.SetReadDeadline(longAgo) }
+
+// Close implements listen.Conn.
+func (c *conn) Close() error { return c.nc.Close() }
+
+// Serve implements listen.Conn.
+func (c *conn) Serve() {
 	defer func() {
 		if p := recover(); p != nil { // a defect of ours must not end the process
 			c.defect(p)
@@ -185,8 +195,8 @@ func (c *conn) dropOut() {
 // keeps reports whether the connection may keep large buffers until it needs them again.
 func (c *conn) keeps() bool { return c.busy && c.memory.Load() < c.o.MaxMemory/2 }
 
-// flush sends the answers. Where more commands seem to wait it does not wait for the client to read them: it may read none before
-// it has written all.
+// flush sends the answers. Where more commands seem to wait it does not wait for the client to read
+// them: it may read none before it has written all.
 func (c *conn) flush() error {
 	switch {
 	case len(c.out) == 0:
@@ -244,7 +254,8 @@ func (c *conn) fill() error {
 
 func (c *conn) putLarge() {
 	if c.large != nil {
-		clear(c.args[:cap(c.args)]) // else the views would hold the buffer when the pool has let go of it
+		// else the views would hold the buffer when the pool has let go of it
+		clear(c.args[:cap(c.args)])
 		largeBuffers.Put(c.large)
 		c.giveBack(largeBuffer)
 		c.large = nil
@@ -272,7 +283,7 @@ func (c *conn) wait() error {
 			return err
 		}
 	}
-	if c.closing.Load() { // Shutdown's deadline may have been overwritten
+	if c.conns.Closing() { // Shutdown's deadline may have been overwritten
 		return errClosing
 	}
 	return nil
@@ -292,9 +303,9 @@ func (c *conn) end(err error) {
 		last, linger = "ERR "+errMemory.Error(), true
 	case errors.Is(err, errGuesses):
 		c.dropped[dropAuth].Add(1)
-	case errors.Is(err, errUnread) || errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() && (c.w > 0 || !c.heard):
+	case errors.Is(err, errUnread) || errors.Is(err, os.ErrDeadlineExceeded) && !c.conns.Closing() && (c.w > 0 || !c.heard):
 		c.dropped[dropSlow].Add(1)
-	case errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load():
+	case errors.Is(err, os.ErrDeadlineExceeded) && !c.conns.Closing():
 		c.dropped[dropIdle].Add(1)
 	}
 	if last != "" {
@@ -328,14 +339,14 @@ const (
 	lingerBytes = 256 << 10
 )
 
-// sayGoodbye lets the client read its last answer: a connection that is closed while bytes of the client's are unread is reset, and
-// the answer may be lost.
+// sayGoodbye lets the client read its last answer: a connection that is closed while bytes of the
+// client's are unread is reset, and the answer may be lost.
 func (c *conn) sayGoodbye() {
 	half, ok := c.nc.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	if c.nc.SetReadDeadline(time.Now().Add(lingerFor)) != nil || c.closing.Load() {
+	if c.nc.SetReadDeadline(time.Now().Add(lingerFor)) != nil || c.conns.Closing() {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, onlyReader{c.nc}, lingerBytes)

@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
-
-// patience is how long something may take that a healthy machine does in a moment.
-const patience = 30 * time.Second
 
 // clock is a clock that stands still until it is moved.
 type clock struct{ atomic.Int64 }
@@ -35,15 +35,15 @@ func (c *clock) now() int64 { return c.Load() }
 
 func (c *clock) advance(d time.Duration) { c.Add(d.Microseconds()) }
 
-// door is a server on a port of the loopback, on a memory store.
-type door struct {
+// served is a server on a port of the loopback, on a memory store.
+type served struct {
 	*Server
 	address string
 	clock   *clock
 	limiter *weir.Limiter
 }
 
-func openDoor(t testing.TB, rules string, o Options) *door {
+func openDoor(t testing.TB, rules string, o Options) *served {
 	t.Helper()
 	c := newClock()
 	store, err := memory.New(memory.Options{Clock: c.now})
@@ -54,7 +54,7 @@ func openDoor(t testing.TB, rules string, o Options) *door {
 	return openDoorOn(t, store, c, rules, o)
 }
 
-func openDoorOn(t testing.TB, store weir.Store, c *clock, rules string, o Options) *door {
+func openDoorOn(t testing.TB, store store.Store, c *clock, rules string, o Options) *served {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,11 +63,11 @@ func openDoorOn(t testing.TB, store weir.Store, c *clock, rules string, o Option
 	return openDoorAt(t, l, store, c, rules, o)
 }
 
-func openDoorAt(t testing.TB, l net.Listener, store weir.Store, c *clock, rules string, o Options) *door {
+func openDoorAt(t testing.TB, l net.Listener, store store.Store, c *clock, rules string, o Options) *served {
 	t.Helper()
 	var options []weir.Option
 	if rules != "" {
-		set, _, err := rule.Load([]rule.Source{{Name: "rules.yaml", Data: []byte(rules)}}, rule.Options{})
+		set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,14 +77,14 @@ func openDoorAt(t testing.TB, l net.Listener, store weir.Store, c *clock, rules 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Logf == nil {
-		o.Logf = t.Errorf // of a panic
+	if o.Logger == nil {
+		o.Logger = doortest.LogTo(func(m string) { t.Error(m) }) // of a panic
 	}
-	d := &door{Server: New(limiter, store, o), address: l.Addr().String(), clock: c, limiter: limiter}
+	d := &served{Server: New(limiter, store, o), address: l.Addr().String(), clock: c, limiter: limiter}
 	served := make(chan error, 1)
 	go func() { served <- d.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), patience.Left(t))
 		defer cancel()
 		if err := d.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)
@@ -106,7 +106,7 @@ type client struct {
 	r *bufio.Reader
 }
 
-func (d *door) dial(t testing.TB) *client {
+func (d *served) dial(t testing.TB) *client {
 	t.Helper()
 	c, err := net.Dial("tcp", d.address)
 	if err != nil {
@@ -117,7 +117,7 @@ func (d *door) dial(t testing.TB) *client {
 
 func newClient(t testing.TB, c net.Conn) *client {
 	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(patience.End(t)); err != nil {
 		t.Fatal(err)
 	}
 	return &client{t: t, Conn: c, r: bufio.NewReader(c)}
@@ -147,7 +147,8 @@ func (c *client) do(args ...string) string {
 	return c.reply()
 }
 
-// reply reads one reply, and returns it in short: arrays as [1 2], maps as {a:b}, errors with their minus.
+// reply reads one reply, and returns it in short: arrays as [1 2], maps as {a:b}, errors with their
+// minus.
 func (c *client) reply() string {
 	c.t.Helper()
 	s, err := readReply(c.r)
@@ -220,15 +221,7 @@ func readReply(r *bufio.Reader) (string, error) {
 	return "", fmt.Errorf("%q is no reply", line)
 }
 
-// eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it does not come to pass: %s", what)
-		}
-	}
-}
+var eventually = patience.Until
 
 // count returns how often something happened.
 func count(list []Count, name, outcome string) uint64 {

@@ -14,12 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/store/memory"
 )
 
 // served fails unless the door serves others.
-func (d *door) served(t *testing.T) {
+func (d *served) served(t *testing.T) {
 	t.Helper()
 	c := d.dial(t)
 	defer c.Close()
@@ -57,7 +58,8 @@ func TestAgainstProtocol(t *testing.T) {
 	d.served(t)
 }
 
-// TestOtherProtocols: HTTP requests, in whose bodies a web page could put commands, and TLS get nowhere.
+// TestOtherProtocols: HTTP requests, in whose bodies a web page could put commands, and TLS get
+// nowhere.
 func TestOtherProtocols(t *testing.T) {
 	d := openDoor(t, "", Options{Trusted: func(string) bool { return true }})
 	body := command("CL.THROTTLE", "k", "0", "1", "60")
@@ -66,7 +68,7 @@ func TestOtherProtocols(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		response, err := (&http.Client{Timeout: patience}).Do(request)
+		response, err := (&http.Client{Timeout: patience.Left(t)}).Do(request)
 		if err == nil {
 			response.Body.Close()
 			t.Errorf("%s: %s", method, response.Status)
@@ -115,8 +117,8 @@ func TestGarbage(t *testing.T) {
 	d.served(t)
 }
 
-// TestPartialCommands: many connections with most of a large command each take no more memory than they may, and who finds none
-// left is told so.
+// TestPartialCommands: many connections with most of a large command each take no more memory than
+// they may, and who finds none left is told so.
 func TestPartialCommands(t *testing.T) {
 	const most = 2 << 20
 	d := openDoor(t, "", Options{MaxMemory: most})
@@ -138,7 +140,8 @@ func TestPartialCommands(t *testing.T) {
 			got, err = readReply(c.r)
 		}
 		switch {
-		case err != nil || got == "-ERR "+errMemory.Error(): // who wrote on may find no more than that the connection is reset
+		case err != nil || got == "-ERR "+errMemory.Error():
+			// who wrote on may find no more than that the connection is reset
 			refused++
 		case len(got) != 60_000:
 			t.Errorf("%.80s", got)
@@ -172,8 +175,8 @@ func TestConnectionsBeyondMemory(t *testing.T) {
 	}
 }
 
-// TestNothingIsKept: a connection that sent a large command once, and rests, holds neither room for its arguments nor the buffer
-// that they lay in.
+// TestNothingIsKept: a connection that sent a large command once, and rests, holds neither room for
+// its arguments nor the buffer that they lay in.
 func TestNothingIsKept(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()
@@ -219,7 +222,8 @@ func TestNothingIsKept(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: a client that sends for ever and reads nothing is held to a bound, and cut off; others are served meanwhile.
+// TestNobodyReads: a client that sends for ever and reads nothing is held to a bound, and cut off;
+// others are served meanwhile.
 func TestNobodyReads(t *testing.T) {
 	d := openDoor(t, "", Options{Stall: 300 * time.Millisecond})
 	deaf := d.dial(t)
@@ -317,7 +321,8 @@ func goneAfter(t *testing.T, c net.Conn, begun time.Time) (string, time.Duration
 	return string(b), time.Since(begun)
 }
 
-// TestTimes: a silent connection, one that says nothing from the start, and one that never ends what it says are closed.
+// TestTimes: a silent connection, one that says nothing from the start, and one that never ends
+// what it says are closed.
 func TestTimes(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -378,7 +383,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestShutdown: what has come is answered, silent connections are closed, and what does not end is cut off.
+// TestShutdown: what has come is answered, silent connections are closed, and what does not end is
+// cut off.
 func TestShutdown(t *testing.T) {
 	onVirtualTime(t, Options{}, func(t *testing.T, s *Server, l *pipeListener) {
 		silent, half := l.dial(), l.dial()

@@ -6,12 +6,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/internal/door"
 )
 
 // spokenVersion is the version of Redis whose protocol is spoken, for clients that look at it.
 const spokenVersion = "7.2.0"
 
-// info answers INFO [section …]. Its first lines are those by which clients find out what they speak to, and whether it is ready.
+// info answers INFO [section …]. Its first lines are those by which clients find out what they
+// speak to, and whether it is ready.
 func (c *conn) info(args [][]byte) error {
 	wanted := map[string]bool{}
 	for _, a := range args {
@@ -91,7 +94,8 @@ func (c *conn) config(args [][]byte) error {
 	return nil
 }
 
-// commandCommand answers COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS command arg …].
+// commandCommand answers COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS
+// command arg …].
 func (c *conn) commandCommand(args [][]byte) error {
 	sub := ""
 	if len(args) > 0 {
@@ -114,7 +118,7 @@ func (c *conn) commandCommand(args [][]byte) error {
 	case "GETKEYS":
 		if len(args) > 0 {
 			if s := lookUp(args[0]); s != nil && s.key > 0 && len(args) > s.key {
-				c.out = appendBulk(appendArray(c.out, 1), view(args[s.key]))
+				c.out = appendBulk(appendArray(c.out, 1), door.View(args[s.key]))
 				return nil
 			}
 		}

@@ -1,6 +1,10 @@
 package resp
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/weir-rl/weir/internal/door"
+)
 
 // What line found.
 const (
@@ -44,7 +48,8 @@ func (p *parser) line() (found int, err error) {
 	return lineFull, nil
 }
 
-// holdsControls reports whether b holds what no line of text does, as the beginning of a TLS connection.
+// holdsControls reports whether b holds what no line of text does, as the beginning of a TLS
+// connection.
 func holdsControls(b []byte) bool {
 	for _, c := range b {
 		if c < ' ' && c != '\t' && c != '\r' || c == 0x7f {
@@ -54,15 +59,15 @@ func holdsControls(b []byte) bool {
 	return false
 }
 
-// isOtherProtocol reports whether a line is of an HTTP request. A web page can have a browser send one here, whose body is lines that
-// the page chose.
+// isOtherProtocol reports whether a line is of an HTTP request. A web page can have a browser send
+// one here, whose body is lines that the page chose.
 func isOtherProtocol(args [][]byte) bool {
 	first, last := args[0], args[len(args)-1]
 	return bytes.EqualFold(first, []byte("post")) || bytes.EqualFold(first, []byte("host:")) || bytes.HasPrefix(last, []byte("HTTP/"))
 }
 
-// split cuts a line into arguments, as Redis does: at spaces, but for what stands in quotes. What quotes hold is written over
-// the line, where it never takes more room.
+// split cuts a line into arguments, as Redis does: at spaces, but for what stands in quotes. What
+// quotes hold is written over the line, where it never takes more room.
 func (p *parser) split(line []byte) error {
 	for i := 0; ; {
 		for i < len(line) && isSpace(line[i]) {
@@ -105,7 +110,7 @@ func unquote(line []byte, from int) (to, next int, ok bool) {
 			return to, i + 1, true
 		case c == '\\' && quote == '"' && i+1 < len(line):
 			i++
-			if c = line[i]; c == 'x' && i+2 < len(line) && isHex(line[i+1]) && isHex(line[i+2]) {
+			if c = line[i]; c == 'x' && i+2 < len(line) && door.IsHex(line[i+1]) && door.IsHex(line[i+2]) {
 				c = hex(line[i+1])<<4 | hex(line[i+2])
 				i += 2
 			} else {
@@ -136,10 +141,6 @@ func escaped(c byte) byte {
 		return '\a'
 	}
 	return c
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
 func hex(c byte) byte {

@@ -1,24 +1,23 @@
 package resp
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"unicode/utf8"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/rule"
 )
 
 const (
-	freeHits = 1000 // hits that anybody may ask for at once
-	maxHits  = algo.MaxCost
+	maxHits = algo.MaxCost
 )
 
 // The errors of WEIR.LIMIT.
 const (
-	errLimitUsage = "ERR usage: WEIR.LIMIT domain hits attribute value [attribute value …]"
+	errLimitUsage = "ERR usage: WEIR.LIMIT domain hits attribute value [attribute value …] [FULL]"
 	errLimitUTF8  = "ERR domain, attributes and values must be UTF-8"
 	errHits       = "ERR hits must be a whole number within ±2147483647"
 	errManyHits   = "NOPERM hits below 0 or above 1000 need a peer in trusted_peers, or AUTH with a token"
@@ -26,8 +25,8 @@ const (
 	errNoName     = "ERR an attribute has no name"
 )
 
-// attributes is what a command told of a request. Its strings are views of the connection's buffer: whoever is handed them
-// must not keep them.
+// attributes is what a command told of a request. Its strings are views of the connection's buffer:
+// what receives them must not keep them.
 type attributes struct {
 	pairs rule.Pairs
 	index map[string]int // of pairs, while they are many
@@ -78,9 +77,21 @@ func (s *attributes) Attribute(name string) (string, bool) {
 // All implements rule.Attributes.
 func (s *attributes) All() iter.Seq2[string, string] { return s.pairs.All() }
 
-// limit answers WEIR.LIMIT: allowed, limit, remaining, retry_after, reset_after, names of the limits that refused. Times are in ms,
-// rounded up.
+// withoutFull cuts the word FULL off the arguments of WEIR.LIMIT. It has no partner, as attributes
+// have: what clients sent before there was the word never ends so.
+func withoutFull(args [][]byte) (rest [][]byte, full bool) {
+	const word = "FULL"
+	if last := len(args) - 1; len(args)%2 == 0 && last > 3 && len(args[last]) == len(word) && isFold(args[last], word) {
+		return args[:last], true
+	}
+	return args, false
+}
+
+// limit answers WEIR.LIMIT: allowed, limit, remaining, retry_after, reset_after, names of the
+// limits that refused. Times are in ms, rounded up. With FULL there are four more: soft exceeded,
+// near the limit, the id of a refusal, and slots to give back.
 func (a *asker) limit(dst []byte, args [][]byte, trusted bool) ([]byte, outcome) {
+	args, full := withoutFull(args)
 	if len(args) < 5 || len(args)%2 == 0 {
 		return appendError(dst, errLimitUsage), failed
 	}
@@ -93,34 +104,28 @@ func (a *asker) limit(dst []byte, args [][]byte, trusted bool) ([]byte, outcome)
 	switch {
 	case !ok || hits < -maxHits || hits > maxHits:
 		return appendError(dst, errHits), failed
-	case (hits < 0 || hits > freeHits) && !trusted:
+	case door.NeedsTrust(hits) && !trusted:
 		return appendError(dst, errManyHits), failed
 	}
 	defer a.forget()
 	for i := 3; i < len(args); i += 2 {
-		switch name := view(args[i]); {
+		switch name := door.View(args[i]); {
 		case name == "":
 			return appendError(dst, errNoName), failed
-		case !a.attributes.add(name, view(args[i+1])):
+		case !a.attributes.add(name, door.View(args[i+1])):
 			return appendError(dst, errTwice+shown(args[i])), failed
 		}
 	}
-	domain := view(args[1])
+	domain := door.Domain(door.View(args[1]), a.o.Domain, a.limiter)
 	if domain == "" {
-		if domain = cmp.Or(a.o.Domain, a.limiter.SoleDomain()); domain == "" {
-			return appendError(dst, "ERR the domain is empty, and the rules hold several: name one"), failed
-		}
+		return appendError(dst, "ERR the domain is empty, and the rules hold several: name one"), failed
 	}
 	d := &a.decision
-	a.request = weir.Request{Domain: domain, Attributes: &a.attributes, Hits: hits, Door: "resp"}
+	a.request = weir.Request{Domain: domain, Attributes: &a.attributes, Hits: hits, Peek: hits == 0, Door: "resp"}
 	if err := a.limiter.Decide(context.Background(), &a.request, d); err != nil {
-		if !d.OpenWithoutStore() {
-			return appendError(dst, errStore), failed
-		}
-		d.Allowed = true
-		d.Limits = d.Limits[:0]
+		return appendError(dst, errStore), failed
 	}
-	return a.appendDecision(dst), outcomeOf(!d.Allowed, hits)
+	return a.appendDecision(dst, full), outcomeOf(!d.Allowed, hits)
 }
 
 // forget lets go of what is the connection's.
@@ -130,10 +135,14 @@ func (a *asker) forget() {
 	a.decision.Domain = ""
 }
 
-func (a *asker) appendDecision(dst []byte) []byte {
+func (a *asker) appendDecision(dst []byte, full bool) []byte {
 	d := &a.decision
 	near := d.Nearest()
-	dst = append(dst, "*6\r\n:0\r\n"...)
+	parts := 6
+	if full {
+		parts = 10
+	}
+	dst = append(appendArray(dst, parts), ":0\r\n"...)
 	if d.Allowed {
 		dst[len(dst)-3] = '1'
 	}
@@ -150,7 +159,59 @@ func (a *asker) appendDecision(dst []byte) []byte {
 	for _, name := range a.names {
 		dst = appendBulk(dst, name)
 	}
+	if full {
+		dst = appendMarks(dst, d)
+	}
 	return dst
+}
+
+// appendMarks appends what FULL adds: whether the request was admitted above a limit or near one,
+// the id of a refusal ("" without one), and the slots of concurrency limits that WEIR.RELEASE
+// takes.
+func appendMarks(dst []byte, d *weir.Decision) []byte {
+	dst = appendFlag(appendFlag(dst, d.SoftExceeded()), d.NearLimit())
+	id := ""
+	if !d.Allowed && d.ID != 0 {
+		id = d.ID.String()
+	}
+	dst = appendBulk(dst, id)
+	slots := 0
+	for i := range d.Limits {
+		if d.Limits[i].Slot != "" {
+			slots++
+		}
+	}
+	dst = appendArray(dst, slots)
+	for i := range d.Limits {
+		if slot := d.Limits[i].Slot; slot != "" {
+			dst = appendBulk(dst, slot)
+		}
+	}
+	return dst
+}
+
+func appendFlag(dst []byte, is bool) []byte {
+	if is {
+		return append(dst, ":1\r\n"...)
+	}
+	return append(dst, ":0\r\n"...)
+}
+
+const errRelease = "NOPERM giving slots back needs a peer in trusted_peers, or AUTH with a token"
+
+// release answers WEIR.RELEASE: 1 if the slot was held and is free, 0 if it is gone.
+func (c *conn) release(args [][]byte) error {
+	if !c.trusted && !c.authed {
+		c.error(errRelease)
+		return nil
+	}
+	ok, err := c.limiter.Release(context.Background(), string(args[0]))
+	if err != nil {
+		c.error(errStore)
+		return nil
+	}
+	c.out = appendFlag(c.out, ok)
+	return nil
 }
 
 // milliseconds rounds µs up; algo.Never stays.

@@ -48,8 +48,8 @@ func cellRounded(ns int64) int64 {
 	return seconds
 }
 
-// crab is throttlecrab's own arithmetic, in nanoseconds, but that a key never has more than its burst, that a burst of one is a
-// limit, and that retry_after is rounded up.
+// crab is throttlecrab's own arithmetic, in nanoseconds, but that a key never has more than its
+// burst, that a burst of one is a limit, and that retry_after is rounded up.
 type crab struct {
 	known bool
 	tat   int64
@@ -74,8 +74,8 @@ func (c *crab) throttle(now, burst, count, period, quantity int64) string {
 	return fmt.Sprintf("[%d %d %d %d %d]", allowed, burst, (now+tolerance-tat)/each, reset/1e9, retry)
 }
 
-// TestModels: where a token comes back in a whole number of microseconds both commands answer to the last digit as the
-// programs do that they are of.
+// TestModels: where a token comes back in a whole number of microseconds both commands answer to
+// the last digit as the programs do that they are of.
 func TestModels(t *testing.T) {
 	d := openDoor(t, "", Options{Trusted: func(string) bool { return true }})
 	c := d.dial(t)

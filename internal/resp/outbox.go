@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// outbox writes answers beside the goroutine that reads commands, for clients that send more than the network holds before
-// they read. It holds at most maxUnread bytes.
+// outbox writes answers beside the goroutine that reads commands, for clients that send more than
+// the network holds before they read. It holds at most maxUnread bytes.
 type outbox struct {
 	c    *conn
 	done chan struct{}

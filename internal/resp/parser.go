@@ -1,8 +1,7 @@
 package resp
 
-import "unsafe"
-
-// Bounds of what a client sends. A command that may not be longer fits the larger of a connection's two buffers.
+// Bounds of what a client sends. A command that may not be longer fits the larger of a connection's
+// two buffers.
 const (
 	maxCommand = 64 << 10 // bytes of one command, its framing included
 	maxArgs    = 1024     // of one command
@@ -29,16 +28,18 @@ const (
 	errInline     protocolError = "too big inline request"
 	errQuotes     protocolError = "unbalanced quotes in request"
 	errBinary     protocolError = "neither a command in the Redis protocol nor a line of text"
-	// errOther is a client that speaks another protocol, through which somebody may have it say what they want. It gets no answer.
+	// errOther is a client that speaks another protocol, through which somebody may have it say
+	// what they want. It gets no answer.
 	errOther protocolError = "this is no HTTP server"
 )
 
 // span is an argument's place, counted from the start of its command.
 type span struct{ from, to int32 }
 
-// parser finds commands in a buffer: arrays of bulk strings (or of numbers, which some clients send), and lines of text.
-// It goes on where it stopped when more bytes have come, so that what comes in small pieces costs no more. Nothing that a client
-// declares makes it take memory: that is taken as the bytes come.
+// parser finds commands in a buffer: arrays of bulk strings (or of numbers, which some clients
+// send), and lines of text. It goes on where it stopped when more bytes have come, so that what
+// comes in small pieces costs no more. Nothing that a client declares makes it take memory: that is
+// taken as the bytes come.
 type parser struct {
 	buf  []byte // buf[r:w] is what has come and is not consumed
 	r, w int
@@ -165,7 +166,8 @@ func (p *parser) consume() {
 	}
 }
 
-// number reads the number of the line at an offset, and returns where the line after it begins; 0 if the line has not come whole.
+// number reads the number of the line at an offset, and returns where the line after it begins; 0
+// if the line has not come whole.
 func (p *parser) number(at int, bad error) (n int64, next int, err error) {
 	b := p.buf[p.r+at : p.w]
 	i, negative := 0, false
@@ -199,6 +201,3 @@ func (p *parser) number(at int, bad error) (n int64, next int, err error) {
 	}
 	return n, at + i + 2, nil
 }
-
-// view returns b as a string without copying; it is valid until b is written to.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

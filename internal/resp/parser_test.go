@@ -9,9 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/door"
 )
 
-// naive reads commands as the protocol's description has it, from all that has come: the slow way, to compare with.
+// naive reads commands as the protocol's description has it, from all that has come: the slow way,
+// to compare with.
 func naive(in string, most, mostArgs int) (commands [][]string, err error) {
 	for {
 		begun := in
@@ -157,7 +160,7 @@ func naiveSplit(line string, most int) (args []string, err error) {
 					return nil, errQuotes
 				}
 				quote, done = 0, true
-			case quote == '"' && c == '\\' && len(line) >= 3 && line[0] == 'x' && isHex(line[1]) && isHex(line[2]):
+			case quote == '"' && c == '\\' && len(line) >= 3 && line[0] == 'x' && door.IsHex(line[1]) && door.IsHex(line[2]):
 				b, _ := strconv.ParseUint(line[1:3], 16, 8)
 				arg, line = append(arg, byte(b)), line[3:]
 			case quote == '"' && c == '\\' && line != "":
@@ -180,7 +183,8 @@ func naiveSplit(line string, most int) (args []string, err error) {
 	}
 }
 
-// parseIn parses what comes in pieces of the given sizes, over and over, in buffers as a connection has them.
+// parseIn parses what comes in pieces of the given sizes, over and over, in buffers as a connection
+// has them.
 func parseIn(in string, most, mostArgs int, sizes []int) (commands [][]string, err error) {
 	p := parser{most: most, mostArgs: mostArgs}
 	small, large := make([]byte, min(smallBuffer, most)), make([]byte, most)
@@ -269,7 +273,8 @@ func TestParser(t *testing.T) {
 	}
 }
 
-// FuzzParser: whatever comes, in whatever pieces, gives the same commands as a parser that is written to be read.
+// FuzzParser: whatever comes, in whatever pieces, gives the same commands as a parser that is
+// written to be read.
 func FuzzParser(f *testing.F) {
 	for i, in := range frames {
 		f.Add([]byte(in), uint64(i))

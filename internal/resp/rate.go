@@ -13,12 +13,15 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The limits of CL.THROTTLE and THROTTLE come with each command. Both are GCRA, which is algo's token bucket: max_burst + 1
-// (or max_burst) tokens, count of which come back each period. What is kept of a key is how many tokens are missing, so that
-// other numbers read it as well; only a bucket's window must stay the same, since it is the scale of that number. So the
-// rates are brought to few windows: all up to 55 a second that divide it to one of 210 days, quicker ones to an hour.
+// The limits of CL.THROTTLE and THROTTLE come with each command. Both are GCRA, which is algo's
+// token bucket: max_burst + 1 (or max_burst) tokens, count of which come back each period. What is
+// kept of a key is how many tokens are missing, so that other numbers read it as well; only a
+// bucket's window must stay the same, since it is the scale of that number. So the rates are
+// brought to few windows: all up to 55 a second that divide it to one of 210 days, quicker ones to
+// an hour.
 const (
-	slowWindow = 210 * 24 * 3600 // seconds: a multiple of 1, 2, 7, 14, 30 days, and of what divides an hour
+	// seconds: a multiple of 1, 2, 7, 14, 30 days, and of what divides an hour
+	slowWindow = 210 * 24 * 3600
 	fastWindow = 3600
 	maxWindow  = int64(algo.MaxWindow / time.Microsecond)
 )
@@ -92,7 +95,8 @@ func counterOf(k counterKey, l *algo.Limit) *rule.Counter {
 	return &rule.Counter{ID: xxhash.Sum64(id), Domain: "_resp", Rule: name, Window: name, Limit: l, Index: -1}
 }
 
-// compile makes the limit of p. It always succeeds: what is beyond a bucket's bounds becomes the nearest that is within.
+// compile makes the limit of p. It always succeeds: what is beyond a bucket's bounds becomes the
+// nearest that is within.
 func compile(p params) *gcra {
 	n, window := rate(p.count, p.period)
 	size := min(p.size, algo.MaxN)
@@ -109,8 +113,9 @@ func compile(p params) *gcra {
 	}
 }
 
-// rate returns a number of tokens and the window in which they come back: exactly count in period seconds, unless that is
-// more than algo.MaxN in a microsecond, or less than one in 366 days, or a fraction with longer numbers than a bucket has.
+// rate returns a number of tokens and the window in which they come back: exactly count in period
+// seconds, unless that is more than algo.MaxN in a microsecond, or less than one in 366 days, or a
+// fraction with longer numbers than a bucket has.
 func rate(count, period int64) (n int64, window time.Duration) {
 	for _, w := range [...]int64{slowWindow, fastWindow} {
 		hi, lo := bits.Mul64(uint64(count), uint64(w))
@@ -130,7 +135,8 @@ func rate(count, period int64) (n int64, window time.Duration) {
 	return n, time.Duration(min(max(1, mulDiv(n, w, count)), maxWindow)) * time.Microsecond
 }
 
-// mulDiv is a × b / c, rounded down, for numbers of at least 0; what is too large is the largest there is.
+// mulDiv is a × b / c, rounded down, for numbers of at least 0; what is too large is the largest
+// there is.
 func mulDiv(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -147,7 +153,8 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// interval returns n × the time in which one token comes back, in µs, rounded down; n is at least 0.
+// interval returns n × the time in which one token comes back, in µs, rounded down; n is at least
+// 0.
 func (p *params) interval(n int64) int64 {
 	if hi, lo := bits.Mul64(uint64(n), uint64(p.period)); hi == 0 && lo <= math.MaxInt64 {
 		return mulDiv(int64(lo), 1e6, p.count)

@@ -2,7 +2,8 @@ package resp
 
 import "strconv"
 
-// Replies, in RESP2 and RESP3 (https://redis.io/docs/latest/develop/reference/protocol-spec/). Each function appends one to dst.
+// Replies, in RESP2 and RESP3 (https://redis.io/docs/latest/develop/reference/protocol-spec/). Each
+// function appends one to dst.
 
 func appendInt(dst []byte, n int64) []byte {
 	dst = append(dst, ':')
@@ -48,7 +49,8 @@ func appendSimple(dst []byte, s string) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// appendError appends an error. Its first word is its code. What in the text could end the line becomes a space.
+// appendError appends an error. Its first word is its code. What in the text could end the line
+// becomes a space.
 func appendError(dst []byte, text string) []byte {
 	dst = append(dst, '-')
 	from := len(dst)

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -86,7 +87,8 @@ func outcomeOf(limited bool, quantity int64) outcome {
 	return allowed
 }
 
-// clThrottle answers CL.THROTTLE as redis-cell does: limited, limit, remaining, retry_after, reset_after.
+// clThrottle answers CL.THROTTLE as redis-cell does: limited, limit, remaining, retry_after,
+// reset_after.
 func (a *asker) clThrottle(dst []byte, args [][]byte, trusted bool) ([]byte, outcome) {
 	if len(args) < 5 || len(args) > 6 {
 		return appendError(dst, cellUsage), failed
@@ -147,7 +149,8 @@ func cellSeconds(µs int64) int64 {
 	return seconds
 }
 
-// throttle answers THROTTLE as throttlecrab does: allowed, limit, remaining, reset_after, retry_after.
+// throttle answers THROTTLE as throttlecrab does: allowed, limit, remaining, reset_after,
+// retry_after.
 func (a *asker) throttle(dst []byte, args [][]byte) ([]byte, outcome) {
 	if len(args) < 5 || len(args) > 6 {
 		return appendError(dst, "ERR wrong number of arguments for 'throttle' command"), failed
@@ -181,10 +184,11 @@ func (a *asker) throttle(dst []byte, args [][]byte) ([]byte, outcome) {
 	}
 	if !r.Allowed {
 		after := r.RetryAfter
-		if after == algo.Never { // throttlecrab has no such answer: it tells when the key would have forgotten enough
+		if after == algo.Never {
+			// throttlecrab has no such answer: it tells when the key would have forgotten enough
 			after = saturatingAdd(r.ResetAfter, g.params.interval(max(0, quantity-burst)))
 		}
-		retry = ceilSeconds(after)
+		retry = answer.CeilSeconds(after)
 	}
 	// Until the key is fresh, and then as many tokens as there are but two: so throttlecrab counts.
 	reset := r.ResetAfter
@@ -200,14 +204,6 @@ func (a *asker) throttle(dst []byte, args [][]byte) ([]byte, outcome) {
 	dst = appendInt(dst, reset/1e6)
 	dst = appendInt(dst, retry)
 	return dst, outcomeOf(!r.Allowed, quantity)
-}
-
-func ceilSeconds(µs int64) int64 {
-	seconds := µs / 1e6
-	if µs%1e6 > 0 {
-		seconds++
-	}
-	return seconds
 }
 
 // parseInt reads a 64-bit number: a sign, or none, and digits.

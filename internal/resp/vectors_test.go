@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // step is one command of a vector: at an instant after its beginning, and what is answered.
@@ -62,7 +64,8 @@ var vectors = []struct {
 	{"refunds", []step{
 		{0, "CL.THROTTLE a 4 1 1 5", "[0 5 0 -1 5]"},
 		{0, "CL.THROTTLE a 4 1 1 -2", "[0 5 2 -1 3]"},
-		{0, "CL.THROTTLE a 4 1 1 -9223372036854775808", "[0 5 5 -1 0]"}, // redis-cell answers an error here, and may forget to expire the key
+		// redis-cell answers an error here, and may forget to expire the key
+		{0, "CL.THROTTLE a 4 1 1 -9223372036854775808", "[0 5 5 -1 0]"},
 		{0, "CL.THROTTLE a 4 1 1 -1", "[0 5 5 -1 0]"},
 		{0, "CL.THROTTLE a 4 1 1 5", "[0 5 0 -1 5]"},
 	}},
@@ -118,7 +121,8 @@ func repeated(n int, command string, want func(i int) string) []step {
 // asking sends a command and returns the reply as client.reply does.
 type asking func(t *testing.T, args []string) string
 
-// TestVectors: the answers are those of redis-cell and throttlecrab, in whatever way and protocol a client asks.
+// TestVectors: the answers are those of redis-cell and throttlecrab, in whatever way and protocol a
+// client asks.
 func TestVectors(t *testing.T) {
 	d := openDoor(t, "", Options{Trusted: func(string) bool { return true }})
 	clients := map[string]asking{"raw": rawClient(t, d), "rueidis, RESP3": rueidisClient(t, d, false), "rueidis, RESP2": rueidisClient(t, d, true)}
@@ -149,12 +153,12 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-func rawClient(t *testing.T, d *door) asking {
+func rawClient(t *testing.T, d *served) asking {
 	c := d.dial(t)
 	return func(t *testing.T, args []string) string { return c.do(args...) }
 }
 
-func rueidisClient(t *testing.T, d *door, resp2 bool) asking {
+func rueidisClient(t *testing.T, d *served, resp2 bool) asking {
 	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.address}, AlwaysRESP2: resp2, DisableCache: resp2})
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +166,7 @@ func rueidisClient(t *testing.T, d *door, resp2 bool) asking {
 	t.Cleanup(c.Close)
 	return func(t *testing.T, args []string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), patience.Left(t))
 		defer cancel()
 		list, err := c.Do(ctx, c.B().Arbitrary(args...).Build()).AsIntSlice()
 		if err != nil {
@@ -172,14 +176,14 @@ func rueidisClient(t *testing.T, d *door, resp2 bool) asking {
 	}
 }
 
-func redisCLI(path string, d *door) asking {
+func redisCLI(path string, d *served) asking {
 	return func(t *testing.T, args []string) string {
 		t.Helper()
 		host, port, err := net.SplitHostPort(d.address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), patience.Left(t))
 		defer cancel()
 		out, err := exec.CommandContext(ctx, path, append([]string{"-h", host, "-p", port, "--no-raw"}, args...)...).CombinedOutput()
 		text := strings.TrimSpace(string(out))

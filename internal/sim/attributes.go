@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/internal/accesslog"
 )
 
-// attributes are those of a log entry: its fields, and query.NAME for the parameters of its path. Their values share the memory of
-// the entry, and are valid as long as it is.
+// attributes are the attributes of a log entry: its fields, and query.NAME for the parameters of
+// its path. Their values share the memory of the entry, and are valid as long as it is.
 type attributes struct {
 	entry *accesslog.Entry
 }
@@ -53,7 +53,7 @@ func (a *attributes) All() iter.Seq2[string, string] {
 	}
 }
 
-// parameters iterates over the query of the path; what does not parse is left out.
+// parameters iterates over the query of the path; it skips parameters that do not parse.
 func (a *attributes) parameters() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		_, query, _ := bytes.Cut(a.entry.Get(accesslog.FieldPath), []byte("?"))

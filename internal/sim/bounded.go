@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// The tables in here keep their memory bounded however many different values a log holds. Up to their bound they are exact.
+// The tables in here keep their memory bounded however many different values a log holds. Up to
+// their bound they are exact.
 
-// keySet counts distinct keys, and those of them that were denied. Past its bound it keeps a uniform sample of the keys (P. Gibbons,
-// Distinct Sampling, VLDB 2001).
+// keySet counts distinct keys, and how many of them were denied. Past its bound it keeps a uniform
+// sample of the keys (P. Gibbons, Distinct Sampling, VLDB 2001).
 type keySet struct {
 	table  []uint64 // hash with the lowest bit set for denied; 0 is empty
 	used   int
@@ -79,8 +80,9 @@ func (s *keySet) counts() (keys, denied int64, estimated bool) {
 // maxSets is how many rule sets a replay compares.
 const maxSets = 2
 
-// tally counts requests and refusals of the most frequent values. Past its bound it forgets the less frequent half; what comes
-// back afterwards counts from then on, so that counts can only be too low.
+// tally counts requests and refusals of the most frequent values. Past its bound it forgets the
+// less frequent half; a value that returns later counts from then on, so that counts can only be
+// too low.
 type tally struct {
 	index   map[string]int32
 	entries []tallyEntry
@@ -140,8 +142,9 @@ func (t *tally) top(n int, count func(*tallyEntry) int64) []tallyEntry {
 	return list[:min(n, len(list))]
 }
 
-// timeline counts in time buckets of one width, in several columns. When more than maxBuckets would be needed, neighbours merge and
-// the width grows. Buckets lie at whole multiples of the width since the epoch.
+// timeline counts in time buckets of one width, in several columns. When more than maxBuckets would
+// be needed, neighbours merge and the width grows. Buckets lie at whole multiples of the width
+// since the epoch.
 type timeline struct {
 	step    int   // index into widths
 	first   int64 // number of the first bucket

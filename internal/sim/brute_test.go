@@ -6,11 +6,12 @@ import (
 	"slices"
 )
 
-// Brute-force counters, written from docs/algorithms.md and sharing nothing with algo: each keeps the instants of all admitted
-// requests of a key and recomputes from them, in exact rational arithmetic where fractions occur.
+// Brute-force counters, written from docs/algorithms.md and sharing nothing with algo: each keeps
+// the instants of all admitted requests of a key and recomputes from them, in exact rational
+// arithmetic where fractions occur.
 
-// bruteLimit decides whether a request at now is admitted, given the instants (µs, ascending) of all requests that
-// were admitted before.
+// bruteLimit decides whether a request at now is admitted, given the instants (µs, ascending) of
+// all requests that were admitted before.
 type bruteLimit func(admitted []int64, now int64) bool
 
 // lastIn returns those of the ascending instants that are > after.
@@ -56,8 +57,8 @@ func bruteSlidingWindow(n, window, buckets int64) bruteLimit {
 	}
 }
 
-// bruteTokenBucket replays the whole history of the key for each request: min(B, tokens + d × N / W). Tokens are counted as
-// fractions over W, so that they are integers.
+// bruteTokenBucket replays the whole history of the key for each request: min(B, tokens + d × N /
+// W). Tokens are counted as fractions over W, so that they are integers.
 func bruteTokenBucket(n, window, burst int64) bruteLimit {
 	return func(admitted []int64, now int64) bool {
 		tokens, last := burst*window, now
@@ -75,8 +76,9 @@ func bruteTokenBucket(n, window, burst int64) bruteLimit {
 	}
 }
 
-// bruteLeakyBucket replays the departures: each leaves W/N after the one before, and the turn of a newcomer may lie at
-// most B × W/N ahead. Instants are fractions over N, so that they are integers.
+// bruteLeakyBucket replays the departures: each leaves W/N after the one before, and the turn of a
+// newcomer may lie at most B × W/N ahead. Instants are fractions over N, so that they are
+// integers.
 func bruteLeakyBucket(n, window, size int64) bruteLimit {
 	return func(admitted []int64, now int64) bool {
 		turn := int64(0) // when the next may leave

@@ -14,25 +14,14 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/traffic"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
-
-// dataFile finds a log of the collection of real ones, which lies outside the repository.
-func dataFile(t testing.TB, name string) string {
-	dir := os.Getenv("WEIR_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	path := filepath.Join(dir, filepath.FromSlash(name))
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("no real logs here (set WEIR_DATA to their folder): %v", err)
-	}
-	return path
-}
 
 func load(t testing.TB, yaml string) *rule.Set {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "rules.yaml", Data: []byte(yaml)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(yaml)}}, file.Options{})
 	if err != nil {
 		t.Fatalf("rules:\n%s\n%v", yaml, err)
 	}
@@ -83,7 +72,8 @@ func parseColumns(timeColumn, clientColumn int, unit int64) func(string) (bruteR
 	}
 }
 
-// The counts of a replay of every real log that has clients equal those of the brute-force counters.
+// The counts of a replay of every real log that has clients equal those of the brute-force
+// counters.
 func TestReplayEqualsBruteForce(t *testing.T) {
 	logs := []struct {
 		name  string
@@ -118,7 +108,7 @@ func TestReplayEqualsBruteForce(t *testing.T) {
 	}
 	for _, log := range logs {
 		t.Run(strings.ReplaceAll(log.name, "/", "_"), func(t *testing.T) {
-			path := dataFile(t, log.name)
+			path := traffic.File(t, log.name)
 			requests := readSimply(t, path, log.parse)
 			for _, l := range limits {
 				want := brute(requests, l.limit)
@@ -153,7 +143,7 @@ func TestReplayEqualsBruteForce(t *testing.T) {
 // Two limits at once: each admits only what both admit, and each tells its own verdict.
 func TestReplaySeveralLimitsEqualsBruteForce(t *testing.T) {
 	const minute, hour = 60_000_000, 3_600_000_000
-	path := dataFile(t, "secrepo_202110/access.log.gz")
+	path := traffic.File(t, "secrepo_202110/access.log.gz")
 	requests := readSimply(t, path, parseCombined)
 	rep := replayFile(t, path, "limits: [{ name: both, per: [ip], allow: [4/min, 30/hour], algorithm: sliding_log }]")
 
@@ -215,14 +205,15 @@ func replayFile(t testing.TB, path, rules string) *Report {
 // nasaLines returns the NASA trace as plain lines.
 func nasaLines(t testing.TB) []string {
 	var lines []string
-	readSimply(t, dataFile(t, "nasa_19950801/trace.tsv.gz"), func(line string) (bruteRequest, bool) {
+	readSimply(t, traffic.File(t, "nasa_19950801/trace.tsv.gz"), func(line string) (bruteRequest, bool) {
 		lines = append(lines, line)
 		return bruteRequest{}, false
 	})
 	return lines
 }
 
-// repeated writes the trace times over, each a day later than the one before, or all on the same day.
+// repeated writes the trace times over, each a day later than the one before, or all on the same
+// day.
 func repeated(t testing.TB, lines []string, times int, shift bool) string {
 	path := filepath.Join(t.TempDir(), "log")
 	f, err := os.Create(path)

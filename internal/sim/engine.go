@@ -1,16 +1,18 @@
-// Package sim runs rules in virtual time: a limiter over the embedded store, with a clock that the caller moves. It is the engine
-// behind `weir test` and `weir replay`.
+// Package sim runs rules in virtual time: a limiter over the embedded store, with a clock that the
+// caller moves. It is the engine behind `weir test` (testfile.go, testrun.go) and `weir replay`
+// (replay.go). Begin with Engine (engine.go), which both of them use.
 package sim
 
 import (
 	"context"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// Engine decides requests at instants of the caller's choice. Not safe for concurrent use. Make one with NewEngine.
+// Engine decides requests at instants of the caller's choice. Not safe for concurrent use. Make one
+// with NewEngine.
 type Engine struct {
 	limiter *weir.Limiter
 	store   *memory.Store
@@ -47,10 +49,10 @@ func (e *Engine) Now() int64 { return e.now }
 // SetTime sets the virtual time, in µs since the Unix epoch.
 func (e *Engine) SetTime(now int64) { e.now = now }
 
-// SetSignal sets a signal that elastic limits follow, in percent; they stand at 100 % until it is set.
+// SetSignal sets a signal that elastic limits follow, in percent; before that they are at 100 %.
 func (e *Engine) SetSignal(name string, percent int) { e.signals[name] = percent }
 
-// Decide decides r at the virtual time into d, reusing what d holds.
+// Decide decides r at the virtual time, into d, whose memory it reuses.
 func (e *Engine) Decide(r *weir.Request, d *weir.Decision) error {
 	return e.limiter.Decide(context.Background(), r, d)
 }

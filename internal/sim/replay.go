@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/rule"
@@ -32,7 +36,8 @@ const (
 	pathBound   = 50_000
 )
 
-// Replay runs a log through one or two rule sets, or through none, in virtual time. Its memory does not grow with the log.
+// Replay runs a log through one or two rule sets, or through none, in virtual time. Its memory does
+// not grow with the log.
 func Replay(ctx context.Context, log *accesslog.Log, sets []RuleSet, o ReplayOptions) (*Report, error) {
 	if len(sets) > maxSets {
 		return nil, fmt.Errorf("sim: at most %d rule sets can be compared", maxSets)
@@ -89,12 +94,14 @@ type replay struct {
 // outcome is the state of one rule set.
 type outcome struct {
 	RuleSet
-	number    int
-	engine    *Engine
-	request   weir.Request
-	decision  weir.Decision
-	limits    []limitState
-	byWindow  map[*rule.Window]int
+	number   int
+	engine   *Engine
+	request  weir.Request
+	decision weir.Decision
+	limits   []limitState
+	byWindow map[*rule.Window]int
+	// attributes that rules of the Lyft form need, and no request had so far
+	unseen    map[string]bool
 	column    int
 	allowed   int64
 	denied    int64
@@ -102,6 +109,46 @@ type outcome struct {
 	unlimited int64
 	delayed   int64
 	maxDelay  int64
+	failures  []Failure
+	place     map[failure]int // in failures
+}
+
+// failure is an expression.
+type failure struct {
+	rule *rule.Rule
+	key  string
+}
+
+// failed counts an expression that failed.
+func (x *outcome) failed(r *rule.Rule, key string, err error) {
+	k := failure{r, key}
+	i, ok := x.place[k]
+	if !ok {
+		i = len(x.failures)
+		x.place[k] = i
+		x.failures = append(x.failures, Failure{Rule: r.Name, Key: key, First: harmless(err.Error())})
+	}
+	x.failures[i].Count++
+}
+
+// harmless spells an error, which may hold any text of the log, so that it steers no terminal and
+// takes no page.
+func harmless(text string) string {
+	const most = 200
+	var b strings.Builder
+	for _, r := range text {
+		if b.Len() >= most {
+			b.WriteString("…")
+			break
+		}
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+		} else {
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
 }
 
 type limitState struct {
@@ -109,7 +156,7 @@ type limitState struct {
 	allowed int64
 	denied  int64
 	keys    keySet
-	column  int // 0 for none yet: column 0 is that of the requests
+	column  int // 0 means not set yet: column 0 holds the requests
 }
 
 func (r *replay) addSet(number int, s RuleSet) error {
@@ -117,12 +164,15 @@ func (r *replay) addSet(number int, s RuleSet) error {
 	if err != nil {
 		return err
 	}
-	x := &outcome{RuleSet: s, number: number, engine: engine, byWindow: make(map[*rule.Window]int), column: r.timeline.column()}
+	x := &outcome{RuleSet: s, number: number, engine: engine, byWindow: make(map[*rule.Window]int), column: r.timeline.column(),
+		place: map[failure]int{}}
+	x.decision.Matches.Failed = x.failed
 	x.request = weir.Request{Domain: s.Domain, Attributes: &r.attribute, Hits: 1, MaxDelay: weir.RuleDelay}
 	for _, rl := range s.Set.Rules() {
-		if rl.Domain != s.Domain || rl.Lyft != nil {
+		if rl.Domain != s.Domain {
 			continue
 		}
+		x.expect(rl)
 		for _, w := range rl.Windows {
 			if w.Limit != nil {
 				x.limit(w)
@@ -139,7 +189,8 @@ func (r *replay) close() {
 	}
 }
 
-// limit returns the place of a window in x.limits. A window of an override counts under its name, as one of its rule's.
+// limit returns the place of a window in x.limits. A window of an override counts under its name,
+// as one of its rule's.
 func (x *outcome) limit(w *rule.Window) int {
 	if i, ok := x.byWindow[w]; ok {
 		return i
@@ -185,6 +236,7 @@ func (r *replay) step(e *accesslog.Entry) error {
 		if err != nil {
 			return err
 		}
+		x.look(&r.attribute)
 		denied[i] = !allowed
 		if !allowed && client != nil {
 			r.distinct[i].add(clientHash, true)
@@ -267,7 +319,10 @@ func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 
 // report sums up.
 func (r *replay) report(s accesslog.Stats) *Report {
-	rep := &Report{Requests: r.count, Skipped: s.Skipped, Late: s.Late}
+	rep := &Report{Requests: r.count, Skipped: s.Skipped, SkippedLines: s.Faults, MissingFields: s.Missing, Late: s.Late}
+	if s.Skipped > 0 {
+		rep.SkippedShare = 100 * float64(s.Skipped) / float64(s.Skipped+r.count)
+	}
 	if r.count > 0 {
 		rep.From, rep.To = time.UnixMicro(r.from).UTC(), time.UnixMicro(r.to).UTC()
 	}
@@ -323,7 +378,7 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 		s := &x.limits[i]
 		c := s.window.Limit.Config()
 		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Algorithm: c.Algorithm.String(), Limit: capacity(c),
-			Window: c.Window.Seconds(), Rate: c.N, Period: c.Period(), Shadow: s.window.Rule.Shadow}
+			Window: c.Window.Seconds(), Rate: c.N, Period: c.Period(), Shadow: inShadow(s.window.Rule)}
 		if c.Algorithm == algo.Concurrency {
 			l.Window = 0
 			if l.Allowed+l.Denied > 0 {
@@ -338,14 +393,14 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 		}
 		o.Limits = append(o.Limits, l)
 	}
-	lyft := 0
-	for _, rl := range x.Set.Rules() {
-		if rl.Domain == x.Domain && rl.Lyft != nil {
-			lyft++
+	rep.noteUnseen(x)
+	o.Failures = x.failures
+	for _, f := range o.Failures {
+		effect := "the rule was not met then"
+		if f.Key == "cost" {
+			effect = "it counted as 1, or as 0 if below"
 		}
-	}
-	if lyft > 0 {
-		rep.note(fmt.Sprintf("%d rules of %s in the Lyft form were not replayed: they match descriptors, which a log does not hold.", lyft, x.Name))
+		rep.note(fmt.Sprintf("%s: %s failed on %d of %d requests, so that %s. The first error: %s", f.Rule, f.Key, f.Count, r.count, effect, f.First))
 	}
 	if st := x.engine.Stats(); st.Evictions > 0 || st.Overflows > 0 {
 		rep.note(fmt.Sprintf("%s counted more keys at once than fit in memory: %d were forgotten early, %d decisions were made on shared counters.", x.Name, st.Evictions, st.Overflows))
@@ -356,7 +411,7 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 
 func (rep *Report) note(s string) { rep.Notes = append(rep.Notes, s) }
 
-// noteKinds notes what a log does not tell of a limit.
+// noteKinds adds notes on properties of a limit that a log cannot show.
 func (rep *Report) noteKinds(w *rule.Window) {
 	r := w.Rule
 	if w.Limit.Scheduled() {

@@ -40,7 +40,45 @@ func line(n int, client, user, request string) string {
 	return fmt.Sprintf("%s - %s [01/Jan/2024:%02d:%02d:%02d +0000] \"%s\" 200 12 \"-\" \"curl/8\"\n", client, user, n/3600, n/60%60, n%60, request)
 }
 
-// Paths are normalised, absolute targets reduced, addresses grouped, parameters and headers found, and an exempt client never counts.
+// Paths are normalised, absolute targets reduced, addresses grouped, parameters and headers found,
+// and an exempt client never counts. What the log holds steers no terminal through the error of an
+// expression, and fills no page.
+func TestHarmless(t *testing.T) {
+	long := harmless("no such key: \x1b[2Jb\u202eob\xff " + strings.Repeat("ä", 500))
+	if !strings.HasPrefix(long, `no such key: \x1b[2Jb\u202eob`) || len(long) > 210 || !strings.HasSuffix(long, "ä…") {
+		t.Errorf("got %q", long)
+	}
+}
+
+// A misspelt name is found in attributes and in descriptors, and each name is judged once.
+func TestCheckAttributes(t *testing.T) {
+	set := load(t, "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: day, requests_per_unit: 1}}]\n")
+	f, err := ParseTests("x_test.yaml", []byte(`
+tests:
+  - name: x
+    steps:
+      - send: { descriptors: [{tenant: "1"}, {remote_address: 192.0.2.1}] }
+      - send: { descriptors: [{tennant: "1"}] }
+      - send: { zzz: a }
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = f.CheckAttributes(set, "shop")
+	for _, want := range []string{
+		`reads the descriptor key "tennant" (did you mean "tenant"?)`, `reads the attribute "zzz" (the rules read tenant)`,
+	} {
+		if err == nil || strings.Count(err.Error(), want) != 1 || strings.Contains(err.Error(), "remote") {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	read := readBy(set, "shop")
+	read.judge("tennant")
+	if len(read.judged) != 1 || !read.judge("tennant").unread {
+		t.Errorf("judged %v", read.judged)
+	}
+}
+
 func TestReplayAttributes(t *testing.T) {
 	log := line(0, "192.0.2.1", "-", "POST /login HTTP/1.1") +
 		line(1, "192.0.2.1", "-", "post //%6cogin?x=y HTTP/1.1") +
@@ -121,8 +159,8 @@ func TestReplayLeakyBucketTellsDelays(t *testing.T) {
 	}
 }
 
-// What is suggested loads, and limits each kind of key at the promised percentile: replayed over the same log, it refuses no
-// more keys than the comment says.
+// What is suggested loads, and limits each kind of key at the promised percentile: replayed over
+// the same log, it refuses no more keys than the comment says.
 func TestSuggest(t *testing.T) {
 	var log strings.Builder
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -271,8 +309,8 @@ limits:
   - { name: images, when: { path: "/images/**" }, per: [ip], allow: 10/min, algorithm: token_bucket }
 `
 
-// The memory of a replay is the same for a log and for thirty times that log, whether the days follow each other or all claim
-// to be the same one (then nearly all lines are late).
+// The memory of a replay is the same for a log and for thirty times that log, whether the days
+// follow each other or all claim to be the same one (then nearly all lines are late).
 func TestReplayMemoryIsFlat(t *testing.T) {
 	lines := nasaLines(t)
 	set := load(t, nasaRules)
@@ -323,7 +361,8 @@ func TestReplayMemoryIsFlat(t *testing.T) {
 	}
 }
 
-// BenchmarkReplayNASA replays the trace thirty times over on one core, end to end: reading, ordering, deciding, counting.
+// BenchmarkReplayNASA replays the trace thirty times over on one core, end to end: reading,
+// ordering, deciding, counting.
 func BenchmarkReplayNASA(b *testing.B) {
 	lines := nasaLines(b)
 	path := repeated(b, lines, 30, true)

@@ -1,15 +1,25 @@
 package sim
 
-import "time"
+import (
+	"time"
 
-// Report is what a replay found. It is what `weir replay --json` prints.
+	"github.com/weir-rl/weir/internal/accesslog"
+)
+
+// Report is the result of a replay. `weir replay --json` prints it.
 type Report struct {
-	Requests int64     `json:"requests"` // lines that parsed
-	Skipped  int64     `json:"skipped"`  // lines that did not
-	Late     int64     `json:"late"`     // lines further out of order than allowed, replayed at the newest time seen
-	From     time.Time `json:"from"`     // of the first request; zero if there was none
-	To       time.Time `json:"to"`
-	Clients  int64     `json:"clients"` // distinct ones
+	Requests int64 `json:"requests"` // lines that parsed
+	Skipped  int64 `json:"skipped"`  // lines that did not
+	// SkippedLines are the first of them; SkippedShare is their share of all lines, in percent.
+	SkippedLines []accesslog.Fault `json:"skipped_lines,omitempty"`
+	SkippedShare float64           `json:"skipped_share"`
+	// MissingFields are the entries of --fields whose column or key no line has.
+	MissingFields []string `json:"missing_fields,omitempty"`
+	// lines further out of order than allowed, replayed at the newest time seen
+	Late    int64     `json:"late"`
+	From    time.Time `json:"from"` // of the first request; zero if there was none
+	To      time.Time `json:"to"`
+	Clients int64     `json:"clients"` // distinct ones
 
 	Outcome             // of the rules
 	Compare *Comparison `json:"compare,omitempty"`
@@ -17,27 +27,30 @@ type Report struct {
 	Timeline    Timeline     `json:"timeline"`
 	Paths       []Counted    `json:"paths"` // busiest first
 	Suggestions *Suggestions `json:"suggestions,omitempty"`
-	// Estimated says that there were so many different clients, keys or paths that their numbers are estimates.
+	// Estimated says that the numbers of clients, keys or paths are estimates, because there were
+	// so many different ones.
 	Estimated bool     `json:"estimated"`
-	Notes     []string `json:"notes,omitempty"` // what a reader should know
+	Notes     []string `json:"notes,omitempty"` // caveats for a reader
 }
 
-// Outcome is what one rule set made of the log.
+// Outcome is the result of one rule set on the log.
 type Outcome struct {
-	Rules         string    `json:"rules"`
-	Domain        string    `json:"domain"`
-	Allowed       int64     `json:"allowed"`
-	Denied        int64     `json:"denied"`
-	Exempt        int64     `json:"exempt"`         // admitted by an exempt entry
-	Unlimited     int64     `json:"unlimited"`      // met no limit
-	ClientsDenied int64     `json:"clients_denied"` // clients that were refused at least once
-	Delayed       int64     `json:"delayed"`        // admitted, to wait for a turn of a leaky bucket
-	MaxDelay      float64   `json:"max_delay"`      // the longest such wait, in seconds
-	Limits        []Limit   `json:"limits"`
-	TopDenied     []Counted `json:"top_denied"` // clients that were refused most
+	Rules         string `json:"rules"`
+	Domain        string `json:"domain"`
+	Allowed       int64  `json:"allowed"`
+	Denied        int64  `json:"denied"`
+	Exempt        int64  `json:"exempt"`         // admitted by an exempt entry
+	Unlimited     int64  `json:"unlimited"`      // met no limit
+	ClientsDenied int64  `json:"clients_denied"` // clients that were refused at least once
+	// admitted, to wait for a turn of a leaky bucket
+	Delayed   int64     `json:"delayed"`
+	MaxDelay  float64   `json:"max_delay"` // the longest such wait, in seconds
+	Limits    []Limit   `json:"limits"`
+	TopDenied []Counted `json:"top_denied"`         // clients that were refused most
+	Failures  []Failure `json:"failures,omitempty"` // expressions that failed, in rule order
 }
 
-// Limit is what became of the requests that met one limit.
+// Limit is the outcome of the requests that met one limit.
 type Limit struct {
 	Name       string `json:"name"`
 	Allowed    int64  `json:"allowed"` // the limit's own verdict
@@ -48,11 +61,19 @@ type Limit struct {
 	Algorithm string  `json:"algorithm,omitempty"`
 	Limit     int64   `json:"limit"`            // capacity of a key
 	Window    float64 `json:"window"`           // seconds
-	Rate      int64   `json:"rate"`             // what a key gets in a period
+	Rate      int64   `json:"rate"`             // the units allowed to a key in a period
 	Period    string  `json:"period,omitempty"` // in words: "15 minutes"; "" for concurrency
 	Shadow    bool    `json:"shadow,omitempty"`
 	// Series are the denials in the buckets of the timeline; nil if there were none.
 	Series []int64 `json:"series,omitempty"`
+}
+
+// Failure is an expression of a rule that failed.
+type Failure struct {
+	Rule  string `json:"rule"`
+	Key   string `json:"key"`   // "if" or "cost"
+	Count int64  `json:"count"` // evaluations that failed
+	First string `json:"first"` // the first error
 }
 
 // Counted is a client or a path with its requests.
@@ -60,11 +81,11 @@ type Counted struct {
 	Value    string `json:"value"`
 	Requests int64  `json:"requests"`
 	Denied   int64  `json:"denied"`
-	// DeniedOther is what the second rule set of a comparison refused.
+	// DeniedOther is the number refused by the second rule set of a comparison.
 	DeniedOther int64 `json:"denied_other,omitempty"`
 }
 
-// Comparison sets a second rule set beside the first.
+// Comparison compares the first rule set with a second one.
 type Comparison struct {
 	Outcome
 	Both       int64 `json:"denied_by_both"`
@@ -87,7 +108,8 @@ type Suggestions struct {
 	YAML  string `json:"yaml"` // a rule file
 }
 
-// Peak tells how many requests keys made within a window at their busiest, as a sliding_window of one bucket counts them.
+// Peak is the number of requests that keys made within a window at their busiest, as a
+// sliding_window of one bucket counts them.
 type Peak struct {
 	Scope  string `json:"scope"`  // name of the suggested limit
 	Per    string `json:"per"`    // attribute

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-rl/weir/internal/accesslog"
 )
 
-// suggester measures how much each key asks for at its busiest, as the default algorithm counts: with N at a key's peak that key
-// is never refused, with N below it is.
+// suggester measures how much each key asks for at its busiest, as the default algorithm counts:
+// with N at a key's peak that key is never refused, with N below it is.
 type suggester struct {
 	scopes []*scope
 }
@@ -115,7 +115,8 @@ func (w *rateWindow) add(now, size int64) {
 	w.current++
 	if w.current+w.previous > w.peak {
 		overlap := size - now%size
-		// previous × overlap fits: a window holds far fewer than 2^63 / 86400e6 requests of one key.
+		// previous × overlap fits: a window holds far fewer than 2^63 / 86400e6 requests of one
+		// key.
 		w.peak = max(w.peak, w.current+w.previous*overlap/size)
 	}
 }
@@ -163,14 +164,15 @@ func (x *scope) peaks(window int) []int64 {
 	return list
 }
 
-// percentile returns the smallest value that at least the share p/1000 of the sorted list does not pass.
+// percentile returns the smallest value that at least the share p/1000 of the sorted list does not
+// pass.
 func percentile(list []int64, p int64) int64 {
 	n := int64(len(list))
 	return list[max((n*p+999)/1000, 1)-1]
 }
 
-// suggest proposes limits: for each kind of key the 99.9th percentile of the keys' peaks where there are at least 1,000 of them,
-// else the 99th, rounded up.
+// suggest proposes limits: for each kind of key the 99.9th percentile of the keys' peaks where
+// there are at least 1,000 of them, else the 99th, rounded up.
 func (s *suggester) suggest(domain string) *Suggestions {
 	out := &Suggestions{Peaks: []Peak{}}
 	var b strings.Builder
@@ -219,8 +221,8 @@ func (s *suggester) suggest(domain string) *Suggestions {
 	return out
 }
 
-// worthwhile writes those limits that another window does not make useless: a longer one that allows no more, or a shorter one
-// that allows no more in all that time.
+// worthwhile writes the limits that no other window makes redundant. A longer window does if it
+// allows no more, and a shorter one if it allows no more over the whole of this window.
 func worthwhile(limits [len(rateWindows)]int64) []string {
 	var allow []string
 next:

@@ -50,20 +50,34 @@ type SetSignal struct {
 
 // Send is a step that sends requests.
 type Send struct {
-	Attributes rule.Pairs
-	Times      int
-	Hits       int64
-	MaxDelay   time.Duration // below 0: any
+	Attributes  rule.Pairs
+	Descriptors []rule.Descriptor // as Envoy sends them; nil for a request that comes without
+	Times       int
+	Hits        int64
+	MaxDelay    time.Duration // below 0: any
 }
 
-// Expect is what the answer to each request of a Send must be; nil fields are not compared.
+// Expect describes the answer required of each request of a Send; nil fields are not compared.
 type Expect struct {
-	Allowed    *bool
-	DeniedBy   []string // empty but not nil: denied by none
-	Remaining  *int64
-	RetryAfter *int64 // µs, or algo.Never
-	ResetAfter *int64
-	Delay      *int64
+	Allowed   *bool
+	DeniedBy  []string // empty but not nil: denied by none
+	Remaining *int64
+	// RemainingOf is the remaining number required of single limits, by the name of the limit or
+	// the rule.
+	RemainingOf map[string]int64
+	RetryAfter  *int64 // µs, or algo.Never
+	ResetAfter  *int64
+	Delay       *int64
+	// SoftExceeded, NearLimit: of an enforcing limit that was met.
+	SoftExceeded, NearLimit *bool
+	// Shadow are the limits in shadow that would have refused; empty but not nil: none.
+	Shadow []string
+	Banned *bool
+	// Wait: a door that can hold requests would hold it.
+	Wait *bool
+	// Defer is the queue into which a door that can defer would put the request; empty but not nil:
+	// none.
+	Defer []string
 }
 
 // maxTestFile is the size in bytes up to which test files are read.
@@ -72,7 +86,8 @@ const maxTestFile = 4 << 20
 // maxTimes bounds `times` and `release`.
 const maxTimes = 10_000_000
 
-// DefaultStart is the virtual time of a test's first step unless it says otherwise: 2000-01-01T00:00:00Z.
+// DefaultStart is the virtual time of a test's first step unless it says otherwise:
+// 2000-01-01T00:00:00Z.
 const DefaultStart = 946_684_800_000_000
 
 // ParseTests parses a file of rule tests. The error is a rule.Problems with all that is wrong.
@@ -117,7 +132,8 @@ func (p *testParser) file(data []byte) (f *TestFile) {
 		p.failAt(0, 0, "split it", fmt.Sprintf("the file has %d bytes; at most %d are read", len(data), maxTestFile))
 		return nil
 	}
-	// The library is known to panic on some broken input; a test file must not take the others down.
+	// The library is known to panic on some broken input; a test file must not take the others
+	// down.
 	defer func() {
 		if r := recover(); r != nil {
 			f = nil
@@ -276,6 +292,8 @@ func (p *testParser) send(n ast.Node) *Send {
 			}
 		case "hits":
 			s.Hits, _ = p.integer(v, "hits", -math.MaxInt32, math.MaxInt32)
+		case "descriptors":
+			s.Descriptors = p.descriptors(v)
 		case "max_delay":
 			if us := p.duration(v, "max_delay", false); us != nil {
 				s.MaxDelay = time.Duration(*us) * time.Microsecond
@@ -286,10 +304,13 @@ func (p *testParser) send(n ast.Node) *Send {
 			}
 		}
 	})
+	if s.Descriptors != nil && (len(s.Attributes) > 0 || s.MaxDelay >= 0) {
+		p.fail(n, "write them into a descriptor", "send: Envoy sends descriptors, and neither attributes nor a max_delay beside them")
+	}
 	return s
 }
 
-var expectKeys = []string{"allowed", "denied_by", "remaining", "retry_after", "reset_after", "delay"}
+var expectKeys = []string{"allowed", "denied_by", "remaining", "retry_after", "reset_after", "delay", "soft_exceeded", "near_limit", "shadow", "banned", "wait", "defer"}
 
 func (p *testParser) expect(n ast.Node) *Expect {
 	e := &Expect{}
@@ -306,27 +327,24 @@ func (p *testParser) expect(n ast.Node) *Expect {
 	p.mapping(n, "expect", expectKeys, func(key string, v ast.Node) {
 		switch key {
 		case "allowed":
-			switch s, _ := scalar(unwrap(v)); s {
-			case "true", "false":
-				yes := s == "true"
-				e.Allowed = &yes
-			default:
-				p.fail(v, "", "allowed: expected true or false")
-			}
+			e.Allowed = p.boolean(v, key)
+		case "soft_exceeded":
+			e.SoftExceeded = p.boolean(v, key)
+		case "near_limit":
+			e.NearLimit = p.boolean(v, key)
+		case "banned":
+			e.Banned = p.boolean(v, key)
 		case "denied_by":
-			e.DeniedBy = []string{}
-			if v = unwrap(v); v.Type() == ast.SequenceType {
-				for _, item := range p.list(v, key) {
-					if name, ok := p.text(item, key); ok {
-						e.DeniedBy = append(e.DeniedBy, name)
-					}
-				}
-			} else if name, ok := p.text(v, key); ok {
-				e.DeniedBy = append(e.DeniedBy, name)
-			}
+			e.DeniedBy = p.names(v, key)
+		case "shadow":
+			e.Shadow = p.names(v, key)
 		case "remaining":
-			if n, ok := p.integer(v, key, 0, math.MaxInt64); ok {
-				e.Remaining = &n
+			p.remaining(v, e)
+		case "wait":
+			e.Wait = p.boolean(v, key)
+		case "defer":
+			if e.Defer = p.names(v, key); len(e.Defer) > 1 {
+				p.fail(v, "", "defer: a request goes into one queue, not into %d", len(e.Defer))
 			}
 		case "retry_after":
 			e.RetryAfter = p.duration(v, key, true)
@@ -339,7 +357,33 @@ func (p *testParser) expect(n ast.Node) *Expect {
 	return e
 }
 
-// mapping calls f for each entry of a mapping. Keys that are not among known are an error; a nil known takes any.
+func (p *testParser) boolean(n ast.Node, what string) *bool {
+	s, _ := scalar(unwrap(n))
+	if s != "true" && s != "false" {
+		p.fail(n, "", "%s: expected true or false", what)
+		return nil
+	}
+	yes := s == "true"
+	return &yes
+}
+
+// names reads a name, or a list of names.
+func (p *testParser) names(n ast.Node, what string) []string {
+	names := []string{}
+	items := []ast.Node{n}
+	if n = unwrap(n); n.Type() == ast.SequenceType {
+		items = p.list(n, what)
+	}
+	for _, item := range items {
+		if name, ok := p.text(item, what); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// mapping calls f for each entry of a mapping. Keys that are not among known are an error; a nil
+// known takes any.
 func (p *testParser) mapping(n ast.Node, what string, known []string, f func(key string, v ast.Node)) {
 	var values []*ast.MappingValueNode
 	switch n := unwrap(n).(type) {
@@ -494,7 +538,7 @@ func shape(n ast.Node) string {
 	return "a single value"
 }
 
-// hintFor suggests the word of known that is nearest to what was written.
+// hintFor suggests the word of known that is nearest to the given one.
 func hintFor(word string, known []string) string {
 	if near := rule.Nearest(word, known); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)

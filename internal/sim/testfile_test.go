@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 const loginRules = `
@@ -63,7 +64,67 @@ func TestExpectations(t *testing.T) {
 	}
 }
 
-// With times the number of the failing request is told, the rest is sent all the same, and later steps run.
+// The test file sees the effect of on_limit, and the remaining number of single limits, as doors
+// would report them.
+func TestOutcomes(t *testing.T) {
+	set := load(t, `
+limits:
+  - { name: held, when: { path: /held }, per: [ip], allow: 1/10s, algorithm: sliding_log, on_limit: { wait: 10s } }
+  - { name: brief, when: { path: /brief }, per: [ip], allow: 1/10s, algorithm: sliding_log, on_limit: { wait: 9s } }
+  - { name: mixed, when: { path: /mixed }, per: [ip], allow: 1/10s, algorithm: sliding_log, on_limit: { wait: 10s } }
+  - { name: plain, when: { path: /mixed }, per: [ip], allow: 1/10s, algorithm: sliding_log }
+  - { name: turns, when: { path: /turns }, per: [ip], allow: { rate: 1/s, burst: 5 }, algorithm: leaky_bucket, on_limit: { wait: 2s } }
+  - { name: slots, when: { path: /slots }, per: [ip], allow: 1, algorithm: concurrency, on_limit: { wait: 1s } }
+  - { name: later, when: { path: /later }, per: [ip], allow: 1/10s, algorithm: sliding_log, on_limit: { defer: mails } }
+  - { name: "two", when: { path: /two }, per: [ip], allow: [5/min, 3/h], algorithm: sliding_log }
+  - { name: seen, when: { path: /two }, per: [ip], allow: 9/min, algorithm: sliding_log, on_limit: shadow }
+`)
+	for _, c := range []struct {
+		path   string
+		times  int // sent before
+		hits   string
+		expect string
+		got    string // of the opposite
+	}{
+		{"/held", 0, "1", "{ wait: false, defer: [], remaining: { held: 0 } }", ""},
+		{"/held", 1, "1", "{ allowed: false, wait: true, defer: [] }", ""},
+		{"/held", 1, "0", "{ wait: false }", ""},
+		{"/brief", 1, "1", "{ denied_by: brief, wait: false }", ""},
+		{"/mixed", 1, "1", "{ denied_by: [mixed, plain], wait: false }", ""},
+		{"/turns", 1, "1", "{ allowed: true, delay: 1s, wait: true }", ""},
+		{"/turns", 3, "1", "{ allowed: true, delay: 3s, wait: false }", ""},
+		{"/turns", 6, "1", "{ allowed: false, wait: false }", ""},
+		{"/slots", 1, "1", "{ allowed: false, wait: true }", ""},
+		{"/later", 1, "1", "{ allowed: false, wait: false, defer: mails }", ""},
+		{"/later", 0, "1", "{ defer: [] }", ""},
+		{"/later", 1, "1", "{ defer: [] }", "deferred to mails"},
+		{"/later", 1, "1", "{ defer: letters }", "deferred to mails"},
+		{"/held", 1, "1", "{ wait: false }", "wait true"},
+		{"/two", 1, "1", "{ remaining: { two: 1, \"two:60s\": 3, \"two:3600s\": 1, seen: 7 } }", ""},
+		{"/two", 1, "1", "{ remaining: { two: 2 } }", "remaining of two 1"},
+		{"/two", 1, "1", "{ remaining: { two: 1, held: 0 } }", "remaining of held none (it was not met), remaining of two 1"},
+	} {
+		text := "tests:\n  - steps:\n"
+		for range c.times {
+			text += "      - send: { path: " + c.path + ", ip: a }\n"
+		}
+		text += "      - send: { path: " + c.path + ", ip: a, hits: " + c.hits + " }\n        expect: " + c.expect + "\n"
+		f, err := ParseTests("x_test.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := RunTest(set, "default", f.Tests[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := r.Steps[len(r.Steps)-1]; r.Failed != (c.got != "") || !strings.Contains(last.Got, c.got) {
+			t.Errorf("%s after %d, expect: %s: failed %t, got %q", c.path, c.times, c.expect, r.Failed, last.Got)
+		}
+	}
+}
+
+// With times, the result names the number of the failing request; the rest are sent all the same,
+// and later steps run.
 func TestRunGoesOnAfterAFailure(t *testing.T) {
 	r := runTests(t, `
 tests:
@@ -262,7 +323,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file, err := ParseTests(path, data)
+			tests, err := ParseTests(path, data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -271,11 +332,11 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			set := load(t, string(rules))
-			if warnings := rule.Lint(set); len(warnings) > 0 && !strings.Contains(path, "concurrency") {
+			if warnings := file.Lint(set, file.LintOptions{}); len(warnings) > 0 && !strings.Contains(path, "concurrency") {
 				t.Logf("lint: %v", warnings)
 			}
-			for _, test := range file.Tests {
-				r, err := RunTest(set, file.Domain, test)
+			for _, test := range tests.Tests {
+				r, err := RunTest(set, tests.Domain, test)
 				if err != nil {
 					t.Fatal(err)
 				}

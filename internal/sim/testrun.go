@@ -7,29 +7,31 @@ import (
 	"strings"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
-// StepResult is what became of one step.
+// StepResult is the outcome of one step.
 type StepResult struct {
 	Step *Step
 	What string // the step in words
-	// Failed is the number of the request (of `times`) whose answer was not as expected, from 1; 0 if all were.
+	// Failed is the number of the request (of `times`) that had an unexpected answer, from 1; 0 if
+	// none had.
 	Failed   int
-	Expected string // what was expected, in words; set if the step failed
-	Got      string // what came, in words; "" for a wait
+	Expected string // the expectation in words; set if the step failed
+	Got      string // the answer in words; "" for a wait
 }
 
-// TestResult is what became of one test. It failed if Failed.
+// TestResult is the outcome of one test. It failed if Failed.
 type TestResult struct {
 	Test   *Test
 	Steps  []StepResult // all of them, also after a failure
 	Failed bool
 }
 
-// RunTest runs one test on rules in the given domain. The error is of the machinery, not of the test.
+// RunTest runs one test on rules in the given domain. The error is of the machinery, not of the
+// test.
 func RunTest(set *rule.Set, domain string, t *Test) (*TestResult, error) {
 	e, err := NewEngine(set)
 	if err != nil {
@@ -66,7 +68,11 @@ func RunTest(set *rule.Set, domain string, t *Test) (*TestResult, error) {
 func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]string) (StepResult, error) {
 	send := s.Send
 	res := StepResult{What: send.String()}
-	q := weir.Request{Domain: domain, Attributes: send.Attributes, Hits: send.Hits, MaxDelay: weir.AnyDelay}
+	q := weir.Request{Domain: domain, Attributes: send.Attributes, Hits: send.Hits, Peek: send.Hits == 0, MaxDelay: weir.AnyDelay}
+	if send.Descriptors != nil {
+		// Envoy's door cannot hold requests
+		q.Attributes, q.Descriptors, q.MaxDelay = nil, send.Descriptors, 0
+	}
 	if send.MaxDelay >= 0 {
 		q.MaxDelay = send.MaxDelay
 	}
@@ -79,12 +85,17 @@ func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]strin
 				*slots = append(*slots, slot)
 			}
 		}
-		// After a failure the rest is sent all the same, so that later steps see what the file says.
-		if answer := newAnswer(d); res.Failed > 0 {
-			continue
-		} else if s.Expect != nil && !s.Expect.holds(answer) {
+		// After a failure the other requests are sent all the same, so that later steps start from
+		// the state that the file describes.
+		answer := newAnswer(&q, d)
+		if s.Expect != nil && s.Expect.RemainingOf != nil {
+			answer.left = remainingOf(d)
+		}
+		switch {
+		case res.Failed > 0:
+		case s.Expect != nil && !s.Expect.holds(answer):
 			res.Failed, res.Expected, res.Got = i+1, s.Expect.String(), answer.compared(s.Expect)
-		} else if i == send.Times-1 {
+		case i == send.Times-1:
 			res.Got = answer.summary()
 		}
 	}
@@ -111,7 +122,8 @@ func runRelease(e *Engine, s *Step, slots *[]string) (StepResult, error) {
 	return res, nil
 }
 
-// runSet sets a signal. One that no limit of the domain follows is a failure: the test would not test what it says.
+// runSet sets a signal. It fails if no limit of the domain follows the signal: the test would not
+// test anything.
 func runSet(e *Engine, set *rule.Set, domain string, s *SetSignal) StepResult {
 	res := StepResult{What: fmt.Sprintf("set { signal: %s, to: %d%% }", s.Signal, s.To)}
 	e.SetSignal(s.Signal, s.To)
@@ -137,6 +149,10 @@ func (s *Send) String() string {
 	sep := " "
 	for _, a := range s.Attributes {
 		fmt.Fprintf(&b, "%s%s: %s", sep, a.Name, a.Value)
+		sep = ", "
+	}
+	if s.Descriptors != nil {
+		fmt.Fprintf(&b, "%sdescriptors: %s", sep, describeDescriptors(s.Descriptors))
 		sep = ", "
 	}
 	if s.Hits != 1 {
@@ -167,15 +183,27 @@ type answer struct {
 	retryAfter int64
 	resetAfter int64
 	delay      int64
+
+	soft, near, banned bool
+	shadow             []string // limits in shadow that would have refused, each once
+
+	waits bool
+	queue []string         // that would take it; at most one
+	left  map[string]int64 // by remainingOf; nil if no expectation needs it
 }
 
-func newAnswer(d *weir.Decision) answer {
-	a := answer{allowed: d.Allowed, deniedBy: d.LimitedBy([]string{}), retryAfter: d.RetryAfter, delay: d.Delay}
+func newAnswer(q *weir.Request, d *weir.Decision) answer {
+	a := answer{allowed: d.Allowed, deniedBy: d.LimitedBy([]string{}), retryAfter: d.RetryAfter, delay: d.Delay, banned: d.Banned.Rule != nil,
+		waits: waits(q, d), queue: deferredTo(q, d)}
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		if l.Mode == rule.Shadow {
+			if name := l.Window.Rule.Name; !l.Allowed && !slices.Contains(a.shadow, name) {
+				a.shadow = append(a.shadow, name)
+			}
 			continue
 		}
+		a.soft, a.near = a.soft || l.Soft, a.near || l.Near
 		if !a.met || l.Remaining < a.remaining {
 			a.remaining = l.Remaining
 		}
@@ -191,7 +219,14 @@ func (e *Expect) holds(a answer) bool {
 		(e.Remaining == nil || a.met && *e.Remaining == a.remaining) &&
 		(e.RetryAfter == nil || *e.RetryAfter == a.retryAfter) &&
 		(e.ResetAfter == nil || a.met && *e.ResetAfter == a.resetAfter) &&
-		(e.Delay == nil || *e.Delay == a.delay)
+		(e.Delay == nil || *e.Delay == a.delay) &&
+		(e.SoftExceeded == nil || *e.SoftExceeded == a.soft) &&
+		(e.NearLimit == nil || *e.NearLimit == a.near) &&
+		(e.Banned == nil || *e.Banned == a.banned) &&
+		(e.Shadow == nil || slices.Equal(e.Shadow, a.shadow)) &&
+		(e.Wait == nil || *e.Wait == a.waits) &&
+		(e.Defer == nil || slices.Equal(e.Defer, a.queue)) &&
+		holdsRemaining(e.RemainingOf, a.left)
 }
 
 func (e *Expect) String() string {
@@ -214,6 +249,27 @@ func (e *Expect) String() string {
 	if e.Delay != nil {
 		parts = append(parts, "delay "+span(*e.Delay))
 	}
+	if e.SoftExceeded != nil {
+		parts = append(parts, fmt.Sprintf("soft_exceeded %t", *e.SoftExceeded))
+	}
+	if e.NearLimit != nil {
+		parts = append(parts, fmt.Sprintf("near_limit %t", *e.NearLimit))
+	}
+	if e.Banned != nil {
+		parts = append(parts, fmt.Sprintf("banned %t", *e.Banned))
+	}
+	if e.Shadow != nil {
+		parts = append(parts, inShadowBy(e.Shadow))
+	}
+	if e.Wait != nil {
+		parts = append(parts, fmt.Sprintf("wait %t", *e.Wait))
+	}
+	if e.Defer != nil {
+		parts = append(parts, deferredInto(e.Defer))
+	}
+	if len(e.RemainingOf) > 0 {
+		parts = append(parts, describeRemaining(e.RemainingOf, e.RemainingOf))
+	}
 	return strings.Join(parts, ", ")
 }
 
@@ -231,6 +287,13 @@ func deniedBy(names []string) string {
 	return "denied by " + strings.Join(names, ", ")
 }
 
+func inShadowBy(names []string) string {
+	if len(names) == 0 {
+		return "denied by none in shadow"
+	}
+	return "denied in shadow by " + strings.Join(names, ", ")
+}
+
 func (a answer) verdict() string {
 	if a.allowed {
 		return "allowed"
@@ -238,7 +301,7 @@ func (a answer) verdict() string {
 	return deniedBy(a.deniedBy)
 }
 
-// compared tells the verdict and whatever e compares.
+// compared writes the verdict and all fields that e compares.
 func (a answer) compared(e *Expect) string {
 	s := a.verdict()
 	none := func(v string) string {
@@ -258,6 +321,27 @@ func (a answer) compared(e *Expect) string {
 	}
 	if e.Delay != nil || a.delay > 0 {
 		s += ", delay " + span(a.delay)
+	}
+	if e.SoftExceeded != nil {
+		s += fmt.Sprintf(", soft_exceeded %t", a.soft)
+	}
+	if e.NearLimit != nil {
+		s += fmt.Sprintf(", near_limit %t", a.near)
+	}
+	if e.Banned != nil {
+		s += fmt.Sprintf(", banned %t", a.banned)
+	}
+	if e.Shadow != nil {
+		s += ", " + inShadowBy(a.shadow)
+	}
+	if e.Wait != nil {
+		s += fmt.Sprintf(", wait %t", a.waits)
+	}
+	if e.Defer != nil {
+		s += ", " + deferredInto(a.queue)
+	}
+	if len(e.RemainingOf) > 0 {
+		s += ", " + describeRemaining(e.RemainingOf, a.left)
 	}
 	return s
 }

@@ -8,12 +8,13 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/traffic"
 )
 
-// TestWindowErrorOnRealTraffic measures how often sliding_window decides otherwise than sliding_log would, both fed with the same
-// requests by client. The figures stand in docs/capacity.md:
+// TestWindowErrorOnRealTraffic measures how often sliding_window decides otherwise than sliding_log
+// would, both fed with the same requests by client. The figures stand in docs/capacity.md:
 //
-//	go test ./internal/sim -run TestWindowErrorOnRealTraffic -v
+//	WEIR_DATA=FOLDER go test ./internal/sim -run TestWindowErrorOnRealTraffic -v
 func TestWindowErrorOnRealTraffic(t *testing.T) {
 	for _, tc := range []struct {
 		log    string
@@ -27,7 +28,7 @@ func TestWindowErrorOnRealTraffic(t *testing.T) {
 		{"basjes_hackers/access.log.gz", 3, time.Minute},
 		{"basjes_hackers/access.log.gz", 20, time.Hour},
 	} {
-		requests := clientsOf(t, dataFile(t, tc.log))
+		requests := clientsOf(t, traffic.File(t, tc.log))
 		log := verdicts(t, requests, algo.Config{Algorithm: algo.SlidingLog, N: tc.n, Window: tc.window})
 		var differ [3]float64
 		for i, buckets := range []int{1, 12, 60} {

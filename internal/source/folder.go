@@ -3,7 +3,9 @@ package source
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strings"
@@ -11,12 +13,17 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 // Options configure Open. Path is required; the zero value of the others means their default.
 type Options struct {
-	Path  string        // folder of rule files, or one file
-	Rules rule.Options  // for rule.Load
+	Path string // folder of rule files, or one file
+	// Until are the rules in force as long as Path is not there, or is a folder without rule files;
+	// once it holds rules, they are in force for good. nil means that Path must be there from the
+	// start.
+	Until []file.Source
+	Rules file.Options  // for file.Load
 	Every time.Duration // between two looks at the folder where no event comes; 0 means 5 s
 	Rest  time.Duration // how long the files must have rested before they are read; 0 means 100 ms
 	// Changed is called from Run with each rule set that is to be put into force. nil means nobody.
@@ -25,9 +32,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Status is what an operator should know of the rules' source.
+// Status tells an operator where the rules come from and whether they are up to date.
 type Status struct {
 	Path     string
+	Waiting  bool      // Options.Until are in force, since nothing lies at Path
 	Files    []string  // the files of the rules in force, sorted
 	Loaded   time.Time // when the rules in force were loaded
 	Loads    uint64    // successful loads, the first one included
@@ -35,7 +43,8 @@ type Status struct {
 	Err      error     // why what lies in the folder now is not in force; nil if it is
 }
 
-// Folder holds the rules of a folder in force and follows its changes. Make one with Open. Safe for concurrent use.
+// Folder holds the rules of a folder in force and follows its changes. Make one with Open. Safe for
+// concurrent use.
 type Folder struct {
 	o      Options
 	reload chan struct{}
@@ -43,12 +52,12 @@ type Folder struct {
 	mu     sync.Mutex
 	status Status
 	// sources are what was last loaded with success. Only Open and Run's goroutine use it.
-	sources []rule.Source
+	sources []file.Source
 	watch   watch
 }
 
-// Open loads the rules once. Its error is what a start-up should end with: a rule.Problems, or a sentence.
-// Call Run to follow changes.
+// Open loads the rules once. A program that starts should end with its error, which is a
+// rule.Problems or one sentence. Call Run to follow changes.
 func Open(o Options) (*Folder, *rule.Set, error) {
 	if o.Every == 0 {
 		o.Every = 5 * time.Second
@@ -62,6 +71,11 @@ func Open(o Options) (*Folder, *rule.Set, error) {
 	f := &Folder{o: o, reload: make(chan struct{}, 1), status: Status{Path: o.Path}}
 	before := signature(o.Path)
 	sources, set, warnings, err := load(o.Path, o.Rules)
+	if o.Until != nil && errors.Is(err, errNothing) {
+		f.status.Waiting = true
+		sources = o.Until
+		set, warnings, err = file.Load(sources, o.Rules)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,8 +91,8 @@ func (f *Folder) Status() Status {
 	return f.status
 }
 
-// Reload makes Run read the folder as soon as its files have rested, even if nothing tells of a change, and put it into
-// force if its contents changed.
+// Reload makes Run read the folder as soon as its files have rested, even if no change was noticed,
+// and put it into force if its contents changed.
 func (f *Folder) Reload() {
 	select {
 	case f.reload <- struct{}{}:
@@ -93,8 +107,8 @@ func (f *Folder) Run(ctx context.Context) {
 	f.run(ctx, n.events, n.follow)
 }
 
-// run is Run with its two ties to the file system as arguments: events tells that something changed, and follow is
-// called before each look, so that events of new folders come too.
+// run is Run with its two ties to the file system as arguments: events tells that something
+// changed, and follow is called before each look, so that events of new folders come too.
 func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 	follow()
 	timer := time.NewTimer(f.o.Rest)
@@ -134,18 +148,23 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 	}
 }
 
-// refresh loads what lies in the folder, whose signature was sig, and hands it over if it is good and new. Files that
-// change while they are read are left for the next look.
+// refresh loads what lies in the folder, whose signature was sig, and hands it over if it is good
+// and new. Files that change while they are read are left for the next look.
 func (f *Folder) refresh(sig string) {
 	sources, set, warnings, err := load(f.o.Path, f.o.Rules)
 	if signature(f.o.Path) != sig {
 		return
 	}
 	if err != nil {
+		if f.waiting() && errors.Is(err, errNothing) {
+			f.recovered()
+			return
+		}
 		f.failed(err)
 		return
 	}
-	unchanged := slices.EqualFunc(sources, f.sources, func(a, b rule.Source) bool {
+	f.found()
+	unchanged := slices.EqualFunc(sources, f.sources, func(a, b file.Source) bool {
 		return a.Name == b.Name && bytes.Equal(a.Data, b.Data)
 	})
 	if unchanged {
@@ -158,7 +177,7 @@ func (f *Folder) refresh(sig string) {
 	f.succeeded(sources, warnings)
 }
 
-func (f *Folder) succeeded(sources []rule.Source, warnings []rule.Problem) {
+func (f *Folder) succeeded(sources []file.Source, warnings []rule.Problem) {
 	files := make([]string, len(sources))
 	for i, s := range sources {
 		files[i] = s.Name
@@ -173,7 +192,19 @@ func (f *Folder) succeeded(sources []rule.Source, warnings []rule.Problem) {
 	for _, w := range warnings {
 		f.o.Logger.Warn("rules", "problem", w.Error())
 	}
-	f.o.Logger.Info("rules loaded", "path", f.o.Path, "files", len(files))
+	if !f.waiting() {
+		f.o.Logger.Info("rules loaded", "path", f.o.Path, "files", len(files))
+	}
+}
+
+// waiting reports whether Options.Until are in force.
+func (f *Folder) waiting() bool { return f.Status().Waiting }
+
+// found ends the wait for rules at Path.
+func (f *Folder) found() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Waiting = false
 }
 
 func (f *Folder) failed(err error) {
@@ -198,17 +229,29 @@ func (f *Folder) recovered() {
 	}
 }
 
-// load reads and compiles all rules of path. No rule at all is an error too (as an empty file is to rule.Load): it is
-// what a broken copy or a full disk leaves behind, and would lift every limit.
-func load(path string, o rule.Options) ([]rule.Source, *rule.Set, []rule.Problem, error) {
+// errNothing reports a path that does not exist, or a folder without rule files.
+var errNothing = errors.New("no rules lie there")
+
+// nothing is an error that is errNothing too.
+type nothing struct{ error }
+
+func (n nothing) Unwrap() []error { return []error{n.error, errNothing} }
+
+// load reads and compiles all rules of path. No rule at all is an error too (as an empty file is to
+// file.Load): it is what a broken copy or a full disk leaves behind, and would lift every limit.
+func load(path string, o file.Options) ([]file.Source, *rule.Set, []rule.Problem, error) {
 	sources, err := ReadDir(path)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("rules: %w; name a folder of rule files, or one file", err)
+		err = fmt.Errorf("rules: %w; name a folder of rule files, or one file", err)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nothing{err}
+		}
+		return nil, nil, nil, err
 	}
 	if len(sources) == 0 {
-		return nil, nil, nil, fmt.Errorf("rules: %s holds no rule file (*.yaml or *.yml)", path)
+		return nil, nil, nil, nothing{fmt.Errorf("rules: %s holds no rule file (*.yaml or *.yml)", path)}
 	}
-	set, warnings, err := rule.Load(sources, o)
+	set, warnings, err := file.Load(sources, o)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -218,7 +261,7 @@ func load(path string, o rule.Options) ([]rule.Source, *rule.Set, []rule.Problem
 	return sources, set, warnings, nil
 }
 
-func names(sources []rule.Source) string {
+func names(sources []file.Source) string {
 	var b strings.Builder
 	for i, s := range sources {
 		if i == 5 {
@@ -233,8 +276,8 @@ func names(sources []rule.Source) string {
 	return b.String()
 }
 
-// watch decides when what lies in the folder has rested long enough to be read. It is pure: time and signatures come
-// from outside.
+// watch decides when what lies in the folder has rested long enough to be read. It is pure: time
+// and signatures come from outside.
 type watch struct {
 	rest    time.Duration
 	seen    string // signature at the last look
@@ -246,8 +289,8 @@ type watch struct {
 // touch notes that a file was written at now, even if its signature will not show it.
 func (w *watch) touch(now time.Time) { w.pending, w.told, w.since = true, true, now }
 
-// look is told the folder's signature at now. It reports whether to load, and else, if something is pending, how long
-// to wait before the next look.
+// look is told the folder's signature at now. It reports whether to load, and else, if something is
+// pending, how long to wait before the next look.
 func (w *watch) look(now time.Time, signature string) (ready bool, wait time.Duration) {
 	if signature != w.seen {
 		w.seen = signature
@@ -267,7 +310,8 @@ func (w *watch) look(now time.Time, signature string) (ready bool, wait time.Dur
 	return true, 0
 }
 
-// signature names the state of the rule files under path by names, sizes, times and identities, without reading them.
+// signature names the state of the rule files under path by names, sizes, times and identities,
+// without reading them.
 func signature(path string) string {
 	files, _, err := list(path)
 	if err != nil {

@@ -14,7 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 // rules is a file with one limit of n per minute.
@@ -121,7 +123,22 @@ func (l *logs) count(s string) int {
 	return strings.Count(l.b.String(), s)
 }
 
-// TestFollow goes through the life of a folder in virtual time: what is read when, and what changes nothing.
+// follow runs f with these events, until stop is called.
+func follow(t *testing.T, f *Folder, events <-chan event) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.run(ctx, events, func() {})
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// TestFollow goes through the life of a folder in virtual time: what is read when, and what changes
+// nothing.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := tree(t, map[string]string{"shop.yaml": rules(1)})
@@ -141,12 +158,7 @@ func TestFollow(t *testing.T) {
 			t.Fatal(err)
 		}
 		events := make(chan event)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			f.run(ctx, events, func() {})
-		}()
+		stop := follow(t, f, events)
 		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 		is := func(when string, want ...int64) {
 			t.Helper()
@@ -233,12 +245,71 @@ func TestFollow(t *testing.T) {
 		is("told to reload what has not rested", 2, 3, 40)
 		pass(100 * time.Millisecond)
 		is("told to reload", 2, 3, 40, 7)
-		cancel()
-		<-done
+		stop()
 	})
 }
 
-// TestEvents checks on the real file system that each way to change a file is noticed without looking from time to time.
+// TestUntil: rules that stand in for a folder that is not there give way to it once it holds good
+// rules, for good.
+func TestUntil(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(tree(t, nil), "rules")
+		shop := filepath.Join(dir, "shop.yaml")
+		var lines logs
+		var mu sync.Mutex // the sleeps that order the goroutines are none for the race detector
+		var got []int64
+		until := []file.Source{{Name: "until.yaml", Data: []byte(rules(99))}}
+		f, set, err := Open(Options{
+			Path: dir, Until: until, Logger: slog.New(slog.NewTextHandler(&lines, nil)),
+			Changed: func(s *rule.Set) {
+				mu.Lock()
+				defer mu.Unlock()
+				got = append(got, limitOf(t, s))
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := limitOf(t, set); n != 99 {
+			t.Fatalf("the first set has the limit %d", n)
+		}
+		stop := follow(t, f, make(chan event))
+		is := func(when string, waiting bool, failures uint64, want ...int64) {
+			t.Helper()
+			time.Sleep(11 * time.Second) // two looks
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if s := f.Status(); s.Waiting != waiting || s.Failures != failures || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Fatalf("%s: sets %v, want %v; status %+v", when, got, want, s)
+			}
+		}
+		is("nothing is there", true, 0)
+		f.Reload()
+		is("told to reload", true, 0)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		is("an empty folder", true, 0)
+		write(t, filepath.Join(dir, "shop_test.yaml"), "tests: []\n")
+		is("only tests of rules", true, 0)
+		write(t, shop, "domain: shop\nlimits:\n  - name: a\n    alow: 5/min\n")
+		is("broken rules", true, 1)
+		write(t, shop, rules(5))
+		is("good rules", false, 1, 5)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		is("the folder is gone", false, 2, 5)
+		if n := lines.count("rules loaded"); n != 1 {
+			t.Errorf("told of %d loads, want 1", n)
+		}
+		stop()
+	})
+}
+
+// TestEvents checks on the real file system that each way to change a file is noticed without
+// looking from time to time.
 func TestEvents(t *testing.T) {
 	type fixture struct {
 		path   string
@@ -326,7 +397,7 @@ func TestEvents(t *testing.T) {
 					if n := limitOf(t, s); n != int64(i+2) {
 						t.Fatalf("change %d: got the limit %d", i, n)
 					}
-				case <-time.After(30 * time.Second):
+				case <-time.After(patience.Left(t)):
 					t.Fatalf("change %d was not noticed; status %+v", i, f.Status())
 				}
 			}

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// inode identifies the file itself, so that one that was renamed over another shows even if size and time agree.
+// inode identifies the file itself, so that one that was renamed over another shows even if size
+// and time agree.
 func inode(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Ino)

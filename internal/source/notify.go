@@ -10,16 +10,17 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// event is what a notifier tells.
+// event is a kind of change in the watched folders.
 type event uint8
 
 const (
-	nearby  event = iota + 1 // something else than a rule file changed, which may be a folder or a link: look soon
-	touched                  // a rule file was written, made, renamed or removed
+	// anything but a rule file changed, perhaps a folder or a link: look soon
+	nearby  event = iota + 1
+	touched       // a rule file was written, made, renamed or removed
 )
 
-// notifier turns file-system events into the two that matter. Without a working watcher it is silent, and the folder
-// is only looked through from time to time.
+// notifier turns file-system events into the two that matter. Without a working watcher it is
+// silent, and the folder is only looked through from time to time.
 type notifier struct {
 	path    string
 	single  string // base name if path is a file
@@ -73,7 +74,7 @@ func (n *notifier) forward() {
 	}
 }
 
-// classify returns 0 for what cannot matter.
+// classify returns the event that a change of the file system means; 0 for none.
 func (n *notifier) classify(e fsnotify.Event) event {
 	base := filepath.Base(e.Name)
 	if base == n.single || n.single == "" && IsRuleFile(base) {
@@ -90,7 +91,8 @@ func (n *notifier) classify(e fsnotify.Event) event {
 	return 0
 }
 
-// follow makes the watched folders those that hold rule files now, and the one that holds path itself, which tells when it is replaced.
+// follow watches the folders that now hold rule files, and the parent of path, to notice when path
+// itself is replaced.
 func (n *notifier) follow() {
 	if n.watcher == nil {
 		return

@@ -1,4 +1,6 @@
-// Package source reads rules from a folder (or a single file), watches it, and hands every change over as a whole.
+// Package source reads rules from a folder (or a single file), watches it, and hands every change
+// over as a whole. Begin with Open and Folder.Run (folder.go); ReadDir (read.go) reads the folder
+// once, and notify.go watches it.
 package source
 
 import (
@@ -11,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 const (
@@ -21,26 +23,27 @@ const (
 	maxDepth = 16
 )
 
-// ReadDir reads the rule files of a folder, or the single file that path names, sorted by name as rule.Load wants them.
+// ReadDir reads the rule files of a folder, or the single file that path names, sorted by name as
+// file.Load wants them.
 //
-// Rule files are *.yaml and *.yml without a leading dot; *_test.yaml and *_test.yml are rule tests and left out.
-// Sub-folders are entered (but those with a leading dot), as envoyproxy/ratelimit does; a Source's Name is then the
-// path relative to the folder, with slashes. Symbolic links are followed. A single file is taken whatever its name is;
-// its Name is the last element of path.
+// Rule files are *.yaml and *.yml without a leading dot; *_test.yaml and *_test.yml are rule tests
+// and left out. Sub-folders are entered (but those with a leading dot), as envoyproxy/ratelimit
+// does; a Source's Name is then the path relative to the folder, with slashes. Symbolic links are
+// followed. A single file is taken whatever its name is; its Name is the last element of path.
 //
 // A folder without rule files gives an empty slice and no error.
-func ReadDir(path string) ([]rule.Source, error) {
+func ReadDir(path string) ([]file.Source, error) {
 	files, _, err := list(path)
 	if err != nil {
 		return nil, err
 	}
-	sources := make([]rule.Source, 0, len(files))
+	sources := make([]file.Source, 0, len(files))
 	for _, f := range files {
 		data, err := readFile(f.path)
 		if err != nil {
 			return nil, err
 		}
-		sources = append(sources, rule.Source{Name: f.name, Data: data})
+		sources = append(sources, file.Source{Name: f.name, Data: data})
 	}
 	return sources, nil
 }
@@ -80,7 +83,8 @@ type lister struct {
 	folders []string
 }
 
-// folder adds what lies in dir. Above are the folders that lead there, dir included: a link back to one of them is left out.
+// folder adds what lies in dir. Above are the folders that lead there, dir included: a link back to
+// one of them is left out.
 func (l *lister) folder(dir, prefix string, above []fs.FileInfo) error {
 	if len(above) > maxDepth {
 		return fmt.Errorf("%s: folders lie more than %d deep", dir, maxDepth)

@@ -68,7 +68,8 @@ func TestReadDir(t *testing.T) {
 	}
 }
 
-// A Kubernetes ConfigMap is a folder of links into ..data, itself a link to a folder with a date in its name.
+// A Kubernetes ConfigMap is a folder of links into ..data, itself a link to a folder with a date in
+// its name.
 func TestReadDirConfigMap(t *testing.T) {
 	dir := tree(t, map[string]string{"..2026_01_01/shop.yaml": "one"})
 	symlink(t, "..2026_01_01", filepath.Join(dir, "..data"))

@@ -7,10 +7,12 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
 )
 
-// variable is one of the variables that each ACK sets or unsets, in the order in which they are written. What is nearer to
-// the end is the first to be left out of a frame that is too small.
+// variable is one of the variables that each ACK sets or unsets, in the order in which they are
+// written. What is nearer to the end is the first to be left out of a frame that is too small.
 type variable int
 
 const (
@@ -32,7 +34,8 @@ const (
 	variables
 )
 
-// Variables are the names of the variables that the agent sets for a transaction, without the prefix that HAProxy puts in front.
+// Variables are the names of the variables that the agent sets for a transaction, without the
+// prefix that HAProxy puts in front.
 var Variables = [...]string{
 	varDeny: "deny", varStatus: "status", varError: "error", varRetryAfter: "retry_after", varSoft: "soft", varLimit: "limit",
 	varRemaining: "remaining", varReset: "reset", varLimitedBy: "limited_by", varDecision: "decision", varRateLimit: "ratelimit",
@@ -65,8 +68,8 @@ func init() {
 	}
 }
 
-// ack is an ACK that is being written. Each variable is written once, in their order: set, or unset, since a value from an
-// earlier event of the same transaction must not stay.
+// ack is an ACK that is being written. Each variable is written once, in their order: set, or
+// unset, since a value from an earlier event of the same transaction must not stay.
 type ack struct {
 	buf   []byte
 	start int // of the frame
@@ -85,7 +88,8 @@ func (a *ack) finish() []byte {
 	return b
 }
 
-// fits reports whether v may be set to a value of n bytes, type included, and there is still room to unset the others.
+// fits reports whether v may be set to a value of n bytes, type included, and there is still room
+// to unset the others.
 func (a *ack) fits(v variable, n int) bool {
 	return len(a.buf)+len(setters[v])+n+unsetRest[v] <= a.end
 }
@@ -178,24 +182,22 @@ func (c *call) passed() {
 	if near.ResetAfter == algo.Never {
 		a.unset(varReset)
 	} else {
-		a.number(varReset, ceilSeconds(near.ResetAfter))
+		a.number(varReset, answer.CeilSeconds(near.ResetAfter))
 	}
 	a.unset(varLimitedBy)
 	a.unset(varDecision)
-	c.field = httplimit.AppendRateLimits(c.field[:0], d)
-	a.text(varRateLimit, view(c.field))
-	c.field = httplimit.AppendPolicies(c.field[:0], d)
-	a.text(varPolicy, view(c.field))
-	c.field = httplimit.AppendWarning(c.field[:0], d)
-	a.text(varWarning, view(c.field))
+	c.field = answer.AppendRateLimits(c.field[:0], d)
+	a.text(varRateLimit, door.View(c.field))
+	c.field = answer.AppendPolicies(c.field[:0], d)
+	a.text(varPolicy, door.View(c.field))
+	c.field = answer.AppendWarning(c.field[:0], d)
+	a.text(varWarning, door.View(c.field))
 	a.unset(varContentType)
 	a.unset(varBody)
 }
 
-// ceilSeconds turns µs into whole seconds, rounded up.
-func ceilSeconds(us int64) int64 { return us/1e6 + min(us%1e6, 1) }
-
-// refused writes the variables of a refusal, from what an HTTP door would answer (c.recorder). problem is "" for a decision.
+// refused writes the variables of a refusal, from what an HTTP door would answer (c.recorder).
+// problem is "" for a decision.
 func (c *call) refused(problem string, limitedBy []string) {
 	a, r := &c.ack, &c.recorder
 	a.bool(varDeny, true)
@@ -213,7 +215,7 @@ func (c *call) refused(problem string, limitedBy []string) {
 		}
 		c.field = append(c.field, name...)
 	}
-	a.text(varLimitedBy, view(c.field))
+	a.text(varLimitedBy, door.View(c.field))
 	a.header(varDecision, r.header["X-Ratelimit-Decision"])
 	a.header(varRateLimit, r.header["Ratelimit"])
 	a.header(varPolicy, r.header["Ratelimit-Policy"])
@@ -222,7 +224,7 @@ func (c *call) refused(problem string, limitedBy []string) {
 	if values := r.header["Content-Type"]; len(values) > 0 {
 		contentType = values[0]
 	}
-	body := strings.TrimSuffix(view(r.body), "\n") // HAProxy 2.6 would write %0A
+	body := strings.TrimSuffix(door.View(r.body), "\n") // HAProxy 2.6 would write %0A
 	if body == "" || !a.fits(varContentType, textSize(contentType)+len(setters[varBody])+textSize(body)) {
 		contentType, body = "", "" // neither without the other
 	}
@@ -230,8 +232,8 @@ func (c *call) refused(problem string, limitedBy []string) {
 	a.text(varBody, body)
 }
 
-// undecided writes the variables of a request that could not be decided: not even deny is set, so that HAProxy's configuration
-// says what is to become of it.
+// undecided writes the variables of a request that could not be decided: not even deny is set, so
+// that HAProxy's configuration says what is to become of it.
 func (c *call) undecided(problem string) {
 	a := &c.ack
 	a.unset(varDeny)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -17,9 +18,10 @@ const maxArguments = 512
 // argument is one argument of a message, as text.
 type argument struct{ name, text string }
 
-// attributes are the arguments of a NOTIFY as rule.Attributes: each by its name, but that the path is in its normal form, the
-// host is as the HTTP doors have it, header.* is found by the name in lower case, and query.* are what the argument query holds.
-// Of several arguments of one name the first that has a value holds.
+// attributes are the arguments of a NOTIFY as rule.Attributes: each by its name, but that the path
+// is in its normal form, the host is as the HTTP doors have it, header.* is found by the name in
+// lower case, and query.* are what the argument query holds. Of several arguments of one name the
+// first that has a value holds.
 type attributes struct {
 	arguments []argument
 	scratch   []byte // texts of values that came in another form
@@ -48,8 +50,8 @@ func (a *attributes) reset() {
 	a.request, a.url, a.hasHTTP = http.Request{}, url.URL{}, false
 }
 
-// parse reads a list of messages, which is taken for one request; messages is how many there are. What a holds then are views of
-// payload. a must have been reset.
+// parse reads a list of messages, which is taken for one request; messages is how many there are.
+// What a holds then are views of payload. a must have been reset.
 func (a *attributes) parse(payload string) (messages int, ok bool) {
 	host, query, hasPath := "", "", false
 	for payload != "" {
@@ -103,11 +105,6 @@ func (a *attributes) parse(payload string) (messages int, ok bool) {
 		a.rawPath = "/"
 		a.arguments = append(a.arguments, argument{"path", "/"})
 	}
-	// A # and what follows it does not count, as at the other doors: HAProxy may pass it on, and the server behind it cut it off.
-	if strings.IndexByte(a.rawPath, '#') >= 0 {
-		query = ""
-	}
-	query, _, _ = strings.Cut(query, "#")
 	if host != "" || query != "" {
 		a.request.Host, a.url.RawQuery = host, query
 		a.request.URL = &a.url
@@ -131,7 +128,7 @@ func (a *attributes) text(v *value) string {
 	}
 	start := len(a.scratch)
 	a.scratch = v.appendTo(a.scratch) // views of what it was before stay good if it moves
-	return view(a.scratch[start:])
+	return door.View(a.scratch[start:])
 }
 
 // maxHits bounds the hits of a request, on either side of 0, as at the other doors.
@@ -145,6 +142,27 @@ func (a *attributes) setHits(v *value) {
 		n, ok = number, err == nil
 	}
 	a.hits, a.hitsGiven, a.hitsBad = n, true, !ok || n < -maxHits || n > maxHits
+}
+
+// ambiguous tells of a host or a path that servers read in different ways; "" if there is none.
+func (a *attributes) ambiguous(slash httplimit.EncodedSlash) string {
+	for _, name := range [...]string{"host", "header.host"} {
+		if host, ok := a.argument(name); ok && !door.ValidHost(host) {
+			return errorHost
+		}
+	}
+	// HAProxy may pass a # on, and the server behind it cut the target off there or not.
+	if strings.IndexByte(a.url.RawQuery, '#') >= 0 {
+		return "query: " + door.AmbiguousPathDetail("#", "")
+	}
+	path, query, _ := strings.Cut(a.rawPath, "?")
+	if strings.IndexByte(query, '#') >= 0 {
+		return "path: " + door.AmbiguousPathDetail("#", "")
+	}
+	if what := door.AmbiguousPath(path, slash == httplimit.KeepEncodedSlash); what != "" {
+		return "path: " + door.AmbiguousPathDetail(what, "spoe.encoded_slash: keep")
+	}
+	return ""
 }
 
 // argument returns the first argument of a name that has a value.

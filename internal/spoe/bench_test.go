@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 )
 
 const benchRules = `
@@ -28,7 +28,8 @@ func question(i int) []byte {
 	return notify(uint64(i), 1, message("check-request", "ip", addr, "method", "GET", "path", "/api/v1/orders/"+strconv.Itoa(i), "query", nil, "host", "shop.example", "header.x-api-key", "k"+strconv.Itoa(i%100)))
 }
 
-// endless is a connection that always brings the same frames, and drops what is written: the agent without a network.
+// endless is a connection that always brings the same frames, and drops what is written: the agent
+// without a network.
 type endless struct {
 	script
 	frames []byte
@@ -57,14 +58,15 @@ func benchmarkAgent(b *testing.B, rules string, o Options) {
 	for i := range round {
 		frames = append(frames, question(i)...)
 	}
-	c := newConn(a, &endless{frames: frames, left: b.N/round + 1})
+	c := a.newConn(&endless{frames: frames, left: b.N/round + 1})
 	c.ready, c.frameSize = true, 16380
 	b.ReportAllocs()
 	b.ResetTimer()
-	c.serve()
+	c.Serve()
 }
 
-// BenchmarkAgent is a decision without the network: reading the frame, deciding, and writing the ACK.
+// BenchmarkAgent is a decision without the network: reading the frame, deciding, and writing the
+// ACK.
 func BenchmarkAgent(b *testing.B) { benchmarkAgent(b, benchRules, Options{}) }
 
 // BenchmarkAgentUnlimited meets no limit.
@@ -101,7 +103,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkLoopback sends frames over a connection, so many at a time, and waits for the answers. cpu-ns/op counts both sides.
+// BenchmarkLoopback sends frames over a connection, so many at a time, and waits for the answers.
+// cpu-ns/op counts both sides.
 func BenchmarkLoopback(b *testing.B) {
 	for _, pipeline := range []int{1, 16, 64} {
 		for _, parallel := range []int{0, 64} {

@@ -1,12 +1,12 @@
 package spoe
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
 )
 
 // call is what one NOTIFY needs, kept for the next one.
@@ -69,18 +69,14 @@ const (
 	errorHits   = "hits: must be a whole number within 2147483647 of 0"
 	errorTrust  = "hits: fewer than 0 or more than 1000 are for HAProxy at an address of trusted_peers"
 	errorDomain = "domain: is missing, and the rules hold several domains; set spoe.domain, or name it in args"
+	errorHost   = "host: is no host that all servers read alike"
 	errorStore  = "the store failed"
 )
 
-// freeHits are the hits that anybody may ask for at once.
-const freeHits = 1000
-
-// answer decides the request whose messages have been parsed, and appends the ACK, of at most size bytes, to out.
+// answer decides the request whose messages have been parsed, and appends the ACK, of at most size
+// bytes, to out.
 func (c *call) answer(ctx context.Context, messages int, stream, id uint64, trusted bool, out []byte, size int) []byte {
-	var start int64
-	if c.agent.o.Stopwatch != nil {
-		start = c.agent.o.Stopwatch.Begin()
-	}
+	start := door.Begin(c.agent.o.Stopwatch)
 	c.ack.begin(out, stream, id, size)
 	if messages > 0 { // without any, nothing is asked
 		c.decide(ctx, trusted)
@@ -92,9 +88,7 @@ func (c *call) answer(ctx context.Context, messages int, stream, id uint64, trus
 		})
 	}
 	c.release()
-	if start != 0 {
-		c.agent.o.Stopwatch.End(start)
-	}
+	door.End(c.agent.o.Stopwatch, start)
 	return out
 }
 
@@ -105,28 +99,26 @@ func (c *call) decide(ctx context.Context, trusted bool) {
 	case at.hitsBad:
 		c.badRequest(http.StatusBadRequest, errorHits)
 		return
-	case (at.hits < 0 || at.hits > freeHits) && !trusted:
+	case door.NeedsTrust(at.hits) && !trusted:
 		c.badRequest(http.StatusForbidden, errorTrust)
 		return
 	}
-	domain := at.domain
+	if problem := at.ambiguous(c.agent.o.EncodedSlash); problem != "" {
+		c.badRequest(http.StatusBadRequest, problem)
+		return
+	}
+	domain := door.Domain(at.domain, c.agent.o.Domain, c.agent.limiter)
 	if domain == "" {
-		if domain = cmp.Or(c.agent.o.Domain, c.agent.limiter.SoleDomain()); domain == "" {
-			c.agent.remarks.domain.Do(func() { c.agent.log.Error("spoe: requests are not limited", "error", errorDomain) })
-			c.undecided(errorDomain)
-			return
-		}
+		c.agent.remarks.domain.Do(func() { c.agent.log.Error("spoe: requests are not limited", "error", errorDomain) })
+		c.undecided(errorDomain)
+		return
 	}
 	// HAProxy waits for the answer while it holds the request: a delay cannot be told to it.
-	c.request = weir.Request{Domain: domain, Attributes: at, Hits: at.hits, MaxDelay: 0, Door: "spoe"}
+	c.request = weir.Request{Domain: domain, Attributes: at, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
 	err := c.agent.limiter.Decide(ctx, &c.request, d)
 	switch {
-	case err != nil && d.OpenWithoutStore():
-		// As at the other doors: allowed, and no limit is told.
-		d.Allowed, d.Limits = true, d.Limits[:0]
-		c.passed()
 	case err != nil:
-		httplimit.RefuseStoreError(&c.recorder)
+		answer.StoreError(&c.recorder)
 		c.refused(errorStore, nil)
 	case d.Allowed:
 		c.passed()
@@ -144,6 +136,6 @@ func (c *call) decide(ctx context.Context, trusted bool) {
 
 // badRequest refuses what the HTTP API would answer with status.
 func (c *call) badRequest(status int, problem string) {
-	httplimit.Problem(&c.recorder, status, "about:blank", http.StatusText(status), problem, nil)
+	answer.ProblemDetails(&c.recorder, status, "about:blank", http.StatusText(status), problem, nil)
 	c.refused(problem, nil)
 }

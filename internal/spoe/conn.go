@@ -9,18 +9,22 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/internal/door"
 )
 
 // Bounds of a connection.
 const (
-	firstBuffer = 4 << 10  // what a connection begins to read with; it grows up to the largest frame
+	// what a connection begins to read with; it grows up to the largest frame
+	firstBuffer = 4 << 10
 	keepBuffer  = 16 << 10 // what it keeps of that when there is nothing in it
 	maxOut      = 32 << 10 // answers that are gathered before they are written
 	maxInFlight = 64       // requests of one connection that are decided at a time
 	lingerTime  = 500 * time.Millisecond
 	lingerBytes = 64 << 10
 	lastLook    = 10 * time.Millisecond // for what is on its way when the agent is told to stop
-	// deadlines are set anew only when they have moved by a part of what they bound: it costs a system timer.
+	// deadlines are set anew only when they have moved by a part of what they bound: it costs a
+	// system timer.
 	deadlineParts = 8
 )
 
@@ -38,7 +42,7 @@ type conn struct {
 	frameSize int
 
 	readBy    time.Time // the deadline that is set
-	writeBy   time.Time // of whoever writes
+	writeBy   time.Time // of the goroutine that writes
 	inPieces  bool      // readBy is for a frame of which a part is there
 	progress  bool      // a frame was handled since readBy was set
 	lastRound bool      // the agent is stopping, and what was on its way is read
@@ -48,14 +52,15 @@ type conn struct {
 	failed atomic.Bool // answers cannot be written any more; shared
 
 	// Answers of calls that workers decide: shared.
-	inFlight chan struct{} // a place for each, until it is written; nil if the connection decides its own
+	// a place for each, until it is written; nil if the connection decides its own
+	inFlight chan struct{}
 	answered chan struct{} // wakes the goroutine that writes them; nil before the first
 	outMu    sync.Mutex
 	out      []byte // to be written
 	answers  int    // in out
 }
 
-func newConn(a *Agent, nc net.Conn) *conn {
+func (a *Agent) newConn(nc net.Conn) *conn {
 	c := &conn{agent: a, net: nc}
 	if a.o.Parallel > 0 {
 		// None takes more than half of the workers.
@@ -64,11 +69,14 @@ func newConn(a *Agent, nc net.Conn) *conn {
 	return c
 }
 
-// wake makes a read return, because the agent is stopping. It may be called from elsewhere.
-func (c *conn) wake() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
+// Drain implements listen.Conn: a read that waits for the next frame returns.
+func (c *conn) Drain() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
 
-// serve answers frames until the connection ends.
-func (c *conn) serve() {
+// Close implements listen.Conn.
+func (c *conn) Close() error { return c.net.Close() }
+
+// Serve implements listen.Conn: it answers frames until the connection ends.
+func (c *conn) Serve() {
 	c.setReadDeadline()
 	c.peer = c.net.RemoteAddr().String() // may wait for a header of the PROXY protocol
 	c.trusted = c.agent.o.Trusted != nil && c.agent.o.Trusted(c.peer)
@@ -84,7 +92,8 @@ func (c *conn) serve() {
 	_ = c.net.Close()
 }
 
-// linger lets the other side read why the connection ends: one that is closed while something is left unread is reset.
+// linger lets the other side read why the connection ends: one that is closed while something is
+// left unread is reset.
 func (c *conn) linger() {
 	half, ok := c.net.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || c.failed.Load() {
@@ -129,7 +138,8 @@ func (c *conn) limit() int {
 	return c.frameSize
 }
 
-// next returns the next frame, and how many bytes it takes; 0 if it is not there yet. Its texts are views of c.in.
+// next returns the next frame, and how many bytes it takes; 0 if it is not there yet. Its texts are
+// views of c.in.
 func (c *conn) next() (f frame, size int, s status) {
 	b := c.in[c.start:c.end]
 	if len(b) < 4 {
@@ -144,7 +154,7 @@ func (c *conn) next() (f frame, size int, s status) {
 	case len(b)-4 < int(n):
 		return f, 0, statusOK
 	}
-	f, ok := parseFrame(view(b[4 : 4+n]))
+	f, ok := parseFrame(door.View(b[4 : 4+n]))
 	if !ok {
 		return f, 0, statusInvalid
 	}
@@ -167,7 +177,7 @@ func (c *conn) read() (end bool, s status) {
 		c.in = grown
 	}
 	c.setReadDeadline()
-	if c.agent.draining.Load() {
+	if c.agent.conns.Closing() {
 		if c.lastRound {
 			return true, statusNormal
 		}
@@ -184,7 +194,7 @@ func (c *conn) read() (end bool, s status) {
 		return false, statusOK
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		switch {
-		case c.agent.draining.Load():
+		case c.agent.conns.Closing():
 			return false, statusOK // comes back here for the last time
 		case c.end == 0 && c.ready:
 			return true, statusNormal // it was silent for long
@@ -293,7 +303,7 @@ func (c *conn) notify(f frame) (end bool, s status, detail string) {
 	k := c.agent.calls.Get().(*call)
 	k.payload = append(k.payload[:0], f.payload...)
 	var ok bool
-	if k.messages, ok = k.attributes.parse(view(k.payload)); !ok {
+	if k.messages, ok = k.attributes.parse(door.View(k.payload)); !ok {
 		k.release()
 		c.agent.calls.Put(k)
 		<-c.inFlight
@@ -331,8 +341,8 @@ func (c *conn) settle() {
 	}
 }
 
-// decide decides a call of the connection, in a worker, and leaves its answer to the goroutine that writes: a worker must not wait for the
-// other side, which may take no answers.
+// decide decides a call of the connection, in a worker, and leaves its answer to the goroutine that
+// writes: a worker must not wait for the other side, which may take no answers.
 func (c *conn) decide(k *call) {
 	k.out = k.answer(c.agent.ctx, k.messages, k.stream, k.id, c.trusted, k.out[:0], c.frameSize)
 	c.outMu.Lock()
@@ -347,7 +357,8 @@ func (c *conn) decide(k *call) {
 	c.agent.calls.Put(k)
 }
 
-// writeAnswers writes what workers answer, as much at a time as there is, until c.answered is closed.
+// writeAnswers writes what workers answer, as much at a time as there is, until c.answered is
+// closed.
 func (c *conn) writeAnswers() {
 	var spare []byte
 	for range c.answered {

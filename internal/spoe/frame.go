@@ -27,8 +27,8 @@ const (
 	minFrame      = 7   // type, flags and two ids
 	minFrameLimit = 256 // the smallest bound that the protocol lets a side name
 	maxFrameLimit = 1 << 20
-	// HAProxy's own bound is its tune.bufsize less 4: 16,380 by default. A request that does not fit into ours passes unasked, so that ours
-	// is to be above what others set.
+	// HAProxy's own bound is its tune.bufsize less 4: 16,380 by default. A request that does not
+	// fit into ours passes unasked, so that ours is to be above what others set.
 	defaultFrame = 64 << 10
 	helloFrame   = 4096 // of the first frame of a connection, which is known to be short
 )

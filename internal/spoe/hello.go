@@ -10,7 +10,8 @@ type hello struct {
 	healthCheck bool
 }
 
-// parseHello reads the payload of a HAPROXY-HELLO; s is statusOK, or what is wrong with it. most is the largest frame that we take.
+// parseHello reads the payload of a HAPROXY-HELLO; s is statusOK, or what is wrong with it. most is
+// the largest frame that we take.
 func parseHello(payload string, most int) (h hello, s status) {
 	var versions, sizes, capabilities bool
 	var size uint64
@@ -65,7 +66,8 @@ func parseHello(payload string, most int) (h hello, s status) {
 	return h, statusOK
 }
 
-// supports reports whether a list of versions, such as "2.0, 1.5", holds ours: whoever speaks 2.1 speaks 2.0 too.
+// supports reports whether a list of versions, such as "2.0, 1.5", holds ours: whoever speaks 2.1
+// speaks 2.0 too.
 func supports(versions string) bool {
 	for version := range strings.SplitSeq(versions, ",") {
 		major, minor, ok := strings.Cut(strings.TrimSpace(version), ".")

@@ -17,8 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -277,7 +277,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestManyConnections: connections that have sent all but the end of the largest frame cost what they have sent, and others are served.
+// TestManyConnections: connections that have sent all but the end of the largest frame cost what
+// they have sent, and others are served.
 func TestManyConnections(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		inBubble(t, o, func(t *testing.T, l *pipes, _ *Agent) {
@@ -316,12 +317,12 @@ func TestManyConnections(t *testing.T) {
 
 // gate is a store that waits.
 type gate struct {
-	weir.Store
+	store.Store
 	waiting chan struct{} // gets one for each that came
 	open    chan struct{}
 }
 
-func (g *gate) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (g *gate) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	g.waiting <- struct{}{}
 	select {
 	case <-g.open:
@@ -386,7 +387,8 @@ func TestShutdownCutsOff(t *testing.T) {
 	}
 }
 
-// TestSlowStore: one connection that waits for the store, with all that it may have under way, does not keep another from being answered.
+// TestSlowStore: one connection that waits for the store, with all that it may have under way, does
+// not keep another from being answered.
 func TestSlowStore(t *testing.T) {
 	g := newGate(t)
 	addr := serve(t, New(newLimiterOver(t, g, apiRules), Options{Parallel: 8}))
@@ -418,7 +420,8 @@ func TestSlowStore(t *testing.T) {
 	<-sent
 }
 
-// TestAnswersNotTaken: connections that ask and take no answers keep nobody else from being answered.
+// TestAnswersNotTaken: connections that ask and take no answers keep nobody else from being
+// answered.
 func TestAnswersNotTaken(t *testing.T) {
 	inBubble(t, Options{Parallel: 8}, func(t *testing.T, l *pipes, _ *Agent) {
 		var asking sync.WaitGroup
@@ -462,7 +465,8 @@ func (s *script) SetDeadline(time.Time) error      { return nil }
 func (s *script) SetReadDeadline(time.Time) error  { return nil }
 func (s *script) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzConnection: whatever comes in, what goes out are whole frames, an answer for each NOTIFY at most, and a DISCONNECT only at the end.
+// FuzzConnection: whatever comes in, what goes out are whole frames, an answer for each NOTIFY at
+// most, and a DISCONNECT only at the end.
 func FuzzConnection(f *testing.F) {
 	hello := helloFrom26()
 	f.Add(hello, 100)
@@ -475,7 +479,7 @@ func FuzzConnection(f *testing.F) {
 		for _, o := range []Options{{MaxFrameSize: 1024}, {MaxFrameSize: 1024, Parallel: 2}} {
 			a := New(limiter, o)
 			s := &script{in: bytes.NewReader(b)}
-			newConn(a, s).serve()
+			a.newConn(s).Serve()
 			if err := a.Shutdown(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -13,14 +13,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// This is HAProxy's side of the protocol, written apart from the agent's after doc/SPOE.txt, so that the two check each other.
+// This is HAProxy's side of the protocol, written apart from the agent's after doc/SPOE.txt, so
+// that the two check each other.
 
 // number encodes a variable-length integer as HAProxy's encode_varint does.
 func number(i uint64) (b []byte) {
@@ -300,13 +302,13 @@ func newLimiter(t testing.TB, files ...string) *weir.Limiter {
 	return newLimiterOver(t, nil, files...)
 }
 
-func newLimiterOver(t testing.TB, store weir.Store, files ...string) *weir.Limiter {
+func newLimiterOver(t testing.TB, store store.Store, files ...string) *weir.Limiter {
 	t.Helper()
-	var sources []rule.Source
+	var sources []file.Source
 	for i, text := range files {
-		sources = append(sources, rule.Source{Name: fmt.Sprintf("%d.yaml", i), Data: []byte(text)})
+		sources = append(sources, file.Source{Name: fmt.Sprintf("%d.yaml", i), Data: []byte(text)})
 	}
-	set, _, err := rule.Load(sources, rule.Options{})
+	set, _, err := file.Load(sources, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +337,7 @@ func serve(t testing.TB, a *Agent) string {
 	done := make(chan error, 1)
 	go func() { done <- a.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience.Left(t))
 		defer cancel()
 		if err := a.Shutdown(ctx); err != nil {
 			t.Error(err)

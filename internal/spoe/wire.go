@@ -3,7 +3,6 @@ package spoe
 import (
 	"net/netip"
 	"strconv"
-	"unsafe"
 )
 
 // The data types of the protocol: the low four bits of a value's first byte.
@@ -31,11 +30,8 @@ type value struct {
 	text   string // of a string or binary, and the bytes of an address
 }
 
-// view returns b as a string without copying it: b must not change for as long as the string is in use.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
-
-// varintAt reads the variable-length integer at the start of s; n is how many bytes it has, 0 if there is none, or one
-// beyond 64 bits.
+// varintAt reads the variable-length integer at the start of s; n is how many bytes it has, 0 if
+// there is none, or one beyond 64 bits.
 func varintAt(s string) (v uint64, n int) {
 	if s == "" {
 		return 0, 0
@@ -97,7 +93,8 @@ func cutText(s string) (text, rest string, ok bool) {
 	return s[:size], s[size:], true
 }
 
-// cutValue cuts an item of typed data off s. Flags without a meaning are ignored, types without one are not.
+// cutValue cuts an item of typed data off s. Flags without a meaning are ignored, types without one
+// are not.
 func cutValue(s string) (v value, rest string, ok bool) {
 	if s == "" {
 		return value{}, s, false
@@ -133,8 +130,8 @@ func cutValue(s string) (v value, rest string, ok bool) {
 	return v, s[size:], true
 }
 
-// integer returns the number that v is, as HAProxy means it: signed unless it says otherwise. ok is false for what is none, or
-// more than an int64 holds.
+// integer returns the number that v is, as HAProxy means it: signed unless it says otherwise. ok is
+// false for what is none, or more than an int64 holds.
 func (v *value) integer() (n int64, ok bool) {
 	switch v.kind {
 	case typeInt32:
@@ -147,8 +144,8 @@ func (v *value) integer() (n int64, ok bool) {
 	return 0, false
 }
 
-// appendTo appends v as text: numbers in decimals, addresses in their canonical form (one of IPv4 in IPv6 as IPv4), strings and
-// binary data as they are.
+// appendTo appends v as text: numbers in decimals, addresses in their canonical form (one of IPv4
+// in IPv6 as IPv4), strings and binary data as they are.
 func (v *value) appendTo(b []byte) []byte {
 	switch v.kind {
 	case typeBool:

@@ -2,8 +2,9 @@ package spoe
 
 import "sync"
 
-// workers decide calls apart from the connections that they came over, so that a decision that waits for a store over a network
-// does not hold up those behind it. They keep their grown stacks; a fresh goroutine would grow its own for every call.
+// workers decide calls apart from the connections that they came over, so that a decision that
+// waits for a store over a network does not hold up those behind it. They keep their grown stacks;
+// a fresh goroutine would grow its own for every call.
 type workers struct {
 	most int
 	work chan *call

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"testing"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 

@@ -1,16 +1,6 @@
 package telemetry
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	weir "github.com/weir-rl/weir"
-)
-
-// NFTables is a reading of the bans that the kernel holds: counts since the program began, but for Entries.
-type NFTables struct {
-	Entries        int
-	Spared, Failed uint64
-}
+import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	descBans          = prometheus.NewDesc("weir_bans", "Bans in force on this node, by the limit whose keys they are.", []string{"domain", "limit"}, nil)
@@ -32,7 +22,7 @@ func (o *Options) collectBans(ch chan<- prometheus.Metric) {
 	if o.Bans != nil {
 		s := o.Bans()
 		for limit, n := range s.InForce {
-			gauge(descBans, float64(n), label(limit.Domain), label(limit.Limit))
+			gauge(descBans, float64(n), label(limit.Domain), label(limit.Name))
 		}
 		counter(descBansSet, s.Set)
 		counter(descBanned, s.Requests)
@@ -47,6 +37,3 @@ func (o *Options) collectBans(ch chan<- prometheus.Metric) {
 		counter(descEntriesFailed, s.Failed)
 	}
 }
-
-// Unwrap returns the store that is timed, so that what it is beside a weir.Store can be found.
-func (s *timedStore) Unwrap() weir.Store { return s.Store }

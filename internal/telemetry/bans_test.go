@@ -3,18 +3,19 @@ package telemetry
 import (
 	"testing"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/nftables"
 )
 
 func TestBans(t *testing.T) {
 	m := New(Options{
 		Bans: func() weir.BanStats {
 			return weir.BanStats{
-				InForce: map[weir.BanLimit]int{{Domain: "shop", Limit: "login"}: 2, {Domain: "shop", Limit: "a\xff"}: 1},
+				InForce: map[weir.RuleName]int{{Domain: "shop", Name: "login"}: 2, {Domain: "shop", Name: "a\xff"}: 1},
 				Grants:  3, Set: 4, Requests: 5, Evicted: 6, Dropped: 7,
 			}
 		},
-		NFTables: func() NFTables { return NFTables{Entries: 8, Spared: 9, Failed: 10} },
+		NFTables: func() nftables.Stats { return nftables.Stats{Entries: 8, Spared: 9, Failed: 10} },
 	})
 	same(t, counts(t, m, "weir_ban"),
 		"_denials_dropped_total 7",

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 )
 
 var (
@@ -19,6 +19,9 @@ var (
 		"Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.", []string{"key", "outcome"}, nil)
 	descDetailedLost = prometheus.NewDesc("weir_descriptor_decisions_unnamed_total",
 		"Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.", nil, nil)
+	descCandidates = prometheus.NewDesc("weir_candidate_decisions_total",
+		"Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
+		[]string{"domain", "limit", "candidate", "live"}, nil)
 	descKeys       = prometheus.NewDesc("weir_store_keys", "Keys that the store in this process holds.", nil, nil)
 	descBytes      = prometheus.NewDesc("weir_store_bytes", "Bytes that the store in this process holds.", nil, nil)
 	descEvictions  = prometheus.NewDesc("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store in this process was full.", nil, nil)
@@ -48,7 +51,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	t := m.tables.Load().now
 	for domain, cells := range t.domains {
 		for o := range cells {
-			// Always there, so that a rate can be taken over the first one: what every server sees sooner or later.
+			// Always there, so that a rate can be taken over the first one: what every server sees
+			// sooner or later.
 			if v := cells[o].Load(); v > 0 || o <= int(denied) {
 				counter(descRequests, v, label(domain), outcomeNames[o])
 			}
@@ -72,7 +76,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		gauge(descRules, float64(len(t.set.Rules())))
-		t.collectCandidates(counter)
+		names := map[bool]string{false: outcomeNames[allowed], true: outcomeNames[denied]}
+		for v := range t.candidates.Verdicts {
+			counter(descCandidates, v.Requests, label(v.Domain), label(v.Limit), names[v.Refuses], names[v.Refused])
+		}
 	}
 	gauge(descGeneration, float64(t.generation))
 	if m.o.Detailed {
@@ -87,8 +94,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		m.detailed.mu.RUnlock()
 		counter(descDetailedLost, m.detailed.lost.Load())
 	}
-	if m.o.Sizes != nil {
-		s := m.o.Sizes()
+	if m.o.Memory != nil {
+		s := m.o.Memory()
 		gauge(descKeys, float64(s.Keys))
 		gauge(descBytes, float64(s.Bytes))
 		counter(descEvictions, s.Evictions)
@@ -96,26 +103,25 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if m.o.Redis != nil {
 		r := m.o.Redis()
-		r.collect(ch)
+		collectRedis(ch, &r)
 	}
 	if m.o.Fallback != nil {
-		f := m.o.Fallback()
-		f.collect(ch)
+		collectFallback(ch, m.o.Fallback)
 	}
 	m.o.collectBans(ch)
-	if m.o.Loading != nil {
-		l := m.o.Loading()
-		gauge(descLoaded, float64(l.Loaded.UnixMilli())/1e3)
-		counter(descLoads, l.Loads)
-		counter(descFailures, l.Failures)
+	if m.o.Rules != nil {
+		s := m.o.Rules()
+		gauge(descLoaded, float64(s.Loaded.UnixMilli())/1e3)
+		counter(descLoads, s.Loads)
+		counter(descFailures, s.Failures)
 	}
 }
 
 // label makes s fit for a label, which must be UTF-8.
 func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// maxSeries bounds the series that hold clients' values; a name has up to one for each outcome of a limit, which are
-// those before exempt.
+// maxSeries bounds the series that hold clients' values; a name has up to one for each outcome of a
+// limit, which are those before exempt.
 const maxSeries = 10_000
 
 // detailed counts verdicts under names that hold clients' values.

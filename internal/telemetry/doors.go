@@ -1,30 +1,16 @@
 package telemetry
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-rl/weir/internal/listen"
 )
-
-// Door is a reading of one door's connections: Open now, counts since the program began. Refused is by reason.
-type Door struct {
-	Name     string
-	Open     int
-	Accepted uint64
-	Refused  map[string]uint64
-}
-
-// Certificates is a reading of the certificates in force.
-type Certificates struct {
-	Expires         time.Time // the first that does
-	Loads, Failures uint64
-}
 
 // DoorOptions say what NewDoors reads. A nil field means that there is no such metric.
 type DoorOptions struct {
-	Doors        func() []Door
+	Doors        func() map[string]listen.Stats // by the name of the door
 	Tokens       func() (wrong, tooMany uint64)
-	Certificates func() Certificates
+	Certificates func() listen.CertificateStatus
 }
 
 // NewDoors returns a collector of what comes in at the doors, for Metrics.Registry.
@@ -55,11 +41,11 @@ func (c doorCollector) Describe(ch chan<- *prometheus.Desc) {
 func (c doorCollector) Collect(ch chan<- prometheus.Metric) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	if c.o.Doors != nil {
-		for _, d := range c.o.Doors() {
-			gauge(descConnections, float64(d.Open), d.Name)
-			counter(descConnectionsTotal, d.Accepted, d.Name)
-			for reason, n := range d.Refused {
-				counter(descConnectionsRefused, n, d.Name, reason)
+		for door, s := range c.o.Doors() {
+			gauge(descConnections, float64(s.Open), door)
+			counter(descConnectionsTotal, s.Accepted, door)
+			for reason := range listen.Reasons {
+				counter(descConnectionsRefused, s.Refused[reason], door, reason.String())
 			}
 		}
 	}

@@ -1,30 +1,24 @@
 package telemetry
 
 import (
+	"context"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/deferred"
 )
-
-// Held is a reading of the requests that wait for a limit: counts since the program began, but for Now, Lines and Longest.
-type Held struct {
-	Now, Lines, Longest                int
-	Total, Expired, HungUp, TurnedAway uint64
-}
-
-// Deferred is a reading of the queue of deferred requests: Jobs, Bytes and Dead now, counts since the program began.
-type Deferred struct {
-	Jobs, Dead                           int
-	Bytes                                int64
-	Sent, Done, Again, Failed, Postponed uint64
-}
 
 // QueueOptions say what NewQueues reads. A nil field means that there is no such metric.
 type QueueOptions struct {
-	Held         func() Held
+	Held         func() httplimit.Stats
 	Reservations func() weir.ReservationStats
-	// Deferred reads the queue; ok is false while it cannot be reached.
-	Deferred func() (d Deferred, ok bool)
+	// Deferred reads the queue of deferred requests, Worker what this node's worker did with them.
+	// Both are set or neither is.
+	Deferred func(context.Context) (deferred.Stats, error)
+	Worker   func() deferred.WorkerStats
 }
 
 // NewQueues returns a collector of what waits, for Metrics.Registry.
@@ -58,7 +52,7 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	if c.o.Held != nil {
 		h := c.o.Held()
-		gauge(descHeld, float64(h.Now))
+		gauge(descHeld, float64(h.Held))
 		gauge(descHeldLines, float64(h.Lines))
 		gauge(descHeldLongest, float64(h.Longest))
 		counter(descHeldTotal, h.Total, "held")
@@ -74,15 +68,29 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		counter(descCostUnknown, r.Unknown)
 	}
 	if c.o.Deferred != nil {
-		if d, ok := c.o.Deferred(); ok {
-			gauge(descDeferred, float64(d.Jobs), "waiting")
-			gauge(descDeferred, float64(d.Dead), "dead")
-			gauge(descDeferredSize, float64(d.Bytes))
-			counter(descDeferredDone, d.Sent, "sent")
-			counter(descDeferredDone, d.Done, "done")
-			counter(descDeferredDone, d.Again, "again")
-			counter(descDeferredDone, d.Failed, "failed")
-			counter(descDeferredDone, d.Postponed, "postponed")
-		}
+		c.collectDeferred(ch)
 	}
+}
+
+// deferredPatience bounds the wait for the queue, which may lie in Redis.
+const deferredPatience = time.Second
+
+// collectDeferred sends nothing while the queue cannot be reached.
+func (c queueCollector) collectDeferred(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), deferredPatience)
+	defer cancel()
+	queue, err := c.o.Deferred(ctx)
+	if err != nil {
+		return
+	}
+	counter, gauge := counterTo(ch), gaugeTo(ch)
+	gauge(descDeferred, float64(queue.Jobs), "waiting")
+	gauge(descDeferred, float64(queue.Dead), "dead")
+	gauge(descDeferredSize, float64(queue.Bytes))
+	worker := c.o.Worker()
+	counter(descDeferredDone, worker.Sent, "sent")
+	counter(descDeferredDone, worker.Done, "done")
+	counter(descDeferredDone, worker.Again, "again")
+	counter(descDeferredDone, worker.Failed, "failed")
+	counter(descDeferredDone, worker.Postponed, "postponed")
 }

@@ -1,25 +1,16 @@
 package telemetry
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
 
-// RESP is a reading of the door that speaks the Redis protocol: Memory now, counts since the program began.
-type RESP struct {
-	Memory    int64
-	Decisions []RESPCount
-	Other     uint64
-	Dropped   []RESPCount // Outcome is why
-}
+	"github.com/weir-rl/weir/internal/resp"
+)
 
-// RESPCount is how often a command had an outcome.
-type RESPCount struct {
-	Command, Outcome string
-	N                uint64
-}
+// NewRESP returns a collector of what the door that speaks the Redis protocol reads, for
+// Metrics.Registry.
+func NewRESP(read func() resp.Stats) prometheus.Collector { return respCollector{read} }
 
-// NewRESP returns a collector of what read tells, for Metrics.Registry.
-func NewRESP(read func() RESP) prometheus.Collector { return respCollector{read} }
-
-type respCollector struct{ read func() RESP }
+type respCollector struct{ read func() resp.Stats }
 
 var (
 	descRESPDecisions = prometheus.NewDesc("weir_resp_decisions_total", "Decisions over the Redis protocol, by command and outcome; error: nothing was decided.", []string{"command", "outcome"}, nil)
@@ -41,11 +32,11 @@ func (c respCollector) Describe(ch chan<- *prometheus.Desc) {
 func (c respCollector) Collect(ch chan<- prometheus.Metric) {
 	counter, r := counterTo(ch), c.read()
 	for _, d := range r.Decisions {
-		counter(descRESPDecisions, d.N, d.Command, d.Outcome)
+		counter(descRESPDecisions, d.N, d.Name, d.Outcome)
 	}
 	counter(descRESPOther, r.Other)
 	for _, d := range r.Dropped {
-		counter(descRESPDropped, d.N, d.Outcome)
+		counter(descRESPDropped, d.N, d.Name)
 	}
 	gaugeTo(ch)(descRESPMemory, float64(r.Memory))
 }

@@ -1,33 +1,26 @@
 package telemetry
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/redis"
 )
 
-// Redis is a reading of a store in Redis: counts since the program began.
-type Redis struct {
-	Calls, Decisions, Merged, Remembered, Swaps, Loads, Failures, GivenBack, Disagreements uint64
-	// Batches counts calls by how many decisions they carried: Batches[i] those of up to 2^i and more than 2^(i-1).
-	Batches []uint64
-	Nodes   int // alive; 0 if that is not known
+// Fallback is what is read of a fallback.Store.
+type Fallback interface {
+	Stats() fallback.Stats
+	State() (state fallback.State, since time.Time, cause error)
+	Entered() [fallback.States]uint64
+	Share() int
+	Away() (away, parts int)
+	Excess() []fallback.Excess
 }
 
-// BreakerStates is how many states a circuit breaker has: closed, open, half open, in this order.
-const BreakerStates = 3
-
-var breakerNames = [BreakerStates]string{"closed", "open", "half_open"}
-
-// Fallback is a reading of what decides while a store is away: counts since the program began, but for State and Share.
-type Fallback struct {
-	State   int                   // of the circuit breaker
-	Entered [BreakerStates]uint64 // how often it came to each
-	Trips   uint64
-	// Decisions without the store.
-	LocalAllowed, LocalDenied, Uncounted, Refused uint64
-	DeadlineMisses                                uint64
-	// Units that were admitted without the store.
-	Settled, Excess, Lost uint64
-	Share                 int // nodes
+var breakerNames = [fallback.States]string{
+	fallback.Closed: "closed", fallback.Open: "open", fallback.HalfOpen: "half_open",
 }
 
 var (
@@ -48,7 +41,11 @@ var (
 	descTrips          = prometheus.NewDesc("weir_store_breaker_trips_total", "How often the store went away: the circuit breaker opened, having been closed.", nil, nil)
 	descWithout        = prometheus.NewDesc("weir_store_fallback_decisions_total", "Decisions without the store: on this node's share (local_allowed, local_denied), or since the rules want so (uncounted, refused).", []string{"outcome"}, nil)
 	descDeadlineMisses = prometheus.NewDesc("weir_store_deadline_misses_total", "Answers of the store that did not come in time.", nil, nil)
-	descUnits          = prometheus.NewDesc("weir_store_fallback_units_total", "Units admitted without the store: charged to it afterwards (settled), not charged since its limit was exhausted (excess), not charged since they could not be kept (lost).", []string{"outcome"}, nil)
+	descUnits          = prometheus.NewDesc("weir_store_fallback_units_total", "Units admitted without the store: charged to it (settled), not charged since its limit was exhausted (excess), perhaps charged, since its answer never came, or they could not be kept (lost), not charged as their window was over (lapsed), refunded before they were charged (returned).", []string{"outcome"}, nil)
+	descOpen           = prometheus.NewDesc("weir_store_fallback_open_units", "Units admitted without the store that are to be charged to it yet, or of which its answer is still to come.", nil, nil)
+	descExcess         = prometheus.NewDesc("weir_store_excess_units_total", "Units that were admitted without the store beyond the limits of a rule.", []string{"domain", "rule"}, nil)
+	descParts          = prometheus.NewDesc("weir_store_parts", "Parts of the store that can be away one by one: the partitions of a Cluster, else 1.", nil, nil)
+	descAway           = prometheus.NewDesc("weir_store_parts_away", "Parts of the store that are away.", nil, nil)
 	descShare          = prometheus.NewDesc("weir_store_share_nodes", "Nodes among which limits are shared while the store is away.", nil, nil)
 )
 
@@ -56,10 +53,11 @@ var descsShared = []*prometheus.Desc{
 	descRedisCalls, descRedisBatches, descRedisDecisions, descRedisMerged, descRedisRemembered, descRedisSwaps, descRedisLoads, descRedisFailures,
 	descRedisGivenBack, descRedisDisagreements, descRedisNodes,
 	descBreaker, descTransitions, descTrips, descWithout, descDeadlineMisses, descUnits, descShare,
+	descOpen, descExcess, descParts, descAway,
 }
 
-// collect sends r as metrics.
-func (r *Redis) collect(ch chan<- prometheus.Metric) {
+// collectRedis sends a reading of Redis as metrics.
+func collectRedis(ch chan<- prometheus.Metric, r *redis.Stats) {
 	counter := counterTo(ch)
 	counter(descRedisCalls, r.Calls)
 	// Upper bounds are 1, 2, 4, …; the counts of a histogram are of all up to there.
@@ -80,16 +78,20 @@ func (r *Redis) collect(ch chan<- prometheus.Metric) {
 	gaugeTo(ch)(descRedisNodes, float64(r.Nodes))
 }
 
-// collect sends f as metrics.
-func (f *Fallback) collect(ch chan<- prometheus.Metric) {
+// collectFallback sends what store tells as metrics.
+func collectFallback(ch chan<- prometheus.Metric, store Fallback) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
+	f := store.Stats()
+	now, _, _ := store.State()
+	entered := store.Entered()
+	away, parts := store.Away()
 	for i, name := range breakerNames {
 		in := 0.0
-		if i == f.State {
+		if fallback.State(i) == now {
 			in = 1
 		}
 		gauge(descBreaker, in, name)
-		counter(descTransitions, f.Entered[i], name)
+		counter(descTransitions, entered[i], name)
 	}
 	counter(descTrips, f.Trips)
 	counter(descWithout, f.LocalAllowed, "local_allowed")
@@ -100,7 +102,15 @@ func (f *Fallback) collect(ch chan<- prometheus.Metric) {
 	counter(descUnits, f.Settled, "settled")
 	counter(descUnits, f.Excess, "excess")
 	counter(descUnits, f.Lost, "lost")
-	gauge(descShare, float64(f.Share))
+	counter(descUnits, f.Lapsed, "lapsed")
+	counter(descUnits, f.Returned, "returned")
+	gauge(descOpen, float64(f.Open))
+	for _, e := range store.Excess() {
+		counter(descExcess, e.Units, label(e.Domain), label(e.Rule))
+	}
+	gauge(descParts, float64(parts))
+	gauge(descAway, float64(away))
+	gauge(descShare, float64(store.Share()))
 }
 
 func counterTo(ch chan<- prometheus.Metric) func(d *prometheus.Desc, v uint64, labels ...string) {

@@ -3,35 +3,24 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
 
-// Signal is a reading of one signal of elastic limits.
-type Signal struct {
-	Name    string
-	Percent int  // filtered
-	Stale   bool // there is no value
-	Errors  uint64
-}
-
-// Overload is a reading of what bounds the requests under way: counts since the program began, but for Limit and InFlight.
-type Overload struct {
-	Limit, InFlight int
-	// Shed counts refusals of sheddable, default and critical requests, in this order.
-	Shed [3]uint64
-}
-
-var shedNames = [...]string{"sheddable", "default", "critical"}
+// shedNames are the labels of overload.Priorities.
+var shedNames = [len(overload.Priorities)]string{"sheddable", "default", "critical"}
 
 // LoadOptions say what NewLoad reads. A nil field means that there is no such metric.
 type LoadOptions struct {
 	// Limiter and Signals tell which share of the elastic limits is in force.
 	Limiter *weir.Limiter
 	Signals weir.Signals
-	// List reads the signals, Overload what bounds the requests under way.
-	List     func() []Signal
-	Overload func() Overload
+	// List reads the signals; those that weir measures without any rule that follows them are left
+	// out. Overload reads what bounds the requests under way.
+	List     func() []load.Info
+	Overload func() overload.Stats
 }
 
 // NewLoad returns a collector of signals, elastic limits and overload, for Metrics.Registry.
@@ -63,11 +52,14 @@ func (c loadCollector) Collect(ch chan<- prometheus.Metric) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	if c.o.List != nil {
 		for _, s := range c.o.List() {
+			if !s.Used && s.Kind == load.Measured {
+				continue
+			}
 			stale := 0.0
 			if s.Stale {
 				stale = 1
 			} else {
-				gauge(descSignal, float64(s.Percent), label(s.Name))
+				gauge(descSignal, float64(s.Value), label(s.Name))
 			}
 			gauge(descSignalStale, stale, label(s.Name))
 			counter(descSignalErrors, s.Errors, label(s.Name))
@@ -84,7 +76,7 @@ func (c loadCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descOverload, float64(o.Limit))
 		gauge(descInFlight, float64(o.InFlight))
 		for i, name := range shedNames {
-			counter(descShed, o.Shed[i], name)
+			counter(descShed, o.Refused[i], name)
 		}
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	weir "github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/overload"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -22,13 +24,13 @@ func (f fixedSignals) Signal(name string) (int, bool) {
 }
 
 func TestLoadMetrics(t *testing.T) {
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(`
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(`
 domain: shop
 limits:
   - {name: all, allow: [100/s, 1000/min], throttle: {elastic: {signal: cpu, curve: {50%: 200%, 80%: 100%, 95%: 25%}}}}
   - {name: slow, allow: 100/s, throttle: {elastic: {signal: gone, curve: {50%: 200%, 80%: 100%}}}}
   - {name: plain, allow: 100/s}
-`)}}, rule.Options{})
+`)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +45,14 @@ limits:
 	}
 	c := NewLoad(LoadOptions{
 		Limiter: l, Signals: fixedSignals{"cpu": 65},
-		List: func() []Signal {
-			return []Signal{{Name: "cpu", Percent: 65}, {Name: "gone", Percent: 0, Stale: true, Errors: 7}}
+		List: func() []load.Info {
+			return []load.Info{
+				{Name: "cpu", Kind: load.Measured, Used: true, Value: 65},
+				{Name: "gone", Kind: load.Pushed, Value: 0, Stale: true, Errors: 7},
+				{Name: "memory", Kind: load.Measured, Value: 12}, // no rule follows it
+			}
 		},
-		Overload: func() Overload { return Overload{Limit: 20, InFlight: 3, Shed: [3]uint64{5, 4, 1}} },
+		Overload: func() overload.Stats { return overload.Stats{Limit: 20, InFlight: 3, Refused: [3]uint64{5, 4, 1}} },
 	})
 	m := New(Options{})
 	m.Registry().MustRegister(c)

@@ -1,12 +1,15 @@
-// Package telemetry counts what a limiter does, for Prometheus, behind weir.Hooks.
+// Package telemetry counts what a limiter does, for Prometheus, behind weir.Hooks, and serves the
+// statistics of the other packages beside it.
 //
-// Counting is done on the deciding path: it takes no lock, allocates nothing, and makes no label out of what a client
-// sent. The counters of the limits lie in a table that is made anew for each rule set, and are found by index.
+// Counting is done on the deciding path: it takes no lock, allocates nothing, and makes no label of
+// what a client sent. The counters of the limits lie in a table that is made anew for each rule
+// set, and are found by index. Begin with New; collect.go, bans.go and shared.go turn a reading
+// into metrics, and NewLoad, NewQueues, NewDoors and NewRESP are collectors for parts that not
+// every program has.
 package telemetry
 
 import (
 	"context"
-	"hash/maphash"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -18,9 +21,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/candidate"
+	"github.com/weir-rl/weir/internal/nftables"
+	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/memory"
+	"github.com/weir-rl/weir/store/redis"
 )
 
 // outcome is one limit's or one decision's outcome.
@@ -47,37 +56,28 @@ const unknownDomain = "_unknown"
 // sample is of how many events one is timed.
 const sample = 16
 
-// Sizes is a reading of the store in this process.
-type Sizes struct {
-	Keys, Bytes          int64
-	Evictions, Overflows uint64
-}
-
-// Loading is a reading of the rules' source.
-type Loading struct {
-	Loaded   time.Time // when the rules in force were loaded
-	Loads    uint64
-	Failures uint64
-}
-
-// Options tune New. The zero value is right for most.
+// Options tune New. The zero value is right for most. Each reading comes from the package that
+// counts it; where one is nil, its metrics are left out.
 type Options struct {
-	// Sizes reads the store in this process; nil leaves those metrics out.
-	Sizes func() Sizes
-	// Redis and Fallback read a shared store, and what decides while that is away; nil leaves those metrics out.
-	Redis    func() Redis
-	Fallback func() Fallback
-	// Loading reads the rules' source; nil leaves those metrics out.
-	Loading func() Loading
-	// Bans reads the limiter's bans and grants, NFTables those that the kernel holds; nil leaves those metrics out. Bans must not be
-	// called before the limiter is made.
+	// Memory reads the store in this process.
+	Memory func() memory.Stats
+	// Redis reads a shared store, Fallback the store that decides while that is away.
+	Redis    func() redis.Stats
+	Fallback Fallback
+	// Rules reads the source of the rules.
+	Rules func() source.Status
+	// Bans reads the limiter's bans and grants, NFTables those that the kernel holds. Metrics must
+	// not be collected before the limiter is made.
 	Bans     func() weir.BanStats
-	NFTables func() NFTables
-	// Hide names attributes whose values Candidates does not show, beside those that look like secrets.
+	NFTables func() nftables.Stats
+	// Hide names attributes whose values Candidates does not show, beside those that look like
+	// secrets.
 	Hide []string
-	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose labels hold clients' values.
+	// Detailed turns on the metrics of Lyft rules with detailed_metric or value_to_metric, whose
+	// labels hold clients' values.
 	Detailed bool
-	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil means nobody.
+	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil
+	// means nobody.
 	UnknownDomain func(domain string)
 }
 
@@ -93,8 +93,7 @@ type Metrics struct {
 	unknownCells [outcomes]atomic.Uint64
 	detailed     detailed
 
-	veil          veil
-	candidateKeys atomic.Int64 // candidates' refusedKeys
+	candidates *candidate.Tracker
 
 	tables atomic.Pointer[tables]
 	// mu guards the making of tables, and what is only touched where a domain is not known.
@@ -103,7 +102,8 @@ type Metrics struct {
 	many    atomic.Bool // unknown is full
 }
 
-// cells are the counters of one label set. They live as long as some rule set in force has the label set.
+// cells are the counters of one label set. They live as long as some rule set in force has the
+// label set.
 type cells [outcomes]atomic.Uint64
 
 // table holds the cells of one rule set. Immutable but for the counts.
@@ -112,13 +112,14 @@ type table struct {
 	generation uint64
 	limits     []*cells // by rule.Counter.Index
 	names      map[limitName]*cells
-	rules      map[limitName]bool // those of names that a rule has, rather than a request (an override of RLS)
+	// those of names that a rule has, rather than a request (an override of RLS)
+	rules      map[limitName]bool
 	domains    map[string]*cells
-	candidates []*candidate // by rule.Rule.Index; nil for rules that are none, and if there are none
+	candidates *candidate.Set // nil if there are none
 }
 
-// limitName is what the labels of a limit are made of. Counters of one name (a rule with one window by two
-// algorithms) share their cells.
+// limitName is what the labels of a limit are made of. Counters of one name (a rule with one window
+// by two algorithms) share their cells.
 type limitName struct{ domain, window string }
 
 // tables are the table of the set in force, and the one before for decisions that were under way.
@@ -143,7 +144,7 @@ func New(o Options) *Metrics {
 		storeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_store_errors_total", Help: "Decisions that the store failed to make."}),
 		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
 		unknown:     map[string]struct{}{},
-		veil:        veil{maphash.MakeSeed(), o.Hide},
+		candidates:  candidate.New(o.Hide),
 	}
 	m.detailed.cells = map[string]*cells{}
 	m.tables.Store(&tables{now: &table{}})
@@ -159,6 +160,12 @@ func New(o Options) *Metrics {
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Candidates returns what the candidates in force would have done, in rule order; those of one
+// domain, unless that is "".
+func (m *Metrics) Candidates(domain string) []candidate.Reading {
+	return m.tables.Load().now.candidates.Readings(domain)
 }
 
 // Registry is where others may add their own.
@@ -212,13 +219,12 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 		}
 		next.domains[domain] = kept
 	}
-	next.candidates = candidatesOf(s, old.candidates)
-	m.candidateKeys.Store(countKeys(next.candidates))
+	next.candidates = m.candidates.Of(s, old.candidates)
 	m.tables.Store(&tables{now: next, before: old})
 }
 
-// tableFor returns the table of the set that made d; of an older set than the two last ones, the table in force, whose
-// indexes are others (indexed is false).
+// tableFor returns the table of the set that made d; of an older set than the two last ones, the
+// table in force, whose indexes are others (indexed is false).
 func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 	ts := m.tables.Load()
 	if ts.now.generation < d.Generation {
@@ -263,7 +269,7 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 		}
 	}
 	if indexed && t.candidates != nil {
-		m.countCandidates(t.candidates, d)
+		t.candidates.Count(d)
 	}
 	if m.o.Detailed {
 		m.detailed.decided(d)
@@ -278,9 +284,9 @@ func outcomeOf(r *weir.Request, d *weir.Decision) outcome {
 		return exempt
 	case len(r.Descriptors) > 0:
 		return allowed // hits are each descriptor's own
-	case r.Hits == 0:
+	case r.Cost() == 0:
 		return peek
-	case r.Hits < 0:
+	case r.Cost() < 0:
 		return refund
 	}
 	return allowed
@@ -294,7 +300,7 @@ func outcomeOfLimit(l *weir.LimitResult) outcome {
 		return denied
 	case l.Soft:
 		return soft
-	case l.NearLimit:
+	case l.Near:
 		return nearLimit
 	}
 	return allowed
@@ -338,15 +344,15 @@ var epoch = time.Now()
 func clock() int64 { return int64(time.Since(epoch)) + 1 }
 
 // Store returns s, timed.
-func (m *Metrics) Store(s weir.Store) weir.Store { return &timedStore{Store: s, m: m} }
+func (m *Metrics) Store(s store.Store) store.Store { return &timedStore{Store: s, m: m} }
 
 type timedStore struct {
-	weir.Store
+	store.Store
 	m *Metrics
 }
 
-// Take implements weir.Store.
-func (s *timedStore) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+// Take implements store.Store.
+func (s *timedStore) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	if rand.Uint32()%sample != 0 {
 		return s.Store.Take(ctx, charges, results)
 	}
@@ -355,3 +361,6 @@ func (s *timedStore) Take(ctx context.Context, charges []weir.Charge, results []
 	s.m.takes.Observe(float64(clock()-start) / 1e9)
 	return now, err
 }
+
+// Unwrap returns the store that is timed, so that what it is beside a store.Store can be found.
+func (s *timedStore) Unwrap() store.Store { return s.Store }

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http/httptest"
@@ -17,9 +18,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/memory"
+	"github.com/weir-rl/weir/store/redis"
 )
 
 const rulesText = `
@@ -47,13 +52,13 @@ limits:
     allow: 1/min
 `
 
-func load(t testing.TB, files ...string) *rule.Set {
+func setOf(t testing.TB, files ...string) *rule.Set {
 	t.Helper()
-	var sources []rule.Source
+	var sources []file.Source
 	for i, f := range files {
-		sources = append(sources, rule.Source{Name: fmt.Sprintf("%d.yaml", i), Data: []byte(f)})
+		sources = append(sources, file.Source{Name: fmt.Sprintf("%d.yaml", i), Data: []byte(f)})
 	}
-	set, _, err := rule.Load(sources, rule.Options{})
+	set, _, err := file.Load(sources, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +73,7 @@ func limiter(t testing.TB, m *Metrics, files ...string) *weir.Limiter {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	l, err := weir.New(m.Store(store), weir.WithRules(load(t, files...)), weir.WithHooks(m.Hooks()))
+	l, err := weir.New(m.Store(store), weir.WithRules(setOf(t, files...)), weir.WithHooks(m.Hooks()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +83,7 @@ func limiter(t testing.TB, m *Metrics, files ...string) *weir.Limiter {
 func decide(t testing.TB, l *weir.Limiter, domain string, hits int64, attributes rule.Map) {
 	t.Helper()
 	var d weir.Decision
-	if err := l.Decide(context.Background(), &weir.Request{Domain: domain, Attributes: attributes, Hits: hits, MaxDelay: weir.AnyDelay}, &d); err != nil {
+	if err := l.Decide(context.Background(), &weir.Request{Domain: domain, Attributes: attributes, Hits: hits, Peek: hits == 0, MaxDelay: weir.AnyDelay}, &d); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -132,7 +137,8 @@ func TestDecisions(t *testing.T) {
 		decide(t, l, "shop", 1, rule.Map{"kind": "hard"}) // 3 allowed, 2 near the limit, 2 denied
 	}
 	for range 4 {
-		decide(t, l, "shop", 1, rule.Map{"kind": "soft"}) // 1 allowed, 1 at the limit, 1 above it, 1 denied
+		// 1 allowed, 1 at the limit, 1 above it, 1 denied
+		decide(t, l, "shop", 1, rule.Map{"kind": "soft"})
 	}
 	for range 3 {
 		decide(t, l, "shop", 1, rule.Map{"kind": "trial"}) // 1 at the limit, 2 would be denied
@@ -169,8 +175,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestReload: the counts of a limit go on over a reload, those of one that is gone go, and decisions by older rule
-// sets than the two last ones still count.
+// TestReload: the counts of a limit go on over a reload, those of one that is gone go, and
+// decisions by older rule sets than the two last ones still count.
 func TestReload(t *testing.T) {
 	m := New(Options{})
 	l := limiter(t, m, rulesText)
@@ -183,7 +189,7 @@ func TestReload(t *testing.T) {
 	}
 	const renamed = "domain: shop\nlimits:\n- { name: first, allow: 100/min, when: { kind: first } }\n- { name: hard, allow: 50/min, when: { kind: hard } }\n"
 	for range 3 {
-		l.SetRules(load(t, renamed))
+		l.SetRules(setOf(t, renamed))
 	}
 	m.decided(&r, &old)
 	decide(t, l, "shop", 1, rule.Map{"kind": "hard"})
@@ -195,8 +201,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestHookRace: rules change while others decide, and every decision is counted once. A decision can be quicker than the
-// hook that tells of its rules.
+// TestHookRace: rules change while others decide, and every decision is counted once. A decision
+// can be quicker than the hook that tells of its rules.
 func TestHookRace(t *testing.T) {
 	m := New(Options{})
 	hooks := m.Hooks()
@@ -211,37 +217,54 @@ func TestHookRace(t *testing.T) {
 		})
 	}
 	for range 20 {
-		l.SetRules(load(t, rulesText))
+		l.SetRules(setOf(t, rulesText))
 	}
 	all.Wait()
 	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",outcome="allowed"} %d`, clients*each))
 
 	// The same in an order that the scheduler seldom takes.
-	set := load(t, rulesText)
+	set := setOf(t, rulesText)
 	d := weir.Decision{Allowed: true, Known: true, Domain: "shop", Rules: set, Generation: 100}
 	hooks.Decided(&weir.Request{Hits: 1}, &d)
 	hooks.RulesChanged(set, 100)
 	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",outcome="allowed"} %d`, clients*each+1))
 }
 
+// fixedFallback is a store that is away.
+type fixedFallback struct{}
+
+func (fixedFallback) Stats() fallback.Stats {
+	return fallback.Stats{
+		Trips: 34, LocalAllowed: 35, LocalDenied: 36, Uncounted: 37, Refused: 38, DeadlineMisses: 39,
+		Settled: 40, Excess: 41, Lost: 42, Lapsed: 44, Returned: 45, Open: 46,
+	}
+}
+
+func (fixedFallback) State() (fallback.State, time.Time, error) {
+	return fallback.Open, time.Time{}, errors.New("away")
+}
+func (fixedFallback) Entered() [fallback.States]uint64 { return [fallback.States]uint64{31, 32, 33} }
+func (fixedFallback) Share() int                       { return 43 }
+func (fixedFallback) Away() (away, parts int)          { return 47, 48 }
+func (fixedFallback) Excess() []fallback.Excess {
+	return []fallback.Excess{{Domain: "shop", Rule: "logins", Units: 49}}
+}
+
 func TestReadings(t *testing.T) {
 	m := New(Options{
-		Sizes: func() Sizes { return Sizes{Keys: 3, Bytes: 400, Evictions: 5, Overflows: 6} },
-		Loading: func() Loading {
-			return Loading{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8}
+		Memory: func() memory.Stats { return memory.Stats{Keys: 3, Bytes: 400, Evictions: 5, Overflows: 6} },
+		Rules: func() source.Status {
+			return source.Status{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8}
 		},
-		Redis: func() Redis {
-			return Redis{
+		Redis: func() redis.Stats {
+			s := redis.Stats{
 				Calls: 21, Decisions: 22, Merged: 23, Remembered: 24, Swaps: 25, Loads: 26, Failures: 27, GivenBack: 28, Disagreements: 29,
-				Batches: []uint64{5, 3, 0, 2, 0, 0, 0, 0, 1}, Nodes: 4,
+				Nodes: 4,
 			}
+			copy(s.Batches[:], []uint64{5, 3, 0, 2, 0, 0, 0, 0, 1})
+			return s
 		},
-		Fallback: func() Fallback {
-			return Fallback{
-				State: 1, Entered: [BreakerStates]uint64{31, 32, 33}, Trips: 34, LocalAllowed: 35, LocalDenied: 36, Uncounted: 37, Refused: 38,
-				DeadlineMisses: 39, Settled: 40, Excess: 41, Lost: 42, Share: 43,
-			}
-		},
+		Fallback: fixedFallback{},
 	})
 	m.Hooks().StoreError(context.Canceled)
 	l := limiter(t, m, rulesText)
@@ -269,6 +292,9 @@ func TestReadings(t *testing.T) {
 		`weir_store_fallback_decisions_total{outcome="uncounted"}`: "37", `weir_store_fallback_decisions_total{outcome="refused"}`: "38",
 		"weir_store_deadline_misses_total": "39", `weir_store_fallback_units_total{outcome="settled"}`: "40",
 		`weir_store_fallback_units_total{outcome="excess"}`: "41", `weir_store_fallback_units_total{outcome="lost"}`: "42", "weir_store_share_nodes": "43",
+		`weir_store_fallback_units_total{outcome="lapsed"}`: "44", `weir_store_fallback_units_total{outcome="returned"}`: "45",
+		"weir_store_fallback_open_units": "46", "weir_store_parts_away": "47", "weir_store_parts": "48",
+		`weir_store_excess_units_total{domain="shop",rule="logins"}`: "49",
 	} {
 		if samples[name] != want {
 			t.Errorf("%s: got %q, want %q", name, samples[name], want)

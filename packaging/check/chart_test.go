@@ -1,3 +1,6 @@
+// Package check tests the files for deployment next to it (the Helm chart and its certificates, the
+// rules for Prometheus) with the tools that read them. It is a module of its own, so that Weir does
+// not depend on those tools. It holds tests only; begin with any of the files.
 package check
 
 import (
@@ -172,7 +175,8 @@ env: [{ name: WEIR_LOG_LEVEL, value: debug }]
 	}
 }
 
-// checkWiring: what refers to something by its name finds it, and the container may do nothing that it need not.
+// checkWiring: what refers to something by its name finds it, and the container may do nothing that
+// it need not.
 func checkWiring(t *testing.T, o objects) {
 	t.Helper()
 	deployment := find[*appsv1.Deployment](t, o, "Deployment edge-weir")
@@ -256,7 +260,8 @@ func checkWiring(t *testing.T, o objects) {
 	}
 }
 
-// checkConfiguration: the server takes the configuration and the rules, with the variables that the container has.
+// checkConfiguration: the server takes the configuration and the rules, with the variables that the
+// container has.
 func checkConfiguration(t *testing.T, o objects) {
 	t.Helper()
 	weir, err := buildWeir()

@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metrics are those of docs/interfaces.md, which a test of internal/telemetry holds to what the server exports: labels by name.
+// metrics are those of docs/interfaces.md, which a test of internal/telemetry holds to what the
+// server exports: labels by name.
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "interfaces.md"))

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 // Under the race detector a sync.Pool drops what it holds at random.
@@ -20,7 +20,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 	open := newOver(t, p, Options{FixedNodes: 2})
 	cut(t, open, p, refuses)
 	p.set(none)
-	charges, results := []weir.Charge{charge(perHour(t, 1_000_000), "k", 1), charge(perHour(t, 1_000_000), "l", 1)}, make([]algo.Result, 2)
+	charges, results := []store.Charge{charge(perHour(t, 1_000_000), "k", 1), charge(perHour(t, 1_000_000), "l", 1)}, make([]algo.Result, 2)
 	charges[1].OnStoreError = rule.AllowAll
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()

@@ -3,58 +3,60 @@ package fallback
 import (
 	"context"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// The board is the primary's: what it holds cannot be known while that is away.
+// The board is the primary's: its contents cannot be known while the primary is away.
 var (
-	_ weir.Board     = (*Store)(nil)
-	_ weir.Forgetter = (*Store)(nil)
-	_ weir.Remote    = (*Store)(nil)
+	_ store.Board     = (*Store)(nil)
+	_ store.Forgetter = (*Store)(nil)
+	_ store.Remote    = (*Store)(nil)
 )
 
-// Post implements weir.Board. If the primary is none the error is weir.ErrNoBoard, here as in the other methods.
-func (s *Store) Post(ctx context.Context, kind string, facts []weir.Fact) error {
-	if b, ok := s.primary.(weir.Board); ok {
+// Post implements store.Board. If the primary has no board, Post and the other methods fail with
+// store.ErrNoBoard.
+func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error {
+	if b, ok := s.primary.(store.Board); ok {
 		return b.Post(ctx, kind, facts)
 	}
-	return weir.ErrNoBoard
+	return store.ErrNoBoard
 }
 
-// Remove implements weir.Board.
+// Remove implements store.Board.
 func (s *Store) Remove(ctx context.Context, kind string, ids []string) error {
-	if b, ok := s.primary.(weir.Board); ok {
+	if b, ok := s.primary.(store.Board); ok {
 		return b.Remove(ctx, kind, ids)
 	}
-	return weir.ErrNoBoard
+	return store.ErrNoBoard
 }
 
-// List implements weir.Board.
-func (s *Store) List(ctx context.Context, kind string) ([]weir.Fact, error) {
-	if b, ok := s.primary.(weir.Board); ok {
+// List implements store.Board.
+func (s *Store) List(ctx context.Context, kind string) ([]store.Fact, error) {
+	if b, ok := s.primary.(store.Board); ok {
 		return b.List(ctx, kind)
 	}
-	return nil, weir.ErrNoBoard
+	return nil, store.ErrNoBoard
 }
 
-// Watch implements weir.Board.
-func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []weir.Fact, anew bool)) error {
-	if b, ok := s.primary.(weir.Board); ok {
+// Watch implements store.Board.
+func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []store.Fact, anew bool)) error {
+	if b, ok := s.primary.(store.Board); ok {
 		return b.Watch(ctx, kind, changed)
 	}
-	return weir.ErrNoBoard
+	return store.ErrNoBoard
 }
 
-// Forget implements weir.Forgetter.
+// Forget implements store.Forgetter. The units that the key has used stay counted.
 func (s *Store) Forget(c *rule.Counter, key []byte) {
-	if f, ok := s.primary.(weir.Forgetter); ok {
+	s.known.reopen(c, key)
+	if f, ok := s.primary.(store.Forgetter); ok {
 		f.Forget(c, key)
 	}
 }
 
-// Remote implements weir.Remote: it is what the primary is.
+// Remote implements store.Remote. It reports the same as the primary does.
 func (s *Store) Remote() bool {
-	r, ok := s.primary.(weir.Remote)
+	r, ok := s.primary.(store.Remote)
 	return ok && r.Remote()
 }

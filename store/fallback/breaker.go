@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// State is that of the circuit breaker.
+// State is the state of the circuit breaker.
 type State uint8
 
 const (
@@ -17,6 +17,9 @@ const (
 	// HalfOpen: the primary is away, but has answered the last probes.
 	HalfOpen
 )
+
+// States is how many there are.
+const States = 3
 
 // String returns "closed", "open" or "half-open".
 func (s State) String() string {
@@ -31,18 +34,19 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// When the breaker changes state. From the moment the primary is back it takes at most lastWait, a few firstWait and
-// the probes' own time until the breaker closes.
+// When the breaker changes state. From the moment the primary is back it takes at most lastWait, a
+// few firstWait and the probes' own time until the breaker closes.
 const (
 	tripAfter  = 5                      // failures in a row
 	closeAfter = 3                      // probes in a row that are answered
 	firstWait  = 100 * time.Millisecond // before a probe, doubled after each that fails
 	lastWait   = time.Second
-	calm       = 10 * time.Second // a primary that goes away again sooner does not begin at firstWait anew
+	// after an outage sooner than this, the wait for the next probe does not restart at firstWait
+	calm = 10 * time.Second
 )
 
-// run counts the failures in a row. Of calls that are under way together only one counts: what answers many calls at
-// once fails them all by one slow answer.
+// run counts consecutive failures. Of several concurrent calls only one counts, because one slow
+// answer may fail all the calls that wait for it.
 type run struct {
 	n       atomic.Uint32
 	answers atomic.Uint64 // that the primary had got at the last of them
@@ -51,8 +55,9 @@ type run struct {
 // begin returns what to give to failed if the call that begins now fails.
 func (r *run) begin() uint32 { return r.n.Load() }
 
-// succeeded ends the run. answers, unless it is nil, tells how many answers the primary itself has got: if that is none
-// since the last failure, this one came from what it remembers, and tells nothing.
+// succeeded ends the run. answers, unless nil, returns how many answers have come from the primary
+// itself. If none has come since the last failure, this success came from a cached refusal and does
+// not show that the primary is back.
 func (r *run) succeeded(answers func() uint64) {
 	if r.n.Load() != 0 && (answers == nil || answers() != r.answers.Load()) {
 		r.n.Store(0)
@@ -67,13 +72,13 @@ func (r *run) failed(began uint32, answers func() uint64) bool {
 	return r.n.CompareAndSwap(began, began+1) && began+1 >= tripAfter
 }
 
-// breaker is the circuit breaker at one instant: a value without clock, lock or goroutine. Its methods return the next
-// one.
+// breaker is the circuit breaker at one instant: a value without clock, lock or goroutine. Its
+// methods return the next one.
 type breaker struct {
 	state   State
 	since   time.Time // when the primary went away (Closed: came back)
 	cause   error     // the last failure; nil if Closed
-	refusal error     // what Take returns for a rule that wants refusal; nil if Closed
+	refusal error     // the error of Take for a rule that wants refusal; nil if Closed
 	waits   int       // how often the wait for a probe was doubled
 	passed  int       // probes in a row that were answered
 }
@@ -84,13 +89,13 @@ func (b breaker) trip(now time.Time, cause error) breaker {
 	if now.Sub(b.since) >= calm {
 		waits = 0
 	}
-	return breaker{state: Open, since: now, cause: cause, refusal: refusal(cause), waits: waits}
+	return breaker{state: Open, since: now, cause: cause, refusal: refuse(cause), waits: waits}
 }
 
-// probed goes on from a probe, which failed if err is not nil.
+// probed returns the breaker after a probe, which failed if err is not nil.
 func (b breaker) probed(now time.Time, err error) breaker {
 	if err != nil {
-		b.state, b.cause, b.refusal, b.passed = Open, err, refusal(err), 0
+		b.state, b.cause, b.refusal, b.passed = Open, err, refuse(err), 0
 		if b.wait() < lastWait {
 			b.waits++
 		}
@@ -111,4 +116,4 @@ func (b breaker) wait() time.Duration {
 	return min(firstWait<<b.waits, lastWait)
 }
 
-func refusal(cause error) error { return fmt.Errorf("%w: %w", ErrUnavailable, cause) }
+func refuse(cause error) error { return fmt.Errorf("%w: %w", ErrUnavailable, cause) }

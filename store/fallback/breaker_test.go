@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 )
 
 func TestRun(t *testing.T) {
@@ -132,7 +132,7 @@ func TestTrips(t *testing.T) {
 				if state != Open || since.IsZero() || cause == nil {
 					t.Errorf("%v since %v, %v", state, since, cause)
 				}
-				want := Stats{Trips: 1, LocalAllowed: tripAfter + 1}
+				want := Stats{Trips: 1, LocalAllowed: tripAfter + 1, Admitted: tripAfter + 1, Lost: tripAfter, Open: 1}
 				if f == hangs {
 					want.DeadlineMisses = tripAfter
 				}
@@ -170,7 +170,7 @@ func TestOneSlowAnswer(t *testing.T) {
 		if got := s.Stats(); got.Trips != 0 || got.DeadlineMisses != 1000 || got.LocalAllowed != 1000 {
 			t.Errorf("%+v", got)
 		}
-		if n := s.run.n.Load(); n != 0 {
+		if n := s.parts[0].run.n.Load(); n != 0 {
 			t.Errorf("%d failures in a row after an answer", n)
 		}
 	})
@@ -185,7 +185,7 @@ func TestCallerGivesUp(t *testing.T) {
 		for range 3 * tripAfter {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Millisecond, cancel)
-			if _, err := s.Take(ctx, []weir.Charge{charge(c, "k", 1)}, results); !errors.Is(err, context.Canceled) {
+			if _, err := s.Take(ctx, []store.Charge{charge(c, "k", 1)}, results); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 		}
@@ -198,7 +198,8 @@ func TestCallerGivesUp(t *testing.T) {
 	})
 }
 
-// TestHurriedCaller: a caller's own deadline leaves it time to hear what is decided without the primary. (Envoy's is 20 ms.)
+// TestHurriedCaller: a caller's own deadline leaves it time to hear what is decided without the
+// primary. (Envoy's is 20 ms.)
 func TestHurriedCaller(t *testing.T) {
 	for _, test := range []struct {
 		deadline, answered time.Duration
@@ -214,7 +215,7 @@ func TestHurriedCaller(t *testing.T) {
 			for range tripAfter {
 				began := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), test.deadline)
-				if _, err := s.Take(ctx, []weir.Charge{charge(perHour(t, 100), "k", 1)}, make([]algo.Result, 1)); err != nil {
+				if _, err := s.Take(ctx, []store.Charge{charge(perHour(t, 100), "k", 1)}, make([]algo.Result, 1)); err != nil {
 					t.Error(err)
 				}
 				cancel()

@@ -1,5 +1,13 @@
-// Package fallback wraps a store that may be away (Redis), and decides meanwhile as the rules want it: in this process on
-// the node's share of each limit, or by admitting or refusing everything.
+// Package fallback wraps a primary store that may be unavailable, such as Redis. While it is, calls
+// are decided as the rules say: in this process on the node's share of each limit, or by admitting
+// or refusing everything.
+//
+// Begin at Store.Take (fallback.go). It asks the primary through the circuit breaker of the part
+// that holds the keys (breaker.go, part.go), or of several parts (across.go). Without the primary
+// it decides locally (without.go), on a share of each limit (share.go) and within what the primary
+// last said of a key (known.go). What the primary has missed is kept in a ledger for each part
+// (ledger.go), and charged in the background when the part is back (tend.go). The books account for
+// every unit that was admitted on a share (books.go).
 package fallback
 
 import (
@@ -10,13 +18,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// ErrUnavailable is what Take returns, together with its cause, when the primary is away and a limit of the call says
-// on_store_error: deny.
+// ErrUnavailable is the error of Take, joined with its cause, when the primary is away and a limit
+// of the call has on_store_error: deny.
 var ErrUnavailable = errors.New("fallback: the store is away, and a rule wants refusal meanwhile")
 
 // DefaultDeadline is the default of Options.Deadline.
@@ -24,83 +32,111 @@ const DefaultDeadline = 20 * time.Millisecond
 
 // Options configure New. Local is required; the zero value of all else is right for a single node.
 type Options struct {
-	// Local is the store in this process that decides for rules with on_store_error: local. What it counts outlives
-	// the outages, so that no outage begins with a fresh share.
-	Local weir.Store
-	// Deadline is how long a decision waits for the primary; 0 means 20 ms. A caller whose own deadline is sooner is
-	// answered when three quarters of its time have passed.
+	// Local is the store in this process that decides for rules with on_store_error: local. Its
+	// counts outlive an outage, so the next outage does not begin with a fresh share.
+	Local store.Store
+	// Deadline is the shortest time that a decision waits for the primary; 0 means 20 ms. A caller
+	// with an earlier deadline of its own is answered after three quarters of its time.
 	Deadline time.Duration
-	// Nodes returns how many nodes the primary last knew alive, this one included; below 1 means that it is not
-	// known, and a nil function that it never is. It is called for each decision without the primary: it must be
-	// quick and safe for concurrent use.
+	// MaxDeadline is how long it waits at most. In between it depends on the primary, see New: one
+	// that is known to be slow is waited for. 0, or less than Deadline, means Deadline.
+	MaxDeadline time.Duration
+	// Nodes returns how many nodes the primary last knew alive, this one included; below 1 means
+	// that it is not known, and a nil function that it never is. It is called for each decision
+	// without the primary: it must be quick and safe for concurrent use.
 	Nodes func() int
-	// FixedNodes is the number of nodes at least, and while Nodes knows none; 0 means 1.
+	// FixedNodes is the least number of nodes, and the number in use while Nodes knows none; 0
+	// means 1.
 	FixedNodes int
-	// Probe asks whether the primary is back; nil asks it for a decision on nothing. It has to answer before its context ends,
-	// at Deadline, and must return then. It runs in the background, and only while the primary is away.
+	// Probe asks whether the primary is back; nil asks it for a decision on nothing. It has to
+	// answer before its context ends, at MaxDeadline, and must return then. It runs in the
+	// background, and only while the primary is away. A primary with parts is asked for each by
+	// itself, see New.
 	Probe func(ctx context.Context) error
-	// Transition is told of each change of state, once, in order, from the background; cause is nil when to is Closed.
-	// nil means nobody is told. It must not call Close.
+	// Transition is called for each change of state, once, in order, from the background; cause is
+	// nil when to is Closed. nil means no calls. It must not call Close. If the primary has parts,
+	// the states are those of the whole, as State returns them.
 	Transition func(from, to State, cause error)
+	// Exceeded is called with the units that this node's share has admitted beyond limits: at most
+	// once a minute, with each rule's excess since the last call, and the time since which it
+	// counts. nil means no calls. It must not call Close.
+	Exceeded func(since time.Time, rules []Excess)
 }
 
-// Store implements weir.Store over a primary. Make one with New.
+// Store implements store.Store over a primary. Make one with New.
 //
-// While the circuit breaker is closed the primary decides. If it fails on a call, or misses the deadline, that call is
-// decided without it; after a few such failures in a row the breaker opens, and all calls are, at once. Probes
-// in the background close it again.
+// While the circuit breaker is closed, the primary decides. If the primary fails a call or misses
+// the deadline, that call is decided without it. After a few such failures in a row the breaker
+// opens, and all calls are decided without the primary at once. Probes in the background close the
+// breaker again. If parts of a primary can be away separately, each part has a breaker.
 //
-// What is decided without the primary goes by weir.Charge.OnStoreError. An enforcing charge with DenyAll fails the call with
-// ErrUnavailable. AllowAll is answered as allowed, uncounted. All others (those in shadow that say DenyAll too) are
-// decided by Options.Local, all or nothing, on this node's share: a limit of ceil(N / nodes).
+// Without the primary, store.Charge.OnStoreError decides. An enforcing charge with DenyAll fails
+// the call with ErrUnavailable. A charge with AllowAll is allowed and not counted. Options.Local
+// decides all other charges (also those in shadow mode with DenyAll), all or nothing, on this
+// node's share: a limit of ceil(N / nodes). The share is also bounded by the primary's last answer
+// for the key: it admits at most this node's part of the units that were left, and nothing if none
+// were (see known).
 //
-// Once the primary is back it is charged, in the background, what was admitted locally meanwhile, as far as that still
-// counts and finds room. A charge whose answer was lost is treated as made: it is neither repeated nor charged later.
+// When the primary is back, the background charges it for the units that were admitted locally, as
+// far as they still count and the limit has room. A call whose answer from the primary is late is
+// decided locally too, and the answer is heeded when it comes. If the primary charged the call, the
+// charge is settled, or given back if the call was refused here. If the primary refused the call,
+// its units went beyond the limit. If no answer ever comes, the charge is not repeated. Stats
+// counts the outcome of each unit.
 type Store struct {
-	primary weir.Store
-	timed   timed         // the primary, if it keeps deadlines by itself
-	answers func() uint64 // of the primary, if it answers some calls from memory
+	primary store.Store
+	timed   timed  // the primary, if it keeps deadlines by itself
+	parted  parted // the primary, if it has parts
 	o       Options
 
-	breaker atomic.Pointer[breaker] // changed with mu held
-	run     run
+	parts   []part
 	shares  atomic.Pointer[shares]
-	missed  ledger
-	outages outages
+	known   *known
+	books   *books
 	scratch sync.Pool // *scratch
 	stats   counters
-
-	tripped chan struct{} // holds one value when the breaker has opened and the background has not seen it yet
+	nobody  *rule.Counter // see split
 
 	ctx  context.Context // ends at Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 	mu   struct {
 		sync.Mutex
-		tending bool // the background runs
-		closed  bool
+		closed bool
+	}
+	announced struct {
+		sync.Mutex // held while Transition is called
+		state      State
 	}
 }
 
-// timed is what a primary may implement to keep the deadline by itself, which a context with a time-out does at the
-// price of allocations. TakeWithin is Take, but fails with an error that is context.DeadlineExceeded once within, which
-// is above 0, has passed.
+// timed is implemented by a primary that keeps the deadline itself, without the allocations of a
+// context with a time-out. TakeWithin is Take with a deadline: it fails with
+// context.DeadlineExceeded, never before minWait, then as soon as the primary seems to be away, and
+// at the latest after maxWait, which is above 0. remembered reports a refusal from memory; the
+// results of the limits that did not refuse are then old.
 type timed interface {
-	TakeWithin(ctx context.Context, within time.Duration, charges []weir.Charge, results []algo.Result) (now int64, err error)
+	TakeWithin(
+		ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
+	) (now int64, remembered bool, err error)
 }
 
-// remembering is what a primary implements that answers some calls itself from what it remembers. Answers is how many
-// answers it has got for others: where that stands still, its answers do not tell that it is there.
-type remembering interface{ Answers() uint64 }
+var _ store.Store = (*Store)(nil)
 
-var _ weir.Store = (*Store)(nil)
-
-// New returns a Store over primary, which may be away as yet. The Store closes both primary and o.Local.
+// New returns a Store over primary, which may still be away. The Store closes both primary and
+// o.Local.
 //
-// What the primary is asked must return when its context ends, and leave charges and results alone from then on. If the
-// primary has a method TakeWithin(ctx, within, charges, results), that is called instead of Take: the same, but it fails
-// with context.DeadlineExceeded once the duration within, above 0, has passed.
-func New(primary weir.Store, o Options) (*Store, error) {
+// Each call to the primary must return when its context ends, and must not touch charges and
+// results from then on. If the primary has a method TakeWithin(ctx, minWait, maxWait, charges,
+// results), it is called in place of Take. It differs in its deadline: if it finds the primary
+// away, it fails with context.DeadlineExceeded between Deadline and MaxDeadline. It returns (now,
+// remembered, err), where remembered says that the primary refused from memory, without reading its
+// states. A primary without this method has until Deadline. If an error of the primary is a
+// store.Pending, the Store takes the answer when it comes.
+//
+// If the primary has the methods Parts, PartOf, PartOfID, PingPart and Answers of store/redis, each
+// of its parts has a breaker of its own.
+func New(primary store.Store, o Options) (*Store, error) {
 	switch {
 	case primary == nil:
 		return nil, errors.New("fallback: New needs a primary store")
@@ -112,44 +148,46 @@ func New(primary weir.Store, o Options) (*Store, error) {
 	if o.Deadline == 0 {
 		o.Deadline = DefaultDeadline
 	}
-	if o.Probe == nil {
-		o.Probe = func(ctx context.Context) error {
-			_, err := primary.Take(ctx, nil, nil)
-			return err
-		}
-	}
-	s := &Store{primary: primary, o: o}
+	o.MaxDeadline = max(o.Deadline, o.MaxDeadline)
+	s := &Store{primary: primary, o: o, known: newKnown(), nobody: noLimit()}
 	s.timed, _ = primary.(timed)
-	if r, ok := primary.(remembering); ok {
-		s.answers = r.Answers
-	}
-	s.breaker.Store(&breaker{since: time.Now()})
+	s.parted, _ = primary.(parted)
+	s.books = newBooks(s.known, o.Exceeded)
+	s.initParts()
 	s.shares.Store(&shares{nodes: 1})
-	s.missed.init()
 	s.scratch.New = func() any { return new(scratch) }
-	s.tripped = make(chan struct{}, 1)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// Take implements weir.Store. It fails only with ErrUnavailable, with the error of a caller that gave up, if Local fails as
-// well, or if the charges make no sense.
-func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+// Take implements store.Store. It fails only with ErrUnavailable, with the error of a caller that
+// gave up, if Local fails as well, or if the charges make no sense.
+func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	if err := check(charges, results); err != nil {
 		return 0, err
 	}
-	if b := s.breaker.Load(); b.state != Closed {
-		return s.without(ctx, charges, results, b.refusal, false)
+	p := s.together(charges)
+	if p == nil {
+		return s.takeAcross(ctx, charges, results)
 	}
-	now, err := s.ask(ctx, charges, results)
-	if err == nil || ctx.Err() != nil {
+	if b := p.breaker.Load(); b.state != Closed {
+		return s.without(ctx, charges, results, b.refusal, nil)
+	}
+	began := p.run.begin()
+	now, patience, err := s.ask(ctx, charges, results)
+	s.heard(ctx, p, patience, began, err)
+	switch {
+	case err == nil:
+		return now, nil
+	case ctx.Err() != nil:
+		s.abandoned(charges, err)
 		return now, err
 	}
-	return s.without(ctx, charges, results, refusal(err), !errors.Is(err, weir.ErrNotCharged))
+	return s.without(ctx, charges, results, refuse(err), err)
 }
 
-// check finds what would make any store fail, and says nothing of the primary.
-func check(charges []weir.Charge, results []algo.Result) error {
+// check finds errors in the call that would fail in any store, whatever the state of the primary.
+func check(charges []store.Charge, results []algo.Result) error {
 	if len(charges) != len(results) {
 		return errors.New("fallback: there must be one result for each charge")
 	}
@@ -161,50 +199,63 @@ func check(charges []weir.Charge, results []algo.Result) error {
 	return nil
 }
 
-// ask lets the primary decide, within the deadline, and tells the breaker how it went.
-func (s *Store) ask(ctx context.Context, charges []weir.Charge, results []algo.Result) (now int64, err error) {
-	patience, began := s.patience(ctx), s.run.begin()
+// ask lets the primary decide, within the deadline, and records its answer.
+func (s *Store) ask(
+	ctx context.Context, charges []store.Charge, results []algo.Result,
+) (now int64, patience time.Duration, err error) {
+	minWait, maxWait := s.patience(ctx)
+	remembered := false
 	if s.timed != nil {
-		now, err = s.timed.TakeWithin(ctx, patience, charges, results)
+		now, remembered, err = s.timed.TakeWithin(ctx, minWait, maxWait, charges, results)
 	} else {
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, minWait)
 		now, err = s.primary.Take(limited, charges, results)
 		cancel()
 	}
-	s.heard(ctx, patience, began, err)
-	return now, err
-}
-
-// patience is how long a caller can wait for the primary, and still hear in time what is decided without it; above 0.
-func (s *Store) patience(ctx context.Context) time.Duration {
-	if end, ok := ctx.Deadline(); ok {
-		return min(s.o.Deadline, max(time.Until(end)*3/4, 1))
+	if err == nil && !remembered {
+		s.known.record(charges, results, now)
 	}
-	return s.o.Deadline
+	return now, minWait, err
 }
 
-// heard takes note of how the primary answered a call that began at began.
-func (s *Store) heard(ctx context.Context, patience time.Duration, began uint32, err error) {
+// patience returns the shortest and the longest time to wait for the primary, such that the caller
+// still gets the local decision in time. Both are above 0.
+func (s *Store) patience(ctx context.Context) (minWait, maxWait time.Duration) {
+	if end, ok := ctx.Deadline(); ok {
+		own := max(time.Until(end)*3/4, 1)
+		return min(s.o.Deadline, own), min(s.o.MaxDeadline, own)
+	}
+	return s.o.Deadline, s.o.MaxDeadline
+}
+
+// heard takes note of how a part of the primary has answered a call, which began at began.
+func (s *Store) heard(ctx context.Context, p *part, patience time.Duration, began uint32, err error) {
 	if err == nil {
-		s.run.succeeded(s.answers)
+		p.run.succeeded(p.answers)
 		return
 	}
 	if ctx.Err() != nil {
 		return // the caller gave up
 	}
+	b, told := errors.AsType[blamed](err)
+	if told && !b.Failed(p.number) {
+		return
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.stats.deadlineMisses.Add(1)
-		if patience < s.o.Deadline/2 {
-			return // which tells of the caller rather than of the primary
+		// This failure is due to a caller in a hurry, not to the primary.
+		if told && !b.Silent() || !told && patience < s.o.Deadline/2 {
+			return
 		}
 	}
-	if s.run.failed(began, s.answers) {
-		s.trip(err)
+	if p.run.failed(began, p.answers) {
+		s.trip(p, err)
 	}
 }
 
-// Release implements weir.Store. While the primary is away, a slot that Local does not know is taken for one of the
-// primary's: ok is then true, and the slot is given back when the primary returns.
+// Release implements store.Store. While the primary is away, a slot that Local does not know is
+// taken for one of the primary's: ok is then true, and the slot is given back when the primary
+// returns.
 func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {
 	if c == nil {
 		return false, errors.New("fallback: Release needs a Counter")
@@ -214,34 +265,43 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	}
 	// Ids are random in both stores: one that Local knows is not the primary's.
 	if ok, err := s.o.Local.Release(ctx, c, key, slot); ok || err != nil {
+		if ok {
+			s.known.free(c, key, 1)
+		}
 		return ok, err
 	}
-	why := s.breaker.Load().refusal
+	p := s.partOf(c, key)
+	why := p.breaker.Load().refusal
 	if why == nil {
-		ok, err := s.askRelease(ctx, c, key, slot)
+		ok, err := s.askRelease(ctx, p, c, key, slot)
 		if err == nil || ctx.Err() != nil {
 			return ok, err
 		}
 		why = err
 	}
-	if !s.missed.addRelease(c, key, slot) {
+	if !p.missed.addRelease(c, key, slot) {
 		return false, why
 	}
-	s.tendIfClosed()
+	s.known.gain(c, key)
+	s.tendIfClosed(p)
 	return true, nil
 }
 
-func (s *Store) askRelease(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {
-	patience, began := s.patience(ctx), s.run.begin()
+func (s *Store) askRelease(ctx context.Context, p *part, c *rule.Counter, key []byte, slot uint64) (bool, error) {
+	_, patience := s.patience(ctx)
+	began := p.run.begin()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ok, err := s.primary.Release(limited, c, key, slot)
-	s.heard(ctx, patience, began, err)
+	if ok {
+		s.known.gain(c, key)
+	}
+	s.heard(ctx, p, patience, began, err)
 	return ok, err
 }
 
-// Close stops the background and closes the primary and Local. What has not been settled is forgotten. A second
-// Close does nothing.
+// Close stops the background, makes the last report to Exceeded, and closes the primary and Local.
+// Units that have not been settled are forgotten. A second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	closed := s.mu.closed
@@ -252,5 +312,7 @@ func (s *Store) Close() error {
 	}
 	s.stop()
 	s.wg.Wait()
-	return errors.Join(s.primary.Close(), s.o.Local.Close())
+	err := s.primary.Close() // answers that came late are heard by then
+	s.books.close()
+	return errors.Join(err, s.o.Local.Close())
 }

@@ -10,21 +10,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/storetest"
 	"pgregory.net/rapid"
 )
 
 func TestContract(t *testing.T) {
-	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store {
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		return newOver(t, newMemory(t, clock), Options{Local: newMemory(t, clock)})
 	})
 }
 
-// TestAwayIsLocal: while the primary is away, calls come out as they would in a store that holds a node's share of each
-// limit.
+// TestAwayIsLocal: while the primary is away, calls come out as they would in a store that holds a
+// node's share of each limit.
 func TestAwayIsLocal(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		now := int64(1767225600_000000)
@@ -45,8 +45,8 @@ func TestAwayIsLocal(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 50).Draw(rt, "calls") {
 			now += rapid.SampledFrom([]int64{0, 0, 1, 1_000_000, 20_000_000}).Draw(rt, "µs")
-			charges := make([]weir.Charge, rapid.IntRange(0, 4).Draw(rt, "charges"))
-			alike := make([]weir.Charge, len(charges))
+			charges := make([]store.Charge, rapid.IntRange(0, 4).Draw(rt, "charges"))
+			alike := make([]store.Charge, len(charges))
 			for i := range charges {
 				c := charge(rapid.SampledFrom(counters).Draw(rt, "counter"), rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key"), 0)
 				c.Mode = rapid.SampledFrom([]rule.Mode{rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}).Draw(rt, "mode")
@@ -79,16 +79,44 @@ func TestNewRefuses(t *testing.T) {
 func TestTakeWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &punctual{Store: newMemory(t, nil)}
-		s := newOver(t, p, Options{})
-		for _, test := range []struct{ deadline, within time.Duration }{{time.Second, DefaultDeadline}, {8 * time.Millisecond, 6 * time.Millisecond}} {
+		s := newOver(t, p, Options{MaxDeadline: 200 * time.Millisecond})
+		for _, test := range []struct{ deadline, least, most time.Duration }{
+			{time.Second, DefaultDeadline, 200 * time.Millisecond},
+			{100 * time.Millisecond, DefaultDeadline, 75 * time.Millisecond},
+			{8 * time.Millisecond, 6 * time.Millisecond, 6 * time.Millisecond},
+		} {
 			ctx, cancel := context.WithTimeout(t.Context(), test.deadline)
-			if _, err := s.Take(ctx, []weir.Charge{charge(perHour(t, 1), "k", 1)}, make([]algo.Result, 1)); err != nil {
+			if _, err := s.Take(ctx, []store.Charge{charge(perHour(t, 1), "k", 1)}, make([]algo.Result, 1)); err != nil {
 				t.Error(err)
 			}
 			cancel()
-			if p.within != test.within {
-				t.Errorf("a deadline of %v: to be answered within %v, want %v", test.deadline, p.within, test.within)
+			if p.least != test.least || p.most != test.most {
+				t.Errorf("a deadline of %v: to be answered after %v to %v, want %v to %v",
+					test.deadline, p.least, p.most, test.least, test.most)
 			}
+		}
+	})
+}
+
+// TestMemoryIsNoNews: a refusal that the primary gives from memory tells nothing of the keys
+// beside, whatever it says of them.
+func TestMemoryIsNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		real := &primary{Store: newMemory(t, nil)}
+		p := &punctual{Store: real}
+		s := newOver(t, p, Options{})
+		user, addr := perHour(t, 1), perHour(t, 2)
+		take(t, s, charge(addr, "a", 2))
+		time.Sleep(time.Second)
+		p.remembers = []algo.Result{
+			{Limit: 1, SoftLimit: 1, RetryAfter: 1e9, ResetAfter: 1e9},
+			{Limit: 2, SoftLimit: 2, Remaining: 2, Allowed: true},
+		}
+		take(t, s, charge(user, "u", 1), charge(addr, "a", 1))
+		p.remembers = nil
+		real.set(refuses)
+		if r := take(t, s, charge(user, "v", 1), charge(addr, "a", 1)); r[1].Allowed {
+			t.Errorf("a limit of which nothing was left: %+v", r[1])
 		}
 	})
 }
@@ -135,7 +163,7 @@ func TestPolicies(t *testing.T) {
 					} else {
 						cut(t, s, p, refuses)
 					}
-					var charges []weir.Charge
+					var charges []store.Charge
 					for _, part := range test.parts {
 						c := charge(perHour(t, 10), "k", 1)
 						c.OnStoreError, c.Mode = part.policy, part.mode
@@ -177,7 +205,7 @@ func TestPolicies(t *testing.T) {
 							t.Errorf("charge %d: charged is %v", i, charged)
 						}
 						// What the primary may have charged already is not charged to it later.
-						_, owed := s.missed.entries[account{charges[i].Counter.ID, "k"}]
+						_, owed := s.parts[0].missed.entries[account{charges[i].Counter.ID, "k"}]
 						if owed != (test.charged[i] && !asked) {
 							t.Errorf("charge %d: owed is %v", i, owed)
 						}
@@ -211,7 +239,7 @@ func TestBothFail(t *testing.T) {
 	p := &primary{Store: newMemory(t, nil)}
 	p.set(refuses)
 	s := newOver(t, p, Options{Local: p})
-	_, err := s.Take(t.Context(), []weir.Charge{charge(perHour(t, 1), "k", 1)}, make([]algo.Result, 1))
+	_, err := s.Take(t.Context(), []store.Charge{charge(perHour(t, 1), "k", 1)}, make([]algo.Result, 1))
 	if !errors.Is(err, errDown) || errors.Is(err, ErrUnavailable) {
 		t.Error(err)
 	}

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// BenchmarkFaults measures what clients notice of faults: three nodes with eight clients each, who rest 4 ms between two
-// decisions on average. It prints a table of its own:
+// BenchmarkFaults measures what clients notice of faults: three nodes with eight clients each, who
+// rest 4 ms between two decisions on average. It prints a table of its own:
 //
 //	go test ./store/fallback -run xxx -bench Faults -benchtime 1x
 //
-// Its figures are those of a machine that does nothing else. What must hold whatever the machine is TestFaults.
+// Its figures are those of a machine that does nothing else. What must hold whatever the machine is
+// TestFaults.
 func BenchmarkFaults(b *testing.B) {
 	lasts := faultLasts(b)
 	var table strings.Builder

@@ -10,13 +10,16 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/storetest"
 )
 
-// faultTime is how long a fault lasts in the ordinary run; WEIR_FAULT_SECONDS changes it (scripts/faults).
+// faultTime is how long a fault lasts in the ordinary run; WEIR_FAULT_SECONDS changes it
+// (scripts/faults).
 const faultTime = 2 * time.Second
 
 func faultLasts(t testing.TB) time.Duration {
@@ -33,15 +36,17 @@ func faultLasts(t testing.TB) time.Duration {
 }
 
 const (
-	nodes    = 3
-	deadline = fallback.DefaultDeadline
+	nodes       = 3
+	deadline    = fallback.DefaultDeadline
+	maxDeadline = time.Second
 	// A node that Redis has not heard of for five heartbeats is gone; a fault lasts longer.
 	heartbeat = 300 * time.Millisecond
 	days      = 24 * time.Hour
 	plenty    = 1_000_000 // more than any load asks for, also as a share
 )
 
-// kinds are what the clients ask for. No window and no slow bucket is over, or full again, before the test is.
+// kinds are what the clients ask for. No window and no slow bucket is over, or full again, before
+// the test is.
 func kinds() []kind {
 	list := []kind{
 		{Name: "fixed_window", Config: algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: 366 * days}, Key: "small"},
@@ -73,9 +78,11 @@ type fault struct {
 	name       string
 	proxy      bool // it is one of the network
 	begin, end func(b *bench)
-	again      func(b *bench, round int) (end func()) // one that comes and goes, instead of begin and end
-	first      bool                                   // it has begun before the nodes are started
-	forgets    bool                                   // Redis keeps nothing on disk: its windows begin afresh
+	// one that comes and goes, instead of begin and end
+	again func(b *bench, round int) (end func())
+	first bool // it has begun before the nodes are started
+	// Redis keeps nothing on disk: its windows begin afresh
+	forgets bool
 }
 
 func (b *bench) do(args ...string) { b.t.Helper(); b.server.Do(args...) }
@@ -110,11 +117,15 @@ var faults = []fault{
 	}},
 }
 
-// TestFaults: three nodes under load while Redis is away in one way or another. Nothing crashes, nothing grows, no decision
-// fails but those that are to, no key is admitted more than the bound, and when Redis is back it knows what was admitted.
+// TestFaults: three nodes under load while Redis is away in one way or another. Nothing crashes,
+// nothing grows, no decision fails but those that are to, no key is admitted more than the bound,
+// and when Redis is back it knows what was admitted.
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
+			if testing.Short() && f.name != "killed" {
+				t.Skip("-short: one fault is enough")
+			}
 			t.Parallel()
 			t.Logf("\n%v", runFault(t, f, faultLoad(), faultLasts(t)))
 		})
@@ -126,8 +137,8 @@ func faultLoad() load { return load{Kinds: kinds(), Clients: 8, Pause: 8 * time.
 // rounds is how often a fault that comes and goes does at least.
 const rounds = 10
 
-// startBench starts a Redis, which forgets nothing when it is killed unless the fault says so, and nodes beside it. It
-// returns what each node was before it opened its store.
+// startBench starts a Redis, which forgets nothing when it is killed unless the fault says so, and
+// nodes beside it. It returns what each node was before it opened its store.
 func startBench(t testing.TB, f fault) (b *bench, idle []report) {
 	t.Helper()
 	options := []string{"maxmemory-policy noeviction"}
@@ -146,7 +157,7 @@ func startBench(t testing.TB, f fault) (b *bench, idle []report) {
 		f.begin(b)
 	}
 	b.fleet.all(func(i int) order {
-		o := &setup{URL: url, Heartbeat: heartbeat, Deadline: deadline, Nodes: nodes}
+		o := &setup{URL: url, Heartbeat: heartbeat, Deadline: deadline, MaxDeadline: maxDeadline, Nodes: nodes}
 		if i > 0 {
 			o.RememberRefusals = time.Second
 		}
@@ -154,6 +165,14 @@ func startBench(t testing.TB, f fault) (b *bench, idle []report) {
 	})
 	if !f.first {
 		b.fleet.await("all nodes know of each other", func(_ int, r *report) bool { return r.Redis.Nodes == nodes })
+	}
+	if _, measures := t.(*testing.B); measures && !f.first {
+		// Nodes that have run for a while know how long answers take.
+		warm := faultLoad()
+		warm.Kinds = kinds()
+		b.start(warm, before)
+		time.Sleep(11 * time.Second)
+		b.fleet.ask(order{Stop: true})
 	}
 	return b, idle
 }
@@ -180,7 +199,7 @@ func (b *bench) happen(f fault, lasts time.Duration) {
 		f.end(b)
 		return
 	}
-	for round, began := 0, clock(); round < rounds || clock()-began < lasts; round++ {
+	for round, began := 0, redistest.Clock(); round < rounds || redistest.Clock()-began < lasts; round++ {
 		was := b.fleet.ask(order{})
 		end := f.again(b, round)
 		b.fleet.await("Redis is away for all nodes", func(i int, r *report) bool {
@@ -205,8 +224,9 @@ type course struct {
 	latencies [phases][]time.Duration // sorted
 	lasted    [phases]time.Duration
 	opened    time.Duration // from the beginning of the fault until the last node's breaker opened
-	returned  time.Duration // from the end of the fault until the last node's decisions were Redis' again
-	growth    string
+	// from the end of the fault until the last node's decisions were Redis' again
+	returned time.Duration
+	growth   string
 }
 
 // runFault runs a load through a fault, and checks what must hold.
@@ -231,22 +251,22 @@ func runFault(t testing.TB, f fault, l load, lasts time.Duration) *course {
 		c.earlier = append(c.earlier, r.Stats)
 	}
 	var began [phases + 1]time.Duration
-	began[before] = clock()
+	began[before] = redistest.Clock()
 	b.start(l, at)
 	if !f.first {
 		b.fleet.goOn(before, 600)
 	}
-	began[during] = clock()
+	began[during] = redistest.Clock()
 	b.fleet.ask(order{Phase: during})
 	b.happen(f, lasts)
-	began[after] = clock()
+	began[after] = redistest.Clock()
 	b.fleet.ask(order{Phase: after})
 	for _, r := range b.fleet.await("Redis decides again", func(_ int, r *report) bool { return r.Returned != 0 }) {
 		c.returned = max(c.returned, r.Returned-began[after])
 	}
 	b.fleet.goOn(after, 400)
 	reports := b.fleet.ask(order{Stop: true})
-	began[phases] = clock()
+	began[phases] = redistest.Clock()
 	for i := range c.lasted {
 		c.lasted[i] = began[i+1] - began[i]
 		for _, r := range reports {
@@ -299,14 +319,14 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 				t.Errorf("node %d: Lua and Go disagreed", i)
 			}
 		}
-		all := true
+		all := c.stats.Open == 0
 		for i := range c.kinds {
 			k := &c.kinds[i]
 			counter, err := k.counter()
 			if err != nil {
 				t.Fatal(err)
 			}
-			info, ok, err := store.Peek(t.Context(), counter, []byte(k.Key))
+			info, ok, err := storetest.Peek(t.Context(), store, counter, []byte(k.Key))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -326,7 +346,7 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 		}
 		return all
 	}
-	for until := time.Now().Add(10 * time.Second); !look() && time.Now().Before(until); {
+	for until := time.Now().Add(patience.Left(t)); !look() && time.Now().Before(until); {
 		time.Sleep(20 * time.Millisecond)
 	}
 	for i := range c.kinds {
@@ -334,8 +354,16 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 			t.Errorf("%v: Redis was charged %d, want %d to %d", c.kinds[i], got, least[i], most[i])
 		}
 	}
-	if c.stats.Lost != 0 {
-		t.Errorf("%d units are lost", c.stats.Lost)
+	unknown := int64(0)
+	for _, n := range c.unknown {
+		unknown += n
+	}
+	if c.stats.Lost > uint64(unknown) {
+		t.Errorf("%d units are lost, but only %d questions were not answered", c.stats.Lost, unknown)
+	}
+	s := &c.stats
+	if sum := s.Settled + s.Excess + s.Lost + s.Lapsed + s.Returned; s.Admitted != s.LocalAllowed || s.Admitted != sum || s.Open != 0 {
+		t.Errorf("what was admitted locally is not accounted for: %+v", *s)
 	}
 }
 
@@ -377,7 +405,8 @@ func (k *kind) size() int64 { return max(k.Config.N, k.Config.Burst) }
 // refills reports whether some of what was charged is forgotten while a test runs.
 func (k *kind) refills() bool { return k.Config.Window < days }
 
-// bound is how much of a kind may be admitted within a time that lies in one window: what Redis has, and each node's share.
+// bound is how much of a kind may be admitted within a time that lies in one window: what Redis
+// has, and each node's share.
 func (k *kind) bound(lasted time.Duration) int64 {
 	share := func(n int64) int64 { return (n + nodes - 1) / nodes }
 	switch {
@@ -410,7 +439,7 @@ func (c *course) grown(t testing.TB, b *bench, quiet []report) {
 		}
 		return true
 	}
-	for until := time.Now().Add(10 * time.Second); !look(); time.Sleep(50 * time.Millisecond) {
+	for until := time.Now().Add(patience.Left(t)); !look(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Error("the nodes have grown")
 			break
@@ -444,5 +473,9 @@ func plus(a, b fallback.Stats, n int64) fallback.Stats {
 	a.Settled += times * b.Settled
 	a.Excess += times * b.Excess
 	a.Lost += times * b.Lost
+	a.Lapsed += times * b.Lapsed
+	a.Returned += times * b.Returned
+	a.Open += times * b.Open
+	a.Admitted += times * b.Admitted
 	return a
 }

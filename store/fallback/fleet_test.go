@@ -8,24 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
-// patience is how long something may take that a healthy machine does in a moment.
-const patience = time.Minute
-
-// eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not come about in %v that %s", patience, what)
-		}
-	}
-}
+var eventually = patience.Until
 
 // fleet is some nodes.
 type fleet struct {
@@ -42,7 +32,7 @@ type process struct {
 	log     bytes.Buffer // what it said; to be read when it has ended
 }
 
-// startFleet starts so many nodes, which end with the test.
+// startFleet starts n nodes, which end with the test.
 func startFleet(t testing.TB, n int) *fleet {
 	t.Helper()
 	self, err := os.Executable()
@@ -75,7 +65,7 @@ func startFleet(t testing.TB, n int) *fleet {
 // end lets a node end, as it does when its standard input does.
 func (p *process) end(t testing.TB) {
 	_ = p.in.Close()
-	overdue := time.AfterFunc(patience, func() {
+	overdue := time.AfterFunc(patience.Left(t), func() {
 		t.Error("a node does not end")
 		_ = p.cmd.Process.Kill()
 	})
@@ -96,7 +86,8 @@ func (f *fleet) all(what func(i int) order) []report {
 	var wg sync.WaitGroup
 	for i, p := range f.nodes {
 		wg.Go(func() {
-			overdue := time.AfterFunc(2*patience, func() { _ = p.cmd.Process.Signal(unix.SIGQUIT) }) // it tells what it is doing
+			// it tells what it is doing
+			overdue := time.AfterFunc(patience.Left(f.t), func() { _ = p.cmd.Process.Signal(syscall.SIGQUIT) })
 			defer overdue.Stop()
 			if failed[i] = p.orders.Encode(what(i)); failed[i] == nil {
 				failed[i] = p.reports.Decode(&reports[i])

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -15,18 +16,17 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// Tests about faults run nodes as processes of their own: this test binary, started again, which opens a store as the
-// server does and makes decisions as the test tells it over standard input.
+// Tests about faults run nodes as processes of their own: this test binary, started again, which
+// opens a store as the server does and makes decisions as the test tells it over standard input.
 
 // nodeVariable in the environment makes the test binary a node.
 const nodeVariable = "WEIR_TEST_FALLBACK_NODE"
@@ -40,15 +40,6 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
-}
-
-// clock is one for all processes of this machine.
-func clock() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err)
-	}
-	return time.Duration(ts.Nano())
 }
 
 // kind is what a client may ask for: one unit of one key of a limit of its own.
@@ -70,13 +61,14 @@ func (k *kind) counter() (*rule.Counter, error) {
 
 // setup is how a node opens its store.
 type setup struct {
-	URL                                   string
-	RememberRefusals, Heartbeat, Deadline time.Duration
-	Nodes                                 int
+	URL                         string
+	RememberRefusals, Heartbeat time.Duration
+	Deadline, MaxDeadline       time.Duration
+	Nodes                       int
 }
 
-// load is what the clients of a node do, until they are told to stop: each asks for one of the kinds, drawn at random,
-// rests and asks again.
+// load is the work of a node's clients until they get the order to stop: each asks for one of the
+// kinds, drawn at random, rests and asks again.
 type load struct {
 	Kinds   []kind
 	Clients int
@@ -97,7 +89,7 @@ const (
 	phases
 )
 
-// order is what a node is told; what is zero or nil is not asked for.
+// order is an order to a node; fields that are zero or nil ask for nothing.
 type order struct {
 	Open    *setup
 	Load    *load
@@ -112,14 +104,18 @@ type report struct {
 	Error string // what must not be
 
 	State       fallback.State
+	Away        int // parts of Redis
 	Stats       fallback.Stats
 	Redis       redis.Stats
-	Nodes       int              // among which the limits are shared
-	FewestNodes int              // that it was since all nodes were known
-	Unknown     map[uint64]int64 // units by counter that the primary was asked for and may have charged, as it has not answered
-	Opened      time.Duration    // by clock: when the breaker first opened in phase during; 0: not yet
-	Returned    time.Duration    // by clock: when the primary first admitted something in phase after; 0: not yet
-	Decisions   [phases]int64    // of the load so far
+	Nodes       int // among which the limits are shared
+	FewestNodes int // that it was since all nodes were known
+	// units by counter that the primary was asked for and may have charged, as it has not answered
+	Unknown map[uint64]int64
+	// by clock: when the breaker first opened in phase during; 0: not yet
+	Opened time.Duration
+	// by clock: when the primary first admitted something in phase after; 0: not yet
+	Returned  time.Duration
+	Decisions [phases]int64 // of the load so far
 
 	Goroutines int
 	Heap       uint64 // bytes in use
@@ -209,7 +205,7 @@ func (n *node) open(o *setup) error {
 	var err error
 	if n.redis, err = redis.Open(redis.Options{
 		URL: o.URL, RememberRefusals: o.RememberRefusals, Heartbeat: o.Heartbeat,
-		Logf: func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}); err != nil {
 		return err
 	}
@@ -219,7 +215,7 @@ func (n *node) open(o *setup) error {
 	}
 	n.primary = &watched{Store: n.redis, node: n, unknown: map[uint64]int64{}}
 	n.store, err = fallback.New(n.primary, fallback.Options{
-		Local: local, Deadline: o.Deadline, Nodes: n.redis.Nodes, FixedNodes: o.Nodes, Probe: n.redis.Ping, Transition: n.went,
+		Local: local, Deadline: o.Deadline, MaxDeadline: o.MaxDeadline, Nodes: n.redis.Nodes, FixedNodes: o.Nodes, Transition: n.went,
 	})
 	n.all = o.Nodes
 	return err
@@ -243,9 +239,9 @@ func (n *node) complain(text string) {
 	}
 }
 
-// went checks that each transition is told once, in order.
+// went checks that each transition is reported once, in order.
 func (n *node) went(from, to fallback.State, cause error) {
-	fmt.Fprintf(os.Stderr, "%v: %v to %v: %v\n", clock(), from, to, cause)
+	fmt.Fprintf(os.Stderr, "%v: %v to %v: %v\n", redistest.Clock(), from, to, cause)
 	if was := n.state; from != was || from == to || (cause == nil) != (to == fallback.Closed) {
 		n.complain(fmt.Sprintf("a transition from %v to %v (%v), after one to %v", from, to, cause, was))
 	}
@@ -253,7 +249,7 @@ func (n *node) went(from, to fallback.State, cause error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if to == fallback.Open && n.opened == 0 && phase(n.phase.Load()) == during {
-		n.opened = clock()
+		n.opened = redistest.Clock()
 	}
 }
 
@@ -266,6 +262,7 @@ func (n *node) tell(r *report) {
 		return
 	}
 	r.State, _, _ = n.store.State()
+	r.Away, _ = n.store.Away()
 	r.Stats, r.Redis, r.Nodes, r.FewestNodes = n.store.Stats(), n.redis.Stats(), n.store.Share(), int(n.fewest.Load())
 	r.Unknown, r.Returned = n.primary.reading()
 	for i := range n.counts {
@@ -283,27 +280,30 @@ type watched struct {
 	returned time.Duration
 }
 
-func (w *watched) TakeWithin(ctx context.Context, d time.Duration, charges []weir.Charge, results []algo.Result) (int64, error) {
-	now, err := w.Store.TakeWithin(ctx, d, charges, results)
+func (w *watched) TakeWithin(
+	ctx context.Context, least, most time.Duration, charges []store.Charge, results []algo.Result,
+) (int64, bool, error) {
+	now, remembered, err := w.Store.TakeWithin(ctx, least, most, charges, results)
 	if err != nil {
-		if !errors.Is(err, weir.ErrNotCharged) {
+		if !errors.Is(err, store.ErrNotCharged) {
 			w.mu.Lock()
 			for i := range charges {
 				w.unknown[charges[i].Counter.ID] += charges[i].Ask.Cost
 			}
 			w.mu.Unlock()
 		}
-		return now, err
+		return now, false, err
 	}
-	// A refusal may be remembered, and what is in shadow is a debt: neither tells that Redis decides again.
+	// A refusal may be remembered, and what is in shadow is a debt: neither tells that Redis
+	// decides again.
 	if phase(w.node.phase.Load()) == after && results[0].Allowed && charges[0].Mode == rule.Enforce {
 		w.mu.Lock()
 		if w.returned == 0 {
-			w.returned = clock()
+			w.returned = redistest.Clock()
 		}
 		w.mu.Unlock()
 	}
-	return now, nil
+	return now, remembered, nil
 }
 
 func (w *watched) reading() (unknown map[uint64]int64, returned time.Duration) {
@@ -372,14 +372,14 @@ type client struct {
 
 func (c *client) run() {
 	n := c.node
-	charges, results := make([]weir.Charge, 1), make([]algo.Result, 1)
+	charges, results := make([]store.Charge, 1), make([]algo.Result, 1)
 	for calls := 0; calls < mostCalls && !n.stop.Load(); calls++ {
 		if c.load.Pause > 0 {
 			time.Sleep(time.Duration(c.rnd.Int64N(int64(c.load.Pause))))
 		}
 		i := c.rnd.IntN(len(c.counters))
 		k, out, at := &c.load.Kinds[i], &c.outcomes[i], phase(n.phase.Load())
-		charges[0] = weir.Charge{Counter: c.counters[i], Limit: c.counters[i].Limit, Key: []byte(k.Key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}, OnStoreError: k.Policy}
+		charges[0] = store.Charge{Counter: c.counters[i], Limit: c.counters[i].Limit, Key: []byte(k.Key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}, OnStoreError: k.Policy}
 		began := time.Now()
 		_, err := n.store.Take(context.Background(), charges, results)
 		c.latencies[at] = append(c.latencies[at], time.Since(began))

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -29,7 +29,7 @@ var errDown = errors.New("connection refused")
 
 // primary is a real store behind a network that can fail.
 type primary struct {
-	weir.Store
+	store.Store
 	fault    atomic.Int32
 	takes    atomic.Int64
 	releases atomic.Int64
@@ -57,7 +57,7 @@ func (p *primary) do(ctx context.Context, f func()) error {
 	return p.wait(ctx, loses)
 }
 
-func (p *primary) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (now int64, err error) {
+func (p *primary) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (now int64, err error) {
 	p.takes.Add(1)
 	lost := p.do(ctx, func() { now, err = p.Store.Take(ctx, charges, results) })
 	return now, errors.Join(lost, err)
@@ -74,16 +74,24 @@ func (p *primary) Close() error { return nil }
 
 // punctual is a store that keeps deadlines by itself.
 type punctual struct {
-	weir.Store
-	within time.Duration // of the last call
+	store.Store
+	least, most time.Duration // of the last call
+	remembers   []algo.Result // unless it is nil: what it answers from memory
 }
 
-func (p *punctual) TakeWithin(ctx context.Context, within time.Duration, charges []weir.Charge, results []algo.Result) (int64, error) {
-	p.within = within
-	return p.Take(ctx, charges, results)
+func (p *punctual) TakeWithin(
+	ctx context.Context, least, most time.Duration, charges []store.Charge, results []algo.Result,
+) (int64, bool, error) {
+	p.least, p.most = least, most
+	if p.remembers != nil {
+		copy(results, p.remembers)
+		return time.Now().UnixMicro(), true, nil
+	}
+	now, err := p.Take(ctx, charges, results)
+	return now, false, err
 }
 
-func newMemory(t testing.TB, clock func() int64) weir.Store {
+func newMemory(t testing.TB, clock func() int64) store.Store {
 	t.Helper()
 	if clock == nil {
 		clock = func() int64 { return time.Now().UnixMicro() }
@@ -96,7 +104,7 @@ func newMemory(t testing.TB, clock func() int64) weir.Store {
 }
 
 // newOver returns a Store over p, closed when the test ends.
-func newOver(t testing.TB, p weir.Store, o Options) *Store {
+func newOver(t testing.TB, p store.Store, o Options) *Store {
 	t.Helper()
 	if o.Local == nil {
 		o.Local = newMemory(t, nil)
@@ -136,11 +144,11 @@ func perHour(t testing.TB, n int64) *rule.Counter {
 	return counter(t, algo.Config{Algorithm: algo.FixedWindow, N: n, Window: time.Hour})
 }
 
-func charge(c *rule.Counter, key string, cost int64) weir.Charge {
-	return weir.Charge{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
+func charge(c *rule.Counter, key string, cost int64) store.Charge {
+	return store.Charge{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
 }
 
-func take(t testing.TB, s weir.Store, charges ...weir.Charge) []algo.Result {
+func take(t testing.TB, s store.Store, charges ...store.Charge) []algo.Result {
 	t.Helper()
 	results := make([]algo.Result, len(charges))
 	if _, err := s.Take(context.Background(), charges, results); err != nil {
@@ -150,7 +158,7 @@ func take(t testing.TB, s weir.Store, charges ...weir.Charge) []algo.Result {
 }
 
 // used returns what a store has counted of a key.
-func used(t testing.TB, s weir.Store, c *rule.Counter, key string) int64 {
+func used(t testing.TB, s store.Store, c *rule.Counter, key string) int64 {
 	t.Helper()
 	r := take(t, s, charge(c, key, 0))[0]
 	return r.Limit - r.Remaining
@@ -175,7 +183,7 @@ func mend(t testing.TB, s *Store, p *primary) {
 	p.set(none)
 	time.Sleep(10 * time.Second) // of virtual time
 	synctest.Wait()
-	if state, _, cause := s.State(); state != Closed || !s.missed.empty() {
-		t.Fatalf("the breaker is %v (%v), %d keys are not settled", state, cause, len(s.missed.entries))
+	if state, _, cause := s.State(); state != Closed || !s.parts[0].missed.empty() {
+		t.Fatalf("the breaker is %v (%v), %d keys are not settled", state, cause, len(s.parts[0].missed.entries))
 	}
 }

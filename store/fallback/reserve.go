@@ -7,39 +7,43 @@ import (
 	"sync"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-var _ weir.Reserver = (*Store)(nil)
+var _ store.Reserver = (*Store)(nil)
 
-// settlePatience is how long settlements may take, if Options.Deadline is not longer: nobody's decision waits for them.
+// settlePatience is how long settlements may take, unless Options.Deadline is longer. No decision
+// waits for them.
 const settlePatience = time.Second
 
-// reservers returns the stores that hold reservations. The error is weir.ErrNoReservations if the primary does not.
-func (s *Store) reservers() (primary, local weir.Reserver, err error) {
-	primary, ok := s.primary.(weir.Reserver)
+// reservers returns the stores that hold reservations. The error is store.ErrNoReservations if the
+// primary does not.
+func (s *Store) reservers() (primary, local store.Reserver, err error) {
+	primary, ok := s.primary.(store.Reserver)
 	if !ok {
-		return nil, nil, weir.ErrNoReservations
+		return nil, nil, store.ErrNoReservations
 	}
-	local, _ = s.o.Local.(weir.Reserver)
+	local, _ = s.o.Local.(store.Reserver)
 	return primary, local, nil
 }
 
-// Hold implements weir.Reserver. While the primary is away, Local holds the note: it is then this node's, and lost with it. A
-// primary that does not say in time whether it holds a note is taken to do so, since two stores would hand it out twice.
+// Hold implements store.Reserver. While the primary is away, Local holds the note: it is then this
+// node's, and lost with it. A primary that does not say in time whether it holds a note is taken to
+// do so, since two stores would hand it out twice.
 func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
 	primary, local, err := s.reservers()
 	if err != nil {
 		return err
 	}
-	why := s.breaker.Load().refusal
+	p := s.partOfID(id)
+	why := p.breaker.Load().refusal
 	if why == nil {
-		err := s.askWithin(ctx, s.o.Deadline, func(ctx context.Context) error { return primary.Hold(ctx, id, note, timeout) })
+		err := s.askWithin(ctx, p, s.o.MaxDeadline, func(ctx context.Context) error { return primary.Hold(ctx, id, note, timeout) })
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case !errors.Is(err, weir.ErrNotCharged):
+		case !errors.Is(err, store.ErrNotCharged):
 			return nil
 		}
 		why = err
@@ -50,7 +54,7 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	return local.Hold(ctx, id, note, timeout)
 }
 
-// Claim implements weir.Reserver. It fails for a note of the primary's while that is away.
+// Claim implements store.Reserver. It fails for a note of the primary's while that is away.
 func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
 	primary, local, err := s.reservers()
 	if err != nil {
@@ -61,17 +65,18 @@ func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err
 			return note, ok, err
 		}
 	}
-	if why := s.breaker.Load().refusal; why != nil {
+	p := s.partOfID(id)
+	if why := p.breaker.Load().refusal; why != nil {
 		return nil, false, why
 	}
-	err = s.askWithin(ctx, s.o.Deadline, func(ctx context.Context) (err error) {
+	err = s.askWithin(ctx, p, s.o.MaxDeadline, func(ctx context.Context) (err error) {
 		note, ok, err = primary.Claim(ctx, id)
 		return err
 	})
 	return note, ok, err
 }
 
-// Expired implements weir.Reserver.
+// Expired implements store.Reserver.
 func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) {
 	primary, local, err := s.reservers()
 	if err != nil {
@@ -82,10 +87,10 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 			return nil, err
 		}
 	}
-	if s.breaker.Load().state != Closed || len(notes) >= n {
+	if state, _, _ := s.State(); len(s.parts) == 1 && state != Closed || len(notes) >= n {
 		return notes, nil
 	}
-	err = s.askWithin(ctx, settlePatience, func(ctx context.Context) error {
+	err = s.askWithin(ctx, nil, settlePatience, func(ctx context.Context) error {
 		more, err := primary.Expired(ctx, n-len(notes))
 		notes = append(notes, more...)
 		return err
@@ -96,31 +101,34 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 	return nil, err
 }
 
-// Settle implements weir.Reserver. What a request cost more than was reserved is charged to the primary: at once, or when it is back,
-// and until then to Local. What it cost less is given back where it was charged: to Local, if the primary does not know of the charge
-// yet, or to the primary. Where that cannot be told for certain, and where an answer is lost, it stays charged.
-func (s *Store) Settle(ctx context.Context, settlements []weir.Settlement) error {
+// Settle implements store.Reserver. If a request cost more than was reserved, the difference is
+// charged to the primary: at once, or when it is back, and until then to Local. If it cost less,
+// the difference is given back where it was charged: to Local if the primary has not been charged
+// yet, and otherwise to the primary. If the place is uncertain, or an answer is lost, the units
+// stay charged.
+func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) error {
 	_, local, err := s.reservers()
 	if err != nil {
 		return err
 	}
 	shares := s.sharesNow()
-	var here, there []weir.Settlement
-	away := s.breaker.Load().state != Closed
+	var here, there []store.Settlement
 	for _, e := range settlements {
 		if e.Counter == nil || e.Limit == nil {
 			return errors.New("fallback: a settlement needs a Counter and a Limit")
 		}
+		p := s.partOf(e.Counter, e.Key)
+		away := p.breaker.Load().state != Closed
 		own := e // as Local is to settle it
 		own.Limit = shares.of(e.Limit)
 		switch more := e.Actual - e.Reserved; {
 		case more > 0 && away && local != nil:
 			here = append(here, own)
-		case more < 0 && s.outages.has(e.At):
+		case more < 0 && p.outages.has(e.At):
 			if local == nil {
 				continue
 			}
-			if own.Reserved = s.missed.spare(e.Counter, e.Key, -more); own.Reserved > 0 {
+			if own.Reserved = p.missed.spare(e.Counter, e.Key, -more); own.Reserved > 0 {
 				own.Actual = 0
 				here = append(here, own)
 			}
@@ -135,21 +143,25 @@ func (s *Store) Settle(ctx context.Context, settlements []weir.Settlement) error
 			return err
 		}
 	}
-	late := make([]lateSettlement, len(there))
+	late := make(map[*part][]lateSettlement)
 	for i := range there {
-		late[i].Settlement = there[i]
+		p := s.partOf(there[i].Counter, there[i].Key)
+		late[p] = append(late[p], lateSettlement{Settlement: there[i]})
 	}
-	s.settleThere(ctx, late)
+	for p, list := range late {
+		s.settleThere(ctx, p, list)
+	}
 	return nil
 }
 
-// settleThere makes settlements at the primary, or remembers them. What has no answer is treated as made.
-func (s *Store) settleThere(ctx context.Context, late []lateSettlement) {
+// settleThere makes settlements at a part of the primary, or keeps them for later. A settlement
+// without an answer is treated as made.
+func (s *Store) settleThere(ctx context.Context, p *part, late []lateSettlement) {
 	if len(late) == 0 {
 		return
 	}
-	if s.breaker.Load().state == Closed {
-		list := make([]weir.Settlement, len(late))
+	if p.breaker.Load().state == Closed {
+		list := make([]store.Settlement, len(late))
 		for i := range late {
 			list[i] = late[i].Settlement
 		}
@@ -157,43 +169,63 @@ func (s *Store) settleThere(ctx context.Context, late []lateSettlement) {
 		if err != nil {
 			return
 		}
-		err = s.askWithin(ctx, max(settlePatience, s.o.Deadline), func(ctx context.Context) error { return primary.Settle(ctx, list) })
-		if err == nil || !errors.Is(err, weir.ErrNotCharged) {
+		begun := s.known.clock()
+		err = s.askWithin(ctx, p, max(settlePatience, s.o.Deadline), func(ctx context.Context) error { return primary.Settle(ctx, list) })
+		if err == nil || !errors.Is(err, store.ErrNotCharged) {
+			for i := range late {
+				if !late[i].noted {
+					s.known.settle(&list[i], begun, err == nil)
+				}
+			}
 			return
 		}
 		for i := range late {
 			late[i].tries++
 		}
 	}
-	s.missed.addSettlements(late)
-	s.tendIfClosed()
+	for i := range late {
+		if e := &late[i]; !e.noted && e.Actual > e.Reserved {
+			s.known.settle(&e.Settlement, 0, false)
+			e.noted = true
+		}
+	}
+	p.missed.addSettlements(late)
+	s.tendIfClosed(p)
 }
 
-// askWithin asks the primary for something that is no decision, and tells the breaker how it went.
-func (s *Store) askWithin(ctx context.Context, within time.Duration, f func(ctx context.Context) error) error {
-	began := s.run.begin()
+// askWithin calls a part of the primary for anything but a decision, and reports the outcome to its
+// breaker. A nil part means all parts; then no breaker is informed.
+func (s *Store) askWithin(ctx context.Context, p *part, within time.Duration, f func(ctx context.Context) error) error {
+	began := uint32(0)
+	if p != nil {
+		began = p.run.begin()
+	}
 	if end, ok := ctx.Deadline(); ok {
 		within = min(within, max(time.Until(end)*3/4, 1))
 	}
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	err := f(limited)
-	s.heard(ctx, within, began, err)
+	if p != nil {
+		s.heard(ctx, p, within, began, err)
+	}
 	return err
 }
 
 // lateSettlement is one that the primary has not made yet.
 type lateSettlement struct {
-	weir.Settlement
-	tries int // so far
+	store.Settlement
+	tries int  // so far
+	noted bool // known counts its charge already
 }
 
-// addSettlements keeps settlements for later, as far as there is room: what is not made stays charged as it was.
+// addSettlements keeps settlements for later, as far as there is room. The others are never made:
+// their requests stay charged as reserved.
 func (l *ledger) addSettlements(late []lateSettlement) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range late {
-		if len(l.late) >= maxMissed || e.tries >= giveBacks {
+		if len(l.late) >= l.room || e.tries >= giveBacks {
 			continue
 		}
 		e.Key = bytes.Clone(e.Key)
@@ -201,16 +233,17 @@ func (l *ledger) addSettlements(late []lateSettlement) {
 	}
 }
 
-// spare takes up to units off what the primary is to be charged for a state, and returns how many.
+// spare cancels up to units of a state's debt to the primary, and returns how many.
 func (l *ledger) spare(c *rule.Counter, key []byte, units int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[account{c.ID, string(key)}]
-	if e == nil || e.units <= 0 {
+	if e == nil {
 		return 0
 	}
-	units = min(units, e.units)
-	e.units -= units
+	units = min(units, e.owed)
+	e.owed -= units
+	l.books.move(c, key, returned, units)
 	return units
 }
 
@@ -218,15 +251,16 @@ func (l *ledger) spare(c *rule.Counter, key []byte, units int64) int64 {
 type outages struct {
 	mu    sync.Mutex
 	spans []span // in order; the last maxSpans
-	since int64  // what was before is not known any more
+	since int64  // up to here, spans have been dropped
 }
 
-// span holds the instants from and to, and what lies between, in µs.
+// span is a closed interval of instants, in µs.
 type span struct{ from, to int64 }
 
 const (
 	maxSpans = 1000
-	spanGap  = int64(time.Second / time.Microsecond) // decisions that are no further apart share a span
+	// decisions that are no further apart share a span
+	spanGap = int64(time.Second / time.Microsecond)
 )
 
 // note remembers that a decision was made at an instant.

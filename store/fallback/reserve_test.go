@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-func (p *primary) reserver() weir.Reserver { return p.Store.(weir.Reserver) }
+func (p *primary) reserver() store.Reserver { return p.Store.(store.Reserver) }
 
 func (p *primary) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) (err error) {
 	lost := p.do(ctx, func() { err = p.reserver().Hold(ctx, id, note, timeout) })
@@ -32,7 +32,7 @@ func (p *primary) Expired(ctx context.Context, n int) (notes [][]byte, err error
 	return notes, errors.Join(lost, err)
 }
 
-func (p *primary) Settle(ctx context.Context, settlements []weir.Settlement) (err error) {
+func (p *primary) Settle(ctx context.Context, settlements []store.Settlement) (err error) {
 	lost := p.do(ctx, func() { err = p.reserver().Settle(ctx, settlements) })
 	return errors.Join(lost, err)
 }
@@ -104,31 +104,32 @@ func TestReservations(t *testing.T) {
 
 // TestNoReservations: over a primary that holds none there are none.
 func TestNoReservations(t *testing.T) {
-	s := newOver(t, struct{ weir.Store }{newMemory(t, nil)}, Options{})
+	s := newOver(t, struct{ store.Store }{newMemory(t, nil)}, Options{})
 	_, _, claim := s.Claim(t.Context(), "x")
 	_, expired := s.Expired(t.Context(), 1)
 	for _, err := range []error{claim, expired, s.Hold(t.Context(), "x", nil, time.Hour), s.Settle(t.Context(), nil)} {
-		if !errors.Is(err, weir.ErrNoReservations) {
+		if !errors.Is(err, store.ErrNoReservations) {
 			t.Error(err)
 		}
 	}
 }
 
-// TestSettlesReservations: what a request really cost comes to count where it was charged, before an outage, in it, and after it.
+// TestSettlesReservations: what a request really cost comes to count where it was charged, before
+// an outage, in it, and after it.
 func TestSettlesReservations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newTest(t, Options{FixedNodes: 2})
 		settle := func(c *rule.Counter, at, reserved, actual int64) {
 			t.Helper()
-			e := weir.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: reserved, Actual: actual}
-			if err := s.Settle(t.Context(), []weir.Settlement{e}); err != nil {
+			e := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: reserved, Actual: actual}
+			if err := s.Settle(t.Context(), []store.Settlement{e}); err != nil {
 				t.Error(err)
 			}
 		}
 		charged := func(c *rule.Counter, cost int64) (at int64) {
 			t.Helper()
 			var r [1]algo.Result
-			at, err := s.Take(t.Context(), []weir.Charge{charge(c, "k", cost)}, r[:])
+			at, err := s.Take(t.Context(), []store.Charge{charge(c, "k", cost)}, r[:])
 			if err != nil || !r[0].Allowed {
 				t.Fatalf("%+v, %v", r[0], err)
 			}
@@ -165,26 +166,28 @@ func TestSettlesReservations(t *testing.T) {
 		counts("after it", more, 15, 15)
 		counts("after it", less, 1, 1)
 		counts("after it", both, 12, 7)
-		// The primary was told of that charge as far as there was room. It cannot be known what of it was of whom: it stays.
+		// The primary was told of that charge as far as there was room. It cannot be known what of
+		// it was of whom: it stays.
 		settle(told, atTold, 10, 2)
 		counts("decided here, settled when the primary knew", told, 10, 10)
 		settle(told, atTold, 10, 12)
 		counts("cost more", told, 12, 10)
-		if n := len(s.missed.late); n != 0 {
+		if n := len(s.parts[0].missed.late); n != 0 {
 			t.Errorf("%d settlements are left", n)
 		}
 	})
 }
 
-// TestSettlementsOnce: one whose answer is lost is not made again, and one that was certainly not made is.
+// TestSettlementsOnce: one whose answer is lost is not made again, and one that was certainly not
+// made is.
 func TestSettlementsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newTest(t, Options{})
 		c := perHour(t, 100)
 		take(t, s, charge(c, "k", 50))
-		e := weir.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: time.Now().UnixMicro(), Reserved: 10, Actual: 4}
+		e := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: time.Now().UnixMicro(), Reserved: 10, Actual: 4}
 		p.set(loses)
-		if err := s.Settle(t.Context(), []weir.Settlement{e}); err != nil {
+		if err := s.Settle(t.Context(), []store.Settlement{e}); err != nil {
 			t.Error(err)
 		}
 		mend(t, s, p)
@@ -194,7 +197,7 @@ func TestSettlementsOnce(t *testing.T) {
 		sure := &unsure{primary: p}
 		sure.fails.Store(true)
 		s2 := newOver(t, sure, Options{})
-		if err := s2.Settle(t.Context(), []weir.Settlement{e}); err != nil {
+		if err := s2.Settle(t.Context(), []store.Settlement{e}); err != nil {
 			t.Error(err)
 		}
 		sure.fails.Store(false)
@@ -203,7 +206,7 @@ func TestSettlementsOnce(t *testing.T) {
 		if n := used(t, p.Store, c, "k"); n != 38 {
 			t.Errorf("%d are charged, want 38", n)
 		}
-		if !s2.missed.empty() {
+		if !s2.parts[0].missed.empty() {
 			t.Error("something is left")
 		}
 	})
@@ -215,9 +218,9 @@ type unsure struct {
 	fails atomic.Bool
 }
 
-func (u *unsure) Settle(ctx context.Context, settlements []weir.Settlement) error {
+func (u *unsure) Settle(ctx context.Context, settlements []store.Settlement) error {
 	if u.fails.Load() {
-		return fmt.Errorf("not now: %w", weir.ErrNotCharged)
+		return fmt.Errorf("not now: %w", store.ErrNotCharged)
 	}
 	return u.primary.Settle(ctx, settlements)
 }
@@ -246,8 +249,8 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// TestSharesOfSchedules: a node's share of a limit follows the same clock, with its part of each of the limits; and a soft margin
-// closes in it, too.
+// TestSharesOfSchedules: a node's share of a limit follows the same clock, with its part of each of
+// the limits; and a soft margin closes in it, too.
 func TestSharesOfSchedules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock begins at midnight
 		limit := func(n int64, soft int) *algo.Limit {

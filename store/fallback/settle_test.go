@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 func TestSettles(t *testing.T) {
@@ -20,7 +20,8 @@ func TestSettles(t *testing.T) {
 		s, p := newTest(t, Options{})
 		whole, partly, refunded, given, shadow, peeked := perHour(t, 100), perHour(t, 10), perHour(t, 100), perHour(t, 100), perHour(t, 100), perHour(t, 100)
 		counting := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour, CountDenied: true})
-		take(t, s, charge(whole, "k", 3), charge(partly, "k", 8), charge(given, "k", 9), charge(counting, "k", 8))
+		take(t, s, charge(whole, "k", 3), charge(given, "k", 9))
+		take(t, p.Store, charge(partly, "k", 8), charge(counting, "k", 8)) // by another node
 		cut(t, s, p, hangs)
 		take(t, s, charge(whole, "k", 5))
 		take(t, s, charge(whole, "k", 6))
@@ -44,7 +45,8 @@ func TestSettles(t *testing.T) {
 				t.Errorf("%d: %d are charged, want %d", i, got, test.want)
 			}
 		}
-		if got := s.Stats(); got.Settled != 11+7+2+3+4+5 || got.Excess != 3 || got.Lost != 0 {
+		if got := s.Stats(); got.Settled != 11+7+2+3+4 || got.Excess != 3+5 || got.Lost != 0 ||
+			got.Returned != 2 || got.Admitted != got.Settled+got.Excess+got.Returned || got.Open != 0 {
 			t.Errorf("%+v", got)
 		}
 		if used(t, s.o.Local, whole, "k") != 11 {
@@ -88,8 +90,8 @@ func TestSettlesWhatCounts(t *testing.T) {
 				p.set(none)
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
-				if state, _, _ := s.State(); state != Closed || !s.missed.empty() {
-					t.Fatalf("%v, %d to settle", state, len(s.missed.entries))
+				if state, _, _ := s.State(); state != Closed || !s.parts[0].missed.empty() {
+					t.Fatalf("%v, %d to settle", state, len(s.parts[0].missed.entries))
 				}
 				if got := int64(s.Stats().Settled); got < test.want || got > test.want+1 {
 					t.Errorf("%d were charged, want %d or one more", got, test.want)
@@ -101,11 +103,11 @@ func TestSettlesWhatCounts(t *testing.T) {
 
 // between is a store beside which something happens after a debt has been asked for.
 type between struct {
-	weir.Store
+	store.Store
 	then func()
 }
 
-func (b *between) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (b *between) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	now, err := b.Store.Take(ctx, charges, results)
 	if then := b.then; then != nil && len(charges) > 0 && charges[0].Mode == rule.Shadow && err == nil {
 		b.then = nil
@@ -114,14 +116,15 @@ func (b *between) Take(ctx context.Context, charges []weir.Charge, results []alg
 	return now, err
 }
 
-// TestSettlesIntoWhatIsLeft: of the room that it was told of, another node takes some; the rest is charged all the same.
+// TestSettlesIntoWhatIsLeft: of the room that it was told of, another node takes some; the rest is
+// charged all the same.
 func TestSettlesIntoWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &primary{Store: newMemory(t, nil)}
 		b := &between{Store: p}
 		s := newOver(t, b, Options{})
 		c := perHour(t, 100)
-		take(t, s, charge(c, "k", 90))
+		take(t, p.Store, charge(c, "k", 90)) // by another node
 		cut(t, s, p, refuses)
 		take(t, s, charge(c, "k", 20))
 		b.then = func() { take(t, p.Store, charge(c, "k", 3)) }
@@ -136,18 +139,18 @@ func TestSettlesIntoWhatIsLeft(t *testing.T) {
 }
 
 // certain is a store that charges nothing when it fails, and says so.
-type certain struct{ weir.Store }
+type certain struct{ store.Store }
 
-func (c certain) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (c certain) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	now, err := c.Store.Take(ctx, charges, results)
 	if err != nil {
-		err = errors.Join(err, weir.ErrNotCharged)
+		err = errors.Join(err, store.ErrNotCharged)
 	}
 	return now, err
 }
 
-// TestSettlesWhatWasNotCharged: what the primary has certainly not charged is charged later, be it a call or a debt; and
-// settling does not keep the breaker from being told of.
+// TestSettlesWhatWasNotCharged: what the primary has certainly not charged is charged later, be it
+// a call or a debt; and settling does not keep the breaker from being told of.
 func TestSettlesWhatWasNotCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &primary{Store: newMemory(t, nil)}
@@ -188,7 +191,8 @@ func TestRefundsOfThePast(t *testing.T) {
 	}{
 		{"another window", algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: time.Minute}, 9},
 		{"the same window", algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: time.Hour}, 5},
-		{"bucket", algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: time.Hour}, 4}, // 2 min drain 4 of 9 in part
+		// 2 min drain 4 of 9 in part
+		{"bucket", algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: time.Hour}, 4},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -208,7 +212,8 @@ func TestRefundsOfThePast(t *testing.T) {
 	}
 }
 
-// TestSettlingIsCutShort: what is left when the primary goes away again is kept, and nothing is charged twice.
+// TestSettlingIsCutShort: what is left when the primary goes away again is kept, and nothing is
+// charged twice.
 func TestSettlingIsCutShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newTest(t, Options{})
@@ -241,7 +246,7 @@ func TestSettlingIsCutShort(t *testing.T) {
 		if n := sum(); n != 2*keys {
 			t.Errorf("%d units are charged, want %d", n, 2*keys)
 		}
-		if got := s.Stats(); got.Settled != 2*keys || got.Lost != 0 || got.Excess != 0 {
+		if got := s.Stats(); got.Settled+got.Lost != 2*keys || got.Lost > 2*settleBatch || got.Excess != 0 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -290,7 +295,7 @@ func TestSettlesPaced(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep((steps - 2) * settleEvery)
-		if s.missed.empty() {
+		if s.parts[0].missed.empty() {
 			t.Error("settled in less time than it should take")
 		}
 		time.Sleep(2 * settleEvery)
@@ -301,19 +306,20 @@ func TestSettlesPaced(t *testing.T) {
 	})
 }
 
-// late is a store that holds up calls until it is told to go on.
+// late is a store that holds up calls until the test lets them go on.
 type late struct {
-	weir.Store
+	store.Store
 	goOn chan struct{}
 }
 
-func (l *late) Take(ctx context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+func (l *late) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	now, err := l.Store.Take(ctx, charges, results)
 	<-l.goOn
 	return now, err
 }
 
-// TestLateCall: a call that found the breaker open, and ends when all else has been settled long since, is settled too.
+// TestLateCall: a call that found the breaker open, and ends when all else has been settled long
+// since, is settled too.
 func TestLateCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local := &late{newMemory(t, nil), make(chan struct{})}
@@ -326,7 +332,7 @@ func TestLateCall(t *testing.T) {
 		}()
 		cut(t, s, p, refuses)
 		go func() {
-			if _, err := s.Take(t.Context(), []weir.Charge{charge(c, "k", 3)}, make([]algo.Result, 1)); err != nil {
+			if _, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 3)}, make([]algo.Result, 1)); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -359,11 +365,15 @@ func TestLostAnswer(t *testing.T) {
 
 func TestLedgerIsBounded(t *testing.T) {
 	var l ledger
-	l.init()
+	b := newBooks(newKnown(), nil)
+	l.init(b, maxMissed)
 	c := perHour(t, 10)
 	add := func(i int, now, until int64) bool {
 		ch := charge(c, fmt.Sprint(i), 1)
-		return l.add(&ch, c.Limit, now, until)
+		was := b.reading()[lost]
+		b.admit(1)
+		l.add(&ch, c.Limit, 1, now, until)
+		return b.reading()[lost] == was
 	}
 	for i := range maxMissed {
 		if !add(i, 0, 10) {
@@ -373,7 +383,7 @@ func TestLedgerIsBounded(t *testing.T) {
 	if add(maxMissed, 9, 20) {
 		t.Error("a key beyond the bound")
 	}
-	if !add(0, 9, 20) || l.entries[account{c.ID, "0"}].units != 2 {
+	if !add(0, 9, 20) || l.entries[account{c.ID, "0"}].owed != 2 {
 		t.Error("a key that is known finds no room")
 	}
 	for i := range 1000 { // until is over for all but one of the others
@@ -397,8 +407,8 @@ func TestLedgerIsBounded(t *testing.T) {
 	}
 }
 
-// TestStorm: calls from all sides while the primary comes and goes. No call fails, every charge that the primary made is
-// accounted for, and no more is admitted than there is.
+// TestStorm: calls from all sides while the primary comes and goes. No call fails, every charge
+// that the primary made is accounted for, and no more is admitted than there is.
 func TestStorm(t *testing.T) {
 	for _, f := range []fault{refuses, hangs, loses} {
 		t.Run(fmt.Sprint("fault ", f), func(t *testing.T) {
@@ -412,7 +422,7 @@ func TestStorm(t *testing.T) {
 					wg.Go(func() {
 						results := make([]algo.Result, 2)
 						for range calls {
-							charges := []weir.Charge{charge(window, fmt.Sprint(g%3), 1), charge(slots, "k", 1)}
+							charges := []store.Charge{charge(window, fmt.Sprint(g%3), 1), charge(slots, "k", 1)}
 							if _, err := s.Take(t.Context(), charges, results); err != nil {
 								t.Error(err)
 								return

@@ -8,13 +8,15 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// maxShares bounds the limits whose share is kept. A server has as many as its rules; requests may bring more.
+// maxShares bounds the number of limits whose share is cached. A server has one for each rule;
+// requests with limits of their own may bring more.
 const maxShares = 10_000
 
 // shares are a node's shares of limits, derived once for each limit.
 type shares struct {
 	nodes  int64
 	limits sync.Map // *algo.Limit → *algo.Limit
+	nones  sync.Map // the same, see none
 	n      atomic.Int64
 }
 
@@ -44,31 +46,62 @@ func (t *shares) of(l *algo.Limit) *algo.Limit {
 	return d.(*algo.Limit)
 }
 
-// derive returns the limit that is one of nodes equal shares of l, rounded up: of each limit of a schedule. A soft margin that rounds to
-// nothing does not close.
+// none returns a limit that keeps the states of l and refuses every charge with a cost.
+func (t *shares) none(l *algo.Limit) *algo.Limit {
+	if d, ok := t.nones.Load(l); ok {
+		return d.(*algo.Limit)
+	}
+	d, had := t.nones.LoadOrStore(l, deriveBy(l, nothing))
+	if !had {
+		t.n.Add(1)
+	}
+	return d.(*algo.Limit)
+}
+
+// nothing is a limit of 0.
+func nothing(l *algo.Limit) *algo.Limit {
+	c := l.Config()
+	c.N, c.Soft, c.SoftFor = 0, 0, 0
+	if c.Burst != 0 {
+		c.Burst = algo.NoBurst
+	}
+	if d, err := algo.New(c); err == nil {
+		return d
+	}
+	return l
+}
+
+// derive returns the limit that is one of nodes equal shares of l, rounded up: of each limit of a
+// schedule. A soft margin that rounds to nothing does not close.
 func derive(l *algo.Limit, nodes int64) *algo.Limit {
+	return deriveBy(l, func(l *algo.Limit) *algo.Limit { return divide(l, nodes) })
+}
+
+// deriveBy changes a limit, or each limit of its schedule.
+func deriveBy(l *algo.Limit, change func(*algo.Limit) *algo.Limit) *algo.Limit {
 	if !l.Scheduled() {
-		return part(l, nodes)
+		return change(l)
 	}
 	otherwise, phases, loc := l.Schedule()
 	if otherwise != nil {
-		otherwise = part(otherwise, nodes)
+		otherwise = change(otherwise)
 	}
 	phases = slices.Clone(phases)
 	for i := range phases {
 		if of := phases[i].Limit; of != nil {
-			phases[i].Limit = part(of, nodes)
+			phases[i].Limit = change(of)
 		}
 	}
 	d, err := algo.Scheduled(otherwise, phases, loc)
-	if err != nil { // what the limits must agree in does not depend on their numbers
+	// the limits of a schedule must agree in ways that do not depend on their numbers
+	if err != nil {
 		return l
 	}
 	return d
 }
 
-// part is derive for a limit without a schedule.
-func part(l *algo.Limit, nodes int64) *algo.Limit {
+// divide is derive for a limit without a schedule.
+func divide(l *algo.Limit, nodes int64) *algo.Limit {
 	c := l.Config()
 	c.N = ceil(c.N, nodes)
 	if c.Burst > 0 {
@@ -86,8 +119,8 @@ func part(l *algo.Limit, nodes int64) *algo.Limit {
 		if err == nil {
 			return d
 		}
-		// With fewer factors in common, N and an odd window may need larger numbers than a bucket of this size has
-		// room for. A smaller one has.
+		// With fewer factors in common, N and an odd window may need larger numbers than a bucket
+		// of this size has room for. A smaller one has.
 		if c.Burst <= 1 {
 			return l
 		}

@@ -93,7 +93,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestBound: n nodes that share a primary which comes and goes admit at most N + n × ceil(N/n) in one window.
+// TestBound: n nodes that share a primary which comes and goes admit at most N + n × ceil(N/n) in
+// one window.
 func TestBound(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7} {
 		for _, f := range []fault{refuses, hangs, loses} {

@@ -7,18 +7,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 )
 
 // TestSlots: a slot goes back to the store that gave it, whatever has happened since.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newTest(t, Options{FixedNodes: 2})
-		c := counter(t, algo.Config{Algorithm: algo.Concurrency, N: 4, Timeout: time.Hour})
+		c := counter(t, algo.Config{Algorithm: algo.Concurrency, N: 6, Timeout: time.Hour})
 		get := func() uint64 {
 			t.Helper()
-			charges, results := []weir.Charge{charge(c, "k", 1)}, make([]algo.Result, 1)
+			charges, results := []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1)
 			if _, err := s.Take(t.Context(), charges, results); err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +47,7 @@ func TestSlots(t *testing.T) {
 		cut(t, s, p, hangs)
 		l1, l2 := get(), get()
 		if get() != 0 {
-			t.Error("more slots than the share of 2")
+			t.Error("more slots than this node's half of the 4 that were left")
 		}
 		asked := p.releases.Load()
 		put(l1, true)
@@ -90,7 +90,7 @@ func TestSlotsAreKept(t *testing.T) {
 		c := counter(t, algo.Config{Algorithm: algo.Concurrency, N: settleBatch, Timeout: time.Hour})
 		var slots []uint64
 		for range settleBatch {
-			charges := []weir.Charge{charge(c, "k", 1)}
+			charges := []store.Charge{charge(c, "k", 1)}
 			if _, err := s.Take(t.Context(), charges, make([]algo.Result, 1)); err != nil {
 				t.Fatal(err)
 			}

@@ -5,11 +5,22 @@ import (
 	"time"
 )
 
-// State returns the state of the circuit breaker, since when the primary has been away (Open, HalfOpen) or back (Closed), and
-// the last failure; cause is nil if the breaker is closed.
+// State returns the state of the circuit breaker, since when the primary has been away (Open,
+// HalfOpen) or back (Closed), and the last failure; cause is nil if the breaker is closed. Where
+// the primary has parts, it is Open as long as one of them is away, and Closed when all are there;
+// see Away.
 func (s *Store) State() (state State, since time.Time, cause error) {
-	b := s.breaker.Load()
+	b := s.overall()
 	return b.state, b.since, b.cause
+}
+
+// Entered returns how often the circuit breaker has come to each state, by State. It begins Closed,
+// which is not counted.
+func (s *Store) Entered() (n [States]uint64) {
+	for state := range n {
+		n[state] = s.stats.entered[state].Load()
+	}
+	return n
 }
 
 // Share returns the number of nodes among which limits are shared while the primary is away.
@@ -22,7 +33,7 @@ func (s *Store) Share() int {
 	return max(1, s.o.FixedNodes)
 }
 
-// Stats counts what has happened since New. Each decision without the primary is counted in one of LocalAllowed,
+// Stats counts events since New. Each decision without the primary counts in one of LocalAllowed,
 // LocalDenied, Uncounted and Refused.
 type Stats struct {
 	Trips          uint64 // how often the breaker opened
@@ -31,27 +42,43 @@ type Stats struct {
 	Uncounted      uint64 // decisions: admitted because all rules say on_store_error: allow
 	Refused        uint64 // decisions: failed because a rule says on_store_error: deny
 	DeadlineMisses uint64 // answers of the primary that did not come in time
-	Settled        uint64 // units admitted locally that the primary was charged afterwards, whether it answered or not
-	Excess         uint64 // units that it was not, since its limit was exhausted
-	Lost           uint64 // units that it was not, since there was no room to remember them or Local failed
+	// Units admitted on the share, of all limits except concurrency. At any instant Admitted is the
+	// sum of the fields after it. All of these but the last only grow.
+	Admitted uint64
+	Settled  uint64 // charged by the primary
+	Excess   uint64 // not charged, since the limit was exhausted: what went beyond it
+	// perhaps charged: the answer will never come; or there was no room to remember them
+	Lost     uint64
+	Lapsed   uint64 // not charged, as they had ceased to count: their window was over
+	Returned uint64 // refunded before they were charged
+	Open     uint64 // to be charged yet, or with an answer still to come
 }
 
 type counters struct {
-	trips, localAllowed, localDenied, uncounted, refused, deadlineMisses, settled, excess, lost atomic.Uint64
+	trips, localAllowed, localDenied, uncounted, refused, deadlineMisses atomic.Uint64
+	// see Store.Entered
+	entered [States]atomic.Uint64
 }
 
 // Stats returns a reading.
 func (s *Store) Stats() Stats {
-	c := &s.stats
-	return Stats{
+	c, units := &s.stats, s.books.reading()
+	out := Stats{
 		Trips:          c.trips.Load(),
 		LocalAllowed:   c.localAllowed.Load(),
 		LocalDenied:    c.localDenied.Load(),
 		Uncounted:      c.uncounted.Load(),
 		Refused:        c.refused.Load(),
 		DeadlineMisses: c.deadlineMisses.Load(),
-		Settled:        c.settled.Load(),
-		Excess:         c.excess.Load(),
-		Lost:           c.lost.Load(),
+		Settled:        units[settled],
+		Excess:         units[excess],
+		Lost:           units[lost],
+		Lapsed:         units[lapsed],
+		Returned:       units[returned],
+		Open:           units[open],
 	}
+	for _, n := range units {
+		out.Admitted += n
+	}
+	return out
 }

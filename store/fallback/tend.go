@@ -1,17 +1,17 @@
 package fallback
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// The primary is told what it missed in steps of at most settleBatch keys, one each settleEvery.
+// The primary is charged for what it missed in steps of at most settleBatch keys, one step each
+// settleEvery.
 const (
 	settleBatch = 50
 	settleEvery = 10 * time.Millisecond
@@ -19,220 +19,280 @@ const (
 	roomTries   = 10 // attempts to charge as much as there is room for
 )
 
-// trip opens the breaker, unless somebody else has.
-func (s *Store) trip(cause error) {
+// trip opens the breaker of a part, unless somebody else has.
+func (s *Store) trip(p *part, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.breaker.Load()
+	b := p.breaker.Load()
 	if b.state != Closed {
 		return
 	}
 	next := b.trip(time.Now(), cause)
-	s.breaker.Store(&next)
+	p.breaker.Store(&next)
 	s.stats.trips.Add(1)
 	select {
-	case s.tripped <- struct{}{}:
+	case p.tripped <- struct{}{}:
 	default:
 	}
-	s.startTending()
+	s.startTending(p)
 }
 
-// tendIfClosed sees to what came into the ledger while nobody was at it any more.
-func (s *Store) tendIfClosed() {
-	if s.breaker.Load().state != Closed {
-		return // whoever waits for the primary settles too
+// tendIfClosed starts the background for entries that came into a part's ledger after it had
+// stopped.
+func (s *Store) tendIfClosed(p *part) {
+	if p.breaker.Load().state != Closed {
+		return // the background that waits for the part settles too
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.startTending()
+	s.startTending(p)
 }
 
-// startTending starts the background unless it runs. mu must be held.
-func (s *Store) startTending() {
-	if !s.mu.tending && !s.mu.closed {
-		s.mu.tending = true
-		s.wg.Go(s.tend)
+// startTending starts the background of a part unless it runs. mu must be held.
+func (s *Store) startTending(p *part) {
+	if !p.tending && !s.mu.closed {
+		p.tending = true
+		s.wg.Go(func() { s.tend(p) })
 	}
 }
 
-// tend is the background: it runs from a trip until the primary is back and knows what it missed.
-func (s *Store) tend() {
+// tend is the background of a part: it runs from a trip until the part is back and its ledger is
+// empty.
+func (s *Store) tend(p *part) {
 	for s.ctx.Err() == nil {
-		if b := s.breaker.Load(); b.state != Closed {
+		if p.breaker.Load().state != Closed {
 			select {
-			case <-s.tripped:
+			case <-p.tripped:
 			default:
 			}
-			s.announce(Closed, Open, b.cause)
-			s.awaitReturn()
+			s.announce()
+			s.awaitReturn(p)
 		}
-		s.settle()
-		if s.rest() {
+		s.settle(p)
+		if s.rest(p) {
 			return
 		}
 	}
 }
 
 // rest ends tending if nothing is left to do.
-func (s *Store) rest() bool {
+func (s *Store) rest(p *part) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.breaker.Load().state != Closed || !s.missed.empty() {
+	if p.breaker.Load().state != Closed || !p.missed.empty() {
 		return false
 	}
-	s.mu.tending = false
+	p.tending = false
 	return true
 }
 
-// awaitReturn probes the primary until the breaker closes.
-func (s *Store) awaitReturn() {
-	for s.breaker.Load().state != Closed {
-		wait := s.breaker.Load().wait()
-		if !s.pause(wait - rand.N(wait/4)) { // so that nodes do not probe in step
+// awaitReturn probes a part until its breaker closes.
+func (s *Store) awaitReturn(p *part) {
+	for p.breaker.Load().state != Closed {
+		wait := p.breaker.Load().wait()
+		if !s.pause(p, wait-rand.N(wait/4)) { // so that nodes do not probe in step
 			return
 		}
-		err := s.probe()
+		err := s.probe(s.ctx, p)
 		if s.ctx.Err() != nil {
 			return
 		}
 		s.mu.Lock()
-		b := s.breaker.Load()
+		b := p.breaker.Load()
 		next := b.probed(time.Now(), err)
 		if next.state == Closed {
-			s.run.succeeded(nil)
+			p.run.succeeded(nil)
 		}
-		s.breaker.Store(&next)
+		p.breaker.Store(&next)
 		s.mu.Unlock()
 		if next.state != b.state {
-			s.announce(b.state, next.state, next.cause)
+			s.announce()
 		}
 	}
 }
 
-// probe asks the primary for a sign of life. An answer after the deadline is none.
-func (s *Store) probe() error {
-	ctx, cancel := context.WithTimeout(s.ctx, s.o.Deadline)
-	defer cancel()
-	if err := s.o.Probe(ctx); err != nil {
-		return err
+// announce reports a change of the state of the primary as a whole, if there is one.
+func (s *Store) announce() {
+	s.announced.Lock()
+	defer s.announced.Unlock()
+	b := s.overall()
+	from, to := s.announced.state, b.state
+	if from == to {
+		return
 	}
-	return ctx.Err()
-}
-
-func (s *Store) announce(from, to State, cause error) {
+	s.announced.state = to
+	s.stats.entered[to].Add(1)
 	if s.o.Transition != nil {
-		s.o.Transition(from, to, cause)
+		s.o.Transition(from, to, b.cause)
 	}
 }
 
-// pause waits, unless the breaker opens; false if the store is closed meanwhile.
-func (s *Store) pause(d time.Duration) bool {
+// pause waits for d, or until the breaker of the part opens. It returns false if the store is
+// closed first.
+func (s *Store) pause(p *part, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return true
-	case <-s.tripped:
+	case <-p.tripped:
 		return true
 	case <-s.ctx.Done():
 		return false
 	}
 }
 
-// settle tells the primary what it missed, until it knows all, goes away again (the rest is kept), or the store is closed.
+// settle charges a part of the primary for what it missed, until the ledger is empty, the part goes
+// away again (the rest is kept), or the store is closed.
 //
-// Of what was admitted locally, that is charged which Local still counts: not what was taken from a window that has passed
-// or what has been refilled, nor what lies in a soft margin. Where the limit has no room for all of it, as much is
-// charged as there is room for. Charges that get no answer are treated as made; a slot can be given back again.
-func (s *Store) settle() {
-	for s.breaker.Load().state == Closed {
-		entries, slots, late := s.missed.take(settleBatch)
+// Of the units admitted locally, only those that Local still counts are charged. Units of a window
+// that has passed, units that have been refilled, and units in a soft margin are not. If the limit
+// lacks room for all units, as many are charged as it has room for. A charge without an answer is
+// not repeated; giving back a slot is.
+func (s *Store) settle(p *part) {
+	for p.breaker.Load().state == Closed {
+		entries, slots, late := p.missed.take(settleBatch)
 		if len(entries) == 0 && len(slots) == 0 && len(late) == 0 {
 			return
 		}
 		wait := settleEvery
-		if s.charge(entries) != nil {
-			wait = lastWait // by then the breaker is open, if the primary is away: no more goes astray
+		if s.charge(p, entries) != nil {
+			// by then the breaker is open, if the part is away, and no further charges get lost
+			wait = lastWait
 		}
-		s.giveBack(slots)
-		s.settleThere(s.ctx, late)
-		if !s.pause(wait) {
+		s.giveBack(p, slots)
+		s.settleThere(s.ctx, p, late)
+		if !s.pause(p, wait) {
 			return
 		}
 	}
 }
 
-// giveBack gives slots back to the primary, as long as it is there.
-func (s *Store) giveBack(slots []slot) {
+// giveBack gives slots back to a part while its breaker is closed.
+func (s *Store) giveBack(p *part, slots []slot) {
 	for _, o := range slots {
-		if s.breaker.Load().state == Closed {
-			if _, err := s.askRelease(s.ctx, o.counter, o.key, o.id); err == nil {
+		if p.breaker.Load().state == Closed {
+			if _, err := s.askRelease(s.ctx, p, o.counter, o.key, o.id); err == nil {
 				continue
 			}
 			if o.tries++; o.tries == giveBacks {
 				continue
 			}
 		}
-		s.missed.putBack(o)
+		p.missed.putBack(o)
 	}
 }
 
-// charge charges entries to the primary. The error is the primary's; what it has certainly not charged is kept.
-func (s *Store) charge(entries []*entry) error {
+// charge charges entries to a part. The error is the primary's. Entries that were certainly not
+// charged are kept.
+func (s *Store) charge(p *part, entries []*entry) error {
 	entries, charges := s.owed(entries)
 	for try := 1; len(charges) > 0; try++ {
 		results := make([]algo.Result, len(charges))
-		_, err := s.ask(s.ctx, charges, results)
+		began := p.run.begin()
+		_, patience, err := s.ask(s.ctx, charges, results)
+		s.heard(s.ctx, p, patience, began, err)
+		if err != nil {
+			s.uncertain(p, entries, charges, err)
+			return err
+		}
 		n := 0 // that are to be asked again
 		for i := range charges {
-			c, r := &charges[i], &results[i]
-			switch {
-			case errors.Is(err, weir.ErrNotCharged):
-				entries[i].units = c.Ask.Cost
-				s.missed.restore(entries[i])
-				continue
-			case err != nil || r.Allowed || c.Limit.CountDenied():
-				s.stats.settled.Add(uint64(max(c.Ask.Cost, 0)))
-				continue
-			}
-			room := max(r.Remaining, 0) // as it was: others may take some of it meanwhile
-			if try == roomTries {
-				room = 0
-			}
-			s.stats.excess.Add(uint64(c.Ask.Cost - room))
-			if c.Ask.Cost = room; room > 0 {
-				entries[n], charges[n] = entries[i], *c
+			if room := s.credit(entries[i], &charges[i], &results[i], try == roomTries); room > 0 {
+				charges[i].Ask.Cost = room
+				entries[n], charges[n] = entries[i], charges[i]
 				n++
 			}
-		}
-		if err != nil {
-			return err
 		}
 		entries, charges = entries[:n], charges[:n]
 	}
 	return nil
 }
 
-// owed returns the entries of which something still counts, and that as charges. They are in shadow, so that each goes by
-// its own verdict.
-func (s *Store) owed(entries []*entry) ([]*entry, []weir.Charge) {
-	charges := make([]weir.Charge, len(entries))
+// credit records the primary's answer to a debt. It returns how many units to ask for again: as
+// many as there was room for, though others may take some of it first. last says that no further
+// attempt is made.
+func (s *Store) credit(e *entry, c *store.Charge, r *algo.Result, last bool) (room int64) {
+	switch {
+	case c.Ask.Cost < 0:
+		return 0
+	case r.Allowed:
+		s.books.move(e.counter, e.key, settled, c.Ask.Cost)
+		return 0
+	case c.Limit.CountDenied(): // they are charged, beyond the limit
+	case !last:
+		room = min(max(r.Remaining, 0), c.Ask.Cost)
+	}
+	s.books.moveOf(e.counter, e.key, excess, c.Ask.Cost-room, e.shadow)
+	return room
+}
+
+// uncertain handles debts whose payment the primary has not answered.
+func (s *Store) uncertain(p *part, entries []*entry, charges []store.Charge, err error) {
+	undone := func(e *entry, units int64) {
+		e.owed, e.back = max(0, units), max(0, -units)
+		p.missed.restore(e)
+	}
+	if errors.Is(err, store.ErrNotCharged) {
+		for i, e := range entries {
+			undone(e, charges[i].Ask.Cost)
+		}
+		return
+	}
+	outcome := func(outcomes []store.Outcome) {
+		for i, e := range entries {
+			units := charges[i].Ask.Cost
+			switch o := outcomeOf(outcomes, i); {
+			case !o.Known:
+				s.books.move(e.counter, e.key, lost, units)
+			case o.Made:
+				s.books.moveOf(e.counter, e.key, charged(&o), units, e.shadow)
+			default:
+				undone(e, units)
+			}
+		}
+		s.tendIfClosed(p)
+	}
+	if pending, ok := errors.AsType[store.Pending](err); ok {
+		pending.Outcome(outcome)
+		return
+	}
+	outcome(nil)
+}
+
+// outcomeOf returns the i-th outcome, or an unknown one if there is none.
+func outcomeOf(outcomes []store.Outcome, i int) store.Outcome {
+	if i < len(outcomes) {
+		return outcomes[i]
+	}
+	return store.Outcome{}
+}
+
+// owed returns the entries that still count, and a charge for each. The charges are in shadow mode,
+// so that each is made by its own verdict.
+func (s *Store) owed(entries []*entry) ([]*entry, []store.Charge) {
+	charges := make([]store.Charge, len(entries))
 	for i, e := range entries {
-		charges[i] = weir.Charge{Counter: e.counter, Limit: e.share, Key: e.key, Mode: rule.Shadow}
+		charges[i] = store.Charge{Counter: e.counter, Limit: e.share, Key: e.key, Mode: rule.Shadow}
 	}
 	results := make([]algo.Result, len(entries))
 	now, err := s.o.Local.Take(s.ctx, charges, results)
 	n := 0
 	for i, e := range entries {
-		units := max(e.units, -algo.MaxCost)
 		if err != nil {
-			s.stats.lost.Add(uint64(max(units, 0)))
+			s.books.move(e.counter, e.key, lost, e.owed)
 			continue
 		}
-		if units > 0 {
-			units = min(units, results[i].Limit-results[i].Remaining)
+		units := min(e.owed, max(0, results[i].Limit-results[i].Remaining))
+		if e.until <= now {
+			units, e.back = 0, 0
 		}
-		if units == 0 || e.until <= now {
+		s.books.move(e.counter, e.key, lapsed, e.owed-units)
+		e.owed = units
+		if units == 0 {
+			units = -min(e.back, algo.MaxCost)
+		}
+		if units == 0 {
 			continue
 		}
 		c := charges[i]

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 // BenchmarkTake decides on ten thousand keys in turn.
@@ -35,10 +35,10 @@ func BenchmarkTake(b *testing.B) {
 					withMargin(counters[i])
 				}
 			}
-			calls := make([][]weir.Charge, keys)
+			calls := make([][]store.Charge, keys)
 			for k := range calls {
 				for _, c := range counters {
-					calls[k] = append(calls[k], weir.Charge{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%08d", k), Ask: algo.Ask{Cost: 1}})
+					calls[k] = append(calls[k], store.Charge{Counter: c, Limit: c.Limit, Key: fmt.Appendf(nil, "user-%08d", k), Ask: algo.Ask{Cost: 1}})
 				}
 			}
 			results := make([]algo.Result, bench.charges)

@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"container/heap"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,14 +11,15 @@ import (
 	"sync"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/pq"
+	"github.com/weir-rl/weir/store"
 )
 
 // maxFacts bounds the facts of one kind, those included that were removed and are kept in mind.
 const maxFacts = 100_000
 
-// board is the Store as a weir.Board: for the Limiters of this process, and, with a snapshot file, for those after it. It is made
-// when it is used first.
+// board is the Store as a store.Board: for the Limiters of this process, and, with a snapshot file,
+// for those after it. It is made when it is used first.
 type board struct {
 	once  sync.Once
 	mu    sync.Mutex
@@ -28,10 +28,10 @@ type board struct {
 	dirty chan struct{} // of one value; nil if nothing is written
 }
 
-// facts are those of one kind.
+// facts are the facts of one kind.
 type facts struct {
 	m        map[string]*fact
-	ends     factHeap
+	ends     pq.Heap[*fact]             // by end
 	watchers map[chan struct{}]struct{} // each of one value
 }
 
@@ -44,32 +44,30 @@ type fact struct {
 	place   int    // in the heap
 }
 
-// factHeap has what ends first on top.
-type factHeap []*fact
+func newFacts() *facts {
+	return &facts{
+		m: map[string]*fact{}, watchers: map[chan struct{}]struct{}{},
+		ends: pq.New(func(a, b *fact) bool { return a.end < b.end }, func(f *fact, at int) { f.place = at }),
+	}
+}
 
-func (h factHeap) Len() int           { return len(h) }
-func (h factHeap) Less(i, j int) bool { return h[i].end < h[j].end }
-func (h factHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].place, h[j].place = i, j }
-func (h *factHeap) Push(x any)        { f := x.(*fact); f.place = len(*h); *h = append(*h, f) }
-func (h *factHeap) Pop() any          { last := len(*h) - 1; f := (*h)[last]; *h = (*h)[:last]; return f }
+var _ store.Board = (*Store)(nil)
 
-var _ weir.Board = (*Store)(nil)
-
-// facts returns those of a kind without what is over. The lock is held.
+// facts returns the facts of a kind, after removing those that have expired. The lock is held.
 func (b *board) facts(kind string, now int64) *facts {
 	k := b.kinds[kind]
 	if k == nil {
-		k = &facts{m: map[string]*fact{}, watchers: map[chan struct{}]struct{}{}}
+		k = newFacts()
 		b.kinds[kind] = k
 	}
-	for len(k.ends) > 0 && k.ends[0].end <= now {
-		k.drop(k.ends[0])
+	for k.ends.Len() > 0 && k.ends.Min().end <= now {
+		k.drop(k.ends.Min())
 	}
 	return k
 }
 
 func (k *facts) drop(f *fact) {
-	heap.Remove(&k.ends, f.place)
+	k.ends.Remove(f.place)
 	delete(k.m, f.id)
 }
 
@@ -78,13 +76,13 @@ func (k *facts) put(f *fact) {
 		k.drop(old)
 	}
 	k.m[f.id] = f
-	heap.Push(&k.ends, f)
+	k.ends.Push(f)
 	if len(k.m) > maxFacts {
-		k.drop(k.ends[0])
+		k.drop(k.ends.Min())
 	}
 }
 
-// changed wakes who watches, and the writer. The lock is held.
+// changed wakes the watchers and the writer. The lock is held.
 func (b *board) changed(k *facts) {
 	for w := range k.watchers {
 		wake(w)
@@ -101,7 +99,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// open returns the board, with what the file holds.
+// openBoard returns the board; the first call reads its file.
 func (s *Store) openBoard() *board {
 	b := &s.board
 	b.once.Do(func() {
@@ -117,8 +115,8 @@ func (s *Store) openBoard() *board {
 	return b
 }
 
-// Post implements weir.Board.
-func (s *Store) Post(_ context.Context, kind string, list []weir.Fact) error {
+// Post implements store.Board.
+func (s *Store) Post(_ context.Context, kind string, list []store.Fact) error {
 	for i := range list {
 		if err := checkFact(&list[i]); err != nil {
 			return err
@@ -137,17 +135,17 @@ func (s *Store) Post(_ context.Context, kind string, list []weir.Fact) error {
 	return nil
 }
 
-func checkFact(f *weir.Fact) error {
+func checkFact(f *store.Fact) error {
 	switch {
-	case f.ID == "" || len(f.ID) > weir.MaxFactID || len(f.Data) > weir.MaxFactData:
-		return fmt.Errorf("memory store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(f.ID), len(f.Data), weir.MaxFactID, weir.MaxFactData)
+	case f.ID == "" || len(f.ID) > store.MaxFactID || len(f.Data) > store.MaxFactData:
+		return fmt.Errorf("memory store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
 	case f.TTL < time.Microsecond || f.Removed:
 		return errors.New("memory store: a fact that is posted holds for some time")
 	}
 	return nil
 }
 
-// Remove implements weir.Board.
+// Remove implements store.Board.
 func (s *Store) Remove(_ context.Context, kind string, ids []string) error {
 	b, now := s.openBoard(), s.now()
 	b.mu.Lock()
@@ -163,8 +161,8 @@ func (s *Store) Remove(_ context.Context, kind string, ids []string) error {
 	return nil
 }
 
-// List implements weir.Board.
-func (s *Store) List(_ context.Context, kind string) ([]weir.Fact, error) {
+// List implements store.Board.
+func (s *Store) List(_ context.Context, kind string) ([]store.Fact, error) {
 	b, now := s.openBoard(), s.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,11 +171,11 @@ func (s *Store) List(_ context.Context, kind string) ([]weir.Fact, error) {
 }
 
 // since returns the facts that changed after a seq, and the last seq.
-func (k *facts) since(seq uint64, now int64, removed bool) (list []weir.Fact, last uint64) {
+func (k *facts) since(seq uint64, now int64, removed bool) (list []store.Fact, last uint64) {
 	last = seq
-	for _, f := range k.ends {
+	for _, f := range k.ends.Items() {
 		if f.seq > seq && (removed || !f.removed) {
-			list = append(list, weir.Fact{
+			list = append(list, store.Fact{
 				ID: f.id, Data: f.data, TTL: time.Duration(f.end-now) * time.Microsecond, Age: time.Duration(max(now-f.at, 0)) * time.Microsecond, Removed: f.removed,
 			})
 			last = max(last, f.seq)
@@ -186,8 +184,8 @@ func (k *facts) since(seq uint64, now int64, removed bool) (list []weir.Fact, la
 	return list, last
 }
 
-// Watch implements weir.Board.
-func (s *Store) Watch(ctx context.Context, kind string, changed func(list []weir.Fact, anew bool)) error {
+// Watch implements store.Board.
+func (s *Store) Watch(ctx context.Context, kind string, changed func(list []store.Fact, anew bool)) error {
 	b, w := s.openBoard(), make(chan struct{}, 1)
 	b.mu.Lock()
 	k := b.facts(kind, s.now())
@@ -202,7 +200,7 @@ func (s *Store) Watch(ctx context.Context, kind string, changed func(list []weir
 	for anew := true; ; anew = false {
 		now := s.now()
 		b.mu.Lock()
-		var list []weir.Fact
+		var list []store.Fact
 		list, seq = b.facts(kind, now).since(seq, now, true)
 		b.mu.Unlock()
 		if len(list) > 0 || anew {
@@ -216,7 +214,7 @@ func (s *Store) Watch(ctx context.Context, kind string, changed func(list []weir
 	}
 }
 
-// boardFile is the file of a board: JSON beside the snapshot.
+// boardFile is the content of a board's file, JSON in a file next to the snapshot.
 type boardFile struct {
 	Version int         `json:"version"`
 	Facts   []savedFact `json:"facts"`
@@ -248,17 +246,17 @@ func (s *Store) loadBoard(path string) {
 	if err != nil {
 		aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 		if moved := os.Rename(path, aside); moved != nil {
-			s.logf("memory store: %s: %v; and it cannot be set aside: %v", path, err, moved)
+			s.log.Warn(fmt.Sprintf("memory store: %s: %v; and it cannot be set aside: %v", path, err, moved))
 			return
 		}
-		s.logf("memory store: %s: %v; set aside as %s: no bans and grants are in force", path, err, aside)
+		s.log.Warn(fmt.Sprintf("memory store: %s: %v; set aside as %s: no bans and grants are in force", path, err, aside))
 		return
 	}
 	b, now := &s.board, s.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, f := range saved.Facts {
-		if f.End <= now || len(f.ID) == 0 || len(f.ID) > weir.MaxFactID || len(f.Data) > weir.MaxFactData {
+		if f.End <= now || len(f.ID) == 0 || len(f.ID) > store.MaxFactID || len(f.Data) > store.MaxFactData {
 			continue
 		}
 		b.seq++
@@ -266,13 +264,14 @@ func (s *Store) loadBoard(path string) {
 	}
 }
 
-// keepBoard writes the file when something has changed, at most once a second, and a last time when the store is closed.
+// keepBoard writes the file when something has changed, at most once a second, and a last time when
+// the store is closed.
 func (s *Store) keepBoard(path string) {
 	b, failed := &s.board, false
 	write := func() {
 		err := s.writeBoard(path)
 		if err != nil && !failed {
-			s.logf("memory store: bans and grants not written, the last file stays: %v", err)
+			s.log.Warn(fmt.Sprintf("memory store: bans and grants not written, the last file stays: %v", err))
 		}
 		if failed = err != nil; failed {
 			wake(b.dirty)
@@ -297,13 +296,13 @@ func (s *Store) keepBoard(path string) {
 	}
 }
 
-// writeBoard writes the file anew: beside the old one first, which it then replaces.
+// writeBoard writes a new file next to the old one, and then replaces the old one.
 func (s *Store) writeBoard(path string) (err error) {
 	saved := boardFile{Version: boardVersion, Facts: []savedFact{}}
 	b, now := &s.board, s.now()
 	b.mu.Lock()
 	for kind := range b.kinds {
-		for _, f := range b.facts(kind, now).ends {
+		for _, f := range b.facts(kind, now).ends.Items() {
 			saved.Facts = append(saved.Facts, savedFact{Kind: kind, ID: []byte(f.id), Data: f.data, At: f.at, End: f.end, Removed: f.removed})
 		}
 	}

@@ -1,20 +1,22 @@
 package memory_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/storetest"
 )
 
 func TestBoard(t *testing.T) {
-	storetest.Board(t, func(t *testing.T, clock func() int64) weir.Board {
+	storetest.Board(t, func(t *testing.T, clock func() int64) store.Board {
 		s, err := memory.New(memory.Options{Clock: clock})
 		if err != nil {
 			t.Fatal(err)
@@ -33,9 +35,9 @@ func TestBoardIsBounded(t *testing.T) {
 	}
 	defer s.Close()
 	const bound = 100_000
-	facts := make([]weir.Fact, bound+7)
+	facts := make([]store.Fact, bound+7)
 	for i := range facts {
-		facts[i] = weir.Fact{ID: fmt.Sprint(i), TTL: time.Duration(1+(i*7919)%len(facts)) * time.Second}
+		facts[i] = store.Fact{ID: fmt.Sprint(i), TTL: time.Duration(1+(i*7919)%len(facts)) * time.Second}
 	}
 	if err := s.Post(t.Context(), "ban", facts); err != nil {
 		t.Fatal(err)
@@ -57,7 +59,7 @@ func TestBoardFile(t *testing.T) {
 	now := int64(1e15)
 	o := memory.Options{
 		Snapshot: filepath.Join(dir, "snapshot"), Clock: func() int64 { return now },
-		Logf: func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) },
+		Logger: slog.New(logFunc(func(line string) { logged = append(logged, line) })),
 	}
 	file := o.Snapshot + ".board"
 	open := func() *memory.Store {
@@ -77,7 +79,7 @@ func TestBoardFile(t *testing.T) {
 		return len(facts)
 	}
 	s := open()
-	if err := s.Post(t.Context(), "ban", []weir.Fact{{ID: "a", Data: []byte("x"), TTL: time.Minute}, {ID: "b\xff", TTL: time.Hour}, {ID: "c", TTL: time.Hour}}); err != nil {
+	if err := s.Post(t.Context(), "ban", []store.Fact{{ID: "a", Data: []byte("x"), TTL: time.Minute}, {ID: "b\xff", TTL: time.Hour}, {ID: "c", TTL: time.Hour}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remove(t.Context(), "ban", []string{"c"}); err != nil {
@@ -116,3 +118,11 @@ func TestBoardFile(t *testing.T) {
 		t.Errorf("set aside: %q, %v", aside, err)
 	}
 }
+
+// logFunc is a slog.Handler that gets the messages.
+type logFunc func(line string)
+
+func (f logFunc) Enabled(context.Context, slog.Level) bool      { return true }
+func (f logFunc) Handle(_ context.Context, r slog.Record) error { f(r.Message); return nil }
+func (f logFunc) WithAttrs([]slog.Attr) slog.Handler            { return f }
+func (f logFunc) WithGroup(string) slog.Handler                 { return f }

@@ -5,9 +5,11 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// How much of a shard one insertion looks at: to forget what has become fresh, and to find a victim at the bound.
+// How many places of a shard one insertion examines, to forget states that equal fresh ones and to
+// find a victim at the bound.
 const (
-	// sweepLook places at least, and as many again for each that could be forgotten, up to sweepMost.
+	// sweepLook places at least, and as many again for each that could be forgotten, up to
+	// sweepMost.
 	sweepLook = 3
 	sweepMost = 12
 	evictLook = 12
@@ -19,8 +21,9 @@ const (
 	relieveMost = 8
 )
 
-// overflowBits is the binary logarithm of how many cells the keys of one counter share that found no room. Which cell is
-// told by the upper bits of a key's hash, so that a cell belongs to one shard.
+// overflowBits is the binary logarithm of the number of overflow cells of one counter. Keys for
+// which there was no room share these cells. The upper bits of a key's hash choose its cell, so
+// each cell belongs to one shard.
 const overflowBits = 10
 
 type overflowKey struct {
@@ -36,8 +39,8 @@ type overflowCell struct {
 	work    int32 // during a call that charges it, under the lock: the work that does, + 1
 }
 
-// reserve makes room for one more record in a shard whose lock is held; insert must follow, or unreserve. At the
-// bound it forgets other keys. It returns false if none may be forgotten.
+// reserve makes room for one more record in a shard whose lock is held; call insert or unreserve
+// next. At the bound it forgets other keys. It returns false if none may be forgotten.
 func (s *Store) reserve(sh *shard, keyLen int, now int64) bool {
 	if s.keys.Add(1) > s.maxKeys && !s.evict(sh, now) && s.keys.Load() > s.maxKeys {
 		s.keys.Add(-1)
@@ -94,7 +97,7 @@ func (s *Store) sweep(sh *shard, now int64) {
 				if forgotten++; forgotten*sweepLook < sweepMost {
 					looks += sweepLook
 				}
-				continue // what followed may have moved here
+				continue // a later record may have moved here
 			}
 		}
 		p++
@@ -102,7 +105,7 @@ func (s *Store) sweep(sh *shard, now int64) {
 	sh.sweepHand = p
 }
 
-// evict forgets one key of the shard whose lock is held, or of another one that is not locked just now.
+// evict forgets one key, either of sh, whose lock is held, or of another shard whose lock is free.
 func (s *Store) evict(sh *shard, now int64) bool {
 	if s.evictFrom(sh, now) {
 		return true
@@ -121,8 +124,8 @@ func (s *Store) evict(sh *shard, now int64) bool {
 	return false
 }
 
-// evictFrom looks at some keys of a shard: it forgets the first that equals a fresh one, else that which is furthest
-// from its limit, but none that is refused now.
+// evictFrom examines some keys of a shard. It forgets the first one whose state equals a fresh one,
+// or else the one furthest from its limit; it never forgets a key that is being refused.
 func (s *Store) evictFrom(sh *shard, now int64) bool {
 	limits := s.limits.load()
 	best, bestShare := -1, -1.0
@@ -162,7 +165,7 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 	return true
 }
 
-// marginAt returns the state of the margin that closes of the record at p; nil if it has none.
+// marginAt returns the soft-margin state that belongs to the record at p; nil if it has none.
 func (s *Store) marginAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *algo.State {
 	if e.counter.Margin == nil || e.limit.Margin() == nil {
 		return nil
@@ -174,8 +177,8 @@ func (s *Store) marginAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *
 	return m
 }
 
-// relieve forgets keys of a shard when the variable parts have outgrown the bound on bytes, and gives back the room
-// that they leave.
+// relieve forgets keys of a shard when the variable parts have outgrown the bound on bytes, and
+// gives back the room that they leave.
 func (s *Store) relieve(sh *shard, now int64) {
 	for range relieveMost {
 		if s.bytes.Load() <= s.maxBytes || !s.evict(sh, now) {

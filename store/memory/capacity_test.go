@@ -10,23 +10,28 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/storetest"
 )
 
-// TestCapacity measures what docs/capacity.md says of bytes for each user: users with a key of 16 bytes that have each
-// used a limit up to its end. It fails when a figure of the docs no longer holds.
+// TestCapacity measures what docs/capacity.md says of bytes for each user: users with a key of 16
+// bytes that have each used a limit up to its end. It fails when a figure of the docs no longer
+// holds.
 //
 //	go test ./store/memory -run TestCapacity -v
 func TestCapacity(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: fills stores with seven million decisions")
+	}
 	const users, steps = 50_000, 20
 	for _, tc := range []struct {
 		name   string
 		config algo.Config
-		cost   int64   // units that a user takes at once, twenty times, spread evenly over the window
-		most   float64 // bytes for each user, key included
+		// units that a user takes at once, twenty times, spread evenly over the window
+		cost int64
+		most float64 // bytes for each user, key included
 	}{
 		{"token_bucket", algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: time.Hour}, 1, 80},
 		{"leaky_bucket", algo.Config{Algorithm: algo.LeakyBucket, N: 100, Window: time.Hour}, 1, 80},
@@ -48,11 +53,11 @@ func TestCapacity(t *testing.T) {
 				t.Fatal(err)
 			}
 			counter := &rule.Counter{ID: 1, Domain: "d", Rule: "r", Window: "r", Limit: limit}
-			charges, results := make([]weir.Charge, 1), make([]algo.Result, 1)
+			charges, results := make([]store.Charge, 1), make([]algo.Result, 1)
 			step := tc.config.Window.Microseconds() / (steps + 1)
 			for range steps {
 				for user := range users {
-					charges[0] = weir.Charge{Counter: counter, Limit: limit, Key: fmt.Appendf(nil, "user-%011d", user), Ask: algo.Ask{Cost: tc.cost, MaxDelay: -1}}
+					charges[0] = store.Charge{Counter: counter, Limit: limit, Key: fmt.Appendf(nil, "user-%011d", user), Ask: algo.Ask{Cost: tc.cost, MaxDelay: -1}}
 					if _, err := s.Take(context.Background(), charges, results); err != nil {
 						t.Fatal(err)
 					}
@@ -74,9 +79,13 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestContractSmall runs the contract on a store of one shard, whose index and arena grow and shrink all the time.
+// TestContractSmall runs the contract on a store of one shard, whose index and arena grow and
+// shrink all the time.
 func TestContractSmall(t *testing.T) {
-	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store {
+	if testing.Short() {
+		t.Skip("-short: TestContract runs the same with all shards")
+	}
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		s := newTest(t, Options{Clock: clock})
 		s.shards, s.shift = s.shards[:1], 64
 		return s
@@ -95,10 +104,10 @@ func TestNoAllocations(t *testing.T) {
 		{Algorithm: algo.LeakyBucket, N: 100, Window: time.Minute},
 		{Algorithm: algo.Concurrency, N: 100},
 	} {
-		charges, results := make([]weir.Charge, 3), make([]algo.Result, 3)
+		charges, results := make([]store.Charge, 3), make([]algo.Result, 3)
 		for i := range charges {
 			c := counter(t, cfg)
-			charges[i] = weir.Charge{Counter: c, Limit: c.Limit, Key: []byte("0123456789abcdef"), Ask: algo.Ask{Cost: 1}}
+			charges[i] = store.Charge{Counter: c, Limit: c.Limit, Key: []byte("0123456789abcdef"), Ask: algo.Ask{Cost: 1}}
 		}
 		charges[1].Mode = rule.Shadow
 		for range 200 { // until the variable parts have their size
@@ -115,6 +124,9 @@ func TestNoAllocations(t *testing.T) {
 
 // TestBytesPerKey measures the heap with a million keys of 16 bytes.
 func TestBytesPerKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: fills stores with three million keys")
+	}
 	const n = 1_000_000
 	for _, cfg := range []algo.Config{
 		{Algorithm: algo.TokenBucket, N: 10, Window: time.Hour},
@@ -125,9 +137,9 @@ func TestBytesPerKey(t *testing.T) {
 		before := heapInUse()
 		s := newTest(t, Options{Clock: clock.read})
 		c := counter(t, cfg)
-		charges, results := make([]weir.Charge, 1), make([]algo.Result, 1)
+		charges, results := make([]store.Charge, 1), make([]algo.Result, 1)
 		key := make([]byte, 16)
-		charges[0] = weir.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1}}
+		charges[0] = store.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1}}
 		for i := range n {
 			binary.LittleEndian.PutUint64(key, uint64(i))
 			binary.LittleEndian.PutUint64(key[8:], uint64(i)*0x9E3779B97F4A7C15)

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// resyncAfter is how long the wall clock is carried on by the monotonic one before it is read again. A step of the
-// wall clock is followed within this time.
+// resyncAfter is how long the wall clock is carried on by the monotonic one before it is read
+// again. A step of the wall clock is followed within this time.
 const resyncAfter = int64(500 * time.Millisecond)
 
-// wallClock reads the wall clock at about half the price of time.Now: it reads the monotonic clock only, and adds
-// the distance between the two, which it measures again at intervals.
+// wallClock reads the wall clock at about half the price of time.Now: it reads the monotonic clock
+// only, and adds the distance between the two, which it measures again at intervals.
 type wallClock struct {
 	base   time.Time
 	offset atomic.Int64 // wall clock at base, in ns since the Unix epoch

@@ -11,8 +11,9 @@ import (
 // A limit in a snapshot is a form, and then
 //
 //	0: its numbers
-//	1: the name of the time zone of its schedule; the form and numbers of the limit that holds otherwise; the number of phases, and
-//	   for each the days, from, until, and the form and numbers of its limit
+//	1: the name of the time zone of its schedule; the form and numbers of the limit that holds
+//	   otherwise; the number of phases, and for each the days, from, until, and the form and
+//	   numbers of its limit
 //	2: nothing: no limit
 //
 // Version 1 has no forms, and no SoftFor at the end of the numbers.
@@ -89,7 +90,8 @@ func (r *snapshotReader) numbers() (l *algo.Limit, ok bool) {
 func (r *snapshotReader) schedule() (l *algo.Limit, ok bool) {
 	loc, err := time.LoadLocation(r.string())
 	if err != nil {
-		loc = time.UTC // until the rules are met again all that counts is when a state is fresh, whatever the hour
+		// until the rules are met again all that counts is when a state is fresh, whatever the hour
+		loc = time.UTC
 	}
 	ok = true
 	part := func() *algo.Limit {
@@ -153,7 +155,7 @@ func appendLimit(b []byte, e *limitEntry) []byte {
 	return b
 }
 
-// appendForm appends the form and the numbers of a limit without a schedule; nil for none.
+// appendForm appends the form and the numbers of a limit without a schedule; nil means no limit.
 func appendForm(b []byte, l *algo.Limit) []byte {
 	if l == nil {
 		return append(b, formNone)

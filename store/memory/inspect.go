@@ -1,131 +1,164 @@
 package memory
 
 import (
-	"bytes"
-	"cmp"
-	"container/heap"
-	"slices"
+	"context"
+	"fmt"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// KeyInfo is one key with its state, as an operator sees it.
-type KeyInfo struct {
-	Key    []byte
-	Result algo.Result // of a peek
-}
+var _ store.Inspector = (*Store)(nil)
 
-// used returns the share of the limit that is used up.
-func (k *KeyInfo) used() float64 {
-	if k.Result.Limit <= 0 {
-		return 1
-	}
-	return 1 - float64(k.Result.Remaining)/float64(k.Result.Limit)
-}
-
-// compareUse orders by use, most used first; then by how long it lasts; then by key.
-func compareUse(a, b *KeyInfo) int {
-	return cmp.Or(cmp.Compare(b.used(), a.used()), cmp.Compare(b.Result.ResetAfter, a.Result.ResetAfter), bytes.Compare(a.Key, b.Key))
-}
-
-// hotHeap has the least used key on top.
-type hotHeap []KeyInfo
-
-func (h hotHeap) Len() int           { return len(h) }
-func (h hotHeap) Less(i, j int) bool { return compareUse(&h[i], &h[j]) > 0 }
-func (h hotHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *hotHeap) Push(x any)        { *h = append(*h, x.(KeyInfo)) }
-func (h *hotHeap) Pop() any          { last := len(*h) - 1; x := (*h)[last]; *h = (*h)[:last]; return x }
-
-// Hottest returns up to n keys of the counter that have used most of their limit, most used first. Keys whose state equals
-// a fresh one are left out. It looks at every key of the store, a few hundred at a time.
-func (s *Store) Hottest(c *rule.Counter, n int) []KeyInfo {
-	if c == nil || n <= 0 {
+// Inspect implements store.Inspector. It fails only with the error of ctx.
+func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
+	if v.Counter == nil {
 		return nil
 	}
 	now := s.now()
-	var hot hotHeap
-	for i := range s.shards {
-		s.shards[i].visit(visitBatch, func(sh *shard, p int) {
-			e := &s.limits.load()[sh.slots[p].limit()]
-			if e.id != c.ID {
-				return
-			}
-			var st algo.State
-			sh.load(p, &st)
-			if e.limit.Fresh(&st, now) {
-				return
-			}
-			k := KeyInfo{Key: sh.keyOf(p), Result: s.peek(sh, c, e.limit, sh.keyOf(p), &st, now)}
-			if len(hot) == n && compareUse(&k, &hot[0]) >= 0 {
-				return
-			}
-			k.Key = bytes.Clone(k.Key)
-			if len(hot) == n {
-				hot[0] = k
-				heap.Fix(&hot, 0)
-			} else {
-				heap.Push(&hot, k)
-			}
-		})
+	for _, key := range keys {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l := v.Limit(key)
+		if l == nil {
+			continue
+		}
+		if seen, ok := s.look(v.Counter, l, key, now); ok {
+			seen.show(v, l, key, now, visit)
+		}
 	}
-	slices.SortFunc(hot, func(a, b KeyInfo) int { return compareUse(&a, &b) })
-	return hot
+	return nil
 }
 
-// Peek returns the state of one key; ok is false if it is fresh.
-func (s *Store) Peek(c *rule.Counter, key []byte) (info KeyInfo, ok bool) {
-	if c == nil {
-		return KeyInfo{}, false
+// seen is a copy of a state.
+type seen struct {
+	st, margin algo.State
+	under      *algo.Limit // that it was last charged by
+	key        []byte
+}
+
+// show calls visit with a state as it is under l, unless it is fresh.
+func (e *seen) show(v *store.View, l *algo.Limit, key []byte, now int64, visit func(store.KeyState)) {
+	if e.under.Algorithm() != l.Algorithm() {
+		return
 	}
-	now := s.now()
+	if e.under != l && carries(e.under, l) {
+		l.Carry(e.under, &e.st, now)
+	}
+	if !l.Fresh(&e.st, now) {
+		visit(v.State(key, l, &e.st, &e.margin, now))
+	}
+}
+
+// look copies the state of a key as a charge would see it; ok is false if the key has none.
+func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e seen, ok bool) {
 	h := s.hash(key)
 	sh := &s.shards[h>>s.shift].shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	limits := s.limits.load()
-	var st algo.State
-	var l *algo.Limit
-	if p := sh.find(limits, tagOf(h, c.ID), c.ID, key); p >= 0 {
-		l = limits[sh.load(p, &st)].limit
-	} else {
-		for _, older := range c.Previous {
-			p := sh.find(limits, tagOf(h, older.ID), older.ID, key)
-			if p < 0 {
-				continue
-			}
-			old := limits[sh.load(p, &st)].limit
-			if l = c.Limit; l == nil || l.Algorithm() != old.Algorithm() {
-				return KeyInfo{}, false
-			}
-			st = clone(&st)
-			l.Carry(old, &st, now)
-			break
+	p := sh.find(limits, tagOf(h, c.ID), c.ID, key)
+	carried := false
+	for i := 0; p < 0 && i < len(c.Previous); i++ {
+		older := c.Previous[i].ID
+		if p = sh.find(limits, tagOf(h, older), older, key); p < 0 {
+			continue
 		}
+		if e.under = limits[sh.load(p, &e.st)].limit; e.under.Algorithm() != l.Algorithm() {
+			p = -1
+			continue
+		}
+		carried = true
 	}
-	if l == nil || l.Fresh(&st, now) {
-		return KeyInfo{}, false
+	switch {
+	case p >= 0:
+		e.under = limits[sh.load(p, &e.st)].limit
+		e.st = clone(&e.st)
+	default:
+		cell := s.cell(sh, c, l, h, now)
+		if cell == nil {
+			return e, false
+		}
+		e.under, e.st = l, clone(&cell.st)
 	}
-	return KeyInfo{Key: bytes.Clone(key), Result: s.peek(sh, c, l, key, &st, now)}, true
+	if carried {
+		l.Carry(e.under, &e.st, now)
+		e.under = l
+	}
+	s.lookMargin(sh, c, key, h, &e.margin)
+	return e, true
 }
 
-// peek answers a peek at a state, with that of its soft margin if that closes.
-func (s *Store) peek(sh *shard, c *rule.Counter, l *algo.Limit, key []byte, st *algo.State, now int64) algo.Result {
-	var margin algo.State
-	if c.Margin != nil && l.Margin() != nil {
-		h := s.hash(key)
-		if p := sh.find(s.limits.load(), tagOf(h, c.Margin.ID), c.Margin.ID, key); p >= 0 {
-			sh.load(p, &margin)
-		}
+// lookMargin copies the state of a key's soft margin, if that closes and the key has used it. The
+// lock is held.
+func (s *Store) lookMargin(sh *shard, c *rule.Counter, key []byte, h uint64, st *algo.State) {
+	if c.Margin == nil {
+		return
 	}
-	return l.CheckWith(st, &margin, now, algo.Ask{MaxDelay: -1})
+	if p := sh.find(s.limits.load(), tagOf(h, c.Margin.ID), c.Margin.ID, key); p >= 0 {
+		sh.load(p, st)
+	}
 }
 
-// Reset forgets one key, and that it used a soft margin; ok is false if there was nothing to forget.
-func (s *Store) Reset(c *rule.Counter, key []byte) (ok bool) {
+// Scan implements store.Inspector. It fails only with the error of ctx.
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, visit func(store.KeyState)) (store.Scanned, error) {
+	out := store.Scanned{Of: int(s.keys.Load())}
+	c := v.Counter
 	if c == nil {
-		return false
+		return out, nil
+	}
+	var at int
+	var tag uint64
+	if _, err := fmt.Sscanf(from, "%d.%d", &at, &tag); err != nil || at < 0 || tag >= 1<<32 {
+		at, tag = 0, 0
+	}
+	now := s.now()
+	var batch []seen
+	var buf []byte
+	for ; at < len(s.shards); at, tag = at+1, 0 {
+		for tag < 1<<32 {
+			if out.Looked >= most && out.Looked > 0 {
+				out.Next = fmt.Sprintf("%d.%d", at, tag)
+				return out, nil
+			}
+			if err := ctx.Err(); err != nil {
+				return out, err
+			}
+			batch, buf = batch[:0], buf[:0]
+			tag = s.shards[at].visitFrom(uint32(tag), visitBatch, func(sh *shard, p int) {
+				out.Looked++
+				e := &s.limits.load()[sh.slots[p].limit()]
+				if e.id != c.ID {
+					return
+				}
+				copied := seen{under: e.limit}
+				sh.load(p, &copied.st)
+				copied.st = clone(&copied.st)
+				begin := len(buf)
+				buf = append(buf, sh.keyOf(p)...)
+				copied.key = buf[begin:len(buf):len(buf)]
+				if c.Margin != nil {
+					s.lookMargin(sh, c, copied.key, s.hash(copied.key), &copied.margin)
+				}
+				batch = append(batch, copied)
+			})
+			for i := range batch { // without the lock
+				e := &batch[i]
+				if l := v.Limit(e.key); l != nil {
+					e.show(v, l, e.key, now, visit)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// Reset implements store.Inspector. It returns no error.
+func (s *Store) Reset(_ context.Context, c *rule.Counter, key []byte) (ok bool, err error) {
+	if c == nil {
+		return false, nil
 	}
 	now := s.now()
 	h := s.hash(key)
@@ -152,5 +185,5 @@ func (s *Store) Reset(c *rule.Counter, key []byte) (ok bool) {
 			forget(p.ID)
 		}
 	}
-	return ok
+	return ok, nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// limitEntry is a definition under which some record was last charged. Records refer to it by number, which keeps
-// them free of pointers.
+// limitEntry is a definition under which some record was last charged. Records refer to it by
+// number, which keeps them free of pointers.
 type limitEntry struct {
 	limit   *algo.Limit
 	counter *rule.Counter
@@ -21,8 +21,8 @@ type limitKey struct {
 	counter *rule.Counter
 }
 
-// limitTable numbers the definitions. Numbers are handed out while the lock of the shard is held whose record will
-// carry them; that is what makes it safe to take unused ones back (Store.collectLimits).
+// limitTable numbers the definitions. A number is handed out under the lock of the shard whose
+// record will carry it, which makes it safe to take unused numbers back (Store.collectLimits).
 type limitTable struct {
 	entries atomic.Pointer[[]limitEntry]
 
@@ -41,10 +41,12 @@ func (t *limitTable) init() {
 	t.entries.Store(new([]limitEntry))
 }
 
-// load returns the table. Call it while a shard's lock is held; the numbers in that shard's records are then valid.
+// load returns the table. Call it while a shard's lock is held; the numbers in that shard's records
+// are then valid.
 func (t *limitTable) load() []limitEntry { return *t.entries.Load() }
 
-// intern returns the number of a definition; collect is true if the caller should start a collection.
+// intern returns the number of a definition; collect is true if the caller should start a
+// collection.
 func (t *limitTable) intern(c *rule.Counter, l *algo.Limit) (n uint32, collect bool) {
 	k := limitKey{l, c}
 	t.mu.RLock()
@@ -69,7 +71,7 @@ func (t *limitTable) intern(c *rule.Counter, l *algo.Limit) (n uint32, collect b
 	if last := len(t.free) - 1; last >= 0 {
 		n = t.free[last]
 		t.free = t.free[:last]
-		entries[n] = e // nobody reads it: no record carries a free number
+		entries[n] = e // not read concurrently: no record carries a free number
 		if int(n) < len(t.marked) {
 			t.marked[n].Store(true)
 		}
@@ -118,8 +120,8 @@ func (s *Store) collectLimits() {
 	t.collectAt = max(minCollect, 2*len(t.index))
 }
 
-// intern numbers a definition, and starts a collection when many have come. The lock of the shard whose record will
-// carry the number must be held.
+// intern returns the number of a definition, and starts a collection when many have been added. The
+// lock of the shard whose record will carry the number must be held.
 func (s *Store) intern(c *rule.Counter, l *algo.Limit) uint32 {
 	n, collect := s.limits.intern(c, l)
 	if collect {
@@ -128,7 +130,8 @@ func (s *Store) intern(c *rule.Counter, l *algo.Limit) uint32 {
 	return n
 }
 
-// carries reports whether a state has to be carried when a key goes from one definition to the other.
+// carries reports whether a state has to be carried when a key goes from one definition to the
+// other.
 func carries(from, to *algo.Limit) bool {
 	f, t := from.Config(), to.Config()
 	return f.Window != t.Window || f.Buckets != t.Buckets

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 // withMargin gives a counter of a margin that closes its second identity.
@@ -37,7 +37,8 @@ func phased(t testing.TB) *rule.Counter {
 	return night
 }
 
-// TestMarginInspected: what is shown of a key knows of its margin, Reset forgets it too, and so does the sweep in its time.
+// TestMarginInspected: what is shown of a key knows of its margin, Reset forgets it too, and so
+// does the sweep in its time.
 func TestMarginInspected(t *testing.T) {
 	clock := newClock()
 	s := newTest(t, Options{Clock: clock.read})
@@ -55,8 +56,8 @@ func TestMarginInspected(t *testing.T) {
 		if open {
 			limit = 15
 		}
-		info, ok := s.Peek(c, []byte("k"))
-		hot := s.Hottest(c, 5)
+		info, ok := peek(s, c, []byte("k"))
+		hot := allOf(s, c)
 		if !ok || info.Result.SoftLimit != limit || len(hot) != 1 || hot[0].Result != info.Result || string(hot[0].Key) != "k" {
 			t.Errorf("%+v, %v, %+v, want a soft limit of %d", info, ok, hot, limit)
 		}
@@ -67,7 +68,7 @@ func TestMarginInspected(t *testing.T) {
 	if take(t, s, c, "k", 1).Allowed {
 		t.Error("admitted into a closed margin")
 	}
-	if !s.Reset(c, []byte("k")) || s.Reset(c, []byte("k")) {
+	if !reset(s, c, "k") || reset(s, c, "k") {
 		t.Error("Reset says the wrong thing")
 	}
 	if st := s.Stats(); st.Keys != 0 {
@@ -78,13 +79,13 @@ func TestMarginInspected(t *testing.T) {
 	}
 	// The margin alone is left, once the window has turned.
 	clock.advance(time.Hour)
-	if _, ok := s.Peek(c, []byte("k")); ok {
+	if _, ok := peek(s, c, []byte("k")); ok {
 		t.Error("the key is still there")
 	}
 	if r := take(t, s, c, "k", 15); r.Allowed || r.RetryAfter != (59*time.Minute).Microseconds() {
 		t.Errorf("%+v: the margin opens when a whole window has stayed within the limit", r)
 	}
-	if !s.Reset(c, []byte("k")) {
+	if !reset(s, c, "k") {
 		t.Error("there was a margin to forget")
 	}
 	take(t, s, c, "k", 15)
@@ -147,7 +148,8 @@ func TestMarginReload(t *testing.T) {
 	audit(t, s)
 }
 
-// TestMarginAtTheBound: where no record has room, margins are kept on overflow cells, and close all the same.
+// TestMarginAtTheBound: where no record has room, margins are kept on overflow cells, and close all
+// the same.
 func TestMarginAtTheBound(t *testing.T) {
 	clock := newClock()
 	const maxKeys = 100
@@ -184,7 +186,7 @@ func TestMarginAtTheBound(t *testing.T) {
 	}
 	// There is room again: a margin keeps what it was on its cell.
 	for i := range maxKeys {
-		s.Reset(full, fmt.Appendf(nil, "refused %d", i))
+		reset(s, full, fmt.Sprintf("refused %d", i))
 	}
 	if r := take(t, s, c, last, 1); r.Allowed {
 		t.Errorf("%+v", r)
@@ -204,19 +206,21 @@ func TestMarginLeap(t *testing.T) {
 	clock.advance(1000 * time.Hour)
 	take(t, s, c, "k", 11)
 	clock.advance(-1000 * time.Hour)
-	charges := []weir.Charge{
+	charges := []store.Charge{
 		{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}, {Counter: none, Limit: none.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}},
 	}
 	if _, err := s.Take(context.Background(), charges, make([]algo.Result, 2)); err != nil {
 		t.Fatal(err)
 	}
-	clock.advance(1000*time.Hour + 2*time.Minute) // when the old state would say that the margin is closed
+	// when the old state would say that the margin is closed
+	clock.advance(1000*time.Hour + 2*time.Minute)
 	if r := take(t, s, c, "k", 15); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestScheduleStoresNothingWhileOff: neither records nor cells nor slots, and nothing goes to make room for them.
+// TestScheduleStoresNothingWhileOff: neither records nor cells nor slots, and nothing goes to make
+// room for them.
 func TestScheduleStoresNothingWhileOff(t *testing.T) {
 	clock := newClock()
 	clock.now.Store(time.Date(2026, 1, 4, 12, 0, 0, 0, time.UTC).UnixMicro()) // a Sunday
@@ -231,7 +235,7 @@ func TestScheduleStoresNothingWhileOff(t *testing.T) {
 	}
 	for i := range 20 {
 		key := fmt.Append(nil, i)
-		charges := []weir.Charge{
+		charges := []store.Charge{
 			{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 100}}, {Counter: slots, Limit: slots.Limit, Key: key, Ask: algo.Ask{Cost: 1}},
 			{Counter: full, Limit: full.Limit, Key: []byte("another"), Mode: rule.Shadow},
 		}
@@ -256,7 +260,8 @@ func TestScheduleStoresNothingWhileOff(t *testing.T) {
 	}
 }
 
-// TestScheduleRestart: a snapshot keeps a schedule whole, so that nothing is forgotten too early after a restart.
+// TestScheduleRestart: a snapshot keeps a schedule whole, so that nothing is forgotten too early
+// after a restart.
 func TestScheduleRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.snapshot")
 	clock := newClock()
@@ -281,12 +286,12 @@ func TestScheduleRestart(t *testing.T) {
 			}
 			clock.advance(59 * time.Minute)
 			var n notes
-			s = newTest(t, Options{Clock: clock.read, Snapshot: path, Logf: n.logf})
-			if info, ok := s.Peek(c, []byte("k")); !ok || info.Result.ResetAfter != time.Minute.Microseconds() || n.text() != "" {
+			s = newTest(t, Options{Clock: clock.read, Snapshot: path, Logger: n.logger()})
+			if info, ok := peek(s, c, []byte("k")); !ok || info.Result.ResetAfter != time.Minute.Microseconds() || n.text() != "" {
 				t.Errorf("%+v, %v, %s", info, ok, n.text())
 			}
 			clock.advance(time.Minute)
-			if _, ok := s.Peek(c, []byte("k")); ok {
+			if _, ok := peek(s, c, []byte("k")); ok {
 				t.Error("not fresh when it should be")
 			}
 			if err := os.Remove(path); err != nil {
@@ -296,7 +301,8 @@ func TestScheduleRestart(t *testing.T) {
 	}
 }
 
-// TestSnapshotVersion1 reads a file that a program wrote which knew neither margins nor schedules nor reservations.
+// TestSnapshotVersion1 reads a file that a program wrote which knew neither margins nor schedules
+// nor reservations.
 func TestSnapshotVersion1(t *testing.T) {
 	data, err := os.ReadFile("testdata/version1.snapshot")
 	if err != nil {
@@ -319,7 +325,8 @@ func TestSnapshotVersion1(t *testing.T) {
 	}
 }
 
-// TestElasticAtNothing: what is asked under a limit that lets nothing through is forgotten in its time.
+// TestElasticAtNothing: what is asked under a limit that lets nothing through is forgotten in its
+// time.
 func TestElasticAtNothing(t *testing.T) {
 	clock := newClock()
 	s := newTest(t, Options{Clock: clock.read})
@@ -330,7 +337,7 @@ func TestElasticAtNothing(t *testing.T) {
 	}
 	for i := range 1000 {
 		take(t, s, c, fmt.Sprint(i), 1)
-		charges := []weir.Charge{{Counter: c, Limit: nothing, Key: fmt.Append(nil, i), Ask: algo.Ask{Cost: 1}}}
+		charges := []store.Charge{{Counter: c, Limit: nothing, Key: fmt.Append(nil, i), Ask: algo.Ask{Cost: 1}}}
 		results := make([]algo.Result, 1)
 		if _, err := s.Take(context.Background(), charges, results); err != nil || results[0].Allowed {
 			t.Fatalf("%+v, %v", results, err)

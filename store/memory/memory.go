@@ -1,4 +1,10 @@
 // Package memory keeps counters in this process: sharded, bounded, with an optional snapshot file.
+//
+// Begin with Store.Take (memory.go), which decides on a single charge itself and leaves calls of
+// several to take.go. A shard (shard.go) is the hash table with a part of the keys; bound.go
+// forgets keys when the store is full, and limits.go numbers the limits that records refer to.
+// snapshot.go and definition.go write and read the file; board.go, reserve.go, settle.go and
+// inspect.go implement the optional interfaces of package store.
 package memory
 
 import (
@@ -6,33 +12,36 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 // Options configure New. The zero value is right for most.
 type Options struct {
 	MaxKeys  int   // bound on keys; 0 means 10,000,000
 	MaxBytes int64 // bound on bytes; 0 means 1 GiB
-	// Clock returns µs since the Unix epoch; nil means the wall clock. It is called once for a Take, before any lock is
-	// taken; and once more with the locks held if a Take with a later reading came first. It must be safe for concurrent
-	// use if the store is used so.
+	// Clock returns µs since the Unix epoch; nil means the wall clock. It is called once for a
+	// Take, before any lock is taken; and once more with the locks held if a Take with a later
+	// reading came first. It must be safe for concurrent use if the store is used so.
 	Clock func() int64
 	// Snapshot is the path of the snapshot file; "" means none. Its folder must exist.
 	Snapshot string
 	// SnapshotEvery is the interval between snapshots; 0 means 10 s.
 	SnapshotEvery time.Duration
-	// MaxReservations bounds the reservations that are held at a time (weir.Reserver); 0 means 100,000.
+	// MaxReservations bounds the reservations that are held at a time (store.Reserver); 0 means
+	// 100,000.
 	MaxReservations int
-	// Logf is told of what an operator should know (a damaged snapshot set aside, a failed write); nil means nobody.
-	Logf func(format string, args ...any)
+	// Logger gets warnings for an operator (a damaged snapshot set aside, a failed write); nil
+	// means that nothing is logged.
+	Logger *slog.Logger
 }
 
 // The defaults of Options.
@@ -45,16 +54,17 @@ const (
 // maxShards bounds the number of shards; small stores have fewer.
 const maxShards = 256
 
-// Store implements weir.Store. Make one with New.
+// Store implements store.Store. Make one with New.
 //
-// All limits of one key live in one shard, under one lock; a Take locks the shards of its keys in ascending order, so
-// that it is one step. The instants that Take returns never go back in the order in which decisions on one key were
-// made, unless the clock itself was set back: a Take that was overtaken between reading the clock and getting the
-// lock reads the clock again.
+// All limits of one key live in one shard, under one lock; a Take locks the shards of its keys in
+// ascending order, so that it is one step. The instants that Take returns never go back in the
+// order in which decisions on one key were made, unless the clock itself was set back: a Take that
+// was overtaken between reading the clock and getting the lock reads the clock again.
 //
-// A state that equals a fresh one is forgotten for free, a few at each insertion. At the bound other keys are
-// forgotten: expired ones, then those furthest from their limit, never one that is refused now. A key that finds no
-// room is charged on one of about a thousand cells that the keys of its counter share, and that lie outside the bound.
+// A state that equals a fresh one is forgotten for free, a few at each insertion. At the bound
+// other keys are forgotten: expired ones, then those furthest from their limit, never one that is
+// refused now. A key that finds no room is charged on one of about a thousand cells that the keys
+// of its counter share, and that lie outside the bound.
 type Store struct {
 	seed     maphash.Seed
 	shift    uint // of a hash, to get the shard
@@ -65,7 +75,7 @@ type Store struct {
 	wall     wallClock
 	limits   limitTable
 	scratch  sync.Pool // *scratch
-	logf     func(format string, args ...any)
+	log      *slog.Logger
 
 	_         [64]byte
 	keys      atomic.Int64
@@ -96,17 +106,17 @@ type shardCell struct {
 	_ [64]byte
 }
 
-var _ weir.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
-// New returns a store, with the counters of the snapshot file if there is one. A damaged snapshot is set aside (see
-// Options.Logf) and the store begins empty. Errors are of options that make no sense, and of a snapshot file
-// that can be neither read nor set aside.
+// New returns a store, with the counters of the snapshot file if there is one. A damaged snapshot
+// is set aside (see Options.Logger) and the store begins empty. Errors are of options that make no
+// sense, and of a snapshot file that can be neither read nor set aside.
 func New(o Options) (*Store, error) {
 	if o.MaxKeys < 0 || o.MaxBytes < 0 || o.SnapshotEvery < 0 || o.MaxReservations < 0 {
 		return nil, fmt.Errorf("memory store: MaxKeys (%d), MaxBytes (%d), SnapshotEvery (%v) and MaxReservations (%d) must not be negative; 0 means the default",
 			o.MaxKeys, o.MaxBytes, o.SnapshotEvery, o.MaxReservations)
 	}
-	s := &Store{seed: maphash.MakeSeed(), clock: o.Clock, logf: o.Logf}
+	s := &Store{seed: maphash.MakeSeed(), clock: o.Clock, log: o.Logger}
 	s.maxKeys = int64(o.MaxKeys)
 	if s.maxKeys == 0 {
 		s.maxKeys = DefaultMaxKeys
@@ -119,8 +129,8 @@ func New(o Options) (*Store, error) {
 	if s.reservations.most == 0 {
 		s.reservations.most = DefaultMaxReservations
 	}
-	if s.logf == nil {
-		s.logf = func(string, ...any) {}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
 	}
 	n := maxShards
 	for n > 1 && (s.maxKeys < int64(n)*128 || s.maxBytes < int64(n)*(32<<10)) {
@@ -146,8 +156,8 @@ func (s *Store) now() int64 {
 	return s.clock()
 }
 
-// overtaken returns the instant of a decision in a shard where another one was made with a later reading of the clock, at
-// last.
+// overtaken returns the instant of a decision in a shard where another one was made with a later
+// reading of the clock, at last.
 func (s *Store) overtaken(last int64) int64 {
 	now := s.now()
 	if s.clock == nil && now < last && last-now < 1000 {
@@ -156,7 +166,7 @@ func (s *Store) overtaken(last int64) int64 {
 	return now
 }
 
-// hash returns the hash of a key: its upper bits tell the shard.
+// hash returns the hash of a key. Its upper bits choose the shard.
 func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
 // newSlot returns an id for the slots of a Concurrency limit, never 0 and not to be guessed.
@@ -174,9 +184,9 @@ func errIncomplete(i int) error {
 	return fmt.Errorf("memory store: charge %d needs a Counter and a Limit", i)
 }
 
-// Take implements weir.Store. It takes microseconds and never waits for anything but other decisions on the same keys, so
-// it does not look at ctx.
-func (s *Store) Take(_ context.Context, charges []weir.Charge, results []algo.Result) (int64, error) {
+// Take implements store.Store. It takes microseconds and never waits for anything but other
+// decisions on the same keys, so it does not look at ctx.
+func (s *Store) Take(_ context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	if len(charges) != len(results) {
 		return 0, errLengths
 	}
@@ -193,11 +203,12 @@ func (s *Store) Take(_ context.Context, charges []weir.Charge, results []algo.Re
 	return s.takeOne(c, &results[0]), nil
 }
 
-// closes reports whether a charge's limit has a soft margin that closes, whose state is a second one under the same key.
-func closes(c *weir.Charge) bool { return c.Counter.Margin != nil && c.Limit.Margin() != nil }
+// closes reports whether a charge's limit has a soft margin that closes, and so a second state
+// under the same key.
+func closes(c *store.Charge) bool { return c.Counter.Margin != nil && c.Limit.Margin() != nil }
 
 // marginOf returns the definition under which the state of a charge's soft margin is kept.
-func marginOf(c *weir.Charge) *algo.Limit {
+func marginOf(c *store.Charge) *algo.Limit {
 	if l := c.Counter.Margin.Limit; l != nil && l.Algorithm() == algo.Margin {
 		return l // one for all numbers that the limit may have
 	}
@@ -205,8 +216,9 @@ func marginOf(c *weir.Charge) *algo.Limit {
 }
 
 // takeOne is Take for one charge: one clock reading, one lock, one search.
-func (s *Store) takeOne(c *weir.Charge, out *algo.Result) int64 {
-	h := s.hash(c.Key) // before the clock, which waits for all memory accesses under way: the key may be one
+func (s *Store) takeOne(c *store.Charge, out *algo.Result) int64 {
+	// before the clock, which waits for all memory accesses under way: the key may be one
+	h := s.hash(c.Key)
 	tag := tagOf(h, c.Counter.ID)
 	sh := &s.shards[h>>s.shift].shard
 	var now int64
@@ -252,8 +264,8 @@ func (s *Store) takeOne(c *weir.Charge, out *algo.Result) int64 {
 	return now
 }
 
-// askOf returns what a charge asks for, with an id for the slots of a Concurrency limit.
-func askOf(c *weir.Charge) algo.Ask {
+// askOf returns a charge's Ask, with a new slot id for a Concurrency limit.
+func askOf(c *store.Charge) algo.Ask {
 	ask := c.Ask
 	ask.Slot = 0
 	if c.Limit.Algorithm() == algo.Concurrency {
@@ -277,7 +289,8 @@ func slotOf(ask algo.Ask, r *algo.Result) uint64 {
 	return ask.Slot
 }
 
-// relimit moves a record to another definition of the same counter. old is the one it was last charged under.
+// relimit moves a record to another definition of the same counter. old is the one it was last
+// charged under.
 func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *rule.Counter, l *algo.Limit, now int64) {
 	if old != l {
 		if carries(old, l) {
@@ -295,15 +308,16 @@ func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *rule.Counter, l *a
 	sh.dirty = true
 }
 
-// stands reports whether nothing drains under a limit: an elastic one may be so for a time, and what is kept under it would never be
-// fresh again.
+// stands reports whether nothing drains under a limit. An elastic limit can be so for a time, and a
+// state kept under it would never become fresh again.
 func stands(l *algo.Limit) bool {
 	c := l.Config()
 	return c.N == 0 && !l.Scheduled() && (c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket)
 }
 
-// previous looks for a key under the older identities of its counter. A state that it finds is moved to the new one; it
-// returns the place, below 0 if there is none or nothing is left of it.
+// previous looks for a key under the older identities of its counter, and moves a state that it
+// finds to the new identity. It returns the new place, below 0 if there was no state or nothing is
+// left of it.
 func (s *Store) previous(sh *shard, c *rule.Counter, l *algo.Limit, key []byte, h uint64, now int64) int {
 	for _, older := range c.Previous {
 		limits := s.limits.load()
@@ -331,7 +345,7 @@ func (s *Store) previous(sh *shard, c *rule.Counter, l *algo.Limit, key []byte, 
 }
 
 // takeAbsent charges a key that has no record, and makes one if anything is left to remember.
-func (s *Store) takeAbsent(sh *shard, c *weir.Charge, ask algo.Ask, h uint64, now int64) algo.Result {
+func (s *Store) takeAbsent(sh *shard, c *store.Charge, ask algo.Ask, h uint64, now int64) algo.Result {
 	var st algo.State
 	cell := s.cell(sh, c.Counter, c.Limit, h, now)
 	if cell != nil {
@@ -351,7 +365,7 @@ func (s *Store) takeAbsent(sh *shard, c *weir.Charge, ask algo.Ask, h uint64, no
 	return r
 }
 
-func (s *Store) takeCell(sh *shard, cell *overflowCell, c *weir.Charge, ask algo.Ask, h uint64, now int64) algo.Result {
+func (s *Store) takeCell(sh *shard, cell *overflowCell, c *store.Charge, ask algo.Ask, h uint64, now int64) algo.Result {
 	s.overflows.Add(1)
 	return c.Limit.Take(&cell.st, now, ask)
 }
@@ -362,7 +376,7 @@ func clone(st *algo.State) algo.State {
 	return c
 }
 
-// Release implements weir.Store. It returns no error.
+// Release implements store.Store. It returns no error.
 func (s *Store) Release(_ context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {
 	if c == nil {
 		return false, errors.New("memory store: Release needs a Counter")
@@ -394,7 +408,7 @@ func (s *Store) Release(_ context.Context, c *rule.Counter, key []byte, slot uin
 	return false, nil
 }
 
-// background runs f beside the store until Close, which waits for it; not at all after Close.
+// background runs f in a goroutine that Close waits for. After Close it does nothing.
 func (s *Store) background(f func()) {
 	s.life.mu.Lock()
 	defer s.life.mu.Unlock()
@@ -403,8 +417,8 @@ func (s *Store) background(f func()) {
 	}
 }
 
-// Close stops what runs in the background and writes a last snapshot; the error is of that. The store goes on deciding, but
-// nothing more is written. A second Close does nothing.
+// Close stops the background goroutines and writes a last snapshot, whose error it returns. The
+// store goes on deciding, but writes nothing more. A second Close does nothing.
 func (s *Store) Close() error {
 	s.life.mu.Lock()
 	closed := s.life.closed
@@ -425,7 +439,8 @@ func (s *Store) Close() error {
 
 // Stats is a reading of the store's size and doings.
 type Stats struct {
-	Keys      int64  // records held, those that have become fresh and are not yet forgotten included
+	// records held, including fresh ones that are not forgotten yet
+	Keys      int64
 	Bytes     int64  // memory of the records: index, arena with its spare room, and variable parts
 	Evictions uint64 // keys forgotten though they were not fresh, since the bound was reached
 	Overflows uint64 // decisions made on a shared overflow cell

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -13,15 +14,15 @@ import (
 	"time"
 	"unsafe"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/storetest"
 	"pgregory.net/rapid"
 )
 
 func TestContract(t *testing.T) {
-	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store { return newTest(t, Options{Clock: clock}) })
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store { return newTest(t, Options{Clock: clock}) })
 }
 
 func newTest(t testing.TB, o Options) *Store {
@@ -53,7 +54,7 @@ func counter(t testing.TB, c algo.Config) *rule.Counter {
 func take(t testing.TB, s *Store, c *rule.Counter, key string, cost int64) algo.Result {
 	t.Helper()
 	results := make([]algo.Result, 1)
-	if _, err := s.Take(context.Background(), []weir.Charge{{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}, results); err != nil {
+	if _, err := s.Take(context.Background(), []store.Charge{{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}, results); err != nil {
 		t.Fatal(err)
 	}
 	return results[0]
@@ -123,7 +124,8 @@ func audit(t testing.TB, s *Store) {
 	}
 }
 
-// TestStructures drives one shard through random insertions, deletions and compactions beside a map.
+// TestStructures drives one shard through random insertions, deletions and compactions beside a
+// map.
 func TestStructures(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		clock := newClock()
@@ -146,7 +148,7 @@ func TestStructures(t *testing.T) {
 			key := fmt.Sprintf("%0*d", 1+n*n*2, n)
 			switch rapid.IntRange(0, 3).Draw(rt, "what") {
 			case 0:
-				if got, has := s.Reset(c, []byte(key)), want[name{c, key}] > 0; got != has {
+				if got, has := reset(s, c, key), want[name{c, key}] > 0; got != has {
 					rt.Fatalf("Reset: %v, want %v", got, has)
 				}
 				delete(want, name{c, key})
@@ -157,20 +159,20 @@ func TestStructures(t *testing.T) {
 			audit(t, s)
 		}
 		for n, used := range want {
-			if info, ok := s.Peek(n.c, []byte(n.key)); !ok || info.Result.Remaining != 1000-used {
+			if info, ok := peek(s, n.c, []byte(n.key)); !ok || info.Result.Remaining != 1000-used {
 				rt.Fatalf("%d left of key %q, want %d", info.Result.Remaining, n.key, 1000-used)
 			}
 		}
 		for _, c := range counters {
-			for _, k := range s.Hottest(c, 100) {
+			for _, k := range allOf(s, c) {
 				if k.Result.Remaining != 1000-want[name{c, string(k.Key)}] {
-					rt.Fatalf("Hottest: key %q has %d left", k.Key, k.Result.Remaining)
+					rt.Fatalf("Scan: key %q has %d left", k.Key, k.Result.Remaining)
 				}
 				delete(want, name{c, string(k.Key)})
 			}
 		}
 		if len(want) != 0 {
-			rt.Fatalf("Hottest left out %d keys", len(want))
+			rt.Fatalf("Scan left out %d keys", len(want))
 		}
 	})
 }
@@ -238,12 +240,12 @@ func TestBound(t *testing.T) {
 	for i := range refused {
 		take(t, s, c, fmt.Sprint("refused ", i), 10)
 	}
-	charges, results := make([]weir.Charge, 1), make([]algo.Result, 1)
+	charges, results := make([]store.Charge, 1), make([]algo.Result, 1)
 	key := make([]byte, 16)
 	var high int64
 	for i := range distinct {
 		binary.BigEndian.PutUint64(key, uint64(i)*0x9E3779B97F4A7C15)
-		charges[0] = weir.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1 + int64(i%3)}}
+		charges[0] = store.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1 + int64(i%3)}}
 		if _, err := s.Take(context.Background(), charges, results); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +269,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestOverflow fills the store with keys that are refused; all newcomers together get what the overflow cells hold.
+// TestOverflow fills the store with keys that are refused; all newcomers together get what the
+// overflow cells hold.
 func TestOverflow(t *testing.T) {
 	clock := newClock()
 	const maxKeys = 1000
@@ -291,10 +294,10 @@ func TestOverflow(t *testing.T) {
 	}
 	// Several in one call, on the same cells.
 	for range 20 {
-		charges, results := make([]weir.Charge, 3000), make([]algo.Result, 3000)
+		charges, results := make([]store.Charge, 3000), make([]algo.Result, 3000)
 		other := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 2, Window: time.Hour})
 		for i := range charges {
-			charges[i] = weir.Charge{Counter: other, Limit: other.Limit, Key: fmt.Appendf(nil, "batch %d", i), Ask: algo.Ask{Cost: 1}, Mode: rule.Shadow}
+			charges[i] = store.Charge{Counter: other, Limit: other.Limit, Key: fmt.Appendf(nil, "batch %d", i), Ask: algo.Ask{Cost: 1}, Mode: rule.Shadow}
 		}
 		if _, err := s.Take(context.Background(), charges, results); err != nil {
 			t.Fatal(err)
@@ -308,13 +311,14 @@ func TestOverflow(t *testing.T) {
 		}
 	}
 	audit(t, s)
-	// Room again: the cells are no longer used, but a key that was charged on one does not get a second share.
+	// Room again: the cells are no longer used, but a key that was charged on one does not get a
+	// second share.
 	key := "new 0"
 	if take(t, s, c, key, 1).Allowed {
 		t.Fatalf("key %q should be refused", key)
 	}
 	for i := range maxKeys / 2 {
-		s.Reset(c, fmt.Appendf(nil, "refused %d", i))
+		reset(s, c, fmt.Sprintf("refused %d", i))
 	}
 	before := s.Stats().Overflows
 	if take(t, s, c, key, 1).Allowed {
@@ -337,7 +341,7 @@ func TestOverflowConcurrency(t *testing.T) {
 	c := counter(t, algo.Config{Algorithm: algo.Concurrency, N: 1})
 	results := make([]algo.Result, 2)
 	for _, n := range []int{1, 2} { // alone, and in a call of two
-		charges := []weir.Charge{
+		charges := []store.Charge{
 			{Counter: c, Limit: c.Limit, Key: []byte("newcomer"), Ask: algo.Ask{Cost: 1}},
 			{Counter: blocker, Limit: blocker.Limit, Key: []byte("l"), Ask: algo.Ask{Cost: 0}},
 		}
@@ -400,7 +404,7 @@ func TestLimitsCollected(t *testing.T) {
 			t.Fatal(err)
 		}
 		results := make([]algo.Result, 1)
-		if _, err := s.Take(context.Background(), []weir.Charge{{Counter: c, Limit: l, Key: []byte("elastic"), Ask: algo.Ask{Cost: 1}}}, results); err != nil {
+		if _, err := s.Take(context.Background(), []store.Charge{{Counter: c, Limit: l, Key: []byte("elastic"), Ask: algo.Ask{Cost: 1}}}, results); err != nil {
 			t.Fatal(err)
 		}
 		if results[0].Remaining != int64(1000-1) {
@@ -445,7 +449,7 @@ func TestCollectWhileDeciding(t *testing.T) {
 				return
 			default:
 				s.collectLimits()
-				s.Hottest(c, 3)
+				allOf(s, c)
 			}
 		}
 	})
@@ -455,7 +459,7 @@ func TestCollectWhileDeciding(t *testing.T) {
 			results := make([]algo.Result, 1)
 			for i := range rounds {
 				l := limits[(i*7+g)%len(limits)]
-				if _, err := s.Take(context.Background(), []weir.Charge{{Counter: c, Limit: l, Key: fmt.Appendf(nil, "key %d", i%500), Ask: algo.Ask{Cost: 1}}}, results); err != nil {
+				if _, err := s.Take(context.Background(), []store.Charge{{Counter: c, Limit: l, Key: fmt.Appendf(nil, "key %d", i%500), Ask: algo.Ask{Cost: 1}}}, results); err != nil {
 					t.Error(err)
 					return
 				}
@@ -473,72 +477,109 @@ func TestCollectWhileDeciding(t *testing.T) {
 	}
 }
 
-func TestHottest(t *testing.T) {
+// Scan gives each key of the counter once, in pages as large as they are asked for, and knows how
+// many there are.
+func TestScan(t *testing.T) {
 	clock := newClock()
 	s := newTest(t, Options{Clock: clock.read})
 	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: time.Hour})
 	other := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: time.Hour})
-	for i := range 900 {
-		take(t, s, c, fmt.Sprintf("key %03d", i), int64(i+1))
-		take(t, s, other, fmt.Sprintf("key %03d", i), 1)
+	for i := range 9000 {
+		take(t, s, c, fmt.Sprintf("key %04d", i), 1)
+		take(t, s, other, fmt.Sprintf("key %04d", i), 1)
 	}
-	hot := s.Hottest(c, 5)
-	if len(hot) != 5 {
-		t.Fatalf("%d keys", len(hot))
-	}
-	for i, k := range hot {
-		if want := fmt.Sprintf("key %03d", 899-i); string(k.Key) != want || k.Result.Remaining != int64(100+i) {
-			t.Errorf("place %d: %q with %d left, want %q with %d", i, k.Key, k.Result.Remaining, want, 100+i)
+	for _, most := range []int{1, 1000, 18_000, 1 << 30} {
+		seen, pages, looked := map[string]int{}, 0, 0
+		for from := ""; ; pages++ {
+			out, err := s.Scan(t.Context(), viewOf(c), from, most, func(k store.KeyState) { seen[string(k.Key)]++ })
+			if err != nil || out.Of != 18_000 || out.Looked > most+visitBatch || out.Looked == 0 {
+				t.Fatalf("%+v, %v", out, err)
+			}
+			looked += out.Looked
+			if from = out.Next; from == "" {
+				break
+			}
+		}
+		if len(seen) != 9000 || looked != 18_000 || most > 18_000 && pages > 0 || most == 1000 && pages < 9 {
+			t.Errorf("pages of %d: %d keys seen, %d looked at, %d pages", most, len(seen), looked, pages+1)
+		}
+		for key, n := range seen {
+			if n != 1 {
+				t.Fatalf("%s was seen %d times", key, n)
+			}
 		}
 	}
-	if all := s.Hottest(c, 10_000); len(all) != 900 {
-		t.Errorf("%d keys of 900", len(all))
+	for _, from := range []string{"x", "-1.0", "99999.0", "1.99999999999"} {
+		if _, err := s.Scan(t.Context(), viewOf(c), from, 10, func(store.KeyState) {}); err != nil {
+			t.Errorf("from %q: %v", from, err)
+		}
 	}
 	clock.advance(2 * time.Hour)
-	if left := s.Hottest(c, 5); len(left) != 0 {
+	if left := allOf(s, c); len(left) != 0 {
 		t.Errorf("%d keys though all are fresh", len(left))
 	}
-	if s.Hottest(c, 0) != nil || s.Hottest(nil, 5) != nil {
-		t.Error("something of nothing")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Scan(ended, viewOf(c), "", 10, nil); err == nil {
+		t.Error("nobody waits for it any more")
 	}
+}
+
+// viewOf looks at keys under their counter's own numbers.
+func viewOf(c *rule.Counter) *store.View {
+	return &store.View{Counter: c, MaxDelay: -1, Limit: func([]byte) *algo.Limit { return c.Limit }}
+}
+
+// allOf are all keys of a counter.
+func allOf(s *Store, c *rule.Counter) (all []store.KeyState) {
+	_, _ = s.Scan(context.Background(), viewOf(c), "", 1<<30, func(k store.KeyState) {
+		k.Key = bytes.Clone(k.Key)
+		all = append(all, k)
+	})
+	return all
+}
+
+func reset(s *Store, c *rule.Counter, key string) bool {
+	ok, _ := s.Reset(context.Background(), c, []byte(key))
+	return ok
 }
 
 func TestPeekAndReset(t *testing.T) {
 	clock := newClock()
 	s := newTest(t, Options{Clock: clock.read})
 	c := counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 4, Window: time.Minute})
-	if _, ok := s.Peek(c, []byte("k")); ok {
+	if _, ok := peek(s, c, []byte("k")); ok {
 		t.Error("a key that nobody charged")
 	}
 	take(t, s, c, "k", 3)
 	for range 2 {
-		info, ok := s.Peek(c, []byte("k"))
+		info, ok := peek(s, c, []byte("k"))
 		if !ok || string(info.Key) != "k" || info.Result.Remaining != 1 || info.Result.ResetAfter != 45_000_000 {
 			t.Errorf("%+v, %v", info, ok)
 		}
 	}
 	next := counter(t, algo.Config{Algorithm: algo.TokenBucket, N: 4, Window: 2 * time.Minute})
 	next.Previous = []*rule.Counter{c}
-	if info, ok := s.Peek(next, []byte("k")); !ok || info.Result.Remaining != 1 {
+	if info, ok := peek(s, next, []byte("k")); !ok || info.Result.Remaining != 1 {
 		t.Errorf("under the next identity: %+v, %v", info, ok)
 	}
-	if !s.Reset(next, []byte("k")) || s.Reset(next, []byte("k")) {
+	if !reset(s, next, "k") || reset(s, next, "k") {
 		t.Error("Reset says the wrong thing")
 	}
 	if r := take(t, s, c, "k", 4); !r.Allowed {
 		t.Error("refused after Reset")
 	}
 	clock.advance(time.Minute)
-	if _, ok := s.Peek(c, []byte("k")); ok {
+	if _, ok := peek(s, c, []byte("k")); ok {
 		t.Error("a key that is fresh again")
 	}
-	if s.Reset(c, []byte("k")) {
+	if reset(s, c, "k") {
 		t.Error("a fresh key was reset")
 	}
-	if s.Reset(nil, nil) {
+	if reset(s, nil, "") {
 		t.Error("nothing was reset")
 	}
-	if _, ok := s.Peek(nil, nil); ok {
+	if _, ok := peek(s, nil, nil); ok {
 		t.Error("a state of nothing")
 	}
 }
@@ -577,24 +618,31 @@ func TestWallClock(t *testing.T) {
 	})
 }
 
-// TestOvertaken: a Take whose reading of the clock is older than that of one which got the lock first reads it again.
+// TestOvertaken: a Take whose reading of the clock is older than that of one which got the lock
+// first reads it again.
 func TestOvertaken(t *testing.T) {
 	readings := []int64{100_000_000, 90_000_000, 110_000_000, 80_000_000, 80_000_000}
 	i := -1
 	s := newTest(t, Options{Clock: func() int64 { i++; return readings[i] }})
 	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: time.Hour})
 	for _, want := range []int64{100_000_000, 110_000_000, 80_000_000} {
-		now, err := s.Take(context.Background(), []weir.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}}}, make([]algo.Result, 1))
+		now, err := s.Take(context.Background(), []store.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}}}, make([]algo.Result, 1))
 		if err != nil || now != want {
 			t.Errorf("decided at %d, %v, want %d", now, err, want)
 		}
 	}
 	i = -1
-	both := []weir.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}}, {Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}
+	both := []store.Charge{{Counter: c, Limit: c.Limit, Ask: algo.Ask{Cost: 1}}, {Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}
 	s = newTest(t, Options{Clock: s.clock})
 	for _, want := range []int64{100_000_000, 110_000_000, 80_000_000} {
 		if now, err := s.Take(context.Background(), both, make([]algo.Result, 2)); err != nil || now != want {
 			t.Errorf("decided at %d, %v, want %d", now, err, want)
 		}
 	}
+}
+
+// peek returns how a key stands under its counter's own limit; ok is false if it is fresh.
+func peek(s *Store, c *rule.Counter, key []byte) (store.KeyState, bool) {
+	k, ok, _ := storetest.Peek(context.Background(), s, c, key)
+	return k, ok
 }

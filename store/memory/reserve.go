@@ -1,35 +1,37 @@
 package memory
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/pq"
+	"github.com/weir-rl/weir/store"
 )
 
 // DefaultMaxReservations is the default of Options.MaxReservations.
 const DefaultMaxReservations = 100_000
 
-// meanNote bounds the bytes of all ids and notes, as much for each reservation on average; maxNote those of one.
+// meanNote bounds the average size of a reservation's id and note, in bytes; maxNote bounds the
+// size of one.
 const (
 	meanNote = 1 << 10
 	maxNote  = 1 << 20
 )
 
-// reservations are the notes that are held. Their time is of a clock that stands still where the store's is set back, so that none
-// is held for much longer than it asked for.
+// reservations holds the notes. Its clock stands still when the store's clock is set back, so that
+// no note is held for much longer than was asked.
 type reservations struct {
 	mu    sync.Mutex
 	most  int
 	bytes int
 	byID  map[string]*reservation
-	ends  reservationHeap
-	last  int64 // the store's clock when it was read last, µs
-	time  int64 // µs that went by on it
-	dirty bool  // changed since the last snapshot
+	ends  pq.Heap[*reservation] // by end; made with byID
+	last  int64                 // the store's clock when it was read last, µs
+	time  int64                 // µs that went by on it
+	dirty bool                  // changed since the last snapshot
 }
 
 type reservation struct {
@@ -41,23 +43,7 @@ type reservation struct {
 
 func (r *reservation) size() int { return len(r.id) + len(r.note) }
 
-// reservationHeap has what ends first on top.
-type reservationHeap []*reservation
-
-func (h reservationHeap) Len() int           { return len(h) }
-func (h reservationHeap) Less(i, j int) bool { return h[i].end < h[j].end }
-func (h reservationHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].place, h[j].place = i, j }
-func (h *reservationHeap) Push(x any)        { r := x.(*reservation); r.place = len(*h); *h = append(*h, r) }
-func (h *reservationHeap) Pop() any {
-	old := *h
-	last := len(old) - 1
-	r := old[last]
-	old[last] = nil
-	*h = old[:last]
-	return r
-}
-
-var _ weir.Reserver = (*Store)(nil)
+var _ store.Reserver = (*Store)(nil)
 
 // setBack is by how much a clock must go back, in µs, to have been set back.
 const setBack = int64(time.Second / time.Microsecond)
@@ -79,41 +65,46 @@ func (r *reservations) pass(now int64) {
 func (r *reservations) add(id string, note []byte, left int64) error {
 	switch {
 	case len(id)+len(note) > maxNote:
-		return fmt.Errorf("memory store: a reservation of %d bytes is too large, the most is %d: %w", len(id)+len(note), maxNote, weir.ErrNotCharged)
+		return fmt.Errorf("memory store: a reservation of %d bytes is too large, the most is %d: %w", len(id)+len(note), maxNote, store.ErrNotCharged)
 	case len(r.byID) >= r.most:
 		return fmt.Errorf("memory store: it holds %d reservations, and no more than that: commit them sooner, hold them for a shorter time, or raise MaxReservations: %w",
-			len(r.byID), weir.ErrNotCharged)
+			len(r.byID), store.ErrNotCharged)
 	case r.bytes+len(id)+len(note) > maxNote+r.most*meanNote:
 		return fmt.Errorf("memory store: its %d reservations take %d bytes, and it has no room for more: commit them sooner, hold them for a shorter time, or raise MaxReservations: %w",
-			len(r.byID), r.bytes, weir.ErrNotCharged)
+			len(r.byID), r.bytes, store.ErrNotCharged)
 	case r.byID[id] != nil:
-		return fmt.Errorf("memory store: there is a reservation of the id %q already: %w", id, weir.ErrNotCharged)
+		return fmt.Errorf("memory store: there is a reservation of the id %q already: %w", id, store.ErrNotCharged)
 	}
 	h := &reservation{id: id, note: append([]byte(nil), note...), end: r.time + left}
 	if r.byID == nil {
 		r.byID = map[string]*reservation{}
+		r.ends = pq.New(
+			func(a, b *reservation) bool { return a.end < b.end },
+			func(h *reservation, at int) { h.place = at },
+		)
 	}
 	r.byID[id] = h
 	r.bytes += h.size()
-	heap.Push(&r.ends, h)
+	r.ends.Push(h)
 	r.dirty = true
 	return nil
 }
 
-// remove forgets what is handed out. The lock is held.
+// remove removes a reservation and returns its note. The lock is held.
 func (r *reservations) remove(h *reservation) []byte {
-	heap.Remove(&r.ends, h.place)
+	r.ends.Remove(h.place)
 	delete(r.byID, h.id)
 	r.bytes -= h.size()
 	r.dirty = true
 	return h.note
 }
 
-// Hold implements weir.Reserver. What it cannot hold it says in an error that is weir.ErrNotCharged: Options.MaxReservations are held,
-// those included whose time-out has passed and that Expired has not handed out.
+// Hold implements store.Reserver. If it cannot hold the note, the error is store.ErrNotCharged. The
+// bound is Options.MaxReservations, which includes reservations that have timed out and that
+// Expired has not handed out yet.
 func (s *Store) Hold(_ context.Context, id string, note []byte, timeout time.Duration) error {
 	if timeout <= 0 {
-		return fmt.Errorf("memory store: the time-out of a reservation is %v; it must be above 0: %w", timeout, weir.ErrNotCharged)
+		return fmt.Errorf("memory store: the time-out of a reservation is %v; it must be above 0: %w", timeout, store.ErrNotCharged)
 	}
 	r := &s.reservations
 	now := s.now()
@@ -123,7 +114,7 @@ func (s *Store) Hold(_ context.Context, id string, note []byte, timeout time.Dur
 	return r.add(id, note, max(1, timeout.Microseconds()))
 }
 
-// Claim implements weir.Reserver. It returns no error.
+// Claim implements store.Reserver. It returns no error.
 func (s *Store) Claim(_ context.Context, id string) (note []byte, ok bool, err error) {
 	r := &s.reservations
 	r.mu.Lock()
@@ -135,25 +126,26 @@ func (s *Store) Claim(_ context.Context, id string) (note []byte, ok bool, err e
 	return r.remove(h), true, nil
 }
 
-// Expired implements weir.Reserver. It returns no error.
+// Expired implements store.Reserver. It returns no error.
 func (s *Store) Expired(_ context.Context, n int) (notes [][]byte, err error) {
 	r := &s.reservations
 	now := s.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pass(now)
-	for len(notes) < n && len(r.ends) > 0 && r.ends[0].end <= r.time {
-		notes = append(notes, r.remove(r.ends[0]))
+	for len(notes) < n && r.ends.Len() > 0 && r.ends.Min().end <= r.time {
+		notes = append(notes, r.remove(r.ends.Min()))
 	}
 	return notes, nil
 }
 
 // empty forgets all; before the store is in use.
 func (r *reservations) empty() {
-	r.byID, r.ends, r.bytes, r.dirty = nil, nil, 0, false
+	r.byID, r.ends, r.bytes, r.dirty = nil, pq.Heap[*reservation]{}, 0, false
 }
 
-// restore holds a note of a snapshot for the time that is left of it. since is the age of the snapshot.
+// restore holds a note of a snapshot for the time that is left of it. since is the age of the
+// snapshot.
 func (r *reservations) restore(id string, note []byte, left, since, now int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,14 +154,15 @@ func (r *reservations) restore(id string, note []byte, left, since, now int64) e
 	return r.add(id, note, max(0, left-min(max(since, 0), left)))
 }
 
-// maxLeft bounds what a damaged file may say: 285 years.
+// maxLeft bounds the time left in a file, which may be damaged: 285 years.
 const maxLeft = 1<<53 - 1
 
-// all returns those that are held now. What they are may be read without the lock: it does not change.
+// all returns the reservations held at this moment. They never change, so they may be read without
+// the lock.
 func (r *reservations) all() []*reservation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]*reservation(nil), r.ends...)
+	return slices.Clone(r.ends.Items())
 }
 
 // left returns how long one is still to be held; ok is false if it was handed out.

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 func hold(t testing.TB, s *Store, id string, timeout time.Duration) {
@@ -42,10 +42,11 @@ func TestReservationsBounded(t *testing.T) {
 		hold(t, s, fmt.Sprint(i), time.Duration(i+1)*time.Minute)
 	}
 	err := s.Hold(context.Background(), "one more", nil, time.Minute)
-	if err == nil || !errors.Is(err, weir.ErrNotCharged) {
+	if err == nil || !errors.Is(err, store.ErrNotCharged) {
 		t.Errorf("one more: %v", err)
 	}
-	// Those whose time-out has passed count until they are handed out, or their estimates would be lost.
+	// Those whose time-out has passed count until they are handed out, or their estimates would be
+	// lost.
 	clock.advance(time.Hour)
 	if err := s.Hold(context.Background(), "one more", nil, time.Minute); err == nil {
 		t.Error("one was dropped")
@@ -84,13 +85,13 @@ func TestReservationsBounded(t *testing.T) {
 			t.Errorf("note %d is gone", i)
 		}
 	}
-	if s.reservations.bytes != 0 || len(s.reservations.ends) != 0 {
+	if s.reservations.bytes != 0 || s.reservations.ends.Len() != 0 {
 		t.Errorf("%d bytes of none", s.reservations.bytes)
 	}
 }
 
-// TestReservationsClock: notes expire by the store's clock, in virtual time too, and a clock that is set back holds none for longer
-// than it asked for.
+// TestReservationsClock: notes expire by the store's clock, in virtual time too, and a clock that
+// is set back holds none for longer than it asked for.
 func TestReservationsClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTest(t, Options{})
@@ -126,7 +127,7 @@ func TestReservationsClock(t *testing.T) {
 	}
 }
 
-// TestReservationsConcurrent: each note is handed out once, whoever asks.
+// TestReservationsConcurrent: each note is handed out once, whichever call asks first.
 func TestReservationsConcurrent(t *testing.T) {
 	s := newTest(t, Options{})
 	const n = 2000
@@ -163,7 +164,8 @@ func TestReservationsConcurrent(t *testing.T) {
 	}
 }
 
-// TestReservationsRestart: a restart gives reservations back when their time is over, that of the outage included.
+// TestReservationsRestart: a restart gives reservations back when their time is over, that of the
+// outage included.
 func TestReservationsRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.snapshot")
 	clock := newClock()
@@ -193,10 +195,10 @@ func TestReservationsRestart(t *testing.T) {
 	if ids := expired(t, s, 9); fmt.Sprint(ids) != "[short]" {
 		t.Errorf("expired: %v", ids)
 	}
-	if err := s.Settle(context.Background(), []weir.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: 30}}); err != nil {
+	if err := s.Settle(context.Background(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: 30}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := s.Peek(c, []byte("k")); ok {
+	if _, ok := peek(s, c, []byte("k")); ok {
 		t.Error("what was reserved did not come back")
 	}
 	if err := s.Close(); err != nil {
@@ -208,7 +210,8 @@ func TestReservationsRestart(t *testing.T) {
 	}
 }
 
-// TestReservationsSnapshotAgrees: a snapshot holds no reservation whose charge it may not hold, nor one that was settled.
+// TestReservationsSnapshotAgrees: a snapshot holds no reservation whose charge it may not hold, nor
+// one that was settled.
 func TestReservationsSnapshotAgrees(t *testing.T) {
 	s := newTest(t, Options{})
 	hold(t, s, "stays", time.Hour)
@@ -254,7 +257,7 @@ func TestSettle(t *testing.T) {
 	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: 24 * time.Hour})
 	settle := func(c *rule.Counter, key string, reserved, actual int64) {
 		t.Helper()
-		if err := s.Settle(context.Background(), []weir.Settlement{{Counter: c, Limit: c.Limit, Key: []byte(key), At: clock.read(), Reserved: reserved, Actual: actual}}); err != nil {
+		if err := s.Settle(context.Background(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte(key), At: clock.read(), Reserved: reserved, Actual: actual}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -268,7 +271,7 @@ func TestSettle(t *testing.T) {
 	more := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 12, Window: 24 * time.Hour})
 	more.ID = c.ID
 	settle(more, "a", 8, 3)
-	if info, ok := s.Peek(c, []byte("a")); !ok || info.Result.Limit != 12 || info.Result.Remaining != 9 {
+	if info, ok := peek(s, more, []byte("a")); !ok || info.Result.Limit != 12 || info.Result.Remaining != 9 {
 		t.Errorf("settled under another number: %+v, %v", info, ok)
 	}
 	left(c, "a", 7)
@@ -300,8 +303,8 @@ func TestSettle(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	left(next, "b", 95)
-	for _, bad := range []weir.Settlement{{Counter: c, Key: []byte("a")}, {Limit: c.Limit, Key: []byte("a")}} {
-		if s.Settle(context.Background(), []weir.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("a"), At: clock.read(), Reserved: 9}, bad}) == nil {
+	for _, bad := range []store.Settlement{{Counter: c, Key: []byte("a")}, {Limit: c.Limit, Key: []byte("a")}} {
+		if s.Settle(context.Background(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("a"), At: clock.read(), Reserved: 9}, bad}) == nil {
 			t.Error("no error")
 		}
 	}

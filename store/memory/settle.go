@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 )
 
-// Settle implements weir.Reserver. The only error is of a settlement without a Counter or a Limit; none is made then.
-func (s *Store) Settle(_ context.Context, settlements []weir.Settlement) error {
+// Settle implements store.Reserver. It fails only if a settlement lacks a Counter or a Limit, and
+// then makes none.
+func (s *Store) Settle(_ context.Context, settlements []store.Settlement) error {
 	for i := range settlements {
 		if settlements[i].Counter == nil || settlements[i].Limit == nil {
 			return fmt.Errorf("memory store: settlement %d needs a Counter and a Limit", i)
@@ -21,7 +22,7 @@ func (s *Store) Settle(_ context.Context, settlements []weir.Settlement) error {
 	return nil
 }
 
-func (s *Store) settle(c *weir.Settlement) {
+func (s *Store) settle(c *store.Settlement) {
 	now := s.now()
 	h := s.hash(c.Key)
 	sh := &s.shards[h>>s.shift].shard
@@ -48,14 +49,15 @@ func (s *Store) settle(c *weir.Settlement) {
 		return
 	}
 	if cell := s.cell(sh, c.Counter, c.Limit, h, now); cell != nil {
-		// It is shared with other keys, and the charge may have been made on a record that was forgotten: nothing goes back.
+		// It is shared with other keys, and the charge may have been made on a record that was
+		// forgotten: nothing goes back.
 		if c.Actual > c.Reserved {
 			s.overflows.Add(1)
 			c.Limit.Settle(&cell.st, now, c.At, c.Reserved, c.Actual)
 		}
 		return
 	}
-	// Nothing is known of the key. It may still owe what it used beyond its reservation.
+	// The key has no state. It may still owe units beyond its reservation.
 	c.Limit.Settle(&st, now, c.At, c.Reserved, c.Actual)
 	switch {
 	case c.Limit.Fresh(&st, now):

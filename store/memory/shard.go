@@ -9,26 +9,30 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// A shard holds a part of the keys: which part is told by the upper bits of a key's hash alone, so that all limits
+// A shard holds a part of the keys. The upper bits of a key's hash choose the shard, so all limits
 // of one key live in one shard.
 //
-// Its table is open-addressed with linear probing in Robin Hood order (Pedro Celis, "Robin Hood Hashing", 1986): a slot's
-// home is a monotone function of its tag, 32 bits of the hash, and the slots are kept sorted by tag. So a search ends at the
-// first larger tag, and a walk over the table can be interrupted and taken up again by tag, whatever was inserted,
-// deleted or moved in between. A key of ordinary length stands in its slot together with its state, so that a search is
-// one access to memory, not two.
+// Its table is open-addressed with linear probing in Robin Hood order (Pedro Celis, "Robin Hood
+// Hashing", 1986): a slot's home is a monotone function of its tag, 32 bits of the hash, and the
+// slots are kept sorted by tag. So a search ends at the first larger tag, and an interrupted walk
+// over the table can resume by tag, even after insertions, deletions and moves. A slot holds the
+// key itself, up to an ordinary length, next to its state, so that a search is one access to
+// memory, not two.
 //
-// Nothing in here holds pointers but exts, so the garbage collector has nothing to scan.
+// Only exts holds pointers, so the garbage collector has nothing else to scan.
 type shard struct {
-	mu    sync.Mutex
-	last  int64  // the latest instant of a decision
-	homes uint64 // the table is longer by a tail for what the last homes push on; the last slot stays empty
+	mu   sync.Mutex
+	last int64 // the latest instant of a decision
+	// the table is longer than this by a tail for slots pushed past the last home; its last slot
+	// stays empty
+	homes uint64
 	slots []slot
 	dirty bool // changed since the last snapshot
 
-	moves   uint32 // counts insertions and deletions: a place in the table holds as long as it stays the same
+	// counts insertions and deletions: a place in the table is valid while the count stays the same
+	moves   uint32
 	n       int    // slots in use
-	arena   []byte // keys that do not stand in their slots
+	arena   []byte // keys that are not in their slots
 	used    int    // bytes of the arena ever handed out
 	freed   int    // of these, given back
 	free    [freeClasses]uint32
@@ -42,27 +46,31 @@ type shard struct {
 
 // slot is one state with its key.
 type slot struct {
-	a    int64
-	b    uint64
-	c    uint32
-	tag  uint32         // emptyTag: the slot is empty
-	meta uint32         // the key's length, or longKey, in the lower 8 bits; above, the number of the definition
-	key  [shortKey]byte // longKey: place in the arena, length, number of the variable part (0 for none), 4 bytes each
+	a   int64
+	b   uint64
+	c   uint32
+	tag uint32 // emptyTag: the slot is empty
+	// the key's length, or longKey, in the lower 8 bits; above, the number of the definition
+	meta uint32
+	// longKey: place in the arena, length, number of the variable part (0 for none), 4 bytes each
+	key [shortKey]byte
 }
 
 const (
 	slotSize = 48
-	shortKey = 20 // longest key that stands in its slot, if the state has no variable part
+	shortKey = 20 // longest key held in its slot, if the state has no variable part
 	longKey  = 255
 	emptyTag = ^uint32(0)
 
-	minHomes    = 8
-	minArena    = 256
-	freeClasses = 40 // free lists for keys of up to 8 × freeClasses − 8 bytes in the arena; longer ones wait for a compaction
+	minHomes = 8
+	minArena = 256
+	// free lists for keys of up to 8 × freeClasses − 8 bytes in the arena; longer ones wait for
+	// a compaction
+	freeClasses = 40
 	visitBatch  = 512
 )
 
-// keySize is what a key takes of the arena.
+// keySize is the room that a key takes in the arena.
 func keySize(n int) int { return max(8, (n+7)&^7) }
 
 // tagOf returns the tag of a key's slot under one counter.
@@ -97,7 +105,8 @@ func (sh *shard) find(limits []limitEntry, tag uint32, id uint64, key []byte) in
 		return -1
 	}
 	p := sh.home(tag)
-	// Four tags at once, without a branch: their loads then go to memory side by side, while a loop would wait for each.
+	// Four tags at once, without a branch: their loads then go to memory side by side, while a loop
+	// would wait for each.
 	if near := slots[p:]; len(near) >= 4 {
 		p += less(near[0].tag, tag) + less(near[1].tag, tag) + less(near[2].tag, tag) + less(near[3].tag, tag)
 	}
@@ -201,7 +210,8 @@ func (sh *shard) lengthen(s *slot, key []byte) (grown int) {
 	return grown
 }
 
-// insert adds a key that is not there yet. It returns its place, and by how many bytes the shard grew.
+// insert adds a key that is not there yet. It returns its place, and by how many bytes the shard
+// grew.
 func (sh *shard) insert(tag uint32, key []byte, limit uint32, st *algo.State) (p, grown int) {
 	s := slot{tag: tag, meta: limit << 8}
 	if len(key) <= shortKey {
@@ -328,7 +338,8 @@ func (sh *shard) newKey(key []byte) (at uint32, grown int) {
 	return at, grown
 }
 
-// arenaFor returns the size of the arena that a new key asks for: the same, if enough can be won by compaction.
+// arenaFor returns the size of the arena that a new key asks for: the same, if enough can be won by
+// compaction.
 func (sh *shard) arenaFor(size int) int {
 	if sh.freed >= size && sh.freed >= len(sh.arena)/8 {
 		return len(sh.arena)
@@ -377,7 +388,8 @@ func (sh *shard) growth(keyLen int) (bytes int) {
 	return bytes
 }
 
-// shrink gives memory back when most keys are gone. It returns by how many bytes the shard grew, below 0.
+// shrink gives memory back when most keys are gone. It returns by how many bytes the shard grew,
+// below 0.
 func (sh *shard) shrink() (grown int) {
 	if live := sh.used - sh.freed; len(sh.arena) > 4*minArena && live < len(sh.arena)/4 {
 		grown += sh.moveArena(live + live/4 + minArena)
@@ -392,7 +404,8 @@ func (sh *shard) shrink() (grown int) {
 	return grown
 }
 
-// trim gives memory back where it is worth the copying. It returns by how many bytes the shard grew, below 0.
+// trim gives memory back where it is worth the copying. It returns by how many bytes the shard
+// grew, below 0.
 func (sh *shard) trim() (grown int) {
 	if sh.homes > minHomes && uint64(sh.n)*16 < sh.homes*10 {
 		grown += sh.resize(max(minHomes, uint64(sh.n)*16/12))
@@ -403,15 +416,16 @@ func (sh *shard) trim() (grown int) {
 	return grown
 }
 
-// visit calls f for the place of every key, in order of tags. It holds the lock for about batch keys at a time; f must not
-// insert or delete. What is inserted meanwhile may or may not be visited.
+// visit calls f for the place of every key, in order of tags. It holds the lock for about batch
+// keys at a time; f must not insert or delete. A key inserted during the visit may be missed.
 func (sh *shard) visit(batch int, f func(sh *shard, p int)) {
 	for cursor := uint64(0); cursor < 1<<32; {
 		cursor = sh.visitFrom(uint32(cursor), batch, f)
 	}
 }
 
-// visitFrom is one batch of visit: from the keys of a tag on, to the end of a tag. It returns the next tag.
+// visitFrom is one batch of visit: from the keys of a tag on, to the end of a tag. It returns the
+// next tag.
 func (sh *shard) visitFrom(from uint32, batch int, f func(sh *shard, p int)) (next uint64) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

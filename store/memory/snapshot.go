@@ -16,20 +16,21 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The snapshot file, version 2. Numbers are little endian where they have a fixed size, else varints as in
-// encoding/binary; strings are preceded by their length.
+// The snapshot file, version 2. Numbers are little endian where they have a fixed size, else
+// varints as in encoding/binary; strings are preceded by their length.
 //
 //	"WEIRSNAP", version uint32, time int64 (µs since the Unix epoch)
 //	then any number of
-//	  1 definition: counter id uint64, domain, rule, window, and the limit (see definition.go); numbered from 0 in order
+//	  1 definition: counter id uint64, domain, rule, window, and the limit (see definition.go);
+//	    numbered from 0 in order
 //	  2 record: number of its definition, key, A, B, C, Ext
 //	  3 reservation: id, note, time left in µs
 //	then
 //	  0 end: number of definitions, number of records, number of reservations
 //	CRC-64 (ECMA) of all of this, uint64
 //
-// The meaning of A, B, C and Ext is the algorithm's: a change of it there is a new version here. Version 1 has no reservations, and
-// its limits have neither a margin that closes nor a schedule.
+// The meaning of A, B, C and Ext is the algorithm's: a change of it there is a new version here.
+// Version 1 has no reservations, and its limits have neither a margin that closes nor a schedule.
 const (
 	snapshotMagic   = "WEIRSNAP"
 	snapshotVersion = 2
@@ -38,9 +39,11 @@ const (
 	kindEnd, kindLimit, kindRecord, kindReservation = 0, 1, 2, 3
 )
 
-var crcTable = crc64.MakeTable(crc64.ECMA)
+// crcTable is a function so that the table is made when a snapshot is first read or written, and
+// not when a program starts.
+func crcTable() *crc64.Table { return crc64.MakeTable(crc64.ECMA) }
 
-// errDamaged is what every fault of a snapshot's content wraps.
+// errDamaged is wrapped by the error for any fault in a snapshot's content.
 var errDamaged = errors.New("damaged snapshot")
 
 func damaged(format string, args ...any) error {
@@ -76,7 +79,7 @@ func (s *Store) startSnapshots(path string, every time.Duration) error {
 				}
 				err := s.writeSnapshot()
 				if failed = err != nil; failed {
-					s.logf("memory store: snapshot not written, the last one stays: %v", err)
+					s.log.Warn(fmt.Sprintf("memory store: snapshot not written, the last one stays: %v", err))
 				}
 			}
 		}
@@ -84,7 +87,8 @@ func (s *Store) startSnapshots(path string, every time.Duration) error {
 	return nil
 }
 
-// loadSnapshot reads the file into an empty store. A damaged file is set aside, and the store stays empty.
+// loadSnapshot reads the file into an empty store. A damaged file is set aside, and the store stays
+// empty.
 func (s *Store) loadSnapshot(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +108,7 @@ func (s *Store) loadSnapshot(path string) error {
 	dropped, err := s.readSnapshot(f, info.Size())
 	if err == nil {
 		if dropped > 0 {
-			s.logf("memory store: %d keys of the snapshot %s found no room", dropped, path)
+			s.log.Warn(fmt.Sprintf("memory store: %d keys of the snapshot %s found no room", dropped, path))
 		}
 		return nil
 	}
@@ -115,12 +119,12 @@ func (s *Store) loadSnapshot(path string) error {
 	if moved := os.Rename(path, aside); moved != nil {
 		return fmt.Errorf("memory store: %s: %w; and it cannot be set aside: %w", path, err, moved)
 	}
-	s.logf("memory store: %s: %v; set aside as %s, beginning with empty counters", path, err, aside)
+	s.log.Warn(fmt.Sprintf("memory store: %s: %v; set aside as %s, beginning with empty counters", path, err, aside))
 	return nil
 }
 
-// readSnapshot reads size bytes into an empty store: once for the checksum, once for the content. dropped is how many records
-// the bounds left out. After an error the store is empty.
+// readSnapshot reads size bytes into an empty store: once for the checksum, once for the content.
+// dropped is how many records the bounds left out. After an error the store is empty.
 func (s *Store) readSnapshot(f io.ReaderAt, size int64) (dropped int, err error) {
 	if size < int64(snapshotHeader+8) {
 		return 0, damaged("only %d bytes long", size)
@@ -136,7 +140,7 @@ func (s *Store) readSnapshot(f io.ReaderAt, size int64) (dropped int, err error)
 	if version < 1 || version > snapshotVersion {
 		return 0, damaged("its version is %d, this program reads 1 to %d", version, snapshotVersion)
 	}
-	sum := crc64.New(crcTable)
+	sum := crc64.New(crcTable())
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size-8)); err != nil {
 		return 0, err
 	}
@@ -170,8 +174,8 @@ func (s *Store) empty() {
 	s.reservations.empty()
 }
 
-// snapshotReader reads what the writer wrote. left bounds every length, so that none can ask for more memory than
-// the file has bytes.
+// snapshotReader reads the format of the snapshot writer. left bounds every length, so a damaged
+// length cannot allocate more memory than the file has bytes.
 type snapshotReader struct {
 	r       *bufio.Reader
 	left    int64
@@ -263,7 +267,7 @@ func (s *Store) readRecords(r *snapshotReader) (dropped int, err error) {
 				return 0, r.err
 			}
 			if !ok {
-				s.logf("memory store: the snapshot's counters of %s in domain %s are left out: this program does not know such a limit", l.counter.Window, l.counter.Domain)
+				s.log.Warn(fmt.Sprintf("memory store: the snapshot's counters of %s in domain %s are left out: this program does not know such a limit", l.counter.Window, l.counter.Domain))
 			}
 			limits = append(limits, l)
 		case kind == kindRecord:
@@ -301,7 +305,7 @@ func (s *Store) readRecords(r *snapshotReader) (dropped int, err error) {
 			}
 			reservations++
 			if err := s.reservations.restore(id, note, left, now-r.written, now); err != nil {
-				s.logf("memory store: a reservation of the snapshot is left out, what it reserved stays charged: %v", err)
+				s.log.Warn(fmt.Sprintf("memory store: a reservation of the snapshot is left out, what it reserved stays charged: %v", err))
 			}
 		case kind == kindEnd:
 			if n := r.uvarint(); r.err == nil && n != uint64(len(limits)) {
@@ -323,7 +327,8 @@ func (s *Store) readRecords(r *snapshotReader) (dropped int, err error) {
 	}
 }
 
-// addLoaded adds one record of a snapshot, unless it has become fresh. kept is false if there is no room.
+// addLoaded adds one record of a snapshot, unless it has become fresh. kept is false if there is no
+// room.
 func (s *Store) addLoaded(l *loaded, key []byte, st *algo.State, now int64) (kept bool, err error) {
 	defer func() {
 		if p := recover(); p != nil { // the algorithm trusts its states; a file earns no trust
@@ -369,7 +374,7 @@ func (s *Store) changed() bool {
 	return changed
 }
 
-// writeSnapshot writes the file anew: beside the old one first, which it then replaces.
+// writeSnapshot writes a new file next to the old one, and then replaces the old one.
 func (s *Store) writeSnapshot() (err error) {
 	s.snapshot.mu.Lock()
 	defer s.snapshot.mu.Unlock()
@@ -413,14 +418,15 @@ func syncFolder(path string) error {
 	return d.Sync()
 }
 
-// lasts reports whether states of a limit are kept in snapshots: slots are not, nor what is kept where nothing is ever admitted.
+// lasts reports whether the states of a limit are kept in snapshots. Slots are not, nor states of a
+// limit that never admits anything.
 func lasts(l *algo.Limit) bool {
 	return l.Algorithm() == algo.Margin || l.Algorithm() != algo.Concurrency && (l.Scheduled() || l.Config().N != 0)
 }
 
 // dump writes a snapshot. It takes no lock for longer than a batch of records takes.
 func (s *Store) dump(out io.Writer) error {
-	sum := crc64.New(crcTable)
+	sum := crc64.New(crcTable())
 	w := io.MultiWriter(out, sum)
 	b := append([]byte(nil), snapshotMagic...)
 	b = binary.LittleEndian.AppendUint32(b, snapshotVersion)
@@ -428,7 +434,9 @@ func (s *Store) dump(out io.Writer) error {
 	b = binary.LittleEndian.AppendUint64(b, uint64(now))
 	numbers := map[limitKey]uint64{}
 	records := uint64(0)
-	held := s.reservations.all() // before the records: those made later may have charged what is not in the file
+	// read before the records: a reservation made later may belong to a charge that is not in the
+	// file
+	held := s.reservations.all()
 	add := func(sh *shard, p int) {
 		var st algo.State
 		e := &s.limits.load()[sh.load(p, &st)]

@@ -4,16 +4,17 @@ import (
 	"bytes"
 	"errors"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// scratch is what takeAll works with; kept in a pool.
+// scratch is the working memory of takeAll; kept in a pool.
 type scratch struct {
-	works  []work
-	ofs    []int32  // by charge: its work
-	mofs   []int32  // by charge, up to the last of which it closes: the work of its soft margin; below 0: none
+	works []work
+	ofs   []int32 // by charge: its work
+	// index of the soft margin's work by charge, up to the last charge that has one; below 0: none
+	mofs   []int32
 	hashes []uint64 // by charge
 	slots  []uint64 // by charge: the id for a Concurrency limit
 	table  []int32  // finds works by hash: their number + 1
@@ -22,15 +23,17 @@ type scratch struct {
 
 // work is one state that a call names, once or more.
 type work struct {
-	st       algo.State   // Ext is the stored slice itself
-	tried    algo.State   // st with the earlier charges of the call tried on it; Ext is its own
-	charge   *weir.Charge // one that names it
-	hash     uint64
-	sh       *shard
-	cell     *overflowCell // nil: a record
-	owner    int32         // the work + 1 that stands for this one, since both are charged on one cell; 0: itself
-	at       int           // place in the table; below 0: none
-	moves    uint32        // of the shard when at was found
+	st     algo.State    // Ext is the stored slice itself
+	tried  algo.State    // st with the earlier charges of the call tried on it; Ext is its own
+	charge *store.Charge // one that names it
+	hash   uint64
+	sh     *shard
+	cell   *overflowCell // nil: a record
+	// the index + 1 of the work that stands for this one, since both use one overflow cell; 0:
+	// itself
+	owner    int32
+	at       int    // place in the table; below 0: not there
+	moves    uint32 // of the shard when at was found
 	uses     int32
 	trying   bool // tried is set
 	margin   bool // the state of the charge's soft margin
@@ -44,7 +47,7 @@ const keepScratch = 1024
 var errTwoWindows = errors.New("memory store: two charges of one call name the same state under limits with different windows")
 
 // takeAll is Take for any number of charges. Its time grows linearly with their number.
-func (s *Store) takeAll(charges []weir.Charge, results []algo.Result) (int64, error) {
+func (s *Store) takeAll(charges []store.Charge, results []algo.Result) (int64, error) {
 	for i := range charges {
 		if charges[i].Counter == nil || charges[i].Limit == nil {
 			return 0, errIncomplete(i)
@@ -94,7 +97,7 @@ func (s *Store) takeAll(charges []weir.Charge, results []algo.Result) (int64, er
 const tableFrom = 9
 
 // collect finds the distinct states that the charges name.
-func (sc *scratch) collect(s *Store, charges []weir.Charge) error {
+func (sc *scratch) collect(s *Store, charges []store.Charge) error {
 	n := len(charges)
 	if n >= tableFrom {
 		size := 32
@@ -137,8 +140,9 @@ func (sc *scratch) collect(s *Store, charges []weir.Charge) error {
 	return nil
 }
 
-// state returns the work for a state that one of n charges names, below 0 if the limit does not fit what another one names it by.
-func (sc *scratch) state(s *Store, c *weir.Charge, margin bool, h uint64, n int) int32 {
+// state returns the index of the work for the state of a charge, one of n. It returns -1 if another
+// charge names the same state under a limit that does not fit this one.
+func (sc *scratch) state(s *Store, c *store.Charge, margin bool, h uint64, n int) int32 {
 	id := c.Counter.ID
 	if margin {
 		id = c.Counter.Margin.ID
@@ -189,7 +193,7 @@ func (sc *scratch) state(s *Store, c *weir.Charge, margin bool, h uint64, n int)
 	return int32(of)
 }
 
-// share lets the first work that is charged on an overflow cell stand for all of them.
+// share makes the first work on an overflow cell stand for all works on that cell.
 func (sc *scratch) share(of int32) {
 	w := &sc.works[of]
 	if w.cell.work == 0 {
@@ -236,7 +240,7 @@ func (w *work) try() *algo.State {
 	return &w.tried
 }
 
-// counter returns whose state it is.
+// counter returns the counter of the work's state.
 func (w *work) counter() *rule.Counter {
 	if w.margin {
 		return w.charge.Counter.Margin
@@ -309,9 +313,9 @@ func (s *Store) loadWork(w *work, now int64) {
 	}
 }
 
-// makeRoom sees to it that what a charge leaves can be remembered: by a record, or else on an overflow cell.
-// The state of a soft margin gets none beforehand: see keepMargin.
-func (s *Store) makeRoom(w, margin *work, c *weir.Charge, slot uint64, now int64) {
+// makeRoom ensures that a charge can be remembered: in a record, or else in an overflow cell. It
+// makes no room for the state of a soft margin: see keepMargin.
+func (s *Store) makeRoom(w, margin *work, c *store.Charge, slot uint64, now int64) {
 	ask := c.Ask
 	ask.Slot = slot
 	if r := c.Limit.CheckWith(&w.st, margin.state(), now, ask); r.Off || !r.Allowed && !c.Limit.CountDenied() {
@@ -324,8 +328,8 @@ func (s *Store) makeRoom(w, margin *work, c *weir.Charge, slot uint64, now int64
 }
 
 // judge asks every limit, and reports whether the call as a whole is denied.
-func (sc *scratch) judge(charges []weir.Charge, results []algo.Result, now int64) (denied bool) {
-	quotas, open := 0, 0
+func (sc *scratch) judge(charges []store.Charge, results []algo.Result, now int64) (denied bool) {
+	var verdict store.Verdict
 	for i := range charges {
 		c, w, m, r := &charges[i], sc.work(i), sc.margin(i), &results[i]
 		ask := c.Ask
@@ -335,38 +339,28 @@ func (sc *scratch) judge(charges []weir.Charge, results []algo.Result, now int64
 		} else {
 			*r = c.Limit.TakeWith(w.try(), m.try(), now, ask)
 		}
-		switch c.Mode {
-		case rule.Enforce:
-			denied = denied || !r.Allowed
-		case rule.Quota:
-			if r.Off { // as if it had not been met
-				break
-			}
-			quotas++
-			if r.Allowed {
-				open++
-			}
-		}
+		verdict.Add(c.Mode, r)
 	}
-	return denied || quotas > 0 && open == 0
+	return verdict.Denied()
 }
 
 // charge makes one charge if the call as a whole lets it be made, and completes its result.
-func (sc *scratch) charge(i int, c *weir.Charge, r *algo.Result, denied bool, now int64) {
+func (sc *scratch) charge(i int, c *store.Charge, r *algo.Result, denied bool, now int64) {
 	w, m := sc.work(i), sc.margin(i)
 	ask := c.Ask
 	ask.Slot = sc.slots[i]
 	c.Ask.Slot = 0
 	if denied && c.Mode != rule.Shadow && !c.Limit.CountDenied() {
 		if w.uses > 1 {
-			// The verdict saw what the earlier charges would have taken; the rest tells the state as it stays.
+			// The verdict counted the earlier charges of this call as made; the other fields
+			// describe the state as it stays.
 			is := c.Limit.CheckWith(&w.st, m.state(), now, ask)
 			r.Remaining, r.ResetAfter, r.Soft = is.Remaining, is.ResetAfter, is.Soft && r.Allowed
 		}
 		if w.at >= 0 && c.Limit.Mend(&w.st, now) {
 			w.charged = true
 		}
-		if m != nil && m.at >= 0 && m.limit().Mend(&m.st, now) {
+		if m != nil && m.at >= 0 && c.Limit.MendMargin(&m.st, now) {
 			m.charged = true
 		}
 		return
@@ -390,8 +384,8 @@ func (sc *scratch) charge(i int, c *weir.Charge, r *algo.Result, denied bool, no
 	}
 }
 
-// commit writes the states back. First all that have a record: until then the variable part of a record, which is charged
-// in place, may be ahead of the rest of it, and nothing else may read it.
+// commit writes the states back. First all that have a record: until then the variable part of a
+// record, which is charged in place, may be ahead of the rest of it, and nothing else may read it.
 func (s *Store) commit(sc *scratch, now int64) {
 	grown := 0
 	for i := range sc.works {
@@ -450,14 +444,15 @@ func (s *Store) create(w *work, now int64) {
 		default:
 			return // a refund to a key of which nothing is known but its overflow cell
 		}
-		s.keys.Add(1) // forgotten meanwhile, to make room for another state of this call
+		s.keys.Add(1) // the key was forgotten to make room for another state of this call
 	}
 	w.reserved = false
 	s.insert(w.sh, tagOf(w.hash, c.ID), w.charge.Key, s.intern(c, l), &w.st, now)
 }
 
-// keepMargin makes a record for the state of a soft margin that has none; few keys ever use theirs. Where there is no room the keys
-// of an overflow cell share one, which loadWork has read: it closes when the first of them has used it for so long.
+// keepMargin makes a record for a soft-margin state that has none; few keys ever use their margin.
+// Without room, the keys of an overflow cell share one margin state, which loadWork has read: it
+// closes when the first of the keys has used it for long enough.
 func (s *Store) keepMargin(w *work, now int64) {
 	c, l, key := w.counter(), w.limit(), w.charge.Key
 	if s.reserve(w.sh, len(key), now) {

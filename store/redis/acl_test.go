@@ -2,37 +2,40 @@ package redis_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/storetest"
 )
 
-// TestLeastPrivilege: a user with the permissions that docs/distributed.md lists can do all that a node does.
+// TestLeastPrivilege: a user with the permissions that docs/distributed.md lists can do all that a
+// node does.
 func TestLeastPrivilege(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/distributed.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := regexp.MustCompile("An ACL needs `([^`]+)`").FindSubmatch(doc)
+	list := regexp.MustCompile("An ACL\\s+needs\\s+`([^`]+)`").FindSubmatch(doc)
 	if list == nil {
 		t.Fatal("docs/distributed.md does not say what an ACL needs")
 	}
 	server := redistest.Start(t)
-	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +config|get")...)...)
+	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +dbsize +config|get")...)...)
 	var logged strings.Builder
-	store := open(t, redis.Options{
+	s := open(t, redis.Options{
 		URL: "redis://weir:secret@" + server.Addr(), RememberRefusals: 1e9, Heartbeat: 1e9,
-		Logf: func(format string, args ...any) { logged.WriteString(format) },
+		Logger: slog.New(logFunc(func(line string) { logged.WriteString(line) })),
 	})
-	if err := store.Ping(t.Context()); err != nil {
+	if err := s.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for id, cfg := range []algo.Config{
@@ -47,62 +50,63 @@ func TestLeastPrivilege(t *testing.T) {
 		c := &rule.Counter{ID: uint64(id + 1), Limit: limit}
 		withMargin(c)
 		for _, cost := range []int64{1, 1, 1, 1, 0, -1, 1, -3} {
-			charges := []weir.Charge{{Counter: c, Limit: limit, Key: []byte("k"), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
-			if _, err := store.Take(t.Context(), charges, make([]algo.Result, 1)); err != nil {
+			charges := []store.Charge{{Counter: c, Limit: limit, Key: []byte("k"), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
+			if _, err := s.Take(t.Context(), charges, make([]algo.Result, 1)); err != nil {
 				t.Errorf("%v: %v", limit, err)
 			}
 			if slot := charges[0].Ask.Slot; slot != 0 {
-				if ok, err := store.Release(t.Context(), c, []byte("k"), slot); !ok || err != nil {
+				if ok, err := s.Release(t.Context(), c, []byte("k"), slot); !ok || err != nil {
 					t.Errorf("Release: %v, %v", ok, err)
 				}
 			}
 		}
-		if _, _, err := store.Peek(t.Context(), c, []byte("k")); err != nil {
+		if _, _, err := storetest.Peek(t.Context(), s, c, []byte("k")); err != nil {
 			t.Error(err)
 		}
-		if _, err := store.Hottest(t.Context(), c, 3); err != nil {
+		v := &store.View{Counter: c, Limit: func([]byte) *algo.Limit { return limit }}
+		if _, err := s.Scan(t.Context(), v, "", 1000, func(store.KeyState) {}); err != nil {
 			t.Error(err)
 		}
-		if _, err := store.Reset(t.Context(), c, []byte("k")); err != nil {
+		if _, err := s.Reset(t.Context(), c, []byte("k")); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := store.Hold(t.Context(), "id", []byte("note"), time.Microsecond); err != nil {
+	if err := s.Hold(t.Context(), "id", []byte("note"), time.Microsecond); err != nil {
 		t.Error(err)
 	}
 	eventually(t, "a reservation is over", func() bool {
-		notes, err := store.Expired(t.Context(), 1)
+		notes, err := s.Expired(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(notes) == 1
 	})
-	if _, _, err := store.Claim(t.Context(), "id"); err != nil {
+	if _, _, err := s.Claim(t.Context(), "id"); err != nil {
 		t.Error(err)
 	}
-	if err := store.Hold(t.Context(), "id", []byte("note"), time.Hour); err != nil {
+	if err := s.Hold(t.Context(), "id", []byte("note"), time.Hour); err != nil {
 		t.Error(err)
 	}
-	if _, ok, err := store.Claim(t.Context(), "id"); !ok || err != nil {
+	if _, ok, err := s.Claim(t.Context(), "id"); !ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
 	}
 	limit, err := algo.New(algo.Config{N: 3, Window: 60e9})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Settle(t.Context(), []weir.Settlement{{Counter: &rule.Counter{ID: 100, Limit: limit}, Limit: limit, Key: []byte("k"), Reserved: 1, Actual: 3}}); err != nil {
+	if err := s.Settle(t.Context(), []store.Settlement{{Counter: &rule.Counter{ID: 100, Limit: limit}, Limit: limit, Key: []byte("k"), Reserved: 1, Actual: 3}}); err != nil {
 		t.Error(err)
 	}
-	if err := store.Post(t.Context(), "ban", []weir.Fact{{ID: "x", TTL: time.Hour}, {ID: "y", TTL: time.Nanosecond * 1000}}); err != nil {
+	if err := s.Post(t.Context(), "ban", []store.Fact{{ID: "x", TTL: time.Hour}, {ID: "y", TTL: time.Nanosecond * 1000}}); err != nil {
 		t.Error(err)
 	}
-	if err := store.Remove(t.Context(), "ban", []string{"x"}); err != nil {
+	if err := s.Remove(t.Context(), "ban", []string{"x"}); err != nil {
 		t.Error(err)
 	}
 	heard := make(chan struct{}, 10)
 	watching, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- store.Watch(watching, "ban", func([]weir.Fact, bool) { heard <- struct{}{} }) }()
+	go func() { ended <- s.Watch(watching, "ban", func([]store.Fact, bool) { heard <- struct{}{} }) }()
 	<-heard
 	cancel()
 	<-ended

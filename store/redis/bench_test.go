@@ -4,19 +4,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// BenchmarkTake measures decisions on a Redis of its own, for callers that each ask, wait and ask again: the time for
-// each, and the processor time that this process and Redis spend on it.
+// BenchmarkTake measures decisions on a Redis of its own, for callers that each ask, wait and ask
+// again: the time for each, and the processor time that this process and Redis spend on it.
 func BenchmarkTake(b *testing.B) {
 	limits := []struct {
 		name string
@@ -51,8 +50,9 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkPartitions measures, on a Cluster of three masters, what the number of partitions does to the size of a batch, to
-// the processor time of a decision, and to how evenly the masters are loaded (the busiest one's share, 1 is even).
+// BenchmarkPartitions measures, on a Cluster of three masters, what the number of partitions does
+// to the size of a batch, to the processor time of a decision, and to how evenly the masters are
+// loaded (the busiest one's share, 1 is even).
 func BenchmarkPartitions(b *testing.B) {
 	cluster := redistest.StartCluster(b, 3, 0)
 	limit, err := algo.New(algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000, Window: time.Hour})
@@ -84,7 +84,7 @@ func BenchmarkPartitions(b *testing.B) {
 }
 
 // benchmarkTake lets callers decide b.N times. server may be nil.
-func benchmarkTake(b *testing.B, store weir.Store, server *redistest.Server, counters []*rule.Counter, pattern string, callers int) {
+func benchmarkTake(b *testing.B, s store.Store, server *redistest.Server, counters []*rule.Counter, pattern string, callers int) {
 	const keys = 10_000
 	names := make([][]byte, keys)
 	for i := range names {
@@ -107,7 +107,7 @@ func benchmarkTake(b *testing.B, store weir.Store, server *redistest.Server, cou
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(uint64(g), 1))
 			zipf := rand.NewZipf(rnd, 1.1, 1, keys-1)
-			charges, results := make([]weir.Charge, len(counters)), make([]algo.Result, len(counters))
+			charges, results := make([]store.Charge, len(counters)), make([]algo.Result, len(counters))
 			for range n {
 				key := names[0]
 				switch pattern {
@@ -117,9 +117,9 @@ func benchmarkTake(b *testing.B, store weir.Store, server *redistest.Server, cou
 					key = names[zipf.Uint64()]
 				}
 				for i, c := range counters {
-					charges[i] = weir.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
+					charges[i] = store.Charge{Counter: c, Limit: c.Limit, Key: key, Ask: algo.Ask{Cost: 1, MaxDelay: -1}}
 				}
-				if _, err := store.Take(b.Context(), charges, results); err != nil {
+				if _, err := s.Take(b.Context(), charges, results); err != nil {
 					b.Error(err)
 					return
 				}
@@ -132,13 +132,4 @@ func benchmarkTake(b *testing.B, store weir.Store, server *redistest.Server, cou
 	if server != nil {
 		b.ReportMetric(float64((redis()-before).Nanoseconds())/float64(b.N)/1e3, "redis-µs/op")
 	}
-}
-
-// processTime is the processor time that this process has used.
-func processTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/redis/rueidis"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 //go:embed board.lua
 var boardText string
 
-// The functions of the board are a library of their own, loaded when they are used first.
+// The functions of the board are a library of their own, loaded when they are first used.
 var (
 	boardName    = fmt.Sprintf("weir_board_%08x", uint32(xxhash.Sum64String(boardText)))
 	boardLibrary = "#!lua name=" + boardName + "\n" + strings.ReplaceAll(boardText, "NAME", boardName)
@@ -31,26 +31,27 @@ var (
 )
 
 const (
-	maxFacts     = 100_000 // of one kind
-	factsAtATime = 500
-	boardEvery   = time.Second // how often changes are asked for that no message told of
-	lookBackEach = 30          // so many questions, one asks again for the changes of the time before
-	lookBackFor  = time.Minute
+	maxFacts          = 100_000 // of one kind
+	factsPerCall      = 500
+	boardPollInterval = time.Second // between reads without a message
+	// reads, of which one asks again for the changes of the last lookBackFor
+	lookBackEvery = 30
+	lookBackFor   = time.Minute
 )
 
 var (
-	_ weir.Board     = (*Store)(nil)
-	_ weir.Forgetter = (*Store)(nil)
-	_ weir.Remote    = (*Store)(nil)
+	_ store.Board     = (*Store)(nil)
+	_ store.Forgetter = (*Store)(nil)
+	_ store.Remote    = (*Store)(nil)
 )
 
-// Remote implements weir.Remote: a call crosses a network.
+// Remote implements store.Remote: a call crosses a network.
 func (s *Store) Remote() bool { return true }
 
-// Forget implements weir.Forgetter.
+// Forget implements store.Forgetter.
 func (s *Store) Forget(c *rule.Counter, key []byte) {
 	if s.refusals != nil && c != nil {
-		s.refusals.open(c.ID, key)
+		s.refusals.invalidate(c.ID, key)
 	}
 }
 
@@ -60,10 +61,10 @@ func (s *Store) boardKeys(kind string) []string {
 	return []string{key, key + ":ends", key + ":changes"}
 }
 
-// boardChannel is where nodes tell that the facts of a kind have changed.
+// boardChannel is where nodes publish that the facts of a kind have changed.
 func (s *Store) boardChannel() string { return s.o.Prefix + formatVersion + "board" }
 
-// askBoard calls a function of the board. It loads the library where that is missing.
+// askBoard calls a function of the board, and loads the library if it is missing.
 func (s *Store) askBoard(ctx context.Context, function, kind string, args []string) (rueidis.RedisResult, error) {
 	c, err := s.connected()
 	if err != nil {
@@ -88,25 +89,25 @@ func (s *Store) askBoard(ctx context.Context, function, kind string, args []stri
 	}
 }
 
-// tellBoard tells the other nodes at once. They would see within a second.
-func (s *Store) tellBoard(ctx context.Context, kind string) {
+// publishBoard has the other nodes read the board at once. Without it they would within a second.
+func (s *Store) publishBoard(ctx context.Context, kind string) {
 	if c, err := s.connected(); err == nil {
 		_ = c.other.Do(ctx, c.other.B().Publish().Channel(s.boardChannel()).Message(kind).Build()).Error()
 	}
 }
 
-// Post implements weir.Board.
-func (s *Store) Post(ctx context.Context, kind string, facts []weir.Fact) error {
+// Post implements store.Board.
+func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error {
 	for i := range facts {
 		f := &facts[i]
 		switch {
-		case f.ID == "" || len(f.ID) > weir.MaxFactID || len(f.Data) > weir.MaxFactData:
-			return fmt.Errorf("redis store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(f.ID), len(f.Data), weir.MaxFactID, weir.MaxFactData)
+		case f.ID == "" || len(f.ID) > store.MaxFactID || len(f.Data) > store.MaxFactData:
+			return fmt.Errorf("redis store: a fact has an id of %d bytes and data of %d; there may be 1 to %d, and %d", len(f.ID), len(f.Data), store.MaxFactID, store.MaxFactData)
 		case f.TTL < time.Microsecond || f.Removed:
 			return errors.New("redis store: a fact that is posted holds for some time")
 		}
 	}
-	for some := range slices.Chunk(facts, factsAtATime) {
+	for some := range slices.Chunk(facts, factsPerCall) {
 		args := []string{s.virtualNow(), strconv.Itoa(maxFacts), strconv.FormatUint(newSlot(), 36)}
 		for i := range some {
 			args = append(args, some[i].ID, strconv.FormatInt(some[i].TTL.Microseconds(), 10), string(some[i].Data))
@@ -115,32 +116,33 @@ func (s *Store) Post(ctx context.Context, kind string, facts []weir.Fact) error 
 			return err
 		}
 	}
-	s.tellBoard(ctx, kind)
+	s.publishBoard(ctx, kind)
 	return nil
 }
 
-// Remove implements weir.Board.
+// Remove implements store.Board.
 func (s *Store) Remove(ctx context.Context, kind string, ids []string) error {
-	for some := range slices.Chunk(ids, factsAtATime) {
+	for some := range slices.Chunk(ids, factsPerCall) {
 		if _, err := s.askBoard(ctx, functionRemove, kind, append([]string{s.virtualNow()}, some...)); err != nil {
 			return err
 		}
 	}
-	s.tellBoard(ctx, kind)
+	s.publishBoard(ctx, kind)
 	return nil
 }
 
-// List implements weir.Board.
-func (s *Store) List(ctx context.Context, kind string) ([]weir.Fact, error) {
+// List implements store.Board.
+func (s *Store) List(ctx context.Context, kind string) ([]store.Fact, error) {
 	_, _, facts, err := s.readBoard(ctx, kind, "0")
-	return slices.DeleteFunc(facts, func(f weir.Fact) bool { return f.Removed }), err
+	return slices.DeleteFunc(facts, func(f store.Fact) bool { return f.Removed }), err
 }
 
-// readBoard reads what has changed after the change of a number: the board's name, the number of the last change, and the facts.
-func (s *Store) readBoard(ctx context.Context, kind, after string) (name, last string, facts []weir.Fact, err error) {
+// readBoard reads the changes after the one with the number after. It returns the board's name, the
+// number of the last change, and the facts.
+func (s *Store) readBoard(ctx context.Context, kind, after string) (name, last string, facts []store.Fact, err error) {
 	last = after
 	for {
-		result, err := s.askBoard(ctx, functionFacts, kind, []string{s.virtualNow(), last, strconv.Itoa(factsAtATime)})
+		result, err := s.askBoard(ctx, functionFacts, kind, []string{s.virtualNow(), last, strconv.Itoa(factsPerCall)})
 		if err != nil {
 			return "", "", nil, err
 		}
@@ -161,7 +163,7 @@ func (s *Store) readBoard(ctx context.Context, kind, after string) (name, last s
 		last = r.text(reply[1])
 		looked := r.number(reply[2])
 		for i := 3; i < len(reply); i += 5 {
-			facts = append(facts, weir.Fact{
+			facts = append(facts, store.Fact{
 				ID: r.text(reply[i]), TTL: time.Duration(r.number(reply[i+1])) * time.Microsecond, Age: time.Duration(r.number(reply[i+2])) * time.Microsecond,
 				Removed: r.number(reply[i+3]) == 1, Data: []byte(r.text(reply[i+4])),
 			})
@@ -169,7 +171,7 @@ func (s *Store) readBoard(ctx context.Context, kind, after string) (name, last s
 		if r.err != nil {
 			return "", "", nil, fmt.Errorf("redis store: %w", r.err)
 		}
-		if looked < factsAtATime || last == before {
+		if looked < factsPerCall || last == before {
 			return name, last, facts, nil
 		}
 	}
@@ -196,8 +198,8 @@ func (r *factReader) note(err error) {
 	}
 }
 
-// Watch implements weir.Board: a message says when to look, and each second it is looked anyway.
-func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []weir.Fact, anew bool)) error {
+// Watch implements store.Board. It reads the board after each message, and every second anyway.
+func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []store.Fact, anew bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -209,13 +211,13 @@ func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []wei
 		s.listenBoard(ctx, kind, messages)
 	}()
 	defer func() { cancel(); <-listening }()
-	tick := time.NewTicker(boardEvery)
+	tick := time.NewTicker(boardPollInterval)
 	defer tick.Stop()
 	name, last, known := "", "0", false
 	for n := 1; ; n++ {
 		asking, done := context.WithTimeout(ctx, s.o.Timeout)
 		after := last
-		if n%lookBackEach == 0 {
+		if n%lookBackEvery == 0 {
 			after = lookBack(last)
 		}
 		at, end, facts, err := s.readBoard(asking, kind, after)
@@ -242,8 +244,8 @@ func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []wei
 	}
 }
 
-// lookBack is the number of a change some time before another: the numbers are instants, and those of a server that took over
-// for one whose clock was ahead begin anew below.
+// lookBack returns the number of a change lookBackFor before another one. The numbers are instants:
+// if a server takes over from one whose clock was ahead, the new changes have lower numbers.
 func lookBack(change string) string {
 	n, err := strconv.ParseInt(change, 10, 64)
 	if err != nil {
@@ -252,7 +254,7 @@ func lookBack(change string) string {
 	return strconv.FormatInt(max(n-lookBackFor.Microseconds(), 0), 10)
 }
 
-// listenBoard hears of changes until ctx ends.
+// listenBoard puts a value into messages when a change is published, until ctx ends.
 func (s *Store) listenBoard(ctx context.Context, kind string, messages chan<- struct{}) {
 	hear := func() {
 		select {

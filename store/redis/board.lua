@@ -1,15 +1,17 @@
--- Facts that all nodes see for a time: see board.go. A kind has three keys in one slot: a hash of id to what is said, and two
--- sorted sets of ids, by when they end and by their last change. The hash's field '' names the board itself: another name
--- means that what it held is gone.
+-- Facts that all nodes see for a time, see board.go. A kind has three keys in one slot: a hash from
+-- id to value, and two sorted sets of ids, by expiry and by their last change. The field '' of the
+-- hash holds the name of the board: if that has changed, the board has lost its facts.
 --
--- A value: version, 1 if it was removed, the number of the change (7 bytes), what was posted. Numbers of changes are at least the
--- instant in µs, so that they go on after the loss of the last ones in a failover.
+-- A value is a version, 1 if the fact was removed, the number of its last change (7 bytes), and the
+-- data. The number of a change is at least the instant in µs, so that the numbers go on rising if a
+-- failover loses the last changes.
 
 local VERSION = 1
 local call, pack, unpack, format, max, ceil
-local virtual -- a test gave the instant
+local virtual -- whether a test gave the instant
 
--- begin returns the instant of a call. A library is loaded where none of what it sets is defined yet.
+-- begin binds the functions of Redis, which do not exist yet when a library is loaded, and returns
+-- the instant of the call.
 local function begin(text)
   call, pack, unpack = redis.call, struct.pack, struct.unpack
   format, max, ceil = string.format, math.max, math.ceil
@@ -25,7 +27,7 @@ local function drop(keys, id)
   call('ZREM', keys[3], id)
 end
 
--- sweep forgets what is over, at most a thousand at a time.
+-- sweep deletes facts that have expired, at most a thousand.
 local function sweep(keys, now)
   local over = call('ZRANGE', keys[2], '-inf', format('%d', now), 'BYSCORE', 'LIMIT', 0, 1000)
   for i = 1, #over do drop(keys, over[i]) end
@@ -42,7 +44,7 @@ local function put(keys, id, removed, change, stop, data)
   call('ZADD', keys[3], format('%d', change), id)
 end
 
--- keep makes the keys last as long as what they hold.
+-- keep makes the keys live as long as their facts.
 local function keep(keys)
   local last = call('ZRANGE', keys[2], 0, 0, 'REV', 'WITHSCORES')
   if not last[2] then
@@ -53,10 +55,11 @@ local function keep(keys)
   for i = 1, 3 do call('PEXPIREAT', keys[i], format('%d', ceil(last[2] / 1000) + 60000)) end
 end
 
--- post. ARGV: the instant, or '' for the server's clock; how many facts there may be; a name for the board if it has none;
--- then for each fact its id, how long it holds in µs, and what it says. It returns how many had to go.
+-- post stores facts, and returns how many others had to go. ARGV: the instant, or '' for the
+-- server's clock; how many facts there may be; a name for the board if it has none; then for each
+-- fact its id, its time to live in µs, and its data.
 local function post(keys, args)
-  local now, most = begin(args[1]), tonumber(args[2])
+  local now, limit = begin(args[1]), tonumber(args[2])
   sweep(keys, now)
   call('HSETNX', keys[1], '', args[3])
   local change = lastChange(keys)
@@ -65,7 +68,7 @@ local function post(keys, args)
     put(keys, args[i], 0, change, now + tonumber(args[i + 1]), args[i + 2])
   end
   local gone = 0
-  while call('ZCARD', keys[2]) > most do
+  while call('ZCARD', keys[2]) > limit do
     drop(keys, call('ZRANGE', keys[2], 0, 0)[1])
     gone = gone + 1
   end
@@ -73,8 +76,8 @@ local function post(keys, args)
   return gone
 end
 
--- remove. ARGV: the instant or '', then ids. What is removed is kept in mind as long as it would have held. It returns how many
--- there were.
+-- remove marks facts as removed, for the rest of their time to live, and returns how many there
+-- were. ARGV: the instant or '', then ids.
 local function remove(keys, args)
   local now, n = begin(args[1]), 0
   sweep(keys, now)
@@ -90,12 +93,14 @@ local function remove(keys, args)
   return n
 end
 
--- read. ARGV: the instant or '', the number of a change, how many facts at most. It returns the name of the board, the number of the
--- last change that it tells of, how many it has looked at, and for each that holds: id, time left in µs, age in µs, 1 if
--- removed, what it says.
+-- read returns the name of the board, the number of the last change that the reply covers, how many
+-- facts it has looked at, and for each that has not expired: id, time to live in µs, age in µs, 1
+-- if it was removed, data. ARGV: the instant or '', the number of the change after which to begin,
+-- how many facts at most.
 local function read(keys, args)
   local now = begin(args[1])
-  local ids = call('ZRANGE', keys[3], '(' .. args[2], '+inf', 'BYSCORE', 'LIMIT', 0, tonumber(args[3]))
+  local from, limit = '(' .. args[2], tonumber(args[3])
+  local ids = call('ZRANGE', keys[3], from, '+inf', 'BYSCORE', 'LIMIT', 0, limit)
   local out = {call('HGET', keys[1], '') or '', args[2], #ids}
   for i = 1, #ids do
     local value, stop = call('HGET', keys[1], ids[i]), call('ZSCORE', keys[2], ids[i])

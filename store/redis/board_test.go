@@ -3,12 +3,14 @@ package redis_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/redistest"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
@@ -17,14 +19,14 @@ import (
 
 func TestBoard(t *testing.T) {
 	server := redistest.Start(t)
-	storetest.Board(t, func(t *testing.T, clock func() int64) weir.Board {
+	storetest.Board(t, func(t *testing.T, clock func() int64) store.Board {
 		return open(t, redis.Options{URL: server.URL(), Clock: clock})
 	})
 }
 
 func TestBoardInCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 0)
-	storetest.Board(t, func(t *testing.T, clock func() int64) weir.Board {
+	storetest.Board(t, func(t *testing.T, clock func() int64) store.Board {
 		return open(t, redis.Options{URL: cluster.URL(), Clock: clock})
 	})
 }
@@ -32,8 +34,8 @@ func TestBoardInCluster(t *testing.T) {
 // What the board holds takes no room in Redis once it is over.
 func TestBoardLeavesNothing(t *testing.T) {
 	server := redistest.Start(t)
-	store := open(t, redis.Options{URL: server.URL()})
-	if err := store.Post(t.Context(), "ban", []weir.Fact{{ID: "x", TTL: time.Hour}, {ID: "y", TTL: 30 * time.Minute}}); err != nil {
+	s := open(t, redis.Options{URL: server.URL()})
+	if err := s.Post(t.Context(), "ban", []store.Fact{{ID: "x", TTL: time.Hour}, {ID: "y", TTL: 30 * time.Minute}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range server.Do("KEYS", "*").([]any) {
@@ -50,9 +52,9 @@ limits:
 `
 
 // banNode is a node over store that follows its board.
-func banNode(t *testing.T, store weir.Store) *weir.Limiter {
+func banNode(t *testing.T, store store.Store) *weir.Limiter {
 	t.Helper()
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(banRules)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(banRules)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,7 @@ func banNode(t *testing.T, store weir.Store) *weir.Limiter {
 	return l
 }
 
-func ask(t *testing.T, l *weir.Limiter, attributes weir.Map) weir.Decision {
+func ask(t *testing.T, l *weir.Limiter, attributes weir.Map) *weir.Decision {
 	t.Helper()
 	d, err := l.Allow(t.Context(), weir.Request{Attributes: attributes})
 	if err != nil {
@@ -87,8 +89,8 @@ func banned(t *testing.T, l *weir.Limiter, ip string) func() bool {
 	return func() bool { return ask(t, l, login(ip)).Banned.Rule != nil }
 }
 
-// Denials on two nodes count together, and the ban holds on both; lifts and grants do, too, and a grant at once where refusals
-// are remembered.
+// Denials on two nodes count together, and the ban holds on both; lifts and grants do, too, and a
+// grant at once where refusals are remembered.
 func TestBansOfNodes(t *testing.T) {
 	server := redistest.Start(t)
 	node := func() *weir.Limiter {
@@ -101,40 +103,41 @@ func TestBansOfNodes(t *testing.T) {
 	ask(t, a, login("192.0.2.1"))
 	ask(t, b, login("192.0.2.1"))
 	eventually(t, "both nodes ban", func() bool { return banned(t, a, "192.0.2.1")() && banned(t, b, "192.0.2.1")() })
-	if x, y := a.Bans()[0], b.Bans()[0]; x.Reason != y.Reason || x.Until.Sub(y.Until).Abs() > time.Second {
+	if x, y := a.Bans().List()[0], b.Bans().List()[0]; x.Reason != y.Reason || x.Until.Sub(y.Until).Abs() > time.Second {
 		t.Errorf("%+v and %+v", x, y)
 	}
-	if err := b.Unban(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {
+	if _, err := b.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.1"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the lift is heard", func() bool { return len(a.Bans()) == 0 })
+	eventually(t, "the lift is heard", func() bool { return len(a.Bans().List()) == 0 })
 
 	user := weir.Map{"user": "ada"}
 	for range 5 {
 		ask(t, a, user)
 	}
-	if _, err := b.Grant(t.Context(), "", "api", []string{"ada"}, "9/min", time.Now().Add(time.Hour), ""); err != nil {
+	if _, err := b.Grants().Set(t.Context(), "", "api", []string{"ada"}, "9/min", time.Now().Add(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	if d := ask(t, b, user); !d.Allowed {
 		t.Error("refused where the grant was made")
 	}
-	eventually(t, "the grant is heard", func() bool { return len(a.Grants()) == 1 })
+	eventually(t, "the grant is heard", func() bool { return len(a.Grants().List()) == 1 })
 	if d := ask(t, a, user); !d.Allowed || d.Limits[0].Limit != 9 {
 		t.Errorf("%+v", d.Limits)
 	}
 }
 
-// Messages can be lost: what changed is found by asking. And a Redis that has lost everything is told again.
+// Messages can be lost: what changed is found by asking. And a Redis that has lost everything is
+// told again.
 func TestBoardWithoutMessages(t *testing.T) {
 	server := redistest.Start(t)
 	server.Do("ACL", "SETUSER", "weir", "on", ">secret", "~*", "resetchannels", "+@all")
 	url := "redis://weir:secret@" + server.Addr()
-	quiet := func(string, ...any) {}
-	a, b := banNode(t, open(t, redis.Options{URL: url, Logf: quiet})), banNode(t, open(t, redis.Options{URL: url, Logf: quiet}))
+	quiet := slog.New(slog.DiscardHandler)
+	a, b := banNode(t, open(t, redis.Options{URL: url, Logger: quiet})), banNode(t, open(t, redis.Options{URL: url, Logger: quiet}))
 	set := func(ip string) {
 		t.Helper()
-		if _, err := a.Ban(t.Context(), "", "login", []string{ip}, time.Now().Add(time.Hour), ""); err != nil {
+		if _, err := a.Bans().Set(t.Context(), "", "login", []string{ip}, time.Now().Add(time.Hour), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,7 +145,7 @@ func TestBoardWithoutMessages(t *testing.T) {
 	eventually(t, "the other node asks", banned(t, b, "192.0.2.1"))
 	server.Do("FLUSHALL")
 	server.Do("FUNCTION", "FLUSH")
-	c := banNode(t, open(t, redis.Options{URL: url, Logf: quiet}))
+	c := banNode(t, open(t, redis.Options{URL: url, Logger: quiet}))
 	eventually(t, "a node that knew of nothing hears what an emptied Redis was told again", banned(t, c, "192.0.2.1"))
 }
 
@@ -154,7 +157,7 @@ func TestBansWithoutRedis(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		primary := open(t, redis.Options{URL: server.URL(), Logf: func(string, ...any) {}, Timeout: time.Second})
+		primary := open(t, redis.Options{URL: server.URL(), Logger: slog.New(slog.DiscardHandler), Timeout: time.Second})
 		store, err := fallback.New(primary, fallback.Options{Local: local, Deadline: time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +166,7 @@ func TestBansWithoutRedis(t *testing.T) {
 		return banNode(t, store)
 	}
 	a, b := node(), node()
-	if _, err := a.Ban(t.Context(), "", "login", []string{"192.0.2.1"}, time.Now().Add(time.Hour), ""); err != nil {
+	if _, err := a.Bans().Set(t.Context(), "", "login", []string{"192.0.2.1"}, time.Now().Add(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the ban is heard", banned(t, b, "192.0.2.1"))
@@ -175,10 +178,10 @@ func TestBansWithoutRedis(t *testing.T) {
 	if !banned(t, b, "192.0.2.1")() {
 		t.Error("a ban that was known has gone with Redis")
 	}
-	if _, err := b.Ban(t.Context(), "", "login", []string{"192.0.2.3"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
+	if _, err := b.Bans().Set(t.Context(), "", "login", []string{"192.0.2.3"}, time.Now().Add(time.Hour), ""); !errors.Is(err, weir.ErrNotShared) {
 		t.Errorf("Ban: %v", err)
 	}
-	if err := b.Unban(t.Context(), "", "login", []string{"192.0.2.1"}); !errors.Is(err, weir.ErrNotShared) {
+	if _, err := b.Bans().Lift(t.Context(), "", "login", []string{"192.0.2.1"}); !errors.Is(err, weir.ErrNotShared) {
 		t.Errorf("Unban: %v", err)
 	}
 	server.Restart() // it comes back empty
@@ -192,12 +195,13 @@ func TestBansWithoutRedis(t *testing.T) {
 	})
 }
 
-// An attack that this node refuses from memory costs Redis little: the denials of a key are counted in groups.
+// An attack that this node refuses from memory costs Redis little: the denials of a key are counted
+// in groups.
 func TestDenialsCostLittle(t *testing.T) {
 	server := redistest.Start(t)
 	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Second})
-	set, _, err := rule.Load([]rule.Source{{Name: "test.yaml", Data: []byte(`
-limits: [{name: login, per: [ip], allow: 1/h, algorithm: sliding_log, ban: {after: 100000, within: 1h, for: 15m}}]`)}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(`
+limits: [{name: login, per: [ip], allow: 1/h, algorithm: sliding_log, ban: {after: 100000, within: 1h, for: 15m}}]`)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,14 +222,14 @@ limits: [{name: login, per: [ip], allow: 1/h, algorithm: sliding_log, ban: {afte
 		t.Fatal(err)
 	}
 	eventually(t, "all denials are counted", func() bool {
-		info, ok, err := store.Peek(t.Context(), c, key)
+		info, ok, err := storetest.Peek(t.Context(), store, c, key)
 		return err == nil && ok && info.Result.Limit-info.Result.Remaining == attacks-1
 	})
 	// One call each 50 ms, one a second for what is remembered, and what the test itself asks.
 	if calls, most := store.Stats().Calls-before, uint64(took/(50*time.Millisecond)+took/time.Second+20); calls > attacks/20 {
 		t.Errorf("%d calls for %d refusals in %v, expected about %d", calls, attacks, took, most)
 	}
-	if d := l.BanStats().Dropped; d != 0 {
+	if d := l.Bans().Stats().Dropped; d != 0 {
 		t.Errorf("%d denials dropped", d)
 	}
 }

@@ -5,20 +5,68 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 )
 
-// newCall makes a call of charges, of which it holds copies.
-func (s *Store) newCall(p *partition, charges []weir.Charge) *call {
+// stage is how far a call has come; guarded by partition.mu.
+type stage uint8
+
+const (
+	queued    stage = iota
+	sent            // it may have been charged
+	delivered       // results and err are valid
+	abandoned       // the caller gave up after it was sent
+	finished        // abandoned, and its answer has come, or never will
+)
+
+// call is one decision on its way to Redis and back. It holds copies of everything, since its
+// caller may give up at any time.
+type call struct {
+	charges  []store.Charge
+	results  []algo.Result
+	operands []operand
+	keys     []string       // in Redis; views of buf
+	owners   []int          // of keys: 1 + index of the operand; 0 for the key of an older identity
+	names    map[string]int // owners by key, where there are many keys
+	buf      []byte
+	slots    []uint64 // ids for Concurrency charges; 0 for others
+
+	shape     uint64 // hash of what is asked, without the keys
+	hash      uint64 // of both
+	mergeable bool   // equal calls may go as one
+	// no two charges share a stored value, unless they are joined: Lua reads all values before it
+	// writes any, and would miss the first charge
+	disjoint     bool
+	marginCloses bool // an operand's soft margin closes
+
+	stage     stage
+	done      chan struct{} // one value when delivered
+	now       int64         // instant of the decision
+	sentAt    int64         // when it was sent, by this node's monotonic clock, in ns
+	undecided bool          // Lua left the decision to this node
+	leaked    bool          // Redis' client may still hold views of buf
+	err       error
+	// of an abandoned call: gets its outcomes; guarded by partition.mu
+	onOutcome func([]store.Outcome)
+
+	// of the first call of a group of equal ones, see merge
+	next      *call // the next call of the group
+	last      *call // the last call of the group
+	group     int   // size of the group
+	nextGroup *call // first call of the next group of the run
+}
+
+// newCall makes a call of copies of the charges.
+func (s *Store) newCall(p *partition, charges []store.Charge) *call {
 	c := s.calls.Get().(*call)
 	n := len(charges)
 	if cap(c.charges) < n {
-		c.charges, c.results, c.slots = make([]weir.Charge, n), make([]algo.Result, n), make([]uint64, n)
+		c.charges, c.results, c.slots = make([]store.Charge, n), make([]algo.Result, n), make([]uint64, n)
 	}
 	c.charges, c.results, c.slots = c.charges[:n], c.results[:n], c.slots[:n]
-	c.parts, c.keys, c.owners, c.buf = c.parts[:0], c.keys[:0], c.owners[:0], c.buf[:0]
-	c.mergeable, c.apart, c.tight, c.odd, c.taint, c.err, c.names = true, true, false, false, false, nil, nil
+	c.operands, c.keys, c.owners, c.buf = c.operands[:0], c.keys[:0], c.owners[:0], c.buf[:0]
+	c.mergeable, c.disjoint, c.marginCloses, c.undecided, c.leaked, c.err, c.names = true, true, false, false, false, nil, nil
 	copy(c.charges, charges)
 	const prime = 0x9E3779B97F4A7C15
 	c.shape = uint64(n)
@@ -31,39 +79,41 @@ func (s *Store) newCall(p *partition, charges []weir.Charge) *call {
 		size += n * (len(p.prefix) + 8 + len(charges[i].Key))
 	}
 	if cap(c.buf) < size {
-		c.buf = make([]byte, 0, size) // it must not move: keys are views of it
+		c.buf = make([]byte, 0, size) // must not be reallocated: keys are views of it
 	}
 	for i := range c.charges {
 		ch := &c.charges[i]
-		t := s.twinOf(ch.Limit)
-		own := part{twin: t, counter: ch.Counter, charge: i}
+		t := s.codecOf(ch.Limit)
+		own := operand{codec: t, counter: ch.Counter, charge: i}
 		if t.schedule != nil {
-			own.reign = t.reignAt(s, s.about())
-			own.twin = own.reign.twin
-			c.shape = (c.shape ^ uint64(own.reign.from)) * prime
+			own.phase = t.phaseAt(s, s.estimatedNow())
+			own.codec = own.phase.codec
+			c.shape = (c.shape ^ uint64(own.phase.from)) * prime
 		}
-		in := own.twin
-		own.tight = in.margin != nil && ch.Counter.Margin != nil
-		c.tight = c.tight || own.tight
+		in := own.codec
+		own.marginCloses = in.margin != nil && ch.Counter.Margin != nil
+		c.marginCloses = c.marginCloses || own.marginCloses
 		c.slots[i] = 0
-		if t.kind == kindSlots { // also where a schedule puts none in force, by what this node knows
+		if t.kind == kindSlots {
+			// even if the schedule has no limit in force by the clock that this node knows
 			c.slots[i] = newSlot()
 		}
 		ch.Ask.Slot = 0
 		ch.Key = nil
-		// Decisions go as one if all of them charge, and each leaves a state on which the next is decided alike.
+		// Equal decisions can be merged if all of them charge, and each leaves a state on which the
+		// next one is decided in the same way.
 		if ch.Ask.Cost <= 0 || in.kind == kindSlots || in.kind == kindLog && in.countDenied {
 			c.mergeable = false
 		}
 		c.shape = (c.shape^uint64(uintptr(unsafe.Pointer(ch.Limit))))*prime + uint64(ch.Ask.Cost)<<8 + uint64(ch.Mode)
 		c.shape = (c.shape ^ uint64(ch.Ask.MaxDelay) ^ uint64(ch.Ask.LastEnds)) * prime
-		s.addPart(p, c, own, charges[i].Key)
+		s.addOperand(p, c, own, charges[i].Key)
 		if m := marginOf(ch.Counter, t.margin); m != nil && in.kind != kindOff {
-			s.addPart(p, c, part{twin: s.twinOf(m), counter: ch.Counter.Margin, charge: i, margin: true}, charges[i].Key)
+			s.addOperand(p, c, operand{codec: s.codecOf(m), counter: ch.Counter.Margin, charge: i, margin: true}, charges[i].Key)
 		}
-		c.shape = (c.shape ^ ch.Counter.ID ^ uint64(c.parts[len(c.parts)-1].older)) * prime
+		c.shape = (c.shape ^ ch.Counter.ID ^ uint64(c.operands[len(c.operands)-1].older)) * prime
 	}
-	if len(c.keys) == 0 { // nothing is in force; but a call needs a key
+	if len(c.keys) == 0 { // no limit is in force; but FCALL needs a key to find the server
 		c.keys, c.owners = append(c.keys, p.prefix), append(c.owners, 0)
 	}
 	c.shape ^= c.shape >> 29
@@ -71,14 +121,14 @@ func (s *Store) newCall(p *partition, charges []weir.Charge) *call {
 	return c
 }
 
-// maxJoined bounds the parts of a call whose states may lie in one value.
+// maxJoined bounds the operands of a call that may be joined.
 const maxJoined = 256
 
-// addPart adds a part of a call, with its keys.
-func (s *Store) addPart(p *partition, c *call, pt part, key []byte) {
-	at := len(c.parts)
-	if pt.twin.kind == kindOff {
-		c.parts = append(c.parts, pt)
+// addOperand adds an operand to a call, with its keys.
+func (s *Store) addOperand(p *partition, c *call, op operand, key []byte) {
+	at := len(c.operands)
+	if op.codec.kind == kindOff {
+		c.operands = append(c.operands, op)
 		return
 	}
 	add := func(id uint64, owner int) {
@@ -91,29 +141,29 @@ func (s *Store) addPart(p *partition, c *call, pt part, key []byte) {
 			return
 		}
 		c.buf = c.buf[:from]
-		if owner == 0 || other == 0 || at >= maxJoined || !c.joins(other, &pt) {
-			c.apart = false
+		if owner == 0 || other == 0 || at >= maxJoined || !c.joins(other, &op) {
+			c.disjoint = false
 			return
 		}
-		pt.joined = uint16(other)
+		op.joinedTo = uint16(other)
 	}
-	id := pt.twin.valueID(pt.counter)
+	id := op.codec.valueID(op.counter)
 	add(id, at+1)
-	if pt.twin.kind == kindWindow && pt.twin.changes(pt.counter) {
-		pt.older = olderWithin
+	if op.codec.kind == kindWindow && op.codec.changes(op.counter) {
+		op.older = olderInSameValue
 	}
-	for _, previous := range pt.counter.Previous {
-		if old := s.twinOf(previous.Limit).valueID(previous); old == id {
-			pt.older |= olderWithin
+	for _, previous := range op.counter.Previous {
+		if old := s.codecOf(previous.Limit).valueID(previous); old == id {
+			op.older |= olderInSameValue
 		} else {
-			pt.older++
+			op.older++
 			add(old, 0)
 		}
 	}
-	c.parts = append(c.parts, pt)
+	c.operands = append(c.operands, op)
 }
 
-// owner finds a key, and returns whose it is: 1 + the index of a part, or 0.
+// owner finds a key, and returns its owner: 1 + the index of an operand, or 0.
 func (c *call) owner(name string) (owner int, ok bool) {
 	if len(c.keys) < 16 {
 		for i, key := range c.keys {
@@ -133,13 +183,13 @@ func (c *call) owner(name string) (owner int, ok bool) {
 	return owner, ok
 }
 
-// joins reports whether a part's state can lie in the value of the part number head - 1.
-func (c *call) joins(head int, pt *part) bool {
-	if pt.twin.size == 0 || c.parts[head-1].twin.size == 0 {
+// joins reports whether the state of op can lie in the value of the operand at head - 1.
+func (c *call) joins(head int, op *operand) bool {
+	if op.codec.size == 0 || c.operands[head-1].codec.size == 0 {
 		return false
 	}
-	for i := head - 1; i < len(c.parts); i++ {
-		if o := &c.parts[i]; (i == head-1 || int(o.joined) == head) && tagOf(o.counter) == tagOf(pt.counter) {
+	for i := head - 1; i < len(c.operands); i++ {
+		if o := &c.operands[i]; (i == head-1 || int(o.joinedTo) == head) && tagOf(o.counter) == tagOf(op.counter) {
 			return false
 		}
 	}

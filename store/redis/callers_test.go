@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
 	"strings"
@@ -13,20 +14,21 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/storetest"
 )
 
 // charge is a charge of a counter's own limit.
-func charge(c *rule.Counter, key string, cost int64) weir.Charge {
-	return weir.Charge{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
+func charge(c *rule.Counter, key string, cost int64) store.Charge {
+	return store.Charge{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
 }
 
 // take is one decision that must not fail.
-func take(t testing.TB, s weir.Store, charges ...weir.Charge) ([]algo.Result, int64) {
+func take(t testing.TB, s store.Store, charges ...store.Charge) ([]algo.Result, int64) {
 	t.Helper()
 	results := make([]algo.Result, len(charges))
 	now, err := s.Take(t.Context(), charges, results)
@@ -37,14 +39,14 @@ func take(t testing.TB, s weir.Store, charges ...weir.Charge) ([]algo.Result, in
 }
 
 // used returns how many units of a key are used.
-func used(t testing.TB, s weir.Store, c *rule.Counter, key string) int64 {
+func used(t testing.TB, s store.Store, c *rule.Counter, key string) int64 {
 	t.Helper()
 	r, _ := take(t, s, charge(c, key, 0))
 	return r[0].Limit - r[0].Remaining
 }
 
-// gate passes connections on to a server, and can keep back what the server answers: so that a call stays in flight, though
-// it has been made.
+// gate passes connections on to a server, and can keep back what the server answers: so that a call
+// stays in flight, though it has been made.
 type gate struct {
 	listener net.Listener
 	server   *redistest.Server
@@ -132,16 +134,16 @@ func (g *gate) one() {
 	g.cond.Broadcast()
 }
 
-// block puts a call in flight on a store that is behind the gate, and shuts the gate: what is asked from now on waits
-// until pass lets the answer through.
-func (g *gate) block(t testing.TB, store *redis.Store) (pass func()) {
+// block puts a call in flight on a store that is behind the gate, and shuts the gate: what is asked
+// from now on waits until pass lets the answer through.
+func (g *gate) block(t testing.TB, s *redis.Store) (pass func()) {
 	t.Helper()
 	g.hold()
 	calls := g.calls()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		var results [1]algo.Result
-		if _, err := store.Take(context.Background(), []weir.Charge{charge(g.counter, "blocks", 1)}, results[:]); err != nil {
+		if _, err := s.Take(context.Background(), []store.Charge{charge(g.counter, "blocks", 1)}, results[:]); err != nil {
 			t.Errorf("the call in flight: %v", err)
 		}
 	})
@@ -161,8 +163,8 @@ func (g *gate) calls() (n int) {
 	return n
 }
 
-// together has n calls made at the same time while one is in flight, and waits for them. It reports whether they left as
-// one.
+// together has n calls made at the same time while one is in flight, and waits for them. It reports
+// whether they left as one.
 func (g *gate) together(t testing.TB, store *redis.Store, call func(i int), n int) bool {
 	t.Helper()
 	before := store.Stats()
@@ -190,7 +192,7 @@ func (g *gate) together(t testing.TB, store *redis.Store, call func(i int), n in
 func TestGivingUp(t *testing.T) {
 	server := redistest.Start(t)
 	g := startGate(t, server)
-	store := open(t, redis.Options{URL: g.url()})
+	s := open(t, redis.Options{URL: g.url()})
 	direct := open(t, redis.Options{URL: server.URL()})
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -199,15 +201,15 @@ func TestGivingUp(t *testing.T) {
 			counter := counterOf(t, shape.c)
 			var results [1]algo.Result
 			// While it waits for its turn: it is not charged.
-			pass := g.block(t, store)
-			if _, err := store.Take(gone, []weir.Charge{charge(counter, "k", 1)}, results[:]); !errors.Is(err, context.Canceled) {
+			pass := g.block(t, s)
+			if _, err := s.Take(gone, []store.Charge{charge(counter, "k", 1)}, results[:]); !errors.Is(err, context.Canceled) {
 				t.Errorf("a caller that has gone gets %v", err)
 			}
-			if _, err := store.TakeWithin(t.Context(), time.Microsecond, []weir.Charge{charge(counter, "k", 1)}, results[:]); !errors.Is(err, redis.ErrDeadline) {
+			if _, _, err := s.TakeWithin(t.Context(), time.Microsecond, time.Microsecond, []store.Charge{charge(counter, "k", 1)}, results[:]); !errors.Is(err, redis.ErrDeadline) {
 				t.Errorf("a caller that waits no longer gets %v", err)
 			}
 			pass()
-			if n := used(t, store, counter, "k"); n != 0 {
+			if n := used(t, s, counter, "k"); n != 0 {
 				t.Errorf("callers that gave up before they were asked for are charged %d", n)
 			}
 			// While it is asked for, along with others: it may be charged, the others are as ever.
@@ -217,18 +219,18 @@ func TestGivingUp(t *testing.T) {
 				var errs [3]error
 				ctx, cancel := context.WithCancel(context.Background())
 				var all sync.WaitGroup
-				pass := g.block(t, store)
+				pass := g.block(t, s)
 				var begun atomic.Int64
 				back := make(chan struct{})
 				for i := range answers {
 					all.Go(func() {
 						begun.Add(1)
 						if i == 0 {
-							_, errs[i] = store.Take(ctx, []weir.Charge{charge(counter, key, 1)}, answers[i:i+1])
+							_, errs[i] = s.Take(ctx, []store.Charge{charge(counter, key, 1)}, answers[i:i+1])
 							close(back)
 							return
 						}
-						_, errs[i] = store.Take(t.Context(), []weir.Charge{charge(counter, key, 1)}, answers[i:i+1])
+						_, errs[i] = s.Take(t.Context(), []store.Charge{charge(counter, key, 1)}, answers[i:i+1])
 					})
 				}
 				eventually(t, "all calls have begun", func() bool { return begun.Load() == 3 })
@@ -261,7 +263,7 @@ func TestGivingUp(t *testing.T) {
 				if len(left) != 2 {
 					t.Errorf("the other callers get %+v", answers[1:])
 				}
-				if n := used(t, store, counter, key); n != 3 {
+				if n := used(t, s, counter, key); n != 3 {
 					t.Errorf("%d are charged of 3 that were asked for", n)
 				}
 				break
@@ -270,10 +272,11 @@ func TestGivingUp(t *testing.T) {
 	}
 }
 
-// TestImpatience: of many callers half give up at any time. The others get all there is, and no more.
+// TestImpatience: of many callers half give up at any time. The others get all there is, and no
+// more.
 func TestImpatience(t *testing.T) {
 	server := redistest.Start(t)
-	store := open(t, redis.Options{URL: server.URL()})
+	s := open(t, redis.Options{URL: server.URL()})
 	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 366 * days})
 	var answered, gaveUp atomic.Int64
 	var wg sync.WaitGroup
@@ -285,7 +288,7 @@ func TestImpatience(t *testing.T) {
 				if i%2 == 0 {
 					wait = time.Duration(1 + n%300*int(time.Microsecond))
 				}
-				switch _, err := store.TakeWithin(t.Context(), wait, []weir.Charge{charge(counter, "k", 1)}, results[:]); {
+				switch _, _, err := s.TakeWithin(t.Context(), wait, wait, []store.Charge{charge(counter, "k", 1)}, results[:]); {
 				case err == nil:
 					answered.Add(1)
 				case wait > 0 && errors.Is(err, redis.ErrDeadline):
@@ -298,29 +301,30 @@ func TestImpatience(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	n, least, most := used(t, store, counter, "k"), answered.Load(), answered.Load()+gaveUp.Load()
+	n, least, most := used(t, s, counter, "k"), answered.Load(), answered.Load()+gaveUp.Load()
 	t.Logf("%d answered, %d gave up, %d charged", least, gaveUp.Load(), n)
 	if n < least || n > most {
 		t.Errorf("%d were charged, want from %d to %d", n, least, most)
 	}
 }
 
-// TestCloseUnderLoad: callers of a store that is closed get an error, at once; and nothing of it stays.
+// TestCloseUnderLoad: callers of a store that is closed get an error, at once; and nothing of it
+// stays.
 func TestCloseUnderLoad(t *testing.T) {
 	server := redistest.Start(t)
-	store := open(t, redis.Options{URL: server.URL()})
+	st := open(t, redis.Options{URL: server.URL()})
 	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000_000, Window: 366 * days})
 	begin := runtime.NumGoroutine()
 	for range 20 {
 		s := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Second, Heartbeat: time.Second})
-		was := used(t, store, counter, "k")
+		was := used(t, st, counter, "k")
 		var charged, failed atomic.Int64
 		var wg sync.WaitGroup
 		for range 32 {
 			wg.Go(func() {
 				var results [1]algo.Result
 				for {
-					if _, err := s.Take(t.Context(), []weir.Charge{charge(counter, "k", 1)}, results[:]); err != nil {
+					if _, err := s.Take(t.Context(), []store.Charge{charge(counter, "k", 1)}, results[:]); err != nil {
 						failed.Add(1)
 						return
 					}
@@ -333,11 +337,11 @@ func TestCloseUnderLoad(t *testing.T) {
 			t.Error(err)
 		}
 		wg.Wait()
-		if n := used(t, store, counter, "k") - was; n < charged.Load() || n > charged.Load()+failed.Load() {
+		if n := used(t, st, counter, "k") - was; n < charged.Load() || n > charged.Load()+failed.Load() {
 			t.Errorf("%d were charged, %d were told so, and %d that it failed", n, charged.Load(), failed.Load())
 		}
 		var results [1]algo.Result
-		if _, err := s.Take(t.Context(), []weir.Charge{charge(counter, "k", 1)}, results[:]); err == nil {
+		if _, err := s.Take(t.Context(), []store.Charge{charge(counter, "k", 1)}, results[:]); err == nil {
 			t.Error("a store that is closed decides")
 		}
 		if err := s.Close(); err != nil {
@@ -347,46 +351,46 @@ func TestCloseUnderLoad(t *testing.T) {
 	eventually(t, "all goroutines of closed stores have ended", func() bool { return runtime.NumGoroutine() <= begin })
 }
 
-// TestOpenBeforeRedis: a store can be opened while Redis is away, and decides as soon as it is there; and it goes on with
-// another server, empty, in the place of the first.
+// TestOpenBeforeRedis: a store can be opened while Redis is away, and decides as soon as it is
+// there; and it goes on with another server, empty, in the place of the first.
 func TestOpenBeforeRedis(t *testing.T) {
 	server := redistest.Start(t)
 	server.Stop()
 	var mu sync.Mutex
 	var logged []string
-	store := open(t, redis.Options{URL: server.URL(), Logf: func(format string, args ...any) {
+	s := open(t, redis.Options{URL: server.URL(), Logger: slog.New(logFunc(func(line string) {
 		mu.Lock()
 		defer mu.Unlock()
-		logged = append(logged, fmt.Sprintf(format, args...))
-	}})
+		logged = append(logged, line)
+	}))})
 	counter := counterOf(t, algo.Config{Algorithm: algo.Concurrency, N: 10, Timeout: time.Hour})
 	var results [1]algo.Result
-	charges := []weir.Charge{charge(counter, "k", 1)}
-	if _, err := store.Take(t.Context(), charges, results[:]); err == nil {
+	charges := []store.Charge{charge(counter, "k", 1)}
+	if _, err := s.Take(t.Context(), charges, results[:]); err == nil {
 		t.Error("it decides without Redis")
 	}
-	if err := store.Ping(t.Context()); err == nil {
+	if err := s.Ping(t.Context()); err == nil {
 		t.Error("it says that Redis is there")
 	}
-	if _, err := store.Time(t.Context()); err == nil {
+	if _, err := s.Time(t.Context()); err == nil {
 		t.Error("it knows Redis' clock")
 	}
-	if _, _, err := store.Peek(t.Context(), counter, []byte("k")); err == nil {
+	if _, _, err := storetest.Peek(t.Context(), s, counter, []byte("k")); err == nil {
 		t.Error("it knows a state")
 	}
-	if _, err := store.Release(t.Context(), counter, []byte("k"), 1); err == nil {
+	if _, err := s.Release(t.Context(), counter, []byte("k"), 1); err == nil {
 		t.Error("it gives back a slot")
 	}
 	for range 3 {
 		server.Restart() // it keeps nothing, not even the functions
 		eventually(t, "it decides", func() bool {
-			_, err := store.Take(t.Context(), charges, results[:])
+			_, err := s.Take(t.Context(), charges, results[:])
 			return err == nil
 		})
 		if results[0].Remaining != 9 {
 			t.Errorf("on an empty server: %+v", results[0])
 		}
-		if ok, err := store.Release(t.Context(), counter, []byte("k"), charges[0].Ask.Slot); !ok || err != nil {
+		if ok, err := s.Release(t.Context(), counter, []byte("k"), charges[0].Ask.Slot); !ok || err != nil {
 			t.Errorf("a slot is given back: %v, %v", ok, err)
 		}
 	}

@@ -12,17 +12,18 @@ import (
 
 	"github.com/redis/rueidis"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/store"
 )
 
-// Redis' client: rueidis, which finds masters, follows redirections, and connects anew. It asks nothing twice that could
-// charge twice.
+// The client of Redis: rueidis, which finds masters, follows redirections, and reconnects. No call
+// is repeated that could charge twice.
 
-// errAway is what errors are while there is no client.
+// errAway is the error while there is no client.
 var errAway = errors.New("redis store: not connected")
 
-// clients are two ways to the same servers. Groups of decisions have connections of their own: while nobody else uses
-// one, rueidis writes and reads on it without handing over to other goroutines, which is quicker by half.
+// clients are two clients of the same servers. Batches of decisions have connections of their own:
+// on a connection with one user rueidis writes and reads without handing over to other goroutines,
+// which is faster by half.
 type clients struct {
 	decide rueidis.Client
 	other  rueidis.Client
@@ -76,7 +77,7 @@ func (s *Store) dial() bool {
 	}
 	if err != nil {
 		if s.failure.Load() == nil {
-			s.o.Logf("redis store: %s: %v; trying again until it is there", s.target, err)
+			s.o.Logger.Warn(fmt.Sprintf("redis store: %s: %v; trying again until it is there", s.target, err))
 		}
 		err = fmt.Errorf("%w: %s: %w", errAway, s.target, err)
 		s.failure.Store(&err)
@@ -148,14 +149,14 @@ func loadFunctions(ctx context.Context, client rueidis.Client, library string) e
 	for _, node := range client.Nodes() {
 		err := node.Do(ctx, node.B().Arbitrary("FUNCTION", "LOAD", "REPLACE").Args(library).Build()).Error()
 		if e, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(e.Error(), "READONLY") {
-			continue // a replica: its master tells it
+			continue // a replica gets it from its master
 		}
 		loaded = loaded || err == nil
 		failed = errors.Join(failed, err)
 	}
 	switch {
 	case loaded:
-		return nil // on a master that is away now they will be missed
+		return nil // a master that is away gets it when it misses it
 	case failed == nil:
 		return errors.New("no master was found")
 	}
@@ -163,15 +164,16 @@ func loadFunctions(ctx context.Context, client rueidis.Client, library string) e
 }
 
 // notCharged is an error of a call that has charged nothing.
-type notCharged struct{ error }
+type notChargedError struct{ error }
 
-func (e notCharged) Unwrap() error        { return e.error }
-func (e notCharged) Is(target error) bool { return target == weir.ErrNotCharged }
+func (e notChargedError) Unwrap() error        { return e.error }
+func (e notChargedError) Is(target error) bool { return target == store.ErrNotCharged }
 
-// notRun are what Redis answers before it runs a function (or, but for BUSY and NOPERM then, inside of one).
+// notRun are the codes of errors that Redis returns before it runs a function. All but BUSY and
+// NOPERM can also come from within one.
 var notRun = []string{"LOADING", "READONLY", "OOM", "NOPERM", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS"}
 
-// didNothing reports whether it is certain that a call that failed so has charged nothing.
+// didNothing reports whether a call that failed with err has certainly charged nothing.
 func didNothing(err error) bool {
 	if e, ok := rueidis.IsRedisErr(err); ok {
 		inside := strings.Contains(e.Error(), "script") || strings.Contains(e.Error(), "@user_")
@@ -181,21 +183,25 @@ func didNothing(err error) bool {
 	return ok && dial.Op == "dial" || errors.Is(err, errAway)
 }
 
-// isMissing reports whether a function was not there (FUNCTION FLUSH, an empty server in the old one's place).
+// isMissing reports whether the function was missing, after FUNCTION FLUSH or on an empty server in
+// the old one's place.
 func isMissing(err error) bool {
 	e, ok := rueidis.IsRedisErr(err)
 	return ok && strings.Contains(e.Error(), "Function not found")
 }
 
-// isTryAgain reports whether keys of one call lie on two servers for now, as a slot is being moved.
+// isTryAgain reports whether the keys of one call are on two servers, while a slot is migrating.
 func isTryAgain(err error) bool {
-	e, ok := errors.AsType[*rueidis.RedisError](err) // rueidis.IsRedisErr does not look into what wraps it
+	// rueidis.IsRedisErr does not unwrap errors
+	e, ok := errors.AsType[*rueidis.RedisError](err)
 	return ok && e.IsTryAgain()
 }
 
-// do asks, and asks again what Redis said that it did not do: for want of the functions, or (if patient) while keys are
-// being moved.
-func (s *Store) do(ctx context.Context, client rueidis.Client, patient bool, build func(rueidis.Builder) rueidis.Completed) rueidis.RedisResult {
+// do sends a command. It repeats one that Redis certainly did not execute: because the functions
+// were missing, or, if patient, while a slot is migrating.
+func (s *Store) do(
+	ctx context.Context, client rueidis.Client, patient bool, build func(rueidis.Builder) rueidis.Completed,
+) rueidis.RedisResult {
 	wait := time.Millisecond
 	for loads := 0; ; {
 		result := client.Do(ctx, build(client.B()))
@@ -221,7 +227,7 @@ func (s *Store) do(ctx context.Context, client rueidis.Client, patient bool, bui
 	}
 }
 
-// reload loads the functions, once for all that miss them at the same time.
+// reload loads the functions, once for all callers that miss them at the same time.
 func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
 	before := s.metrics.loads.Load()
 	s.loading.Lock()
@@ -233,12 +239,12 @@ func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
 	return loadLibrary(ctx, client)
 }
 
-// call asks a function other than take.
+// call calls a function other than take.
 func (s *Store) call(ctx context.Context, client rueidis.Client, function string, keys, args []string) (rueidis.RedisResult, error) {
 	return s.callOnce(ctx, client, true, function, keys, args)
 }
 
-// callOnce is call that (unless patient) does not wait while keys are being moved.
+// callOnce is call, but it waits for the end of a slot's migration only if patient.
 func (s *Store) callOnce(ctx context.Context, client rueidis.Client, patient bool, function string, keys, args []string) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
 	result := s.do(ctx, client, patient, func(b rueidis.Builder) rueidis.Completed {
@@ -267,8 +273,8 @@ func (s *Store) Time(ctx context.Context) (int64, error) {
 	return parts[0]*1_000_000 + parts[1], nil
 }
 
-// Ping asks whether Redis decides: it calls a function on every partition, which changes nothing. It is an error if less than
-// half of them answer.
+// Ping checks that Redis decides: it calls a function that changes nothing on every partition, and
+// fails if less than half of them answer.
 func (s *Store) Ping(ctx context.Context) error {
 	c, err := s.connected()
 	if err != nil {
@@ -297,18 +303,39 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// warnOfEviction tells if Redis may forget counters before their time.
+// PingPart checks that Redis decides in one partition: it calls a function there that changes
+// nothing.
+func (s *Store) PingPart(ctx context.Context, part int) error {
+	c, err := s.connected()
+	if err != nil {
+		return err
+	}
+	p, asked := s.partitions[part], s.monotonic()
+	client := c.other
+	ask := client.B().Arbitrary("FCALL").Args(functionRead, "1").Keys(p.prefix).Args("").Build()
+	if err = client.Do(ctx, ask).Error(); isMissing(err) {
+		err = s.reload(ctx, client)
+	}
+	if err != nil {
+		return fmt.Errorf("redis store: %w", err)
+	}
+	now := s.monotonic()
+	p.detector.answered(now, now-asked)
+	return nil
+}
+
+// warnOfEviction logs if Redis may evict counters that are in use.
 func (s *Store) warnOfEviction(client rueidis.Client) {
 	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
 	defer cancel()
 	for address, node := range client.Nodes() {
 		settings, err := node.Do(ctx, node.B().ConfigGet().Parameter("maxmemory").Parameter("maxmemory-policy").Build()).AsStrMap()
 		if err != nil {
-			continue // CONFIG is not for everybody
+			continue // the user may not be allowed CONFIG
 		}
 		if settings["maxmemory"] != "0" && settings["maxmemory-policy"] != "noeviction" && settings["maxmemory-policy"] != "" {
-			s.o.Logf("redis %s: maxmemory-policy is %s: at its bound of %s bytes it forgets counters that are in use, and their limits begin afresh; set it to noeviction",
-				address, settings["maxmemory-policy"], settings["maxmemory"])
+			s.o.Logger.Warn(fmt.Sprintf("redis %s: maxmemory-policy is %s: at its bound of %s bytes it forgets counters that are in use, and their limits begin afresh; set it to noeviction",
+				address, settings["maxmemory-policy"], settings["maxmemory"]))
 		}
 	}
 }

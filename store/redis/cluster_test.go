@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 )
 
@@ -64,9 +64,12 @@ func everything(t *testing.T) workload {
 	return w
 }
 
-// TestLinearizableOverSlotMigration: a slot moves from master to master, key by key, under 3 nodes. No decision on one
-// subject fails, and nothing is lost.
+// TestLinearizableOverSlotMigration: a slot moves from master to master, key by key, under 3 nodes.
+// No decision on one subject fails, and nothing is lost.
 func TestLinearizableOverSlotMigration(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: moves slots of a real cluster")
+	}
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	fleet := startFleet(t, 3)
@@ -96,8 +99,8 @@ func TestLinearizableOverSlotMigration(t *testing.T) {
 	checkLinearizable(t, newMachine(t, &h))
 }
 
-// TestSplitDecisions: while a slot moves, keys of one decision can lie on two masters. Such a decision waits, as long as its
-// caller does, and is not made; those on one key alone go on.
+// TestSplitDecisions: while a slot moves, keys of one decision can lie on two masters. Such a
+// decision waits, as long as its caller does, and is not made; those on one key alone go on.
 func TestSplitDecisions(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -143,8 +146,9 @@ func TestSplitDecisions(t *testing.T) {
 	checkLinearizable(t, m)
 }
 
-// TestAcrossPartitions: decisions on subjects of several partitions of a Cluster, of which one soon refuses. Never are more
-// admitted than a limit allows, and what the others were charged for those that were refused is given back.
+// TestAcrossPartitions: decisions on subjects of several partitions of a Cluster, of which one soon
+// refuses. Never are more admitted than a limit allows, and what the others were charged for those
+// that were refused is given back.
 func TestAcrossPartitions(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 0)
 	fleet := startFleet(t, 3)
@@ -204,8 +208,8 @@ func TestAcrossPartitions(t *testing.T) {
 			})
 		})
 	}
-	// Two limits that both refuse, each in its own partition. What one took for a decision that the other refuses is gone
-	// until it is given back; so fewer may be admitted, but never more.
+	// Two limits that both refuse, each in its own partition. What one took for a decision that the
+	// other refuses is gone until it is given back; so fewer may be admitted, but never more.
 	t.Run("both refuse", func(t *testing.T) {
 		c := algo.Config{Algorithm: algo.FixedWindow, N: limit, Window: 366 * 24 * time.Hour}
 		w := workload{Limits: []limitSpec{spec(t, c), spec(t, c)}, Clients: 8, Each: 60}
@@ -240,15 +244,15 @@ func TestAcrossPartitions(t *testing.T) {
 	})
 }
 
-// TestForgottenWhileSlotMoves: a refund makes a key fresh, and a later decision of the same call asks for it again, while
-// its slot is half-way.
+// TestForgottenWhileSlotMoves: a refund makes a key fresh, and a later decision of the same call
+// asks for it again, while its slot is half-way.
 func TestForgottenWhileSlotMoves(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 0)
-	store := open(t, redis.Options{URL: cluster.URL(), Partitions: 1})
+	s := open(t, redis.Options{URL: cluster.URL(), Partitions: 1})
 	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: 100 * days})
 	const n = 300
 	for i := range n {
-		take(t, store, charge(counter, key(i), 1))
+		take(t, s, charge(counter, key(i), 1))
 	}
 	slot, _ := fullest(t, cluster)
 	cluster.MigrateSlot(slot, another(cluster, slot), func(moved int) {
@@ -260,7 +264,7 @@ func TestForgottenWhileSlotMoves(t *testing.T) {
 			wg.Go(func() {
 				cost := int64(1 - 2*(i%2)) // by turns -1 and 1, four of each key
 				var results [1]algo.Result
-				if _, err := store.Take(t.Context(), []weir.Charge{charge(counter, key(i/4), cost)}, results[:]); err != nil {
+				if _, err := s.Take(t.Context(), []store.Charge{charge(counter, key(i/4), cost)}, results[:]); err != nil {
 					t.Error(err)
 				}
 			})

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"math"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// How states lie in Redis, and how a limit is told to its twin in Lua. What is here must agree with weir.lua.
+// How states are stored in Redis, and how a limit is described to weir.lua. The constants of this
+// file and of operand.go are written into weir.lua by library.go.
 
-// kind is how an algorithm keeps its state: its number in weir.lua.
+// kind is the way in which an algorithm keeps its state. weir.lua has functions for each.
 type kind uint8
 
 const (
@@ -29,40 +30,73 @@ const (
 	kindMargin // the state of a soft margin that closes
 )
 
-// compactSize is how many bytes the state of a kind has, if that is a fixed and small number.
-var compactSize = [...]int{kindFixed: 14, kindFirst: 14, kindCalendar: 14, kindWindow: 15, kindBucket: 18, kindInterval: 18, kindMargin: 14}
-
+// The stored forms of states: bytes, and what these are, as formats of Lua's struct.pack. The first
+// three are compact: a whole state has that size. Of the others it is the head.
 const (
-	headSize   = 23 // of a sliding window with several buckets
-	logHead    = 19
-	slotsHead  = 20
-	holderSize = 19
-	tallySize  = 7 + 7 + 7 + 7
+	countSize   = 14 // fixed windows and soft margins: an instant, and a count or an instant
+	countFormat = "<I7I7"
+
+	windowSize   = 15 // start of the sub-window, its count, the count of the one before it
+	windowFormat = "<I7I4I4"
+
+	bucketSize   = 18 // unit of time (µs for refill at intervals), level (missing tokens), scale
+	bucketFormat = "<I7I7I4"
+	// intervalScale is the scale of a bucket that is refilled at intervals: algo.Params.Tag of it.
+	intervalScale = math.MaxUint32
+
+	// Start of the sub-window, sum of all counters, the current and the oldest counter, K; then the
+	// K older counters of 4 bytes each, newest first.
+	windowsHead       = 23
+	windowsHeadFormat = "<I7I7I4I4B"
+
+	// Newest time, place of the oldest unit, number of units, size of the ring; then the ring.
+	logHead       = 19
+	logHeadFormat = "<I7I4I4I4"
+
+	// Newest time, slots held, holders at the front that have timed out, holders in all; then the
+	// holders.
+	slotsHead       = 20
+	slotsHeadFormat = "<I7I5I4I4"
+	holderSize      = 7 + 8 + 4 // time, id, slots
 )
 
-// twin is what a Limit's twin in Lua needs to know of it. Of one with a schedule it tells how a state lies in Redis; how to decide
-// the twin of the limit in force tells (see reignAt).
-type twin struct {
+// A tally is what the reply holds of a log, or of slots, in place of the state.
+const (
+	tallySize   = 28
+	tallyFormat = "<I7I7I7I7"
+)
+
+// compactSize is the size of the states of a kind, if it is fixed and small.
+var compactSize = [...]int{
+	kindFixed: countSize, kindFirst: countSize, kindCalendar: countSize, kindMargin: countSize,
+	kindWindow: windowSize, kindBucket: bucketSize, kindInterval: bucketSize,
+}
+
+// codec describes a Limit to weir.lua, and converts between its states in algo and in Redis. That
+// of a limit with a schedule only converts; the codec of the limit in force describes it (see
+// phaseAt).
+type codec struct {
 	limit       *algo.Limit
 	kind        kind
 	size        int // of a compact state; else 0
 	countDenied bool
 	k           int         // kindWindows: number of buckets
 	w           int64       // window (time-out) in µs
-	entry       int         // kindLog: bytes a unit
+	entry       int         // kindLog: bytes of a unit
 	idle        algo.Result // of a peek at a fresh state
-	numbers     [10]float64 // cap, n, w, unit, p1 … p6
+	numbers     [10]float64 // cap, n, window, unit, and six of the kind: see shape in weir.lua
 	margin      *algo.Limit // of the state of the soft margin; nil if it does not close
-	tight       [4]float64  // what may be used without that margin, buckets: the same as a level; how long it stays open, and how far ahead its state may lie, in µs
-	schedule    *schedule   // nil for none
+	// limit, limitLevel, marginOpen, marginAhead: see shape in weir.lua
+	marginNumbers [4]float64
+	schedule      *schedule // nil for none
 }
 
-// offTwin stands for a limit that its schedule puts out of force.
-var offTwin = &twin{kind: kindOff}
+// offCodec stands for a limit that its schedule puts out of force.
+var offCodec = &codec{kind: kindOff}
 
-func newTwin(l *algo.Limit) *twin {
+func newCodec(l *algo.Limit) *codec {
 	of := l
-	t := &twin{limit: l, countDenied: l.CountDenied(), margin: l.Margin()}
+	t := &codec{limit: l, countDenied: l.CountDenied(), margin: l.Margin()}
 	if l.Scheduled() {
 		t.schedule = newSchedule(l)
 		of = t.schedule.limits[0]
@@ -70,7 +104,7 @@ func newTwin(l *algo.Limit) *twin {
 	c, p := of.Config(), of.Params()
 	t.w, t.idle = c.Window.Microseconds(), of.Check(&algo.State{}, 0, algo.Ask{})
 	if m := of.Margin(); m != nil {
-		t.tight = [...]float64{float64(p.Admit), float64(p.Admit) * float64(p.Token), float64(c.SoftFor.Microseconds()), float64(m.Config().Timeout.Microseconds())}
+		t.marginNumbers = [...]float64{float64(p.Admit), float64(p.Admit) * float64(p.Token), float64(c.SoftFor.Microseconds()), float64(m.Config().Timeout.Microseconds())}
 	}
 	own := t.numbers[4:]
 	switch c.Algorithm {
@@ -110,8 +144,9 @@ func newTwin(l *algo.Limit) *twin {
 	return t
 }
 
-// marginOf returns the definition of the state of a counter's soft margin: one for all numbers that its limit may have, if there is
-// such a one, else that of the limit itself, of. It is nil if the margin does not close.
+// marginOf returns the definition under which a counter's soft margin is kept: the counter's own,
+// if it has one for all numbers that its limit may have, else of, the one of the limit itself. It
+// is nil if the margin does not close.
 func marginOf(c *rule.Counter, of *algo.Limit) *algo.Limit {
 	if c.Margin != nil && of != nil && c.Margin.Limit != nil && c.Margin.Limit.Algorithm() == algo.Margin {
 		return c.Margin.Limit
@@ -122,18 +157,21 @@ func marginOf(c *rule.Counter, of *algo.Limit) *algo.Limit {
 	return of
 }
 
-// The states of a group of counters lie in one value for each key, each as a record of a tag, its length, and the state;
-// but those that are not compact have a value of their own.
+// The compact states of a group of counters lie in one value for each key, each as a record of a
+// tag, its length, and the state. A state that is not compact has a value of its own, without a
+// tag.
 
 const recordHead = 4 + 1
 
-// maxRecords bounds the records of windows that a rule no longer has, or has not for this request, and of their margins.
+// maxRecords bounds the records in a value of states that a call does not name: of windows that a
+// rule no longer has, or has not for this request, and of their margins.
 const maxRecords = 128
 
 func tagOf(c *rule.Counter) uint32 { return uint32(c.ID) }
 
-// valueID is the part of a key in Redis that names the counter or its group.
-func (t *twin) valueID(c *rule.Counter) uint64 {
+// valueID returns the identity in the key of a counter's value: the group's, if the value holds the
+// states of a group.
+func (t *codec) valueID(c *rule.Counter) uint64 {
 	if t.size > 0 && c.Group != 0 {
 		return c.Group
 	}
@@ -150,7 +188,7 @@ func cutRecord(v string) (tag uint32, state, rest string, ok bool) {
 }
 
 // state finds a counter's state in a value.
-func (t *twin) state(v string, c *rule.Counter) (state string, ok bool) {
+func (t *codec) state(v string, c *rule.Counter) (state string, ok bool) {
 	tag, state, rest, ok := cutRecord(v)
 	if t.size == 0 {
 		if t.changes(c) && ok && tag == tagOf(c) && rest == "" {
@@ -168,9 +206,10 @@ func (t *twin) state(v string, c *rule.Counter) (state string, ok bool) {
 	return state, ok
 }
 
-// changes reports whether the state may have been kept under another number of buckets, as a record or not. Counters of
-// rules have another identity then.
-func (t *twin) changes(c *rule.Counter) bool {
+// changes reports whether the counter may have kept its state under another number of buckets, and
+// so as a record or not. A counter of a rule then has another identity; only counters without a
+// group keep theirs.
+func (t *codec) changes(c *rule.Counter) bool {
 	return c.Group == 0 && (t.kind == kindWindow || t.kind == kindWindows)
 }
 
@@ -179,8 +218,8 @@ func appendRecord(dst []byte, c *rule.Counter, state []byte) []byte {
 	return append(append(dst, byte(len(state))), state...)
 }
 
-// cost is the cost of a charge within what algo makes of it.
-func cost(c *weir.Charge) int64 { return min(max(c.Ask.Cost, -algo.MaxCost), algo.MaxCost) }
+// cost returns the cost of a charge within the bounds that algo keeps.
+func cost(c *store.Charge) int64 { return min(max(c.Ask.Cost, -algo.MaxCost), algo.MaxCost) }
 
 func appendFloat(dst []byte, n float64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, math.Float64bits(n))
@@ -196,10 +235,10 @@ func append56(dst []byte, n int64) []byte {
 
 var errForm = errors.New("redis store: a state in Redis has a form that is not known")
 
-// decode reads a state into st, whose Ext it may use again. "" and a compact state of zeros are fresh ones. Of a state
-// with several buckets the head alone may be given, which does for decisions that admit (the counters between the newest
-// and the oldest are then summed up in one).
-func (t *twin) decode(b []byte, st *algo.State) error {
+// decode reads a state into st, and may reuse st.Ext. "" and a compact state of zeros are fresh. Of
+// a state with several buckets b may be the head alone, which suffices for decisions that admit:
+// the counters between the newest and the oldest one are then summed up in one of them.
+func (t *codec) decode(b []byte, st *algo.State) error {
 	ext := st.Ext[:0]
 	*st = algo.State{}
 	if len(b) == 0 {
@@ -207,18 +246,18 @@ func (t *twin) decode(b []byte, st *algo.State) error {
 	}
 	switch t.kind {
 	case kindFixed, kindFirst, kindCalendar, kindMargin:
-		if len(b) != 14 {
+		if len(b) != countSize {
 			return errForm
 		}
 		st.A, st.B = get56(b), uint64(get56(b[7:]))
 	case kindWindow, kindWindows:
-		if len(b) != 15 {
+		if len(b) != windowSize {
 			return t.decodeWindows(b, st, ext)
 		}
 		st.A = get56(b)
 		st.B = uint64(binary.LittleEndian.Uint32(b[7:]))<<32 | uint64(binary.LittleEndian.Uint32(b[11:]))
 	case kindBucket, kindInterval:
-		if len(b) != 18 {
+		if len(b) != bucketSize {
 			return errForm
 		}
 		st.A, st.B, st.C = get56(b), uint64(get56(b[7:])), binary.LittleEndian.Uint32(b[14:])
@@ -255,14 +294,15 @@ func (t *twin) decode(b []byte, st *algo.State) error {
 	return nil
 }
 
-// decodeWindows makes the ring of algo.State, whose newest counter stands last.
-func (t *twin) decodeWindows(b []byte, st *algo.State, ext []byte) error {
-	if len(b) < headSize {
+// decodeWindows is decode for a state with several buckets. It makes the ring of algo.State, with
+// the newest counter last.
+func (t *codec) decodeWindows(b []byte, st *algo.State, ext []byte) error {
+	if len(b) < windowsHead {
 		return errForm
 	}
 	k := int(b[22])
-	head := len(b) == headSize
-	if k < 2 || !head && len(b) != headSize+4*k {
+	head := len(b) == windowsHead
+	if k < 2 || !head && len(b) != windowsHead+4*k {
 		return errForm
 	}
 	sum, cur, cut := uint64(get56(b[7:])), binary.LittleEndian.Uint32(b[14:]), binary.LittleEndian.Uint32(b[18:])
@@ -284,7 +324,7 @@ func (t *twin) decodeWindows(b []byte, st *algo.State, ext []byte) error {
 		binary.LittleEndian.PutUint32(older(k), cut)
 	} else {
 		for j := 1; j <= k; j++ {
-			copy(older(j)[:4], b[headSize+4*(j-1):])
+			copy(older(j)[:4], b[windowsHead+4*(j-1):])
 			total += uint64(binary.LittleEndian.Uint32(older(j)))
 		}
 	}
@@ -298,7 +338,7 @@ func (t *twin) decodeWindows(b []byte, st *algo.State, ext []byte) error {
 }
 
 // encode is the inverse of decode. A fresh state is "".
-func (t *twin) encode(st *algo.State) []byte {
+func (t *codec) encode(st *algo.State) []byte {
 	if st.B == 0 {
 		return nil
 	}
@@ -340,11 +380,12 @@ func (t *twin) encode(st *algo.State) []byte {
 	return b
 }
 
-// tally is what Lua tells of a log, or of slots, instead of the whole state.
+// tally summarizes a log, or slots, before and after a call charged them.
 type tally struct {
-	before, after int64 // units used, before and after what the call charged
+	before, after int64 // units used
 	newest        int64 // time of the newest entry
-	pivot         int64 // time of the entry whose end would let the first ask pass that was denied; 0 if none was
+	// time of the entry whose end would let the first denied request pass; 0 if none was denied
+	pivot int64
 }
 
 func decodeTally(b []byte) (t tally, err error) {

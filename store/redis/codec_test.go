@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 var codecLimits = []algo.Config{
@@ -26,12 +26,12 @@ var codecLimits = []algo.Config{
 	{Algorithm: algo.Margin, Window: time.Minute, SoftFor: time.Second, Timeout: time.Hour},
 }
 
-func mustTwin(t testing.TB, c algo.Config) *twin {
+func mustTwin(t testing.TB, c algo.Config) *codec {
 	l, err := algo.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newTwin(l)
+	return newCodec(l)
 }
 
 // TestCodec: what is read is what was written, as every later answer shows.
@@ -80,7 +80,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever lies in Redis, nothing crashes, and what is read can be decided on and written.
+// FuzzDecode: whatever lies in Redis, nothing crashes, and what is read can be decided on and
+// written.
 func FuzzDecode(f *testing.F) {
 	for i := range codecLimits {
 		f.Add(uint8(i), bytes.Repeat([]byte{3}, 40))
@@ -116,6 +117,6 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-func chargesOf(c *rule.Counter, cost int64) []weir.Charge {
-	return []weir.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
+func chargesOf(c *rule.Counter, cost int64) []store.Charge {
+	return []store.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// TestExactAcrossNodes: 4 nodes make 200,000 attempts on one limit of 10,000. What is admitted, and each answer, is exactly
-// what the pure algorithm gives at the instants that the store names.
+// TestExactAcrossNodes: 4 nodes make 200,000 attempts on one limit of 10,000. What is admitted, and
+// each answer, is exactly what the pure algorithm gives at the instants that the store names.
 func TestExactAcrossNodes(t *testing.T) {
 	for _, topology := range []struct {
 		name string
@@ -61,8 +61,8 @@ func testExact(t *testing.T, fleet *fleet, c algo.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Redis decides one after the other, at instants that do not go back. At one of them, the same results must have come
-	// out, in whatever order.
+	// Redis decides one after the other, at instants that do not go back. At one of them, the same
+	// results must have come out, in whatever order.
 	at := map[int64]map[algo.Result]int{}
 	made, admitted := 0, int64(0)
 	for _, same := range h.tallies {
@@ -97,7 +97,8 @@ func testExact(t *testing.T, fleet *fleet, c algo.Config) {
 				would++
 				got[want]--
 			}
-			if !want.Allowed || got[want] == 0 { // once one is denied, so are all others of that instant
+			if !want.Allowed || got[want] == 0 {
+				// once one is denied, so are all others of that instant
 				delete(got, want)
 			}
 		}

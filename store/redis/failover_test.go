@@ -9,10 +9,11 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/storetest"
 )
 
-// Histories over failures. Of an operation that failed it is not known whether it was made, nor when; so all limits have
-// windows in which that when makes no difference.
+// Histories over failures. Of an operation that failed it is not known whether it was made, nor
+// when; so all limits have windows in which that when makes no difference.
 
 const days = 24 * time.Hour
 
@@ -30,9 +31,12 @@ var lasting = []struct {
 	{"concurrency", algo.Config{Algorithm: algo.Concurrency, N: 100, Timeout: 24 * time.Hour}},
 }
 
-// TestLinearizableOverRestarts: Redis is killed and started again under 3 nodes. It writes what it has done to its file
-// before it says so; then no charge is lost that was acknowledged.
+// TestLinearizableOverRestarts: Redis is killed and started again under 3 nodes. It writes what it
+// has done to its file before it says so; then no charge is lost that was acknowledged.
 func TestLinearizableOverRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: waits for real failures")
+	}
 	t.Parallel()
 	server := redistest.Start(t, "appendonly yes", "appendfsync always")
 	fleet := startFleet(t, 3)
@@ -99,11 +103,15 @@ func peeks(w workload) workload {
 	return workload{Limits: w.Limits, Calls: calls, Clients: 1, Each: 20}
 }
 
-// TestLinearizableOverFailover: Sentinel puts a replica in the master's place, first while the master lives, then when it was killed. As
-// replication does not wait, the new master may lack charges that the old one acknowledged last. They are counted here,
-// by the slots that they took. What is promised: nothing is charged twice; all that the new master knows is a
-// linearizable history; and no more is admitted than the limit and what was lost.
+// TestLinearizableOverFailover: Sentinel puts a replica in the master's place, first while the
+// master lives, then when it was killed. As replication does not wait, the new master may lack
+// charges that the old one acknowledged last. They are counted here, by the slots that they took.
+// What is promised: nothing is charged twice; all that the new master knows is a linearizable
+// history; and no more is admitted than the limit and what was lost.
 func TestLinearizableOverFailover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: waits for real failures")
+	}
 	t.Parallel() // it waits most of the time
 	sentinel := redistest.StartSentinel(t)
 	fleet := startFleet(t, 3)
@@ -176,7 +184,7 @@ func testFailover(t *testing.T, sentinel *redistest.Sentinel, fleet *fleet, fail
 	}
 	for i := range keyCount {
 		k := key(i)
-		info, _, err := store.Peek(t.Context(), counter, []byte(k))
+		info, _, err := storetest.Peek(t.Context(), store, counter, []byte(k))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,6 @@
 package redis
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,12 +11,12 @@ import (
 
 	"github.com/redis/rueidis"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// Release implements weir.Store.
+// Release implements store.Store.
 func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {
 	if c == nil {
 		return false, errors.New("redis store: Release needs a Counter")
@@ -41,62 +39,71 @@ func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot u
 	return n == 1, err
 }
 
-// KeyInfo is one key with its state, as an operator sees it.
-type KeyInfo struct {
-	Key    []byte
-	Result algo.Result // of a peek
-}
+var _ store.Inspector = (*Store)(nil)
 
-// Peek returns the state of one key; ok is false if it is fresh.
-func (s *Store) Peek(ctx context.Context, c *rule.Counter, key []byte) (info KeyInfo, ok bool, err error) {
+// Inspect implements store.Inspector. Keys of one partition are read in groups, each at one
+// instant.
+func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
 	clients, err := s.connected()
-	if err != nil || c == nil || c.Limit == nil {
-		return KeyInfo{}, false, err
+	if err != nil || v.Counter == nil {
+		return err
 	}
-	p := s.partitionOf(c, key)
-	infos, err := s.peek(ctx, clients.other, p, c, [][]byte{key})
-	if err != nil || len(infos) == 0 {
-		return KeyInfo{}, false, err
+	of := map[*partition][][]byte{}
+	for _, key := range keys {
+		p := s.partitionOf(v.Counter, key)
+		of[p] = append(of[p], key)
 	}
-	return infos[0], true, nil
+	for p, keys := range of {
+		for some := range slices.Chunk(keys, scanCount) {
+			if err := p.inspect(ctx, clients.other, v, some, visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
-// peek reads keys of one counter and partition; fresh ones are left out.
-func (s *Store) peek(ctx context.Context, client rueidis.Client, p *partition, c *rule.Counter, keys [][]byte) ([]KeyInfo, error) {
-	scene := p.newScene()
-	of := make([]int, len(keys))
-	for i, key := range keys {
-		of[i] = scene.addCharges([]weir.Charge{{Counter: c, Limit: c.Limit, Key: key}})[0]
+// inspect reads keys of the partition.
+func (p *partition) inspect(ctx context.Context, client rueidis.Client, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
+	plan := p.newSwapPlan()
+	var charges []store.Charge
+	for _, key := range keys {
+		if l := v.Limit(key); l != nil {
+			charges = append(charges, store.Charge{Counter: v.Counter, Limit: l, Key: key})
+		}
 	}
-	now, err := scene.read(ctx, client)
+	if len(charges) == 0 {
+		return nil
+	}
+	of := plan.addCharges(charges)
+	now, err := plan.read(ctx, client)
 	if err != nil {
-		return nil, fmt.Errorf("redis store: %w", err)
+		return fmt.Errorf("redis store: %w", err)
 	}
-	var infos []KeyInfo
-	for i, key := range keys {
-		st := &scene.places[of[i]].st
+	for i := range charges {
+		c, st := &charges[i], &plan.states[of[i]].st
 		if c.Limit.Fresh(st, now) {
 			continue
 		}
-		margin, _ := scene.marginOf(of[i])
-		infos = append(infos, KeyInfo{Key: bytes.Clone(key), Result: c.Limit.CheckWith(st, margin, now, algo.Ask{MaxDelay: -1})})
+		margin, _ := plan.marginOf(of[i])
+		visit(v.State(c.Key, c.Limit, st, margin, now))
 	}
-	return infos, nil
+	return nil
 }
 
-// Reset forgets one key; ok is false if there was nothing to forget.
+// Reset implements store.Inspector.
 func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool, err error) {
 	if c == nil || c.Limit == nil {
 		return false, nil
 	}
-	err = s.partitionOf(c, key).swap(ctx, func(scene *scene) func(int64) {
-		scene.addCharges([]weir.Charge{{Counter: c, Limit: c.Limit, Key: key}})
+	err = s.partitionOf(c, key).swap(ctx, func(plan *swapPlan) func(int64) {
+		plan.addCharges([]store.Charge{{Counter: c, Limit: c.Limit, Key: key}})
 		return func(now int64) {
 			ok = false
-			for i := range scene.places {
-				pl := &scene.places[i]
-				ok = ok || !pl.twin.limit.Fresh(&pl.st, now)
-				pl.st, pl.write = algo.State{}, true
+			for i := range plan.states {
+				ref := &plan.states[i]
+				ok = ok || !ref.codec.limit.Fresh(&ref.st, now)
+				ref.st, ref.write = algo.State{}, true
 			}
 		}
 	})
@@ -104,72 +111,110 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 		return false, err
 	}
 	if s.refusals != nil {
-		s.refusals.open(c.ID, key)
+		s.refusals.invalidate(c.ID, key)
 	}
 	return ok, nil
 }
 
-// maxScanned bounds the keys that Hottest looks at on each server.
-const maxScanned = 200_000
+// scanCount is how many keys one SCAN looks at: Redis serves nobody else meanwhile.
+const scanCount = 1000
 
-// Hottest returns up to n keys of the counter that have used most of their limit, most used first. It looks at up to
-// 200,000 keys of each server, a thousand at a time; where there are more, its answer is a sample.
-func (s *Store) Hottest(ctx context.Context, c *rule.Counter, n int) ([]KeyInfo, error) {
+// Scan implements store.Inspector: it scans the masters one after the other, with SCAN.
+// Scanned.Looked counts what SCAN was asked for, which is about what it looks at.
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int, visit func(store.KeyState)) (store.Scanned, error) {
+	var out store.Scanned
 	clients, err := s.connected()
-	if err != nil || c == nil || c.Limit == nil || n <= 0 {
-		return nil, err
+	if err != nil || v.Counter == nil || v.Counter.Limit == nil {
+		return out, err
 	}
-	client := clients.other
-	var hot []KeyInfo
-	for _, node := range client.Nodes() {
-		role, err := node.Do(ctx, node.B().Role().Build()).ToArray()
-		if err != nil {
-			return nil, fmt.Errorf("redis store: ROLE: %w", err)
+	masters, names, err := mastersOf(ctx, clients.other)
+	if err != nil {
+		return out, err
+	}
+	sizes := map[string]int{}
+	for name, node := range masters {
+		n, err := node.Do(ctx, node.B().Dbsize().Build()).AsInt64()
+		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+			return out, fmt.Errorf("redis store: DBSIZE: %w", err)
 		}
-		if len(role) == 0 {
-			continue
-		}
-		if name, _ := role[0].ToString(); name != "master" {
-			continue
-		}
-		seen := map[string]struct{}{} // SCAN may return a key twice
-		found := map[*partition][][]byte{}
-		id := s.twinOf(c.Limit).valueID(c)
-		cursor := uint64(0)
-		for scanned := 0; scanned < maxScanned; scanned += 1000 {
-			entry, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(escape(s.o.Prefix+formatVersion)+"*").Count(1000).Build()).AsScanEntry()
-			if err != nil {
-				return nil, fmt.Errorf("redis store: %w", err)
+		sizes[name] = int(n) // 0 if an ACL refuses it
+		out.Of += int(n)
+	}
+	at, cursor := scanPosition(from, names)
+	id := s.codecOf(v.Counter.Limit).valueID(v.Counter)
+	pattern := escape(s.o.Prefix+formatVersion) + "*" + escape(string(binary.BigEndian.AppendUint64(nil, id))) + "*"
+	seen := map[string]struct{}{} // SCAN may return a key twice
+	for ; at < len(names); at, cursor = at+1, 0 {
+		node, ofNode := masters[names[at]], 0
+		for {
+			if out.Looked >= limit && out.Looked > 0 {
+				out.Next = strconv.FormatUint(cursor, 10) + " " + names[at]
+				return out, nil
 			}
+			entry, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+			if err != nil {
+				return out, fmt.Errorf("redis store: SCAN: %w", err)
+			}
+			looked := scanCount
+			if size := sizes[names[at]]; size > 0 {
+				looked = max(0, min(scanCount, size-ofNode))
+			}
+			ofNode, out.Looked = ofNode+looked, out.Looked+looked
+			found := map[*partition][][]byte{}
 			for _, key := range entry.Elements {
-				if _, twice := seen[key]; twice {
+				p := s.holds(key, id)
+				if _, twice := seen[key]; p == nil || twice {
 					continue
 				}
-				if p := s.holds(key, id); p != nil {
-					seen[key] = struct{}{}
-					found[p] = append(found[p], []byte(key[len(p.prefix)+8:]))
+				seen[key] = struct{}{}
+				found[p] = append(found[p], []byte(key[len(p.prefix)+8:]))
+			}
+			for p, keys := range found {
+				if err := p.inspect(ctx, clients.other, v, keys, visit); err != nil {
+					return out, err
 				}
 			}
 			if cursor = entry.Cursor; cursor == 0 {
 				break
 			}
 		}
-		for p, keys := range found {
-			for some := range slices.Chunk(keys, 1000) {
-				infos, err := s.peek(ctx, client, p, c, some)
-				if err != nil {
-					return nil, err
-				}
-				hot = append(hot, infos...)
-			}
-			slices.SortFunc(hot, compareUse)
-			hot = hot[:min(n, len(hot))]
-		}
 	}
-	return hot, nil
+	return out, nil
 }
 
-// holds returns the partition of a key in Redis, if it is one of a counter or group.
+// mastersOf returns the servers that hold keys, and their names in order.
+func mastersOf(ctx context.Context, client rueidis.Client) (masters map[string]rueidis.Client, names []string, err error) {
+	masters = map[string]rueidis.Client{}
+	for name, node := range client.Nodes() {
+		role, err := node.Do(ctx, node.B().Role().Build()).ToArray()
+		if err != nil {
+			return nil, nil, fmt.Errorf("redis store: ROLE: %w", err)
+		}
+		if len(role) == 0 {
+			continue
+		}
+		if is, _ := role[0].ToString(); is == "master" {
+			masters[name] = node
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return masters, names, nil
+}
+
+// scanPosition reads what Scan returned as Scanned.Next. It is the beginning if that server is no
+// longer a master.
+func scanPosition(from string, names []string) (at int, cursor uint64) {
+	number, name, _ := strings.Cut(from, " ")
+	cursor, err := strconv.ParseUint(number, 10, 64)
+	if at, ok := slices.BinarySearch(names, name); ok && err == nil {
+		return at, cursor
+	}
+	return 0, 0
+}
+
+// holds returns the partition of a key in Redis if it is a key of the counter or group id, else
+// nil.
 func (s *Store) holds(key string, id uint64) *partition {
 	for _, p := range s.partitions {
 		if strings.HasPrefix(key, p.prefix) {
@@ -182,19 +227,7 @@ func (s *Store) holds(key string, id uint64) *partition {
 	return nil
 }
 
-// escape makes a pattern of SCAN that matches text.
+// escape returns a pattern for SCAN that matches text itself.
 func escape(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(text)
-}
-
-// used returns the share of the limit that is used up.
-func (k *KeyInfo) used() float64 {
-	if k.Result.Limit <= 0 {
-		return 1
-	}
-	return 1 - float64(k.Result.Remaining)/float64(k.Result.Limit)
-}
-
-func compareUse(a, b KeyInfo) int {
-	return cmp.Or(cmp.Compare(b.used(), a.used()), cmp.Compare(b.Result.ResetAfter, a.Result.ResetAfter), bytes.Compare(a.Key, b.Key))
 }

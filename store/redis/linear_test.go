@@ -15,33 +15,35 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// Histories of several nodes are linearizable: there is an order of all operations, each at some moment between its call
-// and its return, in which the pure algorithms give the same answers, field by field, at the instants that the store
-// names.
+// Histories of several nodes are linearizable: there is an order of all operations, each at some
+// moment between its call and its return, in which the pure algorithms give the same answers, field
+// by field, at the instants that the store names.
 
 // machine is the pure algorithms behind a history, for porcupine.
 type machine struct {
 	history  *history
 	counters []*rule.Counter
 	places   []*algo.Limit // of all states that the history names
-	index    map[place]int
-	// loose leaves out what depends on the instant of an operation of which nothing is known: the times in the answers of
-	// logs and of slots, which remember instants.
+	index    map[stateRef]int
+	// loose leaves out what depends on the instant of an operation of which nothing is known: the
+	// times in the answers of logs and of slots, which remember instants.
 	loose bool
-	// order, unless it is nil, holds the instants of the decisions that are timely: only such orders are looked for as follow
-	// them. There are few of those; and Redis' clock does not go back, unless somebody sets it.
+	// order, unless it is nil, holds the instants of the decisions that are timely: only such
+	// orders are looked for as follow them. There are few of those; and Redis' clock does not go
+	// back, unless somebody sets it.
 	order map[int64]*instant
 }
 
 // place names a state.
-type place struct {
+type stateRef struct {
 	id  uint64 // of the counter
 	key string
 }
@@ -61,7 +63,7 @@ type instant struct {
 
 func newMachine(t testing.TB, h *history) *machine {
 	t.Helper()
-	m := &machine{history: h, index: map[place]int{}}
+	m := &machine{history: h, index: map[stateRef]int{}}
 	for _, l := range h.Limits {
 		c, err := l.counter()
 		if err != nil {
@@ -82,7 +84,7 @@ func newMachine(t testing.TB, h *history) *machine {
 }
 
 func (m *machine) place(c *rule.Counter, key string) int {
-	p := place{c.ID, key}
+	p := stateRef{c.ID, key}
 	i, ok := m.index[p]
 	if !ok {
 		i = len(m.places)
@@ -114,9 +116,10 @@ func clone(st *algo.State) *algo.State {
 	return &c
 }
 
-// timely reports whether an operation took effect at the instant that it names. Those that are settled by compare-and-swap
-// name the instant at which they read; when they write, later, the states are still the same, but others may have been
-// denied on them, or have looked at them, meanwhile.
+// timely reports whether an operation took effect at the instant that it names. Those that are
+// settled by compare-and-swap name the instant at which they read; when they write, later, the
+// states are still the same, but others may have been denied on them, or have looked at them,
+// meanwhile.
 func (m *machine) timely(o *op) bool {
 	if o.Release != 0 || o.Err != "" {
 		return false
@@ -172,7 +175,7 @@ func (m *machine) step(w *world, o *op, now int64) (*world, []algo.Result, bool)
 }
 
 // inherit carries a state over that is kept under an older identity of the counter.
-func (m *machine) inherit(w *world, at int, c *weir.Charge, now int64) {
+func (m *machine) inherit(w *world, at int, c *store.Charge, now int64) {
 	if w.states[at].B != 0 {
 		return
 	}
@@ -187,8 +190,8 @@ func (m *machine) inherit(w *world, at int, c *weir.Charge, now int64) {
 	}
 }
 
-// decide is weir.Store.Take on states, said as plainly as possible.
-func decide(charges []weir.Charge, states []*algo.State, now int64) []algo.Result {
+// decide is store.Store.Take on states, said as plainly as possible.
+func decide(charges []store.Charge, states []*algo.State, now int64) []algo.Result {
 	results := make([]algo.Result, len(charges))
 	if len(charges) == 1 {
 		results[0] = charges[0].Limit.Take(states[0], now, charges[0].Ask)
@@ -244,9 +247,10 @@ func (m *machine) agrees(o *op, want []algo.Result) bool {
 	return true
 }
 
-// outcomes are the worlds that an operation can leave. Of one that failed nothing is known: it has been made, or it has
-// not. When is not known either; that makes no difference where loose leaves it out, or, as a bucket drains by the same
-// in two steps as in one, it does not stand empty; so it is made at the last instant that is known.
+// outcomes are the worlds that an operation can leave. Of one that failed nothing is known: it has
+// been made, or it has not. When is not known either; that makes no difference where loose leaves
+// it out, or, as a bucket drains by the same in two steps as in one, it does not stand empty; so it
+// is made at the last instant that is known.
 func (m *machine) outcomes(w *world, o *op) []*world {
 	if o.Err != "" {
 		next, _, _ := m.step(w, o, w.now)
@@ -316,7 +320,8 @@ func holders(st *algo.State) map[uint64]int {
 	return ids
 }
 
-// model is the machine as porcupine wants it. Failed operations make it a set of worlds at each step.
+// model is the machine as porcupine wants it. Failed operations make it a set of worlds at each
+// step.
 func (m *machine) model() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return []*world{{states: make([]*algo.State, len(m.places))}} },
@@ -373,8 +378,8 @@ func (m *machine) partition(all []porcupine.Operation) [][]porcupine.Operation {
 	return list
 }
 
-// operations is the history for porcupine. What failed may take effect at any later time, but for what is known not to
-// have had any.
+// operations is the history for porcupine. What failed may take effect at any later time, but for
+// what is known not to have had any.
 func (m *machine) operations() []porcupine.Operation {
 	var all []porcupine.Operation
 	for i := range m.history.ops {
@@ -400,13 +405,13 @@ func checkLinearizable(t testing.TB, m *machine) {
 	for _, part := range m.partition(all) {
 		overlaps += m.overlaps(part)
 		m.inOrder(part)
-		verdict, info := porcupine.CheckOperationsVerbose(m.model(), part, patience)
+		verdict, info := porcupine.CheckOperationsVerbose(m.model(), part, patience.Left(t))
 		if verdict == porcupine.Ok {
 			continue
 		}
 		problem := m.explain(part, info)
 		m.order = nil
-		if verdict := porcupine.CheckOperationsTimeout(m.model(), part, patience); verdict != porcupine.Ok {
+		if verdict := porcupine.CheckOperationsTimeout(m.model(), part, patience.Left(t)); verdict != porcupine.Ok {
 			t.Fatalf("the history is not linearizable (%s)\n%s", verdict, problem)
 		}
 		t.Logf("the history is linearizable, but not in the order of the instants; was the clock set?\n%s", problem)
@@ -454,7 +459,8 @@ func (m *machine) overlaps(part []porcupine.Operation) (n int) {
 	return n
 }
 
-// counts returns how many decisions came out how. Of those that failed, uncharged are known not to have been made.
+// counts returns how many decisions came out how. Of those that failed, uncharged are known not to
+// have been made.
 func (h *history) counts() (admitted, denied, failed, uncharged int) {
 	for i := range h.ops {
 		switch o := &h.ops[i]; {
@@ -473,8 +479,8 @@ func (h *history) counts() (admitted, denied, failed, uncharged int) {
 	return admitted, denied, failed, uncharged
 }
 
-// explain tells where a history goes wrong: after the longest order that was found, what each operation that could be
-// next should have answered.
+// explain tells where a history goes wrong: after the longest order that was found, what each
+// operation that could be next should have answered.
 func (m *machine) explain(part []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	var longest []porcupine.Operation
 	for _, some := range info.PartialLinearizationsOperations()[0] {
@@ -524,9 +530,10 @@ func eachKey(costs ...int64) [][]chargeSpec {
 	return calls
 }
 
-// window is that of the limits whose histories are checked: so short that much is admitted, much is denied, and much comes
-// free within a history; but longer than a busy machine lets Redis wait in the middle of a call. (Redis forgets by the time
-// of day, what it decides is of the instant at which the call began.)
+// window is that of the limits whose histories are checked: so short that much is admitted, much is
+// denied, and much comes free within a history; but longer than a busy machine lets Redis wait in
+// the middle of a call. (Redis forgets by the time of day, what it decides is of the instant at
+// which the call began.)
 const window = 120 * time.Millisecond
 
 // variants are those limits.
@@ -556,6 +563,9 @@ func TestLinearizable(t *testing.T) {
 
 // TestLinearizableInCluster is the same on three masters.
 func TestLinearizableInCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: TestLinearizable runs the same on one server")
+	}
 	cluster := redistest.StartCluster(t, 3, 0)
 	testLinearizable(t, redis.Options{URL: cluster.URL()})
 }
@@ -570,7 +580,8 @@ func testLinearizable(t *testing.T, o redis.Options) {
 				costs = append(costs, -1)
 			}
 			h := fleet.in(t).run(workload{Limits: []limitSpec{spec(t, v.c)}, Calls: eachKey(costs...), Clients: 8, Each: 120, Release: true, Pause: 3 * time.Millisecond})
-			// Slots have ids of their own, and what a log that counts denied decisions answers depends on the one before.
+			// Slots have ids of their own, and what a log that counts denied decisions answers
+			// depends on the one before.
 			alone := v.c.Algorithm == algo.Concurrency || v.c.Algorithm == algo.SlidingLog && v.c.CountDenied
 			if !alone && h.stats.Merged == 0 {
 				t.Error("no decisions went as one")
@@ -578,7 +589,8 @@ func testLinearizable(t *testing.T, o redis.Options) {
 			checkLinearizable(t, newMachine(t, &h))
 		})
 	}
-	// Where all ask for other costs, nothing is merged; and where a node has one client, nothing even waits together.
+	// Where all ask for other costs, nothing is merged; and where a node has one client, nothing
+	// even waits together.
 	for name, w := range map[string]workload{
 		"all apart":  {Clients: 8, Each: 120, Apart: true, Pause: 3 * time.Millisecond},
 		"one client": {Clients: 1, Each: 500},
@@ -594,8 +606,8 @@ func testLinearizable(t *testing.T, o redis.Options) {
 	}
 }
 
-// TestLinearizableAcrossLimits is of decisions on several limits and subjects at once, which are all or nothing: the
-// histories are checked whole.
+// TestLinearizableAcrossLimits is of decisions on several limits and subjects at once, which are
+// all or nothing: the histories are checked whole.
 func TestLinearizableAcrossLimits(t *testing.T) {
 	server := redistest.Start(t)
 	fleet := startFleet(t, 3)
@@ -666,7 +678,8 @@ func TestLinearizableAcrossLimits(t *testing.T) {
 		w := workload{Clients: 8, Each: 80, Seed: rand.Uint64(), Pause: 3 * time.Millisecond}
 		rnd := rand.New(rand.NewPCG(w.Seed, 0))
 		for _, v := range variants {
-			if v.c.Algorithm == algo.Concurrency { // nothing is given back, which would be of no known instant
+			if v.c.Algorithm == algo.Concurrency {
+				// nothing is given back, which would be of no known instant
 				v.c.N = 200
 			}
 			w.Limits = append(w.Limits, spec(t, v.c))
@@ -688,7 +701,8 @@ func TestLinearizableAcrossLimits(t *testing.T) {
 		h := fleet.in(t).run(w)
 		checkLinearizable(t, newMachine(t, &h))
 	})
-	// The same state twice in a decision, which is settled by compare-and-swap, among others that are not.
+	// The same state twice in a decision, which is settled by compare-and-swap, among others that
+	// are not.
 	t.Run("twice the same", func(t *testing.T) {
 		w := workload{Clients: 8, Each: 30}
 		for i, v := range lasting {
@@ -706,8 +720,8 @@ func TestLinearizableAcrossLimits(t *testing.T) {
 	})
 }
 
-// TestLinearizableReload: a limit's window changes while nodes work, and not on all of them at once. The new counter takes
-// the old one's state over, once, whoever comes first.
+// TestLinearizableReload: a limit's window changes while nodes work, and not on all of them at
+// once. The new counter takes the old one's state over, once, whoever comes first.
 func TestLinearizableReload(t *testing.T) {
 	server := redistest.Start(t)
 	fleet := startFleet(t, 3)
@@ -780,14 +794,14 @@ func TestLinearizableNotices(t *testing.T) {
 		h.ops = spoil(slices.Clone(good.ops))
 		m := newMachine(t, &h)
 		for _, part := range m.partition(m.operations()) {
-			if verdict, _ := porcupine.CheckOperationsVerbose(m.model(), part, patience); verdict != porcupine.Illegal {
+			if verdict, _ := porcupine.CheckOperationsVerbose(m.model(), part, patience.Left(t)); verdict != porcupine.Illegal {
 				t.Errorf("%s: %s", name, verdict)
 			}
 		}
 	}
 	m := newMachine(t, &good)
 	for _, part := range m.partition(m.operations()) {
-		if verdict, _ := porcupine.CheckOperationsVerbose(m.model(), part, patience); verdict != porcupine.Ok {
+		if verdict, _ := porcupine.CheckOperationsVerbose(m.model(), part, patience.Left(t)); verdict != porcupine.Ok {
 			t.Errorf("as it was: %s", verdict)
 		}
 	}

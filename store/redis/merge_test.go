@@ -3,15 +3,16 @@ package redis
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 // mergeConfigs are limits of all forms that merging knows.
@@ -32,12 +33,13 @@ var mergeConfigs = []algo.Config{
 	{Algorithm: algo.Concurrency, N: 4, Timeout: 5 * time.Second},
 }
 
-// TestMerged: decisions that go to Redis as one come out as if each had gone alone, over several limits and with all
-// that those may be: soft margins that close, and schedules.
+// TestMerged: decisions that go to Redis as one come out as if each had gone alone, over several
+// limits and with all that those may be: soft margins that close, and schedules.
 func TestMerged(t *testing.T) {
 	server := redistest.Start(t)
 	now := int64(1767225600_000000)
-	s, err := Open(Options{URL: server.URL(), Clock: func() int64 { return now }, Timeout: 30 * time.Second, Logf: t.Logf})
+	s, err := Open(Options{URL: server.URL(), Clock: func() int64 { return now }, Timeout: 30 * time.Second,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +52,7 @@ func TestMerged(t *testing.T) {
 	seen := struct{ most, odd, off, soft, alone int }{}
 	for range 300 {
 		// The limits of one rule or two, charged together step by step.
-		var charges []weir.Charge
+		var charges []store.Charge
 		group := rnd.Uint64()
 		for range 1 + rnd.IntN(4) {
 			l := mergeLimit(t, rnd, now)
@@ -65,11 +67,11 @@ func TestMerged(t *testing.T) {
 					c.Margin.Group = 0
 				}
 			}
-			charges = append(charges, weir.Charge{
+			charges = append(charges, store.Charge{
 				Counter: c, Limit: l, Key: []byte("k"), Mode: []rule.Mode{rule.Enforce, rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}[rnd.IntN(5)],
 			})
 		}
-		if !s.newCall(p, charges).apart {
+		if !s.newCall(p, charges).disjoint {
 			t.Fatalf("%s do not lie apart", describe(charges))
 		}
 		model := newMergeModel(charges)
@@ -91,18 +93,18 @@ func TestMerged(t *testing.T) {
 			p.decide(context.Background(), batch)
 			for n, c := range batch {
 				seen.most = max(seen.most, c.group)
-				if c.err != nil || c.odd && !c.tight && !refundsWindows(charges) {
-					t.Fatalf("%s: %v, odd %v", describe(charges), c.err, c.odd)
+				if c.err != nil || c.undecided && !c.marginCloses && !refundsWindows(charges) {
+					t.Fatalf("%s: %v, odd %v", describe(charges), c.err, c.undecided)
 				}
-				if !c.odd {
+				if !c.undecided {
 					model.compare(t, charges, c.results, now, fmt.Sprintf("decision %d of %d", n, len(batch)))
 				}
 			}
 			for n, c := range batch {
-				if c.odd {
+				if c.undecided {
 					seen.odd++
 					results := make([]algo.Result, len(charges))
-					if _, err := p.swapTake(context.Background(), charges, results, c.slots, false); err != nil {
+					if _, _, err := p.swapTake(&waiter{ctx: context.Background()}, charges, results, c.slots, false); err != nil {
 						t.Fatal(err)
 					}
 					model.compare(t, charges, results, now, fmt.Sprintf("decision %d of %d, settled", n, len(batch)))
@@ -117,7 +119,7 @@ func TestMerged(t *testing.T) {
 						seen.soft++
 					}
 				}
-				if c.tight && !c.odd {
+				if c.marginCloses && !c.undecided {
 					seen.alone++
 				}
 			}
@@ -129,7 +131,8 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-// mergeLimit makes a limit, now and then with a margin that closes, and now and then with a schedule that changes within seconds.
+// mergeLimit makes a limit, now and then with a margin that closes, and now and then with a
+// schedule that changes within seconds.
 func mergeLimit(t *testing.T, rnd *rand.Rand, now int64) *algo.Limit {
 	c := mergeConfigs[rnd.IntN(len(mergeConfigs))]
 	make := func() *algo.Limit {
@@ -174,11 +177,11 @@ func mergeLimit(t *testing.T, rnd *rand.Rand, now int64) *algo.Limit {
 }
 
 // refundsWindows: what is given back to a window of several buckets is for the node.
-func refundsWindows(charges []weir.Charge) bool {
-	return slices.ContainsFunc(charges, func(c weir.Charge) bool { return c.Ask.Cost < 0 && c.Limit.Config().Buckets > 1 })
+func refundsWindows(charges []store.Charge) bool {
+	return slices.ContainsFunc(charges, func(c store.Charge) bool { return c.Ask.Cost < 0 && c.Limit.Config().Buckets > 1 })
 }
 
-func describe(charges []weir.Charge) (text string) {
+func describe(charges []store.Charge) (text string) {
 	for i := range charges {
 		text += fmt.Sprintf("[%v mode %d %+v]", charges[i].Limit, charges[i].Mode, charges[i].Ask)
 	}
@@ -191,11 +194,11 @@ type mergeModel struct {
 	slot            uint64
 }
 
-func newMergeModel(charges []weir.Charge) *mergeModel {
+func newMergeModel(charges []store.Charge) *mergeModel {
 	return &mergeModel{states: make([]algo.State, len(charges)), margins: make([]algo.State, len(charges))}
 }
 
-func (m *mergeModel) compare(t *testing.T, charges []weir.Charge, got []algo.Result, now int64, what string) {
+func (m *mergeModel) compare(t *testing.T, charges []store.Charge, got []algo.Result, now int64, what string) {
 	t.Helper()
 	want := m.settled(charges, now)
 	for i := range charges {
@@ -206,20 +209,16 @@ func (m *mergeModel) compare(t *testing.T, charges []weir.Charge, got []algo.Res
 	}
 }
 
-func (m *mergeModel) settled(charges []weir.Charge, now int64) []algo.Result {
+func (m *mergeModel) settled(charges []store.Charge, now int64) []algo.Result {
 	results := make([]algo.Result, len(charges))
-	verdict := newVerdict()
+	var verdict store.Verdict
 	for i := range charges {
 		results[i] = charges[i].Limit.CheckWith(&m.states[i], &m.margins[i], now, charges[i].Ask)
-		if !results[i].Off { // else it is as if it had not been met
-			if !results[i].Off {
-				verdict.add(charges[i].Mode, results[i].Allowed)
-			}
-		}
+		verdict.Add(charges[i].Mode, &results[i])
 	}
 	for i := range charges {
 		c, was := &charges[i], results[i]
-		if len(charges) > 1 && verdict.denied() && c.Mode != rule.Shadow && !c.Limit.CountDenied() {
+		if len(charges) > 1 && verdict.Denied() && c.Mode != rule.Shadow && !c.Limit.CountDenied() {
 			continue
 		}
 		m.slot++

@@ -11,7 +11,8 @@ type metrics struct {
 	batches                                                                    [batchSizes]atomic.Uint64
 }
 
-// batchSizes is how many classes of batch sizes there are: 1, 2, up to 4, up to 8, … up to maxBatch.
+// batchSizes is how many classes of batch sizes there are: 1, 2, up to 4, up to 8, … up to
+// maxBatch.
 const batchSizes = 9
 
 func (m *metrics) batch(n int) { m.batches[bits.Len(uint(n-1))].Add(1) }
@@ -25,16 +26,19 @@ type Stats struct {
 	Loads     uint64 // times that the functions were loaded again, since they were gone
 	Failures  uint64 // calls whose outcome is not known, or that Redis refused
 	GivenBack uint64 // charges that were given back, since another partition denied
-	// Disagreements counts batches of which Lua and algo did not admit the same. It is 0, or there is a defect.
+	// Disagreements counts batches of which Lua and algo did not admit the same. It is 0, or there
+	// is a defect.
 	Disagreements uint64
 	Remembered    uint64 // refusals answered by this node itself
-	// Batches counts calls by how many decisions they carried: Batches[i] those of up to 2^i and more than 2^(i-1).
+	// Batches counts calls by how many decisions they carried: Batches[i] those of up to 2^i and
+	// more than 2^(i-1).
 	Batches [batchSizes]uint64
 	Nodes   int // see Store.Nodes
 }
 
-// Answers is how many decisions Redis itself has made: remembered refusals are not among them.
-func (s *Store) Answers() uint64 { return s.metrics.decisions.Load() + s.metrics.swaps.Load() }
+// Answers is how many decisions Redis itself has made in a partition: remembered refusals are not
+// among them.
+func (s *Store) Answers(part int) uint64 { return s.partitions[part].answers.Load() }
 
 // Stats returns a reading.
 func (s *Store) Stats() Stats {

@@ -11,12 +11,13 @@ import (
 // beatsMissed is after how many intervals without a heartbeat a node counts as gone.
 const beatsMissed = 5
 
-// Nodes returns how many nodes of this prefix were alive when Redis was last asked; 0 if that is not known.
+// Nodes returns how many nodes of this prefix were alive when Redis was last asked; 0 if that is
+// not known.
 func (s *Store) Nodes() int { return int(s.live.Load()) }
 
-// beat tells that this node lives, until the store is closed.
+// beat sends heartbeats until the store is closed.
 func (s *Store) beat(client rueidis.Client) {
-	// At first more often, since nodes are often started together, and each is to know of all.
+	// At first more often: nodes are often started together, and each has to learn of all.
 	var c census
 	for wait := s.o.Heartbeat / 16; ; wait = min(2*wait, s.o.Heartbeat) {
 		if n, ok := s.announce(s.ctx, client, beatsMissed*s.o.Heartbeat); ok {
@@ -30,31 +31,32 @@ func (s *Store) beat(client rueidis.Client) {
 	}
 }
 
-// leave tells that this node goes.
+// leave announces that this node leaves.
 func (s *Store) leave() {
 	if c, err := s.connected(); err == nil && s.o.Heartbeat > 0 {
 		s.announce(s.ctx, c.other, 0)
 	}
 }
 
-// census is what a node makes of how many it is told are alive. A Redis that was away has heard of none meanwhile, and
-// counts at first those that were quickest to tell it: fewer than before are believed only when they have been so for as
-// long as a node may be silent.
+// census smooths the number of nodes that Redis reports. A Redis that was away has missed
+// heartbeats, and at first counts only the nodes that were quickest to send one. A smaller number
+// than before is therefore believed only after it has been reported for as long as a node may be
+// silent.
 type census struct {
-	fewer int   // answers in a row that were of fewer nodes
-	most  int64 // the largest of them
+	fewer   int   // answers in a row with fewer nodes
+	largest int64 // the largest of them
 }
 
-func (c *census) believe(before, told int64) int64 {
-	if told < before {
-		c.fewer, c.most = c.fewer+1, max(c.most, told)
+func (c *census) believe(before, reported int64) int64 {
+	if reported < before {
+		c.fewer, c.largest = c.fewer+1, max(c.largest, reported)
 		if c.fewer <= beatsMissed {
 			return before
 		}
-		told = c.most
+		reported = c.largest
 	}
 	*c = census{}
-	return told
+	return reported
 }
 
 func (s *Store) announce(ctx context.Context, client rueidis.Client, after time.Duration) (nodes int64, ok bool) {

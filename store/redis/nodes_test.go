@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -17,16 +18,17 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// Tests about several nodes run them as processes of their own: this test binary, started again, which opens a store and
-// makes decisions as the test tells it over standard input, and tells over standard output what came of them.
+// Tests about several nodes run them as processes of their own: this test binary, started again,
+// which opens a store and makes decisions as the test tells it over standard input, and tells over
+// standard output what came of them.
 
 // nodeVariable in the environment makes the test binary a node.
 const nodeVariable = "WEIR_TEST_REDIS_NODE"
@@ -42,27 +44,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long something may take that a healthy machine does in a moment.
-const patience = time.Minute
-
-// eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not come about in %v that %s", patience, what)
-		}
-	}
-}
+var eventually = patience.Until
 
 // clock is one for all processes of this machine, in ns.
-func clock() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err)
-	}
-	return ts.Nano()
-}
+func clock() int64 { return redistest.Clock().Nanoseconds() }
 
 // limitSpec is a counter as a node is told of it.
 type limitSpec struct {
@@ -135,14 +120,18 @@ type workload struct {
 	Limits  []limitSpec
 	Calls   [][]chargeSpec // a client asks one of them at a time, drawn at random
 	Clients int
-	Each    int           // how many calls a client makes; 0: until it is told to stop
-	Wait    time.Duration // how long a client waits for a decision on several keys; 0: until it comes
-	Pause   time.Duration // the longest time for which a client rests between two calls; how long is drawn at random
-	Apart   bool          // each client asks for one unit more than the one before, so that no two ask the same
-	Release bool          // now and then a client gives back slots that it holds
-	Tally   bool          // clients make the first call only, of one charge, and count decisions instead of listing them
-	Seed    uint64
-	Begin   int64 // by clock, so that all nodes begin together
+	Each    int // how many calls a client makes; 0: until it is told to stop
+	// how long a client waits for a decision on several keys; 0: until it comes
+	Wait time.Duration
+	// the longest time for which a client rests between two calls; how long is drawn at random
+	Pause time.Duration
+	// each client asks for one unit more than the one before, so that no two ask the same
+	Apart   bool
+	Release bool // now and then a client gives back slots that it holds
+	// clients make the first call only, of one charge, and count decisions instead of listing them
+	Tally bool
+	Seed  uint64
+	Begin int64 // by clock, so that all nodes begin together
 }
 
 // op is one operation of a client as it came out.
@@ -170,10 +159,24 @@ type tally struct {
 	N      int
 }
 
+// nodeOptions are the redis.Options that another process can be given.
+type nodeOptions struct {
+	URL, Prefix                          string
+	Partitions, Connections              int
+	Timeout, RememberRefusals, Heartbeat time.Duration
+}
+
+func (o *nodeOptions) options() redis.Options {
+	return redis.Options{
+		URL: o.URL, Prefix: o.Prefix, Partitions: o.Partitions, Connections: o.Connections,
+		Timeout: o.Timeout, RememberRefusals: o.RememberRefusals, Heartbeat: o.Heartbeat,
+	}
+}
+
 // request is what a node is told. What is nil or false is not asked for.
 type request struct {
 	ID   int
-	Open *redis.Options // opens a store, and closes the one before
+	Open *nodeOptions // opens a store, and closes the one before
 	Run  *workload
 	Stop bool // ends the workload after the calls under way
 }
@@ -205,7 +208,7 @@ func serve(in io.Reader, out io.Writer) error {
 			return err
 		}
 		if q.Open != nil {
-			r := n.open(*q.Open)
+			r := n.open(q.Open.options())
 			r.ID = q.ID
 			mu.Lock()
 			err := replies.Encode(r)
@@ -247,7 +250,7 @@ func (n *nodeProcess) open(o redis.Options) (r reply) {
 	if n.store != nil {
 		_ = n.store.Close()
 	}
-	o.Logf = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var err error
 	if n.store, err = redis.Open(o); err != nil {
 		r.Error = err.Error()
@@ -307,7 +310,8 @@ type client struct {
 	held     []op // admitted, with slots
 }
 
-// callTimeout is how long a client waits for a decision. A machine that is slow must not make one fail.
+// callTimeout is how long a client waits for a decision. A machine that is slow must not make one
+// fail.
 const callTimeout = 5 * time.Minute
 
 func (c *client) run() {
@@ -352,7 +356,7 @@ func (c *client) call(ctx context.Context) (failed bool) {
 	now, err := c.node.store.Take(ctx, charges, results)
 	o.Return = clock()
 	if err != nil {
-		o.Err, o.NotCharged = err.Error(), errors.Is(err, weir.ErrNotCharged)
+		o.Err, o.NotCharged = err.Error(), errors.Is(err, store.ErrNotCharged)
 	} else {
 		o.Now, o.Results, o.Slots = now, results, make([]uint64, len(charges))
 		for i := range charges {
@@ -411,16 +415,16 @@ func (c *client) release(ctx context.Context) (failed bool) {
 }
 
 // charges are those of an operation.
-func charges(w *workload, counters []*rule.Counter, o *op) []weir.Charge {
+func charges(w *workload, counters []*rule.Counter, o *op) []store.Charge {
 	calls := w.Calls[o.What]
-	list := make([]weir.Charge, len(calls))
+	list := make([]store.Charge, len(calls))
 	for i, ch := range calls {
 		cost := ch.Cost
 		if w.Apart {
 			cost += int64(o.Client % w.Clients)
 		}
 		counter := counters[ch.Limit]
-		list[i] = weir.Charge{Counter: counter, Limit: counter.Limit, Key: []byte(ch.Key), Mode: ch.Mode, Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
+		list[i] = store.Charge{Counter: counter, Limit: counter.Limit, Key: []byte(ch.Key), Mode: ch.Mode, Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
 	}
 	return list
 }
@@ -520,7 +524,7 @@ func (n *node) end(read <-chan struct{}) {
 	_ = n.in.Close()
 	select {
 	case <-read:
-	case <-time.After(patience):
+	case <-time.After(patience.Left(n.t)):
 		n.t.Error("a node does not end")
 		_ = n.cmd.Process.Kill()
 		<-read
@@ -576,26 +580,28 @@ func (f *fleet) all(make func(i int) request) (wait func() []reply) {
 	}
 }
 
-// open opens a store on each node. A machine that is slow must not make a decision fail; and as a refusal that is
-// remembered is no decision of Redis, none is.
+// open opens a store on each node. A machine that is slow must not make a decision fail; and as a
+// refusal that is remembered is no decision of Redis, none is.
 func (f *fleet) open(o redis.Options) {
 	f.t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
 	}
-	o.Logf, o.Clock = nil, nil
-	f.all(func(int) request { return request{Open: &o} })()
+	n := nodeOptions{o.URL, o.Prefix, o.Partitions, o.Connections, o.Timeout, o.RememberRefusals, o.Heartbeat}
+	f.all(func(int) request { return request{Open: &n} })()
 }
 
 // history is what came of a workload.
 type history struct {
 	workload
-	ops     []op // those of clients of one node follow each other; clients are numbered over all nodes
+	// those of clients of one node follow each other; clients are numbered over all nodes
+	ops     []op
 	tallies []tally
 	stats   redis.Stats // what the nodes' stores did meanwhile, summed up
 }
 
-// join appends a later history of the same nodes and limits, whose calls may be others. Costs are as in the calls.
+// join appends a later history of the same nodes and limits, whose calls may be others. Costs are
+// as in the calls.
 func (h *history) join(later history) {
 	for i := range later.ops {
 		later.ops[i].What += len(h.Calls)
@@ -650,7 +656,8 @@ func (f *fleet) stop() {
 	f.all(func(int) request { return request{Stop: true} })()
 }
 
-// progress returns how many calls of the workload have come out on each node, and how many have failed on all.
+// progress returns how many calls of the workload have come out on each node, and how many have
+// failed on all.
 func (f *fleet) progress() (done []int64, failed int64) {
 	f.t.Helper()
 	for _, r := range f.all(func(int) request { return request{} })() {

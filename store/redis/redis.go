@@ -1,11 +1,38 @@
-// Package redis keeps counters in Redis 7 or Valkey, so that any number of nodes enforce one limit as one node would:
-// standalone, Sentinel, or Cluster. How it works and what is promised in each failure is docs/distributed.md.
+// Package redis keeps counters in Redis 7 or Valkey, so that any number of nodes enforce one limit
+// as one node would: standalone, Sentinel, or Cluster. What it promises in each failure is told in
+// docs/distributed.md.
+//
+// A decision takes this way; each step names its file:
+//
+//   - Take checks whether a refusal of one of the keys is remembered, and answers from memory if so
+//     (take.go, refusals.go). It finds the partition of the keys; a call over several partitions
+//     asks all of them, and gives back what must not stay charged (across.go).
+//   - The charges become a call: its operands are the states that it reads and writes, with their
+//     keys (call.go, operand.go; the stored forms and the description of a limit are in codec.go,
+//     those of a limit with a schedule in schedule.go).
+//   - The call joins the queue of its partition (partition.go), and its caller waits for as long as
+//     the server shows signs of life (wait.go, detector.go).
+//   - The queue is sent as one batch, in which equal calls are merged (batch.go), with a client
+//     that repeats nothing that could charge twice (client.go).
+//   - Redis decides the batch with a function of weir.lua, which library.go loads. The reply holds
+//     the states before the call.
+//   - The node makes the same decisions on those states, to compute complete results, and checks
+//     that both admit the same number (replay.go). deliver hands the results to the callers
+//     (partition.go).
+//   - What Lua leaves undecided, this node decides by compare-and-swap (swap.go), one at a time in
+//     each partition (swapqueue.go).
+//   - A caller that gives up gets an error from which the outcome can be learned later
+//     (outcome.go).
+//
+// Beside that: reservations (reserve.go), facts that all nodes share (board.go), key inspection
+// (inspect.go), and the number of nodes alive (nodes.go).
 package redis
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -15,43 +42,46 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// Options configure Open. URL is required; the zero value of all else is right for most.
+// Options configure Open. URL is required; the zero value of every other field suits most.
 type Options struct {
-	// URL says where Redis is, and as whom to ask it:
+	// URL is the address of Redis, with the user to log in as:
 	//
 	//	redis://user:password@host:6379/0                      a server
 	//	redis+sentinel://user:password@host:26379,host2/master/0   the master that these Sentinels know by that name
 	//	redis+cluster://user:password@host:6379,host2:6379     a Cluster
 	//
-	// With rediss in place of redis, by TLS. Query parameters are told in docs/distributed.md.
+	// rediss in place of redis means TLS. Query parameters are listed in docs/distributed.md.
 	URL string
-	// Prefix begins every key; "" means "weir:". Stores of one prefix on one Redis share their counters.
+	// Prefix begins every key; "" means "weir:". Stores of one prefix on one Redis share their
+	// counters.
 	Prefix string
-	// Partitions is the number of parts into which a Cluster's keys fall; all nodes must agree. 0 means DefaultPartitions.
+	// Partitions is the number of parts into which a Cluster's keys fall; all nodes must agree. 0
+	// means DefaultPartitions.
 	Partitions int
-	// Connections is the number of TCP connections to each server, a power of 2; 0 means 1. More are needed only where one
-	// connection cannot carry the traffic.
+	// Connections is the number of TCP connections to each server, a power of 2; 0 means 1. More
+	// are needed only where one connection cannot carry the traffic.
 	Connections int
-	// Timeout is how long one call to Redis may take before its outcome counts as unknown; 0 means 1 s. It is not the
-	// deadline of a decision, which is the caller's context's (or package fallback's): it bounds how long a Redis that hangs
-	// is waited for before it is asked again.
+	// Timeout is how long one call to Redis may take before its outcome counts as unknown; 0 means
+	// 1 s. It is not the deadline of a decision, which is that of the caller's context (or of
+	// package fallback): it bounds how long a hanging call keeps the next one of its partition
+	// waiting.
 	Timeout time.Duration
-	// RememberRefusals is how long at most a refusal is answered by this node itself, without asking Redis; 0 means never.
-	// A second is good.
+	// RememberRefusals is how long at most this node repeats a refusal without asking Redis; 0
+	// means never. A second is good.
 	RememberRefusals time.Duration
-	// Heartbeat is the interval at which this node tells that it lives, so that all know how many there are; 0 means
-	// never. A node that was not heard of for five intervals counts as gone.
+	// Heartbeat is the interval of this node's heartbeats, by which all nodes know how many there
+	// are; 0 means none. A node without one for five intervals counts as gone.
 	Heartbeat time.Duration
-	// Logf is told of what an operator should know (a connection that cannot be made, keys that could be evicted); nil
-	// means nobody.
-	Logf func(format string, args ...any)
-	// Clock is for tests: it gives the instant of each call instead of Redis' TIME, in µs since the Unix epoch; keys then
-	// never expire.
+	// Logger gets, as warnings, what an operator should know (a connection that cannot be made,
+	// keys that could be evicted); nil means that nothing is logged.
+	Logger *slog.Logger
+	// Clock is for tests: it returns the instant of each call, in µs since the Unix epoch, in
+	// place of Redis' TIME. Keys then never expire.
 	Clock func() int64
 }
 
@@ -62,24 +92,25 @@ const (
 	DefaultTimeout    = time.Second
 )
 
-// Store implements weir.Store. Make one with Open. Safe for concurrent use.
+// Store implements store.Store. Make one with Open. Safe for concurrent use.
 //
-// A decision whose answer was lost is treated as charged; nothing is ever asked twice, unless Redis said that it did not
-// do it.
+// A decision whose answer was lost counts as charged. A call is only repeated if Redis said that it
+// did not execute it.
 type Store struct {
 	o          Options
 	target     *target
 	partitions []*partition
-	twins      twins
+	codecs     codecs
 	refusals   *refusals // nil: none are remembered
 	calls      sync.Pool // *call
 	metrics    metrics
 	begun      time.Time
-	name       string        // of this node
-	offset     atomic.Int64  // Redis' clock less this node's monotonic one, in µs, as last heard
-	live       atomic.Int64  // nodes
-	sweeps     atomic.Uint64 // calls of Expired
-	disagreed  atomic.Bool
+	name       string // of this node
+	// Redis' clock minus this node's monotonic one, in µs, by the last reply
+	offset    atomic.Int64
+	live      atomic.Int64  // nodes
+	sweeps    atomic.Uint64 // calls of Expired
+	disagreed atomic.Bool
 
 	clients atomic.Pointer[clients]
 	failure atomic.Pointer[error] // why there are none
@@ -93,15 +124,15 @@ type Store struct {
 	}
 }
 
-var _ weir.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 var (
 	errClosed  = errors.New("redis store: it is closed")
 	errLengths = errors.New("redis store: there must be one result for each charge")
 )
 
-// Open returns a store. Redis need not be there: until it is, every call fails at once. The error is of options that make
-// no sense.
+// Open returns a store. Redis need not be reachable: until it is, every call fails at once. An
+// error means that the options make no sense.
 func Open(o Options) (*Store, error) {
 	t, err := parseURL(o.URL)
 	if err != nil {
@@ -119,8 +150,8 @@ func Open(o Options) (*Store, error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	if o.Logf == nil {
-		o.Logf = func(string, ...any) {}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	switch {
 	case strings.ContainsAny(o.Prefix, "{}"):
@@ -143,8 +174,9 @@ func Open(o Options) (*Store, error) {
 	if t.cluster {
 		tags = hashTags(o.Partitions)
 	}
-	for _, tag := range tags {
-		p := &partition{store: s, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1), swaps: make(chan struct{}, 1)}
+	for i, tag := range tags {
+		p := &partition{store: s, number: i, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1), swapLock: make(chan struct{}, 1)}
+		p.detector.init()
 		s.partitions = append(s.partitions, p)
 		s.background(p.run)
 	}
@@ -152,10 +184,11 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// formatVersion is part of every key: states of another form are other keys.
+// formatVersion is part of every key, so that states of another form have other keys.
 const formatVersion = "1"
 
-// appendKey appends the name of a state: its counter's identity, and its key.
+// appendKey appends the key of a value in Redis: the partition's prefix, the identity of the
+// counter or group, and the key.
 func (p *partition) appendKey(dst []byte, id uint64, key []byte) []byte {
 	dst = append(dst, p.prefix...)
 	dst = append(dst, byte(id>>56), byte(id>>48), byte(id>>40), byte(id>>32), byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
@@ -174,21 +207,33 @@ func (s *Store) partitionOf(c *rule.Counter, key []byte) *partition {
 	return s.partitions[h%uint64(len(s.partitions))]
 }
 
+// Parts returns the number of partitions, which can fail one by one. It is 1 except in a Cluster.
+func (s *Store) Parts() int { return len(s.partitions) }
+
+// PartOf returns the partition of a counter's key, from 0.
+func (s *Store) PartOf(c *rule.Counter, key []byte) int { return s.partitionOf(c, key).number }
+
+// PartOfID returns the partition of a reservation, from 0.
+func (s *Store) PartOfID(id string) int {
+	p, _ := s.reservationKeys(id)
+	return p.number
+}
+
 // monotonic is this node's clock, in ns since the store began.
 func (s *Store) monotonic() int64 { return int64(time.Since(s.begun)) }
 
-// heard notes what Redis' clock said just now.
-func (s *Store) heard(now int64) { s.offset.Store(now - s.monotonic()/1000) }
+// noteClock notes an instant that Redis' clock has just shown.
+func (s *Store) noteClock(now int64) { s.offset.Store(now - s.monotonic()/1000) }
 
-// about is roughly the instant of a call that is about to be made.
-func (s *Store) about() int64 {
+// estimatedNow returns roughly the instant at which Redis will run a call that is sent now.
+func (s *Store) estimatedNow() int64 {
 	if s.o.Clock != nil {
 		return s.o.Clock()
 	}
 	return s.offset.Load() + s.monotonic()/1000
 }
 
-// virtualNow is the instant that a test gives, for ARGV.
+// virtualNow returns the instant of Options.Clock for ARGV; "" without one.
 func (s *Store) virtualNow() string {
 	if s.o.Clock == nil {
 		return ""
@@ -196,30 +241,31 @@ func (s *Store) virtualNow() string {
 	return fmt.Sprint(s.o.Clock())
 }
 
-// twins finds what Lua needs to know of a limit.
-type twins struct {
+// codecs caches the codecs of limits.
+type codecs struct {
 	m sync.Map // *algo.Limit → *twin
 	n atomic.Int64
 }
 
-// maxTwins bounds the limits that are known at once. A reload makes new ones, an elastic rule has up to a hundred for each
-// window, of which one is in force at a time, and requests can bring some: what is forgotten is made again when it is met.
-const maxTwins = 16384
+// maxCodecs bounds the cache. A reload makes new limits, an elastic rule has up to a hundred for
+// each window, and requests can bring some. A codec that is forgotten is made again when it is
+// needed.
+const maxCodecs = 16384
 
-func (s *Store) twinOf(l *algo.Limit) *twin {
-	if t, ok := s.twins.m.Load(l); ok {
-		return t.(*twin)
+func (s *Store) codecOf(l *algo.Limit) *codec {
+	if t, ok := s.codecs.m.Load(l); ok {
+		return t.(*codec)
 	}
-	if s.twins.n.Add(1) > maxTwins {
-		s.twins.m.Clear()
-		s.twins.n.Store(1)
+	if s.codecs.n.Add(1) > maxCodecs {
+		s.codecs.m.Clear()
+		s.codecs.n.Store(1)
 	}
-	t := newTwin(l)
-	s.twins.m.Store(l, t)
+	t := newCodec(l)
+	s.codecs.m.Store(l, t)
 	return t
 }
 
-// newSlot returns an id for the slots of a Concurrency limit, never 0 and not to be guessed.
+// newSlot returns an id for the slots of a Concurrency limit: never 0, and impossible to guess.
 func newSlot() uint64 {
 	for {
 		if slot := rand.Uint64(); slot != 0 {
@@ -228,15 +274,16 @@ func newSlot() uint64 {
 	}
 }
 
-// disagree notes that Lua and algo did not admit the same: a defect, which the tests exist to keep out.
+// disagree notes that Lua and algo did not admit the same number of decisions. That is a defect.
 func (s *Store) disagree(here, there int) {
 	s.metrics.disagreements.Add(1)
 	if !s.disagreed.Swap(true) {
-		s.o.Logf("redis store: of a batch of decisions Redis admitted %d and this node %d; this is a defect in weir, please report it", there, here)
+		s.o.Logger.Warn(fmt.Sprintf("redis store: of a batch of decisions Redis admitted %d and this node %d; this is a defect in weir, please report it", there, here))
 	}
 }
 
-// background runs f beside the store until Close, which waits for it; after Close it reports false, and does nothing.
+// background runs f in a goroutine that Close waits for. After Close it does nothing and reports
+// false.
 func (s *Store) background(f func()) bool {
 	s.life.mu.Lock()
 	defer s.life.mu.Unlock()
@@ -247,8 +294,8 @@ func (s *Store) background(f func()) bool {
 	return true
 }
 
-// Close stops what the store runs in the background, and tells the other nodes that this one goes. Calls under way fail.
-// It returns nil; a second Close does nothing.
+// Close stops the store's goroutines, and announces to the other nodes that this one leaves. Calls
+// under way fail. It returns nil; a second Close does nothing.
 func (s *Store) Close() error {
 	s.life.mu.Lock()
 	closed := s.life.closed

@@ -1,23 +1,26 @@
 package redis_test
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 	"github.com/weir-rl/weir/store/storetest"
 )
 
-// open opens a store on a Redis of the test's own. A machine that is slow must not make a decision fail.
+// open opens a store on a Redis of the test's own. A machine that is slow must not make a decision
+// fail.
 func open(t testing.TB, o redis.Options) *redis.Store {
 	t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
 	}
-	if o.Logf == nil {
-		o.Logf = t.Logf
+	if o.Logger == nil {
+		o.Logger = slog.New(logFunc(func(line string) { t.Log(line) }))
 	}
 	s, err := redis.Open(o)
 	if err != nil {
@@ -33,8 +36,11 @@ func open(t testing.TB, o redis.Options) *redis.Store {
 }
 
 func TestContractInCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: TestContract runs the same on one server")
+	}
 	cluster := redistest.StartCluster(t, 3, 0)
-	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store {
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, redis.Options{URL: cluster.URL(), Clock: clock, Partitions: 1})
 	})
 }
@@ -46,7 +52,7 @@ func TestDifferential(t *testing.T) {
 	if testing.Short() {
 		steps = 2000
 	}
-	storetest.Differential(t, func(t *testing.T, clock func() int64) weir.Store {
+	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, redis.Options{URL: server.URL(), Clock: clock})
 	}, steps, 0)
 }
@@ -58,7 +64,15 @@ func TestMatrix(t *testing.T) {
 
 func TestContract(t *testing.T) {
 	server := redistest.Start(t)
-	storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store {
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, redis.Options{URL: server.URL(), Clock: clock})
 	})
 }
+
+// logFunc is a slog.Handler that gets the messages.
+type logFunc func(line string)
+
+func (f logFunc) Enabled(context.Context, slog.Level) bool      { return true }
+func (f logFunc) Handle(_ context.Context, r slog.Record) error { f(r.Message); return nil }
+func (f logFunc) WithAttrs([]slog.Attr) slog.Handler            { return f }
+func (f logFunc) WithGroup(string) slog.Handler                 { return f }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,22 +12,22 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/redis/rueidis"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// refusals remembers what Redis has refused, so that an attack costs it one question a second for each key. A refusal is
-// good until the instant from which Redis would admit, counted from when the question was sent, so that nobody is
-// refused for longer than Redis would; and no longer than a second or so, since the message that tells of a refund or
-// a reset on another node may be lost.
+// refusals remembers what Redis has refused, so that an attack costs Redis one call a second for
+// each key. A refusal is valid until the instant from which Redis would admit, counted from when
+// the call was sent, so that nobody is refused for longer than by Redis itself. It is valid for a
+// second or so at most, because the message about a refund or a reset on another node may be lost.
 type refusals struct {
-	store    *Store
-	longest  int64 // ns
-	answered atomic.Uint64
-	n        atomic.Int64 // refusals held; while there are none, nothing is looked up
-	shards   [refusalShards]refusalShard
-	tell     chan string // keys that may admit earlier than was said
+	store       *Store
+	longest     int64 // ns
+	answered    atomic.Uint64
+	n           atomic.Int64 // refusals held; while there are none, nothing is looked up
+	shards      [refusalShards]refusalShard
+	invalidated chan string // keys whose refusals other nodes must forget
 }
 
 const (
@@ -35,23 +36,24 @@ const (
 )
 
 type refusalShard struct {
-	mu     sync.Mutex
-	m      map[uint64]*refusal // by hash of counter and key
-	opened int64               // when one of its keys was last told to admit earlier, by the monotonic clock
+	mu sync.Mutex
+	m  map[uint64]*refusal // by hash of counter and key
+	// when a refusal of this shard was last invalidated, by the monotonic clock
+	invalidatedAt int64
 }
 
-// refusal is what was answered.
+// refusal is an answer that is remembered.
 type refusal struct {
-	id     uint64 // of the counter
-	key    []byte
-	limit  *algo.Limit
-	ask    algo.Ask
-	asked  int64 // by the monotonic clock, in ns
-	told   int64 // when the answer came
-	until  int64
-	now    int64 // instant of the decision
-	result algo.Result
-	others []companion
+	id         uint64 // of the counter
+	key        []byte
+	limit      *algo.Limit
+	ask        algo.Ask
+	sentAt     int64 // by the monotonic clock, in ns
+	answeredAt int64 // when the answer came
+	until      int64
+	now        int64 // instant of the decision
+	result     algo.Result
+	others     []companion
 }
 
 // companion is another limit that the refused request met, as it was then.
@@ -64,7 +66,7 @@ type companion struct {
 }
 
 func newRefusals(s *Store, longest time.Duration) *refusals {
-	r := &refusals{store: s, longest: int64(longest), tell: make(chan string, 1024)}
+	r := &refusals{store: s, longest: int64(longest), invalidated: make(chan string, 1024)}
 	for i := range r.shards {
 		r.shards[i].m = map[uint64]*refusal{}
 	}
@@ -73,12 +75,12 @@ func newRefusals(s *Store, longest time.Duration) *refusals {
 
 func refusalHash(id uint64, key []byte) uint64 { return xxhash.Sum64(key) ^ id*0x9E3779B97F4A7C15 }
 
-// shard is by the upper bits: a map uses the lower ones.
+// shard chooses by the upper bits of the hash: a map uses the lower ones.
 func (r *refusals) shard(h uint64) *refusalShard { return &r.shards[h>>58] }
 
-// suits reports whether a call may be answered from memory where the limit number refused refuses: if nothing would change
-// in Redis but what that limit itself counts.
-func suits(charges []weir.Charge, refused int) bool {
+// answerable reports whether a call that the charge at index refused denies may be answered from
+// memory: the call must change nothing in Redis, except what that limit itself counts.
+func answerable(charges []store.Charge, refused int) bool {
 	for i := range charges {
 		c := &charges[i]
 		if c.Mode == rule.Shadow || i != refused && c.Limit.CountDenied() {
@@ -88,8 +90,8 @@ func suits(charges []weir.Charge, refused int) bool {
 	return true
 }
 
-// answer refuses a call if one of its limits is known to.
-func (r *refusals) answer(charges []weir.Charge, results []algo.Result) (now int64, ok bool) {
+// answer refuses a call if a refusal by one of its limits is remembered.
+func (r *refusals) answer(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if r.n.Load() == 0 {
 		return 0, false
 	}
@@ -111,10 +113,10 @@ func (r *refusals) answer(charges []weir.Charge, results []algo.Result) (now int
 			r.forget(sh, h, f)
 			continue
 		}
-		if !suits(charges, i) {
+		if !answerable(charges, i) {
 			continue
 		}
-		elapsed := (at - f.told) / 1000
+		elapsed := (at - f.answeredAt) / 1000
 		for j := range charges {
 			o := &charges[j]
 			o.Ask.Slot = 0
@@ -130,7 +132,7 @@ func (r *refusals) answer(charges []weir.Charge, results []algo.Result) (now int
 	return 0, false
 }
 
-// since is a result as it would be some µs later.
+// since returns a result as it would be some µs later.
 func since(r algo.Result, elapsed int64) algo.Result {
 	if r.RetryAfter > 0 {
 		r.RetryAfter = max(1, r.RetryAfter-elapsed)
@@ -141,8 +143,9 @@ func since(r algo.Result, elapsed int64) algo.Result {
 	return r
 }
 
-// companion is how another limit stood when the refusal came; as if fresh where that is not known.
-func (f *refusal) companion(c *weir.Charge, elapsed int64) algo.Result {
+// companion returns the result of another limit of the call, as it was when the refusal came; that
+// of a fresh state if it is not known.
+func (f *refusal) companion(c *store.Charge, elapsed int64) algo.Result {
 	h := xxhash.Sum64(c.Key)
 	for i := range f.others {
 		if o := &f.others[i]; o.id == c.Counter.ID && o.limit == c.Limit && o.ask == c.Ask && o.key == h {
@@ -152,20 +155,20 @@ func (f *refusal) companion(c *weir.Charge, elapsed int64) algo.Result {
 	return c.Limit.Check(&algo.State{}, f.now+elapsed, algo.Ask{})
 }
 
-// remember keeps the refusals of a call that was asked at an instant of the monotonic clock.
-func (r *refusals) remember(charges []weir.Charge, results []algo.Result, now, asked int64) {
+// remember keeps the refusals of a call that was sent at an instant of the monotonic clock.
+func (r *refusals) remember(charges []store.Charge, results []algo.Result, now, asked int64) {
 	for i := range charges {
 		c, res := &charges[i], &results[i]
-		if res.Allowed || c.Mode != rule.Enforce || c.Ask.Cost <= 0 || !suits(charges, i) {
+		if res.Allowed || c.Mode != rule.Enforce || c.Ask.Cost <= 0 || !answerable(charges, i) {
 			continue
 		}
-		// A slot may be given back at any time; and what counts denied requests must hear of them, but for a window that
-		// ends when it ends.
+		// A slot may be given back at any time. A limit that counts denied requests must see them,
+		// except in a fixed window, whose end they do not move.
 		if a := c.Limit.Algorithm(); a == algo.Concurrency || c.Limit.CountDenied() && a != algo.FixedWindow {
 			continue
 		}
 		f := &refusal{
-			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, asked: asked, told: r.store.monotonic(), until: asked + r.longest, now: now, result: *res,
+			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, sentAt: asked, answeredAt: r.store.monotonic(), until: asked + r.longest, now: now, result: *res,
 		}
 		if res.RetryAfter != algo.Never {
 			f.until = min(f.until, asked+res.RetryAfter*1000)
@@ -188,11 +191,11 @@ func (r *refusals) keep(f *refusal) {
 	sh := r.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.opened >= f.asked {
-		return // perhaps of this key, and after it was asked
+	if sh.invalidatedAt >= f.sentAt {
+		return // perhaps for this key, and after the call was sent
 	}
 	if _, known := sh.m[h]; !known {
-		// Room for one more: what is over of the first few, or else the first.
+		// Make room: drop the expired ones among a few, and one at least if the shard is full.
 		looked := 0
 		for k, old := range sh.m {
 			if looked++; old.until <= at || len(sh.m) >= maxRefusals {
@@ -217,43 +220,44 @@ func (r *refusals) forget(sh *refusalShard, h uint64, f *refusal) {
 	sh.mu.Unlock()
 }
 
-// clear forgets the refusals of a key.
-func (r *refusals) clear(id uint64, key []byte) {
+// forgetKey forgets the refusal of a key.
+func (r *refusals) forgetKey(id uint64, key []byte) {
 	h := refusalHash(id, key)
 	sh := r.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.opened = r.store.monotonic()
+	sh.invalidatedAt = r.store.monotonic()
 	if _, ok := sh.m[h]; ok {
 		delete(sh.m, h)
 		r.n.Add(-1)
 	}
 }
 
-// clearAll forgets everything.
-func (r *refusals) clearAll() {
+// forgetAll forgets everything.
+func (r *refusals) forgetAll() {
 	for i := range r.shards {
 		sh := &r.shards[i]
 		sh.mu.Lock()
-		sh.opened = r.store.monotonic()
+		sh.invalidatedAt = r.store.monotonic()
 		r.n.Add(-int64(len(sh.m)))
 		clear(sh.m)
 		sh.mu.Unlock()
 	}
 }
 
-// open forgets the refusals of a key that may admit earlier than was said, here and on all nodes.
-func (r *refusals) open(id uint64, key []byte) {
-	r.clear(id, key)
+// invalidate forgets the refusal of a key that may admit earlier than was said, on this node and on
+// all others.
+func (r *refusals) invalidate(id uint64, key []byte) {
+	r.forgetKey(id, key)
 	select {
-	case r.tell <- string(binary.BigEndian.AppendUint64(nil, id)) + string(key):
-	default: // the others remember it for a second at most
+	case r.invalidated <- string(binary.BigEndian.AppendUint64(nil, id)) + string(key):
+	default: // the other nodes forget it after a second at most
 	}
 }
 
 func (s *Store) channel() string { return s.o.Prefix + formatVersion + "opened" }
 
-// listen follows what other nodes tell, and tells them, until the store is closed.
+// listen receives and publishes invalidations, until the store is closed.
 func (r *refusals) listen(client rueidis.Client) {
 	s := r.store
 	s.background(func() {
@@ -261,24 +265,24 @@ func (r *refusals) listen(client rueidis.Client) {
 			select {
 			case <-s.ctx.Done():
 				return
-			case text := <-r.tell:
+			case text := <-r.invalidated:
 				ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
 				_ = client.Do(ctx, client.B().Publish().Channel(s.channel()).Message(text).Build()).Error()
 				cancel()
 			}
 		}
 	})
-	told := false
+	warned := false
 	for s.ctx.Err() == nil {
 		err := client.Receive(s.ctx, client.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
 			if len(m.Message) >= 8 {
-				r.clear(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
+				r.forgetKey(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
 			}
 		})
-		r.clearAll() // a message may have been missed
-		if e, refused := rueidis.IsRedisErr(err); refused && !told {
-			told = true
-			s.o.Logf("redis store: what other nodes give back is heard of only after %v: %v", time.Duration(r.longest), e)
+		r.forgetAll() // a message may have been missed
+		if e, refused := rueidis.IsRedisErr(err); refused && !warned {
+			warned = true
+			s.o.Logger.Warn(fmt.Sprintf("redis store: what other nodes give back is heard of only after %v: %v", time.Duration(r.longest), e))
 		}
 		select {
 		case <-s.ctx.Done():

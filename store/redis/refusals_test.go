@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 )
 
@@ -22,7 +22,7 @@ func asksRedis(s *redis.Store, f func()) bool {
 }
 
 // refused makes a key refuse, and the store remember it.
-func refused(t *testing.T, s *redis.Store, c weir.Charge) {
+func refused(t *testing.T, s *redis.Store, c store.Charge) {
 	t.Helper()
 	eventually(t, "the key is refused", func() bool {
 		r, _ := take(t, s, c)
@@ -33,29 +33,29 @@ func refused(t *testing.T, s *redis.Store, c weir.Charge) {
 	}
 }
 
-// TestRememberedRefusal: what Redis has refused the node refuses itself, as Redis would, and only where nothing else would
-// change.
+// TestRememberedRefusal: what Redis has refused the node refuses itself, as Redis would, and only
+// where nothing else would change.
 func TestRememberedRefusal(t *testing.T) {
 	server := redistest.Start(t)
-	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	s := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			c := charge(counterOf(t, shape.c), "k", 1)
 			if shape.c.Algorithm == algo.Concurrency {
 				// A slot can be given back at any moment, on any node.
 				for range shape.c.N + 1 {
-					take(t, store, c)
+					take(t, s, c)
 				}
-				if !asksRedis(store, func() { take(t, store, c) }) {
+				if !asksRedis(s, func() { take(t, s, c) }) {
 					t.Error("a refusal of slots is remembered")
 				}
 				return
 			}
-			refused(t, store, c)
+			refused(t, s, c)
 			direct := open(t, redis.Options{URL: server.URL()})
 			for range 10 {
 				first, before := take(t, direct, c)
-				own, now := take(t, store, c)
+				own, now := take(t, s, c)
 				if own[0].Allowed || own[0].Remaining != first[0].Remaining || own[0].Limit != first[0].Limit {
 					t.Errorf("the node says %+v, Redis %+v", own[0], first[0])
 				}
@@ -67,8 +67,9 @@ func TestRememberedRefusal(t *testing.T) {
 					t.Errorf("the node says that it is %d, Redis later that it is %d", now, after)
 				}
 			}
-			// Each of these asks; and as a node remembers one refusal of a key, the first one again.
-			for name, other := range map[string]weir.Charge{
+			// Each of these asks; and as a node remembers one refusal of a key, the first one
+			// again.
+			for name, other := range map[string]store.Charge{
 				"a peek":           charge(c.Counter, "k", 0),
 				"another cost":     charge(c.Counter, "k", 2),
 				"another key":      charge(c.Counter, "l", 1),
@@ -76,25 +77,34 @@ func TestRememberedRefusal(t *testing.T) {
 				"a shadow of it":   {Counter: c.Counter, Limit: c.Limit, Key: c.Key, Ask: c.Ask, Mode: rule.Shadow},
 				"one of two quota": {Counter: c.Counter, Limit: c.Limit, Key: c.Key, Ask: c.Ask, Mode: rule.Quota},
 			} {
-				if !asksRedis(store, func() { take(t, store, other) }) {
+				if !asksRedis(s, func() { take(t, s, other) }) {
 					t.Errorf("%s is answered from memory", name)
 				}
 			}
-			refused(t, store, c)
+			refused(t, s, c)
 			wide := algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: 100 * days}
 			beside := charge(counterOf(t, wide), "k", 1)
-			if asksRedis(store, func() { take(t, store, c, beside) }) {
+			within := func(want bool, charges ...store.Charge) {
+				t.Helper()
+				_, remembered, err := s.TakeWithin(t.Context(), time.Hour, time.Hour, charges, make([]algo.Result, len(charges)))
+				if err != nil || remembered != want {
+					t.Errorf("an answer from memory: %v, want %v (%v)", remembered, want, err)
+				}
+			}
+			within(true, c, beside)
+			within(false, charge(c.Counter, "k", 0))
+			if asksRedis(s, func() { take(t, s, c, beside) }) {
 				t.Error("a call that another limit would admit is not answered from memory")
 			}
 			wide.CountDenied = true
 			counts := charge(counterOf(t, wide), "k", 1)
-			if !asksRedis(store, func() { take(t, store, counts, c) }) {
+			if !asksRedis(s, func() { take(t, s, counts, c) }) {
 				t.Error("a call that another limit counts though it is denied is answered from memory")
 			}
-			if n := used(t, store, counts.Counter, "k"); n != 1 {
+			if n := used(t, s, counts.Counter, "k"); n != 1 {
 				t.Errorf("the limit that counts denied calls counted %d", n)
 			}
-			if n := used(t, store, beside.Counter, "k"); n != 0 {
+			if n := used(t, s, beside.Counter, "k"); n != 0 {
 				t.Errorf("a limit beside was charged %d", n)
 			}
 		})
@@ -120,7 +130,8 @@ func TestRefusalEnds(t *testing.T) {
 			ask := charge(counterOf(t, c), "k", 1)
 			opens, refusals := int64(0), 0
 			for admitted := 0; admitted < 10; {
-				// Redis' clock, before the question: if it opens before that, the node must not refuse.
+				// Redis' clock, before the question: if it opens before that, the node must not
+				// refuse.
 				before, err := store.Time(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -150,8 +161,8 @@ func TestRefusalEnds(t *testing.T) {
 	}
 }
 
-// TestRefusalForgotten: what lets a key admit earlier ends a refusal at once on the node where it happens, and by a
-// message on the others. Where nothing did, it would be remembered for an hour.
+// TestRefusalForgotten: what lets a key admit earlier ends a refusal at once on the node where it
+// happens, and by a message on the others. Where nothing did, it would be remembered for an hour.
 func TestRefusalForgotten(t *testing.T) {
 	for _, topology := range []struct {
 		name string
@@ -181,7 +192,8 @@ func TestRefusalForgotten(t *testing.T) {
 					if r, _ := take(t, here, ask); !r[0].Allowed {
 						t.Error("the node that raised it still refuses")
 					}
-					// The other one has just been opened, and may not hear yet. So it is told more than once.
+					// The other one has just been opened, and may not hear yet. So it is told more
+					// than once.
 					eventually(t, "the other node hears of it", func() bool {
 						raise(t, here, counter)
 						r, _ := take(t, there, ask)
@@ -193,7 +205,8 @@ func TestRefusalForgotten(t *testing.T) {
 	}
 }
 
-// TestRefusalsBounded: a node does not remember more refusals than it has room for, however many keys are refused.
+// TestRefusalsBounded: a node does not remember more refusals than it has room for, however many
+// keys are refused.
 func TestRefusalsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it makes some 300,000 decisions")
@@ -201,8 +214,9 @@ func TestRefusalsBounded(t *testing.T) {
 	const room = 1 << 17
 	const keys = room + 20_000
 	server := redistest.Start(t)
-	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
-	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 0, Window: 100 * days}) // refuses everything
+	s := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	// refuses everything
+	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 0, Window: 100 * days})
 	all := func() {
 		var wg sync.WaitGroup
 		const callers = 128
@@ -210,7 +224,7 @@ func TestRefusalsBounded(t *testing.T) {
 			wg.Go(func() {
 				var results [1]algo.Result
 				for k := i; k < keys; k += callers {
-					if _, err := store.Take(t.Context(), []weir.Charge{charge(counter, fmt.Sprint(k), 1)}, results[:]); err != nil || results[0].Allowed {
+					if _, err := s.Take(t.Context(), []store.Charge{charge(counter, fmt.Sprint(k), 1)}, results[:]); err != nil || results[0].Allowed {
 						t.Errorf("%+v, %v", results[0], err)
 						return
 					}
@@ -220,12 +234,12 @@ func TestRefusalsBounded(t *testing.T) {
 		wg.Wait()
 	}
 	all()
-	was := store.Stats().Remembered
+	was := s.Stats().Remembered
 	if was != 0 {
 		t.Errorf("%d refusals of keys that were never asked for are remembered", was)
 	}
 	all()
-	n := store.Stats().Remembered
+	n := s.Stats().Remembered
 	t.Logf("%d of %d refusals were remembered", n, keys)
 	if n == 0 || n > room {
 		t.Errorf("%d of %d refusals were remembered, there is room for %d", n, keys, room)

@@ -11,14 +11,14 @@ import (
 
 // TestReservationsBounded: where there is no room, a note is not held, and those that are stay.
 func TestReservationsBounded(t *testing.T) {
-	s, err := Open(Options{URL: redistest.Start(t).URL(), Timeout: 30 * time.Second, Logf: t.Logf})
+	s, err := Open(Options{URL: redistest.Start(t).URL(), Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	_, keys := s.heldIn("0")
+	_, keys := s.reservationKeys("0")
 	for i := range 5 {
-		result, err := s.askHeld(t.Context(), functionHold, keys, "", fmt.Sprint(i), "note", "1000000000", "3")
+		result, err := s.callReservations(t.Context(), functionHold, keys, "", fmt.Sprint(i), "note", "1000000000", "3")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,14 +38,15 @@ func TestReservationsBounded(t *testing.T) {
 	}
 }
 
-// TestTwinsBounded: an elastic rule brings a limit for each percent, and reloads bring more: what is known of them does not grow.
+// TestTwinsBounded: an elastic rule brings a limit for each percent, and reloads bring more: what
+// is known of them does not grow.
 func TestTwinsBounded(t *testing.T) {
-	s, err := Open(Options{URL: "redis://127.0.0.1:1", Logf: func(string, ...any) {}})
+	s, err := Open(Options{URL: "redis://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	for range maxTwins/101 + 50 {
+	for range maxCodecs/101 + 50 {
 		l, err := algo.New(algo.Config{N: 100, Window: time.Minute})
 		if err != nil {
 			t.Fatal(err)
@@ -55,14 +56,14 @@ func TestTwinsBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if first := s.twinOf(scaled); s.twinOf(scaled) != first {
+			if first := s.codecOf(scaled); s.codecOf(scaled) != first {
 				t.Fatal("a twin is made anew each time")
 			}
 		}
 	}
 	n := 0
-	s.twins.m.Range(func(any, any) bool { n++; return true })
-	if n > maxTwins {
+	s.codecs.m.Range(func(any, any) bool { n++; return true })
+	if n > maxCodecs {
 		t.Errorf("%d twins are kept", n)
 	}
 }

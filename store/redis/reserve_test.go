@@ -12,15 +12,15 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// TestReservations: a note is handed out once, by whoever asks first, to whom its id is known or when its time is over; also when
-// the node that made it is gone.
+// TestReservations: a note is handed out once, by whoever asks first, to whom its id is known or
+// when its time is over; also when the node that made it is gone.
 func TestReservations(t *testing.T) {
 	for _, topology := range []struct {
 		name string
@@ -42,7 +42,7 @@ func TestReservations(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := gone.Hold(ctx, "id 3", note(0), time.Second); !errors.Is(err, weir.ErrNotCharged) {
+			if err := gone.Hold(ctx, "id 3", note(0), time.Second); !errors.Is(err, store.ErrNotCharged) {
 				t.Errorf("an id that is taken: %v", err)
 			}
 			_ = gone.Close()
@@ -102,7 +102,7 @@ func TestReservations(t *testing.T) {
 				note int
 				d    time.Duration
 			}{{"", 1, 1}, {strings.Repeat("x", 257), 1, 1}, {"large", 64<<10 + 1, 1}, {"no time", 1, 0}} {
-				if err := here.Hold(ctx, bad.id, make([]byte, bad.note), bad.d); !errors.Is(err, weir.ErrNotCharged) {
+				if err := here.Hold(ctx, bad.id, make([]byte, bad.note), bad.d); !errors.Is(err, store.ErrNotCharged) {
 					t.Errorf("%q, %d bytes, %v: %v", bad.id, bad.note, bad.d, err)
 				}
 			}
@@ -134,12 +134,13 @@ func TestReservationsExpire(t *testing.T) {
 	}
 }
 
-// TestSettle: what a request really cost takes the place of what was reserved, as algo has it, whatever else goes on.
+// TestSettle: what a request really cost takes the place of what was reserved, as algo has it,
+// whatever else goes on.
 func TestSettle(t *testing.T) {
 	server := redistest.Start(t)
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	now := int64(1767225600_000000)
-	store := open(t, redis.Options{URL: server.URL(), Clock: func() int64 { return now }})
+	s := open(t, redis.Options{URL: server.URL(), Clock: func() int64 { return now }})
 	for _, shape := range shapes {
 		for _, soft := range []int{0, 50} {
 			c := shape.c
@@ -162,7 +163,7 @@ func TestSettle(t *testing.T) {
 				now += rnd.Int64N(c.Window.Microseconds()/20 + 1000)
 				for i, counter := range []*rule.Counter{one, other} {
 					ask := charge(counter, "k", 1+rnd.Int64N(5))
-					r, _ := take(t, store, ask)
+					r, _ := take(t, s, ask)
 					want := counter.Limit.TakeWith(&states[i], &margins[i], now, algo.Ask{Cost: ask.Ask.Cost, MaxDelay: -1, Slot: uint64(now)})
 					if r[0] != want {
 						t.Fatalf("%s: got %+v, want %+v", shape.name, r[0], want)
@@ -172,29 +173,29 @@ func TestSettle(t *testing.T) {
 					}
 				}
 				now += rnd.Int64N(c.Window.Microseconds()/50 + 1000)
-				var list []weir.Settlement
+				var list []store.Settlement
 				for len(open) > 0 && rnd.IntN(3) > 0 {
 					i := rnd.IntN(len(open))
 					o := open[i]
 					open = slices.Delete(open, i, i+1)
 					counter := []*rule.Counter{one, other}[o.of]
-					e := weir.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: o.at, Reserved: o.cost, Actual: rnd.Int64N(8)}
+					e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: o.at, Reserved: o.cost, Actual: rnd.Int64N(8)}
 					list = append(list, e)
 					counter.Limit.Settle(&states[o.of], now, e.At, e.Reserved, e.Actual)
 				}
-				if err := store.Settle(t.Context(), list); err != nil {
+				if err := s.Settle(t.Context(), list); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 	}
-	if err := store.Settle(t.Context(), []weir.Settlement{{Reserved: 2, Actual: 1}}); !errors.Is(err, weir.ErrNotCharged) {
+	if err := s.Settle(t.Context(), []store.Settlement{{Reserved: 2, Actual: 1}}); !errors.Is(err, store.ErrNotCharged) {
 		t.Errorf("a settlement of nothing: %v", err)
 	}
 }
 
-// TestSettleTogether: settlements of many goroutines on two nodes go together, and each is made once. A refusal that they end is
-// forgotten on both nodes.
+// TestSettleTogether: settlements of many goroutines on two nodes go together, and each is made
+// once. A refusal that they end is forgotten on both nodes.
 func TestSettleTogether(t *testing.T) {
 	server := redistest.Start(t)
 	stores := []*redis.Store{
@@ -211,11 +212,11 @@ func TestSettleTogether(t *testing.T) {
 	for i := range callers {
 		wg.Go(func() {
 			for j := range each {
-				e := weir.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 3}
+				e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 3}
 				if j%2 == 0 {
 					e.Reserved, e.Actual = 2, 7
 				}
-				if err := stores[i%2].Settle(t.Context(), []weir.Settlement{e}); err != nil {
+				if err := stores[i%2].Settle(t.Context(), []store.Settlement{e}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -228,8 +229,9 @@ func TestSettleTogether(t *testing.T) {
 	}
 	for i, s := range stores {
 		eventually(t, fmt.Sprintf("node %d hears of it", i), func() bool {
-			e := weir.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: at, Reserved: 1}
-			if err := stores[0].Settle(t.Context(), []weir.Settlement{e}); err != nil { // the first message may have come before it listened
+			e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: at, Reserved: 1}
+			if err := stores[0].Settle(t.Context(), []store.Settlement{e}); err != nil {
+				// the first message may have come before it listened
 				t.Fatal(err)
 			}
 			r, _ := take(t, s, ask)

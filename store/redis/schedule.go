@@ -6,18 +6,20 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// schedule is what is known of a limit that follows the clock on the wall.
+// schedule describes a limit that follows a schedule.
 type schedule struct {
-	limits []*algo.Limit // that are in force at some time
-	last   atomic.Pointer[reign]
+	limits []*algo.Limit // each of which is in force at some time
+	last   atomic.Pointer[phase]
 }
 
-// reign is a time in which one of them is in force for certain. Lua is told of it, and leaves calls at other instants to the node.
-type reign struct {
-	from, till int64 // µs since the Unix epoch
-	twin       *twin // offTwin if there is none
-	// For how much longer a bucket must be kept than it needs to be fresh under this limit, since others of the schedule refill
-	// it more slowly: by a factor, and by so many µs more. A factor of 0 says nothing.
+// phase is a time in which one limit of a schedule is in force. Lua gets its bounds, and leaves a
+// call at another instant undecided.
+type phase struct {
+	from, till int64  // µs since the Unix epoch
+	codec      *codec // offTwin if there is none
+	// How much longer a bucket must be kept than until it is fresh under this limit, because
+	// another limit of the schedule refills it more slowly: a factor (0: no longer), and a number
+	// of µs.
 	slow, extra float64
 }
 
@@ -35,45 +37,46 @@ func newSchedule(l *algo.Limit) *schedule {
 	return s
 }
 
-// reignAt returns what is in force at about an instant. It begins no later than that, and perhaps not as early as it could: the
-// shapes that Lua has seen before are those with the same instants.
-func (t *twin) reignAt(s *Store, about int64) *reign {
+// phaseAt returns the phase at an instant. It may begin later than the phase of the schedule does,
+// but no later than now; it is kept for later calls, so that Lua finds their shape in its cache.
+func (t *codec) phaseAt(s *Store, now int64) *phase {
 	last := &t.schedule.last
-	if r := last.Load(); r != nil && about >= r.from && about < r.till {
+	if r := last.Load(); r != nil && now >= r.from && now < r.till {
 		return r
 	}
-	in, till := t.limit.At(about)
-	r := &reign{from: about, till: till, twin: offTwin}
+	in, till := t.limit.At(now)
+	r := &phase{from: now, till: till, codec: offCodec}
 	if in != nil {
-		r.twin = s.twinOf(in)
-		r.slow, r.extra = t.schedule.slower(r.twin)
+		r.codec = s.codecOf(in)
+		r.slow, r.extra = t.schedule.slower(r.codec)
 	}
 	last.Store(r)
 	return r
 }
 
 // slower returns slow and extra for the time in which in is in force.
-func (s *schedule) slower(in *twin) (slow, extra float64) {
+func (s *schedule) slower(in *codec) (slow, extra float64) {
 	n := in.limit.Config().N
 	if in.kind != kindBucket && in.kind != kindInterval || n == 0 {
 		return 0, 0
 	}
-	least, unit := n, int64(1)
+	lowest, unit := n, int64(1)
 	for _, l := range s.limits {
 		if m := l.Config().N; m > 0 {
-			least = min(least, m)
+			lowest = min(lowest, m)
 		}
 		unit = max(unit, l.Params().Unit)
 	}
-	slow = float64(n) / float64(least)
+	slow = float64(n) / float64(lowest)
 	if in.kind == kindInterval {
-		// The last boundary is up to a window ago, and a refill that is not used up to the end counts whole.
+		// The last boundary is up to a window ago, and a refill that is not used up to the end
+		// counts whole.
 		return slow, (slow + 1) * float64(in.w)
 	}
 	return slow, 4 * slow * float64(unit) // what the two limits may round
 }
 
-// freshAt returns an instant at which a state is fresh: the first, or a later one.
+// freshAt returns an instant at which a state is fresh, not always the first.
 func freshAt(l *algo.Limit, st *algo.State, now int64) int64 {
 	for at := now; at < now+algo.MaxWindow.Microseconds(); {
 		r := l.Check(st, at, algo.Ask{})

@@ -5,7 +5,8 @@ import "strconv"
 // slots is the number of hash slots of a Redis Cluster.
 const slots = 16384
 
-// slotOf returns the slot of a key: CRC-16/XMODEM of its hash tag (Redis Cluster specification, "Key distribution model").
+// slotOf returns the slot of a key: CRC-16/XMODEM of its hash tag (Redis Cluster specification,
+// "Key distribution model").
 func slotOf(tag string) int {
 	crc := uint16(0)
 	for i := range len(tag) {
@@ -21,8 +22,8 @@ func slotOf(tag string) int {
 	return int(crc) % slots
 }
 
-// hashTags returns n hash tags, the i-th of which lies in the i-th of n equal parts of the slots, so that they are spread
-// evenly over masters that hold ranges of slots.
+// hashTags returns n hash tags, the i-th of which lies in the i-th of n equal parts of the slots,
+// so that they are spread evenly over masters that hold ranges of slots.
 func hashTags(n int) []string {
 	tags := make([]string, n)
 	for i, left := 0, n; left > 0; i++ {

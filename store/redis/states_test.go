@@ -1,21 +1,21 @@
 package redis_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// TestFunctionFlush: somebody throws the functions away under load. Nothing fails, and nothing is charged twice.
+// TestFunctionFlush: somebody throws the functions away under load. Nothing fails, and nothing is
+// charged twice.
 func TestFunctionFlush(t *testing.T) {
 	server := redistest.Start(t)
 	fleet := startFleet(t, 3)
@@ -84,8 +84,8 @@ func onlyKey(t *testing.T, server *redistest.Server, prefix string) string {
 	return keys[0].(string)
 }
 
-// TestForeignStates: what lies at a key is no state: of another type, cut off, too long, or noise. It counts as fresh and is
-// written over; and the decisions that go along are as ever.
+// TestForeignStates: what lies at a key is no state: of another type, cut off, too long, or noise.
+// It counts as fresh and is written over; and the decisions that go along are as ever.
 func TestForeignStates(t *testing.T) {
 	server := redistest.Start(t)
 	seed := rand.Uint64()
@@ -115,8 +115,9 @@ func TestForeignStates(t *testing.T) {
 			}
 			f.noise = false
 			f.test(t, "a state but its last byte", set(valid[:len(valid)-1]))
-			// What has the size of a state can be one. Whatever it says, the others are decided. (Of a sliding window Lua reads
-			// the head alone, so it can decide by what the node then cannot read; that is counted as if they disagreed.)
+			// What has the size of a state can be one. Whatever it says, the others are decided.
+			// (Of a sliding window Lua reads the head alone, so it can decide by what the node then
+			// cannot read; that is counted as if they disagreed.)
 			f.noise = true
 			store, err := redis.Open(redis.Options{URL: g.url(), Prefix: prefix, Timeout: 30 * time.Second})
 			if err != nil {
@@ -206,11 +207,9 @@ type outcome struct {
 	now    int64
 }
 
-func (f *foreign) take(t *testing.T, what string, c weir.Charge) outcome {
+func (f *foreign) take(t *testing.T, what string, c store.Charge) outcome {
 	var results [1]algo.Result
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	now, err := f.store.Take(ctx, []weir.Charge{c}, results[:])
+	now, err := f.store.Take(t.Context(), []store.Charge{c}, results[:])
 	if err != nil {
 		t.Errorf("%v, where there is %s", err, what)
 	}
@@ -236,15 +235,15 @@ func TestExpiry(t *testing.T) {
 	for i, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			prefix := fmt.Sprintf("expiry%d:", i)
-			store := open(t, redis.Options{URL: server.URL(), Prefix: prefix})
+			s := open(t, redis.Options{URL: server.URL(), Prefix: prefix})
 			counter := counterOf(t, shape.c)
 			check := func(what string, cost int64, twice bool) {
 				t.Helper()
-				charges := []weir.Charge{charge(counter, "k", cost)}
+				charges := []store.Charge{charge(counter, "k", cost)}
 				if twice { // by compare-and-swap
 					charges = append(charges, charges[0])
 				}
-				results, now := take(t, store, charges...)
+				results, now := take(t, s, charges...)
 				keys, _ := server.Do("KEYS", prefix+"*").([]any)
 				last := results[len(results)-1]
 				if last.ResetAfter == 0 {
@@ -275,8 +274,8 @@ func TestExpiry(t *testing.T) {
 	}
 	// States of windows of one rule lie together, and go with the last.
 	t.Run("windows of a rule", func(t *testing.T) {
-		store := open(t, redis.Options{URL: server.URL(), Prefix: "rule:"})
-		var charges []weir.Charge
+		s := open(t, redis.Options{URL: server.URL(), Prefix: "rule:"})
+		var charges []store.Charge
 		for _, limit := range grouped(
 			spec(t, algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: 50 * days}),
 			spec(t, algo.Config{Algorithm: algo.TokenBucket, N: 10, Window: 20 * days}),
@@ -289,8 +288,8 @@ func TestExpiry(t *testing.T) {
 			charges = append(charges, charge(counter, "k", 1))
 		}
 		stop := int64(0)
-		for _, some := range [][]weir.Charge{charges[:1], charges[1:2], charges[:2], charges, charges[:1], charges[1:], charges} {
-			results, now := take(t, store, some...)
+		for _, some := range [][]store.Charge{charges[:1], charges[1:2], charges[:2], charges, charges[:1], charges[1:], charges} {
+			results, now := take(t, s, some...)
 			for _, r := range results {
 				stop = max(stop, (now+r.ResetAfter+999)/1000)
 			}

@@ -64,7 +64,8 @@ func parseURL(text string) (*target, error) {
 	if !secure && base != "redis" {
 		return nil, fmt.Errorf("redis URL: the scheme %q is not known; %s", scheme, urlForms)
 	}
-	// net/url takes one host, so the list of them is read apart; the errors of url.Parse would quote the password.
+	// net/url takes one host, so the list of them is read apart; the errors of url.Parse would
+	// quote the password.
 	end := strings.IndexAny(rest, "/?#")
 	if end >= 0 && strings.Contains(rest[end:], "@") {
 		return nil, errors.New("redis URL: there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")

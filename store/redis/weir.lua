@@ -1,33 +1,42 @@
--- The algorithms of package algo, inside Redis: they decide, and write what was charged. What a caller is told besides
--- (remaining, retry_after, reset_after, delay) is worked out by algo itself, in the node that asked, from the state
--- that the reply brings along. So each function here is only the part of its Go twin that counts; a differential test
--- holds the two together, and each reply carries a number by which the node notices if they ever part.
+-- The algorithms of package algo, inside Redis. A call decides a batch of requests and writes what
+-- they charge. The other fields of a result (remaining, retry_after, reset_after, delay) are worked
+-- out by algo itself, in the node that asked, from the states that the reply brings along. So a
+-- function here is only the part of its Go counterpart that counts. A differential test compares
+-- the two, and each reply carries the number of admissions, by which a node notices a difference.
 --
--- All numbers are integers below 2^53, times µs since the Unix epoch. Where Go divides, floor(x / d) is exact here: for
--- such x and d the quotient is never rounded up to the next integer.
+-- All numbers are integers below 2^53, times are µs since the Unix epoch. Where Go divides, floor(x
+-- / d) is exact here: for such x and d the quotient is never rounded up to the next integer.
 --
--- A state that is odd is left to the node: one further ahead of the clock than it could ever be, one whose form is not
--- known, or whose change is rare and long to tell. Nothing is written then; the node settles it with algo's own code
--- and the function swap. So is what a soft margin that closes would have to admit (L.tight: Lua grants up to the limit
--- without it), and a call at an instant at which a schedule has other limits in force than the node thought.
+-- Rare cases that take long to say are left to the node: it makes the decision with algo's own code
+-- and writes it with the function swap. The reply marks such a decision as undecided, and nothing
+-- is written for it. These are
+--   * a state further ahead of the clock than it could ever be, or of an unknown form;
+--   * a change that is rare and complicated (a refund to a window of several buckets, …);
+--   * what a soft margin that closes would have to admit (L.marginCloses): Lua grants up to the
+--     limit without the margin;
+--   * a call at an instant at which a schedule has another limit in force than the node thought.
+--
+-- go is no table: a name with it is a constant of this package in Go, and library.go puts the value
+-- in its place. Formats are those of struct.pack, little-endian.
 
 local floor, ceil, min, max, byte, char, sub, rep, format, concat
 local encode, decode, spread, call, try
-local MAXINT, COUNT, INTERVAL = 9007199254740991, 4294967295, 4294967295
-local FOREVER = 31622400000000 -- 366 days, the longest a state is kept that would otherwise never be forgotten
+local MAXINT, MAXCOUNT = 9007199254740991, 4294967295 -- 2^53 - 1, and what four bytes hold
 
--- A library is loaded where none of this is defined yet.
+-- init binds the functions of Redis at the first call: a library is loaded before they exist.
 local function init()
   floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
-  byte, char, sub, rep, format, concat = string.byte, string.char, string.sub, string.rep, string.format, table.concat
+  byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
+  format, concat = string.format, table.concat
   encode, decode, spread, call, try = struct.pack, struct.unpack, unpack, redis.call, redis.pcall
 end
 
 local now        -- instant of the call
-local virtual    -- a test gave it
+local virtual    -- whether a test gave it
 local lastMs, lastText
 
--- expiry returns the first millisecond at which a state that is fresh at an instant may be forgotten, as text.
+-- expiry returns, as text, the first millisecond at which a state may be forgotten that is fresh at
+-- an instant.
 local function expiry(instant)
   if virtual then return '32503680000000' end
   local ms = ceil(min(instant, MAXINT) / 1000)
@@ -37,8 +46,8 @@ local function expiry(instant)
   return lastText
 end
 
--- dropped are keys to be forgotten when the call has been made, and not before: while a slot moves, a key that is not there
--- (any more) is another server's, and a function that asks for it fails.
+-- dropped holds the keys to delete at the end of the call. They cannot be deleted before: while a
+-- slot is migrating, a missing key belongs to the other server, and a function that reads it fails.
 local dropped
 
 local function drop(key)
@@ -54,7 +63,8 @@ local function forgetDropped()
   dropped = nil
 end
 
--- muldiv returns floor(x × y / d) where x × y may need more than 53 bits; MAXINT if the result does.
+-- muldiv returns floor(x × y / d), or ceil if up is set. x × y may need more than 53 bits; if the
+-- quotient does, it is MAXINT.
 local function muldiv(x, y, d, up)
   if x * y <= MAXINT then
     return up and ceil(x * y / d) or floor(x * y / d)
@@ -75,38 +85,43 @@ local function muldiv(x, y, d, up)
   return min(q, MAXINT)
 end
 
--- counted returns how many of m asks one after the other a limit admits that has counted used.
+-- counted returns how many of m equal requests, one after the other, a limit admits that has
+-- counted used so far.
 local function counted(L, used, m)
-  local c = L.c
+  local c = L.cost
   if c > 0 then
-    return max(0, min(m, floor((L.most - used) / c)))
-  elseif c < 0 or used <= L.most or L.n == 0 and not L.cd then
+    return max(0, min(m, floor((L.limit - used) / c)))
+  elseif c < 0 or used <= L.limit or L.n == 0 and not L.countDenied then
     return m
   end
   return 0
 end
 
--- outlasts returns the instant at which a bucket is fresh for certain under each of the limits of its schedule, if it is so at stop
--- under the one in force.
-local function outlasts(L, stop)
-  if L.slow then return now + max(0, stop - now) * L.slow + L.extra end
+-- keepUntil returns the instant at which a bucket is fresh under every limit of its schedule, if it
+-- is fresh at stop under the one in force.
+local function keepUntil(L, stop)
+  if L.slower then return now + max(0, stop - now) * L.slower + L.slack end
   return stop
 end
 
--- Each algorithm is two functions. admit(L, raw, m, key) returns how many of m asks it admits, and up to four values
--- for the other one; nil if the state is odd. Those that keep their state in a few bytes (compact) are given it as raw,
--- false if there is none; apply(L, n, …) returns the state after n of them were charged (false: fresh), the instant at
--- which that is fresh, and whether it was so before, too. The others read what they need of their state themselves, and
--- have a third function: tell(L, key, g, n, context, m) charges n of g that were admitted (n may be 0), and returns what
--- the node needs to know.
+-- Each algorithm is two functions.
+--   admit(L, state, m, key) returns how many of m equal requests the limit admits, and up to four
+--   values for the second function; nil if the decision is left to the node.
+--   * A compact state has a fixed size of a few bytes. It is given to admit (false: there is none).
+--     The second function is apply(L, n, pass1 … pass4): it returns the state after n requests were
+--     charged (false: fresh), the instant at which that is fresh, and whether it was fresh at the
+--     same instant before.
+--   * Other states are read from key by the functions themselves. The second function is
+--     finish(L, key, g, n, context, m, id): it charges n requests, of which g were admitted (n may
+--     be 0), and returns what the node needs to know.
 
--- fixed_window: when the window began, what it has counted.
+-- fixed_window: the state is the start of the window and its count.
 
 local function fixedIn(L, raw, m, start, stop, after)
   local used, keep = 0, false
   if raw then
-    if #raw ~= 14 then return nil end
-    local a, b = decode('<I7I7', raw)
+    if #raw ~= go.countSize then return nil end
+    local a, b = decode(go.countFormat, raw)
     if a >= start then
       used, keep = b, a == start
       if a >= stop then
@@ -119,129 +134,136 @@ local function fixedIn(L, raw, m, start, stop, after)
 end
 
 local function fixedAdmit(L, raw, m)
-  local start = now - now % L.w
-  return fixedIn(L, raw, m, start, start + L.w, start + 2 * L.w)
+  local start = now - now % L.window
+  return fixedIn(L, raw, m, start, start + L.window, start + 2 * L.window)
 end
 
 local function calendarAdmit(L, raw, m)
-  if now < L.p1 or now >= L.p2 then return nil end
-  return fixedIn(L, raw, m, L.p1, L.p2, L.p3)
+  if now < L.start or now >= L.stop then return nil end
+  return fixedIn(L, raw, m, L.start, L.stop, L.nextStop)
 end
 
 local function firstAdmit(L, raw, m)
   local start, used, keep = now, 0, false
   if raw then
-    if #raw ~= 14 then return nil end
-    local a, b = decode('<I7I7', raw)
-    if now < a + L.w then
-      if a > now + L.w then return nil end
+    if #raw ~= go.countSize then return nil end
+    local a, b = decode(go.countFormat, raw)
+    if now < a + L.window then
+      if a > now + L.window then return nil end
       start, used, keep = a, b, true
     end
   end
-  return counted(L, used, m), start, used, start + L.w, keep
+  return counted(L, used, m), start, used, start + L.window, keep
 end
 
 local function fixedApply(L, n, start, used, stop, keep)
-  used = used + n * L.c
+  used = used + n * L.cost
   if used <= 0 then return false end
-  return encode('<I7I7', start, min(used, MAXINT)), stop, keep
+  return encode(go.countFormat, start, min(used, MAXINT)), stop, keep
 end
 
--- sliding_window of one bucket: when the current sub-window began, its count, and the one before's.
+-- sliding_window of one bucket: the state is the start of the current sub-window, its count, and
+-- the count of the sub-window before it.
 
-local function part(L, count, rest)
+-- previousShare returns the part of a count that the window still covers.
+local function previousShare(L, count, rest)
   if count == 0 then return 0 end
-  return muldiv(count, rest, L.p2)
+  return muldiv(count, rest, L.subUnits)
 end
 
 local function windowAdmit(L, raw, m)
-  local elapsed = now % L.p1
+  local elapsed = now % L.sub
   local start, cur, prev, keep = now - elapsed, 0, 0, false
   if raw then
-    if #raw ~= 15 then return nil end
-    local a, c, p = decode('<I7I4I4', raw)
+    if #raw ~= go.windowSize then return nil end
+    local a, c, p = decode(go.windowFormat, raw)
     local d = start - a
     if d == 0 then
       cur, prev, keep = c, p, c > 0
-    elseif d > L.p1 then
+    elseif d > L.sub then
       -- all of it is over
     elseif d > 0 then
       prev = c
     else
-      if a > start + L.p1 then return nil end
+      if a > start + L.sub then return nil end
       start, elapsed, cur, prev, keep = a, 0, c, p, c > 0
     end
   end
-  local used = cur + part(L, prev, L.p2 - floor(elapsed / L.unit))
+  local used = cur + previousShare(L, prev, L.subUnits - floor(elapsed / L.unit))
   return counted(L, used, m), start, cur, prev, keep
 end
 
 local function windowApply(L, n, start, cur, prev, keep)
-  local by = n * L.c
+  local by = n * L.cost
   if by >= 0 then
-    cur = min(cur + by, COUNT)
+    cur = min(cur + by, MAXCOUNT)
   else
     local back = min(-by, cur)
     cur, prev, keep = cur - back, max(0, prev + by + back), false
     if cur + prev == 0 then return false end
   end
-  return encode('<I7I4I4', start, cur, prev), start + (cur > 0 and 2 or 1) * L.p1, keep
+  return encode(go.windowFormat, start, cur, prev), start + (cur > 0 and 2 or 1) * L.sub, keep
 end
 
--- token_bucket and leaky_bucket: a level at a unit of time, and the scale of both (see algo/bucket.go).
+-- token_bucket and leaky_bucket: the state is a unit of time, the level at it, and the scale of
+-- both (algo/bucket.go).
 
 local units = {[0] = 1, 1000, 1000000, 60000000}
 
+-- rescale converts a state that was kept under another scale.
 local function rescale(L, a, b, tag)
   local unit = units[tag % 4]
-  local w, n = max(1, floor(L.w / unit)), floor(tag / 4)
+  local w, n = max(1, floor(L.window / unit)), floor(tag / 4)
   local x, y = w, n
   while y ~= 0 do x, y = y, x % y end
   a = ceil(min(a, floor(MAXINT / unit)) * unit / L.unit)
-  return a, min(muldiv(b, L.p2, w / x, true), L.p3)
+  return a, min(muldiv(b, L.token, w / x, true), L.capLevel)
 end
 
-local function drained(L, t, level)
-  if L.p1 == 0 then return now + FOREVER end
-  return outlasts(L, (t + ceil(level / L.p1)) * L.unit)
+-- bucketFreshAt returns the instant at which the bucket is empty.
+local function bucketFreshAt(L, t, level)
+  if L.rate == 0 then return now + go.maxWindow end
+  return keepUntil(L, (t + ceil(level / L.rate)) * L.unit)
 end
 
 local function bucketAdmit(L, raw, m)
-  local t, level, c, other = floor(now / L.unit), 0, L.c, nil
+  local t, level, c, other = floor(now / L.unit), 0, L.cost, nil
   if raw then
-    if #raw ~= 18 then return nil end
-    local a, b, tag = decode('<I7I7I4', raw)
-    if tag ~= L.p6 then
-      if tag == INTERVAL then return nil end
+    if #raw ~= go.bucketSize then return nil end
+    local a, b, tag = decode(go.bucketFormat, raw)
+    if tag ~= L.scale then
+      if tag == go.intervalScale then return nil end
       a, b = rescale(L, a, b, tag)
-      -- Where nothing drains it goes when it would have gone: a limit may stand still for a time, and nobody come again.
-      other = L.p1 > 0 and raw or nil
+      -- A limit that drains nothing keeps the old expiry: it may stand still for a time, and the
+      -- key may never be asked for again.
+      other = L.rate > 0 and raw or nil
     end
-    b = min(b, L.p3)
+    b = min(b, L.capLevel)
     if a > t then
-      if a > t + L.p5 then return nil end
+      if a > t + L.aheadUnits then return nil end
       t, level = a, b
-    elseif t - a < L.p4 then
-      level = max(0, b - (t - a) * L.p1)
+    elseif t - a < L.fullUnits then
+      level = max(0, b - (t - a) * L.rate)
     end
   end
   local g = m
   if c > 0 then
-    if c > L.most or L.n == 0 then
+    if c > L.limit or L.n == 0 then
       g = 0
     elseif L.maxDelay >= 0 then
-      local rest, each = level, c * L.p2
+      local rest, each = level, c * L.token
       g = 0
-      while g < m and rest + each <= L.mostLevel
-        and (rest == 0 or min((t + ceil(rest / L.p1)) * L.unit - now, MAXINT) <= L.maxDelay) do
+      while g < m and rest + each <= L.limitLevel
+        and (rest == 0 or min((t + ceil(rest / L.rate)) * L.unit - now, MAXINT) <= L.maxDelay) do
         g, rest = g + 1, rest + each
       end
     else
-      g = max(0, min(m, floor((L.mostLevel - level) / (c * L.p2))))
+      g = max(0, min(m, floor((L.limitLevel - level) / (c * L.token))))
     end
   elseif c == 0 then
-    if level > L.mostLevel then g = 0 end
-  elseif L.lastEnds ~= 0 and not (level > 0 and L.p1 > 0 and (t + ceil(level / L.p1)) * L.unit == L.lastEnds) then
+    if level > L.limitLevel then g = 0 end
+  elseif L.lastEnds ~= 0
+    and not (level > 0 and L.rate > 0 and (t + ceil(level / L.rate)) * L.unit == L.lastEnds) then
     g = 0
   end
   return g, t, level, other
@@ -249,70 +271,71 @@ end
 
 local function bucketApply(L, n, t, level, other)
   if n == 0 then
-    -- It is not changed, but the limit that kept it expects it to be fresh, and to be forgotten, at another time.
-    return other, drained(L, t, level)
+    -- The state does not change, but under this limit it is fresh, and expires, at another time.
+    return other, bucketFreshAt(L, t, level)
   end
-  level = level + n * L.c * L.p2
+  level = level + n * L.cost * L.token
   if level <= 0 then return false end
-  return encode('<I7I7I4', t, level, L.p6), drained(L, t, level)
+  return encode(go.bucketFormat, t, level, L.scale), bucketFreshAt(L, t, level)
 end
 
--- token_bucket refilled at intervals: the last boundary, and the tokens that are missing.
+-- token_bucket refilled at intervals: the state is the last boundary, the tokens that are missing,
+-- and go.intervalScale.
 
 local function intervalAdmit(L, raw, m)
-  local anchor, missing, c = now, 0, L.c
+  local anchor, missing, c = now, 0, L.cost
   if raw then
-    if #raw ~= 18 then return nil end
-    local a, b, tag = decode('<I7I7I4', raw)
-    if tag ~= INTERVAL or a > now + L.p5 then return nil end
+    if #raw ~= go.bucketSize then return nil end
+    local a, b, tag = decode(go.bucketFormat, raw)
+    if tag ~= go.intervalScale or a > now + L.aheadUnits then return nil end
     anchor, missing = a, min(b, L.cap)
     if a <= now then
-      anchor = now - (now - a) % L.w
-      missing = max(0, missing - (anchor - a) / L.w * L.n)
+      anchor = now - (now - a) % L.window
+      missing = max(0, missing - (anchor - a) / L.window * L.n)
     end
     if missing == 0 then anchor = now end
   end
   local g = m
   if c > 0 then
-    g = (c > L.most or L.n == 0) and 0 or max(0, min(m, floor((L.most - missing) / c)))
-  elseif c == 0 and missing > L.most then
+    g = (c > L.limit or L.n == 0) and 0 or max(0, min(m, floor((L.limit - missing) / c)))
+  elseif c == 0 and missing > L.limit then
     g = 0
   end
   return g, anchor, missing
 end
 
 local function intervalApply(L, n, anchor, missing)
-  missing = missing + n * L.c
+  missing = missing + n * L.cost
   if missing <= 0 then return false end
-  local full = L.n == 0 and now + FOREVER or outlasts(L, anchor + ceil(missing / L.n) * L.w)
-  return encode('<I7I7I4', anchor, missing, INTERVAL), full
+  local full = now + go.maxWindow
+  if L.n > 0 then full = keepUntil(L, anchor + ceil(missing / L.n) * L.window) end
+  return encode(go.bucketFormat, anchor, missing, go.intervalScale), full
 end
 
--- sliding_window of more buckets: a head of when the current sub-window began, the sum of all counters, the current
--- one, the oldest one, and K; then the K older counters, newest first. A decision within a sub-window that has been
--- charged reads and writes the head alone.
+-- sliding_window of several buckets: a head (the start of the current sub-window, the sum of all
+-- counters, the current counter, the oldest one, and the number of buckets K), then the K older
+-- counters, newest first. A decision in a sub-window that has been charged reads and writes the
+-- head alone.
 
-local HEAD = '<I7I7I4I4B'
-local HEAD_SIZE = 23
-
-local function older(v, j) return (decode('<I4', v, HEAD_SIZE + 4 * j - 3)) end
+-- older returns the j-th older counter of a state.
+local function older(v, j) return (decode('<I4', v, go.windowsHead + 4 * j - 3)) end
 
 local function windowsAdmit(L, raw, m, key)
-  local k, elapsed = L.p3, now % L.p1
+  local k, elapsed = L.buckets, now % L.sub
   local s = {start = now - elapsed, whole = 0, cut = 0, cur = 0, d = k + 1}
   local head = try('GETRANGE', key, '0', '22')
   if type(head) ~= 'string' then return nil end
   if #head > 0 then
-    if #head ~= HEAD_SIZE or L.c < 0 then return nil end
-    local a, sum, cur, cut, buckets = decode(HEAD, head)
-    if buckets ~= k or a > s.start + L.w then return nil end
+    if #head ~= go.windowsHead or L.cost < 0 then return nil end
+    local a, sum, cur, cut, buckets = decode(go.windowsHeadFormat, head)
+    if buckets ~= k or a > s.start + L.window then return nil end
     if a >= s.start then
       if a > s.start then s.start, elapsed = a, 0 end
       s.d, s.cur, s.cut, s.whole, s.head = 0, cur, cut, sum - cut, head
     else
       local v = call('GET', key)
-      if #v ~= HEAD_SIZE + 4 * k then return nil end
-      local d = min((s.start - a) / L.p1, k + 1)
+      if #v ~= go.windowsHead + 4 * k then return nil end
+      local d = min((s.start - a) / L.sub, k + 1)
       s.d, s.all = d, v
       if d <= k then
         local whole = sum
@@ -323,20 +346,20 @@ local function windowsAdmit(L, raw, m, key)
       end
     end
   end
-  return counted(L, s.whole + part(L, s.cut, L.p2 - floor(elapsed / L.unit)), m), s
+  return counted(L, s.whole + previousShare(L, s.cut, L.subUnits - floor(elapsed / L.unit)), m), s
 end
 
-local function windowsTell(L, key, g, n, s, m)
-  local k = L.p3
+local function windowsFinish(L, key, g, n, s, m)
+  local k = L.buckets
   local before = s.all
   if s.head then
     before = s.head
-    if n < m or g < m or L.c <= 0 then before = call('GET', key) end
+    if n < m or g < m or L.cost <= 0 then before = call('GET', key) end
   end
-  if n > 0 and L.c > 0 then
-    local add = min(n * L.c, COUNT - s.cur)
-    local head = encode(HEAD, s.start, s.whole + s.cut + add, s.cur + add, s.cut, k)
-    local stop = expiry(s.start + (k + 1) * L.p1)
+  if n > 0 and L.cost > 0 then
+    local add = min(n * L.cost, MAXCOUNT - s.cur)
+    local head = encode(go.windowsHeadFormat, s.start, s.whole + s.cut + add, s.cur + add, s.cut, k)
+    local stop = expiry(s.start + (k + 1) * L.sub)
     if s.head then
       call('SETRANGE', key, '0', head)
       if s.cur == 0 then call('PEXPIREAT', key, stop) end
@@ -345,7 +368,8 @@ local function windowsTell(L, key, g, n, s, m)
       if s.d > k then
         rest = rep('\0', 4 * k)
       else
-        rest = rep('\0', 4 * (s.d - 1)) .. encode('<I4', s.last) .. sub(s.all, HEAD_SIZE + 1, HEAD_SIZE + 4 * (k - s.d))
+        rest = rep('\0', 4 * (s.d - 1)) .. encode('<I4', s.last)
+          .. sub(s.all, go.windowsHead + 1, go.windowsHead + 4 * (k - s.d))
       end
       call('SET', key, head .. rest, 'PXAT', stop)
     end
@@ -353,41 +377,44 @@ local function windowsTell(L, key, g, n, s, m)
   return before or ''
 end
 
--- What the node is told of a log and of slots: how much was used before and after, the newest time, and the time of the
--- entry whose end would let the first ask pass that was denied (0 if none was). Where that is not all that a denial depends on
--- (the margin may be open, or other limits be in force by then) it is told the whole state before, of up to WHOLE entries.
+-- For a log and for slots the reply carries a tally in place of the state: the units used before
+-- and after, the newest time, and the time of the entry whose end would let the first denied
+-- request pass (0 if none was denied). Where a denial depends on more than that (the margin may be
+-- open, or another limit may be in force by then), the reply carries the whole state, of up to
+-- WHOLE entries.
 local WHOLE = 2000
 
 local function tally(before, after, newest, pivot)
-  return encode('<I7I7I7I7', before, after, newest, pivot)
+  return encode(go.tallyFormat, before, after, newest, pivot)
 end
 
--- sliding_log: a head of the newest time, the place of the oldest unit in the ring, the number of units, and the size
--- of the ring; then the ring of times, each of p1 bytes, modulo 2^40 or 2^48.
+-- sliding_log: a head (the newest time, the place of the oldest unit in the ring, the number of
+-- units, and the size of the ring), then the ring of times, each of entrySize bytes, modulo 2^40 or
+-- 2^48.
 
-local LOG = '<I7I4I4I4'
-local LOG_SIZE = 19
-
-local function entries(L, key, s, i, j) -- bytes of the units i to j, which must not run over the ring's end
-  local p = (s.tail + i) % s.size
-  return call('GETRANGE', key, LOG_SIZE + p * L.p1, LOG_SIZE + (p + j - i + 1) * L.p1 - 1)
+-- entries returns the bytes of the units i to j, which must not run over the ring's end.
+local function entries(L, key, s, i, j)
+  local from = go.logHead + (s.tail + i) % s.size * L.entrySize
+  return call('GETRANGE', key, from, from + (j - i + 1) * L.entrySize - 1)
 end
 
-local function whole(L, s, v, at)
-  local t = decode(L.p1 == 6 and '<I6' or '<I5', v, at)
-  return s.ref - (s.ref - t) % (L.p1 == 6 and 281474976710656 or 1099511627776)
+-- timeAt reads the time of a unit in v. It is at most the newest one, from which its upper bits
+-- come.
+local function timeAt(L, s, v, at)
+  local t = decode(L.entryFormat, v, at)
+  return s.ref - (s.ref - t) % L.entryModulus
 end
 
-local function unitAt(L, key, s, i) return whole(L, s, entries(L, key, s, i, i), 1) end
+local function unitAt(L, key, s, i) return timeAt(L, s, entries(L, key, s, i, i), 1) end
 
--- dead returns how many units are not later than t.
+-- dead returns how many units are no later than t.
 local function dead(L, key, s, t)
   if s.n == 0 then return 0 end
   if s.ref <= t then return s.n end
   local some = min(8, s.n, s.size - s.tail)
   local v = entries(L, key, s, 0, some - 1)
   for i = 0, some - 1 do
-    if whole(L, s, v, 1 + i * L.p1) > t then return i end
+    if timeAt(L, s, v, 1 + i * L.entrySize) > t then return i end
   end
   local lo, hi = some - 1, 2 * some -- lo is dead
   while hi < s.n and unitAt(L, key, s, hi) <= t do lo, hi = hi, 2 * hi end
@@ -399,9 +426,10 @@ local function dead(L, key, s, t)
   return hi
 end
 
--- logPivot returns the time of the entry whose end lets an ask pass that is denied after some units were added.
+-- logPivot returns the time of the entry whose end lets a request pass that is denied after some
+-- units were added.
 local function logPivot(L, key, s, added)
-  local i = s.live + added + L.c - L.cap - 1
+  local i = s.live + added + L.cost - L.cap - 1
   return i < s.live and unitAt(L, key, s, s.dead + i) or s.eff
 end
 
@@ -410,35 +438,40 @@ local function logAdmit(L, raw, m, key)
   local head = try('GETRANGE', key, '0', '18')
   if type(head) ~= 'string' then return nil end
   if #head > 0 then
-    if #head ~= LOG_SIZE then return nil end
-    s.ref, s.tail, s.n, s.size = decode(LOG, head)
-    if s.ref > now + L.w or s.n == 0 or s.n > s.size or s.tail >= s.size
-      or call('STRLEN', key) ~= LOG_SIZE + s.size * L.p1 then
+    if #head ~= go.logHead then return nil end
+    s.ref, s.tail, s.n, s.size = decode(go.logHeadFormat, head)
+    if s.ref > now + L.window or s.n == 0 or s.n > s.size or s.tail >= s.size
+      or call('STRLEN', key) ~= go.logHead + s.size * L.entrySize then
       return nil
     end
     s.eff = max(now, s.ref)
-    s.dead = dead(L, key, s, s.eff - L.w)
+    s.dead = dead(L, key, s, s.eff - L.window)
   end
   s.live = s.n - s.dead
   local g = counted(L, s.live, m)
-  if g < m and (L.tight or L.till and L.c > 0
-    and (L.c > L.cap or logPivot(L, key, s, L.cd and min(L.c, max(L.cap + 1, s.live)) or g * L.c) + L.w >= L.till)) then
+  local needed = g < m and L.marginCloses
+  if g < m and not needed and L.till and L.cost > 0 then
+    local added = L.countDenied and min(L.cost, max(L.cap + 1, s.live)) or g * L.cost
+    needed = L.cost > L.cap or logPivot(L, key, s, added) + L.window >= L.till
+  end
+  if needed then
     if s.n > WHOLE then return nil end
     s.whole = call('GET', key) or ''
   end
   return g, s
 end
 
--- logAppend adds units at s.eff. What is counted though it was denied pushes the oldest out, see algo/log.go.
+-- logAppend adds units at s.eff. Denied requests that are counted push the oldest units out, see
+-- algo/log.go. It returns how many units were pushed out, and how many there are.
 local function logAppend(L, key, s, units)
-  local keep = max(L.cap + (L.cd and 1 or 0), s.live)
+  local keep = max(L.cap + (L.countDenied and 1 or 0), s.live)
   local add = min(units, keep)
   local gone = s.dead + max(0, s.live + add - keep)
   local kept, size = s.n - gone, s.size
   local tail, value = size > 0 and (s.tail + gone) % size or 0, nil
-  local entry = encode(L.p1 == 6 and '<I6' or '<I5', s.eff % (L.p1 == 6 and 281474976710656 or 1099511627776))
+  local entry = encode(L.entryFormat, s.eff % L.entryModulus)
   local need = kept + add
-  local stop = expiry(s.eff + L.w)
+  local stop = expiry(s.eff + L.window)
   if need > size then
     size = min(max(need, 2 * size, 4), keep)
   elseif size > 2 * keep and size > 8 then
@@ -448,28 +481,30 @@ local function logAppend(L, key, s, units)
     local ring = ''
     if kept > 0 then
       local all = call('GET', key)
-      local from = LOG_SIZE + 1 + tail * L.p1
+      local from = go.logHead + 1 + tail * L.entrySize
       local first = min(kept, s.size - tail)
-      ring = sub(all, from, from + first * L.p1 - 1) .. sub(all, LOG_SIZE + 1, LOG_SIZE + (kept - first) * L.p1)
+      ring = sub(all, from, from + first * L.entrySize - 1)
+        .. sub(all, go.logHead + 1, go.logHead + (kept - first) * L.entrySize)
     end
-    value = encode(LOG, s.eff, 0, need, size) .. ring .. rep(entry, add) .. rep('\0', (size - need) * L.p1)
+    value = encode(go.logHeadFormat, s.eff, 0, need, size) .. ring .. rep(entry, add)
+      .. rep('\0', (size - need) * L.entrySize)
     call('SET', key, value, 'PXAT', stop)
     return gone - s.dead, need
   end
   local p = (tail + kept) % size
   local first = min(add, size - p)
-  call('SETRANGE', key, LOG_SIZE + p * L.p1, rep(entry, first))
-  if add > first then call('SETRANGE', key, LOG_SIZE, rep(entry, add - first)) end
-  call('SETRANGE', key, '0', encode(LOG, s.eff, tail, need, size))
+  call('SETRANGE', key, go.logHead + p * L.entrySize, rep(entry, first))
+  if add > first then call('SETRANGE', key, go.logHead, rep(entry, add - first)) end
+  call('SETRANGE', key, '0', encode(go.logHeadFormat, s.eff, tail, need, size))
   call('PEXPIREAT', key, stop)
   return gone - s.dead, need
 end
 
-local function logTell(L, key, g, n, s, m)
-  local c, after, newest, pivot = L.c, s.live, s.ref, 0
+local function logFinish(L, key, g, n, s, m)
+  local c, after, newest, pivot = L.cost, s.live, s.ref, 0
   local denied = c > 0 and g < m and n >= g and c <= L.cap and not s.whole -- by this limit
   if n > 0 and c > 0 then
-    local keep = max(L.cap + (L.cd and 1 or 0), s.live)
+    local keep = max(L.cap + (L.countDenied and 1 or 0), s.live)
     if denied then pivot = logPivot(L, key, s, min(n * c, keep)) end
     local _, used = logAppend(L, key, s, n * c)
     after, newest = used, s.eff
@@ -481,22 +516,23 @@ local function logTell(L, key, g, n, s, m)
         drop(key)
       else
         newest = unitAt(L, key, s, s.dead + after - 1)
-        call('SETRANGE', key, '0', encode(LOG, newest, (s.tail + s.dead) % s.size, after, s.size))
-        call('PEXPIREAT', key, expiry(newest + L.w))
+        local tail = (s.tail + s.dead) % s.size
+        call('SETRANGE', key, '0', encode(go.logHeadFormat, newest, tail, after, s.size))
+        call('PEXPIREAT', key, expiry(newest + L.window))
       end
     end
   end
   return s.whole or tally(s.live, after, newest, pivot)
 end
 
--- concurrency: a head of the newest time, the slots held, how many holders at the front are over, and how many there
--- are in all; then the holders in order of admission: time, id, slots.
+-- concurrency: a head (the newest time, the slots held, the number of holders at the front that
+-- have timed out, and the number of holders in all), then the holders in order of admission: time,
+-- id, slots.
 
-local HOLD = '<I7I5I4I4'
-local HOLD_SIZE, HOLDER = 20, 19
-
-local function holder(v, i) -- i counts from 0 in v, which has no head
-  local since, units = decode('<I7', v, 1 + i * HOLDER), decode('<I4', v, 16 + i * HOLDER)
+-- holder reads the i-th holder of v, from 0; v has no head.
+local function holder(v, i)
+  local at = i * go.holderSize
+  local since, units = decode('<I7', v, 1 + at), decode('<I4', v, 16 + at)
   return since, units
 end
 
@@ -505,7 +541,8 @@ local function eachHolder(key, s, f)
   local i = s.first
   while i < s.n do
     local some = min(16, s.n - i)
-    local v = call('GETRANGE', key, HOLD_SIZE + i * HOLDER, HOLD_SIZE + (i + some) * HOLDER - 1)
+    local from = go.slotsHead + i * go.holderSize
+    local v = call('GETRANGE', key, from, from + some * go.holderSize - 1)
     for j = 0, some - 1 do
       if f(holder(v, j)) then return end
     end
@@ -518,16 +555,19 @@ local function slotsAdmit(L, raw, m, key)
   local head = try('GETRANGE', key, '0', '19')
   if type(head) ~= 'string' then return nil end
   if #head > 0 then
-    if #head ~= HOLD_SIZE then return nil end
-    s.newest, s.used, s.first, s.n = decode(HOLD, head)
-    if s.newest > now + L.w or s.first >= s.n or call('STRLEN', key) ~= HOLD_SIZE + s.n * HOLDER then return nil end
+    if #head ~= go.slotsHead then return nil end
+    s.newest, s.used, s.first, s.n = decode(go.slotsHeadFormat, head)
+    if s.newest > now + L.window or s.first >= s.n
+      or call('STRLEN', key) ~= go.slotsHead + s.n * go.holderSize then
+      return nil
+    end
     s.eff = max(now, s.newest)
     eachHolder(key, s, function(since, units)
-      if since + L.w > s.eff then return true end
+      if since + L.window > s.eff then return true end
       s.used, s.first = s.used - units, s.first + 1
     end)
   end
-  local g, c = counted(L, s.used, m), L.c
+  local g, c = counted(L, s.used, m), L.cost
   s.pivot = 0
   if c > 0 and g < m then
     local over = s.used + c - L.cap
@@ -538,7 +578,7 @@ local function slotsAdmit(L, raw, m, key)
         return over <= 0
       end)
     end
-    if L.till and (c > L.cap or s.pivot + L.w >= L.till) then
+    if L.till and (c > L.cap or s.pivot + L.window >= L.till) then
       if s.n > WHOLE then return nil end
       s.whole = call('GET', key) or ''
     end
@@ -546,71 +586,121 @@ local function slotsAdmit(L, raw, m, key)
   return g, s
 end
 
-local function slotsTell(L, key, g, n, s, m, id)
+local function slotsFinish(L, key, g, n, s, m, id)
   if s.whole then return s.whole end
-  local c, after, newest = L.c, s.used, s.newest
+  local c, after, newest = L.cost, s.used, s.newest
   if n > 0 and c > 0 then
     local entry = encode('<I7', s.eff) .. id .. encode('<I4', c)
-    local stop = expiry(s.eff + L.w)
+    local stop = expiry(s.eff + L.window)
     after, newest = s.used + c, s.eff
     if s.used == 0 or 2 * s.first >= s.n then
       local kept = ''
-      if s.used > 0 then kept = call('GETRANGE', key, HOLD_SIZE + s.first * HOLDER, '-1') end
-      call('SET', key, encode(HOLD, newest, after, 0, #kept / HOLDER + 1) .. kept .. entry, 'PXAT', stop)
+      if s.used > 0 then
+        kept = call('GETRANGE', key, go.slotsHead + s.first * go.holderSize, '-1')
+      end
+      local head = encode(go.slotsHeadFormat, newest, after, 0, #kept / go.holderSize + 1)
+      call('SET', key, head .. kept .. entry, 'PXAT', stop)
     else
-      call('SETRANGE', key, HOLD_SIZE + s.n * HOLDER, entry)
-      call('SETRANGE', key, '0', encode(HOLD, newest, after, s.first, s.n + 1))
+      call('SETRANGE', key, go.slotsHead + s.n * go.holderSize, entry)
+      call('SETRANGE', key, '0', encode(go.slotsHeadFormat, newest, after, s.first, s.n + 1))
       call('PEXPIREAT', key, stop)
     end
   end
   return tally(s.used, after, newest, s.pivot)
 end
 
--- What takes part in a call without being decided: a limit whose schedule puts it out of force (it has no key), and the state of a
--- soft margin that closes, of which the node is told.
+-- Two kinds of operands take part in a call without a decision of their own: a limit that its
+-- schedule puts out of force, which has no key, and the state of a soft margin that closes, which
+-- the reply carries for the node.
 
 local function offAdmit(L, raw, m) return m end
 
-local function offTell() return '' end
+local function offFinish() return '' end
 
 local function marginAdmit(L, raw, m)
   if raw then
-    if #raw ~= 14 then return nil end
-    local _, reopens = decode('<I7I7', raw)
-    if L.owner.tight and reopens - now > L.owner.ahead then return nil end
+    if #raw ~= go.countSize then return nil end
+    local _, reopens = decode(go.countFormat, raw)
+    if L.owner.marginCloses and reopens - now > L.owner.marginAhead then return nil end
   end
   return m
 end
 
--- By the numbers that codec.go gives them. size: of a compact state.
+-- By the kinds that codec.go numbers.
+--   size     bytes of a compact state
+--   numbers  names for the six numbers of the kind, see shape
+--   mends    a decision that charges nothing may rewrite the state
+--   ids      its requests have ids
 local algorithms
 
 local function initAlgorithms()
+  local window = {'sub', 'subUnits', 'buckets'} -- the sub-window in µs and in units, K
+  -- rate: levels drained in a unit; token: levels of a token; capLevel: levels of cap; fullUnits:
+  -- units in which capLevel drains; aheadUnits: how far ahead of the clock a state may lie, in
+  -- units (µs for refill at intervals); scale: of the states that it writes
+  local bucket = {'rate', 'token', 'capLevel', 'fullUnits', 'aheadUnits', 'scale'}
   algorithms = {
-    {admit = fixedAdmit, apply = fixedApply, size = 14},
-    {admit = firstAdmit, apply = fixedApply, size = 14},
-    {admit = calendarAdmit, apply = fixedApply, size = 14},
-    {admit = windowAdmit, apply = windowApply, size = 15},
-    {admit = bucketAdmit, apply = bucketApply, size = 18, mends = true},
-    {admit = intervalAdmit, apply = intervalApply, size = 18},
-    {admit = windowsAdmit, tell = windowsTell},
-    {admit = logAdmit, tell = logTell},
-    {admit = slotsAdmit, tell = slotsTell, ids = true},
-    {admit = offAdmit, tell = offTell, off = true},
-    {admit = marginAdmit, size = 14, margin = true},
+    [go.kindFixed] = {admit = fixedAdmit, apply = fixedApply, size = go.countSize},
+    [go.kindFirst] = {admit = firstAdmit, apply = fixedApply, size = go.countSize},
+    -- the window that holds the instant of the call, in µs, and the end of the next one
+    [go.kindCalendar] = {admit = calendarAdmit, apply = fixedApply, size = go.countSize,
+      numbers = {'start', 'stop', 'nextStop'}},
+    [go.kindWindow] = {admit = windowAdmit, apply = windowApply, size = go.windowSize,
+      numbers = window},
+    [go.kindBucket] = {admit = bucketAdmit, apply = bucketApply, size = go.bucketSize,
+      numbers = bucket, mends = true},
+    [go.kindInterval] = {admit = intervalAdmit, apply = intervalApply, size = go.bucketSize,
+      numbers = bucket},
+    [go.kindWindows] = {admit = windowsAdmit, finish = windowsFinish, numbers = window},
+    -- bytes of a unit
+    [go.kindLog] = {admit = logAdmit, finish = logFinish, numbers = {'entrySize'}},
+    [go.kindSlots] = {admit = slotsAdmit, finish = slotsFinish, ids = true},
+    [go.kindOff] = {admit = offAdmit, finish = offFinish, off = true},
+    [go.kindMargin] = {admit = marginAdmit, size = go.countSize, margin = true},
   }
-  for _, a in ipairs(algorithms) do
-    if a.size then a.none, a.odd = rep('\0', a.size), rep('\255', a.size) end
+  for _, a in pairs(algorithms) do
+    if a.size then a.fresh, a.undecided = rep('\0', a.size), rep('\255', a.size) end
   end
 end
 
--- A shape is what decisions of one kind ask for: its charges, each with its limit's numbers. Charges that are joined are
--- of one group: their states lie in one value, each as a record of a tag (4 bytes), its length (1 byte) and the state.
--- The value of a charge that is not compact is its state, without a tag.
-local ENFORCE, SHADOW, QUOTA = 0, 1, 2
-local CHARGE = '<BBBI2Bc4ddddddddddddd'
-local COUNTS, TIMED, TIGHT = 1, 2, 4 -- flags of a charge: what follows it, or that denied asks are counted
+-- A shape is what all decisions of a run have in common: their operands, and for each the numbers
+-- of its limit. An operand, L below, is one state: that of a charge, or that of the charge's soft
+-- margin, which follows it. operand.go writes it; these are its fields, in this order:
+--   kind         of algorithm, by which it has admit, apply and so on
+--   mode         enforce, shadow or quota
+--   flags        go.flagCounts: denied requests are counted (countDenied). go.flagTimed: the
+--                fields of a schedule follow. go.flagMarginCloses: those of a soft margin follow
+--   joinedTo     the operand in whose value this one's state lies too; 0: it has a value of its own
+--   older        number of keys of older identities of its counter that follow its own key; plus
+--                go.olderInSameValue if such a state may lie in the same value (olderSame)
+--   tag          of its record in a value
+--   cost         of one request
+--   maxDelay     leaky_bucket: the longest delay, below 0: any; else -1
+--   lastEnds     leaky_bucket: the condition of a refund (algo.Ask); else 0
+--   cap, n       the capacity with the soft margin, and N
+--   window       in µs; concurrency: the time-out
+--   unit         of a bucket's time, in µs
+--   six numbers  named by the kind, see algorithms; 0 where it has fewer
+-- Of a schedule:
+--   from, till   instants between which these numbers are in force
+--   slower, slack      see keepUntil; slower 0: nothing
+-- Of a soft margin that closes:
+--   limit, limitLevel  what may be used without the margin, and that as a level; in an operand
+--                      without these fields cap and capLevel
+--   marginOpen   for how long it stays open, in µs
+--   marginAhead  how far ahead its state may lie, in µs (algo/margin.go)
+-- shape adds: head, what begins the state's record; entryFormat and entryModulus, of a log's times;
+-- at and olderAt, the places of its key and of the keys of older identities among those of a
+-- decision, from 0; members, in an operand with a value of its own: itself and those joined to it;
+-- hasMargin, the operand after it is its margin; owner, of a margin: its operand; S.swapped, an
+-- operand has a schedule or a margin, see noteChange.
+--
+-- The states of operands that are joined lie in one value, each as a record of a tag (4 bytes), its
+-- length (1 byte) and the state. The value of an operand that is not compact is its state, without
+-- a tag.
 local shapes, shapeCount = {}, 0
+
+local function has(flags, flag) return flags % (2 * flag) >= flag end
 
 local function shape(text)
   local S = shapes[text]
@@ -618,49 +708,53 @@ local function shape(text)
   S = {}
   local at, stride, compact, charges, simple, counts = 1, 0, true, 0, true, false
   while at <= #text do
-    local L = {}
-    local a, flags, joined
-    a, L.mode, flags, joined, L.older, L.tag, L.c, L.maxDelay, L.lastEnds, L.cap, L.n, L.w, L.unit,
-      L.p1, L.p2, L.p3, L.p4, L.p5, L.p6, at = decode(CHARGE, text, at)
-    for name, value in pairs(algorithms[a]) do L[name] = value end
-    L.cd, L.most, L.mostLevel = flags % 2 == COUNTS, L.cap, L.p3
-    if flags % 4 >= TIMED then
-      -- The instants between which these are the numbers in force; and for buckets, see outlasts.
-      L.from, L.till, L.slow, L.extra, at = decode('<dddd', text, at)
+    local L, p = {}, {}
+    local kind, flags, joinedTo
+    kind, L.mode, flags, joinedTo, L.older, L.tag, L.cost, L.maxDelay, L.lastEnds, L.cap, L.n,
+      L.window, L.unit, p[1], p[2], p[3], p[4], p[5], p[6], at = decode(go.operandFormat, text, at)
+    for name, value in pairs(algorithms[kind]) do L[name] = value end
+    for i, name in ipairs(L.numbers or {}) do L[name] = p[i] end
+    L.countDenied, L.limit, L.limitLevel = has(flags, go.flagCounts), L.cap, L.capLevel
+    if has(flags, go.flagTimed) then
+      L.from, L.till, L.slower, L.slack, at = decode(go.scheduleFormat, text, at)
       S.from, S.till = max(S.from or 0, L.from), min(S.till or MAXINT, L.till)
-      if L.slow == 0 then L.slow = nil end
+      S.swapped = true
+      if L.slower == 0 then L.slower = nil end
     end
-    if flags >= TIGHT then
-      L.tight = true
-      L.most, L.mostLevel, L.open, L.ahead, at = decode('<dddd', text, at) -- open: how long the margin is; ahead: see algo/margin.go
+    if has(flags, go.flagMarginCloses) then
+      L.marginCloses = true
+      L.limit, L.limitLevel, L.marginOpen, L.marginAhead, at = decode(go.marginFormat, text, at)
     end
     if L.size then L.head = L.tag .. char(L.size) end
-    -- older: how many keys of older identities of the counter follow the charge's own; and 128 if a state of such may lie
-    -- in the same value.
-    L.kin = L.older >= 128
-    L.older = L.older % 128
+    if L.entrySize == 6 then
+      L.entryFormat, L.entryModulus = '<I6', 2 ^ 48
+    elseif L.entrySize then
+      L.entryFormat, L.entryModulus = '<I5', 2 ^ 40
+    end
+    L.olderSame = L.older >= go.olderInSameValue
+    L.older = L.older % go.olderInSameValue
     S[#S + 1] = L
-    if L.margin then L.owner, S[#S - 1].margined = S[#S - 1], true end
+    if L.margin then L.owner, S[#S - 1].hasMargin, S.swapped = S[#S - 1], true, true end
     if L.off then
-      L.at, L.elders = 0, stride
-    elseif joined > 0 then
-      L.of, L.at, L.elders = joined, S[joined].at, stride
-      local members = S[joined].members
+      L.at, L.olderAt = 0, stride
+    elseif joinedTo > 0 then
+      L.joinedTo, L.at, L.olderAt = joinedTo, S[joinedTo].at, stride
+      local members = S[joinedTo].members
       members[#members + 1] = #S
     else
-      L.at, L.elders, L.members = stride, stride + 1, {#S} -- members: itself, and the charges that are joined to it
+      L.at, L.olderAt, L.members = stride, stride + 1, {#S}
       stride = stride + 1
     end
     stride = stride + L.older
     compact = compact and (L.off or L.size ~= nil and L.older == 0)
     if not L.off and not L.margin then
       charges = charges + 1
-      simple, counts = simple and L.mode == ENFORCE, counts or L.cd
+      simple, counts = simple and L.mode == go.modeEnforce, counts or L.countDenied
     end
   end
-  -- compact: one value of KEYS is all that each charge needs
+  -- compact: one value of KEYS is all that each operand needs. stride: keys of a decision
   S.compact, S.stride = compact and stride > 0, max(1, stride)
-  -- simple: nothing is charged by a decision that a tight charge does not admit
+  -- simple: a decision charges nothing if an operand whose margin closes does not admit it
   S.simple = not counts and (simple or charges == 1)
   if #text < 2048 then
     if shapeCount >= 1024 then shapes, shapeCount = {}, 0 end
@@ -669,7 +763,8 @@ local function shape(text)
   return S
 end
 
--- record returns the state with a tag in a value, and where it begins; false if there is none.
+-- record returns the state with the operand's tag in a value, and where it begins; false if there
+-- is none.
 local function record(L, v)
   if sub(v, 1, 5) == L.head then return sub(v, 6, 5 + L.size), 6 end
   local at = 1
@@ -681,11 +776,38 @@ local function record(L, v)
   return false
 end
 
--- MOST bounds the records of windows that a rule no longer has, or has not for this request, and of their margins.
-local MOST = 128
+-- The node makes some decisions itself, and writes them with swap. Comparing values is not enough
+-- for that, because between read and swap
+--   * take may refuse the same key for good, when the margin closes or another limit comes into
+--     force in that moment: a later request would be admitted before an earlier one;
+--   * a key that was missing may have been written, and have expired again: what it counted would
+--     be lost.
+-- Both are numbered, for the limits of which the node decides in the ordinary course of things
+-- (S.swapped). read returns the current number, and swap fails if the key got a later one. A number
+-- is kept until KEPT other keys got one, at least. lost is the last number that may be missing.
+local KEPT = 4096
+local changes, changeOf, newKeys, olderChangeOf, olderEnd, lost = 0, {}, 0, {}, 0, 0
 
--- rewrite writes a value with new states in it, and returns it. bodies holds those of the charges from i on (nil: as it
--- is), stops the instants at which they are fresh.
+local function noteChange(key)
+  if not changeOf[key] then
+    if newKeys >= KEPT then
+      olderChangeOf, changeOf, newKeys = changeOf, {}, 0
+      lost, olderEnd = olderEnd, changes
+    end
+    newKeys = newKeys + 1
+  end
+  changes = changes + 1
+  changeOf[key] = changes
+end
+
+local function changedSince(key, number)
+  return max(lost, changeOf[key] or olderChangeOf[key] or 0) > number
+end
+
+-- rewrite writes a value with new states in it, and returns it. bodies[j] is the state of the
+-- operand j (nil: unchanged, false: fresh), stops[j] the instant at which it is fresh. Records of
+-- other states stay, up to go.maxRecords of them: of windows that a rule no longer has, or has not
+-- for this request.
 local function rewrite(S, i, key, v, bodies, stops)
   local own, others, stop, left = {}, {}, 0, {}
   local members = S[i].members
@@ -702,7 +824,9 @@ local function rewrite(S, i, key, v, bodies, stops)
   local at = 1
   while v and at + 5 <= #v do
     local size = byte(v, at + 4)
-    if not left[sub(v, at, at + 3)] and #others < MOST then others[#others + 1] = sub(v, at, at + 4 + size) end
+    if not left[sub(v, at, at + 3)] and #others < go.maxRecords then
+      others[#others + 1] = sub(v, at, at + 4 + size)
+    end
     at = at + 5 + size
   end
   if #own + #others == 0 then
@@ -712,10 +836,11 @@ local function rewrite(S, i, key, v, bodies, stops)
   if #others > 0 then stop = max(stop, 1000 * call('PEXPIRETIME', key)) end
   local value = concat(own) .. concat(others)
   call('SET', key, value, 'PXAT', expiry(stop))
+  if S.swapped and not v then noteChange(key) end
   return value
 end
 
--- begin readies a call, whose instant a test may give.
+-- begin prepares a call. text is its instant, or '' for the server's clock.
 local function begin(text)
   if not call then
     init()
@@ -730,30 +855,32 @@ local function begin(text)
   end
 end
 
-local ODD = '\255\255\255\255'
-local AT_ONCE = 500 -- values that one call hands over; Lua's stack bounds it
+local UNDECIDED = '\255\255\255\255' -- in place of the length of a state
+local BATCH = 500 -- values that one MGET reads; Lua's stack bounds it
 
--- values reads up to AT_ONCE values from the key i on.
-local function values(keys, i, last)
-  return call('MGET', spread(keys, i, min(last, i + AT_ONCE - 1)))
+-- readValues reads up to BATCH values from the key i on.
+local function readValues(keys, i, last)
+  return call('MGET', spread(keys, i, min(last, i + BATCH - 1)))
 end
 
--- Decisions of one charge on a compact state, by far the most: nothing but what they need.
+-- decideOne makes count decisions of one operand with a compact state, by far the most frequent
+-- ones, with nothing but what these need. It returns how many requests were admitted.
 local function decideOne(S, keys, from, count, list, merged, out)
   local L = S[1]
-  local admit, apply, none, odd, cd, c, shadow = L.admit, L.apply, L.none, L.odd, L.cd, L.c, L.mode == SHADOW
+  local admit, apply, fresh, undecided = L.admit, L.apply, L.fresh, L.undecided
+  local countDenied, c, shadow = L.countDenied, L.cost, L.mode == go.modeShadow
   local head, size, granted, o, m, vals, base = L.head, L.size, 0, #out, 1, nil, 0
   for i = 1, count do
-    if (i - 1) % AT_ONCE == 0 then
-      vals, base = values(keys, from + i - 1, from + count - 1), i - 1
+    if (i - 1) % BATCH == 0 then
+      vals, base = readValues(keys, from + i - 1, from + count - 1), i - 1
     end
     local v, raw, at = vals[i - base], false, nil
     if v then raw, at = record(L, v) end
     if merged then m = decode('<I4', list, 2 + 4 * i) end
     local g, x, y, z, u
-    if raw or not (v and L.kin) then g, x, y, z, u = admit(L, raw, m) end
+    if raw or not (v and L.olderSame) then g, x, y, z, u = admit(L, raw, m) end
     if g then
-      local n = cd and m or g
+      local n = countDenied and m or g
       if c == 0 or c < 0 and not raw then n = 0 end
       if n > 0 or L.mends and z then
         local key, body, stop, keep = keys[from + i - 1], apply(L, n, x, y, z, u)
@@ -766,67 +893,60 @@ local function decideOne(S, keys, from, count, list, merged, out)
         end
       end
       granted = granted + (shadow and m or g)
-      out[o + i] = raw or none
+      out[o + i] = raw or fresh
     else
-      out[o + i] = odd
+      out[o + i] = undecided
     end
   end
   return granted
 end
 
--- inherits reports whether a state that is not there yet is under an older identity of its counter, from which the node
--- must carry it over.
+-- inherits reports whether a missing state is kept under an older identity of its counter, from
+-- which the node must carry it over.
 local function inherits(L, keys, k, v, raw)
-  if L.kin and v and not raw then return true end
+  if L.olderSame and v and not raw then return true end
   if L.older == 0 or raw or not L.size and call('EXISTS', keys[k + L.at]) == 1 then return false end
-  return call('EXISTS', spread(keys, k + L.elders, k + L.elders + L.older - 1)) > 0
+  return call('EXISTS', spread(keys, k + L.olderAt, k + L.olderAt + L.older - 1)) > 0
 end
 
--- shut reports whether a margin does not admit what a tight charge denies: it is closed, or used up. raw is its state, which follows
--- the charge's own, and g what the charge admits without it.
-local function shut(L, raw, own, g, m, key)
-  if L.cd then return false end
+-- marginSpent reports whether a soft margin admits nothing more, since it is closed or used up. raw
+-- is the state of the margin, own that of its operand, and g what the operand admits without the
+-- margin.
+local function marginSpent(L, raw, own, g, m, key)
+  if L.countDenied then return false end
   if raw then
-    local first, reopens = decode('<I7I7', raw)
-    if reopens > now and reopens - now <= L.ahead and now >= first + L.open then return true end
+    local first, reopens = decode(go.countFormat, raw)
+    if reopens > now and reopens - now <= L.marginAhead and now >= first + L.marginOpen then
+      return true
+    end
   end
-  local most, level = L.most, L.mostLevel
-  L.most, L.mostLevel = L.cap, L.p3
+  local most, level = L.limit, L.limitLevel
+  L.limit, L.limitLevel = L.cap, L.capLevel
   local all = L.admit(L, own, m, key)
-  L.most, L.mostLevel = most, level
+  L.limit, L.limitLevel = most, level
   return all == g
 end
 
--- What a margin admits is decided a moment before it is written. Who is denied for good in between, since the margin closes in that
--- moment, or other numbers come into force, must not have missed it: such denials are numbered, and the last of a key is remembered;
--- read tells the number, and swap heeds it. denialsBefore is that of the last one that may be forgotten.
-local denials, denialOf, keysDenied, denialsBefore = 0, {}, 0, 0
+-- What is known of each operand of the decision under way, by its number.
+local admitted = {} -- how many requests it admits; nil: left to the node
+local pass1, pass2, pass3, pass4 = {}, {}, {}, {} -- what admit hands to apply or finish
+local values = {}   -- its value in Redis; false: none
+local states = {}   -- its state in that; false: none
+local offsets = {}  -- where the state begins in the value
+local charged = {}  -- how many requests are charged to it
 
-local function rememberDenial(key)
-  if not denialOf[key] then
-    if keysDenied >= 1000 then denialOf, keysDenied, denialsBefore = {}, 0, denials end
-    keysDenied = keysDenied + 1
-  end
-  denials = denials + 1
-  denialOf[key] = denials
-end
-
--- What is known of each charge of a decision: how many asks are admitted, what apply needs, the value, the state, its
--- place, and how many asks are charged.
-local G, X, Y, Z, U, V, R, A, N = {}, {}, {}, {}, {}, {}, {}, {}, {}
-
--- write charges what is to be charged on the charges that are joined to the one at i, and returns the new value.
+-- write charges the operand i and those joined to it, and returns their new value.
 local function write(S, i, key)
-  local bodies, stops, v, whole, members = nil, {}, V[i], false, S[i].members
+  local bodies, stops, v, whole, members = nil, {}, values[i], false, S[i].members
   for k = 1, #members do
     local j = members[k]
-    local L, n = S[j], N[j]
-    if L.c == 0 or L.c < 0 and not R[j] then n = 0 end
-    if n > 0 or L.mends and Z[j] then
-      local body, stop, keep = L.apply(L, n, X[j], Y[j], Z[j], U[j])
+    local L, n = S[j], charged[j]
+    if L.cost == 0 or L.cost < 0 and not states[j] then n = 0 end
+    if n > 0 or L.mends and pass3[j] then
+      local body, stop, keep = L.apply(L, n, pass1[j], pass2[j], pass3[j], pass4[j])
       bodies = bodies or {}
       bodies[j], stops[j] = body, stop
-      whole = whole or not (keep and R[j])
+      whole = whole or not (keep and states[j])
     end
   end
   if not bodies then return v end
@@ -834,33 +954,35 @@ local function write(S, i, key)
   for k = 1, #members do
     local j = members[k]
     if bodies[j] then
-      call('SETRANGE', key, A[j] - 1, bodies[j])
-      v = sub(v, 1, A[j] - 1) .. bodies[j] .. sub(v, A[j] + #bodies[j])
+      call('SETRANGE', key, offsets[j] - 1, bodies[j])
+      v = sub(v, 1, offsets[j] - 1) .. bodies[j] .. sub(v, offsets[j] + #bodies[j])
     end
   end
   return v
 end
 
--- Decisions of any number of charges, all or nothing (see weir.Store).
+-- decideAll makes count decisions of any number of operands, all or nothing: the rule of
+-- store.Verdict. It returns how many requests were admitted, and the place of the next decision's
+-- keys.
 local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
   local nch, stride, granted, o, m = #S, S.stride, 0, #out, 1
   local vals, base, cur = nil, 0, repeats and {} or nil
   local k = from
-  local each = max(1, floor(AT_ONCE / stride)) -- decisions whose values are read at once
+  local each = max(1, floor(BATCH / stride)) -- decisions whose values one MGET reads
   for i = 1, count do
     if merged then m = decode('<I4', list, 2 + 4 * i) end
-    if S.compact and stride <= AT_ONCE and (i - 1) % each == 0 then
-      vals, base = values(keys, k, min(from + stride * count, k + each * stride) - 1), k - 1
+    if S.compact and stride <= BATCH and (i - 1) % each == 0 then
+      vals, base = readValues(keys, k, min(from + stride * count, k + each * stride) - 1), k - 1
     end
-    local total, quota, ok, short = m, nil, true, false
+    local total, quota, ok, beyond = m, nil, true, false
     for j = 1, nch do
       local L = S[j]
       local place, v = k + L.at, nil
       local key = keys[place]
-      R[j] = false
+      states[j] = false
       if L.size then
-        if L.of then
-          v = V[L.of]
+        if L.joinedTo then
+          v = values[L.joinedTo]
         else
           if cur then v = cur[key] end
           if v == nil then
@@ -871,28 +993,29 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
             end
           end
         end
-        if v then R[j], A[j] = record(L, v) end
+        if v then states[j], offsets[j] = record(L, v) end
       end
-      V[j] = v
-      G[j], X[j], Y[j], Z[j], U[j] = L.admit(L, R[j], m, key)
-      if not G[j] or inherits(L, keys, k, v, R[j]) then
+      values[j] = v
+      admitted[j], pass1[j], pass2[j], pass3[j], pass4[j] = L.admit(L, states[j], m, key)
+      if not admitted[j] or inherits(L, keys, k, v, states[j]) then
         ok = false
-      elseif L.mode == ENFORCE then
-        total = min(total, G[j])
-      elseif L.mode == QUOTA then
-        quota = max(quota or 0, G[j])
+      elseif L.mode == go.modeEnforce then
+        total = min(total, admitted[j])
+      elseif L.mode == go.modeQuota then
+        quota = max(quota or 0, admitted[j])
       end
-      short = short or L.margined and G[j] and G[j] < m
+      beyond = beyond or L.hasMargin and admitted[j] and admitted[j] < m
     end
-    if short and ok then
+    if beyond and ok then
       for j = 1, nch do
         local L = S[j]
-        if L.margined and G[j] < m then
+        if L.hasMargin and admitted[j] < m then
           local key = keys[k + L.at]
-          if not L.tight or shut(L, R[j + 1], R[j], G[j], m, key) then
-            if L.c > 0 then rememberDenial(key) end
+          if not L.marginCloses
+            or marginSpent(L, states[j + 1], states[j], admitted[j], m, key) then
+            if L.cost > 0 then noteChange(key) end
           elseif not S.simple then
-            ok = false -- what the margin admits would have to be charged together with the rest
+            ok = false -- what the margin admits must be charged together with the rest
           end
         end
       end
@@ -906,22 +1029,24 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
       end
       if not ok then
         o = o + 1
-        out[o] = L.odd or ODD
+        out[o] = L.undecided or UNDECIDED
       else
-        if L.cd then
-          N[j] = m
-        elseif L.mode == SHADOW then
-          N[j] = G[j]
-        elseif L.mode == ENFORCE then
-          N[j] = total
+        if L.countDenied then
+          charged[j] = m
+        elseif L.mode == go.modeShadow then
+          charged[j] = admitted[j]
+        elseif L.mode == go.modeEnforce then
+          charged[j] = total
         else
-          N[j] = min(total, G[j])
+          charged[j] = min(total, admitted[j])
         end
         if L.size then
           o = o + 1
-          out[o] = R[j] or L.none
+          out[o] = states[j] or L.fresh
         else
-          local text = L.tell(L, keys[k + L.at], G[j], N[j], X[j], m, id)
+          local key = keys[k + L.at]
+          local text = L.finish(L, key, admitted[j], charged[j], pass1[j], m, id)
+          if S.swapped and L.members and charged[j] > 0 then noteChange(key) end
           out[o + 1], out[o + 2] = encode('<I4', #text), text
           o = o + 2
         end
@@ -941,28 +1066,30 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
   return granted, k
 end
 
--- leave leaves decisions to the node. It returns the place of the next one's keys.
+-- leave leaves count decisions to the node. It returns the place of the next decision's keys.
 local function leave(S, from, count, out)
   for _ = 1, count do
-    for j = 1, #S do out[#out + 1] = S[j].odd or ODD end
+    for j = 1, #S do out[#out + 1] = S[j].undecided or UNDECIDED end
   end
   return from + count * S.stride
 end
 
--- take decides. ARGV: the instant, or '' for the server's clock; then for each run of decisions of one shape the shape
--- and a list: how many decisions; flags; how many equal ones each stands for (flag 1); ids for slots. KEYS: those of
--- all charges in order. Flag 2: a key may come more than once in the run.
+-- take decides. KEYS: those of all operands in order. ARGV: the instant, or '' for the server's
+-- clock; then for each run of decisions of one shape the shape, and a list: how many decisions,
+-- flags (go.flagMerged, go.flagRepeats), with the first flag how many equal requests each stands
+-- for, and the ids for slots. With the second flag a key may come more than once in the run.
 --
--- The reply is one string: the instant, how many decisions were admitted, and for each charge its state before the
--- call (or what tell says, after its length), all 255 where it is odd and the decision was not made.
+-- The reply is one string: the instant, how many requests were admitted, and for each operand its
+-- state before the call (one that is not compact: the length of what finish returns, and that). All
+-- bytes are 255 where a decision was left to the node.
 local function take(keys, args)
   begin(args[1])
   local from, granted, out = 1, 0, {''}
-  dropped = nil -- by a call that failed
+  dropped = nil -- of a call that failed
   for r = 2, #args, 2 do
     local S, list = shape(args[r]), args[r + 1]
-    local count, flags = decode('<I4B', list)
-    local merged, repeats = flags % 2 == 1, flags >= 2
+    local count, flags = decode(go.listFormat, list)
+    local merged, repeats = has(flags, go.flagMerged), has(flags, go.flagRepeats)
     local g = 0
     if S.till and (now < S.from or now >= S.till) then
       from = leave(S, from, count, out)
@@ -970,41 +1097,50 @@ local function take(keys, args)
       g = decideOne(S, keys, from, count, list, merged, out)
       from = from + count
     else
-      g, from = decideAll(S, keys, from, count, list, merged, repeats, 6 + (merged and 4 * count or 0), out)
+      local ids = 6 + (merged and 4 * count or 0)
+      g, from = decideAll(S, keys, from, count, list, merged, repeats, ids, out)
     end
     granted = granted + g
   end
   if dropped then forgetDropped() end
-  out[1] = encode('<I7I4', now, granted)
+  out[1] = encode(go.replyFormat, now, granted)
   return concat(out)
 end
 
--- read returns the instant, the number of the last denial, and the values of KEYS.
+-- read returns the instant, the number of the last change (noteChange), and the values of KEYS.
 local function read(keys, args)
   begin(args[1])
-  local out = {now, denials}
-  for i = 1, #keys, AT_ONCE do
-    local vals = values(keys, i, #keys)
+  local out = {now, changes}
+  for i = 1, #keys, BATCH do
+    local vals = readValues(keys, i, #keys)
     for j = 1, #vals do out[#out + 1] = vals[j] end
   end
   return out
 end
 
--- swap writes new values if the old ones are still there, all or none, and returns 1 if they were. ARGV: the instant or
--- ''; what read told as number; then for each key '0' or '1' and the value it must have ('0': none), the new value ('': none, '=': as it is), and
--- when that is fresh ('+': no sooner than the old one; '~': it is already). If it took so long that a new value is fresh
--- by now, others may have come and gone unseen: then nothing is written either.
+-- swap writes new values if all of KEYS still have the old ones, and returns 1 if it did. ARGV: the
+-- instant or ''; the number that read returned; then four for each key:
+--   '0' if there must be no value, else '1'
+--   the value that it must have
+--   the new value ('': none, '=': unchanged)
+--   the instant at which that is fresh ('+' before it: no sooner than the old value; '~': it is
+--   fresh)
+-- If a new value is fresh by now, the call took so long that other requests may have come and gone
+-- unseen. Then nothing is written either.
 local function swap(keys, args)
   begin(args[1])
   local read = tonumber(args[2])
-  for i = 1, #keys, AT_ONCE do
-    local vals = values(keys, i, #keys)
+  for i = 1, #keys, BATCH do
+    local vals = readValues(keys, i, #keys)
     for j = 1, #vals do
       local at, is = 4 * (i + j - 1) - 1, vals[j]
-      if max(denialsBefore, denialOf[keys[i + j - 1]] or 0) > read then return 0 end
+      if changedSince(keys[i + j - 1], read) then return 0 end
       if args[at] == '0' and is or args[at] == '1' and is ~= args[at + 1] then return 0 end
       local value, stop = args[at + 2], args[at + 3]
-      if value ~= '' and value ~= '=' and sub(stop, 1, 1) ~= '+' and sub(stop, 1, 1) ~= '~' and tonumber(stop) <= now then return 0 end
+      local sign = sub(stop, 1, 1)
+      if value ~= '' and value ~= '=' and sign ~= '+' and sign ~= '~' and tonumber(stop) <= now then
+        return 0
+      end
     end
   end
   for i = 1, #keys do
@@ -1019,33 +1155,35 @@ local function swap(keys, args)
         stop = sub(stop, 2)
       end
       call('SET', keys[i], value, 'PXAT', expiry(tonumber(stop)))
+      if args[4 * i - 1] == '0' then noteChange(keys[i]) end
     end
   end
   return 1
 end
 
--- release gives slots back; 1 if they were still held. KEYS: one. ARGV: the instant or '', the time-out, the id.
+-- release gives slots back, and returns 1 if they were still held. KEYS: one. ARGV: the instant or
+-- '', the time-out, the id.
 local function release(keys, args)
   begin(args[1])
   local key, w, id = keys[1], tonumber(args[2]), args[3]
   local v = try('GET', key)
-  if type(v) ~= 'string' or #v < HOLD_SIZE then return 0 end
-  local newest, used, first, n = decode(HOLD, v)
-  if #v ~= HOLD_SIZE + n * HOLDER then return 0 end
-  local most = now + w
-  local eff = max(now, min(newest, most))
+  if type(v) ~= 'string' or #v < go.slotsHead then return 0 end
+  local newest, used, first, n = decode(go.slotsHeadFormat, v)
+  if #v ~= go.slotsHead + n * go.holderSize then return 0 end
+  local latest = now + w
+  local eff = max(now, min(newest, latest))
   local kept, held, over = {}, false, true
   used, newest = 0, 0
   for i = first, n - 1 do
-    local at = HOLD_SIZE + 1 + i * HOLDER
+    local at = go.slotsHead + 1 + i * go.holderSize
     local since, units = decode('<I7', v, at), decode('<I4', v, at + 15)
-    over = over and min(since, most) + w <= eff
+    over = over and min(since, latest) + w <= eff
     if over then
-      -- its time is up
+      -- it has timed out
     elseif sub(v, at + 7, at + 14) == id then
       held = true
     else
-      kept[#kept + 1] = sub(v, at, at + HOLDER - 1)
+      kept[#kept + 1] = sub(v, at, at + go.holderSize - 1)
       used, newest = used + units, since
     end
   end
@@ -1053,13 +1191,15 @@ local function release(keys, args)
   if #kept == 0 then
     call('DEL', key)
   else
-    call('SET', key, encode(HOLD, newest, used, 0, #kept) .. concat(kept), 'PXAT', expiry(min(newest, most) + w))
+    local head = encode(go.slotsHeadFormat, newest, used, 0, #kept)
+    call('SET', key, head .. concat(kept), 'PXAT', expiry(min(newest, latest) + w))
   end
   return 1
 end
 
--- nodes notes that a node lives, or (time-out 0) that it goes, and returns how many do. KEYS: one. ARGV: the instant or
--- '', the time in µs after which a node that was not heard of is gone, the node's name.
+-- nodes notes that a node is alive, or (time-out 0) that it leaves, and returns how many are alive.
+-- KEYS: one. ARGV: the instant or '', the time in µs without a heartbeat after which a node counts
+-- as gone, the node's name.
 local function nodes(keys, args)
   begin(args[1])
   local key, after = keys[1], tonumber(args[2])
@@ -1073,22 +1213,22 @@ local function nodes(keys, args)
   return call('ZCARD', key)
 end
 
--- Reservations: KEYS are a sorted set of when each id is over, and a hash of its note. What nobody asks for any more goes with the
--- longest window.
+-- Reservations: KEYS are a sorted set of ids by the instant at which they time out, and a hash of
+-- their notes. Where nobody asks for them any more, they expire after the longest window.
 
--- hold keeps a note; 1 if it did, 0 if the id is taken, -1 if there is no room. ARGV: the instant or '', the id, the note, the time-out
--- in µs, how many may be held.
+-- hold keeps a note, and returns 1; 0 if the id is taken, -1 if there is no room. ARGV: the instant
+-- or '', the id, the note, the time-out in µs, how many may be held.
 local function hold(keys, args)
   begin(args[1])
   if call('HEXISTS', keys[2], args[2]) == 1 then return 0 end
   if call('ZCARD', keys[1]) >= tonumber(args[5]) then return -1 end
   call('ZADD', keys[1], format('%d', min(MAXINT, now + tonumber(args[4]))), args[2])
   call('HSET', keys[2], args[2], args[3])
-  for i = 1, 2 do call('PEXPIRE', keys[i], format('%d', FOREVER / 1000)) end
+  for i = 1, 2 do call('PEXPIRE', keys[i], format('%d', go.maxWindow / 1000)) end
   return 1
 end
 
--- handOut returns a note, which is then held no more; false if there is none.
+-- handOut removes a note and returns it; false if there is none.
 local function handOut(keys, id)
   local note = call('HGET', keys[2], id)
   call('ZREM', keys[1], id)
@@ -1102,11 +1242,12 @@ local function claim(keys, args)
   return handOut(keys, args[1])
 end
 
--- expired hands out notes whose time is over. ARGV: the instant or '', how many at most.
+-- expired hands out notes that have timed out. ARGV: the instant or '', how many at most.
 local function expired(keys, args)
   begin(args[1])
   local out = {}
-  for _, id in ipairs(call('ZRANGEBYSCORE', keys[1], '-inf', format('%d', now), 'LIMIT', '0', args[2])) do
+  local ids = call('ZRANGEBYSCORE', keys[1], '-inf', format('%d', now), 'LIMIT', '0', args[2])
+  for _, id in ipairs(ids) do
     local note = handOut(keys, id)
     if note then out[#out + 1] = note end
   end

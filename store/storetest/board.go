@@ -9,17 +9,17 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/store"
 )
 
-// Board tests what weir.Board promises, on a store that is made with a virtual clock.
-func Board(t *testing.T, open func(t *testing.T, clock func() int64) weir.Board) {
+// Board tests the contract of store.Board, on a store that is made with a virtual clock.
+func Board(t *testing.T, open func(t *testing.T, clock func() int64) store.Board) {
 	const begin = int64(1767225600) * 1e6
 	var now atomic.Int64
 	now.Store(begin)
 	board := open(t, now.Load)
 	ctx := t.Context()
-	post := func(kind string, facts ...weir.Fact) {
+	post := func(kind string, facts ...store.Fact) {
 		t.Helper()
 		if err := board.Post(ctx, kind, facts); err != nil {
 			t.Fatal(err)
@@ -41,12 +41,13 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) weir.Board)
 	}
 	same(list("a"), "")
 	odd := "\x00\xff id{}"
-	post("a", weir.Fact{ID: "x", Data: []byte("1"), TTL: 10 * time.Second}, weir.Fact{ID: odd, Data: []byte{0, 1, 255}, TTL: time.Minute})
-	post("b", weir.Fact{ID: "x", TTL: time.Hour})
+	post("a", store.Fact{ID: "x", Data: []byte("1"), TTL: 10 * time.Second}, store.Fact{ID: odd, Data: []byte{0, 1, 255}, TTL: time.Minute})
+	post("b", store.Fact{ID: "x", TTL: time.Hour})
 	now.Add(3e6)
 	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 57s 3s; "x"="1" 7s 3s`)
 	same(list("b"), `"x"="" 59m57s 3s`)
-	post("a", weir.Fact{ID: "x", Data: []byte("2"), TTL: 2 * time.Second}) // in place of what was
+	// replaces the previous fact
+	post("a", store.Fact{ID: "x", Data: []byte("2"), TTL: 2 * time.Second})
 	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 57s 3s; "x"="2" 2s 0s`)
 	now.Add(2e6 - 1)
 	same(list("a"), `"\x00\xff id{}"="\x00\x01\xff" 55.000001s 5s; "x"="2" 1µs 2s`)
@@ -56,38 +57,38 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) weir.Board)
 		t.Fatal(err)
 	}
 	same(list("a"), "")
-	for name, bad := range map[string]weir.Fact{
+	for name, bad := range map[string]store.Fact{
 		"no id":    {TTL: 1e9},
-		"long id":  {ID: strings.Repeat("x", weir.MaxFactID+1), TTL: 1e9},
-		"data":     {ID: "x", Data: make([]byte, weir.MaxFactData+1), TTL: 1e9},
+		"long id":  {ID: strings.Repeat("x", store.MaxFactID+1), TTL: 1e9},
+		"data":     {ID: "x", Data: make([]byte, store.MaxFactData+1), TTL: 1e9},
 		"no time":  {ID: "x"},
 		"was over": {ID: "x", TTL: -1e9},
 		"removed":  {ID: "x", TTL: 1e9, Removed: true},
 	} {
-		if board.Post(ctx, "a", []weir.Fact{bad}) == nil {
+		if board.Post(ctx, "a", []store.Fact{bad}) == nil {
 			t.Errorf("%s: was taken", name)
 		}
 	}
-	largest := weir.Fact{ID: strings.Repeat("\xff", weir.MaxFactID), Data: make([]byte, weir.MaxFactData), TTL: time.Second}
+	largest := store.Fact{ID: strings.Repeat("\xff", store.MaxFactID), Data: make([]byte, store.MaxFactData), TTL: time.Second}
 	post("c", largest)
 	if facts, err := board.List(ctx, "c"); err != nil || len(facts) != 1 || facts[0].ID != largest.ID || !slices.Equal(facts[0].Data, largest.Data) {
 		t.Errorf("the largest fact: %d facts, %v", len(facts), err)
 	}
-	var many []weir.Fact
+	var many []store.Fact
 	for i := range 1234 {
-		many = append(many, weir.Fact{ID: fmt.Sprint(i), TTL: time.Duration(1+i) * time.Minute})
+		many = append(many, store.Fact{ID: fmt.Sprint(i), TTL: time.Duration(1+i) * time.Minute})
 	}
 	post("d", many...)
 	if facts, err := board.List(ctx, "d"); err != nil || len(facts) != len(many) {
 		t.Errorf("%d facts of %d: %v", len(facts), len(many), err)
 	}
 
-	// Watch tells what there is, what was removed included, and then each change.
+	// Watch reports the existing facts, including removed ones, and then each change.
 	watching, cancel := context.WithCancel(ctx)
 	told := make(chan string, 100)
 	ended := make(chan error)
 	go func() {
-		ended <- board.Watch(watching, "a", func(facts []weir.Fact, anew bool) { told <- fmt.Sprintf("%v %s", anew, factsText(facts)) })
+		ended <- board.Watch(watching, "a", func(facts []store.Fact, anew bool) { told <- fmt.Sprintf("%v %s", anew, factsText(facts)) })
 	}()
 	next := func() string {
 		t.Helper()
@@ -100,14 +101,14 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) weir.Board)
 		}
 	}
 	same(next(), `true "\x00\xff id{}"- 55s 0s`)
-	post("a", weir.Fact{ID: "y", Data: []byte("3"), TTL: time.Hour})
+	post("a", store.Fact{ID: "y", Data: []byte("3"), TTL: time.Hour})
 	same(next(), `false "y"="3" 1h0m0s 0s`)
-	post("d", weir.Fact{ID: "elsewhere", TTL: time.Hour})
+	post("d", store.Fact{ID: "elsewhere", TTL: time.Hour})
 	if err := board.Remove(ctx, "a", []string{"y"}); err != nil {
 		t.Fatal(err)
 	}
 	same(next(), `false "y"- 1h0m0s 0s`)
-	post("a", weir.Fact{ID: "y", Data: []byte("4"), TTL: time.Minute})
+	post("a", store.Fact{ID: "y", Data: []byte("4"), TTL: time.Minute})
 	same(next(), `false "y"="4" 1m0s 0s`)
 	cancel()
 	if err := <-ended; err != context.Canceled {
@@ -116,7 +117,7 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) weir.Board)
 }
 
 // factsText writes facts by id. An age may be a few microseconds off.
-func factsText(facts []weir.Fact) string {
+func factsText(facts []store.Fact) string {
 	var list []string
 	for _, f := range facts {
 		text := fmt.Sprintf("%q=%q", f.ID, f.Data)

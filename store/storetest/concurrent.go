@@ -8,15 +8,20 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 )
 
-// Concurrent tests make this many decisions from this many goroutines, by the store's own clock.
-const (
-	callers   = 64
-	decisions = 100_000
-)
+// Concurrent tests make their decisions from this many goroutines, by the store's own clock.
+const callers = 64
+
+// decisions is how many decisions a concurrent test makes.
+func decisions() int {
+	if testing.Short() {
+		return 10_000
+	}
+	return 100_000
+}
 
 // decided is one decision as it came out.
 type decided struct {
@@ -25,14 +30,15 @@ type decided struct {
 }
 
 // storm makes the decisions; call returns the charges of one, and must be safe for concurrent use.
-func storm(t *testing.T, s weir.Store, call func() []weir.Charge) []decided {
+func storm(t *testing.T, s store.Store, call func() []store.Charge) []decided {
 	t.Helper()
 	var wg sync.WaitGroup
 	parts := make([][]decided, callers)
 	errs := make([]error, callers)
+	each := decisions()/callers + 1
 	for g := range callers {
 		wg.Go(func() {
-			part := make([]decided, 0, decisions/callers+1)
+			part := make([]decided, 0, each)
 			for len(part) < cap(part) {
 				var d decided
 				charges := call()
@@ -55,9 +61,9 @@ func storm(t *testing.T, s weir.Store, call func() []weir.Charge) []decided {
 	return all
 }
 
-// replay decides the same at the recorded times by the pure algorithms, and compares: at each instant the same
-// results must have come out, in whatever order.
-func replay(t *testing.T, all []decided, call func() []weir.Charge) (admitted int64) {
+// replay decides the same at the recorded times by the pure algorithms, and compares: at each
+// instant the same results must have come out, in whatever order.
+func replay(t *testing.T, all []decided, call func() []store.Charge) (admitted int64) {
 	t.Helper()
 	m := newModel()
 	for len(all) > 0 {
@@ -100,10 +106,10 @@ func testConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 		algo.Concurrency:   {{N: 500, Timeout: time.Hour}},
 	}[a] {
 		cfg.Algorithm = a
-		store := n(t, nil)
+		s := n(t, nil)
 		counter := counterOf(t, cfg)
-		call := func() []weir.Charge { return []weir.Charge{charge(counter, "hot", 1)} }
-		all := storm(t, store, call)
+		call := func() []store.Charge { return []store.Charge{charge(counter, "hot", 1)} }
+		all := storm(t, s, call)
 		admitted := replay(t, all, call)
 		first, last := all[0].now, all[len(all)-1].now
 		w := cfg.Window.Microseconds()
@@ -128,19 +134,20 @@ func testConcurrent(t *testing.T, n newStore, a algo.Algorithm) {
 	}
 }
 
-// testConcurrentTwoLimits decides by two limits together, of which one soon refuses: the other is then uncharged.
+// testConcurrentTwoLimits decides by two limits together, of which one soon refuses: the other is
+// then uncharged.
 func testConcurrentTwoLimits(t *testing.T, n newStore) {
 	for _, a := range []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket} {
 		t.Run(a.String(), func(t *testing.T) {
-			store := n(t, nil)
+			s := n(t, nil)
 			tight := counterOf(t, algo.Config{Algorithm: a, N: 400, Window: 24 * time.Hour})
 			wide := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 366 * 24 * time.Hour})
-			call := func() []weir.Charge {
-				return []weir.Charge{charge(wide, "all", 1), charge(tight, "one", 1)}
+			call := func() []store.Charge {
+				return []store.Charge{charge(wide, "all", 1), charge(tight, "one", 1)}
 			}
-			all := storm(t, store, call)
+			all := storm(t, s, call)
 			admitted := replay(t, all, call)
-			r, now := take(t, store, charge(wide, "all", 0))
+			r, now := take(t, s, charge(wide, "all", 0))
 			if w := (366 * 24 * time.Hour).Microseconds(); all[0].now/w == now/w && r[0].Remaining != 1_000_000-admitted {
 				t.Errorf("%d admitted, but the other limit was charged %d", admitted, 1_000_000-r[0].Remaining)
 			}
@@ -148,17 +155,22 @@ func testConcurrentTwoLimits(t *testing.T, n newStore) {
 	}
 }
 
-// testConcurrentCrossed charges the same keys in different orders: no deadlock, and nothing is lost.
+// testConcurrentCrossed charges the same keys in different orders: no deadlock, and nothing is
+// lost.
 func testConcurrentCrossed(t *testing.T, n newStore) {
-	store := n(t, nil)
+	s := n(t, nil)
 	counter := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 1, Window: 366 * 24 * time.Hour, Burst: 1_000_000})
-	const calls, span = 300, 20
+	const span = 20
+	calls := 300
+	if testing.Short() {
+		calls = 30
+	}
 	var wg sync.WaitGroup
 	for g := range callers {
 		wg.Go(func() {
 			results := make([]algo.Result, span)
 			for i := range calls {
-				charges := make([]weir.Charge, span)
+				charges := make([]store.Charge, span)
 				for j := range charges {
 					k := j
 					if (g+i)%2 == 0 {
@@ -166,7 +178,7 @@ func testConcurrentCrossed(t *testing.T, n newStore) {
 					}
 					charges[j] = charge(counter, fmt.Sprint(k), 1)
 				}
-				if _, err := store.Take(t.Context(), charges, results); err != nil {
+				if _, err := s.Take(t.Context(), charges, results); err != nil {
 					t.Error(err)
 					return
 				}
@@ -175,7 +187,7 @@ func testConcurrentCrossed(t *testing.T, n newStore) {
 	}
 	wg.Wait()
 	for k := range span {
-		if r, _ := take(t, store, charge(counter, fmt.Sprint(k), 0)); r[0].Remaining != 1_000_000-callers*calls {
+		if r, _ := take(t, s, charge(counter, fmt.Sprint(k), 0)); r[0].Remaining != int64(1_000_000-callers*calls) {
 			t.Errorf("key %d has %d left, want %d", k, r[0].Remaining, 1_000_000-callers*calls)
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
 func newPair(t *testing.T, n newStore) *pair {
@@ -20,7 +20,7 @@ func window(n int64) algo.Config {
 	return algo.Config{Algorithm: algo.FixedWindow, N: n, Window: time.Minute}
 }
 
-// remaining asks what is left of a key.
+// remaining returns the remaining units of a key.
 func (p *pair) remaining(t *testing.T, c *rule.Counter, key string) int64 {
 	t.Helper()
 	return p.take(t, charge(c, key, 0))[0].Remaining
@@ -47,7 +47,7 @@ func testAllOrNothing(t *testing.T, n newStore) {
 	if left := p.remaining(t, tight, "k"); left != 0 {
 		t.Errorf("the limit that denies has %d left", left)
 	}
-	// The order of the charges makes no difference.
+	// The order of the charges has no effect.
 	p.take(t, charge(tight, "k", 1), charge(wide, "k", 1))
 	if left := p.remaining(t, wide, "k"); left != 98 {
 		t.Errorf("%d left after a call denied by its first limit, want 98", left)
@@ -83,7 +83,7 @@ func testModes(t *testing.T, n newStore) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPair(t, n)
-			var call []weir.Charge
+			var call []store.Charge
 			for i, mode := range test.modes {
 				c := charge(counterOf(t, window(10)), "k", 1)
 				if test.full[i] {
@@ -177,14 +177,14 @@ func testManyCharges(t *testing.T, n newStore) {
 	p := newPair(t, n)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	counters := []*rule.Counter{counterOf(t, window(2)), counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 3, Window: time.Hour})}
-	call := make([]weir.Charge, 10_000)
+	call := make([]store.Charge, 10_000)
 	for i := range call {
 		call[i] = charge(counters[rnd.IntN(2)], fmt.Sprint(rnd.IntN(4000)), 1)
 		call[i].Mode = rule.Shadow
 	}
 	p.take(t, call...)
 	p.take(t, call...)
-	// All of them enforced: what has something left is not charged, since others have not.
+	// All of them enforced: even a charge with units left is not made, since others have none.
 	for i := range call {
 		call[i].Mode = rule.Enforce
 	}
@@ -264,13 +264,13 @@ func testReloadIn(t *testing.T, n newStore, group uint64) {
 func testRelease(t *testing.T, n newStore) {
 	p := newPair(t, n)
 	c := counterOf(t, algo.Config{Algorithm: algo.Concurrency, N: 3, Timeout: time.Minute})
-	call := []weir.Charge{charge(c, "k", 2)}
+	call := []store.Charge{charge(c, "k", 2)}
 	results := make([]algo.Result, 1)
 	if _, err := p.store.Take(t.Context(), call, results); err != nil || !results[0].Allowed || call[0].Ask.Slot == 0 {
 		t.Fatalf("%+v, %v, slot %d", results, err, call[0].Ask.Slot)
 	}
 	slot := call[0].Ask.Slot
-	denied := []weir.Charge{charge(c, "k", 2)}
+	denied := []store.Charge{charge(c, "k", 2)}
 	if _, err := p.store.Take(t.Context(), denied, results); err != nil || results[0].Allowed || denied[0].Ask.Slot != 0 {
 		t.Errorf("denied: %+v, %v, slot %d", results, err, denied[0].Ask.Slot)
 	}
@@ -297,7 +297,7 @@ func testRelease(t *testing.T, n newStore) {
 	if left := p.remaining(t, c, "k"); left != 3 {
 		t.Errorf("%d slots left after a call that another limit denied, want 3", left)
 	}
-	// A slot that nobody gives back lapses.
+	// A slot that is never given back lapses.
 	p.take(t, charge(c, "k", 3))
 	p.clock.advance(time.Minute)
 	if left := p.remaining(t, c, "k"); left != 3 {
@@ -323,14 +323,14 @@ func testBadCalls(t *testing.T, n newStore) {
 	good := charge(c, "k", 1)
 	for _, test := range []struct {
 		name    string
-		charges []weir.Charge
+		charges []store.Charge
 		results int
 	}{
-		{"too few results", []weir.Charge{good}, 0},
-		{"too many results", []weir.Charge{good}, 2},
-		{"no limit", []weir.Charge{{Counter: c, Key: []byte("k")}}, 1},
-		{"no counter", []weir.Charge{{Limit: c.Limit, Key: []byte("k")}}, 1},
-		{"no counter beside a good charge", []weir.Charge{good, {Limit: c.Limit, Key: []byte("k")}}, 2},
+		{"too few results", []store.Charge{good}, 0},
+		{"too many results", []store.Charge{good}, 2},
+		{"no limit", []store.Charge{{Counter: c, Key: []byte("k")}}, 1},
+		{"no counter", []store.Charge{{Limit: c.Limit, Key: []byte("k")}}, 1},
+		{"no counter beside a good charge", []store.Charge{good, {Limit: c.Limit, Key: []byte("k")}}, 2},
 	} {
 		if _, err := p.store.Take(t.Context(), test.charges, make([]algo.Result, test.results)); err == nil {
 			t.Errorf("%s: no error", test.name)

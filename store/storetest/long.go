@@ -5,16 +5,17 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// Differential asks a store and the pure algorithms the same, as many times as steps says for each algorithm, and
-// compares every field of every answer: random costs, peeks, refunds, limits that change under live states, several
-// limits at once, and a clock that goes on, stands still, and steps back. The store must not forget states that equal a
-// fresh one, since a clock that steps back may make them differ again. The seed is printed; seed 0 takes a new one.
-func Differential(t *testing.T, newStore func(t *testing.T, clock func() int64) weir.Store, steps int, seed uint64) {
+// Differential asks a store and the pure algorithms the same questions, steps times for each
+// algorithm, and compares every field of every answer. It uses random costs, peeks, refunds, limits
+// that change under live states, several limits at once, and a clock that goes on, stands still,
+// and steps back. The store must not forget states that equal a fresh one, since a clock that steps
+// back may make them differ again. The seed is printed; seed 0 takes a new one.
+func Differential(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Store, steps int, seed uint64) {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
@@ -84,7 +85,7 @@ func (d *differential) episode(t *testing.T) (steps int) {
 		if whole {
 			n = len(counters)
 		}
-		charges, of := make([]weir.Charge, 0, n), make([]*subject, 0, n)
+		charges, of := make([]store.Charge, 0, n), make([]*subject, 0, n)
 		for i := range n {
 			s := subjects[rnd.IntN(len(subjects))]
 			if whole {
@@ -184,7 +185,8 @@ func (d *differential) ask(l *algo.Limit, last algo.Result) algo.Ask {
 	return ask
 }
 
-// passTime lets the clock go on as an answer suggests, stand still, run, or step back.
+// passTime advances the clock to an instant suggested by an answer, leaves it, runs it on, or steps
+// it back.
 func (d *differential) passTime(last algo.Result) {
 	rnd := d.rnd
 	var µs int64

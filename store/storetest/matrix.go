@@ -5,24 +5,28 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// day is the window of all limits of the matrix: none turns while a test runs, or it is run again.
+// day is the window of all limits of the matrix: no window turns while a test runs, or the test is
+// run again.
 const day = 24 * time.Hour
 
-// cell is what one kind of throttling comes to.
+// cell is the expected outcome of one kind of throttling.
 type cell struct {
-	kind  string
-	soft  int
-	open  time.Duration                                                        // SoftFor
-	limit func(t *testing.T, l *algo.Limit, now int64) *algo.Limit             // made of one of 100; nil: itself
-	waits func(t *testing.T, s weir.Store, c *rule.Counter, first algo.Result) // after the first marked one
+	kind string
+	soft int
+	open time.Duration // SoftFor
+	// made of one of 100; nil: itself
+	limit func(t *testing.T, l *algo.Limit, now int64) *algo.Limit
+	// after the first marked one
+	waits func(t *testing.T, s store.Store, c *rule.Counter, first algo.Result)
 
-	admitted, marked int64 // of one after the other; a leaky_bucket admits one more, that leaves at once
-	off              bool  // there is no limit
+	// of one after the other; a leaky_bucket admits one more, that leaves at once
+	admitted, marked int64
+	off              bool // there is no limit
 }
 
 var cells = []cell{
@@ -43,11 +47,12 @@ var cells = []cell{
 	{kind: "scheduled and soft, open for a moment", soft: 10, open: time.Microsecond, limit: phased(-2 * time.Hour), waits: aMoment, admitted: 51, marked: 1},
 }
 
-// Matrix asks a store for limits of 100 of each algorithm under each kind of throttling, by the store's own clock, and counts what is
-// admitted and what is marked. It leaves its keys in the store.
+// Matrix asks a store for limits of 100 of each algorithm under each kind of throttling, by the
+// store's own clock, and counts what is admitted and what is marked. It leaves its keys in the
+// store.
 //
 //	func TestMatrix(t *testing.T) { storetest.Matrix(t, newStore(t)) }
-func Matrix(t *testing.T, store weir.Store) {
+func Matrix(t *testing.T, store store.Store) {
 	for _, c := range cells {
 		t.Run(c.kind, func(t *testing.T) {
 			for _, a := range algorithms {
@@ -72,7 +77,8 @@ func scaled(percent int64) func(*testing.T, *algo.Limit, int64) *algo.Limit {
 	}
 }
 
-// phased makes a limit that is a half for four hours of the day, from some time before or after now.
+// phased makes a limit that is a half for four hours of the day, from some time before or after
+// now.
 func phased(from time.Duration) func(*testing.T, *algo.Limit, int64) *algo.Limit {
 	return func(t *testing.T, l *algo.Limit, now int64) *algo.Limit {
 		t.Helper()
@@ -97,7 +103,7 @@ func inPhase(t *testing.T, otherwise *algo.Limit, now int64, from time.Duration,
 }
 
 // aMoment lets the store's clock go on.
-func aMoment(t *testing.T, s weir.Store, c *rule.Counter, _ algo.Result) {
+func aMoment(t *testing.T, s store.Store, c *rule.Counter, _ algo.Result) {
 	t.Helper()
 	_, now := take(t, s)
 	for then := now; then < now+2; {
@@ -113,7 +119,7 @@ func configOf(a algo.Algorithm) algo.Config {
 	return cfg
 }
 
-func (c *cell) test(t *testing.T, s weir.Store, a algo.Algorithm) {
+func (c *cell) test(t *testing.T, s store.Store, a algo.Algorithm) {
 	cfg := configOf(a)
 	cfg.Soft, cfg.SoftFor = c.soft, c.open
 	base, err := algo.New(cfg)
@@ -139,7 +145,7 @@ func (c *cell) test(t *testing.T, s weir.Store, a algo.Algorithm) {
 		admitted, marked, never, ended := c.count(t, s, counterFor(limit), want)
 		if _, until := limit.At(began); began/day.Microseconds() != ended/day.Microseconds() || ended >= until {
 			if tries < 3 {
-				continue // a window turned meanwhile, or a phase
+				continue // a window has turned, or a phase
 			}
 			t.Fatal("it takes too long")
 		}
@@ -153,8 +159,9 @@ func (c *cell) test(t *testing.T, s weir.Store, a algo.Algorithm) {
 	}
 }
 
-// count asks one after the other until some were refused. never is true if they will never be admitted.
-func (c *cell) count(t *testing.T, s weir.Store, counter *rule.Counter, want int64) (admitted, marked int64, never bool, ended int64) {
+// count asks one after the other until some were refused. never is true if they will never be
+// admitted.
+func (c *cell) count(t *testing.T, s store.Store, counter *rule.Counter, want int64) (admitted, marked int64, never bool, ended int64) {
 	t.Helper()
 	const refusals = 10
 	for range want {
@@ -190,8 +197,8 @@ func (c *cell) count(t *testing.T, s weir.Store, counter *rule.Counter, want int
 	return admitted, marked, never, ended
 }
 
-// testDownAndUp changes the share under one key: what was used stays used, whatever the share.
-func testDownAndUp(t *testing.T, s weir.Store, a algo.Algorithm) {
+// testDownAndUp changes the share under one key: the used units stay used, at any share.
+func testDownAndUp(t *testing.T, s store.Store, a algo.Algorithm) {
 	for {
 		_, began := take(t, s)
 		full := mustLimit(t, configOf(a))
@@ -218,7 +225,7 @@ func testDownAndUp(t *testing.T, s weir.Store, a algo.Algorithm) {
 			}
 		}
 		if ended/day.Microseconds() != began/day.Microseconds() {
-			continue // a window turned meanwhile
+			continue // a window has turned
 		}
 		for _, w := range wrong {
 			t.Error(w)

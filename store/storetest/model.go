@@ -1,17 +1,20 @@
 package storetest
 
 import (
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 )
 
-// model is the contract of weir.Store said as plainly as possible: a map of states, and the pure algorithms.
+// model is the contract of store.Store said as plainly as possible: a map of states, and the pure
+// algorithms. It does not use store.Verdict, which the stores do: take says the rule by itself, so
+// that a mistake in the one shows against the other.
 type model struct {
 	states map[stateKey]*kept
 	notes  map[string]note
 	slot   uint64
-	keeps  bool // states that equal a fresh one are not forgotten, which shows when the clock steps back
+	// states that equal a fresh one are not forgotten, which shows when the clock steps back
+	keeps bool
 }
 
 type stateKey struct {
@@ -38,7 +41,8 @@ func clone(st algo.State) algo.State {
 	return st
 }
 
-// state returns the state that a counter has of a key, carried to the counter and the limit; a fresh one if there is none.
+// state returns a counter's state of a key, carried to the counter and the limit; a fresh one if
+// there is none.
 func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *kept {
 	at := stateKey{c.ID, string(key)}
 	k := m.states[at]
@@ -69,16 +73,17 @@ func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *ke
 	return k
 }
 
-// margin returns what state does for the soft margin of a charge, and its name; nil if that does not close.
-func (m *model) margin(c *weir.Charge, now int64) (*kept, stateKey) {
+// margin is state for the soft margin of a charge, and also returns its name; nil if the margin
+// does not close.
+func (m *model) margin(c *store.Charge, now int64) (*kept, stateKey) {
 	if c.Counter.Margin == nil || c.Limit.Margin() == nil {
 		return nil, stateKey{}
 	}
 	return m.state(c.Counter.Margin, c.Limit.Margin(), c.Key, now), stateKey{c.Counter.Margin.ID, string(c.Key)}
 }
 
-// take is weir.Store.Take. The slots that the store made are read from the charges.
-func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
+// take is store.Store.Take. The slots that the store made are read from the charges.
+func (m *model) take(charges []store.Charge, results []algo.Result, now int64) {
 	asks := make([]algo.Ask, len(charges))
 	real := map[stateKey]*algo.State{}
 	tried := map[stateKey]*algo.State{}
@@ -100,7 +105,7 @@ func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
 		add(m.state(c.Counter, c.Limit, c.Key, now), names[i])
 		var margin *kept
 		margin, margins[i] = m.margin(c, now)
-		add(margin, margins[i]) // the name of none has no state
+		add(margin, margins[i]) // an empty name has no state
 	}
 	defer func() {
 		for name := range real {
@@ -140,23 +145,21 @@ func (m *model) take(charges []weir.Charge, results []algo.Result, now int64) {
 		default:
 			results[i] = c.Limit.CheckWith(st, margin, now, asks[i])
 			c.Limit.Mend(st, now)
-			if margin != nil {
-				c.Limit.Margin().Mend(margin, now)
-			}
+			c.Limit.MendMargin(margin, now)
 		}
 		r, v := &results[i], &verdicts[i]
 		r.Allowed, r.RetryAfter, r.Delay, r.Soft = v.Allowed, v.RetryAfter, v.Delay, r.Soft && v.Allowed
 	}
 }
 
-// settle is weir.Reserver.Settle for one settlement.
-func (m *model) settle(c *weir.Settlement, now int64) {
+// settle is store.Reserver.Settle for one settlement.
+func (m *model) settle(c *store.Settlement, now int64) {
 	k := m.state(c.Counter, c.Limit, c.Key, now)
 	c.Limit.Settle(&k.st, now, c.At, c.Reserved, c.Actual)
 	m.forget(stateKey{c.Counter.ID, string(c.Key)}, now)
 }
 
-// hold, claim and expired are those of weir.Reserver; expired hands out all.
+// hold, claim and expired are the methods of store.Reserver; expired hands out all.
 func (m *model) hold(id string, text []byte, end int64) { m.notes[id] = note{text, end} }
 
 func (m *model) claim(id string) (text []byte, ok bool) {
@@ -182,7 +185,7 @@ func (m *model) forget(name stateKey, now int64) {
 	}
 }
 
-// release is weir.Store.Release.
+// release is store.Store.Release.
 func (m *model) release(c *rule.Counter, key []byte, slot uint64, now int64) bool {
 	at := stateKey{c.ID, string(key)}
 	k := m.states[at]

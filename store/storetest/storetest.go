@@ -1,8 +1,11 @@
-// Package storetest is the contract of weir.Store as tests: every store runs them in three lines.
+// Package storetest is the contract of store.Store as tests: every store runs them in three lines.
 //
 //	func TestContract(t *testing.T) {
-//		storetest.Run(t, func(t *testing.T, clock func() int64) weir.Store { … })
+//		storetest.Run(t, func(t *testing.T, clock func() int64) store.Store { … })
 //	}
+//
+// Begin with Run (storetest.go); Board, Matrix and Differential are run apart. model.go is the
+// plain model that stores are compared with.
 package storetest
 
 import (
@@ -12,15 +15,16 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"pgregory.net/rapid"
 )
 
-// Run runs the whole contract. newStore returns an empty store that reads the time from clock (µs since the Unix
-// epoch), or from its own clock if clock is nil; it sees to it that the store is closed when the test ends.
-func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) weir.Store) {
+// Run runs the whole contract. newStore returns an empty store that reads the time from clock (µs
+// since the Unix epoch), or from its own clock if clock is nil; it sees to it that the store is
+// closed when the test ends.
+func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Store) {
 	for _, a := range algorithms {
 		t.Run("Differential/"+a.String(), func(t *testing.T) { testDifferential(t, newStore, a) })
 	}
@@ -35,11 +39,16 @@ func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) weir.Stor
 	t.Run("Release", func(t *testing.T) { testRelease(t, newStore) })
 	t.Run("BadCalls", func(t *testing.T) { testBadCalls(t, newStore) })
 	t.Run("Margin", func(t *testing.T) { testMargin(t, newStore) })
+	t.Run("MarginMended", func(t *testing.T) { testMarginMended(t, newStore) })
 	for _, a := range algorithms {
 		t.Run("Schedule/"+a.String(), func(t *testing.T) { testSchedule(t, newStore, a) })
 	}
 	t.Run("ScheduleOff", func(t *testing.T) { testScheduleOff(t, newStore) })
 	t.Run("Settle", func(t *testing.T) { testSettle(t, newStore) })
+	for _, a := range algorithms {
+		t.Run("Inspect/"+a.String(), func(t *testing.T) { testInspect(t, newStore, a) })
+	}
+	t.Run("Reset", func(t *testing.T) { testReset(t, newStore) })
 	t.Run("Reservations", func(t *testing.T) { testReservations(t, newStore) })
 	for _, a := range algorithms {
 		t.Run("Concurrent/"+a.String(), func(t *testing.T) { testConcurrent(t, newStore, a) })
@@ -48,7 +57,7 @@ func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) weir.Stor
 	t.Run("Concurrent/crossed keys", func(t *testing.T) { testConcurrentCrossed(t, newStore) })
 }
 
-type newStore = func(t *testing.T, clock func() int64) weir.Store
+type newStore = func(t *testing.T, clock func() int64) store.Store
 
 var algorithms = []algo.Algorithm{
 	algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket, algo.Concurrency,
@@ -120,9 +129,9 @@ func newVirtual() *virtual {
 	return v
 }
 
-func (v *virtual) read() int64                              { return v.now.Load() }
-func (v *virtual) advance(d time.Duration)                  { v.now.Add(d.Microseconds()) }
-func (v *virtual) make(t *testing.T, n newStore) weir.Store { return n(t, v.read) }
+func (v *virtual) read() int64                               { return v.now.Load() }
+func (v *virtual) advance(d time.Duration)                   { v.now.Add(d.Microseconds()) }
+func (v *virtual) make(t *testing.T, n newStore) store.Store { return n(t, v.read) }
 
 // lastID makes the identities of counters differ over all tests, so that one store serves many.
 var lastID atomic.Uint64
@@ -134,7 +143,8 @@ func newCounter(l *algo.Limit) *rule.Counter {
 
 func counterOf(t testing.TB, c algo.Config) *rule.Counter { return counterFor(mustLimit(t, c)) }
 
-// counterFor is a counter with that of its soft margin, if the limit's closes.
+// counterFor returns a counter, together with the counter of the soft margin if the limit's margin
+// closes.
 func counterFor(l *algo.Limit) *rule.Counter {
 	c := newCounter(l)
 	if m := l.Margin(); m != nil {
@@ -164,12 +174,12 @@ func succeed(c *rule.Counter, others ...*rule.Counter) {
 }
 
 // charge is a charge of a counter's own limit.
-func charge(c *rule.Counter, key string, cost int64) weir.Charge {
-	return weir.Charge{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
+func charge(c *rule.Counter, key string, cost int64) store.Charge {
+	return store.Charge{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
 }
 
 // take is one call that must not fail.
-func take(t rapid.TB, s weir.Store, charges ...weir.Charge) ([]algo.Result, int64) {
+func take(t rapid.TB, s store.Store, charges ...store.Charge) ([]algo.Result, int64) {
 	t.Helper()
 	results := make([]algo.Result, len(charges))
 	now, err := s.Take(context.Background(), charges, results)
@@ -186,16 +196,16 @@ type held struct {
 	slot uint64
 }
 
-// pair is a store beside the model of it.
+// pair is a store and its model.
 type pair struct {
-	store weir.Store
+	store store.Store
 	model *model
 	clock *virtual
 	slots []held
 }
 
 // take asks both and compares everything.
-func (p *pair) take(t rapid.TB, charges ...weir.Charge) []algo.Result {
+func (p *pair) take(t rapid.TB, charges ...store.Charge) []algo.Result {
 	t.Helper()
 	got, now := take(t, p.store, charges...)
 	if now != p.clock.read() {
@@ -239,7 +249,8 @@ func (p *pair) release(t *rapid.T) {
 	}
 }
 
-// pass lets some time pass: often none, often up to an instant that the last result spoke of, or one µs short of it.
+// pass lets some time pass: often none, often up to an instant named by the last result, or one µs
+// less.
 func (p *pair) pass(t *rapid.T, last algo.Result) {
 	var d int64
 	switch rapid.IntRange(0, 7).Draw(t, "pass") {
@@ -286,16 +297,17 @@ var keys = []string{"", "a", "b", "a longer key than the others, of more than si
 
 func testDifferential(t *testing.T, n newStore, a algo.Algorithm) {
 	clock := newVirtual()
-	store := clock.make(t, n)
+	s := clock.make(t, n)
 	rapid.Check(t, func(rt *rapid.T) {
-		p := &pair{store: store, model: newModel(), clock: clock}
+		p := &pair{store: s, model: newModel(), clock: clock}
 		cfg := rapid.SampledFrom(configs[a]).Draw(rt, "limit")
 		cfg.Algorithm = a
 		counter := counterOf(t, cfg)
 		cfg.N += 3
 		other := mustLimit(t, fit(cfg))
 		var last algo.Result
-		// From some step on other numbers are in force. (Not to and fro: what is fresh under one N may be forgotten.)
+		// From some step on other numbers are in force. (Not back and forth: a state that is fresh
+		// under one N may be forgotten.)
 		until := rapid.IntRange(0, 100).Draw(rt, "other N")
 		for step := range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			p.pass(rt, last)
@@ -310,16 +322,16 @@ func testDifferential(t *testing.T, n newStore, a algo.Algorithm) {
 			c.Ask = drawAsk(rt, c.Limit)
 			results := p.take(rt, c)
 			last = results[0]
-			p.settle(rt, []weir.Charge{c}, results)
+			p.settle(rt, []store.Charge{c}, results)
 		}
 	})
 }
 
 func testRandomCalls(t *testing.T, n newStore) {
 	clock := newVirtual()
-	store := clock.make(t, n)
+	s := clock.make(t, n)
 	rapid.Check(t, func(rt *rapid.T) {
-		p := &pair{store: store, model: newModel(), clock: clock}
+		p := &pair{store: s, model: newModel(), clock: clock}
 		var counters []*rule.Counter
 		group := uint64(0)
 		if rapid.Bool().Draw(rt, "group") {
@@ -343,7 +355,7 @@ func testRandomCalls(t *testing.T, n newStore) {
 				p.release(rt)
 				continue
 			}
-			var charges []weir.Charge
+			var charges []store.Charge
 			for range rapid.SampledFrom([]int{0, 1, 2, 2, 3, 3, 4, 5, 12, 20}).Draw(rt, "charges") {
 				c := charge(rapid.SampledFrom(counters).Draw(rt, "counter"), rapid.SampledFrom(keys).Draw(rt, "key"), 0)
 				c.Ask = drawAsk(rt, c.Limit)
@@ -372,7 +384,8 @@ func testClockBackwards(t *testing.T, n newStore) {
 		counter := counterOf(t, cfg)
 		p.take(rt, charge(counter, "key", 1))
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
-			// Ahead by less than any of these limits needs to be fresh again: nothing is forgotten meanwhile.
+			// The clock is ahead by less than any of these limits needs to be fresh again: nothing
+			// is forgotten.
 			clock.now.Add(rapid.Int64Range(-400_000, 1000).Draw(rt, "µs"))
 			p.take(rt, charge(counter, "key", rapid.Int64Range(0, 2).Draw(rt, "cost")))
 		}

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	weir "github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"pgregory.net/rapid"
 )
 
-// fit leaves out that a soft margin closes where there is none.
+// fit turns off the closing of a soft margin in a limit that has no margin.
 func fit(c algo.Config) algo.Config {
 	size := c.N
 	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
@@ -29,7 +29,8 @@ func fit(c algo.Config) algo.Config {
 	return c
 }
 
-// schedule is a limit that is c for half of each hour, twice as much for a third of it, and none for ten minutes.
+// schedule is a limit that is c for half of each hour, twice as much for a third of it, and none
+// for ten minutes.
 func schedule(t testing.TB, c algo.Config) *algo.Limit {
 	t.Helper()
 	more := c
@@ -52,7 +53,7 @@ func schedule(t testing.TB, c algo.Config) *algo.Limit {
 }
 
 // settle settles some of the charges that were made, if the store can.
-func (p *pair) settle(t *rapid.T, charges []weir.Charge, results []algo.Result) {
+func (p *pair) settle(t *rapid.T, charges []store.Charge, results []algo.Result) {
 	for i := range charges {
 		if rapid.IntRange(0, 5).Draw(t, "settle") == 0 {
 			p.settleOne(t, &charges[i], results[i], rapid.Int64Range(0, 2*max(1, min(charges[i].Ask.Cost, 50))+2).Draw(t, "actual"))
@@ -60,20 +61,21 @@ func (p *pair) settle(t *rapid.T, charges []weir.Charge, results []algo.Result) 
 	}
 }
 
-func (p *pair) settleOne(t rapid.TB, c *weir.Charge, r algo.Result, actual int64) {
+func (p *pair) settleOne(t rapid.TB, c *store.Charge, r algo.Result, actual int64) {
 	t.Helper()
-	s, ok := p.store.(weir.Reserver)
+	s, ok := p.store.(store.Reserver)
 	if !ok || !r.Allowed || r.Off || c.Ask.Cost < 0 {
 		return
 	}
-	settlement := weir.Settlement{Counter: c.Counter, Limit: c.Limit, Key: c.Key, At: p.clock.read(), Reserved: c.Ask.Cost, Actual: actual}
-	if err := s.Settle(context.Background(), []weir.Settlement{settlement}); err != nil {
+	settlement := store.Settlement{Counter: c.Counter, Limit: c.Limit, Key: c.Key, At: p.clock.read(), Reserved: c.Ask.Cost, Actual: actual}
+	if err := s.Settle(context.Background(), []store.Settlement{settlement}); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
 	p.model.settle(&settlement, p.clock.read())
 }
 
-// testMargin follows one margin from its first use until it is open again, alone and beside another limit.
+// testMargin follows one margin from its first use until it is open again, alone and together with
+// another limit.
 func testMargin(t *testing.T, n newStore) {
 	for _, others := range []int{0, 1, 8} {
 		t.Run(fmt.Sprint("beside ", others), func(t *testing.T) {
@@ -81,7 +83,7 @@ func testMargin(t *testing.T, n newStore) {
 			c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: time.Minute, Soft: 10, SoftFor: 150 * time.Second})
 			take := func(key string, cost int64) algo.Result {
 				t.Helper()
-				call := []weir.Charge{charge(c, key, cost)}
+				call := []store.Charge{charge(c, key, cost)}
 				for i := range others {
 					call = append(call, charge(counterOf(t, window(1000)), fmt.Sprint(key, i), 1))
 				}
@@ -151,12 +153,63 @@ func testMargin(t *testing.T, n newStore) {
 	p.take(t, charge(twice, "l", 1))
 }
 
+// testMarginMended: a call that another limit denies puts the state of a margin right by the
+// numbers in force, as the same call alone would, whatever other numbers the counter has.
+func testMarginMended(t *testing.T, n newStore) {
+	soft := func(a algo.Algorithm, n, burst int64) algo.Config {
+		return algo.Config{Algorithm: a, N: n, Window: time.Second, Burst: burst, Soft: 50, SoftFor: 300 * time.Millisecond}
+	}
+	for _, a := range []algo.Algorithm{algo.TokenBucket, algo.LeakyBucket} {
+		for _, beside := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v, beside another: %v", a, beside), func(t *testing.T) {
+				p := newPair(t, n)
+				p.model.keeps = true
+				c, none := counterOf(t, soft(a, 1, 60)), counterOf(t, window(0))
+				all := c.Limit.Check(&algo.State{}, start, algo.Ask{}).SoftLimit
+				if r := p.take(t, charge(c, "k", all)); !r[0].Soft {
+					t.Fatalf("%+v uses no margin", r[0])
+				}
+				p.clock.advance(time.Second)
+				// These numbers would have opened the margin again seconds ago.
+				few := charge(c, "k", 1000)
+				few.Limit = mustLimit(t, soft(a, 5, 4))
+				call := []store.Charge{few}
+				if beside {
+					call = append(call, charge(none, "k", 1))
+				}
+				if r := p.take(t, call...); r[0].Allowed {
+					t.Fatalf("%+v", r[0])
+				}
+				if r := p.take(t, charge(c, "k", 1)); !r[0].Allowed || !r[0].Soft {
+					t.Errorf("%+v: the margin is closed", r[0])
+				}
+			})
+		}
+	}
+	t.Run("while off", func(t *testing.T) {
+		p := newPair(t, n)
+		p.model.keeps = true
+		cfg := algo.Config{Algorithm: algo.FixedWindow, N: 10, Window: time.Minute, Soft: 50, SoftFor: 10 * time.Second}
+		c, none := counterFor(schedule(t, cfg)), counterOf(t, window(0))
+		p.clock.advance(65 * time.Minute)
+		p.take(t, charge(c, "k", 15))
+		p.clock.advance(-10 * time.Minute)
+		if r := p.take(t, charge(c, "k", 1), charge(none, "k", 1)); !r[0].Off || r[1].Allowed {
+			t.Fatalf("%+v", r)
+		}
+		p.clock.advance(11 * time.Minute)
+		if r := p.take(t, charge(c, "k", 11)); r[0].Allowed {
+			t.Errorf("%+v: nothing was counted, but the margin is open", r[0])
+		}
+	})
+}
+
 // testSchedule lets the limit of one key change with the hour.
 func testSchedule(t *testing.T, n newStore, a algo.Algorithm) {
 	clock := newVirtual()
-	store := clock.make(t, n)
+	s := clock.make(t, n)
 	rapid.Check(t, func(rt *rapid.T) {
-		p := &pair{store: store, model: newModel(), clock: clock}
+		p := &pair{store: s, model: newModel(), clock: clock}
 		cfg := rapid.SampledFrom(configs[a]).Draw(rt, "limit")
 		cfg.Algorithm = a
 		counter, beside := counterFor(schedule(t, cfg)), counterOf(t, window(3))
@@ -174,7 +227,7 @@ func testSchedule(t *testing.T, n newStore, a algo.Algorithm) {
 			}
 			c := charge(counter, rapid.SampledFrom(keys).Draw(rt, "key"), 0)
 			c.Ask = drawAsk(rt, c.Limit)
-			call := []weir.Charge{c}
+			call := []store.Charge{c}
 			if rapid.IntRange(0, 2).Draw(rt, "beside") == 0 {
 				call = append(call, charge(beside, string(c.Key), 1))
 			}
@@ -185,7 +238,8 @@ func testSchedule(t *testing.T, n newStore, a algo.Algorithm) {
 	})
 }
 
-// testScheduleOff: while there is no limit, nothing is counted, whoever decides beside.
+// testScheduleOff: while there is no limit, nothing is counted, even if another limit decides in
+// the same call.
 func testScheduleOff(t *testing.T, n newStore) {
 	p := newPair(t, n)
 	c := counterFor(schedule(t, algo.Config{Algorithm: algo.SlidingLog, N: 3, Window: time.Hour}))
@@ -215,16 +269,16 @@ func testScheduleOff(t *testing.T, n newStore) {
 	}
 }
 
-func reserver(t *testing.T, p *pair) weir.Reserver {
+func reserver(t *testing.T, p *pair) store.Reserver {
 	t.Helper()
-	s, ok := p.store.(weir.Reserver)
+	s, ok := p.store.(store.Reserver)
 	if !ok {
 		t.Skip("the store holds no reservations")
 	}
 	return s
 }
 
-// testSettle: what a request did not cost comes back, and what it cost beyond its reservation is owed.
+// testSettle: unused units of a reservation come back, and units beyond it are owed.
 func testSettle(t *testing.T, n newStore) {
 	for _, a := range algorithms {
 		for _, cfg := range configs[a] {
@@ -233,7 +287,7 @@ func testSettle(t *testing.T, n newStore) {
 			s := reserver(t, p)
 			c, other := counterOf(t, cfg), counterOf(t, cfg)
 			join(c, c.ID)
-			settle := func(list ...weir.Settlement) {
+			settle := func(list ...store.Settlement) {
 				t.Helper()
 				if err := s.Settle(t.Context(), list); err != nil {
 					t.Fatalf("%+v: %v", cfg, err)
@@ -242,8 +296,8 @@ func testSettle(t *testing.T, n newStore) {
 					p.model.settle(&list[i], p.clock.read())
 				}
 			}
-			settlement := func(c *rule.Counter, key string, reserved, actual int64) weir.Settlement {
-				return weir.Settlement{Counter: c, Limit: c.Limit, Key: []byte(key), At: p.clock.read(), Reserved: reserved, Actual: actual}
+			settlement := func(c *rule.Counter, key string, reserved, actual int64) store.Settlement {
+				return store.Settlement{Counter: c, Limit: c.Limit, Key: []byte(key), At: p.clock.read(), Reserved: reserved, Actual: actual}
 			}
 			look := func() {
 				t.Helper()
@@ -289,7 +343,8 @@ var lastNote atomic.Uint64
 
 func noteID() string { return fmt.Sprintf("note-%d\x00\xff", lastNote.Add(1)) }
 
-// testReservations: a note is handed out once, to whoever claims it before its time-out, or to whoever asks for what is over.
+// testReservations: a note is handed out once, to the call that claims it before its time-out, or
+// else to a call of Expired.
 func testReservations(t *testing.T, n newStore) {
 	p := newPair(t, n)
 	s := reserver(t, p)
@@ -369,7 +424,7 @@ func testReservations(t *testing.T, n newStore) {
 	p.clock.advance(time.Hour)
 	expire(100)
 
-	// Whoever comes first has it, and nobody else.
+	// The first call gets it, and no other does.
 	id := noteID()
 	if err := s.Hold(ctx, id, []byte("one"), time.Minute); err != nil {
 		t.Fatal(err)

@@ -12,8 +12,10 @@ import (
 	"testing"
 )
 
-// Handler tests a server that is built as the examples are. Its handlers are these, behind demo.Authenticate and the middleware, in a
-// framework that turns a panic into a 500: /orders/{id} answers "order" and the id; /exports/{id} panics; /chat says in X-Words what it cost, 10, and answers 201.
+// Handler tests a server that is built as the examples are. Its handlers are these, behind
+// demo.Authenticate and the middleware, in a framework that turns a panic into a 500: /orders/{id}
+// answers "order" and the id; /exports/{id} panics; /chat says in X-Words what it cost, 10, and
+// answers 201.
 func Handler(t *testing.T, h http.Handler) {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -42,7 +44,8 @@ func Handler(t *testing.T, h http.Handler) {
 		return resp, string(body)
 	}
 
-	// Each user has ten requests an hour, whatever the order's number; the rules see the real path, not the route's pattern.
+	// Each user has ten requests an hour, whatever the order's number; the rules see the real path,
+	// not the route's pattern.
 	for i := range 10 {
 		resp, body := ask("GET", fmt.Sprintf("/orders/%d", i), "ada-token")
 		if resp.StatusCode != 200 || body != fmt.Sprintf("order %d", i) || resp.Header.Get("X-RateLimit-Remaining") != fmt.Sprint(9-i) {
@@ -63,8 +66,20 @@ func Handler(t *testing.T, h http.Handler) {
 	if resp, body := ask("GET", "/orders/4", "bob-token"); resp.StatusCode != 200 || body != "order 4" {
 		t.Errorf("another user: %d %q", resp.StatusCode, body)
 	}
-	if resp, _ := ask("OPTIONS", "/orders/4", "ada-token", "Origin", "https://shop.example", "Access-Control-Request-Method", "DELETE"); resp.StatusCode == 429 {
+	preflight := []string{"Origin", "https://shop.example", "Access-Control-Request-Method", "DELETE"}
+	if resp, _ := ask("OPTIONS", "/orders/4", "ada-token", preflight...); resp.StatusCode == 429 {
 		t.Errorf("a preflight request: %d", resp.StatusCode)
+	}
+	// The headers of a preflight request make none of another: a guest has ten orders with them,
+	// too.
+	passed := 0
+	for range 25 {
+		if resp, _ := ask("GET", "/orders/4", "", preflight...); resp.StatusCode == 200 {
+			passed++
+		}
+	}
+	if passed != 10 {
+		t.Errorf("%d of 25 requests with the headers of a preflight request passed a limit of 10", passed)
 	}
 
 	// A handler that panics gives its slot back, and the framework's recovery sees the panic.

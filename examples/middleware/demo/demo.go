@@ -1,4 +1,5 @@
-// Package demo is what the examples have in common: rules, and an authentication that stands for your own.
+// Package demo is what the examples have in common: rules, and an authentication that stands for
+// your own.
 package demo
 
 import (
@@ -7,9 +8,9 @@ import (
 	"net/http"
 	"strings"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -18,7 +19,7 @@ var rules []byte
 
 // NewLimiter returns a limiter with the rules of rules.yaml, whose counters live in this process.
 func NewLimiter() (*weir.Limiter, error) {
-	set, _, err := rule.Load([]rule.Source{{Name: "rules.yaml", Data: rules}}, rule.Options{})
+	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: rules}}, file.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +43,8 @@ var tokens = map[string]string{"ada-token": "ada", "bob-token": "bob"}
 
 type userKey struct{}
 
-// Authenticate puts the user that a bearer token belongs to into the context. Who has none is a guest.
+// Authenticate puts the user that a bearer token belongs to into the context. Who has none is a
+// guest.
 func Authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")

@@ -9,7 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/examples/middleware/demo"
 	"github.com/weir-rl/weir/httplimit"
 )
@@ -44,8 +44,9 @@ func handler(limiter *weir.Limiter) (http.Handler, error) {
 	return e, nil
 }
 
-// limit is the middleware. (echo.WrapMiddleware does with that of httplimit.New as well; but the answer to an error that a handler returns is
-// written only after it, so that `cost_after` would not see it.)
+// limit is the middleware. (echo.WrapMiddleware does with that of httplimit.New as well; but the
+// answer to an error that a handler returns is written only after it, so that `cost_after` would
+// not see it.)
 func limit(gate *httplimit.Gate) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {

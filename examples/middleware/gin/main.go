@@ -9,7 +9,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/examples/middleware/demo"
 	"github.com/weir-rl/weir/httplimit"
 )
@@ -45,7 +45,8 @@ func handler(limiter *weir.Limiter) (http.Handler, error) {
 	return e, nil
 }
 
-// limit is the middleware. What it refuses it has answered: Abort keeps the handlers that follow from running.
+// limit is the middleware. What it refuses it has answered: Abort keeps the handlers that follow
+// from running.
 func limit(gate *httplimit.Gate) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		pass := gate.Enter(c.Writer, c.Request)
@@ -55,7 +56,8 @@ func limit(gate *httplimit.Gate) gin.HandlerFunc {
 		}
 		defer pass.Leave()
 		pass.WriteHeaders(c.Writer.Header())
-		if w := pass.Watch(c.Writer); w != c.Writer { // a rule with cost_after wants to see the answer
+		if w := pass.Watch(c.Writer); w != c.Writer {
+			// a rule with cost_after wants to see the answer
 			unwatched := c.Writer
 			c.Writer = watched{unwatched, w}
 			defer func() { c.Writer = unwatched }()
@@ -76,7 +78,8 @@ func (x watched) Write(p []byte) (int, error)       { return x.w.Write(p) }
 func (x watched) WriteString(s string) (int, error) { return io.WriteString(x.w, s) }
 func (x watched) Flush()                            { x.w.(http.Flusher).Flush() }
 
-// authenticate puts the user into the context of the request, where the limiter looks for it: what is set by c.Set it does not see.
+// authenticate puts the user into the context of the request, where the limiter looks for it: what
+// is set by c.Set it does not see.
 func authenticate(c *gin.Context) {
 	demo.Authenticate(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { c.Request = r })).ServeHTTP(c.Writer, c.Request)
 }

@@ -13,7 +13,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/examples/middleware/demo"
 	"github.com/weir-rl/weir/grpclimit"
 )
@@ -29,26 +29,29 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(newServer(limiter).Serve(listener))
+	server, err := newServer(limiter)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(server.Serve(listener))
 }
 
-func newServer(limiter *weir.Limiter) *grpc.Server {
-	options := []grpclimit.Option{
-		// The user is who the interceptor before says.
-		grpclimit.WithAttributes(func(ctx context.Context, _ string) weir.Pairs {
-			if user := demo.UserOf(ctx); user != "" {
-				return weir.Pairs{{Name: "user", Value: user}}
-			}
-			return nil
-		}),
-		grpclimit.WithLines(grpclimit.NewLines(0)), // calls and streams of a user wait in one line
+func newServer(limiter *weir.Limiter) (*grpc.Server, error) {
+	gate, err := grpclimit.New(limiter, grpclimit.Options{
+		Attributes: map[string]func(context.Context, string) string{
+			// the user that the interceptor before has found out
+			"user": func(ctx context.Context, _ string) string { return demo.UserOf(ctx) },
+		},
+	})
+	if err != nil {
+		return nil, err
 	}
 	server := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(authenticate, grpclimit.UnaryServerInterceptor(limiter, options...)),
-		grpc.ChainStreamInterceptor(authenticateStream, grpclimit.StreamServerInterceptor(limiter, options...)),
+		grpc.ChainUnaryInterceptor(authenticate, gate.Unary),
+		grpc.ChainStreamInterceptor(authenticateStream, gate.Stream),
 	)
 	healthpb.RegisterHealthServer(server, health.NewServer()) // or a service of your own
-	return server
+	return server, nil
 }
 
 func identified(ctx context.Context) context.Context {

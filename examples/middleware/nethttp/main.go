@@ -7,7 +7,7 @@ import (
 	"log"
 	"net/http"
 
-	weir "github.com/weir-rl/weir"
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/examples/middleware/demo"
 	"github.com/weir-rl/weir/httplimit"
 )

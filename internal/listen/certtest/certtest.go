@@ -50,8 +50,8 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Issue signs a certificate for servers and clients alike: common is its common name, names are addresses and names of
-// hosts. It is valid until an hour from now plus more.
+// Issue signs a certificate for servers and clients alike: common is its common name, names are
+// addresses and names of hosts. It is valid until an hour from now plus more.
 func (a *Authority) Issue(common string, more time.Duration, names ...string) (cert, key []byte) {
 	a.t.Helper()
 	k := newKey(a.t)
@@ -77,7 +77,8 @@ func (a *Authority) Issue(common string, more time.Duration, names ...string) (c
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
 }
 
-// Client is a configuration of a client that believes a, and shows the certificate of common unless that is "".
+// Client is a configuration of a client that believes a, and shows the certificate of common unless
+// that is "".
 func (a *Authority) Client(common string) *tls.Config {
 	a.t.Helper()
 	c := &tls.Config{RootCAs: a.Pool()}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/httpapi"
+	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/internal/rls"
+	"github.com/weir-rl/weir/rule"
+)
+
+// door is one address with a protocol.
+type door struct {
+	name     string
+	address  string // as configured
+	listener *listen.Listener
+	serve    func(net.Listener) error
+	drain    func() // makes health checks report that the door is going away; may be nil
+	shutdown func(context.Context) error
+}
+
+// ready returns the reason why this server should get no requests at the moment; nil if it should.
+func (p *program) ready() error {
+	if p.draining.Load() {
+		return errors.New("the server is going away")
+	}
+	return nil
+}
+
+// addDoors makes a door for each address that is configured; the admin door comes last, so that it
+// outlives the others.
+func (p *program) addDoors() error {
+	listens := &p.c.listen
+	options := p.c.rls
+	options.Logger, options.Stopwatch = p.log, p.metrics
+	envoy := rls.New(p.limiter, options)
+	trust := p.c.trust
+	trust.Tokens = p.tokens
+	if listens.http != "" {
+		if err := p.addHTTPAPI(envoy, trust); err != nil {
+			return err
+		}
+	}
+	if listens.grpc != "" {
+		p.addGRPC(envoy)
+	}
+	if listens.proxy != "" {
+		if err := p.addProxy(); err != nil {
+			return err
+		}
+	}
+	if listens.spoe != "" {
+		p.addSPOE(trust)
+	}
+	if listens.resp != "" {
+		p.addRESP(trust)
+	}
+	if listens.admin != "" {
+		p.addAdmin()
+	}
+	if len(p.doors) == 0 {
+		return errors.New("no door is open; set one of listen.http, listen.grpc, listen.resp, listen.proxy and listen.admin")
+	}
+	return nil
+}
+
+// addHTTPAPI makes the door of the HTTP decision API, which also serves /json of envoy and forward
+// auth.
+func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
+	forwardAuth, err := p.forwardAuth()
+	if err != nil {
+		return err
+	}
+	o := p.c.http
+	o.Headers, o.Trust, o.Stopwatch = p.c.headers, trust, p.metrics
+	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), forwardAuth
+	o.Ready = func() bool { return p.ready() == nil }
+	h := p.tokensFirst(httpapi.New(p.limiter, o))
+	p.addHTTP("http", p.c.listen.http, listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log}))
+	return nil
+}
+
+// addGRPC makes the door of Envoy's rate limit service.
+func (p *program) addGRPC(envoy *rls.Service) {
+	g := rls.NewServer(envoy, rls.ServerOptions{
+		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
+		Authorize: p.authorizer("grpc"), Inline: p.c.store == storeMemory, Logger: p.log,
+	})
+	p.doors = append(p.doors, &door{
+		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, drain: g.Drain, shutdown: g.Shutdown,
+	})
+}
+
+// addAdmin makes the door of operators.
+func (p *program) addAdmin() {
+	o := p.c.admin
+	o.Metrics, o.Source, o.Signals = p.metrics.Handler(), p.rulesSource, signalStates{p.signals}
+	o.Deferred, o.Decisions, o.Candidates = p.deferred, p.recent, p.metrics.Candidates
+	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.log
+	// A profile lasts as long as its client asks for, so writing has no time bound.
+	p.addHTTP("admin", p.c.listen.admin, listen.NewHTTPServer(
+		proxy.Bound(admin.New(p.limiter, o), 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1}))
+}
+
+// rulesSource describes the origin of the rules, and the errors in them.
+func (p *program) rulesSource() admin.RulesSource {
+	s := p.folder.Status()
+	out := admin.RulesSource{Path: s.Path, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
+	if s.Waiting {
+		out.Path = "built-in starter rules"
+	}
+	if problems, ok := errors.AsType[rule.Problems](s.Err); ok {
+		for _, problem := range problems {
+			out.Errors = append(out.Errors, problem.Error())
+		}
+	} else if s.Err != nil {
+		out.Errors = append(out.Errors, s.Err.Error())
+	}
+	return out
+}
+
+// addProxy makes the door of the reverse proxy.
+func (p *program) addProxy() error {
+	c := p.c
+	if c.proxy.Upstream == nil {
+		return errors.New("proxy.upstream: is missing; write for example http://127.0.0.1:3000")
+	}
+	if set, _ := p.limiter.Rules(); c.proxy.Domain == "" && set != nil && len(set.Domains()) > 1 {
+		return fmt.Errorf("proxy.domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
+	}
+	var identity *httplimit.Identity
+	if len(c.identity) > 0 {
+		var err error
+		if identity, err = httplimit.ParseIdentity(c.identity, c.jwks); err != nil {
+			return fmt.Errorf("identity: %w", err)
+		}
+	}
+	o := c.proxy
+	o.Headers, o.CORS, o.ClientIP, o.Identity = c.headers, c.cors, c.clientIP, identity
+	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
+	o.Logf = p.logf(slog.LevelWarn)
+	h, err := proxy.New(p.limiter, o)
+	if err != nil {
+		return err
+	}
+	p.proxy = h
+	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(proxy.Bound(h, c.limits.body, c.limits.stall)))
+	p.doors[len(p.doors)-1].drain = h.Drain
+	return nil
+}
+
+// addHTTP adds a door that s serves.
+func (p *program) addHTTP(name, address string, s *http.Server) {
+	p.bound(s)
+	p.doors = append(p.doors, &door{
+		name: name, address: address,
+		serve: func(l net.Listener) error {
+			err := s.Serve(l)
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
+			return err
+		},
+		shutdown: func(ctx context.Context) error {
+			err := s.Shutdown(ctx)
+			if err != nil {
+				_ = s.Close() // cuts off the remaining connections
+			}
+			return err
+		},
+	})
+}
+
+// open opens all doors or none.
+func (p *program) open(ctx context.Context) error {
+	for _, d := range p.doors {
+		l, err := listen.Open(ctx, d.address)
+		if err != nil {
+			for _, other := range p.doors {
+				if other.listener != nil {
+					_ = other.listener.Close()
+				}
+			}
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%s is in use by another program; stop that one, or choose another address with --listen-%s (port 0 takes a free one)", d.address, d.name)
+			}
+			return fmt.Errorf("listen.%s: %w", d.name, err)
+		}
+		d.listener = listen.New(l, p.listenerOptions(d))
+	}
+	p.opened.Store(true)
+	return nil
+}
+
+// serveDoors serves all doors. If one breaks, its error goes to broken; ended is done when all have
+// been shut down.
+func (p *program) serveDoors() (broken <-chan error, ended *sync.WaitGroup) {
+	failed := make(chan error, len(p.doors))
+	ended = new(sync.WaitGroup)
+	for _, d := range p.doors {
+		ended.Go(func() {
+			if err := d.serve(d.listener); err != nil {
+				failed <- fmt.Errorf("door %s: %w", d.name, err)
+			}
+		})
+		p.log.Info("door open", p.doorAttributes(d)...)
+		p.warnIfOpen(d)
+	}
+	return failed, ended
+}
+
+// warnIfOpen logs a warning about an admin door that needs no credentials.
+func (p *program) warnIfOpen(d *door) {
+	addr, ok := d.listener.Addr().(*net.TCPAddr)
+	if d.name == "admin" && p.tokens == nil && !p.demandsCertificate(d) && ok && !addr.IP.IsLoopback() {
+		p.log.Warn("the admin door is open to the network, without auth.tokens_file", "addr", addr.String())
+	}
+}
+
+// drain closes the doors: they take no new requests, and requests under way may finish within the
+// configured time. The admin door closes last, so that its readiness shows the progress.
+func (p *program) drain(ctx context.Context) {
+	p.draining.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, p.c.drain)
+	defer cancel()
+	for _, d := range p.doors {
+		if d.drain != nil {
+			d.drain()
+		}
+	}
+	shut := func(d *door) {
+		if err := d.shutdown(ctx); err != nil {
+			p.log.Warn("requests were cut off", "door", d.name, "error", err)
+		}
+	}
+	var closing sync.WaitGroup
+	for _, d := range p.doors {
+		if d.name != "admin" {
+			closing.Go(func() { shut(d) })
+		}
+	}
+	closing.Wait()
+	for _, d := range p.doors {
+		if d.name == "admin" {
+			shut(d)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/store/fallback"
+)
+
+// TestExcessLines: of many rules ten are logged one by one, and all others as one line, which
+// counts none twice.
+func TestExcessLines(t *testing.T) {
+	var log bytes.Buffer
+	p := &program{log: slog.New(slog.NewTextHandler(&log, nil)), storage: &storage{}}
+	var rules []fallback.Excess
+	for i := range 12 {
+		rules = append(rules, fallback.Excess{Domain: "d", Rule: fmt.Sprint("r", i), Units: uint64(20 - i)})
+	}
+	p.exceeded(time.Now(), rules)
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 11 || !strings.Contains(lines[9], "rule=r9 units=11 ") || !strings.Contains(lines[10], "rules=2 units=19 ") {
+		t.Errorf("of 12 rules:\n%s", log.String())
+	}
+	if o := p.storage.over.Load(); o.units != 174 || o.rules != 12 {
+		t.Errorf("/readyz speaks of %d units of %d rules, want 174 of 12", o.units, o.rules)
+	}
+	log.Reset()
+	p.exceeded(time.Now(), rules[:10])
+	if n := strings.Count(log.String(), "\n"); n != 10 {
+		t.Errorf("of 10 rules %d lines:\n%s", n, log.String())
+	}
+}
+
+func TestAway(t *testing.T) {
+	for _, test := range []struct {
+		parts, nodes int
+		want         string
+	}{
+		{1, 1, "the store is away: this node limits alone"},
+		{1, 3, "the store is away: limits are shared among 3 nodes"},
+		{32, 1, "parts of the store are away: their keys are limited by this node alone"},
+		{32, 3, "parts of the store are away: the limits of their keys are shared among 3 nodes"},
+	} {
+		if got := away(test.parts, test.nodes); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/telemetry"
+)
+
+// newMetrics makes the metrics of the parts behind the limiter. They exist before the limiter, so
+// they read it only later.
+func (p *program) newMetrics() *telemetry.Metrics {
+	o := telemetry.Options{
+		Rules:    p.folder.Status,
+		Memory:   p.storage.local.Stats,
+		Bans:     func() weir.BanStats { return p.limiter.Bans().Stats() },
+		NFTables: p.firewall.stats,
+		Detailed: p.c.detailed,
+		Hide:     secretIdentities(p.c.identity),
+		UnknownDomain: func(domain string) {
+			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", domain)
+		},
+	}
+	if s := p.storage; s.redis != nil {
+		o.Redis, o.Fallback = s.redis.Stats, s.fallback
+	}
+	return telemetry.New(o)
+}
+
+// collect adds the metrics of load, queues and doors.
+func (p *program) collect() {
+	load := telemetry.LoadOptions{Limiter: p.limiter, Signals: p.signals, List: p.signals.List}
+	if p.overload != nil {
+		load.Overload = p.overload.Stats
+	}
+	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
+	if p.proxy != nil {
+		queues.Held = p.proxy.Held
+		if p.deferred != nil {
+			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
+		}
+	}
+	doors := telemetry.DoorOptions{Doors: p.connectionStats}
+	if p.tokens != nil {
+		doors.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
+	}
+	if p.certificates != nil {
+		doors.Certificates = p.certificates.Status
+	}
+	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
+}
+
+// connectionStats reads the connections of each door; nothing before the doors are open.
+func (p *program) connectionStats() map[string]listen.Stats {
+	if !p.opened.Load() {
+		return nil
+	}
+	out := map[string]listen.Stats{}
+	for _, d := range p.doors {
+		out[d.name] = d.listener.Stats()
+	}
+	return out
+}

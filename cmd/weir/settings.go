@@ -1,0 +1,509 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/nftables"
+	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/redis"
+)
+
+// setting is one key of the configuration. Its path names it in weir.yaml; with dashes the flag, in
+// capitals with underscores the environment variable.
+type setting struct {
+	path  string
+	help  string
+	value string // the default, as text
+	kind  kind
+	set   func(c *config, items []string) error
+}
+
+// kind is the form in which a setting is written.
+type kind uint8
+
+const (
+	scalar kind = iota // one value: items holds it
+	list               // any number: a sequence in YAML, comma-separated elsewhere
+	// name → value: a mapping in YAML, name=value comma-separated elsewhere; items hold
+	// name=value
+	mapping
+)
+
+func (s *setting) flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(s.path) }
+
+func (s *setting) variable() string {
+	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+}
+
+// settingGroup is a table of settings in docs/interfaces.md.
+type settingGroup struct {
+	title    string
+	page     string // a page of docs with more about it; "" for none
+	settings []setting
+}
+
+// settings are all keys, in the order in which --help lists them.
+var settings = func() []setting {
+	var all []setting
+	for _, g := range settingGroups {
+		all = append(all, g.settings...)
+	}
+	return all
+}()
+
+const slashHelp = `what becomes of requests whose path holds %2F, %5C or \, which servers read in different ways: refuse (400), or keep as data`
+
+var settingGroups = []settingGroup{
+	{title: "Rules", settings: rulesSettings},
+	{title: "Store", page: "distributed.md", settings: storeSettings},
+	{title: "Doors", settings: doorSettings},
+	{title: "Proxy", settings: proxySettings},
+	{title: "Load", page: "overload.md", settings: loadSettings},
+	{title: "Bans and recent decisions", page: "bans.md", settings: banSettings},
+	{title: "Deferred requests", page: "deferring.md", settings: deferSettings},
+	{title: "Clients", page: "keys.md", settings: clientSettings},
+	{title: "Trust and transport", page: "security.md", settings: trustSettings},
+	{title: "Answers", page: "headers.md", settings: answerSettings},
+	{title: "Metrics and logs", settings: logSettings},
+	{title: "Bounds", page: "security.md", settings: boundSettings},
+}
+
+var rulesSettings = []setting{
+	{path: "rules", value: "./rules",
+		help: "folder of rule files, or one file; until ./rules is there: built-in starter rules",
+		set: text(func(c *config, s string) error {
+			if s == "" {
+				return errors.New("must name a folder or a file")
+			}
+			if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
+				return fmt.Errorf("%s is not supported yet; name a folder", redactURL(s))
+			}
+			c.rules, c.rulesSet = s, true
+			return nil
+		})},
+}
+
+var storeSettings = []setting{
+	{path: "store", value: storeMemory,
+		help: "where counters live: memory, or a Redis that all nodes share, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://",
+		set:  text(func(c *config, s string) error { c.store = s; return checkStore(s) })},
+	{path: "redis.prefix", value: redis.DefaultPrefix,
+		help: "beginning of all keys in Redis",
+		set: text(func(c *config, s string) error {
+			if s == "" || strings.ContainsAny(s, "{}") {
+				return fmt.Errorf("%q must not be empty, nor hold { or }, which choose a slot of a Cluster", s)
+			}
+			c.redis.Prefix = s
+			return nil
+		})},
+	{path: "redis.partitions", value: strconv.Itoa(redis.DefaultPartitions),
+		help: "parts into which the keys of a Cluster fall; the same on all nodes",
+		set:  toInt(1, 16384, func(c *config) *int { return &c.redis.Partitions })},
+	{path: "redis.connections", value: "1",
+		help: "connections to each Redis server, a power of 2",
+		set: text(func(c *config, s string) error {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 || n > 64 || n&(n-1) != 0 {
+				return fmt.Errorf("%q must be a power of 2, from 1 to 64", s)
+			}
+			c.redis.Connections = n
+			return nil
+		})},
+	{path: "redis.timeout", value: redis.DefaultTimeout.String(),
+		help: "how long a Redis that hangs is waited for before it is asked again",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.redis.Timeout })},
+	{path: "redis.deadline", value: fallback.DefaultDeadline.String(),
+		help: "how long a decision waits at least for a Redis that is silent before it is made without it",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.Deadline })},
+	{path: "redis.max_deadline", value: "1s",
+		help: "how long it waits at most, where Redis is known to be slow",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.MaxDeadline })},
+	{path: "redis.remember_refusals", value: "1s",
+		help: "how long at most a refusal is repeated without asking Redis; 0s for never",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.redis.RememberRefusals })},
+	{path: "redis.heartbeat", value: "1s",
+		help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.redis.Heartbeat })},
+	{path: "nodes", value: "0",
+		help: "number of nodes to share limits among while Redis is away, at least; Redis may have told of more; 0 if unknown",
+		set:  toInt(0, 1<<20, func(c *config) *int { return &c.fallback.FixedNodes })},
+	{path: "snapshot.path",
+		help: "file that keeps the counters over a restart; none if empty",
+		set:  toString(func(c *config) *string { return &c.memory.Snapshot })},
+	{path: "snapshot.every", value: "10s",
+		help: "time between two snapshots",
+		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.memory.SnapshotEvery })},
+	{path: "memory.max_keys", value: "10000000",
+		help: "bound on the keys in memory",
+		set:  toInt(1, 1<<40, func(c *config) *int { return &c.memory.MaxKeys })},
+	{path: "memory.max_bytes", value: "1GiB",
+		help: "bound on the bytes of all keys in memory",
+		set:  toBytes(func(c *config) *int64 { return &c.memory.MaxBytes })},
+}
+
+var doorSettings = []setting{
+	{path: "listen.http", value: "127.0.0.1:8080",
+		help: "address of the HTTP decision API, host:port or unix:/path as for all doors; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.http })},
+	{path: "listen.grpc", value: "127.0.0.1:8081",
+		help: "address of Envoy's rate limit service over gRPC; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.grpc })},
+	{path: "listen.resp", value: "127.0.0.1:6380",
+		help: "address of the Redis protocol: CL.THROTTLE, THROTTLE and WEIR.LIMIT; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.resp })},
+	{path: "listen.admin", value: "127.0.0.1:6070",
+		help: "address of the admin API and metrics; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.admin })},
+	{path: "listen.proxy",
+		help: "address of the reverse proxy; needs proxy.upstream",
+		set:  toAddress(func(c *config) *string { return &c.listen.proxy })},
+	{path: "listen.spoe",
+		help: "address of the SPOE agent for HAProxy, such as 127.0.0.1:9907; off closes it",
+		set:  toAddress(func(c *config) *string { return &c.listen.spoe })},
+	{path: "http.domain",
+		help: "domain of decision requests that name none",
+		set:  toString(func(c *config) *string { return &c.http.Domain })},
+	{path: "resp.domain",
+		help: "domain of WEIR.LIMIT with an empty one",
+		set:  toString(func(c *config) *string { return &c.resp.Domain })},
+	{path: "resp.max_memory", value: "256MiB",
+		help: "bound on the memory that all connections over the Redis protocol take",
+		set:  toBytes(func(c *config) *int64 { return &c.resp.MaxMemory })},
+	{path: "resp.idle", value: "10m",
+		help: "how long such a connection may be silent",
+		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.resp.Idle })},
+	{path: "spoe.domain",
+		help: "domain of HAProxy's requests that name none",
+		set:  toString(func(c *config) *string { return &c.spoe.Domain })},
+	{path: "spoe.encoded_slash", value: "refuse",
+		help: slashHelp,
+		set:  toSlash(func(c *config) *httplimit.EncodedSlash { return &c.spoe.EncodedSlash })},
+	{path: "forward_auth.domain",
+		help: "domain of the checks of nginx, Caddy and Traefik whose path names none; http.domain if empty",
+		set:  toString(func(c *config) *string { return &c.forwardAuth.Domain })},
+	{path: "forward_auth.dedupe", value: "false",
+		help: "count repeated checks of one nginx request, known by X-Request-Id, once; only where nginx sets that header itself",
+		set:  toBool(func(c *config) *bool { return &c.forwardAuth.Dedupe })},
+	{path: "forward_auth.encoded_slash", value: "refuse",
+		help: slashHelp,
+		set:  toSlash(func(c *config) *httplimit.EncodedSlash { return &c.forwardAuth.EncodedSlash })},
+}
+
+var proxySettings = []setting{
+	{path: "proxy.upstream",
+		help: "URL of the API behind the proxy",
+		set: text(func(c *config, s string) error {
+			u, err := url.Parse(s)
+			if err != nil {
+				return errors.New("is no URL; write for example http://127.0.0.1:3000")
+			}
+			if c.proxy.Upstream = u; s == "" {
+				c.proxy.Upstream = nil
+			}
+			return nil
+		})},
+	{path: "proxy.domain",
+		help: "domain of the requests through the proxy",
+		set:  toString(func(c *config) *string { return &c.proxy.Domain })},
+	{path: "proxy.path", value: "normal",
+		help: "path that the upstream gets: normal (as it was matched) or as_is",
+		set: text(func(c *config, s string) error {
+			if s != "normal" && s != "as_is" {
+				return fmt.Errorf("%q must be normal or as_is", s)
+			}
+			c.proxy.PathAsIs = s == "as_is"
+			return nil
+		})},
+	{path: "proxy.encoded_slash", value: "refuse",
+		help: slashHelp,
+		set:  toSlash(func(c *config) *httplimit.EncodedSlash { return &c.proxy.EncodedSlash })},
+	{path: "proxy.upstream_host", value: "false",
+		help: "send the upstream's own name in the Host header",
+		set:  toBool(func(c *config) *bool { return &c.proxy.UpstreamHost })},
+	{path: "proxy.timeout", value: "60s",
+		help: "longest wait for the upstream's response header",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.proxy.Timeout })},
+	{path: "proxy.concurrency",
+		help: "bound on the requests that the upstream works on at a time: adaptive finds it, a number fixes it; none if empty",
+		set: text(func(c *config, s string) error {
+			if n, err := strconv.Atoi(s); s != "" && s != "adaptive" && (err != nil || n < 1 || n > 1_000_000) {
+				return fmt.Errorf("%q must be adaptive, or a number from 1 to 1000000", s)
+			}
+			c.concurrency = s
+			return nil
+		})},
+	{path: "proxy.capacity", value: "0",
+		help: "requests in flight that are 100 % of the signal in_flight; 0: what proxy.concurrency admits",
+		set:  toInt(0, 1_000_000, func(c *config) *int { return &c.capacity })},
+	{path: "proxy.max_held", value: "10000",
+		help: "bound on the requests that wait for their turn (on_limit: {wait: …})",
+		set:  toInt(1, 1_000_000, func(c *config) *int { return &c.proxy.MaxHeld })},
+}
+
+var loadSettings = []setting{
+	{path: "prometheus.url",
+		help: "URL of the Prometheus that signals are asked of",
+		set:  toString(func(c *config) *string { return &c.prometheus.URL })},
+	{path: "prometheus.every", value: "5s",
+		help: "how often it is asked",
+		set:  toDuration(100*time.Millisecond, func(c *config) *time.Duration { return &c.prometheus.Every })},
+	{path: "signals", kind: mapping,
+		help: "name=query pairs: signals for elastic limits that a Prometheus answers, in percent (PromQL; one with a comma only in the file)",
+		set: func(c *config, items []string) error {
+			c.signals = map[string]string{}
+			for _, item := range items {
+				name, query, ok := strings.Cut(item, "=")
+				if !ok || name == "" || strings.TrimSpace(query) == "" {
+					return fmt.Errorf("%q is no name=query, such as orders=max(orders_queue_used_percent)", item)
+				}
+				c.signals[name] = query
+			}
+			return nil
+		}},
+}
+
+var banSettings = []setting{
+	{path: "ban.max", value: "100000",
+		help: "bound on the bans in force",
+		set:  toInt(1, 10_000_000, func(c *config) *int { return &c.bans.Max })},
+	{path: "ban.nftables_table", value: nftables.DefaultTable,
+		help: "table of nftables for bans with at: nftables; one that is there already is taken for our own",
+		set: text(func(c *config, s string) error {
+			if s == "" || len(s) > 64 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+				return fmt.Errorf("%q must be letters, digits and _", s)
+			}
+			c.nftables.Table = s
+			return nil
+		})},
+	{path: "recent.entries", value: "10000",
+		help: "recent decisions to keep for weir explain --id",
+		set:  toInt(4, 10_000_000, func(c *config) *int { return &c.recent.Entries })},
+}
+
+var deferSettings = []setting{
+	{path: "defer.path",
+		help: "file of the requests that rules defer, with the embedded store; with Redis they lie there",
+		set:  toString(func(c *config) *string { return &c.deferPath })},
+	{path: "defer.max_jobs", value: "100000",
+		help: "bound on the deferred requests that wait",
+		set:  toInt(1, 1<<30, func(c *config) *int { return &c.deferBounds.Jobs })},
+	{path: "defer.max_bytes", value: "1GiB",
+		help: "bound on their bytes",
+		set:  toBytes(func(c *config) *int64 { return &c.deferBounds.Bytes })},
+	{path: "defer.max_body", value: "1MiB",
+		help: "largest body of a request that is deferred; larger ones are refused",
+		set:  toBytes(func(c *config) *int64 { return &c.deferral.MaxBody })},
+	{path: "defer.max_dead", value: "10000",
+		help: "bound on the dead letters",
+		set:  toInt(1, 1<<30, func(c *config) *int { return &c.deferBounds.Dead })},
+	{path: "defer.max_age", value: "24h",
+		help: "how old a deferred request may become before it is given up",
+		set:  toDuration(time.Second, func(c *config) *time.Duration { return &c.deferral.Worker.MaxAge })},
+	{path: "defer.keep", value: "24h",
+		help: "how long the ticket of a request that has ended is kept",
+		set:  toDuration(time.Second, func(c *config) *time.Duration { return &c.deferBounds.Keep })},
+	{path: "defer.attempts", value: "8",
+		help: "how often a deferred request is sent before it is given up",
+		set:  toInt(1, 100, func(c *config) *int { return &c.deferral.Worker.Attempts })},
+	{path: "defer.parallel", value: "64",
+		help: "how many deferred requests are sent at a time",
+		set:  toInt(1, 10_000, func(c *config) *int { return &c.deferral.Worker.Parallel })},
+	{path: "defer.tickets", value: proxy.DefaultTicketPath,
+		help: "path of the proxy below which clients ask what became of a deferred request",
+		set: text(func(c *config, s string) error {
+			if len(s) < 2 || s[0] != '/' || s[len(s)-1] != '/' || strings.ContainsAny(s, "?#% ") {
+				return fmt.Errorf("%q must be a path that begins and ends with a slash, such as %s", s, proxy.DefaultTicketPath)
+			}
+			c.deferral.TicketPath = s
+			return nil
+		})},
+}
+
+var clientSettings = []setting{
+	{path: "identity", kind: mapping,
+		help: "attribute=source pairs: header:NAME, cookie:NAME, basic, tls, jwt:CLAIM",
+		set: func(c *config, items []string) error {
+			c.identity = map[string]string{}
+			for _, item := range items {
+				name, source, ok := strings.Cut(item, "=")
+				if !ok || name == "" || source == "" {
+					return fmt.Errorf("%q is no attribute=source, such as user=header:X-User-Id", item)
+				}
+				if _, twice := c.identity[name]; twice {
+					return fmt.Errorf("%q is given twice", name)
+				}
+				c.identity[name] = source
+			}
+			return nil
+		}},
+	{path: "jwt.jwks",
+		help: "file of the keys that verify tokens for jwt: sources",
+		set:  toString(func(c *config) *string { return &c.jwks })},
+	{path: "client_ip.trusted_proxies", kind: list,
+		help: "addresses whose X-Forwarded-For is believed; unix: peers of unix sockets",
+		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.clientIP.Trusted, &c.clientIP.TrustUnix })},
+	{path: "client_ip.ipv6_prefix", value: "64",
+		help: "how many bits of an IPv6 address make a key",
+		set:  toInt(1, 128, func(c *config) *int { return &c.ipv6Prefix })},
+}
+
+var trustSettings = []setting{
+	{path: "trusted_peers", kind: list, value: "127.0.0.0/8,::1",
+		help: "who may refund, release and ask for more than 1,000 hits without a token; unix: peers of unix sockets",
+		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.trust.Peers, &c.trust.Unix })},
+	{path: "auth.tokens_file",
+		help: "file of bearer tokens, one on a line: needed for the admin API then, and trusted as trusted_peers are",
+		set:  toString(func(c *config) *string { return &c.tokensFile })},
+	{path: "auth.doors", kind: list,
+		help: "decision doors that need a token of auth.tokens_file as well: http, grpc, resp, forward_auth",
+		set:  toDoors(tokenDoors, func(c *config) *[]string { return &c.authDoors })},
+	{path: "tls.cert", kind: list,
+		help: "files of this server's certificates with their intermediates, in PEM; they turn on TLS, and are followed as they change",
+		set:  func(c *config, items []string) error { c.certificates.Cert = items; return nil }},
+	{path: "tls.key", kind: list,
+		help: "files of their private keys, in the same order",
+		set:  func(c *config, items []string) error { c.certificates.Key = items; return nil }},
+	{path: "tls.doors", kind: list, value: strings.Join(allDoors, ","),
+		help: "doors that speak TLS",
+		set:  toDoors(allDoors, func(c *config) *[]string { return &c.tlsDoors })},
+	{path: "tls.client_ca",
+		help: "file of the authorities of clients' certificates, in PEM; it turns on mutual TLS",
+		set:  toString(func(c *config) *string { return &c.certificates.ClientCA })},
+	{path: "tls.client_doors", kind: list, value: strings.Join(allDoors, ","),
+		help: "doors that demand such a certificate, of those that speak TLS",
+		set:  toDoors(allDoors, func(c *config) *[]string { return &c.clientDoors })},
+	{path: "tls.min_version", value: "1.2",
+		help: "oldest version of TLS: 1.2 or 1.3",
+		set: text(func(c *config, s string) error {
+			versions := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+			if c.certificates.MinVersion = versions[s]; c.certificates.MinVersion == 0 {
+				return fmt.Errorf("%q must be 1.2 or 1.3", s)
+			}
+			return nil
+		})},
+	{path: "proxy_protocol.doors", kind: list,
+		help: "doors whose connections begin with a PROXY protocol header; needs proxy_protocol.peers",
+		set:  toDoors(allDoors, func(c *config) *[]string { return &c.proxyDoors })},
+	{path: "proxy_protocol.peers", kind: list,
+		help: "addresses of the proxies that send it; connections from elsewhere are closed; unix: peers of unix sockets",
+		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.proxyPeers.Peers, &c.proxyPeers.Unix })},
+	{path: "admin.hosts", kind: list,
+		help: "names that the admin port may be called by, beside addresses and localhost",
+		set:  func(c *config, items []string) error { c.admin.Hosts = items; return nil }},
+}
+
+var answerSettings = []setting{
+	{path: "headers", kind: list, value: "x-delta,draft11",
+		help: "families of rate-limit headers: x-delta, x-epoch or envoy03; draft03, draft11 or next; or off",
+		set: func(c *config, items []string) (err error) {
+			if c.headers, err = httplimit.ParseHeaders(items); err != nil {
+				// the key is named anyway
+				return errors.New(strings.TrimPrefix(err.Error(), "headers: "))
+			}
+			return nil
+		}},
+	{path: "cors.origins", kind: list,
+		help: "origins of the web pages that may read the rate-limit headers and refusals, or * for all; none if empty",
+		set: func(c *config, items []string) (err error) {
+			if c.cors, err = httplimit.ParseOrigins(items); err != nil {
+				return errors.New(strings.TrimPrefix(err.Error(), "cors.origins: "))
+			}
+			return nil
+		}},
+	{path: "rls.response_headers", value: "false",
+		help: "RLS answers carry rate-limit headers",
+		set:  toBool(func(c *config) *bool { return &c.rls.ResponseHeaders })},
+	{path: "rls.dynamic_metadata", value: "false",
+		help: "RLS answers carry dynamic metadata",
+		set:  toBool(func(c *config) *bool { return &c.rls.DynamicMetadata })},
+}
+
+var logSettings = []setting{
+	{path: "metrics.detailed", value: "false",
+		help: "metrics with clients' values for rules with detailed_metric or value_to_metric, up to 10,000 series",
+		set:  toBool(func(c *config) *bool { return &c.detailed })},
+	{path: "log.level", value: "info",
+		help: "debug, info, warn or error",
+		set: text(func(c *config, s string) error {
+			if c.log.level.UnmarshalText([]byte(s)) != nil || strings.ContainsAny(s, "+-") {
+				return fmt.Errorf("%q must be debug, info, warn or error", s)
+			}
+			return nil
+		})},
+	{path: "log.format", value: "text",
+		help: "text or json",
+		set: text(func(c *config, s string) error {
+			if s != "text" && s != "json" {
+				return fmt.Errorf("%q must be text or json", s)
+			}
+			c.log.format = s
+			return nil
+		})},
+}
+
+var boundSettings = []setting{
+	{path: "drain", value: "10s",
+		help: "how long requests under way may take to finish when the program ends",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.drain })},
+	{path: "max_connections", value: "10000",
+		help: "bound on the connections of each door; further ones are closed",
+		set:  toInt(1, 1<<30, func(c *config) *int { return &c.maxConnections })},
+	{path: "limits.connections_per_address", value: "0",
+		help: "bound on those from one address (IPv6: /64) that is none of client_ip.trusted_proxies; 0 for none",
+		set:  toInt(0, 1<<30, func(c *config) *int { return &c.limits.perAddress })},
+	{path: "limits.header_bytes", value: "64KiB",
+		help: "bound on the header of a request over HTTP",
+		set:  toBytes(func(c *config) *int64 { return &c.limits.header })},
+	{path: "limits.header_timeout", value: "10s",
+		help: "how long a connection may take to be set up, and the header of a request to arrive",
+		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.headerTimeout })},
+	{path: "limits.body_bytes", value: "0",
+		help: "bound on the body of a request through the proxy; 0 for none",
+		set: text(func(c *config, s string) (err error) {
+			if c.limits.body = 0; s != "0" {
+				c.limits.body, err = parseBytes(s)
+			}
+			return err
+		})},
+	{path: "limits.streams", value: "250",
+		help: "bound on the requests under way on one HTTP/2 connection",
+		set:  toInt(1, 1<<20, func(c *config) *int { return &c.limits.streams })},
+	{path: "limits.idle", value: "2m",
+		help: "how long a connection over HTTP may be without a request",
+		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.idle })},
+	{path: "limits.stall", value: "1m",
+		help: "how long a client may take nothing of an answer that is being sent",
+		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.stall })},
+}
+
+func findSetting(path string) *setting {
+	for i := range settings {
+		if settings[i].path == path {
+			return &settings[i]
+		}
+	}
+	return nil
+}
+
+// items splits the text of a flag or variable.
+func (s *setting) items(value string) []string {
+	if s.kind == scalar {
+		return []string{value}
+	}
+	var items []string
+	for item := range strings.SplitSeq(value, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}

@@ -1,0 +1,470 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+// yearly is a rule that no test outlives.
+func yearly(n int) string {
+	return fmt.Sprintf("domain: default\nlimits: [{ name: yearly, per: [key], allow: %d/year, algorithm: sliding_log }]\n", n)
+}
+
+// servers starts built programs on a Redis, each knowing of all.
+func servers(t *testing.T, n int, rules, url string, args ...string) []*node {
+	t.Helper()
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), rules)
+	var all []*node
+	for range n {
+		p := launch(t, buildProgram(t), dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + url,
+			fmt.Sprint("--nodes=", n)}, args...)...)
+		all = append(all, nodeOf(t, p.stderr, p.addr))
+	}
+	for _, n := range all {
+		n.awaitBack() // should a slow start have tripped it
+		n.awaitNodes(len(all))
+	}
+	return all
+}
+
+// paused asks while Redis stands still for a time.
+func (n *node) paused(redis *redistest.Server, d time.Duration, query string) int {
+	n.t.Helper()
+	redis.Pause()
+	defer time.AfterFunc(d, redis.Resume).Stop()
+	status := n.ask(query)
+	redis.Resume()
+	return status
+}
+
+// fates reads how often units admitted without the store came to what.
+func (n *node) fates() (sum, excess, open int) {
+	n.t.Helper()
+	for _, outcome := range []string{"settled", "excess", "lost", "lapsed", "returned"} {
+		units := n.number(`weir_store_fallback_units_total{outcome="` + outcome + `"}`)
+		if sum += units; outcome == "excess" {
+			excess = units
+		}
+	}
+	open = n.number("weir_store_fallback_open_units")
+	return sum + open, excess, open
+}
+
+func (n *node) number(metric string) int {
+	n.t.Helper()
+	v, err := strconv.ParseFloat(n.metric(metric), 64)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return int(v)
+}
+
+// TestSlowRedis: an answer of Redis that comes late admits nothing that Redis has said is gone,
+// whether it is waited for or not.
+func TestSlowRedis(t *testing.T) {
+	waits20 := []string{"--redis-max-deadline=20ms"}
+	for name, test := range map[string]struct {
+		args   []string
+		pause  time.Duration
+		missed bool // that it is not waited for is certain
+	}{
+		"waited for":     {nil, 25 * time.Millisecond, false},
+		"not waited for": {nil, 3 * time.Second, true}, // longer than by default at most
+		"waiting 20 ms":  {waits20, 25 * time.Millisecond, false},
+		"only 20 ms":     {waits20, 3 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redis := redistest.Start(t)
+			n := servers(t, 1, yearly(2), redis.URL(), test.args...)[0]
+			got := []int{n.ask("key=k"), n.ask("key=k")}
+			for range 4 {
+				got = append(got, n.paused(redis, test.pause, "key=k"))
+			}
+			if test.missed && n.number("weir_store_deadline_misses_total") == 0 {
+				t.Error("Redis was waited for")
+			}
+			if fmt.Sprint(got) != "[200 200 429 429 429 429]" {
+				t.Errorf("a limit of 2 answered %v", got)
+			}
+			if _, excess, _ := n.fates(); excess != 0 {
+				t.Errorf("an excess of %d", excess)
+			}
+		})
+	}
+}
+
+// TestSlowRedisAndMemory: what a node refuses from memory does not make it forget what Redis has
+// said of the request's other keys.
+func TestSlowRedisAndMemory(t *testing.T) {
+	redis := redistest.Start(t)
+	n := servers(t, 1, `
+domain: default
+limits:
+  - { name: user, per: [user], allow: 1/year, algorithm: sliding_log }
+  - { name: addr, per: [addr], allow: 2/year, algorithm: sliding_log }
+`, redis.URL(), "--redis-max-deadline=20ms")[0]
+	if n.ask("user=a&addr=1") != 200 || n.ask("user=b&addr=1") != 200 {
+		t.Fatal("an address may ask twice")
+	}
+	for try := 0; ; try++ {
+		// on a machine that is slow enough a refusal is forgotten before it is used
+		user := fmt.Sprint("user=", try)
+		n.ask(fmt.Sprintf("%s&addr=of+%d", user, try))
+		n.ask(fmt.Sprintf("%s&addr=of+%d", user, try))
+		before := n.number("weir_redis_remembered_refusals_total")
+		n.ask(user + "&addr=1")
+		if n.number("weir_redis_remembered_refusals_total") > before {
+			break
+		}
+		if try == 100 {
+			t.Fatal("nothing is refused from memory")
+		}
+	}
+	for _, user := range []string{"c", "d"} {
+		if got := n.paused(redis, 200*time.Millisecond, "user="+user+"&addr=1"); got != 429 {
+			t.Errorf("an address that Redis has said may not ask any more: %d", got)
+		}
+	}
+	if _, excess, _ := n.fates(); excess != 0 {
+		t.Errorf("an excess of %d", excess)
+	}
+}
+
+// TestExcessIsTold: what a node admits on its share of a key that it has never heard of, and that
+// others have used up, is in the metrics, in the log and in /readyz, though the breaker stays
+// closed.
+func TestExcessIsTold(t *testing.T) {
+	redis := redistest.Start(t)
+	nodes := servers(t, 2, yearly(2), redis.URL(), "--redis-max-deadline=20ms")
+	n := nodes[1]
+	trips := n.number("weir_store_breaker_trips_total") // a slow start may have tripped it
+	for try := 0; ; try++ {
+		key := fmt.Sprint("key=", try)
+		// On a busy machine answers may be late here too, or a pause be over before it is asked.
+		if nodes[0].admitted(4, key) == 2 && n.paused(redis, 200*time.Millisecond, key) == 200 {
+			break
+		}
+		if try == 100 {
+			t.Fatal("no answer was late")
+		}
+	}
+	eventually(t, "the late answer has come", func() bool { _, _, open := n.fates(); return open == 0 })
+	sum, excess, _ := n.fates()
+	if rule := n.metric(`weir_store_excess_units_total{domain="default",rule="yearly"}`); excess != 1 || sum != 1 || rule != "1" {
+		t.Errorf("of %d units %d are excess, of the rule %s; want 1, 1 and 1", sum, excess, rule)
+	}
+	if n.number("weir_store_breaker_trips_total") != trips {
+		t.Error("the breaker has opened")
+	}
+	n.log.await(t, `level=WARN .*more was admitted than the limit.* domain=default rule=yearly units=1 since=\S+`)
+	eventually(t, "/readyz speaks of it", func() bool {
+		_, body := n.readyz()
+		return strings.Contains(body, "ok, 1 beyond the limit of yearly admitted since ")
+	})
+}
+
+// TestNoUnitVanishes: what was admitted while Redis was away is settled, excess or lost, every
+// unit.
+func TestNoUnitVanishes(t *testing.T) {
+	redis := redistest.Start(t)
+	nodes := servers(t, 2, yearly(4), redis.URL())
+	redis.Kill()
+	for i, n := range nodes {
+		if got := n.admitted(3, "key=k"); got != 2 {
+			t.Errorf("node %d admitted %d, its share is 2", i, got)
+		}
+	}
+	time.Sleep(time.Second)
+	redis.Restart()
+	for i, n := range nodes {
+		// It may have taken a question or two to see that Redis is away, or none to see that it is
+		// back.
+		eventually(t, "nothing is open", func() bool {
+			_, body := n.readyz()
+			_, _, open := n.fates()
+			return body == "ok\n" && open == 0
+		})
+		if sum, excess, _ := n.fates(); sum != 2 || excess != 0 {
+			t.Errorf("node %d: %d of 2 units are accounted for, %d of them as excess", i, sum, excess)
+		}
+	}
+}
+
+// The hammer: 4 processes, 64 clients, each algorithm and each door, and more calls than the limit
+// admits.
+const (
+	hammerNodes   = 4
+	hammerClients = 64
+)
+
+// hammerSize is the limit: WEIR_HAMMER_SIZE, or a small one.
+func hammerSize() int { return hammerSetting("WEIR_HAMMER_SIZE", 50) }
+
+// hammerSetting is one of how long the hammer runs, see scripts/faults.
+func hammerSetting(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n >= 0 {
+		return n
+	}
+	return otherwise
+}
+
+func hammerRules(size int) string {
+	text := "domain: doors\nlimits:\n"
+	for _, r := range [][2]string{
+		{"fixed", "algorithm: fixed_window"}, {"window", "algorithm: sliding_window"}, {"log", "algorithm: sliding_log"},
+		{"bucket", "algorithm: token_bucket"}, {"queue", "algorithm: leaky_bucket"},
+		{"margin", "algorithm: token_bucket, throttle: {soft: {over: 50%, for: 1h}}"},
+	} {
+		text += fmt.Sprintf("  - {name: %s, when: {path: /%s/**}, per: [door, path], allow: {rate: %d/year, burst: %d}, %s}\n", r[0], r[0], size, size, r[1])
+	}
+	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: fixed", size, size), fmt.Sprintf("%d/year, algorithm: fixed", size))
+	text = strings.ReplaceAll(text, fmt.Sprintf("{rate: %d/year, burst: %d}, algorithm: sliding", size, size), fmt.Sprintf("%d/year, algorithm: sliding", size))
+	return text + fmt.Sprintf("  - {name: slots, when: {path: /slots/**}, per: [door, path], allow: %d, timeout: 1h}\n", size)
+}
+
+// busy lets the machine have more to do than processors.
+func busy(t *testing.T, loops int) {
+	for range loops {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	}
+}
+
+// TestHammer: nothing is admitted beyond a limit, however little of the machine is left for Redis
+// and the servers. WEIR_HAMMER_ROUNDS says how often, WEIR_HAMMER_BUSY with how many busy loops
+// beside.
+func TestHammer(t *testing.T) {
+	redis := redistest.Start(t)
+	h := startHammer(t, redis)
+	rounds := hammerSetting("WEIR_HAMMER_ROUNDS", 1)
+	busy(t, hammerSetting("WEIR_HAMMER_BUSY", 2))
+	for range rounds {
+		h.round()
+	}
+	t.Logf("%d rounds\n%s", rounds, h.told())
+	if h.over() > 0 {
+		t.Errorf("%d were admitted beyond limits", h.over())
+	}
+}
+
+// TestHammerWithPauses: while Redis stands still for 20 to 200 ms again and again, what goes beyond
+// limits is within the bound of docs/distributed.md, and all of it is counted as excess.
+func TestHammerWithPauses(t *testing.T) {
+	for name, args := range map[string][]string{"by default": nil, "waiting 20 ms": {"--redis-max-deadline=20ms"}} {
+		t.Run(name, func(t *testing.T) {
+			redis := redistest.Start(t)
+			h := startHammer(t, redis, args...)
+			h.calls = 4 * h.size // more than the bound
+			rounds := hammerSetting("WEIR_HAMMER_ROUNDS", 1)
+			busy(t, hammerSetting("WEIR_HAMMER_BUSY", 2))
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			pid := redis.PID()
+			go func() {
+				defer close(stopped)
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Duration(20+rand.IntN(400)) * time.Millisecond):
+					}
+					_ = syscall.Kill(pid, syscall.SIGSTOP)
+					time.Sleep(time.Duration(20+rand.IntN(180)) * time.Millisecond)
+					_ = syscall.Kill(pid, syscall.SIGCONT)
+				}
+			}()
+			for range rounds {
+				h.round()
+			}
+			close(stop)
+			<-stopped
+			for _, n := range h.nodes {
+				eventually(t, "nothing is open", func() bool { _, _, open := n.fates(); return open == 0 })
+			}
+			excess, lost := 0, 0
+			for _, n := range h.nodes {
+				_, e, _ := n.fates()
+				excess += e
+				lost += n.number(`weir_store_fallback_units_total{outcome="lost"}`)
+			}
+			t.Logf("%d rounds, an excess of %d, %d lost\n%s", rounds, excess, lost, h.told())
+			over := map[string]int{}
+			for k, c := range h.counts {
+				over[k.algorithm] += c.over
+			}
+			delete(over, "slots")  // they are not counted as units
+			delete(over, "margin") // it is held to the bound below only
+			counted := h.excess()
+			for rule, beyond := range over {
+				// An answer that never comes, on a machine that stands still for a second, may hide
+				// some.
+				if beyond > counted[rule]+lost {
+					t.Errorf("%s: %d went beyond the limit, %d are counted, and %d lost of all", rule, beyond, counted[rule], lost)
+				}
+			}
+			for k, c := range h.counts {
+				if c.most > 2*h.limit(k)+hammerNodes {
+					t.Errorf("%v: %d were admitted of a limit of %d", k, c.most, h.limit(k))
+				}
+			}
+		})
+	}
+}
+
+type hammer struct {
+	t      *testing.T
+	size   int
+	calls  int
+	nodes  []*node
+	doors  [][]doorway // by node
+	counts map[hammered]*hammerCount
+	order  []hammered
+	rounds int
+}
+
+// hammered is what a round does one by one.
+type hammered struct{ algorithm, door string }
+
+type hammerCount struct{ rounds, over, most int }
+
+func startHammer(t *testing.T, redis *redistest.Server, args ...string) *hammer {
+	t.Helper()
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(upstream.Close)
+	transport := http.DefaultTransport.(*http.Transport)
+	was := transport.MaxIdleConnsPerHost
+	transport.MaxIdleConnsPerHost = hammerClients
+	t.Cleanup(func() { transport.MaxIdleConnsPerHost = was })
+	h := &hammer{t: t, size: hammerSize(), calls: 2 * hammerSize(), counts: map[hammered]*hammerCount{}}
+	args = append([]string{"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--identity=door=header:X-Door",
+		"--client-ip-trusted-proxies=127.0.0.0/8", "--listen-spoe=127.0.0.1:0"}, args...)
+	h.nodes = servers(t, hammerNodes, hammerRules(h.size), redis.URL(), args...)
+	for _, n := range h.nodes {
+		addr := func(door string) string { return n.log.await(t, `door=`+door+` addr=(\S+)`)[1] }
+		h.doors = append(h.doors, []doorway{
+			httpDoor(addr("http")), rlsDoor(t, addr("grpc")), respDoor(t, addr("resp")), forwardedDoor(addr("http")),
+			proxyDoor(addr("proxy")), haproxyDoor(t, addr("spoe"), upstream.Listener.Addr().String()),
+		})
+	}
+	for _, algorithm := range []string{"fixed", "window", "log", "bucket", "queue", "margin", "slots"} {
+		for _, d := range h.doors[0] {
+			if algorithm == "queue" && !d.tells || algorithm == "slots" && d.frees {
+				continue // it does not let anybody wait that long, or gives slots back
+			}
+			h.order = append(h.order, hammered{algorithm, d.name})
+		}
+	}
+	return h
+}
+
+// round hammers on a key of its own of each algorithm at each door.
+func (h *hammer) round() {
+	h.rounds++
+	for _, k := range h.order {
+		path := fmt.Sprintf("/%s/%d", k.algorithm, h.rounds)
+		var admitted, calls atomic.Int64
+		var all sync.WaitGroup
+		for i := range hammerClients {
+			door := h.doors[i%hammerNodes]
+			for _, d := range door {
+				if d.name != k.door {
+					continue
+				}
+				all.Go(func() {
+					for calls.Add(1) <= int64(h.calls) {
+						if d.ask(h.t, path).allowed {
+							admitted.Add(1)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		c := h.counts[k]
+		if c == nil {
+			c = &hammerCount{}
+			h.counts[k] = c
+		}
+		limit := h.limit(k)
+		c.rounds++
+		c.most = max(c.most, int(admitted.Load()))
+		over := max(0, int(admitted.Load())-limit)
+		c.over += over
+		if int(admitted.Load()) < limit && k.algorithm != "slots" {
+			h.t.Logf("%v: %d of %d", k, admitted.Load(), limit)
+		}
+	}
+}
+
+// limit is how many of a round may be admitted.
+func (h *hammer) limit(k hammered) int {
+	switch k.algorithm {
+	case "queue":
+		return h.size + 1 // the one that is served
+	case "margin":
+		return h.size + h.size/2
+	}
+	return h.size
+}
+
+func (h *hammer) over() (n int) {
+	for _, c := range h.counts {
+		n += c.over
+	}
+	return n
+}
+
+// excess is what the nodes say that each rule has admitted beyond its limit.
+func (h *hammer) excess() map[string]int {
+	h.t.Helper()
+	units := map[string]int{}
+	told := regexp.MustCompile(`(?m)^weir_store_excess_units_total{domain="doors",rule="(\w+)"} (\d+)$`)
+	for _, n := range h.nodes {
+		_, _, body := get(h.t, n.admin+"/metrics")
+		for _, m := range told.FindAllStringSubmatch(body, -1) {
+			u, err := strconv.Atoi(m[2])
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			units[m[1]] += u
+		}
+	}
+	return units
+}
+
+// told is a table of what came of it.
+func (h *hammer) told() string {
+	var b strings.Builder
+	for _, k := range h.order {
+		c := h.counts[k]
+		fmt.Fprintf(&b, "%-8s %-10s %3d times %d of %d calls: most %d, beyond the limit %d\n",
+			k.algorithm, k.door, c.rounds, h.size, h.calls, c.most, c.over)
+	}
+	for i, n := range h.nodes {
+		_, _, body := get(h.t, n.admin+"/metrics")
+		for _, line := range regexp.MustCompile(`(?m)^weir_store_(fallback|deadline|breaker_trips|excess).*$`).FindAllString(body, -1) {
+			fmt.Fprintf(&b, "server %d: %s\n", i, line)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,258 @@
+package weir
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Allow decides r, as Decide does, into a new Decision. It returns one, which does not allow,
+// beside an error, too.
+func (l *Limiter) Allow(ctx context.Context, r Request) (*Decision, error) {
+	d := new(Decision)
+	err := l.Decide(ctx, &r, d)
+	return d, err
+}
+
+// Decide decides r into d, reusing what d holds: it calls Match, Charge and Tell. Nothing is
+// allocated once d has grown, except for slots of concurrency limits and CEL expressions.
+//
+// If the store fails, the rules say what becomes of r: where each enforcing limit that it meets
+// says on_store_error: allow, it is admitted, and d.WithoutStore says why it was not counted. Else
+// Decide returns the error of the store or of ctx; d then does not allow, and d.Matches lists the
+// limits that r meets.
+func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
+	if l.Match(r, d) {
+		if err := l.charge(ctx, r, d, false); err != nil {
+			return err
+		}
+	}
+	l.Tell(ctx, r, d)
+	return nil
+}
+
+// Match is the first phase of Decide: it finds the limits that r meets, and the bans that refuse
+// it. d.Matches, d.Priority and d.Exempt are valid from then on. It returns false if d is decided
+// already, because a ban holds or no rules are in force; else Charge comes next.
+//
+// Most callers use Allow or Decide. The phases are for those that have something to do between
+// them, such as to turn r away before it is charged.
+func (l *Limiter) Match(r *Request, d *Decision) (undecided bool) {
+	d.Allowed, d.Known, d.Exempt, d.byDoor = true, false, false, false
+	d.Time, d.RetryAfter, d.Delay, d.Generation, d.Rules, d.ID = 0, 0, 0, 0, nil, 0
+	d.Domain, d.WithoutStore = r.Domain, nil
+	d.Limits, d.charges, d.results, d.Banned = d.Limits[:0], d.charges[:0], d.results[:0], Banned{}
+	f := l.rules.Load()
+	if f == nil {
+		d.Matches = rule.Matches{}
+		return false
+	}
+	if d.Domain == "" {
+		d.Domain = f.soleDomain
+	}
+	d.Generation, d.Rules = f.generation, f.set
+	d.query = rule.Query{Domain: d.Domain, Attributes: r.Attributes, Descriptors: r.Descriptors}
+	f.set.Match(&d.query, &d.Matches)
+	d.query = rule.Query{}
+	d.Known, d.Exempt = d.Matches.Known, d.Matches.Exempt
+	return !l.orders.Bans.Any() || !l.banned(r, d)
+}
+
+// Charge is the second phase of Decide: it charges the limits that Match found, with the numbers of
+// their grants, in one call of the store, and makes d the decision. It may be called again after
+// another Match, for a request that was refused and waited meanwhile; see ChargeAgain.
+//
+// A store that fails is dealt with here, as Decide says. After an error nothing is known of what
+// was charged.
+func (l *Limiter) Charge(ctx context.Context, r *Request, d *Decision) error {
+	return l.charge(ctx, r, d, false)
+}
+
+// ChargeAgain is Charge for a request that was charged before, refused, and held instead of told.
+// Limits that charge a refused request all the same are not charged for it a second time: those in
+// shadow, and those that count denied requests.
+func (l *Limiter) ChargeAgain(ctx context.Context, r *Request, d *Decision) error {
+	return l.charge(ctx, r, d, true)
+}
+
+func (l *Limiter) charge(ctx context.Context, r *Request, d *Decision, again bool) error {
+	if len(d.Matches.Hits) == 0 {
+		return nil
+	}
+	d.ask(r, l.signals, again)
+	if l.orders.Grants.Any() && !l.applyGrants(d) {
+		return nil
+	}
+	now, err := l.store.Take(ctx, d.charges, d.results)
+	if err != nil {
+		l.storeError(err)
+		return d.withoutStore(err)
+	}
+	d.Time = now
+	d.fold()
+	return nil
+}
+
+// withoutStore decides d without the store, which failed with err: d is an admission if each
+// enforcing limit that was met says on_store_error: allow. Else it returns err.
+func (d *Decision) withoutStore(err error) error {
+	d.Allowed = false
+	d.Limits, d.charges, d.results = d.Limits[:0], d.charges[:0], d.results[:0]
+	for i := range d.Matches.Hits {
+		if h := &d.Matches.Hits[i]; h.Mode != rule.Shadow && h.Window.Rule.OnStoreError != rule.AllowAll {
+			return err
+		}
+	}
+	d.Allowed, d.WithoutStore = true, err
+	return nil
+}
+
+// Tell is the last phase of Decide: denials are counted towards bans, a refusal gets its ID, and
+// Hooks are told. A request that is held, and not refused for good, is not told of.
+func (l *Limiter) Tell(ctx context.Context, r *Request, d *Decision) {
+	if !d.Allowed {
+		if f := l.rules.Load(); f != nil && f.bans && !d.byDoor {
+			l.countDenials(ctx, d)
+		}
+		d.Identity()
+	}
+	if l.hooks.Decided != nil {
+		l.hooks.Decided(r, d)
+	}
+}
+
+// RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows what
+// the limit would say and refuses in its place. said is what the limit said to another request, as
+// it stands at the instant now of the store's clock, in µs. Nothing is charged, and Tell does not
+// count the refusal towards a ban.
+func (d *Decision) RefuseBy(hit int, said LimitResult, now int64) {
+	hits := d.Matches.Hits
+	if len(d.charges) == len(hits) { // they tell InForce the numbers
+		d.charges[0], d.results[0] = d.charges[hit], said.Result
+		d.charges, d.results = d.charges[:1], d.results[:1]
+	} else {
+		d.charges, d.results = d.charges[:0], d.results[:0]
+	}
+	hits[0] = hits[hit]
+	d.Matches.Hits = hits[:1]
+	said.Window, said.Mode, said.Descriptor = hits[0].Window, hits[0].Mode, hits[0].Descriptor
+	d.Limits = append(d.Limits[:0], said)
+	d.Allowed, d.byDoor, d.ID = false, true, 0
+	d.Time, d.RetryAfter, d.Delay = now, said.RetryAfter, 0
+}
+
+// ask fills d.charges from d.Matches.
+func (d *Decision) ask(r *Request, signals Signals, again bool) {
+	n := len(d.Matches.Hits)
+	if cap(d.charges) < n {
+		d.charges = make([]store.Charge, 2*n)
+		d.results = make([]algo.Result, 2*n)
+	}
+	d.charges, d.results = d.charges[:n], d.results[:n]
+	hits := r.Cost()
+	for i := range d.Matches.Hits {
+		h, c := &d.Matches.Hits[i], &d.charges[i]
+		hits := hits
+		if h.Descriptor >= 0 && r.Descriptors[h.Descriptor].HasHits {
+			hits = r.Descriptors[h.Descriptor].Hits
+		}
+		c.Counter, c.Limit, c.Key, c.Mode = h.Window.Counter, atSignal(h.Window, h.Limit, signals), h.Key, h.Mode
+		if again && (h.Mode == rule.Shadow && c.Limit.Algorithm() != algo.Concurrency || c.Limit.CountDenied()) {
+			hits = 0
+		}
+		c.OnStoreError = h.Window.Rule.OnStoreError
+		c.Ask = algo.Ask{Cost: algo.Cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)}
+	}
+}
+
+// atSignal returns the numbers of a limit as its elastic signal has them. signals may be nil.
+func atSignal(w *rule.Window, limit *algo.Limit, signals Signals) *algo.Limit {
+	if e := w.Rule.Elastic; e != nil && signals != nil {
+		if value, ok := signals.Signal(e.Signal); ok {
+			return w.Scaled(value)
+		}
+	}
+	return limit
+}
+
+// maxDelay translates Request.MaxDelay into microseconds for one rule; below 0 is any delay.
+func maxDelay(d time.Duration, r *rule.Rule) int64 {
+	switch {
+	case d >= 0:
+		return d.Microseconds()
+	case d == RuleDelay && r.Wait > 0:
+		return r.Wait.Microseconds()
+	default:
+		return -1
+	}
+}
+
+// dropOff leaves out the limits that a schedule puts out of force at the instant of the decision:
+// as if they had not been met.
+func (d *Decision) dropOff() {
+	if !slices.ContainsFunc(d.results, func(r algo.Result) bool { return r.Off }) {
+		return
+	}
+	for i := range d.results {
+		if d.results[i].Off {
+			d.charges[i].Limit = nil
+		}
+	}
+	d.dropUnlimited()
+}
+
+// dropUnlimited leaves out the charges without a limit, and what stands beside them.
+func (d *Decision) dropUnlimited() {
+	d.place = slices.Grow(d.place[:0], len(d.charges))[:len(d.charges)]
+	n, place := 0, d.place
+	for i := range d.charges {
+		if place[i] = -1; d.charges[i].Limit != nil {
+			place[i] = n
+			d.results[n], d.charges[n], d.Matches.Hits[n] = d.results[i], d.charges[i], d.Matches.Hits[i]
+			n++
+		}
+	}
+	d.results, d.charges, d.Matches.Hits = d.results[:n], d.charges[:n], d.Matches.Hits[:n]
+	for i := range d.Matches.Descriptors {
+		if m := &d.Matches.Descriptors[i]; m.Hit >= 0 {
+			m.Hit = place[m.Hit]
+			m.Unlimited = m.Hit < 0
+		}
+	}
+}
+
+// fold makes the decision of d.results.
+func (d *Decision) fold() {
+	d.dropOff()
+	verdict := store.VerdictOf(d.charges, d.results)
+	d.quotaRefused = verdict.QuotasExhausted()
+	d.Allowed = d.Allowed && !verdict.Denied()
+	n := len(d.results)
+	if cap(d.Limits) < n {
+		d.Limits = make([]LimitResult, 2*n)
+	}
+	d.Limits = d.Limits[:n]
+	for i := range d.results {
+		h, c, res := &d.Matches.Hits[i], &d.charges[i], &d.Limits[i]
+		res.Window, res.Mode, res.Descriptor, res.Slot = h.Window, h.Mode, h.Descriptor, ""
+		res.Result = d.results[i]
+		res.Near = (res.Limit-res.Remaining)*100 >= int64(h.Window.Rule.WarnPercent)*res.Limit
+		if c.Ask.Slot != 0 && res.Allowed && (d.Allowed || h.Mode == rule.Shadow) && c.Ask.Cost > 0 {
+			res.Slot = encodeSlot(c)
+		}
+		switch {
+		case d.Refuses(res):
+			if res.RetryAfter == algo.Never || d.RetryAfter == algo.Never {
+				d.RetryAfter = algo.Never
+			} else {
+				d.RetryAfter = max(d.RetryAfter, res.RetryAfter)
+			}
+		case d.Allowed && h.Mode != rule.Shadow:
+			d.Delay = max(d.Delay, res.Delay)
+		}
+	}
+}

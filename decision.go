@@ -1,0 +1,223 @@
+package weir
+
+import (
+	"math"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// LimitResult is the answer of one limit that the request met. Its times are in µs, as stores
+// count them; Retry and Reset return durations.
+type LimitResult struct {
+	Window *rule.Window // which limit
+	algo.Result
+	Mode       rule.Mode
+	Near       bool   // after the decision at least the rule's warn, a share of the limit, is used
+	Slot       string // of a concurrency limit that admitted; give it to Limiter.Release
+	Descriptor int    // index of the Descriptor that met the limit; -1 if none did
+}
+
+// Retry returns after how long the limit would admit the request, if nothing else comes in between;
+// 0 if it admitted it. ok is false if it never would.
+func (r *LimitResult) Retry() (after time.Duration, ok bool) {
+	return duration(r.RetryAfter), r.RetryAfter != algo.Never
+}
+
+// Reset returns after how long nothing that was counted so far counts any more. ok is false if that
+// never comes.
+func (r *LimitResult) Reset() (after time.Duration, ok bool) {
+	return duration(r.ResetAfter), r.ResetAfter != algo.Never
+}
+
+// duration translates µs; algo.Never becomes 0.
+func duration(µs int64) time.Duration {
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	return time.Duration(min(max(µs, 0), most)) * time.Microsecond
+}
+
+// Decision is the answer to a Request. Reuse one with Limiter.Decide to save allocations. It must
+// not be copied: a copy would share memory that the next decision overwrites. The zero value is
+// ready.
+type Decision struct {
+	_       noCopy
+	Allowed bool
+	// Time is the instant of the decision by the store's clock, in µs since the Unix epoch; 0 if
+	// the store was not asked.
+	Time   int64
+	Domain string // that was looked up
+	// Known is false if no rule file declares the domain; the request is then allowed.
+	Known  bool
+	Exempt bool // an exempt entry of the rules applies
+	// Limits are all limits that were met, shadow ones included: in the order of Descriptors, or of
+	// rules, those of the Lyft form first.
+	Limits []LimitResult
+	// RetryAfter is the largest of the limits that refused, in µs; 0 if allowed; algo.Never if one
+	// of them never admits the request. See Retry.
+	RetryAfter int64
+	// Delay is how long the admitted request must wait for its turn in a leaky bucket, in µs; 0 if
+	// it met none. See Wait.
+	Delay int64
+	// Generation is the number of the rule set that decided, counted from 1; 0 if there was none.
+	Generation uint64
+	Rules      *rule.Set    // the set that decided; nil if there was none
+	Matches    rule.Matches // what matching found
+	// Banned is the ban that refused the request outright, the longest of several; its Rule is nil
+	// if none did. Limits then holds the limits of the bans, and Time is of the Limiter's clock:
+	// the store was not asked, and nothing was charged.
+	Banned Banned
+	// WithoutStore is why the store could not decide, where the rules admit the request all the
+	// same (on_store_error: allow); nil otherwise. Limits is empty then, and nothing is known of
+	// what was charged.
+	WithoutStore error
+	// ID names the decision if it is a refusal; 0 if not, unless Identity was asked for one.
+	ID DecisionID
+
+	quotaRefused bool  // all quota_mode limits denied
+	byDoor       bool  // a refusal of RefuseBy
+	place        []int // where charges go when others are dropped
+	query        rule.Query
+	charges      []store.Charge
+	results      []algo.Result
+}
+
+// Retry returns after how long the request would be admitted, if nothing else comes in between; 0
+// if it was admitted. ok is false if it never would be.
+func (d *Decision) Retry() (after time.Duration, ok bool) {
+	return duration(d.RetryAfter), d.RetryAfter != algo.Never
+}
+
+// Wait returns how long the admitted request must wait for its turn in a leaky bucket.
+func (d *Decision) Wait() time.Duration { return duration(d.Delay) }
+
+// Refuses reports whether r, one of d.Limits, is a reason why d is a refusal.
+func (d *Decision) Refuses(r *LimitResult) bool {
+	return !d.Allowed && !r.Allowed && (r.Mode == rule.Enforce || r.Mode == rule.Quota && d.quotaRefused)
+}
+
+// Warns reports whether d admits the request, and its client should be warned that r, one of
+// d.Limits, is near to refusing.
+func (d *Decision) Warns(r *LimitResult) bool {
+	return d.Allowed && r.Near && r.Mode != rule.Shadow
+}
+
+// noCopy makes go vet report copies of what holds one.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// Priority is how important the request is by the rules that it met: critical if one of them says
+// so, else sheddable if one of them does. Limits in shadow have no say.
+func (d *Decision) Priority() rule.Priority { return d.Matches.Priority }
+
+// Nearest returns the limit that headers and messages should speak of: on a refusal the one that
+// refuses longest, else the enforcing limit nearest to refusing (the smallest Remaining, then the
+// largest ResetAfter, then rule order). It is nil if no enforcing limit was met.
+func (d *Decision) Nearest() *LimitResult {
+	var best *LimitResult
+	for i := range d.Limits {
+		r := &d.Limits[i]
+		if r.Mode == rule.Shadow || !d.Allowed && !d.Refuses(r) {
+			continue
+		}
+		if best == nil || d.nearer(r, best) {
+			best = r
+		}
+	}
+	return best
+}
+
+// nearer reports whether a comes strictly before b in the order of Nearest.
+func (d *Decision) nearer(a, b *LimitResult) bool {
+	if !d.Allowed {
+		return b.RetryAfter != algo.Never && (a.RetryAfter == algo.Never || a.RetryAfter > b.RetryAfter)
+	}
+	if a.Remaining != b.Remaining {
+		return a.Remaining < b.Remaining
+	}
+	return a.ResetAfter > b.ResetAfter
+}
+
+// DeferTo returns the queue to which all limits that refuse want the request deferred, that of the
+// first of them. It is "" if d allows or is a ban's, and if one of the limits names no queue or
+// never admits the request.
+func (d *Decision) DeferTo() string {
+	if d.Allowed || d.RetryAfter == algo.Never || d.Banned.Rule != nil {
+		return ""
+	}
+	queue := ""
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if l.Allowed || l.Mode == rule.Shadow {
+			continue
+		}
+		if l.Window.Rule.Defer == "" {
+			return ""
+		}
+		if queue == "" {
+			queue = l.Window.Rule.Defer
+		}
+	}
+	return queue
+}
+
+// InForce returns the numbers by which d.Limits[i] decided: those of its window, after a schedule
+// and a signal have had their say. It is nil where that is not known.
+func (d *Decision) InForce(i int) *algo.Limit {
+	l := d.Limits[i].Window.Limit
+	if len(d.charges) == len(d.Limits) {
+		l = d.charges[i].Limit
+	}
+	if l == nil {
+		return nil
+	}
+	if in, _ := l.At(d.Time); in != nil {
+		return in
+	}
+	return l
+}
+
+// LimitedBy appends to dst the distinct names of the rules that refused, in the order of Limits. It
+// appends nothing if d allows.
+func (d *Decision) LimitedBy(dst []string) []string {
+	start := len(dst)
+next:
+	for i := range d.Limits {
+		r := &d.Limits[i]
+		if !d.Refuses(r) {
+			continue
+		}
+		name := r.Window.Rule.Name
+		for _, have := range dst[start:] {
+			if have == name {
+				continue next
+			}
+		}
+		dst = append(dst, name)
+	}
+	return dst
+}
+
+// SoftExceeded reports whether an enforcing limit admitted the request above the limit, in its soft
+// margin.
+func (d *Decision) SoftExceeded() bool {
+	for i := range d.Limits {
+		if d.Allowed && d.Limits[i].Soft && d.Limits[i].Mode != rule.Shadow {
+			return true
+		}
+	}
+	return false
+}
+
+// NearLimit reports whether d warns of one of its limits.
+func (d *Decision) NearLimit() bool {
+	for i := range d.Limits {
+		if d.Warns(&d.Limits[i]) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,107 @@
+package httplimit
+
+import (
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/room"
+)
+
+// passage is the part of a Pass that deals with overload.
+type passage struct {
+	room     room.Room
+	answered bool      // the answer has begun, or there is none
+	finished bool      // the handler has returned
+	body     *sentBody // nil without one
+}
+
+// veto turns a request away before it is charged, if there is no room for it.
+func (p *Pass) veto(d *weir.Decision) bool { return p.room.Refuses(p.gate.o.Overload, d) }
+
+// begin tells that the request is passed on now; false if there is no room for it any more.
+func (p *Pass) begin() bool {
+	if !p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision) {
+		return false
+	}
+	if r := p.attrs.r; p.room.Entered && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
+		p.body = &sentBody{ReadCloser: r.Body, start: p.room.Start, length: r.ContentLength}
+		r.Body = p.body
+	}
+	return true
+}
+
+// Answered tells that the answer to the request has begun, with its final status. It is for callers
+// that pass requests on by other means than the handler that New wraps, and know when the answer
+// begins; without it Leave takes the time until then. Answers of 500 and above count as failures of
+// an overloaded server. Only the first call counts.
+//
+// What is sent after the header, as in a stream, or on a connection that was upgraded, does not
+// count as latency.
+func (p *Pass) Answered(status int) {
+	if !p.room.Entered || p.answered {
+		return
+	}
+	p.answered = true
+	var sent time.Duration // how long the client took to send its request
+	known := true
+	if p.body != nil {
+		sent = time.Duration(p.body.end.Load())
+		known = sent > 0 || p.body.read.Load() == 0
+	}
+	failed := status >= http.StatusInternalServerError
+	if l := p.gate.o.Load; l != nil && known && !failed && p.attrs.r.Context().Err() == nil {
+		l.Answered(time.Since(p.room.Start) - sent)
+	}
+	if !p.room.Permit.Streams() {
+		return
+	}
+	p.room.Permit.Exclude(sent)
+	switch {
+	case failed:
+		p.room.Permit.Drop()
+	case p.attrs.r.Context().Err() != nil:
+		p.room.Permit.Cancel()
+	case !known: // the client has not sent all of it, and the time is its own
+		p.room.Permit.Return()
+	default:
+		p.room.Permit.Done()
+	}
+}
+
+// end tells that the request is over.
+func (p *Pass) end() {
+	if p.room.Entered {
+		switch {
+		case p.finished, p.attrs.r.Context().Err() != nil:
+			p.Answered(http.StatusOK)
+		default: // the handler panicked
+			p.Answered(http.StatusInternalServerError)
+		}
+	}
+	p.room.Leave(p.gate.o.Load)
+	p.passage = passage{}
+}
+
+// watches reports whether the answer is to be watched for its beginning.
+func (p *Pass) watches() bool { return p.room.Entered && !p.answered }
+
+// sentBody notes when the end of a body was reached.
+type sentBody struct {
+	io.ReadCloser
+	start  time.Time
+	length int64 // below 0 if it is not known
+	read   atomic.Int64
+	end    atomic.Int64 // ns since start; 0 if not yet
+}
+
+// Read implements io.Reader.
+func (b *sentBody) Read(to []byte) (int, error) {
+	n, err := b.ReadCloser.Read(to)
+	if read := b.read.Add(int64(n)); err == io.EOF || read == b.length {
+		b.end.CompareAndSwap(0, max(1, int64(time.Since(b.start))))
+	}
+	return n, err
+}

@@ -1,0 +1,21 @@
+package admin
+
+import (
+	"net/http"
+
+	"github.com/weir-rl/weir/internal/candidate"
+)
+
+// candidates lists the candidates in force: ?domain=DOMAIN.
+func (a *handler) candidates(w http.ResponseWriter, r *http.Request) {
+	answer := struct {
+		Candidates []candidate.Reading `json:"candidates"`
+	}{Candidates: []candidate.Reading{}}
+	for _, c := range a.o.Candidates(r.URL.Query().Get("domain")) {
+		if c.Top == nil {
+			c.Top = []candidate.Key{} // not null
+		}
+		answer.Candidates = append(answer.Candidates, c)
+	}
+	writeJSON(w, answer)
+}

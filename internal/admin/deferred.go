@@ -1,0 +1,79 @@
+package admin
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/deferred"
+)
+
+const deferredPrefix = "/api/v1/deferred/"
+
+// deferredJobs lists the jobs of the queue of deferred requests:
+// ?state=queued|active|done|failed&n=N.
+func (a *handler) deferredJobs(w http.ResponseWriter, r *http.Request) {
+	state, n := deferred.State(r.URL.Query().Get("state")), 100
+	switch state {
+	case "":
+		state = deferred.Failed
+	case deferred.Queued, deferred.Active, deferred.Done, deferred.Failed:
+	default:
+		answer.Problem(w, http.StatusBadRequest, "state must be queued, active, done or failed, not "+answer.Printable(string(state)), "state")
+		return
+	}
+	if text := r.URL.Query().Get("n"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > 1000 {
+			answer.Problem(w, http.StatusBadRequest, "n must be a number from 1 to 1000, not "+answer.Printable(text), "n")
+			return
+		}
+	}
+	list, err := a.o.Deferred.List(r.Context(), state, n)
+	if err == nil {
+		var s deferred.Stats
+		if s, err = a.o.Deferred.Stats(r.Context()); err == nil {
+			if list == nil {
+				list = []deferred.Ticket{}
+			}
+			writeJSON(w, map[string]any{"waiting": s.Jobs, "dead": s.Dead, "bytes": s.Bytes, "jobs": list})
+			return
+		}
+	}
+	answer.Problem(w, http.StatusServiceUnavailable, "the queue cannot be reached: "+err.Error(), "")
+}
+
+// deferredJob tells of one job, drops it (DELETE), or puts a dead letter back (POST to /retry).
+func (a *handler) deferredJob(w http.ResponseWriter, r *http.Request) {
+	id := strings.TrimPrefix(r.URL.Path, deferredPrefix)
+	id, retry := strings.CutSuffix(id, "/retry")
+	if !deferred.ValidID(id) || retry != (r.Method == http.MethodPost) {
+		answer.Problem(w, http.StatusNotFound, "there is no such job; GET and DELETE "+deferredPrefix+"ID, and POST "+deferredPrefix+"ID/retry", "")
+		return
+	}
+	var err error
+	switch {
+	case retry:
+		err = a.o.Deferred.Retry(r.Context(), id)
+	case r.Method == http.MethodDelete:
+		err = a.o.Deferred.Drop(r.Context(), id)
+	default:
+		var t deferred.Ticket
+		if t, err = a.o.Deferred.Ticket(r.Context(), id); err == nil {
+			writeJSON(w, t)
+			return
+		}
+	}
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusNoContent)
+	case errors.Is(err, deferred.ErrGone):
+		answer.Problem(w, http.StatusNotFound, err.Error(), "")
+	case errors.Is(err, deferred.ErrFull), errors.Is(err, deferred.ErrActive):
+		answer.Problem(w, http.StatusConflict, err.Error(), "")
+	default:
+		answer.Problem(w, http.StatusServiceUnavailable, "the queue cannot be reached: "+err.Error(), "")
+	}
+}

@@ -1,0 +1,282 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// KeyInfo is one key in the answers under /api/v1/keys.
+type KeyInfo struct {
+	Domain     string         `json:"domain"`
+	Limit      string         `json:"limit"`
+	Key        string         `json:"key"`  // for people
+	Path       string         `json:"path"` // of its state on this port
+	Parts      []string       `json:"parts"`
+	Used       int64          `json:"used"`
+	Capacity   int64          `json:"capacity"`
+	Remaining  int64          `json:"remaining"`
+	Refused    bool           `json:"refused"` // a request with a cost of 1 would be refused now
+	RetryAfter recent.Seconds `json:"retry_after"`
+	ResetAfter recent.Seconds `json:"reset_after"`
+	Shadow     bool           `json:"shadow,omitempty"` // counted, never refused
+	// by a grant, or at this time of the schedule: the numbers mean nothing
+	Unlimited bool `json:"unlimited,omitempty"`
+	// Ban is the ban that refuses it outright, and Grant gives it other numbers; nil for none.
+	Ban   *ListedBan   `json:"ban,omitempty"`
+	Grant *ListedGrant `json:"grant,omitempty"`
+}
+
+func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
+	parts := k.Parts
+	if parts == nil {
+		parts = []string{}
+	}
+	info := KeyInfo{
+		Domain:     k.Window.Rule.Domain,
+		Limit:      k.Window.Name,
+		Key:        strings.Join(parts, ","),
+		Path:       KeyPath(k.Window.Rule.Domain, k.Window.Name, parts),
+		Parts:      parts,
+		Used:       k.Result.Limit - k.Result.Remaining,
+		Capacity:   k.Result.Limit,
+		Remaining:  k.Result.Remaining,
+		ResetAfter: recent.Seconds(k.Result.ResetAfter),
+		Shadow:     k.Mode == rule.Shadow,
+		Unlimited:  k.Limit == nil || k.Result.Off,
+	}
+	refused, after := k.Refused(now.UnixMicro())
+	info.Refused, info.RetryAfter = refused, recent.Seconds(after)
+	if info.Unlimited {
+		info.Used, info.Capacity, info.Remaining, info.ResetAfter = 0, 0, 0, 0
+	}
+	if k.Ban != nil {
+		info.Ban = newListedBan(*k.Ban, now)
+	}
+	if k.Grant != nil {
+		info.Grant = newListedGrant(*k.Grant, now)
+	}
+	return info
+}
+
+// KeyList is the answer of GET /api/v1/keys.
+type KeyList struct {
+	Keys []KeyInfo `json:"keys"`
+	// Of the hottest keys only: how many keys of the store were looked at, of how many, about;
+	// whether these were all; and how many keys of the limit are banned, most of which count
+	// nothing.
+	Looked   int  `json:"looked_at,omitempty"`
+	Of       int  `json:"of,omitempty"`
+	Complete bool `json:"complete,omitempty"`
+	Banned   int  `json:"banned,omitempty"`
+	// Rules are those that the name means, each behind its domain: shop/login.
+	Rules []string `json:"rules,omitempty"`
+}
+
+func newKeyList(infos []weir.KeyInfo) KeyList {
+	list, now := KeyList{Keys: []KeyInfo{}}, time.Now()
+	for i := range infos {
+		list.Keys = append(list.Keys, newKeyInfo(&infos[i], now))
+	}
+	return list
+}
+
+// KeyPath is the path of a key's state on the admin port; parts are those of rule.Window.KeyParts.
+func KeyPath(domain, limit string, parts []string) string {
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = escapePart(p)
+	}
+	return keyPrefix + escapePart(domain) + "/" + escapePart(limit) + "/" + strings.Join(escaped, ",")
+}
+
+// escapePart escapes a part for a path segment in which "," separates. A segment of dots would not
+// survive clients that resolve them.
+func escapePart(s string) string {
+	s = strings.ReplaceAll(url.PathEscape(s), ",", "%2C")
+	if s == "." || s == ".." {
+		s = strings.ReplaceAll(s, ".", "%2E")
+	}
+	return s
+}
+
+// mostKeys bounds ?top=.
+const mostKeys = 10_000
+
+// How long the store is asked for one key, and for the hottest of all.
+const (
+	keyPatience  = 5 * time.Second
+	keysPatience = time.Minute
+)
+
+// keyProblem answers for a key that is not shown, or not reset. Where the counters cannot be
+// reached the operator may know why.
+func keyProblem(w http.ResponseWriter, err error) {
+	text := strings.TrimPrefix(err.Error(), "weir: ")
+	switch {
+	case errors.Is(err, weir.ErrNoSuchLimit):
+		answer.Problem(w, http.StatusNotFound, text, "limit")
+	case errors.Is(err, weir.ErrBadKey):
+		answer.Problem(w, http.StatusBadRequest, text, "key")
+	case errors.Is(err, weir.ErrNotFound):
+		answer.Problem(w, http.StatusNotFound, "key: nothing is counted for it, and it is not banned", "key")
+	case errors.Is(err, store.ErrNoInspector):
+		answer.Problem(w, http.StatusNotFound, text, "")
+	case errors.Is(err, weir.ErrListing):
+		w.Header().Set("Retry-After", strconv.Itoa(int(keyPatience/time.Second)))
+		answer.Problem(w, http.StatusServiceUnavailable, strings.TrimPrefix(weir.ErrListing.Error(), "weir: "), "")
+	default:
+		answer.Problem(w, http.StatusServiceUnavailable, "the counters cannot be reached: "+text, "")
+	}
+}
+
+// number reads a parameter that is a number from 1 to most; 0 if it is left out.
+func number(w http.ResponseWriter, q url.Values, name string, most int) (n int, ok bool) {
+	s := q.Get(name)
+	if s == "" {
+		return 0, true
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > most {
+		answer.Problem(w, http.StatusBadRequest, fmt.Sprintf("%s: must be a number from 1 to %d", name, most), name)
+		return 0, false
+	}
+	return n, true
+}
+
+// keys serves the hottest keys of a limit, or with ?key= the state of one, and the reset of one.
+func (a *handler) keys(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodDelete {
+		c, err := readChange(w, r)
+		if err == nil && c.For+c.Until+c.Allow != "" {
+			err = errors.New("a reset takes domain, limit, key and reason, and nothing else")
+		}
+		if err != nil {
+			answer.BadRequest(w, err)
+			return
+		}
+		a.resetKey(w, r, c.Domain, c.Limit, c.Key, c.Reason)
+		return
+	}
+	q := r.URL.Query()
+	name := q.Get("limit")
+	if name == "" {
+		answer.Problem(w, http.StatusBadRequest, "limit: is missing; name a limit of /api/v1/rules", "limit")
+		return
+	}
+	if q.Has("key") {
+		a.showKey(w, r, q.Get("domain"), name, q["key"], false)
+		return
+	}
+	var o weir.HottestOptions
+	var ok bool
+	if o.Keys, ok = number(w, q, "top", mostKeys); !ok {
+		return
+	}
+	if q.Get("look") == "all" {
+		o.Look = -1
+	} else if o.Look, ok = number(w, q, "look", 1<<31-1); !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), keysPatience)
+	defer cancel()
+	found, err := a.limiter.Keys().Hottest(ctx, q.Get("domain"), name, o)
+	if err != nil {
+		keyProblem(w, err)
+		return
+	}
+	list := newKeyList(found.Keys)
+	list.Looked, list.Of, list.Complete, list.Banned = found.Looked, found.Of, found.Complete, found.Banned
+	for _, r := range found.Rules {
+		list.Rules = append(list.Rules, r.Domain+"/"+r.Name)
+	}
+	writeJSON(w, list)
+}
+
+// splitKeyPath takes apart an escaped path that names a key. The status is 0 if it is one.
+func splitKeyPath(escaped string) (domain, limit string, parts []string, status int, detail string) {
+	segments := strings.Split(strings.TrimPrefix(escaped, keyPrefix), "/")
+	if len(segments) != 3 || segments[0] == "" {
+		return "", "", nil, http.StatusNotFound, "the path is /api/v1/keys/{domain}/{limit}/{key}, each of them URL-escaped"
+	}
+	domain, err1 := url.PathUnescape(segments[0])
+	limit, err2 := url.PathUnescape(segments[1])
+	if err1 != nil || err2 != nil {
+		return "", "", nil, http.StatusBadRequest, "the path holds a bad percent-encoding"
+	}
+	if segments[2] != "" {
+		for p := range strings.SplitSeq(segments[2], ",") {
+			part, err := url.PathUnescape(p)
+			if err != nil {
+				return "", "", nil, http.StatusBadRequest, "key: holds a bad percent-encoding"
+			}
+			parts = append(parts, part)
+		}
+	}
+	return domain, limit, parts, 0, ""
+}
+
+// key serves the state of one key, and its reset, by its path.
+func (a *handler) key(w http.ResponseWriter, r *http.Request) {
+	domain, limit, parts, status, detail := splitKeyPath(r.URL.EscapedPath())
+	switch {
+	case status != 0:
+		answer.Problem(w, status, detail, "")
+	case r.Method == http.MethodDelete:
+		a.resetKey(w, r, domain, limit, parts, "")
+	default:
+		a.showKey(w, r, domain, limit, parts, true)
+	}
+}
+
+// showKey answers with a list of what is counted of a key under each window of a limit. bare: for a
+// single window that alone, without a list.
+func (a *handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, bare bool) {
+	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
+	defer cancel()
+	infos, err := a.limiter.Keys().Get(ctx, domain, limit, parts)
+	if err != nil {
+		keyProblem(w, err)
+		return
+	}
+	list := newKeyList(infos)
+	if bare && len(list.Keys) == 1 {
+		writeJSON(w, list.Keys[0])
+		return
+	}
+	writeJSON(w, list)
+}
+
+// resetKey forgets what is counted of a key under all windows of a limit.
+func (a *handler) resetKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, reason string) {
+	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
+	defer cancel()
+	k, err := a.limiter.Keys().Reset(ctx, domain, limit, parts)
+	if errors.Is(err, weir.ErrNotFound) {
+		answer.Problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
+		return
+	}
+	if k.Counted {
+		args := []any{"domain", k.Window.Rule.Domain, "limit", limit, "key", strings.Join(k.Parts, ","), "reason", reason}
+		if err != nil { // under some windows only
+			args = append(args, "error", err)
+		}
+		a.audit(r, "key reset", args...)
+	}
+	if err != nil {
+		keyProblem(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,61 @@
+package admin
+
+import (
+	"strconv"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// ruleKinds is what GET /api/v1/rules says of a rule beyond its numbers.
+type ruleKinds struct {
+	Schedule  []string     `json:"schedule,omitempty"` // such as "mon-fri 08:00-20:00: 100/min"
+	Elastic   *elasticInfo `json:"elastic,omitempty"`
+	SoftFor   float64      `json:"soft_for,omitempty"` // s
+	Wait      float64      `json:"wait,omitempty"`     // s
+	WaitQueue int          `json:"wait_queue,omitempty"`
+	Defer     string       `json:"defer,omitempty"`
+	Priority  string       `json:"priority,omitempty"` // left out for the default
+	Ban       *banInfo     `json:"ban,omitempty"`
+	CostAfter string       `json:"cost_after,omitempty"`
+}
+
+type elasticInfo struct {
+	Signal string         `json:"signal"`
+	Curve  map[string]int `json:"curve"` // percent of the limit by percent of the signal
+}
+
+type banInfo struct {
+	After    int64   `json:"after"`
+	Within   float64 `json:"within"` // s
+	For      float64 `json:"for"`    // s
+	Domain   bool    `json:"domain,omitempty"`
+	NFTables bool    `json:"nftables,omitempty"`
+}
+
+func kindsOf(r *rule.Rule) ruleKinds {
+	k := ruleKinds{Wait: r.Wait.Seconds(), WaitQueue: r.WaitQueue, Defer: r.Defer, CostAfter: r.CostAfter}
+	for _, p := range r.Schedule {
+		k.Schedule = append(k.Schedule, p.String())
+	}
+	if e := r.Elastic; e != nil {
+		k.Elastic = &elasticInfo{Signal: e.Signal, Curve: map[string]int{}}
+		for _, p := range e.Curve {
+			k.Elastic.Curve[strconv.Itoa(p.At)] = p.Share
+		}
+	}
+	for _, w := range r.Windows {
+		if w.Counter != nil && w.Counter.Margin != nil {
+			k.SoftFor = w.Counter.Margin.Limit.Config().SoftFor.Seconds()
+		}
+	}
+	switch r.Priority {
+	case rule.Critical:
+		k.Priority = "critical"
+	case rule.Sheddable:
+		k.Priority = "sheddable"
+	}
+	if b := r.Ban; b != nil {
+		k.Ban = &banInfo{After: b.After, Within: b.Within.Seconds(), For: b.For.Seconds(), Domain: b.Domain, NFTables: b.NFTables}
+	}
+	return k
+}

@@ -1,0 +1,136 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/answer"
+)
+
+// SignalState is what the admin API tells of a signal of elastic limits.
+type SignalState struct {
+	Name   string   `json:"name"`
+	Kind   string   `json:"kind"`   // measured, pushed or query
+	Used   bool     `json:"used"`   // a rule in force uses it
+	Stale  bool     `json:"stale"`  // there is no value: limits that follow it stand at 100 percent
+	Raw    *float64 `json:"raw"`    // percent, as it last came; null if it never did
+	Value  *int     `json:"value"`  // percent, filtered; null while it is stale
+	Age    *float64 `json:"age"`    // of raw, in seconds
+	Error  string   `json:"error"`  // of the last try; "" if it went well
+	Errors uint64   `json:"errors"` // of all tries
+	// Limits are those that follow it, with the share of them that is in force.
+	Limits []ElasticState `json:"limits"`
+}
+
+// ElasticState is what the admin API tells of an elastic limit.
+type ElasticState struct {
+	Domain string  `json:"domain"`
+	Name   string  `json:"name"`
+	Share  float64 `json:"share"` // 1 is all of it
+}
+
+// Signals are the signals of elastic limits. Safe for concurrent use.
+type Signals interface {
+	// List tells of all, by name; Limits need not be filled in.
+	List() []SignalState
+	// Push sets one for ttl, 0 for the default. An error says what is wrong with the arguments.
+	Push(name string, percent float64, ttl time.Duration) error
+}
+
+const signalsPrefix = "/api/v1/signals/"
+
+// signals answers GET /api/v1/signals.
+func (a *handler) signals(w http.ResponseWriter, _ *http.Request) {
+	answer := struct {
+		Signals []SignalState `json:"signals"`
+	}{Signals: a.listSignals()}
+	writeJSON(w, answer)
+}
+
+// listSignals adds to each signal the limits that follow it.
+func (a *handler) listSignals() []SignalState {
+	list := a.o.Signals.List()
+	if list == nil {
+		list = []SignalState{}
+	}
+	at := map[string]*SignalState{}
+	for i := range list {
+		list[i].Limits = []ElasticState{}
+		at[list[i].Name] = &list[i]
+	}
+	set, _ := a.limiter.Rules()
+	if set == nil {
+		return list
+	}
+	type name struct{ domain, rule string }
+	told := map[name]bool{}
+	for _, r := range set.Rules() {
+		if r.Elastic == nil || at[r.Elastic.Signal] == nil || told[name{r.Domain, r.Name}] {
+			continue
+		}
+		told[name{r.Domain, r.Name}] = true
+		s, e := at[r.Elastic.Signal], ElasticState{Domain: r.Domain, Name: r.Name, Share: 1}
+		if s.Value != nil {
+			num, den := r.Elastic.Share(*s.Value)
+			e.Share = float64(num) / float64(den)
+		}
+		s.Limits = append(s.Limits, e)
+	}
+	return list
+}
+
+// signal answers GET and PUT /api/v1/signals/{name}.
+func (a *handler) signal(w http.ResponseWriter, r *http.Request) {
+	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), signalsPrefix))
+	if err != nil || name == "" || strings.Contains(name, "/") {
+		answer.Problem(w, http.StatusNotFound, "the path is /api/v1/signals/{name}", "")
+		return
+	}
+	if r.Method != http.MethodPut {
+		for _, s := range a.listSignals() {
+			if s.Name == name {
+				writeJSON(w, s)
+				return
+			}
+		}
+		answer.Problem(w, http.StatusNotFound, "there is no signal of this name; PUT makes one", "")
+		return
+	}
+	var body struct {
+		Value *float64 `json:"value"`
+		TTL   float64  `json:"ttl"`
+	}
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			answer.Problem(w, http.StatusRequestEntityTooLarge, "the body is larger than 4 KiB", "")
+			return
+		}
+		answer.Problem(w, http.StatusBadRequest, `the body is {"value": 80, "ttl": 30}: percent, and for how many seconds it holds, 10 if left out`, "")
+		return
+	}
+	if _, err := d.Token(); err != io.EOF {
+		answer.Problem(w, http.StatusBadRequest, "the body goes on after the object", "")
+		return
+	}
+	switch {
+	case body.Value == nil:
+		answer.Problem(w, http.StatusBadRequest, "value: is missing; it is a number from 0 to 100, in percent", "value")
+		return
+	case !(body.TTL >= 0 && body.TTL <= 24*60*60):
+		answer.Problem(w, http.StatusBadRequest, "ttl: must be from 0 (the default) to 86400 seconds", "ttl")
+		return
+	}
+	if err := a.o.Signals.Push(name, *body.Value, time.Duration(body.TTL*float64(time.Second))); err != nil {
+		answer.Problem(w, http.StatusBadRequest, err.Error(), "value")
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,56 @@
+// Package answer holds what the doors of weir answer with: problem details, errors that name the
+// field of a request, the values of rate-limit fields, and the text that these are made of. Begin
+// with Problem and BadRequest.
+package answer
+
+import (
+	"errors"
+	"net/http"
+)
+
+// Values of headers that are the same on every answer.
+var (
+	JSONType  = []string{"application/json"}
+	PlainType = []string{"text/plain; charset=utf-8"}
+	NoStore   = []string{"no-store"}
+)
+
+// Problem answers with problem details of no special type (about:blank); field is the member of the
+// request that is wrong, "" for none.
+func Problem(w http.ResponseWriter, status int, detail, field string) {
+	var extra map[string]any
+	if field != "" {
+		extra = map[string]any{"field": field}
+	}
+	ProblemDetails(w, status, "about:blank", http.StatusText(status), detail, extra)
+}
+
+// MethodNotAllowed answers 405; allow lists the methods that are allowed, as the header Allow has
+// them.
+func MethodNotAllowed(w http.ResponseWriter, r *http.Request, allow string) {
+	w.Header().Set("Allow", allow)
+	Problem(w, http.StatusMethodNotAllowed, Printable(r.Method)+" is not allowed here; allowed: "+allow, "")
+}
+
+// BadRequest answers a request that could not be read or decoded.
+func BadRequest(w http.ResponseWriter, err error) {
+	if f, ok := errors.AsType[*FieldError](err); ok {
+		status := http.StatusBadRequest
+		if f.TooMany {
+			status = http.StatusRequestEntityTooLarge
+		}
+		Problem(w, status, f.Error(), f.Field)
+		return
+	}
+	Problem(w, http.StatusBadRequest, err.Error(), "")
+}
+
+// FieldError says what is wrong with which field of a request.
+type FieldError struct {
+	// "hits", "attributes.user", "requests[3].domain"; "body" or "query" for what is no field
+	Field   string
+	Message string
+	TooMany bool // the answer is 413
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Message }

@@ -1,0 +1,75 @@
+// Package door holds what every door of weir does alike, whatever it speaks: which domain a request
+// without one is of, which requests need trust, how decisions are timed, and which hosts and paths
+// are refused because servers read them in different ways. Begin with Domain and NeedsTrust.
+package door
+
+import (
+	"cmp"
+	"strings"
+	"unsafe"
+
+	"github.com/weir-rl/weir"
+)
+
+// ForwardAuthPath begins the path of each check of forward auth, which the HTTP door serves beside
+// its API.
+const ForwardAuthPath = "/api/v1/forward-auth"
+
+// FreeHits is how many hits anybody may ask for at once.
+const FreeHits = 1000
+
+// NeedsTrust reports whether only trusted peers may ask for so many hits: a refund (below 0), or
+// more than FreeHits.
+func NeedsTrust(hits int64) bool { return hits < 0 || hits > FreeHits }
+
+// Domain returns the domain of a request: the one that it names, else the one that is configured
+// for the door, else the only domain that the rules hold. It returns "" if there is none of these.
+func Domain(named, configured string, l *weir.Limiter) string {
+	if named != "" {
+		return named
+	}
+	return cmp.Or(configured, l.SoleDomain())
+}
+
+// Stopwatch times a sample of the decisions, from reading the question to writing the answer.
+type Stopwatch interface {
+	// Begin returns 0 for a decision that is not in the sample.
+	Begin() (start int64)
+	// End is given what Begin returned, unless that was 0.
+	End(start int64)
+}
+
+// Begin is s.Begin, and 0 for a nil Stopwatch.
+func Begin(s Stopwatch) (start int64) {
+	if s == nil {
+		return 0
+	}
+	return s.Begin()
+}
+
+// End is s.End of a decision that is in the sample.
+func End(s Stopwatch, start int64) {
+	if start != 0 {
+		s.End(start)
+	}
+}
+
+// View returns b as a string without copying it. The string is valid for as long as b is not
+// changed.
+func View(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// IsToken reports whether s is a token of RFC 9110: a method, or the name of a header or a cookie.
+func IsToken(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// IsHex reports whether c is a hexadecimal digit.
+func IsHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}

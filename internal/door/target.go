@@ -1,0 +1,104 @@
+package door
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// ValidHost reports whether a Host is one that every server reads alike: a name or an address, and
+// a port in digits; "" is. Some programs would write a Unicode name anew, some ignore what follows
+// a colon, and some cut off one final dot of two, so that they would read another host than the
+// rules. A name is of labels of letters, digits, - and _, of which none is empty; one dot may stand
+// at its end. What stands in brackets is an IPv6 address without a zone.
+func ValidHost(host string) bool {
+	if host == "" {
+		return true
+	}
+	name, port := host, ""
+	if host[0] == '[' {
+		end := strings.IndexByte(host, ']')
+		if end < 0 {
+			return false
+		}
+		if addr, err := netip.ParseAddr(host[1:end]); err != nil || !addr.Is6() || addr.Zone() != "" {
+			return false
+		}
+		name, port = "", host[end+1:]
+	} else {
+		if i := strings.IndexByte(host, ':'); i >= 0 {
+			name, port = host[:i], host[i:]
+		}
+		if !validName(name) {
+			return false
+		}
+	}
+	if port == "" || port == ":" {
+		return true
+	}
+	if port[0] != ':' || strings.Trim(port[1:], "0123456789") != "" {
+		return false
+	}
+	_, err := strconv.ParseUint(port[1:], 10, 16)
+	return err == nil
+}
+
+// validName reports whether s is of labels that are not empty, with or without a final dot.
+func validName(s string) bool {
+	label := 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_':
+			label++
+		case c == '.' && label > 0:
+			label = 0
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// AmbiguousPath returns what a path holds that servers read in different ways: "%2F", "\\" or
+// "%5C", unless keepSlash, and always "%00" and "#", at which some end the path. No client may
+// send a # (RFC 9112 3.2), but net/http takes it as a character of the path: /x#/../login is /login
+// to a file server, and /x to a server that cuts it off. The result is "" if path holds none. path
+// is as it came over the wire, without a query.
+func AmbiguousPath(path string, keepSlash bool) string {
+	if strings.IndexByte(path, '#') >= 0 {
+		return "#"
+	}
+	if !keepSlash && strings.IndexByte(path, '\\') >= 0 {
+		return `\`
+	}
+	for {
+		i := strings.IndexByte(path, '%')
+		if i < 0 || i+2 >= len(path) {
+			return ""
+		}
+		switch code := path[i+1 : i+3]; {
+		case code == "00":
+			return "%00"
+		case keepSlash:
+		case code == "2F" || code == "2f":
+			return "%2F"
+		case code == "5C" || code == "5c":
+			return "%5C"
+		}
+		path = path[i+1:]
+	}
+}
+
+// AmbiguousPathDetail says to people what is wrong with a path that holds what AmbiguousPath
+// returned; setting is the name of the setting that keeps it.
+func AmbiguousPathDetail(what, setting string) string {
+	if what == "#" {
+		return "The target of the request holds #, which no client may send (RFC 9112 3.2) and servers read in different ways: " +
+			"a rate limit might be about another path than what the server behind it does. Where it is data, write %23."
+	}
+	text := "The path of the request holds " + what + ", which servers read in different ways: a rate limit might be about another path than what the server behind it does."
+	if what != "%00" {
+		text += " If it is data here, as in the name of an object, the setting " + setting + " lets it pass."
+	}
+	return text
+}

@@ -1,0 +1,11 @@
+//go:build unix
+
+package httpapi
+
+import (
+	"testing"
+
+	"github.com/weir-rl/weir/internal/doortest"
+)
+
+func TestMain(m *testing.M) { doortest.CPUMain(m) }

@@ -1,0 +1,33 @@
+//go:build unix
+
+package redistest
+
+import (
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Clock reads the monotonic clock, which is the same for all processes of this machine.
+func Clock() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// attributes gives a child a process group of its own.
+func attributes() *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{Setpgid: true}
+	dieTogether(a)
+	return a
+}
+
+// resume lets a paused child go on.
+func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+
+// killGroup kills the rest of a child's process group.
+func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }

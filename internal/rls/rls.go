@@ -1,0 +1,411 @@
+// Package rls is the gRPC door of weir: Envoy's rate limit service, health, reflection, and /json,
+// which offers the same service over HTTP.
+//
+// Begin with Service, made by New, which decides, and Server, made by NewServer, which serves it.
+// A call goes through wire.go (bytes to call), rls.go (call to decision to statuses), and wire.go
+// again; proto.go is the slower way through generated messages, for answers with headers or
+// metadata.
+package rls
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Options tune New. The zero value answers as envoyproxy/ratelimit does with its defaults.
+type Options struct {
+	// ResponseHeaders adds the three rate-limit headers to each answer that has a current_limit.
+	ResponseHeaders bool
+	// LimitHeader, RemainingHeader and ResetHeader name them; "" means RateLimit-Limit,
+	// RateLimit-Remaining and RateLimit-Reset.
+	LimitHeader, RemainingHeader, ResetHeader string
+	// DynamicMetadata adds the request's descriptors and the metadata of the rules that let them
+	// pass.
+	DynamicMetadata bool
+	// Stopwatch times decisions; nil means that nobody does.
+	Stopwatch door.Stopwatch
+	// Logger is told of a defect in weir itself that failed a call; nil means nobody.
+	Logger *slog.Logger
+}
+
+// Service answers envoy.service.ratelimit.v3.RateLimitService from a Limiter, as
+// envoyproxy/ratelimit does but for its defects. Safe for concurrent use. Make one with New, and
+// serve it with NewServer.
+//
+// Whoever may reach this door is trusted as a proxy is: it may refund (is_negative_hits), ask for
+// any number of hits, and bring limits of its own. Keep its port away from clients.
+type Service struct {
+	limiter *weir.Limiter
+	o       Options
+	pool    sync.Pool // of *call
+}
+
+var _ rlspb.RateLimitServiceServer = (*Service)(nil)
+
+// New returns the service over l.
+func New(l *weir.Limiter, o Options) *Service {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.LimitHeader = cmp.Or(o.LimitHeader, "RateLimit-Limit")
+	o.RemainingHeader = cmp.Or(o.RemainingHeader, "RateLimit-Remaining")
+	o.ResetHeader = cmp.Or(o.ResetHeader, "RateLimit-Reset")
+	r := &Service{limiter: l, o: o}
+	r.pool.New = func() any { return &call{service: r} }
+	return r
+}
+
+// The texts are those of envoyproxy/ratelimit.
+var (
+	errDomain      = status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
+	errDescriptors = status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
+)
+
+// Bounds of one request, so that a few bytes on the wire cannot ask for much memory.
+const (
+	maxDescriptors = 16_384
+	maxEntries     = 65_536
+)
+
+// call is one call: what was asked, the decision, and the answer. Calls are pooled with all that
+// they hold.
+type call struct {
+	service *Service
+
+	// What was asked.
+	domain      string
+	hits        uint32
+	descriptors []rule.Descriptor
+	raw         []rawDescriptor // beside descriptors
+	entries     []rule.Entry    // holds the entries of descriptors
+	overrides   []rule.DescriptorLimit
+	bad         error // the message could not be read
+
+	attributes attributes
+	request    weir.Request
+	decision   weir.Decision
+
+	// The answer.
+	overall  rlspb.RateLimitResponse_Code
+	statuses []descriptorStatus
+}
+
+// rawDescriptor is what of a descriptor is resolved once the whole message is read.
+type rawDescriptor struct {
+	requests, unit uint32
+	hits           uint64
+	override       bool
+	hasHits        bool
+	negative       bool
+}
+
+// descriptorStatus is the answer for one descriptor.
+type descriptorStatus struct {
+	code      rlspb.RateLimitResponse_Code
+	unit      rlspb.RateLimitResponse_RateLimit_Unit
+	limit     uint32 // requests_per_unit
+	remaining uint32
+	reset     int64 // duration_until_reset in seconds
+	name      string
+	current   bool // a limit counted it: current_limit and duration_until_reset are given
+	quota     bool // of a rule in quota mode
+}
+
+// acquire returns an empty call.
+func (r *Service) acquire() *call { return r.pool.Get().(*call) }
+
+// release takes c back. A call that has grown large is left to the garbage collector.
+func (r *Service) release(c *call) {
+	if cap(c.descriptors) > 256 || cap(c.entries) > 1024 || cap(c.decision.Limits) > 1024 {
+		return
+	}
+	clear(c.descriptors)
+	clear(c.entries)
+	clear(c.statuses)
+	c.reset()
+	r.pool.Put(c)
+}
+
+func (c *call) reset() {
+	c.domain, c.hits, c.bad = "", 0, nil
+	c.descriptors, c.raw, c.entries, c.overrides = c.descriptors[:0], c.raw[:0], c.entries[:0], c.overrides[:0]
+	c.statuses = c.statuses[:0]
+	c.overall = rlspb.RateLimitResponse_UNKNOWN
+	c.request = weir.Request{}
+	c.attributes = attributes{index: c.attributes.index}
+	clear(c.attributes.index)
+}
+
+// ShouldRateLimit implements rlspb.RateLimitServiceServer.
+func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
+	if start := door.Begin(r.o.Stopwatch); start != 0 {
+		defer r.o.Stopwatch.End(start)
+	}
+	c := r.acquire()
+	defer r.release(c)
+	c.fromProto(request)
+	if err := r.decide(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.toProto(), nil
+}
+
+// decide answers c. Its errors are gRPC statuses.
+func (r *Service) decide(ctx context.Context, c *call) error {
+	switch {
+	case c.bad != nil:
+		return c.bad
+	case c.domain == "":
+		return errDomain
+	case len(c.descriptors) == 0:
+		return errDescriptors
+	}
+	hits := int64(min(c.hits, algo.MaxCost))
+	if hits == 0 {
+		hits = 1
+	}
+	if err := c.resolve(hits); err != nil {
+		return err
+	}
+	c.attributes.descriptors = c.descriptors
+	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits, Door: "rls"}
+	err := r.limiter.Decide(ctx, &c.request, &c.decision)
+	switch failed := err != nil || c.decision.WithoutStore != nil; {
+	case failed && ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	case err != nil:
+		return c.refuseWithoutStore(err)
+	}
+	c.answer()
+	return nil
+}
+
+// resolve works out each descriptor's own hits and limit. Hits beyond what a cost may be are beyond
+// every capacity as well, so they are cut to that and decide the same.
+func (c *call) resolve(hits int64) error {
+	for i := range c.descriptors {
+		raw, d := &c.raw[i], &c.descriptors[i]
+		d.Hits, d.HasHits = hits, raw.hasHits || raw.negative
+		if raw.hasHits {
+			d.Hits = int64(min(raw.hits, algo.MaxCost))
+		}
+		if raw.negative {
+			d.Hits = -d.Hits
+		}
+		if raw.override {
+			if raw.unit < 1 || int(raw.unit) >= len(units) {
+				return status.Errorf(codes.InvalidArgument,
+					"descriptors[%d].limit.unit: %d is no unit; use 1 (SECOND) to 6 (YEAR), or 7 (WEEK)", i, int32(raw.unit))
+			}
+			c.overrides = append(c.overrides, rule.DescriptorLimit{Requests: raw.requests, Unit: units[raw.unit].name})
+			d.Override = &c.overrides[len(c.overrides)-1]
+		}
+	}
+	return nil
+}
+
+// units are the units by their number in the protocol.
+var units = [...]struct {
+	name     string
+	window   time.Duration
+	calendar algo.Calendar
+}{
+	rlspb.RateLimitResponse_RateLimit_SECOND: {"SECOND", time.Second, algo.NoCalendar},
+	rlspb.RateLimitResponse_RateLimit_MINUTE: {"MINUTE", time.Minute, algo.NoCalendar},
+	rlspb.RateLimitResponse_RateLimit_HOUR:   {"HOUR", time.Hour, algo.NoCalendar},
+	rlspb.RateLimitResponse_RateLimit_DAY:    {"DAY", 24 * time.Hour, algo.Day},
+	rlspb.RateLimitResponse_RateLimit_MONTH:  {"MONTH", 30 * 24 * time.Hour, algo.Month},
+	rlspb.RateLimitResponse_RateLimit_YEAR:   {"YEAR", 365 * 24 * time.Hour, algo.Year},
+	rlspb.RateLimitResponse_RateLimit_WEEK:   {"WEEK", 7 * 24 * time.Hour, algo.Week},
+}
+
+// unitOf names the window of a limit; UNKNOWN if the protocol has no name for it.
+func unitOf(limit *algo.Config) rlspb.RateLimitResponse_RateLimit_Unit {
+	for i := range units {
+		u := &units[i]
+		if limit.Calendar != algo.NoCalendar && u.calendar == limit.Calendar ||
+			limit.Calendar == algo.NoCalendar && u.window == limit.Window && limit.Window != 0 {
+			return rlspb.RateLimitResponse_RateLimit_Unit(i)
+		}
+	}
+	return rlspb.RateLimitResponse_RateLimit_UNKNOWN
+}
+
+// answer turns the decision into overall code and statuses.
+func (c *call) answer() {
+	d := &c.decision
+	c.overall = rlspb.RateLimitResponse_OK
+	if !d.Allowed {
+		c.overall = rlspb.RateLimitResponse_OVER_LIMIT
+	}
+	c.blankStatuses()
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if l.Descriptor < 0 {
+			continue
+		}
+		s := c.status(i)
+		if known := &c.statuses[l.Descriptor]; !known.current || s.tighter(known) {
+			*known = s
+		}
+	}
+}
+
+// status is what to tell of the i-th limit of the decision.
+func (c *call) status(i int) descriptorStatus {
+	d := &c.decision
+	l := &d.Limits[i]
+	limit := d.InForce(i).Config()
+	s := descriptorStatus{
+		code:      rlspb.RateLimitResponse_OK,
+		unit:      unitOf(&limit),
+		limit:     uint32(min(limit.N, math.MaxUint32)),
+		remaining: uint32(min(max(l.Remaining, 0), math.MaxUint32)),
+		reset:     untilReset(l, &limit, d.Time),
+		current:   true,
+		quota:     l.Mode == rule.Quota,
+	}
+	if !l.Allowed && l.Mode != rule.Shadow {
+		s.code = rlspb.RateLimitResponse_OVER_LIMIT
+	}
+	if l.Descriptor >= 0 && c.descriptors[l.Descriptor].Override != nil {
+		s.limit = c.descriptors[l.Descriptor].Override.Requests
+	} else if lyft := l.Window.Rule.Lyft; lyft != nil {
+		s.name = lyft.LimitName
+		if limit.N == algo.MaxN { // the file may say more than can be counted
+			s.limit = max(s.limit, lyft.RequestsPerUnit)
+		}
+	}
+	if uncounted := int64(s.limit) - limit.N; uncounted > 0 && s.code == rlspb.RateLimitResponse_OK && l.Allowed {
+		s.remaining = uint32(min(l.Remaining+uncounted, math.MaxUint32))
+	}
+	return s
+}
+
+// tighter reports whether s is to be told rather than other, of two limits of one descriptor.
+func (s *descriptorStatus) tighter(other *descriptorStatus) bool {
+	if s.code != other.code {
+		return s.code == rlspb.RateLimitResponse_OVER_LIMIT
+	}
+	return s.remaining < other.remaining
+}
+
+// blankStatuses makes a status for each descriptor as if no rule counted it.
+func (c *call) blankStatuses() {
+	c.statuses = c.statuses[:0]
+	matches := c.decision.Matches.Descriptors
+	for i := range c.descriptors {
+		s := descriptorStatus{code: rlspb.RateLimitResponse_OK}
+		if i < len(matches) && matches[i].Unlimited {
+			s.remaining = math.MaxUint32
+		}
+		c.statuses = append(c.statuses, s)
+	}
+}
+
+// untilReset is duration_until_reset in seconds, rounded up: of a fixed window the time to its end,
+// else until a refused request may come again, or until all is as fresh after a pass. A refusal for
+// good gives the length of the window, the soonest at which asking again could be of use. A peek
+// that is refused knows no time at which it would not be, but that all is as fresh after it.
+func untilReset(l *weir.LimitResult, limit *algo.Config, now int64) int64 {
+	after := l.ResetAfter
+	switch {
+	case limit.Algorithm == algo.FixedWindow:
+		if after <= 0 { // nothing is counted in it
+			after = windowEnd(limit, now) - now
+		}
+	case !l.Allowed && l.RetryAfter == algo.Never:
+		return l.Window.Seconds
+	case !l.Allowed && l.RetryAfter > 0:
+		after = l.RetryAfter
+	}
+	return answer.CeilSeconds(max(after, 0))
+}
+
+// windowEnd is when the fixed window that holds now ends, in µs.
+func windowEnd(limit *algo.Config, now int64) int64 {
+	if limit.Calendar == algo.NoCalendar {
+		w := limit.Window.Microseconds()
+		if limit.FirstRequest {
+			return now + w
+		}
+		return now + w - (now%w+w)%w
+	}
+	location := limit.Location
+	if location == nil {
+		location = time.UTC
+	}
+	t := time.UnixMicro(now).In(location)
+	year, month, day := t.Date()
+	switch limit.Calendar {
+	case algo.Day:
+		day++
+	case algo.Week:
+		day += 7 - (int(t.Weekday())+6)%7
+	case algo.Month:
+		month, day = month+1, 1
+	case algo.Year:
+		year, month, day = year+1, time.January, 1
+	}
+	return time.Date(year, month, day, 0, 0, 0, 0, location).UnixMicro()
+}
+
+// refuseWithoutStore answers when the store failed and the rules do not admit without it: with a
+// refusal if one of them wants that, else with an error.
+func (c *call) refuseWithoutStore(failure error) error {
+	deny := false
+	c.blankStatuses()
+	for i := range c.decision.Matches.Hits {
+		h := &c.decision.Matches.Hits[i]
+		if h.Mode == rule.Shadow || h.Window.Rule.OnStoreError != rule.DenyAll {
+			continue
+		}
+		deny = true
+		if h.Descriptor >= 0 {
+			c.statuses[h.Descriptor].code = rlspb.RateLimitResponse_OVER_LIMIT
+		}
+	}
+	if !deny {
+		return status.Errorf(codes.Unavailable, "the store failed: %v", failure)
+	}
+	c.overall = rlspb.RateLimitResponse_OVER_LIMIT
+	return nil
+}
+
+// answerWire answers a RateLimitRequest in its wire format with a RateLimitResponse, which it
+// appends to out. Its errors are gRPC statuses.
+func (r *Service) answerWire(ctx context.Context, request, out []byte) (answer []byte, err error) {
+	if start := door.Begin(r.o.Stopwatch); start != 0 {
+		defer r.o.Stopwatch.End(start)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			// a defect of ours must not end the process; the call is not used again
+			r.o.Logger.Error(fmt.Sprintf("rls: panic: %v\n%s", p, debug.Stack()))
+			answer, err = out, status.Error(codes.Internal, "internal error")
+		}
+	}()
+	c := r.acquire()
+	c.readWire(string(request)) // one copy, which all strings of the call share
+	if err = r.decide(ctx, c); err == nil {
+		out, err = c.writeWire(out)
+	}
+	r.release(c)
+	return out, err
+}

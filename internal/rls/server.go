@@ -1,0 +1,210 @@
+package rls
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-rl/weir/internal/h2"
+)
+
+// ServerOptions tune NewServer. The zero value is right for most.
+type ServerOptions struct {
+	// TLS turns on TLS; nil means plain text.
+	TLS *tls.Config
+	// Authorize decides about every call but those of health; nil means that all may call.
+	Authorize Authorizer
+	// Ready is what health checks tell; nil means ready. It must be quick and safe for concurrent
+	// use.
+	Ready func() bool
+	// Inline decides on the goroutine that reads a connection. That costs least, and is right if
+	// the limiter's store never waits, as the embedded one; with one over the network it would make
+	// calls wait for each other.
+	Inline bool
+	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10
+	// s.
+	HandshakeTimeout time.Duration
+	// MaxRequestBytes bounds one request; 0 means 1 MiB.
+	MaxRequestBytes int
+	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
+	MaxStreams uint32
+	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
+	MaxConnections int
+	// Logger is told of defects in weir itself that failed a call; nil means nobody.
+	Logger *slog.Logger
+}
+
+// Server serves the gRPC door: RLS, health and reflection. Make one with NewServer.
+type Server struct {
+	server *h2.Server
+	rest   *grpc.Server // health and reflection
+	health *healthService
+}
+
+// healthNames are the services whose health is told: the server, the name of
+// envoyproxy/ratelimit, and the service.
+var healthNames = []string{"", "ratelimit", rlspb.RateLimitService_ServiceDesc.ServiceName}
+
+// NewServer returns a server of r, grpc.health.v1 and reflection. ShouldRateLimit is served from
+// the wire bytes; grpc-go, which costs several times as much for a call, serves the rest.
+func NewServer(r *Service, o ServerOptions) *Server {
+	most := cmp.Or(o.MaxRequestBytes, 1<<20)
+	s := &Server{
+		rest:   grpc.NewServer(append(o.Authorize.options(), grpc.MaxRecvMsgSize(most))...),
+		health: newHealth(o.Ready),
+	}
+	rlspb.RegisterRateLimitServiceServer(s.rest, r) // so that reflection tells of it
+	healthpb.RegisterHealthServer(s.rest, s.health)
+	reflection.Register(s.rest)
+	s.server = h2.New(h2.Options{
+		Methods:          map[string]h2.Unary{rlspb.RateLimitService_ShouldRateLimit_FullMethodName: r.unary(o.Authorize)},
+		Inline:           o.Inline,
+		Handler:          http.Handler(s.rest),
+		TLS:              o.TLS,
+		MaxMessage:       most,
+		MaxStreams:       int(o.MaxStreams),
+		MaxConnections:   o.MaxConnections,
+		HandshakeTimeout: o.HandshakeTimeout,
+		Logger:           o.Logger,
+	})
+	return s
+}
+
+// unary returns what answers ShouldRateLimit over the wire.
+func (r *Service) unary(authorize Authorizer) h2.Unary {
+	return func(ctx context.Context, call *h2.Call, out []byte) ([]byte, h2.Status) {
+		if authorize != nil {
+			if err := authorize(call.RemoteAddr(), call.Header("authorization")); err != nil {
+				return out, statusOf(err)
+			}
+		}
+		out, err := r.answerWire(ctx, call.Message, out)
+		if err != nil {
+			return out, statusOf(err)
+		}
+		return out, h2.Status{}
+	}
+}
+
+func statusOf(err error) h2.Status {
+	s := status.Convert(err)
+	return h2.Status{Code: uint32(s.Code()), Message: s.Message()}
+}
+
+// Serve accepts connections from l until Shutdown or Stop; then it returns nil.
+func (s *Server) Serve(l net.Listener) error { return s.server.Serve(l) }
+
+// Drain makes health checks tell that the server is going away; it goes on serving.
+func (s *Server) Drain() { s.health.drain() }
+
+// Shutdown drains: no new calls, those under way are finished, at the latest when ctx is done.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
+	err := s.server.Shutdown(ctx)
+	s.rest.Stop()
+	return err
+}
+
+// Stop ends all at once.
+func (s *Server) Stop() {
+	s.Drain()
+	s.server.Stop()
+	s.rest.Stop()
+}
+
+// healthService is grpc's health service, which follows a function.
+type healthService struct {
+	*health.Server
+	ready func() bool
+
+	mu       sync.Mutex
+	serving  bool
+	draining chan struct{} // closed on drain
+	once     sync.Once
+}
+
+// healthEvery is how often a watched health is looked at.
+const healthEvery = 500 * time.Millisecond
+
+func newHealth(ready func() bool) *healthService {
+	if ready == nil {
+		ready = func() bool { return true }
+	}
+	h := &healthService{Server: health.NewServer(), ready: ready, serving: true, draining: make(chan struct{})}
+	for _, name := range healthNames {
+		h.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	h.look()
+	return h
+}
+
+// look brings the told health up to date.
+func (h *healthService) look() {
+	serving := h.ready()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if serving == h.serving {
+		return
+	}
+	h.serving = serving
+	state := healthpb.HealthCheckResponse_NOT_SERVING
+	if serving {
+		state = healthpb.HealthCheckResponse_SERVING
+	}
+	for _, name := range healthNames {
+		h.SetServingStatus(name, state)
+	}
+}
+
+func (h *healthService) drain() {
+	h.once.Do(func() {
+		h.Server.Shutdown() // later states are ignored
+		close(h.draining)
+	})
+}
+
+// Check implements healthpb.HealthServer.
+func (h *healthService) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	h.look()
+	return h.Server.Check(ctx, r)
+}
+
+// List implements healthpb.HealthServer.
+func (h *healthService) List(ctx context.Context, r *healthpb.HealthListRequest) (*healthpb.HealthListResponse, error) {
+	h.look()
+	return h.Server.List(ctx, r)
+}
+
+// Watch implements healthpb.HealthServer.
+func (h *healthService) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	h.look()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		t := time.NewTicker(healthEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-h.draining:
+				return
+			case <-t.C:
+				h.look()
+			}
+		}
+	}()
+	return h.Server.Watch(r, stream)
+}

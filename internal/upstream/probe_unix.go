@@ -1,0 +1,33 @@
+//go:build unix
+
+package upstream
+
+import "syscall"
+
+// Works reports whether this system can tell if an idle connection may be used. Where it is false a
+// Client keeps no connections, and another client serves better.
+const Works = true
+
+// prepare makes a connection ready for alive.
+func (c *conn) prepare() {
+	if conn, ok := c.Conn.(syscall.Conn); ok {
+		c.raw, _ = conn.SyscallConn() // fails only on a closed connection
+	}
+	c.probe = func(fd uintptr) {
+		var b [1]byte
+		for {
+			_, err := syscall.Read(int(fd), b[:])
+			if err == syscall.EINTR {
+				continue
+			}
+			c.quiet = err == syscall.EAGAIN
+			return
+		}
+	}
+}
+
+// alive reports whether an idle connection may be used: it is open, and the server has sent nothing
+// since its last answer. Such bytes would be taken for the answer to the next request.
+func (c *conn) alive() bool {
+	return c.in.Buffered() == 0 && c.raw.Control(c.probe) == nil && c.quiet
+}

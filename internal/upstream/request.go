@@ -1,0 +1,184 @@
+package upstream
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Request is a request as it goes over the wire. Write it in order: Begin, Field for each line of
+// the header, End, and ReadBody if it has a body. What must not go over the wire makes OK false,
+// and the Request useless. Not safe for concurrent use. Make one with NewRequest.
+type Request struct {
+	b      []byte
+	method string
+	length int // of the body
+	header int // length of b up to the body; 0 before End
+	// replayable says that the request may be sent again if its connection turns out to be closed:
+	// net/http's rule.
+	replayable bool
+	bad        bool
+}
+
+var requests = sync.Pool{New: func() any { return &Request{b: make([]byte, 0, 2<<10)} }}
+
+// NewRequest returns an empty Request. Free gives it back.
+func NewRequest() *Request { return requests.Get().(*Request) }
+
+// maxKeptBuffer bounds what a Request keeps for the next one.
+const maxKeptBuffer = 64 << 10
+
+// Free ends the use of q.
+func (q *Request) Free() {
+	if cap(q.b) <= maxKeptBuffer {
+		*q = Request{b: q.b[:0]}
+		requests.Put(q)
+	}
+}
+
+// OK reports whether all that was written so far may go over the wire. It is false after a method
+// or a name that is no token, a target or a host with spaces or control characters, a value with
+// control characters other than tabs, a field that frames the message, a header of more than
+// MaxHeader bytes, and a body of more than MaxBody.
+func (q *Request) OK() bool { return !q.bad }
+
+// complete reports whether q can be sent.
+func (q *Request) complete() bool {
+	return !q.bad && q.header > 0 && len(q.b) == q.header+q.length
+}
+
+// Bytes returns what has been written. It is valid until the next call.
+func (q *Request) Bytes() []byte { return q.b }
+
+// Begin writes the request line and the Host field. The target is given in parts, which are
+// written one after the other.
+func (q *Request) Begin(method, host string, target ...string) {
+	q.method = method
+	q.bad = len(q.b) > 0 || !validName(method) || host == "" || !visible(host)
+	q.b = append(q.b, method...)
+	q.b = append(q.b, ' ')
+	start := len(q.b)
+	for _, part := range target {
+		q.bad = q.bad || !visible(part)
+		q.b = append(q.b, part...)
+	}
+	q.bad = q.bad || len(q.b) == start
+	q.b = append(q.b, " HTTP/1.1\r\nHost: "...)
+	q.b = append(q.b, host...)
+	q.b = append(q.b, "\r\n"...)
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		q.replayable = true
+	}
+}
+
+// Field writes a line of the header. Several values are joined by commas. Without any it writes
+// nothing.
+func (q *Request) Field(name string, values ...string) {
+	if len(values) == 0 {
+		return
+	}
+	if !validName(name) || framing(name) || len(q.b) == 0 || q.header > 0 {
+		q.bad = true
+	}
+	if len(name) >= len("Idempotency-Key") &&
+		(strings.EqualFold(name, "Idempotency-Key") || strings.EqualFold(name, "X-Idempotency-Key")) {
+		q.replayable = true
+	}
+	q.b = append(append(q.b, name...), ": "...)
+	for i, value := range values {
+		if !validValue(value) {
+			q.bad = true
+		}
+		switch {
+		case len(values) == 1:
+			value = textproto.TrimString(value)
+		case i == 0:
+			value = strings.TrimLeft(value, " \t")
+		default:
+			q.b = append(q.b, ", "...)
+			if i == len(values)-1 {
+				value = strings.TrimRight(value, " \t")
+			}
+		}
+		q.b = append(q.b, value...)
+	}
+	q.b = append(q.b, "\r\n"...)
+}
+
+// framing reports whether a field belongs to the connection or says where the request ends. Such
+// fields are left to Begin and End, or have a meaning that this package does not implement.
+func framing(name string) bool {
+	switch len(name) {
+	case 2:
+		return strings.EqualFold(name, "TE")
+	case 4:
+		return strings.EqualFold(name, "Host")
+	case 6:
+		return strings.EqualFold(name, "Expect")
+	case 7:
+		return strings.EqualFold(name, "Upgrade") || strings.EqualFold(name, "Trailer")
+	case 10:
+		return strings.EqualFold(name, "Connection") || strings.EqualFold(name, "Keep-Alive")
+	case 14:
+		return strings.EqualFold(name, "Content-Length")
+	case 16:
+		return strings.EqualFold(name, "Proxy-Connection")
+	case 17:
+		return strings.EqualFold(name, "Transfer-Encoding")
+	}
+	return false
+}
+
+// End ends the header of a request that has a body of length bytes; 0 for none.
+func (q *Request) End(length int64) {
+	if length < 0 || length > MaxBody || len(q.b) == 0 || len(q.b) > MaxHeader || q.header > 0 {
+		q.bad = true
+		return
+	}
+	switch {
+	case length > 0:
+		q.b = append(q.b, "Content-Length: "...)
+		q.b = strconv.AppendInt(q.b, length, 10)
+		q.b = append(q.b, "\r\n"...)
+	case q.method == http.MethodPost || q.method == http.MethodPut || q.method == http.MethodPatch:
+		q.b = append(q.b, "Content-Length: 0\r\n"...)
+	}
+	q.b = append(q.b, "\r\n"...)
+	q.header, q.length = len(q.b), int(length)
+	if length > 0 {
+		q.replayable = false
+	}
+}
+
+var errBody = errors.New("upstream: a body is read once, after End said that there is one")
+
+// ReadBody reads the body, which must be as long as End said. Room is made as it comes: a client
+// that announces much and sends little holds little.
+func (q *Request) ReadBody(body io.Reader) error {
+	if q.bad || q.length == 0 || len(q.b) != q.header {
+		return errBody
+	}
+	end := q.header + q.length
+	for {
+		if len(q.b) == cap(q.b) {
+			// and one byte, to meet the end in the same read
+			q.b = slices.Grow(q.b, min(end+1-len(q.b), max(len(q.b), 4<<10)))
+		}
+		n, err := body.Read(q.b[len(q.b):min(end+1, cap(q.b))])
+		q.b = q.b[:len(q.b)+n]
+		switch {
+		case err == io.EOF && len(q.b) == end:
+			return nil
+		case err == io.EOF || len(q.b) > end:
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return err
+		}
+	}
+}

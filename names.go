@@ -1,0 +1,158 @@
+package weir
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Errors of Keys, by errors.Is, beside ErrNotFound, ErrNoInspector and
+// those of the store. ErrListing is of Hottest alone.
+var (
+	ErrNoSuchLimit = errors.New("weir: there is no such limit")
+	ErrBadKey      = errors.New("weir: this is no key of the limit")
+	ErrListing     = errors.New("weir: another listing of keys is under way; try again")
+)
+
+// namedLimit is a rule with those of its windows that a name means, each with a counter of its own.
+type namedLimit struct {
+	rule    *rule.Rule
+	windows []*rule.Window
+}
+
+// limitsNamed finds the limits of a domain ("" for all) that a name means: a rule's name means all
+// of its windows, with those of overrides, a window's own name that window.
+func (f *inForce) limitsNamed(domain, name string) []namedLimit {
+	var found []namedLimit
+	for _, r := range f.set.Rules() {
+		if domain != "" && r.Domain != domain {
+			continue
+		}
+		l := namedLimit{rule: r}
+		add := func(windows []*rule.Window) {
+			for _, w := range windows {
+				if (w.Name == name || r.Name == name) && w.Limit != nil &&
+					!slices.ContainsFunc(l.windows, func(have *rule.Window) bool { return have.Counter == w.Counter }) {
+					l.windows = append(l.windows, w)
+				}
+			}
+		}
+		add(r.Windows)
+		for i := range r.Overrides {
+			add(r.Overrides[i].Windows)
+		}
+		if len(l.windows) > 0 {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// nameOf returns the domain and the name of a limit. Without a domain, the name may hold both, as
+// lists show them: shop/login. Else an empty domain means the only one that the rules hold.
+func (f *inForce) nameOf(domain, limit string) (_, _ string) {
+	if domain != "" {
+		return domain, limit
+	}
+	for i := range len(limit) {
+		if limit[i] == '/' && (f.rule(limit[:i], limit[i+1:]) != nil || len(f.limitsNamed(limit[:i], limit[i+1:])) > 0) && i > 0 {
+			return limit[:i], limit[i+1:]
+		}
+	}
+	return f.soleDomain, limit
+}
+
+// rule finds a rule by its name; nil if there is none.
+func (f *inForce) rule(domain, name string) *rule.Rule {
+	for _, r := range f.set.Rules() {
+		if r.Name == name && r.Domain == domain {
+			return r
+		}
+	}
+	return nil
+}
+
+// ruleNamed finds the rule in force that a domain and a name mean, for bans and grants.
+func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
+	f := l.rules.Load()
+	if f == nil {
+		return nil, errors.New("weir: no rules are in force")
+	}
+	domain, name = f.nameOf(domain, name)
+	if !f.set.HasDomain(domain) {
+		return nil, fmt.Errorf("weir: no rule file declares the domain %q; there are %s", domain, strings.Join(f.set.Domains(), ", "))
+	}
+	r := f.rule(domain, name)
+	if r == nil {
+		return nil, fmt.Errorf("weir: the domain %q has no limit %q (a limit is named by its rule, without a window)", domain, name)
+	}
+	return r, nil
+}
+
+// asked is an error in a question. It is the sentinel is, whose text it does not repeat.
+type asked struct {
+	error
+	is error
+}
+
+func (e *asked) Is(target error) bool { return target == e.is }
+
+var errNoRules = &asked{errors.New("no rule in force has a limit of this name: there are no rules"), ErrNoSuchLimit}
+
+// noSuchLimit returns the error for a name that means no limit in a domain. It says where the name
+// was looked for, and what may have been meant. anyDomain: the question named no domain, and the
+// rules hold several.
+func (f *inForce) noSuchLimit(domain, limit string, anyDomain bool) error {
+	text := "no rule in force has a limit of this name"
+	if anyDomain {
+		text += "; name one with domain; there are " + strings.Join(f.set.Domains(), ", ")
+	} else {
+		text += fmt.Sprintf(" in the domain %q", domain)
+		if !f.set.HasDomain(domain) {
+			text += ", which no rule file declares; there are " + strings.Join(f.set.Domains(), ", ")
+		}
+	}
+	var names []string
+	domainOf := map[string]string{}
+	for _, r := range f.set.Rules() {
+		if _, known := domainOf[r.Name]; !known && (anyDomain || r.Domain == domain) {
+			names, domainOf[r.Name] = append(names, r.Name), r.Domain
+		}
+	}
+	near := rule.Nearest(limit, names)
+	switch {
+	case near == "":
+		text += "; /api/v1/rules lists them"
+	case anyDomain:
+		text += fmt.Sprintf("; did you mean %q?", domainOf[near]+"/"+near)
+	default:
+		text += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return &asked{errors.New(text), ErrNoSuchLimit}
+}
+
+// keyTarget finds the limits that a name means, and makes a key of its parts. If several rules have
+// the name, the first one that the parts fit is meant.
+func (l *Limiter) keyTarget(domain, limit string, parts []string) (named namedLimit, key []byte, err error) {
+	f := l.rules.Load()
+	if f == nil {
+		return named, nil, errNoRules
+	}
+	anyDomain := domain == "" && f.several
+	domain, limit = f.nameOf(domain, limit)
+	limits := f.limitsNamed(domain, limit)
+	if len(limits) == 0 {
+		return named, nil, f.noSuchLimit(domain, limit, anyDomain)
+	}
+	for _, named = range limits {
+		var problem error
+		if key, problem = named.windows[0].AppendKey(nil, parts); problem == nil {
+			return named, key, nil
+		}
+		err = &asked{fmt.Errorf("key: %w", problem), ErrBadKey}
+	}
+	return named, nil, err
+}

@@ -1,0 +1,141 @@
+package weir
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/weir-rl/weir/internal/standing"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Option configures New. It is a function, where the middlewares take a struct: most programs give
+// New one or two, and some of them read rules, which may fail.
+type Option func(*options) error
+
+// options are what the options of New set.
+type options struct {
+	rules   *rule.Set // nil for none
+	hooks   Hooks
+	signals Signals // nil for none
+	bans    BanOptions
+	clock   func() int64
+}
+
+// WithRules puts a rule set in force. Package rule/file reads one from rule files (file.Load).
+func WithRules(s *rule.Set) Option {
+	return func(o *options) error {
+		if s == nil {
+			return errors.New("weir: WithRules got a nil set")
+		}
+		if o.rules != nil && o.rules != s {
+			return errors.New("weir: only one of WithRules and Limit may be given, once; a rule file holds several limits")
+		}
+		o.rules = s
+		return nil
+	}
+}
+
+// Limit puts a single limit in force, without rule files. allow is in the notation of rule files
+// ("10/min", "100/15m"). per are the attributes that make the key of a counter, each as an entry of
+// per in a rule file ("user", "user|ip"). Without any, all requests share one counter:
+// Limit("jobs", "5/min") admits five a minute, whoever asks, through each door alike. A request
+// that lacks an attribute of per does not meet the limit, and passes. For several limits, load
+// rules and use WithRules.
+func Limit(name, allow string, per ...string) Option {
+	return func(o *options) error {
+		s, err := rule.One(name, allow, per...)
+		if err != nil {
+			return err
+		}
+		return WithRules(s)(o)
+	}
+}
+
+// WithHooks sets the hooks.
+func WithHooks(h Hooks) Option {
+	return func(o *options) error { o.hooks = h; return nil }
+}
+
+// Signals tells how loaded a service is, for elastic limits.
+type Signals interface {
+	// Signal returns the filtered value of a signal in whole percent, 0 to 100; ok is false for one
+	// that is not known, or has gone stale. It is called on the deciding path: it must be quick,
+	// and safe for concurrent use.
+	Signal(name string) (percent int, ok bool)
+}
+
+// WithSignals makes elastic limits follow s. Without it, and where a signal is not ok, they stand
+// at 100 percent.
+func WithSignals(s Signals) Option {
+	return func(o *options) error { o.signals = s; return nil }
+}
+
+// BanOptions tune WithBans. The zero value is right for most.
+type BanOptions struct {
+	// Max bounds the bans in force at a time; past it the one that ends first goes. 0 means
+	// DefaultMaxBans.
+	Max int
+	// Async counts denials in the background, grouped by key, rather than before the refusal is
+	// answered. Over a store.Remote this is always so.
+	Async bool
+	// Pending bounds the keys whose denials wait to be counted in the background. Denials of
+	// further keys are not counted, and BanStats.Dropped says how many. 0 means 16,384.
+	Pending int
+	// Changed is called for each ban that is set, here or on another node, and for each that is
+	// lifted; not for those that end by themselves. It is called on the deciding path: it must be
+	// quick, safe for concurrent use, and must not call the Limiter. nil means nobody.
+	Changed func(b *Ban, lifted bool)
+}
+
+// The defaults of BanOptions.
+const (
+	DefaultMaxBans    = 100_000
+	defaultMaxPending = 16_384
+)
+
+// WithBans tunes bans. They are in force without it, too, where a rule asks for them.
+func WithBans(b BanOptions) Option {
+	return func(o *options) error {
+		if b.Max < 0 || b.Pending < 0 {
+			return fmt.Errorf("weir: WithBans: Max (%d) and Pending (%d) must not be negative; 0 means the default", b.Max, b.Pending)
+		}
+		o.bans = b
+		return nil
+	}
+}
+
+// WithClock makes now the clock by which bans and grants begin and end, in µs since the Unix
+// epoch; without it that is the wall clock. It is for a store with a clock of its own, such as a
+// virtual one. It must be safe for concurrent use if the Limiter is used so.
+func WithClock(now func() int64) Option {
+	return func(o *options) error {
+		if now == nil {
+			return errors.New("weir: WithClock got no clock")
+		}
+		o.clock = now
+		return nil
+	}
+}
+
+// ordersConfig returns what the bans and grants of l need.
+func (l *Limiter) ordersConfig(o *options) standing.Config {
+	remote, ok := store.As[store.Remote](l.store)
+	c := standing.Config{
+		Store: l.store, Clock: o.clock,
+		Rules: func() *rule.Set {
+			s, _ := l.Rules()
+			return s
+		},
+		MaxBans: cmp.Or(o.bans.Max, DefaultMaxBans), MaxPending: cmp.Or(o.bans.Pending, defaultMaxPending),
+		Async: o.bans.Async || ok && remote.Remote(),
+	}
+	if changed := o.bans.Changed; changed != nil {
+		c.Changed = func(b *standing.Ban, lifted bool) {
+			ban := newBan(b)
+			changed(&ban, lifted)
+		}
+	}
+	return c
+}

@@ -1,0 +1,121 @@
+package weir_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// recipe returns the text of a recipe in docs/architecture.md.
+func recipe(t *testing.T, title string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(data), "\n### "+title+"\n")
+	if !found {
+		t.Fatalf("docs/architecture.md has no recipe %q", title)
+	}
+	text, _, _ = strings.Cut(text, "\n#")
+	return text
+}
+
+// named returns the files and folders of this repository that a recipe names.
+func named(t *testing.T, text string) []string {
+	t.Helper()
+	var paths []string
+	for _, m := range regexp.MustCompile("`([a-z]+/[a-z/_]*[a-z](?:\\.[a-z]+)?)/?`").FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(m[1]); err != nil {
+			t.Errorf("the recipe names %s: %v", m[1], err)
+			continue
+		}
+		paths = append(paths, m[1])
+	}
+	if len(paths) < 3 {
+		t.Fatalf("only %q are named", paths)
+	}
+	return paths
+}
+
+// mentions reports whether a file holds a word, in any case and with or without underscores.
+func mentions(t *testing.T, path, word string) bool {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ToLower(string(data))
+	return strings.Contains(text, word) || strings.Contains(text, strings.ReplaceAll(word, "_", ""))
+}
+
+// TestRecipeAlgorithm: each algorithm is in every file that the recipe for a new one lists.
+func TestRecipeAlgorithm(t *testing.T) {
+	for _, path := range named(t, recipe(t, "An algorithm")) {
+		for a := algo.SlidingWindow; ; a++ {
+			if _, known := algo.ParseAlgorithm(a.String()); !known {
+				break
+			}
+			if !mentions(t, path, a.String()) {
+				t.Errorf("the recipe for an algorithm lists %s, which does not mention %s", path, a)
+			}
+		}
+	}
+}
+
+// TestRecipeStore: each store runs the suite, and is opened where the recipe says.
+func TestRecipeStore(t *testing.T) {
+	named(t, recipe(t, "A store"))
+	entries, err := os.ReadDir("store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stores := 0
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == "storetest" {
+			continue
+		}
+		folder := filepath.Join("store", e.Name())
+		stores++
+		tests, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := false
+		for _, test := range tests {
+			runs = runs || mentions(t, test, "storetest.run(")
+		}
+		if !runs {
+			t.Errorf("%s does not run storetest.Run", folder)
+		}
+		if !mentions(t, "cmd/weir/store.go", `weir/store/`+e.Name()+`"`) {
+			t.Errorf("cmd/weir/store.go does not open %s", folder)
+		}
+	}
+	if stores < 3 {
+		t.Errorf("only %d stores were found", stores)
+	}
+}
+
+// TestRecipeDoor: each door is in every table that the recipe for a new one lists.
+func TestRecipeDoor(t *testing.T) {
+	text := recipe(t, "A door")
+	named(t, text)
+	for _, door := range []string{"httpapi", "rls", "forwardauth", "resp", "spoe", "proxy"} {
+		for _, path := range []string{"cmd/weir/sameness_test.go", "cmd/weir/serve.go"} {
+			if !strings.Contains(text, path) {
+				t.Errorf("the recipe for a door does not list %s", path)
+			}
+		}
+		if !mentions(t, "cmd/weir/sameness_test.go", `internal/`+door+`"`) {
+			t.Errorf("cmd/weir/sameness_test.go does not ask %s", door)
+		}
+		if !mentions(t, "docs/architecture.md", "`internal/"+door+"/`") {
+			t.Errorf("docs/architecture.md has no row for %s", door)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package weir
+
+import (
+	"time"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Request is what a program knows of one request. The zero value costs one hit, and meets only
+// rules without conditions.
+type Request struct {
+	// Domain is the one whose rules apply; "" means the only domain of the rules, or DefaultDomain.
+	Domain string
+	// Attributes are what rules ask about; nil for none.
+	Attributes rule.Attributes
+	// Descriptors are those of Envoy's rate limit service. nil elsewhere: rules of the Lyft form
+	// then apply to Attributes.
+	Descriptors []rule.Descriptor
+	// Hits is what the request costs; 0 means 1, below 0 refunds.
+	Hits int64
+	// Peek asks what the limits say, and charges nothing. Hits is ignored then.
+	Peek bool
+	// MaxDelay is how long the caller can hold the request for its turn in a leaky bucket: 0 not at
+	// all, AnyDelay for any time, RuleDelay for as long as the rule's own wait (any time, if the
+	// rule has none).
+	MaxDelay time.Duration
+	// Door names the door that the request came through ("http", "rls", …), for Hooks. It may be
+	// "".
+	Door string
+}
+
+// Cost returns what r costs in hits: 0 if it is a peek, below 0 if it refunds. Hits of a
+// Descriptor's own take its place for that descriptor.
+func (r *Request) Cost() int64 {
+	switch {
+	case r.Peek:
+		return 0
+	case r.Hits == 0:
+		return 1
+	}
+	return r.Hits
+}
+
+// Special values of Request.MaxDelay.
+const (
+	AnyDelay  time.Duration = -1
+	RuleDelay time.Duration = -2
+)

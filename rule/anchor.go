@@ -1,0 +1,283 @@
+package rule
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// anchor is a literal that a value must hold for a pattern to match it.
+type anchor struct {
+	kind  anchorKind
+	fold  bool // text is compared with the value as foldText makes it
+	text  string
+	block netip.Prefix
+}
+
+type anchorKind uint8
+
+const (
+	anchorExact anchorKind = iota
+	anchorBlock
+	anchorPrefix
+	anchorSuffix
+	anchorInner   // anywhere in the value
+	anchorPresent // nothing but that there is a value
+	anchorAbsent  // that there is none
+)
+
+// anchorChoices returns ways to anchor p, each a set of literals one of which every matching value
+// holds.
+func anchorChoices(p *Pattern) [][]anchor {
+	switch p.kind {
+	case ExactPattern:
+		return [][]anchor{{{kind: anchorExact, text: p.text}}}
+	case BlockPattern:
+		return [][]anchor{{{kind: anchorBlock, block: p.block}}}
+	case GlobPattern:
+		return globAnchors(p.glob)
+	case RegexpPattern:
+		if ways, _ := regexpAnchors(p.re.String()); len(ways) > 0 {
+			return ways
+		}
+	}
+	return [][]anchor{{{kind: anchorPresent}}}
+}
+
+func globAnchors(g *glob) [][]anchor {
+	var choices [][]anchor
+	switch {
+	case g.kind == globExact:
+		return [][]anchor{{{kind: anchorExact, text: g.prefix}}}
+	case g.kind == globOne && g.folder:
+		folder := strings.TrimSuffix(g.prefix, "/")
+		choices = append(choices, []anchor{
+			{kind: anchorPrefix, text: g.prefix}, {kind: anchorExact, text: folder},
+		})
+	case g.prefix != "":
+		choices = append(choices, []anchor{{kind: anchorPrefix, text: g.prefix}})
+	}
+	if g.suffix != "" {
+		choices = append(choices, []anchor{{kind: anchorSuffix, text: g.suffix}})
+	}
+	for i, text := range g.inner {
+		way := []anchor{{kind: anchorInner, text: text}}
+		if folder := strings.TrimSuffix(text, "/"); g.folder && i == len(g.inner)-1 {
+			if folder == "" {
+				continue // any value may end in that
+			}
+			way = append(way, anchor{kind: anchorSuffix, text: folder})
+		}
+		choices = append(choices, way)
+	}
+	if len(choices) == 0 {
+		choices = [][]anchor{{{kind: anchorPresent}}}
+	}
+	return choices
+}
+
+// weight says how much a set of anchors tells: the least of what its members do. Less is better.
+type weight struct {
+	presence bool // it asks for presence only
+	cost     int  // how many rules share the most common literal
+	absent   bool // a request without the attribute brings the rule in, too
+	rank     int  // of kinds: an exact value is found soonest
+	length   int  // of the shortest literal, negated
+}
+
+// weak is what a literal that many values hold by chance counts for, in rules that share it.
+const weak = 16
+
+// weigh weighs anchors, of which the literal of each is shared by so many rules.
+func weigh(anchors []anchor, shared func(anchor) int) weight {
+	var w weight
+	for i, a := range anchors {
+		if a.kind == anchorAbsent {
+			w.absent = true
+			continue
+		}
+		n, rank := shared(a), 0
+		switch a.kind {
+		case anchorExact:
+		case anchorBlock:
+			rank = 1
+		case anchorPrefix, anchorSuffix:
+			if rank = 2; len(a.text) < 2 {
+				n += weak
+			}
+		case anchorInner:
+			if rank = 3; len(a.text) < 3 {
+				n += weak
+			}
+		default:
+			w.presence = true
+		}
+		w.cost, w.rank = max(w.cost, n), max(w.rank, rank)
+		if i == 0 || -len(a.text) > w.length {
+			w.length = -len(a.text)
+		}
+	}
+	return w
+}
+
+func (w weight) less(o weight) bool {
+	switch {
+	case w.presence != o.presence:
+		return o.presence
+	case w.cost != o.cost:
+		return w.cost < o.cost
+	case w.absent != o.absent:
+		return o.absent
+	case w.rank != o.rank:
+		return w.rank < o.rank
+	}
+	return w.length < o.length
+}
+
+// bestOf returns the choice that tells most by itself.
+func bestOf(choices [][]anchor) []anchor {
+	alone := func(anchor) int { return 1 }
+	best := choices[0]
+	for _, c := range choices[1:] {
+		if weigh(c, alone).less(weigh(best, alone)) {
+			best = c
+		}
+	}
+	return best
+}
+
+// slotAnchor is one way to anchor a rule: at these literals of one attribute.
+type slotAnchor struct {
+	slot    int
+	anchors []anchor
+}
+
+// anchorer finds ways to anchor rules; it remembers those of a regular expression, which often
+// stands in many rules.
+type anchorer struct {
+	domain *domain
+	asks   map[Predicate]asks
+	known  map[string][][]anchor
+}
+
+func (f *anchorer) choices(p *Pattern) [][]anchor {
+	if p.kind != RegexpPattern {
+		return anchorChoices(p)
+	}
+	source := p.re.String()
+	choices, ok := f.known[source]
+	if !ok {
+		choices = anchorChoices(p)
+		f.known[source] = choices
+	}
+	return choices
+}
+
+// rule returns the ways to anchor r: at a condition with positive patterns, at what its expression
+// asks of an attribute, or at a part of its key.
+func (f *anchorer) rule(r *matchRule) []slotAnchor {
+	var ways []slotAnchor
+	for i := range r.conditions {
+		c := &r.conditions[i]
+		if len(c.positive) == 0 {
+			continue
+		}
+		if len(c.positive) == 1 {
+			for _, o := range f.choices(&c.positive[0]) {
+				ways = append(ways, slotAnchor{c.slot, o})
+			}
+			continue
+		}
+		var merged []anchor
+		for k := range c.positive {
+			merged = append(merged, bestOf(f.choices(&c.positive[k]))...)
+		}
+		slices.SortFunc(merged, func(a, b anchor) int {
+			return cmp.Or(int(a.kind)-int(b.kind), cmp.Compare(a.text, b.text))
+		})
+		ways = append(ways, slotAnchor{c.slot, slices.Compact(merged)})
+	}
+	if p := r.rule.predicate(); p != nil {
+		all := f.asks[p]
+		for i := range all.list {
+			ways = append(ways, f.ask(&all, &all.list[i])...)
+		}
+	}
+	for _, part := range r.per {
+		if len(part) == 1 {
+			ways = append(ways, slotAnchor{part[0].slot, []anchor{{kind: anchorPresent}}})
+		}
+	}
+	for i := range ways {
+		path := f.domain.slots[ways[i].slot].kind == kindPath
+		ways[i].anchors = withPresence(ways[i].anchors, path)
+	}
+	return ways
+}
+
+// withPresence returns anchors, or if one of them says no more than that there is a value, that one
+// in place of all literals.
+func withPresence(anchors []anchor, path bool) []anchor {
+	presence := func(a anchor) bool { // each path has a slash
+		return a.kind == anchorPresent ||
+			path && a.text == "/" && (a.kind == anchorPrefix || a.kind == anchorInner)
+	}
+	if !slices.ContainsFunc(anchors, presence) {
+		return anchors
+	}
+	out := []anchor{{kind: anchorPresent}}
+	if slices.ContainsFunc(anchors, func(a anchor) bool { return a.kind == anchorAbsent }) {
+		out = append(out, anchor{kind: anchorAbsent})
+	}
+	return out
+}
+
+// ask returns the ways to anchor a rule at q, one of all that its expression asks.
+func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
+	slot, ok := f.domain.slotOf[q.attribute]
+	if !ok {
+		return nil
+	}
+	// A look-up of what is absent fails, which is counted, unless the expression asks whether it is
+	// there.
+	asked := slices.ContainsFunc(all.list, func(o ask) bool { return o.attribute == q.attribute && o.presence })
+	absent := q.absent || q.lookUp && !asked
+	var ways []slotAnchor
+	for _, w := range q.ways {
+		if absent {
+			w = append(slices.Clone(w), anchor{kind: anchorAbsent})
+		}
+		ways = append(ways, slotAnchor{slot, w})
+	}
+	return ways
+}
+
+// alikeWithout spells what decides about r on a request that lacks the attribute of a slot at which
+// r is anchored: rules of one spelling fare the same there, and cannot be met. It is "" if that
+// cannot be said.
+func (f *anchorer) alikeWithout(r *matchRule, slot int) string {
+	p := r.rule.predicate()
+	if p == nil || r.group >= 0 || !f.asks[p].all {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprint(&b, slot)
+	for _, q := range f.asks[p].list {
+		if f.domain.slotOf[q.attribute] != slot {
+			fmt.Fprintf(&b, " %q", q.text)
+		} else if !q.lookUp || q.presence {
+			return ""
+		}
+	}
+	for i := range r.conditions {
+		c := r.conditions[i].source
+		fmt.Fprintf(&b, " when %q", c.Attribute)
+		for _, p := range c.Patterns {
+			fmt.Fprintf(&b, " %q", p.Source)
+		}
+	}
+	fmt.Fprintf(&b, " per %q", r.rule.Per)
+	return b.String()
+}

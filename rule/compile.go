@@ -1,0 +1,542 @@
+package rule
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// File is one rule file, read and checked: what Compile makes a Set of. Package rule/file reads
+// them.
+type File struct {
+	Name        string
+	Domain      string
+	Exempt      []Condition // a request that meets any of them is exempt from all limits
+	First       bool        // groups: first
+	Rules       []*Rule     // the native limits, in order
+	Descriptors []*Node     // the Lyft form's first level
+	// Origin belongs to the reader of the file. Lint finds in it what the rules do not say, such as
+	// the text.
+	Origin any
+}
+
+// Node is one descriptor of the Lyft form.
+type Node struct {
+	Key            string
+	Value          string // may hold wildcards; "" is the default rule of the key
+	ValueToMetric  bool
+	ShareThreshold bool
+	// nil if it has no rate_limit and children; an allow-listed leaf has a Rule without Windows.
+	// Its Lyft is filled in.
+	Rule     *Rule
+	Children []*Node
+	Pos      Position
+}
+
+// Options tune Compile. The zero value is right for most.
+type Options struct {
+	// IPv6Prefix groups IPv6 addresses in per; 0 means 64.
+	IPv6Prefix int
+}
+
+// Compile makes a Set of files, which are in order. It merges their domains, numbers rules and
+// counters, and builds the indexes. Problems are what shows across rules only: a name or a
+// descriptor that a domain has twice, a replaced name that does not exist. The Set is then nil.
+//
+// Compile takes the files and their rules over: they must not be changed afterwards.
+func Compile(files []*File, o Options) (*Set, []Problem) {
+	b := &builder{
+		set:        &Set{byName: map[string]*domain{}, files: files},
+		ipv6Prefix: o.IPv6Prefix,
+		byID:       map[uint64]*Counter{},
+		byTag:      map[[2]uint64]bool{},
+		parts:      map[*domain]*parts{},
+		asks:       map[Predicate]asks{},
+	}
+	if b.ipv6Prefix == 0 {
+		b.ipv6Prefix = defaultIPv6Prefix
+	}
+	if b.ipv6Prefix < 1 || b.ipv6Prefix > 128 {
+		return nil, []Problem{{Message: fmt.Sprintf("IPv6 addresses cannot be grouped by /%d", b.ipv6Prefix), Hint: "take 1 to 128; 64 is the default"}}
+	}
+	b.set.ipv6Prefix = b.ipv6Prefix
+	for _, f := range files {
+		b.addFile(f)
+	}
+	for _, d := range b.set.domains {
+		b.finishDomain(d)
+	}
+	b.overrideCounters()
+	if len(b.problems) > 0 {
+		return nil, b.problems
+	}
+	return b.set, nil
+}
+
+// builder is what Compile knows on the way.
+type builder struct {
+	set        *Set
+	ipv6Prefix int
+	problems   []Problem
+	suggested  int
+	byID       map[uint64]*Counter
+	byTag      map[[2]uint64]bool // group and lower half of the ID
+	parts      map[*domain]*parts
+	asks       map[Predicate]asks // expressions often stand in many rules
+}
+
+// parts is what a domain is put together from.
+type parts struct {
+	native  map[string]*Rule
+	names   []string // of native, sorted; made when a name is looked for in vain
+	exempt  []*Condition
+	lyft    []*Rule
+	nameIDs map[string]int
+}
+
+// maxProblems bounds the problems of one Compile.
+const maxProblems = 10_000
+
+func (b *builder) problem(r *Rule, hint, format string, args ...any) {
+	if len(b.problems) >= maxProblems {
+		return
+	}
+	b.problems = append(b.problems, Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// at names a place for a message.
+func at(p Position) string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
+func (b *builder) addFile(f *File) {
+	d := b.set.byName[f.Domain]
+	if d == nil {
+		d = &domain{name: f.Domain, number: len(b.set.domains), slotOf: map[string]int{}, ipSlot: -1}
+		b.set.domains = append(b.set.domains, d)
+		b.set.byName[f.Domain] = d
+		b.parts[d] = &parts{native: map[string]*Rule{}, nameIDs: map[string]int{}}
+	}
+	p := b.parts[d]
+	for i := range f.Exempt {
+		p.exempt = append(p.exempt, &f.Exempt[i])
+	}
+	group := -1
+	if f.First {
+		group = d.groups
+		d.groups++
+	}
+	rules := slices.Clone(f.Rules)
+	lyft := map[*Rule][]*lyftNode{}
+	if len(f.Descriptors) > 0 {
+		if d.lyft == nil {
+			d.lyft = &level{}
+		}
+		b.addNodes(d.lyft, f.Descriptors, d.name, nil, func(r *Rule, path []*lyftNode) {
+			rules = append(rules, r)
+			lyft[r] = slices.Clone(path)
+		})
+	}
+	if len(lyft) > 0 && len(f.Rules) > 0 {
+		slices.SortStableFunc(rules, func(a, b *Rule) int {
+			return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Column, b.Pos.Column))
+		})
+	}
+	for _, r := range rules {
+		r.Domain, r.File = f.Domain, f
+		r.Index = len(b.set.rules)
+		b.set.rules = append(b.set.rules, r)
+		m := &matchRule{rule: r, group: -1, nameID: -1, ipv6Prefix: b.ipv6Prefix, levels: lyft[r]}
+		r.compiled = m
+		if m.levels == nil {
+			if old := p.native[r.Name]; old != nil {
+				b.problem(r, "names are unique in a domain", "a limit named %q is there already, at %s", r.Name, at(old.Pos))
+				continue
+			}
+			p.native[r.Name] = r
+			m.group, m.id = group, int32(len(d.rules))
+			d.rules = append(d.rules, m)
+		} else {
+			m.levels[len(m.levels)-1].rule = m
+			p.lyft = append(p.lyft, r)
+		}
+		b.addCounters(r)
+	}
+}
+
+// addNodes adds the nodes of one level, and tells found of each rule with the path to it.
+func (b *builder) addNodes(l *level, nodes []*Node, composite string, path []*lyftNode, found func(*Rule, []*lyftNode)) {
+	for _, n := range nodes {
+		name := composite + "." + n.Key
+		if n.Value != "" {
+			name += "_" + n.Value
+		}
+		k := l.add(n.Key)
+		if old := k.sibling(n.Value); old != nil {
+			b.problems = append(b.problems, Problem{
+				Pos: n.Pos, Message: fmt.Sprintf("duplicate descriptor composite key '%s': it is there already, at %s", name, at(old.node.Pos)),
+				Hint: "descriptors of one level differ in key or value",
+			})
+			continue
+		}
+		c := &lyftNode{node: n}
+		switch {
+		case n.Value == "":
+			k.any = c
+		case strings.Contains(n.Value, "*"):
+			c.glob = newGlob(n.Value, true)
+			k.wildcards = append(k.wildcards, c)
+			fallthrough // a value that looks like the pattern is an exact match of it
+		default:
+			k.exact[n.Value] = c
+			k.maxExact = max(k.maxExact, len(n.Value))
+		}
+		here := append(path[:len(path):len(path)], c)
+		if n.Rule != nil {
+			found(n.Rule, here)
+		}
+		if len(n.Children) > 0 {
+			c.children = &level{}
+			b.addNodes(c.children, n.Children, name, here, found)
+		}
+	}
+}
+
+func (l *level) add(key string) *levelKey {
+	if l.byKey == nil {
+		l.byKey = map[string]*levelKey{}
+	}
+	k := l.byKey[key]
+	if k == nil {
+		k = &levelKey{key: key, exact: map[string]*lyftNode{}}
+		l.byKey[key] = k
+	}
+	return k
+}
+
+func (k *levelKey) sibling(value string) *lyftNode {
+	if value == "" {
+		return k.any
+	}
+	return k.exact[value]
+}
+
+// finish makes a level quick to search once all its nodes are in.
+func (l *level) finish() {
+	if l == nil {
+		return
+	}
+	for _, k := range l.byKey {
+		if len(k.wildcards) > fewPatterns {
+			k.index = &valueIndex{}
+			for i, n := range k.wildcards {
+				for _, a := range bestOf(globAnchors(n.glob)) {
+					k.index.add(a, int32(i))
+				}
+			}
+			k.index.finish()
+		}
+		for _, n := range k.exact {
+			n.children.finish()
+		}
+		if k.any != nil {
+			k.any.children.finish()
+		}
+	}
+	if len(l.byKey) <= 4 {
+		for _, k := range l.byKey {
+			l.keys = append(l.keys, *k)
+		}
+		slices.SortFunc(l.keys, func(a, b levelKey) int { return strings.Compare(a.key, b.key) })
+		l.byKey = nil
+	}
+}
+
+// finishDomain compiles what needs all files of a domain.
+func (b *builder) finishDomain(d *domain) {
+	p := b.parts[d]
+	for _, r := range p.lyft {
+		if old := p.native[r.Name]; old != nil {
+			b.problem(old, "rename the limit", "limit %q has the name of the descriptor at %s", r.Name, at(r.Pos))
+		}
+		for _, name := range r.Replaces {
+			if _, ok := p.nameIDs[name]; !ok {
+				p.nameIDs[name] = len(p.nameIDs)
+			}
+		}
+	}
+	d.names = len(p.nameIDs)
+	for _, r := range p.lyft {
+		m := r.compiled
+		for _, name := range r.Replaces {
+			m.replaceIDs = append(m.replaceIDs, p.nameIDs[name])
+		}
+		if id, ok := p.nameIDs[r.Lyft.LimitName]; ok && r.Lyft.LimitName != "" {
+			m.nameID = id
+		}
+		m.runtimeName = r.Lyft.DetailedMetric
+		for _, l := range m.levels {
+			m.runtimeName = m.runtimeName || l.node.ValueToMetric && l.varies()
+		}
+		b.compileRule(d, m)
+	}
+	d.lyft.finish()
+	d.bindPaths(d.lyft)
+	for _, m := range d.rules {
+		b.compileRule(d, m)
+		b.resolveReplaces(d, m)
+	}
+	b.refuseCycles(d)
+	b.compileExempt(d, p.exempt)
+	if indexPays(d.rules) {
+		d.index = newRuleIndex(d.rules, d, b.asks)
+	}
+}
+
+// slot returns the number of an attribute among those that d uses.
+func (d *domain) slot(attribute string) int {
+	n, ok := d.slotOf[attribute]
+	if !ok {
+		n = len(d.slots)
+		d.slots = append(d.slots, slot{attribute, kindOf(attribute)})
+		d.slotOf[attribute] = n
+		if attribute == "ip" {
+			d.ipSlot = n
+		}
+	}
+	return n
+}
+
+func (b *builder) compileRule(d *domain, m *matchRule) {
+	r := m.rule
+	for i := range r.When {
+		m.conditions = append(m.conditions, compileCondition(d, &r.When[i]))
+	}
+	for _, key := range r.Per {
+		var part []alternative
+		for _, name := range key {
+			part = append(part, alternative{d.slot(name), name, kindOf(name)})
+		}
+		m.per = append(m.per, part)
+	}
+	p := r.predicate()
+	if p != nil || r.amount() != nil {
+		for _, name := range OwnVariables {
+			d.slot(name)
+		}
+	}
+	if p != nil && m.levels == nil {
+		if _, known := b.asks[p]; !known {
+			b.asks[p] = asksOf(p)
+		}
+		for _, q := range b.asks[p].list {
+			d.slot(q.attribute)
+		}
+	}
+	switch {
+	case r.Shadow || r.Lyft != nil && r.Lyft.Shadow:
+		m.mode = Shadow
+	case r.Lyft != nil && r.Lyft.Quota:
+		m.mode = Quota
+	}
+	m.salt = xxhash.Sum64String(d.name + "\x00" + r.Name)
+	if r.Ban != nil {
+		d.banning = append(d.banning, r)
+		if r.Ban.Domain && !m.byPath() {
+			d.banned = append(d.banned, m)
+		}
+	}
+	b.compileOverrides(m)
+}
+
+func compileCondition(d *domain, c *Condition) condition {
+	out := condition{slot: d.slot(c.Attribute), source: c}
+	var negative []Pattern
+	for _, p := range c.Patterns {
+		if p.Negated {
+			negative = append(negative, p)
+		} else {
+			out.positive = append(out.positive, p)
+		}
+	}
+	if len(c.Patterns) == 1 && len(out.positive) == 1 {
+		out.single = true
+		out.simple, out.text = out.positive[0].kind == ExactPattern, out.positive[0].text
+	}
+	out.any, out.none, out.negated = newPatternSet(out.positive), newPatternSet(negative), len(negative) > 0
+	return out
+}
+
+// compileExempt compiles the exempt entries. Those of one attribute without negations become one.
+func (b *builder) compileExempt(d *domain, entries []*Condition) {
+	merged := map[string]*Condition{}
+	var all []*Condition
+	for _, c := range entries {
+		if slices.ContainsFunc(c.Patterns, func(p Pattern) bool { return p.Negated }) {
+			all = append(all, c)
+			continue
+		}
+		if m := merged[c.Attribute]; m != nil {
+			m.Patterns = append(m.Patterns, c.Patterns...)
+			continue
+		}
+		m := &Condition{Attribute: c.Attribute, Patterns: slices.Clone(c.Patterns), Pos: c.Pos}
+		merged[c.Attribute] = m
+		all = append(all, m)
+	}
+	for _, c := range all {
+		d.exempt = append(d.exempt, compileCondition(d, c))
+	}
+}
+
+// maxSuggested is for how many names in all the nearest one is looked for: each look goes through
+// all rules.
+const maxSuggested = 100
+
+func (p *parts) sortedNames() []string {
+	if p.names == nil {
+		p.names = slices.Sorted(maps.Keys(p.native))
+	}
+	return p.names
+}
+
+// resolveReplaces finds the limits that m replaces.
+func (b *builder) resolveReplaces(d *domain, m *matchRule) {
+	p := b.parts[d]
+	for _, name := range m.rule.Replaces {
+		other := p.native[name]
+		switch {
+		case other == nil:
+			hint := fmt.Sprintf("no limit of domain %q has this name", d.name)
+			if b.suggested++; b.suggested <= maxSuggested {
+				if n := Nearest(name, p.sortedNames()); n != "" {
+					hint = fmt.Sprintf("did you mean %q?", n)
+				}
+			}
+			b.problem(m.rule, hint, "replaces names %q, which does not exist", name)
+		case other == m.rule:
+			b.problem(m.rule, "name the limits that it stands in for", "a limit cannot replace itself")
+		default:
+			m.replaces = append(m.replaces, other.compiled.id)
+			d.replaces = true
+		}
+	}
+	slices.Sort(m.replaces)
+	m.replaces = slices.Compact(m.replaces)
+}
+
+// refuseCycles reports limits that replace each other, so that a request which meets them all would
+// meet none.
+func (b *builder) refuseCycles(d *domain) {
+	const unseen, open, done = 0, 1, 2
+	state := make([]uint8, len(d.rules))
+	type frame struct {
+		id   int32
+		next int
+	}
+	for start := range d.rules {
+		if state[start] != unseen {
+			continue
+		}
+		stack := []frame{{id: int32(start)}}
+		state[start] = open
+		for len(stack) > 0 {
+			top := &stack[len(stack)-1]
+			r := d.rules[top.id]
+			if top.next == len(r.replaces) {
+				state[top.id] = done
+				stack = stack[:len(stack)-1]
+				continue
+			}
+			next := r.replaces[top.next]
+			top.next++
+			switch state[next] {
+			case unseen:
+				state[next] = open
+				stack = append(stack, frame{id: next})
+			case open:
+				b.problem(r.rule, "take one of the names out of replaces", "%q and %q replace each other, so that neither would be left", r.rule.Name, d.rules[next].rule.Name)
+			}
+		}
+	}
+}
+
+// compileOverrides keys the overrides of a rule as Match keys requests.
+func (b *builder) compileOverrides(m *matchRule) {
+	r := m.rule
+	if len(r.Overrides) == 0 {
+		return
+	}
+	m.overrides = map[string]*Override{}
+	for i := range r.Overrides {
+		o := &r.Overrides[i]
+		at := *r
+		if o.Pos != (Position{}) {
+			at.Pos = o.Pos
+		}
+		keys, err := overrideKeys(m, o.Values)
+		if err != nil {
+			b.problem(&at, "join one value for each entry of per by a comma", "override %q: %v", strings.Join(o.Values, ","), err)
+			continue
+		}
+		for _, k := range keys {
+			if old := m.overrides[k]; old != nil && old != o {
+				b.problem(&at, "keep one of the two", "override %q is for the same key as %q", strings.Join(o.Values, ","), strings.Join(old.Values, ","))
+				break
+			}
+			m.overrides[k] = o
+		}
+	}
+}
+
+// maxOverrideForms bounds the keys that one override may stand for: they multiply with each part of
+// per.
+const maxOverrideForms = 256
+
+// overrideKeys makes the keys for the values of an override, with alternative 0 throughout. There
+// are several where a value has other normal forms for other alternatives of its part. A
+// descriptor's key has a part for each level whose value is not fixed.
+func overrideKeys(m *matchRule, values []string) ([]string, error) {
+	parts := m.per
+	if m.byPath() {
+		parts = nil
+		for _, l := range m.levels {
+			if l.varies() {
+				parts = append(parts, []alternative{{name: l.node.Key}})
+			}
+		}
+	}
+	if len(values) != len(parts) {
+		return nil, fmt.Errorf("%s for keys of %s", quantity(len(values), "value"), quantity(len(parts), "part"))
+	}
+	keys := []string{""}
+	for i, v := range values {
+		if v == "" && !m.byPath() {
+			return nil, fmt.Errorf("value %d is empty, which counts as absent", i+1)
+		}
+		var forms []string
+		for _, a := range parts[i] {
+			if form := string(appendValue(nil, 0, a.kind, v, m.ipv6Prefix)); !slices.Contains(forms, form) {
+				forms = append(forms, form)
+			}
+		}
+		if len(keys)*len(forms) > maxOverrideForms {
+			return nil, fmt.Errorf("its values have more than %d forms, since per has so many alternatives of different kinds", maxOverrideForms)
+		}
+		longer := make([]string, 0, len(keys)*len(forms))
+		for _, k := range keys {
+			for _, f := range forms {
+				longer = append(longer, k+f)
+			}
+		}
+		keys = longer
+	}
+	return keys, nil
+}

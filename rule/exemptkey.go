@@ -1,0 +1,47 @@
+package rule
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// ExemptKey reports whether the domain exempts every request with a key, as far as the key alone
+// tells: an exempt entry for one of its attributes holds. parts are those of Window.KeyParts. Of an
+// IPv6 block all addresses must be exempt; its first and its last one are looked at.
+func (s *Set) ExemptKey(domain string, parts []string) bool {
+	d := s.domain(domain)
+	if d == nil || len(d.exempt) == 0 {
+		return false
+	}
+	first, last := make(Map, len(parts)), make(Map, len(parts))
+	for _, part := range parts {
+		name, value, _ := strings.Cut(part, "=")
+		if strings.HasPrefix(value, "sha256:") {
+			continue // of a long value only the hash is known
+		}
+		first[name], last[name] = value, value
+		if p, err := netip.ParsePrefix(value); err == nil && p.Addr().Is6() && kindOf(name) == kindIP {
+			first[name], last[name] = p.Masked().Addr().String(), lastAddr(p).String()
+		}
+	}
+	var m Matches
+	holds := func(attributes Map) bool {
+		m.begin(d, &Query{Domain: domain, Attributes: attributes})
+		defer m.end()
+		return slices.ContainsFunc(d.exempt, func(c condition) bool {
+			_, has := attributes[c.source.Attribute]
+			return has && c.match(&m)
+		})
+	}
+	return holds(first) && holds(last)
+}
+
+// lastAddr returns the last address of a block of IPv6.
+func lastAddr(p netip.Prefix) netip.Addr {
+	a := p.Masked().Addr().As16()
+	for bit := p.Bits(); bit < 128; bit++ {
+		a[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return netip.AddrFrom16(a)
+}

@@ -1,0 +1,109 @@
+package rule
+
+import (
+	"strings"
+
+	"github.com/weir-rl/weir/rule/internal/asked"
+)
+
+// Exprs are the compiled expressions of a rule; nil where the rule has none. Package rule/file
+// compiles them, from CEL.
+type Exprs struct {
+	If        Predicate
+	Cost      Amount
+	CostAfter Settlement
+}
+
+// Predicate is a compiled `if`. Safe for concurrent use, and comparable.
+type Predicate interface {
+	// Holds evaluates the expression on a request.
+	Holds(v *Variables) (bool, error)
+	Reader
+}
+
+// asker is a Predicate that tells what it asks of attributes, as those of package rule/file do. A
+// rule with another Predicate is found by its when and per alone.
+type asker interface {
+	// Asks returns what the expression asks of single attributes; all reports that it asks nothing
+	// else.
+	Asks() (asks []asked.Ask, all bool)
+}
+
+// Amount is a compiled `cost`. Safe for concurrent use.
+type Amount interface {
+	// Amount evaluates the expression on a request.
+	Amount(v *Variables) (int64, error)
+	Reader
+}
+
+// Reader tells which attributes an expression reads.
+type Reader interface {
+	// Reads returns the attributes that the expression names; all reports that it may read any
+	// other one as well.
+	Reads() (names []string, all bool)
+}
+
+// Settlement is a compiled `cost_after`. Safe for concurrent use.
+type Settlement interface {
+	// Settle evaluates the expression on a response.
+	Settle(r ResponseInfo) (int64, error)
+}
+
+// Variables gives an expression the attributes of a request. It is valid during one evaluation.
+type Variables struct {
+	m *Matches
+	// Scratch belongs to the evaluator, which may keep in it what it needs again for the next
+	// expression or the next request.
+	Scratch Scratch
+}
+
+// Scratch is what an evaluator keeps in Variables.
+type Scratch interface {
+	// Release lets go of what belongs to one request.
+	Release()
+}
+
+// OwnVariables are the attributes that expressions have variables for; all others are entries of
+// maps. They must not be changed.
+var OwnVariables = [...]string{"method", "path", "host", "ip", "user"}
+
+// Domain returns the domain of the request.
+func (v *Variables) Domain() string { return v.m.domain.name }
+
+// Attribute returns the value of an attribute in its normal form; ok is false if it is absent or
+// empty.
+func (v *Variables) Attribute(name string) (value string, ok bool) { return v.m.attribute(name) }
+
+// FromDescriptors reports whether the attributes are the entries of descriptors. Each look-up then
+// goes through all of them.
+func (v *Variables) FromDescriptors() bool { return v.m.union }
+
+// All returns the attributes whose names begin with prefix, by the rest of their names and in
+// their normal form. Those that are empty are left out.
+func (v *Variables) All(prefix string) map[string]string {
+	all := map[string]string{}
+	for name, value := range v.m.attributes() {
+		key, ok := strings.CutPrefix(name, prefix)
+		if _, twice := all[key]; ok && !twice {
+			all[key] = value
+		}
+	}
+	for key, value := range all {
+		if slot, known := v.m.domain.slotOf[prefix+key]; known {
+			value = v.m.value(slot).text
+			all[key] = value
+		}
+		if value == "" {
+			delete(all, key)
+		}
+	}
+	return all
+}
+
+// release ends the evaluations on one request.
+func (v *Variables) release() {
+	v.m = nil
+	if v.Scratch != nil {
+		v.Scratch.Release()
+	}
+}

@@ -1,0 +1,112 @@
+package file
+
+import (
+	"errors"
+	"regexp/syntax"
+	"strings"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Bounds on what all patterns and expressions of one load compile to.
+const (
+	maxRegexpWork = 4 << 20  // instructions of all regular expressions
+	maxExpression = 8 << 10  // bytes of one CEL expression
+	maxCELText    = 8 << 20  // bytes of all of them
+	maxNames      = 64 << 20 // bytes of the names of all rules
+	maxName       = 16 << 10 // bytes of the name of one Lyft rule
+)
+
+// compiled remembers what was compiled in one load: the same pattern often stands in many rules,
+// and an alias can repeat an expensive one at no cost to its author.
+type compiled struct {
+	patterns map[[2]string]compiledPattern
+	ifs      map[string]compiledProgram
+	costs    map[string]compiledProgram
+	// of cost_after
+	costsAfter map[string]compiledProgram
+	templates  map[templateKey]compiledTemplate
+	regexp     int
+	cel        int
+	names      int
+	template   int // bytes
+	elastic    int // windows
+	scaled     int // limits that were tried
+}
+
+type compiledPattern struct {
+	pattern rule.Pattern
+	err     error
+}
+
+type compiledProgram struct {
+	program *program
+	err     error
+}
+
+// pattern is rule.ParsePattern, remembered and bounded.
+func (c *compiled) pattern(attribute, source string) (rule.Pattern, error) {
+	key := [2]string{attribute, source}
+	if p, ok := c.patterns[key]; ok {
+		return p.pattern, p.err
+	}
+	if c.patterns == nil {
+		c.patterns = map[[2]string]compiledPattern{}
+	}
+	var p compiledPattern
+	if re, ok := strings.CutPrefix(strings.TrimPrefix(source, "!"), "~"); ok && c.regexp <= maxRegexpWork {
+		c.regexp += regexpWork(re)
+	}
+	if c.regexp > maxRegexpWork && strings.HasPrefix(strings.TrimPrefix(source, "!"), "~") {
+		p.err = errors.New("the regular expressions of all rules together are too large")
+	} else {
+		p.pattern, p.err = rule.ParsePattern(attribute, source)
+	}
+	c.patterns[key] = p
+	return p.pattern, p.err
+}
+
+// classWork is what a Unicode class such as \pL, of up to a few hundred ranges, counts for.
+const classWork = 256
+
+// regexpWork is about the number of instructions that the regular expression compiles to, with the
+// ranges of Unicode classes, which each mention of one copies.
+func regexpWork(source string) int {
+	classes := classWork * (strings.Count(source, `\p`) + strings.Count(source, `\P`))
+	if !strings.Contains(source, "{") {
+		return 2*len(source) + classes
+	}
+	if classes > maxRegexpWork {
+		return classes // parsing alone would take much memory
+	}
+	re, err := syntax.Parse(source, syntax.Perl)
+	if err != nil {
+		return 0
+	}
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		return 0
+	}
+	return len(prog.Inst) + classes
+}
+
+// expression compiles a CEL expression with compile, remembered in cache and bounded.
+func (c *compiled) expression(cache *map[string]compiledProgram, compile func(string) (*program, error), source string) (*program, error) {
+	if p, ok := (*cache)[source]; ok {
+		return p.program, p.err
+	}
+	if *cache == nil {
+		*cache = map[string]compiledProgram{}
+	}
+	var p compiledProgram
+	switch c.cel += len(source); {
+	case len(source) > maxExpression:
+		p.err = errors.New("the expression is longer than 8 KiB")
+	case c.cel > maxCELText:
+		p.err = errors.New("the expressions of all rules together are too large")
+	default:
+		p.program, p.err = compile(source)
+	}
+	(*cache)[source] = p
+	return p.program, p.err
+}

@@ -1,0 +1,323 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/internal/asked"
+)
+
+// celCostLimit bounds what one evaluation may cost, in CEL's own units (about one a simple step, a
+// tenth for each byte of a string that is looked through). It is far above what an expression over
+// a request of ordinary size needs.
+const celCostLimit = 5_000_000
+
+// program is a compiled CEL expression. It implements what rule.Exprs has of its kind.
+type program struct {
+	cel      cel.Program
+	asks     []asked.Ask // of an `if`: what must hold for it to be true
+	asksAll  bool        // that is all that it says
+	reads    []string    // the attributes that it names
+	readsAll bool        // it may read any other one
+}
+
+var (
+	_ rule.Predicate  = (*program)(nil)
+	_ rule.Amount     = (*program)(nil)
+	_ rule.Settlement = (*program)(nil)
+)
+
+var celEnv = sync.OnceValues(func() (*cel.Env, error) {
+	attributes := cel.MapType(cel.StringType, cel.StringType)
+	options := []cel.EnvOption{
+		cel.Variable("domain", cel.StringType),
+		cel.Variable("header", attributes),
+		cel.Variable("query", attributes),
+		cel.Variable("attr", attributes),
+		cel.RegexProgramSizeLimit(10_000),
+	}
+	for _, n := range rule.OwnVariables {
+		options = append(options, cel.Variable(n, cel.StringType))
+	}
+	return cel.NewEnv(options...)
+})
+
+// celDialect is what expressions of one key may use and give.
+type celDialect struct {
+	env    func() (*cel.Env, error)
+	result *cel.Type
+	what   string               // what it must give, in words
+	known  string               // the variables, in words
+	check  func(*cel.Ast) error // of what the types do not show; nil for nothing
+	asks   bool                 // what it asks of attributes is wanted
+}
+
+const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
+
+// compileIf compiles the CEL expression of `if`, which must give a bool.
+func compileIf(source string) (*program, error) {
+	return compileCEL(source, celDialect{env: celEnv, result: cel.BoolType, what: "true or false", known: celKnown, asks: true})
+}
+
+// compileCost compiles the CEL expression of `cost`, which must give an int.
+func compileCost(source string) (*program, error) {
+	return compileCEL(source, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown})
+}
+
+// CompileIf compiles the CEL expression of an `if`, for rules that a program builds itself
+// (rule.Compile). The error says what is wrong with the expression.
+func CompileIf(source string) (rule.Predicate, error) {
+	p, err := compileIf(source)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// CompileCost compiles the CEL expression of a `cost`, as CompileIf does.
+func CompileCost(source string) (rule.Amount, error) {
+	p, err := compileCost(source)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// CompileCostAfter compiles the CEL expression of a `cost_after`, as CompileIf does.
+func CompileCostAfter(source string) (rule.Settlement, error) {
+	p, err := compileCostAfter(source)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func compileCEL(source string, d celDialect) (*program, error) {
+	if strings.TrimSpace(source) == "" {
+		return nil, errors.New("the expression is empty")
+	}
+	env, err := d.env()
+	if err != nil {
+		return nil, err
+	}
+	ast, issues := env.Compile(source)
+	if err := issues.Err(); err != nil {
+		return nil, celError(issues, d.known)
+	}
+	if out := ast.OutputType(); !out.IsExactType(d.result) {
+		return nil, fmt.Errorf("the expression gives %s: it must give %s", cel.FormatCELType(out), d.what)
+	}
+	if d.check != nil {
+		if err := d.check(ast); err != nil {
+			return nil, err
+		}
+	}
+	prg, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celCostLimit))
+	if err != nil {
+		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
+	}
+	p := &program{cel: prg}
+	if d.asks {
+		p.asks, p.asksAll = asksOf(ast)
+	}
+	p.reads, p.readsAll = readsOf(ast)
+	return p, nil
+}
+
+// celError turns what the compiler found into one line. known are the variables that there are.
+func celError(issues *cel.Issues, known string) error {
+	var b strings.Builder
+	undeclared := false
+	for i, e := range issues.Errors() {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		message := strings.TrimSuffix(e.Message, " (in container '')")
+		undeclared = undeclared || strings.HasPrefix(message, "undeclared reference")
+		fmt.Fprintf(&b, "at %d:%d of the expression: %s", e.Location.Line(), e.Location.Column()+1, message)
+		if i == 4 && len(issues.Errors()) > 5 {
+			fmt.Fprintf(&b, "; and %d more", len(issues.Errors())-5)
+			break
+		}
+	}
+	if undeclared {
+		fmt.Fprintf(&b, " (known are %s)", known)
+	}
+	return errors.New(b.String())
+}
+
+// Asks tells rule.Compile what it can file the rule by.
+func (p *program) Asks() (asks []asked.Ask, all bool) { return p.asks, p.asksAll }
+
+// Reads implements rule.Reader.
+func (p *program) Reads() (names []string, all bool) { return p.reads, p.readsAll }
+
+// Holds implements rule.Predicate.
+func (p *program) Holds(v *rule.Variables) (bool, error) {
+	out, _, err := p.cel.Eval(activationOf(v))
+	if err != nil {
+		return false, err
+	}
+	b, ok := out.(types.Bool)
+	if !ok {
+		return false, fmt.Errorf("the expression gave %s, not a bool", out.Type().TypeName())
+	}
+	return bool(b), nil
+}
+
+// Amount implements rule.Amount.
+func (p *program) Amount(v *rule.Variables) (int64, error) {
+	return p.int(activationOf(v))
+}
+
+// Settle implements rule.Settlement.
+func (p *program) Settle(r rule.ResponseInfo) (int64, error) {
+	return p.int(&responseVars{r})
+}
+
+// int evaluates an expression that gives a number.
+func (p *program) int(a cel.Activation) (int64, error) {
+	out, _, err := p.cel.Eval(a)
+	if err != nil {
+		return 0, err
+	}
+	n, ok := out.(types.Int)
+	if !ok {
+		return 0, fmt.Errorf("the expression gave %s, not an int", out.Type().TypeName())
+	}
+	return int64(n), nil
+}
+
+// activation resolves the variables of an expression on one request. An attribute that is absent is
+// the empty string; a key that is absent from a map is an error, as everywhere in CEL.
+type activation struct {
+	vars *rule.Variables
+	maps [len(celMaps)]celMap
+}
+
+// celMaps are the maps of attributes that expressions know, with what the names of the attributes
+// in them begin with.
+var celMaps = [...]struct{ name, prefix string }{{"attr", ""}, {"header", "header."}, {"query", "query."}}
+
+// activationOf returns the activation over v. It is made once and kept with v.
+func activationOf(v *rule.Variables) *activation {
+	a, ok := v.Scratch.(*activation)
+	if !ok {
+		a = &activation{vars: v}
+		for i := range a.maps {
+			a.maps[i] = celMap{vars: v, prefix: celMaps[i].prefix}
+		}
+		v.Scratch = a
+	}
+	return a
+}
+
+// Release implements rule.Scratch.
+func (a *activation) Release() {
+	for i := range a.maps {
+		a.maps[i].all = nil
+	}
+}
+
+// ResolveName implements cel.Activation.
+func (a *activation) ResolveName(name string) (any, bool) {
+	if name == "domain" {
+		return types.String(a.vars.Domain()), true
+	}
+	for i := range celMaps {
+		if celMaps[i].name == name {
+			return &a.maps[i], true
+		}
+	}
+	if !slices.Contains(rule.OwnVariables[:], name) {
+		return nil, false
+	}
+	text, _ := a.vars.Attribute(name)
+	return types.String(text), true
+}
+
+// Parent implements cel.Activation.
+func (a *activation) Parent() cel.Activation { return nil }
+
+// celMap is a map over the attributes whose names begin with prefix. A look-up by key asks for that
+// one attribute; what needs the whole map makes it first.
+type celMap struct {
+	vars   *rule.Variables
+	prefix string
+	all    traits.Mapper // nil until it is needed
+}
+
+var _ traits.Mapper = (*celMap)(nil)
+
+func (c *celMap) whole() traits.Mapper {
+	if c.all == nil {
+		c.all = types.NewStringStringMap(types.DefaultTypeAdapter, c.vars.All(c.prefix))
+	}
+	return c.all
+}
+
+// Find implements traits.Mapper.
+func (c *celMap) Find(key ref.Val) (ref.Val, bool) {
+	name, ok := key.(types.String)
+	if !ok {
+		return types.MaybeNoSuchOverloadErr(key), false
+	}
+	// a look-up in a union goes through all entries: once is enough
+	if c.all != nil || c.vars.FromDescriptors() {
+		return c.whole().Find(key)
+	}
+	text, ok := c.vars.Attribute(c.prefix + string(name))
+	if !ok {
+		return nil, false
+	}
+	return types.String(text), true
+}
+
+// Get implements traits.Indexer.
+func (c *celMap) Get(key ref.Val) ref.Val {
+	v, found := c.Find(key)
+	if !found && v == nil {
+		return types.NewErr("no such key: %v", key)
+	}
+	return v
+}
+
+// Contains implements traits.Container.
+func (c *celMap) Contains(key ref.Val) ref.Val {
+	v, found := c.Find(key)
+	if !found && v != nil {
+		return v
+	}
+	return types.Bool(found)
+}
+
+// Iterator implements traits.Iterable.
+func (c *celMap) Iterator() traits.Iterator { return c.whole().Iterator() }
+
+// Size implements traits.Sizer.
+func (c *celMap) Size() ref.Val { return c.whole().Size() }
+
+// ConvertToNative implements ref.Val.
+func (c *celMap) ConvertToNative(t reflect.Type) (any, error) { return c.whole().ConvertToNative(t) }
+
+// ConvertToType implements ref.Val.
+func (c *celMap) ConvertToType(t ref.Type) ref.Val { return c.whole().ConvertToType(t) }
+
+// Equal implements ref.Val.
+func (c *celMap) Equal(other ref.Val) ref.Val { return c.whole().Equal(other) }
+
+// Type implements ref.Val.
+func (c *celMap) Type() ref.Type { return types.MapType }
+
+// Value implements ref.Val.
+func (c *celMap) Value() any { return c.whole().Value() }

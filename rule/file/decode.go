@@ -1,0 +1,389 @@
+package file
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// get returns the value under key, nil if there is none. Of a repeated key the last one holds.
+func (v *element) get(key string) *element {
+	if v.kind != mapKind {
+		return nil
+	}
+	var found *element
+	for i := range v.pairs {
+		if p := &v.pairs[i]; p.key.kind == scalarKind && p.key.text == key {
+			found = p.value
+		}
+	}
+	return found
+}
+
+// describe says what v is, for messages.
+func describe(v *element) string {
+	switch v.kind {
+	case nullKind:
+		return "nothing"
+	case mapKind:
+		return "a mapping"
+	case listKind:
+		return "a list"
+	case badKind:
+		return "something unreadable"
+	}
+	return strconv.Quote(clip(v.text))
+}
+
+// keyRules say which keys a mapping may have.
+type keyRules struct {
+	known []string
+	// of a lenient mapping: known elsewhere, ignored here with a warning
+	misplaced []string
+	aliases   []string          // known as well, but never suggested
+	elsewhere map[string]string // unknown keys with a better hint than the nearest known one
+	lenient   bool              // tolerate what envoyproxy/ratelimit tolerates
+	lyft      bool              // word errors as envoyproxy/ratelimit does
+}
+
+// fields are the entries of a mapping by key.
+type fields map[string]pair
+
+// val returns the value under key, nil if there is none.
+func (f fields) val(key string) *element { return f[key].value }
+
+// key returns the key itself, for its place.
+func (f fields) key(key string) *element { return f[key].key }
+
+// keys checks the keys of the mapping v, and returns those that are known.
+func (l *loader) keys(v *element, r keyRules) fields {
+	m := make(fields, len(v.pairs))
+	lines := make(map[string]int, len(v.pairs))
+	for _, p := range v.pairs {
+		k := p.key
+		if k.kind != scalarKind {
+			l.err(k, "", "expected a plain word as key, got %s", describe(k))
+			continue
+		}
+		if r.lyft || r.lenient {
+			if t := plainType(k); t != "string" {
+				l.err(k, "quote it", "config error, key is not of type string: %s", clip(k.text))
+				continue
+			}
+		}
+		if first, twice := lines[k.text]; twice {
+			if r.lenient {
+				l.warn(warnDuplicateKey, k, "remove one", "the key %q stands twice in one mapping (before in line %d): the last one holds", clip(k.text), first)
+			} else {
+				l.err(k, "remove one", "the key %q stands twice in one mapping (before in line %d)", clip(k.text), first)
+				continue
+			}
+		}
+		lines[k.text] = k.line
+		switch {
+		case contains(r.known, k.text), contains(r.aliases, k.text):
+			m[k.text] = p
+		case r.lenient && contains(r.misplaced, k.text):
+			l.warn(warnMisplacedKey, k, "remove it, or move it to where it belongs", "the key '%s' has no effect here", k.text)
+			l.checkIgnored(p.value, k.text)
+		default:
+			l.unknownKey(k, r)
+		}
+	}
+	return m
+}
+
+func (l *loader) unknownKey(k *element, r keyRules) {
+	hint := r.elsewhere[k.text]
+	if hint == "" {
+		if near := rule.Nearest(k.text, r.known); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		} else {
+			hint = "known here: " + strings.Join(r.known, ", ")
+		}
+	}
+	if r.lyft || r.lenient {
+		l.err(k, hint, "config error, unknown key '%s'", clip(k.text))
+		return
+	}
+	l.err(k, hint, "unknown key %q", clip(k.text))
+}
+
+func contains(list []string, s string) bool {
+	for _, e := range list {
+		if e == s {
+			return true
+		}
+	}
+	return false
+}
+
+// The functions below read a value of one type. What they cannot take they report, and return ok ==
+// false.
+
+func (l *loader) text(v *element, what string) (s string, ok bool) {
+	if v.kind != scalarKind {
+		l.err(v, "", "%s: expected text, got %s", what, describe(v))
+		return "", false
+	}
+	return v.text, true
+}
+
+// texts reads a list of texts, or a single one.
+func (l *loader) texts(v *element, what string) (list []string, at []*element) {
+	items := []*element{v}
+	if v.kind == listKind {
+		items = v.items
+	}
+	for _, i := range items {
+		if s, ok := l.text(i, what); ok {
+			list, at = append(list, s), append(at, i)
+		}
+	}
+	return list, at
+}
+
+func (l *loader) boolean(v *element, what string) (b, ok bool) {
+	if v.kind == scalarKind && !v.quoted {
+		switch v.text {
+		case "true", "True", "TRUE":
+			return true, true
+		case "false", "False", "FALSE":
+			return false, true
+		}
+	}
+	l.err(v, "", "%s: expected true or false, got %s", what, describe(v))
+	return false, false
+}
+
+func (l *loader) integer(v *element, what string, least, most int64) (n int64, ok bool) {
+	if v.kind == scalarKind && !v.quoted {
+		if n, err := strconv.ParseInt(v.text, 10, 64); err == nil && n >= least && n <= most {
+			return n, true
+		}
+	}
+	l.err(v, "", "%s: expected a whole number from %d to %d, got %s", what, least, most, describe(v))
+	return 0, false
+}
+
+// percent reads a whole percentage, with or without the sign.
+func (l *loader) percent(v *element, what string, least, most int) (n int, ok bool) {
+	n, err := parsePercent(v, least, most)
+	if err != nil {
+		l.err(v, "", "%s: expected %v", what, err)
+	}
+	return n, err == nil
+}
+
+// parsePercent returns what was expected as its error.
+func parsePercent(v *element, least, most int) (int, error) {
+	if v.kind == scalarKind {
+		digits := strings.TrimSpace(strings.TrimSuffix(v.text, "%"))
+		if n, err := strconv.Atoi(digits); err == nil && n >= least && n <= most && digits[0] != '+' {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("a whole percentage from %d%% to %d%%, got %s", least, most, describe(v))
+}
+
+// duration reads a duration above 0.
+func (l *loader) duration(v *element, what string) (d time.Duration, ok bool) {
+	if v.kind != scalarKind {
+		l.err(v, "as in 30s", "%s: expected a duration, got %s", what, describe(v))
+		return 0, false
+	}
+	d, err := rule.ParseDuration(v.text)
+	if err == nil && d <= 0 {
+		err = fmt.Errorf("the duration must be longer than 0, got %s", v.text)
+	}
+	if err == nil && d%time.Microsecond != 0 {
+		err = fmt.Errorf("the duration must be a whole number of microseconds, got %s", v.text)
+	}
+	if err != nil {
+		l.err(v, "", "%s: %v", what, err)
+		return 0, false
+	}
+	return d, true
+}
+
+// span is duration with a longest one.
+func (l *loader) span(v *element, what string, most time.Duration) (d time.Duration, ok bool) {
+	if d, ok = l.duration(v, what); ok && d > most {
+		l.err(v, "", "%s: expected at most %s, got %s", what, daysOrHours(most), clip(v.text))
+		return 0, false
+	}
+	return d, ok
+}
+
+// oneOf reads one of words; "" if it is none.
+func (l *loader) oneOf(v *element, what string, words ...string) string {
+	if v.kind == scalarKind && contains(words, v.text) {
+		return v.text
+	}
+	hint := ""
+	if v.kind == scalarKind {
+		if near := rule.Nearest(v.text, words); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+	}
+	l.err(v, hint, "%s: expected %s, got %s", what, strings.Join(words, ", "), describe(v))
+	return ""
+}
+
+// What follows reads values as envoyproxy/ratelimit does, which goes by YAML 1.1
+// (gopkg.in/yaml.v2).
+
+var yamlFloat = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[-+]?[0-9]*\.?[0-9]+([eE][-+][0-9]+)?$`)
+})
+
+// plainType is the type of the scalar v in YAML 1.1: string, bool, int, float, timestamp or null.
+func plainType(v *element) string {
+	if v.kind == nullKind {
+		return "null"
+	}
+	if v.quoted || v.text == "" {
+		return "string"
+	}
+	if _, ok := yamlBool(v.text); ok {
+		return "bool"
+	}
+	switch c := v.text[0]; {
+	case c == '.':
+		switch strings.ToLower(v.text) {
+		case ".inf", ".nan":
+			return "float"
+		}
+	case c != '-' && c != '+' && (c < '0' || c > '9'):
+		return "string"
+	}
+	plain := strings.ReplaceAll(v.text, "_", "")
+	if _, err := strconv.ParseInt(plain, 0, 64); err == nil {
+		return "int"
+	}
+	if _, err := strconv.ParseUint(plain, 0, 64); err == nil {
+		return "int"
+	}
+	if yamlFloat().MatchString(plain) {
+		return "float"
+	}
+	switch strings.ToLower(plain) {
+	case "+.inf", "-.inf":
+		return "float"
+	}
+	for _, layout := range []string{"2006-1-2", "2006-1-2 15:4:5.999999999", "2006-1-2T15:4:5.999999999Z07:00", "2006-1-2t15:4:5.999999999Z07:00"} {
+		if _, err := time.Parse(layout, v.text); err == nil {
+			return "timestamp"
+		}
+	}
+	return "string"
+}
+
+func yamlBool(s string) (b, ok bool) {
+	switch s {
+	case "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON":
+		return true, true
+	case "n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
+}
+
+// lyftScalar reports what no scalar of the Lyft form may be.
+func (l *loader) lyftScalar(v *element, what string) bool {
+	switch v.kind {
+	case badKind:
+		return false
+	case nullKind:
+		l.warn(warnEmptyValue, v, "remove the key, or give it a value", "%s has no value", what)
+		return true
+	case mapKind, listKind:
+		l.err(v, "", "error loading config file: %s: expected a single value, got %s", what, describe(v))
+		return false
+	}
+	if t := plainType(v); t == "float" || t == "timestamp" {
+		l.err(v, "quote it if it is text", "error checking config: %s: a %s such as %s cannot stand here", what, t, clip(v.text))
+		return false
+	}
+	return true
+}
+
+// lyftText reads a text; a number or bool is taken as it is written, with a warning.
+func (l *loader) lyftText(v *element, what string) (s string, ok bool) {
+	if !l.lyftScalar(v, what) {
+		return "", false
+	}
+	if t := plainType(v); t == "int" || t == "bool" && len(v.text) > 1 {
+		l.warn(warnNumberAsText, v, "quote it", "%s: the %s %s is taken as text", what, t, v.text)
+	}
+	return v.text, true
+}
+
+func (l *loader) lyftBool(v *element, what string) bool {
+	if !l.lyftScalar(v, what) || v.kind == nullKind {
+		return false
+	}
+	if plainType(v) == "bool" {
+		b, _ := yamlBool(v.text)
+		return b
+	}
+	l.err(v, "", "error loading config file: %s: expected true or false, got %s", what, describe(v))
+	return false
+}
+
+func (l *loader) lyftUint32(v *element, what string) (n uint32, ok bool) {
+	if !l.lyftScalar(v, what) {
+		return 0, false
+	}
+	if v.kind == nullKind {
+		return 0, true
+	}
+	if plainType(v) == "int" {
+		if n, err := strconv.ParseUint(strings.ReplaceAll(v.text, "_", ""), 0, 32); err == nil {
+			return uint32(n), true
+		}
+	}
+	hint := ""
+	if v.quoted {
+		hint = "without quotes"
+	}
+	l.err(v, hint, "error loading config file: %s: expected a whole number from 0 to 4294967295, got %s", what, describe(v))
+	return 0, false
+}
+
+// checkIgnored checks what stands under a key without effect as envoyproxy/ratelimit does: only
+// known keys, only maps in lists.
+func (l *loader) checkIgnored(v *element, key string) {
+	switch v.kind {
+	case scalarKind:
+		l.lyftScalar(v, key)
+	case mapKind:
+		if key == "metadata" {
+			return
+		}
+		for k, p := range l.keys(v, keyRules{known: lyftKeys, lenient: true, lyft: true}) {
+			l.checkIgnored(p.value, k)
+		}
+	case listKind:
+		for _, i := range v.items {
+			if i.kind != mapKind {
+				l.notMap(i)
+				continue
+			}
+			l.checkIgnored(i, "")
+		}
+	}
+}
+
+func (l *loader) notMap(v *element) {
+	text := v.text
+	if v.kind != scalarKind {
+		text = describe(v)
+	}
+	l.err(v, "", "config error, yaml file contains list of type other than map: %s", clip(text))
+}

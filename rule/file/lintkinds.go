@@ -1,0 +1,134 @@
+package file
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// longWait is from when on it is asked whether a client still waits.
+const longWait = time.Minute
+
+// kinds warns of what a rule says about requests that it would refuse.
+func (l *linter) kinds(r *rule.Rule) {
+	l.waits(r)
+	l.bans(r)
+	l.elastic(r)
+	l.schedule(r)
+	if r.Priority != rule.DefaultPriority && r.Shadow {
+		l.warn(warnNoEffect, r, r.Pos, "", "priority has no effect while the rule is in shadow")
+	}
+	if r.CostAfter != "" && r.Lyft != nil {
+		l.warn(warnDescriptorDoor, r, r.Pos, "the proxy and the middleware see it", "cost_after: doors that ask with descriptors never see the response, so that cost stands")
+	}
+}
+
+func (l *linter) waits(r *rule.Rule) {
+	switch {
+	case r.Wait == 0 && r.Defer == "":
+		return
+	case r.Lyft != nil:
+		l.warn(warnDescriptorDoor, r, r.Pos, "the proxy can", "on_limit: doors that ask with descriptors cannot keep a request, and refuse it")
+		return
+	case r.Wait > longWait:
+		l.warn(warnLongWait, r, r.Pos, "clients and proxies between give up earlier; on_limit: {defer: NAME} keeps a request without its connection", "on_limit.wait holds a request, and its connection, for up to %s", daysOrMinutes(r.Wait))
+	}
+	var shortest time.Duration // until the first units come back, at the latest
+	for _, w := range r.Windows {
+		c := w.Limit.Config()
+		if c.Algorithm != algo.FixedWindow && !c.RefillInterval {
+			return
+		}
+		shortest = max(shortest, c.Window)
+	}
+	if r.Wait > 0 && shortest > 10*r.Wait {
+		l.warn(warnUselessWait, r, r.Pos, "take token_bucket or sliding_log, which give back little by little", "on_limit.wait of %s rarely helps: what is used comes back all at once, at the end of the window of %s", r.Wait, daysOrMinutes(shortest))
+	}
+}
+
+// daysOrMinutes spells a duration without empty units.
+func daysOrMinutes(d time.Duration) string {
+	if d >= day && d%time.Hour == 0 {
+		return daysOrHours(d)
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func (l *linter) bans(r *rule.Rule) {
+	b := r.Ban
+	if b == nil {
+		return
+	}
+	// With the address in the key nobody can bring a ban upon somebody else.
+	if !slices.ContainsFunc(r.Per, func(k rule.Key) bool { return slices.Equal(k, rule.Key{"ip"}) }) {
+		for _, k := range r.Per {
+			for _, attribute := range k {
+				// Without the configuration it is not known whether the user is verified.
+				unsure := forgeable(attribute) || l.unverified(attribute) != "" || attribute == "user" && l.options.Identity == nil
+				if unsure && !pinned(r, attribute) {
+					l.warn(warnForgeableBan, r, r.Pos, "add ip to per, or be sure that the attribute is verified", "ban per %s: whoever sends the %s of somebody else can have them banned", attribute, attribute)
+				}
+			}
+		}
+	}
+	if b.After >= largeLog {
+		l.warn(warnLargeLog, r, r.Pos, "ban after fewer denials", "ban: counting %d denials needs up to %d KB for each key", b.After, b.After*5/1000)
+	}
+	var shortest time.Duration
+	for _, w := range r.Windows {
+		if c := w.Limit.Config(); shortest == 0 || c.Window < shortest {
+			shortest = c.Window
+		}
+	}
+	if b.For < shortest/10 {
+		l.warn(warnBanTooShort, r, r.Pos, "ban for longer than the limit itself refuses", "ban.for of %s is short beside the window of %s, for which the limit refuses anyway", daysOrMinutes(b.For), daysOrMinutes(shortest))
+	}
+	if b.NFTables && !b.Domain {
+		l.warn(warnKernelBan, r, r.Pos, "say so with scope: domain", "ban.at: nftables drops all packets of an address, not only what meets this limit")
+	}
+}
+
+// forgeable reports whether any client can send any value of an attribute.
+func forgeable(attribute string) bool {
+	return strings.HasPrefix(attribute, "header.") || strings.HasPrefix(attribute, "query.") || attribute == "path" || attribute == "host"
+}
+
+func (l *linter) elastic(r *rule.Rule) {
+	e := r.Elastic
+	if e == nil {
+		return
+	}
+	if !slices.Contains(rule.Signals, e.Signal) {
+		if near := rule.Nearest(e.Signal, rule.Signals); near != "" {
+			l.warn(warnUnknownSignal, r, e.Pos, "did you mean "+near+"? A signal that nobody pushes counts as 100%", "throttle.elastic: %s is no signal that the server knows of itself", e.Signal)
+		}
+	}
+	if !slices.ContainsFunc(e.Curve, func(p rule.Point) bool { return p.Share != 100 }) {
+		l.warn(warnFlatCurve, r, e.Pos, "leave elastic out", "throttle.elastic: the curve is flat at 100%%, so that nothing follows the signal")
+	} else if !slices.ContainsFunc(e.Curve, func(p rule.Point) bool { return p.Share != 0 }) {
+		l.warn(warnFlatCurve, r, e.Pos, "leave some of the limit", "throttle.elastic: the curve is flat at 0%%, so that nobody is ever admitted")
+	}
+}
+
+func (l *linter) schedule(r *rule.Rule) {
+	var reached minutesOfWeek
+	for i := range r.Schedule {
+		p := &r.Schedule[i]
+		if !reached.add(p) {
+			l.warn(warnNoEffect, r, p.Pos, "put the narrower one first", "schedule: %s is never reached, since what stands before it holds all that time", p.When())
+		}
+	}
+	if len(r.Schedule) > 0 && reached.full() {
+		l.warn(warnNoEffect, r, r.Schedule[len(r.Schedule)-1].Pos, "leave times to allow, or write the last entry as allow", "schedule: its entries hold at all times, so that allow never does")
+	}
+}

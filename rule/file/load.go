@@ -1,0 +1,465 @@
+// Package file reads rule files (YAML, in the native or the Lyft form) and makes a rule.Set of
+// them. What the files may say is docs/rules.md.
+//
+// Begin reading at Load: bytes become elements with places (yaml.go), these become rules (root, and
+// from there limit in native.go and descriptors in lyft.go), and rule.Compile makes the Set. Lint
+// warns of what loads and is useless or dangerous.
+package file
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Source is one rule file.
+type Source struct {
+	Name string // file name, relative to the folder; orders the rules
+	Data []byte
+}
+
+// Options tune Load. The zero value is right for most.
+type Options struct {
+	// IPv6Prefix groups IPv6 addresses in per; 0 means 64.
+	IPv6Prefix int
+}
+
+// Bounds on one load.
+const (
+	maxRules    = 100_000
+	maxTotal    = 64 << 20 // bytes of all files
+	maxProblems = 10_000
+)
+
+// Load parses, checks and compiles files into a Set. Rules are ordered by file name, then by place.
+// If anything is wrong it returns a nil Set and a Problems with all errors. The warnings are of
+// what loads but looks like a mistake in the form (a tolerated Lyft quirk); Lint finds more.
+//
+// Load is safe on hostile input: file size, nesting, the expansion of aliases and the number of
+// rules are bounded.
+func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
+	if o.IPv6Prefix < 0 || o.IPv6Prefix > 128 {
+		return nil, nil, rule.Problems{{Message: fmt.Sprintf("an IPv6 prefix is 1 to 128 bits long, or 0 for 64; got %d", o.IPv6Prefix)}}
+	}
+	if len(files) == 0 {
+		return nil, nil, rule.Problems{{Message: "no rule files: at least one is needed", Hint: "rule files end in .yaml or .yml"}}
+	}
+	files = slices.Clone(files)
+	slices.SortStableFunc(files, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
+	l := &loader{}
+	total := 0
+	for _, f := range files {
+		total += len(f.Data)
+	}
+	if total > maxTotal {
+		return nil, nil, rule.Problems{{Message: fmt.Sprintf("the rule files have %d bytes together; at most %d are read", total, maxTotal)}}
+	}
+	for _, f := range files {
+		l.file(f)
+	}
+	set := l.finish(o)
+	l.silence()
+	sortProblems(l.warnings)
+	if len(l.errors) > 0 {
+		sortProblems(l.errors)
+		return nil, l.warnings, rule.Problems(l.errors)
+	}
+	return set, l.warnings, nil
+}
+
+func sortProblems(p []rule.Problem) {
+	slices.SortStableFunc(p, func(a, b rule.Problem) int {
+		if c := strings.Compare(a.Pos.File, b.Pos.File); c != 0 {
+			return c
+		}
+		if c := a.Pos.Line - b.Pos.Line; c != 0 {
+			return c
+		}
+		return a.Pos.Column - b.Pos.Column
+	})
+}
+
+// origin is what is kept of a rule file, for messages and Lint.
+type origin struct {
+	name  string
+	text  string
+	split sync.Once
+	lines []int // offset of each line, made when the first is asked for
+	// ignores are the comments that silence warnings; what they silenced when the file was loaded
+	// is marked in them.
+	ignores ignorer
+	entries []entry // while ignores are looked for
+	// the rules for which the file names a timeout; nil for none
+	timeouts map[*rule.Rule]bool
+}
+
+// originOf returns the origin of r; nil if r comes from no file.
+func originOf(r *rule.Rule) *origin {
+	o, _ := r.File.Origin.(*origin)
+	return o
+}
+
+// origins returns the origins of the files of s.
+func origins(s *rule.Set) (list []*origin) {
+	for _, f := range s.Files() {
+		if o, ok := f.Origin.(*origin); ok {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// noteTimeout notes that the file names a timeout for r.
+func (o *origin) noteTimeout(r *rule.Rule) {
+	if o.timeouts == nil {
+		o.timeouts = map[*rule.Rule]bool{}
+	}
+	o.timeouts[r] = true
+}
+
+// timeout reports whether the file names a timeout for r.
+func (o *origin) timeout(r *rule.Rule) bool { return o != nil && o.timeouts[r] }
+
+// splitLines finds the lines of the file.
+func (o *origin) splitLines() {
+	o.split.Do(func() {
+		o.lines = []int{0}
+		for i := 0; i < len(o.text); i++ {
+			if o.text[i] == '\n' {
+				o.lines = append(o.lines, i+1)
+			}
+		}
+	})
+}
+
+// quote returns line with a caret under column, counted in characters; "" if there is no such line.
+func (o *origin) quote(line, column int) string {
+	if o == nil || line < 1 {
+		return ""
+	}
+	o.splitLines()
+	if line > len(o.lines) {
+		return ""
+	}
+	text, _, _ := strings.Cut(o.text[o.lines[line-1]:], "\n")
+	text = strings.TrimSuffix(text, "\r")
+	if line == 1 {
+		text = strings.TrimPrefix(text, "\ufeff")
+	}
+	start := 0
+	if column > maxTextQuoting/2 {
+		start = column - maxTextQuoting/2
+	}
+	var shown, under strings.Builder
+	if start > 0 {
+		shown.WriteString("…")
+		under.WriteByte(' ')
+	}
+	n := 0
+	for _, r := range text {
+		if n++; n <= start {
+			continue
+		}
+		if n > start+maxTextQuoting {
+			shown.WriteString("…")
+			break
+		}
+		if r != '\t' && (r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0) {
+			r = '\ufffd' // control characters must not reach a terminal
+		}
+		shown.WriteRune(r)
+		if n < column {
+			if r == '\t' {
+				under.WriteByte('\t')
+			} else {
+				under.WriteByte(' ')
+			}
+		}
+	}
+	if strings.TrimSpace(shown.String()) == "" {
+		return ""
+	}
+	if column < 1 {
+		return "    " + shown.String()
+	}
+	return "    " + shown.String() + "\n    " + under.String() + "^"
+}
+
+// loader gathers the files and problems of one Load.
+type loader struct {
+	files    []*rule.File
+	origins  []*origin
+	errors   []rule.Problem
+	warnings []rule.Problem
+	rules    int
+	compiled compiled
+	// a file could not be read as YAML: what shows across files only would be guesswork
+	unread bool
+
+	src  *origin // the file at hand
+	rule string  // the rule at hand
+	seen map[seenProblem]bool
+}
+
+// seenProblem keeps what an alias brings up twice from being reported twice.
+type seenProblem struct {
+	line, column int
+	message      string
+}
+
+func (l *loader) report(list *[]rule.Problem, name string, line, column int, hint, message string) {
+	key := seenProblem{line, column, message}
+	if l.seen[key] || len(*list) > maxProblems {
+		return
+	}
+	if l.seen == nil {
+		l.seen = map[seenProblem]bool{}
+	}
+	l.seen[key] = true
+	p := rule.Problem{Rule: l.rule, Name: name, Message: message, Hint: hint}
+	if l.src != nil {
+		p.Pos = rule.Position{File: l.src.name, Line: line, Column: column}
+		p.Quote = l.src.quote(line, column)
+	}
+	if len(*list) == maxProblems {
+		p = rule.Problem{Pos: rule.Position{File: p.Pos.File}, Message: fmt.Sprintf("more than %d problems; the rest are not shown", maxProblems)}
+	}
+	*list = append(*list, p)
+}
+
+// err reports an error at v, unless v is one that could not even be read.
+func (l *loader) err(v *element, hint, format string, args ...any) {
+	if v.kind == badKind {
+		return // reported when it was read
+	}
+	l.report(&l.errors, "", v.line, v.column, hint, fmt.Sprintf(format, args...))
+}
+
+// warn reports a warning of that name at v.
+func (l *loader) warn(name string, v *element, hint, format string, args ...any) {
+	l.report(&l.warnings, name, v.line, v.column, hint, fmt.Sprintf(format, args...))
+}
+
+func (l *loader) pos(v *element) rule.Position {
+	p := rule.Position{Line: v.line, Column: v.column}
+	if l.src != nil {
+		p.File = l.src.name
+	}
+	return p
+}
+
+var rootKeys = []string{"domain", "exempt", "groups", "limits", "descriptors"}
+
+var rootMistakes = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"rules":       "limits are listed under limits",
+		"rate_limits": "limits are listed under limits",
+		"rate_limit":  "limits are listed under limits",
+		"tests":       "rule tests stand in files whose names end in _test.yaml",
+		"whitelist":   "it is called exempt",
+		"allowlist":   "it is called exempt",
+	}
+})
+
+// configKeys are the keys at the root of a server's configuration. A rule file has none of them but
+// limits, which is a list there.
+var configKeys = []string{
+	"admin", "auth", "ban", "client_ip", "cors", "defer", "drain", "forward_auth", "headers", "http", "identity", "jwt",
+	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "prometheus", "proxy", "proxy_protocol",
+	"recent", "redis", "resp", "rls", "rules", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
+}
+
+// configurationKeys are the first keys of a mapping that is a server's configuration, for a
+// message; "" if it is none.
+func configurationKeys(root *element) string {
+	var found []string
+	for i := range root.pairs {
+		key, value := root.pairs[i].key, root.pairs[i].value
+		switch {
+		case key.kind != scalarKind || slices.Contains(rootKeys, key.text) && key.text != "limits":
+			return ""
+		case key.text == "limits" && value.kind != mapKind, key.text == "rules" && value.kind == listKind:
+			return "" // limits, or what somebody thinks is their name
+		case key.text != "limits" && slices.Contains(configKeys, key.text):
+			found = append(found, key.text)
+		}
+	}
+	if len(found) > 3 {
+		found = append(found[:3], "…")
+	}
+	return strings.Join(found, ", ")
+}
+
+// file reads one rule file, and appends it to l.files unless it cannot be read at all.
+func (l *loader) file(s Source) {
+	l.src = &origin{name: s.Name, text: string(s.Data)}
+	l.rule, l.seen = "", nil
+	l.origins = append(l.origins, l.src)
+	documents, comments, misread, failure := parseYAML(s.Data)
+	for _, m := range misread {
+		l.report(&l.errors, "", m.line, m.column, m.hint, "error loading config file: "+m.message)
+	}
+	if failure != nil {
+		l.unread = true
+		if failure.hint == "" {
+			failure.hint = l.syntaxHint(failure)
+		}
+		l.report(&l.errors, "", failure.line, failure.column, failure.hint, "error loading config file: "+failure.message)
+		return
+	}
+	if len(documents) == 0 {
+		l.unread = true
+		l.report(&l.errors, "", 1, 0, "a native file needs limits, a file of the Lyft form domain and descriptors", "the file is empty: config file cannot have empty domain")
+		return
+	}
+	root := documents[0]
+	if root.kind != mapKind {
+		l.unread = true
+		l.err(root, "as in: limits: [{name: api, per: [ip], allow: 10/min}]", "error loading config file: expected a mapping with domain and limits or descriptors, got %s", describe(root))
+		return
+	}
+	if keys := configurationKeys(root); keys != "" {
+		l.unread = true
+		l.err(root, "keep it outside the folder of the rules; weir serve --config names it, and ./weir.yaml is read without being named",
+			"this is the configuration of a server, not a file of rules: it holds %s", keys)
+		return
+	}
+	native := root.get("limits") != nil || root.get("exempt") != nil || root.get("groups") != nil
+	if len(documents) > 1 {
+		if native {
+			l.err(documents[1], "put it into a file of its own", "a rule file holds one document; this is a second one")
+		} else {
+			l.warn(warnSecondDocument, documents[1], "put it into a file of its own", "only the first document of a file is read; this one is ignored")
+		}
+	}
+	l.src.findIgnores(comments, root)
+	f := l.root(root, native)
+	l.files = append(l.files, f)
+}
+
+// unquoted finds values that YAML reads as tags, aliases and the like, and that were meant as
+// patterns.
+var unquoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[:\[,-]\s*[!*&%@\x60]`) })
+
+// syntaxHint guesses what is behind a syntax error.
+func (l *loader) syntaxHint(failure *syntaxError) string {
+	for line := failure.line; line >= failure.line-1; line-- {
+		if quote, _, _ := strings.Cut(l.src.quote(line, 0), "\n"); unquoted().MatchString(quote) {
+			return `a value that begins with ! * & % @ or a backquote must be quoted, as in "!free"`
+		}
+		if strings.Contains(l.src.quote(line, 0), "\t") {
+			return "YAML is indented by spaces, never by tabs"
+		}
+	}
+	return ""
+}
+
+func (l *loader) root(root *element, native bool) *rule.File {
+	f := &rule.File{Name: l.src.name, Domain: rule.DefaultDomain, Origin: l.src}
+	lyft := root.get("descriptors")
+	keys := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(), lenient: !native, lyft: lyft != nil})
+	if d := keys.val("domain"); d != nil {
+		f.Domain = l.domain(d, native)
+	} else if lyft != nil || !native {
+		l.err(root, "name it: domain: …", "config file cannot have empty domain: only a file with limits can do without one")
+	}
+	if g := keys.val("groups"); g != nil {
+		if l.oneOf(g, "groups", "first") == "first" {
+			f.First = true
+		}
+	}
+	if e := keys.val("exempt"); e != nil {
+		f.Exempt = l.conditions(e, "exempt")
+	}
+	if v := keys.val("limits"); v != nil {
+		switch v.kind {
+		case listKind:
+			for _, item := range v.items {
+				if r := l.limit(item, f.Domain); r != nil {
+					f.Rules = append(f.Rules, r)
+				}
+				l.rule = ""
+			}
+		case nullKind:
+			l.warn(warnEmptyValue, v, "remove the key, or list limits under it", "limits is empty: the file holds no limit")
+		default:
+			l.err(v, "as in: limits: [{name: api, allow: 10/min}]", "limits: expected a list of limits, got %s", describe(v))
+		}
+	}
+	if lyft != nil {
+		f.Descriptors = l.descriptors(lyft, f.Domain, nil)
+		l.rule = ""
+	}
+	return f
+}
+
+func (l *loader) domain(d *element, native bool) string {
+	var name string
+	if native {
+		name, _ = l.text(d, "domain")
+	} else {
+		name, _ = l.lyftText(d, "domain")
+	}
+	if name == "" {
+		if native && d.kind != scalarKind {
+			return rule.DefaultDomain // reported by text
+		}
+		l.err(d, "", "config file cannot have empty domain")
+		return rule.DefaultDomain
+	}
+	if i := strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 && native {
+		l.err(d, "", "domain: a control character in the name")
+	}
+	return name
+}
+
+// count notes one more rule, and reports whether that is still within bounds.
+func (l *loader) count(v *element) bool {
+	l.rules++
+	if l.rules == maxRules+1 {
+		l.err(v, "", "more than %d rules", maxRules)
+	}
+	return l.rules <= maxRules
+}
+
+// finish compiles the files that were read, and reports what shows only across them.
+func (l *loader) finish(o Options) *rule.Set {
+	l.src, l.rule, l.seen = nil, "", nil
+	if l.unread || l.rules > maxRules {
+		return nil
+	}
+	if l.rules == 0 && len(l.errors) == 0 {
+		l.errors = append(l.errors, rule.Problem{
+			Pos:     rule.Position{File: l.files[0].Name},
+			Message: "no rule is left: the files hold neither limits nor descriptors",
+		})
+		return nil
+	}
+	set, problems := rule.Compile(l.files, rule.Options(o))
+	for _, p := range l.compiled.ifs {
+		if p.program != nil {
+			p.program.asks, p.program.asksAll = nil, false // the index has what it needs of them
+		}
+	}
+	for _, p := range problems {
+		if p.Quote == "" {
+			p.Quote = l.quoteOf(p.Pos)
+		}
+		l.errors = append(l.errors, p)
+	}
+	return set
+}
+
+// quoteOf quotes the line of pos from any of the files read.
+func (l *loader) quoteOf(pos rule.Position) string {
+	for _, o := range l.origins {
+		if o.name == pos.File {
+			return o.quote(pos.Line, pos.Column)
+		}
+	}
+	return ""
+}

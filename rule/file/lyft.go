@@ -1,0 +1,385 @@
+package file
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// lyftKeys are all keys of the Lyft form. envoyproxy/ratelimit checks keys against this list only,
+// wherever they stand.
+var lyftKeys = []string{
+	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "shadow_mode",
+	"name", "replaces", "detailed_metric", "value_to_metric", "share_threshold", "quota_mode", "metadata",
+}
+
+var descriptorKeys = []string{
+	"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric",
+	"share_threshold", "metadata",
+}
+
+// rateLimitKeys are those of rate_limit: the form's own, and those of a native limit.
+var rateLimitKeys = sync.OnceValue(func() []string {
+	keys := []string{"unit", "requests_per_unit", "unlimited", "calendar"}
+	return append(keys, limitKeys...)
+})
+
+// rateLimitAliases are spellings that are taken, too.
+var rateLimitAliases = []string{"request_per_unit"}
+
+var rateLimitMistakes = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"burst": "write allow: {rate: 10/min, burst: 20} in place of unit and requests_per_unit",
+		"rate":  "write unit and requests_per_unit, or allow: 10/min",
+		"limit": "write unit and requests_per_unit, or allow: 10/min",
+		"soft":  "it belongs into throttle, as in: throttle: {soft: 10%}",
+	}
+})
+
+var descriptorMistakes = sync.OnceValue(func() map[string]string {
+	m := map[string]string{"limits": "a native limit stands at the top of the file"}
+	for _, k := range slices.Concat(rateLimitKeys(), rateLimitAliases) {
+		m[k] = "it belongs into rate_limit"
+	}
+	return m
+})
+
+// step is one level on the way to a descriptor.
+type step struct {
+	rule.Entry
+	varies bool // counters differ by the runtime value at this level
+}
+
+// descriptors reads a list of descriptors that stands under path.
+func (l *loader) descriptors(v *element, domain string, path []step) []*rule.Node {
+	switch v.kind {
+	case nullKind:
+		l.warn(warnEmptyValue, v, "remove the key, or list descriptors under it", "descriptors is empty")
+		return nil
+	case listKind:
+	default:
+		l.err(v, "as in: descriptors: [{key: user}]", "error loading config file: descriptors: expected a list, got %s", describe(v))
+		return nil
+	}
+	var nodes []*rule.Node
+	for _, item := range v.items {
+		switch {
+		case item.kind == badKind:
+		case item.kind != mapKind:
+			l.notMap(item)
+		default:
+			if n := l.descriptor(item, domain, path); n != nil {
+				nodes = append(nodes, n)
+			}
+		}
+	}
+	return nodes
+}
+
+// descriptor reads one descriptor. It is nil if that has no usable key.
+func (l *loader) descriptor(v *element, domain string, path []step) *rule.Node {
+	l.rule = pathName(path)
+	keys := l.keys(v, keyRules{known: descriptorKeys, misplaced: lyftKeys, elsewhere: descriptorMistakes(), lenient: true, lyft: true})
+	n := &rule.Node{Pos: l.pos(v)}
+	usable := true
+	if k := keys.val("key"); k != nil {
+		n.Key, usable = l.lyftText(k, "key")
+	}
+	if val := keys.val("value"); val != nil {
+		n.Value, _ = l.lyftText(val, "value")
+	}
+	if n.Key == "" {
+		if usable {
+			l.err(v, "as in: {key: user}", "descriptor has empty key")
+		}
+		usable = false
+	}
+	wildcard := strings.Contains(n.Value, "*")
+	flag := func(key string) bool {
+		f := keys.val(key)
+		return f != nil && l.lyftBool(f, key)
+	}
+	n.ValueToMetric, n.ShareThreshold = flag("value_to_metric"), flag("share_threshold")
+	path = append(path[:len(path):len(path)], step{rule.Entry{Key: n.Key, Value: n.Value}, n.Value == "" || wildcard && !n.ShareThreshold})
+	length := 0
+	for _, e := range path {
+		length += len(e.Key) + len(e.Value) + 2
+	}
+	if l.compiled.names += length; length > maxName || l.compiled.names > maxNames {
+		l.err(v, "", "the keys and values on the way to this descriptor are too long: at most %d bytes, and %d for all rules", maxName, maxNames)
+		return nil
+	}
+	name := pathName(path)
+	l.rule = clip(name)
+	lyft := &rule.Lyft{
+		Shadow: flag("shadow_mode"), Quota: flag("quota_mode"), DetailedMetric: flag("detailed_metric"),
+		StatsKey: domain + "." + name,
+	}
+	for _, e := range path {
+		lyft.Path = append(lyft.Path, e.Entry)
+	}
+	if n.ShareThreshold && !wildcard && usable {
+		l.err(keys.key("share_threshold"), "", "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", clip(levelName(path[len(path)-1].Entry)))
+	}
+	if m := keys.val("metadata"); m != nil {
+		lyft.Metadata = l.metadata(m)
+	}
+	limit := keys.val("rate_limit")
+	if limit != nil && limit.kind == nullKind {
+		l.warn(warnEmptyValue, limit, "remove the key, or give it unit and requests_per_unit", "rate_limit is empty: this descriptor is not limited")
+		limit = nil
+	}
+	if d := keys.val("descriptors"); d != nil {
+		n.Children = l.descriptors(d, domain, path)
+		l.rule = clip(name)
+	}
+	if limit != nil || len(n.Children) == 0 {
+		r := l.newRule(v, domain)
+		r.Name, r.Lyft = name, lyft
+		switch {
+		case !l.count(v):
+		case limit != nil:
+			before := len(l.errors)
+			l.rateLimit(limit, r, path)
+			if len(l.errors) > before {
+				r.Windows, r.Overrides = nil, nil // only good for finding descriptors twice
+			}
+		}
+		n.Rule = r
+	}
+	if !usable {
+		return nil
+	}
+	return n
+}
+
+// levelName is how envoyproxy/ratelimit names one level of a descriptor.
+func levelName(e rule.Entry) string {
+	if e.Value == "" {
+		return e.Key
+	}
+	return e.Key + "_" + e.Value
+}
+
+// pathName is the name of the rule at path.
+func pathName(path []step) string {
+	names := make([]string, len(path))
+	for i, e := range path {
+		names[i] = levelName(e.Entry)
+	}
+	return strings.Join(names, ".")
+}
+
+var lyftUnits = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+
+// rateLimit reads rate_limit into r.
+func (l *loader) rateLimit(v *element, r *rule.Rule, path []step) {
+	if v.kind != mapKind {
+		l.err(v, "as in: rate_limit: {unit: minute, requests_per_unit: 10}", "error loading config file: rate_limit: expected a mapping, got %s", describe(v))
+		return
+	}
+	keys := l.keys(v, keyRules{known: rateLimitKeys(), aliases: rateLimitAliases, misplaced: lyftKeys, elsewhere: rateLimitMistakes(), lenient: true, lyft: true})
+	if n := keys.val("name"); n != nil {
+		r.Lyft.LimitName, _ = l.lyftText(n, "name")
+	}
+	if rep := keys.val("replaces"); rep != nil {
+		r.Replaces = l.lyftReplaces(rep, r.Lyft.LimitName)
+	}
+	if w := keys.val("when"); w != nil {
+		r.When = l.conditions(w, "when")
+	}
+	if p := keys.val("per"); p != nil {
+		r.Per = l.per(p)
+	}
+	s := l.settings(keys, r, true)
+	if s.parts = len(r.Per); s.parts == 0 {
+		for _, e := range path {
+			if e.varies {
+				s.parts++
+			}
+		}
+	}
+	if c := keys.val("calendar"); c != nil {
+		s.calendar = l.lyftBool(c, "calendar")
+		s.at["calendar"] = keys.key("calendar")
+	}
+	entries := l.lyftAllow(v, keys, r)
+	l.compile(s, r, entries, keys)
+}
+
+// lyftAllow reads unit, requests_per_unit and unlimited, or the native allow in their place.
+func (l *loader) lyftAllow(v *element, keys fields, r *rule.Rule) []allowance {
+	if a := keys.val("allow"); a != nil {
+		for _, other := range []string{"unit", "requests_per_unit", "request_per_unit", "unlimited"} {
+			if o := keys.key(other); o != nil {
+				l.err(o, "keep one of them", "%s and allow say the same thing twice", other)
+			}
+		}
+		entries, unlimited := l.allow(a, "allow")
+		r.Unlimited = unlimited
+		if len(entries) > 1 {
+			l.err(a, "a limit under limits may have several", "allow: a descriptor has one limit, since its status can speak of one only")
+			return nil
+		}
+		for _, e := range entries {
+			r.Lyft.RequestsPerUnit = uint32(e.rate.N)
+			r.Lyft.Unit = strings.ToUpper(e.rate.Unit)
+			if e.rate.Unit == "" {
+				r.Lyft.Unit = strings.ToUpper(unitOf(e.rate.Window))
+			}
+		}
+		return entries
+	}
+	requests := keys.val("requests_per_unit")
+	if other := keys.val("request_per_unit"); other != nil {
+		if requests != nil {
+			l.err(keys.key("request_per_unit"), "keep requests_per_unit", "request_per_unit and requests_per_unit say the same thing twice")
+		} else {
+			requests = other
+		}
+	}
+	var n uint32
+	if requests != nil {
+		n, _ = l.lyftUint32(requests, "requests_per_unit")
+	}
+	unit, unitOK := "", true
+	if u := keys.val("unit"); u != nil {
+		unit, unitOK = l.lyftText(u, "unit")
+	}
+	known := contains(lyftUnits, strings.ToLower(unit))
+	if u := keys.val("unlimited"); u != nil && l.lyftBool(u, "unlimited") {
+		r.Unlimited = true
+		switch {
+		case known:
+			l.err(keys.key("unit"), "remove unit", "should not specify rate limit unit when unlimited")
+		case unit != "":
+			l.warn(warnNoEffect, keys.key("unit"), "remove unit", "the unit '%s' is unknown, and has no effect on an unlimited descriptor", clip(unit))
+		}
+		return nil
+	}
+	if !known {
+		if !unitOK {
+			return nil // reported
+		}
+		at, hint := keys.val("unit"), "expected second, minute, hour, day, week, month or year"
+		if at == nil {
+			at = v
+		}
+		if near := rule.Nearest(unit, lyftUnits); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+		l.err(at, hint, "invalid rate limit unit '%s'", clip(unit))
+		return nil
+	}
+	r.Lyft.RequestsPerUnit, r.Lyft.Unit = n, strings.ToUpper(unit)
+	a := allowance{at: requests, rate: perUnit(int64(n), strings.ToLower(unit))}
+	if a.at == nil {
+		a.at = v
+	}
+	if n > algo.MaxN {
+		l.warn(warnTooLarge, a.at, "write unlimited: true if that is meant", "requests_per_unit: %d is more than can be counted; %d are admitted, while current_limit says %d", n, algo.MaxN, n)
+		a.rate.N = algo.MaxN
+	}
+	return []allowance{a}
+}
+
+// lyftReplaces reads a list of {name: …}.
+func (l *loader) lyftReplaces(v *element, own string) []string {
+	switch v.kind {
+	case nullKind:
+		l.warn(warnEmptyValue, v, "remove the key", "replaces is empty")
+		return nil
+	case listKind:
+	default:
+		l.err(v, "as in: replaces: [{name: other}]", "error loading config file: replaces: expected a list, got %s", describe(v))
+		return nil
+	}
+	var names []string
+	for _, item := range v.items {
+		if item.kind != mapKind {
+			l.notMap(item)
+			continue
+		}
+		keys := l.keys(item, keyRules{known: []string{"name"}, misplaced: lyftKeys, lenient: true, lyft: true})
+		name, ok := "", true
+		if n := keys.val("name"); n != nil {
+			name, ok = l.lyftText(n, "name")
+		}
+		switch {
+		case !ok:
+		case name == "":
+			l.err(item, "as in: {name: other}", "should not have an empty replaces entry")
+		case name == own:
+			l.err(item, "", "replaces should not contain name of same descriptor")
+		default:
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// metadata reads a mapping that must fit a protobuf Struct.
+func (l *loader) metadata(v *element) map[string]any {
+	if v.kind == nullKind {
+		l.warn(warnEmptyValue, v, "remove the key", "metadata is empty")
+		return nil
+	}
+	if v.kind != mapKind {
+		l.err(v, "", "error loading config file: metadata: expected a mapping, got %s", describe(v))
+		return nil
+	}
+	m, _ := l.metadataValue(v).(map[string]any)
+	return m
+}
+
+// metadataValue converts v as a protobuf Struct holds it: all numbers are float64.
+func (l *loader) metadataValue(v *element) any {
+	switch v.kind {
+	case listKind:
+		list := make([]any, 0, len(v.items))
+		for _, i := range v.items {
+			list = append(list, l.metadataValue(i))
+		}
+		return list
+	case mapKind:
+		m := make(map[string]any, len(v.pairs))
+		for _, p := range v.pairs {
+			if p.key.kind != scalarKind || plainType(p.key) != "string" && len(p.key.text) > 1 {
+				l.err(p.key, "quote it", "error parsing metadata: a key must be text, got %s", describe(p.key))
+				continue
+			}
+			m[p.key.text] = l.metadataValue(p.value)
+		}
+		return m
+	case scalarKind:
+		switch plainType(v) {
+		case "bool":
+			b, _ := yamlBool(v.text)
+			return b
+		case "int", "float":
+			plain := strings.ReplaceAll(v.text, "_", "")
+			f, err := strconv.ParseFloat(plain, 64)
+			if n, failure := strconv.ParseInt(plain, 0, 64); failure == nil {
+				f, err = float64(n), nil
+			} else if n, failure := strconv.ParseUint(plain, 0, 64); failure == nil {
+				f, err = float64(n), nil
+			}
+			if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+				l.err(v, "quote it if it is text", "error parsing metadata: %s is no number that JSON knows", clip(v.text))
+				return nil
+			}
+			return f
+		case "timestamp":
+			l.err(v, "quote it", "error parsing metadata: a timestamp such as %s has no place in a Struct", clip(v.text))
+			return nil
+		}
+		return v.text
+	}
+	return nil
+}

@@ -1,0 +1,306 @@
+package file
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// limitKeys are the keys of a native limit.
+var limitKeys = []string{
+	"name", "when", "if", "per", "allow", "algorithm", "buckets", "align", "refill", "timezone", "timeout",
+	"count_denied", "cost", "cost_after", "cost_timeout", "replaces", "override", "throttle", "schedule", "warn", "on_limit",
+	"priority", "response", "ban", "on_store_error", "consistency", "enforce",
+}
+
+// limitMistakes are hints for keys that people write who know another rate limiter.
+var limitMistakes = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"key":               "the counter's key is said by per, as in: per: [ip]",
+		"keys":              "the counter's key is said by per, as in: per: [ip]",
+		"by":                "the counter's key is said by per, as in: per: [ip]",
+		"rate":              "the rate is said by allow, as in: allow: 10/min or allow: {rate: 10/min, burst: 20}",
+		"limit":             "the rate is said by allow, as in: allow: 10/min",
+		"burst":             "it belongs into allow, as in: allow: {rate: 10/min, burst: 20}",
+		"soft":              "it belongs into throttle, as in: throttle: {soft: 10%}",
+		"elastic":           "it belongs into throttle",
+		"curve":             "it belongs into throttle, as in: throttle: {elastic: {signal: cpu, curve: {50%: 200%, 95%: 25%}}}",
+		"wait":              "it belongs into on_limit, as in: on_limit: {wait: 2s}",
+		"queue":             "it belongs into on_limit, as in: on_limit: {wait: {max: 2s, queue: 500}}",
+		"defer":             "it belongs into on_limit, as in: on_limit: {defer: NAME}",
+		"days":              "it belongs into schedule, as in: schedule: [{days: mon-fri, between: \"08:00-20:00\", allow: 100/min}]",
+		"between":           "it belongs into schedule, as in: schedule: [{days: mon-fri, between: \"08:00-20:00\", allow: 100/min}]",
+		"shadow":            "write on_limit: shadow",
+		"match":             "conditions are said by when, as in: when: {path: /api/**}",
+		"path":              "conditions are said by when, as in: when: {path: /api/**}",
+		"method":            "conditions are said by when, as in: when: {method: POST}",
+		"unit":              "the rate is said by allow, as in: allow: 10/min; unit is of the Lyft form",
+		"requests_per_unit": "the rate is said by allow, as in: allow: 10/min; requests_per_unit is of the Lyft form",
+		"rate_limit":        "rate_limit is of the Lyft form; here: allow: 10/min",
+		"shadow_mode":       "shadow_mode is of the Lyft form; here: on_limit: shadow",
+		"exempt":            "exempt belongs to the file, beside limits",
+		"groups":            "groups belongs to the file, beside limits",
+		"domain":            "domain belongs to the file, beside limits",
+	}
+})
+
+// limit reads one entry of limits. If it has errors, the Rule that comes back is only good for
+// finding names twice; it is nil if the entry has no usable name.
+func (l *loader) limit(v *element, domain string) *rule.Rule {
+	l.rule = ""
+	if v.kind != mapKind {
+		l.err(v, "as in: {name: api, per: [ip], allow: 10/min}", "limits: expected a mapping, got %s", describe(v))
+		return nil
+	}
+	if !l.count(v) {
+		return nil
+	}
+	before := len(l.errors)
+	r := l.newRule(v, domain)
+	named := v.get("name")
+	if named != nil && named.kind == scalarKind {
+		l.rule = clip(named.text)
+	}
+	keys := l.keys(v, keyRules{known: limitKeys, elsewhere: limitMistakes()})
+	if named == nil {
+		l.err(v, "as in: name: api-per-user", "name is missing: every limit needs one that is unique in its domain")
+	} else if name, ok := l.text(named, "name"); ok {
+		if !rule.ValidName(name) {
+			l.err(named, "", "name: expected 1 to 200 letters, digits, -, _ and ., got %q", clip(name))
+		} else {
+			r.Name = name
+		}
+	}
+	if w := keys.val("when"); w != nil {
+		r.When = l.conditions(w, "when")
+	}
+	if p := keys.val("per"); p != nil {
+		r.Per = l.per(p)
+	}
+	if rep := keys.val("replaces"); rep != nil {
+		r.Replaces = l.replaces(rep, r.Name)
+	}
+	s := l.settings(keys, r, false)
+	var entries []allowance
+	if a := keys.val("allow"); a != nil {
+		entries, r.Unlimited = l.allow(a, "allow")
+	} else {
+		l.err(v, "as in: allow: 10/min", "allow is missing: every limit needs one")
+	}
+	l.compile(s, r, entries, keys)
+	if len(l.errors) > before {
+		if r.Name == "" {
+			return nil
+		}
+		names := slices.DeleteFunc(r.Replaces, func(n string) bool { return n == r.Name || n == "" })
+		return &rule.Rule{Name: r.Name, Domain: r.Domain, Pos: r.Pos, Unlimited: true, Replaces: names, Cost: 1}
+	}
+	return r
+}
+
+// newRule returns a rule of the file at hand that stands at v.
+func (l *loader) newRule(v *element, domain string) *rule.Rule {
+	r := rule.New("", domain)
+	r.Pos = l.pos(v)
+	return r
+}
+
+// conditions reads when or exempt.
+func (l *loader) conditions(v *element, what string) []rule.Condition {
+	if v.kind != mapKind {
+		l.err(v, "as in: {path: /api/**, method: [GET, HEAD]}", "%s: expected a mapping from attributes to patterns, got %s", what, describe(v))
+		return nil
+	}
+	var conditions []rule.Condition
+	seen := map[string]int{}
+	for _, p := range v.pairs {
+		name, ok := l.attribute(p.key, what)
+		if !ok {
+			continue
+		}
+		if line, twice := seen[name]; twice {
+			l.err(p.key, "put both into one list: any of them then matches", "%s: the attribute %q stands twice (before in line %d)", what, name, line)
+			continue
+		}
+		seen[name] = p.key.line
+		c := rule.Condition{Attribute: name, Pos: l.pos(p.key)}
+		items, negative := []*element{p.value}, 0
+		if p.value.kind == listKind {
+			if items = p.value.items; len(items) == 0 {
+				l.err(p.value, "", "%s.%s: the list is empty, so that nothing could match it", what, name)
+			}
+		}
+		for _, i := range items {
+			switch i.kind {
+			case scalarKind:
+			case nullKind:
+				l.err(i, `for an attribute that must be absent, write "!**"`, "%s.%s: expected a pattern, got nothing", what, name)
+				continue
+			default:
+				l.err(i, "", "%s.%s: expected a pattern, or a list of patterns, got %s", what, name, describe(i))
+				continue
+			}
+			pattern, err := l.compiled.pattern(name, i.text)
+			if err != nil {
+				l.err(i, "", "%s.%s: %v", what, name, err)
+				continue
+			}
+			pattern.Pos = l.pos(i)
+			if pattern.Negated {
+				negative++
+			}
+			c.Patterns = append(c.Patterns, pattern)
+		}
+		if p.value.kind == listKind && negative > 0 && negative == len(items) {
+			l.err(p.value, "one !pattern stands without a list; to exclude several, use ~regex, or if", "%s.%s: a list of only negations is always true", what, name)
+		}
+		conditions = append(conditions, c)
+	}
+	return conditions
+}
+
+// attribute reads the name of an attribute.
+func (l *loader) attribute(v *element, what string) (string, bool) {
+	name, ok := l.text(v, what)
+	if !ok {
+		return "", false
+	}
+	if !rule.ValidAttribute(name) {
+		l.err(v, "as in ip, path or header.x-plan", "%s: %q is no name of an attribute", what, clip(name))
+		return "", false
+	}
+	l.checkCase(v, what, name)
+	return name, true
+}
+
+// checkCase warns of the name of a header that is not in lower case.
+func (l *loader) checkCase(v *element, what, name string) {
+	if rest, ok := strings.CutPrefix(name, "header."); ok && rest != strings.ToLower(rest) {
+		l.warn(warnNeverMatches, v, "write header."+strings.ToLower(rest), "%s: HTTP doors supply the names of headers in lower case, so that %q is never there", what, name)
+	}
+}
+
+func (l *loader) per(v *element) []rule.Key {
+	if v.kind == nullKind {
+		l.err(v, "as in: per: [ip]; leave it out for one global counter", "per: expected a list of attributes, got nothing")
+		return nil
+	}
+	entries, at := l.texts(v, "per")
+	keys, faults := rule.ParsePer(entries)
+	for _, f := range faults {
+		where := v
+		if f.At >= 0 {
+			where = at[f.At]
+		}
+		l.err(where, f.Hint, "%s", f.Message)
+	}
+	for i, entry := range entries {
+		for name := range strings.SplitSeq(entry, "|") {
+			if name = strings.TrimSpace(name); rule.ValidAttribute(name) {
+				l.checkCase(at[i], "per", name)
+			}
+		}
+	}
+	return keys
+}
+
+func (l *loader) replaces(v *element, own string) []string {
+	names, at := l.texts(v, "replaces")
+	for i, n := range names {
+		switch {
+		case n == "":
+			l.err(at[i], "", "should not have an empty replaces entry")
+		case n == own:
+			l.err(at[i], "", "replaces should not contain name of same descriptor or limit: %q", n)
+		}
+	}
+	return names
+}
+
+// allowance is one entry of allow.
+type allowance struct {
+	rate     rule.Rate
+	burst    int64
+	hasBurst bool
+	at       *element
+}
+
+// maxWindows bounds the entries of one allow: a request that meets the limit is charged to all of
+// them.
+const maxWindows = 64
+
+// allow reads allow, or one value of override. unlimited is for the whole of it.
+func (l *loader) allow(v *element, what string) (entries []allowance, unlimited bool) {
+	items := []*element{v}
+	if v.kind == listKind {
+		if items = v.items; len(items) == 0 {
+			l.err(v, "as in: allow: [10/min, 500/hour]", "%s: the list is empty", what)
+		}
+		if len(items) > maxWindows {
+			l.err(v, "", "%s: at most %d entries, got %d", what, maxWindows, len(items))
+			return nil, false
+		}
+	}
+	for _, i := range items {
+		a, ok := l.allowance(i, what)
+		if !ok {
+			continue
+		}
+		if a.rate.Unlimited {
+			if len(items) > 1 {
+				l.err(i, "write it alone, or leave it out", "%s: unlimited has no meaning beside other entries", what)
+			}
+			unlimited = true
+			continue
+		}
+		entries = append(entries, a)
+	}
+	return entries, unlimited && len(entries) == 0
+}
+
+func (l *loader) allowance(v *element, what string) (allowance, bool) {
+	a := allowance{at: v}
+	switch v.kind {
+	case scalarKind:
+		r, err := rule.ParseRate(v.text)
+		if err != nil {
+			l.err(v, "", "%s: %v", what, err)
+			return a, false
+		}
+		a.rate = r
+		return a, true
+	case mapKind:
+		keys := l.keys(v, keyRules{known: []string{"rate", "burst"}})
+		rate := keys.val("rate")
+		if rate == nil {
+			l.err(v, "as in: {rate: 10/min, burst: 20}", "%s: rate is missing", what)
+			return a, false
+		}
+		text, ok := l.text(rate, what+".rate")
+		if !ok {
+			return a, false
+		}
+		r, err := rule.ParseRate(text)
+		if err == nil && (r.Unlimited || r.Window == 0) {
+			err = fmt.Errorf("rate %q: expected N/unit or N/duration, as in 10/min", clip(text))
+		}
+		if err != nil {
+			l.err(rate, "", "%s: %v", what, err)
+			return a, false
+		}
+		a.rate = r
+		if b := keys.val("burst"); b != nil {
+			if a.burst, ok = l.integer(b, what+".burst", 0, algo.MaxN); !ok {
+				return a, false
+			}
+			a.hasBurst = true
+		}
+		return a, true
+	}
+	l.err(v, "as in: allow: 10/min", "%s: expected a rate, {rate, burst}, a number, unlimited, or a list of these, got %s", what, describe(v))
+	return a, false
+}

@@ -1,0 +1,82 @@
+package file
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// maxNoted is up to how many names one note lists.
+const maxNoted = 8
+
+// Notes says of the rules of the Lyft form in s where they hold: at doors without descriptors those
+// are never met whose keys are no attributes there. It is nothing to mend where Envoy is the only
+// one to ask.
+func Notes(s *rule.Set) []rule.Problem {
+	if s == nil {
+		return nil
+	}
+	var notes []rule.Problem
+	for _, domain := range s.Domains() {
+		var keys []string
+		var first *rule.Rule
+		n := 0
+		lacks := map[*rule.Rule]string{}
+		for _, lack := range s.Lacking(domain, rule.RequestAttribute) {
+			lacks[lack.Rule] = lack.Attribute
+		}
+		for _, r := range s.Rules() {
+			if r.Domain != domain || r.Lyft == nil {
+				continue
+			}
+			if a, b, ok := contradiction(r); ok && len(notes) < maxProblems {
+				notes = append(notes, note(r, "", "%s: only descriptors meet it, at Envoy's doors: an attribute has one value, and cannot be %s and %s",
+					r.Name, levelName(a), levelName(b)))
+				continue
+			}
+			key, lacking := lacks[r]
+			if !lacking {
+				continue
+			}
+			if n++; first == nil {
+				first = r
+			}
+			if !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+		if first == nil {
+			continue
+		}
+		if more := len(keys) - maxNoted; more > 0 {
+			keys = append(keys[:maxNoted:maxNoted], fmt.Sprintf("%d more", more))
+		}
+		notes = append(notes, note(first, "name such an attribute in identity, as in: "+keys[0]+": \"header:X-Name\"",
+			"domain %s: %s met only where requests bring %s: Envoy, the decision APIs, Redis clients and HAProxy do; "+
+				"the proxy, forward auth and the middleware know method, path, host, ip, header.*, query.* and what identity names",
+			domain, count(n, "descriptor is", "descriptors are"), strings.Join(keys, ", ")))
+	}
+	sortProblems(notes)
+	return notes
+}
+
+func note(r *rule.Rule, hint, format string, args ...any) rule.Problem {
+	return rule.Problem{Pos: r.Pos, Rule: r.Name, Message: fmt.Sprintf(format, args...), Hint: hint, Quote: originOf(r).quote(r.Pos.Line, r.Pos.Column)}
+}
+
+// contradiction returns two levels on the path to r that ask for different values of one key.
+func contradiction(r *rule.Rule) (a, b rule.Entry, ok bool) {
+	for i, b := range r.Lyft.Path {
+		for _, a := range r.Lyft.Path[:i] {
+			if a.Key == b.Key && a.Value != b.Value && fixed(a.Value) && fixed(b.Value) {
+				return a, b, true
+			}
+		}
+	}
+	return rule.Entry{}, rule.Entry{}, false
+}
+
+// fixed reports whether a node's value is that of the requests that meet it.
+func fixed(value string) bool { return value != "" && !strings.Contains(value, "*") }

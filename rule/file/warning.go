@@ -1,0 +1,102 @@
+package file
+
+// Warning is a kind of warning. Name is its short name, which does not change from version to
+// version: it stands in brackets behind each warning, and in a comment that silences it.
+type Warning struct{ Name, About string }
+
+// Warnings lists all kinds of warnings of Load and Lint, by name. The slice must not be changed.
+func Warnings() []Warning { return warnings }
+
+// The names of the warnings.
+const (
+	warnAttributeName   = "attribute-name"
+	warnBanTooShort     = "ban-too-short"
+	warnCostZero        = "cost-zero"
+	warnDescriptorDoor  = "descriptor-door"
+	warnDuplicateKey    = "duplicate-key"
+	warnEmptyValue      = "empty-value"
+	warnEnforceZero     = "enforce-zero"
+	warnFlatCurve       = "flat-curve"
+	warnForgeableBan    = "forgeable-ban"
+	warnForgeableKey    = "forgeable-key"
+	warnHostBits        = "host-bits"
+	warnKernelBan       = "kernel-ban"
+	warnLargeLog        = "large-log"
+	warnLongQueue       = "long-queue"
+	warnLongWait        = "long-wait"
+	warnMisplacedKey    = "misplaced-key"
+	warnNeverMatches    = "never-matches"
+	warnNeverMet        = "never-met"
+	warnNeverRefuses    = "never-refuses"
+	warnNoEffect        = "no-effect"
+	warnNumberAsText    = "number-as-text"
+	warnOverlap         = "overlap"
+	warnSecondDocument  = "second-document"
+	warnSoftZero        = "soft-zero"
+	warnTooLarge        = "too-large"
+	warnUnindexed       = "unindexed"
+	warnUnknownMethod   = "unknown-method"
+	warnUnknownReplaced = "unknown-replaced"
+	warnUnknownSignal   = "unknown-signal"
+	warnUnreleasedSlots = "unreleased-slots"
+	warnUnusedIgnore    = "unused-ignore"
+	warnUselessWait     = "useless-wait"
+)
+
+// UnverifiedIdentity names the warning of counters by an attribute that the configuration's
+// identity takes from what a client can write. Only Lint with LintOptions.Identity gives it.
+const UnverifiedIdentity = "unverified-identity"
+
+var warnings = []Warning{
+	{warnAttributeName, "an attribute that looks like a misspelt `method`, `path`, `host`, `user` or `header.…`"},
+	{warnBanTooShort, "a ban that is short beside the window of its limit"},
+	{warnCostZero, "`cost: 0`, which never refuses anything"},
+	{warnDescriptorDoor, "an option that doors which ask with descriptors cannot follow"},
+	{warnDuplicateKey, "a key that stands twice in one mapping (Lyft form)"},
+	{warnEmptyValue, "a key without a value"},
+	{warnEnforceZero, "`enforce: 0%`, which refuses nobody"},
+	{warnFlatCurve, "a curve on which nothing follows the signal"},
+	{warnForgeableBan, "a ban that a client can bring upon others"},
+	{warnForgeableKey, "`per` on what any client can write (a header, a query parameter, a path), with no limit beside it that holds them"},
+	{warnHostBits, "an address block with bits behind its prefix (`10.0.0.1/8`)"},
+	{warnKernelBan, "`at: nftables` with a ban that is meant for one limit only"},
+	{warnLargeLog, "a log that takes much memory for each key"},
+	{warnLongQueue, "a leaky bucket whose full queue holds requests for long"},
+	{warnLongWait, "`on_limit: {wait: …}` for longer than clients wait"},
+	{warnMisplacedKey, "a known key in a place where it has no effect (Lyft form)"},
+	{warnNeverMatches, "a value of `when`, `exempt` or `override` that no request can have"},
+	{warnNeverMet, "a limit that no request can meet, or a part of its conditions"},
+	{warnNeverRefuses, "a limit or a window beside which a tighter one always stands"},
+	{warnNoEffect, "what has no effect where it stands"},
+	{warnNumberAsText, "a number or a bool that is taken as text (Lyft form)"},
+	{warnOverlap, "wildcards of one level that match some of the same values (Lyft form)"},
+	{warnSecondDocument, "a second YAML document in one file, which is not read (Lyft form)"},
+	{warnSoftZero, "a soft margin that rounds to nothing"},
+	{warnTooLarge, "a number that is more than can be counted"},
+	{warnUnindexed, "a limit that each request is tried on one by one, since no text tells it apart ([capacity.md](capacity.md))"},
+	{warnUnknownMethod, "a method that looks misspelt"},
+	{warnUnknownReplaced, "`replaces` with a name that no descriptor bears (Lyft form)"},
+	{warnUnknownSignal, "a signal that looks misspelt"},
+	{warnUnreleasedSlots, "`concurrency` without `timeout`, where a door cannot release"},
+	{UnverifiedIdentity, "`per` on an attribute that `identity` takes from what any client can write, with no limit beside it that holds them"},
+	{warnUnusedIgnore, "a `lint: ignore` that ignores nothing"},
+	{warnUselessWait, "a wait that ends before anything comes back"},
+}
+
+// warningNamed reports whether there is a warning of that name.
+func warningNamed(name string) bool {
+	for _, w := range warnings {
+		if w.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func warningNames() []string {
+	names := make([]string, len(warnings))
+	for i, w := range warnings {
+		names[i] = w.Name
+	}
+	return names
+}

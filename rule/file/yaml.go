@@ -1,0 +1,540 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/scanner"
+	"github.com/goccy/go-yaml/token"
+)
+
+// Bounds on one file. They keep the time and the memory of a load within reason whatever the file
+// holds: the parser is recursive in depth, and quadratic in the number of keys of a mapping.
+const (
+	maxFileSize    = 8 << 20
+	maxTokens      = 1 << 19
+	maxDepth       = 128       // nested mappings and lists
+	maxMapKeys     = 20_000    // keys of one mapping
+	maxMapWork     = 400 << 20 // sum of the squares of the sizes of all mappings
+	maxNullWork    = 3 << 30   // keys without a value × tokens
+	maxProperties  = 10_000    // anchors, aliases and tags
+	maxDocuments   = 100
+	maxExpanded    = 2 << 20 // values after the expansion of aliases
+	maxTextQuoting = 160     // characters of a quoted line
+)
+
+// kind is the shape of a value.
+type kind uint8
+
+const (
+	nullKind kind = iota
+	scalarKind
+	mapKind
+	listKind
+	badKind // could not be read, and has been reported
+)
+
+// element is one node of a YAML file, with aliases and merge keys resolved. Values are shared
+// between the places that alias them and must not be changed.
+type element struct {
+	kind   kind
+	quoted bool   // of a scalar: text by its syntax, whatever it looks like
+	text   string // of a scalar: as written, without quotes
+	pairs  []pair // of a mapping, in order; explicit keys before merged ones
+	items  []*element
+	line   int
+	column int
+	size   int // values in it after expansion, itself included
+	depth  int
+}
+
+// pair is one entry of a mapping.
+type pair struct {
+	key, value *element
+	merged     bool
+}
+
+// syntaxError is a failure to read a file as YAML at all.
+type syntaxError struct {
+	line, column  int
+	message, hint string
+}
+
+// parseYAML reads the documents of a file. Documents without content are left out. misread are
+// places where a single value could not be read; a failure is of the whole file. comments are those
+// that speak to lint.
+func parseYAML(data []byte) (documents []*element, comments []comment, misread []*syntaxError, failure *syntaxError) {
+	if len(data) > maxFileSize {
+		return nil, nil, nil, &syntaxError{message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(data), maxFileSize), hint: "split it into several files of the same domain"}
+	}
+	text := strings.TrimPrefix(string(data), "\ufeff")
+	if !utf8.ValidString(text) {
+		line, column := badUTF8(text)
+		return nil, nil, nil, &syntaxError{line: line, column: column, message: "the file is not valid UTF-8"}
+	}
+	// The YAML library is the one place where a panic is caught: a bug in it must not take the
+	// server down.
+	defer func() {
+		if r := recover(); r != nil {
+			documents, comments, misread, failure = nil, nil, nil, &syntaxError{message: fmt.Sprintf("not YAML that can be read (%v)", r)}
+		}
+	}()
+	tokens, comments, failure := scan(text)
+	if failure != nil {
+		return nil, nil, nil, failure
+	}
+	tree, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		return nil, nil, nil, asSyntaxError(err)
+	}
+	c := converter{anchors: map[string]*element{}}
+	for _, d := range tree.Docs {
+		if d.Body == nil {
+			continue
+		}
+		if t := d.Body.Type(); t == ast.CommentType || t == ast.DirectiveType {
+			continue
+		}
+		clear(c.anchors)
+		v, failure := c.convert(d.Body)
+		if failure != nil {
+			return nil, nil, nil, failure
+		}
+		documents = append(documents, v)
+	}
+	return documents, comments, c.misread, nil
+}
+
+func badUTF8(text string) (line, column int) {
+	line, column = 1, 1
+	for i, r := range text {
+		if r == utf8.RuneError {
+			if _, n := utf8.DecodeRuneInString(text[i:]); n == 1 {
+				return line, column
+			}
+		}
+		column++
+		if r == '\n' {
+			line, column = line+1, 1
+		}
+	}
+	return line, column
+}
+
+func asSyntaxError(err error) *syntaxError {
+	var withToken interface {
+		GetToken() *token.Token
+		GetMessage() string
+	}
+	if errors.As(err, &withToken) {
+		s := &syntaxError{message: "not valid YAML: " + withToken.GetMessage()}
+		if t := withToken.GetToken(); t != nil && t.Position != nil {
+			s.line, s.column = t.Position.Line, t.Position.Column
+		}
+		return s
+	}
+	return &syntaxError{message: "not valid YAML: " + firstLine(err.Error())}
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	return s
+}
+
+// scan cuts text into tokens, and refuses what the parser would choke on.
+func scan(text string) (token.Tokens, []comment, *syntaxError) {
+	var s scanner.Scanner
+	s.Init(text)
+	var tokens token.Tokens
+	g := guard{}
+	for {
+		next, err := s.Scan()
+		if err == io.EOF {
+			break
+		}
+		for _, t := range next {
+			if t.Type == token.InvalidType {
+				return nil, nil, &syntaxError{line: t.Position.Line, column: t.Position.Column, message: "not valid YAML: " + t.Error}
+			}
+			if failure := g.check(t); failure != nil {
+				return nil, nil, failure
+			}
+		}
+		tokens.Add(next...)
+		if err != nil {
+			return nil, nil, &syntaxError{message: "not valid YAML: " + err.Error()}
+		}
+		if len(tokens) > maxTokens {
+			return nil, nil, &syntaxError{message: fmt.Sprintf("the file has more than %d words and signs", maxTokens), hint: "split it into several files of the same domain"}
+		}
+	}
+	return tokens, g.comments, g.finish(len(tokens))
+}
+
+// guard watches the tokens of one file go by, and bounds what the parser's time and depth hang on.
+type guard struct {
+	last       *token.Token
+	beforeLast *token.Token
+	flow       []token.Type // open brackets
+	flowKeys   map[int]int  // keys in them, by column
+	open       []openLevel  // block collections around the token
+	work       int
+	nulls      int // values that the parser will have to put in
+	properties int
+	documents  int
+	comments   []comment // that speak to lint
+}
+
+// openLevel is an open block collection.
+type openLevel struct{ column, keys int }
+
+func (g *guard) check(t *token.Token) *syntaxError {
+	if t.Type == token.CommentType {
+		if text := strings.TrimSpace(t.Value); strings.HasPrefix(text, "lint:") {
+			g.comments = append(g.comments, comment{line: t.Position.Line, column: t.Position.Column, text: text})
+		}
+		return nil
+	}
+	fail := func(format string, args ...any) *syntaxError {
+		return &syntaxError{line: t.Position.Line, column: t.Position.Column, message: fmt.Sprintf(format, args...)}
+	}
+	if g.lacksValue(t) {
+		g.nulls++
+	}
+	switch t.Type {
+	case token.MappingStartType, token.SequenceStartType:
+		g.flow = append(g.flow, t.Type)
+	case token.MappingEndType, token.SequenceEndType:
+		if n := len(g.flow); n > 0 {
+			g.flow = g.flow[:n-1]
+		}
+		if len(g.flow) == 0 {
+			g.flowKeys = nil
+		}
+	case token.AnchorType, token.AliasType, token.TagType:
+		if g.properties++; g.properties > maxProperties {
+			return fail("more than %d anchors, aliases and tags", maxProperties)
+		}
+	case token.DocumentHeaderType, token.DocumentEndType:
+		g.closeTo(0)
+		if g.documents++; g.documents > 2*maxDocuments {
+			return fail("more than %d documents in one file", maxDocuments)
+		}
+	case token.SequenceEntryType, token.MappingKeyType:
+		if len(g.flow) == 0 {
+			g.openAt(t.Position.Column, 0)
+		}
+	case token.MappingValueType:
+		if g.last == nil {
+			break
+		}
+		column := g.last.Position.Column
+		if b := g.beforeLast; b != nil && b.Position.Line == g.last.Position.Line && (b.Type == token.AnchorType || b.Type == token.AliasType) {
+			column = b.Position.Column
+		}
+		keys := 0
+		if len(g.flow) == 0 {
+			keys = g.openAt(column, 1)
+		} else {
+			if g.flowKeys == nil {
+				g.flowKeys = map[int]int{}
+			}
+			g.flowKeys[column]++
+			keys = g.flowKeys[column]
+		}
+		if keys > maxMapKeys {
+			return fail("a mapping of more than %d keys", maxMapKeys)
+		}
+	}
+	if len(g.flow)+len(g.open) > maxDepth {
+		return fail("nested more than %d levels deep", maxDepth)
+	}
+	g.beforeLast, g.last = g.last, t
+	return nil
+}
+
+// lacksValue reports whether the token before t began an entry whose value is left out, as t shows.
+func (g *guard) lacksValue(t *token.Token) bool {
+	if g.last == nil {
+		return false
+	}
+	begins := g.last.Type == token.MappingValueType || g.last.Type == token.SequenceEntryType
+	if n := len(g.flow); n > 0 {
+		if t.Type != token.CollectEntryType && t.Type != token.MappingEndType && t.Type != token.SequenceEndType {
+			return false
+		}
+		// {a: , b} lacks both values.
+		return begins || g.flow[n-1] == token.MappingStartType && g.beforeLast != nil &&
+			(g.beforeLast.Type == token.CollectEntryType || g.beforeLast.Type == token.MappingStartType)
+	}
+	if !begins || len(g.open) == 0 || t.Position.Line == g.last.Position.Line {
+		return false
+	}
+	around := g.open[len(g.open)-1].column
+	return t.Position.Column < around || t.Position.Column == around && (t.Type != token.SequenceEntryType || g.last.Type == token.SequenceEntryType)
+}
+
+// openAt notes a key (keys = 1) or a sign of structure at column, and returns the number of keys
+// there so far.
+func (g *guard) openAt(column, keys int) int {
+	n := len(g.open)
+	for n > 0 && g.open[n-1].column > column {
+		n--
+	}
+	g.closeTo(n)
+	if n == 0 || g.open[n-1].column < column {
+		g.open = append(g.open, openLevel{column: column})
+		n++
+	}
+	g.open[n-1].keys += keys
+	return g.open[n-1].keys
+}
+
+func (g *guard) closeTo(n int) {
+	for _, l := range g.open[n:] {
+		g.work += l.keys * l.keys
+	}
+	g.open = g.open[:n]
+}
+
+func (g *guard) finish(tokens int) *syntaxError {
+	g.closeTo(0)
+	if g.work > maxMapWork {
+		return &syntaxError{message: "the file has too many mappings with thousands of keys", hint: "split it into several files of the same domain"}
+	}
+	if g.nulls*tokens > maxNullWork {
+		return &syntaxError{message: fmt.Sprintf("the file has too many keys without a value (%d)", g.nulls)}
+	}
+	return nil
+}
+
+// converter turns the parser's tree into values.
+type converter struct {
+	anchors map[string]*element // nil while the anchor's own value is being read
+	misread []*syntaxError
+	work    int
+}
+
+// bad turns v into a value that could not be read.
+func (c *converter) bad(v *element, hint, format string, args ...any) (*element, *syntaxError) {
+	c.misread = append(c.misread, &syntaxError{line: v.line, column: v.column, hint: hint, message: fmt.Sprintf(format, args...)})
+	v.kind = badKind
+	return v, nil
+}
+
+func (c *converter) convert(n ast.Node) (*element, *syntaxError) {
+	if c.work++; c.work > maxExpanded {
+		return nil, failAt(n, "aliases and merge keys make the file grow beyond %d values", maxExpanded)
+	}
+	v := &element{size: 1, depth: 1}
+	if n == nil {
+		return v, nil
+	}
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		v.line, v.column = t.Position.Line, t.Position.Column
+	}
+	scalar := func(t *token.Token) (*element, *syntaxError) {
+		v.kind, v.text = scalarKind, strings.TrimSpace(t.Value)
+		return v, nil
+	}
+	switch n := n.(type) {
+	case *ast.NullNode:
+		return v, nil
+	case *ast.IntegerNode:
+		return scalar(n.Token)
+	case *ast.FloatNode:
+		return scalar(n.Token)
+	case *ast.BoolNode:
+		return scalar(n.Token)
+	case *ast.InfinityNode:
+		return scalar(n.Token)
+	case *ast.NanNode:
+		return scalar(n.Token)
+	case *ast.MergeKeyNode:
+		return scalar(n.Token)
+	case *ast.StringNode:
+		v.kind, v.text = scalarKind, n.Value
+		v.quoted = n.Token.Type == token.SingleQuoteType || n.Token.Type == token.DoubleQuoteType
+		return v, nil
+	case *ast.LiteralNode:
+		v.kind, v.quoted = scalarKind, true
+		if n.Value != nil {
+			v.text = n.Value.Value
+		}
+		return v, nil
+	case *ast.MappingKeyNode:
+		return c.convert(n.Value)
+	case *ast.MappingNode:
+		return c.mapping(v, n, n.Values)
+	case *ast.MappingValueNode:
+		return c.mapping(v, n, []*ast.MappingValueNode{n})
+	case *ast.SequenceNode:
+		v.kind = listKind
+		for _, item := range n.Values {
+			i, failure := c.convert(item)
+			if failure != nil {
+				return nil, failure
+			}
+			v.items = append(v.items, i)
+			if failure := v.hold(n, i); failure != nil {
+				return nil, failure
+			}
+		}
+		return v, nil
+	case *ast.AnchorNode:
+		name := n.Name.GetToken().Value
+		c.anchors[name] = nil
+		inner, failure := c.convert(n.Value)
+		if failure == nil {
+			c.anchors[name] = inner
+		}
+		return inner, failure
+	case *ast.AliasNode:
+		name := n.Value.GetToken().Value
+		target, ok := c.anchors[name]
+		if !ok {
+			return c.bad(v, fmt.Sprintf("a pattern that begins with * must be quoted: \"*%s\"", name), "unknown alias *%s: no anchor &%s stands before it", name, name)
+		}
+		if target == nil {
+			return c.bad(v, "", "the alias *%s stands inside its own anchor", name)
+		}
+		return target, nil
+	case *ast.TagNode:
+		return c.tagged(v, n)
+	}
+	return nil, failAt(n, "%s is not expected here", strings.ToLower(n.Type().String()))
+}
+
+func failAt(n ast.Node, format string, args ...any) *syntaxError {
+	f := &syntaxError{message: fmt.Sprintf(format, args...)}
+	if n != nil {
+		if t := n.GetToken(); t != nil && t.Position != nil {
+			f.line, f.column = t.Position.Line, t.Position.Column
+		}
+	}
+	return f
+}
+
+// hold accounts for child inside v.
+func (v *element) hold(n ast.Node, child *element) *syntaxError {
+	v.size += child.size
+	v.depth = max(v.depth, child.depth+1)
+	if v.size > maxExpanded {
+		return failAt(n, "aliases make the file grow beyond %d values", maxExpanded)
+	}
+	if v.depth > maxDepth {
+		return failAt(n, "nested more than %d levels deep", maxDepth)
+	}
+	return nil
+}
+
+func (c *converter) mapping(v *element, n ast.Node, entries []*ast.MappingValueNode) (*element, *syntaxError) {
+	v.kind = mapKind
+	var merges []*element
+	for _, e := range entries {
+		key, failure := c.convert(e.Key)
+		if failure != nil {
+			return nil, failure
+		}
+		child, failure := c.convert(e.Value)
+		if failure != nil {
+			return nil, failure
+		}
+		if failure := v.hold(n, child); failure != nil {
+			return nil, failure
+		}
+		if len(v.pairs) == 0 && len(merges) == 0 {
+			v.line, v.column = key.line, key.column
+		}
+		if key.kind == scalarKind && key.text == "<<" && !key.quoted {
+			switch {
+			case child.kind == mapKind:
+				merges = append(merges, child)
+				continue
+			case child.kind == listKind:
+				for _, item := range child.items {
+					if item.kind == mapKind {
+						merges = append(merges, item)
+					} else if item.kind != badKind {
+						c.misread = append(c.misread, &syntaxError{line: item.line, column: item.column, message: "a merge key << takes mappings only"})
+					}
+				}
+				continue
+			case child.kind != badKind:
+				c.misread = append(c.misread, &syntaxError{line: key.line, column: key.column, message: "a merge key << takes a mapping, or a list of mappings"})
+			}
+			continue
+		}
+		v.pairs = append(v.pairs, pair{key: key, value: child})
+	}
+	if m, ok := n.(*ast.MappingNode); ok && m.IsFlowStyle && m.Start != nil {
+		v.line, v.column = m.Start.Position.Line, m.Start.Position.Column
+	}
+	if len(merges) == 0 {
+		return v, nil
+	}
+	present := make(map[string]bool, len(v.pairs))
+	for _, p := range v.pairs {
+		present[p.key.text] = true
+	}
+	for _, m := range merges {
+		if c.work += len(m.pairs); c.work > maxExpanded {
+			return nil, failAt(n, "merge keys make the file grow beyond %d values", maxExpanded)
+		}
+		for _, p := range m.pairs {
+			if !present[p.key.text] {
+				present[p.key.text] = true
+				v.pairs = append(v.pairs, pair{key: p.key, value: p.value, merged: true})
+				if failure := v.hold(n, p.value); failure != nil {
+					return nil, failure
+				}
+			}
+		}
+	}
+	return v, nil
+}
+
+func (c *converter) tagged(v *element, n *ast.TagNode) (*element, *syntaxError) {
+	inner, failure := c.convert(n.Value)
+	if failure != nil {
+		return nil, failure
+	}
+	tag := n.Start.Value
+	switch token.ReservedTagKeyword(tag) {
+	case token.StringTag:
+		if inner.kind != scalarKind && inner.kind != nullKind {
+			break
+		}
+		v.kind, v.quoted, v.text = scalarKind, true, inner.text
+		return v, nil
+	case token.IntegerTag, token.FloatTag, token.BooleanTag, token.TimestampTag:
+		if inner.kind != scalarKind {
+			break
+		}
+		v.kind, v.text = scalarKind, inner.text
+		return v, nil
+	case token.NullTag:
+		return v, nil
+	case token.MappingTag:
+		if inner.kind == mapKind {
+			return inner, nil
+		}
+	case token.SequenceTag:
+		if inner.kind == listKind {
+			return inner, nil
+		}
+	}
+	if inner.kind == badKind {
+		return inner, nil
+	}
+	hint := "leave the tag out"
+	if !strings.HasPrefix(tag, "!!") {
+		hint = fmt.Sprintf("a pattern that begins with ! must be quoted: %q", tag)
+	}
+	return c.bad(v, hint, "the YAML tag %s is not supported", tag)
+}

@@ -1,0 +1,31 @@
+// Package asked describes what an expression asks of single attributes. Package rule/file finds it
+// in CEL, and package rule files rules by it.
+package asked
+
+// Ask is a condition on one attribute that must hold for an expression to be true. Where it does
+// not hold, the expression is false, whatever the rest of it gives and whether or not that fails.
+type Ask struct {
+	Attribute string
+	// LookUp reports that the attribute is looked up in a map, which fails where it is absent.
+	LookUp bool
+	OneOf  []Comparison // at least one of them holds
+}
+
+// Comparison compares an attribute with constants.
+type Comparison struct {
+	Op     Op
+	Values []string // several of Equals, which any of them meets; none of Present; else one
+}
+
+// Op is the way in which a Comparison compares.
+type Op uint8
+
+// The ways of comparing.
+const (
+	Present Op = iota // whether there is a value; never fails
+	Equals
+	HasPrefix
+	HasSuffix
+	Contains
+	MatchesRegexp // RE2, anywhere in the value
+)

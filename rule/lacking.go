@@ -1,0 +1,80 @@
+package rule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Lack is a rule that no request meets which comes through a door that supplies only some
+// attributes.
+type Lack struct {
+	Rule      *Rule
+	Attribute string // the first one that the rule needs and the door does not supply
+}
+
+// Lacking returns the rules of a domain that no request can meet for want of an attribute, in rule
+// order. supplies tells which attributes a door supplies. A rule that another attribute would do
+// for (per: user|ip), or that is met where the attribute is absent (when: {plan: "!gold"}), does
+// not lack it; what an expression asks for is not looked at.
+func (s *Set) Lacking(domain string, supplies func(attribute string) bool) []Lack {
+	var lacks []Lack
+	for _, r := range s.rules {
+		if r.Domain != domain {
+			continue
+		}
+		if attribute, lacking := r.lacks(supplies); lacking {
+			lacks = append(lacks, Lack{r, attribute})
+		}
+	}
+	return lacks
+}
+
+func (r *Rule) lacks(supplies func(string) bool) (string, bool) {
+	if r.Lyft != nil {
+		for _, e := range r.Lyft.Path {
+			if !supplies(e.Key) && !(e.Key == RemoteAddress && supplies("ip")) {
+				return e.Key, true
+			}
+		}
+	}
+	for _, c := range r.When {
+		positive := slices.ContainsFunc(c.Patterns, func(p Pattern) bool { return !p.Negated })
+		if positive && !supplies(c.Attribute) {
+			return c.Attribute, true
+		}
+	}
+	for _, k := range r.Per {
+		if !slices.ContainsFunc(k, supplies) {
+			return strings.Join(k, "|"), true
+		}
+	}
+	return "", false
+}
+
+// maxNoted is up to how many names one note lists.
+const maxNoted = 8
+
+// DescribeLacks says in words which rules cannot be met, and for want of what; "" if there are
+// none. Servers log it when a door starts.
+func DescribeLacks(lacks []Lack) string {
+	var names []string
+	for i, l := range lacks {
+		if i == maxNoted {
+			names = append(names, fmt.Sprintf("%d more", len(lacks)-i))
+			break
+		}
+		names = append(names, fmt.Sprintf("%s (no %s)", l.Rule.Name, l.Attribute))
+	}
+	return strings.Join(names, ", ")
+}
+
+// RequestAttribute reports whether name is an attribute of every HTTP request: what the proxy, the
+// middleware and forward auth know of one without being told about identities. It is for Lacking.
+func RequestAttribute(name string) bool {
+	switch name {
+	case "method", "path", "host", "ip":
+		return true
+	}
+	return strings.HasPrefix(name, "header.") || strings.HasPrefix(name, "query.")
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// run tests a module of some files with the real go test, and returns the report, and whether all
+// is well.
+func run(t *testing.T, strict bool, may []*regexp.Regexp, files map[string]string) (string, bool) {
+	t.Helper()
+	dir := t.TempDir()
+	files["go.mod"] = "module example.test/m\n\ngo 1.26\n"
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("go", "test", "-json", "./...")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath", "GOWORK=off")
+	out, _ := cmd.CombinedOutput() // what fails here is what the report tells
+	var b strings.Builder
+	r := newReport(&b)
+	for line := range strings.Lines(string(out)) {
+		r.line(line)
+	}
+	r.running()
+	ok := r.end(strict, may)
+	return b.String(), ok
+}
+
+const header = "package a\n\nimport \"testing\"\n\n"
+
+// TestReport: each way in which tests end is told, and what is not told of is what passed.
+func TestReport(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		ok    bool
+		want  []string // regular expressions
+	}{
+		{"passes", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Log(\"chatter\") }\n"}, true,
+			[]string{`(?m)^ok   example.test/m/a +\S+s +1 tests$`}},
+		{"fails", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) { t.Error(\"red\") }) }\nfunc TestB(t *testing.T) {}\n"}, false,
+			[]string{`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:\d+: red$`, `(?m)^FAIL example.test/m/a TestA/x\nFAIL example.test/m/a TestA\n\z`}},
+		{"does not compile", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { nonsense() }\n"}, false,
+			[]string{`undefined: nonsense`, `FAIL example.test/m/a\n\z`}},
+		{"panics", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { panic(\"oh\") }\nfunc TestB(t *testing.T) {}\n"}, false,
+			[]string{`panic: oh`, `FAIL example.test/m/a TestA\n`}},
+		{"ends the process", map[string]string{"a/a_test.go": "package a\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestA(t *testing.T) { os.Exit(3) }\n"}, false,
+			[]string{`FAIL example.test/m/a`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, ok := run(t, true, nil, c.files)
+			if ok != c.ok {
+				t.Errorf("well: %v\n%s", ok, got)
+			}
+			for _, want := range c.want {
+				if !regexp.MustCompile(want).MatchString(got) {
+					t.Errorf("no %s in\n%s", want, got)
+				}
+			}
+			for _, noise := range []string{"chatter", "=== RUN", "--- PASS", "TestB"} {
+				if strings.Contains(got, noise) {
+					t.Errorf("%s is in\n%s", noise, got)
+				}
+			}
+		})
+	}
+}
+
+// TestSkipped: what was skipped is told with its reason, and is a failure where it may not be.
+func TestSkipped(t *testing.T) {
+	files := map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Skip(\"no server\") }\n"}
+	line := regexp.MustCompile(`(?m)^SKIP example.test/m/a TestA: a_test.go:\d+: no server$`)
+	for _, c := range []struct {
+		strict bool
+		may    string
+		ok     bool
+	}{{false, "^$", true}, {true, "^$", false}, {true, "no server", true}, {true, "TestA:", true}, {true, "TestB:", false}} {
+		got, ok := run(t, c.strict, []*regexp.Regexp{regexp.MustCompile(c.may)}, files)
+		if ok != c.ok || !line.MatchString(got) {
+			t.Errorf("%+v: %v\n%s", c, ok, got)
+		}
+	}
+}
+
+// TestNothing: where no package was tested nothing is well.
+func TestNothing(t *testing.T) {
+	var b strings.Builder
+	r := newReport(&b)
+	r.line("go: no packages to test\n")
+	if r.end(false, nil) || !strings.Contains(b.String(), "go: no packages to test\nFAIL nothing") {
+		t.Error(b.String())
+	}
+}

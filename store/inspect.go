@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Inspector is implemented by stores that show their counters to an operator. Implementations are
+// safe for concurrent use.
+type Inspector interface {
+	// Inspect calls visit for each of the keys whose state is not fresh.
+	Inspect(ctx context.Context, v *View, keys [][]byte, visit func(KeyState)) error
+	// Scan visits the store's keys from a position on; "" is the beginning. It looks at about limit
+	// keys, those of other counters included, and calls visit for those of the view that are not
+	// fresh. A caller that goes on from Scanned.Next until that is "" has seen each key that
+	// existed all the while, some perhaps more than once.
+	Scan(ctx context.Context, v *View, from string, limit int, visit func(KeyState)) (Scanned, error)
+	// Reset deletes the state of a counter's key and that of its soft margin, older identities of
+	// the counter included; ok is false if there was nothing to delete.
+	Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool, err error)
+}
+
+// View says how an Inspector is to show the keys of a counter.
+type View struct {
+	Counter *rule.Counter
+	// Limit returns the numbers in force for a key, as Take would be given them; nil if there are
+	// none: such a key is left out. It must be safe for concurrent use, and must not call the
+	// store.
+	Limit func(key []byte) *algo.Limit
+	// MaxDelay is algo.Ask.MaxDelay for KeyState.Next.
+	MaxDelay int64
+}
+
+// KeyState is the state of a key, as a View shows it.
+type KeyState struct {
+	Key    []byte      // valid during the call of visit only
+	Result algo.Result // of a peek
+	Next   algo.Result // of a request with a cost of 1
+}
+
+// State returns the KeyState of a state and the state of its soft margin (a zero State if there is
+// none), under the limit that v.Limit returned for the key.
+func (v *View) State(key []byte, l *algo.Limit, st, margin *algo.State, now int64) KeyState {
+	return KeyState{
+		Key:    key,
+		Result: l.CheckWith(st, margin, now, algo.Ask{MaxDelay: -1}),
+		Next:   l.CheckWith(st, margin, now, algo.Ask{Cost: 1, MaxDelay: v.MaxDelay, Slot: 1}),
+	}
+}
+
+// Scanned says how far a Scan has come.
+type Scanned struct {
+	Next   string // the position to go on from; "" at the end
+	Looked int    // about how many keys were looked at
+	Of     int    // about how many keys the store holds
+}
+
+// ErrNoInspector is the error of methods that need an Inspector if the Limiter's store is none.
+var ErrNoInspector = errors.New("weir: this store lets nobody look into its counters")

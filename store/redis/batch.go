@@ -1,0 +1,238 @@
+package redis
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"unsafe"
+
+	"github.com/redis/rueidis"
+)
+
+// A batch is the decisions that are sent as one call to Redis. Equal decisions, which ask the same
+// of the same keys, are merged into one group: Lua gets their number, and grants them one by one in
+// the order in which they came. Groups of one shape, which differ in their keys only, form a run.
+
+// batcher is the working memory of a partition's goroutine.
+type batcher struct {
+	batch  []*call
+	groups []*call // first calls
+	table  []int32 // finds groups by hash, and runs by shape: their number + 1
+	runs   []run
+	args   []string
+	buf    []byte   // shapes and lists
+	spans  [][2]int // of args in buf
+	states []replayState
+	count  []byte
+}
+
+// run is decisions of one shape.
+type run struct {
+	first, last *call // first calls of groups
+	n           int   // groups
+	merged      bool
+}
+
+// decide sends a batch, and fills in results, undecided or err of each call.
+func (p *partition) decide(ctx context.Context, batch []*call) {
+	p.merge(batch)
+	asked := p.store.monotonic()
+	for _, c := range batch {
+		c.sentAt = asked
+	}
+	p.detector.sent(asked)
+	reply, err := p.send(ctx)
+	switch _, refused := rueidis.IsRedisErr(err); {
+	case err == nil || refused:
+		now := p.store.monotonic()
+		p.detector.answered(now, now-asked)
+	case !errors.Is(err, context.DeadlineExceeded):
+		p.detector.sentAt.Store(0) // the call is no longer in flight
+	}
+	if isTryAgain(err) && len(batch) > 1 {
+		// The batch's keys are on two servers while a slot is migrating. Those of one decision may
+		// be on one.
+		for i := range batch {
+			p.decide(ctx, batch[i:i+1])
+		}
+		return
+	}
+	if err == nil {
+		err = p.read(reply)
+	}
+	if err != nil {
+		p.fail(batch, err)
+		return
+	}
+	m := &p.store.metrics
+	m.calls.Add(1)
+	m.decisions.Add(uint64(len(batch)))
+	p.answers.Add(uint64(len(batch)))
+	m.merged.Add(uint64(len(batch) - len(p.groups)))
+	m.batch(len(batch))
+}
+
+// fail gives all calls of a batch an error. rueidis may still hold views of their keys and of the
+// buffers, which are therefore not used again.
+func (p *partition) fail(batch []*call, err error) {
+	p.store.metrics.failures.Add(1)
+	if didNothing(err) {
+		err = notChargedError{err}
+	}
+	if !errors.Is(err, errAway) {
+		err = fmt.Errorf("redis store: %w", err)
+	}
+	for _, c := range batch {
+		c.err, c.leaked = err, true
+	}
+	p.buf, p.args, p.count = nil, nil, nil
+}
+
+// merge puts the calls of a batch into groups, and those into runs, all in the order in which they
+// came.
+func (p *partition) merge(batch []*call) {
+	size := 16
+	for size < 2*len(batch) {
+		size *= 2
+	}
+	if len(p.table) != 2*size {
+		p.table = make([]int32, 2*size)
+	}
+	clear(p.table)
+	byHash, byShape, mask := p.table[:size], p.table[size:], uint64(size-1)
+	p.groups, p.runs = p.groups[:0], p.runs[:0]
+	for _, c := range batch {
+		c.next, c.last, c.nextGroup, c.group = nil, c, nil, 1
+		if c.mergeable {
+			at := c.hash & mask
+			for byHash[at] != 0 && !p.groups[byHash[at]-1].equals(c) {
+				at = (at + 1) & mask
+			}
+			if i := byHash[at]; i != 0 {
+				head := p.groups[i-1]
+				head.last.next, head.last = c, c
+				head.group++
+				continue
+			}
+			byHash[at] = int32(len(p.groups) + 1)
+		}
+		p.groups = append(p.groups, c)
+	}
+	for _, c := range p.groups {
+		at := c.shape & mask
+		for byShape[at] != 0 && !p.runs[byShape[at]-1].first.sameShape(c) {
+			at = (at + 1) & mask
+		}
+		if i := byShape[at]; i != 0 {
+			r := &p.runs[i-1]
+			r.last.nextGroup, r.last = c, c
+			r.n++
+			r.merged = r.merged || c.group > 1
+			continue
+		}
+		p.runs = append(p.runs, run{first: c, last: c, n: 1, merged: c.group > 1})
+		byShape[at] = int32(len(p.runs))
+	}
+}
+
+// sameShape reports whether two calls ask the same, of the same keys or others.
+func (c *call) sameShape(o *call) bool {
+	if c.shape != o.shape || len(c.charges) != len(o.charges) || len(c.operands) != len(o.operands) {
+		return false
+	}
+	for i := range c.charges {
+		a, b := &c.charges[i], &o.charges[i]
+		if a.Counter.ID != b.Counter.ID || a.Limit != b.Limit || a.Mode != b.Mode ||
+			a.Ask.Cost != b.Ask.Cost || a.Ask.MaxDelay != b.Ask.MaxDelay || a.Ask.LastEnds != b.Ask.LastEnds {
+			return false
+		}
+	}
+	for i := range c.operands {
+		a, b := &c.operands[i], &o.operands[i]
+		if a.joinedTo != b.joinedTo || a.older != b.older || a.margin != b.margin ||
+			a.marginCloses != b.marginCloses || a.phase != b.phase {
+			return false
+		}
+	}
+	return true
+}
+
+// equals reports whether two calls ask the same of the same keys.
+func (c *call) equals(o *call) bool {
+	if c.hash != o.hash || !c.sameShape(o) {
+		return false
+	}
+	for i := range c.keys {
+		if c.keys[i] != o.keys[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// The format of the list of a run (see take in weir.lua) and its flags.
+const (
+	listFormat = "<I4B"
+
+	flagMerged  = 1 // each decision stands for several equal requests: their numbers follow
+	flagRepeats = 2 // a key may come more than once
+)
+
+// send sends all runs as one call of take, and returns the reply.
+func (p *partition) send(ctx context.Context) ([]byte, error) {
+	clients, err := p.store.connected()
+	if err != nil {
+		return nil, err
+	}
+	about := p.store.estimatedNow()
+	p.buf, p.spans, p.args = p.buf[:0], p.spans[:0], append(p.args[:0], functionTake, "")
+	span := func(from int) { p.spans = append(p.spans, [2]int{from, len(p.buf)}) }
+	for i := range p.runs {
+		r := &p.runs[i]
+		from := len(p.buf)
+		for j := range r.first.operands {
+			op := &r.first.operands[j]
+			p.buf = op.append(p.buf, &r.first.charges[op.charge], about)
+		}
+		span(from)
+		from = len(p.buf)
+		p.buf = binary.LittleEndian.AppendUint32(p.buf, uint32(r.n))
+		flags := byte(0)
+		if r.merged {
+			flags |= flagMerged
+		}
+		if r.n > 1 && (len(r.first.operands) > 1 || !r.first.mergeable) {
+			flags |= flagRepeats
+		}
+		p.buf = append(p.buf, flags)
+		for c := r.first; c != nil; c = c.nextGroup {
+			p.args = append(p.args, c.keys...)
+			if r.merged {
+				p.buf = binary.LittleEndian.AppendUint32(p.buf, uint32(c.group))
+			}
+		}
+		for c := r.first; c != nil; c = c.nextGroup {
+			for j := range c.operands {
+				if op := &c.operands[j]; op.codec.kind == kindSlots {
+					p.buf = binary.LittleEndian.AppendUint64(p.buf, c.slots[op.charge])
+				}
+			}
+		}
+		span(from)
+	}
+	keys := len(p.args) - 2
+	p.count = strconv.AppendInt(p.count[:0], int64(keys), 10)
+	p.args[1] = view(p.count)
+	p.args = append(p.args, p.store.virtualNow())
+	for _, s := range p.spans {
+		p.args = append(p.args, view(p.buf[s[0]:s[1]]))
+	}
+	return p.store.do(ctx, clients.decide, false, func(b rueidis.Builder) rueidis.Completed {
+		return b.Arbitrary("FCALL").Args(p.args[:2]...).Keys(p.args[2]).Args(p.args[3:]...).Build()
+	}).AsBytes()
+}
+
+// view returns b as a string without copying; it is valid until b is written to.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -1,0 +1,100 @@
+package redis
+
+import (
+	"testing"
+	"time"
+)
+
+// TestPulse: a server is waited for as long as it is known to take.
+func TestPulse(t *testing.T) {
+	var p detector
+	p.init()
+	ms := func(n int64) int64 { return n * int64(time.Millisecond) }
+	patience := func(want int64) {
+		t.Helper()
+		if got := p.patience.Load(); got != ms(want) {
+			t.Errorf("patience is %v, want %v", time.Duration(got), time.Duration(ms(want)))
+		}
+	}
+	patience(1000) // nothing is known
+	p.sent(ms(1))
+	p.answered(ms(4), ms(3))
+	patience(1000)
+	p.answered(ms(10_000), ms(2)) // the guess is forgotten
+	patience(12)
+	p.answered(ms(20_000), ms(50))
+	patience(200)
+	p.answered(ms(75_000), ms(1)) // another term
+	patience(200)
+	p.answered(ms(140_000), ms(1)) // and another
+	patience(4)
+	p.answered(ms(200_001), ms(7))
+	p.answered(ms(10_000_000), ms(1)) // a term ends when there is something to go by in another one
+	patience(28)
+}
+
+// TestSilence: what counts is for how long questions have been waiting for any answer.
+func TestSilence(t *testing.T) {
+	var p detector
+	p.init()
+	since := func(now, want int64) {
+		t.Helper()
+		if got := p.silentSince(now); got != want {
+			t.Errorf("at %d silent since %d, want %d", now, got, want)
+		}
+	}
+	since(5, 5) // nobody has asked
+	p.sent(10)
+	p.sent(20)
+	since(100, 10)
+	p.alive(50)
+	since(100, 50)
+	p.answered(110, 1)
+	since(120, 120)
+	p.sent(130)
+	since(200, 130)
+	p.swapSentAt.Store(120)
+	since(200, 120)
+	p.answered(210, 1) // of the other question
+	since(220, 210)
+	p.swapSentAt.Store(0)
+	since(230, 230)
+	p.swapSentAt.Store(240)
+	since(250, 240)
+}
+
+// TestWaiter: it gives up when the server has been silent for too long, not before the least has
+// passed nor after the most, and does not count time in which this process did not run.
+func TestWaiter(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	for name, test := range map[string]struct {
+		asked, heard, patience int64 // ms
+		fired                  int64 // ms, for 20
+		due                    int64 // ms
+		silent                 bool
+	}{
+		"silent for long":          {asked: -100, patience: 40, fired: 20, due: 20, silent: true},
+		"silent, but is often":     {asked: 0, patience: 200, fired: 20, due: 200},
+		"answered others":          {asked: 0, heard: 15, patience: 40, fired: 20, due: 55},
+		"not for longer than most": {asked: 0, patience: 5000, fired: 20, due: 500},
+		"was not asked":            {asked: 19, patience: 40, fired: 20, due: 59},
+		"this process did not run": {asked: -100, patience: 40, fired: 90, due: 110, silent: true},
+		"nor for long":             {asked: -100, patience: 40, fired: 25, due: 30, silent: true},
+		"and what it did not hear": {asked: 0, patience: 40, fired: 50, due: 70},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &partition{}
+			const base = 1000 * ms
+			p.detector.sentAt.Store(base + test.asked*ms)
+			if test.heard != 0 {
+				p.detector.lastSign.Store(base + test.heard*ms)
+			}
+			p.detector.patience.Store(test.patience * ms)
+			w := waiter{begun: base, minWait: 20 * ms, maxWait: 500 * ms, due: base + 20*ms}
+			w.reschedule(base+test.fired*ms, []*partition{p})
+			if got := (w.due - base) / ms; got != test.due || w.silent != test.silent {
+				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.silent, test.due, test.silent)
+			}
+		})
+	}
+}
