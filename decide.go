@@ -125,6 +125,18 @@ func (l *Limiter) Tell(ctx context.Context, r *Request, d *Decision) {
 	}
 }
 
+// HearsAnswers reports whether Answered has an effect, so that a door need not keep r and d until
+// the answer if it has none.
+func (l *Limiter) HearsAnswers() bool { return l.hooks.Answered != nil }
+
+// Answered tells the hooks how r, which d admitted, was answered. Doors that see the answer call it
+// once; r and d must be as they were at Tell.
+func (l *Limiter) Answered(r *Request, d *Decision, a Answer) {
+	if l.hooks.Answered != nil {
+		l.hooks.Answered(r, d, a)
+	}
+}
+
 // RefuseBy makes d a refusal by the limit of d.Matches.Hits[hit] alone, for a door that knows what
 // the limit would say and refuses in its place. said is what the limit said to another request, as
 // it stands at the instant now of the store's clock, in µs. Nothing is charged, and Tell does not

@@ -1,0 +1,63 @@
+package insight
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Reader tells what was gathered: on this node (Collector), or on all of them. A time of 0 is the
+// default, 24 hours; a longer one than is kept is cut. Implementations are safe for concurrent use.
+type Reader interface {
+	Overview(ctx context.Context, domain string, over time.Duration) (*Overview, error)
+	// Rules returns a report of each rule of the domain, or of all ("").
+	Rules(ctx context.Context, domain string, over time.Duration) ([]RuleReport, Nodes, error)
+	// Rule returns the whole report of one rule, or ErrUnknown.
+	Rule(ctx context.Context, domain, rule string, over time.Duration) (*RuleReport, Nodes, error)
+	Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error)
+	// Key returns what is known of one key (user=ada) over all rules; a key that nobody saw has an
+	// empty report.
+	Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, error)
+}
+
+// ErrUnknown is the error of a Reader that is asked for a domain or a rule that is not in force.
+var ErrUnknown = errors.New("no such rule is in force")
+
+// The orders of KeysQuery.By.
+const (
+	ByRefused = "refused"
+	ByAsked   = "asked"
+	ByNear    = "near"
+)
+
+// KeysQuery asks for the keys that come first in an order. Empty fields do not matter.
+type KeysQuery struct {
+	Domain string
+	Limit  string        // a rule, or one of its windows
+	By     string        // ByRefused ("" too), ByAsked or ByNear
+	Over   time.Duration // up to a minute: the live list; above: that of 12 hours
+	N      int           // at most so many; 0 is 50
+}
+
+// KeyReport is what is known of one key.
+type KeyReport struct {
+	Domain   string     `json:"domain"`
+	Key      string     `json:"key"`
+	Limits   []KeyLimit `json:"limits"`
+	Known    bool       `json:"known"`
+	Obey     float64    `json:"obey"` // below 0: not known
+	Episodes Episodes   `json:"episodes"`
+	// Sampled says whether the key is in the sample of a rule: if not, Episodes, Known and Obey are
+	// not known.
+	Sampled bool `json:"sampled"`
+}
+
+// KeyLimit is a key at one rule.
+type KeyLimit struct {
+	Rule    string  `json:"rule"`
+	Limit   string  `json:"limit"` // the window
+	Asked   uint64  `json:"asked"` // at most
+	Refused uint64  `json:"refused"`
+	Near    uint64  `json:"near"`
+	Fill    float64 `json:"fill"`
+}

@@ -1,0 +1,197 @@
+// Package insight says of each rule, in words and with evidence, whether it does its job: too
+// strict, too loose, useless, or good.
+//
+// It gathers on the deciding path, behind weir.Hooks, in bounded memory: counters over time, a
+// sample of all keys and one of the refused ones, and the keys that ask, are refused and come near
+// most. Judge makes verdicts of what was gathered, here and in a replay. Begin with Collector.
+package insight
+
+import "time"
+
+// The types of this file are what the admin API answers, in JSON. They are values: nobody keeps
+// what they point to.
+
+// Overview is what goes on in a domain, or in all ("").
+type Overview struct {
+	From   time.Time `json:"from"`
+	To     time.Time `json:"to"`
+	Step   int       `json:"step"` // of Series, in s
+	Nodes  Nodes     `json:"nodes"`
+	Domain string    `json:"domain,omitempty"`
+
+	Requests       uint64      `json:"requests"` // decided; peeks and refunds are none
+	Refused        uint64      `json:"refused"`
+	Banned         uint64      `json:"banned"` // of the refused ones
+	Clients        uint64      `json:"clients"`
+	ClientsRefused uint64      `json:"clients_refused"`
+	GoodRefused    GoodRefused `json:"good_refused"`
+	Near           uint64      `json:"near"`         // clients near a limit now
+	PerSecond      float64     `json:"per_second"`   // requests, over the last 10 s
+	P99            float64     `json:"p99"`          // s, of decisions; 0 if not known
+	StoreErrors    uint64      `json:"store_errors"` // over the same time
+	Before         *Before     `json:"before"`       // the same time a day earlier; null if not known
+	Series         Series      `json:"series"`
+	Events         []Happening `json:"events"`
+	NeedsALook     []Verdict   `json:"needs_a_look"`
+	Sentences      []string    `json:"sentences"`
+}
+
+// Nodes says how many nodes were asked for an answer, and how many answered in time.
+type Nodes struct {
+	Asked    int `json:"asked"`
+	Answered int `json:"answered"`
+}
+
+// GoodRefused is what was refused of clients that behave well.
+type GoodRefused struct {
+	Requests   uint64 `json:"requests"`
+	Clients    uint64 `json:"clients"`
+	PlusMinus  uint64 `json:"plus_minus"` // of Requests
+	Confidence string `json:"confidence"` // high or low
+}
+
+// Before is what a time was like that lies a day before.
+type Before struct {
+	Requests uint64 `json:"requests"`
+	Refused  uint64 `json:"refused"`
+}
+
+// Series are counts by step of time. All slices are as long as T, or absent.
+type Series struct {
+	T        []int64  `json:"t"` // Unix seconds at which the steps begin
+	Admitted []uint32 `json:"admitted"`
+	Near     []uint32 `json:"near"` // of Admitted: near a limit, or in a soft margin
+	Refused  []uint32 `json:"refused"`
+	Shadow   []uint32 `json:"shadow,omitempty"` // would be refused
+	Banned   []uint32 `json:"banned,omitempty"` // of Refused
+}
+
+// Happening is something to mark on the line of time.
+type Happening struct {
+	T       int64  `json:"t"` // Unix seconds
+	Until   int64  `json:"until,omitempty"`
+	Kind    string `json:"kind"` // rules, rules_broken, saturated, start
+	Version string `json:"version,omitempty"`
+	Signal  string `json:"signal,omitempty"`
+}
+
+// RuleReport is what is known of one rule.
+type RuleReport struct {
+	Domain string    `json:"domain"`
+	Name   string    `json:"name"`
+	File   string    `json:"file"`
+	Line   int       `json:"line"`
+	Since  time.Time `json:"since"`         // when the rule, as it is, came into force
+	Mode   string    `json:"mode"`          // enforce, shadow or quota
+	Limits []string  `json:"limits"`        // in words: "20 per minute"
+	Per    []string  `json:"per,omitempty"` // attributes of its key
+
+	From         time.Time `json:"from"` // the counts are of the time from here to now
+	Met          uint64    `json:"met"`
+	Refused      uint64    `json:"refused"`
+	RefusedAlone uint64    `json:"refused_alone"` // nothing but this rule refused
+	Soft         uint64    `json:"soft"`
+	Near         uint64    `json:"near"`
+	Banned       uint64    `json:"banned"`
+	WouldRefuse  uint64    `json:"would_refuse"` // in shadow
+	Errors       uint64    `json:"errors"`       // of if and cost
+
+	Keys        uint64     `json:"keys"` // estimated
+	KeysRefused uint64     `json:"keys_refused"`
+	KeysError   float64    `json:"keys_error"` // relative standard error of Keys; 0 is exact
+	Fill        [11]uint64 `json:"fill"`       // keys by the most of a limit that they used: 0-10 … 90-100, above 100 %
+	MaxFill     float64    `json:"max_fill"`   // 1 is the whole limit
+	Episodes    Episodes   `json:"episodes"`
+	KnownShare  float64    `json:"known_share"` // of the requests that had an identity
+	OKShare     float64    `json:"ok_share"`    // of the admitted ones answered well; below 0: not known
+	Good        Good       `json:"good"`
+	Trend       []uint32   `json:"trend"` // refused in each of the last 12 twelfths of the time
+	PerSecond   float64    `json:"per_second"`
+	Verdicts    []Verdict  `json:"verdicts"` // the first is the one to show
+	// What only the report of one rule has.
+	Curve   []CurvePoint       `json:"curve,omitempty"`
+	Series  *Series            `json:"series,omitempty"`
+	Windows []WindowReport     `json:"windows,omitempty"`
+	By      map[string][]Count `json:"by,omitempty"` // path, door and status of recent refusals
+	Top     []KeyCount         `json:"top,omitempty"`
+	NearNow []KeyCount         `json:"near_now,omitempty"`
+}
+
+// Episodes count what clients did after a refusal.
+type Episodes struct {
+	Obeyed uint64 `json:"obeyed"`
+	Early  uint64 `json:"early"`
+	GaveUp uint64 `json:"gave_up"`
+	// LeftOut began before all nodes noted the events of the key.
+	LeftOut uint64 `json:"left_out,omitempty"`
+}
+
+// Good is what a rule did to clients that behave well.
+type Good struct {
+	Refused   uint64  `json:"refused"` // refusals
+	Keys      uint64  `json:"keys"`    // of the refused keys
+	All       uint64  `json:"all"`     // good keys
+	Share     float64 `json:"share"`   // refused good keys ÷ good keys
+	Low       float64 `json:"low"`     // bounds of Share at 95 %
+	High      float64 `json:"high"`
+	PlusMinus float64 `json:"plus_minus"`
+}
+
+// CurvePoint says how many keys a limit of that size would touch.
+type CurvePoint struct {
+	Limit     int64   `json:"limit"`
+	Keys      float64 `json:"keys"`
+	PlusMinus float64 `json:"plus_minus"`
+	GoodKeys  float64 `json:"good_keys"`
+}
+
+// WindowReport is one limit of a rule.
+type WindowReport struct {
+	Name    string  `json:"name"`
+	Allows  string  `json:"allows"`
+	Limit   int64   `json:"limit"`
+	Window  float64 `json:"window"` // s
+	Refused uint64  `json:"refused"`
+	MaxFill float64 `json:"max_fill"`
+}
+
+// Count is a value and how often it came.
+type Count struct {
+	Value string `json:"value"`
+	Count uint64 `json:"count"`
+}
+
+// Verdict is what is said of a rule.
+type Verdict struct {
+	Verdict    string             `json:"verdict"`    // one of Verdicts
+	Confidence string             `json:"confidence"` // high or low
+	Domain     string             `json:"domain"`
+	Rule       string             `json:"rule"`
+	Since      time.Time          `json:"since"`
+	Sentence   string             `json:"sentence"`
+	Proposal   *Proposal          `json:"proposal,omitempty"`
+	Evidence   map[string]float64 `json:"evidence"`
+	Examples   []string           `json:"examples"` // ids of decisions
+}
+
+// Proposal is what could be done.
+type Proposal struct {
+	Sentence string `json:"sentence"`
+	Patch    string `json:"patch,omitempty"` // a unified diff of the rule's file
+}
+
+// KeyCount is a key that asks, is refused or comes near often.
+type KeyCount struct {
+	Domain       string     `json:"domain"`
+	Rule         string     `json:"rule"`
+	Limit        string     `json:"limit"` // the window
+	Key          string     `json:"key"`   // for people: user=ada
+	Count        uint64     `json:"count"` // at most
+	Over         uint64     `json:"over"`  // by how much Count may be too large
+	RefusedShare float64    `json:"refused_share"`
+	Fill         float64    `json:"fill"`
+	BannedUntil  *time.Time `json:"banned_until,omitempty"`
+	GrantedUntil *time.Time `json:"granted_until,omitempty"`
+	Known        bool       `json:"known"`
+	Obey         float64    `json:"obey"` // below 0: not known
+}
