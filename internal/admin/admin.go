@@ -23,6 +23,7 @@ import (
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/candidate"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -51,6 +52,11 @@ type Options struct {
 	// would have done, in the domain of that name or in all ("").
 	Decisions  DecisionLog
 	Candidates func(domain string) []candidate.Reading
+	// Insight tells what was gathered of rules and keys, Nodes of the other nodes, and Preview tries
+	// rules.
+	Insight insight.Reader
+	Nodes   Nodes
+	Preview Preview
 	// Ready tells why the server should get no requests now; nil for an empty reason and for no
 	// function.
 	Ready func() error

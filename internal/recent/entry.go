@@ -19,6 +19,7 @@ type Entry struct {
 	Time       time.Time       `json:"time"` // by the store's clock
 	Domain     string          `json:"domain"`
 	Door       string          `json:"door,omitempty"`
+	Node       string          `json:"node,omitempty"` // which made it; a Buffer leaves it empty
 	Allowed    bool            `json:"allowed"`
 	Banned     bool            `json:"banned,omitempty"` // the key was refused outright
 	Outcome    string          `json:"outcome"`          // the first of Marks

@@ -1,0 +1,34 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/recent"
+)
+
+// Nodes are this node and all others that share its store. A node that is alone is its own only
+// one. Safe for concurrent use. All methods answer within a second, from the nodes that answered
+// until then, this one always among them.
+type Nodes interface {
+	// Self is the name of this node.
+	Self() string
+	// List tells of all nodes, sorted by name.
+	List(ctx context.Context) ([]insight.NodeState, insight.Nodes)
+	// Decision asks all nodes for a decision; e is nil if none of them keeps it. Then why says what
+	// is known of that, in a sentence for people, such as how many refusals there were and how many
+	// of them were kept; it may be empty. Entry.Node names the node that made it.
+	Decision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, n insight.Nodes)
+	// Decisions asks all nodes for their recent decisions, newest first, at most q.N of them.
+	Decisions(ctx context.Context, q recent.Query) ([]recent.Entry, insight.Nodes)
+}
+
+// Preview tries rules on the requests that were recorded. Safe for concurrent use; the admin API
+// runs one at a time.
+type Preview interface {
+	// Run returns what the rules of q would have done. It yields to decisions, and ends soon after
+	// ctx does, with its error. Files that are no rules are a result with Problems, not an error; no requests to
+	// try them on is insight.ErrNotRecorded.
+	Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error)
+}

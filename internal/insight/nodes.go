@@ -1,0 +1,28 @@
+package insight
+
+import "time"
+
+// NodeState is what a node tells of itself.
+type NodeState struct {
+	Node    string    `json:"node"`           // its name, which no other node has
+	Self    bool      `json:"self,omitempty"` // the node that was asked
+	Version string    `json:"version"`        // of the program
+	Started time.Time `json:"started"`
+
+	Rules       int       `json:"rules"`      // in force
+	Generation  uint64    `json:"generation"` // counts the rule sets of this node since its start
+	Digest      string    `json:"digest"`     // of the files in force, the same on nodes with the same files
+	RulesSince  time.Time `json:"rules_since"`
+	RulesBroken bool      `json:"rules_broken"` // what lies in the source now is not in force
+
+	PerSecond    float64 `json:"per_second"`    // requests, over the last 10 s
+	RefusedShare float64 `json:"refused_share"` // of these
+	P99          float64 `json:"p99"`           // s, of decisions; 0 if not known
+	Store        string  `json:"store"`         // memory or redis
+	Breaker      string  `json:"breaker"`       // closed, open or half_open; "" where there is none
+	StoreErrors  uint64  `json:"store_errors"`  // since the start
+
+	Taken   uint64 `json:"taken"`   // events that insight looked at, since the start
+	Thinned uint64 `json:"thinned"` // events that it left out, since there were too many
+	Memory  int64  `json:"memory"`  // bytes that insight takes
+}
