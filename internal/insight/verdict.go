@@ -1,0 +1,270 @@
+package insight
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The bounds of the verdicts. docs/insight.md gives them and why they are what they are.
+const (
+	goodRefused   = 0.001 // Thresholds.GoodRefused
+	identityShare = 0.2   // of the requests, from which an identity tells good keys
+	goodOK        = 0.9   // of a good key's answers
+	goodObey      = 0.5   // of a good key's episodes
+	goodFill      = 3     // of a good key that is not known
+	fewestGood    = 3     // good keys refused
+	fewestRefused = 20    // refusals, below which nothing is said of them
+	refusedKeys   = 0.01  // of the keys
+	fewestEnded   = 20    // episodes
+	ignoredObey   = 0.2
+	brokenShare   = 0.01 // of the requests
+	domainMet     = 1000
+	neverMetTime  = 24 * time.Hour
+	bindingMet    = 10_000
+	bindingTime   = 24 * time.Hour
+	bindingFill   = 0.5
+	earlyMet      = 1000
+	earlyTime     = time.Hour
+)
+
+// judge is a Judge at work.
+type judge struct {
+	*Facts
+	target float64 // Thresholds.GoodRefused
+	denied uint64  // d, or w of a rule in shadow
+	shadow bool
+	good   goodKeys
+}
+
+// Judge says of a rule whether it does its job: all verdicts that hold, in the order of Verdicts.
+// The first is the one to show; if none is Alarming, nobody needs to look. It is empty only for a
+// rule that limits nothing. A verdict holds since f.To as far as Judge can know: see KeepSince. It
+// keeps nothing of f, and may be called concurrently.
+func Judge(f *Facts, o Thresholds) []Verdict {
+	j := &judge{Facts: f, target: o.GoodRefused, denied: f.Refused, shadow: f.Mode == "shadow"}
+	if j.target <= 0 {
+		j.target = goodRefused
+	}
+	if j.shadow {
+		j.denied = f.WouldRefuse
+	}
+	j.good = goodOf(f)
+	var out []Verdict
+	for _, check := range []func(*judge) *Verdict{
+		(*judge).broken, (*judge).looseCrowd, (*judge).looseFew, (*judge).strict, (*judge).maybeStrict, (*judge).ignored,
+		(*judge).addsNothing, (*judge).neverMet, (*judge).neverBinding,
+	} {
+		if v := check(j); v != nil {
+			out = append(out, *v)
+		}
+	}
+	if len(j.Windows) > 0 && !slices.ContainsFunc(out, func(v Verdict) bool { return v.Verdict == NeverMet }) {
+		if v := j.tooEarly(len(out) == 0); v != nil {
+			out = append(out, *v)
+		} else if len(out) == 0 {
+			out = append(out, *j.quiet())
+		}
+	}
+	return out
+}
+
+// KeepSince gives each verdict of now the time since which it holds, where it held before already.
+func KeepSince(before, now []Verdict) {
+	for i := range now {
+		for k := range before {
+			if before[k].Verdict == now[i].Verdict && before[k].Since.Before(now[i].Since) {
+				now[i].Since = before[k].Since
+			}
+		}
+	}
+}
+
+// verdict makes one, with the numbers that each has.
+func (j *judge) verdict(name, confidence, sentence string) *Verdict {
+	v := &Verdict{Verdict: name, Confidence: confidence, Domain: j.Domain, Rule: j.Rule, Since: j.To, Sentence: sentence,
+		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused)}, Examples: []string{}}
+	if j.shadow {
+		v.Evidence["would_refuse"] = float64(j.WouldRefuse)
+	}
+	v.Examples = append(v.Examples, j.Examples[:min(5, len(j.Examples))]...)
+	return v
+}
+
+// refuses is the verb of what the rule does to a request: "were refused", "would be refused".
+func (j *judge) refuses() string {
+	if j.shadow || j.Replay {
+		return "would be refused"
+	}
+	return "were refused"
+}
+
+// over says over which time: "in 24 h".
+func (j *judge) over() string {
+	if j.Replay {
+		return "in the log"
+	}
+	return "in " + span(j.To.Sub(j.From))
+}
+
+// broken holds where an expression fails, or the rules on disk are not those in force.
+func (j *judge) broken() *Verdict {
+	switch {
+	case j.NotInForce != "":
+		return j.verdict(Broken, High, "The rules as they lie in the source are not in force: "+j.NotInForce)
+	case j.Errors > 0 && float64(j.Errors) >= brokenShare*float64(j.Met):
+		at := j.Error
+		if at == "" {
+			at = "an expression"
+		}
+		v := j.verdict(Broken, High, fmt.Sprintf("An expression failed on %s %s: %s", counted(float64(j.Errors), "request"), j.over(), at))
+		v.Evidence["errors"] = float64(j.Errors)
+		return v
+	}
+	return nil
+}
+
+// tooEarly holds where too little is known; alone: no other verdict holds.
+func (j *judge) tooEarly(alone bool) *Verdict {
+	t := j.To.Sub(j.From)
+	met, long := uint64(earlyMet), earlyTime
+	if j.Met >= met && (t >= long) {
+		if !alone || j.denied+j.Soft+j.Banned > 0 || j.MaxFill >= bindingFill {
+			return nil
+		}
+		// It binds nobody, but not for long enough yet to say never.
+		met, long = bindingMet, bindingTime
+		if j.Replay {
+			long = 0
+		}
+	}
+	v := j.verdict(TooEarly, High, "")
+	sofar := fmt.Sprintf("%s so far", counted(float64(j.Met), "request"))
+	if t > 0 {
+		sofar = fmt.Sprintf("%s in %s so far", counted(float64(j.Met), "request"), span(t))
+	}
+	v.Evidence["seconds"] = t.Seconds()
+	if j.Replay {
+		v.Sentence = fmt.Sprintf("The log has %s for it in %s: too few to judge it by. At least %s in %s would do.", counted(float64(j.Met), "request"), span(t), number(float64(met)), span(max(long, earlyTime)))
+		return v
+	}
+	wait := max(long-t, 0)
+	if j.Met > 0 && j.Met < met {
+		pace := float64(j.Met) / max(t.Seconds(), 1)
+		if need := float64(met-j.Met) / pace; need < 366*86400 {
+			wait = max(wait, time.Duration(need*float64(time.Second)))
+		}
+	}
+	switch {
+	case j.Met == 0:
+		v.Sentence = fmt.Sprintf("No request met it so far, in %s; after %s that will say something.", span(t), span(neverMetTime))
+	case wait > 0:
+		v.Sentence = fmt.Sprintf("Too early to tell: %s. About %s more.", sofar, span(wait))
+	default:
+		v.Sentence = fmt.Sprintf("Too early to tell: %s.", sofar)
+	}
+	return v
+}
+
+// quiet is reserve or works: nothing speaks against the rule.
+func (j *judge) quiet() *Verdict {
+	if j.denied == 0 && j.Banned == 0 {
+		v := j.verdict(Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.", strings.Replace(j.refuses(), "were", "was", 1), j.over(), percent(j.MaxFill)))
+		v.Evidence["max_fill"] = j.MaxFill
+		return v
+	}
+	denied := float64(j.denied)
+	text := fmt.Sprintf("%s of %s (%s) %s %s", number(denied), counted(float64(j.Met), "request"), percent(share(denied, float64(j.Met))), j.refuses(), j.over())
+	if len(j.Per) > 0 && j.KeysRefused > 0 {
+		text += fmt.Sprintf(", of %s of %s", number(j.KeysRefused), counted(j.Keys, "key"))
+	}
+	v := j.verdict(Works, j.confident(), text+".")
+	j.keys(v)
+	return v
+}
+
+// keys puts the numbers of keys into a verdict.
+func (j *judge) keys(v *Verdict) {
+	v.Evidence["keys"], v.Evidence["keys_refused"] = math.Round(j.Keys), math.Round(j.KeysRefused)
+}
+
+// confident is the confidence of what is said without regard to who is good.
+func (j *judge) confident() string {
+	if j.Met < earlyMet {
+		return Low
+	}
+	return High
+}
+
+// neverMet holds where requests came, and none met the rule.
+func (j *judge) neverMet() *Verdict {
+	t := j.To.Sub(j.From)
+	if j.Met > 0 || j.Errors > 0 || j.DomainMet < domainMet || !j.Replay && t < neverMetTime {
+		return nil
+	}
+	text := fmt.Sprintf("None of %s of the domain met it %s.", counted(float64(j.DomainMet), "request"), j.over())
+	if j.Unmet != "" {
+		text += " " + j.Unmet
+	}
+	v := j.verdict(NeverMet, High, text)
+	v.Evidence["domain_met"] = float64(j.DomainMet)
+	v.Proposal = &Proposal{Sentence: "Mend its conditions, or delete it."}
+	return v
+}
+
+// addsNothing holds where something else refused whatever the rule refused.
+func (j *judge) addsNothing() *Verdict {
+	if j.shadow || j.Refused < fewestRefused || j.Alone > 0 {
+		return nil
+	}
+	text := fmt.Sprintf("Each of the %s that it refused %s was refused by another rule, too", counted(float64(j.Refused), "request"), j.over())
+	v := j.verdict(AddsNothing, High, "")
+	v.Evidence["alone"] = 0
+	switch {
+	case len(j.With) > 0 && j.With[0].Count >= j.Refused:
+		v.Sentence = fmt.Sprintf("%s: %s.", text, j.With[0].Value)
+		v.Proposal = &Proposal{Sentence: fmt.Sprintf("Without it, %s would refuse the same. Delete one of them.", j.With[0].Value)}
+	case len(j.With) > 0:
+		var names []string
+		for _, c := range j.With[:min(3, len(j.With))] {
+			names = append(names, fmt.Sprintf("%s (%s)", c.Value, number(float64(c.Count))))
+		}
+		v.Sentence = fmt.Sprintf("%s: %s.", text, list(names, "or"))
+		v.Proposal = &Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
+	default:
+		v.Sentence = text + "."
+		v.Proposal = &Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
+	}
+	return v
+}
+
+// ignored holds where refused clients come back before they were told to.
+func (j *judge) ignored() *Verdict {
+	e := j.Episodes
+	ended := e.Obeyed + e.Early
+	if ended < fewestEnded || float64(e.Obeyed) >= ignoredObey*float64(ended) {
+		return nil
+	}
+	text := fmt.Sprintf("Of %s, %s came back before they were told to: clients do not read Retry-After.", counted(float64(ended), "refusal"), percent(share(float64(e.Early), float64(ended))))
+	v := j.verdict(Ignored, High, text)
+	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early), float64(e.GaveUp)
+	v.Evidence["obey"] = share(float64(e.Obeyed), float64(ended))
+	if j.TopRefused*2 > j.denied {
+		v.Proposal = &Proposal{Sentence: fmt.Sprintf("One key has %s of the refusals: a word with its owner, or a ban of it.", percent(min(share(float64(j.TopRefused), float64(j.denied)), 1)))}
+	} else {
+		v.Proposal = &Proposal{Sentence: "Have them wait with on_limit: {wait: …}, ban those that knock on with ban, or have your own clients wait as Retry-After says, with jitter."}
+	}
+	return v
+}
+
+// neverBinding holds where nobody came near the limit.
+func (j *judge) neverBinding() *Verdict {
+	if j.denied+j.Soft+j.Banned > 0 || j.Met < bindingMet || !j.Replay && j.To.Sub(j.From) < bindingTime || j.MaxFill >= bindingFill || len(j.Windows) == 0 {
+		return nil
+	}
+	v := j.verdict(NeverBinding, High, fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", counted(float64(j.Met), "request"), strings.Replace(j.refuses(), "were", "was", 1), percent(j.MaxFill)))
+	v.Evidence["max_fill"] = j.MaxFill
+	return v
+}
