@@ -1,0 +1,464 @@
+// Package audit keeps who changed what, when and why, so that neither a full disk nor a quick hand
+// can make a change without a trace.
+//
+// A Log appends records to a file, one JSON object a line. Each record carries the hash of the one
+// before it and its own, so that a record that was altered, left out or put in shows: Verify finds
+// it. A record is on the disk before the change that it tells of is made; one that cannot be
+// written forbids the change (Record). What nobody did by hand, such as bans by denials, is told
+// without waiting (Tell, Banned). Begin with Open.
+//
+// One goroutine owns the file. No caller waits for another one's disk but in Record, and there no
+// longer than its context lasts.
+package audit
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Entry is one record. The caller fills in what it knows; Seq, Time, Node, Prev and Hash are filled
+// in by the Log.
+type Entry struct {
+	Seq     uint64    `json:"seq"` // 1, 2, 3, …
+	Time    time.Time `json:"time"`
+	Who     string    `json:"who"`               // the name of a token; Weir for what nobody did by hand
+	Role    string    `json:"role,omitempty"`    // of the token
+	Address string    `json:"address,omitempty"` // of the client
+	What    string    `json:"what"`              // ban set, key reset, rules in force, …
+	Domain  string    `json:"domain,omitempty"`
+	Limit   string    `json:"limit,omitempty"` // a rule, or a window of it
+	Key     string    `json:"key,omitempty"`   // for people: user=ada
+	Before  any       `json:"before,omitempty"`
+	After   any       `json:"after,omitempty"`
+	Note    string    `json:"note,omitempty"` // the reason given
+	Node    string    `json:"node,omitempty"`
+	Prev    string    `json:"prev"` // Hash of the record before; Start of the first one
+	// Hash is the SHA-256 of the record as it is written, from its first byte up to the one before
+	// `,"hash":`, in hexadecimal.
+	Hash string `json:"hash,omitempty"`
+}
+
+// Weir is Entry.Who of what the program did by itself.
+const Weir = "weir"
+
+// Start is Entry.Prev of the first record of a chain.
+var Start = strings.Repeat("0", 2*sha256.Size)
+
+// ErrNotKept is the error of a record that is not on the disk. The change that it tells of must not
+// be made.
+var ErrNotKept = errors.New("the audit log cannot be written")
+
+// Bounds of a Log.
+const (
+	// Remembered is how many records Recent knows.
+	Remembered = 1000
+	// waiting bounds the records that wait for the disk.
+	waiting = 1024
+	// bansEvery is how often bans by denials are told.
+	bansEvery = time.Minute
+	// mostRules bounds the rules whose bans are counted apart.
+	mostRules = 1000
+)
+
+// Options tune Open.
+type Options struct {
+	// Path is the file; "" keeps no file, and only the log and Recent know of changes. What is no
+	// regular file, such as a pipe, is written to and never read.
+	Path string
+	Node string // Entry.Node of all records
+	// Logger gets each record as a line, with its number and hash: a witness that lies elsewhere,
+	// which shows when the end of the file was cut off. nil means nobody.
+	Logger *slog.Logger
+}
+
+// Log is an audit log. Make one with Open. Safe for concurrent use; nil keeps nothing and forbids
+// nothing.
+type Log struct {
+	o     Options
+	jobs  chan *job
+	hup   chan chan error
+	end   chan struct{} // closed by Close
+	ended chan struct{} // closed when the file is
+
+	chain chain // of the goroutine
+	file  *file // of the goroutine; nil without Path
+	err   error // of closing
+
+	lost atomic.Uint64 // records that were told and not kept, since the last one that was kept
+
+	mu struct {
+		sync.Mutex
+		recent []Entry // oldest first
+		closed bool
+	}
+	bans struct {
+		sync.Mutex
+		counts map[ruleName]uint64
+	}
+}
+
+type ruleName struct{ domain, rule string }
+
+// chain is the end of a chain of records.
+type chain struct {
+	seq  uint64
+	hash string
+}
+
+// job is a record on its way to the disk.
+type job struct {
+	e     Entry
+	state atomic.Uint32
+	done  chan error // nil: nobody waits
+}
+
+// The states of a job. A job whose asker went away is skipped while it waits; one that is being
+// written then gets a second record, which says that the change was not made.
+const (
+	queued uint32 = iota
+	writing
+	written
+	abandoned
+)
+
+// Open opens or creates the file of o and reads its last records. A last line that was torn off by
+// a crash is cut: nobody was told that it was kept.
+func Open(o Options) (*Log, error) {
+	l := newLog(o)
+	if o.Path != "" {
+		f, tail, err := openFile(o.Path)
+		if err != nil {
+			return nil, err
+		}
+		l.file = f
+		l.follow(tail)
+	}
+	go l.run()
+	return l, nil
+}
+
+func newLog(o Options) *Log {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	l := &Log{
+		o: o, jobs: make(chan *job, waiting), hup: make(chan chan error), end: make(chan struct{}), ended: make(chan struct{}),
+		chain: chain{hash: Start},
+	}
+	l.bans.counts = map[ruleName]uint64{}
+	return l
+}
+
+// follow carries on the chain that a file ends with.
+func (l *Log) follow(t tail) {
+	l.mu.Lock()
+	l.mu.recent = t.entries
+	l.mu.Unlock()
+	if n := len(t.entries); n > 0 {
+		l.chain = chain{t.entries[n-1].Seq, t.entries[n-1].Hash}
+	}
+	if t.broken != "" {
+		l.o.Logger.Error("the audit log was altered; records go on behind that", "path", l.o.Path, "error", t.broken)
+	}
+	if t.torn > 0 {
+		l.queue(Entry{Who: Weir, What: "torn record cut", After: map[string]int64{"bytes": t.torn}, Note: "the program or the machine ended while it was written"})
+	}
+}
+
+// Record keeps e and returns when it is on the disk; the change that it tells of is to be made
+// after that. An error is ErrNotKept, with a reason: then the change must not be made.
+//
+// If ctx ends before the record is written, it is left out. If it ends while the disk hangs, the
+// record may come to be; a second one behind it then says that the change was not made.
+func (l *Log) Record(ctx context.Context, e Entry) error {
+	if l == nil {
+		return nil
+	}
+	j := &job{e: e, done: make(chan error, 1)}
+	select {
+	case <-l.end:
+		return fmt.Errorf("%w: it is closed", ErrNotKept)
+	default:
+	}
+	select {
+	case l.jobs <- j:
+	case <-l.ended:
+		return fmt.Errorf("%w: it is closed", ErrNotKept)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: too many records wait for it", ErrNotKept)
+	}
+	select {
+	case err := <-j.done:
+		return err
+	case <-l.ended:
+		select {
+		case err := <-j.done:
+			return err
+		default:
+			return fmt.Errorf("%w: it is closed", ErrNotKept)
+		}
+	case <-ctx.Done():
+		if !j.state.CompareAndSwap(queued, abandoned) && !j.state.CompareAndSwap(writing, abandoned) {
+			return <-j.done // it came just now
+		}
+		return fmt.Errorf("%w: the disk is too slow", ErrNotKept)
+	}
+}
+
+// Tell keeps e soon, and never waits: of what happened already, or may happen without a record. A
+// record that cannot be kept is counted, and the next one that can says how many there were.
+func (l *Log) Tell(e Entry) {
+	if l != nil {
+		l.queue(e)
+	}
+}
+
+func (l *Log) queue(e Entry) {
+	select {
+	case l.jobs <- &job{e: e}:
+	default:
+		l.lost.Add(1)
+	}
+}
+
+// Failed tells that a change was not made, or not brought to its end, after Record had kept e.
+func (l *Log) Failed(e Entry, err error) {
+	e.What, e.Note = e.What+": failed", err.Error()
+	l.Tell(e)
+}
+
+// Banned counts a ban that denials led to. Once a minute the counts are told, a record for each
+// rule. It may be called on the deciding path.
+func (l *Log) Banned(domain, rule string) {
+	if l == nil {
+		return
+	}
+	l.bans.Lock()
+	defer l.bans.Unlock()
+	name := ruleName{domain, rule}
+	if _, ok := l.bans.counts[name]; !ok && len(l.bans.counts) >= mostRules {
+		name = ruleName{} // all others
+	}
+	l.bans.counts[name]++
+}
+
+// Recent returns the last records that were kept, newest first: at most n of those with a Seq above
+// after, and below before unless that is 0. Older records than Remembered are only in the file.
+func (l *Log) Recent(after, before uint64, n int) []Entry {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []Entry
+	for i := len(l.mu.recent) - 1; i >= 0 && len(out) < n; i-- {
+		if e := l.mu.recent[i]; e.Seq > after && (before == 0 || e.Seq < before) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Lost returns how many records were told, could not be kept, and are not accounted for yet.
+func (l *Log) Lost() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.lost.Load()
+}
+
+// Reopen opens the file anew by its path, after it was moved away. The chain goes on in the new
+// one. After an error records go to the file from before.
+func (l *Log) Reopen() error {
+	if l == nil || l.o.Path == "" {
+		return nil
+	}
+	answer := make(chan error, 1)
+	select {
+	case l.hup <- answer:
+		return <-answer
+	case <-l.ended:
+		return errors.New("the audit log is closed")
+	}
+}
+
+// Close keeps what waits, and closes the file.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	if !l.mu.closed {
+		l.mu.closed = true
+		close(l.end)
+	}
+	l.mu.Unlock()
+	<-l.ended
+	return l.err
+}
+
+// run owns the file.
+func (l *Log) run() {
+	defer close(l.ended)
+	tick := time.NewTicker(bansEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case j := <-l.jobs:
+			l.work(j)
+		case <-tick.C:
+			l.tellBans()
+		case answer := <-l.hup:
+			answer <- l.reopen()
+		case <-l.end:
+			for {
+				select {
+				case j := <-l.jobs:
+					l.work(j)
+					continue
+				default:
+				}
+				break
+			}
+			l.tellBans()
+			if l.file != nil {
+				l.err = l.file.close()
+			}
+			return
+		}
+	}
+}
+
+// work writes one record, and tells who waits for it.
+func (l *Log) work(j *job) {
+	if !j.state.CompareAndSwap(queued, writing) {
+		return
+	}
+	l.tellLost()
+	err := l.keep(j.e)
+	if j.done == nil {
+		if err != nil {
+			l.lost.Add(1)
+		}
+		return
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrNotKept, err)
+	}
+	if j.state.CompareAndSwap(writing, written) {
+		j.done <- err
+		return
+	}
+	if err == nil { // nobody waited so long
+		e := j.e
+		e.What, e.Note = e.What+": failed", "not made, since the audit log was too slow"
+		if l.keep(e) != nil {
+			l.lost.Add(1)
+		}
+	}
+}
+
+// tellLost keeps a record of the records that were lost.
+func (l *Log) tellLost() {
+	if n := l.lost.Load(); n > 0 {
+		if l.keep(Entry{Who: Weir, What: "records lost", After: map[string]uint64{"records": n}}) == nil {
+			l.lost.Add(-n)
+		}
+	}
+}
+
+// tellBans keeps a record of the bans that denials led to since it was last called.
+func (l *Log) tellBans() {
+	l.bans.Lock()
+	counts := l.bans.counts
+	l.bans.counts = map[ruleName]uint64{}
+	l.bans.Unlock()
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b ruleName) int {
+		return strings.Compare(a.domain+"/"+a.rule, b.domain+"/"+b.rule)
+	})
+	for _, name := range names {
+		e := Entry{Who: Weir, What: "bans by denials", Domain: name.domain, Limit: name.rule, After: map[string]uint64{"bans": counts[name]}}
+		if l.keep(e) != nil {
+			l.lost.Add(1)
+		}
+	}
+}
+
+// keep writes one record to the file, the log and the memory.
+func (l *Log) keep(e Entry) error {
+	e.Seq, e.Time, e.Node, e.Prev = l.chain.seq+1, time.Now().UTC(), l.o.Node, l.chain.hash
+	line, err := e.seal()
+	if err == nil && l.file != nil {
+		err = l.file.append(line)
+	}
+	if err != nil {
+		l.o.Logger.Error("the audit log was not written", append(e.attributes(), "error", err)...)
+		return err
+	}
+	l.chain = chain{e.Seq, e.Hash}
+	l.o.Logger.Info("audit: "+e.What, e.attributes()...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.recent = append(l.mu.recent, e); len(l.mu.recent) >= 2*Remembered {
+		l.mu.recent = slices.Clone(l.mu.recent[len(l.mu.recent)-Remembered:])
+	}
+	return nil
+}
+
+// attributes are those of the line that the log gets.
+func (e *Entry) attributes() []any {
+	var list []any
+	for _, a := range []struct{ name, value string }{
+		{"who", e.Who}, {"role", e.Role}, {"peer", e.Address}, {"domain", e.Domain}, {"limit", e.Limit}, {"key", e.Key}, {"reason", e.Note},
+	} {
+		if a.value != "" {
+			list = append(list, a.name, a.value)
+		}
+	}
+	if e.Before != nil {
+		list = append(list, "before", e.Before)
+	}
+	if e.After != nil {
+		list = append(list, "after", e.After)
+	}
+	return append(list, "seq", e.Seq, "hash", e.Hash)
+}
+
+// reopen opens the file by its path, and closes the one that was open. It does nothing if they are
+// the same.
+func (l *Log) reopen() error {
+	if l.file.isAt(l.o.Path) {
+		return nil
+	}
+	f, t, err := openFile(l.o.Path)
+	if err != nil {
+		l.o.Logger.Error("the audit log was not opened anew; records go to the file from before", "path", l.o.Path, "error", err)
+		return err
+	}
+	before, old := l.chain, l.file
+	if n := len(t.entries); n > 0 && t.entries[n-1].Hash != before.hash {
+		// Somebody put another log there: that chain is carried on, as after a start.
+		l.o.Logger.Warn("the audit log was replaced by another one", "path", l.o.Path, "hash_before", before.hash)
+		l.follow(t)
+	} else if t.torn > 0 {
+		l.queue(Entry{Who: Weir, What: "torn record cut", After: map[string]int64{"bytes": t.torn}})
+	}
+	l.file = f
+	return old.close()
+}
+
+// hashOf is the hash of a record's text.
+func hashOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,100 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// The end of a line: the hash, which is not part of what it is of.
+const (
+	hashOpens  = `,"hash":"`
+	hashCloses = `"}`
+	hashLength = len(hashOpens) + 64 + len(hashCloses)
+)
+
+// seal computes the hash of e, and returns its line.
+func (e *Entry) seal() ([]byte, error) {
+	e.Hash = ""
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(e); err != nil {
+		return nil, err
+	}
+	text := bytes.TrimSuffix(bytes.TrimSuffix(b.Bytes(), []byte("\n")), []byte("}"))
+	e.Hash = hashOf(text)
+	return append(text, hashOpens+e.Hash+hashCloses+"\n"...), nil
+}
+
+// unseal reads a line without its end, and checks that its hash is that of its text.
+func unseal(line []byte) (e Entry, err error) {
+	at := len(line) - hashLength
+	if at < 0 || !bytes.HasPrefix(line[at:], []byte(hashOpens)) || !bytes.HasSuffix(line, []byte(hashCloses)) {
+		return e, errors.New("is no record")
+	}
+	if err := json.Unmarshal(line, &e); err != nil {
+		return e, errors.New("is no record")
+	}
+	if e.Hash != hashOf(line[:at]) {
+		return e, errors.New("was altered: its hash is not that of its text")
+	}
+	return e, nil
+}
+
+// Summary is what Verify has read.
+type Summary struct {
+	Records     uint64
+	First, Last uint64    // Entry.Seq
+	From, To    time.Time // Entry.Time of the first and the last record
+	// Prev is what the first record follows: Start, or the Hash of the file before this one, and
+	// Hash that of the last record. Compare them with what the log of the program says: a chain
+	// cannot tell that records were cut off at its end.
+	Prev, Hash string
+}
+
+// BrokenError says where a chain breaks.
+type BrokenError struct {
+	Line    uint64 // from 1
+	Message string
+}
+
+func (e *BrokenError) Error() string { return fmt.Sprintf("line %d %s", e.Line, e.Message) }
+
+// Verify reads the records of a file, and checks that none was altered, left out, put in or moved.
+// after is the Hash with which the file before this one ends; "" is any. The error is a BrokenError
+// at the first line where the chain breaks, or one of reading; the summary is of the lines before
+// it. An empty file has no records, and is no error.
+func Verify(r io.Reader, after string) (s Summary, err error) {
+	lines := bufio.NewReaderSize(r, 64<<10)
+	s.Prev, s.Hash = after, after
+	for n := uint64(1); ; n++ {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF && len(line) == 0 {
+			return s, nil
+		}
+		if err == io.EOF {
+			return s, &BrokenError{n, "was torn off: it has no end"}
+		}
+		if err != nil {
+			return s, err
+		}
+		e, err := unseal(bytes.TrimSuffix(line, []byte("\n")))
+		switch {
+		case err != nil:
+			return s, &BrokenError{n, err.Error()}
+		case s.Hash != "" && e.Prev != s.Hash:
+			return s, &BrokenError{n, "does not follow the record before it: one was altered, left out, put in or moved"}
+		case s.Records > 0 && e.Seq != s.Last+1:
+			return s, &BrokenError{n, fmt.Sprintf("has the number %d behind %d", e.Seq, s.Last)}
+		}
+		if s.Records == 0 {
+			s.Prev, s.First, s.From = e.Prev, e.Seq, e.Time
+		}
+		s.Records, s.Last, s.To, s.Hash = s.Records+1, e.Seq, e.Time, e.Hash
+	}
+}
