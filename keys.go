@@ -25,6 +25,8 @@ type KeyInfo struct {
 	Limit   *algo.Limit
 	Counted bool        // false: the store holds no state, and Result is that of a fresh one
 	Result  algo.Result // of a peek
+	// Used is how many units are used, those of a soft margin too; at most Result.SoftLimit.
+	Used int64
 	// Next is the answer that a request with a cost of 1 would get if there were no ban. It may
 	// wait as long as the rule says.
 	Next algo.Result
@@ -48,12 +50,12 @@ func (k *KeyInfo) Refused(now int64) (refused bool, retryAfter int64) {
 	return refused, retryAfter
 }
 
-// used returns the share of the limit that is used up.
+// used returns the share of the limit that is used; above 1 in a soft margin.
 func (k *KeyInfo) used() float64 {
 	if k.Result.Limit <= 0 {
 		return 1
 	}
-	return 1 - float64(k.Result.Remaining)/float64(k.Result.Limit)
+	return float64(k.Used) / float64(k.Result.Limit)
 }
 
 // compareUse orders by use, most used first; then by how long it lasts; then by key.
@@ -96,7 +98,7 @@ func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyS
 	}
 	switch {
 	case st != nil:
-		k.Counted, k.Result, k.Next = true, st.Result, st.Next
+		k.Counted, k.Result, k.Next, k.Used = true, st.Result, st.Next, st.Used
 	case k.Limit != nil:
 		fresh := v.State(nil, k.Limit, &algo.State{}, nil, now)
 		k.Result, k.Next = fresh.Result, fresh.Next
@@ -174,12 +176,10 @@ func (ks *Keys) Get(ctx context.Context, domain, limit string, key []string) ([]
 		if meets == nil || meets.Limit == nil {
 			continue // the key has an override with other windows, or none
 		}
-		v := l.view(named.rule, w.Counter)
-		var state *store.KeyState
-		if err := st.Inspect(ctx, v, [][]byte{raw}, func(s store.KeyState) { state = &s }); err != nil {
+		k, err := ks.look(ctx, st, meets, raw)
+		if err != nil {
 			return nil, err
 		}
-		k := l.info(meets, raw, v, state, l.orders.Now())
 		there = there || k.Counted || k.Ban != nil || k.Grant != nil
 		list = append(list, k)
 	}
@@ -187,6 +187,27 @@ func (ks *Keys) Get(ctx context.Context, domain, limit string, key []string) ([]
 		return nil, fmt.Errorf("%w: nothing is counted", ErrNotFound)
 	}
 	return list, nil
+}
+
+// look returns what is counted of a key under a window, which has a limit.
+func (ks *Keys) look(ctx context.Context, st store.Inspector, w *rule.Window, key []byte) (KeyInfo, error) {
+	v := ks.l.view(w.Rule, w.Counter)
+	var state *store.KeyState
+	if err := st.Inspect(ctx, v, [][]byte{key}, func(s store.KeyState) { state = &s }); err != nil {
+		return KeyInfo{}, err
+	}
+	return ks.l.info(w, key, v, state, ks.l.orders.Now()), nil
+}
+
+// Met returns what is counted of the key under which a request met a limit; h is one of its
+// Decision's Matches.Hits. A peek that stands in a soft margin is told by it how much of that is
+// used. The error is of the store, or store.ErrNoInspector.
+func (ks *Keys) Met(ctx context.Context, h *rule.Hit) (KeyInfo, error) {
+	st, ok := store.As[store.Inspector](ks.l.store)
+	if !ok {
+		return KeyInfo{}, store.ErrNoInspector
+	}
+	return ks.look(ctx, st, h.Window, h.Key)
 }
 
 // Reset forgets what is counted of a key under each limit that a name means, as in Get, on all

@@ -75,7 +75,8 @@ func (f *inForce) rule(domain, name string) *rule.Rule {
 	return nil
 }
 
-// ruleNamed finds the rule in force that a domain and a name mean, for bans and grants.
+// ruleNamed finds the rule in force that a domain and a name mean, for bans and grants. These hold
+// for a rule with all its windows, so that the name of a window means its rule.
 func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 	f := l.rules.Load()
 	if f == nil {
@@ -85,11 +86,16 @@ func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 	if !f.set.HasDomain(domain) {
 		return nil, fmt.Errorf("weir: no rule file declares the domain %q; there are %s", domain, strings.Join(f.set.Domains(), ", "))
 	}
-	r := f.rule(domain, name)
-	if r == nil {
-		return nil, fmt.Errorf("weir: the domain %q has no limit %q (a limit is named by its rule, without a window)", domain, name)
+	if r := f.rule(domain, name); r != nil {
+		return r, nil
 	}
-	return r, nil
+	// Lists call the limit of a rule with several windows by one of them (api:60s).
+	if of := f.limitsNamed(domain, name); len(of) == 1 {
+		return of[0].rule, nil
+	} else if len(of) > 1 {
+		return nil, fmt.Errorf("weir: %q is a window of several rules of the domain %q: name the rule", name, domain)
+	}
+	return nil, fmt.Errorf("weir: the domain %q has no limit %q", domain, name)
 }
 
 // asked is an error in a question. It is the sentinel is, whose text it does not repeat.

@@ -27,6 +27,14 @@ type Request struct {
 	// Door names the door that the request came through ("http", "rls", …), for Hooks. It may be
 	// "".
 	Door string
+	// Trace is the trace that the request is part of, for Hooks; nil if it is not followed.
+	Trace *Trace
+}
+
+// Trace names a place in a trace, as W3C's Trace Context does.
+type Trace struct {
+	TraceID [16]byte
+	SpanID  [8]byte // of what the decision is part of
 }
 
 // Cost returns what r costs in hits: 0 if it is a peek, below 0 if it refunds. Hits of a

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"sort"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -39,16 +40,29 @@ type KeyState struct {
 	Key    []byte      // valid during the call of visit only
 	Result algo.Result // of a peek
 	Next   algo.Result // of a request with a cost of 1
+	// Used is how many units are used, those of a soft margin too: 9 where 6 are allowed and 3 more
+	// in the margin. It is counted up to Result.SoftLimit.
+	Used int64
 }
 
 // State returns the KeyState of a state and the state of its soft margin (a zero State if there is
 // none), under the limit that v.Limit returned for the key.
 func (v *View) State(key []byte, l *algo.Limit, st, margin *algo.State, now int64) KeyState {
-	return KeyState{
+	k := KeyState{
 		Key:    key,
 		Result: l.CheckWith(st, margin, now, algo.Ask{MaxDelay: -1}),
 		Next:   l.CheckWith(st, margin, now, algo.Ask{Cost: 1, MaxDelay: v.MaxDelay, Slot: 1}),
 	}
+	k.Used = k.Result.Limit - k.Result.Remaining
+	if over := k.Result.SoftLimit - k.Result.Limit; over > 0 && k.Result.Remaining == 0 {
+		// A Result counts no further than Limit, so that no decision pays for this: what is used of
+		// the margin is told by the smallest cost for which there is no room.
+		room := sort.Search(int(min(over, algo.MaxCost)), func(cost int) bool {
+			return !l.CheckWith(st, margin, now, algo.Ask{Cost: int64(cost) + 1, MaxDelay: -1, Slot: 1}).Allowed
+		})
+		k.Used = k.Result.SoftLimit - int64(room)
+	}
+	return k
 }
 
 // Scanned says how far a Scan has come.

@@ -98,14 +98,22 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 	e.set.Match(&e.query, &e.matches)
 	reasons := e.set.Explain(&e.query)
 	fmt.Fprintf(out, "domain %s\n", e.query.Domain)
-	if e.matches.Exempt {
-		fmt.Fprintln(out, "\nThe request is exempt: it meets no limit.")
-	}
-	if err := e.writeMet(ctx, reasons); err != nil {
+	// What limits count does not matter to a request that is banned: that is told first.
+	met, err := e.met(ctx, reasons)
+	if err != nil {
 		return err
 	}
 	if err := e.writeBans(ctx); err != nil {
 		return err
+	}
+	switch {
+	case e.matches.Exempt:
+		fmt.Fprintln(out, "\nThe request is exempt: it meets no limit.")
+	case met == "" && len(e.bans) == 0:
+		fmt.Fprintln(out, "\nIt meets no limit, and is allowed.")
+	}
+	if met != "" {
+		fmt.Fprintf(out, "\nmeets:\n%s", align(met))
 	}
 	e.writeUnmet(reasons)
 	if n := e.matches.CELErrors; n > 0 {
@@ -120,7 +128,18 @@ type explanation struct {
 	query   rule.Query
 	matches rule.Matches
 	live    *adminClient // nil without a server
+	bans    []*admin.ListedBan
 	out     io.Writer
+}
+
+// banned notes a ban that refuses the request, once; nil is none.
+func (e *explanation) banned(b *admin.ListedBan) {
+	if b == nil || slices.ContainsFunc(e.bans, func(have *admin.ListedBan) bool {
+		return have.Domain == b.Domain && have.Rule == b.Rule && slices.Equal(have.Key, b.Key)
+	}) {
+		return
+	}
+	e.bans = append(e.bans, b)
 }
 
 // read takes the arguments of explain, and loads the rules.
@@ -165,8 +184,8 @@ func (o *explainOptions) read(args []string, stderr io.Writer) (*explanation, er
 	return e, nil
 }
 
-// writeMet prints the rules that apply.
-func (e *explanation) writeMet(ctx context.Context, reasons []rule.Reason) error {
+// met describes the rules that apply, and notes the bans on their keys.
+func (e *explanation) met(ctx context.Context, reasons []rule.Reason) (string, error) {
 	var text strings.Builder
 	for _, r := range reasons {
 		if !r.Applies {
@@ -179,9 +198,12 @@ func (e *explanation) writeMet(ctx context.Context, reasons []rule.Reason) error
 		for _, h := range r.Hits {
 			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h, time.Now()), replaced(r.Rule))
 			if e.live != nil {
-				state, _, err := liveState(ctx, e.live, e.query.Domain, h.Window.Name, h.Window.KeyParts(h.Key))
+				state, ban, err := liveState(ctx, e.live, e.query.Domain, h.Window.Name, h.Window.KeyParts(h.Key))
 				if err != nil {
-					return usageError(err)
+					return "", usageError(err)
+				}
+				if h.Mode == rule.Enforce || ban != nil && ban.DomainWide {
+					e.banned(ban)
 				}
 				fmt.Fprintf(&text, "  \tnow: %s\n", state)
 			}
@@ -190,26 +212,24 @@ func (e *explanation) writeMet(ctx context.Context, reasons []rule.Reason) error
 			fmt.Fprintf(&text, "  \t%s\n", line)
 		}
 	}
-	switch {
-	case text.Len() > 0:
-		fmt.Fprintf(e.out, "\nmeets:\n%s", align(text.String()))
-	case !e.matches.Exempt:
-		fmt.Fprintln(e.out, "\nIt meets no limit, and is allowed.")
-	}
-	return nil
+	return text.String(), nil
 }
 
-// writeBans prints the bans on the server that refuse the request.
+// writeBans prints the bans on the server that refuse the request: until when, by which rule, and
+// since which denials.
 func (e *explanation) writeBans(ctx context.Context) error {
-	if e.live == nil {
+	if e.live == nil || e.matches.Exempt {
 		return nil
 	}
-	lines, err := bansElsewhere(ctx, e.live, e.set, e.query.Domain, &e.matches)
-	if err != nil {
+	if err := e.bansElsewhere(ctx); err != nil {
 		return usageError(err)
 	}
-	for _, line := range lines {
-		fmt.Fprintf(e.out, "\nnow: %s\n", line)
+	for _, b := range e.bans {
+		where := "wherever " + printableText(b.Rule) + " applies"
+		if b.DomainWide {
+			where = "everywhere in the domain"
+		}
+		fmt.Fprintf(e.out, "\nnow: %s is %s since %s: it is refused %s\n", keyText(b.Key), describeBan(b), instant(b.Since), where)
 	}
 	return nil
 }
@@ -384,7 +404,7 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 	case answer.StatusCode != http.StatusOK || k.Limit == "":
 		return "", nil, c.stranger(answer, body)
 	}
-	state = fmt.Sprintf("used %d of %d, %d remaining", k.Used, k.Capacity, k.Remaining)
+	state = fmt.Sprintf("used %s, %d remaining", usedText(&k.KeyInfo), k.Remaining)
 	switch {
 	case k.Unlimited:
 		state = "not limited"
@@ -398,18 +418,17 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 }
 
 // bansElsewhere asks for bans that refuse the request everywhere in the domain, by rules that the
-// request itself may not meet. It returns a line for each.
-func bansElsewhere(ctx context.Context, c *adminClient, set *rule.Set, domain string, m *rule.Matches) (lines []string, err error) {
-	set.BanKeys(m, func(r *rule.Rule, key []byte) bool {
-		if slices.ContainsFunc(m.Hits, func(h rule.Hit) bool { return h.Window.Rule == r }) || len(r.Windows) == 0 {
-			return true // shown with the limit itself
+// request itself may not meet.
+func (e *explanation) bansElsewhere(ctx context.Context) (err error) {
+	e.set.BanKeys(&e.matches, func(r *rule.Rule, key []byte) bool {
+		if slices.ContainsFunc(e.matches.Hits, func(h rule.Hit) bool { return h.Window.Rule == r }) || len(r.Windows) == 0 {
+			return true // asked with the limit itself
 		}
 		var ban *admin.ListedBan
-		parts := r.Windows[0].KeyParts(key)
-		if _, ban, err = liveState(ctx, c, domain, r.Name, parts); ban != nil && ban.Rule == r.Name {
-			lines = append(lines, keyText(parts)+" is "+describeBan(ban)+": it is refused everywhere in the domain")
+		if _, ban, err = liveState(ctx, e.live, e.query.Domain, r.Name, r.Windows[0].KeyParts(key)); ban != nil && ban.Rule == r.Name {
+			e.banned(ban)
 		}
 		return err == nil
 	})
-	return lines, err
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -44,6 +45,51 @@ limits:
 	out, errs := newOutput(), newOutput()
 	if status := Run(context.Background(), []string{"explain", "--rules", dir, "--server", "http://" + p.addr("http"), "user=a", "path=/x"}, nil, strings.NewReader(""), out, errs); status == 0 {
 		t.Errorf("the decision port passes for an admin port:\n%s", out)
+	}
+}
+
+// explain --server tells of a ban before all else, with the denials that led to it: also where the
+// limits that the request meets have other keys, and count nothing.
+func TestExplainBan(t *testing.T) {
+	rules := filepath.Join(t.TempDir(), "shop.yaml")
+	writeRules(t, rules, `
+domain: shop
+limits:
+  - { name: api, when: { path: /api/** }, per: [user], allow: 5/hour }
+  - { name: login, when: { path: /login }, per: [ip], allow: 3/hour, ban: { after: 2, within: 10m, for: 15m, scope: domain } }
+  - { name: form, when: { path: /form }, per: [ip], allow: 1/hour, ban: { after: 1, within: 10m, for: 15m } }
+`)
+	p := start(t, "serve", "--rules", rules)
+	defer p.end()
+	ask := func(query string) int {
+		status, _, _ := get(t, "http://"+p.addr("http")+"/api/v1/limit?"+query)
+		return status
+	}
+	explained := func(attributes ...string) string {
+		t.Helper()
+		out, errs := newOutput(), newOutput()
+		args := append([]string{"explain", "--rules", rules, "--server", "http://" + p.addr("admin")}, attributes...)
+		if status := Run(context.Background(), args, nil, strings.NewReader(""), out, errs); status != 0 {
+			t.Fatalf("status %d: %s", status, errs)
+		}
+		return out.String()
+	}
+	if out := explained("ip=192.0.2.1", "user=eve", "path=/api/x"); strings.Contains(out, "banned") {
+		t.Errorf("before there was a ban:\n%s", out)
+	}
+	for range 5 { // three pass, two are denied
+		ask("ip=192.0.2.1&path=/login")
+	}
+	for range 2 {
+		ask("ip=192.0.2.2&path=/form")
+	}
+	for _, c := range []struct{ attributes, says string }{
+		{"ip=192.0.2.1 user=eve path=/api/x", `^domain shop\n\nnow: ip=192\.0\.2\.1 is banned until 20\S+Z by login \(2 denials within 10m0s\) since 20\S+Z: it is refused everywhere in the domain\n\nmeets:\n.*user=eve\n.*now: nothing counted`},
+		{"ip=192.0.2.1 path=/other", `^domain shop\n\nnow: ip=192\.0\.2\.1 is banned until 20\S+Z by login .* everywhere in the domain\n\ndoes not apply`},
+		{"ip=192.0.2.2 path=/form", `^domain shop\n\nnow: ip=192\.0\.2\.2 is banned until 20\S+Z by form \(1 denial within 10m0s\) since 20\S+Z: it is refused wherever form applies\n\nmeets:\n`},
+	} {
+		says := regexp.MustCompile(c.says)
+		eventually(t, "the ban is known", func() bool { return says.MatchString(explained(strings.Fields(c.attributes)...)) })
 	}
 }
 

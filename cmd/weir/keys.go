@@ -127,7 +127,7 @@ func writeKeys(out io.Writer, keys []admin.KeyInfo) error {
 	fmt.Fprintln(w, "LIMIT\tKEY\tUSED\tLEFT\tRESET IN\tSTATE")
 	for i := range keys {
 		k := &keys[i]
-		used, left, reset := fmt.Sprintf("%d of %d", k.Used, k.Capacity), strconv.FormatInt(k.Remaining, 10), "-"
+		used, left, reset := usedText(k), strconv.FormatInt(k.Remaining, 10), "-"
 		if k.Unlimited {
 			used, left = "-", "-"
 		}
@@ -164,6 +164,14 @@ func writeHottest(out io.Writer, domain, limit string, found *admin.KeyList) err
 		fmt.Fprintf(out, "%s banned; weir ban list --limit %s lists them.\n", countIs(found.Banned, "key"), named)
 	}
 	return nil
+}
+
+// usedText says how much of a limit is used, and how much there is with a soft margin.
+func usedText(k *admin.KeyInfo) string {
+	if k.SoftLimit > 0 {
+		return fmt.Sprintf("%d of %d (soft %d)", k.Used, k.Capacity, k.SoftLimit)
+	}
+	return fmt.Sprintf("%d of %d", k.Used, k.Capacity)
 }
 
 // keyVerdict says in words how a request with a key would be decided.

@@ -24,8 +24,9 @@ type KeyInfo struct {
 	Key        string         `json:"key"`  // for people
 	Path       string         `json:"path"` // of its state on this port
 	Parts      []string       `json:"parts"`
-	Used       int64          `json:"used"`
+	Used       int64          `json:"used"` // with what is used of a soft margin
 	Capacity   int64          `json:"capacity"`
+	SoftLimit  int64          `json:"soft_limit,omitempty"` // with the soft margin, while that is open
 	Remaining  int64          `json:"remaining"`
 	Refused    bool           `json:"refused"` // a request with a cost of 1 would be refused now
 	RetryAfter recent.Seconds `json:"retry_after"`
@@ -49,7 +50,7 @@ func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
 		Key:        strings.Join(parts, ","),
 		Path:       KeyPath(k.Window.Rule.Domain, k.Window.Name, parts),
 		Parts:      parts,
-		Used:       k.Result.Limit - k.Result.Remaining,
+		Used:       k.Used,
 		Capacity:   k.Result.Limit,
 		Remaining:  k.Result.Remaining,
 		ResetAfter: recent.Seconds(k.Result.ResetAfter),
@@ -58,6 +59,9 @@ func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
 	}
 	refused, after := k.Refused(now.UnixMicro())
 	info.Refused, info.RetryAfter = refused, recent.Seconds(after)
+	if k.Result.SoftLimit > k.Result.Limit && !info.Unlimited {
+		info.SoftLimit = k.Result.SoftLimit
+	}
 	if info.Unlimited {
 		info.Used, info.Capacity, info.Remaining, info.ResetAfter = 0, 0, 0, 0
 	}

@@ -169,6 +169,66 @@ limits:
 	}
 }
 
+// TestAdminKeySoft: of a key in a soft margin all that it used is shown, and whether the margin has
+// room for more.
+func TestAdminKeySoft(t *testing.T) {
+	for _, algorithm := range []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket"} {
+		l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: 6/min, algorithm: "+algorithm+", throttle: { soft: 50% } }]\n")
+		h := New(l, Options{})
+		for sent, want := range map[int64]KeyInfo{
+			5: {Used: 5, Remaining: 1}, 6: {Used: 6}, 8: {Used: 8}, 11: {Used: 9, Refused: true},
+		} {
+			user := fmt.Sprint("ada", sent)
+			for range sent {
+				var d weir.Decision
+				if err := l.Decide(t.Context(), &weir.Request{Domain: "shop", Attributes: rule.Map{"user": user}}, &d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got KeyList
+			a := onAdmin(h, "GET", "/api/v1/keys?limit=api&key="+user, "")
+			if err := json.Unmarshal([]byte(a.Body), &got); err != nil || a.Status != 200 || len(got.Keys) != 1 {
+				t.Fatalf("%d %s: %v", a.Status, a.Body, err)
+			}
+			k := got.Keys[0]
+			if k.Used != want.Used || k.Remaining != want.Remaining || k.Capacity != 6 || k.SoftLimit != 9 || k.Refused != want.Refused {
+				t.Errorf("%s after %d requests: %+v", algorithm, sent, k)
+			}
+		}
+		// The list has them in the order of what they used, also above the limit.
+		var got KeyList
+		a := onAdmin(h, "GET", "/api/v1/keys?limit=api", "")
+		if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Keys) != 4 {
+			t.Fatalf("%d %s: %v", a.Status, a.Body, err)
+		}
+		for i, used := range []int64{9, 8, 6, 5} {
+			if got.Keys[i].Used != used {
+				t.Errorf("%s: key %d of the hottest used %d, want %d", algorithm, i, got.Keys[i].Used, used)
+			}
+		}
+	}
+}
+
+// TestRuleByWindow: bans and grants take the name that lists give a limit, that of a window too.
+func TestRuleByWindow(t *testing.T) {
+	l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user], allow: [10/min, 500/hour] }, { name: login, per: [ip], allow: 5/min, ban: { after: 3, within: 1m, for: 1h } }]\n")
+	h := New(l, Options{})
+	post := func(status int, says, method, path, body string) {
+		t.Helper()
+		if a := onAdmin(h, method, path, body, "Content-Type", jsonText); a.Status != status || !strings.Contains(a.Body, says) {
+			t.Errorf("%s %s %s: %d %s, want %d, %s", method, path, body, a.Status, a.Body, status, says)
+		}
+	}
+	for _, name := range []string{"api", "api:60s", "api:3600s", "shop/api:60s"} {
+		post(200, `"limit": "api"`, "POST", grantsPath, `{"limit": "`+name+`", "key": "ada", "allow": "20/min, 900/hour", "for": "1h"}`)
+		post(200, `"limit": "api"`, "DELETE", grantsPath, `{"limit": "`+name+`", "key": "ada"}`)
+	}
+	post(400, "nothing is given for requests per hour", "POST", grantsPath, `{"limit": "api:60s", "key": "ada", "allow": "20/min", "for": "1h"}`)
+	post(400, "has no limit", "POST", grantsPath, `{"limit": "api:61s", "key": "ada", "allow": "20/min", "for": "1h"}`)
+	post(200, `"limit": "login"`, "POST", bansPath, `{"limit": "shop/login", "key": "192.0.2.1", "for": "1h"}`)
+	post(200, `"limit": "login"`, "DELETE", bansPath, `{"limit": "login", "key": "192.0.2.1"}`)
+}
+
 // failing is a store that cannot reset keys of one counter.
 type failing struct {
 	*memory.Store

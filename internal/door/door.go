@@ -35,8 +35,9 @@ func Domain(named, configured string, l *weir.Limiter) string {
 type Stopwatch interface {
 	// Begin returns 0 for a decision that is not in the sample.
 	Begin() (start int64)
-	// End is given what Begin returned, unless that was 0.
-	End(start int64)
+	// End is given what Begin returned, unless that was 0, and what was decided; r and d are nil if
+	// nothing was.
+	End(start int64, r *weir.Request, d *weir.Decision)
 }
 
 // Begin is s.Begin, and 0 for a nil Stopwatch.
@@ -48,9 +49,9 @@ func Begin(s Stopwatch) (start int64) {
 }
 
 // End is s.End of a decision that is in the sample.
-func End(s Stopwatch, start int64) {
+func End(s Stopwatch, start int64, r *weir.Request, d *weir.Decision) {
 	if start != 0 {
-		s.End(start)
+		s.End(start, r, d)
 	}
 }
 

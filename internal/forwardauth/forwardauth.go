@@ -182,7 +182,7 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := &c.decision; d.Known && !d.Exempt && len(d.Limits) == 0 && len(d.Matches.Hits) == 0 {
 		f.metNothing(d)
 	}
-	door.End(f.o.Stopwatch, start)
+	door.End(f.o.Stopwatch, start, &c.request, &c.decision)
 }
 
 // metNothing tells, once for a domain and its rules, which of them no check can meet for want of an

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -10,7 +11,8 @@ import (
 )
 
 // appendDecision appends the JSON of d, which is the body of an answer and an item of a batch's.
-func appendDecision(b []byte, d *weir.Decision, names []string) []byte {
+// margins are what handler.margins says of it.
+func appendDecision(b []byte, d *weir.Decision, names []string, margins []margin) []byte {
 	if d.Allowed {
 		b = append(b, `{"allowed":true,"domain":`...)
 	} else {
@@ -35,8 +37,46 @@ func appendDecision(b []byte, d *weir.Decision, names []string) []byte {
 			b = append(b, ',')
 		}
 		b = appendLimit(b, &d.Limits[i])
+		if i < len(margins) && margins[i].soft > 0 {
+			b = append(b[:len(b)-1], `,"used":`...)
+			b = strconv.AppendInt(b, margins[i].used, 10)
+			b = append(b, `,"refused":`...)
+			b = append(strconv.AppendBool(b, margins[i].refused), '}')
+		}
 	}
 	return append(b, `]}`...)
+}
+
+// margin is how a limit stands whose soft margin is in use; the zero value is of one that is not.
+type margin struct {
+	soft, used int64 // the capacity with the margin; what is used of it
+	refused    bool  // a request with a cost of 1 would be refused
+}
+
+// margins finds out what a peek itself does not tell of limits that stand in their soft margin. It
+// returns one margin for each limit, and nil if there is none: nothing is looked up for requests
+// that are charged, or while there is room below a limit.
+func (h *handler) margins(ctx context.Context, c *call) []margin {
+	d := &c.decision
+	if !c.request.Peek || len(d.Limits) != len(d.Matches.Hits) {
+		return nil
+	}
+	var list []margin
+	for i := range d.Limits {
+		r := &d.Limits[i]
+		if r.Remaining > 0 || r.SoftLimit <= r.Limit {
+			continue
+		}
+		k, err := h.limiter.Keys().Met(ctx, &d.Matches.Hits[i])
+		if err != nil {
+			continue // the peek itself was answered
+		}
+		if list == nil {
+			list = make([]margin, len(d.Limits))
+		}
+		list[i] = margin{soft: r.SoftLimit, used: k.Used, refused: !k.Next.Allowed && !k.Next.Off && k.Mode != rule.Shadow}
+	}
+	return list
 }
 
 func appendLimit(b []byte, r *weir.LimitResult) []byte {

@@ -252,9 +252,9 @@ func (h *handler) limit(w http.ResponseWriter, r *http.Request) {
 	} else {
 		header["Content-Type"] = answer.JSONType
 		c.names = d.LimitedBy(c.names[:0])
-		c.out = append(appendDecision(c.out[:0], d, c.names), '\n')
+		c.out = append(appendDecision(c.out[:0], d, c.names, h.margins(r.Context(), c)), '\n')
 	}
-	door.End(h.o.Stopwatch, start)
+	door.End(h.o.Stopwatch, start, &c.request, d)
 	if !d.Allowed {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
@@ -348,7 +348,7 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
 		}
 		first = false
 		c.names = c.decision.LimitedBy(c.names[:0])
-		c.out = appendDecision(c.out, &c.decision, c.names)
+		c.out = appendDecision(c.out, &c.decision, c.names, h.margins(r.Context(), c))
 		return nil
 	})
 	switch {

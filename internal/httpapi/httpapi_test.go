@@ -97,6 +97,12 @@ func TestLimitSteps(t *testing.T) {
 		"soft": {
 			{body: `{"attributes":{"kind":"soft"},"hits":11}`, status: 200, has: `"remaining":0,"retry_after":0,"reset_after":60,"near_limit":true,"soft_exceeded":true,"soft_limit":11`},
 			{body: `{"attributes":{"kind":"soft"}}`, status: 429, has: `"soft_exceeded":false`},
+			{body: `{"attributes":{"kind":"soft"},"hits":0}`, status: 200, has: `"delay":0,"used":11,"refused":true}`},
+		},
+		"in the soft margin": {
+			{body: `{"attributes":{"kind":"soft"},"hits":0}`, status: 200, has: `"delay":0}`},
+			{body: `{"attributes":{"kind":"soft"},"hits":10}`, status: 200, has: `"delay":0}`},
+			{body: `{"attributes":{"kind":"soft"},"hits":0}`, status: 200, has: `"delay":0,"used":10,"refused":false}`},
 		},
 		"nothing met": {
 			{body: `{}`, status: 200, has: `{"allowed":true,"domain":"shop","limited_by":[],"retry_after":0,"limits":[]}`},

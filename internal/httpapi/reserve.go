@@ -86,7 +86,7 @@ func (h *handler) reserve(w http.ResponseWriter, r *http.Request) {
 	header["Content-Type"] = answer.JSONType
 	h.o.Headers.Write(header, d)
 	c.names = d.LimitedBy(c.names[:0])
-	c.out = appendDecision(c.out[:0], d, c.names)
+	c.out = appendDecision(c.out[:0], d, c.names, nil)
 	c.out = append(c.out[:len(c.out)-1], `,"reservation":`...) // in place of the closing brace
 	if id == "" {
 		c.out = append(c.out, `null,"expires_in":null`...)

@@ -96,7 +96,11 @@ func (a *asker) decide(dst []byte, v verb, args [][]byte, trusted bool) []byte {
 	}
 	a.counts.n[v][out]++
 	a.counts.any = true
-	door.End(a.o.Stopwatch, start)
+	if v != verbLimit || out == failed {
+		door.End(a.o.Stopwatch, start, nil, nil)
+	} else {
+		door.End(a.o.Stopwatch, start, &a.request, &a.decision)
+	}
 	return dst
 }
 

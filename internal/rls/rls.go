@@ -154,16 +154,17 @@ func (c *call) reset() {
 
 // ShouldRateLimit implements rlspb.RateLimitServiceServer.
 func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
-	if start := door.Begin(r.o.Stopwatch); start != 0 {
-		defer r.o.Stopwatch.End(start)
-	}
+	start := door.Begin(r.o.Stopwatch)
 	c := r.acquire()
 	defer r.release(c)
 	c.fromProto(request)
 	if err := r.decide(ctx, c); err != nil {
+		door.End(r.o.Stopwatch, start, nil, nil)
 		return nil, err
 	}
-	return c.toProto(), nil
+	response := c.toProto()
+	door.End(r.o.Stopwatch, start, &c.request, &c.decision)
+	return response, nil
 }
 
 // decide answers c. Its errors are gRPC statuses.
@@ -391,9 +392,7 @@ func (c *call) refuseWithoutStore(failure error) error {
 // answerWire answers a RateLimitRequest in its wire format with a RateLimitResponse, which it
 // appends to out. Its errors are gRPC statuses.
 func (r *Service) answerWire(ctx context.Context, request, out []byte) (answer []byte, err error) {
-	if start := door.Begin(r.o.Stopwatch); start != 0 {
-		defer r.o.Stopwatch.End(start)
-	}
+	start := door.Begin(r.o.Stopwatch)
 	defer func() {
 		if p := recover(); p != nil {
 			// a defect of ours must not end the process; the call is not used again
@@ -405,6 +404,9 @@ func (r *Service) answerWire(ctx context.Context, request, out []byte) (answer [
 	c.readWire(string(request)) // one copy, which all strings of the call share
 	if err = r.decide(ctx, c); err == nil {
 		out, err = c.writeWire(out)
+		door.End(r.o.Stopwatch, start, &c.request, &c.decision)
+	} else {
+		door.End(r.o.Stopwatch, start, nil, nil)
 	}
 	r.release(c)
 	return out, err

@@ -372,7 +372,9 @@ func TestRLSPanic(t *testing.T) {
 type stopwatch struct{ begun, ended atomic.Int64 }
 
 func (w *stopwatch) Begin() int64 { return w.begun.Add(1) % 2 }
-func (w *stopwatch) End(int64)    { w.ended.Add(1) }
+func (w *stopwatch) End(_ int64, _ *weir.Request, d *weir.Decision) {
+	w.ended.Add(1)
+}
 
 func TestRLSStopwatch(t *testing.T) {
 	w := &stopwatch{}

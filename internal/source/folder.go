@@ -37,6 +37,8 @@ type Status struct {
 	Path     string
 	Waiting  bool      // Options.Until are in force, since nothing lies at Path
 	Files    []string  // the files of the rules in force, sorted
+	Digest   string    // of the files of the rules in force: see Digest
+	Version  string    // that the source gives them; "" of a folder, which gives none
 	Loaded   time.Time // when the rules in force were loaded
 	Loads    uint64    // successful loads, the first one included
 	Failures uint64    // loads that failed
@@ -185,6 +187,7 @@ func (f *Folder) succeeded(sources []file.Source, warnings []rule.Problem) {
 	f.sources = sources
 	f.mu.Lock()
 	f.status.Files = files
+	f.status.Digest = fmt.Sprintf("sha256:%x", Digest(sources))
 	f.status.Loaded = time.Now()
 	f.status.Loads++
 	f.status.Err = nil

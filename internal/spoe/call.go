@@ -16,6 +16,7 @@ type call struct {
 	attributes attributes
 	request    weir.Request
 	decision   weir.Decision
+	decided    bool // request and decision are those of this call
 	recorder   recorder
 	asker      http.Request // the request that a refusal is written for
 	accept     []string
@@ -78,6 +79,7 @@ const (
 func (c *call) answer(ctx context.Context, messages int, stream, id uint64, trusted bool, out []byte, size int) []byte {
 	start := door.Begin(c.agent.o.Stopwatch)
 	c.ack.begin(out, stream, id, size)
+	c.decided = false
 	if messages > 0 { // without any, nothing is asked
 		c.decide(ctx, trusted)
 	}
@@ -87,8 +89,12 @@ func (c *call) answer(ctx context.Context, messages int, stream, id uint64, trus
 			c.agent.log.Warn("spoe: an argument without a name is ignored; write name=sample in args")
 		})
 	}
+	if c.decided {
+		door.End(c.agent.o.Stopwatch, start, &c.request, &c.decision)
+	} else {
+		door.End(c.agent.o.Stopwatch, start, nil, nil)
+	}
 	c.release()
-	door.End(c.agent.o.Stopwatch, start)
 	return out
 }
 
@@ -116,6 +122,7 @@ func (c *call) decide(ctx context.Context, trusted bool) {
 	// HAProxy waits for the answer while it holds the request: a delay cannot be told to it.
 	c.request = weir.Request{Domain: domain, Attributes: at, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
 	err := c.agent.limiter.Decide(ctx, &c.request, d)
+	c.decided = err == nil
 	switch {
 	case err != nil:
 		answer.StoreError(&c.recorder)

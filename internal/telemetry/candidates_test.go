@@ -71,9 +71,9 @@ func TestCandidates(t *testing.T) {
 		t.Errorf("top: %s", top)
 	}
 	same(t, counts(t, m, "weir_candidate_decisions_total"),
-		`{candidate="allowed",domain="shop",limit="looser",live="allowed"} 2`, `{candidate="allowed",domain="shop",limit="looser",live="denied"} 1`,
-		`{candidate="denied",domain="shop",limit="looser",live="denied"} 1`, `{candidate="allowed",domain="shop",limit="tighter",live="allowed"} 2`,
-		`{candidate="denied",domain="shop",limit="tighter",live="allowed"} 2`, `{candidate="denied",domain="shop",limit="tighter",live="denied"} 2`)
+		`{candidate="allowed",domain="shop",limit="looser",live="allowed",rule="looser"} 2`, `{candidate="allowed",domain="shop",limit="looser",live="denied",rule="looser"} 1`,
+		`{candidate="denied",domain="shop",limit="looser",live="denied",rule="looser"} 1`, `{candidate="allowed",domain="shop",limit="tighter",live="allowed",rule="tighter"} 2`,
+		`{candidate="denied",domain="shop",limit="tighter",live="allowed",rule="tighter"} 2`, `{candidate="denied",domain="shop",limit="tighter",live="denied",rule="tighter"} 2`)
 	if len(m.Candidates("other")) != 0 || len(m.Candidates("shop")) != 2 {
 		t.Error("the domain does not choose")
 	}

@@ -14,14 +14,14 @@ var (
 	descRequests = prometheus.NewDesc("weir_requests_total",
 		"Requests decided, by domain and outcome of the decision as a whole. A domain that no rule knows is _unknown.", []string{"domain", "outcome"}, nil)
 	descDecisions = prometheus.NewDesc("weir_decisions_total",
-		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and those of an unknown domain.", []string{"domain", "limit", "outcome"}, nil)
+		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and those of an unknown domain.", []string{"domain", "rule", "limit", "outcome"}, nil)
 	descDetailed = prometheus.NewDesc("weir_descriptor_decisions_total",
 		"Verdicts on descriptors of rules with detailed_metric or value_to_metric, by their name with the values of the request.", []string{"key", "outcome"}, nil)
 	descDetailedLost = prometheus.NewDesc("weir_descriptor_decisions_unnamed_total",
 		"Verdicts that weir_descriptor_decisions_total left out, since it holds as many series as it may.", nil, nil)
 	descCandidates = prometheus.NewDesc("weir_candidate_decisions_total",
 		"Requests that met a rule in shadow (on those of its keys on which it is not enforced), by what that rule would have done and by what was done.",
-		[]string{"domain", "limit", "candidate", "live"}, nil)
+		[]string{"domain", "rule", "limit", "candidate", "live"}, nil)
 	descKeys       = prometheus.NewDesc("weir_store_keys", "Keys that the store in this process holds.", nil, nil)
 	descBytes      = prometheus.NewDesc("weir_store_bytes", "Bytes that the store in this process holds.", nil, nil)
 	descEvictions  = prometheus.NewDesc("weir_store_evictions_total", "Keys that were forgotten, though they had used something of their limit, since the store in this process was full.", nil, nil)
@@ -30,6 +30,8 @@ var (
 	descRules      = prometheus.NewDesc("weir_rules", "Rules in force.", nil, nil)
 	descLoaded     = prometheus.NewDesc("weir_rules_loaded_timestamp_seconds", "When the rules in force were loaded.", nil, nil)
 	descLoads      = prometheus.NewDesc("weir_rules_loads_total", "Successful loads of rules.", nil, nil)
+	descBroken     = prometheus.NewDesc("weir_rules_broken", "1 while the rules that lie in the source are not in force, since they have errors; 0 else.", nil, nil)
+	descInfo       = prometheus.NewDesc("weir_rules_info", "1, with the digest of the rule files in force, which is the same on servers with the same files, and the version that their source gives them.", []string{"digest", "version"}, nil)
 	descFailures   = prometheus.NewDesc("weir_rules_load_errors_total", "Loads of rules that failed; the last good rules stayed in force.", nil, nil)
 )
 
@@ -39,7 +41,7 @@ type collector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descCandidates}, append(descsBans, descsShared...)...) {
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descInfo, descCandidates}, append(descsBans, descsShared...)...) {
 		ch <- d
 	}
 }
@@ -50,35 +52,41 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	t := m.tables.Load().now
 	for domain, cells := range t.domains {
-		for o := range cells {
+		for o := range outcome(len(cells.n)) {
 			// Always there, so that a rate can be taken over the first one: what every server sees
 			// sooner or later.
-			if v := cells[o].Load(); v > 0 || o <= int(denied) {
+			v := cells.n[o].Load()
+			switch {
+			case o == banned: // they are denied
+				counter(descBanned, v, label(domain))
+			case o == denied:
+				cells.refused.counter(ch, descRequests, v, o, label(domain), outcomeNames[o])
+			case v > 0 || o < denied:
 				counter(descRequests, v, label(domain), outcomeNames[o])
 			}
 		}
-		if v := cells[exempt].Load(); v > 0 {
-			counter(descDecisions, v, label(domain), "", outcomeNames[exempt])
+		if v := cells.n[exempt].Load(); v > 0 {
+			counter(descDecisions, v, label(domain), "", "", outcomeNames[exempt])
 		}
 	}
 	for o := range m.unknownCells {
 		if v := m.unknownCells[o].Load(); v > 0 || o == int(allowed) {
 			counter(descRequests, v, unknownDomain, outcomeNames[o])
-			counter(descDecisions, v, unknownDomain, "", outcomeNames[o])
+			counter(descDecisions, v, unknownDomain, "", "", outcomeNames[o])
 		}
 	}
 	if t.set != nil {
 		for name, cells := range t.names {
-			for o := range cells {
-				if v := cells[o].Load(); v > 0 || o <= int(denied) && t.rules[name] {
-					counter(descDecisions, v, label(name.domain), label(name.window), outcomeNames[o])
+			for o := range outcome(len(cells.n)) {
+				if v := cells.n[o].Load(); v > 0 || o <= denied && t.rules[name] {
+					cells.refused.counter(ch, descDecisions, v, o, label(name.domain), label(name.rule), label(name.window), outcomeNames[o])
 				}
 			}
 		}
 		gauge(descRules, float64(len(t.set.Rules())))
 		names := map[bool]string{false: outcomeNames[allowed], true: outcomeNames[denied]}
 		for v := range t.candidates.Verdicts {
-			counter(descCandidates, v.Requests, label(v.Domain), label(v.Limit), names[v.Refuses], names[v.Refused])
+			counter(descCandidates, v.Requests, label(v.Domain), label(v.Limit), label(v.Limit), names[v.Refuses], names[v.Refused])
 		}
 	}
 	gauge(descGeneration, float64(t.generation))
@@ -114,6 +122,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descLoaded, float64(s.Loaded.UnixMilli())/1e3)
 		counter(descLoads, s.Loads)
 		counter(descFailures, s.Failures)
+		broken := 0.0
+		if s.Err != nil {
+			broken = 1
+		}
+		gauge(descBroken, broken)
+		gauge(descInfo, 1, s.Digest, s.Version)
 	}
 }
 
@@ -129,7 +143,7 @@ type detailed struct {
 	lost atomic.Uint64
 
 	mu    sync.RWMutex
-	cells map[string]*cells
+	cells map[string]*[outcomes]atomic.Uint64
 }
 
 // maxDetailKey bounds the length of a name.
@@ -141,7 +155,7 @@ func (t *detailed) decided(d *weir.Decision) {
 		if m.Hit < 0 || m.Rule == nil || m.Rule.Lyft == nil || m.StatsKey == "" || m.StatsKey == m.Rule.Lyft.StatsKey || m.Hit >= len(d.Limits) {
 			continue
 		}
-		t.add(m.StatsKey, outcomeOfLimit(&d.Limits[m.Hit]))
+		t.add(m.StatsKey, outcomeOfLimit(d, &d.Limits[m.Hit]))
 	}
 }
 
@@ -156,7 +170,7 @@ func (t *detailed) add(key string, o outcome) {
 	if c == nil {
 		t.mu.Lock()
 		if c = t.cells[key]; c == nil && len(t.cells) < maxSeries/int(exempt) {
-			c = new(cells)
+			c = new([outcomes]atomic.Uint64)
 			t.cells[strings.Clone(key)] = c
 		}
 		t.mu.Unlock()

@@ -20,7 +20,7 @@ type doorCollector struct{ o DoorOptions }
 
 var (
 	descConnections        = prometheus.NewDesc("weir_connections", "Open connections of a door.", []string{"door"}, nil)
-	descConnectionsTotal   = prometheus.NewDesc("weir_connections_total", "Connections that a door was handed.", []string{"door"}, nil)
+	descConnectionsTotal   = prometheus.NewDesc("weir_connections_accepted_total", "Connections that a door was handed.", []string{"door"}, nil)
 	descConnectionsRefused = prometheus.NewDesc("weir_connections_refused_total", "Connections that were closed before a door saw them, by reason.", []string{"door", "reason"}, nil)
 	descWrongTokens        = prometheus.NewDesc("weir_wrong_tokens_total", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).", []string{"outcome"}, nil)
 	descCertificateExpiry  = prometheus.NewDesc("weir_certificate_expiry_timestamp_seconds", "When the first of the certificates in force expires.", nil, nil)

@@ -30,7 +30,7 @@ var (
 	descHeld         = prometheus.NewDesc("weir_held_requests", "Requests that the proxy holds until a limit admits them.", nil, nil)
 	descHeldLines    = prometheus.NewDesc("weir_held_lines", "Lines in which they stand: one for each key of a limit.", nil, nil)
 	descHeldLongest  = prometheus.NewDesc("weir_held_longest_line", "Requests in the longest of these lines.", nil, nil)
-	descHeldTotal    = prometheus.NewDesc("weir_held_requests_total", "Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).", []string{"event"}, nil)
+	descHeldTotal    = prometheus.NewDesc("weir_held_events_total", "Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).", []string{"event"}, nil)
 	descReservations = prometheus.NewDesc("weir_reservations_total", "Reservations of costs known only afterwards, by what became of them: made, committed, expired.", []string{"event"}, nil)
 	descCostUnknown  = prometheus.NewDesc("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.", nil, nil)
 	descDeferred     = prometheus.NewDesc("weir_deferred_jobs", "Deferred requests that wait, and dead letters.", []string{"state"}, nil)

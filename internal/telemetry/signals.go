@@ -32,7 +32,7 @@ var (
 	descSignal       = prometheus.NewDesc("weir_signal_percent", "Filtered value of a signal of elastic limits; left out while there is none.", []string{"signal"}, nil)
 	descSignalStale  = prometheus.NewDesc("weir_signal_stale", "1 if there is no value of a signal, so that limits which follow it stand at 100 percent; 0 else.", []string{"signal"}, nil)
 	descSignalErrors = prometheus.NewDesc("weir_signal_errors_total", "Tries to read a signal that failed.", []string{"signal"}, nil)
-	descElastic      = prometheus.NewDesc("weir_elastic_share", "Share of an elastic limit that is in force on this node: 1 is all of it.", []string{"domain", "limit"}, nil)
+	descElastic      = prometheus.NewDesc("weir_elastic_share", "Share of an elastic limit that is in force on this node: 1 is all of it.", []string{"domain", "rule", "limit"}, nil)
 	descOverload     = prometheus.NewDesc("weir_overload_limit", "How many requests may be under way at the same time.", nil, nil)
 	descInFlight     = prometheus.NewDesc("weir_overload_in_flight", "Requests under way.", nil, nil)
 	descShed         = prometheus.NewDesc("weir_overload_shed_total", "Requests that were turned away since too many were under way, by priority.", []string{"priority"}, nil)
@@ -68,7 +68,7 @@ func (c loadCollector) Collect(ch chan<- prometheus.Metric) {
 	if c.o.Limiter != nil && c.o.Signals != nil {
 		set, _ := c.o.Limiter.Rules()
 		elasticShares(set, c.o.Signals, func(r *rule.Rule, share float64) {
-			gauge(descElastic, share, label(r.Domain), label(r.Name))
+			gauge(descElastic, share, label(r.Domain), label(r.Name), label(r.Name))
 		})
 	}
 	if c.o.Overload != nil {

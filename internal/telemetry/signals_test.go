@@ -65,8 +65,8 @@ limits:
 		}
 	}
 	want := []string{
-		`weir_elastic_share{domain="shop",limit="all"} 1.5`,
-		`weir_elastic_share{domain="shop",limit="slow"} 1`,
+		`weir_elastic_share{domain="shop",limit="all",rule="all"} 1.5`,
+		`weir_elastic_share{domain="shop",limit="slow",rule="slow"} 1`,
 		`weir_overload_in_flight 3`,
 		`weir_overload_limit 20`,
 		`weir_overload_shed_total{priority="critical"} 1`,

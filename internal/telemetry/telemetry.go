@@ -42,13 +42,14 @@ const (
 	soft         // admitted above the limit, in the soft margin
 	nearLimit    // admitted, with most of the limit used
 	shadowDenied // would have been denied
+	banned       // of a limit: its ban refused the request, whatever the limit itself would have said
 	exempt
 	peek   // asked without consuming
 	refund // gave back
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "shadow_denied", "exempt", "peek", "refund"}
+var outcomeNames = [outcomes]string{"allowed", "denied", "soft", "near_limit", "shadow_denied", "banned", "exempt", "peek", "refund"}
 
 // unknownDomain is the label of requests in a domain that no rule knows.
 const unknownDomain = "_unknown"
@@ -86,7 +87,7 @@ type Metrics struct {
 	o        Options
 	registry *prometheus.Registry
 
-	decisions    prometheus.Histogram
+	decisions    timedDecisions
 	takes        prometheus.Histogram
 	storeErrors  prometheus.Counter
 	celErrors    prometheus.Counter
@@ -104,7 +105,21 @@ type Metrics struct {
 
 // cells are the counters of one label set. They live as long as some rule set in force has the
 // label set.
-type cells [outcomes]atomic.Uint64
+type cells struct {
+	n [outcomes]atomic.Uint64
+	// refused is one of the latest refusals, for the exemplar of denied or banned.
+	refused slot
+}
+
+// add counts one outcome.
+func (c *cells) add(o outcome) { c.n[o].Add(1) }
+
+// refuse counts a refusal, and keeps 1 in sample of them as an exemplar.
+func (c *cells) refuse(o outcome, r *weir.Request, d *weir.Decision) {
+	if c.n[o].Add(1)%sample == 1 {
+		c.refused.keep(o, 1, r, d)
+	}
+}
 
 // table holds the cells of one rule set. Immutable but for the counts.
 type table struct {
@@ -120,7 +135,7 @@ type table struct {
 
 // limitName is what the labels of a limit are made of. Counters of one name (a rule with one window
 // by two algorithms) share their cells.
-type limitName struct{ domain, window string }
+type limitName struct{ domain, rule, window string }
 
 // tables are the table of the set in force, and the one before for decisions that were under way.
 type tables struct{ now, before *table }
@@ -131,11 +146,11 @@ func New(o Options) *Metrics {
 		o:        o,
 		registry: prometheus.NewRegistry(),
 		// Powers of 2 from a quarter of a microsecond to a quarter of a second.
-		decisions: prometheus.NewHistogram(prometheus.HistogramOpts{
+		decisions: timedDecisions{Histogram: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "weir_decision_seconds",
 			Help:    "Time from reading a question to writing its answer, of a sample of 1 decision in 16.",
-			Buckets: prometheus.ExponentialBuckets(250e-9, 2, 21),
-		}),
+			Buckets: prometheus.ExponentialBuckets(250e-9, 2, buckets),
+		})},
 		takes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "weir_store_seconds",
 			Help:    "Time that the store took to decide, of a sample of 1 call in 16.",
@@ -146,10 +161,10 @@ func New(o Options) *Metrics {
 		unknown:     map[string]struct{}{},
 		candidates:  candidate.New(o.Hide),
 	}
-	m.detailed.cells = map[string]*cells{}
+	m.detailed.cells = map[string]*[outcomes]atomic.Uint64{}
 	m.tables.Store(&tables{now: &table{}})
 	m.registry.MustRegister(
-		m.decisions, m.takes, m.storeErrors, m.celErrors,
+		&m.decisions, m.takes, m.storeErrors, m.celErrors,
 		collector{m},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -157,9 +172,10 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Handler serves the metrics.
+// Handler serves the metrics: in OpenMetrics, with exemplars, to a client that asks for that, and
+// else in the text format of Prometheus.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
 // Candidates returns what the candidates in force would have done, in rule order; those of one
@@ -197,11 +213,11 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 	}
 	for _, r := range s.Rules() {
 		for _, w := range r.Windows {
-			next.rules[limitName{r.Domain, w.Name}] = w.Counter != nil
+			next.rules[limitName{r.Domain, r.Name, w.Name}] = w.Counter != nil
 		}
 	}
 	for _, c := range s.Counters() {
-		name := limitName{c.Domain, c.Window}
+		name := limitName{c.Domain, c.Rule, c.Window}
 		kept := next.names[name]
 		if kept == nil {
 			kept = old.names[name]
@@ -255,17 +271,30 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	}
 	t, indexed := m.tableFor(d)
 	if c := t.domains[d.Domain]; c != nil {
-		c[overall].Add(1)
+		if overall == denied {
+			c.refuse(denied, r, d)
+			if d.Banned.Rule != nil {
+				c.add(banned)
+			}
+		} else {
+			c.add(overall)
+		}
 	}
 	if overall == peek || overall == refund {
 		return
 	}
 	for i := range d.Limits {
 		l := &d.Limits[i]
-		if k := l.Window.Counter; indexed {
-			t.limits[k.Index][outcomeOfLimit(l)].Add(1)
-		} else if c := t.names[limitName{k.Domain, k.Window}]; c != nil {
-			c[outcomeOfLimit(l)].Add(1)
+		k, c := l.Window.Counter, (*cells)(nil)
+		if indexed {
+			c = t.limits[k.Index]
+		} else if c = t.names[limitName{k.Domain, k.Rule, k.Window}]; c == nil {
+			continue
+		}
+		if o := outcomeOfLimit(d, l); o == denied || o == banned {
+			c.refuse(o, r, d)
+		} else {
+			c.add(o)
 		}
 	}
 	if indexed && t.candidates != nil {
@@ -292,8 +321,10 @@ func outcomeOf(r *weir.Request, d *weir.Decision) outcome {
 	return allowed
 }
 
-func outcomeOfLimit(l *weir.LimitResult) outcome {
+func outcomeOfLimit(d *weir.Decision, l *weir.LimitResult) outcome {
 	switch {
+	case d.Banned.Rule != nil: // d.Limits are those of bans
+		return banned
 	case !l.Allowed && l.Mode == rule.Shadow:
 		return shadowDenied
 	case !l.Allowed:
@@ -333,9 +364,10 @@ func (m *Metrics) Begin() int64 {
 	return clock()
 }
 
-// End notes how long a decision took that Begin returned another value than 0 for.
-func (m *Metrics) End(start int64) {
-	m.decisions.Observe(float64(clock()-start) / 1e9)
+// End notes how long a decision took that Begin returned another value than 0 for. r and d are what
+// was decided, for an exemplar; nil if that is not known.
+func (m *Metrics) End(start int64, r *weir.Request, d *weir.Decision) {
+	m.decisions.observe(float64(clock()-start)/1e9, r, d)
 }
 
 var epoch = time.Now()

@@ -153,16 +153,16 @@ func TestDecisions(t *testing.T) {
 		`{domain="shop",outcome="allowed"} 11`, `{domain="shop",outcome="denied"} 3`, `{domain="shop",outcome="exempt"} 1`,
 		`{domain="shop",outcome="peek"} 1`, `{domain="shop",outcome="refund"} 1`, `{domain="_unknown",outcome="allowed"} 3`)
 	same(t, counts(t, m, "weir_decisions_total"),
-		`{domain="shop",limit="hard",outcome="allowed"} 3`, `{domain="shop",limit="hard",outcome="near_limit"} 2`, `{domain="shop",limit="hard",outcome="denied"} 2`,
-		`{domain="shop",limit="soft",outcome="allowed"} 1`, `{domain="shop",limit="soft",outcome="near_limit"} 1`,
-		`{domain="shop",limit="soft",outcome="soft"} 1`, `{domain="shop",limit="soft",outcome="denied"} 1`,
-		`{domain="shop",limit="trial",outcome="near_limit"} 1`, `{domain="shop",limit="trial",outcome="shadow_denied"} 2`,
-		`{domain="shop",limit="",outcome="exempt"} 1`, `{domain="_unknown",limit="",outcome="allowed"} 3`)
+		`{domain="shop",limit="hard",outcome="allowed",rule="hard"} 3`, `{domain="shop",limit="hard",outcome="near_limit",rule="hard"} 2`, `{domain="shop",limit="hard",outcome="denied",rule="hard"} 2`,
+		`{domain="shop",limit="soft",outcome="allowed",rule="soft"} 1`, `{domain="shop",limit="soft",outcome="near_limit",rule="soft"} 1`,
+		`{domain="shop",limit="soft",outcome="soft",rule="soft"} 1`, `{domain="shop",limit="soft",outcome="denied",rule="soft"} 1`,
+		`{domain="shop",limit="trial",outcome="near_limit",rule="trial"} 1`, `{domain="shop",limit="trial",outcome="shadow_denied",rule="trial"} 2`,
+		`{domain="shop",limit="",outcome="exempt",rule=""} 1`, `{domain="_unknown",limit="",outcome="allowed",rule=""} 3`)
 	if fmt.Sprint(unknown) != "[other third]" {
 		t.Errorf("unknown domains were told as %q", unknown)
 	}
 	samples := scrape(t, m)
-	if samples[`weir_decisions_total{domain="shop",limit="broken",outcome="denied"}`] != "0" {
+	if samples[`weir_decisions_total{domain="shop",limit="broken",outcome="denied",rule="broken"}`] != "0" {
 		t.Error("the series of a limit that nobody met yet is not there")
 	}
 	if n := samples["weir_cel_errors_total"]; n == "0" || n == "" {
@@ -193,7 +193,7 @@ func TestReload(t *testing.T) {
 	}
 	m.decided(&r, &old)
 	decide(t, l, "shop", 1, rule.Map{"kind": "hard"})
-	same(t, counts(t, m, "weir_decisions_total"), `{domain="shop",limit="hard",outcome="allowed"} 4`)
+	same(t, counts(t, m, "weir_decisions_total"), `{domain="shop",limit="hard",outcome="allowed",rule="hard"} 4`)
 	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",outcome="allowed"} 5`)
 	same(t, counts(t, m, "weir_rules_generation"), " 4")
 	if n := scrape(t, m)["weir_rules"]; n != "2" {
@@ -254,7 +254,7 @@ func TestReadings(t *testing.T) {
 	m := New(Options{
 		Memory: func() memory.Stats { return memory.Stats{Keys: 3, Bytes: 400, Evictions: 5, Overflows: 6} },
 		Rules: func() source.Status {
-			return source.Status{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8}
+			return source.Status{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8, Digest: "sha256:1f", Err: errors.New("broken")}
 		},
 		Redis: func() redis.Stats {
 			s := redis.Stats{
@@ -271,13 +271,14 @@ func TestReadings(t *testing.T) {
 	for range 64 * sample {
 		decide(t, l, "shop", 1, rule.Map{"kind": "trial"})
 		if start := m.Begin(); start != 0 {
-			m.End(start)
+			m.End(start, nil, nil)
 		}
 	}
 	samples := scrape(t, m)
 	for name, want := range map[string]string{
 		"weir_store_keys": "3", "weir_store_bytes": "400", "weir_store_evictions_total": "5", "weir_store_overflows_total": "6",
 		"weir_rules_loaded_timestamp_seconds": "1.7000000005e+09", "weir_rules_loads_total": "7", "weir_rules_load_errors_total": "8",
+		"weir_rules_broken": "1", `weir_rules_info{digest="sha256:1f",version=""}`: "1",
 		"weir_store_errors_total": "1", "weir_rules": "4", "weir_rules_generation": "1",
 		"weir_redis_calls_total": "21", "weir_redis_decisions_total": "22", "weir_redis_merged_decisions_total": "23", "weir_redis_remembered_refusals_total": "24",
 		"weir_redis_swaps_total": "25", "weir_redis_loads_total": "26", "weir_redis_failures_total": "27", "weir_redis_given_back_total": "28",
@@ -337,7 +338,7 @@ func TestDocumented(t *testing.T) {
 	}
 	m := New(Options{})
 	all := make(chan *prometheus.Desc, 100)
-	for _, c := range []prometheus.Collector{collector{m}, NewLoad(LoadOptions{}), NewQueues(QueueOptions{}), NewDoors(DoorOptions{}), NewRESP(nil), m.decisions, m.takes, m.storeErrors, m.celErrors} {
+	for _, c := range []prometheus.Collector{collector{m}, NewLoad(LoadOptions{}), NewQueues(QueueOptions{}), NewDoors(DoorOptions{}), NewRESP(nil), &m.decisions, m.takes, m.storeErrors, m.celErrors} {
 		c.Describe(all)
 	}
 	close(all)
@@ -418,7 +419,7 @@ func TestNoAllocation(t *testing.T) {
 		m.decided(&r, &d)
 		m.decided(&r, &unknown)
 		if start != 0 {
-			m.End(start)
+			m.End(start, &r, &d)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

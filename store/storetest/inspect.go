@@ -65,6 +65,14 @@ func testInspect(t *testing.T, newStore newStore, a algo.Algorithm) {
 				}
 				want = []store.KeyState{{Key: key, Result: peek}}
 			}
+			// What is used is where the next cost does not fit: below the limit that is told by
+			// the peek, in a soft margin the store is asked.
+			if len(state) == 1 && !shown.CountDenied() && shown.Algorithm() != algo.LeakyBucket {
+				used, soft := state[0].Used, peek.SoftLimit
+				if peek.Remaining > 0 && used != peek.Limit-peek.Remaining || peek.Remaining == 0 && peek.Limit > 0 && (used < peek.Limit || used > soft) {
+					t.Fatalf("%v: used %d of %d (soft %d), of which %d remain", shown, used, peek.Limit, soft, peek.Remaining)
+				}
+			}
 			for name, got := range map[string][]store.KeyState{"Inspect": state, "Scan": scanned} {
 				if len(got) != len(want) || len(got) == 1 && (got[0].Result != want[0].Result || !bytes.Equal(got[0].Key, key)) {
 					t.Fatalf("%s under %v, charged by %v:\n%+v, want\n%+v", name, shown, charged, got, want)
