@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/nodes"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -29,7 +30,7 @@ func TestLeastPrivilege(t *testing.T) {
 		t.Fatal("docs/distributed.md does not say what an ACL needs")
 	}
 	server := redistest.Start(t)
-	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +dbsize +config|get")...)...)
+	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board", "&weir:1ask", "-@all"}, strings.Fields(string(list[1])+" +publish +subscribe +scan +role +dbsize +config|get")...)...)
 	var logged strings.Builder
 	s := open(t, redis.Options{
 		URL: "redis://weir:secret@" + server.Addr(), RememberRefusals: 1e9, Heartbeat: 1e9,
@@ -110,10 +111,39 @@ func TestLeastPrivilege(t *testing.T) {
 	<-heard
 	cancel()
 	<-ended
+	askAll(t, s)
 	if refused, err := server.Try("ACL", "LOG"); err != nil || len(refused.([]any)) > 0 {
 		t.Errorf("ACL LOG: %v, %v", refused, err)
 	}
 	if logged.Len() > 0 {
 		t.Errorf("logged: %s", logged.String())
 	}
+}
+
+// askAll asks two nodes on the connection of a store.
+func askAll(t *testing.T, s *redis.Store) {
+	t.Helper()
+	if names, err := s.NodeNames(t.Context()); err != nil || len(names) != 1 || names[0] != s.Name() {
+		t.Errorf("the nodes are %q, %v", names, err)
+	}
+	listening, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	var asking *nodes.Nodes
+	for _, name := range []string{"other", s.Name()} {
+		n, err := nodes.New(nodes.Options{Client: s.Client, Prefix: redis.DefaultPrefix, Name: name, Alive: func() int { return 2 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Handle("who", func(context.Context, []byte) ([]byte, error) { return []byte(name), nil })
+		if name == "other" {
+			go func() { defer close(ended); n.Listen(listening) }()
+		}
+		asking = n
+	}
+	eventually(t, "both answer", func() bool {
+		tally, err := asking.Ask(t.Context(), "who", nil, func(nodes.Answer) {})
+		return err == nil && tally.Answered == 2
+	})
+	stop()
+	<-ended
 }

@@ -62,7 +62,7 @@ func (c *census) believe(before, reported int64) int64 {
 func (s *Store) announce(ctx context.Context, client rueidis.Client, after time.Duration) (nodes int64, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
-	result, err := s.call(ctx, client, functionNodes, []string{s.partitions[0].prefix + "nodes"},
+	result, err := s.call(ctx, client, functionNodes, []string{s.nodesKey()},
 		[]string{s.virtualNow(), strconv.FormatInt(after.Microseconds(), 10), s.name})
 	if err != nil {
 		return 0, false

@@ -1,0 +1,121 @@
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	// waiting is how many questions wait to be answered; those beyond are not.
+	waiting = 2 * PerSecond
+	// lateBy is how much later than its end a question is answered all the same: the clocks are
+	// estimates. A node that was stopped for longer, and hears of all that was asked meanwhile, answers
+	// none of it.
+	lateBy = time.Second
+	// resubscribe is the pause after a subscription ended, and forbidden that after one that Redis
+	// did not permit.
+	resubscribe = 100 * time.Millisecond
+	forbidden   = 10 * time.Second
+)
+
+// Listen answers the questions of other nodes, until ctx ends.
+func (n *Nodes) Listen(ctx context.Context) {
+	questions := make(chan string, waiting)
+	answering := make(chan struct{})
+	go func() {
+		defer close(answering)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case text := <-questions:
+				n.answer(ctx, text)
+			}
+		}
+	}()
+	defer func() { <-answering }()
+	warned := false
+	for ctx.Err() == nil {
+		pause := resubscribe
+		if e, refused := rueidis.IsRedisErr(n.subscribe(ctx, questions)); refused {
+			pause = forbidden
+			if !warned {
+				warned = true
+				n.o.Logger.Warn(fmt.Sprintf("this node does not hear what other nodes ask, so their answers leave it out: %v", e))
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// subscribe hears questions until the connection breaks. It does not wait: a question that finds no
+// room is left out.
+func (n *Nodes) subscribe(ctx context.Context, questions chan<- string) error {
+	c, err := n.o.Client()
+	if err != nil {
+		return err
+	}
+	sent := time.Now()
+	n.noteTime(c.Do(ctx, c.B().Time().Build()), sent)
+	return c.Receive(ctx, c.B().Subscribe().Channel(n.channel()).Build(), func(m rueidis.PubSubMessage) {
+		select {
+		case questions <- m.Message:
+		default:
+			n.stats.late.Add(1)
+		}
+	})
+}
+
+// answer answers one question of another node.
+func (n *Nodes) answer(ctx context.Context, text string) {
+	var q question
+	if len(text) > MaxQuestion || json.Unmarshal([]byte(text), &q) != nil || q.ID == "" {
+		n.stats.bad.Add(1)
+		return
+	}
+	if q.Node == n.o.Name { // this node answers itself without Redis
+		return
+	}
+	n.stats.heard.Add(1)
+	h, ok := n.handlers[q.Kind]
+	if !ok {
+		n.stats.unknown.Add(1)
+		return
+	}
+	left := time.Duration(q.Until-n.now())*time.Microsecond + lateBy
+	if left <= 0 {
+		n.stats.late.Add(1)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(left, n.o.Wait+lateBy))
+	defer cancel()
+	data, err := h(ctx, q.Args)
+	if err != nil {
+		return
+	}
+	packed, err := n.codec.pack(n.o.Name, data)
+	if err != nil {
+		n.stats.bad.Add(1)
+		return
+	}
+	c, err := n.o.Client()
+	if err != nil {
+		return
+	}
+	key, sent := n.answersKey(q.ID), time.Now()
+	r := c.DoMulti(ctx,
+		c.B().Rpush().Key(key).Element(rueidis.BinaryString(packed)).Build(),
+		c.B().Pexpire().Key(key).Milliseconds(answersLive.Milliseconds()).Build(),
+		c.B().Time().Build())
+	if r[0].Error() == nil {
+		n.stats.answered.Add(1)
+		n.noteTime(r[2], sent)
+	}
+}

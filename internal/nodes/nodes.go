@@ -1,0 +1,316 @@
+// Package nodes lets a node ask all nodes that share a Redis: a question goes to everybody as a
+// message, and each node pushes its answer to a list. The nodes need no ports of their own and no
+// lists of each other for that.
+//
+// Nodes (nodes.go) has the questions that a node answers, and asks; listen.go hears the questions
+// of others, and wire.go has the forms in which both travel. Nothing of this is on the deciding
+// path.
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Bounds of questions and answers.
+const (
+	// MaxQuestion is the length of the message of a question, in bytes.
+	MaxQuestion = 512
+	// MaxAnswer is the length of an answer as it travels, compressed, in bytes.
+	MaxAnswer = 256 << 10
+	// MaxPlain is the length of an answer before it is compressed, in bytes.
+	MaxPlain = 4 << 20
+	// MaxAnswers is how many nodes are heard for one question.
+	MaxAnswers = 256
+	// PerSecond is how many questions all nodes together may ask in a second.
+	PerSecond = 20
+	// DefaultWait is how long answers are waited for.
+	DefaultWait = 500 * time.Millisecond
+
+	answersLive = 10 * time.Second // the list of answers to a question expires after this
+	onceBy      = 16               // answers that are taken from the list at once
+	grace       = 50 * time.Millisecond
+)
+
+// Options configure New. Client, Prefix, Name and Alive are required.
+type Options struct {
+	// Client returns the connection to the Redis that the nodes share, or why there is none. It
+	// remains the caller's, who may have another one later.
+	Client func() (rueidis.Client, error)
+	// Prefix begins the channel and the keys. Nodes of one prefix hear each other.
+	Prefix string
+	// Name is this node's, which no other has: 1 to 64 bytes.
+	Name string
+	// Alive returns how many nodes there are, this one included, as far as is known; 0 is not known.
+	Alive func() int
+	// Wait is how long answers are waited for; 0 means DefaultWait.
+	Wait time.Duration
+	// Logger gets, once, why questions are not heard; nil means that nothing is logged.
+	Logger *slog.Logger
+}
+
+// Handler answers a question on this node. Its answer may be up to MaxPlain bytes. A node whose
+// handler fails does not answer. args is what Ask was given, and must not be kept. Handlers are
+// called from one goroutine for the questions of others, and from those of the callers of Ask.
+type Handler func(ctx context.Context, args []byte) ([]byte, error)
+
+// Nodes asks, and answers. Make one with New, give it handlers, and start Listen. Safe for
+// concurrent use then.
+type Nodes struct {
+	o        Options
+	handlers map[string]Handler
+	codec    codec
+	clock    clock
+	begun    time.Time
+	stats    counters
+}
+
+// New returns a Nodes that answers nothing yet. An error means that the options make no sense.
+func New(o Options) (*Nodes, error) {
+	if o.Wait == 0 {
+		o.Wait = DefaultWait
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case o.Client == nil || o.Alive == nil:
+		return nil, errors.New("nodes: Client and Alive are required")
+	case o.Name == "" || len(o.Name) > maxName:
+		return nil, fmt.Errorf("nodes: the name of a node has 1 to %d bytes, not %d", maxName, len(o.Name))
+	case o.Wait < 0:
+		return nil, fmt.Errorf("nodes: Wait is %v", o.Wait)
+	}
+	c, err := newCodec()
+	if err != nil {
+		return nil, fmt.Errorf("nodes: %w", err)
+	}
+	return &Nodes{o: o, handlers: map[string]Handler{}, codec: c, begun: time.Now()}, nil
+}
+
+// Name returns the name of this node.
+func (n *Nodes) Name() string { return n.o.Name }
+
+// Handle makes h answer the questions of a kind, here and for others. It must not be called once
+// questions are asked or heard. A node that knows no handler for a kind does not answer: nodes of
+// different versions get along.
+func (n *Nodes) Handle(kind string, h Handler) { n.handlers[kind] = h }
+
+// Kinds returns the kinds that this node answers, sorted.
+func (n *Nodes) Kinds() []string { return slices.Sorted(maps.Keys(n.handlers)) }
+
+// Tally says how many nodes were asked, and how many of them answered in time.
+type Tally struct {
+	Asked    int
+	Answered int
+	// Remark says why fewer were asked than there are; "" if all were.
+	Remark string
+}
+
+// String is as people read it: "3 of 4 nodes".
+func (t Tally) String() string {
+	if t.Asked == 1 && t.Answered == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d of %d nodes", t.Answered, t.Asked)
+}
+
+// Answer is what one node said.
+type Answer struct {
+	Node string // its name
+	Data []byte // valid while take runs
+}
+
+// Ask asks all nodes, and calls take for each answer as it comes, that of this node first, from the
+// calling goroutine. It waits for as many as there are, for Options.Wait at most. Where Redis is
+// away, or too much is asked, this node answers alone, and Tally.Remark says why. args must be
+// JSON, or empty.
+//
+// The error is that of this node's handler, of arguments that are too long, or of ctx; Tally is
+// valid beside it.
+func (n *Nodes) Ask(ctx context.Context, kind string, args []byte, take func(Answer)) (Tally, error) {
+	h, ok := n.handlers[kind]
+	if !ok {
+		return Tally{Asked: 1}, fmt.Errorf("nodes: nobody here answers %q", kind)
+	}
+	n.stats.asked.Add(1)
+	end := time.Now().Add(n.o.Wait)
+	if earlier, ok := ctx.Deadline(); ok && earlier.Before(end) {
+		end = earlier
+	}
+	// Redis ends the wait for answers itself, a little before this deadline: that would close the
+	// connection.
+	ctx, cancel := context.WithDeadline(ctx, end.Add(grace))
+	defer cancel()
+	q := question{ID: strconv.FormatUint(rand.Uint64(), 36), Node: n.o.Name, Kind: kind, Args: args}
+	alive := max(n.o.Alive(), 1)
+	t := Tally{Asked: alive}
+	var asked rueidis.Client
+	if alive > 1 {
+		var err error
+		asked, err = n.publish(ctx, &q, end)
+		switch {
+		case errors.Is(err, errTooLong):
+			return t, err
+		case err != nil:
+			t.Remark = "only this node was asked: " + err.Error()
+			n.stats.alone.Add(1)
+		}
+	} else if n.o.Alive() == 0 {
+		t.Remark = "only this node was asked: it does not know yet of others"
+	}
+	own, err := h(ctx, args)
+	if err != nil {
+		err = fmt.Errorf("nodes: %w", err)
+	} else {
+		take(Answer{Node: n.o.Name, Data: own})
+		t.Answered++
+	}
+	if asked != nil {
+		n.collect(ctx, asked, q.ID, min(alive-1, MaxAnswers-1), end, &t, take)
+	}
+	t.Asked = max(t.Asked, t.Answered)
+	if t.Answered < t.Asked && t.Remark == "" {
+		n.stats.incomplete.Add(1)
+	}
+	return t, err
+}
+
+var (
+	errTooLong = fmt.Errorf("nodes: a question has at most %d bytes", MaxQuestion)
+	errBusy    = fmt.Errorf("the nodes are asked more than %d times a second", PerSecond)
+)
+
+// publish asks the other nodes, as soon as there is room for one more question in this second. It
+// returns the client that asked.
+func (n *Nodes) publish(ctx context.Context, q *question, end time.Time) (rueidis.Client, error) {
+	q.Until = n.now() + time.Until(end).Microseconds()
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, fmt.Errorf("nodes: %w", err)
+	}
+	if len(text) > MaxQuestion {
+		return nil, errTooLong
+	}
+	c, err := n.o.Client()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		ok, err := n.admit(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			break
+		}
+		n.stats.busy.Add(1)
+		// A question that begins late has little time left for its answers.
+		if time.Until(end) < n.o.Wait/2 {
+			return nil, errBusy
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(n.o.Wait / 16):
+		}
+	}
+	if err := c.Do(ctx, c.B().Publish().Channel(n.channel()).Message(string(text)).Build()).Error(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// admit counts a question in Redis; false if there were enough in this second.
+func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
+	key := n.channel() + ":rate"
+	sent := time.Now()
+	r := c.DoMulti(ctx,
+		c.B().Incr().Key(key).Build(),
+		// NX: a second from the first question. It is said with each, so that a lost one does no harm.
+		c.B().Pexpire().Key(key).Milliseconds(1000).Nx().Build(),
+		c.B().Time().Build())
+	count, err := r[0].AsInt64()
+	if err == nil {
+		err = r[1].Error()
+	}
+	if err != nil {
+		return false, err
+	}
+	n.noteTime(r[2], sent)
+	return count <= PerSecond, nil
+}
+
+// collect takes the answers of others off their list.
+func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others int, end time.Time, t *Tally, take func(Answer)) {
+	key := n.answersKey(id)
+	heard := map[string]bool{n.o.Name: true}
+	for others > 0 {
+		left := time.Until(end)
+		if left < time.Millisecond {
+			return
+		}
+		pop := c.B().Blmpop().Timeout(left.Seconds()).Numkeys(1).Key(key).Left().Count(int64(min(others, onceBy))).Build()
+		got, err := c.Do(ctx, pop).AsLMPop()
+		if err != nil { // nothing came in time, or Redis went away
+			if !rueidis.IsRedisNil(err) && !errors.Is(err, context.DeadlineExceeded) && t.Remark == "" {
+				t.Remark = "not all could be heard: " + err.Error()
+			}
+			return
+		}
+		for _, text := range got.Values {
+			name, data, err := n.codec.unpack(text)
+			if err != nil || heard[name] {
+				n.stats.bad.Add(1)
+				continue
+			}
+			heard[name] = true
+			others--
+			t.Answered++
+			n.stats.answers.Add(1)
+			take(Answer{Node: name, Data: data})
+		}
+	}
+}
+
+func (n *Nodes) channel() string { return n.o.Prefix + format + "ask" }
+
+func (n *Nodes) answersKey(id string) string { return n.channel() + ":" + id }
+
+// Stats are counts since New.
+type Stats struct {
+	Asked      uint64 // questions of this node
+	Alone      uint64 // of them, answered by this node alone because Redis was away or too much was asked
+	Incomplete uint64 // of them, not answered by all
+	Busy       uint64 // waits for room in the rate of questions
+	Answers    uint64 // of others, to this node
+	Heard      uint64 // questions of others
+	Answered   uint64 // of them, answered in time
+	Late       uint64 // of them, heard too late to answer
+	Unknown    uint64 // of them, of a kind that this node does not know
+	Bad        uint64 // questions and answers that could not be read, or did not fit
+}
+
+type counters struct {
+	asked, alone, incomplete, busy, answers, heard, answered, late, unknown, bad atomic.Uint64
+}
+
+// Stats returns the counts.
+func (n *Nodes) Stats() Stats {
+	s := &n.stats
+	return Stats{
+		Asked: s.asked.Load(), Alone: s.alone.Load(), Incomplete: s.incomplete.Load(), Busy: s.busy.Load(), Answers: s.answers.Load(),
+		Heard: s.heard.Load(), Answered: s.answered.Load(), Late: s.late.Load(), Unknown: s.unknown.Load(), Bad: s.bad.Load(),
+	}
+}
