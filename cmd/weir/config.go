@@ -18,6 +18,7 @@ import (
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/forwardauth"
 	"github.com/weir-rl/weir/internal/httpapi"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/load"
 	"github.com/weir-rl/weir/internal/nftables"
@@ -62,6 +63,7 @@ type config struct {
 	bans       weir.BanOptions
 	nftables   nftables.Options
 	recent     recent.Options
+	insight    insight.Options
 
 	identity     map[string]string // source by attribute
 	jwks         string

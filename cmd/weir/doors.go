@@ -109,6 +109,9 @@ func (p *program) addAdmin() {
 	o.Metrics, o.Source, o.Signals = p.metrics.Handler(), p.rulesSource, signalStates{p.signals}
 	o.Deferred, o.Decisions, o.Candidates = p.deferred, p.recent, p.metrics.Candidates
 	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.log
+	if p.insight != nil {
+		o.Insight = p.insight
+	}
 	// A profile lasts as long as its client asks for, so writing has no time bound.
 	p.addHTTP("admin", p.c.listen.admin, listen.NewHTTPServer(
 		proxy.Bound(admin.New(p.limiter, o), 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1}))

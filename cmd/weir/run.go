@@ -77,6 +77,9 @@ func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
 	a.start(p.watchSignals)
 	a.start(func(ctx context.Context) { p.firewall.run(ctx, p.limiter) })
 	a.start(p.sweep)
+	if p.insight != nil {
+		a.start(p.insight.Run)
+	}
 	if p.certificates != nil {
 		a.start(p.certificates.Run)
 	}

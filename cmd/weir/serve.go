@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/load"
 	"github.com/weir-rl/weir/internal/proxy"
@@ -105,7 +106,8 @@ type program struct {
 	firewall     *firewall
 	metrics      *telemetry.Metrics
 	recent       *recent.Buffer
-	overload     *overload.Limiter // nil without proxy.concurrency
+	insight      *insight.Collector // nil with insight.memory: 0
+	overload     *overload.Limiter  // nil without proxy.concurrency
 	signals      *load.Registry
 	deferred     deferred.Queue // nil without one
 	worker       latch          // opens when the deferred requests need a worker
@@ -146,6 +148,7 @@ func (p *program) build(check bool) error {
 	if err := p.makeLoad(); err != nil {
 		return err
 	}
+	p.makeInsight()
 	if !check {
 		if err := p.firewall.open(set); err != nil {
 			return err
@@ -236,6 +239,9 @@ func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	bans := p.c.bans
 	bans.Changed = p.firewall.changed
 	hooks := weir.JoinHooks(p.metrics.Hooks(), p.recent.Hooks())
+	if p.insight != nil {
+		hooks = weir.JoinHooks(hooks, p.insight.Hooks())
+	}
 	return weir.New(p.metrics.Store(p.storage.Store),
 		weir.WithRules(set),
 		weir.WithSignals(p.signals),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/nftables"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/store/fallback"
@@ -69,6 +70,7 @@ var settingGroups = []settingGroup{
 	{title: "Proxy", settings: proxySettings},
 	{title: "Load", page: "overload.md", settings: loadSettings},
 	{title: "Bans and recent decisions", page: "bans.md", settings: banSettings},
+	{title: "Insight", settings: insightSettings},
 	{title: "Deferred requests", page: "deferring.md", settings: deferSettings},
 	{title: "Clients", page: "keys.md", settings: clientSettings},
 	{title: "Trust and transport", page: "security.md", settings: trustSettings},
@@ -287,6 +289,34 @@ var banSettings = []setting{
 	{path: "recent.entries", value: "10000",
 		help: "recent decisions to keep for weir explain --id",
 		set:  toInt(4, 10_000_000, func(c *config) *int { return &c.recent.Entries })},
+}
+
+var insightSettings = []setting{
+	{path: "insight.memory", value: "64MiB",
+		help: "bound on the memory of what is gathered of rules and keys, 4MiB at least; 0 gathers nothing",
+		set: text(func(c *config, s string) (err error) {
+			if c.insight.Memory = 0; s == "0" {
+				return nil
+			}
+			if c.insight.Memory, err = parseBytes(s); err == nil && c.insight.Memory < insight.LeastMemory {
+				err = fmt.Errorf("%q is below 4MiB", s)
+			}
+			return err
+		})},
+	{path: "insight.known", kind: list,
+		help: "attributes of which one makes a client known, for telling good clients; those of identity if empty, else user",
+		set:  func(c *config, items []string) error { c.insight.Known = items; return nil }},
+	{path: "insight.good_refused", value: "0.1%",
+		help: "share of the good clients that a rule may refuse before it is called too strict",
+		set: text(func(c *config, s string) error {
+			number, ok := strings.CutSuffix(s, "%")
+			share, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+			if !ok || err != nil || !(share > 0 && share <= 100) {
+				return fmt.Errorf("%q is no share above 0%%, such as 0.1%%", s)
+			}
+			c.insight.GoodRefused = share / 100
+			return nil
+		})},
 }
 
 var deferSettings = []setting{

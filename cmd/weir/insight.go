@@ -1,0 +1,52 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/weir-rl/weir/internal/insight"
+)
+
+// makeInsight makes what gathers how the rules do, unless insight.memory is 0.
+func (p *program) makeInsight() {
+	o := p.c.insight
+	if o.Memory == 0 {
+		return
+	}
+	if len(o.Known) == 0 {
+		for attribute := range p.c.identity {
+			o.Known = append(o.Known, attribute)
+		}
+		slices.Sort(o.Known)
+	}
+	if len(o.Known) == 0 {
+		o.Known = []string{"user"}
+	}
+	o.Hide = secretIdentities(p.c.identity)
+	o.Saturated = p.saturated
+	o.Broken = p.rulesBroken
+	o.Logger = p.log
+	p.insight = insight.New(o)
+}
+
+// saturatedFrom is the percentage of a load signal from which the service counts as saturated.
+const saturatedFrom = 90
+
+// saturated tells whether a load signal of the server's own says that the service is at its end.
+func (p *program) saturated() (signal string, saturated bool) {
+	for _, s := range p.signals.List() {
+		if s.Seen && !s.Stale && s.Value >= saturatedFrom && slices.Contains(saturatingSignals, s.Name) {
+			return s.Name, true
+		}
+	}
+	return "", false
+}
+
+var saturatingSignals = []string{"cpu", "memory", "pressure", "in_flight", "upstream_latency"}
+
+// rulesBroken says why the rules that lie in the source are not in force; "" if they are.
+func (p *program) rulesBroken() string {
+	if errors := p.rulesSource().Errors; len(errors) > 0 {
+		return errors[0]
+	}
+	return ""
+}

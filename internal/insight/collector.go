@@ -1,0 +1,539 @@
+package insight
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Options tune New. The zero value is right for most.
+type Options struct {
+	// Memory bounds what is gathered, in bytes; 0 means 64 MiB. With many rules less is known of
+	// each.
+	Memory int64
+	// Known names attributes of which one makes a client known: "user", for one.
+	Known []string
+	// Hide names attributes whose values are not kept, beside those that look like secrets.
+	Hide []string
+	// GoodRefused is the share of good keys that a rule may refuse before it counts as too strict;
+	// 0 is 0.001.
+	GoodRefused float64
+	// Seed is that of the hash of keys. Nodes whose snapshots are merged need the same one; 0 is a
+	// random one. SetSeed changes it.
+	Seed uint64
+	// Now tells the time; nil is time.Now.
+	Now func() time.Time
+	// Saturated tells whether the service is at its end now, and which signal says so; nil is never.
+	Saturated func() (signal string, saturated bool)
+	// P99 reads how long 99 % of the decisions take at most, in s; nil if that is not known.
+	P99 func() float64
+	// Broken says why the rules that lie in the source are not in force; nil if that is not known,
+	// "" if they are.
+	Broken func() string
+	// Logger gets what an operator should know of the history file; nil is nobody.
+	Logger *slog.Logger
+}
+
+// DefaultMemory is Options.Memory where that is 0, and LeastMemory the least that is of use.
+const (
+	DefaultMemory = 64 << 20
+	LeastMemory   = 4 << 20
+)
+
+// Collector gathers what goes on, behind Hooks, and tells it as a Reader. Make one with New. Safe
+// for concurrent use.
+//
+// Run must run beside it: it is the goroutine that reads the counters each second, and what the
+// deciding path hands over.
+type Collector struct {
+	o       Options
+	now     func() time.Time
+	started time.Time
+	veil    veil
+
+	// What the deciding path reads.
+	seed     atomic.Uint64
+	thinning atomic.Uint64 // a thinning
+	tables   atomic.Pointer[tables]
+	rings    []ring
+	doors    doorNames
+	woken    chan struct{}
+
+	thinned     atomic.Uint64
+	taken       atomic.Uint64
+	storeErrors atomic.Uint64
+
+	// mu guards what follows. It is never taken on the deciding path, but for the first decision by
+	// new rules.
+	mu       sync.Mutex
+	numbers  []*ruleState // by gate.number; nil of a rule that went out of force
+	rules    []*ruleState // in force, in rule order
+	domains  map[string]*domainState
+	pace     pace
+	second   int64 // up to which the counters were read, Unix
+	minute   int64
+	events   []Happening
+	errors   wheel // of the store
+	lastErrs uint64
+}
+
+var _ Reader = (*Collector)(nil)
+
+// New returns a Collector without rules; the hook RulesChanged brings them.
+func New(o Options) *Collector {
+	if o.Memory == 0 {
+		o.Memory = DefaultMemory
+	}
+	if o.GoodRefused == 0 {
+		o.GoodRefused = 0.001
+	}
+	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1), errors: newWheel(60, minutes)}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	c.seed.Store(o.Seed)
+	c.veil = veil{seed: o.Seed, hide: slices.Clone(o.Hide)}
+	c.started = c.now()
+	c.second, c.minute = c.started.Unix(), c.started.Unix()/60
+	c.rings = make([]ring, cellsOf())
+	for i := range c.rings {
+		c.rings[i].init()
+	}
+	c.thinning.Store(uint64(packThinning(0, quietThin, 0, c.minute)))
+	c.tables.Store(&tables{now: &table{}})
+	c.events = []Happening{{T: c.started.Unix(), Kind: "start"}}
+	return c
+}
+
+// SetSeed changes the seed of the hash of keys, to that of the other nodes. What was sampled so far
+// is forgotten.
+func (c *Collector) SetSeed(seed uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seed.Load() == seed {
+		return
+	}
+	c.drain()
+	c.seed.Store(seed)
+	c.veil.seed = seed
+	for _, s := range c.rules {
+		s.forgetKeys()
+	}
+}
+
+// Seed returns the seed of the hash of keys.
+func (c *Collector) Seed() uint64 { return c.seed.Load() }
+
+// Hooks are what the limiter is to call.
+func (c *Collector) Hooks() weir.Hooks {
+	return weir.Hooks{
+		Decided:      c.decided,
+		Answered:     c.answered,
+		RulesChanged: c.rulesChanged,
+		StoreError:   func(error) { c.storeErrors.Add(1) },
+	}
+}
+
+// known reports whether a request has an attribute that makes its client known.
+func (c *Collector) known(r *weir.Request) bool {
+	if r.Attributes == nil {
+		return false
+	}
+	for _, name := range c.o.Known {
+		if v, ok := r.Attributes.Attribute(name); ok && v != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// doorNames numbers the doors, of which there are a handful.
+type doorNames struct {
+	list atomic.Pointer[[]string]
+	mu   sync.Mutex
+}
+
+func (n *doorNames) number(name string) uint8 {
+	if list := n.list.Load(); list != nil {
+		for i, have := range *list {
+			if have == name {
+				return uint8(i)
+			}
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var list []string
+	if have := n.list.Load(); have != nil {
+		list = *have
+	}
+	if i := slices.Index(list, name); i >= 0 {
+		return uint8(i)
+	}
+	if len(list) > 100 {
+		return 0
+	}
+	next := append(slices.Clone(list), strings.Clone(name))
+	n.list.Store(&next)
+	return uint8(len(list))
+}
+
+func (n *doorNames) name(number uint8) string {
+	if list := n.list.Load(); list != nil && int(number) < len(*list) {
+		return (*list)[number]
+	}
+	return ""
+}
+
+// rulesChanged makes the table of s. What is known of rules that did not change stays.
+func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.tables.Load().now
+	if generation <= old.generation {
+		return // a decision was quicker than the hook
+	}
+	now := c.now()
+	if old.set != nil {
+		c.happened(Happening{T: now.Unix(), Kind: "rules"})
+	}
+	c.drain()
+	c.count(now.Unix())
+	type name struct{ domain, rule string }
+	before := map[name]*ruleState{}
+	for _, r := range c.rules {
+		before[name{r.domain, r.name}] = r
+	}
+	next := &table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())), domains: map[string]*domainGate{}}
+	domains := map[string]*domainState{}
+	for _, d := range s.Domains() {
+		if domains[d] = c.domains[d]; domains[d] == nil {
+			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(true)}
+		}
+		next.domains[d], next.sole, next.soleName = domains[d].gate, domains[d].gate, d
+	}
+	if len(domains) != 1 {
+		next.sole = nil
+	}
+	c.domains = domains
+	c.rules = nil
+	state := func(r *rule.Rule, windows int) *ruleState {
+		definition := definitionOf(r)
+		st := before[name{r.Domain, r.Name}]
+		if st == nil || st.definition != definition {
+			st = newRuleState(uint32(len(c.numbers)), r, definition, now)
+			c.numbers = append(c.numbers, st)
+		} else {
+			delete(before, name{r.Domain, r.Name})
+		}
+		st.rule, st.windows = r, windows
+		c.rules = append(c.rules, st)
+		return st
+	}
+	places := map[*rule.Counter]limitRef{}
+	for _, r := range s.Rules() {
+		st := state(r, 0)
+		place := func(windows []*rule.Window) {
+			for _, w := range windows {
+				if _, have := places[w.Counter]; !have && w.Counter != nil {
+					places[w.Counter] = limitRef{st.gate, uint16(st.windows)}
+					st.windows++
+				}
+			}
+		}
+		place(r.Windows)
+		for i := range r.Overrides {
+			place(r.Overrides[i].Windows)
+		}
+	}
+	brought := map[string]*ruleState{} // by domain: the limits that requests bring
+	for _, k := range s.Counters() {
+		ref, ok := places[k]
+		if !ok {
+			st := brought[k.Domain]
+			if st == nil {
+				st = state(&rule.Rule{Name: k.Rule, Domain: k.Domain}, 0)
+				st.brought = true
+				brought[k.Domain] = st
+			}
+			ref = limitRef{st.gate, uint16(st.windows)}
+			st.windows++
+		}
+		next.limits[k.Index] = ref
+	}
+	for _, gone := range before {
+		c.numbers[gone.gate.number] = nil
+	}
+	for _, st := range c.rules {
+		st.domainState = domains[st.domain]
+	}
+	c.resize()
+	c.tables.Store(&tables{now: next, before: old})
+}
+
+// happened notes something for the line of time.
+func (c *Collector) happened(h Happening) {
+	const most = 200
+	if c.events = append(c.events, h); len(c.events) > most {
+		c.events = slices.Delete(c.events, 0, len(c.events)-most)
+	}
+}
+
+// Run gathers until ctx ends.
+func (c *Collector) Run(ctx context.Context) {
+	tick := time.NewTicker(drainEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			c.gather(false)
+			return
+		case <-c.woken:
+			c.gather(false)
+		case <-tick.C:
+			c.gather(true)
+		}
+	}
+}
+
+// drainEvery is how often the rings are emptied at least; a ring that is half full asks for it
+// sooner.
+const drainEvery = 100 * time.Millisecond
+
+// gather takes in what the deciding path has left. tick says that drainEvery has passed since the
+// last one.
+func (c *Collector) gather(tick bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drain()
+	if !tick {
+		return
+	}
+	c.pace.tick()
+	unix := c.now().Unix()
+	if unix > c.second {
+		c.count(unix)
+	}
+	if unix/60 > c.minute {
+		c.minute = unix / 60
+		c.eachMinute(unix)
+	}
+	c.storePace()
+}
+
+// drain takes in the events.
+func (c *Collector) drain() {
+	for i := range c.rings {
+		r := &c.rings[i]
+		n := r.drain(c.take)
+		c.taken.Add(uint64(n))
+		if dropped := r.dropped.Swap(0); dropped > 0 {
+			c.thinned.Add(dropped)
+		}
+	}
+	if c.pace.adapt() {
+		c.storePace()
+	}
+}
+
+func (c *Collector) storePace() {
+	c.thinning.Store(uint64(packThinning(c.pace.refused.power, quietThin+c.pace.quiet.power, c.pace.keys.power, c.minute)))
+}
+
+// take takes in one event. mu is held.
+func (c *Collector) take(e *event) {
+	if int(e.rule) >= len(c.numbers) || c.numbers[e.rule] == nil {
+		return
+	}
+	s := c.numbers[e.rule]
+	if e.at == 0 {
+		e.at = c.now().UnixMicro()
+	}
+	if e.flags&flagFirst != 0 {
+		c.paced(e)
+	}
+	if e.flags&flagAnswer != 0 {
+		s.answered(e)
+		return
+	}
+	if e.weightTop != none {
+		s.addTop(&c.veil, e)
+	}
+	s.takeKey(c, e)
+}
+
+// paced counts an event for the pace, and what it stands for as thinned.
+func (c *Collector) paced(e *event) {
+	switch {
+	case e.weightTop == none:
+		c.pace.keys.events++
+	case e.flags&(flagRefused|flagNear|flagBanned|flagStopped) == 0:
+		c.pace.quiet.events++
+		if e.weightTop > quietThin {
+			c.thinned.Add(1<<e.weightTop - 1<<quietThin)
+		}
+	default:
+		c.pace.refused.events++
+		c.thinned.Add(1<<e.weightTop - 1)
+	}
+}
+
+// pace holds each kind of events to its rate.
+type pace struct{ refused, quiet, keys governor }
+
+// governor finds the power of 2 by which events are thinned.
+type governor struct {
+	power  uint8
+	events int // since the last tick
+}
+
+// most is how many events of a kind are taken in drainEvery: together 20,000 a second.
+const most = 660
+
+func (p *pace) each(f func(*governor)) {
+	f(&p.refused)
+	f(&p.quiet)
+	f(&p.keys)
+}
+
+// adapt thins more if there are too many events; it reports whether it did.
+func (p *pace) adapt() (changed bool) {
+	p.each(func(g *governor) {
+		for g.events > most && g.power < 24 {
+			g.power++
+			g.events /= 2
+			changed = true
+		}
+	})
+	return changed
+}
+
+// tick thins less if there were few events.
+func (p *pace) tick() {
+	p.each(func(g *governor) {
+		if g.events < most/3 && g.power > 0 {
+			g.power--
+		}
+		g.events = 0
+	})
+}
+
+// count reads the counters, up to an instant. mu is held.
+func (c *Collector) count(unix int64) {
+	perDomain := map[*domainState]*bucket{}
+	for _, d := range c.domains {
+		n := d.gate.read()
+		perDomain[d] = &bucket{laneMet: n - d.last}
+		d.last = n
+	}
+	for _, s := range c.rules {
+		sum := s.gate.read()
+		if sum == s.last {
+			continue
+		}
+		var x counts
+		for i := range x {
+			x[i] = sum[i] - s.last[i]
+		}
+		s.last = sum
+		b := ruleBucket(&x)
+		if s.series == nil {
+			s.begin(c)
+		}
+		s.series.add(unix, &b)
+		for i := range b {
+			s.total[i] += uint64(b[i])
+		}
+		if into := perDomain[s.domainState]; into != nil {
+			db := domainBucket(&x)
+			into.add(&db)
+		}
+	}
+	for d, b := range perDomain {
+		d.series.second.advance(unix)
+		if *b != (bucket{}) {
+			d.series.add(unix, b)
+		}
+	}
+	if n := c.storeErrors.Load(); n != c.lastErrs {
+		c.errors.add(unix, &bucket{laneMet: uint32(n - c.lastErrs)})
+		c.lastErrs = n
+	}
+	c.second = unix
+	c.noteSaturation(unix)
+}
+
+// ruleBucket is what a rule counted.
+func ruleBucket(x *counts) (b bucket) {
+	for role := range roles {
+		n := x[role*outcomes : (role+1)*outcomes]
+		for o, v := range n {
+			if o != banned {
+				b[laneMet] += v
+			}
+		}
+		b[laneRefused] += n[alone] + n[shared]
+		b[laneAlone] += n[alone]
+		b[laneNear] += n[near]
+		b[laneSoft] += n[soft]
+		b[laneBanned] += n[banned]
+		b[laneWould] += n[would] + n[wouldToo]
+	}
+	return b
+}
+
+// domainBucket is what the requests that met a rule first were.
+func domainBucket(x *counts) (b bucket) {
+	for _, role := range [...]int{first, firstNear} {
+		n := x[role*outcomes : (role+1)*outcomes]
+		for o, v := range n {
+			b[laneMet] += v
+			if role == firstNear {
+				b[laneNear] += v
+			}
+			if refusesAt(o) && o != would || o == stopped || o == banned {
+				b[laneRefused] += v
+			}
+		}
+		b[laneBanned] += n[banned]
+	}
+	for role := range roles {
+		b[laneWould] += x[role*outcomes+would]
+	}
+	return b
+}
+
+// domainState is what is known of a domain. mu of the Collector guards it.
+type domainState struct {
+	name   string
+	gate   *domainGate
+	last   uint32
+	series *series
+}
+
+// errNoRules is the error of a Reader before rules are in force.
+var errNoRules = errors.New("no rules are in force")
+
+// sortedDomains returns the domains in force by name; one, unless that is "".
+func (c *Collector) sortedDomains(domain string) (list []*domainState) {
+	for name, d := range c.domains {
+		if domain == "" || name == domain {
+			list = append(list, d)
+		}
+	}
+	slices.SortFunc(list, func(a, b *domainState) int { return cmp.Compare(a.name, b.name) })
+	return list
+}

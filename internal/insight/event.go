@@ -1,0 +1,111 @@
+package insight
+
+import (
+	"sync/atomic"
+)
+
+// event is what the deciding path hands over to the goroutine that gathers. It has no pointers.
+type event struct {
+	hash     uint64 // of the key
+	decision uint64 // id; 0 of an admitted one
+	at       int64  // µs, by the store's clock; 0 if that was not asked
+	retry    int64  // when the key was told to come back, µs; 0 if it was not told
+	rule     uint32 // number of the ruleState
+	window   uint16 // of the rule, by its place
+	flags    uint16
+	asked    uint32 // units
+	limit    uint32 // in force for the key
+	used     uint32 // of it, after the decision
+	status   uint16 // of an answer
+	// 2 to this power is how many decisions it stands for: in the lists of top keys, and in what is
+	// known of its key; none: it does not count there.
+	weightTop, weightKey uint8
+	door                 uint8
+	length               uint8 // of the key
+	key                  [keyRoom]byte
+}
+
+// keyRoom is how many bytes of a key an event holds.
+const keyRoom = 112
+
+// none is a weight that does not count.
+const none = 0xff
+
+// The flags of an event.
+const (
+	flagRefused uint16 = 1 << iota // by this limit; would be, in shadow
+	flagPassed                     // the rule let it through, or would have
+	flagShadow                     // the limit is not enforced for the key
+	flagNear                       // at warn or above
+	flagBanned                     // by a ban: nothing was asked of the limit
+	flagKnown                      // an attribute of Options.Known was there
+	flagFirst                      // the first window of the rule: what counts requests looks at it only
+	flagAnswer                     // no decision, but the answer to an admitted request
+	flagOwn                        // the key has numbers of its own
+	flagStopped                    // the rule let it through, and another one refused it
+)
+
+// ring is a queue of events with many writers and one reader (D. Vyukov's bounded queue): a writer
+// that finds it full goes on without waiting. The zero value is not ready; see newRing.
+type ring struct {
+	head    atomic.Uint64
+	_       [56]byte
+	tail    atomic.Uint64 // where the reader is
+	_       [56]byte
+	dropped atomic.Uint64
+	slots   []slot
+}
+
+type slot struct {
+	turn atomic.Uint64 // the number of the event that may be written here, or one more once it is
+	e    event
+}
+
+// ringSlots is how many events wait at most in one ring.
+const ringSlots = 256
+
+func (r *ring) init() {
+	r.slots = make([]slot, ringSlots)
+	for i := range r.slots {
+		r.slots[i].turn.Store(uint64(i))
+	}
+}
+
+// claim returns a slot to fill, and then to publish; nil if the ring is full.
+func (r *ring) claim() (s *slot, n uint64) {
+	for {
+		n = r.head.Load()
+		s = &r.slots[n%ringSlots]
+		switch turn := s.turn.Load(); {
+		case turn == n:
+			if r.head.CompareAndSwap(n, n+1) {
+				return s, n
+			}
+		case turn < n: // not read yet
+			r.dropped.Add(1)
+			return nil, 0
+		}
+	}
+}
+
+// publish hands a claimed slot to the reader. It reports whether the ring is half full.
+func (r *ring) publish(s *slot, n uint64) (half bool) {
+	s.turn.Store(n + 1)
+	return n-r.tail.Load() == ringSlots/2
+}
+
+// drain calls f for what was published, in order. One goroutine at a time may call it.
+func (r *ring) drain(f func(*event)) (events int) {
+	n := r.tail.Load()
+	for {
+		s := &r.slots[n%ringSlots]
+		if s.turn.Load() != n+1 {
+			return events
+		}
+		f(&s.e)
+		s.turn.Store(n + ringSlots)
+		n++
+		events++
+		r.tail.Store(n)
+	}
+}

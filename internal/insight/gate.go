@@ -1,0 +1,562 @@
+package insight
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// This file is what runs on the deciding path. It counts each decision once for each rule that it
+// met, and hands over to the goroutine that gathers what that has to look at: of a flood, hardly
+// anything.
+//
+// A decision is looked at in three cases.
+//   - It was drawn for the lists of top keys: by chance, one in 2^j, and admitted ones below warn
+//     one in 16 of that. This is settled by a random number, before anything is hashed.
+//   - Its key belongs into a sample and is not there yet: the hash is below the threshold of the
+//     rule, and the filter does not know it.
+//   - Its key is in a sample. Then one decision in 2^i is drawn, where i is of that key, so that a
+//     client that floods is thinned and the others are not.
+//
+// What is drawn by chance carries its weight, so that estimates stay right.
+
+// What became of a request at one rule.
+const (
+	passed  = iota
+	near    // passed, with most of the limit used
+	soft    // passed, in the soft margin
+	alone   // refused by nothing but this rule
+	shared  // refused by this rule and others
+	stopped // passed, and refused by another rule
+	would   // a rule in shadow would have refused it, and nothing did
+	wouldToo
+	banned // by a ban of this rule
+	outcomes
+)
+
+// A request counts for the domain at the first rule that it met, and apart where it was near to some
+// limit.
+const (
+	other = iota
+	first
+	firstNear
+	roles
+)
+
+// counts are counters that wrap; what reads them takes differences.
+type counts [roles * outcomes]uint32
+
+// cell is a share of the counters of a rule. Decisions that are made at the same time hardly ever
+// count in the same one.
+type cell struct {
+	n [roles * outcomes]atomic.Uint32
+	_ [128 - roles*outcomes*4]byte
+}
+
+// cellsOf returns how many cells a rule has: twice as many as there are processors.
+func cellsOf() int { return 1 << bits.Len(uint(min(runtime.GOMAXPROCS(0)*2, 32)-1)) }
+
+// gate is what the deciding path knows of a rule.
+type gate struct {
+	cells  []cell
+	number uint32
+	// Keys with a smaller hash are in one of the samples, or belong there.
+	below atomic.Uint64
+	// Keys with a smaller hash belong into the sample of refused keys once they are refused.
+	belowRefused atomic.Uint64
+	filter       atomic.Pointer[filter]
+}
+
+func newGate(number uint32) *gate {
+	g := &gate{cells: make([]cell, cellsOf()), number: number}
+	g.filter.Store(newFilter(64))
+	return g
+}
+
+// read sums the counters.
+func (g *gate) read() (sum counts) {
+	for i := range g.cells {
+		for k := range sum {
+			sum[k] += g.cells[i].n[k].Load()
+		}
+	}
+	return sum
+}
+
+// filter tells which keys are in the samples. A key that is in is always found; one that is not is
+// found by mistake one time in 65,536 or less.
+type filter struct{ slots []atomic.Uint32 }
+
+// A slot of a filter: 16 bits of the hash, the minute in which the key was last looked at, and how
+// the key is thinned.
+const (
+	filterThin    = 0x1f
+	filterUsed    = 1 << 5
+	filterWatched = 1 << 6 // in the sample of refused keys: no decision is passed over
+	filterMinute  = 0xff << 8
+	filterHash    = 16
+)
+
+func newFilter(slots int) *filter { return &filter{slots: make([]atomic.Uint32, slots)} }
+
+// find returns the slot of a key; its value is 0 if the key is not in. A filter is never full.
+func (f *filter) find(hash uint64) (at *atomic.Uint32, value uint32) {
+	i, tag := uint(hash), uint32(hash>>16)&0xffff
+	for {
+		at = &f.slots[i&uint(len(f.slots)-1)]
+		if value = at.Load(); value == 0 || value>>filterHash == tag {
+			return at, value
+		}
+		i++
+	}
+}
+
+// put sets the value of a key.
+func (f *filter) put(hash uint64, value uint32) {
+	at, _ := f.find(hash)
+	at.Store(uint32(hash>>16)&0xffff<<filterHash | value&(filterMinute|filterThin|filterWatched) | filterUsed)
+}
+
+// thinning packs how much is left out at the moment: the powers of 2 for refused and near decisions,
+// for admitted ones and for those on sampled keys, and the number of the minute.
+type thinning uint64
+
+func (t thinning) refused() uint8 { return uint8(t) }
+func (t thinning) quiet() uint8   { return uint8(t >> 8) }
+func (t thinning) keys() uint8    { return uint8(t >> 16) }
+func (t thinning) minute() uint32 { return uint32(t>>24) & 0xff << 8 }
+
+func packThinning(refused, quiet, keys uint8, minute int64) thinning {
+	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(uint8(minute))<<24
+}
+
+// quietThin is of how many admitted decisions below warn one is looked at, as a power of 2.
+const quietThin = 4
+
+// table finds the gates of one rule set. Immutable.
+type table struct {
+	set        *rule.Set
+	generation uint64
+	limits     []limitRef // by rule.Counter.Index
+	domains    map[string]*domainGate
+	sole       *domainGate // if there is one domain only, soleName
+	soleName   string
+}
+
+// limitRef is where a limit counts.
+type limitRef struct {
+	gate   *gate
+	window uint16 // its place in the rule
+}
+
+// domainGate counts the requests of a domain that met no rule.
+type domainGate struct{ cells []domainCell }
+
+type domainCell struct {
+	n atomic.Uint32
+	_ [60]byte
+}
+
+func newDomainGate() *domainGate { return &domainGate{cells: make([]domainCell, cellsOf())} }
+
+func (g *domainGate) read() (n uint32) {
+	for i := range g.cells {
+		n += g.cells[i].n.Load()
+	}
+	return n
+}
+
+// tables are the table in force, and the one before for decisions that were under way.
+type tables struct{ now, before *table }
+
+// tableFor returns the table of the set that made d; nil if that went out of force long ago.
+func (c *Collector) tableFor(d *weir.Decision) *table {
+	ts := c.tables.Load()
+	if ts.now.set == d.Rules {
+		return ts.now
+	}
+	if ts.now.generation < d.Generation {
+		// The set came into force just now, and the hook is about to tell.
+		c.rulesChanged(d.Rules, d.Generation)
+		if ts = c.tables.Load(); ts.now.set == d.Rules {
+			return ts.now
+		}
+	}
+	if ts.before != nil && ts.before.set == d.Rules {
+		return ts.before
+	}
+	return nil
+}
+
+// decided is told each decision.
+func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
+	if !d.Known || r.Cost() <= 0 && len(r.Descriptors) == 0 {
+		return
+	}
+	t := c.tableFor(d)
+	if t == nil {
+		return
+	}
+	// A Decision is used for one request at a time, so those that are made at once differ in their
+	// address.
+	turn := uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
+	n := len(d.Limits)
+	if n == 0 || len(d.Matches.Hits) != n {
+		g := t.sole
+		if g == nil || d.Domain != t.soleName {
+			g = t.domains[d.Domain]
+		}
+		if g != nil {
+			g.cells[turn&uint64(len(g.cells)-1)].n.Add(1)
+		}
+		return
+	}
+	var random uint64
+	if d.Allowed {
+		random = rand.Uint64()
+	} else {
+		random = uint64(d.ID)
+	}
+	now := thinning(c.thinning.Load())
+	if n == 1 {
+		l := &d.Limits[0]
+		if r.Descriptors != nil && noHits(r, l) {
+			return
+		}
+		o, role := outcomeAlone(d, l), first
+		if o == near || o == soft {
+			role = firstNear
+		}
+		if l.Window.Counter.Index >= len(t.limits) {
+			return
+		}
+		ref := &t.limits[l.Window.Counter.Index]
+		g := ref.gate
+		g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
+		c.look(g, t, r, d, 0, 1, o, now, random, turn)
+		return
+	}
+	c.several(t, r, d, now, random, turn)
+}
+
+// noHits reports whether a descriptor asks for nothing, or gives back.
+func noHits(r *weir.Request, l *weir.LimitResult) bool {
+	at := l.Descriptor
+	return at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits && r.Descriptors[at].Hits <= 0
+}
+
+// outcomeAlone is what became of a request that met one limit only.
+func outcomeAlone(d *weir.Decision, l *weir.LimitResult) int {
+	switch {
+	case !d.Allowed:
+		switch {
+		case d.Banned.Rule != nil:
+			return banned
+		case l.Mode == rule.Shadow && !l.Allowed:
+			return wouldToo
+		case d.Refuses(l):
+			return alone
+		}
+		return stopped
+	case !l.Allowed && l.Mode == rule.Shadow:
+		return would
+	case l.Soft:
+		return soft
+	case l.Near:
+		return near
+	}
+	return passed
+}
+
+// several is for decisions that met several limits.
+func (c *Collector) several(t *table, r *weir.Request, d *weir.Decision, now thinning, random, turn uint64) {
+	refusing := 0
+	if !d.Allowed && d.Banned.Rule == nil {
+		for i := 0; i < len(d.Limits); {
+			end, refuses := groupEnd(d, i), false
+			for ; i < end; i++ {
+				refuses = refuses || d.Refuses(&d.Limits[i])
+			}
+			if refuses {
+				refusing++
+			}
+		}
+	}
+	role := first
+	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {
+		role = firstNear
+	}
+	for i := 0; i < len(d.Limits); {
+		begin, end := i, groupEnd(d, i)
+		i = end
+		l := &d.Limits[begin]
+		if r.Descriptors != nil && noHits(r, l) || l.Window.Counter.Index >= len(t.limits) {
+			continue
+		}
+		o := outcomeOf(d, begin, end, refusing)
+		g := t.limits[l.Window.Counter.Index].gate
+		g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
+		role = other
+		c.look(g, t, r, d, begin, end, o, now, random, turn)
+		random = bits.RotateLeft64(random, 23)
+	}
+}
+
+// groupEnd returns where the windows of the rule and descriptor of d.Limits[i] end.
+func groupEnd(d *weir.Decision, i int) int {
+	w, descriptor := d.Limits[i].Window, d.Limits[i].Descriptor
+	for i++; i < len(d.Limits) && d.Limits[i].Window.Rule == w.Rule && d.Limits[i].Descriptor == descriptor; i++ {
+	}
+	return i
+}
+
+// outcomeOf is what became of a request at the windows begin to end, which are those of one rule.
+// refusing is how many rules refused it.
+func outcomeOf(d *weir.Decision, begin, end, refusing int) int {
+	if d.Banned.Rule != nil {
+		return banned
+	}
+	var refuses, wouldRefuse, isSoft, isNear bool
+	for i := begin; i < end; i++ {
+		l := &d.Limits[i]
+		refuses = refuses || d.Refuses(l)
+		wouldRefuse = wouldRefuse || l.Mode == rule.Shadow && !l.Allowed
+		isSoft, isNear = isSoft || l.Soft, isNear || l.Near
+	}
+	switch {
+	case refuses && refusing == 1:
+		return alone
+	case refuses:
+		return shared
+	case wouldRefuse && d.Allowed:
+		return would
+	case wouldRefuse:
+		return wouldToo
+	case !d.Allowed:
+		return stopped
+	case isSoft:
+		return soft
+	case isNear:
+		return near
+	}
+	return passed
+}
+
+// refusesAt reports whether an outcome is a refusal by the rule, or would be, in shadow.
+func refusesAt(outcome int) bool {
+	return outcome >= alone && outcome <= wouldToo && outcome != stopped
+}
+
+// look hands the decision over at one rule if it has to be looked at.
+func (c *Collector) look(g *gate, t *table, r *weir.Request, d *weir.Decision, begin, end, outcome int, now thinning, random, turn uint64) {
+	weightTop, weightKey := uint8(none), uint8(none)
+	thin := now.refused()
+	if outcome == passed {
+		thin = now.quiet()
+	}
+	if random>>8&mask(thin) == 0 {
+		weightTop = thin
+	}
+	key := d.Matches.Hits[begin].Key
+	hash := hashKey(c.seed.Load(), key)
+	take := weightTop != none
+	if hash < g.below.Load() && outcome != banned {
+		at, known := g.filter.Load().find(hash)
+		switch {
+		case known == 0 && hash < g.below.Load(),
+			known&filterWatched == 0 && refusesAt(outcome) && hash < g.belowRefused.Load():
+			take, weightKey = true, 0
+		default:
+			thin := max(uint8(known&filterThin), now.keys())
+			if outcome == passed && known&filterWatched == 0 {
+				thin = max(thin, quietThin)
+			}
+			if random>>34&mask(thin) == 0 {
+				take, weightKey = true, thin
+			} else if known&filterMinute != now.minute() && at.CompareAndSwap(known, known&^filterMinute|now.minute()) {
+				take = true // once a minute, to know that the key was there
+			}
+		}
+	}
+	if take {
+		c.hand(g, t, r, d, begin, end, outcome, hash, weightTop, weightKey, turn)
+	}
+}
+
+// hand writes the events of one rule.
+func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, begin, end, outcome int, hash uint64, weightTop, weightKey uint8, turn uint64) {
+	ring := &c.rings[turn&uint64(len(c.rings)-1)]
+	rest := uint16(0)
+	if outcome == banned {
+		rest |= flagBanned
+	}
+	switch outcome {
+	case stopped:
+		rest |= flagStopped | flagPassed
+	case passed, near, soft:
+		rest |= flagPassed
+	}
+	if c.known(r) {
+		rest |= flagKnown
+	}
+	for i := begin; i < end; i++ {
+		l, h := &d.Limits[i], &d.Matches.Hits[i]
+		index := l.Window.Counter.Index
+		if index >= len(t.limits) {
+			continue
+		}
+		s, n := ring.claim()
+		if s == nil {
+			c.wake()
+			return
+		}
+		e := &s.e
+		e.hash, e.decision, e.at, e.rule, e.window = hash, uint64(d.ID), d.Time, g.number, t.limits[index].window
+		e.flags, e.status = rest, 0
+		e.weightTop, e.weightKey = weightTop, weightKey
+		if i == begin {
+			e.flags |= flagFirst
+		}
+		refuses := d.Refuses(l) || l.Mode == rule.Shadow && !l.Allowed
+		if refuses {
+			e.flags |= flagRefused
+		}
+		if l.Mode == rule.Shadow {
+			e.flags |= flagShadow
+		}
+		if l.Near || l.Soft {
+			e.flags |= flagNear
+		}
+		e.retry = 0
+		if refuses && l.RetryAfter != algo.Never {
+			e.retry = d.Time + l.RetryAfter
+		}
+		if !d.Allowed && d.RetryAfter != algo.Never && d.RetryAfter > 0 && refuses {
+			e.retry = d.Time + d.RetryAfter // what the client was told
+		}
+		e.asked = clamp(askedOf(r, d, i))
+		e.limit = clamp(l.Limit)
+		e.used = clamp(l.Limit - l.Remaining)
+		if l.Soft {
+			e.used = clamp(l.Limit + 1)
+		}
+		if own(l) {
+			e.flags |= flagOwn
+		}
+		e.door = c.doors.number(r.Door)
+		e.length = uint8(copyKey(&e.key, h.Key))
+		if ring.publish(s, n) {
+			c.wake()
+		}
+	}
+}
+
+// own reports whether the key has numbers of its own, by an override or a grant.
+func own(l *weir.LimitResult) bool {
+	w := l.Window
+	if !slices.Contains(w.Rule.Windows, w) {
+		return true
+	}
+	// What a schedule or a signal changes, it changes for all keys.
+	return w.Limit != nil && w.Rule.Elastic == nil && !w.Limit.Scheduled() && l.Limit != capacityOf(w.Limit)
+}
+
+// capacityOf is algo.Result.Limit of a limit without a schedule.
+func capacityOf(l *algo.Limit) int64 {
+	switch c := l.Config(); c.Algorithm {
+	case algo.TokenBucket:
+		return max(c.Burst, 1)
+	case algo.LeakyBucket:
+		return c.Burst + 1
+	default:
+		return c.N
+	}
+}
+
+// askedOf is what a request asks of a limit, in units.
+func askedOf(r *weir.Request, d *weir.Decision, i int) int64 {
+	hits := r.Cost()
+	if at := d.Limits[i].Descriptor; at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits {
+		hits = r.Descriptors[at].Hits
+	}
+	return algo.Cost(hits, d.Matches.Hits[i].Cost)
+}
+
+func clamp(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }
+
+// wake wakes the goroutine that gathers.
+func (c *Collector) wake() {
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
+// answered is told how a request was answered that d admitted.
+func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
+	if !d.Known || a.Status == 0 || d.Rules == nil || r.Cost() <= 0 {
+		return
+	}
+	t := c.tableFor(d)
+	if t == nil || len(d.Matches.Hits) != len(d.Limits) {
+		return
+	}
+	now := thinning(c.thinning.Load())
+	turn := uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
+	var random uint64
+	for i := 0; i < len(d.Limits); {
+		begin := i
+		i = groupEnd(d, i)
+		index := d.Limits[begin].Window.Counter.Index
+		if index >= len(t.limits) {
+			continue
+		}
+		g := t.limits[index].gate
+		hash := hashKey(c.seed.Load(), d.Matches.Hits[begin].Key)
+		if random == 0 {
+			random = rand.Uint64() | 1<<63
+		}
+		weightTop, weightKey := uint8(none), uint8(none)
+		if random&mask(max(now.quiet(), quietThin)) == 0 {
+			weightTop = max(now.quiet(), quietThin)
+		}
+		if hash < g.below.Load() {
+			if _, known := g.filter.Load().find(hash); known != 0 {
+				thin := max(uint8(known&filterThin), now.keys())
+				if known&filterWatched == 0 {
+					thin = max(thin, quietThin)
+				}
+				if random>>34&mask(thin) == 0 {
+					weightKey = thin
+				}
+			}
+		}
+		if weightTop == none && weightKey == none {
+			continue
+		}
+		ring := &c.rings[turn&uint64(len(c.rings)-1)]
+		s, n := ring.claim()
+		if s == nil {
+			c.wake()
+			return
+		}
+		s.e = event{
+			hash: hash, at: d.Time, rule: g.number, flags: flagAnswer | flagFirst,
+			status: uint16(min(max(a.Status, 0), 999)), weightTop: weightTop, weightKey: weightKey,
+		}
+		if ring.publish(s, n) {
+			c.wake()
+		}
+	}
+}
+
+// copyKey copies a key into an event. One that does not fit is cut to its end, so that it is no key
+// any more.
+func copyKey(into *[keyRoom]byte, key []byte) int { return copy(into[:], key) }

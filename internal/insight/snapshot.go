@@ -1,0 +1,312 @@
+package insight
+
+import (
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Want says what a Snapshot is to hold.
+type Want struct {
+	Domain string        // "" for all
+	Rule   string        // "" for all
+	Over   time.Duration // the counts are of the last so long; 0 is 24 hours
+	// Series asks for the counts of rules over time, Top for the lists of top keys, and Samples for
+	// those of keys, which take most of the bytes. Those of domains over time are always there.
+	Series, Top, Samples bool
+	// Key asks for what is known of one key (user=ada), where Samples does not ask for all.
+	Key string
+}
+
+// Snapshot is what a node has gathered, or, merged, all of them. Begin with Collector.Snapshot; Merge
+// makes one of several, and NewView answers questions from it. It holds nothing that the Collector
+// goes on to change.
+type Snapshot struct {
+	Nodes         int // that it was merged of
+	Seed          uint64
+	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
+	From, Step    int64 // of the counts: from here to Time; and of the series
+	P99           float64
+	StoreErrors   uint64
+	Taken         uint64
+	Thinned       uint64
+	Bytes         int64
+	Broken        string
+	Events        []Happening
+	Domains       []DomainSnapshot
+	Rules         []RuleSnapshot
+}
+
+// Counts are what was counted of a rule or a domain, by lane.
+type Counts [lanes]uint64
+
+// Strip is a series: Steps[i] begins at Snapshot.From + i × Snapshot.Step.
+type Strip [][lanes]uint32
+
+// DomainSnapshot is what is known of a domain.
+type DomainSnapshot struct {
+	Name      string
+	Count     Counts
+	Recent    Counts // of the last 10 s
+	Before    Counts // of the same time a day before
+	HasBefore bool
+	Series    Strip
+}
+
+// RuleSnapshot is what is known of a rule.
+type RuleSnapshot struct {
+	Domain, Name string
+	Definition   uint64
+	File         string
+	Line         int
+	Mode         string
+	Per          []string
+	Brought      bool // its limits come with the requests
+	Since        int64
+	Windows      []WindowSnapshot
+
+	Count  Counts
+	Recent Counts // of the last 10 s
+	Trend  [12]uint32
+	Series Strip
+
+	Summary Summary
+	Refused []RefusedKey
+	Errors  uint64 // of if and cost
+
+	Drawn, DrawnKnown uint64
+	Answers, Well     uint64
+	ByDoor            []Count
+	Examples          []uint64
+	Live, Long        [topKinds][]TopKey
+	TopMost           int // counters of each list
+
+	Verdicts []Verdict
+}
+
+// WindowSnapshot is one limit of a rule.
+type WindowSnapshot struct {
+	Name    string
+	Allows  string
+	Rate    string
+	Limit   int64
+	Window  time.Duration
+	Bucket  bool
+	Refused uint64
+	MaxFill float32
+}
+
+// DefaultOver is the time that reports are of where none is given, and MostOver the longest.
+const (
+	DefaultOver = 24 * time.Hour
+	MostOver    = 7 * 24 * time.Hour
+)
+
+// Snapshot returns what was gathered.
+func (c *Collector) Snapshot(want Want) *Snapshot {
+	if want.Over <= 0 {
+		want.Over = DefaultOver
+	}
+	over := int64(min(max(want.Over, time.Second), MostOver) / time.Second)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drain()
+	now := c.now().Unix()
+	c.count(now)
+	s := &Snapshot{
+		Nodes: 1, Seed: c.seed.Load(), Started: c.started.Unix(), Time: now, Step: stepFor(over),
+		Taken: c.taken.Load(), Thinned: c.thinned.Load(), Bytes: c.bytes(),
+	}
+	s.From = (now - over + s.Step) / s.Step * s.Step
+	if c.o.P99 != nil {
+		s.P99 = c.o.P99()
+	}
+	if c.o.Broken != nil {
+		s.Broken = c.o.Broken()
+	}
+	c.errors.each(s.From, now, func(_ int64, b *bucket) { s.StoreErrors += uint64(b[laneMet]) })
+	for _, h := range c.events {
+		if max(h.T, h.Until) >= s.From {
+			s.Events = append(s.Events, h)
+		}
+	}
+	for _, d := range c.sortedDomains(want.Domain) {
+		s.Domains = append(s.Domains, d.snapshot(s, over))
+	}
+	for _, r := range c.rules {
+		if (want.Domain == "" || r.domain == want.Domain) && (want.Rule == "" || r.name == want.Rule) {
+			s.Rules = append(s.Rules, r.snapshot(s, over, &want))
+		}
+	}
+	return s
+}
+
+// strip reads a series; count is the sum of it.
+func (s *series) strip(from, to, step int64) (strip Strip, count Counts) {
+	strip = make(Strip, (to-from)/step+1)
+	s.wheelFor(to-from).each(from, to, func(unix int64, b *bucket) {
+		if unix < from {
+			return
+		}
+		into := (*bucket)(&strip[(unix-from)/step])
+		into.add(b)
+		for i, v := range b {
+			count[i] += uint64(v)
+		}
+	})
+	return strip, count
+}
+
+// recent sums the last 10 full seconds.
+func (s *series) recent(now int64) (count Counts) {
+	w := &s.second
+	if len(w.buckets) == 0 {
+		w = &s.minute
+	}
+	w.each(now-10, now-1, func(_ int64, b *bucket) {
+		for i, v := range b {
+			count[i] += uint64(v)
+		}
+	})
+	return count
+}
+
+func (d *domainState) snapshot(s *Snapshot, over int64) DomainSnapshot {
+	out := DomainSnapshot{Name: d.name, Recent: d.series.recent(s.Time)}
+	out.Series, out.Count = d.series.strip(s.From, s.Time, s.Step)
+	const day = 24 * 60 * 60
+	if s.Started <= s.From-day || d.series.ten.oldest() <= s.From-day {
+		out.HasBefore = true
+		d.series.ten.each(s.From-day, s.Time-day, func(_ int64, b *bucket) {
+			for i, v := range b {
+				out.Before[i] += uint64(v)
+			}
+		})
+	}
+	return out
+}
+
+// oldest returns when the oldest bucket that holds something begins; the end of time if none does.
+func (w *wheel) oldest() int64 {
+	size := int64(len(w.buckets))
+	for n := max(w.last-size+1, 0); n <= w.last; n++ {
+		if w.buckets[n%size] != (bucket{}) {
+			return n * w.step
+		}
+	}
+	return 1<<63 - 1
+}
+
+var modeNames = [...]string{rule.Enforce: "enforce", rule.Shadow: "shadow", rule.Quota: "quota"}
+
+func modeOf(r *rule.Rule) string {
+	switch {
+	case r.Shadow || r.Lyft != nil && r.Lyft.Shadow:
+		return modeNames[rule.Shadow]
+	case r.Lyft != nil && r.Lyft.Quota:
+		return modeNames[rule.Quota]
+	}
+	return modeNames[rule.Enforce]
+}
+
+func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want) RuleSnapshot {
+	out := RuleSnapshot{
+		Domain: r.domain, Name: r.name, Definition: r.definition, File: r.rule.Pos.File, Line: r.rule.Pos.Line,
+		Mode: modeOf(r.rule), Brought: r.brought, Since: r.since.Unix(),
+		Drawn: r.drawn, DrawnKnown: r.drawnKnown, Answers: r.answers, Well: r.well, TopMost: r.live[0].most,
+	}
+	for _, k := range r.rule.Per {
+		name := k[0]
+		for _, also := range k[1:] {
+			name += "|" + also
+		}
+		out.Per = append(out.Per, name)
+	}
+	if r.rule.Lyft != nil {
+		for _, e := range r.rule.Lyft.Path {
+			if e.Value == "" {
+				out.Per = append(out.Per, e.Key)
+			}
+		}
+	}
+	place := 0
+	for _, w := range r.rule.Windows {
+		if w.Limit == nil || w.Counter == nil {
+			continue
+		}
+		ws := windowSnapshot(w)
+		if place < len(r.perWindow) {
+			ws.Refused, ws.MaxFill = r.perWindow[place].refused, r.perWindow[place].maxFill
+		}
+		place++
+		out.Windows = append(out.Windows, ws)
+	}
+	if r.series != nil {
+		var strip Strip
+		strip, out.Count = r.series.strip(s.From, s.Time, s.Step)
+		out.Recent = r.series.recent(s.Time)
+		r.series.wheelFor(over).each(s.From, s.Time, func(unix int64, b *bucket) {
+			if at := (unix - s.From) * 12 / (s.Time - s.From + 1); at >= 0 && at < 12 {
+				out.Trend[at] += b[laneRefused]
+			}
+		})
+		if want.Series {
+			out.Series = strip
+		}
+	}
+	for _, id := range r.examples {
+		if id != 0 {
+			out.Examples = append(out.Examples, id)
+		}
+	}
+	for door, n := range r.byDoor {
+		out.ByDoor = append(out.ByDoor, Count{Value: door, Count: n})
+	}
+	slices.SortFunc(out.ByDoor, compareCounts)
+	if want.Top {
+		for kind := range topKinds {
+			out.Live[kind], out.Long[kind] = r.live[kind].snapshot(), r.long[kind].snapshot()
+		}
+	}
+	return out
+}
+
+// windowSnapshot says what a limit is.
+func windowSnapshot(w *rule.Window) WindowSnapshot {
+	c := w.Limit.Config()
+	out := WindowSnapshot{
+		Name: w.Name, Limit: capacityOf(w.Limit), Window: c.Window,
+		Bucket: c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket,
+		Allows: allows(w.Limit), Rate: rateOf(&c),
+	}
+	if c.Algorithm == algo.Concurrency {
+		out.Window = 0
+	}
+	return out
+}
+
+// bytes is the memory that is taken.
+func (c *Collector) bytes() (n int64) {
+	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(slot{}))
+	for _, d := range c.domains {
+		n += d.series.bytes()
+	}
+	for _, s := range c.rules {
+		n += s.bytes()
+	}
+	return n
+}
+
+func (s *ruleState) bytes() (n int64) {
+	n = int64(len(s.gate.cells))*128 + int64(len(s.gate.filter.Load().slots))*4
+	if s.series != nil {
+		n += s.series.bytes()
+	}
+	for kind := range topKinds {
+		n += s.live[kind].bytes() + s.long[kind].bytes()
+	}
+	return n
+}

@@ -1,0 +1,229 @@
+package insight
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// The lists of top keys of a rule: by what they count, live and over 12 hours.
+const (
+	topAsked = iota
+	topRefused
+	topNear
+	topKinds
+)
+
+// ruleState is what is known of one rule. mu of the Collector guards it, but for the gate.
+type ruleState struct {
+	gate         *gate
+	domain, name string
+	definition   uint64
+	rule         *rule.Rule // as it is in force
+	windows      int        // limits of the rule, those of overrides included
+	brought      bool       // the limits come with the requests
+	since        time.Time
+	domainState  *domainState
+
+	last   counts // the counters when they were read last
+	total  [lanes]uint64
+	series *series // nil until the rule is met
+
+	live, long [topKinds]topList
+	byDoor     map[string]uint64 // refusals looked at, with their weight
+	perWindow  []windowState
+
+	// Of the decisions that were drawn by chance, with their weight.
+	drawn, drawnKnown uint64
+	answers, well     uint64 // but for 429
+
+	examples [8]uint64 // ids of refusals
+	example  int
+}
+
+// windowState is what is known of one limit of a rule.
+type windowState struct {
+	refused uint64 // decisions looked at, with their weight
+	maxFill float32
+}
+
+func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
+	return &ruleState{
+		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, byDoor: map[string]uint64{},
+	}
+}
+
+// begin makes the memory of a rule that is met for the first time.
+func (s *ruleState) begin(c *Collector) {
+	s.series = newSeries(true)
+	s.perWindow = make([]windowState, s.windows)
+	c.resize()
+}
+
+// forgetKeys forgets what hashes of keys name.
+func (s *ruleState) forgetKeys() {
+	for kind := range topKinds {
+		s.live[kind] = topList{most: s.live[kind].most}
+		s.long[kind] = topList{most: s.long[kind].most}
+	}
+}
+
+// definitionOf hashes what the verdicts of a rule depend on: if it changes, what is known of the
+// rule begins anew.
+func definitionOf(r *rule.Rule) uint64 {
+	h := fnv.New64a()
+	windows := func(list []*rule.Window) {
+		for _, w := range list {
+			if w.Limit != nil {
+				fmt.Fprintf(h, "%v %+v;", w.Limit, w.Limit.Config())
+			}
+		}
+	}
+	windows(r.Windows)
+	for _, c := range r.When {
+		fmt.Fprintf(h, "%q:", c.Attribute)
+		for _, p := range c.Patterns {
+			fmt.Fprintf(h, "%q,", p.Source)
+		}
+	}
+	for i := range r.Overrides {
+		fmt.Fprintf(h, "%q", r.Overrides[i].Values)
+		windows(r.Overrides[i].Windows)
+	}
+	for _, p := range r.Schedule {
+		fmt.Fprintf(h, "%v %v %v %q", p.Days, p.From, p.Until, p.Allow)
+	}
+	if r.Elastic != nil {
+		fmt.Fprintf(h, "%q %v", r.Elastic.Signal, r.Elastic.Curve)
+	}
+	if b := r.Ban; b != nil {
+		fmt.Fprintf(h, "%v %v %v %v", b.After, b.Within, b.For, b.Domain)
+	}
+	fmt.Fprintf(h, "%q %q %d %q %d %v %d", r.If, r.Per, r.Cost, r.CostExpr, r.EnforcePercent, r.Shadow, r.WarnPercent)
+	return h.Sum64()
+}
+
+// addTop counts an event in the lists of top keys.
+func (s *ruleState) addTop(v *veil, e *event) {
+	n := uint64(1) << e.weightTop
+	refused := e.flags&(flagRefused|flagBanned) != 0
+	if int(e.window) < len(s.perWindow) {
+		w := &s.perWindow[e.window]
+		if refused && e.flags&flagBanned == 0 {
+			w.refused += n
+		}
+		w.maxFill = max(w.maxFill, e.fill())
+	}
+	if e.flags&flagFirst == 0 && !refused && e.flags&flagNear == 0 {
+		return
+	}
+	for _, lists := range [...]*[topKinds]topList{&s.live, &s.long} {
+		if e.flags&flagFirst != 0 {
+			s.addTo(&lists[topAsked], v, e, n)
+		}
+		if refused {
+			s.addTo(&lists[topRefused], v, e, n)
+		} else if e.flags&flagNear != 0 {
+			s.addTo(&lists[topNear], v, e, n)
+		}
+	}
+	if e.flags&flagFirst == 0 {
+		return
+	}
+	s.drawn += n
+	if e.flags&flagKnown != 0 {
+		s.drawnKnown += n
+	}
+	if refused && e.decision != 0 {
+		s.examples[s.example%len(s.examples)] = e.decision
+		s.example++
+	}
+}
+
+func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
+	k, fresh := l.add(e.hash, n)
+	if k == nil {
+		return
+	}
+	if fresh {
+		k.text = s.appendText(k.text[:0], v, e)
+	}
+	k.asked += n
+	if e.flags&(flagRefused|flagBanned) != 0 {
+		k.refused += n
+	}
+	k.fill, k.window, k.at, k.known = e.fill(), e.window, e.at, e.flags&flagKnown != 0
+}
+
+// fill is the share of the limit that the key has used; more than 1 if it asked for more.
+func (e *event) fill() float32 {
+	if e.limit == 0 || e.flags&flagBanned != 0 {
+		return 0
+	}
+	used := float32(e.used)
+	if e.flags&flagRefused != 0 {
+		used += float32(e.asked)
+	}
+	return used / float32(e.limit)
+}
+
+// keyText bounds the text of a key, in bytes.
+const keyText = 96
+
+// appendText appends the key of an event as people read it, cut and veiled.
+func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
+	begin := len(dst)
+	if len(s.rule.Windows) > 0 {
+		dst = s.rule.Windows[0].AppendKeyText(dst, e.key[:e.length], v.edit)
+	}
+	if len(dst)-begin > keyText {
+		dst = append(dst[:begin+cutAt(dst[begin:], keyText)], cutMark...)
+	}
+	return dst
+}
+
+// cutMark stands at the end of what was cut.
+const cutMark = "…"
+
+// cutAt is where to cut text so that it has at most so many bytes with the mark, and no character is
+// cut in two.
+func cutAt(text []byte, most int) int {
+	n := most - len(cutMark)
+	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(text[n]); i++ {
+		n--
+	}
+	return n
+}
+
+// veil hides what is secret in keys.
+type veil struct {
+	seed uint64
+	hide []string
+}
+
+// edit makes the value of a part of a key, dst[at:], fit to be shown: a secret one becomes a hash
+// that nobody can test a guess on without the seed. Equal values have equal hashes.
+func (v *veil) edit(dst []byte, name string, at int) []byte {
+	if v.hides(name) {
+		hash := hashKey(v.seed^0x9e3779b97f4a7c15, dst[at:])
+		return strconv.AppendUint(append(dst[:at], "hidden:"...), hash>>32, 16)
+	}
+	return dst
+}
+
+func (v *veil) hides(name string) bool {
+	if rule.SecretAttribute(name) {
+		return true
+	}
+	for _, h := range v.hide {
+		if strings.EqualFold(h, name) {
+			return true
+		}
+	}
+	return false
+}

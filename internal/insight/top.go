@@ -1,0 +1,157 @@
+package insight
+
+import (
+	"cmp"
+	"slices"
+)
+
+// topList finds the keys that come most often, by Space-Saving (Metwally, Agrawal, El Abbadi 2005):
+// with m counters, a key that makes up more than one part in m of what was counted is among them
+// for certain, and its count is too large by at most its own bound. Not safe for concurrent use.
+type topList struct {
+	most   int
+	hashes []uint64 // apart, so that looking one up reads little memory
+	keys   []topKey
+}
+
+// topKey is one counter.
+type topKey struct {
+	count uint64 // at most
+	over  uint64 // by how much count may be too large
+	// What is known since the key took the counter.
+	asked, refused uint64 // requests
+	at             int64  // when it came last, µs
+	fill           float32
+	window         uint16
+	known          bool
+	text           []byte // the key for people, cut and veiled
+}
+
+// add counts n for a key, and returns its counter; fresh says that it is new there, and has no text.
+func (l *topList) add(hash, n uint64) (k *topKey, fresh bool) {
+	if l.most == 0 {
+		return nil, false
+	}
+	for i, have := range l.hashes {
+		if have == hash {
+			k = &l.keys[i]
+			k.count += n
+			return k, false
+		}
+	}
+	if len(l.keys) < l.most {
+		l.hashes, l.keys = append(l.hashes, hash), append(l.keys, topKey{count: n})
+		return &l.keys[len(l.keys)-1], true
+	}
+	least := 0
+	for i := range l.keys {
+		if l.keys[i].count < l.keys[least].count {
+			least = i
+		}
+	}
+	k = &l.keys[least]
+	l.hashes[least] = hash
+	*k = topKey{count: k.count + n, over: k.count, text: k.text[:0]}
+	return k, true
+}
+
+// halve lets what was counted fade; keys of which nothing is left go.
+func (l *topList) halve() {
+	n := 0
+	for i := range l.keys {
+		k := l.keys[i]
+		k.count, k.over, k.asked, k.refused = k.count/2, k.over/2, k.asked/2, k.refused/2
+		if k.count > 0 {
+			l.hashes[n] = l.hashes[i]
+			l.keys[i], l.keys[n] = l.keys[n], k // the texts' memory stays of use
+			l.keys[n] = k
+			n++
+		}
+	}
+	l.hashes, l.keys = l.hashes[:n], l.keys[:n]
+}
+
+// resize changes the number of counters; the smallest go.
+func (l *topList) resize(most int) {
+	if l.most = most; len(l.keys) <= most {
+		return
+	}
+	list := l.snapshot()
+	l.hashes, l.keys = nil, nil
+	for i := range list[:most] {
+		l.hashes, l.keys = append(l.hashes, list[i].Hash), append(l.keys, list[i].topKey())
+	}
+}
+
+// bytes is the memory that the list takes at most.
+func (l *topList) bytes() int64 { return int64(l.most) * (8 + 72 + keyText) }
+
+// TopKey is a key in a list of those that come most often.
+type TopKey struct {
+	Hash           uint64
+	Count, Over    uint64
+	Asked, Refused uint64
+	At             int64 // when it came last, µs
+	Fill           float32
+	Window         uint16
+	Known          bool
+	Text           string
+}
+
+func (k *TopKey) topKey() topKey {
+	return topKey{
+		count: k.Count, over: k.Over, asked: k.Asked, refused: k.Refused,
+		at: k.At, fill: k.Fill, window: k.Window, known: k.Known, text: []byte(k.Text),
+	}
+}
+
+// snapshot returns the keys, those that come most often first.
+func (l *topList) snapshot() []TopKey {
+	list := make([]TopKey, len(l.keys))
+	for i := range l.keys {
+		k := &l.keys[i]
+		list[i] = TopKey{
+			Hash: l.hashes[i], Count: k.count, Over: k.over, Asked: k.asked, Refused: k.refused,
+			At: k.at, Fill: k.fill, Window: k.window, Known: k.known, Text: string(k.text),
+		}
+	}
+	sortTop(list)
+	return list
+}
+
+func sortTop(list []TopKey) {
+	slices.SortFunc(list, func(a, b TopKey) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Hash, b.Hash)) })
+}
+
+// mergeTop merges the lists of several nodes, of most counters each. A key that is missing on a node
+// may have come there as often as the smallest counter of a full list: that much is added to its
+// bound (Agarwal and others 2012).
+func mergeTop(most int, lists ...[]TopKey) []TopKey {
+	at := map[uint64]int{}
+	var merged []TopKey
+	floor := make([]uint64, len(lists))
+	all := uint64(0)
+	for i, list := range lists {
+		if len(list) >= most && most > 0 {
+			floor[i] = list[len(list)-1].Count
+		}
+		all += floor[i]
+	}
+	for i, list := range lists {
+		for _, k := range list {
+			p, have := at[k.Hash]
+			if !have {
+				at[k.Hash] = len(merged)
+				k.Count, k.Over = k.Count+all-floor[i], k.Over+all-floor[i]
+				merged = append(merged, k)
+				continue
+			}
+			m := &merged[p]
+			m.Count, m.Over = m.Count+k.Count-floor[i], m.Over+k.Over-floor[i]
+			m.Asked, m.Refused = m.Asked+k.Asked, m.Refused+k.Refused
+			m.Fill, m.Known, m.At = max(m.Fill, k.Fill), m.Known || k.Known, max(m.At, k.At)
+		}
+	}
+	sortTop(merged)
+	return merged[:min(len(merged), max(most, 0))]
+}
