@@ -13,8 +13,9 @@ type Hooks struct {
 	// Decided is called after each decision, also of one that was made without the store
 	// (Decision.WithoutStore).
 	Decided func(r *Request, d *Decision)
-	// Answered is called when an admitted request was answered, by doors that see the answer: the
-	// proxy and both middlewares. d is the decision that admitted it.
+	// Answered is called once for an admitted request, when it has been answered, by doors that see
+	// the answer: the proxy and both middlewares. d is the decision that admitted it; both are as
+	// Decided saw them. A request that was turned away all the same, because of overload, is none.
 	Answered func(r *Request, d *Decision, a Answer)
 	// RulesChanged is called after a rule set came into force. The set may be kept.
 	RulesChanged func(s *rule.Set, generation uint64)
@@ -26,7 +27,8 @@ type Hooks struct {
 // answer.
 type Answer struct {
 	// Status is that of the response, by HTTP; a gRPC status is translated as its documentation
-	// says. 0 is none: the client or the upstream went away.
+	// says. 0 is none: the client went away before the answer began. Where the upstream did, it is
+	// what the client was told, such as 502; a handler that panicked before it answered has 500.
 	Status int
 	// Duration is the time from the decision to the end of the answer.
 	Duration time.Duration

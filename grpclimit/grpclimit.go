@@ -25,10 +25,14 @@
 // limit with a `wait` refuses is held, in the order of arrival, until the limit admits it or the
 // wait is over (docs/waiting.md). A slot of a concurrency limit is given back when the handler
 // returns.
+//
+// weir.Hooks.Answered is told of each call that was admitted, when its handler has returned; of the
+// messages that Options.Messages counts it is not.
 package grpclimit
 
 import (
 	"context"
+	"net/http"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -72,6 +76,7 @@ func (g *Gate) Unary(ctx context.Context, request any, info *grpc.UnaryServerInf
 	answer, err := handler(c.watch(ctx), request)
 	c.answer(err)
 	c.result(answer, err)
+	c.returned(err)
 	return answer, err
 }
 
@@ -104,6 +109,7 @@ func (g *Gate) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	err := handler(srv, stream)
 	c.answer(err)
 	c.ended(err)
+	c.returned(err)
 	return err
 }
 
@@ -115,6 +121,7 @@ type call struct {
 	visit    *hold.Visit
 	request  weir.Request
 	decision weir.Decision
+	outcome  outcome
 }
 
 // failure tells of an error of the store.
@@ -138,6 +145,7 @@ func (g *Gate) acquire(ctx context.Context, fullMethod string) *call {
 // finish gives back the slots that c holds, and c itself.
 func (g *Gate) finish(c *call) {
 	c.end()
+	c.tell()
 	if c.watched != nil {
 		c.settle()
 	}
@@ -173,5 +181,11 @@ func (g *Gate) admit(c *call) error {
 	if !d.Allowed {
 		return refusal(d, d.Nearest())
 	}
-	return c.begin()
+	if err := c.begin(); err != nil {
+		return err
+	}
+	if c.outcome.hears = g.limiter.HearsAnswers(); c.outcome.hears {
+		c.outcome.start, c.outcome.status = sinceStart(), http.StatusInternalServerError
+	}
+	return nil
 }

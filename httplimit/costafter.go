@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -16,13 +15,15 @@ import (
 )
 
 // Watch returns the writer on which the request is to be answered. It is w itself, unless the
-// request met a rule whose cost is known only from the response (cost_after), or Options has an
-// Overload or a Load: then it takes note of the response as it goes by, without holding it up, and
-// Leave settles what it cost. To be called once, before the request is handled.
+// request met a rule whose cost is known only from the response (cost_after), Options has an
+// Overload or a Load, or the limiter has a hook for answers (weir.Hooks.Answered): then it takes
+// note of the response as it goes by, without holding it up, and Leave settles what it cost. To be
+// called once, before the request is handled. It is not needed by callers of Answered, unless the
+// decision met a rule with cost_after.
 //
 // The writer implements those of http.Flusher, http.Hijacker and io.ReaderFrom that w implements,
-// and works with
-// http.ResponseController.
+// and works with http.ResponseController. It is made anew for each request, since a handler may
+// hold on to it.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {
 	if !p.watches() && !hold.CostsAfter(&p.decision) {
 		return w
@@ -131,11 +132,7 @@ func (w *watch) set(status int) {
 	if w.pass == nil {
 		return
 	}
-	if status >= http.StatusInternalServerError && w.pass.attrs.r.Context().Err() == context.Canceled {
-		// a handler that was broken off has not failed: a client must not get its requests for
-		// nothing by leaving them
-		w.status = statusHungUp
-	}
+	w.status = w.pass.final(status) // a client must not get its requests for nothing by leaving them
 	w.pass.Answered(status)
 }
 

@@ -258,8 +258,9 @@ func (p *Pass) WriteHeaders(h http.Header) {
 	}
 }
 
-// Leave releases the slots that the request held in concurrency limits, and settles what it cost
-// where that is known only afterwards. p must not be used any more.
+// Leave releases the slots that the request held in concurrency limits, settles what it cost where
+// that is known only afterwards, and tells weir.Hooks.Answered of the answer. p must not be used any
+// more.
 func (p *Pass) Leave() {
 	p.end()
 	if p.watch != nil {

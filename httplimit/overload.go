@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -10,10 +11,13 @@ import (
 	"github.com/weir-rl/weir/internal/room"
 )
 
-// passage is the part of a Pass that deals with overload.
+// passage is the part of a Pass that deals with overload, and with the answer.
 type passage struct {
 	room     room.Room
 	answered bool      // the answer has begun, or there is none
+	status   int       // of the answer, once answered; 0 if the client went away before
+	passed   bool      // the request was passed on, and the hooks want to hear of its answer
+	start    int64     // when it was, by sinceStart; valid if passed
 	finished bool      // the handler has returned
 	body     *sentBody // nil without one
 }
@@ -26,6 +30,9 @@ func (p *Pass) begin() bool {
 	if !p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision) {
 		return false
 	}
+	if p.passed = p.gate.limiter.HearsAnswers(); p.passed {
+		p.start = sinceStart()
+	}
 	if r := p.attrs.r; p.room.Entered && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		p.body = &sentBody{ReadCloser: r.Body, start: p.room.Start, length: r.ContentLength}
 		r.Body = p.body
@@ -36,15 +43,22 @@ func (p *Pass) begin() bool {
 // Answered tells that the answer to the request has begun, with its final status. It is for callers
 // that pass requests on by other means than the handler that New wraps, and know when the answer
 // begins; without it Leave takes the time until then. Answers of 500 and above count as failures of
-// an overloaded server. Only the first call counts.
+// an overloaded server, unless the client has hung up, which is none. Only the first call counts.
+// weir.Hooks.Answered is told of the status by Leave.
 //
 // What is sent after the header, as in a stream, or on a connection that was upgraded, does not
 // count as latency.
 func (p *Pass) Answered(status int) {
-	if !p.room.Entered || p.answered {
+	if p.answered || !p.room.Entered && !p.passed {
 		return
 	}
 	p.answered = true
+	if status = p.final(status); status != statusHungUp {
+		p.status = status
+	}
+	if !p.room.Entered {
+		return
+	}
 	var sent time.Duration // how long the client took to send its request
 	known := true
 	if p.body != nil {
@@ -71,22 +85,41 @@ func (p *Pass) Answered(status int) {
 	}
 }
 
+// final returns the status of an answer for what it counts as: a handler that was broken off has
+// not failed.
+func (p *Pass) final(status int) int {
+	if status >= http.StatusInternalServerError && p.attrs.r.Context().Err() == context.Canceled {
+		return statusHungUp
+	}
+	return status
+}
+
 // end tells that the request is over.
 func (p *Pass) end() {
-	if p.room.Entered {
+	if (p.room.Entered || p.passed) && !p.answered {
 		switch {
-		case p.finished, p.attrs.r.Context().Err() != nil:
+		case p.attrs.r.Context().Err() != nil:
+			p.Answered(statusHungUp)
+		case p.finished:
 			p.Answered(http.StatusOK)
 		default: // the handler panicked
 			p.Answered(http.StatusInternalServerError)
 		}
 	}
 	p.room.Leave(p.gate.o.Load)
+	if p.passed {
+		p.gate.limiter.Answered(&p.request, &p.decision, weir.Answer{Status: p.status, Duration: time.Duration(sinceStart() - p.start)})
+	}
 	p.passage = passage{}
 }
 
 // watches reports whether the answer is to be watched for its beginning.
-func (p *Pass) watches() bool { return p.room.Entered && !p.answered }
+func (p *Pass) watches() bool { return (p.room.Entered || p.passed) && !p.answered }
+
+var started = time.Now()
+
+// sinceStart returns ns since the program began. It costs half of what time.Now does.
+func sinceStart() int64 { return int64(time.Since(started)) }
 
 // sentBody notes when the end of a body was reached.
 type sentBody struct {

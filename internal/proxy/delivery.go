@@ -32,6 +32,7 @@ func passHead(w http.ResponseWriter, pass *httplimit.Pass, res *upstream.Respons
 			if res.Length() != 0 && len(h["Content-Type"]) == 0 {
 				noSniffing(h)
 			}
+			pass.Answered(status)
 			w.WriteHeader(status)
 			return nil
 		}

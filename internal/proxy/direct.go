@@ -32,7 +32,7 @@ func (p *Proxy) takeDirect(w http.ResponseWriter, r *http.Request, pass *httplim
 		return false
 	}
 	defer pass.Leave()
-	p.forwardDirect(pass.Watch(w), r, pass, q)
+	p.forwardDirect(p.watch(w, pass), r, pass, q)
 	pass.Finish()
 	return true
 }

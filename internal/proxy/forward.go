@@ -163,6 +163,9 @@ func modifyResponse(res *http.Response) error {
 	if e.pass == nil {
 		return nil
 	}
+	if res.StatusCode >= 200 || res.StatusCode == http.StatusSwitchingProtocols {
+		e.pass.Answered(res.StatusCode)
+	}
 	e.pass.WriteHeaders(res.Header)
 	if e.body.mustClose() {
 		res.Header.Set("Connection", "close")
@@ -182,6 +185,10 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		return
 	}
 	cancelled := e.Context.Err() != nil
+	problem := func(status int, detail string) {
+		e.pass.Answered(status)
+		answer.ProblemDetails(w, status, "", "", detail, nil)
+	}
 	e.pass.WriteHeaders(w.Header())
 	if e.body.mustClose() {
 		w.Header().Set("Connection", "close")
@@ -191,23 +198,24 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		var tooLarge *http.MaxBytesError
 		switch {
 		case errors.As(cause, &tooLarge):
-			answer.ProblemDetails(w, http.StatusRequestEntityTooLarge, "", "", "The request's body is too large.", nil)
+			problem(http.StatusRequestEntityTooLarge, "The request's body is too large.")
 		case errors.Is(cause, os.ErrDeadlineExceeded):
-			answer.ProblemDetails(w, http.StatusRequestTimeout, "", "", "The request's body did not arrive in time.", nil)
+			problem(http.StatusRequestTimeout, "The request's body did not arrive in time.")
 		default:
-			answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request's body is malformed or incomplete.", nil)
+			problem(http.StatusBadRequest, "The request's body is malformed or incomplete.")
 		}
 		return
 	}
 	if cancelled {
+		e.pass.Answered(499)
 		w.WriteHeader(499) // the client is gone; only a log reads this
 		return
 	}
 	p.o.Logf("proxy: %s %q: the upstream failed: %v", r.Method, e.path, err)
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		answer.ProblemDetails(w, http.StatusGatewayTimeout, "", "", "The server behind this proxy did not answer in time.", nil)
+		problem(http.StatusGatewayTimeout, "The server behind this proxy did not answer in time.")
 		return
 	}
-	answer.ProblemDetails(w, http.StatusBadGateway, "", "", "The server behind this proxy could not be reached, or did not answer in HTTP.", nil)
+	problem(http.StatusBadGateway, "The server behind this proxy could not be reached, or did not answer in HTTP.")
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/hold"
 	"github.com/weir-rl/weir/internal/upstream"
 	"github.com/weir-rl/weir/overload"
 )
@@ -314,8 +315,17 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
 	defer pass.Leave()
 	noSniffing(w.Header())
-	p.reverse.ServeHTTP(pass.Watch(w), r)
+	p.reverse.ServeHTTP(p.watch(w, pass), r)
 	pass.Finish()
+}
+
+// watch returns the writer for the response. The status is known here without a writer that listens
+// (see passHead, modifyResponse and fail), so only costs and overload need one.
+func (p *Proxy) watch(w http.ResponseWriter, pass *httplimit.Pass) http.ResponseWriter {
+	if d := pass.Decision(); p.o.Overload == nil && p.o.Load == nil && (d == nil || !hold.CostsAfter(d)) {
+		return w
+	}
+	return pass.Watch(w)
 }
 
 // exchange is one request on its way through; it travels as the request's context. It is not

@@ -57,7 +57,7 @@ func limit(gate *httplimit.Gate) gin.HandlerFunc {
 		defer pass.Leave()
 		pass.WriteHeaders(c.Writer.Header())
 		if w := pass.Watch(c.Writer); w != c.Writer {
-			// a rule with cost_after wants to see the answer
+			// somebody wants to see the answer
 			unwatched := c.Writer
 			c.Writer = watched{unwatched, w}
 			defer func() { c.Writer = unwatched }()
