@@ -147,14 +147,14 @@ func TestExplainWords(t *testing.T) {
 	l := recent.Limit{Name: "a", Rule: "a", Mode: "enforce", Allowed: true}
 	with := func(f func(*recent.Limit)) recent.Limit { c := l; f(&c); return c }
 	for want, e := range map[string]recent.Entry{
-		"It was ADMITTED, to wait 1.5s for its turn.":                                              {Allowed: true, Delay: 15e5, Limits: []recent.Limit{l}},
-		"passed it above the limit, in the soft margin up to 110":                                  {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Soft, l.SoftLimit, l.NearLimit = true, 110, true })}},
-		"passed it, near the limit":                                                                {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.NearLimit = true })}},
-		"It was REFUSED by a, and can never pass: it asks for more than the limit holds.":          {RetryAfter: -1, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
-		"It was REFUSED outright, since its key was banned by a. It can pass 15m0s later, at 1970": {Banned: true, RetryAfter: 9e8, Time: time.Unix(0, 0), Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
-		"in shadow: would have passed it":                                                          {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode = "shadow" })}},
-		"its quota was used up, but not that of others; it would have passed it 1s later":          {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
-		"and 3 more limits that the server had no room to remember":                                {Limits: []recent.Limit{l}, LimitsLeftOut: 3},
+		"It was ADMITTED, to wait 1.5 s for its turn.":                                              {Allowed: true, Delay: 15e5, Limits: []recent.Limit{l}},
+		"passed it above the limit, in the soft margin up to 110":                                   {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Soft, l.SoftLimit, l.NearLimit = true, 110, true })}},
+		"passed it, near the limit":                                                                 {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.NearLimit = true })}},
+		"It was REFUSED by a, and can never pass: it asks for more than the limit holds.":           {RetryAfter: -1, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
+		"It was REFUSED outright, since its key was banned by a. It can pass 15 min later, at 1970": {Banned: true, RetryAfter: 9e8, Time: time.Unix(0, 0), Limits: []recent.Limit{with(func(l *recent.Limit) { l.Refuses, l.Allowed = true, false })}},
+		"in shadow: would have passed it":                                                           {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode = "shadow" })}},
+		"its quota was used up, but not that of others; it would have passed it 1 s later":          {Allowed: true, Limits: []recent.Limit{with(func(l *recent.Limit) { l.Mode, l.Allowed, l.RetryAfter = "quota", false, 1e6 })}},
+		"and 3 more limits that the server had no room to remember":                                 {Limits: []recent.Limit{l}, LimitsLeftOut: 3},
 		"It met no limit.": {Allowed: true},
 	} {
 		var out bytes.Buffer

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/rls"
+	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -106,7 +107,7 @@ func (p *program) addGRPC(envoy *rls.Service) {
 // addAdmin makes the door of operators.
 func (p *program) addAdmin() {
 	o := p.c.admin
-	o.Metrics, o.Source, o.Signals = p.metrics.Handler(), p.rulesSource, signalStates{p.signals}
+	o.Metrics, o.Source, o.Files, o.Signals = p.metrics.Handler(), p.rulesSource, p.ruleFiles, signalStates{p.signals}
 	o.Deferred, o.Decisions, o.Candidates = p.deferred, p.recent, p.metrics.Candidates
 	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.log
 	if p.insight != nil {
@@ -130,6 +131,19 @@ func (p *program) rulesSource() admin.RulesSource {
 		}
 	} else if s.Err != nil {
 		out.Errors = append(out.Errors, s.Err.Error())
+	}
+	return out
+}
+
+// ruleFiles returns the files of the rules in force.
+func (p *program) ruleFiles() admin.RuleFiles {
+	sources := p.folder.Sources()
+	out := admin.RuleFiles{
+		Path: p.rulesSource().Path, Version: p.folder.Status().Version, Digest: fmt.Sprintf("sha256:%x", source.Digest(sources)),
+		IPv6Prefix: p.c.ipv6Prefix, Files: map[string]string{},
+	}
+	for _, s := range sources {
+		out.Files[s.Name] = string(s.Data)
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -26,6 +28,9 @@ type explainOptions struct {
 	descriptors   []string
 	ipv6Prefix    int
 	admin         adminClient
+	// rulesGiven and prefixGiven: the flags are there; else what the server has goes before.
+	rulesGiven, prefixGiven bool
+	json                    bool
 }
 
 func newExplainCommand() *cobra.Command {
@@ -34,12 +39,14 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain --rules DIR [--domain D] KEY=VALUE…",
 		Short: "Tell which limits a request would meet, and why the others do not apply",
 		Long: `Tells which limits a request with these attributes would meet, under which keys, and why the other rules do not apply.
-With --server it shows the live counters of a running server too.
+With --server it explains by the rules that are in force on a running server (unless --rules names others), and tells what the
+server has counted, and of bans, grants, soft margins and elastic shares.
 
 With --id it tells instead what became of a request, and why: a refusal carries the id of its decision, which the server that
-made it remembers for a while.`,
-		Example: "  weir explain --rules rules/ method=POST path=/login ip=192.0.2.1\n  weir explain --rules rules/ --server http://127.0.0.1:6070 user=ada path=/api/x\n  weir explain --server http://127.0.0.1:6070 --id 4vq8r2mxw0c7e",
+made it remembers for a while. The server that is asked asks all nodes that share its Redis.`,
+		Example: "  weir explain --rules rules/ method=POST path=/login ip=192.0.2.1\n  weir explain --server http://127.0.0.1:6070 user=ada path=/api/x\n  weir explain --server http://127.0.0.1:6070 --id 4vq8r2mxw0c7e",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			o.rulesGiven, o.prefixGiven = cmd.Flags().Changed("rules"), cmd.Flags().Changed("client-ip-ipv6-prefix")
 			if o.id != "" {
 				return explainDecision(cmd.Context(), o, args, cmd.OutOrStdout())
 			}
@@ -47,11 +54,12 @@ made it remembers for a while.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules")
+	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules, in place of those of --server if it is given")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
 	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
 	f.StringArrayVar(&o.descriptors, "descriptor", nil, "KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
-	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key")
+	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key, where the rules are not those of --server")
+	f.BoolVar(&o.json, "json", false, "with --id: print the server's answer as it is")
 	o.admin.flags(cmd, "")
 	return cmd
 }
@@ -90,14 +98,17 @@ func parseDescriptors(args []string) ([]rule.Descriptor, error) {
 }
 
 func explain(ctx context.Context, o explainOptions, args []string, out, stderr io.Writer) error {
-	e, err := o.read(args, stderr)
+	if o.json {
+		return usageError(errors.New("--json is for --id"))
+	}
+	e, err := o.read(ctx, args, stderr)
 	if err != nil {
 		return err
 	}
 	e.out = out
 	e.set.Match(&e.query, &e.matches)
 	reasons := e.set.Explain(&e.query)
-	fmt.Fprintf(out, "domain %s\n", e.query.Domain)
+	fmt.Fprintf(out, "domain %s%s\n", e.query.Domain, e.origin)
 	// What limits count does not matter to a request that is banned: that is told first.
 	met, err := e.met(ctx, reasons)
 	if err != nil {
@@ -129,6 +140,8 @@ type explanation struct {
 	matches rule.Matches
 	live    *adminClient // nil without a server
 	bans    []*admin.ListedBan
+	signals []admin.SignalState
+	origin  string // where the rules come from, to follow the domain; "" if the user named them
 	out     io.Writer
 }
 
@@ -143,7 +156,7 @@ func (e *explanation) banned(b *admin.ListedBan) {
 }
 
 // read takes the arguments of explain, and loads the rules.
-func (o *explainOptions) read(args []string, stderr io.Writer) (*explanation, error) {
+func (o *explainOptions) read(ctx context.Context, args []string, stderr io.Writer) (*explanation, error) {
 	attributes, err := parseAttributes(args)
 	if err != nil {
 		return nil, usageError(err)
@@ -159,18 +172,31 @@ func (o *explainOptions) read(args []string, stderr io.Writer) (*explanation, er
 		return nil, err
 	}
 	e := new(explanation)
-	if e.set, err = readRules(o.rules, file.Options{IPv6Prefix: o.ipv6Prefix}, stderr); err != nil {
-		return nil, err
-	}
-	domain, err := chooseDomain(e.set, o.domain, o.rules, "--domain")
-	if err != nil {
-		return nil, err
-	}
 	if o.admin.address != "" {
 		e.live = &o.admin
 		if err := e.live.open(); err != nil {
 			return nil, err
 		}
+	}
+	origin := o.rules
+	if e.live != nil && !o.rulesGiven {
+		origin = e.live.name()
+		e.origin = ", by the rules in force on " + origin
+		e.set, err = rulesOf(ctx, e.live, o.ipv6Prefix, o.prefixGiven)
+	} else {
+		e.set, err = readRules(o.rules, file.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if e.live != nil {
+		if e.signals, err = signalsAt(ctx, e.live); err != nil {
+			return nil, err
+		}
+	}
+	domain, err := chooseDomain(e.set, o.domain, origin, "--domain")
+	if err != nil {
+		return nil, err
 	}
 	for _, a := range attributes {
 		if hint, unread := sim.UnreadAttribute(e.set, domain, a.Name); unread {
@@ -182,6 +208,75 @@ func (o *explainOptions) read(args []string, stderr io.Writer) (*explanation, er
 		e.query = rule.Query{Domain: domain, Descriptors: descriptors}
 	}
 	return e, nil
+}
+
+// rulesOf makes the rules that are in force on a server. Warnings on them are the server's to tell.
+func rulesOf(ctx context.Context, c *adminClient, prefix int, prefixGiven bool) (*rule.Set, error) {
+	var answer admin.RuleFiles
+	answered, raw, err := c.send(ctx, http.MethodGet, "/api/v1/rules/source", nil, 256<<20)
+	switch {
+	case answered == nil && err != nil:
+		return nil, fmt.Errorf("%s cannot be reached: %w", c.name(), err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", c.name(), err)
+	case answered.StatusCode == http.StatusNotFound && isProblem(raw):
+		return nil, fmt.Errorf("%s is of a version that does not tell its rules; name the folder of them by --rules", c.name())
+	case answered.StatusCode == http.StatusUnauthorized || answered.StatusCode == http.StatusForbidden:
+		return nil, fmt.Errorf("%s answered %s: its rules are told to a token with the role operator (--token-file); "+
+			"or name the folder of them by --rules", c.name(), answered.Status)
+	case answered.StatusCode != http.StatusOK || json.Unmarshal(raw, &answer) != nil || len(answer.Files) == 0:
+		return nil, c.stranger(answered, raw)
+	}
+	var files []file.Source
+	for _, name := range slices.Sorted(maps.Keys(answer.Files)) {
+		files = append(files, file.Source{Name: name, Data: []byte(answer.Files[name])})
+	}
+	if !prefixGiven {
+		prefix = answer.IPv6Prefix
+	}
+	set, _, err := file.Load(files, file.Options{IPv6Prefix: prefix})
+	if err != nil {
+		return nil, usageError(fmt.Errorf("this weir (%s) cannot read the rules of %s:\n%w", versionText(), c.name(), err))
+	}
+	return set, nil
+}
+
+// isProblem reports whether a body is an error in the words of an admin API.
+func isProblem(body []byte) bool {
+	var problem struct{ Detail string }
+	return json.Unmarshal(body, &problem) == nil && problem.Detail != ""
+}
+
+// signalsAt returns the signals of elastic limits on a server; none if it has none.
+func signalsAt(ctx context.Context, c *adminClient) ([]admin.SignalState, error) {
+	answered, raw, err := c.send(ctx, http.MethodGet, "/api/v1/signals", nil, 1<<20)
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be reached: %w", c.name(), err)
+	}
+	var answer struct{ Signals []admin.SignalState }
+	if answered.StatusCode != http.StatusOK {
+		return nil, nil // what is counted is asked next, and tells what is wrong
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return nil, c.stranger(answered, raw)
+	}
+	return answer.Signals, nil
+}
+
+// elasticShare says how much of an elastic limit holds now; "" if that is not known.
+func elasticShare(r *rule.Rule, signals []admin.SignalState) string {
+	if r.Elastic == nil {
+		return ""
+	}
+	at := slices.IndexFunc(signals, func(s admin.SignalState) bool { return s.Name == r.Elastic.Signal })
+	switch {
+	case at < 0:
+		return ""
+	case signals[at].Value == nil:
+		return fmt.Sprintf("the signal %s has no value, so all of the limit holds", r.Elastic.Signal)
+	}
+	num, den := r.Elastic.Share(*signals[at].Value)
+	return fmt.Sprintf("the signal %s stands at %d %%, so %d %% of the limit hold", r.Elastic.Signal, *signals[at].Value, 100*num/den)
 }
 
 // met describes the rules that apply, and notes the bans on their keys.
@@ -210,6 +305,9 @@ func (e *explanation) met(ctx context.Context, reasons []rule.Reason) (string, e
 		}
 		for _, line := range describeRule(r.Rule) {
 			fmt.Fprintf(&text, "  \t%s\n", line)
+		}
+		if line := elasticShare(r.Rule, e.signals); line != "" {
+			fmt.Fprintf(&text, "  \tnow: %s\n", line)
 		}
 	}
 	return text.String(), nil
@@ -319,10 +417,10 @@ func describeLimit(limit *algo.Limit) string {
 	if c.Soft > 0 {
 		fmt.Fprintf(&b, ", soft margin %d %%", c.Soft)
 		if c.SoftFor > 0 {
-			fmt.Fprintf(&b, " for %s", c.SoftFor)
+			fmt.Fprintf(&b, " for %s", words.Span(c.SoftFor))
 		}
 	}
-	fmt.Fprintf(&b, " (%s)", c.Algorithm)
+	fmt.Fprintf(&b, " (%s)", words.Algorithm(c.Algorithm.String()))
 	return b.String()
 }
 
@@ -342,9 +440,9 @@ func describeRule(r *rule.Rule) []string {
 	}
 	switch {
 	case r.Wait > 0 && r.WaitQueue > 0:
-		add("refused requests wait for up to %s, up to %d of a key", r.Wait, r.WaitQueue)
+		add("refused requests wait for up to %s, up to %d of a key", words.Span(r.Wait), r.WaitQueue)
 	case r.Wait > 0:
-		add("requests wait for up to %s", r.Wait)
+		add("requests wait for up to %s", words.Span(r.Wait))
 	case r.Defer != "":
 		add("refused requests are deferred to the queue %s", r.Defer)
 	}
@@ -360,7 +458,7 @@ func describeRule(r *rule.Rule) []string {
 		if b.After == 1 {
 			refuse = "refuses"
 		}
-		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), b.Within, refuse, b.For, where)
+		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), words.Span(b.Within), refuse, words.Span(b.For), where)
 	}
 	switch r.Priority {
 	case rule.Critical:
@@ -409,7 +507,7 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 	case k.Unlimited:
 		state = "not limited"
 	case k.ResetAfter > 0:
-		state += ", as fresh in " + rounded(k.ResetAfter)
+		state += ", as fresh in " + span(k.ResetAfter)
 	}
 	if verdict := keyVerdict(&k.KeyInfo); verdict != "passes" && verdict != state {
 		state += "; " + verdict

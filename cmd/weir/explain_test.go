@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -134,18 +136,97 @@ limits:
 		t.Fatalf("status %d: %s", status, errs)
 	}
 	for _, want := range []string{
-		"9 per minute, soft margin 50 % for 5m0s (sliding_window) at this time of its schedule for ip=192.0.2.1",
+		"9 per minute, soft margin 50 % for 5 min (sliding window) at this time of its schedule for ip=192.0.2.1",
 		"schedule: always: 9/min",
 		"elastic: follows the signal cpu: 200 % at 50 %, 25 % at 95 % of the limit",
-		"ban: 20 denials within 10m0s refuse the key for 15m0s everywhere in the domain, and by nftables",
+		"ban: 20 denials within 10 min refuse the key for 15 min everywhere in the domain, and by nftables",
 		"priority: critical", "priority: sheddable",
 		`the real cost is known afterwards: int(response.header["x-tokens"])`,
 		"not limited at this time of its schedule\n",
-		"refused requests wait for up to 2s, up to 5 of a key", "requests wait for up to 2s",
+		"refused requests wait for up to 2 s, up to 5 of a key", "requests wait for up to 2 s",
 		"refused requests are deferred to the queue orders",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
+}
+
+// Without --rules, explain --server explains by the rules that are in force on the server, not by
+// those of the folder here, nor by what lies on the server's disk and is broken. It tells what holds
+// of them now.
+func TestExplainByRulesOfServer(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, folder := range []string{"rules", "there"} {
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeRules(t, "rules/a.yaml", "domain: here\nlimits: [{ name: local, per: [user], allow: 1/min }]\n")
+	writeRules(t, "there/shop.yaml", `
+domain: shop
+limits:
+  - { name: api, per: [user], allow: 10/hour, throttle: { elastic: { signal: mood, curve: { 20%: 100%, 60%: 20% } } } }
+  - { name: wide, per: [ip], allow: 1000/hour, ban: { after: 5, within: 1h, for: 1h } }
+`)
+	writeRules(t, "there/blog.yaml", "domain: blog\nlimits: [{ name: posts, per: [user], allow: 7/min, algorithm: token_bucket }]\n")
+	p := start(t, "serve", "--rules", "there", "--client-ip-ipv6-prefix=48")
+	defer p.end()
+	server := "http://" + p.addr("admin")
+	must := func(args ...string) {
+		t.Helper()
+		if status, out, errs := runWeir(args...); status != 0 {
+			t.Fatalf("%v: status %d: %s%s", args, status, out, errs)
+		}
+	}
+	must("grant", "set", "api", "user=ada", "--domain=shop", "--allow=30/hour", "--for=1h", "--server", server)
+	must("ban", "set", "wide", "ip=2001:db8::1", "--domain=shop", "--for=1h", "--reason=test", "--server", server)
+	if status := put(t, server+"/api/v1/signals/mood", `{"value": 60}`); status/100 != 2 {
+		t.Fatalf("the signal: %d", status)
+	}
+	// What lies there now is broken, and not in force.
+	writeRules(t, "there/shop.yaml", "domain: shop\nlimits: nonsense\n")
+	p.stderr.await(t, "rules not loaded")
+
+	ask := func(want []string, args ...string) {
+		t.Helper()
+		status, out, errs := runWeir(append([]string{"explain", "--server", server}, args...)...)
+		if status != 0 {
+			t.Fatalf("%v: status %d: %s", args, status, errs)
+		}
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%v: no %q in\n%s", args, w, out)
+			}
+		}
+	}
+	ask([]string{
+		"domain shop, by the rules in force on " + server + "\n", "10 per hour (sliding window) for user=bob",
+		"now: the signal mood stands at 60 %, so 20 % of the limit hold",
+		"for ip=2001:db8::/48", "banned until",
+	}, "--domain=shop", "user=bob", "ip=2001:db8:0:77::5")
+	ask([]string{"granted 30/hour until"}, "--domain=shop", "user=ada")
+	ask([]string{"7 per minute, burst 7 (token bucket) for user=ada"}, "--domain=blog", "user=ada")
+	ask([]string{"domain here\n", "1 per minute (sliding window) for user=ada", "now: the server does not have this limit"}, "--rules=rules", "user=ada")
+	status, _, errs := runWeir("explain", "--server", server, "user=ada")
+	if status != 2 || !strings.Contains(errs, "the rules of "+server+" hold several domains: choose one of blog, shop") {
+		t.Errorf("status %d: %s", status, errs)
+	}
+}
+
+// put sends a body, and returns the status of the answer.
+func put(t *testing.T, url, body string) int {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodPut, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Body.Close()
+	return a.StatusCode
 }

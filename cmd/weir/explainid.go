@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // explainDecision explains a decision by its id, from the memory of a running server.
@@ -31,9 +33,17 @@ func explainDecision(ctx context.Context, o explainOptions, args []string, out i
 	if err := c.open(); err != nil {
 		return err
 	}
-	var e recent.Entry
-	if err := c.do(ctx, "GET", "/api/v1/decisions/"+id.String(), nil, &e); err != nil {
+	var raw json.RawMessage
+	if err := c.do(ctx, "GET", "/api/v1/decisions/"+id.String(), nil, &raw); err != nil {
 		return err
+	}
+	if o.json {
+		_, err := out.Write(raw)
+		return err
+	}
+	var e recent.Entry
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return fmt.Errorf("%s answered with something else than a decision: %w", c.name(), err)
 	}
 	writeDecision(out, &e)
 	return nil
@@ -64,7 +74,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 	for i := range e.Limits {
 		l := &e.Limits[i]
 		fmt.Fprintf(&text, "  %s\t%s\n", called(l, l.Name), part(e, l))
-		fmt.Fprintf(&text, "  \t%s (%s)", l.Allows, l.Algorithm)
+		fmt.Fprintf(&text, "  \t%s (%s)", l.Allows, words.Algorithm(l.Algorithm))
 		if l.Key != "" {
 			fmt.Fprintf(&text, " for %s", printableText(l.Key))
 		} else {
@@ -139,7 +149,7 @@ func part(e *recent.Entry, l *recent.Limit) string {
 	return "passed it"
 }
 
-func span(s recent.Seconds) string { return (time.Duration(s) * time.Microsecond).String() }
+func span(s recent.Seconds) string { return words.Span(time.Duration(s) * time.Microsecond) }
 
 func after(e *recent.Entry, s recent.Seconds) string {
 	return e.Time.Add(time.Duration(s) * time.Microsecond).UTC().Format(instantFormat)

@@ -31,7 +31,7 @@ func TestHintsOfClients(t *testing.T) {
 	for _, command := range [][]string{
 		{"ban", "list"}, {"ban", "set", "api", "ada", "--for=1m"}, {"ban", "lift", "api", "ada"},
 		{"grant", "list"}, {"grant", "revoke", "api", "ada"}, {"candidates"}, {"defer", "ls"}, {"defer", "drop", sampleJob},
-		{"explain", "--id=4vq8r2mxw0c7e"}, {"explain", "--rules=rules.yaml", "key=ada"},
+		{"explain", "--id=4vq8r2mxw0c7e"}, {"explain", "--rules=rules.yaml", "key=ada"}, {"explain", "key=ada"},
 	} {
 		for server, want := range map[string]string{
 			"http://" + address: "http://" + address + " speaks TLS: write https://",

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir/internal/admin"
-	"github.com/weir-rl/weir/internal/recent"
 )
 
 const keysPath = "/api/v1/keys"
@@ -132,7 +131,7 @@ func writeKeys(out io.Writer, keys []admin.KeyInfo) error {
 			used, left = "-", "-"
 		}
 		if k.ResetAfter > 0 {
-			reset = rounded(k.ResetAfter)
+			reset = span(k.ResetAfter)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset, keyVerdict(k))
 	}
@@ -183,7 +182,7 @@ func keyVerdict(k *admin.KeyInfo) string {
 	case k.Refused && k.RetryAfter < 0:
 		parts = append(parts, "refused")
 	case k.Refused:
-		parts = append(parts, "refused for "+rounded(k.RetryAfter))
+		parts = append(parts, "refused for "+span(k.RetryAfter))
 	case k.Unlimited:
 		parts = append(parts, "not limited")
 	default:
@@ -205,11 +204,6 @@ func describeBan(b *admin.ListedBan) string {
 		text += " (" + printableText(b.Reason) + ")"
 	}
 	return text
-}
-
-// rounded is a time for people, to the millisecond.
-func rounded(s recent.Seconds) string {
-	return (time.Duration(s) * time.Microsecond).Round(time.Millisecond).String()
 }
 
 // keyText is a key as a shell takes it: parts that can be pasted behind the name of a limit.

@@ -43,6 +43,8 @@ type RulesSource struct {
 type Options struct {
 	Metrics http.Handler
 	Source  func() RulesSource
+	// Files returns the files of the rules in force.
+	Files   func() RuleFiles
 	Signals Signals
 	// Audit gets a line for each change to bans and grants, with its author and the reason given.
 	Audit *slog.Logger
@@ -82,6 +84,9 @@ func New(l *weir.Limiter, o Options) http.Handler {
 		a.route("/metrics", "GET, HEAD", false, "Prometheus metrics", o.Metrics.ServeHTTP)
 	}
 	a.route("/api/v1/rules", "GET, HEAD", true, "the rules in force, their source, and load errors", a.rules)
+	if o.Files != nil {
+		a.route("/api/v1/rules/source", "GET, HEAD", true, "the files of the rules in force, as text", a.ruleFiles)
+	}
 	a.route("/api/v1/keys", "GET, HEAD, DELETE", true, "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N; &key=KEY shows one, DELETE resets it", a.keys)
 	if o.Signals != nil {
 		a.route("/api/v1/signals", "GET, HEAD", true, "signals of elastic limits; PUT /api/v1/signals/NAME sets one", a.signals)

@@ -53,7 +53,7 @@ type Folder struct {
 
 	mu     sync.Mutex
 	status Status
-	// sources are what was last loaded with success. Only Open and Run's goroutine use it.
+	// sources are what was last loaded with success. Only Open and Run's goroutine change it.
 	sources []file.Source
 	watch   watch
 }
@@ -91,6 +91,14 @@ func (f *Folder) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.status
+}
+
+// Sources returns the files of the rules in force, sorted by name, as they were loaded: what lies in
+// the folder now may be newer, or broken. The caller must not change them.
+func (f *Folder) Sources() []file.Source {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sources
 }
 
 // Reload makes Run read the folder as soon as its files have rested, even if no change was noticed,
@@ -184,8 +192,8 @@ func (f *Folder) succeeded(sources []file.Source, warnings []rule.Problem) {
 	for i, s := range sources {
 		files[i] = s.Name
 	}
-	f.sources = sources
 	f.mu.Lock()
+	f.sources = sources
 	f.status.Files = files
 	f.status.Digest = fmt.Sprintf("sha256:%x", Digest(sources))
 	f.status.Loaded = time.Now()

@@ -1,0 +1,16 @@
+package admin
+
+import "net/http"
+
+// RuleFiles is the answer of GET /api/v1/rules/source: the files of the rules in force, from which
+// the same rules can be made elsewhere.
+type RuleFiles struct {
+	Path    string `json:"path"`              // of the folder or the file on the server
+	Version string `json:"version,omitempty"` // that the source gives them; a folder gives none
+	Digest  string `json:"digest"`            // sha256: and the digest of all files, as in weir_rules_info
+	// IPv6Prefix is how many bits of an IPv6 address make a key on the server.
+	IPv6Prefix int               `json:"ipv6_prefix"`
+	Files      map[string]string `json:"files"` // text by name
+}
+
+func (a *handler) ruleFiles(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.o.Files()) }
