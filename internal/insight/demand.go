@@ -16,8 +16,9 @@ type Demand struct {
 }
 
 // Add counts n units at an instant. Instants and the window, which is the same each time, are in
-// µs; an instant before the current window counts as its beginning.
-func (d *Demand) Add(now, window, n int64) {
+// µs; an instant before the current window counts as its beginning. It returns the units within the
+// window that ends now.
+func (d *Demand) Add(now, window, n int64) int64 {
 	i := now / window
 	switch {
 	case i == d.index+1:
@@ -28,10 +29,12 @@ func (d *Demand) Add(now, window, n int64) {
 		now = d.index * window
 	}
 	d.current += n
-	if d.current+d.previous > d.peak {
-		overlap := window - now%window
-		d.peak = max(d.peak, d.current+mulDiv(d.previous, overlap, window))
+	units := d.current
+	if d.previous > 0 {
+		units += mulDiv(d.previous, window-now%window, window)
 	}
+	d.peak = max(d.peak, units)
+	return units
 }
 
 // Peak returns the most units within a window so far.

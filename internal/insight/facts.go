@@ -1,6 +1,13 @@
 package insight
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
 
 // Facts are all that Judge has to know of one rule over one time. Those of a server and those of a
 // replay are the same, so that the same code judges both. They hold no secret: keys stand in them by
@@ -71,12 +78,53 @@ type Facts struct {
 type WindowFacts struct {
 	Name   string
 	Rate   string        // as in a rule file: "20/min"
-	Limit  int64         // the most that one key gets in one window, where nothing gives it other numbers
+	Allows string        // in words: "20 per minute"
+	Limit  int64         // the most that one key gets at once, where nothing gives it other numbers
 	Window time.Duration // 0 of a limit on requests in flight, which demand does not tell of
 	// Bucket says that Limit is a burst of its own, so that Rate is not the number that refuses.
 	Bucket  bool
 	Refused uint64
 	MaxFill float64
+}
+
+// WindowOf returns the facts of a limit that its rule tells. It must have a Limit.
+func WindowOf(w *rule.Window) WindowFacts {
+	c := w.Limit.Config()
+	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateOf(c), Allows: number(float64(c.N)) + " per " + c.Period()}
+	switch c.Algorithm {
+	case algo.TokenBucket:
+		f.Limit = max(c.Burst, 1)
+	case algo.LeakyBucket:
+		f.Limit = max(c.Burst, 0) + 1
+	case algo.Concurrency:
+		f.Window, f.Allows = 0, number(float64(c.N))+" in flight"
+	}
+	f.Bucket = f.Limit != c.N
+	return f
+}
+
+// rateOf writes the numbers of a limit as a rule file does.
+func rateOf(c algo.Config) string {
+	if c.Algorithm == algo.Concurrency {
+		return strconv.FormatInt(c.N, 10)
+	}
+	unit := c.Window.String()
+	for _, u := range []struct {
+		name string
+		size time.Duration
+	}{{"s", time.Second}, {"min", time.Minute}, {"hour", time.Hour}, {"day", 24 * time.Hour}, {"week", 7 * 24 * time.Hour},
+		{"month", 30 * 24 * time.Hour}, {"year", 365 * 24 * time.Hour}} {
+		if u.size == c.Window {
+			unit = u.name
+		}
+	}
+	if strings.HasSuffix(unit, "m0s") {
+		unit = strings.TrimSuffix(unit, "0s")
+	}
+	if strings.HasSuffix(unit, "h0m") {
+		unit = strings.TrimSuffix(unit, "0m")
+	}
+	return strconv.FormatInt(c.N, 10) + "/" + unit
 }
 
 // KeyFacts is what is known of one key of a sample.

@@ -5,10 +5,23 @@ import "math"
 // goodKeys is what a rule did to keys that behave well.
 type goodKeys struct {
 	Good
-	identity bool    // an identity tells them; else their answers and their patience must
-	f        float64 // refusals of good keys ÷ refusals
-	seen     int     // good ones in the sample of refused keys
-	weight   float64 // keys that each of that sample stands for
+	identity bool     // an identity tells them; else their answers and their patience must
+	f        float64  // refusals of good keys ÷ refusals
+	seen     int      // good ones in the sample of refused keys
+	episodes Episodes // theirs
+	weight   float64  // keys that each of that sample stands for
+}
+
+// perKey returns the place of the limits in which keys may be judged by their demand: those with a
+// window, by number.
+func (f *Facts) perKey() []int {
+	var list []int
+	for i := range f.Windows {
+		if f.Windows[i].Window > 0 {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 // GoodOf returns what a rule did to clients that behave well.
@@ -34,6 +47,8 @@ func goodOf(f *Facts) goodKeys {
 		if k := &f.RefusedSample[i]; k.good(g.identity) {
 			g.seen++
 			refusals += float64(k.Refused)
+			g.episodes.Obeyed += k.Episodes.Obeyed
+			g.episodes.Early += k.Episodes.Early
 		}
 	}
 	if n > 0 {

@@ -38,6 +38,18 @@ func (j *judge) looseCrowd() *Verdict {
 	v := j.verdict(LooseCrowd, High, fmt.Sprintf("%s clients came in a minute instead of %s, each asked as usual, and the service was saturated for %s: a limit per client cannot stop a crowd.",
 		number(r.keys), number(r.before), counted(float64(len(r.minutes)), "minute")))
 	r.evidence(v)
+	rate, unit := r.usual/60, "s"
+	if rate < 10 {
+		rate, unit = r.usual, "min"
+	}
+	n := roundDown(rate)
+	burst := roundDown(max(r.usual/6, 1)) // 10 s of it
+	name := j.Rule + "-crowd"
+	v.Proposal = &Proposal{
+		Sentence: fmt.Sprintf("A second limit without per, %d/%s with a bucket of 10 s of it: what the service took in 95 %% of its minutes. Or proxy.concurrency: adaptive, or throttle: {elastic: …}.", n, unit),
+		Patch:    diff(j.File, j.Text, j.withRule(name, fmt.Sprintf("allow: { rate: %d/%s, burst: %d }", n, unit, burst), "algorithm: token_bucket")),
+	}
+	v.Evidence["usual_per_second"] = r.usual / 60
 	return v
 }
 
@@ -52,6 +64,38 @@ func (j *judge) looseFew() *Verdict {
 	}
 	v := j.verdict(LooseFew, High, fmt.Sprintf("A few clients took most of what it admitted while the service was saturated for %s.", counted(float64(len(r.minutes)), "minute")))
 	r.evidence(v)
+	few, took, rest, keys := 0.0, 0.0, 0.0, 0.0
+	for _, m := range r.minutes {
+		few, took = few+max(m.TopKeys, 1), took+float64(m.Admitted)*m.TopShare
+		rest, keys = rest+float64(m.Admitted)*(1-m.TopShare), keys+m.Keys
+	}
+	n := float64(len(r.minutes))
+	few, took, rest, keys = few/n, took/n, rest/n, keys/n
+	v.Sentence = fmt.Sprintf("%s of %s took %s of what it admitted while the service was saturated for %s.",
+		number(few), counted(keys, "client"), percent(share(took, took+rest)), counted(n, "minute"))
+	v.Evidence["top_keys"], v.Evidence["top_share"] = few, share(took, took+rest)
+	// Each of the few may have what is left of the usual beside the others, and as much as one of
+	// those at least.
+	each := max((r.usual-rest)/few, share(rest, max(keys-few, 1)), 1)
+	for _, i := range j.perKey() {
+		w := &j.Windows[i]
+		limit := roundDown(each * w.Window.Minutes())
+		if limit >= w.Limit || w.Bucket {
+			continue
+		}
+		touched, plusMinus := Affected(j.Sample, j.Keys, i, limit)
+		others := max(touched-few, 0)
+		text := fmt.Sprintf("%s would cut them to what the service takes; it would touch %s.", w.with(limit), counted(others, "other client"))
+		if others < 0.5 {
+			text = fmt.Sprintf("%s would cut them to what the service takes, and touch nobody else.", w.with(limit))
+		} else if plusMinus >= 0.5 {
+			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).", w.with(limit), counted(others, "other client"), number(plusMinus))
+		}
+		limits := make([]int64, len(j.Windows))
+		limits[i] = limit
+		v.Proposal = &Proposal{Sentence: text, Patch: diff(j.File, j.Text, j.withLimits(limits))}
+		break
+	}
 	return v
 }
 
@@ -81,9 +125,13 @@ func (j *judge) rush(is func(m, before *Minute) bool) *rush {
 		if len(r.minutes) > 0 && r.minutes[len(r.minutes)-1].T+60 != m.T {
 			r = &rush{usual: r.usual}
 		}
+		if !m.Saturated || float64(m.Refused) >= looseDenied*float64(m.Met) || float64(m.Admitted) <= r.usual ||
+			float64(m.Met) < looseShare*float64(m.DomainMet) {
+			r = &rush{usual: r.usual}
+			continue
+		}
 		before, ok := median(j.Minutes[:i], m.T)
-		if !ok || !m.Saturated || float64(m.Refused) >= looseDenied*float64(m.Met) || float64(m.Admitted) <= r.usual ||
-			float64(m.Met) < looseShare*float64(m.DomainMet) || !is(m, &before) {
+		if !ok || !is(m, &before) {
 			r = &rush{usual: r.usual}
 			continue
 		}

@@ -135,6 +135,8 @@ type Good struct {
 	Low       float64 `json:"low"`     // bounds of Share at 95 %
 	High      float64 `json:"high"`
 	PlusMinus float64 `json:"plus_minus"`
+	// Confidence is high where an identity tells good clients, else low.
+	Confidence string `json:"confidence"`
 }
 
 // CurvePoint says how many keys a limit of that size would touch.

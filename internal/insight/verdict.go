@@ -130,40 +130,40 @@ func (j *judge) broken() *Verdict {
 func (j *judge) tooEarly(alone bool) *Verdict {
 	t := j.To.Sub(j.From)
 	met, long := uint64(earlyMet), earlyTime
-	if j.Met >= met && (t >= long) {
-		if !alone || j.denied+j.Soft+j.Banned > 0 || j.MaxFill >= bindingFill {
+	untouched := j.denied+j.Soft+j.Banned == 0 && j.MaxFill < bindingFill
+	if j.Met >= met && t >= long {
+		if !alone || !untouched {
 			return nil
 		}
 		// It binds nobody, but not for long enough yet to say never.
 		met, long = bindingMet, bindingTime
 		if j.Replay {
-			long = 0
+			long = earlyTime
 		}
 	}
 	v := j.verdict(TooEarly, High, "")
-	sofar := fmt.Sprintf("%s so far", counted(float64(j.Met), "request"))
-	if t > 0 {
-		sofar = fmt.Sprintf("%s in %s so far", counted(float64(j.Met), "request"), span(t))
-	}
 	v.Evidence["seconds"] = t.Seconds()
-	if j.Replay {
-		v.Sentence = fmt.Sprintf("The log has %s for it in %s: too few to judge it by. At least %s in %s would do.", counted(float64(j.Met), "request"), span(t), number(float64(met)), span(max(long, earlyTime)))
-		return v
-	}
-	wait := max(long-t, 0)
-	if j.Met > 0 && j.Met < met {
-		pace := float64(j.Met) / max(t.Seconds(), 1)
-		if need := float64(met-j.Met) / pace; need < 366*86400 {
-			wait = max(wait, time.Duration(need*float64(time.Second)))
-		}
-	}
+	v.Evidence["max_fill"] = j.MaxFill
+	so := fmt.Sprintf("%s in %s so far", counted(float64(j.Met), "request"), span(t))
 	switch {
 	case j.Met == 0:
-		v.Sentence = fmt.Sprintf("No request met it so far, in %s; after %s that will say something.", span(t), span(neverMetTime))
-	case wait > 0:
-		v.Sentence = fmt.Sprintf("Too early to tell: %s. About %s more.", sofar, span(wait))
+		v.Sentence = fmt.Sprintf("None of %s of the domain met it in %s: too few to say more.", counted(float64(j.DomainMet), "request"), span(t))
+		return v
+	case j.Replay:
+		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.", counted(float64(j.Met), "request"), span(t), number(float64(met)), span(long))
+		return v
+	case met == bindingMet:
+		v.Sentence = fmt.Sprintf("Too early to tell: %s, and nobody came near it; the fullest client used %s.", so, percent(j.MaxFill))
 	default:
-		v.Sentence = fmt.Sprintf("Too early to tell: %s.", sofar)
+		v.Sentence = fmt.Sprintf("Too early to tell: %s.", so)
+	}
+	wait := max(long-t, 0)
+	if j.Met < met {
+		need := float64(met-j.Met) * max(t.Seconds(), 1) / float64(j.Met)
+		wait = max(wait, time.Duration(min(need, 366*86400)*float64(time.Second)))
+	}
+	if wait < 90*24*time.Hour {
+		v.Sentence += fmt.Sprintf(" About %s more.", span(wait))
 	}
 	return v
 }
@@ -266,5 +266,14 @@ func (j *judge) neverBinding() *Verdict {
 	}
 	v := j.verdict(NeverBinding, High, fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", counted(float64(j.Met), "request"), strings.Replace(j.refuses(), "were", "was", 1), percent(j.MaxFill)))
 	v.Evidence["max_fill"] = j.MaxFill
+	limits := make([]int64, len(j.Windows))
+	for _, i := range j.perKey() {
+		if need := roundUp(2 * float64(Needed(j.Sample, i, 0.999))); need > 0 && need < j.Windows[i].Limit && !j.Windows[i].Bucket {
+			limits[i] = need
+		}
+	}
+	if rates := j.rates(limits); rates != nil {
+		v.Proposal = &Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.", list(rates, "and")), Patch: diff(j.File, j.Text, j.withLimits(limits))}
+	}
 	return v
 }

@@ -23,6 +23,9 @@ type RuleSet struct {
 	Name   string // as the report calls it
 	Domain string
 	Set    *rule.Set
+	// Texts are the files of the set by name, as positions call them; for proposals to show how a
+	// file would change. May be nil.
+	Texts map[string]string
 }
 
 // ReplayOptions configure Replay.
@@ -89,6 +92,7 @@ type replay struct {
 	suggester *suggester
 	both      int64
 	only      [maxSets]int64
+	user      bool // the request at hand has one
 }
 
 // outcome is the state of one rule set.
@@ -111,6 +115,8 @@ type outcome struct {
 	maxDelay  int64
 	failures  []Failure
 	place     map[failure]int // in failures
+	tallies   map[*rule.Rule]*ruleTally
+	refusing  []*ruleTally // of the request at hand
 }
 
 // failure is an expression.
@@ -129,6 +135,9 @@ func (x *outcome) failed(r *rule.Rule, key string, err error) {
 		x.failures = append(x.failures, Failure{Rule: r.Name, Key: key, First: harmless(err.Error())})
 	}
 	x.failures[i].Count++
+	if t := x.tallies[r]; t != nil {
+		t.failed(key, err)
+	}
 }
 
 // harmless spells an error, which may hold any text of the log, so that it steers no terminal and
@@ -155,6 +164,7 @@ type limitState struct {
 	window  *rule.Window
 	allowed int64
 	denied  int64
+	banned  int64
 	keys    keySet
 	column  int // 0 means not set yet: column 0 holds the requests
 }
@@ -168,10 +178,15 @@ func (r *replay) addSet(number int, s RuleSet) error {
 		place: map[failure]int{}}
 	x.decision.Matches.Failed = x.failed
 	x.request = weir.Request{Domain: s.Domain, Attributes: &r.attribute, Hits: 1, MaxDelay: weir.RuleDelay}
+	var rules []*rule.Rule
 	for _, rl := range s.Set.Rules() {
-		if rl.Domain != s.Domain {
-			continue
+		if rl.Domain == s.Domain {
+			rules = append(rules, rl)
 		}
+	}
+	x.tallies = make(map[*rule.Rule]*ruleTally, len(rules))
+	for _, rl := range rules {
+		x.tallies[rl] = newRuleTally(rl, max(sampleBound/len(rules), fewestSampled))
 		x.expect(rl)
 		for _, w := range rl.Windows {
 			if w.Limit != nil {
@@ -221,10 +236,11 @@ func (r *replay) step(e *accesslog.Entry) error {
 	bucket := r.timeline.at(e.Time)
 	r.timeline.columns[r.requests][bucket]++
 
-	client := e.Get(accesslog.FieldIP)
+	client, user := e.Get(accesslog.FieldIP), e.Get(accesslog.FieldUser)
 	if client == nil {
-		client = e.Get(accesslog.FieldUser)
+		client = user
 	}
+	r.user = user != nil
 	clientHash := uint64(0)
 	if client != nil {
 		clientHash = xxhash.Sum64(client)
@@ -287,6 +303,10 @@ func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 			at = x.limit(l.Window)
 		}
 		s := &x.limits[at]
+		if d.Banned.Rule != nil {
+			s.banned++
+			continue
+		}
 		s.keys.add(xxhash.Sum64(d.Matches.Hits[i].Key), !l.Allowed)
 		if l.Allowed {
 			s.allowed++
@@ -298,6 +318,7 @@ func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 		}
 		r.timeline.columns[s.column][bucket]++
 	}
+	x.judged(d, r.attribute.entry, now, r.user)
 	switch {
 	case d.Exempt:
 		x.exempt++
@@ -377,7 +398,7 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 	for i := range x.limits {
 		s := &x.limits[i]
 		c := s.window.Limit.Config()
-		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Algorithm: c.Algorithm.String(), Limit: capacity(c),
+		l := Limit{Name: s.window.Name, Allowed: s.allowed, Denied: s.denied, Banned: s.banned, Algorithm: c.Algorithm.String(), Limit: capacity(c),
 			Window: c.Window.Seconds(), Rate: c.N, Period: c.Period(), Shadow: inShadow(s.window.Rule)}
 		if c.Algorithm == algo.Concurrency {
 			l.Window = 0
@@ -393,6 +414,7 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 		}
 		o.Limits = append(o.Limits, l)
 	}
+	o.ByRule = x.byRule(r)
 	rep.noteUnseen(x)
 	o.Failures = x.failures
 	for _, f := range o.Failures {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/insight"
 )
 
 // Report is the result of a replay. `weir replay --json` prints it.
@@ -46,8 +47,11 @@ type Outcome struct {
 	Delayed   int64     `json:"delayed"`
 	MaxDelay  float64   `json:"max_delay"` // the longest such wait, in seconds
 	Limits    []Limit   `json:"limits"`
-	TopDenied []Counted `json:"top_denied"`         // clients that were refused most
-	Failures  []Failure `json:"failures,omitempty"` // expressions that failed, in rule order
+	TopDenied []Counted `json:"top_denied"` // clients that were refused most
+	// ByRule has a report of each rule, in order, with its verdicts. By has "status": the refused
+	// requests by the status that the log has.
+	ByRule   []insight.RuleReport `json:"by_rule"`
+	Failures []Failure            `json:"failures,omitempty"` // expressions that failed, in rule order
 }
 
 // Limit is the outcome of the requests that met one limit.
@@ -57,6 +61,9 @@ type Limit struct {
 	Denied     int64  `json:"denied"`
 	Keys       int64  `json:"keys"`
 	KeysDenied int64  `json:"keys_denied"`
+	// Banned are the requests that met it and were refused by a ban of its rule; they are neither
+	// in Allowed nor in Denied.
+	Banned int64 `json:"banned,omitempty"`
 
 	Algorithm string  `json:"algorithm,omitempty"`
 	Limit     int64   `json:"limit"`            // capacity of a key

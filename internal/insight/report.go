@@ -1,0 +1,97 @@
+package insight
+
+import (
+	"math"
+	"slices"
+)
+
+// Report makes the report of the rule: what the facts tell, with histogram, curve and verdicts. What
+// only a server knows (Trend, PerSecond, Series, Top, NearNow, By) is left to the caller.
+func (f *Facts) Report(o Thresholds) RuleReport {
+	r := RuleReport{
+		Domain: f.Domain, Name: f.Rule, File: f.File, Line: f.Line, Since: f.Since, Mode: f.Mode, Limits: []string{}, Per: f.Per,
+		From: f.From, Met: f.Met, Refused: f.Refused, RefusedAlone: f.Alone, Soft: f.Soft, Near: f.Near, Banned: f.Banned,
+		WouldRefuse: f.WouldRefuse, Errors: f.Errors,
+		Keys: uint64(math.Round(f.Keys)), KeysRefused: uint64(math.Round(f.KeysRefused)), KeysError: f.KeysError,
+		Fill: Histogram(f.Sample, f.Keys), MaxFill: f.MaxFill, Episodes: f.Episodes,
+		KnownShare: share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f), Verdicts: Judge(f, o),
+	}
+	r.Good.Confidence = Low
+	if f.HasIdentity() {
+		r.Good.Confidence = High
+	}
+	for _, w := range f.Windows {
+		r.Limits = append(r.Limits, w.Allows)
+		r.Windows = append(r.Windows, WindowReport{Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: w.MaxFill})
+	}
+	return r
+}
+
+// Curve returns how many keys a limit of another size would refuse, for the window that refuses
+// most: at most 64 points, from the limit that nearly all keys pass to the one that none does. It is
+// nil where demand is not known.
+func Curve(f *Facts) []CurvePoint {
+	window := -1
+	for _, i := range f.perKey() {
+		if window < 0 || f.Windows[i].Refused > f.Windows[window].Refused {
+			window = i
+		}
+	}
+	if window < 0 || len(f.Sample) == 0 {
+		return nil
+	}
+	limits := []int64{f.Windows[window].Limit}
+	for i := range f.Sample {
+		if window < len(f.Sample[i].Demand) {
+			limits = append(limits, roundUp(float64(f.Sample[i].Demand[window])))
+		}
+	}
+	slices.Sort(limits)
+	limits = slices.Compact(limits)
+	const most = 64
+	if n := len(limits); n > most {
+		in := f.Windows[window].Limit
+		some := make([]int64, 0, most+1)
+		for i := range most {
+			some = append(some, limits[i*(n-1)/(most-1)])
+		}
+		limits = append(some, in)
+		slices.Sort(limits)
+		limits = slices.Compact(limits)
+	}
+	identity := f.HasIdentity()
+	weight := 1.0
+	if n := len(f.RefusedSample); n > 0 {
+		weight = max(f.KeysRefused/float64(n), 1)
+	}
+	var points []CurvePoint
+	for _, l := range limits {
+		p := CurvePoint{Limit: l}
+		p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, window, l)
+		// A limit above the one in force spares some of the refused keys. Below it, keys would be
+		// refused that were not; how they would bear it is not known: they count if nothing speaks
+		// against them.
+		if l >= f.Windows[window].Limit {
+			for i := range f.RefusedSample {
+				if k := &f.RefusedSample[i]; !k.Own && window < len(k.Demand) && k.Demand[window] > l && k.good(identity) {
+					p.GoodKeys += weight
+				}
+			}
+		} else {
+			good, all := 0.0, 0.0
+			for i := range f.Sample {
+				k := &f.Sample[i]
+				if k.Own || window >= len(k.Demand) || k.Demand[window] <= l {
+					continue
+				}
+				all++
+				if (!identity || k.Known) && (k.OK < 0 || k.OK >= goodOK) && (k.Refused == 0 || k.good(identity)) {
+					good++
+				}
+			}
+			p.GoodKeys = p.Keys * share(good, all)
+		}
+		points = append(points, p)
+	}
+	return points
+}
