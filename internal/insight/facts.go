@@ -90,7 +90,7 @@ type WindowFacts struct {
 // WindowOf returns the facts of a limit that its rule tells. It must have a Limit.
 func WindowOf(w *rule.Window) WindowFacts {
 	c := w.Limit.Config()
-	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateOf(c), Allows: number(float64(c.N)) + " per " + c.Period()}
+	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateText(c), Allows: number(float64(c.N)) + " per " + c.Period()}
 	switch c.Algorithm {
 	case algo.TokenBucket:
 		f.Limit = max(c.Burst, 1)
@@ -103,8 +103,8 @@ func WindowOf(w *rule.Window) WindowFacts {
 	return f
 }
 
-// rateOf writes the numbers of a limit as a rule file does.
-func rateOf(c algo.Config) string {
+// rateText writes the numbers of a limit as a rule file does.
+func rateText(c algo.Config) string {
 	if c.Algorithm == algo.Concurrency {
 		return strconv.FormatInt(c.N, 10)
 	}

@@ -31,9 +31,9 @@ func (j *judge) strict() *Verdict {
 	v.Evidence["g"], v.Evidence["g_low"], v.Evidence["f"] = g.Share, g.Low, g.f
 	if limits := j.fitting(func(k *KeyFacts) bool { return k.good(g.identity) }, j.target*(float64(g.All)+0.5)); limits != nil {
 		good, others := j.above(limits)
-		text := fmt.Sprintf("%s would refuse %s of them, and still %s.", list(j.rates(limits), "and"), none(good), counted(others, "other"))
+		text := fmt.Sprintf("%s would refuse %s of them, and still %s.", list(j.rates(limits), "and"), orNone(good), counted(others, "other"))
 		if others < 0.5 {
-			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", list(j.rates(limits), "and"), none(good))
+			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", list(j.rates(limits), "and"), orNone(good))
 		}
 		v.Proposal = &Proposal{Sentence: text, Patch: diff(j.File, j.Text, j.withLimits(limits))}
 	}
@@ -55,14 +55,14 @@ func (j *judge) maybeStrict() *Verdict {
 	}
 	if limits := j.fitting(func(*KeyFacts) bool { return true }, j.target*j.Keys); limits != nil {
 		_, all := j.above(limits)
-		text += fmt.Sprintf(" %s would refuse %s of the %s.", list(j.rates(limits), "and"), none(all), counted(j.KeysRefused, "key"))
+		text += fmt.Sprintf(" %s would refuse %s of the %s.", list(j.rates(limits), "and"), orNone(all), counted(j.KeysRefused, "key"))
 	}
 	v.Proposal = &Proposal{Sentence: text}
 	return v
 }
 
-// none writes a number, "none" for 0.
-func none(n float64) string {
+// orNone writes a number, "none" for 0.
+func orNone(n float64) string {
 	if n < 0.5 {
 		return "none"
 	}
