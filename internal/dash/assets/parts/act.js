@@ -1,0 +1,91 @@
+// @ts-check
+// What changes something: each is asked for in a dialog that says what will happen.
+import { fill, h, sent } from './text.js';
+
+/**
+ * partsOf splits the text of a key into its parts, as the API takes them: "user=ada, ip=192.0.2.1".
+ * @param {string} key
+ * @param {string[] | undefined} per names of the parts, where they are known
+ */
+export function partsOf(key, per) {
+  if (!key) return [];
+  if (per && per.length < 2) return [key];
+  // A value may hold ", " itself: what begins a part is a name and "=".
+  return key.split(/, (?=[A-Za-z_][\w.|-]*=)/);
+}
+
+/**
+ * ask opens a dialog with a form, and closes it when done is through.
+ * @param {object} o
+ * @param {string} o.title
+ * @param {import('./text.js').Child} o.text
+ * @param {{name: string, label: string, value?: string, hint?: string, required?: boolean, options?: string[]}[]} o.fields
+ * @param {string} o.button
+ * @param {boolean} [o.bad] it takes something away from somebody
+ * @param {(values: Record<string, string>) => Promise<void>} o.done
+ */
+export function ask(o) {
+  const error = h('p', { class: 'error', role: 'alert' });
+  const submit = /** @type {HTMLButtonElement} */ (h('button', { class: o.bad ? 'btn bad' : 'btn main', type: 'submit' }, o.button));
+  const form = /** @type {HTMLFormElement} */ (h('form', { method: 'dialog' },
+    h('h2', null, o.title), h('p', null, o.text),
+    o.fields.map((f) => h('label', null, f.label,
+      f.options ? h('select', { name: f.name }, f.options.map((v) => h('option', { value: v, selected: v === f.value }, v)))
+        : h('input', { name: f.name, value: f.value ?? '', required: f.required, autocomplete: 'off', spellcheck: 'false' }),
+      f.hint ? h('span', null, f.hint) : null)),
+    error,
+    h('div', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => dialog.close() }, 'Cancel'), submit)));
+  const dialog = /** @type {HTMLDialogElement} */ (h('dialog', { 'aria-label': o.title }, form));
+  form.addEventListener('submit', async (e) => {
+    e.preventDefault();
+    submit.disabled = true;
+    fill(error);
+    try {
+      await o.done(Object.fromEntries([...new FormData(form)].map(([k, v]) => [k, String(v).trim()])));
+      dialog.close();
+    } catch (err) {
+      fill(error, err instanceof Error ? err.message : String(err));
+      submit.disabled = false;
+    }
+  });
+  const before = /** @type {HTMLElement | null} */ (document.activeElement);
+  dialog.addEventListener('close', () => { dialog.remove(); if (before?.isConnected) before.focus(); });
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+const fors = ['15m', '1h', '6h', '1d', '7d', '30d'];
+
+/** @typedef {{domain: string, limit: string, key: string[]}} Target */
+
+/** @param {Target} t */
+const named = (t) => [sent(t.key.join(', ') || 'all together'), ` at ${t.limit}`];
+
+/** @param {import('../app.js').Context} ctx @param {Target} t @param {() => void} then */
+export const ban = (ctx, t, then) => ask({
+  title: 'Ban', text: ['All requests of ', named(t), ' are refused until the ban ends.'], button: 'Ban', bad: true,
+  fields: [{ name: 'for', label: 'For', value: '1h', options: fors }, { name: 'reason', label: 'Reason, for the audit log' }],
+  async done(v) { await ctx.api('/api/v1/bans', { method: 'POST', body: { ...t, for: v.for, reason: v.reason } }); then(); },
+});
+
+/** @param {import('../app.js').Context} ctx @param {Target} t @param {() => void} then */
+export const grant = (ctx, t, then) => ask({
+  title: 'Grant', text: ['For ', named(t), ' another limit holds until the grant ends.'], button: 'Grant',
+  fields: [{ name: 'allow', label: 'Limit', hint: 'as in a rule: 1000/min', required: true }, { name: 'for', label: 'For', value: '1h', options: fors }, { name: 'reason', label: 'Reason, for the audit log' }],
+  async done(v) { await ctx.api('/api/v1/grants', { method: 'POST', body: { ...t, allow: v.allow, for: v.for, reason: v.reason } }); then(); },
+});
+
+/**
+ * end lifts a ban, ends a grant or resets a key.
+ * @param {import('../app.js').Context} ctx
+ * @param {'bans' | 'grants' | 'keys'} what
+ * @param {Target} t
+ * @param {() => void} then
+ */
+export const end = (ctx, what, t, then) => ask({
+  title: { bans: 'Lift the ban', grants: 'End the grant', keys: 'Reset' }[what],
+  text: [{ bans: 'Requests of ', grants: 'For ', keys: 'What was counted of ' }[what], named(t), { bans: ' are decided by the rules again.', grants: ' the limit of the rule holds again.', keys: ' is forgotten; it begins with the whole limit.' }[what]],
+  button: { bans: 'Lift', grants: 'End', keys: 'Reset' }[what],
+  fields: [{ name: 'reason', label: 'Reason, for the audit log' }],
+  async done(v) { await ctx.api(`/api/v1/${what}`, { method: 'DELETE', body: { ...t, reason: v.reason } }); then(); },
+});

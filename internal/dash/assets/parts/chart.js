@@ -1,0 +1,190 @@
+// @ts-check
+// A chart of counts over time: areas on top of each other, drawn by uPlot, which is loaded when the
+// first chart is. The figures are there as text too.
+import { count, fill, h, rate } from './text.js';
+import { span } from './time.js';
+
+/**
+ * @typedef {object} Line
+ * @property {string} title
+ * @property {string} colour class c-…
+ * @property {number[]} values counts of each step
+ */
+
+/**
+ * @typedef {object} Mark
+ * @property {number} t Unix seconds
+ * @property {number} [until]
+ * @property {string} words
+ */
+
+/** @type {Set<() => void>} */
+const redraws = new Set();
+
+/** themeChanged draws all charts in the colours that hold now. */
+export const themeChanged = () => redraws.forEach((redraw) => redraw());
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => requestAnimationFrame(themeChanged));
+
+/**
+ * colourOf reads the colour of a class as it is now: light-dark() does not resolve in the value of
+ * a custom property, but does in a computed colour.
+ * @param {Element} near
+ * @param {string} kind
+ */
+function colourOf(near, kind) {
+  const probe = h('span', { class: `c-${kind}` });
+  near.append(probe);
+  const c = getComputedStyle(probe).color;
+  probe.remove();
+  return c;
+}
+
+const minutes = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
+const days = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
+const clocks = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+
+/**
+ * chart draws lines on top of each other: the first is the lowest.
+ * @param {object} o
+ * @param {string} o.label what is drawn
+ * @param {number} [o.height]
+ * @returns {{el: HTMLElement, draw: (t: number[], step: number, lines: Line[], marks?: Mark[]) => void, leave: () => void}}
+ */
+export function chart(o) {
+  const height = o.height ?? 220;
+  const box = h('div', { class: 'chart', role: 'img', 'aria-label': o.label });
+  const read = h('p', { class: 'read', 'aria-hidden': 'true' });
+  const figures = h('details', { class: 'figures' }, h('summary', null, 'Figures'));
+  const el = h('div', null, box, read, figures);
+  /** @type {any} */
+  let plot = null;
+  /** @type {{t: number[], step: number, lines: Line[], marks: Mark[]} | null} */
+  let now = null;
+  let left = false;
+
+  const size = () => ({ width: Math.max(200, box.clientWidth), height });
+  const watch = new ResizeObserver(() => { if (plot && box.clientWidth) plot.setSize(size()); });
+  watch.observe(box);
+
+  /** @param {Line[]} lines @param {number} step */
+  function stacked(lines, step) {
+    /** @type {number[] | null} */
+    let below = null;
+    return lines.map((l) => {
+      const b = below;
+      const sum = l.values.map((v, i) => v / step + (b ? b[i] : 0));
+      below = sum;
+      return sum;
+    });
+  }
+
+  async function redraw() {
+    const { default: UPlot } = await import('../vendor/uplot.js');
+    if (!now || left || !box.isConnected) return;
+    plot?.destroy();
+    const { t, step, lines, marks } = now;
+    const grid = { stroke: colourOf(box, 'line'), width: 1 };
+    const font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    const axis = { stroke: colourOf(box, 'soft'), grid, ticks: { show: false }, font };
+    const stack = stacked(lines, step);
+    const colours = lines.map((l) => colourOf(box, l.colour));
+    const long = t.length > 1 && t[t.length - 1] - t[0] > 26 * 3600;
+    const soft = colourOf(box, 'soft');
+    // The tallest is drawn first, and the others over it.
+    const order = lines.map((_, i) => lines.length - 1 - i);
+    plot = new UPlot({
+      ...size(),
+      legend: { show: false },
+      cursor: { points: { show: false }, y: false, drag: { x: false, y: false } },
+      padding: [8, 8, 0, 0],
+      scales: { x: { time: true }, y: { range: (/** @type {any} */ _u, /** @type {number} */ _min, /** @type {number} */ max) => [0, max > 0 ? max * 1.08 : 1] } },
+      axes: [
+        { ...axis, size: 28, space: long ? 90 : 60, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map((s) => (long ? days : step < 2 && at[1] - at[0] < 60 ? clocks : minutes).format(s * 1000)) },
+        { ...axis, size: 56, space: 36, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map((v) => `${v >= 10000 ? `${v / 1000} k` : Number(v.toPrecision(6))}/s`) },
+      ],
+      series: [{}, ...order.map((i) => ({ label: lines[i].title, stroke: colours[i], fill: colours[i], width: 1, paths: UPlot.paths.stepped?.({ align: 1 }), points: { show: false } }))],
+      hooks: {
+        drawClear: [(/** @type {any} */ u) => {
+          const { ctx, bbox } = u;
+          ctx.save();
+          for (const m of marks) {
+            const x = u.valToPos(m.t, 'x', true);
+            if (x < bbox.left || x > bbox.left + bbox.width) continue;
+            ctx.fillStyle = soft;
+            if (m.until) {
+              ctx.globalAlpha = 0.16;
+              ctx.fillRect(x, bbox.top, Math.max(2, Math.min(u.valToPos(m.until, 'x', true), bbox.left + bbox.width) - x), bbox.height);
+              ctx.globalAlpha = 1;
+            }
+          }
+          ctx.restore();
+        }],
+        draw: [(/** @type {any} */ u) => {
+          const { ctx, bbox } = u;
+          ctx.save();
+          ctx.fillStyle = soft;
+          for (const m of marks) {
+            const x = u.valToPos(m.t, 'x', true);
+            if (!m.until && x >= bbox.left && x <= bbox.left + bbox.width) ctx.fillRect(Math.round(x) - 1, bbox.top, 2, bbox.height);
+          }
+          ctx.restore();
+        }],
+        setCursor: [(/** @type {any} */ u) => say(u.cursor.idx)],
+      },
+    }, [t, ...order.map((i) => stack[i])], box);
+  }
+
+  /** @param {number | null | undefined} i */
+  function say(i) {
+    if (!now) return;
+    const { t, step, lines, marks } = now;
+    if (i === null || i === undefined || t[i] === undefined) {
+      read.textContent = '';
+      return;
+    }
+    const near = marks.filter((m) => (m.until ? t[i] >= m.t - step && t[i] <= m.until : Math.abs(m.t - t[i]) <= step)).map((m) => m.words);
+    read.textContent = [`${(step < 60 ? clocks : minutes).format(t[i] * 1000)}, ${span(step)}:`, lines.map((l) => `${count(l.values[i])} ${l.title}`).join(', '), ...near].join(' ');
+  }
+
+  /** the figures as a table: at most 24 rows, each the sum of several steps. */
+  function tell() {
+    if (!now || !figures.hasAttribute('open')) return;
+    const { t, step, lines, marks } = now;
+    const group = Math.max(1, Math.ceil(t.length / 24));
+    const rows = [];
+    for (let i = 0; i < t.length; i += group) {
+      rows.push(h('tr', null, h('th', { scope: 'row' }, (group * step < 60 ? clocks : minutes).format(t[i] * 1000)),
+        lines.map((l) => h('td', { class: 'n' }, count(l.values.slice(i, i + group).reduce((a, b) => a + b, 0))))));
+    }
+    fill(figures, h('summary', null, 'Figures'),
+      h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': o.label }, h('table', null,
+        h('caption', { class: 'sr' }, `${o.label}, in steps of ${span(group * step)}`),
+        h('thead', null, h('tr', null, h('th', { scope: 'col' }, `From, ${span(group * step)} each`), lines.map((l) => h('th', { scope: 'col', class: 'n' }, l.title)))), h('tbody', null, rows))),
+      marks.length ? h('ul', null, marks.map((m) => h('li', null, `${clocks.format(m.t * 1000)} ${m.words}`))) : null);
+  }
+  figures.addEventListener('toggle', tell);
+
+  const again = () => { void redraw(); };
+  redraws.add(again);
+  return {
+    el,
+    draw(t, step, lines, marks = []) {
+      const changed = !plot || !now || now.lines.length !== lines.length || now.step !== step || JSON.stringify(now.marks) !== JSON.stringify(marks);
+      now = { t, step: Math.max(1, step), lines, marks };
+      const peak = Math.max(0, ...t.map((_, i) => lines.reduce((sum, l) => sum + (l.values[i] ?? 0), 0))) / now.step;
+      box.setAttribute('aria-label', `${o.label}: at most ${rate(peak)} a second, in steps of ${span(now.step)}. The figures are below.`);
+      if (changed) again();
+      else {
+        const stack = stacked(lines, now.step);
+        plot.setData([t, ...lines.map((_, i) => stack[lines.length - 1 - i])]);
+      }
+      tell();
+    },
+    leave() {
+      left = true;
+      redraws.delete(again);
+      watch.disconnect();
+      plot?.destroy();
+    },
+  };
+}

@@ -1,0 +1,80 @@
+// @ts-check
+// Decisions: a line of one, and its story in sentences.
+import { count, h, plural, sent, visible } from './text.js';
+import { clock, span } from './time.js';
+
+/** What outcomes are called. @type {Record<string, [string, string]>} */
+export const outcomes = {
+  denied: ['refused', 'refused'],
+  shadow_denied: ['refused in shadow', 'shadow'],
+  soft: ['in the soft margin', 'near'],
+  near_limit: ['near a limit', 'near'],
+  allowed: ['admitted', 'good'],
+};
+
+/** main is the limit that matters most: the first that refuses, or the fullest. @param {Api.Decision} d */
+export function mainLimit(d) {
+  const limits = d.limits ?? [];
+  return limits.find((l) => l.refuses) ?? limits.find((l) => !l.allowed) ?? [...limits].sort((a, b) => a.remaining / (a.limit || 1) - b.remaining / (b.limit || 1))[0];
+}
+
+/** status is what HTTP doors answer. @param {Api.Decision} d */
+const statusOf = (d) => (d.allowed ? 'ok' : d.banned ? 'ban' : '429');
+
+/** what was asked, as far as the rules looked at it. @param {Api.Decision} d */
+export function what(d) {
+  const a = d.attributes ?? {};
+  return [a.method, a.path].filter(Boolean).join(' ');
+}
+
+/**
+ * line is a decision in one line, which links to all of it.
+ * @param {Api.Decision} d
+ * @param {import('../app.js').Context} ctx
+ */
+export function line(d, ctx) {
+  const l = mainLimit(d);
+  const [words, colour] = outcomes[d.outcome] ?? [d.outcome, 'grey'];
+  const asked = what(d);
+  const after = !d.allowed && d.retry_after ? ` · again in ${span(d.retry_after)}` : '';
+  return h('a', { class: 'line', href: ctx.link(`/decisions/${encodeURIComponent(d.decision)}`) },
+    h('span', { class: 'ink-grey' }, clock(d.time)),
+    h('span', { class: `ink-${colour}`, title: words }, statusOf(d)), h('span', { class: 'sr' }, words),
+    asked ? sent(asked, 'what') : null,
+    l?.key ? sent(l.key, 'key') : null,
+    h('span', { class: 'why' }, l ? visible(l.rule) : 'no limit', l?.allows ? ` ${l.allows}` : '', after));
+}
+
+/**
+ * story says in sentences what happened and when it passes again: to be read out to whom it
+ * happened to.
+ * @param {Api.Decision} d
+ */
+export function story(d) {
+  const l = mainLimit(d);
+  const name = (/** @type {Api.Limit | undefined} */ x) => h('strong', null, visible(x?.rule ?? ''));
+  if (d.banned) {
+    return h('p', { class: 'story' }, 'Refused, since ', sent(l?.key || 'the key'), ' is banned', l ? [' by ', name(l)] : '', '. ',
+      d.retry_after ? `The ban ended ${span(d.retry_after)} later.` : 'It has no end that is known.');
+  }
+  if (!d.allowed && l) {
+    return h('p', { class: 'story' }, 'Refused by ', name(l), `: ${l.allows} for `, l.key ? sent(l.key) : 'all together',
+      l.remaining > 0 && l.asked > l.remaining ? ` had ${count(l.remaining)} left, and ${count(l.asked)} were asked for. ` : ' were used up. ',
+      d.retry_after === null ? 'It can never pass: it asks for more than the limit has.' : `It would have passed ${span(d.retry_after)} later.`);
+  }
+  const shadow = (d.limits ?? []).find((x) => !x.allowed);
+  if (shadow) {
+    return h('p', { class: 'story' }, 'Admitted. ', name(shadow), ` would have refused it if it were enforced: ${shadow.allows} for `, shadow.key ? sent(shadow.key) : 'all together', ' were used up.');
+  }
+  if (!l) return h('p', { class: 'story' }, 'Admitted: no rule applied to it.');
+  return h('p', { class: 'story' }, 'Admitted. It came nearest to ', name(l), `: ${count(Math.max(0, l.remaining))} of ${l.allows} were left for `, l.key ? sent(l.key) : 'all together', '.');
+}
+
+/** sameKey tells whether a decision is of a key. @param {Api.Decision} d @param {string} key */
+export const sameKey = (d, key) => (d.limits ?? []).some((l) => l.key === key);
+
+/** shareShown says in words what share of the decisions is shown. @param {string | undefined} s such as "1 in 8" */
+export const shareShown = (s) => (s && s !== '1 in 1' ? `${s} shown` : 'all shown');
+
+/** @param {number} n */
+export const decisionsWord = (n) => plural(n, 'decision');

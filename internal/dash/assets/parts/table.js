@@ -1,0 +1,98 @@
+// @ts-check
+// Tables: wider ones than the screen scroll in a region that the keyboard reaches, and whose first
+// column stays.
+import { fill, h } from './text.js';
+
+/**
+ * @template T
+ * @typedef {object} Column
+ * @property {string} title
+ * @property {(row: T) => import('./text.js').Child} cell
+ * @property {boolean} [number] figures stand at the right
+ * @property {(row: T) => number | string} [by] makes the column one to sort by
+ */
+
+/**
+ * table draws rows. The first column is the row's heading.
+ * @template T
+ * @param {object} o
+ * @param {string} o.caption what the table is of
+ * @param {Column<T>[]} o.columns
+ * @param {T[]} o.rows
+ * @param {string} o.none what stands in place of no rows
+ * @param {string} [o.sort] title of the column to sort by, largest first, with "-" before it smallest first
+ * @param {(sort: string) => void} [o.sorted] is told of another order
+ * @returns {HTMLElement}
+ */
+export function table(o) {
+  if (!o.rows.length) return h('p', { class: 'none' }, o.none);
+  let sort = o.sort ?? '';
+  const body = h('tbody');
+  const heads = o.columns.map((c) => h('th', { scope: 'col', class: c.number ? 'n' : null }, c.by ? h('button', { type: 'button', onclick: () => turn(c.title) }, c.title) : c.title));
+  const el = h('div', { class: 'scroll', role: 'region', 'aria-label': o.caption, tabindex: '0' },
+    h('table', null, h('caption', { class: 'sr' }, o.caption), h('thead', null, h('tr', null, heads)), body));
+
+  /** @param {string} title */
+  function turn(title) {
+    sort = sort === title ? `-${title}` : title;
+    o.sorted?.(sort);
+    draw();
+  }
+
+  function draw() {
+    const up = sort.startsWith('-');
+    const column = o.columns.find((c) => c.by && c.title === sort.replace(/^-/, ''));
+    const rows = [...o.rows];
+    const by = column?.by;
+    if (by) {
+      rows.sort((a, b) => {
+        const x = by(a);
+        const y = by(b);
+        const less = typeof x === 'string' ? x.localeCompare(String(y)) : Number(y) - Number(x);
+        return up ? -less : less;
+      });
+    }
+    o.columns.forEach((c, i) => {
+      if (c === column) heads[i].setAttribute('aria-sort', typeof by?.(o.rows[0]) === 'string' ? (up ? 'descending' : 'ascending') : up ? 'ascending' : 'descending');
+      else heads[i].removeAttribute('aria-sort');
+    });
+    fill(body, rows.map((row) => h('tr', null, o.columns.map((c, i) => h(i ? 'td' : 'th', { class: c.number ? 'n' : null, scope: i ? null : 'row' }, c.cell(row))))));
+  }
+  draw();
+  return el;
+}
+
+/**
+ * walk moves the focus by n rows: over the links that head rows, and the lines of decisions.
+ * @param {Element} root
+ * @param {number} n
+ */
+export function walk(root, n) {
+  const rows = /** @type {HTMLElement[]} */ ([...root.querySelectorAll('tbody th a, .bars a, .log a.line, .looks a')]);
+  const active = document.activeElement;
+  const at = rows.indexOf(/** @type {HTMLElement} */ (active));
+  const next = rows[at < 0 ? (n > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + n))];
+  next?.focus();
+  next?.scrollIntoView({ block: 'nearest' });
+}
+
+/**
+ * keepFocus draws anew and gives the focus back to the element that had it, found by its id, or by
+ * where its link leads.
+ * @param {Element} root
+ * @param {() => void} draw
+ */
+export function keepFocus(root, draw) {
+  const active = /** @type {HTMLElement | null} */ (root.contains(document.activeElement) ? document.activeElement : null);
+  const href = active?.getAttribute('href');
+  const label = active?.getAttribute('aria-label') ?? active?.textContent;
+  const tag = active?.tagName;
+  const scrolled = [...root.querySelectorAll('.scroll')].map((s) => [s.scrollLeft, s.scrollTop]);
+  const open = [...root.querySelectorAll('details')].map((d) => d.open);
+  draw();
+  root.querySelectorAll('.scroll').forEach((s, i) => { if (scrolled[i]) [s.scrollLeft, s.scrollTop] = scrolled[i]; });
+  root.querySelectorAll('details').forEach((d, i) => { if (open[i]) d.open = true; });
+  if (!active || active.isConnected) return;
+  const same = [...root.querySelectorAll(tag ?? 'a')].find((e) => (href ? e.getAttribute('href') === href : (e.getAttribute('aria-label') ?? e.textContent) === label));
+  /** @type {HTMLElement | undefined} */ (same)?.focus({ preventScroll: true });
+}

@@ -1,0 +1,80 @@
+// @ts-check
+import { ask, end, partsOf } from '../parts/act.js';
+import { card, count, fill, h, plural, sent, visible } from '../parts/text.js';
+import { keepFocus, table } from '../parts/table.js';
+import { span, when } from '../parts/time.js';
+import { keyLink, ruleLink } from './overview.js';
+
+/** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const of = ctx.domain ? `?domain=${encodeURIComponent(ctx.domain)}&n=500` : '?n=500';
+  const askAll = () => Promise.all([
+    /** @type {Promise<{bans: Api.Ban[], total: number}>} */ (ctx.api(`/api/v1/bans${of}`, { signal: ctx.signal })),
+    /** @type {Promise<{grants: Api.Grant[], total: number}>} */ (ctx.api(`/api/v1/grants${of}`, { signal: ctx.signal }))]);
+  const [answers, known] = await Promise.all([askAll(), /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal }))]);
+  let [bans, grants] = answers;
+  const rules = known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain);
+  const can = ctx.can('act');
+  const bansBox = h('div', null);
+  const grantsBox = h('div', null);
+  const bansNote = h('span', null);
+  const grantsNote = h('span', null);
+
+  /** @param {boolean} isBan */
+  const make = (isBan) => ask({
+    title: isBan ? 'Ban' : 'Grant', bad: isBan, button: isBan ? 'Ban' : 'Grant',
+    text: isBan ? 'All requests of the key that meet the rule are refused until the ban ends.' : 'Another limit holds for the key until the grant ends.',
+    fields: [
+      { name: 'rule', label: 'Rule', options: rules.map((r) => `${r.domain}/${r.name}`) },
+      { name: 'key', label: 'Key', hint: 'as in user=ada; empty for a rule that counts all together' },
+      ...(isBan ? [] : [{ name: 'allow', label: 'Limit', hint: 'as in a rule: 1000/min', required: true }]),
+      { name: 'for', label: 'For', value: '1h', options: ['15m', '1h', '6h', '1d', '7d', '30d'] },
+      { name: 'reason', label: 'Reason, for the audit log' }],
+    async done(v) {
+      const r = rules.find((x) => `${x.domain}/${x.name}` === v.rule);
+      await ctx.api(isBan ? '/api/v1/bans' : '/api/v1/grants', { method: 'POST', body: { domain: r?.domain, limit: r?.name, key: partsOf(v.key, r?.per), for: v.for, reason: v.reason, ...(isBan ? {} : { allow: v.allow }) } });
+      await again();
+    },
+  });
+
+  /** @param {Api.Ban | Api.Grant} x */
+  const keyOf = (x) => {
+    const key = (x.key ?? []).join(', ');
+    return key ? (ctx.can('find') ? h('a', { href: keyLink(ctx, x.domain, key) }, sent(key)) : sent(key)) : 'all together';
+  };
+  /** @param {Api.Ban | Api.Grant} x @param {'bans' | 'grants'} what @param {string} words */
+  const button = (x, what, words) => h('span', { class: 'actions' }, h('button', { class: 'btn small', type: 'button', 'aria-label': `${words} ${visible((x.key ?? []).join(', '))}`, onclick: () => end(ctx, what, { domain: x.domain, limit: x.limit, key: x.key ?? [] }, () => { void again(); }) }, words));
+  /** @param {Api.Ban | Api.Grant} x */
+  const until = (x) => [when(x.until), h('div', { class: 'sub' }, `${span(x.left)} left`)];
+
+  function draw() {
+    fill(bansNote, bans.total > bans.bans.length ? `${count(bans.bans.length)} of ${count(bans.total)}` : plural(bans.total, 'ban'));
+    fill(grantsNote, plural(grants.total, 'grant'));
+    /** @type {import('../parts/table.js').Column<Api.Ban>[]} */
+    const b = [
+      { title: 'Key', cell: keyOf },
+      { title: 'Rule', cell: (x) => [h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(x.limit)), x.wide ? h('div', { class: 'sub' }, 'in the whole domain') : null] },
+      { title: 'Until', cell: until },
+      { title: 'Since', cell: (x) => when(x.since) },
+      { title: 'Set by', cell: (x) => (x.set ? 'an operator' : 'its refusals') },
+      { title: 'Reason', cell: (x) => visible(x.reason) || '–' }];
+    /** @type {import('../parts/table.js').Column<Api.Grant>[]} */
+    const g = [
+      { title: 'Key', cell: keyOf },
+      { title: 'Rule', cell: (x) => h('a', { href: ruleLink(ctx, x.domain, x.limit) }, visible(x.limit)) },
+      { title: 'Limit', cell: (x) => [visible(x.allow), x.problem ? h('div', { class: 'ink-near' }, visible(x.problem)) : null] },
+      { title: 'Until', cell: until },
+      { title: 'Reason', cell: (x) => visible(x.reason) || '–' }];
+    if (can) {
+      b.push({ title: '', cell: (x) => button(x, 'bans', 'Lift') });
+      g.push({ title: '', cell: (x) => button(x, 'grants', 'End') });
+    }
+    keepFocus(bansBox, () => fill(bansBox, table({ caption: 'Bans in force', rows: bans.bans, none: 'Nobody is banned.', columns: b })));
+    keepFocus(grantsBox, () => fill(grantsBox, table({ caption: 'Grants in force', rows: grants.grants, none: 'No grant is in force.', columns: g })));
+  }
+  const again = async () => { [bans, grants] = await askAll(); draw(); };
+  fill(root, h('div', { class: 'head' }, h('h1', null, 'Bans and grants'), can && rules.length ? h('span', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => make(true) }, 'Ban a key'), h('button', { class: 'btn', type: 'button', onclick: () => make(false) }, 'Grant a limit')) : null),
+    h('div', { class: 'grid' }, card('Bans in force', bansNote, null, bansBox), card('Grants in force', grantsNote, null, grantsBox)));
+  draw();
+  return { title: 'Bans', every: 3000, poll: again };
+}

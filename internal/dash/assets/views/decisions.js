@@ -1,0 +1,113 @@
+// @ts-check
+import { line, outcomes, shareShown, story } from '../parts/decision.js';
+import { card, count, fill, h, sent, visible } from '../parts/text.js';
+import { keepFocus, table } from '../parts/table.js';
+import { clock, span, when } from '../parts/time.js';
+import { keyLink, ruleLink } from './overview.js';
+
+/** @typedef {import('../app.js').Context} Context */
+
+/** @param {Context} ctx @param {Api.Decision} d */
+function details(ctx, d) {
+  const attributes = Object.entries(d.attributes ?? {});
+  const [words, colour] = outcomes[d.outcome] ?? [d.outcome, 'grey'];
+  return [story(d),
+    h('div', { class: 'grid' },
+      card('Limits that it met', d.limits_left_out ? `${count(d.limits_left_out)} more` : null, 's8', table({
+        caption: 'Limits', rows: d.limits ?? [], none: 'None.', columns: [
+          { title: 'Rule', cell: (l) => [h('a', { href: ruleLink(ctx, d.domain, l.rule) }, visible(l.rule)), l.file ? h('div', { class: 'sub' }, `${visible(l.file)}:${l.line}`) : null] },
+          { title: 'Key', cell: (l) => (l.key ? (ctx.can('find') ? h('a', { href: keyLink(ctx, d.domain, l.key) }, sent(l.key)) : sent(l.key)) : 'all together') },
+          { title: 'Allows', cell: (l) => visible(l.allows) },
+          { title: 'Result', cell: (l) => (l.refuses ? h('span', { class: 'ink-refused' }, 'refused') : !l.allowed ? h('span', { class: 'ink-shadow' }, `would refuse (${l.mode})`) : l.soft_exceeded ? h('span', { class: 'ink-near' }, 'soft margin') : l.near_limit ? h('span', { class: 'ink-near' }, 'near') : 'passed') },
+          { title: 'Asked', number: true, cell: (l) => count(l.asked) },
+          { title: 'Left', number: true, cell: (l) => count(l.remaining) },
+          { title: 'Again in', number: true, cell: (l) => (l.allowed ? '–' : l.retry_after === null ? 'never' : span(l.retry_after)) }],
+      })),
+      card('The request', null, 's4', h('dl', { class: 'kv' },
+        h('dt', null, 'Result'), h('dd', { class: `ink-${colour}` }, words, d.banned ? ', banned' : ''),
+        h('dt', null, 'Time'), h('dd', null, when(d.time), ' ', clock(d.time)),
+        h('dt', null, 'Domain'), h('dd', null, visible(d.domain)),
+        d.door ? [h('dt', null, 'Door'), h('dd', null, visible(d.door))] : null,
+        d.node ? [h('dt', null, 'Node'), h('dd', null, visible(d.node))] : null,
+        h('dt', null, 'Cost'), h('dd', null, count(d.hits)),
+        d.delay ? [h('dt', null, 'Waited'), h('dd', null, span(d.delay))] : null,
+        h('dt', null, 'Rules'), h('dd', null, `generation ${count(d.generation)}`),
+        h('dt', null, 'Decision'), h('dd', { class: 'mono' }, d.decision),
+        attributes.map(([k, v]) => [h('dt', null, visible(k)), h('dd', null, sent(v))]))))];
+}
+
+/** one shows a single decision. @param {Context} ctx @param {HTMLElement} root @param {string} id @returns {Promise<import('../app.js').View>} */
+async function one(ctx, root, id) {
+  const d = /** @type {Api.Decision} */ (await ctx.api(`/api/v1/decisions/${encodeURIComponent(id)}`, { signal: ctx.signal }));
+  fill(root, h('p', { class: 'crumb' }, h('a', { href: ctx.link('/decisions') }, 'Decisions')),
+    h('div', { class: 'head' }, h('h1', null, 'Decision ', h('span', { class: 'mono' }, d.decision))), details(ctx, d));
+  return { title: `Decision ${d.decision}` };
+}
+
+/** @param {Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  if (ctx.params[0]) return one(ctx, root, ctx.params[0]);
+  const outcome = ctx.query.get('outcome') ?? '';
+  const rule = ctx.query.get('rule') ?? '';
+  const door = ctx.query.get('door') ?? '';
+  const key = ctx.query.get('key') ?? '';
+  const domain = ctx.query.get('of') ?? ctx.domain;
+  const asked = new URLSearchParams();
+  for (const [k, v] of [['outcome', outcome], ['limit', rule], ['door', door], ['key', key], ['domain', domain]]) if (v) asked.set(k, v);
+  const ask = () => /** @type {Promise<{decisions: Api.Decision[], nodes?: Api.Nodes}>} */ (ctx.api(`/api/v1/decisions?${asked}${asked.size ? '&' : ''}n=100&nodes=all`, { signal: ctx.signal }));
+  const [answer, known] = await Promise.all([ask(), /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal }))]);
+  let list = answer.decisions;
+  ctx.nodes(answer.nodes);
+  let paused = false;
+  let waiting = 0;
+  let shown = '';
+  const log = h('div', null);
+  const note = h('span', { role: 'status' });
+  const pause = h('button', { class: 'btn', type: 'button', 'aria-pressed': 'false', onclick: () => {
+    paused = !paused;
+    pause.setAttribute('aria-pressed', String(paused));
+    fill(pause, paused ? 'Go on' : 'Pause');
+    if (!paused) { waiting = 0; draw(); } else say();
+  } }, 'Pause');
+  /** @param {string} name @param {string} value */
+  const choose = (name, value) => {
+    /** @type {Record<string, string>} */
+    const now = { outcome, rule, door, key, of: domain === ctx.domain ? '' : domain, [name]: value };
+    ctx.go(ctx.link('/decisions', Object.fromEntries(Object.entries(now).filter(([, v]) => v))));
+  };
+  /** @param {string} label @param {string} name @param {[string, string][]} options @param {string} value */
+  const select = (label, name, options, value) => h('label', null, label, h('select', { onchange: (/** @type {Event} */ e) => choose(name, /** @type {HTMLSelectElement} */ (e.target).value) }, h('option', { value: '' }, 'all'), options.map(([v, words]) => h('option', { value: v, selected: v === value }, words))));
+  const names = [...new Set([...known.rules.filter((r) => !domain || r.domain === domain).map((r) => r.name), ...(rule ? [rule] : [])])].sort();
+  const doors = [...new Set([...list.map((d) => d.door ?? '').filter(Boolean), ...(door ? [door] : [])])].sort();
+  const input = /** @type {HTMLInputElement} */ (h('input', { value: key, placeholder: 'user=ada', autocomplete: 'off', spellcheck: 'false' }));
+  fill(root, h('div', { class: 'head' }, h('h1', null, 'Decisions'), h('span', { class: 'actions' }, pause)),
+    h('form', { class: 'filters', onsubmit: (/** @type {Event} */ e) => { e.preventDefault(); choose('key', input.value.trim()); } },
+      select('Outcome', 'outcome', Object.entries(outcomes).map(([k, [words]]) => [k, words]), outcome),
+      select('Rule', 'rule', names.map((n) => [n, n]), rule),
+      doors.length ? select('Door', 'door', doors.map((n) => [n, n]), door) : null,
+      ctx.can('find') ? h('label', { class: 'wide' }, 'Key', input) : null,
+      ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Filter') : null),
+    card('Newest first', note, null, log));
+
+  function say() {
+    fill(note, paused ? `paused${waiting ? `, ${count(waiting)} newer` : ''}` : `live · ${shareShown(shown)}`);
+  }
+  function draw() {
+    say();
+    if (paused) return;
+    keepFocus(log, () => fill(log, list.length ? h('ul', { class: 'log' }, list.slice(0, 100).map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, asked.size ? 'No decision of this kind is kept.' : 'No decision is kept yet.')));
+  }
+  draw();
+  return {
+    title: 'Decisions',
+    stream: { views: 'decisions', ...(outcome ? { outcome } : {}), ...(rule ? { limit: rule } : {}), ...(key ? { key } : {}), ...(domain ? { domain } : {}) },
+    on(_topic, data) {
+      const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && (!door || d.door === door) && !list.some((x) => x.decision === d.decision));
+      shown = data.shown ?? shown;
+      list = [...news.reverse(), ...list].slice(0, 200);
+      if (paused) waiting += news.length;
+      draw();
+    },
+    async poll() { const a = await ask(); if (!paused) { list = a.decisions; draw(); } ctx.nodes(a.nodes); },
+  };
+}

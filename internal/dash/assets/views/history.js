@@ -1,0 +1,45 @@
+// @ts-check
+import { card, count, fill, h, plural, sent, state, visible } from '../parts/text.js';
+import { table } from '../parts/table.js';
+import { when } from '../parts/time.js';
+
+/** @param {unknown} v */
+const words = (v) => (v === undefined || v === null ? '' : typeof v === 'string' ? v : JSON.stringify(v));
+
+/** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const [rules, insight] = await Promise.all([
+    /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal })),
+    /** @type {Promise<Api.Overview>} */ (ctx.api(`/api/v1/insight?over=7d${ctx.domain ? `&domain=${encodeURIComponent(ctx.domain)}` : ''}`, { signal: ctx.signal }))]);
+  /** @type {Api.AuditLine[] | null} */
+  let audit = null;
+  let why = '';
+  if (ctx.can('audit')) {
+    try {
+      const a = /** @type {{audit?: Api.AuditLine[], records?: Api.AuditLine[], lines?: Api.AuditLine[]}} */ (await ctx.api('/api/v1/audit?n=200', { signal: ctx.signal }));
+      audit = a.records ?? a.audit ?? a.lines ?? [];
+    } catch (err) {
+      why = err instanceof Error ? err.message : String(err);
+    }
+  } else why = 'The audit log is for the role admin.';
+  const s = rules.source;
+  const changes = (insight.events ?? []).filter((e) => e.kind !== 'saturated').reverse();
+  fill(root, h('div', { class: 'head' }, h('h1', null, 'History')),
+    s?.errors.length ? h('div', { class: 'card' }, h('p', { class: 'error' }, 'The rules that lie in the source are not in force:'), s.errors.map((e) => h('p', { class: 'mono' }, visible(e)))) : null,
+    h('div', { class: 'grid' },
+      card('Rules in force', null, 's6', h('dl', { class: 'kv' },
+        h('dt', null, 'Rules'), h('dd', null, `${count(rules.rules.length)}, generation ${count(rules.generation)}`),
+        s ? [h('dt', null, 'Source'), h('dd', { class: 'mono' }, visible(s.path)), h('dt', null, 'Loaded'), h('dd', null, when(s.loaded)), h('dt', null, 'Loads'), h('dd', null, `${count(s.loads)}, ${count(s.failures)} of them failed`), h('dt', null, 'Files'), h('dd', null, s.files.map((f) => h('div', { class: 'mono' }, visible(f))))] : null)),
+      card('Changes of the rules', 'last 7 days', 's6', changes.length ? h('ol', { class: 'bars' }, changes.slice(0, 40).map((e) => h('li', null, when(e.t * 1000), ' ', { rules: 'the rules changed', rules_broken: 'broken rules in the source', start: 'weir started' }[/** @type {'rules'} */ (e.kind)] ?? e.kind, e.version ? h('span', { class: 'sub mono' }, ` ${e.version.slice(0, 12)}`) : null))) : h('p', { class: 'none' }, 'None is known.')),
+      card('Audit', audit ? plural(audit.length, 'record') : null, null, audit ? table({
+        caption: 'Audit log', rows: audit, none: 'Nothing was changed yet.', columns: [
+          { title: 'Time', cell: (a) => when(a.time) },
+          { title: 'Who', cell: (a) => [visible(a.who || words(a.address) || '–'), a.role ? h('div', { class: 'sub' }, visible(a.role)) : null] },
+          { title: 'What', cell: (a) => visible(a.what) },
+          { title: 'Before', cell: (a) => (words(a.before) ? sent(words(a.before)) : '–') },
+          { title: 'After', cell: (a) => (words(a.after) ? sent(words(a.after)) : '–') },
+          { title: 'Note', cell: (a) => visible(words(a.note)) || '–' },
+          { title: 'Node', cell: (a) => visible(words(a.node)) || '–' }],
+      }) : state('No audit log', why))));
+  return { title: 'History' };
+}

@@ -1,0 +1,91 @@
+// @ts-check
+import { share } from '../parts/bars.js';
+import { ban, end, grant, partsOf } from '../parts/act.js';
+import { line, sameKey } from '../parts/decision.js';
+import { card, count, fill, h, percent, plural, sent, shareOf, state, visible } from '../parts/text.js';
+import { keepFocus, table } from '../parts/table.js';
+import { left, span, when } from '../parts/time.js';
+import { ruleLink } from './overview.js';
+
+/** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const [domain, key] = ctx.params.length > 1 ? ctx.params : ['', ctx.params[0]];
+  const known = /** @type {Api.RulesInForce} */ (await ctx.api('/api/v1/rules', { signal: ctx.signal }));
+  const names = key.split(/, (?=[A-Za-z_][\w.|-]*=)/).map((p) => p.slice(0, p.indexOf('=')));
+  // The rules whose keys are made of these attributes, in this order.
+  const mine = known.rules.filter((r) => (!domain || r.domain === domain) && r.per?.length === names.length && r.per.every((p, i) => p.split('|').includes(names[i]) || p === names[i]));
+  /** @type {Api.KeyReport | null} */
+  let report = null;
+  /** @type {Api.KeyState[]} */
+  let states = [];
+  /** @type {Api.Decision[]} */
+  let decisions = [];
+
+  async function ask() {
+    const encoded = encodeURIComponent(key);
+    const [a, d, ...s] = await Promise.all([
+      /** @type {Promise<Api.KeyReport & {nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/keys/${encodeURIComponent(domain)}/${encoded}`, { signal: ctx.signal })),
+      /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?key=${encoded}&n=20&nodes=all${domain ? `&domain=${encodeURIComponent(domain)}` : ''}`, { signal: ctx.signal })),
+      ...mine.slice(0, 24).map((r) => /** @type {Promise<{keys: Api.KeyState[]}>} */ (ctx.api(`/api/v1/keys?${new URLSearchParams([['domain', r.domain], ['limit', r.name], ...partsOf(key, r.per).map((p) => ['key', p])])}`, { signal: ctx.signal })).catch(() => ({ keys: /** @type {Api.KeyState[]} */ ([]) }))),
+    ]);
+    report = a;
+    ctx.nodes(a.nodes);
+    decisions = d.decisions.filter((x) => sameKey(x, key));
+    states = s.flatMap((x) => x.keys);
+  }
+
+  /** @param {string} limit the name of a window @param {string} of */
+  const ruleOf = (limit, of) => known.rules.find((r) => r.domain === of && (r.name === limit || r.limits.some((w) => w.name === limit)));
+
+  function sentence() {
+    const banned = states.find((s) => s.ban);
+    if (banned?.ban) return [h('strong', { class: 'ink-refused' }, 'Banned'), ' until ', when(banned.ban.until), `, ${left(banned.ban.until)} more`, banned.ban.reason ? `: ${visible(banned.ban.reason)}` : '', '.'];
+    const full = states.filter((s) => s.refused && !s.shadow);
+    if (full.length) {
+      const longest = Math.max(...full.map((s) => s.retry_after ?? 0));
+      return ['Would be refused now by ', full.map((s, i) => [i ? ', ' : '', h('strong', null, visible(s.limit))]), longest ? `. It passes again in ${span(longest)}.` : '.'];
+    }
+    if (states.length) return ['It would pass now', states.some((s) => s.grant) ? ', with a grant' : '', '.'];
+    return report?.limits?.length ? 'It would pass now.' : 'Nothing is counted of it now.';
+  }
+
+  function draw() {
+    const e = report?.episodes;
+    const limits = report?.limits ?? [];
+    const rows = states.length ? states.map((s) => ({ s, l: limits.find((l) => l.limit === s.limit || l.rule === s.limit), limit: s.limit, of: s.domain })) : limits.map((l) => ({ s: /** @type {Api.KeyState | undefined} */ (undefined), l, limit: l.limit, of: domain }));
+    const extra = states.length ? limits.filter((l) => !states.some((s) => s.limit === l.limit)).map((l) => ({ s: /** @type {Api.KeyState | undefined} */ (undefined), l, limit: l.limit, of: domain })) : [];
+    const then = () => { void again(); };
+    const can = ctx.can('act');
+    /** @type {import('../parts/table.js').Column<typeof rows[0]>[]} */
+    const columns = [
+      { title: 'Limit', cell: (x) => { const r = ruleOf(x.limit, x.of); return r ? h('a', { href: ruleLink(ctx, r.domain, r.name) }, visible(x.limit)) : visible(x.limit); } },
+      { title: 'Used', cell: (x) => (x.s && !x.s.unlimited ? [h('div', null, `${count(x.s.used)} of ${count(x.s.capacity)}`), share(x.s.capacity ? x.s.used / x.s.capacity : 0, 'used', x.s.refused ? 'refused' : 'admitted')] : x.s?.unlimited ? 'no limit' : 'nothing counted') },
+      { title: 'Now', cell: (x) => (x.s?.ban ? h('span', { class: 'ink-refused' }, 'banned until ', when(x.s.ban.until)) : x.s?.refused ? h('span', { class: 'ink-refused' }, `refused${x.s.shadow ? ' in shadow' : ''}${x.s.retry_after ? `, again in ${span(x.s.retry_after)}` : ''}`) : 'passes') },
+      { title: 'Grant', cell: (x) => (x.s?.grant ? [`${visible(x.s.grant.allow)} until `, when(x.s.grant.until)] : '–') },
+      { title: 'Asked, 12 to 24 h', number: true, cell: (x) => (x.l ? count(x.l.asked) : '–') },
+      { title: 'Refused', number: true, cell: (x) => (x.l ? count(x.l.refused) : '–') },
+      { title: 'Near', number: true, cell: (x) => (x.l ? count(x.l.near) : '–') }];
+    if (can) {
+      columns.push({ title: '', cell: (x) => {
+        const r = ruleOf(x.limit, x.of);
+        if (!r) return null;
+        const t = { domain: r.domain, limit: r.name, key: partsOf(key, r.per) };
+        const b = (/** @type {string} */ words, /** @type {() => void} */ f) => h('button', { class: 'btn small', type: 'button', 'aria-label': `${words}, ${x.limit}`, onclick: f }, words);
+        return h('span', { class: 'actions' }, x.s?.ban ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)), x.s?.grant ? b('End grant', () => end(ctx, 'grants', t, then)) : b('Grant', () => grant(ctx, t, then)), x.s ? b('Reset', () => end(ctx, 'keys', t, then)) : null);
+      } });
+    }
+    const all = [...rows, ...extra];
+    fill(root,
+      h('p', { class: 'crumb' }, h('a', { href: ctx.link('/keys') }, 'Keys'), domain ? ` / ${visible(domain)}` : ''),
+      h('div', { class: 'head' }, h('h1', null, sent(key, '')), report?.known ? h('span', { class: 'pill ink-good' }, 'Signed in') : null),
+      h('p', { class: 'lead' }, sentence()),
+      report?.sampled && e ? h('p', { class: 'sub' }, `After a refusal it came back when told ${plural(e.obeyed, 'time')}, too early ${plural(e.early, 'time')}, and gave up ${plural(e.gave_up, 'time')}${report.obey >= 0 ? `: ${percent(report.obey)} obeyed` : ''}. Refused ${shareOf(limits.reduce((s, l) => s + l.refused, 0), limits.reduce((s, l) => s + l.asked, 0))} of what it asked.`) : null,
+      h('div', { class: 'grid' },
+        h('section', { class: 'card' }, h('header', null, h('h2', null, 'Every limit it meets')), all.length ? table({ caption: 'Limits', rows: all, none: '', columns }) : state('Nothing is counted', 'No rule in force counts by this key, or it has asked nothing lately.')),
+        card('Decisions', null, null, decisions.length ? h('ul', { class: 'log' }, decisions.map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No decision on it is kept.'))));
+  }
+  const again = async () => { await ask(); keepFocus(root, draw); };
+  await ask();
+  draw();
+  return { title: key, every: 3000, poll: again };
+}

@@ -1,0 +1,83 @@
+// @ts-check
+import { share } from '../parts/bars.js';
+import { ban, end, grant, partsOf } from '../parts/act.js';
+import { card, count, fill, h, percent, sent, visible } from '../parts/text.js';
+import { keepFocus, table } from '../parts/table.js';
+import { left, when } from '../parts/time.js';
+import { keyLink, ruleLink } from './overview.js';
+
+const orders = { refused: 'refused most', asked: 'asked most', near: 'nearest to their limit' };
+
+/** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const by = /** @type {keyof typeof orders} */ (Object.hasOwn(orders, ctx.query.get('by') ?? '') ? ctx.query.get('by') : 'refused');
+  const back = ctx.query.get('back') === '12h' ? '12h' : '1m';
+  const rule = ctx.query.get('rule') ?? '';
+  const q = new URLSearchParams({ by, over: back, n: '50' });
+  if (ctx.domain) q.set('domain', ctx.domain);
+  if (rule) q.set('limit', rule);
+  const ask = () => /** @type {Promise<{keys: Api.Key[], nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/keys?${q}`, { signal: ctx.signal }));
+  const [answer, known] = await Promise.all([ask(), /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal }))]);
+  let keys = answer.keys;
+  ctx.nodes(answer.nodes);
+  const list = h('div', null);
+  /** @param {string} k @param {string} v */
+  const choose = (k, v) => {
+    /** @type {Record<string, string>} */
+    const now = { by, back, rule, [k]: v };
+    if (now.by === 'refused') delete now.by;
+    if (now.back === '1m') delete now.back;
+    if (!now.rule) delete now.rule;
+    ctx.go(ctx.link('/keys', now));
+  };
+  /** @param {string} label @param {string} name @param {[string, string][]} options @param {string} value */
+  const select = (label, name, options, value) => h('label', null, label, h('select', { onchange: (/** @type {Event} */ e) => choose(name, /** @type {HTMLSelectElement} */ (e.target).value) }, options.map(([v, words]) => h('option', { value: v, selected: v === value }, words))));
+  const names = [...new Set(known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => r.name))].sort();
+  const input = /** @type {HTMLInputElement} */ (h('input', { name: 'key', placeholder: 'user=ada', autocomplete: 'off', spellcheck: 'false' }));
+  const domains = ctx.domain ? [ctx.domain] : known.domains ?? [];
+  fill(root, h('div', { class: 'head' }, h('h1', null, 'Keys')),
+    h('form', { class: 'filters', onsubmit: (/** @type {Event} */ e) => {
+      e.preventDefault();
+      const t = input.value.trim();
+      if (t) ctx.go(keyLink(ctx, domains[0] ?? '', t.includes('=') ? t : `user=${t}`));
+    } },
+    select('Order', 'by', Object.entries(orders), by),
+    select('Time', 'back', [['1m', 'last minute'], ['12h', 'last 12 to 24 h']], back),
+    select('Rule', 'rule', [['', 'all'], ...names.map((n) => /** @type {[string, string]} */ ([n, n]))], rule),
+    ctx.can('find') ? h('label', { class: 'wide' }, 'Key or user', input) : null,
+    ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Open') : null),
+    card(`Keys ${orders[by]}`, back === '1m' ? 'live' : null, null, list));
+
+  /** @param {Api.Key} k */
+  function actions(k) {
+    const per = known.rules.find((r) => r.domain === k.domain && r.name === k.rule)?.per;
+    const t = { domain: k.domain, limit: k.rule, key: partsOf(k.key, per) };
+    const then = () => { void again(); };
+    const b = (/** @type {string} */ words, /** @type {() => void} */ f) => h('button', { class: 'btn small', type: 'button', 'aria-label': `${words} ${visible(k.key)}`, onclick: f }, words);
+    return h('span', { class: 'actions' },
+      k.banned_until ? b('Lift', () => end(ctx, 'bans', t, then)) : b('Ban', () => ban(ctx, t, then)),
+      k.granted_until ? b('End grant', () => end(ctx, 'grants', t, then)) : b('Grant', () => grant(ctx, t, then)),
+      b('Reset', () => end(ctx, 'keys', t, then)));
+  }
+  function draw() {
+    /** @type {import('../parts/table.js').Column<Api.Key>[]} */
+    const columns = [
+      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known ? h('span', { class: 'sub' }, ' signed in') : null] },
+      { title: 'Rule', cell: (k) => h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(k.rule)) },
+      { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [count(k.count), k.over ? h('div', { class: 'sub' }, `at least ${count(k.count - k.over)}`) : null] },
+      { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', 'refused', 'admitted')] },
+      { title: 'Used', number: true, cell: (k) => percent(k.fill) },
+      { title: 'Retry-After', cell: (k) => (k.obey < 0 ? 'not known' : `${percent(k.obey)} obeyed`) },
+      { title: 'Ban, grant', cell: (k) => [k.banned_until ? h('div', { class: 'ink-refused' }, 'banned until ', when(k.banned_until), h('span', { class: 'sub' }, ` ${left(k.banned_until)} left`)) : null, k.granted_until ? h('div', { class: 'ink-good' }, 'granted until ', when(k.granted_until)) : null, !k.banned_until && !k.granted_until ? '–' : null] }];
+    if (ctx.can('act')) columns.push({ title: '', cell: actions });
+    fill(list, table({ caption: `Keys ${orders[by]}`, rows: keys, none: back === '1m' ? `No key was ${by === 'near' ? 'near a limit' : by} in the last minute.` : 'None yet.', columns }));
+  }
+  async function again() {
+    const a = await ask();
+    keys = a.keys;
+    ctx.nodes(a.nodes);
+    keepFocus(list, draw);
+  }
+  draw();
+  return { title: 'Keys', every: back === '1m' ? 2000 : 15000, poll: again };
+}

@@ -1,0 +1,36 @@
+// @ts-check
+import { bytes, count, fill, h, percent, rate, seconds, visible } from '../parts/text.js';
+import { keepFocus, table } from '../parts/table.js';
+import { ago, when } from '../parts/time.js';
+
+/** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const ask = () => /** @type {Promise<{list?: Api.Node[], nodes: Api.Node[] | Api.Nodes, asked?: number, answered?: number}>} */ (ctx.api('/api/v1/nodes', { signal: ctx.signal }));
+  let answer = await ask();
+  const box = h('div', null);
+  const lead = h('p', { class: 'lead' });
+  fill(root, h('div', { class: 'head' }, h('h1', null, 'Nodes')), lead, h('section', { class: 'card' }, box));
+
+  function draw() {
+    const list = Array.isArray(answer.nodes) ? answer.nodes : answer.list ?? [];
+    const n = Array.isArray(answer.nodes) ? { asked: answer.asked ?? list.length, answered: answer.answered ?? list.length } : answer.nodes;
+    const digests = new Set(list.map((x) => x.digest));
+    const broken = list.filter((x) => x.rules_broken);
+    fill(lead, n.answered < n.asked ? h('strong', { class: 'ink-refused' }, `${count(n.answered)} of ${count(n.asked)} nodes answered. `) : list.length === 1 ? 'One node. ' : `All ${count(list.length)} nodes answered. `,
+      broken.length ? h('strong', { class: 'ink-refused' }, `What lies in the source is not in force on ${broken.map((x) => x.node).join(', ')}.`) : digests.size > 1 ? h('strong', { class: 'ink-refused' }, 'They do not have the same rules in force.') : list.length > 1 ? 'They have the same rules in force.' : '');
+    fill(box, table({
+      caption: 'Nodes', rows: list, none: 'No node answered.', columns: [
+        { title: 'Node', cell: (x) => [h('strong', { class: 'mono' }, visible(x.node)), x.self ? h('span', { class: 'sub' }, ' this one') : null, h('div', { class: 'sub' }, `${visible(x.version)}, up for ${ago(x.started)}`)] },
+        { title: 'Rules', cell: (x) => [`${count(x.rules)} since `, when(x.rules_since), h('div', { class: 'sub mono' }, `${visible(x.digest).slice(0, 12)} · generation ${count(x.generation)}`), x.rules_broken ? h('div', { class: 'ink-refused' }, 'newer ones are broken') : null] },
+        { title: 'Decisions', number: true, cell: (x) => `${rate(x.per_second)} /s` },
+        { title: 'Refused', number: true, cell: (x) => percent(x.refused_share) },
+        { title: 'p99', number: true, cell: (x) => seconds(x.p99) },
+        { title: 'Store', cell: (x) => [visible(x.store), x.breaker && x.breaker !== 'closed' ? h('span', { class: 'ink-refused' }, ` ${x.breaker.replace('_', ' ')}`) : null, h('div', { class: 'sub' }, `${count(x.store_errors)} errors`)] },
+        { title: 'Looked at', number: true, cell: (x) => [count(x.taken), h('div', { class: 'sub' }, x.thinned ? `${count(x.thinned)} left out` : 'none left out')] },
+        { title: 'Memory', number: true, cell: (x) => bytes(x.memory) }],
+    }));
+    ctx.nodes(n);
+  }
+  draw();
+  return { title: 'Nodes', every: 2000, async poll() { answer = await ask(); keepFocus(root, draw); } };
+}

@@ -1,0 +1,189 @@
+// @ts-check
+import { ranking } from '../parts/bars.js';
+import { chart } from '../parts/chart.js';
+import { line } from '../parts/decision.js';
+import { card, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
+import { keepFocus } from '../parts/table.js';
+import { onlySince, overWords } from '../parts/time.js';
+import { rulesTable } from './rules.js';
+
+/** @typedef {import('../app.js').Context} Context */
+
+/** @param {Context} ctx @param {string} domain @param {string} rule */
+export const ruleLink = (ctx, domain, rule) => ctx.link(`/rules/${encodeURIComponent(domain)}/${encodeURIComponent(rule)}`);
+
+/** @param {Context} ctx @param {string} domain @param {string} key */
+export const keyLink = (ctx, domain, key) => ctx.link(`/keys/${encodeURIComponent(domain)}/${encodeURIComponent(key)}`);
+
+/** eventWords says what is marked on the line of time. @param {Api.Happening} e */
+function eventWords(e) {
+  switch (e.kind) {
+    case 'rules': return `rules changed${e.version ? ` to ${e.version.slice(0, 12)}` : ''}`;
+    case 'rules_broken': return 'the rules in the source are broken';
+    case 'saturated': return `saturated${e.signal ? `: ${e.signal}` : ''}`;
+    case 'start': return 'weir started';
+  }
+  return e.kind;
+}
+
+/**
+ * seriesOf makes of a series what a chart draws: what is near a limit is part of what is admitted.
+ * @param {Api.Series} s
+ */
+export function seriesOf(s) {
+  const near = s.near ?? s.t.map(() => 0);
+  /** @type {import('../parts/chart.js').Line[]} */
+  const lines = [
+    { title: 'refused', colour: 'refused', values: s.refused },
+    { title: 'near a limit', colour: 'near', values: near },
+    { title: 'admitted', colour: 'admitted', values: s.admitted.map((a, i) => Math.max(0, a - near[i])) },
+  ];
+  if (s.shadow?.some((v) => v > 0)) lines.splice(1, 0, { title: 'would be refused', colour: 'shadow', values: s.shadow });
+  return lines;
+}
+
+/** @type {[string, string][]} */
+export const seriesLegend = [['admitted', 'admitted'], ['near', 'near a limit'], ['refused', 'refused']];
+
+/** lead marks in a sentence what was refused, and names of rules. @param {string} s @param {Set<string>} names */
+function lead(s, names) {
+  return visible(s).split(/(\d[\d.,]* % (?:were|was) refused|[\w.:/-]*\w)/).map((part) => {
+    if (/ refused$/.test(part)) return h('strong', { class: 'refused' }, part);
+    return names.has(part) ? h('strong', null, part) : part;
+  });
+}
+
+/** @param {string} title @param {string} big @param {import('../parts/text.js').Child} sub */
+const tile = (title, big, sub) => h('section', { class: 'card tile' }, h('h2', null, title), h('p', { class: 'big' }, big), h('p', { class: 'sub' }, sub));
+
+/** compared says how much more or less it is than a day before. @param {Api.Overview} o */
+function compared(o) {
+  if (!o.before?.requests) return null;
+  const more = o.requests / o.before.requests - 1;
+  if (Math.abs(more) < 0.005) return 'as many as yesterday';
+  return `${percent(Math.abs(more)).replace(/\.\d+ /, ' ')} ${more > 0 ? 'over' : 'under'} yesterday`;
+}
+
+/** @param {Context} ctx @param {Api.Verdict} v */
+function look(ctx, v) {
+  const [words, colour, sign] = verdictOf(v.verdict);
+  return h('li', null, h('span', { class: `mark ${colour}`, 'aria-hidden': 'true' }, sign),
+    h('div', null, h('a', { href: ruleLink(ctx, v.domain, v.rule) }, `${visible(v.rule)}: ${words.toLowerCase().replace('retry-after', 'Retry-After')}`),
+      h('p', null, visible(v.sentence), v.proposal?.sentence ? ` ${visible(v.proposal.sentence)}` : '')));
+}
+
+/** @param {Context} ctx @param {Api.Key[]} keys @param {string} none */
+export const refusedMost = (ctx, keys, none) => ranking(keys.map((k) => ({
+  name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
+  words: [visible(k.rule), ` · ${count(k.count)} refused`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
+  part: k.refused_share, rest: 'admitted', label: 'refused',
+})), none);
+
+/** @param {Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const query = new URLSearchParams({ over: ctx.over });
+  if (ctx.domain) query.set('domain', ctx.domain);
+  const of = ctx.domain ? `&domain=${encodeURIComponent(ctx.domain)}` : '';
+  const askOverview = () => /** @type {Promise<Api.Overview>} */ (ctx.api(`/api/v1/insight?${query}`, { signal: ctx.signal }));
+  const askRules = () => /** @type {Promise<{rules: Api.Rule[]}>} */ (ctx.api(`/api/v1/insight/rules?${query}`, { signal: ctx.signal }));
+  const askKeys = () => /** @type {Promise<{keys: Api.Key[]}>} */ (ctx.api(`/api/v1/insight/keys?by=refused&over=1m&n=6${of}`, { signal: ctx.signal }));
+  const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10${of}`, { signal: ctx.signal }));
+  let [o, list] = await Promise.all([ctx.first.insight ?? askOverview(), ctx.first.rules ?? askRules()]);
+  /** @type {Api.Key[]} */
+  let keys = [];
+  /** @type {Api.Decision[]} */
+  let decisions = [];
+  let shown = '';
+
+  const head = h('div', null);
+  const graph = chart({ label: 'Requests' });
+  const looks = h('section', { class: 'card s4' });
+  const rules = h('section', { class: 'card' });
+  const top = h('div', null);
+  const recent = h('div', null);
+  const shareNote = h('span', null);
+  const legendBox = h('div', null);
+  fill(root, head, h('div', { class: 'grid' },
+    h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Requests'), legendBox), graph.el),
+    looks, rules,
+    card('Refused most', 'last minute', 's6', top),
+    card('Decisions', shareNote, 's6', recent)));
+
+  function drawHead() {
+    const names = new Set(list.rules.map((r) => r.name));
+    const since = onlySince(o.from, ctx.over);
+    const g = o.good_refused;
+    fill(head, h('div', { class: 'head' }, h('h1', null, 'Overview'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
+      h('p', { class: 'lead' }, o.sentences?.length ? o.sentences.map((s) => [lead(s, names), ' ']) : o.requests ? `Of ${plural(o.requests, 'request')} in the last ${overWords(ctx.over)} ${shareOf(o.refused, o.requests)} were refused.` : 'No request has been decided yet.'),
+      h('div', { class: 'tiles' },
+        tile('Requests', `${rate(o.per_second)} /s`, [plural(o.requests, 'request'), compared(o) ? ` · ${compared(o)}` : '']),
+        tile('Refused', shareOf(o.refused, o.requests), `${count(o.refused)} · ${plural(o.clients_refused, 'client')}${o.banned ? ` · ${count(o.banned)} by bans` : ''}`),
+        tile('Refused, though good', shareOf(g.requests, o.requests), `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
+        tile('Near a limit', count(o.near), `of ${plural(o.clients, 'client')}`),
+        tile('Decision, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));
+  }
+  function drawChart() {
+    const lines = seriesOf(o.series);
+    const marks = (o.events ?? []).map((e) => ({ t: e.t, until: e.until, words: eventWords(e) }));
+    /** @type {[string, string][]} */
+    const words = [...seriesLegend];
+    if (lines.length > 3) words.push(['shadow', 'would be refused']);
+    if (marks.some((m) => !m.until)) words.push(['rule', 'rules changed, start']);
+    if (marks.some((m) => m.until)) words.push(['line', 'saturated']);
+    fill(legendBox, legend(words));
+    graph.draw(o.series.t, o.step, lines, marks);
+  }
+  function drawRest() {
+    const n = o.needs_a_look ?? [];
+    keepFocus(looks, () => fill(looks, h('header', null, h('h2', null, 'Needs a look'), h('div', { class: 'sub' }, n.length ? `${count(n.length)} of ${plural(list.rules.length, 'rule')}` : '')),
+      n.length ? h('ul', { class: 'looks' }, n.slice(0, 6).map((v) => look(ctx, v))) : h('p', { class: 'none' }, list.rules.length ? 'Nothing: no rule is too strict, too loose or without use, as far as is known.' : 'No rules are in force.'),
+      n.length > 6 ? h('p', null, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
+    const badge = document.querySelector('[data-view=rules]');
+    if (badge) { badge.querySelector('.count')?.remove(); if (n.length) badge.append(h('span', { class: 'count' }, count(n.length), h('span', { class: 'sr' }, ' need a look'))); }
+    const most = [...list.rules].sort((a, b) => b.refused + b.would_refuse - a.refused - a.would_refuse || b.met - a.met).slice(0, 12);
+    keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Fullest of each client: how much of the limit clients used at most, 0 to over 100 %')), rulesTable(ctx, most),
+      list.rules.length > most.length ? h('p', { class: 'sub' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.rules.length)} rules`)) : null));
+  }
+  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.')));
+  function drawDecisions() {
+    keepFocus(recent, () => fill(recent, decisions.length ? h('ul', { class: 'log' }, decisions.slice(0, 10).map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No refusal is kept.')));
+    fill(shareNote, `refused${shown ? ` · ${shown} shown` : ''}`);
+  }
+  function draw() { drawHead(); drawChart(); drawRest(); ctx.nodes(o.nodes); }
+  draw();
+  drawKeys();
+  drawDecisions();
+  const more = () => Promise.all([askKeys(), askDecisions()]).then(([k, d]) => { keys = k.keys; decisions = d.decisions; drawKeys(); drawDecisions(); });
+  await more().catch((err) => { if (err?.status === 0) throw err; });
+
+  const again = async () => {
+    [o, list] = await Promise.all([askOverview(), askRules()]);
+    draw();
+  };
+  // The rules and the whole series are asked for now and then; the stream brings the rest.
+  const slow = setInterval(() => { if (!document.hidden) void again().catch(() => {}); }, 30000);
+  return {
+    title: 'Overview',
+    stream: { views: 'overview,keys,decisions', outcome: 'denied', over: ctx.over, ...(ctx.domain ? { domain: ctx.domain } : {}) },
+    on(topic, data) {
+      if (topic === 'overview') {
+        const series = data.series?.t?.length ? data.series : o.series;
+        o = { ...o, ...data, series };
+        drawHead();
+        if (data.series?.t?.length) drawChart();
+        ctx.nodes(o.nodes);
+      } else if (topic === 'keys') {
+        keys = (data.keys ?? []).slice(0, 6);
+        drawKeys();
+      } else if (topic === 'decisions') {
+        const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && !d.allowed);
+        shown = data.shown && data.shown !== '1 in 1' ? data.shown : '';
+        decisions = [...news.reverse(), ...decisions.filter((d) => !news.some((/** @type {Api.Decision} */ x) => x.decision === d.decision))].slice(0, 10);
+        drawDecisions();
+      }
+    },
+    async poll() { await Promise.all([again(), more()]); },
+    leave() { clearInterval(slow); graph.leave(); },
+  };
+}
+

@@ -1,0 +1,184 @@
+// @ts-check
+import { fillLarge, ranking } from '../parts/bars.js';
+import { chart } from '../parts/chart.js';
+import { line } from '../parts/decision.js';
+import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
+import { keepFocus, table } from '../parts/table.js';
+import { ago, onlySince, span } from '../parts/time.js';
+import { keyLink, refusedMost, seriesLegend, seriesOf } from './overview.js';
+
+/** @typedef {import('../app.js').Context} Context */
+
+/** @param {string} title @param {import('../parts/text.js').Child} value @param {import('../parts/text.js').Child} [sub] */
+const fact = (title, value, sub) => h('div', null, h('dt', null, title), h('dd', null, value, sub ? h('span', { class: 'sub' }, sub) : null));
+
+/** @param {Api.Rule} r */
+function facts(r) {
+  const e = r.episodes;
+  const ended = e.obeyed + e.early;
+  const shadow = r.mode === 'shadow';
+  return h('dl', { class: 'facts' },
+    fact('Met by', plural(r.met, 'request'), `${rate(r.per_second)} /s · ${r.keys_error ? 'about ' : ''}${plural(r.keys, 'client')}`),
+    shadow ? fact('Would refuse', shareOf(r.would_refuse, r.met), count(r.would_refuse)) : fact('Refused', shareOf(r.refused, r.met), `${count(r.refused)} · ${plural(r.keys_refused, 'client')}`),
+    fact('Good among them', r.refused ? shareOf(r.good.refused, r.refused) : '–', `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
+    fact('Refused alone', r.refused ? shareOf(r.refused_alone, r.refused) : '–', 'no other rule refused'),
+    fact('Retry-After obeyed', ended ? shareOf(e.obeyed, ended) : '–', `${count(e.obeyed)} obeyed, ${count(e.early)} early, ${count(e.gave_up)} gave up${e.left_out ? `, ${count(e.left_out)} left out` : ''}`),
+    fact('Fullest client', percent(r.max_fill), 'of the limit'),
+    fact('Near, soft', count(r.near + r.soft), 'requests that passed'),
+    r.banned ? fact('Refused by its ban', count(r.banned)) : null,
+    r.errors ? fact('Errors', count(r.errors), 'of if and cost') : null,
+    fact('Signed in', percent(r.known_share), r.ok_share >= 0 ? `${percent(r.ok_share)} answered well` : 'answers are not seen here'));
+}
+
+/** @param {Api.Verdict} v */
+function verdictPart(v) {
+  const patch = v.proposal?.patch;
+  return h('div', null,
+    h('p', { class: 'lead' }, visible(v.sentence)),
+    v.proposal ? h('p', null, h('strong', null, 'Proposal: '), visible(v.proposal.sentence)) : null,
+    patch ? h('details', { class: 'figures' }, h('summary', null, 'Patch'), h('pre', { class: 'source diff', tabindex: '0' }, patch.split('\n').map((l) => [h('span', { class: /^\+[^+]/.test(l) ? 'add' : /^-[^-]/.test(l) ? 'del' : null }, visible(l)), '\n']))) : null);
+}
+
+/**
+ * slider shows how many clients a limit of another size would touch.
+ * @param {Context} ctx
+ * @param {Api.Rule} r
+ */
+function slider(ctx, r) {
+  const curve = [...(r.curve ?? [])].sort((a, b) => a.limit - b.limit);
+  const now = r.windows?.[0]?.limit ?? 0;
+  if (curve.length < 2) return h('p', { class: 'none' }, 'Too few clients were seen to say what another limit would do.');
+  const start = Math.max(0, curve.findIndex((p) => p.limit >= now));
+  const chosen = curve.findIndex((p) => p.limit === Number(ctx.query.get('limit')));
+  const said = h('p', { 'aria-live': 'polite' });
+  const go = h('p', { class: 'actions' });
+  const most = Math.max(1, ...curve.map((p) => p.keys));
+  const path = h('path', { d: `M0 60 ${curve.map((p, i) => `L${significant((i / (curve.length - 1)) * 300, 4)} ${significant(60 - (p.keys / most) * 56, 4)}`).join(' ')} L300 60 Z`, fill: 'currentColor' });
+  const mark = h('line', { y1: 0, y2: 60, stroke: 'currentColor', 'stroke-width': 2, 'vector-effect': 'non-scaling-stroke' });
+  const input = /** @type {HTMLInputElement} */ (h('input', { type: 'range', min: 0, max: curve.length - 1, step: 1, value: String(chosen >= 0 ? chosen : start), 'aria-label': 'Limit to look at', oninput: move }));
+  function move() {
+    const p = curve[Number(input.value)];
+    const x = (Number(input.value) / (curve.length - 1)) * 300;
+    mark.setAttribute('x1', String(x));
+    mark.setAttribute('x2', String(x));
+    const unit = r.windows?.[0]?.window ? ` in ${span(r.windows[0].window)}` : '';
+    input.setAttribute('aria-valuetext', `${count(p.limit)}${unit}`);
+    fill(said, h('strong', null, `${count(p.limit)}${unit}`), p.limit === now ? ' (in force)' : '', ` would touch ${p.plus_minus ? 'about ' : ''}${plural(Math.round(p.keys), 'client')}${p.plus_minus ? ` ± ${count(Math.round(p.plus_minus))}` : ''}, `, h('strong', null, plural(Math.round(p.good_keys), 'good one')), '.');
+    fill(go, ctx.can('source') && p.limit !== now ? h('a', { class: 'btn small', href: ctx.link('/try', { rule: `${r.domain}/${r.name}`, limit: String(p.limit) }) }, `Try ${count(p.limit)}`) : null);
+  }
+  move();
+  return h('div', null, h('svg', { viewBox: '0 0 300 60', preserveAspectRatio: 'none', class: 'c-admitted curve', 'aria-hidden': 'true' }, path, h('g', { class: 'c-soft' }, mark)), input, said, go,
+    h('details', { class: 'figures' }, h('summary', null, 'Figures'), table({
+      caption: 'Clients that a limit would touch', rows: curve, none: '', columns: [
+        { title: 'Limit', cell: (p) => count(p.limit) }, { title: 'Clients', number: true, cell: (p) => `${count(p.keys)}${p.plus_minus ? ` ± ${count(p.plus_minus)}` : ''}` }, { title: 'Good ones', number: true, cell: (p) => count(p.good_keys) }],
+    })));
+}
+
+/** @param {Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const [domain, name] = ctx.params;
+  const path = `${encodeURIComponent(domain)}/${encodeURIComponent(name)}`;
+  const of = `domain=${encodeURIComponent(domain)}&limit=${encodeURIComponent(name)}`;
+  const askRule = () => /** @type {Promise<Api.Rule & {nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/rules/${path}?over=${ctx.over}`, { signal: ctx.signal }));
+  const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?${of}&n=8`, { signal: ctx.signal }));
+  let r = await askRule();
+  /** @type {Api.Decision[]} */
+  let decisions = [];
+  /** @type {Api.Key[] | null} */
+  let keys = null;
+
+  const graph = chart({ label: `Requests that met ${name}`, height: 200 });
+  const head = h('div', null);
+  const fillBox = h('div', null);
+  const what = h('div', null);
+  const windows = h('div', null);
+  const top = h('div', null);
+  const near = h('div', null);
+  const by = h('div', { class: 'grid by' });
+  const recent = h('div', null);
+  const shadow = r.mode === 'shadow';
+  fill(root, head, h('div', { class: 'grid' },
+    h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Over time'), legend(shadow ? [...seriesLegend.slice(0, 2), ['shadow', 'would be refused']] : seriesLegend)), graph.el),
+    card('What if', 'clients that the limit would touch', 's4', what),
+    card('Fullest of each client', 'clients by percent of the limit they used at most', 's6', fillBox),
+    card('Limits', null, 's6', windows),
+    card('Refused most', 'last minute', 's6', top),
+    card('Near now', null, 's6', near)),
+  by, h('div', { class: 'grid' }, card('Decisions', null, null, recent)));
+  fill(what, slider(ctx, r));
+  void source();
+
+  function draw() {
+    const v = r.verdicts?.[0];
+    const since = onlySince(r.from, ctx.over);
+    fill(head,
+      h('p', { class: 'crumb' }, h('a', { href: ctx.link('/rules') }, 'Rules'), ` / ${visible(r.domain)}`),
+      h('div', { class: 'head' }, h('h1', null, visible(r.name)), pill(v?.verdict), shadow ? h('span', { class: 'pill ink-shadow' }, 'In shadow') : null,
+        h('span', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.length ? `per ${r.per.join(', ')}` : 'for all together'].filter(Boolean).join(' '))),
+        h('span', { class: 'actions' }, ctx.can('source') ? h('a', { class: 'btn', href: ctx.link('/try', { rule: `${r.domain}/${r.name}` }) }, 'Try a change') : null,
+          ctx.can('act') ? h('button', { class: 'btn', type: 'button', onclick: () => { void act(); } }, 'Ban a key') : null)),
+      h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence` : ''}${since ? ` · figures ${since}` : ''}`),
+      v ? verdictPart(v) : h('p', { class: 'lead' }, 'Nothing can be said of it yet.'),
+      (r.verdicts ?? []).slice(1).map((x) => h('p', { class: 'sub' }, `Also: ${verdictOf(x.verdict)[0].toLowerCase()}. `, visible(x.sentence))),
+      h('section', { class: 'card' }, facts(r)));
+    if (r.series?.t?.length) {
+      const step = r.series.t.length > 1 ? r.series.t[1] - r.series.t[0] : 60;
+      graph.draw(r.series.t, step, seriesOf(r.series));
+    }
+    fill(fillBox, fillLarge(r.fill ?? []), r.keys_error ? h('p', { class: 'sub' }, `Of a sample: ± ${percent(r.keys_error * 1.96)}.`) : null);
+    fill(windows, table({
+      caption: 'Limits', rows: r.windows ?? [], none: 'It has no limit.', columns: [
+        { title: 'Limit', cell: (w) => [visible(w.allows), h('div', { class: 'sub' }, visible(w.name))] },
+        { title: 'Refused', number: true, cell: (w) => count(w.refused) },
+        { title: 'Fullest client', number: true, cell: (w) => percent(w.max_fill) }],
+    }));
+    fill(top, refusedMost(ctx, (keys ?? r.top ?? []).slice(0, 8), 'Nobody was refused in the last minute.'));
+    fill(near, ranking((r.near_now ?? []).slice(0, 8).map((k) => ({
+      name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
+      words: `${percent(k.fill)} of ${visible(k.limit)}`, part: k.fill, kind: 'near', label: 'used',
+    })), 'Nobody is near the limit.'));
+    const groups = Object.entries(r.by ?? {}).filter(([, list]) => list?.length);
+    fill(by, groups.map(([title, list]) => card(`Refused by ${title}`, null, 's4', ranking(list.slice(0, 6).map((c) => ({ name: sent(c.value || '–'), words: count(c.count), part: c.count / list.reduce((s, x) => s + x.count, 0), label: `${c.value}:` })), ''))));
+    ctx.nodes(r.nodes);
+  }
+  function drawDecisions() {
+    keepFocus(recent, () => fill(recent, decisions.length ? h('ul', { class: 'log' }, decisions.map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No decision of this rule is kept.'),
+      h('p', { class: 'sub' }, h('a', { href: ctx.link('/decisions', { rule: name, of: domain }) }, 'All decisions of this rule'))));
+  }
+  /** source shows the rule as it is written. */
+  async function source() {
+    if (!ctx.can('source') || !r.file) return;
+    const s = await /** @type {Promise<Api.Source>} */ (ctx.api('/api/v1/rules/source', { signal: ctx.signal })).catch(() => null);
+    const file = s && Object.keys(s.files).find((f) => f === r.file || r.file.endsWith(`/${f}`) || f.endsWith(`/${r.file}`));
+    if (!s || !file) return;
+    const lines = s.files[file].split('\n');
+    const from = Math.max(0, r.line - 1);
+    append(root, [h('div', { class: 'grid' }, card('Source', `${visible(file)}:${r.line}`, null, h('pre', { class: 'source', tabindex: '0', 'aria-label': 'Source' }, lines.slice(Math.max(0, from - 3), from + 24).map((l, i) => h('span', { class: i === Math.min(3, from) ? 'hit' : null }, `${visible(l) || ' '}\n`)))))]);
+  }
+  async function act() {
+    const { ask, partsOf } = await import('../parts/act.js');
+    ask({ title: 'Ban a key', text: `Requests of this key are refused by ${r.name} until the ban ends.`, button: 'Ban', bad: true,
+      fields: [{ name: 'key', label: 'Key', hint: r.per?.length ? `as in ${r.per.map((p) => `${p}=…`).join(', ')}` : '', required: true }, { name: 'for', label: 'For', value: '1h', options: ['15m', '1h', '6h', '1d', '7d'] }, { name: 'reason', label: 'Reason, for the audit log' }],
+      async done(v) { await ctx.api('/api/v1/bans', { method: 'POST', body: { domain, limit: name, key: partsOf(v.key, r.per), for: v.for, reason: v.reason } }); ctx.go(ctx.link('/bans')); } });
+  }
+  draw();
+  drawDecisions();
+  const more = async () => { decisions = (await askDecisions()).decisions; drawDecisions(); };
+  await more().catch(() => {});
+  const slow = setInterval(() => { if (!document.hidden) void askRule().then((x) => { r = x; keepFocus(root, draw); }).catch(() => {}); }, 10000);
+  return {
+    title: name,
+    stream: { views: 'keys,decisions', limit: name, domain },
+    on(topic, data) {
+      if (topic === 'keys') { keys = (data.keys ?? []).filter((/** @type {Api.Key} */ k) => k.rule === name); keepFocus(top, () => fill(top, refusedMost(ctx, (keys ?? []).slice(0, 8), 'Nobody was refused in the last minute.'))); }
+      if (topic === 'decisions') {
+        const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && d.domain === domain);
+        decisions = [...news.reverse(), ...decisions].filter((d, i, all) => all.findIndex((x) => x.decision === d.decision) === i).slice(0, 8);
+        drawDecisions();
+      }
+    },
+    async poll() { [r] = await Promise.all([askRule(), more()]); keepFocus(root, draw); },
+    leave() { clearInterval(slow); graph.leave(); },
+  };
+}
+

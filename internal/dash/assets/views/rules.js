@@ -1,0 +1,59 @@
+// @ts-check
+import { fillSmall, trend } from '../parts/bars.js';
+import { card, count, fill, h, percent, pill, plural, rate, shareOf, verdictOf, visible } from '../parts/text.js';
+import { keepFocus, table } from '../parts/table.js';
+import { onlySince } from '../parts/time.js';
+
+/** @typedef {import('../app.js').Context} Context */
+
+const weight = ['broken', 'strict', 'loose_crowd', 'loose_few', 'ignored', 'maybe_strict', 'adds_nothing', 'never_met', 'never_binding', 'works', 'reserve', 'too_early'];
+
+/** @param {Api.Rule} r */
+export const verdictName = (r) => r.verdicts?.[0]?.verdict;
+
+/**
+ * rulesTable is a table of rules with what is known of them.
+ * @param {Context} ctx
+ * @param {Api.Rule[]} rules
+ * @param {string} [sort]
+ * @param {(sort: string) => void} [sorted]
+ */
+export function rulesTable(ctx, rules, sort, sorted) {
+  return table({
+    caption: 'Rules', rows: rules, sort, sorted, none: 'No rules are in force.',
+    columns: [
+      { title: 'Rule', by: sort === undefined ? undefined : (r) => r.name, cell: (r) => [h('a', { href: ctx.link(`/rules/${encodeURIComponent(r.domain)}/${encodeURIComponent(r.name)}`) }, visible(r.name)), h('div', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.join(', ')].filter(Boolean).join(' · ')))] },
+      { title: 'Verdict', by: sort === undefined ? undefined : (r) => 100 - weight.indexOf(verdictName(r) ?? 'too_early'), cell: (r) => [pill(verdictName(r)), r.mode === 'shadow' ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
+      { title: 'Fullest of each client', cell: (r) => fillSmall(r.fill ?? []) },
+      { title: 'Requests', number: true, by: sort === undefined ? undefined : (r) => r.met, cell: (r) => count(r.met) },
+      { title: 'Refused', number: true, by: sort === undefined ? undefined : (r) => (r.refused + r.would_refuse) / (r.met || 1), cell: (r) => [r.mode === 'shadow' ? `would ${shareOf(r.would_refuse, r.met)}` : shareOf(r.refused, r.met), h('div', { class: 'sub' }, count(r.mode === 'shadow' ? r.would_refuse : r.refused))] },
+      { title: 'Of them good', number: true, by: sort === undefined ? undefined : (r) => (r.refused ? r.good.refused / r.refused : 0), cell: (r) => (r.refused ? [shareOf(r.good.refused, r.refused), h('div', { class: 'sub' }, plural(r.good.keys, 'client'))] : '–') },
+      { title: 'Trend', cell: (r) => trend(r.trend, 'Refused') },
+    ],
+  });
+}
+
+/** @param {Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
+export async function show(ctx, root) {
+  const query = new URLSearchParams({ over: ctx.over });
+  if (ctx.domain) query.set('domain', ctx.domain);
+  const askRules = () => /** @type {Promise<{rules: Api.Rule[], nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/rules?${query}`, { signal: ctx.signal }));
+  let answer = await askRules();
+  let sort = 'Verdict';
+  const verdict = ctx.query.get('verdict') ?? '';
+
+  function draw() {
+    const all = answer.rules;
+    const rules = verdict ? all.filter((r) => verdictName(r) === verdict) : all;
+    /** @type {Map<string, number>} */
+    const kinds = new Map();
+    for (const r of all) { const v = verdictName(r); if (v) kinds.set(v, (kinds.get(v) ?? 0) + 1); }
+    const since = all.length ? onlySince(all.map((r) => r.from).sort()[0], ctx.over) : null;
+    fill(root, h('div', { class: 'head' }, h('h1', null, 'Rules'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
+      h('p', { class: 'lead' }, !all.length ? 'No rules are in force.' : [`${plural(all.length, 'rule')}: `, weight.filter((v) => kinds.has(v)).map((v, i) => [i ? ', ' : '', h('a', { href: ctx.link('/rules', { verdict: v }) }, `${count(kinds.get(v) ?? 0)} ${verdictOf(v)[0].toLowerCase().replace('retry-after', 'Retry-After')}`)]), '.', verdict ? [' ', h('a', { href: ctx.link('/rules') }, 'Show all')] : null]),
+      card(verdict ? verdictOf(verdict)[0] : 'All rules', `${rate(all.reduce((s, r) => s + r.per_second, 0))} requests meet a rule each second · ${percent(all.length ? all.filter((r) => r.refused > 0).length / all.length : 0)} of the rules refused somebody`, null, rulesTable(ctx, rules, sort, (s) => { sort = s; })));
+    ctx.nodes(answer.nodes);
+  }
+  draw();
+  return { title: 'Rules', async poll() { answer = await askRules(); keepFocus(root, draw); } };
+}

@@ -1,0 +1,76 @@
+// What the admin API answers, as far as the page reads it. The shapes are those of
+// internal/insight/types.go, nodes.go, preview.go and of internal/recent.
+declare namespace Api {
+  interface Session { name: string; role: string; tokens: boolean }
+  interface Nodes { asked: number; answered: number }
+  interface Good { requests: number; clients: number; plus_minus: number; confidence: string }
+  interface Series { t: number[]; admitted: number[]; near: number[]; refused: number[]; shadow?: number[]; banned?: number[] }
+  interface Happening { t: number; until?: number; kind: string; version?: string; signal?: string }
+  interface Overview {
+    from: string; to: string; step: number; nodes: Nodes; domain?: string;
+    requests: number; refused: number; banned: number; clients: number; clients_refused: number; good_refused: Good;
+    near: number; per_second: number; p99: number; store_errors: number; before: { requests: number; refused: number } | null;
+    series: Series; events: Happening[] | null; needs_a_look: Verdict[] | null; sentences: string[] | null;
+  }
+  interface Verdict {
+    verdict: string; confidence: string; domain: string; rule: string; since: string; sentence: string;
+    proposal?: { sentence: string; patch?: string }; evidence: Record<string, number> | null; examples: string[] | null;
+  }
+  interface Episodes { obeyed: number; early: number; gave_up: number; left_out?: number }
+  interface Rule {
+    domain: string; name: string; file: string; line: number; since: string; mode: string; limits: string[]; per?: string[];
+    from: string; met: number; refused: number; refused_alone: number; soft: number; near: number; banned: number;
+    would_refuse: number; errors: number; keys: number; keys_refused: number; keys_error: number; fill: number[]; max_fill: number;
+    episodes: Episodes; known_share: number; ok_share: number;
+    good: { refused: number; keys: number; all: number; share: number; low: number; high: number; plus_minus: number };
+    trend: number[] | null; per_second: number; verdicts: Verdict[] | null;
+    curve?: { limit: number; keys: number; plus_minus: number; good_keys: number }[];
+    series?: Series; windows?: { name: string; allows: string; limit: number; window: number; refused: number; max_fill: number }[];
+    by?: Record<string, { value: string; count: number }[]>; top?: Key[]; near_now?: Key[];
+  }
+  interface Key {
+    domain: string; rule: string; limit: string; key: string; count: number; over: number; refused_share: number; fill: number;
+    banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number;
+  }
+  interface KeyReport {
+    domain: string; key: string; known: boolean; obey: number; episodes: Episodes; sampled: boolean;
+    limits: { rule: string; limit: string; asked: number; refused: number; near: number; fill: number }[] | null;
+  }
+  interface KeyState {
+    domain: string; limit: string; key: string; parts: string[]; used: number; capacity: number; remaining: number; refused: boolean;
+    retry_after: number | null; reset_after: number | null; shadow?: boolean; unlimited?: boolean; ban?: Ban; grant?: Grant;
+  }
+  interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number }
+  interface Grant { domain: string; limit: string; key: string[] | null; allow: string; since: string; until: string; reason: string; problem?: string; left: number }
+  interface Limit {
+    name: string; rule: string; file?: string; line?: number; key: string; mode: string; allowed: boolean; refuses: boolean;
+    near_limit: boolean; soft_exceeded: boolean; algorithm: string; allows: string; limit: number; asked: number; remaining: number;
+    retry_after: number | null; reset_after: number | null;
+  }
+  interface Decision {
+    decision: string; time: string; domain: string; door?: string; node?: string; allowed: boolean; banned?: boolean; outcome: string;
+    marks: string[] | null; hits: number; retry_after: number | null; delay: number; generation: number;
+    attributes: Record<string, string> | null; limits: Limit[] | null; limits_left_out?: number;
+  }
+  interface Node {
+    node: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
+    rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
+    breaker: string; store_errors: number; taken: number; thinned: number; memory: number;
+  }
+  interface Side { refused: number; share: number; plus_minus: number; clients_refused: number }
+  interface Preview {
+    from: string; to: string; requests: number; sampled: number; now: Side; then: Side; only_now: number; only_then: number;
+    clients: { more: number; fewer: number; good_more: number; examples: { key: string; now: number; then: number; good: boolean }[] | null };
+    rules: { domain: string; rule: string; now: number; then: number; met_now: number; met_then: number; change: string; estimate: boolean }[] | null;
+    series?: { t: number[]; step: number; all: number[]; now: number[]; then: number[] };
+    tests: { passed: number; failed: number; failures: string[] | null };
+    problems: { file: string; line: number; column: number; message: string }[] | null; warnings: string[] | null;
+  }
+  interface RulesInForce {
+    generation: number; domains: string[] | null;
+    source?: { path: string; files: string[]; loaded: string; loads: number; failures: number; errors: string[] };
+    rules: { domain: string; name: string; per?: string[]; limits: { name: string }[] }[];
+  }
+  interface Source { files: Record<string, string>; version?: string; digest: string }
+  interface AuditLine { time: string; who: string; role?: string; address?: string; what: string; before?: unknown; after?: unknown; note?: string; node?: string; [more: string]: unknown }
+}
