@@ -42,6 +42,7 @@ type Status struct {
 	Loaded   time.Time // when the rules in force were loaded
 	Loads    uint64    // successful loads, the first one included
 	Failures uint64    // loads that failed
+	Behind   bool      // the folder holds a change that was not read yet
 	Err      error     // why what lies in the folder now is not in force; nil if it is
 }
 
@@ -132,6 +133,7 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 			now := time.Now()
 			if e == touched {
 				f.watch.touch(now)
+				f.setBehind(true)
 				deadline = now.Add(f.o.Rest)
 			} else if soon := now.Add(f.o.Rest); soon.Before(deadline) {
 				deadline = soon
@@ -150,6 +152,7 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 			// What changed while it was read is seen here, and looked at again after it has rested.
 			_, wait = f.watch.look(time.Now(), signature(f.o.Path))
 		}
+		f.setBehind(f.watch.pending)
 		if wait == 0 {
 			wait = f.o.Every
 		}
@@ -206,6 +209,13 @@ func (f *Folder) succeeded(sources []file.Source, warnings []rule.Problem) {
 	if !f.waiting() {
 		f.o.Logger.Info("rules loaded", "path", f.o.Path, "files", len(files))
 	}
+}
+
+// setBehind notes whether a change waits to be read.
+func (f *Folder) setBehind(behind bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Behind = behind
 }
 
 // waiting reports whether Options.Until are in force.

@@ -185,8 +185,15 @@ func TestFollow(t *testing.T) {
 			pass(50 * time.Millisecond)
 		}
 		is("it does not rest", 2)
+		behind := f.Status()
+		if !behind.Behind {
+			t.Fatalf("it does not rest: status %+v", behind)
+		}
 		pass(50 * time.Millisecond)
 		is("it rests", 2, 3)
+		if s := f.Status(); s.Behind || s.Digest == behind.Digest || len(s.Digest) != len("sha256:")+64 {
+			t.Fatalf("it rests: status %+v", s)
+		}
 
 		// No event comes: the look every 5 s sees it.
 		write(t, file, rules(40))
@@ -203,7 +210,7 @@ func TestFollow(t *testing.T) {
 			pass(11 * time.Second)
 			is(fmt.Sprintf("broken by %q", broken), 2, 3, 40)
 			s := f.Status()
-			if s.Err == nil || s.Failures != uint64(i+1) {
+			if s.Err == nil || s.Failures != uint64(i+1) || s.Behind {
 				t.Fatalf("broken by %q: status %+v", broken, s)
 			}
 			if told := lines.count("not loaded") - before; told != 1 {

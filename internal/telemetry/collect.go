@@ -32,6 +32,7 @@ var (
 	descLoads      = prometheus.NewDesc("weir_rules_loads_total", "Successful loads of rules.", nil, nil)
 	descBroken     = prometheus.NewDesc("weir_rules_broken", "1 while the rules that lie in the source are not in force, since they have errors; 0 else.", nil, nil)
 	descInfo       = prometheus.NewDesc("weir_rules_info", "1, with the digest of the rule files in force, which is the same on servers with the same files, and the version that their source gives them.", []string{"digest", "version"}, nil)
+	descBehind     = prometheus.NewDesc("weir_rules_behind", "1 while the source holds a change of the rules that was neither taken over nor found to be broken, as of files that change without rest; 0 else.", nil, nil)
 	descFailures   = prometheus.NewDesc("weir_rules_load_errors_total", "Loads of rules that failed; the last good rules stayed in force.", nil, nil)
 )
 
@@ -41,7 +42,7 @@ type collector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descInfo, descCandidates}, append(descsBans, descsShared...)...) {
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, append(descsBans, descsShared...)...) {
 		ch <- d
 	}
 }
@@ -122,13 +123,18 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descLoaded, float64(s.Loaded.UnixMilli())/1e3)
 		counter(descLoads, s.Loads)
 		counter(descFailures, s.Failures)
-		broken := 0.0
-		if s.Err != nil {
-			broken = 1
-		}
-		gauge(descBroken, broken)
+		gauge(descBroken, oneIf(s.Err != nil))
+		gauge(descBehind, oneIf(s.Behind))
 		gauge(descInfo, 1, s.Digest, s.Version)
 	}
+}
+
+// oneIf is 1 if something holds, and 0 else.
+func oneIf(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 // label makes s fit for a label, which must be UTF-8.

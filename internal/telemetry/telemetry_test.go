@@ -254,7 +254,7 @@ func TestReadings(t *testing.T) {
 	m := New(Options{
 		Memory: func() memory.Stats { return memory.Stats{Keys: 3, Bytes: 400, Evictions: 5, Overflows: 6} },
 		Rules: func() source.Status {
-			return source.Status{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8, Digest: "sha256:1f", Err: errors.New("broken")}
+			return source.Status{Loaded: time.UnixMilli(1_700_000_000_500), Loads: 7, Failures: 8, Digest: "sha256:1f", Err: errors.New("broken"), Behind: true}
 		},
 		Redis: func() redis.Stats {
 			s := redis.Stats{
@@ -278,7 +278,7 @@ func TestReadings(t *testing.T) {
 	for name, want := range map[string]string{
 		"weir_store_keys": "3", "weir_store_bytes": "400", "weir_store_evictions_total": "5", "weir_store_overflows_total": "6",
 		"weir_rules_loaded_timestamp_seconds": "1.7000000005e+09", "weir_rules_loads_total": "7", "weir_rules_load_errors_total": "8",
-		"weir_rules_broken": "1", `weir_rules_info{digest="sha256:1f",version=""}`: "1",
+		"weir_rules_broken": "1", "weir_rules_behind": "1", `weir_rules_info{digest="sha256:1f",version=""}`: "1",
 		"weir_store_errors_total": "1", "weir_rules": "4", "weir_rules_generation": "1",
 		"weir_redis_calls_total": "21", "weir_redis_decisions_total": "22", "weir_redis_merged_decisions_total": "23", "weir_redis_remembered_refusals_total": "24",
 		"weir_redis_swaps_total": "25", "weir_redis_loads_total": "26", "weir_redis_failures_total": "27", "weir_redis_given_back_total": "28",
@@ -338,7 +338,7 @@ func TestDocumented(t *testing.T) {
 	}
 	m := New(Options{})
 	all := make(chan *prometheus.Desc, 100)
-	for _, c := range []prometheus.Collector{collector{m}, NewLoad(LoadOptions{}), NewQueues(QueueOptions{}), NewDoors(DoorOptions{}), NewRESP(nil), &m.decisions, m.takes, m.storeErrors, m.celErrors} {
+	for _, c := range []prometheus.Collector{collector{m}, NewLoad(LoadOptions{}), NewQueues(QueueOptions{}), NewDoors(DoorOptions{}), NewRESP(nil), NewInsight(InsightOptions{}), &m.decisions, m.takes, m.storeErrors, m.celErrors} {
 		c.Describe(all)
 	}
 	close(all)

@@ -210,7 +210,7 @@ func TestAlerts(t *testing.T) {
 	}
 	known := metrics(t)
 	names := map[string]bool{}
-	functions := template.FuncMap{"humanize": fmt.Sprint, "humanizePercentage": fmt.Sprint}
+	functions := template.FuncMap{"humanize": fmt.Sprint, "humanizePercentage": fmt.Sprint, "humanizeDuration": fmt.Sprint}
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
 			if names[r.Alert] || r.Alert == "" {
@@ -218,7 +218,7 @@ func TestAlerts(t *testing.T) {
 			}
 			names[r.Alert] = true
 			checkQuery(t, r.Alert, r.Expr, known)
-			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
+			if s := r.Labels["severity"]; s != "info" && s != "warning" && s != "critical" {
 				t.Errorf("%s: severity %q", r.Alert, s)
 			}
 			if r.Annotations["summary"] == "" {
@@ -231,7 +231,7 @@ func TestAlerts(t *testing.T) {
 			}
 		}
 	}
-	if len(names) < 8 {
+	if len(names) < 19 {
 		t.Errorf("only %d alerts", len(names))
 	}
 }
