@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/answer"
@@ -18,6 +19,8 @@ type DecisionLog interface {
 	Find(id weir.DecisionID) (e recent.Entry, ok bool)
 	// List returns the decisions that q asks for, newest first.
 	List(q recent.Query) []recent.Entry
+	// WhyMissing says why a decision may be missing that Find does not find.
+	WhyMissing(now time.Time) string
 }
 
 const decisionsPrefix = "/api/v1/decisions/"
@@ -60,7 +63,7 @@ func (a *handler) decision(w http.ResponseWriter, r *http.Request) {
 	}
 	e, ok := a.o.Decisions.Find(id)
 	if !ok {
-		answer.Problem(w, http.StatusNotFound, "id: no such decision is kept here: it may have been pushed out by newer ones, or been made by another node", "id")
+		answer.Problem(w, http.StatusNotFound, "id: no such decision is kept here: "+a.o.Decisions.WhyMissing(time.Now()), "id")
 		return
 	}
 	writeJSON(w, e)

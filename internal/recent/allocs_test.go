@@ -3,7 +3,9 @@
 package recent
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
@@ -11,13 +13,15 @@ import (
 
 // Under the race detector a sync.Pool drops what it holds at random.
 
-// Once the buffer is full, remembering allocates nothing.
+// Once the buffer is full, remembering allocates nothing, nor does what is not remembered.
 func TestKeepAllocatesNothing(t *testing.T) {
-	b := newBuffer(t, Options{Entries: 64})
-	l := newLimiter(t, b, new(clock), shop)
+	b, c := newBuffer(t, Options{Entries: 64}), new(clock)
+	l := newLimiter(t, b, c, strings.Replace(shop, "allow: { rate: 2/min, burst: 2 }", "allow: 0/min", 1))
 	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "2001:db8::1"}, {Name: "header.x-api-key", Value: "k"}}, Hits: 1}
 	var d weir.Decision
+	step := int64(1e6 / perKey)
 	decide := func() {
+		c.now += step
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -25,23 +29,44 @@ func TestKeepAllocatesNothing(t *testing.T) {
 	for range 200 {
 		decide()
 	}
-	if n := testing.AllocsPerRun(1000, decide); n > 0.1 || d.Allowed {
-		t.Errorf("%v allocations a refusal", n)
+	if n := testing.AllocsPerRun(1000, decide); n > 0.1 || d.Allowed || thinnedOf(b, c) != "" {
+		t.Errorf("%v allocations a refusal; thinned: %s", n, thinnedOf(b, c))
+	}
+	step = 1
+	if n := testing.AllocsPerRun(1000, decide); n > 0.1 || d.Allowed || len(b.Thinned(time.UnixMicro(c.now))) == 0 {
+		t.Errorf("%v allocations a refusal in a flood", n)
 	}
 }
 
+// BenchmarkKeep is what a decision costs that is kept, BenchmarkFlood what one costs that is not.
 func BenchmarkKeep(b *testing.B) {
+	buffer, r, d := benchmarked(b)
+	for b.Loop() {
+		buffer.keep(r, d, buffer.hash(d))
+	}
+}
+
+func BenchmarkFlood(b *testing.B) {
+	buffer, r, d := benchmarked(b)
+	for range 100 {
+		buffer.decided(r, d)
+	}
+	for b.Loop() {
+		buffer.decided(r, d)
+	}
+}
+
+// benchmarked returns a buffer and a refusal.
+func benchmarked(b *testing.B) (*Buffer, *weir.Request, *weir.Decision) {
 	buffer := newBuffer(b, Options{})
 	l := newLimiter(b, buffer, new(clock), shop)
-	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
-	var d weir.Decision
+	r := &weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
+	d := new(weir.Decision)
 	for range 3 {
-		if err := l.Decide(b.Context(), &r, &d); err != nil {
+		if err := l.Decide(b.Context(), r, d); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportAllocs()
-	for b.Loop() {
-		buffer.decided(&r, &d)
-	}
+	return buffer, r, d
 }

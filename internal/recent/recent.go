@@ -1,9 +1,11 @@
 // Package recent remembers the decisions that an operator may be asked about: refusals, decisions
 // close to one, and a sample of the rest. It is a buffer and not a log: bounded in number and in
-// bytes, and the newest entry replaces the oldest.
+// bytes, and the newest entry replaces the oldest. In a flood not all is recorded: eight decisions a
+// second on each key, 2,000 refusals a second in all, and past that a part of them by chance.
 //
 // Decisions are recorded on the deciding path, behind weir.Hooks. Once the buffer is full this
-// allocates nothing, and locks only the slot that it writes to. Buffer (recent.go) holds the slots,
+// allocates nothing, and locks only the slot that it writes to. gate (gate.go) says what is
+// recorded, before anything is read of a decision; Buffer (recent.go) holds the slots,
 // encoder (encode.go) writes an entry and decode (entry.go) reads it; names.go knows which
 // attributes a rule reads.
 package recent
@@ -12,13 +14,12 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
+	"hash/maphash"
 	mrand "math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
@@ -40,6 +41,10 @@ type Options struct {
 
 // Bounds and defaults of Options.
 const (
+	// how many decisions are kept in a second before they are thinned; see gate
+	refusalsPerSecond = 2000
+	markedPerSecond   = 500
+
 	defaultEntries = 10_000
 	defaultBytes   = 16 << 20
 	defaultSample  = 1000
@@ -56,13 +61,16 @@ type Buffer struct {
 	key     [16]byte // of the hashes that stand for hidden values
 	refused []ring   // refusals
 	others  []ring
-	rules   atomic.Pointer[ruleNames]
-	seq     atomic.Uint64 // of entries, to tell their order within a microsecond
-	pool    sync.Pool     // of *encoder
+	// refusals and marked are for refusals and for admissions that are worth keeping.
+	refusals, marked gate
+	seed             maphash.Seed
+	rules            atomic.Pointer[ruleNames]
+	seq              atomic.Uint64 // of entries, to tell their order within a microsecond
+	pool             sync.Pool     // of *encoder
 }
 
 // ring is one part of the buffer. All decisions on one key of one limit fall into the same ring, so
-// that a client that is refused a million times does not displace the decisions on all others.
+// that a client that is refused for days does not displace the decisions on all others.
 type ring struct {
 	next  atomic.Uint64
 	slots []slot
@@ -103,6 +111,7 @@ func New(o Options) (*Buffer, error) {
 	_, _ = rand.Read(b.key[:]) // it never fails
 	others := o.Entries / 4
 	b.refused, b.others = newRings(o.Entries-others), newRings(others)
+	b.refusals.budget, b.marked.budget, b.seed = refusalsPerSecond, markedPerSecond, maphash.MakeSeed()
 	b.pool.New = func() any { return &encoder{buf: make([]byte, 0, b.entry+mostText)} }
 	return b, nil
 }
@@ -124,27 +133,46 @@ func (b *Buffer) Hooks() weir.Hooks {
 }
 
 func (b *Buffer) decided(r *weir.Request, d *weir.Decision) {
-	marks := marksOf(d)
-	switch {
-	case marks != 0:
-	case b.sample < 0 || d.Exempt || !d.Known || r.Cost() <= 0 && len(r.Descriptors) == 0:
-		return
-	case mrand.Uint32N(uint32(b.sample)) != 0:
+	g := &b.refusals
+	if d.Allowed {
+		if marksOf(d) == 0 {
+			if b.sampled(r, d) {
+				b.keep(r, d, b.hash(d))
+			}
+			return
+		}
+		g = &b.marked
+	}
+	at := instant(d)
+	power, ok := g.draw(at)
+	if !ok {
 		return
 	}
-	b.keep(r, d, marks)
+	hash := b.hash(d)
+	if hash != 0 && !g.share(hash) {
+		return
+	}
+	g.take(power, at)
+	b.keep(r, d, hash)
 }
 
-// keep writes d into a slot.
-func (b *Buffer) keep(r *weir.Request, d *weir.Decision, marks marks) {
+// sampled draws an ordinary decision.
+func (b *Buffer) sampled(r *weir.Request, d *weir.Decision) bool {
+	return b.sample >= 0 && !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0) && mrand.Uint32N(uint32(b.sample)) == 0
+}
+
+// Thinned returns the seconds of the five minutes before now, by the store's clock, in which not
+// all refusals were kept, newest first.
+func (b *Buffer) Thinned(now time.Time) []Second { return b.refusals.thinned(now.Unix()) }
+
+// keep writes d into a slot. hash is that of its key.
+func (b *Buffer) keep(r *weir.Request, d *weir.Decision, hash uint64) {
+	marks := marksOf(d)
 	part := b.others
 	if marks&markDenied != 0 {
 		part = b.refused
 	}
-	to := &part[0]
-	if n := uint64(len(part)); n > 1 {
-		to = &part[shardOf(d)%n]
-	}
+	to := &part[hash>>32%uint64(len(part))]
 	e := b.pool.Get().(*encoder)
 	e.encode(b, r, d, marks, b.seq.Add(1))
 	s := &to.slots[(to.next.Add(1)-1)%uint64(len(to.slots))]
@@ -158,17 +186,20 @@ func (b *Buffer) keep(r *weir.Request, d *weir.Decision, marks marks) {
 	b.pool.Put(e)
 }
 
-// shardOf hashes the key that a decision is about: the key of the first limit that refuses. If no
-// limit refuses, or that one has a single counter for all, it hashes the keys of all limits.
-func shardOf(d *weir.Decision) (hash uint64) {
+// hash hashes the key that a decision is about: the key of the first limit that refuses. If no
+// limit refuses, or that one has a single counter for all, it hashes the keys of all limits. It is 0
+// if there is none.
+func (b *Buffer) hash(d *weir.Decision) (hash uint64) {
 	hits := d.Matches.Hits
 	for i := range d.Limits {
-		if d.Refuses(&d.Limits[i]) && i < len(hits) && len(hits[i].Key) > 0 {
-			return xxhash.Sum64(hits[i].Key)
+		if i < len(hits) && len(hits[i].Key) > 0 && d.Refuses(&d.Limits[i]) {
+			return maphash.Bytes(b.seed, hits[i].Key)
 		}
 	}
 	for i := range hits {
-		hash = hash*31 + xxhash.Sum64(hits[i].Key)
+		if key := hits[i].Key; len(key) > 0 {
+			hash = hash*31 + maphash.Bytes(b.seed, key)
+		}
 	}
 	return hash
 }

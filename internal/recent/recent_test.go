@@ -274,28 +274,6 @@ limits:
 	}
 }
 
-// A client who is refused again and again does not push out what happened to others.
-func TestFloodOfOneKey(t *testing.T) {
-	b := newBuffer(t, Options{Entries: 1024, Sample: -1})
-	l := newLimiter(t, b, new(clock), "limits: [{name: a, per: [user], allow: 0/min}]")
-	var others []weir.DecisionID
-	for i := range 64 {
-		others = append(others, ask(t, l, rule.Map{"user": fmt.Sprint("user-", i)}).ID)
-	}
-	for range 5000 {
-		ask(t, l, rule.Map{"user": "flood"})
-	}
-	left := 0
-	for _, id := range others {
-		if _, ok := b.Find(id); ok {
-			left++
-		}
-	}
-	if left < 48 { // 60 on average
-		t.Errorf("of 64 other refusals %d are left", left)
-	}
-}
-
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{{Entries: 3}, {Entries: -1}, {Entries: 1 << 30, Bytes: 1 << 60}, {Bytes: 1000}, {Entries: 100, Bytes: 100*leastBytes - 1}} {
 		if _, err := New(o); err == nil {

@@ -1,0 +1,93 @@
+package weir_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// hooksOf are what the program hangs behind decisions, each alone and all of them.
+var hooksOf = []struct {
+	name string
+	make func(t testing.TB) weir.Hooks
+}{
+	{"none", func(testing.TB) weir.Hooks { return weir.Hooks{} }},
+	{"telemetry", telemetryHooks},
+	{"recent", recentHooks},
+	{"all", func(t testing.TB) weir.Hooks { return weir.JoinHooks(telemetryHooks(t), recentHooks(t)) }},
+}
+
+func telemetryHooks(testing.TB) weir.Hooks { return telemetry.New(telemetry.Options{}).Hooks() }
+
+func recentHooks(t testing.TB) weir.Hooks {
+	b, err := recent.New(recent.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Hooks()
+}
+
+// decisions are what the cost of hooks is measured on.
+var decisions = []struct {
+	name, allow string
+	keys        int
+}{
+	{"refused/one", "0/min", 1},
+	{"refused/many", "0/min", 10_000},
+	{"admitted/one", "1000000000/s", 1},
+	{"admitted/many", "1000000000/s", 10_000},
+}
+
+// decider returns a function that decides n requests of these keys in turn.
+func decider(t testing.TB, allow string, keys int, hooks weir.Hooks) func(n int) {
+	t.Helper()
+	s, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	l, err := weir.New(s, weir.WithHooks(hooks), weir.WithRules(load(t,
+		"limits: [{name: api, when: {path: /api/**}, per: [user], allow: "+allow+"}]")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := make([]string, keys)
+	for i := range users {
+		users[i] = fmt.Sprintf("user-%08d", i)
+	}
+	attributes := weir.Pairs{{Name: "method", Value: "GET"}, {Name: "path", Value: "/api/orders"}, {Name: "user"}}
+	r := weir.Request{Attributes: attributes, Hits: 1, Door: "http"}
+	var d weir.Decision
+	next := 0
+	return func(n int) {
+		for range n {
+			attributes[2].Value = users[next]
+			if next++; next == keys {
+				next = 0
+			}
+			if err := l.Decide(context.Background(), &r, &d); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// BenchmarkHooks decides on the store in memory, with and without what hangs behind.
+func BenchmarkHooks(b *testing.B) {
+	for _, c := range decisions {
+		for _, h := range hooksOf {
+			b.Run(c.name+"/"+h.name, func(b *testing.B) {
+				decide := decider(b, c.allow, c.keys, h.make(b))
+				decide(c.keys)
+				b.ReportAllocs()
+				b.ResetTimer()
+				decide(b.N)
+			})
+		}
+	}
+}
