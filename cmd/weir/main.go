@@ -122,6 +122,7 @@ Write it: weir help rules                            # how rules and their tests
 		newBanCommand(),
 		newGrantCommand(),
 		newKeysCommand(),
+		newTopCommand(env),
 		newHealthCommand(env),
 		newVersionCommand(),
 		newRulesTopic(),
