@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // AppendKeyText appends a key made by Match as people read it: the parts that KeyParts gives,
@@ -134,4 +135,57 @@ var secretNames = [...]string{
 func SecretAttribute(name string) bool {
 	lower := strings.ToLower(name)
 	return slices.ContainsFunc(secretNames[:], func(part string) bool { return strings.Contains(lower, part) })
+}
+
+// CutKey copies a key made by Match into dst, with text values cut as short as it takes to fit: to 80
+// bytes each, or 40, 20 or 8. What it writes is no longer the key, but AppendKeyText reads it as one.
+// It returns the number of bytes, 0 if dst is too small or key is none. ipv6Prefix is that of the
+// rules. It allocates nothing.
+func CutKey(dst, key []byte, ipv6Prefix int) (n int) {
+	for _, most := range [...]int{80, 40, 20, 8} {
+		if n = cutKey(dst, key, ipv6Prefix, most); n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+func cutKey(dst, key []byte, ipv6Prefix, most int) (n int) {
+	for len(key) > 0 {
+		tag, read := binary.Uvarint(key)
+		if read <= 0 {
+			return 0
+		}
+		head, size, keep := read, 0, 0
+		switch tag & 3 {
+		case tagText:
+			length, more := binary.Uvarint(key[read:])
+			if more <= 0 || length > maxKeyValue {
+				return 0
+			}
+			head, size = read+more, int(length)
+			if keep = min(size, most); keep < size {
+				for at := head + keep; keep > 0 && at < len(key) && !utf8.RuneStart(key[at]); at-- {
+					keep--
+				}
+			}
+		case tagHash:
+			size, keep = 32, 32
+		case tagIPv4:
+			size, keep = 4, 4
+		case tagIPv6:
+			size = (ipv6Prefix + 7) / 8
+			keep = size
+		}
+		if len(key) < head+size || len(dst) < n+head+keep {
+			return 0
+		}
+		n += copy(dst[n:], key[:read])
+		if tag&3 == tagText {
+			n += binary.PutUvarint(dst[n:], uint64(keep))
+		}
+		n += copy(dst[n:], key[head:head+keep])
+		key = key[head+size:]
+	}
+	return n
 }

@@ -75,16 +75,19 @@ type Collector struct {
 
 	// mu guards what follows. It is never taken on the deciding path, but for the first decision by
 	// new rules.
-	mu       sync.Mutex
-	numbers  []*ruleState // by gate.number; nil of a rule that went out of force
-	rules    []*ruleState // in force, in rule order
-	domains  map[string]*domainState
-	pace     pace
-	second   int64 // up to which the counters were read, Unix
-	minute   int64
-	events   []Happening
-	errors   wheel // of the store
-	lastErrs uint64
+	mu      sync.Mutex
+	numbers []*ruleState // by gate.number; nil of a rule that went out of force
+	rules   []*ruleState // in force, in rule order
+	domains map[string]*domainState
+	pace    pace
+	second  int64 // up to which the counters were read, Unix
+	minute  int64
+	events  []Happening
+	signal  string // why this minute is saturated; "" if it is not
+	// The number of the generation of the samples.
+	generation int64
+	errors     wheel // of the store
+	lastErrs   uint64
 }
 
 var _ Reader = (*Collector)(nil)
@@ -107,7 +110,7 @@ func New(o Options) *Collector {
 	c.seed.Store(o.Seed)
 	c.veil = veil{seed: o.Seed, hide: slices.Clone(o.Hide)}
 	c.started = c.now()
-	c.second, c.minute = c.started.Unix(), c.started.Unix()/60
+	c.second, c.minute, c.generation = c.started.Unix(), c.started.Unix()/60, c.started.Unix()/generation
 	c.rings = make([]ring, cellsOf())
 	for i := range c.rings {
 		c.rings[i].init()
@@ -239,7 +242,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		} else {
 			delete(before, name{r.Domain, r.Name})
 		}
-		st.rule, st.windows = r, windows
+		st.rule, st.windows, st.spans = r, windows, nil
 		c.rules = append(c.rules, st)
 		return st
 	}
@@ -250,7 +253,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 			for _, w := range windows {
 				if _, have := places[w.Counter]; !have && w.Counter != nil {
 					places[w.Counter] = limitRef{st.gate, uint16(st.windows)}
-					st.windows++
+					st.addWindow(w.Counter)
 				}
 			}
 		}
@@ -270,7 +273,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 				brought[k.Domain] = st
 			}
 			ref = limitRef{st.gate, uint16(st.windows)}
-			st.windows++
+			st.addWindow(k)
 		}
 		next.limits[k.Index] = ref
 	}
@@ -304,7 +307,9 @@ func (c *Collector) Run(ctx context.Context) {
 		case <-c.woken:
 			c.gather(false)
 		case <-tick.C:
-			c.gather(true)
+			if c.gather(true) {
+				c.judge()
+			}
 		}
 	}
 }
@@ -314,13 +319,13 @@ func (c *Collector) Run(ctx context.Context) {
 const drainEvery = 100 * time.Millisecond
 
 // gather takes in what the deciding path has left. tick says that drainEvery has passed since the
-// last one.
-func (c *Collector) gather(tick bool) {
+// last one; minute says that a minute ended.
+func (c *Collector) gather(tick bool) (minute bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drain()
 	if !tick {
-		return
+		return false
 	}
 	c.pace.tick()
 	unix := c.now().Unix()
@@ -328,10 +333,11 @@ func (c *Collector) gather(tick bool) {
 		c.count(unix)
 	}
 	if unix/60 > c.minute {
-		c.minute = unix / 60
 		c.eachMinute(unix)
+		c.minute, minute = unix/60, true
 	}
 	c.storePace()
+	return minute
 }
 
 // drain takes in the events.
@@ -365,12 +371,19 @@ func (c *Collector) take(e *event) {
 	if e.flags&flagFirst != 0 {
 		c.paced(e)
 	}
+	if s.series == nil {
+		s.begin(c)
+	}
 	if e.flags&flagAnswer != 0 {
 		s.answered(e)
 		return
 	}
 	if e.weightTop != none {
-		s.addTop(&c.veil, e)
+		with := ""
+		if n := int(e.with) - 1; n >= 0 && n < len(c.numbers) && c.numbers[n] != nil {
+			with = c.numbers[n].name
+		}
+		s.addTop(&c.veil, e, with)
 	}
 	s.takeKey(c, e)
 }
@@ -536,4 +549,17 @@ func (c *Collector) sortedDomains(domain string) (list []*domainState) {
 	}
 	slices.SortFunc(list, func(a, b *domainState) int { return cmp.Compare(a.name, b.name) })
 	return list
+}
+
+// Watch makes this node note the events of refused keys that are in the samples of other nodes, so
+// that a client that a load balancer spreads is followed on all of them.
+func (c *Collector) Watch(domain, rule string, keys []RefusedKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.rules {
+		if s.domain == domain && s.name == rule {
+			s.watch(keys, c.now().UnixMicro())
+			return
+		}
+	}
 }

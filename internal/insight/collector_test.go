@@ -17,16 +17,19 @@ type bench struct {
 	t testing.TB
 	*Collector
 	limiter *weir.Limiter
-	µs      atomic.Int64 // the time of both
-	d       weir.Decision
+	*clock
+	d weir.Decision
 }
+
+// clock is the time of a store and of a Collector.
+type clock struct{ µs atomic.Int64 }
 
 // begun is when the clock of a bench begins: a full day, so that windows begin with it.
 var begun = time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
 
 func newBench(t testing.TB, o Options, rules string) *bench {
 	t.Helper()
-	b := &bench{t: t}
+	b := &bench{t: t, clock: new(clock)}
 	b.µs.Store(begun.UnixMicro())
 	store, err := memory.New(memory.Options{Clock: b.µs.Load})
 	if err != nil {
@@ -61,7 +64,9 @@ func (b *bench) pass(d time.Duration) {
 	for d > 0 {
 		step := min(d, time.Second)
 		b.µs.Add(step.Microseconds())
-		b.gather(true)
+		if b.gather(true) {
+			b.judge()
+		}
 		d -= step
 	}
 }

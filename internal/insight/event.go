@@ -11,6 +11,7 @@ type event struct {
 	at       int64  // µs, by the store's clock; 0 if that was not asked
 	retry    int64  // when the key was told to come back, µs; 0 if it was not told
 	rule     uint32 // number of the ruleState
+	with     uint32 // of another one that refused it, and one more; 0: there is none
 	window   uint16 // of the rule, by its place
 	flags    uint16
 	asked    uint32 // units
@@ -42,6 +43,7 @@ const (
 	flagFirst                      // the first window of the rule: what counts requests looks at it only
 	flagAnswer                     // no decision, but the answer to an admitted request
 	flagOwn                        // the key has numbers of its own
+	flagCut                        // values of the key are cut
 	flagStopped                    // the rule let it through, and another one refused it
 )
 

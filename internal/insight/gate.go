@@ -1,6 +1,7 @@
 package insight
 
 import (
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"runtime"
@@ -67,15 +68,16 @@ func cellsOf() int { return 1 << bits.Len(uint(min(runtime.GOMAXPROCS(0)*2, 32)-
 type gate struct {
 	cells  []cell
 	number uint32
-	// Keys with a smaller hash are in one of the samples, or belong there.
-	below atomic.Uint64
-	// Keys with a smaller hash belong into the sample of refused keys once they are refused.
-	belowRefused atomic.Uint64
-	filter       atomic.Pointer[filter]
+	// Keys with a smaller hash may be in one of the samples; those below belowAll belong into that of
+	// all keys, and those below belowRefused into that of refused keys, once they are refused.
+	below, belowAll, belowRefused atomic.Uint64
+	filter                        atomic.Pointer[filter]
 }
 
 func newGate(number uint32) *gate {
 	g := &gate{cells: make([]cell, cellsOf()), number: number}
+	g.belowAll.Store(math.MaxUint64) // the first key that comes begins the samples
+	g.belowRefused.Store(math.MaxUint64)
 	g.filter.Store(newFilter(64))
 	return g
 }
@@ -367,13 +369,10 @@ func (c *Collector) look(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 	key := d.Matches.Hits[begin].Key
 	hash := hashKey(c.seed.Load(), key)
 	take := weightTop != none
-	if hash < g.below.Load() && outcome != banned {
-		at, known := g.filter.Load().find(hash)
-		switch {
-		case known == 0 && hash < g.below.Load(),
-			known&filterWatched == 0 && refusesAt(outcome) && hash < g.belowRefused.Load():
-			take, weightKey = true, 0
-		default:
+	known := uint32(0)
+	if hash < g.below.Load() {
+		var at *atomic.Uint32
+		if at, known = g.filter.Load().find(hash); known != 0 {
 			thin := max(uint8(known&filterThin), now.keys())
 			if outcome == passed && known&filterWatched == 0 {
 				thin = max(thin, quietThin)
@@ -384,6 +383,10 @@ func (c *Collector) look(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 				take = true // once a minute, to know that the key was there
 			}
 		}
+	}
+	if known&filterWatched == 0 && outcome != banned &&
+		(known == 0 && hash < g.belowAll.Load() || refusesAt(outcome) && hash < g.belowRefused.Load()) {
+		take, weightKey = true, 0 // new to a sample
 	}
 	if take {
 		c.hand(g, t, r, d, begin, end, outcome, hash, weightTop, weightKey, turn)
@@ -406,19 +409,24 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 	if c.known(r) {
 		rest |= flagKnown
 	}
+	with := uint32(0)
+	if outcome == shared {
+		with = otherRefusing(t, d, begin, end)
+	}
 	for i := begin; i < end; i++ {
 		l, h := &d.Limits[i], &d.Matches.Hits[i]
 		index := l.Window.Counter.Index
 		if index >= len(t.limits) {
 			continue
 		}
-		s, n := ring.claim()
+		s, turn := ring.claim()
 		if s == nil {
 			c.wake()
 			return
 		}
 		e := &s.e
 		e.hash, e.decision, e.at, e.rule, e.window = hash, uint64(d.ID), d.Time, g.number, t.limits[index].window
+		e.with = with
 		e.flags, e.status = rest, 0
 		e.weightTop, e.weightKey = weightTop, weightKey
 		if i == begin {
@@ -451,11 +459,26 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 			e.flags |= flagOwn
 		}
 		e.door = c.doors.number(r.Door)
-		e.length = uint8(copyKey(&e.key, h.Key))
-		if ring.publish(s, n) {
+		n, cut := copyKey(&e.key, h.Key, d.Rules.IPv6Prefix())
+		if e.length = uint8(n); cut {
+			e.flags |= flagCut
+		}
+		if ring.publish(s, turn) {
 			c.wake()
 		}
 	}
+}
+
+// otherRefusing returns the number of a rule that refuses d beside that of the limits begin to end,
+// and one more; 0 if there is none.
+func otherRefusing(t *table, d *weir.Decision, begin, end int) uint32 {
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if (i < begin || i >= end) && d.Refuses(l) && l.Window.Counter.Index < len(t.limits) {
+			return t.limits[l.Window.Counter.Index].gate.number + 1
+		}
+	}
+	return 0
 }
 
 // own reports whether the key has numbers of its own, by an override or a grant.
@@ -557,6 +580,10 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 	}
 }
 
-// copyKey copies a key into an event. One that does not fit is cut to its end, so that it is no key
-// any more.
-func copyKey(into *[keyRoom]byte, key []byte) int { return copy(into[:], key) }
+// copyKey copies a key into an event, cut if it does not fit.
+func copyKey(into *[keyRoom]byte, key []byte, ipv6Prefix int) (n int, cut bool) {
+	if len(key) <= keyRoom {
+		return copy(into[:], key), false
+	}
+	return rule.CutKey(into[:], key, ipv6Prefix), true
+}

@@ -1,10 +1,30 @@
 package insight
 
-// eachMinute lets the live lists fade. mu is held.
-func (c *Collector) eachMinute(int64) {
+// generation is how long a sample is filled. What is shown is that and the one before.
+const generation = 12 * 60 * 60 // s
+
+// eachMinute closes the minute that ended: unix is the beginning of the new one. mu is held.
+func (c *Collector) eachMinute(unix int64) {
+	signal := c.signal
+	c.signal = ""
+	turn := c.now().Unix()/generation > c.generation
+	c.generation = c.now().Unix() / generation
+	now := c.now().UnixMicro()
 	for _, s := range c.rules {
+		s.endMinute(unix/60*60-60, signal)
 		for kind := range s.live {
 			s.live[kind].halve()
+		}
+		s.liveAdmitted /= 2
+		for _, generation := range s.refused {
+			if generation != nil {
+				for i := range generation.traces {
+					generation.traces[i].expire(now)
+				}
+			}
+		}
+		if turn {
+			s.turn()
 		}
 	}
 }
@@ -18,6 +38,7 @@ func (c *Collector) noteSaturation(unix int64) {
 	if !saturated {
 		return
 	}
+	c.signal = signal
 	for i := len(c.events) - 1; i >= 0; i-- {
 		h := &c.events[i]
 		if h.Kind != "saturated" {
@@ -32,29 +53,9 @@ func (c *Collector) noteSaturation(unix int64) {
 	c.happened(Happening{T: unix, Until: unix, Kind: "saturated", Signal: signal})
 }
 
-// takeKey takes in what an event says of a sampled key.
-func (s *ruleState) takeKey(*Collector, *event) {}
-
-// answered takes in how a request was answered.
-func (s *ruleState) answered(e *event) {
-	if e.weightTop == none || e.status == 429 {
-		return
-	}
-	n := uint64(1) << e.weightTop
-	switch {
-	case e.status >= 200 && e.status < 400:
-		s.answers, s.well = s.answers+n, s.well+n
-	case e.status < 600:
-		s.answers += n
-	}
-}
-
 // resize shares the memory out among the rules that were met.
 func (c *Collector) resize() {
 	for _, s := range c.rules {
-		for kind := range topKinds {
-			s.live[kind].resize(64)
-			s.long[kind].resize(64)
-		}
+		s.resize(fullSize)
 	}
 }

@@ -74,12 +74,15 @@ type RuleSnapshot struct {
 	Series Strip
 
 	Summary Summary
-	Refused []RefusedKey
+	All     SampleSnapshot
+	Refused RefusedSnapshot
+	Minutes []MinuteSnapshot
 	Errors  uint64 // of if and cost
 
 	Drawn, DrawnKnown uint64
 	Answers, Well     uint64
 	ByDoor            []Count
+	With              []Count // rules that refused the same requests
 	Examples          []uint64
 	Live, Long        [topKinds][]TopKey
 	TopMost           int // counters of each list
@@ -107,6 +110,14 @@ const (
 
 // Snapshot returns what was gathered.
 func (c *Collector) Snapshot(want Want) *Snapshot {
+	s, _ := c.snapshot(want, func(r *ruleState) bool {
+		return (want.Domain == "" || r.domain == want.Domain) && (want.Rule == "" || r.name == want.Rule)
+	})
+	return s
+}
+
+// snapshot is Snapshot with those rules that f chooses; found says that there are any.
+func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, found bool) {
 	if want.Over <= 0 {
 		want.Over = DefaultOver
 	}
@@ -116,7 +127,7 @@ func (c *Collector) Snapshot(want Want) *Snapshot {
 	c.drain()
 	now := c.now().Unix()
 	c.count(now)
-	s := &Snapshot{
+	s = &Snapshot{
 		Nodes: 1, Seed: c.seed.Load(), Started: c.started.Unix(), Time: now, Step: stepFor(over),
 		Taken: c.taken.Load(), Thinned: c.thinned.Load(), Bytes: c.bytes(),
 	}
@@ -137,11 +148,11 @@ func (c *Collector) Snapshot(want Want) *Snapshot {
 		s.Domains = append(s.Domains, d.snapshot(s, over))
 	}
 	for _, r := range c.rules {
-		if (want.Domain == "" || r.domain == want.Domain) && (want.Rule == "" || r.name == want.Rule) {
-			s.Rules = append(s.Rules, r.snapshot(s, over, &want))
+		if f(r) {
+			s.Rules = append(s.Rules, r.snapshot(s, over, &want, &c.doors))
 		}
 	}
-	return s
+	return s, len(s.Rules) > 0
 }
 
 // strip reads a series; count is the sum of it.
@@ -212,11 +223,11 @@ func modeOf(r *rule.Rule) string {
 	return modeNames[rule.Enforce]
 }
 
-func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want) RuleSnapshot {
+func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNames) RuleSnapshot {
 	out := RuleSnapshot{
 		Domain: r.domain, Name: r.name, Definition: r.definition, File: r.rule.Pos.File, Line: r.rule.Pos.Line,
 		Mode: modeOf(r.rule), Brought: r.brought, Since: r.since.Unix(),
-		Drawn: r.drawn, DrawnKnown: r.drawnKnown, Answers: r.answers, Well: r.well, TopMost: r.live[0].most,
+		Verdicts: r.verdicts, Drawn: r.drawn, DrawnKnown: r.drawnKnown, Answers: r.answers, Well: r.well, TopMost: r.live[0].most,
 	}
 	for _, k := range r.rule.Per {
 		name := k[0]
@@ -257,21 +268,67 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want) RuleSnapshot {
 			out.Series = strip
 		}
 	}
+	for name, n := range r.with {
+		out.With = append(out.With, Count{Value: name, Count: n})
+	}
+	slices.SortFunc(out.With, compareCounts)
 	for _, id := range r.examples {
 		if id != 0 {
 			out.Examples = append(out.Examples, id)
 		}
 	}
 	for door, n := range r.byDoor {
-		out.ByDoor = append(out.ByDoor, Count{Value: door, Count: n})
+		out.ByDoor = append(out.ByDoor, Count{Value: doors.name(door), Count: n})
 	}
 	slices.SortFunc(out.ByDoor, compareCounts)
+	r.samples(&out, s, want)
 	if want.Top {
 		for kind := range topKinds {
 			out.Live[kind], out.Long[kind] = r.live[kind].snapshot(), r.long[kind].snapshot()
 		}
 	}
 	return out
+}
+
+// MinuteSnapshot is a minute of a rule.
+type MinuteSnapshot struct {
+	T            int64
+	Keys         float32
+	TopShare     uint8 // in percent; 255: not known
+	Signal       uint8
+	Met, Refused uint32
+}
+
+// samples fills in what the samples say.
+func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
+	all, refused := r.all[current].snapshot(), r.refused[current].refusedSnapshot()
+	if r.all[before] != nil {
+		old, oldRefused := r.all[before].snapshot(), r.refused[before].refusedSnapshot()
+		all.merge(&old)
+		refused.merge(&oldRefused, true)
+	}
+	out.All, out.Refused = all, refused
+	out.summarise()
+	switch {
+	case want.Samples:
+		if r.series == nil {
+			return
+		}
+		r.series.minute.each(s.Time-minutes*60, s.Time-60, func(unix int64, b *bucket) {
+			if b[laneMet] == 0 {
+				return
+			}
+			m := &r.minutes[unix/60%minutes]
+			out.Minutes = append(out.Minutes, MinuteSnapshot{
+				T: unix, Keys: m.keys, TopShare: m.topShare, Signal: m.signal, Met: b[laneMet], Refused: b[laneRefused],
+			})
+		})
+	case want.Key != "":
+		out.All = SampleSnapshot{}
+		out.Refused.Keys = slices.DeleteFunc(out.Refused.Keys, func(k RefusedKey) bool { return k.Text != want.Key })
+	default:
+		out.All, out.Refused = SampleSnapshot{}, RefusedSnapshot{}
+	}
 }
 
 // windowSnapshot says what a limit is.

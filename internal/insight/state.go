@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -34,14 +35,23 @@ type ruleState struct {
 	total  [lanes]uint64
 	series *series // nil until the rule is met
 
-	live, long [topKinds]topList
-	byDoor     map[string]uint64 // refusals looked at, with their weight
-	perWindow  []windowState
+	size         size
+	live, long   [topKinds]topList
+	liveAdmitted float64 // decisions that the lists counted as admitted, fading as they do
+	all, refused [generations]*sample
+	spans        []int64 // µs, of the limits; 0 of one on requests in flight
+	filtered     int     // keys in the filter of the gate
+	minuteKeys   int     // sampled keys that came in this minute
+	minutes      []minuteState
+	byDoor       map[uint8]uint64  // refusals looked at, with their weight
+	with         map[string]uint64 // rules that refused the same requests, likewise
+	perWindow    []windowState
 
 	// Of the decisions that were drawn by chance, with their weight.
 	drawn, drawnKnown uint64
 	answers, well     uint64 // but for 429
 
+	verdicts []Verdict // not changed once they are here
 	examples [8]uint64 // ids of refusals
 	example  int
 }
@@ -54,23 +64,26 @@ type windowState struct {
 
 func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
 	return &ruleState{
-		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, byDoor: map[string]uint64{},
+		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, byDoor: map[uint8]uint64{},
+		with: map[string]uint64{},
 	}
+}
+
+// addWindow adds a limit.
+func (s *ruleState) addWindow(k *rule.Counter) {
+	span := int64(0)
+	if k.Limit != nil && k.Limit.Algorithm() != algo.Concurrency {
+		span = k.Limit.Config().Window.Microseconds()
+	}
+	s.windows, s.spans = s.windows+1, append(s.spans, span)
 }
 
 // begin makes the memory of a rule that is met for the first time.
 func (s *ruleState) begin(c *Collector) {
 	s.series = newSeries(true)
+	s.minutes = make([]minuteState, minutes)
 	s.perWindow = make([]windowState, s.windows)
 	c.resize()
-}
-
-// forgetKeys forgets what hashes of keys name.
-func (s *ruleState) forgetKeys() {
-	for kind := range topKinds {
-		s.live[kind] = topList{most: s.live[kind].most}
-		s.long[kind] = topList{most: s.long[kind].most}
-	}
 }
 
 // definitionOf hashes what the verdicts of a rule depend on: if it changes, what is known of the
@@ -108,8 +121,9 @@ func definitionOf(r *rule.Rule) uint64 {
 	return h.Sum64()
 }
 
-// addTop counts an event in the lists of top keys.
-func (s *ruleState) addTop(v *veil, e *event) {
+// addTop counts an event in the lists of top keys. with is another rule that refused it, "" if none
+// did.
+func (s *ruleState) addTop(v *veil, e *event, with string) {
 	n := uint64(1) << e.weightTop
 	refused := e.flags&(flagRefused|flagBanned) != 0
 	if int(e.window) < len(s.perWindow) {
@@ -136,6 +150,15 @@ func (s *ruleState) addTop(v *veil, e *event) {
 		return
 	}
 	s.drawn += n
+	if !refused {
+		s.liveAdmitted += float64(n)
+	}
+	if refused {
+		s.byDoor[e.door] += n
+		if with != "" {
+			s.with[with] += n
+		}
+	}
 	if e.flags&flagKnown != 0 {
 		s.drawnKnown += n
 	}
@@ -180,6 +203,9 @@ func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
 	begin := len(dst)
 	if len(s.rule.Windows) > 0 {
 		dst = s.rule.Windows[0].AppendKeyText(dst, e.key[:e.length], v.edit)
+	}
+	if e.flags&flagCut != 0 && len(dst) > begin {
+		dst = append(dst, cutMark...)
 	}
 	if len(dst)-begin > keyText {
 		dst = append(dst[:begin+cutAt(dst[begin:], keyText)], cutMark...)

@@ -1,5 +1,11 @@
 package insight
 
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
 // Summary is what the samples of a rule say.
 type Summary struct {
 	Keys, KeysRefused       float64
@@ -11,24 +17,186 @@ type Summary struct {
 	Confident               bool // Good tells by an identity
 }
 
-// RefusedKey is a key of the sample of refused ones.
-type RefusedKey struct {
-	Hash     uint64
-	Text     string
-	Refused  uint64
-	Known    bool
-	Episodes Episodes
+// summarise fills in Summary from the samples.
+func (r *RuleSnapshot) summarise() {
+	r.Summary = Summary{}
+	s := &r.Summary
+	s.Keys, s.KeysError = r.All.distinct()
+	s.KeysRefused, s.RefusedError = r.Refused.distinct()
+	s.Keys = max(s.Keys, s.KeysRefused)
+	sample := r.All.facts()
+	s.Fill = Histogram(sample, s.Keys)
+	for i := range sample {
+		s.MaxFill = max(s.MaxFill, sample[i].Fill)
+	}
+	for i := range r.Refused.Keys {
+		s.Episodes.add(&r.Refused.Keys[i].Episodes)
+	}
+	f := r.facts(nil)
+	s.Good, s.Confident = GoodOf(&f), f.HasIdentity()
 }
 
-func (r *RuleSnapshot) curve() []CurvePoint { return nil }
+// facts turns a sample into what Judge wants.
+func (s *SampleSnapshot) facts() []KeyFacts {
+	out := make([]KeyFacts, len(s.Keys))
+	for i := range s.Keys {
+		out[i] = s.Keys[i].facts()
+	}
+	return out
+}
+
+func (k *SampledKey) facts() KeyFacts {
+	f := KeyFacts{Hash: k.Hash, Asked: k.Asked, Refused: k.Refused, Fill: float64(k.Fill), Own: k.Own, Known: k.Known, OK: -1}
+	f.Demand = make([]int64, len(k.Demands))
+	for i := range k.Demands {
+		f.Demand[i] = int64(k.Demands[i].peak())
+	}
+	if k.Answers > 0 {
+		f.OK = float64(k.Well) / float64(k.Answers)
+	}
+	return f
+}
+
+// Facts returns what Judge wants to know of the i-th rule. The snapshot must hold samples, and
+// should be of 24 hours.
+func (s *Snapshot) Facts(i int) Facts {
+	f := s.Rules[i].facts(s)
+	for k := range s.Domains {
+		if s.Domains[k].Name == f.Domain {
+			f.DomainMet = s.Domains[k].Count[laneMet]
+		}
+	}
+	return f
+}
+
+// facts makes the facts; s is nil if only those of the samples matter.
+func (r *RuleSnapshot) facts(s *Snapshot) Facts {
+	f := Facts{
+		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
+		Since: unix(r.Since),
+		Met:   r.Count[laneMet], Refused: r.Count[laneRefused], Alone: r.Count[laneAlone], Soft: r.Count[laneSoft],
+		Near: r.Count[laneNear], Banned: r.Count[laneBanned], WouldRefuse: r.Count[laneWould], Errors: r.Errors,
+		Keys: r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError, RefusedError: r.Summary.RefusedError,
+		Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, OKShare: -1, With: r.With,
+	}
+	for _, w := range r.Windows {
+		f.Windows = append(f.Windows, WindowFacts{
+			Name: w.Name, Rate: w.Rate, Limit: w.Limit, Window: w.Window, Bucket: w.Bucket, Refused: w.Refused, MaxFill: float64(w.MaxFill),
+		})
+		f.MaxFill = max(f.MaxFill, float64(w.MaxFill))
+	}
+	for i := range r.Refused.Keys {
+		k := &r.Refused.Keys[i]
+		if k.Remote && k.Refused == 0 {
+			continue
+		}
+		facts := k.facts()
+		facts.Episodes = k.Episodes
+		f.RefusedSample = append(f.RefusedSample, facts)
+		f.TopRefused = max(f.TopRefused, k.Refused)
+	}
+	for _, k := range r.Long[topRefused] {
+		f.TopRefused = max(f.TopRefused, k.Count)
+	}
+	f.TopRefused = min(f.TopRefused, max(f.Refused, f.WouldRefuse))
+	if r.Drawn > 0 {
+		f.Known = uint64(float64(f.Met) * float64(r.DrawnKnown) / float64(r.Drawn))
+	}
+	if r.Answers > 0 {
+		f.OKShare = float64(r.Well) / float64(r.Answers)
+	}
+	f.Examples = examplesOf(r.Examples)
+	if s == nil {
+		return f
+	}
+	f.From, f.To = unix(max(s.From, min(max(r.Since, s.Started), s.Time))), unix(s.Time)
+	f.NotInForce = s.Broken
+	for _, m := range r.Minutes {
+		minute := Minute{
+			T: m.T, Met: uint64(m.Met), Refused: uint64(m.Refused), Admitted: uint64(m.Met - min(m.Refused, m.Met)),
+			Keys: float64(m.Keys), TopShare: -1,
+		}
+		state := minuteState{keys: m.Keys}
+		minute.TopKeys = float64(state.topKeys())
+		if m.TopShare != none {
+			minute.TopShare = float64(m.TopShare) / 100
+		}
+		if n := int(m.Signal); n > 0 && n <= len(saturations) {
+			minute.Saturated, minute.Signal = true, saturations[n-1]
+		}
+		f.Minutes = append(f.Minutes, minute)
+	}
+	return f
+}
+
+// curve says how many keys limits around the present one would touch: the first window's.
+func (r *RuleSnapshot) curve() []CurvePoint {
+	if len(r.Windows) == 0 || len(r.All.Keys) == 0 || r.Windows[0].Limit <= 0 {
+		return nil
+	}
+	f := r.facts(nil)
+	var behaving []KeyFacts // what is not known of them speaks for them, as in GoodOf
+	identity := f.HasIdentity()
+	for _, k := range f.Sample {
+		if k.Refused == 0 && (!identity || k.Known) && (k.OK < 0 || k.OK >= goodOK) || k.good(identity) {
+			behaving = append(behaving, k)
+		}
+	}
+	limits := []int64{r.Windows[0].Limit}
+	most := int64(1)
+	for i := range f.Sample {
+		if len(f.Sample[i].Demand) > 0 {
+			most = max(most, f.Sample[i].Demand[0])
+		}
+	}
+	for at := float64(1); at < float64(max(most, 4*r.Windows[0].Limit))*1.2; at *= 1.2 {
+		limits = append(limits, max(int64(at), 1))
+	}
+	slices.Sort(limits)
+	limits = slices.Compact(limits)
+	var out []CurvePoint
+	for _, limit := range limits {
+		p := CurvePoint{Limit: limit}
+		p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, 0, limit)
+		p.GoodKeys, _ = Affected(behaving, f.Keys*share(float64(len(behaving)), float64(len(f.Sample))), 0, limit)
+		out = append(out, p)
+	}
+	return out
+}
 
 // obeyOf returns the share of its episodes in which a key came back when it was told; below 0 if
 // that is not known.
 func (r *RuleSnapshot) obeyOf(hash uint64) float64 {
-	for i := range r.Refused {
-		if k := &r.Refused[i]; k.Hash == hash && k.Episodes.Obeyed+k.Episodes.Early > 0 {
-			return float64(k.Episodes.Obeyed) / float64(k.Episodes.Obeyed+k.Episodes.Early)
-		}
+	i, found := slices.BinarySearchFunc(r.Refused.Keys, hash, func(k RefusedKey, hash uint64) int { return cmp.Compare(k.Hash, hash) })
+	if !found {
+		return -1
+	}
+	e := &r.Refused.Keys[i].Episodes
+	if n := e.Obeyed + e.Early; n > 0 {
+		return float64(e.Obeyed) / float64(n)
 	}
 	return -1
+}
+
+// judge makes the verdicts anew, once a minute. The rules are taken one by one, so that nobody waits
+// long for mu.
+func (c *Collector) judge() {
+	want := Want{Over: 24 * time.Hour, Samples: true, Top: true}
+	head, _ := c.snapshot(want, func(*ruleState) bool { return false })
+	c.mu.Lock()
+	rules := slices.Clone(c.rules)
+	c.mu.Unlock()
+	for _, r := range rules {
+		s, ok := c.snapshot(want, func(other *ruleState) bool { return other == r })
+		if !ok {
+			continue // out of force
+		}
+		s.Domains = head.Domains
+		f := s.Facts(0)
+		verdicts := Judge(&f, Thresholds{GoodRefused: c.o.GoodRefused})
+		c.mu.Lock()
+		KeepSince(r.verdicts, verdicts)
+		r.verdicts = verdicts
+		c.mu.Unlock()
+	}
 }

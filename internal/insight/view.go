@@ -357,8 +357,8 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 			out.Known = out.Known || k.Known
 		}
 	}
-	for i := range r.Refused {
-		if k := &r.Refused[i]; k.Text == key {
+	for i := range r.Refused.Keys {
+		if k := &r.Refused.Keys[i]; k.Text == key {
 			found, out.Sampled = true, true
 			out.Known = out.Known || k.Known
 			out.Episodes.add(&k.Episodes)

@@ -1,0 +1,339 @@
+package insight
+
+import "slices"
+
+// size is how much is kept of a rule.
+type size struct {
+	all, refused int // keys in the samples
+	top          int // counters in the lists of top keys
+}
+
+// fullSize is where memory suffices.
+var fullSize = size{all: 512, refused: 256, top: 64}
+
+// current and before are the generations of the samples.
+const (
+	current = iota
+	before
+	generations
+)
+
+// takeKey takes in what an event says of its key, for the samples. mu is held.
+func (s *ruleState) takeKey(c *Collector, e *event) {
+	all, refused := s.all[current], s.refused[current]
+	if all == nil {
+		return
+	}
+	s.touched(c, all, e)
+	isRefused := e.flags&flagRefused != 0
+	at := refused.find(e.hash)
+	if at < 0 && isRefused && e.hash < refused.limit() {
+		at = s.insert(refused, e.hash)
+		t := &refused.traces[at]
+		t.text, t.since = s.appendText(t.text[:0], &c.veil, e), e.at
+	}
+	if at < 0 {
+		return
+	}
+	s.addKey(refused, at, e)
+	if t := &refused.traces[at]; e.flags&flagFirst != 0 {
+		if isRefused {
+			t.remote = false
+		}
+		if len(t.text) == 0 {
+			t.text = s.appendText(t.text[:0], &c.veil, e)
+		}
+		t.note(e.at, isRefused || e.flags&(flagBanned|flagStopped) != 0, e.retry)
+	}
+	s.pace(refused, at, e)
+}
+
+// touched takes in an event for the sample of all keys.
+func (s *ruleState) touched(c *Collector, all *sample, e *event) {
+	if e.flags&flagBanned != 0 {
+		return
+	}
+	at := all.find(e.hash)
+	if at < 0 {
+		if e.hash >= all.limit() {
+			return
+		}
+		at = s.insert(all, e.hash)
+	}
+	s.addKey(all, at, e)
+	k := &all.keys[at]
+	if m := uint32(c.minute); k.minute != m {
+		k.minute = m
+		s.minuteKeys++
+	}
+	if e.flags&flagFirst != 0 && s.refused[current].find(e.hash) < 0 {
+		s.pace(all, at, e)
+	}
+}
+
+// addKey adds an event to what is known of a key.
+func (s *ruleState) addKey(x *sample, at int, e *event) {
+	if e.flags&flagBanned != 0 {
+		return
+	}
+	k := &x.keys[at]
+	units, requests := uint64(0), uint32(0)
+	if e.weightKey != none {
+		requests = 1 << min(e.weightKey, 31)
+		units = min(uint64(e.asked)<<e.weightKey, 1<<32-1)
+	}
+	k.asked = addTo32(k.asked, uint32(units))
+	k.known = k.known || e.flags&flagKnown != 0
+	k.own = e.flags&flagOwn != 0
+	isRefused := e.flags&flagRefused != 0
+	if isRefused && e.flags&flagFirst != 0 {
+		k.refused = addTo32(k.refused, requests)
+	} else if e.flags&flagFirst == 0 {
+		k.asked -= uint32(min(units, uint64(k.asked))) // once a request
+	}
+	if int(e.window) >= x.stride {
+		return
+	}
+	d := &x.demands[at*x.stride+int(e.window)]
+	if !isRefused {
+		units = 0
+	}
+	d.add(s.windowIndex(e), e.used, uint32(units), e.limit)
+	if e.limit > 0 {
+		k.fill = max(k.fill, float32(d.windows[0].demand())/float32(e.limit))
+	}
+}
+
+// windowIndex is the number of the window of an event.
+func (s *ruleState) windowIndex(e *event) uint32 {
+	if int(e.window) < len(s.spans) && s.spans[e.window] > 0 {
+		return uint32(e.at / s.spans[e.window])
+	}
+	return uint32(e.at / 1e6)
+}
+
+// insert puts a key into a sample, and tells the deciding path.
+func (s *ruleState) insert(x *sample, hash uint64) int {
+	at, evicted, full := x.insert(hash)
+	if full {
+		s.tell(evicted, 0)
+	}
+	s.tell(hash, 0)
+	s.limits()
+	return at
+}
+
+// tell puts a key into the filter of the deciding path, as it stands.
+func (s *ruleState) tell(hash uint64, thin uint8) {
+	f := s.gate.filter.Load()
+	at, value := f.find(hash)
+	if value == 0 {
+		if s.filtered++; s.filtered*2 > len(f.slots) {
+			s.refilter()
+			return
+		}
+		value = filterMinute // no minute that it could be
+	}
+	watched := uint32(0)
+	if s.refused[current].find(hash) >= 0 {
+		watched = filterWatched
+	}
+	at.Store(uint32(hash>>16)&0xffff<<filterHash | value&filterMinute | filterUsed | watched | uint32(thin)&filterThin)
+}
+
+// refilter makes the filter anew, from the keys that are in the samples.
+func (s *ruleState) refilter() {
+	members := map[uint64]uint32{}
+	for _, k := range s.all[current].keys {
+		members[k.hash] = uint32(k.thin)
+	}
+	for _, k := range s.refused[current].keys {
+		members[k.hash] = uint32(k.thin) | filterWatched
+	}
+	slots := 64
+	for slots < 4*len(members)+16 {
+		slots *= 2
+	}
+	f := newFilter(slots)
+	for hash, value := range members {
+		f.put(hash, value)
+	}
+	s.filtered = len(members)
+	s.gate.filter.Store(f)
+}
+
+// limits tells the deciding path which hashes matter.
+func (s *ruleState) limits() {
+	all, refused := s.all[current], s.refused[current]
+	watched := uint64(0)
+	if len(refused.keys) > 0 {
+		watched = refused.keys[refused.largest()].hash + 1
+	}
+	s.gate.belowAll.Store(all.limit())
+	s.gate.belowRefused.Store(refused.limit())
+	s.gate.below.Store(max(all.limit(), watched))
+}
+
+// The events of one key in a second from which it is thinned more, and below which less.
+const (
+	mostOfKey  = 64
+	leastOfKey = 16
+)
+
+// pace thins a key that comes too often.
+func (s *ruleState) pace(x *sample, at int, e *event) {
+	k := &x.keys[at]
+	thin := k.thin
+	if second := uint32(e.at / 1e6); second != k.second {
+		if k.events < leastOfKey && thin > 0 {
+			thin--
+		}
+		k.second, k.events = second, 0
+	}
+	if k.events++; k.events >= mostOfKey && thin < 20 {
+		thin, k.events = thin+1, 0
+	}
+	if thin != k.thin {
+		k.thin = thin
+		s.tell(e.hash, thin)
+	}
+}
+
+// watch puts keys into the sample of refused ones that were refused elsewhere.
+func (s *ruleState) watch(keys []RefusedKey, now int64) {
+	x := s.refused[current]
+	if x == nil {
+		return // never met here: nothing is known that would be lost
+	}
+	for i := range keys {
+		k := &keys[i]
+		if x.find(k.Hash) >= 0 || k.Hash >= x.limit() {
+			continue
+		}
+		at := s.insert(x, k.Hash)
+		t := &x.traces[at]
+		t.text, t.since, t.remote = append(t.text[:0], k.Text...), now, true
+	}
+}
+
+// answered takes in how a request was answered.
+func (s *ruleState) answered(e *event) {
+	well := e.status >= 200 && e.status < 400
+	if e.status == 429 || !well && (e.status < 400 || e.status >= 500) {
+		return
+	}
+	if e.weightTop != none {
+		s.answers += 1 << e.weightTop
+		if well {
+			s.well += 1 << e.weightTop
+		}
+	}
+	if e.weightKey == none {
+		return
+	}
+	for _, x := range [...]*sample{s.all[current], s.refused[current]} {
+		if at := x.find(e.hash); at >= 0 {
+			k := &x.keys[at]
+			n := uint16(1) << min(e.weightKey, 10)
+			if k.answers > 1<<15-1 {
+				k.answers, k.well = k.answers/2, k.well/2
+			}
+			k.answers += n
+			if well {
+				k.well += n
+			}
+		}
+	}
+}
+
+// turn begins a generation.
+func (s *ruleState) turn() {
+	for kind := range s.long {
+		s.long[kind].halve()
+	}
+	if s.all[current] == nil {
+		return
+	}
+	s.all[before], s.refused[before] = s.all[current], s.refused[current]
+	s.all[current] = newSample(s.size.all, s.windows, false)
+	s.refused[current] = newSample(s.size.refused, s.windows, true)
+	s.refilter()
+	s.limits()
+}
+
+// resize changes how much is kept. Samples only shrink: what was left out does not come back before
+// the next generation.
+func (s *ruleState) resize(to size) {
+	if s.size == to && (s.series == nil || s.all[current] != nil) {
+		return
+	}
+	s.size = to
+	for kind := range topKinds {
+		s.live[kind].resize(to.top)
+		s.long[kind].resize(to.top)
+	}
+	if s.series == nil {
+		return // never met
+	}
+	if s.all[current] == nil {
+		s.all[current], s.refused[current] = newSample(to.all, s.windows, false), newSample(to.refused, s.windows, true)
+	}
+	for generation := range generations {
+		if x := s.all[generation]; x != nil && x.k > to.all {
+			x.resize(to.all)
+		}
+		if x := s.refused[generation]; x != nil && x.k > to.refused {
+			x.resize(to.refused)
+		}
+	}
+	s.refilter()
+	s.limits()
+}
+
+// forgetKeys forgets what hashes of keys name.
+func (s *ruleState) forgetKeys() {
+	for kind := range topKinds {
+		s.live[kind] = topList{most: s.live[kind].most}
+		s.long[kind] = topList{most: s.long[kind].most}
+	}
+	if s.all[current] == nil {
+		return
+	}
+	s.all = [generations]*sample{newSample(s.size.all, s.windows, false)}
+	s.refused = [generations]*sample{newSample(s.size.refused, s.windows, true)}
+	s.refilter()
+	s.limits()
+}
+
+// minuteState is what is known of a minute beside the counts.
+type minuteState struct {
+	keys     float32 // distinct ones, estimated
+	topShare uint8   // of what was admitted, taken by the top 1 % of the keys, in percent; none: not known
+	signal   uint8   // place in saturations + 1; 0: not saturated
+}
+
+// saturations are the signals of a saturated minute.
+var saturations = []string{"cpu", "memory", "pressure", "in_flight", "upstream_latency", "shed", "answers"}
+
+// topKeys is how many keys are the top 1 % of a minute.
+func (m *minuteState) topKeys() int { return int(min(max(1, m.keys/100), 64)) }
+
+// endMinute notes what the minute was like that began at an instant.
+func (s *ruleState) endMinute(unix int64, signal string) {
+	m := minuteState{keys: float32(s.minuteKeys), topShare: none, signal: uint8(slices.Index(saturations, signal) + 1)}
+	s.minuteKeys = 0
+	if s.series == nil {
+		return
+	}
+	if all := s.all[current]; all != nil && len(all.keys) >= all.k {
+		m.keys /= float32((float64(all.most) + 1) / (1 << 63) / 2)
+	}
+	if list := s.live[topAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 {
+		sum := 0.0
+		for i := range list[:min(m.topKeys(), len(list))] {
+			sum += float64(list[i].Asked - min(list[i].Refused, list[i].Asked))
+		}
+		m.topShare = uint8(min(sum/s.liveAdmitted, 1) * 100)
+	}
+	s.minutes[unix/60%minutes] = m
+}

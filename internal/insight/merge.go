@@ -1,0 +1,227 @@
+package insight
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Merge makes one snapshot of those of several nodes: sums of what was counted, samples by the
+// smallest hashes of the union, top keys by sums of counts and of bounds. The snapshots must be
+// answers to one question, by nodes with the same seed: of another seed than the first one, keys are
+// left out. They are not changed. Merge of none is nil.
+//
+// The rules are those of the first snapshot. Nodes that have another definition of a rule in force
+// are left out of it: they judge something else.
+func Merge(list ...*Snapshot) *Snapshot {
+	if len(list) == 0 {
+		return nil
+	}
+	out := *list[0]
+	out.Events = slices.Clone(out.Events)
+	out.Domains = slices.Clone(out.Domains)
+	out.Rules = slices.Clone(out.Rules)
+	for i := range out.Domains {
+		out.Domains[i].Series = slices.Clone(out.Domains[i].Series)
+	}
+	for i := range out.Rules {
+		r := &out.Rules[i]
+		r.Series, r.Windows, r.ByDoor = slices.Clone(r.Series), slices.Clone(r.Windows), slices.Clone(r.ByDoor)
+		r.Minutes, r.With, r.Verdicts = slices.Clone(r.Minutes), slices.Clone(r.With), slices.Clone(r.Verdicts)
+		r.Examples = slices.Clone(r.Examples)
+	}
+	type name struct{ domain, rule string }
+	rules := map[name]int{}
+	for i := range out.Rules {
+		rules[name{out.Rules[i].Domain, out.Rules[i].Name}] = i
+	}
+	tops := make([][topKinds * 2][][]TopKey, len(out.Rules))
+	addTops := func(at int, r *RuleSnapshot) {
+		for kind := range topKinds {
+			tops[at][kind] = append(tops[at][kind], r.Live[kind])
+			tops[at][topKinds+kind] = append(tops[at][topKinds+kind], r.Long[kind])
+		}
+	}
+	for i := range out.Rules {
+		addTops(i, &out.Rules[i])
+	}
+	for _, x := range list[1:] {
+		out.Nodes += x.Nodes
+		out.Started, out.Time = min(out.Started, x.Started), max(out.Time, x.Time)
+		out.P99 = max(out.P99, x.P99)
+		out.StoreErrors += x.StoreErrors
+		out.Taken, out.Thinned, out.Bytes = out.Taken+x.Taken, out.Thinned+x.Thinned, out.Bytes+x.Bytes
+		out.Broken = cmp.Or(out.Broken, x.Broken)
+		out.mergeEvents(x.Events)
+		shift := shiftOf(&out, x)
+		for i := range x.Domains {
+			out.mergeDomain(&x.Domains[i], shift)
+		}
+		for i := range x.Rules {
+			r := &x.Rules[i]
+			at, have := rules[name{r.Domain, r.Name}]
+			if !have || out.Rules[at].Definition != r.Definition {
+				continue
+			}
+			out.Rules[at].merge(r, shift, out.Seed == x.Seed)
+			if out.Seed == x.Seed {
+				addTops(at, r)
+			}
+		}
+	}
+	for i := range out.Rules {
+		r := &out.Rules[i]
+		for kind := range topKinds {
+			r.Live[kind] = mergeTop(r.TopMost, tops[i][kind]...)
+			r.Long[kind] = mergeTop(r.TopMost, tops[i][topKinds+kind]...)
+		}
+		if r.All.K > 0 {
+			r.summarise()
+		}
+	}
+	return &out
+}
+
+// shiftOf returns by how many steps the series of x begin later than those of s.
+func shiftOf(s, x *Snapshot) int {
+	if s.Step == 0 || x.Step != s.Step {
+		return math.MaxInt32 // answers to different questions
+	}
+	return int((x.From - s.From) / s.Step)
+}
+
+// merge adds a series that begins shift steps later.
+func (s *Strip) merge(x Strip, shift int) {
+	if shift > len(*s) || shift < -len(x) {
+		return
+	}
+	for i := range x {
+		at := i + shift
+		if at < 0 {
+			continue
+		}
+		for at >= len(*s) {
+			*s = append(*s, [lanes]uint32{})
+		}
+		(*bucket)(&(*s)[at]).add((*bucket)(&x[i]))
+	}
+}
+
+// mergeEvents puts the events of another node in. What all nodes tell within a minute is one event.
+func (s *Snapshot) mergeEvents(list []Happening) {
+next:
+	for _, h := range list {
+		for i := range s.Events {
+			e := &s.Events[i]
+			if e.Kind == h.Kind && e.Signal == h.Signal && e.Version == h.Version && h.T <= max(e.T, e.Until)+60 && e.T <= max(h.T, h.Until)+60 {
+				e.T, e.Until = min(e.T, h.T), max(e.Until, h.Until)
+				continue next
+			}
+		}
+		s.Events = append(s.Events, h)
+	}
+	slices.SortStableFunc(s.Events, func(a, b Happening) int { return cmp.Compare(a.T, b.T) })
+}
+
+func (s *Snapshot) mergeDomain(x *DomainSnapshot, shift int) {
+	for i := range s.Domains {
+		if d := &s.Domains[i]; d.Name == x.Name {
+			d.Count.add(&x.Count)
+			d.Recent.add(&x.Recent)
+			d.Before.add(&x.Before)
+			d.HasBefore = d.HasBefore || x.HasBefore
+			d.Series.merge(x.Series, shift)
+			return
+		}
+	}
+	own := *x
+	own.Series = slices.Clone(x.Series)
+	s.Domains = append(s.Domains, own)
+}
+
+// merge adds what another node knows of the rule; keys only if both hash them alike.
+func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
+	r.Since = min(r.Since, x.Since)
+	r.Count.add(&x.Count)
+	r.Recent.add(&x.Recent)
+	for i := range r.Trend {
+		r.Trend[i] += x.Trend[i]
+	}
+	r.Series.merge(x.Series, shift)
+	for i := range min(len(r.Windows), len(x.Windows)) {
+		r.Windows[i].Refused += x.Windows[i].Refused
+		r.Windows[i].MaxFill = max(r.Windows[i].MaxFill, x.Windows[i].MaxFill)
+	}
+	r.Errors += x.Errors
+	r.Drawn, r.DrawnKnown = r.Drawn+x.Drawn, r.DrawnKnown+x.DrawnKnown
+	r.Answers, r.Well = r.Answers+x.Answers, r.Well+x.Well
+	r.ByDoor, r.With = mergeCounts(r.ByDoor, x.ByDoor), mergeCounts(r.With, x.With)
+	const most = 8
+	r.Examples = append(r.Examples, x.Examples...)
+	r.Examples = r.Examples[:min(len(r.Examples), most)]
+	if len(r.Verdicts) == 0 {
+		r.Verdicts = x.Verdicts
+	}
+	r.Minutes = mergeMinutes(r.Minutes, x.Minutes)
+	if !keys {
+		return
+	}
+	r.TopMost = max(r.TopMost, x.TopMost)
+	if r.All.K > 0 || x.All.K > 0 {
+		r.All.merge(&x.All)
+		r.Refused.merge(&x.Refused, false)
+		return // Merge makes the summary anew
+	}
+	// Without the samples: a node that sees all clients sees as many as there are.
+	s := &r.Summary
+	y := &x.Summary
+	if y.Keys > s.Keys {
+		s.Keys, s.KeysError, s.Fill = y.Keys, y.KeysError, y.Fill
+	}
+	if y.KeysRefused > s.KeysRefused {
+		s.KeysRefused, s.RefusedError = y.KeysRefused, y.RefusedError
+	}
+	s.MaxFill = max(s.MaxFill, y.MaxFill)
+	s.Episodes.add(&y.Episodes)
+	if y.Good.Refused > s.Good.Refused {
+		s.Good, s.Confident = y.Good, y.Confident
+	}
+}
+
+func mergeCounts(a, b []Count) []Count {
+	for _, x := range b {
+		if i := slices.IndexFunc(a, func(c Count) bool { return c.Value == x.Value }); i >= 0 {
+			a[i].Count += x.Count
+		} else {
+			a = append(a, x)
+		}
+	}
+	slices.SortFunc(a, compareCounts)
+	return a
+}
+
+// mergeMinutes adds the minutes of two nodes. Both may have seen the same keys: that there were as
+// many as on the node that saw most is certain, and more is not.
+func mergeMinutes(a, b []MinuteSnapshot) []MinuteSnapshot {
+	var out []MinuteSnapshot
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].T < b[0].T:
+			out, a = append(out, a[0]), a[1:]
+		case len(a) == 0 || b[0].T < a[0].T:
+			out, b = append(out, b[0]), b[1:]
+		default:
+			m, x := a[0], b[0]
+			m.Met, m.Refused = m.Met+x.Met, m.Refused+x.Refused
+			m.Keys = max(m.Keys, x.Keys)
+			if m.TopShare == none || x.TopShare != none && x.Met > a[0].Met {
+				m.TopShare = x.TopShare
+			}
+			if m.Signal == 0 {
+				m.Signal = x.Signal
+			}
+			out, a, b = append(out, m), a[1:], b[1:]
+		}
+	}
+	return out
+}
