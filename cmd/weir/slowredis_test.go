@@ -49,9 +49,14 @@ func servers(t *testing.T, n int, rules, url string, args ...string) []*node {
 func (n *node) paused(redis *redistest.Server, d time.Duration, query string) int {
 	n.t.Helper()
 	redis.Pause()
-	defer time.AfterFunc(d, redis.Resume).Stop()
+	resumed := make(chan struct{})
+	timer := time.AfterFunc(d, func() { defer close(resumed); redis.Resume() })
 	status := n.ask(query)
-	redis.Resume()
+	if timer.Stop() {
+		redis.Resume()
+	} else {
+		<-resumed // else it could end the next pause
+	}
 	return status
 }
 
