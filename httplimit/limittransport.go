@@ -180,8 +180,9 @@ func (out *outbound) admit() error {
 	var latest time.Time
 	if t.o.MaxWait > 0 {
 		latest = time.Now().Add(t.o.MaxWait)
-		if deadline, ok := ctx.Deadline(); ok && deadline.Before(latest) {
-			latest = deadline
+		// A turn at the very instant of the deadline would come to nothing.
+		if deadline, ok := ctx.Deadline(); ok && !deadline.After(latest) {
+			latest = deadline.Add(-time.Microsecond)
 		}
 		out.request.MaxDelay = max(0, time.Until(latest))
 	}
@@ -218,17 +219,23 @@ func (out *outbound) again(latest time.Time) (wait time.Duration, ok bool) {
 	if wait, ok = d.Retry(); !ok || latest.IsZero() {
 		return 0, false
 	}
+	now := time.Now()
 	for i := range d.Limits {
 		in := d.InForce(i)
 		switch {
 		case in == nil || !d.Refuses(&d.Limits[i]):
 		case in.CountDenied():
 			return 0, false
+		case in.Algorithm() == algo.LeakyBucket:
+			// Its turn comes when all before it have had theirs, however late it joins.
+			if turn, ok := d.Limits[i].Reset(); !ok || now.Add(turn).After(latest) {
+				return 0, false
+			}
 		case in.Algorithm() == algo.Concurrency:
 			wait = min(wait, slotPoll) // a slot may come free at any time
 		}
 	}
-	return wait, !time.Now().Add(wait).After(latest)
+	return wait, !now.Add(wait).After(latest)
 }
 
 // slotPoll is how often a request asks for a slot that has to wait for one without a line.

@@ -109,7 +109,9 @@ func TestLimitTransportWaits(t *testing.T) {
 	}{
 		{"a leaky bucket, by the rules", `limits: [{name: a, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 10}}]`, LimitOptions{}, 5, 5, time.Hour, 2 * time.Second},
 		{"a leaky bucket, at most so long", `limits: [{name: a, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 10}}]`, LimitOptions{MaxWait: time.Second}, 5, 3, time.Hour, time.Second},
-		{"a leaky bucket, by the deadline", `limits: [{name: a, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 10}}]`, LimitOptions{MaxWait: time.Minute}, 5, 3, time.Second, time.Second},
+		{"a leaky bucket, by the deadline", `limits: [{name: a, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 10}}]`, LimitOptions{MaxWait: time.Minute}, 5, 3, 1200 * time.Millisecond, time.Second},
+		{"a leaky bucket, one turn at the deadline", `limits: [{name: a, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 10}}]`, LimitOptions{MaxWait: time.Minute}, 5, 2, time.Second, 500 * time.Millisecond},
+		{"a leaky bucket whose queue is full", `limits: [{name: a, algorithm: leaky_bucket, allow: {rate: 2/s, burst: 1}}]`, LimitOptions{MaxWait: time.Minute}, 5, 5, time.Hour, 2 * time.Second},
 		{"a log whose rule does not wait", `limits: [{name: a, allow: 2/s, algorithm: sliding_log}]`, LimitOptions{}, 5, 2, time.Hour, 0},
 		{"a log whose rule waits", `limits: [{name: a, allow: 2/s, algorithm: sliding_log, on_limit: {wait: 1500ms}}]`, LimitOptions{}, 5, 4, time.Hour, time.Second},
 		{"a log, waited for", `limits: [{name: a, allow: 2/s, algorithm: sliding_log}]`, LimitOptions{MaxWait: time.Minute}, 5, 5, time.Hour, 2 * time.Second},
