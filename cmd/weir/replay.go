@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,8 @@ import (
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/report"
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -40,7 +43,9 @@ the log.
 
 --fields names the columns of CSV and TSV in order, or takes fields from JSON keys, named or numbered columns:
   --fields time,ip,method,path        --fields time=ts,ip=client.address,path=uri        --fields time=1,ip=4
---suggest proposes limits from how much clients and users ask for; it works without --rules too.`,
+Of each rule it says whether it does its job: too strict, too loose, never met, never near, or good, and what to do.
+--suggest proposes limits, for clients, users and single routes, from what ordinary ones ask for, and says what each
+would refuse. It reads the log three times, and works without --rules too.`,
 		Example: `  weir replay --rules rules/ access.log
   weir replay --rules rules/ --html report.html /var/log/nginx/access.log*
   zcat access.log.gz | weir replay --rules rules/ --compare drafts/ --json -
@@ -85,11 +90,31 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err != nil {
 		return err
 	}
-	log, err := accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Reorder: o.reorder.Microseconds()})
+	named := paths
+	if o.suggest {
+		// Proposals take several readings.
+		kept, remove, err := keepInput(paths, stdin)
+		if err != nil {
+			return err
+		}
+		defer remove()
+		paths = kept
+	}
+	open := func() (*accesslog.Log, error) {
+		return accesslog.Open(paths, stdin, accesslog.Options{Format: format, Fields: o.fields, Reorder: o.reorder.Microseconds()})
+	}
+	log, err := open()
 	if err != nil {
 		return usageError(err)
 	}
 	defer log.Close()
+	options := sim.ReplayOptions{}
+	if o.suggest {
+		options.Suggest = &sim.SuggestOptions{Open: open, Load: func(text string) (*rule.Set, error) {
+			set, _, err := file.Load([]file.Source{{Name: "suggested.yaml", Data: []byte(text)}}, file.Options{IPv6Prefix: o.ipv6Prefix})
+			return set, err
+		}}
+	}
 	var page *os.File
 	if o.html != "" {
 		// Open it before the work, so that a bad name shows at once.
@@ -99,7 +124,7 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		defer page.Close()
 	}
 	stop := showProgress(log, stderr)
-	result, err := sim.Replay(ctx, log, sets, sim.ReplayOptions{Suggest: o.suggest})
+	result, err := sim.Replay(ctx, log, sets, options)
 	stop()
 	if err != nil {
 		if ctx.Err() != nil {
@@ -107,8 +132,13 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		}
 		return err
 	}
+	for i := range result.SkippedLines {
+		if f := &result.SkippedLines[i]; slices.Contains(paths, f.Log) {
+			f.Log = named[slices.Index(paths, f.Log)]
+		}
+	}
 	if page != nil {
-		if err := writePage(page, result, paths); err != nil {
+		if err := writePage(page, result, named); err != nil {
 			return fmt.Errorf("%s: %w", o.html, err)
 		}
 	}
@@ -116,6 +146,31 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		return err
 	}
 	return nothingReplayed(result)
+}
+
+// keepInput copies standard input, if it is one of the logs, to a file that can be read again, and
+// returns the logs with that file in its place. remove deletes it.
+func keepInput(paths []string, stdin io.Reader) (kept []string, remove func(), err error) {
+	at := slices.Index(paths, "-")
+	if at < 0 {
+		return paths, func() {}, nil
+	}
+	f, err := os.CreateTemp("", "weir-replay-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	remove = func() { os.Remove(f.Name()) }
+	if _, err = io.Copy(f, stdin); err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		f.Close()
+		remove()
+		return nil, nil, fmt.Errorf("replay: standard input could not be kept for a second reading: %w", err)
+	}
+	kept = slices.Clone(paths)
+	kept[at] = f.Name()
+	return kept, remove, nil
 }
 
 // nothingReplayed is the error of a replay that did not do its job, and would otherwise look
@@ -169,7 +224,15 @@ func replaySets(o replayOptions, stderr io.Writer) ([]sim.RuleSet, error) {
 		if err != nil {
 			return nil, err
 		}
-		sets = append(sets, sim.RuleSet{Name: path, Domain: domain, Set: set})
+		files, err := source.ReadDir(path)
+		if err != nil {
+			return nil, usageError(err)
+		}
+		texts := map[string]string{}
+		for _, f := range files {
+			texts[f.Name] = string(f.Data)
+		}
+		sets = append(sets, sim.RuleSet{Name: path, Domain: domain, Set: set, Texts: texts})
 	}
 	return sets, nil
 }

@@ -205,6 +205,9 @@ func (j *judge) neverMet() *Verdict {
 		return nil
 	}
 	text := fmt.Sprintf("None of %s of the domain met it %s.", counted(float64(j.DomainMet), "request"), j.over())
+	if j.Replay {
+		text = fmt.Sprintf("None of %s in the log met it.", counted(float64(j.DomainMet), "request"))
+	}
 	if j.Unmet != "" {
 		text += " " + j.Unmet
 	}
@@ -212,6 +215,37 @@ func (j *judge) neverMet() *Verdict {
 	v.Evidence["domain_met"] = float64(j.DomainMet)
 	v.Proposal = &Proposal{Sentence: "Mend its conditions, or delete it."}
 	return v
+}
+
+// Unmet says which condition keeps requests from a rule that none of them met, for Facts.Unmet: whys
+// has a reason for each of some requests, as rule.Set.Explain gives them. "" if there are none.
+func Unmet(whys []string) string {
+	byCondition, byWhy := map[string]int{}, map[string]int{}
+	for _, why := range whys {
+		condition, _, _ := strings.Cut(why, ":")
+		byCondition[condition]++
+		byWhy[why]++
+	}
+	first := func(counts map[string]int, is func(string) bool) string {
+		best := ""
+		for text, n := range counts {
+			if is(text) && (best == "" || n > counts[best] || n == counts[best] && text < best) {
+				best = text
+			}
+		}
+		return best
+	}
+	condition := first(byCondition, func(string) bool { return true })
+	if condition == "" {
+		return ""
+	}
+	// The whole reason that is given most often has the value that comes nearest to being usual.
+	why := first(byWhy, func(text string) bool { return strings.HasPrefix(text, condition) })
+	if why == condition {
+		return fmt.Sprintf("Of %s looked at, %s kept out %s.", counted(float64(len(whys)), "request"), condition, number(float64(byCondition[condition])))
+	}
+	return fmt.Sprintf("Of %s looked at, %s kept out %s, most often so: %s.", counted(float64(len(whys)), "request"), condition,
+		number(float64(byCondition[condition])), strings.TrimSpace(strings.TrimPrefix(why, condition+":")))
 }
 
 // addsNothing holds where something else refused whatever the rule refused.

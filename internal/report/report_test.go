@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -27,7 +28,10 @@ func replay(t *testing.T, lines int, suggest bool, rules ...string) *sim.Report 
 		}
 		fmt.Fprintf(&log, "%d\t%s\tGET\t/%s/%d\n", 1_700_000_000+i*37, client, hostile, i%30)
 	}
-	l, err := accesslog.Open([]string{"-"}, strings.NewReader(log.String()), accesslog.Options{Format: accesslog.TSV, Fields: []string{"time", "ip", "method", "path"}})
+	open := func() (*accesslog.Log, error) {
+		return accesslog.Open([]string{"-"}, strings.NewReader(log.String()), accesslog.Options{Format: accesslog.TSV, Fields: []string{"time", "ip", "method", "path"}})
+	}
+	l, err := open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +44,14 @@ func replay(t *testing.T, lines int, suggest bool, rules ...string) *sim.Report 
 		}
 		sets = append(sets, sim.RuleSet{Name: fmt.Sprint("set", i+1, hostile), Domain: "default", Set: set})
 	}
-	r, err := sim.Replay(context.Background(), l, sets, sim.ReplayOptions{Suggest: suggest})
+	o := sim.ReplayOptions{}
+	if suggest {
+		o.Suggest = &sim.SuggestOptions{Open: open, Load: func(text string) (*rule.Set, error) {
+			set, _, err := file.Load([]file.Source{{Name: "s.yaml", Data: []byte(text)}}, file.Options{})
+			return set, err
+		}}
+	}
+	r, err := sim.Replay(context.Background(), l, sets, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/sim"
 )
 
@@ -76,6 +77,7 @@ func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 		rows = append(rows, []string{name, allowance(&l), sim.Number(l.Allowed), sim.Number(l.Denied), percent(l.Denied, l.Allowed+l.Denied), sim.Number(l.Keys), sim.Number(l.KeysDenied)})
 	}
 	writeTable(b, []string{"limit", "each key", "allowed", "denied", "", "keys", "denied"}, rows)
+	writeVerdicts(b, o)
 	if len(o.TopDenied) > 0 {
 		rows = nil
 		for _, c := range o.TopDenied[:min(10, len(o.TopDenied))] {
@@ -84,6 +86,61 @@ func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 		b.WriteByte('\n')
 		writeTable(b, []string{"most refused clients", "", "requests", "denied", ""}, rows)
 	}
+}
+
+// most rules that are told of one by one; of more only those that somebody should look at are.
+const toldRules = 30
+
+// writeVerdicts writes of each rule whether it does its job.
+func writeVerdicts(b *strings.Builder, o *sim.Outcome) {
+	left := map[string]int{}
+	for i := range o.ByRule {
+		r := &o.ByRule[i]
+		if len(r.Verdicts) == 0 {
+			continue
+		}
+		if len(o.ByRule) > toldRules && !insight.Alarming(r.Verdicts[0].Verdict) {
+			left[verdictName(r.Verdicts[0].Verdict)]++
+			continue
+		}
+		for k, v := range r.Verdicts {
+			head := "\n"
+			if k > 0 {
+				head = ""
+			}
+			b.WriteString(head)
+			writeWrapped(b, "", fmt.Sprintf("%s: %s. %s", clean(r.Name), verdictName(v.Verdict), clean(v.Sentence)))
+			if p := v.Proposal; p != nil {
+				writeWrapped(b, "  ", clean(p.Sentence))
+				for line := range strings.Lines(p.Patch) {
+					fmt.Fprintf(b, "    %s\n", clean(strings.TrimRight(line, "\n")))
+				}
+			}
+		}
+		if text := statuses(r); text != "" {
+			writeWrapped(b, "  ", fmt.Sprintf("What it %s was answered in the log: %s.", refusesVerb(r), text))
+		}
+		if text := fills(r); text != "" {
+			writeWrapped(b, "  ", fmt.Sprintf("Keys by the most of their limit that they used: %s.", text))
+		}
+	}
+	if len(left) > 0 {
+		b.WriteString("\nother rules: " + strings.Join(tallied(left), ", ") + "\n")
+	}
+}
+
+// writeWrapped writes a text in lines of at most 100 columns; further lines stand to the right.
+func writeWrapped(b *strings.Builder, indent, text string) {
+	const width = 100
+	line := indent
+	for _, word := range strings.Fields(strings.ReplaceAll(text, " %", "\u00a0%")) {
+		if line != indent && utf8.RuneCountInString(line)+utf8.RuneCountInString(word) > width {
+			b.WriteString(strings.TrimRight(strings.ReplaceAll(line, "\u00a0", " "), " ") + "\n")
+			line = indent + "  "
+		}
+		line += word + " "
+	}
+	b.WriteString(strings.TrimRight(strings.ReplaceAll(line, "\u00a0", " "), " ") + "\n")
 }
 
 // writeTable writes rows in columns; the first two are text, the others numbers.

@@ -22,7 +22,7 @@ type ruleTally struct {
 	windows []*rule.Window
 	facts   insight.Facts
 	with    map[*rule.Rule]uint64
-	status  [600]uint64 // of the refused requests, as the log has it
+	status  [600]uint64 // of the refused requests (or those in shadow), as the log has it
 	known   uint64
 	okays   uint64 // admitted requests that were answered well, and
 	answers uint64 // all that tell
@@ -242,6 +242,9 @@ func (t *ruleTally) add(d *weir.Decision, i, end int, now int64, status int, use
 		f.Banned++
 	case shadow:
 		f.WouldRefuse++
+		if status >= 100 && status < 600 {
+			t.status[status]++
+		}
 	case denied:
 	case soft:
 		f.Soft++
@@ -358,9 +361,65 @@ func (t *ruleTally) byStatus() []insight.Count {
 	return list
 }
 
+// spread is a sample of the requests of a log, spread evenly over it: to find out why a rule is never
+// met.
+type spread struct {
+	entries []accesslog.Entry
+	stride  int64 // of as many requests one is kept
+}
+
+const spreadEntries = 256
+
+// add looks at the n-th request, counted from 0.
+func (s *spread) add(n int64, e *accesslog.Entry) {
+	if s.stride = max(s.stride, 1); n%s.stride != 0 {
+		return
+	}
+	if len(s.entries) == spreadEntries {
+		for i := range spreadEntries / 2 {
+			s.entries[i] = s.entries[2*i]
+		}
+		s.entries = s.entries[:spreadEntries/2]
+		if s.stride *= 2; n%s.stride != 0 {
+			return
+		}
+	}
+	kept := accesslog.Entry{Time: e.Time}
+	for _, f := range e.Fields {
+		kept.Fields = append(kept.Fields, accesslog.Field{Name: f.Name, Value: slices.Clone(f.Value[:min(len(f.Value), maxValue)])})
+	}
+	s.entries = append(s.entries, kept)
+}
+
+// unmet says of the rules that no request met why that is.
+func (x *outcome) unmet(s *spread) {
+	whys := map[*ruleTally][]string{}
+	any := false
+	for _, t := range x.tallies {
+		any = any || t.facts.Met == 0
+	}
+	if !any || len(x.tallies) > explainedRules {
+		return
+	}
+	for i := range s.entries {
+		for _, reason := range x.Set.Explain(&rule.Query{Domain: x.Domain, Attributes: &attributes{entry: &s.entries[i]}}) {
+			if t := x.tallies[reason.Rule]; t != nil && t.facts.Met == 0 && reason.Why != "" {
+				whys[t] = append(whys[t], harmless(reason.Why))
+			}
+		}
+	}
+	for t, list := range whys {
+		t.facts.Unmet = insight.Unmet(list)
+	}
+}
+
+// explainedRules are so many that explaining takes no time to speak of.
+const explainedRules = 2000
+
 // byRule reports on each rule of the domain.
 func (x *outcome) byRule(r *replay) []insight.RuleReport {
 	reports := []insight.RuleReport{}
+	x.unmet(&r.spread)
 	for _, rl := range x.Set.Rules() {
 		t := x.tallies[rl]
 		if t == nil {

@@ -30,8 +30,8 @@ type RuleSet struct {
 
 // ReplayOptions configure Replay.
 type ReplayOptions struct {
-	Suggest bool // propose limits
-	Top     int  // clients and paths to list; 0 means 20
+	Suggest *SuggestOptions // propose limits; nil for none
+	Top     int             // clients and paths to list; 0 means 20
 }
 
 const (
@@ -56,8 +56,8 @@ func Replay(ctx context.Context, log *accesslog.Log, sets []RuleSet, o ReplayOpt
 			return nil, err
 		}
 	}
-	if o.Suggest {
-		r.suggester = newSuggester()
+	if o.Suggest != nil {
+		r.survey = newSurvey()
 	}
 	for n := 0; ; n++ {
 		if n%4096 == 0 && ctx.Err() != nil {
@@ -74,7 +74,18 @@ func Replay(ctx context.Context, log *accesslog.Log, sets []RuleSet, o ReplayOpt
 			return nil, err
 		}
 	}
-	return r.report(log.Stats()), nil
+	rep := r.report(log.Stats())
+	if r.survey != nil {
+		domain := ""
+		if len(r.sets) > 0 {
+			domain = r.sets[0].Domain
+		}
+		var err error
+		if rep.Suggestions, err = (&suggester{survey: r.survey}).suggest(ctx, domain, o.Suggest); err != nil {
+			return nil, err
+		}
+	}
+	return rep, nil
 }
 
 // replay is the state of a Replay.
@@ -88,11 +99,12 @@ type replay struct {
 	distinct  [maxSets + 1]keySet // clients; those denied by set i are in i
 	paths     *tally
 	timeline  timeline
-	requests  int // column
-	suggester *suggester
+	requests  int     // column
+	survey    *survey // for proposals
 	both      int64
 	only      [maxSets]int64
 	user      bool // the request at hand has one
+	spread    spread
 }
 
 // outcome is the state of one rule set.
@@ -232,6 +244,9 @@ func (r *replay) step(e *accesslog.Entry) error {
 		r.from = e.Time
 	}
 	r.to = e.Time
+	if len(r.sets) > 0 {
+		r.spread.add(r.count, e)
+	}
 	r.count++
 	bucket := r.timeline.at(e.Time)
 	r.timeline.columns[r.requests][bucket]++
@@ -274,8 +289,8 @@ func (r *replay) step(e *accesslog.Entry) error {
 	if path := e.Get(accesslog.FieldPath); path != nil {
 		r.paths.at(rule.NormalPath(text(path))).count(&denied)
 	}
-	if r.suggester != nil {
-		r.suggester.add(e, clientHash)
+	if r.survey != nil {
+		r.survey.add(e)
 	}
 	return nil
 }
@@ -371,13 +386,6 @@ func (r *replay) report(s accesslog.Stats) *Report {
 		rep.Allowed, rep.Unlimited = r.count, r.count
 		rep.Limits, rep.TopDenied = []Limit{}, []Counted{}
 		rep.Timeline.Denied = make([]int64, len(rep.Timeline.Requests))
-	}
-	if r.suggester != nil {
-		domain := ""
-		if len(r.sets) > 0 {
-			domain = r.sets[0].Domain
-		}
-		rep.Suggestions = r.suggester.suggest(domain)
 	}
 	return rep
 }

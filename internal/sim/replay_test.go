@@ -35,6 +35,16 @@ func replayText(t testing.TB, log string, o ReplayOptions, rules ...string) *Rep
 	return rep
 }
 
+// suggests are options to propose limits from a log that is given as text.
+func suggests(t testing.TB, log string) ReplayOptions {
+	return ReplayOptions{Suggest: &SuggestOptions{
+		Open: func() (*accesslog.Log, error) {
+			return accesslog.Open([]string{"-"}, strings.NewReader(log), accesslog.Options{Reorder: 900_000_000})
+		},
+		Load: func(text string) (*rule.Set, error) { return load(t, text), nil },
+	}}
+}
+
 // line makes one line of a combined log, n seconds into the year 2024.
 func line(n int, client, user, request string) string {
 	return fmt.Sprintf("%s - %s [01/Jan/2024:%02d:%02d:%02d +0000] \"%s\" 200 12 \"-\" \"curl/8\"\n", client, user, n/3600, n/60%60, n%60, request)
@@ -141,7 +151,7 @@ func TestReplayCompare(t *testing.T) {
 }
 
 func TestReplayEmptyLog(t *testing.T) {
-	rep := replayText(t, "", ReplayOptions{Suggest: true}, "limits: [{ name: a, allow: 1/min }]")
+	rep := replayText(t, "", suggests(t, ""), "limits: [{ name: a, allow: 1/min }]")
 	if rep.Requests != 0 || !rep.From.IsZero() || len(rep.Limits) != 1 || len(rep.Timeline.Requests) != 0 || rep.Suggestions.YAML != "" {
 		t.Errorf("report of an empty log: %+v", rep)
 	}
@@ -172,7 +182,7 @@ func TestSuggest(t *testing.T) {
 		}
 		log.WriteString(line(i, fmt.Sprintf("192.0.2.%d", int(client)), fmt.Sprint("u", i%40), request))
 	}
-	rep := replayText(t, log.String(), ReplayOptions{Suggest: true})
+	rep := replayText(t, log.String(), suggests(t, log.String()))
 	s := rep.Suggestions
 	for _, name := range []string{"per-client", "writes-per-client", "per-user"} {
 		if !strings.Contains(s.YAML, "name: "+name) {
@@ -200,7 +210,8 @@ func TestSuggest(t *testing.T) {
 	if again.Denied > rep.Requests/20 {
 		t.Errorf("the suggested limits refuse %d of %d requests:\n%s", again.Denied, rep.Requests, s.YAML)
 	}
-	if lone := replayText(t, line(0, "a", "-", "GET / HTTP/1.1"), ReplayOptions{Suggest: true}); lone.Suggestions.YAML != "" {
+	one := line(0, "a", "-", "GET / HTTP/1.1")
+	if lone := replayText(t, one, suggests(t, one)); lone.Suggestions.YAML != "" {
 		t.Errorf("one client proposes\n%s", lone.Suggestions.YAML)
 	}
 }

@@ -111,20 +111,39 @@ type Timeline struct {
 
 // Suggestions are limits that the traffic itself proposes.
 type Suggestions struct {
-	Peaks []Peak `json:"peaks"`
-	YAML  string `json:"yaml"` // a rule file
+	Peaks  []Peak           `json:"peaks"`
+	Limits []SuggestedLimit `json:"limits"`
+	YAML   string           `json:"yaml"` // a rule file; "" if the log holds too few keys
+}
+
+// SuggestedLimit is one of the proposals, and what it would do to the log if it were alone.
+type SuggestedLimit struct {
+	Name        string          `json:"name"`
+	When        string          `json:"when,omitempty"` // as in a rule file
+	Per         string          `json:"per,omitempty"`  // "" for a limit that all share
+	Allow       []string        `json:"allow"`
+	Requests    int64           `json:"requests"` // that meet it
+	Refused     int64           `json:"refused"`
+	Status      []insight.Count `json:"status"` // of the refused ones, as the log has it
+	Keys        int64           `json:"keys"`
+	KeysRefused int64           `json:"keys_refused"`
+	Outliers    int64           `json:"outliers"`        // keys that are not ordinary
+	Crowd       int64           `json:"crowd,omitempty"` // clients of the crowd on the route
 }
 
 // Peak is the number of requests that keys made within a window at their busiest, as a
-// sliding_window of one bucket counts them.
+// sliding_window of one bucket counts them. Ordinary keys are those that ask for no more than three
+// times the 99th percentile, are answered well half of the time, and belong to no crowd on one form.
 type Peak struct {
-	Scope  string `json:"scope"`  // name of the suggested limit
-	Per    string `json:"per"`    // attribute
-	Window string `json:"window"` // minute, hour, day
-	Keys   int64  `json:"keys"`
-	P50    int64  `json:"p50"`
-	P90    int64  `json:"p90"`
-	P99    int64  `json:"p99"`
-	P999   int64  `json:"p99_9"`
-	Max    int64  `json:"max"`
+	Scope       string `json:"scope"`  // name of the suggested limit
+	Per         string `json:"per"`    // attribute
+	Window      string `json:"window"` // minute, hour, day
+	Keys        int64  `json:"keys"`
+	P50         int64  `json:"p50"`
+	P90         int64  `json:"p90"`
+	P99         int64  `json:"p99"`
+	P999        int64  `json:"p99_9"`
+	Max         int64  `json:"max"`
+	Ordinary    int64  `json:"ordinary"`
+	OrdinaryMax int64  `json:"ordinary_max"`
 }
