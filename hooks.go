@@ -8,7 +8,7 @@ import (
 
 // Hooks are told what happens; nil functions are skipped. They are called on the deciding path:
 // they must be quick, safe for concurrent use, and must not keep their arguments or what those
-// point to. JoinHooks makes one of two.
+// point to. JoinHooks makes one of several.
 type Hooks struct {
 	// Decided is called after each decision, also of one that was made without the store
 	// (Decision.WithoutStore).
@@ -34,43 +34,54 @@ type Answer struct {
 	Duration time.Duration
 }
 
-// JoinHooks returns hooks that call those of a, then those of b.
-func JoinHooks(a, b Hooks) Hooks {
-	return Hooks{
-		Decided:      join2(a.Decided, b.Decided),
-		Answered:     join3(a.Answered, b.Answered),
-		RulesChanged: join2(a.RulesChanged, b.RulesChanged),
-		StoreError:   join1(a.StoreError, b.StoreError),
+// JoinHooks returns hooks that call those of each of these, in this order.
+func JoinHooks(hooks ...Hooks) (all Hooks) {
+	var (
+		decided  []func(*Request, *Decision)
+		answered []func(*Request, *Decision, Answer)
+		changed  []func(*rule.Set, uint64)
+		failed   []func(error)
+	)
+	for _, h := range hooks {
+		decided, answered = join(decided, h.Decided, h.Decided != nil), join(answered, h.Answered, h.Answered != nil)
+		changed, failed = join(changed, h.RulesChanged, h.RulesChanged != nil), join(failed, h.StoreError, h.StoreError != nil)
 	}
+	// One loop for all: hooks that are joined in pairs would be called through as many closures.
+	if len(decided) > 0 {
+		all.Decided = func(r *Request, d *Decision) {
+			for _, f := range decided {
+				f(r, d)
+			}
+		}
+	}
+	if len(answered) > 0 {
+		all.Answered = func(r *Request, d *Decision, a Answer) {
+			for _, f := range answered {
+				f(r, d, a)
+			}
+		}
+	}
+	if len(changed) > 0 {
+		all.RulesChanged = func(s *rule.Set, generation uint64) {
+			for _, f := range changed {
+				f(s, generation)
+			}
+		}
+	}
+	if len(failed) > 0 {
+		all.StoreError = func(err error) {
+			for _, f := range failed {
+				f(err)
+			}
+		}
+	}
+	return all
 }
 
-// join1, join2 and join3 leave a function as it is where the other one is nil.
-func join1[T any](a, b func(T)) func(T) {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
+// join appends f where it is one.
+func join[F any](list []F, f F, ok bool) []F {
+	if !ok {
+		return list
 	}
-	return func(x T) { a(x); b(x) }
-}
-
-func join2[T, U any](a, b func(T, U)) func(T, U) {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	}
-	return func(x T, y U) { a(x, y); b(x, y) }
-}
-
-func join3[T, U, V any](a, b func(T, U, V)) func(T, U, V) {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	}
-	return func(x T, y U, z V) { a(x, y, z); b(x, y, z) }
+	return append(list, f)
 }

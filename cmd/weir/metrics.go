@@ -23,6 +23,13 @@ func (p *program) newMetrics() *telemetry.Metrics {
 	if s := p.storage; s.redis != nil {
 		o.Redis, o.Fallback = s.redis.Stats, s.fallback
 	}
+	for door, address := range map[string]string{
+		"http": p.c.listen.http, "rls": p.c.listen.grpc, "resp": p.c.listen.resp, "proxy": p.c.listen.proxy, "spoe": p.c.listen.spoe,
+	} {
+		if address != "" {
+			o.Doors = append(o.Doors, door)
+		}
+	}
 	return telemetry.New(o)
 }
 

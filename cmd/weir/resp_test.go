@@ -99,7 +99,7 @@ func TestRESP(t *testing.T) {
 		`weir_resp_decisions_total{command="weir.limit",outcome="allowed"} 10`, `weir_resp_decisions_total{command="weir.limit",outcome="denied"} 1`,
 		`weir_resp_decisions_total{command="cl.throttle",outcome="refund"} 1`, `weir_resp_decisions_total{command="cl.throttle",outcome="error"} 1`,
 		`weir_resp_dropped_connections_total{reason="http"} 0`, `weir_resp_connection_bytes 0`, `weir_connections_accepted_total{door="resp"}`,
-		`weir_requests_total{domain="default",outcome="denied"} 1`,
+		`weir_requests_total{domain="default",door="resp",outcome="denied"} 1`,
 	} {
 		if !strings.Contains(string(metrics), want) {
 			t.Errorf("the metrics do not hold %s", want)

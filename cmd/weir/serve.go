@@ -238,15 +238,18 @@ func (p *program) recentOptions() recent.Options {
 func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	bans := p.c.bans
 	bans.Changed = p.firewall.changed
-	hooks := weir.JoinHooks(p.metrics.Hooks(), p.recent.Hooks())
+	hooks := []weir.Hooks{p.metrics.Hooks(), p.recent.Hooks()}
 	if p.insight != nil {
-		hooks = weir.JoinHooks(hooks, p.insight.Hooks())
+		hooks = append(hooks, p.insight.Hooks())
+	}
+	if p.c.listen.proxy != "" {
+		hooks = append(hooks, weir.Hooks{Decided: p.refunded})
 	}
 	return weir.New(p.metrics.Store(p.storage.Store),
 		weir.WithRules(set),
 		weir.WithSignals(p.signals),
 		weir.WithBans(bans),
-		weir.WithHooks(weir.JoinHooks(hooks, weir.Hooks{Decided: p.refunded})))
+		weir.WithHooks(weir.JoinHooks(hooks...)))
 }
 
 // refunded lets requests that the proxy holds ask when something was given back at another door.

@@ -45,7 +45,7 @@ func TestBannedApart(t *testing.T) {
 	for range 4 { // one is denied by the limit itself
 		decide(t, l, "shop", 1, rule.Map{"ip": "192.0.2.2"})
 	}
-	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",outcome="allowed"} 3`, `{domain="shop",outcome="denied"} 5`)
+	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",door="",outcome="allowed"} 3`, `{domain="shop",door="",outcome="denied"} 5`)
 	same(t, counts(t, m, "weir_banned_requests_total"), `{domain="shop"} 4`)
 	if n := scrape(t, m)[`weir_banned_requests_total{domain="calm"}`]; n != "0" {
 		t.Errorf("a domain without bans: %q; a difference with what was denied would be empty", n)

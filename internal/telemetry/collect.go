@@ -12,7 +12,7 @@ import (
 
 var (
 	descRequests = prometheus.NewDesc("weir_requests_total",
-		"Requests decided, by domain and outcome of the decision as a whole. A domain that no rule knows is _unknown.", []string{"domain", "outcome"}, nil)
+		"Requests decided, by domain, door and outcome of the decision as a whole. A domain that no rule knows is _unknown.", []string{"domain", "door", "outcome"}, nil)
 	descDecisions = prometheus.NewDesc("weir_decisions_total",
 		"Verdicts of each limit on the requests that met it, and, with an empty limit, requests that met none: exempt ones, and those of an unknown domain.", []string{"domain", "rule", "limit", "outcome"}, nil)
 	descDetailed = prometheus.NewDesc("weir_descriptor_decisions_total",
@@ -53,26 +53,19 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter, gauge := counterTo(ch), gaugeTo(ch)
 	t := m.tables.Load().now
 	for domain, cells := range t.domains {
-		for o := range outcome(len(cells.n)) {
-			// Always there, so that a rate can be taken over the first one: what every server sees
-			// sooner or later.
-			v := cells.n[o].Load()
-			switch {
-			case o == banned: // they are denied
-				counter(descBanned, v, label(domain))
-			case o == denied:
-				cells.refused.counter(ch, descRequests, v, o, label(domain), outcomeNames[o])
-			case v > 0 || o < denied:
-				counter(descRequests, v, label(domain), outcomeNames[o])
+		m.collectDomain(ch, label(domain), cells)
+	}
+	unknown := [outcomes]uint64{}
+	for door := range m.unknownCells {
+		for o := range m.unknownCells[door] {
+			v := m.unknownCells[door][o].Load()
+			if unknown[o] += v; v > 0 || m.open[door] && o == int(allowed) {
+				counter(descRequests, v, unknownDomain, doorNames[door], outcomeNames[o])
 			}
 		}
-		if v := cells.n[exempt].Load(); v > 0 {
-			counter(descDecisions, v, label(domain), "", "", outcomeNames[exempt])
-		}
 	}
-	for o := range m.unknownCells {
-		if v := m.unknownCells[o].Load(); v > 0 || o == int(allowed) {
-			counter(descRequests, v, unknownDomain, outcomeNames[o])
+	for o, v := range unknown {
+		if v > 0 || o == int(allowed) {
 			counter(descDecisions, v, unknownDomain, "", "", outcomeNames[o])
 		}
 	}
@@ -135,6 +128,34 @@ func oneIf(holds bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// collectDomain sends the counters of the requests of one domain.
+func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cells *domainCells) {
+	counter := counterTo(ch)
+	var exempted, refused uint64
+	for door := range cells {
+		c := &cells[door]
+		there := m.open[door]
+		for o := range c.n {
+			there = there || c.n[o].Load() > 0
+		}
+		if !there {
+			continue
+		}
+		exempted, refused = exempted+c.n[exempt].Load(), refused+c.n[banned].Load()
+		for o := range outcome(len(c.n)) {
+			// Always there, so that a rate can be taken over the first one: what every server sees
+			// sooner or later.
+			if v := c.n[o].Load(); o != banned && (v > 0 || o <= denied) { // banned ones are denied
+				c.refused.counter(ch, descRequests, v, o, domain, doorNames[door], outcomeNames[o])
+			}
+		}
+	}
+	counter(descBanned, refused, domain)
+	if exempted > 0 {
+		counter(descDecisions, exempted, domain, "", "", outcomeNames[exempt])
+	}
 }
 
 // label makes s fit for a label, which must be UTF-8.

@@ -53,7 +53,7 @@ func TestExemplars(t *testing.T) {
 	exemplar := `# \{(` + id + `,` + trace + `|` + trace + `,` + id + `)\} [0-9.e-]+ 1.7672256e\+09\n`
 	text := openMetrics(t, m)
 	for _, series := range []string{
-		`weir_requests_total\{domain="shop",outcome="denied"\} 1.0 `,
+		`weir_requests_total\{domain="shop",door="",outcome="denied"\} 1.0 `,
 		`weir_decisions_total\{domain="shop",limit="hard",outcome="denied",rule="hard"\} 1.0 `,
 		`weir_decision_seconds_bucket\{le="[0-9.e-]+"\} 1 `,
 	} {
@@ -64,8 +64,8 @@ func TestExemplars(t *testing.T) {
 	if strings.Count(text, "trace_id") != 3 {
 		t.Errorf("admissions have exemplars:\n%s", text)
 	}
-	if plain := scrape(t, m); plain[`weir_requests_total{domain="shop",outcome="denied"}`] != "1" {
-		t.Errorf("the text format has %q", plain[`weir_requests_total{domain="shop",outcome="denied"}`])
+	if plain := scrape(t, m); plain[`weir_requests_total{domain="shop",door="",outcome="denied"}`] != "1" {
+		t.Errorf("the text format has %q", plain[`weir_requests_total{domain="shop",door="",outcome="denied"}`])
 	}
 
 	// One in a sample takes its place, so that it is always one of the latest.
@@ -76,7 +76,7 @@ func TestExemplars(t *testing.T) {
 		}
 		seen[d.ID] = i
 	}
-	found := regexp.MustCompile(`weir_requests_total\{domain="shop",outcome="denied"\} 17\.0 # \{[^}]*decision="([^"]+)"`).FindStringSubmatch(openMetrics(t, m))
+	found := regexp.MustCompile(`weir_requests_total\{domain="shop",door="",outcome="denied"\} 17\.0 # \{[^}]*decision="([^"]+)"`).FindStringSubmatch(openMetrics(t, m))
 	if found == nil {
 		t.Fatal("no exemplar")
 	}

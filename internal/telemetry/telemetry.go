@@ -80,6 +80,9 @@ type Options struct {
 	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil
 	// means nobody.
 	UnknownDomain func(domain string)
+	// Doors are those that are open, by weir.Request.Door: their requests are shown as 0 before the
+	// first one comes.
+	Doors []string
 }
 
 // Metrics counts. Make one with New. Safe for concurrent use.
@@ -91,8 +94,9 @@ type Metrics struct {
 	takes        prometheus.Histogram
 	storeErrors  prometheus.Counter
 	celErrors    prometheus.Counter
-	unknownCells [outcomes]atomic.Uint64
+	unknownCells [doors][outcomes]atomic.Uint64
 	detailed     detailed
+	open         [doors]bool // by Options.Doors
 
 	candidates *candidate.Tracker
 
@@ -125,12 +129,21 @@ func (c *cells) refuse(o outcome, r *weir.Request, d *weir.Decision) {
 type table struct {
 	set        *rule.Set
 	generation uint64
-	limits     []*cells // by rule.Counter.Index
+	limits     []limitCells // by rule.Counter.Index
 	names      map[limitName]*cells
 	// those of names that a rule has, rather than a request (an override of RLS)
 	rules      map[limitName]bool
-	domains    map[string]*cells
+	domains    map[string]*domainCells
 	candidates *candidate.Set // nil if there are none
+}
+
+// domainCells are the counters of the requests of one domain, by door.
+type domainCells [doors]cells
+
+// limitCells are the counters of one limit, and of the domain that it is of.
+type limitCells struct {
+	*cells
+	domain *domainCells
 }
 
 // limitName is what the labels of a limit are made of. Counters of one name (a rule with one window
@@ -160,6 +173,9 @@ func New(o Options) *Metrics {
 		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
 		unknown:     map[string]struct{}{},
 		candidates:  candidate.New(o.Hide),
+	}
+	for _, name := range o.Doors {
+		m.open[doorOf(name)] = true
 	}
 	m.detailed.cells = map[string]*[outcomes]atomic.Uint64{}
 	m.tables.Store(&tables{now: &table{}})
@@ -206,10 +222,17 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 	}
 	next := &table{
 		set: s, generation: generation,
-		limits:  make([]*cells, len(s.Counters())),
+		limits:  make([]limitCells, len(s.Counters())),
 		names:   map[limitName]*cells{},
 		rules:   map[limitName]bool{},
-		domains: map[string]*cells{},
+		domains: map[string]*domainCells{},
+	}
+	for _, domain := range s.Domains() {
+		kept := old.domains[domain]
+		if kept == nil {
+			kept = new(domainCells)
+		}
+		next.domains[domain] = kept
 	}
 	for _, r := range s.Rules() {
 		for _, w := range r.Windows {
@@ -226,14 +249,7 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 			kept = new(cells)
 		}
 		next.names[name] = kept
-		next.limits[c.Index] = kept
-	}
-	for _, domain := range s.Domains() {
-		kept := old.domains[domain]
-		if kept == nil {
-			kept = new(cells)
-		}
-		next.domains[domain] = kept
+		next.limits[c.Index] = limitCells{kept, next.domains[c.Domain]}
 	}
 	next.candidates = m.candidates.Of(s, old.candidates)
 	m.tables.Store(&tables{now: next, before: old})
@@ -261,16 +277,17 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	if d.Matches.CELErrors > 0 {
 		m.celErrors.Add(float64(d.Matches.CELErrors))
 	}
-	overall := outcomeOf(r, d)
+	overall, door := outcomeOf(r, d), doorOf(r.Door)
 	if !d.Known {
-		m.unknownCells[overall].Add(1)
+		m.unknownCells[door][overall].Add(1)
 		if m.o.UnknownDomain != nil && d.Rules != nil && !m.many.Load() {
 			m.reportUnknown(d.Domain)
 		}
 		return
 	}
 	t, indexed := m.tableFor(d)
-	if c := t.domains[d.Domain]; c != nil {
+	if domain := t.domain(d, indexed); domain != nil {
+		c := &domain[door]
 		if overall == denied {
 			c.refuse(denied, r, d)
 			if d.Banned.Rule != nil {
@@ -287,7 +304,7 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 		l := &d.Limits[i]
 		k, c := l.Window.Counter, (*cells)(nil)
 		if indexed {
-			c = t.limits[k.Index]
+			c = t.limits[k.Index].cells
 		} else if c = t.names[limitName{k.Domain, k.Rule, k.Window}]; c == nil {
 			continue
 		}
@@ -303,6 +320,15 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	if m.o.Detailed {
 		m.detailed.decided(d)
 	}
+}
+
+// domain returns the counters of the domain of d; nil if there are none. The first limit knows them,
+// which costs less than looking for the name.
+func (t *table) domain(d *weir.Decision, indexed bool) *domainCells {
+	if indexed && len(d.Limits) > 0 {
+		return t.limits[d.Limits[0].Window.Counter.Index].domain
+	}
+	return t.domains[d.Domain]
 }
 
 func outcomeOf(r *weir.Request, d *weir.Decision) outcome {

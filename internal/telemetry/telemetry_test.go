@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http/httptest"
 	"os"
@@ -150,8 +151,8 @@ func TestDecisions(t *testing.T) {
 	decide(t, l, "other", 1, nil)
 	decide(t, l, "third", 1, nil)
 	same(t, counts(t, m, "weir_requests_total"),
-		`{domain="shop",outcome="allowed"} 11`, `{domain="shop",outcome="denied"} 3`, `{domain="shop",outcome="exempt"} 1`,
-		`{domain="shop",outcome="peek"} 1`, `{domain="shop",outcome="refund"} 1`, `{domain="_unknown",outcome="allowed"} 3`)
+		`{domain="shop",door="",outcome="allowed"} 11`, `{domain="shop",door="",outcome="denied"} 3`, `{domain="shop",door="",outcome="exempt"} 1`,
+		`{domain="shop",door="",outcome="peek"} 1`, `{domain="shop",door="",outcome="refund"} 1`, `{domain="_unknown",door="",outcome="allowed"} 3`)
 	same(t, counts(t, m, "weir_decisions_total"),
 		`{domain="shop",limit="hard",outcome="allowed",rule="hard"} 3`, `{domain="shop",limit="hard",outcome="near_limit",rule="hard"} 2`, `{domain="shop",limit="hard",outcome="denied",rule="hard"} 2`,
 		`{domain="shop",limit="soft",outcome="allowed",rule="soft"} 1`, `{domain="shop",limit="soft",outcome="near_limit",rule="soft"} 1`,
@@ -194,7 +195,7 @@ func TestReload(t *testing.T) {
 	m.decided(&r, &old)
 	decide(t, l, "shop", 1, rule.Map{"kind": "hard"})
 	same(t, counts(t, m, "weir_decisions_total"), `{domain="shop",limit="hard",outcome="allowed",rule="hard"} 4`)
-	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",outcome="allowed"} 5`)
+	same(t, counts(t, m, "weir_requests_total"), `{domain="shop",door="",outcome="allowed"} 5`)
 	same(t, counts(t, m, "weir_rules_generation"), " 4")
 	if n := scrape(t, m)["weir_rules"]; n != "2" {
 		t.Errorf("%s rules in force", n)
@@ -220,14 +221,14 @@ func TestHookRace(t *testing.T) {
 		l.SetRules(setOf(t, rulesText))
 	}
 	all.Wait()
-	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",outcome="allowed"} %d`, clients*each))
+	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",door="",outcome="allowed"} %d`, clients*each))
 
 	// The same in an order that the scheduler seldom takes.
 	set := setOf(t, rulesText)
 	d := weir.Decision{Allowed: true, Known: true, Domain: "shop", Rules: set, Generation: 100}
 	hooks.Decided(&weir.Request{Hits: 1}, &d)
 	hooks.RulesChanged(set, 100)
-	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",outcome="allowed"} %d`, clients*each+1))
+	same(t, counts(t, m, "weir_requests_total"), fmt.Sprintf(`{domain="shop",door="",outcome="allowed"} %d`, clients*each+1))
 }
 
 // fixedFallback is a store that is away.
@@ -439,4 +440,64 @@ func BenchmarkDecided(b *testing.B) {
 			m.decided(&r, &d)
 		}
 	})
+}
+
+// TestDoors: requests are counted by the door that they came through, those of open doors from the
+// beginning; what is no door of ours is counted without a name.
+func TestDoors(t *testing.T) {
+	m := New(Options{Doors: []string{"http", "proxy"}})
+	l := limiter(t, m, "domain: shop\nexempt: { ip: [192.0.2.9] }\nlimits: [{ name: a, per: [ip], allow: 1/hour }]\n")
+	if got := scrape(t, m)[`weir_requests_total{domain="shop",door="proxy",outcome="denied"}`]; got != "0" {
+		t.Errorf("an open door shows %q", got)
+	}
+	for _, door := range append(doorNames[:], "a name of their own") {
+		for i, ip := range []string{"a" + door, "a" + door, "192.0.2.9"} {
+			r := weir.Request{Domain: "shop", Attributes: rule.Map{"ip": ip}, Door: door}
+			if _, err := l.Allow(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Domain = "other"; i == 0 {
+				if _, err := l.Allow(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	want := []string{}
+	for _, door := range doorNames {
+		n := 1
+		if door == "" {
+			n = 2
+		}
+		want = append(want, fmt.Sprintf(`{domain="shop",door=%q,outcome="allowed"} %d`, door, n), fmt.Sprintf(`{domain="shop",door=%q,outcome="denied"} %d`, door, n),
+			fmt.Sprintf(`{domain="shop",door=%q,outcome="exempt"} %d`, door, n), fmt.Sprintf(`{domain="_unknown",door=%q,outcome="allowed"} %d`, door, n))
+	}
+	same(t, counts(t, m, "weir_requests_total"), want...)
+}
+
+// TestDoorsAreKnown: each door of the program has its label.
+func TestDoorsAreKnown(t *testing.T) {
+	named := regexp.MustCompile(`\bDoor:\s*"([^"]*)"`)
+	found := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, match := range named.FindAllSubmatch(text, -1) {
+			door := string(match[1])
+			if found[door] = true; doorNames[doorOf(door)] != door {
+				t.Errorf("%s: the door %q has no label", path, door)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, door := range doorNames[1:] {
+		if !found[door] {
+			t.Errorf("nothing names the door %q", door)
+		}
+	}
 }
