@@ -7,7 +7,9 @@ import (
 	"context"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -30,17 +32,44 @@ func (s signals) Signal(name string) (percent int, ok bool) {
 }
 
 // NewEngine returns an engine with an empty store. A set may serve several engines.
-func NewEngine(set *rule.Set) (*Engine, error) {
+func NewEngine(set *rule.Set) (*Engine, error) { return NewEngineWith(set, EngineOptions{}) }
+
+// EngineOptions tune NewEngineWith. The zero value is that of NewEngine.
+type EngineOptions struct {
+	MaxBytes int64 // bound on the store; 0 means memory.DefaultMaxBytes
+	// Limit returns the numbers that are to hold for a charge in place of c.Limit; nil changes none.
+	Limit func(c *store.Charge) *algo.Limit
+}
+
+// NewEngineWith is NewEngine with options.
+func NewEngineWith(set *rule.Set, o EngineOptions) (*Engine, error) {
 	e := &Engine{signals: signals{}}
 	var err error
-	if e.store, err = memory.New(memory.Options{Clock: func() int64 { return e.now }}); err != nil {
+	if e.store, err = memory.New(memory.Options{Clock: func() int64 { return e.now }, MaxBytes: o.MaxBytes}); err != nil {
 		return nil, err
 	}
-	if e.limiter, err = weir.New(e.store, weir.WithRules(set), weir.WithSignals(e.signals), weir.WithClock(func() int64 { return e.now })); err != nil {
+	var counters store.Store = e.store
+	if o.Limit != nil {
+		counters = renumbered{e.store, o.Limit}
+	}
+	if e.limiter, err = weir.New(counters, weir.WithRules(set), weir.WithSignals(e.signals), weir.WithClock(func() int64 { return e.now })); err != nil {
 		e.store.Close()
 		return nil, err
 	}
 	return e, nil
+}
+
+// renumbered is a store that charges other limits than it is asked to.
+type renumbered struct {
+	*memory.Store
+	limit func(*store.Charge) *algo.Limit
+}
+
+func (s renumbered) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	for i := range charges {
+		charges[i].Limit = s.limit(&charges[i])
+	}
+	return s.Store.Take(ctx, charges, results)
 }
 
 // Now returns the virtual time in µs since the Unix epoch.

@@ -71,6 +71,10 @@ func nothing(l *algo.Limit) *algo.Limit {
 	return l
 }
 
+// ShareOf returns the limit that is one of n equal shares of l: ceil(N / n), and burst alike, of each
+// limit of a schedule.
+func ShareOf(l *algo.Limit, n int64) *algo.Limit { return derive(l, n) }
+
 // derive returns the limit that is one of nodes equal shares of l, rounded up: of each limit of a
 // schedule. A soft margin that rounds to nothing does not close.
 func derive(l *algo.Limit, nodes int64) *algo.Limit {

@@ -1,0 +1,203 @@
+package preview
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// ring holds what was recorded, in strata by client. Each stratum has chunks of its own, so that a
+// part of the clients can be forgotten without reading anything. When there is no more room, the
+// oldest chunk of the first stratum goes that has any, until what is left reaches back as far as it
+// is to; then the oldest of all. So the last minutes are there of many clients, and the last hours of
+// fewer. The lock of Recorder guards it.
+type ring struct {
+	strata [strata]stratum
+	limit  int64 // bytes of all
+	bytes  int64 // of closed chunks
+	open   int64 // of open ones
+	target int64 // how far back it is to reach, in µs
+	size   int   // of a chunk before it is compressed
+	first  int64 // the first entry that ever came, in µs; 0 if what came first was forgotten
+	latest int64
+	turn   uint64 // of the last entry
+	out    *zstd.Encoder
+}
+
+type stratum struct {
+	chunks []chunk
+	open   writer
+	// All requests of the stratum's clients are there from then on, in µs; 0: it is not recorded.
+	since int64
+}
+
+func (s *stratum) count() (n uint64) {
+	for i := range s.chunks {
+		n += uint64(s.chunks[i].requests)
+	}
+	return n + uint64(s.open.requests)
+}
+
+// encoderBytes is about what the encoder takes.
+const encoderBytes = 512 << 10
+
+func newRing(bytes, target int64) (*ring, error) {
+	// Chunks of this size compress well, and the open ones of all strata, with their tables, leave
+	// most of the room to others.
+	g := &ring{target: target, limit: bytes, size: int(min(64<<10, max(bytes/512, 2<<10)))}
+	var err error
+	if g.out, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(64<<10), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false)); err != nil {
+		return nil, fmt.Errorf("the record of requests: %w", err)
+	}
+	return g, nil
+}
+
+// add appends an entry.
+func (g *ring) add(e *entry) {
+	if g.latest == 0 {
+		g.first = e.time
+		for i := range g.strata {
+			if g.strata[i].since == 0 {
+				g.strata[i].since = e.time
+			}
+		}
+	}
+	g.latest = max(g.latest, e.time)
+	s := &g.strata[stratumOf(e.client)]
+	if s.since == 0 {
+		return // it is recorded no more
+	}
+	g.turn++
+	before := s.open.held()
+	s.open.add(e, g.turn)
+	g.open += s.open.held() - before
+	if len(s.open.buf) >= g.size {
+		g.seal(s)
+	}
+	for g.total() > g.limit && g.drop() {
+	}
+}
+
+// seal closes the open chunk of a stratum.
+func (g *ring) seal(s *stratum) {
+	before := s.open.held()
+	c := s.open.close(g.out)
+	g.open += s.open.held() - before
+	g.bytes += int64(len(c.data)) + chunkOverhead
+	s.chunks = append(s.chunks, c)
+}
+
+// drop forgets a chunk; false if there is none.
+func (g *ring) drop() bool {
+	first, oldest := -1, -1
+	for i := range g.strata {
+		if len(g.strata[i].chunks) == 0 {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if oldest < 0 || g.strata[i].chunks[0].to < g.strata[oldest].chunks[0].to {
+			oldest = i
+		}
+	}
+	if first < 0 {
+		return false
+	}
+	at := first
+	// By its end: a chunk of a stratum with few clients may be long.
+	if to := g.strata[oldest].chunks[0].to; g.latest-to > g.target {
+		at = oldest
+	}
+	s := &g.strata[at]
+	g.bytes -= int64(len(s.chunks[0].data)) + chunkOverhead
+	s.since = max(s.since, s.chunks[0].to+1)
+	s.chunks = slices.Delete(s.chunks, 0, 1)
+	return true
+}
+
+// begin says that a stratum is recorded from now on.
+func (g *ring) begin(n int, now int64) {
+	s := &g.strata[n]
+	g.forget(s)
+	s.since = now
+}
+
+// end says that a stratum is recorded no more. What is there of it has no use: it ends before now.
+func (g *ring) end(n int, _ int64) {
+	s := &g.strata[n]
+	g.forget(s)
+	s.since = 0
+}
+
+func (g *ring) forget(s *stratum) {
+	for i := range s.chunks {
+		g.bytes -= int64(len(s.chunks[i].data)) + chunkOverhead
+	}
+	g.open -= s.open.held()
+	s.chunks, s.open = nil, writer{}
+}
+
+// clear forgets all.
+func (g *ring) clear(now int64) {
+	if g.latest == 0 {
+		return
+	}
+	g.first = 0
+	for i := range g.strata {
+		s := &g.strata[i]
+		g.forget(s)
+		if s.since != 0 {
+			s.since = now
+		}
+	}
+}
+
+// reach returns since when the strata from n on are whole; 0 if they are not.
+func (g *ring) reach(n int) (since int64) {
+	for i := n; i < strata; i++ {
+		if g.strata[i].since == 0 {
+			return 0
+		}
+		since = max(since, g.strata[i].since)
+	}
+	return since
+}
+
+// requests returns how many requests the strata from n on hold, from about an instant on.
+func (g *ring) requests(n int, from int64) (sum uint64) {
+	for i := n; i < strata; i++ {
+		for k := range g.strata[i].chunks {
+			if c := &g.strata[i].chunks[k]; c.to >= from {
+				sum += uint64(c.requests)
+			}
+		}
+		sum += uint64(g.strata[i].open.requests)
+	}
+	return sum
+}
+
+// total returns the bytes that all of it takes, about.
+func (g *ring) total() int64 { return g.bytes + g.open + min(encoderBytes, g.limit/4) }
+
+// take returns the chunks of the strata from n on that reach beyond an instant: for each stratum the
+// closed ones, which never change, and a copy of the open one.
+func (g *ring) take(n int, from int64) (list [][]chunk) {
+	for i := n; i < strata; i++ {
+		s := &g.strata[i]
+		var chunks []chunk
+		for k := range s.chunks {
+			if s.chunks[k].to >= from {
+				chunks = append(chunks, s.chunks[k])
+			}
+		}
+		if len(s.open.buf) > 0 {
+			chunks = append(chunks, chunk{data: slices.Clone(s.open.buf), from: s.open.from, to: s.open.to, requests: s.open.requests, size: -1})
+		}
+		if len(chunks) > 0 {
+			list = append(list, chunks)
+		}
+	}
+	return list
+}
