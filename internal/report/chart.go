@@ -14,16 +14,19 @@ import (
 // The charts are plain SVG. Colours come from the page's style sheet, so that they follow light and
 // dark.
 
-const (
-	chartWidth  = 1080
-	chartLeft   = 58
-	chartRight  = 14
-	chartTop    = 14
-	chartHeight = 250 // of the plot of requests
-	stripTop    = chartTop + chartHeight + 34
-	stripHeight = 84 // of the plot of refusals
-	chartBottom = stripTop + stripHeight + 30
-	plotWidth   = chartWidth - chartLeft - chartRight
+// A frame is where a chart lies in its picture. Of the chart over time there are two, since one that
+// is made smaller for a phone cannot be read.
+type frame struct {
+	class               string
+	width, left, right  int
+	top, height         int // of the plot of requests
+	stripTop, stripHigh int // of the plot of refusals
+	buckets, labels     int // at most
+}
+
+var (
+	wide   = frame{class: "wide", width: 1080, left: 58, right: 14, top: 30, height: 240, stripTop: 330, stripHigh: 84, buckets: 260, labels: 10}
+	narrow = frame{class: "narrow", width: 360, left: 40, right: 6, top: 26, height: 150, stripTop: 232, stripHigh: 56, buckets: 90, labels: 4}
 )
 
 // niceCeil returns the smallest of 1, 2, 2.5, 5 × 10^k, or of their multiples by up to 4, that is
@@ -69,13 +72,16 @@ func area(b *strings.Builder, class string, low, high []int64, x func(int) float
 	b.WriteString(`Z"/>`)
 }
 
-// merge halves the buckets of a timeline that is finer than the eye.
-func merge(t *sim.Timeline) *sim.Timeline {
-	const most = 260
-	n := len(t.Requests)
-	if n <= most {
-		return t
+// merge merges neighbouring buckets of a timeline until there are no more than most.
+func merge(t *sim.Timeline, most int) *sim.Timeline {
+	for len(t.Requests) > most {
+		t = halve(t)
 	}
+	return t
+}
+
+func halve(t *sim.Timeline) *sim.Timeline {
+	n := len(t.Requests)
 	m := &sim.Timeline{Seconds: 2 * t.Seconds}
 	odd := int(t.Start.Unix() / t.Seconds % 2)
 	m.Start = t.Start.Add(-time.Duration(int64(odd)*t.Seconds) * time.Second)
@@ -93,51 +99,61 @@ func merge(t *sim.Timeline) *sim.Timeline {
 	return m
 }
 
+// start is when a bucket begins.
+func start(t *sim.Timeline, i int) time.Time {
+	return t.Start.Add(time.Duration(int64(i)*t.Seconds) * time.Second)
+}
+
 // timeChart draws requests over time, allowed below refused, and under it the refusals by
 // themselves on a scale of their own.
-func timeChart(r *sim.Report, t *sim.Timeline) template.HTML {
+func timeChart(r *sim.Report, f *frame) template.HTML {
+	t := merge(&r.Timeline, f.buckets)
 	n := len(t.Requests)
 	if n == 0 {
 		return ""
 	}
 	allowed := make([]int64, n)
 	zero := make([]int64, n)
-	mostRequests, mostDenied := int64(0), int64(0)
+	mostRequests, mostDenied, busiest := int64(0), int64(0), 0
 	for i := range n {
 		allowed[i] = t.Requests[i] - t.Denied[i]
-		mostRequests = max(mostRequests, t.Requests[i])
+		if t.Requests[i] > mostRequests {
+			mostRequests, busiest = t.Requests[i], i
+		}
 		mostDenied = max(mostDenied, t.Denied[i])
 		if t.DeniedOther != nil {
 			mostDenied = max(mostDenied, t.DeniedOther[i])
 		}
 	}
 	strip := mostDenied > 0
-	bottom := chartTop + chartHeight
-	height := bottom + 30
+	bottom := f.top + f.height
 	if strip {
-		bottom, height = stripTop+stripHeight, chartBottom
+		bottom = f.stripTop + f.stripHigh
 	}
-	x := func(i int) float64 { return chartLeft + float64(i)*plotWidth/float64(n) }
+	x := func(i int) float64 { return float64(f.left) + float64(i)*float64(f.width-f.left-f.right)/float64(n) }
 	top, step := niceCeil(mostRequests)
-	y := func(v int64) float64 { return chartTop + chartHeight*(1-float64(v)/top) }
+	y := func(v int64) float64 { return float64(f.top) + float64(f.height)*(1-float64(v)/top) }
 
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="chart" viewBox="0 0 %d %d" role="img" aria-label="Requests over time: allowed and refused">`, chartWidth, height)
-	b.WriteString(`<defs><linearGradient id="water" x1="0" x2="0" y1="0" y2="1"><stop class="crest" offset="0"/><stop class="depth" offset="1"/></linearGradient></defs>`)
-	for v := 0.0; v <= top+step/2; v += step {
+	fmt.Fprintf(&b, `<svg class="chart %s" viewBox="0 0 %d %d" role="img" aria-label="Requests over time, admitted and refused. Busiest: %s at %s UTC, within %s. The figures stand in the table below.">`,
+		f.class, f.width, bottom+30, plural(mostRequests, "request"), start(t, busiest).Format("2 Jan 15:04"), each(t.Seconds))
+	fmt.Fprintf(&b, `<text class="label" x="%d" y="14">requests in %s</text>`, 0, each(t.Seconds))
+	line := func(y float64, text string) {
 		fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
-			chartLeft, chartWidth-chartRight, y(int64(v)), y(int64(v)), chartLeft-9, y(int64(v))+4, short(v))
+			f.left, f.width-f.right, y, y, f.left-8, y+4, text)
 	}
-	timeTicks(&b, t, x, bottom)
+	for v := 0.0; v <= top+step/2; v += step {
+		line(y(int64(v)), short(v))
+	}
+	timeTicks(&b, t, f, x, bottom)
 	area(&b, "allowed", zero, allowed, x, y)
 	area(&b, "denied", allowed, t.Requests, x, y)
 	if strip {
 		top, _ := niceCeil(mostDenied)
-		y := func(v int64) float64 { return stripTop + stripHeight*(1-float64(v)/top) }
-		fmt.Fprintf(&b, `<text class="label" x="%d" y="%d">refused, on its own scale</text>`, chartLeft, stripTop-9)
+		y := func(v int64) float64 { return float64(f.stripTop) + float64(f.stripHigh)*(1-float64(v)/top) }
+		fmt.Fprintf(&b, `<text class="label" x="0" y="%d">refused, on a scale of its own</text>`, f.stripTop-14)
 		for _, v := range []float64{0, top} {
-			fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
-				chartLeft, chartWidth-chartRight, y(int64(v)), y(int64(v)), chartLeft-9, y(int64(v))+4, short(v))
+			line(y(int64(v)), short(v))
 		}
 		area(&b, "denied", zero, t.Denied, x, y)
 		if t.DeniedOther != nil {
@@ -152,10 +168,12 @@ func timeChart(r *sim.Report, t *sim.Timeline) template.HTML {
 			b.WriteString(`"/>`)
 		}
 	}
-	// One transparent column for each bucket shows its figures under the pointer.
+	// One transparent column for each bucket shows its figures under the pointer as well.
 	for i := range n {
-		at := t.Start.Add(time.Duration(int64(i)*t.Seconds) * time.Second)
-		title := fmt.Sprintf("%s UTC, %s\n%s", at.Format("2 Jan 2006 15:04:05"), each(t.Seconds), plural(t.Requests[i], "request"))
+		if t.Requests[i] == 0 || f != &wide {
+			continue
+		}
+		title := fmt.Sprintf("%s UTC, %s\n%s", start(t, i).Format("2 Jan 2006 15:04:05"), each(t.Seconds), plural(t.Requests[i], "request"))
 		if t.Denied[i] > 0 {
 			title += fmt.Sprintf("\n%s refused (%s)", sim.Number(t.Denied[i]), percent(t.Denied[i], t.Requests[i]))
 		}
@@ -163,19 +181,19 @@ func timeChart(r *sim.Report, t *sim.Timeline) template.HTML {
 			title += fmt.Sprintf("\n%s refused by %s", sim.Number(t.DeniedOther[i]), r.Compare.Rules)
 		}
 		fmt.Fprintf(&b, `<rect class="hover" x="%.2f" y="%d" width="%.2f" height="%d"><title>%s</title></rect>`,
-			x(i), chartTop, x(i+1)-x(i), bottom-chartTop, html.EscapeString(title))
+			x(i), f.top, x(i+1)-x(i), bottom-f.top, html.EscapeString(title))
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String())
 }
 
 // timeTicks labels the time axis at round instants.
-func timeTicks(b *strings.Builder, t *sim.Timeline, x func(int) float64, bottom int) {
+func timeTicks(b *strings.Builder, t *sim.Timeline, f *frame, x func(int) float64, bottom int) {
 	n := len(t.Requests)
 	total := int64(n) * t.Seconds
 	step := int64(1)
 	for _, s := range []int64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 2 * 86400, 7 * 86400, 14 * 86400, 30 * 86400, 91 * 86400, 365 * 86400, 3650 * 86400} {
-		if step = s; total/s <= 10 {
+		if step = s; total/s <= int64(f.labels) {
 			break
 		}
 	}
@@ -190,6 +208,7 @@ func timeTicks(b *strings.Builder, t *sim.Timeline, x func(int) float64, bottom 
 	}
 	start := t.Start.Unix()
 	first := true
+	behind := math.Inf(-1) // where the label before ends
 	for at := (start + step - 1) / step * step; at <= start+total; at += step {
 		px := x(0) + (x(n)-x(0))*float64(at-start)/float64(total)
 		when := time.Unix(at, 0).UTC()
@@ -200,15 +219,15 @@ func timeTicks(b *strings.Builder, t *sim.Timeline, x func(int) float64, bottom 
 		if step < 86400 && when.Unix()%86400 == 0 {
 			label, class = when.Format("2 Jan"), "tick day"
 		}
-		anchor := "middle"
-		if px < chartLeft+40 {
-			anchor = "start"
-		} else if px > chartWidth-chartRight-24 {
-			anchor = "end"
+		// About the width of the text: labels must not run into each other.
+		width := 7 * float64(len(label))
+		from := min(max(px-width/2, float64(f.left)-30), float64(f.width)-width)
+		fmt.Fprintf(b, `<line class="grid faint" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>`, px, px, f.top, bottom+5)
+		if from > behind+6 {
+			fmt.Fprintf(b, `<text class="%s" x="%.1f" y="%d" text-anchor="middle">%s</text>`, class, from+width/2, bottom+21, label)
+			behind = from + width
+			first = false
 		}
-		fmt.Fprintf(b, `<line class="grid faint" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/><text class="%s" x="%.1f" y="%d" text-anchor="%s">%s</text>`,
-			px, px, chartTop, bottom+5, class, px, bottom+21, anchor, label)
-		first = false
 	}
 }
 

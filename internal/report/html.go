@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/sim"
 )
 
@@ -19,24 +20,27 @@ var page = template.Must(template.New("page").Parse(pageText))
 
 // pageData is the data of the template, which escapes all text in it.
 type pageData struct {
-	Title    string
-	Log      string
-	Period   string
-	Lead     string
-	More     string
-	Tiles    []tile
-	Chart    template.HTML
-	Bucket   string
-	Denied   bool
-	Sets     []setData
-	Compare  []row
-	Other    string // name of the second rule set
-	First    string
-	Paths    []row
-	Peaks    []sim.Peak
-	YAML     string
-	Provisos []string
-	Made     string
+	Title     string
+	Log       string
+	Period    string
+	Lead      string
+	More      string
+	Tiles     []tile
+	Chart     template.HTML // for a wide screen
+	Narrow    template.HTML // for a phone
+	Figures   []figures     // of the charts
+	Bucket    string
+	Denied    bool
+	Sets      []setData
+	Compare   []row
+	Other     string // name of the second rule set
+	First     string
+	Paths     []row
+	Peaks     []sim.Peak
+	Suggested []suggestedRow
+	YAML      string
+	Provisos  []string
+	Made      string
 }
 
 type tile struct {
@@ -50,6 +54,8 @@ type setData struct {
 	Domain  string
 	Limits  []limitRow
 	Clients []row
+	Rules   []ruleRow
+	Others  string // rules that Rules leaves out
 	Lead    string
 }
 
@@ -60,7 +66,8 @@ type limitRow struct {
 	Keys, KeysDenied, KeysShare string
 	AllowedPart, DeniedPart     float64 // of the bar, in percent
 	Spark                       template.HTML
-	Title                       string
+	Peak                        string // what the highest point of Spark is
+	Banned                      string // "" for none
 	Any                         bool
 }
 
@@ -70,8 +77,10 @@ type row struct {
 	Requests, Denied    string
 	Share               string
 	Allowed, DeniedPart float64 // percent of the longest bar
-	Title               string
 }
+
+// figures are those of one bucket.
+type figures struct{ Time, Requests, Denied, Share, Other string }
 
 // Page writes r as a self-contained page: no script, no font, no request. logs are the names of the
 // replayed logs.
@@ -85,14 +94,15 @@ func Page(w io.Writer, r *sim.Report, logs []string, made time.Time) error {
 		Provisos: provisos(r),
 		Made:     made.UTC().Format("2 January 2006 15:04") + " UTC",
 	}
-	shown := merge(&r.Timeline)
-	d.Chart, d.Bucket = timeChart(r, shown), bucketName(shown.Seconds)
+	shown := merge(&r.Timeline, wide.buckets)
+	d.Chart, d.Narrow, d.Bucket = timeChart(r, &wide), timeChart(r, &narrow), each(shown.Seconds)
+	d.Figures = figuresOf(shown)
 	if r.Compare != nil {
 		d.Lead = unbroken(compared(r))
 	} else if s := sentences(r, &r.Outcome); len(s) > 0 {
 		d.Lead, d.More = unbroken(s[0]), unbroken(strings.Join(s[1:], " "))
 	}
-	d.tiles(r)
+	d.tiles(r, shown)
 	outcomes := []*sim.Outcome{&r.Outcome}
 	if r.Compare != nil {
 		outcomes = append(outcomes, &r.Compare.Outcome)
@@ -103,7 +113,10 @@ func Page(w io.Writer, r *sim.Report, logs []string, made time.Time) error {
 		if len(o.Limits) == 0 && r.Compare == nil {
 			continue
 		}
-		s := setData{Name: o.Rules, Domain: o.Domain, Limits: limitRows(o), Clients: clientRows(o)}
+		s := setData{Name: o.Rules, Domain: o.Domain, Limits: limitRows(r, o), Clients: clientRows(o), Rules: ruleRows(o)}
+		if len(o.ByRule) > toldRules {
+			s.Rules, s.Others = alarming(s.Rules)
+		}
 		if r.Compare != nil {
 			s.Lead = unbroken(strings.Join(sentences(r, o)[1:], " "))
 		}
@@ -111,7 +124,7 @@ func Page(w io.Writer, r *sim.Report, logs []string, made time.Time) error {
 	}
 	d.Paths = pathRows(r)
 	if s := r.Suggestions; s != nil {
-		d.Peaks, d.YAML = s.Peaks, s.YAML
+		d.Peaks, d.YAML, d.Suggested = s.Peaks, s.YAML, suggestedRows(s)
 	}
 	return page.Execute(w, d)
 }
@@ -139,14 +152,14 @@ func share(part, whole int64) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
-func (d *pageData) tiles(r *sim.Report) {
+func (d *pageData) tiles(r *sim.Report, shown *sim.Timeline) {
 	rate := ""
 	if seconds := r.To.Sub(r.From).Seconds(); seconds > 0 {
 		busiest := int64(0)
-		for _, n := range r.Timeline.Requests {
+		for _, n := range shown.Requests {
 			busiest = max(busiest, n)
 		}
-		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), sim.Number(busiest), each(r.Timeline.Seconds))
+		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), sim.Number(busiest), each(shown.Seconds))
 	}
 	d.Tiles = append(d.Tiles, tile{Label: "Requests", Value: sim.Number(r.Requests), Detail: rate, Share: -1})
 	if len(r.Limits) > 0 {
@@ -185,15 +198,15 @@ func rateOf(perSecond float64) string {
 func (d *pageData) compare(r *sim.Report) {
 	c := r.Compare
 	most := max(c.Both, c.OnlyFirst, c.OnlySecond, 1)
-	add := func(label string, n int64, class, title string) {
-		d.Compare = append(d.Compare, row{Label: label, Class: class, Denied: sim.Number(n), Share: percent(n, r.Requests), DeniedPart: share(n, most), Title: title})
+	add := func(label string, n int64, class string) {
+		d.Compare = append(d.Compare, row{Label: label, Class: class, Denied: sim.Number(n), Share: percent(n, r.Requests), DeniedPart: share(n, most)})
 	}
-	add("refused by both", c.Both, "", "requests that both rule sets refuse")
-	add("only by "+r.Rules, c.OnlyFirst, "", "requests that the first refuses and the second admits")
-	add("only by "+c.Rules, c.OnlySecond, "v", "requests that the second refuses and the first admits")
+	add("refused by both", c.Both, "")
+	add("only by "+r.Rules, c.OnlyFirst, "")
+	add("only by "+c.Rules, c.OnlySecond, "v")
 }
 
-func limitRows(o *sim.Outcome) []limitRow {
+func limitRows(r *sim.Report, o *sim.Outcome) []limitRow {
 	most := int64(1)
 	for _, l := range o.Limits {
 		most = max(most, l.Allowed+l.Denied)
@@ -207,9 +220,11 @@ func limitRows(o *sim.Outcome) []limitRow {
 			Allowed: sim.Number(l.Allowed), Denied: sim.Number(l.Denied), Share: percent(l.Denied, met),
 			Keys: sim.Number(l.Keys), KeysDenied: sim.Number(l.KeysDenied), KeysShare: percent(l.KeysDenied, l.Keys),
 			AllowedPart: share(l.Allowed, most), DeniedPart: share(l.Denied, most),
-			Spark: spark(l.Series), Any: met > 0,
-			Title: fmt.Sprintf("%s: %s admitted, %s refused (%s)\n%s, %s of them refused at times", l.Name, sim.Number(l.Allowed), sim.Number(l.Denied), percent(l.Denied, met), plural(l.Keys, "key"), sim.Number(l.KeysDenied)),
+			Spark: spark(l.Series), Peak: peak(l.Series, &r.Timeline), Any: met > 0,
 		})
+		if l.Banned > 0 {
+			rows[len(rows)-1].Banned = sim.Number(l.Banned) + " by its ban"
+		}
 	}
 	return rows
 }
@@ -227,7 +242,6 @@ func bars(list []sim.Counted, length func(*sim.Counted) int64) []row {
 		rows = append(rows, row{
 			Label: clean(c.Value), Requests: sim.Number(c.Requests), Denied: sim.Number(c.Denied), Share: percent(c.Denied, c.Requests),
 			Allowed: share(c.Requests-c.Denied, most), DeniedPart: share(c.Denied, most),
-			Title: fmt.Sprintf("%s\n%s, %s refused (%s)", clean(c.Value), plural(c.Requests, "request"), sim.Number(c.Denied), percent(c.Denied, c.Requests)),
 		})
 	}
 	return rows
@@ -239,4 +253,150 @@ func clientRows(o *sim.Outcome) []row {
 
 func pathRows(r *sim.Report) []row {
 	return bars(r.Paths, func(c *sim.Counted) int64 { return c.Requests })
+}
+
+// suggestedRow is one proposal.
+type suggestedRow struct {
+	Name, What, Allow, Refused, Status, Requests, Keys, KeysRefused, Outliers string
+}
+
+func suggestedRows(s *sim.Suggestions) []suggestedRow {
+	var rows []suggestedRow
+	for i := range s.Limits {
+		l := &s.Limits[i]
+		row := suggestedRow{Name: l.Name, Allow: strings.Join(l.Allow, ", "), Refused: sim.Number(l.Refused), Requests: sim.Number(l.Requests)}
+		row.What = "for all together"
+		if l.Per != "" {
+			row.What = "per " + l.Per
+			row.Keys, row.KeysRefused, row.Outliers = sim.Number(l.Keys), sim.Number(l.KeysRefused), sim.Number(l.Outliers)
+		}
+		if l.When != "" {
+			row.What += ", " + strings.Trim(l.When, "{ }")
+		}
+		for i, c := range l.Status[:min(3, len(l.Status))] {
+			if i > 0 {
+				row.Status += ", "
+			}
+			row.Status += fmt.Sprintf("%s: %s", c.Value, sim.Number(int64(c.Count)))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// figuresOf lists the buckets of a timeline in which there were requests.
+func figuresOf(t *sim.Timeline) []figures {
+	layout := "2 Jan 15:04"
+	switch {
+	case t.Seconds < 60:
+		layout = "2 Jan 15:04:05"
+	case t.Seconds >= 86400:
+		layout = "2 Jan 2006"
+	}
+	var list []figures
+	for i, n := range t.Requests {
+		if n == 0 {
+			continue
+		}
+		f := figures{Time: start(t, i).UTC().Format(layout), Requests: sim.Number(n), Denied: sim.Number(t.Denied[i]), Share: percent(t.Denied[i], n)}
+		if t.DeniedOther != nil {
+			f.Other = sim.Number(t.DeniedOther[i])
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// peak says what the highest point of a series is.
+func peak(series []int64, t *sim.Timeline) string {
+	most, at := int64(0), 0
+	for i, n := range series {
+		if n > most {
+			most, at = n, i
+		}
+	}
+	if most == 0 {
+		return ""
+	}
+	return fmt.Sprintf("at most %s in %s, %s", sim.Number(most), each(t.Seconds), start(t, at).UTC().Format("2 Jan 15:04"))
+}
+
+// ruleRow is a rule with its verdicts.
+type ruleRow struct {
+	Name, Allowance string
+	Shadow          bool
+	Verdicts        []verdictRow
+	Status          string
+	Refuses         string
+	Fill            []fillBar
+	Fullest         string
+	alarming        bool
+	verdict         string
+}
+
+type verdictRow struct {
+	Name, Class, Mark string
+	Sentence          string
+	Proposal, Patch   string
+	Low               bool
+}
+
+// fillBar is a bin of a fill histogram.
+type fillBar struct {
+	Label, Count string
+	Height       float64 // percent of the highest
+	Over         bool
+}
+
+func ruleRows(o *sim.Outcome) []ruleRow {
+	var rows []ruleRow
+	for i := range o.ByRule {
+		r := &o.ByRule[i]
+		if len(r.Verdicts) == 0 {
+			continue
+		}
+		row := ruleRow{Name: r.Name, Allowance: strings.Join(r.Limits, ", "), Shadow: r.Mode == "shadow", Status: unbroken(statuses(r)), Refuses: refusesVerb(r),
+			alarming: insight.Alarming(r.Verdicts[0].Verdict), verdict: verdictName(r.Verdicts[0].Verdict)}
+		for _, v := range r.Verdicts {
+			x := verdictRow{Name: verdictName(v.Verdict), Sentence: unbroken(clean(v.Sentence)), Low: v.Confidence == insight.Low}
+			x.Class, x.Mark = "fine", "✓"
+			switch {
+			case insight.Alarming(v.Verdict):
+				x.Class, x.Mark = "look", "!"
+			case v.Verdict == insight.TooEarly, v.Verdict == insight.NeverBinding:
+				x.Class, x.Mark = "open", "–"
+			}
+			if p := v.Proposal; p != nil {
+				x.Proposal, x.Patch = unbroken(p.Sentence), p.Patch
+			}
+			row.Verdicts = append(row.Verdicts, x)
+		}
+		most := uint64(0)
+		for _, n := range r.Fill {
+			most = max(most, n)
+		}
+		if most > 0 && len(r.Per) > 0 {
+			for i, n := range r.Fill {
+				row.Fill = append(row.Fill, fillBar{Label: fillEdges[i], Count: sim.Number(int64(n)), Height: 100 * float64(n) / float64(most), Over: i == 10})
+			}
+		}
+		if r.Met > 0 {
+			row.Fullest = fmt.Sprintf("%.0f\u00a0%%", 100*r.MaxFill)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// alarming leaves the rules that somebody should look at, and counts the others.
+func alarming(rows []ruleRow) (left []ruleRow, others string) {
+	counts := map[string]int{}
+	for _, r := range rows {
+		if r.alarming {
+			left = append(left, r)
+		} else {
+			counts[r.verdict]++
+		}
+	}
+	return left, strings.Join(tallied(counts), ", ")
 }

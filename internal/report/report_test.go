@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -170,7 +173,7 @@ func TestMerge(t *testing.T) {
 		for i := range x.Requests {
 			x.Requests[i], x.Denied[i] = int64(i), 1
 		}
-		m := merge(x)
+		m := merge(x, 260)
 		sum, denied := int64(0), int64(0)
 		for i := range m.Requests {
 			sum += m.Requests[i]
@@ -179,6 +182,170 @@ func TestMerge(t *testing.T) {
 		if sum != 301*300/2 || denied != 301 || m.Seconds != 120 || m.Start.Unix()%120 != 0 || m.Start.Unix() > start || m.DeniedOther != nil {
 			t.Errorf("merged: %d, %d, start %v", sum, denied, m.Start)
 		}
+	}
+}
+
+// All text can be read in light and in dark, by WCAG 2.2: 4.5:1 on each ground that it stands on, and
+// 3:1 for what is drawn.
+func TestContrast(t *testing.T) {
+	_, dark, _ := strings.Cut(pageText, "@media (prefers-color-scheme: dark)")
+	themes := map[string]map[string]string{"light": colours(pageText), "dark": colours(dark)}
+	for theme, colour := range themes {
+		if len(colour) < 10 {
+			t.Fatalf("%s has the colours %v", theme, colour)
+		}
+		grounds := []string{"card", "tint", "page"}
+		for _, c := range []struct {
+			text  string
+			least float64
+			on    []string
+		}{
+			{"ink", 4.5, append(grounds, "code")}, {"soft", 4.5, grounds}, {"faint", 4.5, grounds}, {"denied", 4.5, grounds[:2]}, {"second", 4.5, grounds[:2]},
+			{"fine", 4.5, grounds[:1]}, {"allowed-fill", 3, []string{"card", "grid"}}, {"denied-fill", 3, []string{"card", "grid"}},
+		} {
+			for _, ground := range c.on {
+				if got := contrast(t, colour[c.text], colour[ground]); got < c.least {
+					t.Errorf("%s: %s on %s is %.2f:1, want %v:1", theme, c.text, ground, got, c.least)
+				}
+			}
+		}
+	}
+}
+
+// colours reads the custom properties of the first rule of a style sheet.
+func colours(css string) map[string]string {
+	_, css, _ = strings.Cut(css, ":root {")
+	css, _, _ = strings.Cut(css, "}")
+	list := map[string]string{}
+	for _, m := range regexp.MustCompile(`--([a-z-]+): (#[0-9a-f]{6})`).FindAllStringSubmatch(css, -1) {
+		list[m[1]] = m[2]
+	}
+	return list
+}
+
+// contrast is that of WCAG 2.2.
+func contrast(t *testing.T, a, b string) float64 {
+	luminance := func(colour string) float64 {
+		n, err := strconv.ParseUint(strings.TrimPrefix(colour, "#"), 16, 32)
+		if err != nil {
+			t.Fatalf("colour %q: %v", colour, err)
+		}
+		part := func(c uint64) float64 {
+			x := float64(c&255) / 255
+			if x <= 0.04045 {
+				return x / 12.92
+			}
+			return math.Pow((x+0.055)/1.055, 2.4)
+		}
+		return 0.2126*part(n>>16) + 0.7152*part(n>>8) + 0.0722*part(n)
+	}
+	x, y := luminance(a), luminance(b)
+	return (max(x, y) + 0.05) / (min(x, y) + 0.05)
+}
+
+// Each figure stands in the page as text, not in a tooltip alone: those of each bucket of the chart,
+// each bin of a histogram, the highest point of a sparkline.
+func TestPageFigures(t *testing.T) {
+	r := replay(t, 2000, true, tight)
+	var b strings.Builder
+	if err := Page(&b, r, []string{"a.log"}, time.Unix(1_700_000_000, 0)); err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile(`<title>[^<]*</title>`).ReplaceAllString(b.String(), "")
+	if strings.Contains(text, ` title="`) {
+		t.Error("a tooltip of HTML is left")
+	}
+	shown := merge(&r.Timeline, wide.buckets)
+	for i, n := range shown.Requests {
+		if n == 0 {
+			continue
+		}
+		row := fmt.Sprintf(`<td class="n">%s</td><td class="n">%s</td>`, sim.Number(n), sim.Number(shown.Denied[i]))
+		if at := "<td>" + start(shown, i).Format("2 Jan 15:04") + "</td>" + row; !strings.Contains(text, at) {
+			t.Fatalf("the figures of bucket %d, %s, are not in the page", i, at)
+		}
+	}
+	for _, rule := range r.ByRule {
+		if len(rule.Per) == 0 {
+			continue
+		}
+		for _, n := range rule.Fill {
+			if !strings.Contains(text, "<span>"+sim.Number(int64(n))+"</span>") {
+				t.Errorf("no %d of the histogram of %s", n, rule.Name)
+			}
+		}
+	}
+	for _, w := range []string{"requests in ", "refused, on a scale of its own", "at most ", "&gt; 100</span>", "the fullest used "} {
+		if !strings.Contains(text, w) {
+			t.Errorf("no %q", w)
+		}
+	}
+}
+
+// The labels of a time axis do not run into each other, wherever the log begins.
+func TestTimeTicks(t *testing.T) {
+	label := regexp.MustCompile(`<text class="tick[^"]*" x="([0-9.]+)" y="[0-9]+" text-anchor="middle">([^<]*)</text>`)
+	for _, f := range []*frame{&wide, &narrow} {
+		for _, seconds := range []int64{1, 60, 600, 3600, 86400} {
+			for begin := range int64(48) {
+				timeline := &sim.Timeline{Start: time.Unix(1_700_000_000+begin*1800, 0).UTC(), Seconds: seconds, Requests: make([]int64, f.buckets)}
+				var b strings.Builder
+				timeTicks(&b, timeline, f, func(i int) float64 {
+					return float64(f.left) + float64(i)*float64(f.width-f.left-f.right)/float64(f.buckets)
+				}, 300)
+				behind, n := -1.0, 0
+				for _, m := range label.FindAllStringSubmatch(b.String(), -1) {
+					middle, _ := strconv.ParseFloat(m[1], 64)
+					half := 3.3 * float64(len(m[2]))
+					if n++; middle-half < behind || middle+half > float64(f.width)+8 || middle-half < -8 {
+						t.Fatalf("%s, buckets of %d s: %q at %v runs into the label before, which ends at %v", f.class, seconds, m[2], middle, behind)
+					}
+					behind = middle + half
+				}
+				if n < 2 {
+					t.Fatalf("%s, buckets of %d s: %d labels", f.class, seconds, n)
+				}
+			}
+		}
+	}
+}
+
+// Of each rule the text says what its verdict is, what to do, and what became of what it refuses.
+func TestTextVerdicts(t *testing.T) {
+	var b strings.Builder
+	const nowhere = "  - { name: nowhere, when: { path: /nowhere }, per: [ip], allow: 3/hour }\n"
+	if err := Text(&b, replay(t, 2000, false, "limits:\n  - { name: per-client, per: [ip], allow: 3/hour, algorithm: sliding_log }\n"+nowhere)); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"per-client: works. 340 of 2,000 requests (17 %) would be refused in the log, of 1 of 33 keys.", "nowhere: never met. ",
+		"when.path", "  Mend its conditions, or delete it.", "Keys by the most of their limit that they used: 90–100 %: 32, > 100 %: 1; the fullest used "} {
+		if !strings.Contains(b.String(), w) {
+			t.Errorf("no %q in\n%s", w, b.String())
+		}
+	}
+	for line := range strings.Lines(b.String()) {
+		if strings.HasPrefix(line, "  ") && !strings.Contains(line, "▁") && len([]rune(line)) > 130 {
+			t.Errorf("a line of %d columns: %s", len(line), line)
+		}
+	}
+	// Of very many rules only those that need a look are told of one by one.
+	var rules strings.Builder
+	rules.WriteString("limits:\n")
+	for i := range 40 {
+		fmt.Fprintf(&rules, "  - { name: r%d, per: [ip], allow: 1000/min }\n", i)
+	}
+	rules.WriteString(nowhere)
+	r := replay(t, 2000, false, rules.String())
+	var page strings.Builder
+	b.Reset()
+	if err := errors.Join(Text(&b, r), Page(&page, r, nil, time.Unix(0, 0))); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "other rules: 40 too few to tell") || strings.Contains(b.String(), "r7: ") || !strings.Contains(b.String(), "nowhere: never met") {
+		t.Errorf("the text of 41 rules:\n%s", b.String())
+	}
+	if !strings.Contains(page.String(), "Other rules: 40 too few to tell") || strings.Count(page.String(), `<div class="rule">`) != 1 {
+		t.Error("the page tells of each of 41 rules")
 	}
 }
 

@@ -68,6 +68,9 @@ func statuses(r *insight.RuleReport) string {
 // fillNames are the bins of a fill histogram.
 var fillNames = [11]string{"0–10", "10–20", "20–30", "30–40", "40–50", "50–60", "60–70", "70–80", "80–90", "90–100", "> 100"}
 
+// fillEdges are where the bins begin, for bars that are too narrow for more.
+var fillEdges = [11]string{"0", "10", "20", "30", "40", "50", "60", "70", "80", "90", "> 100"}
+
 // fills lists the bins of the fill histogram that hold keys: "0–10 %: 430, > 100 %: 3".
 func fills(r *insight.RuleReport) string {
 	var parts []string
