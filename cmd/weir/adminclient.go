@@ -43,6 +43,14 @@ func (c *adminClient) flags(cmd *cobra.Command, address string) {
 	cmd.PersistentFlags().StringVar(&c.key, "key", "", "file of the private key of --cert, in PEM")
 }
 
+// completeFlag lets a shell complete the value of a flag.
+func completeFlag(cmd *cobra.Command, name string, values []string) {
+	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
 // open checks the flags. It must come before do.
 func (c *adminClient) open() error {
 	u, err := url.Parse(c.address)

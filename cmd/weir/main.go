@@ -89,6 +89,7 @@ func newRootCommand(env []string) *cobra.Command {
 Try it:   weir serve                                 # built-in starter rules, everything on loopback
 Guard it: weir proxy --upstream URL --rules DIR      # a reverse proxy that limits in front of an API
 Test it:  weir replay --rules DIR access.log         # what would these rules have refused?
+See it:   weir top                                   # what a running server does now
 Write it: weir help rules                            # how rules and their tests look`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -123,6 +124,10 @@ Write it: weir help rules                            # how rules and their tests
 		newGrantCommand(),
 		newKeysCommand(),
 		newTopCommand(env),
+		newTailCommand(),
+		newVerdictsCommand(),
+		newPreviewCommand(),
+		newAuditCommand(),
 		newHealthCommand(env),
 		newVersionCommand(),
 		newRulesTopic(),

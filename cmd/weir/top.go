@@ -75,6 +75,7 @@ With --batch it prints instead, as often as -n says, and ends: all numbers as th
 	f.StringVar(&sorted, "sort", "", "order of the rules: "+strings.Join(top.Sorts, ", ")+` (default "`+top.Sorts[0]+`")`)
 	f.StringVar(&over, "over", "1h", "which time the counts of rules are of: the last so long")
 	f.DurationVar(&every, "every", 2*time.Second, "time between two looks, at least: it takes more if they cost more than 1 % of a core")
+	completeFlag(cmd, "sort", top.Sorts)
 	return cmd
 }
 

@@ -3,6 +3,7 @@ package top
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -181,34 +182,36 @@ type judged struct {
 }
 
 var verdicts = map[string]judged{
-	"broken":        {"broken", "x", red, 0},
-	"strict":        {"too strict", "!", red, 1},
-	"loose_crowd":   {"lets a rush in", "↯", red, 2},
-	"loose_few":     {"lets a few in", "↯", red, 3},
-	"maybe_strict":  {"maybe strict", "?", yellow, 4},
-	"ignored":       {"is ignored", "!", yellow, 5},
-	"adds_nothing":  {"adds nothing", "-", faint, 6},
-	"never_met":     {"never met", "-", faint, 7},
-	"never_binding": {"never binds", "-", faint, 8},
-	"works":         {"works", " ", green, 9},
-	"reserve":       {"in reserve", " ", green, 10},
-	"too_early":     {"too early", " ", faint, 11},
+	insight.Broken:       {words: "broken", mark: "x", style: red},
+	insight.LooseCrowd:   {words: "lets a rush in", mark: "↯", style: red},
+	insight.LooseFew:     {words: "lets a few in", mark: "↯", style: red},
+	insight.Strict:       {words: "too strict", mark: "!", style: red},
+	insight.MaybeStrict:  {words: "maybe strict", mark: "?", style: yellow},
+	insight.Ignored:      {words: "is ignored", mark: "!", style: yellow},
+	insight.AddsNothing:  {words: "adds nothing", mark: "-", style: faint},
+	insight.NeverMet:     {words: "never met", mark: "-", style: faint},
+	insight.NeverBinding: {words: "never binds", mark: "-", style: faint},
+	insight.TooEarly:     {words: "too early", mark: " ", style: faint},
+	insight.Reserve:      {words: "in reserve", mark: " ", style: green},
+	insight.Works:        {words: "works", mark: " ", style: green},
 }
 
 // verdictOf is the verdict of a rule that is shown first.
 func verdictOf(r *insight.RuleReport) judged {
 	if len(r.Verdicts) == 0 {
-		return judged{words: "-", mark: " ", style: faint, rank: 12}
+		return judged{words: "-", mark: " ", style: faint, rank: len(insight.Verdicts)}
 	}
 	return verdictNamed(r.Verdicts[0].Verdict)
 }
 
-// verdictNamed shows a verdict that this program does not know by its name.
+// verdictNamed shows a verdict; one that this program does not know goes first, by its name.
 func verdictNamed(name string) judged {
-	if j, ok := verdicts[name]; ok {
-		return j
+	j, ok := verdicts[name]
+	if !ok {
+		return judged{words: words.Visible(strings.ReplaceAll(name, "_", " ")), mark: "?", style: yellow}
 	}
-	return judged{words: words.Visible(strings.ReplaceAll(name, "_", " ")), mark: "?", style: yellow, rank: 4}
+	j.rank = slices.Index(insight.Verdicts, name)
+	return j
 }
 
 // limitText is what a rule allows, in few columns: 5/min +1 ip.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/insight"
 )
 
 func pressAll(s *State, keys ...string) (last Act) {
@@ -107,7 +109,7 @@ func TestCursorFollows(t *testing.T) {
 
 func TestSorts(t *testing.T) {
 	for by, want := range map[string]string{
-		"verdict": "search", "name": "api", "requests": "api", "refused": "search", "good": "login-attempts", "fullest": "api",
+		"verdict": "api", "name": "api", "requests": "api", "refused": "search", "good": "login-attempts", "fullest": "api",
 	} {
 		s := shop()
 		s.Sort = by
@@ -152,5 +154,17 @@ func TestFail(t *testing.T) {
 	}
 	if s.Set(s.Data, now.Add(6*time.Second)); strings.Contains(View(s, 80, 24), "no answer") {
 		t.Error("an answer came, and the screen says that there is none")
+	}
+}
+
+// Each verdict has words and a mark of its own kind: colour alone says nothing.
+func TestVerdictsHaveWords(t *testing.T) {
+	for i, name := range insight.Verdicts {
+		if j := verdictNamed(name); j.words == "" || j.mark == "" || j.style == plain || j.rank != i {
+			t.Errorf("%s: %+v", name, j)
+		}
+	}
+	if len(verdicts) != len(insight.Verdicts) {
+		t.Errorf("%d verdicts are shown, there are %d", len(verdicts), len(insight.Verdicts))
 	}
 }

@@ -130,13 +130,13 @@ func decision(i int, method, path, key, limit, outcome string, wait int64) recen
 func TestScreens(t *testing.T) {
 	for _, size := range []struct{ width, height int }{{80, 24}, {200, 60}} {
 		for name, press := range map[string][]string{
-			"all": nil, "rules": {"r"}, "keys": {"k", "down"}, "decisions": {"d"}, "help": {"?"}, "rule": {"enter"},
+			"all": nil, "rules": {"r"}, "keys": {"k", "down"}, "decisions": {"d"}, "help": {"?"}, "rule": {"down", "enter"},
 			"decision": {"d", "enter"}, "ban": {"k", "b", "enter"}, "grant": {"k", "down", "g", "5", "0", "/", "h", "enter"}, "filter": {"/", "s", "e", "a"},
 		} {
 			s := shop()
 			for _, key := range press {
 				if a := s.Press(key, 10); a.Open != nil {
-					a.Open.ruleReport = s.rules()[0]
+					a.Open.ruleReport = s.rules()[1]
 				}
 			}
 			golden(t, fmt.Sprintf("%s-%dx%d.txt", name, size.width, size.height), bare(View(s, size.width, size.height)))

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/words"
+)
+
+func newAuditCommand() *cobra.Command {
+	var port adminClient
+	var files []string
+	var follows string
+	var n int
+	var after uint64
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Who changed what on a running server, when and why; check an audit log",
+		Long: `Lists who changed what on a running server, when and why, newest first.
+
+With --verify it checks a file of the audit log (audit.path) instead, without a server: that no record was altered, left out, put
+in or moved. Files that follow one another are given in their order. A chain cannot tell that records were cut off at its end:
+compare the last hash with that of the server's log.
+
+Exit status with --verify: 0 if the chain holds, 1 if it is broken, 2 if that could not be found out.`,
+		Example: "  weir audit\n  weir audit -n 500 --json\n  weir audit --verify weir-audit.jsonl\n  weir audit --verify weir-audit.jsonl.1 --verify weir-audit.jsonl",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(files) > 0 {
+				return verifyAudit(cmd.OutOrStdout(), files, follows, asJSON)
+			}
+			if follows != "" {
+				return usageError(errors.New("--follows is for --verify"))
+			}
+			if err := port.open(); err != nil {
+				return err
+			}
+			q := url.Values{"n": {strconv.Itoa(n)}}
+			if after > 0 {
+				q.Set("after", strconv.FormatUint(after, 10))
+			}
+			var raw json.RawMessage
+			if err := port.do(cmd.Context(), http.MethodGet, "/api/v1/audit?"+q.Encode(), nil, &raw); err != nil {
+				return err
+			}
+			if asJSON {
+				_, err := cmd.OutOrStdout().Write(raw)
+				return err
+			}
+			var answer struct {
+				Records []audit.Entry
+				Lost    uint64
+			}
+			if err := json.Unmarshal(raw, &answer); err != nil {
+				return fmt.Errorf("%s answered with something else than audit records: %w", port.name(), err)
+			}
+			if answer.Lost > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %d records could not be written\n", answer.Lost)
+			}
+			return writeAudit(cmd.OutOrStdout(), answer.Records)
+		},
+	}
+	port.flags(cmd, defaultAdmin)
+	f := cmd.Flags()
+	f.StringArrayVar(&files, "verify", nil, "check this file of an audit log instead; several in their order")
+	f.StringVar(&follows, "follows", "", "with --verify: the hash with which the file before the first one ends (default: not checked)")
+	f.IntVarP(&n, "number", "n", 100, "how many records at most")
+	f.Uint64Var(&after, "after", 0, "only records with a higher number")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// writeAudit prints a table of records.
+func writeAudit(out io.Writer, records []audit.Entry) error {
+	if len(records) == 0 {
+		_, err := fmt.Fprintln(out, "Nothing was changed, as far as this server remembers.")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NUMBER\tTIME\tWHO\tROLE\tADDRESS\tWHAT\tLIMIT\tKEY\tBEFORE\tAFTER\tNOTE\tNODE")
+	for i := range records {
+		e := &records[i]
+		limit := e.Domain
+		if e.Limit != "" {
+			limit += "/" + e.Limit
+		}
+		fmt.Fprintf(w, "%d\t%s", e.Seq, instant(e.Time))
+		for _, text := range []string{e.Who, e.Role, e.Address, e.What, limit, e.Key, jsonText(e.Before), jsonText(e.After), e.Note, e.Node} {
+			if text == "" {
+				text = "-"
+			}
+			fmt.Fprintf(w, "\t%s", words.Visible(text))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+// jsonText is a value of a record: a text as it is, anything else as JSON.
+func jsonText(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(raw)
+}
+
+// verified is what is told of a file as JSON.
+type verified struct {
+	File    string `json:"file"`
+	Records uint64 `json:"records"`
+	First   uint64 `json:"first"`
+	Last    uint64 `json:"last"`
+	Hash    string `json:"hash"`
+	Broken  string `json:"broken,omitempty"`
+}
+
+// verifyAudit checks files of an audit log, each of which follows the one before it.
+func verifyAudit(out io.Writer, files []string, follows string, asJSON bool) error {
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return blind(err)
+		}
+		s, err := audit.Verify(f, follows)
+		_ = f.Close() // it was only read
+		broken, isBroken := errors.AsType[*audit.BrokenError](err)
+		if err != nil && !isBroken {
+			return blind(fmt.Errorf("%s: %w", name, err))
+		}
+		switch {
+		case asJSON:
+			v := verified{File: name, Records: s.Records, First: s.First, Last: s.Last, Hash: s.Hash}
+			if isBroken {
+				v.Broken = broken.Error()
+			}
+			raw, err := json.Marshal(v)
+			if err != nil {
+				return blind(err)
+			}
+			fmt.Fprintln(out, string(raw))
+		case isBroken:
+			fmt.Fprintf(out, "%s: BROKEN: %s\n", name, broken.Error())
+			fmt.Fprintf(out, "%d records before it are as they were written\n", s.Records)
+		case s.Records == 0:
+			fmt.Fprintf(out, "%s: no records\n", name)
+		default:
+			fmt.Fprintf(out, "%s: %d records, %d to %d, from %s to %s: none was altered, left out, put in or moved\nlast hash %s\n",
+				name, s.Records, s.First, s.Last, instant(s.From), instant(s.To), s.Hash)
+		}
+		if isBroken {
+			return &exitError{code: exitFound}
+		}
+		follows = s.Hash
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/audit"
+)
+
+// audit --verify finds what was altered in a log that a server has written, and says so in its exit
+// status.
+func TestAuditVerify(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "audit.jsonl")
+	l, err := audit.Open(audit.Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, note := range []string{"password guessing", "load test", "sorry"} {
+		if err := l.Record(t.Context(), audit.Entry{Who: "ada", What: "ban set", Domain: "shop", Limit: "login", Key: "ip=192.0.2.1", Note: note}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, out, errs := runWeir("audit", "--verify", path)
+	if status != 0 || !strings.Contains(out, "3 records, 1 to 3, ") || !strings.Contains(out, "none was altered") {
+		t.Errorf("status %d: %s%s", status, out, errs)
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	first, second, altered := filepath.Join(dir, "1"), filepath.Join(dir, "2"), filepath.Join(dir, "altered")
+	writeRules(t, first, strings.Join(lines[:1], ""))
+	writeRules(t, second, strings.Join(lines[1:], ""))
+	writeRules(t, altered, strings.Replace(string(data), "load test", "load tesT", 1))
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"--verify", first, "--verify", second}, 0, "2 records, 2 to 3"},
+		{[]string{"--verify", second, "--verify", first}, 1, "BROKEN: line 1"},
+		{[]string{"--verify", first, "--follows", strings.Repeat("a", 64)}, 1, "BROKEN: line 1"},
+		{[]string{"--verify", altered}, 1, "BROKEN: line 2 was altered"},
+		{[]string{"--verify", altered, "--json"}, 1, `"broken":"line 2 was altered`},
+		{[]string{"--verify", filepath.Join(dir, "none")}, 2, "no such file"},
+		{[]string{"--follows", "abc"}, 2, "--follows is for --verify"},
+	} {
+		status, out, errs := runWeir(append([]string{"audit"}, c.args...)...)
+		if status != c.status || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%q: status %d, want %d: %s%s", c.args, status, c.status, out, errs)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/rule"
+)
+
+func newPreviewCommand() *cobra.Command {
+	var port adminClient
+	var over string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "preview DIR",
+		Short: "Tell what other rules would have done to the last requests of a running server",
+		Long: `Tries the rules of a folder on the requests that a running server has recorded (insight.record), and tells what they would have
+refused, beside what the rules in force refused. The tests of rules in the folder are run, too. Nothing is changed.
+
+Exit status: 0 with a result, 1 if the files are no rules or a test of them failed, 2 if it could not be found out.`,
+		Example: "  weir preview rules/\n  weir preview rules/ --over 2h --json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError(errors.New("expected a folder of rules, as in: weir preview rules/"))
+			}
+			text := ""
+			if over != "" {
+				d, err := rule.ParseDuration(over)
+				if err != nil || d < time.Second {
+					return usageError(fmt.Errorf("--over %q: expected a time, such as 2h", over))
+				}
+				text = overText(d)
+			}
+			files, err := filesOf(args[0])
+			if err != nil {
+				return usageError(err)
+			}
+			if err := port.open(); err != nil {
+				return err
+			}
+			raw, err := preview(cmd.Context(), &port, files, text, cmd.ErrOrStderr())
+			if err != nil {
+				return blind(err)
+			}
+			var result insight.PreviewResult
+			if err := json.Unmarshal(raw, &result); err != nil {
+				return blind(fmt.Errorf("%s answered with something else than a preview: %w", port.name(), err))
+			}
+			if asJSON {
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), string(raw))
+			} else {
+				err = writePreview(cmd.OutOrStdout(), &result)
+			}
+			switch {
+			case err != nil:
+				return blind(err)
+			case len(result.Problems) > 0 || result.Tests.Failed > 0:
+				return &exitError{code: exitFound}
+			}
+			return nil
+		},
+	}
+	port.flags(cmd, defaultAdmin)
+	cmd.Flags().StringVar(&over, "over", "", "on the requests of the last so long, such as 2h (default: all that were recorded)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer as it is")
+	return cmd
+}
+
+// preview has a server try files, and returns its result. Progress is shown if errs is a terminal.
+func preview(ctx context.Context, c *adminClient, files map[string]string, over string, errs io.Writer) (json.RawMessage, error) {
+	question := map[string]any{"files": files}
+	if over != "" {
+		question["over"] = over
+	}
+	var begun struct{ Preview string }
+	if err := c.do(ctx, http.MethodPost, "/api/v1/preview", question, &begun); err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(begun.Preview, "/api/v1/preview/") {
+		return nil, fmt.Errorf("%s did not say where the preview is: is it the admin port of a weir server?", c.name())
+	}
+	progress := newProgress(errs)
+	defer progress.clear()
+	var result json.RawMessage
+	err := c.follow(ctx, begun.Preview, "", func(e serverEvent) error {
+		switch e.name {
+		case "progress":
+			var p insight.PreviewProgress
+			if err := json.Unmarshal(e.data, &p); err != nil {
+				return err
+			}
+			progress.show(&p)
+		case "problem":
+			var problem struct{ Detail string }
+			if err := json.Unmarshal(e.data, &problem); err != nil {
+				return err
+			}
+			return errors.New(printableLines(problem.Detail))
+		case "result":
+			result = e.data
+			return errDone
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errDone):
+		return result, nil
+	case ctx.Err() != nil: // Ctrl+C ends the preview, too
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = c.do(ctx, http.MethodDelete, begun.Preview, nil, nil) // it ends by itself in a minute
+		return nil, errors.New("interrupted")
+	}
+	return nil, errors.New(strings.TrimPrefix(err.Error(), errStopped.Error()+": "))
+}
+
+// errDone ends a stream that has brought what was waited for.
+var errDone = errors.New("done")
+
+// progress shows on a terminal how far a preview is.
+type progress struct {
+	out   io.Writer // nil is nobody
+	width int       // of what stands there
+}
+
+func newProgress(out io.Writer) *progress {
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return &progress{out: f}
+	}
+	return new(progress)
+}
+
+func (p *progress) show(at *insight.PreviewProgress) {
+	text := words.Visible(at.Phase)
+	if at.Of > 0 {
+		text += fmt.Sprintf(" %d %% of %d requests", 100*at.Done/at.Of, at.Of)
+	}
+	p.write(text)
+}
+
+func (p *progress) clear() { p.write("") }
+
+func (p *progress) write(text string) {
+	if p.out == nil {
+		return
+	}
+	fmt.Fprintf(p.out, "\r%s%s", text, strings.Repeat(" ", max(p.width-len(text), 0)))
+	if p.width = len(text); text == "" {
+		fmt.Fprint(p.out, "\r")
+	}
+}
+
+// writePreview says in words what other rules would have done.
+func writePreview(out io.Writer, r *insight.PreviewResult) error {
+	if len(r.Problems) > 0 {
+		for _, p := range r.Problems {
+			at := ""
+			if p.File != "" {
+				at = words.Visible(p.File) + ": "
+			}
+			if p.Line > 0 {
+				at = fmt.Sprintf("%s:%d:%d: ", words.Visible(p.File), p.Line, p.Column)
+			}
+			fmt.Fprintf(out, "error: %s%s\n", at, printableLines(p.Message))
+		}
+		return nil
+	}
+	of := "all clients"
+	if r.Sampled > 1 {
+		of = fmt.Sprintf("1 in %d clients", r.Sampled)
+	}
+	fmt.Fprintf(out, "over %s, from %s: %d requests, of %s\n\n", words.Span(r.To.Sub(r.From)), instant(r.From), r.Requests, of)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\tREFUSED\tSHARE\tCLIENTS REFUSED")
+	side := func(name string, s *insight.PreviewSide) {
+		share := percentText(s.Share)
+		if s.PlusMinus > 0 {
+			share += " ± " + percentText(s.PlusMinus)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\n", name, s.Refused, share, s.ClientsRefused)
+	}
+	side("in force", &r.Now)
+	side("then", &r.Then)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nrefused then only: %d; refused now only: %d\n", r.OnlyThen, r.OnlyNow)
+	fmt.Fprintf(out, "clients refused then only: %d (%d of them behave well); now only: %d\n", r.Clients.More, r.Clients.GoodMore, r.Clients.Fewer)
+	for _, k := range r.Clients.Examples {
+		well := ""
+		if k.Good {
+			well = ", behaves well"
+		}
+		fmt.Fprintf(out, "  %s: %d → %d refusals%s\n", words.Visible(k.Key), k.Now, k.Then, well)
+	}
+	if len(r.Rules) > 0 {
+		fmt.Fprintln(out)
+		w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "RULE\tCHANGE\tMET NOW\tMET THEN\tREFUSED NOW\tREFUSED THEN")
+		for _, rule := range r.Rules {
+			mark := ""
+			if rule.Estimate {
+				mark = " (estimate)"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d%s\n", words.Visible(rule.Domain+"/"+rule.Rule), words.Visible(rule.Change), rule.MetNow, rule.MetThen, rule.Now, rule.Then, mark)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	if r.Tests.Passed+r.Tests.Failed > 0 {
+		fmt.Fprintf(out, "\ntests: %d passed, %d failed\n", r.Tests.Passed, r.Tests.Failed)
+		for _, f := range r.Tests.Failures {
+			fmt.Fprintf(out, "  %s\n", printableLines(f))
+		}
+	}
+	for _, warning := range r.Warnings {
+		fmt.Fprintf(out, "\nwarning: %s\n", printableLines(warning))
+	}
+	return nil
+}
+
+// percentText is a share of 1 for people.
+func percentText(share float64) string {
+	switch p := 100 * share; {
+	case p == 0:
+		return "0 %"
+	case p < 0.1:
+		return fmt.Sprintf("%.3f %%", p)
+	case p < 10:
+		return fmt.Sprintf("%.2f %%", p)
+	default:
+		return fmt.Sprintf("%.1f %%", p)
+	}
+}
+
+// filesOf reads the rules that path names, and the tests beside them, by their names.
+func filesOf(path string) (map[string]string, error) {
+	sources, err := source.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	if len(sources) == 0 {
+		return nil, fmt.Errorf("%s holds no rule files (*.yaml, *.yml)", path)
+	}
+	files := map[string]string{}
+	for _, s := range sources {
+		files[s.Name] = string(s.Data)
+	}
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return files, err
+	}
+	tests, _ := testFiles([]string{path}) // no tests are an error there; what cannot be read was told above
+	for _, name := range tests {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		relative, err := filepath.Rel(path, name)
+		if err != nil {
+			return nil, err
+		}
+		files[filepath.ToSlash(relative)] = string(data)
+	}
+	return files, nil
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/words"
+)
+
+func newTailCommand() *cobra.Command {
+	t := new(tail)
+	cmd := &cobra.Command{
+		Use:   "tail",
+		Short: "Print the decisions of a running server as they are made, a line each",
+		Long: `Prints the decisions of a running server, and of the nodes that share its Redis, as they are made, a line each: time, outcome,
+request, key, limit, and when the request would have passed. It ends with Ctrl+C, and with status 0 when nobody reads its
+output any more. When the server goes away it tries on until it is back.
+
+A server shows at most 50 decisions a second, and remembers not all that it admitted: which share is shown is told on the
+standard error. The decision log (decisions.log) has them all.`,
+		Example: "  weir tail\n  weir tail --limit login --outcome denied\n  weir tail --key user=ada --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if t.outcome != "" && !slices.Contains(recent.Outcomes, t.outcome) {
+				return usageError(fmt.Errorf("--outcome %q: expected one of %s", t.outcome, strings.Join(recent.Outcomes, ", ")))
+			}
+			if err := t.admin.open(); err != nil {
+				return err
+			}
+			// A reader that went away is an error of writing, and no signal.
+			signal.Ignore(syscall.SIGPIPE)
+			return t.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	t.admin.flags(cmd, defaultAdmin)
+	f := cmd.Flags()
+	f.StringVar(&t.domain, "domain", "", "only decisions of this domain")
+	f.StringVar(&t.limit, "limit", "", "only decisions that met this limit")
+	f.StringVar(&t.outcome, "outcome", "", "only decisions with this outcome: "+strings.Join(recent.Outcomes, ", "))
+	f.StringVar(&t.key, "key", "", "only decisions of this key, such as user=ada")
+	f.StringVar(&t.node, "node", "", "only decisions of this node (weir explain --id and the page name them)")
+	f.BoolVar(&t.json, "json", false, "print each decision as JSON")
+	completeFlag(cmd, "outcome", recent.Outcomes)
+	return cmd
+}
+
+// tail prints decisions as they come.
+type tail struct {
+	admin                             adminClient
+	domain, limit, outcome, key, node string
+	json                              bool
+
+	out, errs io.Writer
+	lastID    string
+	shown     string // the share that was told last
+	away      bool   // the server is away, and that was told
+}
+
+// path is that of the stream.
+func (t *tail) path() string {
+	q := url.Values{"views": {"decisions"}, "nodes": {"all"}}
+	for name, value := range map[string]string{"domain": t.domain, "limit": t.limit, "outcome": t.outcome, "key": t.key} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	return "/api/v1/stream?" + q.Encode()
+}
+
+// run prints until ctx ends or nobody reads.
+func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
+	t.out, t.errs = out, errs
+	for first := true; ; first = false {
+		err := t.admin.follow(ctx, t.path(), t.lastID, t.event)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, os.ErrClosed):
+			return nil
+		case errors.Is(err, errStopped):
+			return err
+		}
+		if _, refused := errors.AsType[errRefused](err); refused {
+			return err
+		}
+		if first && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("%s cannot be reached: %w", t.admin.name(), err)
+		}
+		if !t.away {
+			t.away = true
+			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.name(), printableText(err.Error()))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// event prints the decisions of one event.
+func (t *tail) event(e serverEvent) error {
+	if t.away {
+		t.away = false
+		fmt.Fprintf(t.errs, "weir: %s is back\n", t.admin.name())
+	}
+	if e.id != "" {
+		t.lastID = e.id
+	}
+	if e.name != "decisions" {
+		return nil
+	}
+	var event struct {
+		Decisions []json.RawMessage
+		Shown     string
+		LeftOut   int `json:"left_out"`
+	}
+	if err := json.Unmarshal(e.data, &event); err != nil {
+		return err
+	}
+	if event.Shown != "" && event.Shown != t.shown {
+		t.shown = event.Shown
+		text := t.shown + " of the remembered decisions are shown"
+		if t.shown == "all" {
+			text = "all remembered decisions are shown"
+		}
+		fmt.Fprintf(t.errs, "weir: %s\n", printableText(text))
+	}
+	for _, raw := range event.Decisions {
+		var d recent.Entry
+		if err := json.Unmarshal(raw, &d); err != nil {
+			return err
+		}
+		if t.node != "" && d.Node != t.node {
+			continue
+		}
+		line := decisionLine(&d)
+		if t.json {
+			line = string(raw)
+		}
+		if _, err := fmt.Fprintln(t.out, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decisionLine is a decision in a line.
+func decisionLine(d *recent.Entry) string {
+	outcome := d.Outcome
+	if d.Banned {
+		outcome = "banned"
+	}
+	parts := []string{d.Time.UTC().Format("2006-01-02T15:04:05.000Z"), outcome}
+	if text := strings.TrimSpace(d.Attributes["method"] + " " + d.Attributes["path"]); text != "" {
+		parts = append(parts, words.Visible(text))
+	} else if d.Door != "" {
+		parts = append(parts, "by "+words.Visible(d.Door))
+	}
+	for i := range d.Limits {
+		if l := &d.Limits[i]; i == 0 || l.Refuses {
+			if l.Key != "" {
+				parts = append(parts, words.Visible(l.Key))
+			}
+			parts = append(parts, words.Visible(d.Domain+"/"+l.Name))
+		}
+	}
+	switch {
+	case d.Allowed:
+	case d.RetryAfter < 0:
+		parts = append(parts, "never again")
+	default:
+		parts = append(parts, "again in "+span(d.RetryAfter))
+	}
+	parts = append(parts, d.ID.String())
+	if d.Node != "" {
+		parts = append(parts, "on "+words.Visible(d.Node))
+	}
+	return strings.Join(parts, "  ")
+}
+
+// The statuses of commands that judge, as in grep: what they look for was found, or they could not
+// look.
+const (
+	exitFound = 1
+	exitBlind = 2
+)
+
+// blind is the error of a command that judges and could not.
+func blind(err error) error { return &exitError{code: exitBlind, err: err} }
+
+// askOrBlind asks an admin port for a command that judges.
+func askOrBlind(ctx context.Context, c *adminClient, path string, out any) error {
+	if err := c.do(ctx, http.MethodGet, path, nil, out); err != nil {
+		return blind(err)
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/rule"
+)
+
+func newVerdictsCommand() *cobra.Command {
+	var port adminClient
+	var over, domain string
+	var failOn []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verdicts",
+		Short: "Tell of each rule of a running server whether it does its job",
+		Long: `Tells of each rule of a running server, and the nodes that share its Redis, whether it does its job, with the evidence and what
+could be done. With --fail-on it is a check for cron and CI.
+
+Exit status: 0 if none of the verdicts of --fail-on holds, 1 if one does, 2 if that could not be found out.
+
+The verdicts: ` + strings.Join(insight.Verdicts, ", ") + `.`,
+		Example: "  weir verdicts\n  weir verdicts --over 24h --fail-on strict,loose_crowd,broken",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := rule.ParseDuration(over)
+			if err != nil || d < time.Second {
+				return usageError(fmt.Errorf("--over %q: expected a time, such as 24h", over))
+			}
+			for _, v := range failOn {
+				if !slices.Contains(insight.Verdicts, v) {
+					return usageError(fmt.Errorf("--fail-on %q: expected some of %s", v, strings.Join(insight.Verdicts, ",")))
+				}
+			}
+			if err := port.open(); err != nil {
+				return err
+			}
+			q := url.Values{"over": {overText(d)}}
+			if domain != "" {
+				q.Set("domain", domain)
+			}
+			var raw json.RawMessage
+			if err := askOrBlind(cmd.Context(), &port, "/api/v1/insight/rules?"+q.Encode(), &raw); err != nil {
+				return err
+			}
+			var answer struct {
+				Nodes insight.Nodes
+				Rules []insight.RuleReport
+			}
+			if err := json.Unmarshal(raw, &answer); err != nil {
+				return blind(fmt.Errorf("%s answered with something else than reports of rules: %w", port.name(), err))
+			}
+			if asJSON {
+				_, err = cmd.OutOrStdout().Write(raw)
+			} else {
+				err = writeVerdicts(cmd.OutOrStdout(), answer.Rules, time.Now())
+			}
+			if err != nil {
+				return blind(err)
+			}
+			if n := answer.Nodes; n.Answered < n.Asked {
+				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: only %d of %d nodes answered\n", n.Answered, n.Asked)
+			}
+			return verdictsHold(answer.Rules, failOn)
+		},
+	}
+	port.flags(cmd, defaultAdmin)
+	f := cmd.Flags()
+	f.StringVar(&over, "over", "24h", "which time is judged: the last so long, up to 7d")
+	f.StringVar(&domain, "domain", "", "only rules of this domain")
+	f.StringSliceVar(&failOn, "fail-on", nil, "exit with 1 if one of these verdicts holds for a rule, such as strict,loose_crowd,broken")
+	f.BoolVar(&asJSON, "json", false, "print the server's answer as it is")
+	completeFlag(cmd, "fail-on", insight.Verdicts)
+	return cmd
+}
+
+// verdictsHold is the error of exit status 1 if one of the verdicts holds, be it the first or not.
+func verdictsHold(rules []insight.RuleReport, failOn []string) error {
+	var found []string
+	for i := range rules {
+		for _, v := range rules[i].Verdicts {
+			if slices.Contains(failOn, v.Verdict) {
+				found = append(found, printableText(rules[i].Domain+"/"+rules[i].Name)+" "+v.Verdict)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return &exitError{code: exitFound, err: fmt.Errorf("of --fail-on holds: %s", strings.Join(found, ", "))}
+}
+
+// verdictWords says a verdict as a person does.
+func verdictWords(name string) string { return strings.ReplaceAll(name, "_", " ") }
+
+// writeVerdicts prints a table of rules, those that need a look first, with sentences.
+func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) error {
+	if len(rules) == 0 {
+		_, err := fmt.Fprintln(out, "No rule is in force.")
+		return err
+	}
+	rank := func(r *insight.RuleReport) int {
+		if len(r.Verdicts) == 0 {
+			return len(insight.Verdicts)
+		}
+		return slices.Index(insight.Verdicts, r.Verdicts[0].Verdict)
+	}
+	rules = slices.Clone(rules)
+	slices.SortStableFunc(rules, func(a, b insight.RuleReport) int { return rank(&a) - rank(&b) })
+	// The sentences stand below their rows, which a tabwriter would take for the end of its columns.
+	var table strings.Builder
+	var below [][]string // of each row
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RULE\tVERDICT\tCONFIDENCE\tSINCE\tREQUESTS\tREFUSED")
+	for i := range rules {
+		r := &rules[i]
+		name := words.Visible(r.Domain + "/" + r.Name)
+		refused := fmt.Sprint(r.Refused)
+		if r.Mode == "shadow" {
+			refused = fmt.Sprintf("(%d)", r.WouldRefuse)
+		}
+		if len(r.Verdicts) == 0 {
+			fmt.Fprintf(w, "%s\t-\t-\t-\t%d\t%s\n", name, r.Met, refused)
+			below = append(below, []string{"it limits nothing"})
+		}
+		for j := range r.Verdicts {
+			v := &r.Verdicts[j]
+			since := "-"
+			if !v.Since.IsZero() {
+				since = words.Span(now.Sub(v.Since))
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, words.Visible(verdictWords(v.Verdict)), words.Visible(v.Confidence), since, r.Met, refused)
+			why := []string{words.Visible(v.Sentence)}
+			if v.Proposal != nil && v.Proposal.Sentence != "" {
+				why = append(why, "→ "+words.Visible(v.Proposal.Sentence))
+			}
+			below = append(below, why)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	row := -1 // the heading
+	for line := range strings.Lines(table.String()) {
+		if _, err := io.WriteString(out, line); err != nil {
+			return err
+		}
+		if row >= 0 {
+			for _, text := range below[row] {
+				if _, err := fmt.Fprintf(out, "    %s\n", text); err != nil {
+					return err
+				}
+			}
+		}
+		row++
+	}
+	return nil
+}

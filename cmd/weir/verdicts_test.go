@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/insight"
+)
+
+// Verdicts are told in sentences, those that need a look first.
+func TestWriteVerdicts(t *testing.T) {
+	now := time.Date(2026, 11, 23, 18, 0, 0, 0, time.UTC)
+	verdict := func(name, confidence, sentence, proposal string) insight.Verdict {
+		v := insight.Verdict{Verdict: name, Confidence: confidence, Sentence: sentence, Since: now.Add(-76 * time.Hour)}
+		if proposal != "" {
+			v.Proposal = &insight.Proposal{Sentence: proposal}
+		}
+		return v
+	}
+	rules := []insight.RuleReport{
+		{Domain: "shop", Name: "login", Met: 11_160, Refused: 2_690, Verdicts: []insight.Verdict{verdict("works", "high", "Refused 24 %.", "")}},
+		{Domain: "shop", Name: "free"},
+		{Domain: "shop", Name: "search", Met: 310_400, Refused: 21_107, Verdicts: []insight.Verdict{
+			verdict("strict", "high", "31 good clients were refused in 24 h.", "40/min would refuse 2 of them, and still 9 others."),
+			verdict("ignored", "low", "12 % came back when told.", ""),
+		}},
+		{Domain: "shop", Name: "trial\x1b[31m", Mode: "shadow", Met: 40, WouldRefuse: 7, Verdicts: []insight.Verdict{verdict("too_early", "low", "50 min still.", "")}},
+	}
+	var out bytes.Buffer
+	if err := writeVerdicts(&out, rules, now); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "verdicts.txt", out.String())
+	if err := verdictsHold(rules, []string{"broken", "loose_crowd"}); err != nil {
+		t.Error(err)
+	}
+	// One that is not the first counts, too.
+	if err := verdictsHold(rules, []string{"broken", "ignored"}); err == nil || !strings.Contains(err.Error(), "shop/search ignored") {
+		t.Error(err)
+	}
+}
+
+// A preview is told in words, and so is what is wrong with the files.
+func TestWritePreview(t *testing.T) {
+	from := time.Date(2026, 11, 23, 15, 12, 0, 0, time.UTC)
+	result := &insight.PreviewResult{
+		From: from, To: from.Add(168 * time.Minute), Requests: 812_334, Sampled: 4,
+		Now:      insight.PreviewSide{Refused: 14_622, Share: 0.018, ClientsRefused: 90},
+		Then:     insight.PreviewSide{Refused: 23_557, Share: 0.029, PlusMinus: 0.002, ClientsRefused: 128},
+		OnlyThen: 9_000, OnlyNow: 65,
+		Clients: insight.PreviewClients{More: 41, Fewer: 3, GoodMore: 38, Examples: []insight.PreviewKey{{Key: "user=ada\u202e", Then: 120, Good: true}, {Key: "ip=192.0.2.1", Now: 5}}},
+		Rules: []insight.PreviewRule{
+			{Domain: "shop", Rule: "search", Now: 14_622, Then: 23_557, MetNow: 310_000, MetThen: 310_000, Change: "changed"},
+			{Domain: "shop", Rule: "all", MetThen: 812_334, Change: "added", Estimate: true},
+		},
+		Tests:    insight.PreviewTests{Passed: 6, Failed: 1, Failures: []string{"shop_test.yaml: a client is refused"}},
+		Warnings: []string{"a rule matches on a secret value, which was not recorded"},
+	}
+	var out bytes.Buffer
+	if err := writePreview(&out, result); err != nil {
+		t.Fatal(err)
+	}
+	out.WriteString("\n---\n")
+	if err := writePreview(&out, &insight.PreviewResult{Problems: []insight.PreviewProblem{
+		{File: "shop.yaml", Line: 3, Column: 5, Message: "unknown key alow; did you mean allow?"}, {Message: "no rule is left"},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "preview.txt", out.String())
+}
