@@ -1,0 +1,395 @@
+package insight
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"time"
+)
+
+// snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version of
+// another one leaves that out.
+const snapshotVersion = 1
+
+// errSnapshot is the error of bytes that are no Snapshot of this version.
+var errSnapshot = errors.New("not a snapshot of insight that this version knows")
+
+// AppendBinary appends the snapshot to b, for other nodes. It never fails.
+func (s *Snapshot) AppendBinary(b []byte) ([]byte, error) {
+	c := &coder{b: append(b, snapshotVersion), writes: true}
+	c.snapshot(s)
+	return c.b, nil
+}
+
+// UnmarshalBinary is the inverse of AppendBinary. What is read takes memory in proportion to b. Bytes
+// of another version are an error.
+func (s *Snapshot) UnmarshalBinary(b []byte) error {
+	if len(b) == 0 || b[0] != snapshotVersion {
+		return errSnapshot
+	}
+	c := &coder{b: b[1:]}
+	var out Snapshot
+	c.snapshot(&out)
+	if c.failed || len(c.b) > 0 {
+		return errSnapshot
+	}
+	*s = out
+	return nil
+}
+
+// coder writes values, or reads them: both by the same functions, so that they cannot differ.
+type coder struct {
+	b      []byte
+	writes bool
+	failed bool
+}
+
+func (c *coder) fail() { c.failed, c.b = true, nil }
+
+func (c *coder) uint(v *uint64) {
+	if c.writes {
+		c.b = binary.AppendUvarint(c.b, *v)
+		return
+	}
+	x, n := binary.Uvarint(c.b)
+	if n <= 0 {
+		c.fail()
+		return
+	}
+	*v, c.b = x, c.b[n:]
+}
+
+func (c *coder) int(v *int64) {
+	x := uint64(*v)<<1 ^ uint64(*v>>63)
+	c.uint(&x)
+	*v = int64(x>>1) ^ -int64(x&1)
+}
+
+// number codes a number of any type.
+func number64[T ~int | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](c *coder, v *T) {
+	x := int64(*v)
+	c.int(&x)
+	*v = T(x)
+}
+
+// fixed codes a number whose bits are all as likely.
+func (c *coder) fixed(v *uint64) {
+	if c.writes {
+		c.b = binary.LittleEndian.AppendUint64(c.b, *v)
+		return
+	}
+	if len(c.b) < 8 {
+		c.fail()
+		return
+	}
+	*v, c.b = binary.LittleEndian.Uint64(c.b), c.b[8:]
+}
+
+func (c *coder) float(v *float64) {
+	x := math.Float64bits(*v)
+	c.fixed(&x)
+	if *v = math.Float64frombits(x); math.IsNaN(*v) {
+		*v = 0
+	}
+}
+
+func (c *coder) float32(v *float32) {
+	x := uint64(math.Float32bits(*v))
+	c.uint(&x)
+	if *v = math.Float32frombits(uint32(x)); *v != *v {
+		*v = 0
+	}
+}
+
+func (c *coder) bool(v *bool) {
+	x := uint64(0)
+	if *v {
+		x = 1
+	}
+	c.uint(&x)
+	*v = x != 0
+}
+
+func (c *coder) text(v *string) {
+	n := uint64(len(*v))
+	c.uint(&n)
+	if c.writes {
+		c.b = append(c.b, *v...)
+		return
+	}
+	if n > uint64(len(c.b)) {
+		c.fail()
+		return
+	}
+	*v, c.b = string(c.b[:n]), c.b[n:]
+}
+
+func (c *coder) time(v *time.Time) {
+	x := v.UnixMicro()
+	c.int(&x)
+	if !c.writes {
+		*v = time.UnixMicro(x).UTC()
+	}
+}
+
+// slice codes a slice. Each element takes a byte at least, so that no number of them makes a reader
+// take more memory than it was sent; when empty, what is read is nil.
+func slice[T any](c *coder, list *[]T, f func(*T)) {
+	n := uint64(len(*list))
+	c.uint(&n)
+	if c.writes {
+		for i := range *list {
+			f(&(*list)[i])
+		}
+		return
+	}
+	if n > uint64(len(c.b)) {
+		c.fail()
+		return
+	}
+	*list = nil
+	for range n {
+		if c.failed {
+			return
+		}
+		var x T
+		f(&x)
+		*list = append(*list, x)
+	}
+}
+
+func (c *coder) snapshot(s *Snapshot) {
+	number64(c, &s.Nodes)
+	c.fixed(&s.Seed)
+	for _, v := range []*int64{&s.Started, &s.Time, &s.From, &s.Step, &s.Bytes} {
+		c.int(v)
+	}
+	c.float(&s.P99)
+	for _, v := range []*uint64{&s.StoreErrors, &s.Taken, &s.Thinned} {
+		c.uint(v)
+	}
+	c.text(&s.Broken)
+	slice(c, &s.Events, func(h *Happening) {
+		c.int(&h.T)
+		c.int(&h.Until)
+		c.text(&h.Kind)
+		c.text(&h.Version)
+		c.text(&h.Signal)
+	})
+	slice(c, &s.Domains, func(d *DomainSnapshot) {
+		c.text(&d.Name)
+		c.counts(&d.Count)
+		c.counts(&d.Recent)
+		c.counts(&d.Before)
+		c.bool(&d.HasBefore)
+		c.strip(&d.Series)
+	})
+	slice(c, &s.Rules, c.rule)
+	if s.Step < 0 || s.Time < s.From || s.Step == 0 && len(s.Domains) > 0 {
+		c.fail() // a series has a step
+	}
+}
+
+func (c *coder) counts(v *Counts) {
+	for i := range v {
+		c.uint(&v[i])
+	}
+}
+
+// strip codes a series: of a step in which nothing happened, a single 0.
+func (c *coder) strip(s *Strip) {
+	slice(c, (*[][lanes]uint32)(s), func(b *[lanes]uint32) {
+		used := uint64(0)
+		for i, v := range b {
+			if v != 0 {
+				used |= 1 << i
+			}
+		}
+		c.uint(&used)
+		for i := range b {
+			if used>>i&1 == 1 {
+				x := uint64(b[i])
+				c.uint(&x)
+				b[i] = uint32(x)
+			}
+		}
+	})
+}
+
+func (c *coder) rule(r *RuleSnapshot) {
+	c.text(&r.Domain)
+	c.text(&r.Name)
+	c.fixed(&r.Definition)
+	c.text(&r.File)
+	number64(c, &r.Line)
+	c.text(&r.Mode)
+	slice(c, &r.Per, c.text)
+	c.bool(&r.Brought)
+	c.int(&r.Since)
+	slice(c, &r.Windows, func(w *WindowSnapshot) {
+		c.text(&w.Name)
+		c.text(&w.Allows)
+		c.text(&w.Rate)
+		c.int(&w.Limit)
+		number64(c, &w.Window)
+		c.bool(&w.Bucket)
+		c.uint(&w.Refused)
+		c.float32(&w.MaxFill)
+	})
+	c.counts(&r.Count)
+	c.counts(&r.Recent)
+	for i := range r.Trend {
+		number64(c, &r.Trend[i])
+	}
+	c.strip(&r.Series)
+	c.summary(&r.Summary)
+	number64(c, &r.All.K)
+	slice(c, &r.All.Keys, c.sampledKey)
+	number64(c, &r.Refused.K)
+	slice(c, &r.Refused.Keys, c.refusedKey)
+	slice(c, &r.Minutes, func(m *MinuteSnapshot) {
+		c.int(&m.T)
+		c.float32(&m.Keys)
+		number64(c, &m.TopShare)
+		number64(c, &m.Signal)
+		number64(c, &m.Met)
+		number64(c, &m.Refused)
+	})
+	for _, v := range []*uint64{&r.Errors, &r.Drawn, &r.DrawnKnown, &r.Answers, &r.Well} {
+		c.uint(v)
+	}
+	slice(c, &r.ByDoor, c.count)
+	slice(c, &r.With, c.count)
+	slice(c, &r.Examples, c.fixed)
+	number64(c, &r.TopMost)
+	for kind := range topKinds {
+		slice(c, &r.Live[kind], c.topKey)
+		slice(c, &r.Long[kind], c.topKey)
+	}
+	slice(c, &r.Verdicts, c.verdict)
+}
+
+func (c *coder) count(v *Count) {
+	c.text(&v.Value)
+	c.uint(&v.Count)
+}
+
+func (c *coder) episodes(e *Episodes) {
+	for _, v := range []*uint64{&e.Obeyed, &e.Early, &e.GaveUp, &e.LeftOut} {
+		c.uint(v)
+	}
+}
+
+func (c *coder) summary(s *Summary) {
+	for _, v := range []*float64{&s.Keys, &s.KeysRefused, &s.KeysError, &s.RefusedError, &s.MaxFill} {
+		c.float(v)
+	}
+	for i := range s.Fill {
+		c.uint(&s.Fill[i])
+	}
+	c.episodes(&s.Episodes)
+	g := &s.Good
+	for _, v := range []*uint64{&g.Refused, &g.Keys, &g.All} {
+		c.uint(v)
+	}
+	for _, v := range []*float64{&g.Share, &g.Low, &g.High, &g.PlusMinus} {
+		c.float(v)
+	}
+	c.bool(&s.Confident)
+}
+
+func (c *coder) sampledKey(k *SampledKey) {
+	c.fixed(&k.Hash)
+	c.uint(&k.Asked)
+	c.uint(&k.Refused)
+	number64(c, &k.Answers)
+	number64(c, &k.Well)
+	c.float32(&k.Fill)
+	c.bool(&k.Known)
+	c.bool(&k.Own)
+	slice(c, &k.Demands, func(d *demand) {
+		number64(c, &d.limit)
+		for i := range d.windows {
+			w := &d.windows[i]
+			number64(c, &w.index)
+			number64(c, &w.used)
+			number64(c, &w.refused)
+		}
+	})
+}
+
+func (c *coder) refusedKey(k *RefusedKey) {
+	c.sampledKey(&k.SampledKey)
+	c.text(&k.Text)
+	c.int(&k.Since)
+	c.bool(&k.Remote)
+	c.episodes(&k.Episodes)
+	c.bool(&k.All)
+	last := k.Since
+	slice(c, &k.Events, func(m *Moment) {
+		// Times follow each other closely.
+		at, retry := m.At-last, m.Retry-m.At
+		c.int(&at)
+		c.bool(&m.Refused)
+		if m.Refused {
+			c.int(&retry)
+		}
+		if m.At = last + at; m.Refused {
+			m.Retry = m.At + retry
+		}
+		last = m.At
+	})
+}
+
+func (c *coder) topKey(k *TopKey) {
+	c.fixed(&k.Hash)
+	for _, v := range []*uint64{&k.Count, &k.Over, &k.Asked, &k.Refused} {
+		c.uint(v)
+	}
+	c.int(&k.At)
+	c.float32(&k.Fill)
+	number64(c, &k.Window)
+	c.bool(&k.Known)
+	c.text(&k.Text)
+}
+
+func (c *coder) verdict(v *Verdict) {
+	for _, s := range []*string{&v.Verdict, &v.Confidence, &v.Domain, &v.Rule, &v.Sentence} {
+		c.text(s)
+	}
+	c.time(&v.Since)
+	has := v.Proposal != nil
+	if c.bool(&has); has {
+		if v.Proposal == nil {
+			v.Proposal = new(Proposal)
+		}
+		c.text(&v.Proposal.Sentence)
+		c.text(&v.Proposal.Patch)
+	}
+	type item struct {
+		name  string
+		value float64
+	}
+	var evidence []item
+	for name, value := range v.Evidence {
+		evidence = append(evidence, item{name, value})
+	}
+	slices.SortFunc(evidence, func(a, b item) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+	slice(c, &evidence, func(i *item) {
+		c.text(&i.name)
+		c.float(&i.value)
+	})
+	if !c.writes {
+		v.Evidence = make(map[string]float64, len(evidence))
+		for _, i := range evidence {
+			v.Evidence[i.name] = i.value
+		}
+	}
+	slice(c, &v.Examples, c.text)
+}

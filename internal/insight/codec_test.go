@@ -1,0 +1,98 @@
+package insight
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+)
+
+// lived returns a snapshot of a Collector that has seen everything that there is to see.
+func lived(t testing.TB) *Snapshot {
+	b := newBench(t, Options{Known: []string{"user"}, Saturated: func() (string, bool) { return "cpu", true }}, `
+domain: shop
+limits:
+  - { name: search, per: [user], allow: [10/min, 100/hour], algorithm: fixed_window }
+  - { name: all, allow: 50/min, algorithm: fixed_window }
+  - { name: trial, per: [ip], allow: 5/min, on_limit: shadow }
+`)
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 4 {
+		for range 150 {
+			r := weir.Request{Door: "http", Attributes: rule.Pairs{{Name: "user", Value: fmt.Sprint("user-", random.IntN(20))}, {Name: "ip", Value: "192.0.2.1"}}}
+			if b.send(r) {
+				b.limiter.Answered(&r, &b.d, weir.Answer{Status: 200})
+			}
+			b.µs.Add(100_000)
+			b.gather(false)
+		}
+		b.pass(time.Minute)
+	}
+	return b.Snapshot(Want{Series: true, Top: true, Samples: true, Over: time.Hour})
+}
+
+// A snapshot is read as it was written, and merges as it did.
+func TestSnapshotCodec(t *testing.T) {
+	s := lived(t)
+	data, err := s.AppendBinary([]byte("before"))
+	if err != nil || !bytes.HasPrefix(data, []byte("before")) {
+		t.Fatal(err)
+	}
+	data = data[len("before"):]
+	var read Snapshot
+	if err := read.UnmarshalBinary(data); err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.Rules {
+		if a, b := fmt.Sprintf("%+v", s.Rules[i]), fmt.Sprintf("%+v", read.Rules[i]); i > 0 && a != b {
+			t.Errorf("rule %d was written as\n%s\nand read as\n%s", i, a, b)
+		}
+	}
+	again, _ := read.AppendBinary(nil)
+	if !bytes.Equal(data, again) {
+		t.Error("written again, it differs")
+	}
+	if a, b := Merge(s, s), Merge(&read, &read); !reflect.DeepEqual(a.Domains, b.Domains) || a.Rules[0].Summary != b.Rules[0].Summary || a.Rules[0].Count[laneMet] != 2*s.Rules[0].Count[laneMet] {
+		t.Error("it merges otherwise")
+	}
+	t.Logf("%d bytes for 3 rules with 20 keys", len(data))
+	for _, data := range [][]byte{nil, {snapshotVersion + 1}, {snapshotVersion}, data[:len(data)-1], append(bytes.Clone(data), 0)} {
+		if read.UnmarshalBinary(data) == nil {
+			t.Errorf("%d bytes are no snapshot, and were read", len(data))
+		}
+	}
+}
+
+// FuzzSnapshot: whatever comes from another node is read or refused, answers questions, and is
+// written as it was read.
+func FuzzSnapshot(f *testing.F) {
+	data, _ := lived(f).AppendBinary(nil)
+	f.Add(data)
+	f.Add(data[:len(data)/2])
+	own := lived(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var s Snapshot
+		if s.UnmarshalBinary(data) != nil {
+			return
+		}
+		again, _ := s.AppendBinary(nil)
+		var twice Snapshot
+		if err := twice.UnmarshalBinary(again); err != nil {
+			t.Fatalf("written again, it is not read: %v", err)
+		}
+		third, _ := twice.AppendBinary(nil)
+		if !bytes.Equal(again, third) {
+			t.Fatal("it changes from writing to writing")
+		}
+		merged := Merge(own, &s)
+		for i := range merged.Rules {
+			facts := merged.Facts(i)
+			Judge(&facts, Thresholds{})
+		}
+	})
+}
