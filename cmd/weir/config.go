@@ -65,6 +65,8 @@ type config struct {
 	recent     recent.Options
 	insight    insight.Options
 
+	insightPath string // of the history file; "" for none
+
 	identity     map[string]string // source by attribute
 	jwks         string
 	clientIP     httplimit.ClientIP

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/telemetry"
 )
 
 // makeInsight makes what gathers how the rules do, unless insight.memory is 0.
-func (p *program) makeInsight() {
+// With check it reads no history.
+func (p *program) makeInsight(check bool) error {
 	o := p.c.insight
 	if o.Memory == 0 {
-		return
+		return nil
 	}
 	if len(o.Known) == 0 {
 		for attribute := range p.c.identity {
@@ -26,6 +29,13 @@ func (p *program) makeInsight() {
 	o.Broken = p.rulesBroken
 	o.Logger = p.log
 	p.insight = insight.New(o)
+	if check || p.c.insightPath == "" {
+		return nil
+	}
+	if err := p.insight.Open(p.c.insightPath); err != nil {
+		return fmt.Errorf("insight.path: %w", err)
+	}
+	return nil
 }
 
 // saturatedFrom is the percentage of a load signal from which the service counts as saturated.
@@ -49,4 +59,21 @@ func (p *program) rulesBroken() string {
 		return errors[0]
 	}
 	return ""
+}
+
+// insightMetrics returns what NewInsight reads.
+func (p *program) insightMetrics() telemetry.InsightOptions {
+	return telemetry.InsightOptions{
+		Rules: func() (list []telemetry.RuleReading) {
+			for _, j := range p.insight.Judged() {
+				list = append(list, telemetry.RuleReading{
+					Domain: j.Domain, Rule: j.Rule, Verdicts: j.Verdicts, GoodRefused: j.GoodRefused, MaxFill: j.MaxFill,
+					Obeyed: j.Episodes.Obeyed, Early: j.Episodes.Early, GaveUp: j.Episodes.GaveUp,
+				})
+			}
+			return list
+		},
+		Thinned: p.insight.Thinned,
+		Bytes:   p.insight.Bytes,
+	}
 }

@@ -53,6 +53,9 @@ func (p *program) collect() {
 	if p.certificates != nil {
 		doors.Certificates = p.certificates.Status
 	}
+	if p.insight != nil {
+		p.metrics.Registry().MustRegister(telemetry.NewInsight(p.insightMetrics()))
+	}
 	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
 }
 

@@ -148,7 +148,9 @@ func (p *program) build(check bool) error {
 	if err := p.makeLoad(); err != nil {
 		return err
 	}
-	p.makeInsight()
+	if err := p.makeInsight(check); err != nil {
+		return err
+	}
 	if !check {
 		if err := p.firewall.open(set); err != nil {
 			return err
@@ -177,6 +179,9 @@ func (p *program) close() error {
 	}
 	if p.firewall != nil {
 		failures = append(failures, p.firewall.close())
+	}
+	if p.insight != nil {
+		failures = append(failures, p.insight.Close())
 	}
 	if p.storage != nil {
 		failures = append(failures, p.storage.Close())

@@ -303,6 +303,9 @@ var insightSettings = []setting{
 			}
 			return err
 		})},
+	{path: "insight.path",
+		help: "file that keeps what was counted over time over a restart; none if empty",
+		set:  toString(func(c *config) *string { return &c.insightPath })},
 	{path: "insight.known", kind: list,
 		help: "attributes of which one makes a client known, for telling good clients; those of identity if empty, else user",
 		set:  func(c *config, items []string) error { c.insight.Known = items; return nil }},

@@ -199,22 +199,24 @@ func (c *coder) counts(v *Counts) {
 
 // strip codes a series: of a step in which nothing happened, a single 0.
 func (c *coder) strip(s *Strip) {
-	slice(c, (*[][lanes]uint32)(s), func(b *[lanes]uint32) {
-		used := uint64(0)
-		for i, v := range b {
-			if v != 0 {
-				used |= 1 << i
-			}
+	slice(c, (*[][lanes]uint32)(s), c.bucket)
+}
+
+func (c *coder) bucket(b *[lanes]uint32) {
+	used := uint64(0)
+	for i, v := range b {
+		if v != 0 {
+			used |= 1 << i
 		}
-		c.uint(&used)
-		for i := range b {
-			if used>>i&1 == 1 {
-				x := uint64(b[i])
-				c.uint(&x)
-				b[i] = uint32(x)
-			}
+	}
+	c.uint(&used)
+	for i := range b {
+		if used>>i&1 == 1 {
+			x := uint64(b[i])
+			c.uint(&x)
+			b[i] = uint32(x)
 		}
-	})
+	}
 }
 
 func (c *coder) rule(r *RuleSnapshot) {

@@ -88,6 +88,9 @@ type Collector struct {
 	generation int64
 	errors     wheel // of the store
 	lastErrs   uint64
+	past       map[pastName][]pastStep // of the history file, until the rules are there that it is of
+
+	history *history // nil without one; Run's alone
 }
 
 var _ Reader = (*Collector)(nil)
@@ -135,6 +138,16 @@ func (c *Collector) SetSeed(seed uint64) {
 	for _, s := range c.rules {
 		s.forgetKeys()
 	}
+}
+
+// Thinned counts the events of decisions that were left out, since there were too many.
+func (c *Collector) Thinned() uint64 { return c.thinned.Load() }
+
+// Bytes is the memory that is taken.
+func (c *Collector) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes()
 }
 
 // Seed returns the seed of the hash of keys.
@@ -225,6 +238,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	for _, d := range s.Domains() {
 		if domains[d] = c.domains[d]; domains[d] == nil {
 			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(true)}
+			c.recall(pastName{domain: d}, domains[d].series, nil)
 		}
 		next.domains[d], next.sole, next.soleName = domains[d].gate, domains[d].gate, d
 	}
@@ -233,12 +247,16 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	}
 	c.domains = domains
 	c.rules = nil
+	var recalled []*ruleState
 	state := func(r *rule.Rule, windows int) *ruleState {
 		definition := definitionOf(r)
 		st := before[name{r.Domain, r.Name}]
 		if st == nil || st.definition != definition {
 			st = newRuleState(uint32(len(c.numbers)), r, definition, now)
 			c.numbers = append(c.numbers, st)
+			if _, known := c.past[pastName{st.domain, st.name, definition}]; known {
+				recalled = append(recalled, st)
+			}
 		} else {
 			delete(before, name{r.Domain, r.Name})
 		}
@@ -283,6 +301,12 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	for _, st := range c.rules {
 		st.domainState = domains[st.domain]
 	}
+	for _, st := range recalled {
+		st.begin(c)
+		if begin := c.recall(pastName{st.domain, st.name, st.definition}, st.series, st.minutes); begin != 0 {
+			st.since = time.Unix(begin, 0)
+		}
+	}
 	c.resize()
 	c.tables.Store(&tables{now: next, before: old})
 }
@@ -309,6 +333,7 @@ func (c *Collector) Run(ctx context.Context) {
 		case <-tick.C:
 			if c.gather(true) {
 				c.judge()
+				c.remember()
 			}
 		}
 	}

@@ -29,8 +29,14 @@ var begun = time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
 
 func newBench(t testing.TB, o Options, rules string) *bench {
 	t.Helper()
+	return startBench(t, o, begun, "", rules)
+}
+
+// startBench is newBench at another time, with a history file unless path is "".
+func startBench(t testing.TB, o Options, at time.Time, path, rules string) *bench {
+	t.Helper()
 	b := &bench{t: t, clock: new(clock)}
-	b.µs.Store(begun.UnixMicro())
+	b.µs.Store(at.UnixMicro())
 	store, err := memory.New(memory.Options{Clock: b.µs.Load})
 	if err != nil {
 		t.Fatal(err)
@@ -41,6 +47,11 @@ func newBench(t testing.TB, o Options, rules string) *bench {
 	}
 	o.Now = b.time
 	b.Collector = New(o)
+	if path != "" {
+		if err := b.Open(path); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.limiter, err = weir.New(store, weir.WithRules(load(t, rules)), weir.WithHooks(b.Hooks()), weir.WithClock(b.µs.Load))
 	if err != nil {
 		t.Fatal(err)

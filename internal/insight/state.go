@@ -52,6 +52,7 @@ type ruleState struct {
 	answers, well     uint64 // but for 429
 
 	verdicts []Verdict // not changed once they are here
+	judged   Judged    // with the verdicts
 	examples [8]uint64 // ids of refusals
 	example  int
 }

@@ -197,6 +197,44 @@ func (c *Collector) judge() {
 		c.mu.Lock()
 		KeepSince(r.verdicts, verdicts)
 		r.verdicts = verdicts
+		r.judged = judgedOf(&s.Rules[0], verdicts)
 		c.mu.Unlock()
 	}
+}
+
+// Judged is what was known of a rule when it was judged last, for metrics.
+type Judged struct {
+	Domain, Rule string
+	Verdicts     []string
+	// The share of good keys that the rule refuses, and the most of it that one key used; below 0
+	// where that is not known.
+	GoodRefused, MaxFill float64
+	Episodes             Episodes
+}
+
+func judgedOf(r *RuleSnapshot, verdicts []Verdict) Judged {
+	j := Judged{Domain: r.Domain, Rule: r.Name, GoodRefused: -1, MaxFill: -1, Episodes: r.Summary.Episodes}
+	for i := range verdicts {
+		j.Verdicts = append(j.Verdicts, verdicts[i].Verdict)
+	}
+	if r.Summary.Good.All > 0 {
+		j.GoodRefused = r.Summary.Good.Share
+	}
+	if r.Count[laneMet] > 0 {
+		j.MaxFill = r.Summary.MaxFill
+	}
+	return j
+}
+
+// Judged returns what the rules in force were judged to be, in rule order; those that were not
+// judged yet are left out.
+func (c *Collector) Judged() (list []Judged) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.rules {
+		if r.judged.Rule != "" {
+			list = append(list, r.judged)
+		}
+	}
+	return list
 }

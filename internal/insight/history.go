@@ -1,0 +1,377 @@
+package insight
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// The history file keeps what was counted over time, so that a restart forgets nothing of it. It is
+// a sequence of records: the length of the payload and its CRC-32C, 4 bytes each, little-endian, and
+// the payload. Each minute one is appended, with what was counted in it; each hour the file is
+// written anew, with what is still of use. A tail that was torn when the machine went down is cut.
+
+// historyMagic begins the file; the last byte is the version.
+const historyMagic = "weir-insight\x01"
+
+const (
+	mostHistory = 64 << 20 // bytes of the file
+	mostRecord  = 8 << 20
+	mostPast    = 10_000 // rules and domains that are read
+)
+
+// pastName names what a series is of: a rule as it is defined, or a domain (of no rule).
+type pastName struct {
+	domain, rule string
+	definition   uint64
+}
+
+// past is what was counted of one of them.
+type past struct {
+	name  pastName
+	steps []pastStep
+}
+
+// pastStep is what was counted in a step of time.
+type pastStep struct {
+	unix, step int64
+	state      minuteState // of a rule's minute
+	count      bucket
+}
+
+// record codes a payload.
+func (c *coder) record(list *[]past) {
+	slice(c, list, func(p *past) {
+		c.text(&p.name.domain)
+		c.text(&p.name.rule)
+		c.fixed(&p.name.definition)
+		last := int64(0)
+		slice(c, &p.steps, func(s *pastStep) {
+			since := s.unix - last
+			c.int(&since)
+			s.unix = last + since
+			last = s.unix
+			c.int(&s.step)
+			c.float32(&s.state.keys)
+			number64(c, &s.state.topShare)
+			number64(c, &s.state.signal)
+			c.bucket((*[lanes]uint32)(&s.count))
+		})
+	})
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// appendRecord appends a record to b.
+func appendRecord(b []byte, list []past) []byte {
+	at := len(b)
+	c := &coder{b: append(b, make([]byte, 8)...), writes: true}
+	c.record(&list)
+	payload := c.b[at+8:]
+	binary.LittleEndian.PutUint32(c.b[at:], uint32(len(payload)))
+	binary.LittleEndian.PutUint32(c.b[at+4:], crc32.Checksum(payload, castagnoli))
+	return c.b
+}
+
+// readHistory calls f for what lies in the bytes of a history file. It returns how many bytes are
+// good: what follows was torn, or is not ours.
+func readHistory(data []byte, f func(*past)) (good int) {
+	if len(data) < len(historyMagic) || string(data[:len(historyMagic)]) != historyMagic {
+		return 0
+	}
+	good = len(historyMagic)
+	for {
+		rest := data[good:]
+		if len(rest) < 8 {
+			return good
+		}
+		n := binary.LittleEndian.Uint32(rest)
+		if n > mostRecord || int(n) > len(rest)-8 {
+			return good
+		}
+		payload := rest[8 : 8+n]
+		if crc32.Checksum(payload, castagnoli) != binary.LittleEndian.Uint32(rest[4:]) {
+			return good
+		}
+		c := &coder{b: payload}
+		var list []past
+		if c.record(&list); c.failed || len(c.b) > 0 {
+			return good
+		}
+		for i := range list {
+			f(&list[i])
+		}
+		good += 8 + int(n)
+	}
+}
+
+// history is the file at work. One goroutine uses it: Run.
+type history struct {
+	path    string
+	log     *slog.Logger
+	file    *os.File
+	size    int64
+	written time.Time // anew
+	failing bool      // the last write failed, and it was said so
+}
+
+// openHistory reads the file, if there is one, and makes it ready to be appended to.
+func openHistory(path string, log *slog.Logger, now time.Time, f func(*past)) (*history, error) {
+	h := &history{path: path, log: log, written: now}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	good := readHistory(data, f)
+	if good < len(data) {
+		if good == 0 {
+			aside := path + ".damaged"
+			if err := os.Rename(path, aside); err != nil {
+				return nil, err
+			}
+			log.Warn("the history file of insight is none; it was set aside, and a new one begins", "path", path, "aside", aside)
+		} else {
+			log.Warn("the history file of insight ended in the middle of a record; that was cut off", "path", path, "bytes", len(data)-good)
+		}
+	}
+	h.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if good == 0 {
+		if _, err = h.file.WriteAt([]byte(historyMagic), 0); err == nil {
+			good = len(historyMagic)
+		}
+	}
+	if err == nil {
+		err = h.file.Truncate(int64(good))
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.file.Close())
+	}
+	h.size = int64(good)
+	return h, nil
+}
+
+// append writes a record at the end.
+func (h *history) append(list []past) error {
+	b := appendRecord(nil, list)
+	if h.size+int64(len(b)) > mostHistory || len(b) > mostRecord {
+		return fmt.Errorf("%s has %d bytes, and may have %d", h.path, h.size, mostHistory)
+	}
+	n, err := h.file.WriteAt(b, h.size)
+	if err != nil {
+		// What was written of it is cut by the next record, or when the file is read.
+		return fmt.Errorf("after %d bytes: %w", n, err)
+	}
+	h.size += int64(len(b))
+	return h.file.Sync()
+}
+
+// rewrite puts a new file in the place of the old one.
+func (h *history) rewrite(each func(yield func([]past) error) error) error {
+	temporary := h.path + ".new"
+	f, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	next := &history{path: temporary, file: f}
+	if _, err = f.WriteAt([]byte(historyMagic), 0); err == nil {
+		next.size = int64(len(historyMagic))
+		err = each(func(list []past) error {
+			b := appendRecord(nil, list)
+			if next.size+int64(len(b)) > mostHistory || len(b) > mostRecord {
+				return nil // the rules that come first are kept
+			}
+			_, err := f.WriteAt(b, next.size)
+			next.size += int64(len(b))
+			return err
+		})
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(temporary, h.path)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close(), os.Remove(temporary))
+	}
+	old := h.file
+	h.file, h.size = f, next.size
+	return old.Close()
+}
+
+// failed says once that the file cannot be written, and once that it can be again.
+func (h *history) failed(err error) {
+	if (err != nil) == h.failing {
+		return
+	}
+	if h.failing = err != nil; h.failing {
+		h.log.Error("the history of insight is not written; a restart will forget what comes now", "error", err)
+		return
+	}
+	h.log.Info("the history of insight is written again", "path", h.path)
+}
+
+// rewriteEvery is how often the file is written anew.
+const rewriteEvery = time.Hour
+
+// remember writes what was counted in the minute that ended.
+func (c *Collector) remember() {
+	h := c.history
+	if h == nil {
+		return
+	}
+	now := c.now()
+	var err error
+	if now.Sub(h.written) >= rewriteEvery || h.size > mostHistory/2 && now.Sub(h.written) >= rewriteEvery/4 {
+		h.written = now
+		err = h.rewrite(c.eachPast)
+	} else if list := c.pastMinute(now.Unix()/60*60 - 60); len(list) > 0 {
+		err = h.append(list)
+	}
+	h.failed(err)
+}
+
+// pastMinute returns what was counted in the minute that began at an instant.
+func (c *Collector) pastMinute(unix int64) (list []past) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.sortedDomains("") {
+		list = appendPast(list, pastName{domain: d.name}, d.series, nil, unix, unix)
+	}
+	for _, r := range c.rules {
+		if r.series != nil {
+			list = appendPast(list, pastName{r.domain, r.name, r.definition}, r.series, r.minutes, unix, unix)
+		}
+	}
+	return list
+}
+
+// eachPast yields what is known of all, a rule at a time.
+func (c *Collector) eachPast(yield func([]past) error) error {
+	c.mu.Lock()
+	rules, now := append([]*ruleState(nil), c.rules...), c.now().Unix()
+	var list []past
+	for _, d := range c.sortedDomains("") {
+		list = appendPast(list, pastName{domain: d.name}, d.series, nil, 0, now)
+	}
+	c.mu.Unlock()
+	if err := yield(list); err != nil {
+		return err
+	}
+	for _, r := range rules {
+		c.mu.Lock()
+		list = list[:0]
+		if r.series != nil {
+			list = appendPast(list, pastName{r.domain, r.name, r.definition}, r.series, r.minutes, 0, now)
+		}
+		c.mu.Unlock()
+		if len(list) == 0 {
+			continue
+		}
+		if err := yield(list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendPast appends what a series counted from one instant to another, by the minute where that is
+// known and by ten minutes before.
+func appendPast(list []past, name pastName, s *series, states []minuteState, from, to int64) []past {
+	p := past{name: name}
+	begin := (s.minute.last - int64(len(s.minute.buckets)) + 1) * 60
+	begin = (begin + 599) / 600 * 600 // no step counts twice
+	if from < begin {
+		s.ten.each(from, min(begin-1, to), func(unix int64, b *bucket) {
+			if *b != (bucket{}) {
+				p.steps = append(p.steps, pastStep{unix: unix, step: 600, count: *b})
+			}
+		})
+	}
+	s.minute.each(max(from, begin), to, func(unix int64, b *bucket) {
+		if *b == (bucket{}) {
+			return
+		}
+		step := pastStep{unix: unix, step: 60, count: *b}
+		if len(states) > 0 {
+			step.state = states[unix/60%int64(len(states))]
+		}
+		p.steps = append(p.steps, step)
+	})
+	if len(p.steps) == 0 {
+		return list
+	}
+	return append(list, p)
+}
+
+// Open reads the history file at a path and keeps it from then on; it comes before Run, and before
+// rules are in force. A file that is damaged from the beginning is set aside.
+func (c *Collector) Open(path string) error {
+	log := c.o.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.past = map[pastName][]pastStep{}
+	oldest := c.now().Add(-MostOver).Unix()
+	h, err := openHistory(path, log, c.now(), func(p *past) {
+		if _, have := c.past[p.name]; !have && len(c.past) >= mostPast {
+			return
+		}
+		for _, s := range p.steps {
+			if s.unix >= oldest && s.unix <= c.now().Unix() && (s.step == 60 || s.step == 600) {
+				c.past[p.name] = append(c.past[p.name], s)
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("history of insight: %w", err)
+	}
+	c.history = h
+	return nil
+}
+
+// recall puts what the history file tells into a series, and returns when that begins; 0 if it tells
+// nothing.
+func (c *Collector) recall(name pastName, s *series, states []minuteState) (begin int64) {
+	steps := c.past[name]
+	delete(c.past, name)
+	for i := range steps {
+		x := &steps[i]
+		if begin == 0 || x.unix < begin {
+			begin = x.unix
+		}
+		if x.step == 60 {
+			s.minute.add(x.unix, &x.count)
+			if len(states) > 0 {
+				states[x.unix/60%int64(len(states))] = x.state
+			}
+		}
+		s.ten.add(x.unix, &x.count)
+	}
+	return begin
+}
+
+// Close writes what was not written yet, and closes the history file. Run must have ended.
+func (c *Collector) Close() error {
+	h := c.history
+	if h == nil {
+		return nil
+	}
+	c.history = nil
+	c.gather(false)
+	c.mu.Lock()
+	c.count(c.now().Unix())
+	c.mu.Unlock()
+	err := h.rewrite(c.eachPast)
+	return errors.Join(err, h.file.Close())
+}
