@@ -127,5 +127,12 @@ func Wilson(x, n float64) (low, high float64) {
 	p := x / n
 	middle := p + z*z/(2*n)
 	spread := z * math.Sqrt(p*(1-p)/n+z*z/(4*n*n))
-	return max((middle-spread)/(1+z*z/n), 0), min((middle+spread)/(1+z*z/n), 1)
+	low, high = max((middle-spread)/(1+z*z/n), 0), min((middle+spread)/(1+z*z/n), 1)
+	if x == 0 {
+		low = 0 // exactly
+	}
+	if x == n {
+		high = 1
+	}
+	return low, high
 }

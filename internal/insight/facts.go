@@ -99,7 +99,9 @@ func WindowOf(w *rule.Window) WindowFacts {
 	case algo.Concurrency:
 		f.Window, f.Allows = 0, number(float64(c.N))+" in flight"
 	}
-	f.Bucket = f.Limit != c.N
+	if f.Bucket = f.Limit != c.N; f.Bucket {
+		f.Allows += ", " + number(float64(f.Limit)) + " at once"
+	}
 	return f
 }
 

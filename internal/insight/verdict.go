@@ -149,6 +149,10 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 	case j.Met == 0:
 		v.Sentence = fmt.Sprintf("None of %s of the domain met it in %s: too few to say more.", counted(float64(j.DomainMet), "request"), span(t))
 		return v
+	case j.Replay && met == bindingMet:
+		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
+			percent(j.MaxFill), counted(float64(met), "request"), number(float64(j.Met)))
+		return v
 	case j.Replay:
 		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.", counted(float64(j.Met), "request"), span(t), number(float64(met)), span(long))
 		return v
