@@ -34,7 +34,9 @@ type Request struct {
 // Trace names a place in a trace, as W3C's Trace Context does.
 type Trace struct {
 	TraceID [16]byte
-	SpanID  [8]byte // of what the decision is part of
+	SpanID  [8]byte // of the decision
+	// Span is what whoever follows the request has of it, for their own hooks; nil for nothing.
+	Span any
 }
 
 // Cost returns what r costs in hits: 0 if it is a peek, below 0 if it refunds. Hits of a

@@ -59,6 +59,9 @@ type Options struct {
 	Overload *overload.Limiter
 	// Load measures the requests that pass; nil for none.
 	Load overload.Load
+	// Trace returns the trace that a request is part of, for weir.Request.Trace; nil for a request
+	// that is not followed. A nil function follows none.
+	Trace func(*http.Request) *weir.Trace
 	// OnError is called when the store failed on a request, or when a slot or a turn could not be
 	// given back to it; nil means it is not. It must be safe for concurrent use. A client that
 	// hangs up is no error.
@@ -202,6 +205,9 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 		return nil
 	}
 	p.request = weir.Request{Door: g.o.Door, Domain: g.o.Domain, Attributes: &p.attrs, Hits: 1, MaxDelay: weir.RuleDelay}
+	if g.o.Trace != nil {
+		p.request.Trace = g.o.Trace(r)
+	}
 	err := p.visit.Decide(r.Context(), g.limiter, &p.request, &p.decision)
 	if failure := cmp.Or(err, p.decision.WithoutStore); failure != nil && !p.visit.HungUp {
 		p.failure(failure)

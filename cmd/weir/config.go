@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/decisionlog"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/forwardauth"
 	"github.com/weir-rl/weir/internal/httpapi"
@@ -22,6 +23,7 @@ import (
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/load"
 	"github.com/weir-rl/weir/internal/nftables"
+	"github.com/weir-rl/weir/internal/otel"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/resp"
@@ -87,6 +89,9 @@ type config struct {
 		level  slog.Level
 		format string
 	}
+	otel           otel.Options
+	otelHeaders    string
+	decisions      decisionlog.Options
 	drain          time.Duration
 	maxConnections int
 	limits         limits
@@ -170,6 +175,9 @@ func loadConfig(flags *pflag.FlagSet, env []string) (*config, error) {
 				problems = append(problems, fmt.Errorf("--%s: %w", s.flag(), err))
 			}
 		}
+	}
+	if err := c.readOTelEnv(variables); err != nil {
+		problems = append(problems, err)
 	}
 	if foreign != nil {
 		c.inherited = foreign.finish(c.named)

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/httpapi"
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/otel"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/rls"
 	"github.com/weir-rl/weir/internal/source"
@@ -45,7 +46,7 @@ func (p *program) ready() error {
 func (p *program) addDoors() error {
 	listens := &p.c.listen
 	options := p.c.rls
-	options.Logger, options.Stopwatch = p.log, p.metrics
+	options.Logger, options.Stopwatch, options.Tracer = p.log, p.metrics, p.tracer()
 	envoy := rls.New(p.limiter, options)
 	trust := p.c.trust
 	trust.Tokens = p.tokens
@@ -85,7 +86,7 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
 		return err
 	}
 	o := p.c.http
-	o.Headers, o.Trust, o.Stopwatch = p.c.headers, trust, p.metrics
+	o.Headers, o.Trust, o.Stopwatch, o.Tracer = p.c.headers, trust, p.metrics, p.tracer()
 	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), forwardAuth
 	o.Ready = func() bool { return p.ready() == nil }
 	h := p.tokensFirst(httpapi.New(p.limiter, o))
@@ -168,12 +169,19 @@ func (p *program) addProxy() error {
 	o.Headers, o.CORS, o.ClientIP, o.Identity = c.headers, c.cors, c.clientIP, identity
 	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
 	o.Logf = p.logf(slog.LevelWarn)
+	if p.tracer() != nil {
+		o.Trace = otel.TraceOf
+	}
 	h, err := proxy.New(p.limiter, o)
 	if err != nil {
 		return err
 	}
 	p.proxy = h
-	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(proxy.Bound(h, c.limits.body, c.limits.stall)))
+	served := http.Handler(h)
+	if p.tracer() != nil {
+		served = p.otel.Tracer().Serve(h)
+	}
+	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(proxy.Bound(served, c.limits.body, c.limits.stall)))
 	p.doors[len(p.doors)-1].drain = h.Drain
 	return nil
 }

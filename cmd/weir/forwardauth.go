@@ -15,7 +15,7 @@ func (p *program) forwardAuth() (http.Handler, error) {
 	o := c.forwardAuth
 	o.Domain = cmp.Or(o.Domain, c.http.Domain)
 	o.Headers, o.CORS, o.ClientIP = c.headers, c.cors, c.clientIP
-	o.Stopwatch, o.Logger = p.metrics, p.log
+	o.Stopwatch, o.Tracer, o.Logger = p.metrics, p.tracer(), p.log
 	if len(c.identity) > 0 {
 		identity, err := httplimit.ParseIdentity(c.identity, c.jwks)
 		if err != nil {

@@ -56,6 +56,14 @@ func (p *program) collect() {
 	if p.insight != nil {
 		p.metrics.Registry().MustRegister(telemetry.NewInsight(p.insightMetrics()))
 	}
+	exports := telemetry.ExportOptions{}
+	if p.decisions != nil {
+		exports.DecisionsDropped = p.decisions.Dropped
+	}
+	if p.otel != nil {
+		exports.Failed = p.otel.Failed
+	}
+	p.metrics.Registry().MustRegister(telemetry.NewExports(exports))
 	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
 }
 

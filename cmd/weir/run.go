@@ -52,7 +52,9 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	p.startActors(a, hangups)
 	broken, ended := p.serveDoors()
 	p.warnOfFiles()
-	p.printExamples(stdout)
+	if p.c.decisions.Path != "stdout" { // which holds decisions then, and nothing else
+		p.printExamples(stdout)
+	}
 	p.notify(stateReady)
 
 	var err error
@@ -77,6 +79,9 @@ func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
 	a.start(p.watchSignals)
 	a.start(func(ctx context.Context) { p.firewall.run(ctx, p.limiter) })
 	a.start(p.sweep)
+	if p.decisions != nil {
+		a.start(p.decisions.Run)
+	}
 	if p.insight != nil {
 		a.start(p.insight.Run)
 	}
@@ -108,6 +113,9 @@ func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
 		}
 		if p.certificates != nil {
 			_ = p.certificates.Reload() // logs errors itself
+		}
+		if p.decisions != nil {
+			p.decisions.Reopen()
 		}
 		p.notify(stateReady)
 	}

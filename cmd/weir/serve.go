@@ -14,10 +14,12 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/decisionlog"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/otel"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/source"
@@ -61,7 +63,7 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
 
 // serve runs the program until ctx ends. All that is wrong before the doors open is a usage error.
 func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer) error {
-	p := &program{c: c, log: newLogger(c, stderr)}
+	p := &program{c: c, log: newLogger(c, stderr), stdout: stdout}
 	if err := p.build(check); err != nil {
 		return usageError(errors.Join(err, p.close()))
 	}
@@ -96,9 +98,11 @@ func newLogger(c *config, w io.Writer) *slog.Logger {
 // everything that build has opened. The parts are listed in the order in which build makes them;
 // each may use those above it. They do not change after build.
 type program struct {
-	c   *config
-	log *slog.Logger
+	c      *config
+	log    *slog.Logger
+	stdout io.Writer
 
+	otel         *otel.Telemetry // nil without otel.endpoint
 	folder       *source.Folder
 	tokens       *auth.Tokens         // nil without auth.tokens_file
 	certificates *listen.Certificates // of the doors; nil without tls.cert
@@ -106,6 +110,7 @@ type program struct {
 	firewall     *firewall
 	metrics      *telemetry.Metrics
 	recent       *recent.Buffer
+	decisions    *decisionlog.Log   // nil without decisions.log
 	insight      *insight.Collector // nil with insight.memory: 0
 	overload     *overload.Limiter  // nil without proxy.concurrency
 	signals      *load.Registry
@@ -122,6 +127,11 @@ type program struct {
 // build makes every part and opens no door. With check it only checks the configuration, and opens
 // nothing that another program could be using. After an error, close closes the parts made so far.
 func (p *program) build(check bool) error {
+	if !check {
+		if err := p.startOTel(); err != nil {
+			return err
+		}
+	}
 	if err := p.tellInherited(); err != nil {
 		return err
 	}
@@ -144,6 +154,11 @@ func (p *program) build(check bool) error {
 	p.warnOfLacking(set)
 	if p.recent, err = recent.New(p.recentOptions()); err != nil {
 		return err
+	}
+	if !check {
+		if err := p.openDecisions(p.stdout); err != nil {
+			return err
+		}
 	}
 	if err := p.makeLoad(); err != nil {
 		return err
@@ -185,6 +200,9 @@ func (p *program) close() error {
 	}
 	if p.storage != nil {
 		failures = append(failures, p.storage.Close())
+	}
+	if p.otel != nil {
+		p.stopOTel()
 	}
 	return errors.Join(failures...)
 }
@@ -250,7 +268,13 @@ func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	if p.c.listen.proxy != "" {
 		hooks = append(hooks, weir.Hooks{Decided: p.refunded})
 	}
-	return weir.New(p.metrics.Store(p.storage.Store),
+	if p.decisions != nil {
+		hooks = append(hooks, p.decisions.Hooks())
+	}
+	if p.tracer() != nil { // the last one: it tells the id that another one may give
+		hooks = append(hooks, p.otel.Tracer().Hooks())
+	}
+	return weir.New(p.metrics.Store(p.tracedStore(p.storage.Store)),
 		weir.WithRules(set),
 		weir.WithSignals(p.signals),
 		weir.WithBans(bans),

@@ -76,6 +76,8 @@ var settingGroups = []settingGroup{
 	{title: "Trust and transport", page: "security.md", settings: trustSettings},
 	{title: "Answers", page: "headers.md", settings: answerSettings},
 	{title: "Metrics and logs", settings: logSettings},
+	{title: "OpenTelemetry", settings: otelSettings},
+	{title: "Decision log", settings: decisionSettings},
 	{title: "Bounds", page: "security.md", settings: boundSettings},
 }
 

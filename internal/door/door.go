@@ -5,6 +5,8 @@ package door
 
 import (
 	"cmp"
+	"context"
+	"net/http"
 	"strings"
 	"unsafe"
 
@@ -52,6 +54,31 @@ func Begin(s Stopwatch) (start int64) {
 func End(s Stopwatch, start int64, r *weir.Request, d *weir.Decision) {
 	if start != 0 {
 		s.End(start, r, d)
+	}
+}
+
+// Tracer follows requests in traces. A door without one reads no header for it.
+type Tracer interface {
+	// Follow begins the span of a decision, under the caller's that traceparent and tracestate name
+	// (W3C Trace Context); "" is none. The result is for Request.Trace, and ctx carries the span to
+	// the store; it is nil for a request that is not followed.
+	Follow(ctx context.Context, traceparent, tracestate string) (context.Context, *weir.Trace)
+	// End ends the span of a request that was followed, if its decision failed with err.
+	End(t *weir.Trace, err error)
+}
+
+// Follow is t.Follow with the headers of an HTTP request, and does nothing for a nil Tracer.
+func Follow(ctx context.Context, t Tracer, h http.Header) (context.Context, *weir.Trace) {
+	if t == nil {
+		return ctx, nil
+	}
+	return t.Follow(ctx, h.Get("Traceparent"), h.Get("Tracestate"))
+}
+
+// Followed is t.End of a request that was followed, and does nothing for one that was not.
+func Followed(t Tracer, of *weir.Trace, err error) {
+	if of != nil {
+		t.End(of, err)
 	}
 }
 

@@ -45,6 +45,8 @@ type Options struct {
 	EncodedSlash httplimit.EncodedSlash
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch door.Stopwatch
+	// Tracer follows decisions in traces; nil means that nobody does.
+	Tracer door.Tracer
 	// Logger is told of checks that cannot be answered, and how to mend that: of each kind of
 	// trouble once in ten seconds at most. nil means nobody.
 	Logger *slog.Logger
@@ -351,7 +353,10 @@ const (
 
 // decide decides c.request, and sets what an answer that passes has in its header.
 func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
-	err := f.limiter.Decide(r.Context(), &c.request, &c.decision)
+	ctx, trace := door.Follow(r.Context(), f.o.Tracer, r.Header)
+	c.request.Trace = trace
+	err := f.limiter.Decide(ctx, &c.request, &c.decision)
+	door.Followed(f.o.Tracer, trace, err)
 	switch {
 	case err != nil:
 		return undecided

@@ -39,6 +39,8 @@ type Options struct {
 	Ready func() bool
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch door.Stopwatch
+	// Tracer follows decisions in traces; nil means that nobody does.
+	Tracer door.Tracer
 }
 
 // Bounds of the HTTP decision API.
@@ -230,7 +232,7 @@ func (h *handler) limit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d := &c.decision
-	err = h.limiter.Decide(r.Context(), &c.request, &c.decision)
+	err = h.decide(r, c)
 	header := w.Header()
 	header["Cache-Control"] = answer.NoStore
 	switch {
@@ -259,6 +261,15 @@ func (h *handler) limit(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
 	_, _ = w.Write(c.out) // a client that hung up misses it
+}
+
+// decide decides c.request, which r brought.
+func (h *handler) decide(r *http.Request, c *call) error {
+	ctx, trace := door.Follow(r.Context(), h.o.Tracer, r.Header)
+	c.request.Trace = trace
+	err := h.limiter.Decide(ctx, &c.request, &c.decision)
+	door.Followed(h.o.Tracer, trace, err)
+	return err
 }
 
 // plainText reports whether the client wants text/plain rather than JSON.
@@ -340,7 +351,7 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
 		if err := h.ask(c, item); err != nil {
 			return err
 		}
-		if failed = h.limiter.Decide(r.Context(), &c.request, &c.decision); failed != nil {
+		if failed = h.decide(r, c); failed != nil {
 			return failed
 		}
 		if !first {

@@ -190,7 +190,7 @@ func BenchmarkRLSWire(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		i++
-		if out, err = r.answerWire(ctx, wire[i%len(wire)], out[:0]); err != nil {
+		if out, err = r.answerWire(ctx, wire[i%len(wire)], out[:0], nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir"
@@ -40,6 +41,8 @@ type Options struct {
 	DynamicMetadata bool
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch door.Stopwatch
+	// Tracer follows decisions in traces; nil means that nobody does.
+	Tracer door.Tracer
 	// Logger is told of a defect in weir itself that failed a call; nil means nobody.
 	Logger *slog.Logger
 }
@@ -98,8 +101,10 @@ type call struct {
 	bad         error // the message could not be read
 
 	attributes attributes
-	request    weir.Request
-	decision   weir.Decision
+	// the fields of the request's trace, where somebody follows it
+	traceparent, tracestate string
+	request                 weir.Request
+	decision                weir.Decision
 
 	// The answer.
 	overall  rlspb.RateLimitResponse_Code
@@ -147,7 +152,7 @@ func (c *call) reset() {
 	c.descriptors, c.raw, c.entries, c.overrides = c.descriptors[:0], c.raw[:0], c.entries[:0], c.overrides[:0]
 	c.statuses = c.statuses[:0]
 	c.overall = rlspb.RateLimitResponse_UNKNOWN
-	c.request = weir.Request{}
+	c.request, c.traceparent, c.tracestate = weir.Request{}, "", ""
 	c.attributes = attributes{index: c.attributes.index}
 	clear(c.attributes.index)
 }
@@ -158,6 +163,9 @@ func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitR
 	c := r.acquire()
 	defer r.release(c)
 	c.fromProto(request)
+	if r.o.Tracer != nil {
+		c.traceparent, c.tracestate = first(ctx, "traceparent"), first(ctx, "tracestate")
+	}
 	if err := r.decide(ctx, c); err != nil {
 		door.End(r.o.Stopwatch, start, nil, nil)
 		return nil, err
@@ -165,6 +173,14 @@ func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitR
 	response := c.toProto()
 	door.End(r.o.Stopwatch, start, &c.request, &c.decision)
 	return response, nil
+}
+
+// first returns the first value of a field of a gRPC request; "" if it is absent.
+func first(ctx context.Context, field string) string {
+	if values := metadata.ValueFromIncomingContext(ctx, field); len(values) > 0 {
+		return values[0]
+	}
+	return ""
 }
 
 // decide answers c. Its errors are gRPC statuses.
@@ -186,7 +202,11 @@ func (r *Service) decide(ctx context.Context, c *call) error {
 	}
 	c.attributes.descriptors = c.descriptors
 	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits, Door: "rls"}
+	if r.o.Tracer != nil {
+		ctx, c.request.Trace = r.o.Tracer.Follow(ctx, c.traceparent, c.tracestate)
+	}
 	err := r.limiter.Decide(ctx, &c.request, &c.decision)
+	door.Followed(r.o.Tracer, c.request.Trace, err)
 	switch failed := err != nil || c.decision.WithoutStore != nil; {
 	case failed && ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
@@ -389,9 +409,16 @@ func (c *call) refuseWithoutStore(failure error) error {
 	return nil
 }
 
+// header is that of a gRPC request.
+type header interface {
+	// Header returns the first value of a field; "" if it is absent.
+	Header(name string) string
+}
+
 // answerWire answers a RateLimitRequest in its wire format with a RateLimitResponse, which it
 // appends to out. Its errors are gRPC statuses.
-func (r *Service) answerWire(ctx context.Context, request, out []byte) (answer []byte, err error) {
+// fields is asked for those of the request's trace where somebody follows it.
+func (r *Service) answerWire(ctx context.Context, request, out []byte, fields header) (answer []byte, err error) {
 	start := door.Begin(r.o.Stopwatch)
 	defer func() {
 		if p := recover(); p != nil {
@@ -402,6 +429,9 @@ func (r *Service) answerWire(ctx context.Context, request, out []byte) (answer [
 	}()
 	c := r.acquire()
 	c.readWire(string(request)) // one copy, which all strings of the call share
+	if r.o.Tracer != nil {
+		c.traceparent, c.tracestate = fields.Header("traceparent"), fields.Header("tracestate")
+	}
 	if err = r.decide(ctx, c); err == nil {
 		out, err = c.writeWire(out)
 		door.End(r.o.Stopwatch, start, &c.request, &c.decision)

@@ -90,7 +90,7 @@ func (r *Service) unary(authorize Authorizer) h2.Unary {
 				return out, statusOf(err)
 			}
 		}
-		out, err := r.answerWire(ctx, call.Message, out)
+		out, err := r.answerWire(ctx, call.Message, out, call)
 		if err != nil {
 			return out, statusOf(err)
 		}

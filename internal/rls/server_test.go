@@ -362,7 +362,7 @@ func TestRLSPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := r.answerWire(context.Background(), request, nil)
+	answer, err := r.answerWire(context.Background(), request, nil, nil)
 	if len(answer) > 0 || status.Code(err) != codes.Internal || !strings.Contains(logged, "a defect") || !strings.Contains(logged, "rls.go") {
 		t.Errorf("%v, %v, logged %q", answer, err, logged)
 	}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/weir-rl/weir/internal/decisionlog"
+	doors "github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/otel"
+	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/store"
+)
+
+// otelSettings is the section otel, and decisionSettings decisions.
+var otelSettings = []setting{
+	{path: "otel.endpoint",
+		help: "URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318; nothing is sent if it is empty (else OTEL_EXPORTER_OTLP_ENDPOINT)",
+		set: text(func(c *config, s string) error {
+			c.otel.Endpoint = s
+			return checkEndpoint(s)
+		})},
+	{path: "otel.protocol", value: "http",
+		help: "http (protobuf) or grpc (else OTEL_EXPORTER_OTLP_PROTOCOL)",
+		set:  text(func(c *config, s string) (err error) { c.otel.Protocol, err = otelProtocol(s); return err })},
+	{path: "otel.traces", value: "0%",
+		help: "share of the requests without a traceparent that are followed; those whose traceparent says so are followed in any case; off for none",
+		set: text(func(c *config, s string) (err error) {
+			if c.otel.Traces = -1; s == "off" {
+				return nil
+			}
+			c.otel.Traces, err = parseShare(s)
+			return err
+		})},
+	{path: "otel.metrics", value: "1m0s",
+		help: "how often metrics are sent; 0s for never (else OTEL_METRIC_EXPORT_INTERVAL)",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.otel.Metrics })},
+	{path: "otel.logs", value: "on",
+		help: "on sends the log, and refusals of requests that are followed; off",
+		set: text(func(c *config, s string) error {
+			if s != "on" && s != "off" && s != "true" && s != "false" {
+				return fmt.Errorf("%q must be on or off", s)
+			}
+			c.otel.Logs = s == "on" || s == "true"
+			return nil
+		})},
+	{path: "otel.headers_file",
+		help: "file of headers to send along, NAME: VALUE a line, such as a token (else OTEL_EXPORTER_OTLP_HEADERS)",
+		set:  toString(func(c *config) *string { return &c.otelHeaders })},
+}
+
+var decisionSettings = []setting{
+	{path: "decisions.log",
+		help: "where decisions are written to, a line of JSON each: stdout, or a file, which SIGHUP opens anew",
+		set:  toString(func(c *config) *string { return &c.decisions.Path })},
+	{path: "decisions.outcomes", value: "denied,shadow_denied", kind: list,
+		help: "which ones: denied, shadow_denied, soft, near_limit",
+		set: func(c *config, items []string) (err error) {
+			c.decisions.Outcomes, err = recent.ParseOutcome(items)
+			return err
+		}},
+	{path: "decisions.per_second", value: "100",
+		help: "bound on the lines of a second; those beyond are counted, not written",
+		set:  toInt(1, 1_000_000, func(c *config) *int { return &c.decisions.PerSecond })},
+	{path: "decisions.allowed", value: "0%",
+		help: "share of the ordinary admitted decisions that are written too",
+		set:  text(func(c *config, s string) (err error) { c.decisions.Allowed, err = parseShare(s); return err })},
+}
+
+// parseShare reads a share such as 0.1%.
+func parseShare(s string) (float64, error) {
+	number, ok := strings.CutSuffix(s, "%")
+	share, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if !ok && s != "0" || err != nil || !(share >= 0 && share <= 100) {
+		return 0, fmt.Errorf("%q is no share from 0%% to 100%%, such as 0.1%%", s)
+	}
+	return share / 100, nil
+}
+
+func checkEndpoint(s string) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
+		return fmt.Errorf("%s is no URL of a collector; write for example http://127.0.0.1:4318", redactURL(s))
+	}
+	return nil
+}
+
+func otelProtocol(s string) (otel.Protocol, error) {
+	switch s {
+	case "http", "http/protobuf":
+		return otel.HTTP, nil
+	case "grpc":
+		return otel.GRPC, nil
+	}
+	return 0, fmt.Errorf("%q must be http or grpc", s)
+}
+
+// readOTelEnv takes over the OTEL_* variables that say whether, where to and what is sent, for
+// settings that nobody named. The exporters read the others (certificates, headers, compression,
+// OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) themselves.
+func (c *config) readOTelEnv(variables map[string]string) error {
+	var problems []error
+	read := func(name, path string, take func(s string) error) {
+		if s := variables[name]; s != "" && !c.named[path] {
+			if err := take(s); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", name, err))
+			}
+		}
+	}
+	read("OTEL_EXPORTER_OTLP_ENDPOINT", "otel.endpoint", func(s string) error { c.otel.Endpoint = s; return checkEndpoint(s) })
+	read("OTEL_EXPORTER_OTLP_PROTOCOL", "otel.protocol", func(s string) (err error) { c.otel.Protocol, err = otelProtocol(s); return err })
+	read("OTEL_METRIC_EXPORT_INTERVAL", "otel.metrics", func(s string) error {
+		ms, err := strconv.ParseUint(s, 10, 31)
+		c.otel.Metrics = time.Duration(ms) * time.Millisecond
+		return err
+	})
+	none := func(off func()) func(string) error {
+		return func(s string) error {
+			if s == "none" {
+				off()
+			}
+			return nil
+		}
+	}
+	read("OTEL_TRACES_EXPORTER", "otel.traces", none(func() { c.otel.Traces = -1 }))
+	read("OTEL_METRICS_EXPORTER", "otel.metrics", none(func() { c.otel.Metrics = 0 }))
+	read("OTEL_LOGS_EXPORTER", "otel.logs", none(func() { c.otel.Logs = false }))
+	if strings.EqualFold(variables["OTEL_SDK_DISABLED"], "true") {
+		c.otel.Endpoint = ""
+	}
+	return errors.Join(problems...)
+}
+
+// startOTel starts what sends to a collector, if there is one, and makes the log go there, too.
+func (p *program) startOTel() error {
+	o := p.c.otel
+	if o.Endpoint == "" {
+		return nil
+	}
+	if p.c.otelHeaders != "" {
+		f, err := os.Open(p.c.otelHeaders)
+		if err != nil {
+			return fmt.Errorf("otel.headers_file: %w", err)
+		}
+		defer f.Close()
+		if o.Headers, err = readHeaders(f); err != nil {
+			return fmt.Errorf("otel.headers_file: %w", err)
+		}
+	}
+	o.Version, o.Logger = versionText(), p.log
+	// The registry is made later.
+	o.Gatherer = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		if p.metrics == nil {
+			return nil, nil
+		}
+		return p.metrics.Registry().Gather()
+	})
+	var err error
+	if p.otel, err = otel.Start(context.Background(), o); err != nil {
+		return err
+	}
+	p.log = slog.New(p.otel.Handler(p.log.Handler()))
+	p.log.Info("traces, metrics and logs go to a collector", "endpoint", redactURL(o.Endpoint))
+	return nil
+}
+
+// stopOTel sends what waits. A collector that is away does not hold up the end of the program for
+// long.
+func (p *program) stopOTel() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := p.otel.Shutdown(ctx); err != nil {
+		p.log.Warn("what waited to be sent to otel.endpoint is lost", "error", err)
+	}
+}
+
+// readHeaders reads lines of NAME: VALUE. Empty lines and those that begin with # are passed over.
+func readHeaders(r io.Reader) (map[string]string, error) {
+	headers := map[string]string{}
+	lines := bufio.NewScanner(r)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(line, ":")
+		if name = strings.TrimSpace(name); !ok || !doors.IsToken(name) {
+			return nil, fmt.Errorf("line %d: write NAME: VALUE", n) // and not the line, which may hold a token
+		}
+		headers[name] = strings.TrimSpace(value)
+	}
+	return headers, lines.Err()
+}
+
+// tracer returns what follows requests at doors; nil for nobody.
+func (p *program) tracer() doors.Tracer {
+	if p.otel == nil || p.otel.Tracer() == nil {
+		return nil
+	}
+	return p.otel.Tracer()
+}
+
+// tracedStore returns s, followed in traces if it is a Redis.
+func (p *program) tracedStore(s store.Store) store.Store {
+	if p.tracer() == nil || p.storage.redis == nil {
+		return s
+	}
+	return p.otel.Tracer().Store(s)
+}
+
+// openDecisions opens the decision log, if there is one.
+func (p *program) openDecisions(stdout io.Writer) (err error) {
+	o := p.c.decisions
+	if o.Path == "" {
+		return nil
+	}
+	if o.Path == "stdout" {
+		o.Path, o.Out = "", stdout
+	}
+	o.Entries, o.Logger = p.recent, p.log
+	if p.decisions, err = decisionlog.Open(o); err != nil {
+		return fmt.Errorf("decisions.log: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package otel
+
+import (
+	"context"
+	"net/url"
+	"strings"
+
+	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploggrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploghttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// at is the URL for a signal: /v1/ and its name behind the path of the endpoint (OTLP/HTTP).
+func (o *Options) at(signal string) string {
+	u, err := url.Parse(o.Endpoint)
+	if err != nil {
+		return o.Endpoint // the exporter says what is wrong
+	}
+	u.Path = strings.TrimRight(u.Path, "/") + "/v1/" + signal
+	return u.String()
+}
+
+// The exporters read the other OTEL_EXPORTER_OTLP_* variables themselves: certificates, time-outs,
+// compression, and headers where Options have none.
+
+func (o *Options) traceExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
+	if o.Protocol == GRPC {
+		options := []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(o.Endpoint)}
+		if len(o.Headers) > 0 {
+			options = append(options, otlptracegrpc.WithHeaders(o.Headers))
+		}
+		return otlptrace.New(ctx, otlptracegrpc.NewClient(options...))
+	}
+	options := []otlptracehttp.Option{otlptracehttp.WithEndpointURL(o.at("traces"))}
+	if len(o.Headers) > 0 {
+		options = append(options, otlptracehttp.WithHeaders(o.Headers))
+	}
+	return otlptrace.New(ctx, otlptracehttp.NewClient(options...))
+}
+
+func (o *Options) logExporter(ctx context.Context) (sdklog.Exporter, error) {
+	if o.Protocol == GRPC {
+		options := []otlploggrpc.Option{otlploggrpc.WithEndpointURL(o.Endpoint)}
+		if len(o.Headers) > 0 {
+			options = append(options, otlploggrpc.WithHeaders(o.Headers))
+		}
+		return otlploggrpc.New(ctx, options...)
+	}
+	options := []otlploghttp.Option{otlploghttp.WithEndpointURL(o.at("logs"))}
+	if len(o.Headers) > 0 {
+		options = append(options, otlploghttp.WithHeaders(o.Headers))
+	}
+	return otlploghttp.New(ctx, options...)
+}
+
+func (o *Options) metricExporter(ctx context.Context) (sdkmetric.Exporter, error) {
+	if o.Protocol == GRPC {
+		options := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpointURL(o.Endpoint)}
+		if len(o.Headers) > 0 {
+			options = append(options, otlpmetricgrpc.WithHeaders(o.Headers))
+		}
+		return otlpmetricgrpc.New(ctx, options...)
+	}
+	options := []otlpmetrichttp.Option{otlpmetrichttp.WithEndpointURL(o.at("metrics"))}
+	if len(o.Headers) > 0 {
+		options = append(options, otlpmetrichttp.WithHeaders(o.Headers))
+	}
+	return otlpmetrichttp.New(ctx, options...)
+}

@@ -1,0 +1,304 @@
+package otel
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
+)
+
+// Tracer follows requests: those whose caller does, by a traceparent that says so, and a share of
+// those that have none. Of all others nothing is made. Safe for concurrent use.
+type Tracer struct {
+	tracer   trace.Tracer
+	share    float64
+	refusals *slog.Logger // nil for none
+}
+
+func newTracer(t trace.Tracer, share float64, refusals *slog.Logger) *Tracer {
+	return &Tracer{tracer: t, share: share, refusals: refusals}
+}
+
+// span is the span of a decision, to which Trace.Span of the request leads back.
+type span struct {
+	weir.Trace
+	span   trace.Span
+	tracer *Tracer
+	ctx    context.Context // for the log, whose records name the span
+	ended  atomic.Bool
+}
+
+// The fields of W3C's Trace Context.
+const (
+	traceparentField = "traceparent"
+	tracestateField  = "tracestate"
+)
+
+// sampled reports whether a traceparent says that its caller records the trace; ok is false if it is
+// none (https://www.w3.org/TR/trace-context/#traceparent-header).
+func sampled(traceparent string) (yes, ok bool) {
+	// version - trace-id - parent-id - trace-flags; later versions may append to it.
+	if len(traceparent) < 55 || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' || traceparent[:2] == "ff" ||
+		len(traceparent) > 55 && (traceparent[:2] == "00" || traceparent[55] != '-') {
+		return false, false
+	}
+	var flags [1]byte
+	if _, err := hex.Decode(flags[:], []byte(traceparent[53:55])); err != nil {
+		return false, false
+	}
+	return flags[0]&1 == 1, true
+}
+
+// follows reports whether a request is to be followed.
+func (t *Tracer) follows(traceparent string) bool {
+	if yes, ok := sampled(traceparent); ok {
+		return yes
+	}
+	return t.share > 0 && (t.share >= 1 || rand.Float64() < t.share)
+}
+
+// from returns ctx with the caller's span, if there is one.
+func from(ctx context.Context, traceparent, tracestate string) context.Context {
+	if traceparent == "" {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparentField: traceparent, tracestateField: tracestate})
+}
+
+// Follow implements door.Tracer: it begins the span "weir decide" of a request that is followed.
+func (t *Tracer) Follow(ctx context.Context, traceparent, tracestate string) (context.Context, *weir.Trace) {
+	if !t.follows(traceparent) {
+		return ctx, nil
+	}
+	ctx, s := t.decide(from(ctx, traceparent, tracestate))
+	return ctx, &s.Trace
+}
+
+// decide begins the span of a decision.
+func (t *Tracer) decide(ctx context.Context) (context.Context, *span) {
+	ctx, started := t.tracer.Start(ctx, "weir decide", trace.WithSpanKind(trace.SpanKindInternal))
+	is := started.SpanContext()
+	s := &span{Trace: weir.Trace{TraceID: is.TraceID(), SpanID: is.SpanID()}, span: started, tracer: t, ctx: ctx}
+	s.Trace.Span = s
+	return ctx, s
+}
+
+// End implements door.Tracer: it ends the span of a request whose decision failed. That of one that
+// was decided has ended already.
+func (t *Tracer) End(of *weir.Trace, err error) {
+	if s, ok := of.Span.(*span); ok {
+		s.end(err)
+	}
+}
+
+func (s *span) end(err error) {
+	if s.ended.Swap(true) {
+		return
+	}
+	if err != nil {
+		s.span.SetStatus(codes.Error, err.Error())
+	}
+	s.span.End()
+}
+
+// Hooks end the span of a decision with what was decided.
+func (t *Tracer) Hooks() weir.Hooks { return weir.Hooks{Decided: decided} }
+
+func decided(r *weir.Request, d *weir.Decision) {
+	if r.Trace == nil {
+		return
+	}
+	s, ok := r.Trace.Span.(*span)
+	if !ok || s.ended.Load() {
+		return
+	}
+	attributes := []attribute.KeyValue{
+		attribute.String("weir.domain", valid(d.Domain)),
+		attribute.Bool("weir.allowed", d.Allowed),
+		attribute.String("weir.door", r.Door),
+	}
+	rules := d.LimitedBy(nil)
+	if len(rules) == 0 { // admitted: the rules that were met
+		for i := range d.Limits {
+			if name := d.Limits[i].Window.Rule.Name; !slices.Contains(rules, name) {
+				rules = append(rules, name)
+			}
+		}
+	}
+	for i := range rules {
+		rules[i] = valid(rules[i])
+	}
+	attributes = append(attributes, attribute.StringSlice("weir.rule", rules))
+	if d.ID != 0 {
+		attributes = append(attributes, attribute.String("weir.decision", d.ID.String()))
+	}
+	if d.WithoutStore != nil {
+		s.span.RecordError(d.WithoutStore)
+	}
+	s.span.SetAttributes(attributes...)
+	s.end(nil)
+	if !d.Allowed && s.tracer.refusals != nil {
+		after, known := d.Retry()
+		log := []slog.Attr{
+			slog.String("domain", valid(d.Domain)), slog.String("rules", strings.Join(rules, ", ")), slog.String("decision", d.ID.String()), slog.String("door", r.Door),
+		}
+		if known {
+			log = append(log, slog.Duration("retry_after", after))
+		}
+		s.tracer.refusals.LogAttrs(s.ctx, slog.LevelInfo, "refused", log...)
+	}
+}
+
+// valid makes a text from a client fit for protobuf, which takes UTF-8 alone.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// Store returns s with a span "redis" for each decision of a request that is followed.
+func (t *Tracer) Store(s store.Store) store.Store { return &tracedStore{s, t.tracer} }
+
+type tracedStore struct {
+	store.Store
+	tracer trace.Tracer
+}
+
+// Take implements store.Store.
+func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return s.Store.Take(ctx, charges, results)
+	}
+	ctx, child := s.tracer.Start(ctx, "redis", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(semconv.DBSystemNameRedis, attribute.Int("weir.limits", len(charges))))
+	now, err := s.Store.Take(ctx, charges, results)
+	if err != nil {
+		child.SetStatus(codes.Error, err.Error())
+	}
+	child.End()
+	return now, err
+}
+
+// Unwrap returns the store that is followed, so that what it is beside a store.Store can be found.
+func (s *tracedStore) Unwrap() store.Store { return s.Store }
+
+// traceKey is that of the *weir.Trace in the context of a request that Serve follows.
+type traceKey struct{}
+
+// TraceOf returns the trace of a request that Serve follows, for httplimit.Options.Trace; nil if it
+// follows none.
+func TraceOf(r *http.Request) *weir.Trace {
+	t, _ := r.Context().Value(traceKey{}).(*weir.Trace)
+	return t
+}
+
+// Serve returns a handler that gives requests that are followed a span of an HTTP server, as the
+// semantic conventions of OpenTelemetry have it, and in it the span of their decision. next finds
+// the latter by TraceOf; what it passes on carries a traceparent of the former.
+func (t *Tracer) Serve(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		traceparent := r.Header.Get(traceparentField)
+		if !t.follows(traceparent) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, server := t.tracer.Start(from(r.Context(), traceparent, r.Header.Get(tracestateField)), method(r.Method),
+			trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attributesOf(r)...))
+		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(r.Header))
+		ctx, decision := t.decide(ctx)
+		out := &statusWriter{ResponseWriter: w}
+		defer func() {
+			decision.end(nil) // of a request that was answered without a decision
+			status := out.status
+			if p := recover(); p != nil {
+				server.SetStatus(codes.Error, "the answer broke off")
+				server.End()
+				panic(p)
+			}
+			if status == 0 {
+				status = http.StatusOK // as net/http does
+			}
+			server.SetAttributes(semconv.HTTPResponseStatusCode(status))
+			if status >= 500 { // 4xx are no errors of a server
+				server.SetStatus(codes.Error, "")
+				server.SetAttributes(attribute.String("error.type", strconv.Itoa(status)))
+			}
+			server.End()
+		}()
+		next.ServeHTTP(out, r.WithContext(context.WithValue(ctx, traceKey{}, &decision.Trace)))
+	})
+}
+
+// statusWriter notes the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusWriter) WriteHeader(status int) {
+	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// method is the name of a server's span: methods that nobody knows would make a name of each.
+func method(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+		return m
+	}
+	return "HTTP"
+}
+
+// attributesOf are those of a server's span that are known at its beginning. The query is left out:
+// it holds secrets more often than it helps.
+func attributesOf(r *http.Request) []attribute.KeyValue {
+	name := method(r.Method)
+	if name == "HTTP" {
+		name = "_OTHER"
+	}
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	host := r.Host
+	list := []attribute.KeyValue{
+		attribute.String("http.request.method", name),
+		semconv.URLPath(valid(r.URL.Path)), semconv.URLScheme(scheme),
+		semconv.NetworkProtocolVersion(strings.TrimPrefix(strings.TrimSuffix(r.Proto, ".0"), "HTTP/")),
+	}
+	if h, port, err := net.SplitHostPort(host); err == nil {
+		host = h
+		if n, err := strconv.Atoi(port); err == nil {
+			list = append(list, semconv.ServerPort(n))
+		}
+	}
+	list = append(list, semconv.ServerAddress(valid(host)))
+	if peer, port, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		list = append(list, semconv.NetworkPeerAddress(peer))
+		if n, err := strconv.Atoi(port); err == nil {
+			list = append(list, semconv.NetworkPeerPort(n))
+		}
+	}
+	if agent := r.UserAgent(); agent != "" {
+		list = append(list, semconv.UserAgentOriginal(valid(agent)))
+	}
+	return list
+}
