@@ -513,12 +513,6 @@ next:
 	return allow
 }
 
-// upTo counts the values of a sorted list that are at most n.
-func upTo(list []int64, n int64) int {
-	at, _ := slices.BinarySearch(list, n+1)
-	return at
-}
-
 func plural(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
