@@ -211,12 +211,15 @@ function shell(name, ctx) {
   if (tools.querySelector('#find') === null) {
     fill(tools,
       h('select', { id: 'domain', 'aria-label': 'Domain', hidden: true, onchange: () => choose('domain', /** @type {HTMLSelectElement} */ (document.getElementById('domain')).value) }),
-      h('select', { id: 'over', 'aria-label': 'Time', onchange: () => choose('over', /** @type {HTMLSelectElement} */ (document.getElementById('over')).value) }, overs.map((o) => h('option', { value: o }, `last ${overWords(o)}`))),
-      h('button', { class: 'btn small', id: 'find', type: 'button', 'aria-keyshortcuts': '/', onclick: find }, h('kbd', { 'aria-hidden': 'true' }, '/'), ' Find'),
+      h('select', { id: 'over', 'aria-label': 'Time', onchange: () => choose('over', /** @type {HTMLSelectElement} */ (document.getElementById('over')).value) }, overs.map((o) => h('option', { value: o }, overWords(o)))),
+      h('button', { class: 'btn small', id: 'find', type: 'button', 'aria-keyshortcuts': '/', onclick: find }, h('kbd', { 'aria-hidden': 'true' }, '/'), 'Find'),
       themeButton(),
       session.tokens ? h('button', { class: 'btn small quiet', type: 'button', onclick: logout }, `Log out${session.name ? ` ${session.name}` : ''}`) : null,
       h('span', { class: 'live off', id: 'live' }, h('span', null, '…')));
-    void api('/api/v1/rules').then((/** @type {any} */ r) => { domains = r.domains ?? []; choices(); }, () => {});
+    showNodes(first.insight?.nodes);
+    // The snapshot of all domains names them.
+    if (first.rules && !ctx.domain) domains = [...new Set(first.rules.rules.map((r) => r.domain))].sort();
+    else void api('/api/v1/rules').then((/** @type {any} */ r) => { domains = r.domains ?? []; choices(); }, () => {});
   }
   choices();
 }
@@ -232,7 +235,7 @@ function choices() {
   fill(d, h('option', { value: '' }, 'all domains'), list.map((name) => h('option', { value: name }, name)));
   d.value = chosen;
   const over = q.get('over') ?? '6h';
-  if (!overs.includes(over)) o.append(h('option', { value: over }, `last ${overWords(over)}`));
+  if (!overs.includes(over)) o.append(h('option', { value: over }, overWords(over)));
   o.value = over;
 }
 
@@ -246,13 +249,15 @@ function choose(name, value) {
 
 function themeButton() {
   const dark = () => (document.documentElement.dataset.theme ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')) === 'dark';
-  const b = h('button', { class: 'btn small quiet', type: 'button', onclick: () => {
+  const name = () => { b.setAttribute('aria-label', dark() ? 'Light colours' : 'Dark colours'); b.title = dark() ? 'Light colours' : 'Dark colours'; };
+  const b = h('button', { class: 'btn small quiet theme', type: 'button', onclick: () => {
     const theme = dark() ? 'light' : 'dark';
     document.documentElement.dataset.theme = theme;
     document.cookie = `weir_theme=${theme}; Path=/; Max-Age=31536000; SameSite=Strict`;
-    b.textContent = dark() ? 'Light' : 'Dark';
+    name();
     void import('./parts/chart.js').then((c) => c.themeChanged());
-  } }, dark() ? 'Light' : 'Dark');
+  } }, '◐');
+  name();
   return b;
 }
 

@@ -72,5 +72,5 @@ declare namespace Api {
     rules: { domain: string; name: string; per?: string[]; limits: { name: string }[] }[];
   }
   interface Source { files: Record<string, string>; version?: string; digest: string }
-  interface AuditLine { time: string; who: string; role?: string; address?: string; what: string; before?: unknown; after?: unknown; note?: string; node?: string; [more: string]: unknown }
+  interface AuditLine { time: string; who: string; role?: string; address?: string; what: string; before?: unknown; after?: unknown; note?: string; node?: string; domain?: string; limit?: string; key?: string }
 }

@@ -52,7 +52,7 @@ const clocks = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-di
  */
 export function chart(o) {
   const height = o.height ?? 220;
-  const box = h('div', { class: 'chart', role: 'img', 'aria-label': o.label });
+  const box = h('div', { class: 'chart', role: 'img', 'aria-label': o.label, vars: { '--h': `${height}px` } });
   const read = h('p', { class: 'read', 'aria-hidden': 'true' });
   const figures = h('details', { class: 'figures' }, h('summary', null, 'Figures'));
   const el = h('div', null, box, read, figures);
@@ -63,7 +63,11 @@ export function chart(o) {
   let left = false;
 
   const size = () => ({ width: Math.max(200, box.clientWidth), height });
-  const watch = new ResizeObserver(() => { if (plot && box.clientWidth) plot.setSize(size()); });
+  // The first size comes when the view is shown.
+  const watch = new ResizeObserver(() => {
+    if (!box.clientWidth) return;
+    if (plot) plot.setSize(size()); else if (now) void redraw();
+  });
   watch.observe(box);
 
   /** @param {Line[]} lines @param {number} step */
@@ -80,7 +84,7 @@ export function chart(o) {
 
   async function redraw() {
     const { default: UPlot } = await import('../vendor/uplot.js');
-    if (!now || left || !box.isConnected) return;
+    if (!now || left || !box.clientWidth) return;
     plot?.destroy();
     const { t, step, lines, marks } = now;
     const grid = { stroke: colourOf(box, 'line'), width: 1 };

@@ -1,6 +1,6 @@
 // @ts-check
 // Decisions: a line of one, and its story in sentences.
-import { count, h, plural, sent, visible } from './text.js';
+import { count, h, sent, visible } from './text.js';
 import { clock, span } from './time.js';
 
 /** What outcomes are called. @type {Record<string, [string, string]>} */
@@ -37,7 +37,8 @@ export function line(d, ctx) {
   const [words, colour] = outcomes[d.outcome] ?? [d.outcome, 'grey'];
   const asked = what(d);
   const after = !d.allowed && d.retry_after ? ` · again in ${span(d.retry_after)}` : '';
-  return h('a', { class: 'line', href: ctx.link(`/decisions/${encodeURIComponent(d.decision)}`) },
+  const open = ctx.can('find');
+  return h(open ? 'a' : 'div', { class: 'line', href: open ? ctx.link(`/decisions/${encodeURIComponent(d.decision)}`) : null },
     h('span', { class: 'ink-grey' }, clock(d.time)),
     h('span', { class: `ink-${colour}`, title: words }, statusOf(d)), h('span', { class: 'sr' }, words),
     asked ? sent(asked, 'what') : null,
@@ -73,8 +74,5 @@ export function story(d) {
 /** sameKey tells whether a decision is of a key. @param {Api.Decision} d @param {string} key */
 export const sameKey = (d, key) => (d.limits ?? []).some((l) => l.key === key);
 
-/** shareShown says in words what share of the decisions is shown. @param {string | undefined} s such as "1 in 8" */
-export const shareShown = (s) => (s && s !== '1 in 1' ? `${s} shown` : 'all shown');
-
-/** @param {number} n */
-export const decisionsWord = (n) => plural(n, 'decision');
+/** shareShown says in words what share of the decisions is shown. @param {string | undefined} s "all", or such as "1 in 8" */
+export const shareShown = (s) => `${s || 'all'} shown`;

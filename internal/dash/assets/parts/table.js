@@ -7,6 +7,7 @@ import { fill, h } from './text.js';
  * @template T
  * @typedef {object} Column
  * @property {string} title
+ * @property {boolean} [quiet] the title is for screen readers alone
  * @property {(row: T) => import('./text.js').Child} cell
  * @property {boolean} [number] figures stand at the right
  * @property {(row: T) => number | string} [by] makes the column one to sort by
@@ -28,7 +29,7 @@ export function table(o) {
   if (!o.rows.length) return h('p', { class: 'none' }, o.none);
   let sort = o.sort ?? '';
   const body = h('tbody');
-  const heads = o.columns.map((c) => h('th', { scope: 'col', class: c.number ? 'n' : null }, c.by ? h('button', { type: 'button', onclick: () => turn(c.title) }, c.title) : c.title));
+  const heads = o.columns.map((c) => h('th', { scope: 'col', class: c.number ? 'n' : null }, c.by ? h('button', { type: 'button', onclick: () => turn(c.title) }, c.title) : c.quiet ? h('span', { class: 'sr' }, c.title) : c.title));
   const el = h('div', { class: 'scroll', role: 'region', 'aria-label': o.caption, tabindex: '0' },
     h('table', null, h('caption', { class: 'sr' }, o.caption), h('thead', null, h('tr', null, heads)), body));
 

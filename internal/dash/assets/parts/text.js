@@ -54,14 +54,13 @@ export function fill(el, ...children) {
 const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udfff]/g;
 
 /**
- * visible shows each character that one would not see as a picture or a number of it.
+ * visible shows each character that one would not see as its number: ⟨U+202E⟩. The pictures that Unicode
+ * has for some of them are missing in many fonts.
  * @param {string} s
  */
 export function visible(s) {
   return String(s ?? '').replace(unseen, (c) => {
     const code = c.codePointAt(0) ?? 0;
-    if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    if (code === 0x7f) return '\u2421';
     return `⟨U+${code.toString(16).toUpperCase().padStart(4, '0')}⟩`;
   });
 }
@@ -172,7 +171,7 @@ export function pill(name) {
  * legend says what the colours of a chart are.
  * @param {[string, string][]} entries class and words
  */
-export const legend = (entries) => h('p', { class: 'legend' }, entries.map(([kind, words]) => h('span', { class: `c-${kind}` }, h('i', { class: kind === 'rule' ? 'rule' : null }), h('span', { class: 'ink-grey' }, words))));
+export const legend = (entries) => h('p', { class: 'legend' }, entries.map(([kind, words]) => h('span', { class: `c-${kind}` }, h('i', { class: kind === 'rule' || kind === 'sat' ? kind : null }), h('span', { class: 'ink-grey' }, words))));
 
 /**
  * card is a part of a view under its heading.

@@ -7,7 +7,7 @@ const minuteFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute:
 const dayFormat = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
 
 /** @param {Date} d */
-const today = (d) => d.toDateString() === new Date().toDateString();
+export const today = (d) => d.toDateString() === new Date().toDateString();
 
 /**
  * clock is the time of an instant with its milliseconds: 18:04:10.2.

@@ -66,8 +66,8 @@ export async function show(ctx, root) {
       { title: 'Until', cell: until },
       { title: 'Reason', cell: (x) => visible(x.reason) || '–' }];
     if (can) {
-      b.push({ title: '', cell: (x) => button(x, 'bans', 'Lift') });
-      g.push({ title: '', cell: (x) => button(x, 'grants', 'End') });
+      b.push({ title: 'Actions', quiet: true, cell: (x) => button(x, 'bans', 'Lift') });
+      g.push({ title: 'Actions', quiet: true, cell: (x) => button(x, 'grants', 'End') });
     }
     keepFocus(bansBox, () => fill(bansBox, table({ caption: 'Bans in force', rows: bans.bans, none: 'Nobody is banned.', columns: b })));
     keepFocus(grantsBox, () => fill(grantsBox, table({ caption: 'Grants in force', rows: grants.grants, none: 'No grant is in force.', columns: g })));

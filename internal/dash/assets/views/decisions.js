@@ -2,7 +2,7 @@
 import { line, outcomes, shareShown, story } from '../parts/decision.js';
 import { card, count, fill, h, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
-import { clock, span, when } from '../parts/time.js';
+import { clock, span, today, when } from '../parts/time.js';
 import { keyLink, ruleLink } from './overview.js';
 
 /** @typedef {import('../app.js').Context} Context */
@@ -25,7 +25,7 @@ function details(ctx, d) {
       })),
       card('The request', null, 's4', h('dl', { class: 'kv' },
         h('dt', null, 'Result'), h('dd', { class: `ink-${colour}` }, words, d.banned ? ', banned' : ''),
-        h('dt', null, 'Time'), h('dd', null, when(d.time), ' ', clock(d.time)),
+        h('dt', null, 'Time'), h('dd', null, today(new Date(d.time)) ? null : [when(d.time), ' '], clock(d.time)),
         h('dt', null, 'Domain'), h('dd', null, visible(d.domain)),
         d.door ? [h('dt', null, 'Door'), h('dd', null, visible(d.door))] : null,
         d.node ? [h('dt', null, 'Node'), h('dd', null, visible(d.node))] : null,

@@ -14,10 +14,12 @@ export async function show(ctx, root) {
   /** @type {Api.AuditLine[] | null} */
   let audit = null;
   let why = '';
+  let lost = 0;
   if (ctx.can('audit')) {
     try {
-      const a = /** @type {{audit?: Api.AuditLine[], records?: Api.AuditLine[], lines?: Api.AuditLine[]}} */ (await ctx.api('/api/v1/audit?n=200', { signal: ctx.signal }));
-      audit = a.records ?? a.audit ?? a.lines ?? [];
+      const a = /** @type {{records: Api.AuditLine[], lost: number}} */ (await ctx.api('/api/v1/audit?n=200', { signal: ctx.signal }));
+      audit = a.records;
+      lost = a.lost;
     } catch (err) {
       why = err instanceof Error ? err.message : String(err);
     }
@@ -31,11 +33,11 @@ export async function show(ctx, root) {
         h('dt', null, 'Rules'), h('dd', null, `${count(rules.rules.length)}, generation ${count(rules.generation)}`),
         s ? [h('dt', null, 'Source'), h('dd', { class: 'mono' }, visible(s.path)), h('dt', null, 'Loaded'), h('dd', null, when(s.loaded)), h('dt', null, 'Loads'), h('dd', null, `${count(s.loads)}, ${count(s.failures)} of them failed`), h('dt', null, 'Files'), h('dd', null, s.files.map((f) => h('div', { class: 'mono' }, visible(f))))] : null)),
       card('Changes of the rules', 'last 7 days', 's6', changes.length ? h('ol', { class: 'bars' }, changes.slice(0, 40).map((e) => h('li', null, when(e.t * 1000), ' ', { rules: 'the rules changed', rules_broken: 'broken rules in the source', start: 'weir started' }[/** @type {'rules'} */ (e.kind)] ?? e.kind, e.version ? h('span', { class: 'sub mono' }, ` ${e.version.slice(0, 12)}`) : null))) : h('p', { class: 'none' }, 'None is known.')),
-      card('Audit', audit ? plural(audit.length, 'record') : null, null, audit ? table({
+      card('Audit', audit ? `${plural(audit.length, 'record')}${lost ? `, ${count(lost)} lost` : ''}` : null, null, audit ? table({
         caption: 'Audit log', rows: audit, none: 'Nothing was changed yet.', columns: [
           { title: 'Time', cell: (a) => when(a.time) },
           { title: 'Who', cell: (a) => [visible(a.who || words(a.address) || '–'), a.role ? h('div', { class: 'sub' }, visible(a.role)) : null] },
-          { title: 'What', cell: (a) => visible(a.what) },
+          { title: 'What', cell: (a) => [visible(a.what), a.limit || a.key ? h('div', { class: 'sub' }, visible([a.domain, a.limit].filter(Boolean).join('/')), a.key ? ' ' : null, a.key ? sent(a.key) : null) : null] },
           { title: 'Before', cell: (a) => (words(a.before) ? sent(words(a.before)) : '–') },
           { title: 'After', cell: (a) => (words(a.after) ? sent(words(a.after)) : '–') },
           { title: 'Note', cell: (a) => visible(words(a.note)) || '–' },

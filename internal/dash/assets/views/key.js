@@ -66,7 +66,7 @@ export async function show(ctx, root) {
       { title: 'Refused', number: true, cell: (x) => (x.l ? count(x.l.refused) : '–') },
       { title: 'Near', number: true, cell: (x) => (x.l ? count(x.l.near) : '–') }];
     if (can) {
-      columns.push({ title: '', cell: (x) => {
+      columns.push({ title: 'Actions', quiet: true, cell: (x) => {
         const r = ruleOf(x.limit, x.of);
         if (!r) return null;
         const t = { domain: r.domain, limit: r.name, key: partsOf(key, r.per) };

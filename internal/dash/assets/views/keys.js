@@ -67,9 +67,9 @@ export async function show(ctx, root) {
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [count(k.count), k.over ? h('div', { class: 'sub' }, `at least ${count(k.count - k.over)}`) : null] },
       { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', 'refused', 'admitted')] },
       { title: 'Used', number: true, cell: (k) => percent(k.fill) },
-      { title: 'Retry-After', cell: (k) => (k.obey < 0 ? 'not known' : `${percent(k.obey)} obeyed`) },
-      { title: 'Ban, grant', cell: (k) => [k.banned_until ? h('div', { class: 'ink-refused' }, 'banned until ', when(k.banned_until), h('span', { class: 'sub' }, ` ${left(k.banned_until)} left`)) : null, k.granted_until ? h('div', { class: 'ink-good' }, 'granted until ', when(k.granted_until)) : null, !k.banned_until && !k.granted_until ? '–' : null] }];
-    if (ctx.can('act')) columns.push({ title: '', cell: actions });
+      { title: 'Retry-After obeyed', number: true, cell: (k) => (k.obey < 0 ? 'not known' : percent(k.obey)) },
+      { title: 'Ban, grant', cell: (k) => [k.banned_until ? h('div', { class: 'ink-refused' }, 'banned until ', when(k.banned_until), h('div', { class: 'sub' }, `${left(k.banned_until)} left`)) : null, k.granted_until ? h('div', { class: 'ink-good' }, 'granted until ', when(k.granted_until)) : null, !k.banned_until && !k.granted_until ? '–' : null] }];
+    if (ctx.can('act')) columns.push({ title: 'Actions', quiet: true, cell: actions });
     fill(list, table({ caption: `Keys ${orders[by]}`, rows: keys, none: back === '1m' ? `No key was ${by === 'near' ? 'near a limit' : by} in the last minute.` : 'None yet.', columns }));
   }
   async function again() {

@@ -5,15 +5,14 @@ import { ago, when } from '../parts/time.js';
 
 /** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
 export async function show(ctx, root) {
-  const ask = () => /** @type {Promise<{list?: Api.Node[], nodes: Api.Node[] | Api.Nodes, asked?: number, answered?: number}>} */ (ctx.api('/api/v1/nodes', { signal: ctx.signal }));
+  const ask = () => /** @type {Promise<{list: Api.Node[], nodes: Api.Nodes}>} */ (ctx.api('/api/v1/nodes', { signal: ctx.signal }));
   let answer = await ask();
   const box = h('div', null);
   const lead = h('p', { class: 'lead' });
   fill(root, h('div', { class: 'head' }, h('h1', null, 'Nodes')), lead, h('section', { class: 'card' }, box));
 
   function draw() {
-    const list = Array.isArray(answer.nodes) ? answer.nodes : answer.list ?? [];
-    const n = Array.isArray(answer.nodes) ? { asked: answer.asked ?? list.length, answered: answer.answered ?? list.length } : answer.nodes;
+    const { list, nodes: n } = answer;
     const digests = new Set(list.map((x) => x.digest));
     const broken = list.filter((x) => x.rules_broken);
     fill(lead, n.answered < n.asked ? h('strong', { class: 'ink-refused' }, `${count(n.answered)} of ${count(n.asked)} nodes answered. `) : list.length === 1 ? 'One node. ' : `All ${count(list.length)} nodes answered. `,

@@ -45,6 +45,22 @@ export function seriesOf(s) {
 /** @type {[string, string][]} */
 export const seriesLegend = [['admitted', 'admitted'], ['near', 'near a limit'], ['refused', 'refused']];
 
+/**
+ * joined puts the last steps of a series, as they are now, in the place of those it had, and drops as
+ * many at its beginning as are new.
+ * @param {Api.Series} s
+ * @param {Api.Series} last
+ * @returns {Api.Series}
+ */
+function joined(s, last) {
+  const keep = s.t.findIndex((t) => t >= last.t[0]);
+  const upTo = keep < 0 ? s.t.length : keep;
+  const from = Math.max(0, upTo + last.t.length - s.t.length);
+  /** @param {number[] | undefined} a @param {number[] | undefined} b */
+  const join = (a, b) => [...(a ?? s.t.map(() => 0)).slice(from, upTo), ...(b ?? last.t.map(() => 0))];
+  return { t: join(s.t, last.t), admitted: join(s.admitted, last.admitted), near: join(s.near, last.near), refused: join(s.refused, last.refused), shadow: join(s.shadow, last.shadow) };
+}
+
 /** lead marks in a sentence what was refused, and names of rules. @param {string} s @param {Set<string>} names */
 function lead(s, names) {
   return visible(s).split(/(\d[\d.,]* % (?:were|was) refused|[\w.:/-]*\w)/).map((part) => {
@@ -96,7 +112,7 @@ export async function show(ctx, root) {
   let shown = '';
 
   const head = h('div', null);
-  const graph = chart({ label: 'Requests' });
+  const graph = chart({ label: 'Requests', height: 270 });
   const looks = h('section', { class: 'card s4' });
   const rules = h('section', { class: 'card' });
   const top = h('div', null);
@@ -116,7 +132,7 @@ export async function show(ctx, root) {
     fill(head, h('div', { class: 'head' }, h('h1', null, 'Overview'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
       h('p', { class: 'lead' }, o.sentences?.length ? o.sentences.map((s) => [lead(s, names), ' ']) : o.requests ? `Of ${plural(o.requests, 'request')} in the last ${overWords(ctx.over)} ${shareOf(o.refused, o.requests)} were refused.` : 'No request has been decided yet.'),
       h('div', { class: 'tiles' },
-        tile('Requests', `${rate(o.per_second)} /s`, [plural(o.requests, 'request'), compared(o) ? ` · ${compared(o)}` : '']),
+        tile('Requests', `${rate(o.per_second)} /s`, [count(o.requests), compared(o) ? ` · ${compared(o)}` : '']),
         tile('Refused', shareOf(o.refused, o.requests), `${count(o.refused)} · ${plural(o.clients_refused, 'client')}${o.banned ? ` · ${count(o.banned)} by bans` : ''}`),
         tile('Refused, though good', shareOf(g.requests, o.requests), `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
         tile('Near a limit', count(o.near), `of ${plural(o.clients, 'client')}`),
@@ -129,7 +145,7 @@ export async function show(ctx, root) {
     const words = [...seriesLegend];
     if (lines.length > 3) words.push(['shadow', 'would be refused']);
     if (marks.some((m) => !m.until)) words.push(['rule', 'rules changed, start']);
-    if (marks.some((m) => m.until)) words.push(['line', 'saturated']);
+    if (marks.some((m) => m.until)) words.push(['sat', 'saturated']);
     fill(legendBox, legend(words));
     graph.draw(o.series.t, o.step, lines, marks);
   }
@@ -137,12 +153,12 @@ export async function show(ctx, root) {
     const n = o.needs_a_look ?? [];
     keepFocus(looks, () => fill(looks, h('header', null, h('h2', null, 'Needs a look'), h('div', { class: 'sub' }, n.length ? `${count(n.length)} of ${plural(list.rules.length, 'rule')}` : '')),
       n.length ? h('ul', { class: 'looks' }, n.slice(0, 6).map((v) => look(ctx, v))) : h('p', { class: 'none' }, list.rules.length ? 'Nothing: no rule is too strict, too loose or without use, as far as is known.' : 'No rules are in force.'),
-      n.length > 6 ? h('p', null, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
+      n.length > 6 ? h('p', { class: 'more' }, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
     const badge = document.querySelector('[data-view=rules]');
     if (badge) { badge.querySelector('.count')?.remove(); if (n.length) badge.append(h('span', { class: 'count' }, count(n.length), h('span', { class: 'sr' }, ' need a look'))); }
     const most = [...list.rules].sort((a, b) => b.refused + b.would_refuse - a.refused - a.would_refuse || b.met - a.met).slice(0, 12);
     keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Fullest of each client: how much of the limit clients used at most, 0 to over 100 %')), rulesTable(ctx, most),
-      list.rules.length > most.length ? h('p', { class: 'sub' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.rules.length)} rules`)) : null));
+      list.rules.length > most.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.rules.length)} rules`)) : null));
   }
   const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.')));
   function drawDecisions() {
@@ -153,8 +169,10 @@ export async function show(ctx, root) {
   draw();
   drawKeys();
   drawDecisions();
-  const more = () => Promise.all([askKeys(), askDecisions()]).then(([k, d]) => { keys = k.keys; decisions = d.decisions; drawKeys(); drawDecisions(); });
-  await more().catch((err) => { if (err?.status === 0) throw err; });
+  const last = () => askDecisions().then((d) => { decisions = d.decisions; drawDecisions(); });
+  const more = () => Promise.all([askKeys().then((k) => { keys = k.keys; drawKeys(); }), last()]);
+  // The stream begins with the keys, but not with the decisions that are past.
+  await last().catch((err) => { if (err?.status === 0) throw err; });
 
   const again = async () => {
     [o, list] = await Promise.all([askOverview(), askRules()]);
@@ -167,7 +185,7 @@ export async function show(ctx, root) {
     stream: { views: 'overview,keys,decisions', outcome: 'denied', over: ctx.over, ...(ctx.domain ? { domain: ctx.domain } : {}) },
     on(topic, data) {
       if (topic === 'overview') {
-        const series = data.series?.t?.length ? data.series : o.series;
+        const series = !data.series?.t?.length ? o.series : data.partial ? joined(o.series, data.series) : data.series;
         o = { ...o, ...data, series };
         drawHead();
         if (data.series?.t?.length) drawChart();
@@ -177,7 +195,7 @@ export async function show(ctx, root) {
         drawKeys();
       } else if (topic === 'decisions') {
         const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && !d.allowed);
-        shown = data.shown && data.shown !== '1 in 1' ? data.shown : '';
+        shown = data.shown && data.shown !== 'all' ? data.shown : '';
         decisions = [...news.reverse(), ...decisions.filter((d) => !news.some((/** @type {Api.Decision} */ x) => x.decision === d.decision))].slice(0, 10);
         drawDecisions();
       }

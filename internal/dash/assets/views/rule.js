@@ -143,7 +143,7 @@ export async function show(ctx, root) {
   }
   function drawDecisions() {
     keepFocus(recent, () => fill(recent, decisions.length ? h('ul', { class: 'log' }, decisions.map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No decision of this rule is kept.'),
-      h('p', { class: 'sub' }, h('a', { href: ctx.link('/decisions', { rule: name, of: domain }) }, 'All decisions of this rule'))));
+      h('p', { class: 'sub more' }, h('a', { href: ctx.link('/decisions', { rule: name, of: domain }) }, 'All decisions of this rule'))));
   }
   /** source shows the rule as it is written. */
   async function source() {
@@ -153,6 +153,7 @@ export async function show(ctx, root) {
     if (!s || !file) return;
     const lines = s.files[file].split('\n');
     const from = Math.max(0, r.line - 1);
+    if (from >= lines.length) return;
     append(root, [h('div', { class: 'grid' }, card('Source', `${visible(file)}:${r.line}`, null, h('pre', { class: 'source', tabindex: '0', 'aria-label': 'Source' }, lines.slice(Math.max(0, from - 3), from + 24).map((l, i) => h('span', { class: i === Math.min(3, from) ? 'hit' : null }, `${visible(l) || ' '}\n`)))))]);
   }
   async function act() {
@@ -163,7 +164,7 @@ export async function show(ctx, root) {
   }
   draw();
   drawDecisions();
-  const more = async () => { decisions = (await askDecisions()).decisions; drawDecisions(); };
+  const more = async () => { decisions = (await askDecisions()).decisions.slice(0, 8); drawDecisions(); };
   await more().catch(() => {});
   const slow = setInterval(() => { if (!document.hidden) void askRule().then((x) => { r = x; keepFocus(root, draw); }).catch(() => {}); }, 10000);
   return {

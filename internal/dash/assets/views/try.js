@@ -125,9 +125,8 @@ export async function show(ctx, root) {
     fill(said, 'Trying…');
     fill(result);
     try {
-      const started = /** @type {{preview?: string, id?: string, location?: string, path?: string}} */ (await ctx.api('/api/v1/preview', { method: 'POST', body: { files, ...(over.value ? { over: over.value } : {}) }, signal: mine.signal }));
-      const path = started.path ?? started.location ?? started.preview ?? `/api/v1/preview/${started.id}`;
-      draw(await follow(path.startsWith('/') ? path : `/api/v1/preview/${path}`, mine.signal));
+      const started = /** @type {{preview: string}} */ (await ctx.api('/api/v1/preview', { method: 'POST', body: { files, ...(over.value ? { over: over.value } : {}) }, signal: mine.signal }));
+      draw(await follow(started.preview, mine.signal));
     } catch (err) {
       if (mine.signal.aborted) return;
       fill(said, h('span', { class: 'error' }, err instanceof Error ? err.message : String(err)));
@@ -172,7 +171,7 @@ export async function show(ctx, root) {
       card('Clients that it touches', null, 's6', ranking((c.examples ?? []).slice(0, 8).map((e) => ({ name: sent(e.key), words: `${count(e.now)} → ${count(e.then)} refused${e.good ? ' · good' : ''}`, part: Math.max(e.now, e.then) / Math.max(1, ...(c.examples ?? []).map((x) => Math.max(x.now, x.then))), kind: e.then > e.now ? 'refused' : 'admitted', label: 'of the most' })), 'None: the same clients are refused.')),
       card('By rule', null, null, table({
         caption: 'By rule', rows: p.rules ?? [], none: 'No rule was met.', columns: [
-          { title: 'Rule', cell: (r) => [r.change === 'added' ? visible(r.rule) : h('a', { href: ruleLink(ctx, r.domain, r.rule) }, visible(r.rule)), r.change !== 'same' ? h('span', { class: 'pill ink-near' }, r.change) : null, r.estimate ? h('div', { class: 'sub' }, 'an estimate') : null] },
+          { title: 'Rule', cell: (r) => [r.change === 'added' ? visible(r.rule) : h('a', { href: ruleLink(ctx, r.domain, r.rule) }, visible(r.rule)), r.change !== 'same' ? ' ' : null, r.change !== 'same' ? h('span', { class: 'pill ink-near' }, r.change) : null, r.estimate ? h('div', { class: 'sub' }, 'an estimate') : null] },
           { title: 'Refused now', number: true, cell: (r) => count(r.now) }, { title: 'Then', number: true, cell: (r) => count(r.then) },
           { title: 'Met now', number: true, cell: (r) => count(r.met_now) }, { title: 'Then', number: true, cell: (r) => count(r.met_then) }],
       })),
