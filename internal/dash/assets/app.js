@@ -1,6 +1,6 @@
 // @ts-check
 // The page: which view is shown, who looks at it, and the one stream that keeps it up to date.
-import { count, fill, h, state } from './parts/text.js';
+import { count, fill, h, instead } from './parts/text.js';
 import { overWords, overs } from './parts/time.js';
 import { Live } from './parts/stream.js';
 import { keepFocus, walk } from './parts/table.js';
@@ -189,9 +189,9 @@ async function route(same = false) {
 /** failed is what is shown in place of what could not be had. @param {unknown} err @param {() => void} retry */
 export function failed(err, retry) {
   const f = err instanceof Failure ? err : new Failure(-1, String(err instanceof Error ? err.message : err));
-  if (f.status === 403) return h('div', { class: 'card' }, state('Not for your role', `${f.message || 'This needs a role with more rights.'}`));
-  if (f.status === 404) return h('div', { class: 'card' }, state('Nothing here', f.message, h('p', null, h('a', { class: 'btn', href: '/' }, 'Overview'))));
-  return h('div', { class: 'card' }, state('This could not be loaded', f.message, h('button', { class: 'btn', type: 'button', onclick: retry }, 'Try again')));
+  if (f.status === 403) return instead('Not for your role', f.message || 'This needs a role with more rights.');
+  if (f.status === 404) return instead('Nothing here', f.message, h('p', null, h('a', { class: 'btn', href: '/' }, 'Overview')));
+  return instead('This could not be loaded', f.message, h('button', { class: 'btn', type: 'button', onclick: retry }, 'Try again'));
 }
 
 /** @type {string[]} */

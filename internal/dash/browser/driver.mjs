@@ -92,17 +92,10 @@ const steps = {
     }, hidden);
   },
   async media({ page, media, motion }) { await page.emulateMedia({ media, reducedMotion: motion }); },
-  async picture({ page, context, file, height }) {
-    const cdp = await context.newCDPSession(page);
-    const all = await page.evaluate('document.documentElement.scrollHeight');
+  async picture({ page, file, height }) {
+    const all = await page.evaluate("document.documentElement.scrollHeight");
     const { width } = page.viewportSize();
-    for (const quality of [82, 70, 55, 40, 25]) {
-      const { data } = await cdp.send('Page.captureScreenshot', { format: 'webp', quality, captureBeyondViewport: true, clip: { x: 0, y: 0, width, height: Math.min(all, height), scale: 1 } });
-      const bytes = Buffer.from(data, 'base64');
-      await writeFile(file, bytes);
-      if (bytes.length <= 60_000) break;
-    }
-    await cdp.detach();
+    await page.screenshot({ path: file, fullPage: true, clip: { x: 0, y: 0, width, height: Math.min(all, height) }, timeout: 0 });
   },
   async heap({ page, context }) {
     const cdp = await context.newCDPSession(page);

@@ -206,7 +206,7 @@ func (b *tab) visit(path string) {
 // shown waits until a view is drawn.
 func (b *tab) shown() {
 	b.t.Helper()
-	b.until("a view is drawn", `() => document.querySelector('main h1') && document.title.includes(' · weir') || document.querySelector('main .state h2')`, nil)
+	b.until("a view is drawn", `() => document.querySelector('main h1') && document.title.includes(' · weir') || document.querySelector('main .state h1')`, nil)
 }
 
 // until waits until an expression of JavaScript is true in the page. As patience, it has no bound of
@@ -269,6 +269,7 @@ func (b *tab) clean(where string) {
 	for _, h := range l.Hosts {
 		b.t.Errorf("%s: asks another host: %s", where, h)
 	}
+	b.do(nil, "clear")
 }
 
 // accessible fails the test for what axe finds.

@@ -189,3 +189,11 @@ export const card = (title, note, kind, ...children) => h('section', { class: `c
  * @param {...Child} more
  */
 export const state = (title, text, ...more) => h('div', { class: 'state', role: 'status' }, h('h2', null, title), h('p', null, text), more);
+
+/**
+ * instead is what is shown in place of a whole view.
+ * @param {string} title
+ * @param {Child} text
+ * @param {...Child} more
+ */
+export const instead = (title, text, ...more) => h('div', { class: 'card' }, h('div', { class: 'state', role: 'status' }, h('h1', null, title), h('p', null, text), more));
