@@ -77,6 +77,31 @@ func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, unti
 	return newBan(ban), err
 }
 
+// Plan returns the ban that Set would put in force, without doing it, and the ban of the key that is
+// in force; nil for none. The error is that of Set, but for ErrNotShared.
+func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string) (ban Ban, before *Ban, err error) {
+	r, err := b.l.ruleNamed(domain, limit)
+	if err != nil {
+		return Ban{}, nil, err
+	}
+	planned, have, err := b.l.orders.Bans.Plan(r, key, until, reason)
+	if have != nil {
+		old := newBan(have)
+		before = &old
+	}
+	return newBan(planned), before, err
+}
+
+// Of returns the ban of a key. The error says what does not fit, or is ErrNotFound.
+func (b *Bans) Of(domain, limit string, key []string) (Ban, error) {
+	r, err := b.l.ruleNamed(domain, limit)
+	if err != nil {
+		return Ban{}, err
+	}
+	ban, err := b.l.orders.Bans.Of(r, key)
+	return newBan(ban), err
+}
+
 // Lift ends a ban on all nodes and returns it. It also forgets the denials that were counted
 // towards the next one. The error says what does not fit, or is ErrNotFound or ErrNotShared, or the
 // store's, if the ban is lifted and the denials could not be forgotten.

@@ -53,6 +53,31 @@ func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, al
 	return newGrant(grant), err
 }
 
+// Plan returns the grant that Set would put in force, without doing it, and the grant of the key
+// that is in force; nil for none. The error is that of Set, but for ErrNotShared.
+func (g *Grants) Plan(domain, limit string, key []string, allow string, until time.Time, reason string) (grant Grant, before *Grant, err error) {
+	r, err := g.l.ruleNamed(domain, limit)
+	if err != nil {
+		return Grant{}, nil, err
+	}
+	planned, have, err := g.l.orders.Grants.Plan(r, key, allow, until, reason)
+	if have != nil {
+		old := newGrant(have)
+		before = &old
+	}
+	return newGrant(planned), before, err
+}
+
+// Of returns the grant of a key. The error says what does not fit, or is ErrNotFound.
+func (g *Grants) Of(domain, limit string, key []string) (Grant, error) {
+	r, err := g.l.ruleNamed(domain, limit)
+	if err != nil {
+		return Grant{}, err
+	}
+	grant, err := g.l.orders.Grants.Of(r, key)
+	return newGrant(grant), err
+}
+
 // Revoke ends a grant on all nodes and returns it. The error says what does not fit, or is
 // ErrNotFound or ErrNotShared.
 func (g *Grants) Revoke(ctx context.Context, domain, limit string, key []string) (Grant, error) {

@@ -80,11 +80,11 @@ func (f *inForce) rule(domain, name string) *rule.Rule {
 func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 	f := l.rules.Load()
 	if f == nil {
-		return nil, errors.New("weir: no rules are in force")
+		return nil, &asked{errors.New("weir: no rules are in force"), ErrNoSuchLimit}
 	}
 	domain, name = f.nameOf(domain, name)
 	if !f.set.HasDomain(domain) {
-		return nil, fmt.Errorf("weir: no rule file declares the domain %q; there are %s", domain, strings.Join(f.set.Domains(), ", "))
+		return nil, &asked{fmt.Errorf("weir: no rule file declares the domain %q; there are %s", domain, strings.Join(f.set.Domains(), ", ")), ErrNoSuchLimit}
 	}
 	if r := f.rule(domain, name); r != nil {
 		return r, nil
@@ -95,7 +95,7 @@ func (l *Limiter) ruleNamed(domain, name string) (*rule.Rule, error) {
 	} else if len(of) > 1 {
 		return nil, fmt.Errorf("weir: %q is a window of several rules of the domain %q: name the rule", name, domain)
 	}
-	return nil, fmt.Errorf("weir: the domain %q has no limit %q", domain, name)
+	return nil, &asked{fmt.Errorf("weir: the domain %q has no limit %q", domain, name), ErrNoSuchLimit}
 }
 
 // asked is an error in a question. It is the sentinel is, whose text it does not repeat.

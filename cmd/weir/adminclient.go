@@ -80,7 +80,7 @@ func (c *adminClient) open() error {
 		if err != nil {
 			return usageError(fmt.Errorf("--token-file: %w", err))
 		}
-		c.token = tokens[0]
+		c.token = tokens[0].Text
 	}
 	return nil
 }

@@ -92,6 +92,8 @@ type config struct {
 	otel           otel.Options
 	otelHeaders    string
 	decisions      decisionlog.Options
+	page           bool   // the operator's page is on
+	auditPath      string // "" for none
 	drain          time.Duration
 	maxConnections int
 	limits         limits

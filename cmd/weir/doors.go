@@ -14,6 +14,7 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/dash"
 	"github.com/weir-rl/weir/internal/httpapi"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/otel"
@@ -110,13 +111,27 @@ func (p *program) addAdmin() {
 	o := p.c.admin
 	o.Metrics, o.Source, o.Files, o.Signals = p.metrics.Handler(), p.rulesSource, p.ruleFiles, signalStates{p.signals}
 	o.Deferred, o.Decisions, o.Candidates = p.deferred, p.recent, p.metrics.Candidates
-	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.log
+	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.audit
 	if p.insight != nil {
 		o.Insight = p.insight
 	}
+	var h *admin.Handler
+	if p.c.page {
+		o.Page = dash.Handler(dash.Options{Version: versionText(), First: func(r *http.Request) (dash.First, bool) {
+			s, overview, rules, ok := h.First(r)
+			first := dash.First{Session: dash.Session(s), Rules: rules}
+			if overview != nil {
+				first.Insight = overview
+			}
+			return first, ok
+		}})
+		o.PagePaths = dash.Paths()
+	}
+	h = admin.New(p.limiter, o)
 	// A profile lasts as long as its client asks for, so writing has no time bound.
-	p.addHTTP("admin", p.c.listen.admin, listen.NewHTTPServer(
-		proxy.Bound(admin.New(p.limiter, o), 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1}))
+	s := listen.NewHTTPServer(proxy.Bound(h, 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1})
+	s.RegisterOnShutdown(h.Close) // streams would last as long as their clients
+	p.addHTTP("admin", p.c.listen.admin, s)
 }
 
 // rulesSource describes the origin of the rules, and the errors in them.

@@ -95,7 +95,7 @@ func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
 	}
 }
 
-// reloadOn reloads rules, tokens and certificates at each SIGHUP until ctx ends.
+// reloadOn reloads rules, tokens and certificates, and opens the audit log anew, at each SIGHUP until ctx ends.
 func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
@@ -117,6 +117,7 @@ func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
 		if p.decisions != nil {
 			p.decisions.Reopen()
 		}
+		_ = p.audit.Reopen() // logs errors itself
 		p.notify(stateReady)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/decisionlog"
 	"github.com/weir-rl/weir/internal/deferred"
@@ -105,6 +106,7 @@ type program struct {
 	otel         *otel.Telemetry // nil without otel.endpoint
 	folder       *source.Folder
 	tokens       *auth.Tokens         // nil without auth.tokens_file
+	audit        *audit.Log           // nil of a check
 	certificates *listen.Certificates // of the doors; nil without tls.cert
 	storage      *storage
 	firewall     *firewall
@@ -145,6 +147,11 @@ func (p *program) build(check bool) error {
 	}
 	if err := p.checkTransport(); err != nil {
 		return err
+	}
+	if !check {
+		if err := p.openAudit(); err != nil {
+			return err
+		}
 	}
 	if err := p.openStore(check); err != nil {
 		return err
@@ -201,6 +208,7 @@ func (p *program) close() error {
 	if p.storage != nil {
 		failures = append(failures, p.storage.Close())
 	}
+	failures = append(failures, p.audit.Close())
 	if p.otel != nil {
 		p.stopOTel()
 	}
@@ -211,7 +219,7 @@ func (p *program) close() error {
 // ./rules exists.
 func (p *program) openRules() (*rule.Set, error) {
 	options := source.Options{
-		Path: p.c.rules, Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix}, Logger: p.log, Changed: p.rulesChanged,
+		Path: p.c.rules, Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix}, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
 	}
 	if !p.c.rulesSet {
 		if _, err := os.Stat(p.c.rules); errors.Is(err, fs.ErrNotExist) {
@@ -260,7 +268,7 @@ func (p *program) recentOptions() recent.Options {
 // newLimiter makes the limiter on all that works behind it.
 func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	bans := p.c.bans
-	bans.Changed = p.firewall.changed
+	bans.Changed = p.banChanged
 	hooks := []weir.Hooks{p.metrics.Hooks(), p.recent.Hooks()}
 	if p.insight != nil {
 		hooks = append(hooks, p.insight.Hooks())

@@ -434,6 +434,20 @@ var trustSettings = []setting{
 	{path: "admin.hosts", kind: list,
 		help: "names that the admin port may be called by, beside addresses and localhost",
 		set:  func(c *config, items []string) error { c.admin.Hosts = items; return nil }},
+	{path: "admin.page", value: "on",
+		help: "the operator's page at the admin port: on or off",
+		set: text(func(c *config, s string) error {
+			if c.page = s == "on"; !c.page && s != "off" {
+				return fmt.Errorf("%q must be on or off", s)
+			}
+			return nil
+		})},
+	{path: "admin.streams", value: "32",
+		help: "bound on the event streams that are open at the admin port at a time",
+		set:  toInt(1, 10_000, func(c *config) *int { return &c.admin.Streams })},
+	{path: "audit.path",
+		help: "file of the audit log, a record for each change by hand, chained by hashes; none if empty: the log only",
+		set:  toString(func(c *config) *string { return &c.auditPath })},
 }
 
 var answerSettings = []setting{

@@ -1,11 +1,12 @@
-// Package admin is the admin API of weir: rules, keys, bans, grants, recent decisions, deferred
-// requests, signals, metrics and profiles. Begin with New, which has the table of its endpoints.
+// Package admin is the admin API of weir: what the rules do and how well, keys, bans, grants, recent
+// decisions, deferred requests, signals, nodes, metrics, the audit log and profiles, for people with
+// different roles. Begin with Handler.routeAll, which has the table of its endpoints.
 package admin
 
 import (
+	"context"
 	"encoding/json"
-	"html/template"
-	"log/slog"
+	"errors"
 	"mime"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/candidate"
 	"github.com/weir-rl/weir/internal/deferred"
@@ -46,8 +48,9 @@ type Options struct {
 	// Files returns the files of the rules in force.
 	Files   func() RuleFiles
 	Signals Signals
-	// Audit gets a line for each change to bans and grants, with its author and the reason given.
-	Audit *slog.Logger
+	// Audit keeps a record of each change before it is made; one that cannot be kept forbids the
+	// change.
+	Audit *audit.Log
 	// Deferred is the queue of deferred requests.
 	Deferred deferred.Queue
 	// Decisions are the recent decisions, Candidates what rules that are not enforced on all keys
@@ -65,6 +68,13 @@ type Options struct {
 	// Remark is what /readyz says after "ok" of a server that wants requests, but whose operator
 	// should know something; "" and no function say nothing. It is one line.
 	Remark func() string
+	// Page is the operator's page, at / and PagePaths, of which those that end with "/" mean all
+	// below them. It has to guard what it shows by First. nil: the list of endpoints is at /, as it
+	// always is at /help.
+	Page      http.Handler
+	PagePaths []string
+	// Streams bounds the event streams that are open at a time; 0 is 32.
+	Streams int
 	// Tokens guard the API and the profiles; nil leaves them open to every client that reaches the
 	// port.
 	Tokens *auth.Tokens
@@ -75,68 +85,136 @@ type Options struct {
 }
 
 // New returns the handler of the admin port over l.
-func New(l *weir.Limiter, o Options) http.Handler {
-	a := &handler{limiter: l, o: o}
-	a.route("/", "GET, HEAD", false, "this list", a.index)
-	a.route("/healthz", "GET, HEAD", false, "200 while the program runs", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
-	a.route("/readyz", "GET, HEAD", false, "200 while it wants requests, 503 else", a.ready)
-	if o.Metrics != nil {
-		a.route("/metrics", "GET, HEAD", false, "Prometheus metrics", o.Metrics.ServeHTTP)
+func New(l *weir.Limiter, o Options) *Handler {
+	a := &Handler{limiter: l, o: o}
+	a.end, a.cancel = context.WithCancel(context.Background())
+	a.streams.most = o.Streams
+	if o.Streams == 0 {
+		a.streams.most = defaultStreams
 	}
-	a.route("/api/v1/rules", "GET, HEAD", true, "the rules in force, their source, and load errors", a.rules)
-	if o.Files != nil {
-		a.route("/api/v1/rules/source", "GET, HEAD", true, "the files of the rules in force, as text", a.ruleFiles)
-	}
-	a.route("/api/v1/keys", "GET, HEAD, DELETE", true, "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N; &key=KEY shows one, DELETE resets it", a.keys)
-	if o.Signals != nil {
-		a.route("/api/v1/signals", "GET, HEAD", true, "signals of elastic limits; PUT /api/v1/signals/NAME sets one", a.signals)
-	}
-	if o.Deferred != nil {
-		a.route("/api/v1/deferred", "GET, HEAD", true, "deferred requests: ?state=queued|active|done|failed&n=N", a.deferredJobs)
-	}
-	if o.Decisions != nil {
-		a.route("/api/v1/decisions", "GET, HEAD", true, "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&n=N; one by its id under /api/v1/decisions/", a.decisions)
-	}
-	if o.Candidates != nil {
-		a.route("/api/v1/candidates", "GET, HEAD", true, "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", a.candidates)
-	}
-	a.routeBans()
-	a.route("/debug/pprof/", "GET, HEAD, POST", true, "profiles", profile)
-	// Of what lies below a path: these are not in the list.
-	a.route(keyPrefix, "GET, HEAD, DELETE", true, "", a.key)
-	if o.Signals != nil {
-		a.route(signalsPrefix, "GET, HEAD, PUT", true, "", a.signal)
-	}
-	if o.Decisions != nil {
-		a.route(decisionsPrefix, "GET, HEAD", true, "", a.decision)
-	}
-	if o.Deferred != nil {
-		a.route(deferredPrefix, "GET, HEAD, POST, DELETE", true, "", a.deferredJob)
-	}
+	a.routeAll()
 	return a
 }
 
-type handler struct {
+// Handler is the admin port. Make one with New. Safe for concurrent use.
+type Handler struct {
 	limiter *weir.Limiter
 	o       Options
 	routes  []endpoint // in the order of the list
+
+	end      context.Context // until Close
+	cancel   context.CancelFunc
+	streams  streams
+	previews previews
+	names    keyNames
+}
+
+// Close ends streams and the preview that runs, which would else go on for as long as their clients
+// want. It is for http.Server.RegisterOnShutdown.
+func (a *Handler) Close() { a.cancel() }
+
+// routeAll makes the table of endpoints.
+func (a *Handler) routeAll() {
+	const (
+		open     = auth.Nobody
+		viewer   = auth.Viewer
+		support  = auth.Support
+		operator = auth.Operator
+		admin    = auth.Admin
+	)
+	a.route(endpoint{path: "/", methods: "GET, HEAD", any: true, serve: a.root})
+	a.route(endpoint{path: "/help", methods: "GET, HEAD", any: true, about: "this list", serve: a.help})
+	a.route(endpoint{path: "/healthz", methods: "GET, HEAD", any: true, about: "200 while the program runs", serve: func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }})
+	a.route(endpoint{path: "/readyz", methods: "GET, HEAD", any: true, about: "200 while it wants requests, 503 else", serve: a.ready})
+	if a.o.Metrics != nil {
+		a.route(endpoint{path: "/metrics", methods: "GET, HEAD", any: true, about: "Prometheus metrics", serve: a.o.Metrics.ServeHTTP})
+	}
+	a.route(endpoint{path: "/api/v1/openapi.yaml", methods: "GET, HEAD", about: "a description of this API (OpenAPI)", serve: serveOpenAPI})
+	if a.o.Tokens != nil {
+		methods := "POST, DELETE"
+		if a.o.Page != nil {
+			methods = "GET, HEAD, POST, DELETE"
+		}
+		a.route(endpoint{path: "/login", methods: methods, any: true, serve: a.login})
+	}
+	a.route(endpoint{path: "/api/v1/session", methods: "GET, HEAD", sees: viewer, about: "who you are here: name and role", serve: a.session})
+	if a.o.Insight != nil {
+		a.route(endpoint{path: insightPath, methods: "GET, HEAD", sees: viewer, params: "domain over", about: "do the rules do their job? In all, and in sentences: ?domain=DOMAIN&over=6h", serve: a.overview})
+		a.route(endpoint{path: insightPath + "/rules", methods: "GET, HEAD", sees: viewer, params: "domain over", about: "the same of each rule, with its verdicts", serve: a.ruleReports})
+		a.route(endpoint{path: insightPath + "/keys", methods: "GET, HEAD", sees: viewer, params: "by domain limit over n", about: "the keys that are refused most: ?by=refused|asked|near&limit=NAME&over=1m|12h", serve: a.topKeys})
+	}
+	a.route(endpoint{path: "/api/v1/rules", methods: "GET, HEAD", sees: viewer, about: "the rules in force, their source, and load errors", serve: a.rules})
+	if a.o.Files != nil {
+		a.route(endpoint{path: "/api/v1/rules/source", methods: "GET, HEAD", sees: operator, about: "the files of the rules in force", serve: a.ruleFiles})
+	}
+	a.route(endpoint{path: keysPath, methods: "GET, HEAD, DELETE", sees: viewer, changes: operator, params: "limit domain top look key reason", about: "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N; &key=KEY shows one, DELETE resets it", serve: a.keys})
+	if a.o.Signals != nil {
+		a.route(endpoint{path: "/api/v1/signals", methods: "GET, HEAD", sees: viewer, about: "signals of elastic limits; PUT /api/v1/signals/NAME sets one", serve: a.signals})
+	}
+	if a.o.Deferred != nil {
+		a.route(endpoint{path: "/api/v1/deferred", methods: "GET, HEAD", sees: operator, params: "state n", about: "deferred requests: ?state=queued|active|done|failed&n=N", serve: a.deferredJobs})
+	}
+	if a.o.Decisions != nil {
+		a.route(endpoint{path: decisionsPath, methods: "GET, HEAD", sees: viewer, params: "domain limit outcome key door after before n nodes", about: "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
+	}
+	if a.o.Candidates != nil {
+		a.route(endpoint{path: "/api/v1/candidates", methods: "GET, HEAD", sees: viewer, params: "domain", about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", serve: a.candidates})
+	}
+	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator, params: "domain limit n key reason", about: "bans in force: ?domain=DOMAIN&limit=NAME&n=N; POST sets one, DELETE lifts one", serve: a.bans})
+	a.route(endpoint{path: grantsPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator, params: "domain limit n key reason", about: "grants in force: ?domain=DOMAIN&limit=NAME&n=N; POST makes one, DELETE ends one", serve: a.grants})
+	a.route(endpoint{path: streamPath, methods: "GET", sees: viewer, params: "views domain limit outcome key door by over n nodes", about: "what happens now, as events: ?views=overview,keys,decisions", serve: a.stream})
+	if a.o.Preview != nil {
+		a.route(endpoint{path: previewPath, methods: "POST", changes: operator, about: "POST tries rules on recorded requests", serve: a.startPreview})
+	}
+	if a.o.Nodes != nil {
+		a.route(endpoint{path: "/api/v1/nodes", methods: "GET, HEAD", sees: viewer, about: "the nodes, with their versions and rules", serve: a.nodes})
+	}
+	if a.o.Audit != nil {
+		a.route(endpoint{path: "/api/v1/audit", methods: "GET, HEAD", sees: admin, params: "n after before", about: "who changed what: ?n=N&after=NUMBER", serve: a.auditRecords})
+	}
+	a.route(endpoint{path: pprofPrefix, methods: "GET, HEAD, POST", sees: admin, changes: admin, any: true, about: "profiles", serve: profile})
+
+	for _, path := range a.o.PagePaths {
+		if a.find(path) == nil {
+			a.route(endpoint{path: path, methods: "GET, HEAD", any: true, serve: a.o.Page.ServeHTTP})
+		}
+	}
+	// Of what lies below a path: these are not in the list.
+	if a.o.Insight != nil {
+		a.route(endpoint{path: insightPath + "/rules/", methods: "GET, HEAD", sees: viewer, params: "over", serve: a.ruleReport})
+		a.route(endpoint{path: insightPath + "/keys/", methods: "GET, HEAD", sees: support, serve: a.keyReport})
+	}
+	a.route(endpoint{path: keyPrefix, methods: "GET, HEAD, DELETE", sees: support, changes: operator, params: "reason", serve: a.key})
+	if a.o.Signals != nil {
+		a.route(endpoint{path: signalsPrefix, methods: "GET, HEAD, PUT", sees: viewer, changes: operator, serve: a.signal})
+	}
+	if a.o.Decisions != nil {
+		a.route(endpoint{path: decisionsPath + "/", methods: "GET, HEAD", sees: support, serve: a.decision})
+	}
+	if a.o.Deferred != nil {
+		a.route(endpoint{path: deferredPrefix, methods: "GET, HEAD, POST, DELETE", sees: operator, changes: operator, serve: a.deferredJob})
+	}
+	if a.o.Preview != nil {
+		a.route(endpoint{path: previewPath + "/", methods: "GET, DELETE", sees: operator, changes: operator, serve: a.followPreview})
+	}
 }
 
 // endpoint is a path, or all paths that begin with one that ends with "/".
 type endpoint struct {
 	path    string
-	methods string // as Allow lists them
-	secret  bool   // needs a token if there are any
-	about   string // for the list; "" is not listed
+	methods string    // as Allow lists them
+	sees    auth.Role // needed by GET and HEAD, if there are tokens; Nobody is open
+	changes auth.Role // needed by all other methods
+	params  string    // the query parameters that there are, with spaces between them
+	any     bool      // its query is not looked at
+	about   string    // for the list; "" is not listed
 	serve   http.HandlerFunc
 }
 
-func (a *handler) route(path, methods string, secret bool, about string, serve http.HandlerFunc) {
-	a.routes = append(a.routes, endpoint{path, methods, secret, about, serve})
-}
+func (a *Handler) route(e endpoint) { a.routes = append(a.routes, e) }
 
 // find returns what is at a path; nil if there is nothing.
-func (a *handler) find(path string) *endpoint {
+func (a *Handler) find(path string) *endpoint {
 	for i := range a.routes {
 		e := &a.routes[i]
 		if path == e.path || e.path != "/" && strings.HasSuffix(e.path, "/") && strings.HasPrefix(path, e.path) {
@@ -147,11 +225,12 @@ func (a *handler) find(path string) *endpoint {
 }
 
 const (
-	keyPrefix   = "/api/v1/keys/"
+	keysPath    = "/api/v1/keys"
+	keyPrefix   = keysPath + "/"
 	pprofPrefix = "/debug/pprof/"
 )
 
-func (a *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	probe := path == "/healthz" || path == "/readyz"
 	if !probe && !a.knownHost(r.Host) {
@@ -170,25 +249,22 @@ func (a *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	route := a.find(path)
 	if route == nil {
-		answer.Problem(w, http.StatusNotFound, "there is nothing at "+answer.Printable(path)+"; / lists what there is", "")
+		answer.Problem(w, http.StatusNotFound, "there is nothing at "+answer.Printable(path)+"; /help lists what there is", "")
 		return
 	}
 	if !slices.Contains(strings.Split(route.methods, ", "), r.Method) {
 		answer.MethodNotAllowed(w, r, route.methods)
 		return
 	}
-	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
-	verdict := auth.NoToken
-	if route.secret || changes { // what else a scraper sends along is no guess
-		verdict = a.o.Tokens.CheckRequest(r)
-	}
-	if route.secret && a.o.Tokens != nil && verdict != auth.Right {
-		auth.Refuse(w, verdict, "weir admin")
+	r, ok := a.admit(w, r, route)
+	if !ok {
 		return
 	}
-	if changes && verdict != auth.Right && !isJSON(r.Header.Get("Content-Type")) {
-		answer.Problem(w, http.StatusUnsupportedMediaType, "what changes something needs Content-Type: application/json, or a bearer token", "")
-		return
+	if !route.any {
+		if err := onlyParams(r, strings.Fields(route.params)); err != nil {
+			answer.BadRequest(w, err)
+			return
+		}
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("X-Frame-Options", "DENY")
@@ -196,9 +272,75 @@ func (a *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route.serve(w, r)
 }
 
+// admit finds out who sent r, and whether its role is enough for the endpoint. If it is not, it
+// answers, and ok is false.
+func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ *http.Request, ok bool) {
+	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+	needs := e.sees
+	if changes {
+		needs = e.changes
+	}
+	id, verdict := auth.Identity{Role: auth.Admin}, auth.NoToken
+	if a.o.Tokens != nil && (needs > auth.Nobody || changes) { // what else a scraper sends along is no guess
+		id, verdict = a.o.Tokens.Identify(r)
+	}
+	if a.o.Tokens != nil && needs > auth.Nobody {
+		if verdict != auth.Right {
+			auth.Refuse(w, verdict, "weir admin")
+			return r, false
+		}
+		if id.Role < needs {
+			answer.Problem(w, http.StatusForbidden, "this needs the role "+needs.String()+"; you are "+id.Role.String(), "")
+			return r, false
+		}
+	}
+	if changes && (verdict != auth.Right || id.ByCookie) && !isJSON(r.Header.Get("Content-Type")) {
+		answer.Problem(w, http.StatusUnsupportedMediaType, "what changes something needs Content-Type: application/json, or a bearer token", "")
+		return r, false
+	}
+	if changes && id.ByCookie && r.Header.Get("Sec-Fetch-Site") != "same-origin" {
+		answer.Problem(w, http.StatusForbidden, "what changes something by a login needs Sec-Fetch-Site: same-origin, as the browser sends it for the page of this port", "")
+		return r, false
+	}
+	return r.WithContext(context.WithValue(r.Context(), identityKey{}, id)), true
+}
+
+// identityKey is that of the auth.Identity in the context of a request.
+type identityKey struct{}
+
+// sender is who sent r: admin where there are no tokens.
+func sender(r *http.Request) auth.Identity {
+	id, _ := r.Context().Value(identityKey{}).(auth.Identity)
+	return id
+}
+
+// onlyParams returns an error that names the query parameters of r that are not known, and those
+// that come twice though one is meant.
+func onlyParams(r *http.Request, known []string) error {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return errors.New("the query is not well formed")
+	}
+	var unknown []string
+	for name := range q {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	there := "there are none here"
+	if len(known) > 0 {
+		there = "there are " + strings.Join(known, ", ")
+	}
+	if len(unknown) > 0 {
+		return &answer.FieldError{Field: unknown[0], Message: "unknown query parameter " + answer.Printable(strings.Join(unknown, ", ")) + "; " + there}
+	}
+	return nil
+}
+
 // knownHost reports whether this server may be called by host. A page of another site that got its
 // own name pointed here (DNS rebinding) shows by that name; an address cannot be rebound.
-func (a *handler) knownHost(host string) bool {
+func (a *Handler) knownHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
@@ -264,44 +406,7 @@ func commandLine(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusOK, strings.Join(args, "\x00"))
 }
 
-var indexPage = template.Must(template.New("index").Parse(`<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>weir</title>
-<style>body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem}dt{font-family:ui-monospace,monospace;margin-top:.7rem}dd{margin:0;color:#555}@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}dd{color:#999}a{color:#8cf}}</style>
-<h1>weir</h1>
-<p>{{.Rules}} rules in force, generation {{.Generation}}.{{if .Errors}} <strong>The rules that lie in the source now are not in force: see the errors under /api/v1/rules.</strong>{{end}}</p>
-<dl>
-{{range .Links}}<dt><a href="{{.Path}}">{{.Path}}</a></dt><dd>{{.About}}</dd>
-{{end}}</dl>
-`))
-
-func (a *handler) index(w http.ResponseWriter, _ *http.Request) {
-	type link struct{ Path, About string }
-	var page struct {
-		Rules      int
-		Generation uint64
-		Errors     bool
-		Links      []link
-	}
-	set, generation := a.limiter.Rules()
-	if set != nil {
-		page.Rules = len(set.Rules())
-	}
-	page.Generation = generation
-	page.Errors = a.o.Source != nil && len(a.o.Source().Errors) > 0
-	for _, e := range a.routes[1:] {
-		if e.about != "" {
-			page.Links = append(page.Links, link{e.path, e.about})
-		}
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	_ = indexPage.Execute(w, page) // the client hung up
-}
-
-func (a *handler) ready(w http.ResponseWriter, _ *http.Request) {
+func (a *Handler) ready(w http.ResponseWriter, _ *http.Request) {
 	if a.o.Ready != nil {
 		if err := a.o.Ready(); err != nil {
 			writeText(w, http.StatusServiceUnavailable, err.Error()+"\n")
@@ -346,7 +451,7 @@ type ruleInfo struct {
 	ruleKinds
 }
 
-func (a *handler) rules(w http.ResponseWriter, _ *http.Request) {
+func (a *Handler) rules(w http.ResponseWriter, _ *http.Request) {
 	answer := struct {
 		Generation uint64       `json:"generation"`
 		Source     *RulesSource `json:"source,omitempty"`

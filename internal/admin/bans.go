@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +18,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/rule"
 )
@@ -28,12 +27,6 @@ const (
 	bansPath   = "/api/v1/bans"
 	grantsPath = "/api/v1/grants"
 )
-
-// routeBans adds the endpoints of bans and grants.
-func (a *handler) routeBans() {
-	a.route(bansPath, "GET, HEAD, POST, DELETE", true, "bans in force: ?domain=DOMAIN&limit=NAME&n=N; POST sets one, DELETE lifts one", a.bans)
-	a.route(grantsPath, "GET, HEAD, POST, DELETE", true, "grants in force: ?domain=DOMAIN&limit=NAME&n=N; POST makes one, DELETE ends one", a.grants)
-}
 
 // keyParts is a key in a question: a list of parts, or text in which "," separates them.
 type keyParts []string
@@ -80,13 +73,14 @@ func readChange(w http.ResponseWriter, r *http.Request) (c change, err error) {
 		if err != nil {
 			return c, errors.New("the query is not well formed")
 		}
-		for name := range q {
-			if name != "domain" && name != "limit" && name != "key" && name != "reason" {
-				return c, &answer.FieldError{Field: name, Message: "is no parameter here; there are domain, limit, key and reason"}
-			}
+		if err := onlyParams(r, []string{"domain", "limit", "key", "reason"}); err != nil {
+			return c, err
 		}
 		c = change{Domain: q.Get("domain"), Limit: q.Get("limit"), Reason: q.Get("reason"), Key: q["key"]}
 	} else {
+		if err := onlyParams(r, nil); err != nil {
+			return c, err
+		}
 		d := json.NewDecoder(bytes.NewReader(body))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&c); err != nil {
@@ -133,6 +127,9 @@ func outcomeOf(w http.ResponseWriter, err error) (warning string, ok bool) {
 	switch {
 	case err == nil:
 		return "", true
+	case errors.Is(err, weir.ErrNoSuchLimit):
+		answer.Problem(w, http.StatusNotFound, strings.TrimPrefix(err.Error(), "weir: "), "limit")
+		return "", false
 	case errors.Is(err, weir.ErrNotFound):
 		answer.Problem(w, http.StatusNotFound, "key: there is none in force on this server for this key", "key")
 		return "", false
@@ -159,21 +156,6 @@ func answerChange(w http.ResponseWriter, warning string, members map[string]any)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	_ = e.Encode(body) // the client hung up
-}
-
-// audit writes a line on a change that r made: what, by whom, and the rest.
-func (a *handler) audit(r *http.Request, what string, rest ...any) {
-	if a.o.Audit == nil {
-		return
-	}
-	args := append([]any{"peer", r.RemoteAddr}, rest...)
-	if a.o.Tokens.Authenticated(r) {
-		// Which one of them, without telling it.
-		_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-		args = append(args, "token", "sha256:"+hex.EncodeToString(sum[:4]))
-	}
-	a.o.Audit.InfoContext(context.WithoutCancel(r.Context()), "audit: "+what, args...)
 }
 
 // ListedBan is a ban with the time that is left of it.
@@ -249,84 +231,169 @@ func rulesMeant(set *rule.Set, domain, limit string) func(ofDomain, ofRule strin
 	}
 }
 
-func (a *handler) bans(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
-	defer cancel()
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		var all []ListedBan
-		for _, b := range a.limiter.Bans().List() {
-			all = append(all, *newListedBan(b, time.Now()))
-		}
-		set, _ := a.limiter.Rules()
-		list, total, ok := listed(w, r, set, all, func(b *ListedBan) (string, string, string, time.Time) {
-			return b.Domain, b.Rule, strings.Join(b.Key, ","), b.Until
-		})
-		if ok {
-			writeJSON(w, map[string]any{"bans": list, "total": total})
-		}
+// listProblem answers a question for a list of bans or grants that means nothing: a domain or a
+// limit that is not in force, unless something in the list is of it. ok is false then.
+func (a *Handler) listProblem(w http.ResponseWriter, r *http.Request, found int) (ok bool) {
+	q := r.URL.Query()
+	return found > 0 || a.known(w, q.Get("domain"), q.Get("limit"))
+}
+
+func (a *Handler) bans(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodPost:
+		a.setBan(w, r)
+	case http.MethodDelete:
+		a.liftBan(w, r)
+	default:
+		a.listBans(w, r)
+	}
+}
+
+// listParams are those of lists of bans and grants; the others of their endpoints are of changes.
+var listParams = []string{"domain", "limit", "n"}
+
+func (a *Handler) listBans(w http.ResponseWriter, r *http.Request) {
+	if err := onlyParams(r, listParams); err != nil {
+		answer.BadRequest(w, err)
 		return
 	}
+	m := a.maskFor(sender(r).Role)
+	var all []ListedBan
+	for _, b := range a.limiter.Bans().List() {
+		b.Key = m.parts(b.Key)
+		all = append(all, *newListedBan(b, time.Now()))
+	}
+	set, _ := a.limiter.Rules()
+	list, total, ok := listed(w, r, set, all, func(b *ListedBan) (string, string, string, time.Time) {
+		return b.Domain, b.Rule, strings.Join(b.Key, ","), b.Until
+	})
+	if ok && a.listProblem(w, r, total) {
+		writeJSON(w, map[string]any{"bans": list, "total": total})
+	}
+}
+
+// entry is the record of a change of what, which is a ban or a grant.
+func (c *change) entry(what, domain, rule string, key []string, before, after any) audit.Entry {
+	return audit.Entry{What: what, Domain: domain, Limit: rule, Key: strings.Join(key, ","), Before: before, After: after, Note: c.Reason}
+}
+
+// holds is what a record says of a ban or a grant in force.
+type holds struct {
+	Until time.Time `json:"until"`
+	Allow string    `json:"allow,omitempty"`
+	Set   bool      `json:"set,omitempty"` // by hand
+	Note  string    `json:"reason,omitempty"`
+}
+
+func banHolds(b *weir.Ban) any {
+	if b == nil {
+		return nil
+	}
+	return holds{Until: b.Until.UTC(), Set: b.Manual, Note: b.Reason}
+}
+
+func grantHolds(g *weir.Grant) any {
+	if g == nil {
+		return nil
+	}
+	return holds{Until: g.Until.UTC(), Allow: g.Allow, Set: true, Note: g.Reason}
+}
+
+func (a *Handler) setBan(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
+	defer cancel()
 	c, err := readChange(w, r)
 	if err == nil && c.Allow != "" {
 		err = &answer.FieldError{Field: "allow", Message: "is for grants"}
 	}
+	var until time.Time
+	if err == nil {
+		until, err = c.end(time.Now())
+	}
 	if err != nil {
 		answer.BadRequest(w, err)
 		return
 	}
-	if r.Method == http.MethodDelete {
-		b, err := a.limiter.Bans().Lift(ctx, c.Domain, c.Limit, c.Key)
-		warning, ok := outcomeOf(w, err)
-		if ok {
-			a.audit(r, "ban lifted", "domain", b.Domain, "limit", b.Rule, "key", strings.Join(b.Key, ","), "reason", c.Reason)
-			answerChange(w, warning, map[string]any{"ban": b})
-		}
+	planned, before, err := a.limiter.Bans().Plan(c.Domain, c.Limit, c.Key, until, c.Reason)
+	if _, ok := outcomeOf(w, err); !ok {
 		return
 	}
-	until, err := c.end(time.Now())
-	if err != nil {
-		answer.BadRequest(w, err)
+	e, ok := a.record(w, r, c.entry("ban set", planned.Domain, planned.Rule, planned.Key, banHolds(before), holds{Until: planned.Until.UTC(), Set: true}))
+	if !ok {
 		return
 	}
 	b, err := a.limiter.Bans().Set(ctx, c.Domain, c.Limit, c.Key, until, c.Reason)
+	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
-		a.audit(r, "ban set", "domain", b.Domain, "limit", b.Rule, "key", strings.Join(b.Key, ","), "until", b.Until.UTC().Format(time.RFC3339), "reason", b.Reason)
 		answerChange(w, warning, map[string]any{"ban": b})
 	}
 }
 
-func (a *handler) grants(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) liftBan(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		var all []ListedGrant
-		for _, g := range a.limiter.Grants().List() {
-			all = append(all, *newListedGrant(g, time.Now()))
-		}
-		set, _ := a.limiter.Rules()
-		list, total, ok := listed(w, r, set, all, func(g *ListedGrant) (string, string, string, time.Time) {
-			return g.Domain, g.Rule, strings.Join(g.Key, ","), g.Until
-		})
-		if ok {
-			writeJSON(w, map[string]any{"grants": list, "total": total})
-		}
-		return
-	}
 	c, err := readChange(w, r)
+	if err == nil && c.For+c.Until+c.Allow != "" {
+		err = errors.New("to lift a ban takes domain, limit, key and reason, and nothing else")
+	}
 	if err != nil {
 		answer.BadRequest(w, err)
 		return
 	}
-	if r.Method == http.MethodDelete {
-		g, err := a.limiter.Grants().Revoke(ctx, c.Domain, c.Limit, c.Key)
-		warning, ok := outcomeOf(w, err)
-		if ok {
-			a.audit(r, "grant revoked", "domain", g.Domain, "limit", g.Rule, "key", strings.Join(g.Key, ","), "reason", c.Reason)
-			answerChange(w, warning, map[string]any{"grant": g})
-		}
+	have, err := a.limiter.Bans().Of(c.Domain, c.Limit, c.Key)
+	if _, ok := outcomeOf(w, err); !ok {
 		return
 	}
-	until, err := c.end(time.Now())
+	e, ok := a.record(w, r, c.entry("ban lifted", have.Domain, have.Rule, have.Key, banHolds(&have), nil))
+	if !ok {
+		return
+	}
+	b, err := a.limiter.Bans().Lift(ctx, c.Domain, c.Limit, c.Key)
+	a.made(e, err)
+	if warning, ok := outcomeOf(w, err); ok {
+		answerChange(w, warning, map[string]any{"ban": b})
+	}
+}
+
+func (a *Handler) grants(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodPost:
+		a.setGrant(w, r)
+	case http.MethodDelete:
+		a.revokeGrant(w, r)
+	default:
+		a.listGrants(w, r)
+	}
+}
+
+func (a *Handler) listGrants(w http.ResponseWriter, r *http.Request) {
+	if err := onlyParams(r, listParams); err != nil {
+		answer.BadRequest(w, err)
+		return
+	}
+	m := a.maskFor(sender(r).Role)
+	var all []ListedGrant
+	for _, g := range a.limiter.Grants().List() {
+		g.Key = m.parts(g.Key)
+		all = append(all, *newListedGrant(g, time.Now()))
+	}
+	set, _ := a.limiter.Rules()
+	list, total, ok := listed(w, r, set, all, func(g *ListedGrant) (string, string, string, time.Time) {
+		return g.Domain, g.Rule, strings.Join(g.Key, ","), g.Until
+	})
+	if ok && a.listProblem(w, r, total) {
+		writeJSON(w, map[string]any{"grants": list, "total": total})
+	}
+}
+
+func (a *Handler) setGrant(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
+	defer cancel()
+	c, err := readChange(w, r)
+	var until time.Time
+	if err == nil {
+		until, err = c.end(time.Now())
+	}
 	if err == nil && c.Allow == "" {
 		err = &answer.FieldError{Field: "allow", Message: "is missing; write it as a rule file does, as in 1000/min"}
 	}
@@ -334,9 +401,43 @@ func (a *handler) grants(w http.ResponseWriter, r *http.Request) {
 		answer.BadRequest(w, err)
 		return
 	}
+	planned, before, err := a.limiter.Grants().Plan(c.Domain, c.Limit, c.Key, c.Allow, until, c.Reason)
+	if _, ok := outcomeOf(w, err); !ok {
+		return
+	}
+	e, ok := a.record(w, r, c.entry("grant made", planned.Domain, planned.Rule, planned.Key, grantHolds(before), holds{Until: planned.Until.UTC(), Allow: planned.Allow, Set: true}))
+	if !ok {
+		return
+	}
 	g, err := a.limiter.Grants().Set(ctx, c.Domain, c.Limit, c.Key, c.Allow, until, c.Reason)
+	a.made(e, err)
 	if warning, ok := outcomeOf(w, err); ok {
-		a.audit(r, "grant made", "domain", g.Domain, "limit", g.Rule, "key", strings.Join(g.Key, ","), "allow", g.Allow, "until", g.Until.UTC().Format(time.RFC3339), "reason", g.Reason)
+		answerChange(w, warning, map[string]any{"grant": g})
+	}
+}
+
+func (a *Handler) revokeGrant(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
+	defer cancel()
+	c, err := readChange(w, r)
+	if err == nil && c.For+c.Until+c.Allow != "" {
+		err = errors.New("to end a grant takes domain, limit, key and reason, and nothing else")
+	}
+	if err != nil {
+		answer.BadRequest(w, err)
+		return
+	}
+	have, err := a.limiter.Grants().Of(c.Domain, c.Limit, c.Key)
+	if _, ok := outcomeOf(w, err); !ok {
+		return
+	}
+	e, ok := a.record(w, r, c.entry("grant revoked", have.Domain, have.Rule, have.Key, grantHolds(&have), nil))
+	if !ok {
+		return
+	}
+	g, err := a.limiter.Grants().Revoke(ctx, c.Domain, c.Limit, c.Key)
+	a.made(e, err)
+	if warning, ok := outcomeOf(w, err); ok {
 		answerChange(w, warning, map[string]any{"grant": g})
 	}
 }

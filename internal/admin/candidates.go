@@ -7,11 +7,17 @@ import (
 )
 
 // candidates lists the candidates in force: ?domain=DOMAIN.
-func (a *handler) candidates(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) candidates(w http.ResponseWriter, r *http.Request) {
 	answer := struct {
 		Candidates []candidate.Reading `json:"candidates"`
 	}{Candidates: []candidate.Reading{}}
-	for _, c := range a.o.Candidates(r.URL.Query().Get("domain")) {
+	domain := r.URL.Query().Get("domain")
+	if !a.known(w, domain, "") {
+		return
+	}
+	m := a.maskFor(sender(r).Role)
+	for _, c := range a.o.Candidates(domain) {
+		m.reading(&c)
 		if c.Top == nil {
 			c.Top = []candidate.Key{} // not null
 		}

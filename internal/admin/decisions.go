@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/recent"
 )
 
@@ -21,9 +25,14 @@ type DecisionLog interface {
 	List(q recent.Query) []recent.Entry
 	// WhyMissing says why a decision may be missing that Find does not find.
 	WhyMissing(now time.Time) string
+	// Since returns the newest of the decisions behind a place that q asks for, oldest first, how
+	// many there were, and the place behind them.
+	Since(after recent.Cursor, q recent.Query, most int) (found []recent.Entry, fit int, next recent.Cursor)
+	// Cursor returns the place behind the last one.
+	Cursor() recent.Cursor
 }
 
-const decisionsPrefix = "/api/v1/decisions/"
+const decisionsPath = "/api/v1/decisions"
 
 // shownDecisions is the default of ?n=, mostDecisions its bound.
 const (
@@ -31,14 +40,63 @@ const (
 	mostDecisions  = 1000
 )
 
-// decisions lists recent decisions: ?domain=DOMAIN&limit=NAME&outcome=OUTCOME&n=N.
-func (a *handler) decisions(w http.ResponseWriter, r *http.Request) {
-	values := r.URL.Query()
-	q := recent.Query{Domain: values.Get("domain"), Limit: values.Get("limit"), Outcome: values.Get("outcome"), N: shownDecisions}
+// DecisionList is the answer of GET /api/v1/decisions.
+type DecisionList struct {
+	Decisions []recent.Entry `json:"decisions"` // newest first
+	Nodes     *insight.Nodes `json:"nodes,omitempty"`
+}
+
+// decisionQuery reads which decisions are asked for, but for n, after and before. status is 0 if
+// that is well.
+func decisionQuery(v url.Values, role auth.Role) (q recent.Query, everywhere bool, status int, err error) {
+	q = recent.Query{Domain: v.Get("domain"), Limit: v.Get("limit"), Outcome: v.Get("outcome"), Door: v.Get("door"), Key: v.Get("key")}
 	if q.Outcome != "" && !slices.Contains(recent.Outcomes, q.Outcome) {
-		answer.Problem(w, http.StatusBadRequest, "outcome: must be one of "+strings.Join(recent.Outcomes, ", "), "outcome")
+		return q, false, http.StatusBadRequest, &answer.FieldError{Field: "outcome", Message: "must be one of " + strings.Join(recent.Outcomes, ", ")}
+	}
+	switch v.Get("nodes") {
+	case "", "this":
+	case "all":
+		everywhere = true
+	default:
+		return q, false, http.StatusBadRequest, &answer.FieldError{Field: "nodes", Message: "must be all, or this"}
+	}
+	// Whether a key exists is not to be learned by those who do not see keys; nor by a cut.
+	if v.Has("key") && role < auth.Support {
+		return q, false, http.StatusForbidden, &answer.FieldError{Field: "key", Message: "a single key needs the role support; you are " + role.String()}
+	}
+	if v.Has("key") && !strings.Contains(q.Key, "=") {
+		return q, false, http.StatusBadRequest, &answer.FieldError{Field: "key", Message: "must be a part of a key with its name, such as user=ada or ip=192.0.2.1"}
+	}
+	return q, everywhere, 0, nil
+}
+
+// decisionMask is the mask for decisions that a role has asked for by q: support sees those whole
+// whose key it named.
+func (a *Handler) decisionMask(role auth.Role, q *recent.Query) *mask {
+	if role == auth.Support && q.Key != "" {
+		return nil
+	}
+	return a.maskFor(role)
+}
+
+// queryProblem answers for a question that is wrong.
+func queryProblem(w http.ResponseWriter, status int, err error) {
+	field := ""
+	if f, ok := err.(*answer.FieldError); ok {
+		field = f.Field
+	}
+	answer.Problem(w, status, err.Error(), field)
+}
+
+// decisions lists recent decisions.
+func (a *Handler) decisions(w http.ResponseWriter, r *http.Request) {
+	values, role := r.URL.Query(), sender(r).Role
+	q, everywhere, status, err := decisionQuery(values, role)
+	if status != 0 {
+		queryProblem(w, status, err)
 		return
 	}
+	q.N = shownDecisions
 	if s := values.Get("n"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > mostDecisions {
@@ -47,23 +105,86 @@ func (a *handler) decisions(w http.ResponseWriter, r *http.Request) {
 		}
 		q.N = n
 	}
-	answer := struct {
-		Decisions []recent.Entry `json:"decisions"`
-	}{Decisions: []recent.Entry{}}
-	answer.Decisions = append(answer.Decisions, a.o.Decisions.List(q)...)
-	writeJSON(w, answer)
+	if s := values.Get("before"); s != "" {
+		if q.Before, err = time.Parse(time.RFC3339Nano, s); err != nil {
+			answer.Problem(w, http.StatusBadRequest, "before: must be an instant such as 2026-01-31T12:00:00.25Z", "before")
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	if s := values.Get("after"); s != "" {
+		id, err := weir.ParseDecisionID(s)
+		if err != nil {
+			answer.Problem(w, http.StatusBadRequest, "after: "+answer.Printable(err.Error()), "after")
+			return
+		}
+		e, why, _ := a.findDecision(ctx, id)
+		if e == nil {
+			answer.Problem(w, http.StatusNotFound, "after: "+why, "after")
+			return
+		}
+		q.After, q.AfterID = e.Time, id
+	}
+	list := DecisionList{Decisions: []recent.Entry{}}
+	if everywhere && a.o.Nodes != nil {
+		found, nodes := a.o.Nodes.Decisions(ctx, q)
+		list.Decisions, list.Nodes = append(list.Decisions, found...), &nodes
+	} else {
+		list.Decisions = append(list.Decisions, a.here(a.o.Decisions.List(q))...)
+	}
+	if len(list.Decisions) == 0 && !a.known(w, q.Domain, q.Limit) {
+		return // what is remembered may be of rules from before
+	}
+	a.decisionMask(role, &q).decisions(list.Decisions)
+	writeJSON(w, list)
 }
 
-// decision serves one recent decision.
-func (a *handler) decision(w http.ResponseWriter, r *http.Request) {
-	id, err := weir.ParseDecisionID(strings.TrimPrefix(r.URL.Path, decisionsPrefix))
+// here writes the name of this node into decisions.
+func (a *Handler) here(list []recent.Entry) []recent.Entry {
+	if a.o.Nodes != nil {
+		self := a.o.Nodes.Self()
+		for i := range list {
+			list[i].Node = self
+		}
+	}
+	return list
+}
+
+// findDecision looks for a decision here, then on the other nodes. If e is nil, why says why.
+func (a *Handler) findDecision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, nodes insight.Nodes) {
+	if found, ok := a.o.Decisions.Find(id); ok {
+		return &a.here([]recent.Entry{found})[0], "", insight.Nodes{Asked: 1, Answered: 1}
+	}
+	if a.o.Nodes == nil {
+		return nil, "no such decision is kept here: " + a.o.Decisions.WhyMissing(time.Now()), insight.Nodes{Asked: 1, Answered: 1}
+	}
+	e, why, nodes = a.o.Nodes.Decision(ctx, id)
+	if e == nil {
+		text := "no such decision is kept: it may have been pushed out by newer ones"
+		if nodes.Asked > 1 || nodes.Answered < nodes.Asked {
+			text = fmt.Sprintf("no such decision is kept by the %d of %d nodes that answered: it may have been pushed out by newer ones", nodes.Answered, nodes.Asked)
+		}
+		if why != "" {
+			text += "; " + why
+		}
+		return nil, text, nodes
+	}
+	return e, "", nodes
+}
+
+// decision serves one recent decision, of whichever node.
+func (a *Handler) decision(w http.ResponseWriter, r *http.Request) {
+	id, err := weir.ParseDecisionID(strings.TrimPrefix(r.URL.Path, decisionsPath+"/"))
 	if err != nil {
 		answer.Problem(w, http.StatusBadRequest, answer.Printable(err.Error()), "id")
 		return
 	}
-	e, ok := a.o.Decisions.Find(id)
-	if !ok {
-		answer.Problem(w, http.StatusNotFound, "id: no such decision is kept here: "+a.o.Decisions.WhyMissing(time.Now()), "id")
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	e, why, _ := a.findDecision(ctx, id)
+	if e == nil {
+		answer.Problem(w, http.StatusNotFound, "id: "+why, "id")
 		return
 	}
 	writeJSON(w, e)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/deferred"
 )
 
@@ -14,7 +15,7 @@ const deferredPrefix = "/api/v1/deferred/"
 
 // deferredJobs lists the jobs of the queue of deferred requests:
 // ?state=queued|active|done|failed&n=N.
-func (a *handler) deferredJobs(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) deferredJobs(w http.ResponseWriter, r *http.Request) {
 	state, n := deferred.State(r.URL.Query().Get("state")), 100
 	switch state {
 	case "":
@@ -46,25 +47,29 @@ func (a *handler) deferredJobs(w http.ResponseWriter, r *http.Request) {
 }
 
 // deferredJob tells of one job, drops it (DELETE), or puts a dead letter back (POST to /retry).
-func (a *handler) deferredJob(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) deferredJob(w http.ResponseWriter, r *http.Request) {
 	id := strings.TrimPrefix(r.URL.Path, deferredPrefix)
 	id, retry := strings.CutSuffix(id, "/retry")
 	if !deferred.ValidID(id) || retry != (r.Method == http.MethodPost) {
 		answer.Problem(w, http.StatusNotFound, "there is no such job; GET and DELETE "+deferredPrefix+"ID, and POST "+deferredPrefix+"ID/retry", "")
 		return
 	}
-	var err error
-	switch {
-	case retry:
-		err = a.o.Deferred.Retry(r.Context(), id)
-	case r.Method == http.MethodDelete:
-		err = a.o.Deferred.Drop(r.Context(), id)
-	default:
-		var t deferred.Ticket
-		if t, err = a.o.Deferred.Ticket(r.Context(), id); err == nil {
-			writeJSON(w, t)
+	t, err := a.o.Deferred.Ticket(r.Context(), id)
+	if err == nil && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		writeJSON(w, t)
+		return
+	}
+	if err == nil {
+		change, what := a.o.Deferred.Drop, "deferred request dropped"
+		if retry {
+			change, what = a.o.Deferred.Retry, "deferred request retried"
+		}
+		e, ok := a.record(w, r, audit.Entry{What: what, Key: id, Before: t.State})
+		if !ok {
 			return
 		}
+		err = change(r.Context(), id)
+		a.made(e, err)
 	}
 	switch {
 	case err == nil:

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -86,6 +90,11 @@ type KeyList struct {
 	Banned   int  `json:"banned,omitempty"`
 	// Rules are those that the name means, each behind its domain: shop/login.
 	Rules []string `json:"rules,omitempty"`
+	// Refused are the keys that were refused most within the last minute, from memory: also those
+	// that a ban refuses, which the store counts nothing for.
+	Refused []insight.KeyCount `json:"refused,omitempty"`
+	// Limits are the limits that may be asked for, where none was named.
+	Limits []string `json:"limits,omitempty"`
 }
 
 func newKeyList(infos []weir.KeyInfo) KeyList {
@@ -160,7 +169,7 @@ func number(w http.ResponseWriter, q url.Values, name string, most int) (n int, 
 }
 
 // keys serves the hottest keys of a limit, or with ?key= the state of one, and the reset of one.
-func (a *handler) keys(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		c, err := readChange(w, r)
 		if err == nil && c.For+c.Until+c.Allow != "" {
@@ -175,12 +184,20 @@ func (a *handler) keys(w http.ResponseWriter, r *http.Request) {
 	}
 	q := r.URL.Query()
 	name := q.Get("limit")
-	if name == "" {
-		answer.Problem(w, http.StatusBadRequest, "limit: is missing; name a limit of /api/v1/rules", "limit")
+	role := sender(r).Role
+	if q.Has("key") {
+		switch {
+		case role < auth.Support: // whether the key exists is not to be learned
+			answer.Problem(w, http.StatusForbidden, "a single key needs the role support; you are "+role.String(), "key")
+		case name == "":
+			answer.Problem(w, http.StatusBadRequest, "limit: is missing; name a limit of /api/v1/rules", "limit")
+		default:
+			a.showKey(w, r, q.Get("domain"), name, q["key"], false)
+		}
 		return
 	}
-	if q.Has("key") {
-		a.showKey(w, r, q.Get("domain"), name, q["key"], false)
+	if name == "" {
+		a.limitsToAsk(w, r, q.Get("domain"))
 		return
 	}
 	var o weir.HottestOptions
@@ -201,10 +218,52 @@ func (a *handler) keys(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	list := newKeyList(found.Keys)
+	m := a.maskFor(role)
+	for i := range list.Keys {
+		m.keyInfo(&list.Keys[i])
+	}
+	list.Refused = a.refusedMost(ctx, q.Get("domain"), name, role)
 	list.Looked, list.Of, list.Complete, list.Banned = found.Looked, found.Of, found.Complete, found.Banned
 	for _, r := range found.Rules {
 		list.Rules = append(list.Rules, r.Domain+"/"+r.Name)
 	}
+	writeJSON(w, list)
+}
+
+// refusedMost are the keys of a limit that were refused most within the last minute; none if that
+// is not known.
+func (a *Handler) refusedMost(ctx context.Context, domain, limit string, role auth.Role) []insight.KeyCount {
+	if a.o.Insight == nil {
+		return nil
+	}
+	list, err := a.listTopKeys(ctx, insight.KeysQuery{Domain: domain, Limit: limit, By: insight.ByRefused, Over: time.Minute, N: refusedShown}, role)
+	if err != nil {
+		return nil
+	}
+	return list.Keys
+}
+
+// refusedShown is how many keys KeyList.Refused has at most.
+const refusedShown = 20
+
+// limitsToAsk answers a question for keys that names no limit: with those that there are, and the
+// keys that were refused most.
+func (a *Handler) limitsToAsk(w http.ResponseWriter, r *http.Request, domain string) {
+	if !a.known(w, domain, "") {
+		return
+	}
+	list := KeyList{Keys: []KeyInfo{}, Limits: []string{}}
+	set, _ := a.limiter.Rules()
+	if set != nil {
+		for _, r := range set.Rules() {
+			if name := r.Domain + "/" + r.Name; (domain == "" || domain == r.Domain) && !slices.Contains(list.Limits, name) {
+				list.Limits = append(list.Limits, name)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	list.Refused = a.refusedMost(ctx, domain, "", sender(r).Role)
 	writeJSON(w, list)
 }
 
@@ -232,7 +291,7 @@ func splitKeyPath(escaped string) (domain, limit string, parts []string, status 
 }
 
 // key serves the state of one key, and its reset, by its path.
-func (a *handler) key(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) key(w http.ResponseWriter, r *http.Request) {
 	domain, limit, parts, status, detail := splitKeyPath(r.URL.EscapedPath())
 	switch {
 	case status != 0:
@@ -246,7 +305,7 @@ func (a *handler) key(w http.ResponseWriter, r *http.Request) {
 
 // showKey answers with a list of what is counted of a key under each window of a limit. bare: for a
 // single window that alone, without a list.
-func (a *handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, bare bool) {
+func (a *Handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, bare bool) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
 	infos, err := a.limiter.Keys().Get(ctx, domain, limit, parts)
@@ -262,22 +321,48 @@ func (a *handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit 
 	writeJSON(w, list)
 }
 
+// counted is what a record says of a key under a window before its reset.
+type counted struct {
+	Limit string `json:"limit"`
+	Used  int64  `json:"used"`
+}
+
 // resetKey forgets what is counted of a key under all windows of a limit.
-func (a *handler) resetKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, reason string) {
+func (a *Handler) resetKey(w http.ResponseWriter, r *http.Request, domain, limit string, parts []string, reason string) {
 	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
 	defer cancel()
-	k, err := a.limiter.Keys().Reset(ctx, domain, limit, parts)
+	infos, err := a.limiter.Keys().Get(ctx, domain, limit, parts)
 	if errors.Is(err, weir.ErrNotFound) {
 		answer.Problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
 		return
 	}
-	if k.Counted {
-		args := []any{"domain", k.Window.Rule.Domain, "limit", limit, "key", strings.Join(k.Parts, ","), "reason", reason}
-		if err != nil { // under some windows only
-			args = append(args, "error", err)
-		}
-		a.audit(r, "key reset", args...)
+	if err != nil {
+		keyProblem(w, err)
+		return
 	}
+	var before []counted
+	for i := range infos {
+		info := newKeyInfo(&infos[i], time.Now())
+		if infos[i].Counted {
+			before = append(before, counted{info.Limit, info.Used})
+		}
+	}
+	if before == nil { // banned, and nothing else
+		answer.Problem(w, http.StatusNotFound, "key: nothing is counted for it", "key")
+		return
+	}
+	first := &infos[0]
+	e, ok := a.record(w, r, audit.Entry{
+		What: "key reset", Domain: first.Window.Rule.Domain, Limit: limit, Key: strings.Join(first.Parts, ","), Before: before, Note: reason,
+	})
+	if !ok {
+		return
+	}
+	_, err = a.limiter.Keys().Reset(ctx, domain, limit, parts)
+	if errors.Is(err, weir.ErrNotFound) { // it was forgotten meanwhile
+		err = nil
+	}
+	a.made(e, err)
 	if err != nil {
 		keyProblem(w, err)
 		return

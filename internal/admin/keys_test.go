@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -23,7 +22,7 @@ import (
 func TestAdminKeyForms(t *testing.T) {
 	var logged bytes.Buffer
 	l, _, _ := doortest.NewLimiter(t, "domain: shop\nlimits: [{ name: api, per: [user, ip], allow: [10/min, 500/hour] }]\n")
-	h := New(l, Options{Audit: slog.New(slog.NewTextHandler(&logged, nil))})
+	h := New(l, Options{Audit: auditTo(t, &logged)})
 	attributes := rule.Map{"user": "ada", "ip": "192.0.2.9"}
 	keysIn := func(a doortest.Answer) (limits []string) {
 		t.Helper()
@@ -224,7 +223,7 @@ func TestRuleByWindow(t *testing.T) {
 		post(200, `"limit": "api"`, "DELETE", grantsPath, `{"limit": "`+name+`", "key": "ada"}`)
 	}
 	post(400, "nothing is given for requests per hour", "POST", grantsPath, `{"limit": "api:60s", "key": "ada", "allow": "20/min", "for": "1h"}`)
-	post(400, "has no limit", "POST", grantsPath, `{"limit": "api:61s", "key": "ada", "allow": "20/min", "for": "1h"}`)
+	post(404, "has no limit", "POST", grantsPath, `{"limit": "api:61s", "key": "ada", "allow": "20/min", "for": "1h"}`)
 	post(200, `"limit": "login"`, "POST", bansPath, `{"limit": "shop/login", "key": "192.0.2.1", "for": "1h"}`)
 	post(200, `"limit": "login"`, "DELETE", bansPath, `{"limit": "login", "key": "192.0.2.1"}`)
 }
@@ -257,17 +256,19 @@ func TestAdminResetOfSomeWindows(t *testing.T) {
 			t.Fatal(err)
 		}
 		var logged bytes.Buffer
-		h := New(l, Options{Audit: slog.New(slog.NewTextHandler(&logged, nil))})
+		log := auditTo(t, &logged)
+		h := New(l, Options{Audit: log})
 		reset := func() doortest.Answer {
 			return onAdmin(h, "DELETE", "/api/v1/keys?limit=api&key=ada", "", "Content-Type", jsonText)
 		}
-		if a := reset(); a.Status != 503 || logged.Len() > 0 {
+		if a := reset(); a.Status != 404 || logged.Len() > 0 {
 			t.Errorf("%s fails, and nothing is counted: %d %s, audit %s", w.Name, a.Status, a.Body, logged.String())
 		}
 		spend(t, l, 1, rule.Map{"user": "ada"})
 		a := reset()
+		_ = log.Close() // it has written all that it was told
 		if want := w.Name + ": away"; a.Status != 503 || !strings.Contains(a.Body, want) ||
-			!strings.Contains(logged.String(), "audit: key reset") || !strings.Contains(logged.String(), want) {
+			!strings.Contains(logged.String(), "audit: key reset: failed") || !strings.Contains(logged.String(), want) {
 			t.Errorf("%s fails: %d %s, audit %s", w.Name, a.Status, a.Body, logged.String())
 		}
 	}

@@ -13,4 +13,4 @@ type RuleFiles struct {
 	Files      map[string]string `json:"files"` // text by name
 }
 
-func (a *handler) ruleFiles(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.o.Files()) }
+func (a *Handler) ruleFiles(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.o.Files()) }

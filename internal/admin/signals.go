@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/audit"
 )
 
 // SignalState is what the admin API tells of a signal of elastic limits.
@@ -45,7 +46,7 @@ type Signals interface {
 const signalsPrefix = "/api/v1/signals/"
 
 // signals answers GET /api/v1/signals.
-func (a *handler) signals(w http.ResponseWriter, _ *http.Request) {
+func (a *Handler) signals(w http.ResponseWriter, _ *http.Request) {
 	answer := struct {
 		Signals []SignalState `json:"signals"`
 	}{Signals: a.listSignals()}
@@ -53,7 +54,7 @@ func (a *handler) signals(w http.ResponseWriter, _ *http.Request) {
 }
 
 // listSignals adds to each signal the limits that follow it.
-func (a *handler) listSignals() []SignalState {
+func (a *Handler) listSignals() []SignalState {
 	list := a.o.Signals.List()
 	if list == nil {
 		list = []SignalState{}
@@ -85,7 +86,7 @@ func (a *handler) listSignals() []SignalState {
 }
 
 // signal answers GET and PUT /api/v1/signals/{name}.
-func (a *handler) signal(w http.ResponseWriter, r *http.Request) {
+func (a *Handler) signal(w http.ResponseWriter, r *http.Request) {
 	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), signalsPrefix))
 	if err != nil || name == "" || strings.Contains(name, "/") {
 		answer.Problem(w, http.StatusNotFound, "the path is /api/v1/signals/{name}", "")
@@ -128,9 +129,18 @@ func (a *handler) signal(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, http.StatusBadRequest, "ttl: must be from 0 (the default) to 86400 seconds", "ttl")
 		return
 	}
+	before := any(nil)
+	for _, s := range a.o.Signals.List() {
+		if s.Name == name && s.Raw != nil {
+			before = *s.Raw
+		}
+	}
 	if err := a.o.Signals.Push(name, *body.Value, time.Duration(body.TTL*float64(time.Second))); err != nil {
 		answer.Problem(w, http.StatusBadRequest, err.Error(), "value")
 		return
 	}
+	// Programs push signals, every few seconds, and limits that follow a signal are worse off
+	// without it than the log: so pushes are counted, and none is refused.
+	a.o.Audit.Count(by(r, audit.Entry{What: "signal pushed", Key: name, Before: before, After: *body.Value}))
 	w.WriteHeader(http.StatusNoContent)
 }

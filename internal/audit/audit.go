@@ -5,16 +5,18 @@
 // before it and its own, so that a record that was altered, left out or put in shows: Verify finds
 // it. A record is on the disk before the change that it tells of is made; one that cannot be
 // written forbids the change (Record). What nobody did by hand, such as bans by denials, is told
-// without waiting (Tell, Banned). Begin with Open.
+// without waiting (Tell), or counted and told once a minute (Count). Begin with Open.
 //
 // One goroutine owns the file. No caller waits for another one's disk but in Record, and there no
 // longer than its context lasts.
 package audit
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -64,10 +66,10 @@ const (
 	Remembered = 1000
 	// waiting bounds the records that wait for the disk.
 	waiting = 1024
-	// bansEvery is how often bans by denials are told.
-	bansEvery = time.Minute
-	// mostRules bounds the rules whose bans are counted apart.
-	mostRules = 1000
+	// countEvery is how often counts are told.
+	countEvery = time.Minute
+	// mostCounts bounds what is counted apart.
+	mostCounts = 1000
 )
 
 // Options tune Open.
@@ -101,13 +103,21 @@ type Log struct {
 		recent []Entry // oldest first
 		closed bool
 	}
-	bans struct {
+	counts struct {
 		sync.Mutex
-		counts map[ruleName]uint64
+		of map[counted]*count
 	}
 }
 
-type ruleName struct{ domain, rule string }
+// counted is what tells records of counts apart of an Entry.
+type counted struct{ who, role, address, what, domain, limit, key string }
+
+// count is how often something happened, and what there was before the first and after the last
+// time.
+type count struct {
+	times         uint64
+	before, after any
+}
 
 // chain is the end of a chain of records.
 type chain struct {
@@ -155,7 +165,7 @@ func newLog(o Options) *Log {
 		o: o, jobs: make(chan *job, waiting), hup: make(chan chan error), end: make(chan struct{}), ended: make(chan struct{}),
 		chain: chain{hash: Start},
 	}
-	l.bans.counts = map[ruleName]uint64{}
+	l.counts.of = map[counted]*count{}
 	return l
 }
 
@@ -237,19 +247,28 @@ func (l *Log) Failed(e Entry, err error) {
 	l.Tell(e)
 }
 
-// Banned counts a ban that denials led to. Once a minute the counts are told, a record for each
-// rule. It may be called on the deciding path.
-func (l *Log) Banned(domain, rule string) {
+// Count counts what happens often, and may happen without a record: once a minute there is one
+// record for all entries with the same Who, Role, Address, What, Domain, Limit and Key, with Before
+// of the first of them, After of the last, and their number. It may be called on the deciding path.
+func (l *Log) Count(e Entry) {
 	if l == nil {
 		return
 	}
-	l.bans.Lock()
-	defer l.bans.Unlock()
-	name := ruleName{domain, rule}
-	if _, ok := l.bans.counts[name]; !ok && len(l.bans.counts) >= mostRules {
-		name = ruleName{} // all others
+	id := counted{e.Who, e.Role, e.Address, e.What, e.Domain, e.Limit, e.Key}
+	l.counts.Lock()
+	defer l.counts.Unlock()
+	c := l.counts.of[id]
+	if c == nil {
+		if len(l.counts.of) >= mostCounts {
+			id = counted{what: e.What} // all others
+		}
+		if c = l.counts.of[id]; c == nil {
+			c = &count{before: e.Before}
+			l.counts.of[id] = c
+		}
 	}
-	l.bans.counts[name]++
+	c.times++
+	c.after = e.After
 }
 
 // Recent returns the last records that were kept, newest first: at most n of those with a Seq above
@@ -310,14 +329,14 @@ func (l *Log) Close() error {
 // run owns the file.
 func (l *Log) run() {
 	defer close(l.ended)
-	tick := time.NewTicker(bansEvery)
+	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case j := <-l.jobs:
 			l.work(j)
 		case <-tick.C:
-			l.tellBans()
+			l.tellCounts()
 		case answer := <-l.hup:
 			answer <- l.reopen()
 		case <-l.end:
@@ -330,7 +349,7 @@ func (l *Log) run() {
 				}
 				break
 			}
-			l.tellBans()
+			l.tellCounts()
 			if l.file != nil {
 				l.err = l.file.close()
 			}
@@ -377,17 +396,28 @@ func (l *Log) tellLost() {
 	}
 }
 
-// tellBans keeps a record of the bans that denials led to since it was last called.
-func (l *Log) tellBans() {
-	l.bans.Lock()
-	counts := l.bans.counts
-	l.bans.counts = map[ruleName]uint64{}
-	l.bans.Unlock()
-	names := slices.SortedFunc(maps.Keys(counts), func(a, b ruleName) int {
-		return strings.Compare(a.domain+"/"+a.rule, b.domain+"/"+b.rule)
+// Times is Entry.After of a record of a count.
+type Times struct {
+	Times uint64 `json:"times"`
+	Last  any    `json:"last,omitempty"` // Entry.After of the last one
+}
+
+// tellCounts keeps the records of what was counted since it was last called.
+func (l *Log) tellCounts() {
+	l.counts.Lock()
+	all := l.counts.of
+	l.counts.of = map[counted]*count{}
+	l.counts.Unlock()
+	ids := slices.SortedFunc(maps.Keys(all), func(a, b counted) int {
+		return cmp.Or(cmp.Compare(a.what, b.what), cmp.Compare(a.domain, b.domain), cmp.Compare(a.limit, b.limit),
+			cmp.Compare(a.key, b.key), cmp.Compare(a.who, b.who), cmp.Compare(a.address, b.address))
 	})
-	for _, name := range names {
-		e := Entry{Who: Weir, What: "bans by denials", Domain: name.domain, Limit: name.rule, After: map[string]uint64{"bans": counts[name]}}
+	for _, id := range ids {
+		c := all[id]
+		e := Entry{
+			Who: id.who, Role: id.role, Address: id.address, What: id.what, Domain: id.domain, Limit: id.limit, Key: id.key,
+			Before: c.before, After: Times{c.times, c.after},
+		}
 		if l.keep(e) != nil {
 			l.lost.Add(1)
 		}
@@ -425,11 +455,14 @@ func (e *Entry) attributes() []any {
 			list = append(list, a.name, a.value)
 		}
 	}
-	if e.Before != nil {
-		list = append(list, "before", e.Before)
-	}
-	if e.After != nil {
-		list = append(list, "after", e.After)
+	for _, a := range []struct {
+		name  string
+		value any
+	}{{"before", e.Before}, {"after", e.After}} {
+		if a.value != nil {
+			text, _ := json.Marshal(a.value) // it was put into JSON before
+			list = append(list, a.name, string(text))
+		}
 	}
 	return append(list, "seq", e.Seq, "hash", e.Hash)
 }

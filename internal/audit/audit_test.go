@@ -377,7 +377,7 @@ func TestSlowDisk(t *testing.T) {
 		l.Tell(Entry{What: "told"})
 		for range 2 * waiting {
 			l.Tell(Entry{What: "too many"})
-			l.Banned("shop", "login")
+			l.Count(Entry{Who: Weir, What: "bans by denials", Domain: "shop", Limit: "login"})
 		}
 		if l.Lost() == 0 || len(l.Recent(0, 0, 10)) != 0 {
 			t.Errorf("%d lost, %d kept", l.Lost(), len(l.Recent(0, 0, 10)))
@@ -410,38 +410,42 @@ func TestSlowDisk(t *testing.T) {
 	})
 }
 
-// TestBans: what denials lead to is told once a minute, a record for each rule, in any number.
-func TestBans(t *testing.T) {
+// TestCount: what happens often is told once a minute, a record for each kind, in any number.
+func TestCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, Options{})
+		banned := func(rule string) { l.Count(Entry{Who: Weir, What: "bans by denials", Domain: "shop", Limit: rule}) }
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
 				for range 100 {
-					l.Banned("shop", "login")
-					l.Banned("api", "all")
+					banned("login")
 				}
 			})
 		}
 		all.Wait()
-		time.Sleep(bansEvery)
+		for i := range 3 {
+			l.Count(Entry{Who: "ada", Address: "192.0.2.1", What: "signal pushed", Key: "queue", Before: i, After: i + 1})
+		}
+		time.Sleep(countEvery)
 		synctest.Wait()
 		got := l.Recent(0, 0, 10)
-		if len(got) != 2 || got[1].Domain != "api" || got[0].Limit != "login" || fmt.Sprint(got[0].After) != "map[bans:400]" || got[0].Who != Weir {
+		if len(got) != 2 || got[1].Limit != "login" || got[1].After != (Times{Times: 400}) || got[1].Who != Weir ||
+			got[0].Key != "queue" || got[0].Before != 0 || got[0].After != (Times{3, 3}) || got[0].Address != "192.0.2.1" {
 			t.Errorf("%+v", got)
 		}
-		time.Sleep(bansEvery)
+		time.Sleep(countEvery)
 		synctest.Wait()
 		if n := len(l.Recent(0, 0, 10)); n != 2 {
 			t.Errorf("a quiet minute left %d records", n)
 		}
-		for i := range 2 * mostRules {
-			l.Banned("shop", fmt.Sprint(i))
+		for i := range 2 * mostCounts {
+			banned(fmt.Sprint(i))
 		}
-		time.Sleep(bansEvery)
+		time.Sleep(countEvery)
 		synctest.Wait()
-		if got := l.Recent(2, 0, 5000); len(got) != mostRules+1 {
-			t.Errorf("%d records of %d rules", len(got), 2*mostRules)
+		if got := l.Recent(2, 0, 5000); len(got) != mostCounts+1 {
+			t.Errorf("%d records of %d rules", len(got), 2*mostCounts)
 		}
 	})
 }
@@ -533,7 +537,7 @@ func TestTogether(t *testing.T) {
 func TestNobody(t *testing.T) {
 	var l *Log
 	l.Tell(Entry{})
-	l.Banned("", "")
+	l.Count(Entry{})
 	l.Failed(Entry{}, io.EOF)
 	if l.Record(t.Context(), Entry{}) != nil || l.Reopen() != nil || l.Recent(0, 0, 1) != nil || l.Lost() != 0 || l.Close() != nil {
 		t.Error("no log did something")

@@ -1,10 +1,13 @@
-// Package auth decides which clients a door serves, and which it trusts: bearer tokens, the bound
-// on guessing them, and trusted peers. Begin with Tokens and Trust.
+// Package auth decides which clients a door serves, and which it trusts: bearer tokens and their
+// roles, the logins of browsers, the bound on guessing, and trusted peers. Begin with Tokens and
+// Trust.
 package auth
 
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -27,7 +30,7 @@ type Tokens struct {
 	// nobody.
 	Logger *slog.Logger
 
-	hashes  atomic.Pointer[[][sha256.Size]byte]
+	known   atomic.Pointer[[]known]
 	guesses guesses
 }
 
@@ -40,7 +43,22 @@ const (
 	Wrong
 	TooMany // its sender has sent too many wrong ones: it was not looked at
 	Right
+	Forbidden // it is right, but its role does not open this door
 )
+
+// Token is one line of a file of tokens.
+type Token struct {
+	Text string
+	Name string // whose it is; "" if the file does not say
+	Role Role
+}
+
+// known is a token that is in force.
+type known struct {
+	hash [sha256.Size]byte
+	Identity
+	login loginKey
+}
 
 // Load reads the tokens anew, as ReadTokens does. After an error the tokens are those from before.
 func (t *Tokens) Load(path string) error {
@@ -48,32 +66,44 @@ func (t *Tokens) Load(path string) error {
 	if err != nil {
 		return err
 	}
-	hashes := make([][sha256.Size]byte, len(tokens))
+	list := make([]known, len(tokens))
 	for i, token := range tokens {
-		hashes[i] = sha256.Sum256([]byte(token))
+		k := known{hash: sha256.Sum256([]byte(token.Text)), Identity: Identity{Name: token.Name, Role: token.Role}}
+		if k.Name == "" {
+			k.Name = "sha256:" + hex.EncodeToString(k.hash[:4])
+		}
+		k.login = newLoginKey(k.hash)
+		list[i] = k
 	}
-	t.hashes.Store(&hashes)
+	t.known.Store(&list)
 	return nil
 }
 
-// ReadTokens reads a file of bearer tokens: one on a line; empty lines and lines that begin with #
-// do not count. It returns at least one, or an error.
-func ReadTokens(path string) ([]string, error) {
+// ReadTokens reads a file of bearer tokens: one on a line, behind it name=NAME and role=ROLE if
+// they are known; empty lines and lines that begin with # do not count. A token without a role is
+// that of an admin. It returns at least one, or an error.
+func ReadTokens(path string) ([]Token, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	var tokens []string
+	var tokens []Token
+	lines := map[string]int{}
 	n := 0
 	for line := range strings.Lines(string(data)) {
 		n++
-		token := strings.TrimSpace(line)
-		if token == "" || token[0] == '#' {
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0][0] == '#' {
 			continue
 		}
-		if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-			return nil, fmt.Errorf("%s:%d: a token holds no spaces, and only ASCII", path, n)
+		token, err := parseToken(words)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 		}
+		if first := lines[token.Text]; first > 0 {
+			return nil, fmt.Errorf("%s:%d: the token is that of line %d", path, n, first)
+		}
+		lines[token.Text] = n
 		tokens = append(tokens, token)
 	}
 	if len(tokens) == 0 {
@@ -82,30 +112,76 @@ func ReadTokens(path string) ([]string, error) {
 	return tokens, nil
 }
 
-// Valid reports whether token is one of the tokens, in a time that does not tell how near a guess
-// was. It counts no guesses: a door uses Check.
-func (t *Tokens) Valid(token string) bool {
-	if t == nil {
-		return false
+// mostName is how many bytes a name has at most.
+const mostName = 64
+
+// parseToken reads the words of a line. What is wrong is told without the token, whose words it may
+// be.
+func parseToken(words []string) (Token, error) {
+	t := Token{Text: words[0], Role: Admin}
+	seen := map[string]bool{}
+	for i, word := range words {
+		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+			return t, errors.New("a line holds only ASCII")
+		}
+		if i == 0 {
+			continue
+		}
+		name, value, _ := strings.Cut(word, "=")
+		switch {
+		case name != "name" && name != "role":
+			return t, fmt.Errorf("a token holds no spaces; behind it there are name=NAME and role=ROLE, and word %d is neither", i+1)
+		case seen[name]:
+			return t, fmt.Errorf("%s= is there twice", name)
+		case name == "name" && (value == "" || len(value) > mostName):
+			return t, fmt.Errorf("a name has 1 to %d characters", mostName)
+		case name == "name":
+			t.Name = value
+		default:
+			var err error
+			if t.Role, err = ParseRole(value); err != nil {
+				return t, err
+			}
+		}
+		seen[name] = true
 	}
-	hashes := t.hashes.Load()
-	if hashes == nil {
-		return false
-	}
-	sum := sha256.Sum256([]byte(token))
-	found := 0
-	for i := range *hashes {
-		found |= subtle.ConstantTimeCompare(sum[:], (*hashes)[i][:])
-	}
-	return found == 1
+	return t, nil
 }
 
-// Check tells what comes of a token that the peer at address sent, as net.Conn tells the address.
-// An address (an IPv6 /64) that has sent ten wrong ones within a minute learns of no further one
-// whether it is right, until a few seconds have passed.
+// find returns the token of that text, in a time that does not tell how near a guess was; nil if
+// there is none.
+func (t *Tokens) find(text string) (found *known) {
+	if t == nil {
+		return nil
+	}
+	list := t.known.Load()
+	if list == nil {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(text))
+	for i := range *list {
+		if subtle.ConstantTimeCompare(sum[:], (*list)[i].hash[:]) == 1 {
+			found = &(*list)[i]
+		}
+	}
+	return found
+}
+
+// Check tells what comes of a token that the peer at address sent to a decision door, as net.Conn
+// tells the address. An address (an IPv6 /64) that has sent ten wrong ones within a minute learns of
+// no further one whether it is right, until a few seconds have passed.
 func (t *Tokens) Check(address, token string) Verdict {
 	peer, _ := netip.ParseAddrPort(address) // the zero Addr for a unix socket
-	return t.check(peer.Addr(), token)
+	id, verdict := t.check(peer.Addr(), token)
+	return opens(id, verdict)
+}
+
+// opens is a verdict for a decision door.
+func opens(id Identity, v Verdict) Verdict {
+	if v == Right && id.Role < Operator {
+		return Forbidden
+	}
+	return v
 }
 
 // CheckBearer is Check with the value of an Authorization header, or of gRPC's metadata of that
@@ -118,32 +194,52 @@ func (t *Tokens) CheckBearer(address, authorization string) Verdict {
 	return t.Check(address, token)
 }
 
-func (t *Tokens) check(from netip.Addr, token string) Verdict {
+func (t *Tokens) check(from netip.Addr, token string) (Identity, Verdict) {
 	if t == nil {
-		return Wrong
+		return Identity{}, Wrong
 	}
-	verdict := t.guesses.judge(from, t.Valid(token))
-	if verdict != Right && t.Logger != nil {
+	k := t.find(token)
+	verdict := t.guesses.judge(from, k != nil)
+	if verdict == Right {
+		return k.Identity, Right
+	}
+	if t.Logger != nil {
 		if n := t.guesses.told.Due(time.Minute); n > 0 {
 			t.Logger.Warn("requests come in with wrong tokens", "from", from.String(), "requests", n)
 		}
 	}
-	return verdict
+	return Identity{}, verdict
 }
 
-// CheckRequest tells what comes of the bearer token of r.
+// CheckRequest tells what comes of the bearer token of r at a decision door.
 func (t *Tokens) CheckRequest(r *http.Request) Verdict {
+	return opens(t.bearer(r))
+}
+
+// bearer tells whose bearer token r carries.
+func (t *Tokens) bearer(r *http.Request) (Identity, Verdict) {
 	if t == nil {
-		return NoToken
+		return Identity{}, NoToken
 	}
 	token, ok := bearerToken(r.Header.Get("Authorization"))
 	if !ok {
-		return NoToken
+		return Identity{}, NoToken
 	}
 	return t.check(t.ClientIP.Of(r), token)
 }
 
-// Authenticated reports whether r carries one of the tokens.
+// Identify tells who sent r to the admin port, by its bearer token, or without one by the cookie of
+// a login. The Identity means nothing unless the Verdict is Right. A cookie that is not good is as
+// none: it is no guess, since nobody can guess one.
+func (t *Tokens) Identify(r *http.Request) (Identity, Verdict) {
+	id, verdict := t.bearer(r)
+	if t == nil || verdict != NoToken {
+		return id, verdict
+	}
+	return t.byCookie(r, time.Now())
+}
+
+// Authenticated reports whether r carries a token that opens the decision doors.
 func (t *Tokens) Authenticated(r *http.Request) bool { return t.CheckRequest(r) == Right }
 
 // TokenStats is a reading: requests with wrong tokens, and those whose tokens were not looked at.

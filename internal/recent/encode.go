@@ -97,12 +97,11 @@ type encoder struct {
 }
 
 // encode makes the entry of d in e.buf. It gives d an id.
-func (e *encoder) encode(b *Buffer, r *weir.Request, d *weir.Decision, m marks, seq uint64) {
+func (e *encoder) encode(b *Buffer, r *weir.Request, d *weir.Decision, m marks) {
 	e.b, e.count = b, 0
 	p := binary.LittleEndian.AppendUint64(e.buf[:0], uint64(d.Identity()))
 	p = append(p, byte(m))
 	p = binary.AppendVarint(p, instant(d))
-	p = binary.AppendUvarint(p, seq)
 	p = binary.AppendUvarint(p, d.Generation)
 	p = binary.AppendVarint(p, r.Cost())
 	p = binary.AppendVarint(p, d.RetryAfter)

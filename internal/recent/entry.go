@@ -35,7 +35,7 @@ type Entry struct {
 	// LimitsLeftOut counts limits that were met but did not fit.
 	LimitsLeftOut int `json:"limits_left_out,omitempty"`
 
-	seq uint64
+	seq uint64 // of the slot: the order in which entries were written
 }
 
 // Limit is a limit that a request met.
@@ -156,7 +156,6 @@ func decode(data []byte) (e Entry, ok bool) {
 	e.ID = weir.DecisionID(binary.LittleEndian.Uint64(r.take(8)))
 	m := marks(r.byte())
 	e.Time = time.UnixMicro(r.varint()).UTC()
-	e.seq = r.uvarint()
 	e.Generation = r.uvarint()
 	e.Hits = r.varint()
 	e.RetryAfter, e.Delay = Seconds(r.varint()), Seconds(r.varint())

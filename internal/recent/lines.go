@@ -46,7 +46,7 @@ func Ordinary(r *weir.Request, d *weir.Decision) bool {
 // Append appends d, as a Buffer would keep it, for Decode. It gives d an id.
 func (b *Buffer) Append(dst []byte, r *weir.Request, d *weir.Decision) []byte {
 	e := b.pool.Get().(*encoder)
-	e.encode(b, r, d, marksOf(d), b.seq.Add(1))
+	e.encode(b, r, d, marksOf(d))
 	dst = append(dst, e.buf...)
 	b.pool.Put(e)
 	return dst

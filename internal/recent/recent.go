@@ -65,7 +65,7 @@ type Buffer struct {
 	refusals, marked gate
 	seed             maphash.Seed
 	rules            atomic.Pointer[ruleNames]
-	seq              atomic.Uint64 // of entries, to tell their order within a microsecond
+	seq              atomic.Uint64 // of the last entry, to tell their order
 	pool             sync.Pool     // of *encoder
 }
 
@@ -80,6 +80,7 @@ type ring struct {
 type slot struct {
 	id   atomic.Uint64 // of the decision that it holds, to look for without the lock
 	mu   sync.Mutex
+	seq  uint64 // taken under the lock: whoever holds it then sees all entries up to Buffer.seq
 	data []byte
 }
 
@@ -174,7 +175,7 @@ func (b *Buffer) keep(r *weir.Request, d *weir.Decision, hash uint64) {
 	}
 	to := &part[hash>>32%uint64(len(part))]
 	e := b.pool.Get().(*encoder)
-	e.encode(b, r, d, marks, b.seq.Add(1))
+	e.encode(b, r, d, marks)
 	s := &to.slots[(to.next.Add(1)-1)%uint64(len(to.slots))]
 	s.mu.Lock()
 	s.id.Store(uint64(d.ID))
@@ -182,8 +183,16 @@ func (b *Buffer) keep(r *weir.Request, d *weir.Decision, hash uint64) {
 		s.data = make([]byte, 0, min((len(e.buf)+63)&^63, b.entry))
 	}
 	s.data = append(s.data[:0], e.buf...)
+	s.seq = b.seq.Add(1)
 	s.mu.Unlock()
 	b.pool.Put(e)
+}
+
+// entry reads what s holds. The lock must be held.
+func (s *slot) entry() (e Entry, ok bool) {
+	e, ok = decode(s.data)
+	e.seq = s.seq
+	return e, ok
 }
 
 // hash hashes the key that a decision is about: the key of the first limit that refuses. If no
@@ -216,7 +225,7 @@ func (b *Buffer) Find(id weir.DecisionID) (e Entry, ok bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.id.Load() == uint64(id) { // it may have been written over
-			e, ok = decode(s.data)
+			e, ok = s.entry()
 		}
 		return !ok
 	})
@@ -228,7 +237,15 @@ type Query struct {
 	Domain  string
 	Limit   string // a limit that was met, by the name of the limit or of its rule
 	Outcome string // see Outcomes
-	N       int    // at most so many; 0 means all
+	Door    string
+	// Key is a part of a key as people read it, such as user=ada: of a limit that was met, or an
+	// attribute that its rule looked at.
+	Key string
+	// After and Before bound the time. Decisions at After itself fit, but for the one with the id
+	// AfterID; those at Before do not.
+	After, Before time.Time
+	AfterID       weir.DecisionID
+	N             int // at most so many; 0 means all
 }
 
 // List returns the decisions that q asks for, newest first.
@@ -239,7 +256,7 @@ func (b *Buffer) List(q Query) []Entry {
 			return true
 		}
 		s.mu.Lock()
-		e, ok := decode(s.data)
+		e, ok := s.entry()
 		s.mu.Unlock()
 		if ok && q.fits(&e) {
 			found = append(found, e)
@@ -256,12 +273,6 @@ func (b *Buffer) List(q Query) []Entry {
 		found = slices.Clone(found[:q.N])
 	}
 	return found
-}
-
-func (q *Query) fits(e *Entry) bool {
-	return (q.Domain == "" || e.Domain == q.Domain) &&
-		(q.Outcome == "" || e.Outcome == q.Outcome || slices.Contains(e.Marks, q.Outcome)) &&
-		(q.Limit == "" || slices.ContainsFunc(e.Limits, func(l Limit) bool { return l.Name == q.Limit || l.Rule == q.Limit }))
 }
 
 // each calls f for all slots until it returns false.

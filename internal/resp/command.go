@@ -173,6 +173,9 @@ func (c *conn) authenticate(password []byte) (bool, error) {
 	case auth.TooMany:
 		c.error("ERR too many wrong passwords came from this address; try again in a few seconds")
 		return false, errGuesses
+	case auth.Forbidden:
+		c.error("NOPERM the role of this token does not open this door; it needs operator, editor or admin")
+		return false, nil
 	}
 	c.error("WRONGPASS invalid username-password pair or user is disabled.")
 	if c.guesses++; c.guesses >= maxGuesses {

@@ -28,6 +28,9 @@ type Options struct {
 	Rest  time.Duration // how long the files must have rested before they are read; 0 means 100 ms
 	// Changed is called from Run with each rule set that is to be put into force. nil means nobody.
 	Changed func(*rule.Set)
+	// Looked is called from Run after a look at the folder that made a difference: other rules came
+	// into force, or what lies there is wrong in another way, or no longer. nil means nobody.
+	Looked func(before, now Status)
 	// Logger is told of loads, warnings and errors; nil means nobody.
 	Logger *slog.Logger
 }
@@ -164,6 +167,14 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 // refresh loads what lies in the folder, whose signature was sig, and hands it over if it is good
 // and new. Files that change while they are read are left for the next look.
 func (f *Folder) refresh(sig string) {
+	if f.o.Looked != nil {
+		before := f.Status()
+		defer func() {
+			if now := f.Status(); now.Loads != before.Loads || fmt.Sprint(now.Err) != fmt.Sprint(before.Err) {
+				f.o.Looked(before, now)
+			}
+		}()
+	}
 	sources, set, warnings, err := load(f.o.Path, f.o.Rules)
 	if signature(f.o.Path) != sig {
 		return

@@ -115,25 +115,57 @@ func decodeBan(h Head, _ []byte, d *factData, until int64) *Ban {
 // Set bans a key of a rule until an instant, in place of a ban before, and tells the other nodes.
 // The error says what does not fit, or is ErrNotShared.
 func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.Time, reason string) (*Ban, error) {
+	t, ban, err := b.plan(r, key, until, reason)
+	if err != nil {
+		return nil, err
+	}
+	b.put(t.group, t.key, until.UnixMicro(), ban)
+	b.set.Add(1)
+	return ban, b.orders.publish(ctx, b.factName(t.group, t.key))
+}
+
+// Plan returns the ban that Set would put in force, and the one of the key that is; nil for none.
+// The error is that of Set, but for ErrNotShared.
+func (b *Bans) Plan(r *rule.Rule, key []string, until time.Time, reason string) (ban, before *Ban, err error) {
+	t, ban, err := b.plan(r, key, until, reason)
+	if err != nil {
+		return nil, nil, err
+	}
+	before, _, _ = b.table.find(t.group, t.key, b.orders.Now())
+	return ban, before, nil
+}
+
+func (b *Bans) plan(r *rule.Rule, key []string, until time.Time, reason string) (target, *Ban, error) {
+	t, err := b.orders.target(r, key)
+	if err != nil {
+		return t, nil, err
+	}
+	if len(t.key) == 0 {
+		return t, nil, fmt.Errorf("weir: the limit %q has one counter for all: a ban would refuse everybody", r.Name)
+	}
+	if err := b.orders.check(t, "ban"); err != nil {
+		return t, nil, err
+	}
+	now, end := b.orders.Now(), until.UnixMicro()
+	if end <= now {
+		return t, nil, fmt.Errorf("weir: the ban would have ended at %s already", until.UTC().Format(time.RFC3339))
+	}
+	ban := newBan(t.rule, t.parts, now, end)
+	ban.Reason, ban.Manual = clipText(reason, maxReason), true
+	return t, ban, nil
+}
+
+// Of returns the ban of a key of a rule. The error says what does not fit, or is ErrNotFound.
+func (b *Bans) Of(r *rule.Rule, key []string) (*Ban, error) {
 	t, err := b.orders.target(r, key)
 	if err != nil {
 		return nil, err
 	}
-	if len(t.key) == 0 {
-		return nil, fmt.Errorf("weir: the limit %q has one counter for all: a ban would refuse everybody", r.Name)
+	ban, _, ok := b.table.find(t.group, t.key, b.orders.Now())
+	if !ok {
+		return nil, fmt.Errorf("%w: no ban", ErrNotFound)
 	}
-	if err := b.orders.check(t, "ban"); err != nil {
-		return nil, err
-	}
-	now, end := b.orders.Now(), until.UnixMicro()
-	if end <= now {
-		return nil, fmt.Errorf("weir: the ban would have ended at %s already", until.UTC().Format(time.RFC3339))
-	}
-	ban := newBan(t.rule, t.parts, now, end)
-	ban.Reason, ban.Manual = clipText(reason, maxReason), true
-	b.put(t.group, t.key, end, ban)
-	b.set.Add(1)
-	return ban, b.orders.publish(ctx, b.factName(t.group, t.key))
+	return ban, nil
 }
 
 // Lift ends a ban on all nodes and returns it. It also forgets the denials that were counted

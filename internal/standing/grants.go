@@ -87,16 +87,50 @@ func (t *Grants) inForce(now int64) (n int) {
 // Set gives a key of a rule other numbers until an instant, in place of a grant before, and tells
 // the other nodes. The error says what does not fit, or is ErrNotShared.
 func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time, reason string) (*Grant, error) {
+	to, g, err := t.plan(r, key, allow, until, reason)
+	if err != nil {
+		return nil, err
+	}
+	t.put(to.group, to.key, until.UnixMicro(), g)
+	t.forgetRefusals(to)
+	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
+}
+
+// Plan returns the grant that Set would put in force, and the one of the key that is; nil for none.
+// The error is that of Set, but for ErrNotShared.
+func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g, before *Grant, err error) {
+	to, g, err := t.plan(r, key, allow, until, reason)
+	if err != nil {
+		return nil, nil, err
+	}
+	before, _ = t.Find(to.group, to.key, t.orders.Now())
+	return g, before, nil
+}
+
+// Of returns the grant of a key of a rule. The error says what does not fit, or is ErrNotFound.
+func (t *Grants) Of(r *rule.Rule, key []string) (*Grant, error) {
 	to, err := t.orders.target(r, key)
 	if err != nil {
 		return nil, err
 	}
+	g, ok := t.Find(to.group, to.key, t.orders.Now())
+	if !ok {
+		return nil, fmt.Errorf("%w: no grant", ErrNotFound)
+	}
+	return g, nil
+}
+
+func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (target, *Grant, error) {
+	to, err := t.orders.target(r, key)
+	if err != nil {
+		return to, nil, err
+	}
 	if err := t.orders.check(to, "grant"); err != nil {
-		return nil, err
+		return to, nil, err
 	}
 	now := t.orders.Now()
 	if until.UnixMicro() <= now {
-		return nil, fmt.Errorf("weir: the grant would have ended at %s already", until.UTC().Format(time.RFC3339))
+		return to, nil, fmt.Errorf("weir: the grant would have ended at %s already", until.UTC().Format(time.RFC3339))
 	}
 	g := &Grant{
 		Head: Head{
@@ -106,14 +140,12 @@ func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow stri
 		Allow: strings.TrimSpace(allow),
 	}
 	if err := t.resolve(g, r, to.key); err != nil {
-		return nil, fmt.Errorf("weir: allow: %w", err)
+		return to, nil, fmt.Errorf("weir: allow: %w", err)
 	}
 	if _, have := t.Find(to.group, to.key, now); !have && t.inForce(now) >= MaxGrants {
-		return nil, fmt.Errorf("weir: %d grants are in force, as many as there may be; end some, or write the numbers into the rule's override", MaxGrants)
+		return to, nil, fmt.Errorf("weir: %d grants are in force, as many as there may be; end some, or write the numbers into the rule's override", MaxGrants)
 	}
-	t.put(to.group, to.key, until.UnixMicro(), g)
-	t.forgetRefusals(to)
-	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
+	return to, g, nil
 }
 
 // Revoke ends a grant on all nodes and returns it. The error says what does not fit, or is

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/source"
+)
+
+// openAudit opens the audit log; without audit.path only the log knows of changes.
+func (p *program) openAudit() error {
+	o := audit.Options{Path: p.c.auditPath, Logger: p.log}
+	o.Node, _ = os.Hostname() // an audit log without it is better than none
+	var err error
+	if p.audit, err = audit.Open(o); err != nil {
+		return fmt.Errorf("audit.path: %w", err)
+	}
+	return nil
+}
+
+// auditRules records that other rules came into force, or that those in the source cannot.
+func (p *program) auditRules(before, now source.Status) {
+	holds := func(s source.Status) map[string]any {
+		return map[string]any{"digest": s.Digest, "files": len(s.Files)}
+	}
+	switch {
+	case now.Loads != before.Loads:
+		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules in force", Before: holds(before), After: holds(now), Note: now.Path})
+	case now.Err != nil:
+		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules refused", Before: holds(now), Note: oneLine(now.Err)})
+	default:
+		p.audit.Tell(audit.Entry{Who: audit.Weir, What: "rules as in force again", After: holds(now), Note: now.Path})
+	}
+}
+
+// banChanged receives changes of bans, on the deciding path. Those that an operator makes are
+// recorded where they are asked for.
+func (p *program) banChanged(b *weir.Ban, lifted bool) {
+	p.firewall.changed(b, lifted)
+	if !lifted && !b.Manual {
+		p.audit.Count(audit.Entry{Who: audit.Weir, What: "bans by denials", Domain: b.Domain, Limit: b.Rule})
+	}
+}

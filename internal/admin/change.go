@@ -1,0 +1,46 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/audit"
+)
+
+// auditPatience is how long a change waits for its record to be on the disk.
+const auditPatience = 5 * time.Second
+
+// by fills in who asks for a change.
+func by(r *http.Request, e audit.Entry) audit.Entry {
+	id := sender(r)
+	e.Who, e.Address = id.Name, r.RemoteAddr
+	if id.Name != "" {
+		e.Role = id.Role.String()
+	}
+	return e
+}
+
+// record keeps the record of a change that r asks for, before it is made. Without it the change
+// must not be made: ok is false, and it has answered 503.
+func (a *Handler) record(w http.ResponseWriter, r *http.Request, e audit.Entry) (_ audit.Entry, ok bool) {
+	e = by(r, e)
+	// A client that hangs up does not stop the record.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditPatience)
+	defer cancel()
+	if err := a.o.Audit.Record(ctx, e); err != nil {
+		answer.Problem(w, http.StatusServiceUnavailable, "nothing was changed: "+err.Error(), "")
+		return e, false
+	}
+	return e, true
+}
+
+// made tells the audit log if the change that e told of was not made, or not brought to its end.
+func (a *Handler) made(e audit.Entry, err error) {
+	if err != nil && !errors.Is(err, weir.ErrNotShared) {
+		a.o.Audit.Failed(e, err)
+	}
+}

@@ -1,0 +1,268 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/rule"
+)
+
+const (
+	insightPath = "/api/v1/insight"
+	// defaultOver is the time that figures are of if nobody says.
+	defaultOver = 24 * time.Hour
+	// mostOver is how long figures are kept.
+	mostOver = 7 * 24 * time.Hour
+	// insightPatience bounds how long nodes are asked.
+	insightPatience = 5 * time.Second
+)
+
+// parseOver reads a time such as 6h; empty is the default.
+func parseOver(text string, fallback time.Duration) (time.Duration, error) {
+	if text == "" {
+		return fallback, nil
+	}
+	d, err := rule.ParseDuration(text)
+	if err != nil || d < time.Second || d > mostOver {
+		return 0, &answer.FieldError{Field: "over", Message: "must be a time from 1s to 7d, such as 6h"}
+	}
+	return d, nil
+}
+
+// over reads ?over=. ok is false if it has answered already.
+func over(w http.ResponseWriter, r *http.Request, fallback time.Duration) (d time.Duration, ok bool) {
+	d, err := parseOver(r.URL.Query().Get("over"), fallback)
+	if err != nil {
+		answer.BadRequest(w, err)
+		return 0, false
+	}
+	return d, true
+}
+
+// hasDomain reports whether rules in force declare a domain; "" is all of them.
+func (a *Handler) hasDomain(domain string) bool {
+	set, _ := a.limiter.Rules()
+	return domain == "" || set != nil && set.HasDomain(domain)
+}
+
+// hasLimit reports whether a name means a limit in force, by its rule, a window of it, or either
+// behind its domain; "" is any.
+func (a *Handler) hasLimit(domain, limit string) bool {
+	set, _ := a.limiter.Rules()
+	if limit == "" || set == nil {
+		return limit == ""
+	}
+	meant := rulesMeant(set, domain, limit)
+	for _, r := range set.Rules() {
+		if meant(r.Domain, r.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// known answers 404 for a domain or a limit that is not in force. ok is false then.
+func (a *Handler) known(w http.ResponseWriter, domain, limit string) (ok bool) {
+	if problem, field := a.unknown(domain, limit); problem != "" {
+		answer.Problem(w, http.StatusNotFound, problem, field)
+		return false
+	}
+	return true
+}
+
+// unknown says what of a domain and a limit is not in force; "" if both are.
+func (a *Handler) unknown(domain, limit string) (problem, field string) {
+	if !a.hasDomain(domain) {
+		set, _ := a.limiter.Rules()
+		if set == nil {
+			return "domain: no rules are in force", "domain"
+		}
+		return "domain: no rule file declares " + answer.Printable(domain) + "; there are " + strings.Join(set.Domains(), ", "), "domain"
+	}
+	if !a.hasLimit(domain, limit) {
+		return "limit: no rule in force has a limit " + answer.Printable(limit) + "; /api/v1/rules lists them", "limit"
+	}
+	return "", ""
+}
+
+// insightProblem answers for an error of a Reader.
+func insightProblem(w http.ResponseWriter, err error) {
+	if errors.Is(err, insight.ErrUnknown) {
+		answer.Problem(w, http.StatusNotFound, err.Error()+"; /api/v1/rules lists them", "")
+		return
+	}
+	answer.Problem(w, http.StatusServiceUnavailable, "the figures cannot be had: "+err.Error(), "")
+}
+
+// overview answers GET /api/v1/insight.
+func (a *Handler) overview(w http.ResponseWriter, r *http.Request) {
+	domain := r.URL.Query().Get("domain")
+	d, ok := over(w, r, defaultOver)
+	if !ok || !a.known(w, domain, "") {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	o, err := a.o.Insight.Overview(ctx, domain, d)
+	if err != nil {
+		insightProblem(w, err)
+		return
+	}
+	writeJSON(w, o)
+}
+
+// RuleReports is the answer of GET /api/v1/insight/rules.
+type RuleReports struct {
+	Nodes insight.Nodes        `json:"nodes"`
+	Rules []insight.RuleReport `json:"rules"`
+}
+
+func (a *Handler) listReports(ctx context.Context, domain string, over time.Duration, role auth.Role) (*RuleReports, error) {
+	list, nodes, err := a.o.Insight.Rules(ctx, domain, over)
+	if err != nil {
+		return nil, err
+	}
+	m := a.maskFor(role)
+	out := &RuleReports{Nodes: nodes, Rules: []insight.RuleReport{}}
+	for i := range list {
+		m.report(&list[i])
+	}
+	out.Rules = append(out.Rules, list...)
+	return out, nil
+}
+
+// ruleReports answers GET /api/v1/insight/rules.
+func (a *Handler) ruleReports(w http.ResponseWriter, r *http.Request) {
+	domain := r.URL.Query().Get("domain")
+	d, ok := over(w, r, defaultOver)
+	if !ok || !a.known(w, domain, "") {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	list, err := a.listReports(ctx, domain, d, sender(r).Role)
+	if err != nil {
+		insightProblem(w, err)
+		return
+	}
+	writeJSON(w, list)
+}
+
+// twoSegments reads the two escaped segments behind a prefix of r's path.
+func twoSegments(r *http.Request, prefix string) (first, second string, ok bool) {
+	x, y, ok := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), prefix), "/")
+	first, err1 := url.PathUnescape(x)
+	second, err2 := url.PathUnescape(y)
+	return first, second, ok && err1 == nil && err2 == nil && first != "" && second != "" && !strings.Contains(y, "/")
+}
+
+// ruleReport answers GET /api/v1/insight/rules/{domain}/{rule}.
+func (a *Handler) ruleReport(w http.ResponseWriter, r *http.Request) {
+	domain, name, ok := twoSegments(r, insightPath+"/rules/")
+	if !ok {
+		answer.Problem(w, http.StatusNotFound, "the path is "+insightPath+"/rules/{domain}/{rule}, each of them URL-escaped", "")
+		return
+	}
+	d, ok := over(w, r, defaultOver)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	report, nodes, err := a.o.Insight.Rule(ctx, domain, name, d)
+	if err != nil {
+		insightProblem(w, err)
+		return
+	}
+	a.maskFor(sender(r).Role).report(report)
+	writeJSON(w, struct {
+		Nodes insight.Nodes `json:"nodes"`
+		*insight.RuleReport
+	}{nodes, report})
+}
+
+// TopKeys is the answer of GET /api/v1/insight/keys, and the data of the event keys.
+type TopKeys struct {
+	Nodes insight.Nodes      `json:"nodes"`
+	Keys  []insight.KeyCount `json:"keys"`
+}
+
+// mostTopKeys bounds ?n= of the keys that come first.
+const mostTopKeys = 1000
+
+// keysQuery reads what r asks of the keys that come first.
+func (a *Handler) keysQuery(r *http.Request, n int) (q insight.KeysQuery, err error) {
+	v := r.URL.Query()
+	q = insight.KeysQuery{Domain: v.Get("domain"), Limit: v.Get("limit"), By: v.Get("by"), N: n}
+	switch q.By {
+	case "":
+		q.By = insight.ByRefused
+	case insight.ByRefused, insight.ByAsked, insight.ByNear:
+	default:
+		return q, &answer.FieldError{Field: "by", Message: "must be refused, asked or near"}
+	}
+	q.Over, err = parseOver(v.Get("over"), time.Minute)
+	return q, err
+}
+
+func (a *Handler) listTopKeys(ctx context.Context, q insight.KeysQuery, role auth.Role) (*TopKeys, error) {
+	list, nodes, err := a.o.Insight.Keys(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return &TopKeys{nodes, append([]insight.KeyCount{}, a.maskFor(role).keyCounts(list)...)}, nil
+}
+
+// topKeys answers GET /api/v1/insight/keys.
+func (a *Handler) topKeys(w http.ResponseWriter, r *http.Request) {
+	n, ok := number(w, r.URL.Query(), "n", mostTopKeys)
+	if !ok {
+		return
+	}
+	q, err := a.keysQuery(r, n)
+	if err != nil {
+		answer.BadRequest(w, err)
+		return
+	}
+	if !a.known(w, q.Domain, q.Limit) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	list, err := a.listTopKeys(ctx, q, sender(r).Role)
+	if err != nil {
+		insightProblem(w, err)
+		return
+	}
+	writeJSON(w, list)
+}
+
+// keyReport answers GET /api/v1/insight/keys/{domain}/{key}.
+func (a *Handler) keyReport(w http.ResponseWriter, r *http.Request) {
+	domain, key, ok := twoSegments(r, insightPath+"/keys/")
+	if !ok {
+		answer.Problem(w, http.StatusNotFound, "the path is "+insightPath+"/keys/{domain}/{key}, such as shop/user=ada, each of them URL-escaped", "")
+		return
+	}
+	if !a.known(w, domain, "") {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	report, nodes, err := a.o.Insight.Key(ctx, domain, key)
+	if err != nil {
+		insightProblem(w, err)
+		return
+	}
+	writeJSON(w, struct {
+		Nodes insight.Nodes `json:"nodes"`
+		*insight.KeyReport
+	}{nodes, report})
+}

@@ -1,0 +1,97 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/insight"
+)
+
+// Session says who sent a request.
+type Session struct {
+	Name string `json:"name"` // of the token; "" where there are no tokens
+	Role string `json:"role"` // viewer, support, operator, editor or admin
+	// Tokens says whether there are tokens here. Without them everybody is admin.
+	Tokens bool `json:"tokens"`
+}
+
+func (a *Handler) sessionOf(id auth.Identity) Session {
+	return Session{Name: id.Name, Role: id.Role.String(), Tokens: a.o.Tokens != nil}
+}
+
+// session answers GET /api/v1/session.
+func (a *Handler) session(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, a.sessionOf(sender(r)))
+}
+
+// login turns a token into a cookie, so that browsers can use what needs one: POST
+// {"token": "…"}. DELETE ends the login in this browser.
+func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		a.o.Page.ServeHTTP(w, r)
+		return
+	case http.MethodDelete:
+		http.SetCookie(w, auth.Logout(r))
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	var body struct {
+		Token string `json:"token"`
+	}
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10))
+	d.DisallowUnknownFields()
+	err := d.Decode(&body)
+	if err == nil {
+		if _, end := d.Token(); end != io.EOF {
+			err = errors.New("the body goes on after the object")
+		}
+	}
+	if err != nil || body.Token == "" {
+		answer.Problem(w, http.StatusBadRequest, `the body is {"token": "…"}: a token of auth.tokens_file`, "token")
+		return
+	}
+	id, cookie, verdict := a.o.Tokens.Login(r, body.Token)
+	if verdict != auth.Right {
+		auth.Refuse(w, verdict, "weir admin")
+		return
+	}
+	a.o.Audit.Tell(audit.Entry{Who: id.Name, Role: id.Role.String(), Address: r.RemoteAddr, What: "login"})
+	http.SetCookie(w, cookie)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// First returns what the operator's page may show in its first answer to r: who asks, and what
+// GET /api/v1/insight and /api/v1/insight/rules would answer, for the domain and the time of r's
+// query. ok is false if r comes from somebody who has to log in first.
+func (a *Handler) First(r *http.Request) (s Session, overview *insight.Overview, rules any, ok bool) {
+	id := auth.Identity{Role: auth.Admin}
+	if a.o.Tokens != nil {
+		var verdict auth.Verdict
+		if id, verdict = a.o.Tokens.Identify(r); verdict != auth.Right {
+			return Session{}, nil, nil, false
+		}
+	}
+	s = a.sessionOf(id)
+	domain := r.URL.Query().Get("domain")
+	over, err := parseOver(r.URL.Query().Get("over"), defaultOver)
+	if a.o.Insight == nil || err != nil || !a.hasDomain(domain) {
+		return s, nil, nil, true
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
+	defer cancel()
+	overview, err = a.o.Insight.Overview(ctx, domain, over)
+	if err != nil {
+		return s, nil, nil, true // the page asks again, and tells the error
+	}
+	if list, err := a.listReports(ctx, domain, over, id.Role); err == nil {
+		rules = list
+	}
+	return s, overview, rules, true
+}

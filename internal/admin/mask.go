@@ -1,0 +1,240 @@
+package admin
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/candidate"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Keys are clients' names and addresses. A viewer, and somebody of support who named no key, sees
+// them masked: an address as its network (/24, or /48 of IPv6), of any other value the first
+// character. So ip=198.51.100.7 becomes ip=198.51.100.0/24, and user=ada becomes user=a….
+
+// cut stands for what is not shown.
+const cut = "…"
+
+// seesKeys reports whether a role sees all keys.
+func seesKeys(r auth.Role) bool { return r >= auth.Operator }
+
+// keyNames are the names of the attributes that keys are made of: only these are shown in front of
+// a "=", since what stands there may be part of a client's value.
+type keyNames struct {
+	mu    sync.Mutex
+	set   *rule.Set
+	names map[string]bool
+}
+
+// of returns the names that the rules of a set make keys of.
+func (k *keyNames) of(s *rule.Set) map[string]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.set == s && k.names != nil {
+		return k.names
+	}
+	names := map[string]bool{}
+	if s != nil {
+		for _, r := range s.Rules() {
+			for _, per := range r.Per {
+				names[strings.Join(per, "|")] = true
+				for _, name := range per {
+					names[name] = true
+				}
+			}
+			if r.Lyft != nil {
+				for _, e := range r.Lyft.Path {
+					names[e.Key] = true
+				}
+			}
+		}
+	}
+	k.set, k.names = s, names
+	return names
+}
+
+// mask masks keys. A nil *mask leaves them as they are.
+type mask struct{ names map[string]bool }
+
+// maskFor is the mask for a role.
+func (a *Handler) maskFor(r auth.Role) *mask {
+	if seesKeys(r) {
+		return nil
+	}
+	set, _ := a.limiter.Rules()
+	return &mask{a.names.of(set)}
+}
+
+// key masks a key as people read it: parts such as user=ada with "," between them.
+func (m *mask) key(text string) string {
+	if m == nil || text == "" {
+		return text
+	}
+	parts := strings.Split(text, ",")
+	for i, part := range parts {
+		parts[i] = m.part(part)
+	}
+	return strings.Join(parts, ",")
+}
+
+func (m *mask) part(text string) string {
+	name, v, ok := strings.Cut(text, "=")
+	if !ok || !m.names[name] {
+		return cut
+	}
+	return name + "=" + value(v)
+}
+
+func (m *mask) parts(list []string) []string {
+	if m == nil {
+		return list
+	}
+	out := make([]string, len(list))
+	for i, part := range list {
+		out[i] = m.part(part)
+	}
+	return out
+}
+
+// value masks one value.
+func value(v string) string {
+	if p, err := netip.ParsePrefix(v); err == nil {
+		return network(p.Addr())
+	}
+	if a, err := netip.ParseAddr(v); err == nil {
+		return network(a)
+	}
+	if v == "" {
+		return ""
+	}
+	r, n := utf8.DecodeRuneInString(v)
+	if r == utf8.RuneError || n == len(v) {
+		return cut
+	}
+	return string(r) + cut
+}
+
+func network(a netip.Addr) string {
+	a = a.Unmap().WithZone("")
+	bits := 24
+	if a.Is6() {
+		bits = 48
+	}
+	return netip.PrefixFrom(a, bits).Masked().String()
+}
+
+// path masks a path: its first segment tells what was asked for, those behind it may name a client.
+func path(p string) string {
+	first, rest, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
+	first, _, query := strings.Cut(first, "?")
+	if rest != "" {
+		return "/" + first + "/" + cut
+	}
+	if query {
+		return "/" + first + "?" + cut
+	}
+	return "/" + first
+}
+
+// keyInfo masks a key of a store.
+func (m *mask) keyInfo(k *KeyInfo) {
+	if m == nil {
+		return
+	}
+	k.Key, k.Path = m.key(k.Key), ""
+	k.Parts = m.parts(k.Parts)
+	if k.Ban != nil {
+		k.Ban.Key = m.parts(k.Ban.Key)
+	}
+	if k.Grant != nil {
+		k.Grant.Key = m.parts(k.Grant.Key)
+	}
+}
+
+func (m *mask) keyCounts(list []insight.KeyCount) []insight.KeyCount {
+	if m == nil || len(list) == 0 {
+		return list
+	}
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Key = m.key(list[i].Key)
+	}
+	return list
+}
+
+// report masks the keys of the report of a rule.
+func (m *mask) report(r *insight.RuleReport) {
+	if m == nil {
+		return
+	}
+	r.Top, r.NearNow = m.keyCounts(r.Top), m.keyCounts(r.NearNow)
+	if paths := r.By["path"]; len(paths) > 0 {
+		by := map[string][]insight.Count{}
+		for name, list := range r.By {
+			by[name] = list
+		}
+		by["path"] = masked(paths)
+		r.By = by
+	}
+}
+
+// masked masks paths, and adds up those that are the same then.
+func masked(list []insight.Count) []insight.Count {
+	var out []insight.Count
+	for _, c := range list {
+		c.Value = path(c.Value)
+		if i := slices.IndexFunc(out, func(x insight.Count) bool { return x.Value == c.Value }); i >= 0 {
+			out[i].Count += c.Count
+			continue
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// decision masks a decision.
+func (m *mask) decision(e *recent.Entry) {
+	if m == nil {
+		return
+	}
+	limits := slices.Clone(e.Limits)
+	for i := range limits {
+		limits[i].Key = m.key(limits[i].Key)
+	}
+	e.Limits = limits
+	attributes := map[string]string{}
+	for name, v := range e.Attributes {
+		switch name {
+		case "method":
+			attributes[name] = v
+		case "path":
+			attributes[name] = path(v)
+		default:
+			attributes[name] = value(v)
+		}
+	}
+	e.Attributes = attributes
+}
+
+func (m *mask) decisions(list []recent.Entry) {
+	for i := range list {
+		m.decision(&list[i])
+	}
+}
+
+// reading masks the heaviest keys of a candidate.
+func (m *mask) reading(c *candidate.Reading) {
+	if m == nil {
+		return
+	}
+	c.Top = slices.Clone(c.Top)
+	for i := range c.Top {
+		c.Top[i].Key = m.key(c.Top[i].Key)
+	}
+}

@@ -1,0 +1,207 @@
+package admin
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/candidate"
+	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// alone is a node without others.
+type alone struct{ b *recent.Buffer }
+
+func (alone) Self() string { return "n1" }
+
+func (alone) List(context.Context) ([]insight.NodeState, insight.Nodes) {
+	return []insight.NodeState{{Node: "n1", Self: true}}, insight.Nodes{Asked: 1, Answered: 1}
+}
+
+func (n alone) Decision(_ context.Context, id weir.DecisionID) (*recent.Entry, string, insight.Nodes) {
+	if e, ok := n.b.Find(id); ok {
+		return &e, "", insight.Nodes{Asked: 1, Answered: 1}
+	}
+	return nil, "nobody has it", insight.Nodes{Asked: 2, Answered: 1}
+}
+
+func (n alone) Decisions(_ context.Context, q recent.Query) ([]recent.Entry, insight.Nodes) {
+	list := n.b.List(q)
+	for i := range list {
+		list[i].Node = "n1"
+	}
+	return list, insight.Nodes{Asked: 1, Answered: 1}
+}
+
+// tried is a preview that ends at once, unless it is held.
+type tried struct{ hold chan struct{} }
+
+func (p tried) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
+	q.Progress(insight.PreviewProgress{Done: 1, Of: 2, Phase: "then"})
+	if p.hold != nil {
+		select {
+		case <-p.hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	var files []string
+	for _, name := range slices.Sorted(maps.Keys(q.Files)) {
+		files = append(files, name+": "+q.Files[name])
+	}
+	return &insight.PreviewResult{Requests: 7, Warnings: files}, nil
+}
+
+// noQueue is a queue of deferred requests that holds none.
+type noQueue struct{ deferred.Queue }
+
+func (noQueue) List(context.Context, deferred.State, int) ([]deferred.Ticket, error) { return nil, nil }
+
+func (noQueue) Stats(context.Context) (deferred.Stats, error) { return deferred.Stats{}, nil }
+
+func (noQueue) Ticket(context.Context, string) (deferred.Ticket, error) {
+	return deferred.Ticket{}, deferred.ErrGone
+}
+
+// noSignals are signals of which there are none.
+type noSignals struct{}
+
+func (noSignals) List() []SignalState { return nil }
+
+func (noSignals) Push(string, float64, time.Duration) error { return nil }
+
+// whole is an admin port with all that there can be behind it.
+type whole struct {
+	*Handler
+	limiter *weir.Limiter
+	recent  *recent.Buffer
+	insight *insight.Collector
+	tokens  *auth.Tokens
+}
+
+// tokenLines are a token of each role: its name.
+func tokenLines() (lines []string) {
+	for _, role := range auth.Roles {
+		lines = append(lines, role+"-token name="+role+"-name role="+role)
+	}
+	return lines
+}
+
+const seeRules = `
+domain: shop
+limits:
+  - name: api
+    when: { path: "/api/**" }
+    per: [user]
+    allow: 2/hour
+    algorithm: sliding_log
+    ban: { after: 4, within: 1h, for: 1h }
+  - name: pair
+    when: { kind: pair }
+    per: [user, ip]
+    allow: 2/hour
+    algorithm: sliding_log
+  - { name: trial, per: [user], allow: 1/hour, algorithm: sliding_log, on_limit: shadow }
+`
+
+func newWhole(t *testing.T, change func(*Options)) *whole {
+	t.Helper()
+	w := new(whole)
+	var err error
+	if w.recent, err = recent.New(recent.Options{Sample: -1}); err != nil {
+		t.Fatal(err)
+	}
+	w.insight = insight.New(insight.Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.insight.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	w.limiter, err = weir.New(store, weir.WithRules(doortest.Load(t, seeRules)), weir.WithHooks(weir.JoinHooks(w.recent.Hooks(), w.insight.Hooks())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tokens = doortest.Tokens[auth.Tokens](t, tokenLines()...)
+	page := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { writeText(out, 200, "the page") })
+	o := Options{
+		Metrics: page, Source: func() RulesSource { return RulesSource{} }, Files: func() RuleFiles { return RuleFiles{} },
+		Signals: noSignals{}, Audit: auditTo(t, t.Output()), Deferred: noQueue{}, Decisions: w.recent,
+		Candidates: func(string) []candidate.Reading {
+			return []candidate.Reading{{Domain: "shop", Limit: "trial", Top: []candidate.Key{{Key: "user=ada.lovelace", Count: 3}}}}
+		},
+		Insight: w.insight, Nodes: alone{w.recent}, Preview: tried{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
+	}
+	if change != nil {
+		change(&o)
+	}
+	w.Handler = New(w.limiter, o)
+	t.Cleanup(w.Close)
+	return w
+}
+
+// refuse makes clients that are refused, near, banned and granted: what their keys are is in
+// secrets.
+func (w *whole) refuse(t *testing.T) {
+	t.Helper()
+	for range 3 {
+		w.decide(t, rule.Map{"user": "ada.lovelace", "path": "/api/orders/of-ada", "ip": "198.51.100.7"})
+		w.decide(t, rule.Map{"user": "bob.brown", "ip": "198.51.100.8", "kind": "pair"})
+	}
+	for range 9 {
+		w.decide(t, rule.Map{"user": "eve.adams", "path": "/api/x", "ip": "2001:db8:1:2::7"})
+	}
+	if _, err := w.limiter.Bans().Set(t.Context(), "shop", "pair", []string{"carol.c", "198.51.100.9"}, time.Now().Add(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.limiter.Grants().Set(t.Context(), "shop", "api", []string{"dave.d"}, "9/hour", time.Now().Add(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// secrets are parts of the keys of refuse that nobody sees who sees keys masked.
+var secrets = []string{"ada.", "lovelace", "bob.", "brown", "eve.", "adams", "carol", "dave", "100.7", "100.8", "100.9", "db8:1:2", "of-ada"}
+
+func (w *whole) decide(t *testing.T, attributes rule.Map) *weir.Decision {
+	t.Helper()
+	var d weir.Decision
+	r := weir.Request{Domain: "shop", Attributes: attributes, Hits: 1, Door: "http", MaxDelay: weir.AnyDelay}
+	if err := w.limiter.Decide(t.Context(), &r, &d); err != nil {
+		t.Fatal(err)
+	}
+	return &d
+}
+
+// as asks with the token of a role; "" is none.
+func (w *whole) as(role, method, target, body string, headers ...string) doortest.Answer {
+	headers = append([]string{"Content-Type", jsonText, "Accept", jsonText}, headers...)
+	if role != "" {
+		headers = append(headers, "Authorization", "Bearer "+role+"-token")
+	}
+	return onAdmin(w, method, target, body, headers...)
+}
+
+// login is the cookie that a browser gets for the token of a role.
+func (w *whole) login(t *testing.T, role string) string {
+	t.Helper()
+	a := w.as("", "POST", "/login", `{"token": "`+role+`-token"}`)
+	cookie, rest, _ := strings.Cut(a.Header.Get("Set-Cookie"), "; ")
+	if a.Status != 204 || !strings.HasPrefix(cookie, auth.LoginCookie+"=1.") || rest != "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict" {
+		t.Fatalf("login as %s: %d %s %v", role, a.Status, a.Body, a.Header)
+	}
+	return cookie
+}

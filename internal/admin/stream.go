@@ -1,0 +1,494 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/recent"
+)
+
+// A stream is an answer that goes on: Server-Sent Events, as the HTML standard has them. Each is
+// served by its own goroutine, which makes an event when its time has come, and writes it. While a
+// client reads slowly, the goroutine waits in that write and makes no further events: so a slow
+// client costs one event, and what it missed is counted in the next. Figures that several streams
+// want are read once.
+const (
+	streamPath     = "/api/v1/stream"
+	defaultStreams = 32
+	// streamEvery is the time between two events overview or keys.
+	streamEvery = time.Second
+	// decisionsEvery is the time between two looks for new decisions.
+	decisionsEvery = 200 * time.Millisecond
+	// streamAlive is the time between two comments, so that proxies and clients know that the
+	// stream lives.
+	streamAlive = 15 * time.Second
+	// decisionsPerSecond bounds the decisions of a stream.
+	decisionsPerSecond = 50
+	// mostEvent bounds an event, in bytes: what waits for a client.
+	mostEvent = 64 << 10
+	// streamKeys is how many keys an event has if nobody says.
+	streamKeys = 20
+	// retryAfter is how long a browser waits before it asks again, in ms.
+	retryAfter = 1000
+)
+
+// The topics of ?views=, which are the names of events, too.
+const (
+	topicOverview  = "overview"
+	topicKeys      = "keys"
+	topicDecisions = "decisions"
+)
+
+// streams counts the streams that are open, and keeps what several of them show.
+type streams struct {
+	most int
+
+	mu     sync.Mutex
+	open   int
+	boot   string // names the order of decisions, which begins anew with the process
+	shared map[string]*shared
+}
+
+// shared is something that several streams show.
+type shared struct {
+	mu   sync.Mutex
+	at   time.Time
+	what any
+	err  error
+}
+
+// enter takes a place for a stream; ok is false if there is none.
+func (s *streams) enter() (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open >= s.most {
+		return false
+	}
+	if s.boot == "" {
+		var b [6]byte
+		_, _ = rand.Read(b[:]) // it never fails
+		s.boot = hex.EncodeToString(b[:])
+	}
+	s.open++
+	return true
+}
+
+func (s *streams) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open--; s.open == 0 {
+		s.shared = nil
+	}
+}
+
+// mostShared bounds what is kept for several streams; more than that is read for each.
+const mostShared = 64
+
+// once returns what read returned last for a name, if that is young enough, and else asks it: many
+// streams that ask at once wait for one answer.
+func (s *streams) once(name string, young time.Duration, read func() (any, error)) (any, error) {
+	s.mu.Lock()
+	x := s.shared[name]
+	if x == nil {
+		if len(s.shared) >= mostShared {
+			s.shared = nil
+		}
+		if s.shared == nil {
+			s.shared = map[string]*shared{}
+		}
+		x = new(shared)
+		s.shared[name] = x
+	}
+	s.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if now := time.Now(); x.at.IsZero() || now.Sub(x.at) >= young {
+		x.what, x.err = read()
+		x.at = now
+	}
+	return x.what, x.err
+}
+
+// streamed is one stream.
+type streamed struct {
+	a      *Handler
+	w      http.ResponseWriter
+	out    *http.ResponseController
+	role   auth.Role
+	views  []string
+	over   time.Duration
+	keys   insight.KeysQuery
+	q      recent.Query
+	all    bool // decisions of all nodes
+	mask   *mask
+	cursor recent.Cursor
+	since  time.Time // all nodes: of the newest decision shown, and the ids of that instant
+	seen   []recent.Entry
+	tokens float64 // decisions that may be shown now
+	filled time.Time
+	// fit and shown count decisions since the last event that said a share.
+	fit, shown int
+	full       bool   // the next overview has its whole series
+	missed     uint64 // events since the last one that was written
+}
+
+// stream answers GET /api/v1/stream.
+func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
+	s, status, err := a.newStream(w, r)
+	if status != 0 {
+		queryProblem(w, status, err)
+		return
+	}
+	if !a.streams.enter() {
+		w.Header().Set("Retry-After", "5")
+		answer.Problem(w, http.StatusServiceUnavailable, fmt.Sprintf("%d streams are open on this node, as many as admin.streams allows; ask the other endpoints every two seconds", a.streams.most), "")
+		return
+	}
+	defer a.streams.leave()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(a.end, cancel)()
+	s.start(r.Header.Get("Last-Event-ID"))
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("X-Accel-Buffering", "no") // a proxy that keeps events back would make them late
+	s.run(ctx)
+}
+
+// newStream reads what r asks for. status is 0 if that is well.
+func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed, status int, err error) {
+	v, role := r.URL.Query(), sender(r).Role
+	s = &streamed{a: a, w: w, out: http.NewResponseController(w), role: role, full: true}
+	bad := func(field, message string) (*streamed, int, error) {
+		return nil, http.StatusBadRequest, &answer.FieldError{Field: field, Message: message}
+	}
+	views := v.Get("views")
+	if views == "" {
+		views = topicOverview
+	}
+	for view := range strings.SplitSeq(views, ",") {
+		there := a.o.Insight != nil
+		switch view {
+		case topicOverview, topicKeys:
+		case topicDecisions:
+			there = a.o.Decisions != nil
+		default:
+			return bad("views", "must be of overview, keys and decisions, with commas between them")
+		}
+		if !there {
+			return nil, http.StatusNotFound, &answer.FieldError{Field: "views", Message: "there are no " + view + " on this server"}
+		}
+		if !slices.Contains(s.views, view) {
+			s.views = append(s.views, view)
+		}
+	}
+	if s.over, err = parseOver(v.Get("over"), 6*time.Hour); err != nil {
+		return nil, http.StatusBadRequest, err
+	}
+	n := streamKeys
+	if text := v.Get("n"); text != "" {
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > 100 {
+			return bad("n", "must be a number of keys from 1 to 100")
+		}
+	}
+	if s.keys, err = a.keysQuery(r, n); err != nil {
+		return nil, http.StatusBadRequest, err
+	}
+	if s.keys.Over > time.Minute { // ?over= is of the overview: keys are those of the last minute
+		s.keys.Over = time.Minute
+	}
+	if s.q, s.all, status, err = decisionQuery(v, role); status != 0 {
+		return nil, status, err
+	}
+	s.all = s.all && a.o.Nodes != nil
+	if problem, field := a.unknown(s.q.Domain, s.q.Limit); problem != "" {
+		return nil, http.StatusNotFound, &answer.FieldError{Field: field, Message: strings.TrimPrefix(problem, field+": ")}
+	}
+	s.mask = a.decisionMask(role, &s.q)
+	return s, 0, nil
+}
+
+// start begins behind the last decision that is there, or that the client has seen.
+func (s *streamed) start(lastEventID string) {
+	s.tokens, s.filled, s.since = decisionsPerSecond, time.Now(), time.Now()
+	if s.a.o.Decisions == nil {
+		return
+	}
+	s.cursor = s.a.o.Decisions.Cursor()
+	boot, place, ok := strings.Cut(lastEventID, "-")
+	if at, err := strconv.ParseUint(place, 10, 64); ok && err == nil && boot == s.a.streams.boot && recent.Cursor(at) <= s.cursor {
+		s.cursor = recent.Cursor(at)
+	}
+}
+
+// run writes events until ctx ends or the client is gone.
+func (s *streamed) run(ctx context.Context) {
+	if _, err := fmt.Fprintf(s.w, "retry: %d\n\n", retryAfter); err != nil || s.out.Flush() != nil {
+		return
+	}
+	figures, decisions, alive := time.NewTicker(streamEvery), time.NewTicker(decisionsEvery), time.NewTicker(streamAlive)
+	defer figures.Stop()
+	defer decisions.Stop()
+	defer alive.Stop()
+	wants := func(view string) bool { return slices.Contains(s.views, view) }
+	ok := s.figures()
+	for last := time.Now(); ok; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-figures.C:
+			// A ticker drops the ticks that nobody waits for.
+			now := time.Now()
+			if late := now.Sub(last) - streamEvery/2; late > streamEvery && (wants(topicOverview) || wants(topicKeys)) {
+				s.missed += uint64(late / streamEvery)
+			}
+			last = now
+			ok = s.figures()
+		case <-decisions.C:
+			if wants(topicDecisions) {
+				ok = s.decisions()
+			}
+		case <-alive.C:
+			_, err := s.w.Write([]byte(": still here\n\n"))
+			ok = err == nil && s.out.Flush() == nil
+		}
+	}
+}
+
+// figures writes the events overview and keys. An error of reading them is an event, too.
+func (s *streamed) figures() (ok bool) {
+	// Others may show what is read here, when this client is gone.
+	ctx, cancel := context.WithTimeout(s.a.end, insightPatience)
+	defer cancel()
+	for _, view := range s.views {
+		var data any
+		var err error
+		switch view {
+		case topicOverview:
+			data, err = s.a.streams.once(fmt.Sprint("overview ", s.over, " ", s.q.Domain), streamEvery/2, func() (any, error) {
+				return s.a.o.Insight.Overview(ctx, s.q.Domain, s.over)
+			})
+			if err == nil {
+				ok = s.overview(*data.(*insight.Overview))
+			}
+		case topicKeys:
+			data, err = s.a.streams.once(fmt.Sprintf("keys %d %v", s.role, s.keys), streamEvery/2, func() (any, error) {
+				return s.a.listTopKeys(ctx, s.keys, s.role)
+			})
+			if err == nil {
+				ok = s.topKeys(*data.(*TopKeys))
+			}
+		default:
+			continue
+		}
+		if err != nil {
+			ok = s.write("problem", struct {
+				View   string `json:"view"`
+				Detail string `json:"detail"`
+			}{view, err.Error()})
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// lastPoints is how many steps of time an event overview has behind the first one: the last, which
+// grows, and those that may have ended since the event before.
+const lastPoints = 3
+
+// streamedOverview is the data of an event overview. Partial says that the series holds the last
+// steps only: they take the place of those with the same T. Shortened says that the event would
+// have been too large, so that lists in it are cut.
+type streamedOverview struct {
+	insight.Overview
+	Partial   bool   `json:"partial,omitempty"`
+	Shortened bool   `json:"shortened,omitempty"`
+	LeftOut   uint64 `json:"left_out,omitempty"` // events that the client was too slow for
+}
+
+func (s *streamed) overview(o insight.Overview) (ok bool) {
+	e := streamedOverview{Overview: o, LeftOut: s.missed}
+	if !s.full {
+		e.Partial, e.Series = true, lastOf(o.Series, lastPoints)
+	}
+	data := encode(e)
+	for cut := 256; len(data) > mostEvent && cut > 0; cut /= 4 { // 256, 64, 16, 4, 1
+		e.Shortened = true
+		if n := len(o.Series.T); n > cut {
+			e.Partial, e.Series = true, lastOf(o.Series, cut)
+		}
+		e.NeedsALook = cutVerdicts(o.NeedsALook, cut/4, cut == 1)
+		e.Events = o.Events[max(0, len(o.Events)-cut):]
+		e.Sentences = cutTexts(o.Sentences, cut/4, cut == 1)
+		data = encode(e)
+	}
+	if len(data) > mostEvent {
+		e.NeedsALook, e.Sentences, e.Events, e.Series = nil, nil, nil, insight.Series{}
+		data = encode(e)
+	}
+	s.full, s.missed = false, 0
+	return s.event(topicOverview, data)
+}
+
+// lastOf returns the last n steps of a series.
+func lastOf(x insight.Series, n int) insight.Series {
+	last := func(v []uint32) []uint32 { return v[max(0, len(v)-n):] }
+	return insight.Series{
+		T: x.T[max(0, len(x.T)-n):], Admitted: last(x.Admitted), Near: last(x.Near), Refused: last(x.Refused), Shadow: last(x.Shadow), Banned: last(x.Banned),
+	}
+}
+
+// cutVerdicts returns the first n verdicts, without what is long in them if bare.
+func cutVerdicts(list []insight.Verdict, n int, bare bool) []insight.Verdict {
+	list = slices.Clone(list[:min(n, len(list))])
+	for i := range list {
+		list[i].Proposal, list[i].Evidence, list[i].Examples = nil, nil, nil
+		if bare {
+			list[i].Sentence = ""
+		}
+	}
+	return list
+}
+
+func cutTexts(list []string, n int, none bool) []string {
+	if none {
+		return nil
+	}
+	return list[:min(n, len(list))]
+}
+
+func (s *streamed) topKeys(k TopKeys) (ok bool) {
+	e := struct {
+		TopKeys
+		LeftOut uint64 `json:"left_out,omitempty"`
+	}{k, s.missed}
+	data := encode(e)
+	for len(data) > mostEvent && len(e.Keys) > 0 {
+		e.Keys = e.Keys[:len(e.Keys)/2]
+		data = encode(e)
+	}
+	s.missed = 0
+	return s.event(topicKeys, data)
+}
+
+// StreamedDecisions is the data of an event decisions.
+type StreamedDecisions struct {
+	Decisions []recent.Entry `json:"decisions"` // oldest first
+	// Shown says of how many remembered decisions that were asked for one is shown, since the event
+	// before: "1 in 8". A node remembers all refusals, unless there are very many.
+	Shown   string         `json:"shown"`
+	LeftOut int            `json:"left_out,omitempty"` // decisions that are not shown
+	Nodes   *insight.Nodes `json:"nodes,omitempty"`
+}
+
+// decisions writes the decisions that are new, if there are any.
+func (s *streamed) decisions() (ok bool) {
+	now := time.Now()
+	s.tokens = min(decisionsPerSecond, s.tokens+now.Sub(s.filled).Seconds()*decisionsPerSecond)
+	s.filled = now
+	most := int(s.tokens)
+	e := StreamedDecisions{}
+	var fit int
+	if s.all {
+		e.Decisions, fit, e.Nodes = s.everywhere(most)
+	} else {
+		e.Decisions, fit, s.cursor = s.a.o.Decisions.Since(s.cursor, s.q, most)
+		s.a.here(e.Decisions)
+	}
+	if fit == 0 {
+		return true
+	}
+	s.fit += fit
+	if len(e.Decisions) == 0 {
+		return true // they are counted in the next one
+	}
+	s.mask.decisions(e.Decisions)
+	// If they are too large together, the newest are shown.
+	var data []byte
+	for {
+		e.Shown, e.LeftOut = shareOf(len(e.Decisions), s.fit), s.fit-len(e.Decisions)
+		if data = encode(e); len(data) <= mostEvent || len(e.Decisions) <= 1 {
+			break
+		}
+		e.Decisions = e.Decisions[(len(e.Decisions)+1)/2:]
+	}
+	s.tokens -= float64(len(e.Decisions))
+	s.fit = 0
+	return s.event(topicDecisions, data)
+}
+
+// everywhere returns the decisions of all nodes that are new, as Since does. It asks once a second.
+func (s *streamed) everywhere(most int) (list []recent.Entry, fit int, nodes *insight.Nodes) {
+	type answered struct {
+		list  []recent.Entry
+		nodes insight.Nodes
+	}
+	q := s.q
+	q.N = mostDecisions / 4
+	since := time.Now().Add(-10 * time.Second) // later than that no node is late
+	x, err := s.a.streams.once(fmt.Sprintf("decisions %v", q), streamEvery, func() (any, error) {
+		ctx, cancel := context.WithTimeout(s.a.end, insightPatience)
+		defer cancel()
+		q.After = since
+		list, nodes := s.a.o.Nodes.Decisions(ctx, q)
+		return answered{list, nodes}, nil
+	})
+	if err != nil {
+		return nil, 0, nil
+	}
+	got := x.(answered)
+	for _, e := range slices.Backward(got.list) {
+		if e.Time.Before(s.since) || slices.ContainsFunc(s.seen, func(x recent.Entry) bool { return x.ID == e.ID }) {
+			continue
+		}
+		list = append(list, e)
+		s.seen = append(s.seen, recent.Entry{ID: e.ID, Time: e.Time})
+	}
+	// What is older than the question is not told again.
+	s.seen = slices.DeleteFunc(s.seen, func(x recent.Entry) bool { return x.Time.Before(since.Add(-streamEvery)) })
+	fit = len(list)
+	return slices.Clone(list[max(0, fit-most):]), fit, &got.nodes
+}
+
+// shareOf says that shown of all things are shown.
+func shareOf(shown, all int) string {
+	if shown >= all {
+		return "all"
+	}
+	return "1 in " + strconv.Itoa((all+shown-1)/max(shown, 1))
+}
+
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // only values that can be
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+func (s *streamed) write(name string, v any) (ok bool) { return s.event(name, encode(v)) }
+
+// event writes one event. JSON has no line breaks of its own, so that the data is one line.
+func (s *streamed) event(name string, data []byte) (ok bool) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "id: %s-%d\nevent: %s\ndata: ", s.a.streams.boot, s.cursor, name)
+	b.Write(data)
+	b.WriteString("\n\n")
+	_, err := s.w.Write(b.Bytes())
+	return err == nil && s.out.Flush() == nil
+}
