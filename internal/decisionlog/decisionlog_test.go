@@ -307,25 +307,3 @@ func TestFull(t *testing.T) {
 		stop()
 	})
 }
-
-// TestNoAllocation: a decision that is handed over costs no allocation, once buffers have grown, and
-// none that is not written.
-func TestNoAllocation(t *testing.T) {
-	l, err := Open(Options{Out: &buffer{}, PerSecond: 1_000_000, Outcomes: outcomes(t, "denied"), Entries: entries(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, d := weir.Request{Domain: "shop"}, weir.Decision{Domain: "shop", Known: true, ID: 7, Time: 1}
-	allowed := weir.Decision{Domain: "shop", Known: true, Allowed: true, Time: 1}
-	if n := testing.AllocsPerRun(100, func() {
-		l.decided(&r, &d)
-		l.decided(&r, &allowed)
-		select {
-		case b := <-l.waiting:
-			l.free.Put(b)
-		default:
-		}
-	}); n > 0.5 { // the garbage collector may empty a sync.Pool
-		t.Errorf("%v allocations", n)
-	}
-}
