@@ -24,6 +24,7 @@ import (
 	"github.com/weir-rl/weir/internal/load"
 	"github.com/weir-rl/weir/internal/nftables"
 	"github.com/weir-rl/weir/internal/otel"
+	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/resp"
@@ -66,6 +67,7 @@ type config struct {
 	nftables   nftables.Options
 	recent     recent.Options
 	insight    insight.Options
+	record     preview.Options
 
 	insightPath string // of the history file; "" for none
 

@@ -87,6 +87,7 @@ func TestConfigWays(t *testing.T) {
 		"otel.endpoint": "https://collector:4317", "otel.protocol": "grpc", "otel.traces": "1%", "otel.metrics": "30s", "otel.logs": "off", "otel.headers_file": "headers",
 		"decisions.log": "decisions.jsonl", "decisions.outcomes": "denied,soft", "decisions.per_second": "7", "decisions.allowed": "0.5%",
 		"defer.attempts": "3", "defer.parallel": "2", "defer.tickets": "/tickets/",
+		"insight.record": "2MiB",
 	}
 	for i := range settings {
 		s := &settings[i]

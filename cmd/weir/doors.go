@@ -113,7 +113,11 @@ func (p *program) addAdmin() {
 	o.Deferred, o.Decisions, o.Candidates = p.deferred, p.recent, p.metrics.Candidates
 	o.Ready, o.Remark, o.Tokens, o.Audit = p.ready, p.remarks, p.tokens, p.audit
 	if p.insight != nil {
-		o.Insight = p.insight
+		o.Insight = p.fleet
+	}
+	o.Nodes = p.fleet
+	if p.preview != nil {
+		o.Preview = p.preview
 	}
 	var h *admin.Handler
 	if p.c.page {

@@ -15,15 +15,7 @@ func (p *program) makeInsight(check bool) error {
 	if o.Memory == 0 {
 		return nil
 	}
-	if len(o.Known) == 0 {
-		for attribute := range p.c.identity {
-			o.Known = append(o.Known, attribute)
-		}
-		slices.Sort(o.Known)
-	}
-	if len(o.Known) == 0 {
-		o.Known = []string{"user"}
-	}
+	o.Known = p.known()
 	o.Hide = secretIdentities(p.c.identity)
 	o.Saturated = p.saturated
 	o.Broken = p.rulesBroken
@@ -36,6 +28,21 @@ func (p *program) makeInsight(check bool) error {
 		return fmt.Errorf("insight.path: %w", err)
 	}
 	return nil
+}
+
+// known returns the attributes of which one makes a client known.
+func (p *program) known() []string {
+	known := slices.Clone(p.c.insight.Known)
+	if len(known) == 0 {
+		for attribute := range p.c.identity {
+			known = append(known, attribute)
+		}
+		slices.Sort(known)
+	}
+	if len(known) == 0 {
+		known = []string{"user"}
+	}
+	return known
 }
 
 // saturatedFrom is the percentage of a load signal from which the service counts as saturated.

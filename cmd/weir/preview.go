@@ -53,7 +53,7 @@ Exit status: 0 with a result, 1 if the files are no rules or a test of them fail
 			if err := port.open(); err != nil {
 				return err
 			}
-			raw, err := preview(cmd.Context(), &port, files, text, cmd.ErrOrStderr())
+			raw, err := tryRules(cmd.Context(), &port, files, text, cmd.ErrOrStderr())
 			if err != nil {
 				return blind(err)
 			}
@@ -81,8 +81,8 @@ Exit status: 0 with a result, 1 if the files are no rules or a test of them fail
 	return cmd
 }
 
-// preview has a server try files, and returns its result. Progress is shown if errs is a terminal.
-func preview(ctx context.Context, c *adminClient, files map[string]string, over string, errs io.Writer) (json.RawMessage, error) {
+// tryRules has a server try files, and returns its result. Progress is shown if errs is a terminal.
+func tryRules(ctx context.Context, c *adminClient, files map[string]string, over string, errs io.Writer) (json.RawMessage, error) {
 	question := map[string]any{"files": files}
 	if over != "" {
 		question["over"] = over

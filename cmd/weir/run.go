@@ -85,6 +85,13 @@ func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
 	if p.insight != nil {
 		a.start(p.insight.Run)
 	}
+	if p.recorder != nil {
+		a.start(p.recorder.Run)
+	}
+	if p.nodes != nil {
+		a.start(p.nodes.Listen)
+	}
+	a.start(p.fleet.Run)
 	if p.certificates != nil {
 		a.start(p.certificates.Run)
 	}

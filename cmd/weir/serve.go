@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,10 +18,13 @@ import (
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/decisionlog"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/fleet"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/nodes"
 	"github.com/weir-rl/weir/internal/otel"
+	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/source"
@@ -64,7 +68,7 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
 
 // serve runs the program until ctx ends. All that is wrong before the doors open is a usage error.
 func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer) error {
-	p := &program{c: c, log: newLogger(c, stderr), stdout: stdout}
+	p := &program{c: c, log: newLogger(c, stderr), stdout: stdout, started: time.Now()}
 	if err := p.build(check); err != nil {
 		return usageError(errors.Join(err, p.close()))
 	}
@@ -114,7 +118,12 @@ type program struct {
 	recent       *recent.Buffer
 	decisions    *decisionlog.Log   // nil without decisions.log
 	insight      *insight.Collector // nil with insight.memory: 0
-	overload     *overload.Limiter  // nil without proxy.concurrency
+	recorder     *preview.Recorder  // nil with insight.record: 0
+	preview      *preview.Preview   // nil with insight.record: 0
+	nodes        *nodes.Nodes       // nil without Redis
+	fleet        *fleet.Fleet
+	started      time.Time
+	overload     *overload.Limiter // nil without proxy.concurrency
 	signals      *load.Registry
 	deferred     deferred.Queue // nil without one
 	worker       latch          // opens when the deferred requests need a worker
@@ -171,6 +180,12 @@ func (p *program) build(check bool) error {
 		return err
 	}
 	if err := p.makeInsight(check); err != nil {
+		return err
+	}
+	if err := p.makePreview(); err != nil {
+		return err
+	}
+	if err := p.makeFleet(); err != nil {
 		return err
 	}
 	if !check {
@@ -272,6 +287,9 @@ func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	hooks := []weir.Hooks{p.metrics.Hooks(), p.recent.Hooks()}
 	if p.insight != nil {
 		hooks = append(hooks, p.insight.Hooks())
+	}
+	if p.recorder != nil {
+		hooks = append(hooks, p.recorder.Hooks())
 	}
 	if p.c.listen.proxy != "" {
 		hooks = append(hooks, weir.Hooks{Decided: p.refunded})

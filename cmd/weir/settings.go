@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/nftables"
+	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/redis"
@@ -308,6 +309,17 @@ var insightSettings = []setting{
 	{path: "insight.path",
 		help: "file that keeps what was counted over time over a restart; none if empty",
 		set:  toString(func(c *config) *string { return &c.insightPath })},
+	{path: "insight.record", value: "16MiB",
+		help: "bound on the memory of recorded requests, on which other rules can be tried, 1MiB at least; 0 records nothing",
+		set: text(func(c *config, s string) (err error) {
+			if c.record.Bytes = 0; s == "0" {
+				return nil
+			}
+			if c.record.Bytes, err = parseBytes(s); err == nil && c.record.Bytes < preview.MinBytes {
+				err = fmt.Errorf("%q is below 1MiB", s)
+			}
+			return err
+		})},
 	{path: "insight.known", kind: list,
 		help: "attributes of which one makes a client known, for telling good clients; those of identity if empty, else user",
 		set:  func(c *config, items []string) error { c.insight.Known = items; return nil }},

@@ -40,6 +40,8 @@ type Overview struct {
 type Nodes struct {
 	Asked    int `json:"asked"`
 	Answered int `json:"answered"`
+	// Remark says why fewer nodes were asked than there are; "" if all were.
+	Remark string `json:"remark,omitempty"`
 }
 
 // GoodRefused is what was refused of clients that behave well.

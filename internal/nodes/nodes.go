@@ -140,6 +140,15 @@ type Answer struct {
 // The error is that of this node's handler, of arguments that are too long, or of ctx; Tally is
 // valid beside it.
 func (n *Nodes) Ask(ctx context.Context, kind string, args []byte, take func(Answer)) (Tally, error) {
+	return n.ask(ctx, kind, args, true, take)
+}
+
+// AskOthers is Ask without calling this node's handler: its answer counts, and the caller has it.
+func (n *Nodes) AskOthers(ctx context.Context, kind string, args []byte, take func(Answer)) (Tally, error) {
+	return n.ask(ctx, kind, args, false, take)
+}
+
+func (n *Nodes) ask(ctx context.Context, kind string, args []byte, here bool, take func(Answer)) (Tally, error) {
 	h, ok := n.handlers[kind]
 	if !ok {
 		return Tally{Asked: 1}, fmt.Errorf("nodes: nobody here answers %q", kind)
@@ -170,11 +179,16 @@ func (n *Nodes) Ask(ctx context.Context, kind string, args []byte, take func(Ans
 	} else if n.o.Alive() == 0 {
 		t.Remark = "only this node was asked: it does not know yet of others"
 	}
-	own, err := h(ctx, args)
-	if err != nil {
-		err = fmt.Errorf("nodes: %w", err)
-	} else {
-		take(Answer{Node: n.o.Name, Data: own})
+	var err error
+	if here {
+		var own []byte
+		if own, err = h(ctx, args); err == nil {
+			take(Answer{Node: n.o.Name, Data: own})
+		} else {
+			err = fmt.Errorf("nodes: %w", err)
+		}
+	}
+	if err == nil {
 		t.Answered++
 	}
 	if asked != nil {

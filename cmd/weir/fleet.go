@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/fleet"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/nodes"
+	"github.com/weir-rl/weir/internal/preview"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// makePreview makes what records requests, unless insight.record is 0.
+func (p *program) makePreview() error {
+	o := p.c.record
+	if o.Bytes == 0 {
+		return nil
+	}
+	o.Known = p.known()
+	o.Hide = secretIdentities(p.c.identity)
+	o.Fresh = p.c.store == storeMemory && p.c.memory.Snapshot == ""
+	r, err := preview.NewRecorder(o)
+	if err != nil {
+		return err
+	}
+	p.recorder = r
+	p.preview = preview.New(r, func() *rule.Set {
+		set, _ := p.limiter.Rules()
+		return set
+	}, file.Options{IPv6Prefix: p.c.ipv6Prefix})
+	return nil
+}
+
+// makeFleet makes what tells of all nodes that share the store; of this one alone if it shares none.
+func (p *program) makeFleet() error {
+	o := fleet.Options{
+		Name: nodeName(""), Recent: p.recent, Insight: p.insight, State: p.nodeState, GoodRefused: p.c.insight.GoodRefused, Logger: p.log,
+	}
+	if p.recorder != nil {
+		o.Seeded = p.recorder.SetSeed
+	}
+	if s := p.storage.redis; s != nil {
+		o.Name = nodeName(s.Name())
+		var err error
+		if p.nodes, err = nodes.New(nodes.Options{Client: s.Client, Prefix: p.c.redis.Prefix, Name: o.Name, Alive: s.Nodes, Logger: p.log}); err != nil {
+			return err
+		}
+		o.Nodes = p.nodes
+		if o.Board, err = fleet.NewRedisBoard(s.Client, p.c.redis.Prefix); err != nil {
+			return err
+		}
+		o.Leads = func(ctx context.Context) bool {
+			names, err := s.NodeNames(ctx)
+			return err == nil && len(names) > 0 && slices.Min(names) == s.Name()
+		}
+	}
+	p.fleet = fleet.New(o)
+	return nil
+}
+
+// nodeName is the name of this node for people: that of its machine, and what tells it apart from
+// others there and from itself before a restart.
+func nodeName(id string) string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "weir"
+	}
+	host = strings.ToValidUTF8(host, "")
+	host = host[:min(len(host), 48)]
+	if id == "" {
+		return host
+	}
+	return fmt.Sprintf("%s-%s", host, id[:min(len(id), 6)])
+}
+
+// nodeState is what this node tells of itself.
+func (p *program) nodeState() insight.NodeState {
+	set, generation := p.limiter.Rules()
+	source := p.folder.Status()
+	s := insight.NodeState{
+		Version: versionText(), Started: p.started.UTC(), Generation: generation, Digest: source.Digest, RulesSince: source.Loaded.UTC(), RulesBroken: source.Err != nil,
+		Store: "memory",
+	}
+	if set != nil {
+		s.Rules = len(set.Rules())
+	}
+	if p.storage.fallback != nil {
+		state, _, _ := p.storage.fallback.State()
+		s.Store, s.Breaker = "redis", strings.ReplaceAll(state.String(), "-", "_")
+	}
+	if p.insight == nil {
+		return s
+	}
+	if o, err := p.insight.Overview(context.Background(), "", 10*time.Second); err == nil {
+		s.PerSecond, s.P99 = o.PerSecond, o.P99
+		if o.Requests > 0 {
+			s.RefusedShare = float64(o.Refused) / float64(o.Requests)
+		}
+	}
+	all := p.insight.Snapshot(insight.Want{Over: insight.MostOver})
+	s.StoreErrors, s.Taken, s.Thinned, s.Memory = all.StoreErrors, all.Taken, all.Thinned, all.Bytes
+	return s
+}

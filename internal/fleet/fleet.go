@@ -1,0 +1,253 @@
+// Package fleet tells of all nodes that share a store as if they were one: decisions by id and lists
+// of them, what each node is, and what insight gathered of rules and keys.
+//
+// Fleet (fleet.go) asks over package nodes, and answers the questions of others; snapshots.go merges
+// what was gathered. Duties (duties.go) are what the nodes do together in the background: they agree
+// on the seed by which keys are sampled, and one of them, the leader, says which refused keys all are
+// to follow, and judges the rules by what all have gathered.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/nodes"
+	"github.com/weir-rl/weir/internal/recent"
+)
+
+// Options configure New. Name and State are required; a nil field is a part that this node has not.
+type Options struct {
+	// Name is this node's, for people; no other node has it.
+	Name string
+	// Nodes asks the others; nil if this node is alone.
+	Nodes *nodes.Nodes
+	// Recent holds the recent decisions of this node, Insight what it gathered, State what it tells
+	// of itself.
+	Recent  *recent.Buffer
+	Insight *insight.Collector
+	State   func() insight.NodeState
+	// GoodRefused is the threshold of the verdicts, as insight.Thresholds has it.
+	GoodRefused float64
+	// Seeded is told the seed by which all nodes sample.
+	Seeded func(seed uint64)
+	// Board is where the nodes leave what is for all of them; nil if this node is alone.
+	Board Board
+	// Leads reports whether this node is to do what one does for all.
+	Leads  func(ctx context.Context) bool
+	Logger *slog.Logger
+}
+
+// Board keeps small values that all nodes read. Implementations are safe for concurrent use.
+type Board interface {
+	// Get returns a value; nil if there is none.
+	Get(ctx context.Context, key string) ([]byte, error)
+	// Set sets a value for a time. With once it leaves one that is there already.
+	Set(ctx context.Context, key string, value []byte, ttl time.Duration, once bool) error
+}
+
+// Fleet implements admin.Nodes and insight.Reader. Safe for concurrent use. Make one with New before
+// Options.Nodes listens.
+type Fleet struct {
+	*insight.View // the Reader
+	o             Options
+
+	mu       sync.Mutex
+	asked    map[insight.Want]*asked // what is asked now, or was a moment ago
+	verdicts map[ruleID][]insight.Verdict
+}
+
+type ruleID struct {
+	domain, rule string
+	definition   uint64
+}
+
+// The kinds of questions.
+const (
+	kindState     = "state/1"
+	kindDecision  = "decision/1"
+	kindDecisions = "decisions/1"
+	kindSnapshot  = "insight/1"
+	kindRefused   = "refused/1"
+)
+
+// New returns the Fleet of this node, and makes it answer what others ask.
+func New(o Options) *Fleet {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	f := &Fleet{o: o, asked: map[insight.Want]*asked{}}
+	f.View = &insight.View{Ask: f.snapshot}
+	if n := o.Nodes; n != nil {
+		n.Handle(kindState, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.self()) })
+		if o.Recent != nil {
+			n.Handle(kindDecision, f.answerDecision)
+			n.Handle(kindDecisions, f.answerDecisions)
+		}
+		if o.Insight != nil {
+			n.Handle(kindSnapshot, f.answerSnapshot)
+			n.Handle(kindRefused, f.answerRefused)
+		}
+	}
+	return f
+}
+
+// Self is the name of this node.
+func (f *Fleet) Self() string { return f.o.Name }
+
+func (f *Fleet) self() insight.NodeState {
+	s := f.o.State()
+	s.Node = f.o.Name
+	return s
+}
+
+// alone is the tally of a node that asks nobody.
+var alone = insight.Nodes{Asked: 1, Answered: 1}
+
+func tallyOf(t nodes.Tally) insight.Nodes {
+	return insight.Nodes{Asked: max(t.Asked, 1), Answered: max(t.Answered, 1), Remark: t.Remark}
+}
+
+// others asks all nodes but this one, which has answered already.
+func (f *Fleet) others(ctx context.Context, kind string, args any, take func(nodes.Answer)) insight.Nodes {
+	if f.o.Nodes == nil {
+		return alone
+	}
+	var text []byte
+	if args != nil {
+		var err error
+		if text, err = json.Marshal(args); err != nil {
+			return insight.Nodes{Asked: 1, Answered: 1, Remark: err.Error()}
+		}
+	}
+	t, err := f.o.Nodes.AskOthers(ctx, kind, text, take)
+	if err != nil && t.Remark == "" {
+		t.Remark = "only this node was asked: " + err.Error()
+	}
+	return tallyOf(t)
+}
+
+// List tells of all nodes, sorted by name.
+func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
+	own := f.self()
+	own.Self = true
+	list := []insight.NodeState{own}
+	n := f.others(ctx, kindState, nil, func(a nodes.Answer) {
+		var s insight.NodeState
+		if json.Unmarshal(a.Data, &s) == nil {
+			s.Self = false
+			list = append(list, s)
+		}
+	})
+	slices.SortFunc(list, func(a, b insight.NodeState) int { return strings.Compare(a.Node, b.Node) })
+	return list, n
+}
+
+// foundDecision is an answer of kindDecision.
+type foundDecision struct {
+	Entry *recent.Entry `json:"entry"`
+	Why   string        `json:"why,omitempty"`
+}
+
+func (f *Fleet) find(id weir.DecisionID) foundDecision {
+	if f.o.Recent == nil {
+		return foundDecision{}
+	}
+	if e, ok := f.o.Recent.Find(id); ok {
+		e.Node = f.o.Name
+		return foundDecision{Entry: &e}
+	}
+	return foundDecision{Why: f.o.Recent.WhyMissing(time.Now())}
+}
+
+func (f *Fleet) answerDecision(_ context.Context, args []byte) ([]byte, error) {
+	var id weir.DecisionID
+	if err := json.Unmarshal(args, &id); err != nil {
+		return nil, err
+	}
+	return json.Marshal(f.find(id))
+}
+
+// Decision asks all nodes for a decision; e is nil if none of them keeps it, and why then says what
+// is known of that.
+func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, n insight.Nodes) {
+	own := f.find(id)
+	if own.Entry != nil {
+		return own.Entry, "", alone
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	why = own.Why
+	n = f.others(ctx, kindDecision, id, func(a nodes.Answer) {
+		var found foundDecision
+		if json.Unmarshal(a.Data, &found) == nil && found.Entry != nil && found.Entry.ID == id {
+			e, why = found.Entry, ""
+		}
+	})
+	if e == nil && n.Asked > 1 {
+		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked, strings.TrimSuffix(why, ", or been made by another node"))
+	}
+	return e, why, n
+}
+
+// decisionsQuery is a recent.Query on the wire: short names, since a question is small.
+type decisionsQuery struct {
+	Query recent.Query `json:"q"`
+}
+
+func (f *Fleet) answerDecisions(_ context.Context, args []byte) ([]byte, error) {
+	var q decisionsQuery
+	if err := json.Unmarshal(args, &q); err != nil {
+		return nil, err
+	}
+	list := f.list(q.Query)
+	for {
+		text, err := json.Marshal(list)
+		// Entries of one kind compress to a fifth and less.
+		if err != nil || len(text) <= 4*nodes.MaxAnswer {
+			return text, err
+		}
+		list = list[:len(list)/2]
+	}
+}
+
+func (f *Fleet) list(q recent.Query) []recent.Entry {
+	if f.o.Recent == nil {
+		return nil
+	}
+	list := f.o.Recent.List(q)
+	for i := range list {
+		list[i].Node = f.o.Name
+	}
+	return list
+}
+
+// mostDecisions bounds a list of decisions that are asked for without a bound.
+const mostDecisions = 1000
+
+// Decisions asks all nodes for their recent decisions, newest first, at most q.N of them.
+func (f *Fleet) Decisions(ctx context.Context, q recent.Query) ([]recent.Entry, insight.Nodes) {
+	if q.N <= 0 || q.N > mostDecisions {
+		q.N = mostDecisions
+	}
+	list := f.list(q)
+	n := f.others(ctx, kindDecisions, decisionsQuery{q}, func(a nodes.Answer) {
+		var more []recent.Entry
+		if json.Unmarshal(a.Data, &more) == nil {
+			list = append(list, more...)
+		}
+	})
+	// Stable: those of one node are in their order already.
+	slices.SortStableFunc(list, func(a, b recent.Entry) int {
+		return cmp.Or(b.Time.Compare(a.Time))
+	})
+	return list[:min(len(list), q.N)], n
+}

@@ -1,0 +1,114 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/nodes"
+)
+
+// keptFor is how long an answer of all nodes is given again to those who ask the same: many tabs
+// that look at one page cost the nodes one question a second.
+const keptFor = time.Second
+
+// mostKept bounds the answers that are kept.
+const mostKept = 64
+
+// asked is a question of a moment ago, or one that is not answered yet.
+type asked struct {
+	done     chan struct{}
+	at       time.Time // when it was answered
+	snapshot *insight.Snapshot
+	nodes    insight.Nodes
+}
+
+// snapshot merges what all nodes have gathered, this one first. It is the Ask of insight.View.
+func (f *Fleet) snapshot(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes, error) {
+	f.mu.Lock()
+	a := f.asked[want]
+	if a == nil || !a.at.IsZero() && time.Since(a.at) >= keptFor {
+		f.forget()
+		a = &asked{done: make(chan struct{})}
+		f.asked[want] = a
+		// It is asked for all who wait, so it does not end with the first of them.
+		go f.gather(context.WithoutCancel(ctx), want, a)
+	}
+	f.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.snapshot, a.nodes, nil
+	case <-ctx.Done():
+		return nil, insight.Nodes{}, ctx.Err()
+	}
+}
+
+// forget drops answers that are too old to be given again. f.mu is held.
+func (f *Fleet) forget() {
+	for want, a := range f.asked {
+		if !a.at.IsZero() && (time.Since(a.at) >= keptFor || len(f.asked) >= mostKept) {
+			delete(f.asked, want)
+		}
+	}
+}
+
+// gather asks all nodes.
+func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
+	merged, n := f.merge(ctx, want)
+	f.mu.Lock()
+	for i := range merged.Rules {
+		r := &merged.Rules[i]
+		if list, ok := f.verdicts[ruleID{r.Domain, r.Name, r.Definition}]; ok {
+			r.Verdicts = list
+		}
+	}
+	a.snapshot, a.nodes, a.at = merged, n, time.Now()
+	f.mu.Unlock()
+	close(a.done)
+}
+
+func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes) {
+	list := []*insight.Snapshot{f.o.Insight.Snapshot(want)}
+	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
+		s := new(insight.Snapshot)
+		if s.UnmarshalBinary(a.Data) == nil {
+			list = append(list, s)
+		}
+	})
+	n.Answered = len(list) // of another version one cannot be read
+	n.Asked = max(n.Asked, n.Answered)
+	return insight.Merge(list...), n
+}
+
+// The lengths of an answer that surely fits when it is compressed, and of the lists of top keys in
+// one that would not.
+const (
+	surelyFits = nodes.MaxAnswer
+	fewerTops  = 12
+)
+
+// answerSnapshot answers another node. Where there are so many rules that the answer would not fit,
+// each tells of fewer keys, then of none.
+func (f *Fleet) answerSnapshot(_ context.Context, args []byte) ([]byte, error) {
+	var want insight.Want
+	if err := json.Unmarshal(args, &want); err != nil {
+		return nil, err
+	}
+	s := f.o.Insight.Snapshot(want)
+	b, err := s.AppendBinary(nil)
+	for _, most := range [...]int{fewerTops, 0} {
+		if err != nil || len(b) <= 2*surelyFits {
+			break
+		}
+		for i := range s.Rules {
+			r := &s.Rules[i]
+			for kind := range r.Live {
+				r.Live[kind] = r.Live[kind][:min(len(r.Live[kind]), most)]
+				r.Long[kind] = r.Long[kind][:min(len(r.Long[kind]), most)]
+			}
+		}
+		b, err = s.AppendBinary(b[:0])
+	}
+	return b, err
+}
