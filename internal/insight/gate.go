@@ -220,13 +220,6 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
 		}
 		return
 	}
-	var random uint64
-	if d.Allowed {
-		random = rand.Uint64()
-	} else {
-		random = uint64(d.ID)
-	}
-	now := thinning(c.thinning.Load())
 	if n == 1 {
 		l := &d.Limits[0]
 		if r.Descriptors != nil && noHits(r, l) {
@@ -241,11 +234,22 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
 		}
 		ref := &t.limits[l.Window.Counter.Index]
 		g := ref.gate
-		g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
-		c.look(g, t, r, d, 0, 1, o, now, random, turn)
+		count := g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
+		seed := c.seed.Load()
+		hash := hashKey(seed, d.Matches.Hits[0].Key)
+		if top, key, take := g.draw(hash, o, thinning(c.thinning.Load()), drawn(seed, count, turn)); take {
+			c.hand(g, t, r, d, 0, 1, o, hash, top, key, turn)
+		}
 		return
 	}
-	c.several(t, r, d, now, random, turn)
+	c.several(t, r, d, turn)
+}
+
+// drawn makes a random number of a counter that just moved, as wyrand does (Wang Yi 2019): cheaper
+// than a generator, and different in each cell.
+func drawn(seed uint64, count uint32, turn uint64) uint64 {
+	x := (turn<<32 | uint64(count)) * 0xa0761d6478bd642f
+	return fold(x^seed, x^0xe7037ed1a0b428db)
 }
 
 // noHits reports whether a descriptor asks for nothing, or gives back.
@@ -278,7 +282,7 @@ func outcomeAlone(d *weir.Decision, l *weir.LimitResult) int {
 }
 
 // several is for decisions that met several limits.
-func (c *Collector) several(t *table, r *weir.Request, d *weir.Decision, now thinning, random, turn uint64) {
+func (c *Collector) several(t *table, r *weir.Request, d *weir.Decision, turn uint64) {
 	refusing := 0
 	if !d.Allowed && d.Banned.Rule == nil {
 		for i := 0; i < len(d.Limits); {
@@ -291,6 +295,7 @@ func (c *Collector) several(t *table, r *weir.Request, d *weir.Decision, now thi
 			}
 		}
 	}
+	now, seed := thinning(c.thinning.Load()), c.seed.Load()
 	role := first
 	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {
 		role = firstNear
@@ -304,10 +309,12 @@ func (c *Collector) several(t *table, r *weir.Request, d *weir.Decision, now thi
 		}
 		o := outcomeOf(d, begin, end, refusing)
 		g := t.limits[l.Window.Counter.Index].gate
-		g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
+		count := g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
 		role = other
-		c.look(g, t, r, d, begin, end, o, now, random, turn)
-		random = bits.RotateLeft64(random, 23)
+		hash := hashKey(seed, d.Matches.Hits[begin].Key)
+		if top, key, take := g.draw(hash, o, now, drawn(seed, count, turn)); take {
+			c.hand(g, t, r, d, begin, end, o, hash, top, key, turn)
+		}
 	}
 }
 
@@ -356,19 +363,16 @@ func refusesAt(outcome int) bool {
 	return outcome >= alone && outcome <= wouldToo && outcome != stopped
 }
 
-// look hands the decision over at one rule if it has to be looked at.
-func (c *Collector) look(g *gate, t *table, r *weir.Request, d *weir.Decision, begin, end, outcome int, now thinning, random, turn uint64) {
-	weightTop, weightKey := uint8(none), uint8(none)
+// draw decides whether a decision is looked at, and what it stands for then.
+func (g *gate) draw(hash uint64, outcome int, now thinning, random uint64) (weightTop, weightKey uint8, take bool) {
+	weightTop, weightKey = none, none
 	thin := now.refused()
 	if outcome == passed {
 		thin = now.quiet()
 	}
-	if random>>8&mask(thin) == 0 {
-		weightTop = thin
+	if random&mask(thin) == 0 {
+		weightTop, take = thin, true
 	}
-	key := d.Matches.Hits[begin].Key
-	hash := hashKey(c.seed.Load(), key)
-	take := weightTop != none
 	known := uint32(0)
 	if hash < g.below.Load() {
 		var at *atomic.Uint32
@@ -388,9 +392,7 @@ func (c *Collector) look(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 		(known == 0 && hash < g.belowAll.Load() || refusesAt(outcome) && hash < g.belowRefused.Load()) {
 		take, weightKey = true, 0 // new to a sample
 	}
-	if take {
-		c.hand(g, t, r, d, begin, end, outcome, hash, weightTop, weightKey, turn)
-	}
+	return weightTop, weightKey, take
 }
 
 // hand writes the events of one rule.
