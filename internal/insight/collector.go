@@ -80,6 +80,7 @@ type Collector struct {
 	rules   []*ruleState // in force, in rule order
 	domains map[string]*domainState
 	pace    pace
+	size    size  // of the rules that are followed
 	second  int64 // up to which the counters were read, Unix
 	minute  int64
 	events  []Happening
@@ -237,7 +238,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	domains := map[string]*domainState{}
 	for _, d := range s.Domains() {
 		if domains[d] = c.domains[d]; domains[d] == nil {
-			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(true)}
+			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(false)}
 			c.recall(pastName{domain: d}, domains[d].series, nil)
 		}
 		next.domains[d], next.sole, next.soleName = domains[d].gate, domains[d].gate, d
@@ -302,7 +303,9 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		st.domainState = domains[st.domain]
 	}
 	for _, st := range recalled {
-		st.begin(c)
+		if c.follow(st); st.series == nil {
+			continue
+		}
 		if begin := c.recall(pastName{st.domain, st.name, st.definition}, st.series, st.minutes); begin != 0 {
 			st.since = time.Unix(begin, 0)
 		}
@@ -396,8 +399,8 @@ func (c *Collector) take(e *event) {
 	if e.flags&flagFirst != 0 {
 		c.paced(e)
 	}
-	if s.series == nil {
-		s.begin(c)
+	if c.follow(s); s.series == nil {
+		return
 	}
 	if e.flags&flagAnswer != 0 {
 		s.answered(e)
@@ -488,10 +491,9 @@ func (c *Collector) count(unix int64) {
 		}
 		s.last = sum
 		b := ruleBucket(&x)
-		if s.series == nil {
-			s.begin(c)
+		if c.follow(s); s.series != nil {
+			s.series.add(unix, &b)
 		}
-		s.series.add(unix, &b)
 		for i := range b {
 			s.total[i] += uint64(b[i])
 		}

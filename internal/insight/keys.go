@@ -2,15 +2,6 @@ package insight
 
 import "slices"
 
-// size is how much is kept of a rule.
-type size struct {
-	all, refused int // keys in the samples
-	top          int // counters in the lists of top keys
-}
-
-// fullSize is where memory suffices.
-var fullSize = size{all: 512, refused: 256, top: 64}
-
 // current and before are the generations of the samples.
 const (
 	current = iota
@@ -268,6 +259,14 @@ func (s *ruleState) resize(to size) {
 		return
 	}
 	s.size = to
+	if s.series != nil && to.lean && len(s.minutes) > minutesOf(true) {
+		states := make([]minuteState, minutesOf(true))
+		for n := max(s.series.minute.last-int64(len(states))+1, 0); n <= s.series.minute.last; n++ {
+			states[n%int64(len(states))] = s.minutes[n%int64(len(s.minutes))]
+		}
+		s.minutes = states
+		s.series.thin()
+	}
 	for kind := range topKinds {
 		s.live[kind].resize(to.top)
 		s.long[kind].resize(to.top)
@@ -335,5 +334,5 @@ func (s *ruleState) endMinute(unix int64, signal string) {
 		}
 		m.topShare = uint8(min(sum/s.liveAdmitted, 1) * 100)
 	}
-	s.minutes[unix/60%minutes] = m
+	s.minutes[unix/60%int64(len(s.minutes))] = m
 }

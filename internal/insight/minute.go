@@ -52,10 +52,3 @@ func (c *Collector) noteSaturation(unix int64) {
 	}
 	c.happened(Happening{T: unix, Until: unix, Kind: "saturated", Signal: signal})
 }
-
-// resize shares the memory out among the rules that were met.
-func (c *Collector) resize() {
-	for _, s := range c.rules {
-		s.resize(fullSize)
-	}
-}

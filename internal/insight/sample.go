@@ -146,6 +146,14 @@ func (s *sample) find(hash uint64) int {
 func (s *sample) insert(hash uint64) (at int, evicted uint64, full bool) {
 	if len(s.keys) < s.k {
 		at = len(s.keys)
+		if at == cap(s.keys) { // to no more than k, which append would
+			room := min(max(16, 2*at), s.k)
+			s.keys = append(make([]sampledKey, 0, room), s.keys...)
+			s.demands = append(make([]demand, 0, room*s.stride), s.demands...)
+			if s.traced {
+				s.traces = append(make([]trace, 0, room), s.traces...)
+			}
+		}
 		s.keys = append(s.keys, sampledKey{hash: hash})
 		s.demands = append(s.demands, make([]demand, s.stride)...)
 		if s.traced {

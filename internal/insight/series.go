@@ -81,13 +81,38 @@ const (
 // series is what was counted over time.
 type series struct{ second, minute, ten wheel }
 
-func newSeries(perSecond bool) *series {
-	s := &series{minute: newWheel(60, minutes), ten: newWheel(600, tens)}
+// minutesOf is how many minutes a series has: in a lean one an hour.
+func minutesOf(lean bool) int {
+	if lean {
+		return 60
+	}
+	return minutes
+}
+
+func newSeries(lean bool) *series {
+	s := &series{minute: newWheel(60, minutesOf(lean)), ten: newWheel(600, tens)}
 	s.second.step = 1
-	if perSecond {
+	if !lean {
 		s.second = newWheel(1, seconds)
 	}
 	return s
+}
+
+// newSeriesSize is the memory of a new series.
+func newSeriesSize(lean bool) int64 {
+	n := minutesOf(lean) + tens
+	if !lean {
+		n += seconds
+	}
+	return int64(n) * lanes * 4
+}
+
+// thin makes a series lean.
+func (s *series) thin() {
+	s.second = wheel{step: 1}
+	old := s.minute
+	s.minute = newWheel(60, minutesOf(true))
+	old.each(max(old.last-int64(minutesOf(true))+1, 0)*60, old.last*60, func(unix int64, b *bucket) { s.minute.add(unix, b) })
 }
 
 func (s *series) add(unix int64, b *bucket) {
@@ -101,7 +126,7 @@ func (s *series) wheelFor(over int64) *wheel {
 	switch {
 	case over <= seconds && len(s.second.buckets) > 0:
 		return &s.second
-	case over <= minutes*60:
+	case over <= int64(len(s.minute.buckets))*60:
 		return &s.minute
 	}
 	return &s.ten

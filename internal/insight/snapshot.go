@@ -3,7 +3,6 @@ package insight
 import (
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -158,17 +157,31 @@ func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, f
 // strip reads a series; count is the sum of it.
 func (s *series) strip(from, to, step int64) (strip Strip, count Counts) {
 	strip = make(Strip, (to-from)/step+1)
-	s.wheelFor(to-from).each(from, to, func(unix int64, b *bucket) {
+	wheel := s.wheelFor(to - from)
+	wheel.each(from, to, func(unix int64, b *bucket) {
 		if unix < from {
 			return
 		}
-		into := (*bucket)(&strip[(unix-from)/step])
-		into.add(b)
 		for i, v := range b {
 			count[i] += uint64(v)
 		}
+		spread(strip, int((unix-from)/step), int(max(wheel.step/step, 1)), b)
 	})
 	return strip, count
+}
+
+// spread adds a bucket to n steps, in equal parts: where a series has longer steps than are shown.
+func spread(strip Strip, at, n int, b *bucket) {
+	n = min(n, len(strip)-at)
+	for i := range n {
+		for lane, v := range b {
+			part := v / uint32(n)
+			if i < int(v%uint32(n)) {
+				part++
+			}
+			strip[at+i][lane] += part
+		}
+	}
 }
 
 // recent sums the last 10 full seconds.
@@ -255,7 +268,9 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		place++
 		out.Windows = append(out.Windows, ws)
 	}
-	if r.series != nil {
+	if r.series == nil {
+		out.Count = Counts(r.total) // since it is in force: more is not known
+	} else {
 		var strip Strip
 		strip, out.Count = r.series.strip(s.From, s.Time, s.Step)
 		out.Recent = r.series.recent(s.Time)
@@ -318,7 +333,7 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 			if b[laneMet] == 0 {
 				return
 			}
-			m := &r.minutes[unix/60%minutes]
+			m := &r.minutes[unix/60%int64(len(r.minutes))]
 			out.Minutes = append(out.Minutes, MinuteSnapshot{
 				T: unix, Keys: m.keys, TopShare: m.topShare, Signal: m.signal, Met: b[laneMet], Refused: b[laneRefused],
 			})
@@ -343,27 +358,4 @@ func windowSnapshot(w *rule.Window) WindowSnapshot {
 		out.Window = 0
 	}
 	return out
-}
-
-// bytes is the memory that is taken.
-func (c *Collector) bytes() (n int64) {
-	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(slot{}))
-	for _, d := range c.domains {
-		n += d.series.bytes()
-	}
-	for _, s := range c.rules {
-		n += s.bytes()
-	}
-	return n
-}
-
-func (s *ruleState) bytes() (n int64) {
-	n = int64(len(s.gate.cells))*128 + int64(len(s.gate.filter.Load().slots))*4
-	if s.series != nil {
-		n += s.series.bytes()
-	}
-	for kind := range topKinds {
-		n += s.live[kind].bytes() + s.long[kind].bytes()
-	}
-	return n
 }

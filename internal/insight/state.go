@@ -36,6 +36,7 @@ type ruleState struct {
 	series *series // nil until the rule is met
 
 	size         size
+	unfollowed   bool // there is no memory for more than its counters
 	live, long   [topKinds]topList
 	liveAdmitted float64 // decisions that the lists counted as admitted, fading as they do
 	all, refused [generations]*sample
@@ -77,14 +78,6 @@ func (s *ruleState) addWindow(k *rule.Counter) {
 		span = k.Limit.Config().Window.Microseconds()
 	}
 	s.windows, s.spans = s.windows+1, append(s.spans, span)
-}
-
-// begin makes the memory of a rule that is met for the first time.
-func (s *ruleState) begin(c *Collector) {
-	s.series = newSeries(true)
-	s.minutes = make([]minuteState, minutes)
-	s.perWindow = make([]windowState, s.windows)
-	c.resize()
 }
 
 // definitionOf hashes what the verdicts of a rule depend on: if it changes, what is known of the

@@ -83,9 +83,6 @@ func (l *topList) resize(most int) {
 	}
 }
 
-// bytes is the memory that the list takes at most.
-func (l *topList) bytes() int64 { return int64(l.most) * (8 + 72 + keyText) }
-
 // TopKey is a key in a list of those that come most often.
 type TopKey struct {
 	Hash           uint64

@@ -1,0 +1,122 @@
+package insight
+
+import "unsafe"
+
+// Memory is bounded by Options.Memory. It is shared out among the rules that were met: the more
+// there are, the less is known of each. What a rule never met takes is its gate alone.
+
+// size is how much is kept of a rule.
+type size struct {
+	all, refused int  // keys in the samples
+	top          int  // counters in the lists of top keys
+	lean         bool // counts by the second are left out, and those by the minute but for an hour
+}
+
+// sizes are what is kept, from a few rules to many.
+var sizes = [...]size{
+	{all: 512, refused: 256, top: 64},
+	{all: 256, refused: 128, top: 64},
+	{all: 128, refused: 64, top: 32},
+	{all: 64, refused: 32, top: 16, lean: true},
+	{all: 32, refused: 16, top: 8, lean: true},
+}
+
+// cost is the memory that a rule of so many limits takes at most in that size.
+func (z size) cost(windows int) int64 {
+	key := int64(unsafe.Sizeof(sampledKey{})) + int64(max(windows, 1))*int64(unsafe.Sizeof(demand{})) + 4*2
+	traced := key + int64(unsafe.Sizeof(trace{})) + keyText
+	top := int64(unsafe.Sizeof(topKey{})) + 8 + keyText
+	n := generations * (int64(z.all)*key + int64(z.refused)*traced)
+	n += 2 * topKinds * int64(z.top) * top
+	n += newSeriesSize(z.lean) + int64(minutesOf(z.lean))*int64(unsafe.Sizeof(minuteState{}))
+	return n + filterBytes(z.all+z.refused)
+}
+
+// filterBytes is the memory of a filter with so many keys.
+func filterBytes(keys int) int64 {
+	slots := 64
+	for slots < 4*keys+16 {
+		slots *= 2
+	}
+	return int64(slots) * 4
+}
+
+// bare is the memory of a rule that is not followed: its counters.
+func (s *ruleState) bare() int64 {
+	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s))
+}
+
+// fixedBytes is what is taken whatever the rules are.
+func (c *Collector) fixedBytes() (n int64) {
+	n = int64(len(c.rings)) * ringSlots * int64(unsafe.Sizeof(slot{}))
+	for _, d := range c.domains {
+		n += d.series.bytes()
+	}
+	for _, s := range c.rules {
+		n += s.bare()
+	}
+	return n
+}
+
+// resize shares the memory out among the rules that were met. mu is held.
+func (c *Collector) resize() {
+	left := c.o.Memory - c.fixedBytes()
+	to := sizes[len(sizes)-1]
+	for _, z := range sizes {
+		sum := int64(0)
+		for _, s := range c.rules {
+			if s.series != nil {
+				sum += z.cost(s.windows)
+			}
+		}
+		if sum <= left {
+			to = z
+			break
+		}
+	}
+	c.size = to
+	for _, s := range c.rules {
+		if s.series == nil {
+			continue
+		}
+		if left -= to.cost(s.windows); left < 0 {
+			s.unfollow()
+			continue
+		}
+		s.resize(to)
+	}
+}
+
+// follow begins to follow a rule that is met for the first time, if there is room. mu is held.
+func (c *Collector) follow(s *ruleState) {
+	if s.series != nil || s.unfollowed {
+		return
+	}
+	s.series = newSeries(c.size.lean)
+	s.minutes = make([]minuteState, minutesOf(c.size.lean))
+	s.perWindow = make([]windowState, s.windows)
+	c.resize()
+}
+
+// unfollow leaves a rule with its counters alone, since there is no room for more.
+func (s *ruleState) unfollow() {
+	s.unfollowed = true
+	s.series, s.minutes = nil, nil
+	s.all, s.refused = [generations]*sample{}, [generations]*sample{}
+	s.live, s.long = [topKinds]topList{}, [topKinds]topList{}
+	s.gate.below.Store(0)
+	s.gate.belowAll.Store(0)
+	s.gate.belowRefused.Store(0)
+	s.gate.filter.Store(newFilter(64))
+}
+
+// bytes is the memory that is taken at most.
+func (c *Collector) bytes() int64 {
+	n := c.fixedBytes()
+	for _, s := range c.rules {
+		if s.series != nil {
+			n += s.size.cost(s.windows)
+		}
+	}
+	return n
+}

@@ -1,0 +1,68 @@
+package insight
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The memory is bounded, whatever the rules are; and of each rule that was met something is known.
+func TestMemory(t *testing.T) {
+	for _, c := range []struct {
+		rules  int
+		memory int64
+		size   size
+	}{
+		{3, 64 << 20, sizes[0]},
+		{100, 64 << 20, sizes[0]},
+		{400, 64 << 20, sizes[3]},
+		{400, 24 << 20, sizes[4]},
+		{400, LeastMemory, sizes[4]},
+	} {
+		var rules strings.Builder
+		rules.WriteString("domain: shop\nlimits:\n")
+		for i := range c.rules {
+			fmt.Fprintf(&rules, "  - { name: r%d, per: [user], allow: 1/min }\n", i)
+		}
+		rules.WriteString("  - { name: unmet, per: [none], allow: 1/min }\n")
+		before := heap()
+		b := newBench(t, Options{Memory: c.memory}, rules.String())
+		empty := b.Bytes()
+		for i := range 300 {
+			b.ask(fmt.Sprint("a user with a name that is rather long, number ", i%150))
+			b.gather(false)
+		}
+		b.pass(time.Second)
+		if took := heap() - before; took > c.memory+c.memory/4+int64(c.rules)*25_000 { // the store and the rules themselves
+			t.Errorf("%d rules in %d MiB: %d bytes of heap", c.rules, c.memory>>20, took)
+		}
+		if got := b.Bytes(); got > c.memory || got <= empty {
+			t.Errorf("%d rules in %d MiB: %d bytes, %d before", c.rules, c.memory>>20, got, empty)
+		}
+		if b.size != c.size {
+			t.Errorf("%d rules in %d MiB: size %+v", c.rules, c.memory>>20, b.size)
+		}
+		if b.rules[c.rules].series != nil {
+			t.Error("a rule that was never met takes memory")
+		}
+		for _, i := range []int{0, c.rules - 1} {
+			r := b.rule(fmt.Sprint("r", i))
+			if r.Met != 300 || r.Refused != 150 {
+				t.Errorf("%d rules in %d MiB: %d met, %d refused", c.rules, c.memory>>20, r.Met, r.Refused)
+			}
+			if i == 0 && (r.Keys < 75 || r.Keys > 300 || len(r.Top) == 0) {
+				t.Errorf("%d rules in %d MiB: %d keys, %d on top", c.rules, c.memory>>20, r.Keys, len(r.Top))
+			}
+		}
+		runtime.KeepAlive(b)
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
