@@ -46,7 +46,7 @@ func TestPictures(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for theme, l := range map[string]look{"light": {"light", 1100, 800}, "dark": {"dark", 1100, 800}, "phone": {"light", 390, 844}} {
+	for theme, l := range map[string]look{"light": {"light", 1200, 800}, "dark": {"dark", 1200, 800}, "phone": {"light", 390, 844}} {
 		b := d.open(t, s.admin, l)
 		for _, v := range all {
 			if theme == "phone" && v.name != "overview" && v.name != "rule" && v.name != "key" && v.name != "decisions" {
@@ -64,7 +64,7 @@ func TestPictures(t *testing.T) {
 		}
 	}
 	tokens := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": "0123456789abcdef0123456789abcdef name=ada role=admin\n"}, "--auth-tokens-file", "tokens")
-	b := d.open(t, tokens.admin, look{"light", 1100, 500})
+	b := d.open(t, tokens.admin, look{"light", 1200, 500})
 	b.visit("/")
 	take(b, "login-light", 500)
 }

@@ -82,6 +82,9 @@ export function chart(o) {
     });
   }
 
+  /** ended gives the last step its width. @param {number[]} values */
+  const ended = (values) => [...values, values[values.length - 1]];
+
   async function redraw() {
     const { default: UPlot } = await import('../vendor/uplot.js');
     if (!now || left || !box.clientWidth) return;
@@ -90,7 +93,7 @@ export function chart(o) {
     const grid = { stroke: colourOf(box, 'line'), width: 1 };
     const font = `12px ${getComputedStyle(document.body).fontFamily}`;
     const axis = { stroke: colourOf(box, 'soft'), grid, ticks: { show: false }, font };
-    const stack = stacked(lines, step);
+    const stack = stacked(lines, step).map(ended);
     const colours = lines.map((l) => colourOf(box, l.colour));
     const long = t.length > 1 && t[t.length - 1] - t[0] > 26 * 3600;
     const soft = colourOf(box, 'soft');
@@ -135,7 +138,7 @@ export function chart(o) {
         }],
         setCursor: [(/** @type {any} */ u) => say(u.cursor.idx)],
       },
-    }, [t, ...order.map((i) => stack[i])], box);
+    }, [[...t, t[t.length - 1] + step], ...order.map((i) => stack[i])], box);
   }
 
   /** @param {number | null | undefined} i */
@@ -179,8 +182,8 @@ export function chart(o) {
       box.setAttribute('aria-label', `${o.label}: at most ${rate(peak)} a second, in steps of ${span(now.step)}. The figures are below.`);
       if (changed) again();
       else {
-        const stack = stacked(lines, now.step);
-        plot.setData([t, ...lines.map((_, i) => stack[lines.length - 1 - i])]);
+        const stack = stacked(lines, now.step).map(ended);
+        plot.setData([[...t, t[t.length - 1] + now.step], ...lines.map((_, i) => stack[lines.length - 1 - i])]);
       }
       tell();
     },

@@ -4,7 +4,7 @@ import { chart } from '../parts/chart.js';
 import { line } from '../parts/decision.js';
 import { card, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus } from '../parts/table.js';
-import { onlySince, overWords } from '../parts/time.js';
+import { onlySince, overWords, span } from '../parts/time.js';
 import { rulesTable } from './rules.js';
 
 /** @typedef {import('../app.js').Context} Context */
@@ -36,10 +36,24 @@ export function seriesOf(s) {
   const lines = [
     { title: 'refused', colour: 'refused', values: s.refused },
     { title: 'near a limit', colour: 'near', values: near },
-    { title: 'admitted', colour: 'admitted', values: s.admitted.map((a, i) => Math.max(0, a - near[i])) },
+    { title: 'admitted', colour: 'admitted', values: s.admitted.map((a, i) => Math.max(0, a - near[i] - (s.shadow?.[i] ?? 0))) },
   ];
   if (s.shadow?.some((v) => v > 0)) lines.splice(1, 0, { title: 'would be refused', colour: 'shadow', values: s.shadow });
   return lines;
+}
+
+/**
+ * known cuts from a series the time from which there is nothing yet, and leaves at least a dozen steps.
+ * @param {Api.Series} s
+ * @returns {Api.Series & {since: number | null}} since is when the first count was, in Unix seconds, where there is much nothing before it
+ */
+export function known(s) {
+  const first = s.t.findIndex((_, i) => s.admitted[i] || s.refused[i]);
+  if (first < s.t.length / 10) return { ...s, since: null };
+  const from = Math.max(0, Math.min(first - 1, s.t.length - 12));
+  /** @param {number[]} a */
+  const cut = (a) => a.slice(from);
+  return { t: cut(s.t), admitted: cut(s.admitted), near: cut(s.near ?? s.t.map(() => 0)), refused: cut(s.refused), shadow: s.shadow?.length ? cut(s.shadow) : undefined, since: s.t[first] };
 }
 
 /** @type {[string, string][]} */
@@ -88,11 +102,11 @@ function look(ctx, v) {
       h('p', null, visible(v.sentence), v.proposal?.sentence ? ` ${visible(v.proposal.sentence)}` : '')));
 }
 
-/** @param {Context} ctx @param {Api.Key[]} keys @param {string} none */
-export const refusedMost = (ctx, keys, none) => ranking(keys.map((k) => ({
+/** @param {Context} ctx @param {Api.Key[]} keys @param {string} none @param {Set<string>} [shadows] names of rules that only would refuse */
+export const refusedMost = (ctx, keys, none, shadows) => ranking(keys.map((k) => ({
   name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-  words: [visible(k.rule), ` · ${count(k.count)} refused`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
-  part: k.refused_share, rest: 'admitted', label: 'refused',
+  words: [visible(k.rule), ` · ${count(k.count)} ${shadows?.has(k.rule) ? 'would be refused' : 'refused'}`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
+  part: k.refused_share, kind: shadows?.has(k.rule) ? 'shadow' : 'refused', rest: 'admitted', label: 'refused',
 })), none);
 
 /** @param {Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
@@ -127,7 +141,8 @@ export async function show(ctx, root) {
 
   function drawHead() {
     const names = new Set(list.rules.map((r) => r.name));
-    const since = onlySince(o.from, ctx.over);
+    const { since: begun } = known(o.series);
+    const since = begun ? `since ${span(Math.max(1, Date.now() / 1000 - begun))} only` : onlySince(o.from, ctx.over);
     const g = o.good_refused;
     fill(head, h('div', { class: 'head' }, h('h1', null, 'Overview'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
       h('p', { class: 'lead' }, o.sentences?.length ? o.sentences.map((s) => [lead(s, names), ' ']) : o.requests ? `Of ${plural(o.requests, 'request')} in the last ${overWords(ctx.over)} ${shareOf(o.refused, o.requests)} were refused.` : 'No request has been decided yet.'),
@@ -139,7 +154,8 @@ export async function show(ctx, root) {
         tile('Decision, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));
   }
   function drawChart() {
-    const lines = seriesOf(o.series);
+    const series = known(o.series);
+    const lines = seriesOf(series);
     const marks = (o.events ?? []).map((e) => ({ t: e.t, until: e.until, words: eventWords(e) }));
     /** @type {[string, string][]} */
     const words = [...seriesLegend];
@@ -147,7 +163,7 @@ export async function show(ctx, root) {
     if (marks.some((m) => !m.until)) words.push(['rule', 'rules changed, start']);
     if (marks.some((m) => m.until)) words.push(['sat', 'saturated']);
     fill(legendBox, legend(words));
-    graph.draw(o.series.t, o.step, lines, marks);
+    graph.draw(series.t, o.step, lines, marks);
   }
   function drawRest() {
     const n = o.needs_a_look ?? [];
@@ -160,7 +176,7 @@ export async function show(ctx, root) {
     keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Fullest of each client: how much of the limit clients used at most, 0 to over 100 %')), rulesTable(ctx, most),
       list.rules.length > most.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.rules.length)} rules`)) : null));
   }
-  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.')));
+  const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => r.name)))));
   function drawDecisions() {
     keepFocus(recent, () => fill(recent, decisions.length ? h('ul', { class: 'log' }, decisions.slice(0, 10).map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No refusal is kept.')));
     fill(shareNote, `refused${shown ? ` · ${shown} shown` : ''}`);

@@ -5,7 +5,7 @@ import { line } from '../parts/decision.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { ago, onlySince, span } from '../parts/time.js';
-import { keyLink, refusedMost, seriesLegend, seriesOf } from './overview.js';
+import { keyLink, known, refusedMost, seriesLegend, seriesOf } from './overview.js';
 
 /** @typedef {import('../app.js').Context} Context */
 
@@ -97,6 +97,7 @@ export async function show(ctx, root) {
   const by = h('div', { class: 'grid by' });
   const recent = h('div', null);
   const shadow = r.mode === 'shadow';
+  const shadows = new Set(shadow ? [name] : []);
   fill(root, head, h('div', { class: 'grid' },
     h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Over time'), legend(shadow ? [...seriesLegend.slice(0, 2), ['shadow', 'would be refused']] : seriesLegend)), graph.el),
     card('What if', 'clients that the limit would touch', 's4', what),
@@ -123,7 +124,8 @@ export async function show(ctx, root) {
       h('section', { class: 'card' }, facts(r)));
     if (r.series?.t?.length) {
       const step = r.series.t.length > 1 ? r.series.t[1] - r.series.t[0] : 60;
-      graph.draw(r.series.t, step, seriesOf(r.series));
+      const series = known(r.series);
+      graph.draw(series.t, step, seriesOf(series));
     }
     fill(fillBox, fillLarge(r.fill ?? []), r.keys_error ? h('p', { class: 'sub' }, `Of a sample: ± ${percent(r.keys_error * 1.96)}.`) : null);
     fill(windows, table({
@@ -132,7 +134,7 @@ export async function show(ctx, root) {
         { title: 'Refused', number: true, cell: (w) => count(w.refused) },
         { title: 'Fullest client', number: true, cell: (w) => percent(w.max_fill) }],
     }));
-    fill(top, refusedMost(ctx, (keys ?? r.top ?? []).slice(0, 8), 'Nobody was refused in the last minute.'));
+    fill(top, refusedMost(ctx, (keys ?? r.top ?? []).slice(0, 8), 'Nobody was refused in the last minute.', shadows));
     fill(near, ranking((r.near_now ?? []).slice(0, 8).map((k) => ({
       name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
       words: `${percent(k.fill)} of ${visible(k.limit)}`, part: k.fill, kind: 'near', label: 'used',
@@ -171,7 +173,7 @@ export async function show(ctx, root) {
     title: name,
     stream: { views: 'keys,decisions', limit: name, domain },
     on(topic, data) {
-      if (topic === 'keys') { keys = (data.keys ?? []).filter((/** @type {Api.Key} */ k) => k.rule === name); keepFocus(top, () => fill(top, refusedMost(ctx, (keys ?? []).slice(0, 8), 'Nobody was refused in the last minute.'))); }
+      if (topic === 'keys') { keys = (data.keys ?? []).filter((/** @type {Api.Key} */ k) => k.rule === name); keepFocus(top, () => fill(top, refusedMost(ctx, (keys ?? []).slice(0, 8), 'Nobody was refused in the last minute.', shadows))); }
       if (topic === 'decisions') {
         const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && d.domain === domain);
         decisions = [...news.reverse(), ...decisions].filter((d, i, all) => all.findIndex((x) => x.decision === d.decision) === i).slice(0, 8);
