@@ -34,6 +34,9 @@ func (p *program) makePreview() error {
 		set, _ := p.limiter.Rules()
 		return set
 	}, file.Options{IPv6Prefix: p.c.ipv6Prefix})
+	if s := p.storage.redis; s != nil {
+		p.preview.SetNodes(s.Nodes)
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ type Preview struct {
 	recorder *Recorder
 	rules    func() *rule.Set
 	options  file.Options
+	others   func() int
 	one      sync.Mutex
 	each     eachFunc // for tests
 }
@@ -35,6 +36,10 @@ type eachFunc = func(e *request, now, then *weir.Decision)
 func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
 	return &Preview{recorder: r, rules: rules, options: options}
 }
+
+// SetNodes makes results warn where several nodes count the same keys: nodes returns how many there
+// are. It must be called before Run.
+func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
 
 const (
 	// mostRequests is how many requests are replayed at most: of more, fewer clients are taken.

@@ -237,6 +237,10 @@ func TestChange(t *testing.T) {
 	if s := res.Series; sum(s.All) != 110 || sum(s.Now) != 20 || sum(s.Then) != 50 || len(s.T) != len(s.All) || s.T[0] > begin/1e6 || s.T[0]+int64(s.Step) <= begin/1e6 {
 		t.Errorf("%+v", s)
 	}
+	w.preview.SetNodes(func() int { return 3 })
+	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 2), 0).Warnings, "\n"); !strings.Contains(text, "3 nodes count the same keys") {
+		t.Errorf("no warning of other nodes: %s", text)
+	}
 	// Looser, with another name: the old rule is removed, and nobody is refused.
 	res = w.run("limits: [{ name: find, per: [user], allow: 100/min }]", 0)
 	if res.Then.Refused != 0 || res.OnlyNow != 20 || res.Clients.Fewer != 1 || len(res.Rules) != 2 || res.Rules[0].Change != "added" || res.Rules[1].Change != "removed" || res.Rules[1].Now != 20 || res.Rules[1].MetThen != 0 {

@@ -199,6 +199,11 @@ func (p *Preview) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	if plan.level > 0 {
 		say("One client in %d was recorded, whole; counts are multiplied by that. Rules marked as estimates count requests of several clients together.", 1<<plan.level)
 	}
+	if p.others != nil {
+		if n := p.others(); n > 1 {
+			say("%d nodes count the same keys, and this one recorded what came to it. Of a client that comes to several of them a part of the requests is replayed here, against the whole limit.", n)
+		}
+	}
 	if len(plan.gaps) > 0 {
 		missing := int64(0)
 		for _, g := range plan.gaps {
