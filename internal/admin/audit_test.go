@@ -1,11 +1,17 @@
 package admin
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/rule"
 )
 
 // auditTo is an audit log without a file, whose records become lines of w.
@@ -17,4 +23,94 @@ func auditTo(t *testing.T, w io.Writer) *audit.Log {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	return l
+}
+
+// TestAuditRefuses: where no record can be kept, no change by hand is made, decisions go on, and
+// signals, which programs push, are taken.
+func TestAuditRefuses(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("this system has no /dev/full")
+	}
+	full, err := audit.Open(audit.Options{Path: "/dev/full"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWhole(t, func(o *Options) { o.Audit = full })
+	w.refuse(t)
+	bans, grants := len(w.limiter.Bans().List()), len(w.limiter.Grants().List())
+	for _, c := range []struct{ method, target, body string }{
+		{"POST", bansPath, `{"domain": "shop", "limit": "api", "key": "x", "for": "1h"}`},
+		{"DELETE", bansPath, `{"domain": "shop", "limit": "pair", "key": ["carol.c", "198.51.100.9"]}`},
+		{"POST", grantsPath, `{"domain": "shop", "limit": "api", "key": "x", "for": "1h", "allow": "9/hour"}`},
+		{"DELETE", grantsPath, `{"domain": "shop", "limit": "api", "key": "dave.d"}`},
+		{"DELETE", "/api/v1/keys", `{"domain": "shop", "limit": "api", "key": "ada.lovelace"}`},
+		{"DELETE", "/api/v1/keys/shop/api/user=ada.lovelace", ``},
+	} {
+		if a := w.as("admin", c.method, c.target, c.body); a.Status != 503 || !strings.Contains(a.Body, "nothing was changed") {
+			t.Errorf("%s %s: %d %s", c.method, c.target, a.Status, a.Body)
+		}
+	}
+	if len(w.limiter.Bans().List()) != bans || len(w.limiter.Grants().List()) != grants {
+		t.Error("bans or grants were changed")
+	}
+	if a := w.as("admin", "GET", "/api/v1/keys/shop/api/user=ada.lovelace", ""); a.Status != 200 {
+		t.Errorf("a key was reset: %d", a.Status)
+	}
+	if a := w.as("admin", "PUT", "/api/v1/signals/queue", `{"value": 80}`); a.Status != 204 {
+		t.Errorf("a signal: %d %s", a.Status, a.Body)
+	}
+	w.decide(t, rule.Map{"user": "new", "path": "/api/x"})
+	_ = full.Close()
+}
+
+// TestAuditRecords: a record says who changed what, from where, what was before and after, and why.
+func TestAuditRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	log, err := audit.Open(audit.Options{Path: path, Node: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWhole(t, func(o *Options) { o.Audit = log })
+	w.refuse(t)
+	for _, c := range []struct{ method, target, body string }{
+		{"POST", bansPath, `{"domain": "shop", "limit": "api", "key": "x", "for": "1h", "reason": "abuse"}`},
+		{"POST", bansPath, `{"domain": "shop", "limit": "api", "key": "x", "for": "2h"}`},
+		{"POST", bansPath, `{"domain": "shop", "limit": "none", "key": "x", "for": "2h"}`},
+		{"DELETE", "/api/v1/keys", `{"limit": "api", "key": "ada.lovelace", "reason": "sorry"}`},
+	} {
+		w.as("operator", c.method, c.target, c.body)
+	}
+	var got struct {
+		Records []audit.Entry
+		Lost    int
+	}
+	a := w.as("admin", "GET", "/api/v1/audit", "")
+	if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Records) != 3 {
+		t.Fatalf("%d %s: %v", a.Status, a.Body, err)
+	}
+	reset, again, first := got.Records[0], got.Records[1], got.Records[2]
+	if first.Who != "operator-name" || first.Role != "operator" || first.Address != "127.0.0.1:4711" || first.What != "ban set" || first.Domain != "shop" || first.Limit != "api" ||
+		first.Key != "user=x" || first.Before != nil || first.After == nil || first.Note != "abuse" || first.Node != "n1" || first.Seq != 1 {
+		t.Errorf("%+v", first)
+	}
+	if before, _ := again.Before.(map[string]any); before["reason"] != "abuse" || before["set"] != true {
+		t.Errorf("%+v", again)
+	}
+	if reset.What != "key reset" || reset.Note != "sorry" || fmt.Sprint(reset.Before) != "[map[limit:api used:2]]" {
+		t.Errorf("%+v", reset)
+	}
+	for query, want := range map[string]int{"?n=1": 1, "?after=1": 2, "?before=3": 2, "?after=1&before=3": 1, "?after=3": 0} {
+		if a := w.as("admin", "GET", "/api/v1/audit"+query, ""); strings.Count(a.Body, `"seq"`) != want {
+			t.Errorf("%s: %s", query, a.Body)
+		}
+	}
+	_ = log.Close()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if s, err := audit.Verify(f, audit.Start); err != nil || s.Records != 3 {
+		t.Errorf("%+v, %v", s, err)
+	}
 }

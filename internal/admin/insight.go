@@ -115,7 +115,7 @@ func (a *Handler) overview(w http.ResponseWriter, r *http.Request) {
 		insightProblem(w, err)
 		return
 	}
-	writeJSON(w, o)
+	writeJSON(w, a.maskFor(sender(r).Role).overview(o))
 }
 
 // RuleReports is the answer of GET /api/v1/insight/rules.

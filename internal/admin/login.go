@@ -93,5 +93,5 @@ func (a *Handler) First(r *http.Request) (s Session, overview *insight.Overview,
 	if list, err := a.listReports(ctx, domain, over, id.Role); err == nil {
 		rules = list
 	}
-	return s, overview, rules, true
+	return s, a.maskFor(id.Role).overview(overview), rules, true
 }

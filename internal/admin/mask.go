@@ -168,11 +168,42 @@ func (m *mask) keyCounts(list []insight.KeyCount) []insight.KeyCount {
 	return list
 }
 
+// overview returns o with the key masked that its sentences name.
+func (m *mask) overview(o *insight.Overview) *insight.Overview {
+	if m == nil {
+		return o
+	}
+	out := *o
+	out.NeedsALook = m.verdicts(o.NeedsALook)
+	if o.Named != "" {
+		out.Sentences = slices.Clone(o.Sentences)
+		for i, s := range out.Sentences {
+			out.Sentences[i] = strings.ReplaceAll(s, o.Named, m.key(o.Named))
+		}
+	}
+	return &out
+}
+
+// verdicts returns verdicts without patches: these quote rule files, which may name keys.
+func (m *mask) verdicts(list []insight.Verdict) []insight.Verdict {
+	if m == nil {
+		return list
+	}
+	list = slices.Clone(list)
+	for i := range list {
+		if p := list[i].Proposal; p != nil {
+			list[i].Proposal = &insight.Proposal{Sentence: p.Sentence}
+		}
+	}
+	return list
+}
+
 // report masks the keys of the report of a rule.
 func (m *mask) report(r *insight.RuleReport) {
 	if m == nil {
 		return
 	}
+	r.Verdicts = m.verdicts(r.Verdicts)
 	r.Top, r.NearNow = m.keyCounts(r.Top), m.keyCounts(r.NearNow)
 	if paths := r.By["path"]; len(paths) > 0 {
 		by := map[string][]insight.Count{}

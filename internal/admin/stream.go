@@ -282,7 +282,7 @@ func (s *streamed) figures() (ok bool) {
 				return s.a.o.Insight.Overview(ctx, s.q.Domain, s.over)
 			})
 			if err == nil {
-				ok = s.overview(*data.(*insight.Overview))
+				ok = s.overview(*s.a.maskFor(s.role).overview(data.(*insight.Overview)))
 			}
 		case topicKeys:
 			data, err = s.a.streams.once(fmt.Sprintf("keys %d %v", s.role, s.keys), streamEvery/2, func() (any, error) {

@@ -34,6 +34,8 @@ type Overview struct {
 	Events         []Happening `json:"events"`
 	NeedsALook     []Verdict   `json:"needs_a_look"`
 	Sentences      []string    `json:"sentences"`
+	// Named is the key that a sentence names, as it stands there: not everybody may see it.
+	Named string `json:"-"`
 }
 
 // Nodes says how many nodes were asked for an answer, and how many answered in time.

@@ -175,6 +175,7 @@ func sentencesOf(s *Snapshot, o *Overview) []string {
 		}
 		if least := keys[0].Count - keys[0].Over; total > 0 && least*2 > total {
 			text += fmt.Sprintf(", of late %s of them of %s", percent(share(float64(least), float64(total))), keys[0].Text)
+			o.Named = keys[0].Text
 		}
 	}
 	return append(sentences, text+".")

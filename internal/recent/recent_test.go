@@ -430,3 +430,43 @@ func TestSeconds(t *testing.T) {
 		}
 	})
 }
+
+// TestSince: what comes behind a place is told once, the newest of it if there is too much, and each
+// part of a question is looked at.
+func TestSince(t *testing.T) {
+	b, c := newBuffer(t, Options{Sample: -1}), new(clock)
+	l := newLimiter(t, b, c, shop)
+	start := b.Cursor()
+	var ids []weir.DecisionID
+	for i := range 5 {
+		c.now = epoch + int64(i)*1e6
+		for range 2 {
+			ask(t, l, rule.Map{"user": fmt.Sprint("u", i), "ip": "192.0.2.1", "path": "/api/x"})
+		}
+		ids = append(ids, ask(t, l, rule.Map{"user": fmt.Sprint("u", i), "ip": "192.0.2.1", "path": "/api/x"}).ID)
+	}
+	q := Query{Outcome: "denied"}
+	found, fit, next := b.Since(start, q, 3)
+	if len(found) != 3 || fit != 5 || found[2].ID != ids[4] || found[0].ID != ids[2] {
+		t.Fatalf("%d of %d: %+v", len(found), fit, found)
+	}
+	if found, fit, again := b.Since(next, q, 3); len(found)+fit != 0 || again != next {
+		t.Errorf("told twice: %+v", found)
+	}
+	at := func(i int) time.Time { return time.UnixMicro(epoch + int64(i)*1e6) }
+	for name, c := range map[string]struct {
+		q    Query
+		want int
+	}{
+		"key": {Query{Outcome: "denied", Key: "user=u3"}, 1}, "key of nobody": {Query{Key: "user=u"}, 0}, "part of a name": {Query{Key: "u3"}, 0},
+		"attribute": {Query{Outcome: "denied", Key: "path=/api/x"}, 5},
+		"door":      {Query{Outcome: "denied", Door: "test"}, 5}, "other door": {Query{Door: "http"}, 0},
+		"after": {Query{Outcome: "denied", After: at(3)}, 2}, "after one": {Query{Outcome: "denied", After: at(3), AfterID: ids[3]}, 1},
+		"before": {Query{Outcome: "denied", Before: at(3)}, 3}, "between": {Query{Outcome: "denied", After: at(1), Before: at(3)}, 2},
+		"behind its domain": {Query{Outcome: "denied", Limit: "shop/api"}, 5}, "behind another": {Query{Limit: "x/api"}, 0}, "twice": {Query{Domain: "shop", Limit: "shop/api"}, 0},
+	} {
+		if got := len(b.List(c.q)); got != c.want {
+			t.Errorf("%s: %d decisions, want %d", name, got, c.want)
+		}
+	}
+}
