@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // TestPictures makes the pictures of the documentation (scripts/pictures) in the folder that
@@ -19,8 +20,9 @@ func TestPictures(t *testing.T) {
 	for range 6 {
 		_, id = s.ask("path", "/login", "ip", "192.0.2.95", "method", "POST")
 	}
-	for range 3 {
+	for range 24 { // a minute, so that the charts have a shape
 		s.traffic()
+		time.Sleep(2500 * time.Millisecond)
 	}
 	if status, body := s.api("POST", "/api/v1/bans", `{"domain":"shop","limit":"search","key":["ip=203.0.113.40"],"for":"1h","reason":"reads the whole catalogue"}`); status != 200 {
 		t.Fatal(body)
@@ -52,7 +54,11 @@ func TestPictures(t *testing.T) {
 			if theme == "phone" && v.name != "overview" && v.name != "rule" && v.name != "key" && v.name != "decisions" {
 				continue
 			}
-			b.visit(v.path)
+			path := v.path
+			if v.name == "overview" || v.name == "rule" {
+				path += "?over=15m"
+			}
+			b.visit(path)
 			if v.name == "overview" || v.name == "rule" {
 				b.until("the chart is drawn", `() => document.querySelector('.chart canvas')`, nil)
 			}

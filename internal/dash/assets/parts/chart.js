@@ -103,7 +103,7 @@ export function chart(o) {
       ...size(),
       legend: { show: false },
       cursor: { points: { show: false }, y: false, drag: { x: false, y: false } },
-      padding: [8, 8, 0, 0],
+      padding: [8, 20, 0, 0],
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _u, /** @type {number} */ _min, /** @type {number} */ max) => [0, max > 0 ? max * 1.08 : 1] } },
       axes: [
         { ...axis, size: 28, space: long ? 90 : 60, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map((s) => (long ? days : step < 2 && at[1] - at[0] < 60 ? clocks : minutes).format(s * 1000)) },

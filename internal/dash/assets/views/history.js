@@ -4,7 +4,7 @@ import { table } from '../parts/table.js';
 import { when } from '../parts/time.js';
 
 /** @param {unknown} v */
-const words = (v) => (v === undefined || v === null ? '' : typeof v === 'string' ? v : JSON.stringify(v));
+const words = (v) => (v === undefined || v === null ? '' : typeof v !== 'object' ? String(v) : Object.entries(v).map(([k, x]) => `${k} ${typeof x === 'object' ? JSON.stringify(x) : x}`).join(', '));
 
 /** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
 export async function show(ctx, root) {

@@ -168,7 +168,7 @@ export async function show(ctx, root) {
   function drawRest() {
     const n = o.needs_a_look ?? [];
     keepFocus(looks, () => fill(looks, h('header', null, h('h2', null, 'Needs a look'), h('div', { class: 'sub' }, n.length ? `${count(n.length)} of ${plural(list.rules.length, 'rule')}` : '')),
-      n.length ? h('ul', { class: 'looks' }, n.slice(0, 6).map((v) => look(ctx, v))) : h('p', { class: 'none' }, list.rules.length ? 'Nothing: no rule is too strict, too loose or without use, as far as is known.' : 'No rules are in force.'),
+      n.length ? h('ul', { class: 'looks' }, n.slice(0, 6).map((v) => look(ctx, v))) : h('p', { class: 'none' }, !list.rules.length ? 'No rules are in force.' : list.rules.every((r) => !r.verdicts?.length || r.verdicts[0].verdict === 'too_early') ? 'Nothing yet: it is too early to judge the rules.' : 'Nothing: no rule is too strict, too loose or without use, as far as is known.'),
       n.length > 6 ? h('p', { class: 'more' }, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
     const badge = document.querySelector('[data-view=rules]');
     if (badge) { badge.querySelector('.count')?.remove(); if (n.length) badge.append(h('span', { class: 'count' }, count(n.length), h('span', { class: 'sr' }, ' need a look'))); }
