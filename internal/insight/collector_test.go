@@ -153,6 +153,20 @@ limits:
 	}
 }
 
+// The share of a key's requests that was refused counts those that were admitted, too.
+func TestRefusedShare(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 1000/min, algorithm: fixed_window}]")
+	for range 2000 {
+		b.ask("ada")
+		b.gather(false)
+	}
+	b.pass(time.Second)
+	keys, _, err := b.Keys(t.Context(), KeysQuery{By: ByRefused, Over: time.Minute})
+	if err != nil || len(keys) != 1 || keys[0].RefusedShare < 0.4 || keys[0].RefusedShare > 0.6 {
+		t.Errorf("%+v, %v", keys, err)
+	}
+}
+
 // A rule that stays as it is keeps what is known of it over a reload; one that changes begins anew.
 func TestReload(t *testing.T) {
 	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 1/min}, {name: b, per: [user], allow: 9/min}]")

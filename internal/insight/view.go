@@ -301,8 +301,15 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 			Domain: r.Domain, Rule: r.Name, Limit: r.windowName(k.Window), Key: k.Text, Count: k.Count, Over: k.Over,
 			Fill: float64(k.Fill), Known: k.Known, Obey: r.obeyOf(k.Hash),
 		}
-		if k.Asked > 0 {
-			out.RefusedShare = min(float64(k.Refused)/float64(k.Asked), 1)
+		// Only the lists of what was asked see a key admitted and refused alike.
+		asked := k
+		for _, all := range [...][]TopKey{r.Long[topAsked], r.Live[topAsked]} {
+			if at := slices.IndexFunc(all, func(x TopKey) bool { return x.Hash == k.Hash }); at >= 0 {
+				asked = &all[at]
+			}
+		}
+		if asked.Asked > 0 {
+			out.RefusedShare = min(float64(asked.Refused)/float64(asked.Asked), 1)
 		}
 		list = append(list, out)
 	}
