@@ -19,6 +19,7 @@ func (p *program) makeInsight(check bool) error {
 	o.Hide = secretIdentities(p.c.identity)
 	o.Saturated = p.saturated
 	o.Broken = p.rulesBroken
+	o.Text = p.ruleText
 	o.Logger = p.log
 	p.insight = insight.New(o)
 	if check || p.c.insightPath == "" {
@@ -43,6 +44,19 @@ func (p *program) known() []string {
 		known = []string{"user"}
 	}
 	return known
+}
+
+// ruleText returns the text of a rule file in force; "" if there is none of that name.
+func (p *program) ruleText(name string) string {
+	if p.folder == nil {
+		return ""
+	}
+	for _, s := range p.folder.Sources() {
+		if s.Name == name {
+			return string(s.Data)
+		}
+	}
+	return ""
 }
 
 // saturatedFrom is the percentage of a load signal from which the service counts as saturated.

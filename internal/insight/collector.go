@@ -40,6 +40,9 @@ type Options struct {
 	// Broken says why the rules that lie in the source are not in force; nil if that is not known,
 	// "" if they are.
 	Broken func() string
+	// Text returns the text of a rule file in force by its name, so that proposals can show how it
+	// would change; "" where it is not known. nil is never.
+	Text func(file string) string
 	// Logger gets what an operator should know of the history file; nil is nobody.
 	Logger *slog.Logger
 }

@@ -193,6 +193,9 @@ func (c *Collector) judge() {
 		}
 		s.Domains = head.Domains
 		f := s.Facts(0)
+		if c.o.Text != nil {
+			f.Text = c.o.Text(f.File)
+		}
 		verdicts := Judge(&f, Thresholds{GoodRefused: c.o.GoodRefused})
 		c.mu.Lock()
 		KeepSince(r.verdicts, verdicts)

@@ -371,3 +371,38 @@ func TestKeepSince(t *testing.T) {
 		t.Errorf("since %v and %v", list[0].Since, list[1].Since)
 	}
 }
+
+// On a server, too, a rule that refuses good clients is found, and its proposal is a patch of the
+// file in force.
+func TestServedRuleIsJudged(t *testing.T) {
+	const rules = "domain: shop\nlimits:\n  - name: each\n    per: [user]\n    allow: 20/min   # a guess\n"
+	b := newBench(t, Options{Known: []string{"user"}, Text: func(name string) string {
+		if name == "shop.yaml" {
+			return rules
+		}
+		return ""
+	}}, rules)
+	for i := range 1200 {
+		b.ask(fmt.Sprint("u", i))
+		if i%20 == 0 {
+			b.pass(time.Second)
+		}
+	}
+	for i := range 5 {
+		for range 21 { // the last is refused
+			b.ask(fmt.Sprint("eager", i))
+		}
+		b.pass(2 * time.Minute)
+		b.ask(fmt.Sprint("eager", i)) // as it was told
+		b.pass(time.Second)
+	}
+	b.judge()
+	r := b.rule("each")
+	if len(r.Verdicts) == 0 || r.Verdicts[0].Verdict != Strict || r.Verdicts[0].Confidence != High {
+		t.Fatalf("verdicts %+v", r.Verdicts)
+	}
+	p := r.Verdicts[0].Proposal
+	if p == nil || !strings.Contains(p.Patch, "--- shop.yaml\n") || !strings.Contains(p.Patch, "-    allow: 20/min   # a guess\n+    allow: 21/min   # a guess\n") {
+		t.Errorf("proposal %+v", p)
+	}
+}
