@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/store/memory"
@@ -19,7 +20,23 @@ var hooksOf = []struct {
 	{"none", func(testing.TB) weir.Hooks { return weir.Hooks{} }},
 	{"telemetry", telemetryHooks},
 	{"recent", recentHooks},
-	{"all", func(t testing.TB) weir.Hooks { return weir.JoinHooks(telemetryHooks(t), recentHooks(t)) }},
+	{"insight", insightHooks},
+	{"all", func(t testing.TB) weir.Hooks {
+		return weir.JoinHooks(telemetryHooks(t), recentHooks(t), insightHooks(t))
+	}},
+}
+
+// insightHooks are those of a collector that runs.
+func insightHooks(t testing.TB) weir.Hooks {
+	c := insight.New(insight.Options{})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return c.Hooks()
 }
 
 func telemetryHooks(testing.TB) weir.Hooks { return telemetry.New(telemetry.Options{}).Hooks() }
