@@ -2,6 +2,7 @@ package weir_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -205,5 +206,34 @@ limits:
 	d.Limits[0].Window = &rule.Window{}
 	if got := d.InForce(0); got != nil {
 		t.Errorf("of no limit: %v", got)
+	}
+}
+
+// JoinHooks calls all of any number of hooks, in their order.
+func TestJoinManyHooks(t *testing.T) {
+	for n := range 9 {
+		var got, want []int
+		var hooks []weir.Hooks
+		for i := range n {
+			hooks = append(hooks, weir.Hooks{}, weir.Hooks{
+				Decided:  func(*weir.Request, *weir.Decision) { got = append(got, i) },
+				Answered: func(*weir.Request, *weir.Decision, weir.Answer) { got = append(got, i) },
+			})
+			want = append(want, i)
+		}
+		all := weir.JoinHooks(hooks...)
+		if n == 0 {
+			if all.Decided != nil || all.Answered != nil {
+				t.Error("no hooks are some")
+			}
+			continue
+		}
+		if all.Decided(nil, nil); !slices.Equal(got, want) {
+			t.Errorf("Decided called %v", got)
+		}
+		got = nil
+		if all.Answered(nil, nil, weir.Answer{}); !slices.Equal(got, want) {
+			t.Errorf("Answered called %v", got)
+		}
 	}
 }

@@ -46,14 +46,7 @@ func JoinHooks(hooks ...Hooks) (all Hooks) {
 		decided, answered = join(decided, h.Decided, h.Decided != nil), join(answered, h.Answered, h.Answered != nil)
 		changed, failed = join(changed, h.RulesChanged, h.RulesChanged != nil), join(failed, h.StoreError, h.StoreError != nil)
 	}
-	// One loop for all: hooks that are joined in pairs would be called through as many closures.
-	if len(decided) > 0 {
-		all.Decided = func(r *Request, d *Decision) {
-			for _, f := range decided {
-				f(r, d)
-			}
-		}
-	}
+	all.Decided = joinDecided(decided)
 	if len(answered) > 0 {
 		all.Answered = func(r *Request, d *Decision, a Answer) {
 			for _, f := range answered {
@@ -76,6 +69,25 @@ func JoinHooks(hooks ...Hooks) (all Hooks) {
 		}
 	}
 	return all
+}
+
+// joinDecided makes one function of several. Hooks that are joined in pairs would be called through
+// as many closures, and a loop over three costs as much as one of them.
+func joinDecided(list []func(*Request, *Decision)) func(*Request, *Decision) {
+	switch len(list) {
+	case 0:
+		return nil
+	case 1:
+		return list[0]
+	case 2:
+		a, b := list[0], list[1]
+		return func(r *Request, d *Decision) { a(r, d); b(r, d) }
+	case 3:
+		a, b, c := list[0], list[1], list[2]
+		return func(r *Request, d *Decision) { a(r, d); b(r, d); c(r, d) }
+	}
+	a, b, c, rest := list[0], list[1], list[2], joinDecided(list[3:])
+	return func(r *Request, d *Decision) { a(r, d); b(r, d); c(r, d); rest(r, d) }
 }
 
 // join appends f where it is one.

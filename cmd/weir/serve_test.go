@@ -204,7 +204,7 @@ func TestServeStarter(t *testing.T) {
 	if status, _, body := get(t, admin+"/api/v1/keys?limit=starter"); status != 200 || !strings.Contains(body, `"key": "key=ada"`) || !strings.Contains(body, `"refused": true`) {
 		t.Errorf("keys: %d %s", status, body)
 	}
-	if status, _, body := get(t, admin+"/metrics"); status != 200 || 
+	if status, _, body := get(t, admin+"/metrics"); status != 200 ||
 		!strings.Contains(body, `weir_requests_total{domain="default",door="http",outcome="denied"} 1`) ||
 		!strings.Contains(body, `weir_requests_total{domain="default",door="rls",outcome="denied"} 1`) {
 		t.Errorf("metrics: %d %s", status, body)

@@ -14,7 +14,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
-	"hash/maphash"
 	mrand "math/rand/v2"
 	"slices"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/keyhash"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -63,7 +63,7 @@ type Buffer struct {
 	others  []ring
 	// refusals and marked are for refusals and for admissions that are worth keeping.
 	refusals, marked gate
-	seed             maphash.Seed
+	seed             uint64 // of the hashes of keys
 	rules            atomic.Pointer[ruleNames]
 	seq              atomic.Uint64 // of the last entry, to tell their order
 	pool             sync.Pool     // of *encoder
@@ -112,7 +112,7 @@ func New(o Options) (*Buffer, error) {
 	_, _ = rand.Read(b.key[:]) // it never fails
 	others := o.Entries / 4
 	b.refused, b.others = newRings(o.Entries-others), newRings(others)
-	b.refusals.budget, b.marked.budget, b.seed = refusalsPerSecond, markedPerSecond, maphash.MakeSeed()
+	b.refusals.budget, b.marked.budget, b.seed = refusalsPerSecond, markedPerSecond, mrand.Uint64()
 	b.pool.New = func() any { return &encoder{buf: make([]byte, 0, b.entry+mostText)} }
 	return b, nil
 }
@@ -202,12 +202,12 @@ func (b *Buffer) hash(d *weir.Decision) (hash uint64) {
 	hits := d.Matches.Hits
 	for i := range d.Limits {
 		if i < len(hits) && len(hits[i].Key) > 0 && d.Refuses(&d.Limits[i]) {
-			return maphash.Bytes(b.seed, hits[i].Key)
+			return keyhash.Sum(b.seed, hits[i].Key)
 		}
 	}
 	for i := range hits {
 		if key := hits[i].Key; len(key) > 0 {
-			hash = hash*31 + maphash.Bytes(b.seed, key)
+			hash = hash*31 + keyhash.Sum(b.seed, key)
 		}
 	}
 	return hash

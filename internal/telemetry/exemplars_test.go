@@ -70,18 +70,18 @@ func TestExemplars(t *testing.T) {
 
 	// One in a sample takes its place, so that it is always one of the latest.
 	seen := map[weir.DecisionID]int{}
-	for i := range sample {
+	for i := range refusedSample {
 		if err := l.Decide(t.Context(), &r, &d); err != nil {
 			t.Fatal(err)
 		}
 		seen[d.ID] = i
 	}
-	found := regexp.MustCompile(`weir_requests_total\{domain="shop",door="",outcome="denied"\} 17\.0 # \{[^}]*decision="([^"]+)"`).FindStringSubmatch(openMetrics(t, m))
+	found := regexp.MustCompile(`weir_requests_total\{domain="shop",door="",outcome="denied"\} 257\.0 # \{[^}]*decision="([^"]+)"`).FindStringSubmatch(openMetrics(t, m))
 	if found == nil {
 		t.Fatal("no exemplar")
 	}
-	if id, err := weir.ParseDecisionID(found[1]); err != nil || seen[id] != sample-1 {
-		t.Errorf("the exemplar is %s (%v), decision %d of %d", found[1], err, seen[id], sample)
+	if id, err := weir.ParseDecisionID(found[1]); err != nil || seen[id] != refusedSample-1 {
+		t.Errorf("the exemplar is %s (%v), decision %d of %d", found[1], err, seen[id], refusedSample)
 	}
 }
 

@@ -118,9 +118,13 @@ type cells struct {
 // add counts one outcome.
 func (c *cells) add(o outcome) { c.n[o].Add(1) }
 
-// refuse counts a refusal, and keeps 1 in sample of them as an exemplar.
+// refusedSample is of how many refusals one is kept as an exemplar. Of a flood that is still many a
+// second, and a rare refusal is found by its decision, which is kept in any case.
+const refusedSample = 256
+
+// refuse counts a refusal, and keeps 1 in refusedSample of them as an exemplar.
 func (c *cells) refuse(o outcome, r *weir.Request, d *weir.Decision) {
-	if c.n[o].Add(1)%sample == 1 {
+	if c.n[o].Add(1)%refusedSample == 1 {
 		c.refused.keep(o, 1, r, d)
 	}
 }

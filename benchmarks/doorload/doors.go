@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// loader sends requests to one door of one server, over connections that stay. What it costs itself
+// does not matter: only the server's processor time is compared.
+type loader interface {
+	// load sends n requests of so many keys, and returns how many were refused.
+	load(path string, keys, n int) (refused int, err error)
+	close()
+}
+
+// clients is how many send at a time, patience how long a server may be silent.
+const (
+	clients  = 4
+	patience = 30 * time.Second
+)
+
+var dialers = map[string]func(addr string) (loader, error){
+	"http":  func(addr string) (loader, error) { return dialAll(addr, httpQuestion, httpAnswer) },
+	"proxy": func(addr string) (loader, error) { return dialAll(addr, proxyQuestion, httpAnswer) },
+	"resp":  func(addr string) (loader, error) { return dialAll(addr, respQuestion, respAnswer) },
+	"rls":   dialRLS,
+}
+
+func key(i int) string { return fmt.Sprintf("key-%012d", i) }
+
+// wire is a loader that writes requests as they go over the wire, one at a time on each connection.
+type wire struct {
+	conns    []net.Conn
+	readers  []*bufio.Reader
+	question func(path, key string) string
+	answer   func(r *bufio.Reader) (refused bool, err error)
+}
+
+func dialAll(addr string, question func(path, key string) string, answer func(*bufio.Reader) (bool, error)) (loader, error) {
+	w := &wire{question: question, answer: answer}
+	for range clients {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			w.close()
+			return nil, err
+		}
+		w.conns, w.readers = append(w.conns, conn), append(w.readers, bufio.NewReader(conn))
+	}
+	return w, nil
+}
+
+func (w *wire) close() {
+	for _, conn := range w.conns {
+		_ = conn.Close()
+	}
+}
+
+func (w *wire) load(path string, keys, n int) (int, error) {
+	questions := make([][]byte, keys)
+	for i := range questions {
+		questions[i] = []byte(w.question(path, key(i)))
+	}
+	return each(n, func(client, i int) (bool, error) {
+		conn := w.conns[client]
+		if i < clients {
+			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+				return false, err
+			}
+		}
+		if _, err := conn.Write(questions[i%keys]); err != nil {
+			return false, err
+		}
+		return w.answer(w.readers[client])
+	})
+}
+
+// each asks n times, from several goroutines.
+func each(n int, ask func(client, i int) (refused bool, err error)) (int, error) {
+	var refused atomic.Int64
+	errs := make([]error, clients)
+	var all sync.WaitGroup
+	for client := range clients {
+		all.Go(func() {
+			for i := client; i < n; i += clients {
+				no, err := ask(client, i)
+				if err != nil {
+					errs[client] = err
+					return
+				}
+				if no {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return int(refused.Load()), errors.Join(errs...)
+}
+
+func httpQuestion(path, key string) string {
+	return "GET /api/v1/limit?path=" + path + "&user=" + key + " HTTP/1.1\r\nHost: weir\r\n\r\n"
+}
+
+func proxyQuestion(path, key string) string {
+	return "GET " + path + " HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: doorload\r\nAccept: */*\r\nX-User: " + key + "\r\n\r\n"
+}
+
+func httpAnswer(r *bufio.Reader) (bool, error) {
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return false, err
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return false, err
+	}
+	return refusedBy(resp.StatusCode)
+}
+
+func respQuestion(path, key string) string {
+	words := []string{"WEIR.LIMIT", "bench", "1", "path", path, "user", key}
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(words))
+	for _, w := range words {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(w), w)
+	}
+	return b.String()
+}
+
+// respAnswer reads [allowed, limit, remaining, retry_after, reset_after, [names]].
+func respAnswer(r *bufio.Reader) (bool, error) {
+	line := func() (string, error) {
+		s, err := r.ReadString('\n')
+		return strings.TrimSpace(s), err
+	}
+	var lines []string
+	for range 7 { // the array, five numbers, and the array of names
+		s, err := line()
+		if err != nil {
+			return false, err
+		}
+		if len(s) < 2 || s[0] != '*' && s[0] != ':' {
+			return false, fmt.Errorf("the server answers %q", s)
+		}
+		lines = append(lines, s)
+	}
+	names, err := strconv.Atoi(lines[6][1:])
+	if err != nil {
+		return false, err
+	}
+	for range 2 * names {
+		if _, err := line(); err != nil {
+			return false, err
+		}
+	}
+	return lines[1] == ":0", nil
+}
+
+// rls is a loader over gRPC.
+type rls struct {
+	conns []*grpc.ClientConn
+}
+
+func dialRLS(addr string) (loader, error) {
+	l := &rls{}
+	for range clients {
+		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.conns = append(l.conns, conn)
+	}
+	return l, nil
+}
+
+func (l *rls) close() {
+	for _, conn := range l.conns {
+		_ = conn.Close()
+	}
+}
+
+func (l *rls) load(path string, keys, n int) (int, error) {
+	requests := make([]*rlspb.RateLimitRequest, keys)
+	for i := range requests {
+		requests[i] = &rlspb.RateLimitRequest{Domain: "bench", Descriptors: []*ratelimitpb.RateLimitDescriptor{{
+			Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "path", Value: path}, {Key: "user", Value: key(i)}},
+		}}}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return each(n, func(client, i int) (bool, error) {
+		answer, err := rlspb.NewRateLimitServiceClient(l.conns[client]).ShouldRateLimit(ctx, requests[i%keys])
+		if err != nil {
+			return false, err
+		}
+		return answer.OverallCode == rlspb.RateLimitResponse_OVER_LIMIT, nil
+	})
+}

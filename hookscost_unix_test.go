@@ -1,0 +1,84 @@
+//go:build unix && !race
+
+package weir_test
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/weir-rl/weir"
+)
+
+// TestCostOfHooks: on refusals all hooks together cost at most a quarter of a decision without them,
+// and of a single key, whose decision takes the least time, at most two fifths (docs/capacity.md). What is compared is processor time, of runs that take turns in one process,
+// and by the median: a machine with other work makes all of them slower, and some of them much. As
+// it may do so for a while, the bound holds if it holds in one of many attempts.
+func TestCostOfHooks(t *testing.T) {
+	const (
+		attempts = 40
+		pairs    = 15
+		n        = 20_000
+	)
+	for _, c := range decisions {
+		t.Run(c.name, func(t *testing.T) {
+			without := decider(t, c.allow, c.keys, weir.Hooks{})
+			with := decider(t, c.allow, c.keys, hooksOf[len(hooksOf)-1].make(t))
+			without(n)
+			with(n)
+			best, bound := 0.0, 1.25
+			if c.keys == 1 {
+				bound = 1.4
+			}
+			for range attempts {
+				var ratios []float64
+				for range pairs {
+					a, b := cpuOf(t, func() { without(n) }), cpuOf(t, func() { with(n) })
+					ratios = append(ratios, b/a)
+				}
+				slices.Sort(ratios)
+				if m := ratios[pairs/2]; best == 0 || m < best {
+					best = m
+				}
+				if best <= bound || c.allow != refuseAll {
+					break
+				}
+			}
+			t.Logf("%.3f times a decision without hooks", best)
+			if best > bound && c.allow == refuseAll {
+				t.Errorf("with all hooks a refusal costs %.3f times what it does without, in the best of %d attempts; want %.2f", best, attempts, bound)
+			}
+		})
+	}
+}
+
+// cpuOf returns the processor time that f takes, in µs, with what runs beside it in this process.
+func cpuOf(t *testing.T, f func()) float64 {
+	t.Helper()
+	used := func() int64 {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			t.Fatal(err)
+		}
+		return u.Utime.Nano() + u.Stime.Nano()
+	}
+	before := used()
+	f()
+	return float64(used()-before) / 1e3
+}
+
+// TestHooksAllocateNothing: nor do they allocate, on refusals and admissions.
+func TestHooksAllocateNothing(t *testing.T) {
+	for _, c := range decisions {
+		decide := decider(t, c.allow, c.keys, hooksOf[len(hooksOf)-1].make(t))
+		// Until what is remembered has its memory, and the keys are sampled.
+		for range 5 {
+			decide(2 * c.keys)
+		}
+		// The goroutine that gathers allocates, and slots of what is remembered are filled for the
+		// first time, now and then.
+		if n := testing.AllocsPerRun(20, func() { decide(1000) }); n > 30 {
+			t.Errorf("%s: %v allocations in 1,000 decisions", c.name, n)
+		}
+	}
+}
