@@ -268,9 +268,9 @@ var rootMistakes = sync.OnceValue(func() map[string]string {
 // configKeys are the keys at the root of a server's configuration. A rule file has none of them but
 // limits, which is a list there.
 var configKeys = []string{
-	"admin", "audit", "auth", "ban", "client_ip", "cors", "defer", "drain", "forward_auth", "headers", "http", "identity",
+	"admin", "audit", "auth", "ban", "client_ip", "cors", "decisions", "defer", "drain", "forward_auth", "headers", "http", "identity",
 	"insight", "jwt",
-	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "prometheus", "proxy", "proxy_protocol",
+	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "prometheus", "proxy", "proxy_protocol",
 	"recent", "redis", "resp", "rls", "rules", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
 }
 
