@@ -59,7 +59,7 @@ made it remembers for a while. The server that is asked asks all nodes that shar
 	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
 	f.StringArrayVar(&o.descriptors, "descriptor", nil, "KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
 	f.IntVar(&o.ipv6Prefix, "client-ip-ipv6-prefix", 64, "how many bits of an IPv6 address make a key, where the rules are not those of --server")
-	f.BoolVar(&o.json, "json", false, "with --id: print the server's answer as it is")
+	f.BoolVar(&o.json, "json", false, "print JSON")
 	o.admin.flags(cmd, "")
 	return cmd
 }
@@ -98,9 +98,6 @@ func parseDescriptors(args []string) ([]rule.Descriptor, error) {
 }
 
 func explain(ctx context.Context, o explainOptions, args []string, out, stderr io.Writer) error {
-	if o.json {
-		return usageError(errors.New("--json is for --id"))
-	}
 	e, err := o.read(ctx, args, stderr)
 	if err != nil {
 		return err
@@ -108,6 +105,9 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 	e.out = out
 	e.set.Match(&e.query, &e.matches)
 	reasons := e.set.Explain(&e.query)
+	if o.json {
+		return e.writeJSON(ctx, reasons)
+	}
 	fmt.Fprintf(out, "domain %s%s\n", e.query.Domain, e.origin)
 	// What limits count does not matter to a request that is banned: that is told first.
 	met, err := e.met(ctx, reasons)
@@ -293,12 +293,9 @@ func (e *explanation) met(ctx context.Context, reasons []rule.Reason) (string, e
 		for _, h := range r.Hits {
 			fmt.Fprintf(&text, "  %s\t%s%s\n", h.Window.Name, describeHit(&h, time.Now()), replaced(r.Rule))
 			if e.live != nil {
-				state, ban, err := liveState(ctx, e.live, e.query.Domain, h.Window.Name, h.Window.KeyParts(h.Key))
+				state, _, err := e.look(ctx, &h)
 				if err != nil {
-					return "", usageError(err)
-				}
-				if h.Mode == rule.Enforce || ban != nil && ban.DomainWide {
-					e.banned(ban)
+					return "", err
 				}
 				fmt.Fprintf(&text, "  \tnow: %s\n", state)
 			}
@@ -311,6 +308,18 @@ func (e *explanation) met(ctx context.Context, reasons []rule.Reason) (string, e
 		}
 	}
 	return text.String(), nil
+}
+
+// look asks the server for the state of a key, and notes the ban on it.
+func (e *explanation) look(ctx context.Context, h *rule.Hit) (state string, key *admin.KeyInfo, err error) {
+	state, key, err = liveState(ctx, e.live, e.query.Domain, h.Window.Name, h.Window.KeyParts(h.Key))
+	if err != nil {
+		return "", nil, usageError(err)
+	}
+	if key != nil && key.Ban != nil && (h.Mode == rule.Enforce || key.Ban.DomainWide) {
+		e.banned(key.Ban)
+	}
+	return state, key, nil
 }
 
 // writeBans prints the bans on the server that refuse the request: until when, by which rule, and
@@ -473,8 +482,8 @@ func describeRule(r *rule.Rule) []string {
 }
 
 // liveState asks the admin port of a running server for the state of a key under a limit, which may
-// be named by its rule.
-func liveState(ctx context.Context, c *adminClient, domain, limit string, parts []string) (state string, ban *admin.ListedBan, err error) {
+// be named by its rule: in words, and as it answered; nil if nothing is counted.
+func liveState(ctx context.Context, c *adminClient, domain, limit string, parts []string) (state string, key *admin.KeyInfo, err error) {
 	answer, body, err := c.send(ctx, http.MethodGet, admin.KeyPath(domain, limit, parts), nil, 1<<20)
 	if err != nil {
 		return "", nil, err
@@ -512,7 +521,7 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 	if verdict := keyVerdict(&k.KeyInfo); verdict != "passes" && verdict != state {
 		state += "; " + verdict
 	}
-	return state, k.Ban, nil
+	return state, &k.KeyInfo, nil
 }
 
 // bansElsewhere asks for bans that refuse the request everywhere in the domain, by rules that the
@@ -522,9 +531,9 @@ func (e *explanation) bansElsewhere(ctx context.Context) (err error) {
 		if slices.ContainsFunc(e.matches.Hits, func(h rule.Hit) bool { return h.Window.Rule == r }) || len(r.Windows) == 0 {
 			return true // asked with the limit itself
 		}
-		var ban *admin.ListedBan
-		if _, ban, err = liveState(ctx, e.live, e.query.Domain, r.Name, r.Windows[0].KeyParts(key)); ban != nil && ban.Rule == r.Name {
-			e.banned(ban)
+		var k *admin.KeyInfo
+		if _, k, err = liveState(ctx, e.live, e.query.Domain, r.Name, r.Windows[0].KeyParts(key)); k != nil && k.Ban != nil && k.Ban.Rule == r.Name {
+			e.banned(k.Ban)
 		}
 		return err == nil
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"os"
@@ -209,7 +210,13 @@ limits:
 	ask([]string{"granted 30/hour until"}, "--domain=shop", "user=ada")
 	ask([]string{"7 per minute, burst 7 (token bucket) for user=ada"}, "--domain=blog", "user=ada")
 	ask([]string{"domain here\n", "1 per minute (sliding window) for user=ada", "now: the server does not have this limit"}, "--rules=rules", "user=ada")
-	status, _, errs := runWeir("explain", "--server", server, "user=ada")
+	status, out, errs := runWeir("explain", "--server", server, "--json", "--domain=shop", "user=ada", "ip=2001:db8::1")
+	var x explained
+	if err := json.Unmarshal([]byte(out), &x); status != 0 || err != nil || len(x.Bans) != 1 || x.Bans[0].Rule != "wide" || len(x.Meets) != 2 ||
+		x.Meets[0].Now == nil || x.Meets[0].Now.Grant == nil || x.Meets[0].Allows != "10 per hour (sliding window)" || !strings.Contains(x.Meets[0].Elastic, "20 %") {
+		t.Errorf("as JSON: status %d, %v: %s%s", status, err, out, errs)
+	}
+	status, _, errs = runWeir("explain", "--server", server, "user=ada")
 	if status != 2 || !strings.Contains(errs, "the rules of "+server+" hold several domains: choose one of blog, shop") {
 		t.Errorf("status %d: %s", status, errs)
 	}

@@ -97,7 +97,7 @@ func tryRules(ctx context.Context, c *adminClient, files map[string]string, over
 	progress := newProgress(errs)
 	defer progress.clear()
 	var result json.RawMessage
-	err := c.follow(ctx, begun.Preview, "", func(e serverEvent) error {
+	err := c.follow(ctx, begun.Preview, "", func() {}, func(e serverEvent) error {
 		switch e.name {
 		case "progress":
 			var p insight.PreviewProgress

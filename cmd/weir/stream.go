@@ -30,9 +30,10 @@ type errRefused struct{ error }
 
 func (e errRefused) Unwrap() error { return e.error }
 
-// follow reads a stream, and calls each for every event in it. It ends with the stream, with the
-// error of each, or with ctx. lastID is that of the last event which was read before; "" for none.
-func (c *adminClient) follow(ctx context.Context, path, lastID string, each func(serverEvent) error) error {
+// follow reads a stream: opened is called when it has begun, and each for every event in it. It ends
+// with the stream, with the error of each, or with ctx. lastID is that of the last event which was
+// read before; "" for none.
+func (c *adminClient) follow(ctx context.Context, path, lastID string, opened func(), each func(serverEvent) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(streamSilence, func() { cancel(fmt.Errorf("nothing came for %s", streamSilence)) })
@@ -52,7 +53,7 @@ func (c *adminClient) follow(ctx context.Context, path, lastID string, each func
 	patient.Timeout = 0 // a stream has no end
 	answer, err := patient.Do(r)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s cannot be reached: %w", c.name(), err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK || !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
@@ -68,6 +69,7 @@ func (c *adminClient) follow(ctx context.Context, path, lastID string, each func
 		}
 		return errRefused{err}
 	}
+	opened()
 	err = readEvents(answer.Body, func() { silence.Reset(streamSilence) }, each)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, errStopped) {
 		return cause

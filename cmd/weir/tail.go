@@ -67,6 +67,7 @@ type tail struct {
 	out, errs io.Writer
 	lastID    string
 	shown     string // the share that was told last
+	reached   bool   // there was a stream
 	away      bool   // the server is away, and that was told
 }
 
@@ -84,8 +85,8 @@ func (t *tail) path() string {
 // run prints until ctx ends or nobody reads.
 func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 	t.out, t.errs = out, errs
-	for first := true; ; first = false {
-		err := t.admin.follow(ctx, t.path(), t.lastID, t.event)
+	for {
+		err := t.admin.follow(ctx, t.path(), t.lastID, t.opened, t.event)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -94,11 +95,8 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 		case errors.Is(err, errStopped):
 			return err
 		}
-		if _, refused := errors.AsType[errRefused](err); refused {
+		if _, refused := errors.AsType[errRefused](err); refused || !t.reached {
 			return err
-		}
-		if first && !errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("%s cannot be reached: %w", t.admin.name(), err)
 		}
 		if !t.away {
 			t.away = true
@@ -112,12 +110,16 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 	}
 }
 
-// event prints the decisions of one event.
-func (t *tail) event(e serverEvent) error {
-	if t.away {
+// opened notes that there is a stream.
+func (t *tail) opened() {
+	if t.reached = true; t.away {
 		t.away = false
 		fmt.Fprintf(t.errs, "weir: %s is back\n", t.admin.name())
 	}
+}
+
+// event prints the decisions of one event.
+func (t *tail) event(e serverEvent) error {
 	if e.id != "" {
 		t.lastID = e.id
 	}
