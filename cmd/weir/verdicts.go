@@ -85,7 +85,8 @@ The verdicts: ` + strings.Join(insight.Verdicts, ", ") + `.`,
 	return cmd
 }
 
-// verdictsHold is the error of exit status 1 if one of the verdicts holds, be it the first or not.
+// verdictsHold is the error of exit status 1 if one of the verdicts holds, be it the first or not. If
+// none does, and a rule was not judged yet, that is the error of exit status 2.
 func verdictsHold(rules []insight.RuleReport, failOn []string) error {
 	var found []string
 	for i := range rules {
@@ -96,6 +97,10 @@ func verdictsHold(rules []insight.RuleReport, failOn []string) error {
 		}
 	}
 	if len(found) == 0 {
+		waits := slices.IndexFunc(rules, func(r insight.RuleReport) bool { return len(r.Verdicts) == 0 && len(r.Limits) > 0 })
+		if len(failOn) > 0 && waits >= 0 {
+			return blind(fmt.Errorf("%s is not judged yet: ask again in a few seconds", printableText(rules[waits].Domain+"/"+rules[waits].Name)))
+		}
 		return nil
 	}
 	return &exitError{code: exitFound, err: fmt.Errorf("of --fail-on holds: %s", strings.Join(found, ", "))}
@@ -132,7 +137,11 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 		}
 		if len(r.Verdicts) == 0 {
 			fmt.Fprintf(w, "%s\t-\t-\t-\t%d\t%s\n", name, r.Met, refused)
-			below = append(below, []string{"it limits nothing"})
+			why := "it limits nothing"
+			if len(r.Limits) > 0 {
+				why = "it is not judged yet"
+			}
+			below = append(below, []string{why})
 		}
 		for j := range r.Verdicts {
 			v := &r.Verdicts[j]

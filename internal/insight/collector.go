@@ -85,6 +85,7 @@ type Collector struct {
 	pace    pace
 	size    size  // of the rules that are followed
 	second  int64 // up to which the counters were read, Unix
+	unruled int64 // when rules came into force that were not judged yet, Unix; 0: there are none
 	minute  int64
 	events  []Happening
 	signal  string // why this minute is saturated; "" if it is not
@@ -314,6 +315,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		}
 	}
 	c.resize()
+	c.unruled = c.now().Unix()
 	c.tables.Store(&tables{now: next, before: old})
 }
 
@@ -337,12 +339,27 @@ func (c *Collector) Run(ctx context.Context) {
 		case <-c.woken:
 			c.gather(false)
 		case <-tick.C:
-			if c.gather(true) {
+			switch minute := c.gather(true); {
+			case minute:
 				c.judge()
 				c.remember()
+			case c.unjudged():
+				c.judge()
 			}
 		}
 	}
+}
+
+// unjudged reports, once, that rules have come into force before the present second: they are judged
+// without waiting for the minute, if only to say that it is too early.
+func (c *Collector) unjudged() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unruled == 0 || c.second <= c.unruled {
+		return false
+	}
+	c.unruled = 0
+	return true
 }
 
 // drainEvery is how often the rings are emptied at least; a ring that is half full asks for it
