@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
@@ -204,11 +203,3 @@ const (
 
 // blind is the error of a command that judges and could not.
 func blind(err error) error { return &exitError{code: exitBlind, err: err} }
-
-// askOrBlind asks an admin port for a command that judges.
-func askOrBlind(ctx context.Context, c *adminClient, path string, out any) error {
-	if err := c.do(ctx, http.MethodGet, path, nil, out); err != nil {
-		return blind(err)
-	}
-	return nil
-}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -50,16 +52,9 @@ The verdicts: ` + strings.Join(insight.Verdicts, ", ") + `.`,
 			if domain != "" {
 				q.Set("domain", domain)
 			}
-			var raw json.RawMessage
-			if err := askOrBlind(cmd.Context(), &port, "/api/v1/insight/rules?"+q.Encode(), &raw); err != nil {
-				return err
-			}
-			var answer struct {
-				Nodes insight.Nodes
-				Rules []insight.RuleReport
-			}
-			if err := json.Unmarshal(raw, &answer); err != nil {
-				return blind(fmt.Errorf("%s answered with something else than reports of rules: %w", port.name(), err))
+			raw, answer, err := judgedRules(cmd.Context(), &port, "/api/v1/insight/rules?"+q.Encode())
+			if err != nil {
+				return blind(err)
 			}
 			if asJSON {
 				_, err = cmd.OutOrStdout().Write(raw)
@@ -72,7 +67,7 @@ The verdicts: ` + strings.Join(insight.Verdicts, ", ") + `.`,
 			if n := answer.Nodes; n.Answered < n.Asked {
 				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: only %d of %d nodes answered\n", n.Answered, n.Asked)
 			}
-			return verdictsHold(answer.Rules, failOn)
+			return verdictsHold(&answer, failOn)
 		},
 	}
 	port.flags(cmd, defaultAdmin)
@@ -85,10 +80,52 @@ The verdicts: ` + strings.Join(insight.Verdicts, ", ") + `.`,
 	return cmd
 }
 
+// ruleReports is the answer of GET /api/v1/insight/rules.
+type ruleReports struct {
+	Nodes insight.Nodes
+	Rules []insight.RuleReport
+}
+
+// unjudged is the name of a rule that limits something and was not judged yet; "" if there is none.
+func (a *ruleReports) unjudged() string {
+	for i := range a.Rules {
+		if r := &a.Rules[i]; len(r.Verdicts) == 0 && len(r.Limits) > 0 {
+			return printableText(r.Domain + "/" + r.Name)
+		}
+	}
+	return ""
+}
+
+// judgePatience is how long to wait for a server to judge rules that have just come into force,
+// which takes it a second or two.
+const judgePatience = 30 * time.Second
+
+// judgedRules asks for the reports of rules until all were judged, or patience ends.
+func judgedRules(ctx context.Context, c *adminClient, path string) (raw json.RawMessage, answer ruleReports, err error) {
+	for end := time.Now().Add(judgePatience); ; {
+		raw, answer = nil, ruleReports{}
+		if err := c.do(ctx, http.MethodGet, path, nil, &raw); err != nil {
+			return nil, answer, err
+		}
+		if err := json.Unmarshal(raw, &answer); err != nil {
+			return nil, answer, fmt.Errorf("%s answered with something else than reports of rules: %w", c.name(), err)
+		}
+		if answer.unjudged() == "" || time.Now().After(end) {
+			return raw, answer, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, answer, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
 // verdictsHold is the error of exit status 1 if one of the verdicts holds, be it the first or not. If
 // none does, and a rule was not judged yet, that is the error of exit status 2.
-func verdictsHold(rules []insight.RuleReport, failOn []string) error {
+func verdictsHold(answer *ruleReports, failOn []string) error {
 	var found []string
+	rules := answer.Rules
 	for i := range rules {
 		for _, v := range rules[i].Verdicts {
 			if slices.Contains(failOn, v.Verdict) {
@@ -97,9 +134,8 @@ func verdictsHold(rules []insight.RuleReport, failOn []string) error {
 		}
 	}
 	if len(found) == 0 {
-		waits := slices.IndexFunc(rules, func(r insight.RuleReport) bool { return len(r.Verdicts) == 0 && len(r.Limits) > 0 })
-		if len(failOn) > 0 && waits >= 0 {
-			return blind(fmt.Errorf("%s is not judged yet: ask again in a few seconds", printableText(rules[waits].Domain+"/"+rules[waits].Name)))
+		if name := answer.unjudged(); len(failOn) > 0 && name != "" {
+			return blind(fmt.Errorf("%s is not judged yet", name))
 		}
 		return nil
 	}

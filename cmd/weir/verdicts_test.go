@@ -33,16 +33,16 @@ func TestWriteVerdicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "verdicts.txt", out.String())
-	if err := verdictsHold(rules, []string{"broken", "loose_crowd"}); err != nil {
+	if err := verdictsHold(&ruleReports{Rules: rules}, []string{"broken", "loose_crowd"}); err != nil {
 		t.Error(err)
 	}
 	// What was not judged yet is not fine.
 	fresh := append(rules, insight.RuleReport{Domain: "shop", Name: "new", Limits: []string{"1 per minute"}})
-	if err := verdictsHold(fresh, []string{"broken"}); err == nil || !strings.Contains(err.Error(), "shop/new is not judged yet") {
+	if err := verdictsHold(&ruleReports{Rules: fresh}, []string{"broken"}); err == nil || !strings.Contains(err.Error(), "shop/new is not judged yet") {
 		t.Error(err)
 	}
 	// One that is not the first counts, too.
-	if err := verdictsHold(rules, []string{"broken", "ignored"}); err == nil || !strings.Contains(err.Error(), "shop/search ignored") {
+	if err := verdictsHold(&ruleReports{Rules: rules}, []string{"broken", "ignored"}); err == nil || !strings.Contains(err.Error(), "shop/search ignored") {
 		t.Error(err)
 	}
 }
