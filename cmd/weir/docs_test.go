@@ -250,6 +250,19 @@ func TestReadmeRuns(t *testing.T) {
 	}
 }
 
+// The commands of docs/insight.md do what it says, from beginning to end.
+func TestInsightPageRuns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	p := newPage(t, t.TempDir(), "8080", "6070")
+	p.env = append(p.env, "WEIR_LISTEN_HTTP="+p.address("8080"), "WEIR_LISTEN_ADMIN="+p.address("6070"), "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off")
+	p.ready = map[string]string{"http": "http://127.0.0.1:8080/healthcheck"}
+	if ran := p.run(t, filepath.Join(repositoryRoot(t), "docs", "insight.md")); ran < 7 {
+		t.Fatalf("only %d blocks ran: does the search still fit the page?", ran)
+	}
+}
+
 // page is a folder in which the commands of a page are run, with free ports in place of those that
 // it names.
 type page struct {
