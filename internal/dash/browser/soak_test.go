@@ -51,7 +51,7 @@ func TestSoak(t *testing.T) {
 			next = time.Now().Add(long / 12)
 		}
 	}
-	if end := heap(); warm > 0 && end > warm*1.1 {
+	if end := heap(); warm > 0 && end > warm*1.1+1 { // 1 MB: what lists and charts hold by chance
 		t.Errorf("the heap grew from %.1f MB to %.1f MB", warm, end)
 	}
 	b.clean("soak")
