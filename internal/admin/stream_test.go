@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -267,8 +268,8 @@ func TestStreamSize(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWhole(t, nil)
-		var asked int
-		w.o.Insight = pictured{named: named{w.insight}, points: 10, asked: func() { asked++ }}
+		var asked atomic.Int64
+		w.o.Insight = pictured{named: named{w.insight}, points: 10, asked: func() { asked.Add(1) }}
 		slow, end := w.follow(t, "viewer", "")
 		defer end()
 		time.Sleep(1500 * time.Millisecond)
@@ -276,11 +277,11 @@ func TestSlowReader(t *testing.T) {
 		slow.mu.Lock()
 		slow.hold = make(chan struct{})
 		slow.mu.Unlock()
-		before := asked
+		before := asked.Load()
 		time.Sleep(100 * time.Second)
 		synctest.Wait()
-		if asked > before+1 {
-			t.Errorf("%d events were made for a client that takes none", asked-before)
+		if asked.Load() > before+1 {
+			t.Errorf("%d events were made for a client that takes none", asked.Load()-before)
 		}
 		quick, endQuick := w.follow(t, "viewer", "")
 		defer endQuick()
