@@ -139,10 +139,9 @@ type streamed struct {
 	seen   []recent.Entry
 	tokens float64 // decisions that may be shown now
 	filled time.Time
-	// fit and shown count decisions since the last event that said a share.
-	fit, shown int
-	full       bool   // the next overview has its whole series
-	missed     uint64 // events since the last one that was written
+	fit    int    // decisions that were asked for since the last event with some
+	full   bool   // the next overview has its whole series
+	missed uint64 // events since the last one that was written
 }
 
 // stream answers GET /api/v1/stream.
