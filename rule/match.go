@@ -124,16 +124,14 @@ type Matches struct {
 	// Lyft form that is met.
 	Descriptors []DescriptorMatch
 	CELErrors   int // expressions that failed on this request
-	// Failed is told of each of them, with the rule and its key ("if", "cost"); nil for nobody. It
-	// stays from request to request.
-	Failed func(r *Rule, key string, err error)
 	// Priority is how important the rules that are met say the request is, those without a limit
 	// included: critical if one of them says so, else sheddable if one does. Rules in shadow have
 	// no say.
 	Priority Priority
 
-	buf  []byte // the keys
-	bans []banKey
+	buf      []byte // the keys
+	bans     []banKey
+	failures []failure // CELErrors says how many there are; what is behind is of another request
 
 	domain      *domain
 	source      Attributes
@@ -160,6 +158,13 @@ type Matches struct {
 	vars     Variables
 	looked   int // native rules whose conditions were looked at
 	tried    int // patterns of long lists that were looked at
+}
+
+// failure is an expression that failed on a request.
+type failure struct {
+	rule *Rule
+	key  string
+	err  error
 }
 
 // groupMark says whether a rule of a file with groups: first was met, enforced and at all.
@@ -412,13 +417,10 @@ func (m *Matches) holds(r *matchRule) bool {
 func (m *Matches) evalIf(r *matchRule, p Predicate) bool {
 	ok, err := p.Holds(m.variables())
 	if err != nil {
-		m.failed(r, "if", err)
+		m.failed(r.rule, "if", err)
 		if a := r.alike; a != nil && !m.value(a.slot).present {
-			m.CELErrors += len(a.others)
-			if m.Failed != nil {
-				for _, o := range a.others {
-					m.Failed(o, "if", err)
-				}
+			for _, o := range a.others {
+				m.failed(o, "if", err)
 			}
 		}
 		return false
@@ -523,11 +525,17 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (fir
 
 var errNegativeCost = errors.New("it is below 0, and counts as 0")
 
-// failed counts an expression that failed.
-func (m *Matches) failed(r *matchRule, key string, err error) {
+// failed notes an expression that failed.
+func (m *Matches) failed(r *Rule, key string, err error) {
+	m.failures = append(m.failures[:m.CELErrors], failure{r, key, err})
 	m.CELErrors++
-	if m.Failed != nil {
-		m.Failed(r.rule, key, err)
+}
+
+// Failures calls f for each expression that failed on this request, with the rule and its key ("if"
+// or "cost"). An error may hold what the request says.
+func (m *Matches) Failures(f func(r *Rule, key string, err error)) {
+	for _, x := range m.failures[:m.CELErrors] {
+		f(x.rule, x.key, x.err)
 	}
 }
 
@@ -535,10 +543,10 @@ func (m *Matches) evalCost(r *matchRule, a Amount) int64 {
 	n, err := a.Amount(m.variables())
 	switch {
 	case err != nil:
-		m.failed(r, "cost", err)
+		m.failed(r.rule, "cost", err)
 		return 1
 	case n < 0:
-		m.failed(r, "cost", errNegativeCost)
+		m.failed(r.rule, "cost", errNegativeCost)
 		return 0
 	}
 	return min(n, algo.MaxCost)

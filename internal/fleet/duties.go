@@ -223,6 +223,7 @@ func (f *Fleet) judge(ctx context.Context) {
 		}
 		s.Domains = head.Domains
 		facts := s.Facts(0)
+		f.o.Insight.Complete(&facts)
 		verdicts := insight.Judge(&facts, insight.Thresholds{GoodRefused: f.o.GoodRefused})
 		id := ruleID{r.Domain, r.Name, s.Rules[0].Definition}
 		f.mu.Lock()

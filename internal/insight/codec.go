@@ -261,6 +261,7 @@ func (c *coder) rule(r *RuleSnapshot) {
 	for _, v := range []*uint64{&r.Errors, &r.Drawn, &r.DrawnKnown, &r.Answers, &r.Well} {
 		c.uint(v)
 	}
+	c.text(&r.Error)
 	slice(c, &r.ByDoor, c.count)
 	slice(c, &r.With, c.count)
 	slice(c, &r.Examples, c.fixed)

@@ -238,7 +238,8 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	for _, r := range c.rules {
 		before[name{r.domain, r.name}] = r
 	}
-	next := &table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())), domains: map[string]*domainGate{}}
+	next := &table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())),
+		rules: map[*rule.Rule]*gate{}, domains: map[string]*domainGate{}}
 	domains := map[string]*domainState{}
 	for _, d := range s.Domains() {
 		if domains[d] = c.domains[d]; domains[d] == nil {
@@ -272,6 +273,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	places := map[*rule.Counter]limitRef{}
 	for _, r := range s.Rules() {
 		st := state(r, 0)
+		next.rules[r] = st.gate
 		place := func(windows []*rule.Window) {
 			for _, w := range windows {
 				if _, have := places[w.Counter]; !have && w.Counter != nil {
@@ -501,6 +503,7 @@ func (c *Collector) count(unix int64) {
 		d.last = n
 	}
 	for _, s := range c.rules {
+		s.countFailures(unix)
 		sum := s.gate.read()
 		if sum == s.last {
 			continue

@@ -1,12 +1,16 @@
 package insight
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
+	"unicode"
 	"unsafe"
 
 	"github.com/weir-rl/weir"
@@ -72,6 +76,9 @@ type gate struct {
 	// all keys, and those below belowRefused into that of refused keys, once they are refused.
 	below, belowAll, belowRefused atomic.Uint64
 	filter                        atomic.Pointer[filter]
+	// Failures of if and cost, and the first of them in words; nil if there is none.
+	failures atomic.Uint64
+	failure  atomic.Pointer[string]
 }
 
 func newGate(number uint32) *gate {
@@ -147,6 +154,7 @@ type table struct {
 	set        *rule.Set
 	generation uint64
 	limits     []limitRef // by rule.Counter.Index
+	rules      map[*rule.Rule]*gate
 	domains    map[string]*domainGate
 	sole       *domainGate // if there is one domain only, soleName
 	soleName   string
@@ -206,6 +214,9 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
 	if t == nil {
 		return
 	}
+	if d.Matches.CELErrors > 0 {
+		t.failed(&d.Matches)
+	}
 	// A Decision is used for one request at a time, so those that are made at once differ in their
 	// address.
 	turn := uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
@@ -243,6 +254,44 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
 		return
 	}
 	c.several(t, r, d, turn)
+}
+
+// failed counts the expressions that failed on a request.
+func (t *table) failed(m *rule.Matches) {
+	m.Failures(func(r *rule.Rule, key string, err error) {
+		g := t.rules[r]
+		if g == nil {
+			return
+		}
+		g.failures.Add(1)
+		if g.failure.Load() == nil {
+			text := failureText(r, key, err)
+			g.failure.CompareAndSwap(nil, &text)
+		}
+	})
+}
+
+// quoted is what an error quotes: a value that the client sent.
+var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// failureText says which expression failed, where, and why. What the error quotes is left out:
+// everybody who sees verdicts sees it.
+func failureText(r *rule.Rule, key string, err error) string {
+	text := key + ": " + quoted.ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return '\ufffd'
+	}, text)
+	const most = 200
+	if len(text) > most {
+		text = text[:cutAt([]byte(text), most)] + cutMark
+	}
+	if r.Pos.File != "" && r.Pos.Line > 0 {
+		text = fmt.Sprintf("%s:%d: %s", r.Pos.File, r.Pos.Line, text)
+	}
+	return text
 }
 
 // drawn makes a random number of a counter that just moved, as wyrand does (Wang Yi 2019): cheaper

@@ -43,7 +43,8 @@ func filterBytes(keys int) int64 {
 
 // bare is the memory of a rule that is not followed: its counters.
 func (s *ruleState) bare() int64 {
-	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s))
+	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) +
+		int64(len(s.failures.buckets))*int64(unsafe.Sizeof(bucket{}))
 }
 
 // fixedBytes is what is taken whatever the rules are.

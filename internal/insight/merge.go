@@ -152,7 +152,7 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 		r.Windows[i].Refused += x.Windows[i].Refused
 		r.Windows[i].MaxFill = max(r.Windows[i].MaxFill, x.Windows[i].MaxFill)
 	}
-	r.Errors += x.Errors
+	r.Errors, r.Error = r.Errors+x.Errors, cmp.Or(r.Error, x.Error)
 	r.Drawn, r.DrawnKnown = r.Drawn+x.Drawn, r.DrawnKnown+x.DrawnKnown
 	r.Answers, r.Well = r.Answers+x.Answers, r.Well+x.Well
 	r.ByDoor, r.With = mergeCounts(r.ByDoor, x.ByDoor), mergeCounts(r.With, x.With)

@@ -76,7 +76,8 @@ type RuleSnapshot struct {
 	All     SampleSnapshot
 	Refused RefusedSnapshot
 	Minutes []MinuteSnapshot
-	Errors  uint64 // of if and cost
+	Errors  uint64 // of if and cost, of the last day at most
+	Error   string // the first of them; "" if there is none
 
 	Drawn, DrawnKnown uint64
 	Answers, Well     uint64
@@ -282,6 +283,12 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		if want.Series {
 			out.Series = strip
 		}
+	}
+	if len(r.failures.buckets) > 0 {
+		r.failures.each(s.From, s.Time, func(_ int64, b *bucket) { out.Errors += uint64(b[laneMet]) })
+	}
+	if text := r.gate.failure.Load(); text != nil && out.Errors > 0 {
+		out.Error = *text
 	}
 	for name, n := range r.with {
 		out.With = append(out.With, Count{Value: name, Count: n})

@@ -31,7 +31,10 @@ type ruleState struct {
 	since        time.Time
 	domainState  *domainState
 
-	last   counts // the counters when they were read last
+	last     counts // the counters when they were read last
+	failures wheel  // of if and cost, of the last day; empty until there is one
+	lastFail uint64
+
 	total  [lanes]uint64
 	series *series // nil until the rule is met
 
@@ -69,6 +72,19 @@ func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time)
 		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, byDoor: map[uint8]uint64{},
 		with: map[string]uint64{},
 	}
+}
+
+// countFailures reads how often expressions of the rule failed, up to an instant.
+func (s *ruleState) countFailures(unix int64) {
+	n := s.gate.failures.Load()
+	if n == s.lastFail {
+		return
+	}
+	if len(s.failures.buckets) == 0 {
+		s.failures = newWheel(600, 24*6+1)
+	}
+	s.failures.add(unix, &bucket{laneMet: uint32(min(n-s.lastFail, 1<<32-1))})
+	s.lastFail = n
 }
 
 // addWindow adds a limit.

@@ -75,7 +75,7 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
 		Since: unix(r.Since),
 		Met:   r.Count[laneMet], Refused: r.Count[laneRefused], Alone: r.Count[laneAlone], Soft: r.Count[laneSoft],
-		Near: r.Count[laneNear], Banned: r.Count[laneBanned], WouldRefuse: r.Count[laneWould], Errors: r.Errors,
+		Near: r.Count[laneNear], Banned: r.Count[laneBanned], WouldRefuse: r.Count[laneWould], Errors: r.Errors, Error: r.Error,
 		Keys: r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError, RefusedError: r.Summary.RefusedError,
 		Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, OKShare: -1, With: r.With,
 	}
@@ -193,15 +193,20 @@ func (c *Collector) judge() {
 		}
 		s.Domains = head.Domains
 		f := s.Facts(0)
-		if c.o.Text != nil {
-			f.Text = c.o.Text(f.File)
-		}
+		c.Complete(&f)
 		verdicts := Judge(&f, Thresholds{GoodRefused: c.o.GoodRefused})
 		c.mu.Lock()
 		KeepSince(r.verdicts, verdicts)
 		r.verdicts = verdicts
 		r.judged = judgedOf(&s.Rules[0], verdicts)
 		c.mu.Unlock()
+	}
+}
+
+// Complete adds to the facts of a rule what no snapshot holds: the text of its file.
+func (c *Collector) Complete(f *Facts) {
+	if c.o.Text != nil && f.File != "" {
+		f.Text = c.o.Text(f.File)
 	}
 }
 

@@ -188,7 +188,6 @@ func (r *replay) addSet(number int, s RuleSet) error {
 	}
 	x := &outcome{RuleSet: s, number: number, engine: engine, byWindow: make(map[*rule.Window]int), column: r.timeline.column(),
 		place: map[failure]int{}}
-	x.decision.Matches.Failed = x.failed
 	x.request = weir.Request{Domain: s.Domain, Attributes: &r.attribute, Hits: 1, MaxDelay: weir.RuleDelay}
 	var rules []*rule.Rule
 	for _, rl := range s.Set.Rules() {
@@ -311,6 +310,7 @@ func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 	if err := x.engine.Decide(&x.request, d); err != nil {
 		return false, err
 	}
+	d.Matches.Failures(x.failed)
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		at, ok := x.byWindow[l.Window]
