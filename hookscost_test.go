@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/store/memory"
@@ -21,22 +22,38 @@ var hooksOf = []struct {
 	{"telemetry", telemetryHooks},
 	{"recent", recentHooks},
 	{"insight", insightHooks},
+	{"record", recordHooks},
 	{"all", func(t testing.TB) weir.Hooks {
-		return weir.JoinHooks(telemetryHooks(t), recentHooks(t), insightHooks(t))
+		return weir.JoinHooks(telemetryHooks(t), recentHooks(t), insightHooks(t), recordHooks(t))
 	}},
 }
 
 // insightHooks are those of a collector that runs.
 func insightHooks(t testing.TB) weir.Hooks {
 	c := insight.New(insight.Options{})
+	running(t, c.Run)
+	return c.Hooks()
+}
+
+// recordHooks are those of a recorder of requests, for previews, that runs.
+func recordHooks(t testing.TB) weir.Hooks {
+	r, err := preview.NewRecorder(preview.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running(t, r.Run)
+	return r.Hooks()
+}
+
+// running runs a goroutine until the test ends.
+func running(t testing.TB, run func(context.Context)) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.Run(ctx)
+		run(ctx)
 	}()
 	t.Cleanup(func() { stop(); <-done })
-	return c.Hooks()
 }
 
 func telemetryHooks(testing.TB) weir.Hooks { return telemetry.New(telemetry.Options{}).Hooks() }

@@ -10,10 +10,13 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// TestCostOfHooks: on refusals all hooks together cost at most a quarter of a decision without them,
-// and of a single key, whose decision takes the least time, at most two fifths (docs/capacity.md). What is compared is processor time, of runs that take turns in one process,
-// and by the median: a machine with other work makes all of them slower, and some of them much. As
-// it may do so for a while, the bound holds if it holds in one of many attempts.
+// TestCostOfHooks: what watches decisions costs a part of a decision, not a multiple of it. The
+// figures are those of BenchmarkHooks (docs/capacity.md); the bound here has room for other
+// processors, and fails where a hook does on the deciding path what belongs beside it: remembering
+// each refusal once cost three times the decision. What is compared is processor time, of runs that
+// take turns in one process, and by the median: a machine with other work makes all of them slower,
+// and some of them much. As it may do so for a while, the bound holds if it holds in one of many
+// attempts.
 func TestCostOfHooks(t *testing.T) {
 	const (
 		attempts = 40
@@ -26,10 +29,8 @@ func TestCostOfHooks(t *testing.T) {
 			with := decider(t, c.allow, c.keys, hooksOf[len(hooksOf)-1].make(t))
 			without(n)
 			with(n)
-			best, bound := 0.0, 1.25
-			if c.keys == 1 {
-				bound = 1.4
-			}
+			const bound = 1.75
+			best := 0.0
 			for range attempts {
 				var ratios []float64
 				for range pairs {
@@ -40,13 +41,13 @@ func TestCostOfHooks(t *testing.T) {
 				if m := ratios[pairs/2]; best == 0 || m < best {
 					best = m
 				}
-				if best <= bound || c.allow != refuseAll {
+				if best <= bound {
 					break
 				}
 			}
 			t.Logf("%.3f times a decision without hooks", best)
-			if best > bound && c.allow == refuseAll {
-				t.Errorf("with all hooks a refusal costs %.3f times what it does without, in the best of %d attempts; want %.2f", best, attempts, bound)
+			if best > bound {
+				t.Errorf("with all hooks a decision costs %.3f times what it does without, in the best of %d attempts; want %.2f", best, attempts, bound)
 			}
 		})
 	}
