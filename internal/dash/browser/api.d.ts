@@ -69,7 +69,7 @@ declare namespace Api {
   interface RulesInForce {
     generation: number; domains: string[] | null;
     source?: { path: string; files: string[]; loaded: string; loads: number; failures: number; errors: string[] };
-    rules: { domain: string; name: string; per?: string[]; limits: { name: string }[] }[];
+    rules: { domain: string; name: string; shadow?: boolean; per?: string[]; limits: { name: string }[] }[];
   }
   interface Source { files: Record<string, string>; version?: string; digest: string }
   interface AuditLine { time: string; who: string; role?: string; address?: string; what: string; before?: unknown; after?: unknown; note?: string; node?: string; domain?: string; limit?: string; key?: string }

@@ -104,6 +104,27 @@ const steps = {
     await cdp.detach();
     return usedSize;
   },
+  /** objects is how many bytes the objects of each kind hold by themselves, after a collection. */
+  async objects({ page, context }) {
+    const cdp = await context.newCDPSession(page);
+    const parts = [];
+    cdp.on('HeapProfiler.addHeapSnapshotChunk', ({ chunk }) => parts.push(chunk));
+    for (let i = 0; i < 3; i++) await cdp.send('HeapProfiler.collectGarbage');
+    await cdp.send('HeapProfiler.takeHeapSnapshot', { reportProgress: false });
+    await cdp.detach();
+    const { snapshot: { meta }, nodes, strings } = JSON.parse(parts.join(''));
+    const fields = meta.node_fields;
+    const [type, name, size] = ['type', 'name', 'self_size'].map((f) => fields.indexOf(f));
+    const kinds = meta.node_types[type];
+    /** @type {Record<string, number>} */
+    const sum = {};
+    for (let i = 0; i < nodes.length; i += fields.length) {
+      const kind = kinds[nodes[i + type]];
+      const of = kind === 'object' || kind === 'native' ? `${kind} ${strings[nodes[i + name]].slice(0, 60)}` : kind;
+      sum[of] = (sum[of] ?? 0) + nodes[i + size];
+    }
+    return sum;
+  },
   /** paint is when the first contentful paint of a page was, in ms. */
   async paint({ page }) {
     return page.evaluate(() => new Promise((resolve) => {

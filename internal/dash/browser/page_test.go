@@ -278,6 +278,34 @@ func TestKeyboard(t *testing.T) {
 	b.clean("keyboard")
 }
 
+// TestRuleDecisions: a rule's view lists what this rule refused, then what came near it, and nothing
+// on which only other rules had a say.
+func TestRuleDecisions(t *testing.T) {
+	d := chromium(t)
+	s := serve(t, nil)
+	s.traffic() // api-tighter, in shadow, meets the same requests, by user
+	b := d.open(t, s.admin, desktop)
+	b.visit("/rules/shop/search")
+	b.until("decisions are listed", `() => document.querySelectorAll('.log').length === 2`, nil)
+	var lines [][2]string
+	b.do(&lines, "evaluate", "js", `() => [...document.querySelectorAll('.log .line')].map((l) => [l.querySelector('.status').innerText, l.querySelector('.key').innerText])`)
+	near := false
+	for _, l := range lines {
+		switch status, key := l[0], l[1]; {
+		case !strings.HasPrefix(key, "ip="):
+			t.Errorf("%v is not of this rule", l)
+		case status == "near":
+			near = true
+		case status != "429" || near:
+			t.Errorf("%v stands where it should not: %v", l, lines)
+		}
+	}
+	if !near {
+		t.Errorf("nothing near: %v", lines)
+	}
+	b.clean("rule")
+}
+
 // hostile are keys that clients could send.
 var hostile = []string{
 	`<img src=x onerror=alert(1)>`,

@@ -63,13 +63,13 @@ export function share(part, words, kind = 'refused', rest = '') {
 }
 
 /**
- * ranking lists values with bars beneath them.
- * @param {{name: Node, words: import('./text.js').Child, part: number, kind?: string, rest?: string, label: string}[]} rows
+ * ranking lists values, with bars beneath those that have a part.
+ * @param {{name: Node, words: import('./text.js').Child, part?: number, kind?: string, rest?: string, label?: string}[]} rows
  * @param {string} none
  */
 export function ranking(rows, none) {
   if (!rows.length) return h('p', { class: 'none' }, none);
   return h('ol', { class: 'bars' }, rows.map((r) => h('li', null,
     h('div', { class: 'row' }, r.name, h('span', { class: 'sub' }, r.words)),
-    share(r.part, r.label, r.kind, r.rest))));
+    r.part === undefined ? null : share(r.part, r.label ?? '', r.kind, r.rest))));
 }

@@ -18,8 +18,11 @@ export function mainLimit(d) {
   return limits.find((l) => l.refuses) ?? limits.find((l) => !l.allowed) ?? [...limits].sort((a, b) => a.remaining / (a.limit || 1) - b.remaining / (b.limit || 1))[0];
 }
 
-/** status is what HTTP doors answer. @param {Api.Decision} d */
-const statusOf = (d) => (d.allowed ? 'ok' : d.banned ? 'ban' : '429');
+/** @type {Record<string, string>} */
+const passed = { shadow_denied: 'shadow', soft: 'soft', near_limit: 'near' };
+
+/** status is what HTTP doors answer, or how it passed where it nearly did not. @param {Api.Decision} d @param {string} outcome */
+const statusOf = (d, outcome = d.outcome) => (d.allowed ? passed[outcome] ?? 'ok' : d.banned ? 'ban' : '429');
 
 /** what was asked, as far as the rules looked at it. @param {Api.Decision} d */
 export function what(d) {
@@ -31,19 +34,21 @@ export function what(d) {
  * line is a decision in one line, which links to all of it.
  * @param {Api.Decision} d
  * @param {import('../app.js').Context} ctx
+ * @param {string} [rule] the limit of this rule is shown, not the one that matters most
  */
-export function line(d, ctx) {
-  const l = mainLimit(d);
-  const [words, colour] = outcomes[d.outcome] ?? [d.outcome, 'grey'];
+export function line(d, ctx, rule) {
+  const l = (rule ? d.limits?.find((x) => x.rule === rule) : null) ?? mainLimit(d);
+  const outcome = rule && l && d.allowed ? (!l.allowed ? 'shadow_denied' : l.soft_exceeded ? 'soft' : l.near_limit ? 'near_limit' : 'allowed') : d.outcome;
+  const [words, colour] = outcomes[outcome] ?? [outcome, 'grey'];
   const asked = what(d);
   const after = !d.allowed && d.retry_after ? ` · again in ${span(d.retry_after)}` : '';
   const open = ctx.can('find');
   return h(open ? 'a' : 'div', { class: 'line', href: open ? ctx.link(`/decisions/${encodeURIComponent(d.decision)}`) : null },
     h('span', { class: 'ink-grey' }, clock(d.time)),
-    h('span', { class: `ink-${colour}`, title: words }, statusOf(d)), h('span', { class: 'sr' }, words),
+    h('span', { class: `status ink-${colour}`, title: words }, statusOf(d, outcome)), h('span', { class: 'sr' }, words),
     asked ? sent(asked, 'what') : null,
     l?.key ? sent(l.key, 'key') : null,
-    h('span', { class: 'why' }, l ? visible(l.rule) : 'no limit', l?.allows ? ` ${l.allows}` : '', after));
+    h('span', { class: 'why' }, l ? rule ? visible(l.allows) : visible(l.rule) : 'no limit', after, l?.allows && !rule ? ` · ${l.allows}` : ''));
 }
 
 /**

@@ -3,8 +3,11 @@ import { card, count, fill, h, plural, sent, state, visible } from '../parts/tex
 import { table } from '../parts/table.js';
 import { when } from '../parts/time.js';
 
-/** @param {unknown} v */
-const words = (v) => (v === undefined || v === null ? '' : typeof v !== 'object' ? String(v) : Object.entries(v).map(([k, x]) => `${k} ${typeof x === 'object' ? JSON.stringify(x) : x}`).join(', '));
+/** value writes a field of a record: times as people read them. @param {unknown} x */
+const value = (x) => (typeof x === 'object' ? JSON.stringify(x) : String(x).replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z$/, '$1 $2 UTC'));
+
+/** words writes what was before or after; that it was set says the title of the record. @param {unknown} v */
+const words = (v) => (v === undefined || v === null ? '' : typeof v !== 'object' ? value(v) : Object.entries(v).filter(([k, x]) => k !== 'set' || x !== true).map(([k, x]) => `${k} ${value(x)}`).join(', '));
 
 /** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
 export async function show(ctx, root) {

@@ -21,6 +21,7 @@ export async function show(ctx, root) {
   let keys = answer.keys;
   ctx.nodes(answer.nodes);
   const list = h('div', null);
+  const note = h('span', null);
   /** @param {string} k @param {string} v */
   const choose = (k, v) => {
     /** @type {Record<string, string>} */
@@ -34,6 +35,7 @@ export async function show(ctx, root) {
   const select = (label, name, options, value) => h('label', null, label, h('select', { onchange: (/** @type {Event} */ e) => choose(name, /** @type {HTMLSelectElement} */ (e.target).value) }, options.map(([v, words]) => h('option', { value: v, selected: v === value }, words))));
   const names = [...new Set(known.rules.filter((r) => !ctx.domain || r.domain === ctx.domain).map((r) => r.name))].sort();
   const input = /** @type {HTMLInputElement} */ (h('input', { name: 'key', placeholder: 'user=ada', autocomplete: 'off', spellcheck: 'false' }));
+  const shadows = new Set(known.rules.filter((r) => r.shadow).map((r) => `${r.domain}/${r.name}`));
   const domains = ctx.domain ? [ctx.domain] : known.domains ?? [];
   fill(root, h('div', { class: 'head' }, h('h1', null, 'Keys')),
     h('form', { class: 'filters', onsubmit: (/** @type {Event} */ e) => {
@@ -46,7 +48,7 @@ export async function show(ctx, root) {
     select('Rule', 'rule', [['', 'all'], ...names.map((n) => /** @type {[string, string]} */ ([n, n]))], rule),
     ctx.can('find') ? h('label', { class: 'wide' }, 'Key or user', input) : null,
     ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Open') : null),
-    card(`Keys ${orders[by]}`, back === '1m' ? 'live' : null, null, list));
+    card(`Keys ${orders[by]}`, note, null, list));
 
   /** @param {Api.Key} k */
   function actions(k) {
@@ -60,15 +62,18 @@ export async function show(ctx, root) {
       b('Reset', () => end(ctx, 'keys', t, then)));
   }
   function draw() {
+    // What is so of all of them is said once, above.
+    const all = keys.length > 1 && keys.every((k) => k.known);
+    fill(note, [back === '1m' ? 'live' : '', all ? 'all signed in' : ''].filter(Boolean).join(' · '));
     /** @type {import('../parts/table.js').Column<Api.Key>[]} */
     const columns = [
-      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known ? h('span', { class: 'sub' }, ' signed in') : null] },
+      { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' signed in') : null,
+        k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
       { title: 'Rule', cell: (k) => h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(k.rule)) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [count(k.count), k.over ? h('div', { class: 'sub' }, `at least ${count(k.count - k.over)}`) : null] },
-      { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', 'refused', 'admitted')] },
+      { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', shadows.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', 'admitted')] },
       { title: 'Used', number: true, cell: (k) => percent(k.fill) },
-      { title: 'Retry-After obeyed', number: true, cell: (k) => (k.obey < 0 ? 'not known' : percent(k.obey)) },
-      { title: 'Ban, grant', cell: (k) => [k.banned_until ? h('div', { class: 'ink-refused' }, 'banned until ', when(k.banned_until), h('div', { class: 'sub' }, `${left(k.banned_until)} left`)) : null, k.granted_until ? h('div', { class: 'ink-good' }, 'granted until ', when(k.granted_until)) : null, !k.banned_until && !k.granted_until ? '–' : null] }];
+      { title: 'Retry-After obeyed', number: true, cell: (k) => (k.obey < 0 ? '–' : percent(k.obey)) }];
     if (ctx.can('act')) columns.push({ title: 'Actions', quiet: true, cell: actions });
     fill(list, table({ caption: `Keys ${orders[by]}`, rows: keys, none: back === '1m' ? `No key was ${by === 'near' ? 'near a limit' : by} in the last minute.` : 'None yet.', columns }));
   }

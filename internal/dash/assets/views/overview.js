@@ -102,12 +102,22 @@ function look(ctx, v) {
       h('p', null, visible(v.sentence), v.proposal?.sentence ? ` ${visible(v.proposal.sentence)}` : '')));
 }
 
-/** @param {Context} ctx @param {Api.Key[]} keys @param {string} none @param {Set<string>} [shadows] names of rules that only would refuse */
-export const refusedMost = (ctx, keys, none, shadows) => ranking(keys.map((k) => ({
-  name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-  words: [visible(k.rule), ` · ${count(k.count)} ${shadows?.has(k.rule) ? 'would be refused' : 'refused'}`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
-  part: k.refused_share, kind: shadows?.has(k.rule) ? 'shadow' : 'refused', rest: 'admitted', label: 'refused',
-})), none);
+/**
+ * refusedMost ranks keys. The bars compare them with each other, by how often each was refused.
+ * @param {Context} ctx
+ * @param {Api.Key[]} keys
+ * @param {string} none
+ * @param {Set<string>} [shadows] names of rules that only would refuse
+ * @param {boolean} [alone] all keys are of one rule, which the words leave out
+ */
+export function refusedMost(ctx, keys, none, shadows, alone) {
+  const most = Math.max(1, ...keys.map((k) => k.count));
+  return ranking(keys.map((k) => ({
+    name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
+    words: [alone ? '' : [visible(k.rule), ' · '], `${count(k.count)} ${shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
+    part: k.count / most, kind: shadows?.has(k.rule) ? 'shadow' : 'refused', label: 'Of the key refused most:',
+  })), none);
+}
 
 /** @param {Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
 export async function show(ctx, root) {

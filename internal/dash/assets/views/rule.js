@@ -23,7 +23,7 @@ function facts(r) {
     fact('Good among them', r.refused ? shareOf(r.good.refused, r.refused) : '–', `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
     fact('Refused alone', r.refused ? shareOf(r.refused_alone, r.refused) : '–', 'no other rule refused'),
     fact('Retry-After obeyed', ended ? shareOf(e.obeyed, ended) : '–', `${count(e.obeyed)} obeyed, ${count(e.early)} early, ${count(e.gave_up)} gave up${e.left_out ? `, ${count(e.left_out)} left out` : ''}`),
-    fact('Fullest client', percent(r.max_fill), 'of the limit'),
+    fact('Most asked by one client', percent(r.max_fill), 'of the limit'),
     fact('Near, soft', count(r.near + r.soft), 'requests that passed'),
     r.banned ? fact('Refused by its ban', count(r.banned)) : null,
     r.errors ? fact('Errors', count(r.errors), 'of if and cost') : null,
@@ -80,10 +80,24 @@ export async function show(ctx, root) {
   const path = `${encodeURIComponent(domain)}/${encodeURIComponent(name)}`;
   const of = `domain=${encodeURIComponent(domain)}&limit=${encodeURIComponent(name)}`;
   const askRule = () => /** @type {Promise<Api.Rule & {nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/rules/${path}?over=${ctx.over}`, { signal: ctx.signal }));
-  const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?${of}&n=8`, { signal: ctx.signal }));
+  /** @param {string} outcome @param {number} n */
+  const askDecisions = (outcome, n) => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?${of}&outcome=${outcome}&n=${n}`, { signal: ctx.signal }));
   let r = await askRule();
+  // Decisions that this rule refused, or would have, and those that came near it: those on which
+  // only other rules had a say are not shown here.
   /** @type {Api.Decision[]} */
-  let decisions = [];
+  let refused = [];
+  /** @type {Api.Decision[]} */
+  let close = [];
+  /** @param {Api.Decision} d */
+  const mine = (d) => d.domain === domain ? (d.limits ?? []).filter((l) => l.rule === name) : [];
+  /** @param {Api.Decision[]} list newest first */
+  const take = (list) => {
+    /** @param {Api.Decision[]} to @param {(d: Api.Decision) => boolean} ok @param {number} most */
+    const into = (to, ok, most) => [...list.filter(ok), ...to].filter((d, i, all) => all.findIndex((x) => x.decision === d.decision) === i).sort((a, b) => (a.time < b.time ? 1 : -1)).slice(0, most);
+    refused = into(refused, (d) => mine(d).some((l) => !l.allowed), 8);
+    close = into(close, (d) => mine(d).length > 0 && mine(d).every((l) => l.allowed) && mine(d).some((l) => l.near_limit || l.soft_exceeded), 4);
+  };
   /** @type {Api.Key[] | null} */
   let keys = null;
 
@@ -91,21 +105,23 @@ export async function show(ctx, root) {
   const head = h('div', null);
   const fillBox = h('div', null);
   const what = h('div', null);
-  const windows = h('div', null);
+  const windows = h('section', { class: 'card', hidden: true });
   const top = h('div', null);
   const near = h('div', null);
-  const by = h('div', { class: 'grid by' });
+  const by = h('section', { class: 'card', hidden: true });
   const recent = h('div', null);
   const shadow = r.mode === 'shadow';
   const shadows = new Set(shadow ? [name] : []);
   fill(root, head, h('div', { class: 'grid' },
     h('section', { class: 'card s8' }, h('header', null, h('h2', null, 'Over time'), legend(shadow ? [...seriesLegend.slice(0, 2), ['shadow', 'would be refused']] : seriesLegend)), graph.el),
     card('What if', 'clients that the limit would touch', 's4', what),
-    card('Fullest of each client', 'clients by percent of the limit they used at most', 's6', fillBox),
-    card('Limits', null, 's6', windows),
-    card('Refused most', 'last minute', 's6', top),
-    card('Near now', null, 's6', near)),
-  by, h('div', { class: 'grid' }, card('Decisions', null, null, recent)));
+    h('div', { class: 's6 stack' },
+      card('Fullest of each client', 'clients by percent of the limit they used at most', null, fillBox),
+      card('Refused most', 'last minute', null, top)),
+    h('div', { class: 's6 stack' },
+      windows, by,
+      card('Near now', null, null, near),
+      card('Decisions', null, null, recent))));
   fill(what, slider(ctx, r));
   void source();
 
@@ -128,23 +144,34 @@ export async function show(ctx, root) {
       graph.draw(series.t, step, seriesOf(series));
     }
     fill(fillBox, fillLarge(r.fill ?? []), r.keys_error ? h('p', { class: 'sub' }, `Of a sample: ± ${percent(r.keys_error * 1.96)}.`) : null);
-    fill(windows, table({
+    // What a single window says stands above.
+    windows.hidden = (r.windows?.length ?? 0) < 2;
+    fill(windows, h('header', null, h('h2', null, 'Limits')), table({
       caption: 'Limits', rows: r.windows ?? [], none: 'It has no limit.', columns: [
         { title: 'Limit', cell: (w) => [visible(w.allows), h('div', { class: 'sub' }, visible(w.name))] },
         { title: 'Refused', number: true, cell: (w) => count(w.refused) },
         { title: 'Fullest client', number: true, cell: (w) => percent(w.max_fill) }],
     }));
-    fill(top, refusedMost(ctx, (keys ?? r.top ?? []).slice(0, 8), 'Nobody was refused in the last minute.', shadows));
-    fill(near, ranking((r.near_now ?? []).slice(0, 8).map((k) => ({
+    drawTop();
+    const single = (r.windows?.length ?? 0) < 2;
+    fill(near, ranking([...r.near_now ?? []].sort((a, b) => b.fill - a.fill).slice(0, 6).map((k) => ({
       name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-      words: `${percent(k.fill)} of ${visible(k.limit)}`, part: k.fill, kind: 'near', label: 'used',
+      words: `${percent(k.fill)} used${single ? '' : ` of ${visible(k.limit)}`}`,
     })), 'Nobody is near the limit.'));
-    const groups = Object.entries(r.by ?? {}).filter(([, list]) => list?.length);
-    fill(by, groups.map(([title, list]) => card(`Refused by ${title}`, null, 's4', ranking(list.slice(0, 6).map((c) => ({ name: sent(c.value || '–'), words: count(c.count), part: c.count / list.reduce((s, x) => s + x.count, 0), label: `${c.value}:` })), ''))));
+    // Where all came by one door, or from one country, there is nothing to compare.
+    const groups = Object.entries(r.by ?? {}).filter(([, list]) => (list?.length ?? 0) > 1);
+    by.hidden = !groups.length;
+    fill(by, groups.map(([title, list]) => [h('header', null, h('h2', null, `Refused by ${title}`)), ranking(list.slice(0, 6).map((c) => {
+      const part = c.count / list.reduce((s, x) => s + x.count, 0);
+      return { name: sent(c.value || '–'), words: `${count(c.count)}, ${percent(part)}`, part, label: `${c.value}:` };
+    }), '')]));
     ctx.nodes(r.nodes);
   }
+  const drawTop = () => fill(top, refusedMost(ctx, (keys ?? r.top ?? []).slice(0, 8), 'Nobody was refused in the last minute.', shadows, true));
   function drawDecisions() {
-    keepFocus(recent, () => fill(recent, decisions.length ? h('ul', { class: 'log' }, decisions.map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No decision of this rule is kept.'),
+    /** @param {string} title @param {Api.Decision[]} list */
+    const part = (title, list) => list.length ? [h('h3', null, title), h('ul', { class: 'log' }, list.map((d) => h('li', null, line(d, ctx, name))))] : null;
+    keepFocus(recent, () => fill(recent, part(shadow ? 'Would be refused' : 'Refused', refused), part('Near', close), refused.length + close.length ? null : h('p', { class: 'none' }, 'No refusal by this rule is kept, and nothing that came near it.'),
       h('p', { class: 'sub more' }, h('a', { href: ctx.link('/decisions', { rule: name, of: domain }) }, 'All decisions of this rule'))));
   }
   /** source shows the rule as it is written. */
@@ -166,17 +193,20 @@ export async function show(ctx, root) {
   }
   draw();
   drawDecisions();
-  const more = async () => { decisions = (await askDecisions()).decisions.slice(0, 8); drawDecisions(); };
+  const more = async () => {
+    const lists = await Promise.all([askDecisions(shadow ? 'shadow_denied' : 'denied', 50), askDecisions('near_limit', 20), askDecisions('soft', 20)]);
+    take(lists.flatMap((a) => a.decisions));
+    drawDecisions();
+  };
   await more().catch(() => {});
   const slow = setInterval(() => { if (!document.hidden) void askRule().then((x) => { r = x; keepFocus(root, draw); }).catch(() => {}); }, 10000);
   return {
     title: name,
     stream: { views: 'keys,decisions', limit: name, domain },
     on(topic, data) {
-      if (topic === 'keys') { keys = (data.keys ?? []).filter((/** @type {Api.Key} */ k) => k.rule === name); keepFocus(top, () => fill(top, refusedMost(ctx, (keys ?? []).slice(0, 8), 'Nobody was refused in the last minute.', shadows))); }
+      if (topic === 'keys') { keys = (data.keys ?? []).filter((/** @type {Api.Key} */ k) => k.rule === name); keepFocus(top, drawTop); }
       if (topic === 'decisions') {
-        const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && d.domain === domain);
-        decisions = [...news.reverse(), ...decisions].filter((d, i, all) => all.findIndex((x) => x.decision === d.decision) === i).slice(0, 8);
+        take((data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision));
         drawDecisions();
       }
     },

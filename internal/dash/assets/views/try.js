@@ -115,7 +115,7 @@ export async function show(ctx, root) {
     const at = files[file].split('\n').slice(0, Math.max(0, line - 1)).reduce((n, l) => n + l.length + 1, 0) + Math.max(0, column - 1);
     area.focus();
     area.setSelectionRange(at, at + 1);
-    area.scrollTop = Math.max(0, (line - 6) * 19);
+    area.scrollTop = line < 16 ? 0 : (line - 6) * 19;
   }
   async function preview() {
     ending.abort();
