@@ -1,9 +1,9 @@
 // Command doorload tells what a change costs: it sets two builds of weir beside each other at each
 // door, and prints by how much the second one's processor time for a request differs.
 //
-//	git worktree add /tmp/before COMMIT && (cd /tmp/before && go build -o /tmp/weir-a ./cmd/weir)
-//	go build -o /tmp/weir-b ./cmd/weir
-//	cd benchmarks && go run ./doorload -a /tmp/weir-a -b /tmp/weir-b
+//	git worktree add ../before COMMIT && (cd ../before && go build -o ../weir-a ./cmd/weir)
+//	go build -o ../weir-b ./cmd/weir
+//	cd benchmarks && go run ./doorload -a ../../weir-a -b ../../weir-b
 //
 // Both run as they are by default, all doors of one process open, on the embedded store. Each load
 // is a fixed number of requests to one door, which go to the two in turn, A B B A A B B A. Processor

@@ -3,7 +3,6 @@ package insight
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -587,9 +586,6 @@ type domainState struct {
 	series *series
 }
 
-// errNoRules is the error of a Reader before rules are in force.
-var errNoRules = errors.New("no rules are in force")
-
 // sortedDomains returns the domains in force by name; one, unless that is "".
 func (c *Collector) sortedDomains(domain string) (list []*domainState) {
 	for name, d := range c.domains {
@@ -599,17 +595,4 @@ func (c *Collector) sortedDomains(domain string) (list []*domainState) {
 	}
 	slices.SortFunc(list, func(a, b *domainState) int { return cmp.Compare(a.name, b.name) })
 	return list
-}
-
-// Watch makes this node note the events of refused keys that are in the samples of other nodes, so
-// that a client that a load balancer spreads is followed on all of them.
-func (c *Collector) Watch(domain, rule string, keys []RefusedKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.rules {
-		if s.domain == domain && s.name == rule {
-			s.watch(keys, c.now().UnixMicro())
-			return
-		}
-	}
 }

@@ -190,6 +190,19 @@ func (s *ruleState) pace(x *sample, at int, e *event) {
 	}
 }
 
+// Watch makes this node note the events of refused keys that are in the samples of other nodes, so
+// that a client that a load balancer spreads is followed on all of them.
+func (c *Collector) Watch(domain, rule string, keys []RefusedKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.rules {
+		if s.domain == domain && s.name == rule {
+			s.watch(keys, c.now().UnixMicro())
+			return
+		}
+	}
+}
+
 // watch puts keys into the sample of refused ones that were refused elsewhere.
 func (s *ruleState) watch(keys []RefusedKey, now int64) {
 	x := s.refused[current]
