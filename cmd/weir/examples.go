@@ -108,6 +108,9 @@ func (p *program) exampleAt(text *strings.Builder, d *door, e *example, nameDoma
 		}
 	case "admin":
 		curl, base := p.curl(d, p.tokens != nil)
+		if p.c.page && d.listener.Addr().Network() != "unix" {
+			fmt.Fprintf(text, "\n# In a browser, what goes on and whether the rules do their job: %s/\n", base)
+		}
 		fmt.Fprintf(text, "\n# The counters: metrics, and the hottest keys.\n%s -s %s/metrics\n%s -s %s\n", curl, base, curl,
 			shellQuote(base+"/api/v1/keys?"+url.Values{"limit": {r.Name}, "domain": {r.Domain}}.Encode()))
 	}

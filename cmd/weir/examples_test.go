@@ -73,6 +73,13 @@ func TestServePrintsRequests(t *testing.T) {
 			if several := strings.Contains(printed, "2 domains (shop, mail)"); several != (len(files) > 1) {
 				t.Errorf("it printed\n%s", printed)
 			}
+			page := regexp.MustCompile(`# In a browser, .*: (http://\S+/)\n\n# The counters`).FindStringSubmatch(printed)
+			if page == nil || page[1] != "http://"+p.addr("admin")+"/" {
+				t.Fatalf("the operator's page, %v, is not the first thing to look at:\n%s", page, printed)
+			}
+			if status, _, body := get(t, page[1]); status != http.StatusOK || !strings.Contains(body, "<html") {
+				t.Errorf("%s answers %d\n%s", page[1], status, body)
+			}
 			loop := regexp.MustCompile(`(?m)^for i in .*$`).FindString(printed)
 			out, err := exec.Command("bash", "-c", loop).CombinedOutput()
 			if got := strings.TrimSpace(string(out)); err != nil || got != "200 200 429" {
