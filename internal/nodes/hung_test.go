@@ -53,9 +53,7 @@ func TestHungNode(t *testing.T) {
 	impatient := start(t, server.URL(), nodes.Options{Wait: nodes.DefaultWait}, answerAll) // the fifth
 	listeners(t, all[0], 5)
 	patience.Until(t, "the fifth knows all", func() bool { return impatient.store.Nodes() == 5 })
-	if err := others[1].Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, others[1])
 	patience.Until(t, "all but the one that is stopped answer in time", func() bool {
 		_, tally, err := ask(t, impatient, "who", "")
 		if err != nil || tally.Answered == tally.Asked && tally.Asked == 5 {
@@ -70,4 +68,25 @@ func TestHungNode(t *testing.T) {
 		_, tally, _ := ask(t, impatient, "who", "")
 		return tally == nodes.Tally{Asked: 5, Answered: 5}
 	})
+}
+
+// stop returns once all threads of the process stand still: the signal alone does not wait for that.
+func stop(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if err == nil {
+			break
+		}
+		if err != syscall.EINTR {
+			t.Fatal(err)
+		}
+	}
+	if !status.Stopped() {
+		t.Fatalf("it did not stop: %v", status)
+	}
 }
