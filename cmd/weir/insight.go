@@ -19,6 +19,7 @@ func (p *program) makeInsight(check bool) error {
 	o.Hide = secretIdentities(p.c.identity)
 	o.Saturated = p.saturated
 	o.Broken = p.rulesBroken
+	o.P99 = func() float64 { return p.metrics.P99() } // which are made later
 	o.Text = p.ruleText
 	o.Logger = p.log
 	p.insight = insight.New(o)

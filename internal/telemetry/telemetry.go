@@ -91,6 +91,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 
 	decisions    timedDecisions
+	latest       latest // of decisions
 	takes        prometheus.Histogram
 	storeErrors  prometheus.Counter
 	celErrors    prometheus.Counter
