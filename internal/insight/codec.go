@@ -183,6 +183,7 @@ func (c *coder) snapshot(s *Snapshot) {
 		c.counts(&d.Recent)
 		c.counts(&d.Before)
 		c.bool(&d.HasBefore)
+		c.int(&d.Since)
 		c.strip(&d.Series)
 	})
 	slice(c, &s.Rules, c.rule)

@@ -242,8 +242,10 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	domains := map[string]*domainState{}
 	for _, d := range s.Domains() {
 		if domains[d] = c.domains[d]; domains[d] == nil {
-			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(false)}
-			c.recall(pastName{domain: d}, domains[d].series, nil)
+			domains[d] = &domainState{name: d, gate: newDomainGate(), series: newSeries(false), since: now.Unix()}
+			if begin := c.recall(pastName{domain: d}, domains[d].series, nil); begin != 0 {
+				domains[d].since = begin
+			}
 		}
 		next.domains[d], next.sole, next.soleName = domains[d].gate, domains[d].gate, d
 	}
@@ -584,6 +586,7 @@ type domainState struct {
 	gate   *domainGate
 	last   uint32
 	series *series
+	since  int64 // Unix seconds: from when on there are figures
 }
 
 // sortedDomains returns the domains in force by name; one, unless that is "".

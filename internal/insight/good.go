@@ -1,6 +1,11 @@
 package insight
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"github.com/weir-rl/weir/rule"
+)
 
 // goodKeys is what a rule did to keys that behave well.
 type goodKeys struct {
@@ -10,6 +15,66 @@ type goodKeys struct {
 	seen     int      // good ones in the sample of refused keys
 	episodes Episodes // theirs
 	weight   float64  // keys that each of that sample stands for
+	stand    float64  // keys that each of the sample of all keys stands for
+}
+
+// told reports whether something tells who behaves well. Where nothing does there are no good keys.
+func (g *Good) told() bool { return g.All > 0 || g.Keys > 0 || g.Refused > 0 }
+
+// tellsGood reports whether something tells keys that behave well: an identity, or answers together
+// with the patience of those who were refused, of which a rule in shadow has none.
+func (f *Facts) tellsGood() bool {
+	if f.HasIdentity() {
+		return true
+	}
+	if f.Mode == modeNames[rule.Shadow] && !f.Replay {
+		return false
+	}
+	answered := func(k KeyFacts) bool { return k.OK >= 0 }
+	return slices.ContainsFunc(f.Sample, answered) || slices.ContainsFunc(f.RefusedSample, answered)
+}
+
+// behaves reports whether nothing speaks against a key that was not refused.
+func (k *KeyFacts) behaves(identity bool) bool {
+	return k.Refused == 0 && (!identity || k.Known) && (k.OK < 0 || k.OK >= goodOK)
+}
+
+// above returns how many good keys asked for more than a limit in a window. Keys with numbers of
+// their own stay out, as in Affected.
+func (g *goodKeys) above(f *Facts, window int, limit int64) (keys float64) {
+	asks := func(k *KeyFacts) bool { return !k.Own && window < len(k.Demand) && k.Demand[window] > limit }
+	for i := range f.RefusedSample {
+		if k := &f.RefusedSample[i]; asks(k) && k.good(g.identity) {
+			keys += g.weight
+		}
+	}
+	for i := range f.Sample {
+		if k := &f.Sample[i]; asks(k) && k.behaves(g.identity) {
+			keys += g.stand
+		}
+	}
+	return keys
+}
+
+// point says what another limit for a window would do. g are the good keys; nil if they are not told.
+func (f *Facts) point(g *goodKeys, window int, limit int64) CurvePoint {
+	p := CurvePoint{Limit: limit}
+	p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, window, limit)
+	p.Keys, p.PlusMinus = digits(p.Keys), digits(p.PlusMinus)
+	if g != nil {
+		good := digits(min(g.above(f, window, limit), p.Keys))
+		p.GoodKeys = &good
+	}
+	return p
+}
+
+// toldGood are the good keys of the facts; nil if nothing tells them.
+func toldGood(f *Facts) *goodKeys {
+	if !f.tellsGood() {
+		return nil
+	}
+	g := goodOf(f)
+	return &g
 }
 
 // perKey returns the place of the limits in which keys may be judged by their demand: those with a
@@ -36,7 +101,7 @@ func (f *Facts) HasIdentity() bool {
 // where what is not known of a key speaks for it: the share of good keys refused is rather told too
 // small than too large.
 func goodOf(f *Facts) goodKeys {
-	g := goodKeys{identity: f.HasIdentity(), weight: 1}
+	g := goodKeys{identity: f.HasIdentity(), weight: 1, stand: 1}
 	denied := float64(f.Refused)
 	if f.Mode == "shadow" {
 		denied = float64(f.WouldRefuse)
@@ -56,16 +121,18 @@ func goodOf(f *Facts) goodKeys {
 	}
 	unrefused := 0.0
 	for i := range f.Sample {
-		if k := &f.Sample[i]; k.Refused == 0 && (!g.identity || k.Known) && (k.OK < 0 || k.OK >= goodOK) {
+		if f.Sample[i].behaves(g.identity) {
 			unrefused++
 		}
 	}
 	all := float64(len(f.Sample))
-	stand := 1.0
 	if all > 0 {
-		stand = max(f.Keys/all, 1)
+		g.stand = max(f.Keys/all, 1)
 	}
-	refused, others := float64(g.seen)*g.weight, unrefused*stand
+	if !f.tellsGood() {
+		return g
+	}
+	refused, others := float64(g.seen)*g.weight, unrefused*g.stand
 	g.Refused = uint64(math.Round(min(refusals*g.weight, denied)))
 	g.Keys, g.All = uint64(math.Round(refused)), uint64(math.Round(refused+others))
 	g.f = share(float64(g.Refused), denied)

@@ -16,7 +16,7 @@ func (s *ruleState) takeKey(c *Collector, e *event) {
 		return
 	}
 	s.touched(c, all, e)
-	isRefused := e.flags&flagRefused != 0
+	isRefused := s.refuses(e)
 	at := refused.find(e.hash)
 	if at < 0 && isRefused && e.hash < refused.limit() {
 		at = s.insert(refused, e.hash)
@@ -34,7 +34,9 @@ func (s *ruleState) takeKey(c *Collector, e *event) {
 		if len(t.text) == 0 {
 			t.text = s.appendText(t.text[:0], &c.veil, e)
 		}
-		t.note(e.at, isRefused || e.flags&(flagBanned|flagStopped) != 0, e.retry)
+		if !s.shadow() { // else nobody is told to come back, and there are no episodes
+			t.note(e.at, isRefused || e.flags&(flagBanned|flagStopped) != 0, e.retry)
+		}
 	}
 	s.pace(refused, at, e)
 }
@@ -77,7 +79,7 @@ func (s *ruleState) addKey(x *sample, at int, e *event) {
 	k.known = k.known || e.flags&flagKnown != 0
 	k.own = e.flags&flagOwn != 0
 	isRefused := e.flags&flagRefused != 0
-	if isRefused && e.flags&flagFirst != 0 {
+	if s.refuses(e) && e.flags&flagFirst != 0 {
 		k.refused = addTo32(k.refused, requests)
 	} else if e.flags&flagFirst == 0 {
 		k.asked -= uint32(min(units, uint64(k.asked))) // once a request

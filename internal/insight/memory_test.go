@@ -52,9 +52,13 @@ func TestMemory(t *testing.T) {
 			if r.Met != 300 || r.Refused != 150 {
 				t.Errorf("%d rules in %d MiB: %d met, %d refused", c.rules, c.memory>>20, r.Met, r.Refused)
 			}
-			if i == 0 && (r.Keys < 75 || r.Keys > 300 || len(r.Top) == 0) {
-				t.Errorf("%d rules in %d MiB: %d keys, %d on top", c.rules, c.memory>>20, r.Keys, len(r.Top))
+			if i == 0 && (r.Keys < 75 || r.Keys > 300) {
+				t.Errorf("%d rules in %d MiB: %d keys", c.rules, c.memory>>20, r.Keys)
 			}
+		}
+		// Of so many decisions in no time few are looked at: of one rule by chance none.
+		if len(b.keys(KeysQuery{By: ByRefused, Over: time.Hour})) == 0 {
+			t.Errorf("%d rules in %d MiB: no keys on top", c.rules, c.memory>>20)
 		}
 		runtime.KeepAlive(b)
 	}

@@ -130,6 +130,7 @@ func (s *Snapshot) mergeDomain(x *DomainSnapshot, shift int) {
 			d.Recent.add(&x.Recent)
 			d.Before.add(&x.Before)
 			d.HasBefore = d.HasBefore || x.HasBefore
+			d.Since = min(d.Since, x.Since)
 			d.Series.merge(x.Series, shift)
 			return
 		}

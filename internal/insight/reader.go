@@ -34,7 +34,7 @@ const (
 type KeysQuery struct {
 	Domain string
 	Limit  string        // a rule, or one of its windows
-	By     string        // ByRefused ("" too), ByAsked or ByNear
+	By     string        // ByRefused ("" too), ByAsked or ByNear; rules in shadow refuse nobody, unless Limit names one
 	Over   time.Duration // up to a minute: the live list; above: that of 12 hours
 	N      int           // at most so many; 0 is 50
 }
@@ -60,4 +60,6 @@ type KeyLimit struct {
 	Refused uint64  `json:"refused"`
 	Near    uint64  `json:"near"`
 	Fill    float64 `json:"fill"`
+	// WouldRefuse is what a rule in shadow has in place of Refused.
+	WouldRefuse uint64 `json:"would_refuse,omitempty"`
 }

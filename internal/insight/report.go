@@ -16,9 +16,8 @@ func (f *Facts) Report(o Thresholds) RuleReport {
 		Fill: Histogram(f.Sample, f.Keys), MaxFill: f.MaxFill, Episodes: f.Episodes,
 		KnownShare: share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f), Verdicts: Judge(f, o),
 	}
-	r.Good.Confidence = Low
-	if f.HasIdentity() {
-		r.Good.Confidence = High
+	if r.Good.told() {
+		r.Good.Confidence = confidenceOf(f.HasIdentity())
 	}
 	for _, w := range f.Windows {
 		r.Limits = append(r.Limits, w.Allows)
@@ -59,39 +58,10 @@ func Curve(f *Facts) []CurvePoint {
 		slices.Sort(limits)
 		limits = slices.Compact(limits)
 	}
-	identity := f.HasIdentity()
-	weight := 1.0
-	if n := len(f.RefusedSample); n > 0 {
-		weight = max(f.KeysRefused/float64(n), 1)
-	}
+	g := toldGood(f)
 	var points []CurvePoint
 	for _, l := range limits {
-		p := CurvePoint{Limit: l}
-		p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, window, l)
-		// A limit above the one in force spares some of the refused keys. Below it, keys would be
-		// refused that were not; how they would bear it is not known: they count if nothing speaks
-		// against them.
-		if l >= f.Windows[window].Limit {
-			for i := range f.RefusedSample {
-				if k := &f.RefusedSample[i]; !k.Own && window < len(k.Demand) && k.Demand[window] > l && k.good(identity) {
-					p.GoodKeys += weight
-				}
-			}
-		} else {
-			good, all := 0.0, 0.0
-			for i := range f.Sample {
-				k := &f.Sample[i]
-				if k.Own || window >= len(k.Demand) || k.Demand[window] <= l {
-					continue
-				}
-				all++
-				if (!identity || k.Known) && (k.OK < 0 || k.OK >= goodOK) && (k.Refused == 0 || k.good(identity)) {
-					good++
-				}
-			}
-			p.GoodKeys = p.Keys * share(good, all)
-		}
-		points = append(points, p)
+		points = append(points, f.point(g, window, l))
 	}
 	return points
 }

@@ -52,6 +52,7 @@ type DomainSnapshot struct {
 	Recent    Counts // of the last 10 s
 	Before    Counts // of the same time a day before
 	HasBefore bool
+	Since     int64 // Unix seconds: there are no figures of the time before
 	Series    Strip
 }
 
@@ -185,22 +186,26 @@ func spread(strip Strip, at, n int, b *bucket) {
 	}
 }
 
-// recent sums the last 10 full seconds.
+// recentSeconds is the time that a rate is of.
+const recentSeconds = 10
+
+// recent sums the last 10 full seconds; where there are no seconds, it is a sixth of the last full
+// minute.
 func (s *series) recent(now int64) (count Counts) {
-	w := &s.second
+	w, from, to, part := &s.second, now-recentSeconds, now-1, uint64(1)
 	if len(w.buckets) == 0 {
-		w = &s.minute
+		w, from, to, part = &s.minute, now/60*60-60, now/60*60-1, 60/recentSeconds
 	}
-	w.each(now-10, now-1, func(_ int64, b *bucket) {
+	w.each(from, to, func(_ int64, b *bucket) {
 		for i, v := range b {
-			count[i] += uint64(v)
+			count[i] += uint64(v) / part
 		}
 	})
 	return count
 }
 
 func (d *domainState) snapshot(s *Snapshot, over int64) DomainSnapshot {
-	out := DomainSnapshot{Name: d.name, Recent: d.series.recent(s.Time)}
+	out := DomainSnapshot{Name: d.name, Recent: d.series.recent(s.Time), Since: d.since}
 	out.Series, out.Count = d.series.strip(s.From, s.Time, s.Step)
 	const day = 24 * 60 * 60
 	if s.Started <= s.From-day || d.series.ten.oldest() <= s.From-day {

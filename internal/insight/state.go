@@ -87,6 +87,15 @@ func (s *ruleState) countFailures(unix int64) {
 	s.lastFail = n
 }
 
+// refuses reports whether the rule refuses what an event tells of; of a rule that is in shadow as a
+// whole, whether it would. That of other rules which is not enforced for the key is no refusal.
+func (s *ruleState) refuses(e *event) bool {
+	return e.flags&flagRefused != 0 && (e.flags&flagShadow == 0 || s.shadow())
+}
+
+// shadow reports whether nothing enforces the rule.
+func (s *ruleState) shadow() bool { return modeOf(s.rule) == modeNames[rule.Shadow] }
+
 // addWindow adds a limit.
 func (s *ruleState) addWindow(k *rule.Counter) {
 	span := int64(0)
@@ -135,7 +144,7 @@ func definitionOf(r *rule.Rule) uint64 {
 // did.
 func (s *ruleState) addTop(v *veil, e *event, with string) {
 	n := uint64(1) << e.weightTop
-	refused := e.flags&(flagRefused|flagBanned) != 0
+	refused := s.refuses(e) || e.flags&flagBanned != 0
 	if int(e.window) < len(s.perWindow) {
 		w := &s.perWindow[e.window]
 		if refused && e.flags&flagBanned == 0 {
@@ -187,7 +196,7 @@ func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
 		k.text = s.appendText(k.text[:0], v, e)
 	}
 	k.asked += n
-	if e.flags&(flagRefused|flagBanned) != 0 {
+	if s.refuses(e) || e.flags&flagBanned != 0 {
 		k.refused += n
 	}
 	k.fill, k.window, k.at, k.known = e.fill(), e.window, e.at, e.flags&flagKnown != 0

@@ -21,7 +21,7 @@ func (j *judge) strict() *Verdict {
 	if e := g.episodes; e.Obeyed+e.Early > 0 {
 		text += fmt.Sprintf("; %s came back when told", percent(share(float64(e.Obeyed), float64(e.Obeyed+e.Early))))
 	}
-	text += fmt.Sprintf(". Of all that it refuses, %s is theirs.", percent(g.f))
+	text += fmt.Sprintf(". %s its refusals hit them.", upper(portion(g.f, 1)))
 	v := j.verdict(Strict, confidence, text)
 	j.keys(v)
 	v.Evidence["good_keys"], v.Evidence["good_keys_refused"] = float64(g.All), float64(g.Keys)

@@ -30,10 +30,36 @@ func (r *RuleSnapshot) summarise() {
 		s.MaxFill = max(s.MaxFill, sample[i].Fill)
 	}
 	for i := range r.Refused.Keys {
-		s.Episodes.add(&r.Refused.Keys[i].Episodes)
+		k := &r.Refused.Keys[i]
+		s.Episodes.add(&k.Episodes)
+		s.MaxFill = max(s.MaxFill, float64(k.Fill))
 	}
+	r.fillWindows()
 	f := r.facts(nil)
 	s.Good, s.Confident = GoodOf(&f), f.HasIdentity()
+}
+
+// fillWindows takes into account what the sampled keys asked for: beyond the limit, too, which a
+// decision by itself does not tell.
+func (r *RuleSnapshot) fillWindows() {
+	note := func(k *SampledKey) {
+		for i := range min(len(r.Windows), len(k.Demands)) {
+			if d := &k.Demands[i]; d.limit > 0 {
+				w := &r.Windows[i]
+				w.MaxFill = max(w.MaxFill, float32(float64(d.peak())/float64(d.limit)))
+			}
+		}
+	}
+	for i := range r.All.Keys {
+		note(&r.All.Keys[i])
+	}
+	for i := range r.Refused.Keys {
+		note(&r.Refused.Keys[i].SampledKey)
+	}
+	if len(r.Windows) == 1 { // the limit may have been another one when it was used most
+		w := &r.Windows[0]
+		w.MaxFill = max(w.MaxFill, float32(r.Summary.MaxFill))
+	}
 }
 
 // facts turns a sample into what Judge wants.
@@ -135,13 +161,7 @@ func (r *RuleSnapshot) curve() []CurvePoint {
 		return nil
 	}
 	f := r.facts(nil)
-	var behaving []KeyFacts // what is not known of them speaks for them, as in GoodOf
-	identity := f.HasIdentity()
-	for _, k := range f.Sample {
-		if k.Refused == 0 && (!identity || k.Known) && (k.OK < 0 || k.OK >= goodOK) || k.good(identity) {
-			behaving = append(behaving, k)
-		}
-	}
+	g := toldGood(&f)
 	limits := []int64{r.Windows[0].Limit}
 	most := int64(1)
 	for i := range f.Sample {
@@ -156,10 +176,7 @@ func (r *RuleSnapshot) curve() []CurvePoint {
 	limits = slices.Compact(limits)
 	var out []CurvePoint
 	for _, limit := range limits {
-		p := CurvePoint{Limit: limit}
-		p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, 0, limit)
-		p.GoodKeys, _ = Affected(behaving, f.Keys*share(float64(len(behaving)), float64(len(f.Sample))), 0, limit)
-		out = append(out, p)
+		out = append(out, f.point(g, 0, limit))
 	}
 	return out
 }

@@ -13,7 +13,7 @@ import "time"
 
 // Overview is what goes on in a domain, or in all ("").
 type Overview struct {
-	From   time.Time `json:"from"`
+	From   time.Time `json:"from"` // as long ago as was asked for, or from when on there are figures
 	To     time.Time `json:"to"`
 	Step   int       `json:"step"` // of Series, in s
 	Nodes  Nodes     `json:"nodes"`
@@ -23,7 +23,7 @@ type Overview struct {
 	Refused        uint64      `json:"refused"`
 	Banned         uint64      `json:"banned"` // of the refused ones
 	Clients        uint64      `json:"clients"`
-	ClientsRefused uint64      `json:"clients_refused"`
+	ClientsRefused uint64      `json:"clients_refused"` // as in GoodRefused, rules in shadow are left out: they refuse nobody
 	GoodRefused    GoodRefused `json:"good_refused"`
 	Near           uint64      `json:"near"`         // clients near a limit now
 	PerSecond      float64     `json:"per_second"`   // requests, over the last 10 s
@@ -48,10 +48,11 @@ type Nodes struct {
 
 // GoodRefused is what was refused of clients that behave well.
 type GoodRefused struct {
-	Requests   uint64 `json:"requests"`
-	Clients    uint64 `json:"clients"`
-	PlusMinus  uint64 `json:"plus_minus"` // of Requests
-	Confidence string `json:"confidence"` // high or low
+	Requests  uint64 `json:"requests"`
+	Clients   uint64 `json:"clients"`
+	PlusMinus uint64 `json:"plus_minus"` // of Requests
+	// Confidence is high or low; "" where nothing tells who behaves well.
+	Confidence string `json:"confidence,omitempty"`
 }
 
 // Before is what a time was like that lies a day before.
@@ -100,11 +101,11 @@ type RuleReport struct {
 	WouldRefuse  uint64    `json:"would_refuse"` // in shadow
 	Errors       uint64    `json:"errors"`       // of if and cost
 
-	Keys        uint64     `json:"keys"` // estimated
-	KeysRefused uint64     `json:"keys_refused"`
-	KeysError   float64    `json:"keys_error"` // relative standard error of Keys; 0 is exact
-	Fill        [11]uint64 `json:"fill"`       // keys by the most of a limit that they used: 0-10 … 90-100, above 100 %
-	MaxFill     float64    `json:"max_fill"`   // 1 is the whole limit
+	Keys        uint64     `json:"keys"`         // estimated
+	KeysRefused uint64     `json:"keys_refused"` // in shadow: that would be
+	KeysError   float64    `json:"keys_error"`   // relative standard error of Keys; 0 is exact
+	Fill        [11]uint64 `json:"fill"`         // keys by the most of a limit that they used: 0-10 … 90-100, above 100 %
+	MaxFill     float64    `json:"max_fill"`     // the most that a client asked for; 1 is the whole limit
 	Episodes    Episodes   `json:"episodes"`
 	KnownShare  float64    `json:"known_share"` // of the requests that had an identity
 	OKShare     float64    `json:"ok_share"`    // of the admitted ones answered well; below 0: not known
@@ -130,7 +131,8 @@ type Episodes struct {
 	LeftOut uint64 `json:"left_out,omitempty"`
 }
 
-// Good is what a rule did to clients that behave well.
+// Good is what a rule did to clients that behave well; in shadow, what it would do. It is zero where
+// nothing tells who behaves well.
 type Good struct {
 	Refused   uint64  `json:"refused"` // refusals
 	Keys      uint64  `json:"keys"`    // of the refused keys
@@ -139,8 +141,9 @@ type Good struct {
 	Low       float64 `json:"low"`     // bounds of Share at 95 %
 	High      float64 `json:"high"`
 	PlusMinus float64 `json:"plus_minus"`
-	// Confidence is high where an identity tells good clients, else low.
-	Confidence string `json:"confidence"`
+	// Confidence is high where an identity tells good clients, low where their answers do, and ""
+	// where nothing does.
+	Confidence string `json:"confidence,omitempty"`
 }
 
 // CurvePoint says how many keys a limit of that size would touch.
@@ -148,7 +151,8 @@ type CurvePoint struct {
 	Limit     int64   `json:"limit"`
 	Keys      float64 `json:"keys"`
 	PlusMinus float64 `json:"plus_minus"`
-	GoodKeys  float64 `json:"good_keys"`
+	// GoodKeys are those of Keys that behave well, counted as in Good; nil where nothing tells.
+	GoodKeys *float64 `json:"good_keys,omitempty"`
 }
 
 // WindowReport is one limit of a rule.
@@ -158,7 +162,7 @@ type WindowReport struct {
 	Limit   int64   `json:"limit"`
 	Window  float64 `json:"window"` // s
 	Refused uint64  `json:"refused"`
-	MaxFill float64 `json:"max_fill"`
+	MaxFill float64 `json:"max_fill"` // as in RuleReport
 }
 
 // Count is a value and how often it came.
@@ -200,4 +204,6 @@ type KeyCount struct {
 	GrantedUntil *time.Time `json:"granted_until,omitempty"`
 	Known        bool       `json:"known"`
 	Obey         float64    `json:"obey"` // below 0: not known
+	// Shadow says that the rule is in shadow: what counts as refused only would be.
+	Shadow bool `json:"shadow,omitempty"`
 }

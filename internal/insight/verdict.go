@@ -62,10 +62,16 @@ func Judge(f *Facts, o Thresholds) []Verdict {
 		}
 	}
 	if len(j.Windows) > 0 && !slices.ContainsFunc(out, func(v Verdict) bool { return v.Verdict == NeverMet }) {
-		if v := j.tooEarly(len(out) == 0); v != nil {
+		certain := slices.ContainsFunc(out, func(v Verdict) bool { return v.Confidence == High && v.Verdict != Broken })
+		if v := j.tooEarly(len(out) == 0); v != nil && !certain {
 			out = append(out, *v)
 		} else if len(out) == 0 {
 			out = append(out, *j.quiet())
+		}
+	}
+	for i := range out {
+		for name, x := range out[i].Evidence {
+			out[i].Evidence[name] = digits(x)
 		}
 	}
 	return out
@@ -282,10 +288,14 @@ func (j *judge) addsNothing() *Verdict {
 func (j *judge) ignored() *Verdict {
 	e := j.Episodes
 	ended := e.Obeyed + e.Early
+	if j.shadow && !j.Replay {
+		return nil // nobody was told to come back
+	}
 	if ended < fewestEnded || float64(e.Obeyed) >= ignoredObey*float64(ended) {
 		return nil
 	}
-	text := fmt.Sprintf("Of %s, %s came back before they were told to: clients do not read Retry-After.", counted(float64(ended), "refusal"), percent(share(float64(e.Early), float64(ended))))
+	text := fmt.Sprintf("After %s %s clients came back before they were told to: they do not read Retry-After.",
+		portion(float64(e.Early), float64(ended)), counted(float64(ended), "refusal"))
 	v := j.verdict(Ignored, High, text)
 	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early), float64(e.GaveUp)
 	v.Evidence["obey"] = share(float64(e.Obeyed), float64(ended))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
 )
 
 // View answers questions from snapshots: of this node, or of several that were merged. It implements
@@ -68,9 +69,10 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	if err != nil {
 		return nil, err
 	}
+	begin := s.begin()
 	o := &Overview{
-		From: unix(s.From), To: unix(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain,
-		P99: s.P99, StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []Verdict{},
+		From: unix(begin), To: unix(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain,
+		P99: digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []Verdict{},
 	}
 	var all Counts
 	var recent Counts
@@ -97,16 +99,20 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	}
 	o.Before = before
 	o.Requests, o.Refused, o.Banned = all[laneMet], all[laneRefused], all[laneBanned]
-	o.PerSecond = float64(recent[laneMet]) / 10
+	o.PerSecond = s.perSecond(&recent)
 	o.Series = seriesOf(s.From, s.Step, strip, true)
 	nearNow := map[uint64]bool{}
 	for i := range s.Rules {
 		r := &s.Rules[i]
 		if len(r.Per) > 0 || r.Brought {
 			o.Clients = max(o.Clients, uint64(r.Summary.Keys+0.5))
-			o.ClientsRefused = max(o.ClientsRefused, uint64(r.Summary.KeysRefused+0.5))
+			if !r.shadow() { // which refuses nobody
+				o.ClientsRefused = max(o.ClientsRefused, uint64(r.Summary.KeysRefused+0.5))
+			}
 		}
-		o.GoodRefused.add(&r.Summary.Good, r.Summary.Confident)
+		if !r.shadow() {
+			o.GoodRefused.add(&r.Summary.Good, r.Summary.Confident)
+		}
 		for _, k := range r.Live[topNear] {
 			if s.Time*1e6-k.At <= 60e6 && k.Fill <= 1 {
 				nearNow[k.Hash] = true
@@ -119,14 +125,11 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 			}
 		}
 	}
-	if o.GoodRefused.Confidence == "" {
-		o.GoodRefused.Confidence = Low
-	}
 	o.Near = uint64(len(nearNow))
 	slices.SortStableFunc(o.NeedsALook, func(a, b Verdict) int {
 		return cmp.Compare(slices.Index(Verdicts, a.Verdict), slices.Index(Verdicts, b.Verdict))
 	})
-	o.Sentences = sentencesOf(s, o)
+	o.Sentences = sentencesOf(s, o, s.covered(begin, over))
 	return o, nil
 }
 
@@ -134,16 +137,60 @@ func (g *GoodRefused) add(x *Good, confident bool) {
 	g.Requests += x.Refused
 	g.Clients = max(g.Clients, x.Keys)
 	g.PlusMinus += uint64(x.PlusMinus + 0.5)
-	if x.Keys > 0 && (confident && g.Confidence == "" || !confident) {
-		g.Confidence = map[bool]string{true: High, false: Low}[confident]
+	switch {
+	case !x.told():
+	case !confident && x.Keys > 0:
+		g.Confidence = Low
+	case g.Confidence == "":
+		g.Confidence = confidenceOf(confident)
 	}
 }
 
+func confidenceOf(confident bool) string {
+	if confident {
+		return High
+	}
+	return Low
+}
+
+// shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come back.
+func (r *RuleSnapshot) shadow() bool { return r.Mode == modeNames[rule.Shadow] }
+
+// begin is from when on there are figures.
+func (s *Snapshot) begin() int64 {
+	begin := s.Time
+	for i := range s.Domains {
+		begin = min(begin, s.Domains[i].Since)
+	}
+	return max(begin, s.From)
+}
+
+// covered is how long a time the figures are of that was asked for: all of it, unless there are none
+// of its beginning. (From lies up to a step later than was asked for.)
+func (s *Snapshot) covered(begin int64, over time.Duration) time.Duration {
+	if begin > s.From {
+		return time.Duration(s.Time-begin) * time.Second
+	}
+	if over <= 0 {
+		over = DefaultOver
+	}
+	return min(over, MostOver)
+}
+
+// perSecond turns counts of the last 10 s into a rate; of a server that began later, over the time
+// since then.
+func (s *Snapshot) perSecond(recent *Counts) float64 {
+	return digits(float64(recent[laneMet]) / float64(min(max(s.Time-s.Started, 1), recentSeconds)))
+}
+
 // sentencesOf says in words what an overview says in numbers, and who is behind most refusals.
-func sentencesOf(s *Snapshot, o *Overview) []string {
-	over := span(o.To.Sub(o.From))
+func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
+	over := last(covered)
 	if o.Requests == 0 {
 		return []string{fmt.Sprintf("There were no requests in the last %s.", over)}
+	}
+	if o.Refused == 0 {
+		return []string{fmt.Sprintf("Of %s in the last %s none was refused.", counted(float64(o.Requests), "request"), over)}
 	}
 	text := fmt.Sprintf("Of %s in the last %s %s were refused", counted(float64(o.Requests), "request"), over, percent(share(float64(o.Refused), float64(o.Requests))))
 	if o.Clients > 0 {
@@ -167,18 +214,40 @@ func sentencesOf(s *Snapshot, o *Overview) []string {
 		return sentences
 	}
 	n := most.Count[laneRefused] + most.Count[laneBanned]
-	text = fmt.Sprintf("%s of the refusals were by %s", percent(share(float64(n), float64(all))), most.Name)
-	if keys := most.Live[topRefused]; len(keys) > 0 && keys[0].Text != "" {
-		total := uint64(0)
-		for _, k := range keys {
-			total += k.Count - k.Over
+	text = fmt.Sprintf("%s the refusals were by %s", portion(float64(n), float64(all)), most.Name)
+	if key, least, total := most.busiest(s.Time); least*2 > total {
+		text += fmt.Sprintf("; in the last minute %s them hit %s", portion(float64(least), float64(total)), key)
+		o.Named = key
+	}
+	text += "."
+	return append(sentences, upper(text))
+}
+
+// portion says how much of something a part is: "all of", "53 % of".
+func portion(part, whole float64) string {
+	if part >= whole {
+		return "all of"
+	}
+	return percent(share(part, whole)) + " of"
+}
+
+// busiest returns the key that was refused most in the last minute, with the refusals that are its
+// own for certain, and those of all keys.
+func (r *RuleSnapshot) busiest(now int64) (key string, least, total uint64) {
+	for i := range r.Live[topRefused] {
+		k := &r.Live[topRefused][i]
+		if now*1e6-k.At > 60e6 {
+			continue
 		}
-		if least := keys[0].Count - keys[0].Over; total > 0 && least*2 > total {
-			text += fmt.Sprintf(", of late %s of them of %s", percent(share(float64(least), float64(total))), keys[0].Text)
-			o.Named = keys[0].Text
+		n := k.Count - k.Over
+		if total += n; n > least {
+			key, least = k.Text, n
 		}
 	}
-	return append(sentences, text+".")
+	if key == "" {
+		return "", 0, total
+	}
+	return key, least, total
 }
 
 // Rules implements Reader.
@@ -212,7 +281,7 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 	out.Curve = r.curve()
 	for _, w := range r.Windows {
 		out.Windows = append(out.Windows, WindowReport{
-			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: float64(w.MaxFill),
+			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: digits(float64(w.MaxFill)),
 		})
 	}
 	out.By = map[string][]Count{"door": notNil(r.ByDoor)}
@@ -229,17 +298,24 @@ func (r *RuleSnapshot) report(s *Snapshot) RuleReport {
 		Near: r.Count[laneNear], Banned: r.Count[laneBanned], WouldRefuse: r.Count[laneWould], Errors: r.Errors,
 		Keys: uint64(r.Summary.Keys + 0.5), KeysRefused: uint64(r.Summary.KeysRefused + 0.5), KeysError: r.Summary.KeysError,
 		Fill: r.Summary.Fill, MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, Good: r.Summary.Good,
-		Trend: slices.Clone(r.Trend[:]), PerSecond: float64(r.Recent[laneMet]) / 10, OKShare: -1, Verdicts: notNil(r.Verdicts),
+		Trend: slices.Clone(r.Trend[:]), PerSecond: s.perSecond(&r.Recent), OKShare: -1, Verdicts: notNil(r.Verdicts),
 	}
 	for _, w := range r.Windows {
 		out.Limits = append(out.Limits, w.Allows)
 		out.MaxFill = max(out.MaxFill, float64(w.MaxFill))
+	}
+	g := &out.Good
+	if g.told() {
+		g.Confidence = confidenceOf(r.Summary.Confident)
 	}
 	if r.Drawn > 0 {
 		out.KnownShare = float64(r.DrawnKnown) / float64(r.Drawn)
 	}
 	if r.Answers > 0 {
 		out.OKShare = float64(r.Well) / float64(r.Answers)
+	}
+	for _, x := range []*float64{&out.MaxFill, &out.KeysError, &out.KnownShare, &out.OKShare, &g.Share, &g.Low, &g.High, &g.PlusMinus} {
+		*x = digits(*x)
 	}
 	return out
 }
@@ -274,6 +350,9 @@ func (v *View) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error)
 			window = q.Limit
 		}
 		found = true
+		if kind == topRefused && q.Limit == "" && r.shadow() {
+			continue // it refuses nobody; what it would do is told where it is asked for
+		}
 		keys := r.Long[kind]
 		if live {
 			keys = r.Live[kind]
@@ -299,7 +378,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 		}
 		out := KeyCount{
 			Domain: r.Domain, Rule: r.Name, Limit: r.windowName(k.Window), Key: k.Text, Count: k.Count, Over: k.Over,
-			Fill: float64(k.Fill), Known: k.Known, Obey: r.obeyOf(k.Hash),
+			Fill: digits(float64(k.Fill)), Known: k.Known, Obey: digits(r.obeyOf(k.Hash)), Shadow: r.shadow(),
 		}
 		// Only the lists of what was asked see a key admitted and refused alike.
 		asked := k
@@ -309,7 +388,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 			}
 		}
 		if asked.Asked > 0 {
-			out.RefusedShare = min(float64(asked.Refused)/float64(asked.Asked), 1)
+			out.RefusedShare = digits(min(float64(asked.Refused)/float64(asked.Asked), 1))
 		}
 		list = append(list, out)
 	}
@@ -335,7 +414,7 @@ func (v *View) Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, 
 		s.Rules[i].addKey(out, key)
 	}
 	if n := out.Episodes.Obeyed + out.Episodes.Early; n > 0 {
-		out.Obey = float64(out.Episodes.Obeyed) / float64(n)
+		out.Obey = digits(float64(out.Episodes.Obeyed) / float64(n))
 	}
 	return out, nodes, nil
 }
@@ -360,7 +439,7 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 				limit.Near = k.Count
 			}
 			if k.At >= at {
-				at, limit.Fill, limit.Limit = k.At, float64(k.Fill), r.windowName(k.Window)
+				at, limit.Fill, limit.Limit = k.At, digits(float64(k.Fill)), r.windowName(k.Window)
 			}
 			out.Known = out.Known || k.Known
 		}
@@ -375,6 +454,9 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 	}
 	if found {
 		limit.Asked = max(limit.Asked, limit.Refused)
+		if r.shadow() {
+			limit.Refused, limit.WouldRefuse = 0, limit.Refused
+		}
 		out.Limits = append(out.Limits, limit)
 	}
 }

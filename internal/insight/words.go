@@ -86,6 +86,38 @@ func span(d time.Duration) string {
 	return ""
 }
 
+// last writes a duration for "in the last …": "2 min", and "minute" for one.
+func last(d time.Duration) string {
+	switch d {
+	case time.Second:
+		return "second"
+	case time.Minute:
+		return "minute"
+	case time.Hour:
+		return "hour"
+	}
+	return span(max(d, time.Second))
+}
+
+// digits rounds what is no whole number to four significant digits, which is more than is known of
+// any of them.
+func digits(x float64) float64 {
+	if x == math.Trunc(x) || math.IsInf(x, 0) || math.IsNaN(x) {
+		return x
+	}
+	if math.Abs(x) >= 1000 {
+		return math.Round(x)
+	}
+	rounded, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
+	if err != nil {
+		return x
+	}
+	return rounded
+}
+
+// upper begins a sentence.
+func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+
 // list joins words: "a", "a and b", "a, b and c".
 func list(words []string, last string) string {
 	if len(words) < 2 {

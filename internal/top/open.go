@@ -77,8 +77,16 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 	if r.KeysError > 0 {
 		keys += fmt.Sprintf(" (± %s)", percent(r.KeysError))
 	}
-	say("%s, refused %d; of %d good ones %d were refused (%s, %s to %s)", keys, r.KeysRefused, r.Good.All, r.Good.Keys,
-		percent(r.Good.Share), percent(r.Good.Low), percent(r.Good.High))
+	refused, were := "refused", "were refused"
+	if r.Mode == "shadow" {
+		refused, were = "would be refused", "would be"
+	}
+	if r.Good.Confidence == "" && r.Good.All == 0 {
+		say("%s, %s %d; nothing tells which of them are good", keys, refused, r.KeysRefused)
+	} else {
+		say("%s, %s %d; of %d good ones %d %s (%s, %s to %s)", keys, refused, r.KeysRefused, r.Good.All, r.Good.Keys, were,
+			percent(r.Good.Share), percent(r.Good.Low), percent(r.Good.High))
+	}
 	if e := r.Episodes; e.Obeyed+e.Early+e.GaveUp > 0 {
 		all := e.Obeyed + e.Early + e.GaveUp
 		say("after %d refusals %s came back when told, %s too early, %s not at all", all,
@@ -105,8 +113,11 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 	if len(r.Curve) > 0 {
 		lines = append(lines, "", styled(bold, "What if the limit was"))
 		for _, p := range r.Curve {
-			lines = append(lines, fmt.Sprintf("  %10d   would touch about %s clients (± %s), %s of them good", p.Limit,
-				number(p.Keys), number(p.PlusMinus), number(p.GoodKeys)))
+			text := fmt.Sprintf("  %10d   would touch about %s clients (± %s)", p.Limit, number(p.Keys), number(p.PlusMinus))
+			if p.GoodKeys != nil {
+				text += fmt.Sprintf(", %s of them good", number(*p.GoodKeys))
+			}
+			lines = append(lines, text)
 		}
 	}
 	lines = append(lines, countLines("Refused most", r.Top)...)

@@ -79,7 +79,8 @@ func shop() *State {
 	search := rule("search", "20 per minute", 51_600, 3_508, "strict", "31 good clients were refused in 24 h, 94 % of them signed in; 88 % came back when told.", [11]uint64{400, 300, 200, 100, 80, 60, 20, 10, 10, 9, 31})
 	search.Episodes = insight.Episodes{Obeyed: 88, Early: 9, GaveUp: 3}
 	search.Series = &series
-	search.Curve = []insight.CurvePoint{{Limit: 20, Keys: 40, PlusMinus: 4, GoodKeys: 31}, {Limit: 40, Keys: 11, PlusMinus: 2, GoodKeys: 2}}
+	many, few := 31.0, 2.0
+	search.Curve = []insight.CurvePoint{{Limit: 20, Keys: 40, PlusMinus: 4, GoodKeys: &many}, {Limit: 40, Keys: 11, PlusMinus: 2, GoodKeys: &few}}
 	search.Top = []insight.KeyCount{{Key: "ip=198.51.100.7", Count: 1240}}
 	login := rule("login-attempts", "5 per minute", 11_160, 2_690, "works", "Refused 2,690 of 11,160.", [11]uint64{900, 10, 5, 0, 0, 1, 1, 0, 2, 0, 40})
 	api := rule("api", "1000 per hour, burst 20", 310_000, 0, "loose_crowd", "a limit per client cannot stop a crowd", [11]uint64{1100, 90, 10, 3})

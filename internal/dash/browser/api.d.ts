@@ -3,7 +3,7 @@
 declare namespace Api {
   interface Session { name: string; role: string; tokens: boolean }
   interface Nodes { asked: number; answered: number }
-  interface Good { requests: number; clients: number; plus_minus: number; confidence: string }
+  interface Good { requests: number; clients: number; plus_minus: number; confidence?: string }
   interface Series { t: number[]; admitted: number[]; near: number[]; refused: number[]; shadow?: number[]; banned?: number[] }
   interface Happening { t: number; until?: number; kind: string; version?: string; signal?: string }
   interface Overview {
@@ -22,19 +22,19 @@ declare namespace Api {
     from: string; met: number; refused: number; refused_alone: number; soft: number; near: number; banned: number;
     would_refuse: number; errors: number; keys: number; keys_refused: number; keys_error: number; fill: number[]; max_fill: number;
     episodes: Episodes; known_share: number; ok_share: number;
-    good: { refused: number; keys: number; all: number; share: number; low: number; high: number; plus_minus: number };
+    good: { refused: number; keys: number; all: number; share: number; low: number; high: number; plus_minus: number; confidence?: string };
     trend: number[] | null; per_second: number; verdicts: Verdict[] | null;
-    curve?: { limit: number; keys: number; plus_minus: number; good_keys: number }[];
+    curve?: { limit: number; keys: number; plus_minus: number; good_keys?: number }[];
     series?: Series; windows?: { name: string; allows: string; limit: number; window: number; refused: number; max_fill: number }[];
     by?: Record<string, { value: string; count: number }[]>; top?: Key[]; near_now?: Key[];
   }
   interface Key {
     domain: string; rule: string; limit: string; key: string; count: number; over: number; refused_share: number; fill: number;
-    banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number;
+    banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean;
   }
   interface KeyReport {
     domain: string; key: string; known: boolean; obey: number; episodes: Episodes; sampled: boolean;
-    limits: { rule: string; limit: string; asked: number; refused: number; near: number; fill: number }[] | null;
+    limits: { rule: string; limit: string; asked: number; refused: number; near: number; fill: number; would_refuse?: number }[] | null;
   }
   interface KeyState {
     domain: string; limit: string; key: string; parts: string[]; used: number; capacity: number; remaining: number; refused: boolean;

@@ -114,8 +114,8 @@ export function refusedMost(ctx, keys, none, shadows, alone) {
   const most = Math.max(1, ...keys.map((k) => k.count));
   return ranking(keys.map((k) => ({
     name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-    words: [alone ? '' : [visible(k.rule), ' · '], `${count(k.count)} ${shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
-    part: k.count / most, kind: shadows?.has(k.rule) ? 'shadow' : 'refused', label: 'Of the key refused most:',
+    words: [alone ? '' : [visible(k.rule), ' · '], `${count(k.count)} ${k.shadow || shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
+    part: k.count / most, kind: k.shadow || shadows?.has(k.rule) ? 'shadow' : 'refused', label: 'Of the key refused most:',
   })), none);
 }
 
@@ -159,7 +159,7 @@ export async function show(ctx, root) {
       h('div', { class: 'tiles' },
         tile('Requests', `${rate(o.per_second)} /s`, [count(o.requests), compared(o) ? ` · ${compared(o)}` : '']),
         tile('Refused', shareOf(o.refused, o.requests), `${count(o.refused)} · ${plural(o.clients_refused, 'client')}${o.banned ? ` · ${count(o.banned)} by bans` : ''}`),
-        tile('Refused, though good', shareOf(g.requests, o.requests), `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
+        tile('Refused, though good', g.confidence ? shareOf(g.requests, o.requests) : '–', !g.confidence ? 'nothing tells who is good' : `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
         tile('Near a limit', count(o.near), `of ${plural(o.clients, 'client')}`),
         tile('Decision, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));
   }

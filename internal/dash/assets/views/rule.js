@@ -20,7 +20,7 @@ function facts(r) {
   return h('dl', { class: 'facts' },
     fact('Met by', plural(r.met, 'request'), `${rate(r.per_second)} /s · ${r.keys_error ? 'about ' : ''}${plural(r.keys, 'client')}`),
     shadow ? fact('Would refuse', shareOf(r.would_refuse, r.met), count(r.would_refuse)) : fact('Refused', shareOf(r.refused, r.met), `${count(r.refused)} · ${plural(r.keys_refused, 'client')}`),
-    fact('Good among them', r.refused ? shareOf(r.good.refused, r.refused) : '–', `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
+    fact('Good among them', r.refused && r.good.confidence ? shareOf(r.good.refused, r.refused) : '–', !r.good.confidence ? 'nothing tells who is good' : `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
     fact('Refused alone', r.refused ? shareOf(r.refused_alone, r.refused) : '–', 'no other rule refused'),
     fact('Retry-After obeyed', ended ? shareOf(e.obeyed, ended) : '–', `${count(e.obeyed)} obeyed, ${count(e.early)} early, ${count(e.gave_up)} gave up${e.left_out ? `, ${count(e.left_out)} left out` : ''}`),
     fact('Most asked by one client', percent(r.max_fill), 'of the limit'),
@@ -63,14 +63,14 @@ function slider(ctx, r) {
     mark.setAttribute('x2', String(x));
     const unit = r.windows?.[0]?.window ? ` in ${span(r.windows[0].window)}` : '';
     input.setAttribute('aria-valuetext', `${count(p.limit)}${unit}`);
-    fill(said, h('strong', null, `${count(p.limit)}${unit}`), p.limit === now ? ' (in force)' : '', ` would touch ${p.plus_minus ? 'about ' : ''}${plural(Math.round(p.keys), 'client')}${p.plus_minus ? ` ± ${count(Math.round(p.plus_minus))}` : ''}, `, h('strong', null, plural(Math.round(p.good_keys), 'good one')), '.');
+    fill(said, h('strong', null, `${count(p.limit)}${unit}`), p.limit === now ? ' (in force)' : '', ` would touch ${p.plus_minus ? 'about ' : ''}${plural(Math.round(p.keys), 'client')}${p.plus_minus ? ` ± ${count(Math.round(p.plus_minus))}` : ''}`, p.good_keys === undefined ? '; nothing tells how many good ones.' : [', ', h('strong', null, plural(Math.round(p.good_keys), 'good one')), '.']);
     fill(go, ctx.can('source') && p.limit !== now ? h('a', { class: 'btn small', href: ctx.link('/try', { rule: `${r.domain}/${r.name}`, limit: String(p.limit) }) }, `Try ${count(p.limit)}`) : null);
   }
   move();
   return h('div', null, h('svg', { viewBox: '0 0 300 60', preserveAspectRatio: 'none', class: 'c-admitted curve', 'aria-hidden': 'true' }, path, h('g', { class: 'c-soft' }, mark)), input, said, go,
     h('details', { class: 'figures' }, h('summary', null, 'Figures'), table({
       caption: 'Clients that a limit would touch', rows: curve, none: '', columns: [
-        { title: 'Limit', cell: (p) => count(p.limit) }, { title: 'Clients', number: true, cell: (p) => `${count(p.keys)}${p.plus_minus ? ` ± ${count(p.plus_minus)}` : ''}` }, { title: 'Good ones', number: true, cell: (p) => count(p.good_keys) }],
+        { title: 'Limit', cell: (p) => count(p.limit) }, { title: 'Clients', number: true, cell: (p) => `${count(p.keys)}${p.plus_minus ? ` ± ${count(p.plus_minus)}` : ''}` }, { title: 'Good ones', number: true, cell: (p) => (p.good_keys === undefined ? '–' : count(p.good_keys)) }],
     })));
 }
 

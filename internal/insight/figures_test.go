@@ -1,0 +1,271 @@
+package insight
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+)
+
+// rush is some minutes of traffic: ada asks far too often and comes back too early, 40 others ask a
+// little, and a rule in shadow would refuse nearly all of it.
+func rushOf(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t, Options{Known: []string{"user"}}, `
+domain: shop
+limits:
+  - { name: login, per: [user], allow: 5/min, algorithm: fixed_window }
+  - { name: tight, per: [user], allow: 1/min, algorithm: fixed_window, on_limit: shadow }
+`)
+	for second := range 120 {
+		b.ask("ada")
+		b.ask(fmt.Sprint("user-", second%40))
+		b.pass(time.Second)
+	}
+	return b
+}
+
+func (b *bench) overview(over time.Duration) *Overview {
+	b.t.Helper()
+	o, err := b.Overview(b.t.Context(), "", over)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return o
+}
+
+func (b *bench) keys(q KeysQuery) []KeyCount {
+	b.t.Helper()
+	keys, _, err := b.Keys(b.t.Context(), q)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return keys
+}
+
+// A rule in shadow refuses nobody, and tells nobody to come back.
+func TestShadowRefusesNobody(t *testing.T) {
+	b := rushOf(t)
+	o := b.overview(time.Hour)
+	if o.Refused != 110 || o.Clients != 41 || o.ClientsRefused != 1 || o.GoodRefused.Clients > 1 || o.GoodRefused.Requests > 110 {
+		t.Errorf("%d refused, %d of %d clients, good %+v", o.Refused, o.ClientsRefused, o.Clients, o.GoodRefused)
+	}
+	for _, over := range []time.Duration{time.Minute, time.Hour} {
+		if keys := b.keys(KeysQuery{By: ByRefused, Over: over}); len(keys) != 1 || keys[0].Rule != "login" || keys[0].Shadow {
+			t.Errorf("refused most: %+v", keys)
+		}
+		if keys := b.keys(KeysQuery{By: ByRefused, Limit: "tight", Over: over}); len(keys) == 0 || !keys[0].Shadow || keys[0].Key != "user=ada" {
+			t.Errorf("would be refused most: %+v", keys)
+		}
+	}
+	login, tight := b.rule("login"), b.rule("tight")
+	if login.Episodes.ended() == 0 || tight.Episodes != (Episodes{}) || tight.KeysRefused != 41 {
+		t.Errorf("episodes %+v, in shadow %+v; keys %d", login.Episodes, tight.Episodes, tight.KeysRefused)
+	}
+	key, _, err := b.Key(t.Context(), "shop", "user=ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range key.Limits {
+		if shadow := l.Rule == "tight"; (l.WouldRefuse > 0) != shadow || (l.Refused > 0) == shadow {
+			t.Errorf("ada at %+v", l)
+		}
+	}
+	for _, mode := range []string{"enforce", "shadow"} {
+		f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
+		f.Mode, f.Episodes, f.Met, f.Refused, f.WouldRefuse = mode, Episodes{Obeyed: 1, Early: 59}, 5000, 60, 60
+		f.Replay = false
+		if is := slices.ContainsFunc(Judge(f, Thresholds{}), func(v Verdict) bool { return v.Verdict == Ignored }); is != (mode == "enforce") {
+			t.Errorf("%s: ignored is %t", mode, is)
+		}
+	}
+}
+
+// What a rule enforces for some keys only refuses only those.
+func TestPartlyEnforced(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 1/min, algorithm: fixed_window, enforce: 50%}]")
+	refused := map[string]bool{}
+	for i := range 40 {
+		name := fmt.Sprint("user-", i)
+		b.ask(name)
+		refused["user="+name] = !b.ask(name)
+	}
+	b.pass(time.Second)
+	n := uint64(0)
+	for _, is := range refused {
+		if is {
+			n++
+		}
+	}
+	if r := b.rule("a"); n == 0 || n == 40 || r.KeysRefused != n || r.Refused != n {
+		t.Errorf("%d of 40 were refused; %d keys, %d refusals are told", n, r.KeysRefused, r.Refused)
+	}
+	for _, k := range b.keys(KeysQuery{By: ByRefused, Over: time.Minute}) {
+		if !refused[k.Key] {
+			t.Errorf("%s was never refused: %+v", k.Key, k)
+		}
+	}
+}
+
+// An overview says from when on there are figures, in from and in words, and who is behind it all.
+func TestOverviewSaysSinceWhen(t *testing.T) {
+	b := rushOf(t)
+	o := b.overview(6 * time.Hour)
+	if !o.From.Equal(begun) {
+		t.Errorf("from %v, begun %v", o.From, begun)
+	}
+	want := []string{
+		"Of 240 requests in the last 2 min 46 % were refused, of 1 of 41 clients.",
+		"All of the refusals were by login; in the last minute all of them hit user=ada.",
+	}
+	if !slices.Equal(o.Sentences, want) || o.Named != "user=ada" {
+		t.Errorf("%q, want %q", o.Sentences, want)
+	}
+	if o.PerSecond != 2 {
+		t.Errorf("%v a second", o.PerSecond)
+	}
+	for range 8 * 60 {
+		b.ask("eve")
+		b.pass(time.Minute)
+	}
+	for over, text := range map[time.Duration]string{
+		6 * time.Hour: " requests in the last 6 h none was refused.", time.Hour: " requests in the last hour none was refused.",
+	} {
+		o := b.overview(over)
+		if o.To.Sub(o.From) > over || o.To.Sub(o.From) < over-time.Minute || len(o.Sentences) != 1 || !strings.HasSuffix(o.Sentences[0], text) {
+			t.Errorf("%v to %v: %q, want %q", o.From, o.To, o.Sentences, text)
+		}
+	}
+}
+
+// A rate is that of the last 10 s, and of a server that has just begun, of its time.
+func TestPerSecond(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]")
+	b.pass(time.Second)
+	for range 3 {
+		for range 8 {
+			b.ask("ada")
+		}
+		b.pass(time.Second)
+	}
+	b.pass(time.Second)
+	if o := b.overview(time.Hour); o.PerSecond != 4.8 { // 24 in 5 s
+		t.Errorf("%v a second", o.PerSecond)
+	}
+	b.pass(time.Minute)
+	if o, r := b.overview(time.Hour), b.rule("a"); o.PerSecond != 0 || r.PerSecond != 0 {
+		t.Errorf("a minute later %v and %v a second", o.PerSecond, r.PerSecond)
+	}
+	lean := newSeries(true)
+	lean.add(begun.Unix(), &bucket{laneMet: 120})
+	if n := lean.recent(begun.Unix() + 70)[laneMet]; n != 20 {
+		t.Errorf("%d in 10 s of a minute with 120", n)
+	}
+}
+
+// No number has more digits than anybody wants to read.
+func TestFewDigits(t *testing.T) {
+	b := rushOf(t)
+	b.judge()
+	rule, _, err := b.Rule(t.Context(), "shop", "login", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, _, err := b.Rules(t.Context(), "shop", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _, err := b.Key(t.Context(), "shop", "user=ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := json.Marshal([]any{b.overview(time.Hour), rule, rules, key, b.keys(KeysQuery{By: ByAsked, Over: time.Minute}), b.keys(KeysQuery{By: ByNear})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if long := regexp.MustCompile(`[0-9]*\.0*[0-9]{5,}[,}\]]`).FindAll(all, 5); len(long) > 0 {
+		t.Errorf("%q", long)
+	}
+	for x, want := range map[float64]float64{1.2000000476837158: 1.2, 0: 0, -1: -1, 0.000123456: 0.0001235, 12345: 12345, 123456.7: 123457} {
+		if got := digits(x); got != want {
+			t.Errorf("digits(%v) = %v, want %v", x, got, want)
+		}
+	}
+}
+
+// What a client asked for is measured alike for a rule and for its windows.
+func TestFullestClient(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 20/min, algorithm: fixed_window}, {name: b, per: [user], allow: [100/min, 20/hour], algorithm: fixed_window}]")
+	for range 86 {
+		b.ask("ada")
+	}
+	b.pass(time.Second)
+	if r := b.rule("a"); r.MaxFill != 4.3 || r.Windows[0].MaxFill != 4.3 {
+		t.Errorf("rule %v, window %v", r.MaxFill, r.Windows[0].MaxFill)
+	}
+	if r := b.rule("b"); r.MaxFill != max(r.Windows[0].MaxFill, r.Windows[1].MaxFill) {
+		t.Errorf("rule %v, windows %+v", r.MaxFill, r.Windows)
+	}
+}
+
+// The good clients that another limit would touch are those that are told of beside it.
+func TestCurveTellsTheSameGoodKeys(t *testing.T) {
+	const rules = "domain: shop\nlimits: [{name: search, per: [user|ip], allow: 20/min, algorithm: fixed_window}]"
+	run := func(attribute string) *RuleReport {
+		b := newBench(t, Options{Known: []string{"user"}}, rules)
+		for range 60 { // 40 clients that all come far too often, and 10 that do not
+			for i := range 40 {
+				b.send(weir.Request{Attributes: rule.Pairs{{Name: attribute, Value: fmt.Sprint("192.0.2.", i)}}})
+			}
+			b.pass(time.Second)
+		}
+		for i := range 10 {
+			b.send(weir.Request{Attributes: rule.Pairs{{Name: attribute, Value: fmt.Sprint("198.51.100.", i)}}})
+		}
+		b.pass(time.Second)
+		return b.rule("search")
+	}
+	at := func(r *RuleReport, limit int64) *CurvePoint {
+		i := slices.IndexFunc(r.Curve, func(p CurvePoint) bool { return p.Limit == limit })
+		if i < 0 {
+			t.Fatalf("no limit of %d in %+v", limit, r.Curve)
+		}
+		return &r.Curve[i]
+	}
+	r := run("user")
+	if p := at(r, 20); r.Good.Keys != 0 || r.Good.All != 10 || r.Good.Confidence != High || p.Keys != 40 || p.GoodKeys == nil || *p.GoodKeys != 0 {
+		t.Errorf("good %+v, at 20: %+v", r.Good, p)
+	}
+	r = run("ip")
+	if p := at(r, 20); r.Good != (Good{}) || p.Keys != 40 || p.GoodKeys != nil {
+		t.Errorf("not known: good %+v, at 20: %+v", r.Good, p)
+	}
+	text, err := json.Marshal(r)
+	if err != nil || strings.Contains(string(text), "good_keys") || strings.Contains(string(text), `"confidence":"high","refused"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// It is too early is said where nothing else is certain, not beside what is.
+func TestTooEarlyDoesNotRepeat(t *testing.T) {
+	f := facts(t, "domain: shop\nlimits: [{name: a, per: [user], allow: 5/min}]", "a")
+	f.Replay, f.From, f.To = false, begun, begun.Add(2*time.Minute)
+	f.Met, f.Refused, f.Alone, f.TopRefused, f.Episodes = 14_000, 60, 60, 60, Episodes{Obeyed: 1, Early: 59}
+	list := Judge(f, Thresholds{})
+	if len(list) != 1 || list[0].Verdict != Ignored {
+		t.Fatalf("%+v", list)
+	}
+	if want := "After 98 % of 60 refusals clients came back before they were told to: they do not read Retry-After."; list[0].Sentence != want {
+		t.Errorf("%q, want %q", list[0].Sentence, want)
+	}
+	f.Episodes = Episodes{}
+	if list := Judge(f, Thresholds{}); len(list) != 1 || list[0].Verdict != TooEarly {
+		t.Errorf("%+v", list)
+	}
+}
