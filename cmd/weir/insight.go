@@ -5,7 +5,9 @@ import (
 	"slices"
 
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/load"
 	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/overload"
 )
 
 // makeInsight makes what gathers how the rules do, unless insight.memory is 0.
@@ -17,7 +19,7 @@ func (p *program) makeInsight(check bool) error {
 	}
 	o.Known = p.known()
 	o.Hide = secretIdentities(p.c.identity)
-	o.Saturated = p.saturated
+	o.Saturated = (&saturation{signals: p.signals, overload: p.overload, capacity: p.capacity}).now
 	o.Broken = p.rulesBroken
 	o.P99 = func() float64 { return p.metrics.P99() } // which are made later
 	o.Text = p.ruleText
@@ -60,20 +62,45 @@ func (p *program) ruleText(name string) string {
 	return ""
 }
 
-// saturatedFrom is the percentage of a load signal from which the service counts as saturated.
-const saturatedFrom = 90
+// A service counts as saturated from these percentages of a load signal, and of its capacity for
+// requests in flight.
+const (
+	saturatedFrom = 90
+	fullFrom      = 95
+)
 
-// saturated tells whether a load signal of the server's own says that the service is at its end.
-func (p *program) saturated() (signal string, saturated bool) {
-	for _, s := range p.signals.List() {
-		if s.Seen && !s.Stale && s.Value >= saturatedFrom && slices.Contains(saturatingSignals, s.Name) {
-			return s.Name, true
+// saturation tells whether the service is at its end.
+type saturation struct {
+	signals  *load.Registry
+	overload *overload.Limiter // nil without
+	capacity func() int        // requests in flight; 0 if it is not known
+	shed     uint64            // requests, when that was read last
+}
+
+// now tells which signal says that the service is at its end, or has shed requests since the last
+// call. Not safe for concurrent use.
+func (s *saturation) now() (signal string, saturated bool) {
+	inFlight := s.signals.InFlight()
+	if s.overload != nil {
+		stats, before := s.overload.Stats(), s.shed
+		inFlight, s.shed = stats.InFlight, 0
+		for _, n := range stats.Refused {
+			s.shed += n
 		}
+		if s.shed > before {
+			return "shed", true
+		}
+	}
+	for _, i := range s.signals.List() {
+		if i.Kind == load.Measured && i.Name != load.InFlight && i.Seen && !i.Stale && i.Value >= saturatedFrom {
+			return i.Name, true
+		}
+	}
+	if capacity := s.capacity(); capacity > 0 && inFlight*100 >= capacity*fullFrom {
+		return load.InFlight, true
 	}
 	return "", false
 }
-
-var saturatingSignals = []string{"cpu", "memory", "pressure", "in_flight", "upstream_latency"}
 
 // rulesBroken says why the rules that lie in the source are not in force; "" if they are.
 func (p *program) rulesBroken() string {

@@ -39,8 +39,19 @@ func (p *program) makeLoad() error {
 		queries[name] = q
 	}
 	var err error
-	p.signals, err = load.New(load.Options{Queries: queries, Capacity: p.capacity})
+	p.signals, err = load.New(load.Options{Queries: queries, Capacity: p.capacity, Watch: p.watched()})
 	return err
+}
+
+// watched are the signals that tell whether the service is saturated.
+func (p *program) watched() []string {
+	switch {
+	case p.c.insight.Memory == 0:
+		return nil
+	case p.c.listen.proxy == "":
+		return []string{load.CPU, load.Memory, load.Pressure}
+	}
+	return []string{load.CPU, load.Memory, load.Pressure, load.UpstreamLatency}
 }
 
 // capacity is how many requests in flight are 100 percent.

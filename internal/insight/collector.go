@@ -71,6 +71,8 @@ type Collector struct {
 	doors    doorNames
 	woken    chan struct{}
 
+	answers []answerCell
+
 	thinned     atomic.Uint64
 	taken       atomic.Uint64
 	storeErrors atomic.Uint64
@@ -88,6 +90,8 @@ type Collector struct {
 	minute  int64
 	events  []Happening
 	signal  string // why this minute is saturated; "" if it is not
+	// When the minute began.
+	lastAnswers answerCounts
 	// The number of the generation of the samples.
 	generation int64
 	errors     wheel // of the store
@@ -118,6 +122,7 @@ func New(o Options) *Collector {
 	c.veil = veil{seed: o.Seed, hide: slices.Clone(o.Hide)}
 	c.started = c.now()
 	c.second, c.minute, c.generation = c.started.Unix(), c.started.Unix()/60, c.started.Unix()/generation
+	c.answers = make([]answerCell, cellsOf())
 	c.rings = make([]ring, cellsOf())
 	for i := range c.rings {
 		c.rings[i].init()

@@ -565,6 +565,23 @@ func askedOf(r *weir.Request, d *weir.Decision, i int) int64 {
 
 func clamp(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-1)) }
 
+// answerCell is a share of the counters of answers.
+type answerCell struct {
+	all, failed atomic.Uint32 // they wrap; failed are those of 500 and above
+	_           [56]byte
+}
+
+// answerCounts is a reading of the counters of answers.
+type answerCounts struct{ all, failed uint32 }
+
+func (c *Collector) readAnswers() (n answerCounts) {
+	for i := range c.answers {
+		n.all += c.answers[i].all.Load()
+		n.failed += c.answers[i].failed.Load()
+	}
+	return n
+}
+
 // wake wakes the goroutine that gathers.
 func (c *Collector) wake() {
 	select {
@@ -575,7 +592,16 @@ func (c *Collector) wake() {
 
 // answered is told how a request was answered that d admitted.
 func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
-	if !d.Known || a.Status == 0 || d.Rules == nil || r.Cost() <= 0 {
+	if a.Status == 0 {
+		return
+	}
+	turn := uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
+	cell := &c.answers[turn&uint64(len(c.answers)-1)]
+	cell.all.Add(1)
+	if a.Status >= 500 {
+		cell.failed.Add(1)
+	}
+	if !d.Known || d.Rules == nil || r.Cost() <= 0 {
 		return
 	}
 	t := c.tableFor(d)
@@ -583,7 +609,6 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 		return
 	}
 	now := thinning(c.thinning.Load())
-	turn := uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
 	var random uint64
 	for i := 0; i < len(d.Limits); {
 		begin := i

@@ -5,6 +5,7 @@ const generation = 12 * 60 * 60 // s
 
 // eachMinute closes the minute that ended: unix is the beginning of the new one. mu is held.
 func (c *Collector) eachMinute(unix int64) {
+	c.noteAnswers(unix)
 	signal := c.signal
 	c.signal = ""
 	turn := c.now().Unix()/generation > c.generation
@@ -29,26 +30,46 @@ func (c *Collector) eachMinute(unix int64) {
 	}
 }
 
-// noteSaturation notes on the line of time from when until when the service was at its end.
+// A minute with so many answers that failed, and such a share of them, is saturated.
+const (
+	fewestFailed = 5
+	failedShare  = 0.05
+)
+
+// noteAnswers notes that the service was at its end in the minute that ended, if its answers say so.
+func (c *Collector) noteAnswers(unix int64) {
+	n := c.readAnswers()
+	all, failed := n.all-c.lastAnswers.all, n.failed-c.lastAnswers.failed
+	c.lastAnswers = n
+	if failed >= fewestFailed && float64(failed) >= failedShare*float64(all) {
+		c.saturated("answers", unix/60*60-60, unix/60*60-1)
+	}
+}
+
+// noteSaturation notes from when until when a signal says that the service is at its end.
 func (c *Collector) noteSaturation(unix int64) {
 	if c.o.Saturated == nil {
 		return
 	}
-	signal, saturated := c.o.Saturated()
-	if !saturated {
-		return
+	if signal, saturated := c.o.Saturated(); saturated {
+		c.saturated(signal, unix, unix)
 	}
+}
+
+// saturated makes the minute a saturated one, and notes that on the line of time. What follows
+// within a minute is one event.
+func (c *Collector) saturated(signal string, from, until int64) {
 	c.signal = signal
 	for i := len(c.events) - 1; i >= 0; i-- {
 		h := &c.events[i]
-		if h.Kind != "saturated" {
+		if h.Kind != "saturated" || h.Signal != signal {
 			continue
 		}
-		if h.Signal == signal && unix-h.Until <= 60 {
-			h.Until = unix
+		if from-h.Until <= 60 {
+			h.Until = until
 			return
 		}
 		break
 	}
-	c.happened(Happening{T: unix, Until: unix, Kind: "saturated", Signal: signal})
+	c.happened(Happening{T: from, Until: until, Kind: "saturated", Signal: signal})
 }

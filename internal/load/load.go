@@ -49,6 +49,8 @@ type Options struct {
 	// Capacity is how many requests in flight are 100 percent of in_flight; nil, or one that is not
 	// above 0, says that it is not known. It must be quick, and safe for concurrent use.
 	Capacity func() int
+	// Watch names signals that are measured whether rules use them or not; they take next to no time.
+	Watch []string
 	// Queries are signals that a Prometheus answers, by name.
 	Queries map[string]Query
 	// Client asks it; nil is one of its own.
@@ -79,6 +81,7 @@ type signal struct {
 
 	// Guarded by Registry.mu.
 	used     bool
+	watched  bool      // Options.Watch; never changes
 	busy     bool      // a query is under way
 	asked    time.Time // when a sample was last tried
 	sampled  time.Time // when raw came; zero for never
@@ -129,6 +132,7 @@ func New(o Options) (*Registry, error) {
 	} {
 		all[m.name] = newSignal(m.name, Measured, m.every)
 		all[m.name].measure = m.measure
+		all[m.name].watched = slices.Contains(o.Watch, m.name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Queries)) {
 		if err := checkName(name); err != nil {
@@ -178,8 +182,8 @@ func (r *Registry) Signal(name string) (percent int, ok bool) {
 	return int(max(v, 0)), v >= 0
 }
 
-// SetUsed says which signals the rules in force use. Others are not measured, and nothing is asked
-// for them.
+// SetUsed says which signals the rules in force use. Others are not measured, but for those of
+// Options.Watch, and nothing is asked for them.
 func (r *Registry) SetUsed(names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,12 +202,15 @@ func (r *Registry) SetUsed(names []string) {
 		r.signals.Store(&all)
 	}
 	for name, s := range all {
-		if s.used = slices.Contains(names, name); !s.used && s.kind != Pushed {
+		if s.used = slices.Contains(names, name); !s.wanted() && s.kind != Pushed {
 			s.forget()
 		}
 	}
 	r.wakeUp()
 }
+
+// wanted reports whether a signal is measured or asked for. Registry.mu is held.
+func (s *signal) wanted() bool { return s.used || s.watched }
 
 // forget makes a signal one that was never seen. Registry.mu is held.
 func (s *signal) forget() {
@@ -331,7 +338,7 @@ func (r *Registry) Run(ctx context.Context) {
 func (r *Registry) move(ctx context.Context, now time.Time) (active bool) {
 	for _, s := range *r.signals.Load() {
 		r.mu.Lock()
-		due := s.used && s.kind != Pushed && !s.busy && (s.asked.IsZero() || now.Sub(s.asked) >= s.every-tick/2)
+		due := s.wanted() && s.kind != Pushed && !s.busy && (s.asked.IsZero() || now.Sub(s.asked) >= s.every-tick/2)
 		if due {
 			s.asked = now
 			s.busy = s.kind == Queried
@@ -351,7 +358,7 @@ func (r *Registry) move(ctx context.Context, now time.Time) (active bool) {
 		switch {
 		case s.isStale(now):
 			s.value.Store(unknown)
-			active = active || s.used && s.kind != Pushed
+			active = active || s.wanted() && s.kind != Pushed
 		default:
 			s.value.Store(int32(s.filter.step(now, s.raw)))
 			active = true
@@ -367,7 +374,7 @@ func (r *Registry) note(s *signal, now time.Time, raw float64, ok bool, err erro
 	defer r.mu.Unlock()
 	s.busy = false
 	switch {
-	case !s.used: // not any more
+	case !s.wanted(): // not any more
 	case err != nil:
 		s.fail(err)
 	case ok:

@@ -325,6 +325,28 @@ func TestMachine(t *testing.T) {
 	})
 }
 
+// TestWatched: what is watched is measured though no rule uses it, before rules are set and after.
+func TestWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &files{m: fstest.MapFS{}}
+		f.set("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+		r := start(t, Options{Root: f, Watch: []string{Memory}})
+		for _, used := range [][]string{nil, {Memory}, nil, {InFlight}} {
+			time.Sleep(20 * time.Second)
+			if i := info(t, r, Memory); i.Stale || i.Value != 75 {
+				t.Errorf("%+v", i)
+			}
+			if i := info(t, r, CPU); i.Seen || i.Errors != 0 {
+				t.Errorf("cpu is measured though nobody asked: %+v", i)
+			}
+			r.SetUsed(used)
+			if i := info(t, r, Memory); i.Used != slices.Contains(used, Memory) || i.Stale {
+				t.Errorf("of the rules that use %v: %+v", used, i)
+			}
+		}
+	})
+}
+
 // TestControlGroup: the limits of control groups count, also those of a group above.
 func TestControlGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
