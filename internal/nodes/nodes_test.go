@@ -342,7 +342,7 @@ func TestHostile(t *testing.T) {
 			_, rest, _ := strings.Cut(m.Message, `"id":"`)
 			id, _, _ := strings.Cut(rest, `"`)
 			go func() {
-				for _, text := range []string{"", "1", "1\x00", "1\xffabc", "1\x01a", "1\x01a\x28\xb5\x2f\xfd", "2\x01a", strings.Repeat("x", 300<<10)} {
+				for _, text := range []string{"", "1", "1\x00", "1\xffabc", "1\x01a", "1\x01a", "1\x01a\x28\xb5\x2f\xfd", "2\x01a", strings.Repeat("x", 300<<10)} {
 					c.Do(hearing, c.B().Rpush().Key("weir:1ask:"+id).Element(text).Build())
 				}
 				c.Do(hearing, c.B().Pexpire().Key("weir:1ask:"+id).Milliseconds(10_000).Build())
@@ -360,7 +360,8 @@ func TestHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, n := range heard {
-		if n != 1 || name != "other" && !slices.Contains(namesOf(all), name) {
+		// An empty answer is one, so "a" may be heard: once, if it comes before those of both others.
+		if n != 1 || name != "other" && name != "a" && !slices.Contains(namesOf(all), name) {
 			t.Errorf("%q is heard %d times", name, n)
 		}
 	}
