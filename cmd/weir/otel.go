@@ -162,9 +162,9 @@ func (p *program) startOTel() error {
 		}
 	}
 	o.Version, o.Logger = versionText(), p.log
-	// The registry is made later.
+	// What the registry reads is made later, beside the goroutine that sends.
 	o.Gatherer = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		if p.metrics == nil {
+		if !p.built.Load() {
 			return nil, nil
 		}
 		return p.metrics.Registry().Gather()
@@ -231,7 +231,7 @@ func (p *program) openDecisions(stdout io.Writer) (err error) {
 	if o.Path == "stdout" {
 		o.Path, o.Out = "", stdout
 	}
-	o.Entries, o.Logger = p.recent, p.log
+	o.Node, o.Entries, o.Logger = p.fleet.Self(), p.recent, p.log
 	if p.decisions, err = decisionlog.Open(o); err != nil {
 		return fmt.Errorf("decisions.log: %w", err)
 	}

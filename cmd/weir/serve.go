@@ -131,6 +131,7 @@ type program struct {
 	proxy        *proxy.Proxy // nil without listen.proxy
 	doors        []*door      // the admin door is the last
 
+	built    atomic.Bool // every part is made
 	opened   atomic.Bool // the doors have listeners
 	draining atomic.Bool
 }
@@ -171,11 +172,6 @@ func (p *program) build(check bool) error {
 	if p.recent, err = recent.New(p.recentOptions()); err != nil {
 		return err
 	}
-	if !check {
-		if err := p.openDecisions(p.stdout); err != nil {
-			return err
-		}
-	}
 	if err := p.makeLoad(); err != nil {
 		return err
 	}
@@ -189,6 +185,9 @@ func (p *program) build(check bool) error {
 		return err
 	}
 	if !check {
+		if err := p.openDecisions(p.stdout); err != nil {
+			return err
+		}
 		if err := p.firewall.open(set); err != nil {
 			return err
 		}
@@ -205,6 +204,7 @@ func (p *program) build(check bool) error {
 		return err
 	}
 	p.collect()
+	p.built.Store(true)
 	return nil
 }
 

@@ -36,6 +36,8 @@ type Options struct {
 	PerSecond int
 	// Allowed is the share of the ordinary admitted decisions that are written too, from 0 to 1.
 	Allowed float64
+	// Node is the name of this node, which each line has; "" is left out.
+	Node string
 	// Entries encodes decisions: what it hides, the log hides too.
 	Entries *recent.Buffer
 	// Logger is told, once in a while, of lines that could not be written; nil is nobody.
@@ -192,6 +194,7 @@ func (l *Log) write(b *[]byte) {
 		l.lost(errors.New("a decision cannot be decoded"))
 		return
 	}
+	e.Node = l.o.Node
 	line, err := json.Marshal(e)
 	if err != nil {
 		l.lost(err)
