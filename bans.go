@@ -77,8 +77,8 @@ func (b *Bans) Set(ctx context.Context, domain, limit string, key []string, unti
 	return newBan(ban), err
 }
 
-// Plan returns the ban that Set would put in force, without doing it, and the ban of the key that is
-// in force; nil for none. The error is that of Set, but for ErrNotShared.
+// Plan returns the ban that Set would put in force, without doing it, and the ban of the key that
+// is in force; nil for none. The error is that of Set, but for ErrNotShared.
 func (b *Bans) Plan(domain, limit string, key []string, until time.Time, reason string) (ban Ban, before *Ban, err error) {
 	r, err := b.l.ruleNamed(domain, limit)
 	if err != nil {

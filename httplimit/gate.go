@@ -265,8 +265,8 @@ func (p *Pass) WriteHeaders(h http.Header) {
 }
 
 // Leave releases the slots that the request held in concurrency limits, settles what it cost where
-// that is known only afterwards, and tells weir.Hooks.Answered of the answer. p must not be used any
-// more.
+// that is known only afterwards, and tells weir.Hooks.Answered of the answer. p must not be used
+// any more.
 func (p *Pass) Leave() {
 	p.end()
 	if p.watch != nil {

@@ -137,10 +137,10 @@ func SecretAttribute(name string) bool {
 	return slices.ContainsFunc(secretNames[:], func(part string) bool { return strings.Contains(lower, part) })
 }
 
-// CutKey copies a key made by Match into dst, with text values cut as short as it takes to fit: to 80
-// bytes each, or 40, 20 or 8. What it writes is no longer the key, but AppendKeyText reads it as one.
-// It returns the number of bytes, 0 if dst is too small or key is none. ipv6Prefix is that of the
-// rules. It allocates nothing.
+// CutKey copies a key made by Match into dst, with text values cut as short as it takes to fit: to
+// 80 bytes each, or 40, 20 or 8. What it writes is no longer the key, but AppendKeyText reads it as
+// one. It returns the number of bytes, 0 if dst is too small or key is none. ipv6Prefix is that of
+// the rules. It allocates nothing.
 func CutKey(dst, key []byte, ipv6Prefix int) (n int) {
 	for _, most := range [...]int{80, 40, 20, 8} {
 		if n = cutKey(dst, key, ipv6Prefix, most); n > 0 {

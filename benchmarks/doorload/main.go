@@ -6,9 +6,10 @@
 //	cd benchmarks && go run ./doorload -a ../../weir-a -b ../../weir-b
 //
 // Both run as they are by default, all doors of one process open, on the embedded store. Each load
-// is a fixed number of requests to one door, which go to the two in turn, A B B A A B B A. Processor
-// time of the server alone is compared, within a pair, since on a machine with other work the pairs
-// differ by more than the servers do. The table has the median of the ratios and the quartiles.
+// is a fixed number of requests to one door, which go to the two in turn, A B B A A B B A.
+// Processor time of the server alone is compared, within a pair, since on a machine with other work
+// the pairs differ by more than the servers do. The table has the median of the ratios and the
+// quartiles.
 package main
 
 import (

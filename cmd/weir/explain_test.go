@@ -154,8 +154,8 @@ limits:
 }
 
 // Without --rules, explain --server explains by the rules that are in force on the server, not by
-// those of the folder here, nor by what lies on the server's disk and is broken. It tells what holds
-// of them now.
+// those of the folder here, nor by what lies on the server's disk and is broken. It tells what
+// holds of them now.
 func TestExplainByRulesOfServer(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -40,7 +40,8 @@ func (p *program) makePreview() error {
 	return nil
 }
 
-// makeFleet makes what tells of all nodes that share the store; of this one alone if it shares none.
+// makeFleet makes what tells of all nodes that share the store; of this one alone if it shares
+// none.
 func (p *program) makeFleet() error {
 	o := fleet.Options{
 		Name: nodeName(""), Recent: p.recent, Insight: p.insight, State: p.nodeState, GoodRefused: p.c.insight.GoodRefused, Logger: p.log,

@@ -212,9 +212,9 @@ func (r *receiver) in(trace, name string) (list []*tracepb.Span) {
 	return list
 }
 
-// TestOTel: a receiver of OTLP gets the span of a decision, a log record and a metric with one trace
-// id: from each door that sees a traceparent, and nothing of requests whose caller does not follow
-// them.
+// TestOTel: a receiver of OTLP gets the span of a decision, a log record and a metric with one
+// trace id: from each door that sees a traceparent, and nothing of requests whose caller does not
+// follow them.
 func TestOTel(t *testing.T) {
 	for _, protocol := range []string{"http", "grpc"} {
 		t.Run(protocol, func(t *testing.T) {

@@ -102,7 +102,8 @@ func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
 	}
 }
 
-// reloadOn reloads rules, tokens and certificates, and opens the audit log anew, at each SIGHUP until ctx ends.
+// reloadOn reloads rules, tokens and certificates, and opens the audit log anew, at each SIGHUP
+// until ctx ends.
 func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {

@@ -121,8 +121,8 @@ func judgedRules(ctx context.Context, c *adminClient, path string) (raw json.Raw
 	}
 }
 
-// verdictsHold is the error of exit status 1 if one of the verdicts holds, be it the first or not. If
-// none does, and a rule was not judged yet, that is the error of exit status 2.
+// verdictsHold is the error of exit status 1 if one of the verdicts holds, be it the first or not.
+// If none does, and a rule was not judged yet, that is the error of exit status 2.
 func verdictsHold(answer *ruleReports, failOn []string) error {
 	var found []string
 	rules := answer.Rules
@@ -159,7 +159,8 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 	}
 	rules = slices.Clone(rules)
 	slices.SortStableFunc(rules, func(a, b insight.RuleReport) int { return rank(&a) - rank(&b) })
-	// The sentences stand below their rows, which a tabwriter would take for the end of its columns.
+	// The sentences stand below their rows, which a tabwriter would take for the end of its
+	// columns.
 	var table strings.Builder
 	var below [][]string // of each row
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)

@@ -1,6 +1,6 @@
-// Package admin is the admin API of weir: what the rules do and how well, keys, bans, grants, recent
-// decisions, deferred requests, signals, nodes, metrics, the audit log and profiles, for people with
-// different roles. Begin with Handler.routeAll, which has the table of its endpoints.
+// Package admin is the admin API of weir: what the rules do and how well, keys, bans, grants,
+// recent decisions, deferred requests, signals, nodes, metrics, the audit log and profiles, for
+// people with different roles. Begin with Handler.routeAll, which has the table of its endpoints.
 package admin
 
 import (
@@ -57,8 +57,8 @@ type Options struct {
 	// would have done, in the domain of that name or in all ("").
 	Decisions  DecisionLog
 	Candidates func(domain string) []candidate.Reading
-	// Insight tells what was gathered of rules and keys, Nodes of the other nodes, and Preview tries
-	// rules.
+	// Insight tells what was gathered of rules and keys, Nodes of the other nodes, and Preview
+	// tries rules.
 	Insight insight.Reader
 	Nodes   Nodes
 	Preview Preview

@@ -49,8 +49,8 @@ var below = map[string][]string{
 	"/api/v1/preview/":       {"/api/v1/preview/{id}"},
 }
 
-// TestOpenAPI: paths, methods, query parameters, roles' answers and the members of answers are those
-// of openapi.yaml, and no others.
+// TestOpenAPI: paths, methods, query parameters, roles' answers and the members of answers are
+// those of openapi.yaml, and no others.
 func TestOpenAPI(t *testing.T) {
 	var doc document
 	if err := yaml.Unmarshal(openAPI, &doc); err != nil {
@@ -171,8 +171,8 @@ func membersOf(typ reflect.Type) (names []string) {
 	return names
 }
 
-// TestUnknownParameters: an unknown query parameter is a 400 that names it, at every endpoint of the
-// API.
+// TestUnknownParameters: an unknown query parameter is a 400 that names it, at every endpoint of
+// the API.
 func TestUnknownParameters(t *testing.T) {
 	w := newWhole(t, nil)
 	for _, c := range access {

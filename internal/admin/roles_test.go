@@ -123,8 +123,8 @@ func TestNobodyLearnsOfKeys(t *testing.T) {
 	}
 }
 
-// TestCookies: a cookie that was forged, has ended, or is of a token that left the file is none; and
-// a page of another site can change nothing with one that is good.
+// TestCookies: a cookie that was forged, has ended, or is of a token that left the file is none;
+// and a page of another site can change nothing with one that is good.
 func TestCookies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, _ := doortest.NewLimiter(t, doortest.ShopRules)

@@ -28,7 +28,7 @@ type Nodes interface {
 // runs one at a time.
 type Preview interface {
 	// Run returns what the rules of q would have done. It yields to decisions, and ends soon after
-	// ctx does, with its error. Files that are no rules are a result with Problems, not an error; no requests to
-	// try them on is insight.ErrNotRecorded.
+	// ctx does, with its error. Files that are no rules are a result with Problems, not an error;
+	// no requests to try them on is insight.ErrNotRecorded.
 	Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error)
 }

@@ -263,8 +263,8 @@ func TestStreamSize(t *testing.T) {
 	}
 }
 
-// TestSlowReader: for a client that takes nothing no events are made, and the next one says how many
-// it missed; others go on.
+// TestSlowReader: for a client that takes nothing no events are made, and the next one says how
+// many it missed; others go on.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWhole(t, nil)

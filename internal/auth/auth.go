@@ -168,8 +168,8 @@ func (t *Tokens) find(text string) (found *known) {
 }
 
 // Check tells what comes of a token that the peer at address sent to a decision door, as net.Conn
-// tells the address. An address (an IPv6 /64) that has sent ten wrong ones within a minute learns of
-// no further one whether it is right, until a few seconds have passed.
+// tells the address. An address (an IPv6 /64) that has sent ten wrong ones within a minute learns
+// of no further one whether it is right, until a few seconds have passed.
 func (t *Tokens) Check(address, token string) Verdict {
 	peer, _ := netip.ParseAddrPort(address) // the zero Addr for a unix socket
 	id, verdict := t.check(peer.Addr(), token)

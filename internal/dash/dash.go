@@ -212,8 +212,8 @@ func accepts(r *http.Request) bool {
 	return false
 }
 
-// mostSnapshot bounds the snapshot in the HTML, in bytes as they are before they are packed to about
-// a fifth: the first paint must not wait for a thousand rules.
+// mostSnapshot bounds the snapshot in the HTML, in bytes as they are before they are packed to
+// about a fifth: the first paint must not wait for a thousand rules.
 const mostSnapshot = 48 << 10
 
 // shell is what index.html is made of.

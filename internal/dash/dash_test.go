@@ -178,8 +178,8 @@ func TestVendoredFile(t *testing.T) {
 	}
 }
 
-// Nothing that a client sent can become HTML: the sources use no way to make HTML of text. Each file
-// is one to read in a sitting, and is checked for its types.
+// Nothing that a client sent can become HTML: the sources use no way to make HTML of text. Each
+// file is one to read in a sitting, and is checked for its types.
 func TestSources(t *testing.T) {
 	sinks := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|\beval\(|new Function|srcdoc`)
 	seen := 0

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// TestNoAllocation: a decision that is handed over costs no allocation, once buffers have grown, and
-// none that is not written.
+// TestNoAllocation: a decision that is handed over costs no allocation, once buffers have grown,
+// and none that is not written.
 func TestNoAllocation(t *testing.T) {
 	l, err := Open(Options{Out: &buffer{}, PerSecond: 1_000_000, Outcomes: outcomes(t, "denied"), Entries: entries(t)})
 	if err != nil {

@@ -126,8 +126,8 @@ func (l *Log) decided(r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// room takes a token of the bucket at now, if there is one (GCRA: the bucket is the instant at which
-// it is full again).
+// room takes a token of the bucket at now, if there is one (GCRA: the bucket is the instant at
+// which it is full again).
 func (l *Log) room(now int64) bool {
 	for {
 		full := l.ahead.Load()

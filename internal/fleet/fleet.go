@@ -1,10 +1,10 @@
-// Package fleet tells of all nodes that share a store as if they were one: decisions by id and lists
-// of them, what each node is, and what insight gathered of rules and keys.
+// Package fleet tells of all nodes that share a store as if they were one: decisions by id and
+// lists of them, what each node is, and what insight gathered of rules and keys.
 //
-// Fleet (fleet.go) asks over package nodes, and answers the questions of others; snapshots.go merges
-// what was gathered. Duties (duties.go) are what the nodes do together in the background: they agree
-// on the seed by which keys are sampled, and one of them, the leader, says which refused keys all are
-// to follow, and judges the rules by what all have gathered.
+// Fleet (fleet.go) asks over package nodes, and answers the questions of others; snapshots.go
+// merges what was gathered. Duties (duties.go) are what the nodes do together in the background:
+// they agree on the seed by which keys are sampled, and one of them, the leader, says which refused
+// keys all are to follow, and judges the rules by what all have gathered.
 package fleet
 
 import (
@@ -54,8 +54,8 @@ type Board interface {
 	Set(ctx context.Context, key string, value []byte, ttl time.Duration, once bool) error
 }
 
-// Fleet implements admin.Nodes and insight.Reader. Safe for concurrent use. Make one with New before
-// Options.Nodes listens.
+// Fleet implements admin.Nodes and insight.Reader. Safe for concurrent use. Make one with New
+// before Options.Nodes listens.
 type Fleet struct {
 	*insight.View // the Reader
 	o             Options

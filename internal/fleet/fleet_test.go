@@ -216,8 +216,8 @@ func TestSharedAnswers(t *testing.T) {
 	}
 }
 
-// The nodes agree on the seed; what one of them refuses all follow, and the verdicts that the leader
-// makes are those of all.
+// The nodes agree on the seed; what one of them refuses all follow, and the verdicts that the
+// leader makes are those of all.
 func TestDuties(t *testing.T) {
 	all := newFleet(t, redistest.Start(t).URL(), 3, shop)
 	leaders := 0

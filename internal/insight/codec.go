@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version of
-// another one leaves that out.
+// snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
+// of another one leaves that out.
 const snapshotVersion = 1
 
 // errSnapshot is the error of bytes that are no Snapshot of this version.
@@ -22,8 +22,8 @@ func (s *Snapshot) AppendBinary(b []byte) ([]byte, error) {
 	return c.b, nil
 }
 
-// UnmarshalBinary is the inverse of AppendBinary. What is read takes memory in proportion to b. Bytes
-// of another version are an error.
+// UnmarshalBinary is the inverse of AppendBinary. What is read takes memory in proportion to b.
+// Bytes of another version are an error.
 func (s *Snapshot) UnmarshalBinary(b []byte) error {
 	if len(b) == 0 || b[0] != snapshotVersion {
 		return errSnapshot

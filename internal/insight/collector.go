@@ -32,7 +32,8 @@ type Options struct {
 	Seed uint64
 	// Now tells the time; nil is time.Now.
 	Now func() time.Time
-	// Saturated tells whether the service is at its end now, and which signal says so; nil is never.
+	// Saturated tells whether the service is at its end now, and which signal says so; nil is
+	// never.
 	Saturated func() (signal string, saturated bool)
 	// P99 reads how long 99 % of the decisions take at most, in s; nil if that is not known.
 	P99 func() float64
@@ -358,8 +359,8 @@ func (c *Collector) Run(ctx context.Context) {
 	}
 }
 
-// unjudged reports, once, that rules have come into force before the present second: they are judged
-// without waiting for the minute, if only to say that it is too early.
+// unjudged reports, once, that rules have come into force before the present second: they are
+// judged without waiting for the minute, if only to say that it is too early.
 func (c *Collector) unjudged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 // Facts are all that Judge has to know of one rule over one time. Those of a server and those of a
-// replay are the same, so that the same code judges both. They hold no secret: keys stand in them by
-// their hashes. The zero value is a rule that nothing is known of.
+// replay are the same, so that the same code judges both. They hold no secret: keys stand in them
+// by their hashes. The zero value is a rule that nothing is known of.
 //
 // Requests are counted once, also where they meet several windows of the rule; peeks and refunds
 // never count.
@@ -19,8 +19,8 @@ type Facts struct {
 	Domain, Rule string
 	Mode         string   // enforce, shadow or quota, as in RuleReport
 	Per          []string // attributes of the key; none for a rule without per
-	// File is the name of the rule's file and Line the line on which the rule begins there; "" and 0
-	// if not known. Text is what the file says, for a patch; "" if not known.
+	// File is the name of the rule's file and Line the line on which the rule begins there; "" and
+	// 0 if not known. Text is what the file says, for a patch; "" if not known.
 	File    string
 	Line    int
 	Text    string
@@ -28,8 +28,8 @@ type Facts struct {
 
 	Since    time.Time // when the rule, as it is, came into force; zero if not known
 	From, To time.Time // the counts are of this time
-	// Replay says that a log was replayed: its clients were never told of a refusal, and From and To
-	// are all there is of the log.
+	// Replay says that a log was replayed: its clients were never told of a refusal, and From and
+	// To are all there is of the log.
 	Replay bool
 
 	Met         uint64 // m: requests that met the rule
@@ -55,8 +55,8 @@ type Facts struct {
 	// Sample is a uniform sample of all keys, and RefusedSample one of the refused ones; each holds
 	// all of them if the number above is exact. What is known of a key may differ between both.
 	Sample, RefusedSample []KeyFacts
-	// TopRefused is the most that any key has of Refused (or of WouldRefuse, in shadow), and at most
-	// that.
+	// TopRefused is the most that any key has of Refused (or of WouldRefuse, in shadow), and at
+	// most that.
 	TopRefused uint64
 	MaxFill    float64 // the most of its limit that any key asked for in one window; 1 is the whole
 
@@ -154,16 +154,16 @@ type Minute struct {
 	Refused   uint64  // d, as in Facts
 	Admitted  uint64  // passed the rule
 	Keys      float64 // distinct keys, estimated
-	// TopShare is the share of Admitted that the top 1 % of the keys took, at least one key; below 0:
-	// not known. TopKeys is how many those were.
+	// TopShare is the share of Admitted that the top 1 % of the keys took, at least one key; below
+	// 0: not known. TopKeys is how many those were.
 	TopShare float64
 	TopKeys  float64
 }
 
 // Thresholds say from where Judge says something. The zero value of a field is its default.
 type Thresholds struct {
-	// GoodRefused is the share of good keys above which a rule is too strict (insight.good_refused);
-	// 0.001 by default.
+	// GoodRefused is the share of good keys above which a rule is too strict
+	// (insight.good_refused); 0.001 by default.
 	GoodRefused float64
 }
 

@@ -46,8 +46,8 @@ const (
 	outcomes
 )
 
-// A request counts for the domain at the first rule that it met, and apart where it was near to some
-// limit.
+// A request counts for the domain at the first rule that it met, and apart where it was near to
+// some limit.
 const (
 	other = iota
 	first
@@ -72,8 +72,8 @@ func cellsOf() int { return 1 << bits.Len(uint(min(runtime.GOMAXPROCS(0)*2, 32)-
 type gate struct {
 	cells  []cell
 	number uint32
-	// Keys with a smaller hash may be in one of the samples; those below belowAll belong into that of
-	// all keys, and those below belowRefused into that of refused keys, once they are refused.
+	// Keys with a smaller hash may be in one of the samples; those below belowAll belong into that
+	// of all keys, and those below belowRefused into that of refused keys, once they are refused.
 	below, belowAll, belowRefused atomic.Uint64
 	filter                        atomic.Pointer[filter]
 	// Failures of if and cost, and the first of them in words; nil if there is none.
@@ -133,8 +133,8 @@ func (f *filter) put(hash uint64, value uint32) {
 	at.Store(uint32(hash>>16)&0xffff<<filterHash | value&(filterMinute|filterThin|filterWatched) | filterUsed)
 }
 
-// thinning packs how much is left out at the moment: the powers of 2 for refused and near decisions,
-// for admitted ones and for those on sampled keys, and the number of the minute.
+// thinning packs how much is left out at the moment: the powers of 2 for refused and near
+// decisions, for admitted ones and for those on sampled keys, and the number of the minute.
 type thinning uint64
 
 func (t thinning) refused() uint8 { return uint8(t) }

@@ -56,7 +56,8 @@ func (g *goodKeys) above(f *Facts, window int, limit int64) (keys float64) {
 	return keys
 }
 
-// point says what another limit for a window would do. g are the good keys; nil if they are not told.
+// point says what another limit for a window would do. g are the good keys; nil if they are not
+// told.
 func (f *Facts) point(g *goodKeys, window int, limit int64) CurvePoint {
 	p := CurvePoint{Limit: limit}
 	p.Keys, p.PlusMinus = Affected(f.Sample, f.Keys, window, limit)

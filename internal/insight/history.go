@@ -12,8 +12,8 @@ import (
 )
 
 // The history file keeps what was counted over time, so that a restart forgets nothing of it. It is
-// a sequence of records: the length of the payload and its CRC-32C, 4 bytes each, little-endian, and
-// the payload. Each minute one is appended, with what was counted in it; each hour the file is
+// a sequence of records: the length of the payload and its CRC-32C, 4 bytes each, little-endian,
+// and the payload. Each minute one is appended, with what was counted in it; each hour the file is
 // written anew, with what is still of use. A tail that was torn when the machine went down is cut.
 
 // historyMagic begins the file; the last byte is the version.
@@ -340,8 +340,8 @@ func (c *Collector) Open(path string) error {
 	return nil
 }
 
-// recall puts what the history file tells into a series, and returns when that begins; 0 if it tells
-// nothing.
+// recall puts what the history file tells into a series, and returns when that begins; 0 if it
+// tells nothing.
 func (c *Collector) recall(name pastName, s *series, states []minuteState) (begin int64) {
 	steps := c.past[name]
 	delete(c.past, name)

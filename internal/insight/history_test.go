@@ -18,8 +18,8 @@ func restart(t *testing.T, at time.Time, path, rules string, log *bytes.Buffer) 
 	return startBench(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, at, path, rules)
 }
 
-// A restart forgets nothing of what was counted in whole minutes: whether the program was closed, or
-// killed and its last record torn. A rule that was changed meanwhile begins anew.
+// A restart forgets nothing of what was counted in whole minutes: whether the program was closed,
+// or killed and its last record torn. A rule that was changed meanwhile begins anew.
 func TestHistory(t *testing.T) {
 	for _, end := range []string{"closed", "killed", "torn", "rewritten"} {
 		t.Run(end, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 
 // Merge makes one snapshot of those of several nodes: sums of what was counted, samples by the
 // smallest hashes of the union, top keys by sums of counts and of bounds. The snapshots must be
-// answers to one question, by nodes with the same seed: of another seed than the first one, keys are
-// left out. They are not changed. Merge of none is nil.
+// answers to one question, by nodes with the same seed: of another seed than the first one, keys
+// are left out. They are not changed. Merge of none is nil.
 //
 // The rules are those of the first snapshot. Nodes that have another definition of a rule in force
 // are left out of it: they judge something else.

@@ -36,7 +36,8 @@ const (
 	failedShare  = 0.05
 )
 
-// noteAnswers notes that the service was at its end in the minute that ended, if its answers say so.
+// noteAnswers notes that the service was at its end in the minute that ended, if its answers say
+// so.
 func (c *Collector) noteAnswers(unix int64) {
 	n := c.readAnswers()
 	all, failed := n.all-c.lastAnswers.all, n.failed-c.lastAnswers.failed

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Report makes the report of the rule: what the facts tell, with histogram, curve and verdicts. What
-// only a server knows (Trend, PerSecond, Series, Top, NearNow, By) is left to the caller.
+// Report makes the report of the rule: what the facts tell, with histogram, curve and verdicts.
+// What only a server knows (Trend, PerSecond, Series, Top, NearNow, By) is left to the caller.
 func (f *Facts) Report(o Thresholds) RuleReport {
 	r := RuleReport{
 		Domain: f.Domain, Name: f.Rule, File: f.File, Line: f.Line, Since: f.Since, Mode: f.Mode, Limits: []string{}, Per: f.Per,
@@ -27,8 +27,8 @@ func (f *Facts) Report(o Thresholds) RuleReport {
 }
 
 // Curve returns how many keys a limit of another size would refuse, for the window that refuses
-// most: at most 64 points, from the limit that nearly all keys pass to the one that none does. It is
-// nil where demand is not known.
+// most: at most 64 points, from the limit that nearly all keys pass to the one that none does. It
+// is nil where demand is not known.
 func Curve(f *Facts) []CurvePoint {
 	window := -1
 	for _, i := range f.perKey() {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A rush that the service answers with failures, and one that a load signal tells of, makes the rule
-// that let it through a loose one; the same rush that the service bears does not.
+// A rush that the service answers with failures, and one that a load signal tells of, makes the
+// rule that let it through a loose one; the same rush that the service bears does not.
 func TestRush(t *testing.T) {
 	for _, c := range []struct {
 		name       string

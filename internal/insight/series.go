@@ -24,8 +24,8 @@ func (b *bucket) add(x *bucket) {
 	}
 }
 
-// wheel is a ring of buckets of step seconds each. A bucket is found by its number, the Unix time by
-// the step.
+// wheel is a ring of buckets of step seconds each. A bucket is found by its number, the Unix time
+// by the step.
 type wheel struct {
 	step    int64
 	last    int64 // number of the newest bucket

@@ -20,9 +20,9 @@ type Want struct {
 	Key string
 }
 
-// Snapshot is what a node has gathered, or, merged, all of them. Begin with Collector.Snapshot; Merge
-// makes one of several, and NewView answers questions from it. It holds nothing that the Collector
-// goes on to change.
+// Snapshot is what a node has gathered, or, merged, all of them. Begin with Collector.Snapshot;
+// Merge makes one of several, and NewView answers questions from it. It holds nothing that the
+// Collector goes on to change.
 type Snapshot struct {
 	Nodes         int // that it was merged of
 	Seed          uint64

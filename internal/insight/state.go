@@ -235,8 +235,8 @@ func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
 // cutMark stands at the end of what was cut.
 const cutMark = "…"
 
-// cutAt is where to cut text so that it has at most so many bytes with the mark, and no character is
-// cut in two.
+// cutAt is where to cut text so that it has at most so many bytes with the mark, and no character
+// is cut in two.
 func cutAt(text []byte, most int) int {
 	n := most - len(cutMark)
 	for i := 0; i < utf8.UTFMax-1 && n > 0 && !utf8.RuneStart(text[n]); i++ {

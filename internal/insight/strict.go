@@ -70,8 +70,8 @@ func orNone(n float64) string {
 }
 
 // fitting returns for each window the smallest limit with two significant digits at which it
-// refuses at most so many of the refused keys that count; 0 for one that need not change, and nil if
-// none need, or where that is not known.
+// refuses at most so many of the refused keys that count; 0 for one that need not change, and nil
+// if none need, or where that is not known.
 func (j *judge) fitting(counts func(*KeyFacts) bool, atMost float64) []int64 {
 	limits := make([]int64, len(j.Windows))
 	any := false
@@ -102,8 +102,8 @@ func (j *judge) fitting(counts func(*KeyFacts) bool, atMost float64) []int64 {
 	return limits
 }
 
-// above counts the refused keys that ask for more than these limits in one of the windows: good ones
-// and others. A limit of 0 stands for that in force.
+// above counts the refused keys that ask for more than these limits in one of the windows: good
+// ones and others. A limit of 0 stands for that in force.
 func (j *judge) above(limits []int64) (good, others float64) {
 	for k := range j.RefusedSample {
 		key := &j.RefusedSample[k]

@@ -195,8 +195,8 @@ func (r *RuleSnapshot) obeyOf(hash uint64) float64 {
 	return -1
 }
 
-// judge makes the verdicts anew, once a minute. The rules are taken one by one, so that nobody waits
-// long for mu.
+// judge makes the verdicts anew, once a minute. The rules are taken one by one, so that nobody
+// waits long for mu.
 func (c *Collector) judge() {
 	want := Want{Over: 24 * time.Hour, Samples: true, Top: true}
 	head, _ := c.snapshot(want, func(*ruleState) bool { return false })

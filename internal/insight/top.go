@@ -27,7 +27,8 @@ type topKey struct {
 	text           []byte // the key for people, cut and veiled
 }
 
-// add counts n for a key, and returns its counter; fresh says that it is new there, and has no text.
+// add counts n for a key, and returns its counter; fresh says that it is new there, and has no
+// text.
 func (l *topList) add(hash, n uint64) (k *topKey, fresh bool) {
 	if l.most == 0 {
 		return nil, false
@@ -120,9 +121,9 @@ func sortTop(list []TopKey) {
 	slices.SortFunc(list, func(a, b TopKey) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Hash, b.Hash)) })
 }
 
-// mergeTop merges the lists of several nodes, of most counters each. A key that is missing on a node
-// may have come there as often as the smallest counter of a full list: that much is added to its
-// bound (Agarwal and others 2012).
+// mergeTop merges the lists of several nodes, of most counters each. A key that is missing on a
+// node may have come there as often as the smallest counter of a full list: that much is added to
+// its bound (Agarwal and others 2012).
 func mergeTop(most int, lists ...[]TopKey) []TopKey {
 	at := map[uint64]int{}
 	var merged []TopKey

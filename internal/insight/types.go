@@ -131,8 +131,8 @@ type Episodes struct {
 	LeftOut uint64 `json:"left_out,omitempty"`
 }
 
-// Good is what a rule did to clients that behave well; in shadow, what it would do. It is zero where
-// nothing tells who behaves well.
+// Good is what a rule did to clients that behave well; in shadow, what it would do. It is zero
+// where nothing tells who behaves well.
 type Good struct {
 	Refused   uint64  `json:"refused"` // refusals
 	Keys      uint64  `json:"keys"`    // of the refused keys

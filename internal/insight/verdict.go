@@ -227,8 +227,9 @@ func (j *judge) neverMet() *Verdict {
 	return v
 }
 
-// Unmet says which condition keeps requests from a rule that none of them met, for Facts.Unmet: whys
-// has a reason for each of some requests, as rule.Set.Explain gives them. "" if there are none.
+// Unmet says which condition keeps requests from a rule that none of them met, for Facts.Unmet:
+// whys has a reason for each of some requests, as rule.Set.Explain gives them. "" if there are
+// none.
 func Unmet(whys []string) string {
 	byCondition, byWhy := map[string]int{}, map[string]int{}
 	for _, why := range whys {

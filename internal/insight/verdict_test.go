@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// Demand is the limit at which a sliding_window of one bucket refuses nothing: the most of ⌊previous
-// × overlap⌋ + current.
+// Demand is the limit at which a sliding_window of one bucket refuses nothing: the most of
+// ⌊previous × overlap⌋ + current.
 func TestDemandEqualsBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const window = 1000
@@ -154,8 +154,8 @@ func facts(t *testing.T, text, name string) *Facts {
 	return nil
 }
 
-// A proposal changes the numbers of the rule and nothing else, however it is written; the text loads,
-// and where it cannot be changed plainly there is no patch.
+// A proposal changes the numbers of the rule and nothing else, however it is written; the text
+// loads, and where it cannot be changed plainly there is no patch.
 func TestPatchesLoad(t *testing.T) {
 	for _, c := range []struct {
 		rule   string
@@ -337,8 +337,8 @@ func TestUnmet(t *testing.T) {
 	}
 }
 
-// Verdicts that sampled numbers cannot bear out are not given: with a sample of 100 of 100,000 keys,
-// three good ones refused are too few to say more than one in a thousand.
+// Verdicts that sampled numbers cannot bear out are not given: with a sample of 100 of 100,000
+// keys, three good ones refused are too few to say more than one in a thousand.
 func TestSampledStrict(t *testing.T) {
 	f := &Facts{Mode: "enforce", Per: []string{"user"}, Windows: []WindowFacts{{Rate: "20/min", Limit: 20, Window: time.Minute}}, To: time.Unix(1e9, 0), From: time.Unix(1e9-86400, 0),
 		Met: 1e6, Known: 1e6, Refused: 4000, Alone: 4000, Keys: 100_000, KeysError: 0.1, KeysRefused: 200, RefusedError: 0.1, OKShare: -1}

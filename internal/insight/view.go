@@ -13,8 +13,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// View answers questions from snapshots: of this node, or of several that were merged. It implements
-// Reader. Safe for concurrent use, if its function is.
+// View answers questions from snapshots: of this node, or of several that were merged. It
+// implements Reader. Safe for concurrent use, if its function is.
 type View struct {
 	// Ask returns a snapshot that holds what is wanted.
 	Ask func(ctx context.Context, want Want) (*Snapshot, Nodes, error)
@@ -153,7 +153,8 @@ func confidenceOf(confident bool) string {
 	return Low
 }
 
-// shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come back.
+// shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come
+// back.
 func (r *RuleSnapshot) shadow() bool { return r.Mode == modeNames[rule.Shadow] }
 
 // begin is from when on there are figures.
@@ -165,8 +166,8 @@ func (s *Snapshot) begin() int64 {
 	return max(begin, s.From)
 }
 
-// covered is how long a time the figures are of that was asked for: all of it, unless there are none
-// of its beginning. (From lies up to a step later than was asked for.)
+// covered is how long a time the figures are of that was asked for: all of it, unless there are
+// none of its beginning. (From lies up to a step later than was asked for.)
 func (s *Snapshot) covered(begin int64, over time.Duration) time.Duration {
 	if begin > s.From {
 		return time.Duration(s.Time-begin) * time.Second

@@ -49,7 +49,8 @@ type Options struct {
 	// Capacity is how many requests in flight are 100 percent of in_flight; nil, or one that is not
 	// above 0, says that it is not known. It must be quick, and safe for concurrent use.
 	Capacity func() int
-	// Watch names signals that are measured whether rules use them or not; they take next to no time.
+	// Watch names signals that are measured whether rules use them or not; they take next to no
+	// time.
 	Watch []string
 	// Queries are signals that a Prometheus answers, by name.
 	Queries map[string]Query

@@ -70,7 +70,8 @@ func TestHungNode(t *testing.T) {
 	})
 }
 
-// stop returns once all threads of the process stand still: the signal alone does not wait for that.
+// stop returns once all threads of the process stand still: the signal alone does not wait for
+// that.
 func stop(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {

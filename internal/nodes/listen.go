@@ -13,8 +13,8 @@ const (
 	// waiting is how many questions wait to be answered; those beyond are not.
 	waiting = 2 * PerSecond
 	// lateBy is how much later than its end a question is answered all the same: the clocks are
-	// estimates. A node that was stopped for longer, and hears of all that was asked meanwhile, answers
-	// none of it.
+	// estimates. A node that was stopped for longer, and hears of all that was asked meanwhile,
+	// answers none of it.
 	lateBy = time.Second
 	// resubscribe is the pause after a subscription ended, and forbidden that after one that Redis
 	// did not permit.

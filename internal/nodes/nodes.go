@@ -52,7 +52,8 @@ type Options struct {
 	Prefix string
 	// Name is this node's, which no other has: 1 to 64 bytes.
 	Name string
-	// Alive returns how many nodes there are, this one included, as far as is known; 0 is not known.
+	// Alive returns how many nodes there are, this one included, as far as is known; 0 is not
+	// known.
 	Alive func() int
 	// Wait is how long answers are waited for; 0 means DefaultWait.
 	Wait time.Duration
@@ -252,7 +253,8 @@ func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 	sent := time.Now()
 	r := c.DoMulti(ctx,
 		c.B().Incr().Key(key).Build(),
-		// NX: a second from the first question. It is said with each, so that a lost one does no harm.
+		// NX: a second from the first question. It is said with each, so that a lost one does no
+		// harm.
 		c.B().Pexpire().Key(key).Milliseconds(1000).Nx().Build(),
 		c.B().Time().Build())
 	count, err := r[0].AsInt64()

@@ -360,7 +360,8 @@ func TestHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, n := range heard {
-		// An empty answer is one, so "a" may be heard: once, if it comes before those of both others.
+		// An empty answer is one, so "a" may be heard: once, if it comes before those of both
+		// others.
 		if n != 1 || name != "other" && name != "a" && !slices.Contains(namesOf(all), name) {
 			t.Errorf("%q is heard %d times", name, n)
 		}

@@ -10,9 +10,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// producer reads a registry of Prometheus by OpenTelemetry's bridge. That takes the text of a trace's
-// id in an exemplar for the id itself (contrib v0.72.0), which no collector knows again: here it is
-// made the 16 bytes that OTLP has.
+// producer reads a registry of Prometheus by OpenTelemetry's bridge. That takes the text of a
+// trace's id in an exemplar for the id itself (contrib v0.72.0), which no collector knows again:
+// here it is made the 16 bytes that OTLP has.
 type producer struct{ bridge sdkmetric.Producer }
 
 func newProducer(g prometheus.Gatherer) sdkmetric.Producer {

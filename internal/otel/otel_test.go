@@ -41,8 +41,8 @@ type nothing struct{ store.Store }
 
 func (nothing) Take(context.Context, []store.Charge, []algo.Result) (int64, error) { return 1, nil }
 
-// TestCollectorHangs: with a collector that takes connections and never answers, decisions go on, and
-// what waits for it stays within its bound.
+// TestCollectorHangs: with a collector that takes connections and never answers, decisions go on,
+// and what waits for it stays within its bound.
 func TestCollectorHangs(t *testing.T) {
 	hang, asked := make(chan struct{}), make(chan struct{}, 1)
 	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

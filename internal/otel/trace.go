@@ -50,8 +50,8 @@ const (
 	tracestateField  = "tracestate"
 )
 
-// sampled reports whether a traceparent says that its caller records the trace; ok is false if it is
-// none (https://www.w3.org/TR/trace-context/#traceparent-header).
+// sampled reports whether a traceparent says that its caller records the trace; ok is false if it
+// is none (https://www.w3.org/TR/trace-context/#traceparent-header).
 func sampled(traceparent string) (yes, ok bool) {
 	// version - trace-id - parent-id - trace-flags; later versions may append to it.
 	if len(traceparent) < 55 || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' || traceparent[:2] == "ff" ||

@@ -21,10 +21,10 @@ const chunkOverhead = 96
 
 // writer writes entries of a stratum: those of the last, open chunk.
 //
-// An entry is the time and the turns since the one before (zigzag varint, varint), flags and kind of client in a byte,
-// the client, then of a request hits, delay, the shape, the values, and the descriptors; of an
-// answer the status. A text is its number in the chunk's table (from 1), or a 0, its length and
-// itself, which adds it to the table.
+// An entry is the time and the turns since the one before (zigzag varint, varint), flags and kind
+// of client in a byte, the client, then of a request hits, delay, the shape, the values, and the
+// descriptors; of an answer the status. A text is its number in the chunk's table (from 1), or a 0,
+// its length and itself, which adds it to the table.
 type writer struct {
 	buf      []byte
 	table    map[string]uint32

@@ -51,8 +51,9 @@ const (
 )
 
 // Run returns what the rules of q would have done to the recorded requests, and what the rules in
-// force do to them. It uses one goroutine that yields, for 10 s of the processor at most. Files that
-// are no rules are a result with Problems; without any request it returns insight.ErrNotRecorded.
+// force do to them. It uses one goroutine that yields, for 10 s of the processor at most. Files
+// that are no rules are a result with Problems; without any request it returns
+// insight.ErrNotRecorded.
 func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
 	p.one.Lock()
 	defer p.one.Unlock()

@@ -318,7 +318,8 @@ func TestCandidate(t *testing.T) {
 	}
 }
 
-// Before anything is recorded there is nothing to tell, and a preview that is no longer wanted ends.
+// Before anything is recorded there is nothing to tell, and a preview that is no longer wanted
+// ends.
 func TestNothing(t *testing.T) {
 	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{})
 	q := insight.PreviewQuery{Files: map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2)}}

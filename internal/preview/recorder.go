@@ -2,8 +2,8 @@
 // have done to them.
 //
 // Recorder (recorder.go) listens behind weir.Hooks: it chooses by client before it copies anything,
-// and writes what it takes into staging buffers (entry.go). One goroutine moves it from there into a
-// ring of compressed chunks (ring.go, chunk.go). Preview (preview.go) replays what is recorded in
+// and writes what it takes into staging buffers (entry.go). One goroutine moves it from there into
+// a ring of compressed chunks (ring.go, chunk.go). Preview (preview.go) replays what is recorded in
 // virtual time, through the rules in force and through other ones side by side (replay.go), and
 // sums up (result.go).
 package preview
@@ -44,8 +44,8 @@ type Options struct {
 	// Fresh says that the counters began empty together with the recorder: then nothing of the
 	// record is needed to warm up.
 	Fresh bool
-	// Clock returns the time of requests that asked no store, in µs since the Unix epoch; nil is the
-	// wall clock.
+	// Clock returns the time of requests that asked no store, in µs since the Unix epoch; nil is
+	// the wall clock.
 	Clock func() int64
 }
 
@@ -57,9 +57,9 @@ const (
 	defaultReach     = 2 * time.Hour
 )
 
-// A client belongs to the stratum whose number is that of the leading zeros of its hash: half of all
-// clients to the stratum 0, a quarter to 1, and so on; the rest to the last one. A sample of 1 in
-// 2^j are the strata from j on.
+// A client belongs to the stratum whose number is that of the leading zeros of its hash: half of
+// all clients to the stratum 0, a quarter to 1, and so on; the rest to the last one. A sample of 1
+// in 2^j are the strata from j on.
 const strata = 17
 
 const (

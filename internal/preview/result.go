@@ -73,8 +73,8 @@ func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 	c.Examples = c.Examples[:min(len(c.Examples), mostExamples)]
 }
 
-// plusMinus is half the width of the 95 % interval of a share of the requests, where each client was
-// drawn with the same chance: that of a ratio estimate over clusters (W. Cochran, Sampling
+// plusMinus is half the width of the 95 % interval of a share of the requests, where each client
+// was drawn with the same chance: that of a ratio estimate over clusters (W. Cochran, Sampling
 // Techniques, 1977, chapter 9).
 func (r *replay) plusMinus(share float64, of func(*client) uint32) float64 {
 	sum, n := 0.0, 0.0

@@ -10,8 +10,8 @@ import (
 // ring holds what was recorded, in strata by client. Each stratum has chunks of its own, so that a
 // part of the clients can be forgotten without reading anything. When there is no more room, the
 // oldest chunk of the first stratum goes that has any, until what is left reaches back as far as it
-// is to; then the oldest of all. So the last minutes are there of many clients, and the last hours of
-// fewer. The lock of Recorder guards it.
+// is to; then the oldest of all. So the last minutes are there of many clients, and the last hours
+// of fewer. The lock of Recorder guards it.
 type ring struct {
 	strata [strata]stratum
 	limit  int64 // bytes of all
@@ -181,8 +181,8 @@ func (g *ring) requests(n int, from int64) (sum uint64) {
 // total returns the bytes that all of it takes, about.
 func (g *ring) total() int64 { return g.bytes + g.open + min(encoderBytes, g.limit/4) }
 
-// take returns the chunks of the strata from n on that reach beyond an instant: for each stratum the
-// closed ones, which never change, and a copy of the open one.
+// take returns the chunks of the strata from n on that reach beyond an instant: for each stratum
+// the closed ones, which never change, and a copy of the open one.
 func (g *ring) take(n int, from int64) (list [][]chunk) {
 	for i := n; i < strata; i++ {
 		s := &g.strata[i]

@@ -162,8 +162,8 @@ func (g *gate) thinned(now int64) (list []Second) {
 	return list
 }
 
-// WhyMissing says why a decision may be missing that Find does not find, in a clause for people. now
-// is by the store's clock.
+// WhyMissing says why a decision may be missing that Find does not find, in a clause for people.
+// now is by the store's clock.
 func (b *Buffer) WhyMissing(now time.Time) string {
 	why := "it may have been pushed out by newer ones, or been made by another node"
 	list := b.Thinned(now)

@@ -54,8 +54,8 @@ func TestFloodOfOneKey(t *testing.T) {
 	}
 }
 
-// Of a flood of many clients the budget is kept, and Thinned says of how many: past the first second
-// spread over all of it. A calm second behind it soon keeps all again.
+// Of a flood of many clients the budget is kept, and Thinned says of how many: past the first
+// second spread over all of it. A calm second behind it soon keeps all again.
 func TestFloodOfManyKeys(t *testing.T) {
 	b, c := newBuffer(t, Options{Entries: 40_000, Bytes: 40_000 << 10, Sample: -1}), new(clock)
 	l := newLimiter(t, b, c, perUser)

@@ -1,7 +1,7 @@
 // Package recent remembers the decisions that an operator may be asked about: refusals, decisions
 // close to one, and a sample of the rest. It is a buffer and not a log: bounded in number and in
-// bytes, and the newest entry replaces the oldest. In a flood not all is recorded: eight decisions a
-// second on each key, 2,000 refusals a second in all, and past that a part of them by chance.
+// bytes, and the newest entry replaces the oldest. In a flood not all is recorded: eight decisions
+// a second on each key, 2,000 refusals a second in all, and past that a part of them by chance.
 //
 // Decisions are recorded on the deciding path, behind weir.Hooks. Once the buffer is full this
 // allocates nothing, and locks only the slot that it writes to. gate (gate.go) says what is
@@ -196,8 +196,8 @@ func (s *slot) entry() (e Entry, ok bool) {
 }
 
 // hash hashes the key that a decision is about: the key of the first limit that refuses. If no
-// limit refuses, or that one has a single counter for all, it hashes the keys of all limits. It is 0
-// if there is none.
+// limit refuses, or that one has a single counter for all, it hashes the keys of all limits. It is
+// 0 if there is none.
 func (b *Buffer) hash(d *weir.Decision) (hash uint64) {
 	hits := d.Matches.Hits
 	for i := range d.Limits {

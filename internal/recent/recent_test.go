@@ -431,8 +431,8 @@ func TestSeconds(t *testing.T) {
 	})
 }
 
-// TestSince: what comes behind a place is told once, the newest of it if there is too much, and each
-// part of a question is looked at.
+// TestSince: what comes behind a place is told once, the newest of it if there is too much, and
+// each part of a question is looked at.
 func TestSince(t *testing.T) {
 	b, c := newBuffer(t, Options{Sample: -1}), new(clock)
 	l := newLimiter(t, b, c, shop)

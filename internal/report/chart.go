@@ -14,8 +14,8 @@ import (
 // The charts are plain SVG. Colours come from the page's style sheet, so that they follow light and
 // dark.
 
-// A frame is where a chart lies in its picture. Of the chart over time there are two, since one that
-// is made smaller for a phone cannot be read.
+// A frame is where a chart lies in its picture. Of the chart over time there are two, since one
+// that is made smaller for a phone cannot be read.
 type frame struct {
 	class               string
 	width, left, right  int

@@ -185,8 +185,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// All text can be read in light and in dark, by WCAG 2.2: 4.5:1 on each ground that it stands on, and
-// 3:1 for what is drawn.
+// All text can be read in light and in dark, by WCAG 2.2: 4.5:1 on each ground that it stands on,
+// and 3:1 for what is drawn.
 func TestContrast(t *testing.T) {
 	_, dark, _ := strings.Cut(pageText, "@media (prefers-color-scheme: dark)")
 	themes := map[string]map[string]string{"light": colours(pageText), "dark": colours(dark)}
@@ -243,8 +243,8 @@ func contrast(t *testing.T, a, b string) float64 {
 	return (max(x, y) + 0.05) / (min(x, y) + 0.05)
 }
 
-// Each figure stands in the page as text, not in a tooltip alone: those of each bucket of the chart,
-// each bin of a histogram, the highest point of a sparkline.
+// Each figure stands in the page as text, not in a tooltip alone: those of each bucket of the
+// chart, each bin of a histogram, the highest point of a sparkline.
 func TestPageFigures(t *testing.T) {
 	r := replay(t, 2000, true, tight)
 	var b strings.Builder

@@ -37,7 +37,8 @@ func NewEngine(set *rule.Set) (*Engine, error) { return NewEngineWith(set, Engin
 // EngineOptions tune NewEngineWith. The zero value is that of NewEngine.
 type EngineOptions struct {
 	MaxBytes int64 // bound on the store; 0 means memory.DefaultMaxBytes
-	// Limit returns the numbers that are to hold for a charge in place of c.Limit; nil changes none.
+	// Limit returns the numbers that are to hold for a charge in place of c.Limit; nil changes
+	// none.
 	Limit func(c *store.Charge) *algo.Limit
 }
 

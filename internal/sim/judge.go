@@ -53,8 +53,8 @@ type keySample struct {
 	refused     map[uint64]*judgedKey
 }
 
-// sampleBound is how many keys the rules of a set share between them, and fewestSampled what each of
-// them has at least.
+// sampleBound is how many keys the rules of a set share between them, and fewestSampled what each
+// of them has at least.
 const (
 	sampleBound   = 1 << 16
 	fewestSampled = 1 << 8
@@ -361,8 +361,8 @@ func (t *ruleTally) byStatus() []insight.Count {
 	return list
 }
 
-// spread is a sample of the requests of a log, spread evenly over it: to find out why a rule is never
-// met.
+// spread is a sample of the requests of a log, spread evenly over it: to find out why a rule is
+// never met.
 type spread struct {
 	entries []accesslog.Entry
 	stride  int64 // of as many requests one is kept

@@ -133,7 +133,8 @@ type SuggestedLimit struct {
 
 // Peak is the number of requests that keys made within a window at their busiest, as a
 // sliding_window of one bucket counts them. Ordinary keys are those that ask for no more than three
-// times the 99th percentile, are answered well half of the time, and belong to no crowd on one form.
+// times the 99th percentile, are answered well half of the time, and belong to no crowd on one
+// form.
 type Peak struct {
 	Scope       string `json:"scope"`  // name of the suggested limit
 	Per         string `json:"per"`    // attribute

@@ -423,8 +423,8 @@ var scripts = []struct {
 	}, insight.Reserve},
 }
 
-// Each verdict is given where it is deserved and alone, and not at half of what it takes, in each of
-// 100 worlds.
+// Each verdict is given where it is deserved and alone, and not at half of what it takes, in each
+// of 100 worlds.
 func TestVerdictsOfScriptedTraffic(t *testing.T) {
 	seeds := uint64(100)
 	if testing.Short() || raceDetector { // which makes it slow, and finds nothing in one goroutine

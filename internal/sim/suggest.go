@@ -78,8 +78,8 @@ const (
 	ordinaryPart = 4
 	// outlierTimes p99 (see high) is what an ordinary key does not ask for.
 	outlierTimes = 3
-	// shareTimes the busiest ordinary hour is what all may ask of a route together, and fewestShared
-	// at least, so that somebody can use it where nobody ordinary did.
+	// shareTimes the busiest ordinary hour is what all may ask of a route together, and
+	// fewestShared at least, so that somebody can use it where nobody ordinary did.
 	shareTimes   = 1.5
 	fewestShared = 5
 )
@@ -195,7 +195,8 @@ func (k *keyRates) ordinaryBy() bool {
 	return 2*k.suspect < k.requests && !poor(k.ok, k.answers)
 }
 
-// prune drops the half of the keys that have been idle longest; the peaks of the ordinary ones stay.
+// prune drops the half of the keys that have been idle longest; the peaks of the ordinary ones
+// stay.
 func (x *scope) prune() {
 	slices.SortStableFunc(x.keys, func(a, b keyRates) int { return cmp.Compare(b.last, a.last) })
 	keep := len(x.keys) / 2

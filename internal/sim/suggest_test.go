@@ -69,8 +69,8 @@ func TestSuggestOnAbusedForm(t *testing.T) {
 	}
 }
 
-// Where nobody abuses a form, no limit that all share is proposed, and the limit for each client fits
-// the ordinary ones. With few keys it says that it cannot tell one in a thousand.
+// Where nobody abuses a form, no limit that all share is proposed, and the limit for each client
+// fits the ordinary ones. With few keys it says that it cannot tell one in a thousand.
 func TestSuggestOnOrdinaryLogs(t *testing.T) {
 	s := suggestFile(t, "secrepo_202110/access.log.gz")
 	l := s.limit("per-client")

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A survey is what the first reading of a log learns for proposals: which routes there are, how they
-// answer, and what each client does. It finds crowds on one form: many clients that do hardly
+// A survey is what the first reading of a log learns for proposals: which routes there are, how
+// they answer, and what each client does. It finds crowds on one form: many clients that do hardly
 // anything but send the same form, each about as often, so that no limit for each of them can tell
 // them from others.
 type survey struct {

@@ -66,8 +66,8 @@ func TestVerdictsOnRealLogs(t *testing.T) {
 	}
 }
 
-// What a rule refuses alone, what with others, in shadow and by its ban is counted apart; a key that
-// comes in pieces counts in each; and a proposal is a patch of the file.
+// What a rule refuses alone, what with others, in shadow and by its ban is counted apart; a key
+// that comes in pieces counts in each; and a proposal is a patch of the file.
 func TestReplayReportsRules(t *testing.T) {
 	const rules = `limits:
   # per client

@@ -97,8 +97,8 @@ func (f *Folder) Status() Status {
 	return f.status
 }
 
-// Sources returns the files of the rules in force, sorted by name, as they were loaded: what lies in
-// the folder now may be newer, or broken. The caller must not change them.
+// Sources returns the files of the rules in force, sorted by name, as they were loaded: what lies
+// in the folder now may be newer, or broken. The caller must not change them.
 func (f *Folder) Sources() []file.Source {
 	f.mu.Lock()
 	defer f.mu.Unlock()

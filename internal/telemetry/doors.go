@@ -13,8 +13,8 @@ const doors = 8
 // Weir names otherwise, or not at all, is "".
 var doorNames = [doors]string{"", "http", "rls", "resp", "proxy", "forward-auth", "spoe", "deferred"}
 
-// doorOf returns the place of a door in doorNames. It is asked for each decision; this switch, which
-// goes by length, takes less than a map or a comparison with each name.
+// doorOf returns the place of a door in doorNames. It is asked for each decision; this switch,
+// which goes by length, takes less than a map or a comparison with each name.
 func doorOf(name string) int {
 	switch name {
 	case "http":

@@ -31,8 +31,8 @@ func openMetrics(t testing.TB, m *Metrics) string {
 	return w.Body.String()
 }
 
-// TestExemplars: refusals and the times of decisions carry the id of one of them, and the trace that
-// it is part of, where OpenMetrics is asked for.
+// TestExemplars: refusals and the times of decisions carry the id of one of them, and the trace
+// that it is part of, where OpenMetrics is asked for.
 func TestExemplars(t *testing.T) {
 	m := New(Options{})
 	l := limiter(t, m, rulesText)

@@ -9,8 +9,8 @@ type InsightOptions struct {
 	// Rules returns what is known of each rule in force; it must be cheap, as of what was judged
 	// last.
 	Rules func() []RuleReading
-	// Thinned counts the events of decisions that were left out, since there were too many; Bytes is
-	// the memory that insight takes.
+	// Thinned counts the events of decisions that were left out, since there were too many; Bytes
+	// is the memory that insight takes.
 	Thinned func() uint64
 	Bytes   func() int64
 }

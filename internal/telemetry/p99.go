@@ -30,7 +30,8 @@ type reading struct {
 
 // P99 returns how long 99 % of the decisions of the last 5 minutes took at most, in s, by the
 // histogram weir_decision_seconds, within a bucket as Prometheus' histogram_quantile has it; 0 if
-// there were none. It must be asked at least each few minutes, since that is when it looks. Safe for concurrent use.
+// there were none. It must be asked at least each few minutes, since that is when it looks. Safe
+// for concurrent use.
 func (m *Metrics) P99() float64 { return m.latest.quantile(m.decisions.Histogram, 0.99, time.Now()) }
 
 func (l *latest) quantile(h prometheus.Histogram, q float64, now time.Time) float64 {

@@ -327,8 +327,8 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	}
 }
 
-// domain returns the counters of the domain of d; nil if there are none. The first limit knows them,
-// which costs less than looking for the name.
+// domain returns the counters of the domain of d; nil if there are none. The first limit knows
+// them, which costs less than looking for the name.
 func (t *table) domain(d *weir.Decision, indexed bool) *domainCells {
 	if indexed && len(d.Limits) > 0 {
 		return t.limits[d.Limits[0].Window.Counter.Index].domain

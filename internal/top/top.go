@@ -1,8 +1,8 @@
 // Package top is weir top: what goes on at a running server, in a terminal.
 //
-// State is all that is known and all that was chosen, View draws it, and State.Press says what a key
-// does: all three are pure, so that tests need no terminal. Run is the thin shell around them, which
-// asks the server and owns the terminal; Batch prints instead.
+// State is all that is known and all that was chosen, View draws it, and State.Press says what a
+// key does: all three are pure, so that tests need no terminal. Run is the thin shell around them,
+// which asks the server and owns the terminal; Batch prints instead.
 //
 // Nothing that a client sent reaches the terminal as it came: all text goes through words.Visible.
 package top

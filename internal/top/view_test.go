@@ -125,9 +125,9 @@ func decision(i int, method, path, key, limit, outcome string, wait int64) recen
 	}
 }
 
-// The screens as people see them, at the two sizes, without styles. What to look for: nothing that a
-// client sent does more than stand there (the third key, the second decision); the rules that need a
-// look come first; at 80 columns nothing important is cut.
+// The screens as people see them, at the two sizes, without styles. What to look for: nothing that
+// a client sent does more than stand there (the third key, the second decision); the rules that
+// need a look come first; at 80 columns nothing important is cut.
 func TestScreens(t *testing.T) {
 	for _, size := range []struct{ width, height int }{{80, 24}, {200, 60}} {
 		for name, press := range map[string][]string{
@@ -159,8 +159,8 @@ func TestScreens(t *testing.T) {
 // sgr is the one kind of sequence that a screen holds.
 var sgr = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// Whatever a server answers and whatever is pressed, a screen has the size of the terminal, and holds
-// no sequence but those of its styles.
+// Whatever a server answers and whatever is pressed, a screen has the size of the terminal, and
+// holds no sequence but those of its styles.
 func TestViewFits(t *testing.T) {
 	keys := []string{"r", "k", "d", "s", "/", "x", "enter", "esc", "tab", "shift+tab", "up", "down", "pgdown", "end", "home", "b", "g", "y", "p", "?", "backspace", "space"}
 	rapid.Check(t, func(t *rapid.T) {

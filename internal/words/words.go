@@ -83,8 +83,8 @@ func Visible(s string) string {
 	return b.String()
 }
 
-// visible reports whether a character beyond ASCII takes a place of its own and is seen there. Marks
-// are not among them: a hundred of them on one letter cover the lines above.
+// visible reports whether a character beyond ASCII takes a place of its own and is seen there.
+// Marks are not among them: a hundred of them on one letter cover the lines above.
 func visible(r rune) bool {
 	return unicode.IsGraphic(r) && !unicode.Is(unicode.M, r) && !unicode.Is(unicode.Z, r) && !blank(r)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/prometheus/model/textparse"
 )
 
-// TestOpenMetrics: Prometheus' parser reads what a running server answers where OpenMetrics is asked
-// for, and finds the exemplars of refusals.
+// TestOpenMetrics: Prometheus' parser reads what a running server answers where OpenMetrics is
+// asked for, and finds the exemplars of refusals.
 func TestOpenMetrics(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "weir")

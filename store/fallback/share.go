@@ -71,8 +71,8 @@ func nothing(l *algo.Limit) *algo.Limit {
 	return l
 }
 
-// ShareOf returns the limit that is one of n equal shares of l: ceil(N / n), and burst alike, of each
-// limit of a schedule.
+// ShareOf returns the limit that is one of n equal shares of l: ceil(N / n), and burst alike, of
+// each limit of a schedule.
 func ShareOf(l *algo.Limit, n int64) *algo.Limit { return derive(l, n) }
 
 // derive returns the limit that is one of nodes equal shares of l, rounded up: of each limit of a

@@ -21,8 +21,8 @@ func (s *Store) Client() (rueidis.Client, error) {
 // Name returns the name under which this node sends heartbeats: unique, and new at each start.
 func (s *Store) Name() string { return s.name }
 
-// NodeNames returns the names of the nodes of this prefix that are alive, in no particular order: of
-// those that sent a heartbeat in the last five intervals.
+// NodeNames returns the names of the nodes of this prefix that are alive, in no particular order:
+// of those that sent a heartbeat in the last five intervals.
 func (s *Store) NodeNames(ctx context.Context) ([]string, error) {
 	c, err := s.connected()
 	if err != nil {

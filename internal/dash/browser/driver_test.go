@@ -209,8 +209,8 @@ func (b *tab) shown() {
 	b.until("a view is drawn", `() => document.querySelector('main h1') && document.title.includes(' · weir') || document.querySelector('main .state h1')`, nil)
 }
 
-// until waits until an expression of JavaScript is true in the page. As patience, it has no bound of
-// its own.
+// until waits until an expression of JavaScript is true in the page. As patience, it has no bound
+// of its own.
 func (b *tab) until(what, js string, arg any) {
 	b.t.Helper()
 	patience.Until(b.t, what, func() bool {

@@ -278,8 +278,8 @@ func TestKeyboard(t *testing.T) {
 	b.clean("keyboard")
 }
 
-// TestRuleDecisions: a rule's view lists what this rule refused, then what came near it, and nothing
-// on which only other rules had a say.
+// TestRuleDecisions: a rule's view lists what this rule refused, then what came near it, and
+// nothing on which only other rules had a say.
 func TestRuleDecisions(t *testing.T) {
 	d := chromium(t)
 	s := serve(t, nil)

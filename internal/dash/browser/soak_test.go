@@ -25,9 +25,10 @@ func thousand() map[string]string {
 	return map[string]string{"rules/shop.yaml": text.String()}
 }
 
-// TestSoak keeps the page open for WEIR_SOAK (10m by default) with 1,000 rules and traffic: the heap
-// stays below 60 MB and does not grow. It is read after a collection. The first quarter of the time
-// is left out: there the lists and the chart fill. Where it grows, the log tells which objects did.
+// TestSoak keeps the page open for WEIR_SOAK (10m by default) with 1,000 rules and traffic: the
+// heap stays below 60 MB and does not grow. It is read after a collection. The first quarter of the
+// time is left out: there the lists and the chart fill. Where it grows, the log tells which objects
+// did.
 func TestSoak(t *testing.T) {
 	long := 10 * time.Minute
 	if text := os.Getenv("WEIR_SOAK"); text != "" {
