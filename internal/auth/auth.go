@@ -122,7 +122,7 @@ func parseToken(words []string) (Token, error) {
 	seen := map[string]bool{}
 	for i, word := range words {
 		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-			return t, errors.New("a line holds only ASCII")
+			return t, errors.New("a token holds no spaces, and only ASCII; so do its name and role")
 		}
 		if i == 0 {
 			continue
