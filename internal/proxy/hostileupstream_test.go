@@ -105,9 +105,15 @@ func TestHostileUpstreams(t *testing.T) {
 			}
 		}
 		calm.Store(true)
-		for range 2 {
+		for try := range 2 {
 			resp, err = client(t, false).Get("http://" + addr)
-			if body := read(t, resp, err); resp.StatusCode != 200 || body != "calm" {
+			body := read(t, resp, err)
+			// net/http may give a connection to the next request before it has seen that more came
+			// on it than the answer. What goes directly never does.
+			if try == 0 && !directWorks && c.want == http.StatusNoContent && resp.StatusCode == http.StatusBadGateway {
+				continue
+			}
+			if resp.StatusCode != 200 || body != "calm" {
 				t.Errorf("after %s: %d %q", name, resp.StatusCode, body)
 			}
 		}

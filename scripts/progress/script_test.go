@@ -42,10 +42,13 @@ func TestScriptPackages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, file := range []string{"package.json", "package-lock.json"} {
+		write(filepath.Join(root, "internal", "dash", "browser", file), "{}")
+	}
 	quiet := "#!" + bash + "\n"
 	for _, command := range []string{
-		"apt-get", "caddy", "curl", "gcc", "git", "gofmt", "haproxy", "ip", "nginx", "python3", "redis-cli", "redis-server",
-		"shellcheck", "systemctl", "systemd-analyze",
+		"apt-get", "caddy", "chromium", "curl", "gcc", "git", "gofmt", "haproxy", "ip", "nginx", "node", "npm", "python3", "redis-cli",
+		"redis-server", "shellcheck", "systemctl", "systemd-analyze", "tmux",
 	} {
 		write(filepath.Join(bin, command), quiet)
 	}
