@@ -234,13 +234,13 @@ func TestResetOnNodes(t *testing.T) {
 		nodes = append(nodes, nodeOf(t, p.stderr, p.addr))
 	}
 	eventually(t, "both nodes listen", func() bool {
-		reply, _ := redis.Do("PUBSUB", "CHANNELS").([]any) // of refusals, and of bans and grants
+		reply, _ := redis.Do("PUBSUB", "CHANNELS").([]any) // of refusals, of bans and grants, of questions
 		for _, channel := range reply {
 			if count, _ := redis.Do("PUBSUB", "NUMSUB", channel.(string)).([]any); len(count) != 2 || count[1] != int64(2) {
 				return false
 			}
 		}
-		return len(reply) == 2
+		return len(reply) == 3
 	})
 	for i, n := range nodes {
 		if got := n.admitted(15, "key=few"); got != 15-10*i {
