@@ -192,8 +192,8 @@ limits:
 	if strings.Contains(out, "plain") {
 		t.Errorf("a rule that is enforced is among them:\n%s", out)
 	}
-	if status, out, _ := runWeir("candidates", "--server", url, "--domain", "other"); status != 0 || !strings.Contains(out, "No rule in force is in shadow") {
-		t.Errorf("status %d: %s", status, out)
+	if status, out, errs := runWeir("candidates", "--server", url, "--domain", "other"); status != 1 || !strings.Contains(errs, `domain`) {
+		t.Errorf("a domain that no rule knows: status %d: %s%s", status, out, errs)
 	}
 }
 
