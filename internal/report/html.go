@@ -163,14 +163,14 @@ func (d *pageData) tiles(r *sim.Report, shown *sim.Timeline) {
 	}
 	d.Tiles = append(d.Tiles, tile{Label: "Requests", Value: sim.Number(r.Requests), Detail: rate, Share: -1})
 	if len(r.Limits) > 0 {
-		refused := tile{Label: "Would be refused", Value: percent(r.Denied, r.Requests), Detail: plural(r.Denied, "request"), Class: "refused", Share: share(r.Denied, r.Requests)}
+		refused := tile{Label: "Would be refused", Value: percent(r.Denied, r.Requests), Detail: sim.Plural(r.Denied, "request"), Class: "refused", Share: share(r.Denied, r.Requests)}
 		if r.Compare != nil {
 			refused.Label = "Refused by " + r.Rules
 		}
 		d.Tiles = append(d.Tiles, refused)
 	}
 	if c := r.Compare; c != nil {
-		d.Tiles = append(d.Tiles, tile{Label: "Refused by " + c.Rules, Value: percent(c.Denied, r.Requests), Detail: plural(c.Denied, "request"), Class: "second", Share: share(c.Denied, r.Requests)})
+		d.Tiles = append(d.Tiles, tile{Label: "Refused by " + c.Rules, Value: percent(c.Denied, r.Requests), Detail: sim.Plural(c.Denied, "request"), Class: "second", Share: share(c.Denied, r.Requests)})
 	}
 	clients := tile{Label: "Clients", Value: sim.Number(r.Clients), Share: -1}
 	if r.Clients > 0 {

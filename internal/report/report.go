@@ -31,14 +31,6 @@ func percent(part, whole int64) string {
 	return "> 99.9 %"
 }
 
-// plural writes a number with its noun.
-func plural(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return sim.Number(n) + " " + noun + "s"
-}
-
 // span writes a duration with its two largest units.
 func span(d time.Duration) string {
 	units := []struct {
@@ -112,13 +104,13 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 	var list []string
 	by := ""
 	if r.Clients > 0 {
-		by = " from " + plural(r.Clients, "client")
+		by = " from " + sim.Plural(r.Clients, "client")
 	}
 	within := ""
 	if r.To.After(r.From) {
 		within = " within " + span(r.To.Sub(r.From))
 	}
-	head := plural(r.Requests, "request") + by + within
+	head := sim.Plural(r.Requests, "request") + by + within
 	if len(o.Limits) == 0 {
 		return append(list, fmt.Sprintf("The log holds %s.", head))
 	}
@@ -127,26 +119,26 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 	} else {
 		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, sim.Number(o.Denied), percent(o.Denied, r.Requests))
 		if r.Clients > 0 {
-			text += fmt.Sprintf(", of %s (%s of them)", plural(o.ClientsDenied, "client"), percent(o.ClientsDenied, r.Clients))
+			text += fmt.Sprintf(", of %s (%s of them)", sim.Plural(o.ClientsDenied, "client"), percent(o.ClientsDenied, r.Clients))
 		}
 		list = append(list, text+".")
 	}
 	if l := mostRefusing(o); l != nil && len(o.Limits) > 1 {
-		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, sim.Number(l.Denied), sim.Number(l.KeysDenied), plural(l.Keys, "key")))
+		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, sim.Number(l.Denied), sim.Number(l.KeysDenied), sim.Plural(l.Keys, "key")))
 	}
 	if len(o.TopDenied) > 0 && o.Denied > 0 {
 		if top := o.TopDenied[0]; top.Denied*100 >= o.Denied*20 && o.ClientsDenied > 1 {
-			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", clean(top.Value), percent(top.Denied, o.Denied), sim.Number(top.Denied), plural(top.Requests, "request")))
+			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", clean(top.Value), percent(top.Denied, o.Denied), sim.Number(top.Denied), sim.Plural(top.Requests, "request")))
 		}
 	}
 	if o.Delayed > 0 {
-		list = append(list, fmt.Sprintf("%s would have waited for a turn, at most %s.", plural(o.Delayed, "request"), span(time.Duration(o.MaxDelay*float64(time.Second)))))
+		list = append(list, fmt.Sprintf("%s would have waited for a turn, at most %s.", sim.Plural(o.Delayed, "request"), span(time.Duration(o.MaxDelay*float64(time.Second)))))
 	}
 	if o.Unlimited > 0 {
-		list = append(list, fmt.Sprintf("%s (%s) met no limit at all.", plural(o.Unlimited, "request"), percent(o.Unlimited, r.Requests)))
+		list = append(list, fmt.Sprintf("%s (%s) met no limit at all.", sim.Plural(o.Unlimited, "request"), percent(o.Unlimited, r.Requests)))
 	}
 	if o.Exempt > 0 {
-		list = append(list, fmt.Sprintf("%s came from exempt clients.", plural(o.Exempt, "request")))
+		list = append(list, fmt.Sprintf("%s came from exempt clients.", sim.Plural(o.Exempt, "request")))
 	}
 	return list
 }
@@ -154,9 +146,9 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 // compared says in words how two rule sets differ.
 func compared(r *sim.Report) string {
 	c := r.Compare
-	text := fmt.Sprintf("Of %s", plural(r.Requests, "request"))
+	text := fmt.Sprintf("Of %s", sim.Plural(r.Requests, "request"))
 	if r.Clients > 0 {
-		text += " from " + plural(r.Clients, "client")
+		text += " from " + sim.Plural(r.Clients, "client")
 	}
 	if r.To.After(r.From) {
 		text += " within " + span(r.To.Sub(r.From))
@@ -169,7 +161,7 @@ func compared(r *sim.Report) string {
 	case differ == 0:
 		text += " They agree on every request."
 	default:
-		text += fmt.Sprintf(" They disagree on %s.", plural(differ, "request"))
+		text += fmt.Sprintf(" They disagree on %s.", sim.Plural(differ, "request"))
 	}
 	return text
 }
@@ -201,7 +193,7 @@ func provisos(r *sim.Report) []string {
 		if r.Skipped == 1 {
 			were = " did not parse, and was left out"
 		}
-		list = append(list, fmt.Sprintf("%s%s: %.1f %% of all.", plural(r.Skipped, "line"), were, r.SkippedShare))
+		list = append(list, fmt.Sprintf("%s%s: %.1f %% of all.", sim.Plural(r.Skipped, "line"), were, r.SkippedShare))
 		for _, f := range r.SkippedLines {
 			list = append(list, fmt.Sprintf("%s, line %d: %s: %q", f.Log, f.Line, f.Why, f.Text))
 		}

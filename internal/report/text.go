@@ -13,7 +13,7 @@ import (
 // Text writes r for a terminal.
 func Text(w io.Writer, r *sim.Report) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s from %s, %s\n", plural(r.Requests, "request"), plural(r.Clients, "client"), period(r))
+	fmt.Fprintf(&b, "%s from %s, %s\n", sim.Plural(r.Requests, "request"), sim.Plural(r.Clients, "client"), period(r))
 	for _, s := range provisos(r) {
 		fmt.Fprintf(&b, "Note: %s\n", s)
 	}
@@ -63,7 +63,7 @@ func Text(w io.Writer, r *sim.Report) error {
 }
 
 func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
-	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", sim.Number(o.Denied), plural(r.Requests, "request"), percent(o.Denied, r.Requests), plural(o.ClientsDenied, "client"))
+	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", sim.Number(o.Denied), sim.Plural(r.Requests, "request"), percent(o.Denied, r.Requests), sim.Plural(o.ClientsDenied, "client"))
 	for _, s := range sentences(r, o)[1:] {
 		fmt.Fprintln(b, s)
 	}

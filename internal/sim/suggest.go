@@ -450,12 +450,12 @@ func (x *scope) words(r *insight.RuleReport) []string {
 	case x.per == "":
 		lines = append(lines, fmt.Sprintf("%.0f %% of what is sent there is answered 401, 403, 429 or 5xx.", 100*x.route.badShare()))
 		if x.route.crowd > 0 {
-			lines = []string{"A crowd on one form: " + plural(x.route.crowd, "client") + " did hardly anything else, each of them seldom,",
+			lines = []string{"A crowd on one form: " + Plural(x.route.crowd, "client") + " did hardly anything else, each of them seldom,",
 				"so that a limit for each stops none. Take this one only if they are not your users: it", "makes no difference between them and others."}
 		}
-		lines = append(lines, "All others together sent "+plural(x.ordinary, "request")+" in their busiest hour.")
+		lines = append(lines, "All others together sent "+Plural(x.ordinary, "request")+" in their busiest hour.")
 	default:
-		head := fmt.Sprintf("%s, %s of them ordinary.", plural(len(x.demands(0, true)), noun), Number(int64(x.ordinary)))
+		head := fmt.Sprintf("%s, %s of them ordinary.", Plural(len(x.demands(0, true)), noun), Number(int64(x.ordinary)))
 		if x.ordinary < manyKeys {
 			head += " With fewer than 1,000 the 99.9th percentile is the maximum:"
 			lines = append(lines, head, "the limits fit all ordinary ones.")
@@ -469,15 +469,15 @@ func (x *scope) words(r *insight.RuleReport) []string {
 	if r.WouldRefuse == 0 {
 		return append(lines, "In this log it would refuse nothing.")
 	}
-	refuse := fmt.Sprintf("Would refuse %s of %s%s", Number(int64(r.WouldRefuse)), plural(int(r.Met), "request"), byStatus(r.By["status"]))
+	refuse := fmt.Sprintf("Would refuse %s of %s%s", Number(int64(r.WouldRefuse)), Plural(r.Met, "request"), byStatus(r.By["status"]))
 	if x.per != "" {
-		refuse += fmt.Sprintf(", of %s of %s", Number(int64(r.KeysRefused)), plural(int(r.Keys), noun))
+		refuse += fmt.Sprintf(", of %s of %s", Number(int64(r.KeysRefused)), Plural(r.Keys, noun))
 	}
 	lines = append(lines, refuse+".")
 	if spared := x.outliers - int(r.KeysRefused); x.per != "" && spared > 0 {
 		lines = append(lines, fmt.Sprintf("Would not stop %s of %s that are not ordinary.", Number(int64(spared)), Number(int64(x.outliers))))
 	} else if x.per == "" {
-		lines = append(lines, fmt.Sprintf("Would let %s pass.", plural(int(r.Met-r.WouldRefuse), "request")))
+		lines = append(lines, fmt.Sprintf("Would let %s pass.", Plural(r.Met-r.WouldRefuse, "request")))
 	}
 	return lines
 }
@@ -514,11 +514,12 @@ next:
 	return allow
 }
 
-func plural(n int, noun string) string {
+// Plural writes a number with its noun: "1 request", "2,310 requests".
+func Plural[N int | int64 | uint64](n N, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
-	return fmt.Sprintf("%s %s", Number(int64(n)), noun)
+	return Number(int64(n)) + " " + noun
 }
 
 // Number writes n with commas.
