@@ -238,7 +238,7 @@ func (n *Nodes) publish(ctx context.Context, q *question, end time.Time) (rueidi
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(n.o.Wait / 16):
+		case <-time.After(min(n.o.Wait, DefaultWait) / 16):
 		}
 	}
 	if err := c.Do(ctx, c.B().Publish().Channel(n.channel()).Message(string(text)).Build()).Error(); err != nil {
