@@ -162,7 +162,7 @@ func slice[T any](c *coder, list *[]T, f func(*T)) {
 func (c *coder) snapshot(s *Snapshot) {
 	number64(c, &s.Nodes)
 	c.fixed(&s.Seed)
-	for _, v := range []*int64{&s.Started, &s.Time, &s.From, &s.Step, &s.Bytes} {
+	for _, v := range []*int64{&s.Started, &s.Time, &s.Over, &s.From, &s.Step, &s.Bytes} {
 		c.int(v)
 	}
 	c.float(&s.P99)
@@ -241,6 +241,8 @@ func (c *coder) rule(r *RuleSnapshot) {
 		c.float32(&w.MaxFill)
 	})
 	c.counts(&r.Count)
+	c.counts(&r.Lived)
+	c.uint(&r.DomainMet)
 	c.counts(&r.Recent)
 	for i := range r.Trend {
 		number64(c, &r.Trend[i])
@@ -300,7 +302,7 @@ func (c *coder) summary(s *Summary) {
 	for _, v := range []*float64{&g.Share, &g.Low, &g.High, &g.PlusMinus} {
 		c.float(v)
 	}
-	c.bool(&s.Confident)
+	c.text(&g.Confidence)
 }
 
 func (c *coder) sampledKey(k *SampledKey) {

@@ -266,6 +266,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		st := before[name{r.Domain, r.Name}]
 		if st == nil || st.definition != definition {
 			st = newRuleState(uint32(len(c.numbers)), r, definition, now)
+			st.domainBefore = domains[r.Domain].total
 			c.numbers = append(c.numbers, st)
 			if _, known := c.past[pastName{st.domain, st.name, definition}]; known {
 				recalled = append(recalled, st)
@@ -536,6 +537,7 @@ func (c *Collector) count(unix int64) {
 		d.series.second.advance(unix)
 		if *b != (bucket{}) {
 			d.series.add(unix, b)
+			d.total += uint64(b[laneMet])
 		}
 	}
 	if n := c.storeErrors.Load(); n != c.lastErrs {
@@ -592,7 +594,8 @@ type domainState struct {
 	gate   *domainGate
 	last   uint32
 	series *series
-	since  int64 // Unix seconds: from when on there are figures
+	total  uint64 // requests since this program began
+	since  int64  // Unix seconds: from when on there are figures
 }
 
 // sortedDomains returns the domains in force by name; one, unless that is "".

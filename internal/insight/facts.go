@@ -149,7 +149,6 @@ type Minute struct {
 	T         int64 // Unix seconds at which it begins
 	Saturated bool
 	Signal    string // which signal says so: cpu, memory, …; shed, answers, in_flight
-	DomainMet uint64 // requests of the domain; 0: not known
 	Met       uint64
 	Refused   uint64  // d, as in Facts
 	Admitted  uint64  // passed the rule

@@ -269,3 +269,112 @@ func TestTooEarlyDoesNotRepeat(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 }
+
+// A young server says that it is too early, also where nothing came yet, and is sure of nothing.
+func TestTooEarlySaysSo(t *testing.T) {
+	b := newBench(t, Options{}, `
+domain: shop
+limits:
+  - { name: login, when: { path: /login }, per: [user], allow: 5/min }
+  - { name: all, per: [user], allow: 500/min }
+`)
+	says := func(want string) {
+		t.Helper()
+		b.judge()
+		v := b.rule("login").Verdicts
+		if len(v) != 1 || v[0].Verdict != TooEarly || v[0].Confidence != Low || v[0].Sentence != want {
+			t.Errorf("%+v, want %q", v, want)
+		}
+	}
+	b.pass(time.Second)
+	says("Too early to tell: there was no request in 1 s.")
+	b.ask("ada")
+	b.ask("eve")
+	b.pass(time.Hour - time.Second)
+	says("Too early to tell: none of 2 requests of the domain met it in 1 h so far. About 23 h more.")
+	b.pass(24 * time.Hour)
+	b.ask("ada")
+	b.pass(time.Second)
+	says("Too early to tell: none of 1 request of the domain met it in 24 h so far. From 1,000 on that says something.")
+	// A rule that comes into force later is not blamed for what came before.
+	for range 50 {
+		b.ask("ada")
+	}
+	b.pass(time.Second)
+	b.limiter.SetRules(load(t, "domain: shop\nlimits: [{name: login, when: {path: /log-in}, allow: 5/min}, {name: all, per: [user], allow: 500/min}]"))
+	for range 7 {
+		b.ask("ada")
+	}
+	b.pass(2 * time.Second)
+	says("Too early to tell: none of 7 requests of the domain met it in 2 s so far. About 24 h more.")
+}
+
+// Where an identity tells who behaves well and nobody does, that is known: 0 of 0.
+func TestNobodyIsGood(t *testing.T) {
+	b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits: [{name: a, per: [ip], allow: 1/min, algorithm: fixed_window}]")
+	ask := func(ip, user string) {
+		b.send(weir.Request{Attributes: rule.Pairs{{Name: "ip", Value: ip}, {Name: "user", Value: user}}})
+	}
+	// Half of the requests have an identity, all of clients that never wait.
+	for i := range 600 {
+		ask(fmt.Sprintf("192.0.2.%d", i%3), []string{"ada", ""}[i/3%2])
+		b.pass(time.Second)
+	}
+	r := b.rule("a")
+	if r.Good.All != 0 || r.KnownShare < 0.2 || r.Good.Confidence != High {
+		t.Errorf("%.2f known: %+v", r.KnownShare, r.Good)
+	}
+	if g := b.overview(time.Hour).GoodRefused; g.Clients != 0 || g.Confidence != High {
+		t.Errorf("overview: %+v", g)
+	}
+}
+
+// The fill of a key in a list is the most that it used at once in the time of the list, not what it
+// used last.
+func TestFillIsAPeak(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 10/min, algorithm: fixed_window, warn: 80%}]")
+	minute := func(asks int, live, long float64) {
+		t.Helper()
+		for range asks {
+			b.ask("ada")
+		}
+		b.pass(time.Second)
+		for over, want := range map[time.Duration]float64{time.Minute: live, 12 * time.Hour: long} {
+			if keys := b.keys(KeysQuery{By: ByAsked, Over: over}); len(keys) != 1 || keys[0].Fill != want {
+				t.Errorf("over %v: %+v, want a fill of %v", over, keys, want)
+			}
+		}
+		b.pass(59 * time.Second)
+	}
+	minute(60, 1.1, 1.1)
+	minute(9, 1.1, 1.1)
+	minute(9, 0.9, 1.1)
+	minute(8, 0.9, 1.1)
+	minute(8, 0.8, 1.1)
+}
+
+// After a day a server says of a rule that it was never met, or that nobody came near it.
+func TestNeverLive(t *testing.T) {
+	b := newBench(t, Options{}, `
+domain: shop
+limits:
+  - { name: login, when: { path: /login }, per: [user], allow: 5/min }
+  - { name: all, per: [user], allow: 500/min }
+`)
+	b.pass(time.Second)
+	for range 24 * 60 {
+		for i := range 8 {
+			b.ask(fmt.Sprint("user-", i))
+		}
+		b.pass(time.Minute)
+	}
+	for name, want := range map[string]string{
+		"login": "None of 11,480 requests of the domain met it in 24 h.",
+		"all":   "Of 11,480 requests none was refused; the fullest client used 0.2 % of what it may.",
+	} {
+		v := b.rule(name).Verdicts
+		if len(v) != 1 || v[0].Confidence != High || v[0].Sentence != want {
+			t.Errorf("%s: %+v, want %q", name, v, want)
+		}
+	}
+}

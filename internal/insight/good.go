@@ -18,9 +18,6 @@ type goodKeys struct {
 	stand    float64  // keys that each of the sample of all keys stands for
 }
 
-// told reports whether something tells who behaves well. Where nothing does there are no good keys.
-func (g *Good) told() bool { return g.All > 0 || g.Keys > 0 || g.Refused > 0 }
-
 // tellsGood reports whether something tells keys that behave well: an identity, or answers together
 // with the patience of those who were refused, of which a rule in shadow has none.
 func (f *Facts) tellsGood() bool {
@@ -132,6 +129,10 @@ func goodOf(f *Facts) goodKeys {
 	}
 	if !f.tellsGood() {
 		return g
+	}
+	g.Confidence = Low
+	if g.identity {
+		g.Confidence = High
 	}
 	refused, others := float64(g.seen)*g.weight, unrefused*g.stand
 	g.Refused = uint64(math.Round(min(refusals*g.weight, denied)))

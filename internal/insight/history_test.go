@@ -123,3 +123,33 @@ func FuzzHistory(f *testing.F) {
 		}
 	})
 }
+
+// Verdicts rest on one time. The samples of keys begin anew with the program, so what a verdict
+// counts does, too, whatever the history file tells of before.
+func TestVerdictsAfterARestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history")
+	b := startBench(t, Options{}, begun, path, historyRules)
+	for range 90 {
+		for range 20 {
+			b.ask("ada")
+		}
+		b.pass(time.Minute)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next := restart(t, b.time(), path, historyRules, new(bytes.Buffer))
+	for range 5 {
+		next.ask("eve")
+	}
+	next.pass(2 * time.Minute)
+	r, _, err := next.Rule(t.Context(), "shop", "a", 3*time.Hour)
+	if err != nil || r.Met != 1805 || len(r.Verdicts) != 1 {
+		t.Fatalf("%d met: %+v, %v", r.Met, r.Verdicts, err)
+	}
+	v := r.Verdicts[0]
+	if v.Verdict != TooEarly || v.Evidence["met"] != 5 || v.Evidence["refused"] != 2 || v.Evidence["seconds"] != 120 ||
+		!strings.Contains(v.Sentence, "5 requests in 2 min so far") {
+		t.Errorf("%+v", v)
+	}
+}

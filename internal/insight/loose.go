@@ -10,7 +10,6 @@ import (
 const (
 	fewestMinutes = 3    // saturated ones in a row
 	looseDenied   = 0.01 // of the requests in them
-	looseShare    = 0.2  // of the domain's requests: below, something else saturates
 	crowdKeys     = 3    // times the median before
 	crowdEach     = 2    // times the requests of each key before, at most
 	crowdBefore   = 60   // minutes before
@@ -125,8 +124,7 @@ func (j *judge) rush(is func(m, before *Minute) bool) *rush {
 		if len(r.minutes) > 0 && r.minutes[len(r.minutes)-1].T+60 != m.T {
 			r = &rush{usual: r.usual}
 		}
-		if !m.Saturated || float64(m.Refused) >= looseDenied*float64(m.Met) || float64(m.Admitted) <= r.usual ||
-			float64(m.Met) < looseShare*float64(m.DomainMet) {
+		if !m.Saturated || float64(m.Refused) >= looseDenied*float64(m.Met) || float64(m.Admitted) <= r.usual {
 			r = &rush{usual: r.usual}
 			continue
 		}

@@ -144,6 +144,8 @@ func (s *Snapshot) mergeDomain(x *DomainSnapshot, shift int) {
 func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	r.Since = min(r.Since, x.Since)
 	r.Count.add(&x.Count)
+	r.Lived.add(&x.Lived)
+	r.DomainMet += x.DomainMet
 	r.Recent.add(&x.Recent)
 	for i := range r.Trend {
 		r.Trend[i] += x.Trend[i]
@@ -184,8 +186,8 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	}
 	s.MaxFill = max(s.MaxFill, y.MaxFill)
 	s.Episodes.add(&y.Episodes)
-	if y.Good.Refused > s.Good.Refused {
-		s.Good, s.Confident = y.Good, y.Confident
+	if y.Good.Refused > s.Good.Refused || s.Good.Confidence == "" {
+		s.Good = y.Good
 	}
 }
 

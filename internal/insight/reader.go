@@ -59,7 +59,7 @@ type KeyLimit struct {
 	Asked   uint64  `json:"asked"` // at most
 	Refused uint64  `json:"refused"`
 	Near    uint64  `json:"near"`
-	Fill    float64 `json:"fill"`
+	Fill    float64 `json:"fill"` // as in KeyCount
 	// WouldRefuse is what a rule in shadow has in place of Refused.
 	WouldRefuse uint64 `json:"would_refuse,omitempty"`
 }

@@ -16,9 +16,6 @@ func (f *Facts) Report(o Thresholds) RuleReport {
 		Fill: Histogram(f.Sample, f.Keys), MaxFill: f.MaxFill, Episodes: f.Episodes,
 		KnownShare: share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f), Verdicts: Judge(f, o),
 	}
-	if r.Good.told() {
-		r.Good.Confidence = confidenceOf(f.HasIdentity())
-	}
 	for _, w := range f.Windows {
 		r.Limits = append(r.Limits, w.Allows)
 		r.Windows = append(r.Windows, WindowReport{Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: w.MaxFill})

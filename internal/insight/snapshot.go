@@ -27,7 +27,8 @@ type Snapshot struct {
 	Nodes         int // that it was merged of
 	Seed          uint64
 	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
-	From, Step    int64 // of the counts: from here to Time; and of the series
+	Over          int64 // the time that was asked for, in s
+	From, Step    int64 // of the counts: from here to Time, up to a step less than Over; and of the series
 	P99           float64
 	StoreErrors   uint64
 	Taken         uint64
@@ -68,10 +69,14 @@ type RuleSnapshot struct {
 	Since        int64
 	Windows      []WindowSnapshot
 
-	Count  Counts
-	Recent Counts // of the last 10 s
-	Trend  [12]uint32
-	Series Strip
+	Count Counts
+	// Lived is of Count what came since this program began, and DomainMet how many requests came to
+	// the domain in that time: the samples know of no more. DomainMet is there with the samples.
+	Lived     Counts
+	DomainMet uint64
+	Recent    Counts // of the last 10 s
+	Trend     [12]uint32
+	Series    Strip
 
 	Summary Summary
 	All     SampleSnapshot
@@ -129,7 +134,7 @@ func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, f
 	now := c.now().Unix()
 	c.count(now)
 	s = &Snapshot{
-		Nodes: 1, Seed: c.seed.Load(), Started: c.started.Unix(), Time: now, Step: stepFor(over),
+		Nodes: 1, Seed: c.seed.Load(), Started: c.started.Unix(), Time: now, Over: over, Step: stepFor(over),
 		Taken: c.taken.Load(), Thinned: c.thinned.Load(), Bytes: c.bytes(),
 	}
 	s.From = (now - over + s.Step) / s.Step * s.Step
@@ -275,10 +280,13 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		out.Windows = append(out.Windows, ws)
 	}
 	if r.series == nil {
-		out.Count = Counts(r.total) // since it is in force: more is not known
+		out.Count, out.Lived = Counts(r.total), Counts(r.total) // since it is in force: more is not known
 	} else {
 		var strip Strip
 		strip, out.Count = r.series.strip(s.From, s.Time, s.Step)
+		if out.Lived = out.Count; s.Started > s.From {
+			out.Lived = Counts(r.total)
+		}
 		out.Recent = r.series.recent(s.Time)
 		r.series.wheelFor(over).each(s.From, s.Time, func(unix int64, b *bucket) {
 			if at := (unix - s.From) * 12 / (s.Time - s.From + 1); at >= 0 && at < 12 {
@@ -338,6 +346,7 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 	out.summarise()
 	switch {
 	case want.Samples:
+		out.DomainMet = r.domainMet(s)
 		if r.series == nil {
 			return
 		}
@@ -356,6 +365,15 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 	default:
 		out.All, out.Refused = SampleSnapshot{}, RefusedSnapshot{}
 	}
+}
+
+// domainMet counts the requests of the domain in the time of Lived.
+func (r *ruleState) domainMet(s *Snapshot) (n uint64) {
+	if r.began > s.From {
+		return r.domainState.total - r.domainBefore
+	}
+	r.domainState.series.wheelFor(s.Time-s.From).each(s.From, s.Time, func(_ int64, b *bucket) { n += uint64(b[laneMet]) })
+	return n
 }
 
 // windowSnapshot says what a limit is.

@@ -28,8 +28,10 @@ type ruleState struct {
 	rule         *rule.Rule // as it is in force
 	windows      int        // limits of the rule, those of overrides included
 	brought      bool       // the limits come with the requests
-	since        time.Time
+	since        time.Time  // of the history file, if that knows it
+	began        int64      // since when this program counts it, Unix
 	domainState  *domainState
+	domainBefore uint64 // requests of the domain before it began
 
 	last     counts // the counters when they were read last
 	failures wheel  // of if and cost, of the last day; empty until there is one
@@ -69,7 +71,7 @@ type windowState struct {
 
 func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
 	return &ruleState{
-		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, byDoor: map[uint8]uint64{},
+		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(), byDoor: map[uint8]uint64{},
 		with: map[string]uint64{},
 	}
 }
@@ -199,7 +201,8 @@ func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
 	if s.refuses(e) || e.flags&flagBanned != 0 {
 		k.refused += n
 	}
-	k.fill, k.window, k.at, k.known = e.fill(), e.window, e.at, e.flags&flagKnown != 0
+	k.now.raise(e.fill(), e.window)
+	k.at, k.known = e.at, e.flags&flagKnown != 0
 }
 
 // fill is the share of the limit that the key has used; more than 1 if it asked for more.

@@ -14,7 +14,6 @@ type Summary struct {
 	MaxFill                 float64
 	Episodes                Episodes
 	Good                    Good
-	Confident               bool // Good tells by an identity
 }
 
 // summarise fills in Summary from the samples.
@@ -36,7 +35,7 @@ func (r *RuleSnapshot) summarise() {
 	}
 	r.fillWindows()
 	f := r.facts(nil)
-	s.Good, s.Confident = GoodOf(&f), f.HasIdentity()
+	s.Good = GoodOf(&f)
 }
 
 // fillWindows takes into account what the sampled keys asked for: beyond the limit, too, which a
@@ -84,26 +83,19 @@ func (k *SampledKey) facts() KeyFacts {
 }
 
 // Facts returns what Judge wants to know of the i-th rule. The snapshot must hold samples, and
-// should be of 24 hours.
-func (s *Snapshot) Facts(i int) Facts {
-	f := s.Rules[i].facts(s)
-	for k := range s.Domains {
-		if s.Domains[k].Name == f.Domain {
-			f.DomainMet = s.Domains[k].Count[laneMet]
-		}
-	}
-	return f
-}
+// should be of 24 hours. What the history file tells of the time before the program began stays
+// out: the samples know nothing of it, and numbers of two times tell nothing together.
+func (s *Snapshot) Facts(i int) Facts { return s.Rules[i].facts(s) }
 
 // facts makes the facts; s is nil if only those of the samples matter.
 func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	f := Facts{
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
 		Since: unix(r.Since),
-		Met:   r.Count[laneMet], Refused: r.Count[laneRefused], Alone: r.Count[laneAlone], Soft: r.Count[laneSoft],
-		Near: r.Count[laneNear], Banned: r.Count[laneBanned], WouldRefuse: r.Count[laneWould], Errors: r.Errors, Error: r.Error,
+		Met:   r.Lived[laneMet], Refused: r.Lived[laneRefused], Alone: r.Lived[laneAlone], Soft: r.Lived[laneSoft],
+		Near: r.Lived[laneNear], Banned: r.Lived[laneBanned], WouldRefuse: r.Lived[laneWould], Errors: r.Errors, Error: r.Error,
 		Keys: r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError, RefusedError: r.Summary.RefusedError,
-		Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, OKShare: -1, With: r.With,
+		DomainMet: r.DomainMet, Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, OKShare: -1, With: r.With,
 	}
 	for _, w := range r.Windows {
 		f.Windows = append(f.Windows, WindowFacts{
@@ -135,7 +127,7 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	if s == nil {
 		return f
 	}
-	f.From, f.To = unix(max(s.From, min(max(r.Since, s.Started), s.Time))), unix(s.Time)
+	f.From, f.To = unix(max(s.Time-s.Over, min(max(r.Since, s.Started), s.Time))), unix(s.Time)
 	f.NotInForce = s.Broken
 	for _, m := range r.Minutes {
 		minute := Minute{
@@ -199,7 +191,6 @@ func (r *RuleSnapshot) obeyOf(hash uint64) float64 {
 // waits long for mu.
 func (c *Collector) judge() {
 	want := Want{Over: 24 * time.Hour, Samples: true, Top: true}
-	head, _ := c.snapshot(want, func(*ruleState) bool { return false })
 	c.mu.Lock()
 	rules := slices.Clone(c.rules)
 	c.mu.Unlock()
@@ -208,7 +199,6 @@ func (c *Collector) judge() {
 		if !ok {
 			continue // out of force
 		}
-		s.Domains = head.Domains
 		f := s.Facts(0)
 		c.Complete(&f)
 		verdicts := Judge(&f, Thresholds{GoodRefused: c.o.GoodRefused})
@@ -245,7 +235,7 @@ func judgedOf(r *RuleSnapshot, verdicts []Verdict) Judged {
 	if r.Summary.Good.All > 0 {
 		j.GoodRefused = r.Summary.Good.Share
 	}
-	if r.Count[laneMet] > 0 {
+	if r.Lived[laneMet] > 0 {
 		j.MaxFill = r.Summary.MaxFill
 	}
 	return j

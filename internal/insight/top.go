@@ -21,10 +21,31 @@ type topKey struct {
 	// What is known since the key took the counter.
 	asked, refused uint64 // requests
 	at             int64  // when it came last, µs
-	fill           float32
-	window         uint16
+	now, before    peak   // since the list was halved, and in the time between then and the one before
 	known          bool
 	text           []byte // the key for people, cut and veiled
+}
+
+// peak is the most of a limit that a key used, and which limit that was.
+type peak struct {
+	fill   float32
+	window uint16
+}
+
+// raise takes in another use.
+func (p *peak) raise(fill float32, window uint16) {
+	if fill >= p.fill {
+		p.fill, p.window = fill, window
+	}
+}
+
+// peak is that of the whole time that the list is of.
+func (k *topKey) peak() peak {
+	p := k.now
+	if k.before.fill > p.fill {
+		p = k.before
+	}
+	return p
 }
 
 // add counts n for a key, and returns its counter; fresh says that it is new there, and has no
@@ -62,6 +83,7 @@ func (l *topList) halve() {
 	for i := range l.keys {
 		k := l.keys[i]
 		k.count, k.over, k.asked, k.refused = k.count/2, k.over/2, k.asked/2, k.refused/2
+		k.now, k.before = peak{window: k.now.window}, k.now
 		if k.count > 0 {
 			l.hashes[n] = l.hashes[i]
 			l.keys[i], l.keys[n] = l.keys[n], k // the texts' memory stays of use
@@ -89,8 +111,8 @@ type TopKey struct {
 	Hash           uint64
 	Count, Over    uint64
 	Asked, Refused uint64
-	At             int64 // when it came last, µs
-	Fill           float32
+	At             int64   // when it came last, µs
+	Fill           float32 // the most of a limit that it used, and of which
 	Window         uint16
 	Known          bool
 	Text           string
@@ -99,7 +121,7 @@ type TopKey struct {
 func (k *TopKey) topKey() topKey {
 	return topKey{
 		count: k.Count, over: k.Over, asked: k.Asked, refused: k.Refused,
-		at: k.At, fill: k.Fill, window: k.Window, known: k.Known, text: []byte(k.Text),
+		at: k.At, now: peak{k.Fill, k.Window}, known: k.Known, text: []byte(k.Text),
 	}
 }
 
@@ -108,9 +130,10 @@ func (l *topList) snapshot() []TopKey {
 	list := make([]TopKey, len(l.keys))
 	for i := range l.keys {
 		k := &l.keys[i]
+		p := k.peak()
 		list[i] = TopKey{
 			Hash: l.hashes[i], Count: k.count, Over: k.over, Asked: k.asked, Refused: k.refused,
-			At: k.at, Fill: k.fill, Window: k.window, Known: k.known, Text: string(k.text),
+			At: k.at, Fill: p.fill, Window: p.window, Known: k.known, Text: string(k.text),
 		}
 	}
 	sortTop(list)
@@ -147,7 +170,10 @@ func mergeTop(most int, lists ...[]TopKey) []TopKey {
 			m := &merged[p]
 			m.Count, m.Over = m.Count+k.Count-floor[i], m.Over+k.Over-floor[i]
 			m.Asked, m.Refused = m.Asked+k.Asked, m.Refused+k.Refused
-			m.Fill, m.Known, m.At = max(m.Fill, k.Fill), m.Known || k.Known, max(m.At, k.At)
+			if k.Fill > m.Fill {
+				m.Fill, m.Window = k.Fill, k.Window
+			}
+			m.Known, m.At = m.Known || k.Known, max(m.At, k.At)
 		}
 	}
 	sortTop(merged)

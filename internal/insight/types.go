@@ -192,13 +192,15 @@ type Proposal struct {
 
 // KeyCount is a key that asks, is refused or comes near often.
 type KeyCount struct {
-	Domain       string     `json:"domain"`
-	Rule         string     `json:"rule"`
-	Limit        string     `json:"limit"` // the window
-	Key          string     `json:"key"`   // for people: user=ada
-	Count        uint64     `json:"count"` // at most
-	Over         uint64     `json:"over"`  // by how much Count may be too large
-	RefusedShare float64    `json:"refused_share"`
+	Domain       string  `json:"domain"`
+	Rule         string  `json:"rule"`
+	Limit        string  `json:"limit"` // the window
+	Key          string  `json:"key"`   // for people: user=ada
+	Count        uint64  `json:"count"` // at most
+	Over         uint64  `json:"over"`  // by how much Count may be too large
+	RefusedShare float64 `json:"refused_share"`
+	// Fill is the most of Limit that the key used at once, in the time of the list; 1 is the whole,
+	// and more is what it was refused.
 	Fill         float64    `json:"fill"`
 	BannedUntil  *time.Time `json:"banned_until,omitempty"`
 	GrantedUntil *time.Time `json:"granted_until,omitempty"`

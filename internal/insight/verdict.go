@@ -88,10 +88,12 @@ func KeepSince(before, now []Verdict) {
 	}
 }
 
-// verdict makes one, with the numbers that each has.
+// verdict makes one, with the numbers that each has: seconds is the time that all of them are of, up
+// to To.
 func (j *judge) verdict(name, confidence, sentence string) *Verdict {
 	v := &Verdict{Verdict: name, Confidence: confidence, Domain: j.Domain, Rule: j.Rule, Since: j.To, Sentence: sentence,
-		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused)}, Examples: []string{}}
+		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused), "seconds": max(j.To.Sub(j.From), 0).Seconds()},
+		Examples: []string{}}
 	if j.shadow {
 		v.Evidence["would_refuse"] = float64(j.WouldRefuse)
 	}
@@ -147,13 +149,13 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 			long = earlyTime
 		}
 	}
-	v := j.verdict(TooEarly, High, "")
-	v.Evidence["seconds"] = t.Seconds()
+	v := j.verdict(TooEarly, Low, "")
 	v.Evidence["max_fill"] = j.MaxFill
 	so := fmt.Sprintf("%s in %s so far", counted(float64(j.Met), "request"), span(t))
 	switch {
 	case j.Met == 0:
-		v.Sentence = fmt.Sprintf("None of %s of the domain met it in %s: too few to say more.", counted(float64(j.DomainMet), "request"), span(t))
+		v.Sentence = j.notMetYet()
+		v.Evidence["domain_met"] = float64(j.DomainMet)
 		return v
 	case j.Replay && met == bindingMet:
 		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
@@ -176,6 +178,22 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 		v.Sentence += fmt.Sprintf(" About %s more.", span(wait))
 	}
 	return v
+}
+
+// notMetYet says that no request met the rule, and that this is no reason yet to call it never met.
+func (j *judge) notMetYet() string {
+	t := j.To.Sub(j.From)
+	switch {
+	case j.Replay:
+		return fmt.Sprintf("None of %s in the log met it: too few to say that none ever does.", counted(float64(j.DomainMet), "request"))
+	case j.DomainMet == 0:
+		return fmt.Sprintf("Too early to tell: there was no request in %s.", span(t))
+	}
+	text := fmt.Sprintf("Too early to tell: none of %s of the domain met it in %s so far.", counted(float64(j.DomainMet), "request"), span(t))
+	if t < neverMetTime {
+		return text + fmt.Sprintf(" About %s more.", span(neverMetTime-t))
+	}
+	return text + fmt.Sprintf(" From %s on that says something.", number(domainMet))
 }
 
 // quiet is reserve or works: nothing speaks against the rule.

@@ -111,7 +111,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 			}
 		}
 		if !r.shadow() {
-			o.GoodRefused.add(&r.Summary.Good, r.Summary.Confident)
+			o.GoodRefused.add(&r.Summary.Good)
 		}
 		for _, k := range r.Live[topNear] {
 			if s.Time*1e6-k.At <= 60e6 && k.Fill <= 1 {
@@ -133,24 +133,13 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	return o, nil
 }
 
-func (g *GoodRefused) add(x *Good, confident bool) {
+func (g *GoodRefused) add(x *Good) {
 	g.Requests += x.Refused
 	g.Clients = max(g.Clients, x.Keys)
 	g.PlusMinus += uint64(x.PlusMinus + 0.5)
-	switch {
-	case !x.told():
-	case !confident && x.Keys > 0:
-		g.Confidence = Low
-	case g.Confidence == "":
-		g.Confidence = confidenceOf(confident)
+	if g.Confidence == "" || x.Confidence == Low && x.Keys > 0 {
+		g.Confidence = x.Confidence
 	}
-}
-
-func confidenceOf(confident bool) string {
-	if confident {
-		return High
-	}
-	return Low
 }
 
 // shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come
@@ -306,9 +295,6 @@ func (r *RuleSnapshot) report(s *Snapshot) RuleReport {
 		out.MaxFill = max(out.MaxFill, float64(w.MaxFill))
 	}
 	g := &out.Good
-	if g.told() {
-		g.Confidence = confidenceOf(r.Summary.Confident)
-	}
 	if r.Drawn > 0 {
 		out.KnownShare = float64(r.DrawnKnown) / float64(r.Drawn)
 	}
@@ -422,9 +408,8 @@ func (v *View) Key(ctx context.Context, domain, key string) (*KeyReport, Nodes, 
 
 // addKey adds what is known of a key at a rule.
 func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
-	limit := KeyLimit{Rule: r.Name, Limit: r.Name}
+	limit := KeyLimit{Rule: r.Name}
 	found := false
-	var at int64
 	for kind := range topKinds {
 		for _, k := range r.Long[kind] {
 			if k.Text != key {
@@ -439,8 +424,8 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 			case topNear:
 				limit.Near = k.Count
 			}
-			if k.At >= at {
-				at, limit.Fill, limit.Limit = k.At, digits(float64(k.Fill)), r.windowName(k.Window)
+			if fill := digits(float64(k.Fill)); limit.Limit == "" || fill > limit.Fill {
+				limit.Fill, limit.Limit = fill, r.windowName(k.Window)
 			}
 			out.Known = out.Known || k.Known
 		}
@@ -454,7 +439,7 @@ func (r *RuleSnapshot) addKey(out *KeyReport, key string) {
 		}
 	}
 	if found {
-		limit.Asked = max(limit.Asked, limit.Refused)
+		limit.Asked, limit.Limit = max(limit.Asked, limit.Refused), cmp.Or(limit.Limit, r.Name)
 		if r.shadow() {
 			limit.Refused, limit.WouldRefuse = 0, limit.Refused
 		}

@@ -99,7 +99,6 @@ func (w *world) send(ip, user, path string, status int) (allowed bool, retry tim
 	}
 	d := &w.replay.sets[0].decision
 	m := w.minute()
-	m.DomainMet++
 	refused := false
 	for i := range d.Limits {
 		if d.Limits[i].Window.Rule.Name != w.rule {
