@@ -65,7 +65,7 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 		}
 		if hash < g.below.Load() {
 			if _, known := g.filter.Load().find(hash); known != 0 {
-				thin := max(uint8(known&filterThin), now.keys())
+				thin := max(uint8(known&filterThin), now.keys(), now.watched())
 				if known&filterWatched == 0 {
 					thin = max(thin, quietThin)
 				}

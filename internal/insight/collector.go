@@ -128,7 +128,7 @@ func New(o Options) *Collector {
 	for i := range c.rings {
 		c.rings[i].init()
 	}
-	c.thinning.Store(uint64(packThinning(0, quietThin, 0, c.minute)))
+	c.thinning.Store(uint64(packThinning(0, quietThin, 0, 0, c.minute)))
 	c.tables.Store(&tables{now: &table{}})
 	c.events = []Happening{{T: c.started.Unix(), Kind: "start"}}
 	return c
@@ -414,7 +414,7 @@ func (c *Collector) drain() {
 }
 
 func (c *Collector) storePace() {
-	c.thinning.Store(uint64(packThinning(c.pace.refused.power, quietThin+c.pace.quiet.power, c.pace.keys.power, c.minute)))
+	c.thinning.Store(uint64(packThinning(c.pace.refused.power, quietThin+c.pace.quiet.power, c.pace.keys.power, c.pace.watched.power, c.minute)))
 }
 
 // take takes in one event. mu is held.
@@ -427,7 +427,7 @@ func (c *Collector) take(e *event) {
 		e.at = c.now().UnixMicro()
 	}
 	if e.flags&flagFirst != 0 {
-		c.paced(e)
+		c.paced(s, e)
 	}
 	if c.follow(s); s.series == nil {
 		return
@@ -447,8 +447,10 @@ func (c *Collector) take(e *event) {
 }
 
 // paced counts an event for the pace, and what it stands for as thinned.
-func (c *Collector) paced(e *event) {
+func (c *Collector) paced(s *ruleState, e *event) {
 	switch {
+	case e.weightTop == none && s.refused[current].find(e.hash) >= 0:
+		c.pace.watched.events++
 	case e.weightTop == none:
 		c.pace.keys.events++
 	case e.flags&(flagRefused|flagNear|flagBanned|flagStopped) == 0:
@@ -462,8 +464,10 @@ func (c *Collector) paced(e *event) {
 	}
 }
 
-// pace holds each kind of events to its rate.
-type pace struct{ refused, quiet, keys governor }
+// pace holds each kind of events to its rate: those drawn of refused and near decisions, those
+// drawn of admitted ones, those on sampled keys, and those on sampled keys that were refused, of
+// which episodes are read.
+type pace struct{ refused, quiet, keys, watched governor }
 
 // governor finds the power of 2 by which events are thinned.
 type governor struct {
@@ -472,12 +476,13 @@ type governor struct {
 }
 
 // most is how many events of a kind are taken in drainEvery: together 20,000 a second.
-const most = 660
+const most = 500
 
 func (p *pace) each(f func(*governor)) {
 	f(&p.refused)
 	f(&p.quiet)
 	f(&p.keys)
+	f(&p.watched)
 }
 
 // adapt thins more if there are too many events; it reports whether it did.

@@ -27,7 +27,8 @@ import (
 //   - Its key belongs into a sample and is not there yet: the hash is below the threshold of the
 //     rule, and the filter does not know it.
 //   - Its key is in a sample. Then one decision in 2^i is drawn, where i is of that key, so that a
-//     client that floods is thinned and the others are not.
+//     client that floods is thinned and the others are not. Of all others each is looked at, admitted
+//     or not: what a key asked for in its busiest window is not known else.
 //
 // What is drawn by chance carries its weight, so that estimates stay right.
 
@@ -133,16 +134,18 @@ func (f *filter) put(hash uint64, value uint32) {
 }
 
 // thinning packs how much is left out at the moment: the powers of 2 for refused and near
-// decisions, for admitted ones and for those on sampled keys, and the number of the minute.
+// decisions, for admitted ones, for those on sampled keys and on sampled keys that were refused, and
+// the number of the minute.
 type thinning uint64
 
 func (t thinning) refused() uint8 { return uint8(t) }
 func (t thinning) quiet() uint8   { return uint8(t >> 8) }
 func (t thinning) keys() uint8    { return uint8(t >> 16) }
-func (t thinning) minute() uint32 { return uint32(t>>24) & 0xff << 8 }
+func (t thinning) watched() uint8 { return uint8(t >> 24) }
+func (t thinning) minute() uint32 { return uint32(t>>32) & 0xff << 8 }
 
-func packThinning(refused, quiet, keys uint8, minute int64) thinning {
-	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(uint8(minute))<<24
+func packThinning(refused, quiet, keys, watched uint8, minute int64) thinning {
+	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(watched)<<24 | thinning(uint8(minute))<<32
 }
 
 // quietThin is of how many admitted decisions below warn one is looked at, as a power of 2.
@@ -425,10 +428,11 @@ func (g *gate) draw(hash uint64, outcome int, now thinning, random uint64) (weig
 	if hash < g.below.Load() {
 		var at *atomic.Uint32
 		if at, known = g.filter.Load().find(hash); known != 0 {
-			thin := max(uint8(known&filterThin), now.keys())
-			if outcome == passed && known&filterWatched == 0 {
-				thin = max(thin, quietThin)
+			thin := now.keys()
+			if known&filterWatched != 0 {
+				thin = now.watched()
 			}
+			thin = max(thin, uint8(known&filterThin))
 			if random>>34&mask(thin) == 0 {
 				take, weightKey = true, thin
 			} else if known&filterMinute != now.minute() && at.CompareAndSwap(known, known&^filterMinute|now.minute()) {
