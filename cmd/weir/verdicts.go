@@ -32,7 +32,7 @@ could be done. With --fail-on it is a check for cron and CI.
 
 Exit status: 0 if none of the verdicts of --fail-on holds, 1 if one does, 2 if that could not be found out.
 
-The verdicts: ` + strings.Join(insight.Verdicts, ", ") + `.`,
+The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 		Example: "  weir verdicts\n  weir verdicts --over 24h --fail-on strict,loose_crowd,broken",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -142,8 +142,17 @@ func verdictsHold(answer *ruleReports, failOn []string) error {
 	return &exitError{code: exitFound, err: fmt.Errorf("of --fail-on holds: %s", strings.Join(found, ", "))}
 }
 
-// verdictWords says a verdict as a person does.
-func verdictWords(name string) string { return strings.ReplaceAll(name, "_", " ") }
+// namedVerdicts lists the verdicts as --fail-on takes them, with their words where these differ.
+func namedVerdicts() string {
+	var list []string
+	for _, name := range insight.Verdicts {
+		if text := words.Verdict(name); text != name {
+			name += " (" + text + ")"
+		}
+		list = append(list, name)
+	}
+	return strings.Join(list, ", ")
+}
 
 // writeVerdicts prints a table of rules, those that need a look first, with sentences.
 func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) error {
@@ -186,7 +195,7 @@ func writeVerdicts(out io.Writer, rules []insight.RuleReport, now time.Time) err
 			if !v.Since.IsZero() {
 				since = words.Span(now.Sub(v.Since))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, words.Visible(verdictWords(v.Verdict)), words.Visible(v.Confidence), since, r.Met, refused)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", name, words.Verdict(v.Verdict), words.Visible(v.Confidence), since, r.Met, refused)
 			why := []string{words.Visible(v.Sentence)}
 			if v.Proposal != nil && v.Proposal.Sentence != "" {
 				why = append(why, "→ "+words.Visible(v.Proposal.Sentence))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -90,17 +91,17 @@ type WindowFacts struct {
 // WindowOf returns the facts of a limit that its rule tells. It must have a Limit.
 func WindowOf(w *rule.Window) WindowFacts {
 	c := w.Limit.Config()
-	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateText(c), Allows: number(float64(c.N)) + " per " + c.Period()}
+	f := WindowFacts{Name: w.Name, Limit: c.N, Window: c.Window, Rate: rateText(c), Allows: words.Number(c.N) + " per " + c.Period()}
 	switch c.Algorithm {
 	case algo.TokenBucket:
 		f.Limit = max(c.Burst, 1)
 	case algo.LeakyBucket:
 		f.Limit = max(c.Burst, 0) + 1
 	case algo.Concurrency:
-		f.Window, f.Allows = 0, number(float64(c.N))+" in flight"
+		f.Window, f.Allows = 0, words.Number(c.N)+" in flight"
 	}
 	if f.Bucket = f.Limit != c.N; f.Bucket {
-		f.Allows += ", " + number(float64(f.Limit)) + " at once"
+		f.Allows += ", " + words.Number(f.Limit) + " at once"
 	}
 	return f
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // The bounds of loose_crowd and loose_few.
@@ -35,7 +37,7 @@ func (j *judge) looseCrowd() *Verdict {
 		return nil
 	}
 	v := j.verdict(LooseCrowd, High, fmt.Sprintf("%s clients came in a minute instead of %s, each asked as usual, and the service was saturated for %s: a limit per client cannot stop a crowd.",
-		number(r.keys), number(r.before), counted(float64(len(r.minutes)), "minute")))
+		words.Number(r.keys), words.Number(r.before), words.Count(len(r.minutes), "minute")))
 	r.evidence(v)
 	rate, unit := r.usual/60, "s"
 	if rate < 10 {
@@ -61,7 +63,7 @@ func (j *judge) looseFew() *Verdict {
 	if r == nil {
 		return nil
 	}
-	v := j.verdict(LooseFew, High, fmt.Sprintf("A few clients took most of what it admitted while the service was saturated for %s.", counted(float64(len(r.minutes)), "minute")))
+	v := j.verdict(LooseFew, High, fmt.Sprintf("A few clients took most of what it admitted while the service was saturated for %s.", words.Count(len(r.minutes), "minute")))
 	r.evidence(v)
 	few, took, rest, keys := 0.0, 0.0, 0.0, 0.0
 	for _, m := range r.minutes {
@@ -71,7 +73,7 @@ func (j *judge) looseFew() *Verdict {
 	n := float64(len(r.minutes))
 	few, took, rest, keys = few/n, took/n, rest/n, keys/n
 	v.Sentence = fmt.Sprintf("%s of %s took %s of what it admitted while the service was saturated for %s.",
-		number(few), counted(keys, "client"), percent(share(took, took+rest)), counted(n, "minute"))
+		words.Number(few), words.Count(keys, "client"), words.Percent(share(took, took+rest)), words.Count(n, "minute"))
 	v.Evidence["top_keys"], v.Evidence["top_share"] = few, share(took, took+rest)
 	// Each of the few may have what is left of the usual beside the others, and as much as one of
 	// those at least.
@@ -84,11 +86,11 @@ func (j *judge) looseFew() *Verdict {
 		}
 		touched, plusMinus := Affected(j.Sample, j.Keys, i, limit)
 		others := max(touched-few, 0)
-		text := fmt.Sprintf("%s would cut them to what the service takes; it would touch %s.", w.with(limit), counted(others, "other client"))
+		text := fmt.Sprintf("%s would cut them to what the service takes; it would touch %s.", w.with(limit), words.Count(others, "other client"))
 		if others < 0.5 {
 			text = fmt.Sprintf("%s would cut them to what the service takes, and touch nobody else.", w.with(limit))
 		} else if plusMinus >= 0.5 {
-			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).", w.with(limit), counted(others, "other client"), number(plusMinus))
+			text = fmt.Sprintf("%s would cut them to what the service takes; it would touch %s (± %s).", w.with(limit), words.Count(others, "other client"), words.Number(plusMinus))
 		}
 		limits := make([]int64, len(j.Windows))
 		limits[i] = limit

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // strict holds where the rule refuses clients that behave well.
@@ -17,9 +19,9 @@ func (j *judge) strict() *Verdict {
 	if g.identity && j.Met >= earlyMet {
 		confidence = High
 	}
-	text := fmt.Sprintf("%s of %s (%s) %s %s", number(float64(g.Keys)), counted(float64(g.All), "good client"), percent(g.Share), j.refuses(), j.over())
+	text := fmt.Sprintf("%s of %s (%s) %s %s", words.Number(g.Keys), words.Count(g.All, "good client"), words.Percent(g.Share), j.refuses(), j.over())
 	if e := g.episodes; e.Obeyed+e.Early > 0 {
-		text += fmt.Sprintf("; %s came back when told", percent(share(float64(e.Obeyed), float64(e.Obeyed+e.Early))))
+		text += fmt.Sprintf("; %s came back when told", words.Percent(share(float64(e.Obeyed), float64(e.Obeyed+e.Early))))
 	}
 	text += fmt.Sprintf(". %s its refusals hit them.", upper(portion(g.f, 1)))
 	v := j.verdict(Strict, confidence, text)
@@ -31,9 +33,9 @@ func (j *judge) strict() *Verdict {
 	v.Evidence["g"], v.Evidence["g_low"], v.Evidence["f"] = g.Share, g.Low, g.f
 	if limits := j.fitting(func(k *KeyFacts) bool { return k.good(g.identity) }, j.target*(float64(g.All)+0.5)); limits != nil {
 		good, others := j.above(limits)
-		text := fmt.Sprintf("%s would refuse %s of them, and still %s.", list(j.rates(limits), "and"), orNone(good), counted(others, "other"))
+		text := fmt.Sprintf("%s would refuse %s of them, and still %s.", words.List(j.rates(limits), "and"), orNone(good), words.Count(others, "other"))
 		if others < 0.5 {
-			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", list(j.rates(limits), "and"), orNone(good))
+			text = fmt.Sprintf("%s would refuse %s of them, and nobody else.", words.List(j.rates(limits), "and"), orNone(good))
 		}
 		v.Proposal = &Proposal{Sentence: text, Patch: diff(j.File, j.Text, j.withLimits(limits))}
 	}
@@ -46,7 +48,7 @@ func (j *judge) maybeStrict() *Verdict {
 		return nil
 	}
 	v := j.verdict(MaybeStrict, Low, fmt.Sprintf("%s of %s of %s (%s) %s %s, and nothing tells whether these clients are good.",
-		counted(float64(j.denied), "request"), number(j.KeysRefused), counted(j.Keys, "key"), percent(share(j.KeysRefused, j.Keys)), j.refuses(), j.over()))
+		words.Count(j.denied, "request"), words.Number(j.KeysRefused), words.Count(j.Keys, "key"), words.Percent(share(j.KeysRefused, j.Keys)), j.refuses(), j.over()))
 	j.keys(v)
 	v.Evidence["top_refused"] = math.Round(float64(j.TopRefused))
 	text := "Name what makes a client known in insight.known, such as user; then this can be told."
@@ -55,7 +57,7 @@ func (j *judge) maybeStrict() *Verdict {
 	}
 	if limits := j.fitting(func(*KeyFacts) bool { return true }, j.target*j.Keys); limits != nil {
 		_, all := j.above(limits)
-		text += fmt.Sprintf(" %s would refuse %s of the %s.", list(j.rates(limits), "and"), orNone(all), counted(j.KeysRefused, "key"))
+		text += fmt.Sprintf(" %s would refuse %s of the %s.", words.List(j.rates(limits), "and"), orNone(all), words.Count(j.KeysRefused, "key"))
 	}
 	v.Proposal = &Proposal{Sentence: text}
 	return v
@@ -66,7 +68,7 @@ func orNone(n float64) string {
 	if n < 0.5 {
 		return "none"
 	}
-	return number(n)
+	return words.Number(n)
 }
 
 // fitting returns for each window the smallest limit with two significant digits at which it
@@ -140,7 +142,7 @@ func (j *judge) rates(limits []int64) []string {
 // with writes the limit with another number.
 func (w *WindowFacts) with(n int64) string {
 	if _, unit, ok := strings.Cut(w.Rate, "/"); ok {
-		return number(float64(n)) + "/" + unit
+		return words.Number(n) + "/" + unit
 	}
-	return number(float64(n))
+	return words.Number(n)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // The bounds of the verdicts. docs/insight.md gives them and why they are what they are.
@@ -114,7 +116,7 @@ func (j *judge) over() string {
 	if j.Replay {
 		return "in the log"
 	}
-	return "in " + span(j.To.Sub(j.From))
+	return "in " + words.Lasted(j.To.Sub(j.From))
 }
 
 // broken holds where an expression fails, or the rules on disk are not those in force.
@@ -127,7 +129,7 @@ func (j *judge) broken() *Verdict {
 		if at == "" {
 			at = "an expression"
 		}
-		v := j.verdict(Broken, High, fmt.Sprintf("An expression failed on %s %s: %s", counted(float64(j.Errors), "request"), j.over(), at))
+		v := j.verdict(Broken, High, fmt.Sprintf("An expression failed on %s %s: %s", words.Count(j.Errors, "request"), j.over(), at))
 		v.Evidence["errors"] = float64(j.Errors)
 		return v
 	}
@@ -151,7 +153,7 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 	}
 	v := j.verdict(TooEarly, Low, "")
 	v.Evidence["max_fill"] = j.MaxFill
-	so := fmt.Sprintf("%s in %s so far", counted(float64(j.Met), "request"), span(t))
+	so := fmt.Sprintf("%s in %s so far", words.Count(j.Met, "request"), words.Lasted(t))
 	switch {
 	case j.Met == 0:
 		v.Sentence = j.notMetYet()
@@ -159,13 +161,13 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 		return v
 	case j.Replay && met == bindingMet:
 		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
-			percent(j.MaxFill), counted(float64(met), "request"), number(float64(j.Met)))
+			words.Percent(j.MaxFill), words.Count(met, "request"), words.Number(j.Met))
 		return v
 	case j.Replay:
-		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.", counted(float64(j.Met), "request"), span(t), number(float64(met)), span(long))
+		v.Sentence = fmt.Sprintf("The log has %s for it, in %s: too few to judge it by. %s in %s would do.", words.Count(j.Met, "request"), words.Lasted(t), words.Number(met), words.Lasted(long))
 		return v
 	case met == bindingMet:
-		v.Sentence = fmt.Sprintf("Too early to tell: %s, and nobody came near it; the fullest client used %s.", so, percent(j.MaxFill))
+		v.Sentence = fmt.Sprintf("Too early to tell: %s, and nobody came near it; the fullest client used %s.", so, words.Percent(j.MaxFill))
 	default:
 		v.Sentence = fmt.Sprintf("Too early to tell: %s.", so)
 	}
@@ -175,7 +177,7 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 		wait = max(wait, time.Duration(min(need, 366*86400)*float64(time.Second)))
 	}
 	if wait < 90*24*time.Hour {
-		v.Sentence += fmt.Sprintf(" About %s more.", span(wait))
+		v.Sentence += fmt.Sprintf(" About %s more.", words.Lasted(wait))
 	}
 	return v
 }
@@ -185,28 +187,28 @@ func (j *judge) notMetYet() string {
 	t := j.To.Sub(j.From)
 	switch {
 	case j.Replay:
-		return fmt.Sprintf("None of %s in the log met it: too few to say that none ever does.", counted(float64(j.DomainMet), "request"))
+		return fmt.Sprintf("None of %s in the log met it: too few to say that none ever does.", words.Count(j.DomainMet, "request"))
 	case j.DomainMet == 0:
-		return fmt.Sprintf("Too early to tell: there was no request in %s.", span(t))
+		return fmt.Sprintf("Too early to tell: there was no request in %s.", words.Lasted(t))
 	}
-	text := fmt.Sprintf("Too early to tell: none of %s of the domain met it in %s so far.", counted(float64(j.DomainMet), "request"), span(t))
+	text := fmt.Sprintf("Too early to tell: none of %s of the domain met it in %s so far.", words.Count(j.DomainMet, "request"), words.Lasted(t))
 	if t < neverMetTime {
-		return text + fmt.Sprintf(" About %s more.", span(neverMetTime-t))
+		return text + fmt.Sprintf(" About %s more.", words.Lasted(neverMetTime-t))
 	}
-	return text + fmt.Sprintf(" From %s on that says something.", number(domainMet))
+	return text + fmt.Sprintf(" From %s on that says something.", words.Number(domainMet))
 }
 
 // quiet is reserve or works: nothing speaks against the rule.
 func (j *judge) quiet() *Verdict {
 	if j.denied == 0 && j.Banned == 0 {
-		v := j.verdict(Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.", strings.Replace(j.refuses(), "were", "was", 1), j.over(), percent(j.MaxFill)))
+		v := j.verdict(Reserve, j.confident(), fmt.Sprintf("Nobody %s %s; the fullest client used %s.", strings.Replace(j.refuses(), "were", "was", 1), j.over(), words.Percent(j.MaxFill)))
 		v.Evidence["max_fill"] = j.MaxFill
 		return v
 	}
 	denied := float64(j.denied)
-	text := fmt.Sprintf("%s of %s (%s) %s %s", number(denied), counted(float64(j.Met), "request"), percent(share(denied, float64(j.Met))), j.refuses(), j.over())
+	text := fmt.Sprintf("%s of %s (%s) %s %s", words.Number(denied), words.Count(j.Met, "request"), words.Percent(share(denied, float64(j.Met))), j.refuses(), j.over())
 	if len(j.Per) > 0 && j.KeysRefused > 0 {
-		text += fmt.Sprintf(", of %s of %s", number(j.KeysRefused), counted(j.Keys, "key"))
+		text += fmt.Sprintf(", of %s of %s", words.Number(j.KeysRefused), words.Count(j.Keys, "key"))
 	}
 	v := j.verdict(Works, j.confident(), text+".")
 	j.keys(v)
@@ -232,9 +234,9 @@ func (j *judge) neverMet() *Verdict {
 	if j.Met > 0 || j.Errors > 0 || j.DomainMet < domainMet || !j.Replay && t < neverMetTime {
 		return nil
 	}
-	text := fmt.Sprintf("None of %s of the domain met it %s.", counted(float64(j.DomainMet), "request"), j.over())
+	text := fmt.Sprintf("None of %s of the domain met it %s.", words.Count(j.DomainMet, "request"), j.over())
 	if j.Replay {
-		text = fmt.Sprintf("None of %s in the log met it.", counted(float64(j.DomainMet), "request"))
+		text = fmt.Sprintf("None of %s in the log met it.", words.Count(j.DomainMet, "request"))
 	}
 	if j.Unmet != "" {
 		text += " " + j.Unmet
@@ -271,10 +273,10 @@ func Unmet(whys []string) string {
 	// The whole reason that is given most often has the value that comes nearest to being usual.
 	why := first(byWhy, func(text string) bool { return strings.HasPrefix(text, condition) })
 	if why == condition {
-		return fmt.Sprintf("Of %s looked at, %s kept out %s.", counted(float64(len(whys)), "request"), condition, number(float64(byCondition[condition])))
+		return fmt.Sprintf("Of %s looked at, %s kept out %s.", words.Count(len(whys), "request"), condition, words.Number(float64(byCondition[condition])))
 	}
-	return fmt.Sprintf("Of %s looked at, %s kept out %s, most often so: %s.", counted(float64(len(whys)), "request"), condition,
-		number(float64(byCondition[condition])), strings.TrimSpace(strings.TrimPrefix(why, condition+":")))
+	return fmt.Sprintf("Of %s looked at, %s kept out %s, most often so: %s.", words.Count(len(whys), "request"), condition,
+		words.Number(float64(byCondition[condition])), strings.TrimSpace(strings.TrimPrefix(why, condition+":")))
 }
 
 // addsNothing holds where something else refused whatever the rule refused.
@@ -282,7 +284,7 @@ func (j *judge) addsNothing() *Verdict {
 	if j.shadow || j.Refused < fewestRefused || j.Alone > 0 {
 		return nil
 	}
-	text := fmt.Sprintf("Each of the %s that it refused %s was refused by another rule, too", counted(float64(j.Refused), "request"), j.over())
+	text := fmt.Sprintf("Each of the %s that it refused %s was refused by another rule, too", words.Count(j.Refused, "request"), j.over())
 	v := j.verdict(AddsNothing, High, "")
 	v.Evidence["alone"] = 0
 	switch {
@@ -292,9 +294,9 @@ func (j *judge) addsNothing() *Verdict {
 	case len(j.With) > 0:
 		var names []string
 		for _, c := range j.With[:min(3, len(j.With))] {
-			names = append(names, fmt.Sprintf("%s (%s)", c.Value, number(float64(c.Count))))
+			names = append(names, fmt.Sprintf("%s (%s)", c.Value, words.Number(c.Count)))
 		}
-		v.Sentence = fmt.Sprintf("%s: %s.", text, list(names, "or"))
+		v.Sentence = fmt.Sprintf("%s: %s.", text, words.List(names, "or"))
 		v.Proposal = &Proposal{Sentence: "Without it the same requests would be refused. Delete it."}
 	default:
 		v.Sentence = text + "."
@@ -314,12 +316,12 @@ func (j *judge) ignored() *Verdict {
 		return nil
 	}
 	text := fmt.Sprintf("After %s %s clients came back before they were told to: they do not read Retry-After.",
-		portion(float64(e.Early), float64(ended)), counted(float64(ended), "refusal"))
+		portion(float64(e.Early), float64(ended)), words.Count(ended, "refusal"))
 	v := j.verdict(Ignored, High, text)
 	v.Evidence["obeyed"], v.Evidence["early"], v.Evidence["gave_up"] = float64(e.Obeyed), float64(e.Early), float64(e.GaveUp)
 	v.Evidence["obey"] = share(float64(e.Obeyed), float64(ended))
 	if j.TopRefused*2 > j.denied {
-		v.Proposal = &Proposal{Sentence: fmt.Sprintf("One key has %s of the refusals: a word with its owner, or a ban of it.", percent(min(share(float64(j.TopRefused), float64(j.denied)), 1)))}
+		v.Proposal = &Proposal{Sentence: fmt.Sprintf("One key has %s of the refusals: a word with its owner, or a ban of it.", words.Percent(min(share(float64(j.TopRefused), float64(j.denied)), 1)))}
 	} else {
 		v.Proposal = &Proposal{Sentence: "Have them wait with on_limit: {wait: …}, ban those that knock on with ban, or have your own clients wait as Retry-After says, with jitter."}
 	}
@@ -331,7 +333,7 @@ func (j *judge) neverBinding() *Verdict {
 	if j.denied+j.Soft+j.Banned > 0 || j.Met < bindingMet || !j.Replay && j.To.Sub(j.From) < bindingTime || j.MaxFill >= bindingFill || len(j.Windows) == 0 {
 		return nil
 	}
-	v := j.verdict(NeverBinding, High, fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", counted(float64(j.Met), "request"), strings.Replace(j.refuses(), "were", "was", 1), percent(j.MaxFill)))
+	v := j.verdict(NeverBinding, High, fmt.Sprintf("Of %s none %s; the fullest client used %s of what it may.", words.Count(j.Met, "request"), strings.Replace(j.refuses(), "were", "was", 1), words.Percent(j.MaxFill)))
 	v.Evidence["max_fill"] = j.MaxFill
 	limits := make([]int64, len(j.Windows))
 	for _, i := range j.perKey() {
@@ -340,7 +342,7 @@ func (j *judge) neverBinding() *Verdict {
 		}
 	}
 	if rates := j.rates(limits); rates != nil {
-		v.Proposal = &Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.", list(rates, "and")), Patch: diff(j.File, j.Text, j.withLimits(limits))}
+		v.Proposal = &Proposal{Sentence: fmt.Sprintf("%s is twice what 99.9 %% of the keys need.", words.List(rates, "and")), Patch: diff(j.File, j.Text, j.withLimits(limits))}
 	}
 	return v
 }

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -302,12 +303,12 @@ func TestWords(t *testing.T) {
 		36_869_892 * time.Microsecond: "37 s", 24 * time.Hour: "24 h", 14 * 24 * time.Hour: "14 d", 200 * time.Minute: "3 h 20 min", time.Millisecond: "less than a second",
 		119*time.Minute + 50*time.Second: "2 h", 9*time.Second + 900*time.Millisecond: "10 s", 48 * time.Hour: "2 d", 25 * time.Hour: "25 h", 90 * time.Second: "1 min 30 s",
 	} {
-		if got := span(d); got != want {
+		if got := words.Lasted(d); got != want {
 			t.Errorf("span(%v) = %q, want %q", d, got, want)
 		}
 	}
 	for p, want := range map[float64]string{0: "0 %", 0.00001: "less than 0.01 %", 0.003: "0.3 %", 0.0024: "0.24 %", 0.016: "1.6 %", 0.12: "12 %", 0.9999: "more than 99 %", 1: "100 %", 2.03: "203 %"} {
-		if got := percent(p); got != want {
+		if got := words.Percent(p); got != want {
 			t.Errorf("percent(%v) = %q, want %q", p, got, want)
 		}
 	}
@@ -321,7 +322,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("roundDown(%v) = %d, want %d", n, got, want)
 		}
 	}
-	if got := list([]string{"a", "b", "c"}, "and"); got != "a, b and c" {
+	if got := words.List([]string{"a", "b", "c"}, "and"); got != "a, b and c" {
 		t.Errorf("list: %q", got)
 	}
 }

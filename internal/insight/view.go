@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -180,15 +181,15 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 		return []string{fmt.Sprintf("There were no requests in the last %s.", over)}
 	}
 	if o.Refused == 0 {
-		return []string{fmt.Sprintf("Of %s in the last %s none was refused.", counted(float64(o.Requests), "request"), over)}
+		return []string{fmt.Sprintf("Of %s in the last %s none was refused.", words.Count(o.Requests, "request"), over)}
 	}
-	text := fmt.Sprintf("Of %s in the last %s %s were refused", counted(float64(o.Requests), "request"), over, percent(share(float64(o.Refused), float64(o.Requests))))
+	text := fmt.Sprintf("Of %s in the last %s %s were refused", words.Count(o.Requests, "request"), over, words.Percent(share(float64(o.Refused), float64(o.Requests))))
 	if o.Clients > 0 {
-		text += fmt.Sprintf(", of %s of %s", number(float64(o.ClientsRefused)), counted(float64(o.Clients), "client"))
+		text += fmt.Sprintf(", of %s of %s", words.Number(o.ClientsRefused), words.Count(o.Clients, "client"))
 	}
 	sentences := []string{text + "."}
 	if o.GoodRefused.Clients > 0 {
-		sentences = append(sentences, fmt.Sprintf("About %s of these refusals hit clients that behave well.", number(float64(o.GoodRefused.Requests))))
+		sentences = append(sentences, fmt.Sprintf("About %s of these refusals hit clients that behave well.", words.Number(o.GoodRefused.Requests)))
 	}
 	var most *RuleSnapshot
 	all := uint64(0)
@@ -218,7 +219,7 @@ func portion(part, whole float64) string {
 	if part >= whole {
 		return "all of"
 	}
-	return percent(share(part, whole)) + " of"
+	return words.Percent(share(part, whole)) + " of"
 }
 
 // busiest returns the key that was refused most in the last minute, with the refusals that are its

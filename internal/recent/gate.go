@@ -2,9 +2,10 @@ package recent
 
 import (
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // gate says of which decisions of a kind an entry is made. Of a key that comes again and again it
@@ -176,14 +177,5 @@ func (b *Buffer) WhyMissing(now time.Time) string {
 		also = fmt.Sprintf(", and %d more seconds of the last 5 minutes were like it", n-1)
 	}
 	return fmt.Sprintf("%s; or it is one of a flood, of which a part is kept: in the second from %s on there were %s refusals, of which %s were kept%s",
-		why, s.Time.Format("15:04:05 UTC"), thousands(s.Came), thousands(s.Kept), also)
-}
-
-// thousands writes a number as 93,000.
-func thousands(n int) string {
-	text := strconv.Itoa(n)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
+		why, s.Time.Format("15:04:05 UTC"), words.Number(s.Came), words.Number(s.Kept), also)
 }

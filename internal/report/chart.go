@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // The charts are plain SVG. Colours come from the page's style sheet, so that they follow light and
@@ -136,7 +137,7 @@ func timeChart(r *sim.Report, f *frame) template.HTML {
 
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg class="chart %s" viewBox="0 0 %d %d" role="img" aria-label="Requests over time, admitted and refused. Busiest: %s at %s UTC, within %s. The figures stand in the table below.">`,
-		f.class, f.width, bottom+30, sim.Plural(mostRequests, "request"), start(t, busiest).Format("2 Jan 15:04"), each(t.Seconds))
+		f.class, f.width, bottom+30, words.Count(mostRequests, "request"), start(t, busiest).Format("2 Jan 15:04"), each(t.Seconds))
 	fmt.Fprintf(&b, `<text class="label" x="%d" y="14">requests in %s</text>`, 0, each(t.Seconds))
 	line := func(y float64, text string) {
 		fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
@@ -173,12 +174,12 @@ func timeChart(r *sim.Report, f *frame) template.HTML {
 		if t.Requests[i] == 0 || f != &wide {
 			continue
 		}
-		title := fmt.Sprintf("%s UTC, %s\n%s", start(t, i).Format("2 Jan 2006 15:04:05"), each(t.Seconds), sim.Plural(t.Requests[i], "request"))
+		title := fmt.Sprintf("%s UTC, %s\n%s", start(t, i).Format("2 Jan 2006 15:04:05"), each(t.Seconds), words.Count(t.Requests[i], "request"))
 		if t.Denied[i] > 0 {
-			title += fmt.Sprintf("\n%s refused (%s)", sim.Number(t.Denied[i]), percent(t.Denied[i], t.Requests[i]))
+			title += fmt.Sprintf("\n%s refused (%s)", words.Number(t.Denied[i]), percent(t.Denied[i], t.Requests[i]))
 		}
 		if t.DeniedOther != nil && t.DeniedOther[i] > 0 {
-			title += fmt.Sprintf("\n%s refused by %s", sim.Number(t.DeniedOther[i]), r.Compare.Rules)
+			title += fmt.Sprintf("\n%s refused by %s", words.Number(t.DeniedOther[i]), r.Compare.Rules)
 		}
 		fmt.Fprintf(&b, `<rect class="hover" x="%.2f" y="%d" width="%.2f" height="%d"><title>%s</title></rect>`,
 			x(i), f.top, x(i+1)-x(i), bottom-f.top, html.EscapeString(title))

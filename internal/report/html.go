@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/words"
 )
 
 //go:embed page.html
@@ -159,26 +160,26 @@ func (d *pageData) tiles(r *sim.Report, shown *sim.Timeline) {
 		for _, n := range shown.Requests {
 			busiest = max(busiest, n)
 		}
-		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), sim.Number(busiest), each(shown.Seconds))
+		rate = fmt.Sprintf("%s; at most %s in %s", rateOf(float64(r.Requests)/seconds), words.Number(busiest), each(shown.Seconds))
 	}
-	d.Tiles = append(d.Tiles, tile{Label: "Requests", Value: sim.Number(r.Requests), Detail: rate, Share: -1})
+	d.Tiles = append(d.Tiles, tile{Label: "Requests", Value: words.Number(r.Requests), Detail: rate, Share: -1})
 	if len(r.Limits) > 0 {
-		refused := tile{Label: "Would be refused", Value: percent(r.Denied, r.Requests), Detail: sim.Plural(r.Denied, "request"), Class: "refused", Share: share(r.Denied, r.Requests)}
+		refused := tile{Label: "Would be refused", Value: percent(r.Denied, r.Requests), Detail: words.Count(r.Denied, "request"), Class: "refused", Share: share(r.Denied, r.Requests)}
 		if r.Compare != nil {
 			refused.Label = "Refused by " + r.Rules
 		}
 		d.Tiles = append(d.Tiles, refused)
 	}
 	if c := r.Compare; c != nil {
-		d.Tiles = append(d.Tiles, tile{Label: "Refused by " + c.Rules, Value: percent(c.Denied, r.Requests), Detail: sim.Plural(c.Denied, "request"), Class: "second", Share: share(c.Denied, r.Requests)})
+		d.Tiles = append(d.Tiles, tile{Label: "Refused by " + c.Rules, Value: percent(c.Denied, r.Requests), Detail: words.Count(c.Denied, "request"), Class: "second", Share: share(c.Denied, r.Requests)})
 	}
-	clients := tile{Label: "Clients", Value: sim.Number(r.Clients), Share: -1}
+	clients := tile{Label: "Clients", Value: words.Number(r.Clients), Share: -1}
 	if r.Clients > 0 {
 		clients.Detail = fmt.Sprintf("%.3g requests each on average", float64(r.Requests)/float64(r.Clients))
 	}
 	d.Tiles = append(d.Tiles, clients)
 	if len(r.Limits) > 0 && r.Compare == nil {
-		d.Tiles = append(d.Tiles, tile{Label: "Clients refused", Value: sim.Number(r.ClientsDenied), Detail: percent(r.ClientsDenied, r.Clients) + " of all", Class: "refused", Share: share(r.ClientsDenied, r.Clients)})
+		d.Tiles = append(d.Tiles, tile{Label: "Clients refused", Value: words.Number(r.ClientsDenied), Detail: percent(r.ClientsDenied, r.Clients) + " of all", Class: "refused", Share: share(r.ClientsDenied, r.Clients)})
 	}
 }
 
@@ -199,7 +200,7 @@ func (d *pageData) compare(r *sim.Report) {
 	c := r.Compare
 	most := max(c.Both, c.OnlyFirst, c.OnlySecond, 1)
 	add := func(label string, n int64, class string) {
-		d.Compare = append(d.Compare, row{Label: label, Class: class, Denied: sim.Number(n), Share: percent(n, r.Requests), DeniedPart: share(n, most)})
+		d.Compare = append(d.Compare, row{Label: label, Class: class, Denied: words.Number(n), Share: percent(n, r.Requests), DeniedPart: share(n, most)})
 	}
 	add("refused by both", c.Both, "")
 	add("only by "+r.Rules, c.OnlyFirst, "")
@@ -217,13 +218,13 @@ func limitRows(r *sim.Report, o *sim.Outcome) []limitRow {
 		met := l.Allowed + l.Denied
 		rows = append(rows, limitRow{
 			Name: l.Name, Allowance: allowance(l), Algorithm: strings.ReplaceAll(l.Algorithm, "_", " "), Shadow: l.Shadow,
-			Allowed: sim.Number(l.Allowed), Denied: sim.Number(l.Denied), Share: percent(l.Denied, met),
-			Keys: sim.Number(l.Keys), KeysDenied: sim.Number(l.KeysDenied), KeysShare: percent(l.KeysDenied, l.Keys),
+			Allowed: words.Number(l.Allowed), Denied: words.Number(l.Denied), Share: percent(l.Denied, met),
+			Keys: words.Number(l.Keys), KeysDenied: words.Number(l.KeysDenied), KeysShare: percent(l.KeysDenied, l.Keys),
 			AllowedPart: share(l.Allowed, most), DeniedPart: share(l.Denied, most),
 			Spark: spark(l.Series), Peak: peak(l.Series, &r.Timeline), Any: met > 0,
 		})
 		if l.Banned > 0 {
-			rows[len(rows)-1].Banned = sim.Number(l.Banned) + " by its ban"
+			rows[len(rows)-1].Banned = words.Number(l.Banned) + " by its ban"
 		}
 	}
 	return rows
@@ -240,7 +241,7 @@ func bars(list []sim.Counted, length func(*sim.Counted) int64) []row {
 	for i := range list[:min(listed, len(list))] {
 		c := &list[i]
 		rows = append(rows, row{
-			Label: clean(c.Value), Requests: sim.Number(c.Requests), Denied: sim.Number(c.Denied), Share: percent(c.Denied, c.Requests),
+			Label: clean(c.Value), Requests: words.Number(c.Requests), Denied: words.Number(c.Denied), Share: percent(c.Denied, c.Requests),
 			Allowed: share(c.Requests-c.Denied, most), DeniedPart: share(c.Denied, most),
 		})
 	}
@@ -264,11 +265,11 @@ func suggestedRows(s *sim.Suggestions) []suggestedRow {
 	var rows []suggestedRow
 	for i := range s.Limits {
 		l := &s.Limits[i]
-		row := suggestedRow{Name: l.Name, Allow: strings.Join(l.Allow, ", "), Refused: sim.Number(l.Refused), Requests: sim.Number(l.Requests)}
+		row := suggestedRow{Name: l.Name, Allow: strings.Join(l.Allow, ", "), Refused: words.Number(l.Refused), Requests: words.Number(l.Requests)}
 		row.What = "for all together"
 		if l.Per != "" {
 			row.What = "per " + l.Per
-			row.Keys, row.KeysRefused, row.Outliers = sim.Number(l.Keys), sim.Number(l.KeysRefused), sim.Number(l.Outliers)
+			row.Keys, row.KeysRefused, row.Outliers = words.Number(l.Keys), words.Number(l.KeysRefused), words.Number(l.Outliers)
 		}
 		if l.When != "" {
 			row.What += ", " + strings.Trim(l.When, "{ }")
@@ -277,7 +278,7 @@ func suggestedRows(s *sim.Suggestions) []suggestedRow {
 			if i > 0 {
 				row.Status += ", "
 			}
-			row.Status += fmt.Sprintf("%s: %s", c.Value, sim.Number(int64(c.Count)))
+			row.Status += fmt.Sprintf("%s: %s", c.Value, words.Number(c.Count))
 		}
 		rows = append(rows, row)
 	}
@@ -298,9 +299,9 @@ func figuresOf(t *sim.Timeline) []figures {
 		if n == 0 {
 			continue
 		}
-		f := figures{Time: start(t, i).UTC().Format(layout), Requests: sim.Number(n), Denied: sim.Number(t.Denied[i]), Share: percent(t.Denied[i], n)}
+		f := figures{Time: start(t, i).UTC().Format(layout), Requests: words.Number(n), Denied: words.Number(t.Denied[i]), Share: percent(t.Denied[i], n)}
 		if t.DeniedOther != nil {
-			f.Other = sim.Number(t.DeniedOther[i])
+			f.Other = words.Number(t.DeniedOther[i])
 		}
 		list = append(list, f)
 	}
@@ -318,7 +319,7 @@ func peak(series []int64, t *sim.Timeline) string {
 	if most == 0 {
 		return ""
 	}
-	return fmt.Sprintf("at most %s in %s, %s", sim.Number(most), each(t.Seconds), start(t, at).UTC().Format("2 Jan 15:04"))
+	return fmt.Sprintf("at most %s in %s, %s", words.Number(most), each(t.Seconds), start(t, at).UTC().Format("2 Jan 15:04"))
 }
 
 // ruleRow is a rule with its verdicts.
@@ -356,9 +357,9 @@ func ruleRows(o *sim.Outcome) []ruleRow {
 			continue
 		}
 		row := ruleRow{Name: r.Name, Allowance: strings.Join(r.Limits, ", "), Shadow: r.Mode == "shadow", Status: unbroken(statuses(r)), Refuses: refusesVerb(r),
-			alarming: insight.Alarming(r.Verdicts[0].Verdict), verdict: verdictName(r.Verdicts[0].Verdict)}
+			alarming: insight.Alarming(r.Verdicts[0].Verdict), verdict: words.Verdict(r.Verdicts[0].Verdict)}
 		for _, v := range r.Verdicts {
-			x := verdictRow{Name: verdictName(v.Verdict), Sentence: unbroken(clean(v.Sentence)), Low: v.Confidence == insight.Low}
+			x := verdictRow{Name: words.Verdict(v.Verdict), Sentence: unbroken(clean(v.Sentence)), Low: v.Confidence == insight.Low}
 			x.Class, x.Mark = "fine", "✓"
 			switch {
 			case insight.Alarming(v.Verdict):
@@ -377,7 +378,7 @@ func ruleRows(o *sim.Outcome) []ruleRow {
 		}
 		if most > 0 && len(r.Per) > 0 {
 			for i, n := range r.Fill {
-				row.Fill = append(row.Fill, fillBar{Label: fillEdges[i], Count: sim.Number(int64(n)), Height: 100 * float64(n) / float64(most), Over: i == 10})
+				row.Fill = append(row.Fill, fillBar{Label: fillEdges[i], Count: words.Number(n), Height: 100 * float64(n) / float64(most), Over: i == 10})
 			}
 		}
 		if r.Met > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // percent writes part of whole as a percentage with as many digits as are meaningful. It writes "0
@@ -89,11 +90,11 @@ func period(r *sim.Report) string {
 func allowance(l *sim.Limit) string {
 	switch l.Algorithm {
 	case "concurrency":
-		return sim.Number(l.Limit) + " in flight"
+		return words.Number(l.Limit) + " in flight"
 	case "token_bucket", "leaky_bucket":
-		return fmt.Sprintf("%s / %s, %s at once", sim.Number(l.Rate), l.Period, sim.Number(l.Limit))
+		return fmt.Sprintf("%s / %s, %s at once", words.Number(l.Rate), l.Period, words.Number(l.Limit))
 	}
-	return fmt.Sprintf("%s / %s", sim.Number(l.Rate), l.Period)
+	return fmt.Sprintf("%s / %s", words.Number(l.Rate), l.Period)
 }
 
 // sentences puts the figures into words.
@@ -104,41 +105,41 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 	var list []string
 	by := ""
 	if r.Clients > 0 {
-		by = " from " + sim.Plural(r.Clients, "client")
+		by = " from " + words.Count(r.Clients, "client")
 	}
 	within := ""
 	if r.To.After(r.From) {
 		within = " within " + span(r.To.Sub(r.From))
 	}
-	head := sim.Plural(r.Requests, "request") + by + within
+	head := words.Count(r.Requests, "request") + by + within
 	if len(o.Limits) == 0 {
 		return append(list, fmt.Sprintf("The log holds %s.", head))
 	}
 	if o.Denied == 0 {
 		list = append(list, fmt.Sprintf("Of %s, these rules would have refused none.", head))
 	} else {
-		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, sim.Number(o.Denied), percent(o.Denied, r.Requests))
+		text := fmt.Sprintf("Of %s, these rules would have refused %s (%s)", head, words.Number(o.Denied), percent(o.Denied, r.Requests))
 		if r.Clients > 0 {
-			text += fmt.Sprintf(", of %s (%s of them)", sim.Plural(o.ClientsDenied, "client"), percent(o.ClientsDenied, r.Clients))
+			text += fmt.Sprintf(", of %s (%s of them)", words.Count(o.ClientsDenied, "client"), percent(o.ClientsDenied, r.Clients))
 		}
 		list = append(list, text+".")
 	}
 	if l := mostRefusing(o); l != nil && len(o.Limits) > 1 {
-		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, sim.Number(l.Denied), sim.Number(l.KeysDenied), sim.Plural(l.Keys, "key")))
+		list = append(list, fmt.Sprintf("Most were refused by %s: %s, on %s of its %s.", l.Name, words.Number(l.Denied), words.Number(l.KeysDenied), words.Count(l.Keys, "key")))
 	}
 	if len(o.TopDenied) > 0 && o.Denied > 0 {
 		if top := o.TopDenied[0]; top.Denied*100 >= o.Denied*20 && o.ClientsDenied > 1 {
-			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", clean(top.Value), percent(top.Denied, o.Denied), sim.Number(top.Denied), sim.Plural(top.Requests, "request")))
+			list = append(list, fmt.Sprintf("One client, %s, took %s of all refusals: %s of its %s.", clean(top.Value), percent(top.Denied, o.Denied), words.Number(top.Denied), words.Count(top.Requests, "request")))
 		}
 	}
 	if o.Delayed > 0 {
-		list = append(list, fmt.Sprintf("%s would have waited for a turn, at most %s.", sim.Plural(o.Delayed, "request"), span(time.Duration(o.MaxDelay*float64(time.Second)))))
+		list = append(list, fmt.Sprintf("%s would have waited for a turn, at most %s.", words.Count(o.Delayed, "request"), span(time.Duration(o.MaxDelay*float64(time.Second)))))
 	}
 	if o.Unlimited > 0 {
-		list = append(list, fmt.Sprintf("%s (%s) met no limit at all.", sim.Plural(o.Unlimited, "request"), percent(o.Unlimited, r.Requests)))
+		list = append(list, fmt.Sprintf("%s (%s) met no limit at all.", words.Count(o.Unlimited, "request"), percent(o.Unlimited, r.Requests)))
 	}
 	if o.Exempt > 0 {
-		list = append(list, fmt.Sprintf("%s came from exempt clients.", sim.Plural(o.Exempt, "request")))
+		list = append(list, fmt.Sprintf("%s came from exempt clients.", words.Count(o.Exempt, "request")))
 	}
 	return list
 }
@@ -146,22 +147,22 @@ func sentences(r *sim.Report, o *sim.Outcome) []string {
 // compared says in words how two rule sets differ.
 func compared(r *sim.Report) string {
 	c := r.Compare
-	text := fmt.Sprintf("Of %s", sim.Plural(r.Requests, "request"))
+	text := fmt.Sprintf("Of %s", words.Count(r.Requests, "request"))
 	if r.Clients > 0 {
-		text += " from " + sim.Plural(r.Clients, "client")
+		text += " from " + words.Count(r.Clients, "client")
 	}
 	if r.To.After(r.From) {
 		text += " within " + span(r.To.Sub(r.From))
 	}
-	text += fmt.Sprintf(", %s would have refused %s (%s), and %s would have refused %s (%s).", r.Rules, sim.Number(r.Denied), percent(r.Denied, r.Requests),
-		c.Rules, sim.Number(c.Denied), percent(c.Denied, r.Requests))
+	text += fmt.Sprintf(", %s would have refused %s (%s), and %s would have refused %s (%s).", r.Rules, words.Number(r.Denied), percent(r.Denied, r.Requests),
+		c.Rules, words.Number(c.Denied), percent(c.Denied, r.Requests))
 	switch differ := c.OnlyFirst + c.OnlySecond; {
 	case r.Requests == 0:
 		return "The log holds no requests."
 	case differ == 0:
 		text += " They agree on every request."
 	default:
-		text += fmt.Sprintf(" They disagree on %s.", sim.Plural(differ, "request"))
+		text += fmt.Sprintf(" They disagree on %s.", words.Count(differ, "request"))
 	}
 	return text
 }
@@ -193,7 +194,7 @@ func provisos(r *sim.Report) []string {
 		if r.Skipped == 1 {
 			were = " did not parse, and was left out"
 		}
-		list = append(list, fmt.Sprintf("%s%s: %.1f %% of all.", sim.Plural(r.Skipped, "line"), were, r.SkippedShare))
+		list = append(list, fmt.Sprintf("%s%s: %.1f %% of all.", words.Count(r.Skipped, "line"), were, r.SkippedShare))
 		for _, f := range r.SkippedLines {
 			list = append(list, fmt.Sprintf("%s, line %d: %s: %q", f.Log, f.Line, f.Why, f.Text))
 		}
@@ -219,5 +220,5 @@ func lay(n int64) string {
 	if n == 1 {
 		return "1 line lay" + far + "was"
 	}
-	return sim.Number(n) + " lines lay" + far + "were"
+	return words.Number(n) + " lines lay" + far + "were"
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -260,7 +261,7 @@ func TestPageFigures(t *testing.T) {
 		if n == 0 {
 			continue
 		}
-		row := fmt.Sprintf(`<td class="n">%s</td><td class="n">%s</td>`, sim.Number(n), sim.Number(shown.Denied[i]))
+		row := fmt.Sprintf(`<td class="n">%s</td><td class="n">%s</td>`, words.Number(n), words.Number(shown.Denied[i]))
 		if at := "<td>" + start(shown, i).Format("2 Jan 15:04") + "</td>" + row; !strings.Contains(text, at) {
 			t.Fatalf("the figures of bucket %d, %s, are not in the page", i, at)
 		}
@@ -270,7 +271,7 @@ func TestPageFigures(t *testing.T) {
 			continue
 		}
 		for _, n := range rule.Fill {
-			if !strings.Contains(text, "<span>"+sim.Number(int64(n))+"</span>") {
+			if !strings.Contains(text, "<span>"+words.Number(n)+"</span>") {
 				t.Errorf("no %d of the histogram of %s", n, rule.Name)
 			}
 		}
@@ -341,10 +342,10 @@ func TestTextVerdicts(t *testing.T) {
 	if err := errors.Join(Text(&b, r), Page(&page, r, nil, time.Unix(0, 0))); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(b.String(), "other rules: 40 too few to tell") || strings.Contains(b.String(), "r7: ") || !strings.Contains(b.String(), "nowhere: never met") {
+	if !strings.Contains(b.String(), "other rules: 40 too early") || strings.Contains(b.String(), "r7: ") || !strings.Contains(b.String(), "nowhere: never met") {
 		t.Errorf("the text of 41 rules:\n%s", b.String())
 	}
-	if !strings.Contains(page.String(), "Other rules: 40 too few to tell") || strings.Count(page.String(), `<div class="rule">`) != 1 {
+	if !strings.Contains(page.String(), "Other rules: 40 too early") || strings.Count(page.String(), `<div class="rule">`) != 1 {
 		t.Error("the page tells of each of 41 rules")
 	}
 }

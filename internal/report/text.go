@@ -8,12 +8,13 @@ import (
 
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // Text writes r for a terminal.
 func Text(w io.Writer, r *sim.Report) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s from %s, %s\n", sim.Plural(r.Requests, "request"), sim.Plural(r.Clients, "client"), period(r))
+	fmt.Fprintf(&b, "%s from %s, %s\n", words.Count(r.Requests, "request"), words.Count(r.Clients, "client"), period(r))
 	for _, s := range provisos(r) {
 		fmt.Fprintf(&b, "Note: %s\n", s)
 	}
@@ -28,9 +29,9 @@ func Text(w io.Writer, r *sim.Report) error {
 			c := r.Compare
 			fmt.Fprintf(&b, "\n=== beside each other\n")
 			writeTable(&b, []string{"", "requests"}, [][]string{
-				{"refused by both", sim.Number(c.Both)},
-				{"only by " + r.Rules, sim.Number(c.OnlyFirst)},
-				{"only by " + c.Rules, sim.Number(c.OnlySecond)},
+				{"refused by both", words.Number(c.Both)},
+				{"only by " + r.Rules, words.Number(c.OnlyFirst)},
+				{"only by " + c.Rules, words.Number(c.OnlySecond)},
 			})
 		}
 	}
@@ -63,7 +64,7 @@ func Text(w io.Writer, r *sim.Report) error {
 }
 
 func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
-	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", sim.Number(o.Denied), sim.Plural(r.Requests, "request"), percent(o.Denied, r.Requests), sim.Plural(o.ClientsDenied, "client"))
+	fmt.Fprintf(b, "\nwould be refused: %s of %s (%s), of %s\n", words.Number(o.Denied), words.Count(r.Requests, "request"), percent(o.Denied, r.Requests), words.Count(o.ClientsDenied, "client"))
 	for _, s := range sentences(r, o)[1:] {
 		fmt.Fprintln(b, s)
 	}
@@ -74,14 +75,14 @@ func writeOutcome(b *strings.Builder, r *sim.Report, o *sim.Outcome) {
 		if l.Shadow {
 			name += " (shadow)"
 		}
-		rows = append(rows, []string{name, allowance(&l), sim.Number(l.Allowed), sim.Number(l.Denied), percent(l.Denied, l.Allowed+l.Denied), sim.Number(l.Keys), sim.Number(l.KeysDenied)})
+		rows = append(rows, []string{name, allowance(&l), words.Number(l.Allowed), words.Number(l.Denied), percent(l.Denied, l.Allowed+l.Denied), words.Number(l.Keys), words.Number(l.KeysDenied)})
 	}
 	writeTable(b, []string{"limit", "each key", "allowed", "denied", "", "keys", "denied"}, rows)
 	writeVerdicts(b, o)
 	if len(o.TopDenied) > 0 {
 		rows = nil
 		for _, c := range o.TopDenied[:min(10, len(o.TopDenied))] {
-			rows = append(rows, []string{clean(c.Value), "", sim.Number(c.Requests), sim.Number(c.Denied), percent(c.Denied, c.Requests)})
+			rows = append(rows, []string{clean(c.Value), "", words.Number(c.Requests), words.Number(c.Denied), percent(c.Denied, c.Requests)})
 		}
 		b.WriteByte('\n')
 		writeTable(b, []string{"most refused clients", "", "requests", "denied", ""}, rows)
@@ -100,7 +101,7 @@ func writeVerdicts(b *strings.Builder, o *sim.Outcome) {
 			continue
 		}
 		if len(o.ByRule) > toldRules && !insight.Alarming(r.Verdicts[0].Verdict) {
-			left[verdictName(r.Verdicts[0].Verdict)]++
+			left[words.Verdict(r.Verdicts[0].Verdict)]++
 			continue
 		}
 		for k, v := range r.Verdicts {
@@ -109,7 +110,7 @@ func writeVerdicts(b *strings.Builder, o *sim.Outcome) {
 				head = ""
 			}
 			b.WriteString(head)
-			writeWrapped(b, "", fmt.Sprintf("%s: %s. %s", clean(r.Name), verdictName(v.Verdict), clean(v.Sentence)))
+			writeWrapped(b, "", fmt.Sprintf("%s: %s. %s", clean(r.Name), words.Verdict(v.Verdict), clean(v.Sentence)))
 			if p := v.Proposal; p != nil {
 				writeWrapped(b, "  ", clean(p.Sentence))
 				for line := range strings.Lines(p.Patch) {

@@ -6,33 +6,8 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/sim"
+	"github.com/weir-rl/weir/internal/words"
 )
-
-// verdictName is a verdict in words.
-func verdictName(verdict string) string {
-	switch verdict {
-	case insight.LooseCrowd:
-		return "lets a crowd through"
-	case insight.LooseFew:
-		return "lets a few take all"
-	case insight.Strict:
-		return "too strict"
-	case insight.MaybeStrict:
-		return "maybe too strict"
-	case insight.AddsNothing:
-		return "adds nothing"
-	case insight.NeverMet:
-		return "never met"
-	case insight.NeverBinding:
-		return "never near its limit"
-	case insight.TooEarly:
-		return "too few to tell"
-	case insight.Reserve:
-		return "in reserve"
-	}
-	return verdict
-}
 
 // refusesVerb is what the rule does to requests.
 func refusesVerb(r *insight.RuleReport) string {
@@ -53,14 +28,14 @@ func statuses(r *insight.RuleReport) string {
 	for i, c := range r.By["status"] {
 		known += c.Count
 		if i < 6 {
-			parts = append(parts, fmt.Sprintf("%s: %s", c.Value, sim.Number(int64(c.Count))))
+			parts = append(parts, fmt.Sprintf("%s: %s", c.Value, words.Number(c.Count)))
 		}
 	}
 	if n := len(r.By["status"]); n > 6 {
 		parts = append(parts, fmt.Sprintf("%d others", n-6))
 	}
 	if refused > known {
-		parts = append(parts, "not told: "+sim.Number(int64(refused-known)))
+		parts = append(parts, "not told: "+words.Number(int64(refused-known)))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -76,7 +51,7 @@ func fills(r *insight.RuleReport) string {
 	var parts []string
 	for i, n := range r.Fill {
 		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %%: %s", fillNames[i], sim.Number(int64(n))))
+			parts = append(parts, fmt.Sprintf("%s %%: %s", fillNames[i], words.Number(n)))
 		}
 	}
 	if parts == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -450,12 +451,12 @@ func (x *scope) words(r *insight.RuleReport) []string {
 	case x.per == "":
 		lines = append(lines, fmt.Sprintf("%.0f %% of what is sent there is answered 401, 403, 429 or 5xx.", 100*x.route.badShare()))
 		if x.route.crowd > 0 {
-			lines = []string{"A crowd on one form: " + Plural(x.route.crowd, "client") + " did hardly anything else, each of them seldom,",
+			lines = []string{"A crowd on one form: " + words.Count(x.route.crowd, "client") + " did hardly anything else, each of them seldom,",
 				"so that a limit for each stops none. Take this one only if they are not your users: it", "makes no difference between them and others."}
 		}
-		lines = append(lines, "All others together sent "+Plural(x.ordinary, "request")+" in their busiest hour.")
+		lines = append(lines, "All others together sent "+words.Count(x.ordinary, "request")+" in their busiest hour.")
 	default:
-		head := fmt.Sprintf("%s, %s of them ordinary.", Plural(len(x.demands(0, true)), noun), Number(int64(x.ordinary)))
+		head := fmt.Sprintf("%s, %s of them ordinary.", words.Count(len(x.demands(0, true)), noun), words.Number(int64(x.ordinary)))
 		if x.ordinary < manyKeys {
 			head += " With fewer than 1,000 the 99.9th percentile is the maximum:"
 			lines = append(lines, head, "the limits fit all ordinary ones.")
@@ -469,15 +470,15 @@ func (x *scope) words(r *insight.RuleReport) []string {
 	if r.WouldRefuse == 0 {
 		return append(lines, "In this log it would refuse nothing.")
 	}
-	refuse := fmt.Sprintf("Would refuse %s of %s%s", Number(int64(r.WouldRefuse)), Plural(r.Met, "request"), byStatus(r.By["status"]))
+	refuse := fmt.Sprintf("Would refuse %s of %s%s", words.Number(int64(r.WouldRefuse)), words.Count(r.Met, "request"), byStatus(r.By["status"]))
 	if x.per != "" {
-		refuse += fmt.Sprintf(", of %s of %s", Number(int64(r.KeysRefused)), Plural(r.Keys, noun))
+		refuse += fmt.Sprintf(", of %s of %s", words.Number(int64(r.KeysRefused)), words.Count(r.Keys, noun))
 	}
 	lines = append(lines, refuse+".")
 	if spared := x.outliers - int(r.KeysRefused); x.per != "" && spared > 0 {
-		lines = append(lines, fmt.Sprintf("Would not stop %s of %s that are not ordinary.", Number(int64(spared)), Number(int64(x.outliers))))
+		lines = append(lines, fmt.Sprintf("Would not stop %s of %s that are not ordinary.", words.Number(int64(spared)), words.Number(int64(x.outliers))))
 	} else if x.per == "" {
-		lines = append(lines, fmt.Sprintf("Would let %s pass.", Plural(r.Met-r.WouldRefuse, "request")))
+		lines = append(lines, fmt.Sprintf("Would let %s pass.", words.Count(r.Met-r.WouldRefuse, "request")))
 	}
 	return lines
 }
@@ -490,7 +491,7 @@ func byStatus(list []insight.Count) string {
 			parts = append(parts, "…")
 			break
 		}
-		parts = append(parts, c.Value+": "+Number(int64(c.Count)))
+		parts = append(parts, c.Value+": "+words.Number(int64(c.Count)))
 	}
 	if parts == nil {
 		return ""
@@ -512,23 +513,6 @@ next:
 		allow = append(allow, fmt.Sprintf("%d/%s", limits[i], w.unit))
 	}
 	return allow
-}
-
-// Plural writes a number with its noun: "1 request", "2,310 requests".
-func Plural[N int | int64 | uint64](n N, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return Number(int64(n)) + " " + noun
-}
-
-// Number writes n with commas.
-func Number(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
 }
 
 // roundUp rounds up to a number that a person would choose: two digits, above ten in steps of five.

@@ -175,31 +175,31 @@ func bar(share float64, width int) string {
 	return strings.Repeat("▇", n)
 }
 
-// judged is how a verdict is shown.
+// judged is how a verdict is shown; words.Verdict has the words.
 type judged struct {
 	words, mark, style string
 	rank               int // those that need a look come first
 }
 
 var verdicts = map[string]judged{
-	insight.Broken:       {words: "broken", mark: "x", style: red},
-	insight.LooseCrowd:   {words: "lets a rush in", mark: "↯", style: red},
-	insight.LooseFew:     {words: "lets a few in", mark: "↯", style: red},
-	insight.Strict:       {words: "too strict", mark: "!", style: red},
-	insight.MaybeStrict:  {words: "maybe strict", mark: "?", style: yellow},
-	insight.Ignored:      {words: "is ignored", mark: "!", style: yellow},
-	insight.AddsNothing:  {words: "adds nothing", mark: "-", style: faint},
-	insight.NeverMet:     {words: "never met", mark: "-", style: faint},
-	insight.NeverBinding: {words: "never binds", mark: "-", style: faint},
-	insight.TooEarly:     {words: "too early", mark: " ", style: faint},
-	insight.Reserve:      {words: "in reserve", mark: " ", style: green},
-	insight.Works:        {words: "works", mark: " ", style: green},
+	insight.Broken:       {mark: "x", style: red},
+	insight.LooseCrowd:   {mark: "↯", style: red},
+	insight.LooseFew:     {mark: "↯", style: red},
+	insight.Strict:       {mark: "!", style: red},
+	insight.MaybeStrict:  {mark: "?", style: yellow},
+	insight.Ignored:      {mark: "!", style: yellow},
+	insight.AddsNothing:  {mark: "-", style: faint},
+	insight.NeverMet:     {mark: "-", style: faint},
+	insight.NeverBinding: {mark: "-", style: faint},
+	insight.TooEarly:     {mark: " ", style: faint},
+	insight.Reserve:      {mark: " ", style: green},
+	insight.Works:        {mark: " ", style: green},
 }
 
 // verdictOf is the verdict of a rule that is shown first.
 func verdictOf(r *insight.RuleReport) judged {
 	if len(r.Verdicts) == 0 {
-		return judged{words: "-", mark: " ", style: faint, rank: len(insight.Verdicts)}
+		return judged{mark: " ", style: faint, rank: len(insight.Verdicts)}
 	}
 	return verdictNamed(r.Verdicts[0].Verdict)
 }
@@ -208,9 +208,9 @@ func verdictOf(r *insight.RuleReport) judged {
 func verdictNamed(name string) judged {
 	j, ok := verdicts[name]
 	if !ok {
-		return judged{words: words.Visible(strings.ReplaceAll(name, "_", " ")), mark: "?", style: yellow}
+		j = judged{mark: "?", style: yellow}
 	}
-	j.rank = slices.Index(insight.Verdicts, name)
+	j.words, j.rank = words.Verdict(name), max(slices.Index(insight.Verdicts, name), 0)
 	return j
 }
 

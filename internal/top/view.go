@@ -77,7 +77,7 @@ func (s *State) header(width int) []string {
 	if s.Paused {
 		paused = styled(reverse, " PAUSED ")
 	}
-	parts := []string{paused, s.domains(), plural(len(s.Rules), "rule"), fmt.Sprintf("%d/%d nodes", o.Nodes.Answered, o.Nodes.Asked)}
+	parts := []string{paused, s.domains(), words.Count(len(s.Rules), "rule"), fmt.Sprintf("%d/%d nodes", o.Nodes.Answered, o.Nodes.Asked)}
 	if len(s.Rules) == 0 {
 		parts[2] = ""
 	}
@@ -152,13 +152,6 @@ func (s *State) domains() string {
 		return words.Visible(one)
 	}
 	return fmt.Sprintf("%d domains", len(seen))
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func share(part, whole uint64) float64 {

@@ -1,8 +1,9 @@
-// Package words says times, names and texts as people read them in a terminal.
+// Package words says numbers, times, names and texts as people read them.
 package words
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode"
@@ -49,6 +50,40 @@ func two(d, large time.Duration, largeName string, small time.Duration, smallNam
 		text += fmt.Sprintf(" %d %s", rest, smallName)
 	}
 	return text
+}
+
+// Lasted is a time that has passed, in the unit that a person would take, with a second one below
+// ten: 45 s, 3 h 20 min, 24 h, 14 d. Unlike Span it is rounded to the nearest.
+func Lasted(d time.Duration) string {
+	units := []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}}
+	if d < time.Second {
+		return "less than a second"
+	}
+	if d >= 23*time.Hour+55*time.Minute && d < 48*time.Hour {
+		return Number(d.Hours()) + " h"
+	}
+	for i, u := range units {
+		if d < u.size {
+			continue
+		}
+		n := d / u.size
+		if n >= 10 || i == len(units)-1 {
+			return fmt.Sprintf("%d %s", int64(math.Round(float64(d)/float64(u.size))), u.name)
+		}
+		next := units[i+1]
+		rest := int64(math.Round(float64(d-n*u.size) / float64(next.size)))
+		if rest*int64(next.size) >= int64(u.size) {
+			n, rest = n+1, 0
+		}
+		if rest == 0 {
+			return fmt.Sprintf("%d %s", n, u.name)
+		}
+		return fmt.Sprintf("%d %s %d %s", n, u.name, rest, next.name)
+	}
+	return ""
 }
 
 // Algorithm is the name of an algorithm as people say it: sliding_log is a sliding log.

@@ -51,3 +51,16 @@ func TestVisibleIsHarmless(t *testing.T) {
 		}
 	})
 }
+
+func TestNumbers(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{Number(0), "0"}, {Number(-1234), "-1,234"}, {Number(uint64(1<<64 - 1)), "18,446,744,073,709,551,615"},
+		{Number(1_234_567.5), "1,234,568"}, {Number(-0.2), "0"}, {Number(999), "999"},
+		{Count(1, "key"), "1 key"}, {Count(0.6, "key"), "1 key"}, {Count(0, "key"), "0 keys"}, {Count(-1, "key"), "-1 keys"}, {Count(2310, "key"), "2,310 keys"},
+		{List(nil, "and"), ""}, {List([]string{"a"}, "and"), "a"}, {List([]string{"a", "b", "c"}, "or"), "a, b or c"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+}

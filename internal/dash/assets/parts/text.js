@@ -138,20 +138,20 @@ export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one
 /** @param {number} n */
 export const bytes = (n) => (n >= 1 << 20 ? `${significant(n / (1 << 20), 3)} MiB` : n >= 1024 ? `${significant(n / 1024, 3)} KiB` : `${n} B`);
 
-/** What each verdict is called, and how it is drawn. @type {Record<string, [string, string, string]>} */
+/** What each verdict is called (as in internal/words), and how it is drawn. @type {Record<string, [string, string, string]>} */
 const verdicts = {
   broken: ['Broken', 'refused', '×'],
   strict: ['Too strict', 'refused', '!'],
-  maybe_strict: ['Perhaps too strict', 'near', '?'],
-  loose_crowd: ['Too loose in a rush', 'near', '↯'],
-  loose_few: ['Too loose for a few', 'near', '↯'],
-  ignored: ['Retry-After ignored', 'near', '↻'],
+  maybe_strict: ['Maybe strict', 'near', '?'],
+  loose_crowd: ['Lets a rush in', 'near', '↯'],
+  loose_few: ['Lets a few in', 'near', '↯'],
+  ignored: ['Is ignored', 'near', '↻'],
   adds_nothing: ['Adds nothing', 'grey', '='],
   never_met: ['Never met', 'grey', '–'],
   never_binding: ['Never binds', 'grey', '–'],
   reserve: ['In reserve', 'good', '✓'],
-  works: ['Does its job', 'good', '✓'],
-  too_early: ['Too early to say', 'grey', '…'],
+  works: ['Works', 'good', '✓'],
+  too_early: ['Too early', 'grey', '…'],
 };
 
 /** @param {string} name */
