@@ -61,7 +61,7 @@ func (p *program) collect() {
 		exports.DecisionsDropped = p.decisions.Dropped
 	}
 	if p.otel != nil {
-		exports.Failed = p.otel.Failed
+		exports.Failed, exports.Dropped = p.otel.Failed, p.otel.Dropped
 	}
 	p.metrics.Registry().MustRegister(telemetry.NewExports(exports))
 	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))

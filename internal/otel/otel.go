@@ -58,19 +58,6 @@ const (
 	GRPC                 // port 4317
 )
 
-// How much may wait to be sent, of spans and of log records each, and how much goes at a time. A
-// record takes 1 KB or so: a collector that is away costs a few megabytes.
-const (
-	maxWaiting = 2048
-	maxBatch   = 512
-)
-
-// sendAfter is how long a span or a log record waits at most for others to go with it.
-const sendAfter = time.Second
-
-// patience is how long an export may take. The next ones wait behind it, in their queues.
-const patience = 10 * time.Second
-
 // Telemetry is what was started. Make one with Start. Safe for concurrent use.
 type Telemetry struct {
 	traces  *sdktrace.TracerProvider // nil without
@@ -78,6 +65,11 @@ type Telemetry struct {
 	metrics *sdkmetric.MeterProvider // nil without
 	tracer  *Tracer
 	failed  atomic.Uint64
+	spans   spans   // with traces
+	records records // with logs
+	// What the two send through.
+	spanExporter sdktrace.SpanExporter
+	logExporter  sdklog.Exporter
 }
 
 // Start begins to send. It does not wait for the collector, and does not fail if that is away.
@@ -93,38 +85,36 @@ func Start(ctx context.Context, o Options) (*Telemetry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("otel: %w", err)
 	}
-	// The SDK tells of failures by a function of the whole process alone.
 	var remark seldom.Line
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+	failed := func(err error) {
 		t.failed.Add(1)
 		if n := remark.Due(time.Minute); n > 0 {
 			o.Logger.Warn("exports to otel.endpoint fail, and what they held is lost", "failures", n, "error", err)
 		}
-	}))
+	}
+	// Of metrics, and of what a collector took in part, the SDK tells by a function of the whole
+	// process alone.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(failed))
 	otel.SetLogger(logr.Discard())
 	if o.Traces >= 0 {
-		exporter, err := o.traceExporter(ctx)
-		if err != nil {
+		if t.spanExporter, err = o.traceExporter(ctx); err != nil {
 			return nil, fmt.Errorf("otel: traces: %w", err)
 		}
+		t.spans = spans{newQueue(t.spanExporter.ExportSpans, failed)}
 		t.traces = sdktrace.NewTracerProvider(
 			sdktrace.WithResource(about),
 			// Tracer decides which requests are followed, before anything is made for them.
 			sdktrace.WithSampler(sdktrace.AlwaysSample()),
-			sdktrace.WithBatcher(exporter,
-				sdktrace.WithMaxQueueSize(maxWaiting), sdktrace.WithMaxExportBatchSize(maxBatch),
-				sdktrace.WithBatchTimeout(sendAfter), sdktrace.WithExportTimeout(patience)))
+			sdktrace.WithSpanProcessor(t.spans))
 	}
 	if o.Logs {
-		exporter, err := o.logExporter(ctx)
-		if err != nil {
+		if t.logExporter, err = o.logExporter(ctx); err != nil {
 			return nil, errors.Join(fmt.Errorf("otel: logs: %w", err), t.Shutdown(ctx))
 		}
+		t.records = records{newQueue(t.logExporter.Export, failed)}
 		t.logs = sdklog.NewLoggerProvider(
 			sdklog.WithResource(about),
-			sdklog.WithProcessor(sdklog.NewBatchProcessor(exporter,
-				sdklog.WithMaxQueueSize(maxWaiting), sdklog.WithExportMaxBatchSize(maxBatch),
-				sdklog.WithExportInterval(sendAfter), sdklog.WithExportTimeout(patience))))
+			sdklog.WithProcessor(t.records))
 	}
 	if o.Metrics > 0 {
 		exporter, err := o.metricExporter(ctx)
@@ -152,6 +142,18 @@ func (t *Telemetry) Tracer() *Tracer { return t.tracer }
 // Failed returns how many exports failed, each of which may have held many records.
 func (t *Telemetry) Failed() uint64 { return t.failed.Load() }
 
+// Dropped returns how many spans and log records were not sent: too many waited, or their export
+// failed.
+func (t *Telemetry) Dropped() (spans, records uint64) {
+	if t.traces != nil {
+		spans = t.spans.dropped.Load()
+	}
+	if t.logs != nil {
+		records = t.records.dropped.Load()
+	}
+	return spans, records
+}
+
 // Handler returns a handler of logs that hands on what h handles, and sends it, too. It is h if no
 // logs are sent.
 func (t *Telemetry) Handler(h slog.Handler) slog.Handler {
@@ -169,27 +171,17 @@ func (t *Telemetry) refusals() *slog.Logger {
 	return slog.New(otelslog.NewHandler(scope, otelslog.WithLoggerProvider(t.logs)))
 }
 
-// Flush sends what waits.
-func (t *Telemetry) Flush(ctx context.Context) error {
-	return t.each(ctx, (*sdktrace.TracerProvider).ForceFlush, (*sdklog.LoggerProvider).ForceFlush, (*sdkmetric.MeterProvider).ForceFlush)
-}
-
 // Shutdown sends what waits, and ends, at the latest when ctx is done.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
-	return t.each(ctx, (*sdktrace.TracerProvider).Shutdown, (*sdklog.LoggerProvider).Shutdown, (*sdkmetric.MeterProvider).Shutdown)
-}
-
-func (t *Telemetry) each(ctx context.Context, traces func(*sdktrace.TracerProvider, context.Context) error,
-	logs func(*sdklog.LoggerProvider, context.Context) error, metrics func(*sdkmetric.MeterProvider, context.Context) error) error {
 	var failures []error
 	if t.traces != nil {
-		failures = append(failures, traces(t.traces, ctx))
+		failures = append(failures, t.traces.Shutdown(ctx), t.spanExporter.Shutdown(ctx))
 	}
 	if t.logs != nil {
-		failures = append(failures, logs(t.logs, ctx))
+		failures = append(failures, t.logs.Shutdown(ctx), t.logExporter.Shutdown(ctx))
 	}
 	if t.metrics != nil {
-		failures = append(failures, metrics(t.metrics, ctx))
+		failures = append(failures, t.metrics.Shutdown(ctx))
 	}
 	return errors.Join(failures...)
 }

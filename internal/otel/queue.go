@@ -1,0 +1,143 @@
+package otel
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	sdklog "go.opentelemetry.io/otel/sdk/log"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// How much may wait to be sent, of spans and of log records each, and how much goes at a time. A
+// record takes 1 KB or so: a collector that is away costs a few megabytes.
+const (
+	maxWaiting = 2048
+	maxBatch   = 512
+)
+
+// sendAfter is how long a span or a log record waits at most for others to go with it.
+const sendAfter = time.Second
+
+// patience is how long an export may take. The next ones wait behind it, in their queues.
+const patience = 10 * time.Second
+
+// queue sends what is put into it, in batches, one after the other. The SDK's own batch processors
+// do the same, but do not tell how much they dropped. Safe for concurrent use.
+type queue[T any] struct {
+	send    func(ctx context.Context, batch []T) error
+	failed  func(err error) // is told of sends that failed
+	waiting chan T
+	dropped atomic.Uint64
+
+	stop    func() // ends run, which sends what waits before
+	stopped chan struct{}
+	ended   chan struct{}
+	give    context.CancelFunc // gives up what is being sent
+}
+
+func newQueue[T any](send func(ctx context.Context, batch []T) error, failed func(err error)) *queue[T] {
+	q := &queue[T]{
+		send: send, failed: failed, waiting: make(chan T, maxWaiting),
+		stopped: make(chan struct{}), ended: make(chan struct{}),
+	}
+	q.stop = sync.OnceFunc(func() { close(q.stopped) })
+	var ctx context.Context
+	ctx, q.give = context.WithCancel(context.Background())
+	go q.run(ctx)
+	return q
+}
+
+// put never waits: what does not fit is dropped, and counted.
+func (q *queue[T]) put(item T) {
+	select {
+	case q.waiting <- item:
+	default:
+		q.dropped.Add(1)
+	}
+}
+
+func (q *queue[T]) run(ctx context.Context) {
+	defer close(q.ended)
+	var batch []T
+	due := time.NewTimer(sendAfter)
+	due.Stop()
+	send := func() {
+		due.Stop()
+		if len(batch) == 0 {
+			return
+		}
+		ctx, done := context.WithTimeout(ctx, patience)
+		if err := q.send(ctx, batch); err != nil {
+			q.dropped.Add(uint64(len(batch)))
+			q.failed(err)
+		}
+		done()
+		batch = nil // the exporter may have kept it
+	}
+	take := func(item T) {
+		if len(batch) == 0 {
+			due.Reset(sendAfter)
+		}
+		if batch = append(batch, item); len(batch) == maxBatch {
+			send()
+		}
+	}
+	for {
+		select {
+		case item := <-q.waiting:
+			take(item)
+		case <-due.C:
+			send()
+		case <-q.stopped:
+			for range len(q.waiting) {
+				take(<-q.waiting)
+			}
+			send()
+			return
+		}
+	}
+}
+
+// ForceFlush does nothing: nobody asks for it, and Shutdown sends what waits.
+func (q *queue[T]) ForceFlush(context.Context) error { return nil }
+
+// shutdown sends what waits, and nothing from then on; what is not sent when ctx is done is dropped.
+func (q *queue[T]) shutdown(ctx context.Context) error {
+	defer q.give()
+	q.stop()
+	select {
+	case <-q.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// spans is a queue of spans.
+type spans struct{ *queue[sdktrace.ReadOnlySpan] }
+
+// OnStart implements sdktrace.SpanProcessor.
+func (spans) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+
+// OnEnd implements sdktrace.SpanProcessor.
+func (s spans) OnEnd(span sdktrace.ReadOnlySpan) { s.put(span) }
+
+// Shutdown implements sdktrace.SpanProcessor.
+func (s spans) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
+
+// records is a queue of log records.
+type records struct{ *queue[sdklog.Record] }
+
+// Enabled implements sdklog.Processor.
+func (records) Enabled(context.Context, sdklog.EnabledParameters) bool { return true }
+
+// OnEmit implements sdklog.Processor.
+func (r records) OnEmit(_ context.Context, record *sdklog.Record) error {
+	r.put(record.Clone())
+	return nil
+}
+
+// Shutdown implements sdklog.Processor.
+func (r records) Shutdown(ctx context.Context) error { return r.shutdown(ctx) }
