@@ -16,6 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/dash"
 	"github.com/weir-rl/weir/internal/httpapi"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/otel"
 	"github.com/weir-rl/weir/internal/proxy"
@@ -121,13 +122,9 @@ func (p *program) addAdmin() {
 	}
 	var h *admin.Handler
 	if p.c.page {
-		o.Page = dash.Handler(dash.Options{Version: versionText(), First: func(r *http.Request) (dash.First, bool) {
-			s, overview, rules, ok := h.First(r)
-			first := dash.First{Session: dash.Session(s), Rules: rules}
-			if overview != nil {
-				first.Insight = overview
-			}
-			return first, ok
+		o.Page = dash.Handler(dash.Options{Version: versionText(), First: func(r *http.Request) (dash.Session, func() dash.Snapshot, bool) {
+			s, first, ok := h.First(r)
+			return dash.Session(s), func() dash.Snapshot { return p.snapshot(first()) }, ok
 		}})
 		o.PagePaths = dash.Paths()
 	}
@@ -136,6 +133,20 @@ func (p *program) addAdmin() {
 	s := listen.NewHTTPServer(proxy.Bound(h, 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1})
 	s.RegisterOnShutdown(h.Close) // streams would last as long as their clients
 	p.addHTTP("admin", p.c.listen.admin, s)
+}
+
+// snapshot is what the page gets with its HTML.
+func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports) (s dash.Snapshot) {
+	if set, _ := p.limiter.Rules(); set != nil {
+		s.Domains = set.Domains()
+	}
+	if overview != nil { // a nil pointer would be JSON's null
+		s.Insight = overview
+	}
+	if rules != nil {
+		s.Rules = rules
+	}
+	return s
 }
 
 // rulesSource describes the origin of the rules, and the errors in them.

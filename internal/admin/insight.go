@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,16 +123,28 @@ func (a *Handler) overview(w http.ResponseWriter, r *http.Request) {
 // RuleReports is the answer of GET /api/v1/insight/rules.
 type RuleReports struct {
 	Nodes insight.Nodes        `json:"nodes"`
+	Total int                  `json:"total"` // Rules may be fewer: those that refuse most
 	Rules []insight.RuleReport `json:"rules"`
 }
 
-func (a *Handler) listReports(ctx context.Context, domain string, over time.Duration, role auth.Role) (*RuleReports, error) {
+// mostReports bounds n of GET /api/v1/insight/rules.
+const mostReports = 10_000
+
+// listReports reports on all rules, or on the n that refuse, or would refuse, most; of those that
+// refuse as many, on the ones that are met most.
+func (a *Handler) listReports(ctx context.Context, domain string, over time.Duration, n int, role auth.Role) (*RuleReports, error) {
 	list, nodes, err := a.o.Insight.Rules(ctx, domain, over)
 	if err != nil {
 		return nil, err
 	}
+	out := &RuleReports{Nodes: nodes, Total: len(list), Rules: []insight.RuleReport{}}
+	if n > 0 && n < len(list) {
+		slices.SortStableFunc(list, func(x, y insight.RuleReport) int {
+			return cmp.Or(cmp.Compare(y.Refused+y.WouldRefuse, x.Refused+x.WouldRefuse), cmp.Compare(y.Met, x.Met))
+		})
+		list = list[:n]
+	}
 	m := a.maskFor(role)
-	out := &RuleReports{Nodes: nodes, Rules: []insight.RuleReport{}}
 	for i := range list {
 		m.report(&list[i])
 	}
@@ -141,13 +155,17 @@ func (a *Handler) listReports(ctx context.Context, domain string, over time.Dura
 // ruleReports answers GET /api/v1/insight/rules.
 func (a *Handler) ruleReports(w http.ResponseWriter, r *http.Request) {
 	domain := r.URL.Query().Get("domain")
+	n, ok := number(w, r.URL.Query(), "n", mostReports)
+	if !ok {
+		return
+	}
 	d, ok := over(w, r, defaultOver)
 	if !ok || !a.known(w, domain, "") {
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
 	defer cancel()
-	list, err := a.listReports(ctx, domain, d, sender(r).Role)
+	list, err := a.listReports(ctx, domain, d, n, sender(r).Role)
 	if err != nil {
 		insightProblem(w, err)
 		return

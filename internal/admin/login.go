@@ -67,31 +67,39 @@ func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// First returns what the operator's page may show in its first answer to r: who asks, and what
-// GET /api/v1/insight and /api/v1/insight/rules would answer, for the domain and the time of r's
-// query. ok is false if r comes from somebody who has to log in first.
-func (a *Handler) First(r *http.Request) (s Session, overview *insight.Overview, rules any, ok bool) {
+// First says who asks for the operator's page, and how to make what it may show in its first answer:
+// what GET /api/v1/insight and /api/v1/insight/rules?n=12 would answer, for the domain and the time
+// of r's query, or nil where they cannot be had. ok is false if r comes from somebody who has to log
+// in first.
+func (a *Handler) First(r *http.Request) (s Session, snapshot func() (*insight.Overview, *RuleReports), ok bool) {
 	id := auth.Identity{Role: auth.Admin}
 	if a.o.Tokens != nil {
 		var verdict auth.Verdict
 		if id, verdict = a.o.Tokens.Identify(r); verdict != auth.Right {
-			return Session{}, nil, nil, false
+			return Session{}, nil, false
 		}
 	}
-	s = a.sessionOf(id)
+	return a.sessionOf(id), func() (*insight.Overview, *RuleReports) { return a.snapshot(r, id.Role) }, true
+}
+
+// firstRules is how many rules the overview of the page shows.
+const firstRules = 12
+
+func (a *Handler) snapshot(r *http.Request, role auth.Role) (*insight.Overview, *RuleReports) {
 	domain := r.URL.Query().Get("domain")
 	over, err := parseOver(r.URL.Query().Get("over"), defaultOver)
 	if a.o.Insight == nil || err != nil || !a.hasDomain(domain) {
-		return s, nil, nil, true
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
 	defer cancel()
-	overview, err = a.o.Insight.Overview(ctx, domain, over)
+	overview, err := a.o.Insight.Overview(ctx, domain, over)
 	if err != nil {
-		return s, nil, nil, true // the page asks again, and tells the error
+		return nil, nil // the page asks again, and tells the error
 	}
-	if list, err := a.listReports(ctx, domain, over, id.Role); err == nil {
-		rules = list
+	rules, err := a.listReports(ctx, domain, over, firstRules, role)
+	if err != nil {
+		rules = nil
 	}
-	return s, a.maskFor(id.Role).overview(overview), rules, true
+	return a.maskFor(role).overview(overview), rules
 }

@@ -11,10 +11,12 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
 	"mime"
 	"net/http"
@@ -27,11 +29,12 @@ import (
 //go:embed assets/index.html assets/app.css assets/icon.svg assets/*.js assets/views assets/parts assets/vendor/uplot.js
 var embedded embed.FS
 
-// Policy is the Content-Security-Policy of the page: scripts and styles come from its own port and
-// nowhere else, none stands in the HTML, and no text becomes HTML or a script (trusted types). The
-// first snapshot lies in a script element of type application/json, which is data: no policy
-// applies to it.
-const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+// policy is the Content-Security-Policy of the page: scripts come from its own port and nowhere
+// else, none stands in the HTML, and no text becomes HTML or a script (trusted types). The one style
+// sheet stands in the HTML, so that the first paint needs no further answer; it is named by its
+// hash, and no other style in the HTML would hold. The first snapshot lies in a script element of
+// type application/json, which is data: no policy applies to it.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // Session says who looks at the page.
@@ -42,10 +45,11 @@ type Session struct {
 	Tokens bool `json:"tokens"`
 }
 
-// First is what the page can show before its script has asked for anything.
-type First struct {
-	Session Session `json:"session"`
-	// Insight and Rules are what GET /api/v1/insight and /api/v1/insight/rules answer for the
+// Snapshot is what the page can show before its script has asked for anything.
+type Snapshot struct {
+	// Domains are those that rules in force declare.
+	Domains []string `json:"domains,omitempty"`
+	// Insight and Rules are what GET /api/v1/insight and /api/v1/insight/rules?n=12 answer for the
 	// domain and the time of the request; nil where they are not known.
 	Insight any `json:"insight,omitempty"`
 	Rules   any `json:"rules,omitempty"`
@@ -53,10 +57,11 @@ type First struct {
 
 // Options tune Handler.
 type Options struct {
-	// First returns the first snapshot for a request, in little time; ok is false if the request
-	// comes from somebody who has to log in first. It is called for each load of the page, by many
-	// goroutines. A nil function is an open page without a snapshot.
-	First func(r *http.Request) (first First, ok bool)
+	// First says who asks for the page, at once, and how to make the first snapshot, which may take
+	// a while: meanwhile the browser paints the page without its figures. ok is false if the request
+	// comes from somebody who has to log in first. First is called for each load of the page, by
+	// many goroutines. A nil First is an open page without a snapshot.
+	First func(r *http.Request) (s Session, snapshot func() Snapshot, ok bool)
 	// Version is that of the program, which the page names.
 	Version string
 }
@@ -78,10 +83,12 @@ type file struct {
 
 // page are the files, and what is made of them when the first request comes.
 type page struct {
-	o     Options
-	hash  string
-	files map[string]file // by path below the hash
-	html  *template.Template
+	o      Options
+	hash   string
+	files  map[string]file // by path below the hash
+	html   *template.Template
+	style  template.CSS
+	policy string
 }
 
 // load reads the embedded files once in the life of the program.
@@ -99,8 +106,13 @@ var load = sync.OnceValue(func() *page {
 		name = strings.TrimPrefix(name, "assets/")
 		fmt.Fprintf(all, "%s %d ", name, len(data))
 		all.Write(data)
-		if name == "index.html" {
+		switch name {
+		case "index.html":
 			p.html = template.Must(template.New(name).Funcs(functions).Parse(string(data)))
+			return nil
+		case "app.css":
+			sum := sha256.Sum256(data)
+			p.style, p.policy = template.CSS(data), fmt.Sprintf(policy, base64.StdEncoding.EncodeToString(sum[:]))
 			return nil
 		}
 		p.files[name] = file{plain: data, packed: packed(data, gzip.BestCompression), kind: kindOf(name)}
@@ -153,23 +165,37 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.serveFile(w, r, rest)
 		return
 	}
-	h.Set("Content-Security-Policy", Policy)
+	h.Set("Content-Security-Policy", p.policy)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store") // it has figures that need a login
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	var b bytes.Buffer
-	if err := p.html.Execute(&b, p.shell(r)); err != nil {
-		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
-		return
-	}
-	data := b.Bytes()
 	if accepts(r) {
-		data = packed(data, gzip.DefaultCompression)
 		h.Set("Content-Encoding", "gzip")
 	}
-	send(w, r, data)
+	if r.Method == http.MethodHead {
+		return
+	}
+	p.serveHTML(w, r)
+}
+
+// serveHTML sends the page in two parts: first its frame, with all that the first paint needs, then
+// the figures, for which other nodes may have to be asked.
+func (p *page) serveHTML(w http.ResponseWriter, r *http.Request) {
+	var to io.Writer = w
+	flush := func() error { return nil }
+	if w.Header().Get("Content-Encoding") == "gzip" {
+		z, _ := gzip.NewWriterLevel(w, gzip.DefaultCompression) // the level is one of gzip's own
+		defer z.Close()
+		to, flush = z, z.Flush
+	}
+	f, snapshot := p.frame(r)
+	if p.html.ExecuteTemplate(to, "frame", f) != nil || flush() != nil {
+		return // the client hung up
+	}
+	_ = http.NewResponseController(w).Flush() // where that cannot be, both parts come at once
+	_ = p.html.ExecuteTemplate(to, "rest", restOf(f, snapshot()))
 }
 
 // serveFile serves one file, which never changes under its name. An old name, of a page that was
@@ -216,13 +242,21 @@ func accepts(r *http.Request) bool {
 // about a fifth: the first paint must not wait for a thousand rules.
 const mostSnapshot = 48 << 10
 
-// shell is what index.html is made of.
-type shell struct {
+// frame is what the first part of index.html is made of.
+type frame struct {
 	Base    string // where the files lie
+	Style   template.CSS
 	Theme   string // light, dark or ""
 	Version string
-	View    string // that of the path: the first segment, or overview
-	Modules []string
+	View    string   // that of the path: the first segment, or overview
+	Modules string   // that the view needs, apart by spaces
+	session *Session // nil for somebody who has to log in
+}
+
+// rest is what the second part is made of.
+type rest struct {
+	Base    string
+	View    string
 	JSON    template.JS
 	Figures *figures // of the overview; nil for other views, and without a snapshot
 }
@@ -242,42 +276,55 @@ type figures struct {
 	} `json:"good_refused"`
 }
 
-func (p *page) shell(r *http.Request) *shell {
-	s := &shell{Base: filesPath + p.hash, Version: p.o.Version, View: viewOf(r.URL.Path)}
-	defer func() { s.Modules = modulesOf(s.View) }()
+func (p *page) frame(r *http.Request) (f *frame, snapshot func() Snapshot) {
+	f = &frame{Base: filesPath + p.hash, Style: p.style, Version: p.o.Version, View: viewOf(r.URL.Path)}
 	if c, err := r.Cookie("weir_theme"); err == nil && (c.Value == "light" || c.Value == "dark") {
-		s.Theme = c.Value
+		f.Theme = c.Value
 	}
-	first, ok := First{Session: Session{Role: "admin"}}, true
+	s, snapshot, ok := Session{Role: "admin"}, func() Snapshot { return Snapshot{} }, true
 	if p.o.First != nil {
-		first, ok = p.o.First(r)
+		s, snapshot, ok = p.o.First(r)
 	}
-	if !ok {
-		s.JSON, s.View = `{"session":null}`, "login"
-		return s
+	if ok {
+		f.session = &s
+	} else {
+		f.View, snapshot = "login", func() Snapshot { return Snapshot{} }
 	}
-	data, err := json.Marshal(first) // escapes what could end the script element
-	if err != nil {
-		s.JSON = `{}`
-		return s
+	f.Modules = strings.Join(modulesOf(f.View), " ")
+	return f, snapshot
+}
+
+func restOf(f *frame, first Snapshot) *rest {
+	out := &rest{Base: f.Base, View: f.View}
+	encode := func() []byte {
+		data, err := json.Marshal(struct {
+			Session *Session `json:"session"`
+			Snapshot
+		}{f.session, first}) // escapes what could end the script element
+		if err != nil {
+			return nil
+		}
+		return data
 	}
+	data := encode()
 	if len(data) > mostSnapshot {
 		first.Rules = nil // the page asks for them
-		if data, err = json.Marshal(first); err != nil {
-			s.JSON = `{}`
-			return s
-		}
+		data = encode()
 	}
-	s.JSON = template.JS(data)
-	if s.View == "overview" && first.Insight != nil {
+	if data == nil {
+		first = Snapshot{}
+		data = encode()
+	}
+	out.JSON = template.JS(data)
+	if f.View == "overview" && first.Insight != nil {
 		var in struct {
 			Insight figures `json:"insight"`
 		}
 		if json.Unmarshal(data, &in) == nil {
-			s.Figures = &in.Insight
+			out.Figures = &in.Insight
 		}
 	}
-	return s
+	return out
 }
 
 func viewOf(urlPath string) string {
@@ -293,10 +340,10 @@ func viewOf(urlPath string) string {
 	return first
 }
 
-// modulesOf are the modules that a view needs, so that the browser fetches them at once rather than
-// one after the other has said that it imports the next.
+// modulesOf are the modules that a view needs, so that the browser (boot.js) fetches them at once
+// rather than one after the other has said that it imports the next.
 func modulesOf(view string) []string {
-	modules := []string{"parts/text.js", "parts/time.js", "parts/table.js", "parts/stream.js"}
+	modules := []string{"app.js", "parts/text.js", "parts/time.js", "parts/table.js", "parts/stream.js"}
 	if _, ok := load().files["views/"+view+".js"]; ok {
 		modules = append(modules, "views/"+view+".js")
 	}

@@ -1,9 +1,11 @@
 package dash
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"io"
 	"io/fs"
@@ -49,8 +51,8 @@ type jsonText string
 
 func (j jsonText) MarshalJSON() ([]byte, error) { return []byte(j), nil }
 
-func withFigures(*http.Request) (First, bool) {
-	return First{Session: Session{Name: "ada", Role: "operator", Tokens: true}, Insight: jsonText(figuresJSON)}, true
+func withFigures(*http.Request) (Session, func() Snapshot, bool) {
+	return Session{Name: "ada", Role: "operator", Tokens: true}, func() Snapshot { return Snapshot{Insight: jsonText(figuresJSON)} }, true
 }
 
 // The figures of the overview are in the HTML, so that they are there before a script runs; what
@@ -74,11 +76,41 @@ func TestFiguresBeforeScripts(t *testing.T) {
 	}
 }
 
+// What the first paint needs is sent before the figures are there: other nodes may have to be asked
+// for them, and one of them may be silent.
+func TestFrameBeforeFigures(t *testing.T) {
+	asked, answer := make(chan bool), make(chan bool)
+	s := httptest.NewServer(Handler(Options{First: func(*http.Request) (Session, func() Snapshot, bool) {
+		session, snapshot, ok := withFigures(nil)
+		return session, func() Snapshot { close(asked); <-answer; return snapshot() }, ok
+	}}))
+	defer s.Close()
+	r, err := http.Get(s.URL) // asks for gzip, and unpacks it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body := bufio.NewReader(r.Body)
+	for want := range strings.SplitSeq("</style>|Overview</a>|</header>", "|") {
+		for line := ""; !strings.Contains(line, want); {
+			if line, err = body.ReadString('\n'); err != nil && !strings.Contains(line, want) {
+				t.Fatalf("%q does not come before the figures: %v", want, err)
+			}
+		}
+	}
+	<-asked
+	close(answer)
+	rest, err := io.ReadAll(body)
+	if err != nil || !strings.Contains(string(rest), "2,410,000") {
+		t.Errorf("the figures do not come: %v\n%s", err, rest)
+	}
+}
+
 // Somebody who has to log in gets the page and no figures.
 func TestNothingBeforeLogin(t *testing.T) {
-	h := Handler(Options{First: func(*http.Request) (First, bool) {
-		first, _ := withFigures(nil)
-		return first, false
+	h := Handler(Options{First: func(*http.Request) (Session, func() Snapshot, bool) {
+		s, snapshot, _ := withFigures(nil)
+		return s, snapshot, false
 	}})
 	for _, target := range []string{"/", "/rules/shop/search", "/login"} {
 		_, body, _ := get(t, h, target)
@@ -102,7 +134,14 @@ func TestPolicy(t *testing.T) {
 	if strings.Contains(csp, "unsafe") {
 		t.Errorf("the policy is unsafe: %s", csp)
 	}
-	// What the policy would refuse does not stand in the page.
+	// What the policy would refuse does not stand in the page. It names the only style by its hash.
+	_, rest, _ := strings.Cut(body, "<style>")
+	style, _, _ := strings.Cut(rest, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	if hash := "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; style == "" || !strings.Contains(csp, hash) {
+		t.Errorf("the policy does not name the style by its hash %s: %s", hash, csp)
+	}
+	body = strings.Replace(body, "<style>"+style+"</style>", "", 1)
 	if found := regexp.MustCompile(`<script>|<style|\sstyle=|\son[a-z]+=|https?://[^w]`).FindString(body); found != "" {
 		t.Errorf("the page has %q in it", found)
 	}
@@ -114,7 +153,7 @@ func TestFilesAreImmutable(t *testing.T) {
 	h := Handler(Options{})
 	_, body, _ := get(t, h, "/")
 	base := regexp.MustCompile(`/assets/[0-9a-f]{16}`).FindString(body)
-	for name, kind := range map[string]string{"app.js": "text/javascript; charset=utf-8", "app.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml", "vendor/uplot.js": "text/javascript; charset=utf-8"} {
+	for name, kind := range map[string]string{"app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml", "vendor/uplot.js": "text/javascript; charset=utf-8"} {
 		r, plain, _ := get(t, h, base+"/"+name)
 		if r.StatusCode != 200 || r.Header.Get("Content-Type") != kind || !strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %v", name, r.StatusCode, r.Header)
@@ -142,8 +181,7 @@ func TestBytes(t *testing.T) {
 	h := Handler(Options{First: withFigures})
 	_, body, all := get(t, h, "/", "Accept-Encoding", "gzip")
 	base := regexp.MustCompile(`/assets/[0-9a-f]{16}`).FindString(body)
-	_, _, css := get(t, h, base+"/app.css", "Accept-Encoding", "gzip")
-	first := all + css
+	first := all
 	for name := range load().files {
 		_, _, n := get(t, h, base+"/"+name, "Accept-Encoding", "gzip")
 		all += n

@@ -17,7 +17,7 @@ import { keepFocus, walk } from './parts/table.js';
  * @property {(path: string, more?: Record<string, string>) => string} link a path of the page, with the domain and the time that are chosen
  * @property {(path: string) => void} go
  * @property {() => void} again draws the view anew
- * @property {{insight?: Api.Overview, rules?: {rules: Api.Rule[]}}} first what came with the page, once
+ * @property {{insight?: Api.Overview, rules?: Api.Rules}} first what came with the page, once
  * @property {AbortSignal} signal ends with the view
  * @property {(nodes: Api.Nodes | undefined) => void} nodes shows how many nodes answered
  */
@@ -42,7 +42,7 @@ const banner = /** @type {HTMLElement} */ (document.getElementById('banner'));
 const tools = /** @type {HTMLElement} */ (document.getElementById('tools'));
 const bar = /** @type {HTMLElement} */ (document.getElementById('views'));
 
-/** @type {{session?: Api.Session | null, insight?: Api.Overview, rules?: {rules: Api.Rule[]}}} */
+/** @type {{session?: Api.Session | null, domains?: string[], insight?: Api.Overview, rules?: Api.Rules}} */
 let first = JSON.parse(document.getElementById('first')?.textContent || '{}');
 let session = first.session ?? null;
 
@@ -217,8 +217,7 @@ function shell(name, ctx) {
       session.tokens ? h('button', { class: 'btn small quiet', type: 'button', onclick: logout }, `Log out${session.name ? ` ${session.name}` : ''}`) : null,
       h('span', { class: 'live off', id: 'live' }, h('span', null, '…')));
     showNodes(first.insight?.nodes);
-    // The snapshot of all domains names them.
-    if (first.rules && !ctx.domain) domains = [...new Set(first.rules.rules.map((r) => r.domain))].sort();
+    if (first.domains) domains = first.domains;
     else void api('/api/v1/rules').then((/** @type {any} */ r) => { domains = r.domains ?? []; choices(); }, () => {});
   }
   choices();

@@ -28,6 +28,7 @@ declare namespace Api {
     series?: Series; windows?: { name: string; allows: string; limit: number; window: number; refused: number; max_fill: number }[];
     by?: Record<string, { value: string; count: number }[]>; top?: Key[]; near_now?: Key[];
   }
+  interface Rules { nodes: Nodes; total: number; rules: Rule[] }
   interface Key {
     domain: string; rule: string; limit: string; key: string; count: number; over: number; refused_share: number; fill: number;
     banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean;

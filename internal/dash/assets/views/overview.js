@@ -125,7 +125,8 @@ export async function show(ctx, root) {
   if (ctx.domain) query.set('domain', ctx.domain);
   const of = ctx.domain ? `&domain=${encodeURIComponent(ctx.domain)}` : '';
   const askOverview = () => /** @type {Promise<Api.Overview>} */ (ctx.api(`/api/v1/insight?${query}`, { signal: ctx.signal }));
-  const askRules = () => /** @type {Promise<{rules: Api.Rule[]}>} */ (ctx.api(`/api/v1/insight/rules?${query}`, { signal: ctx.signal }));
+  // Those that refuse most; of a thousand, all would be more than a megabyte.
+  const askRules = () => /** @type {Promise<Api.Rules>} */ (ctx.api(`/api/v1/insight/rules?${query}&n=12`, { signal: ctx.signal }));
   const askKeys = () => /** @type {Promise<{keys: Api.Key[]}>} */ (ctx.api(`/api/v1/insight/keys?by=refused&over=1m&n=6${of}`, { signal: ctx.signal }));
   const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10${of}`, { signal: ctx.signal }));
   let [o, list] = await Promise.all([ctx.first.insight ?? askOverview(), ctx.first.rules ?? askRules()]);
@@ -177,14 +178,14 @@ export async function show(ctx, root) {
   }
   function drawRest() {
     const n = o.needs_a_look ?? [];
-    keepFocus(looks, () => fill(looks, h('header', null, h('h2', null, 'Needs a look'), h('div', { class: 'sub' }, n.length ? `${count(n.length)} of ${plural(list.rules.length, 'rule')}` : '')),
+    keepFocus(looks, () => fill(looks, h('header', null, h('h2', null, 'Needs a look'), h('div', { class: 'sub' }, n.length ? `${count(n.length)} of ${plural(list.total, 'rule')}` : '')),
       n.length ? h('ul', { class: 'looks' }, n.slice(0, 6).map((v) => look(ctx, v))) : h('p', { class: 'none' }, !list.rules.length ? 'No rules are in force.' : list.rules.every((r) => !r.verdicts?.length || r.verdicts[0].verdict === 'too_early') ? 'Nothing yet: it is too early to judge the rules.' : 'Nothing: no rule is too strict, too loose or without use, as far as is known.'),
       n.length > 6 ? h('p', { class: 'more' }, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
     const badge = document.querySelector('[data-view=rules]');
     if (badge) { badge.querySelector('.count')?.remove(); if (n.length) badge.append(h('span', { class: 'count' }, count(n.length), h('span', { class: 'sr' }, ' need a look'))); }
-    const most = [...list.rules].sort((a, b) => b.refused + b.would_refuse - a.refused - a.would_refuse || b.met - a.met).slice(0, 12);
+    const most = [...list.rules].sort((a, b) => b.refused + b.would_refuse - a.refused - a.would_refuse || b.met - a.met);
     keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Fullest of each client: how much of the limit clients used at most, 0 to over 100 %')), rulesTable(ctx, most),
-      list.rules.length > most.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.rules.length)} rules`)) : null));
+      list.total > most.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.total)} rules`)) : null));
   }
   const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => r.name)))));
   function drawDecisions() {
