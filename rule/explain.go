@@ -12,7 +12,9 @@ type Reason struct {
 	Rule    *Rule
 	Applies bool
 	Why     string // "when.path: /login does not match /api/**"; "" if it applies
-	Hits    []Hit  // with own copies of the keys
+	// Fails is how many of the rule's when the request does not meet: how far it is from applying.
+	Fails int
+	Hits  []Hit // with own copies of the keys
 }
 
 // Explain tells for every rule of q's domain whether it applies, and why not, in rule order. It is
@@ -48,6 +50,9 @@ func (s *Set) Explain(q *Query) []Reason {
 		}
 		if why := e.why(r.compiled); !reason.Applies {
 			reason.Applies, reason.Why = why == "", why // an unlimited rule has no hits
+			if why != "" {
+				reason.Fails = e.fails(r.compiled)
+			}
 		}
 		reasons = append(reasons, reason)
 	}
@@ -110,6 +115,16 @@ func (e *explainer) why(r *matchRule) string {
 		e.m.groups[r.group].any = e.m.generation
 	}
 	return ""
+}
+
+// fails counts the conditions of r that do not hold.
+func (e *explainer) fails(r *matchRule) (n int) {
+	for i := range r.conditions {
+		if !r.conditions[i].match(&e.m) {
+			n++
+		}
+	}
+	return n
 }
 
 func (e *explainer) whyNotConditions(r *matchRule) string {

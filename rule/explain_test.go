@@ -122,3 +122,13 @@ func TestExplain(t *testing.T) {
 		t.Error("an unknown domain is explained")
 	}
 }
+
+// How far a request is from a rule is told by how many of its conditions fail.
+func TestExplainFails(t *testing.T) {
+	set := testSet(t, &File{Rules: []*Rule{testRule(t, "a").when(on(t, "path", "/a"), on(t, "method", "POST"))}})
+	for fails, request := range []Map{{"path": "/a", "method": "POST"}, {"path": "/a", "method": "GET"}, {"path": "/b"}} {
+		if r := set.Explain(&Query{Domain: "default", Attributes: request})[0]; r.Applies != (fails == 0) || r.Fails != fails {
+			t.Errorf("%v: %+v", request, r)
+		}
+	}
+}

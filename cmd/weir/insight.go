@@ -8,6 +8,7 @@ import (
 	"github.com/weir-rl/weir/internal/load"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/overload"
+	"github.com/weir-rl/weir/rule"
 )
 
 // makeInsight makes what gathers how the rules do, unless insight.memory is 0.
@@ -23,6 +24,7 @@ func (p *program) makeInsight(check bool) error {
 	o.Broken = p.rulesBroken
 	o.P99 = func() float64 { return p.metrics.P99() } // which are made later
 	o.Text = p.ruleText
+	o.Recorded = p.recorded
 	o.Logger = p.log
 	p.insight = insight.New(o)
 	if check || p.c.insightPath == "" {
@@ -47,6 +49,14 @@ func (p *program) known() []string {
 		known = []string{"user"}
 	}
 	return known
+}
+
+// recorded returns up to n of the latest requests; none with insight.record: 0.
+func (p *program) recorded(n int) []rule.Query {
+	if p.recorder == nil {
+		return nil
+	}
+	return p.recorder.Spread(n)
 }
 
 // ruleText returns the text of a rule file in force; "" if there is none of that name.

@@ -184,16 +184,14 @@ func (m *mask) overview(o *insight.Overview) *insight.Overview {
 	return &out
 }
 
-// verdicts returns verdicts without patches: these quote rule files, which may name keys.
+// verdicts masks verdicts.
 func (m *mask) verdicts(list []insight.Verdict) []insight.Verdict {
 	if m == nil {
 		return list
 	}
 	list = slices.Clone(list)
 	for i := range list {
-		if p := list[i].Proposal; p != nil {
-			list[i].Proposal = &insight.Proposal{Sentence: p.Sentence}
-		}
+		list[i] = list[i].Masked()
 	}
 	return list
 }

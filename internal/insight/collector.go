@@ -43,6 +43,9 @@ type Options struct {
 	// Text returns the text of a rule file in force by its name, so that proposals can show how it
 	// would change; "" where it is not known. nil is never.
 	Text func(file string) string
+	// Recorded returns up to n of the latest requests, to say why none of them meets a rule. They
+	// hold what the rules in force read of them; secret values as a hash. nil is none.
+	Recorded func(n int) []rule.Query
 	// Logger gets what an operator should know of the history file; nil is nobody.
 	Logger *slog.Logger
 }
@@ -100,6 +103,11 @@ type Collector struct {
 	past       map[pastName][]pastStep // of the history file, until the rules are there that it is of
 
 	history *history // nil without one; Run's alone
+
+	reasons struct {
+		sync.Mutex
+		explained
+	}
 }
 
 var _ Reader = (*Collector)(nil)

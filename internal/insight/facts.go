@@ -69,9 +69,8 @@ type Facts struct {
 
 	DomainMet uint64   // requests of the domain in the time
 	Minutes   []Minute // of the time, oldest first; minutes without requests may be left out
-	// Unmet is the condition that failed most of a rule that was never met: `when.path: 812 of 900
-	// recorded requests; the nearest was /api/v2/login`; "" if not known.
-	Unmet    string
+	// Unmet says what keeps requests from a rule that none of them met; zero if that is not known.
+	Unmet    Unmet
 	Examples []string // ids of decisions, refusals first
 }
 

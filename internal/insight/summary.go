@@ -210,10 +210,14 @@ func (c *Collector) judge() {
 	}
 }
 
-// Complete adds to the facts of a rule what no snapshot holds: the text of its file.
+// Complete adds to the facts of a rule what no snapshot holds: the text of its file, and what keeps
+// requests from it if none met it.
 func (c *Collector) Complete(f *Facts) {
 	if c.o.Text != nil && f.File != "" {
 		f.Text = c.o.Text(f.File)
+	}
+	if f.Met == 0 && f.DomainMet > 0 {
+		f.Unmet = c.unmet(f.Domain, f.Rule)
 	}
 }
 

@@ -156,8 +156,11 @@ func (j *judge) tooEarly(alone bool) *Verdict {
 	so := fmt.Sprintf("%s in %s so far", words.Count(j.Met, "request"), words.Lasted(t))
 	switch {
 	case j.Met == 0:
-		v.Sentence = j.notMetYet()
+		v.Sentence = j.notMetYet() + j.Unmet.kept()
 		v.Evidence["domain_met"] = float64(j.DomainMet)
+		if near := j.Unmet.nearest(); near != "" {
+			v.Proposal = &Proposal{Sentence: strings.TrimSpace(near)}
+		}
 		return v
 	case j.Replay && met == bindingMet:
 		v.Sentence = fmt.Sprintf("Nobody came near it, the fullest client used %s. That says something from %s on; the log has %s for it.",
@@ -238,45 +241,10 @@ func (j *judge) neverMet() *Verdict {
 	if j.Replay {
 		text = fmt.Sprintf("None of %s in the log met it.", words.Count(j.DomainMet, "request"))
 	}
-	if j.Unmet != "" {
-		text += " " + j.Unmet
-	}
-	v := j.verdict(NeverMet, High, text)
+	v := j.verdict(NeverMet, High, text+j.Unmet.kept())
 	v.Evidence["domain_met"] = float64(j.DomainMet)
-	v.Proposal = &Proposal{Sentence: "Mend its conditions, or delete it."}
+	v.Proposal = &Proposal{Sentence: j.Unmet.nearest() + mendOrDelete}
 	return v
-}
-
-// Unmet says which condition keeps requests from a rule that none of them met, for Facts.Unmet:
-// whys has a reason for each of some requests, as rule.Set.Explain gives them. "" if there are
-// none.
-func Unmet(whys []string) string {
-	byCondition, byWhy := map[string]int{}, map[string]int{}
-	for _, why := range whys {
-		condition, _, _ := strings.Cut(why, ":")
-		byCondition[condition]++
-		byWhy[why]++
-	}
-	first := func(counts map[string]int, is func(string) bool) string {
-		best := ""
-		for text, n := range counts {
-			if is(text) && (best == "" || n > counts[best] || n == counts[best] && text < best) {
-				best = text
-			}
-		}
-		return best
-	}
-	condition := first(byCondition, func(string) bool { return true })
-	if condition == "" {
-		return ""
-	}
-	// The whole reason that is given most often has the value that comes nearest to being usual.
-	why := first(byWhy, func(text string) bool { return strings.HasPrefix(text, condition) })
-	if why == condition {
-		return fmt.Sprintf("Of %s looked at, %s kept out %s.", words.Count(len(whys), "request"), condition, words.Number(float64(byCondition[condition])))
-	}
-	return fmt.Sprintf("Of %s looked at, %s kept out %s, most often so: %s.", words.Count(len(whys), "request"), condition,
-		words.Number(float64(byCondition[condition])), strings.TrimSpace(strings.TrimPrefix(why, condition+":")))
 }
 
 // addsNothing holds where something else refused whatever the rule refused.

@@ -327,17 +327,6 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// The reason that keeps most requests out is told, with the value that was seen most often.
-func TestUnmet(t *testing.T) {
-	got := Unmet([]string{"when.path: /b does not match /a", "when.method: GET is not POST", "when.path: /b does not match /a", "when.path: /c does not match /a"})
-	if want := "Of 4 requests looked at, when.path kept out 3, most often so: /b does not match /a."; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got := Unmet(nil); got != "" {
-		t.Errorf("of nothing: %q", got)
-	}
-}
-
 // Verdicts that sampled numbers cannot bear out are not given: with a sample of 100 of 100,000
 // keys, three good ones refused are too few to say more than one in a thousand.
 func TestSampledStrict(t *testing.T) {

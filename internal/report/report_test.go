@@ -319,7 +319,7 @@ func TestTextVerdicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, w := range []string{"per-client: works. 340 of 2,000 requests (17 %) would be refused in the log, of 1 of 33 keys.", "nowhere: never met. ",
-		"when.path", "  Mend its conditions, or delete it.", "Keys by the most of their limit that they used: 90–100 %: 32, > 100 %: 1; the fullest used "} {
+		"when.path", "or delete it.", "Keys by the most of their limit that they used: 90–100 %: 32, > 100 %: 1; the fullest used "} {
 		if !strings.Contains(b.String(), w) {
 			t.Errorf("no %q in\n%s", w, b.String())
 		}

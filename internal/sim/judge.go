@@ -393,7 +393,7 @@ func (s *spread) add(n int64, e *accesslog.Entry) {
 
 // unmet says of the rules that no request met why that is.
 func (x *outcome) unmet(s *spread) {
-	whys := map[*ruleTally][]string{}
+	whys := map[*ruleTally][]rule.Reason{}
 	any := false
 	for _, t := range x.tallies {
 		any = any || t.facts.Met == 0
@@ -404,12 +404,13 @@ func (x *outcome) unmet(s *spread) {
 	for i := range s.entries {
 		for _, reason := range x.Set.Explain(&rule.Query{Domain: x.Domain, Attributes: &attributes{entry: &s.entries[i]}}) {
 			if t := x.tallies[reason.Rule]; t != nil && t.facts.Met == 0 && reason.Why != "" {
-				whys[t] = append(whys[t], harmless(reason.Why))
+				reason.Why, reason.Hits = harmless(reason.Why), nil
+				whys[t] = append(whys[t], reason)
 			}
 		}
 	}
 	for t, list := range whys {
-		t.facts.Unmet = insight.Unmet(list)
+		t.facts.Unmet = insight.UnmetOf(list)
 	}
 }
 

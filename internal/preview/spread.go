@@ -1,0 +1,82 @@
+package preview
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// spreadChunks is how many chunks Spread reads at most: half a megabyte.
+const spreadChunks = 8
+
+// Spread returns up to n of the recorded requests that came since the rules in force came into
+// force, spread over that time. Older ones may lack what these rules read. It keeps the deciding
+// path from nothing: what it reads never changes, or is a copy.
+func (r *Recorder) Spread(n int) []rule.Query {
+	r.mu.Lock()
+	from := int64(0)
+	if last := len(r.mu.changes) - 1; last >= 0 {
+		from = r.mu.changes[last].at
+	}
+	chunks := slices.Concat(r.mu.ring.take(int(r.level.Load()), from)...)
+	r.mu.Unlock()
+	slices.SortStableFunc(chunks, func(a, b chunk) int { return cmp.Compare(a.to, b.to) })
+	chosen := min(len(chunks), spreadChunks)
+	list := make([]rule.Query, 0, n)
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(16<<20))
+	if err != nil {
+		return nil
+	}
+	defer z.Close()
+	for i := range chosen {
+		c := &chunks[(i+1)*len(chunks)/chosen-1] // the last one always
+		// What earlier chunks did not have, later ones may have.
+		list = c.spread(z, from, (n-len(list))/(chosen-i), list)
+	}
+	return list
+}
+
+// spread appends up to n requests of the chunk that came from an instant on.
+func (c *chunk) spread(z *zstd.Decoder, from int64, n int, list []rule.Query) []rule.Query {
+	raw := c.data
+	if c.size >= 0 {
+		var err error
+		if raw, err = z.DecodeAll(c.data, nil); err != nil {
+			return list
+		}
+	}
+	var d decoder
+	var e request
+	var shapes shapes
+	d.open(raw)
+	stride, seen := max((c.requests+n-1)/max(n, 1), 1), 0
+	for ok, err := d.next(&e, &shapes); ok && err == nil && n > 0; ok, err = d.next(&e, &shapes) {
+		if e.flags&flagAnswer != 0 || e.time < from {
+			continue
+		}
+		if seen++; (seen-1)%stride == 0 {
+			list, n = append(list, e.query()), n-1
+		}
+	}
+	return list
+}
+
+// query is the request as rules see it, with memory of its own.
+func (e *request) query() rule.Query {
+	q := rule.Query{Domain: e.shape.domain}
+	if e.descriptors != "" {
+		q.Descriptors = readDescriptors([]byte(e.descriptors))
+	}
+	pairs := make(rule.Pairs, len(e.shape.names))
+	for i, name := range e.shape.names {
+		pairs[i] = rule.Pair{Name: name, Value: strings.Clone(e.values[i])}
+	}
+	if len(pairs) > 0 {
+		q.Attributes = pairs
+	}
+	return q
+}
