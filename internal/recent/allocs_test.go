@@ -56,6 +56,29 @@ func BenchmarkFlood(b *testing.B) {
 	}
 }
 
+// BenchmarkSince is what each look of somebody who watches costs, with twenty new decisions in a
+// full buffer, of which ten are shown.
+func BenchmarkSince(b *testing.B) {
+	buffer, r, d := benchmarked(b)
+	keep := func(n int) {
+		for i := range uint64(n) {
+			buffer.keep(r, d, i<<32)
+		}
+	}
+	keep(2 * defaultEntries)
+	var spent time.Duration
+	for b.Loop() {
+		at := buffer.Cursor()
+		keep(20)
+		begin := time.Now()
+		if found, fit, _ := buffer.Since(at, Query{}, 10); len(found) != 10 || fit != 20 {
+			b.Fatalf("%d of %d", len(found), fit)
+		}
+		spent += time.Since(begin)
+	}
+	b.ReportMetric(float64(spent.Nanoseconds())/float64(b.N), "ns/look")
+}
+
 // benchmarked returns a buffer and a refusal.
 func benchmarked(b *testing.B) (*Buffer, *weir.Request, *weir.Decision) {
 	buffer := newBuffer(b, Options{})

@@ -78,11 +78,16 @@ type ring struct {
 }
 
 type slot struct {
-	id   atomic.Uint64 // of the decision that it holds, to look for without the lock
+	id atomic.Uint64 // of the decision that it holds, to look for without the lock
+	// seq is the number of the entry, or writing while that is not known yet. It is written under
+	// the lock; who reads it without knows of all entries up to Buffer.seq, or that one is written.
+	seq  atomic.Uint64
 	mu   sync.Mutex
-	seq  uint64 // taken under the lock: whoever holds it then sees all entries up to Buffer.seq
 	data []byte
 }
+
+// writing is the number of an entry that has none yet.
+const writing = 1<<64 - 1
 
 // A part of the buffer is split into 16 rings, or into fewer if a ring would have fewer than 32
 // slots.
@@ -178,12 +183,13 @@ func (b *Buffer) keep(r *weir.Request, d *weir.Decision, hash uint64) {
 	e.encode(b, r, d, marks)
 	s := &to.slots[(to.next.Add(1)-1)%uint64(len(to.slots))]
 	s.mu.Lock()
+	s.seq.Store(writing) // before the number is taken: see slot.seq
 	s.id.Store(uint64(d.ID))
 	if cap(s.data) < len(e.buf) {
 		s.data = make([]byte, 0, min((len(e.buf)+63)&^63, b.entry))
 	}
 	s.data = append(s.data[:0], e.buf...)
-	s.seq = b.seq.Add(1)
+	s.seq.Store(b.seq.Add(1))
 	s.mu.Unlock()
 	b.pool.Put(e)
 }
@@ -191,7 +197,7 @@ func (b *Buffer) keep(r *weir.Request, d *weir.Decision, hash uint64) {
 // entry reads what s holds. The lock must be held.
 func (s *slot) entry() (e Entry, ok bool) {
 	e, ok = decode(s.data)
-	e.seq = s.seq
+	e.seq = s.seq.Load()
 	return e, ok
 }
 

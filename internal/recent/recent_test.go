@@ -453,6 +453,10 @@ func TestSince(t *testing.T) {
 	if found, fit, again := b.Since(next, q, 3); len(found)+fit != 0 || again != next {
 		t.Errorf("told twice: %+v", found)
 	}
+	// The second of each is near its limit, and remembered, too.
+	if found, fit, _ := b.Since(start, Query{}, 2); len(found) != 2 || fit != 10 || found[1].ID != ids[4] || found[0].Outcome != "near_limit" {
+		t.Errorf("%d of %d: %+v", len(found), fit, found)
+	}
 	at := func(i int) time.Time { return time.UnixMicro(epoch + int64(i)*1e6) }
 	for name, c := range map[string]struct {
 		q    Query
@@ -467,6 +471,53 @@ func TestSince(t *testing.T) {
 	} {
 		if got := len(b.List(c.q)); got != c.want {
 			t.Errorf("%s: %d decisions, want %d", name, got, c.want)
+		}
+	}
+}
+
+// TestSinceMissesNothing: whoever reads on while decisions are remembered is told each of them once.
+func TestSinceMissesNothing(t *testing.T) {
+	b, c := newBuffer(t, Options{}), new(clock)
+	l := newLimiter(t, b, c, shop)
+	r := weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/api/x"}, {Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}, Hits: 1}
+	const writers, each = 4, 1500
+	var writing sync.WaitGroup
+	told := map[weir.DecisionID]int{}
+	start := b.Cursor()
+	for w := range writers {
+		writing.Go(func() {
+			var d weir.Decision
+			for range 3 { // the last is refused
+				if err := l.Decide(t.Context(), &r, &d); err != nil {
+					t.Error(err)
+				}
+			}
+			for i := range each {
+				d.ID = weir.DecisionID(1 + w*each + i)
+				b.keep(&r, &d, uint64(d.ID)<<32)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { writing.Wait(); close(done) }()
+	read := func() {
+		var found []Entry
+		found, _, start = b.Since(start, Query{}, writers*each)
+		for i := range found {
+			told[found[i].ID]++
+		}
+	}
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		read()
+	}
+	for id := range weir.DecisionID(writers * each) {
+		if told[id+1] != 1 {
+			t.Errorf("decision %d was told %d times", id+1, told[id+1])
 		}
 	}
 }

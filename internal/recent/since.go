@@ -15,33 +15,60 @@ func (b *Buffer) Cursor() Cursor { return Cursor(b.seq.Load()) }
 
 // Since returns up to most of the decisions that were remembered behind a place and that q asks
 // for, but for q.N: oldest first, and if there are more, the newest of them. fit is how many there
-// were, and next the place behind all that were looked at. It costs a look at each slot, and at the
-// decisions that are new.
+// were, and next the place behind all that were looked at. It costs a look at the number of each
+// slot, and reads the decisions that are new: those that are returned, unless q asks for some only.
 func (b *Buffer) Since(after Cursor, q Query, most int) (found []Entry, fit int, next Cursor) {
 	next = b.Cursor()
 	if next == after {
 		return nil, 0, next
 	}
+	type fresh struct {
+		seq uint64
+		*slot
+	}
+	var list []fresh
 	b.each(func(s *slot) bool {
-		s.mu.Lock()
-		at := Cursor(s.seq)
-		var e Entry
-		ok := at > after && at <= next // a later one is for the next call
-		if ok {
-			e, ok = s.entry()
+		seq := s.seq.Load()
+		if seq <= uint64(after) {
+			return true
 		}
-		s.mu.Unlock()
-		if ok && q.fits(&e) {
-			found = append(found, e)
+		if seq == writing { // whoever writes holds the lock
+			s.mu.Lock()
+			seq = s.seq.Load()
+			s.mu.Unlock()
+		}
+		if seq > uint64(after) && seq <= uint64(next) { // a later one is for the next call
+			list = append(list, fresh{seq, s})
 		}
 		return true
 	})
-	slices.SortFunc(found, func(x, y Entry) int { return cmp.Compare(x.seq, y.seq) })
-	fit = len(found)
-	if fit > most {
-		found = slices.Clone(found[fit-most:])
+	slices.SortFunc(list, func(x, y fresh) int { return cmp.Compare(y.seq, x.seq) })
+	for i, f := range list {
+		if len(found) >= most && q.asksForAll() {
+			fit += len(list) - i
+			break
+		}
+		f.mu.Lock()
+		e, ok := Entry{}, false
+		if f.slot.seq.Load() == f.seq { // else it was written over
+			e, ok = f.entry()
+		}
+		f.mu.Unlock()
+		if !ok || !q.fits(&e) {
+			continue
+		}
+		if fit++; len(found) < most {
+			found = append(found, e)
+		}
 	}
+	slices.Reverse(found)
 	return found, fit, next
+}
+
+// asksForAll reports whether q asks for whatever there is; N is not looked at.
+func (q *Query) asksForAll() bool {
+	all := Query{N: q.N}
+	return *q == all
 }
 
 // fits reports whether q asks for e; N is not looked at.
