@@ -199,7 +199,7 @@ var verdicts = map[string]judged{
 // verdictOf is the verdict of a rule that is shown first.
 func verdictOf(r *insight.RuleReport) judged {
 	if len(r.Verdicts) == 0 {
-		return judged{mark: " ", style: faint, rank: len(insight.Verdicts)}
+		return judged{words: "-", mark: " ", style: faint, rank: len(insight.Verdicts)}
 	}
 	return verdictNamed(r.Verdicts[0].Verdict)
 }
