@@ -314,6 +314,16 @@ func sender(r *http.Request) auth.Identity {
 	return id
 }
 
+// stillIs reports whether r would be let in now as whom it was let in: its token may have gone from
+// the file or have another role, or its login have ended, while the answer goes on.
+func (a *Handler) stillIs(r *http.Request) bool {
+	if a.o.Tokens == nil {
+		return true
+	}
+	id, ok := a.o.Tokens.Look(r)
+	return ok && id == sender(r)
+}
+
 // onlyParams returns an error that names the query parameters of r that are not known, and those
 // that come twice though one is meant.
 func onlyParams(r *http.Request, known []string) error {

@@ -88,6 +88,8 @@ type whole struct {
 	recent  *recent.Buffer
 	insight *insight.Collector
 	tokens  *auth.Tokens
+	// followed is closed when the stream that follow opened last has ended.
+	followed <-chan struct{}
 }
 
 // tokenLines are a token of each role: its name.

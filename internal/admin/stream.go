@@ -142,6 +142,8 @@ type streamed struct {
 	fit    int    // decisions that were asked for since the last event with some
 	full   bool   // the next overview has its whole series
 	missed uint64 // events since the last one that was written
+	// welcome reports whether the client may go on. It is asked each second.
+	welcome func() bool
 }
 
 // stream answers GET /api/v1/stream.
@@ -160,6 +162,7 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(a.end, cancel)()
+	s.welcome = func() bool { return a.stillIs(r) }
 	s.start(r.Header.Get("Last-Event-ID"))
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -233,7 +236,7 @@ func (s *streamed) start(lastEventID string) {
 	}
 }
 
-// run writes events until ctx ends or the client is gone.
+// run writes events until ctx ends, or the client is gone or may see no more.
 func (s *streamed) run(ctx context.Context) {
 	if _, err := fmt.Fprintf(s.w, "retry: %d\n\n", retryAfter); err != nil || s.out.Flush() != nil {
 		return
@@ -249,6 +252,9 @@ func (s *streamed) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-figures.C:
+			if !s.welcome() {
+				return // the client asks anew, and is told why not
+			}
 			// A ticker drops the ticks that nobody waits for.
 			now := time.Now()
 			if late := now.Sub(last) - streamEvery/2; late > streamEvery && (wants(topicOverview) || wants(topicKeys)) {

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/doortest"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/rule"
@@ -94,8 +99,87 @@ func (w *whole) follow(t *testing.T, role, query string, headers ...string) (*cl
 	}
 	c := &client{header: http.Header{}}
 	done := make(chan struct{})
+	w.followed = done
 	go func() { defer close(done); w.ServeHTTP(c, r) }()
 	return c, func() { cancel(); <-done }
+}
+
+// TestStreamOutlivesNoToken: a stream ends within two seconds after its token went from the file or
+// got another role, or its login ended; the others go on, and none of that is a guess.
+func TestStreamOutlivesNoToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := doortest.Tokens[auth.Tokens](t, tokenLines()...)
+		login := func(role string) string {
+			r := httptest.NewRequest("POST", "http://127.0.0.1:6070/login", nil)
+			_, cookie, verdict := tokens.Login(r, role+"-token")
+			if verdict != auth.Right {
+				t.Fatal(verdict)
+			}
+			return cookie.Name + "=" + cookie.Value
+		}
+		early := login("operator")
+		time.Sleep(auth.LoginTime / 2)
+		late, gone := login("operator"), login("viewer")
+		time.Sleep(auth.LoginTime/2 - 5*time.Second)
+		w := newWhole(t, func(o *Options) { o.Tokens = tokens })
+
+		open := map[string]<-chan struct{}{}
+		follow := func(name, role string, headers ...string) {
+			_, end := w.follow(t, role, "", headers...)
+			open[name] = w.followed
+			t.Cleanup(end)
+		}
+		follow("admin", "admin")
+		follow("viewer", "viewer")
+		follow("support", "support")
+		follow("early login", "", "Authorization", "", "Cookie", early)
+		follow("late login", "", "Authorization", "", "Cookie", late)
+		follow("login of viewer", "", "Authorization", "", "Cookie", gone)
+		ended := func() (list []string) {
+			synctest.Wait()
+			for name, done := range open {
+				select {
+				case <-done:
+					list = append(list, name)
+				default:
+				}
+			}
+			slices.Sort(list)
+			return list
+		}
+		time.Sleep(2 * time.Second)
+		if got := ended(); got != nil {
+			t.Fatalf("ended too soon: %q", got)
+		}
+		time.Sleep(5 * time.Second) // the early login is over
+		if got := ended(); !slices.Equal(got, []string{"early login"}) {
+			t.Errorf("after the end of a login ended %q", got)
+		}
+		var lines []string
+		for _, line := range tokenLines() {
+			switch {
+			case strings.HasPrefix(line, "viewer-"):
+				continue
+			case strings.HasPrefix(line, "support-"):
+				line = strings.Replace(line, "role=support", "role=viewer", 1)
+			}
+			lines = append(lines, line)
+		}
+		path := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := tokens.Load(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if got, want := ended(), []string{"early login", "login of viewer", "support", "viewer"}; !slices.Equal(got, want) {
+			t.Errorf("after the tokens changed ended %q, want %q", got, want)
+		}
+		if s := tokens.Stats(); s != (auth.TokenStats{}) {
+			t.Errorf("counted as guesses: %+v", s)
+		}
+	})
 }
 
 // pictured is a Reader whose overview is as large as one wants; it counts how often it was asked.

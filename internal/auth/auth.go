@@ -239,6 +239,23 @@ func (t *Tokens) Identify(r *http.Request) (Identity, Verdict) {
 	return t.byCookie(r, time.Now())
 }
 
+// Look is Identify for a request that was let in and is still being answered: ok is false once its
+// token is no longer there, or its login has ended. It counts no guess.
+func (t *Tokens) Look(r *http.Request) (id Identity, ok bool) {
+	if t == nil {
+		return Identity{}, false
+	}
+	if token, sent := bearerToken(r.Header.Get("Authorization")); sent {
+		k := t.find(token)
+		if k == nil {
+			return Identity{}, false
+		}
+		return k.Identity, true
+	}
+	id, verdict := t.byCookie(r, time.Now())
+	return id, verdict == Right
+}
+
 // Authenticated reports whether r carries a token that opens the decision doors.
 func (t *Tokens) Authenticated(r *http.Request) bool { return t.CheckRequest(r) == Right }
 
