@@ -5,19 +5,26 @@
 //	go build -o ../weir-b ./cmd/weir
 //	cd benchmarks && go run ./doorload -a ../../weir-a -b ../../weir-b
 //
-// Both run as they are by default, all doors of one process open, on the embedded store. Each load
-// is a fixed number of requests to one door, which go to the two in turn, A B B A A B B A.
-// Processor time of the server alone is compared, within a pair, since on a machine with other work
-// the pairs differ by more than the servers do. The table has the median of the ratios and the
-// quartiles.
+// They run as they are by default, all doors of one process open, on the embedded store. Only the
+// processor time of the servers is compared.
+//
+// A process has its own luck: where its memory lies, how its maps are seeded. So servers are started
+// anew for each of several lives, and a life counts as one figure: the ratio of what the two took in
+// it. Within a life they are measured in turn, there and back, since other work on the machine comes
+// and goes. A third server, of the first build, is measured with them. What it differs by from its
+// twin is luck, and a difference between the builds that is no larger says nothing.
+//
+// The table has the median over the lives. The interval beside it holds the true median with the
+// probability in the heading. It goes from one life's figure to another's, and so needs no
+// assumption on how they are spread.
 package main
 
 import (
-	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -36,7 +43,8 @@ func main() {
 type plan struct {
 	a, b     string // programs
 	doors    []string
-	rounds   int // pairs
+	lives    int
+	rounds   int // of each door and load in a life
 	requests int // of one measurement
 	most     time.Duration
 	procs    int // GOMAXPROCS of the servers
@@ -49,8 +57,9 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	flags.StringVar(&p.a, "a", "", "the weir to compare with")
 	flags.StringVar(&p.b, "b", "", "the weir that is compared")
 	flags.StringVar(&doors, "doors", "http,rls,resp,proxy", "doors to measure")
-	flags.IntVar(&p.rounds, "rounds", 24, "pairs of measurements for each door and load")
-	flags.IntVar(&p.requests, "requests", 4000, "requests in one measurement")
+	flags.IntVar(&p.lives, "lives", 9, "how often the servers are started anew")
+	flags.IntVar(&p.rounds, "rounds", 12, "measurements of each server in a life, for each door and load")
+	flags.IntVar(&p.requests, "requests", 1500, "requests in one measurement")
 	flags.IntVar(&p.procs, "procs", 1, "processors of each server (GOMAXPROCS)")
 	flags.DurationVar(&p.most, "most", 10*time.Minute, "the longest that all of it may take")
 	if err := flags.Parse(args); err != nil {
@@ -65,8 +74,8 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	switch {
 	case p.a == "" || p.b == "":
 		return p, errors.New("name two programs with -a and -b")
-	case p.rounds < 1 || p.requests < clients || p.procs < 1:
-		return p, fmt.Errorf("-rounds and -procs have to be at least 1, -requests at least %d", clients)
+	case p.lives < 1 || p.rounds < 1 || p.requests < clients || p.procs < 1:
+		return p, fmt.Errorf("-lives, -rounds and -procs have to be at least 1, -requests at least %d", clients)
 	}
 	return p, nil
 }
@@ -82,11 +91,24 @@ var loads = []struct {
 	{"refused, one key", "/refused", 1},
 }
 
+// The servers of a life: the two builds, and the first one again.
+const (
+	serverA = iota
+	serverB
+	again
+)
+
+// costs are what the servers took in one life, for one door and load: µs of processor time for a
+// request.
+type costs [3]float64
+
 // comparison is what came out for one door and load.
 type comparison struct {
 	door, load string
-	a, b       []float64 // µs of processor time for a request
+	lives      []costs
 }
+
+var errLate = errors.New("it takes longer than -most")
 
 func run(args []string, out, progress io.Writer) error {
 	p, err := parse(args, progress)
@@ -99,56 +121,122 @@ func run(args []string, out, progress io.Writer) error {
 		return err
 	}
 	defer up.Close()
-	var servers [2]*server
-	for i, program := range []string{p.a, p.b} {
-		if servers[i], err = startServer(program, up.Addr().String(), p.procs); err != nil {
-			return err
-		}
-		defer servers[i].stop()
-	}
 	var list []comparison
 	for _, door := range p.doors {
 		for _, load := range loads {
-			c := comparison{door: door, load: load.name}
-			fmt.Fprintf(progress, "%s, %s\n", door, load.name)
-			for round := range p.rounds + 1 {
-				if time.Now().After(end) {
-					return errors.New("it takes longer than -most")
-				}
-				var cost [2]float64
-				for i := range servers {
-					i = (i + round) & 1
-					if cost[i], err = servers[i].measure(door, load.path, load.keys, p.requests); err != nil {
-						return fmt.Errorf("%s, %s: %w", door, load.name, err)
-					}
-				}
-				if round > 0 { // the first one warms up
-					c.a, c.b = append(c.a, cost[0]), append(c.b, cost[1])
-				}
-			}
-			list = append(list, c)
+			list = append(list, comparison{door: door, load: load.name})
+		}
+	}
+	for life := range p.lives {
+		fmt.Fprintf(progress, "life %d of %d\n", life+1, p.lives)
+		took, err := p.live(life, up.Addr().String(), end)
+		if errors.Is(err, errLate) && life > 0 {
+			return errors.Join(err, writeTable(out, list)) // of the lives that are whole
+		}
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			list[i].lives = append(list[i].lives, took[i])
 		}
 	}
 	return writeTable(out, list)
 }
 
+// live starts the servers, and returns what they took for each load at each door.
+func (p plan) live(life int, upstream string, end time.Time) (took []costs, err error) {
+	var servers [3]*server
+	for _, i := range turn(life) {
+		if time.Now().After(end) {
+			return nil, errLate
+		}
+		if servers[i], err = startServer([3]string{p.a, p.b, p.a}[i], upstream, p.procs); err != nil {
+			return nil, err
+		}
+		defer servers[i].stop()
+	}
+	for _, door := range p.doors {
+		for _, load := range loads {
+			var sum costs
+			for round := -warmup; round < p.rounds; round++ {
+				for _, i := range turn(round + warmup) {
+					if time.Now().After(end) {
+						return nil, errLate
+					}
+					cost, err := servers[i].measure(door, load.path, load.keys, p.requests)
+					if err != nil {
+						return nil, fmt.Errorf("%s, %s: %w", door, load.name, err)
+					}
+					if round >= 0 {
+						sum[i] += cost / float64(p.rounds)
+					}
+				}
+			}
+			took = append(took, sum)
+		}
+	}
+	return took, nil
+}
+
+// warmup is how many rounds of each load do not count: memory grows, and connections are made.
+const warmup = 2
+
+// turn is the order of the servers in a round: there and back, and in six rounds each order once.
+func turn(round int) [3]int {
+	first := round / 2
+	order := [3]int{first % 3, (first + 1) % 3, (first + 2) % 3}
+	if round%2 == 1 {
+		slices.Reverse(order[:])
+	}
+	return order
+}
+
 // writeTable writes a row for each comparison.
 func writeTable(w io.Writer, list []comparison) error {
+	_, sure := outermost(len(list[0].lives))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(t, "| door\t| load\t| A µs\t| B µs\t| B ÷ A\t| quartiles\t|\n| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|\n")
+	fmt.Fprintf(t, "| door\t| load\t| A µs\t| B µs\t| A again ÷ A (%.0[1]f %% interval)\t| B ÷ A (%.0[1]f %% interval)\t|\n", 100*sure)
+	fmt.Fprintf(t, "| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|\n")
 	for _, c := range list {
-		ratios := make([]float64, len(c.a))
-		for i := range ratios {
-			ratios[i] = c.b[i] / c.a[i]
+		over := func(figure func(costs) float64) []float64 {
+			var all []float64
+			for _, life := range c.lives {
+				all = append(all, figure(life))
+			}
+			slices.Sort(all)
+			return all
 		}
-		fmt.Fprintf(t, "| %s\t| %s\t| %.2f\t| %.2f\t| %.3f\t| %.3f to %.3f\t|\n", c.door, c.load, quantile(c.a, 2), quantile(c.b, 2),
-			quantile(ratios, 2), quantile(ratios, 1), quantile(ratios, 3))
+		ratio := func(server int) string {
+			all := over(func(c costs) float64 { return c[server] / c[serverA] })
+			k, _ := outermost(len(all))
+			return fmt.Sprintf("%.3f (%.3f to %.3f)", median(all), all[k], all[len(all)-1-k])
+		}
+		fmt.Fprintf(t, "| %s\t| %s\t| %.2f\t| %.2f\t| %s\t| %s\t|\n", c.door, c.load,
+			median(over(func(c costs) float64 { return c[serverA] })),
+			median(over(func(c costs) float64 { return c[serverB] })), ratio(again), ratio(serverB))
 	}
 	return t.Flush()
 }
 
-// quantile returns the q-th quartile of a list: 2 is the median, the upper one of an even number.
-func quantile[T cmp.Ordered](list []T, q int) T {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[min(len(sorted)*q/4, len(sorted)-1)]
+// median is the middle of a sorted list.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// outermost is how many of n sorted figures can be left out at each end, so that the others span
+// the true median with a probability of at least 95 %, and how probable that is. Each figure lies
+// on either side of the median as a coin falls. Fewer than 6 are not enough: all of them are left
+// in, and the probability is less.
+func outermost(n int) (leave int, sure float64) {
+	tail := math.Pow(0.5, float64(n)) // that none of n lies below the median
+	below := tail                     // that at most leave do
+	for {
+		tail *= float64(n-leave) / float64(leave+1)
+		if 1-2*(below+tail) < 0.95 {
+			return leave, 1 - 2*below
+		}
+		leave++
+		below += tail
+	}
 }
