@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -199,6 +201,9 @@ func (a *Handler) ruleReport(w http.ResponseWriter, r *http.Request) {
 		insightProblem(w, err)
 		return
 	}
+	a.orders(report.Top)
+	a.orders(report.NearNow)
+	a.byPath(report)
 	a.maskFor(sender(r).Role).report(report)
 	writeJSON(w, struct {
 		Nodes insight.Nodes `json:"nodes"`
@@ -235,7 +240,79 @@ func (a *Handler) listTopKeys(ctx context.Context, q insight.KeysQuery, role aut
 	if err != nil {
 		return nil, err
 	}
+	a.orders(list)
 	return &TopKeys{nodes, append([]insight.KeyCount{}, a.maskFor(role).keyCounts(list)...)}, nil
+}
+
+// orders says of each key until when it is banned, or granted another limit. A key whose text was
+// cut or veiled has neither: nobody can tell which one it is.
+func (a *Handler) orders(list []insight.KeyCount) {
+	set, _ := a.limiter.Rules()
+	names := a.names.of(set)
+	for i := range list {
+		k := &list[i]
+		parts := partsOf(k.Key, names)
+		if ban, err := a.limiter.Bans().Of(k.Domain, k.Rule, parts); err == nil {
+			k.BannedUntil = &ban.Until
+		}
+		if grant, err := a.limiter.Grants().Of(k.Domain, k.Rule, parts); err == nil {
+			k.GrantedUntil = &grant.Until
+		}
+	}
+}
+
+// partsOf cuts the text of a key, such as user=ada, ip=192.0.2.1, into its parts. A value may hold
+// ", " itself: what begins a part is one of the names that keys are made of, and "=".
+func partsOf(text string, names map[string]bool) (parts []string) {
+	if text == "" {
+		return nil
+	}
+	for piece := range strings.SplitSeq(text, ", ") {
+		name, _, ok := strings.Cut(piece, "=")
+		if len(parts) > 0 && !(ok && names[name]) {
+			parts[len(parts)-1] += ", " + piece
+			continue
+		}
+		parts = append(parts, piece)
+	}
+	return parts
+}
+
+// shownPaths is how many paths a report has at most.
+const shownPaths = 20
+
+// byPath adds what paths the refusals of a rule were of, as far as this node remembers them and
+// its rules look at a path; of a rule in shadow, what it would have refused.
+func (a *Handler) byPath(r *insight.RuleReport) {
+	if a.o.Decisions == nil {
+		return
+	}
+	paths := map[string]uint64{}
+	for _, e := range a.o.Decisions.List(recent.Query{Domain: r.Domain, Limit: r.Name}) {
+		path, ok := e.Attributes["path"]
+		if ok && slices.ContainsFunc(e.Limits, func(l recent.Limit) bool {
+			return l.Rule == r.Name && (l.Refuses || l.Mode == r.Mode && r.Mode == "shadow" && !l.Allowed)
+		}) {
+			paths[path]++
+		}
+	}
+	if len(paths) == 0 {
+		return
+	}
+	list := make([]insight.Count, 0, len(paths))
+	for path, n := range paths {
+		list = append(list, insight.Count{Value: path, Count: n})
+	}
+	slices.SortFunc(list, func(x, y insight.Count) int {
+		return cmp.Or(cmp.Compare(y.Count, x.Count), strings.Compare(x.Value, y.Value))
+	})
+	// r may be kept by others.
+	by := maps.Clone(r.By)
+	if by == nil {
+		by = map[string][]insight.Count{}
+	}
+	by["path"] = list[:min(len(list), shownPaths)]
+	r.By = by
 }
 
 // topKeys answers GET /api/v1/insight/keys.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -71,14 +72,17 @@ func (a *Handler) maskFor(r auth.Role) *mask {
 	return &mask{a.names.of(set)}
 }
 
-// key masks a key as people read it: parts such as user=ada with "," between them.
+// key masks a key as people read it: parts such as user=ada with "," or ", " between them.
 func (m *mask) key(text string) string {
 	if m == nil || text == "" {
 		return text
 	}
 	parts := strings.Split(text, ",")
 	for i, part := range parts {
-		parts[i] = m.part(part)
+		rest, space := strings.CutPrefix(part, " ")
+		if parts[i] = m.part(rest); i > 0 && space {
+			parts[i] = " " + parts[i]
+		}
 	}
 	return strings.Join(parts, ",")
 }
@@ -224,6 +228,7 @@ func masked(list []insight.Count) []insight.Count {
 		}
 		out = append(out, c)
 	}
+	slices.SortStableFunc(out, func(x, y insight.Count) int { return cmp.Compare(y.Count, x.Count) })
 	return out
 }
 

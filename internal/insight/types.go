@@ -117,7 +117,7 @@ type RuleReport struct {
 	Curve   []CurvePoint       `json:"curve,omitempty"`
 	Series  *Series            `json:"series,omitempty"`
 	Windows []WindowReport     `json:"windows,omitempty"`
-	By      map[string][]Count `json:"by,omitempty"` // path, door and status of recent refusals
+	By      map[string][]Count `json:"by,omitempty"` // door of recent refusals; the admin port adds path, a replay status
 	Top     []KeyCount         `json:"top,omitempty"`
 	NearNow []KeyCount         `json:"near_now,omitempty"`
 }
