@@ -8,11 +8,11 @@
 // They run as they are by default, all doors of one process open, on the embedded store. Only the
 // processor time of the servers is compared.
 //
-// A process has its own luck: where its memory lies, how its maps are seeded. So servers are started
-// anew for each of several lives, and a life counts as one figure: the ratio of what the two took in
-// it. Within a life they are measured in turn, there and back, since other work on the machine comes
-// and goes. A third server, of the first build, is measured with them. What it differs by from its
-// twin is luck, and a difference between the builds that is no larger says nothing.
+// A process has its own luck: where its memory lies, how its maps are seeded. So servers are
+// started anew for each of several lives, and a life counts as one figure: the ratio of what the two took
+// in it. Within a life they are measured in turn, there and back, since other work on the machine
+// comes and goes. A third server, of the first build, is measured with them. What it differs by
+// from its twin is luck, and a difference between the builds that is no larger says nothing.
 //
 // The table has the median over the lives. The interval beside it holds the true median with the
 // probability in the heading. It goes from one life's figure to another's, and so needs no
@@ -58,7 +58,7 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	flags.StringVar(&p.b, "b", "", "the weir that is compared")
 	flags.StringVar(&doors, "doors", "http,rls,resp,proxy", "doors to measure")
 	flags.IntVar(&p.lives, "lives", 9, "how often the servers are started anew")
-	flags.IntVar(&p.rounds, "rounds", 12, "measurements of each server in a life, for each door and load")
+	flags.IntVar(&p.rounds, "rounds", 12, "measurements of a server in a life, for each door and load")
 	flags.IntVar(&p.requests, "requests", 1500, "requests in one measurement")
 	flags.IntVar(&p.procs, "procs", 1, "processors of each server (GOMAXPROCS)")
 	flags.DurationVar(&p.most, "most", 10*time.Minute, "the longest that all of it may take")
@@ -75,7 +75,7 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	case p.a == "" || p.b == "":
 		return p, errors.New("name two programs with -a and -b")
 	case p.lives < 1 || p.rounds < 1 || p.requests < clients || p.procs < 1:
-		return p, fmt.Errorf("-lives, -rounds and -procs have to be at least 1, -requests at least %d", clients)
+		return p, fmt.Errorf("-lives, -rounds and -procs are at least 1, -requests at least %d", clients)
 	}
 	return p, nil
 }
@@ -195,7 +195,8 @@ func turn(round int) [3]int {
 func writeTable(w io.Writer, list []comparison) error {
 	_, sure := outermost(len(list[0].lives))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(t, "| door\t| load\t| A µs\t| B µs\t| A again ÷ A (%.0[1]f %% interval)\t| B ÷ A (%.0[1]f %% interval)\t|\n", 100*sure)
+	interval := fmt.Sprintf("(%.0f %% interval)", 100*sure)
+	fmt.Fprintf(t, "| door\t| load\t| A µs\t| B µs\t| A again ÷ A %s\t| B ÷ A %[1]s\t|\n", interval)
 	fmt.Fprintf(t, "| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|\n")
 	for _, c := range list {
 		over := func(figure func(costs) float64) []float64 {
