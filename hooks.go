@@ -85,9 +85,12 @@ func joinDecided(list []func(*Request, *Decision)) func(*Request, *Decision) {
 	case 3:
 		a, b, c := list[0], list[1], list[2]
 		return func(r *Request, d *Decision) { a(r, d); b(r, d); c(r, d) }
+	case 4:
+		a, b, c, e := list[0], list[1], list[2], list[3]
+		return func(r *Request, d *Decision) { a(r, d); b(r, d); c(r, d); e(r, d) }
 	}
-	a, b, c, rest := list[0], list[1], list[2], joinDecided(list[3:])
-	return func(r *Request, d *Decision) { a(r, d); b(r, d); c(r, d); rest(r, d) }
+	first, rest := joinDecided(list[:4]), joinDecided(list[4:])
+	return func(r *Request, d *Decision) { first(r, d); rest(r, d) }
 }
 
 // join appends f where it is one.

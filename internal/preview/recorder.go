@@ -20,9 +20,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/keyhash"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -211,48 +210,46 @@ func (r *Recorder) client(q *weir.Request) (hash uint64, kind byte) {
 	seed := r.seed.Load()
 	if q.Attributes != nil {
 		if user, ok := q.Attributes.Attribute("user"); ok && user != "" {
-			return mix(xxhash.Sum64String(user) ^ seed), byUser
+			return keyhash.Sum(seed, []byte(user)), byUser
 		}
 		if ip, ok := q.Attributes.Attribute("ip"); ok && ip != "" {
-			return mix(xxhash.Sum64String(ip) + seed), byAddress
+			return keyhash.Sum(seed+1, []byte(ip)), byAddress
 		}
 	}
 	if len(q.Descriptors) > 0 {
-		return mix(descriptorsHash(q.Descriptors) ^ seed), byDescriptors
+		return descriptorsHash(seed+2, q.Descriptors), byDescriptors
 	}
 	return mrand.Uint64(), byNobody
 }
 
 // descriptorsHash is that of the values which name a client, or else of all of them.
-func descriptorsHash(list []rule.Descriptor) (h uint64) {
+func descriptorsHash(seed uint64, list []rule.Descriptor) uint64 {
 	for _, name := range [...]string{"user", "user_id", "remote_address", "ip"} {
 		for i := range list {
 			for _, e := range list[i].Entries {
 				if e.Key == name && e.Value != "" {
-					return xxhash.Sum64String(e.Value)
+					return keyhash.Sum(seed, []byte(e.Value))
 				}
 			}
 		}
 	}
 	for i := range list {
 		for _, e := range list[i].Entries {
-			h = h*31 + xxhash.Sum64String(e.Key)
-			h = h*31 + xxhash.Sum64String(e.Value)
+			seed = keyhash.Sum(keyhash.Sum(seed, []byte(e.Key)), []byte(e.Value))
 		}
 	}
-	return h
-}
-
-// mix spreads a hash so that its upper bits depend on all of it (the finalizer of MurmurHash3).
-func mix(h uint64) uint64 {
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	h *= 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
+	return seed
 }
 
 func stratumOf(hash uint64) int { return min(bits.LeadingZeros64(hash), strata-1) }
+
+// chance returns a random number. The id of a refusal is one, and costs nothing more.
+func chance(d *weir.Decision) uint64 {
+	if d.ID != 0 {
+		return uint64(d.ID)
+	}
+	return mrand.Uint64()
+}
 
 // decided is told each decision.
 func (r *Recorder) decided(q *weir.Request, d *weir.Decision) {
@@ -262,7 +259,7 @@ func (r *Recorder) decided(q *weir.Request, d *weir.Decision) {
 	hash, kind := r.client(q)
 	level := int(r.level.Load())
 	if s := stratumOf(hash); s < level {
-		if s == level-1 && mrand.Uint32()&15 == 0 {
+		if s == level-1 && chance(d)&15 == 0 {
 			r.beside.Add(16)
 		}
 		return
