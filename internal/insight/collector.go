@@ -137,7 +137,7 @@ func New(o Options) *Collector {
 		c.rings[i].init()
 	}
 	c.thinning.Store(uint64(packThinning(0, quietThin, 0, 0, c.minute)))
-	c.tables.Store(&tables{now: &table{}})
+	c.tables.Store(new(tables))
 	c.events = []Happening{{T: c.started.Unix(), Kind: "start"}}
 	return c
 }
@@ -236,7 +236,7 @@ func (n *doorNames) name(number uint8) string {
 func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.tables.Load().now
+	old := c.tables.Load().now // a copy, so that the one before the last goes
 	if generation <= old.generation {
 		return // a decision was quicker than the hook
 	}
@@ -251,7 +251,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	for _, r := range c.rules {
 		before[name{r.domain, r.name}] = r
 	}
-	next := &table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())),
+	next := table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())),
 		rules: map[*rule.Rule]*gate{}, domains: map[string]*domainGate{}}
 	domains := map[string]*domainState{}
 	for _, d := range s.Domains() {
@@ -334,7 +334,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	}
 	c.resize()
 	c.unruled = c.now().Unix()
-	c.tables.Store(&tables{now: next, before: old})
+	c.tables.Store(&tables{now: next, before: &old})
 }
 
 // happened notes something for the line of time.

@@ -186,19 +186,23 @@ func (g *domainGate) read() (n uint32) {
 }
 
 // tables are the table in force, and the one before for decisions that were under way.
-type tables struct{ now, before *table }
+// The first is a value: nearly every decision goes through it, and is spared a pointer.
+type tables struct {
+	now    table
+	before *table
+}
 
 // tableFor returns the table of the set that made d; nil if that went out of force long ago.
 func (c *Collector) tableFor(d *weir.Decision) *table {
 	ts := c.tables.Load()
 	if ts.now.set == d.Rules {
-		return ts.now
+		return &ts.now
 	}
 	if ts.now.generation < d.Generation {
 		// The set came into force just now, and the hook is about to tell.
 		c.rulesChanged(d.Rules, d.Generation)
 		if ts = c.tables.Load(); ts.now.set == d.Rules {
-			return ts.now
+			return &ts.now
 		}
 	}
 	if ts.before != nil && ts.before.set == d.Rules {
@@ -247,9 +251,10 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
 		}
 		ref := &t.limits[l.Window.Counter.Index]
 		g := ref.gate
-		count := g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
 		seed := c.seed.Load()
+		// Before the addition, for whose end all that comes after it has to wait.
 		hash := hashKey(seed, d.Matches.Hits[0].Key)
+		count := g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
 		if top, key, take := g.draw(hash, o, thinning(c.thinning.Load()), drawn(seed, count, turn)); take {
 			c.hand(g, t, r, d, 0, 1, o, hash, top, key, turn)
 		}

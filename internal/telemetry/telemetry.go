@@ -156,7 +156,11 @@ type limitCells struct {
 type limitName struct{ domain, rule, window string }
 
 // tables are the table of the set in force, and the one before for decisions that were under way.
-type tables struct{ now, before *table }
+// The first is a value: nearly every decision goes through it, and is spared a pointer.
+type tables struct {
+	now    table
+	before *table
+}
 
 // New returns Metrics on a registry of their own.
 func New(o Options) *Metrics {
@@ -183,7 +187,7 @@ func New(o Options) *Metrics {
 		m.open[doorOf(name)] = true
 	}
 	m.detailed.cells = map[string]*[outcomes]atomic.Uint64{}
-	m.tables.Store(&tables{now: &table{}})
+	m.tables.Store(new(tables))
 	m.registry.MustRegister(
 		&m.decisions, m.takes, m.storeErrors, m.celErrors,
 		collector{m},
@@ -221,11 +225,11 @@ func (m *Metrics) Hooks() weir.Hooks {
 func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	old := m.tables.Load().now
+	old := m.tables.Load().now // a copy, so that the one before the last goes
 	if generation <= old.generation {
 		return // a decision was quicker than the hook
 	}
-	next := &table{
+	next := table{
 		set: s, generation: generation,
 		limits:  make([]limitCells, len(s.Counters())),
 		names:   map[limitName]*cells{},
@@ -257,25 +261,27 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 		next.limits[c.Index] = limitCells{kept, next.domains[c.Domain]}
 	}
 	next.candidates = m.candidates.Of(s, old.candidates)
-	m.tables.Store(&tables{now: next, before: old})
+	m.tables.Store(&tables{now: next, before: &old})
 }
 
 // tableFor returns the table of the set that made d; of an older set than the two last ones, the
 // table in force, whose indexes are others (indexed is false).
 func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 	ts := m.tables.Load()
+	if ts.now.set == d.Rules {
+		return &ts.now, true
+	}
 	if ts.now.generation < d.Generation {
 		// The set came into force just now, and the hook is about to tell.
 		m.rulesChanged(d.Rules, d.Generation)
-		ts = m.tables.Load()
+		if ts = m.tables.Load(); ts.now.set == d.Rules {
+			return &ts.now, true
+		}
 	}
-	switch {
-	case ts.now.set == d.Rules:
-		return ts.now, true
-	case ts.before != nil && ts.before.set == d.Rules:
+	if ts.before != nil && ts.before.set == d.Rules {
 		return ts.before, true
 	}
-	return ts.now, false
+	return &ts.now, false
 }
 
 func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
