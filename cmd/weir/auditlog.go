@@ -2,19 +2,17 @@ package main
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/source"
 )
 
-// openAudit opens the audit log; without audit.path only the log knows of changes.
-func (p *program) openAudit() error {
-	o := audit.Options{Path: p.c.auditPath, Logger: p.log}
-	o.Node, _ = os.Hostname() // an audit log without it is better than none
-	var err error
-	if p.audit, err = audit.Open(o); err != nil {
+// openAudit opens the audit log; without audit.path only the log knows of changes. It comes before
+// the store: of two programs with one file the second one ends there, before it has read or written
+// a snapshot, or has shown up in Redis. Records wait until the store has named this node.
+func (p *program) openAudit() (err error) {
+	if p.audit, err = audit.Prepare(audit.Options{Path: p.c.auditPath, Logger: p.log}); err != nil {
 		return fmt.Errorf("audit.path: %w", err)
 	}
 	return nil

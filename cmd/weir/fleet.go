@@ -44,13 +44,12 @@ func (p *program) makePreview() error {
 // none.
 func (p *program) makeFleet() error {
 	o := fleet.Options{
-		Name: nodeName(""), Recent: p.recent, Insight: p.insight, State: p.nodeState, GoodRefused: p.c.insight.GoodRefused, Logger: p.log,
+		Name: p.nodeName(), Recent: p.recent, Insight: p.insight, State: p.nodeState, GoodRefused: p.c.insight.GoodRefused, Logger: p.log,
 	}
 	if p.recorder != nil {
 		o.Seeded = p.recorder.SetSeed
 	}
 	if s := p.storage.redis; s != nil {
-		o.Name = nodeName(s.Name())
 		var err error
 		if p.nodes, err = nodes.New(nodes.Options{Client: s.Client, Prefix: p.c.redis.Prefix, Name: o.Name, Alive: s.Nodes, Logger: p.log}); err != nil {
 			return err
@@ -68,18 +67,19 @@ func (p *program) makeFleet() error {
 	return nil
 }
 
-// nodeName is the name of this node for people: that of its machine, and what tells it apart from
-// others there and from itself before a restart.
-func nodeName(id string) string {
+// nodeName is the name of this node for people, wherever a node is named: that of its machine, and
+// with Redis what tells it apart from others there and from itself before a restart.
+func (p *program) nodeName() string {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = "weir"
 	}
 	host = strings.ToValidUTF8(host, "")
 	host = host[:min(len(host), 48)]
-	if id == "" {
+	if p.storage.redis == nil {
 		return host
 	}
+	id := p.storage.redis.Name()
 	return fmt.Sprintf("%s-%s", host, id[:min(len(id), 6)])
 }
 

@@ -166,6 +166,7 @@ func (p *program) build(check bool) error {
 	if err := p.openStore(check); err != nil {
 		return err
 	}
+	p.audit.Begin(p.nodeName())
 	p.firewall = p.newFirewall()
 	p.metrics = p.newMetrics()
 	p.warnOfLacking(set)

@@ -91,6 +91,7 @@ type Log struct {
 	hup   chan chan error
 	end   chan struct{} // closed by Close
 	ended chan struct{} // closed when the file is
+	begun sync.Once     // the goroutine runs
 
 	chain chain // of the goroutine
 	file  *file // of the goroutine; nil without Path
@@ -144,6 +145,16 @@ const (
 // Open opens or creates the file of o and reads its last records. A last line that was torn off by
 // a crash is cut: nobody was told that it was kept.
 func Open(o Options) (*Log, error) {
+	l, err := Prepare(o)
+	if err == nil {
+		l.Begin(o.Node)
+	}
+	return l, err
+}
+
+// Prepare is Open for a program that does not know yet how its node is called: the file is its own
+// from now on, and records wait for Begin.
+func Prepare(o Options) (*Log, error) {
 	l := newLog(o)
 	if o.Path != "" {
 		f, tail, err := openFile(o.Path)
@@ -153,8 +164,18 @@ func Open(o Options) (*Log, error) {
 		l.file = f
 		l.follow(tail)
 	}
-	go l.run()
 	return l, nil
+}
+
+// Begin writes what waits, and all that comes, as Entry.Node node. Only the first call counts.
+func (l *Log) Begin(node string) {
+	if l == nil {
+		return
+	}
+	l.begun.Do(func() {
+		l.o.Node = node
+		go l.run()
+	})
 }
 
 func newLog(o Options) *Log {
@@ -322,6 +343,7 @@ func (l *Log) Close() error {
 		close(l.end)
 	}
 	l.mu.Unlock()
+	l.Begin(l.o.Node) // of a program that ends before: what waits is kept all the same
 	<-l.ended
 	return l.err
 }

@@ -301,7 +301,7 @@ func onFaulty(t *testing.T, f *faulty) (l *Log, path string) {
 	out.f = f
 	l = newLog(Options{Path: path, Logger: slog.New(slog.DiscardHandler)})
 	l.file = out
-	go l.run()
+	l.Begin("")
 	t.Cleanup(func() { _ = l.Close() })
 	return l, path
 }
@@ -541,5 +541,45 @@ func TestNobody(t *testing.T) {
 	l.Failed(Entry{}, io.EOF)
 	if l.Record(t.Context(), Entry{}) != nil || l.Reopen() != nil || l.Recent(0, 0, 1) != nil || l.Lost() != 0 || l.Close() != nil {
 		t.Error("no log did something")
+	}
+}
+
+// TestPrepare: the file is taken at once; records wait for the name of the node, and are kept by a
+// program that ends before it knows it.
+func TestPrepare(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	prepare := func() *Log {
+		l, err := Prepare(Options{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l := prepare()
+	if _, err := Open(Options{Path: path}); err == nil {
+		t.Error("two programs write to one file")
+	}
+	l.Tell(Entry{What: "early"})
+	l.Begin("n1")
+	l.Begin("n2")
+	if err := l.Record(t.Context(), Entry{What: "late"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = prepare()
+	l.Tell(Entry{What: "nameless"})
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = prepare()
+	defer l.Close()
+	var got []string
+	for _, e := range l.Recent(0, 0, 9) {
+		got = append(got, e.What+" on "+e.Node)
+	}
+	if want := []string{"nameless on ", "late on n1", "early on n1"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }
