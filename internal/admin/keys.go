@@ -190,7 +190,7 @@ func (a *Handler) keys(w http.ResponseWriter, r *http.Request) {
 		case role < auth.Support: // whether the key exists is not to be learned
 			answer.Problem(w, http.StatusForbidden, "a single key needs the role support; you are "+role.String(), "key")
 		case name == "":
-			answer.Problem(w, http.StatusBadRequest, "limit: is missing; name a limit of /api/v1/rules", "limit")
+			a.showKeyEverywhere(w, r, q.Get("domain"), q["key"])
 		default:
 			a.showKey(w, r, q.Get("domain"), name, q["key"], false)
 		}
@@ -319,6 +319,40 @@ func (a *Handler) showKey(w http.ResponseWriter, r *http.Request, domain, limit 
 		return
 	}
 	writeJSON(w, list)
+}
+
+// mostMet bounds the rules of which a key is asked about at once.
+const mostMet = 256
+
+// showKeyEverywhere answers with what is counted of a key under each limit whose keys have its
+// parts. Where nothing is counted the list is empty.
+func (a *Handler) showKeyEverywhere(w http.ResponseWriter, r *http.Request, domain string, parts []string) {
+	if !a.known(w, domain, "") {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), keyPatience)
+	defer cancel()
+	var infos []weir.KeyInfo
+	asked := map[[2]string]bool{} // rules of one name are asked about at once
+	if set, _ := a.limiter.Rules(); set != nil {
+		for _, x := range set.Rules() {
+			name := [2]string{x.Domain, x.Name}
+			if domain != "" && domain != x.Domain || asked[name] || len(asked) == mostMet {
+				continue
+			}
+			found, err := a.limiter.Keys().Get(ctx, x.Domain, x.Name, parts)
+			switch {
+			case errors.Is(err, weir.ErrBadKey), errors.Is(err, weir.ErrNoSuchLimit): // other keys, or gone meanwhile
+				continue
+			case err != nil && !errors.Is(err, weir.ErrNotFound):
+				keyProblem(w, err)
+				return
+			}
+			asked[name] = true
+			infos = append(infos, found...)
+		}
+	}
+	writeJSON(w, newKeyList(infos))
 }
 
 // counted is what a record says of a key under a window before its reset.

@@ -84,6 +84,43 @@ func TestAdminKeyForms(t *testing.T) {
 	}
 }
 
+// TestAdminKeyEverywhere: a key without a limit is shown under each limit that counts such keys, and
+// one of which nothing is counted is no error.
+func TestAdminKeyEverywhere(t *testing.T) {
+	l, _, _ := doortest.NewLimiter(t, `domain: shop
+limits:
+  - { name: api, per: [user], allow: [10/min, 500/hour] }
+  - { name: search, when: { path: /search }, per: [user], allow: 5/min }
+  - { name: login, per: [ip], allow: 7/min }
+  - { name: all, allow: 100/min }
+`)
+	h := New(l, Options{})
+	spend(t, l, 2, rule.Map{"user": "ada", "ip": "192.0.2.9", "path": "/"})
+	for _, c := range []struct{ query, want string }{
+		{"key=user%3Dada", "[api:60s 2 api:3600s 2]"},
+		{"key=user%3Dada&domain=shop", "[api:60s 2 api:3600s 2]"},
+		{"key=ip%3D192.0.2.9", "[login 2]"},
+		{"key=user%3Dbob", "[]"},
+		{"key=plan%3Dfree", "[]"},
+	} {
+		a := onAdmin(h, "GET", "/api/v1/keys?"+c.query, "")
+		var got KeyList
+		if err := json.Unmarshal([]byte(a.Body), &got); err != nil || a.Status != 200 {
+			t.Fatalf("%s: %d %s: %v", c.query, a.Status, a.Body, err)
+		}
+		limits := []string{}
+		for _, k := range got.Keys {
+			limits = append(limits, fmt.Sprint(k.Limit, " ", k.Used))
+		}
+		if fmt.Sprint(limits) != c.want {
+			t.Errorf("%s: %v, want %s", c.query, limits, c.want)
+		}
+	}
+	if a := onAdmin(h, "GET", "/api/v1/keys?key=user%3Dada&domain=ship", ""); a.Status != 404 {
+		t.Errorf("an unknown domain: %d %s", a.Status, a.Body)
+	}
+}
+
 // TestAdminKeyVerdict: what is shown of a key is what a request would be told: under a grant, an
 // override and in shadow, and while it is banned by its own rule or by another one.
 func TestAdminKeyVerdict(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,6 +70,7 @@ type server struct {
 	cmd   *exec.Cmd
 	relay *relay
 	http  string // of the HTTP door
+	proxy string // of the proxy, where there is one
 	admin string // of the relay, with http://
 	token string // sent with requests of the test
 }
@@ -145,6 +147,9 @@ func (s *server) start() {
 		return found
 	}
 	s.http = "http://" + addr("http")
+	if slices.Contains(s.args, "--listen-proxy") {
+		s.proxy = "http://" + addr("proxy")
+	}
 	s.relay.to(addr("admin"))
 }
 

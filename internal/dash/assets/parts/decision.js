@@ -41,14 +41,14 @@ export function line(d, ctx, rule) {
   const outcome = rule && l && d.allowed ? (!l.allowed ? 'shadow_denied' : l.soft_exceeded ? 'soft' : l.near_limit ? 'near_limit' : 'allowed') : d.outcome;
   const [words, colour] = outcomes[outcome] ?? [outcome, 'grey'];
   const asked = what(d);
-  const after = !d.allowed && d.retry_after ? ` · again in ${span(d.retry_after)}` : '';
+  const after = !d.allowed && d.retry_after ? `again in ${span(d.retry_after)}` : '';
   const open = ctx.can('find');
   return h(open ? 'a' : 'div', { class: 'line', href: open ? ctx.link(`/decisions/${encodeURIComponent(d.decision)}`) : null },
     h('span', { class: 'ink-grey' }, clock(d.time)),
     h('span', { class: `status ink-${colour}`, title: words }, statusOf(d, outcome)), h('span', { class: 'sr' }, words),
     asked ? sent(asked, 'what') : null,
     l?.key ? sent(l.key, 'key') : null,
-    h('span', { class: 'why' }, l ? rule ? visible(l.allows) : visible(l.rule) : 'no limit', after, l?.allows && !rule ? ` · ${l.allows}` : ''));
+    h('span', { class: 'why' }, [l ? rule ? '' : visible(l.rule) : 'no limit', after, l ? visible(l.allows) : ''].filter(Boolean).join(' · ')));
 }
 
 /**

@@ -108,6 +108,7 @@ export function percent(share) {
   const p = share * 100;
   if (!(p > 0)) return '0 %';
   if (p >= 99.95 && share < 1) return '99.9 %';
+  if (p >= 1000) return `${count(Math.round(p))} %`;
   if (p >= 0.1) return `${p.toFixed(1).replace(/\.0$/, '')} %`;
   return `${significant(p, 2)} %`;
 }

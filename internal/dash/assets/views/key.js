@@ -14,9 +14,6 @@ export async function show(ctx, root) {
   const names = key.split(/, (?=[A-Za-z_][\w.|-]*=)/).map((p) => p.slice(0, p.indexOf('=')));
   // The rules whose keys are made of these attributes, in this order.
   const mine = known.rules.filter((r) => (!domain || r.domain === domain) && r.per?.length === names.length && r.per.every((p, i) => p.split('|').includes(names[i]) || p === names[i]));
-  // What is asked about each of them: those it was seen at, and all if somebody wants to know.
-  let every = false;
-  let unasked = 0;
   /** @type {Api.KeyReport | null} */
   let report = null;
   /** @type {Api.KeyState[]} */
@@ -26,19 +23,15 @@ export async function show(ctx, root) {
 
   async function ask() {
     const encoded = encodeURIComponent(key);
-    const [a, d, b] = await Promise.all([
+    const [a, d, s] = await Promise.all([
       /** @type {Promise<Api.KeyReport & {nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/keys/${encodeURIComponent(domain)}/${encoded}`, { signal: ctx.signal })),
       /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?key=${encoded}&n=20&nodes=all${domain ? `&domain=${encodeURIComponent(domain)}` : ''}`, { signal: ctx.signal })),
-      /** @type {Promise<{bans: Api.Ban[]}>} */ (ctx.api(`/api/v1/bans?n=1000${domain ? `&domain=${encodeURIComponent(domain)}` : ''}`, { signal: ctx.signal })),
+      /** @type {Promise<{keys: Api.KeyState[]}>} */ (mine.length ? ctx.api(`/api/v1/keys?${new URLSearchParams([...(domain ? [['domain', domain]] : []), ...partsOf(key, mine[0].per).map((p) => ['key', p])])}`, { signal: ctx.signal }) : { keys: [] }),
     ]);
-    const seen = new Set([...(a.limits ?? []).flatMap((l) => [l.rule, l.limit]), ...d.decisions.flatMap((x) => (x.limits ?? []).filter((l) => l.key === key).map((l) => l.rule)), ...b.bans.filter((x) => (x.key ?? []).join(', ') === key).map((x) => x.limit)]);
-    const ask = mine.filter((r) => every || seen.has(r.name));
-    unasked = mine.length - ask.length;
-    const s = await Promise.all(ask.slice(0, 64).map((r) => /** @type {Promise<{keys: Api.KeyState[]}>} */ (ctx.api(`/api/v1/keys?${new URLSearchParams([['domain', r.domain], ['limit', r.name], ...partsOf(key, r.per).map((p) => ['key', p])])}`, { signal: ctx.signal })).catch(() => ({ keys: /** @type {Api.KeyState[]} */ ([]) }))));
     report = a;
     ctx.nodes(a.nodes);
     decisions = d.decisions.filter((x) => sameKey(x, key));
-    states = s.flatMap((x) => x.keys);
+    states = s.keys;
   }
 
   /** @param {string} limit the name of a window @param {string} of */
@@ -66,7 +59,7 @@ export async function show(ctx, root) {
     /** @type {import('../parts/table.js').Column<typeof rows[0]>[]} */
     const columns = [
       { title: 'Limit', cell: (x) => { const r = ruleOf(x.limit, x.of); return r ? h('a', { href: ruleLink(ctx, r.domain, r.name) }, visible(x.limit)) : visible(x.limit); } },
-      { title: 'Used', cell: (x) => (x.s && !x.s.unlimited ? [h('div', null, `${count(x.s.used)} of ${count(x.s.capacity)}`), share(x.s.capacity ? x.s.used / x.s.capacity : 0, 'used', x.s.refused ? 'refused' : 'admitted')] : x.s?.unlimited ? 'no limit' : 'nothing counted') },
+      { title: 'Used', cell: (x) => (x.s && !x.s.unlimited ? [h('div', { class: 'line-of' }, `${count(x.s.used)} of ${count(x.s.capacity)}`), share(x.s.capacity ? x.s.used / x.s.capacity : 0, 'used', x.s.refused ? 'refused' : 'admitted')] : x.s?.unlimited ? 'no limit' : 'nothing counted') },
       { title: 'Now', cell: (x) => (x.s?.ban ? h('span', { class: 'ink-refused' }, 'banned until ', when(x.s.ban.until)) : x.s?.refused ? h('span', { class: 'ink-refused' }, `refused${x.s.shadow ? ' in shadow' : ''}${x.s.retry_after ? `, again in ${span(x.s.retry_after)}` : ''}`) : 'passes') },
       { title: 'Grant', cell: (x) => (x.s?.grant ? [`${visible(x.s.grant.allow)} until `, when(x.s.grant.until)] : '–') },
       { title: 'Asked, 12 to 24 h', number: true, cell: (x) => (x.l ? count(x.l.asked) : '–') },
@@ -88,8 +81,7 @@ export async function show(ctx, root) {
       h('p', { class: 'lead' }, sentence()),
       report?.sampled && e ? h('p', { class: 'sub' }, `After a refusal it came back when told ${plural(e.obeyed, 'time')}, too early ${plural(e.early, 'time')}, and gave up ${plural(e.gave_up, 'time')}${report.obey >= 0 ? `: ${percent(report.obey)} obeyed` : ''}. Refused ${shareOf(limits.reduce((s, l) => s + l.refused, 0), limits.reduce((s, l) => s + l.asked, 0))} of what it asked.`) : null,
       h('div', { class: 'grid' },
-        h('section', { class: 'card' }, h('header', null, h('h2', null, 'Every limit it meets')), all.length ? table({ caption: 'Limits', rows: all, none: '', columns }) : state('Nothing is counted', mine.length ? 'It was not seen lately.' : 'No rule in force counts by this key.'),
-          unasked ? h('p', { class: 'more' }, h('button', { class: 'btn small', type: 'button', onclick: () => { every = true; void again(); } }, `Ask ${plural(unasked, 'further limit')}`)) : null),
+        h('section', { class: 'card' }, h('header', null, h('h2', null, 'Every limit it meets')), all.length ? table({ caption: 'Limits', rows: all, none: '', columns }) : state('Nothing is counted', mine.length ? 'It was not seen lately.' : 'No rule in force counts by this key.')),
         card('Decisions', null, null, decisions.length ? h('ul', { class: 'log' }, decisions.map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No decision on it is kept.'))));
   }
   const again = async () => { await ask(); keepFocus(root, draw); };

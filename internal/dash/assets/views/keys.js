@@ -72,7 +72,7 @@ export async function show(ctx, root) {
       { title: 'Rule', cell: (k) => h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(k.rule)) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [count(k.count), k.over ? h('div', { class: 'sub' }, `at least ${count(k.count - k.over)}`) : null] },
       { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', shadows.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', 'admitted')] },
-      { title: 'Used', number: true, cell: (k) => percent(k.fill) },
+      { title: 'Most used', number: true, cell: (k) => percent(k.fill) },
       { title: 'Retry-After obeyed', number: true, cell: (k) => (k.obey < 0 ? '–' : percent(k.obey)) }];
     if (ctx.can('act')) columns.push({ title: 'Actions', quiet: true, cell: actions });
     fill(list, table({ caption: `Keys ${orders[by]}`, rows: keys, none: back === '1m' ? `No key was ${by === 'near' ? 'near a limit' : by} in the last minute.` : 'None yet.', columns }));

@@ -137,7 +137,7 @@ export async function show(ctx, root) {
   let shown = '';
 
   const head = h('div', null);
-  const graph = chart({ label: 'Requests', height: 270 });
+  const graph = chart({ label: 'Requests', height: innerWidth > 640 ? 310 : 240 });
   const looks = h('section', { class: 'card s4' });
   const rules = h('section', { class: 'card' });
   const top = h('div', null);
@@ -179,8 +179,8 @@ export async function show(ctx, root) {
   function drawRest() {
     const n = o.needs_a_look ?? [];
     keepFocus(looks, () => fill(looks, h('header', null, h('h2', null, 'Needs a look'), h('div', { class: 'sub' }, n.length ? `${count(n.length)} of ${plural(list.total, 'rule')}` : '')),
-      n.length ? h('ul', { class: 'looks' }, n.slice(0, 6).map((v) => look(ctx, v))) : h('p', { class: 'none' }, !list.rules.length ? 'No rules are in force.' : list.rules.every((r) => !r.verdicts?.length || r.verdicts[0].verdict === 'too_early') ? 'Nothing yet: it is too early to judge the rules.' : 'Nothing: no rule is too strict, too loose or without use, as far as is known.'),
-      n.length > 6 ? h('p', { class: 'more' }, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
+      n.length ? h('ul', { class: 'looks' }, n.slice(0, 4).map((v) => look(ctx, v))) : h('p', { class: 'none' }, !list.rules.length ? 'No rules are in force.' : list.rules.every((r) => !r.verdicts?.length || r.verdicts[0].verdict === 'too_early') ? 'Nothing yet: it is too early to judge the rules.' : 'Nothing: no rule is too strict, too loose or without use, as far as is known.'),
+      n.length > 4 ? h('p', { class: 'more' }, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
     const badge = document.querySelector('[data-view=rules]');
     if (badge) { badge.querySelector('.count')?.remove(); if (n.length) badge.append(h('span', { class: 'count' }, count(n.length), h('span', { class: 'sr' }, ' need a look'))); }
     const most = [...list.rules].sort((a, b) => b.refused + b.would_refuse - a.refused - a.would_refuse || b.met - a.met);

@@ -33,7 +33,7 @@ function facts(r) {
 /** @param {Api.Verdict} v */
 function verdictPart(v) {
   const patch = v.proposal?.patch;
-  return h('div', null,
+  return h('div', { class: 'verdict' },
     h('p', { class: 'lead' }, visible(v.sentence)),
     v.proposal ? h('p', null, h('strong', null, 'Proposal: '), visible(v.proposal.sentence)) : null,
     patch ? h('details', { class: 'figures' }, h('summary', null, 'Patch'), h('pre', { class: 'source diff', tabindex: '0' }, patch.split('\n').map((l) => [h('span', { class: /^\+[^+]/.test(l) ? 'add' : /^-[^-]/.test(l) ? 'del' : null }, visible(l)), '\n']))) : null);
