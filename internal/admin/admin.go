@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/auth"
@@ -78,6 +79,9 @@ type Options struct {
 	// Tokens guard the API and the profiles; nil leaves them open to every client that reaches the
 	// port.
 	Tokens *auth.Tokens
+	// ClientIP finds the address of a request for the audit log; only the proxies that it lists are
+	// believed.
+	ClientIP httplimit.ClientIP
 	// Hosts are names that a request may call this server by, beside addresses and localhost;
 	// others are refused, so that no web page reaches it through a name of its own that it points
 	// here.

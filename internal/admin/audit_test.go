@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/doortest"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -89,7 +91,7 @@ func TestAuditRecords(t *testing.T) {
 		t.Fatalf("%d %s: %v", a.Status, a.Body, err)
 	}
 	reset, again, first := got.Records[0], got.Records[1], got.Records[2]
-	if first.Who != "operator-name" || first.Role != "operator" || first.Address != "127.0.0.1:4711" || first.What != "ban set" || first.Domain != "shop" || first.Limit != "api" ||
+	if first.Who != "operator-name" || first.Role != "operator" || first.Address != "127.0.0.1" || first.What != "ban set" || first.Domain != "shop" || first.Limit != "api" ||
 		first.Key != "user=x" || first.Before != nil || first.After == nil || first.Note != "abuse" || first.Node != "n1" || first.Seq != 1 {
 		t.Errorf("%+v", first)
 	}
@@ -112,5 +114,47 @@ func TestAuditRecords(t *testing.T) {
 	defer f.Close()
 	if s, err := audit.Verify(f, audit.Start); err != nil || s.Records != 3 {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// TestAuditAddress: records tell the client's address, which only a trusted proxy may report, without
+// the port: else each connection that pushes a signal would have a record of its own.
+func TestAuditAddress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	log, err := audit.Open(audit.Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWhole(t, func(o *Options) { o.Audit, o.ClientIP.Trusted = log, doortest.Loopback })
+	ask := func(peer, method, target, body string) {
+		t.Helper()
+		a := doortest.Ask(w, peer, method, "http://127.0.0.1:6070"+target, body, "Content-Type", jsonText, "Authorization", "Bearer admin-token", "X-Forwarded-For", "198.51.100.7")
+		if a.Status >= 300 {
+			t.Fatalf("%s %s: %d %s", method, target, a.Status, a.Body)
+		}
+	}
+	for port := range 3 {
+		ask(fmt.Sprint("127.0.0.1:", 5000+port), "PUT", "/api/v1/signals/queue", `{"value": 80}`)
+	}
+	ask(doortest.Friend, "POST", "/login", `{"token": "admin-token"}`)
+	ask(doortest.Friend, "POST", bansPath, `{"domain": "shop", "limit": "api", "key": "x", "for": "1h"}`)
+	ask(doortest.Stranger, "POST", bansPath, `{"domain": "shop", "limit": "api", "key": "y", "for": "1h"}`)
+	ask("@", "POST", bansPath, `{"domain": "shop", "limit": "api", "key": "z", "for": "1h"}`)
+	_ = log.Close() // which writes what was counted
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(data)) {
+		var e audit.Entry
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, e.What+" from "+e.Address)
+	}
+	want := []string{"login from 198.51.100.7", "ban set from 198.51.100.7", "ban set from 192.0.2.9", "ban set from @", "signal pushed from 198.51.100.7"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
 	}
 }

@@ -14,10 +14,19 @@ import (
 // auditPatience is how long a change waits for its record to be on the disk.
 const auditPatience = 5 * time.Second
 
+// address is where r came from, without a port: the client that trusted proxies report, or what the
+// peer calls itself where it has no address, as on a unix socket.
+func (a *Handler) address(r *http.Request) string {
+	if addr := a.o.ClientIP.Of(r); addr.IsValid() {
+		return addr.String()
+	}
+	return r.RemoteAddr
+}
+
 // by fills in who asks for a change.
-func by(r *http.Request, e audit.Entry) audit.Entry {
+func (a *Handler) by(r *http.Request, e audit.Entry) audit.Entry {
 	id := sender(r)
-	e.Who, e.Address = id.Name, r.RemoteAddr
+	e.Who, e.Address = id.Name, a.address(r)
 	if id.Name != "" {
 		e.Role = id.Role.String()
 	}
@@ -27,7 +36,7 @@ func by(r *http.Request, e audit.Entry) audit.Entry {
 // record keeps the record of a change that r asks for, before it is made. Without it the change
 // must not be made: ok is false, and it has answered 503.
 func (a *Handler) record(w http.ResponseWriter, r *http.Request, e audit.Entry) (_ audit.Entry, ok bool) {
-	e = by(r, e)
+	e = a.by(r, e)
 	// A client that hangs up does not stop the record.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditPatience)
 	defer cancel()

@@ -62,7 +62,7 @@ func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
 		auth.Refuse(w, verdict, "weir admin")
 		return
 	}
-	a.o.Audit.Tell(audit.Entry{Who: id.Name, Role: id.Role.String(), Address: r.RemoteAddr, What: "login"})
+	a.o.Audit.Tell(audit.Entry{Who: id.Name, Role: id.Role.String(), Address: a.address(r), What: "login"})
 	http.SetCookie(w, cookie)
 	w.WriteHeader(http.StatusNoContent)
 }

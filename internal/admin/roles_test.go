@@ -260,6 +260,12 @@ func TestLoginGuesses(t *testing.T) {
 		if a := doortest.Ask(w, doortest.Friend, "POST", "https://127.0.0.1:6070/login", `{"token": "admin-token"}`, "Content-Type", jsonText); !strings.Contains(a.Header.Get("Set-Cookie"), "; Secure") {
 			t.Errorf("over TLS: %v", a.Header)
 		}
+		for proto, secure := range map[string]bool{"https": true, "HTTPS": true, "http": false} {
+			a := w.as("", "POST", "/login", `{"token": "admin-token"}`, "X-Forwarded-Proto", proto)
+			if got := strings.Contains(a.Header.Get("Set-Cookie"), "; Secure"); a.Status != 204 || got != secure {
+				t.Errorf("behind a proxy that speaks %s: %d %v", proto, a.Status, a.Header)
+			}
+		}
 	})
 }
 

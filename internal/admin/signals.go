@@ -141,6 +141,6 @@ func (a *Handler) signal(w http.ResponseWriter, r *http.Request) {
 	}
 	// Programs push signals, every few seconds, and limits that follow a signal are worse off
 	// without it than the log: so pushes are counted, and none is refused.
-	a.o.Audit.Count(by(r, audit.Entry{What: "signal pushed", Key: name, Before: before, After: *body.Value}))
+	a.o.Audit.Count(a.by(r, audit.Entry{What: "signal pushed", Key: name, Before: before, After: *body.Value}))
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -77,9 +77,11 @@ func Logout(r *http.Request) *http.Cookie {
 }
 
 // loginCookie is one that scripts cannot read, that no other site's page sends along, and that
-// never goes over an open line where the port speaks TLS.
+// never goes over an open line where the port, or a proxy before it, speaks TLS. Whoever says so is
+// believed, since it only restricts the cookie.
 func loginCookie(r *http.Request) *http.Cookie {
-	return &http.Cookie{Name: LoginCookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil}
+	secure := r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+	return &http.Cookie{Name: LoginCookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure}
 }
 
 // byCookie tells whose login r carries. Of several cookies of the name, which a page on another
