@@ -288,7 +288,7 @@ func TestOTel(t *testing.T) {
 					return hex.EncodeToString(l.TraceId) == refused && l.Body.GetStringValue() == "refused" && attribute(l.Attributes, "decision") == decision
 				}) && slices.ContainsFunc(r.records, func(l *logspb.LogRecord) bool { return l.Body.GetStringValue() == "door open" })
 			})
-			// Of 16 refusals one is an exemplar.
+			// Of 256 refusals one is an exemplar.
 			eventually(t, "the metric has come", func() bool {
 				ask(api, traceparent)
 				r.mu.Lock()
