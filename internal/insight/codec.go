@@ -9,8 +9,8 @@ import (
 )
 
 // snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
-// of another one leaves that out.
-const snapshotVersion = 1
+// of another one leaves that out. It grows with every change of what is written.
+const snapshotVersion = 2
 
 // errSnapshot is the error of bytes that are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")

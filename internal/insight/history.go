@@ -134,7 +134,11 @@ func openHistory(path string, log *slog.Logger, now time.Time, f func(*past)) (*
 			if err := os.Rename(path, aside); err != nil {
 				return nil, err
 			}
-			log.Warn("the history file of insight is none; it was set aside, and a new one begins", "path", path, "aside", aside)
+			text := "the history file of insight is none"
+			if len(data) >= len(historyMagic) && string(data[:len(historyMagic)-1]) == historyMagic[:len(historyMagic)-1] {
+				text = "the history file of insight was written by another version, which this one does not read"
+			}
+			log.Warn(text+"; it was set aside, and a new one begins", "path", path, "aside", aside)
 		} else {
 			log.Warn("the history file of insight ended in the middle of a record; that was cut off", "path", path, "bytes", len(data)-good)
 		}

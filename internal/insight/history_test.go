@@ -82,19 +82,24 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// What is no history is set aside, and does not keep the program from starting.
+// What is no history is set aside, and does not keep the program from starting; one of another
+// version is called so.
 func TestHistoryIsNone(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "history")
-	if err := os.WriteFile(path, []byte("something else"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	b := restart(t, begun, path, historyRules, &log)
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if data, err := os.ReadFile(path + ".damaged"); err != nil || string(data) != "something else" || !strings.Contains(log.String(), "set aside") {
-		t.Errorf("%q, %v; the log says %q", data, err, log.String())
+	other := []byte(historyMagic)
+	other[len(other)-1]++
+	for text, says := range map[string]string{"something else": "is none; it was set aside", string(other) + "x": "another version"} {
+		path := filepath.Join(t.TempDir(), "history")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		b := restart(t, begun, path, historyRules, &log)
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(path + ".damaged"); err != nil || string(data) != text || !strings.Contains(log.String(), says) {
+			t.Errorf("%q, %v; the log says %q", data, err, log.String())
+		}
 	}
 }
 
