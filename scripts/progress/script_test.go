@@ -37,7 +37,7 @@ func TestScriptPackages(t *testing.T) {
 		}
 	}
 	write(filepath.Join(root, "scripts", "test"), string(script))
-	for _, folder := range []string{"scripts/tools", "benchmarks", "examples/middleware", "packaging/check"} {
+	for _, folder := range []string{"scripts/tools", "scripts/collector", "benchmarks", "examples/middleware", "packaging/check"} {
 		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,245 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// collectorBed is a collector of OpenTelemetry, and the file that it writes.
+type collectorBed struct {
+	t              *testing.T
+	tool, dir      string
+	grpcAt, httpAt string
+	running        *process
+}
+
+// newCollector starts the collector that scripts/test builds of scripts/collector.
+func newCollector(t *testing.T) *collectorBed {
+	t.Helper()
+	tool := filepath.Join(originalRoot, ".cache", "tools", "collector")
+	if _, err := os.Stat(tool); err != nil {
+		t.Skip("the collector of OpenTelemetry is not built; scripts/test does that")
+	}
+	c := &collectorBed{t: t, tool: tool, dir: t.TempDir(), grpcAt: "127.0.0.1:" + freePort(t), httpAt: "127.0.0.1:" + freePort(t)}
+	writeRules(t, filepath.Join(c.dir, "collector.yaml"), fmt.Sprintf(`
+receivers: { otlp: { protocols: { grpc: { endpoint: %q }, http: { endpoint: %q } } } }
+exporters: { file: { path: %q, flush_interval: 50ms } }
+service:
+  telemetry: { metrics: { level: none } }
+  pipelines:
+    traces: { receivers: [otlp], exporters: [file] }
+    metrics: { receivers: [otlp], exporters: [file] }
+    logs: { receivers: [otlp], exporters: [file] }
+`, c.grpcAt, c.httpAt, c.path()))
+	c.start()
+	return c
+}
+
+func (c *collectorBed) path() string { return filepath.Join(c.dir, "got.jsonl") }
+
+// start starts it, on the same ports each time and with an empty file.
+func (c *collectorBed) start() {
+	c.t.Helper()
+	c.running = begin(c.t, exec.Command(c.tool, "--config="+filepath.Join(c.dir, "collector.yaml")))
+	c.running.listens(c.grpcAt)
+	c.running.listens(c.httpAt)
+}
+
+// has tells in which signals a trace is: as a span of a decision, as the log record of a refusal,
+// and as an exemplar of weir_requests_total.
+func (c *collectorBed) has(trace string) (span, record, exemplar bool) {
+	c.t.Helper()
+	data, err := os.ReadFile(c.path())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line may not be whole yet
+	type traced struct {
+		TraceID string
+		Name    string
+		Body    struct{ StringValue string }
+	}
+	for line := range bytes.Lines(data) {
+		var got struct {
+			ResourceSpans []struct{ ScopeSpans []struct{ Spans []traced } }
+			ResourceLogs  []struct {
+				ScopeLogs []struct{ LogRecords []traced }
+			}
+			ResourceMetrics []struct {
+				ScopeMetrics []struct {
+					Metrics []struct {
+						Name string
+						Sum  struct {
+							DataPoints []struct{ Exemplars []traced }
+						}
+					}
+				}
+			}
+		}
+		if err := json.Unmarshal(line, &got); err != nil {
+			c.t.Fatalf("%v: %s", err, line)
+		}
+		for _, of := range got.ResourceSpans {
+			for _, scope := range of.ScopeSpans {
+				for _, s := range scope.Spans {
+					span = span || s.TraceID == trace && s.Name == "weir decide"
+				}
+			}
+		}
+		for _, of := range got.ResourceLogs {
+			for _, scope := range of.ScopeLogs {
+				for _, l := range scope.LogRecords {
+					record = record || l.TraceID == trace && l.Body.StringValue == "refused"
+				}
+			}
+		}
+		for _, of := range got.ResourceMetrics {
+			for _, scope := range of.ScopeMetrics {
+				for _, m := range scope.Metrics {
+					for _, p := range m.Sum.DataPoints {
+						for _, e := range p.Exemplars {
+							exemplar = exemplar || e.TraceID == trace && m.Name == "weir_requests_total"
+						}
+					}
+				}
+			}
+		}
+	}
+	return span, record, exemplar
+}
+
+// TestCollector: a real collector of OpenTelemetry gets the span, the log record and the exemplar of
+// a refusal with one trace id. While it hangs, and after it was killed, decisions are answered, what
+// it does not get is counted, and memory stays bounded. When it is back, data arrives again.
+func TestCollector(t *testing.T) {
+	program := buildProgram(t)
+	// What waits for the collector fails after this time.
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "500")
+	for _, protocol := range []string{"http", "grpc"} {
+		t.Run(protocol, func(t *testing.T) {
+			c := newCollector(t)
+			endpoint := c.httpAt
+			if protocol == "grpc" {
+				endpoint = c.grpcAt
+			}
+			dir := t.TempDir()
+			writeRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: login, per: [user], allow: 1/hour }]\n")
+			weir := launch(t, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+endpoint, "--otel-protocol="+protocol, "--otel-metrics=50ms")
+			api, admin := "http://"+weir.addr("http")+"/api/v1/limit?user=ada", "http://"+weir.addr("admin")
+
+			// ask sends n requests of one trace, each of which must be answered with a decision.
+			const clients = 8
+			transport := &http.Transport{MaxIdleConnsPerHost: clients}
+			defer transport.CloseIdleConnections()
+			ask := func(n int, trace string) {
+				t.Helper()
+				var asking sync.WaitGroup
+				for client := range clients {
+					asking.Go(func() {
+						for range (n + clients - 1 - client) / clients {
+							q, err := http.NewRequest(http.MethodGet, api, nil)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							q.Header.Set("Traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
+							answer, err := transport.RoundTrip(q)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							_, _ = io.Copy(io.Discard, answer.Body)
+							answer.Body.Close()
+							if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusTooManyRequests {
+								t.Errorf("%s", answer.Status)
+								return
+							}
+						}
+					})
+				}
+				asking.Wait()
+				if t.Failed() {
+					t.FailNow()
+				}
+			}
+			arrives := func(trace string) {
+				t.Helper()
+				eventually(t, "span, log record and exemplar of one trace have come", func() bool {
+					ask(256, trace) // of so many refusals one is an exemplar
+					span, record, exemplar := c.has(trace)
+					return span && record && exemplar
+				})
+			}
+			dropped := func(signal string) int {
+				t.Helper()
+				_, _, body := get(t, admin+"/metrics")
+				found := regexp.MustCompile(`(?m)^weir_otel_dropped_total\{signal="` + signal + `"\} (\S+)$`).FindStringSubmatch(body)
+				if found == nil {
+					t.Fatalf("no weir_otel_dropped_total of %s", signal)
+				}
+				n, err := strconv.ParseFloat(found[1], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return int(n)
+			}
+			heap := func() int {
+				t.Helper()
+				_, _, body := get(t, admin+"/debug/pprof/heap?gc=1&debug=1")
+				found := regexp.MustCompile(`(?m)^# HeapAlloc = (\d+)$`).FindStringSubmatch(body)
+				if found == nil {
+					t.Fatal("the profile does not tell the heap")
+				}
+				n, err := strconv.Atoi(found[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+
+			arrives(fmt.Sprintf("%032x", 1))
+			// So many that all that remembers decisions is full; as many spans and log records would be
+			// five times the growth that is borne below.
+			const load, growth = 20_000, 16 << 20
+			ask(load, fmt.Sprintf("%032x", 2))
+			full := heap()
+			away := func(how string) {
+				t.Helper()
+				spans, records := dropped("traces"), dropped("logs")
+				ask(load, fmt.Sprintf("%032x", 3))
+				eventually(t, "what the collector does not get is counted while it is "+how, func() bool {
+					return dropped("traces") > spans && dropped("logs") > records
+				})
+				got := heap()
+				t.Logf("%s: heap %d KiB, before %d KiB", how, got>>10, full>>10)
+				if got > full+growth {
+					t.Errorf("while the collector is %s the heap is %d bytes, before %d", how, got, full)
+				}
+			}
+			c.running.signal(syscall.SIGSTOP)
+			away("stopped")
+			c.running.signal(syscall.SIGKILL)
+			c.running.wait()
+			away("killed")
+			c.start()
+			arrives(fmt.Sprintf("%032x", 4))
+			weir.signal(syscall.SIGTERM)
+			if status := weir.wait(); status != 0 {
+				t.Errorf("it exits with %d: %s", status, weir.stderr)
+			}
+		})
+	}
+}
