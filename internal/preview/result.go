@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -209,7 +210,7 @@ func (p *Preview) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 		for _, g := range plan.gaps {
 			missing += g.to - max(g.from, plan.from)
 		}
-		say("Within %s in all, requests came faster than they could be recorded. Of these times a part is missing.", time.Duration(missing*1000).Round(time.Second))
+		say("Within %s in all, requests came faster than they could be recorded. Of these times a part is missing.", words.Lasted(time.Duration(missing)*time.Microsecond))
 	}
 	if plan.changes > 0 {
 		say("The rules changed %s in this time; the rules in force now are replayed over all of it.", times(plan.changes))
