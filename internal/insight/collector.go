@@ -90,10 +90,12 @@ type Collector struct {
 	pace    pace
 	size    size  // of the rules that are followed
 	second  int64 // up to which the counters were read, Unix
-	unruled int64 // when rules came into force that were not judged yet, Unix; 0: there are none
-	minute  int64
-	events  []Happening
-	signal  string // why this minute is saturated; "" if it is not
+	// When rules came into force that are judged before the minute ends, Unix, and after how many
+	// seconds next; unruled is 0 if there are none.
+	unruled, early int64
+	minute         int64
+	events         []Happening
+	signal         string // why this minute is saturated; "" if it is not
 	// When the minute began.
 	lastAnswers answerCounts
 	// The number of the generation of the samples.
@@ -333,7 +335,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		}
 	}
 	c.resize()
-	c.unruled = c.now().Unix()
+	c.unruled, c.early = c.now().Unix(), 1
 	c.tables.Store(&tables{now: next, before: &old})
 }
 
@@ -368,15 +370,22 @@ func (c *Collector) Run(ctx context.Context) {
 	}
 }
 
-// unjudged reports, once, that rules have come into force before the present second: they are
-// judged without waiting for the minute, if only to say that it is too early.
+// unjudged reports whether rules that came into force a short while ago are to be judged without
+// waiting for the minute, if only to say that it is too early. That is after 1, 2, 4 … 32 seconds:
+// what they say is of the requests so far then, and not of the first second.
 func (c *Collector) unjudged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.unruled == 0 || c.second <= c.unruled {
+	since := c.second - c.unruled
+	if c.unruled == 0 || since < c.early {
 		return false
 	}
-	c.unruled = 0
+	for c.early <= since {
+		c.early *= 2
+	}
+	if c.early > 32 {
+		c.unruled = 0
+	}
 	return true
 }
 

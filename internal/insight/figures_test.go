@@ -378,3 +378,32 @@ limits:
 		}
 	}
 }
+
+// What a young server says is not of its first second for the rest of the minute.
+func TestYoungRulesAreJudgedAgain(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{ name: a, per: [user], allow: 10/hour }]\n")
+	var judged []int
+	for second := range 60 {
+		b.µs.Add(1e6)
+		b.gather(true)
+		if b.unjudged() {
+			judged = append(judged, second+1)
+		}
+	}
+	if want := []int{1, 2, 4, 8, 16, 32}; !slices.Equal(judged, want) {
+		t.Errorf("judged after %v seconds, want %v", judged, want)
+	}
+}
+
+// A client that comes near the limits of several rules is one.
+func TestNearCountsClients(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits:\n  - { name: a, per: [user], allow: 10/hour }\n  - { name: b, per: [ip], allow: 10/hour }\n")
+	for range 9 {
+		b.send(weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "ada"}, {Name: "ip", Value: "192.0.2.1"}}})
+	}
+	b.pass(2 * time.Second)
+	o, err := b.Overview(t.Context(), "shop", time.Hour)
+	if err != nil || o.Near != 1 || o.Clients != 1 {
+		t.Errorf("%d of %d clients near a limit, want 1 of 1 (%v)", o.Near, o.Clients, err)
+	}
+}

@@ -25,7 +25,7 @@ type Overview struct {
 	Clients        uint64      `json:"clients"`
 	ClientsRefused uint64      `json:"clients_refused"` // as in GoodRefused, rules in shadow are left out: they refuse nobody
 	GoodRefused    GoodRefused `json:"good_refused"`
-	Near           uint64      `json:"near"`         // clients near a limit now
+	Near           uint64      `json:"near"`         // clients near the limit now, of the rule with most, as Clients
 	PerSecond      float64     `json:"per_second"`   // requests, over the last 10 s
 	P99            float64     `json:"p99"`          // s, of decisions; 0 if not known
 	StoreErrors    uint64      `json:"store_errors"` // over the same time

@@ -102,22 +102,17 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	o.Requests, o.Refused, o.Banned = all[laneMet], all[laneRefused], all[laneBanned]
 	o.PerSecond = s.perSecond(&recent)
 	o.Series = seriesOf(s.From, s.Step, strip, true)
-	nearNow := map[uint64]bool{}
 	for i := range s.Rules {
 		r := &s.Rules[i]
 		if len(r.Per) > 0 || r.Brought {
 			o.Clients = max(o.Clients, uint64(r.Summary.Keys+0.5))
 			if !r.shadow() { // which refuses nobody
 				o.ClientsRefused = max(o.ClientsRefused, uint64(r.Summary.KeysRefused+0.5))
+				o.Near = max(o.Near, r.nearNow(s.Time))
 			}
 		}
 		if !r.shadow() {
 			o.GoodRefused.add(&r.Summary.Good)
-		}
-		for _, k := range r.Live[topNear] {
-			if s.Time*1e6-k.At <= 60e6 && k.Fill <= 1 {
-				nearNow[k.Hash] = true
-			}
 		}
 		for _, x := range r.Verdicts {
 			if Alarming(x.Verdict) {
@@ -126,7 +121,6 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 			}
 		}
 	}
-	o.Near = uint64(len(nearNow))
 	slices.SortStableFunc(o.NeedsALook, func(a, b Verdict) int {
 		return cmp.Compare(slices.Index(Verdicts, a.Verdict), slices.Index(Verdicts, b.Verdict))
 	})
@@ -146,6 +140,16 @@ func (g *GoodRefused) add(x *Good) {
 // shadow reports whether nothing enforces the rule: it refuses nobody, and tells nobody to come
 // back.
 func (r *RuleSnapshot) shadow() bool { return r.Mode == modeNames[rule.Shadow] }
+
+// nearNow is how many keys were near the limit in the last minute, of those that come near most.
+func (r *RuleSnapshot) nearNow(now int64) (n uint64) {
+	for _, k := range r.Live[topNear] {
+		if now*1e6-k.At <= 60e6 && k.Fill <= 1 {
+			n++
+		}
+	}
+	return n
+}
 
 // begin is from when on there are figures.
 func (s *Snapshot) begin() int64 {
