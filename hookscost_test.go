@@ -10,6 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -19,30 +20,31 @@ var hooksOf = []struct {
 	make func(t testing.TB) weir.Hooks
 }{
 	{"none", func(testing.TB) weir.Hooks { return weir.Hooks{} }},
-	{"telemetry", telemetryHooks},
-	{"recent", recentHooks},
-	{"insight", insightHooks},
-	{"record", recordHooks},
+	{"telemetry", func(testing.TB) weir.Hooks { return telemetry.New(telemetry.Options{}).Hooks() }},
+	{"recent", func(t testing.TB) weir.Hooks { return remembering(t, nil).Hooks() }},
+	{"insight", func(t testing.TB) weir.Hooks { return gathering(t, nil).Hooks() }},
+	{"record", func(t testing.TB) weir.Hooks { return recording(t).Hooks() }},
 	{"all", func(t testing.TB) weir.Hooks {
-		return weir.JoinHooks(telemetryHooks(t), recentHooks(t), insightHooks(t), recordHooks(t))
+		tally := watch.NewTally()
+		return tally.Join(telemetry.New(telemetry.Options{Tally: tally}), remembering(t, tally), gathering(t, tally), recording(t))
 	}},
 }
 
-// insightHooks are those of a collector that runs.
-func insightHooks(t testing.TB) weir.Hooks {
-	c := insight.New(insight.Options{})
+// gathering returns a collector that runs.
+func gathering(t testing.TB, tally *watch.Tally) *insight.Collector {
+	c := insight.New(insight.Options{Tally: tally})
 	running(t, c.Run)
-	return c.Hooks()
+	return c
 }
 
-// recordHooks are those of a recorder of requests, for previews, that runs.
-func recordHooks(t testing.TB) weir.Hooks {
+// recording returns a recorder of requests, for previews, that runs.
+func recording(t testing.TB) *preview.Recorder {
 	r, err := preview.NewRecorder(preview.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	running(t, r.Run)
-	return r.Hooks()
+	return r
 }
 
 // running runs a goroutine until the test ends.
@@ -56,14 +58,12 @@ func running(t testing.TB, run func(context.Context)) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-func telemetryHooks(testing.TB) weir.Hooks { return telemetry.New(telemetry.Options{}).Hooks() }
-
-func recentHooks(t testing.TB) weir.Hooks {
-	b, err := recent.New(recent.Options{})
+func remembering(t testing.TB, tally *watch.Tally) *recent.Buffer {
+	b, err := recent.New(recent.Options{Tally: tally})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b.Hooks()
+	return b
 }
 
 // refuseAll admits each key once.

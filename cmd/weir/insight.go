@@ -18,6 +18,7 @@ func (p *program) makeInsight(check bool) error {
 	if o.Memory == 0 {
 		return nil
 	}
+	o.Tally = p.tally
 	o.Known = p.known()
 	o.Hide = secretIdentities(p.c.identity)
 	o.Saturated = (&saturation{signals: p.signals, overload: p.overload, capacity: p.capacity}).now

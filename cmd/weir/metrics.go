@@ -10,6 +10,7 @@ import (
 // they read it only later.
 func (p *program) newMetrics() *telemetry.Metrics {
 	o := telemetry.Options{
+		Tally:    p.tally,
 		Rules:    p.folder.Status,
 		Memory:   p.storage.local.Stats,
 		Bans:     func() weir.BanStats { return p.limiter.Bans().Stats() },

@@ -29,6 +29,7 @@ import (
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -114,6 +115,7 @@ type program struct {
 	certificates *listen.Certificates // of the doors; nil without tls.cert
 	storage      *storage
 	firewall     *firewall
+	tally        *watch.Tally // for what watches decisions, which are the next ones
 	metrics      *telemetry.Metrics
 	recent       *recent.Buffer
 	decisions    *decisionlog.Log   // nil without decisions.log
@@ -168,6 +170,7 @@ func (p *program) build(check bool) error {
 	}
 	p.audit.Begin(p.nodeName())
 	p.firewall = p.newFirewall()
+	p.tally = watch.NewTally()
 	p.metrics = p.newMetrics()
 	p.warnOfLacking(set)
 	if p.recent, err = recent.New(p.recentOptions()); err != nil {
@@ -278,6 +281,7 @@ func (p *program) recentOptions() recent.Options {
 	o := p.c.recent
 	o.Bytes = max(16<<20, int64(o.Entries)*1678)
 	o.Hide = secretIdentities(p.c.identity)
+	o.Tally = p.tally
 	return o
 }
 
@@ -285,13 +289,14 @@ func (p *program) recentOptions() recent.Options {
 func (p *program) newLimiter(set *rule.Set) (*weir.Limiter, error) {
 	bans := p.c.bans
 	bans.Changed = p.banChanged
-	hooks := []weir.Hooks{p.metrics.Hooks(), p.recent.Hooks()}
+	watchers := []watch.Watcher{p.metrics, p.recent}
 	if p.insight != nil {
-		hooks = append(hooks, p.insight.Hooks())
+		watchers = append(watchers, p.insight)
 	}
 	if p.recorder != nil {
-		hooks = append(hooks, p.recorder.Hooks())
+		watchers = append(watchers, p.recorder)
 	}
+	hooks := []weir.Hooks{p.tally.Join(watchers...)}
 	if p.c.listen.proxy != "" {
 		hooks = append(hooks, weir.Hooks{Decided: p.refunded})
 	}

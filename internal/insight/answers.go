@@ -55,7 +55,7 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 			continue
 		}
 		g := t.limits[index].gate
-		hash := hashKey(c.seed.Load(), d.Matches.Hits[begin].Key)
+		hash := hashKey(c.Seed(), d.Matches.Hits[begin].Key)
 		if random == 0 {
 			random = rand.Uint64() | 1<<63
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -27,8 +27,11 @@ type Options struct {
 	// GoodRefused is the share of good keys that a rule may refuse before it counts as too strict;
 	// 0 is 0.001.
 	GoodRefused float64
-	// Seed is that of the hash of keys. Nodes whose snapshots are merged need the same one; 0 is a
-	// random one. SetSeed changes it.
+	// Tally counts, for whatever else watches decisions, too; nil is one of its own. Its seed is
+	// that of the hash of keys.
+	Tally *watch.Tally
+	// Seed is the seed that Tally gets. Nodes whose snapshots are merged need the same one; 0 leaves
+	// it the random one that it has. SetSeed changes it.
 	Seed uint64
 	// Now tells the time; nil is time.Now.
 	Now func() time.Time
@@ -68,7 +71,6 @@ type Collector struct {
 	veil    veil
 
 	// What the deciding path reads.
-	seed     atomic.Uint64
 	thinning atomic.Uint64 // a thinning
 	tables   atomic.Pointer[tables]
 	rings    []ring
@@ -126,15 +128,18 @@ func New(o Options) *Collector {
 	if c.now == nil {
 		c.now = time.Now
 	}
-	if o.Seed == 0 {
-		o.Seed = rand.Uint64()
+	if c.o.Tally == nil {
+		c.o.Tally = watch.NewTally()
 	}
-	c.seed.Store(o.Seed)
+	if o.Seed == 0 {
+		o.Seed = c.o.Tally.Seed()
+	}
+	c.o.Tally.SetSeed(o.Seed)
 	c.veil = veil{seed: o.Seed, hide: slices.Clone(o.Hide)}
 	c.started = c.now()
 	c.second, c.minute, c.generation = c.started.Unix(), c.started.Unix()/60, c.started.Unix()/generation
-	c.answers = make([]answerCell, cellsOf())
-	c.rings = make([]ring, cellsOf())
+	c.answers = make([]answerCell, watch.Cells())
+	c.rings = make([]ring, watch.Cells())
 	for i := range c.rings {
 		c.rings[i].init()
 	}
@@ -149,11 +154,11 @@ func New(o Options) *Collector {
 func (c *Collector) SetSeed(seed uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.seed.Load() == seed {
+	if c.Seed() == seed {
 		return
 	}
 	c.drain()
-	c.seed.Store(seed)
+	c.o.Tally.SetSeed(seed)
 	c.veil.seed = seed
 	for _, s := range c.rules {
 		s.forgetKeys()
@@ -171,12 +176,14 @@ func (c *Collector) Bytes() int64 {
 }
 
 // Seed returns the seed of the hash of keys.
-func (c *Collector) Seed() uint64 { return c.seed.Load() }
+func (c *Collector) Seed() uint64 { return c.o.Tally.Seed() }
 
-// Hooks are what the limiter is to call.
-func (c *Collector) Hooks() weir.Hooks {
+// Hooks are what the limiter is to call, where nothing else watches.
+func (c *Collector) Hooks() weir.Hooks { return c.o.Tally.Join(c) }
+
+// Others implements watch.Watcher.
+func (c *Collector) Others() weir.Hooks {
 	return weir.Hooks{
-		Decided:      c.decided,
 		Answered:     c.answered,
 		RulesChanged: c.rulesChanged,
 		StoreError:   func(error) { c.storeErrors.Add(1) },
@@ -284,11 +291,11 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		} else {
 			delete(before, name{r.Domain, r.Name})
 		}
-		st.rule, st.windows, st.spans = r, windows, nil
+		st.rule, st.windows, st.spans, st.had, st.alone = r, windows, nil, st.alone, nil
 		c.rules = append(c.rules, st)
 		return st
 	}
-	places := map[*rule.Counter]limitRef{}
+	places, alone := map[*rule.Counter]limitRef{}, c.o.Tally.Of(s, generation)
 	for _, r := range s.Rules() {
 		st := state(r, 0)
 		next.rules[r] = st.gate
@@ -296,7 +303,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 			for _, w := range windows {
 				if _, have := places[w.Counter]; !have && w.Counter != nil {
 					places[w.Counter] = limitRef{st.gate, uint16(st.windows)}
-					st.addWindow(w.Counter)
+					st.addWindow(w.Counter, alone[w.Counter.Index], generation)
 				}
 			}
 		}
@@ -316,7 +323,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 				brought[k.Domain] = st
 			}
 			ref = limitRef{st.gate, uint16(st.windows)}
-			st.addWindow(k)
+			st.addWindow(k, alone[k.Index], generation)
 		}
 		next.limits[k.Index] = ref
 	}
@@ -324,7 +331,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		c.numbers[gone.gate.number] = nil
 	}
 	for _, st := range c.rules {
-		st.domainState = domains[st.domain]
+		st.domainState, st.had = domains[st.domain], nil
 	}
 	for _, st := range recalled {
 		if c.follow(st); st.series == nil {
@@ -534,15 +541,10 @@ func (c *Collector) count(unix int64) {
 	}
 	for _, s := range c.rules {
 		s.countFailures(unix)
-		sum := s.gate.read()
-		if sum == s.last {
+		x := s.counted()
+		if x == (counts{}) {
 			continue
 		}
-		var x counts
-		for i := range x {
-			x[i] = sum[i] - s.last[i]
-		}
-		s.last = sum
 		b := ruleBucket(&x)
 		if c.follow(s); s.series != nil {
 			s.series.add(unix, &b)

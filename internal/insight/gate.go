@@ -3,17 +3,15 @@ package insight
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode"
-	"unsafe"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -65,9 +63,6 @@ type cell struct {
 	_ [128 - roles*outcomes*4]byte
 }
 
-// cellsOf returns how many cells a rule has: twice as many as there are processors.
-func cellsOf() int { return 1 << bits.Len(uint(min(runtime.GOMAXPROCS(0)*2, 32)-1)) }
-
 // gate is what the deciding path knows of a rule.
 type gate struct {
 	cells  []cell
@@ -82,7 +77,7 @@ type gate struct {
 }
 
 func newGate(number uint32) *gate {
-	g := &gate{cells: make([]cell, cellsOf()), number: number}
+	g := &gate{cells: make([]cell, watch.Cells()), number: number}
 	g.belowAll.Store(math.MaxUint64) // the first key that comes begins the samples
 	g.belowRefused.Store(math.MaxUint64)
 	g.filter.Store(newFilter(64))
@@ -176,7 +171,7 @@ type domainCell struct {
 	_ [60]byte
 }
 
-func newDomainGate() *domainGate { return &domainGate{cells: make([]domainCell, cellsOf())} }
+func newDomainGate() *domainGate { return &domainGate{cells: make([]domainCell, watch.Cells())} }
 
 func (g *domainGate) read() (n uint32) {
 	for i := range g.cells {
@@ -211,8 +206,26 @@ func (c *Collector) tableFor(d *weir.Decision) *table {
 	return nil
 }
 
-// decided is told each decision.
-func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
+// Decided implements watch.Watcher. What met one limit is counted already.
+func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
+	ts := c.tables.Load()
+	if f.Outcome == watch.Unclear || ts.now.set != d.Rules || d.Matches.CELErrors > 0 {
+		c.decided(r, d, f)
+		return
+	}
+	g, o := ts.now.limits[d.Limits[0].Window.Counter.Index].gate, int(ofAlone[f.Outcome])
+	if top, key, take := g.draw(f.Key, o, thinning(c.thinning.Load()), f.Random); take {
+		c.hand(g, &ts.now, r, d, 0, 1, o, f.Key, top, key, watch.Turn(d))
+	}
+}
+
+// ofAlone is what watch.Outcome stands for.
+var ofAlone = [watch.Outcomes]uint8{
+	watch.Passed: passed, watch.Near: near, watch.Soft: soft, watch.Refused: alone,
+}
+
+// decided counts and draws a decision of any kind.
+func (c *Collector) decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 	if !d.Known || r.Cost() <= 0 && len(r.Descriptors) == 0 {
 		return
 	}
@@ -223,11 +236,8 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
 	if d.Matches.CELErrors > 0 {
 		t.failed(&d.Matches)
 	}
-	// A Decision is used for one request at a time, so those that are made at once differ in their
-	// address.
-	turn := uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
-	n := len(d.Limits)
-	if n == 0 || len(d.Matches.Hits) != n {
+	turn := watch.Turn(d)
+	if n := len(d.Limits); n == 0 || len(d.Matches.Hits) != n {
 		g := t.sole
 		if g == nil || d.Domain != t.soleName {
 			g = t.domains[d.Domain]
@@ -237,30 +247,43 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision) {
 		}
 		return
 	}
-	if n == 1 {
-		l := &d.Limits[0]
-		if r.Descriptors != nil && noHits(r, l) {
-			return
+	refusing := 0
+	if !d.Allowed && d.Banned.Rule == nil {
+		for i := 0; i < len(d.Limits); {
+			end, refuses := groupEnd(d, i), false
+			for ; i < end; i++ {
+				refuses = refuses || d.Refuses(&d.Limits[i])
+			}
+			if refuses {
+				refusing++
+			}
 		}
-		o, role := outcomeAlone(d, l), first
-		if o == near || o == soft {
-			role = firstNear
-		}
-		if l.Window.Counter.Index >= len(t.limits) {
-			return
-		}
-		ref := &t.limits[l.Window.Counter.Index]
-		g := ref.gate
-		seed := c.seed.Load()
-		// Before the addition, for whose end all that comes after it has to wait.
-		hash := hashKey(seed, d.Matches.Hits[0].Key)
-		count := g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
-		if top, key, take := g.draw(hash, o, thinning(c.thinning.Load()), drawn(seed, count, turn)); take {
-			c.hand(g, t, r, d, 0, 1, o, hash, top, key, turn)
-		}
-		return
 	}
-	c.several(t, r, d, turn)
+	now, random := thinning(c.thinning.Load()), f.Random
+	role := first
+	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {
+		role = firstNear
+	}
+	for i := 0; i < len(d.Limits); {
+		begin, end := i, groupEnd(d, i)
+		i = end
+		l := &d.Limits[begin]
+		if r.Descriptors != nil && noHits(r, l) || l.Window.Counter.Index >= len(t.limits) {
+			continue
+		}
+		o := outcomeOf(d, begin, end, refusing)
+		g := t.limits[l.Window.Counter.Index].gate
+		if f.Outcome == watch.Unclear {
+			g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
+		}
+		role = other
+		hash := c.o.Tally.Hash(d.Matches.Hits[begin].Key)
+		if top, key, take := g.draw(hash, o, now, random); take {
+			c.hand(g, t, r, d, begin, end, o, hash, top, key, turn)
+		}
+		// Each rule draws for itself (wyrand, Wang Yi 2019).
+		random = fold(random+0xa0761d6478bd642f, random^0xe7037ed1a0b428db)
+	}
 }
 
 // failed counts the expressions that failed on a request.
@@ -301,77 +324,10 @@ func failureText(r *rule.Rule, key string, err error) string {
 	return text
 }
 
-// drawn makes a random number of a counter that just moved, as wyrand does (Wang Yi 2019): cheaper
-// than a generator, and different in each cell.
-func drawn(seed uint64, count uint32, turn uint64) uint64 {
-	x := (turn<<32 | uint64(count)) * 0xa0761d6478bd642f
-	return fold(x^seed, x^0xe7037ed1a0b428db)
-}
-
 // noHits reports whether a descriptor asks for nothing, or gives back.
 func noHits(r *weir.Request, l *weir.LimitResult) bool {
 	at := l.Descriptor
 	return at >= 0 && at < len(r.Descriptors) && r.Descriptors[at].HasHits && r.Descriptors[at].Hits <= 0
-}
-
-// outcomeAlone is what became of a request that met one limit only.
-func outcomeAlone(d *weir.Decision, l *weir.LimitResult) int {
-	switch {
-	case !d.Allowed:
-		switch {
-		case d.Banned.Rule != nil:
-			return banned
-		case l.Mode == rule.Shadow && !l.Allowed:
-			return wouldToo
-		case d.Refuses(l):
-			return alone
-		}
-		return stopped
-	case !l.Allowed && l.Mode == rule.Shadow:
-		return would
-	case l.Soft:
-		return soft
-	case l.Near:
-		return near
-	}
-	return passed
-}
-
-// several is for decisions that met several limits.
-func (c *Collector) several(t *table, r *weir.Request, d *weir.Decision, turn uint64) {
-	refusing := 0
-	if !d.Allowed && d.Banned.Rule == nil {
-		for i := 0; i < len(d.Limits); {
-			end, refuses := groupEnd(d, i), false
-			for ; i < end; i++ {
-				refuses = refuses || d.Refuses(&d.Limits[i])
-			}
-			if refuses {
-				refusing++
-			}
-		}
-	}
-	now, seed := thinning(c.thinning.Load()), c.seed.Load()
-	role := first
-	if d.Allowed && (d.NearLimit() || d.SoftExceeded()) {
-		role = firstNear
-	}
-	for i := 0; i < len(d.Limits); {
-		begin, end := i, groupEnd(d, i)
-		i = end
-		l := &d.Limits[begin]
-		if r.Descriptors != nil && noHits(r, l) || l.Window.Counter.Index >= len(t.limits) {
-			continue
-		}
-		o := outcomeOf(d, begin, end, refusing)
-		g := t.limits[l.Window.Counter.Index].gate
-		count := g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
-		role = other
-		hash := hashKey(seed, d.Matches.Hits[begin].Key)
-		if top, key, take := g.draw(hash, o, now, drawn(seed, count, turn)); take {
-			c.hand(g, t, r, d, begin, end, o, hash, top, key, turn)
-		}
-	}
 }
 
 // groupEnd returns where the windows of the rule and descriptor of d.Limits[i] end.

@@ -134,7 +134,7 @@ func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, f
 	now := c.now().Unix()
 	c.count(now)
 	s = &Snapshot{
-		Nodes: 1, Seed: c.seed.Load(), Started: c.started.Unix(), Time: now, Over: over, Step: stepFor(over),
+		Nodes: 1, Seed: c.Seed(), Started: c.started.Unix(), Time: now, Over: over, Step: stepFor(over),
 		Taken: c.taken.Load(), Thinned: c.thinned.Load(), Bytes: c.bytes(),
 	}
 	s.From = (now - over + s.Step) / s.Step * s.Step

@@ -3,12 +3,14 @@ package insight
 import (
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -33,8 +35,10 @@ type ruleState struct {
 	domainState  *domainState
 	domainBefore uint64 // requests of the domain before it began
 
-	last     counts // the counters when they were read last
-	failures wheel  // of if and cost, of the last day; empty until there is one
+	last     counts       // the counters of the gate when they were read last
+	alone    []aloneCount // of the limits
+	had      []aloneCount // under the rules before, while these come into force
+	failures wheel        // of if and cost, of the last day; empty until there is one
 	lastFail uint64
 
 	total  [lanes]uint64
@@ -98,8 +102,62 @@ func (s *ruleState) refuses(e *event) bool {
 // shadow reports whether nothing enforces the rule.
 func (s *ruleState) shadow() bool { return modeOf(s.rule) == modeNames[rule.Shadow] }
 
-// addWindow adds a limit.
-func (s *ruleState) addWindow(k *rule.Counter) {
+// aloneCount is the count of the requests that met a limit of a rule and nothing else.
+type aloneCount struct {
+	*watch.Count
+	last [watch.Outcomes]uint64 // that was read
+}
+
+// read sums the count over all doors.
+func (a *aloneCount) read() (sum [watch.Outcomes]uint64) {
+	for _, n := range a.Read() {
+		for o := range n {
+			sum[o] += n[o]
+		}
+	}
+	return sum
+}
+
+// counted returns what was counted since it was last asked.
+func (s *ruleState) counted() (x counts) {
+	sum := s.gate.read()
+	for i := range x {
+		x[i] = sum[i] - s.last[i]
+	}
+	s.last = sum
+	for i := range s.alone {
+		a := &s.alone[i]
+		now := a.read()
+		for o := range now {
+			role := first
+			if o := watch.Outcome(o); o == watch.Near || o == watch.Soft {
+				role = firstNear
+			}
+			x[role*outcomes+int(ofAlone[o])] += uint32(now[o] - a.last[o])
+		}
+		a.last = now
+	}
+	return x
+}
+
+// follows reads the count of a limit from now on; of one that began with this rule set, from its
+// begin.
+func (s *ruleState) follows(count *watch.Count, generation uint64) {
+	if slices.ContainsFunc(s.alone, func(a aloneCount) bool { return a.Count == count }) {
+		return
+	}
+	a := aloneCount{Count: count}
+	if i := slices.IndexFunc(s.had, func(a aloneCount) bool { return a.Count == count }); i >= 0 {
+		a = s.had[i]
+	} else if count.Since != generation {
+		a.last = a.read()
+	}
+	s.alone = append(s.alone, a)
+}
+
+// addWindow adds a limit with its count.
+func (s *ruleState) addWindow(k *rule.Counter, count *watch.Count, generation uint64) {
+	s.follows(count, generation)
 	span := int64(0)
 	if k.Limit != nil && k.Limit.Algorithm() != algo.Concurrency {
 		span = k.Limit.Config().Window.Microseconds()

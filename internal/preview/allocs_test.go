@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -20,14 +21,14 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	var d weir.Decision
 	for range 100 { // beyond the limit, and until all buffers have grown
 		w.askInto(&r, &d)
-		w.recorder.decided(&r, &d)
+		w.recorder.Decided(&r, &d, watch.Facts{Outcome: watch.Unclear})
 		w.limiter.Answered(&r, &d, weir.Answer{Status: 200})
 	}
 	w.recorder.drain()
 	for name, level := range map[string]uint32{"taken": 0, "left out": strata - 1} {
 		w.recorder.level.Store(level)
 		if n := testing.AllocsPerRun(100, func() {
-			w.recorder.decided(&r, &d)
+			w.recorder.Decided(&r, &d, watch.Facts{Outcome: watch.Unclear})
 			w.recorder.answered(&r, &d, weir.Answer{Status: 200})
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -46,7 +47,7 @@ func BenchmarkDecided(b *testing.B) {
 	}
 	b.Run("taken", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			w.recorder.decided(&r, &d)
+			w.recorder.Decided(&r, &d, watch.Facts{Outcome: watch.Unclear})
 			if i%512 == 0 {
 				for k := range w.recorder.stage {
 					w.recorder.stage[k].buf = w.recorder.stage[k].buf[:0]
@@ -57,13 +58,13 @@ func BenchmarkDecided(b *testing.B) {
 	b.Run("left out", func(b *testing.B) {
 		w.recorder.level.Store(strata - 1)
 		for b.Loop() {
-			w.recorder.decided(&r, &d)
+			w.recorder.Decided(&r, &d, watch.Facts{Outcome: watch.Unclear})
 		}
 	})
 	b.Run("flood", func(b *testing.B) {
 		w.recorder.closed.Store(true)
 		for b.Loop() {
-			w.recorder.decided(&r, &d)
+			w.recorder.Decided(&r, &d, watch.Facts{Outcome: watch.Unclear})
 		}
 	})
 }

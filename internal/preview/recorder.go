@@ -14,7 +14,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
-	mrand "math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/keyhash"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -182,9 +182,12 @@ func (r *Recorder) SetSeed(seed uint64) {
 	}
 }
 
-// Hooks are what the limiter is to call.
-func (r *Recorder) Hooks() weir.Hooks {
-	return weir.Hooks{Decided: r.decided, Answered: r.answered, RulesChanged: r.rulesChanged}
+// Hooks are what the limiter is to call, where nothing else watches.
+func (r *Recorder) Hooks() weir.Hooks { return watch.NewTally().Join(r) }
+
+// Others implements watch.Watcher.
+func (r *Recorder) Others() weir.Hooks {
+	return weir.Hooks{Answered: r.answered, RulesChanged: r.rulesChanged}
 }
 
 func (r *Recorder) rulesChanged(s *rule.Set, _ uint64) {
@@ -205,8 +208,8 @@ const (
 	byNobody // drawn by chance, request by request
 )
 
-// client returns the hash of the client of a request.
-func (r *Recorder) client(q *weir.Request) (hash uint64, kind byte) {
+// client returns the hash of the client of a request; of nobody that is random.
+func (r *Recorder) client(q *weir.Request, random uint64) (hash uint64, kind byte) {
 	seed := r.seed.Load()
 	if q.Attributes != nil {
 		if user, ok := q.Attributes.Attribute("user"); ok && user != "" {
@@ -219,7 +222,7 @@ func (r *Recorder) client(q *weir.Request) (hash uint64, kind byte) {
 	if len(q.Descriptors) > 0 {
 		return descriptorsHash(seed+2, q.Descriptors), byDescriptors
 	}
-	return mrand.Uint64(), byNobody
+	return random, byNobody
 }
 
 // descriptorsHash is that of the values which name a client, or else of all of them.
@@ -243,23 +246,15 @@ func descriptorsHash(seed uint64, list []rule.Descriptor) uint64 {
 
 func stratumOf(hash uint64) int { return min(bits.LeadingZeros64(hash), strata-1) }
 
-// chance returns a random number. The id of a refusal is one, and costs nothing more.
-func chance(d *weir.Decision) uint64 {
-	if d.ID != 0 {
-		return uint64(d.ID)
-	}
-	return mrand.Uint64()
-}
-
-// decided is told each decision.
-func (r *Recorder) decided(q *weir.Request, d *weir.Decision) {
+// Decided implements watch.Watcher.
+func (r *Recorder) Decided(q *weir.Request, d *weir.Decision, f watch.Facts) {
 	if r.closed.Load() || !d.Known || q.Peek || d.WithoutStore != nil {
 		return
 	}
-	hash, kind := r.client(q)
+	hash, kind := r.client(q, f.Random)
 	level := int(r.level.Load())
 	if s := stratumOf(hash); s < level {
-		if s == level-1 && chance(d)&15 == 0 {
+		if s == level-1 && f.Random&15 == 0 {
 			r.beside.Add(16)
 		}
 		return
@@ -295,7 +290,7 @@ func (r *Recorder) answered(q *weir.Request, d *weir.Decision, a weir.Answer) {
 	if r.closed.Load() || !d.Known || a.Status == 0 {
 		return
 	}
-	hash, kind := r.client(q)
+	hash, kind := r.client(q, 0)
 	if kind == byNobody || stratumOf(hash) < int(r.level.Load()) {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -29,8 +30,8 @@ func TestKeepAllocatesNothing(t *testing.T) {
 	for range 200 {
 		decide()
 	}
-	if n := testing.AllocsPerRun(1000, decide); n > 0.1 || d.Allowed || thinnedOf(b, c) != "" {
-		t.Errorf("%v allocations a refusal; thinned: %s", n, thinnedOf(b, c))
+	if n := testing.AllocsPerRun(1000, decide); n > 0.1 || d.Allowed || thinnedOf(t, b, c) != "" {
+		t.Errorf("%v allocations a refusal; thinned: %s", n, thinnedOf(t, b, c))
 	}
 	step = 1
 	if n := testing.AllocsPerRun(1000, decide); n > 0.1 || d.Allowed || len(b.Thinned(time.UnixMicro(c.now))) == 0 {
@@ -42,17 +43,17 @@ func TestKeepAllocatesNothing(t *testing.T) {
 func BenchmarkKeep(b *testing.B) {
 	buffer, r, d := benchmarked(b)
 	for b.Loop() {
-		buffer.keep(r, d, buffer.hash(d))
+		buffer.keep(r, d, buffer.hash(d, watch.Facts{Outcome: watch.Unclear}))
 	}
 }
 
 func BenchmarkFlood(b *testing.B) {
 	buffer, r, d := benchmarked(b)
 	for range 100 {
-		buffer.decided(r, d)
+		buffer.Decided(r, d, watch.Facts{Outcome: watch.Unclear})
 	}
 	for b.Loop() {
-		buffer.decided(r, d)
+		buffer.Decided(r, d, watch.Facts{Outcome: watch.Unclear})
 	}
 }
 

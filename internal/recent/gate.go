@@ -2,6 +2,7 @@ package recent
 
 import (
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -13,16 +14,16 @@ import (
 // 2^j. So a client that floods neither costs much nor pushes out what happened to others, and a
 // flood of many clients costs as much as the budget.
 //
-// It is asked on the deciding path. A decision that it does not take costs an addition to one word
-// and, unless it is thinned out by chance, a hash of the key and a look into a small table. The
-// seconds are those of the decisions' own clock, so that nothing has to tick. All numbers are of
-// one moment each: under contention a few decisions may be counted for the second beside theirs.
+// It is asked on the deciding path. A decision that it does not take costs a look at one word and,
+// unless it is thinned out by chance, a hash of the key and a look into a small table. In a flood
+// hardly any of them writes: see draw. The seconds are those of the decisions' own clock, so that
+// nothing has to tick. All numbers are of one moment each: under contention a few decisions may be
+// counted for the second beside theirs.
 type gate struct {
 	budget uint32
 
 	// now is the second that is under way (its lowest 26 bits), the power j by which it is thinned
-	// (6 bits), and how many decisions have come in it (32 bits): one addition counts, and reads
-	// all three.
+	// (6 bits), and about how many decisions have come in it (32 bits): one look reads all three.
 	now atomic.Uint64
 	_   [48]byte
 
@@ -48,6 +49,8 @@ const (
 	// backward is by how many seconds a decision may be late and count for the present one.
 	backward   = 2
 	secondBits = 26
+	// exactBits is of how many bits a count is exact.
+	exactBits = 12
 )
 
 type pastSecond struct {
@@ -55,17 +58,23 @@ type pastSecond struct {
 	came, taken atomic.Uint32
 }
 
-// draw counts a decision made at an instant in µs. It reports the power by which this second is
-// thinned, and whether chance is for the decision.
-func (g *gate) draw(at int64) (power uint8, ok bool) {
+// draw counts a decision made at an instant in µs, with a random number of its own. It reports the
+// power by which this second is thinned, and whether chance is for the decision.
+//
+// Up to 4,095 decisions are counted one by one, and of more a sample: one in 2^k is counted as 2^k
+// (as Morris has it, 1978), where k grows with the count, whose standard error is 1.6 % then. An
+// addition that all processors make to the same word would cost more than all the rest of draw.
+func (g *gate) draw(at int64, random uint64) (power uint8, ok bool) {
 	unix := at / 1e6
-	word := g.now.Add(1)
+	word := g.now.Load()
 	if late := int32(uint32(word>>38)-uint32(unix)) << (32 - secondBits) >> (32 - secondBits); late != 0 && (late < 0 || late > backward) {
 		word = g.turn(unix)
 	}
+	if k := bits.Len32(uint32(word) >> exactBits); random>>32&(1<<k-1) == 0 {
+		g.now.Add(1 << k)
+	}
 	power = uint8(word>>32) & 63
-	// Multiplied, since clients that come in turn would else be taken or left always.
-	return power, uint32(word)*0x9e3779b1>>(32-power) == 0
+	return power, random&(1<<power-1) == 0
 }
 
 // turn begins a second.
@@ -73,22 +82,22 @@ func (g *gate) turn(unix int64) (word uint64) {
 	for {
 		old := g.now.Load()
 		if uint32(old>>38) == uint32(unix)&(1<<secondBits-1) {
-			return g.now.Add(1) // somebody else was quicker
+			return old // somebody else was quicker
 		}
 		power := uint64(0)
 		for weight := g.weight.Load(); weight>>power > uint64(g.budget); {
 			power++
 		}
-		word = uint64(unix)<<38 | power<<32 | 1
+		word = uint64(unix)<<38 | power<<32
 		if !g.now.CompareAndSwap(old, word) {
 			continue
 		}
 		g.weight.Store(0)
 		before, taken := g.unix.Swap(unix), g.taken.Swap(0)
-		if came := uint32(old); before != 0 && came > 1 {
+		if came := uint32(old); before != 0 && came > 0 {
 			p := &g.past[uint64(before)%pastSeconds]
 			p.unix.Store(before)
-			p.came.Store(came - 1) // the last one is of this second
+			p.came.Store(came)
 			p.taken.Store(taken)
 		}
 		return word
@@ -137,7 +146,8 @@ func (g *gate) shift(power uint8, by uint64) {
 	}
 }
 
-// Second says how many refusals came in one second, and of how many an entry was made.
+// Second says how many refusals came in one second, which is an estimate from 4,096 on, and of how
+// many an entry was made.
 type Second struct {
 	Time       time.Time
 	Came, Kept int
@@ -176,6 +186,10 @@ func (b *Buffer) WhyMissing(now time.Time) string {
 	if n := len(list); n > 1 {
 		also = fmt.Sprintf(", and %d more seconds of the last 5 minutes were like it", n-1)
 	}
-	return fmt.Sprintf("%s; or it is one of a flood, of which a part is kept: in the second from %s on there were %s refusals, of which %s were kept%s",
-		why, s.Time.Format("15:04:05 UTC"), words.Number(s.Came), words.Number(s.Kept), also)
+	about := ""
+	if s.Came >= 1<<exactBits {
+		about = "about "
+	}
+	return fmt.Sprintf("%s; or it is one of a flood, of which a part is kept: in the second from %s on there were %s%s refusals, of which %s were kept%s",
+		why, s.Time.Format("15:04:05 UTC"), about, words.Number(s.Came), words.Number(s.Kept), also)
 }

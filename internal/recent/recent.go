@@ -14,14 +14,13 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
-	mrand "math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/keyhash"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -37,6 +36,8 @@ type Options struct {
 	// Hide names attributes whose values are not kept. Attributes whose names suggest a secret are
 	// hidden anyway.
 	Hide []string
+	// Tally is that of whatever else watches decisions; nil is one of its own.
+	Tally *watch.Tally
 }
 
 // Bounds and defaults of Options.
@@ -63,7 +64,7 @@ type Buffer struct {
 	others  []ring
 	// refusals and marked are for refusals and for admissions that are worth keeping.
 	refusals, marked gate
-	seed             uint64 // of the hashes of keys
+	tally            *watch.Tally // hashes keys
 	rules            atomic.Pointer[ruleNames]
 	seq              atomic.Uint64 // of the last entry, to tell their order
 	pool             sync.Pool     // of *encoder
@@ -113,11 +114,17 @@ func New(o Options) (*Buffer, error) {
 	if o.Bytes/int64(o.Entries) < leastBytes {
 		return nil, fmt.Errorf("recent decisions: %d bytes are too few for %d entries; give at least %d", o.Bytes, o.Entries, int64(o.Entries)*leastBytes)
 	}
-	b := &Buffer{sample: o.Sample, entry: int(min(o.Bytes/int64(o.Entries), mostBytes)), hide: slices.Clone(o.Hide)}
+	if o.Tally == nil {
+		o.Tally = watch.NewTally()
+	}
+	b := &Buffer{
+		tally: o.Tally, sample: o.Sample, hide: slices.Clone(o.Hide),
+		entry: int(min(o.Bytes/int64(o.Entries), mostBytes)),
+	}
 	_, _ = rand.Read(b.key[:]) // it never fails
 	others := o.Entries / 4
 	b.refused, b.others = newRings(o.Entries-others), newRings(others)
-	b.refusals.budget, b.marked.budget, b.seed = refusalsPerSecond, markedPerSecond, mrand.Uint64()
+	b.refusals.budget, b.marked.budget = refusalsPerSecond, markedPerSecond
 	b.pool.New = func() any { return &encoder{buf: make([]byte, 0, b.entry+mostText)} }
 	return b, nil
 }
@@ -130,41 +137,42 @@ func newRings(slots int) []ring {
 	return r
 }
 
-// Hooks are what the limiter is to call.
-func (b *Buffer) Hooks() weir.Hooks {
-	return weir.Hooks{
-		Decided:      b.decided,
-		RulesChanged: func(s *rule.Set, _ uint64) { b.rules.Store(b.namesOf(s)) },
-	}
+// Hooks are what the limiter is to call, where nothing else watches.
+func (b *Buffer) Hooks() weir.Hooks { return b.tally.Join(b) }
+
+// Others implements watch.Watcher.
+func (b *Buffer) Others() weir.Hooks {
+	return weir.Hooks{RulesChanged: func(s *rule.Set, _ uint64) { b.rules.Store(b.namesOf(s)) }}
 }
 
-func (b *Buffer) decided(r *weir.Request, d *weir.Decision) {
+// Decided implements watch.Watcher.
+func (b *Buffer) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 	g := &b.refusals
 	if d.Allowed {
-		if marksOf(d) == 0 {
-			if b.sampled(r, d) {
-				b.keep(r, d, b.hash(d))
+		if f.Outcome == watch.Passed || f.Outcome == watch.Unclear && marksOf(d) == 0 {
+			if b.sampled(r, d, f.Random) {
+				b.keep(r, d, b.hash(d, f))
 			}
 			return
 		}
 		g = &b.marked
 	}
 	at := instant(d)
-	power, ok := g.draw(at)
+	power, ok := g.draw(at, f.Random)
 	if !ok {
 		return
 	}
-	hash := b.hash(d)
-	if hash != 0 && !g.share(hash) {
+	key := b.hash(d, f)
+	if key != 0 && !g.share(key) {
 		return
 	}
 	g.take(power, at)
-	b.keep(r, d, hash)
+	b.keep(r, d, key)
 }
 
 // sampled draws an ordinary decision.
-func (b *Buffer) sampled(r *weir.Request, d *weir.Decision) bool {
-	return b.sample >= 0 && !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0) && mrand.Uint32N(uint32(b.sample)) == 0
+func (b *Buffer) sampled(r *weir.Request, d *weir.Decision, random uint64) bool {
+	return b.sample >= 0 && random>>32*uint64(b.sample)>>32 == 0 && !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0)
 }
 
 // Thinned returns the seconds of the five minutes before now, by the store's clock, in which not
@@ -204,16 +212,22 @@ func (s *slot) entry() (e Entry, ok bool) {
 // hash hashes the key that a decision is about: the key of the first limit that refuses. If no
 // limit refuses, or that one has a single counter for all, it hashes the keys of all limits. It is
 // 0 if there is none.
-func (b *Buffer) hash(d *weir.Decision) (hash uint64) {
+func (b *Buffer) hash(d *weir.Decision, f watch.Facts) (hash uint64) {
 	hits := d.Matches.Hits
+	if f.Outcome != watch.Unclear {
+		if len(hits[0].Key) == 0 {
+			return 0
+		}
+		return f.Key
+	}
 	for i := range d.Limits {
 		if i < len(hits) && len(hits[i].Key) > 0 && d.Refuses(&d.Limits[i]) {
-			return keyhash.Sum(b.seed, hits[i].Key)
+			return b.tally.Hash(hits[i].Key)
 		}
 	}
 	for i := range hits {
 		if key := hits[i].Key; len(key) > 0 {
-			hash = hash*31 + keyhash.Sum(b.seed, key)
+			hash = hash*31 + b.tally.Hash(key)
 		}
 	}
 	return hash

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
@@ -310,7 +311,7 @@ func TestReload(t *testing.T) {
 	// As of a decision of the old set that ends now.
 	r := weir.Request{Attributes: rule.Map{"a": "x", "b": "1", "c": "2"}, Hits: 1}
 	before.ID = 0
-	b.decided(&r, before)
+	b.Decided(&r, before, watch.Facts{Outcome: watch.Unclear})
 	after := ask(t, l, r.Attributes.(rule.Map)).ID
 	for at, want := range map[weir.DecisionID]string{id: "map[a:x b:1] old b=1 1", before.ID: "map[a:x b:1] old b=1 1", after: "map[c:2] new c=2 2"} {
 		e, ok := b.Find(at)

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/watch"
 )
 
 var (
@@ -51,16 +52,19 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	m := c.m
 	counter, gauge := counterTo(ch), gaugeTo(ch)
+	m.mu.Lock() // so that nothing moves from a limit to its domain meanwhile
 	t := m.tables.Load().now
-	for domain, cells := range t.domains {
-		m.collectDomain(ch, label(domain), cells)
+	requests := t.requests()
+	m.mu.Unlock()
+	for domain, n := range requests {
+		m.collectDomain(ch, label(domain), t.domains[domain], n)
 	}
 	unknown := [outcomes]uint64{}
 	for door := range m.unknownCells {
 		for o := range m.unknownCells[door] {
 			v := m.unknownCells[door][o].Load()
 			if unknown[o] += v; v > 0 || m.open[door] && o == int(allowed) {
-				counter(descRequests, v, unknownDomain, doorNames[door], outcomeNames[o])
+				counter(descRequests, v, unknownDomain, watch.DoorNames[door], outcomeNames[o])
 			}
 		}
 	}
@@ -71,9 +75,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if t.set != nil {
 		for name, cells := range t.names {
-			for o := range outcome(len(cells.n)) {
-				if v := cells.n[o].Load(); v > 0 || o <= denied && t.rules[name] {
-					cells.refused.counter(ch, descDecisions, v, o, label(name.domain), label(name.rule), label(name.window), outcomeNames[o])
+			for o, v := range cells.read() {
+				if v > 0 || outcome(o) <= denied && t.rules[name] {
+					cells.refused.counter(ch, descDecisions, v, outcome(o), label(name.domain), label(name.rule), label(name.window), outcomeNames[o])
 				}
 			}
 		}
@@ -130,25 +134,40 @@ func oneIf(holds bool) float64 {
 	return 0
 }
 
+// requests returns how many requests each domain has had, by door and outcome.
+func (t *table) requests() map[string]*[watch.Doors][outcomes]uint64 {
+	all := map[string]*[watch.Doors][outcomes]uint64{}
+	for domain, cells := range t.domains {
+		n := new([watch.Doors][outcomes]uint64)
+		for door := range cells {
+			for o := range cells[door].n {
+				n[door][o] = cells[door].n[o].Load()
+			}
+		}
+		all[domain] = n
+	}
+	for _, names := range [...]map[limitName]*limitCount{t.names, t.gone} {
+		for name, c := range names {
+			c.addTo(all[name.domain])
+		}
+	}
+	return all
+}
+
 // collectDomain sends the counters of the requests of one domain.
-func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cells *domainCells) {
+func (m *Metrics) collectDomain(ch chan<- prometheus.Metric, domain string, cells *domainCells, requests *[watch.Doors][outcomes]uint64) {
 	counter := counterTo(ch)
 	var exempted, refused uint64
-	for door := range cells {
-		c := &cells[door]
-		there := m.open[door]
-		for o := range c.n {
-			there = there || c.n[o].Load() > 0
-		}
-		if !there {
+	for door, n := range requests {
+		if n == [outcomes]uint64{} && !m.open[door] {
 			continue
 		}
-		exempted, refused = exempted+c.n[exempt].Load(), refused+c.n[banned].Load()
-		for o := range outcome(len(c.n)) {
+		exempted, refused = exempted+n[exempt], refused+n[banned]
+		for o, v := range n {
 			// Always there, so that a rate can be taken over the first one: what every server sees
 			// sooner or later.
-			if v := c.n[o].Load(); o != banned && (v > 0 || o <= denied) { // banned ones are denied
-				c.refused.counter(ch, descRequests, v, o, domain, doorNames[door], outcomeNames[o])
+			if outcome(o) != banned && (v > 0 || outcome(o) <= denied) { // banned ones are denied
+				cells[door].refused.counter(ch, descRequests, v, outcome(o), domain, watch.DoorNames[door], outcomeNames[o])
 			}
 		}
 	}

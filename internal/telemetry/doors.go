@@ -6,35 +6,6 @@ import (
 	"github.com/weir-rl/weir/internal/listen"
 )
 
-// doors is how many doors are told apart: those of doorNames.
-const doors = 8
-
-// doorNames are the values of weir.Request.Door, and of the label door. What a program that embeds
-// Weir names otherwise, or not at all, is "".
-var doorNames = [doors]string{"", "http", "rls", "resp", "proxy", "forward-auth", "spoe", "deferred"}
-
-// doorOf returns the place of a door in doorNames. It is asked for each decision; this switch,
-// which goes by length, takes less than a map or a comparison with each name.
-func doorOf(name string) int {
-	switch name {
-	case "http":
-		return 1
-	case "rls":
-		return 2
-	case "resp":
-		return 3
-	case "proxy":
-		return 4
-	case "forward-auth":
-		return 5
-	case "spoe":
-		return 6
-	case "deferred":
-		return 7
-	}
-	return 0
-}
-
 // DoorOptions say what NewDoors reads. A nil field means that there is no such metric.
 type DoorOptions struct {
 	Doors        func() map[string]listen.Stats // by the name of the door

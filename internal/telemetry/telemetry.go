@@ -26,6 +26,7 @@ import (
 	"github.com/weir-rl/weir/internal/candidate"
 	"github.com/weir-rl/weir/internal/nftables"
 	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
@@ -60,6 +61,8 @@ const sample = 16
 // Options tune New. The zero value is right for most. Each reading comes from the package that
 // counts it; where one is nil, its metrics are left out.
 type Options struct {
+	// Tally counts, for whatever else watches decisions, too; nil is one of its own.
+	Tally *watch.Tally
 	// Memory reads the store in this process.
 	Memory func() memory.Stats
 	// Redis reads a shared store, Fallback the store that decides while that is away.
@@ -95,9 +98,9 @@ type Metrics struct {
 	takes        prometheus.Histogram
 	storeErrors  prometheus.Counter
 	celErrors    prometheus.Counter
-	unknownCells [doors][outcomes]atomic.Uint64
+	unknownCells [watch.Doors][outcomes]atomic.Uint64
 	detailed     detailed
-	open         [doors]bool // by Options.Doors
+	open         [watch.Doors]bool // by Options.Doors
 
 	candidates *candidate.Tracker
 
@@ -114,6 +117,44 @@ type cells struct {
 	n [outcomes]atomic.Uint64
 	// refused is one of the latest refusals, for the exemplar of denied or banned.
 	refused slot
+}
+
+// limitCount are the counters of a limit. Most requests meet one limit, and what becomes of them is
+// what the limit says: such a request is counted once, in alone, which stands for the limit as well
+// as for the domain. All others are counted in cells and in those of the domain.
+type limitCount struct {
+	cells
+	alone *watch.Count
+}
+
+// ofAlone says which outcomes of a limit watch.Outcome stands for. That of the domain is denied or
+// allowed.
+var ofAlone = [watch.Outcomes]outcome{watch.Passed: allowed, watch.Near: nearLimit, watch.Soft: soft, watch.Refused: denied}
+
+// read returns the outcomes of the limit.
+func (c *limitCount) read() (n [outcomes]uint64) {
+	for o := range n {
+		n[o] = c.n[o].Load()
+	}
+	for _, byOutcome := range c.alone.Read() {
+		for w, v := range byOutcome {
+			n[ofAlone[w]] += v
+		}
+	}
+	return n
+}
+
+// addTo adds what alone stands for to the outcomes of the domain.
+func (c *limitCount) addTo(n *[watch.Doors][outcomes]uint64) {
+	for door, byOutcome := range c.alone.Read() {
+		for w, v := range byOutcome {
+			o := allowed
+			if w == int(watch.Refused) {
+				o = denied
+			}
+			n[door][o] += v
+		}
+	}
 }
 
 // add counts one outcome.
@@ -135,19 +176,34 @@ type table struct {
 	set        *rule.Set
 	generation uint64
 	limits     []limitCells // by rule.Counter.Index
-	names      map[limitName]*cells
+	names      map[limitName]*limitCount
+	// gone are the counters of limits that the set before had, and this one has not. Decisions that
+	// were under way still count there, for the domain, until the next set comes.
+	gone map[limitName]*limitCount
 	// those of names that a rule has, rather than a request (an override of RLS)
 	rules      map[limitName]bool
 	domains    map[string]*domainCells
 	candidates *candidate.Set // nil if there are none
 }
 
-// domainCells are the counters of the requests of one domain, by door.
-type domainCells [doors]cells
+// domainCells are the counters of the requests of one domain, by door, but for those that are
+// counted with a limit.
+type domainCells [watch.Doors]cells
+
+// keep takes over what was counted with a limit that is no more.
+func (d *domainCells) keep(c *limitCount) {
+	var n [watch.Doors][outcomes]uint64
+	c.addTo(&n)
+	for door := range n {
+		for o, v := range n[door] {
+			d[door].n[o].Add(v)
+		}
+	}
+}
 
 // limitCells are the counters of one limit, and of the domain that it is of.
 type limitCells struct {
-	*cells
+	*limitCount
 	domain *domainCells
 }
 
@@ -164,6 +220,9 @@ type tables struct {
 
 // New returns Metrics on a registry of their own.
 func New(o Options) *Metrics {
+	if o.Tally == nil {
+		o.Tally = watch.NewTally()
+	}
 	m := &Metrics{
 		o:        o,
 		registry: prometheus.NewRegistry(),
@@ -184,7 +243,7 @@ func New(o Options) *Metrics {
 		candidates:  candidate.New(o.Hide),
 	}
 	for _, name := range o.Doors {
-		m.open[doorOf(name)] = true
+		m.open[watch.DoorOf(name)] = true
 	}
 	m.detailed.cells = map[string]*[outcomes]atomic.Uint64{}
 	m.tables.Store(new(tables))
@@ -212,10 +271,12 @@ func (m *Metrics) Candidates(domain string) []candidate.Reading {
 // Registry is where others may add their own.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Hooks are what the limiter is to call.
-func (m *Metrics) Hooks() weir.Hooks {
+// Hooks are what the limiter is to call, where nothing else watches.
+func (m *Metrics) Hooks() weir.Hooks { return m.o.Tally.Join(m) }
+
+// Others implements watch.Watcher.
+func (m *Metrics) Others() weir.Hooks {
 	return weir.Hooks{
-		Decided:      m.decided,
 		RulesChanged: m.rulesChanged,
 		StoreError:   func(error) { m.storeErrors.Inc() },
 	}
@@ -232,7 +293,8 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 	next := table{
 		set: s, generation: generation,
 		limits:  make([]limitCells, len(s.Counters())),
-		names:   map[limitName]*cells{},
+		names:   map[limitName]*limitCount{},
+		gone:    map[limitName]*limitCount{},
 		rules:   map[limitName]bool{},
 		domains: map[string]*domainCells{},
 	}
@@ -248,17 +310,28 @@ func (m *Metrics) rulesChanged(s *rule.Set, generation uint64) {
 			next.rules[limitName{r.Domain, r.Name, w.Name}] = w.Counter != nil
 		}
 	}
+	alone := m.o.Tally.Of(s, generation)
 	for _, c := range s.Counters() {
 		name := limitName{c.Domain, c.Rule, c.Window}
 		kept := next.names[name]
 		if kept == nil {
 			kept = old.names[name]
 		}
-		if kept == nil {
-			kept = new(cells)
+		if kept == nil || kept.alone != alone[c.Index] {
+			kept = &limitCount{alone: alone[c.Index]}
 		}
 		next.names[name] = kept
 		next.limits[c.Index] = limitCells{kept, next.domains[c.Domain]}
+	}
+	for name, c := range old.names {
+		if next.names[name] == nil && next.domains[name.domain] != nil {
+			next.gone[name] = c
+		}
+	}
+	for name, c := range old.gone {
+		if domain := next.domains[name.domain]; domain != nil {
+			domain.keep(c)
+		}
 	}
 	next.candidates = m.candidates.Of(s, old.candidates)
 	m.tables.Store(&tables{now: next, before: &old})
@@ -284,11 +357,35 @@ func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 	return &ts.now, false
 }
 
+// Decided implements watch.Watcher. What met one limit is counted already.
+func (m *Metrics) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
+	if f.Outcome == watch.Unclear {
+		m.decided(r, d)
+		return
+	}
+	if d.Matches.CELErrors > 0 {
+		m.celErrors.Add(float64(d.Matches.CELErrors))
+	}
+	ts := m.tables.Load()
+	if f.First && f.Outcome == watch.Refused && ts.now.set == d.Rules {
+		l := &ts.now.limits[d.Limits[0].Window.Counter.Index]
+		l.refused.keep(denied, 1, r, d)
+		l.domain[watch.DoorOf(r.Door)].refused.keep(denied, 1, r, d)
+	}
+	if ts.now.candidates != nil && ts.now.set == d.Rules {
+		ts.now.candidates.Count(d)
+	}
+	if m.o.Detailed {
+		m.detailed.decided(d)
+	}
+}
+
+// decided counts a decision of any kind.
 func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	if d.Matches.CELErrors > 0 {
 		m.celErrors.Add(float64(d.Matches.CELErrors))
 	}
-	overall, door := outcomeOf(r, d), doorOf(r.Door)
+	overall, door := outcomeOf(r, d), watch.DoorOf(r.Door)
 	if !d.Known {
 		m.unknownCells[door][overall].Add(1)
 		if m.o.UnknownDomain != nil && d.Rules != nil && !m.many.Load() {
@@ -315,8 +412,10 @@ func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 		l := &d.Limits[i]
 		k, c := l.Window.Counter, (*cells)(nil)
 		if indexed {
-			c = t.limits[k.Index].cells
-		} else if c = t.names[limitName{k.Domain, k.Rule, k.Window}]; c == nil {
+			c = &t.limits[k.Index].cells
+		} else if named := t.names[limitName{k.Domain, k.Rule, k.Window}]; named != nil {
+			c = &named.cells
+		} else {
 			continue
 		}
 		if o := outcomeOfLimit(d, l); o == denied || o == banned {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/fallback"
@@ -450,7 +451,7 @@ func TestDoors(t *testing.T) {
 	if got := scrape(t, m)[`weir_requests_total{domain="shop",door="proxy",outcome="denied"}`]; got != "0" {
 		t.Errorf("an open door shows %q", got)
 	}
-	for _, door := range append(doorNames[:], "a name of their own") {
+	for _, door := range append(watch.DoorNames[:], "a name of their own") {
 		for i, ip := range []string{"a" + door, "a" + door, "192.0.2.9"} {
 			r := weir.Request{Domain: "shop", Attributes: rule.Map{"ip": ip}, Door: door}
 			if _, err := l.Allow(t.Context(), r); err != nil {
@@ -464,7 +465,7 @@ func TestDoors(t *testing.T) {
 		}
 	}
 	want := []string{}
-	for _, door := range doorNames {
+	for _, door := range watch.DoorNames {
 		n := 1
 		if door == "" {
 			n = 2
@@ -486,7 +487,7 @@ func TestDoorsAreKnown(t *testing.T) {
 		text, err := os.ReadFile(path)
 		for _, match := range named.FindAllSubmatch(text, -1) {
 			door := string(match[1])
-			if found[door] = true; doorNames[doorOf(door)] != door {
+			if found[door] = true; watch.DoorNames[watch.DoorOf(door)] != door {
 				t.Errorf("%s: the door %q has no label", path, door)
 			}
 		}
@@ -495,7 +496,7 @@ func TestDoorsAreKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, door := range doorNames[1:] {
+	for _, door := range watch.DoorNames[1:] {
 		if !found[door] {
 			t.Errorf("nothing names the door %q", door)
 		}

@@ -1,0 +1,123 @@
+// Package watch joins what watches decisions: metrics, recent decisions, insight, the record of
+// requests. Each of them stands on the deciding path and asks the same: what became of the request,
+// how many there were, a hash of the key, a random number. Tally finds these Facts out once, counts
+// once for all, and tells the watchers.
+package watch
+
+import (
+	"math/rand/v2"
+	"unsafe"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/rule"
+)
+
+// Outcome is what became of a request.
+type Outcome uint8
+
+// The outcomes of requests that met one limit, which is not in shadow, and nothing out of the
+// ordinary. They exclude each other: Soft goes before Near.
+const (
+	Passed  Outcome = iota // admitted below warn
+	Near                   // admitted, with most of the limit used
+	Soft                   // admitted above the limit, in its soft margin
+	Refused                // by the limit
+	Outcomes
+	// Unclear is of any other request: it met several limits or none, a limit in shadow or a ban,
+	// brought descriptors, or asked for nothing; or its rules came into force just now. It is not
+	// counted, and watchers see for themselves what became of it.
+	Unclear = Outcomes
+)
+
+// Facts are what watchers need to know of a decision. They are handed over by value, in registers:
+// what a pointer to them reached would have to be allocated.
+type Facts struct {
+	// Random is drawn for this decision alone. Watchers that use the same bits draw the same
+	// decisions, which does no harm: none of them reckons with another one's sample.
+	Random uint64
+	// Key is the hash, by Tally.Hash, of the key of the only limit that the request met; not valid
+	// if Outcome is Unclear.
+	Key     uint64
+	Outcome Outcome
+	// First says that it is the first one, or one in 256, of those that were counted with it.
+	First bool
+}
+
+// exemplar is of how many decisions of a kind one is Facts.First.
+const exemplar = 256
+
+// Watcher watches decisions.
+type Watcher interface {
+	// Decided is told each decision, as weir.Hooks.Decided is.
+	Decided(*weir.Request, *weir.Decision, Facts)
+	// Others are the other hooks. Their Decided is nil.
+	Others() weir.Hooks
+}
+
+// Join returns hooks that count, and tell each of the watchers, in this order.
+func (t *Tally) Join(watchers ...Watcher) weir.Hooks {
+	hooks := []weir.Hooks{{RulesChanged: func(s *rule.Set, generation uint64) { t.Of(s, generation) }}}
+	for _, w := range watchers {
+		hooks = append(hooks, w.Others())
+	}
+	all := weir.JoinHooks(hooks...)
+	if len(watchers) == 4 { // all that a server has; a loop over them costs as much as one of them
+		a, b, c, e := watchers[0], watchers[1], watchers[2], watchers[3]
+		all.Decided = func(r *weir.Request, d *weir.Decision) {
+			f := t.facts(r, d)
+			a.Decided(r, d, f)
+			b.Decided(r, d, f)
+			c.Decided(r, d, f)
+			e.Decided(r, d, f)
+		}
+		return all
+	}
+	all.Decided = func(r *weir.Request, d *weir.Decision) {
+		f := t.facts(r, d)
+		for _, w := range watchers {
+			w.Decided(r, d, f)
+		}
+	}
+	return all
+}
+
+// facts finds out what watchers need to know of d, and counts it.
+func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts) {
+	f.Random, f.Outcome = uint64(d.ID), Unclear
+	if f.Random == 0 { // the id of a refusal is random, and costs nothing more
+		f.Random = rand.Uint64()
+	}
+	if len(d.Limits) != 1 || len(d.Matches.Hits) != 1 || r.Descriptors != nil || r.Peek || r.Hits < 0 ||
+		!d.Known || d.Exempt || d.Banned.Rule != nil {
+		return f
+	}
+	l := &d.Limits[0]
+	outcome := Passed
+	switch {
+	case l.Mode == rule.Shadow, d.Allowed != l.Allowed:
+		return f
+	case !l.Allowed:
+		outcome = Refused
+	case l.Soft:
+		outcome = Soft
+	case l.Near:
+		outcome = Near
+	}
+	counts := t.counts.Load()
+	if counts.now.set != d.Rules {
+		return f
+	}
+	// Before the addition, for whose end all that comes after it has to wait.
+	f.Key = t.Hash(d.Matches.Hits[0].Key)
+	cells := counts.now.cells[l.Window.Counter.Index]
+	n := cells[Turn(d)&uint64(len(cells)-1)][DoorOf(r.Door)][outcome].Add(1)
+	f.Outcome, f.First = outcome, n%exemplar == 1
+	return f
+}
+
+// Turn returns a number that differs between decisions that are made at once, for counters of which
+// each processor should have its own: a Decision is used for one request at a time, so its address
+// does.
+func Turn(d *weir.Decision) uint64 {
+	return uint64(uintptr(unsafe.Pointer(d))) >> 6 * 0x9e3779b97f4a7c15 >> 32
+}
