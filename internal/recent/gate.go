@@ -131,7 +131,7 @@ func (g *gate) take(power uint8, at int64) {
 	switch {
 	case n >= g.budget && n%max(g.budget/2, 1) == 0 && power < 30:
 		g.shift(power, 1<<32)
-	case power > 0 && int64(n)*4e6 < int64(g.budget)*(at%1e6):
+	case power > 0 && int64(n+4)*4e6 < int64(g.budget)*(at%1e6): // 4, since chance may be late
 		g.shift(power, ^uint64(1<<32-1))
 	}
 }
