@@ -29,7 +29,7 @@ func TestCostOfHooks(t *testing.T) {
 			with := decider(t, c.allow, c.keys, hooksOf[len(hooksOf)-1].make(t))
 			without(n)
 			with(n)
-			const bound = 1.75
+			const bound = 1.5
 			best := 0.0
 			for range attempts {
 				var ratios []float64

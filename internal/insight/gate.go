@@ -70,6 +70,7 @@ type gate struct {
 	// Keys with a smaller hash may be in one of the samples; those below belowAll belong into that
 	// of all keys, and those below belowRefused into that of refused keys, once they are refused.
 	below, belowAll, belowRefused atomic.Uint64
+	beyond                        atomic.Uint64 // the largest of the three
 	filter                        atomic.Pointer[filter]
 	// Failures of if and cost, and the first of them in words; nil if there is none.
 	failures atomic.Uint64
@@ -80,6 +81,7 @@ func newGate(number uint32) *gate {
 	g := &gate{cells: make([]cell, watch.Cells()), number: number}
 	g.belowAll.Store(math.MaxUint64) // the first key that comes begins the samples
 	g.belowRefused.Store(math.MaxUint64)
+	g.beyond.Store(math.MaxUint64)
 	g.filter.Store(newFilter(64))
 	return g
 }
@@ -209,12 +211,20 @@ func (c *Collector) tableFor(d *weir.Decision) *table {
 // Decided implements watch.Watcher. What met one limit is counted already.
 func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 	ts := c.tables.Load()
-	if f.Outcome == watch.Unclear || ts.now.set != d.Rules || d.Matches.CELErrors > 0 {
+	if f.Outcome == watch.Unclear || ts.now.set != d.Rules {
 		c.decided(r, d, f)
 		return
 	}
-	g, o := ts.now.limits[d.Limits[0].Window.Counter.Index].gate, int(ofAlone[f.Outcome])
-	if top, key, take := g.draw(f.Key, o, thinning(c.thinning.Load()), f.Random); take {
+	g, now := ts.now.limits[d.Limits[0].Window.Counter.Index].gate, thinning(c.thinning.Load())
+	thin := now.refused()
+	if f.Outcome == watch.Passed {
+		thin = now.quiet()
+	}
+	if f.Random&mask(thin) != 0 && f.Key >= g.beyond.Load() {
+		return // neither drawn nor in a sample, as most are
+	}
+	o := int(ofAlone[f.Outcome])
+	if top, key, take := g.draw(f.Key, o, now, f.Random); take {
 		c.hand(g, &ts.now, r, d, 0, 1, o, f.Key, top, key, watch.Turn(d))
 	}
 }

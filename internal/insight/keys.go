@@ -165,6 +165,7 @@ func (s *ruleState) limits() {
 	s.gate.belowAll.Store(all.limit())
 	s.gate.belowRefused.Store(refused.limit())
 	s.gate.below.Store(max(all.limit(), watched))
+	s.gate.beyond.Store(max(all.limit(), refused.limit(), watched))
 }
 
 // The events of one key in a second from which it is thinned more, and below which less.

@@ -106,6 +106,7 @@ func (s *ruleState) unfollow() {
 	s.all, s.refused = [generations]*sample{}, [generations]*sample{}
 	s.live, s.long = [topKinds]topList{}, [topKinds]topList{}
 	s.gate.below.Store(0)
+	s.gate.beyond.Store(0)
 	s.gate.belowAll.Store(0)
 	s.gate.belowRefused.Store(0)
 	s.gate.filter.Store(newFilter(64))

@@ -210,11 +210,18 @@ const (
 
 // client returns the hash of the client of a request; of nobody that is random.
 func (r *Recorder) client(q *weir.Request, random uint64) (hash uint64, kind byte) {
-	seed := r.seed.Load()
 	if q.Attributes != nil {
 		if user, ok := q.Attributes.Attribute("user"); ok && user != "" {
-			return keyhash.Sum(seed, []byte(user)), byUser
+			return keyhash.Sum(r.seed.Load(), []byte(user)), byUser
 		}
+	}
+	return r.other(q, random)
+}
+
+// other is client of a request without a user.
+func (r *Recorder) other(q *weir.Request, random uint64) (hash uint64, kind byte) {
+	seed := r.seed.Load()
+	if q.Attributes != nil {
 		if ip, ok := q.Attributes.Attribute("ip"); ok && ip != "" {
 			return keyhash.Sum(seed+1, []byte(ip)), byAddress
 		}

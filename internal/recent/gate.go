@@ -67,14 +67,22 @@ type pastSecond struct {
 func (g *gate) draw(at int64, random uint64) (power uint8, ok bool) {
 	unix := at / 1e6
 	word := g.now.Load()
-	if late := int32(uint32(word>>38)-uint32(unix)) << (32 - secondBits) >> (32 - secondBits); late != 0 && (late < 0 || late > backward) {
-		word = g.turn(unix)
+	if uint32(word>>38) != uint32(unix)&(1<<secondBits-1) {
+		word = g.late(word, unix)
 	}
-	if k := bits.Len32(uint32(word) >> exactBits); random>>32&(1<<k-1) == 0 {
-		g.now.Add(1 << k)
+	if k := bits.Len32(uint32(word) >> exactBits); random>>32&(1<<(k&31)-1) == 0 {
+		g.now.Add(1 << (k & 31))
 	}
 	power = uint8(word>>32) & 63
-	return power, random&(1<<power-1) == 0
+	return power, random&(1<<(power&63)-1) == 0
+}
+
+// late begins a second, unless it is one that is just over.
+func (g *gate) late(word uint64, unix int64) uint64 {
+	if late := int32(uint32(word>>38)-uint32(unix)) << (32 - secondBits) >> (32 - secondBits); late < 0 || late > backward {
+		return g.turn(unix)
+	}
+	return word
 }
 
 // turn begins a second.

@@ -56,8 +56,8 @@ const (
 
 // Buffer holds recent decisions. Safe for concurrent use. Make one with New.
 type Buffer struct {
-	sample  int
-	entry   int // most bytes of an entry
+	sample  uint64 // 2^32 for none
+	entry   int    // most bytes of an entry
 	hide    []string
 	key     [16]byte // of the hashes that stand for hidden values
 	refused []ring   // refusals
@@ -105,8 +105,11 @@ func New(o Options) (*Buffer, error) {
 	if o.Bytes == 0 {
 		o.Bytes = defaultBytes
 	}
-	if o.Sample == 0 {
+	switch {
+	case o.Sample == 0:
 		o.Sample = defaultSample
+	case o.Sample < 0:
+		o.Sample = 1 << 32
 	}
 	if o.Entries < 4 || o.Entries > 10_000_000 {
 		return nil, fmt.Errorf("recent decisions: %d entries; expected 4 to 10,000,000", o.Entries)
@@ -118,7 +121,7 @@ func New(o Options) (*Buffer, error) {
 		o.Tally = watch.NewTally()
 	}
 	b := &Buffer{
-		tally: o.Tally, sample: o.Sample, hide: slices.Clone(o.Hide),
+		tally: o.Tally, sample: uint64(o.Sample), hide: slices.Clone(o.Hide),
 		entry: int(min(o.Bytes/int64(o.Entries), mostBytes)),
 	}
 	_, _ = rand.Read(b.key[:]) // it never fails
@@ -150,19 +153,25 @@ func (b *Buffer) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 	g := &b.refusals
 	if d.Allowed {
 		if f.Outcome == watch.Passed || f.Outcome == watch.Unclear && marksOf(d) == 0 {
-			if b.sampled(r, d, f.Random) {
+			if f.Random>>32*b.sample>>32 == 0 && ordinary(r, d) {
 				b.keep(r, d, b.hash(d, f))
 			}
 			return
 		}
 		g = &b.marked
 	}
-	at := instant(d)
+	at := d.Time
+	if at == 0 {
+		at = instant(d)
+	}
 	power, ok := g.draw(at, f.Random)
 	if !ok {
 		return
 	}
-	key := b.hash(d, f)
+	key := f.Key
+	if f.Outcome == watch.Unclear || len(d.Matches.Hits[0].Key) == 0 {
+		key = b.hash(d, f)
+	}
 	if key != 0 && !g.share(key) {
 		return
 	}
@@ -170,9 +179,9 @@ func (b *Buffer) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 	b.keep(r, d, key)
 }
 
-// sampled draws an ordinary decision.
-func (b *Buffer) sampled(r *weir.Request, d *weir.Decision, random uint64) bool {
-	return b.sample >= 0 && random>>32*uint64(b.sample)>>32 == 0 && !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0)
+// ordinary reports whether an admitted decision is one that asked for something.
+func ordinary(r *weir.Request, d *weir.Decision) bool {
+	return !d.Exempt && d.Known && (r.Cost() > 0 || len(r.Descriptors) > 0)
 }
 
 // Thinned returns the seconds of the five minutes before now, by the store's clock, in which not

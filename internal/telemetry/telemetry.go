@@ -357,26 +357,19 @@ func (m *Metrics) tableFor(d *weir.Decision) (t *table, indexed bool) {
 	return &ts.now, false
 }
 
-// Decided implements watch.Watcher. What met one limit is counted already.
+// Seldom implements watch.Seldom.
+func (m *Metrics) Seldom() {}
+
+// Decided implements watch.Watcher. What the tally counts it need not count.
 func (m *Metrics) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 	if f.Outcome == watch.Unclear {
 		m.decided(r, d)
 		return
 	}
-	if d.Matches.CELErrors > 0 {
-		m.celErrors.Add(float64(d.Matches.CELErrors))
-	}
-	ts := m.tables.Load()
-	if f.First && f.Outcome == watch.Refused && ts.now.set == d.Rules {
+	if ts := m.tables.Load(); f.First && f.Outcome == watch.Refused && ts.now.set == d.Rules {
 		l := &ts.now.limits[d.Limits[0].Window.Counter.Index]
 		l.refused.keep(denied, 1, r, d)
 		l.domain[watch.DoorOf(r.Door)].refused.keep(denied, 1, r, d)
-	}
-	if ts.now.candidates != nil && ts.now.set == d.Rules {
-		ts.now.candidates.Count(d)
-	}
-	if m.o.Detailed {
-		m.detailed.decided(d)
 	}
 }
 

@@ -72,7 +72,7 @@ type counts struct {
 	set        *rule.Set
 	generation uint64
 	limits     []*Count // by rule.Counter.Index
-	cells      [][]cell // of those
+	cells      [][]cell // of those; empty where nothing is to be counted
 	names      map[limitName]*Count
 }
 
@@ -125,6 +125,22 @@ func (t *Tally) Of(s *rule.Set, generation uint64) []*Count {
 			kept = &Count{cells: make([]cell, min(Cells(), mostCells)), Since: generation}
 		}
 		next.names[name], next.limits[c.Index], next.cells[c.Index] = kept, kept, kept.cells
+	}
+	for _, r := range s.Rules() {
+		if !r.Shadow && r.EnforcePercent == 100 {
+			continue
+		}
+		leaveOut := func(windows []*rule.Window) {
+			for _, w := range windows {
+				if w.Counter != nil {
+					next.cells[w.Counter.Index] = nil
+				}
+			}
+		}
+		leaveOut(r.Windows)
+		for i := range r.Overrides {
+			leaveOut(r.Overrides[i].Windows)
+		}
 	}
 	if generation > old.generation {
 		t.counts.Store(&countsOfTwo{now: next, before: &old})

@@ -6,6 +6,7 @@ package watch
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/weir-rl/weir"
@@ -23,9 +24,10 @@ const (
 	Soft                   // admitted above the limit, in its soft margin
 	Refused                // by the limit
 	Outcomes
-	// Unclear is of any other request: it met several limits or none, a limit in shadow or a ban,
-	// brought descriptors, or asked for nothing; or its rules came into force just now. It is not
-	// counted, and watchers see for themselves what became of it.
+	// Unclear is of any other request: it met several limits or none, a limit of a rule that is not
+	// enforced for all keys, or a ban; brought descriptors, or asked for nothing; an expression of a
+	// rule failed on it; or its rules came into force just now. It is not counted, and watchers see
+	// for themselves what became of it.
 	Unclear = Outcomes
 )
 
@@ -39,7 +41,8 @@ type Facts struct {
 	// if Outcome is Unclear.
 	Key     uint64
 	Outcome Outcome
-	// First says that it is the first one, or one in 256, of those that were counted with it.
+	// First says that it is the first one, or one in 256, of those that are counted with it. Of
+	// several at once, each may be, or none.
 	First bool
 }
 
@@ -54,48 +57,77 @@ type Watcher interface {
 	Others() weir.Hooks
 }
 
-// Join returns hooks that count, and tell each of the watchers, in this order.
+// Seldom is a Watcher that need not be told what is counted, unless it is First.
+type Seldom interface {
+	Watcher
+	Seldom()
+}
+
+// Join returns hooks that count, and tell each of the watchers: those that are told seldom first,
+// and then the others, in this order.
 func (t *Tally) Join(watchers ...Watcher) weir.Hooks {
 	hooks := []weir.Hooks{{RulesChanged: func(s *rule.Set, generation uint64) { t.Of(s, generation) }}}
+	var seldom, always []Watcher
 	for _, w := range watchers {
 		hooks = append(hooks, w.Others())
+		if _, ok := w.(Seldom); ok {
+			seldom = append(seldom, w)
+		} else {
+			always = append(always, w)
+		}
+	}
+	tell := func(list []Watcher, r *weir.Request, d *weir.Decision, f Facts) {
+		for _, w := range list {
+			w.Decided(r, d, f)
+		}
 	}
 	all := weir.JoinHooks(hooks...)
-	if len(watchers) == 4 { // all that a server has; a loop over them costs as much as one of them
-		a, b, c, e := watchers[0], watchers[1], watchers[2], watchers[3]
+	if len(always) == 3 { // all that a server has; a loop over them costs as much as one of them
+		a, b, c := always[0], always[1], always[2]
 		all.Decided = func(r *weir.Request, d *weir.Decision) {
-			f := t.facts(r, d)
+			f, n := t.facts(r, d)
+			if n == nil || f.First {
+				tell(seldom, r, d, f)
+			}
 			a.Decided(r, d, f)
 			b.Decided(r, d, f)
 			c.Decided(r, d, f)
-			e.Decided(r, d, f)
+			if n != nil {
+				n.Add(1)
+			}
 		}
 		return all
 	}
 	all.Decided = func(r *weir.Request, d *weir.Decision) {
-		f := t.facts(r, d)
-		for _, w := range watchers {
-			w.Decided(r, d, f)
+		f, n := t.facts(r, d)
+		if n == nil || f.First {
+			tell(seldom, r, d, f)
+		}
+		tell(always, r, d, f)
+		if n != nil {
+			n.Add(1)
 		}
 	}
 	return all
 }
 
-// facts finds out what watchers need to know of d, and counts it.
-func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts) {
+// facts finds out what watchers need to know of d, and where it is to be counted; nil is nowhere.
+// That is done when they have been told: whatever comes after an addition that other processors
+// wait for has to wait for its end as well.
+func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts, n *atomic.Uint64) {
 	f.Random, f.Outcome = uint64(d.ID), Unclear
 	if f.Random == 0 { // the id of a refusal is random, and costs nothing more
 		f.Random = rand.Uint64()
 	}
 	if len(d.Limits) != 1 || len(d.Matches.Hits) != 1 || r.Descriptors != nil || r.Peek || r.Hits < 0 ||
-		!d.Known || d.Exempt || d.Banned.Rule != nil {
-		return f
+		!d.Known || d.Exempt || d.Banned.Rule != nil || d.Matches.CELErrors > 0 {
+		return f, nil
 	}
 	l := &d.Limits[0]
 	outcome := Passed
 	switch {
 	case l.Mode == rule.Shadow, d.Allowed != l.Allowed:
-		return f
+		return f, nil
 	case !l.Allowed:
 		outcome = Refused
 	case l.Soft:
@@ -105,14 +137,16 @@ func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts) {
 	}
 	counts := t.counts.Load()
 	if counts.now.set != d.Rules {
-		return f
+		return f, nil
 	}
-	// Before the addition, for whose end all that comes after it has to wait.
-	f.Key = t.Hash(d.Matches.Hits[0].Key)
 	cells := counts.now.cells[l.Window.Counter.Index]
-	n := cells[Turn(d)&uint64(len(cells)-1)][DoorOf(r.Door)][outcome].Add(1)
-	f.Outcome, f.First = outcome, n%exemplar == 1
-	return f
+	if len(cells) == 0 {
+		return f, nil
+	}
+	f.Key = t.Hash(d.Matches.Hits[0].Key)
+	n = &cells[Turn(d)&uint64(len(cells)-1)][DoorOf(r.Door)][outcome]
+	f.Outcome, f.First = outcome, n.Load()%exemplar == 0
+	return f, n
 }
 
 // Turn returns a number that differs between decisions that are made at once, for counters of which

@@ -82,6 +82,43 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// seldom is a watcher that is told seldom.
+type seldom struct{ *seen }
+
+func (seldom) Seldom() {}
+
+// A watcher that is told seldom is told all that is not counted, and of the rest the first one and
+// one in 256.
+func TestSeldom(t *testing.T) {
+	for _, always := range []int{0, 1, 3} {
+		var first, unclear int
+		watchers := []watch.Watcher{seldom{&seen{facts: func(_ *weir.Request, _ *weir.Decision, f watch.Facts) {
+			if f.Outcome == watch.Unclear {
+				unclear++
+			} else if first++; !f.First {
+				t.Error("told of one that is counted and not the first")
+			}
+		}}}}
+		told := 0
+		for range always {
+			watchers = append(watchers, &seen{facts: func(*weir.Request, *weir.Decision, watch.Facts) { told++ }})
+		}
+		l := limiter(t, watch.NewTally().Join(watchers...), "limits: [{name: a, when: {path: /a}, allow: 0/min}]")
+		const n = 600
+		var d weir.Decision // one, since another one may count in another cell
+		for range n {
+			for _, path := range []string{"/a", "/b"} {
+				if err := l.Decide(t.Context(), &weir.Request{Attributes: rule.Map{"path": path}}, &d); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if first != 3 || unclear != n || told != 2*n*always {
+			t.Errorf("beside %d others: told of %d first ones and %d others; the others of %d", always, first, unclear, told)
+		}
+	}
+}
+
 // What a request that met one limit came to is found out, and counted; that of any other request is
 // left to the watchers, and is not.
 func TestOutcomes(t *testing.T) {
@@ -89,6 +126,8 @@ func TestOutcomes(t *testing.T) {
 limits:
   - {name: soft, when: {path: /soft}, per: [user], allow: 4/h, throttle: {soft: 50%}, warn: 75%}
   - {name: shadow, when: {path: /shadow}, per: [user], allow: 1/h, enforce: 0%}
+  - {name: partly, when: {path: /partly}, per: [user], allow: 1/h, enforce: 99%}
+  - {name: fails, when: {path: /fails}, if: "int(method) > 0", per: [user], allow: 1/h}
   - {name: two, when: {path: /two}, per: [user], allow: [1/h, 5/day]}
   - {name: banned, when: {path: /banned}, per: [user], allow: 0/h, ban: {after: 1, within: 1m, for: 1h}}
 exempt: {user: root}
@@ -130,6 +169,8 @@ exempt: {user: root}
 		{"/soft", 1, func(r *weir.Request) { r.Hits = -1 }, []watch.Outcome{u}},
 		{"/soft", 1, func(r *weir.Request) { r.Attributes = rule.Map{"path": "/soft", "user": "root"} }, []watch.Outcome{u}},
 		{"/shadow", 2, nil, []watch.Outcome{u, u}},
+		{"/partly", 2, nil, []watch.Outcome{u, u}},
+		{"/fails", 1, nil, []watch.Outcome{u}},
 		{"/two", 2, nil, []watch.Outcome{u, u}},
 		{"/banned", 2, nil, []watch.Outcome{r, u}},
 		{"/none", 1, nil, []watch.Outcome{u}},
