@@ -503,7 +503,7 @@ func TestSinceMissesNothing(t *testing.T) {
 	go func() { writing.Wait(); close(done) }()
 	read := func() {
 		var found []Entry
-		found, _, start = b.Since(start, Query{}, writers*each)
+		found, _, start = b.Since(start, Query{}, 2*writers*each) // more than there are
 		for i := range found {
 			told[found[i].ID]++
 		}
