@@ -1,4 +1,5 @@
-# The program, with nothing beside it: docker build --build-arg VERSION="$(git describe --tags --always)" -t weir .
+# The program, with nothing beside it:
+# docker build --build-arg VERSION="$(git describe --tags --always)" -t weir .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS TARGETARCH
 ARG VERSION=unknown
@@ -6,7 +7,8 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-# Beside it, folders of the image: for the configuration, and for what the server may write (snapshots, deferred requests, unix sockets).
+# Beside it, folders of the image: for the configuration, and for what the server may write
+# (snapshots, deferred requests, unix sockets).
 RUN mkdir -p /out/image/etc/weir /out/data/var/lib/weir \
     && CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -tags timetzdata -ldflags "-s -w -X main.version=$VERSION" -o /out/image/weir ./cmd/weir
 
@@ -15,7 +17,8 @@ FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /out/image/ /
 COPY --from=build --chown=65532:65532 /out/data/ /
-# The decision doors are for the network of the container; the admin port stays on its loopback until WEIR_LISTEN_ADMIN opens it.
+# The decision doors are for the network of the container; the admin port stays on its loopback
+# until WEIR_LISTEN_ADMIN opens it.
 ENV WEIR_LISTEN_HTTP=:8080 \
     WEIR_LISTEN_GRPC=:8081 \
     WEIR_LISTEN_RESP=:6380

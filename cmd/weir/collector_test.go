@@ -121,9 +121,9 @@ func (c *collectorBed) has(trace string) (span, record, exemplar bool) {
 	return span, record, exemplar
 }
 
-// TestCollector: a real collector of OpenTelemetry gets the span, the log record and the exemplar of
-// a refusal with one trace id. While it hangs, and after it was killed, decisions are answered, what
-// it does not get is counted, and memory stays bounded. When it is back, data arrives again.
+// TestCollector: a real collector of OpenTelemetry gets the span, the log record and the exemplar
+// of a refusal with one trace id. While it hangs, and after it was killed, decisions are answered,
+// what it does not get is counted, and memory stays bounded. When it is back, data arrives again.
 func TestCollector(t *testing.T) {
 	program := buildProgram(t)
 	// What waits for the collector fails after this time.
@@ -211,8 +211,8 @@ func TestCollector(t *testing.T) {
 			}
 
 			arrives(fmt.Sprintf("%032x", 1))
-			// So many that all that remembers decisions is full; as many spans and log records would be
-			// five times the growth that is borne below.
+			// So many that all that remembers decisions is full; as many spans and log records
+			// would be five times the growth that is borne below.
 			const load, growth = 20_000, 16 << 20
 			ask(load, fmt.Sprintf("%032x", 2))
 			full := heap()

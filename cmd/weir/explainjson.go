@@ -30,8 +30,8 @@ type explainedLimit struct {
 	Cost      int64          `json:"cost,omitempty"`
 	Shadow    bool           `json:"shadow,omitempty"`
 	Rest      []string       `json:"also,omitempty"`    // what else the rule says, in words
-	Now       *admin.KeyInfo `json:"now,omitempty"`     // on the server; absent if nothing is counted
-	Elastic   string         `json:"elastic,omitempty"` // the share that holds on the server, in words
+	Now       *admin.KeyInfo `json:"now,omitempty"`     // absent if nothing is counted there
+	Elastic   string         `json:"elastic,omitempty"` // the share that holds there, in words
 }
 
 // unmet is a rule that does not apply.

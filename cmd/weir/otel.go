@@ -199,7 +199,8 @@ func readHeaders(r io.Reader) (map[string]string, error) {
 		}
 		name, value, ok := strings.Cut(line, ":")
 		if name = strings.TrimSpace(name); !ok || !doors.IsToken(name) {
-			return nil, fmt.Errorf("line %d: write NAME: VALUE", n) // and not the line, which may hold a token
+			// The error does not quote the line, which may hold a token.
+			return nil, fmt.Errorf("line %d: write NAME: VALUE", n)
 		}
 		headers[name] = strings.TrimSpace(value)
 	}

@@ -265,7 +265,8 @@ func filesOf(path string) (map[string]string, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return files, err
 	}
-	tests, _ := testFiles([]string{path}) // no tests are an error there; what cannot be read was told above
+	// No tests are an error there, and what cannot be read was told above.
+	tests, _ := testFiles([]string{path})
 	for _, name := range tests {
 		data, err := os.ReadFile(name)
 		if err != nil {

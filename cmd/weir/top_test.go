@@ -34,7 +34,8 @@ func newTerminal(t *testing.T, width, height int, env []string, script string) *
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	x := &terminal{t, filepath.Join(dir, "s")}
-	t.Cleanup(func() { _ = exec.Command("tmux", "-S", x.socket, "kill-server").Run() }) // it may have ended
+	// An error says that it has ended.
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", x.socket, "kill-server").Run() })
 	args := []string{"-u", "-S", x.socket, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
 	cmd := exec.Command("tmux", append(args, "sh", "-c", script)...)
 	cmd.Env = append(slices.DeleteFunc(plainEnvironment(), func(v string) bool {

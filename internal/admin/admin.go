@@ -285,7 +285,8 @@ func (a *Handler) admit(w http.ResponseWriter, r *http.Request, e *endpoint) (_ 
 		needs = e.changes
 	}
 	id, verdict := auth.Identity{Role: auth.Admin}, auth.NoToken
-	if a.o.Tokens != nil && (needs > auth.Nobody || changes) { // what else a scraper sends along is no guess
+	// What else a scraper sends along is no guess at a token.
+	if a.o.Tokens != nil && (needs > auth.Nobody || changes) {
 		id, verdict = a.o.Tokens.Identify(r)
 	}
 	if a.o.Tokens != nil && needs > auth.Nobody {

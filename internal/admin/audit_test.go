@@ -117,8 +117,8 @@ func TestAuditRecords(t *testing.T) {
 	}
 }
 
-// TestAuditAddress: records tell the client's address, which only a trusted proxy may report, without
-// the port: else each connection that pushes a signal would have a record of its own.
+// TestAuditAddress: records tell the client's address, which only a trusted proxy may report,
+// without the port: else each connection that pushes a signal would have a record of its own.
 func TestAuditAddress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	log, err := audit.Open(audit.Options{Path: path})

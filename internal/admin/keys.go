@@ -30,7 +30,7 @@ type KeyInfo struct {
 	Parts      []string       `json:"parts"`
 	Used       int64          `json:"used"` // with what is used of a soft margin
 	Capacity   int64          `json:"capacity"`
-	SoftLimit  int64          `json:"soft_limit,omitempty"` // with the soft margin, while that is open
+	SoftLimit  int64          `json:"soft_limit,omitempty"` // with the soft margin while it is open
 	Remaining  int64          `json:"remaining"`
 	Refused    bool           `json:"refused"` // a request with a cost of 1 would be refused now
 	RetryAfter recent.Seconds `json:"retry_after"`
@@ -342,8 +342,8 @@ func (a *Handler) showKeyEverywhere(w http.ResponseWriter, r *http.Request, doma
 			}
 			found, err := a.limiter.Keys().Get(ctx, x.Domain, x.Name, parts)
 			switch {
-			case errors.Is(err, weir.ErrBadKey), errors.Is(err, weir.ErrNoSuchLimit): // other keys, or gone meanwhile
-				continue
+			case errors.Is(err, weir.ErrBadKey), errors.Is(err, weir.ErrNoSuchLimit):
+				continue // it counts other keys, or is gone meanwhile
 			case err != nil && !errors.Is(err, weir.ErrNotFound):
 				keyProblem(w, err)
 				return

@@ -84,8 +84,8 @@ func TestAdminKeyForms(t *testing.T) {
 	}
 }
 
-// TestAdminKeyEverywhere: a key without a limit is shown under each limit that counts such keys, and
-// one of which nothing is counted is no error.
+// TestAdminKeyEverywhere: a key without a limit is shown under each limit that counts such keys,
+// and one of which nothing is counted is no error.
 func TestAdminKeyEverywhere(t *testing.T) {
 	l, _, _ := doortest.NewLimiter(t, `domain: shop
 limits:

@@ -67,10 +67,10 @@ func (a *Handler) login(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// First says who asks for the operator's page, and how to make what it may show in its first answer:
-// what GET /api/v1/insight and /api/v1/insight/rules?n=12 would answer, for the domain and the time
-// of r's query, or nil where they cannot be had. ok is false if r comes from somebody who has to log
-// in first.
+// First says who asks for the operator's page, and how to make what it may show in its first
+// answer: what GET /api/v1/insight and /api/v1/insight/rules?n=12 would answer, for the domain and
+// the time of r's query, or nil where they cannot be had. ok is false if r comes from somebody who
+// has to log in first.
 func (a *Handler) First(r *http.Request) (s Session, snapshot func() (*insight.Overview, *RuleReports), ok bool) {
 	id := auth.Identity{Role: auth.Admin}
 	if a.o.Tokens != nil {

@@ -108,7 +108,8 @@ func (a *Handler) startPreview(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Location", previewPath+"/"+p.id)
 	w.Header()["Content-Type"] = answer.JSONType
 	w.WriteHeader(http.StatusAccepted)
-	_ = json.NewEncoder(w).Encode(map[string]string{"preview": previewPath + "/" + p.id}) // the client hung up
+	// An error says that the client hung up.
+	_ = json.NewEncoder(w).Encode(map[string]string{"preview": previewPath + "/" + p.id})
 }
 
 // begin starts a preview; it returns nil if one runs.

@@ -7,7 +7,7 @@ import "net/http"
 type RuleFiles struct {
 	Path    string `json:"path"`              // of the folder or the file on the server
 	Version string `json:"version,omitempty"` // that the source gives them; a folder gives none
-	Digest  string `json:"digest"`            // sha256: and the digest of all files, as in weir_rules_info
+	Digest  string `json:"digest"`            // of all files, as in weir_rules_info: sha256:…
 	// IPv6Prefix is how many bits of an IPv6 address make a key on the server.
 	IPv6Prefix int               `json:"ipv6_prefix"`
 	Files      map[string]string `json:"files"` // text by name

@@ -33,7 +33,7 @@ import (
 type Entry struct {
 	Seq     uint64    `json:"seq"` // 1, 2, 3, …
 	Time    time.Time `json:"time"`
-	Who     string    `json:"who"`               // the name of a token; Weir for what nobody did by hand
+	Who     string    `json:"who"`               // the name of a token; Weir: no person did it
 	Role    string    `json:"role,omitempty"`    // of the token
 	Address string    `json:"address,omitempty"` // of the client
 	What    string    `json:"what"`              // ban set, key reset, rules in force, …

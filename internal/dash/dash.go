@@ -26,14 +26,15 @@ import (
 	"sync"
 )
 
-//go:embed assets/index.html assets/app.css assets/icon.svg assets/*.js assets/views assets/parts assets/vendor/uplot.js
+//go:embed assets/index.html assets/app.css assets/icon.svg assets/vendor/uplot.js
+//go:embed assets/*.js assets/views assets/parts
 var embedded embed.FS
 
 // policy is the Content-Security-Policy of the page: scripts come from its own port and nowhere
-// else, none stands in the HTML, and no text becomes HTML or a script (trusted types). The one style
-// sheet stands in the HTML, so that the first paint needs no further answer; it is named by its
-// hash, and no other style in the HTML would hold. The first snapshot lies in a script element of
-// type application/json, which is data: no policy applies to it.
+// else, none stands in the HTML, and no text becomes HTML or a script (trusted types). The one
+// style sheet stands in the HTML, so that the first paint needs no further answer; it is named by
+// its hash, and no other style in the HTML would hold. The first snapshot lies in a script element
+// of type application/json, which is data: no policy applies to it.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -58,9 +59,9 @@ type Snapshot struct {
 // Options tune Handler.
 type Options struct {
 	// First says who asks for the page, at once, and how to make the first snapshot, which may take
-	// a while: meanwhile the browser paints the page without its figures. ok is false if the request
-	// comes from somebody who has to log in first. First is called for each load of the page, by
-	// many goroutines. A nil First is an open page without a snapshot.
+	// a while: meanwhile the browser paints the page without its figures. ok is false if the
+	// request comes from somebody who has to log in first. First is called for each load of the
+	// page, by many goroutines. A nil First is an open page without a snapshot.
 	First func(r *http.Request) (s Session, snapshot func() Snapshot, ok bool)
 	// Version is that of the program, which the page names.
 	Version string

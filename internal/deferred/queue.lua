@@ -1,4 +1,5 @@
--- The queue of deferred requests. KEYS[1] is the beginning of all keys; they share a hash tag. Times are Redis' own, in µs.
+-- The queue of deferred requests. KEYS[1] is the beginning of all keys; they share a hash tag.
+-- Times are Redis' own, in µs.
 --   due    sorted set: lines by when their head may be asked for
 --   line:L stream: the IDs of the jobs of a line, in order
 --   out    sorted set: jobs that were taken out of their lines, by when they go back

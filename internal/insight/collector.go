@@ -30,8 +30,8 @@ type Options struct {
 	// Tally counts, for whatever else watches decisions, too; nil is one of its own. Its seed is
 	// that of the hash of keys.
 	Tally *watch.Tally
-	// Seed is the seed that Tally gets. Nodes whose snapshots are merged need the same one; 0 leaves
-	// it the random one that it has. SetSeed changes it.
+	// Seed is the seed that Tally gets. Nodes whose snapshots are merged need the same one; 0
+	// leaves it the random one that it has. SetSeed changes it.
 	Seed uint64
 	// Now tells the time; nil is time.Now.
 	Now func() time.Time
@@ -104,7 +104,7 @@ type Collector struct {
 	generation int64
 	errors     wheel // of the store
 	lastErrs   uint64
-	past       map[pastName][]pastStep // of the history file, until the rules are there that it is of
+	past       map[pastName][]pastStep // of the history file, until its rules are there
 
 	history *history // nil without one; Run's alone
 

@@ -40,7 +40,7 @@ const (
 	flagNear                       // at warn or above
 	flagBanned                     // by a ban: nothing was asked of the limit
 	flagKnown                      // an attribute of Options.Known was there
-	flagFirst                      // the first window of the rule: what counts requests looks at it only
+	flagFirst                      // the first window of the rule: only it counts requests
 	flagAnswer                     // no decision, but the answer to an admitted request
 	flagOwn                        // the key has numbers of its own
 	flagCut                        // values of the key are cut

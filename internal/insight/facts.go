@@ -134,8 +134,8 @@ type KeyFacts struct {
 	Hash    uint64
 	Asked   uint64  // units
 	Refused uint64  // requests
-	Demand  []int64 // demand_k: of Facts.Windows, the most units asked for in one window; see Demand
-	Fill    float64 // F_k: the largest of Demand ÷ the limit in force for the key then; 1 is the whole
+	Demand  []int64 // demand_k: the most units asked for in one of Facts.Windows; see Demand
+	Fill    float64 // F_k: the largest of Demand ÷ the limit then in force for the key; 1 is all
 	// Own says that an override or a grant gives the key numbers of its own: another limit for the
 	// rule would not touch it.
 	Own      bool

@@ -41,7 +41,8 @@ limits:
 			t.Errorf("%s: %d failed: %+v", name, r.Errors, r.Verdicts)
 		}
 	}
-	b.send(weir.Request{Attributes: rule.Pairs{{Name: "user", Value: "u"}, {Name: "tier", Value: "0"}}}) // without size
+	withoutSize := rule.Pairs{{Name: "user", Value: "u"}, {Name: "tier", Value: "0"}}
+	b.send(weir.Request{Attributes: withoutSize})
 	b.pass(time.Second)
 	if r := b.rule("size"); r.Errors != 1 || r.Met != 201 {
 		t.Errorf("size: %d failed of %d met", r.Errors, r.Met)

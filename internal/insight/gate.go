@@ -25,8 +25,8 @@ import (
 //   - Its key belongs into a sample and is not there yet: the hash is below the threshold of the
 //     rule, and the filter does not know it.
 //   - Its key is in a sample. Then one decision in 2^i is drawn, where i is of that key, so that a
-//     client that floods is thinned and the others are not. Of all others each is looked at, admitted
-//     or not: what a key asked for in its busiest window is not known else.
+//     client that floods is thinned and the others are not. Of all others each is looked at,
+//     admitted or not: what a key asked for in its busiest window is not known else.
 //
 // What is drawn by chance carries its weight, so that estimates stay right.
 
@@ -131,8 +131,8 @@ func (f *filter) put(hash uint64, value uint32) {
 }
 
 // thinning packs how much is left out at the moment: the powers of 2 for refused and near
-// decisions, for admitted ones, for those on sampled keys and on sampled keys that were refused, and
-// the number of the minute.
+// decisions, for admitted ones, for those on sampled keys and on sampled keys that were refused,
+// and the number of the minute.
 type thinning uint64
 
 func (t thinning) refused() uint8 { return uint8(t) }

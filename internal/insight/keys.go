@@ -323,7 +323,7 @@ func (s *ruleState) forgetKeys() {
 // minuteState is what is known of a minute beside the counts.
 type minuteState struct {
 	keys     float32 // distinct ones, estimated
-	topShare uint8   // of what was admitted, taken by the top 1 % of the keys, in percent; none: not known
+	topShare uint8   // % of what was admitted, taken by the top 1 % of the keys; none: not known
 	signal   uint8   // place in saturations + 1; 0: not saturated
 }
 

@@ -11,7 +11,7 @@ type NodeState struct {
 
 	Rules       int       `json:"rules"`      // in force
 	Generation  uint64    `json:"generation"` // counts the rule sets of this node since its start
-	Digest      string    `json:"digest"`     // of the files in force, the same on nodes with the same files
+	Digest      string    `json:"digest"`     // of the files in force: the same for the same files
 	RulesSince  time.Time `json:"rules_since"`
 	RulesBroken bool      `json:"rules_broken"` // what lies in the source now is not in force
 

@@ -26,14 +26,14 @@ type PreviewProgress struct {
 // PreviewResult is what the rules in force did to the recorded requests, and what others would have
 // done. Counts are of the recorded requests times Sampled. With Problems there is nothing else.
 type PreviewResult struct {
-	From     time.Time `json:"from"` // counted from here on; the time before only warmed up the windows
+	From     time.Time `json:"from"` // counted from here on; before, the windows warmed up
 	To       time.Time `json:"to"`
 	Requests uint64    `json:"requests"`
 	Sampled  int       `json:"sampled"` // one client in so many was recorded; 1 is all
 
 	Now      PreviewSide    `json:"now"`
 	Then     PreviewSide    `json:"then"`
-	OnlyNow  uint64         `json:"only_now"`  // refused by the rules in force, and not by the others
+	OnlyNow  uint64         `json:"only_now"`  // refused by the rules in force only
 	OnlyThen uint64         `json:"only_then"` // the other way round
 	Clients  PreviewClients `json:"clients"`
 	Rules    []PreviewRule  `json:"rules"`
@@ -78,7 +78,7 @@ type PreviewRule struct {
 	MetNow   uint64 `json:"met_now"`
 	MetThen  uint64 `json:"met_then"`
 	Change   string `json:"change"`   // same, changed, added or removed
-	Estimate bool   `json:"estimate"` // the key cuts across clients, and not all clients were recorded
+	Estimate bool   `json:"estimate"` // the key cuts across clients, and some were not recorded
 }
 
 // PreviewSeries are refusals by step of time. All slices are as long as T.

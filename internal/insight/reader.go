@@ -33,10 +33,12 @@ const (
 // KeysQuery asks for the keys that come first in an order. Empty fields do not matter.
 type KeysQuery struct {
 	Domain string
-	Limit  string        // a rule, or one of its windows
-	By     string        // ByRefused ("" too), ByAsked or ByNear; rules in shadow refuse nobody, unless Limit names one
-	Over   time.Duration // up to a minute: the live list; above: that of 12 hours
-	N      int           // at most so many; 0 is 50
+	Limit  string // a rule, or one of its windows
+	// By is ByRefused, as "" is, ByAsked or ByNear. Rules in shadow refuse nobody, unless Limit
+	// names one.
+	By   string
+	Over time.Duration // up to a minute: the live list; above: that of 12 hours
+	N    int           // at most so many; 0 is 50
 }
 
 // KeyReport is what is known of one key.

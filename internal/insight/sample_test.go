@@ -81,8 +81,8 @@ func TestMergedSamples(t *testing.T) {
 	}
 }
 
-// What 4 nodes know of the sampled keys of one rule is, merged, what one node knows that decided all
-// of it: of each key what it asked, how much of that was refused, and its demand.
+// What 4 nodes know of the sampled keys of one rule is, merged, what one node knows that decided
+// all of it: of each key what it asked, how much of that was refused, and its demand.
 func TestMergedKeys(t *testing.T) {
 	run := func(nodes int) *RuleSnapshot {
 		list := fleet(t, nodes, searchRule)
@@ -221,8 +221,8 @@ func fleet(t *testing.T, nodes int, rules string) []*bench {
 const searchRule = "domain: shop\nlimits: [{name: search, per: [user], allow: 10/min, algorithm: fixed_window}]"
 
 // A client that a load balancer sends round robin to 4 nodes has the demand that it has on one, to
-// a tenth: each node keeps the windows that were the busiest by what came to it. It has the episodes
-// too once all nodes watch it: all of them, as long as no node has forgotten events.
+// a tenth: each node keeps the windows that were the busiest by what came to it. It has the
+// episodes too once all nodes watch it: all of them, as long as no node has forgotten events.
 func TestSpreadClient(t *testing.T) {
 	run := func(nodes, minutes int) (r *RuleSnapshot, watched Episodes) {
 		list := fleet(t, nodes, searchRule)

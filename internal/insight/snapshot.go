@@ -28,7 +28,7 @@ type Snapshot struct {
 	Seed          uint64
 	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
 	Over          int64 // the time that was asked for, in s
-	From, Step    int64 // of the counts: from here to Time, up to a step less than Over; and of the series
+	From, Step    int64 // of counts, from here to Time (up to a step less than Over), and series
 	P99           float64
 	StoreErrors   uint64
 	Taken         uint64
@@ -280,7 +280,8 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		out.Windows = append(out.Windows, ws)
 	}
 	if r.series == nil {
-		out.Count, out.Lived = Counts(r.total), Counts(r.total) // since it is in force: more is not known
+		// Since it is in force: more is not known.
+		out.Count, out.Lived = Counts(r.total), Counts(r.total)
 	} else {
 		var strip Strip
 		strip, out.Count = r.series.strip(s.From, s.Time, s.Step)

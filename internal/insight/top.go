@@ -21,7 +21,7 @@ type topKey struct {
 	// What is known since the key took the counter.
 	asked, refused uint64 // requests
 	at             int64  // when it came last, µs
-	now, before    peak   // since the list was halved, and in the time between then and the one before
+	now, before    peak   // since the list was halved, and between then and the halving before
 	known          bool
 	text           []byte // the key for people, cut and veiled
 }

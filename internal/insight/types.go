@@ -13,7 +13,7 @@ import "time"
 
 // Overview is what goes on in a domain, or in all ("").
 type Overview struct {
-	From   time.Time `json:"from"` // as long ago as was asked for, or from when on there are figures
+	From   time.Time `json:"from"` // as far back as was asked for, or since there are figures
 	To     time.Time `json:"to"`
 	Step   int       `json:"step"` // of Series, in s
 	Nodes  Nodes     `json:"nodes"`
@@ -23,17 +23,18 @@ type Overview struct {
 	Refused        uint64      `json:"refused"`
 	Banned         uint64      `json:"banned"` // of the refused ones
 	Clients        uint64      `json:"clients"`
-	ClientsRefused uint64      `json:"clients_refused"` // as in GoodRefused, rules in shadow are left out: they refuse nobody
+	ClientsRefused uint64      `json:"clients_refused"` // without rules in shadow, as GoodRefused
 	GoodRefused    GoodRefused `json:"good_refused"`
-	Near           uint64      `json:"near"`         // clients near the limit now, of the rule with most, as Clients
-	PerSecond      float64     `json:"per_second"`   // requests, over the last 10 s
-	P99            float64     `json:"p99"`          // s, of decisions; 0 if not known
-	StoreErrors    uint64      `json:"store_errors"` // over the same time
-	Before         *Before     `json:"before"`       // the same time a day earlier; null if not known
-	Series         Series      `json:"series"`
-	Events         []Happening `json:"events"`
-	NeedsALook     []Verdict   `json:"needs_a_look"`
-	Sentences      []string    `json:"sentences"`
+	// Near is how many clients are near the limit now, of the rule with most, as Clients.
+	Near        uint64      `json:"near"`
+	PerSecond   float64     `json:"per_second"`   // requests, over the last 10 s
+	P99         float64     `json:"p99"`          // s, of decisions; 0 if not known
+	StoreErrors uint64      `json:"store_errors"` // over the same time
+	Before      *Before     `json:"before"`       // a day earlier; null if not known
+	Series      Series      `json:"series"`
+	Events      []Happening `json:"events"`
+	NeedsALook  []Verdict   `json:"needs_a_look"`
+	Sentences   []string    `json:"sentences"`
 	// Named is the key that a sentence names, as it stands there: not everybody may see it.
 	Named string `json:"-"`
 }
@@ -101,23 +102,25 @@ type RuleReport struct {
 	WouldRefuse  uint64    `json:"would_refuse"` // in shadow
 	Errors       uint64    `json:"errors"`       // of if and cost
 
-	Keys        uint64     `json:"keys"`         // estimated
-	KeysRefused uint64     `json:"keys_refused"` // in shadow: that would be
-	KeysError   float64    `json:"keys_error"`   // relative standard error of Keys; 0 is exact
-	Fill        [11]uint64 `json:"fill"`         // keys by the most of a limit that they used: 0-10 … 90-100, above 100 %
-	MaxFill     float64    `json:"max_fill"`     // the most that a client asked for; 1 is the whole limit
-	Episodes    Episodes   `json:"episodes"`
-	KnownShare  float64    `json:"known_share"` // of the requests that had an identity
-	OKShare     float64    `json:"ok_share"`    // of the admitted ones answered well; below 0: not known
-	Good        Good       `json:"good"`
-	Trend       []uint32   `json:"trend"` // refused in each of the last 12 twelfths of the time
-	PerSecond   float64    `json:"per_second"`
-	Verdicts    []Verdict  `json:"verdicts"` // the first is the one to show
+	Keys        uint64  `json:"keys"`         // estimated
+	KeysRefused uint64  `json:"keys_refused"` // in shadow: that would be
+	KeysError   float64 `json:"keys_error"`   // relative standard error of Keys; 0 is exact
+	// Fill is how many keys used how much of a limit at most: 0-10 … 90-100, above 100 %.
+	Fill       [11]uint64 `json:"fill"`
+	MaxFill    float64    `json:"max_fill"` // the most that a client asked for; 1 is the whole limit
+	Episodes   Episodes   `json:"episodes"`
+	KnownShare float64    `json:"known_share"` // of the requests that had an identity
+	OKShare    float64    `json:"ok_share"`    // of the admitted ones answered well; below 0: not known
+	Good       Good       `json:"good"`
+	Trend      []uint32   `json:"trend"` // refused in each of the last 12 twelfths of the time
+	PerSecond  float64    `json:"per_second"`
+	Verdicts   []Verdict  `json:"verdicts"` // the first is the one to show
 	// What only the report of one rule has.
-	Curve   []CurvePoint       `json:"curve,omitempty"`
-	Series  *Series            `json:"series,omitempty"`
-	Windows []WindowReport     `json:"windows,omitempty"`
-	By      map[string][]Count `json:"by,omitempty"` // door of recent refusals; the admin port adds path, a replay status
+	Curve   []CurvePoint   `json:"curve,omitempty"`
+	Series  *Series        `json:"series,omitempty"`
+	Windows []WindowReport `json:"windows,omitempty"`
+	// By has the doors of recent refusals; the admin port adds path, a replay status.
+	By      map[string][]Count `json:"by,omitempty"`
 	Top     []KeyCount         `json:"top,omitempty"`
 	NearNow []KeyCount         `json:"near_now,omitempty"`
 }

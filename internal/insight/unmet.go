@@ -21,8 +21,8 @@ type Unmet struct {
 	Why       string
 }
 
-// UnmetOf sums up why some requests do not meet a rule: a reason for each, as rule.Set.Explain gives
-// them. It is zero for none.
+// UnmetOf sums up why some requests do not meet a rule: a reason for each, as rule.Set.Explain
+// gives them. It is zero for none.
 func UnmetOf(reasons []rule.Reason) Unmet {
 	u := Unmet{Looked: len(reasons)}
 	fewest := 0
@@ -54,8 +54,8 @@ func UnmetOf(reasons []rule.Reason) Unmet {
 	return u
 }
 
-// conditionOf splits a reason into the condition that it is about, which holds nothing that a client
-// sent, and the rest.
+// conditionOf splits a reason into the condition that it is about, which holds nothing that a
+// client sent, and the rest.
 func conditionOf(reason string) (condition, why string) {
 	condition, why, found := strings.Cut(reason, ": ")
 	if found && !strings.ContainsAny(condition, "= ") {

@@ -90,8 +90,8 @@ func KeepSince(before, now []Verdict) {
 	}
 }
 
-// verdict makes one, with the numbers that each has: seconds is the time that all of them are of, up
-// to To.
+// verdict makes one, with the numbers that each has: seconds is the time that all of them are of,
+// up to To.
 func (j *judge) verdict(name, confidence, sentence string) *Verdict {
 	v := &Verdict{Verdict: name, Confidence: confidence, Domain: j.Domain, Rule: j.Rule, Since: j.To, Sentence: sentence,
 		Evidence: map[string]float64{"met": float64(j.Met), "refused": float64(j.Refused), "seconds": max(j.To.Sub(j.From), 0).Seconds()},

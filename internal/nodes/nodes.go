@@ -307,7 +307,7 @@ func (n *Nodes) answersKey(id string) string { return n.channel() + ":" + id }
 // Stats are counts since New.
 type Stats struct {
 	Asked      uint64 // questions of this node
-	Alone      uint64 // of them, answered by this node alone because Redis was away or too much was asked
+	Alone      uint64 // of them, answered by this node alone: Redis away, or too much asked
 	Incomplete uint64 // of them, not answered by all
 	Busy       uint64 // waits for room in the rate of questions
 	Answers    uint64 // of others, to this node

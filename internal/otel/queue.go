@@ -103,7 +103,7 @@ func (q *queue[T]) run(ctx context.Context) {
 // ForceFlush does nothing: nobody asks for it, and Shutdown sends what waits.
 func (q *queue[T]) ForceFlush(context.Context) error { return nil }
 
-// shutdown sends what waits, and nothing from then on; what is not sent when ctx is done is dropped.
+// shutdown sends what waits, and nothing from then on. What is not sent when ctx is done is lost.
 func (q *queue[T]) shutdown(ctx context.Context) error {
 	defer q.give()
 	q.stop()

@@ -84,7 +84,7 @@ func (w *writer) held() int64 { return int64(cap(w.buf) + w.texts + 64*len(w.tab
 func (w *writer) close(z *zstd.Encoder) chunk {
 	c := chunk{data: z.EncodeAll(w.buf, nil), from: w.from, to: w.to, requests: w.requests, size: len(w.buf)}
 	c.data = append(make([]byte, 0, len(c.data)), c.data...) // EncodeAll leaves room behind
-	*w = writer{buf: w.buf[:0]}                              // a map keeps the room that it had once
+	*w = writer{buf: w.buf[:0]}                              // a map would keep its room
 	return c
 }
 

@@ -65,7 +65,7 @@ const (
 	tick       = 250 * time.Millisecond
 	buffers    = 8      // of staging
 	lowerAge   = 60 * 4 // ticks without a gap after which one more stratum may be taken
-	countTicks = 16     // ticks over which requests are counted to tell whether one more stratum fits
+	countTicks = 16     // ticks over which requests are counted, to see if one more stratum fits
 	keepGaps   = 64     // the last ones
 )
 
@@ -462,7 +462,7 @@ type Stats struct {
 	Requests uint64    // recorded
 	Bytes    int64     // that they take, about
 	Sampled  int       // one client in so many is taken now
-	Since    time.Time // the requests of these clients are there from then on; zero if there are none
+	Since    time.Time // from then on the requests of these are there; zero: there are none
 	Lost     uint64    // requests for which there was no room at once, since the start
 }
 

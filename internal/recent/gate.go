@@ -29,7 +29,7 @@ type gate struct {
 
 	unix   atomic.Int64  // the second in full
 	taken  atomic.Uint32 // in it
-	weight atomic.Uint64 // of those: how many they stand for, but for keys that have had their share
+	weight atomic.Uint64 // how many those stand for, but for keys that have had their share
 
 	// keys are the shares of the keys in this second: 24 bits of the hash, 24 of the second, 16 of
 	// the number. A key that finds another one in its place takes away from the other's number, and

@@ -476,7 +476,7 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// TestSinceMissesNothing: whoever reads on while decisions are remembered is told each of them once.
+// TestSinceMissesNothing: whoever reads on while decisions are remembered is told each one once.
 func TestSinceMissesNothing(t *testing.T) {
 	b, c := newBuffer(t, Options{}), new(clock)
 	l := newLimiter(t, b, c, shop)

@@ -12,7 +12,8 @@ import (
 func Digest(sources []file.Source) [sha256.Size]byte {
 	h := sha256.New()
 	for _, s := range sources {
-		fmt.Fprintf(h, "%d %s %d ", len(s.Name), s.Name, len(s.Data)) // lengths, so that nothing is ambiguous
+		// With lengths nothing is ambiguous.
+		fmt.Fprintf(h, "%d %s %d ", len(s.Name), s.Name, len(s.Data))
 		h.Write(s.Data)
 	}
 	return [sha256.Size]byte(h.Sum(nil))

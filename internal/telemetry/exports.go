@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // ExportOptions say what NewExports reads. A nil field means that there is no such metric.
 type ExportOptions struct {
 	DecisionsDropped func() uint64                  // decisions that the decision log left out
-	Failed           func() uint64                  // exports to a collector of OpenTelemetry that failed
+	Failed           func() uint64                  // failed exports to OpenTelemetry's collector
 	Dropped          func() (spans, records uint64) // what was not sent to it
 }
 

@@ -43,7 +43,7 @@ const (
 	soft         // admitted above the limit, in the soft margin
 	nearLimit    // admitted, with most of the limit used
 	shadowDenied // would have been denied
-	banned       // of a limit: its ban refused the request, whatever the limit itself would have said
+	banned       // of a limit: its ban refused the request, whatever the limit would have said
 	exempt
 	peek   // asked without consuming
 	refund // gave back

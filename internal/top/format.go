@@ -156,7 +156,8 @@ func squeeze(list []uint32, width int) []uint64 {
 	}
 	each := (len(list) + width - 1) / width
 	out := make([]uint64, 0, width)
-	for i := len(list) % each; i <= len(list)-each; i += each { // the oldest are left out where they do not fill a bar
+	// The oldest are left out where they do not fill a bar.
+	for i := len(list) % each; i <= len(list)-each; i += each {
 		var sum uint64
 		for _, n := range list[i : i+each] {
 			sum += uint64(n)

@@ -25,9 +25,9 @@ const (
 	Refused                // by the limit
 	Outcomes
 	// Unclear is of any other request: it met several limits or none, a limit of a rule that is not
-	// enforced for all keys, or a ban; brought descriptors, or asked for nothing; an expression of a
-	// rule failed on it; or its rules came into force just now. It is not counted, and watchers see
-	// for themselves what became of it.
+	// enforced for all keys, or a ban; brought descriptors, or asked for nothing; an expression of
+	// a rule failed on it; or its rules came into force just now. It is not counted, and watchers
+	// see for themselves what became of it.
 	Unclear = Outcomes
 )
 

@@ -1,5 +1,5 @@
-// Checks of what lies beside it with the tools' own parsers: Helm's, Kubernetes' and Prometheus'. A module of its own, so that
-// they are no dependencies of the product.
+// Checks of what lies beside it with the tools' own parsers: Helm's, Kubernetes' and Prometheus'. A
+// module of its own, so that they are no dependencies of the product.
 module github.com/weir-rl/weir/packaging/check
 
 go 1.26.7

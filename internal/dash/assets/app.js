@@ -13,8 +13,10 @@ import { keepFocus, walk } from './parts/table.js';
  * @property {string} domain "" is all
  * @property {string} over how far back, such as 6h
  * @property {(what: string) => boolean} can whether the role may do something
- * @property {<T>(path: string, o?: {method?: string, body?: unknown, signal?: AbortSignal}) => Promise<T>} api
- * @property {(path: string, more?: Record<string, string>) => string} link a path of the page, with the domain and the time that are chosen
+ * @property {<T>(path: string, o?: {method?: string, body?: unknown, signal?: AbortSignal}) =>
+ *   Promise<T>} api
+ * @property {(path: string, more?: Record<string, string>) => string} link
+ * a path of the page, with the domain and the time that are chosen
  * @property {(path: string) => void} go
  * @property {() => void} again draws the view anew
  * @property {{insight?: Api.Overview, rules?: Api.Rules}} first what came with the page, once

@@ -226,7 +226,8 @@ func TestKeyboard(t *testing.T) {
 	b.press("Enter")
 	b.until("the rule is shown", `() => document.querySelector('h1')?.textContent === 'login-attempts' && document.querySelector('.log a.line')`, nil)
 
-	focus := func(what, js string, key string) { // presses a key until the focus is where it should be
+	// focus presses a key until the focus is where it should be.
+	focus := func(what, js string, key string) {
 		t.Helper()
 		for range 80 {
 			if b.has(js, nil) {

@@ -19,7 +19,8 @@ export function partsOf(key, per) {
  * @param {object} o
  * @param {string} o.title
  * @param {import('./text.js').Child} o.text
- * @param {{name: string, label: string, value?: string, hint?: string, required?: boolean, options?: string[]}[]} o.fields
+ * @param {{name: string, label: string, value?: string, hint?: string, required?: boolean,
+ *   options?: string[]}[]} o.fields
  * @param {string} o.button
  * @param {boolean} [o.bad] it takes something away from somebody
  * @param {(values: Record<string, string>) => Promise<void>} o.done

@@ -64,7 +64,8 @@ export function share(part, words, kind = 'refused', rest = '') {
 
 /**
  * ranking lists values, with bars beneath those that have a part.
- * @param {{name: Node, words: import('./text.js').Child, part?: number, kind?: string, rest?: string, label?: string}[]} rows
+ * @param {{name: Node, words: import('./text.js').Child, part?: number, kind?: string,
+ *   rest?: string, label?: string}[]} rows
  * @param {string} none
  */
 export function ranking(rows, none) {

@@ -48,7 +48,8 @@ const clocks = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-di
  * @param {object} o
  * @param {string} o.label what is drawn
  * @param {number} [o.height]
- * @returns {{el: HTMLElement, draw: (t: number[], step: number, lines: Line[], marks?: Mark[]) => void, leave: () => void}}
+ * @returns {{el: HTMLElement, leave: () => void,
+ *   draw: (t: number[], step: number, lines: Line[], marks?: Mark[]) => void}}
  */
 export function chart(o) {
   const height = o.height ?? 220;

@@ -1,14 +1,14 @@
 // @ts-check
 // The stream: one a tab, none while the tab is hidden. Where it cannot be had, and for views that
-// have none, the view asks again and again. When nobody answers, a banner says so, and the page goes
-// on when somebody does.
+// have none, the view asks again and again. When nobody answers, a banner says so, and the page
+// goes on when somebody does.
 
 /**
  * @typedef {object} Source
  * @property {Record<string, string>} [stream] parameters of the stream; without them there is none
  * @property {(topic: string, data: any) => void} [on]
  * @property {() => Promise<void>} [poll] asks anew
- * @property {number} [every] how often poll is called where there is no stream, in ms; 2000 by default
+ * @property {number} [every] how often poll is called without a stream, in ms; 2000 by default
  */
 
 /** How long nobody may answer before a connection is tried anew, in ms. */

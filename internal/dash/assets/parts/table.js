@@ -21,7 +21,7 @@ import { fill, h } from './text.js';
  * @param {Column<T>[]} o.columns
  * @param {T[]} o.rows
  * @param {string} o.none what stands in place of no rows
- * @param {string} [o.sort] title of the column to sort by, largest first, with "-" before it smallest first
+ * @param {string} [o.sort] the title to sort by, largest first; after "-" smallest first
  * @param {(sort: string) => void} [o.sorted] is told of another order
  * @returns {HTMLElement}
  */

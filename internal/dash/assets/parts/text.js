@@ -54,8 +54,8 @@ export function fill(el, ...children) {
 const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udfff]/g;
 
 /**
- * visible shows each character that one would not see as its number: ⟨U+202E⟩. The pictures that Unicode
- * has for some of them are missing in many fonts.
+ * visible shows each character that one would not see as its number: ⟨U+202E⟩. The pictures that
+ * Unicode has for some of them are missing in many fonts.
  * @param {string} s
  */
 export function visible(s) {

@@ -43,9 +43,11 @@ export function seriesOf(s) {
 }
 
 /**
- * known cuts from a series the time from which there is nothing yet, and leaves at least a dozen steps.
+ * known cuts from a series the time from which there is nothing yet, and leaves at least a dozen
+ * steps.
  * @param {Api.Series} s
- * @returns {Api.Series & {since: number | null}} since is when the first count was, in Unix seconds, where there is much nothing before it
+ * @returns {Api.Series & {since: number | null}} since is when the first count was, in
+ * Unix seconds, where there is much nothing before it
  */
 export function known(s) {
   const first = s.t.findIndex((_, i) => s.admitted[i] || s.refused[i]);
@@ -60,8 +62,8 @@ export function known(s) {
 export const seriesLegend = [['admitted', 'admitted'], ['near', 'near a limit'], ['refused', 'refused']];
 
 /**
- * joined puts the last steps of a series, as they are now, in the place of those it had, and drops as
- * many at its beginning as are new.
+ * joined puts the last steps of a series, as they are now, in the place of those it had, and drops
+ * as many at its beginning as are new.
  * @param {Api.Series} s
  * @param {Api.Series} last
  * @returns {Api.Series}
