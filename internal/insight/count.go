@@ -1,0 +1,82 @@
+package insight
+
+// count reads the counters, up to an instant. mu is held.
+func (c *Collector) count(unix int64) {
+	perDomain := map[*domainState]*bucket{}
+	for _, d := range c.domains {
+		n := d.gate.read()
+		perDomain[d] = &bucket{laneMet: n - d.last}
+		d.last = n
+	}
+	for _, s := range c.rules {
+		s.countFailures(unix)
+		x := s.counted()
+		if x == (counts{}) {
+			continue
+		}
+		b := ruleBucket(&x)
+		if c.follow(s); s.series != nil {
+			s.series.add(unix, &b)
+		}
+		for i := range b {
+			s.total[i] += uint64(b[i])
+		}
+		if into := perDomain[s.domainState]; into != nil {
+			db := domainBucket(&x)
+			into.add(&db)
+		}
+	}
+	for d, b := range perDomain {
+		d.series.second.advance(unix)
+		if *b != (bucket{}) {
+			d.series.add(unix, b)
+			d.total += uint64(b[laneMet])
+		}
+	}
+	if n := c.storeErrors.Load(); n != c.lastErrs {
+		c.errors.add(unix, &bucket{laneMet: uint32(n - c.lastErrs)})
+		c.lastErrs = n
+	}
+	c.second = unix
+	c.noteSaturation(unix)
+}
+
+// ruleBucket is what a rule counted.
+func ruleBucket(x *counts) (b bucket) {
+	for role := range roles {
+		n := x[role*outcomes : (role+1)*outcomes]
+		for o, v := range n {
+			if o != banned {
+				b[laneMet] += v
+			}
+		}
+		b[laneRefused] += n[alone] + n[shared]
+		b[laneAlone] += n[alone]
+		b[laneNear] += n[near]
+		b[laneSoft] += n[soft]
+		b[laneBanned] += n[banned]
+		b[laneWould] += n[would] + n[wouldToo]
+	}
+	return b
+}
+
+// domainBucket is what the requests that met a rule first were.
+func domainBucket(x *counts) (b bucket) {
+	for _, role := range [...]int{first, firstNear} {
+		n := x[role*outcomes : (role+1)*outcomes]
+		for o, v := range n {
+			b[laneMet] += v
+			if role == firstNear {
+				b[laneNear] += v
+			}
+			if refusesAt(o) && o != would || o == stopped || o == banned {
+				b[laneRefused] += v
+			}
+		}
+		b[laneBanned] += n[banned]
+	}
+	for role := range roles {
+		b[laneWould] += x[role*outcomes+would]
+	}
+	return b
+}
