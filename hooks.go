@@ -1,8 +1,6 @@
 package weir
 
 import (
-	"time"
-
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -23,6 +21,16 @@ type Hooks struct {
 	StoreError func(err error)
 }
 
+// Stopwatch times a sample of the decisions of a door. It must be safe for concurrent use.
+type Stopwatch interface {
+	// Begin is called when a door has a request to decide, and returns the time of a clock of the
+	// Stopwatch's own; 0 for a decision that is not in the sample.
+	Begin() (start int64)
+	// End is given what Begin returned, unless that was 0, when the door knows what to answer. r
+	// and d are what it decided; both are nil where it came to no decision. They must not be kept.
+	End(start int64, r *Request, d *Decision)
+}
+
 // Answer is how a request that was admitted was answered. The zero value is of one that got no
 // answer.
 type Answer struct {
@@ -30,8 +38,6 @@ type Answer struct {
 	// says. 0 is none: the client went away before the answer began. Where the upstream did, it is
 	// what the client was told, such as 502; a handler that panicked before it answered has 500.
 	Status int
-	// Duration is the time from the decision to the end of the answer.
-	Duration time.Duration
 }
 
 // JoinHooks returns hooks that call those of each of these, in this order.

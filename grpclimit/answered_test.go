@@ -21,11 +21,7 @@ func hearing() (o weir.Option, told chan string) {
 	told = make(chan string, 100)
 	return weir.WithHooks(weir.Hooks{Answered: func(r *weir.Request, d *weir.Decision, a weir.Answer) {
 		user, _ := r.Attributes.Attribute("user")
-		lasted := "lasted"
-		if a.Duration <= 0 {
-			lasted = "took no time"
-		}
-		told <- fmt.Sprintf("%s %s %s:%d: %d, %s", r.Door, user, d.Limits[0].Window.Name, d.Limits[0].Remaining, a.Status, lasted)
+		told <- fmt.Sprintf("%s %s %s:%d: %d", r.Door, user, d.Limits[0].Window.Name, d.Limits[0].Remaining, a.Status)
 	}}), told
 }
 
@@ -85,7 +81,7 @@ func TestAnswered(t *testing.T) {
 				} else {
 					_, _ = client.Check(ctx, &healthpb.HealthCheckRequest{Service: service})
 				}
-				if got := patience.Receive(t, "an answer", told); got != fmt.Sprintf("grpc ada a:8: %d, lasted", want) {
+				if got := patience.Receive(t, "an answer", told); got != fmt.Sprintf("grpc ada a:8: %d", want) {
 					t.Errorf("heard %q, want %d", got, want)
 				}
 				if len(told) > 0 {
@@ -117,7 +113,7 @@ func TestAnsweredOnce(t *testing.T) {
 		defer func() { _ = recover() }()
 		_ = call(t.Context(), gate.Unary, func() { panic("a handler's own") })
 	}()
-	for _, want := range []string{"grpc  a:8: 200, lasted", "grpc  a:4: 500, lasted"} {
+	for _, want := range []string{"grpc  a:8: 200", "grpc  a:4: 500"} {
 		if got := <-told; got != want {
 			t.Errorf("heard %q, want %q", got, want)
 		}

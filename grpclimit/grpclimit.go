@@ -40,6 +40,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
 	"github.com/weir-rl/weir/rule"
 )
@@ -165,7 +166,16 @@ var errStore = status.Error(codes.Unavailable, "the rate limit could not be chec
 // ends.
 func (g *Gate) admit(c *call) error {
 	d := &c.decision
-	if err := c.visit.Decide(c.ctx, g.limiter, &c.request, d); err != nil {
+	start := door.Begin(g.o.Stopwatch)
+	err := c.visit.Decide(c.ctx, g.limiter, &c.request, d)
+	switch {
+	case c.visit.WasHeld(): // it took as long as it had to wait
+	case err != nil:
+		door.End(g.o.Stopwatch, start, nil, nil)
+	default:
+		door.End(g.o.Stopwatch, start, &c.request, d)
+	}
+	if err != nil {
 		if c.visit.HungUp {
 			return status.FromContextError(c.ctx.Err()).Err()
 		}
@@ -185,7 +195,7 @@ func (g *Gate) admit(c *call) error {
 		return err
 	}
 	if c.outcome.hears = g.limiter.HearsAnswers(); c.outcome.hears {
-		c.outcome.start, c.outcome.status = sinceStart(), http.StatusInternalServerError
+		c.outcome.status = http.StatusInternalServerError
 	}
 	return nil
 }

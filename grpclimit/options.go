@@ -67,6 +67,8 @@ type Options struct {
 	Overload *overload.Limiter
 	// Load measures the calls that pass; nil for none.
 	Load overload.Load
+	// Stopwatch times a sample of the decisions, but not of calls that were held; nil times none.
+	Stopwatch weir.Stopwatch
 	// OnError is called when the store failed on a call, or when a slot, a turn or a cost could not
 	// be given back to it; nil means it is not. A client that hangs up is no error.
 	OnError func(ctx context.Context, err error)

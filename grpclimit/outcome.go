@@ -1,16 +1,11 @@
 package grpclimit
 
-import (
-	"time"
-
-	"github.com/weir-rl/weir"
-)
+import "github.com/weir-rl/weir"
 
 // outcome is what weir.Hooks.Answered is told of a call.
 type outcome struct {
-	hears  bool  // the call was admitted, and somebody wants to know
-	start  int64 // when it was, by sinceStart
-	status int   // by HTTP; 500 until the handler returns, since it may panic
+	hears  bool // the call was admitted, and somebody wants to know
+	status int  // by HTTP; 500 until the handler returns, since it may panic
 }
 
 // returned notes how the handler ended.
@@ -27,13 +22,7 @@ func (c *call) returned(err error) {
 // tell tells the hooks of the call, which is over.
 func (c *call) tell() {
 	if c.outcome.hears {
-		took := time.Duration(sinceStart() - c.outcome.start)
-		c.gate.limiter.Answered(&c.request, &c.decision, weir.Answer{Status: c.outcome.status, Duration: took})
+		c.gate.limiter.Answered(&c.request, &c.decision, weir.Answer{Status: c.outcome.status})
 		c.outcome = outcome{}
 	}
 }
-
-var started = time.Now()
-
-// sinceStart returns ns since the program began. It costs half of what time.Now does.
-func sinceStart() int64 { return int64(time.Since(started)) }

@@ -22,11 +22,7 @@ func heard(r *weir.Request, d *weir.Decision, a weir.Answer) string {
 		names = append(names, fmt.Sprintf("%s:%d", d.Limits[i].Window.Name, d.Limits[i].Remaining))
 	}
 	path, _ := r.Attributes.Attribute("path")
-	lasted := "lasted"
-	if a.Duration <= 0 {
-		lasted = "took no time"
-	}
-	return fmt.Sprintf("%s %s %s: %d, %s", r.Door, path, strings.Join(names, " "), a.Status, lasted)
+	return fmt.Sprintf("%s %s %s: %d", r.Door, path, strings.Join(names, " "), a.Status)
 }
 
 // hearing is a limiter that tells of answers.
@@ -106,7 +102,7 @@ func TestAnswered(t *testing.T) {
 				}
 				get(t.Context(), "/closed") // refused, so that nobody hears of it
 				get(ctx, path)
-				want := fmt.Sprintf("middleware %s a:8: %d, lasted", path, tt.want)
+				want := fmt.Sprintf("middleware %s a:8: %d", path, tt.want)
 				if got := patience.Receive(t, "an answer", told); got != want {
 					t.Errorf("heard %q, want %q", got, want)
 				}

@@ -91,6 +91,11 @@ func (c ClientIP) find(r *http.Request) (netip.Addr, string) {
 // text returns the address of Of as text in its canonical form (RFC 5952), "" if there is none. It
 // allocates only if the form in which the address came was another.
 func (c ClientIP) text(r *http.Request) string {
+	if len(c.Trusted) == 0 || len(r.Header["X-Forwarded-For"]) == 0 {
+		if text := plainIPv4(r.RemoteAddr); text != "" {
+			return text
+		}
+	}
 	addr, text := c.find(r)
 	if !addr.IsValid() {
 		return ""
@@ -146,6 +151,33 @@ func parseNode(s string) (addr netip.Addr, text string, ok bool) {
 		return netip.Addr{}, "", false
 	}
 	return a.WithZone("").Unmap(), text, true
+}
+
+// plainIPv4 returns the address of s if s is an IPv4 address in its canonical form, with a port, as
+// net/http writes it; else "". It tells in a tenth of the time that it takes to read an address and
+// write it again.
+func plainIPv4(s string) string {
+	numbers, number, digits := 0, 0, 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= '0' && c <= '9':
+			if digits > 0 && number == 0 {
+				return "" // a leading zero
+			}
+			if number = number*10 + int(c-'0'); number > 255 {
+				return ""
+			}
+			digits++
+		case digits > 0 && (c == '.' && numbers < 3 || c == ':' && numbers == 3 && isPort(s[i+1:])):
+			if c == ':' {
+				return s[:i]
+			}
+			numbers, number, digits = numbers+1, 0, 0
+		default:
+			return ""
+		}
+	}
+	return ""
 }
 
 func isPort(s string) bool {

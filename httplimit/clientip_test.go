@@ -106,7 +106,19 @@ func FuzzClientIP(f *testing.F) {
 	f.Add("[::1]:80", "[2001:db8::7]:443, fe80::1%eth0", "::ffff:10.0.0.1")
 	f.Add("@", ",,", " ")
 	f.Add("[::1", "[1.2.3.4]:x, [", "]")
+	for _, peer := range []string{
+		"198.51.100.7:65535", "0.0.0.0:0", "010.0.0.1:80", "256.0.0.1:80", "1.2.3.4:65536", "1.2.3.4:",
+		"1.2.3:80", "1.2.3.4.5:80", "1..3.4:80", ".1.2.3:80", "1.2.3.4", "1.2.3.4:80:80", "00.0.0.0:1",
+	} {
+		f.Add(peer, "", "")
+	}
 	f.Fuzz(func(t *testing.T, peer, first, second string) {
+		for _, c := range []ClientIP{{}, {Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}} {
+			r := &http.Request{RemoteAddr: peer}
+			if got, want := c.text(r), c.Of(r); want.IsValid() && got != want.String() || !want.IsValid() && got != "" {
+				t.Fatalf("text %q of %v", got, want)
+			}
+		}
 		r := &http.Request{RemoteAddr: peer, Header: http.Header{"X-Forwarded-For": {first, second}}}
 		own := ClientIP{}.Of(r)
 		for _, c := range []ClientIP{
@@ -124,7 +136,7 @@ func FuzzClientIP(f *testing.F) {
 			if own.IsValid() && !c.trusts(own) && got != own {
 				t.Fatalf("an untrusted %v could say %v", own, got)
 			}
-			if text := c.text(r); got.IsValid() && text != got.String() {
+			if text := c.text(r); got.IsValid() && text != got.String() || !got.IsValid() && text != "" {
 				t.Fatalf("text %q of %v", text, got)
 			}
 			if !got.IsValid() || got == own {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
@@ -62,6 +63,8 @@ type Options struct {
 	// Trace returns the trace that a request is part of, for weir.Request.Trace; nil for a request
 	// that is not followed. A nil function follows none.
 	Trace func(*http.Request) *weir.Trace
+	// Stopwatch times a sample of the decisions, but not of requests that were held; nil times none.
+	Stopwatch weir.Stopwatch
 	// OnError is called when the store failed on a request, or when a slot or a turn could not be
 	// given back to it; nil means it is not. It must be safe for concurrent use. A client that
 	// hangs up is no error.
@@ -208,7 +211,15 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	if g.o.Trace != nil {
 		p.request.Trace = g.o.Trace(r)
 	}
+	start := door.Begin(g.o.Stopwatch)
 	err := p.visit.Decide(r.Context(), g.limiter, &p.request, &p.decision)
+	switch {
+	case p.visit.WasHeld(): // it took as long as it had to wait
+	case err != nil:
+		door.End(g.o.Stopwatch, start, nil, nil)
+	default:
+		door.End(g.o.Stopwatch, start, &p.request, &p.decision)
+	}
 	if failure := cmp.Or(err, p.decision.WithoutStore); failure != nil && !p.visit.HungUp {
 		p.failure(failure)
 	}

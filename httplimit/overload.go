@@ -17,7 +17,6 @@ type passage struct {
 	answered bool      // the answer has begun, or there is none
 	status   int       // of the answer, once answered; 0 if the client went away before
 	passed   bool      // the request was passed on, and the hooks want to hear of its answer
-	start    int64     // when it was, by sinceStart; valid if passed
 	finished bool      // the handler has returned
 	body     *sentBody // nil without one
 }
@@ -30,9 +29,7 @@ func (p *Pass) begin() bool {
 	if !p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision) {
 		return false
 	}
-	if p.passed = p.gate.limiter.HearsAnswers(); p.passed {
-		p.start = sinceStart()
-	}
+	p.passed = p.gate.limiter.HearsAnswers()
 	if r := p.attrs.r; p.room.Entered && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		p.body = &sentBody{ReadCloser: r.Body, start: p.room.Start, length: r.ContentLength}
 		r.Body = p.body
@@ -108,18 +105,13 @@ func (p *Pass) end() {
 	}
 	p.room.Leave(p.gate.o.Load)
 	if p.passed {
-		p.gate.limiter.Answered(&p.request, &p.decision, weir.Answer{Status: p.status, Duration: time.Duration(sinceStart() - p.start)})
+		p.gate.limiter.Answered(&p.request, &p.decision, weir.Answer{Status: p.status})
 	}
 	p.passage = passage{}
 }
 
 // watches reports whether the answer is to be watched for its beginning.
 func (p *Pass) watches() bool { return (p.room.Entered || p.passed) && !p.answered }
-
-var started = time.Now()
-
-// sinceStart returns ns since the program began. It costs half of what time.Now does.
-func sinceStart() int64 { return int64(time.Since(started)) }
 
 // sentBody notes when the end of a body was reached.
 type sentBody struct {

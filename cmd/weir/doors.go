@@ -199,7 +199,7 @@ func (p *program) addProxy() error {
 	o := c.proxy
 	o.Headers, o.CORS, o.ClientIP, o.Identity = c.headers, c.cors, c.clientIP, identity
 	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
-	o.Logf = p.logf(slog.LevelWarn)
+	o.Stopwatch, o.Logf = p.metrics, p.logf(slog.LevelWarn)
 	if p.tracer() != nil {
 		o.Trace = otel.TraceOf
 	}

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -77,4 +80,24 @@ func TestSaturation(t *testing.T) {
 		s.capacity = func() int { return 0 }
 		check("an unknown capacity", "")
 	})
+}
+
+// A server that only proxies knows how long its decisions take. Each is timed by a chance of 1 in
+// 16, so that of so many at least one is, but for one run in 10^14.
+func TestP99OfProxy(t *testing.T) {
+	upstream := httptest.NewServer(http.NotFoundHandler())
+	defer upstream.Close()
+	p := start(t, "proxy", "--rules="+inFolder(t, "limits: [{name: all, allow: 100/day}]\n"), "--listen-proxy=127.0.0.1:0", "--upstream="+upstream.URL)
+	for range 500 {
+		get(t, "http://"+p.addr("proxy")+"/")
+	}
+	eventually(t, "the time of decisions shows", func() bool {
+		_, _, body := get(t, "http://"+p.addr("admin")+"/api/v1/insight")
+		var a struct{ P99 float64 }
+		if err := json.Unmarshal([]byte(body), &a); err != nil {
+			t.Fatalf("%v: %s", err, body)
+		}
+		return a.P99 > 0
+	})
+	p.end()
 }

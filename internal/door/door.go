@@ -33,17 +33,8 @@ func Domain(named, configured string, l *weir.Limiter) string {
 	return cmp.Or(configured, l.SoleDomain())
 }
 
-// Stopwatch times a sample of the decisions, from reading the question to writing the answer.
-type Stopwatch interface {
-	// Begin returns 0 for a decision that is not in the sample.
-	Begin() (start int64)
-	// End is given what Begin returned, unless that was 0, and what was decided; r and d are nil if
-	// nothing was.
-	End(start int64, r *weir.Request, d *weir.Decision)
-}
-
 // Begin is s.Begin, and 0 for a nil Stopwatch.
-func Begin(s Stopwatch) (start int64) {
+func Begin(s weir.Stopwatch) (start int64) {
 	if s == nil {
 		return 0
 	}
@@ -51,7 +42,7 @@ func Begin(s Stopwatch) (start int64) {
 }
 
 // End is s.End of a decision that is in the sample.
-func End(s Stopwatch, start int64, r *weir.Request, d *weir.Decision) {
+func End(s weir.Stopwatch, start int64, r *weir.Request, d *weir.Decision) {
 	if start != 0 {
 		s.End(start, r, d)
 	}

@@ -44,7 +44,7 @@ type Options struct {
 	// backslash; by default they are refused.
 	EncodedSlash httplimit.EncodedSlash
 	// Stopwatch times decisions; nil means that nobody does.
-	Stopwatch door.Stopwatch
+	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
 	// Logger is told of checks that cannot be answered, and how to mend that: of each kind of

@@ -77,6 +77,9 @@ func (v *Visit) Decide(ctx context.Context, l *weir.Limiter, r *weir.Request, d 
 	return v.decide(ctx, l, r, d, wait{})
 }
 
+// WasHeld reports whether the request that was decided last had to wait.
+func (v *Visit) WasHeld() bool { return v.wait.held }
+
 // DecideAgain is Decide for a request that Decide refused before, and that waited since by other
 // means than a line: see weir.Limiter.ChargeAgain.
 func (v *Visit) DecideAgain(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) error {

@@ -38,7 +38,7 @@ type Options struct {
 	// Ready is what /healthcheck tells; nil means ready.
 	Ready func() bool
 	// Stopwatch times decisions; nil means that nobody does.
-	Stopwatch door.Stopwatch
+	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
 }

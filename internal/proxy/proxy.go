@@ -80,6 +80,8 @@ type Options struct {
 	Load overload.Load
 	// Trace tells the trace that a request is part of, see httplimit.Options.
 	Trace func(*http.Request) *weir.Trace
+	// Stopwatch times decisions, see httplimit.Options; nil means that nobody does.
+	Stopwatch weir.Stopwatch
 	// Defer puts off requests that rules with on_limit: {defer: …} refuse; nil refuses them.
 	// Proxy.Work does the rest.
 	Defer *Deferral
@@ -131,7 +133,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	options := httplimit.Options{
 		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
 		Identity: o.Identity, EncodedSlash: o.EncodedSlash, MaxHeld: o.MaxHeld,
-		Overload: o.Overload, Load: o.Load, Refused: p.refused, Trace: o.Trace,
+		Overload: o.Overload, Load: o.Load, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
 		// The program warns of rules that lack an attribute, after each change of the rules.
 		Logger: slog.New(slog.DiscardHandler),
 		// No OnError: a store that fails is logged when it goes and when it comes back, and

@@ -20,7 +20,6 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/auth"
-	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/store"
 )
@@ -56,7 +55,7 @@ type Options struct {
 	// Version is Weir's, for INFO.
 	Version string
 	// Stopwatch times decisions; nil means that nobody does.
-	Stopwatch door.Stopwatch
+	Stopwatch weir.Stopwatch
 	// StoreError is called when the store failed on CL.THROTTLE or THROTTLE; nil means nobody.
 	// WEIR.LIMIT has the limiter's hooks.
 	StoreError func(error)

@@ -40,7 +40,7 @@ type Options struct {
 	// pass.
 	DynamicMetadata bool
 	// Stopwatch times decisions; nil means that nobody does.
-	Stopwatch door.Stopwatch
+	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
 	// Logger is told of a defect in weir itself that failed a call; nil means nobody.

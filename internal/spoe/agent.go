@@ -20,7 +20,6 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/seldom"
 )
@@ -52,7 +51,7 @@ type Options struct {
 	// WriteTimeout bounds the time in which answers must be taken; 0 means 10 s.
 	WriteTimeout time.Duration
 	// Stopwatch times decisions; nil means that nobody does.
-	Stopwatch door.Stopwatch
+	Stopwatch weir.Stopwatch
 	// Logger is told of connections that went wrong, in a line a minute at most; nil means nobody.
 	Logger *slog.Logger
 }
