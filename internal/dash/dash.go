@@ -76,10 +76,12 @@ func Paths() []string {
 // by relative paths, and so never gets one of another version.
 const filesPath = "/assets/"
 
-// file is one file of the page, compressed once.
+// file is one file of the page. It is compressed when it is first asked for: a server whose page
+// nobody opens does not pay for it at its start.
 type file struct {
-	plain, packed []byte
-	kind          string
+	plain  []byte
+	packed func() []byte
+	kind   string
 }
 
 // page are the files, and what is made of them when the first request comes.
@@ -116,7 +118,11 @@ var load = sync.OnceValue(func() *page {
 			p.style, p.policy = template.CSS(data), fmt.Sprintf(policy, base64.StdEncoding.EncodeToString(sum[:]))
 			return nil
 		}
-		p.files[name] = file{plain: data, packed: packed(data, gzip.BestCompression), kind: kindOf(name)}
+		p.files[name] = file{
+			plain:  data,
+			packed: sync.OnceValue(func() []byte { return packed(data, gzip.BestCompression) }),
+			kind:   kindOf(name),
+		}
 		return nil
 	})
 	if err != nil {
@@ -214,7 +220,7 @@ func (p *page) serveFile(w http.ResponseWriter, r *http.Request, rest string) {
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	data := f.plain
 	if accepts(r) {
-		data = f.packed
+		data = f.packed()
 		h.Set("Content-Encoding", "gzip")
 	}
 	send(w, r, data)
