@@ -211,7 +211,7 @@ type ruleVerdicts struct {
 // judge judges all rules by what all nodes have gathered, rule by rule, and leaves the verdicts for
 // all.
 func (f *Fleet) judge(ctx context.Context) {
-	const over = 24 * time.Hour
+	over := insight.JudgedOver(time.Now())
 	own := f.o.Insight.Snapshot(insight.Want{Over: over})
 	head, _ := f.merge(ctx, insight.Want{Over: over})
 	var all []ruleVerdicts

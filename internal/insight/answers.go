@@ -60,14 +60,14 @@ func (c *Collector) answered(r *weir.Request, d *weir.Decision, a weir.Answer) {
 			random = rand.Uint64() | 1<<63
 		}
 		weightTop, weightKey := uint8(none), uint8(none)
-		if random&mask(max(now.quiet(), quietThin)) == 0 {
-			weightTop = max(now.quiet(), quietThin)
+		if random&mask(max(now.quiet(), answerThin)) == 0 {
+			weightTop = max(now.quiet(), answerThin)
 		}
 		if hash < g.below.Load() {
 			if _, known := g.filter.Load().find(hash); known != 0 {
 				thin := max(uint8(known&filterThin), now.keys(), now.watched())
 				if known&filterWatched == 0 {
-					thin = max(thin, quietThin)
+					thin = max(thin, answerThin)
 				}
 				if random>>34&mask(thin) == 0 {
 					weightKey = thin

@@ -98,11 +98,10 @@ type Collector struct {
 	signal         string // why this minute is saturated; "" if it is not
 	// When the minute began.
 	lastAnswers answerCounts
-	// The number of the generation of the samples.
-	generation int64
-	errors     wheel // of the store
-	lastErrs   uint64
-	past       map[pastName][]pastStep // of the history file, until its rules are there
+	era         int64 // the number of the one that goes on
+	errors      wheel // of the store
+	lastErrs    uint64
+	past        map[pastName][]pastStep // of the history file, until its rules are there
 
 	history *history // nil without one; Run's alone
 
@@ -135,13 +134,13 @@ func New(o Options) *Collector {
 	c.o.Tally.SetSeed(o.Seed)
 	c.veil = veil{seed: o.Seed, hide: slices.Clone(o.Hide)}
 	c.started = c.now()
-	c.second, c.minute, c.generation = c.started.Unix(), c.started.Unix()/60, c.started.Unix()/generation
+	c.second, c.minute, c.era = c.started.Unix(), c.started.Unix()/60, c.started.Unix()/eraLasts
 	c.answers = make([]answerCell, watch.Cells())
 	c.rings = make([]ring, watch.Cells())
 	for i := range c.rings {
 		c.rings[i].init()
 	}
-	c.thinning.Store(uint64(packThinning(0, quietThin, 0, 0, c.minute)))
+	c.thinning.Store(uint64(packThinning(0, 0, 0, 0, c.minute)))
 	c.tables.Store(new(tables))
 	c.events = []Happening{{T: c.started.Unix(), Kind: "start"}}
 	return c

@@ -295,7 +295,7 @@ limits:
 	b.pass(24 * time.Hour)
 	b.ask("ada")
 	b.pass(time.Second)
-	says("Too early to tell: none of 1 request of the domain met it in 24 h so far. From 1,000 on that says something.")
+	says("Too early to tell: none of 3 requests of the domain met it in 25 h so far. From 1,000 on that says something.")
 	// A rule that comes into force later is not blamed for what came before.
 	for range 50 {
 		b.ask("ada")
@@ -369,8 +369,8 @@ limits:
 		b.pass(time.Minute)
 	}
 	for name, want := range map[string]string{
-		"login": "None of 11,480 requests of the domain met it in 24 h.",
-		"all":   "Of 11,480 requests none was refused; the fullest client used 0.2 % of what it may.",
+		"login": "None of 11,512 requests of the domain met it in 24 h.",
+		"all":   "Of 11,512 requests none was refused; the fullest client used 0.2 % of what it may.",
 	} {
 		v := b.rule(name).Verdicts
 		if len(v) != 1 || v[0].Confidence != High || v[0].Sentence != want {

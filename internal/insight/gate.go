@@ -20,8 +20,8 @@ import (
 // anything.
 //
 // A decision is looked at in three cases.
-//   - It was drawn for the lists of top keys: by chance, one in 2^j, and admitted ones below warn
-//     one in 16 of that. This is settled by a random number, before anything is hashed.
+//   - It was drawn for the lists of top keys: by chance, one in 2^j, where j is another one for
+//     admitted ones below warn. This is settled by a random number, before anything is hashed.
 //   - Its key belongs into a sample and is not there yet: the hash is below the threshold of the
 //     rule, and the filter does not know it.
 //   - Its key is in a sample. Then one decision in 2^i is drawn, where i is of that key, so that a
@@ -145,8 +145,8 @@ func packThinning(refused, quiet, keys, watched uint8, minute int64) thinning {
 	return thinning(refused) | thinning(quiet)<<8 | thinning(keys)<<16 | thinning(watched)<<24 | thinning(uint8(minute))<<32
 }
 
-// quietThin is of how many admitted decisions below warn one is looked at, as a power of 2.
-const quietThin = 4
+// answerThin is of how many answers at least one is looked at, as a power of 2.
+const answerThin = 4
 
 // table finds the gates of one rule set. Immutable.
 type table struct {
@@ -161,9 +161,47 @@ type table struct {
 
 // limitRef is where a limit counts.
 type limitRef struct {
-	gate   *gate
-	window uint16 // its place in the rule
+	gate    *gate
+	window  uint16 // its place in the rule
+	fullest *fullest
 }
+
+// fullest is the largest share of a limit that any key used. Decisions below warn are drawn, so that
+// the one that used most would often be missed. In its upper 32 bits stands the use from which on it
+// is raised, and in its lower ones the limit that this is of; 0 is of a limit that nobody used.
+//
+// It is raised by a 256th of the limit at least: a use that grows with each request, as of a limit
+// for a month, would else be written each time.
+type fullest struct{ atomic.Uint64 }
+
+// raise takes in an admitted decision.
+func (f *fullest) raise(l *weir.LimitResult) {
+	used, limit := clamp(l.Limit-l.Remaining), clamp(l.Limit)
+	if v := f.Load(); uint32(v) != limit || used >= uint32(v>>32) {
+		f.set(used, limit)
+	}
+}
+
+func (f *fullest) set(used, limit uint32) {
+	for limit > 0 {
+		old, next := f.Load(), min(uint64(used)+stepOf(limit), math.MaxUint32)
+		if float32(used)/float32(limit) <= shareOf(old) || f.CompareAndSwap(old, next<<32|uint64(limit)) {
+			return
+		}
+	}
+}
+
+func stepOf(limit uint32) uint64 { return max(uint64(limit)>>8, 1) }
+
+func shareOf(v uint64) float32 {
+	if v == 0 {
+		return 0
+	}
+	return float32(v>>32-stepOf(uint32(v))) / float32(uint32(v))
+}
+
+// take returns the share, and begins anew.
+func (f *fullest) take() float32 { return shareOf(f.Swap(0)) }
 
 // domainGate counts the requests of a domain that met no rule.
 type domainGate struct{ cells []domainCell }
@@ -215,10 +253,11 @@ func (c *Collector) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 		c.decided(r, d, f)
 		return
 	}
-	g, now := ts.now.limits[d.Limits[0].Window.Counter.Index].gate, thinning(c.thinning.Load())
-	thin := now.refused()
+	at, now := &ts.now.limits[d.Limits[0].Window.Counter.Index], thinning(c.thinning.Load())
+	g, thin := at.gate, now.refused()
 	if f.Outcome == watch.Passed {
 		thin = now.quiet()
+		at.fullest.raise(&d.Limits[0])
 	}
 	if f.Random&mask(thin) != 0 && f.Key >= g.beyond.Load() {
 		return // neither drawn nor in a sample, as most are
@@ -287,6 +326,11 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 			g.cells[turn&uint64(len(g.cells)-1)].n[role*outcomes+o].Add(1)
 		}
 		role = other
+		for k := begin; k < end; k++ {
+			if l := &d.Limits[k]; l.Allowed && l.Window.Counter.Index < len(t.limits) {
+				t.limits[l.Window.Counter.Index].fullest.raise(l)
+			}
+		}
 		hash := c.o.Tally.Hash(d.Matches.Hits[begin].Key)
 		if top, key, take := g.draw(hash, o, now, random); take {
 			c.hand(g, t, r, d, begin, end, o, hash, top, key, turn)

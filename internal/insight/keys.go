@@ -2,16 +2,9 @@ package insight
 
 import "slices"
 
-// current and before are the generations of the samples.
-const (
-	current = iota
-	before
-	generations
-)
-
 // takeKey takes in what an event says of its key, for the samples. mu is held.
 func (s *ruleState) takeKey(c *Collector, e *event) {
-	all, refused := s.all[current], s.refused[current]
+	all, refused := s.eras[current].all, s.eras[current].refused
 	if all == nil {
 		return
 	}
@@ -59,7 +52,7 @@ func (s *ruleState) touched(c *Collector, all *sample, e *event) {
 		k.minute = m
 		s.minuteKeys++
 	}
-	if e.flags&flagFirst != 0 && s.refused[current].find(e.hash) < 0 {
+	if e.flags&flagFirst != 0 && s.eras[current].refused.find(e.hash) < 0 {
 		s.pace(all, at, e)
 	}
 }
@@ -128,7 +121,7 @@ func (s *ruleState) tell(hash uint64, thin uint8) {
 		value = filterMinute // no minute that it could be
 	}
 	watched := uint32(0)
-	if s.refused[current].find(hash) >= 0 {
+	if s.eras[current].refused.find(hash) >= 0 {
 		watched = filterWatched
 	}
 	at.Store(uint32(hash>>16)&0xffff<<filterHash | value&filterMinute | filterUsed | watched | uint32(thin)&filterThin)
@@ -137,10 +130,10 @@ func (s *ruleState) tell(hash uint64, thin uint8) {
 // refilter makes the filter anew, from the keys that are in the samples.
 func (s *ruleState) refilter() {
 	members := map[uint64]uint32{}
-	for _, k := range s.all[current].keys {
+	for _, k := range s.eras[current].all.keys {
 		members[k.hash] = uint32(k.thin)
 	}
-	for _, k := range s.refused[current].keys {
+	for _, k := range s.eras[current].refused.keys {
 		members[k.hash] = uint32(k.thin) | filterWatched
 	}
 	slots := 64
@@ -157,7 +150,7 @@ func (s *ruleState) refilter() {
 
 // limits tells the deciding path which hashes matter.
 func (s *ruleState) limits() {
-	all, refused := s.all[current], s.refused[current]
+	all, refused := s.eras[current].all, s.eras[current].refused
 	watched := uint64(0)
 	if len(refused.keys) > 0 {
 		watched = refused.keys[refused.largest()].hash + 1
@@ -208,7 +201,7 @@ func (c *Collector) Watch(domain, rule string, keys []RefusedKey) {
 
 // watch puts keys into the sample of refused ones that were refused elsewhere.
 func (s *ruleState) watch(keys []RefusedKey, now int64) {
-	x := s.refused[current]
+	x := s.eras[current].refused
 	if x == nil {
 		return // never met here: nothing is known that would be lost
 	}
@@ -230,15 +223,15 @@ func (s *ruleState) answered(e *event) {
 		return
 	}
 	if e.weightTop != none {
-		s.answers += 1 << e.weightTop
+		s.eras[current].answers += 1 << e.weightTop
 		if well {
-			s.well += 1 << e.weightTop
+			s.eras[current].well += 1 << e.weightTop
 		}
 	}
 	if e.weightKey == none {
 		return
 	}
-	for _, x := range [...]*sample{s.all[current], s.refused[current]} {
+	for _, x := range [...]*sample{s.eras[current].all, s.eras[current].refused} {
 		if at := x.find(e.hash); at >= 0 {
 			k := &x.keys[at]
 			n := uint16(1) << min(e.weightKey, 10)
@@ -253,25 +246,25 @@ func (s *ruleState) answered(e *event) {
 	}
 }
 
-// turn begins a generation.
+// turn begins an era.
 func (s *ruleState) turn() {
 	for kind := range s.long {
 		s.long[kind].halve()
 	}
-	if s.all[current] == nil {
+	if s.eras[current].all == nil {
 		return
 	}
-	s.all[before], s.refused[before] = s.all[current], s.refused[current]
-	s.all[current] = newSample(s.size.all, s.windows, false)
-	s.refused[current] = newSample(s.size.refused, s.windows, true)
+	s.noteFullest()
+	copy(s.eras[1:], s.eras[:])
+	s.eras[current] = s.newEra()
 	s.refilter()
 	s.limits()
 }
 
 // resize changes how much is kept. Samples only shrink: what was left out does not come back before
-// the next generation.
+// the next era.
 func (s *ruleState) resize(to size) {
-	if s.size == to && (s.series == nil || s.all[current] != nil) {
+	if s.size == to && (s.series == nil || s.eras[current].all != nil) {
 		return
 	}
 	s.size = to
@@ -290,14 +283,14 @@ func (s *ruleState) resize(to size) {
 	if s.series == nil {
 		return // never met
 	}
-	if s.all[current] == nil {
-		s.all[current], s.refused[current] = newSample(to.all, s.windows, false), newSample(to.refused, s.windows, true)
+	if s.eras[current].all == nil {
+		s.eras[current] = s.newEra()
 	}
-	for generation := range generations {
-		if x := s.all[generation]; x != nil && x.k > to.all {
+	for i := range s.eras {
+		if x := s.eras[i].all; x != nil && x.k > to.all {
 			x.resize(to.all)
 		}
-		if x := s.refused[generation]; x != nil && x.k > to.refused {
+		if x := s.eras[i].refused; x != nil && x.k > to.refused {
 			x.resize(to.refused)
 		}
 	}
@@ -311,11 +304,13 @@ func (s *ruleState) forgetKeys() {
 		s.live[kind] = topList{most: s.live[kind].most}
 		s.long[kind] = topList{most: s.long[kind].most}
 	}
-	if s.all[current] == nil {
+	if s.eras[current].all == nil {
 		return
 	}
-	s.all = [generations]*sample{newSample(s.size.all, s.windows, false)}
-	s.refused = [generations]*sample{newSample(s.size.refused, s.windows, true)}
+	for i := range s.eras {
+		s.eras[i].all, s.eras[i].refused = nil, nil
+	}
+	s.eras[current].all, s.eras[current].refused = s.newSamples()
 	s.refilter()
 	s.limits()
 }
@@ -333,6 +328,9 @@ var saturations = []string{"cpu", "memory", "pressure", "in_flight", "upstream_l
 // topKeys is how many keys are the top 1 % of a minute.
 func (m *minuteState) topKeys() int { return int(min(max(1, m.keys/100), 64)) }
 
+// fewestDrawn is of how many decisions a share is known, where not all are looked at.
+const fewestDrawn = 40
+
 // endMinute notes what the minute was like that began at an instant.
 func (s *ruleState) endMinute(unix int64, signal string) {
 	m := minuteState{keys: float32(s.minuteKeys), topShare: none, signal: uint8(slices.Index(saturations, signal) + 1)}
@@ -340,10 +338,10 @@ func (s *ruleState) endMinute(unix int64, signal string) {
 	if s.series == nil {
 		return
 	}
-	if all := s.all[current]; all != nil && len(all.keys) >= all.k {
+	if all := s.eras[current].all; all != nil && len(all.keys) >= all.k {
 		m.keys /= float32((float64(all.most) + 1) / (1 << 63) / 2)
 	}
-	if list := s.live[topAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 {
+	if list := s.live[topAsked].snapshot(); s.liveAdmitted > 0 && len(list) > 0 && (s.liveDrawn >= fewestDrawn || s.liveDrawn == s.liveAdmitted) {
 		sum := 0.0
 		for i := range list[:min(m.topKeys(), len(list))] {
 			sum += float64(list[i].Asked - min(list[i].Refused, list[i].Asked))

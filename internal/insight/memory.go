@@ -15,10 +15,12 @@ type size struct {
 // sizes are what is kept, from a few rules to many.
 var sizes = [...]size{
 	{all: 512, refused: 256, top: 64},
+	{all: 384, refused: 192, top: 64},
 	{all: 256, refused: 128, top: 64},
 	{all: 128, refused: 64, top: 32},
 	{all: 64, refused: 32, top: 16, lean: true},
 	{all: 32, refused: 16, top: 8, lean: true},
+	{all: 24, refused: 12, top: 8, lean: true},
 }
 
 // cost is the memory that a rule of so many limits takes at most in that size.
@@ -26,7 +28,7 @@ func (z size) cost(windows int) int64 {
 	key := int64(unsafe.Sizeof(sampledKey{})) + int64(max(windows, 1))*int64(unsafe.Sizeof(demand{})) + 4*2
 	traced := key + int64(unsafe.Sizeof(trace{})) + keyText
 	top := int64(unsafe.Sizeof(topKey{})) + 8 + keyText
-	n := generations * (int64(z.all)*key + int64(z.refused)*traced)
+	n := eras * (int64(z.all)*key + int64(z.refused)*traced)
 	n += 2 * topKinds * int64(z.top) * top
 	n += newSeriesSize(z.lean) + int64(minutesOf(z.lean))*int64(unsafe.Sizeof(minuteState{}))
 	return n + filterBytes(z.all+z.refused)
@@ -95,7 +97,6 @@ func (c *Collector) follow(s *ruleState) {
 	}
 	s.series = newSeries(c.size.lean)
 	s.minutes = make([]minuteState, minutesOf(c.size.lean))
-	s.perWindow = make([]windowState, s.windows)
 	c.resize()
 }
 
@@ -103,7 +104,7 @@ func (c *Collector) follow(s *ruleState) {
 func (s *ruleState) unfollow() {
 	s.unfollowed = true
 	s.series, s.minutes = nil, nil
-	s.all, s.refused = [generations]*sample{}, [generations]*sample{}
+	s.eras = [eras]era{}
 	s.live, s.long = [topKinds]topList{}, [topKinds]topList{}
 	s.gate.below.Store(0)
 	s.gate.beyond.Store(0)

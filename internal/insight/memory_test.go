@@ -16,11 +16,12 @@ func TestMemory(t *testing.T) {
 		size   size
 	}{
 		{3, 64 << 20, sizes[0]},
-		{100, 64 << 20, sizes[0]},
-		{400, 64 << 20, sizes[3]},
-		{1000, 64 << 20, sizes[4]},
-		{400, 24 << 20, sizes[4]},
-		{400, LeastMemory, sizes[4]},
+		{90, 64 << 20, sizes[0]},
+		{100, 64 << 20, sizes[1]},
+		{400, 64 << 20, sizes[4]},
+		{1000, 64 << 20, sizes[6]},
+		{400, 24 << 20, sizes[6]},
+		{400, LeastMemory, sizes[6]},
 	} {
 		var rules strings.Builder
 		rules.WriteString("domain: shop\nlimits:\n")

@@ -1,26 +1,23 @@
 package insight
 
-// generation is how long a sample is filled. What is shown is that and the one before.
-const generation = 12 * 60 * 60 // s
-
 // eachMinute closes the minute that ended: unix is the beginning of the new one. mu is held.
 func (c *Collector) eachMinute(unix int64) {
 	c.noteAnswers(unix)
 	signal := c.signal
 	c.signal = ""
-	turn := c.now().Unix()/generation > c.generation
-	c.generation = c.now().Unix() / generation
+	turn := c.now().Unix()/eraLasts > c.era
+	c.era = c.now().Unix() / eraLasts
 	now := c.now().UnixMicro()
 	for _, s := range c.rules {
 		s.endMinute(unix/60*60-60, signal)
 		for kind := range s.live {
 			s.live[kind].halve()
 		}
-		s.liveAdmitted /= 2
-		for _, generation := range s.refused {
-			if generation != nil {
-				for i := range generation.traces {
-					generation.traces[i].expire(now)
+		s.liveAdmitted, s.liveDrawn = s.liveAdmitted/2, s.liveDrawn/2
+		for i := range s.eras {
+			if x := s.eras[i].refused; x != nil {
+				for k := range x.traces {
+					x.traces[k].expire(now)
 				}
 			}
 		}

@@ -11,20 +11,24 @@ type governor struct {
 	events int // since the last tick
 }
 
-// most is how many events of a kind are taken in drainEvery: together 10,000 a second. Twice as
-// many took 1 % more of the processor of a busy proxy, and made no verdict better.
-const most = 250
+// most is how many events of a kind are taken in drainEvery: 2,500 a second. Twice as many took 1 %
+// more of the processor of a busy proxy, and made no verdict better. Of admitted ones, which are
+// most and tell least, 600 a second are enough to say who comes most.
+const (
+	most      = 250
+	mostQuiet = 60
+)
 
-func (p *pace) each(f func(*governor)) {
-	f(&p.refused)
-	f(&p.quiet)
-	f(&p.keys)
-	f(&p.watched)
+func (p *pace) each(f func(g *governor, most int)) {
+	f(&p.refused, most)
+	f(&p.quiet, mostQuiet)
+	f(&p.keys, most)
+	f(&p.watched, most)
 }
 
 // adapt thins more if there are too many events; it reports whether it did.
 func (p *pace) adapt() (changed bool) {
-	p.each(func(g *governor) {
+	p.each(func(g *governor, most int) {
 		for g.events > most && g.power < 24 {
 			g.power++
 			g.events /= 2
@@ -36,7 +40,7 @@ func (p *pace) adapt() (changed bool) {
 
 // tick thins less if there were few events.
 func (p *pace) tick() {
-	p.each(func(g *governor) {
+	p.each(func(g *governor, most int) {
 		if g.events < most/3 && g.power > 0 {
 			g.power--
 		}
@@ -46,21 +50,19 @@ func (p *pace) tick() {
 
 // storePace tells the deciding path the pace. mu is held.
 func (c *Collector) storePace() {
-	c.thinning.Store(uint64(packThinning(c.pace.refused.power, quietThin+c.pace.quiet.power, c.pace.keys.power, c.pace.watched.power, c.minute)))
+	c.thinning.Store(uint64(packThinning(c.pace.refused.power, c.pace.quiet.power, c.pace.keys.power, c.pace.watched.power, c.minute)))
 }
 
-// paced counts an event for the pace, and what it stands for as thinned.
+// paced counts an event for the pace, and what it stands for as thinned; but for admitted ones,
+// which are always as many as are enough.
 func (c *Collector) paced(s *ruleState, e *event) {
 	switch {
-	case e.weightTop == none && s.refused[current].find(e.hash) >= 0:
+	case e.weightTop == none && s.eras[current].refused.find(e.hash) >= 0:
 		c.pace.watched.events++
 	case e.weightTop == none:
 		c.pace.keys.events++
 	case e.flags&(flagRefused|flagNear|flagBanned|flagStopped) == 0:
 		c.pace.quiet.events++
-		if e.weightTop > quietThin {
-			c.thinned.Add(1<<e.weightTop - 1<<quietThin)
-		}
 	default:
 		c.pace.refused.events++
 		c.thinned.Add(1<<e.weightTop - 1)

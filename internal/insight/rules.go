@@ -69,7 +69,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		place := func(windows []*rule.Window) {
 			for _, w := range windows {
 				if _, have := places[w.Counter]; !have && w.Counter != nil {
-					places[w.Counter] = limitRef{st.gate, uint16(st.windows)}
+					places[w.Counter] = st.place()
 					st.addWindow(w.Counter, alone[w.Counter.Index], generation)
 				}
 			}
@@ -89,7 +89,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 				st.brought = true
 				brought[k.Domain] = st
 			}
-			ref = limitRef{st.gate, uint16(st.windows)}
+			ref = st.place()
 			st.addWindow(k, alone[k.Index], generation)
 		}
 		next.limits[k.Index] = ref

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/memory"
 )
@@ -302,7 +305,7 @@ func TestThinned(t *testing.T) {
 		hot, refused := 0, map[string]bool{}
 		for range 600 {
 			for range 50 {
-				b.pace.each(func(g *governor) { g.power = 6 })
+				b.pace.each(func(g *governor, _ int) { g.power = 6 })
 				b.storePace()
 				if random.IntN(2) == 0 {
 					b.ask("hot")
@@ -371,4 +374,27 @@ func TestKeysAreFitToBeShown(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The largest share of a limit that was used is known to a 256th, or to a unit of small limits,
+// whatever limits the keys have.
+func TestFullest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var f fullest
+		limits := []int64{0, 1, 3, 20, 1000, 1 << 20, 1<<32 - 1, 1 << 40}
+		for range 2 {
+			most := 0.0
+			for range rapid.IntRange(0, 40).Draw(t, "decisions") {
+				limit := rapid.SampledFrom(limits).Draw(t, "limit")
+				used := rapid.Int64Range(0, limit).Draw(t, "used")
+				f.raise(&weir.LimitResult{Result: algo.Result{Limit: limit, Remaining: limit - used}})
+				if limit > 0 {
+					most = max(most, float64(min(used, 1<<32-1))/float64(min(limit, 1<<32-1)))
+				}
+			}
+			if got := float64(f.take()); got > most*1.000001 || got < most-1.001/256 {
+				t.Fatalf("%v, want %v", got, most)
+			}
+		}
+	})
 }

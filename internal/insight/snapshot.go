@@ -248,10 +248,11 @@ func modeOf(r *rule.Rule) string {
 }
 
 func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNames) RuleSnapshot {
+	r.noteFullest()
 	out := RuleSnapshot{
 		Domain: r.domain, Name: r.name, Definition: r.definition, File: r.rule.Pos.File, Line: r.rule.Pos.Line,
 		Mode: modeOf(r.rule), Brought: r.brought, Since: r.since.Unix(),
-		Verdicts: r.verdicts, Drawn: r.drawn, DrawnKnown: r.drawnKnown, Answers: r.answers, Well: r.well, TopMost: r.live[0].most,
+		Verdicts: r.verdicts, TopMost: r.live[0].most,
 	}
 	for _, k := range r.rule.Per {
 		name := k[0]
@@ -273,8 +274,10 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 			continue
 		}
 		ws := windowSnapshot(w)
-		if place < len(r.perWindow) {
-			ws.Refused, ws.MaxFill = r.perWindow[place].refused, r.perWindow[place].maxFill
+		for i := range r.eras {
+			if known := r.eras[i].windows; place < len(known) {
+				ws.Refused, ws.MaxFill = ws.Refused+known[place].refused, max(ws.MaxFill, known[place].maxFill)
+			}
 		}
 		place++
 		out.Windows = append(out.Windows, ws)
@@ -304,19 +307,12 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 	if text := r.gate.failure.Load(); text != nil && out.Errors > 0 {
 		out.Error = *text
 	}
-	for name, n := range r.with {
-		out.With = append(out.With, Count{Value: name, Count: n})
-	}
-	slices.SortFunc(out.With, compareCounts)
 	for _, id := range r.examples {
 		if id != 0 {
 			out.Examples = append(out.Examples, id)
 		}
 	}
-	for door, n := range r.byDoor {
-		out.ByDoor = append(out.ByDoor, Count{Value: doors.name(door), Count: n})
-	}
-	slices.SortFunc(out.ByDoor, compareCounts)
+	r.drawnInto(&out, doors)
 	r.samples(&out, s, want)
 	if want.Top {
 		for kind := range topKinds {
@@ -324,6 +320,30 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		}
 	}
 	return out
+}
+
+// drawnInto fills in what the decisions say that were drawn by chance.
+func (r *ruleState) drawnInto(out *RuleSnapshot, doors *doorNames) {
+	byDoor, with := map[uint8]uint64{}, map[string]uint64{}
+	for i := range r.eras {
+		x := &r.eras[i]
+		out.Drawn, out.DrawnKnown = out.Drawn+x.drawn, out.DrawnKnown+x.drawnKnown
+		out.Answers, out.Well = out.Answers+x.answers, out.Well+x.well
+		for door, n := range x.byDoor {
+			byDoor[door] += n
+		}
+		for name, n := range x.with {
+			with[name] += n
+		}
+	}
+	for name, n := range with {
+		out.With = append(out.With, Count{Value: name, Count: n})
+	}
+	slices.SortFunc(out.With, compareCounts)
+	for door, n := range byDoor {
+		out.ByDoor = append(out.ByDoor, Count{Value: doors.name(door), Count: n})
+	}
+	slices.SortFunc(out.ByDoor, compareCounts)
 }
 
 // MinuteSnapshot is a minute of a rule.
@@ -337,11 +357,13 @@ type MinuteSnapshot struct {
 
 // samples fills in what the samples say.
 func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
-	all, refused := r.all[current].snapshot(), r.refused[current].refusedSnapshot()
-	if r.all[before] != nil {
-		old, oldRefused := r.all[before].snapshot(), r.refused[before].refusedSnapshot()
-		all.merge(&old)
-		refused.merge(&oldRefused, true)
+	all, refused := r.eras[current].all.snapshot(), r.eras[current].refused.refusedSnapshot()
+	for i := range r.eras[1:] {
+		if x := &r.eras[1+i]; x.all != nil {
+			old, oldRefused := x.all.snapshot(), x.refused.refusedSnapshot()
+			all.merge(&old)
+			refused.merge(&oldRefused, true)
+		}
 	}
 	out.All, out.Refused = all, refused
 	out.summarise()

@@ -38,7 +38,7 @@ type ruleState struct {
 	last     counts       // the counters of the gate when they were read last
 	alone    []aloneCount // of the limits
 	had      []aloneCount // under the rules before, while these come into force
-	failures wheel        // of if and cost, of the last day; empty until there is one
+	failures wheel        // of if and cost; empty until there is one
 	lastFail uint64
 
 	total  [lanes]uint64
@@ -47,19 +47,14 @@ type ruleState struct {
 	size         size
 	unfollowed   bool // there is no memory for more than its counters
 	live, long   [topKinds]topList
-	liveAdmitted float64 // decisions that the lists counted as admitted, fading as they do
-	all, refused [generations]*sample
-	spans        []int64 // µs, of the limits; 0 of one on requests in flight
-	filtered     int     // keys in the filter of the gate
-	minuteKeys   int     // sampled keys that came in this minute
+	liveAdmitted float64    // decisions that the lists counted as admitted, fading as they do
+	liveDrawn    float64    // of these, those that were looked at
+	eras         [eras]era  // the latest first
+	fullest      []*fullest // of the limits
+	spans        []int64    // µs, of the limits; 0 of one on requests in flight
+	filtered     int        // keys in the filter of the gate
+	minuteKeys   int        // sampled keys that came in this minute
 	minutes      []minuteState
-	byDoor       map[uint8]uint64  // refusals looked at, with their weight
-	with         map[string]uint64 // rules that refused the same requests, likewise
-	perWindow    []windowState
-
-	// Of the decisions that were drawn by chance, with their weight.
-	drawn, drawnKnown uint64
-	answers, well     uint64 // but for 429
 
 	verdicts []Verdict // not changed once they are here
 	judged   Judged    // with the verdicts
@@ -67,16 +62,9 @@ type ruleState struct {
 	example  int
 }
 
-// windowState is what is known of one limit of a rule.
-type windowState struct {
-	refused uint64 // decisions looked at, with their weight
-	maxFill float32
-}
-
 func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
 	return &ruleState{
-		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(), byDoor: map[uint8]uint64{},
-		with: map[string]uint64{},
+		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(),
 	}
 }
 
@@ -87,7 +75,7 @@ func (s *ruleState) countFailures(unix int64) {
 		return
 	}
 	if len(s.failures.buckets) == 0 {
-		s.failures = newWheel(600, 24*6+1)
+		s.failures = newWheel(600, eras*eraLasts/600+1)
 	}
 	s.failures.add(unix, &bucket{laneMet: uint32(min(n-s.lastFail, 1<<32-1))})
 	s.lastFail = n
@@ -155,6 +143,24 @@ func (s *ruleState) follows(count *watch.Count, generation uint64) {
 	s.alone = append(s.alone, a)
 }
 
+// place is where the limit counts that is added next.
+func (s *ruleState) place() limitRef {
+	if s.windows == len(s.fullest) {
+		s.fullest = append(s.fullest, new(fullest))
+	}
+	return limitRef{s.gate, uint16(s.windows), s.fullest[s.windows]}
+}
+
+// noteFullest takes in how much of the limits was used.
+func (s *ruleState) noteFullest() {
+	for i := range s.eras[current].windows {
+		if i < len(s.fullest) {
+			w := &s.eras[current].windows[i]
+			w.maxFill = max(w.maxFill, s.fullest[i].take())
+		}
+	}
+}
+
 // addWindow adds a limit with its count.
 func (s *ruleState) addWindow(k *rule.Counter, count *watch.Count, generation uint64) {
 	s.follows(count, generation)
@@ -205,8 +211,9 @@ func definitionOf(r *rule.Rule) uint64 {
 func (s *ruleState) addTop(v *veil, e *event, with string) {
 	n := uint64(1) << e.weightTop
 	refused := s.refuses(e) || e.flags&flagBanned != 0
-	if int(e.window) < len(s.perWindow) {
-		w := &s.perWindow[e.window]
+	x := &s.eras[current]
+	if int(e.window) < len(x.windows) {
+		w := &x.windows[e.window]
 		if refused && e.flags&flagBanned == 0 {
 			w.refused += n
 		}
@@ -228,18 +235,19 @@ func (s *ruleState) addTop(v *veil, e *event, with string) {
 	if e.flags&flagFirst == 0 {
 		return
 	}
-	s.drawn += n
+	x.drawn += n
 	if !refused {
 		s.liveAdmitted += float64(n)
+		s.liveDrawn++
 	}
 	if refused {
-		s.byDoor[e.door] += n
+		x.byDoor[e.door] += n
 		if with != "" {
-			s.with[with] += n
+			x.with[with] += n
 		}
 	}
 	if e.flags&flagKnown != 0 {
-		s.drawnKnown += n
+		x.drawnKnown += n
 	}
 	if refused && e.decision != 0 {
 		s.examples[s.example%len(s.examples)] = e.decision

@@ -3,7 +3,6 @@ package insight
 import (
 	"cmp"
 	"slices"
-	"time"
 )
 
 // Summary is what the samples of a rule say.
@@ -83,7 +82,7 @@ func (k *SampledKey) facts() KeyFacts {
 }
 
 // Facts returns what Judge wants to know of the i-th rule. The snapshot must hold samples, and
-// should be of 24 hours. What the history file tells of the time before the program began stays
+// should be of JudgedOver. What the history file tells of the time before the program began stays
 // out: the samples know nothing of it, and numbers of two times tell nothing together.
 func (s *Snapshot) Facts(i int) Facts { return s.Rules[i].facts(s) }
 
@@ -127,7 +126,7 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	if s == nil {
 		return f
 	}
-	f.From, f.To = unix(max(s.Time-s.Over, min(max(r.Since, s.Started), s.Time))), unix(s.Time)
+	f.From, f.To = unix(max(s.From, min(max(r.Since, s.Started), s.Time))), unix(s.Time)
 	f.NotInForce = s.Broken
 	for _, m := range r.Minutes {
 		minute := Minute{
@@ -190,7 +189,7 @@ func (r *RuleSnapshot) obeyOf(hash uint64) float64 {
 // judge makes the verdicts anew, once a minute. The rules are taken one by one, so that nobody
 // waits long for mu.
 func (c *Collector) judge() {
-	want := Want{Over: 24 * time.Hour, Samples: true, Top: true}
+	want := Want{Over: JudgedOver(c.now()), Samples: true, Top: true}
 	c.mu.Lock()
 	rules := slices.Clone(c.rules)
 	c.mu.Unlock()
