@@ -34,6 +34,8 @@ const (
 // Timing.
 const (
 	tick = 100 * time.Millisecond // how often filters move on
+	// watchTick is how often they do while no rule uses one, and somebody only watches.
+	watchTick = time.Second
 	// a signal without a sample for that long, or for three intervals, is stale
 	leastStale  = 10 * time.Second
 	defaultTTL  = 10 * time.Second // of a pushed value
@@ -313,30 +315,33 @@ func (r *Registry) Run(ctx context.Context) {
 	defer r.fetching.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		if !r.move(ctx, time.Now()) {
-			ticker.Stop()
-			select {
-			case <-ctx.Done():
-				return
-			case <-r.wake:
-			}
-			ticker.Reset(tick)
-			continue
+		var next <-chan time.Time // nothing is to be done in time
+		if wait := r.move(ctx, time.Now()); wait > 0 {
+			timer.Reset(wait)
+			next = timer.C
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-r.wake:
+		case <-next:
 		}
 	}
 }
 
-// move takes the samples that are due and moves the filters on. It reports whether there is
-// anything to do in time.
-func (r *Registry) move(ctx context.Context, now time.Time) (active bool) {
+// move takes the samples that are due and moves the filters on. It returns when it is to do so
+// again; 0 if there is nothing to do in time.
+func (r *Registry) move(ctx context.Context, now time.Time) (wait time.Duration) {
+	again := func(s *signal) {
+		if s.used || s.kind == Pushed {
+			wait = tick
+		} else if wait == 0 {
+			wait = watchTick
+		}
+	}
 	for _, s := range *r.signals.Load() {
 		r.mu.Lock()
 		due := s.wanted() && s.kind != Pushed && !s.busy && (s.asked.IsZero() || now.Sub(s.asked) >= s.every-tick/2)
@@ -359,14 +364,16 @@ func (r *Registry) move(ctx context.Context, now time.Time) (active bool) {
 		switch {
 		case s.isStale(now):
 			s.value.Store(unknown)
-			active = active || s.wanted() && s.kind != Pushed
+			if s.wanted() && s.kind != Pushed {
+				again(s)
+			}
 		default:
 			s.value.Store(int32(s.filter.step(now, s.raw)))
-			active = true
+			again(s)
 		}
 		r.mu.Unlock()
 	}
-	return active
+	return wait
 }
 
 // note takes the outcome of a try.

@@ -223,6 +223,9 @@ func New(o Options) *Metrics {
 	if o.Tally == nil {
 		o.Tally = watch.NewTally()
 	}
+	if o.Detailed {
+		o.Tally.TellDescriptors()
+	}
 	m := &Metrics{
 		o:        o,
 		registry: prometheus.NewRegistry(),

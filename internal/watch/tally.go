@@ -46,7 +46,9 @@ func DoorOf(name string) int {
 type Tally struct {
 	seed   atomic.Uint64
 	counts atomic.Pointer[countsOfTwo]
-	mu     sync.Mutex // guards the making of counts
+	// Requests with descriptors are Unclear.
+	descriptors atomic.Bool
+	mu          sync.Mutex // guards the making of counts
 }
 
 // Count is that of one limit. It lives as long as some rule set in force has a limit of its name.
@@ -96,6 +98,10 @@ func (t *Tally) Seed() uint64 { return t.seed.Load() }
 
 // SetSeed changes it. Nodes whose samples are merged need the same one.
 func (t *Tally) SetSeed(seed uint64) { t.seed.Store(seed) }
+
+// TellDescriptors makes all requests with descriptors Unclear from now on, for a watcher that counts
+// their descriptors, too.
+func (t *Tally) TellDescriptors() { t.descriptors.Store(true) }
 
 // Hash hashes a key with the seed.
 func (t *Tally) Hash(key []byte) uint64 { return keyhash.Sum(t.seed.Load(), key) }

@@ -25,9 +25,9 @@ const (
 	Refused                // by the limit
 	Outcomes
 	// Unclear is of any other request: it met several limits or none, a limit of a rule that is not
-	// enforced for all keys, or a ban; brought descriptors, or asked for nothing; an expression of
-	// a rule failed on it; or its rules came into force just now. It is not counted, and watchers
-	// see for themselves what became of it.
+	// enforced for all keys, or a ban; brought a descriptor with a number of hits of its own, or
+	// asked for nothing; an expression of a rule failed on it; or its rules came into force just
+	// now. It is not counted, and watchers see for themselves what became of it.
 	Unclear = Outcomes
 )
 
@@ -119,7 +119,7 @@ func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts, n *atomic.Uin
 	if f.Random == 0 { // the id of a refusal is random, and costs nothing more
 		f.Random = rand.Uint64()
 	}
-	if len(d.Limits) != 1 || len(d.Matches.Hits) != 1 || r.Descriptors != nil || r.Peek || r.Hits < 0 ||
+	if len(d.Limits) != 1 || len(d.Matches.Hits) != 1 || r.Descriptors != nil && !t.plain(r) || r.Peek || r.Hits < 0 ||
 		!d.Known || d.Exempt || d.Banned.Rule != nil || d.Matches.CELErrors > 0 {
 		return f, nil
 	}
@@ -147,6 +147,12 @@ func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts, n *atomic.Uin
 	n = &cells[Turn(d)&uint64(len(cells)-1)][DoorOf(r.Door)][outcome]
 	f.Outcome, f.First = outcome, n.Load()%exemplar == 0
 	return f, n
+}
+
+// plain reports whether the descriptors of a request ask for what the request does, and nobody wants
+// to be told of each.
+func (t *Tally) plain(r *weir.Request) bool {
+	return len(r.Descriptors) == 1 && !r.Descriptors[0].HasHits && !t.descriptors.Load()
 }
 
 // Turn returns a number that differs between decisions that are made at once, for counters of which

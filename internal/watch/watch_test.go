@@ -129,6 +129,7 @@ limits:
   - {name: partly, when: {path: /partly}, per: [user], allow: 1/h, enforce: 99%}
   - {name: fails, when: {path: /fails}, if: "int(method) > 0", per: [user], allow: 1/h}
   - {name: two, when: {path: /two}, per: [user], allow: [1/h, 5/day]}
+  - {name: one, when: {path: /one}, per: [user], allow: 3/h}
   - {name: banned, when: {path: /banned}, per: [user], allow: 0/h, ban: {after: 1, within: 1m, for: 1h}}
 exempt: {user: root}
 `
@@ -174,6 +175,9 @@ exempt: {user: root}
 		{"/two", 2, nil, []watch.Outcome{u, u}},
 		{"/banned", 2, nil, []watch.Outcome{r, u}},
 		{"/none", 1, nil, []watch.Outcome{u}},
+		{"", 2, described(rule.Descriptor{}), []watch.Outcome{p, p}},
+		{"", 1, described(rule.Descriptor{Hits: 1, HasHits: true}), []watch.Outcome{u}},
+		{"", 1, described(rule.Descriptor{}, rule.Descriptor{}), []watch.Outcome{u}},
 	} {
 		if got := ask(c.path, c.n, c.change); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.path, got, c.want)
@@ -186,6 +190,8 @@ exempt: {user: root}
 		switch k.Rule {
 		case "soft":
 			want = [watch.Outcomes]uint64{p: 2, n: 2, s: 2, r: 2}
+		case "one":
+			want = [watch.Outcomes]uint64{p: 2}
 		case "banned":
 			want = [watch.Outcomes]uint64{r: 1}
 		}
@@ -194,6 +200,31 @@ exempt: {user: root}
 				t.Errorf("%s: %v at door %q, want %v at rls", k.Rule, got, watch.DoorNames[door], want)
 			}
 		}
+	}
+}
+
+// described makes a request bring descriptors that meet the rule "one", instead of attributes.
+func described(list ...rule.Descriptor) func(*weir.Request) {
+	for i := range list {
+		list[i].Entries = []rule.Entry{{Key: "path", Value: "/one"}, {Key: "user", Value: "ada"}}
+	}
+	return func(r *weir.Request) { r.Attributes, r.Descriptors = nil, list }
+}
+
+// Where somebody counts descriptors, what became of a request that brought one is left to the
+// watchers.
+func TestTellDescriptors(t *testing.T) {
+	tally := watch.NewTally()
+	var got []watch.Outcome
+	l := limiter(t, tally.Join(&seen{facts: func(_ *weir.Request, _ *weir.Decision, f watch.Facts) { got = append(got, f.Outcome) }}),
+		"limits: [{name: one, when: {path: /one}, per: [user], allow: 3/h}]")
+	r := weir.Request{}
+	described(rule.Descriptor{})(&r)
+	decide(t, l, r)
+	tally.TellDescriptors()
+	decide(t, l, r)
+	if !slices.Equal(got, []watch.Outcome{watch.Passed, watch.Unclear}) {
+		t.Errorf("%v", got)
 	}
 }
 
