@@ -22,6 +22,7 @@ import (
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/nodes"
 	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/seldom"
 )
 
 // Options configure New. Name and State are required; a nil field is a part that this node has not.
@@ -59,6 +60,8 @@ type Board interface {
 type Fleet struct {
 	*insight.View // the Reader
 	o             Options
+
+	unread seldom.Line
 
 	mu       sync.Mutex
 	asked    map[insight.Want]*asked // what is asked now, or was a moment ago

@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -31,8 +33,9 @@ type member struct {
 	seeds   []uint64
 }
 
-// newMember makes a node on a Redis. It waits for answers as long as the package's tests may.
-func newMember(t *testing.T, url, name, rules string) *member {
+// newMember makes a node on a Redis. It waits for answers as long as the package's tests may. The
+// changes are made before it hears questions.
+func newMember(t *testing.T, url, name, rules string, changes ...func(*nodes.Nodes)) *member {
 	t.Helper()
 	set, _, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte(rules)}}, file.Options{})
 	if err != nil {
@@ -68,6 +71,9 @@ func newMember(t *testing.T, url, name, rules string) *member {
 	if m.limiter, err = weir.New(m.store, weir.WithRules(set), weir.WithHooks(weir.JoinHooks(kept.Hooks(), m.insight.Hooks()))); err != nil {
 		t.Fatal(err)
 	}
+	for _, change := range changes {
+		change(n)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { n.Listen(ctx) })
@@ -81,6 +87,14 @@ func newFleet(t *testing.T, url string, number int, rules string) (all []*member
 	for i := range number {
 		all = append(all, newMember(t, url, fmt.Sprint("node-", i), rules))
 	}
+	hearEachOther(t, all...)
+	return all
+}
+
+// hearEachOther waits until nodes do.
+func hearEachOther(t *testing.T, all ...*member) {
+	t.Helper()
+	number := len(all)
 	for _, m := range all {
 		patience.Until(t, "all nodes are known", func() bool { return m.store.Nodes() == number })
 	}
@@ -98,7 +112,6 @@ func newFleet(t *testing.T, url string, number int, rules string) (all []*member
 		}
 		return hearing == int64(number)
 	})
-	return all
 }
 
 func (m *member) ask(t *testing.T, user string) *weir.Decision {
@@ -188,6 +201,28 @@ func (f *Fleet) forgetAsked() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = map[insight.Want]*asked{}
+}
+
+// What a node of another version gathered is left out, and the log says so, seldom.
+func TestOtherVersion(t *testing.T) {
+	url := redistest.Start(t).URL()
+	const rules = "domain: shop\nlimits: [{name: a, allow: 9/min}]\n"
+	own := newMember(t, url, "node-0", rules)
+	other := newMember(t, url, "node-1", rules, func(n *nodes.Nodes) {
+		n.Handle(kindSnapshot, func(context.Context, []byte) ([]byte, error) { return []byte("of a version to come"), nil })
+	})
+	hearEachOther(t, own, other)
+	var log bytes.Buffer
+	own.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	for range 2 {
+		s, n := own.merge(t.Context(), insight.Want{})
+		if s.Nodes != 1 || n.Asked != 2 || n.Answered != 1 {
+			t.Errorf("%d nodes, %+v", s.Nodes, n)
+		}
+	}
+	if text := log.String(); strings.Count(text, "left out") != 1 || !strings.Contains(text, "node=node-1") {
+		t.Errorf("the log says %q", text)
+	}
 }
 
 // Many who ask the same at once cost the nodes one question.

@@ -72,14 +72,20 @@ func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot
 	list := []*insight.Snapshot{f.o.Insight.Snapshot(want)}
 	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
 		s := new(insight.Snapshot)
-		if s.UnmarshalBinary(a.Data) == nil {
+		if err := s.UnmarshalBinary(a.Data); err == nil {
 			list = append(list, s)
+		} else if f.unread.Due(unreadEvery) > 0 {
+			f.o.Logger.Warn("what another node gathered is left out, since it cannot be read; nodes understand each other where they run the same version",
+				"node", a.Node, "error", err)
 		}
 	})
 	n.Answered = len(list) // of another version one cannot be read
 	n.Asked = max(n.Asked, n.Answered)
 	return insight.Merge(list...), n
 }
+
+// unreadEvery is how often the log says that what nodes gathered cannot be read.
+const unreadEvery = 10 * time.Minute
 
 // The lengths of an answer that surely fits when it is compressed, and of the lists of top keys in
 // one that would not.
