@@ -63,7 +63,8 @@ type Options struct {
 	// Trace returns the trace that a request is part of, for weir.Request.Trace; nil for a request
 	// that is not followed. A nil function follows none.
 	Trace func(*http.Request) *weir.Trace
-	// Stopwatch times a sample of the decisions, but not of requests that were held; nil times none.
+	// Stopwatch times a sample of the decisions, but not of requests that were held; nil times
+	// none.
 	Stopwatch weir.Stopwatch
 	// OnError is called when the store failed on a request, or when a slot or a turn could not be
 	// given back to it; nil means it is not. It must be safe for concurrent use. A client that

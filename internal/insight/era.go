@@ -2,8 +2,8 @@ package insight
 
 import "time"
 
-// eraLasts is how long an era lasts, in s. Eras begin at the same instants on all nodes: at midnight
-// and noon, UTC.
+// eraLasts is how long an era lasts, in s. Eras begin at the same instants on all nodes: at
+// midnight and noon, UTC.
 const eraLasts = 12 * 60 * 60
 
 // eras is how many are kept: the one that goes on, and the two before, so that at least the last 24
@@ -43,10 +43,10 @@ func (s *ruleState) newSamples() (all, refused *sample) {
 	return newSample(s.size.all, s.windows, false), newSample(s.size.refused, s.windows, true)
 }
 
-// JudgedOver returns the time that a rule is judged by: from when the oldest era that is kept began.
-// So the counts are of the time that the samples are of, 24 to 36 hours, and not of another one. It
-// is half a step of the counts more than that, in order that nodes whose clocks differ by less mean
-// the same time.
+// JudgedOver returns the time that a rule is judged by: from when the oldest era that is kept
+// began. So the counts are of the time that the samples are of, 24 to 36 hours, and not of another
+// one. It is half a step of the counts more than that, in order that nodes whose clocks differ by
+// less mean the same time.
 func JudgedOver(now time.Time) time.Duration {
 	began := time.Unix((now.Unix()/eraLasts-(eras-1))*eraLasts, 0)
 	return now.Sub(began) + 150*time.Second

@@ -166,9 +166,10 @@ type limitRef struct {
 	fullest *fullest
 }
 
-// fullest is the largest share of a limit that any key used. Decisions below warn are drawn, so that
-// the one that used most would often be missed. In its upper 32 bits stands the use from which on it
-// is raised, and in its lower ones the limit that this is of; 0 is of a limit that nobody used.
+// fullest is the largest share of a limit that any key used. Decisions below warn are drawn, so
+// that the one that used most would often be missed. In its upper 32 bits stands the use from which
+// on it is raised, and in its lower ones the limit that this is of; 0 is of a limit that nobody
+// used.
 //
 // It is raised by a 256th of the limit at least: a use that grows with each request, as of a limit
 // for a month, would else be written each time.

@@ -69,9 +69,9 @@ func lives(t *testing.T, s *scripted.Script, seed uint64, half bool, times int, 
 	return nil
 }
 
-// thinned makes a Collector look at one event in 2^thin at most. Those of keys that were refused are
-// left out: there are at most 256 of them, each of which is thinned for itself to 64 events a
-// second, so that together they are never thinned by more than 8.
+// thinned makes a Collector look at one event in 2^thin at most. Those of keys that were refused
+// are left out: there are at most 256 of them, each of which is thinned for itself to 64 events a
+// second, so that together they are never thinned by more than 16.
 func thinned(b *bench, thin uint8) {
 	for _, g := range []*governor{&b.pace.refused, &b.pace.quiet, &b.pace.keys} {
 		g.power = max(g.power, thin)
@@ -94,8 +94,8 @@ func attributesOf(r *scripted.Request) rule.Pairs {
 }
 
 // A server that runs comes to the verdict that each script deserves, and to it alone; also where a
-// flood of 64 times as much makes it look at one event in 64. WEIR_SEEDS says in how many worlds, of
-// which 100 take nine minutes. The race detector would find nothing in one goroutine.
+// flood of 64 times as much makes it look at one event in 64. WEIR_SEEDS says in how many worlds,
+// of which 100 take nine minutes. The race detector would find nothing in one goroutine.
 func TestVerdictsLive(t *testing.T) {
 	seeds := uint64(1)
 	if n, err := strconv.ParseUint(os.Getenv("WEIR_SEEDS"), 10, 64); err == nil {

@@ -99,8 +99,8 @@ func (t *Tally) Seed() uint64 { return t.seed.Load() }
 // SetSeed changes it. Nodes whose samples are merged need the same one.
 func (t *Tally) SetSeed(seed uint64) { t.seed.Store(seed) }
 
-// TellDescriptors makes all requests with descriptors Unclear from now on, for a watcher that counts
-// their descriptors, too.
+// TellDescriptors makes all requests with descriptors Unclear from now on, for a watcher that
+// counts their descriptors, too.
 func (t *Tally) TellDescriptors() { t.descriptors.Store(true) }
 
 // Hash hashes a key with the seed.

@@ -149,8 +149,8 @@ func (t *Tally) facts(r *weir.Request, d *weir.Decision) (f Facts, n *atomic.Uin
 	return f, n
 }
 
-// plain reports whether the descriptors of a request ask for what the request does, and nobody wants
-// to be told of each.
+// plain reports whether the descriptors of a request ask for what the request does, and nobody
+// wants to be told of each.
 func (t *Tally) plain(r *weir.Request) bool {
 	return len(r.Descriptors) == 1 && !r.Descriptors[0].HasHits && !t.descriptors.Load()
 }
