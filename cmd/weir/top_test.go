@@ -343,7 +343,7 @@ func TestTail(t *testing.T) {
 		get(t, "http://"+p.addr("http")+"/api/v1/limit?path=/notes&user=x&ip=192.0.2.1")
 		get(t, "http://"+p.addr("http")+"/api/v1/limit?path=/login&method=POST&ip=192.0.2.1")
 	}
-	line := regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  denied  POST /login  ip=192\.0\.2\.1  shop/login  again in \d+ (min|h).*  [0-9a-z]{13}.*\n`)
+	line := regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  denied  POST /login  ip=192\.0\.2\.1  shop/login  again in \d+ (s|min|h).*  [0-9a-z]{13}.*\n`)
 	lines := func() int { return len(line.FindAllString(out.String(), -1)) }
 	// It shows what comes after it began, so requests are sent until one shows.
 	eventually(t, "a refusal is shown", func() bool { refuse(); return lines() > 0 })
