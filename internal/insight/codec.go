@@ -10,7 +10,7 @@ import (
 
 // snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
 // of another one leaves that out. It grows with every change of what is written.
-const snapshotVersion = 2
+const snapshotVersion = 3
 
 // errSnapshot is the error of bytes that are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
@@ -357,6 +357,7 @@ func (c *coder) topKey(k *TopKey) {
 	c.float32(&k.Fill)
 	number64(c, &k.Window)
 	c.bool(&k.Known)
+	c.bool(&k.Estimated)
 	c.text(&k.Text)
 }
 

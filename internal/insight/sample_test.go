@@ -328,6 +328,9 @@ func TestThinned(t *testing.T) {
 		if len(top) == 0 || top[0].Text != "user=hot" {
 			t.Fatalf("seed %d: top %+v", seed, top)
 		}
+		if !top[0].Estimated {
+			t.Errorf("seed %d: one decision in 64 was looked at, and the count passes for exact", seed)
+		}
 		if got := float64(top[0].Count); math.Abs(got/float64(hot)-1) > 6*8/math.Sqrt(float64(hot)) {
 			t.Errorf("seed %d: %v refusals of the hot key, %d came", seed, got, hot)
 		}
@@ -344,6 +347,22 @@ func TestThinned(t *testing.T) {
 		if got := float64(above) / float64(len(r.All.Keys)); math.Abs(got-share) > 6*math.Sqrt(share*(1-share)/512) {
 			t.Errorf("seed %d: %.3f of the keys above their limit, %.3f were", seed, got, share)
 		}
+	}
+}
+
+// Where every refusal is looked at, a count is what came.
+func TestNotEstimated(t *testing.T) {
+	b := newBench(t, Options{}, searchRule)
+	refused := uint64(0)
+	for range 60 {
+		if !b.ask("hot") {
+			refused++
+		}
+	}
+	b.gather(false)
+	top := b.Snapshot(Want{Top: true}).Rules[0].Live[topRefused]
+	if len(top) != 1 || top[0].Estimated || top[0].Count != refused || refused == 0 {
+		t.Errorf("%d refusals of one key, and the list is %+v", refused, top)
 	}
 }
 

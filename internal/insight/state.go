@@ -264,6 +264,7 @@ func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
 		k.text = s.appendText(k.text[:0], v, e)
 	}
 	k.asked += n
+	k.estimated = k.estimated || n > 1
 	if s.refuses(e) || e.flags&flagBanned != 0 {
 		k.refused += n
 	}

@@ -23,6 +23,7 @@ type topKey struct {
 	at             int64  // when it came last, µs
 	now, before    peak   // since the list was halved, and between then and the halving before
 	known          bool
+	estimated      bool   // some of what was counted stood for others that were not looked at
 	text           []byte // the key for people, cut and veiled
 }
 
@@ -115,13 +116,15 @@ type TopKey struct {
 	Fill           float32 // the most of a limit that it used, and of which
 	Window         uint16
 	Known          bool
+	Estimated      bool // Count may be off in both directions, beside what Over says
 	Text           string
 }
 
 func (k *TopKey) topKey() topKey {
 	return topKey{
 		count: k.Count, over: k.Over, asked: k.Asked, refused: k.Refused,
-		at: k.At, now: peak{k.Fill, k.Window}, known: k.Known, text: []byte(k.Text),
+		at: k.At, now: peak{k.Fill, k.Window}, known: k.Known,
+		estimated: k.Estimated, text: []byte(k.Text),
 	}
 }
 
@@ -133,7 +136,8 @@ func (l *topList) snapshot() []TopKey {
 		p := k.peak()
 		list[i] = TopKey{
 			Hash: l.hashes[i], Count: k.count, Over: k.over, Asked: k.asked, Refused: k.refused,
-			At: k.at, Fill: p.fill, Window: p.window, Known: k.known, Text: string(k.text),
+			At: k.at, Fill: p.fill, Window: p.window, Known: k.known,
+			Estimated: k.estimated, Text: string(k.text),
 		}
 	}
 	sortTop(list)
@@ -173,7 +177,7 @@ func mergeTop(most int, lists ...[]TopKey) []TopKey {
 			if k.Fill > m.Fill {
 				m.Fill, m.Window = k.Fill, k.Window
 			}
-			m.Known, m.At = m.Known || k.Known, max(m.At, k.At)
+			m.Known, m.Estimated, m.At = m.Known || k.Known, m.Estimated || k.Estimated, max(m.At, k.At)
 		}
 	}
 	sortTop(merged)

@@ -131,7 +131,7 @@ func countLines(title string, list []insight.KeyCount) []string {
 	lines := []string{"", styled(bold, title)}
 	for i := range list {
 		k := &list[i]
-		lines = append(lines, fmt.Sprintf("  %8d  %s", k.Count, words.Visible(k.Key)))
+		lines = append(lines, fmt.Sprintf("  %8s  %s", countOf(k), words.Visible(k.Key)))
 	}
 	return lines
 }

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -38,7 +39,11 @@ func text(s *State) string {
 		if key == "" {
 			key = "all together"
 		}
-		fmt.Fprintf(w, "%s\t%s/%s\t%d\t%d\t%s\n", key, words.Visible(k.Domain), words.Visible(k.Limit), k.Count, k.Count-min(k.Over, k.Count), s.keyState(k))
+		least := "about" // a part of the decisions was looked at: it may as well be more
+		if !k.Estimated {
+			least = strconv.FormatUint(k.Count-min(k.Over, k.Count), 10)
+		}
+		fmt.Fprintf(w, "%s\t%s/%s\t%d\t%s\t%s\n", key, words.Visible(k.Domain), words.Visible(k.Limit), k.Count, least, s.keyState(k))
 	}
 	_ = w.Flush()
 	b.WriteString("\n")

@@ -298,8 +298,16 @@ func (s *State) keyTable(width, height int, focused bool) []string {
 		if text == "" {
 			text = "all together"
 		}
-		return line(words.Visible(text), words.Visible(k.Limit), number(float64(k.Count)), mark(k, barWidth, full), percent(k.RefusedShare), s.keyState(k))
+		return line(words.Visible(text), words.Visible(k.Limit), countOf(k), mark(k, barWidth, full), percent(k.RefusedShare), s.keyState(k))
 	})
+}
+
+// countOf is how often a key came, with a tilde where that was told from a part of the decisions.
+func countOf(k *insight.KeyCount) string {
+	if k.Estimated {
+		return "~" + number(float64(k.Count))
+	}
+	return number(float64(k.Count))
 }
 
 // mark is a key's share of refusals as a bar; where there is no room for its state, it goes before.

@@ -103,7 +103,7 @@ func shop() *State {
 		Rules: []insight.RuleReport{api, legacy, login, search, trial},
 		Keys: []insight.KeyCount{
 			{Domain: "shop", Rule: "login-attempts", Limit: "login-attempts", Key: "ip=198.51.100.7", Count: 1240, Over: 12, RefusedShare: 0.97, BannedUntil: &banned, Obey: -1},
-			{Domain: "shop", Rule: "search", Limit: "search", Key: "ip=2001:db8:77::/64", Count: 31, RefusedShare: 0.21, Fill: 1.3, Known: true, Obey: 0.5, GrantedUntil: &granted},
+			{Domain: "shop", Rule: "search", Limit: "search", Key: "ip=2001:db8:77::/64", Count: 31, RefusedShare: 0.21, Fill: 1.3, Known: true, Obey: 0.5, GrantedUntil: &granted, Estimated: true},
 			{Domain: "shop", Rule: "trial", Limit: "trial", Key: "user=\x1b[31mada\u202e, path=/\x00", Count: 3, RefusedShare: 0.004, Obey: -1},
 			{Domain: "shop", Rule: "legacy-import", Limit: "legacy-import", Key: "", Count: 1, RefusedShare: 1, Obey: -1},
 		},

@@ -31,7 +31,7 @@ declare namespace Api {
   interface Rules { nodes: Nodes; total: number; rules: Rule[] }
   interface Key {
     domain: string; rule: string; limit: string; key: string; count: number; over: number; refused_share: number; fill: number;
-    banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean;
+    banned_until?: string | null; granted_until?: string | null; known: boolean; obey: number; shadow?: boolean; estimated?: boolean;
   }
   interface KeyReport {
     domain: string; key: string; known: boolean; obey: number; episodes: Episodes; sampled: boolean;

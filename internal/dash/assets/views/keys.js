@@ -1,10 +1,10 @@
 // @ts-check
 import { share } from '../parts/bars.js';
 import { ban, end, grant, partsOf } from '../parts/act.js';
-import { card, count, fill, h, percent, sent, visible } from '../parts/text.js';
+import { card, fill, h, percent, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { left, when } from '../parts/time.js';
-import { keyLink, ruleLink } from './overview.js';
+import { atLeast, keyLink, ruleLink, times } from './overview.js';
 
 const orders = { refused: 'refused most', asked: 'asked most', near: 'nearest to their limit' };
 
@@ -70,7 +70,7 @@ export async function show(ctx, root) {
       { title: 'Key', cell: (k) => [ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' signed in') : null,
         k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
       { title: 'Rule', cell: (k) => h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(k.rule)) },
-      { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [count(k.count), k.over ? h('div', { class: 'sub' }, `at least ${count(k.count - k.over)}`) : null] },
+      { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [times(k), atLeast(k) ? h('div', { class: 'sub' }, atLeast(k)) : null] },
       { title: 'Refused share', cell: (k) => [h('div', { class: 'sub' }, percent(k.refused_share)), share(k.refused_share, 'refused', shadows.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', 'admitted')] },
       { title: 'Most used', number: true, cell: (k) => percent(k.fill) },
       { title: 'Retry-After obeyed', number: true, cell: (k) => (k.obey < 0 ? '–' : percent(k.obey)) }];

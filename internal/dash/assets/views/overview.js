@@ -15,6 +15,12 @@ export const ruleLink = (ctx, domain, rule) => ctx.link(`/rules/${encodeURICompo
 /** @param {Context} ctx @param {string} domain @param {string} key */
 export const keyLink = (ctx, domain, key) => ctx.link(`/keys/${encodeURIComponent(domain)}/${encodeURIComponent(key)}`);
 
+/** times is how often a key came, as exactly as that is known. @param {Api.Key} k */
+export const times = (k) => (k.estimated ? 'about ' : '') + count(k.count);
+
+/** atLeast is how often it came for certain. @param {Api.Key} k */
+export const atLeast = (k) => (k.over && !k.estimated ? `at least ${count(k.count - k.over)}` : '');
+
 /** eventWords says what is marked on the line of time. @param {Api.Happening} e */
 function eventWords(e) {
   switch (e.kind) {
@@ -116,7 +122,7 @@ export function refusedMost(ctx, keys, none, shadows, alone) {
   const most = Math.max(1, ...keys.map((k) => k.count));
   return ranking(keys.map((k) => ({
     name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-    words: [alone ? '' : [visible(k.rule), ' · '], `${count(k.count)} ${k.shadow || shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, k.over ? ` (at least ${count(k.count - k.over)})` : '', k.banned_until ? ' · banned' : ''],
+    words: [alone ? '' : [visible(k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
     part: k.count / most, kind: k.shadow || shadows?.has(k.rule) ? 'shadow' : 'refused', label: 'Of the key refused most:',
   })), none);
 }
