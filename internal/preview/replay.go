@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"runtime"
 	"strings"
 	"time"
 
@@ -341,7 +340,7 @@ func (r *replay) run(ctx context.Context, m *merged, progress func(done uint64))
 		if n%4096 == 0 {
 			progress(r.done)
 		}
-		runtime.Gosched() // decisions go first
+		yield() // decisions go first
 		at = time.Now()
 	}
 }

@@ -1,0 +1,341 @@
+//go:build soak && linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// What insight costs a running server, as ratios and shares of one run each (scripts/soak-insight).
+// They need a machine with nothing else to do.
+
+// manyRules are 1,000 rules, each of them for a path of its own.
+func manyRules(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	var text strings.Builder
+	text.WriteString("domain: shop\nlimits:\n")
+	for i := range 1000 {
+		fmt.Fprintf(&text, "  - { name: rule-%03d, when: { path: /p%d }, per: [ip], allow: 5/min }\n", i, i)
+	}
+	writeRules(t, filepath.Join(dir, "shop.yaml"), text.String())
+	return dir
+}
+
+// busyTime is how long the threads of a process have been on a processor.
+func busyTime(t *testing.T, pid int) (sum time.Duration) {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("no threads of process %d: %v", pid, err)
+	}
+	for _, task := range tasks {
+		data, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		ns, _, _ := strings.Cut(string(data), " ")
+		n, err := strconv.ParseInt(ns, 10, 64)
+		if err != nil {
+			t.Fatalf("%s: %q", task, data)
+		}
+		sum += time.Duration(n)
+	}
+	return sum
+}
+
+// resident is the memory of a process, in bytes: what it has now, and the most that it had.
+func resident(t *testing.T, pid int) (now, peak int) {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) int {
+		m := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(data)
+		if m == nil {
+			t.Fatalf("no %s in\n%s", name, data)
+		}
+		n, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n << 10
+	}
+	return read("VmRSS"), read("VmHWM")
+}
+
+// caller asks the HTTP door over one connection.
+type caller struct {
+	t *testing.T
+	c net.Conn
+	r *bufio.Reader
+}
+
+func newCaller(t *testing.T, door string) *caller {
+	t.Helper()
+	c, err := net.Dial("tcp", door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &caller{t, c, bufio.NewReader(c)}
+}
+
+func (c *caller) ask(query string) {
+	if _, err := io.WriteString(c.c, "GET /api/v1/limit?"+query+" HTTP/1.1\r\nHost: weir\r\n\r\n"); err != nil {
+		c.t.Error(err)
+		return
+	}
+	res, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		c.t.Error(err)
+		return
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+}
+
+func median(list []float64) float64 {
+	list = slices.Sorted(slices.Values(list))
+	return list[len(list)/2]
+}
+
+// TestDecidingWhilePreviewed compares what clients wait for decisions while previews run, one after
+// the other, with what they wait without: 1,000 requests a second over 4 connections, in windows of
+// 4 s in turn.
+func TestDecidingWhilePreviewed(t *testing.T) {
+	rules := t.TempDir()
+	text := "domain: shop\nlimits:\n  - { name: login, when: { path: /login }, per: [ip], allow: 5/min }\n  - { name: api, per: [ip], allow: [600/min, 9000/hour] }\n"
+	writeRules(t, filepath.Join(rules, "shop.yaml"), text)
+	p := launch(t, buildProgram(t), t.TempDir(), "serve", "--rules", rules, "--insight-record", "64MiB")
+	door, admin := p.addr("http"), "http://"+p.addr("admin")
+
+	var previewing atomic.Bool
+	var mu sync.Mutex
+	var waits [2][]float64 // µs, without and with
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range 4 {
+		c := newCaller(t, door)
+		all.Go(func() {
+			next := time.Now()
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				time.Sleep(time.Until(next))
+				next = next.Add(4 * time.Millisecond)
+				with := previewing.Load()
+				at := time.Now()
+				c.ask(fmt.Sprintf("path=/p%d&ip=192.0.%d.%d", n%9, i, n%250))
+				took := float64(time.Since(at).Nanoseconds()) / 1e3
+				if with == previewing.Load() {
+					mu.Lock()
+					k := 0
+					if with {
+						k = 1
+					}
+					waits[k] = append(waits[k], took)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	body, err := json.Marshal(map[string]any{"files": map[string]string{"shop.yaml": strings.ReplaceAll(text, "5/min", "3/min")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	previews, requests := 0, 0
+	preview := func() {
+		res, err := http.Post(admin+"/api/v1/preview", "application/json", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var begun struct{ Preview string }
+		if err := json.NewDecoder(res.Body).Decode(&begun); err != nil || res.StatusCode != http.StatusAccepted {
+			t.Fatalf("status %d, %v", res.StatusCode, err)
+		}
+		res.Body.Close()
+		if res, err = http.Get(admin + begun.Preview); err != nil {
+			t.Fatal(err)
+		}
+		stream, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		m := regexp.MustCompile(`"requests":(\d+)`).FindAllSubmatch(stream, -1)
+		if err != nil || m == nil {
+			t.Fatalf("%v: %s", err, stream)
+		}
+		requests, _ = strconv.Atoi(string(m[len(m)-1][1]))
+		previews++
+	}
+	p99 := func(list []float64) float64 {
+		list = slices.Sorted(slices.Values(list))
+		return list[len(list)*99/100]
+	}
+	time.Sleep(20 * time.Second) // something to preview
+	var ratios []float64
+	for range 7 {
+		mu.Lock()
+		waits = [2][]float64{}
+		mu.Unlock()
+		time.Sleep(4 * time.Second)
+		previewing.Store(true)
+		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
+			preview()
+		}
+		previewing.Store(false)
+		mu.Lock()
+		without, with := p99(waits[0]), p99(waits[1])
+		t.Logf("p99 %.0f µs without, %.0f µs with; p50 %.0f and %.0f", without, with, median(waits[0]), median(waits[1]))
+		mu.Unlock()
+		ratios = append(ratios, with/without)
+	}
+	close(stop)
+	all.Wait()
+	t.Logf("%d previews of up to %d requests: p99 %.2f × (median of %.2f)", previews, requests, median(ratios), ratios)
+	if median(ratios) > 2 {
+		t.Errorf("p99 of a decision is %.2f times as long while a preview runs", median(ratios))
+	}
+}
+
+// TestManyRules sends 1,000 rules traffic of 20,000 clients, and says what insight's memory is, by
+// its own count and beside a server that gathers nothing; and what either takes of a core when
+// nothing comes any more.
+func TestManyRules(t *testing.T) {
+	rules := manyRules(t)
+	program := buildProgram(t)
+	off := []string{"--insight-memory=0", "--insight-record=0"}
+	var now [2]int
+	for i, args := range [][]string{nil, off} {
+		p := launch(t, program, t.TempDir(), append([]string{"serve", "--rules", rules}, args...)...)
+		door, admin := p.addr("http"), p.addr("admin")
+		var all sync.WaitGroup
+		for k := range 4 {
+			c := newCaller(t, door)
+			all.Go(func() {
+				for n := range 100_000 {
+					c.ask(fmt.Sprintf("path=/p%d&ip=192.%d.%d.%d", (n*7+k)%1000, k, n/250%20, n%250))
+				}
+			})
+		}
+		all.Wait()
+		time.Sleep(65 * time.Second) // verdicts are made
+		before := busyTime(t, p.cmd.Process.Pid)
+		time.Sleep(60 * time.Second)
+		share := (busyTime(t, p.cmd.Process.Pid) - before).Seconds() / 60
+		var peak int
+		now[i], peak = resident(t, p.cmd.Process.Pid)
+		_, _, metrics := get(t, "http://"+admin+"/metrics")
+		m := regexp.MustCompile(`(?m)^weir_insight_bytes(?:\{[^}]*\})? (\S+)`).FindAllStringSubmatch(metrics, -1)
+		t.Logf("%q: resident %d MB, at most %d MB; at rest %.2f %% of a core; weir_insight_bytes %v", args, now[i]>>20, peak>>20, 100*share, m)
+		if i == 0 && share > 0.01 {
+			t.Errorf("with 1,000 rules it takes %.1f %% of a core when nothing comes", 100*share)
+		}
+		_ = p.cmd.Process.Kill()
+	}
+	if more := now[0] - now[1]; more > (64+16)<<20*5/4 {
+		t.Errorf("insight takes %d MB", more>>20)
+	}
+}
+
+// TestStartTime compares how long the doors take to open with and without insight, the page and its
+// record, in turn.
+func TestStartTime(t *testing.T) {
+	rules := manyRules(t)
+	program := buildProgram(t)
+	others := []string{"--insight-memory=0", "--insight-record=0", "--admin-page=off"}
+	before := program
+	if path := os.Getenv("WEIR_BEFORE"); path != "" { // a build from before
+		before, others = path, nil
+	}
+	open := func(program string, args ...string) float64 {
+		at := time.Now()
+		p := launch(t, program, t.TempDir(), append([]string{"serve", "--rules", rules}, args...)...)
+		for {
+			if c, err := net.Dial("tcp", p.addr("http")); err == nil {
+				c.Close()
+				break
+			}
+		}
+		took := time.Since(at).Seconds() * 1e3
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+		return took
+	}
+	open(program)
+	open(before, others...)
+	var with, without, more []float64
+	for range 15 {
+		a, b := open(program), open(before, others...)
+		with, without, more = append(with, a), append(without, b), append(more, a-b)
+	}
+	t.Logf("%.0f ms with, %.0f ms without: %+.1f ms (median of pairs)", median(with), median(without), median(more))
+	if median(more) > 20 {
+		t.Errorf("the start takes %.0f ms longer", median(more))
+	}
+}
+
+// TestTopCost says what weir top takes of a core in a real terminal, and the server that it asks.
+func TestTopCost(t *testing.T) {
+	for name, rules := range map[string]string{"3 rules": "", "1,000 rules": manyRules(t)} {
+		program := buildProgram(t)
+		args := []string{"serve"}
+		if rules != "" {
+			args = append(args, "--rules", rules)
+		}
+		p := launch(t, program, t.TempDir(), args...)
+		admin, door := p.addr("admin"), p.addr("http")
+		stop := make(chan struct{})
+		c := newCaller(t, door)
+		var sender sync.WaitGroup
+		sender.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(10 * time.Millisecond):
+					c.ask(fmt.Sprintf("key=k%d&path=/p%d&ip=192.0.2.%d", n%20, n%1000, n%50))
+				}
+			}
+		})
+		x := newTerminal(t, 200, 60, nil, fmt.Sprintf("exec %s top --server http://%s", program, admin))
+		pane := strings.TrimSpace(x.tmux("display-message", "-p", "#{pane_pid}"))
+		x.awaits(`weir top`, `rules`)
+		pid, err := strconv.Atoi(pane)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		before := busyTime(t, pid)
+		time.Sleep(60 * time.Second)
+		share := (busyTime(t, pid) - before).Seconds() / 60
+		t.Logf("%s: weir top takes %.2f %% of a core", name, 100*share)
+		if share > 0.01 {
+			t.Errorf("%s: weir top takes %.2f %% of a core", name, 100*share)
+		}
+		close(stop)
+		sender.Wait()
+		_ = exec.Command("tmux", "-S", x.socket, "kill-server").Run()
+		_ = p.cmd.Process.Kill()
+	}
+}
