@@ -42,7 +42,7 @@ func NewJSON(r *Service, trusted func(*http.Request) bool) http.Handler {
 			jsonError(w, http.StatusForbidden)
 			return
 		}
-		answer, err := r.ShouldRateLimit(request.Context(), &m)
+		answer, err := r.answer(request.Context(), &m, headerOf(request.Header))
 		if err != nil {
 			if status.Code(err) == codes.InvalidArgument {
 				jsonError(w, http.StatusBadRequest)
@@ -66,6 +66,12 @@ func NewJSON(r *Service, trusted func(*http.Request) bool) http.Handler {
 		_, _ = w.Write(text) // a client that hung up misses it
 	})
 }
+
+// headerOf is the header of an HTTP request.
+type headerOf http.Header
+
+// Header implements header.
+func (h headerOf) Header(name string) string { return http.Header(h).Get(name) }
 
 // jsonError answers with the code's own text, as net/http's Error does: text/plain, nosniff.
 func jsonError(w http.ResponseWriter, code int) { http.Error(w, http.StatusText(code), code) }

@@ -159,12 +159,21 @@ func (c *call) reset() {
 
 // ShouldRateLimit implements rlspb.RateLimitServiceServer.
 func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
+	var fields header
+	if r.o.Tracer != nil {
+		fields = metadataOf{ctx}
+	}
+	return r.answer(ctx, request, fields)
+}
+
+// answer answers a request whose fields are asked for those of its trace where somebody follows it.
+func (r *Service) answer(ctx context.Context, request *rlspb.RateLimitRequest, fields header) (*rlspb.RateLimitResponse, error) {
 	start := door.Begin(r.o.Stopwatch)
 	c := r.acquire()
 	defer r.release(c)
 	c.fromProto(request)
 	if r.o.Tracer != nil {
-		c.traceparent, c.tracestate = first(ctx, "traceparent"), first(ctx, "tracestate")
+		c.traceparent, c.tracestate = fields.Header("traceparent"), fields.Header("tracestate")
 	}
 	if err := r.decide(ctx, c); err != nil {
 		door.End(r.o.Stopwatch, start, nil, nil)
@@ -175,9 +184,12 @@ func (r *Service) ShouldRateLimit(ctx context.Context, request *rlspb.RateLimitR
 	return response, nil
 }
 
-// first returns the first value of a field of a gRPC request; "" if it is absent.
-func first(ctx context.Context, field string) string {
-	if values := metadata.ValueFromIncomingContext(ctx, field); len(values) > 0 {
+// metadataOf is the header of a request that gRPC's own server took.
+type metadataOf struct{ context.Context }
+
+// Header implements header.
+func (m metadataOf) Header(name string) string {
+	if values := metadata.ValueFromIncomingContext(m, name); len(values) > 0 {
 		return values[0]
 	}
 	return ""
@@ -409,7 +421,7 @@ func (c *call) refuseWithoutStore(failure error) error {
 	return nil
 }
 
-// header is that of a gRPC request.
+// header is that of a request.
 type header interface {
 	// Header returns the first value of a field; "" if it is absent.
 	Header(name string) string
