@@ -33,6 +33,9 @@ var errEstimate = errors.New("weir: an estimate must be of 0 hits or more")
 //
 // An estimate of nothing (r.Peek) admits the request, and leaves all of the cost to Commit.
 //
+// The store is called with the values of ctx, at Commit too, so that a store that follows requests
+// in traces finds their spans; hooks find r.Trace.
+//
 // If the store fails there is no reservation, and the rules say what becomes of r, as at Decide: it
 // is admitted (d.WithoutStore), or Reserve returns an error.
 func (l *Limiter) Reserve(ctx context.Context, r *Request, d *Decision, timeout time.Duration) (reservation string, err error) {

@@ -87,7 +87,7 @@ func (p *program) deferral() *proxy.Deferral {
 		return nil
 	}
 	d := p.c.deferral
-	d.Queue = p.deferred
+	d.Queue, d.Tracer = p.deferred, p.tracer()
 	return &d
 }
 

@@ -236,3 +236,32 @@ func TestHAProxyPage(t *testing.T) {
 		t.Fatalf("only %d blocks ran", ran)
 	}
 }
+
+// TestHAProxyTrace: a real HAProxy passes the traceparent of a request on, and the span of the
+// decision is under the client's.
+func TestHAProxyTrace(t *testing.T) {
+	b := newHAProxyBed(t)
+	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("args ip=src", "args traceparent=req.hdr(traceparent) ip=src"))
+	b.serveAPI()
+	got, args := receive(t, "http")
+	b.begin(b.program, append(args, "serve")...).addr("spoe")
+	address := b.page.address("8000")
+	b.startHAProxy("haproxy.cfg", address)
+	const trace, caller = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	eventually(t, "HAProxy asks, and the span has come", func() bool {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Traceparent", "00-"+trace+"-"+caller+"-01")
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		return len(got.in(trace, "weir decide")) > 0
+	})
+	if s := got.in(trace, "weir decide")[0]; attribute(s.Attributes, "weir.door") != "spoe" || fmt.Sprintf("%x", s.ParentSpanId) != caller {
+		t.Errorf("%v", s)
+	}
+}

@@ -26,7 +26,8 @@ func (p *program) addRESP(trust auth.Trust) {
 	if c.store != storeMemory {
 		o.Concurrent = respConcurrent
 	}
-	s := resp.New(p.limiter, p.metrics.Store(p.storage.Store), o)
+	o.Tracer = p.tracer()
+	s := resp.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
 	p.metrics.Registry().MustRegister(telemetry.NewRESP(s.Stats))
 	p.doors = append(p.doors, &door{name: "resp", address: c.listen.resp, serve: s.Serve, shutdown: s.Shutdown})
 }

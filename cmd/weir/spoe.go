@@ -13,6 +13,7 @@ const spoeParallel = 256
 func (p *program) addSPOE(trust auth.Trust) {
 	o := p.c.spoe
 	o.Trusted, o.Stopwatch, o.Logger = trust.TrustedPeer, p.metrics, p.log
+	o.Tracer = p.tracer()
 	if p.c.store != storeMemory {
 		o.Parallel = spoeParallel
 	}

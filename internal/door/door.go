@@ -6,6 +6,8 @@ package door
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
+	"log/slog"
 	"net/http"
 	"strings"
 	"unsafe"
@@ -54,9 +56,33 @@ type Tracer interface {
 	// (W3C Trace Context); "" is none. The result is for Request.Trace, and ctx carries the span to
 	// the store; it is nil for a request that is not followed.
 	Follow(ctx context.Context, traceparent, tracestate string) (context.Context, *weir.Trace)
-	// End ends the span of a request that was followed, if its decision failed with err.
+	// Act is Follow for something else than a decision alone, or of which one is a part only: its
+	// span goes on until End.
+	Act(ctx context.Context, what Act, traceparent, tracestate string) (context.Context, *weir.Trace)
+	// Note adds attributes to the span of a request or an act that is followed: texts, numbers,
+	// booleans.
+	Note(t *weir.Trace, list ...slog.Attr)
+	// End ends the span of an act, or that of a request whose decision failed with err.
 	End(t *weir.Trace, err error)
 }
+
+// Act names the span of something that a Tracer follows beside decisions.
+type Act string
+
+// What is followed beside decisions.
+const (
+	Reserve Act = "weir reserve" // a decision, and holding what it charged
+	Commit  Act = "weir commit"
+	Cancel  Act = "weir cancel"
+	Release Act = "weir release" // of a slot of a concurrency limit
+	Forward Act = "weir forward" // an attempt to send a deferred request
+)
+
+// The attributes of spans that doors note.
+const (
+	AttributeDoor  = "weir.door"
+	AttributeFound = "weir.found" // whether what was to be settled or released was there
+)
 
 // Follow is t.Follow with the headers of an HTTP request, and does nothing for a nil Tracer.
 func Follow(ctx context.Context, t Tracer, h http.Header) (context.Context, *weir.Trace) {
@@ -64,6 +90,33 @@ func Follow(ctx context.Context, t Tracer, h http.Header) (context.Context, *wei
 		return ctx, nil
 	}
 	return t.Follow(ctx, h.Get("Traceparent"), h.Get("Tracestate"))
+}
+
+// Begun is t.Act with the headers of an HTTP request, and does nothing for a nil Tracer.
+func Begun(ctx context.Context, t Tracer, what Act, h http.Header) (context.Context, *weir.Trace) {
+	if t == nil {
+		return ctx, nil
+	}
+	return t.Act(ctx, what, h.Get("Traceparent"), h.Get("Tracestate"))
+}
+
+// Found ends the span of an act that was followed: err is why it failed, else found tells whether
+// what it was about was there.
+func Found(t Tracer, of *weir.Trace, door string, found bool, err error) {
+	if of == nil {
+		return
+	}
+	t.Note(of, slog.String(AttributeDoor, door))
+	if err == nil {
+		t.Note(of, slog.Bool(AttributeFound, found))
+	}
+	t.End(of, err)
+}
+
+// Traceparent is the field of W3C's Trace Context for what is done on behalf of t, which is
+// followed.
+func Traceparent(t *weir.Trace) string {
+	return "00-" + hex.EncodeToString(t.TraceID[:]) + "-" + hex.EncodeToString(t.SpanID[:]) + "-01"
 }
 
 // Followed is t.End of a request that was followed, and does nothing for one that was not.

@@ -394,7 +394,9 @@ func (h *handler) release(w http.ResponseWriter, r *http.Request) {
 		answer.BadRequest(w, err)
 		return
 	}
-	ok, err := h.limiter.Release(r.Context(), slot)
+	ctx, trace := door.Begun(r.Context(), h.o.Tracer, door.Release, r.Header)
+	ok, err := h.limiter.Release(ctx, slot)
+	door.Found(h.o.Tracer, trace, "http", ok, err)
 	switch {
 	case err != nil:
 		answer.StoreError(w)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
@@ -76,7 +77,13 @@ func (h *handler) reserve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d := &c.decision
-	id, err := h.limiter.Reserve(r.Context(), &c.request, d, timeout)
+	ctx, trace := door.Begun(r.Context(), h.o.Tracer, door.Reserve, r.Header)
+	c.request.Trace = trace
+	id, err := h.limiter.Reserve(ctx, &c.request, d, timeout)
+	if trace != nil && err == nil {
+		h.o.Tracer.Note(trace, slog.Bool("weir.reserved", id != ""))
+	}
+	door.Followed(h.o.Tracer, trace, err)
 	if err != nil {
 		answer.StoreError(w)
 		return
@@ -170,7 +177,13 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request, cancel bool) {
 		forbidden(w, "hits", fmt.Sprintf("more than %d", door.FreeHits))
 		return
 	}
-	ok, err := h.limiter.Reservations().Commit(r.Context(), id, hits)
+	act := door.Commit
+	if cancel {
+		act = door.Cancel
+	}
+	ctx, trace := door.Begun(r.Context(), h.o.Tracer, act, r.Header)
+	ok, err := h.limiter.Reservations().Commit(ctx, id, hits)
+	door.Found(h.o.Tracer, trace, "http", ok, err)
 	switch {
 	case err != nil:
 		answer.StoreError(w)

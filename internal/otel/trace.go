@@ -19,8 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/internal/door"
 )
 
 // Tracer follows requests: those whose caller does, by a traceparent that says so, and a share of
@@ -35,12 +34,13 @@ func newTracer(t trace.Tracer, share float64, refusals *slog.Logger) *Tracer {
 	return &Tracer{tracer: t, share: share, refusals: refusals}
 }
 
-// span is the span of a decision, to which Trace.Span of the request leads back.
+// span is the span of a decision or of an act, to which Trace.Span of the request leads back.
 type span struct {
 	weir.Trace
 	span   trace.Span
 	tracer *Tracer
 	ctx    context.Context // for the log, whose records name the span
+	act    bool            // it does not end with a decision
 	ended  atomic.Bool
 }
 
@@ -78,7 +78,8 @@ func from(ctx context.Context, traceparent, tracestate string) context.Context {
 	if traceparent == "" {
 		return ctx
 	}
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparentField: traceparent, tracestateField: tracestate})
+	// The caller's span outlives the request, and some doors read it in a buffer that does not.
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparentField: traceparent, tracestateField: strings.Clone(tracestate)})
 }
 
 // Follow implements door.Tracer: it begins the span "weir decide" of a request that is followed.
@@ -90,17 +91,49 @@ func (t *Tracer) Follow(ctx context.Context, traceparent, tracestate string) (co
 	return ctx, &s.Trace
 }
 
+// Act implements door.Tracer: it begins the span of an act that is followed. A decision that is a
+// part of it adds what was decided.
+func (t *Tracer) Act(ctx context.Context, what door.Act, traceparent, tracestate string) (context.Context, *weir.Trace) {
+	if !t.follows(traceparent) {
+		return ctx, nil
+	}
+	ctx, s := t.begin(from(ctx, traceparent, tracestate), string(what), true)
+	return ctx, &s.Trace
+}
+
 // decide begins the span of a decision.
 func (t *Tracer) decide(ctx context.Context) (context.Context, *span) {
-	ctx, started := t.tracer.Start(ctx, "weir decide", trace.WithSpanKind(trace.SpanKindInternal))
+	return t.begin(ctx, "weir decide", false)
+}
+
+func (t *Tracer) begin(ctx context.Context, name string, act bool) (context.Context, *span) {
+	ctx, started := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindInternal))
 	is := started.SpanContext()
-	s := &span{Trace: weir.Trace{TraceID: is.TraceID(), SpanID: is.SpanID()}, span: started, tracer: t, ctx: ctx}
+	s := &span{Trace: weir.Trace{TraceID: is.TraceID(), SpanID: is.SpanID()}, span: started, tracer: t, ctx: ctx, act: act}
 	s.Trace.Span = s
 	return ctx, s
 }
 
-// End implements door.Tracer: it ends the span of a request whose decision failed. That of one that
-// was decided has ended already.
+// Note implements door.Tracer.
+func (t *Tracer) Note(of *weir.Trace, list ...slog.Attr) {
+	s, ok := of.Span.(*span)
+	if !ok {
+		return
+	}
+	for _, a := range list {
+		switch a.Value.Kind() {
+		case slog.KindBool:
+			s.span.SetAttributes(attribute.Bool(a.Key, a.Value.Bool()))
+		case slog.KindInt64:
+			s.span.SetAttributes(attribute.Int64(a.Key, a.Value.Int64()))
+		default:
+			s.span.SetAttributes(attribute.String(a.Key, kept(a.Value.String())))
+		}
+	}
+}
+
+// End implements door.Tracer: it ends the span of an act, or of a request whose decision failed.
+// That of one that was decided has ended already.
 func (t *Tracer) End(of *weir.Trace, err error) {
 	if s, ok := of.Span.(*span); ok {
 		s.end(err)
@@ -117,7 +150,7 @@ func (s *span) end(err error) {
 	s.span.End()
 }
 
-// Hooks end the span of a decision with what was decided.
+// Hooks end the span of a decision with what was decided. Those of acts are told, and go on.
 func (t *Tracer) Hooks() weir.Hooks { return weir.Hooks{Decided: decided} }
 
 func decided(r *weir.Request, d *weir.Decision) {
@@ -129,7 +162,7 @@ func decided(r *weir.Request, d *weir.Decision) {
 		return
 	}
 	attributes := []attribute.KeyValue{
-		attribute.String("weir.domain", valid(d.Domain)),
+		attribute.String("weir.domain", kept(d.Domain)),
 		attribute.Bool("weir.allowed", d.Allowed),
 		attribute.String("weir.door", r.Door),
 	}
@@ -152,11 +185,13 @@ func decided(r *weir.Request, d *weir.Decision) {
 		s.span.RecordError(d.WithoutStore)
 	}
 	s.span.SetAttributes(attributes...)
-	s.end(nil)
+	if !s.act {
+		s.end(nil)
+	}
 	if !d.Allowed && s.tracer.refusals != nil {
 		after, known := d.Retry()
 		log := []slog.Attr{
-			slog.String("domain", valid(d.Domain)), slog.String("rules", strings.Join(rules, ", ")), slog.String("decision", d.ID.String()), slog.String("door", r.Door),
+			slog.String("domain", kept(d.Domain)), slog.String("rules", strings.Join(rules, ", ")), slog.String("decision", d.ID.String()), slog.String("door", r.Door),
 		}
 		if known {
 			log = append(log, slog.Duration("retry_after", after))
@@ -168,31 +203,9 @@ func decided(r *weir.Request, d *weir.Decision) {
 // valid makes a text from a client fit for protobuf, which takes UTF-8 alone.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// Store returns s with a span "redis" for each decision of a request that is followed.
-func (t *Tracer) Store(s store.Store) store.Store { return &tracedStore{s, t.tracer} }
-
-type tracedStore struct {
-	store.Store
-	tracer trace.Tracer
-}
-
-// Take implements store.Store.
-func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
-	if !trace.SpanFromContext(ctx).IsRecording() {
-		return s.Store.Take(ctx, charges, results)
-	}
-	ctx, child := s.tracer.Start(ctx, "redis", trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(semconv.DBSystemNameRedis, attribute.Int("weir.limits", len(charges))))
-	now, err := s.Store.Take(ctx, charges, results)
-	if err != nil {
-		child.SetStatus(codes.Error, err.Error())
-	}
-	child.End()
-	return now, err
-}
-
-// Unwrap returns the store that is followed, so that what it is beside a store.Store can be found.
-func (s *tracedStore) Unwrap() store.Store { return s.Store }
+// kept is valid for a text that outlives its request: at some doors that lies in a buffer which the
+// next request is read into, while what is to be sent still waits.
+func kept(s string) string { return strings.Clone(valid(s)) }
 
 // traceKey is that of the *weir.Trace in the context of a request that Serve follows.
 type traceKey struct{}

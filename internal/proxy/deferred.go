@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -26,6 +27,7 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -53,6 +55,9 @@ type Deferral struct {
 	// DefaultTicketPath. It is answered by the proxy itself, without asking any limit. It ends in a
 	// slash.
 	TicketPath string
+	// Tracer follows what becomes of deferred requests that were followed when they came; nil means
+	// that nobody does.
+	Tracer door.Tracer
 	// Worker is how the queue is worked off; Ask, Send and Logf are filled in.
 	Worker deferred.Options
 }
@@ -253,7 +258,8 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 	done := func() {} // gives the place under Options.Overload back
 	l := s.limiter
 	request := weir.Request{Domain: j.Domain, Attributes: weir.Map(j.Attributes), Hits: 1, Door: "deferred"}
-	if l.Match(&request, &d) {
+	undecided := l.Match(&request, &d)
+	if undecided {
 		if o := s.proxy.o.Overload; o != nil {
 			permit, ok := o.Acquire(overload.PriorityOf(&d))
 			if !ok {
@@ -261,7 +267,13 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 			}
 			done = permit.Return // how long it takes teaches nothing: the worker waits its turn
 		}
-		err = l.Charge(ctx, &request, &d)
+	}
+	followed, trace := s.follow(ctx, j, "")
+	if request.Trace = trace; trace != nil {
+		defer func() { s.Tracer.End(trace, err) }()
+	}
+	if undecided {
+		err = l.Charge(followed, &request, &d)
 	}
 	if err == nil {
 		l.Tell(ctx, &request, &d)
@@ -289,6 +301,23 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 		}
 	}
 	return false, nil, -1, nil
+}
+
+// follow begins a span under that of the request that was deferred, if somebody follows it: of an
+// act, or else of a decision. A job that was not followed when it came is not followed later.
+func (s *deferrals) follow(ctx context.Context, j *deferred.Job, what door.Act) (context.Context, *weir.Trace) {
+	if s.Tracer == nil {
+		return ctx, nil
+	}
+	h := http.Header(j.Header)
+	traceparent := h.Get("Traceparent")
+	switch {
+	case traceparent == "":
+		return ctx, nil
+	case what == "":
+		return s.Tracer.Follow(ctx, traceparent, h.Get("Tracestate"))
+	}
+	return s.Tracer.Act(ctx, what, traceparent, h.Get("Tracestate"))
 }
 
 // release gives the slots back that a job held.
@@ -337,6 +366,17 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 	}
 	r.Header.Set(hdrTicket, j.ID)
 	r.Header.Set(hdrAttempt, strconv.Itoa(j.Attempts+1))
+	ctx, trace := s.follow(ctx, j, door.Forward)
+	if trace != nil {
+		r.Header.Set("Traceparent", door.Traceparent(trace))
+		defer func() {
+			s.Tracer.Note(trace, slog.String(door.AttributeDoor, "deferred"), slog.Int("weir.attempt", j.Attempts+1))
+			if status != 0 {
+				s.Tracer.Note(trace, slog.Int("http.response.status_code", status))
+			}
+			s.Tracer.End(trace, err)
+		}()
+	}
 	var attributes httplimit.Attributes
 	attributes.Reset(r, s.proxy.o.ClientIP, nil)
 	e := &exchange{Context: ctx, path: attributes.Path(), host: attributes.Host()}

@@ -7,24 +7,41 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/otel"
 	"github.com/weir-rl/weir/store/memory"
 )
 
 // TestAllocations: a decision allocates nothing (the race detector does), whichever command asks
-// for it.
+// for it, and also where requests are followed in traces, but not this one.
 func TestAllocations(t *testing.T) {
+	t.Run("off", func(t *testing.T) { testAllocations(t, nil) })
+	t.Run("not followed", func(t *testing.T) {
+		o, err := otel.Start(t.Context(), otel.Options{Endpoint: "http://127.0.0.1:1", Gatherer: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = o.Shutdown(t.Context()) }()
+		testAllocations(t, o.Tracer())
+	})
+}
+
+func testAllocations(t *testing.T, tracer door.Tracer) {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	d := openDoorOn(t, store, newClock(), limitRules, Options{})
+	d := openDoorOn(t, store, newClock(), limitRules, Options{Tracer: tracer})
 	for name, commands := range map[string]string{
 		"CL.THROTTLE":           command("CL.THROTTLE", "key", "1000000", "1", "60"),
 		"CL.THROTTLE, refused":  command("CL.THROTTLE", "other", "0", "1", "60"),
 		"CL.THROTTLE, long key": command("CL.THROTTLE", strings.Repeat("k", 300), "1000000", "1", "60"),
 		"THROTTLE":              command("THROTTLE", "key", "1000000", "1", "60"),
 		"WEIR.LIMIT":            command("WEIR.LIMIT", "shop", "1", "key", "ada", "path", "/all"),
+		"WEIR.LIMIT, traced":    command("WEIR.LIMIT", "shop", "1", "key", "ada", "path", "/all", "traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"),
 		"WEIR.LIMIT, inline":    "WEIR.LIMIT shop 1 key 'ada' path \"/all\"\r\n",
 		"ECHO":                  command("ECHO", "x"),
 	} {

@@ -82,7 +82,7 @@ func (c *conn) decideLanes() {
 	}
 	b.lanes = b.lanes[:0]
 	for i := range b.slots[:b.n] {
-		lane := int32(b.slots[i].key() % uint64(len(b.first)))
+		lane := int32(b.slots[i].key(c.o.Tracer != nil) % uint64(len(b.first)))
 		if b.first[lane] == 0 {
 			b.first[lane] = int32(i + 1)
 			b.lanes = append(b.lanes, lane)
@@ -141,8 +141,9 @@ func (a *asker) decideLane(slots []slot, at int32, trusted bool) {
 	}
 }
 
-// key is the same for commands that are to be decided in their order.
-func (s *slot) key() uint64 {
+// key is the same for commands that are to be decided in their order. With traced those of one
+// request are, whichever span each of them is part of.
+func (s *slot) key(traced bool) uint64 {
 	if s.verb != verbLimit {
 		if len(s.args) < 2 {
 			return 0
@@ -151,9 +152,13 @@ func (s *slot) key() uint64 {
 	}
 	h := uint64(0)
 	args, _ := withoutFull(s.args)
-	for i, arg := range args[1:] {
-		if i != 1 { // hits
-			h = h*0x9E3779B97F4A7C15 + xxhash.Sum64(arg)
+	for i := 1; i < len(args); i++ {
+		switch {
+		case i == 2: // hits
+		case traced && i > 2 && i%2 == 1 && (string(args[i]) == traceparent || string(args[i]) == tracestate):
+			i++ // with its value
+		default:
+			h = h*0x9E3779B97F4A7C15 + xxhash.Sum64(args[i])
 		}
 	}
 	return h

@@ -218,3 +218,33 @@ func TestNodes(t *testing.T) {
 		t.Errorf("%d decisions took %d round trips", n, calls)
 	}
 }
+
+// TestLaneOfTraced: where requests are followed in traces, commands on the same request stay in
+// order, whichever spans they are part of; those on others do not wait for them.
+func TestLaneOfTraced(t *testing.T) {
+	lane := func(traced bool, args ...string) uint64 {
+		s := slot{verb: verbLimit, args: [][]byte{[]byte("WEIR.LIMIT")}}
+		for _, arg := range args {
+			s.args = append(s.args, []byte(arg))
+		}
+		return s.key(traced)
+	}
+	plain := lane(true, "shop", "1", "user", "ada")
+	for _, args := range [][]string{
+		{"shop", "2", "user", "ada", "traceparent", "00-1"},
+		{"shop", "1", "traceparent", "00-2", "tracestate", "a=1", "user", "ada"},
+		{"shop", "1", "user", "ada", "traceparent", "00-3", "FULL"},
+	} {
+		if lane(true, args...) != plain {
+			t.Errorf("%q is in another lane", args)
+		}
+	}
+	for _, args := range [][]string{{"shop", "1", "user", "bob"}, {"shop", "1", "user", "traceparent"}, {"traceparent", "1", "user", "ada"}} {
+		if lane(true, args...) == plain {
+			t.Errorf("%q is in the same lane", args)
+		}
+	}
+	if lane(false, "shop", "1", "user", "ada", "traceparent", "00-1") == lane(false, "shop", "1", "user", "ada", "traceparent", "00-2") {
+		t.Error("without traces traceparent is an attribute as any other")
+	}
+}

@@ -122,10 +122,30 @@ func (a *asker) limit(dst []byte, args [][]byte, trusted bool) ([]byte, outcome)
 	}
 	d := &a.decision
 	a.request = weir.Request{Domain: domain, Attributes: &a.attributes, Hits: hits, Peek: hits == 0, Door: "resp"}
-	if err := a.limiter.Decide(context.Background(), &a.request, d); err != nil {
+	ctx := context.Background()
+	if a.o.Tracer != nil {
+		ctx = a.follow(ctx)
+	}
+	err := a.limiter.Decide(ctx, &a.request, d)
+	door.Followed(a.o.Tracer, a.request.Trace, err)
+	if err != nil {
 		return appendError(dst, errStore), failed
 	}
 	return a.appendDecision(dst, full), outcomeOf(!d.Allowed, hits)
+}
+
+// The attributes of WEIR.LIMIT that name the span of its caller. A command has no headers.
+const (
+	traceparent = "traceparent"
+	tracestate  = "tracestate"
+)
+
+// follow begins the span of the decision of WEIR.LIMIT, if the request is followed.
+func (a *asker) follow(ctx context.Context) context.Context {
+	parent, _ := a.attributes.Attribute(traceparent)
+	state, _ := a.attributes.Attribute(tracestate)
+	ctx, a.request.Trace = a.o.Tracer.Follow(ctx, parent, state)
+	return ctx
 }
 
 // forget lets go of what is the connection's.
@@ -205,7 +225,12 @@ func (c *conn) release(args [][]byte) error {
 		c.error(errRelease)
 		return nil
 	}
-	ok, err := c.limiter.Release(context.Background(), string(args[0]))
+	ctx, trace := context.Background(), (*weir.Trace)(nil)
+	if c.o.Tracer != nil {
+		ctx, trace = c.o.Tracer.Act(ctx, door.Release, "", "")
+	}
+	ok, err := c.limiter.Release(ctx, string(args[0]))
+	door.Found(c.o.Tracer, trace, "resp", ok, err)
 	if err != nil {
 		c.error(errStore)
 		return nil

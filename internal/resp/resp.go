@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/store"
 )
@@ -56,6 +57,9 @@ type Options struct {
 	Version string
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch weir.Stopwatch
+	// Tracer follows decisions in traces: those of WEIR.LIMIT by its attributes traceparent and
+	// tracestate. nil means that nobody does.
+	Tracer door.Tracer
 	// StoreError is called when the store failed on CL.THROTTLE or THROTTLE; nil means nobody.
 	// WEIR.LIMIT has the limiter's hooks.
 	StoreError func(error)

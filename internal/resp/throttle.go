@@ -3,11 +3,14 @@ package resp
 import (
 	"context"
 	"crypto/sha256"
+	"log/slog"
 	"math"
 	"unicode/utf8"
 
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -66,12 +69,29 @@ func (a *asker) charge(g *gcra, key []byte, quantity int64) (r *algo.Result, err
 	c := &a.charges[0]
 	c.Counter, c.Limit, c.Key, c.Mode = g.counter, g.limit, a.keyOf(key), rule.Enforce
 	c.Ask = algo.Ask{Cost: min(max(quantity, -algo.MaxCost), algo.MaxCost), MaxDelay: -1}
-	_, err = a.store.Take(context.Background(), a.charges[:], a.results[:])
+	ctx, trace := context.Background(), (*weir.Trace)(nil)
+	if a.o.Tracer != nil {
+		ctx, trace = a.o.Tracer.Follow(ctx, "", "") // these commands have no place for a traceparent
+	}
+	_, err = a.store.Take(ctx, a.charges[:], a.results[:])
 	c.Key = nil
+	if trace != nil {
+		a.followed(trace, g.params.verb, err)
+	}
 	if err != nil && a.o.StoreError != nil {
 		a.o.StoreError(err)
 	}
 	return &a.results[0], err
+}
+
+// followed ends the span of a command whose limit came with it: no rules decided, so no hooks tell.
+func (a *asker) followed(trace *weir.Trace, v verb, err error) {
+	t := a.o.Tracer
+	t.Note(trace, slog.String(door.AttributeDoor, "resp"), slog.String("weir.command", verbNames[v]))
+	if err == nil {
+		t.Note(trace, slog.Bool("weir.allowed", a.results[0].Allowed))
+	}
+	t.End(trace, err)
 }
 
 // outcomeOf is the outcome of a decision on a quantity.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/seldom"
 )
@@ -52,6 +53,9 @@ type Options struct {
 	WriteTimeout time.Duration
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch weir.Stopwatch
+	// Tracer follows decisions in traces, by the arguments traceparent and tracestate; nil means
+	// that nobody does.
+	Tracer door.Tracer
 	// Logger is told of connections that went wrong, in a line a minute at most; nil means nobody.
 	Logger *slog.Logger
 }

@@ -2,11 +2,31 @@
 
 package spoe
 
-import "testing"
+import (
+	"testing"
 
-// TestNotifyAllocatesNothing: a request that passes is decided and answered without allocating.
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/otel"
+)
+
+// TestNotifyAllocatesNothing: a request that passes is decided and answered without allocating,
+// also where requests are followed in traces, but not this one.
 func TestNotifyAllocatesNothing(t *testing.T) {
-	a := New(newLimiter(t, benchRules), Options{})
+	t.Run("off", func(t *testing.T) { notifyAllocatesNothing(t, nil) })
+	t.Run("not followed", func(t *testing.T) {
+		o, err := otel.Start(t.Context(), otel.Options{Endpoint: "http://127.0.0.1:1", Gatherer: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = o.Shutdown(t.Context()) }()
+		notifyAllocatesNothing(t, o.Tracer())
+	})
+}
+
+func notifyAllocatesNothing(t *testing.T, tracer door.Tracer) {
+	a := New(newLimiter(t, benchRules), Options{Tracer: tracer})
 	c := newCall(a)
 	f, ok := parseFrame(string(question(7)[4:]))
 	if !ok {

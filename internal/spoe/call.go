@@ -121,7 +121,11 @@ func (c *call) decide(ctx context.Context, trusted bool) {
 	}
 	// HAProxy waits for the answer while it holds the request: a delay cannot be told to it.
 	c.request = weir.Request{Domain: domain, Attributes: at, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
+	if c.agent.o.Tracer != nil {
+		ctx = c.follow(ctx)
+	}
 	err := c.agent.limiter.Decide(ctx, &c.request, d)
+	door.Followed(c.agent.o.Tracer, c.request.Trace, err)
 	c.decided = err == nil
 	switch {
 	case err != nil:
@@ -139,6 +143,14 @@ func (c *call) decide(ctx context.Context, trusted bool) {
 		c.names = d.LimitedBy(c.names[:0])
 		c.refused("", c.names)
 	}
+}
+
+// follow begins the span of the decision, if the request is followed.
+func (c *call) follow(ctx context.Context) context.Context {
+	traceparent, _ := c.attributes.argument("traceparent")
+	tracestate, _ := c.attributes.argument("tracestate")
+	ctx, c.request.Trace = c.agent.o.Tracer.Follow(ctx, traceparent, tracestate)
+	return ctx
 }
 
 // badRequest refuses what the HTTP API would answer with status.

@@ -1,0 +1,107 @@
+package otel
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Store returns s with a span "redis" for each call for something that is followed.
+func (t *Tracer) Store(s store.Store) store.Store {
+	followed := &tracedStore{s, t.tracer}
+	if r, ok := store.As[store.Reserver](s); ok {
+		return &tracedReserver{followed, r}
+	}
+	return followed
+}
+
+type tracedStore struct {
+	store.Store
+	tracer trace.Tracer
+}
+
+// tracedReserver is a tracedStore over a store.Reserver.
+type tracedReserver struct {
+	*tracedStore
+	r store.Reserver
+}
+
+// call begins the span of a call; end is nil if ctx has no span that is recorded.
+func (s *tracedStore) call(ctx context.Context, about ...attribute.KeyValue) (_ context.Context, end func(error)) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx, nil
+	}
+	ctx, child := s.tracer.Start(ctx, "redis", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(append(about, semconv.DBSystemNameRedis)...))
+	return ctx, func(err error) {
+		if err != nil {
+			child.SetStatus(codes.Error, err.Error())
+		}
+		child.End()
+	}
+}
+
+// Take implements store.Store.
+func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	if !trace.SpanFromContext(ctx).IsRecording() { // before the attribute, which would be allocated
+		return s.Store.Take(ctx, charges, results)
+	}
+	ctx, end := s.call(ctx, attribute.Int("weir.limits", len(charges)))
+	now, err := s.Store.Take(ctx, charges, results)
+	end(err)
+	return now, err
+}
+
+// Release implements store.Store.
+func (s *tracedStore) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (ok bool, err error) {
+	ctx, end := s.call(ctx)
+	if ok, err = s.Store.Release(ctx, c, key, slot); end != nil {
+		end(err)
+	}
+	return ok, err
+}
+
+// Unwrap returns the store that is followed, so that what it is beside a store.Store can be found.
+func (s *tracedStore) Unwrap() store.Store { return s.Store }
+
+// Hold implements store.Reserver.
+func (s *tracedReserver) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
+	ctx, end := s.call(ctx)
+	err := s.r.Hold(ctx, id, note, timeout)
+	if end != nil {
+		end(err)
+	}
+	return err
+}
+
+// Claim implements store.Reserver.
+func (s *tracedReserver) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
+	ctx, end := s.call(ctx)
+	if note, ok, err = s.r.Claim(ctx, id); end != nil {
+		end(err)
+	}
+	return note, ok, err
+}
+
+// Settle implements store.Reserver.
+func (s *tracedReserver) Settle(ctx context.Context, settlements []store.Settlement) error {
+	ctx, end := s.call(ctx)
+	err := s.r.Settle(ctx, settlements)
+	if end != nil {
+		end(err)
+	}
+	return err
+}
+
+// Expired implements store.Reserver. Nobody's request asks for it.
+func (s *tracedReserver) Expired(ctx context.Context, n int) (notes [][]byte, err error) {
+	return s.r.Expired(ctx, n)
+}
