@@ -161,7 +161,7 @@ func (f *Fleet) tellRefused(ctx context.Context) error {
 	add(f.ownRefused())
 	f.others(ctx, kindRefused, nil, func(a nodes.Answer) {
 		var list []refusedKeys
-		if json.Unmarshal(a.Data, &list) == nil {
+		if f.read(a, &list) {
 			add(list)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-rl/weir"
@@ -61,7 +62,8 @@ type Fleet struct {
 	*insight.View // the Reader
 	o             Options
 
-	unread seldom.Line
+	unread     seldom.Line
+	unreadable atomic.Uint64 // answers
 
 	mu       sync.Mutex
 	asked    map[insight.Want]*asked // what is asked now, or was a moment ago
@@ -101,6 +103,19 @@ func New(o Options) *Fleet {
 		}
 	}
 	return f
+}
+
+// Unreadable counts the answers of other nodes that this one did not understand: they run another
+// version.
+func (f *Fleet) Unreadable() uint64 { return f.unreadable.Load() }
+
+// read reads an answer of another node; ok is false if this node does not understand it.
+func (f *Fleet) read(a nodes.Answer, into any) (ok bool) {
+	if json.Unmarshal(a.Data, into) != nil {
+		f.unreadable.Add(1)
+		return false
+	}
+	return true
 }
 
 // Self is the name of this node.
@@ -145,7 +160,7 @@ func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
 	list := []insight.NodeState{own}
 	n := f.others(ctx, kindState, nil, func(a nodes.Answer) {
 		var s insight.NodeState
-		if json.Unmarshal(a.Data, &s) == nil {
+		if f.read(a, &s) {
 			s.Self = false
 			list = append(list, s)
 		}
@@ -191,7 +206,7 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 	why = own.Why
 	n = f.others(ctx, kindDecision, id, func(a nodes.Answer) {
 		var found foundDecision
-		if json.Unmarshal(a.Data, &found) == nil && found.Entry != nil && found.Entry.ID == id {
+		if f.read(a, &found) && found.Entry != nil && found.Entry.ID == id {
 			e, why = found.Entry, ""
 		}
 	})
@@ -244,7 +259,7 @@ func (f *Fleet) Decisions(ctx context.Context, q recent.Query) ([]recent.Entry, 
 	list := f.list(q)
 	n := f.others(ctx, kindDecisions, decisionsQuery{q}, func(a nodes.Answer) {
 		var more []recent.Entry
-		if json.Unmarshal(a.Data, &more) == nil {
+		if f.read(a, &more) {
 			list = append(list, more...)
 		}
 	})

@@ -72,9 +72,13 @@ func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot
 	list := []*insight.Snapshot{f.o.Insight.Snapshot(want)}
 	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
 		s := new(insight.Snapshot)
-		if err := s.UnmarshalBinary(a.Data); err == nil {
+		err := s.UnmarshalBinary(a.Data)
+		if err == nil {
 			list = append(list, s)
-		} else if f.unread.Due(unreadEvery) > 0 {
+			return
+		}
+		f.unreadable.Add(1)
+		if f.unread.Due(unreadEvery) > 0 {
 			f.o.Logger.Warn("what another node gathered is left out, since it cannot be read; nodes understand each other where they run the same version",
 				"node", a.Node, "error", err)
 		}

@@ -77,14 +77,14 @@ func (n *Nodes) subscribe(ctx context.Context, questions chan<- string) error {
 func (n *Nodes) answer(ctx context.Context, text string) {
 	var q question
 	if len(text) > MaxQuestion || json.Unmarshal([]byte(text), &q) != nil || q.ID == "" {
-		n.stats.bad.Add(1)
+		n.stats.unreadable.Add(1)
 		return
 	}
 	if q.Node == n.o.Name { // this node answers itself without Redis
 		return
 	}
 	n.stats.heard.Add(1)
-	h, ok := n.handlers[q.Kind]
+	k, ok := n.handlers[q.Kind]
 	if !ok {
 		n.stats.unknown.Add(1)
 		return
@@ -96,26 +96,27 @@ func (n *Nodes) answer(ctx context.Context, text string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(left, n.o.Wait+lateBy))
 	defer cancel()
-	data, err := h(ctx, q.Args)
-	if err != nil {
-		return
+	data, err := k.handler(ctx, q.Args)
+	if err == nil {
+		data, err = n.codec.pack(n.o.Name, data)
 	}
-	packed, err := n.codec.pack(n.o.Name, data)
-	if err != nil {
-		n.stats.bad.Add(1)
-		return
+	var c rueidis.Client
+	if err == nil {
+		c, err = n.o.Client()
 	}
-	c, err := n.o.Client()
 	if err != nil {
+		n.stats.failed.Add(1)
 		return
 	}
 	key, sent := n.answersKey(q.ID), time.Now()
 	r := c.DoMulti(ctx,
-		c.B().Rpush().Key(key).Element(rueidis.BinaryString(packed)).Build(),
+		c.B().Rpush().Key(key).Element(rueidis.BinaryString(data)).Build(),
 		c.B().Pexpire().Key(key).Milliseconds(answersLive.Milliseconds()).Build(),
 		c.B().Time().Build())
-	if r[0].Error() == nil {
-		n.stats.answered.Add(1)
-		n.noteTime(r[2], sent)
+	if r[0].Error() != nil {
+		n.stats.failed.Add(1)
+		return
 	}
+	n.stats.answered.Add(1)
+	n.noteTime(r[2], sent)
 }

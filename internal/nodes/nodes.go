@@ -70,11 +70,17 @@ type Handler func(ctx context.Context, args []byte) ([]byte, error)
 // concurrent use then.
 type Nodes struct {
 	o        Options
-	handlers map[string]Handler
+	handlers map[string]*kind
 	codec    codec
 	clock    clock
 	begun    time.Time
 	stats    counters
+}
+
+// kind is how a kind of questions is answered, and what came of those of this node.
+type kind struct {
+	handler                     Handler
+	complete, incomplete, alone atomic.Uint64
 }
 
 // New returns a Nodes that answers nothing yet. An error means that the options make no sense.
@@ -97,7 +103,7 @@ func New(o Options) (*Nodes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes: %w", err)
 	}
-	return &Nodes{o: o, handlers: map[string]Handler{}, codec: c, begun: time.Now()}, nil
+	return &Nodes{o: o, handlers: map[string]*kind{}, codec: c, begun: time.Now()}, nil
 }
 
 // Name returns the name of this node.
@@ -106,7 +112,7 @@ func (n *Nodes) Name() string { return n.o.Name }
 // Handle makes h answer the questions of a kind, here and for others. It must not be called once
 // questions are asked or heard. A node that knows no handler for a kind does not answer: nodes of
 // different versions get along.
-func (n *Nodes) Handle(kind string, h Handler) { n.handlers[kind] = h }
+func (n *Nodes) Handle(name string, h Handler) { n.handlers[name] = &kind{handler: h} }
 
 // Kinds returns the kinds that this node answers, sorted.
 func (n *Nodes) Kinds() []string { return slices.Sorted(maps.Keys(n.handlers)) }
@@ -149,13 +155,14 @@ func (n *Nodes) AskOthers(ctx context.Context, kind string, args []byte, take fu
 	return n.ask(ctx, kind, args, false, take)
 }
 
-func (n *Nodes) ask(ctx context.Context, kind string, args []byte, here bool, take func(Answer)) (Tally, error) {
-	h, ok := n.handlers[kind]
+func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, take func(Answer)) (t Tally, err error) {
+	k, ok := n.handlers[name]
 	if !ok {
-		return Tally{Asked: 1}, fmt.Errorf("nodes: nobody here answers %q", kind)
+		return Tally{Asked: 1}, fmt.Errorf("nodes: nobody here answers %q", name)
 	}
+	begun := time.Now()
 	n.stats.asked.Add(1)
-	end := time.Now().Add(n.o.Wait)
+	end := begun.Add(n.o.Wait)
 	if earlier, ok := ctx.Deadline(); ok && earlier.Before(end) {
 		end = earlier
 	}
@@ -163,27 +170,29 @@ func (n *Nodes) ask(ctx context.Context, kind string, args []byte, here bool, ta
 	// connection.
 	ctx, cancel := context.WithDeadline(ctx, end.Add(grace))
 	defer cancel()
-	q := question{ID: strconv.FormatUint(rand.Uint64(), 36), Node: n.o.Name, Kind: kind, Args: args}
-	alive := max(n.o.Alive(), 1)
-	t := Tally{Asked: alive}
+	q := question{ID: strconv.FormatUint(rand.Uint64(), 36), Node: n.o.Name, Kind: name, Args: args}
+	known := n.o.Alive()
+	alive := max(known, 1)
+	t.Asked = alive
+	others := min(alive, MaxAnswers) - 1
 	var asked rueidis.Client
 	if alive > 1 {
-		var err error
-		asked, err = n.publish(ctx, &q, end)
+		var failed error
+		asked, failed = n.publish(ctx, &q, end)
 		switch {
-		case errors.Is(err, errTooLong):
-			return t, err
-		case err != nil:
-			t.Remark = "only this node was asked: " + err.Error()
-			n.stats.alone.Add(1)
+		case errors.Is(failed, errTooLong):
+			n.missed(k, others, causeOf(failed))
+			return t, failed
+		case failed != nil:
+			t.Remark = "only this node was asked: " + failed.Error()
+			n.missed(k, others, causeOf(failed))
 		}
-	} else if n.o.Alive() == 0 {
+	} else if known == 0 {
 		t.Remark = "only this node was asked: it does not know yet of others"
 	}
-	var err error
 	if here {
 		var own []byte
-		if own, err = h(ctx, args); err == nil {
+		if own, err = k.handler(ctx, args); err == nil {
 			take(Answer{Node: n.o.Name, Data: own})
 		} else {
 			err = fmt.Errorf("nodes: %w", err)
@@ -192,13 +201,15 @@ func (n *Nodes) ask(ctx context.Context, kind string, args []byte, here bool, ta
 	if err == nil {
 		t.Answered++
 	}
-	if asked != nil {
-		n.collect(ctx, asked, q.ID, min(alive-1, MaxAnswers-1), end, &t, take)
+	switch {
+	case asked != nil:
+		n.heard(k, n.collect(ctx, asked, q.ID, others, end, &t, take), time.Since(begun))
+	case known == 1: // there is nobody else
+		k.complete.Add(1)
+	case known == 0:
+		k.alone.Add(1)
 	}
 	t.Asked = max(t.Asked, t.Answered)
-	if t.Answered < t.Asked && t.Remark == "" {
-		n.stats.incomplete.Add(1)
-	}
 	return t, err
 }
 
@@ -268,27 +279,38 @@ func (n *Nodes) admit(ctx context.Context, c rueidis.Client) (bool, error) {
 	return count <= PerSecond, nil
 }
 
-// collect takes the answers of others off their list.
-func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others int, end time.Time, t *Tally, take func(Answer)) {
+// collect takes the answers of others off their list, and returns how many are missing, by cause.
+func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others int, end time.Time, t *Tally, take func(Answer)) (missing [Causes]int) {
 	key := n.answersKey(id)
 	heard := map[string]bool{n.o.Name: true}
+	cause := Silent
+	defer func() {
+		missing[Unreadable] = min(missing[Unreadable], max(others, 0))
+		missing[cause] += others - missing[Unreadable]
+	}()
 	for others > 0 {
 		left := time.Until(end)
 		if left < time.Millisecond {
-			return
+			return missing
 		}
 		pop := c.B().Blmpop().Timeout(left.Seconds()).Numkeys(1).Key(key).Left().Count(int64(min(others, onceBy))).Build()
 		got, err := c.Do(ctx, pop).AsLMPop()
 		if err != nil { // nothing came in time, or Redis went away
-			if !rueidis.IsRedisNil(err) && !errors.Is(err, context.DeadlineExceeded) && t.Remark == "" {
-				t.Remark = "not all could be heard: " + err.Error()
+			if !rueidis.IsRedisNil(err) && !errors.Is(err, context.DeadlineExceeded) {
+				cause = causeOf(err)
+				if t.Remark == "" {
+					t.Remark = "not all could be heard: " + err.Error()
+				}
 			}
-			return
+			return missing
 		}
 		for _, text := range got.Values {
 			name, data, err := n.codec.unpack(text)
-			if err != nil || heard[name] {
-				n.stats.bad.Add(1)
+			if err != nil {
+				missing[Unreadable]++
+				continue
+			}
+			if heard[name] {
 				continue
 			}
 			heard[name] = true
@@ -298,35 +320,9 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 			take(Answer{Node: name, Data: data})
 		}
 	}
+	return missing
 }
 
 func (n *Nodes) channel() string { return n.o.Prefix + format + "ask" }
 
 func (n *Nodes) answersKey(id string) string { return n.channel() + ":" + id }
-
-// Stats are counts since New.
-type Stats struct {
-	Asked      uint64 // questions of this node
-	Alone      uint64 // of them, answered by this node alone: Redis away, or too much asked
-	Incomplete uint64 // of them, not answered by all
-	Busy       uint64 // waits for room in the rate of questions
-	Answers    uint64 // of others, to this node
-	Heard      uint64 // questions of others
-	Answered   uint64 // of them, answered in time
-	Late       uint64 // of them, heard too late to answer
-	Unknown    uint64 // of them, of a kind that this node does not know
-	Bad        uint64 // questions and answers that could not be read, or did not fit
-}
-
-type counters struct {
-	asked, alone, incomplete, busy, answers, heard, answered, late, unknown, bad atomic.Uint64
-}
-
-// Stats returns the counts.
-func (n *Nodes) Stats() Stats {
-	s := &n.stats
-	return Stats{
-		Asked: s.asked.Load(), Alone: s.alone.Load(), Incomplete: s.incomplete.Load(), Busy: s.busy.Load(), Answers: s.answers.Load(),
-		Heard: s.heard.Load(), Answered: s.answered.Load(), Late: s.late.Load(), Unknown: s.unknown.Load(), Bad: s.bad.Load(),
-	}
-}

@@ -215,6 +215,9 @@ func TestRedisAway(t *testing.T) {
 	if err != nil || tally.Answered != 1 || tally.Asked != 3 || tally.Remark == "" || !slices.Equal(said, []string{all[1].Name()}) {
 		t.Errorf("%v, %+v, %v", said, tally, err)
 	}
+	if s := all[1].Stats(); s.Missing[nodes.Redis] != 2 || s.Answers != 0 {
+		t.Errorf("%+v", s)
+	}
 	server.Restart()
 	for _, n := range all {
 		listeners(t, n, 3)
@@ -272,13 +275,45 @@ func TestOldAndNew(t *testing.T) {
 		if _, _, err := ask(t, n, "new", ""); err == nil {
 			t.Error("an old node asks what it does not know")
 		}
-		patience.Until(t, "what was not answered is counted", func() bool { s := n.Stats(); return s.Unknown == 1 && s.Bad == 1 && s.Heard == 3 })
+		patience.Until(t, "what was not answered is counted", func() bool { s := n.Stats(); return s.Unknown == 1 && s.Failed == 2 && s.Heard == 3 })
 	}
-	if s := newer.Stats(); s.Asked != 3 || s.Incomplete != 3 || s.Alone != 0 {
+	s := newer.Stats()
+	for _, kind := range s.Kinds {
+		want := nodes.KindStats{Kind: kind.Kind}
+		if kind.Kind == "new" || kind.Kind == "too long" || kind.Kind == "fails" {
+			want.Incomplete = 1
+		}
+		if kind != want {
+			t.Errorf("%+v, want %+v", kind, want)
+		}
+	}
+	if want := ([nodes.Causes]uint64{nodes.Silent: 6}); s.Asked != 3 || s.Answers != 0 || s.Missing != want || s.Times.Sum < 3*time.Second {
 		t.Errorf("%+v", s)
 	}
 	if _, _, err := ask(t, newer, "who", `"`+strings.Repeat("x", 500)+`"`); err == nil {
 		t.Error("a question of more than 512 bytes is asked")
+	}
+	if n := newer.Stats().Missing[nodes.TooLong]; n != 2 {
+		t.Errorf("%d answers are missing since the question is too long", n)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := newer.Ask(cancelled, "who", nil, func(nodes.Answer) {}); err != nil {
+		t.Error(err)
+	}
+	if n := newer.Stats().Missing[nodes.Cancelled]; n != 2 {
+		t.Errorf("%d answers are missing since nobody waited for them", n)
+	}
+	if _, tally, err := ask(t, newer, "who", ""); err != nil || tally.Answered != 3 {
+		t.Fatalf("%+v, %v", tally, err)
+	}
+	s = newer.Stats()
+	times := uint64(0)
+	for _, n := range s.Times.Counts {
+		times += n
+	}
+	if s.Answers != 2 || s.Kinds[len(s.Kinds)-1] != (nodes.KindStats{Kind: "who", Complete: 1, Alone: 2}) || times != 4 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -296,6 +331,9 @@ func TestRate(t *testing.T) {
 	server.Do("SET", "weir:1ask:rate", "20")
 	if said, tally, err := ask(t, hasty, "who", ""); err != nil || len(said) != 1 || tally.Answered != 1 || tally.Remark == "" {
 		t.Errorf("%v, %+v, %v", said, tally, err)
+	}
+	if s := hasty.Stats(); s.Missing[nodes.Busy] != 3 {
+		t.Errorf("%+v", s)
 	}
 	var asking sync.WaitGroup
 	for i := range 60 {
@@ -358,6 +396,13 @@ func TestHostile(t *testing.T) {
 	heard := map[string]int{}
 	if _, err := patient.Ask(t.Context(), "who", nil, func(a nodes.Answer) { heard[a.Node]++ }); err != nil {
 		t.Fatal(err)
+	}
+	owed := patient.Stats().Answers
+	for _, n := range patient.Stats().Missing {
+		owed += n
+	}
+	if owed != 2 {
+		t.Errorf("two nodes owed an answer: %+v", patient.Stats())
 	}
 	for name, n := range heard {
 		// An empty answer is one, so "a" may be heard: once, if it comes before those of both
