@@ -95,9 +95,11 @@ type Recorder struct {
 		spare   []byte
 		gaps    []gap
 		changes []change
-		ticks   int   // since the last gap
-		taken   int64 // since beside was reset
-		since   int64 // when that was, in ticks
+		ticks   int    // since the last gap
+		taken   int64  // since beside was reset
+		all     uint64 // requests taken
+		closed  int64  // ticks in which not all was taken
+		since   int64  // when that was, in ticks
 		lostAt  uint64
 	}
 }
@@ -396,6 +398,11 @@ func (r *Recorder) drainLocked() {
 		n++
 	}
 	r.mu.taken += int64(len(fresh))
+	for i := range fresh {
+		if fresh[i].flags&flagAnswer == 0 {
+			r.mu.all++
+		}
+	}
 	// What stays points into both arenas.
 	stay := slices.Clone(all[n:])
 	var keep []byte
@@ -418,6 +425,7 @@ func (r *Recorder) settle() {
 		// All of this tick was too much, even if only its end was left out.
 		r.gap(now-tick.Microseconds(), now)
 		r.mu.lostAt, r.mu.ticks = lost, 0
+		r.mu.closed++
 		if closed {
 			r.raise(g, now)
 		}
@@ -459,11 +467,15 @@ func (r *Recorder) gap(from, to int64) {
 
 // Stats is what a recorder holds.
 type Stats struct {
-	Requests uint64    // recorded
+	Requests uint64    // recorded, and not forgotten yet
 	Bytes    int64     // that they take, about
+	Limit    int64     // of Bytes
+	Taken    uint64    // requests recorded since the start
 	Sampled  int       // one client in so many is taken now
 	Since    time.Time // from then on the requests of these are there; zero: there are none
 	Lost     uint64    // requests for which there was no room at once, since the start
+	// How long, since the start, not all requests of these clients were taken: there were too many.
+	Gaps time.Duration
 }
 
 // Stats returns what r holds.
@@ -472,7 +484,8 @@ func (r *Recorder) Stats() Stats {
 	defer r.mu.Unlock()
 	g := r.mu.ring
 	level := int(r.level.Load())
-	s := Stats{Bytes: g.total() + int64(buffers*r.stageBytes()+len(r.mu.arena)+cap(r.mu.spare)), Sampled: 1 << level, Lost: r.lost.Load()}
+	s := Stats{Bytes: g.total() + int64(buffers*r.stageBytes()+len(r.mu.arena)+cap(r.mu.spare)), Limit: r.o.Bytes, Taken: r.mu.all, Sampled: 1 << level,
+		Lost: r.lost.Load(), Gaps: time.Duration(r.mu.closed) * tick}
 	for i := range g.strata {
 		s.Requests += g.strata[i].count()
 	}

@@ -178,8 +178,12 @@ func TestFlood(t *testing.T) {
 			t.Fatalf("after %d s one client in %d is taken", second, 1<<level)
 		}
 	}
-	if n := w.recorder.Stats().Requests; n > 21*100 || n == 0 {
+	s := w.recorder.Stats()
+	if n := s.Requests; n > 21*100 || n == 0 {
 		t.Errorf("%d requests are recorded of 20 s", n)
+	}
+	if s.Taken < s.Requests || s.Taken > 21*100 || s.Gaps < tick || s.Gaps > 20*time.Second {
+		t.Errorf("%+v", s)
 	}
 	res := w.run(`limits: [{ name: a, per: [user], allow: 5/min }]`, 0)
 	if !slices.ContainsFunc(res.Warnings, func(s string) bool { return strings.Contains(s, "faster than they could be recorded") }) {
@@ -231,7 +235,7 @@ func TestRun(t *testing.T) {
 		w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s := w.recorder.Stats(); s.Requests != 1 || !s.Since.Equal(time.UnixMicro(begin)) {
+		if s := w.recorder.Stats(); s.Requests != 1 || s.Taken != 1 || s.Gaps != 0 || !s.Since.Equal(time.UnixMicro(begin)) {
 			// It waits for one round until it is sorted.
 			t.Errorf("%+v", s)
 		}
