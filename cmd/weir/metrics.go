@@ -57,6 +57,14 @@ func (p *program) collect() {
 	if p.insight != nil {
 		p.metrics.Registry().MustRegister(telemetry.NewInsight(p.insightMetrics()))
 	}
+	asked := telemetry.NodesOptions{}
+	if p.nodes != nil {
+		asked.Nodes, asked.Unreadable = p.nodes.Stats, p.fleet.Unreadable
+	}
+	if p.recorder != nil {
+		asked.Record = p.recorder.Stats
+	}
+	p.metrics.Registry().MustRegister(telemetry.NewNodes(asked))
 	exports := telemetry.ExportOptions{}
 	if p.decisions != nil {
 		exports.DecisionsDropped = p.decisions.Dropped

@@ -159,6 +159,19 @@ func TestNodes(t *testing.T) {
 		if m := n.metric("weir_redis_calls_total"); m == "0" {
 			t.Error("no round trips are counted")
 		}
+		eventually(t, "both nodes are heard, and that is counted", func() bool {
+			get(t, n.admin+"/api/v1/nodes")
+			return n.metric(`weir_nodes_questions_total{kind="state",result="complete"}`) != "0" && n.metric("weir_nodes_answers_total") != "0" &&
+				n.metric("weir_nodes_question_seconds_count") != "0"
+		})
+		eventually(t, "what was asked is recorded", func() bool {
+			return n.metric("weir_insight_record_taken_total") != "0" && n.metric("weir_insight_record_reach_seconds") != "0" && n.metric("weir_insight_record_sampled_ratio") == "1"
+		})
+	}
+	for _, n := range nodes {
+		if got := n.metric(`weir_nodes_heard_total{outcome="answered"}`); got == "0" {
+			t.Error("no answer to another node is counted")
+		}
 	}
 
 	redis.Kill()
@@ -187,6 +200,9 @@ func TestNodes(t *testing.T) {
 		}
 		if status := n.delete("default/few/key=few"); status != 503 {
 			t.Errorf("reset: %d", status)
+		}
+		if status, _, body := get(t, n.admin+"/api/v1/nodes"); status != 200 || n.metric(`weir_nodes_missing_answers_total{cause="redis"}`) == "0" {
+			t.Errorf("nobody misses the answers of other nodes: %d %s", status, body)
 		}
 	}
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/load"
@@ -81,19 +80,7 @@ limits:
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	families, err := m.Registry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range problems {
-		if strings.HasPrefix(p.Metric, "weir_") {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
-	}
+	linted(t, m)
 	nothing := prometheus.NewRegistry()
 	nothing.MustRegister(NewLoad(LoadOptions{}))
 	if families, err := nothing.Gather(); err != nil || len(families) != 0 {

@@ -313,6 +313,12 @@ func TestReadings(t *testing.T) {
 	if samples["go_goroutines"] == "" || samples["process_open_fds"] == "" {
 		t.Error("the metrics of Go and the process are not there")
 	}
+	linted(t, m)
+}
+
+// linted checks the metrics as promtool check metrics does.
+func linted(t *testing.T, m *Metrics) {
+	t.Helper()
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -339,8 +345,8 @@ func TestDocumented(t *testing.T) {
 		told[string(found[1])] = true
 	}
 	m := New(Options{})
-	all := make(chan *prometheus.Desc, 100)
-	for _, c := range []prometheus.Collector{collector{m}, NewLoad(LoadOptions{}), NewQueues(QueueOptions{}), NewDoors(DoorOptions{}), NewRESP(nil), NewInsight(InsightOptions{}), NewExports(ExportOptions{}), &m.decisions, m.takes, m.storeErrors, m.celErrors} {
+	all := make(chan *prometheus.Desc, 1000)
+	for _, c := range []prometheus.Collector{collector{m}, NewLoad(LoadOptions{}), NewQueues(QueueOptions{}), NewDoors(DoorOptions{}), NewRESP(nil), NewInsight(InsightOptions{}), NewExports(ExportOptions{}), NewNodes(NodesOptions{}), &m.decisions, m.takes, m.storeErrors, m.celErrors} {
 		c.Describe(all)
 	}
 	close(all)

@@ -44,7 +44,7 @@ func metrics(t *testing.T) map[string][]string {
 }
 
 // histograms are those of the metrics that have buckets.
-var histograms = []string{"weir_decision_seconds", "weir_store_seconds", "weir_redis_batch_decisions"}
+var histograms = []string{"weir_decision_seconds", "weir_store_seconds", "weir_redis_batch_decisions", "weir_nodes_question_seconds"}
 
 // checkQuery: the query can be read, and all metrics and labels in it are there.
 func checkQuery(t *testing.T, where, query string, known map[string][]string) {
