@@ -176,8 +176,8 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
 	// No Cross-Origin-Opener-Policy: with it a browser starts another process for the page, which
-	// costs a third of the first paint. A window that opened this one can neither read nor frame it,
-	// and without the cookie, which is SameSite=Strict, it gets the login.
+	// costs a third of the first paint. A window that opened this one can neither read it nor frame
+	// it, and without the cookie, which is SameSite=Strict, it gets the login.
 	h.Set("Cache-Control", "no-store") // it has figures that need a login
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	if accepts(r) {

@@ -211,6 +211,6 @@ type KeyCount struct {
 	Obey         float64    `json:"obey"` // below 0: not known
 	// Shadow says that the rule is in shadow: what counts as refused only would be.
 	Shadow bool `json:"shadow,omitempty"`
-	// Estimated says that a part of the decisions was looked at, so that Count may be too small, too.
+	// Estimated says that a part of the decisions was looked at: Count may be too small, too.
 	Estimated bool `json:"estimated,omitempty"`
 }
