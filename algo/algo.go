@@ -8,7 +8,8 @@
 //
 // Begin with Config and New, which compile a Limit, and then read Limit.Take (limit.go). Each
 // algorithm has a file: bucket.go and interval.go, fixed.go, window.go, log.go, concurrency.go.
-// margin.go adds soft margins that close, and schedule.go limits that follow the clock.
+// margin.go adds soft margins that close, lease.go units that are lent ahead, and schedule.go limits
+// that follow the clock.
 package algo
 
 import (
@@ -46,8 +47,11 @@ func (a Algorithm) String() string {
 	if int(a) < len(algorithmNames) {
 		return algorithmNames[a]
 	}
-	if a == Margin {
+	switch a {
+	case Margin:
 		return "margin"
+	case Lease:
+		return "lease"
 	}
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
@@ -118,6 +122,15 @@ type Config struct {
 	// FixedWindow, SlidingLog, SlidingWindow: denied requests are counted too
 	CountDenied bool
 	Timeout     time.Duration // Concurrency: a slot is given back after this long; 0 means 30 s
+	// Lease is how much of N (buckets: of B) may be lent ahead at a time, in percent, MinLease to
+	// MaxLease; 0 means that nothing is. FixedWindow, SlidingLog, SlidingWindow, and TokenBucket
+	// with continuous refill; not with SoftFor, and with CountDenied only FixedWindow. See
+	// Limit.TakeAhead.
+	Lease int
+	// LeaseFor is E, the length of a generation: what is lent ends after E to 2E, or with the
+	// window of a FixedWindow or a phase of a schedule. MinLeaseFor to MaxLeaseFor; 0 means half of
+	// the lease's share of Window, but at least 100 ms and at most 15 s.
+	LeaseFor time.Duration
 }
 
 // State is what one key has consumed. The zero value is a fresh key. Each algorithm defines the

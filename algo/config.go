@@ -32,6 +32,9 @@ func (c *Config) check() error {
 	if a == Margin {
 		return c.checkMargin()
 	}
+	if a == Lease {
+		return c.checkLease()
+	}
 	if int(a) >= len(algorithmNames) {
 		return fmt.Errorf("there is no algorithm %d", uint8(a))
 	}
@@ -71,6 +74,9 @@ func (c *Config) check() error {
 		return fmt.Errorf("the soft margin is to close, but %d%% of %d rounds to nothing: raise the percentage, or leave out the time", c.Soft, c.size())
 	case c.Timeout != 0 && a != Concurrency:
 		return fmt.Errorf("a time-out does not fit %v, only concurrency", a)
+	}
+	if err := c.checkLeasing(); err != nil {
+		return err
 	}
 	if c.SoftFor != 0 {
 		if err := checkSpan("time for which the soft margin stays open", c.SoftFor); err != nil {

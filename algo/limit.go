@@ -55,6 +55,10 @@ type Limit struct {
 	margin *Limit     // of the margin's state; where it closes
 	times  *timetable // of a limit that follows a schedule; else nil
 
+	lease    *Limit // of the state of what is lent; nil: it lends nothing
+	all      *Limit // where it lends: the same, charging also what it does not admit
+	lendable int64  // units that may be out at a time
+
 	cfg Config
 }
 
@@ -84,7 +88,7 @@ func build(c Config) (*Limit, error) {
 		err = l.compileWindow()
 	case TokenBucket, LeakyBucket:
 		err = l.compileBucket()
-	case Concurrency, Margin:
+	case Concurrency, Margin, Lease:
 		l.w = int64(c.Timeout / time.Microsecond)
 	}
 	if err != nil {
@@ -93,6 +97,11 @@ func build(c Config) (*Limit, error) {
 	l.restrict(l.cap)
 	if c.SoftFor > 0 && c.Algorithm != Margin {
 		if err := l.compileMargin(); err != nil {
+			return nil, err
+		}
+	}
+	if c.Lease > 0 {
+		if err := l.compileLease(); err != nil {
 			return nil, err
 		}
 	}
@@ -153,6 +162,9 @@ func (l *Limit) String() string {
 	if c.CountDenied {
 		s += ", denied requests count"
 	}
+	if c.Lease > 0 {
+		s += fmt.Sprintf(", leased %d%% for %v", c.Lease, c.generation())
+	}
 	return s
 }
 
@@ -178,22 +190,27 @@ func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {
 	return r
 }
 
-// decide fills in r, which must be zero. margin is the state of a soft margin that closes; nil for
-// one that does not.
+// decide fills in r, which must be zero. margin is the state of a soft margin that closes, or of
+// what the limit lends; nil for a limit that has neither.
 func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool) {
 	now = max(now, 0)
 	a.Cost = min(max(a.Cost, -MaxCost), MaxCost)
 	switch {
 	case l.times != nil:
 		l.times.decide(r, s, margin, now, a, take)
-	case l.hard != nil && margin != nil:
+	case margin == nil:
+		l.plain(r, s, now, a, take)
+	case l.hard != nil:
 		l.decideMargin(r, s, margin, now, a, take)
+	case l.lease != nil:
+		l.decideLease(r, s, margin, now, a, take)
 	default:
 		l.plain(r, s, now, a, take)
 	}
 }
 
-// plain is decide for a limit without a schedule and without a margin that closes.
+// plain is decide for a limit without a schedule, without a margin that closes, and of which nothing
+// is lent.
 func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	switch l.algo {
 	case TokenBucket, LeakyBucket:
@@ -211,6 +228,10 @@ func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	case Margin:
 		l.peekMargin(r, s, now, take)
 	default:
+		if l.algo == Lease { // no case of its own, which would slow the others down
+			l.peekLease(r, s, now, take)
+			return
+		}
 		l.slots(r, s, now, a.Cost, a.Slot, take)
 	}
 }
@@ -268,6 +289,8 @@ func (l *Limit) Carry(old *Limit, s *State, now int64) {
 		*s = l.carryWindow(s, now, old.sub)
 	case TokenBucket, LeakyBucket:
 		l.carryBucket(old, s, now)
+	case Lease:
+		l.carryLease(old, s)
 	}
 }
 

@@ -25,8 +25,10 @@ const Margin Algorithm = 255
 func (l *Limit) Margin() *Limit { return l.margin }
 
 // TakeWith is Take for a limit whose soft margin closes: margin is the key's state of l.Margin().
-// With a nil margin, or for a limit whose margin does not close, it is Take. The result's
-// ResetAfter describes s only.
+// For a limit that lends, margin is the key's state of l.Lease(): units that are out count as if
+// they had just been used, and RetryAfter is how long the asker has to wait at most. With a nil
+// margin, or for a limit that has no second state, it is Take. The result's ResetAfter describes s
+// only.
 func (l *Limit) TakeWith(s, margin *State, now int64, a Ask) (r Result) {
 	l.decide(&r, s, margin, now, a, true)
 	return r

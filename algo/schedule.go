@@ -37,8 +37,8 @@ const oneWeek = int64(7 * oneDay / time.Microsecond)
 // phase begins no later than the jump over its beginning; where they are put back, it holds both
 // times.
 //
-// The limits must agree in algorithm, window, buckets, calendar and whether denied requests count,
-// since they share a state. RetryAfter looks ahead: it is the time until a request is admitted
+// The limits must agree in algorithm, window, buckets, calendar, lease and whether denied requests
+// count, since they share a state. RetryAfter looks ahead: it is the time until a request is admitted
 // under the limits of that time. A bucket's ResetAfter is the longest under any of the limits that
 // refill it.
 func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, error) {
@@ -68,7 +68,7 @@ func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, er
 		}
 		a, b := &first.cfg, &p.Limit.cfg
 		if a.Algorithm != b.Algorithm || a.Window != b.Window || a.Buckets != b.Buckets || a.Calendar != b.Calendar || a.FirstRequest != b.FirstRequest ||
-			a.RefillInterval != b.RefillInterval || a.CountDenied != b.CountDenied || a.Timeout != b.Timeout || zoneName(a.Location) != zoneName(b.Location) {
+			a.RefillInterval != b.RefillInterval || a.CountDenied != b.CountDenied || a.Timeout != b.Timeout || a.Lease != b.Lease || a.LeaseFor != b.LeaseFor || zoneName(a.Location) != zoneName(b.Location) {
 			return nil, fmt.Errorf("the limits of a schedule share one state, and must agree in all but their numbers: %v, and %v", first, p.Limit)
 		}
 	}
@@ -84,6 +84,9 @@ func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, er
 	for _, of := range t.limits {
 		if m := of.margin; m != nil && (l.margin == nil || m.w > l.margin.w) {
 			l.margin = m
+		}
+		if of.lease != nil && (l.lease == nil || of.lease.cfg.Window > l.lease.cfg.Window) {
+			l.lease = of.lease
 		}
 	}
 	return l, nil
@@ -259,6 +262,11 @@ func (t *timetable) decide(r *Result, s, margin *State, now int64, a Ask, take b
 	}
 	if bucket {
 		r.ResetAfter = t.reset(s, now)
+	}
+	if later && margin != nil && v.limit.lease != nil {
+		// What is out ends with the phase.
+		settled := v.limit.settled(s, margin)
+		s, margin = &settled, nil
 	}
 	if later {
 		r.RetryAfter = t.retry(s, margin, now, v, a)

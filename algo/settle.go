@@ -19,7 +19,7 @@ func (l *Limit) Settle(s *State, now, at, reserved, actual int64) {
 	case FixedWindow, SlidingWindow, SlidingLog:
 		// A limit that counts denied requests charges without asking.
 		c := l.cfg
-		c.CountDenied, c.SoftFor = true, 0
+		c.CountDenied, c.SoftFor, c.Lease, c.LeaseFor = true, 0, 0, 0
 		if all, err := build(c); err == nil {
 			all.plain(new(Result), s, now, Ask{Cost: more}, true)
 		}
