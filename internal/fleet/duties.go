@@ -217,6 +217,9 @@ func (f *Fleet) judge(ctx context.Context) {
 	var all []ruleVerdicts
 	for i := range own.Rules {
 		r := &own.Rules[i]
+		if r.IsCommand() {
+			continue
+		}
 		s, _ := f.merge(ctx, insight.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true})
 		if s == nil || len(s.Rules) != 1 {
 			continue

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -42,5 +43,28 @@ limits:
 	b.gather(false)
 	if n := testing.AllocsPerRun(1000, step); n > 0.1 {
 		t.Errorf("%v allocations a decision", n)
+	}
+}
+
+// Nor do commands that bring their limit, admitted or refused.
+func TestCommandAllocations(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, allow: 30/min}]")
+	keys := make([][]byte, 64)
+	for i := range keys {
+		keys[i] = fmt.Append(nil, "user-", i)
+	}
+	i := 0
+	r := new(algo.Result)
+	step := func() {
+		i++
+		r.Allowed = i%2 == 0
+		b.Command(CLThrottle, keys[i%len(keys)], 1, b.µs.Load(), r)
+	}
+	for range 2000 {
+		step()
+	}
+	b.gather(false)
+	if n := testing.AllocsPerRun(1000, step); n > 0 {
+		t.Errorf("%v allocations a command", n)
 	}
 }

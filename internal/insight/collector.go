@@ -74,6 +74,7 @@ type Collector struct {
 	rings    []ring
 	doors    doorNames
 	woken    chan struct{}
+	commands *ruleState // its gate alone
 
 	answers []answerCell
 
@@ -85,7 +86,7 @@ type Collector struct {
 	// new rules.
 	mu      sync.Mutex
 	numbers []*ruleState // by gate.number; nil of a rule that went out of force
-	rules   []*ruleState // in force, in rule order
+	rules   []*ruleState // in force, in rule order; the last one is commands
 	domains map[string]*domainState
 	pace    pace
 	size    size  // of the rules that are followed
@@ -135,6 +136,8 @@ func New(o Options) *Collector {
 	c.veil = veil{seed: o.Seed, hide: slices.Clone(o.Hide)}
 	c.started = c.now()
 	c.second, c.minute, c.era = c.started.Unix(), c.started.Unix()/60, c.started.Unix()/eraLasts
+	c.commands = newCommands(c.started)
+	c.numbers, c.rules = []*ruleState{c.commands}, []*ruleState{c.commands}
 	c.answers = make([]answerCell, watch.Cells())
 	c.rings = make([]ring, watch.Cells())
 	for i := range c.rings {

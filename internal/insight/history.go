@@ -341,7 +341,22 @@ func (c *Collector) Open(path string) error {
 		return fmt.Errorf("history of insight: %w", err)
 	}
 	c.history = h
+	c.recallRule(c.commands)
 	return nil
+}
+
+// recallRule begins to follow what the history file tells of, and puts that in.
+func (c *Collector) recallRule(s *ruleState) {
+	name := pastName{s.domain, s.name, s.definition}
+	if _, known := c.past[name]; !known {
+		return
+	}
+	if c.follow(s); s.series == nil {
+		return
+	}
+	if begin := c.recall(name, s.series, s.minutes); begin != 0 {
+		s.since = time.Unix(begin, 0)
+	}
 }
 
 // recall puts what the history file tells into a series, and returns when that begins; 0 if it

@@ -9,8 +9,11 @@ import (
 // Reader tells what was gathered: on this node (Collector), or on all of them. A time of 0 is the
 // default, 24 hours; a longer one than is kept is cut. Implementations are safe for concurrent use.
 type Reader interface {
+	// Overview tells of a domain; of all ("") with the commands that brought their limit; or of
+	// those alone (CommandDomain).
 	Overview(ctx context.Context, domain string, over time.Duration) (*Overview, error)
-	// Rules returns a report of each rule of the domain, or of all ("").
+	// Rules returns a report of each rule of the domain, or of all (""), where the last one is of
+	// commands, if there were any.
 	Rules(ctx context.Context, domain string, over time.Duration) ([]RuleReport, Nodes, error)
 	// Rule returns the whole report of one rule, or ErrUnknown.
 	Rule(ctx context.Context, domain, rule string, over time.Duration) (*RuleReport, Nodes, error)
@@ -33,7 +36,7 @@ const (
 // KeysQuery asks for the keys that come first in an order. Empty fields do not matter.
 type KeysQuery struct {
 	Domain string
-	Limit  string // a rule, or one of its windows
+	Limit  string // a rule, or one of its windows; CommandRule is commands that brought their limit
 	// By is ByRefused, as "" is, ByAsked or ByNear. Rules in shadow refuse nobody, unless Limit
 	// names one.
 	By   string

@@ -3,7 +3,6 @@ package insight
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/weir-rl/weir/rule"
 )
@@ -25,7 +24,9 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	type name struct{ domain, rule string }
 	before := map[name]*ruleState{}
 	for _, r := range c.rules {
-		before[name{r.domain, r.name}] = r
+		if r != c.commands {
+			before[name{r.domain, r.name}] = r
+		}
 	}
 	next := table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())),
 		rules: map[*rule.Rule]*gate{}, domains: map[string]*domainGate{}}
@@ -44,7 +45,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	}
 	c.domains = domains
 	c.rules = nil
-	var recalled []*ruleState
+	var added []*ruleState
 	state := func(r *rule.Rule, windows int) *ruleState {
 		definition := definitionOf(r)
 		st := before[name{r.Domain, r.Name}]
@@ -52,9 +53,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 			st = newRuleState(uint32(len(c.numbers)), r, definition, now)
 			st.domainBefore = domains[r.Domain].total
 			c.numbers = append(c.numbers, st)
-			if _, known := c.past[pastName{st.domain, st.name, definition}]; known {
-				recalled = append(recalled, st)
-			}
+			added = append(added, st)
 		} else {
 			delete(before, name{r.Domain, r.Name})
 		}
@@ -100,13 +99,9 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	for _, st := range c.rules {
 		st.domainState, st.had = domains[st.domain], nil
 	}
-	for _, st := range recalled {
-		if c.follow(st); st.series == nil {
-			continue
-		}
-		if begin := c.recall(pastName{st.domain, st.name, st.definition}, st.series, st.minutes); begin != 0 {
-			st.since = time.Unix(begin, 0)
-		}
+	c.rules = append(c.rules, c.commands)
+	for _, st := range added {
+		c.recallRule(st)
 	}
 	c.resize()
 	c.unruled, c.early = c.now().Unix(), 1

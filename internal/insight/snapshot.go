@@ -151,7 +151,12 @@ func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, f
 		}
 	}
 	for _, d := range c.sortedDomains(want.Domain) {
-		s.Domains = append(s.Domains, d.snapshot(s, over))
+		s.Domains = append(s.Domains, d.series.domain(d.name, d.since, s))
+	}
+	if want.Domain == "" || want.Domain == CommandDomain {
+		if d, ok := c.commandDomain(s); ok {
+			s.Domains = append(s.Domains, d)
+		}
 	}
 	for _, r := range c.rules {
 		if f(r) {
@@ -209,13 +214,14 @@ func (s *series) recent(now int64) (count Counts) {
 	return count
 }
 
-func (d *domainState) snapshot(s *Snapshot, over int64) DomainSnapshot {
-	out := DomainSnapshot{Name: d.name, Recent: d.series.recent(s.Time), Since: d.since}
-	out.Series, out.Count = d.series.strip(s.From, s.Time, s.Step)
+// domain makes of a series what a snapshot tells of a domain.
+func (s *series) domain(name string, since int64, of *Snapshot) DomainSnapshot {
+	out := DomainSnapshot{Name: name, Recent: s.recent(of.Time), Since: since}
+	out.Series, out.Count = s.strip(of.From, of.Time, of.Step)
 	const day = 24 * 60 * 60
-	if s.Started <= s.From-day || d.series.ten.oldest() <= s.From-day {
+	if of.Started <= of.From-day || s.ten.oldest() <= of.From-day {
 		out.HasBefore = true
-		d.series.ten.each(s.From-day, s.Time-day, func(_ int64, b *bucket) {
+		s.ten.each(of.From-day, of.Time-day, func(_ int64, b *bucket) {
 			for i, v := range b {
 				out.Before[i] += uint64(v)
 			}
@@ -281,6 +287,11 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		}
 		place++
 		out.Windows = append(out.Windows, ws)
+	}
+	if r.isCommand() {
+		for _, name := range commandNames {
+			out.Windows = append(out.Windows, WindowSnapshot{Name: name})
+		}
 	}
 	if r.series == nil {
 		// Since it is in force: more is not known.
@@ -392,7 +403,10 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 
 // domainMet counts the requests of the domain in the time of Lived.
 func (r *ruleState) domainMet(s *Snapshot) (n uint64) {
-	if r.began > s.From {
+	switch {
+	case r.domainState == nil:
+		return 0
+	case r.began > s.From:
 		return r.domainState.total - r.domainBefore
 	}
 	r.domainState.series.wheelFor(s.Time-s.From).each(s.From, s.Time, func(_ int64, b *bucket) { n += uint64(b[laneMet]) })

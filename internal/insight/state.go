@@ -290,7 +290,9 @@ const keyText = 96
 // appendText appends the key of an event as people read it, cut and veiled.
 func (s *ruleState) appendText(dst []byte, v *veil, e *event) []byte {
 	begin := len(dst)
-	if len(s.rule.Windows) > 0 {
+	if s.isCommand() {
+		dst = appendCommandKey(dst, e)
+	} else if len(s.rule.Windows) > 0 {
 		dst = s.rule.Windows[0].AppendKeyText(dst, e.key[:e.length], v.edit)
 	}
 	if e.flags&flagCut != 0 && len(dst) > begin {

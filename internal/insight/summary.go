@@ -194,6 +194,9 @@ func (c *Collector) judge() {
 	rules := slices.Clone(c.rules)
 	c.mu.Unlock()
 	for _, r := range rules {
+		if r.isCommand() {
+			continue
+		}
 		s, ok := c.snapshot(want, func(other *ruleState) bool { return other == r })
 		if !ok {
 			continue // out of force

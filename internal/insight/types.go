@@ -115,6 +115,9 @@ type RuleReport struct {
 	Trend      []uint32   `json:"trend"` // refused in each of the last 12 twelfths of the time
 	PerSecond  float64    `json:"per_second"`
 	Verdicts   []Verdict  `json:"verdicts"` // the first is the one to show
+	// Command says that this is no rule, but all commands that brought their limit along: it has no
+	// verdicts, limits or file, and Reader.Rule does not know it.
+	Command bool `json:"command,omitempty"`
 	// What only the report of one rule has.
 	Curve   []CurvePoint   `json:"curve,omitempty"`
 	Series  *Series        `json:"series,omitempty"`

@@ -58,7 +58,7 @@ func (c *Collector) Key(ctx context.Context, domain, key string) (*KeyReport, No
 // ask returns a snapshot, or ErrUnknown if no such domain is in force.
 func (v *View) ask(ctx context.Context, want Want) (*Snapshot, Nodes, error) {
 	s, nodes, err := v.Ask(ctx, want)
-	if err == nil && want.Domain != "" && len(s.Domains) == 0 {
+	if err == nil && want.Domain != "" && want.Domain != CommandDomain && len(s.Domains) == 0 {
 		err = ErrUnknown
 	}
 	return s, nodes, err
@@ -111,7 +111,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 				o.Near = max(o.Near, r.nearNow(s.Time))
 			}
 		}
-		if !r.shadow() {
+		if !r.shadow() && !r.IsCommand() { // nothing tells how good clients of commands are
 			o.GoodRefused.add(&r.Summary.Good)
 		}
 		for _, x := range r.Verdicts {
@@ -209,7 +209,11 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 		return sentences
 	}
 	n := most.Count[laneRefused] + most.Count[laneBanned]
-	text = fmt.Sprintf("%s the refusals were by %s", portion(float64(n), float64(all)), most.Name)
+	by := most.Name
+	if most.IsCommand() {
+		by = "commands that bring their limit (" + CommandRule + ")"
+	}
+	text = fmt.Sprintf("%s the refusals were by %s", portion(float64(n), float64(all)), by)
 	if key, least, total := most.busiest(s.Time); least*2 > total {
 		text += fmt.Sprintf("; in the last minute %s them hit %s", portion(float64(least), float64(total)), key)
 		o.Named = key
@@ -266,7 +270,7 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 	if err != nil {
 		return nil, nodes, err
 	}
-	if len(s.Rules) == 0 {
+	if len(s.Rules) == 0 || s.Rules[0].IsCommand() {
 		return nil, nodes, ErrUnknown
 	}
 	r := &s.Rules[0]
@@ -295,8 +299,11 @@ func (r *RuleSnapshot) report(s *Snapshot) RuleReport {
 		Fill: r.Summary.Fill, MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, Good: r.Summary.Good,
 		Trend: slices.Clone(r.Trend[:]), PerSecond: s.perSecond(&r.Recent), OKShare: -1, Verdicts: notNil(r.Verdicts),
 	}
+	out.Command = r.IsCommand()
 	for _, w := range r.Windows {
-		out.Limits = append(out.Limits, w.Allows)
+		if !out.Command {
+			out.Limits = append(out.Limits, w.Allows)
+		}
 		out.MaxFill = max(out.MaxFill, float64(w.MaxFill))
 	}
 	g := &out.Good
