@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/otel"
 	"github.com/weir-rl/weir/store/memory"
@@ -34,7 +35,8 @@ func testAllocations(t *testing.T, tracer door.Tracer) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	d := openDoorOn(t, store, newClock(), limitRules, Options{Tracer: tracer})
+	told := 0
+	d := openDoorOn(t, store, newClock(), limitRules, Options{Tracer: tracer, Throttled: func(_ string, key []byte, _, _ int64, _ *algo.Result) { told += len(key) }})
 	for name, commands := range map[string]string{
 		"CL.THROTTLE":           command("CL.THROTTLE", "key", "1000000", "1", "60"),
 		"CL.THROTTLE, refused":  command("CL.THROTTLE", "other", "0", "1", "60"),

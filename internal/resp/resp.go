@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/listen"
@@ -63,6 +64,11 @@ type Options struct {
 	// StoreError is called when the store failed on CL.THROTTLE or THROTTLE; nil means nobody.
 	// WEIR.LIMIT has the limiter's hooks.
 	StoreError func(error)
+	// Throttled is told what CL.THROTTLE ("cl.throttle") and THROTTLE ("throttle") decided: the key
+	// and the quantity that was asked for, the time of the store in µs, and the result. Peeks,
+	// refunds and failures are not told. It must keep neither key nor result. nil means nobody.
+	// WEIR.LIMIT has the limiter's hooks.
+	Throttled func(command string, key []byte, quantity, now int64, r *algo.Result)
 	// Logger is told of a defect in weir itself that ended a connection; nil means nobody.
 	Logger *slog.Logger
 }

@@ -73,13 +73,16 @@ func (a *asker) charge(g *gcra, key []byte, quantity int64) (r *algo.Result, err
 	if a.o.Tracer != nil {
 		ctx, trace = a.o.Tracer.Follow(ctx, "", "") // these commands have no place for a traceparent
 	}
-	_, err = a.store.Take(ctx, a.charges[:], a.results[:])
+	now, err := a.store.Take(ctx, a.charges[:], a.results[:])
 	c.Key = nil
 	if trace != nil {
 		a.followed(trace, g.params.verb, err)
 	}
-	if err != nil && a.o.StoreError != nil {
+	switch {
+	case err != nil && a.o.StoreError != nil:
 		a.o.StoreError(err)
+	case err == nil && quantity > 0 && a.o.Throttled != nil:
+		a.o.Throttled(verbNames[g.params.verb], key, quantity, now, &a.results[0])
 	}
 	return &a.results[0], err
 }
