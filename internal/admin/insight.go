@@ -50,15 +50,22 @@ func over(w http.ResponseWriter, r *http.Request, fallback time.Duration) (d tim
 	return d, true
 }
 
-// hasDomain reports whether rules in force declare a domain; "" is all of them.
+// hasDomain reports whether rules in force declare a domain, or it is that of commands that bring
+// their limit; "" is all of them.
 func (a *Handler) hasDomain(domain string) bool {
+	if domain == insight.CommandDomain && a.o.Insight != nil {
+		return true
+	}
 	set, _ := a.limiter.Rules()
 	return domain == "" || set != nil && set.HasDomain(domain)
 }
 
 // hasLimit reports whether a name means a limit in force, by its rule, a window of it, or either
-// behind its domain; "" is any.
+// behind its domain, or commands that bring theirs; "" is any.
 func (a *Handler) hasLimit(domain, limit string) bool {
+	if (domain == "" || domain == insight.CommandDomain) && insight.IsCommand(limit) && a.o.Insight != nil {
+		return true
+	}
 	set, _ := a.limiter.Rules()
 	if limit == "" || set == nil {
 		return limit == ""
@@ -125,7 +132,7 @@ func (a *Handler) overview(w http.ResponseWriter, r *http.Request) {
 // RuleReports is the answer of GET /api/v1/insight/rules.
 type RuleReports struct {
 	Nodes insight.Nodes        `json:"nodes"`
-	Total int                  `json:"total"` // Rules may be fewer: those that refuse most
+	Total int                  `json:"total"` // Rules may be fewer: those that refuse most; commands are no rule
 	Rules []insight.RuleReport `json:"rules"`
 }
 
@@ -139,6 +146,10 @@ func (a *Handler) listReports(ctx context.Context, domain string, over time.Dura
 	if err != nil {
 		return nil, err
 	}
+	var commands []insight.RuleReport // which are no rule
+	if last := len(list) - 1; last >= 0 && list[last].Command {
+		list, commands = list[:last], list[last:]
+	}
 	out := &RuleReports{Nodes: nodes, Total: len(list), Rules: []insight.RuleReport{}}
 	if n > 0 && n < len(list) {
 		slices.SortStableFunc(list, func(x, y insight.RuleReport) int {
@@ -146,6 +157,7 @@ func (a *Handler) listReports(ctx context.Context, domain string, over time.Dura
 		})
 		list = list[:n]
 	}
+	list = append(list[:len(list):len(list)], commands...)
 	m := a.maskFor(role)
 	for i := range list {
 		m.report(&list[i])

@@ -89,7 +89,7 @@ func (m *mask) key(text string) string {
 
 func (m *mask) part(text string) string {
 	name, v, ok := strings.Cut(text, "=")
-	if !ok || !m.names[name] {
+	if !ok || !m.names[name] && name != insight.CommandKeyName {
 		return cut
 	}
 	return name + "=" + value(v)
