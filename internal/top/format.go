@@ -217,6 +217,9 @@ func verdictNamed(name string) judged {
 
 // limitText is what a rule allows, in few columns: 5/min +1 ip.
 func limitText(r *insight.RuleReport) string {
+	if r.Command {
+		return "by command"
+	}
 	text := "-"
 	if len(r.Limits) > 0 {
 		text = shortLimit(r.Limits[0])

@@ -139,6 +139,9 @@ func countLines(title string, list []insight.KeyCount) []string {
 // keyLines tell all of a key.
 func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	lines := []string{styled(bold, words.Visible(k.Key)) + "   " + words.Visible(k.Domain), ""}
+	if k.Domain == insight.CommandDomain {
+		lines = append(lines, wrap("Its limit comes with each command: no rule, ban or grant is on it.", width)...)
+	}
 	for i := range s.Keys {
 		c := &s.Keys[i]
 		if c.Key == k.Key && c.Domain == k.Domain {
@@ -161,11 +164,12 @@ func (s *State) keyLines(k *insight.KeyReport, width int) []string {
 	if !k.Sampled {
 		return append(lines, wrap("It is not in the sample of refused keys: whether it is known, and whether it comes back when told, is not known.", width)...)
 	}
-	known := "It never came with an identity."
-	if k.Known {
-		known = "It came with an identity."
+	switch {
+	case k.Known:
+		lines = append(lines, "It came with an identity.")
+	case k.Domain != insight.CommandDomain: // a command has no place for one
+		lines = append(lines, "It never came with an identity.")
 	}
-	lines = append(lines, known)
 	if k.Obey >= 0 {
 		lines = append(lines, fmt.Sprintf("After a refusal it came back when told %d times, too early %d times, and gave up %d times.",
 			k.Episodes.Obeyed, k.Episodes.Early, k.Episodes.GaveUp))

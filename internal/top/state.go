@@ -388,6 +388,9 @@ func edit(text, key string) string {
 	return text
 }
 
+// commandSaid is said of the row that is no rule.
+const commandSaid = insight.CommandRule + " is no rule: its limits come with each command (CL.THROTTLE, THROTTLE); k shows its keys"
+
 // enter opens what the cursor stands on.
 func (s *State) enter() Act {
 	if s.open != nil {
@@ -397,6 +400,10 @@ func (s *State) enter() Act {
 	switch s.focus() {
 	case Rules:
 		if list := s.rules(); at < len(list) {
+			if list[at].Command {
+				s.Said = commandSaid
+				return Act{}
+			}
 			s.open = &Item{Domain: list[at].Domain, Rule: list[at].Name}
 		}
 	case Keys:
@@ -439,6 +446,9 @@ func (s *State) ask(grant bool) {
 	switch {
 	case rule == "":
 		s.Said = "choose a key or a decision first (k, d)"
+		return
+	case domain == insight.CommandDomain:
+		s.Said = "its limit comes with each command: it cannot be banned, or granted another one"
 		return
 	case key == "":
 		s.Said = rule + " counts all together: there is no key to ban or to grant"

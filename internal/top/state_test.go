@@ -168,3 +168,38 @@ func TestVerdictsHaveWords(t *testing.T) {
 		t.Errorf("%d verdicts are shown, there are %d", len(verdicts), len(insight.Verdicts))
 	}
 }
+
+// Commands that bring their limit stand among the rules and keys, and are no rule: there is no
+// report of them to open, and nothing to ban or to grant.
+func TestCommands(t *testing.T) {
+	s := shop()
+	s.Rules = append(s.Rules, insight.RuleReport{Domain: "_command", Name: "_command", Command: true, Mode: "enforce", Met: 900_000, Refused: 90_000, PerSecond: 250})
+	s.Keys = append([]insight.KeyCount{{Domain: "_command", Rule: "_command", Limit: "CL.THROTTLE", Key: "key=user:ada", Count: 2000, RefusedShare: 0.5, Obey: -1}}, s.Keys...)
+	screen := bare(View(s, 220, 60))
+	for _, want := range []string{" shop ", "5 rules", "_command ", "by command", "250", "10.0 %", "key=user:ada", "CL.THROTTLE"} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("the screen does not show %q:\n%s", want, screen)
+		}
+	}
+	if strings.Contains(screen, "_command/_command") || strings.Contains(screen, "shop/search") {
+		t.Errorf("they count as a domain:\n%s", screen)
+	}
+	s.Sort = "requests"
+	if a := pressAll(s, "r", "home", "enter"); a.Open != nil || s.open != nil || !strings.Contains(s.Said, "_command is no rule") {
+		t.Errorf("opened: %+v, %q", a.Open, s.Said)
+	}
+	for _, key := range []string{"b", "g"} {
+		if pressAll(s, "k", "home", key); s.question != nil || !strings.Contains(s.Said, "its limit comes with each command") {
+			t.Errorf("%s: %+v, %q", key, s.question, s.Said)
+		}
+	}
+	a := pressAll(s, "enter")
+	if a.Open == nil || a.Open.Domain != "_command" || a.Open.Key != "key=user:ada" {
+		t.Fatalf("opened: %+v", a.Open)
+	}
+	a.Open.keyReport = &insight.KeyReport{Domain: "_command", Key: "key=user:ada", Obey: -1, Sampled: true, Limits: []insight.KeyLimit{{Rule: "_command", Limit: "CL.THROTTLE", Asked: 4000, Refused: 2000}}}
+	screen = bare(View(s, 220, 60))
+	if !strings.Contains(screen, "no rule, ban or grant is on it") || !strings.Contains(screen, "4000") || strings.Contains(screen, "identity") {
+		t.Errorf("its key:\n%s", screen)
+	}
+}

@@ -77,8 +77,8 @@ func (s *State) header(width int) []string {
 	if s.Paused {
 		paused = styled(reverse, " PAUSED ")
 	}
-	parts := []string{paused, s.domains(), words.Count(len(s.Rules), "rule"), fmt.Sprintf("%d/%d nodes", o.Nodes.Answered, o.Nodes.Asked)}
-	if len(s.Rules) == 0 {
+	parts := []string{paused, s.domains(), words.Count(s.count(), "rule"), fmt.Sprintf("%d/%d nodes", o.Nodes.Answered, o.Nodes.Asked)}
+	if s.count() == 0 {
 		parts[2] = ""
 	}
 	parts = append(parts, o.To.Local().Format("15:04:05"), rate(o.PerSecond)+"/s", percent(share(o.Refused, o.Requests))+" refused")
@@ -142,6 +142,9 @@ func (s *State) domains() string {
 	seen := map[string]bool{}
 	one := ""
 	for i := range s.Rules {
+		if s.Rules[i].Command {
+			continue
+		}
 		one = s.Rules[i].Domain
 		seen[one] = true
 	}
@@ -250,7 +253,7 @@ func (s *State) ruleTable(width, height int, focused bool) []string {
 		r := list[i]
 		v := verdictOf(r)
 		name := r.Name
-		if several {
+		if several && !r.Command {
 			name = r.Domain + "/" + r.Name
 		}
 		refused := share(r.Refused, r.Met)
@@ -267,10 +270,20 @@ func (s *State) ruleTable(width, height int, focused bool) []string {
 	})
 }
 
+// count is how many rules there are; commands are none.
+func (s *State) count() (n int) {
+	for i := range s.Rules {
+		if !s.Rules[i].Command {
+			n++
+		}
+	}
+	return n
+}
+
 // several reports whether the rules are of more than one domain.
 func (s *State) several() bool {
-	for i := range s.Rules {
-		if s.Rules[i].Domain != s.Rules[0].Domain {
+	for i := range s.Rules { // commands come last
+		if s.Rules[i].Domain != s.Rules[0].Domain && !s.Rules[i].Command {
 			return true
 		}
 	}
