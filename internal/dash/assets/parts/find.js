@@ -1,6 +1,6 @@
 // @ts-check
 // Find: a rule, a key, a user, a decision by its id. And the list of keys.
-import { fill, h, visible } from './text.js';
+import { commands, fill, h, visible } from './text.js';
 
 /** @typedef {{words: string, kind: string, path: string}} Found */
 
@@ -22,6 +22,7 @@ export function matches(ctx, text, rules) {
     const domains = ctx.domain ? [ctx.domain] : [...new Set(rules.map((r) => r.domain))];
     const address = /^[0-9.]+$|^[0-9a-f:]+:[0-9a-f:]*(\/\d+)?$/i.test(t);
     const keys = t.includes('=') ? [t] : address ? [`ip=${t}`] : [`user=${t}`];
+    if (t.startsWith('key=')) found.push({ words: t, kind: 'key of commands', path: ctx.link(`/keys/${commands}/${encodeURIComponent(t)}`) });
     for (const key of keys) for (const d of domains.slice(0, 4)) found.push({ words: key, kind: domains.length > 1 ? `key in ${d}` : 'key', path: ctx.link(`/keys/${encodeURIComponent(d)}/${encodeURIComponent(key)}`) });
   }
   return found;

@@ -139,6 +139,9 @@ export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one
 /** @param {number} n */
 export const bytes = (n) => (n >= 1 << 20 ? `${significant(n / (1 << 20), 3)} MiB` : n >= 1024 ? `${significant(n / 1024, 3)} KiB` : `${n} B`);
 
+/** The domain, and the rule, of commands that bring their limit along: no set of rules holds them. */
+export const commands = '_command';
+
 /** What each verdict is called (as in internal/words), and how it is drawn. @type {Record<string, [string, string, string]>} */
 const verdicts = {
   broken: ['Broken', 'refused', '×'],

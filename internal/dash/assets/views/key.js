@@ -2,7 +2,7 @@
 import { share } from '../parts/bars.js';
 import { ban, end, grant, partsOf } from '../parts/act.js';
 import { line, sameKey } from '../parts/decision.js';
-import { card, count, fill, h, percent, plural, sent, shareOf, state, visible } from '../parts/text.js';
+import { card, commands, count, fill, h, percent, plural, sent, shareOf, state, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { left, span, when } from '../parts/time.js';
 import { ruleLink } from './overview.js';
@@ -38,6 +38,7 @@ export async function show(ctx, root) {
   const ruleOf = (limit, of) => known.rules.find((r) => r.domain === of && (r.name === limit || r.limits.some((w) => w.name === limit)));
 
   function sentence() {
+    if (domain === commands) return report?.limits?.length ? 'Its limit comes with each command: no rule, ban or grant is on it.' : 'It is not among the keys of commands that come most often.';
     const banned = states.find((s) => s.ban);
     if (banned?.ban) return [h('strong', { class: 'ink-refused' }, 'Banned'), ' until ', when(banned.ban.until), `, ${left(banned.ban.until)} more`, banned.ban.reason ? `: ${visible(banned.ban.reason)}` : '', '.'];
     const full = states.filter((s) => s.refused && !s.shadow);
@@ -65,7 +66,10 @@ export async function show(ctx, root) {
       { title: 'Asked, 12 to 24 h', number: true, cell: (x) => (x.l ? count(x.l.asked) : '–') },
       { title: 'Refused', number: true, cell: (x) => (x.l?.would_refuse ? `would ${count(x.l.would_refuse)}` : x.l ? count(x.l.refused) : '–') },
       { title: 'Near', number: true, cell: (x) => (x.l ? count(x.l.near) : '–') }];
-    if (can) {
+    if (domain === commands) {
+      columns.splice(1, 3, { title: 'Most used', number: true, cell: (x) => (x.l ? percent(x.l.fill) : '–') });
+      columns.pop(); // what is near is not told of them
+    } else if (can) {
       columns.push({ title: 'Actions', quiet: true, cell: (x) => {
         const r = ruleOf(x.limit, x.of);
         if (!r) return null;
@@ -81,7 +85,7 @@ export async function show(ctx, root) {
       h('p', { class: 'lead' }, sentence()),
       report?.sampled && e ? h('p', { class: 'sub' }, `After a refusal it came back when told ${plural(e.obeyed, 'time')}, too early ${plural(e.early, 'time')}, and gave up ${plural(e.gave_up, 'time')}${report.obey >= 0 ? `: ${percent(report.obey)} obeyed` : ''}. Refused ${shareOf(limits.reduce((s, l) => s + l.refused, 0), limits.reduce((s, l) => s + l.asked, 0))} of what it asked.`) : null,
       h('div', { class: 'grid' },
-        h('section', { class: 'card' }, h('header', null, h('h2', null, 'Every limit it meets')), all.length ? table({ caption: 'Limits', rows: all, none: '', columns }) : state('Nothing is counted', mine.length ? 'It was not seen lately.' : 'No rule in force counts by this key.')),
+        h('section', { class: 'card' }, h('header', null, h('h2', null, 'Every limit it meets')), all.length ? table({ caption: 'Limits', rows: all, none: '', columns }) : state('Nothing is counted', mine.length || domain === commands ? 'It was not seen lately.' : 'No rule in force counts by this key.')),
         card('Decisions', null, null, decisions.length ? h('ul', { class: 'log' }, decisions.map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No decision on it is kept.'))));
   }
   const again = async () => { await ask(); keepFocus(root, draw); };

@@ -2,7 +2,7 @@
 import { ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
 import { line } from '../parts/decision.js';
-import { card, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
+import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus } from '../parts/table.js';
 import { onlySince, overWords, span } from '../parts/time.js';
 import { rulesTable } from './rules.js';
@@ -122,7 +122,7 @@ export function refusedMost(ctx, keys, none, shadows, alone) {
   const most = Math.max(1, ...keys.map((k) => k.count));
   return ranking(keys.map((k) => ({
     name: ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key),
-    words: [alone ? '' : [visible(k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
+    words: [alone ? '' : [visible(k.domain === commands ? `${k.limit} (${k.rule})` : k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(k.rule) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
     part: k.count / most, kind: k.shadow || shadows?.has(k.rule) ? 'shadow' : 'refused', label: 'Of the key refused most:',
   })), none);
 }
@@ -186,14 +186,15 @@ export async function show(ctx, root) {
   }
   function drawRest() {
     const n = o.needs_a_look ?? [];
+    const real = list.rules.filter((r) => !r.command);
     keepFocus(looks, () => fill(looks, h('header', null, h('h2', null, 'Needs a look'), h('div', { class: 'sub' }, n.length ? `${count(n.length)} of ${plural(list.total, 'rule')}` : '')),
-      n.length ? h('ul', { class: 'looks' }, n.slice(0, 4).map((v) => look(ctx, v))) : h('p', { class: 'none' }, !list.rules.length ? 'No rules are in force.' : list.rules.every((r) => !r.verdicts?.length || r.verdicts[0].verdict === 'too_early') ? 'Nothing yet: it is too early to judge the rules.' : 'Nothing: no rule is too strict, too loose or without use, as far as is known.'),
+      n.length ? h('ul', { class: 'looks' }, n.slice(0, 4).map((v) => look(ctx, v))) : h('p', { class: 'none' }, !real.length ? 'No rules are in force.' : real.every((r) => !r.verdicts?.length || r.verdicts[0].verdict === 'too_early') ? 'Nothing yet: it is too early to judge the rules.' : 'Nothing: no rule is too strict, too loose or without use, as far as is known.'),
       n.length > 4 ? h('p', { class: 'more' }, h('a', { href: ctx.link('/rules') }, `All ${count(n.length)}`)) : null));
     const badge = document.querySelector('[data-view=rules]');
     if (badge) { badge.querySelector('.count')?.remove(); if (n.length) badge.append(h('span', { class: 'count' }, count(n.length), h('span', { class: 'sr' }, ' need a look'))); }
     const most = [...list.rules].sort((a, b) => b.refused + b.would_refuse - a.refused - a.would_refuse || b.met - a.met);
     keepFocus(rules, () => fill(rules, h('header', null, h('h2', null, 'Rules'), h('div', { class: 'sub' }, 'Fullest of each client: how much of the limit clients used at most, 0 to over 100 %')), rulesTable(ctx, most),
-      list.total > most.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.total)} rules`)) : null));
+      list.total > real.length ? h('p', { class: 'sub more' }, h('a', { href: ctx.link('/rules') }, `All ${count(list.total)} rules`)) : null));
   }
   const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => r.name)))));
   function drawDecisions() {

@@ -22,8 +22,9 @@ export function rulesTable(ctx, rules, sort, sorted) {
   return table({
     caption: 'Rules', rows: rules, sort, sorted, none: 'No rules are in force.',
     columns: [
-      { title: 'Rule', by: sort === undefined ? undefined : (r) => r.name, cell: (r) => [h('a', { href: ctx.link(`/rules/${encodeURIComponent(r.domain)}/${encodeURIComponent(r.name)}`) }, visible(r.name)), h('div', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.join(', ')].filter(Boolean).join(' · ')))] },
-      { title: 'Verdict', by: sort === undefined ? undefined : (r) => 100 - weight.indexOf(verdictName(r) ?? 'too_early'), cell: (r) => [pill(verdictName(r)), r.mode === 'shadow' ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
+      { title: 'Rule', by: sort === undefined ? undefined : (r) => r.name, cell: (r) => (r.command ? [h('a', { href: ctx.link('/keys', { rule: r.name, by: 'asked' }) }, visible(r.name)), h('div', { class: 'sub' }, 'no rule: limits that come with CL.THROTTLE and THROTTLE')]
+        : [h('a', { href: ctx.link(`/rules/${encodeURIComponent(r.domain)}/${encodeURIComponent(r.name)}`) }, visible(r.name)), h('div', { class: 'sub' }, visible([r.limits?.join(', '), r.per?.join(', ')].filter(Boolean).join(' · ')))]) },
+      { title: 'Verdict', by: sort === undefined ? undefined : (r) => 100 - weight.indexOf(verdictName(r) ?? 'too_early'), cell: (r) => r.command ? '–' : [pill(verdictName(r)), r.mode === 'shadow' ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
       { title: 'Fullest of each client', cell: (r) => fillSmall(r.fill ?? []) },
       { title: 'Requests', number: true, by: sort === undefined ? undefined : (r) => r.met, cell: (r) => count(r.met) },
       { title: 'Refused', number: true, by: sort === undefined ? undefined : (r) => (r.refused + r.would_refuse) / (r.met || 1), cell: (r) => [r.mode === 'shadow' ? `would ${shareOf(r.would_refuse, r.met)}` : shareOf(r.refused, r.met), h('div', { class: 'sub' }, count(r.mode === 'shadow' ? r.would_refuse : r.refused))] },
@@ -48,10 +49,11 @@ export async function show(ctx, root) {
     /** @type {Map<string, number>} */
     const kinds = new Map();
     for (const r of all) { const v = verdictName(r); if (v) kinds.set(v, (kinds.get(v) ?? 0) + 1); }
+    const real = all.filter((r) => !r.command);
     const since = all.length ? onlySince(all.map((r) => r.from).sort()[0], ctx.over) : null;
     fill(root, h('div', { class: 'head' }, h('h1', null, 'Rules'), since ? h('span', { class: 'pill ink-grey' }, since) : null),
-      h('p', { class: 'lead' }, !all.length ? 'No rules are in force.' : [`${plural(all.length, 'rule')}: `, weight.filter((v) => kinds.has(v)).map((v, i) => [i ? ', ' : '', h('a', { href: ctx.link('/rules', { verdict: v }) }, `${count(kinds.get(v) ?? 0)} ${verdictOf(v)[0].toLowerCase().replace('retry-after', 'Retry-After')}`)]), '.', verdict ? [' ', h('a', { href: ctx.link('/rules') }, 'Show all')] : null]),
-      card(verdict ? verdictOf(verdict)[0] : 'All rules', `${rate(all.reduce((s, r) => s + r.per_second, 0))} requests meet a rule each second · ${percent(all.length ? all.filter((r) => r.refused > 0).length / all.length : 0)} of the rules refused somebody`, null, rulesTable(ctx, rules, sort, (s) => { sort = s; })));
+      h('p', { class: 'lead' }, !real.length ? 'No rules are in force.' : [`${plural(real.length, 'rule')}: `, weight.filter((v) => kinds.has(v)).map((v, i) => [i ? ', ' : '', h('a', { href: ctx.link('/rules', { verdict: v }) }, `${count(kinds.get(v) ?? 0)} ${verdictOf(v)[0].toLowerCase().replace('retry-after', 'Retry-After')}`)]), '.', verdict ? [' ', h('a', { href: ctx.link('/rules') }, 'Show all')] : null]),
+      card(verdict ? verdictOf(verdict)[0] : 'All rules', `${rate(real.reduce((s, r) => s + r.per_second, 0))} requests meet a rule each second · ${percent(real.length ? real.filter((r) => r.refused > 0).length / real.length : 0)} of the rules refused somebody`, null, rulesTable(ctx, rules, sort, (s) => { sort = s; })));
     ctx.nodes(answer.nodes);
   }
   draw();
