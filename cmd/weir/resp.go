@@ -3,7 +3,9 @@ package main
 import (
 	"net"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/auth"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/resp"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/rule"
@@ -20,6 +22,9 @@ func (p *program) addRESP(trust auth.Trust) {
 	o.Trusted, o.Required = trust.TrustedPeer, p.needsToken("resp")
 	o.Stall, o.Version = c.limits.stall, versionText()
 	o.Stopwatch, o.StoreError, o.Logger = p.metrics, p.metrics.Hooks().StoreError, p.log
+	if p.insight != nil {
+		o.Throttled = p.throttled
+	}
 	if p.tokens != nil {
 		o.Auth = p.tokens.Check
 	}
@@ -30,6 +35,15 @@ func (p *program) addRESP(trust auth.Trust) {
 	s := resp.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
 	p.metrics.Registry().MustRegister(telemetry.NewRESP(s.Stats))
 	p.doors = append(p.doors, &door{name: "resp", address: c.listen.resp, serve: s.Serve, shutdown: s.Shutdown})
+}
+
+// throttled tells insight of a command that brought its limit along.
+func (p *program) throttled(command string, key []byte, quantity, now int64, r *algo.Result) {
+	kind := insight.CLThrottle
+	if command == "throttle" {
+		kind = insight.Throttle
+	}
+	p.insight.Command(kind, key, quantity, now, r)
 }
 
 // redisCLI are commands to paste that ask the door.

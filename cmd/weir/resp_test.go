@@ -3,7 +3,10 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/insight"
 )
 
 // redisCLI runs redis-cli against a door, and returns what it prints, in one line.
@@ -124,4 +129,100 @@ func TestRESP(t *testing.T) {
 	if status := p.wait(); status != 0 {
 		t.Errorf("exit status %d\n%s", status, p.stderr)
 	}
+}
+
+// TestRESPCommands: commands that bring their limit, of the built program, show with their counts
+// and keys wherever rules do, and in no list as a rule that needs something. The client is a socket.
+func TestRESPCommands(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tokens"), []byte("0123456789abcdef-viewer name=vi role=viewer\n0123456789abcdef-operator name=op role=operator\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("0123456789abcdef-operator\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := buildProgram(t)
+	p := launch(t, program, dir, "serve", "--auth-tokens-file=tokens")
+	c, err := net.Dial("tcp", p.addr("resp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	// 3 at once, in an hour; 1 peek and 1 refund, which are no requests, and 1 mistake.
+	commands := strings.Repeat("CL.THROTTLE user:ada 2 3 3600\r\n", 8) + "CL.THROTTLE user:ada 2 3 3600 0\r\nCL.THROTTLE user:bob 2 3 3600\r\n" +
+		"CL.THROTTLE user:bob 2 3 3600 -1\r\nCL.THROTTLE user:bob 2 0 3600\r\nTHROTTLE user:bob 2 3 3600\r\nPING\r\n"
+	if _, err := c.Write([]byte(commands)); err != nil {
+		t.Fatal(err)
+	}
+	for answers, buffer := "", make([]byte, 4096); !strings.HasSuffix(answers, "+PONG\r\n"); {
+		n, err := c.Read(buffer)
+		if answers += string(buffer[:n]); err != nil {
+			t.Fatalf("%v: %s", err, answers)
+		}
+	}
+	server := "http://" + p.addr("admin")
+	as := func(role, path string, into any) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, server+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer 0123456789abcdef-"+role)
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		if err := json.NewDecoder(a.Body).Decode(into); err != nil || a.StatusCode != 200 {
+			t.Fatalf("%s: %d, %v", path, a.StatusCode, err)
+		}
+	}
+	var o insight.Overview
+	for _, domain := range []string{"", "?domain=_command"} {
+		as("operator", "/api/v1/insight"+domain, &o)
+		sum := uint64(0)
+		for i := range o.Series.T {
+			sum += uint64(o.Series.Admitted[i] + o.Series.Refused[i])
+		}
+		if o.Requests != 10 || o.Refused != 5 || sum != 10 || !strings.Contains(strings.Join(o.Sentences, " "), "by commands that bring their limit (_command)") {
+			t.Errorf("overview%s: %d requests, %d refused, %d over time: %q", domain, o.Requests, o.Refused, sum, o.Sentences)
+		}
+	}
+	if as("operator", "/api/v1/insight?domain=default", &o); o.Requests != 0 {
+		t.Errorf("they count as %d requests of a domain", o.Requests)
+	}
+	for _, q := range []struct{ role, by, want string }{
+		{"operator", "refused", "CL.THROTTLE key=user:ada 5"},
+		{"operator", "asked", "CL.THROTTLE key=user:ada 8, THROTTLE key=user:bob 2"},
+		{"viewer", "refused", "CL.THROTTLE key=u… 5"},
+	} {
+		var list struct{ Keys []insight.KeyCount }
+		as(q.role, "/api/v1/insight/keys?by="+q.by, &list)
+		var got []string
+		for _, k := range list.Keys {
+			got = append(got, fmt.Sprint(k.Limit, " ", k.Key, " ", k.Count))
+		}
+		if text := strings.Join(got, ", "); text != q.want {
+			t.Errorf("%s, by %s: %s, want %s", q.role, q.by, text, q.want)
+		}
+	}
+	options := []string{"--server", server, "--token-file", filepath.Join(dir, "token")}
+	status, out, errs := runWeir(append([]string{"top", "--batch"}, options...)...)
+	if status != 0 || !regexp.MustCompile(`(?m)^_command/_command +by command +- +10 +5 `).MatchString(out) || !regexp.MustCompile(`(?m)^key=user:ada +_command/CL\.THROTTLE +5 `).MatchString(out) {
+		t.Errorf("weir top: %d %s\n%s", status, errs, out)
+	}
+	status, out, errs = runWeir(append([]string{"verdicts", "--fail-on", strings.Join(insight.Verdicts[:3], ",")}, options...)...)
+	if status != 0 || strings.Contains(out, "_command") || !strings.Contains(out, "default/") {
+		t.Errorf("weir verdicts: %d %s\n%s", status, errs, out)
+	}
+	p.signal(syscall.SIGTERM)
+	p.wait()
+
+	// Without insight nobody is told, and all is as it was.
+	p = launch(t, program, dir, "serve", "--insight-memory=0")
+	if got := redisCLI(t, p.addr("resp"), "CL.THROTTLE", "user:ada", "2", "3", "3600"); got != "0 3 2 -1 1200" {
+		t.Errorf("without insight: %s", got)
+	}
+	p.signal(syscall.SIGTERM)
+	p.wait()
 }

@@ -110,6 +110,7 @@ func judgedRules(ctx context.Context, c *adminClient, path string) (raw json.Raw
 		if err := json.Unmarshal(raw, &answer); err != nil {
 			return nil, answer, fmt.Errorf("%s answered with something else than reports of rules: %w", c.name(), err)
 		}
+		answer.Rules = slices.DeleteFunc(answer.Rules, func(r insight.RuleReport) bool { return r.Command })
 		if answer.unjudged() == "" || time.Now().After(end) {
 			return raw, answer, nil
 		}

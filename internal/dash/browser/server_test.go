@@ -70,6 +70,7 @@ type server struct {
 	cmd   *exec.Cmd
 	relay *relay
 	http  string // of the HTTP door
+	resp  string // of the door that speaks the Redis protocol
 	proxy string // of the proxy, where there is one
 	admin string // of the relay, with http://
 	token string // sent with requests of the test
@@ -146,7 +147,7 @@ func (s *server) start() {
 		})
 		return found
 	}
-	s.http = "http://" + addr("http")
+	s.http, s.resp = "http://"+addr("http"), addr("resp")
 	if slices.Contains(s.args, "--listen-proxy") {
 		s.proxy = "http://" + addr("proxy")
 	}
@@ -210,6 +211,22 @@ func (s *server) traffic() {
 	}
 	for range 34 {
 		s.ask("method", "GET", "path", "/search", "ip", "203.0.113.40", "user", "catalogue-bot")
+	}
+}
+
+// throttle sends n commands that bring their limit, 5 at once in an hour, over the Redis protocol.
+func (s *server) throttle(key string, n int) {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.resp)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, strings.Repeat("CL.THROTTLE "+key+" 4 5 3600\r\n", n)+"QUIT\r\n"); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := io.ReadAll(c); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
