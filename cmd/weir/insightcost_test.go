@@ -61,27 +61,6 @@ func busyTime(t *testing.T, pid int) (sum time.Duration) {
 	return sum
 }
 
-// resident is the memory of a process, in bytes: what it has now, and the most that it had.
-func resident(t *testing.T, pid int) (now, peak int) {
-	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := func(name string) int {
-		m := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(data)
-		if m == nil {
-			t.Fatalf("no %s in\n%s", name, data)
-		}
-		n, err := strconv.Atoi(string(m[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n << 10
-	}
-	return read("VmRSS"), read("VmHWM")
-}
-
 // caller asks the HTTP door over one connection.
 type caller struct {
 	t *testing.T
