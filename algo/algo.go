@@ -8,8 +8,8 @@
 //
 // Begin with Config and New, which compile a Limit, and then read Limit.Take (limit.go). Each
 // algorithm has a file: bucket.go and interval.go, fixed.go, window.go, log.go, concurrency.go.
-// margin.go adds soft margins that close, lease.go units that are lent ahead, and schedule.go limits
-// that follow the clock.
+// margin.go adds soft margins that close, lease.go units that are lent ahead, and schedule.go
+// limits that follow the clock.
 package algo
 
 import (

@@ -111,8 +111,8 @@ func TestLeaseShares(t *testing.T) {
 	}
 }
 
-// TestLeaseEnds: units end with the window and with the phase of a schedule, to the µs, and so does
-// the last generation before.
+// TestLeaseEnds: units end with the window and with the phase of a schedule, to the µs, and so
+// does the last generation before.
 func TestLeaseEnds(t *testing.T) {
 	window := must(t, Config{Algorithm: FixedWindow, N: 100, Window: time.Minute, Lease: 50, LeaseFor: 4 * time.Second})
 	bucket := Config{Algorithm: TokenBucket, N: 100, Window: time.Hour, Lease: 50, LeaseFor: 4 * time.Second}

@@ -209,8 +209,8 @@ func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool)
 	}
 }
 
-// plain is decide for a limit without a schedule, without a margin that closes, and of which nothing
-// is lent.
+// plain is decide for a limit without a schedule, without a margin that closes, and of which
+// nothing is lent.
 func (l *Limit) plain(r *Result, s *State, now int64, a Ask, take bool) {
 	switch l.algo {
 	case TokenBucket, LeakyBucket:

@@ -38,9 +38,9 @@ const oneWeek = int64(7 * oneDay / time.Microsecond)
 // times.
 //
 // The limits must agree in algorithm, window, buckets, calendar, lease and whether denied requests
-// count, since they share a state. RetryAfter looks ahead: it is the time until a request is admitted
-// under the limits of that time. A bucket's ResetAfter is the longest under any of the limits that
-// refill it.
+// count, since they share a state. RetryAfter looks ahead: it is the time until a request is
+// admitted under the limits of that time. A bucket's ResetAfter is the longest under any of the
+// limits that refill it.
 func Scheduled(otherwise *Limit, phases []Phase, loc *time.Location) (*Limit, error) {
 	if loc == nil {
 		loc = time.UTC

@@ -132,7 +132,8 @@ func TestRESP(t *testing.T) {
 }
 
 // TestRESPCommands: commands that bring their limit, of the built program, show with their counts
-// and keys wherever rules do, and in no list as a rule that needs something. The client is a socket.
+// and keys wherever rules do, and in no list as a rule that needs something. The client is a
+// socket.
 func TestRESPCommands(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tokens"), []byte("0123456789abcdef-viewer name=vi role=viewer\n0123456789abcdef-operator name=op role=operator\n"), 0o600); err != nil {

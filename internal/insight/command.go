@@ -72,8 +72,8 @@ func (c *Collector) Command(kind CommandKind, key []byte, asked, now int64, r *a
 	// As watch.Turn does: commands that are decided at once have different results.
 	turn := uint64(uintptr(unsafe.Pointer(r))) >> 6 * 0x9e3779b97f4a7c15 >> 32
 	hash, n := c.o.Tally.Hash(key), g.cells[turn&uint64(len(g.cells)-1)].n[first*outcomes+outcome].Add(1)
-	// The number of the command and the seed of the hash stand in for a random number, which takes a
-	// third of all that is done here. No client knows the seed (wyrand, Wang Yi 2019).
+	// The number of the command and the seed of the hash stand in for a random number, which takes
+	// a third of all that is done here. No client knows the seed (wyrand, Wang Yi 2019).
 	random := fold(uint64(n)+0xa0761d6478bd642f, hash^0xe7037ed1a0b428db)
 	if random&mask(thin) == 0 || hash < g.beyond.Load() {
 		if top, weight, take := g.draw(hash, outcome, thins, random); take {
