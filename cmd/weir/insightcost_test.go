@@ -21,44 +21,19 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/soaktest"
 )
 
 // What insight costs a running server, as ratios and shares of one run each (scripts/soak-insight).
 // They need a machine with nothing else to do.
 
-// manyRules are 1,000 rules, each of them for a path of its own.
+// manyRules returns a folder of 1,000 rules.
 func manyRules(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	var text strings.Builder
-	text.WriteString("domain: shop\nlimits:\n")
-	for i := range 1000 {
-		fmt.Fprintf(&text, "  - { name: rule-%03d, when: { path: /p%d }, per: [ip], allow: 5/min }\n", i, i)
-	}
-	writeRules(t, filepath.Join(dir, "shop.yaml"), text.String())
+	writeRules(t, filepath.Join(dir, "shop.yaml"), soaktest.ManyRules())
 	return dir
-}
-
-// busyTime is how long the threads of a process have been on a processor.
-func busyTime(t *testing.T, pid int) (sum time.Duration) {
-	t.Helper()
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil || len(tasks) == 0 {
-		t.Fatalf("no threads of process %d: %v", pid, err)
-	}
-	for _, task := range tasks {
-		data, err := os.ReadFile(task)
-		if err != nil {
-			continue // the thread has ended
-		}
-		ns, _, _ := strings.Cut(string(data), " ")
-		n, err := strconv.ParseInt(ns, 10, 64)
-		if err != nil {
-			t.Fatalf("%s: %q", task, data)
-		}
-		sum += time.Duration(n)
-	}
-	return sum
 }
 
 // caller asks the HTTP door over one connection.
@@ -171,7 +146,18 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 		list = slices.Sorted(slices.Values(list))
 		return list[len(list)*99/100]
 	}
-	time.Sleep(20 * time.Second) // something to preview
+	// A million requests, so that the preview takes seconds. One of little is loading most of the
+	// time, and is over before anybody notices.
+	var fill sync.WaitGroup
+	for i := range 4 {
+		c := newCaller(t, door)
+		fill.Go(func() {
+			for n := range 250_000 {
+				c.ask(fmt.Sprintf("path=/p%d&ip=192.%d.%d.%d", n%9, i, n/250%20, n%250))
+			}
+		})
+	}
+	fill.Wait()
 	var ratios []float64
 	for range 7 {
 		mu.Lock()
@@ -219,9 +205,9 @@ func TestManyRules(t *testing.T) {
 		}
 		all.Wait()
 		time.Sleep(65 * time.Second) // verdicts are made
-		before := busyTime(t, p.cmd.Process.Pid)
+		before := soaktest.Busy(t, p.cmd.Process.Pid)
 		time.Sleep(60 * time.Second)
-		share := (busyTime(t, p.cmd.Process.Pid) - before).Seconds() / 60
+		share := (soaktest.Busy(t, p.cmd.Process.Pid) - before).Seconds() / 60
 		var peak int
 		now[i], peak = resident(t, p.cmd.Process.Pid)
 		_, _, metrics := get(t, "http://"+admin+"/metrics")
@@ -305,9 +291,9 @@ func TestTopCost(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		before := busyTime(t, pid)
+		before := soaktest.Busy(t, pid)
 		time.Sleep(60 * time.Second)
-		share := (busyTime(t, pid) - before).Seconds() / 60
+		share := (soaktest.Busy(t, pid) - before).Seconds() / 60
 		t.Logf("%s: weir top takes %.2f %% of a core", name, 100*share)
 		if share > 0.01 {
 			t.Errorf("%s: weir top takes %.2f %% of a core", name, 100*share)

@@ -186,29 +186,35 @@ func (r *RuleSnapshot) obeyOf(hash uint64) float64 {
 	return -1
 }
 
-// judge makes the verdicts anew, once a minute. The rules are taken one by one, so that nobody
-// waits long for mu.
+// judgedAtOnce is how many rules are judged by one snapshot. Each reads the counters of all rules;
+// one for all of them would keep mu for long, and hold all their samples.
+const judgedAtOnce = 16
+
+// judge makes the verdicts anew, once a minute.
 func (c *Collector) judge() {
 	want := Want{Over: JudgedOver(c.now()), Samples: true, Top: true}
 	c.mu.Lock()
 	rules := slices.Clone(c.rules)
 	c.mu.Unlock()
-	for _, r := range rules {
-		if r.isCommand() {
-			continue
+	for some := range slices.Chunk(rules, judgedAtOnce) {
+		var inForce []*ruleState
+		s, _ := c.snapshot(want, func(r *ruleState) bool {
+			if r.isCommand() || !slices.Contains(some, r) {
+				return false
+			}
+			inForce = append(inForce, r)
+			return true
+		})
+		for i, r := range inForce {
+			f := s.Facts(i)
+			c.Complete(&f)
+			verdicts := Judge(&f, Thresholds{GoodRefused: c.o.GoodRefused})
+			c.mu.Lock()
+			KeepSince(r.verdicts, verdicts)
+			r.verdicts = verdicts
+			r.judged = judgedOf(&s.Rules[i], verdicts)
+			c.mu.Unlock()
 		}
-		s, ok := c.snapshot(want, func(other *ruleState) bool { return other == r })
-		if !ok {
-			continue // out of force
-		}
-		f := s.Facts(0)
-		c.Complete(&f)
-		verdicts := Judge(&f, Thresholds{GoodRefused: c.o.GoodRefused})
-		c.mu.Lock()
-		KeepSince(r.verdicts, verdicts)
-		r.verdicts = verdicts
-		r.judged = judgedOf(&s.Rules[0], verdicts)
-		c.mu.Unlock()
 	}
 }
 

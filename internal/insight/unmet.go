@@ -105,19 +105,24 @@ func (v Verdict) Masked() Verdict {
 }
 
 const (
-	// lookedAt is how many recorded requests are looked at to say why none meets a rule.
-	lookedAt = 200
+	// lookedAt is how many recorded requests are looked at to say why none meets a rule, and
+	// explainedReasons how many reasons are sought at most: with many rules fewer requests are.
+	lookedAt         = 200
+	explainedReasons = 20_000
 	// explainedRules are so many that explaining these takes no time to speak of.
 	explainedRules = 1000
 	// explainedFor is how long that serves.
 	explainedFor = time.Minute
 )
 
-// explained is why recorded requests did not meet the rules in force. Collector.reasons guards it.
+// explained is why recorded requests did not meet the rules in force that nobody met.
+// Collector.reasons guards it.
 type explained struct {
-	of  *rule.Set
-	at  time.Time
-	why map[*rule.Rule][]rule.Reason
+	of    *rule.Set
+	at    time.Time
+	unmet map[[2]string]Unmet // by domain and name
+	// also are rules that were asked for, and are not among them: they were met, but not lately.
+	also map[[2]string]bool
 }
 
 // unmet says what keeps the recorded requests from a rule.
@@ -128,23 +133,46 @@ func (c *Collector) unmet(domain, name string) Unmet {
 	}
 	c.reasons.Lock()
 	defer c.reasons.Unlock()
-	if now := c.now(); c.reasons.of != set || now.Sub(c.reasons.at) >= explainedFor {
-		c.reasons.explained = explained{of: set, at: now, why: map[*rule.Rule][]rule.Reason{}}
-		for _, q := range c.o.Recorded(lookedAt) {
-			for _, reason := range set.Explain(&q) {
-				if reason.Why != "" {
-					reason.Hits = nil
-					c.reasons.why[reason.Rule] = append(c.reasons.why[reason.Rule], reason)
-				}
+	e := &c.reasons.explained
+	if e.of != set {
+		*e = explained{of: set, also: map[[2]string]bool{}}
+	}
+	if now := c.now(); now.Sub(e.at) >= explainedFor {
+		e.at, e.unmet = now, c.explain(set, e.also)
+	}
+	u, found := e.unmet[[2]string{domain, name}]
+	if !found {
+		e.also[[2]string{domain, name}] = true // a minute later
+	}
+	return u
+}
+
+// explain says what keeps the recorded requests from the rules that nobody met, and from others.
+func (c *Collector) explain(set *rule.Set, also map[[2]string]bool) map[[2]string]Unmet {
+	wanted := map[*rule.Rule][]rule.Reason{}
+	c.mu.Lock()
+	for _, r := range c.rules {
+		if name := [2]string{r.domain, r.name}; r.rule != nil && (r.series == nil || also[name]) && !c.readsHidden(r.rule) {
+			wanted[r.rule] = nil
+		}
+	}
+	c.mu.Unlock()
+	if len(wanted) == 0 {
+		return nil
+	}
+	for _, q := range c.o.Recorded(min(lookedAt, explainedReasons/max(len(set.Rules()), 1))) {
+		for _, reason := range set.Explain(&q) {
+			if reasons, ok := wanted[reason.Rule]; ok && reason.Why != "" {
+				reason.Hits = nil
+				wanted[reason.Rule] = append(reasons, reason)
 			}
 		}
 	}
-	for r, reasons := range c.reasons.why {
-		if r.Domain == domain && r.Name == name && !c.readsHidden(r) {
-			return UnmetOf(reasons)
-		}
+	unmet := make(map[[2]string]Unmet, len(wanted))
+	for r, reasons := range wanted {
+		unmet[[2]string{r.Domain, r.Name}] = UnmetOf(reasons)
 	}
-	return Unmet{}
+	return unmet
 }
 
 // readsHidden reports whether a rule looks at a value that is recorded as a hash only: whether a

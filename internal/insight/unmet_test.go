@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -89,5 +90,29 @@ limits:
 	b.judge()
 	if v := b.rule("login").Verdicts[0]; asked != before+1 || !strings.Contains(v.Sentence, "when.path kept out 10.") {
 		t.Errorf("read %d times more: %+v", asked-before, v)
+	}
+}
+
+// Of a rule that was met, but long ago, it is said as well.
+func TestUnmetLately(t *testing.T) {
+	recorded := func(n int) (list []rule.Query) {
+		for range min(n, 10) {
+			list = append(list, rule.Query{Domain: "shop", Attributes: rule.Pairs{{Name: "path", Value: "/new"}, {Name: "user", Value: "ada"}}})
+		}
+		return list
+	}
+	b := newBench(t, Options{Recorded: recorded}, `
+domain: shop
+limits:
+  - { name: old, when: { path: /old }, per: [user], allow: 5/min }
+  - { name: all, per: [user], allow: 500/min }
+`)
+	b.send(weir.Request{Attributes: rule.Pairs{{Name: "path", Value: "/old"}, {Name: "user", Value: "ada"}}})
+	for range 37 * 60 { // rules are judged by 36 h at most
+		b.ask("ada")
+		b.pass(time.Minute)
+	}
+	if v := b.rule("old").Verdicts[0]; v.Verdict != NeverMet || !strings.HasSuffix(v.Sentence, "Of 10 requests looked at, when.path kept out 10.") {
+		t.Errorf("%+v", v)
 	}
 }

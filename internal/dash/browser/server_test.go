@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/weir-rl/weir/internal/patience"
@@ -257,6 +258,7 @@ func (s *server) api(method, path, body string) (int, string) {
 // program behind it is another one.
 type relay struct {
 	listener net.Listener
+	sent     atomic.Int64 // bytes, to clients
 	mu       sync.Mutex
 	target   string
 	open     map[net.Conn]bool
@@ -313,5 +315,13 @@ func (r *relay) pass(c net.Conn) {
 	}
 	defer behind.Close()
 	go func() { _, _ = io.Copy(behind, c); behind.Close() }()
-	_, _ = io.Copy(c, behind)
+	_, _ = io.Copy(io.MultiWriter(c, counter{&r.sent}), behind)
+}
+
+// counter counts the bytes that are written to it.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
 }

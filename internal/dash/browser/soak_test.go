@@ -1,4 +1,4 @@
-//go:build soak
+//go:build soak && linux
 
 package browser
 
@@ -10,20 +10,15 @@ import (
 	"net/http/httptest"
 	"os"
 	"slices"
-	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/soaktest"
 )
 
 // thousand are 1,000 rules.
-func thousand() map[string]string {
-	var text strings.Builder
-	text.WriteString("domain: shop\nlimits:\n")
-	for i := range 1000 {
-		fmt.Fprintf(&text, "  - { name: rule-%03d, when: { path: /p%d }, per: [ip], allow: 5/min }\n", i, i)
-	}
-	return map[string]string{"rules/shop.yaml": text.String()}
-}
+func thousand() map[string]string { return map[string]string{"rules/shop.yaml": soaktest.ManyRules()} }
 
 // TestSoak keeps the page open for WEIR_SOAK (10m by default) with 1,000 rules and traffic: the
 // heap stays below 60 MB and does not grow. It is read after a collection. The first quarter of the
@@ -125,5 +120,55 @@ func TestFirstPaint(t *testing.T) {
 	t.Logf("first paint: %.0f ms later than an empty page (%.0f to %.0f), %.0f ms in all", more[4], more[0], more[8], whole[4])
 	if more[4] > 60 {
 		t.Errorf("the page paints %.0f ms later than an empty one", more[4])
+	}
+}
+
+// TestWatched says what an open page costs the server, view by view: how many bytes a second it is
+// sent, and what more of a core the server takes than with no page, in turns of 10 s, while some
+// 200 requests a second come and a good part of them is refused.
+func TestWatched(t *testing.T) {
+	const turn, rounds = 10 * time.Second, 5
+	d := chromium(t)
+	s := serve(t, thousand())
+	ended := make(chan struct{})
+	var feeder sync.WaitGroup
+	feeder.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+			}
+			s.ask("path", fmt.Sprintf("/p%d", n%1000), "ip", fmt.Sprintf("192.0.2.%d", n/7%50))
+		}
+	})
+	defer feeder.Wait()
+	defer close(ended)
+	time.Sleep(turn)
+	pid := s.cmd.Process.Pid
+	for _, path := range []string{"/", "/rules", "/rules/shop/rule-100", "/keys", "/decisions", "/bans", "/nodes"} {
+		var shares, rates []float64
+		for range rounds {
+			before := soaktest.Busy(t, pid)
+			time.Sleep(turn)
+			alone := soaktest.Busy(t, pid) - before
+			b := d.open(t, s.admin, desktop)
+			b.visit(path)
+			time.Sleep(turn / 5) // the first load is not what watching costs
+			before, sent := soaktest.Busy(t, pid), s.relay.sent.Load()
+			time.Sleep(turn)
+			shares = append(shares, float64(soaktest.Busy(t, pid)-before-alone)/float64(turn))
+			rates = append(rates, float64(s.relay.sent.Load()-sent)/turn.Seconds())
+			b.do(nil, "close")
+		}
+		slices.Sort(shares)
+		slices.Sort(rates)
+		share, rate := shares[rounds/2], rates[rounds/2]
+		t.Logf("%s: %.2f %% of a core (%.2f to %.2f), %.1f KB a second (%.1f to %.1f)", path, 100*share, 100*shares[0], 100*shares[rounds-1], rate/1e3, rates[0]/1e3, rates[rounds-1]/1e3)
+		if share > 0.005 || rate > 4096 {
+			t.Errorf("%s takes %.2f %% of a core and %.0f bytes a second", path, 100*share, rate)
+		}
 	}
 }
