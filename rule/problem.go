@@ -8,6 +8,10 @@ import (
 // DefaultDomain is the domain of a native rule file that names none.
 const DefaultDomain = "default"
 
+// CommandDomain stands where a domain does for commands that bring their limit along, and so meet
+// no rule (CL.THROTTLE of the Redis protocol). No rule file can have it.
+const CommandDomain = "_command"
+
 // Problem is an error or a warning at a place in a file.
 type Problem struct {
 	Pos     Position

@@ -12,7 +12,7 @@ import (
 // none, in a domain of its own: no set of rules holds either, so neither is judged, has a file, or
 // can be banned or granted anything.
 const (
-	CommandDomain = "_command"
+	CommandDomain = rule.CommandDomain
 	CommandRule   = "_command"
 )
 

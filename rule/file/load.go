@@ -415,6 +415,9 @@ func (l *loader) domain(d *element, native bool) string {
 	if i := strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 && native {
 		l.err(d, "", "domain: a control character in the name")
 	}
+	if name == rule.CommandDomain {
+		l.err(d, "call it otherwise", "domain: %s stands for commands that bring their limit along, such as CL.THROTTLE", name)
+	}
 	return name
 }
 
