@@ -281,7 +281,7 @@ type figures struct {
 	P99         float64  `json:"p99"`
 	GoodRefused struct {
 		Requests uint64 `json:"requests"`
-		Clients  uint64 `json:"clients"`
+		Of       uint64 `json:"of"`
 	} `json:"good_refused"`
 }
 

@@ -44,7 +44,7 @@ func get(t *testing.T, h http.Handler, target string, header ...string) (r *http
 }
 
 const figuresJSON = `{"requests":2410000,"refused":43400,"clients":48300,"per_second":112.4,"near":418,"p99":0.00021,` +
-	`"sentences":["About <b>1.8 %</b> were refused."],"good_refused":{"requests":640,"clients":31}}`
+	`"sentences":["About <b>1.8 %</b> were refused."],"good_refused":{"requests":640,"of":3100}}`
 
 // jsonText is JSON as it stands.
 type jsonText string

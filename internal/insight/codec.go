@@ -10,7 +10,7 @@ import (
 
 // snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
 // of another one leaves that out. It grows with every change of what is written.
-const snapshotVersion = 3
+const snapshotVersion = 4
 
 // errSnapshot is the error of bytes that are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
@@ -241,7 +241,7 @@ func (c *coder) rule(r *RuleSnapshot) {
 		c.float32(&w.MaxFill)
 	})
 	c.counts(&r.Count)
-	c.counts(&r.Lived)
+	c.counts(&r.Sampled)
 	c.uint(&r.DomainMet)
 	c.counts(&r.Recent)
 	for i := range r.Trend {
@@ -296,7 +296,7 @@ func (c *coder) summary(s *Summary) {
 	}
 	c.episodes(&s.Episodes)
 	g := &s.Good
-	for _, v := range []*uint64{&g.Refused, &g.Keys, &g.All} {
+	for _, v := range []*uint64{&g.Refused, &g.RefusedPlusMinus, &g.Of, &g.Keys, &g.All} {
 		c.uint(v)
 	}
 	for _, v := range []*float64{&g.Share, &g.Low, &g.High, &g.PlusMinus} {

@@ -3,6 +3,7 @@ package insight
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -405,5 +406,106 @@ func TestNearCountsClients(t *testing.T) {
 	o, err := b.Overview(t.Context(), "shop", time.Hour)
 	if err != nil || o.Near != 1 || o.Clients != 1 {
 		t.Errorf("%d of %d clients near a limit, want 1 of 1 (%v)", o.Near, o.Clients, err)
+	}
+}
+
+// What is told of clients is of the time that their samples are of, and is said so where that is
+// another one than the counts are of.
+func TestTwoTimes(t *testing.T) {
+	b := newBench(t, Options{Known: []string{"user"}}, `
+domain: shop
+limits:
+  - { name: a, per: [user|ip], allow: 10/hour, algorithm: fixed_window }
+`)
+	for i := range 50 { // signed in, and refused once
+		for range 11 {
+			b.ask(fmt.Sprint("user-", i))
+		}
+		b.pass(time.Second)
+	}
+	b.pass(2*time.Hour - 51*time.Second)
+	for range 60 {
+		b.send(weir.Request{Attributes: rule.Pairs{{Name: "ip", Value: "192.0.2.1"}}})
+	}
+	b.pass(time.Second)
+	o := b.overview(5 * time.Minute)
+	want := []string{
+		"Of 60 requests in the last 5 min 83 % were refused.",
+		"In the last 2 h 51 of 51 clients were refused, and about 50 of 100 refusals hit clients that behave well.",
+	}
+	if g := o.GoodRefused; len(o.Sentences) < 2 || !slices.Equal(o.Sentences[:2], want) || g != (GoodRefused{Requests: 50, Of: 100, Clients: 50, Confidence: High}) {
+		t.Errorf("%q %+v", o.Sentences, g)
+	}
+	if r := b.rule("a"); r.Refused != 50 || r.Good.Refused != 50 || r.Good.Of != 100 || !r.SampledFrom.Before(r.From) {
+		t.Errorf("%+v", r)
+	}
+	o = b.overview(6 * time.Hour)
+	want = []string{"Of 610 requests in the last 2 h 16 % were refused, of 51 of 51 clients.", "About 50 of these refusals hit clients that behave well."}
+	if len(o.Sentences) < 2 || !slices.Equal(o.Sentences[:2], want) {
+		t.Errorf("%q", o.Sentences)
+	}
+}
+
+// How many refusals hit good clients is known to within what is said, where the refused keys are
+// more than the sample holds.
+func TestGoodRefusedWithin(t *testing.T) {
+	within := 0
+	const rounds = 20
+	for seed := range rounds {
+		b := newBench(t, Options{Known: []string{"user"}, Seed: uint64(seed) + 1}, `
+domain: shop
+limits:
+  - { name: a, per: [user|ip], allow: 10/hour, algorithm: fixed_window }
+`)
+		const truth = 1000.0
+		for i := range int(truth) {
+			for range 11 {
+				b.ask(fmt.Sprint("user-", i))
+			}
+			for range 11 + i%7 {
+				b.send(weir.Request{Attributes: rule.Pairs{{Name: "ip", Value: fmt.Sprint("192.0.", i/200, ".", i%200)}}})
+			}
+			b.pass(time.Second)
+		}
+		g := b.overview(time.Hour).GoodRefused
+		if g.PlusMinus == 0 || float64(g.PlusMinus) > truth/3 {
+			t.Fatalf("%+v of %v", g, truth)
+		}
+		if math.Abs(float64(g.Requests)-truth) <= float64(g.PlusMinus) {
+			within++
+		}
+	}
+	if within < rounds*8/10 {
+		t.Errorf("right in %d of %d", within, rounds)
+	}
+}
+
+// The day before is of as long a time, however short that is.
+func TestBefore(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 3/min, algorithm: fixed_window}]")
+	for range 26 * 360 {
+		b.ask("ada")
+		b.pass(10 * time.Second)
+	}
+	b.pass(5 * time.Second)
+	for over, want := range map[time.Duration]uint64{time.Minute: 6, 5 * time.Minute: 30, 15 * time.Minute: 90, time.Hour: 360} {
+		if x := b.overview(over).Before; x == nil || x.Requests < want*9/10 || x.Requests > want*11/10 || x.Refused < want*4/10 || x.Refused > want*6/10 {
+			t.Errorf("over %v: %+v, want some %d requests, half of them refused", over, x, want)
+		}
+	}
+}
+
+// A limit is written as rule files do: what a proposal says must be a limit that can be read.
+func TestRateText(t *testing.T) {
+	for text, want := range map[string]string{"5/10s": "5/10s", "5/90s": "5/1m30s", "5/10m": "5/10m", "5/30m": "5/30m", "5/min": "5/min", "5/2h": "5/2h", "5/day": "5/day", "5/week": "5/week"} {
+		b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: "+text+", algorithm: fixed_window}]")
+		b.ask("ada")
+		b.pass(time.Second)
+		s := b.Snapshot(Want{})
+		if got := s.Rules[0].Windows[0].Rate; got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		} else if _, err := rule.ParseRate(got); err != nil {
+			t.Errorf("%s: %s: %v", text, got, err)
+		}
 	}
 }

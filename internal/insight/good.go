@@ -105,11 +105,12 @@ func goodOf(f *Facts) goodKeys {
 		denied = float64(f.WouldRefuse)
 	}
 	n := float64(len(f.RefusedSample))
-	refusals := 0.0
+	refusals, squares := 0.0, 0.0
 	for i := range f.RefusedSample {
 		if k := &f.RefusedSample[i]; k.good(g.identity) {
 			g.seen++
 			refusals += float64(k.Refused)
+			squares += float64(k.Refused) * float64(k.Refused)
 			g.episodes.Obeyed += k.Episodes.Obeyed
 			g.episodes.Early += k.Episodes.Early
 		}
@@ -135,7 +136,15 @@ func goodOf(f *Facts) goodKeys {
 		g.Confidence = High
 	}
 	refused, others := float64(g.seen)*g.weight, unrefused*g.stand
-	g.Refused = uint64(math.Round(min(refusals*g.weight, denied)))
+	g.Refused, g.Of = uint64(math.Round(min(refusals*g.weight, denied))), uint64(denied)
+	if f.RefusedError > 0 && n > 1 {
+		// Of a total that is estimated by a sample without replacement (Cochran, Sampling
+		// Techniques, §2.6), and by a number of keys that is an estimate itself.
+		mean := refusals / n
+		spread := max(squares/n-mean*mean, 0) * n / (n - 1)
+		sampling := f.KeysRefused * math.Sqrt(spread/n*max(1-n/f.KeysRefused, 0))
+		g.RefusedPlusMinus = uint64(math.Round(min(1.96*math.Hypot(sampling, refusals*g.weight*f.RefusedError), denied)))
+	}
 	g.Keys, g.All = uint64(math.Round(refused)), uint64(math.Round(refused+others))
 	g.f = share(float64(g.Refused), denied)
 	g.Share = share(refused, refused+others)

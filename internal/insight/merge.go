@@ -144,7 +144,7 @@ func (s *Snapshot) mergeDomain(x *DomainSnapshot, shift int) {
 func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	r.Since = min(r.Since, x.Since)
 	r.Count.add(&x.Count)
-	r.Lived.add(&x.Lived)
+	r.Sampled.add(&x.Sampled)
 	r.DomainMet += x.DomainMet
 	r.Recent.add(&x.Recent)
 	for i := range r.Trend {

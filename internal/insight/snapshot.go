@@ -70,9 +70,10 @@ type RuleSnapshot struct {
 	Windows      []WindowSnapshot
 
 	Count Counts
-	// Lived is of Count what came since this program began, and DomainMet how many requests came to
-	// the domain in that time: the samples know of no more. DomainMet is there with the samples.
-	Lived     Counts
+	// Sampled is what came in the time that the samples are of: that of JudgedOver, and no longer
+	// than this program runs. DomainMet is how many requests came to the domain in that time; it is
+	// there with the samples, and right only of a snapshot of JudgedOver.
+	Sampled   Counts
 	DomainMet uint64
 	Recent    Counts // of the last 10 s
 	Trend     [12]uint32
@@ -182,6 +183,32 @@ func (s *series) strip(from, to, step int64) (strip Strip, count Counts) {
 	return strip, count
 }
 
+// sum counts what came from an instant on.
+func (s *series) sum(from, to int64) (count Counts) {
+	s.wheelFor(to-from).each(from, to, func(unix int64, b *bucket) {
+		if unix >= from {
+			count.addBucket(b)
+		}
+	})
+	return count
+}
+
+func (c *Counts) addBucket(b *bucket) {
+	for i, v := range b {
+		c[i] += uint64(v)
+	}
+}
+
+// judgedFrom is where the time of JudgedOver begins.
+func (s *Snapshot) judgedFrom() int64 {
+	over := int64(JudgedOver(time.Unix(s.Time, 0)) / time.Second)
+	step := stepFor(over)
+	return (s.Time - over + step) / step * step
+}
+
+// sampledFrom is from when on the samples are, and what is said of clients by them.
+func (s *Snapshot) sampledFrom() int64 { return max(s.judgedFrom(), s.Started) }
+
 // spread adds a bucket to n steps, in equal parts: where a series has longer steps than are shown.
 func spread(strip Strip, at, n int, b *bucket) {
 	n = min(n, len(strip)-at)
@@ -221,13 +248,21 @@ func (s *series) domain(name string, since int64, of *Snapshot) DomainSnapshot {
 	const day = 24 * 60 * 60
 	if of.Started <= of.From-day || s.ten.oldest() <= of.From-day {
 		out.HasBefore = true
-		s.ten.each(of.From-day, of.Time-day, func(_ int64, b *bucket) {
-			for i, v := range b {
-				out.Before[i] += uint64(v)
-			}
-		})
+		out.Before = s.ten.within(of.From-day, of.Time-day+1)
 	}
 	return out
+}
+
+// within counts what came from one instant to before another. Of a bucket that lies in that time
+// in part, it is that part.
+func (w *wheel) within(from, to int64) (count Counts) {
+	w.each(from, to-1, func(unix int64, b *bucket) {
+		part := min(unix+w.step, to) - max(unix, from)
+		for i, v := range b {
+			count[i] += (uint64(v)*uint64(part) + uint64(w.step)/2) / uint64(w.step)
+		}
+	})
+	return count
 }
 
 // oldest returns when the oldest bucket that holds something begins; the end of time if none does.
@@ -295,12 +330,14 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 	}
 	if r.series == nil {
 		// Since it is in force: more is not known.
-		out.Count, out.Lived = Counts(r.total), Counts(r.total)
+		out.Count, out.Sampled = Counts(r.total), Counts(r.total)
 	} else {
 		var strip Strip
 		strip, out.Count = r.series.strip(s.From, s.Time, s.Step)
-		if out.Lived = out.Count; s.Started > s.From {
-			out.Lived = Counts(r.total)
+		if from := s.judgedFrom(); s.Started > from {
+			out.Sampled = Counts(r.total)
+		} else {
+			out.Sampled = r.series.sum(from, s.Time)
 		}
 		out.Recent = r.series.recent(s.Time)
 		r.series.wheelFor(over).each(s.From, s.Time, func(unix int64, b *bucket) {
@@ -401,7 +438,7 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 	}
 }
 
-// domainMet counts the requests of the domain in the time of Lived.
+// domainMet counts the requests of the domain in the time of a snapshot, while the rule was there.
 func (r *ruleState) domainMet(s *Snapshot) (n uint64) {
 	switch {
 	case r.domainState == nil:
@@ -419,7 +456,7 @@ func windowSnapshot(w *rule.Window) WindowSnapshot {
 	out := WindowSnapshot{
 		Name: w.Name, Limit: capacityOf(w.Limit), Window: c.Window,
 		Bucket: c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket,
-		Allows: allows(w.Limit), Rate: rateOf(&c),
+		Allows: allows(w.Limit), Rate: rateText(c),
 	}
 	if c.Algorithm == algo.Concurrency {
 		out.Window = 0

@@ -91,8 +91,8 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	f := Facts{
 		Domain: r.Domain, Rule: r.Name, Mode: r.Mode, Per: r.Per, File: r.File, Line: r.Line,
 		Since: unix(r.Since),
-		Met:   r.Lived[laneMet], Refused: r.Lived[laneRefused], Alone: r.Lived[laneAlone], Soft: r.Lived[laneSoft],
-		Near: r.Lived[laneNear], Banned: r.Lived[laneBanned], WouldRefuse: r.Lived[laneWould], Errors: r.Errors, Error: r.Error,
+		Met:   r.Sampled[laneMet], Refused: r.Sampled[laneRefused], Alone: r.Sampled[laneAlone], Soft: r.Sampled[laneSoft],
+		Near: r.Sampled[laneNear], Banned: r.Sampled[laneBanned], WouldRefuse: r.Sampled[laneWould], Errors: r.Errors, Error: r.Error,
 		Keys: r.Summary.Keys, KeysRefused: r.Summary.KeysRefused, KeysError: r.Summary.KeysError, RefusedError: r.Summary.RefusedError,
 		DomainMet: r.DomainMet, Sample: r.All.facts(), MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, OKShare: -1, With: r.With,
 	}
@@ -247,7 +247,7 @@ func judgedOf(r *RuleSnapshot, verdicts []Verdict) Judged {
 	if r.Summary.Good.All > 0 {
 		j.GoodRefused = r.Summary.Good.Share
 	}
-	if r.Lived[laneMet] > 0 {
+	if r.Sampled[laneMet] > 0 {
 		j.MaxFill = r.Summary.MaxFill
 	}
 	return j

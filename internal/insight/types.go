@@ -19,9 +19,12 @@ type Overview struct {
 	Nodes  Nodes     `json:"nodes"`
 	Domain string    `json:"domain,omitempty"`
 
-	Requests       uint64      `json:"requests"` // decided; peeks and refunds are none
-	Refused        uint64      `json:"refused"`
-	Banned         uint64      `json:"banned"` // of the refused ones
+	Requests uint64 `json:"requests"` // decided; peeks and refunds are none
+	Refused  uint64 `json:"refused"`
+	Banned   uint64 `json:"banned"` // of the refused ones
+	// SampledFrom is from when on clients are told of, whatever From is: samples of keys are of the
+	// last 24 to 36 hours, or since the program began. So are GoodRefused and its counts.
+	SampledFrom    time.Time   `json:"sampled_from"`
 	Clients        uint64      `json:"clients"`
 	ClientsRefused uint64      `json:"clients_refused"` // without rules in shadow, as GoodRefused
 	GoodRefused    GoodRefused `json:"good_refused"`
@@ -47,11 +50,13 @@ type Nodes struct {
 	Remark string `json:"remark,omitempty"`
 }
 
-// GoodRefused is what was refused of clients that behave well.
+// GoodRefused is what was refused of clients that behave well, since Overview.SampledFrom. Refusals
+// are counted by rule: a request that two rules refuse is two.
 type GoodRefused struct {
-	Requests  uint64 `json:"requests"`
+	Requests  uint64 `json:"requests"`   // refusals of such clients
+	PlusMinus uint64 `json:"plus_minus"` // of Requests, at 95 %; 0 is exact
+	Of        uint64 `json:"of"`         // refusals
 	Clients   uint64 `json:"clients"`
-	PlusMinus uint64 `json:"plus_minus"` // of Requests
 	// Confidence is high or low; "" where nothing tells who behaves well.
 	Confidence string `json:"confidence,omitempty"`
 }
@@ -102,9 +107,11 @@ type RuleReport struct {
 	WouldRefuse  uint64    `json:"would_refuse"` // in shadow
 	Errors       uint64    `json:"errors"`       // of if and cost
 
-	Keys        uint64  `json:"keys"`         // estimated
-	KeysRefused uint64  `json:"keys_refused"` // in shadow: that would be
-	KeysError   float64 `json:"keys_error"`   // relative standard error of Keys; 0 is exact
+	// SampledFrom is from when on keys are told of, whatever From is, as in Overview.
+	SampledFrom time.Time `json:"sampled_from"`
+	Keys        uint64    `json:"keys"`         // estimated
+	KeysRefused uint64    `json:"keys_refused"` // in shadow: that would be
+	KeysError   float64   `json:"keys_error"`   // relative standard error of Keys; 0 is exact
 	// Fill is how many keys used how much of a limit at most: 0-10 … 90-100, above 100 %.
 	Fill       [11]uint64 `json:"fill"`
 	MaxFill    float64    `json:"max_fill"` // the most that a client asked for; 1 is the whole limit
@@ -140,13 +147,15 @@ type Episodes struct {
 // Good is what a rule did to clients that behave well; in shadow, what it would do. It is zero
 // where nothing tells who behaves well.
 type Good struct {
-	Refused   uint64  `json:"refused"` // refusals
-	Keys      uint64  `json:"keys"`    // of the refused keys
-	All       uint64  `json:"all"`     // good keys
-	Share     float64 `json:"share"`   // refused good keys ÷ good keys
-	Low       float64 `json:"low"`     // bounds of Share at 95 %
-	High      float64 `json:"high"`
-	PlusMinus float64 `json:"plus_minus"`
+	Refused          uint64  `json:"refused"`            // refusals of good keys
+	RefusedPlusMinus uint64  `json:"refused_plus_minus"` // at 95 %; 0 is exact
+	Of               uint64  `json:"of"`                 // refusals, in the same time
+	Keys             uint64  `json:"keys"`               // of the refused keys
+	All              uint64  `json:"all"`                // good keys
+	Share            float64 `json:"share"`              // refused good keys ÷ good keys
+	Low              float64 `json:"low"`                // bounds of Share at 95 %
+	High             float64 `json:"high"`
+	PlusMinus        float64 `json:"plus_minus"`
 	// Confidence is high where an identity tells good clients, low where their answers do, and ""
 	// where nothing does.
 	Confidence string `json:"confidence,omitempty"`

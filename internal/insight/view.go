@@ -72,7 +72,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 	}
 	begin := s.begin()
 	o := &Overview{
-		From: unix(begin), To: unix(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain,
+		From: unix(begin), To: unix(s.Time), Step: int(s.Step), Nodes: nodes, Domain: domain, SampledFrom: unix(s.sampledFrom()),
 		P99: digits(s.P99), StoreErrors: s.StoreErrors, Events: notNil(s.Events), NeedsALook: []Verdict{},
 	}
 	var all Counts
@@ -129,9 +129,8 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 }
 
 func (g *GoodRefused) add(x *Good) {
-	g.Requests += x.Refused
+	g.Requests, g.PlusMinus, g.Of = g.Requests+x.Refused, g.PlusMinus+x.RefusedPlusMinus, g.Of+x.Of
 	g.Clients = max(g.Clients, x.Keys)
-	g.PlusMinus += uint64(x.PlusMinus + 0.5)
 	if g.Confidence == "" || x.Confidence == Low && x.Keys > 0 {
 		g.Confidence = x.Confidence
 	}
@@ -188,13 +187,7 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 		return []string{fmt.Sprintf("Of %s in the last %s none was refused.", words.Count(o.Requests, "request"), over)}
 	}
 	text := fmt.Sprintf("Of %s in the last %s %s were refused", words.Count(o.Requests, "request"), over, words.Percent(share(float64(o.Refused), float64(o.Requests))))
-	if o.Clients > 0 {
-		text += fmt.Sprintf(", of %s of %s", words.Number(o.ClientsRefused), words.Count(o.Clients, "client"))
-	}
-	sentences := []string{text + "."}
-	if o.GoodRefused.Clients > 0 {
-		sentences = append(sentences, fmt.Sprintf("About %s of these refusals hit clients that behave well.", words.Number(o.GoodRefused.Requests)))
-	}
+	sentences := clientSentences(o, text)
 	var most *RuleSnapshot
 	all := uint64(0)
 	for i := range s.Rules {
@@ -220,6 +213,28 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 	}
 	text += "."
 	return append(sentences, upper(text))
+}
+
+// clientSentences goes on from how many requests were refused to who was. Clients are told of by
+// samples: of another time than the requests, as a rule, and then that is said.
+func clientSentences(o *Overview, text string) []string {
+	g := &o.GoodRefused
+	if o.Clients == 0 {
+		return []string{text + "."}
+	}
+	who := fmt.Sprintf("%s of %s", words.Number(o.ClientsRefused), words.Count(o.Clients, "client"))
+	if o.From.Equal(o.SampledFrom) {
+		list := []string{text + ", of " + who + "."}
+		if g.Clients > 0 {
+			list = append(list, fmt.Sprintf("About %s of these refusals hit clients that behave well.", words.Number(g.Requests)))
+		}
+		return list
+	}
+	sampled := fmt.Sprintf("In the last %s %s were refused", last(o.To.Sub(o.SampledFrom)), who)
+	if g.Clients > 0 {
+		sampled += fmt.Sprintf(", and about %s of %s hit clients that behave well", words.Number(g.Requests), words.Count(g.Of, "refusal"))
+	}
+	return []string{text + ".", sampled + "."}
 }
 
 // portion says how much of something a part is: "all of", "53 % of".
@@ -295,7 +310,8 @@ func (r *RuleSnapshot) report(s *Snapshot) RuleReport {
 		From: unix(max(s.From, min(r.Since, s.Time))),
 		Met:  r.Count[laneMet], Refused: r.Count[laneRefused], RefusedAlone: r.Count[laneAlone], Soft: r.Count[laneSoft],
 		Near: r.Count[laneNear], Banned: r.Count[laneBanned], WouldRefuse: r.Count[laneWould], Errors: r.Errors,
-		Keys: uint64(r.Summary.Keys + 0.5), KeysRefused: uint64(r.Summary.KeysRefused + 0.5), KeysError: r.Summary.KeysError,
+		SampledFrom: unix(max(s.sampledFrom(), min(r.Since, s.Time))),
+		Keys:        uint64(r.Summary.Keys + 0.5), KeysRefused: uint64(r.Summary.KeysRefused + 0.5), KeysError: r.Summary.KeysError,
 		Fill: r.Summary.Fill, MaxFill: r.Summary.MaxFill, Episodes: r.Summary.Episodes, Good: r.Summary.Good,
 		Trend: slices.Clone(r.Trend[:]), PerSecond: s.perSecond(&r.Recent), OKShare: -1, Verdicts: notNil(r.Verdicts),
 	}
@@ -537,22 +553,4 @@ func allows(l *algo.Limit) string {
 		text += ", by a schedule"
 	}
 	return text
-}
-
-// rateOf writes a limit as rule files do: 20/min.
-func rateOf(c *algo.Config) string {
-	unit := ""
-	switch c.Window {
-	case time.Second:
-		unit = "s"
-	case time.Minute:
-		unit = "min"
-	case time.Hour:
-		unit = "hour"
-	case 24 * time.Hour:
-		unit = "day"
-	default:
-		unit = strings.TrimSuffix(strings.TrimSuffix(c.Window.String(), "0s"), "0m")
-	}
-	return fmt.Sprintf("%d/%s", c.N, unit)
 }

@@ -17,7 +17,7 @@ func text(s *State) string {
 	fmt.Fprintf(&b, "time %s\n", o.To.UTC().Format(time.RFC3339))
 	fmt.Fprintf(&b, "nodes %d of %d\n", o.Nodes.Answered, o.Nodes.Asked)
 	fmt.Fprintf(&b, "requests %d, refused %d, banned %d, %s\n", o.Requests, o.Refused, o.Banned, over(s.Over))
-	fmt.Fprintf(&b, "clients %d, refused %d, near a limit %d\n", o.Clients, o.ClientsRefused, o.Near)
+	fmt.Fprintf(&b, "clients %d, refused %d, since %s; near a limit %d\n", o.Clients, o.ClientsRefused, o.SampledFrom.UTC().Format(time.RFC3339), o.Near)
 	fmt.Fprintf(&b, "per second %s, p99 %s\n", decimal(o.PerSecond), short(o.P99))
 	for i := range o.NeedsALook {
 		v := &o.NeedsALook[i]

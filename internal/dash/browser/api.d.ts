@@ -3,12 +3,12 @@
 declare namespace Api {
   interface Session { name: string; role: string; tokens: boolean }
   interface Nodes { asked: number; answered: number }
-  interface Good { requests: number; clients: number; plus_minus: number; confidence?: string }
+  interface Good { requests: number; plus_minus: number; of: number; clients: number; confidence?: string }
   interface Series { t: number[]; admitted: number[]; near: number[]; refused: number[]; shadow?: number[]; banned?: number[] }
   interface Happening { t: number; until?: number; kind: string; version?: string; signal?: string }
   interface Overview {
     from: string; to: string; step: number; nodes: Nodes; domain?: string;
-    requests: number; refused: number; banned: number; clients: number; clients_refused: number; good_refused: Good;
+    requests: number; refused: number; banned: number; sampled_from: string; clients: number; clients_refused: number; good_refused: Good;
     near: number; per_second: number; p99: number; store_errors: number; before: { requests: number; refused: number } | null;
     series: Series; events: Happening[] | null; needs_a_look: Verdict[] | null; sentences: string[] | null;
   }
@@ -22,7 +22,7 @@ declare namespace Api {
     from: string; met: number; refused: number; refused_alone: number; soft: number; near: number; banned: number;
     would_refuse: number; errors: number; keys: number; keys_refused: number; keys_error: number; fill: number[]; max_fill: number;
     episodes: Episodes; known_share: number; ok_share: number;
-    good: { refused: number; keys: number; all: number; share: number; low: number; high: number; plus_minus: number; confidence?: string };
+    good: { refused: number; refused_plus_minus: number; of: number; keys: number; all: number; share: number; low: number; high: number; plus_minus: number; confidence?: string };
     trend: number[] | null; per_second: number; verdicts: Verdict[] | null;
     curve?: { limit: number; keys: number; plus_minus: number; good_keys?: number }[];
     series?: Series; windows?: { name: string; allows: string; limit: number; window: number; refused: number; max_fill: number }[];

@@ -167,8 +167,8 @@ export async function show(ctx, root) {
       h('p', { class: 'lead' }, o.sentences?.length ? o.sentences.map((s) => [lead(s, names), ' ']) : o.requests ? `Of ${plural(o.requests, 'request')} in the last ${overWords(ctx.over)} ${shareOf(o.refused, o.requests)} were refused.` : 'No request has been decided yet.'),
       h('div', { class: 'tiles' },
         tile('Requests', `${rate(o.per_second)} /s`, [count(o.requests), compared(o) ? ` · ${compared(o)}` : '']),
-        tile('Refused', shareOf(o.refused, o.requests), `${count(o.refused)} · ${plural(o.clients_refused, 'client')}${o.banned ? ` · ${count(o.banned)} by bans` : ''}`),
-        tile('Refused, though good', g.confidence ? shareOf(g.requests, o.requests) : '–', !g.confidence ? 'nothing tells who is good' : `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
+        tile('Refused', shareOf(o.refused, o.requests), `${plural(o.refused, 'request')}${o.banned ? ` · ${count(o.banned)} by bans` : ''}`),
+        tile('Refused, though good', g.confidence ? shareOf(g.requests, g.of) : '–', !g.confidence ? 'nothing tells who is good' : `${count(g.requests)}${g.plus_minus ? ` ± ${count(g.plus_minus)}` : ''} of ${plural(g.of, 'refusal')} · ${plural(g.clients, 'client')}${g.confidence === 'low' && g.requests ? ' · low confidence' : ''}`),
         tile('Near a limit', count(o.near), `of ${plural(o.clients, 'client')}`),
         tile('Decision, p99', seconds(o.p99), `${plural(o.store_errors, 'store error')}`)));
   }

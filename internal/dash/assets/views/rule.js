@@ -20,7 +20,7 @@ function facts(r) {
   return h('dl', { class: 'facts' },
     fact('Met by', plural(r.met, 'request'), `${rate(r.per_second)} /s · ${r.keys_error ? 'about ' : ''}${plural(r.keys, 'client')}`),
     shadow ? fact('Would refuse', shareOf(r.would_refuse, r.met), count(r.would_refuse)) : fact('Refused', shareOf(r.refused, r.met), `${count(r.refused)} · ${plural(r.keys_refused, 'client')}`),
-    fact('Good among them', r.refused && r.good.confidence ? shareOf(r.good.refused, r.refused) : '–', !r.good.confidence ? 'nothing tells who is good' : `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
+    fact('Good among them', r.good.of && r.good.confidence ? shareOf(r.good.refused, r.good.of) : '–', !r.good.confidence ? 'nothing tells who is good' : `${plural(r.good.keys, 'client')} of ${count(r.good.all)} good ones${r.good.plus_minus ? ` ± ${percent(r.good.plus_minus)}` : ''}`),
     fact('Refused alone', r.refused ? shareOf(r.refused_alone, r.refused) : '–', 'no other rule refused'),
     fact('Retry-After obeyed', ended ? shareOf(e.obeyed, ended) : '–', `${count(e.obeyed)} obeyed, ${count(e.early)} early, ${count(e.gave_up)} gave up${e.left_out ? `, ${count(e.left_out)} left out` : ''}`),
     fact('Most asked by one client', percent(r.max_fill), 'of the limit'),
@@ -28,6 +28,16 @@ function facts(r) {
     r.banned ? fact('Refused by its ban', count(r.banned)) : null,
     r.errors ? fact('Errors', count(r.errors), 'of if and cost') : null,
     fact('Signed in', percent(r.known_share), r.ok_share >= 0 ? `${percent(r.ok_share)} answered well` : 'answers are not seen here'));
+}
+
+/**
+ * sampledNote says of which time the figures of clients are, where that is not the time shown.
+ * @param {Api.Rule} r
+ */
+function sampledNote(r) {
+  const from = new Date(r.sampled_from).getTime();
+  if (Math.abs(from - new Date(r.from).getTime()) < 60_000) return null;
+  return h('p', { class: 'sub' }, `What is told of clients is of the last ${span(Math.max(1, Math.round((Date.now() - from) / 1000)))}.`);
 }
 
 /** @param {Api.Verdict} v */
@@ -137,7 +147,7 @@ export async function show(ctx, root) {
       h('p', { class: 'sub' }, `${r.file ? `${visible(r.file)}:${r.line} · ` : ''}in force for ${ago(r.since)}${v ? ` · ${v.confidence} confidence` : ''}${since ? ` · figures ${since}` : ''}`),
       v ? verdictPart(v) : h('p', { class: 'lead' }, 'Nothing can be said of it yet.'),
       (r.verdicts ?? []).slice(1).map((x) => h('p', { class: 'sub' }, `Also: ${verdictOf(x.verdict)[0].toLowerCase()}. `, visible(x.sentence))),
-      h('section', { class: 'card' }, facts(r)));
+      h('section', { class: 'card' }, facts(r), sampledNote(r)));
     if (r.series?.t?.length) {
       const step = r.series.t.length > 1 ? r.series.t[1] - r.series.t[0] : 60;
       const series = known(r.series);
