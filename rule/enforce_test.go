@@ -150,4 +150,9 @@ func TestSecretAttribute(t *testing.T) {
 			t.Errorf("%s is taken for secret", name)
 		}
 	}
+	for name, want := range map[string]bool{"Tenant": true, "tenant": true, "ten": false, "header.cookie": true} {
+		if got := rule.HiddenAttribute([]string{"x", "tenant"}, name); got != want {
+			t.Errorf("%s: hidden %v", name, got)
+		}
+	}
 }

@@ -137,6 +137,12 @@ func SecretAttribute(name string) bool {
 	return slices.ContainsFunc(secretNames[:], func(part string) bool { return strings.Contains(lower, part) })
 }
 
+// HiddenAttribute reports whether the values of an attribute are not to be shown or kept: hide names
+// it, in any case of letters, or SecretAttribute holds.
+func HiddenAttribute(hide []string, name string) bool {
+	return SecretAttribute(name) || slices.ContainsFunc(hide, func(h string) bool { return strings.EqualFold(h, name) })
+}
+
 // CutKey copies a key made by Match into dst, with text values cut as short as it takes to fit: to
 // 80 bytes each, or 40, 20 or 8. What it writes is no longer the key, but AppendKeyText reads it as
 // one. It returns the number of bytes, 0 if dst is too small or key is none. ipv6Prefix is that of

@@ -107,7 +107,6 @@ func (p *program) nodeState() insight.NodeState {
 			s.RefusedShare = float64(o.Refused) / float64(o.Requests)
 		}
 	}
-	all := p.insight.Snapshot(insight.Want{Over: insight.MostOver})
-	s.StoreErrors, s.Taken, s.Thinned, s.Memory = all.StoreErrors, all.Taken, all.Thinned, all.Bytes
+	s.StoreErrors, s.Taken, s.Thinned, s.Memory = p.insight.StoreErrors(), p.insight.Taken(), p.insight.Thinned(), p.insight.Bytes()
 	return s
 }

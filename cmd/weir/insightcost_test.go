@@ -218,7 +218,8 @@ func TestManyRules(t *testing.T) {
 		}
 		_ = p.cmd.Process.Kill()
 	}
-	if more := now[0] - now[1]; more > (64+16)<<20*5/4 {
+	// What is gathered is garbage in part until the collector runs, which lets the memory double.
+	if more := now[0] - now[1]; more > 2*(64+16)<<20 {
 		t.Errorf("insight takes %d MB", more>>20)
 	}
 }

@@ -72,7 +72,7 @@ The verdicts, with what they are called in the table: ` + namedVerdicts() + `.`,
 	}
 	port.flags(cmd, defaultAdmin)
 	f := cmd.Flags()
-	f.StringVar(&over, "over", "24h", "which time is judged: the last so long, up to 7d")
+	f.StringVar(&over, "over", "24h", "the time of REQUESTS and REFUSED: the last so long, up to 7d; verdicts are of the last 24 to 36 hours")
 	f.StringVar(&domain, "domain", "", "only rules of this domain")
 	f.StringSliceVar(&failOn, "fail-on", nil, "exit with 1 if one of these verdicts holds for a rule, such as strict,loose_crowd,broken")
 	f.BoolVar(&asJSON, "json", false, "print the server's answer as it is")

@@ -25,6 +25,9 @@ const (
 	previewTime = time.Minute
 	// previewKept is how long a result can be asked for.
 	previewKept = 10 * time.Minute
+	// previewAlone is how long a preview goes on after the last who waited for it has gone: time to
+	// connect again.
+	previewAlone = 5 * time.Second
 )
 
 // previews holds the preview that runs, or the last one.
@@ -44,6 +47,28 @@ type previewing struct {
 
 	mu       sync.Mutex
 	progress insight.PreviewProgress
+	waiting  int // requests for the result
+}
+
+// wait notes somebody who waits for the result, until leave is called. The preview ends when nobody
+// does any more.
+func (p *previewing) wait() (leave func()) {
+	count := func(n int) (alone bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.waiting += n
+		return p.waiting == 0
+	}
+	count(1)
+	return func() {
+		if count(-1) {
+			time.AfterFunc(previewAlone, func() {
+				if count(0) {
+					p.cancel()
+				}
+			})
+		}
+	}
 }
 
 func (p *previewing) note(at insight.PreviewProgress) {
@@ -166,6 +191,7 @@ func (a *Handler) followPreview(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	defer p.wait()()
 	if answer.Preferred(r.Header.Get("Accept"), "text/event-stream", "application/json") == 1 {
 		a.awaitPreview(w, r, p)
 		return

@@ -49,6 +49,21 @@ func TestPreview(t *testing.T) {
 		if a := w.as("operator", "GET", path, ""); a.Status != 503 || !strings.Contains(a.Body, "ended before") {
 			t.Errorf("one that was ended: %d %s", a.Status, a.Body)
 		}
+		// Nobody waits for it any more: one of two who did connects again in time, and goes for good.
+		path = start()
+		_, first := w.open(t, "operator", path, "Accept", "text/event-stream")
+		_, second := w.open(t, "operator", path, "Accept", jsonText)
+		synctest.Wait()
+		first()
+		second()
+		time.Sleep(previewAlone / 2)
+		_, second = w.open(t, "operator", path, "Accept", jsonText)
+		time.Sleep(2 * previewAlone)
+		if a := w.as("operator", "POST", previewPath, `{"files": {"a.yaml": ""}}`); a.Status != 409 {
+			t.Errorf("while one waits: %d", a.Status)
+		}
+		second()
+		time.Sleep(2 * previewAlone)
 		path = start()
 		w.Close()
 		if a := w.as("operator", "GET", path, "", "Accept", "text/event-stream"); !strings.Contains(a.Body, "event: problem") {

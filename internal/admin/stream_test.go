@@ -88,11 +88,17 @@ func (c *client) of(name string) (list []event) {
 	return list
 }
 
-// follow opens a stream as a role; what it returns ends it.
+// follow opens the stream of decisions as a role; what it returns ends it.
 func (w *whole) follow(t *testing.T, role, query string, headers ...string) (*client, func()) {
 	t.Helper()
+	return w.open(t, role, streamPath+query, headers...)
+}
+
+// open opens a stream as a role; what it returns ends it.
+func (w *whole) open(t *testing.T, role, target string, headers ...string) (*client, func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	r := httptest.NewRequestWithContext(ctx, "GET", "http://127.0.0.1:6070"+streamPath+query, nil)
+	r := httptest.NewRequestWithContext(ctx, "GET", "http://127.0.0.1:6070"+target, nil)
 	r.Header.Set("Authorization", "Bearer "+role+"-token")
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])

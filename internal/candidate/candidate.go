@@ -307,7 +307,7 @@ type veil struct {
 func (v *veil) edit(dst []byte, name string, at int) []byte {
 	end := at + 64
 	switch {
-	case rule.SecretAttribute(name) || slices.Contains(v.hide, name):
+	case rule.HiddenAttribute(v.hide, name):
 		sum := maphash.Bytes(v.seed, dst[at:])
 		return strconv.AppendUint(append(dst[:at], "hidden:"...), sum>>32, 16)
 	case len(dst) > end:

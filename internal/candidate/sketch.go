@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/weir-rl/weir/rule"
 )
@@ -145,6 +146,10 @@ func (h *heaviest) add(hash uint64, w *rule.Window, key []byte, v *veil) {
 	k.hash, k.count = hash, k.count+1
 	k.text = w.AppendKeyText(k.text[:0], key, func(dst []byte, name string, at int) []byte { return v.edit(dst, name, at) })
 	if len(k.text) > maxHeavyText {
-		k.text = append(k.text[:maxHeavyText], "…"...)
+		end := maxHeavyText
+		for !utf8.RuneStart(k.text[end]) {
+			end--
+		}
+		k.text = append(k.text[:end], "…"...)
 	}
 }

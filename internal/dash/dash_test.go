@@ -60,7 +60,7 @@ func withFigures(*http.Request) (Session, func() Snapshot, bool) {
 func TestFiguresBeforeScripts(t *testing.T) {
 	h := Handler(Options{First: withFigures, Version: "v1.2.3"})
 	r, body, _ := get(t, h, "/?over=6h")
-	for _, want := range []string{"112 /s", "2,410,000", "1.8 %", "0.027 %", "418", "210 µs", "&lt;b&gt;1.8 %", `\u003cb\u003e`, "v1.2.3", `"role":"operator"`} {
+	for _, want := range []string{"112 /s", "2,410,000", "1.8 %", "20.6 %", "418", "210 µs", "&lt;b&gt;1.8 %", `\u003cb\u003e`, "v1.2.3", `"role":"operator"`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page has no %q:\n%s", want, body)
 		}

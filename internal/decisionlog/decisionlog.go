@@ -58,11 +58,11 @@ type Log struct {
 	waiting chan *[]byte
 	free    sync.Pool // of *[]byte
 	reopen  chan struct{}
-	written atomic.Uint64
 	dropped atomic.Uint64
 	remark  seldom.Line
 
 	out  *bufio.Writer
+	held uint64   // lines in it
 	file *os.File // nil of a stream
 }
 
@@ -191,16 +191,16 @@ func (l *Log) write(b *[]byte) {
 	defer l.free.Put(b)
 	e, ok := recent.Decode(*b)
 	if !ok {
-		l.lost(errors.New("a decision cannot be decoded"))
+		l.lost(1, errors.New("a decision cannot be decoded"))
 		return
 	}
 	e.Node = l.o.Node
 	line, err := json.Marshal(e)
 	if err != nil {
-		l.lost(err)
+		l.lost(1, err)
 		return
 	}
-	l.written.Add(1)
+	l.held++
 	_, err = l.out.Write(append(line, '\n'))
 	l.failed(err)
 	if len(l.waiting) == 0 {
@@ -208,10 +208,15 @@ func (l *Log) write(b *[]byte) {
 	}
 }
 
-func (l *Log) flush() { l.failed(l.out.Flush()) }
+func (l *Log) flush() {
+	if err := l.out.Flush(); err != nil {
+		l.failed(err)
+	}
+	l.held = 0
+}
 
-// failed notes that what was buffered is lost. A bufio.Writer keeps its first error for good: it
-// begins anew.
+// failed notes that what was buffered is lost: the lines since the last flush, at most. A
+// bufio.Writer keeps its first error for good: it begins anew.
 func (l *Log) failed(err error) {
 	if err == nil {
 		return
@@ -221,12 +226,13 @@ func (l *Log) failed(err error) {
 	} else {
 		l.out.Reset(l.o.Out)
 	}
-	l.lost(err)
+	l.lost(max(l.held, 1), err)
+	l.held = 0
 }
 
-// lost counts a line that could not be written, and tells of it.
-func (l *Log) lost(err error) {
-	l.dropped.Add(1)
+// lost counts lines that could not be written, and tells of it.
+func (l *Log) lost(lines uint64, err error) {
+	l.dropped.Add(lines)
 	if n := l.remark.Due(time.Minute); n > 0 {
 		l.o.Logger.Error(fmt.Sprintf("decisions.log: lines are lost (%d times): %v", n, err))
 	}

@@ -293,15 +293,17 @@ func TestFull(t *testing.T) {
 		}
 		stop := run(t, l)
 		r, d := weir.Request{Domain: "shop"}, weir.Decision{Domain: "shop", Known: true, ID: 7, Time: 1}
-		l.decided(&r, &d)
+		for range 3 { // which are written together
+			l.decided(&r, &d)
+		}
 		synctest.Wait()
-		if n := l.Dropped(); n != 1 {
+		if n := l.Dropped(); n != 3 {
 			t.Errorf("%d dropped", n)
 		}
 		out.full = false
 		l.decided(&r, &d)
 		synctest.Wait()
-		if n := len(out.lines()); n != 1 || out.lines()[0] == "" || l.Dropped() != 1 {
+		if n := len(out.lines()); n != 1 || out.lines()[0] == "" || l.Dropped() != 3 {
 			t.Errorf("%d lines, %d dropped", n, l.Dropped())
 		}
 		stop()

@@ -168,6 +168,12 @@ func (c *Collector) SetSeed(seed uint64) {
 // Thinned counts the events of decisions that were left out, since there were too many.
 func (c *Collector) Thinned() uint64 { return c.thinned.Load() }
 
+// Taken counts the events of decisions that were looked at.
+func (c *Collector) Taken() uint64 { return c.taken.Load() }
+
+// StoreErrors counts the errors of the store.
+func (c *Collector) StoreErrors() uint64 { return c.storeErrors.Load() }
+
 // Bytes is the memory that is taken.
 func (c *Collector) Bytes() int64 {
 	c.mu.Lock()

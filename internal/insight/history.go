@@ -200,15 +200,21 @@ func (h *history) rewrite(each func(yield func([]past) error) error) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err == nil {
-		err = os.Rename(temporary, h.path)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(temporary))
 	}
-	if err != nil {
-		return errors.Join(err, f.Close(), os.Remove(temporary))
+	// Both are closed first: Windows renames no open file, nor over one.
+	_ = h.file.Close()
+	if err = os.Rename(temporary, h.path); err == nil {
+		h.size = next.size
+	} else {
+		err = errors.Join(err, os.Remove(temporary))
 	}
-	old := h.file
-	h.file, h.size = f, next.size
-	return old.Close()
+	reopened, open := os.OpenFile(h.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if open == nil {
+		h.file = reopened
+	}
+	return errors.Join(err, open)
 }
 
 // failed says once that the file cannot be written, and once that it can be again.

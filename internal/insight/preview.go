@@ -20,7 +20,7 @@ type PreviewQuery struct {
 type PreviewProgress struct {
 	Done  uint64 `json:"done"` // requests
 	Of    uint64 `json:"of"`
-	Phase string `json:"phase"` // load, tests, now, then
+	Phase string `json:"phase"` // load, tests, then
 }
 
 // PreviewResult is what the rules in force did to the recorded requests, and what others would have

@@ -83,7 +83,7 @@ type RuleSnapshot struct {
 	All     SampleSnapshot
 	Refused RefusedSnapshot
 	Minutes []MinuteSnapshot
-	Errors  uint64 // of if and cost, of the last day at most
+	Errors  uint64 // of if and cost; where Over is more than 36 h, of the last of them
 	Error   string // the first of them; "" if there is none
 
 	Drawn, DrawnKnown uint64

@@ -5,7 +5,6 @@ import (
 	"hash/fnv"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -333,14 +332,4 @@ func (v *veil) edit(dst []byte, name string, at int) []byte {
 	return dst
 }
 
-func (v *veil) hides(name string) bool {
-	if rule.SecretAttribute(name) {
-		return true
-	}
-	for _, h := range v.hide {
-		if strings.EqualFold(h, name) {
-			return true
-		}
-	}
-	return false
-}
+func (v *veil) hides(name string) bool { return rule.HiddenAttribute(v.hide, name) }

@@ -68,5 +68,5 @@ func (b *Buffer) looksOf(r *rule.Rule) []look {
 
 // hides reports whether the values of an attribute are not kept.
 func (b *Buffer) hides(name string) bool {
-	return rule.SecretAttribute(name) || slices.Contains(b.hide, name)
+	return rule.HiddenAttribute(b.hide, name)
 }

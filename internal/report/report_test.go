@@ -133,7 +133,7 @@ func TestText(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	if got := clean("a\x1b[31m\u202eb\u0085c\xffé"); got != "a?[31m?b?c?é" {
+	if got := clean("a\x1b[31m\u202eb\u0085c\xffé\u200b4\u00a0%\ufeff"); got != "a?[31m?b?c?é?4\u00a0%?" {
 		t.Errorf("clean = %q", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/insight"
@@ -171,7 +172,7 @@ func writeTable(b *strings.Builder, head []string, rows [][]string) {
 // clean makes a value of the log harmless on a terminal.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+		if r == utf8.RuneError || !unicode.IsPrint(r) && !unicode.Is(unicode.Zs, r) {
 			return '?'
 		}
 		return r
