@@ -135,12 +135,21 @@ func (c *call) failure(err error) {
 func (g *Gate) acquire(ctx context.Context, fullMethod string) *call {
 	c := g.pool.Get().(*call)
 	c.ctx, c.path = ctx, fullMethod
-	c.request = weir.Request{Domain: g.o.Domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay, Door: "grpc"}
+	c.ask()
 	if g.o.Hits != nil {
 		c.request.Hits = g.o.Hits(ctx, fullMethod)
 		c.request.Peek = c.request.Hits == 0
 	}
 	return c
+}
+
+// ask makes the request that is decided: of the call, or of a message on its stream.
+func (c *call) ask() {
+	o := &c.gate.o
+	c.request = weir.Request{Domain: o.Domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay, Door: "grpc"}
+	if o.Trace != nil {
+		c.request.Trace = o.Trace(c.ctx, c.path)
+	}
 }
 
 // finish gives back the slots that c holds, and c itself.

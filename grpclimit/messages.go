@@ -7,8 +7,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/weir-rl/weir"
 )
 
 // limited is a stream of which each received message is decided.
@@ -82,7 +80,7 @@ func (l *limited) RecvMsg(message any) error {
 func (l *limited) decide(message any) error {
 	c, d := l.call, &l.call.decision
 	g := c.gate
-	c.request = weir.Request{Domain: g.o.Domain, Attributes: &c.attributes, Hits: 1, MaxDelay: weir.RuleDelay, Door: "grpc"}
+	c.ask()
 	if g.o.MessageHits != nil {
 		c.request.Hits = g.o.MessageHits(c.ctx, c.path, message)
 		c.request.Peek = c.request.Hits == 0

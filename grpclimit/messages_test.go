@@ -233,3 +233,35 @@ func TestPushBack(t *testing.T) {
 		t.Errorf("what can never pass: %v, %v", err, trailer)
 	}
 }
+
+// A call and the messages on its stream are part of the trace that the program tells.
+func TestTrace(t *testing.T) {
+	var traced sync.Map // by the message of the request
+	l := limiter(t, "limits:\n- {name: n, per: [user], allow: 50/hour, algorithm: sliding_log}\n", weir.WithHooks(weir.Hooks{Decided: func(r *weir.Request, _ *weir.Decision) {
+		kind, _ := r.Attributes.Attribute("grpc.message")
+		traced.Store(kind, r.Trace)
+	}}))
+	want := &weir.Trace{TraceID: [16]byte{1}, SpanID: [8]byte{2}}
+	conn := dial(t, l, func(s *grpc.Server) { reflection.Register(s) }, `{}`, grpclimit.Options{Identity: byUser, Messages: true,
+		Trace: func(ctx context.Context, method string) *weir.Trace {
+			if _, ok := metadata.FromIncomingContext(ctx); !ok || !strings.HasSuffix(method, "/ServerReflectionInfo") {
+				t.Errorf("%s: the context is not that of the call", method)
+			}
+			return want
+		}})
+	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(as("ada"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"", "received"} {
+		if got, _ := traced.Load(kind); got != want {
+			t.Errorf("grpc.message %q: %v", kind, got)
+		}
+	}
+}

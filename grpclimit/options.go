@@ -67,6 +67,9 @@ type Options struct {
 	Overload *overload.Limiter
 	// Load measures the calls that pass; nil for none.
 	Load overload.Load
+	// Trace returns the trace that a call or a message on a stream is part of, for
+	// weir.Request.Trace; nil for one that is not followed. A nil function follows none.
+	Trace func(ctx context.Context, fullMethod string) *weir.Trace
 	// Stopwatch times a sample of the decisions, but not of calls that were held; nil times none.
 	Stopwatch weir.Stopwatch
 	// OnError is called when the store failed on a call, or when a slot, a turn or a cost could not
