@@ -326,7 +326,7 @@ func (unsettled) Settle(context.Context, []store.Settlement) error { return errS
 // If the store fails at the end, or cannot settle at all, the estimate stays, the answer is not
 // harmed, and OnError hears of it.
 func TestCostAfterStoreError(t *testing.T) {
-	inner, err := memory.New(memory.Options{})
+	inner, err := memory.New(memory.Options{Clock: func() int64 { return epoch }}) // no window turns
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func ExampleNewLimitTransport() {
 		log.Fatal(err)
 	}
 	defer store.Close()
-	limiter, err := weir.New(store, weir.Limit("third-party", "2/hour", "host"))
+	limiter, err := weir.New(store, weir.Limit("third-party", "2/day", "host"))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -31,7 +31,7 @@ type userKey struct{}
 
 // The user is who an authentication that ran before has put into the context.
 func ExampleOptions_attributes() {
-	limit, err := httplimit.New(newLimiter("per-user", "1/hour", "user"), httplimit.Options{
+	limit, err := httplimit.New(newLimiter("per-user", "1/day", "user"), httplimit.Options{
 		Attributes: map[string]func(*http.Request) string{
 			"user": func(r *http.Request) string { name, _ := r.Context().Value(userKey{}).(string); return name },
 		},

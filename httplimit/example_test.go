@@ -14,14 +14,14 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// Three requests a minute for each address.
+// Three requests a day for each address.
 func ExampleNew() {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer store.Close()
-	limiter, err := weir.New(store, weir.Limit("hello", "3/hour", "ip"))
+	limiter, err := weir.New(store, weir.Limit("hello", "3/day", "ip"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -57,6 +57,7 @@ limits:
     when: { path: /api/** }
     per: [user|ip]
     allow: 2/hour
+    algorithm: sliding_log
 `)}}, file.Options{})
 	if err != nil {
 		log.Fatal(err)

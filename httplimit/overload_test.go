@@ -79,7 +79,7 @@ func (s *adaptiveServer) used(t testing.TB, path string) (n int64) {
 const priorities = `
 exempt: {path: [/exempt]}
 limits:
-  - {name: all, allow: 1000/hour, algorithm: fixed_window}
+  - {name: all, allow: 1000/hour, algorithm: sliding_log}
   - {name: important, when: {path: /critical}, allow: 1000/hour, priority: critical}
   - {name: extra, when: {path: /sheddable}, allow: 1000/hour, priority: sheddable}
 `

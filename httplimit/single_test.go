@@ -13,7 +13,7 @@ import (
 // newSingle is a limiter with a limit that names no key.
 func newSingle(t *testing.T) *weir.Limiter {
 	t.Helper()
-	store, err := memory.New(memory.Options{})
+	store, err := memory.New(memory.Options{Clock: func() int64 { return epoch }}) // no window turns
 	if err != nil {
 		t.Fatal(err)
 	}

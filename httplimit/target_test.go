@@ -68,7 +68,7 @@ func TestMiddlewareTargets(t *testing.T) {
 // would be a way round a rule about the file.
 func TestMiddlewareTargetHash(t *testing.T) {
 	files := http.FileServerFS(fstest.MapFS{"big.txt": {Data: []byte("big")}, "x/small.txt": {Data: []byte("small")}})
-	const rules = `limits: [{name: big, when: {path: /big.txt}, allow: 1/hour}]`
+	const rules = `limits: [{name: big, when: {path: /big.txt}, allow: 1/hour, algorithm: sliding_log}]`
 	for _, slash := range []EncodedSlash{RefuseEncodedSlash, KeepEncodedSlash} {
 		limit, err := New(newLimiter(t, nil, rules), Options{EncodedSlash: slash})
 		if err != nil {
