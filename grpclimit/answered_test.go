@@ -62,7 +62,7 @@ func TestAnswered(t *testing.T) {
 		for _, streams := range []bool{false, true} {
 			t.Run(fmt.Sprint(service, streams), func(t *testing.T) {
 				option, told := hearing()
-				l := limiter(t, "limits: [{name: a, per: [user], allow: 9/year, algorithm: fixed_window}, {name: closed, when: {user: eve}, allow: 0/year}]", option)
+				l := limiter(t, "limits: [{name: a, per: [user], allow: 9/year, algorithm: sliding_log}, {name: closed, when: {user: eve}, allow: 0/year}]", option)
 				s := answers{came: make(chan struct{}, 1)}
 				client := healthpb.NewHealthClient(dial(t, l, func(r *grpc.Server) { healthpb.RegisterHealthServer(r, s) }, `{}`, grpclimit.Options{Identity: byUser}))
 				if _, err := client.Check(as("eve"), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.ResourceExhausted {
@@ -96,7 +96,7 @@ func TestAnswered(t *testing.T) {
 // that it failed.
 func TestAnsweredOnce(t *testing.T) {
 	option, told := hearing()
-	l := limiter(t, "limits: [{name: a, allow: 9/year, algorithm: fixed_window}]", option)
+	l := limiter(t, "limits: [{name: a, allow: 9/year, algorithm: sliding_log}]", option)
 	gate := newGate(t, l, grpclimit.Options{Messages: true, NoHeaders: true})
 	err := gate.Stream(nil, receiving{serverStream{ctx: t.Context()}}, &grpc.StreamServerInfo{FullMethod: "/shop.Orders/Create", IsClientStream: true}, func(_ any, s grpc.ServerStream) error {
 		for range 3 {

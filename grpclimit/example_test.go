@@ -18,14 +18,14 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// A server that lets each user call twice an hour.
+// A server that lets each user call twice a day.
 func Example() {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer store.Close()
-	limiter, err := weir.New(store, weir.Limit("calls-per-user", "2/hour", "user"))
+	limiter, err := weir.New(store, weir.Limit("calls-per-user", "2/day", "user"))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -159,7 +159,7 @@ limits:
 }
 
 func TestStream(t *testing.T) {
-	client := serve(t, limiter(t, "limits:\n- {name: w, when: {grpc.method: Watch}, per: [ip], allow: 1/hour}\n"), grpclimit.Options{})
+	client := serve(t, limiter(t, "limits:\n- {name: w, when: {grpc.method: Watch}, per: [ip], allow: 1/hour, algorithm: sliding_log}\n"), grpclimit.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	first, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})

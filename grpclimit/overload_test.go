@@ -35,7 +35,7 @@ func newOverload(t testing.TB, o overload.Options) *overload.Limiter {
 func TestAdaptive(t *testing.T) {
 	l := limiter(t, `
 limits:
-- {name: checks, when: {path: /grpc.health.v1.Health/Check}, allow: 2/hour, algorithm: fixed_window, priority: sheddable}
+- {name: checks, when: {path: /grpc.health.v1.Health/Check}, allow: 2/hour, algorithm: sliding_log, priority: sheddable}
 - {name: watches, when: {path: /grpc.health.v1.Health/Watch}, allow: 100/hour}
 `)
 	a := newOverload(t, overload.Options{Fixed: 1})
