@@ -123,7 +123,7 @@ func (m *member) ask(t *testing.T, user string) *weir.Decision {
 	return d
 }
 
-const shop = "limits: [{ name: search, per: [user], allow: 5/hour }]"
+const shop = "limits: [{ name: search, per: [user], allow: 5/hour, algorithm: sliding_log }]"
 
 // What each node tells is of all of them: the counts are those of all requests, a decision is found
 // by its id from everywhere, and lists are in order of time.

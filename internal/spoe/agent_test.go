@@ -182,7 +182,7 @@ func TestSameAsHeaders(t *testing.T) {
 limits:
   - {name: quick, per: [key], allow: 5/min, algorithm: token_bucket, warn: 50%, throttle: {soft: 20%}}
   - {name: slow, per: [key], allow: {rate: 7/hour, burst: 7}, algorithm: leaky_bucket, response: {status: 503, headers: {Retry-After: "77"}, content_type: text/html, body: "<p>{{.Limit}}</p>"}}
-  - {name: shadow, per: [key], allow: 1/day, on_limit: shadow}
+  - {name: shadow, per: [key], allow: 1/day, algorithm: sliding_log, on_limit: shadow}
 `
 	p := dial(t, serve(t, New(newLimiter(t, rules), Options{}))).greet()
 	reference := newLimiter(t, rules)
@@ -276,9 +276,9 @@ func TestAttributes(t *testing.T) {
 		"all of them":             {"", `query == {"a": "b", "c": "d"} && header == {"x-y": "1", "host": "h"} && attr.size() == 6`, []any{"user", "u", "query", "a=b&c=d&a=e", "header.X-Y", 1, "header.x-y", 2, "host", "h"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rules := "limits: [{name: met, when: {" + c.when + "}, per: [" + c.per + "], allow: 1/day}]"
+			rules := "limits: [{name: met, when: {" + c.when + "}, per: [" + c.per + "], allow: 1/day, algorithm: sliding_log}]"
 			if c.when == "" {
-				rules = "limits: [{name: met, per: [user], allow: 1/day, if: '" + c.per + "'}]"
+				rules = "limits: [{name: met, per: [user], allow: 1/day, algorithm: sliding_log, if: '" + c.per + "'}]"
 			}
 			p := dial(t, serve(t, New(newLimiter(t, rules), Options{}))).greet()
 			first, second := p.ask(c.items...), p.ask(c.items...)
@@ -387,7 +387,7 @@ func TestHits(t *testing.T) {
 // than agreed.
 func TestSmallFrames(t *testing.T) {
 	for _, size := range []int{256, 300, 400, 600, 900, 16380} {
-		p := dial(t, serve(t, New(newLimiter(t, "limits: [{name: the-limit-of-each-client-address, per: [ip], allow: 1/day}]"), Options{})))
+		p := dial(t, serve(t, New(newLimiter(t, "limits: [{name: the-limit-of-each-client-address, per: [ip], allow: 1/day, algorithm: sliding_log}]"), Options{})))
 		p.send(rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", size, "capabilities", "pipelining")))
 		p.next()
 		var v map[string]any

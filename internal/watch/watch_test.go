@@ -124,7 +124,7 @@ func TestSeldom(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	const rules = `
 limits:
-  - {name: soft, when: {path: /soft}, per: [user], allow: 4/h, throttle: {soft: 50%}, warn: 75%}
+  - {name: soft, when: {path: /soft}, per: [user], allow: 4/h, algorithm: sliding_log, throttle: {soft: 50%}, warn: 75%}
   - {name: shadow, when: {path: /shadow}, per: [user], allow: 1/h, enforce: 0%}
   - {name: partly, when: {path: /partly}, per: [user], allow: 1/h, enforce: 99%}
   - {name: fails, when: {path: /fails}, if: "int(method) > 0", per: [user], allow: 1/h}
