@@ -17,7 +17,7 @@ import (
 // Whoever asks for the hottest keys again and again gets to know them all, at a price for each call
 // that is bounded.
 func TestHottestKeysBounded(t *testing.T) {
-	store, err := memory.New(memory.Options{})
+	store, err := memory.New(memory.Options{Clock: newClock().read})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (s *inspected) Reset(ctx context.Context, c *rule.Counter, key []byte) (boo
 
 func inspectedLimiter(t *testing.T, rules ...string) (*weir.Limiter, *inspected) {
 	t.Helper()
-	store, err := memory.New(memory.Options{})
+	store, err := memory.New(memory.Options{Clock: newClock().read})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -401,7 +401,7 @@ func ExampleLimit() {
 		panic(err)
 	}
 	defer store.Close()
-	limiter, err := weir.New(store, weir.Limit("logins", "2/hour", "user"))
+	limiter, err := weir.New(store, weir.Limit("logins", "2/day", "user"))
 	if err != nil {
 		panic(err)
 	}

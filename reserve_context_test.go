@@ -48,7 +48,7 @@ func (s *spanStore) Settle(ctx context.Context, list []store.Settlement) error {
 // A program that follows requests in traces finds its spans at reservations as at decisions:
 // Request.Trace at its hooks, and the values of the context at its store.
 func TestReserveInTrace(t *testing.T) {
-	local, err := memory.New(memory.Options{})
+	local, err := memory.New(memory.Options{Clock: newClock().read})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,8 +54,8 @@ func ExampleLimiter_Reserve() {
 func ExampleReservations_CommitEach() {
 	rules, _, err := file.Load([]file.Source{{Name: "llm.yaml", Data: []byte(`
 limits:
-  - { name: tokens, per: [user], allow: 100000/day, cost: 4000 }
-  - { name: requests, per: [user], allow: 50/day }
+  - { name: tokens, per: [user], allow: 100000/day, algorithm: sliding_log, cost: 4000 }
+  - { name: requests, per: [user], allow: 50/day, algorithm: sliding_log }
 `)}}, file.Options{})
 	if err != nil {
 		log.Fatal(err)
