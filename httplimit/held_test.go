@@ -238,6 +238,9 @@ func TestTurnsAcrossNodes(t *testing.T) {
 			// both are read from one machine's wall clock, which may be slewed meanwhile
 			t.Errorf("turn %d left %d µs before its time", i, g.turn-g.at)
 		}
+		if g.left == 0 {
+			continue // on a busy machine its turn had come before it could stand in line
+		}
 		if g.left <= last[g.node] {
 			t.Errorf("turn %d left node %d as number %d, after number %d", i, g.node, g.left, last[g.node])
 		}
@@ -272,6 +275,7 @@ func TestWaitingAcrossNodes(t *testing.T) {
 	// of each node's requests by arrival: as which number it left the line, 0 if it was admitted at
 	// once
 	left := [3][n]int64{}
+	began := time.Now()
 	for i := range 3 {
 		g, _ := newNode(t, server.URL(), "limits: [{name: q, algorithm: sliding_log, allow: 20/100ms, on_limit: {wait: 60s}}]", decided)
 		nodes = append(nodes, g)
@@ -300,6 +304,7 @@ func TestWaitingAcrossNodes(t *testing.T) {
 			}
 		}
 	}
+	asked := time.Since(began)
 	wg.Wait()
 	slices.Sort(admitted)
 	for i := 20; i < len(admitted); i++ {
@@ -325,7 +330,8 @@ func TestWaitingAcrossNodes(t *testing.T) {
 			t.Errorf("node %d: %+v", i, s)
 		}
 	}
-	if held < n {
-		t.Errorf("only %d had to wait", held)
+	// No more than this were admitted at once, however long it took to ask for all.
+	if atOnce := 20 * (int(asked/(100*time.Millisecond)) + 2); held < 3*n-atOnce {
+		t.Errorf("only %d had to wait, although all were asked for within %v", held, asked)
 	}
 }
