@@ -323,7 +323,7 @@ var hostile = []string{
 // TestHostile: what clients send is shown as text, and characters that one would not see are shown.
 func TestHostile(t *testing.T) {
 	d := chromium(t)
-	s := serve(t, map[string]string{"rules/shop.yaml": "domain: shop\nlimits:\n  - name: once\n    per: [user]\n    allow: 1/h\n"})
+	s := serve(t, map[string]string{"rules/shop.yaml": "domain: shop\nlimits:\n  - name: once\n    per: [user]\n    allow: 1/h\n    algorithm: sliding_log\n"})
 	for _, user := range hostile {
 		s.ask("user", user, "path", user)
 		s.ask("user", user, "path", user)

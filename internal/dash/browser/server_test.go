@@ -45,16 +45,19 @@ limits:
     when: { path: /login }
     per: [ip]
     allow: 5/min
+    algorithm: sliding_log
   - name: search
     when: { path: /search }
     per: [ip]
     allow: 20/min
+    algorithm: sliding_log
   - name: api
     per: [user]
     allow: 1000/h
   - name: api-tighter
     per: [user]
     allow: 10/min
+    algorithm: sliding_log
     on_limit: shadow
   - name: legacy-import
     when: { path: /old/* }
