@@ -29,7 +29,7 @@ func TestOpenMetrics(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	rules := filepath.Join(dir, "rules.yaml")
-	if err := os.WriteFile(rules, []byte("domain: shop\nlimits:\n  - { name: login, per: [ip], allow: [2/min, 5/hour], ban: { after: 20, within: 1m, for: 1h } }\n"), 0o600); err != nil {
+	if err := os.WriteFile(rules, []byte("domain: shop\nlimits:\n  - { name: login, per: [ip], allow: [2/min, 5/hour], algorithm: sliding_log, ban: { after: 20, within: 1m, for: 1h } }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	server := exec.Command(program, "serve", "--rules", rules, "--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-grpc=", "--listen-resp=")
