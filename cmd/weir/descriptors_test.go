@@ -13,9 +13,9 @@ domain: messaging
 descriptors:
   - key: message_type
     value: marketing
-    rate_limit: { unit: day, requests_per_unit: 5 }
+    rate_limit: { unit: day, requests_per_unit: 5, algorithm: sliding_log, count_denied: true }
   - key: remote_address
-    rate_limit: { unit: day, requests_per_unit: 12 }
+    rate_limit: { unit: day, requests_per_unit: 12, algorithm: sliding_log, count_denied: true }
 `
 
 // Rules of the Lyft form hold at each door: five marketing messages a day are five, wherever they

@@ -36,7 +36,7 @@ limits:
   - {name: soft-for, when: {path: /soft-for}, per: [door], allow: 10/year, algorithm: token_bucket, throttle: {soft: {over: 20%, for: 1h}}}
   - {name: elastic, when: {path: /elastic}, per: [door], allow: 10/year, algorithm: sliding_log, throttle: {elastic: {signal: load, curve: {50%: 200%, 80%: 100%}}}}
   - {name: schedule, when: {path: /schedule}, per: [door], allow: 10/year, algorithm: sliding_log, schedule: [{between: "00:00-24:00", allow: 4/year}]}
-  - {name: shadow, when: {path: /shadow}, per: [door], allow: 1/year, on_limit: shadow}
+  - {name: shadow, when: {path: /shadow}, per: [door], allow: 1/year, algorithm: sliding_log, on_limit: shadow}
   - {name: slots, when: {path: /slots}, per: [door], allow: 1}
   - {name: wait, when: {path: /wait}, per: [door], allow: {rate: 2/s, burst: 10}, algorithm: leaky_bucket, on_limit: {wait: 30s}}
   - {name: defer, when: {path: /defer}, per: [door], allow: 2/year, algorithm: sliding_log, on_limit: {defer: later}}

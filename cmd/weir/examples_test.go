@@ -60,8 +60,8 @@ descriptors:
 // What the server prints can be pasted, whatever the folder holds: several domains, globs, or only
 // descriptors.
 func TestServePrintsRequests(t *testing.T) {
-	shop := "domain: shop\nlimits: [{ name: api, when: { path: /api/** }, per: [user], allow: 2/hour }]\n"
-	lyft := "domain: mail\ndescriptors: [{ key: to, rate_limit: { unit: hour, requests_per_unit: 2 } }]\n"
+	shop := "domain: shop\nlimits: [{ name: api, when: { path: /api/** }, per: [user], allow: 2/hour, algorithm: sliding_log }]\n"
+	lyft := "domain: mail\ndescriptors: [{ key: to, rate_limit: { unit: hour, requests_per_unit: 2, algorithm: sliding_log } }]\n"
 	for name, files := range map[string][]string{"globs": {shop}, "two domains": {shop, lyft}, "descriptors": {lyft}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -19,7 +19,7 @@ func TestExplainServer(t *testing.T) {
 domain: shop
 limits:
   - { name: odd-key, per: [user, path], allow: [5/min, 20/hour], algorithm: sliding_log }
-  - { name: everybody, allow: 100/min }
+  - { name: everybody, allow: 100/min, algorithm: sliding_log }
 `)
 	p := start(t, "serve", "--rules", dir)
 	defer p.end()
@@ -59,8 +59,8 @@ func TestExplainBan(t *testing.T) {
 domain: shop
 limits:
   - { name: api, when: { path: /api/** }, per: [user], allow: 5/hour }
-  - { name: login, when: { path: /login }, per: [ip], allow: 3/hour, ban: { after: 2, within: 10m, for: 15m, scope: domain } }
-  - { name: form, when: { path: /form }, per: [ip], allow: 1/hour, ban: { after: 1, within: 10m, for: 15m } }
+  - { name: login, when: { path: /login }, per: [ip], allow: 3/hour, algorithm: sliding_log, ban: { after: 2, within: 10m, for: 15m, scope: domain } }
+  - { name: form, when: { path: /form }, per: [ip], allow: 1/hour, algorithm: sliding_log, ban: { after: 1, within: 10m, for: 15m } }
 `)
 	p := start(t, "serve", "--rules", rules)
 	defer p.end()

@@ -41,7 +41,7 @@ var kinds = []struct {
 	{"schedule and elastic", "{elastic: {signal: load, curve: {50%: 200%, 80%: 100%}}}", "[{between: \"00:00-24:00\", allow: %s}]", 60, 0, true},
 }
 
-// allow writes a limit of n for an algorithm; windows are so long that none turns.
+// allow writes a limit of n for an algorithm.
 func allow(algorithm string, n int) string {
 	switch algorithm {
 	case "token_bucket", "leaky_bucket":
@@ -50,6 +50,13 @@ func allow(algorithm string, n int) string {
 		return fmt.Sprint(n)
 	}
 	return fmt.Sprintf("%d/year", n)
+}
+
+// standingNow is a clock that stands still at the present, so that no window turns.
+func standingNow() func() int64 {
+	clock := new(standing)
+	clock.Store(time.Now().UnixMicro())
+	return clock.now
 }
 
 // TestMatrix: each throttling kind × algorithm × store admits and marks as many as it should, to
@@ -83,14 +90,14 @@ func TestMatrix(t *testing.T) {
 	}
 	stores := map[string]func(t *testing.T) store.Store{
 		"memory": func(t *testing.T) store.Store {
-			s, err := memory.New(memory.Options{})
+			s, err := memory.New(memory.Options{Clock: standingNow()})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return s
 		},
 		"redis": func(t *testing.T) store.Store {
-			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second})
+			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second, Clock: standingNow()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,10 +157,10 @@ descriptors:
 `
 	stores := map[string]store.Store{}
 	var err error
-	if stores["memory"], err = memory.New(memory.Options{}); err != nil {
+	if stores["memory"], err = memory.New(memory.Options{Clock: standingNow()}); err != nil {
 		t.Fatal(err)
 	}
-	if stores["redis"], err = redis.Open(redis.Options{URL: redistest.Start(t).URL()}); err != nil {
+	if stores["redis"], err = redis.Open(redis.Options{URL: redistest.Start(t).URL(), Clock: standingNow()}); err != nil {
 		t.Fatal(err)
 	}
 	for name, store := range stores {

@@ -428,7 +428,7 @@ func TestOTelSettings(t *testing.T) {
 // API has it, and nothing else.
 func TestDecisionLogServe(t *testing.T) {
 	dir := t.TempDir()
-	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour }]\n")
+	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour, algorithm: sliding_log }]\n")
 	p := start(t, "serve", "--rules="+dir, "--decisions-log=stdout")
 	base := "http://" + p.addr("http") + "/api/v1/limit?user=ada"
 	get(t, base)

@@ -208,7 +208,7 @@ func TestImage(t *testing.T) {
 	if err := os.MkdirAll(rules, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(rules, "a.yaml"), []byte("limits:\n- {name: a, per: [key], allow: 2/day, algorithm: fixed_window, timezone: Europe/Berlin}\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(rules, "a.yaml"), []byte("limits:\n- {name: a, per: [key], allow: 1/day, algorithm: sliding_log, timezone: Europe/Berlin, schedule: [{between: \"00:00-24:00\", allow: 2/day}]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	port := regexp.MustCompile(`=:\d+$`)

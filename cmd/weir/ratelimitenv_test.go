@@ -122,7 +122,7 @@ func TestServeInPlaceOfRateLimit(t *testing.T) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeRules(t, filepath.Join(folder, "mail.yaml"), "domain: mail\ndescriptors: [{ key: to, rate_limit: { unit: year, requests_per_unit: 1 } }]\n")
+	writeRules(t, filepath.Join(folder, "mail.yaml"), "domain: mail\ndescriptors: [{ key: to, rate_limit: { unit: year, requests_per_unit: 1, algorithm: sliding_log } }]\n")
 	httpPort, grpc := freePort(t), freePort(t)
 	cmd := exec.Command(program, "serve", "--listen-resp=off", "--listen-admin=127.0.0.1:0")
 	cmd.Dir = t.TempDir()

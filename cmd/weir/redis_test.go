@@ -364,7 +364,7 @@ func TestOnStoreError(t *testing.T) {
 	writeRules(t, filepath.Join(dir, "a.yaml"), `
 domain: shop
 limits:
-  - { name: local, when: { path: ["/local/**", "/mixed/**"] }, per: [path], allow: 3/day }
+  - { name: local, when: { path: ["/local/**", "/mixed/**"] }, per: [path], allow: 3/day, algorithm: sliding_log }
   - { name: open, when: { path: ["/open/**", "/mixed/**", "/shut/open/**"] }, per: [path], allow: 1/day, on_store_error: allow }
   - { name: shut, when: { path: "/shut/**" }, per: [path], allow: 100/day, on_store_error: deny }
   - { name: trial, when: { path: "/trial/**" }, per: [path], allow: 1/day, on_store_error: deny, on_limit: shadow }

@@ -150,7 +150,7 @@ func TestServeFindsRules(t *testing.T) {
 	if err := os.Mkdir("rules", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeRules(t, "rules/shop.yaml", "domain: shop\nlimits: [{ name: one, per: [key], allow: 1/hour }]\n")
+	writeRules(t, "rules/shop.yaml", "domain: shop\nlimits: [{ name: one, per: [key], allow: 1/hour, algorithm: sliding_log }]\n")
 	p.stderr.await(t, `rules loaded" path=./rules files=1`)
 	for i, want := range []int{200, 429} {
 		if status, _, body := get(t, url+"key=ada"); status != want || !strings.Contains(body, `"limit":1,`) {
@@ -337,7 +337,7 @@ func TestProxyCommand(t *testing.T) {
 	}))
 	defer upstream.Close()
 	dir := t.TempDir()
-	writeRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [user], allow: 2/hour }]\n")
+	writeRules(t, filepath.Join(dir, "a.yaml"), "domain: shop\nlimits: [{ name: api, per: [user], allow: 2/hour, algorithm: sliding_log }]\n")
 	p := start(t, "proxy", "--upstream", upstream.URL, "--rules", dir, "--listen-proxy=127.0.0.1:0", "--identity=user=header:X-User-Id")
 	addr := p.addr("proxy")
 	ask := func(user string) (int, string) {

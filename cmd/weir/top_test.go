@@ -97,8 +97,8 @@ func busyServer(t *testing.T, admin string) *running {
 	writeRules(t, filepath.Join(dir, "shop.yaml"), `
 domain: shop
 limits:
-  - { name: login, when: { path: /login, method: POST }, per: [ip], allow: 3/hour }
-  - { name: notes, when: { path: /notes }, per: [user], allow: 2/hour }
+  - { name: login, when: { path: /login, method: POST }, per: [ip], allow: 3/hour, algorithm: sliding_log }
+  - { name: notes, when: { path: /notes }, per: [user], allow: 2/hour, algorithm: sliding_log }
   - { name: everybody, allow: 100000/hour }
 `)
 	p := start(t, "serve", "--rules", dir, "--listen-admin="+admin)
@@ -408,7 +408,7 @@ func TestPreview(t *testing.T) {
 	server := "http://" + p.addr("admin")
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"same/shop.yaml":       "domain: shop\nlimits:\n  - { name: login, when: { path: /login, method: POST }, per: [ip], allow: 3/hour }\n  - { name: notes, when: { path: /notes }, per: [user], allow: 2/hour }\n  - { name: everybody, allow: 100000/hour }\n",
+		"same/shop.yaml":       "domain: shop\nlimits:\n  - { name: login, when: { path: /login, method: POST }, per: [ip], allow: 3/hour, algorithm: sliding_log }\n  - { name: notes, when: { path: /notes }, per: [user], allow: 2/hour, algorithm: sliding_log }\n  - { name: everybody, allow: 100000/hour }\n",
 		"looser/shop.yaml":     "domain: shop\nlimits:\n  - { name: login, when: { path: /login }, per: [ip], allow: 30/hour }\n",
 		"tested/shop.yaml":     "domain: shop\nlimits:\n  - { name: login, when: { path: /login }, per: [ip], allow: 30/hour }\n",
 		"tested/a_test.yaml":   "tests:\n  - name: the second is refused\n    steps:\n      - send: { ip: 192.0.2.1, path: /login, times: 2 }\n        allowed: 1\n",
