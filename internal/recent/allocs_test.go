@@ -80,6 +80,25 @@ func BenchmarkSince(b *testing.B) {
 	b.ReportMetric(float64(spent.Nanoseconds())/float64(b.N), "ns/look")
 }
 
+// BenchmarkList is what the question for those of the last seconds costs, which others ask once a
+// second: with twenty new decisions in a full buffer.
+func BenchmarkList(b *testing.B) {
+	buffer, r, d := benchmarked(b)
+	at := time.UnixMicro(d.Time)
+	for i := range uint64(2 * defaultEntries) {
+		buffer.keep(r, d, i<<32)
+	}
+	d.Time += 10_000_000
+	for i := range uint64(20) {
+		buffer.keep(r, d, i<<32)
+	}
+	for b.Loop() {
+		if found := buffer.List(Query{After: at.Add(time.Second), N: 10}); len(found) != 10 {
+			b.Fatalf("%d", len(found))
+		}
+	}
+}
+
 // benchmarked returns a buffer and a refusal.
 func benchmarked(b *testing.B) (*Buffer, *weir.Request, *weir.Decision) {
 	buffer := newBuffer(b, Options{})

@@ -150,6 +150,13 @@ func (r *reader) text() string {
 	return string(r.take(int(n)))
 }
 
+// madeAt reads the time of an entry alone.
+func madeAt(data []byte) time.Time {
+	r := reader{b: data, ok: true}
+	r.take(8 + 1) // the id and the marks
+	return time.UnixMicro(r.varint()).UTC()
+}
+
 // decode reads an entry; ok is false if there is none.
 func decode(data []byte) (e Entry, ok bool) {
 	r := reader{b: data, ok: true}

@@ -285,7 +285,10 @@ func (b *Buffer) List(q Query) []Entry {
 			return true
 		}
 		s.mu.Lock()
-		e, ok := s.entry()
+		e, ok := Entry{}, false
+		if q.After.IsZero() || !madeAt(s.data).Before(q.After) {
+			e, ok = s.entry()
+		}
 		s.mu.Unlock()
 		if ok && q.fits(&e) {
 			found = append(found, e)
