@@ -51,7 +51,7 @@ standard error. The decision log (decisions.log) has them all.`,
 	f.StringVar(&t.limit, "limit", "", "only decisions that met this limit")
 	f.StringVar(&t.outcome, "outcome", "", "only decisions with this outcome: "+strings.Join(recent.Outcomes, ", "))
 	f.StringVar(&t.key, "key", "", "only decisions of this key, such as user=ada")
-	f.StringVar(&t.node, "node", "", "only decisions of this node (weir explain --id and the page name them)")
+	f.StringVar(&t.node, "node", "", "only decisions of this node, as the page and /api/v1/nodes name them")
 	f.BoolVar(&t.json, "json", false, "print each decision as JSON")
 	completeFlag(cmd, "outcome", recent.Outcomes)
 	return cmd
@@ -73,7 +73,7 @@ type tail struct {
 // path is that of the stream.
 func (t *tail) path() string {
 	q := url.Values{"views": {"decisions"}, "nodes": {"all"}}
-	for name, value := range map[string]string{"domain": t.domain, "limit": t.limit, "outcome": t.outcome, "key": t.key} {
+	for name, value := range map[string]string{"domain": t.domain, "limit": t.limit, "outcome": t.outcome, "key": t.key, "node": t.node} {
 		if value != "" {
 			q.Set(name, value)
 		}
@@ -97,7 +97,8 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 		if _, refused := errors.AsType[errRefused](err); refused || !t.reached {
 			return err
 		}
-		if !t.away {
+		// A stream that ends may be had again at once, or the server says why not.
+		if !t.away && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.away = true
 			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.name(), printableText(err.Error()))
 		}
@@ -122,7 +123,16 @@ func (t *tail) event(e serverEvent) error {
 	if e.id != "" {
 		t.lastID = e.id
 	}
-	if e.name != "decisions" {
+	switch e.name {
+	case "decisions":
+	case "problem":
+		var problem struct{ Detail string }
+		if err := json.Unmarshal(e.data, &problem); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.errs, "weir: %s\n", printableText(problem.Detail))
+		return nil
+	default:
 		return nil
 	}
 	var event struct {
@@ -145,9 +155,6 @@ func (t *tail) event(e serverEvent) error {
 		var d recent.Entry
 		if err := json.Unmarshal(raw, &d); err != nil {
 			return err
-		}
-		if t.node != "" && d.Node != t.node {
-			continue
 		}
 		line := decisionLine(&d)
 		if t.json {

@@ -159,14 +159,14 @@ func (a *Handler) routeAll() {
 		a.route(endpoint{path: "/api/v1/deferred", methods: "GET, HEAD", sees: operator, params: "state n", about: "deferred requests: ?state=queued|active|done|failed&n=N", serve: a.deferredJobs})
 	}
 	if a.o.Decisions != nil {
-		a.route(endpoint{path: decisionsPath, methods: "GET, HEAD", sees: viewer, params: "domain limit outcome key door after before n nodes", about: "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
+		a.route(endpoint{path: decisionsPath, methods: "GET, HEAD", sees: viewer, params: "domain limit outcome key door after before n nodes node", about: "recent decisions: ?limit=NAME&domain=DOMAIN&outcome=denied&key=user=ada&n=N; one by its id under /api/v1/decisions/", serve: a.decisions})
 	}
 	if a.o.Candidates != nil {
 		a.route(endpoint{path: "/api/v1/candidates", methods: "GET, HEAD", sees: viewer, params: "domain", about: "what rules in shadow, or enforced on a share of their keys, would have done: ?domain=DOMAIN", serve: a.candidates})
 	}
 	a.route(endpoint{path: bansPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator, params: "domain limit n key reason", about: "bans in force: ?domain=DOMAIN&limit=NAME&n=N; POST sets one, DELETE lifts one", serve: a.bans})
 	a.route(endpoint{path: grantsPath, methods: "GET, HEAD, POST, DELETE", sees: viewer, changes: operator, params: "domain limit n key reason", about: "grants in force: ?domain=DOMAIN&limit=NAME&n=N; POST makes one, DELETE ends one", serve: a.grants})
-	a.route(endpoint{path: streamPath, methods: "GET", sees: viewer, params: "views domain limit outcome key door by over n nodes", about: "what happens now, as events: ?views=overview,keys,decisions", serve: a.stream})
+	a.route(endpoint{path: streamPath, methods: "GET", sees: viewer, params: "views domain limit outcome key door by over n nodes node", about: "what happens now, as events: ?views=overview,keys,decisions", serve: a.stream})
 	if a.o.Preview != nil {
 		a.route(endpoint{path: previewPath, methods: "POST", changes: operator, about: "POST tries rules on recorded requests", serve: a.startPreview})
 	}

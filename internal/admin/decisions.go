@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -46,28 +47,49 @@ type DecisionList struct {
 	Nodes     *insight.Nodes `json:"nodes,omitempty"`
 }
 
-// decisionQuery reads which decisions are asked for, but for n, after and before. status is 0 if
-// that is well.
-func decisionQuery(v url.Values, role auth.Role) (q recent.Query, everywhere bool, status int, err error) {
-	q = recent.Query{Domain: v.Get("domain"), Limit: v.Get("limit"), Outcome: v.Get("outcome"), Door: v.Get("door"), Key: v.Get("key")}
+// decisionQuery is which decisions a request asks for.
+type decisionQuery struct {
+	recent.Query
+	elsewhere bool   // also, or only, of other nodes
+	node      string // only of this other node; "" is of all
+}
+
+// readDecisionQuery reads which decisions are asked for, but for n, after and before. status is 0
+// if that is well.
+func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQuery, status int, err error) {
+	q.Query = recent.Query{Domain: v.Get("domain"), Limit: v.Get("limit"), Outcome: v.Get("outcome"), Door: v.Get("door"), Key: v.Get("key")}
+	bad := func(status int, field, message string) (decisionQuery, int, error) {
+		return q, status, &answer.FieldError{Field: field, Message: message}
+	}
 	if q.Outcome != "" && !slices.Contains(recent.Outcomes, q.Outcome) {
-		return q, false, http.StatusBadRequest, &answer.FieldError{Field: "outcome", Message: "must be one of " + strings.Join(recent.Outcomes, ", ")}
+		return bad(http.StatusBadRequest, "outcome", "must be one of "+strings.Join(recent.Outcomes, ", "))
 	}
 	switch v.Get("nodes") {
 	case "", "this":
 	case "all":
-		everywhere = true
+		q.elsewhere = a.o.Nodes != nil
 	default:
-		return q, false, http.StatusBadRequest, &answer.FieldError{Field: "nodes", Message: "must be all, or this"}
+		return bad(http.StatusBadRequest, "nodes", "must be all, or this")
+	}
+	switch node := v.Get("node"); {
+	case node == "":
+	case a.o.Nodes == nil:
+		return bad(http.StatusNotFound, "node", "the nodes of this server have no names")
+	case node == a.o.Nodes.Self():
+		q.elsewhere = false
+	case v.Get("nodes") == "this":
+		return bad(http.StatusBadRequest, "node", "nodes=this asks for this node alone, which is called "+answer.Printable(a.o.Nodes.Self())+"; leave one of them out")
+	default:
+		q.elsewhere, q.node = true, node
 	}
 	// Whether a key exists is not to be learned by those who do not see keys; nor by a cut.
 	if v.Has("key") && role < auth.Support {
-		return q, false, http.StatusForbidden, &answer.FieldError{Field: "key", Message: "a single key needs the role support; you are " + role.String()}
+		return bad(http.StatusForbidden, "key", "a single key needs the role support; you are "+role.String())
 	}
 	if v.Has("key") && !strings.Contains(q.Key, "=") {
-		return q, false, http.StatusBadRequest, &answer.FieldError{Field: "key", Message: "must be a part of a key with its name, such as user=ada or ip=192.0.2.1"}
+		return bad(http.StatusBadRequest, "key", "must be a part of a key with its name, such as user=ada or ip=192.0.2.1")
 	}
-	return q, everywhere, 0, nil
+	return q, 0, nil
 }
 
 // decisionMask is the mask for decisions that a role has asked for by q: support sees those whole
@@ -91,7 +113,7 @@ func queryProblem(w http.ResponseWriter, status int, err error) {
 // decisions lists recent decisions.
 func (a *Handler) decisions(w http.ResponseWriter, r *http.Request) {
 	values, role := r.URL.Query(), sender(r).Role
-	q, everywhere, status, err := decisionQuery(values, role)
+	q, status, err := a.readDecisionQuery(values, role)
 	if status != 0 {
 		queryProblem(w, status, err)
 		return
@@ -127,16 +149,21 @@ func (a *Handler) decisions(w http.ResponseWriter, r *http.Request) {
 		q.After, q.AfterID = e.Time, id
 	}
 	list := DecisionList{Decisions: []recent.Entry{}}
-	if everywhere && a.o.Nodes != nil {
-		found, nodes := a.o.Nodes.Decisions(ctx, q)
+	if q.elsewhere {
+		found, nodes := a.o.Nodes.Decisions(ctx, q.node, q.Query)
+		if q.node != "" && nodes.Answered == 0 {
+			status, err := a.unheard(ctx, q.node, nodes.Remark)
+			queryProblem(w, cmp.Or(status, http.StatusServiceUnavailable), err)
+			return
+		}
 		list.Decisions, list.Nodes = append(list.Decisions, found...), &nodes
 	} else {
-		list.Decisions = append(list.Decisions, a.here(a.o.Decisions.List(q))...)
+		list.Decisions = append(list.Decisions, a.here(a.o.Decisions.List(q.Query))...)
 	}
 	if len(list.Decisions) == 0 && !a.known(w, q.Domain, q.Limit) {
 		return // what is remembered may be of rules from before
 	}
-	a.decisionMask(role, &q).decisions(list.Decisions)
+	a.decisionMask(role, &q.Query).decisions(list.Decisions)
 	writeJSON(w, list)
 }
 

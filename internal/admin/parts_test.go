@@ -36,12 +36,20 @@ func (n alone) Decision(_ context.Context, id weir.DecisionID) (*recent.Entry, s
 	return nil, "nobody has it", insight.Nodes{Asked: 2, Answered: 1}
 }
 
-func (n alone) Decisions(_ context.Context, q recent.Query) ([]recent.Entry, insight.Nodes) {
+func (n alone) Decisions(_ context.Context, _ string, q recent.Query) ([]recent.Entry, insight.Nodes) {
 	list := n.b.List(q)
 	for i := range list {
 		list[i].Node = "n1"
 	}
 	return list, insight.Nodes{Asked: 1, Answered: 1}
+}
+
+func (n alone) CountDecisions(_ context.Context, _ string, q recent.Query) (recent.Found, insight.Nodes) {
+	found := n.b.Count(q)
+	for i := range found.Decisions {
+		found.Decisions[i].Node = "n1"
+	}
+	return found, insight.Nodes{Asked: 1, Answered: 1}
 }
 
 // tried is a preview that ends at once, unless it is held.

@@ -131,13 +131,11 @@ type streamed struct {
 	views  []string
 	over   time.Duration
 	keys   insight.KeysQuery
-	q      recent.Query
-	all    bool // decisions of all nodes
+	q      decisionQuery
 	mask   *mask
 	cursor recent.Cursor
-	since  time.Time // all nodes: of the newest decision shown, and the ids of that instant
-	seen   []recent.Entry
-	tokens float64 // decisions that may be shown now
+	others elsewhere // what was seen of decisions of other nodes
+	tokens float64   // decisions that may be shown now
 	filled time.Time
 	fit    int    // decisions that were asked for since the last event with some
 	full   bool   // the next overview has its whole series
@@ -212,20 +210,29 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 	if s.keys.Over > time.Minute { // ?over= is of the overview: keys are those of the last minute
 		s.keys.Over = time.Minute
 	}
-	if s.q, s.all, status, err = decisionQuery(v, role); status != 0 {
+	if s.q, status, err = a.readDecisionQuery(v, role); status != 0 {
 		return nil, status, err
 	}
-	s.all = s.all && a.o.Nodes != nil
 	if problem, field := a.unknown(s.q.Domain, s.q.Limit); problem != "" {
 		return nil, http.StatusNotFound, &answer.FieldError{Field: field, Message: strings.TrimPrefix(problem, field+": ")}
 	}
-	s.mask = a.decisionMask(role, &s.q)
+	s.mask = a.decisionMask(role, &s.q.Query)
+	if s.q.elsewhere && s.wants(topicDecisions) {
+		s.elsewhere(0) // what was there before
+		if s.q.node != "" && s.others.heard.IsZero() {
+			if status, why := a.unheard(r.Context(), s.q.node, s.others.last.nodes.Remark); status != 0 {
+				return nil, status, why
+			}
+		}
+	}
 	return s, 0, nil
 }
 
+func (s *streamed) wants(view string) bool { return slices.Contains(s.views, view) }
+
 // start begins behind the last decision that is there, or that the client has seen.
 func (s *streamed) start(lastEventID string) {
-	s.tokens, s.filled, s.since = decisionsPerSecond, time.Now(), time.Now()
+	s.tokens, s.filled = decisionsPerSecond, time.Now()
 	if s.a.o.Decisions == nil {
 		return
 	}
@@ -245,7 +252,6 @@ func (s *streamed) run(ctx context.Context) {
 	defer figures.Stop()
 	defer decisions.Stop()
 	defer alive.Stop()
-	wants := func(view string) bool { return slices.Contains(s.views, view) }
 	ok := s.figures()
 	for last := time.Now(); ok; {
 		select {
@@ -257,13 +263,13 @@ func (s *streamed) run(ctx context.Context) {
 			}
 			// A ticker drops the ticks that nobody waits for.
 			now := time.Now()
-			if late := now.Sub(last) - streamEvery/2; late > streamEvery && (wants(topicOverview) || wants(topicKeys)) {
+			if late := now.Sub(last) - streamEvery/2; late > streamEvery && (s.wants(topicOverview) || s.wants(topicKeys)) {
 				s.missed += uint64(late / streamEvery)
 			}
 			last = now
 			ok = s.figures()
 		case <-decisions.C:
-			if wants(topicDecisions) {
+			if s.wants(topicDecisions) {
 				ok = s.decisions()
 			}
 		case <-alive.C:
@@ -271,6 +277,12 @@ func (s *streamed) run(ctx context.Context) {
 			ok = err == nil && s.out.Flush() == nil
 		}
 	}
+}
+
+// streamProblem is the data of an event problem: it says why there is nothing to show.
+type streamProblem struct {
+	View   string `json:"view"`
+	Detail string `json:"detail"`
 }
 
 // figures writes the events overview and keys. An error of reading them is an event, too.
@@ -300,10 +312,7 @@ func (s *streamed) figures() (ok bool) {
 			continue
 		}
 		if err != nil {
-			ok = s.write("problem", struct {
-				View   string `json:"view"`
-				Detail string `json:"detail"`
-			}{view, err.Error()})
+			ok = s.write("problem", streamProblem{view, err.Error()})
 		}
 		if !ok {
 			return false
@@ -409,10 +418,13 @@ func (s *streamed) decisions() (ok bool) {
 	most := int(s.tokens)
 	e := StreamedDecisions{}
 	var fit int
-	if s.all {
-		e.Decisions, fit, e.Nodes = s.everywhere(most)
+	if s.q.elsewhere {
+		e.Decisions, fit, e.Nodes = s.elsewhere(most)
+		if s.q.node != "" && !s.silent(now) {
+			return false
+		}
 	} else {
-		e.Decisions, fit, s.cursor = s.a.o.Decisions.Since(s.cursor, s.q, most)
+		e.Decisions, fit, s.cursor = s.a.o.Decisions.Since(s.cursor, s.q.Query, most)
 		s.a.here(e.Decisions)
 	}
 	if fit == 0 {
@@ -435,39 +447,6 @@ func (s *streamed) decisions() (ok bool) {
 	s.tokens -= float64(len(e.Decisions))
 	s.fit = 0
 	return s.event(topicDecisions, data)
-}
-
-// everywhere returns the decisions of all nodes that are new, as Since does. It asks once a second.
-func (s *streamed) everywhere(most int) (list []recent.Entry, fit int, nodes *insight.Nodes) {
-	type answered struct {
-		list  []recent.Entry
-		nodes insight.Nodes
-	}
-	q := s.q
-	q.N = mostDecisions / 4
-	since := time.Now().Add(-10 * time.Second) // later than that no node is late
-	x, err := s.a.streams.once(fmt.Sprintf("decisions %v", q), streamEvery, func() (any, error) {
-		ctx, cancel := context.WithTimeout(s.a.end, insightPatience)
-		defer cancel()
-		q.After = since
-		list, nodes := s.a.o.Nodes.Decisions(ctx, q)
-		return answered{list, nodes}, nil
-	})
-	if err != nil {
-		return nil, 0, nil
-	}
-	got := x.(answered)
-	for _, e := range slices.Backward(got.list) {
-		if e.Time.Before(s.since) || slices.ContainsFunc(s.seen, func(x recent.Entry) bool { return x.ID == e.ID }) {
-			continue
-		}
-		list = append(list, e)
-		s.seen = append(s.seen, recent.Entry{ID: e.ID, Time: e.Time})
-	}
-	// What is older than the question is not told again.
-	s.seen = slices.DeleteFunc(s.seen, func(x recent.Entry) bool { return x.Time.Before(since.Add(-streamEvery)) })
-	fit = len(list)
-	return slices.Clone(list[max(0, fit-most):]), fit, &got.nodes
 }
 
 // shareOf says that shown of all things are shown.

@@ -8,7 +8,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -79,7 +78,7 @@ type ruleID struct {
 const (
 	kindState     = "state/1"
 	kindDecision  = "decision/1"
-	kindDecisions = "decisions/1"
+	kindDecisions = "decisions/2"
 	kindSnapshot  = "insight/1"
 	kindRefused   = "refused/1"
 )
@@ -216,9 +215,11 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 	return e, why, n
 }
 
-// decisionsQuery is a recent.Query on the wire: short names, since a question is small.
+// decisionsQuery is a question for decisions on the wire: short names, since a question is small.
 type decisionsQuery struct {
 	Query recent.Query `json:"q"`
+	Node  string       `json:"n,omitempty"` // only those of this node; "" is of all
+	Count bool         `json:"c,omitempty"` // count them, too
 }
 
 func (f *Fleet) answerDecisions(_ context.Context, args []byte) ([]byte, error) {
@@ -226,46 +227,78 @@ func (f *Fleet) answerDecisions(_ context.Context, args []byte) ([]byte, error) 
 	if err := json.Unmarshal(args, &q); err != nil {
 		return nil, err
 	}
-	list := f.list(q.Query)
+	found := f.found(q)
 	for {
-		text, err := json.Marshal(list)
+		text, err := json.Marshal(found)
 		// Entries of one kind compress to a fifth and less.
-		if err != nil || len(text) <= 4*nodes.MaxAnswer {
+		if err != nil || len(text) <= 4*nodes.MaxAnswer || len(found.Decisions) == 0 {
 			return text, err
 		}
-		list = list[:len(list)/2]
+		found.Decisions = found.Decisions[:len(found.Decisions)/2]
 	}
 }
 
-func (f *Fleet) list(q recent.Query) []recent.Entry {
-	if f.o.Recent == nil {
-		return nil
+// found is what this node answers: nothing if another one is asked.
+func (f *Fleet) found(q decisionsQuery) (found recent.Found) {
+	if f.o.Recent == nil || q.Node != "" && q.Node != f.o.Name {
+		return found
 	}
-	list := f.o.Recent.List(q)
-	for i := range list {
-		list[i].Node = f.o.Name
+	if q.Count {
+		found = f.o.Recent.Count(q.Query)
+	} else {
+		found.Decisions = f.o.Recent.List(q.Query)
 	}
-	return list
+	for i := range found.Decisions {
+		found.Decisions[i].Node = f.o.Name
+	}
+	return found
 }
 
 // mostDecisions bounds a list of decisions that are asked for without a bound.
 const mostDecisions = 1000
 
-// Decisions asks all nodes for their recent decisions, newest first, at most q.N of them.
-func (f *Fleet) Decisions(ctx context.Context, q recent.Query) ([]recent.Entry, insight.Nodes) {
-	if q.N <= 0 || q.N > mostDecisions {
-		q.N = mostDecisions
+// Decisions implements admin.Nodes.
+func (f *Fleet) Decisions(ctx context.Context, node string, q recent.Query) ([]recent.Entry, insight.Nodes) {
+	found, n := f.decisions(ctx, decisionsQuery{Query: q, Node: node})
+	return found.Decisions, n
+}
+
+// CountDecisions implements admin.Nodes.
+func (f *Fleet) CountDecisions(ctx context.Context, node string, q recent.Query) (recent.Found, insight.Nodes) {
+	return f.decisions(ctx, decisionsQuery{Query: q, Node: node, Count: true})
+}
+
+func (f *Fleet) decisions(ctx context.Context, q decisionsQuery) (found recent.Found, n insight.Nodes) {
+	if q.Query.N <= 0 || q.Query.N > mostDecisions {
+		q.Query.N = mostDecisions
 	}
-	list := f.list(q)
-	n := f.others(ctx, kindDecisions, decisionsQuery{q}, func(a nodes.Answer) {
-		var more []recent.Entry
-		if f.read(a, &more) {
-			list = append(list, more...)
+	found = f.found(q)
+	if q.Node == f.o.Name {
+		return found, alone
+	}
+	if q.Count && found.Seconds == nil {
+		found.Seconds = map[int64]int{}
+	}
+	heard := 0
+	n = f.others(ctx, kindDecisions, q, func(a nodes.Answer) {
+		var more recent.Found
+		if q.Node != "" && a.Node != q.Node || !f.read(a, &more) {
+			return
+		}
+		heard++
+		found.Decisions = append(found.Decisions, more.Decisions...)
+		if !q.Count {
+			return
+		}
+		for second, count := range more.Seconds {
+			found.Seconds[second] += count
 		}
 	})
+	if q.Node != "" {
+		n.Asked, n.Answered = 1, heard
+	}
 	// Stable: those of one node are in their order already.
-	slices.SortStableFunc(list, func(a, b recent.Entry) int {
-		return cmp.Or(b.Time.Compare(a.Time))
-	})
-	return list[:min(len(list), q.N)], n
+	slices.SortStableFunc(found.Decisions, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) })
+	found.Decisions = found.Decisions[:min(len(found.Decisions), q.Query.N)]
+	return found, n
 }

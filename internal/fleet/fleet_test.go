@@ -169,7 +169,7 @@ func TestAllAsOne(t *testing.T) {
 						t.Errorf("%s: %v is found as %+v (%s, %v)", m.Self(), d.ID, e, why, n)
 					}
 				}
-				list, n := m.Decisions(t.Context(), recent.Query{Outcome: "denied", N: 30})
+				list, n := m.Decisions(t.Context(), "", recent.Query{Outcome: "denied", N: 30})
 				if len(list) != 30 || n.Answered != 4 || !slices.IsSortedFunc(list, func(a, b recent.Entry) int { return b.Time.Compare(a.Time) }) {
 					t.Errorf("%s: %d decisions, %v", m.Self(), len(list), n)
 				}
@@ -177,6 +177,23 @@ func TestAllAsOne(t *testing.T) {
 					if want := refused[len(refused)-1-i]; list[i].ID != want.ID || list[i].Node != of[want.ID] {
 						t.Fatalf("%s: the %dth is %v of %s, want %v of %s", m.Self(), i, list[i].ID, list[i].Node, want.ID, of[want.ID])
 					}
+				}
+				// Those of one node are counted whole, however many are asked for.
+				next := all[(slices.Index(all, m)+1)%4].Self()
+				found, n := m.CountDecisions(t.Context(), next, recent.Query{Outcome: "denied", N: 3})
+				sum := 0
+				for _, count := range found.Seconds {
+					sum += count
+				}
+				if len(found.Decisions) != 3 || sum != 10 || n != alone || slices.ContainsFunc(found.Decisions, func(e recent.Entry) bool { return e.Node != next || of[e.ID] != next }) {
+					t.Errorf("%s: of %s %+v of %d, %v", m.Self(), next, found.Decisions, sum, n)
+				}
+				if found, n := m.CountDecisions(t.Context(), "nobody", recent.Query{N: 3}); len(found.Decisions)+len(found.Seconds) != 0 || n != (insight.Nodes{Asked: 1}) {
+					t.Errorf("%s: of nobody %+v, %v", m.Self(), found, n)
+				}
+				list, n = m.Decisions(t.Context(), m.Self(), recent.Query{Outcome: "denied"})
+				if len(list) != 10 || n != alone || slices.ContainsFunc(list, func(e recent.Entry) bool { return e.Node != m.Self() }) {
+					t.Errorf("%s: of itself %+v, %v", m.Self(), list, n)
 				}
 				states, n := m.List(t.Context())
 				if len(states) != 4 || n.Answered != 4 {
@@ -209,7 +226,9 @@ func TestOtherVersion(t *testing.T) {
 	const rules = "domain: shop\nlimits: [{name: a, allow: 9/min}]\n"
 	own := newMember(t, url, "node-0", rules)
 	other := newMember(t, url, "node-1", rules, func(n *nodes.Nodes) {
-		n.Handle(kindSnapshot, func(context.Context, []byte) ([]byte, error) { return []byte("of a version to come"), nil })
+		for _, kind := range []string{kindSnapshot, kindDecisions} {
+			n.Handle(kind, func(context.Context, []byte) ([]byte, error) { return []byte("of a version to come"), nil })
+		}
 	})
 	hearEachOther(t, own, other)
 	var log bytes.Buffer
@@ -218,6 +237,13 @@ func TestOtherVersion(t *testing.T) {
 		s, n := own.merge(t.Context(), insight.Want{})
 		if s.Nodes != 1 || n.Asked != 2 || n.Answered != 1 {
 			t.Errorf("%d nodes, %+v", s.Nodes, n)
+		}
+	}
+	// So it is with decisions, and with those that are too many words to ask for.
+	for _, key := range []string{"", "user=" + strings.Repeat("x", nodes.MaxQuestion)} {
+		found, n := own.CountDecisions(t.Context(), "node-1", recent.Query{Key: key})
+		if len(found.Decisions) != 0 || n.Asked != 1 || n.Answered != 0 || (key != "") != strings.Contains(n.Remark, "a question has at most 512 bytes") {
+			t.Errorf("%+v, %+v", found, n)
 		}
 	}
 	if text := log.String(); strings.Count(text, "left out") != 1 || !strings.Contains(text, "node=node-1") {
@@ -324,6 +350,9 @@ func TestRedisAway(t *testing.T) {
 	if list, n := m.List(t.Context()); len(list) != 1 || n.Remark == "" {
 		t.Errorf("%+v, %v", list, n)
 	}
+	if list, n := m.Decisions(t.Context(), "node-0", recent.Query{}); len(list) != 0 || n.Asked != 1 || n.Answered != 0 || n.Remark == "" {
+		t.Errorf("%+v, %v", list, n)
+	}
 	if m.look(t.Context()) {
 		t.Error("it leads without Redis")
 	}
@@ -354,7 +383,7 @@ func TestAlone(t *testing.T) {
 	if e, why, n := f.Decision(t.Context(), 7); e != nil || why == "" || n != alone {
 		t.Errorf("%v %q %v", e, why, n)
 	}
-	if list, n := f.Decisions(t.Context(), recent.Query{}); len(list) != 0 || n != alone {
+	if list, n := f.Decisions(t.Context(), "", recent.Query{}); len(list) != 0 || n != alone {
 		t.Errorf("%v %v", list, n)
 	}
 	if o, err := f.Overview(t.Context(), "", 0); err != nil || o.Nodes != alone {

@@ -307,6 +307,28 @@ func (b *Buffer) List(q Query) []Entry {
 	return found
 }
 
+// Found are decisions, and how many there were.
+type Found struct {
+	Decisions []Entry `json:"decisions"` // newest first, at most Query.N
+	// Seconds counts all that were asked for, also those that Query.N left out, by the second in
+	// which they were made (Unix).
+	Seconds map[int64]int `json:"seconds,omitempty"`
+}
+
+// Count is List, and counts. q.After bounds the number of seconds.
+func (b *Buffer) Count(q Query) Found {
+	most := q.N
+	q.N = 0
+	list, seconds := b.List(q), map[int64]int{}
+	for i := range list {
+		seconds[list[i].Time.Unix()]++
+	}
+	if most > 0 && len(list) > most {
+		list = slices.Clone(list[:most])
+	}
+	return Found{list, seconds}
+}
+
 // each calls f for all slots until it returns false.
 func (b *Buffer) each(f func(*slot) bool) {
 	for _, part := range [...][]ring{b.refused, b.others} {

@@ -1,0 +1,177 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+// TestTailNode: the decisions of one node are those of that node alone, asked for at any node; how
+// many of them are shown and left out is counted of that node, also where it refuses more in a
+// second than an answer holds; who asks for a node that is not there is told which there are, and
+// so is who follows one that goes away.
+func TestTailNode(t *testing.T) {
+	program, redis, dir := buildProgram(t), redistest.Start(t), t.TempDir()
+	writeRules(t, dir+"/rules.yaml", "limits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n")
+	var nodes [2]*process
+	var servers, doors, names [2]string
+	for i := range nodes {
+		nodes[i] = launch(t, program, dir, append([]string{"serve", "--rules=rules.yaml", "--store=" + redis.URL()}, patient...)...)
+	}
+	for i, p := range nodes {
+		servers[i], doors[i] = "http://"+p.addr("admin"), "http://"+p.addr("http")
+		names[i] = selfOf(t, servers[i])
+	}
+	eventually(t, "both know each other", func() bool {
+		for _, server := range servers {
+			if _, _, body := get(t, server+"/api/v1/nodes"); !strings.Contains(body, names[0]) || !strings.Contains(body, names[1]) {
+				return false
+			}
+		}
+		return true
+	})
+	var sent [2]int
+	refuse := func(node int) {
+		t.Helper()
+		// Another user each time: of one that comes again and again a few are remembered.
+		if status, _, body := get(t, fmt.Sprintf("%s/api/v1/limit?hits=2&user=user-%d-%d", doors[node], node, sent[node])); status != 429 {
+			t.Fatal(status, body)
+		}
+		sent[node]++
+	}
+
+	// The first node is asked for what the second one does, and for what it does itself.
+	type told struct {
+		*output
+		shown, left atomic.Int64
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	var got [2]*told
+	for node := range got {
+		x := &told{output: newOutput()}
+		got[node] = x
+		c := adminClient{address: servers[0]}
+		if err := c.open(); err != nil {
+			t.Fatal(err)
+		}
+		each := func(e serverEvent) error {
+			var event struct {
+				Decisions []struct{ Node string }
+				LeftOut   int `json:"left_out"`
+			}
+			if err := json.Unmarshal(e.data, &event); err != nil {
+				return err
+			}
+			for _, d := range event.Decisions {
+				fmt.Fprintln(x, d.Node)
+			}
+			x.shown.Add(int64(len(event.Decisions)))
+			x.left.Add(int64(event.LeftOut))
+			return nil
+		}
+		following.Go(func() {
+			for begun := false; ctx.Err() == nil && !begun; { // a busy node may not be heard at once
+				_ = c.follow(ctx, "/api/v1/stream?views=decisions&outcome=denied&nodes=all&node="+names[node], "", func() { begun = true }, each)
+			}
+		})
+	}
+	follow := func(node string) *process {
+		return begin(t, exec.Command(program, "tail", "--node", node, "--outcome", "denied", "--server", servers[0]))
+	}
+	printed := follow(names[1])
+	var before [2]int // refused before the stream showed the first one
+	eventually(t, "the streams have begun", func() bool {
+		for node, x := range got {
+			if x.shown.Load() == 0 {
+				before[node] = sent[node]
+				refuse(node)
+			}
+		}
+		select {
+		case <-printed.exited:
+			printed = follow(names[1])
+		default:
+		}
+		if printed.stdout.String() == "" {
+			refuse(1)
+		}
+		return got[0].shown.Load() > 0 && got[1].shown.Load() > 0 && printed.stdout.String() != ""
+	})
+	const flood = 700
+	start := time.Now()
+	for range flood {
+		refuse(1)
+	}
+	fast := time.Since(start).Seconds() < flood/50-4 // that is more than 50 a second
+	eventually(t, "all refusals of each node are shown or counted", func() bool {
+		done := true
+		for node, x := range got {
+			all := int(x.shown.Load() + x.left.Load())
+			if all > sent[node] {
+				t.Fatalf("%s refused %d, and %d of them are shown, %d left out", names[node], sent[node], x.shown.Load(), x.left.Load())
+			}
+			if all < sent[node]-before[node] {
+				done = false
+				refuse(node) // what is left out is told with the next one
+			}
+		}
+		return done
+	})
+	if left := got[1].left.Load(); left == 0 && fast {
+		t.Errorf("of %d refusals none was left out", sent[1])
+	}
+	for node, x := range got {
+		if other := names[1-node]; strings.Contains(x.String(), other) {
+			t.Errorf("decisions of %s for who asked for %s", other, names[node])
+		}
+	}
+	other := regexp.MustCompile(`(?m)^.*denied  .*  on ` + regexp.QuoteMeta(names[1]) + "\n")
+	if text := other.ReplaceAllString(printed.stdout.String(), ""); text != "" {
+		t.Errorf("weir tail --node %s prints\n%s", names[1], text)
+	}
+
+	for _, server := range servers {
+		eventually(t, "nobody is unknown", func() bool {
+			status, _, errs := runWeir("tail", "--node", "nobody", "--server", server)
+			if status != 1 {
+				t.Fatalf("status %d: %s", status, errs)
+			}
+			return strings.Contains(errs, "no node is called nobody; there are ") && strings.Contains(errs, names[0]) && strings.Contains(errs, names[1])
+		})
+		for node, name := range names {
+			eventually(t, name+" tells of its decisions", func() bool {
+				status, _, body := get(t, server+"/api/v1/decisions?outcome=denied&node="+name)
+				if strings.Contains(body, names[1-node]) && status == 200 {
+					t.Fatalf("decisions of %s: %s", name, body)
+				}
+				return strings.Contains(body, `"node": "`+name)
+			})
+		}
+	}
+	status, _, body := get(t, servers[0]+"/api/v1/stream?views=decisions&nodes=this&node="+names[1])
+	if status != 400 || !strings.Contains(body, "nodes=this asks for this node alone, which is called "+names[0]) {
+		t.Errorf("%d %s", status, body)
+	}
+
+	// One that begins anew has another name.
+	nodes[1].signal(syscall.SIGTERM)
+	if status := printed.wait(); status != 1 || !strings.Contains(printed.stderr.String(), "no node is called "+names[1]+"; there is "+names[0]+" alone") || strings.Contains(printed.stderr.String(), "is away") {
+		t.Errorf("status %d: %s", status, printed.stderr)
+	}
+}
