@@ -420,6 +420,7 @@ func TestRoles(t *testing.T) {
 			is("lift", operator, `() => [...document.querySelectorAll('main button')].some((b) => b.textContent === 'Lift')`)
 			b.visit("/")
 			b.sees("Needs a look")
+			b.until("the refusals are shown", `() => document.querySelector('.log .line')`, nil)
 			is("a link to a decision", support, `() => document.querySelector('.log a.line')`)
 			b.clean(role)
 			if role == "admin" {

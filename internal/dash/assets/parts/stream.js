@@ -7,7 +7,9 @@
  * @typedef {object} Source
  * @property {Record<string, string>} [stream] parameters of the stream; without them there is none
  * @property {(topic: string, data: any) => void} [on]
+ * @property {(detail: string) => void} [problem] is told why there is nothing to show
  * @property {() => Promise<void>} [poll] asks anew
+ * @property {() => Promise<void>} [opened] asks for what came before the stream, once that is open
  * @property {number} [every] how often poll is called without a stream, in ms; 2000 by default
  */
 
@@ -42,6 +44,7 @@ export class Live {
   show(view) {
     this.stop();
     this.view = view;
+    this.failures = 0; // the refusals were of another stream
     this.open();
   }
 
@@ -65,10 +68,12 @@ export class Live {
         try { view.on?.(topic, JSON.parse(e.data)); } catch (err) { console.error(err); }
       });
     }
+    es.addEventListener('problem', (e) => { view.problem?.(JSON.parse(e.data).detail); });
     es.onopen = () => {
       opened = true;
       this.failures = 0;
       this.back();
+      void view.opened?.().catch(() => {}); // what was missed is only older
     };
     es.onerror = () => {
       if (this.source !== es) return;

@@ -51,13 +51,30 @@ export async function show(ctx, root) {
   const rule = ctx.query.get('rule') ?? '';
   const door = ctx.query.get('door') ?? '';
   const key = ctx.query.get('key') ?? '';
+  const node = ctx.query.get('node') ?? '';
   const domain = ctx.query.get('of') ?? ctx.domain;
   const asked = new URLSearchParams();
-  for (const [k, v] of [['outcome', outcome], ['limit', rule], ['door', door], ['key', key], ['domain', domain]]) if (v) asked.set(k, v);
-  const ask = () => /** @type {Promise<{decisions: Api.Decision[], nodes?: Api.Nodes}>} */ (ctx.api(`/api/v1/decisions?${asked}${asked.size ? '&' : ''}n=100&nodes=all`, { signal: ctx.signal }));
-  const [answer, known] = await Promise.all([ask(), /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal }))]);
-  let list = answer.decisions;
-  ctx.nodes(answer.nodes);
+  for (const [k, v] of [['outcome', outcome], ['limit', rule], ['door', door], ['key', key], ['domain', domain], ['node', node]]) if (v) asked.set(k, v);
+  let trouble = ''; // why a node is not heard
+  /** @returns {Promise<Api.Decision[]>} */
+  const ask = async () => {
+    try {
+      const a = /** @type {{decisions: Api.Decision[]}} */ (await ctx.api(`/api/v1/decisions?${asked}${asked.size ? '&' : ''}n=100&nodes=all`, { signal: ctx.signal }));
+      trouble = '';
+      return a.decisions;
+    } catch (err) {
+      const { status, message } = /** @type {any} */ (err);
+      if (!node || (status !== 404 && status !== 503)) throw err;
+      trouble = message; // and another one can be chosen
+      return [];
+    }
+  };
+  const [first, known, all] = await Promise.all([ask(),
+    /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal })),
+    /** @type {Promise<{list: Api.Node[], nodes: Api.Nodes}>} */ (ctx.api('/api/v1/nodes', { signal: ctx.signal }))]);
+  let list = first;
+  ctx.nodes(all.nodes);
+  const several = all.nodes.asked > 1;
   let paused = false;
   let waiting = 0;
   let shown = '';
@@ -72,7 +89,7 @@ export async function show(ctx, root) {
   /** @param {string} name @param {string} value */
   const choose = (name, value) => {
     /** @type {Record<string, string>} */
-    const now = { outcome, rule, door, key, of: domain === ctx.domain ? '' : domain, [name]: value };
+    const now = { outcome, rule, door, key, node, of: domain === ctx.domain ? '' : domain, [name]: value };
     ctx.go(ctx.link('/decisions', Object.fromEntries(Object.entries(now).filter(([, v]) => v))));
   };
   /** @param {string} label @param {string} name @param {[string, string][]} options @param {string} value */
@@ -85,12 +102,20 @@ export async function show(ctx, root) {
       select('Outcome', 'outcome', Object.entries(outcomes).map(([k, [words]]) => [k, words]), outcome),
       select('Rule', 'rule', names.map((n) => [n, n]), rule),
       doors.length ? select('Door', 'door', doors.map((n) => [n, n]), door) : null,
+      several || node ? select('Node', 'node', [...new Set([...all.list.map((n) => n.node), ...(node ? [node] : [])])].sort().map((n) => [n, visible(n)]), node) : null,
       ctx.can('find') ? h('label', { class: 'wide' }, 'Key', input) : null,
       ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Filter') : null),
     card('Newest first', note, null, log));
 
   function say() {
-    fill(note, paused ? `paused${waiting ? `, ${count(waiting)} newer` : ''}` : `live · ${shareShown(shown)}`);
+    fill(note, trouble ? visible(trouble) : paused ? `paused${waiting ? `, ${count(waiting)} newer` : ''}` : `live · ${shareShown(shown)}`);
+  }
+  /** add takes decisions among those that there are. @param {Api.Decision[]} news @returns {number} how many are new */
+  function add(news) {
+    const before = new Set(list.map((d) => d.decision));
+    const fresh = news.filter((d) => d.decision && (!door || d.door === door) && !before.has(d.decision));
+    list = [...fresh, ...list].sort((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, 200);
+    return fresh.length;
   }
   function draw() {
     say();
@@ -100,14 +125,16 @@ export async function show(ctx, root) {
   draw();
   return {
     title: 'Decisions',
-    stream: { views: 'decisions', ...(outcome ? { outcome } : {}), ...(rule ? { limit: rule } : {}), ...(key ? { key } : {}), ...(domain ? { domain } : {}) },
+    stream: { views: 'decisions', ...(outcome ? { outcome } : {}), ...(rule ? { limit: rule } : {}), ...(key ? { key } : {}), ...(domain ? { domain } : {}), ...(node ? { node } : several ? { nodes: 'all' } : {}) },
     on(_topic, data) {
-      const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && (!door || d.door === door) && !list.some((x) => x.decision === d.decision));
       shown = data.shown ?? shown;
-      list = [...news.reverse(), ...list].slice(0, 200);
-      if (paused) waiting += news.length;
+      trouble = '';
+      const fresh = add([...(data.decisions ?? [data])].reverse());
+      if (paused) waiting += fresh;
       draw();
     },
-    async poll() { const a = await ask(); if (!paused) { list = a.decisions; draw(); } ctx.nodes(a.nodes); },
+    problem(detail) { trouble = detail; say(); },
+    async opened() { const fresh = add(await ask()); if (paused) waiting += fresh; draw(); },
+    async poll() { const now = await ask(); if (!paused && !trouble) list = now; draw(); },
   };
 }

@@ -136,12 +136,12 @@ export async function show(ctx, root) {
   // Those that refuse most; of a thousand, all would be more than a megabyte.
   const askRules = () => /** @type {Promise<Api.Rules>} */ (ctx.api(`/api/v1/insight/rules?${query}&n=12`, { signal: ctx.signal }));
   const askKeys = () => /** @type {Promise<{keys: Api.Key[]}>} */ (ctx.api(`/api/v1/insight/keys?by=refused&over=1m&n=6${of}`, { signal: ctx.signal }));
-  const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10${of}`, { signal: ctx.signal }));
+  const askDecisions = () => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?outcome=denied&n=10&nodes=all${of}`, { signal: ctx.signal }));
   let [o, list] = await Promise.all([ctx.first.insight ?? askOverview(), ctx.first.rules ?? askRules()]);
   /** @type {Api.Key[]} */
   let keys = [];
-  /** @type {Api.Decision[]} */
-  let decisions = [];
+  /** @type {Api.Decision[] | null} */
+  let decisions = null; // not asked for yet
   let shown = '';
 
   const head = h('div', null);
@@ -198,17 +198,21 @@ export async function show(ctx, root) {
   }
   const drawKeys = () => keepFocus(top, () => fill(top, refusedMost(ctx, keys, 'Nobody was refused in the last minute.', new Set(list.rules.filter((r) => r.mode === 'shadow').map((r) => r.name)))));
   function drawDecisions() {
-    keepFocus(recent, () => fill(recent, decisions.length ? h('ul', { class: 'log' }, decisions.slice(0, 10).map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No refusal is kept.')));
+    if (!decisions) return;
+    const all = decisions;
+    keepFocus(recent, () => fill(recent, all.length ? h('ul', { class: 'log' }, all.slice(0, 10).map((d) => h('li', null, line(d, ctx)))) : h('p', { class: 'none' }, 'No refusal is kept.')));
     fill(shareNote, `refused${shown ? ` · ${shown} shown` : ''}`);
   }
   function draw() { drawHead(); drawChart(); drawRest(); ctx.nodes(o.nodes); }
   draw();
   drawKeys();
-  drawDecisions();
-  const last = () => askDecisions().then((d) => { decisions = d.decisions; drawDecisions(); });
+  /** @param {Api.Decision[]} news */
+  const take = (news) => {
+    decisions = [...news, ...(decisions ?? [])].filter((d, i, all) => all.findIndex((x) => x.decision === d.decision) === i).sort((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, 10);
+    drawDecisions();
+  };
+  const last = () => askDecisions().then((d) => take(d.decisions));
   const more = () => Promise.all([askKeys().then((k) => { keys = k.keys; drawKeys(); }), last()]);
-  // The stream begins with the keys, but not with the decisions that are past.
-  await last().catch((err) => { if (err?.status === 0) throw err; });
 
   const again = async () => {
     [o, list] = await Promise.all([askOverview(), askRules()]);
@@ -218,7 +222,7 @@ export async function show(ctx, root) {
   const slow = setInterval(() => { if (!document.hidden) void again().catch(() => {}); }, 30000);
   return {
     title: 'Overview',
-    stream: { views: 'overview,keys,decisions', outcome: 'denied', over: ctx.over, ...(ctx.domain ? { domain: ctx.domain } : {}) },
+    stream: { views: 'overview,keys,decisions', outcome: 'denied', over: ctx.over, ...(ctx.domain ? { domain: ctx.domain } : {}), ...(o.nodes.asked > 1 ? { nodes: 'all' } : {}) },
     on(topic, data) {
       if (topic === 'overview') {
         const series = !data.series?.t?.length ? o.series : data.partial ? joined(o.series, data.series) : data.series;
@@ -230,12 +234,11 @@ export async function show(ctx, root) {
         keys = (data.keys ?? []).slice(0, 6);
         drawKeys();
       } else if (topic === 'decisions') {
-        const news = (data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && !d.allowed);
         shown = data.shown && data.shown !== 'all' ? data.shown : '';
-        decisions = [...news.reverse(), ...decisions.filter((d) => !news.some((/** @type {Api.Decision} */ x) => x.decision === d.decision))].slice(0, 10);
-        drawDecisions();
+        take((data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && !d.allowed).reverse());
       }
     },
+    opened: last, // the stream begins with the keys, but not with the decisions that are past
     async poll() { await Promise.all([again(), more()]); },
     leave() { clearInterval(slow); graph.leave(); },
   };

@@ -91,7 +91,7 @@ export async function show(ctx, root) {
   const of = `domain=${encodeURIComponent(domain)}&limit=${encodeURIComponent(name)}`;
   const askRule = () => /** @type {Promise<Api.Rule & {nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/rules/${path}?over=${ctx.over}`, { signal: ctx.signal }));
   /** @param {string} outcome @param {number} n */
-  const askDecisions = (outcome, n) => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?${of}&outcome=${outcome}&n=${n}`, { signal: ctx.signal }));
+  const askDecisions = (outcome, n) => /** @type {Promise<{decisions: Api.Decision[]}>} */ (ctx.api(`/api/v1/decisions?${of}&outcome=${outcome}&n=${n}&nodes=all`, { signal: ctx.signal }));
   let r = await askRule();
   // Decisions that this rule refused, or would have, and those that came near it: those on which
   // only other rules had a say are not shown here.
@@ -212,7 +212,7 @@ export async function show(ctx, root) {
   const slow = setInterval(() => { if (!document.hidden) void askRule().then((x) => { r = x; keepFocus(root, draw); }).catch(() => {}); }, 10000);
   return {
     title: name,
-    stream: { views: 'keys,decisions', limit: name, domain },
+    stream: { views: 'keys,decisions', limit: name, domain, ...((r.nodes?.asked ?? 1) > 1 ? { nodes: 'all' } : {}) },
     on(topic, data) {
       if (topic === 'keys') { keys = (data.keys ?? []).filter((/** @type {Api.Key} */ k) => k.rule === name); keepFocus(top, drawTop); }
       if (topic === 'decisions') {
@@ -220,6 +220,7 @@ export async function show(ctx, root) {
         drawDecisions();
       }
     },
+    opened: more,
     async poll() { [r] = await Promise.all([askRule(), more()]); keepFocus(root, draw); },
     leave() { clearInterval(slow); graph.leave(); },
   };
