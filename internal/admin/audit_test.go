@@ -79,6 +79,7 @@ func TestAuditRecords(t *testing.T) {
 		{"POST", bansPath, `{"domain": "shop", "limit": "api", "key": "x", "for": "2h"}`},
 		{"POST", bansPath, `{"domain": "shop", "limit": "none", "key": "x", "for": "2h"}`},
 		{"DELETE", "/api/v1/keys", `{"limit": "api", "key": "ada.lovelace", "reason": "sorry"}`},
+		{"DELETE", "/api/v1/keys/shop/pair/user=bob.brown,ip=198.51.100.8?reason=load+test", ``},
 	} {
 		w.as("operator", c.method, c.target, c.body)
 	}
@@ -87,10 +88,10 @@ func TestAuditRecords(t *testing.T) {
 		Lost    int
 	}
 	a := w.as("admin", "GET", "/api/v1/audit", "")
-	if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Records) != 3 {
+	if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Records) != 4 {
 		t.Fatalf("%d %s: %v", a.Status, a.Body, err)
 	}
-	reset, again, first := got.Records[0], got.Records[1], got.Records[2]
+	byPath, reset, again, first := got.Records[0], got.Records[1], got.Records[2], got.Records[3]
 	if first.Who != "operator-name" || first.Role != "operator" || first.Address != "127.0.0.1" || first.What != "ban set" || first.Domain != "shop" || first.Limit != "api" ||
 		first.Key != "user=x" || first.Before != nil || first.After == nil || first.Note != "abuse" || first.Node != "n1" || first.Seq != 1 {
 		t.Errorf("%+v", first)
@@ -101,7 +102,10 @@ func TestAuditRecords(t *testing.T) {
 	if reset.What != "key reset" || reset.Note != "sorry" || fmt.Sprint(reset.Before) != "[map[limit:api used:2]]" {
 		t.Errorf("%+v", reset)
 	}
-	for query, want := range map[string]int{"?n=1": 1, "?after=1": 2, "?before=3": 2, "?after=1&before=3": 1, "?after=3": 0} {
+	if byPath.What != "key reset" || byPath.Limit != "pair" || byPath.Key != "user=bob.brown,ip=198.51.100.8" || byPath.Note != "load test" {
+		t.Errorf("%+v", byPath)
+	}
+	for query, want := range map[string]int{"?n=1": 1, "?after=1": 3, "?before=3": 2, "?after=1&before=3": 1, "?after=4": 0} {
 		if a := w.as("admin", "GET", "/api/v1/audit"+query, ""); strings.Count(a.Body, `"seq"`) != want {
 			t.Errorf("%s: %s", query, a.Body)
 		}
@@ -112,7 +116,7 @@ func TestAuditRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if s, err := audit.Verify(f, audit.Start); err != nil || s.Records != 3 {
+	if s, err := audit.Verify(f, audit.Start); err != nil || s.Records != 4 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -297,7 +297,7 @@ func (a *Handler) key(w http.ResponseWriter, r *http.Request) {
 	case status != 0:
 		answer.Problem(w, status, detail, "")
 	case r.Method == http.MethodDelete:
-		a.resetKey(w, r, domain, limit, parts, "")
+		a.resetKey(w, r, domain, limit, parts, r.URL.Query().Get("reason"))
 	default:
 		a.showKey(w, r, domain, limit, parts, true)
 	}
