@@ -66,7 +66,7 @@ Exit status with --verify: 0 if the chain holds, 1 if it is broken, 2 if that co
 				return fmt.Errorf("%s answered with something else than audit records: %w", port.name(), err)
 			}
 			if answer.Lost > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %d records could not be written\n", answer.Lost)
+				fmt.Fprintf(cmd.ErrOrStderr(), "weir: warning: %s could not be written\n", count(int(answer.Lost), "record"))
 			}
 			return writeAudit(cmd.OutOrStdout(), answer.Records)
 		},
@@ -158,12 +158,12 @@ func verifyAudit(out io.Writer, files []string, follows string, asJSON bool) err
 			fmt.Fprintln(out, string(raw))
 		case isBroken:
 			fmt.Fprintf(out, "%s: BROKEN: %s\n", name, broken.Error())
-			fmt.Fprintf(out, "%d records before it are as they were written\n", s.Records)
+			fmt.Fprintf(out, "before it %s as written\n", countIs(int(s.Records), "record"))
 		case s.Records == 0:
 			fmt.Fprintf(out, "%s: no records\n", name)
 		default:
-			fmt.Fprintf(out, "%s: %d records, %d to %d, from %s to %s: none was altered, left out, put in or moved\nlast hash %s\n",
-				name, s.Records, s.First, s.Last, instant(s.From), instant(s.To), s.Hash)
+			fmt.Fprintf(out, "%s: %s, %d to %d, from %s to %s: none was altered, left out, put in or moved\nlast hash %s\n",
+				name, count(int(s.Records), "record"), s.First, s.Last, instant(s.From), instant(s.To), s.Hash)
 		}
 		if isBroken {
 			return &exitError{code: exitFound}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,10 +45,12 @@ func TestAuditVerify(t *testing.T) {
 		status int
 		says   string
 	}{
-		{[]string{"--verify", first, "--verify", second}, 0, "2 records, 2 to 3"},
+		{[]string{"--verify", first, "--verify", second}, 0, "1: 1 record, 1 to 1, "},
+		{[]string{"--verify", first, "--verify", second}, 0, "2: 2 records, 2 to 3, "},
 		{[]string{"--verify", second, "--verify", first}, 1, "BROKEN: line 1"},
 		{[]string{"--verify", first, "--follows", strings.Repeat("a", 64)}, 1, "BROKEN: line 1"},
 		{[]string{"--verify", altered}, 1, "BROKEN: line 2 was altered"},
+		{[]string{"--verify", altered}, 1, "\nbefore it 1 record is as written\n"},
 		{[]string{"--verify", altered, "--json"}, 1, `"broken":"line 2 was altered`},
 		{[]string{"--verify", filepath.Join(dir, "none")}, 2, "no such file"},
 		{[]string{"--follows", "abc"}, 2, "--follows is for --verify"},
@@ -56,5 +59,31 @@ func TestAuditVerify(t *testing.T) {
 		if status != c.status || !strings.Contains(out+errs, c.says) {
 			t.Errorf("%q: status %d, want %d: %s%s", c.args, status, c.status, out, errs)
 		}
+	}
+}
+
+// audit tells how many records could not be written.
+func TestAuditLost(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("this system has no /dev/full")
+	}
+	dir := t.TempDir()
+	token, tokens := filepath.Join(dir, "token"), filepath.Join(dir, "tokens")
+	writeRules(t, tokens, "admin-admin-admin-admin\n")
+	writeRules(t, token, "admin-admin-admin-admin\n")
+	p := start(t, "serve", "--rules="+inFolder(t, dailyRules), "--audit-path=/dev/full", "--auth-tokens-file", tokens)
+	defer p.end()
+	admin := "http://" + p.addr("admin")
+	for _, want := range []string{"1 record", "2 records"} {
+		r, err := http.Post(admin+"/login", "application/json", strings.NewReader(`{"token": "admin-admin-admin-admin"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		var errs string
+		eventually(t, "it tells of "+want, func() bool {
+			_, _, errs = runWeir("audit", "--server", admin, "--token-file", token)
+			return errs == "weir: warning: "+want+" could not be written\n"
+		})
 	}
 }
