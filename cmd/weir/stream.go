@@ -77,6 +77,13 @@ func (c *adminClient) follow(ctx context.Context, path, lastID string, opened fu
 	return err
 }
 
+// How a stream ends that its reader would have read on: as a whole answer, as of a server that goes
+// away, or a login that has ended; or within one, as of a server that was killed.
+var (
+	errEnded = errors.New("it has ended the stream")
+	errCut   = errors.New("the connection was cut")
+)
+
 // errStopped is an error of the reader of events, not of the stream.
 var errStopped = errors.New("stopped")
 
@@ -112,8 +119,11 @@ func readEvents(in io.Reader, alive func(), each func(serverEvent) error) error 
 			}
 		}
 	}
-	if err := lines.Err(); err != nil {
+	switch err := lines.Err(); {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errCut
+	case err != nil:
 		return err
 	}
-	return io.ErrUnexpectedEOF // streams do not end by themselves
+	return errEnded // streams do not end by themselves
 }

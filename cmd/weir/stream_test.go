@@ -18,7 +18,7 @@ func TestReadEvents(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s|%s|%s", e.id, e.name, e.data))
 		return nil
 	})
-	if want := []string{`a-1|decisions|{"x":1}`, "||one\ntwo", "|e|"}; !slices.Equal(got, want) || !errors.Is(err, io.ErrUnexpectedEOF) || alive < 15 {
+	if want := []string{`a-1|decisions|{"x":1}`, "||one\ntwo", "|e|"}; !slices.Equal(got, want) || !errors.Is(err, errEnded) || alive < 15 {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	err = readEvents(strings.NewReader(stream), func() {}, func(serverEvent) error { return io.ErrClosedPipe })

@@ -26,8 +26,9 @@ func newTailCommand() *cobra.Command {
 		Use:   "tail",
 		Short: "Print the decisions of a running server as they are made, a line each",
 		Long: `Prints the decisions of a running server, and of the nodes that share its Redis, as they are made, a line each: time, outcome,
-request, key, limit, and when the request would have passed. It ends with Ctrl+C, and with status 0 when nobody reads its
-output any more. When the server goes away it tries on until it is back.
+request, key, limit, and when the request would have passed. It ends with Ctrl+C or SIGTERM, or when nobody reads its output
+any more, and all of that with status 0. When the server goes away it says so on the standard error, and tries on until it is
+back.
 
 A server shows at most 50 decisions a second, and remembers not all that it admitted: which share is shown is told on the
 standard error. The decision log (decisions.log) has them all.`,

@@ -376,6 +376,13 @@ func TestTail(t *testing.T) {
 	if status != 1 || !strings.Contains(text, "no rule in force has a limit nonsense") {
 		t.Errorf("status %d: %s", status, text)
 	}
+	// So is that there is none to try on with, and a wrong command line.
+	if status, _, text := runWeir("tail", "--server", "http://127.0.0.1:1"); status != 1 || !strings.Contains(text, "cannot be reached") {
+		t.Errorf("status %d: %s", status, text)
+	}
+	if status, _, text := runWeir("tail", "--outcome", "nonsense"); status != 2 || !strings.Contains(text, "expected one of") {
+		t.Errorf("status %d: %s", status, text)
+	}
 }
 
 // weir verdicts tells of the rules of a running server, and its exit status is a check.

@@ -1,0 +1,203 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/patience"
+)
+
+// streaming is a built server whose streams are read, over TCP, TLS or a unix socket.
+type streaming struct {
+	*process
+	dir    string
+	client *http.Client // of the admin port
+	admin  string       // its URL for client
+	server []string     // flags of commands that ask the server
+}
+
+// startStreaming starts a server. Its admin port listens at a free port, with TLS, or at a unix
+// socket.
+func startStreaming(t *testing.T, over string, args ...string) *streaming {
+	t.Helper()
+	s := &streaming{dir: t.TempDir()}
+	writeRules(t, filepath.Join(s.dir, "rules.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip|user], allow: 1/day, algorithm: sliding_log }]\n")
+	args = append([]string{"serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, args...)
+	socket := filepath.Join(s.dir, "admin.sock")
+	switch over {
+	case "unix":
+		args = append(args, "--listen-admin=unix:admin.sock")
+		s.client = clientOf(t, false, nil, func() (net.Conn, error) { return net.Dial("unix", socket) })
+		s.admin, s.server = "http://weir.localhost", []string{"--server=unix:" + socket}
+	case "tls":
+		ca := certtest.New(t, "ca")
+		names := []string{filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem"), filepath.Join(s.dir, "ca.pem")}
+		cert, key := ca.Issue("weir", 0, "127.0.0.1")
+		certtest.Write(t, names, cert, key, ca.PEM)
+		args = append(args, "--listen-admin=127.0.0.1:0", "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-doors=admin")
+		s.client, s.server = clientOf(t, true, ca.Client(""), nil), []string{"--ca=" + names[2]}
+	default:
+		args = append(args, "--listen-admin=127.0.0.1:0")
+		s.client = clientOf(t, false, nil, nil)
+	}
+	cmd := exec.Command(buildProgram(t), args...)
+	cmd.Dir = s.dir
+	s.process = begin(t, cmd)
+	switch addr := s.addr("admin"); over {
+	case "unix":
+	case "tls":
+		s.admin = "https://" + addr
+		s.server = append(s.server, "--server="+s.admin)
+	default:
+		s.admin = "http://" + addr
+		s.server = []string{"--server=" + s.admin}
+	}
+	return s
+}
+
+// refuse makes a decision of which the streams tell.
+func (s *streaming) refuse(query string) {
+	s.t.Helper()
+	get(s.t, "http://"+s.addr("http")+"/api/v1/limit?"+query)
+}
+
+// reader reads a stream to its end.
+type reader struct {
+	text  *output
+	ended chan error // how it ended; nil is the end of a whole answer
+}
+
+// read opens a stream and reads it.
+func (s *streaming) read(query string) *reader {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(patience.Context(s.t), "GET", s.admin+"/api/v1/stream?"+query, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	answer, err := s.client.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = answer.Body.Close() })
+	if answer.StatusCode != 200 {
+		s.t.Fatal(answer.Status)
+	}
+	x := &reader{text: newOutput(), ended: make(chan error, 1)}
+	go func() {
+		_, err := io.Copy(x.text, answer.Body)
+		x.ended <- err
+	}()
+	return x
+}
+
+// endsWell checks that a stream has ended as a whole answer does, behind a whole event.
+func (x *reader) endsWell(t *testing.T, what string) {
+	t.Helper()
+	if err := patience.Receive(t, "the end of "+what, x.ended); err != nil {
+		t.Errorf("%s was cut off: %v", what, err)
+	}
+	if text := x.text.String(); !strings.HasSuffix(text, "\n\n") {
+		t.Errorf("%s ends within an event: %q", what, text[max(0, len(text)-200):])
+	}
+}
+
+// tail starts weir tail, and waits until it has shown a decision.
+func (s *streaming) tail() *process {
+	s.t.Helper()
+	p := begin(s.t, exec.Command(buildProgram(s.t), append([]string{"tail"}, s.server...)...))
+	eventually(s.t, "weir tail shows a decision", func() bool {
+		s.refuse("ip=192.0.2.1")
+		return strings.Contains(p.stdout.String(), "shop/login")
+	})
+	return p
+}
+
+// TestStreamsEnd: when the server is told to end, whoever reads a stream gets a whole answer at
+// once, and does not hold it up; weir tail says what happened, tries on, and ends well.
+func TestStreamsEnd(t *testing.T) {
+	for _, over := range []string{"tcp", "tls", "unix"} {
+		t.Run(over, func(t *testing.T) {
+			// An hour, for which no test would wait.
+			s := startStreaming(t, over, "--drain=1h", "--limits-stall=1h")
+			readers := map[string]*reader{"views=overview,keys": nil, "views=decisions": nil, "views=decisions&nodes=all": nil}
+			for query := range readers {
+				readers[query] = s.read(query)
+			}
+			tails := map[syscall.Signal]*process{syscall.SIGTERM: s.tail(), syscall.SIGINT: s.tail()}
+			for query, x := range readers {
+				eventually(t, query+" has an event", func() bool {
+					s.refuse("ip=192.0.2.1")
+					return strings.Contains(x.text.String(), "\ndata: ")
+				})
+			}
+			s.signal(syscall.SIGTERM)
+			if status := s.wait(); status != 0 || strings.Contains(s.stderr.String(), "cut off") {
+				t.Errorf("exit status %d\n%s", status, s.stderr)
+			}
+			for query, x := range readers {
+				x.endsWell(t, query)
+			}
+			for signal, p := range tails {
+				p.stderr.await(t, regexp.QuoteMeta("weir: "+strings.TrimPrefix(s.server[len(s.server)-1], "--server=")+" is away, trying on: it has ended the stream\n"))
+				p.signal(signal)
+				if status := p.wait(); status != 0 {
+					t.Errorf("weir tail, told to end by %s: status %d\n%s", signal, status, p.stderr)
+				}
+			}
+		})
+	}
+}
+
+// TestStreamThatNobodyReads: a client that takes nothing of its stream holds the server up until
+// the time of drain is over, and no longer; others get the end of theirs meanwhile.
+func TestStreamThatNobodyReads(t *testing.T) {
+	s := startStreaming(t, "unix", "--drain=2s", "--limits-stall=1h")
+	conn, err := net.Dial("unix", filepath.Join(s.dir, "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /api/v1/stream?views=keys,decisions&n=100 HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	x, tail := s.read("views=decisions"), s.tail()
+	// A stack of the server tells that the stream waits for its client.
+	waits := regexp.MustCompile(`(?s)goroutine \d+ (\S+ )*\[IO wait[^\n]*\n.*\.waitWrite\(.*\.\(\*streamed\)\.event\(`)
+	var long strings.Builder // what decisions and keys are told with
+	for i := range 8 {
+		fmt.Fprintf(&long, "&a%d=%s", i, strings.Repeat("x", 120))
+	}
+	eventually(t, "the stream waits for its client", func() bool {
+		for i := range 100 {
+			s.refuse(fmt.Sprintf("user=%d%s%s", i, strings.Repeat("u", 120), long.String()))
+		}
+		_, stacks := ask(t, s.client, "GET", s.admin+"/debug/pprof/goroutine?debug=2", "")
+		for stack := range strings.SplitSeq(stacks, "\n\n") {
+			if waits.MatchString(stack) {
+				return true
+			}
+		}
+		return false
+	})
+	s.signal(syscall.SIGTERM)
+	x.endsWell(t, "the stream of another")
+	tail.stderr.await(t, "is away, trying on: it has ended the stream\n")
+	if status := s.wait(); status != 0 || !regexp.MustCompile(`requests were cut off" door=admin`).MatchString(s.stderr.String()) {
+		t.Errorf("exit status %d\n%s", status, s.stderr)
+	}
+	rest, err := io.ReadAll(conn)
+	if len(rest) == 0 || strings.HasSuffix(string(rest), "0\r\n\r\n") {
+		t.Errorf("who read nothing got the end of a whole answer: %d bytes, %v", len(rest), err)
+	}
+}
