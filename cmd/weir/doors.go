@@ -31,7 +31,7 @@ type door struct {
 	address  string // as configured
 	listener *listen.Listener
 	serve    func(net.Listener) error
-	drain    func() // makes health checks report that the door is going away; may be nil
+	drain    func() // tells clients that the door is going away, before any door closes; may be nil
 	shutdown func(context.Context) error
 }
 
@@ -132,8 +132,9 @@ func (p *program) addAdmin() {
 	h = admin.New(p.limiter, o)
 	// A profile lasts as long as its client asks for, so writing has no time bound.
 	s := listen.NewHTTPServer(proxy.Bound(h, 0, p.c.limits.stall), listen.HTTPOptions{Logger: p.log, WriteTimeout: -1})
-	s.RegisterOnShutdown(h.Close) // streams would last as long as their clients
 	p.addHTTP("admin", p.c.listen.admin, s)
+	// This door closes last. If another one took all the time, streams would be cut off there.
+	p.doors[len(p.doors)-1].drain = h.Close
 }
 
 // snapshot is what the page gets with its HTML.

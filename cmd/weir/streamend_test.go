@@ -3,10 +3,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -199,5 +201,45 @@ func TestStreamThatNobodyReads(t *testing.T) {
 	rest, err := io.ReadAll(conn)
 	if len(rest) == 0 || strings.HasSuffix(string(rest), "0\r\n\r\n") {
 		t.Errorf("who read nothing got the end of a whole answer: %d bytes, %v", len(rest), err)
+	}
+}
+
+// TestStreamsBesideSlowRequests: streams end well also where another door needs all the time of
+// drain, and more.
+func TestStreamsBesideSlowRequests(t *testing.T) {
+	arrived := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-r.Context().Done()
+	}))
+	defer upstream.Close()
+	s := startStreaming(t, "tcp", "--drain=2s", "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL)
+	x, tail := s.read("views=decisions,overview"), s.tail()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+s.addr("proxy")+"/slow", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := make(chan string, 1)
+	go func() {
+		answer, err := http.DefaultClient.Do(r)
+		if err == nil {
+			answer.Body.Close()
+			slow <- answer.Status
+			return
+		}
+		slow <- fmt.Sprint(err)
+	}()
+	patience.Receive(t, "the slow request", arrived)
+	s.signal(syscall.SIGTERM)
+	x.endsWell(t, "a stream")
+	tail.stderr.await(t, "is away, trying on: it has ended the stream\n")
+	status := s.wait()
+	if text := s.stderr.String(); status != 0 || !strings.Contains(text, `requests were cut off" door=proxy`) || strings.Contains(text, `cut off" door=admin`) {
+		t.Errorf("exit status %d\n%s", status, text)
+	}
+	if answer := patience.Receive(t, "the slow answer", slow); !strings.Contains(answer, "EOF") {
+		t.Errorf("the slow request got %s", answer)
 	}
 }

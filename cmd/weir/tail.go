@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,6 +70,7 @@ type tail struct {
 	shown     string // the share that was told last
 	reached   bool   // there was a stream
 	away      bool   // the server is away, and that was told
+	ended     error  // the server has ended the stream: it may be had again, or the server is away
 }
 
 // path is that of the stream.
@@ -98,10 +100,13 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 		if _, refused := errors.AsType[errRefused](err); refused || !t.reached {
 			return err
 		}
-		// A stream that ends may be had again at once, or the server says why not.
-		if !t.away && !errors.Is(err, io.ErrUnexpectedEOF) {
+		switch {
+		case t.away:
+		case t.ended == nil && errors.Is(err, errEnded):
+			t.ended = err // it may be had again, or the server says why not
+		default:
 			t.away = true
-			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.name(), printableText(err.Error()))
+			fmt.Fprintf(t.errs, "weir: %s is away, trying on: %s\n", t.admin.name(), printableText(cmp.Or(t.ended, err).Error()))
 		}
 		select {
 		case <-ctx.Done():
@@ -113,7 +118,7 @@ func (t *tail) run(ctx context.Context, out, errs io.Writer) error {
 
 // opened notes that there is a stream.
 func (t *tail) opened() {
-	if t.reached = true; t.away {
+	if t.reached, t.ended = true, nil; t.away {
 		t.away = false
 		fmt.Fprintf(t.errs, "weir: %s is back\n", t.admin.name())
 	}

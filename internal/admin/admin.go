@@ -114,8 +114,19 @@ type Handler struct {
 }
 
 // Close ends streams and the preview that runs, which would else go on for as long as their clients
-// want. It is for http.Server.RegisterOnShutdown.
+// want, and lets no new ones begin. All else is still answered. Call it when the server begins to
+// go away: streams that are ended only when its time is over are cut off.
 func (a *Handler) Close() { a.cancel() }
+
+// goingAway answers 503 to what would go on, once Close was called.
+func (a *Handler) goingAway(w http.ResponseWriter) bool {
+	if a.end.Err() == nil {
+		return false
+	}
+	w.Header().Set("Retry-After", "5")
+	answer.Problem(w, http.StatusServiceUnavailable, "the server is going away", "")
+	return true
+}
 
 // routeAll makes the table of endpoints.
 func (a *Handler) routeAll() {

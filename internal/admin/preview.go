@@ -124,6 +124,9 @@ func (a *Handler) startPreview(w http.ResponseWriter, r *http.Request) {
 		answer.BadRequest(w, err)
 		return
 	}
+	if a.goingAway(w) {
+		return
+	}
 	p := a.begin(insight.PreviewQuery{Files: body.Files, Over: over})
 	if p == nil {
 		w.Header().Set("Retry-After", "5")

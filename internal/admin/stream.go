@@ -151,6 +151,9 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 		queryProblem(w, status, err)
 		return
 	}
+	if a.goingAway(w) {
+		return
+	}
 	if !a.streams.enter() {
 		w.Header().Set("Retry-After", "5")
 		answer.Problem(w, http.StatusServiceUnavailable, fmt.Sprintf("%d streams are open on this node, as many as admin.streams allows; ask the other endpoints every two seconds", a.streams.most), "")
@@ -311,7 +314,10 @@ func (s *streamed) figures() (ok bool) {
 		default:
 			continue
 		}
-		if err != nil {
+		switch {
+		case err != nil && s.a.end.Err() != nil:
+			return false // that is why, and the stream ends
+		case err != nil:
 			ok = s.write("problem", streamProblem{view, err.Error()})
 		}
 		if !ok {

@@ -423,6 +423,15 @@ func TestStreams(t *testing.T) {
 		}
 		w.Close()
 		synctest.Wait()
+		if a := w.as("viewer", "GET", streamPath, ""); a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(a.Body, "going away") {
+			t.Errorf("a stream of a server that goes away: %d %s", a.Status, a.Body)
+		}
+		if a := w.as("operator", "POST", previewPath, `{"files": {"a.yaml": "x"}}`); a.Status != 503 || !strings.Contains(a.Body, "going away") {
+			t.Errorf("a preview of a server that goes away: %d %s", a.Status, a.Body)
+		}
+		if a := w.as("viewer", "GET", "/api/v1/session", ""); a.Status != 200 {
+			t.Errorf("all else: %d %s", a.Status, a.Body)
+		}
 		w.streams.mu.Lock()
 		open := w.streams.open
 		w.streams.mu.Unlock()
