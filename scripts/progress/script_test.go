@@ -48,7 +48,7 @@ func TestScriptPackages(t *testing.T) {
 	quiet := "#!" + bash + "\n"
 	for _, command := range []string{
 		"apt-get", "caddy", "chromium", "curl", "gcc", "git", "gofmt", "haproxy", "ip", "nginx", "node", "npm", "python3", "redis-cli",
-		"redis-server", "shellcheck", "systemctl", "systemd-analyze", "tmux",
+		"redis-server", "shellcheck", "spin", "systemctl", "systemd-analyze", "tmux",
 	} {
 		write(filepath.Join(bin, command), quiet)
 	}
