@@ -97,7 +97,7 @@ func (c *Collector) handCommand(kind CommandKind, key []byte, asked, now int64, 
 		weightTop: weightTop, weightKey: weightKey, door: c.doors.number("resp"),
 	}
 	if !r.Allowed {
-		if e.flags = flagFirst | flagRefused; r.RetryAfter != algo.Never {
+		if e.flags = flagFirst | flagRefused | flagRuleRefused; r.RetryAfter != algo.Never {
 			e.retry = now + r.RetryAfter
 		}
 	}

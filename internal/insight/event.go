@@ -9,7 +9,7 @@ type event struct {
 	hash     uint64 // of the key
 	decision uint64 // id; 0 of an admitted one
 	at       int64  // µs, by the store's clock; 0 if that was not asked
-	retry    int64  // when the key was told to come back, µs; 0 if it was not told
+	retry    int64  // when the key was told to come back by the rule, µs; 0 if it was not told
 	rule     uint32 // number of the ruleState
 	with     uint32 // of another one that refused it, and one more; 0: there is none
 	window   uint16 // of the rule, by its place
@@ -34,10 +34,9 @@ const none = 0xff
 
 // The flags of an event.
 const (
-	flagRefused uint16 = 1 << iota // by this limit; would be, in shadow
+	flagRefused uint16 = 1 << iota // by this window; would be, in shadow
 	flagPassed                     // the rule let it through, or would have
-	flagShadow                     // the limit is not enforced for the key
-	flagNear                       // at warn or above
+	flagShadow                     // the window is not enforced for the key
 	flagBanned                     // by a ban: nothing was asked of the limit
 	flagKnown                      // an attribute of Options.Known was there
 	flagFirst                      // the first window of the rule: only it counts requests
@@ -45,6 +44,10 @@ const (
 	flagOwn                        // the key has numbers of its own
 	flagCut                        // values of the key are cut
 	flagStopped                    // the rule let it through, and another one refused it
+	// Of all windows of the rule together, in each event of the request:
+	flagRuleRefused // one of them refuses
+	flagRuleWould   // one of them, which is not enforced for the key, would
+	flagRuleNear    // one of them is at warn or above
 )
 
 // ring is a queue of events with many writers and one reader (D. Vyukov's bounded queue): a writer

@@ -445,6 +445,8 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 	if c.known(r) {
 		rest |= flagKnown
 	}
+	group, retry := groupOf(d, begin, end)
+	rest |= group
 	with := uint32(0)
 	if outcome == shared {
 		with = otherRefusing(t, d, begin, end)
@@ -468,31 +470,18 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 		if i == begin {
 			e.flags |= flagFirst
 		}
-		refuses := d.Refuses(l) || l.Mode == rule.Shadow && !l.Allowed
-		if refuses {
+		if d.Refuses(l) || l.Mode == rule.Shadow && !l.Allowed {
 			e.flags |= flagRefused
 		}
 		if l.Mode == rule.Shadow {
 			e.flags |= flagShadow
 		}
-		if l.Near || l.Soft {
-			e.flags |= flagNear
-		}
-		e.retry = 0
-		if refuses && l.RetryAfter != algo.Never {
-			e.retry = d.Time + l.RetryAfter
-		}
-		if !d.Allowed && d.RetryAfter != algo.Never && d.RetryAfter > 0 && refuses {
-			e.retry = d.Time + d.RetryAfter // what the client was told
-		}
+		e.retry = retry
 		e.asked = clamp(askedOf(r, d, i))
 		e.limit = clamp(l.Limit)
 		e.used = clamp(l.Limit - l.Remaining)
 		if l.Soft {
 			e.used = clamp(l.Limit + 1)
-		}
-		if own(l) {
-			e.flags |= flagOwn
 		}
 		e.door = c.doors.number(r.Door)
 		n, cut := copyKey(&e.key, h.Key, d.Rules.IPv6Prefix())
@@ -503,6 +492,45 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 			c.wake()
 		}
 	}
+}
+
+// groupOf returns what the windows begin to end say together, which are those of one rule: a request
+// is refused by the rule whichever of them refuses it. retry is when the key was told to come back,
+// in µs; 0 if it was not told.
+func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
+	after := int64(0)
+	for i := begin; i < end; i++ {
+		l := &d.Limits[i]
+		if l.Near || l.Soft {
+			flags |= flagRuleNear
+		}
+		if own(l) {
+			flags |= flagOwn
+		}
+		switch {
+		case d.Refuses(l):
+			flags |= flagRuleRefused
+		case l.Mode == rule.Shadow && !l.Allowed:
+			flags |= flagRuleWould
+		default:
+			continue
+		}
+		if l.RetryAfter == algo.Never || after == algo.Never {
+			after = algo.Never
+		} else {
+			after = max(after, l.RetryAfter)
+		}
+	}
+	if flags&(flagRuleRefused|flagRuleWould) == 0 {
+		return flags, 0
+	}
+	if !d.Allowed && d.RetryAfter != algo.Never && d.RetryAfter > 0 {
+		after = d.RetryAfter // what the client was told
+	}
+	if after == algo.Never {
+		return flags, 0
+	}
+	return flags, d.Time + after
 }
 
 // otherRefusing returns the number of a rule that refuses d beside that of the limits begin to end,

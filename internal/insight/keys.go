@@ -30,8 +30,8 @@ func (s *ruleState) takeKey(c *Collector, e *event) {
 		if !s.shadow() { // else nobody is told to come back, and there are no episodes
 			t.note(e.at, isRefused || e.flags&(flagBanned|flagStopped) != 0, e.retry)
 		}
+		s.pace(refused, at, e)
 	}
-	s.pace(refused, at, e)
 }
 
 // touched takes in an event for the sample of all keys.
@@ -68,20 +68,19 @@ func (s *ruleState) addKey(x *sample, at int, e *event) {
 		requests = 1 << min(e.weightKey, 31)
 		units = min(uint64(e.asked)<<e.weightKey, 1<<32-1)
 	}
-	k.asked = addTo32(k.asked, uint32(units))
+	if e.flags&flagFirst != 0 { // once a request
+		k.asked = addTo32(k.asked, uint32(units))
+		if s.refuses(e) {
+			k.refused = addTo32(k.refused, requests)
+		}
+	}
 	k.known = k.known || e.flags&flagKnown != 0
 	k.own = e.flags&flagOwn != 0
-	isRefused := e.flags&flagRefused != 0
-	if s.refuses(e) && e.flags&flagFirst != 0 {
-		k.refused = addTo32(k.refused, requests)
-	} else if e.flags&flagFirst == 0 {
-		k.asked -= uint32(min(units, uint64(k.asked))) // once a request
-	}
 	if int(e.window) >= x.stride {
 		return
 	}
 	d := &x.demands[at*x.stride+int(e.window)]
-	if !isRefused {
+	if e.flags&flagRefused == 0 {
 		units = 0
 	}
 	d.add(s.windowIndex(e), e.used, uint32(units), e.limit)

@@ -61,7 +61,7 @@ func (c *Collector) paced(s *ruleState, e *event) {
 		c.pace.watched.events++
 	case e.weightTop == none:
 		c.pace.keys.events++
-	case e.flags&(flagRefused|flagNear|flagBanned|flagStopped) == 0:
+	case e.flags&(flagRuleRefused|flagRuleWould|flagRuleNear|flagBanned|flagStopped) == 0:
 		c.pace.quiet.events++
 	default:
 		c.pace.refused.events++

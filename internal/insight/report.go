@@ -1,6 +1,7 @@
 package insight
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -16,6 +17,9 @@ func (f *Facts) Report(o Thresholds) RuleReport {
 		Fill: Histogram(f.Sample, f.Keys), MaxFill: f.MaxFill, Episodes: f.Episodes,
 		KnownShare: share(float64(f.Known), float64(f.Met)), OKShare: f.OKShare, Good: GoodOf(f), Curve: Curve(f), Verdicts: Judge(f, o),
 	}
+	if len(r.Curve) > 0 {
+		r.CurveOf = f.Windows[f.binding()].Name
+	}
 	for _, w := range f.Windows {
 		r.Limits = append(r.Limits, w.Allows)
 		r.Windows = append(r.Windows, WindowReport{Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: w.MaxFill})
@@ -23,16 +27,24 @@ func (f *Facts) Report(o Thresholds) RuleReport {
 	return r
 }
 
+// binding returns the place of the window that refuses most, of those in which keys may be judged
+// by their demand; of two that refuse as much, as none, it is the one that is used most. It is -1
+// where there is none.
+func (f *Facts) binding() int {
+	window := -1
+	for _, i := range f.perKey() {
+		if window < 0 || cmp.Or(cmp.Compare(f.Windows[i].Refused, f.Windows[window].Refused), cmp.Compare(f.Windows[i].MaxFill, f.Windows[window].MaxFill)) > 0 {
+			window = i
+		}
+	}
+	return window
+}
+
 // Curve returns how many keys a limit of another size would refuse, for the window that refuses
 // most: at most 64 points, from the limit that nearly all keys pass to the one that none does. It
 // is nil where demand is not known.
 func Curve(f *Facts) []CurvePoint {
-	window := -1
-	for _, i := range f.perKey() {
-		if window < 0 || f.Windows[i].Refused > f.Windows[window].Refused {
-			window = i
-		}
-	}
+	window := f.binding()
 	if window < 0 || len(f.Sample) == 0 {
 		return nil
 	}

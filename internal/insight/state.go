@@ -80,9 +80,15 @@ func (s *ruleState) countFailures(unix int64) {
 	s.lastFail = n
 }
 
-// refuses reports whether the rule refuses what an event tells of; of a rule that is in shadow as a
-// whole, whether it would. That of other rules which is not enforced for the key is no refusal.
+// refuses reports whether the rule refuses the request that an event tells of, by the window of the
+// event or another one; of a rule that is in shadow as a whole, whether it would. That of other
+// rules which is not enforced for the key is no refusal.
 func (s *ruleState) refuses(e *event) bool {
+	return e.flags&flagRuleRefused != 0 || e.flags&flagRuleWould != 0 && s.shadow()
+}
+
+// windowRefuses is refuses of the window of the event alone.
+func (s *ruleState) windowRefuses(e *event) bool {
 	return e.flags&flagRefused != 0 && (e.flags&flagShadow == 0 || s.shadow())
 }
 
@@ -213,21 +219,16 @@ func (s *ruleState) addTop(v *veil, e *event, with string) {
 	x := &s.eras[current]
 	if int(e.window) < len(x.windows) {
 		w := &x.windows[e.window]
-		if refused && e.flags&flagBanned == 0 {
+		if s.windowRefuses(e) && e.flags&flagBanned == 0 {
 			w.refused += n
 		}
 		w.maxFill = max(w.maxFill, e.fill())
 	}
-	if e.flags&flagFirst == 0 && !refused && e.flags&flagNear == 0 {
-		return
-	}
 	for _, lists := range [...]*[topKinds]topList{&s.live, &s.long} {
-		if e.flags&flagFirst != 0 {
-			s.addTo(&lists[topAsked], v, e, n)
-		}
+		s.addTo(&lists[topAsked], v, e, n)
 		if refused {
 			s.addTo(&lists[topRefused], v, e, n)
-		} else if e.flags&flagNear != 0 {
+		} else if e.flags&flagRuleNear != 0 {
 			s.addTo(&lists[topNear], v, e, n)
 		}
 	}
@@ -254,7 +255,15 @@ func (s *ruleState) addTop(v *veil, e *event, with string) {
 	}
 }
 
+// addTo counts an event in a list: once a request, at the first window of the rule. The others tell
+// which of them is used most.
 func (s *ruleState) addTo(l *topList, v *veil, e *event, n uint64) {
+	if e.flags&flagFirst == 0 {
+		if k := l.find(e.hash); k != nil && e.fill() > k.now.fill {
+			k.now.raise(e.fill(), e.window)
+		}
+		return
+	}
 	k, fresh := l.add(e.hash, n)
 	if k == nil {
 		return

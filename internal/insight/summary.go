@@ -146,30 +146,31 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	return f
 }
 
-// curve says how many keys limits around the present one would touch: the first window's.
-func (r *RuleSnapshot) curve() []CurvePoint {
-	if len(r.Windows) == 0 || len(r.All.Keys) == 0 || r.Windows[0].Limit <= 0 {
-		return nil
-	}
+// curve says how many keys limits around the present one would touch, and of which window that is:
+// the one of Curve.
+func (r *RuleSnapshot) curve() (out []CurvePoint, of string) {
 	f := r.facts(nil)
+	window := f.binding()
+	if window < 0 || len(f.Sample) == 0 || f.Windows[window].Limit <= 0 {
+		return nil, ""
+	}
 	g := toldGood(&f)
-	limits := []int64{r.Windows[0].Limit}
+	limits := []int64{f.Windows[window].Limit}
 	most := int64(1)
 	for i := range f.Sample {
-		if len(f.Sample[i].Demand) > 0 {
-			most = max(most, f.Sample[i].Demand[0])
+		if window < len(f.Sample[i].Demand) {
+			most = max(most, f.Sample[i].Demand[window])
 		}
 	}
-	for at := float64(1); at < float64(max(most, 4*r.Windows[0].Limit))*1.2; at *= 1.2 {
+	for at := float64(1); at < float64(max(most, 4*limits[0]))*1.2; at *= 1.2 {
 		limits = append(limits, max(int64(at), 1))
 	}
 	slices.Sort(limits)
 	limits = slices.Compact(limits)
-	var out []CurvePoint
 	for _, limit := range limits {
-		out = append(out, f.point(g, 0, limit))
+		out = append(out, f.point(g, window, limit))
 	}
-	return out
+	return out, f.Windows[window].Name
 }
 
 // obeyOf returns the share of its episodes in which a key came back when it was told; below 0 if

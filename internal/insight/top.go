@@ -55,12 +55,9 @@ func (l *topList) add(hash, n uint64) (k *topKey, fresh bool) {
 	if l.most == 0 {
 		return nil, false
 	}
-	for i, have := range l.hashes {
-		if have == hash {
-			k = &l.keys[i]
-			k.count += n
-			return k, false
-		}
+	if k = l.find(hash); k != nil {
+		k.count += n
+		return k, false
 	}
 	if len(l.keys) < l.most {
 		l.hashes, l.keys = append(l.hashes, hash), append(l.keys, topKey{count: n})
@@ -76,6 +73,16 @@ func (l *topList) add(hash, n uint64) (k *topKey, fresh bool) {
 	l.hashes[least] = hash
 	*k = topKey{count: k.count + n, over: k.count, text: k.text[:0]}
 	return k, true
+}
+
+// find returns the counter of a key; nil if it has none.
+func (l *topList) find(hash uint64) *topKey {
+	for i, have := range l.hashes {
+		if have == hash {
+			return &l.keys[i]
+		}
+	}
+	return nil
 }
 
 // halve lets what was counted fade; keys of which nothing is left go.

@@ -126,7 +126,9 @@ type RuleReport struct {
 	// verdicts, limits or file, and Reader.Rule does not know it.
 	Command bool `json:"command,omitempty"`
 	// What only the report of one rule has.
-	Curve   []CurvePoint   `json:"curve,omitempty"`
+	Curve []CurvePoint `json:"curve,omitempty"`
+	// CurveOf is the name of the limit that Curve is of: the one of Windows that refuses most.
+	CurveOf string         `json:"curve_of,omitempty"`
 	Series  *Series        `json:"series,omitempty"`
 	Windows []WindowReport `json:"windows,omitempty"`
 	// By has the doors of recent refusals; the admin port adds path, a replay status.

@@ -292,7 +292,7 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 	out := r.report(s)
 	series := seriesOf(s.From, s.Step, r.Series, false)
 	out.Series = &series
-	out.Curve = r.curve()
+	out.Curve, out.CurveOf = r.curve()
 	for _, w := range r.Windows {
 		out.Windows = append(out.Windows, WindowReport{
 			Name: w.Name, Allows: w.Allows, Limit: w.Limit, Window: w.Window.Seconds(), Refused: w.Refused, MaxFill: digits(float64(w.MaxFill)),

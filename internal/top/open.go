@@ -111,7 +111,11 @@ func (s *State) ruleLines(r *insight.RuleReport, width int) []string {
 			"refused   "+styled(red, spark(squeeze(r.Series.Refused, chart), chart)))
 	}
 	if len(r.Curve) > 0 {
-		lines = append(lines, "", styled(bold, "What if the limit was"))
+		what := "the limit"
+		if len(r.Windows) > 1 && r.CurveOf != "" {
+			what = r.CurveOf
+		}
+		lines = append(lines, "", styled(bold, "What if "+words.Visible(what)+" was"))
 		for _, p := range r.Curve {
 			text := fmt.Sprintf("  %10d   would touch about %s clients (± %s)", p.Limit, number(p.Keys), number(p.PlusMinus))
 			if p.GoodKeys != nil {

@@ -25,6 +25,7 @@ declare namespace Api {
     good: { refused: number; refused_plus_minus: number; of: number; keys: number; all: number; share: number; low: number; high: number; plus_minus: number; confidence?: string };
     trend: number[] | null; per_second: number; verdicts: Verdict[] | null;
     curve?: { limit: number; keys: number; plus_minus: number; good_keys?: number }[];
+    curve_of?: string;
     series?: Series; windows?: { name: string; allows: string; limit: number; window: number; refused: number; max_fill: number }[];
     by?: Record<string, { value: string; count: number }[]>; top?: Key[]; near_now?: Key[];
   }

@@ -56,8 +56,13 @@ function verdictPart(v) {
  */
 function slider(ctx, r) {
   const curve = [...(r.curve ?? [])].sort((a, b) => a.limit - b.limit);
-  const now = r.windows?.[0]?.limit ?? 0;
-  if (curve.length < 2) return h('p', { class: 'none' }, 'Too few clients were seen to say what another limit would do.');
+  const first = r.windows?.[0];
+  const of = r.windows?.find((w) => w.name === r.curve_of) ?? first;
+  const now = of?.limit ?? 0;
+  if (curve.length < 2) {
+    const inFlight = r.windows?.length && r.windows.every((w) => !w.window);
+    return h('p', { class: 'none' }, inFlight ? 'Nothing tells what another limit on requests in flight would do.' : 'Too few clients were seen to say what another limit would do.');
+  }
   const start = Math.max(0, curve.findIndex((p) => p.limit >= now));
   const chosen = curve.findIndex((p) => p.limit === Number(ctx.query.get('limit')));
   const said = h('p', { 'aria-live': 'polite' });
@@ -71,10 +76,10 @@ function slider(ctx, r) {
     const x = (Number(input.value) / (curve.length - 1)) * 300;
     mark.setAttribute('x1', String(x));
     mark.setAttribute('x2', String(x));
-    const unit = r.windows?.[0]?.window ? ` in ${span(r.windows[0].window)}` : '';
+    const unit = of?.window ? ` in ${span(of.window)}` : '';
     input.setAttribute('aria-valuetext', `${count(p.limit)}${unit}`);
     fill(said, h('strong', null, `${count(p.limit)}${unit}`), p.limit === now ? ' (in force)' : '', ` would touch ${p.plus_minus ? 'about ' : ''}${plural(Math.round(p.keys), 'client')}${p.plus_minus ? ` ± ${count(Math.round(p.plus_minus))}` : ''}`, p.good_keys === undefined ? '; nothing tells how many good ones.' : [', ', h('strong', null, plural(Math.round(p.good_keys), 'good one')), '.']);
-    fill(go, ctx.can('source') && p.limit !== now ? h('a', { class: 'btn small', href: ctx.link('/try', { rule: `${r.domain}/${r.name}`, limit: String(p.limit) }) }, `Try ${count(p.limit)}`) : null);
+    fill(go, ctx.can('source') && p.limit !== now && of === first ? h('a', { class: 'btn small', href: ctx.link('/try', { rule: `${r.domain}/${r.name}`, limit: String(p.limit) }) }, `Try ${count(p.limit)}`) : null);
   }
   move();
   return h('div', null, h('svg', { viewBox: '0 0 300 60', preserveAspectRatio: 'none', class: 'c-admitted curve', 'aria-hidden': 'true' }, path, h('g', { class: 'c-soft' }, mark)), input, said, go,
