@@ -10,7 +10,7 @@ import (
 
 // snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
 // of another one leaves that out. It grows with every change of what is written.
-const snapshotVersion = 4
+const snapshotVersion = 5
 
 // errSnapshot is the error of bytes that are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
@@ -260,6 +260,7 @@ func (c *coder) rule(r *RuleSnapshot) {
 		number64(c, &m.Signal)
 		number64(c, &m.Met)
 		number64(c, &m.Refused)
+		number64(c, &m.Would)
 	})
 	for _, v := range []*uint64{&r.Errors, &r.Drawn, &r.DrawnKnown, &r.Answers, &r.Well} {
 		c.uint(v)

@@ -150,8 +150,8 @@ type Minute struct {
 	Saturated bool
 	Signal    string // which signal says so: cpu, memory, …; shed, answers, in_flight
 	Met       uint64
-	Refused   uint64  // d, as in Facts
-	Admitted  uint64  // passed the rule
+	Refused   uint64  // d, as in Facts; w of a rule in shadow
+	Admitted  uint64  // passed the rule; would pass it, in shadow
 	Keys      float64 // distinct keys, estimated
 	// TopShare is the share of Admitted that the top 1 % of the keys took, at least one key; below
 	// 0: not known. TopKeys is how many those were.

@@ -215,7 +215,7 @@ func mergeMinutes(a, b []MinuteSnapshot) []MinuteSnapshot {
 			out, b = append(out, b[0]), b[1:]
 		default:
 			m, x := a[0], b[0]
-			m.Met, m.Refused = m.Met+x.Met, m.Refused+x.Refused
+			m.Met, m.Refused, m.Would = m.Met+x.Met, m.Refused+x.Refused, m.Would+x.Would
 			m.Keys = max(m.Keys, x.Keys)
 			if m.TopShare == none || x.TopShare != none && x.Met > a[0].Met {
 				m.TopShare = x.TopShare

@@ -2,6 +2,7 @@ package insight
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -94,5 +95,52 @@ func TestRush(t *testing.T) {
 				t.Errorf("%d events, signal %q, want %q", events, signal, c.signal)
 			}
 		})
+	}
+}
+
+// A rule in shadow is judged in a rush by what it would have refused: it let nothing through that
+// it would not let through when it is enforced. So it is told by several nodes together, too.
+func TestRushInShadow(t *testing.T) {
+	for _, c := range []struct {
+		name, rule string
+		loose      bool
+	}{
+		{"refuses a third", "allow: 2/min", false},
+		{"would refuse a third", "allow: 2/min, on_limit: shadow", false},
+		{"refuses nobody", "allow: 20/min", true},
+		{"would refuse nobody", "allow: 20/min, on_limit: shadow", true},
+	} {
+		rush := false
+		b := newBench(t, Options{Saturated: func() (string, bool) { return "cpu", rush }},
+			"domain: shop\nlimits: [{name: each, per: [user], algorithm: fixed_window, "+c.rule+"}]")
+		for minute := range 19 {
+			clients := 20
+			if rush = minute >= 15; rush {
+				clients = 200
+			}
+			for range 3 {
+				for i := range clients {
+					b.ask(fmt.Sprint("u", i))
+					b.gather(false)
+				}
+			}
+			b.pass(time.Minute)
+		}
+		verdicts := b.rule("each").Verdicts
+		if is := slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Verdict == LooseCrowd }); is != c.loose {
+			t.Errorf("%s: %+v", c.name, verdicts)
+		}
+		s := b.Snapshot(Want{Samples: true, Over: time.Hour})
+		f := Merge(s, s).Facts(0)
+		refused, met := uint64(0), uint64(0)
+		for _, m := range f.Minutes {
+			refused, met = refused+m.Refused, met+m.Met
+			if m.Admitted != m.Met-m.Refused {
+				t.Errorf("%s: %+v", c.name, m)
+			}
+		}
+		if refused != max(f.Refused, f.WouldRefuse) || met != 2*19*60+2*4*540 {
+			t.Errorf("%s: %d of %d refused in the minutes, %d or %d in all", c.name, refused, met, f.Refused, f.WouldRefuse)
+		}
 	}
 }

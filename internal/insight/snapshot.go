@@ -396,11 +396,13 @@ func (r *ruleState) drawnInto(out *RuleSnapshot, doors *doorNames) {
 
 // MinuteSnapshot is a minute of a rule.
 type MinuteSnapshot struct {
-	T            int64
-	Keys         float32
-	TopShare     uint8 // in percent; 255: not known
-	Signal       uint8
-	Met, Refused uint32
+	T        int64
+	Keys     float32
+	TopShare uint8 // in percent; 255: not known
+	Signal   uint8
+	Met      uint32
+	Refused  uint32
+	Would    uint32 // would be refused, in shadow
 }
 
 // samples fills in what the samples say.
@@ -427,7 +429,8 @@ func (r *ruleState) samples(out *RuleSnapshot, s *Snapshot, want *Want) {
 			}
 			m := &r.minutes[unix/60%int64(len(r.minutes))]
 			out.Minutes = append(out.Minutes, MinuteSnapshot{
-				T: unix, Keys: m.keys, TopShare: m.topShare, Signal: m.signal, Met: b[laneMet], Refused: b[laneRefused],
+				T: unix, Keys: m.keys, TopShare: m.topShare, Signal: m.signal,
+				Met: b[laneMet], Refused: b[laneRefused], Would: b[laneWould],
 			})
 		})
 	case want.Key != "":

@@ -129,8 +129,12 @@ func (r *RuleSnapshot) facts(s *Snapshot) Facts {
 	f.From, f.To = unix(max(s.From, min(max(r.Since, s.Started), s.Time))), unix(s.Time)
 	f.NotInForce = s.Broken
 	for _, m := range r.Minutes {
+		refused := m.Refused
+		if r.shadow() {
+			refused = m.Would
+		}
 		minute := Minute{
-			T: m.T, Met: uint64(m.Met), Refused: uint64(m.Refused), Admitted: uint64(m.Met - min(m.Refused, m.Met)),
+			T: m.T, Met: uint64(m.Met), Refused: uint64(refused), Admitted: uint64(m.Met - min(refused, m.Met)),
 			Keys: float64(m.Keys), TopShare: -1,
 		}
 		state := minuteState{keys: m.Keys}
