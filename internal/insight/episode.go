@@ -104,6 +104,13 @@ func (e *episodes) note(at int64, refused bool, retry int64) {
 	}
 }
 
+// addSince adds what ended between two readings of the episodes of a key.
+func (e *Episodes) addSince(before, now *Episodes) {
+	e.Obeyed += now.Obeyed - before.Obeyed
+	e.Early += now.Early - before.Early
+	e.GaveUp += now.GaveUp - before.GaveUp
+}
+
 func (e *episodes) begin(at, retry int64) { e.told, e.giveUp = retry, at+max(patience, 10*(retry-at)) }
 
 // expire ends an episode whose client did not come back.

@@ -28,7 +28,9 @@ func (s *ruleState) takeKey(c *Collector, e *event) {
 			t.text = s.appendText(t.text[:0], &c.veil, e)
 		}
 		if !s.shadow() { // else nobody is told to come back, and there are no episodes
+			before := t.Episodes
 			t.note(e.at, isRefused || e.flags&(flagBanned|flagStopped) != 0, e.retry)
+			s.ended.addSince(&before, &t.Episodes)
 		}
 		s.pace(refused, at, e)
 	}

@@ -17,7 +17,10 @@ func (c *Collector) eachMinute(unix int64) {
 		for i := range s.eras {
 			if x := s.eras[i].refused; x != nil {
 				for k := range x.traces {
-					x.traces[k].expire(now)
+					t := &x.traces[k]
+					before := t.Episodes
+					t.expire(now)
+					s.ended.addSince(&before, &t.Episodes)
 				}
 			}
 		}

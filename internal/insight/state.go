@@ -55,6 +55,7 @@ type ruleState struct {
 	minuteKeys   int        // sampled keys that came in this minute
 	minutes      []minuteState
 
+	ended    Episodes  // of refused keys, that ended on this node; never fewer than before
 	verdicts []Verdict // not changed once they are here
 	judged   Judged    // with the verdicts
 	examples [8]uint64 // ids of refusals

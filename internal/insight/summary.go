@@ -234,18 +234,21 @@ func (c *Collector) Complete(f *Facts) {
 	}
 }
 
-// Judged is what was known of a rule when it was judged last, for metrics.
+// Judged is what was known of a rule when it was judged last, and what was counted of it up to now,
+// for metrics.
 type Judged struct {
 	Domain, Rule string
 	Verdicts     []string
 	// The share of good keys that the rule refuses, and the most of it that one key used; below 0
 	// where that is not known.
 	GoodRefused, MaxFill float64
-	Episodes             Episodes
+	// Episodes are those of refused keys in the sample that ended on this node, since it knows the
+	// rule: up to now, and not up to the judgement. They only grow.
+	Episodes Episodes
 }
 
 func judgedOf(r *RuleSnapshot, verdicts []Verdict) Judged {
-	j := Judged{Domain: r.Domain, Rule: r.Name, GoodRefused: -1, MaxFill: -1, Episodes: r.Summary.Episodes}
+	j := Judged{Domain: r.Domain, Rule: r.Name, GoodRefused: -1, MaxFill: -1}
 	for i := range verdicts {
 		j.Verdicts = append(j.Verdicts, verdicts[i].Verdict)
 	}
@@ -265,7 +268,9 @@ func (c *Collector) Judged() (list []Judged) {
 	defer c.mu.Unlock()
 	for _, r := range c.rules {
 		if r.judged.Rule != "" {
-			list = append(list, r.judged)
+			j := r.judged
+			j.Episodes = r.ended
+			list = append(list, j)
 		}
 	}
 	return list

@@ -22,8 +22,8 @@ type RuleReading struct {
 	// GoodRefused is the share of the clients that behave well which the rule refuses, MaxFill the
 	// most of it that one key used (1 is the whole limit); below 0 where that is not known.
 	GoodRefused, MaxFill float64
-	// How often clients came back when they were told to, came before, and did not come back, since
-	// this node knows the rule.
+	// How often clients of the sample of refused keys came back when they were told to, came
+	// before, and did not come back, since this node knows the rule: they never fall.
 	Obeyed, Early, GaveUp uint64
 }
 
@@ -36,7 +36,7 @@ var (
 	descVerdict     = prometheus.NewDesc("weir_rule_verdict", "1 for each verdict that holds of a rule.", []string{"domain", "rule", "verdict"}, nil)
 	descGoodRefused = prometheus.NewDesc("weir_rule_good_refused_ratio", "Share of the clients that behave well which the rule refuses.", []string{"domain", "rule"}, nil)
 	descMaxFill     = prometheus.NewDesc("weir_rule_max_fill_ratio", "How much of the rule the fullest key used: 1 is the whole limit.", []string{"domain", "rule"}, nil)
-	descEpisodes    = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients of the sample did next, by rule: obeyed (came back when they were told to), early, gave_up.", []string{"domain", "rule", "end"}, nil)
+	descEpisodes    = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.", []string{"domain", "rule", "end"}, nil)
 	descThinned     = prometheus.NewDesc("weir_insight_thinned_total", "Events of decisions that were left out of the samples, since there were too many.", nil, nil)
 	descInsightSize = prometheus.NewDesc("weir_insight_bytes", "Memory of what is known of rules and keys.", nil, nil)
 )

@@ -1,0 +1,76 @@
+package insight
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// The episodes of a rule are counted as they end: they never fall, however many keys the sample
+// leaves and however long ago they came, and not when the rules are loaded anew. A rule that
+// changes begins anew.
+func TestEpisodesAreCounted(t *testing.T) {
+	const rules = "domain: shop\nlimits: [{name: search, per: [user], algorithm: fixed_window, allow: %d/min}]"
+	b := newBench(t, Options{}, fmt.Sprintf(rules, 10))
+	told := func() (e Episodes) {
+		for _, j := range b.Judged() {
+			if j.Rule == "search" {
+				e = j.Episodes
+			}
+		}
+		return e
+	}
+	last := Episodes{}
+	grown := func(when string) {
+		now := told()
+		if now.Obeyed < last.Obeyed || now.Early < last.Early || now.GaveUp < last.GaveUp {
+			t.Fatalf("%s: %+v, and %+v before", when, now, last)
+		}
+		last = now
+	}
+	// Ever new clients, of which each knocks once; and one that comes when it is told.
+	early, obeyed := uint64(0), uint64(0)
+	for minute := range 60 {
+		for i := range 20 {
+			for range 12 {
+				b.ask(fmt.Sprint("user-", minute, "-", i))
+				b.gather(false)
+			}
+			early++
+			b.pass(time.Second)
+		}
+		for range 11 {
+			b.ask("ada")
+		}
+		if minute > 0 {
+			obeyed++
+		}
+		b.pass(40 * time.Second)
+		grown(fmt.Sprint("minute ", minute))
+		// So far all of them are in the sample.
+		if minute == 9 && last != (Episodes{Early: early, Obeyed: obeyed}) {
+			t.Errorf("%+v; %d knocked, %d came when told", last, early, obeyed)
+		}
+	}
+	r := b.Snapshot(Want{}).Rules[0].Summary.Episodes
+	if last.Early <= r.Early || last.Early > early || r.Early == 0 {
+		t.Errorf("%+v; %d knocked, and of these %d are in the sample", last, early, r.Early)
+	}
+	for hour := range 40 { // until no sample knows of them
+		b.µs.Add(time.Hour.Microseconds())
+		b.gather(true)
+		b.judge()
+		grown(fmt.Sprint("hour ", hour))
+	}
+	if n := b.Snapshot(Want{}).Rules[0].Summary.Episodes; n != (Episodes{}) || last.GaveUp > 1 || last.Early == 0 {
+		t.Errorf("%+v, and %+v in the samples", last, n)
+	}
+	b.limiter.SetRules(load(t, fmt.Sprintf(rules, 10)))
+	b.pass(time.Minute)
+	grown("loaded anew")
+	b.limiter.SetRules(load(t, fmt.Sprintf(rules, 9)))
+	b.pass(time.Minute)
+	if n := told(); n != (Episodes{}) {
+		t.Errorf("the rule changed, and has %+v", n)
+	}
+}
