@@ -127,7 +127,7 @@ func (p *program) insightMetrics() telemetry.InsightOptions {
 		Rules: func() (list []telemetry.RuleReading) {
 			for _, j := range p.insight.Judged() {
 				list = append(list, telemetry.RuleReading{
-					Domain: j.Domain, Rule: j.Rule, Verdicts: j.Verdicts, GoodRefused: j.GoodRefused, MaxFill: j.MaxFill,
+					Domain: j.Domain, Rule: j.Rule, Verdicts: j.Verdicts, LooseUntil: j.LooseUntil, GoodRefused: j.GoodRefused, MaxFill: j.MaxFill,
 					Obeyed: j.Episodes.Obeyed, Early: j.Episodes.Early, GaveUp: j.Episodes.GaveUp,
 				})
 			}

@@ -2,6 +2,7 @@ package insight
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -72,5 +73,32 @@ func TestEpisodesAreCounted(t *testing.T) {
 	b.pass(time.Minute)
 	if n := told(); n != (Episodes{}) {
 		t.Errorf("the rule changed, and has %+v", n)
+	}
+}
+
+// While a rush goes on that a rule does not hold, its end is the last minute; afterwards it stays,
+// as the verdict does.
+func TestLooseUntil(t *testing.T) {
+	rush := false
+	b := newBench(t, Options{Saturated: func() (string, bool) { return "cpu", rush }},
+		"domain: shop\nlimits: [{name: each, per: [user], allow: 5000/min}]")
+	for minute := range 60 {
+		clients := 20
+		if rush = minute >= 15 && minute < 20; rush {
+			clients = 200
+		}
+		for i := range clients {
+			b.ask(fmt.Sprint("u", i))
+			b.gather(false)
+		}
+		b.pass(time.Minute)
+		want := int64(0)
+		if minute >= 17 {
+			want = begun.Unix() + int64(min(minute+1, 20))*60
+		}
+		j := b.Judged()[0]
+		if j.Rule != "each" || j.LooseUntil[LooseCrowd] != want || len(j.LooseUntil) > 1 || (want > 0) != slices.Contains(j.Verdicts, LooseCrowd) {
+			t.Fatalf("minute %d: until %v, want %d: %+v", minute, j.LooseUntil, want, j)
+		}
 	}
 }

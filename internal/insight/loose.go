@@ -100,9 +100,14 @@ func (j *judge) looseFew() *Verdict {
 	return v
 }
 
+// rushUntil is the name of the number that says when a rush ended, in Unix seconds: a verdict holds
+// for as long as its minutes are known, a day, and the rush is mostly over long before.
+const rushUntil = "until"
+
 func (r *rush) evidence(v *Verdict) {
 	v.Evidence["saturated_minutes"], v.Evidence["keys_in_a_minute"] = float64(len(r.minutes)), r.keys
 	v.Evidence["keys_before"], v.Evidence["usual_per_minute"] = r.before, r.usual
+	v.Evidence[rushUntil] = float64(r.minutes[len(r.minutes)-1].T + 60)
 }
 
 // rush returns the latest row of saturated minutes in which the rule refused next to nothing,

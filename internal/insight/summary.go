@@ -242,6 +242,9 @@ type Judged struct {
 	// The share of good keys that the rule refuses, and the most of it that one key used; below 0
 	// where that is not known.
 	GoodRefused, MaxFill float64
+	// LooseUntil says by the verdict, of those on a rush that the rule did not hold, when that rush
+	// ended, in Unix seconds: about now while it goes on. nil if there was none.
+	LooseUntil map[string]int64
 	// Episodes are those of refused keys in the sample that ended on this node, since it knows the
 	// rule: up to now, and not up to the judgement. They only grow.
 	Episodes Episodes
@@ -251,6 +254,12 @@ func judgedOf(r *RuleSnapshot, verdicts []Verdict) Judged {
 	j := Judged{Domain: r.Domain, Rule: r.Name, GoodRefused: -1, MaxFill: -1}
 	for i := range verdicts {
 		j.Verdicts = append(j.Verdicts, verdicts[i].Verdict)
+		if until, ok := verdicts[i].Evidence[rushUntil]; ok {
+			if j.LooseUntil == nil {
+				j.LooseUntil = map[string]int64{}
+			}
+			j.LooseUntil[verdicts[i].Verdict] = int64(until)
+		}
 	}
 	if r.Summary.Good.All > 0 {
 		j.GoodRefused = r.Summary.Good.Share

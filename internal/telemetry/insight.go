@@ -22,6 +22,9 @@ type RuleReading struct {
 	// GoodRefused is the share of the clients that behave well which the rule refuses, MaxFill the
 	// most of it that one key used (1 is the whole limit); below 0 where that is not known.
 	GoodRefused, MaxFill float64
+	// LooseUntil says by the verdict, of those on a rush that the rule did not hold, when that rush
+	// ended, in Unix seconds.
+	LooseUntil map[string]int64
 	// How often clients of the sample of refused keys came back when they were told to, came
 	// before, and did not come back, since this node knows the rule: they never fall.
 	Obeyed, Early, GaveUp uint64
@@ -34,6 +37,7 @@ type insightCollector struct{ o InsightOptions }
 
 var (
 	descVerdict     = prometheus.NewDesc("weir_rule_verdict", "1 for each verdict that holds of a rule.", []string{"domain", "rule", "verdict"}, nil)
+	descRushEnd     = prometheus.NewDesc("weir_rule_rush_end_timestamp_seconds", "When the latest rush ended that the rule did not hold, by its verdict, in Unix time: about now while it goes on.", []string{"domain", "rule", "verdict"}, nil)
 	descGoodRefused = prometheus.NewDesc("weir_rule_good_refused_ratio", "Share of the clients that behave well which the rule refuses.", []string{"domain", "rule"}, nil)
 	descMaxFill     = prometheus.NewDesc("weir_rule_max_fill_ratio", "How much of the rule the fullest key used: 1 is the whole limit.", []string{"domain", "rule"}, nil)
 	descEpisodes    = prometheus.NewDesc("weir_retry_episodes_total", "What refused clients did next, by rule: obeyed (came back when they were told to), early, gave_up. Of a sample of the refused keys, as this node saw them: compare the ends with each other, not with refusals.", []string{"domain", "rule", "end"}, nil)
@@ -41,7 +45,7 @@ var (
 	descInsightSize = prometheus.NewDesc("weir_insight_bytes", "Memory of what is known of rules and keys.", nil, nil)
 )
 
-var descsInsight = []*prometheus.Desc{descVerdict, descGoodRefused, descMaxFill, descEpisodes, descThinned, descInsightSize}
+var descsInsight = []*prometheus.Desc{descVerdict, descRushEnd, descGoodRefused, descMaxFill, descEpisodes, descThinned, descInsightSize}
 
 // Describe implements prometheus.Collector.
 func (c insightCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -68,6 +72,9 @@ func (c insightCollector) Collect(ch chan<- prometheus.Metric) {
 					gauge(descVerdict, 1, domain, rule, v)
 				}
 				held[v] = true
+			}
+			for verdict, until := range r.LooseUntil {
+				gauge(descRushEnd, float64(until), domain, rule, verdict)
 			}
 			if r.GoodRefused >= 0 {
 				gauge(descGoodRefused, r.GoodRefused, domain, rule)

@@ -8,7 +8,7 @@ func TestInsight(t *testing.T) {
 	m.Registry().MustRegister(NewInsight(InsightOptions{
 		Rules: func() []RuleReading {
 			return []RuleReading{
-				{Domain: "shop", Rule: "search", Verdicts: []string{"strict", "ignored", "strict"}, GoodRefused: 0.003, MaxFill: 3.4, Obeyed: 5, Early: 6, GaveUp: 7},
+				{Domain: "shop", Rule: "search", Verdicts: []string{"strict", "ignored", "strict"}, LooseUntil: map[string]int64{"loose_few": 1795000000}, GoodRefused: 0.003, MaxFill: 3.4, Obeyed: 5, Early: 6, GaveUp: 7},
 				{Domain: "shop", Rule: "a\xff", GoodRefused: -1, MaxFill: -1},
 				{Domain: "shop", Rule: "search", Verdicts: []string{"works"}}, // of the same name
 			}
@@ -18,6 +18,7 @@ func TestInsight(t *testing.T) {
 	}))
 	same(t, counts(t, m, "weir_rule_"),
 		`verdict{domain="shop",rule="search",verdict="ignored"} 1`, `verdict{domain="shop",rule="search",verdict="strict"} 1`,
+		`rush_end_timestamp_seconds{domain="shop",rule="search",verdict="loose_few"} 1.795e+09`,
 		`good_refused_ratio{domain="shop",rule="search"} 0.003`, `max_fill_ratio{domain="shop",rule="search"} 3.4`)
 	same(t, counts(t, m, "weir_retry"),
 		`_episodes_total{domain="shop",end="early",rule="search"} 6`, `_episodes_total{domain="shop",end="gave_up",rule="search"} 7`,
