@@ -4,6 +4,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -397,12 +398,18 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text))
 }
 
+// writeJSON answers with v. What JSON cannot hold is a defect, and an error: not an empty answer.
 func writeJSON(w http.ResponseWriter, v any) {
-	w.Header()["Content-Type"] = answer.JSONType
-	e := json.NewEncoder(w)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // the client hung up
+	if err := e.Encode(v); err != nil {
+		answer.Problem(w, http.StatusInternalServerError, "the answer cannot be written, which is a defect of weir: "+answer.Printable(err.Error()), "")
+		return
+	}
+	w.Header()["Content-Type"] = answer.JSONType
+	_, _ = w.Write(b.Bytes()) // the client hung up
 }
 
 func profile(w http.ResponseWriter, r *http.Request) {

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -101,5 +102,21 @@ func TestRuleReportByPath(t *testing.T) {
 		if got := paths(c.role, c.rule); !slices.Equal(got, c.want) {
 			t.Errorf("%s of %s: %v, want %v", c.role, c.rule, got, c.want)
 		}
+	}
+}
+
+// unwritable tells of a time that JSON cannot hold.
+type unwritable struct{ *insight.Collector }
+
+func (unwritable) Overview(context.Context, string, time.Duration) (*insight.Overview, error) {
+	return &insight.Overview{P99: math.Inf(1)}, nil
+}
+
+// TestUnwritable: what cannot be written is an error, and no empty answer.
+func TestUnwritable(t *testing.T) {
+	w := newWhole(t, func(o *Options) { o.Insight = unwritable{insight.New(insight.Options{})} })
+	a := w.as("viewer", "GET", "/api/v1/insight", "")
+	if a.Status != 500 || !strings.Contains(a.Body, "the answer cannot be written") || !strings.Contains(a.Body, "+Inf") {
+		t.Errorf("%d %q", a.Status, a.Body)
 	}
 }

@@ -3,8 +3,10 @@ package fleet
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -248,6 +250,75 @@ func TestOtherVersion(t *testing.T) {
 	}
 	if text := log.String(); strings.Count(text, "left out") != 1 || !strings.Contains(text, "node=node-1") {
 		t.Errorf("the log says %q", text)
+	}
+}
+
+// answersWith makes a node answer with what it gathered by another clock.
+func answersWith(ahead time.Duration) func(*nodes.Nodes) {
+	c := insight.New(insight.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+	return func(n *nodes.Nodes) {
+		n.Handle(kindSnapshot, func(_ context.Context, args []byte) ([]byte, error) {
+			var want insight.Want
+			if err := json.Unmarshal(args, &want); err != nil {
+				return nil, err
+			}
+			return c.Snapshot(want).AppendBinary(nil)
+		})
+	}
+}
+
+// What a node gathered whose clock is off is left out, at once and in little memory, and the answer
+// says whose clock that is.
+func TestClocks(t *testing.T) {
+	url := redistest.Start(t).URL()
+	const rules = "domain: shop\nlimits: [{name: a, allow: 9/min}]\n"
+	own := newMember(t, url, "node-0", rules)
+	hearEachOther(t, own, newMember(t, url, "node-1", rules, answersWith(-26*365*24*time.Hour)), newMember(t, url, "node-2", rules, answersWith(time.Minute)))
+	var log bytes.Buffer
+	own.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	before := own.Unreadable()
+	o, err := own.Overview(t.Context(), "", 6*time.Hour)
+	if err != nil || o.Nodes.Asked != 3 || o.Nodes.Answered != 2 || len(o.Series.T) > 363 {
+		t.Fatalf("%d steps, %+v, %v", len(o.Series.T), o.Nodes, err)
+	}
+	if !regexp.MustCompile(`^1 node left out, since the clock of node-1 is 9490 d( \d+ h)? behind this node's$`).MatchString(o.Nodes.Remark) {
+		t.Errorf("the answer says %q", o.Nodes.Remark)
+	}
+	if n := own.Unreadable() - before; n != 1 {
+		t.Errorf("%d answers count as unreadable", n)
+	}
+	if text := log.String(); !strings.Contains(text, "the clocks of both are too far apart") || !strings.Contains(text, "node=node-1") {
+		t.Errorf("the log says %q", text)
+	}
+	// Of a node whose own clock is off, that of Redis says so.
+	own.o.Insight = insight.New(insight.Options{Now: func() time.Time { return time.Now().Add(3 * time.Hour) }})
+	s, n := own.merge(t.Context(), insight.Want{Over: time.Hour})
+	if s.Nodes != 1 || n.Answered != 1 || !strings.HasPrefix(n.Remark, "2 nodes left out, since the clock of this node is ") || !strings.HasSuffix(n.Remark, " ahead of that of Redis") {
+		t.Errorf("%d nodes, %+v", s.Nodes, n)
+	}
+}
+
+// A snapshot that could not be merged ends no program: who asked is told, and the log says why.
+func TestMergeFails(t *testing.T) {
+	var log bytes.Buffer
+	broken := true
+	c := insight.New(insight.Options{P99: func() float64 {
+		if broken {
+			panic("a defect")
+		}
+		return 0
+	}})
+	f := New(Options{Name: "one", Insight: c, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if o, err := f.Overview(t.Context(), "", 0); err == nil {
+		t.Errorf("%+v", o)
+	}
+	if text := log.String(); !strings.Contains(text, `panic="a defect"`) || !strings.Contains(text, "snapshots.go") {
+		t.Errorf("the log says %q", text)
+	}
+	broken = false
+	f.asked = map[insight.Want]*asked{}
+	if o, err := f.Overview(t.Context(), "", 0); err != nil {
+		t.Errorf("%+v %v", o, err)
 	}
 }
 

@@ -3,10 +3,16 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/nodes"
+	"github.com/weir-rl/weir/internal/words"
 )
 
 // keptFor is how long an answer of all nodes is given again to those who ask the same: many tabs
@@ -22,6 +28,7 @@ type asked struct {
 	at       time.Time // when it was answered
 	snapshot *insight.Snapshot
 	nodes    insight.Nodes
+	err      error
 }
 
 // snapshot merges what all nodes have gathered, this one first. It is the Ask of insight.View.
@@ -38,7 +45,7 @@ func (f *Fleet) snapshot(ctx context.Context, want insight.Want) (*insight.Snaps
 	f.mu.Unlock()
 	select {
 	case <-a.done:
-		return a.snapshot, a.nodes, nil
+		return a.snapshot, a.nodes, a.err
 	case <-ctx.Done():
 		return nil, insight.Nodes{}, ctx.Err()
 	}
@@ -53,39 +60,81 @@ func (f *Fleet) forget() {
 	}
 }
 
-// gather asks all nodes.
+// errMerge is the error of those who asked when merging failed.
+var errMerge = errors.New("what the nodes gathered could not be merged; the log says why")
+
+// gather asks all nodes. It has a goroutine of its own: what another node tells must not end the
+// program.
 func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
+	defer func() {
+		if p := recover(); p != nil {
+			f.o.Logger.Error("what the nodes gathered could not be merged, which is a defect of weir", "panic", p, "stack", string(debug.Stack()))
+			a.err = errMerge
+		}
+		f.mu.Lock()
+		a.at = time.Now()
+		f.mu.Unlock()
+		close(a.done)
+	}()
 	merged, n := f.merge(ctx, want)
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	for i := range merged.Rules {
 		r := &merged.Rules[i]
 		if list, ok := f.verdicts[ruleID{r.Domain, r.Name, r.Definition}]; ok {
 			r.Verdicts = list
 		}
 	}
-	a.snapshot, a.nodes, a.at = merged, n, time.Now()
-	f.mu.Unlock()
-	close(a.done)
+	a.snapshot, a.nodes = merged, n
 }
 
+// merge merges what all nodes gathered. What cannot be read, or is of another time, is left out.
 func (f *Fleet) merge(ctx context.Context, want insight.Want) (*insight.Snapshot, insight.Nodes) {
-	list := []*insight.Snapshot{f.o.Insight.Snapshot(want)}
+	own := f.o.Insight.Snapshot(want)
+	list := []*insight.Snapshot{own}
+	var skewed []string
 	n := f.others(ctx, kindSnapshot, want, func(a nodes.Answer) {
 		s := new(insight.Snapshot)
 		err := s.UnmarshalBinary(a.Data)
+		if err == nil {
+			err = own.Fit(s)
+		}
 		if err == nil {
 			list = append(list, s)
 			return
 		}
 		f.unreadable.Add(1)
+		text := "what another node gathered is left out, since it cannot be read; nodes understand each other where they run the same version"
+		if skew, ok := errors.AsType[*insight.SkewError](err); ok {
+			text = "what another node gathered is left out, since the clocks of both are too far apart; mend the clocks, by NTP for one"
+			skewed = append(skewed, f.skewOf(own, a.Node, skew.Ahead))
+		}
 		if f.unread.Due(unreadEvery) > 0 {
-			f.o.Logger.Warn("what another node gathered is left out, since it cannot be read; nodes understand each other where they run the same version",
-				"node", a.Node, "error", err)
+			f.o.Logger.Warn(text, "node", a.Node, "error", err)
 		}
 	})
 	n.Answered = len(list) // of another version one cannot be read
 	n.Asked = max(n.Asked, n.Answered)
+	if len(skewed) > 0 {
+		slices.Sort(skewed) // one of them is told; there is another look once it is mended
+		text := words.Count(uint64(len(skewed)), "node") + " left out, since " + skewed[0]
+		n.Remark = strings.TrimPrefix(n.Remark+"; "+text, "; ")
+	}
 	return insight.Merge(list...), n
+}
+
+// skewOf says whose clock is off, where that of another node is so far ahead of this one's.
+func (f *Fleet) skewOf(own *insight.Snapshot, node string, ahead time.Duration) string {
+	who, than := node, "this node's"
+	// Redis tells which of the two it is.
+	if by := time.Unix(own.Time, 0).Sub(f.o.Nodes.Now()); max(by, -by) > insight.MostSkew {
+		who, than, ahead = "this node", "that of Redis", by
+	}
+	way := "ahead of"
+	if ahead < 0 {
+		way, ahead = "behind", -ahead
+	}
+	return fmt.Sprintf("the clock of %s is %s %s %s", who, words.Span(ahead.Round(time.Second)), way, than)
 }
 
 // unreadEvery is how often the log says that what nodes gathered cannot be read.

@@ -45,7 +45,12 @@ type coder struct {
 	failed bool
 }
 
-func (c *coder) fail() { c.failed, c.b = true, nil }
+// fail ends reading: nothing of it is of use. Writing never fails.
+func (c *coder) fail() {
+	if !c.writes {
+		c.failed, c.b = true, nil
+	}
+}
 
 func (c *coder) uint(v *uint64) {
 	if c.writes {
@@ -73,6 +78,13 @@ func number64[T ~int | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](c
 	*v = T(x)
 }
 
+// size codes how much a list holds at most.
+func (c *coder) size(v *int, most int) {
+	if number64(c, v); *v < 0 || *v > most {
+		c.fail()
+	}
+}
+
 // fixed codes a number whose bits are all as likely.
 func (c *coder) fixed(v *uint64) {
 	if c.writes {
@@ -86,21 +98,37 @@ func (c *coder) fixed(v *uint64) {
 	*v, c.b = binary.LittleEndian.Uint64(c.b), c.b[8:]
 }
 
+// float codes a number that JSON can hold: an infinite one, or none, is written as 0, and fails a
+// reader.
 func (c *coder) float(v *float64) {
 	x := math.Float64bits(*v)
-	c.fixed(&x)
-	if *v = math.Float64frombits(x); math.IsNaN(*v) {
+	if c.writes && !finite(*v) {
+		x = 0
+	}
+	if c.fixed(&x); c.writes {
+		return
+	}
+	if *v = math.Float64frombits(x); !finite(*v) {
 		*v = 0
+		c.fail()
 	}
 }
 
 func (c *coder) float32(v *float32) {
 	x := uint64(math.Float32bits(*v))
-	c.uint(&x)
-	if *v = math.Float32frombits(uint32(x)); *v != *v {
+	if c.writes && !finite(float64(*v)) {
+		x = 0
+	}
+	if c.uint(&x); c.writes {
+		return
+	}
+	if *v = math.Float32frombits(uint32(x)); !finite(float64(*v)) {
 		*v = 0
+		c.fail()
 	}
 }
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 func (c *coder) bool(v *bool) {
 	x := uint64(0)
@@ -125,17 +153,28 @@ func (c *coder) text(v *string) {
 	*v, c.b = string(c.b[:n]), c.b[n:]
 }
 
-func (c *coder) time(v *time.Time) {
-	x := v.UnixMicro()
-	c.int(&x)
-	if !c.writes {
-		*v = time.UnixMicro(x).UTC()
+// instant codes Unix seconds, which JSON can hold as a date.
+func (c *coder) instant(v *int64) {
+	if c.int(v); *v < 0 || *v > lastSecond {
+		c.fail()
 	}
 }
 
-// slice codes a slice. Each element takes a byte at least, so that no number of them makes a reader
-// take more memory than it was sent; when empty, what is read is nil.
-func slice[T any](c *coder, list *[]T, f func(*T)) {
+func (c *coder) time(v *time.Time) {
+	x := v.UnixMicro()
+	c.int(&x)
+	if c.writes {
+		return
+	}
+	if *v = time.UnixMicro(x).UTC(); v.Year() < 1 || v.Year() > 9999 {
+		c.fail()
+	}
+}
+
+// slice codes a slice of at most so many elements: more of them are no slice of ours. Each takes a
+// byte at least, so that no number of them makes a reader take more memory than it was sent; when
+// empty, what is read is nil.
+func slice[T any](c *coder, list *[]T, most int, f func(*T)) {
 	n := uint64(len(*list))
 	c.uint(&n)
 	if c.writes {
@@ -144,7 +183,7 @@ func slice[T any](c *coder, list *[]T, f func(*T)) {
 		}
 		return
 	}
-	if n > uint64(len(c.b)) {
+	if n > uint64(len(c.b)) || n > uint64(most) {
 		c.fail()
 		return
 	}
@@ -162,33 +201,46 @@ func slice[T any](c *coder, list *[]T, f func(*T)) {
 func (c *coder) snapshot(s *Snapshot) {
 	number64(c, &s.Nodes)
 	c.fixed(&s.Seed)
-	for _, v := range []*int64{&s.Started, &s.Time, &s.Over, &s.From, &s.Step, &s.Bytes} {
-		c.int(v)
-	}
+	c.instant(&s.Started)
+	c.instant(&s.Time)
+	c.int(&s.Over)
+	c.instant(&s.From)
+	c.int(&s.Step)
+	c.int(&s.Bytes)
 	c.float(&s.P99)
 	for _, v := range []*uint64{&s.StoreErrors, &s.Taken, &s.Thinned} {
 		c.uint(v)
 	}
 	c.text(&s.Broken)
-	slice(c, &s.Events, func(h *Happening) {
-		c.int(&h.T)
-		c.int(&h.Until)
+	slice(c, &s.Events, mostEvents, func(h *Happening) {
+		c.instant(&h.T)
+		c.instant(&h.Until)
 		c.text(&h.Kind)
 		c.text(&h.Version)
 		c.text(&h.Signal)
 	})
-	slice(c, &s.Domains, func(d *DomainSnapshot) {
+	slice(c, &s.Domains, mostDomains, func(d *DomainSnapshot) {
 		c.text(&d.Name)
 		c.counts(&d.Count)
 		c.counts(&d.Recent)
 		c.counts(&d.Before)
 		c.bool(&d.HasBefore)
-		c.int(&d.Since)
+		c.instant(&d.Since)
 		c.strip(&d.Series)
 	})
-	slice(c, &s.Rules, c.rule)
-	if s.Step < 0 || s.Time < s.From || s.Step == 0 && len(s.Domains) > 0 {
-		c.fail() // a series has a step
+	slice(c, &s.Rules, mostRules, c.rule)
+	if s.Nodes != 1 || s.Step <= 0 || s.Time < s.From || (s.Time-s.From)/s.Step >= mostSteps {
+		c.fail()
+	}
+	for i := range s.Rules {
+		last := s.Time - (minutes+2)*60
+		for _, m := range s.Rules[i].Minutes {
+			if m.T <= last || m.T > s.Time || m.T%60 != 0 {
+				c.fail()
+				return
+			}
+			last = m.T
+		}
 	}
 }
 
@@ -200,7 +252,7 @@ func (c *coder) counts(v *Counts) {
 
 // strip codes a series: of a step in which nothing happened, a single 0.
 func (c *coder) strip(s *Strip) {
-	slice(c, (*[][lanes]uint32)(s), c.bucket)
+	slice(c, (*[][lanes]uint32)(s), mostSteps, c.bucket)
 }
 
 func (c *coder) bucket(b *[lanes]uint32) {
@@ -227,10 +279,10 @@ func (c *coder) rule(r *RuleSnapshot) {
 	c.text(&r.File)
 	number64(c, &r.Line)
 	c.text(&r.Mode)
-	slice(c, &r.Per, c.text)
+	slice(c, &r.Per, mostPer, c.text)
 	c.bool(&r.Brought)
-	c.int(&r.Since)
-	slice(c, &r.Windows, func(w *WindowSnapshot) {
+	c.instant(&r.Since)
+	slice(c, &r.Windows, mostWindows, func(w *WindowSnapshot) {
 		c.text(&w.Name)
 		c.text(&w.Allows)
 		c.text(&w.Rate)
@@ -249,11 +301,11 @@ func (c *coder) rule(r *RuleSnapshot) {
 	}
 	c.strip(&r.Series)
 	c.summary(&r.Summary)
-	number64(c, &r.All.K)
-	slice(c, &r.All.Keys, c.sampledKey)
-	number64(c, &r.Refused.K)
-	slice(c, &r.Refused.Keys, c.refusedKey)
-	slice(c, &r.Minutes, func(m *MinuteSnapshot) {
+	c.size(&r.All.K, sizes[0].all)
+	slice(c, &r.All.Keys, sizes[0].all, c.sampledKey)
+	c.size(&r.Refused.K, sizes[0].refused)
+	slice(c, &r.Refused.Keys, sizes[0].refused, c.refusedKey)
+	slice(c, &r.Minutes, minutes, func(m *MinuteSnapshot) {
 		c.int(&m.T)
 		c.float32(&m.Keys)
 		number64(c, &m.TopShare)
@@ -266,15 +318,15 @@ func (c *coder) rule(r *RuleSnapshot) {
 		c.uint(v)
 	}
 	c.text(&r.Error)
-	slice(c, &r.ByDoor, c.count)
-	slice(c, &r.With, c.count)
-	slice(c, &r.Examples, c.fixed)
-	number64(c, &r.TopMost)
+	slice(c, &r.ByDoor, mostDoors, c.count)
+	slice(c, &r.With, mostWith, c.count)
+	slice(c, &r.Examples, mostExamples, c.fixed)
+	c.size(&r.TopMost, sizes[0].top)
 	for kind := range topKinds {
-		slice(c, &r.Live[kind], c.topKey)
-		slice(c, &r.Long[kind], c.topKey)
+		slice(c, &r.Live[kind], sizes[0].top, c.topKey)
+		slice(c, &r.Long[kind], sizes[0].top, c.topKey)
 	}
-	slice(c, &r.Verdicts, c.verdict)
+	slice(c, &r.Verdicts, len(Verdicts), c.verdict)
 }
 
 func (c *coder) count(v *Count) {
@@ -315,7 +367,7 @@ func (c *coder) sampledKey(k *SampledKey) {
 	c.float32(&k.Fill)
 	c.bool(&k.Known)
 	c.bool(&k.Own)
-	slice(c, &k.Demands, func(d *demand) {
+	slice(c, &k.Demands, mostWindows, func(d *demand) {
 		number64(c, &d.limit)
 		for i := range d.windows {
 			w := &d.windows[i]
@@ -334,7 +386,7 @@ func (c *coder) refusedKey(k *RefusedKey) {
 	c.episodes(&k.Episodes)
 	c.bool(&k.All)
 	last := k.Since
-	slice(c, &k.Events, func(m *Moment) {
+	slice(c, &k.Events, lastEvents, func(m *Moment) {
 		// Times follow each other closely.
 		at, retry := m.At-last, m.Retry-m.At
 		c.int(&at)
@@ -389,7 +441,7 @@ func (c *coder) verdict(v *Verdict) {
 		}
 		return 1
 	})
-	slice(c, &evidence, func(i *item) {
+	slice(c, &evidence, mostEvidence, func(i *item) {
 		c.text(&i.name)
 		c.float(&i.value)
 	})
@@ -399,5 +451,5 @@ func (c *coder) verdict(v *Verdict) {
 			v.Evidence[i.name] = i.value
 		}
 	}
-	slice(c, &v.Examples, c.text)
+	slice(c, &v.Examples, mostExamples, c.text)
 }

@@ -71,8 +71,8 @@ func TestSnapshotCodec(t *testing.T) {
 // oneOf cuts a list to its first element.
 func oneOf[L ~[]T, T any](list L) L { return list[:min(len(list), 1)] }
 
-// FuzzSnapshot: whatever comes from another node is read or refused, answers questions, and is
-// written as it was read.
+// FuzzSnapshot: whatever comes from another node is read or refused, within the bounds of what a
+// node can gather, answers questions in JSON, and is written as it was read.
 func FuzzSnapshot(f *testing.F) {
 	// The engine makes what it finds smaller before it goes on, which takes it a minute for each
 	// input as long as a whole snapshot: so the seed has one of everything, and no more.
@@ -106,7 +106,14 @@ func FuzzSnapshot(f *testing.F) {
 		if !bytes.Equal(again, third) {
 			t.Fatal("it changes from writing to writing")
 		}
+		if len(s.Events) > mostEvents || len(s.Domains) > mostDomains || len(s.Rules) > mostRules {
+			t.Fatalf("%d events, %d domains, %d rules", len(s.Events), len(s.Domains), len(s.Rules))
+		}
+		if own.Fit(&s) != nil {
+			return
+		}
 		merged := Merge(own, &s)
+		answersJSON(t, merged)
 		for i := range merged.Rules {
 			facts := merged.Facts(i)
 			Judge(&facts, Thresholds{})

@@ -209,11 +209,13 @@ func (c *Collector) known(r *weir.Request) bool {
 	return false
 }
 
+// mostEvents bounds the line of time: what happened last is on it.
+const mostEvents = 200
+
 // happened notes something for the line of time.
 func (c *Collector) happened(h Happening) {
-	const most = 200
-	if c.events = append(c.events, h); len(c.events) > most {
-		c.events = slices.Delete(c.events, 0, len(c.events)-most)
+	if c.events = append(c.events, h); len(c.events) > mostEvents {
+		c.events = slices.Delete(c.events, 0, len(c.events)-mostEvents)
 	}
 }
 

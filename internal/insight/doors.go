@@ -7,13 +7,16 @@ import (
 	"sync/atomic"
 )
 
+// mostDoors bounds the doors, so that their numbers are small.
+const mostDoors = 101
+
 // doorNames numbers the doors, of which there are a handful.
 type doorNames struct {
 	list atomic.Pointer[[]string]
 	mu   sync.Mutex
 }
 
-// number returns the number of a door, and gives it one if it has none. After a hundred doors all
+// number returns the number of a door, and gives it one if it has none. After mostDoors all
 // further ones count as the first.
 func (n *doorNames) number(name string) uint8 {
 	if list := n.list.Load(); list != nil {
@@ -32,7 +35,7 @@ func (n *doorNames) number(name string) uint8 {
 	if i := slices.Index(list, name); i >= 0 {
 		return uint8(i)
 	}
-	if len(list) > 100 {
+	if len(list) >= mostDoors {
 		return 0
 	}
 	next := append(slices.Clone(list), strings.Clone(name))

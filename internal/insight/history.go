@@ -46,12 +46,12 @@ type pastStep struct {
 
 // record codes a payload.
 func (c *coder) record(list *[]past) {
-	slice(c, list, func(p *past) {
+	slice(c, list, mostRecord, func(p *past) {
 		c.text(&p.name.domain)
 		c.text(&p.name.rule)
 		c.fixed(&p.name.definition)
 		last := int64(0)
-		slice(c, &p.steps, func(s *pastStep) {
+		slice(c, &p.steps, mostRecord, func(s *pastStep) {
 			since := s.unix - last
 			c.int(&since)
 			s.unix = last + since

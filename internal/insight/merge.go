@@ -8,8 +8,8 @@ import (
 
 // Merge makes one snapshot of those of several nodes: sums of what was counted, samples by the
 // smallest hashes of the union, top keys by sums of counts and of bounds. The snapshots must be
-// answers to one question, by nodes with the same seed: of another seed than the first one, keys
-// are left out. They are not changed. Merge of none is nil.
+// answers to one question, those of other nodes as Fit left them: of another seed than the first
+// one, keys are left out. They are not changed. Merge of none is nil.
 //
 // The rules are those of the first snapshot. Nodes that have another definition of a rule in force
 // are left out of it: they judge something else.
@@ -45,6 +45,11 @@ func Merge(list ...*Snapshot) *Snapshot {
 	for i := range out.Rules {
 		addTops(i, &out.Rules[i])
 	}
+	domains := make(map[string]int, len(out.Domains))
+	for i := range out.Domains {
+		domains[out.Domains[i].Name] = i
+	}
+	most := len(domains) + mostStrange
 	for _, x := range list[1:] {
 		out.Nodes += x.Nodes
 		out.Started, out.Time = min(out.Started, x.Started), max(out.Time, x.Time)
@@ -55,7 +60,7 @@ func Merge(list ...*Snapshot) *Snapshot {
 		out.mergeEvents(x.Events)
 		shift := shiftOf(&out, x)
 		for i := range x.Domains {
-			out.mergeDomain(&x.Domains[i], shift)
+			out.mergeDomain(&x.Domains[i], domains, most, shift)
 		}
 		for i := range x.Rules {
 			r := &x.Rules[i]
@@ -121,23 +126,31 @@ next:
 		s.Events = append(s.Events, h)
 	}
 	slices.SortStableFunc(s.Events, func(a, b Happening) int { return cmp.Compare(a.T, b.T) })
+	s.Events = s.Events[max(0, len(s.Events)-mostEvents):]
 }
 
-func (s *Snapshot) mergeDomain(x *DomainSnapshot, shift int) {
-	for i := range s.Domains {
-		if d := &s.Domains[i]; d.Name == x.Name {
-			d.Count.add(&x.Count)
-			d.Recent.add(&x.Recent)
-			d.Before.add(&x.Before)
-			d.HasBefore = d.HasBefore || x.HasBefore
-			d.Since = min(d.Since, x.Since)
-			d.Series.merge(x.Series, shift)
+// mergeDomain adds a domain of another node. One that is not in places is new, if there are not as
+// many as may be.
+func (s *Snapshot) mergeDomain(x *DomainSnapshot, places map[string]int, most, shift int) {
+	at, have := places[x.Name]
+	if !have {
+		if len(places) >= most {
 			return
 		}
+		own := *x
+		own.Series = make(Strip, min(max(shift, 0), mostSteps))
+		own.Series.merge(x.Series, shift)
+		places[x.Name] = len(s.Domains)
+		s.Domains = append(s.Domains, own)
+		return
 	}
-	own := *x
-	own.Series = slices.Clone(x.Series)
-	s.Domains = append(s.Domains, own)
+	d := &s.Domains[at]
+	d.Count.add(&x.Count)
+	d.Recent.add(&x.Recent)
+	d.Before.add(&x.Before)
+	d.HasBefore = d.HasBefore || x.HasBefore
+	d.Since = min(d.Since, x.Since)
+	d.Series.merge(x.Series, shift)
 }
 
 // merge adds what another node knows of the rule; keys only if both hash them alike.
@@ -158,10 +171,9 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	r.Errors, r.Error = r.Errors+x.Errors, cmp.Or(r.Error, x.Error)
 	r.Drawn, r.DrawnKnown = r.Drawn+x.Drawn, r.DrawnKnown+x.DrawnKnown
 	r.Answers, r.Well = r.Answers+x.Answers, r.Well+x.Well
-	r.ByDoor, r.With = mergeCounts(r.ByDoor, x.ByDoor), mergeCounts(r.With, x.With)
-	const most = 8
+	r.ByDoor, r.With = mergeCounts(r.ByDoor, x.ByDoor, mostDoors), mergeCounts(r.With, x.With, mostWith)
 	r.Examples = append(r.Examples, x.Examples...)
-	r.Examples = r.Examples[:min(len(r.Examples), most)]
+	r.Examples = r.Examples[:min(len(r.Examples), mostExamples)]
 	if len(r.Verdicts) == 0 {
 		r.Verdicts = x.Verdicts
 	}
@@ -191,7 +203,7 @@ func (r *RuleSnapshot) merge(x *RuleSnapshot, shift int, keys bool) {
 	}
 }
 
-func mergeCounts(a, b []Count) []Count {
+func mergeCounts(a, b []Count, most int) []Count {
 	for _, x := range b {
 		if i := slices.IndexFunc(a, func(c Count) bool { return c.Value == x.Value }); i >= 0 {
 			a[i].Count += x.Count
@@ -200,7 +212,7 @@ func mergeCounts(a, b []Count) []Count {
 		}
 	}
 	slices.SortFunc(a, compareCounts)
-	return a
+	return a[:min(len(a), most)]
 }
 
 // mergeMinutes adds the minutes of two nodes. Both may have seen the same keys: that there were as

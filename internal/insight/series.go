@@ -132,13 +132,16 @@ func (s *series) wheelFor(over int64) *wheel {
 	return &s.ten
 }
 
-// stepFor returns the step in which a time of so many seconds is shown: up to 360 of them.
+// mostSteps bounds the steps in which a time is shown.
+const mostSteps = 360
+
+// stepFor returns the step in which a time of so many seconds is shown: up to mostSteps of them.
 func stepFor(over int64) int64 {
 	if over <= seconds {
 		return 1
 	}
 	for _, step := range [...]int64{60, 300, 600} {
-		if over <= 360*step {
+		if over <= mostSteps*step {
 			return step
 		}
 	}

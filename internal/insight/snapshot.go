@@ -89,7 +89,7 @@ type RuleSnapshot struct {
 	Drawn, DrawnKnown uint64
 	Answers, Well     uint64
 	ByDoor            []Count
-	With              []Count // rules that refused the same requests
+	With              []Count // rules that refused the same requests, the mostWith of most
 	Examples          []uint64
 	Live, Long        [topKinds][]TopKey
 	TopMost           int // counters of each list
@@ -388,6 +388,7 @@ func (r *ruleState) drawnInto(out *RuleSnapshot, doors *doorNames) {
 		out.With = append(out.With, Count{Value: name, Count: n})
 	}
 	slices.SortFunc(out.With, compareCounts)
+	out.With = out.With[:min(len(out.With), mostWith)]
 	for door, n := range byDoor {
 		out.ByDoor = append(out.ByDoor, Count{Value: doors.name(door), Count: n})
 	}

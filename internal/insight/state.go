@@ -21,6 +21,9 @@ const (
 	topKinds
 )
 
+// mostExamples bounds the refusals of a rule, and of a verdict, that are named as examples.
+const mostExamples = 8
+
 // ruleState is what is known of one rule. mu of the Collector guards it, but for the gate.
 type ruleState struct {
 	gate         *gate
@@ -55,10 +58,10 @@ type ruleState struct {
 	minuteKeys   int        // sampled keys that came in this minute
 	minutes      []minuteState
 
-	ended    Episodes  // of refused keys, that ended on this node; never fewer than before
-	verdicts []Verdict // not changed once they are here
-	judged   Judged    // with the verdicts
-	examples [8]uint64 // ids of refusals
+	ended    Episodes             // of refused keys, that ended on this node; never fewer than before
+	verdicts []Verdict            // not changed once they are here
+	judged   Judged               // with the verdicts
+	examples [mostExamples]uint64 // ids of refusals
 	example  int
 }
 

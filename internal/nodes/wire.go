@@ -73,6 +73,9 @@ type clock struct {
 	known  atomic.Bool
 }
 
+// Now is the time by Redis' clock, as far as this node knows it; by its own until it has asked.
+func (n *Nodes) Now() time.Time { return time.UnixMicro(n.now()) }
+
 // now estimates Redis' clock, in µs since the Unix epoch.
 func (n *Nodes) now() int64 {
 	if !n.clock.known.Load() {

@@ -278,12 +278,25 @@ function showNodes(n) {
   if (!el || !n?.asked) return;
   el.className = `live${n.answered < n.asked ? ' part' : ''}`;
   fill(el, h('span', null, `${count(n.answered)} of ${count(n.asked)}`), h('span', { class: 'long' }, n.asked === 1 ? ' node' : ' nodes'));
+  remark = n.remark ?? '';
+  drawBanner();
 }
 
-const live = new Live((away) => {
-  fill(banner, 'The server does not answer. What is shown is from before; the page goes on as soon as it is back.');
-  banner.className = 'banner bad';
-  banner.hidden = !away;
+let away = false;
+let remark = ''; // why not all nodes are in the figures
+
+/** drawBanner shows what stands above every view: the worst of what there is to say. */
+function drawBanner() {
+  const text = away ? 'The server does not answer. What is shown is from before; the page goes on as soon as it is back.'
+    : remark && `The figures are not of all nodes: ${remark}.`;
+  banner.hidden = !text;
+  banner.className = away ? 'banner bad' : 'banner';
+  if (banner.textContent !== text) fill(banner, text); // else it is read out again
+}
+
+const live = new Live((is) => {
+  away = is;
+  drawBanner();
 });
 
 addEventListener('popstate', () => { void route(); });

@@ -2,7 +2,7 @@
 // internal/insight/types.go, nodes.go, preview.go and of internal/recent.
 declare namespace Api {
   interface Session { name: string; role: string; tokens: boolean }
-  interface Nodes { asked: number; answered: number }
+  interface Nodes { asked: number; answered: number; remark?: string }
   interface Good { requests: number; plus_minus: number; of: number; clients: number; confidence?: string }
   interface Series { t: number[]; admitted: number[]; near: number[]; refused: number[]; shadow?: number[]; banned?: number[] }
   interface Happening { t: number; until?: number; kind: string; version?: string; signal?: string }

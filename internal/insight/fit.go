@@ -1,0 +1,73 @@
+package insight
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// What a node can gather bounds what is read of another one: a snapshot that goes beyond is none.
+// The lists that are not named here are bounded where they are made.
+const (
+	mostRules    = 200_001         // of rule files, of domains whose requests bring limits, and commands
+	mostDomains  = 100_001         // of rule files, and that of commands
+	mostWindows  = 1 << 16         // limits of a rule, which events number in so many bits
+	mostPer      = 1 << 12         // attributes of a rule's key
+	mostWith     = 64              // other rules that refused the same requests
+	mostEvidence = 64              // numbers of a verdict
+	lastSecond   = 253_402_300_799 // the end of the year 9999, to which JSON writes dates
+	mostStrange  = 100             // domains of other nodes that this one has no rules of
+	MostSkew     = 2 * time.Minute // between the clocks of two nodes whose snapshots merge
+)
+
+// ErrDiffers is the error of a snapshot that answers another question.
+var ErrDiffers = errors.New("it answers another question")
+
+// SkewError is the error of a snapshot by a clock that is too far from that of this node.
+type SkewError struct {
+	Ahead time.Duration // of the clock of this node; below 0 it is behind
+}
+
+func (e *SkewError) Error() string {
+	return fmt.Sprintf("its clock is %v ahead of that of this node", e.Ahead)
+}
+
+// Fit checks that x, of another node, merges with s, of this one: that it is of the same time, in
+// the same steps. It drops the rules of x that this node has not, or has otherwise: so a snapshot
+// that waits to be merged takes no more memory than that of this node.
+func (s *Snapshot) Fit(x *Snapshot) error {
+	if x.Step != s.Step || x.Over != s.Over {
+		return ErrDiffers
+	}
+	const most = int64(MostSkew / time.Second)
+	if apart := x.Time - s.Time; max(apart, -apart) > most {
+		const century = 100 * 365 * 24 * 60 * 60 // more than two of them do not fit into a Duration
+		return &SkewError{time.Duration(max(min(apart, century), -century)) * time.Second}
+	}
+	if apart := x.From - s.From; max(apart, -apart) > most+s.Step {
+		return ErrDiffers
+	}
+	type name struct{ domain, rule string }
+	own := make(map[name]uint64, len(s.Rules))
+	for i := range s.Rules {
+		own[name{s.Rules[i].Domain, s.Rules[i].Name}] = s.Rules[i].Definition
+	}
+	x.Rules = slices.Clip(slices.DeleteFunc(x.Rules, func(r RuleSnapshot) bool {
+		definition, have := own[name{r.Domain, r.Name}]
+		return !have || definition != r.Definition
+	}))
+	domains := map[string]bool{}
+	for i := range s.Domains {
+		domains[s.Domains[i].Name] = true
+	}
+	strange := 0
+	x.Domains = slices.DeleteFunc(x.Domains, func(d DomainSnapshot) bool {
+		if domains[d.Name] {
+			return false
+		}
+		strange++
+		return strange > mostStrange
+	})
+	return nil
+}
