@@ -228,6 +228,65 @@ func TestCookies(t *testing.T) {
 	})
 }
 
+// TestOwnPage: a login changes something from the page of this port alone. Where the browser does
+// not say Sec-Fetch-Site, as over plain HTTP to anything but loopback, its Origin says so.
+func TestOwnPage(t *testing.T) {
+	w := newWhole(t, func(o *Options) { o.Hosts = []string{"weir.internal"} })
+	cookie := w.login(t, "operator")
+	const mend = "by a login only the page of this port changes something"
+	for _, c := range []struct {
+		name, host string // with the scheme
+		headers    []string
+		status     int
+		says       string
+	}{
+		{"an address", "http://192.0.2.2:6070", []string{"Origin", "http://192.0.2.2:6070"}, 204, ""},
+		{"an IPv6 address", "http://[fd00::2]:6070", []string{"Origin", "http://[fd00::2]:6070"}, 204, ""},
+		{"a name", "http://weir.internal:6070", []string{"Origin", "http://weir.internal:6070"}, 204, ""},
+		{"a name without a port", "http://weir.internal", []string{"Origin", "http://weir.internal"}, 204, ""},
+		{"loopback", "http://127.0.0.1:6070", []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:6070"}, 204, ""},
+		{"no Origin, but a word of the site", "http://127.0.0.1:6070", []string{"Sec-Fetch-Site", "same-origin"}, 204, ""},
+		{"TLS", "https://weir.internal", []string{"Origin", "https://weir.internal"}, 204, ""},
+		{"a proxy that speaks TLS", "http://weir.internal", []string{"Origin", "https://weir.internal", "X-Forwarded-Proto", "https"}, 204, ""},
+
+		{"neither", "http://192.0.2.2:6070", nil, 403, "neither Sec-Fetch-Site nor Origin"},
+		{"an empty Origin", "http://192.0.2.2:6070", []string{"Origin", ""}, 403, "neither Sec-Fetch-Site nor Origin"},
+		{"a page without an origin", "http://192.0.2.2:6070", []string{"Origin", "null"}, 403, "other origins"},
+		{"another site", "http://192.0.2.2:6070", []string{"Origin", "https://evil.example"}, 403, "other origins"},
+		{"another port of this host, which gets the cookie", "http://192.0.2.2:6070", []string{"Origin", "http://192.0.2.2:8080"}, 403, "other origins"},
+		{"no port of this host", "http://192.0.2.2:6070", []string{"Origin", "http://192.0.2.2"}, 403, "other origins"},
+		{"a name that begins alike", "http://192.0.2.2:6070", []string{"Origin", "http://192.0.2.2:60700"}, 403, "other origins"},
+		{"a name in front", "http://192.0.2.2:6070", []string{"Origin", "http://192.0.2.2:6070@evil.example"}, 403, "other origins"},
+		{"DNS rebinding", "http://evil.example:6070", []string{"Origin", "http://evil.example:6070"}, 403, "not known here"},
+		{"a proxy that changes Host", "http://127.0.0.1:6070", []string{"Origin", "https://weir.internal"}, 403, "must pass on the Host"},
+		{"a proxy that drops Origin and all", "http://weir.internal", []string{"X-Forwarded-Proto", "https"}, 403, "must pass them on"},
+		{"plain HTTP of the same name, TLS here", "https://weir.internal", []string{"Origin", "http://weir.internal"}, 403, "of a page of http://weir.internal"},
+		{"plain HTTP of the same name, TLS at the proxy", "http://weir.internal", []string{"Origin", "http://weir.internal", "X-Forwarded-Proto", "https"}, 403, "of a page of http://weir.internal"},
+		{"the browser says otherwise", "http://192.0.2.2:6070", []string{"Sec-Fetch-Site", "same-site", "Origin", "http://192.0.2.2:6070"}, 403, "other origins"},
+		{"from nowhere", "http://192.0.2.2:6070", []string{"Sec-Fetch-Site", "none", "Origin", "http://192.0.2.2:6070"}, 403, "Sec-Fetch-Site: none"},
+		{"an empty word of the site", "http://192.0.2.2:6070", []string{"Sec-Fetch-Site", "", "Origin", "http://192.0.2.2:6070"}, 403, mend},
+	} {
+		// The logout stands for all that changes something.
+		a := doortest.Ask(w, doortest.Stranger, "DELETE", c.host+"/login", "{}", append([]string{"Content-Type", jsonText, "Cookie", cookie}, c.headers...)...)
+		if a.Status != c.status || !strings.Contains(a.Body, c.says) {
+			t.Errorf("%s: %d %s, want %d with %q", c.name, a.Status, a.Body, c.status, c.says)
+		}
+		ban := doortest.Ask(w, doortest.Stranger, "POST", c.host+"/api/v1/bans", `{"domain": "shop", "limit": "api", "key": "ada.lovelace", "for": "1h"}`, append([]string{"Content-Type", jsonText, "Cookie", cookie}, c.headers...)...)
+		if want := map[int]int{204: 200, 403: 403}[c.status]; ban.Status != want {
+			t.Errorf("%s: a ban: %d %s, want %d", c.name, ban.Status, ban.Body, want)
+		}
+		// A form of another page cannot say JSON.
+		if a := doortest.Ask(w, doortest.Stranger, "DELETE", c.host+"/login", "{}", append([]string{"Content-Type", "text/plain", "Cookie", cookie}, c.headers...)...); a.Status == 204 {
+			t.Errorf("%s: a form: %d", c.name, a.Status)
+		}
+	}
+	// Before a page of another origin sends JSON, its browser asks.
+	a := doortest.Ask(w, doortest.Stranger, "OPTIONS", "http://192.0.2.2:6070/api/v1/bans", "", "Origin", "http://192.0.2.2:6070", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
+	if a.Status != 405 || a.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a question before a change: %d %v", a.Status, a.Header)
+	}
+}
+
 // TestLoginGuesses: a login form is no way around the bound on guesses.
 func TestLoginGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -153,6 +153,8 @@ export function go(path) {
 /** route shows the view that the address names. @param {boolean} [same] the view is drawn anew */
 async function route(same = false) {
   const mine = ++turn;
+  problem = '';
+  drawBanner();
   leaving.abort();
   view?.leave?.();
   view = null;
@@ -263,7 +265,13 @@ function themeButton() {
 }
 
 async function logout() {
-  await api('/login', { method: 'DELETE', body: {} }).catch(() => {});
+  try {
+    await api('/login', { method: 'DELETE', body: {} });
+  } catch (err) {
+    problem = `You are still logged in: ${err instanceof Error ? err.message : err}`;
+    drawBanner();
+    return;
+  }
   location.assign('/');
 }
 
@@ -284,13 +292,14 @@ function showNodes(n) {
 
 let away = false;
 let remark = ''; // why not all nodes are in the figures
+let problem = ''; // what the reader asked for here, and was not done
 
 /** drawBanner shows what stands above every view: the worst of what there is to say. */
 function drawBanner() {
-  const text = away ? 'The server does not answer. What is shown is from before; the page goes on as soon as it is back.'
-    : remark && `The figures are not of all nodes: ${remark}.`;
+  const text = problem || (away ? 'The server does not answer. What is shown is from before; the page goes on as soon as it is back.'
+    : remark && `The figures are not of all nodes: ${remark}.`);
   banner.hidden = !text;
-  banner.className = away ? 'banner bad' : 'banner';
+  banner.className = problem || away ? 'banner bad' : 'banner';
   if (banner.textContent !== text) fill(banner, text); // else it is read out again
 }
 

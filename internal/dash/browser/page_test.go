@@ -3,6 +3,7 @@ package browser
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -435,6 +436,66 @@ func TestRoles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// outside is an address of this machine that is not loopback. Browsers trust none such over plain
+// HTTP: they send no Sec-Fetch-Site there.
+func outside(t *testing.T) string {
+	t.Helper()
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range list {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	t.Skip("this machine has no address but loopback")
+	return ""
+}
+
+// TestPlainHTTP: over plain HTTP, and not on loopback, one can log in, change something and log out;
+// a logout that fails says so.
+func TestPlainHTTP(t *testing.T) {
+	d := chromium(t)
+	s := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": "token-of-ada-0123456789abcdef name=ada role=operator\n"}, "--auth-tokens-file", "tokens")
+	s.token = "token-of-ada-0123456789abcdef"
+	s.traffic()
+	near := newRelayAt(t, outside(t))
+	near.to(s.relay.target)
+	b := d.open(t, "http://"+near.listener.Addr().String(), desktop)
+	b.visit("/keys")
+	if b.has(`() => isSecureContext`, nil) {
+		t.Fatal("the browser trusts this address: the test shows nothing")
+	}
+	login := func() {
+		t.Helper()
+		b.do(nil, "fill", "selector", "input[type=password]", "text", s.token)
+		b.press("Enter")
+		b.until("the view is shown that was asked for", `() => document.querySelector('h1')?.textContent === 'Keys'`, nil)
+	}
+	login()
+	b.until("a key can be banned", `() => [...document.querySelectorAll('main button')].some((x) => x.textContent === 'Ban')`, nil)
+	// What the button sends, by the page's own fetch.
+	var status int
+	b.do(&status, "evaluate", "js", `async () => (await fetch('/api/v1/bans', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ domain: 'shop', limit: 'search', key: ['ip=203.0.113.40'], for: '1h', reason: 'x' }) })).status`)
+	if status != 200 {
+		t.Errorf("a ban: %d", status)
+	}
+	if _, body := s.api("GET", "/api/v1/bans", ""); !strings.Contains(body, "203.0.113.40") {
+		t.Errorf("the bans are %s", body)
+	}
+	b.clean("over plain HTTP")
+	b.do(nil, "click", "selector", "text=Log out ada")
+	b.until("one is logged out", `() => document.querySelector('h1')?.textContent === 'Log in'`, nil)
+
+	b.visit("/keys")
+	login()
+	near.to("")
+	b.do(nil, "click", "selector", "text=Log out ada")
+	b.until("the page says that the logout failed", `() => document.querySelector('#banner').checkVisibility() && document.querySelector('#banner').innerText.startsWith('You are still logged in: ')`, nil)
+	b.accessible("a logout that failed")
 }
 
 // TestTheme: the switch turns the colours, at once and for the next visit, the chart's too.

@@ -267,9 +267,12 @@ type relay struct {
 	open     map[net.Conn]bool
 }
 
-func newRelay(t *testing.T) *relay {
+func newRelay(t *testing.T) *relay { t.Helper(); return newRelayAt(t, "127.0.0.1") }
+
+// newRelayAt makes a relay at an address of this machine.
+func newRelayAt(t *testing.T, address string) *relay {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
