@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/load"
@@ -23,6 +24,7 @@ func (p *program) makeInsight(check bool) error {
 	o.Hide = secretIdentities(p.c.identity)
 	o.Saturated = (&saturation{signals: p.signals, overload: p.overload, capacity: p.capacity}).now
 	o.Broken = p.rulesBroken
+	o.StoreNow = p.storeNow
 	o.P99 = func() float64 { return p.metrics.P99() } // which are made later
 	o.Text = p.ruleText
 	o.Recorded = p.recorded
@@ -50,6 +52,14 @@ func (p *program) known() []string {
 		known = []string{"user"}
 	}
 	return known
+}
+
+// storeNow is the time by the clock of the store. That of Redis may be off, or this machine's.
+func (p *program) storeNow() time.Time {
+	if p.nodes == nil { // made later, and without Redis never
+		return time.Now()
+	}
+	return p.nodes.Now()
 }
 
 // recorded returns up to n of the latest requests; none with insight.record: 0.

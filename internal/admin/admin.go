@@ -63,7 +63,9 @@ type Options struct {
 	// tries rules.
 	Insight insight.Reader
 	Nodes   Nodes
-	Preview Preview
+	// StoreNow tells the time by the clock of the store, which dates decisions; nil is time.Now.
+	StoreNow func() time.Time
+	Preview  Preview
 	// Ready tells why the server should get no requests now; nil for an empty reason and for no
 	// function.
 	Ready func() error
@@ -92,6 +94,9 @@ type Options struct {
 // New returns the handler of the admin port over l.
 func New(l *weir.Limiter, o Options) *Handler {
 	a := &Handler{limiter: l, o: o}
+	if o.StoreNow == nil {
+		a.o.StoreNow = time.Now
+	}
 	a.end, a.cancel = context.WithCancel(context.Background())
 	a.streams.most = o.Streams
 	if o.Streams == 0 {

@@ -43,6 +43,7 @@ type answered struct {
 	recent.Found
 	nodes insight.Nodes
 	at    time.Time // of the question
+	after time.Time // which decisions were asked for, by the clock of the store, which dates them
 }
 
 // askElsewhere returns what the nodes that q asks said a moment ago, or asks them.
@@ -50,8 +51,8 @@ func (a *Handler) askElsewhere(q decisionQuery) *answered {
 	x, _ := a.streams.once(fmt.Sprintf("decisions %#v", q), streamEvery, func() (any, error) {
 		ctx, cancel := context.WithTimeout(a.end, insightPatience)
 		defer cancel()
-		got := &answered{at: time.Now()}
-		q.N, q.After = mostElsewhere, got.at.Add(-lateness)
+		got := &answered{at: time.Now(), after: a.o.StoreNow().Add(-lateness)}
+		q.N, q.After = mostElsewhere, got.after
 		got.Found, got.nodes = a.o.Nodes.CountDecisions(ctx, q.node, q.Query)
 		return got, nil
 	})
@@ -82,7 +83,7 @@ func (e *elsewhere) take(got *answered) (list []recent.Entry, fit int) {
 		}
 	}
 	// What is older than the question is not told again.
-	after := got.at.Add(-lateness - streamEvery)
+	after := got.after.Add(-streamEvery)
 	maps.DeleteFunc(e.seen, func(_ weir.DecisionID, at time.Time) bool { return at.Before(after) })
 	maps.DeleteFunc(e.counted, func(second int64, _ int) bool { return second < after.Unix() })
 	if first {

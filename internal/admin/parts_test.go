@@ -127,17 +127,24 @@ limits:
 
 func newWhole(t *testing.T, change func(*Options)) *whole {
 	t.Helper()
+	return newWholeBehind(t, 0, change)
+}
+
+// newWholeBehind is newWhole with a store whose clock is behind that of the node.
+func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *whole {
+	t.Helper()
 	w := new(whole)
+	storeNow := func() time.Time { return time.Now().Add(-behind) }
 	var err error
 	if w.recent, err = recent.New(recent.Options{Sample: -1}); err != nil {
 		t.Fatal(err)
 	}
-	w.insight = insight.New(insight.Options{})
+	w.insight = insight.New(insight.Options{StoreNow: storeNow})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.insight.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	store, err := memory.New(memory.Options{})
+	store, err := memory.New(memory.Options{Clock: func() int64 { return storeNow().UnixMicro() }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +161,7 @@ func newWhole(t *testing.T, change func(*Options)) *whole {
 		Candidates: func(string) []candidate.Reading {
 			return []candidate.Reading{{Domain: "shop", Limit: "trial", Top: []candidate.Key{{Key: "user=ada.lovelace", Count: 3}}}}
 		},
-		Insight: w.insight, Nodes: alone{w.recent}, Preview: tried{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
+		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
 	}
 	if change != nil {
 		change(&o)

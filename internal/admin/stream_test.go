@@ -480,3 +480,41 @@ func TestStreamOverHTTP(t *testing.T) {
 }
 
 var _ DecisionLog = (*recent.Buffer)(nil)
+
+// TestStreamClocks: the decisions of all nodes are dated by the store, whose clock may be off: a
+// stream of them shows each, once, all the same.
+func TestStreamClocks(t *testing.T) {
+	for _, behind := range []time.Duration{0, 15 * time.Second, 3 * time.Hour, -15 * time.Second, -3 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWholeBehind(t, behind, nil)
+			refuse := func(user string) {
+				for range 3 {
+					w.decide(t, rule.Map{"user": user, "path": "/api/x"})
+				}
+			}
+			refuse("early")
+			time.Sleep(time.Minute)
+			c, end := w.follow(t, "operator", "?views=decisions&nodes=all&outcome=denied")
+			time.Sleep(1500 * time.Millisecond)
+			for i := range 3 {
+				refuse(fmt.Sprint("u", i))
+				time.Sleep(20 * time.Second)
+			}
+			synctest.Wait()
+			var users []string
+			for _, e := range c.of("decisions") {
+				var d StreamedDecisions
+				if err := json.Unmarshal([]byte(e.data), &d); err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range d.Decisions {
+					users = append(users, x.Attributes["user"])
+				}
+			}
+			if !slices.Equal(users, []string{"u0", "u1", "u2"}) {
+				t.Errorf("the store is %v behind: %q", behind, users)
+			}
+			end()
+		})
+	}
+}

@@ -31,8 +31,9 @@ type Options struct {
 	// Seed is the seed that Tally gets. Nodes whose snapshots are merged need the same one; 0
 	// leaves it the random one that it has. SetSeed changes it.
 	Seed uint64
-	// Now tells the time; nil is time.Now.
-	Now func() time.Time
+	// Now tells the time; nil is time.Now. StoreNow tells it by the clock of the store, by which
+	// decisions are dated; nil is Now.
+	Now, StoreNow func() time.Time
 	// Saturated tells whether the service is at its end now, and which signal says so; nil is
 	// never.
 	Saturated func() (signal string, saturated bool)
@@ -63,10 +64,11 @@ const (
 // Run must run beside it: it is the goroutine that reads the counters each second, and what the
 // deciding path hands over.
 type Collector struct {
-	o       Options
-	now     func() time.Time
-	started time.Time
-	veil    veil
+	o        Options
+	now      func() time.Time
+	storeNow func() time.Time
+	started  time.Time
+	veil     veil
 
 	// What the deciding path reads.
 	thinning atomic.Uint64 // a thinning
@@ -125,6 +127,9 @@ func New(o Options) *Collector {
 	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1), errors: newWheel(60, minutes)}
 	if c.now == nil {
 		c.now = time.Now
+	}
+	if c.storeNow = o.StoreNow; c.storeNow == nil {
+		c.storeNow = c.now
 	}
 	if c.o.Tally == nil {
 		c.o.Tally = watch.NewTally()
@@ -321,7 +326,7 @@ func (c *Collector) take(e *event) {
 	}
 	s := c.numbers[e.rule]
 	if e.at == 0 {
-		e.at = c.now().UnixMicro()
+		e.at = c.storeNow().UnixMicro()
 	}
 	if e.flags&flagFirst != 0 {
 		c.paced(s, e)

@@ -509,3 +509,42 @@ func TestRateText(t *testing.T) {
 		}
 	}
 }
+
+// What is of the last minute is so by the clock of the store, which dates it: that of the node may
+// be off.
+func TestStoreClock(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 5 * time.Minute, 3 * time.Hour, -5 * time.Minute} {
+		b := newBench(t, Options{Known: []string{"user"}}, "domain: shop\nlimits:\n  - { name: search, per: [user], algorithm: fixed_window, allow: 10/hour }\n")
+		// The node's clock is off from now on.
+		b.now, b.storeNow = func() time.Time { return b.time().Add(ahead) }, b.time
+		for range 10 {
+			b.ask("near")
+		}
+		for range 30 {
+			b.ask("bot")
+		}
+		for _, gone := range []bool{false, true} {
+			b.pass(2 * time.Second)
+			o, err := b.Overview(t.Context(), "", time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, _, err := b.Rule(t.Context(), "shop", "search", time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys, _, err := b.Keys(t.Context(), KeysQuery{By: ByRefused, Over: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := 1
+			if gone {
+				want = 0
+			}
+			if (o.Near > 0) == gone || (o.Named == "user=bot") == gone || (len(r.NearNow) > 0) == gone || len(keys) != want {
+				t.Errorf("the node is %v ahead, all is gone: %v: %d near, %d of the rule, %q named, keys %v", ahead, gone, o.Near, len(r.NearNow), o.Named, keys)
+			}
+			b.pass(3 * time.Minute)
+		}
+	}
+}

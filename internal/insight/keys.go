@@ -194,7 +194,7 @@ func (c *Collector) Watch(domain, rule string, keys []RefusedKey) {
 	defer c.mu.Unlock()
 	for _, s := range c.rules {
 		if s.domain == domain && s.name == rule {
-			s.watch(keys, c.now().UnixMicro())
+			s.watch(keys, c.storeNow().UnixMicro())
 			return
 		}
 	}

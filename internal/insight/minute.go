@@ -7,7 +7,7 @@ func (c *Collector) eachMinute(unix int64) {
 	c.signal = ""
 	turn := c.now().Unix()/eraLasts > c.era
 	c.era = c.now().Unix() / eraLasts
-	now := c.now().UnixMicro()
+	now := c.storeNow().UnixMicro()
 	for _, s := range c.rules {
 		s.endMinute(unix/60*60-60, signal)
 		for kind := range s.live {

@@ -27,17 +27,20 @@ type Snapshot struct {
 	Nodes         int // that it was merged of
 	Seed          uint64
 	Started, Time int64 // Unix seconds; of the node that began first, and of the snapshot
-	Over          int64 // the time that was asked for, in s
-	From, Step    int64 // of counts, from here to Time (up to a step less than Over), and series
-	P99           float64
-	StoreErrors   uint64
-	Taken         uint64
-	Thinned       uint64
-	Bytes         int64
-	Broken        string
-	Events        []Happening
-	Domains       []DomainSnapshot
-	Rules         []RuleSnapshot
+	// StoreTime is Time by the clock of the store, which TopKey.At is by, in µs. It is not sent to
+	// other nodes; 0 is Time.
+	StoreTime   int64
+	Over        int64 // the time that was asked for, in s
+	From, Step  int64 // of counts, from here to Time (up to a step less than Over), and series
+	P99         float64
+	StoreErrors uint64
+	Taken       uint64
+	Thinned     uint64
+	Bytes       int64
+	Broken      string
+	Events      []Happening
+	Domains     []DomainSnapshot
+	Rules       []RuleSnapshot
 }
 
 // Counts are what was counted of a rule or a domain, by lane.
@@ -135,7 +138,7 @@ func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, f
 	now := c.now().Unix()
 	c.count(now)
 	s = &Snapshot{
-		Nodes: 1, Seed: c.Seed(), Started: c.started.Unix(), Time: now, Over: over, Step: stepFor(over),
+		Nodes: 1, Seed: c.Seed(), Started: c.started.Unix(), Time: now, StoreTime: c.storeNow().UnixMicro(), Over: over, Step: stepFor(over),
 		Taken: c.taken.Load(), Thinned: c.thinned.Load(), Bytes: c.bytes(),
 	}
 	s.From = (now - over + s.Step) / s.Step * s.Step

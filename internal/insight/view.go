@@ -108,7 +108,7 @@ func (v *View) Overview(ctx context.Context, domain string, over time.Duration) 
 			o.Clients = max(o.Clients, uint64(r.Summary.Keys+0.5))
 			if !r.shadow() { // which refuses nobody
 				o.ClientsRefused = max(o.ClientsRefused, uint64(r.Summary.KeysRefused+0.5))
-				o.Near = max(o.Near, r.nearNow(s.Time))
+				o.Near = max(o.Near, r.nearNow(s))
 			}
 		}
 		if !r.shadow() && !r.IsCommand() { // nothing tells how good clients of commands are
@@ -141,13 +141,22 @@ func (g *GoodRefused) add(x *Good) {
 func (r *RuleSnapshot) shadow() bool { return r.Mode == modeNames[rule.Shadow] }
 
 // nearNow is how many keys were near the limit in the last minute, of those that come near most.
-func (r *RuleSnapshot) nearNow(now int64) (n uint64) {
+func (r *RuleSnapshot) nearNow(s *Snapshot) (n uint64) {
 	for _, k := range r.Live[topNear] {
-		if now*1e6-k.At <= 60e6 && k.Fill <= 1 {
+		if s.since(&k) <= time.Minute && k.Fill <= 1 {
 			n++
 		}
 	}
 	return n
+}
+
+// since is how long ago a key came last, by the clock of the store, which dated it.
+func (s *Snapshot) since(k *TopKey) time.Duration {
+	now := s.StoreTime
+	if now == 0 {
+		now = s.Time * 1e6
+	}
+	return time.Duration(now-k.At) * time.Microsecond
 }
 
 // begin is from when on there are figures.
@@ -207,7 +216,7 @@ func sentencesOf(s *Snapshot, o *Overview, covered time.Duration) []string {
 		by = "commands that bring their limit (" + CommandRule + ")"
 	}
 	text = fmt.Sprintf("%s the refusals were by %s", portion(float64(n), float64(all)), by)
-	if key, least, total := most.busiest(s.Time); least*2 > total {
+	if key, least, total := most.busiest(s); least*2 > total {
 		text += fmt.Sprintf("; in the last minute %s them hit %s", portion(float64(least), float64(total)), key)
 		o.Named = key
 	}
@@ -247,10 +256,10 @@ func portion(part, whole float64) string {
 
 // busiest returns the key that was refused most in the last minute, with the refusals that are its
 // own for certain, and those of all keys.
-func (r *RuleSnapshot) busiest(now int64) (key string, least, total uint64) {
+func (r *RuleSnapshot) busiest(s *Snapshot) (key string, least, total uint64) {
 	for i := range r.Live[topRefused] {
 		k := &r.Live[topRefused][i]
-		if now*1e6-k.At > 60e6 {
+		if s.since(k) > time.Minute {
 			continue
 		}
 		n := k.Count - k.Over
@@ -300,7 +309,7 @@ func (v *View) Rule(ctx context.Context, domain, rule string, over time.Duration
 	}
 	out.By = map[string][]Count{"door": notNil(r.ByDoor)}
 	out.Top = r.keyCounts(r.Long[topRefused], 10, func(*TopKey) bool { return true })
-	out.NearNow = r.keyCounts(r.Live[topNear], 10, func(k *TopKey) bool { return s.Time*1e6-k.At <= 60e6 })
+	out.NearNow = r.keyCounts(r.Live[topNear], 10, func(k *TopKey) bool { return s.since(k) <= time.Minute })
 	return &out, nodes, nil
 }
 
@@ -373,7 +382,7 @@ func (v *View) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error)
 			keys = r.Live[kind]
 		}
 		list = append(list, r.keyCounts(keys, n, func(k *TopKey) bool {
-			return (window == "" || r.windowName(k.Window) == window) && (!live || s.Time*1e6-k.At <= 120e6)
+			return (window == "" || r.windowName(k.Window) == window) && (!live || s.since(k) <= 2*time.Minute)
 		})...)
 	}
 	if !found {
