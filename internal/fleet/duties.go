@@ -59,6 +59,7 @@ func (f *Fleet) look(ctx context.Context) (leads bool) {
 	ctx, cancel := context.WithTimeout(ctx, dutyTime)
 	defer cancel()
 	if err := f.agree(ctx); err != nil {
+		f.dropVerdicts()
 		return false // Redis is away; there will be another look
 	}
 	if leads = f.o.Leads(ctx); leads {
@@ -74,6 +75,7 @@ func (f *Fleet) look(ctx context.Context) (leads bool) {
 	if b, err := f.o.Board.Get(ctx, verdictsKey); err == nil && len(b) > 0 {
 		f.takeVerdicts(b)
 	}
+	f.dropVerdicts()
 	return leads
 }
 
@@ -262,6 +264,16 @@ func (f *Fleet) takeVerdicts(text []byte) {
 		m[ruleID{x.Domain, x.Rule, x.Definition}] = x.Verdicts
 	}
 	f.mu.Lock()
-	f.verdicts = m
+	f.verdicts, f.taken = m, time.Now()
 	f.mu.Unlock()
+}
+
+// dropVerdicts forgets verdicts that were not on the board for as long as they last there: nobody
+// makes them any more, and what this node knows itself is newer.
+func (f *Fleet) dropVerdicts() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.verdicts != nil && time.Since(f.taken) >= verdictsTTL {
+		f.verdicts = nil
+	}
 }

@@ -67,6 +67,7 @@ type Fleet struct {
 	mu       sync.Mutex
 	asked    map[insight.Want]*asked // what is asked now, or was a moment ago
 	verdicts map[ruleID][]insight.Verdict
+	taken    time.Time // when the verdicts lay on the board last
 }
 
 type ruleID struct {
