@@ -51,12 +51,13 @@ func explainDecision(ctx context.Context, o explainOptions, args []string, out i
 
 const instantFormat = "2006-01-02 15:04:05.000 MST"
 
-// writeDecision says in words how a request was decided, and why.
+// writeDecision says in words how a request was decided, and why. Clients wrote some of that, rule
+// files some, and other nodes told it: none of it steers the terminal.
 func writeDecision(out io.Writer, e *recent.Entry) {
 	fmt.Fprintf(out, "decision %s of %s\n", e.ID, e.Time.UTC().Format(instantFormat))
-	fmt.Fprintf(out, "domain %s", e.Domain)
+	fmt.Fprintf(out, "domain %s", printableText(e.Domain))
 	if e.Door != "" {
-		fmt.Fprintf(out, ", through the door %s", e.Door)
+		fmt.Fprintf(out, ", through the door %s", printableText(e.Door))
 	}
 	fmt.Fprintf(out, ", by rule set %d\n\n%s\n", e.Generation, verdict(e))
 	if len(e.Attributes) > 0 {
@@ -74,7 +75,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 	for i := range e.Limits {
 		l := &e.Limits[i]
 		fmt.Fprintf(&text, "  %s\t%s\n", called(l, l.Name), part(e, l))
-		fmt.Fprintf(&text, "  \t%s (%s)", l.Allows, words.Algorithm(l.Algorithm))
+		fmt.Fprintf(&text, "  \t%s (%s)", printableText(l.Allows), printableText(words.Algorithm(l.Algorithm)))
 		if l.Key != "" {
 			fmt.Fprintf(&text, " for %s", printableText(l.Key))
 		} else {
@@ -82,7 +83,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 		}
 		fmt.Fprintf(&text, "; %d of %d remaining, %d asked for\n", l.Remaining, l.Limit, l.Asked)
 		if l.File != "" {
-			fmt.Fprintf(&text, "  \t%s:%d\n", l.File, l.Line)
+			fmt.Fprintf(&text, "  \t%s:%d\n", printableText(l.File), l.Line)
 		}
 	}
 	fmt.Fprintf(out, "\nlimits that it met:\n%s", align(text.String()))
@@ -94,6 +95,7 @@ func writeDecision(out io.Writer, e *recent.Entry) {
 // called is how a limit is called: as Envoy's headers do where the rule has a name of its own, and
 // by the name that the other commands take.
 func called(l *recent.Limit, name string) string {
+	name = printableText(name)
 	if l.GivenName == "" {
 		return name
 	}

@@ -175,7 +175,7 @@ func (t *tail) event(e serverEvent) error {
 
 // decisionLine is a decision in a line.
 func decisionLine(d *recent.Entry) string {
-	outcome := d.Outcome
+	outcome := words.Visible(d.Outcome)
 	if d.Banned {
 		outcome = "banned"
 	}
