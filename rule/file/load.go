@@ -113,6 +113,16 @@ func origins(s *rule.Set) (list []*origin) {
 	return list
 }
 
+// Sources returns the files that Load made s of, as they were: with the same Options, Load makes the
+// same Set of them. It reports false of a Set that was made in another way.
+func Sources(s *rule.Set) ([]Source, bool) {
+	list := make([]Source, 0, len(s.Files()))
+	for _, o := range origins(s) {
+		list = append(list, Source{Name: o.name, Data: []byte(o.text)})
+	}
+	return list, len(list) > 0 && len(list) == len(s.Files())
+}
+
 // noteTimeout notes that the file names a timeout for r.
 func (o *origin) noteTimeout(r *rule.Rule) {
 	if o.timeouts == nil {

@@ -217,6 +217,18 @@ func TestLoadSeveralFiles(t *testing.T) {
 			t.Errorf("domain %s is not there", d)
 		}
 	}
+	files, ok := Sources(set)
+	var names strings.Builder
+	for _, f := range files {
+		names.WriteString(f.Name)
+	}
+	again, _, err := Load(files, Options{})
+	if !ok || names.String() != "a.yamlb.yamlc.yamld.yamle.yaml" || string(files[4].Data) != "domain: empty\n" || err != nil || len(again.Rules()) != len(got) {
+		t.Errorf("it was made of %q, %t (%v)", files, ok, err)
+	}
+	if files, ok := Sources(new(rule.Set)); ok {
+		t.Errorf("a set of no files was made of %q", files)
+	}
 }
 
 func TestLoadAcrossFiles(t *testing.T) {
