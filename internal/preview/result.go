@@ -78,17 +78,18 @@ func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 // was drawn with the same chance: that of a ratio estimate over clusters (W. Cochran, Sampling
 // Techniques, 1977, chapter 9).
 func (r *replay) plusMinus(share float64, of func(*client) uint32) float64 {
-	sum, n := 0.0, 0.0
+	// In integers the order of the clients, which is another one each time, makes no difference.
+	var n, refused, both, all uint64
 	for _, c := range r.clients {
-		d := float64(of(c)) - share*float64(c.requests)
-		sum += d * d
-		n += float64(c.requests)
+		x, y := uint64(of(c)), uint64(c.requests)
+		n, refused, both, all = n+y, refused+x*x, both+x*y, all+y*y
 	}
 	if n == 0 {
 		return 0
 	}
+	sum := max(float64(refused)-2*share*float64(both)+share*share*float64(all), 0)
 	left := 1 - 1/float64(r.now.scale)
-	return 1.96 * math.Sqrt(left*sum) / n
+	return 1.96 * math.Sqrt(left*sum) / float64(n)
 }
 
 // rules compares the two sides rule by rule, in the order of the new rules, the removed ones last.
@@ -187,7 +188,7 @@ func fingerprint(r *rule.Rule) string {
 }
 
 // warn says what the counts do not hold.
-func (p *Preview) warn(res *insight.PreviewResult, r *replay, plan *plan) {
+func (t *task) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	say := func(format string, args ...any) { res.Warnings = append(res.Warnings, fmt.Sprintf(format, args...)) }
 	lint := res.Warnings
 	res.Warnings = nil
@@ -200,10 +201,8 @@ func (p *Preview) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	if plan.level > 0 {
 		say("One client in %d was recorded, whole; counts are multiplied by that. Rules marked as estimates count requests of several clients together.", 1<<plan.level)
 	}
-	if p.others != nil {
-		if n := p.others(); n > 1 {
-			say("%d nodes count the same keys, and this one recorded what came to it. Of a client that comes to several of them a part of the requests is replayed here, against the whole limit.", n)
-		}
+	if t.Nodes > 1 {
+		say("%d nodes count the same keys, and this one recorded what came to it. Of a client that comes to several of them a part of the requests is replayed here, against the whole limit.", t.Nodes)
 	}
 	if len(plan.gaps) > 0 {
 		missing := int64(0)
@@ -218,7 +217,7 @@ func (p *Preview) warn(res *insight.PreviewResult, r *replay, plan *plan) {
 	if r.cut > 0 {
 		say("Of %d requests a value was longer than %d bytes, or there were too many attributes: they are cut here.", r.cut, maxValue)
 	}
-	p.warnOfRules(say, r.then, plan)
+	t.warnOfRules(say, r.then, plan)
 	if d := difference(r.now.total, r.happened); d > max(2, r.happened/100) {
 		say("Of these requests %d were refused in fact, %d of them by bans; replayed, the rules in force refuse %d. What the record does not hold makes the difference: changes of rules, bans and grants by hand, what other nodes counted, times without the store.",
 			r.happened<<plan.level, r.banned<<plan.level, r.now.total<<plan.level)
@@ -239,7 +238,7 @@ func times(n int) string {
 }
 
 // warnOfRules says what of the new rules a record cannot show.
-func (p *Preview) warnOfRules(say func(string, ...any), s *side, plan *plan) {
+func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 	for _, domain := range s.set.Domains() {
 		of := (*domainNames)(nil)
 		if plan.names != nil {
@@ -259,14 +258,14 @@ func (p *Preview) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 	}
 	for _, x := range s.set.Rules() {
 		for _, c := range x.When {
-			if p.recorder.hides(c.Attribute) && len(c.Patterns) > 0 {
+			if rule.HiddenAttribute(t.Hide, c.Attribute) && len(c.Patterns) > 0 {
 				say("%s matches on %s, whose values are secret and not recorded: here it matches none of them.", x.Name, c.Attribute)
 			}
 		}
 		if x.If != "" && x.Exprs != nil && x.Exprs.If != nil {
 			names, _ := x.Exprs.If.Reads()
 			for _, name := range names {
-				if p.recorder.hides(name) {
+				if rule.HiddenAttribute(t.Hide, name) {
 					say("%s reads %s in its if, whose values are secret and not recorded: here it sees a hash of them.", x.Name, name)
 				}
 			}
