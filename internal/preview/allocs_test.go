@@ -69,7 +69,8 @@ func BenchmarkDecided(b *testing.B) {
 	})
 }
 
-// BenchmarkPreview replays a million recorded requests through two sets of rules:
+// BenchmarkPreview replays a million recorded requests through two sets of rules, in this process and
+// in one of its own:
 //
 //	go test ./internal/preview -run xxx -bench Preview -benchtime 3x
 func BenchmarkPreview(b *testing.B) {
@@ -103,15 +104,19 @@ func BenchmarkPreview(b *testing.B) {
   - { name: search, when: { path: "/search/**" }, per: ["user|ip"], allow: 10/min }
   - { name: api, per: [user], allow: [60/min, 1000/hour] }
 `}}
-	for b.Loop() {
-		began := time.Now()
-		res, err := w.preview.Run(b.Context(), then)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if res.Requests != requests || res.Sampled != 1 || res.Now.Refused == 0 || res.Then.Refused <= res.Now.Refused {
-			b.Fatalf("%+v", res)
-		}
-		b.ReportMetric(time.Since(began).Seconds(), "s/preview")
+	for name, p := range map[string]*Preview{"here": w.preview, "apart": w.apart} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				began := time.Now()
+				res, err := p.Run(b.Context(), then)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if res.Requests != requests || res.Sampled != 1 || res.Now.Refused == 0 || res.Then.Refused <= res.Now.Refused {
+					b.Fatalf("%+v", res)
+				}
+				b.ReportMetric(time.Since(began).Seconds(), "s/preview")
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package preview
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 
 	"github.com/weir-rl/weir/internal/insight"
@@ -17,8 +18,9 @@ type Preview struct {
 	rules    func() *rule.Set
 	options  file.Options
 	others   func() int
+	process  *process // nil: requests are replayed in this one
 	one      sync.Mutex
-	each     eachFunc // for tests
+	each     eachFunc // for tests, which then replay in this process
 }
 
 // New returns a Preview of what r recorded, beside the rules that rules returns. options are those
@@ -31,10 +33,20 @@ func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
 // are. It must be called before Run.
 func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
 
+// SetProcess makes Run replay in a process of its own, at the lowest priority: so it takes from
+// decisions neither the processor nor, while garbage is collected, their patience. The process is
+// this program with args, with which it must call Replay. Where none can be started, and for rules
+// in force that are not from files, Run goes on in this process, and log is told once. It must be
+// called before Run, by a program that lets no other one inherit its files: those that this program
+// has inherited are kept from then on.
+func (p *Preview) SetProcess(args []string, log *slog.Logger) {
+	keepFiles()
+	p.process = &process{args: args, log: log}
+}
+
 // Run returns what the rules of q would have done to the recorded requests, and what the rules in
-// force do to them. It uses one goroutine that yields, for 10 s of the processor at most. Files
-// that are no rules are a result with Problems; without any request it returns
-// insight.ErrNotRecorded.
+// force do to them. It takes 10 s of a processor at most to replay requests. Files that are no rules
+// are a result with Problems; without any request it returns insight.ErrNotRecorded.
 func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
 	p.one.Lock()
 	defer p.one.Unlock()
@@ -49,6 +61,12 @@ func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Pre
 		t.Nodes = p.others()
 	}
 	plan := func(window int64) (*plan, error) { return p.recorder.plan(q.Over, window) }
+	if p.process != nil && p.each == nil && now != nil {
+		res, err := p.process.run(ctx, now, t, plan, tell)
+		if !errors.Is(err, errNotBegun) {
+			return res, err
+		}
+	}
 	inForce := func() (*rule.Set, error) {
 		if now == nil {
 			return nil, errors.New("no rules are in force")

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +28,8 @@ type world struct {
 	now      int64
 	limiter  *weir.Limiter
 	recorder *Recorder
-	preview  *Preview
+	preview  *Preview // in this process
+	apart    *Preview // in one of its own
 	staged   int
 }
 
@@ -61,8 +65,47 @@ func newWorld(t testing.TB, rules string, o Options) *world {
 	if w.limiter, err = weir.New(s, weir.WithRules(load(t, rules)), weir.WithClock(clock), weir.WithHooks(w.recorder.Hooks())); err != nil {
 		t.Fatal(err)
 	}
-	w.preview = New(w.recorder, func() *rule.Set { set, _ := w.limiter.Rules(); return set }, file.Options{})
+	inForce := func() *rule.Set { set, _ := w.limiter.Rules(); return set }
+	w.preview, w.apart = New(w.recorder, inForce, file.Options{}), New(w.recorder, inForce, file.Options{})
+	w.apart.SetProcess([]string{replayProcess}, slog.New(slog.NewTextHandler(complains{t}, nil)))
 	return w
+}
+
+// replayProcess makes this program what Preview starts. What may follow is how long it may use the
+// processor.
+const replayProcess = "replay-process"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 || os.Args[1] != replayProcess {
+		os.Exit(m.Run())
+	}
+	for _, text := range os.Args[2:] {
+		mostSpent, _ = time.ParseDuration(text)
+	}
+	if err := Replay(context.Background(), os.Stdin, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// complains is a log that must stay empty.
+type complains struct{ t testing.TB }
+
+func (c complains) Write(line []byte) (int, error) {
+	c.t.Errorf("it logged %s", line)
+	return len(line), nil
+}
+
+// both returns the result of a preview in this process, once one in a process of its own had the
+// same.
+func (w *world) both(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
+	w.t.Helper()
+	res, err := w.preview.Run(ctx, q)
+	if other, otherErr := w.apart.Run(ctx, q); !reflect.DeepEqual(res, other) || fmt.Sprint(err) != fmt.Sprint(otherErr) {
+		w.t.Fatalf("in this process %+v, %v; in another one %+v, %v", res, err, other, otherErr)
+	}
+	return res, err
 }
 
 // ask decides one request at the instant of the world.
@@ -84,7 +127,7 @@ func (w *world) askInto(r *weir.Request, d *weir.Decision) {
 
 func (w *world) run(rules string, over time.Duration) *insight.PreviewResult {
 	w.t.Helper()
-	res, err := w.preview.Run(context.Background(), insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}, Over: over})
+	res, err := w.both(context.Background(), insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}, Over: over})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -168,7 +211,8 @@ func TestExact(t *testing.T) {
 			}
 			n++
 		}
-		res, err := w.preview.Run(context.Background(), insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}})
+		q := insight.PreviewQuery{Files: map[string]string{"shop.yaml": rules}}
+		res, err := w.both(context.Background(), q)
 		if errors.Is(err, insight.ErrNotRecorded) && len(happened) == 0 {
 			return
 		}
@@ -193,6 +237,9 @@ type quiet struct {
 func (q *quiet) Helper()           {}
 func (q *quiet) Fatal(args ...any) { q.t.Fatal(args...) }
 func (q *quiet) Cleanup(f func())  { q.cleanup = append(q.cleanup, f) }
+
+func (q *quiet) Errorf(format string, args ...any) { q.t.Errorf(format, args...) }
+func (q *quiet) Fatalf(format string, args ...any) { q.t.Fatalf(format, args...) }
 
 func (w *world) close() {
 	if q, ok := w.t.(*quiet); ok {
@@ -237,7 +284,9 @@ func TestChange(t *testing.T) {
 	if s := res.Series; sum(s.All) != 110 || sum(s.Now) != 20 || sum(s.Then) != 50 || len(s.T) != len(s.All) || s.T[0] > begin/1e6 || s.T[0]+int64(s.Step) <= begin/1e6 {
 		t.Errorf("%+v", s)
 	}
-	w.preview.SetNodes(func() int { return 3 })
+	for _, p := range []*Preview{w.preview, w.apart} {
+		p.SetNodes(func() int { return 3 })
+	}
 	if text := strings.Join(w.run(fmt.Sprintf(perMinute, 2), 0).Warnings, "\n"); !strings.Contains(text, "3 nodes count the same keys") {
 		t.Errorf("no warning of other nodes: %s", text)
 	}
@@ -279,8 +328,8 @@ func TestCandidate(t *testing.T) {
 	try := func(files map[string]string) *insight.PreviewResult {
 		t.Helper()
 		var phases []string
-		res, err := w.preview.Run(t.Context(), insight.PreviewQuery{Files: files, Progress: func(p insight.PreviewProgress) { phases = append(phases, p.Phase) }})
-		if err != nil || len(phases) == 0 || phases[0] != "load" {
+		res, err := w.both(t.Context(), insight.PreviewQuery{Files: files, Progress: func(p insight.PreviewProgress) { phases = append(phases, p.Phase) }})
+		if half := len(phases) / 2; err != nil || half == 0 || phases[0] != "load" || !slices.Equal(phases[:half], phases[half:]) {
 			t.Fatalf("%v, %v", err, phases)
 		}
 		return res
@@ -323,21 +372,25 @@ func TestCandidate(t *testing.T) {
 func TestNothing(t *testing.T) {
 	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{})
 	q := insight.PreviewQuery{Files: map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2)}}
-	if _, err := w.preview.Run(t.Context(), q); !errors.Is(err, insight.ErrNotRecorded) {
-		t.Error(err)
+	for _, p := range []*Preview{w.preview, w.apart} {
+		if _, err := p.Run(t.Context(), q); !errors.Is(err, insight.ErrNotRecorded) {
+			t.Error(err)
+		}
 	}
 	for i := range 10_000 {
 		w.now += 1000
 		w.ask(&weir.Request{Attributes: rule.Map{"user": fmt.Sprint(i % 100)}})
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	q.Progress = func(p insight.PreviewProgress) {
-		if p.Phase == "then" {
-			cancel()
+	for _, p := range []*Preview{w.preview, w.apart} {
+		ctx, cancel := context.WithCancel(t.Context())
+		q.Progress = func(p insight.PreviewProgress) {
+			if p.Phase == "then" {
+				cancel()
+			}
 		}
-	}
-	if _, err := w.preview.Run(ctx, q); !errors.Is(err, context.Canceled) {
-		t.Error(err)
+		if _, err := p.Run(ctx, q); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}
 }
 

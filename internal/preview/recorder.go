@@ -3,9 +3,10 @@
 //
 // Recorder (recorder.go) listens behind weir.Hooks: it chooses by client before it copies anything,
 // and writes what it takes into staging buffers (entry.go). One goroutine moves it from there into
-// a ring of compressed chunks (ring.go, chunk.go). Preview (preview.go) replays what is recorded in
-// virtual time, through the rules in force and through other ones side by side (replay.go), and
-// sums up (result.go).
+// a ring of compressed chunks (ring.go, chunk.go). Preview (preview.go) has it planned what of the
+// record is replayed (plan.go), and starts a process for the rest (process.go, wire.go, child.go):
+// what is recorded is replayed in virtual time, through the rules in force and through other ones
+// side by side (task.go, replay.go), and summed up (result.go).
 package preview
 
 import (

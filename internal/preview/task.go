@@ -16,15 +16,18 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// task is all that a preview needs beside the record.
+// task is all that a preview needs beside the record. It can be done in any process; the exported
+// fields go to another one (wire.go).
 type task struct {
 	Files   map[string]string // the candidate
+	InForce []file.Source     // the rules in force
 	Options file.Options      // with which both are loaded
 	Known   []string          // as in Options of the recorder
 	Hide    []string
 	Nodes   int // how many count the same keys
 
-	each eachFunc // for tests
+	spent func() time.Duration // of the processor, where a process does nothing else
+	each  eachFunc             // for tests
 }
 
 type (
@@ -201,7 +204,7 @@ func (t *task) replay(ctx context.Context, plan *plan, now, then *rule.Set, tell
 		return nil, err
 	}
 	defer m.z.Close()
-	r := &replay{clients: map[uint64]*client{}, known: t.Known, from: plan.count, to: plan.count, series: newSeries(plan.count, plan.to), each: t.each, start: plan.from}
+	r := &replay{clients: map[uint64]*client{}, known: t.Known, from: plan.count, to: plan.count, series: newSeries(plan.count, plan.to), each: t.each, spent: t.spent, start: plan.from}
 	if r.now, err = newSide(now, 1<<plan.level); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,67 @@
+package preview
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+// schedIdle is SCHED_IDLE of sched(7).
+const schedIdle = 5
+
+// lower makes all threads of a process run only when no other one wants the processor, for good.
+// Threads inherit that. A service may be denied it (seccomp, SystemCallFilter of systemd); then
+// they are made as nice as can be.
+func lower(pid int) error {
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	var denied error
+	// A thread may come while they are listed, from one that was not lowered yet. When all that are
+	// listed have been lowered before, there are no others.
+	for again := true; again; {
+		again = false
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			tid, err := strconv.Atoi(e.Name())
+			if err != nil {
+				return err
+			}
+			policy, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_GETSCHEDULER, uintptr(tid), 0, 0)
+			if errno == 0 && policy == schedIdle {
+				continue
+			}
+			if err := lowerThread(tid); err != nil {
+				denied = err
+				continue
+			}
+			again = true
+		}
+	}
+	return denied
+}
+
+// lowerThread lowers a thread, if it has not ended.
+
+func lowerThread(tid int) error {
+	// Not sched_setattr: filters of system calls see this policy, and allow it where they allow no
+	// realtime (RestrictRealtime of systemd).
+	var param struct{ priority int32 }
+	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_SETSCHEDULER, uintptr(tid), schedIdle, uintptr(unsafe.Pointer(&param)))
+	if errno == 0 || errno == syscall.ESRCH {
+		return nil
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, tid, 19); err != nil {
+		return fmt.Errorf("sched_setscheduler: %w; setpriority: %w", errno, err)
+	}
+	return fmt.Errorf("sched_setscheduler: %w; it is nice 19 instead", errno)
+}
+
+// giveUpFirst makes the kernel end this process before others when there is no more memory.
+func giveUpFirst() {
+	// An error says that this is no usual Linux; then the kernel chooses.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+}

@@ -1,0 +1,174 @@
+package preview
+
+import (
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// process starts processes that replay requests.
+type process struct {
+	args []string
+	log  *slog.Logger
+	told sync.Once // why there is none
+}
+
+// errNotBegun says that there is no process, so that the task is still to be done.
+var errNotBegun = errors.New("no process replays the requests")
+
+// run has a process do t. Where none can, it logs why, and returns errNotBegun.
+func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
+	sources, ok := file.Sources(inForce)
+	if !ok {
+		c.here(errors.New("the rules in force are not from files"))
+		return nil, errNotBegun
+	}
+	t.InForce = sources
+	// At its end the process is killed, whatever it does.
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(running, executable(), c.args...)
+	cmd.Args[0] = "weir"
+	cmd.Env = environment(os.Environ())
+	var errs head
+	cmd.Stderr = &errs
+	in, out, err := start(cmd)
+	if err != nil {
+		c.here(err)
+		return nil, errNotBegun
+	}
+	// What a program does before its main takes milliseconds. The process does this again, for the
+	// threads that it has by then, and says it if it cannot.
+	_ = lower(cmd.Process.Pid)
+	res, err := talk(in, out, t, plan, tell)
+	in.Close()
+	cancel()
+	_ = cmd.Wait() // it was killed, or ended as its state says
+	if len(errs.text) > 0 {
+		c.log.Warn("the process that replays requests for a preview wrote", "text", strings.TrimSpace(string(errs.text)))
+	}
+	switch {
+	case err == nil:
+		return res, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, errSilent) || errors.Is(err, io.EOF) && !cmd.ProcessState.Exited():
+		return nil, fmt.Errorf("the process that replays the requests ended before it was done: %v", cmd.ProcessState)
+	case errors.Is(err, errNotBegun):
+		c.here(err)
+		return nil, errNotBegun
+	}
+	return nil, err
+}
+
+// here logs once why requests are replayed in this process.
+func (c *process) here(why error) {
+	c.told.Do(func() {
+		c.log.Warn("previews replay requests in this process, not in one of their own: while one runs, decisions take longer", "reason", why)
+	})
+}
+
+// start starts a process.
+func start(cmd *exec.Cmd) (in io.WriteCloser, out io.Reader, err error) {
+	if in, err = cmd.StdinPipe(); err != nil {
+		return nil, nil, err
+	}
+	if out, err = cmd.StdoutPipe(); err != nil {
+		return nil, nil, err
+	}
+	return in, out, cmd.Start() // it closes both if it fails
+}
+
+// errSilent says that the process ended, or speaks otherwise than it should.
+var errSilent = errors.New("the process says no more")
+
+// talk gives a process its task, and returns the result. It returns errNotBegun if the process is
+// none that replays.
+func talk(in io.Writer, out io.Reader, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
+	d, e := json.NewDecoder(io.LimitReader(out, mostSaid)), gob.NewEncoder(in)
+	var first said
+	if err := d.Decode(&first); err != nil {
+		return nil, fmt.Errorf("%w: what was started is another program: %w", errNotBegun, err)
+	}
+	if first.Version != wireVersion {
+		return nil, fmt.Errorf("%w: what was started is another version of this program", errNotBegun)
+	}
+	if err := e.Encode(t); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSilent, err)
+	}
+	for {
+		var s said
+		if err := d.Decode(&s); err != nil {
+			return nil, fmt.Errorf("%w: %w", errSilent, err)
+		}
+		switch {
+		case s.Progress != nil:
+			tell(*s.Progress, true)
+		case s.Window != nil:
+			p, err := plan(*s.Window)
+			if err != nil {
+				return nil, err
+			}
+			if err := sendPlan(e, p); err != nil {
+				return nil, fmt.Errorf("%w: %w", errSilent, err)
+			}
+		case s.Result != nil:
+			return s.Result, nil
+		case s.Error != "":
+			return nil, errors.New(s.Error)
+		default:
+			return nil, errSilent
+		}
+	}
+}
+
+// executable is this program. On Linux it is the file that runs, even where another one has taken
+// its name or it was deleted.
+func executable() string {
+	const self = "/proc/self/exe"
+	if runtime.GOOS == "linux" {
+		if _, err := os.Stat(self); err == nil {
+			return self
+		}
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return self // starting it says that it is not there
+	}
+	return path
+}
+
+// environment is what of an environment the process needs: time zones, which rules name, and how
+// Go is told to behave. Settings, which may hold secrets, are not among it. One thread at a time
+// works, so that the process takes no more than one processor.
+func environment(all []string) []string {
+	kept := slices.DeleteFunc(slices.Clone(all), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return !slices.Contains([]string{"TZ", "ZONEINFO", "GODEBUG"}, name)
+	})
+	return append(kept, "GOMAXPROCS=1")
+}
+
+// head keeps the beginning of what is written.
+type head struct{ text []byte }
+
+const mostHead = 8 << 10
+
+func (h *head) Write(b []byte) (int, error) {
+	h.text = append(h.text, b[:min(len(b), mostHead-len(h.text))]...)
+	return len(b), nil
+}

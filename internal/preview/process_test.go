@@ -1,0 +1,161 @@
+package preview
+
+import (
+	"bytes"
+	"encoding/gob"
+	"fmt"
+	"io"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// log is the text of a log. What writes it has ended before it is read.
+type log struct{ strings.Builder }
+
+// startsWith lets a world's previews be done by another process than usual, and returns their log.
+func (w *world) startsWith(args ...string) *log {
+	l := &log{}
+	w.apart.SetProcess(args, slog.New(slog.NewTextHandler(l, nil)))
+	return l
+}
+
+func oneRequest(t *testing.T) (*world, insight.PreviewQuery) {
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
+	return w, insight.PreviewQuery{Files: map[string]string{"shop.yaml": fmt.Sprintf(perMinute, 2)}}
+}
+
+// What cannot be replayed by another process is replayed in this one, and the log says so once.
+func TestNoProcess(t *testing.T) {
+	w, q := oneRequest(t)
+	for name, c := range map[string]struct {
+		args  []string
+		rules *rule.Set
+		says  string
+	}{
+		"another program": {args: []string{"-test.run=^$"}, says: "another program"},
+		"rules of no files": {args: []string{replayProcess}, rules: func() *rule.Set {
+			l, err := algo.New(algo.Config{Algorithm: algo.FixedWindow, N: 4, Window: 60e9})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &rule.Rule{Name: "search", Per: []rule.Key{{"user"}}, Windows: []*rule.Window{{Name: "search", Limit: l}}}
+			set, problems := rule.Compile([]*rule.File{{Name: "shop.yaml", Domain: rule.DefaultDomain, Rules: []*rule.Rule{r}}}, rule.Options{})
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			return set
+		}(), says: "not from files"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := w.startsWith(c.args...)
+			before := w.apart.rules
+			defer func() { w.apart.rules = before }()
+			if c.rules != nil {
+				w.apart.rules = func() *rule.Set { return c.rules }
+			}
+			for range 2 {
+				if res, err := w.apart.Run(t.Context(), q); err != nil || res.Requests != 1 {
+					t.Errorf("%+v, %v", res, err)
+				}
+			}
+			if text := log.String(); strings.Count(text, "in this process") != 1 || !strings.Contains(text, c.says) {
+				t.Errorf("it logged %s", text)
+			}
+		})
+	}
+}
+
+// A process that takes too long for what has no bound of its own is ended.
+func TestTooLong(t *testing.T) {
+	if _, ok := processorTime(); !ok {
+		t.Skip("on " + runtime.GOOS + " nobody knows how long a process has been on a processor")
+	}
+	w, q := oneRequest(t)
+	log := w.startsWith(replayProcess, "1ms")
+	q.Files["shop_test.yaml"] = "tests:\n" + strings.Repeat("  - name: many\n    steps: [{ send: { user: ada, times: 10000000 }, expect: { allowed: true } }]\n", 100)
+	if _, err := w.apart.Run(t.Context(), q); err == nil || !strings.Contains(err.Error(), "took more than 1ms of the processor") {
+		t.Error(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("it logged %s", log)
+	}
+}
+
+// What a process writes to its standard error is in the log, and no more than the beginning of it.
+func TestHead(t *testing.T) {
+	var h head
+	for range 3 {
+		if n, err := fmt.Fprint(&h, strings.Repeat("x", mostHead-5)); n != mostHead-5 || err != nil {
+			t.Error(n, err)
+		}
+	}
+	if len(h.text) != mostHead {
+		t.Errorf("it keeps %d bytes", len(h.text))
+	}
+}
+
+// A plan is after its way the same, and one that ends too early is an error.
+func TestSendPlan(t *testing.T) {
+	p := &plan{level: 3, from: 1, count: 2, to: 3, requests: 4, short: true, changes: 5, gaps: []gap{{6, 7}},
+		names:  &names{domains: map[string]*domainNames{"a\xff": {all: true, list: []attributeName{{name: "user"}}}}},
+		chunks: [][]chunk{nil, {{data: []byte{0, 255}, from: 8, to: 9, requests: 10, size: -1}, {data: []byte("x"), size: 11}}}}
+	var b bytes.Buffer
+	if err := sendPlan(gob.NewEncoder(&b), p); err != nil {
+		t.Fatal(err)
+	}
+	sent := b.Bytes()
+	if got, err := receivePlan(gob.NewDecoder(bytes.NewReader(sent))); err != nil || !reflect.DeepEqual(got, p) {
+		t.Errorf("%+v, %v; want %+v", got, err, p)
+	}
+	for n := range sent {
+		if got, err := receivePlan(gob.NewDecoder(bytes.NewReader(sent[:n]))); err == nil {
+			t.Fatalf("of %d of %d bytes: %+v", n, len(sent), got)
+		}
+	}
+}
+
+// What is no task is an error, and nothing at all is the end.
+func TestServe(t *testing.T) {
+	for text, fails := range map[string]bool{"": false, "what?": true} {
+		var out bytes.Buffer
+		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails || out.String() != "{\"version\":1}\n" {
+			t.Errorf("%q: %v, %s", text, err, &out)
+		}
+	}
+	// As long as nothing comes, it waits.
+	in, to := io.Pipe()
+	ended := make(chan error)
+	go func() { ended <- serve(t.Context(), in, io.Discard) }()
+	to.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Settings and secrets stay here.
+func TestEnvironment(t *testing.T) {
+	got := environment([]string{"WEIR_REDIS_PASSWORD=x", "TZ=Europe/Berlin", "PATH=/bin", "TZX=y", "GODEBUG=a=1"})
+	if want := []string{"TZ=Europe/Berlin", "GODEBUG=a=1", "GOMAXPROCS=1"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// The rules in force are the same in another process.
+func TestInForce(t *testing.T) {
+	set := load(t, fmt.Sprintf(perMinute, 4))
+	sources, ok := file.Sources(set)
+	if !ok || len(sources) != 1 || sources[0].Name != "shop.yaml" || string(sources[0].Data) != fmt.Sprintf(perMinute, 4) {
+		t.Errorf("%q, %t", sources, ok)
+	}
+}
