@@ -127,6 +127,7 @@ Write it: weir help rules                            # how rules and their tests
 		newTailCommand(),
 		newVerdictsCommand(),
 		newPreviewCommand(),
+		newPreviewProcessCommand(),
 		newAuditCommand(),
 		newHealthCommand(env),
 		newVersionCommand(),

@@ -309,6 +309,49 @@ func TestSystemd(t *testing.T) {
 	}
 }
 
+// TestSystemdCalls: what the unit leaves of the system calls is enough to start the process of a
+// preview, and to give it a lower priority; nothing else of the kind is left.
+func TestSystemdCalls(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed; on Debian: apt-get install systemd")
+	}
+	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls func(name string) []string
+	calls = func(name string) (list []string) {
+		if !strings.HasPrefix(name, "@") {
+			return []string{name}
+		}
+		out, err := exec.Command(analyze, "--no-pager", "syscall-filter", name).Output()
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		for line := range strings.Lines(string(out)) {
+			if word := strings.TrimSpace(line); word != "" && word != name && word[0] != '#' {
+				list = append(list, calls(word)...)
+			}
+		}
+		return list
+	}
+	left := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^SystemCallFilter=(~?)(.+)$`).FindAllStringSubmatch(string(unit), -1) {
+		for name := range strings.FieldsSeq(m[2]) {
+			for _, call := range calls(name) {
+				left[call] = m[1] == ""
+			}
+		}
+	}
+	for call, want := range map[string]bool{"clone": true, "execve": true, "pipe2": true, "wait4": true, "waitid": true, "kill": true, "sched_getscheduler": true, "sched_setscheduler": true,
+		"sched_setattr": false, "setpriority": false, "setrlimit": false, "ptrace": false} {
+		if left[call] != want {
+			t.Errorf("%s is allowed: %t, want %t", call, left[call], want)
+		}
+	}
+}
+
 // TestSystemdReload: what the unit runs for a reload reaches the program on a system that has no
 // more than a shell.
 func TestSystemdReload(t *testing.T) {
