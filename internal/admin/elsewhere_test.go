@@ -166,7 +166,7 @@ func TestElsewhere(t *testing.T) {
 		for second, n := range seconds {
 			counted[begin.Unix()+second] = n
 		}
-		return &answered{Found: recent.Found{Decisions: list, Seconds: counted}, at: begin.Add(after)}
+		return &answered{Found: recent.Found{Decisions: list, Seconds: counted}, after: begin.Add(after - lateness)}
 	}
 	before := answer(time.Second, map[int64]int{0: 2}, made(2, 500*time.Millisecond), made(1, 0))
 	var e elsewhere
