@@ -6,8 +6,13 @@ import "encoding/binary"
 // through than the limit: units that others have used since stay used, and units that have lapsed
 // since are not given back twice. Stores call it when they charge in several places and one of them
 // refuses; a caller's refund is an Ask with a negative Cost. A LeakyBucket gives turns back by
-// Ask.LastEnds, a Concurrency by Release.
-func (l *Limit) GiveBack(s *State, now, at, cost int64) {
+// Ask.LastEnds, a Concurrency by Release. lease is the key's state of l.Lease(), as for TakeWith;
+// nil or anything for a limit that lends nothing.
+func (l *Limit) GiveBack(s, lease *State, now, at, cost int64) {
+	l.beside(s, lease, now, func() { l.giveBack(s, now, at, cost) })
+}
+
+func (l *Limit) giveBack(s *State, now, at, cost int64) {
 	now, at = max(now, 0), max(at, 0)
 	if s.B == 0 || cost <= 0 {
 		return

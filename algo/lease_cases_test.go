@@ -388,3 +388,31 @@ func TestLeaseAllocs(t *testing.T) {
 		}
 	}
 }
+
+// TestLentAt: what is out at an instant is read without a change, whichever generations have ended.
+func TestLentAt(t *testing.T) {
+	l := must(t, Config{Algorithm: TokenBucket, N: 100, Window: time.Minute, Lease: 50, LeaseFor: 2 * time.Second})
+	var s, lease State
+	now := at(12, 0, 0)
+	for range 2 {
+		l.TakeAhead(&s, &lease, now, Ask{Cost: 1}, &Ahead{Want: 10, First: true})
+		now += 2 * second
+	}
+	was := lease
+	for _, want := range []Lent{
+		{Older: 10, Newer: 10, End: now, Last: now + 2*second},
+		{Older: 10, End: now + 2*second, Last: now + 4*second},
+		{},
+	} {
+		at := max(want.End-1, 0)
+		if want.End == 0 {
+			at = now + 2*second
+		}
+		if got := l.LentAt(&lease, at); got != want || lease.A != was.A || lease.B != was.B {
+			t.Errorf("at %d: %+v, want %+v", at-now, got, want)
+		}
+	}
+	if l.LentAt(nil, now) != (Lent{}) || must(t, Config{N: 1, Window: time.Minute}).LentAt(&lease, now) != (Lent{}) {
+		t.Error("something is out where nothing is lent")
+	}
+}

@@ -293,8 +293,8 @@ func TestLeaseChanges(t *testing.T) {
 							i := rapid.IntRange(0, len(charges)-1).Draw(t, "charge")
 							back := rapid.Int64Range(1, charges[i].cost).Draw(t, "back")
 							b.where = fmt.Sprintf("%d of %+v is given back", back, charges[i])
-							b.l.SettleWith(&b.s, &b.lease, b.now, charges[i].at, charges[i].cost, charges[i].cost-back)
-							b.l.Settle(&b.truth, b.now, charges[i].at, charges[i].cost, charges[i].cost-back)
+							b.l.Settle(&b.s, &b.lease, b.now, charges[i].at, charges[i].cost, charges[i].cost-back)
+							b.l.Settle(&b.truth, nil, b.now, charges[i].at, charges[i].cost, charges[i].cost-back)
 							charges = slices.Delete(charges, i, i+1)
 						}
 					case 2:

@@ -121,14 +121,22 @@ func (l *Limit) settled(s, lease *State) State {
 	return state
 }
 
-// GiveBackWith is GiveBack for a limit that lends.
-func (l *Limit) GiveBackWith(s, lease *State, now, at, cost int64) {
-	l.beside(s, lease, now, func() { l.GiveBack(s, now, at, cost) })
-}
-
-// SettleWith is Settle for a limit that lends.
-func (l *Limit) SettleWith(s, lease *State, now, at, reserved, actual int64) {
-	l.beside(s, lease, now, func() { l.Settle(s, now, at, reserved, actual) })
+// LentAt returns what is out at now by a record, which may be nil; zero if that is nothing.
+func (l *Limit) LentAt(lease *State, now int64) Lent {
+	if l.lease == nil || lease == nil || lease.B == 0 {
+		return Lent{}
+	}
+	record := *lease
+	now = max(now, 0)
+	l.lease.mendLease(&record, now)
+	n := l.lease.Lent(&record)
+	for now >= n.End && n.Out() > 0 {
+		n = Lent{Older: n.Newer, End: n.Last, Last: n.Last + l.lease.w}
+	}
+	if n.Out() == 0 {
+		return Lent{}
+	}
+	return n
 }
 
 // Reset makes s a fresh state. What is out stays out: its holders go on using it.
@@ -139,11 +147,14 @@ func (l *Limit) Reset(s, lease *State, now int64) {
 // beside rolls, and calls f, which changes s. A window from the first request stays where it is
 // while units are out, since all of them are to be charged in it: one unit of it stays counted.
 func (l *Limit) beside(s, lease *State, now int64, f func()) {
-	now = max(now, 0)
+	if now = max(now, 0); lease == nil || l.lease == nil {
+		f()
+		return
+	}
 	l.Roll(s, lease, now)
 	in := l.inForce(now)
 	var start int64
-	pinned := in.first && s.B != 0 && lease != nil && in.lease != nil && in.lease.Lent(lease).Out() > 0
+	pinned := in.first && s.B != 0 && in.lease.Lent(lease).Out() > 0
 	if pinned {
 		start, _, _, _ = in.current(s, now, false)
 	}

@@ -6,11 +6,15 @@ package algo
 // empty, and a SlidingLog keeps at most one unit more than its capacity. LeakyBucket and
 // Concurrency leave s as it is: their turns and slots cannot be changed afterwards. The state of a
 // soft margin that closes is not touched. While a schedule sets no limit, s is settled under one of
-// its limits.
-func (l *Limit) Settle(s *State, now, at, reserved, actual int64) {
+// its limits. lease is as in GiveBack.
+func (l *Limit) Settle(s, lease *State, now, at, reserved, actual int64) {
+	l.beside(s, lease, now, func() { l.settle(s, now, at, reserved, actual) })
+}
+
+func (l *Limit) settle(s *State, now, at, reserved, actual int64) {
 	now, reserved, actual = max(now, 0), max(reserved, 0), min(max(actual, 0), MaxCost)
 	if actual <= reserved {
-		l.GiveBack(s, now, at, reserved-actual)
+		l.giveBack(s, now, at, reserved-actual)
 		return
 	}
 	l = l.inForce(now)

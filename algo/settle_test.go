@@ -50,7 +50,7 @@ func TestSettle(t *testing.T) {
 				}
 				l.Take(&known, now, Ask{Cost: actual})
 				step(rapid.IntRange(0, 5).Draw(t, "after"))
-				l.Settle(&estimated, now, at, reserved, actual)
+				l.Settle(&estimated, nil, now, at, reserved, actual)
 				exact := cfg.Algorithm != TokenBucket || others == 0 && !cfg.RefillInterval || now == at
 				for range 3 {
 					got, want, most := l.Check(&estimated, now, Ask{}), l.Check(&known, now, Ask{}), l.Check(&nothing, now, Ask{})
@@ -80,13 +80,13 @@ func TestSettle(t *testing.T) {
 				more := rapid.SampledFrom([]int64{1, 3, 20, 1000, MaxCost}).Draw(t, "more")
 				before := l.Check(&s, now, Ask{})
 				if charged := cloneState(s); l.Take(&charged, now, Ask{Cost: more}).Allowed {
-					l.Settle(&s, now, at, reserved, reserved+more)
+					l.Settle(&s, nil, now, at, reserved, reserved+more)
 					if got, want := l.Check(&s, now, Ask{}), l.Check(&charged, now, Ask{}); got != want {
 						t.Fatalf("%+v, as a charge it is %+v", got, want)
 					}
 					return
 				}
-				l.Settle(&s, now, at, reserved, reserved+more)
+				l.Settle(&s, nil, now, at, reserved, reserved+more)
 				after := l.Check(&s, now, Ask{})
 				if after.Remaining > max(0, before.Remaining-more) || l.Check(&s, now, Ask{Cost: max(1, before.SoftLimit-before.Limit)}).Allowed {
 					t.Fatalf("%d more: %+v, before %+v", more, after, before)
@@ -112,7 +112,7 @@ func TestSettleLeavesTurns(t *testing.T) {
 			var s State
 			l.Take(&s, now, Ask{Cost: 2, MaxDelay: -1, Slot: 7})
 			was := cloneState(s)
-			if l.Settle(&s, now+1, now, 2, actual); !same(was, s) {
+			if l.Settle(&s, nil, now+1, now, 2, actual); !same(was, s) {
 				t.Errorf("%v: settled at %d, %+v became %+v", l, actual, was, s)
 			}
 		}
@@ -127,7 +127,7 @@ func TestSettleLeavesTurns(t *testing.T) {
 		l.Take(&s, now, Ask{Cost: 10})
 		then := now + 3*day
 		l.Take(&s, then, Ask{Cost: 4})
-		if l.Settle(&s, then, now, 10, 0); l.Check(&s, then, Ask{}).Remaining != 6 {
+		if l.Settle(&s, nil, then, now, 10, 0); l.Check(&s, then, Ask{}).Remaining != 6 {
 			t.Errorf("%v: %+v after a charge of three days ago came back", l, l.Check(&s, then, Ask{}))
 		}
 	}
@@ -143,7 +143,7 @@ func TestSettleScheduled(t *testing.T) {
 		for actual, left := range map[int64]int64{0: 10, 2: 8, 5: 5, 9: 1, 30: 0} {
 			var s State
 			l.Take(&s, at(11, 0, 0), Ask{Cost: 5})
-			l.Settle(&s, at(hour, 30, 0), at(11, 0, 0), 5, actual)
+			l.Settle(&s, nil, at(hour, 30, 0), at(11, 0, 0), 5, actual)
 			if r := l.Check(&s, at(14, 30, 0), Ask{}); r.Remaining != left {
 				t.Errorf("settled to %d at %d:30: %d left, want %d", actual, hour, r.Remaining, left)
 			}

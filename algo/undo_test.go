@@ -41,7 +41,7 @@ func TestGiveBack(t *testing.T) {
 				return
 			}
 			step(rapid.IntRange(0, 6).Draw(t, "after"))
-			l.GiveBack(&with, now, at, cost)
+			l.GiveBack(&with, nil, now, at, cost)
 			for range 3 {
 				got, want := l.Check(&with, now, Ask{}), l.Check(&without, now, Ask{})
 				if got.Remaining > want.Remaining {

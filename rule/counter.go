@@ -3,6 +3,7 @@ package rule
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func (b *builder) addCounters(r *Rule) {
 			w.Counter = mine[id]
 		}
 	}
-	b.addMargins(r)
+	b.addBesides(r)
 	b.addBan(r)
 }
 
@@ -65,23 +66,40 @@ func (w *Window) own(r *Rule) {
 	}
 }
 
-// addMargins gives the Counters of r those of the soft margins that close.
-func (b *builder) addMargins(r *Rule) {
-	longest := map[*Counter]*algo.Limit{} // the margin whose state may lie furthest ahead
-	var order []*Counter
+// addBesides gives the Counters of r those of what is kept beside their states: of the soft margins
+// that close, and of what is lent.
+func (b *builder) addBesides(r *Rule) {
+	// A limit has either a margin that closes or a lease.
+	for _, of := range b.longest(r, (*algo.Limit).Margin, func(m *algo.Limit) time.Duration { return m.Config().Timeout }) {
+		of.counter.Margin = b.beside(r, of.counter, 'm', of.limit, of.limit)
+	}
+	for _, of := range b.longest(r, (*algo.Limit).Lease, func(l *algo.Limit) time.Duration { return l.Config().Window }) {
+		of.counter.Lease = b.beside(r, of.counter, 'a', of.limit, of.counter.Limit)
+	}
+}
+
+// counterLimit is the limit of something that is kept beside the states of a Counter.
+type counterLimit struct {
+	counter *Counter
+	limit   *algo.Limit
+}
+
+// longest returns, for each Counter of r with limits that have a second one (second is not nil),
+// the second one whose states live longest, by life.
+func (b *builder) longest(r *Rule, second func(*algo.Limit) *algo.Limit, life func(*algo.Limit) time.Duration) []counterLimit {
+	var list []counterLimit
 	see := func(w *Window) {
-		if w.Limit == nil || w.Counter == nil || w.Limit.Margin() == nil {
+		if w.Limit == nil || w.Counter == nil || second(w.Limit) == nil {
 			return
 		}
+		at := slices.IndexFunc(list, func(of counterLimit) bool { return of.counter == w.Counter })
 		for _, l := range w.allLimits() {
-			m := l.Margin()
-			switch old := longest[w.Counter]; {
-			case m == nil:
-			case old == nil:
-				order = append(order, w.Counter)
-				longest[w.Counter] = m
-			case old.Config().Timeout < m.Config().Timeout:
-				longest[w.Counter] = m
+			switch l = second(l); {
+			case l == nil:
+			case at < 0:
+				at, list = len(list), append(list, counterLimit{w.Counter, l})
+			case life(list[at].limit) < life(l):
+				list[at].limit = l
 			}
 		}
 	}
@@ -93,14 +111,19 @@ func (b *builder) addMargins(r *Rule) {
 			see(w)
 		}
 	}
-	for _, c := range order {
-		id := "m" + c.identity
-		c.Margin = &Counter{
-			ID: identityHash(c.Domain, id, c.Limit), Group: c.Group, Domain: c.Domain, Rule: c.Rule, Window: c.Window,
-			Limit: longest[c], Index: -1, identity: id,
-		}
-		b.reserve(r, c.Margin)
+	return list
+}
+
+// beside makes the Counter of what is kept under limit beside the states of c. Its ID depends on
+// what is kept (kind), and on named, as those of other Counters do on their limits.
+func (b *builder) beside(r *Rule, c *Counter, kind byte, limit, named *algo.Limit) *Counter {
+	id := string(kind) + c.identity
+	of := &Counter{
+		ID: identityHash(c.Domain, id, named), Group: c.Group, Domain: c.Domain, Rule: c.Rule, Window: c.Window,
+		Limit: limit, Index: -1, identity: id,
 	}
+	b.reserve(r, of)
+	return of
 }
 
 // Parts returns the limits that w has at one time or another: Limit alone, or those that its

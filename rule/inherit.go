@@ -47,7 +47,7 @@ func (s *Set) Inherit(old *Set) {
 		}
 	}
 	s.inheritBans(old)
-	defer s.inheritMargins()
+	defer s.inheritBesides()
 	if len(appeared) == 0 {
 		return
 	}
@@ -90,18 +90,21 @@ func (c *Counter) alone() *Counter {
 	if last.Margin != nil {
 		last.Margin = last.Margin.alone()
 	}
+	if last.Lease != nil {
+		last.Lease = last.Lease.alone()
+	}
 	return &last
 }
 
-// inheritMargins makes the margins of Counters carry on the margins of their predecessors.
-func (s *Set) inheritMargins() {
+// inheritBesides makes the margins and leases of Counters carry on those of their predecessors.
+func (s *Set) inheritBesides() {
 	for _, c := range s.counters {
-		if c.Margin == nil {
-			continue
-		}
 		for _, p := range c.Previous {
-			if p.Margin != nil {
+			if c.Margin != nil && p.Margin != nil {
 				c.Margin.Previous = append(c.Margin.Previous, p.Margin)
+			}
+			if c.Lease != nil && p.Lease != nil {
+				c.Lease.Previous = append(c.Lease.Previous, p.Lease)
 			}
 		}
 	}

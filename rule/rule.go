@@ -132,8 +132,8 @@ type Counter struct {
 	Window string // the window's Name
 	Limit  *algo.Limit
 	// Index counts the Counters of one Set from 0, for tables of metrics. The Counters of limits
-	// that requests bring (DescriptorLimit) stand last. It is -1 in the Counters of margins and
-	// bans, which are no members.
+	// that requests bring (DescriptorLimit) stand last. It is -1 in the Counters of margins, leases
+	// and bans, which are no members.
 	Index int
 	// Override marks the Counter of the limits of one unit that requests bring; Rule is then
 	// "request_override".
@@ -145,6 +145,12 @@ type Counter struct {
 	// Margin is the identity of the state that remembers since when a key uses its soft margin; nil
 	// unless the margin closes (algo.Limit.Margin). It is no member of Set.Counters.
 	Margin *Counter
+	// Lease is the identity of the record of what is lent of a key (algo.Limit.Lease); nil unless
+	// the limit lends. A store keeps the record under the same key as the state, and reads and
+	// writes the two together. Lease.Limit is the limit's Lease that lets a record live longest,
+	// among all numbers that the limit may have; the length of a generation is the same in all. The
+	// ID depends on neither. A Counter with a Margin has none. It is no member of Set.Counters.
+	Lease *Counter
 
 	identity string // the rule within the domain, without ambiguity
 }

@@ -12,15 +12,17 @@ import (
 // Inspector is implemented by stores that show their counters to an operator. Implementations are
 // safe for concurrent use.
 type Inspector interface {
-	// Inspect calls visit for each of the keys whose state is not fresh.
+	// Inspect calls visit for each of the keys whose state is not fresh, or of which units are out.
 	Inspect(ctx context.Context, v *View, keys [][]byte, visit func(KeyState)) error
 	// Scan visits the store's keys from a position on; "" is the beginning. It looks at about limit
 	// keys, those of other counters included, and calls visit for those of the view that are not
 	// fresh. A caller that goes on from Scanned.Next until that is "" has seen each key that
-	// existed all the while, some perhaps more than once.
+	// existed all the while, some perhaps more than once. A key of which units are out, and nothing
+	// is charged, may be left out.
 	Scan(ctx context.Context, v *View, from string, limit int, visit func(KeyState)) (Scanned, error)
 	// Reset deletes the state of a counter's key and that of its soft margin, older identities of
-	// the counter included; ok is false if there was nothing to delete.
+	// the counter included; ok is false if there was nothing to delete. What is lent stays out,
+	// since its holders go on using it (algo.Limit.Reset).
 	Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool, err error)
 }
 
@@ -41,24 +43,27 @@ type KeyState struct {
 	Result algo.Result // of a peek
 	Next   algo.Result // of a request with a cost of 1
 	// Used is how many units are used, those of a soft margin too: 9 where 6 are allowed and 3 more
-	// in the margin. It is counted up to Result.SoftLimit.
+	// in the margin. It is counted up to Result.SoftLimit. Units that are out are among them.
 	Used int64
+	Lent algo.Lent // what is out; zero if the limit does not lend
 }
 
-// State returns the KeyState of a state and the state of its soft margin (a zero State if there is
-// none), under the limit that v.Limit returned for the key.
-func (v *View) State(key []byte, l *algo.Limit, st, margin *algo.State, now int64) KeyState {
+// State returns the KeyState of a state and of what is kept beside it, the state of its soft margin
+// or the record of what is lent (a zero State if there is none), under the limit that v.Limit
+// returned for the key. It does not change the states.
+func (v *View) State(key []byte, l *algo.Limit, st, beside *algo.State, now int64) KeyState {
 	k := KeyState{
 		Key:    key,
-		Result: l.CheckWith(st, margin, now, algo.Ask{MaxDelay: -1}),
-		Next:   l.CheckWith(st, margin, now, algo.Ask{Cost: 1, MaxDelay: v.MaxDelay, Slot: 1}),
+		Result: l.CheckWith(st, beside, now, algo.Ask{MaxDelay: -1}),
+		Next:   l.CheckWith(st, beside, now, algo.Ask{Cost: 1, MaxDelay: v.MaxDelay, Slot: 1}),
+		Lent:   l.LentAt(beside, now),
 	}
 	k.Used = k.Result.Limit - k.Result.Remaining
 	if over := k.Result.SoftLimit - k.Result.Limit; over > 0 && k.Result.Remaining == 0 {
 		// A Result counts no further than Limit, so that no decision pays for this: what is used of
 		// the margin is told by the smallest cost for which there is no room.
 		room := sort.Search(int(min(over, algo.MaxCost)), func(cost int) bool {
-			return !l.CheckWith(st, margin, now, algo.Ask{Cost: int64(cost) + 1, MaxDelay: -1, Slot: 1}).Allowed
+			return !l.CheckWith(st, beside, now, algo.Ask{Cost: int64(cost) + 1, MaxDelay: -1, Slot: 1}).Allowed
 		})
 		k.Used = k.Result.SoftLimit - int64(room)
 	}

@@ -294,7 +294,7 @@ func goesBack(e *store.Settlement, now int64) int64 {
 	var st algo.State
 	e.Limit.Take(&st, e.At, algo.Ask{Cost: e.Reserved, MaxDelay: -1})
 	before := e.Limit.Check(&st, now, algo.Ask{}).Remaining
-	e.Limit.Settle(&st, now, e.At, e.Reserved, e.Actual)
+	e.Limit.Settle(&st, nil, now, e.At, e.Reserved, e.Actual)
 	return e.Limit.Check(&st, now, algo.Ask{}).Remaining - before
 }
 

@@ -43,7 +43,7 @@ func (s *Store) settle(c *store.Settlement) {
 	var st algo.State
 	if p >= 0 {
 		sh.load(p, &st)
-		c.Limit.Settle(&st, now, c.At, c.Reserved, c.Actual)
+		c.Limit.Settle(&st, nil, now, c.At, c.Reserved, c.Actual)
 		s.grown(sh, sh.store(p, &st), now)
 		sh.dirty = true
 		return
@@ -53,12 +53,12 @@ func (s *Store) settle(c *store.Settlement) {
 		// forgotten: nothing goes back.
 		if c.Actual > c.Reserved {
 			s.overflows.Add(1)
-			c.Limit.Settle(&cell.st, now, c.At, c.Reserved, c.Actual)
+			c.Limit.Settle(&cell.st, nil, now, c.At, c.Reserved, c.Actual)
 		}
 		return
 	}
 	// The key has no state. It may still owe units beyond its reservation.
-	c.Limit.Settle(&st, now, c.At, c.Reserved, c.Actual)
+	c.Limit.Settle(&st, nil, now, c.At, c.Reserved, c.Actual)
 	switch {
 	case c.Limit.Fresh(&st, now):
 	case s.reserve(sh, len(c.Key), now):

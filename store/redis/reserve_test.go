@@ -181,7 +181,7 @@ func TestSettle(t *testing.T) {
 					counter := []*rule.Counter{one, other}[o.of]
 					e := store.Settlement{Counter: counter, Limit: counter.Limit, Key: []byte("k"), At: o.at, Reserved: o.cost, Actual: rnd.Int64N(8)}
 					list = append(list, e)
-					counter.Limit.Settle(&states[o.of], now, e.At, e.Reserved, e.Actual)
+					counter.Limit.Settle(&states[o.of], nil, now, e.At, e.Reserved, e.Actual)
 				}
 				if err := s.Settle(t.Context(), list); err != nil {
 					t.Fatal(err)

@@ -294,7 +294,7 @@ func (s *swapPlan) decide(charges []store.Charge, results []algo.Result, slots [
 func (s *swapPlan) settle(settlements []store.Settlement, of []int, now int64) {
 	for i := range settlements {
 		e := &settlements[i]
-		e.Limit.Settle(&s.states[of[i]].st, now, e.At, e.Reserved, e.Actual)
+		e.Limit.Settle(&s.states[of[i]].st, nil, now, e.At, e.Reserved, e.Actual)
 		s.markWritten(of[i], e.Limit)
 	}
 }

@@ -197,7 +197,7 @@ func (s *Store) giveBack(p *partition, c *store.Charge, r *algo.Result, at int64
 				if limit.Algorithm() == algo.LeakyBucket {
 					limit.Take(st, now, algo.Ask{Cost: -cost, LastEnds: ends})
 				} else {
-					limit.GiveBack(st, now, at, cost)
+					limit.GiveBack(st, nil, now, at, cost)
 				}
 				plan.markWritten(of[0], limit)
 			}

@@ -155,7 +155,7 @@ func (m *model) take(charges []store.Charge, results []algo.Result, now int64) {
 // settle is store.Reserver.Settle for one settlement.
 func (m *model) settle(c *store.Settlement, now int64) {
 	k := m.state(c.Counter, c.Limit, c.Key, now)
-	c.Limit.Settle(&k.st, now, c.At, c.Reserved, c.Actual)
+	c.Limit.Settle(&k.st, nil, now, c.At, c.Reserved, c.Actual)
 	m.forget(stateKey{c.Counter.ID, string(c.Key)}, now)
 }
 
