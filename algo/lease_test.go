@@ -26,6 +26,7 @@ type borrowers struct {
 	where    string
 	// N changes, and what is owed is charged: units may be used that there is no room for any more
 	changing bool
+	beyond   int64 // how much longer units may last that are lent beside those of longer generations
 }
 
 func (b *borrowers) fail(format string, args ...any) {
@@ -113,7 +114,7 @@ func (b *borrowers) ask(a Ask, h *Ahead) Result {
 	case h.Got == 0:
 	case h.Got < 2 || h.Got > h.Want || !r.Allowed || n.Out() > b.l.lendable:
 		b.fail("lent too much")
-	case h.Until != n.End && h.Until != n.Last || h.Until <= b.now || h.Until > b.now+2*b.l.lease.w:
+	case h.Until != n.End && h.Until != n.Last || h.Until <= b.now || h.Until > b.now+2*b.l.lease.w+b.beyond:
 		b.fail("lent for too long")
 	}
 	if h.Got > 0 {
@@ -122,7 +123,8 @@ func (b *borrowers) ask(a Ask, h *Ahead) Result {
 			b.fail("I1: more than N is used or out: %+v", standing)
 		}
 	}
-	if !r.Allowed && a.Cost > 0 {
+	// Units of a window from the first request that was not carried begin one when they end.
+	if !r.Allowed && a.Cost > 0 && !(b.l.first && b.beyond > 0) {
 		b.retry(a, r)
 	}
 	return r
@@ -312,6 +314,55 @@ func TestLeaseChanges(t *testing.T) {
 					default:
 						last = b.step(last)
 					}
+					b.covers()
+				}
+			})
+		})
+	}
+}
+
+// TestLeaseCarries changes W, K and the length of generations while units are out: also of
+// generations that have ended since the last call. Nothing that is out is lost,
+// and I3 holds from then on, also when holders tell of what they got before.
+func TestLeaseCarries(t *testing.T) {
+	for _, k := range leasedKinds {
+		t.Run(k.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				c := drawLeased(t, k.c)
+				next := drawLeased(t, k.c)
+				next.N, next.Burst = c.N, c.Burst
+				if c.Calendar != NoCalendar {
+					next.Calendar = rapid.SampledFrom([]Calendar{Day, Week, Month}).Draw(t, "calendar")
+				}
+				if c.Buckets > 0 {
+					next.Buckets = rapid.SampledFrom([]int{1, 4}).Draw(t, "K")
+				}
+				b := &borrowers{t: t, l: compile(t, c), now: base + rapid.Int64Range(0, 2*day).Draw(t, "start"), changing: true}
+				last := Result{}
+				for range rapid.IntRange(1, 20).Draw(t, "steps before") {
+					last = b.step(last)
+				}
+				old, l := b.l, compile(t, next)
+				b.now = after(b.now, rapid.SampledFrom([]int64{0, 1, old.lease.w, 2 * old.lease.w, old.w}).Draw(t, "since"))
+				b.loans = slices.DeleteFunc(b.loans, func(o loan) bool { return o.end <= b.now || old.first })
+				old.Roll(&b.s, &b.lease, b.now)
+				out := old.lease.Lent(&b.lease).Out()
+				l.Carry(old, &b.s, b.now)
+				l.Carry(old, &b.truth, b.now)
+				l.lease.Carry(old.lease, &b.lease, b.now)
+				b.beyond = 2 * old.lease.w
+				b.l, b.where, last = l, fmt.Sprintf("carried from %v", old), Result{}
+				if n := l.lease.Lent(&b.lease); n.Out() != out {
+					b.fail("%d were out", out)
+				}
+				for _, o := range b.loans {
+					if n := l.lease.Lent(&b.lease); o.left+o.used > 0 && o.end > n.End && (o.end > n.Last || n.Newer == 0) {
+						b.fail("units end before their holder stops: %+v", o)
+					}
+				}
+				b.covers()
+				for range rapid.IntRange(1, 20).Draw(t, "steps after") {
+					last = b.step(last)
 					b.covers()
 				}
 			})

@@ -262,7 +262,8 @@ func (l *Limit) mended(s *State, now int64) State {
 	return c
 }
 
-// Fresh reports whether s is as good as the zero State at now, so that it may be forgotten.
+// Fresh reports whether s is as good as the zero State at now, so that it may be forgotten. For a
+// limit that lends, ask after Roll: what has ended is charged on top of what s was at that time.
 func (l *Limit) Fresh(s *State, now int64) bool {
 	if l.times != nil && s.B != 0 {
 		return l.times.reset(s, now) == 0
@@ -272,7 +273,8 @@ func (l *Limit) Fresh(s *State, now int64) bool {
 
 // Carry turns a state that was kept under old into one for l, at time now: old and l have the same
 // algorithm but differ in W or K (N and B may differ freely and need no Carry). States that cannot
-// be carried come out fresh.
+// be carried come out fresh. Of a limit that lends call old.Roll before, since what has ended counts
+// in s by the old numbers.
 func (l *Limit) Carry(old *Limit, s *State, now int64) {
 	if s.B == 0 || old.algo != l.algo {
 		*s = State{}
