@@ -49,9 +49,13 @@ func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *ke
 	if k == nil {
 		for _, p := range c.Previous {
 			from := stateKey{p.ID, string(key)}
-			if k = m.states[from]; k != nil {
+			if k = m.states[from]; k == nil && p.Lease != nil && m.states[stateKey{p.Lease.ID, string(key)}] != nil {
+				k = &kept{limit: p.Limit}
+			}
+			if k != nil {
 				delete(m.states, from)
 				if k.limit.Algorithm() == l.Algorithm() {
+					m.roll(p, k, key, now)
 					l.Carry(k.limit, &k.st, now)
 				} else {
 					k.st = algo.State{}
@@ -65,7 +69,8 @@ func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *ke
 		k = &kept{limit: l}
 	}
 	old, to := k.limit.Config(), l.Config()
-	if old.Window != to.Window || old.Buckets != to.Buckets {
+	if l.Algorithm() == algo.Lease && old.Timeout != to.Timeout || l.Algorithm() != algo.Lease && (old.Window != to.Window || old.Buckets != to.Buckets) {
+		m.roll(c, k, key, now)
 		l.Carry(k.limit, &k.st, now)
 	}
 	k.limit = l
@@ -73,25 +78,58 @@ func (m *model) state(c *rule.Counter, l *algo.Limit, key []byte, now int64) *ke
 	return k
 }
 
-// margin is state for the soft margin of a charge, and also returns its name; nil if the margin
-// does not close.
-func (m *model) margin(c *store.Charge, now int64) (*kept, stateKey) {
-	if c.Counter.Margin == nil || c.Limit.Margin() == nil {
+// roll charges to a state what has ended of what was lent, before the state is carried.
+func (m *model) roll(c *rule.Counter, k *kept, key []byte, now int64) {
+	if c.Lease == nil {
+		return
+	}
+	if lease := m.states[stateKey{c.Lease.ID, string(key)}]; lease != nil {
+		k.limit.Roll(&k.st, &lease.st, now)
+	}
+}
+
+// seen returns what state and beside would return, as copies, and changes nothing.
+func (m *model) seen(c *rule.Counter, l *algo.Limit, key []byte, now int64) (st, beside algo.State) {
+	copied := newModel()
+	for name, k := range m.states {
+		if name.key == string(key) {
+			copied.states[name] = &kept{clone(k.st), k.limit}
+		}
+	}
+	k := copied.state(c, l, key, now) // before what is beside it is carried
+	if of, _ := copied.beside(c, l, key, now); of != nil {
+		beside = of.st
+	}
+	return k.st, beside
+}
+
+// beside is state for the second state of a charge, and also returns its name: that of the soft
+// margin, or the record of what is lent; nil if the limit has neither.
+func (m *model) beside(c *rule.Counter, l *algo.Limit, key []byte, now int64) (*kept, stateKey) {
+	of, second := c.Margin, l.Margin()
+	if of == nil || second == nil {
+		of, second = c.Lease, l.Lease()
+	}
+	if of == nil || second == nil {
 		return nil, stateKey{}
 	}
-	return m.state(c.Counter.Margin, c.Limit.Margin(), c.Key, now), stateKey{c.Counter.Margin.ID, string(c.Key)}
+	return m.state(of, second, key, now), stateKey{of.ID, string(key)}
 }
 
 // take is store.Store.Take. The slots that the store made are read from the charges.
 func (m *model) take(charges []store.Charge, results []algo.Result, now int64) {
+	m.takeAhead(charges, make([]algo.Ahead, len(charges)), results, now)
+}
+
+// takeAhead is store.Lender.TakeAhead.
+func (m *model) takeAhead(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, now int64) {
 	asks := make([]algo.Ask, len(charges))
 	real := map[stateKey]*algo.State{}
 	tried := map[stateKey]*algo.State{}
-	names, margins := make([]stateKey, len(charges)), make([]stateKey, len(charges))
+	names, besides := make([]stateKey, len(charges)), make([]stateKey, len(charges))
 	add := func(k *kept, name stateKey) {
-		if k != nil && real[name] == nil {
-			try := clone(k.st)
-			real[name], tried[name] = &k.st, &try
+		if k != nil {
+			real[name] = &k.st
 		}
 	}
 	for i := range charges {
@@ -103,9 +141,19 @@ func (m *model) take(charges []store.Charge, results []algo.Result, now int64) {
 		}
 		names[i] = stateKey{c.Counter.ID, string(c.Key)}
 		add(m.state(c.Counter, c.Limit, c.Key, now), names[i])
-		var margin *kept
-		margin, margins[i] = m.margin(c, now)
-		add(margin, margins[i]) // an empty name has no state
+		var beside *kept
+		beside, besides[i] = m.beside(c.Counter, c.Limit, c.Key, now)
+		add(beside, besides[i]) // an empty name has no state
+	}
+	for i := range charges {
+		ahead[i].Got, ahead[i].Until, ahead[i].Out = 0, 0, 0
+		if lease := real[besides[i]]; lease != nil {
+			charges[i].Limit.Learn(real[names[i]], lease, now, &ahead[i])
+		}
+	}
+	for name, st := range real {
+		try := clone(*st)
+		tried[name] = &try
 	}
 	defer func() {
 		for name := range real {
@@ -113,13 +161,14 @@ func (m *model) take(charges []store.Charge, results []algo.Result, now int64) {
 		}
 	}()
 	if len(charges) == 1 { // the algorithm alone decides
-		results[0] = charges[0].Limit.TakeWith(real[names[0]], real[margins[0]], now, asks[0])
+		results[0] = charges[0].Limit.TakeWith(real[names[0]], real[besides[0]], now, asks[0])
+		m.lend(charges, ahead, results, real, names, besides, now)
 		return
 	}
 	enforced, quotas, open := true, 0, 0
 	verdicts := make([]algo.Result, len(charges))
 	for i := range charges {
-		verdicts[i] = charges[i].Limit.TakeWith(tried[names[i]], tried[margins[i]], now, asks[i])
+		verdicts[i] = charges[i].Limit.TakeWith(tried[names[i]], tried[besides[i]], now, asks[i])
 		switch charges[i].Mode {
 		case rule.Enforce:
 			enforced = enforced && verdicts[i].Allowed
@@ -135,28 +184,61 @@ func (m *model) take(charges []store.Charge, results []algo.Result, now int64) {
 	}
 	denied := !enforced || quotas > 0 && open == 0
 	for i := range charges {
-		c, st, margin := &charges[i], real[names[i]], real[margins[i]]
+		c, st, beside := &charges[i], real[names[i]], real[besides[i]]
 		switch {
 		case !denied || c.Mode == rule.Shadow:
-			results[i] = c.Limit.TakeWith(st, margin, now, asks[i])
+			results[i] = c.Limit.TakeWith(st, beside, now, asks[i])
 			continue
 		case c.Limit.CountDenied():
-			results[i] = c.Limit.TakeWith(st, margin, now, asks[i])
+			results[i] = c.Limit.TakeWith(st, beside, now, asks[i])
 		default:
-			results[i] = c.Limit.CheckWith(st, margin, now, asks[i])
+			results[i] = c.Limit.CheckWith(st, beside, now, asks[i])
 			c.Limit.Mend(st, now)
-			c.Limit.MendMargin(margin, now)
+			c.Limit.MendMargin(beside, now)
 		}
 		r, v := &results[i], &verdicts[i]
 		r.Allowed, r.RetryAfter, r.Delay, r.Soft = v.Allowed, v.RetryAfter, v.Delay, r.Soft && v.Allowed
+	}
+	if !denied {
+		m.lend(charges, ahead, results, real, names, besides, now)
+	}
+}
+
+// lend lends to the charges of a call that was admitted.
+func (m *model) lend(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, real map[stateKey]*algo.State, names, besides []stateKey, now int64) {
+	for i := range charges {
+		if lease := real[besides[i]]; lease != nil && results[i].Allowed && !results[i].Off {
+			charges[i].Limit.Lend(real[names[i]], lease, now, &ahead[i])
+		}
 	}
 }
 
 // settle is store.Reserver.Settle for one settlement.
 func (m *model) settle(c *store.Settlement, now int64) {
 	k := m.state(c.Counter, c.Limit, c.Key, now)
-	c.Limit.Settle(&k.st, nil, now, c.At, c.Reserved, c.Actual)
+	beside, name := m.beside(c.Counter, c.Limit, c.Key, now)
+	var lease *algo.State
+	if beside != nil && c.Limit.Lease() != nil {
+		lease = &beside.st
+		defer m.forget(name, now)
+	}
+	c.Limit.Settle(&k.st, lease, now, c.At, c.Reserved, c.Actual)
 	m.forget(stateKey{c.Counter.ID, string(c.Key)}, now)
+}
+
+// reset is store.Inspector.Reset for a counter that lends, under the limits of the last charge.
+func (m *model) reset(c *rule.Counter, key []byte, now int64) {
+	name, beside := stateKey{c.ID, string(key)}, stateKey{c.Lease.ID, string(key)}
+	k, lease := m.states[name], m.states[beside]
+	if k == nil {
+		k = m.state(c, c.Limit, key, now)
+	}
+	if lease == nil {
+		lease = m.state(c.Lease, k.limit.Lease(), key, now)
+	}
+	k.limit.Reset(&k.st, &lease.st, now)
+	m.forget(name, now)
+	m.forget(beside, now)
 }
 
 // hold, claim and expired are the methods of store.Reserver; expired hands out all.

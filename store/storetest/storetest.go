@@ -4,8 +4,8 @@
 //		storetest.Run(t, func(t *testing.T, clock func() int64) store.Store { … })
 //	}
 //
-// Begin with Run (storetest.go); Board, Matrix and Differential are run apart. model.go is the
-// plain model that stores are compared with.
+// Begin with Run (storetest.go); Board, Matrix, Differential and Lender are run apart. model.go is
+// the plain model that stores are compared with.
 package storetest
 
 import (
@@ -108,7 +108,7 @@ var configs = map[algo.Algorithm][]algo.Config{
 	},
 }
 
-func mustLimit(t testing.TB, c algo.Config) *algo.Limit {
+func mustLimit(t rapid.TB, c algo.Config) *algo.Limit {
 	t.Helper()
 	l, err := algo.New(c)
 	if err != nil {
@@ -144,31 +144,37 @@ func newCounter(l *algo.Limit) *rule.Counter {
 func counterOf(t testing.TB, c algo.Config) *rule.Counter { return counterFor(mustLimit(t, c)) }
 
 // counterFor returns a counter, together with the counter of the soft margin if the limit's margin
-// closes.
+// closes, and of what is lent if the limit lends.
 func counterFor(l *algo.Limit) *rule.Counter {
 	c := newCounter(l)
 	if m := l.Margin(); m != nil {
 		c.Margin = newCounter(m)
+	}
+	if n := l.Lease(); n != nil {
+		c.Lease = newCounter(n)
 	}
 	return c
 }
 
 // join makes a counter one of a group.
 func join(c *rule.Counter, group uint64) {
-	if c.Group = group; c.Margin != nil {
-		c.Margin.Group = group
+	c.Group = group
+	for _, of := range []*rule.Counter{c.Margin, c.Lease} {
+		if of != nil {
+			of.Group = group
+		}
 	}
 }
 
 // succeed makes a counter carry on others.
 func succeed(c *rule.Counter, others ...*rule.Counter) {
 	c.Previous = others
-	if c.Margin == nil {
-		return
-	}
 	for _, o := range others {
-		if o.Margin != nil {
+		if c.Margin != nil && o.Margin != nil {
 			c.Margin.Previous = append(c.Margin.Previous, o.Margin)
+		}
+		if c.Lease != nil && o.Lease != nil {
+			c.Lease.Previous = append(c.Lease.Previous, o.Lease)
 		}
 	}
 }
