@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"bytes"
+
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
@@ -92,7 +94,7 @@ func (s *Store) sweep(sh *shard, now int64) {
 		}
 		if sh.slots[p].tag != emptyTag {
 			var st algo.State
-			if n := sh.load(p, &st); limits[n].limit.Fresh(&st, now) {
+			if e := &limits[sh.load(p, &st)]; e.limit.Fresh(&st, now) && !owes(e, s.besideAt(sh, limits, e, p), now) {
 				s.remove(sh, p)
 				if forgotten++; forgotten*sweepLook < sweepMost {
 					looks += sweepLook
@@ -125,7 +127,8 @@ func (s *Store) evict(sh *shard, now int64) bool {
 }
 
 // evictFrom examines some keys of a shard. It forgets the first one whose state equals a fresh one,
-// or else the one furthest from its limit; it never forgets a key that is being refused.
+// or else the one furthest from its limit; it never forgets a key that is being refused, nor one of
+// which units are out.
 func (s *Store) evictFrom(sh *shard, now int64) bool {
 	limits := s.limits.load()
 	best, bestShare := -1, -1.0
@@ -140,16 +143,19 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 		looked++
 		var st algo.State
 		e := &limits[sh.load(p, &st)]
-		l := e.limit
-		if l.Fresh(&st, now) {
+		l, beside := e.limit, s.besideAt(sh, limits, e, p)
+		if l.Fresh(&st, now) && !owes(e, beside, now) {
 			s.remove(sh, p)
 			sh.evictHand = p
 			return true
 		}
-		if l.Algorithm() == algo.Margin {
+		if l.Algorithm() == algo.Margin || l.Algorithm() == algo.Lease {
 			continue // without it a key that is refused now might not be; it goes when it is fresh
 		}
-		r := l.CheckWith(&st, s.marginAt(sh, limits, e, p), now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
+		if l.LentAt(beside, now).Out() > 0 {
+			continue // holders go on using these, and what is used already must count beside them
+		}
+		r := l.CheckWith(&st, beside, now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
 		if r.Allowed {
 			if share := float64(r.Remaining) / float64(max(1, r.Limit)); share > bestShare {
 				best, bestShare = p, share
@@ -160,21 +166,40 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 	if best < 0 {
 		return false
 	}
+	e := &limits[sh.slots[best].limit()]
+	if of, _ := besideOf(e.counter, e.limit); of != nil && of == e.counter.Lease {
+		// What was out has ended, and would count for that key alone.
+		key := bytes.Clone(sh.keyOf(best))
+		if at := sh.find(limits, tagOf(s.hash(key), of.ID), of.ID, key); at >= 0 {
+			s.remove(sh, at)
+			best = sh.find(limits, tagOf(s.hash(key), e.id), e.id, key)
+		}
+	}
 	s.remove(sh, best)
 	s.evictions.Add(1)
 	return true
 }
 
-// marginAt returns the soft-margin state that belongs to the record at p; nil if it has none.
-func (s *Store) marginAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *algo.State {
-	if e.counter.Margin == nil || e.limit.Margin() == nil {
+// besideAt returns what is kept beside the state at p: a zero State if there is none, nil if its
+// limit has no second state.
+func (s *Store) besideAt(sh *shard, limits []limitEntry, e *limitEntry, p int) *algo.State {
+	of, _ := besideOf(e.counter, e.limit)
+	if of == nil {
 		return nil
 	}
-	m, key, id := new(algo.State), sh.keyOf(p), e.counter.Margin.ID
-	if at := sh.find(limits, tagOf(s.hash(key), id), id, key); at >= 0 {
+	m, key := new(algo.State), sh.keyOf(p)
+	if at := sh.find(limits, tagOf(s.hash(key), of.ID), of.ID, key); at >= 0 {
 		sh.load(at, m)
 	}
 	return m
+}
+
+// owes reports whether units of a record are still to be charged to a state that is kept under e,
+// as of an instant before now. Such a state is not forgotten even if it is fresh now: in a bucket,
+// they come on top of what was in it at that instant.
+func owes(e *limitEntry, beside *algo.State, now int64) bool {
+	lease := e.limit.Lease()
+	return lease != nil && beside != nil && beside.B != 0 && now >= beside.A && lease.Lent(beside).Out() > 0 && !lease.Fresh(beside, now)
 }
 
 // relieve forgets keys of a shard when the variable parts have outgrown the bound on bytes, and

@@ -103,10 +103,14 @@ func TestNoAllocations(t *testing.T) {
 		{Algorithm: algo.SlidingLog, N: 100, Window: time.Minute},
 		{Algorithm: algo.LeakyBucket, N: 100, Window: time.Minute},
 		{Algorithm: algo.Concurrency, N: 100},
+		{Algorithm: algo.TokenBucket, N: 100, Window: time.Minute, Lease: 10},
 	} {
 		charges, results := make([]store.Charge, 3), make([]algo.Result, 3)
 		for i := range charges {
 			c := counter(t, cfg)
+			if cfg.Lease > 0 {
+				withLease(c)
+			}
 			charges[i] = store.Charge{Counter: c, Limit: c.Limit, Key: []byte("0123456789abcdef"), Ask: algo.Ask{Cost: 1}}
 		}
 		charges[1].Mode = rule.Shadow
@@ -118,6 +122,33 @@ func TestNoAllocations(t *testing.T) {
 			if got := testing.AllocsPerRun(300, func() { s.Take(ctx, charges[:n], results[:n]) }); got != 0 {
 				t.Errorf("%v: %v allocations for %d charges", cfg.Algorithm, got, n)
 			}
+		}
+	}
+}
+
+// TestLeaseAllocs: a key is lent from and told of without an allocation, once its state is long
+// enough.
+func TestLeaseAllocs(t *testing.T) {
+	for _, a := range lendingKinds {
+		clock := newClock()
+		s := newTest(t, Options{Clock: clock.read})
+		l := withLease(counter(t, algo.Config{Algorithm: a, N: 1000, Window: time.Second, Lease: 50, LeaseFor: 10 * time.Millisecond}))
+		charges := []store.Charge{{Counter: l, Limit: l.Limit, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}
+		ahead, results, ctx := make([]algo.Ahead, 1), make([]algo.Result, 1), context.Background()
+		var told algo.Told
+		step := func() {
+			ahead[0] = algo.Ahead{Told: [2]algo.Told{told}, Want: 20, First: true}
+			if _, _, err := s.TakeAhead(ctx, 0, 0, charges, ahead, results); err != nil {
+				t.Fatal(err)
+			}
+			told = algo.Told{End: ahead[0].Until, Used: ahead[0].Got / 2}
+			clock.advance(7001 * time.Microsecond)
+		}
+		for range 1000 {
+			step()
+		}
+		if n := testing.AllocsPerRun(1000, step); n != 0 {
+			t.Errorf("%v: %v allocations", l.Limit, n)
 		}
 	}
 }

@@ -34,21 +34,29 @@ func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 
 // seen is a copy of a state.
 type seen struct {
-	st, margin algo.State
-	under      *algo.Limit // that it was last charged by
+	st, beside algo.State
+	under      *algo.Limit // that st was last charged by
+	second     *algo.Limit // the same of beside; nil: there is none
 	key        []byte
 }
 
-// show calls visit with a state as it is under l, unless it is fresh.
+// show calls visit with a state as it is under l, unless it is fresh and nothing is out.
 func (e *seen) show(v *store.View, l *algo.Limit, key []byte, now int64, visit func(store.KeyState)) {
 	if e.under.Algorithm() != l.Algorithm() {
 		return
 	}
 	if e.under != l && carries(e.under, l) {
+		e.under.Roll(&e.st, &e.beside, now)
 		l.Carry(e.under, &e.st, now)
 	}
-	if !l.Fresh(&e.st, now) {
-		visit(v.State(key, l, &e.st, &e.margin, now))
+	if _, second := besideOf(v.Counter, l); second == nil || e.second != nil && e.second.Algorithm() != second.Algorithm() {
+		e.beside = algo.State{}
+	} else if e.second != nil && carries(e.second, second) {
+		second.Carry(e.second, &e.beside, now)
+	}
+	l.Roll(&e.st, &e.beside, now)
+	if !l.Fresh(&e.st, now) || l.LentAt(&e.beside, now).Out() > 0 {
+		visit(v.State(key, l, &e.st, &e.beside, now))
 	}
 }
 
@@ -64,6 +72,9 @@ func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e s
 	for i := 0; p < 0 && i < len(c.Previous); i++ {
 		older := c.Previous[i].ID
 		if p = sh.find(limits, tagOf(h, older), older, key); p < 0 {
+			if old := c.Previous[i].Limit; !carried && old != nil && old.Algorithm() == l.Algorithm() && s.lent(sh, c.Previous[i], key, h) >= 0 {
+				e.under, carried = old, true // what has ended counts by its numbers
+			}
 			continue
 		}
 		if e.under = limits[sh.load(p, &e.st)].limit; e.under.Algorithm() != l.Algorithm() {
@@ -76,29 +87,38 @@ func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e s
 	case p >= 0:
 		e.under = limits[sh.load(p, &e.st)].limit
 		e.st = clone(&e.st)
-	default:
-		cell := s.cell(sh, c, l, h, now)
-		if cell == nil {
-			return e, false
+	case !carried:
+		e.under = l
+		if cell := s.cell(sh, c, l, h, now); cell != nil {
+			e.st = clone(&cell.st)
 		}
-		e.under, e.st = l, clone(&cell.st)
 	}
+	s.lookBeside(sh, c, key, h, &e)
 	if carried {
+		e.under.Roll(&e.st, &e.beside, now)
 		l.Carry(e.under, &e.st, now)
 		e.under = l
 	}
-	s.lookMargin(sh, c, key, h, &e.margin)
-	return e, true
+	return e, e.st.B != 0 || e.beside.B != 0
 }
 
-// lookMargin copies the state of a key's soft margin, if that closes and the key has used it. The
-// lock is held.
-func (s *Store) lookMargin(sh *shard, c *rule.Counter, key []byte, h uint64, st *algo.State) {
-	if c.Margin == nil {
+// lookBeside copies what is kept beside the state of a key, if there is any. The lock is held.
+func (s *Store) lookBeside(sh *shard, c *rule.Counter, key []byte, h uint64, e *seen) {
+	of := c.Margin
+	if of == nil {
+		of = c.Lease
+	}
+	if of == nil {
 		return
 	}
-	if p := sh.find(s.limits.load(), tagOf(h, c.Margin.ID), c.Margin.ID, key); p >= 0 {
-		sh.load(p, st)
+	limits := s.limits.load()
+	p := sh.find(limits, tagOf(h, of.ID), of.ID, key)
+	for i := 0; p < 0 && i < len(of.Previous); i++ {
+		older := of.Previous[i].ID
+		p = sh.find(limits, tagOf(h, older), older, key)
+	}
+	if p >= 0 {
+		e.second = limits[sh.load(p, &e.beside)].limit
 	}
 }
 
@@ -139,8 +159,8 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, 
 				begin := len(buf)
 				buf = append(buf, sh.keyOf(p)...)
 				copied.key = buf[begin:len(buf):len(buf)]
-				if c.Margin != nil {
-					s.lookMargin(sh, c, copied.key, s.hash(copied.key), &copied.margin)
+				if c.Margin != nil || c.Lease != nil {
+					s.lookBeside(sh, c, copied.key, s.hash(copied.key), &copied)
 				}
 				batch = append(batch, copied)
 			})
@@ -165,6 +185,9 @@ func (s *Store) Reset(_ context.Context, c *rule.Counter, key []byte) (ok bool, 
 	sh := &s.shards[h>>s.shift].shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	if c.Lease != nil {
+		return s.resetLent(sh, c, key, h, now), nil
+	}
 	limits := s.limits.load()
 	forget := func(id uint64) {
 		p := sh.find(limits, tagOf(h, id), id, key)

@@ -134,5 +134,8 @@ func (s *Store) intern(c *rule.Counter, l *algo.Limit) uint32 {
 // other.
 func carries(from, to *algo.Limit) bool {
 	f, t := from.Config(), to.Config()
+	if f.Algorithm == algo.Lease {
+		return f.Timeout != t.Timeout // the length of generations; the other says when it is fresh
+	}
 	return f.Window != t.Window || f.Buckets != t.Buckets
 }

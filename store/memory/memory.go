@@ -3,8 +3,8 @@
 // Begin with Store.Take (memory.go), which decides on a single charge itself and leaves calls of
 // several to take.go. A shard (shard.go) is the hash table with a part of the keys; bound.go
 // forgets keys when the store is full, and limits.go numbers the limits that records refer to.
-// snapshot.go and definition.go write and read the file; board.go, reserve.go, settle.go and
-// inspect.go implement the optional interfaces of package store.
+// snapshot.go and definition.go write and read the file; board.go, reserve.go, settle.go, lease.go
+// and inspect.go implement the optional interfaces of package store.
 package memory
 
 import (
@@ -63,7 +63,7 @@ const maxShards = 256
 //
 // A state that equals a fresh one is forgotten for free, a few at each insertion. At the bound
 // other keys are forgotten: expired ones, then those furthest from their limit, never one that is
-// refused now. A key that finds no room is charged on one of about a thousand cells that the keys
+// refused now, nor one of which units are lent. A key that finds no room is charged on one of about a thousand cells that the keys
 // of its counter share, and that lie outside the bound.
 type Store struct {
 	seed     maphash.Seed
@@ -191,28 +191,40 @@ func (s *Store) Take(_ context.Context, charges []store.Charge, results []algo.R
 		return 0, errLengths
 	}
 	if len(charges) != 1 {
-		return s.takeAll(charges, results)
+		return s.takeAll(charges, nil, results)
 	}
 	c := &charges[0]
 	if c.Counter == nil || c.Limit == nil {
 		return 0, errIncomplete(0)
 	}
-	if closes(c) {
-		return s.takeAll(charges, results)
+	if twofold(c) {
+		return s.takeAll(charges, nil, results)
 	}
 	return s.takeOne(c, &results[0]), nil
 }
 
-// closes reports whether a charge's limit has a soft margin that closes, and so a second state
-// under the same key.
-func closes(c *store.Charge) bool { return c.Counter.Margin != nil && c.Limit.Margin() != nil }
+// twofold reports whether a charge's limit keeps a second state under the same key: that of a soft
+// margin that closes, or the record of what is lent.
+func twofold(c *store.Charge) bool {
+	return c.Counter.Margin != nil && c.Limit.Margin() != nil || c.Counter.Lease != nil && c.Limit.Lease() != nil
+}
 
-// marginOf returns the definition under which the state of a charge's soft margin is kept.
-func marginOf(c *store.Charge) *algo.Limit {
-	if l := c.Counter.Margin.Limit; l != nil && l.Algorithm() == algo.Margin {
-		return l // one for all numbers that the limit may have
+// besideOf returns the identity of what is kept beside the states of c, and the definition under
+// which it is kept by a key with the numbers of l; nil if there is nothing.
+func besideOf(c *rule.Counter, l *algo.Limit) (*rule.Counter, *algo.Limit) {
+	if m := l.Margin(); m != nil && c.Margin != nil {
+		if all := c.Margin.Limit; all != nil && all.Algorithm() == algo.Margin {
+			m = all // one for all numbers that the limit may have
+		}
+		return c.Margin, m
 	}
-	return c.Limit.Margin()
+	if n := l.Lease(); n != nil && c.Lease != nil {
+		if all := c.Lease.Limit; all != nil && all.Algorithm() == algo.Lease && !carries(n, all) && all.Config().Window >= n.Config().Window {
+			n = all
+		}
+		return c.Lease, n
+	}
+	return nil, nil
 }
 
 // takeOne is Take for one charge: one clock reading, one lock, one search.
@@ -296,6 +308,7 @@ func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *rule.Counter, l *a
 		if carries(old, l) {
 			var st algo.State
 			sh.load(p, &st)
+			s.rollBeside(sh, c, old, sh.keyOf(p), s.hash(sh.keyOf(p)), &st, now)
 			l.Carry(old, &st, now)
 			if grown := sh.store(p, &st); grown != 0 {
 				s.bytes.Add(int64(grown))
@@ -321,18 +334,21 @@ func stands(l *algo.Limit) bool {
 func (s *Store) previous(sh *shard, c *rule.Counter, l *algo.Limit, key []byte, h uint64, now int64) int {
 	for _, older := range c.Previous {
 		limits := s.limits.load()
-		p := sh.find(limits, tagOf(h, older.ID), older.ID, key)
-		if p < 0 {
+		var st algo.State
+		old := older.Limit
+		switch p := sh.find(limits, tagOf(h, older.ID), older.ID, key); {
+		case p >= 0:
+			old = limits[sh.load(p, &st)].limit
+			s.remove(sh, p)
+		case old == nil || s.lent(sh, older, key, h) < 0:
 			continue
 		}
-		var st algo.State
-		old := limits[sh.load(p, &st)].limit
-		s.remove(sh, p)
 		if old.Algorithm() != l.Algorithm() {
 			continue
 		}
+		s.rollBeside(sh, older, old, key, h, &st, now)
 		l.Carry(old, &st, now)
-		if l.Fresh(&st, now) {
+		if st.B == 0 || c.Lease == nil && l.Fresh(&st, now) { // else see owes
 			continue
 		}
 		s.keys.Add(1)

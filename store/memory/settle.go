@@ -17,11 +17,17 @@ func (s *Store) Settle(_ context.Context, settlements []store.Settlement) error 
 		}
 	}
 	for i := range settlements {
-		s.settle(&settlements[i])
+		c := &settlements[i]
+		if c.Counter.Lease != nil && c.Limit.Lease() != nil {
+			s.settleLent(c)
+			continue
+		}
+		s.settle(c)
 	}
 	return nil
 }
 
+// settle makes a settlement of a limit that lends nothing.
 func (s *Store) settle(c *store.Settlement) {
 	now := s.now()
 	h := s.hash(c.Key)

@@ -13,22 +13,25 @@ import (
 type scratch struct {
 	works []work
 	ofs   []int32 // by charge: its work
-	// index of the soft margin's work by charge, up to the last charge that has one; below 0: none
-	mofs   []int32
-	hashes []uint64 // by charge
-	slots  []uint64 // by charge: the id for a Concurrency limit
-	table  []int32  // finds works by hash: their number + 1
-	locked [maxShards / 64]uint64
+	// index of the second state's work by charge, up to the last charge that has one; below 0: none
+	besides []int32
+	hashes  []uint64 // by charge
+	slots   []uint64 // by charge: the id for a Concurrency limit
+	table   []int32  // finds works by hash: their number + 1
+	locked  [maxShards / 64]uint64
+	grown   int // by how many bytes the shards have grown before commit
 }
 
 // work is one state that a call names, once or more.
 type work struct {
-	st     algo.State    // Ext is the stored slice itself
-	tried  algo.State    // st with the earlier charges of the call tried on it; Ext is its own
-	charge *store.Charge // one that names it
-	hash   uint64
-	sh     *shard
-	cell   *overflowCell // nil: a record
+	st      algo.State    // Ext is the stored slice itself
+	tried   algo.State    // st with the earlier charges of the call tried on it; Ext is its own
+	charge  *store.Charge // one that names it
+	counter *rule.Counter // of the state
+	limit   *algo.Limit   // the definition under which it is kept
+	hash    uint64
+	sh      *shard
+	cell    *overflowCell // nil: a record
 	// the index + 1 of the work that stands for this one, since both use one overflow cell; 0:
 	// itself
 	owner    int32
@@ -36,7 +39,7 @@ type work struct {
 	moves    uint32 // of the shard when at was found
 	uses     int32
 	trying   bool // tried is set
-	margin   bool // the state of the charge's soft margin
+	beside   bool // it is the second state of the charge
 	reserved bool // room for a record
 	charged  bool
 }
@@ -44,10 +47,11 @@ type work struct {
 // keepScratch is the number of charges above which the working memory is not kept.
 const keepScratch = 1024
 
-var errTwoWindows = errors.New("memory store: two charges of one call name the same state under limits with different windows")
+var errTwoWindows = errors.New("memory store: two charges of one call name the same state under limits with different windows, or that lend for different times")
 
-// takeAll is Take for any number of charges. Its time grows linearly with their number.
-func (s *Store) takeAll(charges []store.Charge, results []algo.Result) (int64, error) {
+// takeAll is Take for any number of charges, and TakeAhead if there is ahead. Its time grows
+// linearly with their number.
+func (s *Store) takeAll(charges []store.Charge, ahead []algo.Ahead, results []algo.Result) (int64, error) {
 	for i := range charges {
 		if charges[i].Counter == nil || charges[i].Limit == nil {
 			return 0, errIncomplete(i)
@@ -61,6 +65,34 @@ func (s *Store) takeAll(charges []store.Charge, results []algo.Result) (int64, e
 	}
 	sc.lock(s)
 	defer sc.unlock(s)
+	now = s.read(sc, charges, ahead, now)
+	for i := range charges {
+		w := &sc.works[sc.ofs[i]]
+		if w.at < 0 && w.cell == nil && !w.reserved && charges[i].Ask.Cost > 0 {
+			s.makeRoom(w, sc.beside(i), &charges[i], sc.slots[i], now)
+			if w.cell != nil {
+				sc.share(sc.ofs[i])
+			}
+		}
+	}
+	if ahead != nil {
+		s.makeRecordRoom(sc, charges, ahead, now)
+	}
+	denied := sc.judge(charges, results, now)
+	for i := range charges {
+		sc.charge(i, &charges[i], &results[i], denied, now)
+	}
+	if ahead != nil && !denied {
+		sc.lend(charges, ahead, results, now)
+	}
+	s.commit(sc, now)
+	return now, nil
+}
+
+// read reads the states that the charges name; their shards are locked. It takes down what is told
+// of units that were lent. now is a reading of the clock from before; read returns the instant of
+// the decision.
+func (s *Store) read(sc *scratch, charges []store.Charge, ahead []algo.Ahead, now int64) int64 {
 	last := now
 	for i := range sc.works {
 		last = max(last, sc.works[i].sh.last)
@@ -76,21 +108,10 @@ func (s *Store) takeAll(charges []store.Charge, results []algo.Result) (int64, e
 			sc.share(int32(i))
 		}
 	}
-	for i := range charges {
-		w := &sc.works[sc.ofs[i]]
-		if w.at < 0 && w.cell == nil && !w.reserved && charges[i].Ask.Cost > 0 {
-			s.makeRoom(w, sc.margin(i), &charges[i], sc.slots[i], now)
-			if w.cell != nil {
-				sc.share(sc.ofs[i])
-			}
-		}
+	for i := range sc.besides {
+		s.learn(sc, i, &charges[i], ahead, now)
 	}
-	denied := sc.judge(charges, results, now)
-	for i := range charges {
-		sc.charge(i, &charges[i], &results[i], denied, now)
-	}
-	s.commit(sc, now)
-	return now, nil
+	return now
 }
 
 // tableFrom is the number of charges from which on works are looked up in the table.
@@ -110,20 +131,20 @@ func (sc *scratch) collect(s *Store, charges []store.Charge) error {
 		sc.table = sc.table[:size]
 		clear(sc.table)
 	}
-	sc.works, sc.ofs, sc.mofs, sc.hashes, sc.slots = sc.works[:0], sc.ofs[:0], sc.mofs[:0], sc.hashes[:0], sc.slots[:0]
+	sc.works, sc.ofs, sc.besides, sc.hashes, sc.slots = sc.works[:0], sc.ofs[:0], sc.besides[:0], sc.hashes[:0], sc.slots[:0]
 	for i := range charges {
 		c := &charges[i]
 		h := s.hash(c.Key)
 		of := sc.state(s, c, false, h, n)
-		if of >= 0 && c.Counter.Margin != nil && closes(c) {
-			mof := sc.state(s, c, true, h, n)
-			if mof < 0 {
+		if of >= 0 && (c.Counter.Margin != nil || c.Counter.Lease != nil) && twofold(c) {
+			second := sc.state(s, c, true, h, n)
+			if second < 0 {
 				of = -1
 			} else {
-				for len(sc.mofs) < i {
-					sc.mofs = append(sc.mofs, -1)
+				for len(sc.besides) < i {
+					sc.besides = append(sc.besides, -1)
 				}
-				sc.mofs = append(sc.mofs, mof)
+				sc.besides = append(sc.besides, second)
 			}
 		}
 		if of < 0 {
@@ -142,11 +163,12 @@ func (sc *scratch) collect(s *Store, charges []store.Charge) error {
 
 // state returns the index of the work for the state of a charge, one of n. It returns -1 if another
 // charge names the same state under a limit that does not fit this one.
-func (sc *scratch) state(s *Store, c *store.Charge, margin bool, h uint64, n int) int32 {
-	id := c.Counter.ID
-	if margin {
-		id = c.Counter.Margin.ID
+func (sc *scratch) state(s *Store, c *store.Charge, beside bool, h uint64, n int) int32 {
+	is, l := c.Counter, c.Limit
+	if beside {
+		is, l = besideOf(is, l)
 	}
+	id := is.ID
 	// The same key under another counter lies in the same shard, but is another state.
 	k := h ^ id*0x9E3779B97F4A7C15
 	of := -1
@@ -181,13 +203,12 @@ func (sc *scratch) state(s *Store, c *store.Charge, margin bool, h uint64, n int
 			sc.works = append(sc.works, work{})
 		}
 		w := &sc.works[of]
-		w.charge, w.hash, w.sh, w.margin, w.uses = c, h, &s.shards[shard].shard, margin, 1
+		w.charge, w.counter, w.limit, w.hash, w.sh, w.beside, w.uses = c, is, l, h, &s.shards[shard].shard, beside, 1
 		return int32(of)
 	}
 	w := &sc.works[of]
 	w.uses++
-	other := work{charge: c, margin: margin}
-	if is, l := w.limit(), other.limit(); is != l && (is.Algorithm() != l.Algorithm() || carries(is, l)) {
+	if w.limit != l && (w.limit.Algorithm() != l.Algorithm() || carries(w.limit, l)) {
 		return -1
 	}
 	return int32(of)
@@ -213,12 +234,12 @@ func (sc *scratch) work(i int) *work {
 	return w
 }
 
-// margin returns the work of a charge's soft margin, nil if that does not close.
-func (sc *scratch) margin(i int) *work {
-	if i >= len(sc.mofs) || sc.mofs[i] < 0 {
+// beside returns the work of a charge's second state, nil if it has none.
+func (sc *scratch) beside(i int) *work {
+	if i >= len(sc.besides) || sc.besides[i] < 0 {
 		return nil
 	}
-	return &sc.works[sc.mofs[i]]
+	return &sc.works[sc.besides[i]]
 }
 
 // state returns the state of a work that there may be.
@@ -240,24 +261,8 @@ func (w *work) try() *algo.State {
 	return &w.tried
 }
 
-// counter returns the counter of the work's state.
-func (w *work) counter() *rule.Counter {
-	if w.margin {
-		return w.charge.Counter.Margin
-	}
-	return w.charge.Counter
-}
-
-// limit returns the definition under which the state is kept.
-func (w *work) limit() *algo.Limit {
-	if w.margin {
-		return marginOf(w.charge)
-	}
-	return w.charge.Limit
-}
-
 func (w *work) names(id uint64, key []byte) bool {
-	return w.counter().ID == id && bytes.Equal(w.charge.Key, key)
+	return w.counter.ID == id && bytes.Equal(w.charge.Key, key)
 }
 
 func (sc *scratch) lock(s *Store) {
@@ -291,7 +296,7 @@ func (s *Store) putScratch(sc *scratch) {
 
 // loadWork reads the state that a work names.
 func (s *Store) loadWork(w *work, now int64) {
-	c, l, key := w.counter(), w.limit(), w.charge.Key
+	c, l, key := w.counter, w.limit, w.charge.Key
 	limits := s.limits.load()
 	w.at = w.sh.find(limits, tagOf(w.hash, c.ID), c.ID, key)
 	if w.at < 0 {
@@ -314,15 +319,21 @@ func (s *Store) loadWork(w *work, now int64) {
 }
 
 // makeRoom ensures that a charge can be remembered: in a record, or else in an overflow cell. It
-// makes no room for the state of a soft margin: see keepMargin.
-func (s *Store) makeRoom(w, margin *work, c *store.Charge, slot uint64, now int64) {
+// makes no room for second states: see keepMargin, and makeRecordRoom.
+func (s *Store) makeRoom(w, beside *work, c *store.Charge, slot uint64, now int64) {
 	ask := c.Ask
 	ask.Slot = slot
-	if r := c.Limit.CheckWith(&w.st, margin.state(), now, ask); r.Off || !r.Allowed && !c.Limit.CountDenied() {
+	if r := c.Limit.CheckWith(&w.st, beside.state(), now, ask); r.Off || !r.Allowed && !c.Limit.CountDenied() {
 		return
 	}
-	if w.reserved = s.reserve(w.sh, len(c.Key), now); !w.reserved {
-		w.cell = s.makeCell(w.sh, c.Counter, c.Limit, w.hash, now)
+	s.room(w, now)
+}
+
+// room reserves a record for a work that has none, or else takes the overflow cell of its key;
+// share it then.
+func (s *Store) room(w *work, now int64) {
+	if w.reserved = s.reserve(w.sh, len(w.charge.Key), now); !w.reserved {
+		w.cell = s.makeCell(w.sh, w.counter, w.limit, w.hash, now)
 		w.st = w.cell.st
 	}
 }
@@ -331,7 +342,7 @@ func (s *Store) makeRoom(w, margin *work, c *store.Charge, slot uint64, now int6
 func (sc *scratch) judge(charges []store.Charge, results []algo.Result, now int64) (denied bool) {
 	var verdict store.Verdict
 	for i := range charges {
-		c, w, m, r := &charges[i], sc.work(i), sc.margin(i), &results[i]
+		c, w, m, r := &charges[i], sc.work(i), sc.beside(i), &results[i]
 		ask := c.Ask
 		ask.Slot = sc.slots[i]
 		if w.uses == 1 {
@@ -346,7 +357,7 @@ func (sc *scratch) judge(charges []store.Charge, results []algo.Result, now int6
 
 // charge makes one charge if the call as a whole lets it be made, and completes its result.
 func (sc *scratch) charge(i int, c *store.Charge, r *algo.Result, denied bool, now int64) {
-	w, m := sc.work(i), sc.margin(i)
+	w, m := sc.work(i), sc.beside(i)
 	ask := c.Ask
 	ask.Slot = sc.slots[i]
 	c.Ask.Slot = 0
@@ -387,7 +398,8 @@ func (sc *scratch) charge(i int, c *store.Charge, r *algo.Result, denied bool, n
 // commit writes the states back. First all that have a record: until then the variable part of a
 // record, which is charged in place, may be ahead of the rest of it, and nothing else may read it.
 func (s *Store) commit(sc *scratch, now int64) {
-	grown := 0
+	grown := sc.grown
+	sc.grown = 0
 	for i := range sc.works {
 		w := &sc.works[i]
 		switch {
@@ -397,16 +409,7 @@ func (s *Store) commit(sc *scratch, now int64) {
 			s.overflows.Add(uint64(w.uses))
 			w.charged = false
 		default:
-			p := w.at
-			if w.moves != w.sh.moves {
-				id := w.counter().ID
-				p = w.sh.find(s.limits.load(), tagOf(w.hash, id), id, w.charge.Key)
-			}
-			if p >= 0 {
-				grown += w.sh.store(p, &w.st)
-				w.sh.dirty = true
-				w.charged = false
-			}
+			grown += s.put(w)
 		}
 		if w.cell != nil {
 			w.cell.work = 0
@@ -414,6 +417,13 @@ func (s *Store) commit(sc *scratch, now int64) {
 	}
 	if grown != 0 {
 		s.bytes.Add(int64(grown))
+	}
+	for _, i := range sc.besides {
+		// Before the state that it belongs to, which is then not forgotten any more.
+		if i >= 0 && sc.works[i].charged {
+			s.create(&sc.works[i], now)
+			sc.works[i].charged = false
+		}
 	}
 	for i := range sc.works {
 		w := &sc.works[i]
@@ -429,17 +439,33 @@ func (s *Store) commit(sc *scratch, now int64) {
 	}
 }
 
+// put writes a state into its record. It leaves w charged if there is none. It returns by how many
+// bytes the shard grew.
+func (s *Store) put(w *work) (grown int) {
+	p := w.at
+	if w.moves != w.sh.moves {
+		id := w.counter.ID
+		p = w.sh.find(s.limits.load(), tagOf(w.hash, id), id, w.charge.Key)
+	}
+	if p >= 0 {
+		grown = w.sh.store(p, &w.st)
+		w.sh.dirty = true
+		w.charged = false
+	}
+	return grown
+}
+
 // create makes a record for a state that has none, if anything is left to remember.
 func (s *Store) create(w *work, now int64) {
-	c, l := w.counter(), w.limit()
+	c, l := w.counter, w.limit
 	if l.Fresh(&w.st, now) {
 		return
 	}
 	if !w.reserved {
 		switch {
 		case w.at >= 0:
-		case w.margin:
-			s.keepMargin(w, now)
+		case w.beside:
+			s.keepMargin(w, now) // for what is lent room was made before
 			return
 		default:
 			return // a refund to a key of which nothing is known but its overflow cell
@@ -454,7 +480,7 @@ func (s *Store) create(w *work, now int64) {
 // Without room, the keys of an overflow cell share one margin state, which loadWork has read: it
 // closes when the first of the keys has used it for long enough.
 func (s *Store) keepMargin(w *work, now int64) {
-	c, l, key := w.counter(), w.limit(), w.charge.Key
+	c, l, key := w.counter, w.limit, w.charge.Key
 	if s.reserve(w.sh, len(key), now) {
 		s.insert(w.sh, tagOf(w.hash, c.ID), key, s.intern(c, l), &w.st, now)
 		return
