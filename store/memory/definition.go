@@ -16,22 +16,17 @@ import (
 //	   numbers of its limit
 //	2: nothing: no limit
 //
-// Version 1 has no forms, and no SoftFor at the end of the numbers.
+// Version 1 has no forms, and no SoftFor at the end of the numbers; neither 1 nor 2 has Lease and
+// LeaseFor after that.
 const formNumbers, formSchedule, formNone = 0, 1, 2
 
 // readLimit reads a definition; ok is false if there can be no such limit (here).
 func (s *Store) readLimit(r *snapshotReader) (l loaded, ok bool) {
-	var id [8]byte
-	for i := range id {
-		if r.err == nil {
-			b, err := r.ReadByte()
-			if err != nil {
-				r.fail(err)
-			}
-			id[i] = b
-		}
+	l.counter = &rule.Counter{ID: r.id(), Domain: r.string(), Rule: r.string(), Window: r.string()}
+	beside := uint64(0)
+	if r.version > 2 {
+		beside = r.id()
 	}
-	l.counter = &rule.Counter{ID: binary.LittleEndian.Uint64(id[:]), Domain: r.string(), Rule: r.string(), Window: r.string()}
 	form := uint64(formNumbers)
 	if r.version > 1 {
 		form = r.uvarint()
@@ -48,7 +43,32 @@ func (s *Store) readLimit(r *snapshotReader) (l loaded, ok bool) {
 		return loaded{counter: l.counter}, false
 	}
 	l.counter.Limit = l.limit
+	second := &rule.Counter{ID: beside, Domain: l.counter.Domain, Rule: l.counter.Rule, Window: l.counter.Window}
+	switch {
+	case beside == 0:
+	case l.limit.Margin() != nil:
+		second.Limit = l.limit.Margin()
+		l.counter.Margin = second
+	case l.limit.Lease() != nil:
+		second.Limit = l.limit.Lease()
+		l.counter.Lease = second
+	}
 	return l, true
+}
+
+// id reads the ID of a Counter.
+func (r *snapshotReader) id() uint64 {
+	var id [8]byte
+	for i := range id {
+		if r.err == nil {
+			b, err := r.ReadByte()
+			if err != nil {
+				r.fail(err)
+			}
+			id[i] = b
+		}
+	}
+	return binary.LittleEndian.Uint64(id[:])
 }
 
 // numbers reads a limit without a schedule.
@@ -71,6 +91,9 @@ func (r *snapshotReader) numbers() (l *algo.Limit, ok bool) {
 	zone := r.string()
 	if r.version > 1 {
 		c.SoftFor = time.Duration(r.varint())
+	}
+	if r.version > 2 {
+		c.Lease, c.LeaseFor = int(r.varint()), time.Duration(r.varint())
 	}
 	if r.err != nil {
 		return nil, false
@@ -138,6 +161,11 @@ func appendLimit(b []byte, e *limitEntry) []byte {
 	for _, s := range [...]string{e.counter.Domain, e.counter.Rule, e.counter.Window} {
 		b = appendText(b, s)
 	}
+	beside := uint64(0)
+	if of, _ := besideOf(e.counter, e.limit); of != nil {
+		beside = of.ID
+	}
+	b = binary.LittleEndian.AppendUint64(b, beside)
 	if !e.limit.Scheduled() {
 		return appendForm(b, e.limit)
 	}
@@ -183,5 +211,8 @@ func appendForm(b []byte, l *algo.Limit) []byte {
 		zone = c.Location.String()
 	}
 	b = appendText(b, zone)
-	return binary.AppendVarint(b, int64(c.SoftFor))
+	for _, v := range [...]int64{int64(c.SoftFor), int64(c.Lease), int64(c.LeaseFor)} {
+		b = binary.AppendVarint(b, v)
+	}
+	return b
 }

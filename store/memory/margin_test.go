@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -298,30 +297,6 @@ func TestScheduleRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-	}
-}
-
-// TestSnapshotVersion1 reads a file that a program wrote which knew neither margins nor schedules
-// nor reservations.
-func TestSnapshotVersion1(t *testing.T) {
-	data, err := os.ReadFile("testdata/version1.snapshot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	clock := newClock()
-	s := newTest(t, Options{Clock: clock.read})
-	if dropped, err := s.readSnapshot(bytes.NewReader(data), int64(len(data))); err != nil || dropped != 0 {
-		t.Fatal(dropped, err)
-	}
-	audit(t, s)
-	twin := newTest(t, Options{Clock: clock.read})
-	for i, cfg := range snapshotConfigs {
-		c := counter(t, cfg)
-		*c = rule.Counter{ID: uint64(1000 + i), Domain: "test", Rule: "r", Window: "r", Limit: c.Limit}
-		take(t, twin, c, "key", 2)
-		if got, want := take(t, s, c, "key", 1), take(t, twin, c, "key", 1); got != want {
-			t.Errorf("%+v:\n got %+v\nwant %+v", cfg, got, want)
-		}
 	}
 }
 

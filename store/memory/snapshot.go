@@ -16,13 +16,14 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// The snapshot file, version 2. Numbers are little endian where they have a fixed size, else
+// The snapshot file, version 3. Numbers are little endian where they have a fixed size, else
 // varints as in encoding/binary; strings are preceded by their length.
 //
 //	"WEIRSNAP", version uint32, time int64 (µs since the Unix epoch)
 //	then any number of
-//	  1 definition: counter id uint64, domain, rule, window, and the limit (see definition.go);
-//	    numbered from 0 in order
+//	  1 definition: counter id uint64, domain, rule, window, counter id uint64 of what is kept
+//	    beside the states (0: nothing is), and the limit (see definition.go); numbered from 0 in
+//	    order
 //	  2 record: number of its definition, key, A, B, C, Ext
 //	  3 reservation: id, note, time left in µs
 //	then
@@ -31,9 +32,10 @@ import (
 //
 // The meaning of A, B, C and Ext is the algorithm's: a change of it there is a new version here.
 // Version 1 has no reservations, and its limits have neither a margin that closes nor a schedule.
+// Versions 1 and 2 know nothing of leases, nor of what is kept beside the states of a definition.
 const (
 	snapshotMagic   = "WEIRSNAP"
-	snapshotVersion = 2
+	snapshotVersion = 3
 	snapshotHeader  = len(snapshotMagic) + 4 + 8
 
 	kindEnd, kindLimit, kindRecord, kindReservation = 0, 1, 2, 3
@@ -335,7 +337,7 @@ func (s *Store) addLoaded(l *loaded, key []byte, st *algo.State, now int64) (kep
 			err = damaged("a state that %v cannot have", l.limit.Algorithm())
 		}
 	}()
-	if l.limit.Fresh(st, now) {
+	if l.limit.Fresh(st, now) && l.counter.Lease == nil { // else see owes
 		return true, nil
 	}
 	l.limit.Check(st, now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
@@ -421,7 +423,13 @@ func syncFolder(path string) error {
 // lasts reports whether the states of a limit are kept in snapshots. Slots are not, nor states of a
 // limit that never admits anything.
 func lasts(l *algo.Limit) bool {
-	return l.Algorithm() == algo.Margin || l.Algorithm() != algo.Concurrency && (l.Scheduled() || l.Config().N != 0)
+	switch l.Algorithm() {
+	case algo.Margin, algo.Lease:
+		return true
+	case algo.Concurrency:
+		return false
+	}
+	return l.Scheduled() || l.Config().N != 0
 }
 
 // dump writes a snapshot. It takes no lock for longer than a batch of records takes.
@@ -439,8 +447,9 @@ func (s *Store) dump(out io.Writer) error {
 	held := s.reservations.all()
 	add := func(sh *shard, p int) {
 		var st algo.State
-		e := &s.limits.load()[sh.load(p, &st)]
-		if !lasts(e.limit) || e.limit.Fresh(&st, now) {
+		limits := s.limits.load()
+		e := &limits[sh.load(p, &st)]
+		if !lasts(e.limit) || e.limit.Fresh(&st, now) && !owes(e, s.besideAt(sh, limits, e, p), now) {
 			return
 		}
 		n, ok := numbers[limitKey{e.limit, e.counter}]

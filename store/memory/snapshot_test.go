@@ -161,6 +161,9 @@ func TestSnapshotDamaged(t *testing.T) {
 		b[at] = to
 		return b
 	}
+	// of no names, with nothing beside its states; each append copies it
+	definition := append(append(bytes.Clone(head), kindLimit), make([]byte, 8+3+8)...)
+	definition = definition[:len(definition):len(definition)]
 	type test struct {
 		name, says string
 		data       []byte
@@ -168,7 +171,7 @@ func TestSnapshotDamaged(t *testing.T) {
 	tests := []test{
 		{"empty", "0 bytes", nil},
 		{"something else", "not a snapshot", []byte("a text file, longer than the header and the checksum")},
-		{"other version", "version", sealed(change(8, 3))},
+		{"other version", "version", sealed(change(8, 4))},
 		{"no version", "version", sealed(change(8, 0))},
 		{"nothing after the header", "too soon", sealed(head)},
 		{"no end", "too soon", sealed(content[:len(content)-3])},
@@ -179,9 +182,9 @@ func TestSnapshotDamaged(t *testing.T) {
 		{"an endless number", "damaged", sealed(append(bytes.Clone(head), bytes.Repeat([]byte{0xff}, 20)...))},
 		{"wrong counts", "where it says", sealed(append(bytes.Clone(head), kindEnd, 1, 0, 0))},
 		{"wrong count of reservations", "where it says", sealed(append(bytes.Clone(head), kindEnd, 0, 0, 1))},
-		{"a limit of an unknown form", "form", sealed(append(bytes.Clone(head), kindLimit, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7))},
-		{"a schedule in a schedule", "form", sealed(append(bytes.Clone(head), kindLimit, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, formSchedule, 0, formSchedule))},
-		{"a schedule without end", "phases", sealed(append(bytes.Clone(head), kindLimit, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, formSchedule, 0, formNone, 0xff, 0xff, 0x7f))},
+		{"a limit of an unknown form", "form", sealed(append(definition, 7))},
+		{"a schedule in a schedule", "form", sealed(append(definition, formSchedule, 0, formSchedule))},
+		{"a schedule without end", "phases", sealed(append(definition, formSchedule, 0, formNone, 0xff, 0xff, 0x7f))},
 		{"a reservation of version 1", "kind", sealed(append(change(8, 1)[:snapshotHeader:snapshotHeader], kindReservation, 0, 0, 0))},
 	}
 	for at := 8; at < len(good); at += 29 {
@@ -444,4 +447,47 @@ func FuzzSnapshot(f *testing.F) {
 			t.Fatalf("what was read and written again is refused: %v", err)
 		}
 	})
+}
+
+// TestSnapshotOlderVersions reads files of older programs: the first knew neither margins nor
+// schedules nor reservations, the second no leases.
+func TestSnapshotOlderVersions(t *testing.T) {
+	for version := 1; version < snapshotVersion; version++ {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			data, err := os.ReadFile(fmt.Sprintf("testdata/version%d.snapshot", version))
+			if err != nil {
+				t.Fatal(err)
+			}
+			clock := newClock()
+			s, twin := newTest(t, Options{Clock: clock.read}), newTest(t, Options{Clock: clock.read})
+			if dropped, err := s.readSnapshot(bytes.NewReader(data), int64(len(data))); err != nil || dropped != 0 {
+				t.Fatal(dropped, err)
+			}
+			audit(t, s)
+			same := func(c *rule.Counter, used int64) {
+				t.Helper()
+				take(t, twin, c, "key", used)
+				clock.advance(time.Minute)
+				defer clock.advance(-time.Minute)
+				if got, want := take(t, s, c, "key", 1), take(t, twin, c, "key", 1); got != want {
+					t.Errorf("%v:\n got %+v\nwant %+v", c.Limit, got, want)
+				}
+			}
+			for i, cfg := range snapshotConfigs {
+				c := counter(t, cfg)
+				*c = rule.Counter{ID: uint64(1000 + i), Domain: "test", Rule: "r", Window: "r", Limit: c.Limit}
+				same(c, 2)
+			}
+			if version == 1 {
+				return
+			}
+			c, p := closing(t), phased(t)
+			c.ID, c.Margin.ID, p.ID = 2000, 2001, 2002
+			same(c, 11)
+			same(p, 2)
+			if note, ok, _ := s.Claim(t.Context(), "id"); !ok || string(note) != "note" {
+				t.Errorf("the reservation is %q, %v", note, ok)
+			}
+		})
+	}
 }
