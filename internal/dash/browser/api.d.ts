@@ -19,7 +19,7 @@ declare namespace Api {
   interface Episodes { obeyed: number; early: number; gave_up: number; left_out?: number }
   interface Rule {
     domain: string; name: string; file: string; line: number; since: string; mode: string; command?: boolean; limits: string[]; per?: string[];
-    from: string; met: number; refused: number; refused_alone: number; soft: number; near: number; banned: number;
+    from: string; sampled_from: string; met: number; refused: number; refused_alone: number; soft: number; near: number; banned: number;
     would_refuse: number; errors: number; keys: number; keys_refused: number; keys_error: number; fill: number[]; max_fill: number;
     episodes: Episodes; known_share: number; ok_share: number;
     good: { refused: number; refused_plus_minus: number; of: number; keys: number; all: number; share: number; low: number; high: number; plus_minus: number; confidence?: string };
