@@ -161,6 +161,7 @@ func (p *program) rulesSource() admin.RulesSource {
 	}
 	if problems, ok := errors.AsType[rule.Problems](s.Err); ok {
 		for _, problem := range problems {
+			problem.Quote = "" // of a file, which not everybody may see who sees this
 			out.Errors = append(out.Errors, problem.Error())
 		}
 	} else if s.Err != nil {

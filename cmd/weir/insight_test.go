@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -80,6 +83,41 @@ func TestSaturation(t *testing.T) {
 		s.capacity = func() int { return 0 }
 		check("an unknown capacity", "")
 	})
+}
+
+// Who may not see rule files sees why they are not in force, and no line of them.
+func TestBrokenQuotesNothing(t *testing.T) {
+	folder := inFolder(t, "limits: [{name: all, allow: 100/day}]\n")
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	writeRules(t, tokens, "of-a-viewer role=viewer\nof-support role=support\nof-an-admin\n")
+	p := start(t, "serve", "--rules="+folder, "--auth-tokens-file="+tokens)
+	admin := "http://" + p.addr("admin") // it runs
+	writeRules(t, filepath.Join(folder, "broken.yaml"), "domain: broken\nlimits: [{name: all, alow: 5/day, when: {user: the-secret-customer}}]\n")
+	// The verdict broken says the first of these.
+	for _, token := range []string{"of-a-viewer", "of-support", "of-an-admin"} {
+		eventually(t, "/api/v1/rules tells what is broken", func() bool {
+			r, err := http.NewRequestWithContext(t.Context(), "GET", admin+"/api/v1/rules", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+token)
+			a, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Body.Close()
+			body, err := io.ReadAll(a.Body)
+			if err != nil || a.StatusCode != 200 {
+				t.Fatal(a.Status, err)
+			}
+			if strings.Contains(string(body), "the-secret-customer") {
+				t.Errorf("%s: %s", token, body)
+				return true
+			}
+			return strings.Contains(string(body), "broken.yaml:2:") && strings.Contains(string(body), "alow")
+		})
+	}
+	p.end()
 }
 
 // A server that only proxies knows how long its decisions take. Each is timed by a chance of 1 in

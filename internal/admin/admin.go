@@ -38,7 +38,7 @@ type RulesSource struct {
 	Loaded   time.Time `json:"loaded"`
 	Loads    uint64    `json:"loads"`
 	Failures uint64    `json:"failures"`
-	// Errors say why what lies in the source now is not in force; empty if it is.
+	// Errors say why what lies in the source now is not in force, without quoting it; empty if it is.
 	Errors []string `json:"errors"`
 }
 
