@@ -208,10 +208,11 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 		var found foundDecision
 		if f.read(a, &found) && found.Entry != nil && found.Entry.ID == id {
 			e, why = found.Entry, ""
+			cancel() // there is no other one, and a node that hangs need not be waited for
 		}
 	})
 	if e == nil && n.Asked > 1 {
-		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked, strings.TrimSuffix(why, ", or been made by another node"))
+		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked, strings.Replace(why, ", or been made by another node", "", 1))
 	}
 	return e, why, n
 }

@@ -253,6 +253,27 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
+// A decision that one node has is told at once, though another one does not answer.
+func TestDecisionBesideHung(t *testing.T) {
+	url := redistest.Start(t).URL()
+	hung := make(chan struct{})
+	own := newMember(t, url, "node-0", shop)
+	has := newMember(t, url, "node-1", shop)
+	hangs := newMember(t, url, "node-2", shop, func(n *nodes.Nodes) {
+		n.Handle(kindDecision, func(ctx context.Context, _ []byte) ([]byte, error) { close(hung); <-ctx.Done(); return nil, ctx.Err() })
+	})
+	hearEachOther(t, own, has, hangs)
+	var d *weir.Decision
+	for range 6 {
+		d = has.ask(t, "ada")
+	}
+	// The nodes of these tests are waited for until the test's own end.
+	if e, why, n := own.Decision(t.Context(), d.ID); e == nil || e.Node != "node-1" || why != "" || n.Asked != 3 {
+		t.Errorf("%+v %q %+v", e, why, n)
+	}
+	<-hung
+}
+
 // answersWith makes a node answer with what it gathered by another clock.
 func answersWith(ahead time.Duration) func(*nodes.Nodes) {
 	c := insight.New(insight.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
