@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -81,7 +80,8 @@ func (f *Fleet) look(ctx context.Context) (leads bool) {
 
 // agree takes over the seed of all nodes, or gives them one.
 func (f *Fleet) agree(ctx context.Context) error {
-	own := binary.LittleEndian.AppendUint64(nil, rand.Uint64())
+	// The one that this node has: after Redis lost it, it is that of all, and nothing is forgotten.
+	own := binary.LittleEndian.AppendUint64(nil, f.o.Insight.Seed())
 	if err := f.o.Board.Set(ctx, seedKey, own, seedTTL, true); err != nil {
 		return err
 	}

@@ -104,3 +104,19 @@ func TestVerdictsExpire(t *testing.T) {
 		})
 	}
 }
+
+// When Redis has lost the seed that all nodes share, they go on with it, and forget no key.
+func TestSeedStays(t *testing.T) {
+	f, b := newDuties(t)
+	f.look(t.Context())
+	seed := f.o.Insight.Seed()
+	clear(b.values)
+	clear(b.until)
+	f.look(t.Context())
+	if f.o.Insight.Seed() != seed {
+		t.Error("there is another seed")
+	}
+	if keys := f.o.Insight.Snapshot(insight.Want{Samples: true}).Rules[0].All.Keys; len(keys) != 1 {
+		t.Errorf("%d keys are known", len(keys))
+	}
+}
