@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/accept"
 	"github.com/weir-rl/weir/internal/answer"
 )
 
@@ -28,8 +29,8 @@ func (f form) contentType() string {
 // preferred returns the form that an Accept header prefers. It is problem details for clients that
 // name no preference, and for those that accept none of the forms: a refusal in a form that was not
 // asked for says more than a 406.
-func preferred(accept string) form {
-	return form(answer.Preferred(accept, "application/json", "text/html", "text/plain"))
+func preferred(accepted string) form {
+	return form(accept.Preferred(accepted, "application/json", "text/html", "text/plain"))
 }
 
 // pageStyle is the style of the page. It follows the light or dark scheme that the reader has

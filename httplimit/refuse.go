@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/accept"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/rule"
 )
@@ -34,14 +35,14 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 	var body []byte
 	var headers []rule.Pair
 	typed := true // a Content-Type among the headers of the rule does not matter
-	accept := strings.Join(r.Header["Accept"], ", ")
+	accepted := strings.Join(r.Header["Accept"], ", ")
 	if near != nil && near.Window.Rule != nil && near.Window.Rule.Response != nil {
 		resp := near.Window.Rule.Response
 		if resp.Status != 0 {
 			status = resp.Status
 		}
 		data := responseData(d, near, status)
-		contentType, body = resp.Render(answer.Preferred(accept, resp.MediaTypes()...), data)
+		contentType, body = resp.Render(accept.Preferred(accepted, resp.MediaTypes()...), data)
 		headers = resp.RenderHeaders(nil, data)
 		typed = resp.Body.Source == "" || resp.ContentType != ""
 		if len(resp.Bodies) > 1 {
@@ -56,7 +57,7 @@ func (f Headers) Refuse(w http.ResponseWriter, r *http.Request, d *weir.Decision
 	case contentType != "": // the rule names a type for a body that is not its own
 		body = appendRefusal(nil, formJSON, status, d, near)
 	default:
-		form := preferred(accept)
+		form := preferred(accepted)
 		body, contentType = appendRefusal(nil, form, status, d, near), form.contentType()
 		varyBy(h, "Accept")
 		if form == formHTML {

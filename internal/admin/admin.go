@@ -5,6 +5,7 @@ package admin
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/accept"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/auth"
@@ -290,8 +292,21 @@ func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("X-Frame-Options", "DENY")
 	w.Header()["Cache-Control"] = answer.NoStore
+	if accept.Gzip(r) {
+		w = packer{w}
+	}
 	route.serve(w, r)
 }
+
+// packer is what is written to a client that takes gzip. Only writeJSON makes use of that: a list
+// of 1,000 rules has a megabyte, and the page asks for it again and again.
+type packer struct{ http.ResponseWriter }
+
+// Unwrap is for http.ResponseController.
+func (p packer) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// leastPacked is from how many bytes on an answer is packed. Less fits into a few packets anyway.
+const leastPacked = 4 << 10
 
 // admit finds out who sent r, and whether its role is enough for the endpoint. If it is not, it
 // answers, and ok is false.
@@ -450,7 +465,15 @@ func writeJSON(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header()["Content-Type"] = answer.JSONType
-	_, _ = w.Write(b.Bytes()) // the client hung up
+	if _, packs := w.(packer); !packs || b.Len() < leastPacked {
+		_, _ = w.Write(b.Bytes()) // the client hung up
+		return
+	}
+	w.Header().Set("Content-Encoding", "gzip")
+	w.Header().Set("Vary", "Accept-Encoding")
+	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one of gzip's own
+	_, _ = z.Write(b.Bytes())
+	_ = z.Close()
 }
 
 func profile(w http.ResponseWriter, r *http.Request) {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/accept"
 )
 
 var helpPage = template.Must(template.New("help").Parse(`<!doctype html>
@@ -58,9 +58,9 @@ func (a *Handler) root(w http.ResponseWriter, r *http.Request) {
 
 // prefersText reports whether the client of r wants plain text and said so: curl takes anything.
 func prefersText(r *http.Request) bool {
-	accept := r.Header.Get("Accept")
-	text, detail := answer.Quality(accept, "text/plain")
-	html, _ := answer.Quality(accept, "text/html")
+	accepted := r.Header.Get("Accept")
+	text, detail := accept.Quality(accepted, "text/plain")
+	html, _ := accept.Quality(accepted, "text/html")
 	return detail == 3 && text > 0 && text >= html
 }
 

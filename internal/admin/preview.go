@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/internal/accept"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/insight"
 )
@@ -199,7 +200,7 @@ func (a *Handler) followPreview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.wait()()
-	if answer.Preferred(r.Header.Get("Accept"), "text/event-stream", "application/json") == 1 {
+	if accept.Preferred(r.Header.Get("Accept"), "text/event-stream", "application/json") == 1 {
 		a.awaitPreview(w, r, p)
 		return
 	}

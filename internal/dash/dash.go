@@ -2,8 +2,8 @@
 // that serves them. Begin with Handler.
 //
 // The page is plain HTML, CSS and ES modules: there is no build step, and nothing is generated. It
-// reads the admin API of the port that serves it, and nothing else. The package imports nothing of
-// ours, so that the page can be served without the limiter.
+// reads the admin API of the port that serves it, and nothing else. The package imports nothing that
+// knows the limiter, so that the page can be served without it.
 package dash
 
 import (
@@ -24,6 +24,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/weir-rl/weir/internal/accept"
 )
 
 //go:embed assets/index.html assets/app.css assets/icon.svg assets/vendor/uplot.js
@@ -180,7 +182,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// it, and without the cookie, which is SameSite=Strict, it gets the login.
 	h.Set("Cache-Control", "no-store") // it has figures that need a login
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	if accepts(r) {
+	if accept.Gzip(r) {
 		h.Set("Content-Encoding", "gzip")
 	}
 	if r.Method == http.MethodHead {
@@ -221,7 +223,7 @@ func (p *page) serveFile(w http.ResponseWriter, r *http.Request, rest string) {
 	h.Set("Content-Type", f.kind)
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	data := f.plain
-	if accepts(r) {
+	if accept.Gzip(r) {
 		data = f.packed()
 		h.Set("Content-Encoding", "gzip")
 	}
@@ -233,18 +235,6 @@ func send(w http.ResponseWriter, r *http.Request, data []byte) {
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(data) // the client hung up
 	}
-}
-
-// accepts reports whether the client takes gzip. All browsers say so in these words; others get
-// the file as it is.
-func accepts(r *http.Request) bool {
-	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
-		name, q, _ := strings.Cut(coding, ";")
-		if strings.TrimSpace(name) == "gzip" && strings.ReplaceAll(q, " ", "") != "q=0" {
-			return true
-		}
-	}
-	return false
 }
 
 // mostSnapshot bounds the snapshot in the HTML, in bytes as they are before they are packed to

@@ -211,11 +211,12 @@ type ruleVerdicts struct {
 }
 
 // judge judges all rules by what all nodes have gathered, rule by rule, and leaves the verdicts for
-// all.
+// all. With many rules, or a node that hangs, that takes long; there are looks meanwhile, and it
+// ends with one that says that this node does not lead any more.
 func (f *Fleet) judge(ctx context.Context) {
 	over := insight.JudgedOver(time.Now())
-	own := f.o.Insight.Snapshot(insight.Want{Over: over})
-	head, _ := f.merge(ctx, insight.Want{Over: over})
+	own := f.o.Insight.Snapshot(insight.Want{OnlyTop: true}) // for the names of the rules
+	looked := time.Now()
 	var all []ruleVerdicts
 	for i := range own.Rules {
 		r := &own.Rules[i]
@@ -226,7 +227,6 @@ func (f *Fleet) judge(ctx context.Context) {
 		if s == nil || len(s.Rules) != 1 {
 			continue
 		}
-		s.Domains = head.Domains
 		facts := s.Facts(0)
 		f.o.Insight.Complete(&facts)
 		verdicts := insight.Judge(&facts, insight.Thresholds{GoodRefused: f.o.GoodRefused})
@@ -239,6 +239,12 @@ func (f *Fleet) judge(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(judgePause):
+		}
+		if time.Since(looked) >= lookEvery {
+			if !f.look(ctx) {
+				return
+			}
+			looked = time.Now()
 		}
 	}
 	text, err := json.Marshal(all)

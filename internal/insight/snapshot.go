@@ -16,6 +16,8 @@ type Want struct {
 	// Series asks for the counts of rules over time, Top for the lists of top keys, and Samples for
 	// those of keys, which take most of the bytes. Those of domains over time are always there.
 	Series, Top, Samples bool
+	// OnlyTop leaves out all that is known of rules but their limits and the lists of top keys.
+	OnlyTop bool
 	// Key asks for what is known of one key (user=ada), where Samples does not ask for all.
 	Key string
 }
@@ -331,6 +333,10 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 			out.Windows = append(out.Windows, WindowSnapshot{Name: name})
 		}
 	}
+	if want.OnlyTop {
+		r.listsInto(&out)
+		return out
+	}
 	if r.series == nil {
 		// Since it is in force: more is not known.
 		out.Count, out.Sampled = Counts(r.total), Counts(r.total)
@@ -366,11 +372,15 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 	r.drawnInto(&out, doors)
 	r.samples(&out, s, want)
 	if want.Top {
-		for kind := range topKinds {
-			out.Live[kind], out.Long[kind] = r.live[kind].snapshot(), r.long[kind].snapshot()
-		}
+		r.listsInto(&out)
 	}
 	return out
+}
+
+func (r *ruleState) listsInto(out *RuleSnapshot) {
+	for kind := range topKinds {
+		out.Live[kind], out.Long[kind] = r.live[kind].snapshot(), r.long[kind].snapshot()
+	}
 }
 
 // drawnInto fills in what the decisions say that were drawn by chance.

@@ -346,7 +346,7 @@ func (r *RuleSnapshot) report(s *Snapshot) RuleReport {
 
 // Keys implements Reader.
 func (v *View) Keys(ctx context.Context, q KeysQuery) ([]KeyCount, Nodes, error) {
-	s, nodes, err := v.ask(ctx, Want{Domain: q.Domain, Over: time.Hour, Top: true})
+	s, nodes, err := v.ask(ctx, Want{Domain: q.Domain, Over: time.Hour, OnlyTop: true})
 	if err != nil {
 		return nil, nodes, err
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/accept"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -24,7 +24,7 @@ func answers(t testing.TB, text string) *rule.Response {
 
 // render answers a client with this Accept header.
 func render(r *rule.Response, accepted string, data rule.ResponseData) (contentType string, body []byte) {
-	return r.Render(answer.Preferred(accepted, r.MediaTypes()...), data)
+	return r.Render(accept.Preferred(accepted, r.MediaTypes()...), data)
 }
 
 func TestRender(t *testing.T) {

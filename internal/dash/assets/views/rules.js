@@ -57,5 +57,6 @@ export async function show(ctx, root) {
     ctx.nodes(answer.nodes);
   }
   draw();
-  return { title: 'Rules', async poll() { answer = await askRules(); keepFocus(root, draw); } };
+  // A thousand rules are as many bytes a second as ten.
+  return { title: 'Rules', every: Math.max(2000, answer.rules.length * 60), async poll() { answer = await askRules(); keepFocus(root, draw); } };
 }

@@ -1,6 +1,22 @@
-package answer
+// Package accept reads what a client accepts: media types, and gzip (RFC 9110, 12.5).
+package accept
 
-import "strings"
+import (
+	"net/http"
+	"strings"
+)
+
+// Gzip reports whether the client takes gzip (RFC 9110, 12.5.3). All browsers say so in these
+// words; others get what is asked for as it is.
+func Gzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, q, _ := strings.Cut(coding, ";")
+		if strings.TrimSpace(name) == "gzip" && strings.ReplaceAll(q, " ", "") != "q=0" {
+			return true
+		}
+	}
+	return false
+}
 
 // longestAccept is how much of an Accept header is looked at, in bytes.
 const longestAccept = 4096
