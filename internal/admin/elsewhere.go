@@ -48,7 +48,7 @@ type answered struct {
 
 // askElsewhere returns what the nodes that q asks said a moment ago, or asks them.
 func (a *Handler) askElsewhere(q decisionQuery) *answered {
-	x, _ := a.streams.once(fmt.Sprintf("decisions %#v", q), streamEvery, func() (any, error) {
+	x, _ := a.streams.once(fmt.Sprintf("decisions %#v", q), streamEvery, streamEvery, func() (any, error) {
 		ctx, cancel := context.WithTimeout(a.end, insightPatience)
 		defer cancel()
 		got := &answered{at: time.Now(), after: a.o.StoreNow().Add(-lateness)}

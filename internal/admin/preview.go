@@ -48,26 +48,23 @@ type previewing struct {
 
 	mu       sync.Mutex
 	progress insight.PreviewProgress
-	waiting  int // requests for the result
+	waiting  int         // requests for the result
+	alone    *time.Timer // ends the preview; nil while somebody waits, or nobody has yet
 }
 
 // wait notes somebody who waits for the result, until leave is called. The preview ends when nobody
 // does any more.
 func (p *previewing) wait() (leave func()) {
-	count := func(n int) (alone bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting++; p.alone != nil {
+		p.alone.Stop()
+	}
+	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.waiting += n
-		return p.waiting == 0
-	}
-	count(1)
-	return func() {
-		if count(-1) {
-			time.AfterFunc(previewAlone, func() {
-				if count(0) {
-					p.cancel()
-				}
-			})
+		if p.waiting--; p.waiting == 0 {
+			p.alone = time.AfterFunc(previewAlone, p.cancel)
 		}
 	}
 }

@@ -63,7 +63,15 @@ func TestPreview(t *testing.T) {
 			t.Errorf("while one waits: %d", a.Status)
 		}
 		second()
-		time.Sleep(2 * previewAlone)
+		time.Sleep(previewAlone - 100*time.Millisecond)
+		_, third := w.open(t, "operator", path, "Accept", jsonText)
+		synctest.Wait()
+		third()
+		time.Sleep(previewAlone - 100*time.Millisecond) // from then on, and not from when another one left
+		if a := w.as("operator", "POST", previewPath, `{"files": {"a.yaml": ""}}`); a.Status != 409 {
+			t.Errorf("before its time is over: %d", a.Status)
+		}
+		time.Sleep(previewAlone)
 		path = start()
 		w.Close()
 		if a := w.as("operator", "GET", path, "", "Accept", "text/event-stream"); !strings.Contains(a.Body, "event: problem") {

@@ -66,6 +66,7 @@ type streams struct {
 type shared struct {
 	mu   sync.Mutex
 	at   time.Time
+	pace time.Duration // how old it may be, since it took so long to read
 	what any
 	err  error
 }
@@ -94,12 +95,17 @@ func (s *streams) leave() {
 	}
 }
 
+// mostPace is how old figures may be that take long to read: those of 1,000 rules are of two to
+// three seconds.
+const mostPace = 5 * time.Second
+
 // mostShared bounds what is kept for several streams; more than that is read for each.
 const mostShared = 64
 
 // once returns what read returned last for a name, if that is young enough, and else asks it: many
-// streams that ask at once wait for one answer.
-func (s *streams) once(name string, young time.Duration, read func() (any, error)) (any, error) {
+// streams that ask at once wait for one answer. What takes long to read may be older, up to most:
+// so old that reading takes half a percent of the time.
+func (s *streams) once(name string, young, most time.Duration, read func() (any, error)) (any, error) {
 	s.mu.Lock()
 	x := s.shared[name]
 	if x == nil {
@@ -115,9 +121,9 @@ func (s *streams) once(name string, young time.Duration, read func() (any, error
 	s.mu.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if now := time.Now(); x.at.IsZero() || now.Sub(x.at) >= young {
+	if now := time.Now(); x.at.IsZero() || now.Sub(x.at) >= max(young, x.pace) {
 		x.what, x.err = read()
-		x.at = now
+		x.at, x.pace = now, min(200*time.Since(now), most)
 	}
 	return x.what, x.err
 }
@@ -134,8 +140,9 @@ type streamed struct {
 	q      decisionQuery
 	mask   *mask
 	cursor recent.Cursor
-	others elsewhere // what was seen of decisions of other nodes
-	tokens float64   // decisions that may be shown now
+	told   map[string]any // figures that were written last, by view
+	others elsewhere      // what was seen of decisions of other nodes
+	tokens float64        // decisions that may be shown now
 	filled time.Time
 	fit    int    // decisions that were asked for since the last event with some
 	full   bool   // the next overview has its whole series
@@ -154,12 +161,16 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 	if a.goingAway(w) {
 		return
 	}
-	if !a.streams.enter() {
+	if !a.streams.enter() { // before any node is asked
 		w.Header().Set("Retry-After", "5")
 		answer.Problem(w, http.StatusServiceUnavailable, fmt.Sprintf("%d streams are open on this node, as many as admin.streams allows; ask the other endpoints every two seconds", a.streams.most), "")
 		return
 	}
 	defer a.streams.leave()
+	if status, err := s.before(r.Context()); status != 0 {
+		queryProblem(w, status, err)
+		return
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(a.end, cancel)()
@@ -174,7 +185,7 @@ func (a *Handler) stream(w http.ResponseWriter, r *http.Request) {
 // newStream reads what r asks for. status is 0 if that is well.
 func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed, status int, err error) {
 	v, role := r.URL.Query(), sender(r).Role
-	s = &streamed{a: a, w: w, out: http.NewResponseController(w), role: role, full: true}
+	s = &streamed{a: a, w: w, out: http.NewResponseController(w), role: role, full: true, told: map[string]any{}}
 	bad := func(field, message string) (*streamed, int, error) {
 		return nil, http.StatusBadRequest, &answer.FieldError{Field: field, Message: message}
 	}
@@ -220,15 +231,24 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 		return nil, http.StatusNotFound, &answer.FieldError{Field: field, Message: strings.TrimPrefix(problem, field+": ")}
 	}
 	s.mask = a.decisionMask(role, &s.q.Query)
-	if s.q.elsewhere && s.wants(topicDecisions) {
-		s.elsewhere(0) // what was there before
-		if s.q.node != "" && s.others.heard.IsZero() {
-			if status, why := a.unheard(r.Context(), s.q.node, s.others.last.nodes.Remark); status != 0 {
-				return nil, status, why
-			}
-		}
-	}
 	return s, 0, nil
+}
+
+// before asks other nodes for the decisions that were there before the stream. status is 0 if the
+// one that is asked was heard.
+func (s *streamed) before(ctx context.Context) (status int, err error) {
+	if !s.q.elsewhere || !s.wants(topicDecisions) {
+		return 0, nil
+	}
+	s.elsewhere(0)
+	if s.q.node == "" || !s.others.heard.IsZero() {
+		return 0, nil
+	}
+	status, why := s.a.unheard(ctx, s.q.node, s.others.last.nodes.Remark)
+	if status == 0 {
+		return 0, nil
+	}
+	return status, why
 }
 
 func (s *streamed) wants(view string) bool { return slices.Contains(s.views, view) }
@@ -296,19 +316,20 @@ func (s *streamed) figures() (ok bool) {
 	for _, view := range s.views {
 		var data any
 		var err error
+		ok = true
 		switch view {
 		case topicOverview:
-			data, err = s.a.streams.once(fmt.Sprint("overview ", s.over, " ", s.q.Domain), streamEvery/2, func() (any, error) {
+			data, err = s.a.streams.once(fmt.Sprint("overview ", s.over, " ", s.q.Domain), streamEvery/2, mostPace, func() (any, error) {
 				return s.a.o.Insight.Overview(ctx, s.q.Domain, s.over)
 			})
-			if err == nil {
+			if err == nil && s.isNew(view, data) {
 				ok = s.overview(*s.a.maskFor(s.role).overview(data.(*insight.Overview)))
 			}
 		case topicKeys:
-			data, err = s.a.streams.once(fmt.Sprintf("keys %d %v", s.role, s.keys), streamEvery/2, func() (any, error) {
+			data, err = s.a.streams.once(fmt.Sprintf("keys %d %v", s.role, s.keys), streamEvery/2, mostPace, func() (any, error) {
 				return s.a.listTopKeys(ctx, s.keys, s.role)
 			})
-			if err == nil {
+			if err == nil && s.isNew(view, data) {
 				ok = s.topKeys(*data.(*TopKeys))
 			}
 		default:
@@ -327,9 +348,18 @@ func (s *streamed) figures() (ok bool) {
 	return true
 }
 
-// lastPoints is how many steps of time an event overview has behind the first one: the last, which
-// grows, and those that may have ended since the event before.
-const lastPoints = 3
+// isNew reports whether figures are others than those of the event before.
+func (s *streamed) isNew(view string, figures any) bool {
+	if s.told[view] == figures {
+		return false
+	}
+	s.told[view] = figures
+	return true
+}
+
+// lastPoints is how many steps of time, in seconds, an event overview has behind the first one: the
+// last, which grows, and those that may have ended since the event before.
+func lastPoints(step int) int { return 3 + int(mostPace/time.Second)/max(step, 1) }
 
 // streamedOverview is the data of an event overview. Partial says that the series holds the last
 // steps only: they take the place of those with the same T. Shortened says that the event would
@@ -344,7 +374,7 @@ type streamedOverview struct {
 func (s *streamed) overview(o insight.Overview) (ok bool) {
 	e := streamedOverview{Overview: o, LeftOut: s.missed}
 	if !s.full {
-		e.Partial, e.Series = true, lastOf(o.Series, lastPoints)
+		e.Partial, e.Series = true, lastOf(o.Series, lastPoints(o.Step))
 	}
 	data := encode(e)
 	for cut := 256; len(data) > mostEvent && cut > 0; cut /= 4 { // 256, 64, 16, 4, 1

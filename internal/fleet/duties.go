@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -223,18 +224,9 @@ func (f *Fleet) judge(ctx context.Context) {
 		if r.IsCommand() {
 			continue
 		}
-		s, _ := f.merge(ctx, insight.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true})
-		if s == nil || len(s.Rules) != 1 {
-			continue
+		if v, ok := f.judgeRule(ctx, insight.Want{Domain: r.Domain, Rule: r.Name, Over: over, Samples: true, Top: true}); ok {
+			all = append(all, v)
 		}
-		facts := s.Facts(0)
-		f.o.Insight.Complete(&facts)
-		verdicts := insight.Judge(&facts, insight.Thresholds{GoodRefused: f.o.GoodRefused})
-		id := ruleID{r.Domain, r.Name, s.Rules[0].Definition}
-		f.mu.Lock()
-		insight.KeepSince(f.verdicts[id], verdicts)
-		f.mu.Unlock()
-		all = append(all, ruleVerdicts{r.Domain, r.Name, id.definition, verdicts})
 		select {
 		case <-ctx.Done():
 			return
@@ -259,6 +251,23 @@ func (f *Fleet) judge(ctx context.Context) {
 	}
 }
 
+// judgeRule judges one rule. What another node tells must not end the program.
+func (f *Fleet) judgeRule(ctx context.Context, want insight.Want) (v ruleVerdicts, ok bool) {
+	defer f.recovered(func() { ok = false })
+	s, _ := f.merge(ctx, want)
+	if s == nil || len(s.Rules) != 1 {
+		return v, false
+	}
+	facts := s.Facts(0)
+	f.o.Insight.Complete(&facts)
+	verdicts := insight.Judge(&facts, insight.Thresholds{GoodRefused: f.o.GoodRefused})
+	id := ruleID{want.Domain, want.Rule, s.Rules[0].Definition}
+	f.mu.Lock()
+	insight.KeepSince(f.verdicts[id], verdicts)
+	f.mu.Unlock()
+	return ruleVerdicts{id.domain, id.rule, id.definition, verdicts}, true
+}
+
 // takeVerdicts takes over the verdicts that were made of what all nodes have gathered.
 func (f *Fleet) takeVerdicts(text []byte) {
 	var all []ruleVerdicts
@@ -270,12 +279,15 @@ func (f *Fleet) takeVerdicts(text []byte) {
 		m[ruleID{x.Domain, x.Rule, x.Definition}] = x.Verdicts
 	}
 	f.mu.Lock()
-	f.verdicts, f.taken = m, time.Now()
-	f.mu.Unlock()
+	defer f.mu.Unlock()
+	if !bytes.Equal(text, f.board) {
+		f.board, f.taken = text, time.Now()
+	}
+	f.verdicts = m
 }
 
-// dropVerdicts forgets verdicts that were not on the board for as long as they last there: nobody
-// makes them any more, and what this node knows itself is newer.
+// dropVerdicts forgets verdicts that are older than they last on the board: nobody makes them any
+// more, and what this node knows itself is newer.
 func (f *Fleet) dropVerdicts() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

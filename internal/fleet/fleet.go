@@ -67,7 +67,8 @@ type Fleet struct {
 	mu       sync.Mutex
 	asked    map[insight.Want]*asked // what is asked now, or was a moment ago
 	verdicts map[ruleID][]insight.Verdict
-	taken    time.Time // when the verdicts lay on the board last
+	board    []byte    // the verdicts as they lay on the board last
+	taken    time.Time // since when
 }
 
 type ruleID struct {
@@ -201,17 +202,19 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 	if own.Entry != nil {
 		return own.Entry, "", alone
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	why = own.Why
 	n = f.others(ctx, kindDecision, id, func(a nodes.Answer) {
 		var found foundDecision
 		if f.read(a, &found) && found.Entry != nil && found.Entry.ID == id {
 			e, why = found.Entry, ""
-			cancel() // there is no other one, and a node that hangs need not be waited for
+			cancel(nodes.Enough) // there is no other one, and a node that hangs need not be waited for
 		}
 	})
-	if e == nil && n.Asked > 1 {
+	if e != nil {
+		n.Asked = n.Answered // nobody is missing
+	} else if n.Asked > 1 {
 		why = fmt.Sprintf("%d of %d nodes were heard; %s", n.Answered, n.Asked, strings.Replace(why, ", or been made by another node", "", 1))
 	}
 	return e, why, n

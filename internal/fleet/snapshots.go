@@ -67,15 +67,12 @@ var errMerge = errors.New("what the nodes gathered could not be merged; the log 
 // program.
 func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
 	defer func() {
-		if p := recover(); p != nil {
-			f.o.Logger.Error("what the nodes gathered could not be merged, which is a defect of weir", "panic", p, "stack", string(debug.Stack()))
-			a.err = errMerge
-		}
 		f.mu.Lock()
 		a.at = time.Now()
 		f.mu.Unlock()
 		close(a.done)
 	}()
+	defer f.recovered(func() { a.err = errMerge })
 	merged, n := f.merge(ctx, want)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,6 +83,15 @@ func (f *Fleet) gather(ctx context.Context, want insight.Want, a *asked) {
 		}
 	}
 	a.snapshot, a.nodes = merged, n
+}
+
+// recovered is to be deferred where snapshots of other nodes are taken in. It stops a panic, and
+// calls failed.
+func (f *Fleet) recovered(failed func()) {
+	if p := recover(); p != nil {
+		f.o.Logger.Error("what the nodes gathered could not be merged, which is a defect of weir", "panic", p, "stack", string(debug.Stack()))
+		failed()
+	}
 }
 
 // merge merges what all nodes gathered. What cannot be read, or is of another time, is left out.

@@ -341,8 +341,11 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		// Since it is in force: more is not known.
 		out.Count, out.Sampled = Counts(r.total), Counts(r.total)
 	} else {
-		var strip Strip
-		strip, out.Count = r.series.strip(s.From, s.Time, s.Step)
+		if want.Series {
+			out.Series, out.Count = r.series.strip(s.From, s.Time, s.Step)
+		} else {
+			out.Count = r.series.sum(s.From, s.Time)
+		}
 		if from := s.judgedFrom(); s.Started > from {
 			out.Sampled = Counts(r.total)
 		} else {
@@ -354,9 +357,6 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 				out.Trend[at] += b[laneRefused]
 			}
 		})
-		if want.Series {
-			out.Series = strip
-		}
 	}
 	if len(r.failures.buckets) > 0 {
 		r.failures.each(s.From, s.Time, func(_ int64, b *bucket) { out.Errors += uint64(b[laneMet]) })

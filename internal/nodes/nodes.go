@@ -155,6 +155,10 @@ func (n *Nodes) AskOthers(ctx context.Context, kind string, args []byte, take fu
 	return n.ask(ctx, kind, args, false, take)
 }
 
+// Enough is the cause with which a context ends a question early: what was heard is enough, and
+// nobody who was not heard is missing.
+var Enough = errors.New("nodes: enough was heard")
+
 func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, take func(Answer)) (t Tally, err error) {
 	k, ok := n.handlers[name]
 	if !ok {
@@ -289,6 +293,10 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 		missing[cause] += others - missing[Unreadable]
 	}()
 	for others > 0 {
+		if context.Cause(ctx) == Enough {
+			others = 0 // nobody is missing
+			return missing
+		}
 		left := time.Until(end)
 		if left < time.Millisecond {
 			return missing

@@ -63,8 +63,8 @@ const maxShards = 256
 //
 // A state that equals a fresh one is forgotten for free, a few at each insertion. At the bound
 // other keys are forgotten: expired ones, then those furthest from their limit, never one that is
-// refused now, nor one of which units are lent. A key that finds no room is charged on one of about a thousand cells that the keys
-// of its counter share, and that lie outside the bound.
+// refused now, nor one of which units are lent. A key that finds no room is charged on one of about
+// a thousand cells that the keys of its counter share, and that lie outside the bound.
 type Store struct {
 	seed     maphash.Seed
 	shift    uint // of a hash, to get the shard
