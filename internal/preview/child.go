@@ -50,18 +50,26 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	for {
 		select {
 		case err := <-done:
+			if ctx.Err() != nil { // which is why; it may have been written to nobody, too
+				return failure(ctx)
+			}
 			return err
 		case <-ctx.Done():
-			if err := context.Cause(ctx); !errors.Is(err, errLeft) && !errors.Is(err, context.Canceled) {
-				return err
-			}
-			return nil // nobody waits for more
+			return failure(ctx)
 		case <-watch.C:
 			if spent() > mostSpent {
 				return say.say(said{Error: fmt.Sprintf("loading the rules and running their tests took more than %v of the processor", mostSpent)})
 			}
 		}
 	}
+}
+
+// failure is why ctx ended; nil if that is only because nobody waits for more.
+func failure(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, errLeft) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // listen reads a task and a plan, and then waits for the end of in, which it returns.

@@ -93,8 +93,22 @@ func TestMain(m *testing.M) {
 type complains struct{ t testing.TB }
 
 func (c complains) Write(line []byte) (int, error) {
-	c.t.Errorf("it logged %s", line)
+	if !onlyUnlowered(c.t, string(line)) {
+		c.t.Errorf("it logged %s", line)
+	}
 	return len(line), nil
+}
+
+// onlyUnlowered reports whether a log says no more than that the priority could not be lowered, in
+// a sandbox that denies it.
+func onlyUnlowered(t testing.TB, text string) bool {
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "the priority could not be lowered") || noLowering() == nil {
+			return false
+		}
+		t.Logf("not checked here (%v): %s", noLowering(), line)
+	}
+	return true
 }
 
 // both returns the result of a preview in this process, once one in a process of its own had the

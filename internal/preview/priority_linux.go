@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -16,36 +17,49 @@ const schedIdle = 5
 // they are made as nice as can be.
 func lower(pid int) error {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
+	return lowerAll(func() ([]os.DirEntry, error) { return os.ReadDir(dir) }, lowerThread)
+}
+
+// mostPasses bounds how often the threads of a process are listed.
+const mostPasses = 16
+
+// lowerAll lowers each thread that list tells of, once.
+func lowerAll(list func() ([]os.DirEntry, error), lower func(tid int) error) error {
+	met := map[string]bool{}
 	var denied error
 	// A thread may come while they are listed, from one that was not lowered yet. When all that are
-	// listed have been lowered before, there are no others.
-	for again := true; again; {
-		again = false
-		list, err := os.ReadDir(dir)
+	// listed have been met before, there are no others. What policy a thread has is not asked: where
+	// that is denied, too, this would never end.
+	for range mostPasses {
+		threads, err := list()
 		if err != nil {
 			return err
 		}
-		for _, e := range list {
+		before := len(met)
+		for _, e := range threads {
+			if met[e.Name()] {
+				continue
+			}
+			met[e.Name()] = true
 			tid, err := strconv.Atoi(e.Name())
 			if err != nil {
 				return err
 			}
-			policy, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_GETSCHEDULER, uintptr(tid), 0, 0)
-			if errno == 0 && policy == schedIdle {
-				continue
-			}
-			if err := lowerThread(tid); err != nil {
+			if err := lower(tid); err != nil {
 				denied = err
-				continue
 			}
-			again = true
 		}
+		if len(met) == before {
+			return denied
+		}
+	}
+	if denied == nil {
+		denied = errors.New("there were new threads each time that they were listed")
 	}
 	return denied
 }
 
 // lowerThread lowers a thread, if it has not ended.
-
 func lowerThread(tid int) error {
 	// Not sched_setattr: filters of system calls see this policy, and allow it where they allow no
 	// realtime (RestrictRealtime of systemd).

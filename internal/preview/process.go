@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/rule"
@@ -54,7 +55,7 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 	// What a program does before its main takes milliseconds. The process does this again, for the
 	// threads that it has by then, and says it if it cannot.
 	_ = lower(cmd.Process.Pid)
-	res, err := talk(in, out, t, plan, tell)
+	res, err := talk(in, &io.LimitedReader{R: out, N: mostSaid}, t, plan, tell)
 	in.Close()
 	cancel()
 	_ = cmd.Wait() // it was killed, or ended as its state says
@@ -66,7 +67,8 @@ func (c *process) run(ctx context.Context, inForce *rule.Set, t *task, plan plan
 		return res, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errors.Is(err, errSilent) || errors.Is(err, io.EOF) && !cmd.ProcessState.Exited():
+	case errors.Is(err, errEnded) || errors.Is(err, io.EOF) && !cmd.ProcessState.Exited():
+		// It had closed its ends of the pipes, so the state is not of what was done to it above.
 		return nil, fmt.Errorf("the process that replays the requests ended before it was done: %v", cmd.ProcessState)
 	case errors.Is(err, errNotBegun):
 		c.here(err)
@@ -93,13 +95,13 @@ func start(cmd *exec.Cmd) (in io.WriteCloser, out io.Reader, err error) {
 	return in, out, cmd.Start() // it closes both if it fails
 }
 
-// errSilent says that the process ended, or speaks otherwise than it should.
-var errSilent = errors.New("the process says no more")
+// errEnded says that the process ended before it said how.
+var errEnded = errors.New("the process says no more")
 
 // talk gives a process its task, and returns the result. It returns errNotBegun if the process is
 // none that replays.
-func talk(in io.Writer, out io.Reader, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
-	d, e := json.NewDecoder(io.LimitReader(out, mostSaid)), gob.NewEncoder(in)
+func talk(in io.Writer, out *io.LimitedReader, t *task, plan planner, tell teller) (*insight.PreviewResult, error) {
+	d, e := json.NewDecoder(out), gob.NewEncoder(in)
 	var first said
 	if err := d.Decode(&first); err != nil {
 		return nil, fmt.Errorf("%w: what was started is another program: %w", errNotBegun, err)
@@ -108,12 +110,12 @@ func talk(in io.Writer, out io.Reader, t *task, plan planner, tell teller) (*ins
 		return nil, fmt.Errorf("%w: what was started is another version of this program", errNotBegun)
 	}
 	if err := e.Encode(t); err != nil {
-		return nil, fmt.Errorf("%w: %w", errSilent, err)
+		return nil, unsent("task", err)
 	}
 	for {
 		var s said
 		if err := d.Decode(&s); err != nil {
-			return nil, fmt.Errorf("%w: %w", errSilent, err)
+			return nil, unheard(out, err)
 		}
 		switch {
 		case s.Progress != nil:
@@ -124,16 +126,35 @@ func talk(in io.Writer, out io.Reader, t *task, plan planner, tell teller) (*ins
 				return nil, err
 			}
 			if err := sendPlan(e, p); err != nil {
-				return nil, fmt.Errorf("%w: %w", errSilent, err)
+				return nil, unsent("plan", err)
 			}
 		case s.Result != nil:
 			return s.Result, nil
 		case s.Error != "":
 			return nil, errors.New(s.Error)
 		default:
-			return nil, errSilent
+			return nil, errors.New("the process that replays the requests wrote a line that says nothing")
 		}
 	}
+}
+
+// unsent is the error of what the process could not be sent.
+func unsent(what string, err error) error {
+	if errors.Is(err, syscall.EPIPE) {
+		return errEnded
+	}
+	return fmt.Errorf("the process that replays the requests could not be sent the %s: %w", what, err)
+}
+
+// unheard is the error of what the process said and out does not give.
+func unheard(out *io.LimitedReader, err error) error {
+	switch {
+	case out.N <= 0:
+		return fmt.Errorf("the process that replays the requests wrote more than the %d MiB that are read of it", mostSaid>>20)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errEnded
+	}
+	return fmt.Errorf("what the process that replays the requests wrote cannot be read: %w", err)
 }
 
 // executable is this program. On Linux it is the file that runs, even where another one has taken

@@ -3,9 +3,11 @@ package preview
 import (
 	"bytes"
 	"encoding/gob"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -87,7 +89,7 @@ func TestTooLong(t *testing.T) {
 	if _, err := w.apart.Run(t.Context(), q); err == nil || !strings.Contains(err.Error(), "took more than 1ms of the processor") {
 		t.Error(err)
 	}
-	if log.Len() > 0 {
+	if !onlyUnlowered(t, log.String()) {
 		t.Errorf("it logged %s", log)
 	}
 }
@@ -125,12 +127,58 @@ func TestSendPlan(t *testing.T) {
 	}
 }
 
+// What a process says is an error that names what is wrong with it. That it has ended is said only
+// if it has.
+func TestTalk(t *testing.T) {
+	const version = "{\"version\":1}\n"
+	noPlan := errors.New("nothing is recorded")
+	for text, c := range map[string]struct {
+		is   error
+		says string
+	}{
+		"":                                   {errNotBegun, "another program"},
+		"PASS\n":                             {errNotBegun, "another program"},
+		"{\"version\":0}\n":                  {errNotBegun, "another version"},
+		version:                              {errEnded, ""},
+		version + "{\"progress\":{\"done\"":  {errEnded, ""},
+		version + "panic: no\n":              {nil, "cannot be read: invalid character 'p'"},
+		version + "{}\n":                     {nil, "a line that says nothing"},
+		version + "{\"error\":\"enough\"}\n": {nil, "enough"},
+		version + "{\"window\":1}\n":         {noPlan, ""},
+		version + "{\"error\":\"" + strings.Repeat("x", 1<<10):         {nil, "more than the 128 MiB"},
+		version + strings.Repeat("{\"progress\":{\"done\":1}}\n", 100): {nil, "more than the 128 MiB"},
+	} {
+		out := &io.LimitedReader{R: strings.NewReader(text), N: 1 << 10}
+		res, err := talk(io.Discard, out, &task{}, func(int64) (*plan, error) { return nil, noPlan }, newTeller(nil))
+		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) || errors.Is(err, errEnded) != (c.is == errEnded) {
+			t.Errorf("%.60q: %v, %v", text, res, err)
+		}
+	}
+	// It ends before it has read the task, for which a pipe has no room.
+	in, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	in.Close()
+	out := &io.LimitedReader{R: strings.NewReader(version), N: mostSaid}
+	if res, err := talk(to, out, &task{}, nil, newTeller(nil)); err == nil || runtime.GOOS != "windows" && !errors.Is(err, errEnded) {
+		t.Errorf("%v, %v", res, err)
+	}
+}
+
 // What is no task is an error, and nothing at all is the end.
 func TestServe(t *testing.T) {
 	for text, fails := range map[string]bool{"": false, "what?": true} {
 		var out bytes.Buffer
 		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails || out.String() != "{\"version\":1}\n" {
 			t.Errorf("%q: %v, %s", text, err, &out)
+		}
+	}
+	// What it was about to do when its input ended does not matter.
+	for range 2000 {
+		if err := serve(t.Context(), strings.NewReader(""), io.Discard); err != nil {
+			t.Fatal(err)
 		}
 	}
 	// As long as nothing comes, it waits.
