@@ -18,9 +18,9 @@ type goodKeys struct {
 	stand    float64  // keys that each of the sample of all keys stands for
 }
 
-// tellsGood reports whether something tells keys that behave well: an identity, or answers together
+// TellsGood reports whether something tells keys that behave well: an identity, or answers together
 // with the patience of those who were refused, of which a rule in shadow has none.
-func (f *Facts) tellsGood() bool {
+func (f *Facts) TellsGood() bool {
 	if f.HasIdentity() {
 		return true
 	}
@@ -29,6 +29,15 @@ func (f *Facts) tellsGood() bool {
 	}
 	answered := func(k KeyFacts) bool { return k.OK >= 0 }
 	return slices.ContainsFunc(f.Sample, answered) || slices.ContainsFunc(f.RefusedSample, answered)
+}
+
+// Good reports whether a key behaves well. identity is what Facts.HasIdentity says of all keys, and
+// Facts.TellsGood must hold.
+func (k *KeyFacts) Good(identity bool) bool {
+	if k.Refused == 0 {
+		return k.behaves(identity)
+	}
+	return k.good(identity)
 }
 
 // behaves reports whether nothing speaks against a key that was not refused.
@@ -68,7 +77,7 @@ func (f *Facts) point(g *goodKeys, window int, limit int64) CurvePoint {
 
 // toldGood are the good keys of the facts; nil if nothing tells them.
 func toldGood(f *Facts) *goodKeys {
-	if !f.tellsGood() {
+	if !f.TellsGood() {
 		return nil
 	}
 	g := goodOf(f)
@@ -128,7 +137,7 @@ func goodOf(f *Facts) goodKeys {
 	if all > 0 {
 		g.stand = max(f.Keys/all, 1)
 	}
-	if !f.tellsGood() {
+	if !f.TellsGood() {
 		return g
 	}
 	g.Confidence = Low

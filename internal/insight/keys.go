@@ -93,10 +93,20 @@ func (s *ruleState) addKey(x *sample, at int, e *event) {
 
 // windowIndex is the number of the window of an event.
 func (s *ruleState) windowIndex(e *event) uint32 {
-	if int(e.window) < len(s.spans) && s.spans[e.window] > 0 {
-		return uint32(e.at / s.spans[e.window])
+	span := int64(0)
+	if int(e.window) < len(s.spans) {
+		span = s.spans[e.window]
 	}
-	return uint32(e.at / 1e6)
+	return uint32(windowIndex(e.at, span))
+}
+
+// windowIndex is the number of the window of an instant in µs. Requests in flight, whose span is 0,
+// count by the second.
+func windowIndex(at, span int64) int64 {
+	if span <= 0 {
+		span = 1e6
+	}
+	return at / span
 }
 
 // insert puts a key into a sample, and tells the deciding path.
@@ -219,8 +229,8 @@ func (s *ruleState) watch(keys []RefusedKey, now int64) {
 
 // answered takes in how a request was answered.
 func (s *ruleState) answered(e *event) {
-	well := e.status >= 200 && e.status < 400
-	if e.status == 429 || !well && (e.status < 400 || e.status >= 500) {
+	well, tells := AnsweredWell(int(e.status))
+	if !tells {
 		return
 	}
 	if e.weightTop != none {

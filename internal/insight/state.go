@@ -173,11 +173,15 @@ func (s *ruleState) noteFullest() {
 // addWindow adds a limit with its count.
 func (s *ruleState) addWindow(k *rule.Counter, count *watch.Count, generation uint64) {
 	s.follows(count, generation)
-	span := int64(0)
-	if k.Limit != nil && k.Limit.Algorithm() != algo.Concurrency {
-		span = k.Limit.Config().Window.Microseconds()
+	s.windows, s.spans = s.windows+1, append(s.spans, spanOf(k))
+}
+
+// spanOf returns the window of a limit in µs; 0 of one on requests in flight.
+func spanOf(k *rule.Counter) int64 {
+	if k.Limit == nil || k.Limit.Algorithm() == algo.Concurrency {
+		return 0
 	}
-	s.windows, s.spans = s.windows+1, append(s.spans, span)
+	return k.Limit.Config().Window.Microseconds()
 }
 
 // definitionOf hashes what the verdicts of a rule depend on: if it changes, what is known of the

@@ -311,18 +311,24 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// What was answered badly, or comes back before it was told to, is no good client.
+// What was answered badly is no good client. An outage is nobody's fault: 5xx speak against no
+// client, nor does 429.
 func TestGoodClients(t *testing.T) {
 	w := newWorld(t, fmt.Sprintf(perMinute, 3), Options{Fresh: true})
 	for minute := range 5 {
-		for _, user := range []string{"good", "bad"} {
+		for _, user := range []string{"good", "bad", "outage", "limited"} {
 			for range 3 {
 				w.now++
 				r := &weir.Request{Attributes: rule.Map{"user": user}}
 				d := w.ask(r)
 				status := 200
-				if user == "bad" {
+				switch {
+				case user == "bad":
 					status = 404
+				case user == "outage" && minute < 3:
+					status = 503
+				case user == "limited" && minute < 3:
+					status = 429
 				}
 				w.limiter.Answered(r, d, weir.Answer{Status: status})
 			}
@@ -330,8 +336,84 @@ func TestGoodClients(t *testing.T) {
 		w.now = begin + int64(minute+1)*60e6
 	}
 	res := w.run(fmt.Sprintf(perMinute, 2), 0)
-	if c := res.Clients; c.More != 2 || c.GoodMore != 1 {
+	if c := res.Clients; c.More != 4 || c.GoodMore != 3 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// A client that is refused already is good if it waits as it was told: what it asks of other rules
+// meanwhile is no matter, it is one refusal however often it knocks, and who gave up did not knock.
+// Where nothing says who clients are, it must have been seen to wait, and not have asked for far too
+// much.
+func TestGoodRefusedClients(t *testing.T) {
+	const rules = "limits: [{ name: search, per: [%s], when: { path: /search }, allow: %d/min, algorithm: fixed_window }, { name: home, per: [%[1]s], when: { path: /home }, allow: 1000/min }]"
+	for _, who := range []string{"user", "ip"} {
+		w := newWorld(t, fmt.Sprintf(rules, who, 2), Options{Fresh: true})
+		ask := func(client, path string, times int) {
+			for range times {
+				w.now++
+				r := &weir.Request{Attributes: rule.Map{who: client, "path": path}}
+				if d := w.ask(r); d.Allowed {
+					w.limiter.Answered(r, d, weir.Answer{Status: 200})
+				}
+			}
+		}
+		for minute := range 40 {
+			w.now = begin + int64(minute)*60e6
+			if minute < 8 {
+				ask("hammers", "/search", 12)
+			}
+			// Knocks three times after one refusal, and waits after two.
+			if minute < 4 {
+				ask("knocks", "/search", []int{3, 6, 3, 2}[minute])
+			}
+			// Goes on elsewhere while it waits.
+			if minute < 8 {
+				ask("waits", "/search", 3)
+				ask("waits", "/home", 5)
+			}
+			// Comes back after ten minutes only.
+			if minute == 0 || minute == 20 {
+				ask("leaves", "/search", 3)
+			}
+			// Asks for fifty times its limit, and waits then.
+			if minute == 0 {
+				r := &weir.Request{Attributes: rule.Map{who: "greedy", "path": "/search"}, Hits: 100}
+				w.ask(r)
+			} else if minute < 5 {
+				ask("greedy", "/search", 1)
+			}
+		}
+		res := w.run(fmt.Sprintf(rules, who, 1000), 0)
+		good := map[string]bool{}
+		for _, c := range res.Clients.Examples {
+			good[c.Key] = c.Good
+		}
+		want := map[string]bool{"hammers": false, "knocks": true, "waits": true, "leaves": who == "user", "greedy": who == "user"}
+		if res.Clients.Fewer != 5 || len(good) != 5 {
+			t.Fatalf("by %s: %+v", who, res.Clients)
+		}
+		for client, is := range want {
+			if got := good[who+"="+client]; got != is {
+				t.Errorf("by %s: %s is good: %t", who, client, got)
+			}
+		}
+	}
+}
+
+// Where neither an identity nor an answer tells, nobody is called good; and what makes a client
+// known is what insight.known says.
+func TestNothingTellsGood(t *testing.T) {
+	for _, known := range [][]string{nil, {"header.x-account"}} {
+		w := newWorld(t, strings.ReplaceAll(fmt.Sprintf(perMinute, 3), "user", "ip"), Options{Fresh: true, Known: known})
+		for range 3 {
+			w.now++
+			w.ask(&weir.Request{Attributes: rule.Map{"ip": "192.0.2.1", "header.x-account": "7"}})
+		}
+		res := w.run(strings.ReplaceAll(fmt.Sprintf(perMinute, 2), "user", "ip"), 0)
+		if c := res.Clients; c.More != 1 || c.GoodMore != uint64(len(known)) {
+			t.Errorf("known by %q: %+v", known, c)
+		}
 	}
 }
 

@@ -171,7 +171,7 @@ func TestTalk(t *testing.T) {
 func TestServe(t *testing.T) {
 	for text, fails := range map[string]bool{"": false, "what?": true} {
 		var out bytes.Buffer
-		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails || out.String() != "{\"version\":1}\n" {
+		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails || out.String() != "{\"version\":2}\n" {
 			t.Errorf("%q: %v, %s", text, err, &out)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/sim"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -272,34 +273,32 @@ func (s *side) close() { s.engine.Close() }
 // client is what the replay saw of one client.
 type client struct {
 	requests, now, then uint32
-	ok, bad             uint32
-	obeyed, early       uint32
-	retry               int64 // when the last refusal told it to come back; 0 if none is open
-	known               bool
-	key                 string // of those that the change touches
+	conduct             insight.Conduct // under the rules in force
+	key                 string          // of those that the change touches
 }
 
 // replay is the state of one preview.
 type replay struct {
-	now, then *side
-	clients   map[uint64]*client
-	known     []string
-	start     int64 // earlier requests are left out
-	from      int64 // requests count from then on
-	to        int64
-	requests  uint64
-	happened  uint64 // refusals, as they were recorded
-	banned    uint64 // of them, by a ban
-	onlyNow   uint64
-	onlyThen  uint64
-	cut       uint64
-	users     uint64
-	series    series
-	busy      time.Duration
-	stopped   bool // it took too long
-	done      uint64
-	spent     func() time.Duration // of the processor; nil: counted as busy
-	each      eachFunc             // for tests
+	now, then  *side
+	clients    map[uint64]*client
+	known      []string
+	start      int64 // earlier requests are left out
+	from       int64 // requests count from then on
+	to         int64
+	requests   uint64
+	happened   uint64 // refusals, as they were recorded
+	banned     uint64 // of them, by a ban
+	onlyNow    uint64
+	onlyThen   uint64
+	cut        uint64
+	users      uint64
+	identified uint64 // requests that say who the client is
+	series     series
+	busy       time.Duration
+	stopped    bool // it took too long
+	done       uint64
+	spent      func() time.Duration // of the processor; nil: counted as busy
+	each       eachFunc             // for tests
 }
 
 const (
@@ -361,13 +360,7 @@ func (r *replay) answer(e *request) {
 	if e.time < r.from {
 		return
 	}
-	switch c := r.client(e.client); {
-	case e.hits == 429:
-	case e.hits < 400:
-		c.ok++
-	default:
-		c.bad++
-	}
+	r.client(e.client).conduct.Answered(int(e.hits))
 }
 
 func (r *replay) step(e *request) error {
@@ -401,6 +394,10 @@ func (r *replay) step(e *request) error {
 	if e.kind == byUser {
 		r.users++
 	}
+	known := r.identifies(e)
+	if known {
+		r.identified++
+	}
 	r.series.add(e.time, now, then)
 	if e.kind == byNobody {
 		r.only(now, then)
@@ -408,14 +405,8 @@ func (r *replay) step(e *request) error {
 	}
 	c := r.client(e.client)
 	c.requests++
-	c.episode(e.time, now, &r.now.d)
-	if !c.known {
-		for _, name := range r.known {
-			if v, ok := (attributes{e}).Attribute(name); ok && v != "" {
-				c.known = true
-			}
-		}
-	}
+	c.conduct.Known = c.conduct.Known || known
+	c.conduct.Decided(&r.now.q, &r.now.d)
 	if !now {
 		c.now++
 	}
@@ -441,31 +432,34 @@ func (r *replay) only(now, then bool) bool {
 	return true
 }
 
-// episode follows what a client does after a refusal by the rules in force.
-func (c *client) episode(at int64, allowed bool, d *weir.Decision) {
-	if c.retry != 0 {
-		if at >= c.retry {
-			c.obeyed++
-			c.retry = 0
-		} else {
-			c.early++
+// identifies reports whether a request has an attribute that says who the client is.
+func (r *replay) identifies(e *request) bool {
+	for _, name := range r.known {
+		if v, ok := (attributes{e}).Attribute(name); ok && v != "" {
+			return true
 		}
 	}
-	if !allowed && c.retry == 0 && d.RetryAfter > 0 {
-		c.retry = at + d.RetryAfter
-	}
+	return false
 }
 
-// good reports whether a client behaves well, as insight says it: it is known, where clients are;
-// its requests were answered well, as far as is known; and it comes back when it was told.
-func (c *client) good(identified bool) bool {
-	if identified && !c.known {
-		return false
+// good returns what tells whether a client behaves well: insight's judgement of a key, so that a
+// preview counts the same clients as verdicts do, and what they say another limit would touch.
+func (r *replay) good() func(c *client) bool {
+	f := insight.Facts{Met: r.requests, Known: r.identified}
+	for _, c := range r.clients {
+		if k := c.conduct.Facts(); k.OK >= 0 {
+			f.Sample = append(f.Sample, k) // one tells that there are answers
+			break
+		}
 	}
-	if n := c.ok + c.bad; n > 0 && 10*c.ok < 9*n || n == 0 && !identified {
-		return false
+	if !f.TellsGood() {
+		return func(*client) bool { return false }
 	}
-	return c.early <= c.obeyed
+	identity := f.HasIdentity()
+	return func(c *client) bool {
+		k := c.conduct.Facts()
+		return k.Good(identity)
+	}
 }
 
 // clientText names the client of a request for people; what it returns is a copy.

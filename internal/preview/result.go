@@ -46,7 +46,7 @@ func scaled(list []uint64, by uint64) []uint64 {
 
 // sumClients compares who is refused.
 func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
-	identified := 5*r.users >= r.requests
+	good := r.good()
 	c := &res.Clients
 	for _, one := range r.clients {
 		if one.now > 0 {
@@ -58,7 +58,7 @@ func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 		switch {
 		case one.now == 0 && one.then > 0:
 			c.More += scale
-			if one.good(identified) {
+			if good(one) {
 				c.GoodMore += scale
 			}
 		case one.now > 0 && one.then == 0:
@@ -66,7 +66,7 @@ func (r *replay) sumClients(res *insight.PreviewResult, scale uint64) {
 		default:
 			continue
 		}
-		c.Examples = append(c.Examples, insight.PreviewKey{Key: one.key, Now: uint64(one.now), Then: uint64(one.then), Good: one.good(identified)})
+		c.Examples = append(c.Examples, insight.PreviewKey{Key: one.key, Now: uint64(one.now), Then: uint64(one.then), Good: good(one)})
 	}
 	slices.SortFunc(c.Examples, func(a, b insight.PreviewKey) int {
 		return cmp.Or(cmp.Compare(b.Now+b.Then, a.Now+a.Then), strings.Compare(a.Key, b.Key))

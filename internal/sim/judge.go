@@ -266,15 +266,12 @@ func (t *ruleTally) add(d *weir.Decision, i, end int, now int64, status int, use
 		k.refused++
 		f.TopRefused = max(f.TopRefused, k.refused)
 	}
-	if d.Allowed && status > 0 && status != 429 {
-		ok := status >= 200 && status < 400
-		if status < 500 && status >= 200 {
-			k.answers++
-			t.answers++
-			if ok {
-				k.okays++
-				t.okays++
-			}
+	if well, tells := insight.AnsweredWell(status); d.Allowed && tells {
+		k.answers++
+		t.answers++
+		if well {
+			k.okays++
+			t.okays++
 		}
 	}
 	for n := i; n < end; n++ {
