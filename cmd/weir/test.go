@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +20,7 @@ import (
 
 func newTestCommand() *cobra.Command {
 	var verbose bool
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "test PATH…",
 		Short: "Run rule tests",
@@ -28,10 +31,21 @@ beside them. Time is virtual: a test of a monthly limit takes no time. Exit stat
 			if len(args) == 0 {
 				return usageError(errors.New("test: name test files (*_test.yaml) or folders"))
 			}
-			return ruleTests(args, verbose, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if timeout < 0 {
+				return usageError(fmt.Errorf("test: --timeout must not be negative: %v", timeout))
+			}
+			ctx := cmd.Context()
+			if timeout > 0 {
+				late := fmt.Errorf("the tests were not done within %v: send fewer requests (times), or give them longer with --timeout", timeout)
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeoutCause(ctx, timeout, late)
+				defer cancel()
+			}
+			return ruleTests(ctx, args, verbose, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show every step of every test")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long all tests may take together; 0 is without end")
 	return cmd
 }
 
@@ -73,7 +87,7 @@ func testFiles(paths []string) ([]string, error) {
 	return files, nil
 }
 
-func ruleTests(paths []string, verbose bool, out, stderr io.Writer) error {
+func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io.Writer) error {
 	files, err := testFiles(paths)
 	if err != nil {
 		return usageError(err)
@@ -82,8 +96,11 @@ func ruleTests(paths []string, verbose bool, out, stderr io.Writer) error {
 	passed, failed := 0, 0
 	var broken []error
 	for _, path := range files {
-		p, f, err := runTestFile(path, sets, verbose, out, stderr)
+		p, f, err := runTestFile(ctx, path, sets, verbose, out, stderr)
 		passed, failed = passed+p, failed+f
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
 		if err != nil {
 			fmt.Fprintf(out, "ERROR %s\n", path)
 			broken = append(broken, err)
@@ -99,7 +116,7 @@ func ruleTests(paths []string, verbose bool, out, stderr io.Writer) error {
 	return nil
 }
 
-func runTestFile(path string, sets map[string]*rule.Set, verbose bool, out, stderr io.Writer) (passed, failed int, err error) {
+func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, verbose bool, out, stderr io.Writer) (passed, failed int, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, 0, err
@@ -128,7 +145,7 @@ func runTestFile(path string, sets map[string]*rule.Set, verbose bool, out, stde
 	}
 	var report strings.Builder
 	for _, t := range tests.Tests {
-		r, err := sim.RunTest(set, domain, t)
+		r, err := sim.RunTest(set, domain, t, func() error { return stopped(ctx) })
 		if err != nil {
 			return passed, failed, fmt.Errorf("%s: %s: %w", path, t.Name, err)
 		}
@@ -147,6 +164,14 @@ func runTestFile(path string, sets map[string]*rule.Set, verbose bool, out, stde
 	}
 	fmt.Fprintf(out, "%s %s  %s\n%s", mark, path, count(len(tests.Tests), "test"), report.String())
 	return passed, failed, nil
+}
+
+// stopped returns why tests must not go on; nil if they may.
+func stopped(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return errors.New("interrupted")
+	}
+	return context.Cause(ctx)
 }
 
 // writeTest shows a test step by step.

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// mostSpent is how long a process may use the processor: for rules whose loading or tests do not
-// end, and beyond what requests are replayed for. Tests set it.
-var mostSpent = 2 * mostBusy
+// mostSpent is how long a process may use the processor: for rules whose loading does not end, and
+// beyond what is given to tests and to the replay. Tests set it.
+var mostSpent = 3 * mostBusy
 
 // Replay is all that a process does that Preview.Run has started: it does what is asked for on in,
 // and answers on out. First it gives the process the lowest priority for good, and offers it to a
@@ -58,7 +58,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 			return failure(ctx)
 		case <-watch.C:
 			if spent() > mostSpent {
-				return say.say(said{Error: fmt.Sprintf("loading the rules and running their tests took more than %v of the processor", mostSpent)})
+				return say.say(said{Error: fmt.Sprintf("loading and trying the rules took more than %v of the processor", mostSpent)})
 			}
 		}
 	}

@@ -72,15 +72,15 @@ func newWorld(t testing.TB, rules string, o Options) *world {
 }
 
 // replayProcess makes this program what Preview starts. What may follow is how long it may use the
-// processor.
+// processor, and how long of that for tests of rules.
 const replayProcess = "replay-process"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 || os.Args[1] != replayProcess {
 		os.Exit(m.Run())
 	}
-	for _, text := range os.Args[2:] {
-		mostSpent, _ = time.ParseDuration(text)
+	for i, text := range os.Args[2:] {
+		*[]*time.Duration{&mostSpent, &mostTested}[i], _ = time.ParseDuration(text)
 	}
 	if err := Replay(context.Background(), os.Stdin, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, err)

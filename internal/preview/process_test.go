@@ -2,6 +2,7 @@ package preview
 
 import (
 	"bytes"
+	"context"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
@@ -86,11 +88,52 @@ func TestTooLong(t *testing.T) {
 	w, q := oneRequest(t)
 	log := w.startsWith(replayProcess, "1ms")
 	q.Files["shop_test.yaml"] = "tests:\n" + strings.Repeat("  - name: many\n    steps: [{ send: { user: ada, times: 10000000 }, expect: { allowed: true } }]\n", 100)
-	if _, err := w.apart.Run(t.Context(), q); err == nil || !strings.Contains(err.Error(), "took more than 1ms of the processor") {
+	if _, err := w.apart.Run(t.Context(), q); err == nil || !strings.Contains(err.Error(), "loading and trying the rules took more than 1ms of the processor") {
 		t.Error(err)
 	}
 	if !onlyUnlowered(t, log.String()) {
 		t.Errorf("it logged %s", log)
+	}
+}
+
+// endless is a test of rules that goes on for long.
+const endless = "tests:\n  - name: long\n    steps:\n      - send: { user: ada, times: 10000000 }\n" +
+	"      - send: { user: ada, times: 10000000 }\n      - send: { user: ada, times: 10000000 }\n"
+
+// Tests of rules that take too long are a problem of their file, wherever they run.
+func TestTestsTooLong(t *testing.T) {
+	w, q := oneRequest(t)
+	defer func(before time.Duration) { mostTested = before }(mostTested)
+	mostTested = time.Millisecond
+	w.startsWith(replayProcess, "1h", "1ms")
+	q.Files["shop_test.yaml"] = endless
+	res, err := w.both(t.Context(), q)
+	if err != nil || len(res.Problems) != 1 || res.Requests != 0 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if p := res.Problems[0]; p.File != "shop_test.yaml" || p.Line != 2 || !strings.Contains(p.Message, "long: ") || !strings.Contains(p.Message, "1ms of the processor") {
+		t.Errorf("%+v", p)
+	}
+}
+
+// A preview that nobody waits for ends in the middle of a test, too.
+func TestTestsCalledOff(t *testing.T) {
+	w, q := oneRequest(t)
+	defer func(before time.Duration) { mostTested = before }(mostTested)
+	mostTested = time.Hour
+	w.startsWith(replayProcess, "1h", "1h")
+	q.Files["shop_test.yaml"] = endless
+	for name, p := range map[string]*Preview{"in this process": w.preview, "in another one": w.apart} {
+		ctx, cancel := context.WithCancel(t.Context())
+		q.Progress = func(p insight.PreviewProgress) {
+			if p.Phase == "tests" {
+				time.AfterFunc(20*time.Millisecond, cancel) // of seconds that the tests take
+			}
+		}
+		if res, err := p.Run(ctx, q); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+		cancel()
 	}
 }
 

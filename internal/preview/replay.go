@@ -294,22 +294,14 @@ type replay struct {
 	users      uint64
 	identified uint64 // requests that say who the client is
 	series     series
-	busy       time.Duration
 	stopped    bool // it took too long
 	done       uint64
-	spent      func() time.Duration // of the processor; nil: counted as busy
-	each       eachFunc             // for tests
+	meter      *meter
+	each       eachFunc // for tests
 }
-
-const (
-	yieldEvery = 32
-	// mostBusy is how long a preview may use the processor.
-	mostBusy = 10 * time.Second
-)
 
 // run replays what m reads.
 func (r *replay) run(ctx context.Context, m *merged, progress func(done uint64)) error {
-	at := time.Now()
 	for n := 1; ; n++ {
 		e, err := m.next()
 		if err != nil {
@@ -326,24 +318,19 @@ func (r *replay) run(ctx context.Context, m *merged, progress func(done uint64))
 		} else if err := r.step(e); err != nil {
 			return err
 		}
-		if n%yieldEvery != 0 {
+		if n%pauseEvery != 0 {
 			continue
-		}
-		if r.busy += time.Since(at); r.spent != nil {
-			r.busy = r.spent()
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if r.busy > mostBusy {
-			r.stopped = true
-			return nil
 		}
 		if n%4096 == 0 {
 			progress(r.done)
 		}
-		yield() // decisions go first
-		at = time.Now()
+		switch err := r.meter.pause(ctx); {
+		case errors.Is(err, errTooLong):
+			r.stopped = true
+			return nil
+		case err != nil:
+			return err
+		}
 	}
 }
 
@@ -479,39 +466,4 @@ func (e *request) clientText() string {
 		return strings.ToValidUTF8(strings.Join(parts, ", "), "?")
 	}
 	return ""
-}
-
-// series counts by step of time.
-type series struct {
-	from, step     int64 // µs
-	all, now, then []uint64
-}
-
-// mostSteps bounds a series.
-const mostSteps = 120
-
-func newSeries(from, to int64) series {
-	steps := [...]int64{1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400}
-	step := steps[len(steps)-1]
-	for _, s := range steps {
-		if (to-from)/(s*1e6) < mostSteps-1 {
-			step = s
-			break
-		}
-	}
-	step *= 1e6
-	from -= from % step
-	n := min((to-from)/step+1, mostSteps)
-	return series{from: from, step: step, all: make([]uint64, n), now: make([]uint64, n), then: make([]uint64, n)}
-}
-
-func (s *series) add(at int64, now, then bool) {
-	i := min(max((at-s.from)/s.step, 0), int64(len(s.all)-1))
-	s.all[i]++
-	if !now {
-		s.now[i]++
-	}
-	if !then {
-		s.then[i]++
-	}
 }

@@ -54,7 +54,7 @@ func (t *task) run(ctx context.Context, inForce func() (*rule.Set, error), plan 
 		return res, nil
 	}
 	tell(insight.PreviewProgress{Phase: "tests"}, true)
-	if err := runTests(ctx, then, tests, res); err != nil || len(res.Problems) > 0 {
+	if err := t.runTests(ctx, then, tests, res); err != nil || len(res.Problems) > 0 {
 		return res, err
 	}
 	now, err := inForce()
@@ -154,8 +154,9 @@ func problemsOf(file string, err error) (list []insight.PreviewProblem) {
 	return list
 }
 
-// runTests runs the tests of rules against the candidate.
-func runTests(ctx context.Context, set *rule.Set, tests []testFile, res *insight.PreviewResult) error {
+// runTests runs the tests of rules against the candidate, until they have taken too long together.
+func (t *task) runTests(ctx context.Context, set *rule.Set, tests []testFile, res *insight.PreviewResult) error {
+	meter := t.newMeter(mostTested)
 	for _, f := range tests {
 		parsed, err := sim.ParseTests(f.name, f.data)
 		if err != nil {
@@ -174,13 +175,18 @@ func runTests(ctx context.Context, set *rule.Set, tests []testFile, res *insight
 			res.Problems = append(res.Problems, problemsOf(f.name, err)...)
 			continue
 		}
-		for _, t := range parsed.Tests {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			out, err := sim.RunTest(set, domain, t)
-			if err != nil {
-				return fmt.Errorf("%s: %s: %w", f.name, t.Name, err)
+		for _, one := range parsed.Tests {
+			out, err := sim.RunTest(set, domain, one, func() error { return meter.pause(ctx) })
+			switch {
+			case err == nil:
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case errors.Is(err, errTooLong):
+				res.Problems = append(res.Problems, insight.PreviewProblem{File: f.name, Line: one.Line, Message: fmt.Sprintf(
+					"%s: in this test all tests together had taken %v of the processor, which is what a preview gives them: send fewer requests (times)", one.Name, mostTested)})
+				return nil
+			default:
+				return fmt.Errorf("%s: %s: %w", f.name, one.Name, err)
 			}
 			if !out.Failed {
 				res.Tests.Passed++
@@ -189,7 +195,7 @@ func runTests(ctx context.Context, set *rule.Set, tests []testFile, res *insight
 			res.Tests.Failed++
 			for _, s := range out.Steps {
 				if s.Failed > 0 && len(res.Tests.Failures) < mostFailures {
-					res.Tests.Failures = append(res.Tests.Failures, fmt.Sprintf("%s:%d: %s: %s: expected %s, got %s", f.name, s.Step.Line, t.Name, s.What, s.Expected, s.Got))
+					res.Tests.Failures = append(res.Tests.Failures, fmt.Sprintf("%s:%d: %s: %s: expected %s, got %s", f.name, s.Step.Line, one.Name, s.What, s.Expected, s.Got))
 				}
 			}
 		}
@@ -204,7 +210,7 @@ func (t *task) replay(ctx context.Context, plan *plan, now, then *rule.Set, tell
 		return nil, err
 	}
 	defer m.z.Close()
-	r := &replay{clients: map[uint64]*client{}, known: t.Known, from: plan.count, to: plan.count, series: newSeries(plan.count, plan.to), each: t.each, spent: t.spent, start: plan.from}
+	r := &replay{clients: map[uint64]*client{}, known: t.Known, from: plan.count, to: plan.count, series: newSeries(plan.count, plan.to), each: t.each, start: plan.from}
 	if r.now, err = newSide(now, 1<<plan.level); err != nil {
 		return nil, err
 	}
@@ -216,6 +222,7 @@ func (t *task) replay(ctx context.Context, plan *plan, now, then *rule.Set, tell
 		tell(insight.PreviewProgress{Done: done, Of: max(plan.requests, done), Phase: "then"}, false)
 	}
 	tell(insight.PreviewProgress{Of: plan.requests, Phase: "then"}, true)
+	r.meter = t.newMeter(mostBusy)
 	if err := r.run(ctx, m, progress); err != nil {
 		r.now.close()
 		r.then.close()

@@ -19,6 +19,47 @@ limits:
   - { name: slots, when: { path: /slots }, per: [ip], allow: 2, timeout: 5s }
 `
 
+// goOn lets a test go on.
+func goOn() error { return nil }
+
+// A test ends as soon as it is told to, wherever it is, and says how far it came.
+func TestRunTestEnds(t *testing.T) {
+	f, err := ParseTests("x_test.yaml", []byte(`tests:
+  - name: long
+    steps:
+      - send: { method: GET, path: /, times: 100 }
+      - { release: 64 }
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := file.Load([]file.Source{{Name: "x.yaml", Data: []byte("limits: [{ name: x, algorithm: concurrency, allow: 200 }]")}}, file.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := errors.New("enough")
+	for n, want := range []string{
+		"line 4: enough", "line 4, after 31 of 100 requests: enough", "line 4, after 63 of 100 requests: enough",
+		"line 4, after 95 of 100 requests: enough", "line 5: enough", "line 5, after 31 of 64 slots: enough",
+		"line 5, after 63 of 64 slots: enough", "",
+	} {
+		pauses := 0
+		r, err := RunTest(set, "default", f.Tests[0], func() error {
+			if pauses++; pauses > n {
+				return end
+			}
+			return nil
+		})
+		if want == "" {
+			if err != nil || r.Failed {
+				t.Errorf("%+v, %v", r, err)
+			}
+		} else if !errors.Is(err, end) || err.Error() != want || pauses != n+1 {
+			t.Errorf("after %d pauses: %v, want %s", pauses, err, want)
+		}
+	}
+}
+
 func runTests(t *testing.T, text string) []*TestResult {
 	t.Helper()
 	f, err := ParseTests("x_test.yaml", []byte(text))
@@ -27,7 +68,7 @@ func runTests(t *testing.T, text string) []*TestResult {
 	}
 	var results []*TestResult
 	for _, test := range f.Tests {
-		r, err := RunTest(load(t, loginRules), "shop", test)
+		r, err := RunTest(load(t, loginRules), "shop", test, goOn)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +154,7 @@ limits:
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := RunTest(set, "default", f.Tests[0])
+		r, err := RunTest(set, "default", f.Tests[0], goOn)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +257,7 @@ tests:
 		t.Fatal(err)
 	}
 	for i, test := range f.Tests {
-		r, err := RunTest(set, "shop", test)
+		r, err := RunTest(set, "shop", test, goOn)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +377,7 @@ func TestGolden(t *testing.T) {
 				t.Logf("lint: %v", warnings)
 			}
 			for _, test := range tests.Tests {
-				r, err := RunTest(set, tests.Domain, test)
+				r, err := RunTest(set, tests.Domain, test, goOn)
 				if err != nil {
 					t.Fatal(err)
 				}

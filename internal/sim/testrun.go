@@ -30,9 +30,13 @@ type TestResult struct {
 	Failed bool
 }
 
-// RunTest runs one test on rules in the given domain. The error is of the machinery, not of the
-// test.
-func RunTest(set *rule.Set, domain string, t *Test) (*TestResult, error) {
+// pauseEvery is how many requests a test sends, or slots it gives back, between two pauses.
+const pauseEvery = 32
+
+// RunTest runs one test on rules in the given domain. pause is called before each step and every 32
+// requests of it: its error ends the test, and is wrapped with how far the test came. Other errors
+// are of the machinery, not of the test.
+func RunTest(set *rule.Set, domain string, t *Test, pause func() error) (*TestResult, error) {
 	e, err := NewEngine(set)
 	if err != nil {
 		return nil, err
@@ -44,11 +48,14 @@ func RunTest(set *rule.Set, domain string, t *Test) (*TestResult, error) {
 	var d weir.Decision
 	for _, s := range t.Steps {
 		var res StepResult
+		if err := pause(); err != nil {
+			return nil, fmt.Errorf("line %d: %w", s.Line, err)
+		}
 		switch {
 		case s.Send != nil:
-			res, err = runSend(e, domain, s, &d, &slots)
+			res, err = runSend(e, domain, s, &d, &slots, pause)
 		case s.Release > 0:
-			res, err = runRelease(e, s, &slots)
+			res, err = runRelease(e, s, &slots, pause)
 		case s.Set != nil:
 			res = runSet(e, set, domain, s.Set)
 		default:
@@ -65,7 +72,7 @@ func RunTest(set *rule.Set, domain string, t *Test) (*TestResult, error) {
 	return r, nil
 }
 
-func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]string) (StepResult, error) {
+func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]string, pause func() error) (StepResult, error) {
 	send := s.Send
 	res := StepResult{What: send.String()}
 	q := weir.Request{Domain: domain, Attributes: send.Attributes, Hits: send.Hits, Peek: send.Hits == 0, MaxDelay: weir.AnyDelay}
@@ -77,6 +84,11 @@ func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]strin
 		q.MaxDelay = send.MaxDelay
 	}
 	for i := range send.Times {
+		if i%pauseEvery == pauseEvery-1 {
+			if err := pause(); err != nil {
+				return res, fmt.Errorf("line %d, after %d of %d requests: %w", s.Line, i, send.Times, err)
+			}
+		}
 		if err := e.Decide(&q, d); err != nil {
 			return res, err
 		}
@@ -102,13 +114,18 @@ func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]strin
 	return res, nil
 }
 
-func runRelease(e *Engine, s *Step, slots *[]string) (StepResult, error) {
+func runRelease(e *Engine, s *Step, slots *[]string, pause func() error) (StepResult, error) {
 	res := StepResult{What: "release " + strconv.Itoa(s.Release)}
 	for i := range s.Release {
 		if i == len(*slots) {
 			res.Failed, res.Expected, res.Got = i+1, fmt.Sprintf("%d slots to give back", s.Release), fmt.Sprintf("only %d are held", i)
 			*slots = nil
 			return res, nil
+		}
+		if i%pauseEvery == pauseEvery-1 {
+			if err := pause(); err != nil {
+				return res, fmt.Errorf("line %d, after %d of %d slots: %w", s.Line, i, s.Release, err)
+			}
 		}
 		ok, err := e.Release((*slots)[i])
 		if err != nil {

@@ -1,0 +1,54 @@
+package preview
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const (
+	// pauseEvery is how many requests are replayed between two pauses.
+	pauseEvery = 32
+	// mostBusy is how long requests are replayed, of the processor.
+	mostBusy = 10 * time.Second
+)
+
+// mostTested is how long the tests of rules may use the processor, all together. Tests set it.
+var mostTested = mostBusy
+
+// errTooLong is the error of what has used the processor for longer than it may.
+var errTooLong = errors.New("it took too long")
+
+// meter measures how long something uses the processor, and lets others go first.
+type meter struct {
+	most  time.Duration
+	spent func() time.Duration // of the processor; nil: the time between pauses counts
+	begun time.Duration        // what was spent before
+	used  time.Duration
+	at    time.Time // the end of the last pause
+}
+
+// newMeter returns a meter of what begins now.
+func (t *task) newMeter(most time.Duration) *meter {
+	m := &meter{most: most, spent: t.spent, at: time.Now()}
+	if m.spent != nil {
+		m.begun = m.spent()
+	}
+	return m
+}
+
+// pause is to be called every few requests. Its error is that of ctx, or errTooLong.
+func (m *meter) pause(ctx context.Context) error {
+	if m.used += time.Since(m.at); m.spent != nil {
+		m.used = m.spent() - m.begun
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if m.used > m.most {
+		return errTooLong
+	}
+	yield() // decisions go first
+	m.at = time.Now()
+	return nil
+}
