@@ -173,7 +173,7 @@ func TestSendPlan(t *testing.T) {
 // What a process says is an error that names what is wrong with it. That it has ended is said only
 // if it has.
 func TestTalk(t *testing.T) {
-	const version = "{\"version\":1}\n"
+	version := fmt.Sprintf("{\"version\":%d}\n", wireVersion)
 	noPlan := errors.New("nothing is recorded")
 	for text, c := range map[string]struct {
 		is   error
