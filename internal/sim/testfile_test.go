@@ -60,6 +60,21 @@ func TestRunTestEnds(t *testing.T) {
 	}
 }
 
+// A test that holds ever more slots ends before it takes all memory.
+func TestRunTestHoldsFewSlots(t *testing.T) {
+	f, err := ParseTests("x_test.yaml", []byte("tests: [{ name: many, steps: [{ send: { method: GET, times: 1000005 } }] }]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := file.Load([]file.Source{{Name: "x.yaml", Data: []byte("limits: [{ name: x, algorithm: concurrency, allow: 1000000000 }]")}}, file.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := RunTest(set, "default", f.Tests[0], goOn); err == nil || !strings.Contains(err.Error(), "after 1000001 of 1000005 requests: a test can hold 1000000 slots") {
+		t.Error(err)
+	}
+}
+
 func runTests(t *testing.T, text string) []*TestResult {
 	t.Helper()
 	f, err := ParseTests("x_test.yaml", []byte(text))

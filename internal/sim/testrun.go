@@ -33,6 +33,9 @@ type TestResult struct {
 // pauseEvery is how many requests a test sends, or slots it gives back, between two pauses.
 const pauseEvery = 32
 
+// mostSlots bounds the concurrency slots that a test holds at once, for the sake of memory.
+const mostSlots = 1_000_000
+
 // RunTest runs one test on rules in the given domain. pause is called before each step and every 32
 // requests of it: its error ends the test, and is wrapped with how far the test came. Other errors
 // are of the machinery, not of the test.
@@ -96,6 +99,9 @@ func runSend(e *Engine, domain string, s *Step, d *weir.Decision, slots *[]strin
 			if slot := d.Limits[k].Slot; slot != "" {
 				*slots = append(*slots, slot)
 			}
+		}
+		if len(*slots) > mostSlots {
+			return res, fmt.Errorf("line %d, after %d of %d requests: a test can hold %d slots of concurrency limits at once: have it release some, or send fewer requests", s.Line, i+1, send.Times, mostSlots)
 		}
 		// After a failure the other requests are sent all the same, so that later steps start from
 		// the state that the file describes.
