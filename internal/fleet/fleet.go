@@ -209,7 +209,7 @@ func (f *Fleet) Decision(ctx context.Context, id weir.DecisionID) (e *recent.Ent
 		var found foundDecision
 		if f.read(a, &found) && found.Entry != nil && found.Entry.ID == id {
 			e, why = found.Entry, ""
-			cancel(nodes.Enough) // there is no other one, and a node that hangs need not be waited for
+			cancel(nodes.ErrEnough) // there is no other one, and a node that hangs need not be waited for
 		}
 	})
 	if e != nil {

@@ -155,9 +155,9 @@ func (n *Nodes) AskOthers(ctx context.Context, kind string, args []byte, take fu
 	return n.ask(ctx, kind, args, false, take)
 }
 
-// Enough is the cause with which a context ends a question early: what was heard is enough, and
+// ErrEnough is the cause with which a context ends a question early: what was heard is enough, and
 // nobody who was not heard is missing.
-var Enough = errors.New("nodes: enough was heard")
+var ErrEnough = errors.New("nodes: enough was heard")
 
 func (n *Nodes) ask(ctx context.Context, name string, args []byte, here bool, take func(Answer)) (t Tally, err error) {
 	k, ok := n.handlers[name]
@@ -293,7 +293,7 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 		missing[cause] += others - missing[Unreadable]
 	}()
 	for others > 0 {
-		if context.Cause(ctx) == Enough {
+		if context.Cause(ctx) == ErrEnough {
 			others = 0 // nobody is missing
 			return missing
 		}
