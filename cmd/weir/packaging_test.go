@@ -352,6 +352,18 @@ func TestSystemdCalls(t *testing.T) {
 	}
 }
 
+// TestSystemdMemory: where the kernel ends the process of a preview for want of memory, the service
+// goes on.
+func TestSystemdMemory(t *testing.T) {
+	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := regexp.MustCompile(`(?m)^OOMPolicy=(.*)$`).FindAllStringSubmatch(string(unit), -1); len(got) != 1 || got[0][1] != "continue" {
+		t.Errorf("what ends with the process of a preview: %q", got)
+	}
+}
+
 // TestSystemdReload: what the unit runs for a reload reaches the program on a system that has no
 // more than a shell.
 func TestSystemdReload(t *testing.T) {

@@ -184,7 +184,7 @@ func TestPreviewProcess(t *testing.T) {
 		return string(score) == "1000\n"
 	})
 	environment, err := os.ReadFile(proc + "environ")
-	if want := []string{"GOMAXPROCS=1", "TZ=Europe/Berlin"}; err != nil || !slices.Equal(slices.Sorted(strings.SplitSeq(strings.TrimRight(string(environment), "\x00"), "\x00")), want) {
+	if want := []string{"GOMAXPROCS=1", "GOMEMLIMIT=560MiB", "TZ=Europe/Berlin"}; err != nil || !slices.Equal(slices.Sorted(strings.SplitSeq(strings.TrimRight(string(environment), "\x00"), "\x00")), want) {
 		t.Errorf("its environment is %q, %v", environment, err)
 	}
 	files, err := filepath.Glob(proc + "fd/*")

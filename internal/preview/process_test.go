@@ -237,7 +237,7 @@ func TestServe(t *testing.T) {
 // Settings and secrets stay here.
 func TestEnvironment(t *testing.T) {
 	got := environment([]string{"WEIR_REDIS_PASSWORD=x", "TZ=Europe/Berlin", "PATH=/bin", "TZX=y", "GODEBUG=a=1"})
-	if want := []string{"TZ=Europe/Berlin", "GODEBUG=a=1", "GOMAXPROCS=1"}; !slices.Equal(got, want) {
+	if want := []string{"TZ=Europe/Berlin", "GODEBUG=a=1", "GOMAXPROCS=1", "GOMEMLIMIT=560MiB"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }
