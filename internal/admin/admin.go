@@ -164,7 +164,7 @@ func (a *Handler) routeAll() {
 	if a.o.Insight != nil {
 		a.route(endpoint{path: insightPath, methods: "GET, HEAD", sees: viewer, params: "domain over", about: "do the rules do their job? In all, and in sentences: ?domain=DOMAIN&over=6h", serve: a.overview})
 		a.route(endpoint{path: insightPath + "/rules", methods: "GET, HEAD", sees: viewer, params: "domain over n", about: "the same of each rule, with its verdicts; ?n=N of those that refuse most", serve: a.ruleReports})
-		a.route(endpoint{path: insightPath + "/keys", methods: "GET, HEAD", sees: viewer, params: "by domain limit over n", about: "the keys that are refused most: ?by=refused|asked|near&limit=NAME&over=1m|12h", serve: a.topKeys})
+		a.route(endpoint{path: insightPath + "/keys", methods: "GET, HEAD", sees: viewer, params: "by domain limit over n format", about: "the keys that are refused most: ?by=refused|asked|near&limit=NAME&over=1m|12h", serve: a.topKeys})
 	}
 	a.route(endpoint{path: "/api/v1/rules", methods: "GET, HEAD", sees: viewer, about: "the rules in force, their source, and load errors", serve: a.rules})
 	if a.o.Files != nil {

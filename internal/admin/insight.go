@@ -341,11 +341,19 @@ func (a *Handler) topKeys(w http.ResponseWriter, r *http.Request) {
 	if !a.known(w, q.Domain, q.Limit) {
 		return
 	}
+	if f := r.URL.Query().Get("format"); f != "" && f != "json" && f != "csv" {
+		answer.BadRequest(w, &answer.FieldError{Field: "format", Message: "must be json or csv"})
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), insightPatience)
 	defer cancel()
 	list, err := a.listTopKeys(ctx, q, sender(r).Role)
 	if err != nil {
 		insightProblem(w, err)
+		return
+	}
+	if r.URL.Query().Get("format") == "csv" {
+		writeKeys(w, list.Keys)
 		return
 	}
 	writeJSON(w, list)

@@ -10,7 +10,7 @@ import (
 
 // snapshotVersion is the first byte of an encoded Snapshot. A node that does not know the version
 // of another one leaves that out. It grows with every change of what is written.
-const snapshotVersion = 5
+const snapshotVersion = 6
 
 // errSnapshot is the error of bytes that are no Snapshot of this version.
 var errSnapshot = errors.New("not a snapshot of insight that this version knows")
@@ -403,7 +403,7 @@ func (c *coder) refusedKey(k *RefusedKey) {
 
 func (c *coder) topKey(k *TopKey) {
 	c.fixed(&k.Hash)
-	for _, v := range []*uint64{&k.Count, &k.Over, &k.Asked, &k.Refused} {
+	for _, v := range []*uint64{&k.Count, &k.Over, &k.Asked, &k.Refused, &k.Obeyed, &k.Early} {
 		c.uint(v)
 	}
 	c.int(&k.At)

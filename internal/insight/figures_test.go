@@ -548,3 +548,29 @@ func TestStoreClock(t *testing.T) {
 		}
 	}
 }
+
+// A list of keys tells how often each came back when it was told to.
+func TestKeysObey(t *testing.T) {
+	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 3/min, algorithm: fixed_window}]")
+	for range 4 {
+		b.ask("patient")
+		b.ask("hasty")
+	}
+	b.ask("seldom")
+	b.pass(time.Second)
+	b.ask("hasty")
+	b.pass(time.Minute)
+	b.ask("patient")
+	b.ask("seldom")
+	b.pass(time.Second)
+	want := map[string]float64{"user=patient": 1, "user=hasty": 0, "user=seldom": -1}
+	list := b.keys(KeysQuery{By: ByAsked})
+	for _, k := range list {
+		if obey, ok := want[k.Key]; !ok || k.Obey != obey {
+			t.Errorf("%s: %v, want %v", k.Key, k.Obey, obey)
+		}
+	}
+	if len(list) != len(want) {
+		t.Errorf("%+v", list)
+	}
+}

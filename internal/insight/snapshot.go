@@ -380,7 +380,26 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 func (r *ruleState) listsInto(out *RuleSnapshot) {
 	for kind := range topKinds {
 		out.Live[kind], out.Long[kind] = r.live[kind].snapshot(), r.long[kind].snapshot()
+		for _, list := range [...][]TopKey{out.Live[kind], out.Long[kind]} {
+			for i := range list {
+				list[i].Obeyed, list[i].Early = r.returnsOf(list[i].Hash)
+			}
+		}
 	}
+}
+
+// returnsOf says how often a refused key came back when it was told to, and before.
+func (r *ruleState) returnsOf(hash uint64) (obeyed, early uint64) {
+	for i := range r.eras {
+		x := r.eras[i].refused
+		if x == nil {
+			continue
+		}
+		if at := x.find(hash); at >= 0 {
+			obeyed, early = obeyed+x.traces[at].Obeyed, early+x.traces[at].Early
+		}
+	}
+	return obeyed, early
 }
 
 // drawnInto fills in what the decisions say that were drawn by chance.

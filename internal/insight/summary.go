@@ -1,7 +1,6 @@
 package insight
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -175,20 +174,6 @@ func (r *RuleSnapshot) curve() (out []CurvePoint, of string) {
 		out = append(out, f.point(g, window, limit))
 	}
 	return out, f.Windows[window].Name
-}
-
-// obeyOf returns the share of its episodes in which a key came back when it was told; below 0 if
-// that is not known.
-func (r *RuleSnapshot) obeyOf(hash uint64) float64 {
-	i, found := slices.BinarySearchFunc(r.Refused.Keys, hash, func(k RefusedKey, hash uint64) int { return cmp.Compare(k.Hash, hash) })
-	if !found {
-		return -1
-	}
-	e := &r.Refused.Keys[i].Episodes
-	if n := e.Obeyed + e.Early; n > 0 {
-		return float64(e.Obeyed) / float64(n)
-	}
-	return -1
 }
 
 // judgedAtOnce is how many rules are judged by one snapshot. Each reads the counters of all rules;

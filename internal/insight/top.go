@@ -124,7 +124,19 @@ type TopKey struct {
 	Window         uint16
 	Known          bool
 	Estimated      bool // Count may be off in both directions, beside what Over says
-	Text           string
+	// Obeyed and Early are how often the key came back when it was told to, and before; 0 of both
+	// where that is not known: it is of a key in the sample of refused ones.
+	Obeyed, Early uint64
+	Text          string
+}
+
+// obey is the share of its episodes in which the key came back when it was told; below 0 if that is
+// not known.
+func (k *TopKey) obey() float64 {
+	if n := k.Obeyed + k.Early; n > 0 {
+		return float64(k.Obeyed) / float64(n)
+	}
+	return -1
 }
 
 func (k *TopKey) topKey() topKey {
@@ -181,6 +193,7 @@ func mergeTop(most int, lists ...[]TopKey) []TopKey {
 			m := &merged[p]
 			m.Count, m.Over = m.Count+k.Count-floor[i], m.Over+k.Over-floor[i]
 			m.Asked, m.Refused = m.Asked+k.Asked, m.Refused+k.Refused
+			m.Obeyed, m.Early = m.Obeyed+k.Obeyed, m.Early+k.Early
 			if k.Fill > m.Fill {
 				m.Fill, m.Window = k.Fill, k.Window
 			}

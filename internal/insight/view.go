@@ -402,7 +402,7 @@ func (r *RuleSnapshot) keyCounts(keys []TopKey, n int, fits func(*TopKey) bool) 
 		}
 		out := KeyCount{
 			Domain: r.Domain, Rule: r.Name, Limit: r.windowName(k.Window), Key: k.Text, Count: k.Count, Over: k.Over,
-			Fill: digits(float64(k.Fill)), Known: k.Known, Obey: digits(r.obeyOf(k.Hash)), Shadow: r.shadow(),
+			Fill: digits(float64(k.Fill)), Known: k.Known, Obey: digits(k.obey()), Shadow: r.shadow(),
 			Estimated: k.Estimated,
 		}
 		// Only the lists of what was asked see a key admitted and refused alike.

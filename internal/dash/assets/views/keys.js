@@ -16,6 +16,8 @@ export async function show(ctx, root) {
   const q = new URLSearchParams({ by, over: back, n: '50' });
   if (ctx.domain) q.set('domain', ctx.domain);
   if (rule) q.set('limit', rule);
+  const sheet = new URLSearchParams([...q, ['format', 'csv']]);
+  sheet.set('n', '1000');
   const ask = () => /** @type {Promise<{keys: Api.Key[], nodes: Api.Nodes}>} */ (ctx.api(`/api/v1/insight/keys?${q}`, { signal: ctx.signal }));
   const [answer, known] = await Promise.all([ask(), /** @type {Promise<Api.RulesInForce>} */ (ctx.api('/api/v1/rules', { signal: ctx.signal }))]);
   let keys = answer.keys;
@@ -49,7 +51,8 @@ export async function show(ctx, root) {
     select('Rule', 'rule', [['', 'all'], ...names.map((n) => /** @type {[string, string]} */ ([n, n]))], rule),
     ctx.can('find') ? h('label', { class: 'wide' }, 'Key or user', input) : null,
     ctx.can('find') ? h('button', { class: 'btn', type: 'submit' }, 'Open') : null),
-    card(`Keys ${orders[by]}`, note, null, list));
+    card(`Keys ${orders[by]}`, note, null, list),
+    h('p', null, h('a', { href: `/api/v1/insight/keys?${sheet}`, download: 'keys.csv' }, 'As a table for spreadsheets (CSV)')));
 
   /** @param {Api.Key} k */
   function actions(k) {
