@@ -273,8 +273,8 @@ func (l *Limit) Fresh(s *State, now int64) bool {
 
 // Carry turns a state that was kept under old into one for l, at time now: old and l have the same
 // algorithm but differ in W or K (N and B may differ freely and need no Carry). States that cannot
-// be carried come out fresh. Of a limit that lends call old.Roll before, since what has ended counts
-// in s by the old numbers.
+// be carried come out fresh. Of a limit that lends call old.Roll before, since what has ended
+// counts in s by the old numbers.
 func (l *Limit) Carry(old *Limit, s *State, now int64) {
 	if s.B == 0 || old.algo != l.algo {
 		*s = State{}

@@ -137,8 +137,8 @@ func SecretAttribute(name string) bool {
 	return slices.ContainsFunc(secretNames[:], func(part string) bool { return strings.Contains(lower, part) })
 }
 
-// HiddenAttribute reports whether the values of an attribute are not to be shown or kept: hide names
-// it, in any case of letters, or SecretAttribute holds.
+// HiddenAttribute reports whether the values of an attribute are not to be shown or kept: hide
+// names it, in any case of letters, or SecretAttribute holds.
 func HiddenAttribute(hide []string, name string) bool {
 	return SecretAttribute(name) || slices.ContainsFunc(hide, func(h string) bool { return strings.EqualFold(h, name) })
 }

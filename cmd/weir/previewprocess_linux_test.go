@@ -280,9 +280,9 @@ func (p *process) hasNoFile(name string) bool {
 	})
 }
 
-// TestPreviewOfReplacedProgram: a server goes on with the program that it is, where another file has
-// its name or none has. Where the program may be started no more, it replays requests itself, and
-// says so once.
+// TestPreviewOfReplacedProgram: a server goes on with the program that it is, where another file
+// has its name or none has. Where the program may be started no more, it replays requests itself,
+// and says so once.
 func TestPreviewOfReplacedProgram(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "weir")
 	copyFile(t, buildProgram(t), program)

@@ -10,7 +10,8 @@ import (
 	"github.com/weir-rl/weir/internal/insight"
 )
 
-// TestKeysAsCSV: what a client or a rule file chose is text in a cell, no formula, and in its place.
+// TestKeysAsCSV: what a client or a rule file chose is text in a cell, no formula, and in its
+// place.
 func TestKeysAsCSV(t *testing.T) {
 	until := time.Unix(1_800_000_000, 0)
 	w := httptest.NewRecorder()

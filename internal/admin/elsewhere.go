@@ -76,7 +76,8 @@ func (e *elsewhere) take(got *answered) (list []recent.Entry, fit int) {
 		}
 	}
 	for second, n := range got.Seconds {
-		// Fewer than before are a node that did not answer, or the second in which the answer begins.
+		// Fewer than before are a node that did not answer, or the second in which the answer
+		// begins.
 		if before := e.counted[second]; n > before {
 			fit += n - before
 			e.counted[second] = n

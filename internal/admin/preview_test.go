@@ -49,7 +49,8 @@ func TestPreview(t *testing.T) {
 		if a := w.as("operator", "GET", path, ""); a.Status != 503 || !strings.Contains(a.Body, "ended before") {
 			t.Errorf("one that was ended: %d %s", a.Status, a.Body)
 		}
-		// Nobody waits for it any more: one of two who did connects again in time, and goes for good.
+		// Nobody waits for it any more: one of two who did connects again in time, and goes for
+		// good.
 		path = start()
 		_, first := w.open(t, "operator", path, "Accept", "text/event-stream")
 		_, second := w.open(t, "operator", path, "Accept", jsonText)

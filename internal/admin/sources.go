@@ -20,8 +20,8 @@ type Nodes interface {
 	// is known of that, in a sentence for people, such as how many refusals there were and how many
 	// of them were kept; it may be empty. Entry.Node names the node that made it.
 	Decision(ctx context.Context, id weir.DecisionID) (e *recent.Entry, why string, n insight.Nodes)
-	// Decisions asks all nodes for recent decisions: newest first, at most q.N of them. With the name
-	// of a node it asks that one, and says of it alone whether it answered.
+	// Decisions asks all nodes for recent decisions: newest first, at most q.N of them. With the
+	// name of a node it asks that one, and says of it alone whether it answered.
 	Decisions(ctx context.Context, node string, q recent.Query) ([]recent.Entry, insight.Nodes)
 	// CountDecisions is Decisions, and counts them, also those that q.N leaves out. q.After bounds
 	// the seconds that are counted.

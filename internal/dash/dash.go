@@ -2,8 +2,8 @@
 // that serves them. Begin with Handler.
 //
 // The page is plain HTML, CSS and ES modules: there is no build step, and nothing is generated. It
-// reads the admin API of the port that serves it, and nothing else. The package imports nothing that
-// knows the limiter, so that the page can be served without it.
+// reads the admin API of the port that serves it, and nothing else. The package imports nothing
+// that knows the limiter, so that the page can be served without it.
 package dash
 
 import (

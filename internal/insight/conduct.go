@@ -4,9 +4,9 @@ import (
 	"github.com/weir-rl/weir"
 )
 
-// Conduct is what tells whether one client behaves well: what it was answered, and what it did after
-// refusals. It is for who follows clients without a Collector, and judges as the verdicts do. The
-// zero value has seen nothing. Not safe for concurrent use.
+// Conduct is what tells whether one client behaves well: what it was answered, and what it did
+// after refusals. It is for who follows clients without a Collector, and judges as the verdicts do.
+// The zero value has seen nothing. Not safe for concurrent use.
 type Conduct struct {
 	Known bool // an attribute of insight.known was there
 
@@ -36,8 +36,8 @@ type refusing struct {
 const mostFollowed = 16
 
 // AnsweredWell reports what the status of an answer to an admitted request says of its client: 2xx
-// and 3xx speak for it, 4xx against it. Others tell nothing: of 5xx the service is to blame, and 429
-// is the answer of another limiter.
+// and 3xx speak for it, 4xx against it. Others tell nothing: of 5xx the service is to blame, and
+// 429 is the answer of another limiter.
 func AnsweredWell(status int) (well, tells bool) {
 	well = status >= 200 && status < 400
 	return well, well || status >= 400 && status < 500 && status != 429

@@ -76,8 +76,8 @@ func (c *Collector) hand(g *gate, t *table, r *weir.Request, d *weir.Decision, b
 }
 
 // groupOf returns what the windows begin to end say together, which are those of one rule: it
-// refuses a request whichever of them does. retry is when the key was told to come back, in µs; 0 if
-// it was not told.
+// refuses a request whichever of them does. retry is when the key was told to come back, in µs; 0
+// if it was not told.
 func groupOf(d *weir.Decision, begin, end int) (flags uint16, retry int64) {
 	after := int64(0)
 	for i := begin; i < end; i++ {

@@ -12,8 +12,8 @@ type governor struct {
 }
 
 // most is how many events of a kind are taken in drainEvery: 1,250 a second. Four times as many
-// took over 1 % more of the processor of a busy proxy, and made no verdict better. Of admitted ones,
-// which are most and tell least, 600 a second are enough to say who comes most.
+// took over 1 % more of the processor of a busy proxy, and made no verdict better. Of admitted
+// ones, which are most and tell least, 600 a second are enough to say who comes most.
 const (
 	most      = 125
 	mostQuiet = 60

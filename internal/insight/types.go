@@ -46,8 +46,8 @@ type Overview struct {
 type Nodes struct {
 	Asked    int `json:"asked"`
 	Answered int `json:"answered"`
-	// Remark says why fewer nodes were asked than there are, or why one that answered is left out; ""
-	// if all were heard.
+	// Remark says why fewer nodes were asked than there are, or why one that answered is left out;
+	// "" if all were heard.
 	Remark string `json:"remark,omitempty"`
 }
 

@@ -69,8 +69,8 @@ func BenchmarkDecided(b *testing.B) {
 	})
 }
 
-// BenchmarkPreview replays a million recorded requests through two sets of rules, in this process and
-// in one of its own:
+// BenchmarkPreview replays a million recorded requests through two sets of rules, in this process
+// and in one of its own:
 //
 //	go test ./internal/preview -run xxx -bench Preview -benchtime 3x
 func BenchmarkPreview(b *testing.B) {

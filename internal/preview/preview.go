@@ -45,8 +45,8 @@ func (p *Preview) SetProcess(args []string, log *slog.Logger) {
 }
 
 // Run returns what the rules of q would have done to the recorded requests, and what the rules in
-// force do to them. It takes 10 s of a processor at most to replay requests. Files that are no rules
-// are a result with Problems; without any request it returns insight.ErrNotRecorded.
+// force do to them. It takes 10 s of a processor at most to replay requests. Files that are no
+// rules are a result with Problems; without any request it returns insight.ErrNotRecorded.
 func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
 	p.one.Lock()
 	defer p.one.Unlock()

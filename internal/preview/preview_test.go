@@ -343,8 +343,8 @@ func TestGoodClients(t *testing.T) {
 
 // A client that is refused already is good if it waits as it was told: what it asks of other rules
 // meanwhile is no matter, it is one refusal however often it knocks, and who gave up did not knock.
-// Where nothing says who clients are, it must have been seen to wait, and not have asked for far too
-// much.
+// Where nothing says who clients are, it must have been seen to wait, and not have asked for far
+// too much.
 func TestGoodRefusedClients(t *testing.T) {
 	const rules = "limits: [{ name: search, per: [%s], when: { path: /search }, allow: %d/min, algorithm: fixed_window }, { name: home, per: [%[1]s], when: { path: /home }, allow: 1000/min }]"
 	for _, who := range []string{"user", "ip"} {

@@ -28,8 +28,8 @@ func lowerAll(list func() ([]os.DirEntry, error), lower func(tid int) error) err
 	met := map[string]bool{}
 	var denied error
 	// A thread may come while they are listed, from one that was not lowered yet. When all that are
-	// listed have been met before, there are no others. What policy a thread has is not asked: where
-	// that is denied, too, this would never end.
+	// listed have been met before, there are no others. What policy a thread has is not asked:
+	// where that is denied, too, this would never end.
 	for range mostPasses {
 		threads, err := list()
 		if err != nil {

@@ -113,8 +113,8 @@ func origins(s *rule.Set) (list []*origin) {
 	return list
 }
 
-// Sources returns the files that Load made s of, as they were: with the same Options, Load makes the
-// same Set of them. It reports false of a Set that was made in another way.
+// Sources returns the files that Load made s of, as they were: with the same Options, Load makes
+// the same Set of them. It reports false of a Set that was made in another way.
 func Sources(s *rule.Set) ([]Source, bool) {
 	list := make([]Source, 0, len(s.Files()))
 	for _, o := range origins(s) {

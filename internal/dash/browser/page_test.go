@@ -455,8 +455,8 @@ func outside(t *testing.T) string {
 	return ""
 }
 
-// TestPlainHTTP: over plain HTTP, and not on loopback, one can log in, change something and log out;
-// a logout that fails says so.
+// TestPlainHTTP: over plain HTTP, and not on loopback, one can log in, change something and log
+// out; a logout that fails says so.
 func TestPlainHTTP(t *testing.T) {
 	d := chromium(t)
 	s := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": "token-of-ada-0123456789abcdef name=ada role=operator\n"}, "--auth-tokens-file", "tokens")
