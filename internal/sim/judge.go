@@ -251,8 +251,10 @@ func (t *ruleTally) add(d *weir.Decision, i, end int, now int64, status int, use
 	case near:
 		f.Near++
 	}
+	// What is not enforced for a key of a rule that is enforced for others is no refusal, as live.
+	refused := denied || shadow && f.Mode == "shadow"
 	k := t.keys.at(hash, len(t.windows))
-	if denied || shadow {
+	if refused {
 		k = t.keys.refuse(hash, k, len(t.windows))
 	}
 	if k == nil {
@@ -262,7 +264,7 @@ func (t *ruleTally) add(d *weir.Decision, i, end int, now int64, status int, use
 	k.hash = hash
 	k.asked += uint64(max(d.Matches.Hits[i].Cost, 0))
 	k.known = k.known || user
-	if denied || shadow {
+	if refused {
 		k.refused++
 		f.TopRefused = max(f.TopRefused, k.refused)
 	}
@@ -302,7 +304,7 @@ func (t *ruleTally) window(k *judgedKey, d *weir.Decision, n int, now int64, ban
 		}
 	}
 	if !l.Allowed && !banned {
-		if l.Mode == rule.Shadow || d.Refuses(l) {
+		if l.Mode == rule.Shadow && t.facts.Mode == "shadow" || d.Refuses(l) {
 			w.Refused++
 		}
 		fill = max(fill, 1+1/limit)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -125,5 +126,20 @@ func TestReplayReportsRules(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(byName)); len(got) != 4 || each.Line != 3 || each.File != "rules.yaml" {
 		t.Errorf("rules %v, each at %s:%d", got, each.File, each.Line)
+	}
+}
+
+// A rule that is enforced for some keys refuses these alone: the others are no refused keys.
+func TestReplayPartlyEnforced(t *testing.T) {
+	var log strings.Builder
+	for i := range 40 {
+		for range 2 {
+			log.WriteString(line(i, fmt.Sprintf("192.0.2.%d", i), "-", "GET / HTTP/1.1"))
+		}
+	}
+	rep := replayText(t, log.String(), ReplayOptions{}, "limits: [{name: a, per: [ip], allow: 1/min, algorithm: fixed_window, enforce: 50%}]")
+	r := rep.ByRule[0]
+	if r.Refused == 0 || r.Refused+r.WouldRefuse != 40 || r.KeysRefused != r.Refused || r.Windows[0].Refused != r.Refused {
+		t.Errorf("%d refused, %d would be; of %d keys, by the window %d", r.Refused, r.WouldRefuse, r.KeysRefused, r.Windows[0].Refused)
 	}
 }
