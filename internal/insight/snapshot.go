@@ -180,9 +180,7 @@ func (s *series) strip(from, to, step int64) (strip Strip, count Counts) {
 		if unix < from {
 			return
 		}
-		for i, v := range b {
-			count[i] += uint64(v)
-		}
+		count.addBucket(b)
 		spread(strip, int((unix-from)/step), int(max(wheel.step/step, 1)), b)
 	})
 	return strip, count
@@ -346,9 +344,12 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 		} else {
 			out.Count = r.series.sum(s.From, s.Time)
 		}
-		if from := s.judgedFrom(); s.Started > from {
+		switch from := s.judgedFrom(); {
+		case s.Started > from:
 			out.Sampled = Counts(r.total)
-		} else {
+		case from == s.From:
+			out.Sampled = out.Count
+		default:
 			out.Sampled = r.series.sum(from, s.Time)
 		}
 		out.Recent = r.series.recent(s.Time)
