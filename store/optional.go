@@ -1,6 +1,9 @@
 package store
 
-import "github.com/weir-rl/weir/rule"
+import (
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
 
 // Forgetter is implemented by stores that remember refusals and repeat them without a new decision.
 // Forget drops the refusals of a key, on all nodes, because the key may be admitted earlier than
@@ -13,6 +16,15 @@ type Forgetter interface {
 // Limiter counts denials for bans after it has answered, not before.
 type Remote interface {
 	Remote() bool
+}
+
+// Prompt is implemented by stores that can decide some calls without waiting for anything. Doors ask
+// them on the goroutine that reads the connection, and hand a call to another one only if it has to
+// wait. TakeNow is safe for concurrent use, and so quick that others may wait for it.
+type Prompt interface {
+	// TakeNow is Take for a call that can be decided at once. If ok is false, it cannot: nothing was
+	// charged, the results are not valid, and Take is to be called. now is as with Take.
+	TakeNow(charges []Charge, results []algo.Result) (now int64, ok bool)
 }
 
 // As returns s as a T (a Reserver, a Board, …), or else the first T among the stores that s
