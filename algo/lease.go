@@ -73,6 +73,12 @@ type Lent struct {
 	Last         int64 // of the newer one
 }
 
+// Record is the state that Limit.Lent reads as n, with wants as its State.C.
+func (n Lent) Record(wants uint32) (lease State) {
+	keepLent(&lease, n, wants)
+	return lease
+}
+
 // Out is the number of units out.
 func (n Lent) Out() int64 { return n.Older + n.Newer }
 
@@ -102,7 +108,8 @@ func (l *Limit) TakeAhead(s, lease *State, now int64, a Ask, h *Ahead) Result {
 
 // Learn takes down what h tells, after Roll: used units become charges at now, and units that are
 // used or returned are out no more. What belongs to a generation that has ended is settled already
-// and ignored. It fills in h.Out, and sets h.Got and h.Until to 0.
+// and ignored. It fills in h.Out, and sets h.Got and h.Until to 0. With a nil s it only changes what
+// is out.
 func (l *Limit) Learn(s, lease *State, now int64, h *Ahead) {
 	h.Got, h.Until, h.Out = 0, 0, 0
 	if l.lease == nil {
@@ -144,17 +151,31 @@ func (l *Limit) Lend(s, lease *State, now int64, h *Ahead) {
 	if in == nil {
 		return
 	}
-	in.lend(s, lease, now, bound, h)
-}
-
-func (l *Limit) lend(s, lease *State, now, bound int64, h *Ahead) {
-	if l.algo == FixedWindow {
-		_, end, used, _ := l.current(s, now, false)
-		if l.first && used == 0 {
+	left := func() int64 {
+		var r Result
+		in.plain(&r, s, now, Ask{}, false)
+		return r.Remaining
+	}
+	if in.algo == FixedWindow {
+		_, end, used, _ := in.current(s, now, false)
+		if in.first && used == 0 {
 			return // there is no window that the units could belong to
 		}
 		bound = min(bound, end)
 	}
+	in.lend(lease, now, bound, left, h)
+}
+
+// LendOf is Lend for an asker that does not have the state of a SlidingLog, but knows how many
+// units are left within the limit, those that are out not taken off.
+func (l *Limit) LendOf(left int64, lease *State, now int64, h *Ahead) {
+	now = max(now, 0)
+	if in, bound := l.At(now); l.lease != nil && in != nil {
+		in.lend(lease, now, bound, func() int64 { return left }, h)
+	}
+}
+
+func (l *Limit) lend(lease *State, now, bound int64, left func() int64, h *Ahead) {
 	n := l.lease.Lent(lease)
 	wants := lease.C
 	if lease.B == 0 {
@@ -176,9 +197,7 @@ func (l *Limit) lend(s, lease *State, now, bound int64, h *Ahead) {
 	if h.First {
 		wants = uint32(last)<<16 | min(wants&mostWants+uint32((want*wholeWant+l.lendable/2)/l.lendable), mostWants)
 	}
-	var r Result
-	l.plain(&r, s, now, Ask{}, false)
-	got := min(want, l.lendable-h.Out, r.Remaining-h.Out)
+	got := min(want, l.lendable-h.Out, left()-h.Out)
 	if last*l.lendable > want*wholeWant {
 		got = min(got, (want*wholeWant+last-1)/last)
 	}
@@ -277,8 +296,11 @@ func (l *Limit) carryLease(old *Limit, lease *State) {
 	keepLent(lease, Lent{Older: n.Out(), End: n.End}, 0)
 }
 
-// force charges c units to s at now, whether there is room or not.
+// force charges c units to s, which may be nil, at now, whether there is room or not.
 func (l *Limit) force(s *State, now, c int64) {
+	if s == nil {
+		return
+	}
 	switch l.algo {
 	case SlidingLog:
 		r, eff := l.ring(s, now), now

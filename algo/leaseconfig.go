@@ -38,6 +38,29 @@ func (l *Limit) compileLease() error {
 	return err
 }
 
+// Lending returns l as it lends for generations of the length of record, a limit of what is lent:
+// with it a record that is kept under that other limit is to be read. It is l itself if they are of
+// the same length, or if l lends nothing.
+func (l *Limit) Lending(record *Limit) *Limit {
+	each := record.cfg.Timeout
+	if l.lease == nil || record.algo != Lease || l.lease.cfg.Timeout == each {
+		return l
+	}
+	with := func(l *Limit) (*Limit, error) {
+		c := l.cfg
+		c.LeaseFor = each
+		return New(c)
+	}
+	of := with
+	if l.times != nil {
+		of = func(l *Limit) (*Limit, error) { return l.times.each(with) }
+	}
+	if other, err := of(l); err == nil {
+		return other
+	}
+	return l
+}
+
 // checkLeasing checks that a limit can lend as c says.
 func (c *Config) checkLeasing() error {
 	switch {

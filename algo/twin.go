@@ -20,6 +20,10 @@ type Params struct {
 	SubU int64 // the same in units
 
 	Entry int64 // SlidingLog: bytes a unit takes
+
+	// Of a limit that lends (Config.Lease).
+	Lendable int64 // units that may be out at a time
+	LeaseFor int64 // length of a generation in µs
 }
 
 // Params returns the limit's numbers; of one with a schedule ask the limit in force (Limit.At).
@@ -31,6 +35,9 @@ func (l *Limit) Params() Params {
 	}
 	if l.hard != nil {
 		p.Admit = l.hard.admit
+	}
+	if l.lease != nil {
+		p.Lendable, p.LeaseFor = l.lendable, l.lease.w
 	}
 	if l.algo == SlidingLog {
 		p.Entry = int64(l.entrySize())

@@ -40,13 +40,21 @@ type seen struct {
 	key        []byte
 }
 
+// lending is the limit by which the two states are to be read together.
+func (e *seen) lending() *algo.Limit {
+	if e.second == nil {
+		return e.under
+	}
+	return e.under.Lending(e.second)
+}
+
 // show calls visit with a state as it is under l, unless it is fresh and nothing is out.
 func (e *seen) show(v *store.View, l *algo.Limit, key []byte, now int64, visit func(store.KeyState)) {
 	if e.under.Algorithm() != l.Algorithm() {
 		return
 	}
 	if e.under != l && carries(e.under, l) {
-		e.under.Roll(&e.st, &e.beside, now)
+		e.lending().Roll(&e.st, &e.beside, now)
 		l.Carry(e.under, &e.st, now)
 	}
 	if _, second := besideOf(v.Counter, l); second == nil || e.second != nil && e.second.Algorithm() != second.Algorithm() {
@@ -95,7 +103,7 @@ func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e s
 	}
 	s.lookBeside(sh, c, key, h, &e)
 	if carried {
-		e.under.Roll(&e.st, &e.beside, now)
+		e.lending().Roll(&e.st, &e.beside, now)
 		l.Carry(e.under, &e.st, now)
 		e.under = l
 	}

@@ -79,8 +79,8 @@ func (s *Store) lent(sh *shard, c *rule.Counter, key []byte, h uint64) int {
 func (s *Store) rollBeside(sh *shard, c *rule.Counter, old *algo.Limit, key []byte, h uint64, st *algo.State, now int64) {
 	if p := s.lent(sh, c, key, h); p >= 0 {
 		var lease algo.State
-		sh.load(p, &lease)
-		if old.Roll(st, &lease, now) {
+		kept := s.limits.load()[sh.load(p, &lease)].limit
+		if old.Lending(kept).Roll(st, &lease, now) {
 			sh.store(p, &lease)
 		}
 	}
@@ -162,11 +162,11 @@ func (s *Store) resetLent(sh *shard, c *rule.Counter, key []byte, h uint64, now 
 		if p >= 0 {
 			l = limits[sh.load(p, &st)].limit
 		}
-		if at >= 0 {
-			sh.load(at, &lease)
-		}
 		if l == nil {
 			continue
+		}
+		if at >= 0 {
+			l = l.Lending(limits[sh.load(at, &lease)].limit)
 		}
 		l.Roll(&st, &lease, now)
 		ok = ok || !l.Fresh(&st, now)

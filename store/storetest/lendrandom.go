@@ -115,7 +115,9 @@ func (l *randomLender) step() {
 	case 5:
 		i := rapid.IntRange(0, len(l.counters)-1).Draw(t, "counter")
 		c := l.counters[i]
-		if c.Lease != nil && c.Previous == nil && rapid.IntRange(0, 5).Draw(t, "reload") == 0 {
+		// A store that keeps the states alone drains a bucket by the numbers of the rule.
+		drains := l.limits[c][0] == c.Limit || c.Limit.Algorithm() != algo.TokenBucket
+		if c.Lease != nil && c.Previous == nil && drains && rapid.IntRange(0, 5).Draw(t, "reload") == 0 {
 			l.counters[i] = l.reload(c)
 			break
 		}

@@ -84,7 +84,7 @@ func (m *model) roll(c *rule.Counter, k *kept, key []byte, now int64) {
 		return
 	}
 	if lease := m.states[stateKey{c.Lease.ID, string(key)}]; lease != nil {
-		k.limit.Roll(&k.st, &lease.st, now)
+		k.limit.Lending(lease.limit).Roll(&k.st, &lease.st, now)
 	}
 }
 
@@ -236,7 +236,7 @@ func (m *model) reset(c *rule.Counter, key []byte, now int64) {
 	if lease == nil {
 		lease = m.state(c.Lease, k.limit.Lease(), key, now)
 	}
-	k.limit.Reset(&k.st, &lease.st, now)
+	k.limit.Lending(lease.limit).Reset(&k.st, &lease.st, now)
 	m.forget(name, now)
 	m.forget(beside, now)
 }
