@@ -72,6 +72,18 @@ func TestLeastPrivilege(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	for _, cfg := range leases() {
+		for _, group := range []uint64{0, 1} {
+			c := lending(t, cfg, group)
+			h := algo.Ahead{Want: 5}
+			borrow(t, s, c, "k", 1, &h)
+			told := algo.Ahead{Told: [2]algo.Told{{End: h.Until, Used: 1, Returned: 1}}, Want: 2}
+			borrow(t, s, c, "k", 1, &told)
+			if _, err := s.Reset(t.Context(), c, []byte("k")); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 	if err := s.Hold(t.Context(), "id", []byte("note"), time.Microsecond); err != nil {
 		t.Error(err)
 	}

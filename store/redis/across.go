@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -16,8 +17,10 @@ import (
 // may give up.
 type acrossCall struct {
 	charges []store.Charge
+	ahead   []algo.Ahead // empty if nothing may be lent
 	results []algo.Result
 	now     int64
+	asked   int64 // so early that what was lent ends no sooner than by the clock of now
 	err     error
 	list    []store.Outcome
 	done    chan struct{} // closed when the rest is valid
@@ -43,12 +46,14 @@ func (a *acrossCall) outcomes(s *Store) func(f func([]store.Outcome)) {
 // takeAcross decides charges of several partitions. All partitions are asked at once. If one of
 // them denies or fails, what the others charged is given back. That runs to its end even if the
 // caller gives up.
-func (s *Store) takeAcross(w *waiter, charges []store.Charge, results []algo.Result) (int64, error) {
+func (s *Store) takeAcross(
+	w *waiter, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+) (now, asked int64, err error) {
 	if err := w.ctx.Err(); err != nil {
-		return 0, notChargedError{context.Cause(w.ctx)}
+		return 0, 0, notChargedError{context.Cause(w.ctx)}
 	}
 	a := &acrossCall{
-		charges: slices.Clone(charges), results: make([]algo.Result, len(charges)),
+		charges: slices.Clone(charges), ahead: slices.Clone(ahead), results: make([]algo.Result, len(charges)),
 		done: make(chan struct{}),
 	}
 	var parts []*partition
@@ -60,23 +65,24 @@ func (s *Store) takeAcross(w *waiter, charges []store.Charge, results []algo.Res
 		}
 	}
 	if !s.background(func() { s.decideAcross(a); close(a.done) }) {
-		return 0, errClosed
+		return 0, 0, errClosed
 	}
 	if err := w.wait(a.done, parts...); err != nil {
 		select {
 		case <-a.done:
 		default:
-			return 0, s.overdue(parts, err, w.silent, a.outcomes(s))
+			return 0, 0, s.overdue(parts, err, w.silent, a.outcomes(s))
 		}
 	}
 	if a.err != nil {
-		return 0, a.err
+		return 0, 0, a.err
 	}
 	copy(results, a.results)
+	copy(ahead, a.ahead)
 	for i := range charges {
 		charges[i].Ask.Slot = a.charges[i].Ask.Slot
 	}
-	return a.now, nil
+	return a.now, a.asked, nil
 }
 
 // decideAcross asks the partitions, and gives back what must not stay charged.
@@ -86,8 +92,10 @@ func (s *Store) decideAcross(a *acrossCall) {
 		p       *partition
 		of      []int
 		charges []store.Charge
+		ahead   []algo.Ahead
 		results []algo.Result
 		now     int64
+		asked   int64
 		err     error
 	}
 	var parts []*share
@@ -114,21 +122,30 @@ next:
 	var wg sync.WaitGroup
 	for _, part := range parts {
 		part.results = make([]algo.Result, len(part.charges))
+		if len(a.ahead) > 0 {
+			for _, i := range part.of {
+				part.ahead = append(part.ahead, a.ahead[i])
+			}
+		}
 		wg.Go(func() {
 			own := waiter{ctx: ctx}
-			part.now, _, part.err = s.takeInPartition(&own, part.p, part.charges, part.results)
+			part.now, part.asked, part.err = s.takeInPartition(&own, part.p, part.charges, part.ahead, part.results)
 		})
 	}
 	wg.Wait()
 	a.list = make([]store.Outcome, len(charges))
 	var failed *failure
-	charged := false // or perhaps
+	charged := false                 // or perhaps
+	earliest := int64(math.MaxInt64) // when a part was asked, from its own now
 	var verdict store.Verdict
 	for _, part := range parts {
 		// The instants differ a little. The earliest one is returned: what the caller gives back by
 		// it later is never more than was charged.
 		if part.err == nil && (a.now == 0 || part.now < a.now) {
 			a.now = part.now
+		}
+		if ago := part.asked - part.now*1000; part.err == nil {
+			earliest = min(earliest, ago)
 		}
 		switch {
 		case part.err == nil:
@@ -144,6 +161,7 @@ next:
 			verdict.Add(charges[i].Mode, &results[i])
 		}
 	}
+	a.asked = a.now*1000 + earliest
 	giveBack := failed != nil || verdict.Denied()
 	for _, part := range parts {
 		own := store.VerdictOf(part.charges, part.results)
@@ -158,6 +176,11 @@ next:
 			if giveBack && out.Made && c.Ask.Cost > 0 && c.Mode != rule.Shadow && !c.Limit.CountDenied() {
 				s.giveBack(part.p, c, r, part.now)
 				out.Made = false
+			}
+			if len(a.ahead) > 0 {
+				if a.ahead[i] = part.ahead[j]; giveBack && a.ahead[i].Got > 0 {
+					s.returnLent(part.p, c, &a.ahead[i])
+				}
 			}
 			out.Now, out.Result, out.Slot = part.now, *r, c.Ask.Slot
 		}

@@ -33,6 +33,7 @@ type run struct {
 	first, last *call // first calls of groups
 	n           int   // groups
 	merged      bool
+	lending     bool // something is told or wanted of units ahead
 }
 
 // decide sends a batch, and fills in results, undecided or err of each call.
@@ -129,10 +130,10 @@ func (p *partition) merge(batch []*call) {
 			r := &p.runs[i-1]
 			r.last.nextGroup, r.last = c, c
 			r.n++
-			r.merged = r.merged || c.group > 1
+			r.merged, r.lending = r.merged || c.group > 1, r.lending || c.lending
 			continue
 		}
-		p.runs = append(p.runs, run{first: c, last: c, n: 1, merged: c.group > 1})
+		p.runs = append(p.runs, run{first: c, last: c, n: 1, merged: c.group > 1, lending: c.lending})
 		byShape[at] = int32(len(p.runs))
 	}
 }
@@ -152,7 +153,7 @@ func (c *call) sameShape(o *call) bool {
 	for i := range c.operands {
 		a, b := &c.operands[i], &o.operands[i]
 		if a.joinedTo != b.joinedTo || a.older != b.older || a.margin != b.margin ||
-			a.marginCloses != b.marginCloses || a.phase != b.phase {
+			a.marginCloses != b.marginCloses || a.phase != b.phase || a.record != b.record {
 			return false
 		}
 	}
@@ -178,6 +179,7 @@ const (
 
 	flagMerged  = 1 // each decision stands for several equal requests: their numbers follow
 	flagRepeats = 2 // a key may come more than once
+	flagLending = 4 // with what is told and wanted of units ahead
 )
 
 // send sends all runs as one call of take, and returns the reply.
@@ -206,6 +208,9 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 		if r.n > 1 && (len(r.first.operands) > 1 || !r.first.mergeable) {
 			flags |= flagRepeats
 		}
+		if r.lending {
+			flags |= flagLending
+		}
 		p.buf = append(p.buf, flags)
 		for c := r.first; c != nil; c = c.nextGroup {
 			p.args = append(p.args, c.keys...)
@@ -217,6 +222,8 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 			for j := range c.operands {
 				if op := &c.operands[j]; op.codec.kind == kindSlots {
 					p.buf = binary.LittleEndian.AppendUint64(p.buf, c.slots[op.charge])
+				} else if r.lending && op.record != nil {
+					p.buf = appendAhead(p.buf, c.aheadOf(op))
 				}
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -25,6 +26,7 @@ const (
 type call struct {
 	charges  []store.Charge
 	results  []algo.Result
+	ahead    []algo.Ahead // of each charge, if units may be lent; else empty
 	operands []operand
 	keys     []string       // in Redis; views of buf
 	owners   []int          // of keys: 1 + index of the operand; 0 for the key of an older identity
@@ -39,6 +41,7 @@ type call struct {
 	// writes any, and would miss the first charge
 	disjoint     bool
 	marginCloses bool // an operand's soft margin closes
+	lending      bool // something is told or wanted of units ahead
 
 	stage     stage
 	done      chan struct{} // one value when delivered
@@ -57,8 +60,9 @@ type call struct {
 	nextGroup *call // first call of the next group of the run
 }
 
-// newCall makes a call of copies of the charges.
-func (s *Store) newCall(p *partition, charges []store.Charge) *call {
+// newCall makes a call of copies of the charges, and of ahead, which is empty if nothing may be
+// lent.
+func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead) *call {
 	c := s.calls.Get().(*call)
 	n := len(charges)
 	if cap(c.charges) < n {
@@ -67,14 +71,17 @@ func (s *Store) newCall(p *partition, charges []store.Charge) *call {
 	c.charges, c.results, c.slots = c.charges[:n], c.results[:n], c.slots[:n]
 	c.operands, c.keys, c.owners, c.buf = c.operands[:0], c.keys[:0], c.owners[:0], c.buf[:0]
 	c.mergeable, c.disjoint, c.marginCloses, c.undecided, c.leaked, c.err, c.names = true, true, false, false, false, nil, nil
+	c.ahead, c.lending = append(c.ahead[:0], ahead...), false
 	copy(c.charges, charges)
 	const prime = 0x9E3779B97F4A7C15
 	c.shape = uint64(n)
 	size := 0
 	for i := range charges {
-		n, of := 1+len(charges[i].Counter.Previous), charges[i].Counter.Margin
-		if of != nil {
-			n += 1 + len(of.Previous)
+		n := 1 + len(charges[i].Counter.Previous)
+		for _, of := range [...]*rule.Counter{charges[i].Counter.Margin, charges[i].Counter.Lease} {
+			if of != nil {
+				n += 1 + len(of.Previous)
+			}
 		}
 		size += n * (len(p.prefix) + 8 + len(charges[i].Key))
 	}
@@ -89,6 +96,9 @@ func (s *Store) newCall(p *partition, charges []store.Charge) *call {
 			own.phase = t.phaseAt(s, s.estimatedNow())
 			own.codec = own.phase.codec
 			c.shape = (c.shape ^ uint64(own.phase.from)) * prime
+		}
+		if t.lease != nil && ch.Counter.Lease != nil {
+			s.addRecord(p, c, &own, t, charges[i].Key)
 		}
 		in := own.codec
 		own.marginCloses = in.margin != nil && ch.Counter.Margin != nil
@@ -119,6 +129,21 @@ func (s *Store) newCall(p *partition, charges []store.Charge) *call {
 	c.shape ^= c.shape >> 29
 	c.hash = c.shape*prime ^ xxhash.Sum64(c.buf)
 	return c
+}
+
+// addRecord adds the record of what is lent to a call. own is the operand of its state, which must
+// follow it, and t the codec of the charge's limit.
+func (s *Store) addRecord(p *partition, c *call, own *operand, t *codec, key []byte) {
+	ch := &c.charges[own.charge]
+	own.record = s.codecOf(leaseOf(ch.Counter, t.lease))
+	if own.codec.kind == kindOff {
+		own.codec, own.idle = s.codecOf(t.schedule.limits[0]), true
+	}
+	if len(c.ahead) > 0 && tells(&c.ahead[own.charge]) {
+		c.lending, c.mergeable = true, false
+	}
+	s.addOperand(p, c, operand{codec: own.record, counter: ch.Counter.Lease, charge: own.charge, isRecord: true}, key)
+	c.shape = (c.shape ^ ch.Counter.Lease.ID ^ uint64(c.operands[len(c.operands)-1].older)) * 0x9E3779B97F4A7C15
 }
 
 // maxJoined bounds the operands of a call that may be joined.

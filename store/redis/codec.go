@@ -28,6 +28,7 @@ const (
 	kindSlots
 	kindOff    // no limit is in force: there is no state
 	kindMargin // the state of a soft margin that closes
+	kindRecord // what is lent
 )
 
 // The stored forms of states: bytes, and what these are, as formats of Lua's struct.pack. The first
@@ -43,6 +44,12 @@ const (
 	bucketFormat = "<I7I7I4"
 	// intervalScale is the scale of a bucket that is refilled at intervals: algo.Params.Tag of it.
 	intervalScale = math.MaxUint32
+
+	// What is lent: the end of the older generation, the units out in it and in the newer one, what
+	// was wanted in this generation and in the one before, and the length of a generation, under
+	// which the record was written.
+	recordSize   = 23
+	recordFormat = "<I7I4I4I2I2I4"
 
 	// Start of the sub-window, sum of all counters, the current and the oldest counter, K; then the
 	// K older counters of 4 bytes each, newest first.
@@ -69,7 +76,7 @@ const (
 // compactSize is the size of the states of a kind, if it is fixed and small.
 var compactSize = [...]int{
 	kindFixed: countSize, kindFirst: countSize, kindCalendar: countSize, kindMargin: countSize,
-	kindWindow: windowSize, kindBucket: bucketSize, kindInterval: bucketSize,
+	kindWindow: windowSize, kindBucket: bucketSize, kindInterval: bucketSize, kindRecord: recordSize,
 }
 
 // codec describes a Limit to weir.lua, and converts between its states in algo and in Redis. That
@@ -81,14 +88,16 @@ type codec struct {
 	size        int // of a compact state; else 0
 	countDenied bool
 	k           int         // kindWindows: number of buckets
-	w           int64       // window (time-out) in µs
+	w           int64       // window (time-out, length of a generation) in µs
 	entry       int         // kindLog: bytes of a unit
 	idle        algo.Result // of a peek at a fresh state
 	numbers     [10]float64 // cap, n, window, unit, and six of the kind: see shape in weir.lua
 	margin      *algo.Limit // of the state of the soft margin; nil if it does not close
 	// limit, limitLevel, marginOpen, marginAhead: see shape in weir.lua
 	marginNumbers [4]float64
-	schedule      *schedule // nil for none
+	lease         *algo.Limit // of the record of what is lent; nil if nothing is
+	lendNumbers   [3]float64  // hard, lendable, leaseFor: see shape in weir.lua
+	schedule      *schedule   // nil for none
 }
 
 // offCodec stands for a limit that its schedule puts out of force.
@@ -96,7 +105,7 @@ var offCodec = &codec{kind: kindOff}
 
 func newCodec(l *algo.Limit) *codec {
 	of := l
-	t := &codec{limit: l, countDenied: l.CountDenied(), margin: l.Margin()}
+	t := &codec{limit: l, countDenied: l.CountDenied(), margin: l.Margin(), lease: l.Lease()}
 	if l.Scheduled() {
 		t.schedule = newSchedule(l)
 		of = t.schedule.limits[0]
@@ -105,6 +114,9 @@ func newCodec(l *algo.Limit) *codec {
 	t.w, t.idle = c.Window.Microseconds(), of.Check(&algo.State{}, 0, algo.Ask{})
 	if m := of.Margin(); m != nil {
 		t.marginNumbers = [...]float64{float64(p.Admit), float64(p.Admit) * float64(p.Token), float64(c.SoftFor.Microseconds()), float64(m.Config().Timeout.Microseconds())}
+	}
+	if t.lease != nil {
+		t.lendNumbers = [...]float64{float64(t.idle.Limit), float64(p.Lendable), float64(p.LeaseFor)}
 	}
 	own := t.numbers[4:]
 	switch c.Algorithm {
@@ -138,10 +150,39 @@ func newCodec(l *algo.Limit) *codec {
 		t.kind, t.w = kindSlots, c.Timeout.Microseconds()
 	case algo.Margin:
 		t.kind = kindMargin
+	case algo.Lease:
+		t.kind, t.w = kindRecord, c.Timeout.Microseconds()
 	}
 	t.size = compactSize[t.kind]
 	copy(t.numbers[:4], []float64{float64(p.Cap), float64(c.N), float64(t.w), float64(p.Unit)})
 	return t
+}
+
+// besideOf returns the counter and the definition of what is kept beside the states of c under a
+// limit: the state of its soft margin, or the record of what it lends. They are nil if there is
+// neither.
+func besideOf(c *rule.Counter, l *algo.Limit) (*rule.Counter, *algo.Limit) {
+	if m := marginOf(c, l.Margin()); m != nil {
+		return c.Margin, m
+	}
+	if n := leaseOf(c, l.Lease()); n != nil {
+		return c.Lease, n
+	}
+	return nil, nil
+}
+
+// leaseOf returns the definition under which the record of a counter is kept: the counter's own, if
+// that keeps it for longer than of, the one of the limit itself. It is nil if nothing is lent.
+func leaseOf(c *rule.Counter, of *algo.Limit) *algo.Limit {
+	if c.Lease == nil || of == nil {
+		return nil
+	}
+	if all := c.Lease.Limit; all != nil && all.Algorithm() == algo.Lease {
+		if a, o := all.Config(), of.Config(); a.Timeout == o.Timeout && a.Window > o.Window {
+			return all
+		}
+	}
+	return of
 }
 
 // marginOf returns the definition under which a counter's soft margin is kept: the counter's own,
@@ -256,6 +297,12 @@ func (t *codec) decode(b []byte, st *algo.State) error {
 		}
 		st.A = get56(b)
 		st.B = uint64(binary.LittleEndian.Uint32(b[7:]))<<32 | uint64(binary.LittleEndian.Uint32(b[11:]))
+	case kindRecord:
+		r, err := decodeRecord(b)
+		if err != nil {
+			return err
+		}
+		*st = r.Record(r.wants)
 	case kindBucket, kindInterval:
 		if len(b) != bucketSize {
 			return errForm
@@ -349,6 +396,13 @@ func (t *codec) encode(st *algo.State) []byte {
 	case kindWindow:
 		b = binary.LittleEndian.AppendUint32(b, uint32(st.B>>32))
 		b = binary.LittleEndian.AppendUint32(b, uint32(st.B))
+	case kindRecord:
+		n := t.limit.Lent(st)
+		b = binary.LittleEndian.AppendUint32(b, uint32(n.Older))
+		b = binary.LittleEndian.AppendUint32(b, uint32(n.Newer))
+		b = binary.LittleEndian.AppendUint16(b, uint16(st.C))
+		b = binary.LittleEndian.AppendUint16(b, uint16(st.C>>16))
+		b = binary.LittleEndian.AppendUint32(b, uint32(t.w))
 	case kindBucket, kindInterval:
 		b = append56(b, int64(st.B))
 		b = binary.LittleEndian.AppendUint32(b, st.C)
@@ -378,6 +432,29 @@ func (t *codec) encode(st *algo.State) []byte {
 		}
 	}
 	return b
+}
+
+// record is what is lent.
+type record struct {
+	algo.Lent
+	wants uint32
+	each  int64 // length of a generation, in µs
+}
+
+func decodeRecord[T string | []byte](v T) (r record, err error) {
+	b := []byte(v)
+	if len(b) != recordSize {
+		return r, errForm
+	}
+	r.End = get56(b)
+	r.Older, r.Newer = int64(binary.LittleEndian.Uint32(b[7:])), int64(binary.LittleEndian.Uint32(b[11:]))
+	r.wants = uint32(binary.LittleEndian.Uint16(b[15:])) | uint32(binary.LittleEndian.Uint16(b[17:]))<<16
+	r.each = int64(binary.LittleEndian.Uint32(b[19:]))
+	r.Last = r.End + r.each
+	if r.Older >= 1<<30 || r.Newer >= 1<<30 {
+		return r, errForm
+	}
+	return r, nil
 }
 
 // tally summarizes a log, or slots, before and after a call charged them.

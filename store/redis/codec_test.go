@@ -112,7 +112,7 @@ func FuzzReply(f *testing.F) {
 		defer s.Close()
 		p := &partition{store: s, prefix: "x"}
 		counter := &rule.Counter{ID: 1, Limit: tw.limit}
-		p.merge([]*call{s.newCall(p, chargesOf(counter, 1)), s.newCall(p, chargesOf(counter, 1))})
+		p.merge([]*call{s.newCall(p, chargesOf(counter, 1), nil), s.newCall(p, chargesOf(counter, 1), nil)})
 		_ = p.read(reply)
 	})
 }

@@ -43,7 +43,7 @@ func TestFormats(t *testing.T) {
 	}{
 		{countFormat, countSize}, {windowFormat, windowSize}, {bucketFormat, bucketSize},
 		{windowsHeadFormat, windowsHead}, {logHeadFormat, logHead}, {slotsHeadFormat, slotsHead},
-		{tallyFormat, tallySize}, {replyFormat, replyHead}, {listFormat, 4 + 1},
+		{tallyFormat, tallySize}, {replyFormat, replyHead}, {listFormat, 4 + 1}, {recordFormat, recordSize},
 	} {
 		if n := formatSize(t, f.format); n != f.size {
 			t.Errorf("the format %q takes %d bytes, not %d", f.format, n, f.size)
@@ -52,6 +52,7 @@ func TestFormats(t *testing.T) {
 	for _, c := range []algo.Config{
 		{N: 5, Window: time.Minute},
 		{Algorithm: algo.TokenBucket, N: 5, Window: time.Minute, Soft: 40, SoftFor: time.Second},
+		{Algorithm: algo.SlidingLog, N: 50, Window: time.Minute, Lease: 10},
 	} {
 		l, err := algo.New(c)
 		if err != nil {
@@ -66,8 +67,16 @@ func TestFormats(t *testing.T) {
 			op.phase = &phase{}
 			want += formatSize(t, scheduleFormat)
 		}
-		if n := len(op.append(nil, &store.Charge{Limit: l}, 0)); n != want {
-			t.Errorf("%v: an operand takes %d bytes, not %d", l, n, want)
+		if n := l.Lease(); n != nil {
+			op.record = newCodec(n)
+			want += formatSize(t, lendFormat)
+		}
+		text := op.append(nil, &store.Charge{Limit: l}, 0)
+		if len(text) != want {
+			t.Errorf("%v: an operand takes %d bytes, not %d", l, len(text), want)
+		}
+		if lends := text[2]&(flagLends|flagIdle) != 0; lends != (c.Lease > 0) {
+			t.Errorf("%v: the flags of its operand are %d", l, text[2])
 		}
 	}
 	interval, err := algo.New(algo.Config{Algorithm: algo.TokenBucket, N: 5, Window: time.Minute, RefillInterval: true})

@@ -82,11 +82,12 @@ func (p *partition) inspect(ctx context.Context, client rueidis.Client, v *store
 	}
 	for i := range charges {
 		c, st := &charges[i], &plan.states[of[i]].st
-		if c.Limit.Fresh(st, now) {
+		beside, _ := plan.besideOf(of[i])
+		c.Limit.Roll(st, beside, now)
+		if c.Limit.Fresh(st, now) && c.Limit.LentAt(beside, now).Out() == 0 {
 			continue
 		}
-		margin, _ := plan.marginOf(of[i])
-		visit(v.State(c.Key, c.Limit, st, margin, now))
+		visit(v.State(c.Key, c.Limit, st, beside, now))
 	}
 	return nil
 }
@@ -97,13 +98,30 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 		return false, nil
 	}
 	err = s.partitionOf(c, key).swap(ctx, func(plan *swapPlan) func(int64) {
-		plan.addCharges([]store.Charge{{Counter: c, Limit: c.Limit, Key: key}})
+		of := plan.addCharges([]store.Charge{{Counter: c, Limit: c.Limit, Key: key}})[0]
+		plan.asKept = true
 		return func(now int64) {
 			ok = false
+			l, lease := plan.under(c.Limit, of), plan.lentOf(of)
+			if lease != nil {
+				record := &plan.states[plan.states[of].beside-1]
+				record.codec = s.codecOf(l.Lease())
+				record.carryRecord()
+				l.Roll(&plan.states[of].st, lease, now)
+			}
 			for i := range plan.states {
 				ref := &plan.states[i]
+				if ref.codec.kind == kindRecord { // what is out stays out
+					ref.write = true
+					continue
+				}
 				ok = ok || !ref.codec.limit.Fresh(&ref.st, now)
-				ref.st, ref.write = algo.State{}, true
+				if i == of {
+					l.Reset(&ref.st, lease, now)
+				} else {
+					ref.st = algo.State{}
+				}
+				ref.write = true
 			}
 		}
 	})

@@ -18,7 +18,12 @@ import (
 // another's code.
 
 //go:embed weir.lua
-var libraryText string
+var weirText string
+
+//go:embed lease.lua
+var leaseText string
+
+var libraryText = weirText + leaseText
 
 // luaConstants are what "go.NAME" stands for in weir.lua: numbers, and formats of struct.pack. What
 // the two languages must agree on is said here, in codec.go and operand.go, and nowhere else.
@@ -26,14 +31,17 @@ var luaConstants = map[string]any{
 	"kindFixed": kindFixed, "kindFirst": kindFirst, "kindCalendar": kindCalendar,
 	"kindWindow": kindWindow, "kindBucket": kindBucket, "kindInterval": kindInterval,
 	"kindWindows": kindWindows, "kindLog": kindLog, "kindSlots": kindSlots, "kindOff": kindOff,
-	"kindMargin": kindMargin,
+	"kindMargin": kindMargin, "kindRecord": kindRecord,
 
 	"modeEnforce": uint8(rule.Enforce), "modeShadow": uint8(rule.Shadow), "modeQuota": uint8(rule.Quota),
 
 	"flagCounts": flagCounts, "flagTimed": flagTimed, "flagMarginCloses": flagMarginCloses,
+	"flagLends": flagLends, "flagIdle": flagIdle, "lendFormat": lendFormat,
 	"olderInSameValue": olderInSameValue, "operandFormat": operandFormat,
 	"scheduleFormat": scheduleFormat, "marginFormat": marginFormat,
-	"flagMerged": flagMerged, "flagRepeats": flagRepeats, "listFormat": listFormat,
+	"flagMerged": flagMerged, "flagRepeats": flagRepeats, "flagLending": flagLending,
+	"listFormat": listFormat, "recordSize": recordSize, "recordFormat": recordFormat,
+	"maxLeaseFor": algo.MaxLeaseFor.Microseconds(),
 	"replyFormat": replyFormat,
 
 	"countSize": countSize, "countFormat": countFormat,

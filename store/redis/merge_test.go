@@ -71,7 +71,7 @@ func TestMerged(t *testing.T) {
 				Counter: c, Limit: l, Key: []byte("k"), Mode: []rule.Mode{rule.Enforce, rule.Enforce, rule.Enforce, rule.Shadow, rule.Quota}[rnd.IntN(5)],
 			})
 		}
-		if !s.newCall(p, charges).disjoint {
+		if !s.newCall(p, charges, nil).disjoint {
 			t.Fatalf("%s do not lie apart", describe(charges))
 		}
 		model := newMergeModel(charges)
@@ -88,7 +88,7 @@ func TestMerged(t *testing.T) {
 			}
 			var batch []*call
 			for range 1 + rnd.IntN(12) {
-				batch = append(batch, s.newCall(p, charges))
+				batch = append(batch, s.newCall(p, charges, nil))
 			}
 			p.decide(context.Background(), batch)
 			for n, c := range batch {
@@ -104,7 +104,7 @@ func TestMerged(t *testing.T) {
 				if c.undecided {
 					seen.odd++
 					results := make([]algo.Result, len(charges))
-					if _, _, err := p.swapTake(&waiter{ctx: context.Background()}, charges, results, c.slots, false); err != nil {
+					if _, err := p.swapTake(&waiter{ctx: context.Background()}, charges, nil, results, c.slots, false); err != nil {
 						t.Fatal(err)
 					}
 					model.compare(t, charges, results, now, fmt.Sprintf("decision %d of %d, settled", n, len(batch)))

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// operand is one state that takes part in a call: that of a charge, or that of the charge's soft
-// margin, which follows it.
+// operand is one state that takes part in a call: that of a charge, that of the charge's soft
+// margin, which follows it, or the record of what is lent, which comes before it.
 type operand struct {
 	codec   *codec        // of the limit in force
 	phase   *phase        // of the limit's schedule, which says what is in force; nil without one
@@ -18,6 +18,9 @@ type operand struct {
 	margin  bool          // the state of a soft margin
 	// the limit's soft margin closes: what that would have to admit, Lua leaves undecided
 	marginCloses bool
+	isRecord     bool   // what is lent of the operand after it
+	record       *codec // of what is lent of it; nil if nothing is
+	idle         bool   // the limit is not in force: only its record has a say
 	joinedTo     uint16 // 1 + index of the operand in whose value it lies too; 0: it has its own
 	// number of keys of older identities of the counter that follow its own key; plus
 	// olderInSameValue if a state of an older identity may lie in the same value
@@ -32,6 +35,7 @@ const (
 	operandFormat  = "<BBBI2Bc4ddddddddddddd"
 	scheduleFormat = "<dddd"
 	marginFormat   = "<dddd"
+	lendFormat     = "<dddd"
 )
 
 // The flags of an operand.
@@ -39,19 +43,18 @@ const (
 	flagCounts       = 1 // denied requests are counted
 	flagTimed        = 2 // it has the fields of a schedule
 	flagMarginCloses = 4 // it has the fields of a margin
+	flagLends        = 8 // it has the fields of a limit that lends
+	flagIdle         = 16
 )
 
 // append appends the operand to a shape. now is roughly the instant of the decision.
 func (op *operand) append(dst []byte, c *store.Charge, now int64) []byte {
 	t, mode, cost, flags := op.codec, c.Mode, cost(c), byte(0)
-	if t.kind == kindOff || t.kind == kindMargin {
-		cost = 0
-	}
-	switch t.kind {
-	case kindMargin:
-		mode = rule.Shadow
-	case kindOff: // it admits, and does not count as a quota
-		mode = rule.Enforce
+	switch {
+	case t.kind == kindMargin || t.kind == kindRecord:
+		cost, mode = 0, rule.Shadow
+	case t.kind == kindOff || op.idle: // it admits, and does not count as a quota
+		cost, mode = 0, rule.Enforce
 	}
 	if t.countDenied {
 		flags |= flagCounts
@@ -61,6 +64,12 @@ func (op *operand) append(dst []byte, c *store.Charge, now int64) []byte {
 	}
 	if op.marginCloses {
 		flags |= flagMarginCloses
+	}
+	if op.record != nil {
+		flags |= flagLends
+	}
+	if op.idle {
+		flags |= flagIdle
 	}
 	dst = append(dst, byte(t.kind), byte(mode), flags)
 	dst = binary.LittleEndian.AppendUint16(dst, op.joinedTo)
@@ -94,5 +103,37 @@ func (op *operand) append(dst []byte, c *store.Charge, now int64) []byte {
 			dst = appendFloat(dst, n)
 		}
 	}
+	if op.record != nil {
+		for _, n := range t.lendNumbers {
+			dst = appendFloat(dst, n)
+		}
+		dst = appendFloat(dst, float64(op.record.limit.Config().Window.Microseconds()))
+	}
 	return dst
 }
+
+// appendAhead appends what is told and wanted of a limit that lends, as ahead in lease.lua reads
+// it.
+func appendAhead(dst []byte, h *algo.Ahead) []byte {
+	const most = 1<<30 - 1 // more than can be out
+	at := len(dst)
+	dst = append(dst, 0)
+	for _, t := range h.Told {
+		used, back := min(max(t.Used, 0), most), min(max(t.Returned, 0), most)
+		if t.End <= 0 || t.End >= 1<<53 || used+back == 0 {
+			continue
+		}
+		dst[at]++
+		dst = append56(dst, t.End)
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(used))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(back))
+	}
+	want := uint32(min(max(h.Want, 0), most))
+	if h.First {
+		want |= 1 << 31
+	}
+	return binary.LittleEndian.AppendUint32(dst, want)
+}
+
+// tells reports whether a holder tells or wants something.
+func tells(h *algo.Ahead) bool { return h.Want > 0 || h.Told != [2]algo.Told{} }

@@ -105,6 +105,7 @@ type Store struct {
 	calls      sync.Pool // *call
 	metrics    metrics
 	begun      time.Time
+	began      int64  // the same by store.Monotonic
 	name       string // of this node
 	// Redis' clock minus this node's monotonic one, in µs, by the last reply
 	offset    atomic.Int64
@@ -163,7 +164,7 @@ func Open(o Options) (*Store, error) {
 	case o.Timeout < 0 || o.RememberRefusals < 0 || o.Heartbeat < 0:
 		return nil, fmt.Errorf("redis store: Timeout (%v), RememberRefusals (%v) and Heartbeat (%v) must not be negative", o.Timeout, o.RememberRefusals, o.Heartbeat)
 	}
-	s := &Store{o: o, target: t, begun: time.Now(), name: strconv.FormatUint(newSlot(), 36)}
+	s := &Store{o: o, target: t, begun: time.Now(), began: store.Monotonic(), name: strconv.FormatUint(newSlot(), 36)}
 	s.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
 	s.offset.Store(s.begun.UnixMicro())
 	if o.RememberRefusals > 0 {
@@ -220,7 +221,7 @@ func (s *Store) PartOfID(id string) int {
 }
 
 // monotonic is this node's clock, in ns since the store began.
-func (s *Store) monotonic() int64 { return int64(time.Since(s.begun)) }
+func (s *Store) monotonic() int64 { return store.Monotonic() - s.began }
 
 // noteClock notes an instant that Redis' clock has just shown.
 func (s *Store) noteClock(now int64) { s.offset.Store(now - s.monotonic()/1000) }
@@ -276,9 +277,14 @@ func newSlot() uint64 {
 
 // disagree notes that Lua and algo did not admit the same number of decisions. That is a defect.
 func (s *Store) disagree(here, there int) {
+	s.disagreeOn(fmt.Sprintf("of a batch of decisions Redis admitted %d and this node %d", there, here))
+}
+
+// disagreeOn notes a disagreement of Lua and algo.
+func (s *Store) disagreeOn(what string) {
 	s.metrics.disagreements.Add(1)
 	if !s.disagreed.Swap(true) {
-		s.o.Logger.Warn(fmt.Sprintf("redis store: of a batch of decisions Redis admitted %d and this node %d; this is a defect in weir, please report it", there, here))
+		s.o.Logger.Warn(fmt.Sprintf("redis store: %s; this is a defect in weir, please report it", what))
 	}
 }
 

@@ -167,6 +167,9 @@ func (r *refusals) remember(charges []store.Charge, results []algo.Result, now, 
 		if a := c.Limit.Algorithm(); a == algo.Concurrency || c.Limit.CountDenied() && a != algo.FixedWindow {
 			continue
 		}
+		if leaseOf(c.Counter, c.Limit.Lease()) != nil {
+			continue // what is out may come back at any time
+		}
 		f := &refusal{
 			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, sentAt: asked, answeredAt: r.store.monotonic(), until: asked + r.longest, now: now, result: *res,
 		}

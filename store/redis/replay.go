@@ -18,8 +18,10 @@ type replayState struct {
 	state    algo.State
 	tallied  bool // known by a tally only; state is not valid
 	tally    tally
-	charged  int64 // units charged so far; if tallied
-	capacity int64 // what may be used at now; if tallied
+	charged  int64     // units charged so far; if tallied
+	capacity int64     // what may be used at now; if tallied
+	out      algo.Lent // what is out; if tallied
+	lent     int64     // units that Lua has lent
 }
 
 // The head of a reply: the instant, and how many requests were admitted.
@@ -39,7 +41,7 @@ func (p *partition) read(reply []byte) error {
 	found := 0
 	for i := range p.runs {
 		for c := p.runs[i].first; c != nil; c = c.nextGroup {
-			undecided, left, err := p.readStates(c, rest)
+			undecided, left, err := p.readStates(c, p.runs[i].lending, rest)
 			if err != nil {
 				return err
 			}
@@ -63,23 +65,24 @@ var errReply = fmt.Errorf("the reply of %s has a form that is not known", functi
 
 // readStates reads the states of a group's operands from a reply. undecided reports that Lua left
 // the group to this node, or that a state has an unknown form.
-func (p *partition) readStates(c *call, b []byte) (undecided bool, rest []byte, err error) {
+func (p *partition) readStates(c *call, lending bool, b []byte) (undecided bool, rest []byte, err error) {
 	if cap(p.states) < len(c.operands) {
 		p.states = make([]replayState, len(c.operands), 2*len(c.operands))
 	}
 	p.states = p.states[:len(c.operands)]
 	for j := range c.operands {
 		t, h := c.operands[j].codec, &p.states[j]
-		h.tallied, h.charged = false, 0
-		size := t.size
+		h.tallied, h.charged, h.lent = false, 0, 0
+		size, lends := t.size, lending && c.operands[j].record != nil
 		if size == 0 {
 			if len(b) < 4 {
 				return false, nil, errReply
 			}
 			n := binary.LittleEndian.Uint32(b)
-			b = b[4:]
-			if n == 0xFFFFFFFF {
-				undecided = true
+			if b = b[4:]; n == 0xFFFFFFFF {
+				if undecided = true; lends && len(b) >= 4 {
+					b = b[4:]
+				}
 				continue
 			}
 			size = int(n)
@@ -88,7 +91,13 @@ func (p *partition) readStates(c *call, b []byte) (undecided bool, rest []byte, 
 			return false, nil, errReply
 		}
 		raw := b[:size]
-		b = b[size:]
+		if b = b[size:]; lends {
+			if len(b) < 4 {
+				return false, nil, errReply
+			}
+			h.lent = int64(binary.LittleEndian.Uint32(b))
+			b = b[4:]
+		}
 		switch {
 		case t.size > 0 && raw[6] == 0xFF: // later than any instant: Lua fills it with 255
 			undecided = true
@@ -108,9 +117,12 @@ func (p *partition) readStates(c *call, b []byte) (undecided bool, rest []byte, 
 	return undecided, b, nil
 }
 
-// marginOf returns the state of the soft margin of an operand, which is the operand after it; nil
-// if there is none.
-func (p *partition) marginOf(c *call, at int) *algo.State {
+// besideOf returns the state of the soft margin of an operand, which is the operand after it, or
+// its record, the operand before it; nil if there is neither.
+func (p *partition) besideOf(c *call, at int) *algo.State {
+	if c.operands[at].record != nil {
+		return &p.states[at-1].state
+	}
 	if at++; at < len(c.operands) && c.operands[at].margin {
 		return &p.states[at].state
 	}
@@ -131,24 +143,28 @@ func (p *partition) replay(head *call, now int64) (admitted int) {
 			}
 			continue
 		}
+		p.learn(c, now)
 		var verdict, inLua store.Verdict
 		// needsMargin: a soft margin that closes admits more than Lua grants. charging: the call
 		// would charge something
 		needsMargin, charging := false, false
 		for j := range c.operands {
 			op := &c.operands[j]
-			if op.margin {
+			if op.margin || op.isRecord {
 				continue
 			}
 			h, ch, r := &p.states[j], &c.charges[op.charge], &c.results[op.charge]
-			if h.tallied {
+			switch {
+			case !h.tallied:
+				*r = ch.Limit.CheckWith(&h.state, p.besideOf(c, j), now, ch.Ask)
+			case op.idle:
+				*r = ch.Limit.Check(&algo.State{}, now, ch.Ask)
+			default:
 				h.capacity = op.codec.idle.SoftLimit
-				if m := p.marginOf(c, j); m != nil { // less while the margin is closed
+				if m := p.besideOf(c, j); m != nil && op.record == nil { // less while the margin is closed
 					h.capacity = ch.Limit.CheckWith(&algo.State{}, m, now, algo.Ask{}).SoftLimit
 				}
 				*r = h.result(op.codec, ch, now, h.admits(op.codec, ch))
-			} else {
-				*r = ch.Limit.CheckWith(&h.state, p.marginOf(c, j), now, ch.Ask)
 			}
 			granted := r.Allowed && (!op.marginCloses || within(r, cost(ch)))
 			verdict.Add(ch.Mode, r)
@@ -165,7 +181,7 @@ func (p *partition) replay(head *call, now int64) (admitted int) {
 		}
 		for j := range c.operands {
 			op := &c.operands[j]
-			if op.margin {
+			if op.margin || op.isRecord {
 				continue
 			}
 			h, t, ch, r := &p.states[j], op.codec, &c.charges[op.charge], &c.results[op.charge]
@@ -177,11 +193,14 @@ func (p *partition) replay(head *call, now int64) (admitted int) {
 			if h.tallied {
 				*r = h.take(t, ch, now, was.Allowed)
 			} else {
-				*r = ch.Limit.TakeWith(&h.state, p.marginOf(c, j), now, ch.Ask)
+				*r = ch.Limit.TakeWith(&h.state, p.besideOf(c, j), now, ch.Ask)
 			}
 			if own && was.Allowed && ch.Ask.Cost > 0 && t.kind == kindSlots {
 				ch.Ask.Slot = c.slots[op.charge]
 			}
+		}
+		if !denied && len(c.ahead) > 0 {
+			p.lend(c, now)
 		}
 	}
 	return admitted
@@ -209,7 +228,7 @@ func (h *replayState) used(t *codec, cost int64) int64 {
 // admits reports whether the limit admits a charge.
 func (h *replayState) admits(t *codec, c *store.Charge) bool {
 	cost := cost(c)
-	switch used := h.used(t, cost); {
+	switch used := h.used(t, cost) + h.outOf(t); {
 	case cost > 0:
 		return used <= h.capacity-cost
 	case cost == 0:
@@ -235,6 +254,10 @@ func (h *replayState) result(t *codec, c *store.Charge, now int64, allowed bool)
 	r.Allowed, r.Soft = allowed, allowed && used > r.Limit && used <= r.SoftLimit
 	if used > 0 {
 		r.ResetAfter = h.tally.newest + t.w - now
+	}
+	if h.outOf(t) > 0 {
+		h.lentResult(&r, t, cost, used, now)
+		return r
 	}
 	if !allowed && cost != 0 {
 		if cost > r.SoftLimit {

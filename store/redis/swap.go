@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -35,7 +36,8 @@ type stateRef struct {
 	codec   *codec // of the limit that writes it
 	counter *rule.Counter
 	value   int
-	margin  int   // 1 + index of the state of its soft margin; 0 for none
+	beside  int   // 1 + index of the state of its soft margin, or of its record; 0 for none
+	each    int64 // of a record: the length of a generation under which it is kept
 	older   []int // indices of the states under older identities of its counter
 	found   bool
 	write   bool
@@ -47,6 +49,7 @@ type stateRef struct {
 type swapPlan struct {
 	p        *partition
 	failFast bool  // do not wait while a slot is migrating
+	asKept   bool  // records keep the length of their generations
 	changes  int64 // number of the last change when it was read
 	values   []value
 	states   []stateRef
@@ -91,10 +94,11 @@ func (s *swapPlan) addCharges(charges []store.Charge) []int {
 		at, is := s.add(c.Counter, c.Limit, c.Key)
 		of[i] = at
 		s.addOlder(at, is, c.Counter, c.Key)
-		if limit := marginOf(c.Counter, c.Limit.Margin()); limit != nil && s.states[at].margin == 0 {
-			margin, is := s.add(c.Counter.Margin, limit, c.Key)
-			s.states[at].margin = margin + 1
-			s.addOlder(margin, is, c.Counter.Margin, c.Key)
+		if counter, limit := besideOf(c.Counter, c.Limit); limit != nil && s.states[at].beside == 0 {
+			beside, is := s.add(counter, limit, c.Key)
+			s.states[at].beside = beside + 1
+			s.addOlder(beside, is, counter, c.Key)
+			s.pairOlder(at, beside)
 		}
 	}
 	return of
@@ -112,14 +116,36 @@ func (s *swapPlan) addOlder(at int, is bool, c *rule.Counter, key []byte) {
 	}
 }
 
-// marginOf returns the state of a soft margin, and that with the earlier charges of the call tried
-// on it; nil if there is none.
-func (s *swapPlan) marginOf(at int) (st, tried *algo.State) {
-	m := s.states[at].margin
+// pairOlder pairs the older states of a counter with the records of what was lent of them.
+func (s *swapPlan) pairOlder(at, record int) {
+	if s.states[record].codec.kind != kindRecord {
+		return
+	}
+	for _, old := range s.states[at].older {
+		for _, beside := range s.states[record].older {
+			if of := s.states[old].counter.Lease; of != nil && of.ID == s.states[beside].counter.ID {
+				s.states[old].beside = beside + 1
+			}
+		}
+	}
+}
+
+// besideOf returns the state of a soft margin, or the record of what is lent, and that with the
+// earlier charges of the call tried on it; nil if there is none.
+func (s *swapPlan) besideOf(at int) (st, tried *algo.State) {
+	m := s.states[at].beside
 	if m == 0 {
 		return nil, nil
 	}
 	return &s.states[m-1].st, &s.states[m-1].tried
+}
+
+// lentOf returns the record of what is lent of a state; nil if it has none.
+func (s *swapPlan) lentOf(at int) *algo.State {
+	if m := s.states[at].beside; m != 0 && s.states[m-1].codec.kind == kindRecord {
+		return &s.states[m-1].st
+	}
+	return nil
 }
 
 var errConflict = notChargedError{errors.New("redis store: others changed the same keys")}
@@ -213,27 +239,79 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 		if state, ref.found = ref.codec.state(s.values[ref.value].raw, ref.counter); ref.found && ref.codec.decode([]byte(state), &ref.st) != nil {
 			ref.st, ref.found, ref.write = algo.State{}, false, true
 		}
+		if ref.codec.kind == kindRecord {
+			ref.each = ref.codec.w
+			if r, err := decodeRecord(state); ref.found && err == nil {
+				ref.each = r.each
+			}
+		}
 	}
 	for i := range s.states {
-		s.inherit(&s.states[i], now)
+		s.inherit(i, now)
+	}
+	for i := range s.states {
+		if !s.asKept {
+			s.states[i].carryRecord()
+		}
 	}
 	return now, nil
 }
 
+// carryRecord brings a record to the length of generations under which it is to be kept.
+func (ref *stateRef) carryRecord() {
+	if ref.codec.kind != kindRecord || ref.each == ref.codec.w {
+		return
+	}
+	if old := ref.keptUnder(); old != nil {
+		ref.codec.limit.Carry(old, &ref.st, 0)
+	} else {
+		ref.st = algo.State{} // it is no record
+	}
+	ref.each = ref.codec.w
+}
+
+// under returns l with generations of the length under which the record of a state is kept.
+func (s *swapPlan) under(l *algo.Limit, at int) *algo.Limit {
+	if m := s.states[at].beside; m != 0 && s.states[m-1].codec.kind == kindRecord {
+		if record := s.states[m-1].keptUnder(); record != nil {
+			return l.Lending(record)
+		}
+	}
+	return l
+}
+
+// keptUnder returns the definition under which a record is kept; nil if it is no record.
+func (ref *stateRef) keptUnder() *algo.Limit {
+	if ref.each == ref.codec.w {
+		return ref.codec.limit
+	}
+	c := ref.codec.limit.Config()
+	c.Timeout = time.Duration(ref.each) * time.Microsecond
+	l, _ := algo.New(c)
+	return l
+}
+
 // inherit carries a state over from an older identity of its counter, if there is none under its
 // own.
-func (s *swapPlan) inherit(ref *stateRef, now int64) {
+func (s *swapPlan) inherit(at int, now int64) {
+	ref := &s.states[at]
 	if ref.found {
 		return
 	}
 	for _, at := range ref.older {
 		old := &s.states[at]
-		if !old.found {
+		lease := s.lentOf(at)
+		if !old.found && (lease == nil || lease.B == 0) {
 			continue
 		}
 		if l := ref.codec.limit; l.Algorithm() == old.codec.limit.Algorithm() {
 			ref.st = clone(&old.st)
-			l.Carry(old.codec.limit, &ref.st, now)
+			if lease != nil { // what has ended counts by the old numbers
+				s.under(old.codec.limit, at).Roll(&ref.st, lease, now)
+			}
+			if ref.each = old.each; ref.codec.kind != kindRecord { // see carryRecord
+				l.Carry(old.codec.limit, &ref.st, now)
+			}
 		}
 		old.st, old.found = algo.State{}, false
 		ref.write, old.write = true, true
@@ -248,10 +326,21 @@ func clone(st *algo.State) algo.State {
 }
 
 // decide decides charges all or nothing (store.Verdict). of is the index of each one's state.
-func (s *swapPlan) decide(charges []store.Charge, results []algo.Result, slots []uint64, of []int, now int64) {
+// ahead is empty if nothing may be lent.
+func (s *swapPlan) decide(charges []store.Charge, ahead []algo.Ahead, results []algo.Result, slots []uint64, of []int, now int64) {
+	for i, at := range of {
+		if lease := s.lentOf(at); lease != nil {
+			var none algo.Ahead
+			h := &none
+			if len(ahead) > 0 {
+				h = &ahead[i]
+			}
+			charges[i].Limit.Learn(&s.states[at].st, lease, now, h)
+		}
+	}
 	for _, at := range of {
 		s.states[at].tried = clone(&s.states[at].st)
-		if st, tried := s.marginOf(at); st != nil {
+		if st, tried := s.besideOf(at); st != nil {
 			*tried = *st
 		}
 	}
@@ -261,32 +350,37 @@ func (s *swapPlan) decide(charges []store.Charge, results []algo.Result, slots [
 		c := &charges[i]
 		asks[i] = c.Ask
 		asks[i].Slot = slots[i]
-		_, margin := s.marginOf(of[i])
-		results[i] = c.Limit.TakeWith(&s.states[of[i]].tried, margin, now, asks[i])
+		_, beside := s.besideOf(of[i])
+		results[i] = c.Limit.TakeWith(&s.states[of[i]].tried, beside, now, asks[i])
 		verdict.Add(c.Mode, &results[i])
 	}
 	denied := len(charges) > 1 && verdict.Denied()
 	for i := range charges {
 		c, ref, r := &charges[i], &s.states[of[i]], &results[i]
-		margin, _ := s.marginOf(of[i])
+		beside, _ := s.besideOf(of[i])
 		c.Ask.Slot = 0
 		if !denied || c.Mode == rule.Shadow {
-			*r = c.Limit.TakeWith(&ref.st, margin, now, asks[i])
+			*r = c.Limit.TakeWith(&ref.st, beside, now, asks[i])
 			if r.Allowed && !r.Off && asks[i].Cost > 0 {
 				c.Ask.Slot = asks[i].Slot
 			}
 		} else {
 			was := *r
 			if c.Limit.CountDenied() {
-				*r = c.Limit.TakeWith(&ref.st, margin, now, asks[i])
+				*r = c.Limit.TakeWith(&ref.st, beside, now, asks[i])
 			} else {
-				*r = c.Limit.CheckWith(&ref.st, margin, now, asks[i])
+				*r = c.Limit.CheckWith(&ref.st, beside, now, asks[i])
 				c.Limit.Mend(&ref.st, now)
-				c.Limit.MendMargin(margin, now)
+				c.Limit.MendMargin(beside, now)
 			}
 			r.Allowed, r.RetryAfter, r.Delay, r.Soft = was.Allowed, was.RetryAfter, was.Delay, r.Soft && was.Allowed
 		}
 		s.markWritten(of[i], c.Limit)
+	}
+	for i := range ahead {
+		if lease, r := s.lentOf(of[i]), &results[i]; lease != nil && !verdict.Denied() && r.Allowed && !r.Off {
+			charges[i].Limit.Lend(&s.states[of[i]].st, lease, now, &ahead[i])
+		}
 	}
 }
 
@@ -294,7 +388,7 @@ func (s *swapPlan) decide(charges []store.Charge, results []algo.Result, slots [
 func (s *swapPlan) settle(settlements []store.Settlement, of []int, now int64) {
 	for i := range settlements {
 		e := &settlements[i]
-		e.Limit.Settle(&s.states[of[i]].st, nil, now, e.At, e.Reserved, e.Actual)
+		e.Limit.Settle(&s.states[of[i]].st, s.lentOf(of[i]), now, e.At, e.Reserved, e.Actual)
 		s.markWritten(of[i], e.Limit)
 	}
 }
@@ -303,8 +397,8 @@ func (s *swapPlan) settle(settlements []store.Settlement, of []int, now int64) {
 func (s *swapPlan) markWritten(at int, l *algo.Limit) {
 	ref := &s.states[at]
 	ref.codec, ref.write = s.p.store.codecOf(l), true
-	if ref.margin != 0 {
-		s.states[ref.margin-1].write = true
+	if ref.beside != 0 {
+		s.states[ref.beside-1].write = true
 	}
 }
 
@@ -321,7 +415,7 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 		if v.exists {
 			has = "1"
 		}
-		if text, stop := s.nextValue(v, now); text != v.raw {
+		if text, stop := s.nextValue(v, now); text != v.raw || s.mustLast(v) {
 			next, fresh, changed = text, stop, true
 		}
 		args = append(args, has, v.raw, next, fresh)
@@ -335,6 +429,18 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 	}
 	n, err := result.ToInt64()
 	return n == 1, err
+}
+
+// mustLast reports whether a value is to be written because it must live as long as a record in
+// another value, which is written.
+func (s *swapPlan) mustLast(v *value) bool {
+	for _, i := range v.states {
+		ref := &s.states[i]
+		if lease := s.lentOf(i); ref.write && ref.st.B != 0 && lease != nil && lease.B != 0 && s.states[ref.beside-1].value != ref.value {
+			return true
+		}
+	}
+	return false
 }
 
 // nextValue returns the new text of a value, and the instant at which that is fresh, as swap in
@@ -359,6 +465,10 @@ func (s *swapPlan) nextValue(v *value, now int64) (text, fresh string) {
 			b = state
 		}
 		stop = max(stop, freshAt(ref.codec.limit, &ref.st, now))
+		if lease := s.lentOf(i); lease != nil && lease.B != 0 {
+			// What is out comes on top of what is in the state when it ends.
+			stop = max(stop, freshAt(s.states[ref.beside-1].codec.limit, lease, now))
+		}
 	}
 	if len(ours) == 0 {
 		return v.raw, ""

@@ -18,11 +18,13 @@ import (
 // everything, since its caller may give up.
 type swapCall struct {
 	charges []store.Charge
+	ahead   []algo.Ahead // empty if nothing may be lent
 	results []algo.Result
 	slots   []uint64
 	// one for each of charges, which are then not decided; nil for a decision
 	settlements []store.Settlement
-	once        bool // fail with errConflict after the first conflict
+	once        bool  // fail with errConflict after the first conflict
+	asked       int64 // when the states were asked for, by the monotonic clock
 	now         int64
 	err         error
 	abandoned   atomic.Bool   // its caller gave up
@@ -33,17 +35,18 @@ type swapCall struct {
 // errConflict if another node changed the states meanwhile: that has mended what Lua could not
 // decide.
 func (p *partition) swapTake(
-	w *waiter, charges []store.Charge, results []algo.Result, slots []uint64, once bool,
-) (int64, *swapCall, error) {
-	o := &swapCall{charges: slices.Clone(charges), results: make([]algo.Result, len(results)), slots: slices.Clone(slots), once: once}
+	w *waiter, charges []store.Charge, ahead []algo.Ahead, results []algo.Result, slots []uint64, once bool,
+) (*swapCall, error) {
+	o := &swapCall{charges: slices.Clone(charges), ahead: slices.Clone(ahead), results: make([]algo.Result, len(results)), slots: slices.Clone(slots), once: once}
 	if err := p.submitSwap(w, o); err != nil {
-		return 0, o, err
+		return o, err
 	}
 	copy(results, o.results)
+	copy(ahead, o.ahead)
 	for i := range charges {
 		charges[i].Ask.Slot = o.charges[i].Ask.Slot
 	}
-	return o.now, o, nil
+	return o, nil
 }
 
 // submitSwap queues a call, and waits for it. If its caller gives up, the call is withdrawn, or
@@ -153,17 +156,17 @@ func (p *partition) swapBatch(batch []*swapCall) {
 func (p *partition) swapBatchLocked(ctx context.Context, batch []*swapCall) (rest []*swapCall) {
 	for range maxSwaps {
 		done, err := p.trySwap(ctx, len(batch) > 1, func(s *swapPlan) func(int64) {
-			of := make([][]int, len(batch))
+			of, asked := make([][]int, len(batch)), p.store.monotonic()
 			for i, o := range batch {
 				of[i] = s.addCharges(o.charges)
 			}
 			return func(now int64) {
 				for i, o := range batch {
-					o.now = now
+					o.now, o.asked = now, asked
 					if o.settlements != nil {
 						s.settle(o.settlements, of[i], now)
 					} else {
-						s.decide(o.charges, o.results, o.slots, of[i], now)
+						s.decide(o.charges, o.ahead, o.results, o.slots, of[i], now)
 					}
 				}
 			}

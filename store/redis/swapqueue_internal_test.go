@@ -175,7 +175,7 @@ func TestSwapSeesWhatCameAndWent(t *testing.T) {
 			of := p.addCharges(charges)
 			return func(now int64) {
 				var results [1]algo.Result
-				if p.decide(charges, results[:], make([]uint64, 1), of, now); !results[0].Allowed {
+				if p.decide(charges, nil, results[:], make([]uint64, 1), of, now); !results[0].Allowed {
 					t.Errorf("%+v", results)
 				}
 				meanwhile()

@@ -31,21 +31,11 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 func (s *Store) TakeWithin(
 	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
 ) (now int64, remembered bool, err error) {
-	if len(charges) != len(results) {
-		return 0, false, errLengths
-	}
-	for i := range charges {
-		if charges[i].Counter == nil || charges[i].Limit == nil {
-			return 0, false, fmt.Errorf("redis store: charge %d needs a Counter and a Limit", i)
-		}
+	if err := checkCharges(charges, results); err != nil {
+		return 0, false, err
 	}
 	if len(charges) == 0 {
-		if maxWait > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, maxWait, ErrDeadline)
-			defer cancel()
-		}
-		now, err = s.Time(ctx)
+		now, err = s.timeWithin(ctx, maxWait)
 		return now, false, err
 	}
 	if s.refusals != nil {
@@ -53,6 +43,38 @@ func (s *Store) TakeWithin(
 			return now, true, nil
 		}
 	}
+	now, _, err = s.takeAnywhere(ctx, minWait, maxWait, charges, nil, results)
+	return now, false, err
+}
+
+// checkCharges returns an error if a call cannot be understood.
+func checkCharges(charges []store.Charge, results []algo.Result) error {
+	if len(charges) != len(results) {
+		return errLengths
+	}
+	for i := range charges {
+		if charges[i].Counter == nil || charges[i].Limit == nil {
+			return fmt.Errorf("redis store: charge %d needs a Counter and a Limit", i)
+		}
+	}
+	return nil
+}
+
+// timeWithin is Time with a deadline; 0 is none.
+func (s *Store) timeWithin(ctx context.Context, maxWait time.Duration) (int64, error) {
+	if maxWait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, maxWait, ErrDeadline)
+		defer cancel()
+	}
+	return s.Time(ctx)
+}
+
+// takeAnywhere decides charges, in Redis. ahead is empty if nothing may be lent. asked is when the
+// call was sent.
+func (s *Store) takeAnywhere(
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+) (now, asked int64, err error) {
 	w := waiter{ctx: ctx}
 	if maxWait > 0 {
 		w.begin(s, minWait, maxWait)
@@ -61,18 +83,18 @@ func (s *Store) TakeWithin(
 	p := s.partitionOf(charges[0].Counter, charges[0].Key)
 	for i := 1; i < len(charges); i++ {
 		if s.partitionOf(charges[i].Counter, charges[i].Key) != p {
-			now, err := s.takeAcross(&w, charges, results)
+			now, asked, err = s.takeAcross(&w, charges, ahead, results)
 			if err == nil {
 				s.publishRefunds(charges)
 			}
-			return now, false, err
+			return now, asked, err
 		}
 	}
-	now, asked, err := s.takeInPartition(&w, p, charges, results)
+	now, asked, err = s.takeInPartition(&w, p, charges, ahead, results)
 	if err == nil {
 		s.remember(charges, results, now, asked)
 	}
-	return now, false, err
+	return now, asked, err
 }
 
 // remember keeps refusals in memory, and publishes refunds.
@@ -95,9 +117,11 @@ func (s *Store) publishRefunds(charges []store.Charge) {
 
 // takeInPartition decides charges that are all of one partition. It tries again after a conflict,
 // and while a slot is migrating. asked is when the call was sent.
-func (s *Store) takeInPartition(w *waiter, p *partition, charges []store.Charge, results []algo.Result) (now, asked int64, err error) {
+func (s *Store) takeInPartition(
+	w *waiter, p *partition, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+) (now, asked int64, err error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		now, asked, err = s.takeOnce(w, p, charges, results)
+		now, asked, err = s.takeOnce(w, p, charges, ahead, results)
 		switch {
 		case errors.Is(err, errConflict):
 			continue
@@ -119,8 +143,10 @@ func (s *Store) takeInPartition(w *waiter, p *partition, charges []store.Charge,
 
 // takeOnce is one attempt of takeInPartition: by Lua, and by a swap if Lua leaves the call
 // undecided.
-func (s *Store) takeOnce(w *waiter, p *partition, charges []store.Charge, results []algo.Result) (now, asked int64, err error) {
-	c := s.newCall(p, charges)
+func (s *Store) takeOnce(
+	w *waiter, p *partition, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+) (now, asked int64, err error) {
+	c := s.newCall(p, charges, ahead)
 	undecided := !c.disjoint
 	if !undecided {
 		if err := p.enqueue(c); err != nil {
@@ -146,11 +172,11 @@ func (s *Store) takeOnce(w *waiter, p *partition, charges []store.Charge, result
 	case c.err != nil:
 		err = c.err
 	case undecided:
-		asked = s.monotonic()
-		now, err = s.takeBySwap(w, p, c, charges, results)
+		now, asked, err = s.takeBySwap(w, p, c, charges, ahead, results)
 	default:
 		now, asked = c.now, c.sentAt
 		copy(results, c.results)
+		copy(ahead, c.ahead)
 		for i := range charges {
 			charges[i].Ask.Slot = c.charges[i].Ask.Slot
 		}
@@ -163,16 +189,18 @@ func (s *Store) takeOnce(w *waiter, p *partition, charges []store.Charge, result
 
 // takeBySwap decides c by compare-and-swap. After a conflict Lua can decide most calls, since the
 // other one has mended the state; but not one that names a state twice, or needs a soft margin.
-func (s *Store) takeBySwap(w *waiter, p *partition, c *call, charges []store.Charge, results []algo.Result) (int64, error) {
-	now, o, err := p.swapTake(w, charges, results, c.slots, c.disjoint && !c.marginCloses)
+func (s *Store) takeBySwap(
+	w *waiter, p *partition, c *call, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+) (now, asked int64, err error) {
+	o, err := p.swapTake(w, charges, ahead, results, c.slots, c.disjoint && !c.marginCloses)
 	if err == nil || !o.abandoned.Load() {
-		return now, err
+		return o.now, o.asked, err
 	}
 	e := &failure{error: err, part: p.number, silent: w.silent}
 	if !isNotCharged(err) {
 		e.onOutcome = o.outcomes(s)
 	}
-	return 0, e
+	return 0, 0, e
 }
 
 // giveBack undoes a charge that was made at an instant: in the background, and in its result r.
@@ -197,7 +225,7 @@ func (s *Store) giveBack(p *partition, c *store.Charge, r *algo.Result, at int64
 				if limit.Algorithm() == algo.LeakyBucket {
 					limit.Take(st, now, algo.Ask{Cost: -cost, LastEnds: ends})
 				} else {
-					limit.GiveBack(st, nil, now, at, cost)
+					limit.GiveBack(st, plan.lentOf(of[0]), now, at, cost)
 				}
 				plan.markWritten(of[0], limit)
 			}

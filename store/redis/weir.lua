@@ -14,7 +14,10 @@
 --   * a change that is rare and complicated (a refund to a window of several buckets, …);
 --   * what a soft margin that closes would have to admit (L.marginCloses): Lua grants up to the
 --     limit without the margin;
+--   * a record of what is lent that was kept for generations of another length;
 --   * a call at an instant at which a schedule has another limit in force than the node thought.
+--
+-- Calls with limits that lend units ahead are decided by lease.lua, which follows this text.
 --
 -- go is no table: a name with it is a constant of this package in Go, and library.go puts the value
 -- in its place. Formats are those of struct.pack, little-endian.
@@ -626,11 +629,15 @@ local function marginAdmit(L, raw, m)
   return m
 end
 
+-- The record of what is lent has no decision of its own either: the operand after it reads it.
+local function recordAdmit(L, raw, m) return m end
+
 -- By the kinds that codec.go numbers.
 --   size     bytes of a compact state
 --   numbers  names for the six numbers of the kind, see shape
 --   mends    a decision that charges nothing may rewrite the state
 --   ids      its requests have ids
+--   first    a window begins with a request
 local algorithms
 
 local function initAlgorithms()
@@ -641,7 +648,7 @@ local function initAlgorithms()
   local bucket = {'rate', 'token', 'capLevel', 'fullUnits', 'aheadUnits', 'scale'}
   algorithms = {
     [go.kindFixed] = {admit = fixedAdmit, apply = fixedApply, size = go.countSize},
-    [go.kindFirst] = {admit = firstAdmit, apply = fixedApply, size = go.countSize},
+    [go.kindFirst] = {admit = firstAdmit, apply = fixedApply, size = go.countSize, first = true},
     -- the window that holds the instant of the call, in µs, and the end of the next one
     [go.kindCalendar] = {admit = calendarAdmit, apply = fixedApply, size = go.countSize,
       numbers = {'start', 'stop', 'nextStop'}},
@@ -657,6 +664,7 @@ local function initAlgorithms()
     [go.kindSlots] = {admit = slotsAdmit, finish = slotsFinish, ids = true},
     [go.kindOff] = {admit = offAdmit, finish = offFinish, off = true},
     [go.kindMargin] = {admit = marginAdmit, size = go.countSize, margin = true},
+    [go.kindRecord] = {admit = recordAdmit, size = go.recordSize, record = true},
   }
   for _, a in pairs(algorithms) do
     if a.size then a.fresh, a.undecided = rep('\0', a.size), rep('\255', a.size) end
@@ -664,12 +672,15 @@ local function initAlgorithms()
 end
 
 -- A shape is what all decisions of a run have in common: their operands, and for each the numbers
--- of its limit. An operand, L below, is one state: that of a charge, or that of the charge's soft
--- margin, which follows it. operand.go writes it; these are its fields, in this order:
+-- of its limit. An operand, L below, is one state: that of a charge, that of the charge's soft
+-- margin, which follows it, or the record of what is lent, which comes before it. operand.go writes
+-- it; these are its fields, in this order:
 --   kind         of algorithm, by which it has admit, apply and so on
 --   mode         enforce, shadow or quota
 --   flags        go.flagCounts: denied requests are counted (countDenied). go.flagTimed: the
---                fields of a schedule follow. go.flagMarginCloses: those of a soft margin follow
+--                fields of a schedule follow. go.flagMarginCloses: those of a soft margin follow.
+--                go.flagLends: those of a limit that lends follow. go.flagIdle: the limit is not in
+--                force, but what ended of its record and what is told of it is charged
 --   joinedTo     the operand in whose value this one's state lies too; 0: it has a value of its own
 --   older        number of keys of older identities of its counter that follow its own key; plus
 --                go.olderInSameValue if such a state may lie in the same value (olderSame)
@@ -689,11 +700,16 @@ end
 --                      without these fields cap and capLevel
 --   marginOpen   for how long it stays open, in µs
 --   marginAhead  how far ahead its state may lie, in µs (algo/margin.go)
+-- Of a limit that lends:
+--   hard         what may be used without a soft margin: what is lent stays within it
+--   lendable     units that may be out at a time
+--   leaseFor     length of a generation, in µs
+--   leaseLife    for how long a charge can count, in µs
 -- shape adds: head, what begins the state's record; entryFormat and entryModulus, of a log's times;
 -- at and olderAt, the places of its key and of the keys of older identities among those of a
 -- decision, from 0; members, in an operand with a value of its own: itself and those joined to it;
--- hasMargin, the operand after it is its margin; owner, of a margin: its operand; S.swapped, an
--- operand has a schedule or a margin, see noteChange.
+-- hasMargin, the operand after it is its margin; owner, of a margin: its operand; S.leased, an
+-- operand lends; S.swapped, an operand lends, or has a schedule or a margin, see noteChange.
 --
 -- The states of operands that are joined lie in one value, each as a record of a tag (4 bytes), its
 -- length (1 byte) and the state. The value of an operand that is not compact is its state, without
@@ -725,6 +741,10 @@ local function shape(text)
       L.marginCloses = true
       L.limit, L.limitLevel, L.marginOpen, L.marginAhead, at = decode(go.marginFormat, text, at)
     end
+    if has(flags, go.flagLends) then
+      L.lends, S.leased, S.swapped, L.idle = true, true, true, has(flags, go.flagIdle)
+      L.hard, L.lendable, L.leaseFor, L.leaseLife, at = decode(go.lendFormat, text, at)
+    end
     if L.size then L.head = L.tag .. char(L.size) end
     if L.entrySize == 6 then
       L.entryFormat, L.entryModulus = '<I6', 2 ^ 48
@@ -747,7 +767,7 @@ local function shape(text)
     end
     stride = stride + L.older
     compact = compact and (L.off or L.size ~= nil and L.older == 0)
-    if not L.off and not L.margin then
+    if not L.off and not L.margin and not L.record then
       charges = charges + 1
       simple, counts = simple and L.mode == go.modeEnforce, counts or L.countDenied
     end
@@ -961,6 +981,25 @@ local function write(S, i, key)
   return v
 end
 
+-- withinMargins reports whether a decision can be made here although an operand with a soft margin
+-- that closes does not admit all of its m requests. k is the place of its keys.
+local function withinMargins(S, keys, k, m)
+  local ok = true
+  for j = 1, #S do
+    local L = S[j]
+    if L.hasMargin and admitted[j] < m then
+      local key = keys[k + L.at]
+      if not L.marginCloses
+        or marginSpent(L, states[j + 1], states[j], admitted[j], m, key) then
+        if L.cost > 0 then noteChange(key) end
+      elseif not S.simple then
+        ok = false -- what the margin admits must be charged together with the rest
+      end
+    end
+  end
+  return ok
+end
+
 -- decideAll makes count decisions of any number of operands, all or nothing: the rule of
 -- store.Verdict. It returns how many requests were admitted, and the place of the next decision's
 -- keys.
@@ -1006,20 +1045,7 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
       end
       beyond = beyond or L.hasMargin and admitted[j] and admitted[j] < m
     end
-    if beyond and ok then
-      for j = 1, nch do
-        local L = S[j]
-        if L.hasMargin and admitted[j] < m then
-          local key = keys[k + L.at]
-          if not L.marginCloses
-            or marginSpent(L, states[j + 1], states[j], admitted[j], m, key) then
-            if L.cost > 0 then noteChange(key) end
-          elseif not S.simple then
-            ok = false -- what the margin admits must be charged together with the rest
-          end
-        end
-      end
-    end
+    if beyond and ok then ok = withinMargins(S, keys, k, m) end
     if quota then total = min(total, quota) end
     if ok then granted = granted + total end
     for j = 1, nch do
@@ -1066,22 +1092,32 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
   return granted, k
 end
 
+local NOTHING = '\0\0\0\0' -- no units lent
+
 -- leave leaves count decisions to the node. It returns the place of the next decision's keys.
-local function leave(S, from, count, out)
+local function leave(S, from, count, out, lending)
   for _ = 1, count do
-    for j = 1, #S do out[#out + 1] = S[j].undecided or UNDECIDED end
+    for j = 1, #S do
+      out[#out + 1] = S[j].undecided or UNDECIDED
+      if lending and S[j].lends then out[#out + 1] = NOTHING end
+    end
   end
   return from + count * S.stride
 end
 
+local decideLeased -- in lease.lua
+
 -- take decides. KEYS: those of all operands in order. ARGV: the instant, or '' for the server's
 -- clock; then for each run of decisions of one shape the shape, and a list: how many decisions,
--- flags (go.flagMerged, go.flagRepeats), with the first flag how many equal requests each stands
--- for, and the ids for slots. With the second flag a key may come more than once in the run.
+-- flags (go.flagMerged, go.flagRepeats, go.flagLending), with the first flag how many equal
+-- requests each stands for, and in the order of the operands of the decisions the ids for slots,
+-- and with the third flag what is told and wanted of limits that lend, see ahead in lease.lua. With
+-- the second flag a key may come more than once in the run.
 --
 -- The reply is one string: the instant, how many requests were admitted, and for each operand its
--- state before the call (one that is not compact: the length of what finish returns, and that). All
--- bytes are 255 where a decision was left to the node.
+-- state before the call (one that is not compact: the length of what finish returns, and that), and
+-- if it lends, with the third flag, how many units it has lent. All bytes are 255 where a decision
+-- was left to the node.
 local function take(keys, args)
   begin(args[1])
   local from, granted, out = 1, 0, {''}
@@ -1092,10 +1128,13 @@ local function take(keys, args)
     local merged, repeats = has(flags, go.flagMerged), has(flags, go.flagRepeats)
     local g = 0
     if S.till and (now < S.from or now >= S.till) then
-      from = leave(S, from, count, out)
+      from = leave(S, from, count, out, has(flags, go.flagLending))
     elseif #S == 1 and S.compact and not repeats then
       g = decideOne(S, keys, from, count, list, merged, out)
       from = from + count
+    elseif S.leased then
+      g, from = decideLeased(S, keys, from, count, list, merged, repeats,
+        has(flags, go.flagLending), out)
     else
       local ids = 6 + (merged and 4 * count or 0)
       g, from = decideAll(S, keys, from, count, list, merged, repeats, ids, out)
