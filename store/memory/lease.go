@@ -153,7 +153,18 @@ func (s *Store) settleLent(e *store.Settlement) {
 }
 
 // resetLent is Reset for a counter that lends; the lock is held. What is out stays in its record.
+//
+// Like a charge, it first carries over what lies under an older identity. What is out would
+// otherwise be charged by the numbers of that one, if it ends before somebody asks.
 func (s *Store) resetLent(sh *shard, c *rule.Counter, key []byte, h uint64, now int64) (ok bool) {
+	if l := c.Limit; l != nil {
+		if p := sh.find(s.limits.load(), tagOf(h, c.ID), c.ID, key); p < 0 {
+			s.previous(sh, c, l, key, h, now)
+		}
+		if lease := l.Lease(); lease != nil && s.lent(sh, c, key, h) < 0 {
+			s.previous(sh, c.Lease, lease, key, h, now)
+		}
+	}
 	for _, of := range append([]*rule.Counter{c}, c.Previous...) {
 		limits := s.limits.load()
 		var st, lease algo.State

@@ -25,6 +25,7 @@ func Lender(t *testing.T, newStore func(t *testing.T, clock func() int64) store.
 	t.Run("WhileOut", func(t *testing.T) { testLendWhileOut(t, newStore) })
 	t.Run("OtherNumbers", func(t *testing.T) { testLendOtherNumbers(t, newStore) })
 	t.Run("Reload", func(t *testing.T) { testLendReload(t, newStore) })
+	t.Run("ResetReloaded", func(t *testing.T) { testLendResetReloaded(t, newStore) })
 	t.Run("Ends", func(t *testing.T) { testLendEnds(t, newStore) })
 	t.Run("SameStateTwice", func(t *testing.T) { testLendSameState(t, newStore) })
 	t.Run("BadCalls", func(t *testing.T) { testLendBadCalls(t, newStore) })

@@ -160,6 +160,34 @@ func testLendReload(t *testing.T, n newStore) {
 	}
 }
 
+// testLendResetReloaded: a reset under a new identity carries on the record as a charge does. What
+// is out is charged by the new numbers, also if nobody asks before it has ended.
+func testLendResetReloaded(t *testing.T, n newStore) {
+	for _, a := range lending {
+		for _, w := range []time.Duration{500 * time.Millisecond, 20 * time.Second} {
+			t.Run(a.String()+" "+w.String(), func(t *testing.T) {
+				l := newLender(t, n)
+				cfg := algo.Config{Algorithm: a, N: 5, Window: time.Second, Lease: 90}
+				old := counterOf(t, cfg)
+				h := algo.Ahead{Want: 2}
+				l.one(t, old, "k", 0, &h)
+				l.clock.now.Store(h.Until)
+				l.one(t, old, "k", 0, &h)
+				cfg.Window = w
+				next := counterOf(t, cfg)
+				succeed(next, old)
+				if !l.reset(t, next, "k") {
+					t.Skip("the store resets nothing")
+				}
+				l.shown(t, next, next.Limit, "k")
+				l.clock.now.Store(h.Until)
+				l.shown(t, next, next.Limit, "k")
+				l.one(t, next, "k", 1, &h)
+			})
+		}
+	}
+}
+
 // testLendEnds: units end with the window, and with the phase of a schedule.
 func testLendEnds(t *testing.T, n newStore) {
 	l := newLender(t, n)
