@@ -243,12 +243,26 @@ func (l *Limit) roll(s, lease *State, now int64) {
 	n, wants := l.lease.Lent(lease), lease.C
 	for now >= n.End && (n.Out() > 0 || wants != 0) {
 		if n.Older > 0 {
-			l.force(s, n.End-1, n.Older)
+			// What was charged since, as by a node that does not lend, must not count as an impossible
+			// future at that instant.
+			l.force(s, max(0, n.End-1, min(l.lies(s), now)), n.Older)
 		}
 		n = Lent{Older: n.Newer, End: n.Last, Last: n.Last + l.lease.w}
 		wants <<= 16
 	}
 	keepLent(lease, n, wants)
+}
+
+// lies returns the instant at which s lies, in µs; 0 if that is nil or fresh.
+func (l *Limit) lies(s *State) int64 {
+	if s == nil || s.B == 0 {
+		return 0
+	}
+	unit := int64(1)
+	if l.algo == TokenBucket && s.C != intervalTag {
+		unit, _ = l.scale(s.C)
+	}
+	return min(s.A, maxInt/unit) * unit
 }
 
 // farLease reports whether a record lies further ahead than it ever could.
@@ -303,6 +317,7 @@ func (l *Limit) force(s *State, now, c int64) {
 	}
 	switch l.algo {
 	case SlidingLog:
+		c = min(c, MaxLogN) // more were never lent, and each takes memory
 		r, eff := l.ring(s, now), now
 		if r.n > 0 && r.ref > now {
 			if eff = min(r.ref, r.most); r.ref > r.most {

@@ -286,6 +286,41 @@ func TestLeaseLeap(t *testing.T) {
 	}
 }
 
+// TestLeaseLeftBehind: a record that ended long before the state was charged, which it does where
+// some nodes do not lend, takes nothing of the state away, and neither does one with an impossible
+// end or impossible counts.
+func TestLeaseLeftBehind(t *testing.T) {
+	for _, k := range leasedKinds {
+		c := k.c
+		c.N, c.Lease, c.LeaseFor = 100, 50, time.Second
+		if c.Calendar == NoCalendar {
+			c.Window = time.Minute
+		}
+		l := must(t, c)
+		now := at(12, 0, 0)
+		for _, n := range []Lent{
+			{Older: 5, Newer: 3, End: now - 10*day}, {Older: 5, Newer: 3, End: now - 30*minute}, {Newer: 3, End: now - 2*minute},
+			{Older: 5, End: 1}, {Older: 5}, {Older: 5, Newer: 5, End: -1}, {Older: 900_000_000, Newer: 90_000_000, End: now - minute}, {Older: lentMask, Newer: lentMask, End: 1},
+		} {
+			var s State
+			l.Take(&s, now, Ask{Cost: 60})
+			lease := n.Record(1<<32 - 1)
+			now := now + 1
+			r := l.TakeWith(&s, &lease, now, Ask{})
+			if r.Remaining > 40 || r.Remaining < 30 && n.Older < 100 || lease.B != 0 {
+				t.Errorf("%v, %+v: %+v, %+v", l, n, r, lease)
+			}
+			if len(s.Ext) > 6*(2*MaxLogN+60) {
+				t.Errorf("%v, %+v: a state of %d bytes", l, n, len(s.Ext))
+			}
+			// It is over when all that counts is.
+			if now += 2 * day; !l.Fresh(&s, now) {
+				t.Errorf("%v, %+v: %+v is left", l, n, l.Check(&s, now, Ask{}))
+			}
+		}
+	}
+}
+
 func TestLeaseConfig(t *testing.T) {
 	for _, k := range leasedKinds {
 		c := k.c
