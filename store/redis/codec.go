@@ -50,6 +50,7 @@ const (
 	// which the record was written.
 	recordSize   = 23
 	recordFormat = "<I7I4I4I2I2I4"
+	mostLent     = algo.MaxN * algo.MaxLease / 100 // no limit lends more
 
 	// Start of the sub-window, sum of all counters, the current and the oldest counter, K; then the
 	// K older counters of 4 bytes each, newest first.
@@ -451,7 +452,7 @@ func decodeRecord[T string | []byte](v T) (r record, err error) {
 	r.wants = uint32(binary.LittleEndian.Uint16(b[15:])) | uint32(binary.LittleEndian.Uint16(b[17:]))<<16
 	r.each = int64(binary.LittleEndian.Uint32(b[19:]))
 	r.Last = r.End + r.each
-	if r.Older >= 1<<30 || r.Newer >= 1<<30 {
+	if r.Out() > mostLent || r.End < 1 && (r.Out() > 0 || r.wants > 0) {
 		return r, errForm
 	}
 	return r, nil

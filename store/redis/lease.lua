@@ -18,16 +18,16 @@ local function like(L, name)
   return copy
 end
 
--- readRecord reads a record for the operand L that it belongs to; nil if the node must see to it.
--- The stop of an empty record means nothing.
+-- readRecord reads a record for the operand L that it belongs to; nil if the node must see to it,
+-- as when no such record was ever written. The stop of an empty record means nothing.
 local function readRecord(L, raw)
   local r = {stop = 0, older = 0, newer = 0, this = 0, last = 0}
   if raw then
     if #raw ~= go.recordSize then return nil end
     local each
     r.stop, r.older, r.newer, r.this, r.last, each = decode(go.recordFormat, raw)
-    if each ~= L.leaseFor or r.stop - now > 2 * go.maxLeaseFor
-      or max(r.older, r.newer) >= 1073741824 then
+    if each ~= L.leaseFor or r.stop < 1 or r.stop - now > 2 * go.maxLeaseFor
+      or r.older + r.newer > go.mostLent then
       return nil
     end
   end
@@ -52,9 +52,9 @@ end
 -- returns the charges that come of both, as instants and numbers in turn; how many are wanted;
 -- whether for the first time; and the place after it.
 local function ahead(L, r, list, at)
-  local due, want, first = {}, 0, false
-  while now >= r.stop and not emptyRecord(r) do
-    if r.older > 0 then due[#due + 1], due[#due + 2] = r.stop - 1, r.older end
+  local due, want, first, most = {}, 0, false, L.entrySize and go.maxLogN or MAXCOUNT
+  while now >= r.stop and not emptyRecord(r) do -- twice at most: then it is empty
+    if r.older > 0 then due[#due + 1], due[#due + 2] = r.stop - 1, min(r.older, most) end
     r.stop, r.older, r.newer = r.stop + L.leaseFor, r.newer, 0
     r.last, r.this = r.this, 0
   end
@@ -69,7 +69,7 @@ local function ahead(L, r, list, at)
         used = min(used, r[of])
         r[of] = r[of] - used
         r[of] = r[of] - min(back, r[of])
-        if used > 0 then due[#due + 1], due[#due + 2] = now, used end
+        if used > 0 then due[#due + 1], due[#due + 2] = now, min(used, most) end
       end
     end
     want = decode('<I4', list, at)

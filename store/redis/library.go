@@ -41,7 +41,7 @@ var luaConstants = map[string]any{
 	"scheduleFormat": scheduleFormat, "marginFormat": marginFormat,
 	"flagMerged": flagMerged, "flagRepeats": flagRepeats, "flagLending": flagLending,
 	"listFormat": listFormat, "recordSize": recordSize, "recordFormat": recordFormat,
-	"maxLeaseFor": algo.MaxLeaseFor.Microseconds(),
+	"maxLeaseFor": algo.MaxLeaseFor.Microseconds(), "mostLent": mostLent, "maxLogN": algo.MaxLogN,
 	"replyFormat": replyFormat,
 
 	"countSize": countSize, "countFormat": countFormat,
