@@ -1,0 +1,147 @@
+package capacity
+
+import "github.com/weir-rl/weir/algo"
+
+// A link is what a node sends to one partition, as store/redis does: while a call is under way,
+// decisions wait, and go together as the next one. Equal ones are merged into one operation.
+
+// maxBatch bounds the decisions of a call, as in store/redis.
+const maxBatch = 256
+
+type link struct {
+	node, partition int32
+	busy            bool // a call is under way
+	waiting         []*batch
+}
+
+// batch is the decisions of one call.
+type batch struct {
+	number    uint64 // so that a holder knows whether its operation is in it
+	decisions int
+	ops       []operation
+}
+
+// operation is decisions of one holder that are merged.
+type operation struct {
+	holder int32
+	alone  bool // it tells or wants something, so that no other is merged into it
+	peek   bool // no decision waits for it
+	n      int  // decisions
+	first  int64
+	more   []int64 // when the others came
+	ahead  algo.Ahead
+
+	admitted int // filled in by the store: so many of them
+	result   algo.Result
+}
+
+// call is a batch under way.
+type call struct {
+	link  int32
+	life  int32 // of the node that sent it
+	sent  int64 // in ns
+	ends  int64 // when the store is done with it
+	now   int64 // by the store's clock, in µs
+	batch *batch
+}
+
+// enqueue puts a decision of a holder, which came now, into the queue to the partition of its key.
+// ahead is what it tells and wants; nil for nothing.
+func (w *world) enqueue(number int32, ahead *algo.Ahead, peek bool) {
+	h := &w.holders[number]
+	at := h.node*int32(w.s.Partitions) + w.keys[h.key].partition
+	l := &w.links[at]
+	var b *batch
+	if n := len(l.waiting); n > 0 && l.waiting[n-1].decisions < maxBatch {
+		b = l.waiting[n-1]
+	} else {
+		b = w.newBatch()
+		l.waiting = append(l.waiting, b)
+	}
+	b.decisions++
+	if ahead == nil && h.batch == b.number {
+		op := &b.ops[h.op]
+		op.n++
+		op.more = append(op.more, w.now)
+	} else {
+		b.ops = append(b.ops, operation{})
+		op := &b.ops[len(b.ops)-1]
+		op.holder, op.first, op.peek = number, w.now, peek
+		if !peek {
+			op.n = 1
+		}
+		if ahead != nil {
+			op.alone, op.ahead = true, *ahead
+		} else {
+			h.batch, h.op = b.number, int32(len(b.ops)-1)
+		}
+	}
+	if !l.busy {
+		w.send(at)
+	}
+}
+
+func (w *world) newBatch() *batch {
+	w.batches++
+	if n := len(w.spare); n > 0 {
+		b := w.spare[n-1]
+		w.spare = w.spare[:n-1]
+		*b = batch{number: w.batches, ops: b.ops[:0]}
+		return b
+	}
+	return &batch{number: w.batches}
+}
+
+// send sends what waits at a link.
+func (w *world) send(at int32) {
+	l := &w.links[at]
+	if len(l.waiting) == 0 {
+		return
+	}
+	b := l.waiting[0]
+	l.waiting = append(l.waiting[:0], l.waiting[1:]...)
+	l.busy = true
+	c := &call{link: at, life: w.nodes[l.node].life, sent: w.now, batch: b}
+	if w.measuring() {
+		for i := range b.ops {
+			t := w.tally(b.ops[i].holder)
+			t.Operations++
+			t.Calls += 1 / float64(len(b.ops))
+		}
+	}
+	w.agenda.add(event{at: w.now + w.oneWay(), what: arrives, call: c})
+}
+
+// oneWay draws how long a message is under way.
+func (w *world) oneWay() int64 {
+	half := float64(w.s.RoundTrip) / 2
+	if w.s.Jitter > 0 {
+		half *= 1 + w.s.Jitter*(2*w.rng.Float64()-1)
+	}
+	return int64(half)
+}
+
+// answer hands the results of a call to the decisions that wait for them, and sends the next one.
+func (w *world) answer(c *call) {
+	l := &w.links[c.link]
+	alive := c.life == w.nodes[l.node].life
+	for i := range c.batch.ops {
+		op := &c.batch.ops[i]
+		if !alive {
+			w.lose(op)
+			continue
+		}
+		w.holders[op.holder].answered(w, c, op)
+		if op.n > 0 {
+			w.decided(op.holder, op.first, op.admitted > 0, false)
+		}
+		for j, at := range op.more {
+			w.decided(op.holder, at, op.admitted > j+1, false)
+		}
+	}
+	w.spare = append(w.spare, c.batch)
+	if alive {
+		l.busy = false
+		w.send(c.link)
+	}
+}

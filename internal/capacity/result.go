@@ -1,0 +1,123 @@
+package capacity
+
+import (
+	"math"
+	"time"
+)
+
+// Result is what a scenario came to.
+type Result struct {
+	Tally
+	Strata []Tally // of each stratum, for all its keys
+	Over   int64   // admissions beyond the guarantee of a limit: 0, or a defect
+	// Jain is Jain's index of fairness over the nodes' shares of requests that were admitted: 1 if
+	// all are equal, and 1/n if one of n nodes gets all. 0 if nothing was admitted.
+	Jain float64
+	// Busy is the share of its time in which a store serves; of the busiest one. It leaves out the
+	// keys that are not simulated themselves.
+	Busy float64
+	// Latency of decisions in the network and at the store, by quantile.
+	Mean, Median, P99, Longest time.Duration
+	Events                     int64 // requests, and all else that happened
+	Took                       time.Duration
+	Length                     time.Duration // Scenario.Length
+}
+
+// Tally counts decisions, and what they took, in the time that was measured.
+type Tally struct {
+	Decisions   float64
+	Admitted    float64
+	Ideal       float64 // what the limit would have admitted with no way to the store
+	Here        float64 // admitted by a node itself
+	RefusedHere float64
+	Lost        float64 // requests of which the node died
+	Operations  float64 // of stores; equal decisions that are merged are one
+	Calls       float64 // to stores; each operation has an equal part of its call
+}
+
+func (t *Tally) add(o *Tally, weight float64) {
+	t.Decisions += o.Decisions * weight
+	t.Admitted += o.Admitted * weight
+	t.Ideal += o.Ideal * weight
+	t.Here += o.Here * weight
+	t.RefusedHere += o.RefusedHere * weight
+	t.Lost += o.Lost * weight
+	t.Operations += o.Operations * weight
+	t.Calls += o.Calls * weight
+}
+
+// PerDecision returns a number of Tally for each decision.
+func (t *Tally) PerDecision(n float64) float64 {
+	if t.Decisions == 0 {
+		return 0
+	}
+	return n / t.Decisions
+}
+
+// Local is the share of the decisions that nodes make by themselves.
+func (t *Tally) Local() float64 { return t.PerDecision(t.Here + t.RefusedHere) }
+
+func (w *world) result(took time.Duration) *Result {
+	r := &Result{Over: w.over, Events: w.events, Took: took, Length: w.s.Length}
+	for i := range w.tallies {
+		var t Tally
+		t.add(&w.tallies[i], w.s.Strata[i].weight())
+		r.Strata = append(r.Strata, t)
+		r.add(&t, 1)
+	}
+	var n, sum, squares float64
+	for i := range w.nodes {
+		if o := w.nodes[i].offered; o > 0 {
+			share := w.nodes[i].admitted / o
+			n, sum, squares = n+1, sum+share, squares+share*share
+		}
+	}
+	if squares > 0 {
+		r.Jain = sum * sum / (n * squares)
+	}
+	for i := range w.stores {
+		r.Busy = max(r.Busy, float64(w.stores[i].busy)/float64(w.s.Length))
+	}
+	r.Mean, r.Median, r.P99, r.Longest = w.latency.mean(), w.latency.quantile(0.5), w.latency.quantile(0.99), w.latency.quantile(1)
+	return r
+}
+
+// histogram counts times in classes of which each reaches 1/32 further than it begins.
+type histogram struct {
+	classes [64 * steps]float64
+	total   float64
+	sum     float64 // ns
+}
+
+const steps = 32
+
+func (h *histogram) add(d time.Duration, weight float64) {
+	i := 0
+	if d > 0 {
+		i = int(math.Log2(float64(d)) * steps)
+	}
+	h.classes[i] += weight
+	h.total += weight
+	h.sum += weight * float64(d)
+}
+
+func (h *histogram) mean() time.Duration {
+	if h.total == 0 {
+		return 0
+	}
+	return time.Duration(h.sum / h.total)
+}
+
+// quantile returns a time that a share of all does not exceed, rounded up to the end of its class.
+func (h *histogram) quantile(q float64) time.Duration {
+	left := h.total * q
+	for i, n := range h.classes {
+		if left -= n; n > 0 && left <= h.total*1e-12 {
+			if i == 0 {
+				return 0
+			}
+			return time.Duration(math.Exp2(float64(i+1) / steps))
+		}
+	}
+	return 0
+}

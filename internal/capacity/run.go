@@ -1,0 +1,198 @@
+package capacity
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// world is a scenario under way.
+type world struct {
+	s      Scenario
+	rng    *rand.Rand
+	source *source
+	agenda agenda
+	now    int64 // ns since the scenario began
+	end    int64 // no request comes after that
+
+	nodes  []node
+	down   int // nodes
+	links  []link
+	stores []server
+
+	keyOf    table // by stratum and number
+	keys     []key
+	holderOf table // by key and node
+	holders  []holder
+
+	batches uint64
+	spare   []*batch
+	events  int64
+
+	guarantee guarantee
+	ideal     *algo.Limit
+	over      int64
+	tallies   []Tally
+	latency   histogram
+}
+
+// key is one that is simulated. It stands for others of its stratum.
+type key struct {
+	name         uint64
+	stratum      int32
+	partition    int32
+	state, lease algo.State
+	ideal        algo.State // as if each request were decided when it comes
+	judge        judge
+}
+
+// Run runs a scenario. It is deterministic but for Result.Took. An error means that the scenario
+// makes no sense.
+func Run(s Scenario) (*Result, error) {
+	s.Partitions, s.Stores = max(s.Partitions, 1), max(s.Stores, 1)
+	if s.RoundTrip == 0 {
+		s.RoundTrip = time.Millisecond
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	exact := s.Limit.Config()
+	exact.Lease, exact.LeaseFor = 0, 0
+	ideal, err := algo.New(exact)
+	if err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(s.Seed, 0))
+	w := &world{
+		s: s, rng: rng, source: newSource(rng, s.Strata), end: int64(s.Warm + s.Length),
+		nodes: make([]node, s.Nodes), links: make([]link, s.Nodes*s.Partitions), stores: make([]server, s.Stores),
+		guarantee: newGuarantee(s.Limit), ideal: ideal, tallies: make([]Tally, len(s.Strata)),
+	}
+	for i := range w.links {
+		w.links[i].node, w.links[i].partition = int32(i/s.Partitions), int32(i%s.Partitions)
+	}
+	begin := time.Now()
+	w.run()
+	return w.result(time.Since(begin)), nil
+}
+
+func (w *world) run() {
+	if w.s.Churn > 0 {
+		w.agenda.add(event{at: int64(w.s.Churn), what: dies})
+	}
+	after, stratum, number := w.source.next()
+	next := after
+	for {
+		switch {
+		case next < float64(w.end) && (len(w.agenda.heap) == 0 || int64(next) < w.agenda.heap[0].at):
+			w.now = int64(next)
+			w.request(stratum, number)
+			after, stratum, number = w.source.next()
+			next += after
+		case len(w.agenda.heap) == 0:
+			return
+		default:
+			e := w.agenda.pop()
+			w.now = e.at
+			w.happen(&e)
+		}
+		w.events++
+	}
+}
+
+func (w *world) happen(e *event) {
+	switch e.what {
+	case serves:
+		w.serve(e.call)
+	case arrives:
+		w.arrived(e.call)
+	case answers:
+		w.answer(e.call)
+	case starts:
+		w.start(e.who)
+	case dies:
+		if w.die(); w.now+int64(w.s.Churn) < w.end {
+			w.agenda.add(event{at: w.now + int64(w.s.Churn), what: dies})
+		}
+	}
+}
+
+// measuring reports whether what happens now is counted.
+func (w *world) measuring() bool { return w.now >= int64(w.s.Warm) && w.now < w.end }
+
+// request is one that comes now.
+func (w *world) request(stratum int, number int64) {
+	k := w.keyFor(stratum, number)
+	ideal := w.ideal.Take(&w.keys[k].ideal, w.storeNow(), algo.Ask{Cost: 1, MaxDelay: -1})
+	if ideal.Allowed && w.measuring() {
+		w.tallies[stratum].Ideal++
+	}
+	n := w.nodeFor(k)
+	h := w.holderFor(k, n)
+	allowed, here := w.holders[h].decide(w)
+	if !here {
+		w.enqueue(h, nil, false)
+		return
+	}
+	if allowed {
+		w.judge(k)
+	}
+	w.decided(h, w.now, allowed, true)
+}
+
+// decided counts a decision on a request that came at an instant.
+func (w *world) decided(number int32, at int64, allowed, here bool) {
+	if at < int64(w.s.Warm) {
+		return
+	}
+	t := w.tally(number)
+	weight := w.s.Strata[w.keys[w.holders[number].key].stratum].weight()
+	n := &w.nodes[w.holders[number].node]
+	t.Decisions++
+	n.offered += weight
+	if allowed {
+		t.Admitted++
+		n.admitted += weight
+	}
+	if here && allowed {
+		t.Here++
+	}
+	if here && !allowed {
+		t.RefusedHere++
+	}
+	w.latency.add(time.Duration(w.now-at), weight)
+}
+
+// judge holds an admission of a key that is decided now against the guarantee.
+func (w *world) judge(k int32) {
+	if !w.guarantee.admit(&w.keys[k].judge, w.storeNow()) {
+		w.over++
+	}
+}
+
+func (w *world) tally(holder int32) *Tally { return &w.tallies[w.keys[w.holders[holder].key].stratum] }
+
+// keyFor returns a key of a stratum, which comes into being with its first request.
+func (w *world) keyFor(stratum int, number int64) int32 {
+	name := uint64(stratum)<<32 | uint64(number)
+	k, fresh := w.keyOf.find(name, int32(len(w.keys)))
+	if fresh {
+		partition := int32(mix(name, ^w.s.Seed) % uint64(w.s.Partitions))
+		w.keys = append(w.keys, key{name: name, stratum: int32(stratum), partition: partition})
+	}
+	return k
+}
+
+// holderFor returns what a node knows of a key: nothing, if the node was started since.
+func (w *world) holderFor(k, n int32) int32 {
+	h, fresh := w.holderOf.find(uint64(k)<<20|uint64(n), int32(len(w.holders)))
+	life := w.nodes[n].life
+	switch {
+	case fresh:
+		w.holders = append(w.holders, holder{key: k, node: n, life: life})
+	case w.holders[h].life != life:
+		w.holders[h] = holder{key: k, node: n, life: life}
+	}
+	return h
+}
