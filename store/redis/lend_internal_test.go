@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -14,8 +16,10 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// TestLentTogether: calls that tell and want, and others on the same keys, go to Redis as one, and
-// each comes out as if they had been made one after the other.
+// TestLentTogether holds random calls against algo, every field and every unit lent: calls that tell
+// and want, and others on the same keys, go to Redis as one, and each comes out as if they had been
+// made one after the other, around the ends of generations, windows and phases. WEIR_LEND_CALLS sets
+// how many calls at least, 600000 for one before a release.
 func TestLentTogether(t *testing.T) {
 	server := redistest.Start(t)
 	now := int64(1767225600_000000)
@@ -28,21 +32,42 @@ func TestLentTogether(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	episodes := 100
+	most := 20_000
 	if testing.Short() {
-		episodes = 20
+		most = 4_000
 	}
-	var calls, undecided, merged, granted int
-	for range episodes {
+	if text := os.Getenv("WEIR_LEND_CALLS"); text != "" {
+		if most, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("WEIR_LEND_CALLS: %q is no number of calls", text)
+		}
+	}
+	const border = 600_000_000 // of phases, and of all longer windows
+	var calls, undecided, merged, granted, told int
+	for calls < most {
 		m := newLendModel(t, rnd)
 		for range 30 {
 			now += []int64{0, 1, rnd.Int64N(50_000), rnd.Int64N(3_000_000)}[rnd.IntN(4)]
-			if len(m.loans) > 0 && rnd.IntN(6) == 0 { // the end of something that is out
-				now = max(now, m.loans[rnd.IntN(len(m.loans))].End+rnd.Int64N(3)-1)
+			switch rnd.IntN(12) {
+			case 0, 1:
+				if len(m.loans) > 0 { // the end of something that is out
+					now = max(now, m.loans[rnd.IntN(len(m.loans))].End+rnd.Int64N(3)-1)
+				}
+			case 2:
+				now += border - now%border + rnd.Int64N(3) - 1
+			case 3: // shortly before, so that what is lent ends with the phase
+				now = max(now, now+border-now%border-rnd.Int64N(3_000_000))
 			}
 			var batch []*call
+			asked := map[*call][]store.Charge{}
 			for range 1 + rnd.IntN(8) {
-				batch = append(batch, s.newCall(p, m.charges, m.ahead()))
+				charges := m.asks()
+				c := s.newCall(p, charges, m.ahead())
+				for i := range c.ahead {
+					if c.ahead[i].Told != [2]algo.Told{} {
+						told++
+					}
+				}
+				batch, asked[c] = append(batch, c), charges
 			}
 			p.decide(context.Background(), batch)
 			calls += len(batch)
@@ -57,16 +82,16 @@ func TestLentTogether(t *testing.T) {
 							undecided++
 							continue
 						}
-						m.compare(t, same.charges, same.ahead, same.results, now)
+						m.compare(t, asked[same], same.ahead, same.results, now)
 					}
 				}
 			}
 			for _, c := range batch {
 				if c.undecided {
-					if _, err := p.swapTake(&waiter{ctx: context.Background()}, m.charges, c.ahead, c.results, c.slots, false); err != nil {
+					if _, err := p.swapTake(&waiter{ctx: context.Background()}, asked[c], c.ahead, c.results, c.slots, false); err != nil {
 						t.Fatal(err)
 					}
-					m.compare(t, m.charges, c.ahead, c.results, now)
+					m.compare(t, asked[c], c.ahead, c.results, now)
 				}
 				for i := range c.ahead {
 					if h := &c.ahead[i]; h.Got > 0 {
@@ -77,9 +102,9 @@ func TestLentTogether(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d calls, %d left to the node, up to %d as one, %d lent to", calls, undecided, merged, granted)
-	if merged < 2 || granted == 0 || undecided > calls/50 || s.Stats().Disagreements > 0 {
-		t.Errorf("%d calls, %d left to the node, up to %d as one, %d lent to, %d disagreements", calls, undecided, merged, granted, s.Stats().Disagreements)
+	t.Logf("%d calls, %d left to the node, up to %d as one, %d lent to, %d tell", calls, undecided, merged, granted, told)
+	if merged < 2 || granted < calls/20 || told < calls/20 || undecided > calls/20 || s.Stats().Disagreements > 0 {
+		t.Errorf("too few of a kind, or %d disagreements", s.Stats().Disagreements)
 	}
 }
 
@@ -102,9 +127,11 @@ func newLendModel(t *testing.T, rnd *rand.Rand) *lendModel {
 			N: []int64{5, 12, 40, 300}[rnd.IntN(4)], Window: []time.Duration{time.Second, 10 * time.Second, time.Minute}[rnd.IntN(3)],
 			Lease: []int{90, 50, 20}[rnd.IntN(3)], LeaseFor: []time.Duration{0, algo.MinLeaseFor, time.Second}[rnd.IntN(3)], Soft: []int{0, 0, 50}[rnd.IntN(3)],
 		}
-		switch rnd.IntN(8) {
+		switch rnd.IntN(9) {
 		case 0:
 			c.Algorithm = algo.FixedWindow
+		case 8:
+			c.Algorithm, c.Calendar, c.Window = algo.FixedWindow, algo.Day, 0
 		case 1:
 			c.Algorithm, c.CountDenied = algo.FixedWindow, true
 		case 2:
@@ -119,6 +146,9 @@ func newLendModel(t *testing.T, rnd *rand.Rand) *lendModel {
 			c.Lease, c.LeaseFor = 0, 0
 		}
 		l, err := algo.New(c)
+		if err == nil && c.Calendar == algo.NoCalendar && rnd.IntN(4) == 0 {
+			l, err = phased(l, c)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,6 +163,34 @@ func newLendModel(t *testing.T, rnd *rand.Rand) *lendModel {
 	}
 	m.states, m.records = make([]algo.State, len(m.charges)), make([]algo.State, len(m.charges))
 	return m
+}
+
+// phased is l with other numbers, and without a limit, for parts of each hour.
+func phased(l *algo.Limit, c algo.Config) (*algo.Limit, error) {
+	c.N, c.Burst = 2*c.N, 2*c.Burst
+	twice, err := algo.New(c)
+	if err != nil {
+		return nil, err
+	}
+	var phases []algo.Phase
+	for hour := range time.Duration(24) {
+		at := hour * time.Hour
+		phases = append(phases,
+			algo.Phase{From: at + 20*time.Minute, Until: at + 40*time.Minute, Limit: twice},
+			algo.Phase{From: at + 50*time.Minute, Until: (at + 60*time.Minute) % (24 * time.Hour)})
+	}
+	return algo.Scheduled(l, phases, nil)
+}
+
+// asks is the charges of a call. Most are as those of other calls.
+func (m *lendModel) asks() []store.Charge {
+	charges := slices.Clone(m.charges)
+	if m.rnd.IntN(4) == 0 {
+		for i := range charges {
+			charges[i].Ask.Cost = []int64{-1, 0, 1, 1, 2, 10}[m.rnd.IntN(6)]
+		}
+	}
+	return charges
 }
 
 // ahead is what a call tells and wants; nothing for two of three.
@@ -163,30 +221,32 @@ func (m *lendModel) compare(t *testing.T, charges []store.Charge, ahead []algo.A
 	if len(ahead) == 0 {
 		wanted = make([]algo.Ahead, len(m.charges))
 	}
-	for i := range m.charges {
-		c := &m.charges[i]
+	for i := range charges {
+		c := &charges[i]
 		c.Limit.Learn(&m.states[i], &m.records[i], now, &wanted[i])
 		results[i] = c.Limit.CheckWith(&m.states[i], &m.records[i], now, c.Ask)
 	}
-	denied := store.VerdictOf(m.charges, results).Denied()
-	for i := range m.charges {
-		c := &m.charges[i]
-		if !denied || len(m.charges) == 1 || c.Mode == rule.Shadow || c.Limit.CountDenied() {
+	denied := store.VerdictOf(charges, results).Denied()
+	for i := range charges {
+		c := &charges[i]
+		if !denied || len(charges) == 1 || c.Mode == rule.Shadow || c.Limit.CountDenied() {
 			was := results[i]
 			results[i] = c.Limit.TakeWith(&m.states[i], &m.records[i], now, c.Ask)
 			results[i].Allowed = was.Allowed
+		} else {
+			c.Limit.Mend(&m.states[i], now)
 		}
 		if !denied && results[i].Allowed {
 			c.Limit.Lend(&m.states[i], &m.records[i], now, &wanted[i])
 		}
 	}
-	for i := range m.charges {
+	for i := range charges {
 		if got[i] != results[i] || len(ahead) > 0 && ahead[i] != wanted[i] {
 			text := ""
 			if len(ahead) > 0 {
 				text = fmt.Sprintf("%+v", ahead[i])
 			}
-			t.Fatalf("charge %d of %s\n got %+v %s\nwant %+v %+v", i, describe(m.charges), got[i], text, results[i], wanted[i])
+			t.Fatalf("charge %d of %s\n got %+v %s\nwant %+v %+v", i, describe(charges), got[i], text, results[i], wanted[i])
 		}
 	}
 }
