@@ -72,6 +72,7 @@ func TestLentDamaged(t *testing.T) {
 			if result[0].Remaining > alone.Remaining {
 				t.Fatalf("%v: a record of %+v makes %+v of %+v", c.Limit, m.records[i], result[0], alone)
 			}
+			c.Limit.Learn(&m.states[i], &m.records[i], now, &algo.Ahead{})
 			c.Limit.TakeWith(&m.states[i], &m.records[i], now, c.Ask)
 		}
 		for range 4 {
