@@ -27,6 +27,11 @@ func (s *Store) takeAcross(ctx context.Context, charges []store.Charge, results 
 			refusal, named = b.refusal, deniesAll(&charges[i])
 		}
 	}
+	if len(here) > 0 {
+		if now, ok := s.TakeNow(charges, results); ok {
+			return now, nil
+		}
+	}
 	switch {
 	case len(there) == 0:
 		return s.without(ctx, charges, results, refusal, nil)

@@ -17,7 +17,7 @@ var (
 // Post implements store.Board. If the primary has no board, Post and the other methods fail with
 // store.ErrNoBoard.
 func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error {
-	if b, ok := s.primary.(store.Board); ok {
+	if b, ok := store.As[store.Board](s.primary); ok {
 		return b.Post(ctx, kind, facts)
 	}
 	return store.ErrNoBoard
@@ -25,7 +25,7 @@ func (s *Store) Post(ctx context.Context, kind string, facts []store.Fact) error
 
 // Remove implements store.Board.
 func (s *Store) Remove(ctx context.Context, kind string, ids []string) error {
-	if b, ok := s.primary.(store.Board); ok {
+	if b, ok := store.As[store.Board](s.primary); ok {
 		return b.Remove(ctx, kind, ids)
 	}
 	return store.ErrNoBoard
@@ -33,7 +33,7 @@ func (s *Store) Remove(ctx context.Context, kind string, ids []string) error {
 
 // List implements store.Board.
 func (s *Store) List(ctx context.Context, kind string) ([]store.Fact, error) {
-	if b, ok := s.primary.(store.Board); ok {
+	if b, ok := store.As[store.Board](s.primary); ok {
 		return b.List(ctx, kind)
 	}
 	return nil, store.ErrNoBoard
@@ -41,7 +41,7 @@ func (s *Store) List(ctx context.Context, kind string) ([]store.Fact, error) {
 
 // Watch implements store.Board.
 func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []store.Fact, anew bool)) error {
-	if b, ok := s.primary.(store.Board); ok {
+	if b, ok := store.As[store.Board](s.primary); ok {
 		return b.Watch(ctx, kind, changed)
 	}
 	return store.ErrNoBoard
@@ -50,13 +50,13 @@ func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []sto
 // Forget implements store.Forgetter. The units that the key has used stay counted.
 func (s *Store) Forget(c *rule.Counter, key []byte) {
 	s.known.reopen(c, key)
-	if f, ok := s.primary.(store.Forgetter); ok {
+	if f, ok := store.As[store.Forgetter](s.primary); ok {
 		f.Forget(c, key)
 	}
 }
 
 // Remote implements store.Remote. It reports the same as the primary does.
 func (s *Store) Remote() bool {
-	r, ok := s.primary.(store.Remote)
+	r, ok := store.As[store.Remote](s.primary)
 	return ok && r.Remote()
 }

@@ -13,7 +13,7 @@ var _ store.Inspector = (*Store)(nil)
 // Inspect implements store.Inspector. If the primary cannot be inspected, Inspect and the other
 // methods fail with store.ErrNoInspector.
 func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
-	if i, ok := s.primary.(store.Inspector); ok {
+	if i, ok := store.As[store.Inspector](s.primary); ok {
 		return i.Inspect(ctx, v, keys, visit)
 	}
 	return store.ErrNoInspector
@@ -21,7 +21,7 @@ func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 
 // Scan implements store.Inspector.
 func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, visit func(store.KeyState)) (store.Scanned, error) {
-	if i, ok := s.primary.(store.Inspector); ok {
+	if i, ok := store.As[store.Inspector](s.primary); ok {
 		return i.Scan(ctx, v, from, most, visit)
 	}
 	return store.Scanned{}, store.ErrNoInspector
@@ -30,7 +30,7 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, 
 // Reset implements store.Inspector. It also forgets the units that this node counted while the
 // primary was away.
 func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, error) {
-	i, ok := s.primary.(store.Inspector)
+	i, ok := store.As[store.Inspector](s.primary)
 	if !ok {
 		return false, store.ErrNoInspector
 	}

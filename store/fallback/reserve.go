@@ -20,7 +20,7 @@ const settlePatience = time.Second
 // reservers returns the stores that hold reservations. The error is store.ErrNoReservations if the
 // primary does not.
 func (s *Store) reservers() (primary, local store.Reserver, err error) {
-	primary, ok := s.primary.(store.Reserver)
+	primary, ok := store.As[store.Reserver](s.primary)
 	if !ok {
 		return nil, nil, store.ErrNoReservations
 	}
