@@ -45,7 +45,7 @@ func (l *Limiter) Match(r *Request, d *Decision) (undecided bool) {
 	d.Allowed, d.Known, d.Exempt, d.byDoor = true, false, false, false
 	d.Time, d.RetryAfter, d.Delay, d.Generation, d.Rules, d.ID = 0, 0, 0, 0, nil, 0
 	d.Domain, d.WithoutStore = r.Domain, nil
-	d.Limits, d.charges, d.results, d.Banned = d.Limits[:0], d.charges[:0], d.results[:0], Banned{}
+	d.Limits, d.charges, d.results, d.Banned, d.asked = d.Limits[:0], d.charges[:0], d.results[:0], Banned{}, false
 	f := l.rules.Load()
 	if f == nil {
 		d.Matches = rule.Matches{}
@@ -72,6 +72,29 @@ func (l *Limiter) Charge(ctx context.Context, r *Request, d *Decision) error {
 	return l.charge(ctx, r, d, false)
 }
 
+// ChargeNow is Charge if it needs not wait: done is true if the store could decide at once, which a
+// store.Prompt can for some requests and others never. Else nothing was charged, and Charge comes
+// next, here or on another goroutine, with r and d as they are.
+func (l *Limiter) ChargeNow(r *Request, d *Decision) (done bool) {
+	if len(d.Matches.Hits) == 0 {
+		return true
+	}
+	if l.prompt == nil {
+		return false
+	}
+	if !l.ask(r, d, false) {
+		return true
+	}
+	now, ok := l.prompt.TakeNow(d.charges, d.results)
+	if !ok {
+		d.asked = true
+		return false
+	}
+	d.Time = now
+	d.fold()
+	return true
+}
+
 // ChargeAgain is Charge for a request that was charged before, refused, and held instead of told.
 // Limits that charge a refused request all the same are not charged for it a second time: those in
 // shadow, and those that count denied requests.
@@ -83,8 +106,9 @@ func (l *Limiter) charge(ctx context.Context, r *Request, d *Decision, again boo
 	if len(d.Matches.Hits) == 0 {
 		return nil
 	}
-	d.ask(r, l.signals, again)
-	if l.orders.Grants.Any() && !l.applyGrants(d) {
+	asked := d.asked && !again
+	d.asked = false
+	if !asked && !l.ask(r, d, again) {
 		return nil
 	}
 	now, err := l.store.Take(ctx, d.charges, d.results)
@@ -95,6 +119,13 @@ func (l *Limiter) charge(ctx context.Context, r *Request, d *Decision, again boo
 	d.Time = now
 	d.fold()
 	return nil
+}
+
+// ask makes the charges of d, with the numbers of grants. It returns false if nothing is left to
+// charge.
+func (l *Limiter) ask(r *Request, d *Decision, again bool) bool {
+	d.ask(r, l.signals, again)
+	return !l.orders.Grants.Any() || l.applyGrants(d)
 }
 
 // withoutStore decides d without the store, which failed with err: d is an admission if each

@@ -77,6 +77,7 @@ type Decision struct {
 
 	quotaRefused bool  // all quota_mode limits denied
 	byDoor       bool  // a refusal of RefuseBy
+	asked        bool  // charges are made, and not yet taken
 	place        []int // where charges go when others are dropped
 	query        rule.Query
 	charges      []store.Charge

@@ -23,7 +23,8 @@ const DefaultDomain = rule.DefaultDomain
 //
 // It has three ways to decide a Request. Most callers should use Allow. Decide reuses a Decision,
 // so that it allocates nothing. Reserve is for requests whose cost is known only afterwards. Match,
-// Charge and Tell are what Decide consists of, for programs that have something to do in between.
+// Charge and Tell are what Decide consists of, for programs that have something to do in between;
+// ChargeNow is for those that would rather not wait where they are.
 //
 // An admitted request may leave something to do: Release for the slots of concurrency limits,
 // Settle for the cost of a response, GiveBack for a turn in a leaky bucket that goes unused. Bans,
@@ -32,6 +33,7 @@ const DefaultDomain = rule.DefaultDomain
 // Safe for concurrent use. Make one with New.
 type Limiter struct {
 	store   Store
+	prompt  store.Prompt // the store, if it is one
 	hooks   Hooks
 	signals Signals // nil for none
 	rules   atomic.Pointer[inForce]
@@ -68,6 +70,7 @@ func New(s Store, opts ...Option) (*Limiter, error) {
 		}
 	}
 	l := &Limiter{store: s, hooks: o.hooks, signals: o.signals}
+	l.prompt, _ = s.(store.Prompt) // and not store.As: a store that wraps it would be passed over
 	l.orders = standing.New(l.ordersConfig(&o))
 	l.bans.l, l.grants.l, l.keys.l = l, l, l
 	l.keys.hottest = newHottest()

@@ -1,6 +1,7 @@
 // Package door holds what every door of weir does alike, whatever it speaks: which domain a request
-// without one is of, which requests need trust, how decisions are timed, and which hosts and paths
-// are refused because servers read them in different ways. Begin with Domain and NeedsTrust.
+// without one is of, which requests need trust, what is decided at once, how decisions are timed,
+// and which hosts and paths are refused because servers read them in different ways. Begin with
+// Domain and NeedsTrust.
 package door
 
 import (
@@ -33,6 +34,25 @@ func Domain(named, configured string, l *weir.Limiter) string {
 		return named
 	}
 	return cmp.Or(configured, l.SoleDomain())
+}
+
+// DecideNow is Limiter.Decide as far as it needs not wait, for a goroutine that others wait for. If
+// done is false DecideRest comes next, on another goroutine.
+func DecideNow(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) (done bool) {
+	if l.Match(r, d) && !l.ChargeNow(r, d) {
+		return false
+	}
+	l.Tell(ctx, r, d)
+	return true
+}
+
+// DecideRest is what DecideNow has left of Limiter.Decide.
+func DecideRest(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) error {
+	if err := l.Charge(ctx, r, d); err != nil {
+		return err
+	}
+	l.Tell(ctx, r, d)
+	return nil
 }
 
 // Begin is s.Begin, and 0 for a nil Stopwatch.

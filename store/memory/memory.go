@@ -106,7 +106,10 @@ type shardCell struct {
 	_ [64]byte
 }
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store  = (*Store)(nil)
+	_ store.Prompt = (*Store)(nil)
+)
 
 // New returns a store, with the counters of the snapshot file if there is one. A damaged snapshot
 // is set aside (see Options.Logger) and the store begins empty. Errors are of options that make no
@@ -201,6 +204,12 @@ func (s *Store) Take(_ context.Context, charges []store.Charge, results []algo.R
 		return s.takeAll(charges, nil, results)
 	}
 	return s.takeOne(c, &results[0]), nil
+}
+
+// TakeNow implements store.Prompt. It fails where Take fails.
+func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
+	now, err := s.Take(context.Background(), charges, results)
+	return now, err == nil
 }
 
 // twofold reports whether a charge's limit keeps a second state under the same key: that of a soft

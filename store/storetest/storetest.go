@@ -29,6 +29,7 @@ func Run(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Sto
 		t.Run("Differential/"+a.String(), func(t *testing.T) { testDifferential(t, newStore, a) })
 	}
 	t.Run("RandomCalls", func(t *testing.T) { testRandomCalls(t, newStore) })
+	t.Run("Prompt", func(t *testing.T) { testPrompt(t, newStore) })
 	t.Run("ClockBackwards", func(t *testing.T) { testClockBackwards(t, newStore) })
 	t.Run("AllOrNothing", func(t *testing.T) { testAllOrNothing(t, newStore) })
 	t.Run("Modes", func(t *testing.T) { testModes(t, newStore) })
@@ -330,6 +331,34 @@ func testDifferential(t *testing.T, n newStore, a algo.Algorithm) {
 			last = results[0]
 			p.settle(rt, []store.Charge{c}, results)
 		}
+	})
+}
+
+// atOnce asks a store first what it can decide without waiting.
+type atOnce struct {
+	store.Store
+	prompt store.Prompt
+}
+
+func (s atOnce) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	if now, ok := s.prompt.TakeNow(charges, results); ok {
+		return now, nil
+	}
+	return s.Store.Take(ctx, charges, results)
+}
+
+func (s atOnce) Unwrap() store.Store { return s.Store }
+
+// testPrompt: what a store decides without waiting, it decides as it does otherwise; and what it
+// cannot has changed nothing.
+func testPrompt(t *testing.T, n newStore) {
+	testRandomCalls(t, func(t *testing.T, clock func() int64) store.Store {
+		s := n(t, clock)
+		prompt, ok := s.(store.Prompt)
+		if !ok {
+			t.Skip("it decides nothing without waiting")
+		}
+		return atOnce{s, prompt}
 	})
 }
 
