@@ -28,7 +28,7 @@ func (s *Store) takeAcross(ctx context.Context, charges []store.Charge, results 
 		}
 	}
 	if len(here) > 0 {
-		if now, ok := s.TakeNow(charges, results); ok {
+		if now, ok := s.onLease(charges, results); ok {
 			return now, nil
 		}
 	}
@@ -146,7 +146,7 @@ func (s *Store) split(
 	default:
 		witness = nil
 	}
-	local, admitted, counted, err := s.decideLocally(ctx, near.charges, near.results, witness, nil)
+	local, admitted, counted, err := s.decideLocally(s.localWithin(ctx), near.charges, near.results, witness, nil)
 	if err != nil {
 		s.undo(charges, &far, now) // Local has told no instant
 		return 0, err

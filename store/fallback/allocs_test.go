@@ -33,4 +33,15 @@ func TestTakeAllocatesNothing(t *testing.T) {
 			t.Errorf("%s: %v allocations a call", name, n)
 		}
 	}
+	memory := newMemory(t, nil)
+	at := newOver(t, &quick{Store: memory, Prompt: memory.(store.Prompt)}, Options{})
+	for name, s := range map[string]*Store{"the primary": at, "open": open} {
+		if n := testing.AllocsPerRun(1000, func() {
+			if _, ok := s.TakeNow(charges, results); !ok {
+				t.Fatal("not now")
+			}
+		}); n != 0 {
+			t.Errorf("now, %s: %v allocations a call", name, n)
+		}
+	}
 }

@@ -85,9 +85,9 @@ type Options struct {
 // counts the outcome of each unit.
 type Store struct {
 	primary store.Store
-	timed   timed        // the primary, if it keeps deadlines by itself
-	prompt  store.Prompt // the primary, if it decides some calls without asking anybody
-	parted  parted       // the primary, or what it wraps, if that has parts
+	timed   timed  // the primary, if it keeps deadlines by itself
+	parted  parted // the primary, or what it wraps, if that has parts
+	prompt  prompt
 	o       Options
 
 	parts   []part
@@ -138,11 +138,13 @@ var (
 // states. A primary without this method has until Deadline. If an error of the primary is a
 // store.Pending, the Store takes the answer when it comes.
 //
+// If the primary is a store.Prompt, TakeNow asks it. While it is away, so does Take for limits that
+// are leased.
+//
 // If the primary has the methods Parts, PartOf, PartOfID, PingPart and Answers of store/redis, each
 // of its parts has a breaker of its own. For these, and for all optional interfaces of package
 // store, a primary that wraps another store may leave it to that one (store.As); but for
-// TakeWithin, and for store.Prompt: what the primary decides by itself is decided so also while what
-// it wraps is away.
+// TakeWithin, and for store.Prompt.
 func New(primary store.Store, o Options) (*Store, error) {
 	switch {
 	case primary == nil:
@@ -158,8 +160,9 @@ func New(primary store.Store, o Options) (*Store, error) {
 	o.MaxDeadline = max(o.Deadline, o.MaxDeadline)
 	s := &Store{primary: primary, o: o, known: newKnown(), nobody: noLimit()}
 	s.timed, _ = primary.(timed)
-	s.prompt, _ = primary.(store.Prompt)
 	s.parted, _ = store.As[parted](primary)
+	s.prompt.primary, _ = primary.(store.Prompt)
+	s.prompt.local, _ = o.Local.(store.Prompt)
 	s.books = newBooks(s.known, o.Exceeded)
 	s.initParts()
 	s.shares.Store(&shares{nodes: 1})
@@ -179,7 +182,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 		return s.takeAcross(ctx, charges, results)
 	}
 	if b := p.breaker.Load(); b.state != Closed {
-		if now, ok := s.TakeNow(charges, results); ok {
+		if now, ok := s.onLease(charges, results); ok {
 			return now, nil
 		}
 		return s.without(ctx, charges, results, b.refusal, nil)
@@ -195,15 +198,6 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo
 		return now, err
 	}
 	return s.without(ctx, charges, results, refuse(err), err)
-}
-
-// TakeNow implements store.Prompt for a primary that does: it decides without asking anybody, so
-// also while it cannot be asked.
-func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
-	if s.prompt == nil {
-		return 0, false
-	}
-	return s.prompt.TakeNow(charges, results)
 }
 
 // check finds errors in the call that would fail in any store, whatever the state of the primary.

@@ -91,6 +91,12 @@ func (p *punctual) TakeWithin(
 	return now, false, err
 }
 
+// quick is a store that can decide some calls without waiting.
+type quick struct {
+	store.Store
+	store.Prompt
+}
+
 func newMemory(t testing.TB, clock func() int64) store.Store {
 	t.Helper()
 	if clock == nil {

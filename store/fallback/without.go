@@ -38,12 +38,21 @@ func (s *Store) without(ctx context.Context, charges []store.Charge, results []a
 			return 0, refusal
 		}
 	}
-	now, admitted, counted, err := s.decideLocally(ctx, charges, results, nil, asked)
+	now, admitted, counted, err := s.decideLocally(s.localWithin(ctx), charges, results, nil, asked)
 	if err != nil {
 		return 0, err
 	}
 	s.count(charges, admitted, counted)
 	return now, nil
+}
+
+// local is how Local is asked.
+type local func(charges []store.Charge, results []algo.Result) (now int64, err error)
+
+func (s *Store) localWithin(ctx context.Context) local {
+	return func(charges []store.Charge, results []algo.Result) (int64, error) {
+		return s.o.Local.Take(ctx, charges, results)
+	}
 }
 
 // instant is the present by Local's clock, if the primary may still answer; 0 if it cannot or Local
@@ -76,7 +85,7 @@ func (s *Store) count(charges []store.Charge, admitted, counted bool) {
 // away. elsewhere stands in for the charges of the call that were decided elsewhere; nil if there
 // are none.
 func (s *Store) decideLocally(
-	ctx context.Context, charges []store.Charge, results []algo.Result, elsewhere *store.Charge, asked error,
+	take local, charges []store.Charge, results []algo.Result, elsewhere *store.Charge, asked error,
 ) (now int64, admitted, counted bool, err error) {
 	w := s.scratch.Get().(*scratch)
 	defer s.putScratch(w)
@@ -104,7 +113,7 @@ func (s *Store) decideLocally(
 		w.charges = append(w.charges, *elsewhere)
 	}
 	w.results = append(w.results[:0], make([]algo.Result, len(w.charges))...)
-	if now, err = s.o.Local.Take(ctx, w.charges, w.results); err != nil {
+	if now, err = take(w.charges, w.results); err != nil {
 		for i := range charges {
 			s.unclaim(&charges[i], &w.claims[i])
 		}
