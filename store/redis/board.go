@@ -43,6 +43,7 @@ var (
 	_ store.Board     = (*Store)(nil)
 	_ store.Forgetter = (*Store)(nil)
 	_ store.Remote    = (*Store)(nil)
+	_ store.Prompt    = (*Store)(nil)
 )
 
 // Remote implements store.Remote: a call crosses a network.

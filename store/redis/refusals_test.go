@@ -21,6 +21,13 @@ func asksRedis(s *redis.Store, f func()) bool {
 	return after.Calls > before.Calls || after.Remembered == before.Remembered
 }
 
+// takeNow decides what s can decide at once.
+func takeNow(s *redis.Store, charges ...store.Charge) (results []algo.Result, now int64, ok bool) {
+	results = make([]algo.Result, len(charges))
+	now, ok = s.TakeNow(charges, results)
+	return results, now, ok
+}
+
 // refused makes a key refuse, and the store remember it.
 func refused(t *testing.T, s *redis.Store, c store.Charge) {
 	t.Helper()
@@ -52,6 +59,9 @@ func TestRememberedRefusal(t *testing.T) {
 				return
 			}
 			refused(t, s, c)
+			if r, now, ok := takeNow(s, c); !ok || now == 0 || r[0].Allowed || r[0].Limit == 0 || asksRedis(s, func() { takeNow(s, c) }) {
+				t.Errorf("at once the node says %+v, %v", r, ok)
+			}
 			direct := open(t, redis.Options{URL: server.URL()})
 			for range 10 {
 				first, before := take(t, direct, c)
@@ -77,6 +87,9 @@ func TestRememberedRefusal(t *testing.T) {
 				"a shadow of it":   {Counter: c.Counter, Limit: c.Limit, Key: c.Key, Ask: c.Ask, Mode: rule.Shadow},
 				"one of two quota": {Counter: c.Counter, Limit: c.Limit, Key: c.Key, Ask: c.Ask, Mode: rule.Quota},
 			} {
+				if r, _, ok := takeNow(s, other); ok {
+					t.Errorf("%s is answered at once: %+v", name, r)
+				}
 				if !asksRedis(s, func() { take(t, s, other) }) {
 					t.Errorf("%s is answered from memory", name)
 				}

@@ -97,6 +97,20 @@ func (s *Store) takeAnywhere(
 	return now, asked, err
 }
 
+// TakeNow implements store.Prompt: it repeats refusals that this node remembers
+// (Options.RememberRefusals), as TakeWithin does.
+func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
+	if s.refusals == nil || len(charges) != len(results) {
+		return 0, false
+	}
+	for i := range charges {
+		if charges[i].Counter == nil || charges[i].Limit == nil {
+			return 0, false
+		}
+	}
+	return s.refusals.answer(charges, results)
+}
+
 // remember keeps refusals in memory, and publishes refunds.
 func (s *Store) remember(charges []store.Charge, results []algo.Result, now, asked int64) {
 	if s.refusals == nil {
