@@ -111,6 +111,9 @@ func TestNotFollowed(t *testing.T) {
 			if r.Trace = trace; trace != nil {
 				t.Fatal("it is followed")
 			}
+			if _, ok := s.(store.Prompt).TakeNow(nil, nil); ok {
+				t.Fatal("a store that is no Prompt decides at once")
+			}
 			_, _ = s.Take(with, nil, nil)
 			hooks.Decided(&r, &d)
 		}); n != 0 {

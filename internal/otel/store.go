@@ -16,7 +16,8 @@ import (
 
 // Store returns s with a span "redis" for each call for something that is followed.
 func (t *Tracer) Store(s store.Store) store.Store {
-	followed := &tracedStore{s, t.tracer}
+	followed := &tracedStore{Store: s, tracer: t.tracer}
+	followed.prompt, _ = s.(store.Prompt)
 	if r, ok := store.As[store.Reserver](s); ok {
 		return &tracedReserver{followed, r}
 	}
@@ -25,6 +26,7 @@ func (t *Tracer) Store(s store.Store) store.Store {
 
 type tracedStore struct {
 	store.Store
+	prompt store.Prompt // the store, if it is one
 	tracer trace.Tracer
 }
 
@@ -58,6 +60,14 @@ func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results 
 	now, err := s.Store.Take(ctx, charges, results)
 	end(err)
 	return now, err
+}
+
+// TakeNow implements store.Prompt. It has no span: what is decided at once is not asked of Redis.
+func (s *tracedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
+	if s.prompt == nil {
+		return 0, false
+	}
+	return s.prompt.TakeNow(charges, results)
 }
 
 // Release implements store.Store.

@@ -508,11 +508,16 @@ var epoch = time.Now()
 func clock() int64 { return int64(time.Since(epoch)) + 1 }
 
 // Store returns s, timed.
-func (m *Metrics) Store(s store.Store) store.Store { return &timedStore{Store: s, m: m} }
+func (m *Metrics) Store(s store.Store) store.Store {
+	t := &timedStore{Store: s, m: m}
+	t.prompt, _ = s.(store.Prompt)
+	return t
+}
 
 type timedStore struct {
 	store.Store
-	m *Metrics
+	prompt store.Prompt // the store, if it is one
+	m      *Metrics
 }
 
 // Take implements store.Store.
@@ -524,6 +529,21 @@ func (s *timedStore) Take(ctx context.Context, charges []store.Charge, results [
 	now, err := s.Store.Take(ctx, charges, results)
 	s.m.takes.Observe(float64(clock()-start) / 1e9)
 	return now, err
+}
+
+// TakeNow implements store.Prompt. A call that has to wait is not timed here, but at Take.
+func (s *timedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
+	if s.prompt == nil {
+		return 0, false
+	}
+	if rand.Uint32()%sample != 0 {
+		return s.prompt.TakeNow(charges, results)
+	}
+	start := clock()
+	if now, ok = s.prompt.TakeNow(charges, results); ok {
+		s.m.takes.Observe(float64(clock()-start) / 1e9)
+	}
+	return now, ok
 }
 
 // Unwrap returns the store that is timed, so that what it is beside a store.Store can be found.

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
@@ -506,5 +507,32 @@ func TestDoorsAreKnown(t *testing.T) {
 		if !found[door] {
 			t.Errorf("nothing names the door %q", door)
 		}
+	}
+}
+
+// promptless hides what a store is beside a store.Store.
+type promptless struct{ store.Store }
+
+// TestStoreNow: what a store decides at once is timed as what it has to wait for is.
+func TestStoreNow(t *testing.T) {
+	inner, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	m := New(Options{})
+	s := m.Store(inner).(store.Prompt)
+	const n = 100 * sample
+	for range n {
+		if now, ok := s.TakeNow(nil, nil); !ok || now == 0 {
+			t.Fatalf("%d, %v", now, ok)
+		}
+	}
+	if got := counts(t, m, "weir_store_seconds_count"); len(got) != 1 {
+		t.Errorf("%d calls were made, and counted %v", n, got)
+	}
+	m = New(Options{})
+	if _, ok := m.Store(promptless{inner}).(store.Prompt).TakeNow(nil, nil); ok || len(counts(t, m, "weir_store_seconds_count")) != 0 {
+		t.Error("a store that is none decides at once")
 	}
 }
