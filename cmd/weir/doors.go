@@ -100,7 +100,7 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
 func (p *program) addGRPC(envoy *rls.Service) {
 	g := rls.NewServer(envoy, rls.ServerOptions{
 		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
-		Authorize: p.authorizer("grpc"), Inline: p.c.store == storeMemory, Logger: p.log,
+		Authorize: p.authorizer("grpc"), Logger: p.log,
 	})
 	p.doors = append(p.doors, &door{
 		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, drain: g.Drain, shutdown: g.Shutdown,

@@ -121,12 +121,12 @@ func TestResetsAreBounded(t *testing.T) {
 	stuck := make(chan struct{})
 	svc := newService()
 	methods := svc.methods()
-	methods[waitPath] = func(_ context.Context, call *Call, out []byte) ([]byte, Status) {
+	methods[waitPath] = method(func(_ context.Context, call *Call, out []byte) ([]byte, Status) {
 		svc.waiting.Add(1)
 		defer svc.waiting.Add(-1)
 		<-stuck // it does not heed that it is cancelled
 		return out, Status{}
-	}
+	}).waits
 	_, addr := serve(t, Options{Methods: methods, MaxStreams: 10})
 	c := dialRaw(t, addr)
 	refused := 0

@@ -55,7 +55,7 @@ func FuzzFrames(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := New(Options{Inline: inline, Methods: newService().methods(), MaxStreams: 4, Logger: doortest.LogTo(func(m string) { t.Error(m) }), WriteTimeout: time.Minute,
+			s := New(Options{Methods: newService().methodsAs(inline), MaxStreams: 4, Logger: doortest.LogTo(func(m string) { t.Error(m) }), WriteTimeout: time.Minute,
 				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })})
 			done := make(chan error, 1)
 			go func() { done <- s.Serve(l) }()

@@ -161,7 +161,7 @@ func TestGRPCEnds(t *testing.T) {
 // TestGRPCPings: a client that pings as often as grpc-go lets it is served, and one with a small
 // window measures on.
 func TestGRPCPings(t *testing.T) {
-	_, addr := serve(t, Options{Inline: true, Methods: newService().methods()})
+	_, addr := serve(t, Options{Methods: newService().methodsAs(true)})
 	conn := grpcDial(t, addr, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, PermitWithoutStream: true}))
 	for i := range 3000 { // more than the pings that a client may send for nothing
 		if out, err := invoke(context.Background(), conn, sizePath, []byte("200")); err != nil || len(out) != 200 {
@@ -239,7 +239,7 @@ func TestTLS(t *testing.T) {
 				if mutual {
 					config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, pool
 				}
-				o := Options{Methods: newService().methods(), Inline: true}
+				o := Options{Methods: newService().methodsAs(true)}
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				if err != nil {
 					t.Fatal(err)

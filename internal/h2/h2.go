@@ -1,8 +1,8 @@
 // Package h2 is an HTTP/2 server for small unary gRPC calls. One goroutine per connection reads all
 // frames that have come in, answers each complete call, and writes the answers in one go. That
-// costs a fraction of a goroutine, a context and several buffers for each call. Methods that may
-// wait (without Options.Inline) run on workers. Every other request (health, reflection, streams)
-// goes to an http.Handler.
+// costs a fraction of a goroutine, a context and several buffers for each call. What of a call has
+// to wait (Rest) runs on workers. Every other request (health, reflection, streams) goes to an
+// http.Handler.
 //
 // It speaks HTTP/2 over TLS and, without TLS, by prior knowledge (RFC 9113), with bounds on
 // everything that a peer can make it hold or do.
@@ -23,9 +23,6 @@ import (
 type Options struct {
 	// Methods are the unary calls by their path (/package.Service/Method).
 	Methods map[string]Unary
-	// Inline runs Methods on the connection's own goroutine. Use it for methods that never wait:
-	// while one runs, its connection is not read. Otherwise each call has its own goroutine.
-	Inline bool
 	// Handler answers everything else, each request on a goroutine of its own; nil answers 404.
 	// Bodies and answers may stream in both directions at once. It need not set Content-Length or
 	// Date, and no Date is added.
@@ -78,11 +75,20 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Unary answers a call: it appends its message to out, and returns that. With a status other than
-// OK the message is not sent. ctx ends when the call is cancelled, its deadline passes, or the
-// connection breaks; with Options.Inline it ends only with the connection. Neither call nor out may
-// be used after it returns.
-type Unary func(ctx context.Context, call *Call, out []byte) ([]byte, Status)
+// Unary answers a call on the connection's own goroutine: it appends its message to out, and returns
+// that. With a status other than OK the message is not sent. While it runs, its connection is not
+// read, so it must not wait: for a call that has to, it returns the rest, and no answer. ctx ends
+// with the connection. Neither call nor out may be used after it returns, by the rest either.
+type Unary func(ctx context.Context, call *Call, out []byte) (answer []byte, s Status, rest Rest)
+
+// Rest is what is left of a call that has to wait. One of its methods is called, once.
+type Rest interface {
+	// Answer is the rest of Unary, on a goroutine of its own. ctx ends when the call is cancelled,
+	// its deadline passes, or the connection breaks. out may not be used after it returns.
+	Answer(ctx context.Context, out []byte) (answer []byte, s Status)
+	// Abandon says that nobody waits for the answer any more, or that there is no room to wait.
+	Abandon()
+}
 
 // Call is a client's call.
 type Call struct {

@@ -77,8 +77,55 @@ type service struct {
 
 func newService() *service { return &service{release: make(chan struct{})} }
 
-func (s *service) methods() map[string]Unary {
-	return map[string]Unary{
+// method is a call that is answered in one go.
+type method func(ctx context.Context, call *Call, out []byte) ([]byte, Status)
+
+// inline answers on the reader.
+func (m method) inline(ctx context.Context, call *Call, out []byte) ([]byte, Status, Rest) {
+	out, status := m(ctx, call, out)
+	return out, status, nil
+}
+
+// waits answers on a worker.
+func (m method) waits(_ context.Context, call *Call, out []byte) ([]byte, Status, Rest) {
+	own := *call
+	own.Message = bytes.Clone(own.Message)
+	return out, Status{}, &rest{method: m, call: &own}
+}
+
+// rest is a call that waits.
+type rest struct {
+	method    method
+	call      *Call
+	abandoned chan<- struct{} // nil if nobody asks
+}
+
+func (r *rest) Answer(ctx context.Context, out []byte) ([]byte, Status) {
+	return r.method(ctx, r.call, out)
+}
+
+func (r *rest) Abandon() {
+	if r.abandoned != nil {
+		r.abandoned <- struct{}{}
+	}
+}
+
+// methods are the calls, on workers.
+func (s *service) methods() map[string]Unary { return s.methodsAs(false) }
+
+// methodsAs are the calls, on the reader or on workers.
+func (s *service) methodsAs(inline bool) map[string]Unary {
+	methods := map[string]Unary{}
+	for path, m := range s.calls() {
+		if methods[path] = m.waits; inline {
+			methods[path] = m.inline
+		}
+	}
+	return methods
+}
+
+func (s *service) calls() map[string]method {
+	return map[string]method{
 		echoPath: func(_ context.Context, call *Call, out []byte) ([]byte, Status) {
 			return append(out, call.Message...), Status{}
 		},

@@ -278,7 +278,7 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 		c.headers.release(r)
 		return c.resetStream(id, refusedStream)
 	}
-	if !end || !c.s.o.Inline || r.unary == nil {
+	if !end || r.unary == nil {
 		st.began = c.now()
 	}
 	c.mu.Unlock()
@@ -290,7 +290,7 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 	case r.badTimeout:
 		return c.refuse(st, 400, Status{codeInternal, "malformed grpc-timeout"})
 	case end:
-		return c.unary(st, nil)
+		c.unary(st, nil)
 	}
 	return nil
 }
@@ -400,7 +400,7 @@ func (c *conn) body(st *stream, p []byte, padding int, end bool) error {
 	c.mu.Unlock()
 	switch {
 	case call:
-		return c.unary(st, whole)
+		c.unary(st, whole)
 	case padding > 0:
 		return c.spend(1, "too much padding")
 	}

@@ -68,17 +68,19 @@ func (c *conn) grantWaiting() {
 }
 
 // unary answers a unary call whose body is complete. The reader calls it.
-func (c *conn) unary(st *stream, body []byte) error {
+func (c *conn) unary(st *stream, body []byte) {
 	c.call.request, c.call.conn = st.request, c
 	var refused *Status
 	if c.call.Message, refused = c.message(st.request, body); refused != nil {
-		return c.reply(st, nil, *refused)
+		c.reply(st, nil, *refused)
+		return
 	}
-	if !c.s.o.Inline {
-		return c.queueJob(st)
+	out, status, rest := c.s.run(c.ctx, st.request.unary, &c.call, c.scratch[:0])
+	if rest != nil {
+		c.queueJob(st, rest, len(c.call.Message))
+	} else {
+		c.reply(st, out, status)
 	}
-	out, status := c.s.run(c.ctx, st.request.unary, &c.call, c.scratch[:0])
-	err := c.reply(st, out, status)
 	c.call = Call{}
 	if c.scratch = out; cap(out) > maxKept {
 		c.scratch = nil
@@ -86,11 +88,10 @@ func (c *conn) unary(st *stream, body []byte) error {
 	if cap(c.plain) > maxKept {
 		c.plain = nil
 	}
-	return err
 }
 
 // reply answers a call on the reader.
-func (c *conn) reply(st *stream, out []byte, s Status) error {
+func (c *conn) reply(st *stream, out []byte, s Status) {
 	c.mu.Lock()
 	c.answer(st, out, s)
 	c.chatter = max(c.chatter-chatterPerCall, 0)
@@ -99,18 +100,28 @@ func (c *conn) reply(st *stream, out []byte, s Status) error {
 	}
 	c.recycle(st)
 	c.mu.Unlock()
-	return nil
 }
 
 // run calls a method. A panic is a defect of ours, which must not end the process.
-func (s *Server) run(ctx context.Context, f Unary, call *Call, in []byte) (out []byte, status Status) {
+func (s *Server) run(ctx context.Context, f Unary, call *Call, in []byte) (out []byte, status Status, rest Rest) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.defect(p)
+			out, status, rest = nil, Status{codeInternal, "internal error"}, nil
+		}
+	}()
+	return f(ctx, call, in)
+}
+
+// runRest is run for the rest of a call.
+func (s *Server) runRest(ctx context.Context, rest Rest, in []byte) (out []byte, status Status) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.defect(p)
 			out, status = nil, Status{codeInternal, "internal error"}
 		}
 	}()
-	return f(ctx, call, in)
+	return rest.Answer(ctx, in)
 }
 
 // message returns the one message in body, or the status with which to refuse the call. The message
@@ -215,35 +226,35 @@ func percentEncode(s string) string {
 	return out.String()
 }
 
-// job is a unary call that runs on a worker.
+// job is a unary call that goes on on a worker.
 type job struct {
-	c      *conn
-	st     *stream
-	ctx    context.Context
-	call   Call
-	buffer []byte // call.Message
-	held   int    // bytes as in Options.MaxBuffered, which last for longer than the stream may
-	out    []byte
+	c    *conn
+	st   *stream
+	ctx  context.Context
+	rest Rest
+	held int // bytes as in Options.MaxBuffered, which last for longer than the stream may
+	out  []byte
 }
 
 var jobs = sync.Pool{New: func() any { return new(job) }}
 
-// queueJob has a worker answer a call.
-func (c *conn) queueJob(st *stream) error {
-	message := c.call.Message
+// queueJob has a worker answer the rest of a call, which holds so many bytes.
+func (c *conn) queueJob(st *stream, rest Rest, size int) {
 	c.mu.Lock()
 	if st.closed {
 		c.mu.Unlock()
-		return nil
+		rest.Abandon()
+		return
 	}
 	c.letGo(st, st.held)
-	if !c.holdBytes(len(message)) {
+	if !c.holdBytes(size) {
 		c.answer(st, nil, Status{codeResourceExhausted, "too many requests are under way"})
 		c.mu.Unlock()
-		return nil
+		rest.Abandon()
+		return
 	}
 	j := jobs.Get().(*job)
-	j.c, j.st, j.held = c, st, len(message)
+	j.c, j.st, j.rest, j.held = c, st, rest, size
 	if r := st.request; r.hasTimeout {
 		j.ctx, st.cancel = context.WithTimeout(c.ctx, r.timeout)
 	} else {
@@ -252,14 +263,11 @@ func (c *conn) queueJob(st *stream) error {
 	st.async = true
 	st.in = nil
 	c.mu.Unlock()
-	j.buffer = append(j.buffer[:0], message...)
-	j.call = Call{Message: j.buffer, request: st.request, conn: c}
 	select {
 	case c.s.jobs <- j: // a worker is idle
 	default:
 		go c.s.work(j)
 	}
-	return nil
 }
 
 // maxIdle is how many workers wait for calls. Those keep the stacks that they have grown.
@@ -285,7 +293,7 @@ func (s *Server) work(j *job) {
 
 func (s *Server) runJob(j *job) {
 	c, st := j.c, j.st
-	out, status := s.run(j.ctx, st.request.unary, &j.call, j.out[:0])
+	out, status := s.runRest(j.ctx, j.rest, j.out[:0])
 	c.mu.Lock()
 	c.letGoBytes(j.held)
 	st.async = false
@@ -299,8 +307,8 @@ func (s *Server) runJob(j *job) {
 	c.flush()
 	c.mu.Unlock()
 	j.out = out
-	j.c, j.st, j.ctx, j.call = nil, nil, nil, Call{}
-	if cap(j.out) <= maxKept && cap(j.buffer) <= maxKept {
+	j.c, j.st, j.ctx, j.rest = nil, nil, nil, nil
+	if cap(j.out) <= maxKept {
 		jobs.Put(j)
 	}
 }

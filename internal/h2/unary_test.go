@@ -3,6 +3,7 @@ package h2
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 // both runs a test with calls inline and on workers.
 func both(t *testing.T, test func(t *testing.T, o Options)) {
 	for _, inline := range []bool{true, false} {
-		t.Run(fmt.Sprintf("inline=%t", inline), func(t *testing.T) { test(t, Options{Inline: inline, Methods: newService().methods()}) })
+		t.Run(fmt.Sprintf("inline=%t", inline), func(t *testing.T) { test(t, Options{Methods: newService().methodsAs(inline)}) })
 	}
 }
 
@@ -234,7 +235,7 @@ func TestPanic(t *testing.T) {
 // TestTableSize: a client that has no room for a dynamic table gets none, and one that changes its
 // mind does not notice.
 func TestTableSize(t *testing.T) {
-	_, addr := serve(t, Options{Inline: true, Methods: newService().methods()})
+	_, addr := serve(t, Options{Methods: newService().methodsAs(true)})
 	c := dialRaw(t, addr)
 	c.alive(1)
 	c.alive(3)
@@ -244,4 +245,45 @@ func TestTableSize(t *testing.T) {
 	c.alive(7)
 	c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 8192}))
 	c.alive(9)
+}
+
+// TestHasToWait: a call that has to wait holds up none behind it, and one for which there is no room is
+// abandoned.
+func TestHasToWait(t *testing.T) {
+	svc := newService()
+	abandoned := make(chan struct{}, 1)
+	methods := svc.methodsAs(true)
+	methods[waitPath] = func(_ context.Context, call *Call, out []byte) ([]byte, Status, Rest) {
+		own := *call
+		own.Message = bytes.Clone(own.Message)
+		return append(out, "not to be sent"...), Status{3, "nor this"}, &rest{svc.calls()[waitPath], &own, abandoned}
+	}
+	s, addr := serve(t, Options{Methods: methods, MaxBuffered: 4 * 1000})
+	c := dialRaw(t, addr)
+	message := bytes.Repeat([]byte("m"), 300)
+	for i := range uint32(3) {
+		c.call(4*i+1, waitPath, message)
+		c.call(4*i+3, echoPath, []byte("hi"))
+	}
+	c.call(13, waitPath, message)
+	for _, id := range []uint32{3, 7, 11} {
+		if a := c.answer(id); a.message() != "hi" {
+			t.Errorf("%d: %+v", id, a)
+		}
+	}
+	if a := c.answer(13); a.header.Get("grpc-status") != "8" {
+		t.Errorf("beyond the memory: %+v", a)
+	}
+	<-abandoned
+	eventually(t, "three wait", func() bool { return svc.waiting.Load() == 3 })
+	close(svc.release)
+	for _, id := range []uint32{1, 5, 9} {
+		if a := c.answer(id); a.message() != string(message) || a.header.Get("grpc-status") != "0" {
+			t.Errorf("%d: %+v", id, a)
+		}
+	}
+	c.alive(15)
+	if n := s.held.Load(); n != 0 {
+		t.Errorf("%d bytes are held", n)
+	}
 }

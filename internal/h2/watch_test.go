@@ -54,7 +54,9 @@ func timed(t *testing.T, o Options, test func(t *testing.T, s *Server, svc *serv
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipeListener()
 		svc := newService()
-		o.Methods = svc.methods()
+		if o.Methods == nil {
+			o.Methods = svc.methods()
+		}
 		s := New(o)
 		done := make(chan error, 1)
 		go func() { done <- s.Serve(l) }()
@@ -255,7 +257,7 @@ func TestAge(t *testing.T) {
 
 // TestRequestTimeout: a call whose message does not come in is reset.
 func TestRequestTimeout(t *testing.T) {
-	timed(t, Options{Inline: true}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
+	timed(t, Options{Methods: newService().methodsAs(true)}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
 		c.do(func() { c.open(1, echoPath) })
 		c.do(func() { c.must(c.f.WriteData(1, false, []byte{0, 0, 0, 1, 0, 'x'})) })
 		time.Sleep(20 * time.Second)
@@ -273,7 +275,7 @@ func TestRequestTimeout(t *testing.T) {
 // slowly is not.
 func TestStalled(t *testing.T) {
 	for _, slowly := range []bool{false, true} {
-		timed(t, Options{Inline: true}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
+		timed(t, Options{Methods: newService().methodsAs(true)}, func(t *testing.T, s *Server, svc *service, c *timedClient) {
 			c.do(func() {
 				c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}))
 				c.call(1, sizePath, []byte("100"))

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/doortest"
 	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -28,19 +29,22 @@ import (
 func TestMain(m *testing.M) { doortest.CPUMain(m) }
 
 func init() {
-	door := func(o ServerOptions) func(net.Listener) error {
+	door := func(wrap func(store.Store) store.Store) func(net.Listener) error {
 		return func(l net.Listener) error {
-			r, err := benchService()
+			r, err := benchService(wrap)
 			if err != nil {
 				return err
 			}
-			return NewServer(r, o).Serve(l)
+			return NewServer(r, ServerOptions{}).Serve(l)
 		}
 	}
-	doortest.CPUServers["rls"] = door(ServerOptions{Inline: true})
-	doortest.CPUServers["workers"] = door(ServerOptions{}) // as with a store over the network
+	doortest.CPUServers["rls"] = door(atOnce)
+	doortest.CPUServers["far"] = door(func(s store.Store) store.Store { // one over a network that need not be asked
+		return &doortest.WaitingStore{Store: s, Waits: func([]store.Charge) bool { return false }, Far: true}
+	})
+	doortest.CPUServers["workers"] = door(func(s store.Store) store.Store { return &doortest.WaitingStore{Store: s, Far: true} }) // one that is asked
 	doortest.CPUServers["grpc-go"] = func(l net.Listener) error {
-		r, err := benchService()
+		r, err := benchService(atOnce)
 		if err != nil {
 			return err
 		}
@@ -53,25 +57,27 @@ func init() {
 	}
 }
 
-func benchService() (*Service, error) {
-	limiter, err := benchLimiter()
+func atOnce(s store.Store) store.Store { return s }
+
+func benchService(wrap func(store.Store) store.Store) (*Service, error) {
+	limiter, err := benchLimiter(wrap)
 	if err != nil {
 		return nil, err
 	}
 	return New(limiter, Options{}), nil
 }
 
-func benchLimiter() (*weir.Limiter, error) {
+func benchLimiter(wrap func(store.Store) store.Store) (*weir.Limiter, error) {
 	set, _, err := file.Load([]file.Source{{Name: "r.yaml", Data: []byte(
 		"domain: bench\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 1000000}}\n")}}, file.Options{})
 	if err != nil {
 		return nil, err
 	}
-	store, err := memory.New(memory.Options{})
+	inner, err := memory.New(memory.Options{})
 	if err != nil {
 		return nil, err
 	}
-	return weir.New(store, weir.WithRules(set))
+	return weir.New(wrap(inner), weir.WithRules(set))
 }
 
 type echo struct{}
@@ -127,18 +133,18 @@ func BenchmarkCPURLS(b *testing.B) {
 	requests := benchRequests()
 	for _, c := range []struct{ callers, each int }{{64, 400}, {1, 4000}} {
 		b.Run(fmt.Sprintf("callers=%d", c.callers), func(b *testing.B) {
-			doortest.CompareCPU(b, func(addr string) func() int { return round(b, addr, requests, c.callers, c.each) }, "rls", "workers", "grpc-go", "echo")
+			doortest.CompareCPU(b, func(addr string) func() int { return round(b, addr, requests, c.callers, c.each) }, "rls", "far", "workers", "grpc-go", "echo")
 		})
 	}
 }
 
 // BenchmarkRLS and BenchmarkEcho are whole calls, client included, over one connection.
 func BenchmarkRLS(b *testing.B) {
-	r, err := benchService()
+	r, err := benchService(atOnce)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := NewServer(r, ServerOptions{Inline: true})
+	s := NewServer(r, ServerOptions{})
 	benchCalls(b, s.Serve, s.Stop)
 }
 
@@ -172,7 +178,7 @@ func benchCalls(b *testing.B, serve func(net.Listener) error, stop func()) {
 
 // BenchmarkRLSWire is what the server does between reading and writing bytes.
 func BenchmarkRLSWire(b *testing.B) {
-	r, err := benchService()
+	r, err := benchService(atOnce)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -190,7 +196,7 @@ func BenchmarkRLSWire(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		i++
-		if out, err = r.answerWire(ctx, wire[i%len(wire)], out[:0], nil); err != nil {
+		if out, _, err = r.answerWire(ctx, wire[i%len(wire)], out[:0], nil); err != nil {
 			b.Fatal(err)
 		}
 	}

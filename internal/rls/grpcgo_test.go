@@ -103,9 +103,9 @@ descriptors:
 limits:
 - {name: n, when: {n: "*"}, allow: 4/hour, algorithm: sliding_log}
 `
-	for _, inline := range []bool{true, false} {
-		t.Run(fmt.Sprintf("inline=%t", inline), func(t *testing.T) {
-			ours, theirs := newBed(t, rules, Options{}, ServerOptions{Inline: inline}), newBed(t, rules, Options{}, ServerOptions{})
+	for name, wrap := range waysToDecide() {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := newBedOn(t, rules, Options{}, ServerOptions{}, wrap), newBed(t, rules, Options{}, ServerOptions{})
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)

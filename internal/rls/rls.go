@@ -2,18 +2,16 @@
 // which offers the same service over HTTP.
 //
 // Begin with Service, made by New, which decides, and Server, made by NewServer, which serves it.
-// A call goes through wire.go (bytes to call), rls.go (call to decision to statuses), and wire.go
-// again; proto.go is the slower way through generated messages, for answers with headers or
+// A call goes through unary.go (at once or not), wire.go (bytes to call), rls.go (call to decision to
+// statuses), and wire.go again; proto.go is the slower way through generated messages, for answers with headers or
 // metadata.
 package rls
 
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"math"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -105,6 +103,8 @@ type call struct {
 	traceparent, tracestate string
 	request                 weir.Request
 	decision                weir.Decision
+	start                   int64           // of the stopwatch
+	span                    context.Context // of a call that has to wait, where it is followed; else nil
 
 	// The answer.
 	overall  rlspb.RateLimitResponse_Code
@@ -152,7 +152,7 @@ func (c *call) reset() {
 	c.descriptors, c.raw, c.entries, c.overrides = c.descriptors[:0], c.raw[:0], c.entries[:0], c.overrides[:0]
 	c.statuses = c.statuses[:0]
 	c.overall = rlspb.RateLimitResponse_UNKNOWN
-	c.request, c.traceparent, c.tracestate = weir.Request{}, "", ""
+	c.request, c.traceparent, c.tracestate, c.span = weir.Request{}, "", "", nil
 	c.attributes = attributes{index: c.attributes.index}
 	clear(c.attributes.index)
 }
@@ -197,27 +197,40 @@ func (m metadataOf) Header(name string) string {
 
 // decide answers c. Its errors are gRPC statuses.
 func (r *Service) decide(ctx context.Context, c *call) error {
+	ctx, err := r.begin(ctx, c)
+	if err != nil {
+		return err
+	}
+	return r.decided(ctx, c, r.limiter.Decide(ctx, &c.request, &c.decision))
+}
+
+// begin makes the request of c, and the span of its decision in ctx if it is followed.
+func (r *Service) begin(ctx context.Context, c *call) (context.Context, error) {
 	switch {
 	case c.bad != nil:
-		return c.bad
+		return ctx, c.bad
 	case c.domain == "":
-		return errDomain
+		return ctx, errDomain
 	case len(c.descriptors) == 0:
-		return errDescriptors
+		return ctx, errDescriptors
 	}
 	hits := int64(min(c.hits, algo.MaxCost))
 	if hits == 0 {
 		hits = 1
 	}
 	if err := c.resolve(hits); err != nil {
-		return err
+		return ctx, err
 	}
 	c.attributes.descriptors = c.descriptors
 	c.request = weir.Request{Domain: c.domain, Attributes: &c.attributes, Descriptors: c.descriptors, Hits: hits, Door: "rls"}
 	if r.o.Tracer != nil {
 		ctx, c.request.Trace = r.o.Tracer.Follow(ctx, c.traceparent, c.tracestate)
 	}
-	err := r.limiter.Decide(ctx, &c.request, &c.decision)
+	return ctx, nil
+}
+
+// decided makes the answer of c, which was decided, or failed with err.
+func (r *Service) decided(ctx context.Context, c *call, err error) error {
 	door.Followed(r.o.Tracer, c.request.Trace, err)
 	switch failed := err != nil || c.decision.WithoutStore != nil; {
 	case failed && ctx.Err() != nil:
@@ -425,31 +438,4 @@ func (c *call) refuseWithoutStore(failure error) error {
 type header interface {
 	// Header returns the first value of a field; "" if it is absent.
 	Header(name string) string
-}
-
-// answerWire answers a RateLimitRequest in its wire format with a RateLimitResponse, which it
-// appends to out. Its errors are gRPC statuses.
-// fields is asked for those of the request's trace where somebody follows it.
-func (r *Service) answerWire(ctx context.Context, request, out []byte, fields header) (answer []byte, err error) {
-	start := door.Begin(r.o.Stopwatch)
-	defer func() {
-		if p := recover(); p != nil {
-			// a defect of ours must not end the process; the call is not used again
-			r.o.Logger.Error(fmt.Sprintf("rls: panic: %v\n%s", p, debug.Stack()))
-			answer, err = out, status.Error(codes.Internal, "internal error")
-		}
-	}()
-	c := r.acquire()
-	c.readWire(string(request)) // one copy, which all strings of the call share
-	if r.o.Tracer != nil {
-		c.traceparent, c.tracestate = fields.Header("traceparent"), fields.Header("tracestate")
-	}
-	if err = r.decide(ctx, c); err == nil {
-		out, err = c.writeWire(out)
-		door.End(r.o.Stopwatch, start, &c.request, &c.decision)
-	} else {
-		door.End(r.o.Stopwatch, start, nil, nil)
-	}
-	r.release(c)
-	return out, err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/doortest"
 	"github.com/weir-rl/weir/rule/file"
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -41,18 +42,24 @@ type bed struct {
 
 func newBed(t testing.TB, rules string, o Options, so ServerOptions) *bed {
 	t.Helper()
+	return newBedOn(t, rules, o, so, func(s store.Store) store.Store { return s })
+}
+
+// newBedOn is newBed over what wrap makes of the store.
+func newBedOn(t testing.TB, rules string, o Options, so ServerOptions, wrap func(store.Store) store.Store, more ...weir.Option) *bed {
+	t.Helper()
 	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
 	if err != nil {
 		t.Fatalf("rules do not load: %v\n%s", err, rules)
 	}
 	b := &bed{}
 	b.now.Store(start.UnixMicro())
-	store, err := memory.New(memory.Options{Clock: b.now.Load})
+	inner, err := memory.New(memory.Options{Clock: b.now.Load})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = store.Close() })
-	if b.limiter, err = weir.New(store, weir.WithRules(set)); err != nil {
+	t.Cleanup(func() { _ = inner.Close() })
+	if b.limiter, err = weir.New(wrap(inner), append(more, weir.WithRules(set))...); err != nil {
 		t.Fatal(err)
 	}
 	b.serve(t, o, so)

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/internal/h2"
 )
@@ -29,10 +28,6 @@ type ServerOptions struct {
 	// Ready is what health checks tell; nil means ready. It must be quick and safe for concurrent
 	// use.
 	Ready func() bool
-	// Inline decides on the goroutine that reads a connection. That costs least, and is right if
-	// the limiter's store never waits, as the embedded one; with one over the network it would make
-	// calls wait for each other.
-	Inline bool
 	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10
 	// s.
 	HandshakeTimeout time.Duration
@@ -70,7 +65,6 @@ func NewServer(r *Service, o ServerOptions) *Server {
 	reflection.Register(s.rest)
 	s.server = h2.New(h2.Options{
 		Methods:          map[string]h2.Unary{rlspb.RateLimitService_ShouldRateLimit_FullMethodName: r.unary(o.Authorize)},
-		Inline:           o.Inline,
 		Handler:          http.Handler(s.rest),
 		TLS:              o.TLS,
 		MaxMessage:       most,
@@ -80,27 +74,6 @@ func NewServer(r *Service, o ServerOptions) *Server {
 		Logger:           o.Logger,
 	})
 	return s
-}
-
-// unary returns what answers ShouldRateLimit over the wire.
-func (r *Service) unary(authorize Authorizer) h2.Unary {
-	return func(ctx context.Context, call *h2.Call, out []byte) ([]byte, h2.Status) {
-		if authorize != nil {
-			if err := authorize(call.RemoteAddr(), call.Header("authorization")); err != nil {
-				return out, statusOf(err)
-			}
-		}
-		out, err := r.answerWire(ctx, call.Message, out, call)
-		if err != nil {
-			return out, statusOf(err)
-		}
-		return out, h2.Status{}
-	}
-}
-
-func statusOf(err error) h2.Status {
-	s := status.Convert(err)
-	return h2.Status{Code: uint32(s.Code()), Message: s.Message()}
 }
 
 // Serve accepts connections from l until Shutdown or Stop; then it returns nil.

@@ -362,11 +362,32 @@ func TestRLSPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := r.answerWire(context.Background(), request, nil, nil)
-	if len(answer) > 0 || status.Code(err) != codes.Internal || !strings.Contains(logged, "a defect") || !strings.Contains(logged, "rls.go") {
-		t.Errorf("%v, %v, logged %q", answer, err, logged)
+	check := func(answer []byte, err error) {
+		t.Helper()
+		if len(answer) > 0 || status.Code(err) != codes.Internal || !strings.Contains(logged, "a defect") || !strings.Contains(logged, "rls/unary.go") {
+			t.Errorf("%v, %v, logged %q", answer, err, logged)
+		}
+		logged = ""
 	}
+	answer, rest, err := r.answerWire(context.Background(), request, nil, nil)
+	if rest == nil {
+		t.Fatalf("it was decided at once: %v, %v", answer, err)
+	}
+	check(rest.answerRest(context.Background(), nil))
+	if r.limiter, err = weir.New(panickingPrompt{}, weir.WithRules(set)); err != nil {
+		t.Fatal(err)
+	}
+	answer, rest, err = r.answerWire(context.Background(), request, nil, nil)
+	if rest != nil {
+		t.Error("it waits")
+	}
+	check(answer, err)
 }
+
+// panickingPrompt has the same defect where it decides at once.
+type panickingPrompt struct{ panickingStore }
+
+func (panickingPrompt) TakeNow([]store.Charge, []algo.Result) (int64, bool) { panic("a defect") }
 
 // stopwatch times every second call.
 type stopwatch struct{ begun, ended atomic.Int64 }
