@@ -22,13 +22,19 @@ type LintOptions struct {
 	// Identity is the configuration's identity, attribute → source ("user": "header:X-User-Id");
 	// nil if it is not known.
 	Identity map[string]string
+	// Nodes is how many servers share the limits; 0 if it is not known.
+	Nodes int
+	// NoLeases says why a server with the configuration lends nothing, such as "redis.leases.max_keys
+	// is 0"; "" if it does, or if that is not known.
+	NoLeases string
 }
 
 // Lint warns of what is legal and useless or dangerous in s: limits that no request can meet,
 // values that no request can have, limits that a tighter one always beats, overlapping wildcards,
 // keys that a client can forge or invent without end, concurrency at doors that cannot release,
 // soft margins that round to nothing, queues that hold for long, bans that a client can bring upon
-// others, curves and schedules without effect. What it says is proven, or it says that it looks so.
+// others, curves, schedules and leases without effect. What it says is proven, or it says that it
+// looks so.
 //
 // Warnings are in order of place; one that says the same of several rules of a file comes once.
 // Those that a comment in the file silences (# lint: ignore NAME) are left out. A Problem without a
@@ -61,6 +67,7 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 		l.replaced(rules)
 		l.beaten(rules)
 		l.wildcards(rules)
+		l.leases(rules)
 	}
 	l.values(s)
 	for _, d := range s.Domains() {

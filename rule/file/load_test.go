@@ -148,6 +148,9 @@ func dumpWindows(b *strings.Builder, indent string, windows []*rule.Window) {
 		if c.SoftFor > 0 {
 			fmt.Fprintf(b, "%s  the margin closes after %v\n", indent, c.SoftFor)
 		}
+		if c.Lease > 0 {
+			fmt.Fprintf(b, "%s  leased %d%% for %v\n", indent, c.Lease, w.Limit.Lease().Config().Timeout)
+		}
 		if w.Limit.Scheduled() {
 			for _, p := range w.Parts() {
 				fmt.Fprintf(b, "%s  at times: %s\n", indent, p)

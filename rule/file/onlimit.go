@@ -95,6 +95,9 @@ func (l *loader) checkTogether(s *settings, r *rule.Rule, keys fields) {
 		if v := keys.val("throttle"); v != nil && (s.soft > 0 || r.Elastic != nil) {
 			l.err(keys.key("throttle"), hint, "throttle has no meaning where nothing is limited")
 		}
+		if s.lease.percent > 0 {
+			l.err(keys.key("consistency"), hint, "consistency has no meaning where nothing is limited")
+		}
 		if held != "" {
 			l.err(on, hint, "on_limit.%s has no meaning where nothing is limited", held)
 		}

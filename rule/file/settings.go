@@ -27,6 +27,7 @@ type settings struct {
 	softFor   time.Duration
 	softForAt *element
 	elasticAt *element
+	lease     leasing             // of consistency
 	phases    []phase             // of schedule
 	at        map[string]*element // options given, by key
 
@@ -172,19 +173,8 @@ func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
 		l.ban(v, r)
 	}
 	l.costAfter(keys, r)
-	l.consistency(keys)
+	l.consistency(keys, s)
 	return s
-}
-
-// consistency reads consistency, of which only one value has an effect so far.
-func (l *loader) consistency(keys fields) {
-	if v := keys.val("consistency"); v != nil && !(v.kind == scalarKind && v.text == "exact") {
-		if v.kind == mapKind && len(v.pairs) == 1 && contains([]string{"lease", "regions"}, v.pairs[0].key.text) {
-			l.err(keys.key("consistency"), "", "consistency is not supported yet: only exact is")
-		} else {
-			l.err(v, "", "consistency: expected exact, {lease: …} or {regions: sync}, got %s", describe(v))
-		}
-	}
 }
 
 func (l *loader) timezone(v *element) *time.Location {

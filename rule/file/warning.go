@@ -22,6 +22,10 @@ const (
 	warnHostBits        = "host-bits"
 	warnKernelBan       = "kernel-ban"
 	warnLargeLog        = "large-log"
+	warnLeaseKind       = "lease-kind"
+	warnLeaseLate       = "lease-late"
+	warnLeaseNever      = "lease-never"
+	warnLeaseSmall      = "lease-small"
 	warnLongQueue       = "long-queue"
 	warnLongWait        = "long-wait"
 	warnMisplacedKey    = "misplaced-key"
@@ -47,6 +51,10 @@ const (
 // identity takes from what a client can write. Only Lint with LintOptions.Identity gives it.
 const UnverifiedIdentity = "unverified-identity"
 
+// UnusedLease names the warning of leases where the configuration lends nothing. Only Lint with
+// LintOptions.NoLeases gives it.
+const UnusedLease = "lease-unused"
+
 var warnings = []Warning{
 	{warnAttributeName, "an attribute that looks like a misspelt `method`, `path`, `host`, `user` or `header.…`"},
 	{warnBanTooShort, "a ban that is short beside the window of its limit"},
@@ -61,6 +69,11 @@ var warnings = []Warning{
 	{warnHostBits, "an address block with bits behind its prefix (`10.0.0.1/8`)"},
 	{warnKernelBan, "`at: nftables` with a ban that is meant for one limit only"},
 	{warnLargeLog, "a log that takes much memory for each key"},
+	{warnLeaseKind, "a lease (`consistency`) of a rule whose requests the store is asked for all the same"},
+	{warnLeaseLate, "a lease of a sliding window or log whose units are counted late, by more of the window than its share"},
+	{warnLeaseNever, "a lease of fewer than four units"},
+	{warnLeaseSmall, "a lease of too few units to save most questions to the store"},
+	{UnusedLease, "a lease where the configuration lends nothing"},
 	{warnLongQueue, "a leaky bucket whose full queue holds requests for long"},
 	{warnLongWait, "`on_limit: {wait: …}` for longer than clients wait"},
 	{warnMisplacedKey, "a known key in a place where it has no effect (Lyft form)"},

@@ -43,9 +43,8 @@ func (l *loader) parts(s *settings, entries []allowance) []part {
 		if !ok {
 			continue
 		}
-		limit, err := algo.New(c)
-		if err != nil {
-			l.err(e.at, "", "allow: %v", err)
+		limit := l.compileLimit(s, c, e.at)
+		if limit == nil {
 			continue
 		}
 		s.calendars = s.calendars || c.Calendar != algo.NoCalendar
@@ -222,6 +221,7 @@ func (l *loader) config(s *settings, e allowance) (algo.Config, bool) {
 			c.CountDenied = s.lyft && c.Algorithm == algo.FixedWindow
 		}
 	}
+	s.leased(&c)
 	return c, true
 }
 
