@@ -45,6 +45,7 @@ type config struct {
 	memory   memory.Options
 	redis    redis.Options    // with a Redis only
 	fallback fallback.Options // with a Redis only
+	leases   struct{ maxKeys int }
 
 	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
 	http        httpapi.Options

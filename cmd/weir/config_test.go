@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ headers: [x-delta, draft11]                 # or off
 func TestConfigWays(t *testing.T) {
 	values := map[string]string{
 		"rules": "elsewhere", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
-		"redis.deadline": "5ms", "redis.max_deadline": "700ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
+		"redis.deadline": "5ms", "redis.max_deadline": "700ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
 		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.domain": "cells", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "spoe.domain": "edge", "http.domain": "shop", "forward_auth.domain": "edge", "forward_auth.dedupe": "true",
 		"proxy.encoded_slash": "keep", "forward_auth.encoded_slash": "keep", "spoe.encoded_slash": "keep",
 		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s",
@@ -111,9 +112,10 @@ func TestConfigWays(t *testing.T) {
 					yaml = fmt.Sprintf("%q", value)
 				}
 			}
-			yaml = parts[len(parts)-1] + ": " + yaml
-			if len(parts) == 2 {
-				yaml = parts[0] + ":\n  " + yaml
+			for i, part := range slices.Backward(parts) {
+				if yaml = part + ": " + yaml; i > 0 {
+					yaml = "\n" + strings.Repeat("  ", i) + yaml
+				}
 			}
 			byFile := mustConfig(t, yaml+"\n", nil, nil)
 			if !reflect.DeepEqual(byFlag, byVariable) || !reflect.DeepEqual(byFlag, byFile) {

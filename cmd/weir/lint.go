@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,7 @@ stands, or, outside all limits, for the file; what follows the colon is the reas
   # lint: ignore forgeable-key: the gateway removes what clients send
 
 With a configuration (--config, WEIR_CONFIG or ./weir.yaml) it also warns of counters by what its identity takes from
-clients unverified.`,
+clients unverified, and of leases (consistency) that are too small for its nodes, or have no effect with its store.`,
 		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --warnings",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
@@ -41,7 +42,7 @@ clients unverified.`,
 			if err != nil {
 				return usageError(err)
 			}
-			return lint(args, strict, file.LintOptions{Identity: c.identity}, cmd.OutOrStdout())
+			return lint(args, strict, c.lintOptions(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
@@ -158,14 +159,36 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// lintOptions is what the configuration tells Lint.
+func (c *config) lintOptions() file.LintOptions {
+	o := file.LintOptions{Identity: c.identity, Nodes: c.fallback.FixedNodes}
+	if len(c.named) > 0 || c.store != storeMemory { // else nobody has configured anything
+		o.NoLeases = c.noLeases()
+	}
+	return o
+}
+
 // warnOfIdentity warns of rules that count by an attribute which the configuration's identity takes
 // from clients without verifying it.
 func (p *program) warnOfIdentity(set *rule.Set) {
-	if len(p.c.identity) == 0 {
-		return
+	if len(p.c.identity) > 0 {
+		p.warnOf(set, file.UnverifiedIdentity)
 	}
-	for _, w := range file.Lint(set, file.LintOptions{Identity: p.c.identity}) {
-		if w.Name == file.UnverifiedIdentity {
+}
+
+// warnOfLeases warns of rules that ask for leases where this server lends nothing.
+func (p *program) warnOfLeases(set *rule.Set) {
+	leased := func(c *rule.Counter) bool { return c.Lease != nil }
+	if p.c.noLeases() != "" && slices.ContainsFunc(set.Counters(), leased) {
+		p.warnOf(set, file.UnusedLease)
+	}
+}
+
+// warnOf logs the warnings of that name.
+func (p *program) warnOf(set *rule.Set, name string) {
+	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases()}
+	for _, w := range file.Lint(set, o) {
+		if w.Name == name {
 			p.log.Warn("rules", "problem", w.Error())
 		}
 	}

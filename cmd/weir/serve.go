@@ -154,6 +154,7 @@ func (p *program) build(check bool) error {
 		return err
 	}
 	p.warnOfIdentity(set)
+	p.warnOfLeases(set)
 	if err := p.openTokens(); err != nil {
 		return err
 	}
@@ -260,6 +261,7 @@ func (p *program) rulesChanged(s *rule.Set) {
 	}
 	p.limiter.SetRules(s)
 	p.warnOfLacking(s)
+	p.warnOfLeases(s)
 	p.signals.SetUsed(signalsOf(s))
 	p.startDeferring(s)
 }

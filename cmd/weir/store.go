@@ -48,6 +48,23 @@ func withoutCredentials(text string) string {
 	return strings.TrimSuffix(scheme+"://"+hosts+"/"+path, "/")
 }
 
+// Bounds of redis.leases.max_keys.
+const (
+	defaultLeaseKeys = 65_536
+	maxLeaseKeys     = 1 << 24
+)
+
+// noLeases says why this server lends nothing; "" if it does.
+func (c *config) noLeases() string {
+	switch {
+	case c.store == storeMemory:
+		return "the counters live in the server itself (store: memory), so that no decision asks anybody else"
+	case c.leases.maxKeys == 0:
+		return "redis.leases.max_keys is 0"
+	}
+	return "this version of weir decides all exactly"
+}
+
 // openStore opens the store that is configured; if the configuration is only checked, one that
 // keeps nothing.
 func (p *program) openStore(check bool) error {
