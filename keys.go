@@ -25,8 +25,12 @@ type KeyInfo struct {
 	Limit   *algo.Limit
 	Counted bool        // false: the store holds no state, and Result is that of a fresh one
 	Result  algo.Result // of a peek
-	// Used is how many units are used, those of a soft margin too; at most Result.SoftLimit.
+	// Used is how many units are used, those of a soft margin too; at most Result.SoftLimit. Units
+	// that are lent count as used.
 	Used int64
+	// Lent is what the store has lent of the limit for this key to all nodes together; zero if that
+	// is nothing.
+	Lent algo.Lent
 	// Next is the answer that a request with a cost of 1 would get if there were no ban. It may
 	// wait as long as the rule says.
 	Next algo.Result
@@ -98,7 +102,7 @@ func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyS
 	}
 	switch {
 	case st != nil:
-		k.Counted, k.Result, k.Next, k.Used = true, st.Result, st.Next, st.Used
+		k.Counted, k.Result, k.Next, k.Used, k.Lent = true, st.Result, st.Next, st.Used, st.Lent
 	case k.Limit != nil:
 		fresh := v.State(nil, k.Limit, &algo.State{}, nil, now)
 		k.Result, k.Next = fresh.Result, fresh.Next

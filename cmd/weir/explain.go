@@ -430,6 +430,9 @@ func describeLimit(limit *algo.Limit) string {
 		}
 	}
 	fmt.Fprintf(&b, " (%s)", words.Algorithm(c.Algorithm.String()))
+	if lease := limit.Lease(); lease != nil {
+		fmt.Fprintf(&b, ", up to %d %% of it leased for %s", c.Lease, words.Span(lease.Config().Timeout))
+	}
 	return b.String()
 }
 
@@ -469,6 +472,9 @@ func describeRule(r *rule.Rule) []string {
 		}
 		add("ban: %s within %s %s the key for %s %s", count(int(b.After), "denial"), words.Span(b.Within), refuse, words.Span(b.For), where)
 	}
+	if leased(r) {
+		add("consistency: servers decide by units that they are leased; where they hold none, the store decides exactly")
+	}
 	switch r.Priority {
 	case rule.Critical:
 		add("priority: critical")
@@ -479,6 +485,11 @@ func describeRule(r *rule.Rule) []string {
 		add("the real cost is known afterwards: %s", r.CostAfter)
 	}
 	return lines
+}
+
+// leased reports whether a limit of r is leased.
+func leased(r *rule.Rule) bool {
+	return slices.ContainsFunc(r.Windows, func(w *rule.Window) bool { return w.Counter != nil && w.Counter.Lease != nil })
 }
 
 // liveState asks the admin port of a running server for the state of a key under a limit, which may
@@ -521,7 +532,7 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 	if verdict := keyVerdict(&k.KeyInfo); verdict != "passes" && verdict != state {
 		state += "; " + verdict
 	}
-	return state, &k.KeyInfo, nil
+	return state + leasedText(&k.KeyInfo, "; "), &k.KeyInfo, nil
 }
 
 // bansElsewhere asks for bans that refuse the request everywhere in the domain, by rules that the

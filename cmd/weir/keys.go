@@ -133,7 +133,7 @@ func writeKeys(out io.Writer, keys []admin.KeyInfo) error {
 		if k.ResetAfter > 0 {
 			reset = span(k.ResetAfter)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset, keyVerdict(k))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset, keyVerdict(k)+leasedText(k, ", "))
 	}
 	return w.Flush()
 }
@@ -195,6 +195,15 @@ func keyVerdict(k *admin.KeyInfo) string {
 		parts = append(parts, fmt.Sprintf("granted %s until %s", k.Grant.Allow, instant(k.Grant.Until)))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// leasedText says how many units of a key servers have been lent, behind a separator; "" if none.
+func leasedText(k *admin.KeyInfo, separator string) string {
+	l := k.Leased
+	if l == nil {
+		return ""
+	}
+	return fmt.Sprintf("%sleased: %d (%s), until %s", separator, l.Units, count(l.Generations, "generation"), instant(l.Until))
 }
 
 // describeBan says by whom and until when a key is banned, and why.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/auth"
@@ -28,7 +29,7 @@ type KeyInfo struct {
 	Key        string         `json:"key"`  // for people
 	Path       string         `json:"path"` // of its state on this port
 	Parts      []string       `json:"parts"`
-	Used       int64          `json:"used"` // with what is used of a soft margin
+	Used       int64          `json:"used"` // with what is used of a soft margin, and what is leased
 	Capacity   int64          `json:"capacity"`
 	SoftLimit  int64          `json:"soft_limit,omitempty"` // with the soft margin while it is open
 	Remaining  int64          `json:"remaining"`
@@ -38,9 +39,35 @@ type KeyInfo struct {
 	Shadow     bool           `json:"shadow,omitempty"` // counted, never refused
 	// by a grant, or at this time of the schedule: the numbers mean nothing
 	Unlimited bool `json:"unlimited,omitempty"`
+	// Leased is what is lent of it to all nodes together; nil for nothing.
+	Leased *Leased `json:"leased,omitempty"`
 	// Ban is the ban that refuses it outright, and Grant gives it other numbers; nil for none.
 	Ban   *ListedBan   `json:"ban,omitempty"`
 	Grant *ListedGrant `json:"grant,omitempty"`
+}
+
+// Leased are the units of a key that the store has lent, and that are neither told of nor ended.
+type Leased struct {
+	Units       int64     `json:"units"`
+	Generations int       `json:"generations"` // 1, or 2 that end one after the other
+	Until       time.Time `json:"until"`       // when the last of them ends, by the store's clock
+}
+
+func newLeased(n algo.Lent) *Leased {
+	l := &Leased{Units: n.Out()}
+	until := n.End
+	if n.Older > 0 {
+		l.Generations++
+	}
+	if n.Newer > 0 {
+		l.Generations++
+		until = n.Last
+	}
+	if l.Generations == 0 {
+		return nil
+	}
+	l.Until = time.UnixMicro(until).UTC()
+	return l
 }
 
 func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
@@ -60,6 +87,7 @@ func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
 		ResetAfter: recent.Seconds(k.Result.ResetAfter),
 		Shadow:     k.Mode == rule.Shadow,
 		Unlimited:  k.Limit == nil || k.Result.Off,
+		Leased:     newLeased(k.Lent),
 	}
 	refused, after := k.Refused(now.UnixMicro())
 	info.Refused, info.RetryAfter = refused, recent.Seconds(after)

@@ -10,8 +10,10 @@ import (
 type ruleKinds struct {
 	Schedule  []string     `json:"schedule,omitempty"` // such as "mon-fri 08:00-20:00: 100/min"
 	Elastic   *elasticInfo `json:"elastic,omitempty"`
-	SoftFor   float64      `json:"soft_for,omitempty"` // s
-	Wait      float64      `json:"wait,omitempty"`     // s
+	SoftFor   float64      `json:"soft_for,omitempty"`  // s
+	Lease     int          `json:"lease,omitempty"`     // percent of the limit
+	LeaseFor  float64      `json:"lease_for,omitempty"` // s; left out where it follows the window
+	Wait      float64      `json:"wait,omitempty"`      // s
 	WaitQueue int          `json:"wait_queue,omitempty"`
 	Defer     string       `json:"defer,omitempty"`
 	Priority  string       `json:"priority,omitempty"` // left out for the default
@@ -46,6 +48,10 @@ func kindsOf(r *rule.Rule) ruleKinds {
 	for _, w := range r.Windows {
 		if w.Counter != nil && w.Counter.Margin != nil {
 			k.SoftFor = w.Counter.Margin.Limit.Config().SoftFor.Seconds()
+		}
+		if w.Limit != nil && w.Limit.Lease() != nil {
+			c := w.Limit.Config()
+			k.Lease, k.LeaseFor = c.Lease, c.LeaseFor.Seconds()
 		}
 	}
 	switch r.Priority {

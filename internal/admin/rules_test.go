@@ -22,6 +22,8 @@ limits:
   - { name: b, allow: 10/min, on_limit: { wait: 2s }, priority: sheddable }
   - { name: c, allow: 10/min, on_limit: { defer: later } }
   - { name: d, allow: 10/min }
+  - { name: e, allow: 1000/min, consistency: { lease: 5% } }
+  - { name: f, allow: 1000/min, consistency: { lease: 20%, for: 250ms } }
 `)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -31,6 +33,8 @@ limits:
 		`{"wait":2,"wait_queue":1000,"priority":"sheddable"}`,
 		`{"defer":"later"}`,
 		`{}`,
+		`{"lease":5}`,
+		`{"lease":20,"lease_for":0.25}`,
 	}
 	for i, r := range set.Rules() {
 		got, err := json.Marshal(describe(r).ruleKinds)

@@ -41,6 +41,7 @@ declare namespace Api {
   interface KeyState {
     domain: string; limit: string; key: string; parts: string[]; used: number; capacity: number; remaining: number; refused: boolean;
     retry_after: number | null; reset_after: number | null; shadow?: boolean; unlimited?: boolean; ban?: Ban; grant?: Grant;
+    leased?: { units: number; generations: number; until: string };
   }
   interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number }
   interface Grant { domain: string; limit: string; key: string[] | null; allow: string; since: string; until: string; reason: string; problem?: string; left: number }
