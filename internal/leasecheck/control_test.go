@@ -5,6 +5,7 @@ package leasecheck_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 )
 
@@ -67,10 +68,35 @@ func TestControlOfFallback(t *testing.T) {
 	runs(t, overFallback, processes|network|orders, none)
 }
 
+// TestLent: what Redis lends to the simplest holders, and what it decides beside, is never too much.
+func TestLent(t *testing.T) {
+	var lent atomic.Int64
+	runs(t, simple, processes|network|orders, func(t *testing.T, f *findings) {
+		none(t, f)
+		lent.Add(int64(f.Admitted[leased]))
+	})
+	t.Cleanup(func() {
+		if lent.Load() == 0 {
+			t.Error("nothing was lent")
+		}
+	})
+}
+
+// TestLentOfOblivion: where Redis forgets, as much more may be admitted once as is lent at most.
+func TestLentOfOblivion(t *testing.T) { runs(t, simple, processes|restarts, none) }
+
+// TestLentOfFailover: the same where a replica takes over.
+func TestLentOfFailover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: waits for a real failover")
+	}
+	runs(t, simple, processes|failovers, none)
+}
+
 // TestNotices: stores that admit too much are found out, most of them in the first run.
 func TestNotices(t *testing.T) {
 	const most = 20
-	for _, m := range []mode{broken, hasty} {
+	for _, m := range []mode{broken, hasty, tardy} {
 		t.Run(string(m), func(t *testing.T) {
 			t.Parallel()
 			seed := number(seedVariable, rand.Uint64()>>16)

@@ -18,11 +18,10 @@ type findings struct {
 	Answers    int      // of Redis
 	Known      time.Duration
 	Violations []string
-	// how many limits and keys were seen at the limit: with one unit less, there would have been a
-	// violation
-	Full, Of int
-	Faults   int
-	Void     bool // the clock was set, so that nothing is known
+	// how full each limit and key certainly was at its fullest, in percent of what is allowed
+	Fill   []int
+	Faults int
+	Void   bool // the clock was set, so that nothing is known
 }
 
 // recorded is an admission and what is known of it.
@@ -69,14 +68,11 @@ func (c *conductor) check() *findings {
 		places[at] = append(places[at], r)
 	}
 	for at, list := range places {
-		f.Of++
-		full := false
+		fill := 0
 		for _, part := range c.parts(at, list, &o) {
-			full = c.checkPart(f, at, part, &o) || full
+			fill = max(fill, c.checkPart(f, at, part, &o))
 		}
-		if full {
-			f.Full++
-		}
+		f.Fill = append(f.Fill, fill)
 	}
 	return f
 }
@@ -96,7 +92,7 @@ func (c *conductor) parts(at place, list []recorded, o *offsets) []part {
 	cuts := c.cuts[at]
 	out := make([]part, len(cuts)+1)
 	for i := range out {
-		if i > 0 && slices.ContainsFunc(cuts[:i], func(c cut) bool { return c.forgot }) && c.plan.Mode.has("lease") {
+		if i > 0 && slices.ContainsFunc(cuts[:i], func(c cut) bool { return c.forgot }) && c.plan.Mode.lends() {
 			out[i].extra = max(config.N, config.Burst) * int64(config.Lease) / 100
 		}
 		for _, r := range list {
@@ -117,8 +113,8 @@ func (c *conductor) parts(at place, list []recorded, o *offsets) []part {
 	return out
 }
 
-// checkPart adds the violation in a part, if there is one, and reports whether it was full.
-func (c *conductor) checkPart(f *findings, at place, p part, o *offsets) (full bool) {
+// checkPart adds the violation in a part, if there is one, and returns how full it was, in percent.
+func (c *conductor) checkPart(f *findings, at place, p part, o *offsets) int {
 	config := c.plan.Limits[at.limit].Config
 	admissions := make([]leasecheck.Admission, len(p.list))
 	for i := range p.list {
@@ -131,11 +127,14 @@ func (c *conductor) checkPart(f *findings, at place, p part, o *offsets) (full b
 	if v != nil {
 		f.Violations = append(f.Violations, c.explain(at, p, v, o))
 	}
-	v, err = leasecheck.Check(config, -1, admissions)
-	if err != nil {
+	most := cmp.Or(config.Burst, config.N) * int64(100+config.Soft) / 100
+	if v, err = leasecheck.Check(config, -most, admissions); err != nil {
 		c.t.Fatal(err)
 	}
-	return v != nil
+	if v == nil {
+		return 0
+	}
+	return int((v.Admitted - v.Allowed) * 100 / most)
 }
 
 // explain tells of a violation, of what lies in it, and of what happened around it.
@@ -171,6 +170,6 @@ func (c *conductor) explain(at place, p part, v *leasecheck.Violation, o *offset
 }
 
 func (f *findings) String() string {
-	return fmt.Sprintf("%d violations; %d units by Redis, %d with leases, %d on shares; %d faults; clocks within %v by %d answers; %d of %d limits and keys were full",
-		len(f.Violations), f.Admitted[exact], f.Admitted[leased], f.Admitted[local], f.Faults, f.Known, f.Answers, f.Full, f.Of)
+	return fmt.Sprintf("%d violations; %d units by Redis, %d with leases, %d on shares; %d faults; clocks within %v by %d answers; full to %d %%",
+		len(f.Violations), f.Admitted[exact], f.Admitted[leased], f.Admitted[local], f.Faults, f.Known, f.Answers, f.Fill)
 }

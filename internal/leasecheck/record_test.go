@@ -125,7 +125,7 @@ type probed struct {
 	record *record
 }
 
-var _ store.Store = (*probed)(nil)
+var _ store.Lender = (*probed)(nil)
 
 func (p *probed) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	now, _, err := p.TakeWithin(ctx, 0, 0, charges, results)
@@ -141,6 +141,15 @@ func (p *probed) TakeWithin(
 		p.note(ctx, asked, charges, results, now, err)
 	}
 	return now, remembered, err
+}
+
+func (p *probed) TakeAhead(
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+) (now, asked int64, err error) {
+	before := redistest.Clock()
+	now, asked, err = p.Store.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)
+	p.note(ctx, before, charges, results, now, err)
+	return now, asked, err
 }
 
 // note takes down an answer.

@@ -30,6 +30,7 @@ type plan struct {
 	Mode    mode
 	Limits  []limitSpec
 	Calls   []callSpec
+	Moods   bool
 	Length  time.Duration
 	Faults  faults
 	Longest time.Duration // of a SIGSTOP
@@ -64,6 +65,7 @@ func drawPlan(seed uint64, m mode, f faults) *plan {
 	if f&failovers != 0 {
 		p.Length += 5 * time.Second
 	}
+	p.Moods = rnd.IntN(2) == 0
 	group := uint64(0)
 	if rnd.IntN(2) == 0 {
 		group = rnd.Uint64() // all of one rule
@@ -71,7 +73,7 @@ func drawPlan(seed uint64, m mode, f faults) *plan {
 	for range 1 + rnd.IntN(3) {
 		c := variants[rnd.IntN(len(variants))]
 		c.Window = []time.Duration{200, 300, 500, 1000, 1500}[rnd.IntN(5)] * time.Millisecond
-		rate := 300 + rnd.Int64N(900) // a second
+		rate := 100 + rnd.Int64N(600) // a second
 		c.N = max(20, rate*c.Window.Milliseconds()/1000)
 		if c.Algorithm == algo.TokenBucket && rnd.IntN(2) == 0 {
 			c.Burst = max(10, c.N/4)
@@ -200,8 +202,8 @@ func (c *conductor) open() {
 func (c *conductor) launch(i int) {
 	s := setup{
 		URL: c.url, Mode: c.plan.Mode, Limits: c.plan.Limits, Calls: c.plan.Calls, Nodes: workers,
-		Clients: 4, Pause: 8 * time.Millisecond, Moods: true,
-		Seed: c.rnd.Uint64(), Record: filepath.Join(c.folder, fmt.Sprint(len(c.records))),
+		Clients: 4, Pause: 8 * time.Millisecond, Moods: c.plan.Moods,
+		Seed: c.rnd.Uint64(), Drain: time.Second, Record: filepath.Join(c.folder, fmt.Sprint(len(c.records))),
 	}
 	if c.proxies != nil {
 		s.URL = strings.Replace(c.url, c.server.Addr(), c.proxies[i].Addr(), 1)

@@ -52,9 +52,15 @@ const (
 	// Stores that admit too much, which must be found out.
 	broken mode = "twice+redis" // one in twenty admissions is another's as well
 	hasty  mode = "early+redis" // units are charged when they are lent, not when they are used
+	tardy  mode = "late+redis"  // units are used after their end
+	// The simplest holder of units that there can be.
+	simple mode = "simple+redis"
 )
 
 func (m mode) has(name string) bool { return slices.Contains(strings.Split(string(m), "+"), name) }
+
+// lends reports whether nodes hold units.
+func (m mode) lends() bool { return m.has("simple") || m.has("late") }
 
 // limitSpec is a counter as a worker is told of it.
 type limitSpec struct {
@@ -101,19 +107,15 @@ type setup struct {
 	Seed    uint64
 	Record  string // file
 	Nodes   int
+	Timeout time.Duration // of calls to Redis; 0: that of store/redis
+	Drain   time.Duration // how long that may take
 }
 
 // order is an order to a worker, after the setup. Fields that are zero ask for nothing.
 type order struct {
 	Percent int64 // all limits are so much of their numbers from now on, as after a reload
-	Rest    bool  // returns what is lent, and waits for the next order, such as Work
-	Work    *work
-	Stop    bool // the worker ends
-}
-
-// work is how a worker goes on after a rest.
-type work struct {
-	Each int
+	Wait    bool  // until each client has made its calls
+	Stop    bool  // the worker returns what it holds, and ends
 }
 
 // answer follows each order and the setup, when that is done.
@@ -167,7 +169,7 @@ func (w *worker) open() (err error) {
 		return err
 	}
 	if w.redis, err = redis.Open(redis.Options{
-		URL: w.setup.URL, RememberRefusals: time.Second, Heartbeat: 200 * time.Millisecond,
+		URL: w.setup.URL, Timeout: w.setup.Timeout, RememberRefusals: time.Second, Heartbeat: 200 * time.Millisecond,
 	}); err != nil {
 		return err
 	}
@@ -193,6 +195,10 @@ func (w *worker) build() error {
 			w.store = &twice{Store: w.store}
 		case "early":
 			w.store = &early{Store: w.store, held: map[string]int64{}}
+		case "simple":
+			w.store = &holder{Store: w.store, lender: w.store.(store.Lender)}
+		case "late":
+			w.store = &holder{Store: w.store, lender: w.store.(store.Lender), late: 200 * time.Millisecond}
 		case "fallback":
 			local, err := memory.New(memory.Options{})
 			if err != nil {
@@ -223,7 +229,6 @@ func (w *worker) load(percent int64) error {
 }
 
 func (w *worker) begin(each int) {
-	w.stop.Store(false)
 	for i := range w.setup.Clients {
 		c := &client{worker: w, rnd: rand.New(rand.NewPCG(w.setup.Seed, uint64(i)))}
 		w.running.Go(func() { c.run(each) })
@@ -236,17 +241,26 @@ func (w *worker) do(o *order) error {
 			return err
 		}
 	}
-	if o.Rest || o.Stop {
+	if o.Wait || o.Stop {
 		w.stop.Store(w.setup.Each == 0)
 		w.running.Wait()
 	}
-	if o.Work != nil {
-		w.begin(o.Work.Each)
-	}
 	if o.Stop {
+		if d, ok := store.As[drainer](w.store); ok {
+			ctx, cancel := context.WithTimeout(context.Background(), w.setup.Drain)
+			defer cancel()
+			if err := d.Drain(ctx); err != nil && w.setup.Each > 0 {
+				return fmt.Errorf("not all is returned: %w", err)
+			}
+		}
 		return errors.Join(w.store.Close(), w.record.err, w.record.file.Close())
 	}
 	return nil
+}
+
+// drainer is a store that can return what it holds.
+type drainer interface {
+	Drain(ctx context.Context) error
 }
 
 type client struct {
@@ -316,49 +330,3 @@ func (c *client) call(call *callSpec) {
 }
 
 func keyName(i int) string { return fmt.Sprint("key ", i) }
-
-// twice admits one call in twenty that nobody is asked for.
-type twice struct {
-	store.Store
-	n atomic.Int64
-}
-
-func (s *twice) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
-	if s.n.Add(1)%20 == 0 {
-		for i := range results {
-			results[i] = algo.Result{Allowed: true}
-		}
-		return 0, nil
-	}
-	return s.Store.Take(ctx, charges, results)
-}
-
-// early takes units ahead as many limiters do: they are charged when they are lent, and used at any
-// time after that.
-type early struct {
-	store.Store
-	mu   sync.Mutex
-	held map[string]int64
-}
-
-func (s *early) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
-	if len(charges) != 1 {
-		return s.Store.Take(ctx, charges, results)
-	}
-	c := charges[0]
-	name := fmt.Sprint(c.Counter.ID, string(c.Key))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.held[name] >= c.Ask.Cost {
-		s.held[name] -= c.Ask.Cost
-		results[0] = algo.Result{Allowed: true}
-		return 0, nil
-	}
-	const ahead = 20
-	c.Ask.Cost += ahead
-	if now, err := s.Store.Take(ctx, []store.Charge{c}, results); err != nil || results[0].Allowed {
-		s.held[name] += ahead
-		return now, err
-	}
-	return s.Store.Take(ctx, charges, results)
-}
