@@ -31,11 +31,8 @@ const (
 // Proxy starts a proxy before the server at upstream, a host and port. It ends with the test.
 func Proxy(t testing.TB, upstream string) *FaultProxy {
 	t.Helper()
-	port, reserved, err := reserve(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &FaultProxy{t: t, addr: loopback(port), upstream: upstream, links: map[*link]struct{}{}}
+	p := &FaultProxy{t: t, upstream: upstream, links: map[*link]struct{}{}}
+	reserved := p.reserve()
 	t.Cleanup(func() {
 		p.mu.Lock()
 		p.refuse()
@@ -44,8 +41,29 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 		p.running.Wait()
 		release(reserved)
 	})
-	p.Pass()
+	l := p.listener
+	p.running.Go(func() { p.accept(l) })
 	return p
+}
+
+// reserve begins to listen at a port that nobody else has, and reserves it.
+func (p *FaultProxy) reserve() []net.PacketConn {
+	p.t.Helper()
+	for try := 1; ; try++ {
+		port, reserved, err := reserve(false)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.addr = loopback(port)
+		if p.listener, err = net.Listen("tcp", p.addr); err == nil {
+			return reserved
+		}
+		// A reservation keeps other tests away, and nobody else.
+		release(reserved)
+		if try == 10 {
+			p.t.Fatal(err)
+		}
+	}
 }
 
 // Addr returns the host and port at which it listens; a change of faults does not change it.
