@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -105,11 +106,15 @@ func (p *program) openRedis() error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	f := c.fallback
-	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.redis.Nodes, p.storeWent, p.exceeded
-	s.fallback, err = fallback.New(s.redis, f)
+	leases, err := lease.New(s.redis, lease.Options{})
 	if err != nil {
 		return errors.Join(fmt.Errorf("store: %w", err), s.redis.Close())
+	}
+	f := c.fallback
+	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.redis.Nodes, p.storeWent, p.exceeded
+	s.fallback, err = fallback.New(leases, f)
+	if err != nil {
+		return errors.Join(fmt.Errorf("store: %w", err), leases.Close())
 	}
 	s.Store = s.fallback
 	s.lookForRedis()

@@ -1,0 +1,149 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// What else a store may be: as far as it changes a key, what is untold of the key is told before.
+var (
+	_ store.Reserver  = (*Store)(nil)
+	_ store.Inspector = (*Store)(nil)
+	_ store.Forgetter = (*Store)(nil)
+)
+
+// Hold implements store.Reserver. If the primary holds no reservations, Hold and the other methods
+// fail with store.ErrNoReservations.
+func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
+	if r, ok := store.As[store.Reserver](s.primary); ok {
+		return r.Hold(ctx, id, note, timeout)
+	}
+	return store.ErrNoReservations
+}
+
+// Claim implements store.Reserver.
+func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
+	if r, is := store.As[store.Reserver](s.primary); is {
+		return r.Claim(ctx, id)
+	}
+	return nil, false, store.ErrNoReservations
+}
+
+// Expired implements store.Reserver.
+func (s *Store) Expired(ctx context.Context, n int) ([][]byte, error) {
+	if r, ok := store.As[store.Reserver](s.primary); ok {
+		return r.Expired(ctx, n)
+	}
+	return nil, store.ErrNoReservations
+}
+
+// Settle implements store.Reserver. Of a key that leases, the primary is told first what is untold:
+// the charge that is settled may be among it. What goes back then does so as from a charge of the
+// instant of the request; of a sliding_log, whose units are stamped when they are told, units that
+// were used here do not go back.
+func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) error {
+	r, ok := store.As[store.Reserver](s.primary)
+	if !ok {
+		return store.ErrNoReservations
+	}
+	var charges []store.Charge
+	for i := range settlements {
+		e := &settlements[i]
+		if c := (store.Charge{Counter: e.Counter, Limit: e.Limit, Key: e.Key}); e.Actual < e.Reserved && lends(&c) {
+			charges = append(charges, c)
+		}
+	}
+	if err := s.tellNow(ctx, charges); err != nil {
+		return err
+	}
+	return r.Settle(ctx, settlements)
+}
+
+// tellNow tells what is untold of the keys of peeks.
+func (s *Store) tellNow(ctx context.Context, charges []store.Charge) error {
+	if len(charges) == 0 || s.drained.Load() {
+		return nil
+	}
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
+	c := s.calls.Get().(*call)
+	defer s.putCall(c)
+	s.gather(c, charges, 0)
+	at := s.at()
+	if !s.prepare(c, at) {
+		return nil
+	}
+	_, err := s.lend(ctx, 0, 0, c)
+	return err
+}
+
+// Inspect implements store.Inspector. Units that were used here, and not told of yet, are shown
+// among those that are out. If the primary cannot be inspected, Inspect and the other methods fail
+// with store.ErrNoInspector.
+func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit func(store.KeyState)) error {
+	if i, ok := store.As[store.Inspector](s.primary); ok {
+		return i.Inspect(ctx, v, keys, visit)
+	}
+	return store.ErrNoInspector
+}
+
+// Scan implements store.Inspector.
+func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, visit func(store.KeyState)) (store.Scanned, error) {
+	if i, ok := store.As[store.Inspector](s.primary); ok {
+		return i.Scan(ctx, v, from, most, visit)
+	}
+	return store.Scanned{}, store.ErrNoInspector
+}
+
+// Reset implements store.Inspector. What was used here until then is told of first, and so forgotten
+// too. What is held here, and on other nodes, can still be used.
+func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, error) {
+	i, ok := store.As[store.Inspector](s.primary)
+	if !ok {
+		return false, store.ErrNoInspector
+	}
+	if c == nil {
+		return false, errors.New("lease: Reset needs a Counter")
+	}
+	if err := s.tellNow(ctx, s.held(c, key)); err != nil {
+		return false, err
+	}
+	there, err := i.Reset(ctx, c, key)
+	s.forget(c, key)
+	return there, err
+}
+
+// Forget implements store.Forgetter.
+func (s *Store) Forget(c *rule.Counter, key []byte) {
+	s.forget(c, key)
+	if f, ok := store.As[store.Forgetter](s.primary); ok {
+		f.Forget(c, key)
+	}
+}
+
+func (s *Store) forget(c *rule.Counter, key []byte) {
+	h := s.hash(&store.Charge{Counter: c, Key: key})
+	sh := s.shard(h)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sl := sh.find(h, c.ID, key); sl != nil {
+		sl.Forget()
+	}
+}
+
+// held returns a peek at a key under the limit under which it leases; nothing if it does not.
+func (s *Store) held(c *rule.Counter, key []byte) []store.Charge {
+	h := s.hash(&store.Charge{Counter: c, Key: key})
+	sh := s.shard(h)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sl := sh.find(h, c.ID, key)
+	if sl == nil {
+		return nil
+	}
+	return []store.Charge{{Counter: sl.terms.counter, Limit: sl.terms.Limit, Key: key}}
+}
