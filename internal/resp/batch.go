@@ -12,34 +12,81 @@ const (
 	maxBatchArgs = maxArgs // of all of them together
 )
 
-// batch are commands of a pipeline that are decided at the same time. Those that name the same key
-// are in one lane, in which they are decided one after the other.
+// batch are commands of a pipeline that have to wait, and are decided at the same time, and those
+// between them, which are answered. Commands that name the same key are in one lane, in which they
+// are decided one after the other.
 type batch struct {
 	slots []slot
 	n     int
-	args  int
-	first []int32 // by lane: its first slot + 1
-	last  []int32
-	lanes []int32 // that have slots
+	args  int // of those that wait
+	lanes []lane
 }
 
 // slot is one command of a batch and its answer.
 type slot struct {
 	verb verb
-	args [][]byte
+	args [][]byte // empty if it is answered
 	out  []byte
 	next int32 // in the lane; 0 for none, else its place + 1
 }
 
-// addToBatch takes up a command to be decided with the next batch. Its arguments are views of the
-// buffer, which stays as it is until the batch is decided.
-func (c *conn) addToBatch(v verb, args [][]byte) error {
+// lane is commands on the same key, which are decided in their order.
+type lane struct {
+	key         uint64
+	first, last int32  // slots
+	asker       *asker // that has begun the first; nil if it is the connection's own
+}
+
+// decideOrWait answers a command that can be decided at once. Another one it takes up, to be decided
+// with the batch; its arguments are views of the buffer, which stays as it is until then.
+func (c *conn) decideOrWait(v verb, args [][]byte) error {
 	b := &c.batch
 	if b.n == maxBatch || b.n > 0 && b.args+len(args) > maxBatchArgs {
 		if err := c.decideBatch(); err != nil {
 			return err
 		}
 	}
+	if b.n == 0 {
+		return c.begin(v, args)
+	}
+	key := orderKey(v, args, c.o.Tracer != nil)
+	if l := b.laneOf(key); l != nil { // one on the same key waits
+		i := b.add(v, args)
+		b.slots[l.last-1].next, l.last = i, i
+		return nil
+	}
+	c.freeAsker()
+	i := b.add(v, nil)
+	s, done := &b.slots[i-1], false
+	s.out, done = c.decideNow(s.out, v, args, c.trusted || c.authed)
+	switch {
+	case done:
+	case len(b.lanes) < c.o.Concurrent:
+		s.args, b.args = append(s.args, args...), b.args+len(args)
+		b.addLane(key, i)
+	default: // too many wait: it is the first of another batch
+		b.n--
+		if err := c.decideBatch(); err != nil {
+			return err
+		}
+		b.addLane(key, b.add(v, args))
+	}
+	return nil
+}
+
+// begin answers a command behind which none waits, or begins a batch with it.
+func (c *conn) begin(v verb, args [][]byte) error {
+	out, done := c.decideNow(c.out, v, args, c.trusted || c.authed)
+	if done {
+		c.out = out
+		return c.grown()
+	}
+	c.batch.addLane(orderKey(v, args, c.o.Tracer != nil), c.batch.add(v, args))
+	return nil
+}
+
+// add takes up a slot, and returns its place + 1.
+func (b *batch) add(v verb, args [][]byte) int32 {
 	if b.n == len(b.slots) {
 		b.slots = append(b.slots, slot{})
 	}
@@ -47,18 +94,40 @@ func (c *conn) addToBatch(v verb, args [][]byte) error {
 	s.verb, s.args, s.out, s.next = v, append(s.args[:0], args...), s.out[:0], 0
 	b.n++
 	b.args += len(args)
+	return int32(b.n)
+}
+
+// addLane begins a lane with the slot at i - 1, which the connection's asker has begun.
+func (b *batch) addLane(key uint64, i int32) {
+	b.lanes = append(b.lanes, lane{key: key, first: i, last: i})
+}
+
+// laneOf returns the lane of a key; nil if no command on it waits.
+func (b *batch) laneOf(key uint64) *lane {
+	for i := range b.lanes {
+		if b.lanes[i].key == key {
+			return &b.lanes[i]
+		}
+	}
 	return nil
 }
 
-// decideBatch decides the commands that wait, and appends their answers in order.
+// freeAsker gives the connection another asker if its own has begun a command that waits.
+func (c *conn) freeAsker() {
+	if l := &c.batch.lanes[len(c.batch.lanes)-1]; l.asker == nil {
+		l.asker = c.asker
+		c.asker = c.askers.Get().(*asker)
+	}
+}
+
+// decideBatch decides the commands that wait, and appends the answers of the batch in order.
 func (c *conn) decideBatch() error {
 	b := &c.batch
 	switch b.n {
 	case 0:
 		return nil
 	case 1:
-		s := &b.slots[0]
-		c.out = c.decide(c.out, s.verb, s.args, c.trusted || c.authed)
+		c.out = c.decideRest(c.out)
 	default:
 		c.decideLanes()
 		for i := range b.slots[:b.n] {
@@ -71,51 +140,41 @@ func (c *conn) decideBatch() error {
 	if b.n > 16 || b.args > 128 {
 		*b = batch{} // a connection that sends much once is not to hold it for long
 	}
-	b.n, b.args = 0, 0
+	b.n, b.args, b.lanes = 0, 0, b.lanes[:0]
 	return c.grown()
 }
 
+// decideLanes runs the lanes, each in a goroutine. The last one, and what there is no room for, runs
+// in this one.
 func (c *conn) decideLanes() {
-	b := &c.batch
-	if b.first == nil {
-		b.first, b.last = make([]int32, c.o.Concurrent), make([]int32, c.o.Concurrent)
-	}
-	b.lanes = b.lanes[:0]
-	for i := range b.slots[:b.n] {
-		lane := int32(b.slots[i].key(c.o.Tracer != nil) % uint64(len(b.first)))
-		if b.first[lane] == 0 {
-			b.first[lane] = int32(i + 1)
-			b.lanes = append(b.lanes, lane)
-		} else {
-			b.slots[b.last[lane]-1].next = int32(i + 1)
-		}
-		b.last[lane] = int32(i + 1)
-	}
-	trusted := c.trusted || c.authed
+	b, trusted := &c.batch, c.trusted || c.authed
 	var wg sync.WaitGroup
-	// those that this goroutine runs: the last one, and what there is no room for
-	own := b.lanes[:0]
-	for i, lane := range b.lanes {
-		first := b.first[lane]
-		b.first[lane] = 0
-		if i < len(b.lanes)-1 {
-			select {
-			case c.lanes <- struct{}{}:
-				wg.Go(func() { c.runLane(b.slots, first, trusted) })
-				continue
-			default:
-			}
+	last := len(b.lanes) - 1
+	for i := range b.lanes[:last] {
+		l := &b.lanes[i]
+		select {
+		case c.lanes <- struct{}{}:
+			a, slots, first := l.asker, b.slots, l.first
+			l.asker = nil
+			wg.Go(func() { c.runLane(a, slots, first, trusted) })
+		default:
 		}
-		own = append(own, first)
 	}
-	for _, first := range own {
-		c.decideLane(b.slots, first, trusted)
+	for i := range b.lanes {
+		l := &b.lanes[i]
+		switch {
+		case l.asker != nil:
+			c.finishLane(l.asker, b.slots, l.first, trusted)
+			l.asker = nil
+		case i == last:
+			c.decideLane(b.slots, l.first, trusted)
+		}
 	}
 	wg.Wait()
 }
 
-// runLane is decideLane in a goroutine of its own.
-func (s *Server) runLane(slots []slot, first int32, trusted bool) {
+// runLane is finishLane in a goroutine of its own.
+func (s *Server) runLane(a *asker, slots []slot, first int32, trusted bool) {
 	defer func() { <-s.lanes }()
 	defer func() {
 		if p := recover(); p != nil { // a defect of ours must not end the process
@@ -127,31 +186,37 @@ func (s *Server) runLane(slots []slot, first int32, trusted bool) {
 			}
 		}
 	}()
-	a := s.askers.Get().(*asker)
+	s.finishLane(a, slots, first, trusted)
+}
+
+// finishLane decides a lane with an asker that nobody needs from then on.
+func (s *Server) finishLane(a *asker, slots []slot, first int32, trusted bool) {
 	a.decideLane(slots, first, trusted)
 	a.tell()
 	s.askers.Put(a)
 }
 
-func (a *asker) decideLane(slots []slot, at int32, trusted bool) {
-	for at != 0 {
-		s := &slots[at-1]
+// decideLane decides the commands of a lane, the first of which a has begun.
+func (a *asker) decideLane(slots []slot, first int32, trusted bool) {
+	s := &slots[first-1]
+	s.out = a.decideRest(s.out)
+	for at := s.next; at != 0; at = s.next {
+		s = &slots[at-1]
 		s.out = a.decide(s.out, s.verb, s.args, trusted)
-		at = s.next
 	}
 }
 
-// key is the same for commands that are to be decided in their order. With traced those of one
+// orderKey is the same for commands that are to be decided in their order. With traced those of one
 // request are, whichever span each of them is part of.
-func (s *slot) key(traced bool) uint64 {
-	if s.verb != verbLimit {
-		if len(s.args) < 2 {
+func orderKey(v verb, args [][]byte, traced bool) uint64 {
+	if v != verbLimit {
+		if len(args) < 2 {
 			return 0
 		}
-		return xxhash.Sum64(s.args[1]) + uint64(s.verb)
+		return xxhash.Sum64(args[1]) + uint64(v)
 	}
 	h := uint64(0)
-	args, _ := withoutFull(s.args)
+	args, _ = withoutFull(args)
 	for i := 1; i < len(args); i++ {
 		switch {
 		case i == 2: // hits

@@ -223,11 +223,11 @@ func TestNodes(t *testing.T) {
 // order, whichever spans they are part of; those on others do not wait for them.
 func TestLaneOfTraced(t *testing.T) {
 	lane := func(traced bool, args ...string) uint64 {
-		s := slot{verb: verbLimit, args: [][]byte{[]byte("WEIR.LIMIT")}}
+		all := [][]byte{[]byte("WEIR.LIMIT")}
 		for _, arg := range args {
-			s.args = append(s.args, []byte(arg))
+			all = append(all, []byte(arg))
 		}
-		return s.key(traced)
+		return orderKey(verbLimit, all, traced)
 	}
 	plain := lane(true, "shop", "1", "user", "ada")
 	for _, args := range [][]string{

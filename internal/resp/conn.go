@@ -33,7 +33,7 @@ var (
 
 // conn is a connection. Only its own goroutine touches it, but for nc.
 type conn struct {
-	asker
+	*asker
 	nc net.Conn
 	parser
 	small  []byte
@@ -64,7 +64,7 @@ type conn struct {
 
 func (s *Server) newConn(nc net.Conn) *conn {
 	s.accepted.Add(1)
-	c := &conn{asker: asker{Server: s}, nc: nc, id: s.lastClient.Add(1)}
+	c := &conn{asker: &asker{Server: s}, nc: nc, id: s.lastClient.Add(1)}
 	c.most, c.mostArgs = maxCommand, maxArgs
 	if s.o.Required {
 		c.most, c.mostArgs = maxStrangerCommand, maxStrangerArgs
@@ -162,7 +162,7 @@ func (c *conn) command() error {
 			return err
 		}
 	case c.lanes != nil:
-		return c.addToBatch(v, args)
+		return c.decideOrWait(v, args)
 	default:
 		c.out = c.decide(c.out, v, args, c.trusted || c.authed)
 	}

@@ -87,51 +87,41 @@ func withoutFull(args [][]byte) (rest [][]byte, full bool) {
 	return args, false
 }
 
-// limit answers WEIR.LIMIT: allowed, limit, remaining, retry_after, reset_after, names of the
-// limits that refused. Times are in ms, rounded up. With FULL there are four more: soft exceeded,
-// near the limit, the id of a refusal, and slots to give back.
-func (a *asker) limit(dst []byte, args [][]byte, trusted bool) ([]byte, outcome) {
-	args, full := withoutFull(args)
+// readLimit makes the request of WEIR.LIMIT. It returns what is wrong with the command, or "".
+func (a *asker) readLimit(args [][]byte, trusted bool) (problem string) {
+	args, a.full = withoutFull(args)
 	if len(args) < 5 || len(args)%2 == 0 {
-		return appendError(dst, errLimitUsage), failed
+		return errLimitUsage
 	}
 	for _, arg := range args[1:] {
 		if !utf8.Valid(arg) {
-			return appendError(dst, errLimitUTF8), failed
+			return errLimitUTF8
 		}
 	}
 	hits, ok := parseInt(args[2])
 	switch {
 	case !ok || hits < -maxHits || hits > maxHits:
-		return appendError(dst, errHits), failed
+		return errHits
 	case door.NeedsTrust(hits) && !trusted:
-		return appendError(dst, errManyHits), failed
+		return errManyHits
 	}
-	defer a.forget()
 	for i := 3; i < len(args); i += 2 {
 		switch name := door.View(args[i]); {
 		case name == "":
-			return appendError(dst, errNoName), failed
+			return errNoName
 		case !a.attributes.add(name, door.View(args[i+1])):
-			return appendError(dst, errTwice+shown(args[i])), failed
+			return errTwice + shown(args[i])
 		}
 	}
 	domain := door.Domain(door.View(args[1]), a.o.Domain, a.limiter)
 	if domain == "" {
-		return appendError(dst, "ERR the domain is empty, and the rules hold several: name one"), failed
+		return "ERR the domain is empty, and the rules hold several: name one"
 	}
-	d := &a.decision
 	a.request = weir.Request{Domain: domain, Attributes: &a.attributes, Hits: hits, Peek: hits == 0, Door: "resp"}
-	ctx := context.Background()
 	if a.o.Tracer != nil {
-		ctx = a.follow(ctx)
+		a.follow()
 	}
-	err := a.limiter.Decide(ctx, &a.request, d)
-	door.Followed(a.o.Tracer, a.request.Trace, err)
-	if err != nil {
-		return appendError(dst, errStore), failed
-	}
-	return a.appendDecision(dst, full), outcomeOf(!d.Allowed, hits)
+	return ""
 }
 
 // The attributes of WEIR.LIMIT that name the span of its caller. A command has no headers.
@@ -141,20 +131,15 @@ const (
 )
 
 // follow begins the span of the decision of WEIR.LIMIT, if the request is followed.
-func (a *asker) follow(ctx context.Context) context.Context {
+func (a *asker) follow() {
 	parent, _ := a.attributes.Attribute(traceparent)
 	state, _ := a.attributes.Attribute(tracestate)
-	ctx, a.request.Trace = a.o.Tracer.Follow(ctx, parent, state)
-	return ctx
+	a.ctx, a.request.Trace = a.o.Tracer.Follow(a.ctx, parent, state)
 }
 
-// forget lets go of what is the connection's.
-func (a *asker) forget() {
-	a.attributes.reset()
-	a.request = weir.Request{}
-	a.decision.Domain = ""
-}
-
+// appendDecision answers WEIR.LIMIT: allowed, limit, remaining, retry_after, reset_after, names of
+// the limits that refused. Times are in ms, rounded up. With FULL there are four more: soft
+// exceeded, near the limit, the id of a refusal, and slots to give back.
 func (a *asker) appendDecision(dst []byte, full bool) []byte {
 	d := &a.decision
 	near := d.Nearest()

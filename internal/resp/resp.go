@@ -40,9 +40,9 @@ type Options struct {
 	Auth func(peer, password string) auth.Verdict
 	// Required refuses all commands but those that authenticate until Auth has agreed.
 	Required bool
-	// Concurrent is how many commands of a pipeline are decided at a time; those on the same key
-	// stay in order. Where a decision is a question to another server it makes one wait of many.
-	// Below 2: one after the other.
+	// Concurrent is how many commands of a pipeline wait for their decision at a time; those on the
+	// same key stay in order. Where a decision is a question to another server it makes one wait of
+	// many. Below 2: one after the other.
 	Concurrent int
 	// MaxMemory bounds the bytes that all connections together take; 0 means 256 MiB. A connection
 	// that would need more is closed.
@@ -86,9 +86,10 @@ type Server struct {
 	o          Options
 	limiter    *weir.Limiter
 	store      store.Store
+	prompt     store.Prompt // the store, if it is one
 	limits     limits
 	lanes      chan struct{} // holds a token for each lane that runs; nil if there are none
-	askers     sync.Pool     // of *asker, for lanes
+	askers     sync.Pool     // of *asker
 	begun      time.Time
 	decisions  [verbs][outcomes]atomic.Uint64
 	others     atomic.Uint64 // commands that decide nothing
@@ -106,7 +107,7 @@ const maxLanes = 4096
 
 // New returns a server over the limiter, for WEIR.LIMIT, and the store that keeps the states of
 // CL.THROTTLE and THROTTLE.
-func New(l *weir.Limiter, store store.Store, o Options) *Server {
+func New(l *weir.Limiter, states store.Store, o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -122,11 +123,12 @@ func New(l *weir.Limiter, store store.Store, o Options) *Server {
 	if o.Stall == 0 {
 		o.Stall = defaultStall
 	}
-	s := &Server{o: o, limiter: l, store: store, begun: time.Now()}
+	s := &Server{o: o, limiter: l, store: states, begun: time.Now()}
+	s.prompt, _ = states.(store.Prompt)
 	s.conns = listen.NewGroup(s.newConn, listen.GroupOptions{})
+	s.askers.New = func() any { return &asker{Server: s} }
 	if o.Concurrent > 1 {
 		s.lanes = make(chan struct{}, maxLanes)
-		s.askers.New = func() any { return &asker{Server: s} }
 	}
 	return s
 }

@@ -1,7 +1,6 @@
 package resp
 
 import (
-	"context"
 	"crypto/sha256"
 	"log/slog"
 	"math"
@@ -64,27 +63,37 @@ func (a *asker) limitOf(p params) *gcra {
 	return *recent
 }
 
-// charge charges quantity to a key.
-func (a *asker) charge(g *gcra, key []byte, quantity int64) (r *algo.Result, err error) {
+// chargeNow charges the quantity to the key, if the store can do so at once.
+func (a *asker) chargeNow() (done bool) {
 	c := &a.charges[0]
-	c.Counter, c.Limit, c.Key, c.Mode = g.counter, g.limit, a.keyOf(key), rule.Enforce
-	c.Ask = algo.Ask{Cost: min(max(quantity, -algo.MaxCost), algo.MaxCost), MaxDelay: -1}
-	ctx, trace := context.Background(), (*weir.Trace)(nil)
+	c.Counter, c.Limit, c.Key, c.Mode = a.g.counter, a.g.limit, a.keyOf(a.key), rule.Enforce
+	c.Ask = algo.Ask{Cost: min(max(a.quantity, -algo.MaxCost), algo.MaxCost), MaxDelay: -1}
 	if a.o.Tracer != nil {
-		ctx, trace = a.o.Tracer.Follow(ctx, "", "") // these commands have no place for a traceparent
+		a.ctx, a.trace = a.o.Tracer.Follow(a.ctx, "", "") // these commands have no place for a traceparent
 	}
-	now, err := a.store.Take(ctx, a.charges[:], a.results[:])
-	c.Key = nil
-	if trace != nil {
-		a.followed(trace, g.params.verb, err)
+	if a.prompt != nil {
+		a.at, done = a.prompt.TakeNow(a.charges[:], a.results[:])
+	}
+	return done
+}
+
+// charge is the rest of chargeNow.
+func (a *asker) charge() (err error) {
+	a.at, err = a.store.Take(a.ctx, a.charges[:], a.results[:])
+	return err
+}
+
+// charged tells of a charge that was made, or failed with err.
+func (a *asker) charged(err error) {
+	if a.trace != nil {
+		a.followed(a.trace, a.verb, err)
 	}
 	switch {
 	case err != nil && a.o.StoreError != nil:
 		a.o.StoreError(err)
-	case err == nil && quantity > 0 && a.o.Throttled != nil:
-		a.o.Throttled(verbNames[g.params.verb], key, quantity, now, &a.results[0])
+	case err == nil && a.quantity > 0 && a.o.Throttled != nil:
+		a.o.Throttled(verbNames[a.verb], a.key, a.quantity, a.at, &a.results[0])
 	}
-	return &a.results[0], err
 }
 
 // followed ends the span of a command whose limit came with it: no rules decided, so no hooks tell.
@@ -110,44 +119,46 @@ func outcomeOf(limited bool, quantity int64) outcome {
 	return allowed
 }
 
-// clThrottle answers CL.THROTTLE as redis-cell does: limited, limit, remaining, retry_after,
-// reset_after.
-func (a *asker) clThrottle(dst []byte, args [][]byte, trusted bool) ([]byte, outcome) {
+// readCLThrottle takes what CL.THROTTLE asks. It returns what is wrong with the command, or "".
+func (a *asker) readCLThrottle(args [][]byte, trusted bool) (problem string) {
 	if len(args) < 5 || len(args) > 6 {
-		return appendError(dst, cellUsage), failed
+		return cellUsage
 	}
 	for _, arg := range args[1:] {
 		if !utf8.Valid(arg) {
-			return appendError(dst, cellUTF8), failed
+			return cellUTF8
 		}
 	}
 	numbers := [...]int64{0, 0, 0, 1}
 	for i, arg := range args[2:] {
 		n, ok := parseInt(arg)
 		if !ok {
-			return appendError(dst, cellInteger+shown(arg)), failed
+			return cellInteger + shown(arg)
 		}
 		numbers[i] = n
 	}
 	burst, count, period, quantity := numbers[0], numbers[1], numbers[2], numbers[3]
 	switch {
 	case count == 0 || period == 0:
-		return appendError(dst, cellZero), failed
+		return cellZero
 	case count < 0 || period < 0:
-		return appendError(dst, cellNegative), failed
+		return cellNegative
 	case quantity < 0 && !trusted:
-		return appendError(dst, errRefund), failed
+		return errRefund
 	}
-	limit := saturatingAdd(burst, 1)
-	g := a.limitOf(params{verbThrottle, max(limit, 0), count, period})
-	r, err := a.charge(g, args[1], quantity)
-	if err != nil {
-		return appendError(dst, errStore), failed
-	}
-	limited := !r.Allowed || limit < 0 && quantity == 0
+	a.limit, a.key, a.quantity = saturatingAdd(burst, 1), args[1], quantity
+	a.g = a.limitOf(params{verbThrottle, max(a.limit, 0), count, period})
+	return ""
+}
+
+// appendCLThrottle answers CL.THROTTLE as redis-cell does: limited, limit, remaining, retry_after,
+// reset_after.
+func (a *asker) appendCLThrottle(dst []byte) ([]byte, outcome) {
+	r := &a.results[0]
+	limited := !r.Allowed || a.limit < 0 && a.quantity == 0
 	remaining, retry := r.Remaining, int64(-1)
 	if remaining > 0 {
-		remaining = saturatingAdd(remaining, g.more)
+		remaining = saturatingAdd(remaining, a.g.more)
 	}
 	if !r.Allowed && r.RetryAfter != algo.Never {
 		retry = cellSeconds(r.RetryAfter)
@@ -156,11 +167,11 @@ func (a *asker) clThrottle(dst []byte, args [][]byte, trusted bool) ([]byte, out
 	if limited {
 		dst[len(dst)-3] = '1'
 	}
-	dst = appendInt(dst, limit)
+	dst = appendInt(dst, a.limit)
 	dst = appendInt(dst, remaining)
 	dst = appendInt(dst, retry)
 	dst = appendInt(dst, cellSeconds(r.ResetAfter))
-	return dst, outcomeOf(limited, quantity)
+	return dst, outcomeOf(limited, a.quantity)
 }
 
 // cellSeconds rounds µs to seconds as redis-cell does: up, unless less than a millisecond is left.
@@ -172,51 +183,54 @@ func cellSeconds(µs int64) int64 {
 	return seconds
 }
 
-// throttle answers THROTTLE as throttlecrab does: allowed, limit, remaining, reset_after,
-// retry_after.
-func (a *asker) throttle(dst []byte, args [][]byte) ([]byte, outcome) {
+// readThrottle takes what THROTTLE asks. It returns what is wrong with the command, or "".
+func (a *asker) readThrottle(args [][]byte) (problem string) {
 	if len(args) < 5 || len(args) > 6 {
-		return appendError(dst, "ERR wrong number of arguments for 'throttle' command"), failed
+		return "ERR wrong number of arguments for 'throttle' command"
 	}
 	if !utf8.Valid(args[1]) {
-		return appendError(dst, "ERR invalid key"), failed
+		return "ERR invalid key"
 	}
 	numbers := [...]int64{0, 0, 0, 1}
 	for i, arg := range args[2:] {
 		n, ok := parseInt(arg)
 		if !ok {
-			return appendError(dst, "ERR invalid "+[...]string{"max_burst", "count_per_period", "period", "quantity"}[i]), failed
+			return "ERR invalid " + [...]string{"max_burst", "count_per_period", "period", "quantity"}[i]
 		}
 		numbers[i] = n
 	}
 	burst, count, period, quantity := numbers[0], numbers[1], numbers[2], numbers[3]
 	switch {
 	case quantity < 0:
-		return appendError(dst, "ERR negative quantity: "+shown(args[5])), failed
+		return "ERR negative quantity: " + shown(args[5])
 	case burst <= 0 || count <= 0 || period <= 0:
-		return appendError(dst, "ERR invalid rate limit parameters: max_burst, count_per_period and period must be above 0"), failed
+		return "ERR invalid rate limit parameters: max_burst, count_per_period and period must be above 0"
 	}
-	g := a.limitOf(params{verbCrab, burst, count, period})
-	r, err := a.charge(g, args[1], quantity)
-	if err != nil {
-		return appendError(dst, errStore), failed
-	}
+	a.limit, a.key, a.quantity = burst, args[1], quantity
+	a.g = a.limitOf(params{verbCrab, burst, count, period})
+	return ""
+}
+
+// appendThrottle answers THROTTLE as throttlecrab does: allowed, limit, remaining, reset_after,
+// retry_after.
+func (a *asker) appendThrottle(dst []byte) ([]byte, outcome) {
+	r, burst := &a.results[0], a.limit
 	remaining, retry := r.Remaining, int64(0)
 	if remaining > 0 {
-		remaining = saturatingAdd(remaining, g.more)
+		remaining = saturatingAdd(remaining, a.g.more)
 	}
 	if !r.Allowed {
 		after := r.RetryAfter
 		if after == algo.Never {
 			// throttlecrab has no such answer: it tells when the key would have forgotten enough
-			after = saturatingAdd(r.ResetAfter, g.params.interval(max(0, quantity-burst)))
+			after = saturatingAdd(r.ResetAfter, a.g.params.interval(max(0, a.quantity-burst)))
 		}
 		retry = answer.CeilSeconds(after)
 	}
 	// Until the key is fresh, and then as many tokens as there are but two: so throttlecrab counts.
 	reset := r.ResetAfter
 	if burst > 2 {
-		reset = saturatingAdd(reset, g.params.interval(burst-2))
+		reset = saturatingAdd(reset, a.g.params.interval(burst-2))
 	}
 	dst = append(dst, "*5\r\n:0\r\n"...)
 	if r.Allowed {
@@ -226,7 +240,7 @@ func (a *asker) throttle(dst []byte, args [][]byte) ([]byte, outcome) {
 	dst = appendInt(dst, remaining)
 	dst = appendInt(dst, reset/1e6)
 	dst = appendInt(dst, retry)
-	return dst, outcomeOf(!r.Allowed, quantity)
+	return dst, outcomeOf(!r.Allowed, a.quantity)
 }
 
 // parseInt reads a 64-bit number: a sign, or none, and digits.
