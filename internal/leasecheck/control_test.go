@@ -63,7 +63,7 @@ func TestControlOfFailover(t *testing.T) {
 }
 
 // TestControlOfFallback: what is decided without Redis is beside the limit, but what Redis decides
-// is within it.
+// is within it, save for what it is asked to take back again (findings.Excused).
 func TestControlOfFallback(t *testing.T) {
 	runs(t, overFallback, processes|network|orders, none)
 }
@@ -91,6 +91,14 @@ func TestLentOfFailover(t *testing.T) {
 		t.Skip("-short: waits for a real failover")
 	}
 	runs(t, simple, processes|failovers, none)
+}
+
+// TestLentAsleep: the same while a node is stopped for 2 to 30 s, beside what else happens.
+func TestLentAsleep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: takes as long as a node sleeps")
+	}
+	runs(t, simple, processes|network|orders|sleep, none)
 }
 
 // TestNotices: stores that admit too much are found out, most of them in the first run.

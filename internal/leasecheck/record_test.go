@@ -28,10 +28,11 @@ const (
 	exact            // Redis, at an instant that it told
 	leased           // the node, with units that it held
 	local            // the node, without Redis, on its share (store/fallback)
+	refund           // no admission: units that Redis was asked to take back
 	bys
 )
 
-func (b by) String() string { return [...]string{"sample", "exact", "leased", "local"}[b] }
+func (b by) String() string { return [...]string{"sample", "exact", "leased", "local", "refund"}[b] }
 
 // entry is a line of a record. It is written in one go, so that a worker which is killed leaves all
 // that it has told its clients.
@@ -123,6 +124,7 @@ func (n *notes) add(who by, charges []store.Charge, results []algo.Result, now i
 type probed struct {
 	*redis.Store
 	record *record
+	places map[uint64]uint8 // of limits, by the ID of the counter
 }
 
 var _ store.Lender = (*probed)(nil)
@@ -156,6 +158,14 @@ func (p *probed) TakeAhead(
 func (p *probed) note(
 	ctx context.Context, asked time.Duration, charges []store.Charge, results []algo.Result, now int64, err error,
 ) {
+	for i := range charges {
+		if c := &charges[i]; c.Ask.Cost < 0 && !errors.Is(err, store.ErrNotCharged) {
+			p.record.add(entry{
+				By: refund, Limit: p.places[c.Counter.ID], Key: c.Key[len(c.Key)-1] - '0', Cost: uint8(-c.Ask.Cost),
+				Asked: asked, Answered: redistest.Clock(), Now: now,
+			})
+		}
+	}
 	if err != nil || len(charges) == 0 {
 		return
 	}

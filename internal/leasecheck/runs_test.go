@@ -5,6 +5,7 @@ package leasecheck_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -33,7 +34,7 @@ type plan struct {
 	Moods   bool
 	Length  time.Duration
 	Faults  faults
-	Longest time.Duration // of a SIGSTOP
+	Longest time.Duration // how long a worker sleeps
 }
 
 // faults are a choice of what may happen.
@@ -45,6 +46,7 @@ const (
 	orders                       // reloads and resets
 	restarts                     // Redis forgets all
 	failovers                    // the master dies, and a replica takes its place
+	sleep                        // a worker is stopped for 2 to 30 s
 )
 
 // variants are the limits to draw from; draw fills in the numbers.
@@ -60,10 +62,14 @@ var variants = []algo.Config{
 // drawPlan draws a run. Windows are so short that much comes free within a run.
 func drawPlan(seed uint64, m mode, f faults) *plan {
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	p := &plan{Seed: seed, Mode: m, Faults: f, Longest: 1500 * time.Millisecond}
+	p := &plan{Seed: seed, Mode: m, Faults: f}
 	p.Length = time.Duration(2000+rnd.IntN(2000)) * time.Millisecond
 	if f&failovers != 0 {
 		p.Length += 5 * time.Second
+	}
+	if f&sleep != 0 {
+		p.Longest = time.Duration(2000*math.Pow(15, rnd.Float64())) * time.Millisecond
+		p.Length += p.Longest
 	}
 	p.Moods = rnd.IntN(2) == 0
 	group := uint64(0)
@@ -122,6 +128,8 @@ type conductor struct {
 	due      []task
 	cuts     map[place][]cut
 	diary    []event
+	refunds  []entry
+	slept    bool
 	begun    time.Duration
 }
 
@@ -249,6 +257,11 @@ func (c *conductor) fault() {
 	kinds := make([]func(), 0, 8)
 	f := c.plan.Faults
 	i := c.rnd.IntN(workers)
+	if f&sleep != 0 && !c.slept {
+		c.slept = true
+		c.stopFor(i, c.plan.Longest)
+		return
+	}
 	if f&(restarts|failovers) != 0 && len(c.cuts) == 0 && redistest.Clock() > c.begun+time.Second {
 		// At least once; there is one failover, as it takes long.
 		if c.sentinel != nil {
@@ -288,11 +301,14 @@ func (c *conductor) killWorker(i int) {
 }
 
 func (c *conductor) stopWorker(i int) {
+	c.stopFor(i, c.between(100*time.Millisecond, 1500*time.Millisecond))
+}
+
+func (c *conductor) stopFor(i int, d time.Duration) {
 	p := c.fleet[i]
 	if p.stopped {
 		return
 	}
-	d := c.between(100*time.Millisecond, c.plan.Longest)
 	c.note("worker %d: SIGSTOP for %v", i, d.Round(time.Millisecond))
 	p.pause()
 	c.after(d, p.resume)

@@ -190,7 +190,11 @@ func (w *worker) build() error {
 	for _, name := range names {
 		switch name {
 		case "redis":
-			w.store = &probed{Store: w.redis, record: w.record}
+			p := &probed{Store: w.redis, record: w.record, places: map[uint64]uint8{}}
+			for i, l := range w.setup.Limits {
+				p.places[l.ID] = uint8(i)
+			}
+			w.store = p
 		case "twice":
 			w.store = &twice{Store: w.store}
 		case "early":
