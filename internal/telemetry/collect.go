@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,7 +44,7 @@ type collector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, append(descsBans, descsShared...)...) {
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, slices.Concat(descsBans, descsShared, descsLeases)...) {
 		ch <- d
 	}
 }
@@ -113,6 +114,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if m.o.Fallback != nil {
 		collectFallback(ch, m.o.Fallback)
+	}
+	if m.o.Leases != nil {
+		l := m.o.Leases()
+		collectLeases(ch, &l)
 	}
 	m.o.collectBans(ch)
 	if m.o.Rules != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/weir-rl/weir/internal/watch"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -68,6 +69,8 @@ type Options struct {
 	// Redis reads a shared store, Fallback the store that decides while that is away.
 	Redis    func() redis.Stats
 	Fallback Fallback
+	// Leases reads what the shared store has lent this node.
+	Leases func() lease.Stats
 	// Rules reads the source of the rules.
 	Rules func() source.Status
 	// Bans reads the limiter's bans and grants, NFTables those that the kernel holds. Metrics must

@@ -26,6 +26,7 @@ import (
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -268,6 +269,18 @@ func TestReadings(t *testing.T) {
 			return s
 		},
 		Fallback: fixedFallback{},
+		Leases: func() lease.Stats {
+			limit := func(window string, n uint64) lease.LimitStats {
+				return lease.LimitStats{
+					Counter: &rule.Counter{Domain: "shop", Rule: "api", Window: window}, Local: n, Store: n + 1, Mixed: n + 2,
+					Granted: n + 3, Used: n + 4, Returned: n + 5, Lapsed: n + 6, RefusedWhileOut: n + 7,
+				}
+			}
+			return lease.Stats{
+				Limits: []lease.LimitStats{limit("api:1s", 100), limit("api:60s", 1000), limit("api:1s", 200)},
+				Keys:   51, Left: 52, Untold: 53, DroppedByClock: 54, DroppedByPause: 55, DroppedByStore: 56, DroppedByRules: 57, Late: 58,
+			}
+		},
 	})
 	m.Hooks().StoreError(context.Canceled)
 	l := limiter(t, m, rulesText)
@@ -299,6 +312,20 @@ func TestReadings(t *testing.T) {
 		`weir_store_fallback_units_total{outcome="lapsed"}`: "44", `weir_store_fallback_units_total{outcome="returned"}`: "45",
 		"weir_store_fallback_open_units": "46", "weir_store_parts_away": "47", "weir_store_parts": "48",
 		`weir_store_excess_units_total{domain="shop",rule="logins"}`: "49",
+		"weir_lease_keys": "51", "weir_lease_held_units": "52", "weir_lease_untold_units": "53", "weir_lease_late_total": "58",
+		`weir_lease_dropped_total{cause="clock"}`: "54", `weir_lease_dropped_total{cause="pause"}`: "55",
+		`weir_lease_dropped_total{cause="store"}`: "56", `weir_lease_dropped_total{cause="rules"}`: "57",
+		`weir_lease_decisions_total{by="local",domain="shop",limit="api:60s",rule="api"}`:  "1000",
+		`weir_lease_decisions_total{by="store",domain="shop",limit="api:60s",rule="api"}`:  "1001",
+		`weir_lease_decisions_total{by="mixed",domain="shop",limit="api:60s",rule="api"}`:  "1002",
+		`weir_lease_units_total{domain="shop",limit="api:60s",rule="api",what="granted"}`:  "1003",
+		`weir_lease_units_total{domain="shop",limit="api:60s",rule="api",what="used"}`:     "1004",
+		`weir_lease_units_total{domain="shop",limit="api:60s",rule="api",what="returned"}`: "1005",
+		`weir_lease_units_total{domain="shop",limit="api:60s",rule="api",what="lapsed"}`:   "1006",
+		`weir_lease_refused_while_out_total{domain="shop",limit="api:60s",rule="api"}`:     "1007",
+		`weir_lease_decisions_total{by="local",domain="shop",limit="api:1s",rule="api"}`:   "300",
+		`weir_lease_units_total{domain="shop",limit="api:1s",rule="api",what="lapsed"}`:    "312",
+		`weir_lease_refused_while_out_total{domain="shop",limit="api:1s",rule="api"}`:      "314",
 	} {
 		if samples[name] != want {
 			t.Errorf("%s: got %q, want %q", name, samples[name], want)
