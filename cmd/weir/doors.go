@@ -311,6 +311,9 @@ func (p *program) drain(ctx context.Context) {
 		}
 	}
 	closing.Wait()
+	if err := p.storage.returnLeases(ctx); err != nil {
+		p.log.Warn("not all that Redis has lent was given back; it counts as used", "error", err)
+	}
 	for _, d := range p.doors {
 		if d.name == "admin" {
 			shut(d)

@@ -23,6 +23,9 @@ func (p *program) newMetrics() *telemetry.Metrics {
 	}
 	if s := p.storage; s.redis != nil {
 		o.Redis, o.Fallback = s.redis.Stats, s.fallback
+		if s.leases != nil {
+			o.Leases = s.leases.Stats
+		}
 	}
 	for door, address := range map[string]string{
 		"http": p.c.listen.http, "rls": p.c.listen.grpc, "resp": p.c.listen.resp, "proxy": p.c.listen.proxy, "spoe": p.c.listen.spoe,

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/redis"
 )
 
@@ -138,7 +139,7 @@ var storeSettings = []setting{
 	{path: "redis.heartbeat", value: "1s",
 		help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
 		set:  toDuration(0, func(c *config) *time.Duration { return &c.redis.Heartbeat })},
-	{path: "redis.leases.max_keys", value: strconv.Itoa(defaultLeaseKeys),
+	{path: "redis.leases.max_keys", value: strconv.Itoa(lease.DefaultMaxKeys),
 		help: "keys of which this node may hold units that Redis has lent it, where rules ask for that (consistency); 0 for none: then all is decided exactly",
 		set:  toInt(0, maxLeaseKeys, func(c *config) *int { return &c.leases.maxKeys })},
 	{path: "nodes", value: "0",

@@ -21,6 +21,7 @@ type storage struct {
 	local       *memory.Store
 	// With Redis: local decides while it is away.
 	redis    *redis.Store
+	leases   *lease.Store // before redis; nil if none are taken
 	fallback *fallback.Store
 	over     atomic.Pointer[overrun] // nil: nothing was admitted beyond a limit
 }
@@ -49,11 +50,8 @@ func withoutCredentials(text string) string {
 	return strings.TrimSuffix(scheme+"://"+hosts+"/"+path, "/")
 }
 
-// Bounds of redis.leases.max_keys.
-const (
-	defaultLeaseKeys = 65_536
-	maxLeaseKeys     = 1 << 24
-)
+// maxLeaseKeys bounds redis.leases.max_keys.
+const maxLeaseKeys = 1 << 24
 
 // noLeases says why this server lends nothing; "" if it does.
 func (c *config) noLeases() string {
@@ -63,7 +61,7 @@ func (c *config) noLeases() string {
 	case c.leases.maxKeys == 0:
 		return "redis.leases.max_keys is 0"
 	}
-	return "this version of weir decides all exactly"
+	return ""
 }
 
 // openStore opens the store that is configured; if the configuration is only checked, one that
@@ -96,6 +94,15 @@ func (p *program) openStore(check bool) error {
 	return p.openRedis()
 }
 
+// returnLeases gives back what Redis has lent this node, and tells what was used of it. From then on
+// Redis decides.
+func (s *storage) returnLeases(ctx context.Context) error {
+	if s.leases == nil {
+		return nil
+	}
+	return s.leases.Drain(ctx)
+}
+
 // openRedis puts Redis before the store in memory.
 func (p *program) openRedis() error {
 	c, s := p.c, p.storage
@@ -106,15 +113,17 @@ func (p *program) openRedis() error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	leases, err := lease.New(s.redis, lease.Options{})
-	if err != nil {
-		return errors.Join(fmt.Errorf("store: %w", err), s.redis.Close())
+	primary := store.Store(s.redis)
+	if c.leases.maxKeys > 0 {
+		if s.leases, err = lease.New(s.redis, lease.Options{MaxKeys: c.leases.maxKeys}); err != nil {
+			return errors.Join(fmt.Errorf("store: %w", err), s.redis.Close())
+		}
+		primary = s.leases
 	}
 	f := c.fallback
 	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.redis.Nodes, p.storeWent, p.exceeded
-	s.fallback, err = fallback.New(leases, f)
-	if err != nil {
-		return errors.Join(fmt.Errorf("store: %w", err), leases.Close())
+	if s.fallback, err = fallback.New(primary, f); err != nil {
+		return errors.Join(fmt.Errorf("store: %w", err), primary.Close())
 	}
 	s.Store = s.fallback
 	s.lookForRedis()

@@ -1,0 +1,119 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+// TestLeases: two servers of the built program on one Redis, with a leased limit of one busy key.
+// Most requests are decided without Redis. What a server was lent it gives back as it ends, so that
+// the other one admits what is left, to the last unit, and none beyond. Units last for a minute or
+// more here: what was not given back would be missing.
+func TestLeases(t *testing.T) {
+	const limit, callers = 20_000, 32
+	program := buildProgram(t)
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), fmt.Sprintf(`domain: shop
+limits:
+  - { name: api, per: [tenant], allow: %d/year, algorithm: fixed_window, consistency: { lease: 10%%, for: 1m } }
+`, limit))
+	args := append([]string{"serve", "--rules=rules.yaml", "--store=" + redistest.Start(t).URL(), "--drain=1m"}, patient...)
+	var programs []*process
+	var nodes []*node
+	for range 2 {
+		p := launch(t, program, dir, args...)
+		programs, nodes = append(programs, p), append(nodes, nodeOf(t, p.stderr, p.addr))
+	}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}}
+	defer client.CloseIdleConnections()
+	// asks asks a number of times at some of the nodes in turn, from many callers at once.
+	asks := func(times int, nodes ...*node) (admitted int) {
+		t.Helper()
+		var left, passed atomic.Int64
+		left.Store(int64(times))
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				for n := left.Add(-1); n >= 0; n = left.Add(-1) {
+					r, err := client.Get(nodes[n%int64(len(nodes))].http + "/api/v1/limit?tenant=acme")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, _ = io.Copy(io.Discard, r.Body)
+					r.Body.Close()
+					switch r.StatusCode {
+					case 200:
+						passed.Add(1)
+					case 429:
+					default:
+						t.Errorf("status %d", r.StatusCode)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		return int(passed.Load())
+	}
+	const asked = 12_000
+	total := asks(asked, nodes...)
+	if total != asked {
+		t.Errorf("%d of %d were admitted, far below the limit", total, asked)
+	}
+	ops, local, decided := 0, 0, 0
+	const labels = `domain="shop",limit="api",rule="api"`
+	for _, n := range nodes {
+		ops += n.number("weir_redis_decisions_total") - n.number("weir_redis_merged_decisions_total")
+		for _, by := range []string{"local", "store", "mixed"} {
+			made := n.number(`weir_lease_decisions_total{by="` + by + `",` + labels + `}`)
+			if decided += made; by == "local" {
+				local += made
+			}
+		}
+		if late, lapsed := n.number("weir_lease_late_total"), n.number(`weir_lease_units_total{`+labels+`,what="lapsed"}`); late != 0 || lapsed != 0 {
+			t.Errorf("%d late, %d lapsed", late, lapsed)
+		}
+	}
+	t.Logf("%d decisions: %d without Redis, %d operations in Redis (%.3f each)", decided, local, ops, float64(ops)/asked)
+	if decided != asked || local < asked*9/10 || ops > asked/10 {
+		t.Errorf("%d decisions of %d are told: %d without Redis, %d operations in Redis", decided, asked, local, ops)
+	}
+	if held := nodes[0].number("weir_lease_held_units") + nodes[0].number("weir_lease_untold_units"); held == 0 {
+		t.Error("the server that is to end holds nothing that it could give back")
+	}
+	if status, out, errs := runWeir("keys", "show", "api", "acme", "--server="+nodes[1].admin); status != 0 || !strings.Contains(out, "leased: ") {
+		t.Errorf("%d %s%s", status, out, errs)
+	}
+
+	programs[0].signal(syscall.SIGTERM)
+	if status := programs[0].wait(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+	if log := programs[0].stderr.String(); strings.Contains(log, "given back") {
+		t.Errorf("it wrote\n%s", log)
+	}
+	rest := nodes[1]
+	eventually(t, "all of the limit is admitted", func() bool {
+		total += asks(max(100, limit-total), rest)
+		return total >= limit
+	})
+	if more := asks(2000, rest); more > 0 || total != limit {
+		t.Errorf("admitted %d, and %d more, of %d", total, more, limit)
+	}
+	programs[1].signal(syscall.SIGTERM)
+	if status := programs[1].wait(); status != 0 {
+		t.Errorf("exit status %d\n%s", status, programs[1].stderr)
+	}
+}
