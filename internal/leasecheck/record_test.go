@@ -14,6 +14,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/redis"
 )
 
@@ -185,6 +186,25 @@ func together(s *redis.Store, charges []store.Charge) bool {
 		}
 	}
 	return true
+}
+
+// watched is a store/lease that is watched: what it admits, and Redis has not, it has admitted
+// itself.
+type watched struct{ *lease.Store }
+
+func (s *watched) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	now, _, err := s.TakeWithin(ctx, 0, 0, charges, results)
+	return now, err
+}
+
+func (s *watched) TakeWithin(
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, results []algo.Result,
+) (int64, bool, error) {
+	now, remembered, err := s.Store.TakeWithin(ctx, minWait, maxWait, charges, results)
+	if err == nil {
+		notesOf(ctx).add(leased, charges, results, 0)
+	}
+	return now, remembered, err
 }
 
 // offsets bound what Redis' clock shows more than redistest.Clock, in ns. Both go at the same rate,

@@ -67,7 +67,7 @@ func (s *early) Take(ctx context.Context, charges []store.Charge, results []algo
 type holder struct {
 	store.Store
 	lender store.Lender
-	late   time.Duration // how long it goes on after the end; 0 but for those that must be found out
+	keeps  bool // it uses what it has returned, and must be found out
 	mu     sync.Mutex
 	books  map[string]*book
 }
@@ -94,7 +94,7 @@ func (s *holder) Take(ctx context.Context, charges []store.Charge, results []alg
 	s.mu.Lock()
 	for i := range charges {
 		b := s.book(&charges[i])
-		ahead[i] = algo.Ahead{Told: b.told(), Want: b.want, First: true}
+		ahead[i] = algo.Ahead{Told: b.told(s.keeps), Want: b.want, First: true}
 	}
 	s.mu.Unlock()
 	now, asked, err := s.lender.TakeAhead(ctx, 0, 0, charges, ahead, results)
@@ -107,7 +107,7 @@ func (s *holder) Take(ctx context.Context, charges []store.Charge, results []alg
 		b := s.book(&charges[i])
 		if got := ahead[i].Got; got > 0 {
 			left := (ahead[i].Until - now) * 1000
-			deadline := asked + left - left/1000 - time.Millisecond.Nanoseconds() + s.late.Nanoseconds()
+			deadline := asked + left - left/1000 - time.Millisecond.Nanoseconds()
 			b.units = append(b.units, units{end: ahead[i].Until, deadline: deadline, left: got})
 			b.want = min(2*b.want, 200)
 		} else {
@@ -119,14 +119,16 @@ func (s *holder) Take(ctx context.Context, charges []store.Charge, results []alg
 
 // told is what there is to tell, as much as a call can. It is told once, whatever becomes of the
 // call.
-func (b *book) told() (list [2]algo.Told) {
-	for i := range list {
-		if len(b.units) > 0 {
-			u := b.units[0]
-			list[i] = algo.Told{End: u.end, Used: u.used, Returned: u.left}
-			b.units = b.units[1:]
+func (b *book) told(keeps bool) (list [2]algo.Told) {
+	n := min(len(list), len(b.units))
+	var kept []units
+	for i, u := range b.units[:n] {
+		list[i] = algo.Told{End: u.end, Used: u.used, Returned: u.left}
+		if u.used = 0; keeps && u.left > 0 && store.Monotonic() < u.deadline {
+			kept = append(kept, u)
 		}
 	}
+	b.units = append(b.units[n:], kept...)
 	return list
 }
 
@@ -136,7 +138,7 @@ func (s *holder) Drain(ctx context.Context) error {
 	defer s.mu.Unlock()
 	for _, b := range s.books {
 		for len(b.units) > 0 {
-			ahead := []algo.Ahead{{Told: b.told()}}
+			ahead := []algo.Ahead{{Told: b.told(false)}}
 			if _, _, err := s.lender.TakeAhead(ctx, 0, 0, []store.Charge{b.of}, ahead, make([]algo.Result, 1)); err != nil {
 				return err
 			}

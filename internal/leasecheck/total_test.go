@@ -19,6 +19,7 @@ import (
 // more. When all nodes have returned what they hold, the rest is there, to the last unit. The hour is
 // that from the first request, so that none ends meanwhile.
 func TestExactTotal(t *testing.T) {
+	t.Parallel()
 	const (
 		limit    = 10_000
 		percent  = 5
@@ -70,7 +71,7 @@ func TestExactTotal(t *testing.T) {
 		}
 		return admitted, refused, units
 	}
-	admitted, refused, units := burst(simple, "load", attempts/workers/clients)
+	admitted, refused, units := burst(overLease, "load", attempts/workers/clients)
 	t.Logf("under load: %d admitted (%d by Redis, %d with leases), %d refused", admitted, units[exact], units[leased], refused)
 	if admitted < limit-limit*percent/100 || admitted > limit {
 		t.Errorf("%d were admitted under load, want %d to %d", admitted, limit-limit*percent/100, limit)

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -49,10 +50,12 @@ type mode string
 const (
 	overRedis    mode = "redis"
 	overFallback mode = "fallback+redis"
+	overLease    mode = "lease+redis"
+	overBoth     mode = "fallback+lease+redis"
 	// Stores that admit too much, which must be found out.
 	broken mode = "twice+redis" // one in twenty admissions is another's as well
 	hasty  mode = "early+redis" // units are charged when they are lent, not when they are used
-	tardy  mode = "late+redis"  // units are used after their end
+	greedy mode = "keep+redis"  // units are used after they were returned
 	// The simplest holder of units that there can be.
 	simple mode = "simple+redis"
 )
@@ -60,7 +63,7 @@ const (
 func (m mode) has(name string) bool { return slices.Contains(strings.Split(string(m), "+"), name) }
 
 // lends reports whether nodes hold units.
-func (m mode) lends() bool { return m.has("simple") || m.has("late") }
+func (m mode) lends() bool { return m.has("lease") || m.has("simple") || m.has("keep") }
 
 // limitSpec is a counter as a worker is told of it.
 type limitSpec struct {
@@ -201,8 +204,14 @@ func (w *worker) build() error {
 			w.store = &early{Store: w.store, held: map[string]int64{}}
 		case "simple":
 			w.store = &holder{Store: w.store, lender: w.store.(store.Lender)}
-		case "late":
-			w.store = &holder{Store: w.store, lender: w.store.(store.Lender), late: 200 * time.Millisecond}
+		case "keep":
+			w.store = &holder{Store: w.store, lender: w.store.(store.Lender), keeps: true}
+		case "lease":
+			l, err := lease.New(w.store.(store.Lender), lease.Options{})
+			if err != nil {
+				return err
+			}
+			w.store = &watched{Store: l}
 		case "fallback":
 			local, err := memory.New(memory.Options{})
 			if err != nil {
