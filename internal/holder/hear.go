@@ -53,6 +53,9 @@ func (e *Entry) Hear(t *Terms, a Answer, cost int64, r *algo.Result, h *algo.Ahe
 		e.refused = uint16(cost)
 		e.retryAt = after(a.Now, r.RetryAfter)
 		e.quiet = max(e.quiet, a.Asked+t.Pause)
+		if t.Limit.Algorithm() == algo.FixedWindow && r.RetryAfter <= t.Pause/1000 {
+			e.quiet = min(e.quiet, a.At+r.RetryAfter*1000) // the window turns, and all of it is free
+		}
 		e.flags &^= covered
 		if cost <= r.Remaining+h.Out {
 			e.flags |= covered
