@@ -1,5 +1,5 @@
 // Command figures draws the pictures of docs/algorithms.md: the same arrivals go through each
-// algorithm, and what is drawn are its real decisions. Run it from the root of the repository:
+// algorithm, and what is drawn are its real decisions. It also draws that of docs/consistency.md. Run it from the root of the repository:
 //
 //	go run ./docs/figures
 //
@@ -204,6 +204,13 @@ func main() {
 		}
 	}
 	if err := drawMeasured(*dir); err != nil {
+		log.Fatal(err)
+	}
+	svg, err := drawLeases()
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*dir, "lease.svg"), svg, 0o644); err != nil {
 		log.Fatal(err)
 	}
 	for _, f := range figures {
