@@ -35,9 +35,9 @@ type Options struct {
 	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
 	// ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent use.
 	Trusted func(peer string) bool
-	// Parallel is how many requests may be decided at a time, of all connections together. 0
-	// decides those of a connection one after the other, which is the quickest for a store that
-	// never waits, and wrong for one over a network.
+	// Parallel is how many requests may wait for their decision at a time, of all connections
+	// together. 0 decides those of a connection one after the other, which is the quickest for a
+	// store that never waits, and wrong for one over a network.
 	Parallel int
 	// MaxFrameSize bounds a frame in bytes, without its length, and is kept within 256 and 1 MiB; 0
 	// means 65,536, four times what HAProxy sends by default.

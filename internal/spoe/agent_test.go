@@ -116,7 +116,7 @@ func TestLargeRequests(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		var log logged
 		o.Logger = log.logger()
-		addr := serve(t, New(newLimiter(t, apiRules), o))
+		addr := serve(t, New(limiterFor(t, o, apiRules), o))
 		for i, size := range []uint32{65532, 131068, 131068} {
 			p := dial(t, addr)
 			p.send(rawFrame(1, 1, 0, 0, pairs("supported-versions", "2.0", "max-frame-size", size, "capabilities", "pipelining")))
@@ -137,7 +137,7 @@ func TestLargeRequests(t *testing.T) {
 // doors say.
 func TestVariables(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
-		l := newLimiter(t, apiRules)
+		l := limiterFor(t, o, apiRules)
 		p := dial(t, serve(t, New(l, o))).greet()
 		ask := func() map[string]any {
 			v := p.ask("ip", client, "method", "GET", "path", "/api/x", "host", "shop.example", "key", nil)

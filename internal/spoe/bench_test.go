@@ -109,7 +109,7 @@ func BenchmarkLoopback(b *testing.B) {
 	for _, pipeline := range []int{1, 16, 64} {
 		for _, parallel := range []int{0, 64} {
 			b.Run("pipeline "+strconv.Itoa(pipeline)+", workers "+strconv.Itoa(parallel), func(b *testing.B) {
-				addr := serve(b, New(newLimiter(b, benchRules), Options{Parallel: parallel}))
+				addr := serve(b, New(limiterFor(b, Options{Parallel: parallel}, benchRules), Options{Parallel: parallel}))
 				c, err := net.Dial("tcp", addr)
 				if err != nil {
 					b.Fatal(err)

@@ -16,7 +16,9 @@ type call struct {
 	attributes attributes
 	request    weir.Request
 	decision   weir.Decision
-	decided    bool // request and decision are those of this call
+	decided    bool            // request and decision are those of this call
+	start      int64           // of the stopwatch
+	ctx        context.Context // with the span, if the request is followed
 	recorder   recorder
 	asker      http.Request // the request that a refusal is written for
 	accept     []string
@@ -25,11 +27,10 @@ type call struct {
 
 	out []byte // of a connection's answers until they are written, or of one
 
-	// For a call that is decided apart from its connection.
+	// For a call that goes on apart from its connection.
 	conn       *conn
 	payload    []byte // a copy of what was read
 	stream, id uint64
-	messages   int
 }
 
 func newCall(a *Agent) *call {
@@ -60,9 +61,17 @@ func (c *call) release() {
 	if cap(c.decision.Limits) > keepLimits {
 		c.decision = weir.Decision{}
 	}
-	c.request, c.decision.Domain = weir.Request{}, "" // which lie in the buffer of a connection
+	c.request, c.decision.Domain, c.ctx = weir.Request{}, "", nil // which lie in the buffer of a connection
 	c.accept[0] = ""
 	clear(c.names[:cap(c.names)])
+}
+
+// written takes the call back when its answers are written, or copied.
+func (c *call) written() {
+	if c.out = c.out[:0]; cap(c.out) > keepOut {
+		c.out = nil
+	}
+	c.agent.calls.Put(c)
 }
 
 // What the variable error says.
@@ -77,56 +86,87 @@ const (
 // answer decides the request whose messages have been parsed, and appends the ACK, of at most size
 // bytes, to out.
 func (c *call) answer(ctx context.Context, messages int, stream, id uint64, trusted bool, out []byte, size int) []byte {
-	start := door.Begin(c.agent.o.Stopwatch)
-	c.ack.begin(out, stream, id, size)
-	c.decided = false
-	if messages > 0 { // without any, nothing is asked
-		c.decide(ctx, trusted)
+	out, done := c.answerNow(ctx, messages, stream, id, trusted, out, size)
+	if !done {
+		out = c.answerRest(stream, id, out, size)
 	}
-	out = c.ack.finish()
+	return out
+}
+
+// answerNow is answer for a request that need not wait. If done is false, it has to: answerRest
+// comes next, perhaps on another goroutine.
+func (c *call) answerNow(ctx context.Context, messages int, stream, id uint64, trusted bool, out []byte, size int) (_ []byte, done bool) {
+	c.start, c.ctx = door.Begin(c.agent.o.Stopwatch), ctx
+	c.decided = false
+	c.ack.begin(out, stream, id, size)
+	if messages > 0 && c.begin(trusted) { // without any, nothing is asked
+		if !door.DecideNow(c.ctx, c.agent.limiter, &c.request, &c.decision) {
+			c.ack.buf = nil
+			return out, false
+		}
+		c.conclude(nil)
+	}
+	return c.finish(), true
+}
+
+// answerRest answers a request that answerNow has begun.
+func (c *call) answerRest(stream, id uint64, out []byte, size int) []byte {
+	c.ack.begin(out, stream, id, size)
+	c.conclude(door.DecideRest(c.ctx, c.agent.limiter, &c.request, &c.decision))
+	return c.finish()
+}
+
+// finish ends the ACK, and forgets the request.
+func (c *call) finish() []byte {
+	out := c.ack.finish()
 	if c.attributes.unnamed {
 		c.agent.remarks.unnamed.Do(func() {
 			c.agent.log.Warn("spoe: an argument without a name is ignored; write name=sample in args")
 		})
 	}
 	if c.decided {
-		door.End(c.agent.o.Stopwatch, start, &c.request, &c.decision)
+		door.End(c.agent.o.Stopwatch, c.start, &c.request, &c.decision)
 	} else {
-		door.End(c.agent.o.Stopwatch, start, nil, nil)
+		door.End(c.agent.o.Stopwatch, c.start, nil, nil)
 	}
 	c.release()
 	return out
 }
 
-// decide writes the variables of one request.
-func (c *call) decide(ctx context.Context, trusted bool) {
-	at, d := &c.attributes, &c.decision
+// begin makes the request, unless it is answered without a decision: ok is false then.
+func (c *call) begin(trusted bool) (ok bool) {
+	at := &c.attributes
 	switch {
 	case at.hitsBad:
 		c.badRequest(http.StatusBadRequest, errorHits)
-		return
+		return false
 	case door.NeedsTrust(at.hits) && !trusted:
 		c.badRequest(http.StatusForbidden, errorTrust)
-		return
+		return false
 	}
 	if problem := at.ambiguous(c.agent.o.EncodedSlash); problem != "" {
 		c.badRequest(http.StatusBadRequest, problem)
-		return
+		return false
 	}
 	domain := door.Domain(at.domain, c.agent.o.Domain, c.agent.limiter)
 	if domain == "" {
 		c.agent.remarks.domain.Do(func() { c.agent.log.Error("spoe: requests are not limited", "error", errorDomain) })
 		c.undecided(errorDomain)
-		return
+		return false
 	}
 	// HAProxy waits for the answer while it holds the request: a delay cannot be told to it.
 	c.request = weir.Request{Domain: domain, Attributes: at, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
 	if c.agent.o.Tracer != nil {
-		ctx = c.follow(ctx)
+		c.follow()
 	}
-	err := c.agent.limiter.Decide(ctx, &c.request, d)
+	return true
+}
+
+// conclude writes the variables of a request that was decided, or failed with err.
+func (c *call) conclude(err error) {
 	door.Followed(c.agent.o.Tracer, c.request.Trace, err)
 	c.decided = err == nil
+	d := &c.decision
 	switch {
 	case err != nil:
 		answer.StoreError(&c.recorder)
@@ -134,7 +174,7 @@ func (c *call) decide(ctx context.Context, trusted bool) {
 	case d.Allowed:
 		c.passed()
 	default:
-		if c.accept[0] = at.accept; at.accept == "" {
+		if c.accept[0] = c.attributes.accept; c.accept[0] == "" {
 			delete(c.asker.Header, "Accept")
 		} else {
 			c.asker.Header["Accept"] = c.accept
@@ -146,11 +186,10 @@ func (c *call) decide(ctx context.Context, trusted bool) {
 }
 
 // follow begins the span of the decision, if the request is followed.
-func (c *call) follow(ctx context.Context) context.Context {
+func (c *call) follow() {
 	traceparent, _ := c.attributes.argument("traceparent")
 	tracestate, _ := c.attributes.argument("tracestate")
-	ctx, c.request.Trace = c.agent.o.Tracer.Follow(ctx, traceparent, tracestate)
-	return ctx
+	c.ctx, c.request.Trace = c.agent.o.Tracer.Follow(c.ctx, traceparent, tracestate)
 }
 
 // badRequest refuses what the HTTP API would answer with status.

@@ -42,14 +42,15 @@ type conn struct {
 	frameSize int
 
 	readBy    time.Time // the deadline that is set
-	writeBy   time.Time // of the goroutine that writes
 	inPieces  bool      // readBy is for a frame of which a part is there
 	progress  bool      // a frame was handled since readBy was set
 	lastRound bool      // the agent is stopping, and what was on its way is read
 
 	batch *call // whose out holds answers that are not written yet; nil if there are none
 
-	failed atomic.Bool // answers cannot be written any more; shared
+	failed  atomic.Bool   // answers cannot be written any more; shared
+	writing chan struct{} // holds a value while somebody writes
+	writeBy time.Time     // the deadline that is set; of who writes
 
 	// Answers of calls that workers decide: shared.
 	// a place for each, until it is written; nil if the connection decides its own
@@ -61,7 +62,7 @@ type conn struct {
 }
 
 func (a *Agent) newConn(nc net.Conn) *conn {
-	c := &conn{agent: a, net: nc}
+	c := &conn{agent: a, net: nc, writing: make(chan struct{}, 1)}
 	if a.o.Parallel > 0 {
 		// None takes more than half of the workers.
 		c.inFlight = make(chan struct{}, min(maxInFlight, (a.o.Parallel+1)/2))
@@ -284,49 +285,62 @@ func printable(s string) string {
 	return string(b)
 }
 
-// notify decides a NOTIFY, or hands it to a worker.
+// notify answers a NOTIFY that can be decided at once, and hands another one to a worker.
 func (c *conn) notify(f frame) (end bool, s status, detail string) {
-	if c.inFlight == nil {
-		if c.batch == nil {
-			c.batch = c.agent.calls.Get().(*call)
-		}
-		k := c.batch
-		messages, ok := k.attributes.parse(f.payload)
-		if !ok {
-			k.release()
-			return true, statusInvalid, "NOTIFY"
-		}
+	if c.batch == nil {
+		c.batch = c.agent.calls.Get().(*call)
+	}
+	k, apart := c.batch, c.inFlight != nil
+	payload := f.payload
+	if apart { // it may go on when what was read is overwritten
+		k.payload = append(k.payload[:0], payload...)
+		payload = door.View(k.payload)
+	}
+	messages, ok := k.attributes.parse(payload)
+	if !ok {
+		k.release()
+		return true, statusInvalid, "NOTIFY"
+	}
+	if !apart {
 		k.out = k.answer(c.agent.ctx, messages, f.stream, f.id, c.trusted, k.out, c.frameSize)
 		return false, statusOK, ""
 	}
-	c.inFlight <- struct{}{}
-	k := c.agent.calls.Get().(*call)
-	k.payload = append(k.payload[:0], f.payload...)
-	var ok bool
-	if k.messages, ok = k.attributes.parse(door.View(k.payload)); !ok {
-		k.release()
-		c.agent.calls.Put(k)
-		<-c.inFlight
-		return true, statusInvalid, "NOTIFY"
+	if k.out, ok = k.answerNow(c.agent.ctx, messages, f.stream, f.id, c.trusted, k.out, c.frameSize); !ok {
+		k.conn, k.stream, k.id = c, f.stream, f.id
+		c.hand(k)
 	}
-	k.conn, k.stream, k.id = c, f.stream, f.id
+	return false, statusOK, ""
+}
+
+// hand hands k, which is the batch, to a worker. The answers in it go on waiting to be written.
+func (c *conn) hand(k *call) {
+	c.batch = nil
+	if len(k.out) > 0 {
+		c.batch = c.agent.calls.Get().(*call)
+		c.batch.out, k.out = k.out, c.batch.out
+	}
 	if c.answered == nil {
 		c.answered = make(chan struct{}, 1)
 		go c.writeAnswers()
 	}
-	c.agent.workers.do(k)
-	return false, statusOK, ""
+	select {
+	case c.inFlight <- struct{}{}:
+	default:
+		c.flush() // nobody waits for those that are answered
+		c.inFlight <- struct{}{}
+	}
+	if !c.agent.workers.try(k) {
+		c.flush()
+		c.agent.workers.do(k)
+	}
 }
 
-// flush writes the answers of a connection that decides by itself.
+// flush writes the answers that the connection has gathered.
 func (c *conn) flush() {
 	if k := c.batch; k != nil {
 		c.batch = nil
 		c.write(k.out)
-		if k.out = k.out[:0]; cap(k.out) > keepOut {
-			k.out = nil
-		}
-		c.agent.calls.Put(k)
+		k.written()
 	}
 }
 
@@ -344,7 +358,7 @@ func (c *conn) settle() {
 // decide decides a call of the connection, in a worker, and leaves its answer to the goroutine that
 // writes: a worker must not wait for the other side, which may take no answers.
 func (c *conn) decide(k *call) {
-	k.out = k.answer(c.agent.ctx, k.messages, k.stream, k.id, c.trusted, k.out[:0], c.frameSize)
+	k.out = k.answerRest(k.stream, k.id, k.out, c.frameSize)
 	c.outMu.Lock()
 	c.out = append(c.out, k.out...)
 	c.answers++
@@ -354,7 +368,7 @@ func (c *conn) decide(k *call) {
 	}
 	c.outMu.Unlock()
 	k.conn = nil
-	c.agent.calls.Put(k)
+	k.written()
 }
 
 // writeAnswers writes what workers answer, as much at a time as there is, until c.answered is
@@ -376,11 +390,13 @@ func (c *conn) writeAnswers() {
 	}
 }
 
-// write writes b, unless that failed before. One at a time may write.
+// write writes b, unless that failed before.
 func (c *conn) write(b []byte) {
 	if c.failed.Load() || len(b) == 0 {
 		return
 	}
+	c.writing <- struct{}{}
+	defer func() { <-c.writing }()
 	if by := time.Now().Add(c.agent.o.WriteTimeout); by.Sub(c.writeBy) >= c.agent.o.WriteTimeout/deadlineParts {
 		c.writeBy = by
 		_ = c.net.SetWriteDeadline(by)

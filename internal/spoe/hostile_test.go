@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
@@ -72,7 +73,7 @@ func TestMalformed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, o Options) {
-				addr := serve(t, New(newLimiter(t, apiRules), o))
+				addr := serve(t, New(limiterFor(t, o, apiRules), o))
 				other := dial(t, addr).greet()
 				p := dial(t, addr)
 				if !c.fresh {
@@ -93,7 +94,7 @@ func TestDisconnect(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		var log logged
 		o.Logger = log.logger()
-		addr := serve(t, New(newLimiter(t, apiRules), o))
+		addr := serve(t, New(limiterFor(t, o, apiRules), o))
 		for _, payload := range [][]byte{
 			pairs("status-code", uint32(0), "message", "normal"), pairs("status-code", uint32(2), "message", "a timeout\noccurred"), nil, {1, 2, 3},
 			pairs("status-code", uint32(4), "message", "invalid\nframe"),
@@ -116,7 +117,7 @@ func TestDisconnect(t *testing.T) {
 func TestPipelining(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		const n = 3000
-		p := dial(t, serve(t, New(newLimiter(t, "limits: [{name: a, per: [user], allow: 1000/day, algorithm: sliding_log}]"), o))).greet()
+		p := dial(t, serve(t, New(limiterFor(t, o, "limits: [{name: a, per: [user], allow: 1000/day, algorithm: sliding_log}]"), o))).greet()
 		var all []byte
 		for i := range n {
 			all = append(all, notify(uint64(i), uint64(i)%7, message("m", "user", "ada", "pad", strings.Repeat("x", i%500)))...)
@@ -178,12 +179,7 @@ func (l *pipes) dial(t testing.TB) *peer {
 
 // inBubble runs a test in virtual time with an agent that listens on pipes.
 func inBubble(t *testing.T, o Options, test func(t *testing.T, l *pipes, a *Agent)) {
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	limiter := newLimiterOver(t, store, apiRules)
+	limiter := limiterFor(t, o, apiRules)
 	synctest.Test(t, func(t *testing.T) {
 		l, a := newPipes(), New(limiter, o)
 		done := make(chan error, 1)
@@ -474,10 +470,11 @@ func FuzzConnection(f *testing.F) {
 	f.Add(slices.Concat(hello, notify(1, 2, message("m", "domain", "x", "query", "a=b", "header.X-Y", []byte{1}, "hits", "-1"))), 7)
 	f.Add(slices.Concat(hello, notify(1, 2, message("m", "ip", netip.MustParseAddr("::1"))), rawFrame(3, 3, 1, 1, nil), rawFrame(2, 1, 0, 0, nil)), 13)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), 3)
-	limiter := newLimiter(f, apiRules)
+	inOrder, workers := Options{MaxFrameSize: 1024}, Options{MaxFrameSize: 1024, Parallel: 2}
+	limiters := []*weir.Limiter{limiterFor(f, inOrder, apiRules), limiterFor(f, workers, apiRules)}
 	f.Fuzz(func(t *testing.T, b []byte, at int) {
-		for _, o := range []Options{{MaxFrameSize: 1024}, {MaxFrameSize: 1024, Parallel: 2}} {
-			a := New(limiter, o)
+		for i, o := range []Options{inOrder, workers} {
+			a := New(limiters[i], o)
 			s := &script{in: bytes.NewReader(b)}
 			a.newConn(s).Serve()
 			if err := a.Shutdown(t.Context()); err != nil {

@@ -12,9 +12,11 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/doortest"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
@@ -347,6 +349,28 @@ func serve(t testing.TB, a *Agent) string {
 		}
 	})
 	return l.Addr().String()
+}
+
+// limiterFor is newLimiter over a store for which o is right: with workers, one that has to wait for
+// every second decision.
+func limiterFor(t testing.TB, o Options, files ...string) *weir.Limiter {
+	t.Helper()
+	if o.Parallel == 0 {
+		return newLimiter(t, files...)
+	}
+	var n atomic.Int64
+	return newLimiterOver(t, waiting(t, func([]store.Charge) bool { return n.Add(1)%2 == 0 }, nil), files...)
+}
+
+// waiting is a memory store behind a network.
+func waiting(t testing.TB, waits func([]store.Charge) bool, gate <-chan struct{}) *doortest.WaitingStore {
+	t.Helper()
+	inner, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { inner.Close() })
+	return &doortest.WaitingStore{Store: inner, Waits: waits, Gate: gate, Far: true}
 }
 
 // both runs a test against an agent whose connections decide by themselves, and one with workers.

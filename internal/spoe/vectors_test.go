@@ -54,7 +54,7 @@ limits:
 	for version, s := range recorded {
 		t.Run(version, func(t *testing.T) {
 			both(t, func(t *testing.T, o Options) {
-				addr := serve(t, New(newLimiter(t, rules), o))
+				addr := serve(t, New(limiterFor(t, o, rules), o))
 				check := dial(t, addr)
 				check.send(raw(s.health))
 				if r := check.next(); r.kind != 101 || r.keys()["version"] != "2.0" {

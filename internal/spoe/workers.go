@@ -20,11 +20,11 @@ func (w *workers) init(most int) {
 	}
 }
 
-// do hands c to a worker, and waits for one if all are busy.
-func (w *workers) do(c *call) {
+// try hands c to a worker, and reports false if all are busy.
+func (w *workers) try(c *call) bool {
 	select {
 	case w.work <- c:
-		return
+		return true
 	default:
 	}
 	w.mu.Lock()
@@ -35,10 +35,12 @@ func (w *workers) do(c *call) {
 	w.mu.Unlock()
 	if start {
 		go w.run(c)
-		return
 	}
-	w.work <- c
+	return start
 }
+
+// do hands c to a worker, and waits for one.
+func (w *workers) do(c *call) { w.work <- c }
 
 func (w *workers) run(c *call) {
 	for ok := true; ok; c, ok = <-w.work {
