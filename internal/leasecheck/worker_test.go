@@ -71,14 +71,18 @@ type limitSpec struct {
 	Config    algo.Config
 }
 
-// counter makes it, with so many percent of N. A bucket keeps its size: a smaller one forgives what
-// it cannot hold, which is no matter of leases.
+// counter makes it, with so many percent of N, and of the lease's share, by which the length of
+// generations may change too. A bucket keeps its size: a smaller one forgives what it cannot hold,
+// which is no matter of leases.
 func (l *limitSpec) counter(percent int64) (*rule.Counter, error) {
 	c := l.Config
 	if c.Algorithm == algo.TokenBucket && c.Burst == 0 {
 		c.Burst = c.N
 	}
 	c.N = max(1, c.N*percent/100)
+	if c.Lease > 0 {
+		c.Lease = max(1, c.Lease*int(percent)/100)
+	}
 	limit, err := algo.New(c)
 	if err != nil {
 		return nil, err
@@ -309,7 +313,16 @@ func (c *client) call(call *callSpec) {
 	}
 	n := &notes{}
 	asked := redistest.Clock()
-	_, err := w.store.Take(context.WithValue(context.Background(), notesKey{}, n), c.charges, c.results)
+	// Doors ask a store first what it can decide at once. (store/fallback decides nothing by itself
+	// then, but what is under it does; nobody could tell who it was.)
+	p, prompt := w.store.(store.Prompt)
+	if prompt = prompt && !w.setup.Mode.has("fallback"); prompt {
+		_, prompt = p.TakeNow(c.charges, c.results)
+	}
+	var err error
+	if !prompt {
+		_, err = w.store.Take(context.WithValue(context.Background(), notesKey{}, n), c.charges, c.results)
+	}
 	answered := redistest.Clock()
 	switch {
 	case err != nil:
