@@ -44,6 +44,7 @@ type conn struct {
 	call          Call      // of the call that runs inline
 	scratch       []byte    // its answer
 	plain         []byte    // its request, decompressed
+	ready         []*job    // that go to workers soon
 	freeStreams   []*stream
 
 	mu sync.Mutex
@@ -145,6 +146,7 @@ func (c *conn) end() {
 	if p != nil { // a defect of ours must not end the process
 		c.s.defect(p)
 	}
+	c.handOver() // whose end is counted
 	c.cancel()
 	_ = c.nc.Close()
 	if p == nil {
@@ -224,6 +226,7 @@ func (c *conn) readFrames() error {
 				return err
 			}
 		}
+		c.handOver()
 		if !c.endBatch() {
 			return net.ErrClosed
 		}

@@ -263,11 +263,26 @@ func (c *conn) queueJob(st *stream, rest Rest, size int) {
 	st.async = true
 	st.in = nil
 	c.mu.Unlock()
-	select {
-	case c.s.jobs <- j: // a worker is idle
-	default:
-		go c.s.work(j)
+	if c.ready = append(c.ready, j); len(c.ready) == maxReady {
+		c.handOver()
 	}
+}
+
+// maxReady is how many calls are gathered before they go to workers: waking one at a time would cost
+// more than what it does, and none is to wait for long.
+const maxReady = 32
+
+// handOver gives workers the calls that were gathered.
+func (c *conn) handOver() {
+	for i, j := range c.ready {
+		c.ready[i] = nil
+		select {
+		case c.s.jobs <- j: // a worker is idle
+		default:
+			go c.s.work(j)
+		}
+	}
+	c.ready = c.ready[:0]
 }
 
 // maxIdle is how many workers wait for calls. Those keep the stacks that they have grown.
