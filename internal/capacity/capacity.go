@@ -8,7 +8,7 @@
 // scenario and its seed.
 //
 // What decides is the real thing: a store keeps an algo.State for each key and asks package algo, a
-// node asks a holder (holder.go). What lies between them is modelled: requests come by chance
+// node keeps the books of package holder (place.go). What lies between them is modelled: requests come by chance
 // (traffic.go), a node's calls to a store go in groups (link.go), each takes a round trip and the
 // time of one that Redis serves (store.go), nodes die and start again (churn.go). Each admission is
 // held against the guarantee of its limit, at the instant at which it was decided, by arithmetic of
@@ -40,8 +40,12 @@ type Scenario struct {
 	Serve Serve
 	// RememberRefusals is how long at most a node repeats a refusal; 0 means never.
 	RememberRefusals time.Duration
+	// ClockError is by how much, as a share, nodes' clocks run too fast or too slow at most.
+	ClockError float64
 	// Churn is how often a node dies; another takes its place after Down, with nothing. 0: never.
 	Churn, Down time.Duration
+	// Ramp is for how long the load rises, from nothing, at first.
+	Ramp time.Duration
 	// Warm is how long the fleet runs before anything is counted, and Length how long after that.
 	Warm, Length time.Duration
 }
@@ -78,12 +82,14 @@ func (s *Scenario) check() error {
 		return fmt.Errorf("capacity: the number of nodes is %d; it must be from 1 to %d", s.Nodes, 1<<20)
 	case s.Partitions < 0 || s.Partitions > 1<<14 || s.Stores < 0 || s.Stores > max(1, s.Partitions):
 		return fmt.Errorf("capacity: %d partitions on %d stores; there are at most %d, and no more stores than partitions", s.Partitions, s.Stores, 1<<14)
-	case s.Length <= 0 || s.Warm < 0 || s.Length > latest || s.Warm > latest:
-		return fmt.Errorf("capacity: it is to run for %v and %v; Length must be above 0, Warm not below, and both within %v", s.Warm, s.Length, latest)
+	case s.Length <= 0 || s.Warm < 0 || s.Ramp < 0 || s.Ramp > s.Warm || s.Length > latest || s.Warm > latest:
+		return fmt.Errorf("capacity: it is to run for %v and %v, %v of it rising; Length must be above 0, the rise within Warm, and both within %v", s.Warm, s.Length, s.Ramp, latest)
 	case s.RoundTrip < 0 || s.Jitter < 0 || s.Jitter >= 1 || s.RoundTrip > latest:
 		return fmt.Errorf("capacity: a round trip takes %v, give or take %v of it; that must be from 0 to 1", s.RoundTrip, s.Jitter)
 	case s.Balance.Skew < 0 || s.Balance.Skew > 1 || s.Balance.Skew > 0 && (s.Balance.Move <= 0 || s.Balance.Home):
 		return fmt.Errorf("capacity: %v of the requests go to one node, which changes each %v; the share is from 0 to 1, and does not go with Home", s.Balance.Skew, s.Balance.Move)
+	case s.ClockError < 0 || s.ClockError >= 1:
+		return fmt.Errorf("capacity: clocks are wrong by a share of %v; it must be from 0 to 1", s.ClockError)
 	case s.Churn < 0 || s.Down < 0 || s.Churn > 0 && s.Nodes < 2:
 		return errors.New("capacity: nodes that die need others that do not, and times that are not below 0")
 	}

@@ -2,8 +2,13 @@ package capacity
 
 // node is a node as it is now.
 type node struct {
-	life int32 // how often one began in this place
-	down bool
+	life    int32 // how often one began in this place
+	down    bool
+	offset  int64   // of its clock, in ns
+	drift   float64 // of its clock: it runs faster by that share
+	store   int64   // what to add to its clock for the store's, by the last answer, in ns
+	leased  []int32 // entries
+	visited bool
 	// how many requests came, and were admitted, while it was measured
 	offered, admitted float64
 }
@@ -23,6 +28,10 @@ func (w *world) die() {
 	n.life++
 	n.down = true
 	w.down++
+	for len(n.leased) > 0 {
+		w.unlease(n.leased[len(n.leased)-1])
+	}
+	n.visited = false
 	for p := range w.s.Partitions {
 		l := &w.links[int(number)*w.s.Partitions+p]
 		for _, b := range l.waiting {
@@ -44,7 +53,7 @@ func (w *world) start(number int32) {
 
 // lose counts decisions that nobody hears of.
 func (w *world) lose(op *operation) {
-	t := w.tally(op.holder)
+	t := w.tally(op.place)
 	if op.n > 0 && op.first >= int64(w.s.Warm) {
 		t.Lost++
 	}

@@ -7,7 +7,7 @@ const (
 	serves  kind = iota // a store decides a call
 	arrives             // a call reaches a store
 	answers             // an answer reaches a node
-	ticks               // a node looks after what it holds
+	visits              // a node looks after what it holds
 	dies
 	starts
 )
@@ -19,6 +19,7 @@ type event struct {
 	turn uint64
 	what kind
 	who  int32 // a node
+	life int32 // of the node, so that what belongs to one that died is told from its successor's
 	call *call
 }
 

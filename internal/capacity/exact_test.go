@@ -28,8 +28,11 @@ func run(t testing.TB, s Scenario) *Result {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if r.Late != 0 {
+		t.Errorf("seed %d: %d units were used after their end", s.Seed, r.Late)
+	}
 	if r.Over != 0 {
-		t.Errorf("%d admissions beyond the guarantee of the limit", r.Over)
+		t.Errorf("seed %d: %d admissions beyond the guarantee of the limit", s.Seed, r.Over)
 	}
 	return r
 }
@@ -242,7 +245,7 @@ func TestBadScenarios(t *testing.T) {
 		},
 		"capacity: the number of nodes is 0; it must be from 1 to 1048576":                                                             func(s *Scenario) { s.Nodes = 0 },
 		"capacity: 1 partitions on 2 stores; there are at most 16384, and no more stores than partitions":                              func(s *Scenario) { s.Stores = 2 },
-		"capacity: it is to run for 0s and 0s; Length must be above 0, Warm not below, and both within 24h0m0s":                        func(s *Scenario) { s.Length = 0 },
+		"capacity: it is to run for 0s and 0s, 0s of it rising; Length must be above 0, the rise within Warm, and both within 24h0m0s": func(s *Scenario) { s.Length = 0 },
 		"capacity: a round trip takes 1ms, give or take 1 of it; that must be from 0 to 1":                                             func(s *Scenario) { s.Jitter = 1 },
 		"capacity: 0.5 of the requests go to one node, which changes each 0s; the share is from 0 to 1, and does not go with Home":     func(s *Scenario) { s.Balance.Skew = 0.5 },
 		"capacity: a scenario needs strata of keys, up to 2047":                                                                        func(s *Scenario) { s.Strata = nil },

@@ -16,20 +16,20 @@ type link struct {
 
 // batch is the decisions of one call.
 type batch struct {
-	number    uint64 // so that a holder knows whether its operation is in it
+	number    uint64 // so that a place knows whether its operation is in it
 	decisions int
 	ops       []operation
 }
 
-// operation is decisions of one holder that are merged.
+// operation is decisions of one key on a node that are merged.
 type operation struct {
-	holder int32
-	alone  bool // it tells or wants something, so that no other is merged into it
-	peek   bool // no decision waits for it
-	n      int  // decisions
-	first  int64
-	more   []int64 // when the others came
-	ahead  algo.Ahead
+	place int32
+	alone bool // it tells or wants something, so that no other is merged into it
+	peek  bool // no decision waits for it
+	n     int  // decisions
+	first int64
+	more  []int64 // when the others came
+	ahead algo.Ahead
 
 	admitted int // filled in by the store: so many of them
 	result   algo.Result
@@ -45,10 +45,10 @@ type call struct {
 	batch *batch
 }
 
-// enqueue puts a decision of a holder, which came now, into the queue to the partition of its key.
+// enqueue puts a decision of a place, which came now, into the queue to the partition of its key.
 // ahead is what it tells and wants; nil for nothing.
 func (w *world) enqueue(number int32, ahead *algo.Ahead, peek bool) {
-	h := &w.holders[number]
+	h := &w.places[number]
 	at := h.node*int32(w.s.Partitions) + w.keys[h.key].partition
 	l := &w.links[at]
 	var b *batch
@@ -66,7 +66,7 @@ func (w *world) enqueue(number int32, ahead *algo.Ahead, peek bool) {
 	} else {
 		b.ops = append(b.ops, operation{})
 		op := &b.ops[len(b.ops)-1]
-		op.holder, op.first, op.peek = number, w.now, peek
+		op.place, op.first, op.peek = number, w.now, peek
 		if !peek {
 			op.n = 1
 		}
@@ -104,8 +104,14 @@ func (w *world) send(at int32) {
 	c := &call{link: at, life: w.nodes[l.node].life, sent: w.now, batch: b}
 	if w.measuring() {
 		for i := range b.ops {
-			t := w.tally(b.ops[i].holder)
+			t := w.tally(b.ops[i].place)
 			t.Operations++
+			switch op := &b.ops[i]; {
+			case op.peek && op.ahead.Want > 0:
+				t.Ahead++
+			case op.peek:
+				t.Told++
+			}
 			t.Calls += 1 / float64(len(b.ops))
 		}
 	}
@@ -125,18 +131,21 @@ func (w *world) oneWay() int64 {
 func (w *world) answer(c *call) {
 	l := &w.links[c.link]
 	alive := c.life == w.nodes[l.node].life
+	if alive {
+		w.nodes[l.node].store = c.now*1000 - w.clock(l.node)
+	}
 	for i := range c.batch.ops {
 		op := &c.batch.ops[i]
 		if !alive {
 			w.lose(op)
 			continue
 		}
-		w.holders[op.holder].answered(w, c, op)
+		w.answered(c, op)
 		if op.n > 0 {
-			w.decided(op.holder, op.first, op.admitted > 0, false)
+			w.decided(op.place, op.first, op.admitted > 0, false)
 		}
 		for j, at := range op.more {
-			w.decided(op.holder, at, op.admitted > j+1, false)
+			w.decided(op.place, at, op.admitted > j+1, false)
 		}
 	}
 	w.spare = append(w.spare, c.batch)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/redis"
 )
 
@@ -59,6 +61,20 @@ type report struct {
 	Late                       time.Duration // by how much requests were sent too late, in the mean
 }
 
+// counted counts the charges of calls that lend beyond the first of each, since Redis' statistics
+// count such a call as one decision.
+type counted struct {
+	*redis.Store
+	more atomic.Int64
+}
+
+func (c *counted) TakeAhead(
+	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+) (now, asked int64, err error) {
+	c.more.Add(int64(len(charges) - 1))
+	return c.Store.TakeAhead(ctx, minWait, maxWait, charges, ahead, results)
+}
+
 // work runs a worker: it begins when a line comes on standard input, and writes its report.
 func work(text string) error {
 	var o orders
@@ -69,12 +85,24 @@ func work(text string) error {
 	if err != nil {
 		return err
 	}
-	s, err := redis.Open(redis.Options{URL: o.URL, RememberRefusals: time.Second})
+	s, err := redis.Open(redis.Options{URL: o.URL, RememberRefusals: time.Second, Timeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
+	lender := &counted{Store: s}
+	leased, err := lease.New(lender, lease.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = leased.Close() }()
 	counter := &rule.Counter{ID: 0x5EED, Group: 1, Domain: "test", Limit: limit}
+	if l := limit.Lease(); l != nil {
+		counter.Lease = &rule.Counter{ID: 0x5EED1EA5E, Group: 1, Domain: "test", Limit: l}
+	}
+	operations := func() float64 {
+		stats := s.Stats()
+		return float64(stats.Decisions-stats.Merged) + float64(lender.more.Load())
+	}
 	ctx := context.Background()
 	if _, err := s.Time(ctx); err != nil {
 		return err
@@ -92,7 +120,7 @@ func work(text string) error {
 	decide := func(key string, at time.Duration) {
 		charges, results := []store.Charge{{Counter: counter, Limit: limit, Key: []byte(key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}, make([]algo.Result, 1)
 		late := time.Since(begin) - at
-		_, local, err := s.TakeWithin(ctx, 0, 0, charges, results)
+		_, local, err := leased.TakeWithin(ctx, 0, 0, charges, results)
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -131,7 +159,7 @@ func work(text string) error {
 		}
 	})
 	source := newSource(rand.New(rand.NewPCG(o.Seed, 1)), o.Strata)
-	var before redis.Stats
+	var before, calls float64
 	warm := false
 	for next := time.Duration(0); ; {
 		after, stratum, number := source.next()
@@ -141,19 +169,17 @@ func work(text string) error {
 		time.Sleep(time.Until(begin.Add(next)))
 		if next >= o.Warm && !warm {
 			warm = true
-			before = s.Stats()
+			before, calls = operations(), float64(s.Stats().Calls)
 		}
 		at := next
 		pending.Go(func() { decide(fmt.Sprintf("%d-%d", stratum, number), at) })
 	}
-	stats := s.Stats()
+	r.Operations, r.Calls = operations()-before, float64(s.Stats().Calls)-calls
 	close(done)
 	pending.Wait()
 	if failed != nil {
 		return failed
 	}
-	r.Calls = float64(stats.Calls - before.Calls)
-	r.Operations = float64(stats.Decisions - before.Decisions - (stats.Merged - before.Merged))
 	r.RoundTrip /= time.Duration(max(trips, 1))
 	r.Late /= time.Duration(max(r.Decisions, 1))
 	return json.NewEncoder(os.Stdout).Encode(r)
@@ -238,10 +264,14 @@ func TestReal(t *testing.T) {
 		{"one key, half its limit", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute}, []Stratum{{Keys: 1, Rate: 833}}, 5 * time.Millisecond},
 		{"one key, three times its limit", algo.Config{Algorithm: algo.TokenBucket, N: 20_000, Window: time.Minute, Burst: 100}, []Stratum{{Keys: 1, Rate: 1000}}, 5 * time.Millisecond},
 		{"three windows of 2 s, three times their limit", algo.Config{Algorithm: algo.FixedWindow, N: 300, Window: 2 * time.Second}, []Stratum{{Keys: 3, Rate: 450}}, 5 * time.Millisecond},
+		{"one key, half its limit, leased", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute, Lease: 5}, []Stratum{{Keys: 1, Rate: 833}}, 5 * time.Millisecond},
+		{"one key, three times its limit, leased", algo.Config{Algorithm: algo.TokenBucket, N: 20_000, Window: time.Minute, Burst: 2000, Lease: 5}, []Stratum{{Keys: 1, Rate: 1000}}, 5 * time.Millisecond},
+		{"a log, 1.2 times its limit, leased", algo.Config{Algorithm: algo.SlidingLog, N: 5000, Window: 5 * time.Second, Lease: 20}, []Stratum{{Keys: 1, Rate: 1200}}, 5 * time.Millisecond},
+		{"Zipf 1.1 over 10,000 keys, leased", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute, Lease: 5}, Zipf(10_000, 1.1, 1500, 20, 2, 1), 5 * time.Millisecond},
 		{"Zipf 1.1 over 10,000 keys", algo.Config{Algorithm: algo.TokenBucket, N: 2000, Window: time.Minute, Burst: 200}, Zipf(10_000, 1.1, 1500, 20, 2, 1), 5 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o := orders{Config: c.config, Warm: 8 * time.Second, Length: 20 * time.Second}
+			o := orders{Config: c.config, Warm: 5 * time.Second, Length: 15 * time.Second}
 			for _, s := range c.strata {
 				s.Rate /= workers
 				o.Strata = append(o.Strata, s)

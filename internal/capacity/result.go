@@ -10,6 +10,9 @@ type Result struct {
 	Tally
 	Strata []Tally // of each stratum, for all its keys
 	Over   int64   // admissions beyond the guarantee of a limit: 0, or a defect
+	// Late counts units that a node may have used after their end, as package holder finds by its
+	// clock: 0, unless clocks are off by more than its margins.
+	Late int64
 	// Jain is Jain's index of fairness over the nodes' shares of requests that were admitted: 1 if
 	// all are equal, and 1/n if one of n nodes gets all. 0 if nothing was admitted.
 	Jain float64
@@ -32,6 +35,8 @@ type Tally struct {
 	RefusedHere float64
 	Lost        float64 // requests of which the node died
 	Operations  float64 // of stores; equal decisions that are merged are one
+	Ahead       float64 // of them, those that only ask for units
+	Told        float64 // of them, those that only tell what became of units
 	Calls       float64 // to stores; each operation has an equal part of its call
 }
 
@@ -43,6 +48,8 @@ func (t *Tally) add(o *Tally, weight float64) {
 	t.RefusedHere += o.RefusedHere * weight
 	t.Lost += o.Lost * weight
 	t.Operations += o.Operations * weight
+	t.Ahead += o.Ahead * weight
+	t.Told += o.Told * weight
 	t.Calls += o.Calls * weight
 }
 
@@ -58,7 +65,7 @@ func (t *Tally) PerDecision(n float64) float64 {
 func (t *Tally) Local() float64 { return t.PerDecision(t.Here + t.RefusedHere) }
 
 func (w *world) result(took time.Duration) *Result {
-	r := &Result{Over: w.over, Events: w.events, Took: took, Length: w.s.Length}
+	r := &Result{Over: w.over, Late: w.late, Events: w.events, Took: took, Length: w.s.Length}
 	for i := range w.tallies {
 		var t Tally
 		t.add(&w.tallies[i], w.s.Strata[i].weight())

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/holder"
 )
 
 // world is a scenario under way.
@@ -21,10 +22,15 @@ type world struct {
 	links  []link
 	stores []server
 
-	keyOf    table // by stratum and number
-	keys     []key
-	holderOf table // by key and node
-	holders  []holder
+	keyOf   table // by stratum and number
+	keys    []key
+	placeOf table // by key and node
+	places  []place
+
+	terms   *holder.Terms // of a limit that lends; else nil
+	entries []entry
+	unused  []int32 // entries
+	late    int64
 
 	batches uint64
 	spare   []*batch
@@ -50,6 +56,16 @@ type key struct {
 // Run runs a scenario. It is deterministic but for Result.Took. An error means that the scenario
 // makes no sense.
 func Run(s Scenario) (*Result, error) {
+	w, err := newWorld(s)
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	w.run()
+	return w.result(time.Since(begin)), nil
+}
+
+func newWorld(s Scenario) (*world, error) {
 	s.Partitions, s.Stores = max(s.Partitions, 1), max(s.Stores, 1)
 	if s.RoundTrip == 0 {
 		s.RoundTrip = time.Millisecond
@@ -68,13 +84,17 @@ func Run(s Scenario) (*Result, error) {
 		s: s, rng: rng, source: newSource(rng, s.Strata), end: int64(s.Warm + s.Length),
 		nodes: make([]node, s.Nodes), links: make([]link, s.Nodes*s.Partitions), stores: make([]server, s.Stores),
 		guarantee: newGuarantee(s.Limit), ideal: ideal, tallies: make([]Tally, len(s.Strata)),
+		terms: holder.TermsOf(s.Limit),
+	}
+	for i := range w.nodes {
+		w.nodes[i].offset = rng.Int64N(int64(time.Hour))
+		w.nodes[i].drift = s.ClockError * (2*rng.Float64() - 1)
+		w.nodes[i].store = begun*1000 - w.clock(int32(i)) // it has asked for the time
 	}
 	for i := range w.links {
 		w.links[i].node, w.links[i].partition = int32(i/s.Partitions), int32(i%s.Partitions)
 	}
-	begin := time.Now()
-	w.run()
-	return w.result(time.Since(begin)), nil
+	return w, nil
 }
 
 func (w *world) run() {
@@ -109,6 +129,8 @@ func (w *world) happen(e *event) {
 		w.arrived(e.call)
 	case answers:
 		w.answer(e.call)
+	case visits:
+		w.visit(e.who, e.life)
 	case starts:
 		w.start(e.who)
 	case dies:
@@ -123,16 +145,18 @@ func (w *world) measuring() bool { return w.now >= int64(w.s.Warm) && w.now < w.
 
 // request is one that comes now.
 func (w *world) request(stratum int, number int64) {
+	if ramp := int64(w.s.Ramp); w.now < ramp && w.rng.Int64N(ramp) >= w.now {
+		return
+	}
 	k := w.keyFor(stratum, number)
 	ideal := w.ideal.Take(&w.keys[k].ideal, w.storeNow(), algo.Ask{Cost: 1, MaxDelay: -1})
 	if ideal.Allowed && w.measuring() {
 		w.tallies[stratum].Ideal++
 	}
 	n := w.nodeFor(k)
-	h := w.holderFor(k, n)
-	allowed, here := w.holders[h].decide(w)
+	h := w.placeFor(k, n)
+	allowed, here := w.decide(h)
 	if !here {
-		w.enqueue(h, nil, false)
 		return
 	}
 	if allowed {
@@ -147,8 +171,8 @@ func (w *world) decided(number int32, at int64, allowed, here bool) {
 		return
 	}
 	t := w.tally(number)
-	weight := w.s.Strata[w.keys[w.holders[number].key].stratum].weight()
-	n := &w.nodes[w.holders[number].node]
+	weight := w.s.Strata[w.keys[w.places[number].key].stratum].weight()
+	n := &w.nodes[w.places[number].node]
 	t.Decisions++
 	n.offered += weight
 	if allowed {
@@ -171,7 +195,7 @@ func (w *world) judge(k int32) {
 	}
 }
 
-func (w *world) tally(holder int32) *Tally { return &w.tallies[w.keys[w.holders[holder].key].stratum] }
+func (w *world) tally(place int32) *Tally { return &w.tallies[w.keys[w.places[place].key].stratum] }
 
 // keyFor returns a key of a stratum, which comes into being with its first request.
 func (w *world) keyFor(stratum int, number int64) int32 {
@@ -184,15 +208,15 @@ func (w *world) keyFor(stratum int, number int64) int32 {
 	return k
 }
 
-// holderFor returns what a node knows of a key: nothing, if the node was started since.
-func (w *world) holderFor(k, n int32) int32 {
-	h, fresh := w.holderOf.find(uint64(k)<<20|uint64(n), int32(len(w.holders)))
+// placeFor returns what a node knows of a key: nothing, if the node was started since.
+func (w *world) placeFor(k, n int32) int32 {
+	h, fresh := w.placeOf.find(uint64(k)<<20|uint64(n), int32(len(w.places)))
 	life := w.nodes[n].life
 	switch {
 	case fresh:
-		w.holders = append(w.holders, holder{key: k, node: n, life: life})
-	case w.holders[h].life != life:
-		w.holders[h] = holder{key: k, node: n, life: life}
+		w.places = append(w.places, place{key: k, node: n, life: life})
+	case w.places[h].life != life:
+		w.places[h] = place{key: k, node: n, life: life}
 	}
 	return h
 }

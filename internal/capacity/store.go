@@ -41,7 +41,7 @@ func (w *world) serve(c *call) {
 	c.now = w.storeNow()
 	for i := range c.batch.ops {
 		op := &c.batch.ops[i]
-		k := w.holders[op.holder].key
+		k := w.places[op.place].key
 		key := &w.keys[k]
 		ask := algo.Ask{Cost: 1, MaxDelay: -1}
 		op.admitted = 0

@@ -27,7 +27,7 @@ func (s *Stratum) sampled() int64 {
 // weight is how many keys one that is simulated stands for.
 func (s *Stratum) weight() float64 { return float64(s.Keys) / float64(s.sampled()) }
 
-// maxSampled bounds the keys of a stratum, whose number must fit the names of holders (see name).
+// maxSampled bounds the keys of a stratum, whose number must fit the names of keys (see keyFor).
 const maxSampled = 1 << 32
 
 func checkStrata(strata []Stratum) error {
