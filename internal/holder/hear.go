@@ -16,6 +16,8 @@ type Heard struct {
 	// Late are those of them that were used, and perhaps after their end: this holder could still
 	// use them by its own clock, so one of the clocks is wrong.
 	Late int64
+	// WhileOut says that the request was refused, and would not have been if nothing were out.
+	WhileOut bool
 }
 
 // Hear takes in an answer to a call that Ask prepared: r is the result for a request of a cost, and
@@ -59,6 +61,7 @@ func (e *Entry) Hear(t *Terms, a Answer, cost int64, r *algo.Result, h *algo.Ahe
 		e.flags &^= covered
 		if cost <= r.Remaining+h.Out {
 			e.flags |= covered
+			out.WhileOut = true
 		}
 		r.RetryAfter = e.retry(a.At, a.Now)
 	}
@@ -120,15 +123,15 @@ func (e *Entry) retry(at, now int64) int64 {
 }
 
 // Refuses reports whether a request is refused without asking, because the store has just refused
-// one, and that it would have passed if no units were out.
+// one of that cost, and whether it would have passed if no units were out.
 func (e *Entry) Refuses(at, cost int64) (refuses, whileOut bool) {
-	return e.refused != 0 && cost >= int64(e.refused) && at < e.quiet, e.flags&covered != 0
+	return e.refused != 0 && cost == int64(e.refused) && at < e.quiet, e.flags&covered != 0
 }
 
 // Forget forgets that a request was refused, since the key may be admitted earlier.
 func (e *Entry) Forget() {
 	if e.refused != 0 {
-		e.refused, e.quiet = 0, 0
+		e.refused, e.quiet = 0, math.MinInt64
 	}
 }
 
@@ -139,6 +142,7 @@ func (e *Entry) Admitted(t *Terms, at, now, cost int64, r *algo.Result) {
 		*r = algo.Result{Allowed: true, Off: true}
 		return
 	}
+	e.refused = 0 // it would have to wait longer now
 	switch t.Limit.Algorithm() {
 	case algo.TokenBucket:
 		if e.resetAt != math.MaxInt64 {

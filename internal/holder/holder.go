@@ -34,7 +34,7 @@ type Entry struct {
 	remaining        int32   // units that the store had left, beside those that are held here
 	demand           float32 // units that were asked for, each fading with its age; over about E
 	since            uint32  // when demand was last brought up to date, in ticks
-	refused          uint16  // least cost that was refused; 0 for none
+	refused          uint16  // cost that was refused; 0 for none
 	flags            uint8
 }
 
@@ -66,7 +66,7 @@ type Taken struct {
 
 // Begin makes an entry for a key that was asked for twice within E.
 func Begin(t *Terms, at int64) Entry {
-	return Entry{demand: 1, since: uint32(at >> tickBits)}
+	return Entry{demand: 1, since: uint32(at >> tickBits), quiet: at}
 }
 
 // Adopt moves an entry to other terms. Units that were lent under other numbers are not used any
@@ -75,7 +75,7 @@ func (e *Entry) Adopt(was, is *Terms) (dropped bool) {
 	if was.Same(is) {
 		return false
 	}
-	e.refused, e.quiet = 0, 0
+	e.refused, e.quiet = 0, math.MinInt64
 	return e.Stop()
 }
 
@@ -195,8 +195,9 @@ func (e *Entry) generation(end int64) *held {
 }
 
 // Short reports whether it is time to ask for more, before a request has to wait for it.
-func (e *Entry) Short(at int64) bool {
-	return e.flags&(asking|queued) == 0 && at >= e.quiet && e.demand >= leastDemand && float32(e.Left(at))*4 < e.demand
+func (e *Entry) Short(t *Terms, at int64) bool {
+	return e.flags&(asking|queued) == 0 && at >= e.quiet && e.demand >= leastDemand &&
+		float32(e.Left(at))*4 < e.demand && e.idle(at) < t.E/2
 }
 
 // Queue notes that a call is about to be made since Short said so, and Unqueue that it is made now.
@@ -208,21 +209,18 @@ func (e *Entry) Unqueue() { e.flags &^= queued }
 
 // leastDemand is from how many units over E on a key asks for units: with fewer, each lease costs as
 // many calls as it saves.
-const leastDemand = 2
+const leastDemand = 3
 
 // worthwhile is how many units make up for a call that was made for them alone.
 const worthwhile = 16
 
-// Ask fills in what a call of the key is to tell and to want, for a request of a cost; 0 is a peek.
-// What it tells leaves the books. After a call that certainly was not made, call Unask; else Hear or
-// Lost.
+// Ask fills in what a call of the key is to tell and, if wants is true, to want. What it tells leaves
+// the books. After a call that certainly was not made, call Unask; else Hear or Lost.
 //
-// Units that are left are returned if they cannot be used any more, and if they are too few for the
-// request, so that the store decides on all there are. Without wants, the call wants nothing.
-func (e *Entry) Ask(t *Terms, at, now, cost int64, wants bool, h *algo.Ahead) {
+// Units that are left are returned if they cannot be used any more, and all of them if back is true:
+// so that the store can decide on all there are, where they are too few for a request.
+func (e *Entry) Ask(t *Terms, at, now int64, back, wants bool, h *algo.Ahead) {
 	*h = algo.Ahead{}
-	all := cost > 0 && cost > e.Left(at)
-	first := true
 	for i := range e.held {
 		g := &e.held[i]
 		if g.end == 0 {
@@ -231,7 +229,7 @@ func (e *Entry) Ask(t *Terms, at, now, cost int64, wants bool, h *algo.Ahead) {
 		told := &h.Told[i]
 		told.End, told.Used = g.end, int64(g.used)
 		g.used = 0
-		if all || at >= g.deadline {
+		if back || at >= g.deadline {
 			told.Returned = int64(g.left)
 			g.left = 0
 		}
@@ -239,16 +237,23 @@ func (e *Entry) Ask(t *Terms, at, now, cost int64, wants bool, h *algo.Ahead) {
 			*told = algo.Told{}
 		}
 		g.settle()
-		if at < g.deadline && (e.flags&last != 0 || at < g.deadline-t.E) {
-			first = false
-		}
 	}
-	if !wants {
+	if wants {
+		e.wish(t, at, now, h)
+	}
+}
+
+// wish fills in what a call wants.
+func (e *Entry) wish(t *Terms, at, now int64, h *algo.Ahead) {
+	if h.Want = e.want(t, at, now); h.Want == 0 {
 		return
 	}
-	if h.Want = e.want(t, at, now); h.Want > 0 {
-		h.First = first
-		e.flags |= asking
+	e.flags |= asking
+	h.First = true
+	for i := range e.held {
+		if g := &e.held[i]; g.end != 0 && at < g.deadline && (e.flags&last != 0 || at < g.deadline-t.E) {
+			h.First = false
+		}
 	}
 }
 
@@ -319,8 +324,9 @@ func (e *Entry) due(g *held, t *Terms, at, within int64) bool {
 }
 
 // Tell fills in what is to be told in a call of its own after Visit said so: all of a generation
-// that ends before the next visit, and all there is of a key that nobody asks for.
-func (e *Entry) Tell(t *Terms, at, within int64, h *algo.Ahead) {
+// that ends before the next visit, and all there is of a key that nobody asks for. If the key is
+// asked for, the call wants units in place of those that it returns.
+func (e *Entry) Tell(t *Terms, at, now, within int64, wants bool, h *algo.Ahead) {
 	*h = algo.Ahead{}
 	for i := range e.held {
 		if g := &e.held[i]; e.due(g, t, at, within) {
@@ -328,6 +334,10 @@ func (e *Entry) Tell(t *Terms, at, within int64, h *algo.Ahead) {
 			g.left, g.used = 0, 0
 			g.settle()
 		}
+	}
+	if wants && at >= e.quiet && e.idle(at) < t.E/2 {
+		e.fade(t, uint32(at>>tickBits))
+		e.wish(t, at, now, h)
 	}
 }
 

@@ -30,7 +30,7 @@ func lent(t *Terms, got, until int64) Entry {
 	e := Begin(t, 0)
 	e.Note(t, 0, 10)
 	var h algo.Ahead
-	e.Ask(t, 10*ms, t0, 1, true, &h)
+	e.Ask(t, 10*ms, t0, false, true, &h)
 	h.Got, h.Until, h.Out = got, until, got
 	e.Hear(t, Answer{Asked: 10 * ms, At: 30 * ms, Now: t0}, 1, &algo.Result{Allowed: true, Limit: 1000, Remaining: 999}, &h)
 	return e
@@ -56,8 +56,20 @@ func TestDeadline(t *testing.T) {
 			t.Error("not used before the deadline")
 		}
 	}
-	// A second answer of the same generation that says less is believed, one that says more is not.
+	// Units of a generation that ends later do not help those that end now.
 	e := lent(terms, 5, t0+3_000_000)
+	h := algo.Ahead{Got: 3, Until: t0 + 5_000_000}
+	e.Hear(terms, Answer{Asked: 20 * ms, At: 30 * ms, Now: t0}, 0, &algo.Result{Allowed: true}, &h)
+	for n := range 4 {
+		if e.Use(deadline, 1) != (n < 3) {
+			t.Errorf("use %d at the first deadline", n)
+		}
+	}
+	if left, _ := e.Holds(); left != 5 || e.Left(deadline-1) != 5 {
+		t.Errorf("%d left", left)
+	}
+	// A second answer of the same generation that says less is believed, one that says more is not.
+	e = lent(terms, 5, t0+3_000_000)
 	for _, d := range []int64{-2, 1} {
 		h := algo.Ahead{Got: 2, Until: t0 + 3_000_000}
 		e.Hear(terms, Answer{Asked: 20*ms + d*ms, At: 40 * ms, Now: t0 + 10_000}, 0, &algo.Result{Allowed: true}, &h)
@@ -82,12 +94,12 @@ func TestBooks(t *testing.T) {
 		t.Fatalf("left %d, used %d", left, used)
 	}
 	var h algo.Ahead
-	e.Ask(terms, 50*ms, t0, 0, true, &h)
+	e.Ask(terms, 50*ms, t0, false, true, &h)
 	if want := (algo.Told{End: until, Used: 3}); h.Told[0] != want && h.Told[1] != want {
 		t.Fatalf("tells %+v", h.Told)
 	}
 	first := h
-	e.Ask(terms, 50*ms, t0, 0, true, &h)
+	e.Ask(terms, 50*ms, t0, false, true, &h)
 	if h.Told != [2]algo.Told{} {
 		t.Fatalf("tells twice: %+v", h.Told)
 	}
@@ -103,7 +115,7 @@ func TestBooks(t *testing.T) {
 		t.Fatalf("%d left", e.Left(60*ms))
 	}
 	// A request that is too large returns what is left, so that the store can decide on it.
-	e.Ask(terms, 70*ms, t0, 6, true, &h)
+	e.Ask(terms, 70*ms, t0, true, true, &h)
 	if want := (algo.Told{End: until, Used: 5, Returned: 5}); h.Told[0] != want && h.Told[1] != want {
 		t.Fatalf("tells %+v", h.Told)
 	}
@@ -142,7 +154,7 @@ func TestVisit(t *testing.T) {
 		t.Error("not told before the deadline")
 	}
 	var h algo.Ahead
-	e.Tell(terms, 2900*ms, 200*ms, &h)
+	e.Tell(terms, 2900*ms, t0, 200*ms, false, &h)
 	if want := (algo.Told{End: until, Used: 4, Returned: 6}); h.Told[0] != want && h.Told[1] != want {
 		t.Errorf("tells %+v", h.Told)
 	}
@@ -166,13 +178,17 @@ func TestScarcity(t *testing.T) {
 		t.Fatalf("a pause of %v", time.Duration(terms.Pause))
 	}
 	e := lent(terms, 0, t0+3_000_000) // wanted 15
-	for at, short := range map[int64]bool{40: false, 1029: false, 1030: true} {
-		if e.Short(at*ms) != short {
-			t.Errorf("at %d ms it is short: %v", at, !short)
+	for _, c := range []struct {
+		at    int64
+		short bool
+	}{{40, false}, {1029, false}, {1030, true}} {
+		e.Note(terms, c.at*ms, 1)
+		if e.Short(terms, c.at*ms) != c.short {
+			t.Errorf("at %d ms it is short: %v", c.at, !c.short)
 		}
 	}
 	var h algo.Ahead
-	if e.Ask(terms, 40*ms, t0, 1, true, &h); h.Want == 0 {
+	if e.Ask(terms, 40*ms, t0, false, true, &h); h.Want == 0 {
 		t.Error("a call that is made anyway wants nothing")
 	}
 	r := algo.Result{Limit: 1000, RetryAfter: 5000}
@@ -184,7 +200,7 @@ func TestScarcity(t *testing.T) {
 	for _, c := range []struct {
 		at, cost int64
 		refuses  bool
-	}{{110, 2, true}, {110, 1, false}, {1099, 3, true}, {1100, 2, false}} {
+	}{{110, 2, true}, {110, 1, false}, {110, 3, false}, {1099, 2, true}, {1100, 2, false}} {
 		if refuses, _ := e.Refuses(c.at*ms, c.cost); refuses != c.refuses {
 			t.Errorf("%+v", c)
 		}
@@ -208,11 +224,11 @@ func TestWant(t *testing.T) {
 	e := Begin(terms, 0)
 	e.Note(terms, 0, 19)
 	var h algo.Ahead
-	if e.Ask(terms, 0, t0, 1, true, &h); h.Want != 30 || !h.First {
+	if e.Ask(terms, 0, t0, false, true, &h); h.Want != 30 || !h.First {
 		t.Fatalf("%+v", h)
 	}
 	var other algo.Ahead
-	if e.Ask(terms, 0, t0, 1, true, &other); other.Want != 0 {
+	if e.Ask(terms, 0, t0, false, true, &other); other.Want != 0 {
 		t.Fatalf("%+v", other)
 	}
 	hear := func(at, until int64) {
@@ -221,18 +237,18 @@ func TestWant(t *testing.T) {
 		e.Use(at, h.Got)
 	}
 	hear(0, t0+3_500_000)
-	if e.Ask(terms, 100*ms, t0, 1, true, &h); h.Want == 0 || h.First {
+	if e.Ask(terms, 100*ms, t0, false, true, &h); h.Want == 0 || h.First {
 		t.Fatalf("%+v", h)
 	}
 	hear(100*ms, t0+3_500_000)
 	e.Note(terms, 1600*ms, 20)
-	if e.Ask(terms, 1600*ms, t0, 1, true, &h); h.Want == 0 || !h.First {
+	if e.Ask(terms, 1600*ms, t0, false, true, &h); h.Want == 0 || !h.First {
 		t.Fatalf("in the next generation: %+v", h)
 	}
 	// What cannot be lent for longer, since a window ends, is of the same generation to its end.
 	hear(1600*ms, t0+3_000_000)
 	e.Note(terms, 2900*ms, 20)
-	if e.Ask(terms, 2900*ms, t0, 1, true, &h); h.Want == 0 || h.First {
+	if e.Ask(terms, 2900*ms, t0, false, true, &h); h.Want == 0 || h.First {
 		t.Fatalf("before the end of a window: %+v", h)
 	}
 	if h.Want > 100 {

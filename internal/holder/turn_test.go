@@ -20,7 +20,7 @@ func TestTurn(t *testing.T) {
 		e := Begin(terms, 0)
 		e.Note(terms, 0, 100)
 		var h algo.Ahead
-		e.Ask(terms, 10*ms, t0, 1, true, &h)
+		e.Ask(terms, 10*ms, t0, false, true, &h)
 		r := algo.Result{Limit: 1000, RetryAfter: c.left * 1000, ResetAfter: c.left * 1000}
 		e.Hear(terms, Answer{Asked: 10 * ms, At: 20 * ms, Now: t0}, 1, &r, &h)
 		for _, at := range []int64{c.quiet*ms - 1, c.quiet * ms} {
@@ -28,7 +28,8 @@ func TestTurn(t *testing.T) {
 			if refuses, _ := e.Refuses(at, 1); refuses != want {
 				t.Errorf("%d ms before the window turns: at %v refused is %v", c.left, time.Duration(at), refuses)
 			}
-			if short := e.Short(at); short == want {
+			e.Note(terms, at, 1)
+			if short := e.Short(terms, at); short == want {
 				t.Errorf("%d ms before the window turns: at %v short is %v", c.left, time.Duration(at), short)
 			}
 		}

@@ -174,7 +174,9 @@ func (s *Store) prepareOne(ch *store.Charge, h *algo.Ahead, hash uint64, at int6
 	} else if ch.Ask.Cost < 0 {
 		sl.Forget()
 	}
-	sl.Ask(&sl.terms.Terms, at, lane.now(at), ch.Ask.Cost, wants, h)
+	// Quotas are decided together, there: what is held of them is of no use here.
+	back := ch.Ask.Cost > 0 && (ch.Mode == rule.Quota || ch.Ask.Cost > sl.Left(at))
+	sl.Ask(&sl.terms.Terms, at, lane.now(at), back, wants, h)
 	sl.terms.counts.tell(h)
 	return true
 }
@@ -264,7 +266,7 @@ func (s *Store) hear(c *call, a holder.Answer) {
 		counts.granted.Add(uint64(h.Got))
 		counts.lapsed.Add(uint64(heard.Lapsed))
 		counts.late.Add(uint64(heard.Late))
-		if !r.Allowed && !r.Off && ch.Mode == rule.Enforce && ch.Ask.Cost <= r.Remaining+h.Out {
+		if heard.WhileOut && ch.Mode == rule.Enforce {
 			counts.refusedOut.Add(1)
 		}
 	}

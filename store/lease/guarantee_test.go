@@ -144,8 +144,8 @@ var leased = []algo.Config{
 // TestNeverOver runs nodes in virtual time, with slow and failing calls, crashes and pauses, and
 // counts what was admitted at the instants at which it was decided.
 func TestNeverOver(t *testing.T) {
-	runs := 60
-	if testing.Short() {
+	runs := 40
+	if testing.Short() || raceEnabled {
 		runs = 10
 	}
 	for _, cfg := range leased {

@@ -65,7 +65,7 @@ func (s *Store) hereOne(c *store.Charge, r *algo.Result) (now int64, ok bool) {
 	}
 	sl.Note(&t.Terms, at, cost)
 	sl.Admitted(&t.Terms, at, now, cost, r)
-	short := sl.Short(at)
+	short := sl.Short(&t.Terms, at)
 	if short {
 		sl.Queue()
 	}
@@ -184,7 +184,7 @@ func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (no
 	lapsed := sl.Commit(t.Taken)
 	sl.Note(&ts.Terms, at, c.Ask.Cost)
 	sl.Admitted(&ts.Terms, at, now, c.Ask.Cost, r)
-	short := sl.Short(at)
+	short := sl.Short(&ts.Terms, at)
 	if short {
 		sl.Queue()
 	}

@@ -185,10 +185,10 @@ func (s *Store) prepareWant(j *job, l *lane, at int64) bool {
 		return false
 	}
 	sl.Unqueue()
-	if sl.terms.Limit != j.charge.Limit || !sl.Short(at) || s.drained.Load() {
+	if sl.terms.Limit != j.charge.Limit || !sl.Short(&sl.terms.Terms, at) || s.drained.Load() {
 		return false
 	}
-	sl.Ask(&sl.terms.Terms, at, l.now(at), 0, true, &j.ahead)
+	sl.Ask(&sl.terms.Terms, at, l.now(at), false, true, &j.ahead)
 	sl.terms.counts.tell(&j.ahead)
 	return true
 }

@@ -170,6 +170,9 @@ func (s *Store) Unwrap() store.Store { return s.primary }
 
 // Take implements store.Store.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	if !anyLends(charges) {
+		return s.primary.Take(ctx, charges, results)
+	}
 	now, _, err := s.TakeWithin(ctx, 0, 0, charges, results)
 	return now, err
 }

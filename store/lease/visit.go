@@ -110,7 +110,7 @@ func (s *Store) visit(sh *shard, at int64) (due int64) {
 func (s *Store) tell(sl *slot, l *lane, at, within int64) {
 	t := sl.terms
 	j := job{charge: store.Charge{Counter: t.counter, Limit: t.Limit}, hash: s.hashOf(sl)}
-	sl.Tell(&t.Terms, at, within, &j.ahead)
+	sl.Tell(&t.Terms, at, l.now(at), within, !s.drained.Load(), &j.ahead)
 	t.counts.tell(&j.ahead)
 	l.tell(j, sl.key)
 }

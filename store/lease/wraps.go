@@ -57,16 +57,14 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 			charges = append(charges, c)
 		}
 	}
-	if err := s.tellNow(ctx, charges); err != nil {
-		return err
-	}
+	s.tellNow(ctx, charges)
 	return r.Settle(ctx, settlements)
 }
 
-// tellNow tells what is untold of the keys of peeks.
-func (s *Store) tellNow(ctx context.Context, charges []store.Charge) error {
+// tellNow tells what is untold of the keys of peeks. If it fails, less goes back than could.
+func (s *Store) tellNow(ctx context.Context, charges []store.Charge) {
 	if len(charges) == 0 || s.drained.Load() {
-		return nil
+		return
 	}
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
@@ -74,11 +72,9 @@ func (s *Store) tellNow(ctx context.Context, charges []store.Charge) error {
 	defer s.putCall(c)
 	s.gather(c, charges, 0)
 	at := s.at()
-	if !s.prepare(c, at) {
-		return nil
+	if s.prepare(c, at) {
+		_, _ = s.lend(ctx, 0, 0, c)
 	}
-	_, err := s.lend(ctx, 0, 0, c)
-	return err
 }
 
 // Inspect implements store.Inspector. Units that were used here, and not told of yet, are shown
@@ -109,9 +105,7 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, e
 	if c == nil {
 		return false, errors.New("lease: Reset needs a Counter")
 	}
-	if err := s.tellNow(ctx, s.held(c, key)); err != nil {
-		return false, err
-	}
+	s.tellNow(ctx, s.held(c, key))
 	there, err := i.Reset(ctx, c, key)
 	s.forget(c, key)
 	return there, err

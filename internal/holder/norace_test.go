@@ -1,0 +1,5 @@
+//go:build !race
+
+package holder
+
+const raceEnabled = false

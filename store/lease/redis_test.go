@@ -1,0 +1,112 @@
+package lease_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/lease"
+	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/storetest"
+)
+
+func openRedis(t *testing.T, url string) *redis.Store {
+	t.Helper()
+	s, err := redis.Open(redis.Options{URL: url, Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestRedisContract: what has no lease is decided by Redis as without a Store between.
+func TestRedisContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: TestContract runs the same over a store in memory")
+	}
+	server := redistest.Start(t)
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
+		primary, err := redis.Open(redis.Options{URL: server.URL(), Clock: clock, Timeout: 30 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := lease.New(primary, lease.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	})
+}
+
+// TestRedisTotal: four nodes with leases of one Redis, by the real clock: at least 95 % of a limit are
+// admitted under load, and all of it, and not one more, once what is left was returned.
+func TestRedisTotal(t *testing.T) {
+	server := redistest.Start(t)
+	limit, err := algo.New(algo.Config{Algorithm: algo.SlidingLog, N: 10_000, Window: time.Hour, Lease: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &rule.Counter{
+		ID: 0x1234567890ABCDEF, Domain: "test", Limit: limit,
+		Lease: &rule.Counter{ID: 0xFEDCBA0987654321, Domain: "test", Limit: limit.Lease()},
+	}
+	var admitted, local atomic.Int64
+	var nodes []*lease.Store
+	for range 4 {
+		s, err := lease.New(openRedis(t, server.URL()), lease.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		nodes = append(nodes, s)
+	}
+	load := func(requests int) {
+		var work sync.WaitGroup
+		for g := range 16 {
+			work.Go(func() {
+				s := nodes[g%len(nodes)]
+				charges := []store.Charge{{Counter: c, Limit: limit, Key: []byte("key"), Ask: algo.Ask{Cost: 1}}}
+				results := make([]algo.Result, 1)
+				for range requests / 16 {
+					if _, ok := s.TakeNow(charges, results); ok {
+						local.Add(1)
+					} else if _, err := s.Take(context.Background(), charges, results); err != nil {
+						t.Error(err)
+						return
+					}
+					if results[0].Allowed {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		work.Wait()
+	}
+	load(200_000)
+	if n := admitted.Load(); n < 9500 || n > 10_000 {
+		t.Errorf("%d admitted under load", n)
+	}
+	t.Logf("%d admitted, %d of 200,000 decisions made here", admitted.Load(), local.Load())
+	if local.Load() < 190_000 {
+		t.Errorf("only %d of 200,000 decisions were made here", local.Load())
+	}
+	for _, s := range nodes {
+		if err := s.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if st := s.Stats(); st.Left+st.Untold != 0 || st.Limits[0].Lapsed != 0 || st.Late != 0 {
+			t.Errorf("%+v", st)
+		}
+	}
+	load(2000)
+	if n := admitted.Load(); n != 10_000 {
+		t.Errorf("%d admitted in the end", n)
+	}
+}
