@@ -107,6 +107,7 @@ func TestManyGoroutines(t *testing.T) {
 				charges := []store.Charge{charge(c, "key", 1), charge(other, "key", 1), charge(plain, "key", 1)}[:1+n%3]
 				now, ok := s.TakeNow(charges, results[:len(charges)])
 				if !ok {
+					var err error
 					if now, err = s.Take(context.Background(), charges, results[:len(charges)]); err != nil {
 						t.Error(err)
 						return
