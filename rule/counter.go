@@ -74,7 +74,7 @@ func (b *builder) addBesides(r *Rule) {
 		of.counter.Margin = b.beside(r, of.counter, 'm', of.limit, of.limit)
 	}
 	for _, of := range b.longest(r, (*algo.Limit).Lease, func(l *algo.Limit) time.Duration { return l.Config().Window }) {
-		of.counter.Lease = b.beside(r, of.counter, 'a', of.limit, of.counter.Limit)
+		of.counter.Lease, of.counter.Lent = b.beside(r, of.counter, 'a', of.limit, of.counter.Limit), r.Lent
 	}
 }
 

@@ -39,6 +39,7 @@ type Rule struct {
 	Per         []Key
 	Windows     []*Window // one for each entry of allow; empty if Unlimited
 	Unlimited   bool
+	Lent        bool   // it leases only to holders that ask the store by themselves
 	Cost        int64  // units for each hit; 1 by default
 	CostExpr    string // CEL source; "" if Cost is a number
 	Replaces    []string
@@ -151,6 +152,9 @@ type Counter struct {
 	// among all numbers that the limit may have; the length of a generation is the same in all. The
 	// ID depends on neither. A Counter with a Margin has none. It is no member of Set.Counters.
 	Lease *Counter
+	// Lent says that the limit leases only to holders that ask the store by themselves, such as the
+	// Envoys of RLQS: decisions are exact.
+	Lent bool
 
 	identity string // the rule within the domain, without ambiguity
 }

@@ -178,7 +178,7 @@ func (p *program) warnOfIdentity(set *rule.Set) {
 
 // warnOfLeases warns of rules that ask for leases where this server lends nothing.
 func (p *program) warnOfLeases(set *rule.Set) {
-	leased := func(c *rule.Counter) bool { return c.Lease != nil }
+	leased := func(c *rule.Counter) bool { return c.Lease != nil && !c.Lent }
 	if p.c.noLeases() != "" && slices.ContainsFunc(set.Counters(), leased) {
 		p.warnOf(set, file.UnusedLease)
 	}

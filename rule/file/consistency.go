@@ -14,6 +14,9 @@ type leasing struct {
 	refused bool          // it was reported that this limit cannot be leased
 }
 
+// defaultLent is the share of a limit of Options.Lend that may be out, in percent.
+const defaultLent = 10
+
 // consistency reads consistency into s.
 func (l *loader) consistency(keys fields, s *settings) {
 	const example = "as in: consistency: {lease: 5%}"
@@ -66,6 +69,13 @@ func (s *settings) leased(c *algo.Config) {
 // compileLimit is algo.New. A limit that could be there, but cannot be leased, it reports once for
 // a rule, where the lease stands.
 func (l *loader) compileLimit(s *settings, c algo.Config, at *element) *algo.Limit {
+	if c.Lease == 0 && l.lending {
+		lent := c
+		lent.Lease = defaultLent
+		if limit, err := algo.New(lent); err == nil {
+			return limit
+		}
+	}
 	limit, err := algo.New(c)
 	if err == nil {
 		return limit

@@ -47,6 +47,9 @@ func (l *linter) leases(rules []*rule.Rule) {
 // leasedWindows returns the windows of r that are leased, those of overrides only where r has no
 // others.
 func leasedWindows(r *rule.Rule) []*rule.Window {
+	if r.Lent {
+		return nil // nobody has asked for it
+	}
 	all := slices.Clone(r.Windows)
 	for i := range r.Overrides {
 		if len(r.Windows) == 0 {

@@ -26,6 +26,9 @@ type Source struct {
 type Options struct {
 	// IPv6Prefix groups IPv6 addresses in per; 0 means 64.
 	IPv6Prefix int
+	// Lend names domains whose limits lend a tenth of themselves to holders that ask for it, where
+	// they say nothing of leases and their kind can (rule.Rule.Lent).
+	Lend []string
 }
 
 // Bounds on one load.
@@ -50,7 +53,7 @@ func Load(files []Source, o Options) (*rule.Set, []rule.Problem, error) {
 	}
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
-	l := &loader{}
+	l := &loader{lend: o.Lend}
 	total := 0
 	for _, f := range files {
 		total += len(f.Data)
@@ -210,6 +213,9 @@ type loader struct {
 	// a file could not be read as YAML: what shows across files only would be guesswork
 	unread bool
 
+	lend    []string // Options.Lend
+	lending bool     // the domain of the file at hand is one of them
+
 	src  *origin // the file at hand
 	rule string  // the rule at hand
 	seen map[seenProblem]bool
@@ -281,7 +287,7 @@ var configKeys = []string{
 	"admin", "audit", "auth", "ban", "client_ip", "cors", "decisions", "defer", "drain", "forward_auth", "headers", "http", "identity",
 	"insight", "jwt",
 	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "prometheus", "proxy", "proxy_protocol",
-	"recent", "redis", "resp", "rls", "rules", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
+	"recent", "redis", "resp", "rlqs", "rls", "rules", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
 }
 
 // configurationKeys are the first keys of a mapping that is a server's configuration, for a
@@ -378,6 +384,7 @@ func (l *loader) root(root *element, native bool) *rule.File {
 	} else if lyft != nil || !native {
 		l.err(root, "name it: domain: …", "config file cannot have empty domain: only a file with limits can do without one")
 	}
+	l.lending = slices.Contains(l.lend, f.Domain)
 	if g := keys.val("groups"); g != nil {
 		if l.oneOf(g, "groups", "first") == "first" {
 			f.First = true
@@ -453,7 +460,7 @@ func (l *loader) finish(o Options) *rule.Set {
 		})
 		return nil
 	}
-	set, problems := rule.Compile(l.files, rule.Options(o))
+	set, problems := rule.Compile(l.files, rule.Options{IPv6Prefix: o.IPv6Prefix})
 	for _, p := range l.compiled.ifs {
 		if p.program != nil {
 			p.program.asks, p.program.asksAll = nil, false // the index has what it needs of them

@@ -65,7 +65,7 @@ func (tc *termsCache) add(c *store.Charge) *terms {
 	return t
 }
 
-// lends reports whether the limit of a charge lends: this is all that other limits cost.
+// lends reports whether the limit of a charge lends to nodes: this is all that other limits cost.
 func lends(c *store.Charge) bool {
-	return c.Counter != nil && c.Counter.Lease != nil && c.Limit != nil && c.Limit.Lease() != nil
+	return c.Counter != nil && c.Counter.Lease != nil && !c.Counter.Lent && c.Limit != nil && c.Limit.Lease() != nil
 }
