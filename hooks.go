@@ -15,6 +15,9 @@ type Hooks struct {
 	// the answer: the proxy and both middlewares. d is the decision that admitted it; both are as
 	// Decided saw them. A request that was turned away all the same, because of overload, is none.
 	Answered func(r *Request, d *Decision, a Answer)
+	// Reported is called for requests that somebody else decided, by what was assigned before
+	// (Limiter.Report). d holds what they meet, and no answers.
+	Reported func(r *Request, d *Decision, allowed, denied int64)
 	// RulesChanged is called after a rule set came into force. The set may be kept.
 	RulesChanged func(s *rule.Set, generation uint64)
 	// StoreError is called when the store failed.
@@ -45,11 +48,13 @@ func JoinHooks(hooks ...Hooks) (all Hooks) {
 	var (
 		decided  []func(*Request, *Decision)
 		answered []func(*Request, *Decision, Answer)
+		reported []func(*Request, *Decision, int64, int64)
 		changed  []func(*rule.Set, uint64)
 		failed   []func(error)
 	)
 	for _, h := range hooks {
 		decided, answered = join(decided, h.Decided, h.Decided != nil), join(answered, h.Answered, h.Answered != nil)
+		reported = join(reported, h.Reported, h.Reported != nil)
 		changed, failed = join(changed, h.RulesChanged, h.RulesChanged != nil), join(failed, h.StoreError, h.StoreError != nil)
 	}
 	all.Decided = joinDecided(decided)
@@ -57,6 +62,13 @@ func JoinHooks(hooks ...Hooks) (all Hooks) {
 		all.Answered = func(r *Request, d *Decision, a Answer) {
 			for _, f := range answered {
 				f(r, d, a)
+			}
+		}
+	}
+	if len(reported) > 0 {
+		all.Reported = func(r *Request, d *Decision, allowed, denied int64) {
+			for _, f := range reported {
+				f(r, d, allowed, denied)
 			}
 		}
 	}

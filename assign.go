@@ -1,0 +1,53 @@
+package weir
+
+import (
+	"context"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Charges says what each request like r would be charged, without charging or deciding anything:
+// for doors that assign ahead of the requests what these may use, in place of deciding them. The
+// numbers are those in force, with grants and signals. d is as after Match: if there are no
+// charges, d.Allowed says whether such requests pass, d.Banned for how long not.
+//
+// The charges are valid until d is used again, or given to another method.
+func (l *Limiter) Charges(r *Request, d *Decision) []store.Charge {
+	if !l.Match(r, d) || len(d.Matches.Hits) == 0 {
+		return nil
+	}
+	d.ask(r, l.signals, false)
+	if l.orders.Grants.Any() && !l.applyGrants(d) {
+		return nil
+	}
+	return d.charges
+}
+
+// Report tells of requests like r that somebody else decided, by what was assigned to them; d is
+// that of Charges. Hooks are told, and limits in shadow are charged for what passed, each as far as
+// it has room. Bans do not count what was refused. It returns an error of the store.
+func (l *Limiter) Report(ctx context.Context, r *Request, d *Decision, allowed, denied int64) error {
+	if l.hooks.Reported != nil {
+		l.hooks.Reported(r, d, allowed, denied)
+	}
+	if allowed <= 0 || len(d.charges) == 0 {
+		return nil
+	}
+	var charges []store.Charge
+	for _, c := range d.charges {
+		if c.Mode == rule.Shadow && c.Limit != nil && c.Limit.Algorithm() != algo.Concurrency {
+			c.Ask.Cost = algo.Cost(allowed, c.Ask.Cost)
+			charges = append(charges, c)
+		}
+	}
+	if len(charges) == 0 {
+		return nil
+	}
+	_, err := l.store.Take(ctx, charges, make([]algo.Result, len(charges)))
+	if err != nil {
+		l.storeError(err)
+	}
+	return err
+}
