@@ -28,6 +28,7 @@ import (
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/resp"
+	"github.com/weir-rl/weir/internal/rlqs"
 	"github.com/weir-rl/weir/internal/rls"
 	"github.com/weir-rl/weir/internal/spoe"
 	"github.com/weir-rl/weir/store/fallback"
@@ -50,6 +51,8 @@ type config struct {
 	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
 	http        httpapi.Options
 	rls         rls.Options
+	rlqs        rlqs.Options
+	rlqsDomains []string // domains whose limits lend where they say nothing of leases
 	resp        resp.Options
 	spoe        spoe.Options
 	forwardAuth forwardauth.Options

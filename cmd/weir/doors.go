@@ -96,14 +96,16 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
 	return nil
 }
 
-// addGRPC makes the door of Envoy's rate limit service.
+// addGRPC makes the door of Envoy's rate limit service, which serves that of its quotas as well.
 func (p *program) addGRPC(envoy *rls.Service) {
+	p.quota = p.newQuota()
 	g := rls.NewServer(envoy, rls.ServerOptions{
 		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
-		Authorize: p.authorizer("grpc"), Logger: p.log,
+		Authorize: p.authorizer("grpc"), Logger: p.log, Beside: p.quota.Register,
 	})
 	p.doors = append(p.doors, &door{
-		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, drain: g.Drain, shutdown: g.Shutdown,
+		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, shutdown: g.Shutdown,
+		drain: func() { g.Drain(); p.quota.Drain() },
 	})
 }
 

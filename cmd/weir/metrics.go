@@ -76,6 +76,9 @@ func (p *program) collect() {
 		exports.Failed, exports.Dropped = p.otel.Failed, p.otel.Dropped
 	}
 	p.metrics.Registry().MustRegister(telemetry.NewExports(exports))
+	if p.quota != nil {
+		p.metrics.Registry().MustRegister(telemetry.NewRLQS(p.quota.Stats))
+	}
 	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/internal/rlqs"
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/internal/watch"
@@ -130,8 +131,9 @@ type program struct {
 	deferred     deferred.Queue // nil without one
 	worker       latch          // opens when the deferred requests need a worker
 	limiter      *weir.Limiter
-	proxy        *proxy.Proxy // nil without listen.proxy
-	doors        []*door      // the admin door is the last
+	proxy        *proxy.Proxy  // nil without listen.proxy
+	quota        *rlqs.Service // nil without listen.grpc
+	doors        []*door       // the admin door is the last
 
 	built    atomic.Bool // every part is made
 	opened   atomic.Bool // the doors have listeners
@@ -239,7 +241,7 @@ func (p *program) close() error {
 // ./rules exists.
 func (p *program) openRules() (*rule.Set, error) {
 	options := source.Options{
-		Path: p.c.rules, Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix}, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
+		Path: p.c.rules, Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix, Lend: p.c.rlqsDomains}, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
 	}
 	if !p.c.rulesSet {
 		if _, err := os.Stat(p.c.rules); errors.Is(err, fs.ErrNotExist) {

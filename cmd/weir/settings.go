@@ -69,6 +69,7 @@ var settingGroups = []settingGroup{
 	{title: "Rules", settings: rulesSettings},
 	{title: "Store", page: "distributed.md", settings: storeSettings},
 	{title: "Doors", settings: doorSettings},
+	{title: "Envoy's quotas", page: "rlqs.md", settings: quotaSettings},
 	{title: "Proxy", settings: proxySettings},
 	{title: "Load", page: "overload.md", settings: loadSettings},
 	{title: "Bans and recent decisions", page: "bans.md", settings: banSettings},

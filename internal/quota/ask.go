@@ -269,11 +269,11 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 // Failed calls f for each bucket whose Lender has not answered, with the requests that it wants,
 // after Granted. f returns how many of these were charged to all its limits, once and for all, and
 // 0 if none were. The actions follow from that.
-func (h *Holder) Failed(now int64, f func(b *Bucket, want int64) (charged int64)) []Action {
+func (h *Holder) Failed(now int64, f func(name string, want int64) (charged int64)) []Action {
 	var actions []Action
 	for _, b := range h.due {
 		b.dirty = false
-		got := f(b, h.want(b))
+		got := f(b.name, h.want(b))
 		b.plan = plan{kind: units, got: got, until: now + int64(h.s.TTL) + 2*delay}
 		if a, ok := h.act(b, now); ok {
 			actions = append(actions, a)

@@ -50,15 +50,19 @@ func (k *book) lasts() int64 {
 // subject puts new terms in force.
 func (b *Bucket) subject(terms Terms) {
 	b.terms = terms
-	if same(b.books[:b.met], terms.Charges) {
-		for i := range terms.Charges {
-			b.books[i].charge = terms.Charges[i]
-		}
-		return
-	}
 	newest := int64(0)
 	if e := b.current(); e != nil {
 		newest = e.serial
+	}
+	if same(b.books[:b.met], terms.Charges) {
+		for i := range terms.Charges {
+			k, c := &b.books[i], terms.Charges[i]
+			if k.charge.Limit != c.Limit && k.charge.Limit.Config() != c.Limit.Config() {
+				k.since = newest // other numbers: what was assigned by the old ones is not renewed
+			}
+			k.charge = c
+		}
+		return
 	}
 	books := make([]book, 0, len(terms.Charges)+len(b.books)-b.met)
 	for _, c := range terms.Charges {

@@ -61,6 +61,8 @@ type Charge struct {
 	Limit   *algo.Limit // the numbers in force for the key; it must lend (algo.Limit.Lease)
 	Key     string
 	Cost    int64 // units of each request, at least 1
+	// OnStoreError is for whoever charges in place of the Lender. See Holder.Failed.
+	OnStoreError rule.StoreErrorPolicy
 }
 
 // Verdict says what kind of answer a bucket gets.

@@ -39,6 +39,9 @@ type ServerOptions struct {
 	MaxConnections int
 	// Logger is told of defects in weir itself that failed a call; nil means nobody.
 	Logger *slog.Logger
+	// Beside registers other services, which grpc-go serves on the same port, with the same check
+	// of callers; nil means none.
+	Beside func(grpc.ServiceRegistrar)
 }
 
 // Server serves the gRPC door: RLS, health and reflection. Make one with NewServer.
@@ -62,6 +65,9 @@ func NewServer(r *Service, o ServerOptions) *Server {
 	}
 	rlspb.RegisterRateLimitServiceServer(s.rest, r) // so that reflection tells of it
 	healthpb.RegisterHealthServer(s.rest, s.health)
+	if o.Beside != nil {
+		o.Beside(s.rest)
+	}
 	reflection.Register(s.rest)
 	s.server = h2.New(h2.Options{
 		Methods:          map[string]h2.Unary{rlspb.RateLimitService_ShouldRateLimit_FullMethodName: r.unary(o.Authorize)},

@@ -283,8 +283,8 @@ func (m *Metrics) Hooks() weir.Hooks { return m.o.Tally.Join(m) }
 // Others implements watch.Watcher.
 func (m *Metrics) Others() weir.Hooks {
 	return weir.Hooks{
-		RulesChanged: m.rulesChanged,
-		StoreError:   func(error) { m.storeErrors.Inc() },
+		RulesChanged: m.rulesChanged, Reported: m.reported,
+		StoreError: func(error) { m.storeErrors.Inc() },
 	}
 }
 

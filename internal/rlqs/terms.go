@@ -1,0 +1,158 @@
+package rlqs
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	rlqspb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/quota"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Bounds on what an Envoy says.
+const (
+	maxDomain  = 256
+	maxEntries = 16
+	maxText    = 256
+)
+
+// bucket is what the door keeps of a bucket of a stream, beside the Holder.
+type bucket struct {
+	id      *rlqspb.BucketId
+	entries entries
+	terms   quota.Terms
+}
+
+// entries are those of a bucket's id, by key. They are the attributes of its requests.
+type entries []rule.Entry
+
+// Attribute implements rule.Attributes.
+func (e entries) Attribute(name string) (string, bool) {
+	i, ok := slices.BinarySearchFunc(e, name, func(e rule.Entry, name string) int { return strings.Compare(e.Key, name) })
+	if !ok {
+		return "", false
+	}
+	return e[i].Value, true
+}
+
+// All implements rule.Attributes.
+func (e entries) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for _, x := range e {
+			if !yield(x.Key, x.Value) {
+				return
+			}
+		}
+	}
+}
+
+// appendEntries appends the entries of an id, sorted.
+func appendEntries(e entries, id *rlqspb.BucketId) (entries, error) {
+	if n := len(id.GetBucket()); n == 0 || n > maxEntries {
+		return e, status.Errorf(codes.InvalidArgument, "a bucket_id has %d entries; it must have 1 to %d", n, maxEntries)
+	}
+	for key, value := range id.GetBucket() {
+		if len(key) == 0 || len(key) > maxText || len(value) > maxText {
+			return e, status.Errorf(codes.InvalidArgument, "an entry of a bucket_id has a key of %d bytes and a value of %d; a key has 1 to %d, and a value %d at most",
+				len(key), len(value), maxText, maxText)
+		}
+		e = append(e, rule.Entry{Key: key, Value: value})
+	}
+	slices.SortFunc(e, func(a, b rule.Entry) int { return strings.Compare(a.Key, b.Key) })
+	return e, nil
+}
+
+// appendName appends the name of a bucket: its entries without ambiguity.
+func (e entries) appendName(b []byte) []byte {
+	for _, x := range e { // at most 256 bytes each
+		b = append(b, byte(len(x.Key)-1), byte(len(x.Value)), byte(len(x.Value)>>8))
+		b = append(append(b, x.Key...), x.Value...)
+	}
+	return b
+}
+
+// meets asks the limiter what requests like those of a bucket meet, into s.request and s.decision.
+func (s *stream) meets(e entries, now int64) quota.Terms {
+	s.request = weir.Request{Domain: s.domain, Attributes: e, Door: Door}
+	d := &s.decision
+	charges := s.r.limiter.Charges(&s.request, d)
+	switch {
+	case d.Banned.Rule != nil:
+		return quota.Terms{Verdict: quota.DenyAll, Until: now + max(d.Banned.Until-d.Time, 0)*int64(time.Microsecond)}
+	case !d.Allowed:
+		return quota.Terms{Verdict: quota.DenyAll}
+	}
+	var t quota.Terms
+	for i := range charges {
+		s.add(&t, &charges[i], now)
+		if t.Verdict == quota.DenyAll {
+			t.Charges = nil
+			return t
+		}
+	}
+	if len(t.Charges) == 0 {
+		t.Verdict = quota.AllowAll
+	}
+	return t
+}
+
+// add adds a limit that is met. Limits in shadow have no say.
+func (s *stream) add(t *quota.Terms, c *store.Charge, now int64) {
+	if c.Mode == rule.Shadow || c.Ask.Cost <= 0 || c.Limit == nil {
+		return
+	}
+	if c.Limit.Scheduled() {
+		at := s.storeTime(now)
+		in, bound := c.Limit.At(at)
+		if until := now + (bound-at)*int64(time.Microsecond); bound > at && bound-at < int64(time.Hour/time.Microsecond) && (t.Until == 0 || until < t.Until) {
+			t.Until = until
+		}
+		if in == nil {
+			return // out of force at the moment
+		}
+	}
+	if why := lendless(c); why != "" {
+		s.r.note(c.Counter, why)
+		t.Verdict = quota.DenyAll
+		return
+	}
+	for i := range t.Charges {
+		if o := &t.Charges[i]; o.Counter.ID == c.Counter.ID && o.Key == string(c.Key) {
+			o.Cost += c.Ask.Cost
+			return
+		}
+	}
+	t.Charges = append(t.Charges, quota.Charge{Counter: c.Counter, Limit: c.Limit, Key: string(c.Key), Cost: c.Ask.Cost, OnStoreError: c.OnStoreError})
+}
+
+// lendless says why a limit lends nothing; "" if it does.
+func lendless(c *store.Charge) string {
+	cfg := c.Limit.Config()
+	base := cfg.N
+	if cfg.Burst > 0 {
+		base = cfg.Burst
+	}
+	switch {
+	case cfg.N == 0:
+		return "it admits nothing"
+	case c.Limit.Lease() == nil || c.Counter.Lease == nil:
+		return "it lends nothing: give it consistency: {lease: 25%, for: 11s}, or name its domain in rlqs.domains; leaky_bucket and concurrency cannot lend"
+	case base*int64(cfg.Lease)/100 < quota.MinFirst:
+		return "its lease is less than 2 units: raise it, or the limit"
+	}
+	return ""
+}
+
+// same reports whether two terms come to the same.
+func same(a, b *quota.Terms) bool {
+	return a.Verdict == b.Verdict && a.Until == b.Until && slices.EqualFunc(a.Charges, b.Charges, func(x, y quota.Charge) bool {
+		return x.Counter == y.Counter && x.Limit == y.Limit && x.Key == y.Key && x.Cost == y.Cost
+	})
+}
