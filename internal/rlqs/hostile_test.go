@@ -1,0 +1,95 @@
+package rlqs
+
+import (
+	"fmt"
+	"testing"
+
+	rlqspb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weir-rl/weir/internal/quota"
+)
+
+// FuzzReports: no report, however it is made, breaks a stream's loop, makes more buckets than there
+// may be, or is answered with an action that Envoy would not take.
+func FuzzReports(f *testing.F) {
+	for _, m := range []*rlqspb.RateLimitQuotaUsageReports{
+		{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
+			{BucketId: id("tenant", "acme"), NumRequestsAllowed: 1 << 63, NumRequestsDenied: 1<<64 - 1, TimeElapsed: durationpb.New(-1)},
+			{BucketId: id("route", "fast")},
+		}},
+		{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{{}}},
+		{},
+	} {
+		data, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	settings := quota.Defaults()
+	settings.Buckets = 8
+	d := newDoor(f, Options{Settings: settings})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var m rlqspb.RateLimitQuotaUsageReports
+		if proto.Unmarshal(data, &m) != nil {
+			return
+		}
+		s := newStream(d.Service, t.Context())
+		for range 3 {
+			if s.report(&m) != nil {
+				return
+			}
+			if err := s.answer(); err != nil {
+				t.Fatal(err)
+			}
+			if s.holder.Len() > settings.Buckets || len(s.known) != s.holder.Len() {
+				t.Fatalf("%d buckets are known, %d held", len(s.known), s.holder.Len())
+			}
+			for len(s.out) > 0 {
+				for _, a := range (<-s.out).GetBucketAction() {
+					if err := a.Validate(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		s.tell()
+	})
+}
+
+// BenchmarkReports is what a bucket costs in a report of 2,000, of 50 Envoys in turn.
+func BenchmarkReports(b *testing.B) {
+	const envoys, buckets = 50, 2000
+	d := newDoor(b, Options{})
+	var streams []*stream
+	m := &rlqspb.RateLimitQuotaUsageReports{Domain: "edge"}
+	for i := range buckets {
+		m.BucketQuotaUsages = append(m.BucketQuotaUsages, &rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
+			BucketId: id("tenant", fmt.Sprint(i)), NumRequestsAllowed: 3, TimeElapsed: durationpb.New(quota.Interval),
+		})
+	}
+	for range envoys {
+		streams = append(streams, newStream(d.Service, b.Context()))
+	}
+	report := func(s *stream) {
+		s.budget = 10
+		if err := s.report(m); err != nil {
+			b.Fatal(err)
+		}
+		if err := s.answer(); err != nil {
+			b.Fatal(err)
+		}
+		<-s.out
+	}
+	for _, s := range streams {
+		report(s)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		report(streams[i%envoys])
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/buckets, "ns/bucket")
+}
