@@ -25,9 +25,11 @@ type process struct {
 	log     bytes.Buffer // what it said; to be read when it has ended
 	stopped bool         // SIGSTOP
 
-	mu     sync.Mutex
-	wrong  string // the first error in an answer
 	killed bool
+	waited bool // it has ended
+
+	mu    sync.Mutex
+	wrong string // the first error in an answer
 }
 
 // launch starts a worker, which begins at once.
@@ -53,6 +55,11 @@ func launch(t testing.TB, s *setup) *process {
 	}
 	p.orders = json.NewEncoder(p.in)
 	go p.read(out)
+	t.Cleanup(func() {
+		if !p.waited { // the test was ended by an error, and nobody would wake a stopped worker
+			p.kill()
+		}
+	})
 	p.tell(s)
 	return p
 }
@@ -129,6 +136,7 @@ func (p *process) end() (last answer) {
 func (p *process) wait() {
 	for range p.answers { // until it has ended
 	}
+	p.waited = true
 	if err := p.cmd.Wait(); err != nil && !p.killed {
 		p.t.Errorf("a worker ended with %v: %s", err, p.log.String())
 	}
