@@ -8,11 +8,11 @@
 // scenario and its seed.
 //
 // What decides is the real thing: a store keeps an algo.State for each key and asks package algo, a
-// node keeps the books of package holder (place.go). What lies between them is modelled: requests come by chance
-// (traffic.go), a node's calls to a store go in groups (link.go), each takes a round trip and the
-// time of one that Redis serves (store.go), nodes die and start again (churn.go). Each admission is
-// held against the guarantee of its limit, at the instant at which it was decided, by arithmetic of
-// its own (judge.go).
+// node keeps the books of package holder (place.go). What lies between them is modelled: requests
+// come by chance (traffic.go), a node's calls to a store go in groups (link.go), each takes a round
+// trip and the time of one that Redis serves (store.go), nodes die and start again (churn.go). Each
+// admission is held against the guarantee of its limit, at the instant at which it was decided, by
+// arithmetic of its own (judge.go).
 package capacity
 
 import (

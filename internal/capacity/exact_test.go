@@ -45,10 +45,10 @@ func near(t *testing.T, what string, got, want, within float64) {
 }
 
 // TestGroupCommit holds the network against arithmetic. Requests for one of m equal keys come by
-// chance, a = λT of them in a round trip T. A call begins either when one comes while none is under
-// way, with that one, or when another ends, with the K that came meanwhile, if there are any. So it
-// carries max(1, K) decisions, a + e^-a in the mean. One alone is one operation; K that fall on m
-// keys by chance are m(1 − e^(−a/m)), which already has 0 for K = 0.
+// chance, a = λT of them in a round trip T. A call begins either when one comes while none is
+// under way, with that one, or when another ends, with the K that came meanwhile, if there are any.
+// So it carries max(1, K) decisions, a + e^-a in the mean. One alone is one operation; K that fall
+// on m keys by chance are m(1 − e^(−a/m)), which already has 0 for K = 0.
 func TestGroupCommit(t *testing.T) {
 	limit := limitOf(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: time.Hour})
 	const trip = 2 * time.Millisecond
@@ -66,8 +66,8 @@ func TestGroupCommit(t *testing.T) {
 					near(t, "calls a decision", r.PerDecision(r.Calls), 1/decisions, 0.03)
 					near(t, "operations a decision", r.PerDecision(r.Operations), (idle+m*(1-math.Exp(-a/m)))/decisions, 0.03)
 					near(t, "admitted", r.Admitted, r.Decisions, 0)
-					// Who opens a call waits for a trip; who comes during one waits for what is left of it, and a
-					// trip.
+					// Who opens a call waits for a trip; who comes during one waits for what is left of
+					// it, and a trip.
 					if r.Longest < trip || r.Longest > 2*trip*33/32 {
 						t.Errorf("the longest decision took %v; it must be within one to two round trips of %v", r.Longest, trip)
 					}

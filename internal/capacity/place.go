@@ -48,7 +48,7 @@ func (w *world) decide(number int32) (allowed, here bool) {
 	e, at := &w.entries[p.entry-1], w.clock(p.node)
 	if e.Use(at, 1) {
 		e.Note(w.terms, at, 1)
-		if e.Short(at) {
+		if e.Short(w.terms, at) {
 			w.ask(number, true)
 		}
 		return true, true
@@ -64,12 +64,8 @@ func (w *world) decide(number int32) (allowed, here bool) {
 // ask asks the store for a request, or only for units.
 func (w *world) ask(number int32, peek bool) {
 	p := &w.places[number]
-	cost := int64(1)
-	if peek {
-		cost = 0
-	}
 	var ahead algo.Ahead
-	w.entries[p.entry-1].Ask(w.terms, w.clock(p.node), w.estimated(p.node), cost, true, &ahead)
+	w.entries[p.entry-1].Ask(w.terms, w.clock(p.node), w.estimated(p.node), !peek, true, &ahead)
 	switch {
 	case ahead != (algo.Ahead{}):
 		w.enqueue(number, &ahead, peek)
@@ -151,7 +147,7 @@ func (w *world) visit(number, life int32) {
 		switch {
 		case tell:
 			var ahead algo.Ahead
-			e.Tell(w.terms, at, within, &ahead)
+			e.Tell(w.terms, at, w.estimated(number), within, true, &ahead)
 			w.enqueue(e.place, &ahead, true)
 		case over:
 			w.unlease(index)

@@ -3,7 +3,6 @@
 package capacity
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -196,10 +195,9 @@ func fleet(t *testing.T, workers int, delay time.Duration, o orders) report {
 		t.Fatal(err)
 	}
 	type worker struct {
-		cmd  *exec.Cmd
-		in   io.WriteCloser
-		out  io.ReadCloser
-		text bytes.Buffer
+		cmd *exec.Cmd
+		in  io.WriteCloser
+		out io.ReadCloser
 	}
 	all := make([]*worker, workers)
 	for i := range all {
@@ -261,14 +259,14 @@ func TestReal(t *testing.T) {
 		strata []Stratum
 		delay  time.Duration
 	}{
-		{"one key, half its limit", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute}, []Stratum{{Keys: 1, Rate: 833}}, 5 * time.Millisecond},
-		{"one key, three times its limit", algo.Config{Algorithm: algo.TokenBucket, N: 20_000, Window: time.Minute, Burst: 100}, []Stratum{{Keys: 1, Rate: 1000}}, 5 * time.Millisecond},
-		{"three windows of 2 s, three times their limit", algo.Config{Algorithm: algo.FixedWindow, N: 300, Window: 2 * time.Second}, []Stratum{{Keys: 3, Rate: 450}}, 5 * time.Millisecond},
-		{"one key, half its limit, leased", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute, Lease: 5}, []Stratum{{Keys: 1, Rate: 833}}, 5 * time.Millisecond},
-		{"one key, three times its limit, leased", algo.Config{Algorithm: algo.TokenBucket, N: 20_000, Window: time.Minute, Burst: 2000, Lease: 5}, []Stratum{{Keys: 1, Rate: 1000}}, 5 * time.Millisecond},
-		{"a log, 1.2 times its limit, leased", algo.Config{Algorithm: algo.SlidingLog, N: 5000, Window: 5 * time.Second, Lease: 20}, []Stratum{{Keys: 1, Rate: 1200}}, 5 * time.Millisecond},
-		{"Zipf 1.1 over 10,000 keys, leased", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute, Lease: 5}, Zipf(10_000, 1.1, 1500, 20, 2, 1), 5 * time.Millisecond},
-		{"Zipf 1.1 over 10,000 keys", algo.Config{Algorithm: algo.TokenBucket, N: 2000, Window: time.Minute, Burst: 200}, Zipf(10_000, 1.1, 1500, 20, 2, 1), 5 * time.Millisecond},
+		{"one key, half its limit", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute}, []Stratum{{Keys: 1, Rate: 833}}, 20 * time.Millisecond},
+		{"one key, three times its limit", algo.Config{Algorithm: algo.TokenBucket, N: 20_000, Window: time.Minute, Burst: 100}, []Stratum{{Keys: 1, Rate: 1000}}, 20 * time.Millisecond},
+		{"three windows of 2 s, three times their limit", algo.Config{Algorithm: algo.FixedWindow, N: 300, Window: 2 * time.Second}, []Stratum{{Keys: 3, Rate: 450}}, 20 * time.Millisecond},
+		{"one key, half its limit, leased", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute, Lease: 5}, []Stratum{{Keys: 1, Rate: 833}}, 20 * time.Millisecond},
+		{"one key, three times its limit, leased", algo.Config{Algorithm: algo.TokenBucket, N: 20_000, Window: time.Minute, Burst: 2000, Lease: 5}, []Stratum{{Keys: 1, Rate: 1000}}, 20 * time.Millisecond},
+		{"a log, 1.2 times its limit, leased", algo.Config{Algorithm: algo.SlidingLog, N: 5000, Window: 5 * time.Second, Lease: 20}, []Stratum{{Keys: 1, Rate: 1200}}, 20 * time.Millisecond},
+		{"Zipf 1.1 over 10,000 keys, leased", algo.Config{Algorithm: algo.TokenBucket, N: 100_000, Window: time.Minute, Lease: 5}, Zipf(10_000, 1.1, 1500, 20, 2, 1), 20 * time.Millisecond},
+		{"Zipf 1.1 over 10,000 keys", algo.Config{Algorithm: algo.TokenBucket, N: 2000, Window: time.Minute, Burst: 200}, Zipf(10_000, 1.1, 1500, 20, 2, 1), 20 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := orders{Config: c.config, Warm: 5 * time.Second, Length: 15 * time.Second}

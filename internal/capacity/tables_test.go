@@ -54,30 +54,30 @@ var oneKey = []struct {
 	nodes      int
 	load       float64 // beside the limit
 	balance    Balance
-	operations float64 // a decision
+	operations float64 // a decision, as docs/capacity.md says
 	admitted   float64 // beside the ideal: at least
 }{
-	{"100,000/min", minutely(100_000, 5), 20, 0.5, Balance{}, 0.031, 1},
-	{"100,000/min", minutely(100_000, 5), 20, 1, Balance{}, 0.0165, 1},
-	{"100,000/min", minutely(100_000, 5), 20, 3, Balance{}, 0.048, 0.995},
-	{"100,000/min, 90 % on one node", minutely(100_000, 5), 20, 0.9, Balance{Skew: 0.9, Move: 10 * time.Second}, 0.016, 1},
-	{"100,000/min, 90 % on one node", minutely(100_000, 5), 20, 3, Balance{Skew: 0.9, Move: 10 * time.Second}, 0.006, 0.98},
-	{"20,000/s", secondly(20_000, 5), 20, 0.9, Balance{}, 0.039, 0.999},
-	{"20,000/s", secondly(20_000, 5), 20, 3, Balance{}, 0.075, 0.999},
-	{"20,000/s", secondly(20_000, 20), 20, 0.9, Balance{}, 0.031, 0.999},
+	{"100,000/min", minutely(100_000, 5), 20, 0.5, Balance{}, 0.019, 1},
+	{"100,000/min", minutely(100_000, 5), 20, 1, Balance{}, 0.0094, 1},
+	{"100,000/min", minutely(100_000, 5), 20, 3, Balance{}, 0.049, 0.995},
+	{"100,000/min, 90 % on one node", minutely(100_000, 5), 20, 0.9, Balance{Skew: 0.9, Move: 10 * time.Second}, 0.013, 1},
+	{"100,000/min, 90 % on one node", minutely(100_000, 5), 20, 3, Balance{Skew: 0.9, Move: 10 * time.Second}, 0.0057, 0.98},
+	{"20,000/s", secondly(20_000, 5), 20, 0.9, Balance{}, 0.038, 0.999},
+	{"20,000/s", secondly(20_000, 5), 20, 3, Balance{}, 0.074, 0.999},
+	{"20,000/s", secondly(20_000, 20), 20, 0.9, Balance{}, 0.018, 0.999},
 	{"20,000/s", secondly(20_000, 20), 20, 3, Balance{}, 0.048, 0.999},
-	{"1,000,000/min", minutely(1_000_000, 5), 1000, 1, Balance{}, 0.073, 1},
-	{"1,000,000/min", minutely(1_000_000, 20), 1000, 1, Balance{}, 0.020, 1},
-	{"600/min", minutely(600, 5), 3, 0.9, Balance{}, 0.39, 0.999},
-	{"600/min", minutely(600, 5), 20, 0.9, Balance{}, 1.157, 0.999},
-	{"sliding_log 10,000/10 s", logged(5), 20, 1.2, Balance{}, 0.134, 0.95},
-	{"sliding_log 10,000/10 s", logged(5), 20, 3, Balance{}, 0.066, 0.99},
-	{"sliding_log 10,000/10 s", logged(20), 20, 1.2, Balance{}, 0.038, 0.84},
+	{"1,000,000/min", minutely(1_000_000, 5), 1000, 1, Balance{}, 0.053, 1},
+	{"1,000,000/min", minutely(1_000_000, 20), 1000, 1, Balance{}, 0.011, 1},
+	{"600/min", minutely(600, 5), 3, 0.9, Balance{}, 0.38, 0.999},
+	{"600/min", minutely(600, 5), 20, 0.9, Balance{}, 1.016, 0.999},
+	{"sliding_log 10,000/10 s", logged(5), 20, 1.2, Balance{}, 0.123, 0.95},
+	{"sliding_log 10,000/10 s", logged(5), 20, 3, Balance{}, 0.067, 0.99},
+	{"sliding_log 10,000/10 s", logged(20), 20, 1.2, Balance{}, 0.034, 0.84},
 	{"sliding_log 10,000/10 s", logged(20), 20, 3, Balance{}, 0.024, 0.92},
 }
 
-// TestSimulatedOneKey says what leases save where all requests are of one key, 1 ms from the store. Clocks
-// are off by up to 0.05 %.
+// TestSimulatedOneKey says what leases save where all requests are of one key, 1 ms from the store.
+// Clocks are off by up to 0.05 %.
 func TestSimulatedOneKey(t *testing.T) {
 	printf("| one key | lease | nodes | load | exact: operations a decision | leased | decided by nodes | admitted ÷ ideal | over | Jain's index |\n")
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
@@ -90,9 +90,9 @@ func TestSimulatedOneKey(t *testing.T) {
 				Nodes: row.nodes, Strata: []Stratum{{Keys: 1, Rate: rate}}, Balance: row.balance,
 				RememberRefusals: time.Second, ClockError: 0.0005, Serve: Measured.Store,
 			}
-			// Until the first generations are over, and at three times its rate until a bucket is empty and a
-			// log is full, figures are of a beginning. They
-			// swing with the generations, so some of these are counted.
+			// Until the first generations are over, and at three times its rate until a bucket is
+			// empty and a log is full, figures are of a beginning. They swing with the
+			// generations, so some of these are counted.
 			s.Warm, s.Length = w*time.Duration(row.config.Lease)/30, max(10*time.Second, w*time.Duration(row.config.Lease)/50)
 			switch {
 			case row.config.Algorithm == algo.SlidingLog:
@@ -124,10 +124,7 @@ func TestSimulatedOneKey(t *testing.T) {
 			}
 			printf("| %s | %d %% | %d | %v | %.3f | **%.3f** | %.1f %% | %.4f | 0 | %.4f |\n", row.name, row.config.Lease, row.nodes, row.load,
 				exact.PerDecision(exact.Operations), sum.PerDecision(sum.Operations), 100*sum.Local(), sum.Admitted/sum.Ideal, sum.Jain)
-			// Far fewer are a reason to measure docs/capacity.md again.
-			if got := sum.PerDecision(sum.Operations); got > 1.2*row.operations || got < 0.5*row.operations {
-				t.Errorf("%.4f operations a decision; docs/capacity.md says %v", got, row.operations)
-			}
+			near(t, "operations a decision", sum.PerDecision(sum.Operations), row.operations, 0.2)
 			if share := sum.Admitted / sum.Ideal; share < row.admitted-1e-4 {
 				t.Errorf("%.4f of what one place would admit; it must be %v", share, row.admitted)
 			}
@@ -160,9 +157,9 @@ func distinct(strata []Stratum, d time.Duration) (n float64) {
 	return n
 }
 
-// TestSimulatedLongTail says what leases save where requests are for 10^9 keys, of which few are asked for
-// often: 10^7 a second on 1,000 nodes. The limit of each is never reached, and E is 1.5 s. What
-// counts is how often a key comes to a node; so the small form has fewer of both.
+// TestSimulatedLongTail says what leases save where requests are for 10^9 keys, of which few are
+// asked for often: 10^7 a second on 1,000 nodes. The limit of each is never reached, and E is 1.5 s.
+// What counts is how often a key comes to a node; so the small form has fewer of both.
 func TestSimulatedLongTail(t *testing.T) {
 	printf("| keys | a key's requests reach | decided by nodes | operations a decision | calls a decision | µs a decision: node | Redis | busiest Redis | median | p99 |\n")
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
@@ -232,8 +229,8 @@ func TestSimulatedDeath(t *testing.T) {
 	}
 }
 
-// TestSimulatedJudge has a judge that allows a little less than the limit: it finds what goes beyond,
-// also where nodes decide.
+// TestSimulatedJudge has a judge that allows a little less than the limit: it finds what goes
+// beyond, also where nodes decide.
 func TestSimulatedJudge(t *testing.T) {
 	for _, c := range []algo.Config{minutely(6000, 50), logged(20), {Algorithm: algo.FixedWindow, N: 5000, Window: 5 * time.Second, Lease: 20}} {
 		w, err := newWorld(Scenario{
