@@ -39,7 +39,7 @@ func (e *Entry) Hear(t *Terms, a Answer, cost int64, r *algo.Result, h *algo.Ahe
 	if h.Want > 0 {
 		e.flags &^= asking
 		if r.Allowed && h.Got < min((h.Want+1)/2, worthwhile) {
-			e.quiet = max(e.quiet, a.At+t.Pause)
+			e.pause(t, a.At)
 		}
 	}
 	if r.Off {

@@ -293,8 +293,18 @@ func (e *Entry) Unask(t *Terms, at int64, h *algo.Ahead) (lapsed int64) {
 func (e *Entry) Lost(t *Terms, at int64, h *algo.Ahead) {
 	if h.Want > 0 {
 		e.flags &^= asking
-		e.quiet = max(e.quiet, at+t.Pause)
+		e.pause(t, at)
 	}
+}
+
+// pause asks for nothing in the background for a while. A refusal is not repeated for longer by it:
+// while one is, nothing is asked anyway.
+func (e *Entry) pause(t *Terms, at int64) {
+	if e.refused != 0 && at < e.quiet {
+		return
+	}
+	e.refused = 0
+	e.quiet = max(e.quiet, at+t.Pause)
 }
 
 // Visit looks after an entry that nobody may ask for; within is how many ns pass at most until the
