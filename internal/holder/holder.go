@@ -79,12 +79,14 @@ func (e *Entry) Adopt(was, is *Terms) (dropped bool) {
 	return e.Stop()
 }
 
-// Note counts a request for units towards the demand.
+// Note counts a request for units towards the demand, unless it needs more than may ever be out.
 func (e *Entry) Note(t *Terms, at, cost int64) {
 	if tick := uint32(at >> tickBits); tick != e.since {
 		e.fade(t, tick)
 	}
-	e.demand += float32(cost)
+	if cost <= t.most {
+		e.demand += float32(cost)
+	}
 }
 
 // fade brings the demand up to date.

@@ -22,6 +22,7 @@ type Terms struct {
 	plain  numbers                  // of a limit without a schedule
 	phases map[*algo.Limit]*numbers // of one with a schedule
 	w      int64                    // window, in µs
+	most   int64                    // units that may be out, in the phase that lends most
 }
 
 // numbers are those of a limit without a schedule.
@@ -40,12 +41,10 @@ func TermsOf(l *algo.Limit) *Terms {
 		return nil
 	}
 	t := &Terms{Limit: l, E: int64(record.Config().Timeout)}
-	most, longest := int64(0), time.Duration(0)
+	longest := time.Duration(0)
 	add := func(in *algo.Limit) *numbers {
 		n := numbersOf(in)
-		if n.most > most {
-			most = n.most
-		}
+		t.most = max(t.most, n.most)
 		c := in.Config()
 		longest = max(longest, c.Window*time.Duration(c.Lease)/200)
 		t.w = c.Window.Microseconds()
@@ -65,7 +64,7 @@ func TermsOf(l *algo.Limit) *Terms {
 	} else {
 		t.plain = *add(l)
 	}
-	if most < 2 {
+	if t.most < 2 {
 		return nil // a single unit is never lent
 	}
 	t.Pause = min(t.E/2, int64(longest))
