@@ -195,12 +195,8 @@ func (s *Store) enter(sh *shard, hash uint64, ch *store.Charge, at int64) *slot 
 		s.keys.Add(-1)
 		return nil
 	}
-	due := at + visitEvery(&t.Terms)
-	if sh.keys == 0 || due < sh.due {
-		sh.due = due
-	}
 	sl := sh.add(s, hash, t, ch.Key, at)
-	if keys == 1 || due < s.next.Load() {
+	if keys == 1 || paceOf(&t.Terms).next(at) < s.next.Load() {
 		select {
 		case s.wake <- struct{}{}:
 		default:

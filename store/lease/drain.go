@@ -41,7 +41,7 @@ func (s *Store) returnAll() {
 		sh.each(func(_ uint32, sl *slot) {
 			if left, used := sl.Holds(); left+used > 0 {
 				sl.Stop()
-				s.tell(sl, s.laneOf(sl.terms.counter, []byte(sl.key)), at, 0)
+				s.tell(sl, s.laneOf(sl.terms.counter, sh.keyOf(sl)), at, 0)
 			}
 		})
 		sh.mu.Unlock()

@@ -2,6 +2,8 @@ package lease
 
 import (
 	"hash/maphash"
+	"math"
+	"math/bits"
 	"sync"
 
 	"github.com/weir-rl/weir/internal/holder"
@@ -21,20 +23,30 @@ type slot struct {
 	key   string
 }
 
+// chunk is slots, and the paces at which they are visited; 0 for a slot that is free. Who looks for
+// those whose time has come reads no other memory.
+type chunk struct {
+	pace  [chunkSize]pace
+	slots [chunkSize]slot
+}
+
 // shard is a part of the keys. index is a hash table by open addressing: 0, or the number of a slot
 // plus 1. A chain of full places ends at an empty one.
 type shard struct {
 	mu     sync.Mutex
 	heard  int64 // when something was last lent, by this node's clock: no decision with it is earlier
 	index  []uint32
-	chunks []*[chunkSize]slot
+	chunks []*chunk
 	made   int // slots of chunks that were ever in use
 	free   []uint32
 	keys   int
-	due    int64 // when to visit the entries next, by this node's clock
+	// when entries were visited last, and are next, by this node's clock, and which paces they have
+	visited, due int64
+	paces        uint64
 	// the doorkeeper, made with the first key: who was asked for when
 	door *[doorSize]seen
-	_    [24]byte
+	key  []byte // working memory, see keyOf
+	_    [32]byte
 }
 
 // seen is a key that was asked for: a part of its hash, and when, in ticks of about 4 ms.
@@ -47,7 +59,19 @@ func (s *Store) hash(c *store.Charge) uint64 {
 // shard chooses by the upper bits; the index goes by the lower ones.
 func (s *Store) shard(h uint64) *shard { return &s.shards[h>>(64-shardBits)] }
 
-func (sh *shard) slot(n uint32) *slot { return &sh.chunks[n/chunkSize][n%chunkSize] }
+func (sh *shard) slot(n uint32) *slot { return &sh.chunks[n/chunkSize].slots[n%chunkSize] }
+
+// setPace sets how often a slot is visited. mu is held.
+func (sh *shard) setPace(n uint32, p pace) {
+	sh.chunks[n/chunkSize].pace[n%chunkSize] = p
+	sh.paces |= 1 << p
+}
+
+// keyOf returns the key of a slot, valid until the next one. mu is held.
+func (sh *shard) keyOf(sl *slot) []byte {
+	sh.key = append(sh.key[:0], sl.key...)
+	return sh.key
+}
 
 // find returns the slot of a key; nil if it has none. mu is held.
 func (sh *shard) find(h uint64, id uint64, key []byte) *slot {
@@ -73,14 +97,19 @@ func (sh *shard) add(s *Store, h uint64, t *terms, key []byte, at int64) *slot {
 		n, sh.free = sh.free[k-1], sh.free[:k-1]
 	} else {
 		if n = uint32(sh.made); sh.made%chunkSize == 0 {
-			sh.chunks = append(sh.chunks, new([chunkSize]slot))
+			sh.chunks = append(sh.chunks, new(chunk))
 		}
 		sh.made++
 	}
 	sl := sh.slot(n)
 	*sl = slot{Entry: holder.Begin(&t.Terms, at), terms: t, key: string(key)}
 	sh.put(h, n)
-	sh.keys++
+	if sh.keys++; sh.keys == 1 {
+		sh.paces, sh.visited, sh.due = 0, at, math.MaxInt64
+	}
+	p := paceOf(&t.Terms)
+	sh.setPace(n, p)
+	sh.due = min(sh.due, p.next(at))
 	return sl
 }
 
@@ -126,6 +155,7 @@ func (sh *shard) remove(s *Store, n uint32) {
 	}
 	sh.index[i] = 0
 	*sl = slot{}
+	sh.chunks[n/chunkSize].pace[n%chunkSize] = 0
 	sh.free = append(sh.free, n)
 	sh.keys--
 }
@@ -152,3 +182,30 @@ func (sh *shard) each(f func(n uint32, sl *slot)) {
 		}
 	}
 }
+
+// eachDue calls f for each slot whose time to be visited has come, and notes when the next one's
+// will. f sets the pace of the slot anew, or removes it. mu is held.
+func (sh *shard) eachDue(at int64, f func(n uint32, sl *slot)) {
+	due := uint64(0)
+	for left := sh.paces; left != 0; left &= left - 1 {
+		if p := pace(bits.TrailingZeros64(left)); at >= p.next(sh.visited) {
+			due |= 1 << p
+		}
+	}
+	sh.visited = at
+	sh.paces &^= due
+	for i, c := range sh.chunks {
+		for j, p := range &c.pace {
+			if due>>p&1 != 0 {
+				f(uint32(i*chunkSize+j), &c.slots[j])
+			}
+		}
+	}
+	sh.due = math.MaxInt64
+	for left := sh.paces; left != 0; left &= left - 1 {
+		sh.due = min(sh.due, pace(bits.TrailingZeros64(left)).next(at))
+	}
+}
+
+// hurry has all slots visited next time. mu is held.
+func (sh *shard) hurry() { sh.visited, sh.due = math.MinInt64, 0 }

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"math"
+	"math/bits"
 	"time"
 
 	"github.com/weir-rl/weir/internal/holder"
@@ -11,8 +12,18 @@ import (
 // tickEvery is how often it is looked whether entries are to be visited, and whether the clocks agree.
 const tickEvery = 100 * time.Millisecond
 
-// visitEvery is how often entries with these terms are visited, in ns.
+// visitEvery is how often entries with these terms are visited at least, in ns.
 func visitEvery(t *holder.Terms) int64 { return max(t.E/8, int64(time.Millisecond)) }
+
+// pace is how often an entry is visited: whenever this node's clock reaches a multiple of 2^pace ns.
+// So entries with the same terms are visited together.
+type pace uint8
+
+// paceOf is the slowest pace that is no slower than visitEvery.
+func paceOf(t *holder.Terms) pace { return pace(bits.Len64(uint64(visitEvery(t))) - 1) }
+
+// next is the first visit after an instant.
+func (p pace) next(at int64) int64 { return (at>>p + 1) << p }
 
 // run looks after the entries, until the store is closed. Without keys it sleeps.
 func (s *Store) run() {
@@ -73,8 +84,8 @@ func (s *Store) countPaused(at int64) {
 	}
 }
 
-// visit visits the entries of a shard if it is time. It returns when to come again; 0 if the shard
-// is empty.
+// visit visits the entries of a shard whose time has come. It returns when to come again; 0 if the
+// shard is empty.
 func (s *Store) visit(sh *shard, at int64) (due int64) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -84,13 +95,12 @@ func (s *Store) visit(sh *shard, at int64) (due int64) {
 	if at < sh.due {
 		return sh.due
 	}
-	every := int64(time.Hour)
-	sh.each(func(_ uint32, sl *slot) { every = min(every, visitEvery(&sl.terms.Terms)) })
-	sh.due = at + every
-	within := every + min(every, int64(10*time.Millisecond)) // and what the call takes
-	sh.each(func(n uint32, sl *slot) {
+	sh.eachDue(at, func(n uint32, sl *slot) {
 		t := sl.terms
-		lane := s.laneOf(t.counter, []byte(sl.key))
+		every := visitEvery(&t.Terms)
+		sh.setPace(n, paceOf(&t.Terms))
+		within := every + min(every, int64(10*time.Millisecond)) // and what the call takes
+		lane := s.laneOf(t.counter, sh.keyOf(sl))
 		tell, over, lapsed := sl.Visit(&t.Terms, at, lane.now(at), within)
 		if lapsed > 0 {
 			t.counts.lapsed.Add(uint64(lapsed))
@@ -122,7 +132,7 @@ func (s *Store) dropAll(why cause, of *lane) {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sh.each(func(_ uint32, sl *slot) {
-			if of != nil && s.laneOf(sl.terms.counter, []byte(sl.key)) != of {
+			if of != nil && s.laneOf(sl.terms.counter, sh.keyOf(sl)) != of {
 				return
 			}
 			sl.Forget()
@@ -135,7 +145,7 @@ func (s *Store) dropAll(why cause, of *lane) {
 				s.dropped[why].Add(1)
 			}
 		})
-		sh.due = 0
+		sh.hurry()
 		sh.mu.Unlock()
 	}
 }
