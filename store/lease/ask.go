@@ -41,6 +41,9 @@ func (s *Store) ask(
 ) (now int64, remembered bool, err error) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
+	if s.drained.Load() { // perhaps since it was last looked: Drain waits only for those it sees in flight
+		return s.pass(ctx, minWait, maxWait, charges, results)
+	}
 	c := s.calls.Get().(*call)
 	defer s.putCall(c)
 	at := s.at()

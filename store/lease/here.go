@@ -106,6 +106,9 @@ func (s *Store) hereAll(charges []store.Charge, results []algo.Result) (now int6
 	taken = taken[:len(charges)]
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
+	if s.drained.Load() { // as in ask
+		return 0, false
+	}
 	at := s.at()
 	missing := false
 	for i := range charges {

@@ -63,11 +63,14 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 
 // tellNow tells what is untold of the keys of peeks. If it fails, less goes back than could.
 func (s *Store) tellNow(ctx context.Context, charges []store.Charge) {
-	if len(charges) == 0 || s.drained.Load() {
+	if len(charges) == 0 {
 		return
 	}
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
+	if s.drained.Load() { // as in ask
+		return
+	}
 	c := s.calls.Get().(*call)
 	defer s.putCall(c)
 	s.gather(c, charges, 0)
