@@ -223,7 +223,7 @@ func (s *Store) lend(ctx context.Context, minWait, maxWait time.Duration, c *cal
 
 // hear takes in an answer.
 func (s *Store) hear(c *call, a holder.Answer) {
-	if lane := s.laneOf(c.charges[0].Counter, c.charges[0].Key); !c.across && !lane.heard(a) {
+	if lane := s.laneOf(c.charges[0].Counter, c.charges[0].Key); !c.across && a.Asked >= s.gap.Load() && !lane.heard(a) {
 		s.dropAll(byStore, lane)
 	}
 	for j := range c.charges {
@@ -245,6 +245,9 @@ func (s *Store) hear(c *call, a holder.Answer) {
 		}
 		sh := s.shard(c.hashes[j])
 		sh.mu.Lock()
+		if a.Asked < s.gap.Load() { // looked at here, since dropAll may have been in this shard already
+			h.Until = 0
+		}
 		sl := sh.find(c.hashes[j], ch.Counter.ID, ch.Key)
 		if sl == nil || sl.terms.Limit != ch.Limit {
 			if sl != nil {

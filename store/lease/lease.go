@@ -67,7 +67,10 @@ type Store struct {
 	inFlight atomic.Int64 // calls that may change the books when they end
 	next     atomic.Int64 // when entries are visited next, by this node's clock
 	drained  atomic.Bool
-	_        [64]byte
+	// when it was last noticed that this node's clock stood still: what was asked before is not
+	// known to have been asked when that says
+	gap atomic.Int64
+	_   [64]byte
 
 	shards [1 << shardBits]shard
 

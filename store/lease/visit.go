@@ -55,6 +55,7 @@ func (s *Store) run() {
 func (s *Store) tick(at int64) time.Duration {
 	switch gap, paused := s.guard.look(at); {
 	case gap:
+		s.gap.Store(at)
 		s.dropAll(byClock, nil)
 	case paused:
 		s.countPaused(at)
