@@ -210,7 +210,14 @@ func (s *Store) enter(sh *shard, hash uint64, ch *store.Charge, at int64) *slot 
 
 // lend makes a call with what it tells and wants, and takes in the answer.
 func (s *Store) lend(ctx context.Context, minWait, maxWait time.Duration, c *call) (now int64, err error) {
+	returned := false
+	defer func() {
+		if !returned { // the primary has panicked
+			s.lost(c, s.at(), false)
+		}
+	}()
 	now, asked, err := s.primary.TakeAhead(ctx, minWait, maxWait, c.charges, c.ahead, c.results)
+	returned = true
 	at := s.at()
 	if err != nil {
 		s.lost(c, at, errors.Is(err, store.ErrNotCharged))
