@@ -82,7 +82,7 @@ func runLeases() (*leaseRun, error) {
 			var h algo.Ahead
 			if (now-start)%(terms.E/8000) < leaseStep {
 				if tell, _, _ := e.Visit(terms, at, now, terms.E/8); tell {
-					e.Tell(terms, at, terms.E/8, &h)
+					e.Tell(terms, at, now, terms.E/8, true, &h)
 					call(e, 0, &h)
 				}
 			}
@@ -93,7 +93,7 @@ func runLeases() (*leaseRun, error) {
 			e.Note(terms, at, 1)
 			admitted := e.Use(at, 1)
 			if !admitted && !refuses {
-				e.Ask(terms, at, now, 1, true, &h)
+				e.Ask(terms, at, now, true, true, &h)
 				r := call(e, 1, &h)
 				admitted = r.Allowed
 			}
@@ -103,8 +103,8 @@ func runLeases() (*leaseRun, error) {
 			} else {
 				run.refused = append(run.refused, now)
 			}
-			if e.Short(at) {
-				e.Ask(terms, at, now, 0, true, &h)
+			if e.Short(terms, at) {
+				e.Ask(terms, at, now, false, true, &h)
 				call(e, 0, &h)
 			}
 		}

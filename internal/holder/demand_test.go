@@ -14,12 +14,12 @@ func TestDemandOfLargeCosts(t *testing.T) {
 	for range 5 {
 		e.Note(terms, 0, algo.MaxCost)
 		e.Note(terms, 0, 101)
-		if e.Ask(terms, 0, t0, 101, true, &h); h.Want != 0 {
+		if e.Ask(terms, 0, t0, true, true, &h); h.Want != 0 {
 			t.Fatalf("wants %d units for requests that cost more than may be out", h.Want)
 		}
 	}
 	e.Note(terms, 0, 3)
-	if e.Ask(terms, 0, t0, 3, true, &h); h.Want == 0 || h.Want > 6 {
+	if e.Ask(terms, 0, t0, true, true, &h); h.Want == 0 || h.Want > 6 {
 		t.Errorf("wants %d units for a request that costs 3", h.Want)
 	}
 }

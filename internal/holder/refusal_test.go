@@ -13,12 +13,12 @@ func TestRefusalEnds(t *testing.T) {
 	for name, then := range map[string]func(e *Entry, at int64){
 		"peeks that are lent nothing": func(e *Entry, at int64) {
 			var h algo.Ahead
-			e.Ask(terms, at, t0, 0, true, &h)
+			e.Ask(terms, at, t0, false, true, &h)
 			e.Hear(terms, Answer{Asked: at, At: at, Now: t0}, 0, &algo.Result{Allowed: true, Limit: 1000, Remaining: 500}, &h)
 		},
 		"calls that are lost": func(e *Entry, at int64) {
 			var h algo.Ahead
-			e.Ask(terms, at, t0, 0, true, &h)
+			e.Ask(terms, at, t0, false, true, &h)
 			e.Lost(terms, at, &h)
 		},
 	} {
@@ -26,7 +26,7 @@ func TestRefusalEnds(t *testing.T) {
 			e := Begin(terms, 0)
 			e.Note(terms, 0, 10)
 			var h algo.Ahead
-			e.Ask(terms, 0, t0, 1, true, &h)
+			e.Ask(terms, 0, t0, true, true, &h)
 			e.Hear(terms, Answer{Now: t0}, 1, &algo.Result{Limit: 1000, RetryAfter: 1_000_000}, &h)
 			if refuses, _ := e.Refuses(terms.Pause-1, 1); !refuses {
 				t.Fatal("the refusal is not repeated")
