@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,6 +134,7 @@ func build(primary store.Lender, o Options) (*Store, error) {
 	s.timed, _ = primary.(timed)
 	s.parted, _ = primary.(parted)
 	s.prompt, _ = store.Store(primary).(store.Prompt)
+	s.gap.Store(math.MinInt64)
 	s.calls.New = func() any { return new(call) }
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	parts := 1
