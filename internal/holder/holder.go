@@ -196,6 +196,16 @@ func (e *Entry) generation(end int64) *held {
 	return nil
 }
 
+// free returns a place in which nothing is held; nil if there is none.
+func (e *Entry) free() *held {
+	for i := range e.held {
+		if e.held[i].end == 0 {
+			return &e.held[i]
+		}
+	}
+	return nil
+}
+
 // Short reports whether it is time to ask for more, before a request has to wait for it.
 func (e *Entry) Short(t *Terms, at int64) bool {
 	return e.flags&(asking|queued) == 0 && at >= e.quiet && e.demand >= leastDemand &&
@@ -279,7 +289,13 @@ func (e *Entry) want(t *Terms, at, now int64) int64 {
 func (e *Entry) Unask(t *Terms, at int64, h *algo.Ahead) (lapsed int64) {
 	for i := range h.Told {
 		told := &h.Told[i]
-		if g := e.generation(told.End); g != nil {
+		g := e.generation(told.End)
+		if g == nil && told.End != 0 {
+			if g = e.free(); g != nil { // it was stopped, and settled
+				*g = held{end: told.End, deadline: math.MinInt64}
+			}
+		}
+		if g != nil {
 			g.used += int32(told.Used)
 			g.left += int32(told.Returned)
 		} else {
