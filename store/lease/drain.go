@@ -2,17 +2,26 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 )
+
+// drainPatience is for how long Drain tries while the primary is away: a process that is told to end
+// must not wait for it.
+const drainPatience = 2 * time.Second
+
+var errAway = errors.New("lease: the store that has lent units is away, so they cannot be given back")
 
 // Drain tells the primary of all that was used, and returns all that is left. It waits for calls
 // under way. From then on, the primary decides every call exactly, as if nothing were ever leased:
 // so a process that ends, or a user who turns leases off, leaves nothing out. It fails with ctx's
-// error if that ends before; what was not told then counts as used when it ends. Calls may go on
-// meanwhile. The primary should not be closed before.
+// error if that ends before, and if all calls fail for two seconds; what was not told then counts as
+// used when it ends. Calls may go on meanwhile. The primary should not be closed before.
 func (s *Store) Drain(ctx context.Context) error {
 	s.drained.Store(true)
 	pause := time.Millisecond
+	worked := time.Now()
 	for {
 		s.returnAll()
 		if s.manual {
@@ -20,6 +29,11 @@ func (s *Store) Drain(ctx context.Context) error {
 		}
 		if s.empty() {
 			return nil
+		}
+		if !slices.ContainsFunc(s.lanes, func(l *lane) bool { return l.failing.Load() }) {
+			worked = time.Now()
+		} else if time.Since(worked) > drainPatience {
+			return errAway
 		}
 		timer := time.NewTimer(pause)
 		select {

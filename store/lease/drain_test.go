@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -83,5 +84,42 @@ func TestDrainStopsAsking(t *testing.T) {
 	}
 	if st := s.Stats(); st.Left+st.Untold != 0 {
 		t.Errorf("%d units are held after Drain, %d not told", st.Left, st.Untold)
+	}
+}
+
+// TestDrainWithoutPrimary: Drain does not wait for a primary that is away, but does for one that
+// fails now and then.
+func TestDrainWithoutPrimary(t *testing.T) {
+	for _, of := range []struct {
+		name  string
+		away  time.Duration
+		fails bool
+	}{{"away", time.Hour, true}, {"back in a second", time.Second, false}} {
+		t.Run(of.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				primary := newLender(t, w)
+				s := newNode(t, w, primary, Options{})
+				c := charge(counterOf(t, wide), "key", 100)
+				for range 3 {
+					take(t, s, c)
+				}
+				began := time.Now()
+				primary.fail = func() (error, bool) {
+					if time.Since(began) < of.away {
+						return store.ErrNotCharged, false
+					}
+					return nil, false
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := s.Drain(ctx); (err != nil) != of.fails {
+					t.Errorf("Drain: %v", err)
+				}
+				if took := time.Since(began); took > 5*time.Second {
+					t.Errorf("Drain took %v", took)
+				}
+			})
+		})
 	}
 }

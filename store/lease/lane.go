@@ -22,12 +22,13 @@ type lane struct {
 		low, high int64 // bounds of that difference, by the sharpest of the last answers
 		since     int64 // when that came, by this node's clock; 0: none has come
 	}
-	mu   sync.Mutex
-	jobs []job
-	keys []byte // of the jobs
-	busy bool
-	wake chan struct{} // holds one value if there are jobs
-	own  *batch        // of tests that run no background
+	mu      sync.Mutex
+	jobs    []job
+	keys    []byte // of the jobs
+	busy    bool
+	failing atomic.Bool   // the last call failed
+	wake    chan struct{} // holds one value if there are jobs
+	own     *batch        // of tests that run no background
 }
 
 // job is something to ask or to tell in the background.
@@ -170,8 +171,9 @@ func (l *lane) sendSome(ctx context.Context, b *batch, jobs []job) {
 	}
 	b.results = append(b.results[:0], make([]algo.Result, len(b.charges))...)
 	limited, cancel := context.WithTimeout(ctx, patience)
-	_, _ = s.lend(limited, patience, patience, &b.call)
+	_, err := s.lend(limited, patience, patience, &b.call)
 	cancel()
+	l.failing.Store(err != nil)
 	clear(b.charges)
 }
 
