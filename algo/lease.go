@@ -108,8 +108,8 @@ func (l *Limit) TakeAhead(s, lease *State, now int64, a Ask, h *Ahead) Result {
 
 // Learn takes down what h tells, after Roll: used units become charges at now, and units that are
 // used or returned are out no more. What belongs to a generation that has ended is settled already
-// and ignored. It fills in h.Out, and sets h.Got and h.Until to 0. With a nil s it only changes what
-// is out.
+// and ignored. It fills in h.Out, and sets h.Got and h.Until to 0. With a nil s it only changes
+// what is out.
 func (l *Limit) Learn(s, lease *State, now int64, h *Ahead) {
 	h.Got, h.Until, h.Out = 0, 0, 0
 	if l.lease == nil {
@@ -243,8 +243,8 @@ func (l *Limit) roll(s, lease *State, now int64) {
 	n, wants := l.lease.Lent(lease), lease.C
 	for now >= n.End && (n.Out() > 0 || wants != 0) {
 		if n.Older > 0 {
-			// What was charged since, as by a node that does not lend, must not count as an impossible
-			// future at that instant.
+			// What was charged since, as by a node that does not lend, must not count as an
+			// impossible future at that instant.
 			l.force(s, max(0, n.End-1, min(l.lies(s), now)), n.Older)
 		}
 		n = Lent{Older: n.Newer, End: n.Last, Last: n.Last + l.lease.w}

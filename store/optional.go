@@ -18,13 +18,13 @@ type Remote interface {
 	Remote() bool
 }
 
-// Prompt is implemented by stores that can decide some calls without waiting for anything. Doors ask
-// them on the goroutine that reads the connection, and hand a call to another one only if it has to
-// wait. TakeNow is safe for concurrent use, and so quick that others may wait for it. A store that
-// wraps a Prompt has to be one itself: it is not looked for with As.
+// Prompt is implemented by stores that can decide some calls without waiting for anything. Doors
+// ask them on the goroutine that reads the connection, and hand a call to another one only if it
+// has to wait. TakeNow is safe for concurrent use, and so quick that others may wait for it. A
+// store that wraps a Prompt has to be one itself: it is not looked for with As.
 type Prompt interface {
-	// TakeNow is Take for a call that can be decided at once. If ok is false, it cannot: nothing was
-	// charged, the results are not valid, and Take is to be called. now is as with Take.
+	// TakeNow is Take for a call that can be decided at once. If ok is false, it cannot: nothing
+	// was charged, the results are not valid, and Take is to be called. now is as with Take.
 	TakeNow(charges []Charge, results []algo.Result) (now int64, ok bool)
 }
 

@@ -9,8 +9,9 @@
 //
 // A store can do more by implementing further interfaces. A Reserver holds reservations, a Board
 // shares bans and grants between nodes, an Inspector shows keys to an operator, a Lender lends
-// units ahead, a Forgetter remembers refusals, a Prompt store can decide some calls without waiting,
-// and a Remote store answers over a network. As finds these also in a store that wraps another.
+// units ahead, a Forgetter remembers refusals, a Prompt store can decide some calls without
+// waiting, and a Remote store answers over a network. As finds these also in a store that wraps
+// another.
 package store
 
 import (

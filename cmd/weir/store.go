@@ -94,8 +94,8 @@ func (p *program) openStore(check bool) error {
 	return p.openRedis()
 }
 
-// returnLeases gives back what Redis has lent this node, and tells what was used of it. From then on
-// Redis decides.
+// returnLeases gives back what Redis has lent this node, and tells what was used of it. From then
+// on Redis decides.
 func (s *storage) returnLeases(ctx context.Context) error {
 	if s.leases == nil {
 		return nil

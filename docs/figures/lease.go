@@ -40,9 +40,9 @@ type leaseSample struct {
 
 // leaseRun is what became of the requests.
 type leaseRun struct {
-	samples                          []leaseSample
-	refused                          []int64
-	admitted, asked, refusedWhileOut int
+	samples         []leaseSample
+	refused         []int64
+	admitted, asked int
 }
 
 func runLeases() (*leaseRun, error) {

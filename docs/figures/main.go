@@ -1,5 +1,6 @@
 // Command figures draws the pictures of docs/algorithms.md: the same arrivals go through each
-// algorithm, and what is drawn are its real decisions. It also draws that of docs/consistency.md. Run it from the root of the repository:
+// algorithm, and what is drawn are its real decisions. It also draws that of docs/consistency.md.
+// Run it from the root of the repository:
 //
 //	go run ./docs/figures
 //

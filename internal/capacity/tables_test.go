@@ -158,8 +158,8 @@ func distinct(strata []Stratum, d time.Duration) (n float64) {
 }
 
 // TestSimulatedLongTail says what leases save where requests are for 10^9 keys, of which few are
-// asked for often: 10^7 a second on 1,000 nodes. The limit of each is never reached, and E is 1.5 s.
-// What counts is how often a key comes to a node; so the small form has fewer of both.
+// asked for often: 10^7 a second on 1,000 nodes. The limit of each is never reached, and E is 1.5
+// s. What counts is how often a key comes to a node; so the small form has fewer of both.
 func TestSimulatedLongTail(t *testing.T) {
 	printf("| keys | a key's requests reach | decided by nodes | operations a decision | calls a decision | µs a decision: node | Redis | busiest Redis | median | p99 |\n")
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")

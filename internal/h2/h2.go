@@ -75,10 +75,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Unary answers a call on the connection's own goroutine: it appends its message to out, and returns
-// that. With a status other than OK the message is not sent. While it runs, its connection is not
-// read, so it must not wait: for a call that has to, it returns the rest, and no answer. ctx ends
-// with the connection. Neither call nor out may be used after it returns, by the rest either.
+// Unary answers a call on the connection's own goroutine: it appends its message to out, and
+// returns that. With a status other than OK the message is not sent. While it runs, its connection
+// is not read, so it must not wait: for a call that has to, it returns the rest, and no answer. ctx
+// ends with the connection. Neither call nor out may be used after it returns, by the rest either.
 type Unary func(ctx context.Context, call *Call, out []byte) (answer []byte, s Status, rest Rest)
 
 // Rest is what is left of a call that has to wait. One of its methods is called, once.

@@ -268,8 +268,8 @@ func (c *conn) queueJob(st *stream, rest Rest, size int) {
 	}
 }
 
-// maxReady is how many calls are gathered before they go to workers: waking one at a time would cost
-// more than what it does, and none is to wait for long.
+// maxReady is how many calls are gathered before they go to workers: waking one at a time would
+// cost more than what it does, and none is to wait for long.
 const maxReady = 32
 
 // handOver gives workers the calls that were gathered.

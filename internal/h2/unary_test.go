@@ -247,8 +247,8 @@ func TestTableSize(t *testing.T) {
 	c.alive(9)
 }
 
-// TestHasToWait: a call that has to wait holds up none behind it, and one for which there is no room is
-// abandoned.
+// TestHasToWait: a call that has to wait holds up none behind it, and one for which there is no
+// room is abandoned.
 func TestHasToWait(t *testing.T) {
 	svc := newService()
 	abandoned := make(chan struct{}, 1)

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// Answer says when a call was made: when it was sent and its answer came, by the holder's clock, and
-// when it was decided, by the store's.
+// Answer says when a call was made: when it was sent and its answer came, by the holder's clock,
+// and when it was decided, by the store's.
 type Answer struct{ Asked, At, Now int64 }
 
 // Heard is what an answer taught besides.

@@ -4,7 +4,8 @@
 // The package is pure: it reads no clock, takes no lock and does no I/O. Time is passed in. A
 // node's own time, at, is in ns of a clock that never goes back, and a store's time, now, in µs
 // since the Unix epoch. Package store/lease puts locks, clocks and a store around it, and
-// internal/sim runs thousands of holders in virtual time. docs/algorithms.md describes the protocol.
+// internal/sim runs thousands of holders in virtual time. docs/algorithms.md describes the
+// protocol.
 //
 // Begin with Entry. Its books never have a unit twice: what is told, taken or returned leaves them
 // first, and comes back only if it is certain that nobody else has heard of it.
@@ -219,18 +220,18 @@ func (e *Entry) Queue() { e.flags |= queued }
 // Unqueue is the end of Queue.
 func (e *Entry) Unqueue() { e.flags &^= queued }
 
-// leastDemand is from how many units over E on a key asks for units: with fewer, each lease costs as
-// many calls as it saves.
+// leastDemand is from how many units over E on a key asks for units: with fewer, each lease costs
+// as many calls as it saves.
 const leastDemand = 3
 
 // worthwhile is how many units make up for a call that was made for them alone.
 const worthwhile = 16
 
-// Ask fills in what a call of the key is to tell and, if wants is true, to want. What it tells leaves
-// the books. After a call that certainly was not made, call Unask; else Hear or Lost.
+// Ask fills in what a call of the key is to tell and, if wants is true, to want. What it tells
+// leaves the books. After a call that certainly was not made, call Unask; else Hear or Lost.
 //
-// Units that are left are returned if they cannot be used any more, and all of them if back is true:
-// so that the store can decide on all there are, where they are too few for a request.
+// Units that are left are returned if they cannot be used any more, and all of them if back is
+// true: so that the store can decide on all there are, where they are too few for a request.
 func (e *Entry) Ask(t *Terms, at, now int64, back, wants bool, h *algo.Ahead) {
 	*h = algo.Ahead{}
 	for i := range e.held {
@@ -327,8 +328,8 @@ func (e *Entry) pause(t *Terms, at int64) {
 
 // Visit looks after an entry that nobody may ask for; within is how many ns pass at most until the
 // next visit, and now an instant that the store's clock has certainly reached. tell reports that
-// something is to be told in a call of its own, see Tell; over that nothing is left to know, so that
-// the entry can be forgotten.
+// something is to be told in a call of its own, see Tell; over that nothing is left to know, so
+// that the entry can be forgotten.
 func (e *Entry) Visit(t *Terms, at, now, within int64) (tell, over bool, lapsed int64) {
 	holds := false
 	for i := range e.held {

@@ -217,8 +217,8 @@ func TestScarcity(t *testing.T) {
 	}
 }
 
-// TestWant: the first want of a generation is marked, and no other; while a call is under way, there
-// is none.
+// TestWant: the first want of a generation is marked, and no other; while a call is under way,
+// there is none.
 func TestWant(t *testing.T) {
 	terms := terms(t)
 	e := Begin(terms, 0)

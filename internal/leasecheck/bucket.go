@@ -48,8 +48,8 @@ func inBucket(w, n, most, origin int64, admissions []Admission) *Violation {
 	return worst
 }
 
-// suffixes is a list of places that are empty or hold a weight and a start. It knows for which place
-// the start, and the sum of the weights from there to the end, are the most together.
+// suffixes is a list of places that are empty or hold a weight and a start. It knows for which
+// place the start, and the sum of the weights from there to the end, are the most together.
 type suffixes struct {
 	size int
 	sums []int64 // of a node's weights

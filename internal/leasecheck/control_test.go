@@ -82,7 +82,8 @@ func TestControlOfFallback(t *testing.T) {
 	runs(t, overFallback, processes|network|orders, none)
 }
 
-// TestLent: what Redis lends to the simplest holders, and what it decides beside, is never too much.
+// TestLent: what Redis lends to the simplest holders, and what it decides beside, is never too
+// much.
 func TestLent(t *testing.T) { runs(t, simple, processes|network|orders, none) }
 
 // TestNotices: stores that admit too much are found out, most of them in the first run.

@@ -91,9 +91,9 @@ type part struct {
 }
 
 // parts cuts what was admitted at a place where counting began anew. At a reset, nobody knows on
-// which side of it an admission was whose bounds hold it: it is left out. Redis that forgets does not
-// decide meanwhile; who decides then has units of before. Those count against the limit of before,
-// and once against that of after, as far as units may be out.
+// which side of it an admission was whose bounds hold it: it is left out. Redis that forgets does
+// not decide meanwhile; who decides then has units of before. Those count against the limit of
+// before, and once against that of after, as far as units may be out.
 func (c *conductor) parts(at place, list []recorded, o *offsets) []part {
 	config := c.plan.Limits[at.limit].Config
 	cuts := c.cuts[at]

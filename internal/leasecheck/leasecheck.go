@@ -1,10 +1,10 @@
-// Package leasecheck says whether recorded admissions obey a limit for certain, when the instants at
-// which they were decided are known only within bounds.
+// Package leasecheck says whether recorded admissions obey a limit for certain, when the instants
+// at which they were decided are known only within bounds.
 //
 // Begin with Check (leasecheck.go). The algorithms are in windows.go and bucket.go. They know the
-// guarantees of docs/algorithms.md, and nothing of how a limit is enforced: no states, no stores, no
-// leases. The tests use Check on what they record of real nodes over a real Redis: processes that
-// are stopped and killed, and networks that delay and lose (runs_test.go).
+// guarantees of docs/algorithms.md, and nothing of how a limit is enforced: no states, no stores,
+// no leases. The tests use Check on what they record of real nodes over a real Redis: processes
+// that are stopped and killed, and networks that delay and lose (runs_test.go).
 package leasecheck
 
 import (
@@ -46,7 +46,8 @@ func (v *Violation) String() string {
 //
 // The capacity is what the limit admits at once at most, its soft margin included, and extra. An
 // admission counts in a span only if all of [Lo, Hi] lies in it, and in an estimate by the least
-// weight that it can have. So a violation is certain, but the wider the bounds, the more can escape.
+// weight that it can have. So a violation is certain, but the wider the bounds, the more can
+// escape.
 //
 // Check takes time proportional to n log n. An error means that c is no limit, or of a kind for
 // which there is no such guarantee, or that numbers are too large to be certain.

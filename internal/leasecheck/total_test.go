@@ -16,8 +16,8 @@ import (
 
 // TestExactTotal: four nodes are asked 200,000 times for one key with 10,000 an hour, of which 5 %
 // may be out. Under load at most those 5 % stay unused, in the hands of nodes that nobody asks any
-// more. When all nodes have returned what they hold, the rest is there, to the last unit. The hour is
-// that from the first request, so that none ends meanwhile.
+// more. When all nodes have returned what they hold, the rest is there, to the last unit. The hour
+// is that from the first request, so that none ends meanwhile.
 func TestExactTotal(t *testing.T) {
 	t.Parallel()
 	const (

@@ -77,7 +77,8 @@ const (
 // Terms are what a bucket is subject to at the moment.
 type Terms struct {
 	Verdict Verdict
-	// Until is when DenyAll ends, in ns; 0 if that is not known. The bucket is looked at again then.
+	// Until is when DenyAll ends, in ns; 0 if that is not known. The bucket is looked at again
+	// then.
 	Until int64
 	// Charges are the limits, no two of them with the same Counter and Key. Only of Limited.
 	Charges []Charge

@@ -37,8 +37,8 @@ type lane struct {
 	asker       *asker // that has begun the first; nil if it is the connection's own
 }
 
-// decideOrWait answers a command that can be decided at once. Another one it takes up, to be decided
-// with the batch; its arguments are views of the buffer, which stays as it is until then.
+// decideOrWait answers a command that can be decided at once. Another one it takes up, to be
+// decided with the batch; its arguments are views of the buffer, which stays as it is until then.
 func (c *conn) decideOrWait(v verb, args [][]byte) error {
 	b := &c.batch
 	if b.n == maxBatch || b.n > 0 && b.args+len(args) > maxBatchArgs {
@@ -144,8 +144,8 @@ func (c *conn) decideBatch() error {
 	return c.grown()
 }
 
-// decideLanes runs the lanes, each in a goroutine. The last one, and what there is no room for, runs
-// in this one.
+// decideLanes runs the lanes, each in a goroutine. The last one, and what there is no room for,
+// runs in this one.
 func (c *conn) decideLanes() {
 	b, trusted := &c.batch, c.trusted || c.authed
 	var wg sync.WaitGroup

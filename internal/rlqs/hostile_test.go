@@ -36,7 +36,7 @@ func FuzzReports(f *testing.F) {
 		if proto.Unmarshal(data, &m) != nil {
 			return
 		}
-		s := newStream(d.Service, t.Context())
+		s := newStream(t.Context(), d.Service)
 		for range 3 {
 			if s.report(&m) != nil {
 				return
@@ -71,7 +71,7 @@ func BenchmarkReports(b *testing.B) {
 		})
 	}
 	for range envoys {
-		streams = append(streams, newStream(d.Service, b.Context()))
+		streams = append(streams, newStream(b.Context(), d.Service))
 	}
 	report := func(s *stream) {
 		s.budget = 10

@@ -290,7 +290,7 @@ func (r *Service) StreamRateLimitQuotas(g grpc.BidiStreamingServer[rlqspb.RateLi
 	}
 	ctx, cancel := context.WithCancel(g.Context())
 	defer cancel()
-	s := newStream(r, ctx)
+	s := newStream(ctx, r)
 	if !r.enter(s) {
 		return errDraining
 	}

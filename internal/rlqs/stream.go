@@ -61,7 +61,7 @@ type stream struct {
 	results  []algo.Result
 }
 
-func newStream(r *Service, ctx context.Context) *stream {
+func newStream(ctx context.Context, r *Service) *stream {
 	now := store.Monotonic()
 	return &stream{
 		r: r, ctx: ctx, look: make(chan struct{}, 1),

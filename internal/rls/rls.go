@@ -1,10 +1,10 @@
 // Package rls is the gRPC door of weir: Envoy's rate limit service, health, reflection, and /json,
 // which offers the same service over HTTP.
 //
-// Begin with Service, made by New, which decides, and Server, made by NewServer, which serves it.
-// A call goes through unary.go (at once or not), wire.go (bytes to call), rls.go (call to decision to
-// statuses), and wire.go again; proto.go is the slower way through generated messages, for answers with headers or
-// metadata.
+// Begin with Service, made by New, which decides, and Server, made by NewServer, which serves it. A
+// call goes through unary.go (at once or not), wire.go (bytes to call), rls.go (call to decision to
+// statuses), and wire.go again; proto.go is the slower way through generated messages, for answers
+// with headers or metadata.
 package rls
 
 import (

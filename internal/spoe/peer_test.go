@@ -351,8 +351,8 @@ func serve(t testing.TB, a *Agent) string {
 	return l.Addr().String()
 }
 
-// limiterFor is newLimiter over a store for which o is right: with workers, one that has to wait for
-// every second decision.
+// limiterFor is newLimiter over a store for which o is right: with workers, one that has to wait
+// for every second decision.
 func limiterFor(t testing.TB, o Options, files ...string) *weir.Limiter {
 	t.Helper()
 	if o.Parallel == 0 {

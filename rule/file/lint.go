@@ -24,8 +24,8 @@ type LintOptions struct {
 	Identity map[string]string
 	// Nodes is how many servers share the limits; 0 if it is not known.
 	Nodes int
-	// NoLeases says why a server with the configuration lends nothing, such as "redis.leases.max_keys
-	// is 0"; "" if it does, or if that is not known.
+	// NoLeases says why a server with the configuration lends nothing, such as
+	// "redis.leases.max_keys is 0"; "" if it does, or if that is not known.
 	NoLeases string
 }
 

@@ -30,8 +30,8 @@ func hasToWait(t testing.TB, s *Store, charges ...store.Charge) {
 	}
 }
 
-// TestNowIsKnown: what the primary decides at once bounds the share of a later outage, as what it is
-// asked for does.
+// TestNowIsKnown: what the primary decides at once bounds the share of a later outage, as what it
+// is asked for does.
 func TestNowIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t, nil)
@@ -149,8 +149,8 @@ func TestNowAway(t *testing.T) {
 	}
 }
 
-// TestNowLeavesToTake: what fails, or what nobody here can decide at once, is Take's, and nothing is
-// counted twice.
+// TestNowLeavesToTake: what fails, or what nobody here can decide at once, is Take's, and nothing
+// is counted twice.
 func TestNowLeavesToTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := perHour(t, 6)
@@ -176,8 +176,8 @@ func TestNowLeavesToTake(t *testing.T) {
 	})
 }
 
-// TestLeasedWhileAway: units that the primary has set aside for this node are used while it is away,
-// by Take too; when there are none, the share decides.
+// TestLeasedWhileAway: units that the primary has set aside for this node are used while it is
+// away, by Take too; when there are none, the share decides.
 func TestLeasedWhileAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t, nil)

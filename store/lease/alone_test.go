@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAlone: to a node that is alone, leases make no difference but that refusals are repeated for a
-// while. Its calls are held against a store that lends nothing, within a window, and while time
+// TestAlone: to a node that is alone, leases make no difference but that refusals are repeated for
+// a while. Its calls are held against a store that lends nothing, within a window, and while time
 // passes as fast as a refusal says.
 func TestAlone(t *testing.T) {
 	for _, a := range []algo.Algorithm{algo.FixedWindow, algo.SlidingLog, algo.SlidingWindow, algo.TokenBucket} {

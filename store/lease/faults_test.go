@@ -115,8 +115,9 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestMixed: a call of two limits, of which one has to be asked for. If that one refuses, the units of
-// the other are put back; if nobody knows whether it did, fallback is told that they were not used.
+// TestMixed: a call of two limits, of which one has to be asked for. If that one refuses, the units
+// of the other are put back; if nobody knows whether it did, fallback is told that they were not
+// used.
 func TestMixed(t *testing.T) {
 	r := newRig(t)
 	plain := counterOf(t, algo.Config{Algorithm: algo.SlidingLog, N: 1, Window: time.Hour})
@@ -324,8 +325,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestBound: keys beyond the bound are decided by the primary, and a limit that cannot lend two units
-// is.
+// TestBound: keys beyond the bound are decided by the primary, and a limit that cannot lend two
+// units is.
 func TestBound(t *testing.T) {
 	w := newWorld()
 	primary := newLender(t, w)

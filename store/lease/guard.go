@@ -2,8 +2,8 @@ package lease
 
 import "time"
 
-// guard watches this node's clock: units are used until a deadline by a clock that stands still while
-// the machine is suspended, and does not know of a migration. So it is compared with others.
+// guard watches this node's clock: units are used until a deadline by a clock that stands still
+// while the machine is suspended, and does not know of a migration. So it is compared with others.
 type guard struct {
 	clocks func() []int64 // ns, of clocks that go on; nil: none are watched
 	last   []int64        // their distances from this node's clock, when they were read last

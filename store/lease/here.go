@@ -127,7 +127,8 @@ func (s *Store) hereAll(charges []store.Charge, results []algo.Result) (now int6
 	return now, true
 }
 
-// take takes the units of a charge out of the books. again reports that something was lent since at.
+// take takes the units of a charge out of the books. again reports that something was lent since
+// at.
 func (s *Store) take(c *store.Charge, at int64) (t took, again bool) {
 	t.hash = s.hash(c)
 	sh := s.shard(t.hash)

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// lane is what is asked and told in the background of a part of the primary. One call is under way at
-// a time; what comes up meanwhile goes with the next one.
+// lane is what is asked and told in the background of a part of the primary. One call is under way
+// at a time; what comes up meanwhile goes with the next one.
 type lane struct {
 	s *Store
 	// A lower bound of the primary's clock less this node's, in ns, by the last answers.
@@ -57,7 +57,8 @@ func newLane(s *Store) *lane {
 // that.
 func (l *lane) now(at int64) int64 { return (at + l.offset.Load()) / 1000 }
 
-// The difference of the clocks may change by as much, by errors of their readings and of their rates.
+// The difference of the clocks may change by as much, by errors of their readings and of their
+// rates.
 const (
 	leap      = int64(5e6)
 	sharpFor  = int64(10e9)

@@ -4,9 +4,10 @@
 //
 // Begin with Store.TakeNow (here.go), which decides what can be decided here. What cannot goes to
 // the store, together with what is to be told and asked for (ask.go). Package internal/holder has
-// the protocol: the books of a key, and all rules about when and how much. A table of keys (table.go)
-// keeps them. In the background, lanes (lane.go) ask for units before they are needed, and tell in
-// time what became of those that end; guard.go watches the clocks, and drain.go returns everything.
+// the protocol: the books of a key, and all rules about when and how much. A table of keys
+// (table.go) keeps them. In the background, lanes (lane.go) ask for units before they are needed,
+// and tell in time what became of those that end; guard.go watches the clocks, and drain.go returns
+// everything.
 package lease
 
 import (
@@ -33,23 +34,23 @@ type Options struct {
 	// the store.
 	MaxKeys int
 	// Clock is this node's clock, in ns: it must never go back. nil means store.Monotonic, and is
-	// right but for tests, whose store must take the instants that it returns as asked from the same
-	// clock.
+	// right but for tests, whose store must take the instants that it returns as asked from the
+	// same clock.
 	Clock func() int64
 }
 
 // Store implements store.Store over a primary. Make one with New. Safe for concurrent use.
 //
-// A key that is asked for often enough leases units of its limits from the primary, and requests are
-// admitted with these. Limits that lend nothing (algo.Config.Lease) are decided by the primary, and
-// so is every request for which a unit is missing, or that is no plain charge: peeks, refunds,
+// A key that is asked for often enough leases units of its limits from the primary, and requests
+// are admitted with these. Limits that lend nothing (algo.Config.Lease) are decided by the primary,
+// and so is every request for which a unit is missing, or that is no plain charge: peeks, refunds,
 // settlements, releases and resets.
 //
 // Of a request that is admitted here, Limit, SoftLimit and Allowed are as the primary would say.
-// Remaining and ResetAfter are what this node knows: the primary's last answer, moved on by what was
-// used here since. now is this node's idea of the primary's clock, and never later than that. When
-// the primary refuses a request of such a key, others like it are refused here for a short time;
-// RetryAfter says so.
+// Remaining and ResetAfter are what this node knows: the primary's last answer, moved on by what
+// was used here since. now is this node's idea of the primary's clock, and never later than that.
+// When the primary refuses a request of such a key, others like it are refused here for a short
+// time; RetryAfter says so.
 type Store struct {
 	primary store.Lender
 	timed   timed  // the primary, if it keeps deadlines by itself; else nil
@@ -109,8 +110,8 @@ var (
 	_ store.Prompt = (*Store)(nil)
 )
 
-// New returns a Store over primary, and closes primary when it is closed. If the primary has a method
-// TakeWithin, as package fallback describes it, calls without a lease go through that.
+// New returns a Store over primary, and closes primary when it is closed. If the primary has a
+// method TakeWithin, as package fallback describes it, calls without a lease go through that.
 func New(primary store.Lender, o Options) (*Store, error) {
 	s, err := build(primary, o)
 	if err != nil {

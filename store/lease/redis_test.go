@@ -45,8 +45,8 @@ func TestRedisContract(t *testing.T) {
 	})
 }
 
-// TestRedisTotal: four nodes with leases of one Redis, by the real clock: at least 95 % of a limit are
-// admitted under load, and all of it, and not one more, once what is left was returned.
+// TestRedisTotal: four nodes with leases of one Redis, by the real clock: at least 95 % of a limit
+// are admitted under load, and all of it, and not one more, once what is left was returned.
 func TestRedisTotal(t *testing.T) {
 	server := redistest.Start(t)
 	limit, err := algo.New(algo.Config{Algorithm: algo.SlidingLog, N: 10_000, Window: time.Hour, Lease: 5})

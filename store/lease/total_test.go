@@ -21,8 +21,8 @@ var total = []algo.Config{
 	{Algorithm: algo.SlidingWindow, N: 10_000, Window: time.Hour, Lease: 5},
 }
 
-// TestExactTotal: under load at least 95 % of the limit is admitted, since no more than the lease is
-// out. What is left is admitted as soon as everything was returned; and not one more.
+// TestExactTotal: under load at least 95 % of the limit is admitted, since no more than the lease
+// is out. What is left is admitted as soon as everything was returned; and not one more.
 func TestExactTotal(t *testing.T) {
 	for _, cfg := range total {
 		t.Run(cfg.Algorithm.String(), func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestExactTotal(t *testing.T) {
 	}
 }
 
-// TestManyGoroutines is TestExactTotal with goroutines, by the real clock, and a second limit in each
-// other call.
+// TestManyGoroutines is TestExactTotal with goroutines, by the real clock, and a second limit in
+// each other call.
 func TestManyGoroutines(t *testing.T) {
 	m, err := memory.New(memory.Options{})
 	if err != nil {
@@ -145,8 +145,8 @@ func TestManyGoroutines(t *testing.T) {
 	if n := admitted.Load(); n > 10_000 {
 		t.Errorf("%d admitted", n)
 	}
-	// The store knows every unit that was admitted, and no other but those whose time was over before
-	// this process came to return them.
+	// The store knows every unit that was admitted, and no other but those whose time was over
+	// before this process came to return them.
 	for _, of := range []struct {
 		c    store.Charge
 		used int64

@@ -9,14 +9,15 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// tickEvery is how often it is looked whether entries are to be visited, and whether the clocks agree.
+// tickEvery is how often it is looked whether entries are to be visited, and whether the clocks
+// agree.
 const tickEvery = 100 * time.Millisecond
 
 // visitEvery is how often entries with these terms are visited at least, in ns.
 func visitEvery(t *holder.Terms) int64 { return max(t.E/8, int64(time.Millisecond)) }
 
-// pace is how often an entry is visited: whenever this node's clock reaches a multiple of 2^pace ns.
-// So entries with the same terms are visited together.
+// pace is how often an entry is visited: whenever this node's clock reaches a multiple of 2^pace
+// ns. So entries with the same terms are visited together.
 type pace uint8
 
 // paceOf is the slowest pace that is no slower than visitEvery.

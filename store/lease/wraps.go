@@ -98,8 +98,8 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, most int, 
 	return store.Scanned{}, store.ErrNoInspector
 }
 
-// Reset implements store.Inspector. What was used here until then is told of first, and so forgotten
-// too. What is held here, and on other nodes, can still be used.
+// Reset implements store.Inspector. What was used here until then is told of first, and so
+// forgotten too. What is held here, and on other nodes, can still be used.
 func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, error) {
 	i, ok := store.As[store.Inspector](s.primary)
 	if !ok {

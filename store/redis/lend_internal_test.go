@@ -16,10 +16,10 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// TestLentTogether holds random calls against algo, every field and every unit lent: calls that tell
-// and want, and others on the same keys, go to Redis as one, and each comes out as if they had been
-// made one after the other, around the ends of generations, windows and phases. WEIR_LEND_CALLS sets
-// how many calls at least, 600000 for one before a release.
+// TestLentTogether holds random calls against algo, every field and every unit lent: calls that
+// tell and want, and others on the same keys, go to Redis as one, and each comes out as if they had
+// been made one after the other, around the ends of generations, windows and phases.
+// WEIR_LEND_CALLS sets how many calls at least, 600000 for one before a release.
 func TestLentTogether(t *testing.T) {
 	server := redistest.Start(t)
 	now := int64(1767225600_000000)
