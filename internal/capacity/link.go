@@ -134,6 +134,8 @@ func (w *world) answer(c *call) {
 	if alive {
 		w.nodes[l.node].store = c.now*1000 - w.clock(l.node)
 	}
+	ops := c.batch.ops // their callers wake in any order
+	w.rng.Shuffle(len(ops), func(i, j int) { ops[i], ops[j] = ops[j], ops[i] })
 	for i := range c.batch.ops {
 		op := &c.batch.ops[i]
 		if !alive {

@@ -86,6 +86,11 @@ func (w *world) answered(c *call, op *operation) {
 		a := holder.Answer{Asked: w.clockAt(p.node, c.sent), At: w.clock(p.node), Now: c.now}
 		heard := w.entries[p.entry-1].Hear(w.terms, a, cost, &r, &op.ahead)
 		w.late += heard.Late
+		// Callers wake in any order: the last one to hear may be one that was admitted.
+		if op.admitted > 0 && op.admitted < op.n && w.rng.IntN(op.n) < op.admitted {
+			r.Allowed, r.RetryAfter = true, 0
+			w.entries[p.entry-1].Hear(w.terms, a, cost, &r, &algo.Ahead{})
+		}
 	}
 	// As store/redis does: from when the call was sent, and not where a limit lends.
 	if w.s.RememberRefusals == 0 || op.result.Allowed || w.terms != nil {
