@@ -46,6 +46,9 @@ var quotaSettings = []setting{
 func (p *program) newQuota() *rlqs.Service {
 	o := p.c.rlqs
 	o.Logger, o.Signals = p.log, p.signalsVersion
+	if p.storage.redis != nil { // behind the fallback, which the door asks where Redis does not answer
+		o.Lender = p.storage.redis
+	}
 	return rlqs.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
 }
 

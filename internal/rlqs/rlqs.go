@@ -38,6 +38,9 @@ type Options struct {
 	Signals func() uint64
 	// Logger is told what keeps buckets from being served; nil means nobody.
 	Logger *slog.Logger
+	// Lender lends; nil means the store, or what it wraps. It is for a store that decides by itself
+	// while the one that lends is away, and so does not show it (store/fallback).
+	Lender store.Lender
 
 	// Tests wait less.
 	silence, look time.Duration
@@ -102,7 +105,9 @@ func New(l *weir.Limiter, s store.Store, o Options) *Service {
 		o.look = time.Second / 2
 	}
 	r := &Service{limiter: l, store: s, o: o, streams: map[*stream]struct{}{}, drained: make(chan struct{}), noted: map[noted]struct{}{}}
-	r.lender, _ = store.As[store.Lender](s)
+	if r.lender = o.Lender; r.lender == nil {
+		r.lender, _ = store.As[store.Lender](s)
+	}
 	return r
 }
 
