@@ -141,6 +141,34 @@ func (b *envoyBed) awaitHealth(want string) {
 	})
 }
 
+// runReadme runs the commands of the folder's README, and checks that it starts what the bed has
+// started.
+func (b *envoyBed) runReadme() {
+	b.t.Helper()
+	background := map[string]bool{}
+	for _, block := range blocks(b.t, filepath.Join(b.dir, "README.md")) {
+		if what := block.directive("background"); what != nil {
+			background[what[0]] = true
+			continue
+		}
+		if block.language != "sh" {
+			continue
+		}
+		out, err := exec.Command("bash", "-e", "-c", b.ports.Replace(block.text)).CombinedOutput()
+		if err != nil {
+			b.t.Fatalf("README.md:%d: %v\n%s", block.line, err, out)
+		}
+		for _, want := range block.directive("expect") {
+			if !strings.Contains(string(out), want) {
+				b.t.Errorf("README.md:%d: no %q in\n%s", block.line, want, out)
+			}
+		}
+	}
+	if want := map[string]bool{"app": true, "weir": true, "envoy": true}; !maps.Equal(background, want) {
+		b.t.Errorf("the README starts %v, the test %v", background, want)
+	}
+}
+
 func (b *envoyBed) killWeir() {
 	b.t.Helper()
 	b.weir.signal(syscall.SIGKILL)
@@ -209,6 +237,10 @@ func TestEnvoy(t *testing.T) {
 		t.Parallel()
 		testEnvoyExample(t, newEnvoyBed(t, program, envoy, filepath.Join(repositoryRoot(t), "examples", "envoy")))
 	})
+	t.Run("quota example", func(t *testing.T) {
+		t.Parallel()
+		testEnvoyQuotaExample(t, newEnvoyBed(t, program, envoy, filepath.Join(repositoryRoot(t), "examples", "envoy-rlqs")))
+	})
 	t.Run("features", func(t *testing.T) {
 		t.Parallel()
 		testEnvoyFeatures(t, newEnvoyBed(t, program, envoy, filepath.Join(repositoryRoot(t), "cmd", "weir", "testdata", "envoy")))
@@ -219,28 +251,7 @@ func TestEnvoy(t *testing.T) {
 func testEnvoyExample(t *testing.T, b *envoyBed) {
 	b.startWeir()
 	b.startEnvoy()
-	background := map[string]bool{}
-	for _, block := range blocks(t, filepath.Join(b.dir, "README.md")) {
-		if what := block.directive("background"); what != nil {
-			background[what[0]] = true
-			continue
-		}
-		if block.language != "sh" {
-			continue
-		}
-		out, err := exec.Command("bash", "-e", "-c", b.ports.Replace(block.text)).CombinedOutput()
-		if err != nil {
-			t.Fatalf("README.md:%d: %v\n%s", block.line, err, out)
-		}
-		for _, want := range block.directive("expect") {
-			if !strings.Contains(string(out), want) {
-				t.Errorf("README.md:%d: no %q in\n%s", block.line, want, out)
-			}
-		}
-	}
-	if want := map[string]bool{"app": true, "weir": true, "envoy": true}; !maps.Equal(background, want) {
-		t.Errorf("the README starts %v, the test %v", background, want)
-	}
+	b.runReadme()
 	if seen := b.upstream.seen.Load(); seen != 10 {
 		t.Errorf("the application has seen %d requests of the README, want 10", seen)
 	}
@@ -326,6 +337,29 @@ func testEnvoyExample(t *testing.T, b *envoyBed) {
 	if status := b.weir.wait(); status != 0 {
 		t.Errorf("exit status %d\n%s", status, b.weir.stderr)
 	}
+}
+
+// testEnvoyQuotaExample: the example of quotas does what its README says.
+func testEnvoyQuotaExample(t *testing.T, b *envoyBed) {
+	b.startWeir()
+	b.startEnvoy()
+	b.runReadme()
+	if seen := b.upstream.seen.Load(); seen != 30 {
+		t.Errorf("the application has seen %d requests of the README, want 30", seen)
+	}
+	// A request without the header is not limited.
+	if status, _ := statusOf(http.DefaultClient, b.front+"/"); status != http.StatusOK {
+		t.Errorf("a request of no tenant: %d", status)
+	}
+	// The other requests of the day are refused, another tenant has its own.
+	c := envoyClientFrom(t, "127.0.0.2")
+	if status, h := c.do("GET", b.front+"/", "X-Tenant: acme"); status != http.StatusTooManyRequests {
+		t.Errorf("the 31st of acme: %d %v", status, h)
+	}
+	eventually(t, "another tenant is let through", func() bool {
+		status, _ := c.do("GET", b.front+"/", "X-Tenant: globex")
+		return status == http.StatusOK
+	})
 }
 
 // testEnvoyFeatures: what Envoy can ask for, of one route each; see envoy.yaml beside it.
