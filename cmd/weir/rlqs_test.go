@@ -1,0 +1,180 @@
+//go:build linux
+
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// limitsOfTests are small enough for a busy machine. Of units, 300 may come at once, and 10 in each
+// second.
+var limitsOfTests = quotaLimits{
+	units: algo.Config{Algorithm: algo.TokenBucket, N: 300, Window: 30 * time.Second},
+	pace:  algo.Config{Algorithm: algo.TokenBucket, N: 20, Window: time.Second},
+}
+
+// paceExtra is what all doors may let through beyond a limit whose rate is assigned: what comes in
+// while an assignment is on its way, and a second. On a busy machine that may take long; here it
+// has 5 s.
+func paceExtra(c algo.Config) int64 {
+	const way = 5 * time.Second
+	return int64(0.9 * (time.Second + way).Seconds() * float64(c.N) / c.Window.Seconds())
+}
+
+// TestQuotas: requests that two Envoys let through by what two Weirs assign to them obey the
+// limits, with those of other doors, and what one Envoy does not need another one gets.
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	b := newQuotaBed(t, 2, limitsOfTests)
+	first, second := b.startEnvoy(b.ports[0], b.ports[1]), b.startEnvoy(b.ports[1], b.ports[0])
+	began := time.Now()
+	at := func(d time.Duration) { <-time.After(time.Until(began.Add(d))) }
+
+	even := []*flow{first.load(t, "units", "even", 30), second.load(t, "units", "even", 30)}
+	paced := []*flow{first.load(t, "pace", "paced", 30), second.load(t, "pace", "paced", 30)}
+	mixed, byRLS := first.load(t, "units", "mixed", 30), b.loadRLS(1, "units", "mixed", 30)
+	before := first.load(t, "units", "moving", 60)
+	at(16 * time.Second)
+	moved := time.Now()
+	asked := before.stop()
+	after := second.load(t, "units", "moving", 60)
+	at(36 * time.Second)
+	ended := time.Now()
+
+	one, other := first.admitted(t, "even", even[0].stop()), second.admitted(t, "even", even[1].stop())
+	all := b.obeys("units", "even", 0, one, other)
+	// What comes back in 20 s are 200.
+	late := between(all, moved, ended)
+	t.Logf("even: %d and %d, %d of 200 in the last 20 s: %d and %d", len(one), len(other), late, between(one, moved, ended), between(other, moved, ended))
+	if len(all) < 300 || late < 100 {
+		t.Errorf("even: %d were let through, %d in the last 20 s, want 300 and more, and 200", len(all), late)
+	}
+
+	all = b.obeys("pace", "paced", paceExtra(b.limits["pace"]), first.admitted(t, "paced", paced[0].stop()), second.admitted(t, "paced", paced[1].stop()))
+	late = between(all, moved, ended)
+	t.Logf("paced: %d in all, %d of 400 in the last 20 s", len(all), late)
+	if late < 200 {
+		t.Errorf("paced: %d were let through in the last 20 s, want 400", late)
+	}
+
+	envoys, answered := first.admitted(t, "mixed", mixed.stop()), byRLS.stop()
+	all = b.obeys("units", "mixed", 0, envoys, byRLS.admitted)
+	t.Logf("mixed: %d by Envoy and %d of %d by RLS", len(envoys), len(byRLS.admitted), answered)
+	if len(envoys) == 0 || len(byRLS.admitted) == 0 || len(all) < 300 {
+		t.Errorf("mixed: %d were let through by Envoy and %d by RLS", len(envoys), len(byRLS.admitted))
+	}
+
+	now := second.admitted(t, "moving", after.stop())
+	all = b.obeys("units", "moving", 0, first.admitted(t, "moving", asked), now)
+	late = between(now, moved.Add(10*time.Second), ended)
+	t.Logf("moving: %d in all, %d by the second Envoy, %d of 100 from 10 s after the move on", len(all), len(now), late)
+	if late < 50 {
+		t.Errorf("moving: the second Envoy let %d through from 10 s after the move on, want 100", late)
+	}
+
+	if over := b.metric("weir_rlqs_over_units_total", `limit="units"`); over != 0 {
+		t.Errorf("%v units were reported that nobody had paid", over)
+	}
+	if streams := b.metric("weir_rlqs_streams"); streams != 2 {
+		t.Errorf("%v streams, want 2", streams)
+	}
+	testQuotaPushes(t, b, first)
+}
+
+// testQuotaPushes: what an operator orders is in force at Envoy before its next report.
+func testQuotaPushes(t *testing.T, b *quotaBed, e *quotaEnvoy) {
+	c := new(http.Client)
+	ask := func(plan, tenant string) bool {
+		ok, err := e.ask(c, plan, tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	admin := "http://" + b.weirs[1].addr("admin")
+	// A limit that is never reached, and a demand that is known.
+	free := 0
+	eventually(t, "the tenant has units in plenty", func() bool {
+		if !ask("large", "banned") {
+			free = 0
+			return false
+		}
+		free++
+		return free >= 300
+	})
+	// Without a push each change would come with a report, of which there is one in 5 s, and the
+	// next change after it.
+	var took time.Duration
+	const changes = 3
+	for range changes {
+		begun := time.Now()
+		send(t, http.MethodPost, admin+"/api/v1/bans", `{"domain": "edge", "limit": "large", "key": ["banned"], "for": "1h"}`)
+		eventually(t, "the ban is in force", func() bool { return !ask("large", "banned") })
+		banned := time.Since(begun)
+		send(t, http.MethodDelete, admin+"/api/v1/bans", `{"domain": "edge", "limit": "large", "key": ["banned"]}`)
+		eventually(t, "the ban is lifted", func() bool { return ask("large", "banned") })
+		t.Logf("banned after %v, again free after %v", banned, time.Since(begun)-banned)
+		took += time.Since(begun)
+	}
+	if took > (2*changes-1)*5*time.Second/2 {
+		t.Errorf("%d changes took %v, as long as reports do", 2*changes, took)
+	}
+
+	// A tenant that has used all gets more by a grant, and all of it again by a reset.
+	drain := func(tenant string) {
+		used := 0
+		eventually(t, "the tenant has used all", func() bool {
+			if ask("units", tenant) {
+				used++
+			}
+			return used >= 300
+		})
+	}
+	again := func(tenant, what string) {
+		used := 0
+		eventually(t, what+" is in force", func() bool {
+			if ask("units", tenant) {
+				used++
+			}
+			return used >= 200 // 10 s would bring 100
+		})
+	}
+	drain("reset")
+	drain("granted")
+	send(t, http.MethodPost, admin+"/api/v1/grants", `{"domain": "edge", "limit": "units", "key": ["granted"], "allow": "100000/30s", "for": "1h"}`)
+	begun := time.Now()
+	again("granted", "the grant")
+	t.Logf("granted after %v", time.Since(begun))
+	begun = time.Now()
+	send(t, http.MethodDelete, admin+"/api/v1/keys", `{"domain": "edge", "limit": "units", "key": ["reset"], "reason": "test"}`)
+	again("reset", "the reset")
+	t.Logf("reset after %v", time.Since(begun))
+}
+
+// send sends JSON to the admin API, which must take it.
+func send(t *testing.T, method, url, body string) {
+	t.Helper()
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.StatusCode >= 300 {
+		t.Fatalf("%s %s: %s\n%s", method, url, answer.Status, text)
+	}
+}

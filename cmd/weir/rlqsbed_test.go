@@ -1,0 +1,309 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/envoytest"
+	"github.com/weir-rl/weir/internal/leasecheck"
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+// quotaBed is some Weirs that share a Redis, and Envoys that they assign quotas to. Tenants are
+// told apart by plan: "units" and "pace" are the two limits of testdata/rlqs/rules.
+type quotaBed struct {
+	t       *testing.T
+	program string
+	dir     string
+	redis   *redistest.Server
+	ports   []string // of the Weirs' gRPC doors
+	weirs   []*process
+	envoys  []*quotaEnvoy
+	limits  map[string]algo.Config
+}
+
+// quotaEnvoy is one of the Envoys.
+type quotaEnvoy struct {
+	*envoytest.Envoy
+	url, log string
+}
+
+// quotaLimits are the limits of a bed: N in a window, for both plans.
+type quotaLimits struct{ units, pace algo.Config }
+
+// newQuotaBed starts Redis and n Weirs.
+func newQuotaBed(t *testing.T, n int, l quotaLimits) *quotaBed {
+	t.Helper()
+	b := &quotaBed{t: t, program: buildProgram(t), dir: t.TempDir(), redis: redistest.Start(t), weirs: make([]*process, n)}
+	b.limits = map[string]algo.Config{"units": l.units, "pace": l.pace}
+	b.writeLimits(l)
+	for i := range n {
+		b.ports = append(b.ports, freePort(t))
+		b.startWeir(i)
+	}
+	return b
+}
+
+// inRule is how a rule says a limit.
+func inRule(c algo.Config) string { return fmt.Sprintf("%d/%s", c.N, c.Window) }
+
+func (b *quotaBed) writeLimits(l quotaLimits) {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(repositoryRoot(b.t), "cmd", "weir", "testdata", "rlqs", "rules", "edge.yaml"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(b.dir, "rules"), 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	text = []byte(strings.NewReplacer("$UNITS", inRule(l.units), "$PACE", inRule(l.pace)).Replace(string(text)))
+	// As a whole, so that no Weir reads the half of it.
+	path := filepath.Join(b.dir, "rules", "edge.yaml")
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *quotaBed) startWeir(i int) {
+	b.t.Helper()
+	cmd := exec.Command(b.program, "serve", "--rules=rules", "--store="+b.redis.URL(), "--listen-http=off", "--listen-resp=off",
+		"--listen-grpc=127.0.0.1:"+b.ports[i], "--listen-admin=127.0.0.1:0")
+	cmd.Dir = b.dir
+	p := begin(b.t, cmd)
+	b.weirs[i] = p
+	b.t.Cleanup(func() {
+		if b.t.Failed() {
+			b.t.Logf("Weir %d wrote\n%s", i, p.stderr)
+		}
+	})
+	p.addr("grpc")
+}
+
+// startEnvoy starts an Envoy that asks the first of these gRPC ports that it can reach.
+func (b *quotaBed) startEnvoy(ports ...string) *quotaEnvoy {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(repositoryRoot(b.t), "cmd", "weir", "testdata", "rlqs", "envoy.yaml"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var endpoints []string
+	for i, port := range ports {
+		endpoints = append(endpoints, fmt.Sprintf("{ priority: %d, lb_endpoints: [ { endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: %s } } } } ] }", i, port))
+	}
+	e := &quotaEnvoy{log: filepath.Join(b.dir, fmt.Sprintf("envoy%d.log", len(b.envoys)))}
+	config := strings.NewReplacer("$LOG", e.log, "$ENDPOINTS", strings.Join(endpoints, ", ")).Replace(string(text))
+	e.Envoy = envoytest.Start(b.t, config, "--concurrency", "2", "--log-level", "error", "--file-flush-interval-msec", "50")
+	e.url = "http://" + e.Address("front") + "/"
+	b.envoys = append(b.envoys, e)
+	return e
+}
+
+// flow is requests of one tenant to one door, at a steady rate.
+type flow struct {
+	plan, tenant string
+	asked        atomic.Int64
+	cancel       context.CancelFunc
+	done         sync.WaitGroup
+
+	mu       sync.Mutex
+	admitted []leasecheck.Admission // by RLS
+}
+
+// begin sends rate requests a second until the flow is stopped; those that are late are made up for
+// at once. One is under way at a time in each of the workers.
+func (f *flow) begin(rate, workers int, ask func() error) *flow {
+	ctx, cancel := context.WithCancel(context.Background())
+	f.cancel = cancel
+	for range workers {
+		f.done.Go(func() {
+			began := time.Now()
+			for n := 0; ; n++ {
+				due := began.Add(time.Duration(n*workers) * time.Second / time.Duration(rate))
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(time.Until(due)):
+				}
+				if ask() == nil {
+					f.asked.Add(1)
+				}
+			}
+		})
+	}
+	return f
+}
+
+// stop ends the flow and returns how many requests were answered.
+func (f *flow) stop() int64 {
+	f.cancel()
+	f.done.Wait()
+	return f.asked.Load()
+}
+
+// load sends requests of a tenant to an Envoy.
+func (e *quotaEnvoy) load(t *testing.T, plan, tenant string, rate int) *flow {
+	tr := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(tr.CloseIdleConnections)
+	c := &http.Client{Transport: tr}
+	f := &flow{plan: plan, tenant: tenant}
+	return f.begin(rate, 1+rate/200, func() error {
+		_, err := e.ask(c, plan, tenant)
+		return err
+	})
+}
+
+// ask sends one request and reports whether it was let through.
+func (e *quotaEnvoy) ask(c *http.Client, plan, tenant string) (bool, error) {
+	r, err := http.NewRequest(http.MethodGet, e.url, nil)
+	if err != nil {
+		return false, err
+	}
+	r.Header.Set("X-Plan", plan)
+	r.Header.Set("X-Tenant", tenant)
+	answer, err := c.Do(r)
+	if err != nil {
+		return false, err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode == http.StatusOK, err
+}
+
+// loadRLS asks a Weir before each request of a tenant.
+func (b *quotaBed) loadRLS(weir int, plan, tenant string, rate int) *flow {
+	b.t.Helper()
+	conn, err := grpc.NewClient("127.0.0.1:"+b.ports[weir], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { conn.Close() })
+	client := rlspb.NewRateLimitServiceClient(conn)
+	question := &rlspb.RateLimitRequest{Domain: "edge", Descriptors: []*ratelimit.RateLimitDescriptor{{
+		Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}, {Key: "plan", Value: plan}},
+	}}}
+	f := &flow{plan: plan, tenant: tenant}
+	return f.begin(rate, 1+rate/200, func() error {
+		lo := time.Now().UnixMicro()
+		answer, err := client.ShouldRateLimit(context.Background(), question)
+		if err == nil && answer.OverallCode == rlspb.RateLimitResponse_OK {
+			f.mu.Lock()
+			f.admitted = append(f.admitted, leasecheck.Admission{Lo: lo, Hi: time.Now().UnixMicro() + 1, Cost: 1})
+			f.mu.Unlock()
+		}
+		return err
+	})
+}
+
+// admitted returns what Envoy's access log says was let through of a tenant. It waits until the log
+// has as many lines of the tenant as were answered.
+func (e *quotaEnvoy) admitted(t *testing.T, tenant string, answered int64) (list []leasecheck.Admission) {
+	t.Helper()
+	eventually(t, "Envoy's access log is complete", func() bool {
+		lines := int64(0)
+		list = list[:0]
+		file, err := os.Open(e.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		for s := bufio.NewScanner(file); s.Scan(); {
+			fields := strings.Fields(s.Text())
+			if len(fields) != 4 || fields[3] != tenant {
+				continue
+			}
+			lines++
+			if fields[1] != "200" {
+				continue
+			}
+			at, err := strconv.ParseInt(strings.Replace(fields[0], ".", "", 1), 10, 64)
+			if err != nil {
+				t.Fatalf("%s: %v", s.Text(), err)
+			}
+			took, err := strconv.ParseInt(fields[2], 10, 64)
+			if err != nil {
+				t.Fatalf("%s: %v", s.Text(), err)
+			}
+			list = append(list, leasecheck.Admission{Lo: at, Hi: at + (took+1)*1000, Cost: 1})
+		}
+		return lines >= answered
+	})
+	return list
+}
+
+// obeys checks that what was let through of a tenant obeys the limit of a plan and extra, in each
+// interval.
+func (b *quotaBed) obeys(plan, tenant string, extra int64, admitted ...[]leasecheck.Admission) (all []leasecheck.Admission) {
+	b.t.Helper()
+	for _, list := range admitted {
+		all = append(all, list...)
+	}
+	v, err := leasecheck.Check(b.limits[plan], extra, all)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if v != nil {
+		b.t.Errorf("%s: more was let through than the limit and %d: %v", tenant, extra, v)
+	}
+	return all
+}
+
+// metric returns the sum of a metric's series that have all these labels, such as `limit="units"`,
+// over all Weirs that run.
+func (b *quotaBed) metric(name string, labels ...string) (sum float64) {
+	b.t.Helper()
+	series := regexp.MustCompile(`(?m)^` + name + `(\{[^\n]*\})? (\S+)$`)
+	for _, p := range b.weirs {
+		if p == nil {
+			continue
+		}
+		_, _, body := get(b.t, "http://"+p.addr("admin")+"/metrics")
+	next:
+		for _, found := range series.FindAllStringSubmatch(body, -1) {
+			for _, label := range labels {
+				if !strings.Contains(found[1], label) {
+					continue next
+				}
+			}
+			v, err := strconv.ParseFloat(found[2], 64)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			sum += v
+		}
+	}
+	return sum
+}
+
+// between counts admissions from one instant to another.
+func between(list []leasecheck.Admission, from, to time.Time) (n int) {
+	for _, a := range list {
+		if a.Lo >= from.UnixMicro() && a.Lo < to.UnixMicro() {
+			n++
+		}
+	}
+	return n
+}
