@@ -53,13 +53,14 @@ func withoutCredentials(text string) string {
 // maxLeaseKeys bounds redis.leases.max_keys.
 const maxLeaseKeys = 1 << 24
 
-// noLeases says why this server lends nothing; "" if it does.
+// noLeases says why this server decides nothing on leases; "" if it does. An Envoy that decides by
+// itself (RLQS) is lent units all the same.
 func (c *config) noLeases() string {
 	switch {
 	case c.store == storeMemory:
-		return "the counters live in the server itself (store: memory), so that no decision asks anybody else"
+		return "the counters live in the server itself (store: memory), so that no decision asks anybody else; only Envoys that decide by themselves are lent units"
 	case c.leases.maxKeys == 0:
-		return "redis.leases.max_keys is 0"
+		return "redis.leases.max_keys is 0; only Envoys that decide by themselves are lent units"
 	}
 	return ""
 }
