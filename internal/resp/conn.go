@@ -33,6 +33,7 @@ var (
 
 // conn is a connection. Only its own goroutine touches it, but for nc.
 type conn struct {
+	*Server // not through the asker: the outbox uses it beside the goroutine that changes askers
 	*asker
 	nc net.Conn
 	parser
@@ -64,7 +65,7 @@ type conn struct {
 
 func (s *Server) newConn(nc net.Conn) *conn {
 	s.accepted.Add(1)
-	c := &conn{asker: &asker{Server: s}, nc: nc, id: s.lastClient.Add(1)}
+	c := &conn{Server: s, asker: &asker{Server: s}, nc: nc, id: s.lastClient.Add(1)}
 	c.most, c.mostArgs = maxCommand, maxArgs
 	if s.o.Required {
 		c.most, c.mostArgs = maxStrangerCommand, maxStrangerArgs
