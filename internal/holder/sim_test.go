@@ -1,3 +1,7 @@
+//go:build !race
+
+// There is one goroutine, and much to compute.
+
 package holder
 
 import (
@@ -171,12 +175,9 @@ func (f *fleet) call(i int) {
 	})
 }
 
-// TestSavings: how many operations of the store a decision takes, and how much of what the limit
+// TestSimulatedSavings: how many operations of the store a decision takes, and how much of what the limit
 // allows is admitted; docs/distributed.md has the figures. Nothing is ever admitted beyond it.
-func TestSavings(t *testing.T) {
-	if raceEnabled {
-		t.Skip("there is one goroutine, and much to compute")
-	}
+func TestSimulatedSavings(t *testing.T) {
 	bucket := func(n int64, w time.Duration, lease int) algo.Config {
 		return algo.Config{Algorithm: algo.TokenBucket, N: n, Window: w, Lease: lease}
 	}

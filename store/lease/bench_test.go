@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -83,57 +82,5 @@ func BenchmarkExact(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	for _, n := range []int{1, 2, 8} {
-		s, charges := holding(t, n)
-		results := make([]algo.Result, n)
-		if got := testing.AllocsPerRun(1000, func() {
-			if _, ok := s.TakeNow(charges, results); !ok {
-				t.Fatal("not decided here")
-			}
-		}); got != 0 {
-			t.Errorf("%d charges: %v allocations", n, got)
-		}
-	}
-}
-
-// TestMemory: what a key with a lease costs, beside the bytes of the key.
-func TestMemory(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector needs memory too")
-	}
-	w := newWorld()
-	s := newNode(t, w, newLender(t, w), Options{})
-	c := counterOf(t, wide)
-	ts := s.terms.of(&store.Charge{Counter: c, Limit: c.Limit})
-	const length = 16
-	keys := make([][]byte, DefaultMaxKeys)
-	for i := range keys {
-		keys[i] = fmt.Appendf(nil, "%0*d", length, i)
-	}
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	before := heap()
-	for _, key := range keys {
-		h := s.hash(&store.Charge{Counter: c, Key: key})
-		sh := s.shard(h)
-		sh.knock(h, ts.E, w.at())
-		sh.add(s, h, ts, key, w.at())
-	}
-	each := float64(heap()-before) / float64(len(keys))
-	runtime.KeepAlive(s)
-	runtime.KeepAlive(keys)
-	if t.Logf("%.1f bytes a key", each-length); each-length > 128 {
-		t.Errorf("%.1f bytes a key, beside its own", each-length)
 	}
 }

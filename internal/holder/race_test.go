@@ -1,5 +1,0 @@
-//go:build race
-
-package holder
-
-const raceEnabled = true
