@@ -15,7 +15,7 @@ import (
 //
 //	API                          Envoy                                   here
 //	-------------------------    -------------------------------------   ------------------------------
-//	requests_per_time_unit       not implemented: the assignment         never sent
+//	requests_per_time_unit       is passed over: the assignment          never sent
 //	                             before stays in force
 //	fill_interval                whole seconds; below 1 s the refill     whole seconds, from 1
 //	                             is without bound

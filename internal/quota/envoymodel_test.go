@@ -118,7 +118,7 @@ func (e *modelEnvoy) apply(now int64, name string, a *rlqspb.RateLimitQuotaRespo
 	q := a.GetQuotaAssignmentAction()
 	s := q.RateLimitStrategy
 	if s.GetRequestsPerTimeUnit() != nil {
-		return // not implemented: the assignment before stays
+		return // passed over: the assignment before stays
 	}
 	was := b.assigned
 	b.refill(now)
