@@ -71,7 +71,7 @@ func TestQuotaFaults(t *testing.T) {
 			if len(all) < 300 {
 				t.Errorf("%d were let through, want 300 and more", len(all))
 			}
-			// How the two share it is not promised: what comes back may go to the one that asks first.
+			// How they share it is not promised: what comes back may go to the first that asks.
 			if late := between(all, back, now); late < 75 {
 				t.Errorf("%d were let through after the fault, want 150", late)
 			}

@@ -166,13 +166,15 @@ func (s *Store) backOne(c *store.Charge, t *took) {
 // decision, by the clock of the primary.
 func (s *Store) admit(charges []store.Charge, results []algo.Result, taken []took, at int64) (now int64) {
 	for i := range charges {
-		now = s.admitOne(&charges[i], &results[i], &taken[i], at)
-		s.terms.of(&charges[i]).counts.local.Add(1)
+		var n *counts
+		now, n = s.admitOne(&charges[i], &results[i], &taken[i], at)
+		n.local.Add(1)
 	}
 	return now
 }
 
-func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (now int64) {
+// admitOne is admit for one charge; n are the counts of its limit.
+func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (now int64, n *counts) {
 	lane := s.laneOf(c.Counter, c.Key)
 	now = lane.now(at)
 	sh := s.shard(t.hash)
@@ -181,8 +183,9 @@ func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (no
 	if sl == nil { // it was forgotten meanwhile, with a lease that is over
 		sh.mu.Unlock()
 		var e holder.Entry
-		e.Standing(&s.terms.of(c).Terms, at, now, r)
-		return now
+		ts := s.terms.of(c)
+		e.Standing(&ts.Terms, at, now, r)
+		return now, ts.counts
 	}
 	ts := sl.terms
 	lapsed := sl.Commit(t.Taken)
@@ -200,7 +203,7 @@ func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (no
 	if s.decided != nil {
 		s.decided(c, r, at)
 	}
-	return now
+	return now, ts.counts
 }
 
 // refuseAll refuses a call of several charges if one of them is refused for now, and all others are
