@@ -112,7 +112,7 @@ func (b *borrowers) ask(a Ask, h *Ahead) Result {
 	case h.Out != n.Out():
 		b.fail("%d are out", n.Out())
 	case h.Got == 0:
-	case h.Got < 2 || h.Got > h.Want || !r.Allowed || n.Out() > b.l.lendable:
+	case h.Got < min(h.Want, 2) || h.Got > h.Want || !r.Allowed || n.Out() > b.l.lendable:
 		b.fail("lent too much")
 	case h.Until != n.End && h.Until != n.Last || h.Until <= b.now || h.Until > b.now+2*b.l.lease.w+b.beyond:
 		b.fail("lent for too long")

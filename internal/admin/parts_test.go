@@ -53,7 +53,10 @@ func (n alone) CountDecisions(_ context.Context, _ string, q recent.Query) (rece
 }
 
 // tried is a preview that ends at once, unless it is held.
-type tried struct{ hold chan struct{} }
+type tried struct {
+	hold chan struct{}
+	slow time.Duration // to end when it is told to
+}
 
 func (p tried) Run(ctx context.Context, q insight.PreviewQuery) (*insight.PreviewResult, error) {
 	q.Progress(insight.PreviewProgress{Done: 1, Of: 2, Phase: "then"})
@@ -61,6 +64,7 @@ func (p tried) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Previe
 		select {
 		case <-p.hold:
 		case <-ctx.Done():
+			time.Sleep(p.slow)
 			return nil, ctx.Err()
 		}
 	}

@@ -193,7 +193,11 @@ func (a *Handler) followPreview(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method == http.MethodDelete {
 		p.cancel()
-		w.WriteHeader(http.StatusNoContent)
+		select { // so that another one can begin as soon as this is answered
+		case <-p.done:
+			w.WriteHeader(http.StatusNoContent)
+		case <-r.Context().Done():
+		}
 		return
 	}
 	defer p.wait()()

@@ -13,7 +13,7 @@ import (
 func TestPreview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
-		w := newWhole(t, func(o *Options) { o.Preview = tried{hold} })
+		w := newWhole(t, func(o *Options) { o.Preview = tried{hold: hold} })
 		start := func() (path string) {
 			t.Helper()
 			a := w.as("operator", "POST", previewPath, `{"files": {"shop.yaml": "domain: shop"}, "over": "2h"}`)
@@ -41,13 +41,19 @@ func TestPreview(t *testing.T) {
 		if a := w.as("operator", "GET", path, ""); a.Status != 404 {
 			t.Errorf("after ten minutes: %d", a.Status)
 		}
-		w.o.Preview = tried{make(chan struct{})}
+		w.o.Preview = tried{hold: make(chan struct{})}
 		path = start()
 		if a := w.as("operator", "DELETE", path, ""); a.Status != 204 {
 			t.Errorf("ended: %d", a.Status)
 		}
 		if a := w.as("operator", "GET", path, ""); a.Status != 503 || !strings.Contains(a.Body, "ended before") {
 			t.Errorf("one that was ended: %d %s", a.Status, a.Body)
+		}
+		// One that takes a second to notice: whoever ended it can begin another at once.
+		w.o.Preview = tried{hold: make(chan struct{}), slow: time.Second}
+		path = start()
+		if a := w.as("operator", "DELETE", path, ""); a.Status != 204 {
+			t.Errorf("ended: %d", a.Status)
 		}
 		// Nobody waits for it any more: one of two who did connects again in time, and goes for
 		// good.

@@ -65,7 +65,7 @@ func TermsOf(l *algo.Limit) *Terms {
 		t.plain = *add(l)
 	}
 	if t.most < 2 {
-		return nil // a single unit is never lent
+		return nil // a holder gets no single unit
 	}
 	t.Pause = min(t.E/2, int64(longest))
 	return t

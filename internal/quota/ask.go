@@ -50,6 +50,7 @@ type plan struct {
 	got     int64 // what all limits lend of it
 	until   int64 // when what was got ends
 	never   bool  // a limit can lend nothing at the moment
+	single  bool  // a limit has a single unit left
 	short   bool  // it was refused, and all limits had room
 	failed  bool
 	covers  bool // what was got covers the rate that is assigned
@@ -89,7 +90,9 @@ func (b *Bucket) ask(asks []Ask, at map[state]int, i int, now int64) []Ask {
 				n = b.cover(&k.charge, n)
 			}
 		}
-		want = mul(n, k.charge.Cost)
+		if want = mul(n, k.charge.Cost); k.single {
+			want, k.single = min(want, 1), false
+		}
 	case len(b.entries) == 0 || b.entries[0].serial > k.last:
 		keep, k.kept = 0, 0
 	default:
@@ -247,6 +250,8 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 				continue
 			}
 			plan.until = min(plan.until, until)
+			k.single = a.Ahead.Got == 0 && a.Result.Remaining == 1 && p.want > 1 && k.charge.Cost == 1 && plan.kind == units
+			plan.single = plan.single || k.single
 			k.fresh = now + (a.Ahead.Until-a.Now)*int64(time.Microsecond) - k.charge.generation()
 		}
 	}
@@ -340,7 +345,10 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 		b.wake = now + int64(ttl) - min(second, int64(ttl)/2)
 	}
 	if p.got < 1 || ttl < time.Second {
-		if b.wake = 0; p.got >= 1 || p.never {
+		switch b.wake = 0; {
+		case p.single:
+			b.wake = now
+		case p.got >= 1 || p.never:
 			b.wake = max(p.until, now) + second/5
 		}
 		p.renew = cur != nil && cur.kind == deny

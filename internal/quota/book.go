@@ -18,6 +18,7 @@ type book struct {
 	kept int64
 	// fresh is when a generation begins in which nothing has been asked for.
 	fresh  int64
+	single bool  // a single unit is left, which is lent to one who asks for no more
 	lapsed int64 // units that ended untold since the limit was paid at a pace last
 	since  int64 // the assignments after this serial are under this limit
 	// last is the serial of the last assignment under this limit, which the bucket meets no more;

@@ -35,7 +35,7 @@ const (
 const (
 	MinTTL   = 6 * time.Second // a report is due every 5 s, and renews
 	MaxTTL   = time.Minute
-	MinFirst = 2 // a lender lends no single unit
+	MinFirst = 2 // a lender lends no single unit to one who wants more
 	MaxFirst = 1_000_000
 	// MaxBuckets bounds Settings.Buckets.
 	MaxBuckets = 100_000

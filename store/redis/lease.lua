@@ -95,7 +95,7 @@ local function lend(L, r, left, bound, want, first)
   local out = r.older + r.newer
   local got = min(want, cap - out, left - out)
   if r.last * cap > want * 1024 then got = min(got, ceil(want * 1024 / r.last)) end
-  if got < 2 then return 0 end
+  if got < min(want, 2) then return 0 end
   if newer then r.newer = r.newer + got else r.older = r.older + got end
   return got
 end
