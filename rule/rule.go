@@ -152,11 +152,39 @@ type Counter struct {
 	// among all numbers that the limit may have; the length of a generation is the same in all. The
 	// ID depends on neither. A Counter with a Margin has none. It is no member of Set.Counters.
 	Lease *Counter
+	// Regions says how the limit holds over several regions; nil if each of them counts for itself.
+	Regions *Regions
 	// Lent says that the limit leases only to holders that ask the store by themselves, such as the
 	// Envoys of RLQS: decisions are exact.
 	Lent bool
 
 	identity string // the rule within the domain, without ambiguity
+}
+
+// Regions says how a limit holds over several regions, each of which decides by itself on a store
+// of its own. Each has a ceiling of N × (1 + Over) × its weight, and the ceilings are never exceeded,
+// whatever breaks between the regions. Beside that they tell each other what they used.
+type Regions struct {
+	Over int  // percent of N that all regions together may admit beyond N; 0 with Sync
+	Sync bool // each region may admit N by itself: the ceiling is N
+	Tell int  // a region tells of a key when it has used so many percent of N since it told last
+	// All is the identity of the state that counts what all regions used, as far as they have told:
+	// beside the Counter's own, which counts what this region used. It has the whole limit. nil if
+	// Over is 0: what others used then has no say; and with Sync, where one state counts both. It
+	// is no member of Set.Counters. Its Lease and Margin are as the Counter's.
+	All *Counter
+}
+
+// Heard returns the identity of the state to which the use of other regions is charged; nil if it
+// is charged nowhere.
+func (c *Counter) Heard() *Counter {
+	switch {
+	case c.Regions == nil:
+		return nil
+	case c.Regions.Sync:
+		return c
+	}
+	return c.Regions.All
 }
 
 // Condition is one entry of when: the attribute must match one of the positive patterns (if there

@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// A Regional store can be that of one region among several (package store/regions). Each region
+// decides on its own store. Its nodes write what they used into a log that the store keeps; the
+// other regions read that log, and charge it to their own states.
+//
+// The log has as many parts as the states have, and a state and what is told of it are of the same
+// part (PartOf), so that a store that is spread over servers can do both in one step.
+type Regional interface {
+	Store
+	// Parts returns the number of parts, at least 1. It does not change.
+	Parts() int
+	// PartOf returns the part of a counter's key, from 0.
+	PartOf(c *rule.Counter, key []byte) int
+	// Tell appends one entry to the log of a part. The log is bounded: the oldest entries go.
+	Tell(ctx context.Context, part int, told []Told) error
+	// Told reads up to limit entries of the log of a part that come after a position, and waits for
+	// the first one for as long as wait. With an empty position it reads nothing, and next is the
+	// end of the log. gap says that entries after the position are gone. now is an instant of the
+	// store's clock during the call, in µs; it is after each At of what was read, if clocks are
+	// right.
+	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string, gap bool, now int64, err error)
+	// Position returns up to where the log of another region, which has that name, was charged
+	// here; "" if it never was. It is of this store, and of one part.
+	Position(ctx context.Context, part int, log string) (string, error)
+	// Change makes changes of states, all of one part, each by itself, and moves the position of
+	// the log from one to another, in one step. If the position is another one, nothing is done,
+	// and the error is ErrMoved. An empty log moves nothing. done has the length of changes.
+	//
+	// After any other error it is unknown whether anything was done, unless it is ErrNotCharged.
+	Change(ctx context.Context, part int, log, from, to string, changes []Change, done []Changed) (now int64, err error)
+	// Lead makes holder the one that does a task for all nodes of the store, or lets it go on doing
+	// it, for as long as term; leads is false if another one does it. It avoids double work, and is
+	// no lock: for a moment two may take themselves to be the one.
+	Lead(ctx context.Context, task, holder string, term time.Duration) (leads bool, err error)
+}
+
+// Told says that units were used of a key in another region.
+type Told struct {
+	Counter uint64 // rule.Counter.ID; 0: nothing was used, and At is the time in that region
+	Key     []byte
+	Units   int64 // above 0
+	At      int64 // instant of the use by the clock of that region's store, in µs
+}
+
+// Change changes a state by something else than a decision made here.
+type Change struct {
+	Counter *rule.Counter
+	Limit   *algo.Limit // the numbers in force for this key
+	Key     []byte      // valid during the call only
+	// Units above 0 are charged at the instant of the call, whether there is room or not
+	// (algo.Limit.Hear). Below 0 they are given back, as a refund is.
+	Units int64
+	// The change is made only if the call is at Since or later, and before Until, by the store's
+	// clock, in µs.
+	Since, Until int64
+}
+
+// Changed is what became of a Change.
+type Changed struct {
+	Made bool // false: the time was not right
+	// Over is how many of the units that were charged found no room within the limit.
+	Over int64
+}
+
+// ErrMoved is the error of Regional.Change where another one was there before.
+var ErrMoved = errors.New("weir: the position has moved")
