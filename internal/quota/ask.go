@@ -21,7 +21,7 @@ const (
 type Ask struct {
 	Counter *rule.Counter
 	Limit   *algo.Limit
-	Key     string
+	Key     []byte
 	Ahead   algo.Ahead
 
 	// Filled in by who has asked, as the Lender said.
@@ -29,6 +29,7 @@ type Ask struct {
 	Now, Asked int64
 	Failed     bool // the Lender did not answer
 
+	of    *holding
 	parts []part
 	bound int64 // Ahead.Want as Pool.Bound left it; 0 if that was not asked
 }
@@ -56,30 +57,33 @@ type plan struct {
 	covers  bool // what was got covers the rate that is assigned
 }
 
-// state names a state of the store.
-type state struct {
-	counter uint64
-	key     string
-}
-
 // Ask returns what to ask for the buckets that were reported or looked at since the last one;
 // Granted comes next, always. The list is valid until the next Ask.
 func (h *Holder) Ask(now int64) []Ask {
-	asks, at := h.free[:0], make(map[state]int, len(h.due))
+	h.round++
+	asks := h.free[:0]
 	for _, b := range h.due {
 		b.lapse(now)
 		b.plan = h.plan(b, now)
 		for i := range b.books {
-			asks = b.ask(asks, at, i, now)
+			asks = h.ask(asks, b, i, now)
 		}
-		b.books = slices.DeleteFunc(b.books, func(k book) bool { return k.done() })
+		if len(b.books) > b.met {
+			b.books = slices.DeleteFunc(b.books, func(k book) bool {
+				done := k.done()
+				if done {
+					h.release(&k)
+				}
+				return done
+			})
+		}
 	}
 	h.free = asks
 	return asks
 }
 
 // ask adds what the bucket has to ask of its i-th book, and to tell.
-func (b *Bucket) ask(asks []Ask, at map[state]int, i int, now int64) []Ask {
+func (h *Holder) ask(asks []Ask, b *Bucket, i int, now int64) []Ask {
 	k := &b.books[i]
 	keep, want := max(0, mul(b.owed, k.charge.Cost)-k.credit), int64(0)
 	switch {
@@ -102,16 +106,13 @@ func (b *Bucket) ask(asks []Ask, at map[state]int, i int, now int64) []Ask {
 	if told == ([2]algo.Told{}) && want == 0 {
 		return asks
 	}
-	id := state{k.charge.Counter.ID, k.charge.Key}
-	n, ok := at[id]
-	if !ok {
-		n = len(asks)
-		at[id] = n
+	if k.of.round != h.round {
+		n := len(asks)
+		k.of.round, k.of.ask = h.round, n
 		asks = slices.Grow(asks, 1)[:n+1]
-		parts := asks[n].parts[:0]
-		asks[n] = Ask{Counter: k.charge.Counter, Limit: k.charge.Limit, Key: k.charge.Key, parts: parts}
+		asks[n] = Ask{Counter: k.charge.Counter, Limit: k.charge.Limit, Key: k.of.key, of: k.of, parts: asks[n].parts[:0]}
 	}
-	a := &asks[n]
+	a := &asks[k.of.ask]
 	a.tell(told)
 	if want > 0 {
 		a.Ahead.Want += want
@@ -255,8 +256,7 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 			k.fresh = now + (a.Ahead.Until-a.Now)*int64(time.Microsecond) - k.charge.generation()
 		}
 	}
-	actions := make([]Action, 0, len(h.due))
-	failed := h.due[:0]
+	actions, failed := h.actions[:0], h.due[:0]
 	for _, b := range h.due {
 		if b.plan.failed {
 			failed = append(failed, b)
@@ -267,7 +267,7 @@ func (h *Holder) Granted(now int64, asks []Ask) []Action {
 			actions = append(actions, a)
 		}
 	}
-	h.due = failed
+	h.due, h.actions = failed, actions
 	return actions
 }
 
@@ -301,12 +301,13 @@ func (h *Holder) Leave(now int64) []Ask {
 	for _, b := range h.buckets {
 		h.due = append(h.due, b)
 	}
-	asks, at := h.free[:0], map[state]int{}
+	h.round++
+	asks := h.free[:0]
 	for _, b := range h.due {
 		b.lapse(now)
 		b.plan = plan{}
 		for i := range b.books {
-			asks = b.ask(asks, at, i, now)
+			asks = h.ask(asks, b, i, now)
 		}
 	}
 	return asks
@@ -321,6 +322,9 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	a = Action{Bucket: b.name, Short: p.short && p.report && p.kind == units && p.got >= p.want && p.want > 0}
 	if p.abandon {
 		delete(h.buckets, b.name)
+		for i := range b.books {
+			h.release(&b.books[i])
+		}
 		a.Abandon = true
 		return a, true
 	}

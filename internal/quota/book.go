@@ -9,6 +9,7 @@ import (
 // book is what a bucket holds of one limit and key.
 type book struct {
 	charge Charge
+	of     *holding
 	gens   [2]gen // the generation that ends first is first
 	// credit are units of requests that are not reported yet, but need no units: theirs were
 	// counted as used when their generation ended, or were not due when the limit was not met.
@@ -34,6 +35,41 @@ type gen struct {
 	used  int64 // units used that are not told yet, beside held
 }
 
+// state names a state of the store.
+type state struct {
+	counter uint64
+	key     string
+}
+
+// holding is what the books of one state have in common.
+type holding struct {
+	state state
+	key   []byte // that of state, for the Lender
+	books int    // how many there are
+	round int64  // in which ask is an index of Holder.Ask's list
+	ask   int
+	seat  seat
+}
+
+// hold returns the holding for one more book of a charge.
+func (h *Holder) hold(c *Charge) *holding {
+	id := state{c.Counter.ID, c.Key}
+	o := h.states[id]
+	if o == nil {
+		o = &holding{state: id, key: []byte(c.Key)}
+		h.states[id] = o
+	}
+	o.books++
+	return o
+}
+
+// release takes down that a book is no more.
+func (h *Holder) release(k *book) {
+	if k.of.books--; k.of.books == 0 {
+		delete(h.states, k.of.state)
+	}
+}
+
 // held is how many units are held.
 func (k *book) held() int64 { return k.gens[0].held + k.gens[1].held }
 
@@ -49,7 +85,7 @@ func (k *book) lasts() int64 {
 }
 
 // subject puts new terms in force.
-func (b *Bucket) subject(terms Terms) {
+func (h *Holder) subject(b *Bucket, terms Terms) {
 	b.terms = terms
 	newest := int64(0)
 	if e := b.current(); e != nil {
@@ -70,7 +106,7 @@ func (b *Bucket) subject(terms Terms) {
 		at := slices.IndexFunc(b.books, func(k book) bool { return k.charge.same(&c) })
 		if at < 0 {
 			// What is owed was assigned when the limit was not met, and is not due to it.
-			books = append(books, book{charge: c, credit: mul(b.owed, c.Cost), since: newest})
+			books = append(books, book{charge: c, of: h.hold(&c), credit: mul(b.owed, c.Cost), since: newest})
 			continue
 		}
 		k := b.books[at]
@@ -94,9 +130,11 @@ func (b *Bucket) subject(terms Terms) {
 		if k.last == 0 {
 			k.last = newest
 		}
-		if k.last != 0 && !k.done() {
-			books = append(books, k)
+		if k.last == 0 || k.done() {
+			h.release(&k)
+			continue
 		}
+		books = append(books, k)
 	}
 	b.books = books
 }

@@ -6,8 +6,8 @@ import (
 
 	rlqspb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // All that this server says to Envoy is built in this file, because the filter does not do what its
@@ -61,70 +61,102 @@ func (a *Action) Requests() int64 {
 	return 0
 }
 
-// Append appends what a says of the bucket id, for the response to Envoy.
-func (a *Action) Append(list []*rlqspb.RateLimitQuotaResponse_BucketAction, id *rlqspb.BucketId) []*rlqspb.RateLimitQuotaResponse_BucketAction {
+// Append appends what a says of a bucket to the bytes of a Response. id is what AppendID made of the
+// bucket's id.
+func (a *Action) Append(b, id []byte) []byte {
 	if a.Abandon {
-		return append(list, abandon(id))
+		return appendAction(b, id, fieldAbandon, nil)
 	}
 	if a.New && a.Clear {
-		list = append(list, assignment(id, a.TTL, blanket(typepb.RateLimitStrategy_DENY_ALL)))
+		b = appendAssignment(b, id, a.TTL, &entry{kind: deny})
 	}
-	return append(list, assignment(id, a.TTL, a.strategy()))
+	return appendAssignment(b, id, a.TTL, &a.entry)
 }
 
 // Refuse appends the answer for a bucket that is none of the Holder's because it has too many:
 // nothing is let through, and at its first report after that Envoy is to forget it.
-func Refuse(
-	list []*rlqspb.RateLimitQuotaResponse_BucketAction, id *rlqspb.BucketId, ttl time.Duration, first bool,
-) []*rlqspb.RateLimitQuotaResponse_BucketAction {
+func Refuse(b, id []byte, ttl time.Duration, first bool) []byte {
 	if !first {
-		return append(list, abandon(id))
+		return appendAction(b, id, fieldAbandon, nil)
 	}
-	return append(list, assignment(id, ttl, blanket(typepb.RateLimitStrategy_DENY_ALL)))
+	return appendAssignment(b, id, ttl, &entry{kind: deny})
 }
 
-// strategy is what is assigned.
-func (e *entry) strategy() *typepb.RateLimitStrategy {
+// AppendID appends the bytes of a bucket's id, for Append and Refuse.
+func AppendID(b []byte, id *rlqspb.BucketId) ([]byte, error) {
+	text, err := proto.Marshal(id)
+	return appendMessage(b, fieldID, text), err
+}
+
+// Response is the message of which Append made the bytes. It holds them as fields that it does not
+// know: they are sent as they are, and building the messages of all buckets, of which each takes a
+// dozen, costs more than all else that is done for a report.
+func Response(b []byte) *rlqspb.RateLimitQuotaResponse {
+	m := &rlqspb.RateLimitQuotaResponse{}
+	m.ProtoReflect().SetUnknown(b)
+	return m
+}
+
+// Numbers of fields, by rlqs.proto, ratelimit_strategy.proto and token_bucket.proto of Envoy's API.
+const (
+	fieldActions     = 1 // of RateLimitQuotaResponse
+	fieldID          = 1 // of BucketAction, and the next two
+	fieldAssignment  = 2
+	fieldAbandon     = 3
+	fieldTTL         = 2 // of QuotaAssignmentAction, and the next one
+	fieldStrategy    = 3
+	fieldBlanket     = 1 // of RateLimitStrategy, and the next one
+	fieldTokenBucket = 3
+	fieldMax         = 1 // of TokenBucket, and the next two
+	fieldFill        = 2
+	fieldInterval    = 3
+	fieldSeconds     = 1 // of Duration, and the next one
+	fieldNanos       = 2
+	fieldValue       = 1 // of UInt32Value
+)
+
+// appendStrategy appends what is assigned.
+func (e *entry) appendStrategy(b []byte) []byte {
 	switch e.kind {
 	case allow:
-		return blanket(typepb.RateLimitStrategy_ALLOW_ALL)
+		return appendNumber(b, fieldBlanket, uint64(typepb.RateLimitStrategy_ALLOW_ALL))
 	case deny:
-		return blanket(typepb.RateLimitStrategy_DENY_ALL)
+		return appendNumber(b, fieldBlanket, uint64(typepb.RateLimitStrategy_DENY_ALL))
 	case paced:
-		return e.tokens(e.burst, e.fill, e.every)
+		return e.appendTokens(b, e.burst, e.fill, e.every)
 	}
-	return e.tokens(e.g, 1, year)
+	return e.appendTokens(b, e.g, 1, year)
 }
 
-// tokens is a token bucket of size tokens, that gets fill of them in so many seconds.
-func (e *entry) tokens(size, fill, seconds int64) *typepb.RateLimitStrategy {
-	interval := &durationpb.Duration{Seconds: seconds, Nanos: int32(1 + e.serial%(maxNanos-1))}
-	return &typepb.RateLimitStrategy{Strategy: &typepb.RateLimitStrategy_TokenBucket{TokenBucket: &typepb.TokenBucket{
-		MaxTokens:     uint32(min(size, math.MaxUint32)),
-		TokensPerFill: wrapperspb.UInt32(uint32(min(fill, math.MaxUint32))),
-		FillInterval:  interval,
-	}}}
+// appendTokens appends a token bucket of size tokens, that gets fill of them in so many seconds.
+func (e *entry) appendTokens(b []byte, size, fill, seconds int64) []byte {
+	var tokens, part [48]byte
+	t := appendNumber(tokens[:0], fieldMax, uint64(min(size, math.MaxUint32)))
+	t = appendMessage(t, fieldFill, appendNumber(part[:0], fieldValue, uint64(min(fill, math.MaxUint32))))
+	interval := appendNumber(part[:0], fieldSeconds, uint64(seconds))
+	t = appendMessage(t, fieldInterval, appendNumber(interval, fieldNanos, uint64(1+e.serial%(maxNanos-1))))
+	return appendMessage(b, fieldTokenBucket, t)
 }
 
-func blanket(r typepb.RateLimitStrategy_BlanketRule) *typepb.RateLimitStrategy {
-	return &typepb.RateLimitStrategy{Strategy: &typepb.RateLimitStrategy_BlanketRule_{BlanketRule: r}}
+func appendAssignment(b, id []byte, ttl time.Duration, e *entry) []byte {
+	var assignment, part [64]byte
+	m := appendMessage(assignment[:0], fieldTTL, appendNumber(part[:0], fieldSeconds, uint64(max(ttl, time.Second)/time.Second)))
+	m = appendMessage(m, fieldStrategy, e.appendStrategy(part[:0]))
+	return appendAction(b, id, fieldAssignment, m)
 }
 
-func assignment(id *rlqspb.BucketId, ttl time.Duration, s *typepb.RateLimitStrategy) *rlqspb.RateLimitQuotaResponse_BucketAction {
-	return &rlqspb.RateLimitQuotaResponse_BucketAction{
-		BucketId: id,
-		BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction_{
-			QuotaAssignmentAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction{
-				AssignmentTimeToLive: durationpb.New(max(ttl.Truncate(time.Second), time.Second)),
-				RateLimitStrategy:    s,
-			},
-		},
-	}
+// appendAction appends what to do about a bucket.
+func appendAction(b, id []byte, field protowire.Number, action []byte) []byte {
+	n := len(id) + protowire.SizeTag(field) + protowire.SizeBytes(len(action))
+	b = protowire.AppendTag(b, fieldActions, protowire.BytesType)
+	b = append(protowire.AppendVarint(b, uint64(n)), id...)
+	return appendMessage(b, field, action)
 }
 
-func abandon(id *rlqspb.BucketId) *rlqspb.RateLimitQuotaResponse_BucketAction {
-	return &rlqspb.RateLimitQuotaResponse_BucketAction{
-		BucketId:     id,
-		BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction_{AbandonAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction{}},
-	}
+func appendMessage(b []byte, field protowire.Number, m []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), m)
+}
+
+func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }

@@ -276,15 +276,12 @@ func (s *stream) arrived(t rapid.TB, a *Action) {
 func (s *stream) answer(t rapid.TB) {
 	w := s.w
 	asks := s.holder.Ask(w.now)
-	w.pool.Bound(w.now, s.holder, asks)
+	w.pool.Bound(w.now, asks)
 	w.takeAhead(t, asks)
-	w.pool.Got(w.now, s.holder, asks)
+	w.pool.Got(w.now, asks)
 	var m downMessage
 	for _, a := range s.holder.Granted(w.now, asks) {
-		list := a.Append(nil, &rlqspb.BucketId{Bucket: map[string]string{"name": a.Bucket}})
-		for i := range list {
-			list[i] = proto.Clone(list[i]).(*rlqspb.RateLimitQuotaResponse_BucketAction)
-		}
+		list := decoded(t, &a)
 		if w.mutate != nil {
 			list = w.mutate(list)
 		}
@@ -300,12 +297,25 @@ func (s *stream) answer(t rapid.TB) {
 	s.down = append(s.down, m)
 }
 
+// decoded is what Envoy reads of an action.
+func decoded(t rapid.TB, a *Action) actions {
+	id, err := AppendID(nil, &rlqspb.BucketId{Bucket: map[string]string{"name": a.Bucket}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m rlqspb.RateLimitQuotaResponse
+	if err := proto.Unmarshal(a.Append(nil, id), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m.BucketAction
+}
+
 // takeAhead asks the store, as the door does.
 func (w *world) takeAhead(t rapid.TB, asks []Ask) {
 	t.Helper()
 	charges, ahead, results := make([]store.Charge, len(asks)), make([]algo.Ahead, len(asks)), make([]algo.Result, len(asks))
 	for i := range asks {
-		charges[i] = store.Charge{Counter: asks[i].Counter, Limit: asks[i].Limit, Key: []byte(asks[i].Key), Mode: rule.Shadow}
+		charges[i] = store.Charge{Counter: asks[i].Counter, Limit: asks[i].Limit, Key: asks[i].Key, Mode: rule.Shadow}
 		ahead[i] = asks[i].Ahead
 	}
 	now, _, err := w.store.TakeAhead(context.Background(), 0, 0, charges, ahead, results)

@@ -16,25 +16,29 @@ type Pool struct {
 
 // pooled is what the Holders of a node want of one state, and got.
 type pooled struct {
-	members []member
-	short   int64 // when somebody got less than was asked for last; 0: never
-	room    bool  // whoever asked last got all
-	cycle   int64 // the number of the Interval
-	got     int64 // what all got in it
-	before  int64 // and in the one before
+	seats  []*seat
+	short  int64 // when somebody got less than was asked for last; 0: never
+	room   bool  // whoever asked last got all
+	cycle  int64 // the number of the Interval
+	got    int64 // what all got in it
+	before int64 // and in the one before
 }
 
-type member struct {
-	holder *Holder
-	want   int64
-	at     int64
+// seat is the place of a Holder at a pooled state, where it knows it by itself.
+type seat struct {
+	of    *pooled // nil if it has none
+	at    int     // in of.seats
+	want  int64
+	asked int64 // when it asked last
+	cycle int64 // in which it got so much
+	got   int64
 }
 
-// remembered is how long a member counts.
+// remembered is how long a seat counts.
 const remembered = int64(Interval) + delay
 
-// Bound lowers the wants of h to its shares, before they are put to the Lender.
-func (p *Pool) Bound(now int64, h *Holder, asks []Ask) {
+// Bound lowers the wants of a Holder's asks to its shares, before they are put to the Lender.
+func (p *Pool) Bound(now int64, asks []Ask) {
 	if p.states == nil {
 		p.states = map[state]*pooled{}
 	}
@@ -44,45 +48,47 @@ func (p *Pool) Bound(now int64, h *Holder, asks []Ask) {
 		if a.Ahead.Want <= 0 || a.parts[0].b.plan.kind == paced { // the latter asks all the time
 			continue
 		}
-		id := state{a.Counter.ID, a.Key}
-		s := p.states[id]
-		if s == nil {
-			s = &pooled{}
-			p.states[id] = s
+		m := &a.of.seat
+		if m.of == nil {
+			p.sit(m, a.of.state)
 		}
-		m := s.member(h, now)
-		m.want = a.Ahead.Want
-		if len(s.members) > 1 && s.short != 0 && now-s.short < remembered {
+		m.want, m.asked = a.Ahead.Want, now
+		if s := m.of; len(s.seats) > 1 && s.short != 0 && now-s.short < remembered {
 			s.turn(now)
-			a.Ahead.Want = p.share(s, h)
+			a.Ahead.Want = p.share(m)
 		}
 		a.bound = a.Ahead.Want
 	}
 }
 
-// Got takes down what the Lender lent to h, after Bound.
-func (p *Pool) Got(now int64, h *Holder, asks []Ask) {
+// Got takes down what the Lender lent, after Bound.
+func (p *Pool) Got(now int64, asks []Ask) {
 	for i := range asks {
 		a := &asks[i]
-		if a.bound == 0 {
+		m := &a.of.seat
+		if a.bound == 0 || a.Failed || m.of == nil {
 			continue
 		}
-		if s := p.states[state{a.Counter.ID, a.Key}]; s != nil && !a.Failed {
-			s.turn(now)
-			s.got += a.Ahead.Got
-			if s.room = a.Ahead.Got >= a.bound; !s.room {
-				s.short = now
-			}
+		s := m.of
+		s.turn(now)
+		if m.cycle != s.cycle {
+			m.cycle, m.got = s.cycle, 0
+		}
+		m.got += a.Ahead.Got
+		s.got += a.Ahead.Got
+		if s.room = a.Ahead.Got >= a.bound; !s.room {
+			s.short = now
 		}
 	}
 }
 
 // Leave forgets h.
 func (p *Pool) Leave(h *Holder) {
-	for id, s := range p.states {
-		s.keep(func(m *member) bool { return m.holder != h })
-		if len(s.members) == 0 {
-			delete(p.states, id)
+	for id, o := range h.states {
+		if s := o.seat.of; s != nil {
+			if s.leave(&o.seat); len(s.seats) == 0 {
+				delete(p.states, id)
+			}
 		}
 	}
 }
@@ -94,35 +100,36 @@ func (p *Pool) sweep(now int64) {
 	}
 	p.swept = now
 	for id, s := range p.states {
-		s.keep(func(m *member) bool { return now-m.at < remembered })
-		if len(s.members) == 0 {
+		for i := len(s.seats) - 1; i >= 0; i-- {
+			if m := s.seats[i]; now-m.asked >= remembered {
+				s.leave(m)
+			}
+		}
+		if len(s.seats) == 0 {
 			delete(p.states, id)
 		}
 	}
 }
 
-func (s *pooled) keep(f func(m *member) bool) {
-	n := 0
-	for i := range s.members {
-		if f(&s.members[i]) {
-			s.members[n] = s.members[i]
-			n++
-		}
+// sit gives a seat its place.
+func (p *Pool) sit(m *seat, id state) {
+	s := p.states[id]
+	if s == nil {
+		s = &pooled{}
+		p.states[id] = s
 	}
-	clear(s.members[n:])
-	s.members = s.members[:n]
+	*m = seat{of: s, at: len(s.seats)}
+	s.seats = append(s.seats, m)
 }
 
-// member returns what is known of h, which is there now.
-func (s *pooled) member(h *Holder, now int64) *member {
-	for i := range s.members {
-		if m := &s.members[i]; m.holder == h {
-			m.at = now
-			return m
-		}
-	}
-	s.members = append(s.members, member{holder: h, at: now})
-	return &s.members[len(s.members)-1]
+// leave takes a seat away.
+func (s *pooled) leave(m *seat) {
+	last := len(s.seats) - 1
+	s.seats[m.at] = s.seats[last]
+	s.seats[m.at].at = m.at
+	s.seats[last] = nil
+	s.seats = s.seats[:last]
+	m.of = nil
 }
 
 // turn begins another Interval if it is time.
@@ -136,24 +143,27 @@ func (s *pooled) turn(now int64) {
 	}
 }
 
-// share is how much h may want.
-func (p *Pool) share(s *pooled, h *Holder) int64 {
-	p.wants, p.shares = p.wants[:0], p.shares[:0]
-	sum, wanted, at := max(s.got, s.before), int64(0), 0
-	for i := range s.members {
-		m := &s.members[i]
-		if m.holder == h {
-			at = i
-		}
-		p.wants, p.shares = append(p.wants, m.want), append(p.shares, 0)
-		wanted += m.want
+// share is how much a Holder may want.
+func (p *Pool) share(m *seat) int64 {
+	s := m.of
+	sum, wanted := max(s.got, s.before), int64(0)
+	for _, o := range s.seats {
+		wanted += o.want
 	}
 	if s.room {
-		sum += sum/4 + int64(len(s.members)) // there may be more
+		sum += sum/4 + int64(len(s.seats)) // there may be more
 	}
 	if sum >= wanted || sum == 0 {
-		return s.members[at].want
+		return m.want
+	}
+	p.wants, p.shares = p.wants[:0], p.shares[:0]
+	for _, o := range s.seats {
+		p.wants, p.shares = append(p.wants, o.want), append(p.shares, 0)
 	}
 	fill(p.wants, sum, p.shares)
-	return max(p.shares[at], min(s.members[at].want, MinFirst))
+	mine := p.shares[m.at]
+	if m.cycle == s.cycle {
+		mine -= m.got
+	}
+	return max(mine, min(m.want, MinFirst))
 }

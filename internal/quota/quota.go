@@ -89,14 +89,17 @@ type Terms struct {
 type Holder struct {
 	s       Settings
 	buckets map[string]*Bucket
+	states  map[state]*holding
 	due     []*Bucket // to be dealt with at the next Ask
 	free    []Ask     // of the last Ask, to be used again
+	actions []Action  // of the last Granted, to be used again
+	round   int64     // counts calls of Ask
 	serial  int64
 }
 
 // NewHolder returns a Holder without buckets. The settings must be valid.
 func NewHolder(s Settings) *Holder {
-	return &Holder{s: s, buckets: map[string]*Bucket{}}
+	return &Holder{s: s, buckets: map[string]*Bucket{}, states: map[state]*holding{}}
 }
 
 // Bucket is one bucket of an Envoy, and what it was assigned.
@@ -217,7 +220,7 @@ func (h *Holder) Look(name string, terms Terms) {
 
 func (h *Holder) look(b *Bucket, terms Terms) {
 	b.wake = 0
-	b.subject(terms)
+	h.subject(b, terms)
 	if !b.dirty {
 		b.dirty = true
 		h.due = append(h.due, b)

@@ -8,6 +8,10 @@ import (
 	"time"
 
 	rlqspb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir/algo"
@@ -57,12 +61,14 @@ func TestFraction(t *testing.T) {
 
 // TestWholeSeconds: no interval below one second, and every life at least one.
 func TestWholeSeconds(t *testing.T) {
-	id := &rlqspb.BucketId{Bucket: map[string]string{"a": "b"}}
 	for serial := range int64(3) {
 		for _, e := range []entry{{kind: units, g: math.MaxInt64}, {kind: paced, burst: 1, fill: 3, every: 2}, {kind: deny}, {kind: allow}} {
 			e.serial = serial * (maxNanos - 2)
-			a := Action{New: true, Clear: true, TTL: 1900 * time.Millisecond, entry: e}
-			for _, x := range a.Append(nil, id) {
+			a := Action{Bucket: "k", New: true, Clear: true, TTL: 1900 * time.Millisecond, entry: e}
+			for _, x := range decoded(t, &a) {
+				if x.GetBucketId().GetBucket()["name"] != "k" {
+					t.Errorf("an action for %v", x.GetBucketId())
+				}
 				q := x.GetQuotaAssignmentAction()
 				if q.AssignmentTimeToLive.Seconds != 1 || q.AssignmentTimeToLive.Nanos != 0 {
 					t.Errorf("a life of %v", q.AssignmentTimeToLive)
@@ -77,6 +83,61 @@ func TestWholeSeconds(t *testing.T) {
 					t.Errorf("%v", x)
 				}
 			}
+		}
+	}
+}
+
+// TestWire: what is written is what the API's messages are, and nothing of it is unknown to them.
+func TestWire(t *testing.T) {
+	id := &rlqspb.BucketId{Bucket: map[string]string{"tenant": strings.Repeat("x", 200)}}
+	text, err := AppendID(nil, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assign := func(seconds int64, s *typepb.RateLimitStrategy) *rlqspb.RateLimitQuotaResponse_BucketAction {
+		return &rlqspb.RateLimitQuotaResponse_BucketAction{BucketId: id, BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction_{
+			QuotaAssignmentAction: &rlqspb.RateLimitQuotaResponse_BucketAction_QuotaAssignmentAction{
+				AssignmentTimeToLive: &durationpb.Duration{Seconds: seconds}, RateLimitStrategy: s,
+			},
+		}}
+	}
+	blanket := func(r typepb.RateLimitStrategy_BlanketRule) *typepb.RateLimitStrategy {
+		return &typepb.RateLimitStrategy{Strategy: &typepb.RateLimitStrategy_BlanketRule_{BlanketRule: r}}
+	}
+	tokens := func(most, fill uint32, seconds int64, nanos int32) *typepb.RateLimitStrategy {
+		return &typepb.RateLimitStrategy{Strategy: &typepb.RateLimitStrategy_TokenBucket{TokenBucket: &typepb.TokenBucket{
+			MaxTokens: most, TokensPerFill: wrapperspb.UInt32(fill), FillInterval: &durationpb.Duration{Seconds: seconds, Nanos: nanos},
+		}}}
+	}
+	forget := &rlqspb.RateLimitQuotaResponse_BucketAction{BucketId: id, BucketAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction_{
+		AbandonAction: &rlqspb.RateLimitQuotaResponse_BucketAction_AbandonAction{},
+	}}
+	no := blanket(typepb.RateLimitStrategy_DENY_ALL)
+	for _, c := range []struct {
+		b    []byte
+		want actions
+	}{
+		{(&Action{TTL: 10 * time.Second, entry: entry{kind: allow}}).Append(nil, text), actions{assign(10, blanket(typepb.RateLimitStrategy_ALLOW_ALL))}},
+		{(&Action{TTL: 300 * time.Second, entry: entry{kind: deny}}).Append(nil, text), actions{assign(300, no)}},
+		{
+			(&Action{TTL: 10 * time.Second, New: true, Clear: true, entry: entry{kind: units, g: 1 << 40, serial: 7}}).Append(nil, text),
+			actions{assign(10, no), assign(10, tokens(math.MaxUint32, 1, year, 8))},
+		},
+		{(&Action{TTL: 10 * time.Second, entry: entry{kind: units, g: 1000, serial: 7}}).Append(nil, text), actions{assign(10, tokens(1000, 1, year, 8))}},
+		{(&Action{TTL: 10 * time.Second, New: true, entry: entry{kind: paced, burst: 300, fill: 1001, every: 7}}).Append(nil, text), actions{assign(10, tokens(300, 1001, 7, 1))}},
+		{(&Action{Abandon: true}).Append(nil, text), actions{forget}},
+		{Refuse(Refuse(nil, text, 10*time.Second, true), text, 10*time.Second, false), actions{assign(10, no), forget}},
+	} {
+		var got rlqspb.RateLimitQuotaResponse
+		sent, err := proto.Marshal(Response(c.b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := proto.Unmarshal(sent, &got); err != nil {
+			t.Fatal(err)
+		}
+		if want := (&rlqspb.RateLimitQuotaResponse{BucketAction: c.want}); !proto.Equal(&got, want) {
+			t.Errorf("%v, want %v", &got, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +27,9 @@ const (
 	inbox, outbox = 16, 16
 	// together is how many reports are dealt with together.
 	together = 64
-	// batch is how many states are asked for in one call.
-	batch = 500
+	// batch is how many states are asked for in one call. The embedded store keeps its working memory
+	// up to a size that 500 would pass.
+	batch = 250
 	// longest is how long a store is waited for.
 	longest = time.Second
 	// Reports that a stream may send: at once, beside one for each bucket, and in a second.
@@ -55,7 +57,9 @@ type stream struct {
 	decision weir.Decision
 	entries  entries
 	name     []byte
-	response *rlqspb.RateLimitQuotaResponse
+	response []byte // of quota.Response, to be sent next
+	answered int    // bytes of the last one
+	met      []quota.Charge
 	charges  []store.Charge
 	ahead    []algo.Ahead
 	results  []algo.Result
@@ -214,21 +218,21 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 	b := s.known[string(s.name)]
 	if b == nil {
 		if s.holder.Len() >= s.r.o.Settings.Buckets {
-			s.tooMany(u)
-			return nil
+			return s.tooMany(u)
 		}
-		b = &bucket{id: u.GetBucketId(), entries: append(entries(nil), s.entries...)}
-		s.known[string(s.name)] = b
+		b = &bucket{name: string(s.name), entries: slices.Clone(s.entries)}
+		if b.id, err = quota.AppendID(nil, u.GetBucketId()); err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		s.known[b.name] = b
 	}
-	b.terms = s.meets(b.entries, now)
+	s.meets(b, now)
 	usage := quota.Usage{Allowed: count(u.GetNumRequestsAllowed()), Denied: count(u.GetNumRequestsDenied())}
 	// An error is of limits in shadow, which nothing depends on; the limiter has told of it.
 	_ = s.r.limiter.Report(s.ctx, &s.request, &s.decision, usage.Allowed, usage.Denied)
-	said := s.holder.Report(now, string(s.name), usage, b.terms)
-	for i := range b.terms.Charges {
-		c := &b.terms.Charges[i]
-		n := s.r.limit(c.Counter)
-		n.over.Add(uint64(said.Over) * uint64(c.Cost))
+	said := s.holder.Report(now, b.name, usage, b.terms)
+	for i, n := range b.counts {
+		n.over.Add(uint64(said.Over) * uint64(b.terms.Charges[i].Cost))
 		n.allowed.Add(uint64(usage.Allowed))
 		n.denied.Add(uint64(usage.Denied))
 	}
@@ -239,29 +243,25 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 func count(n uint64) int64 { return int64(min(n, math.MaxInt32)) }
 
 // tooMany answers for a bucket beyond the bound.
-func (s *stream) tooMany(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage) {
+func (s *stream) tooMany(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage) error {
 	first := u.GetTimeElapsed().AsDuration() < time.Second
 	if !first {
 		s.r.abandoned[causeMany].Add(1)
 	}
-	r := s.responseNow()
-	r.BucketAction = quota.Refuse(r.BucketAction, u.GetBucketId(), s.r.o.Settings.TTL, first)
-}
-
-func (s *stream) responseNow() *rlqspb.RateLimitQuotaResponse {
-	if s.response == nil {
-		s.response = &rlqspb.RateLimitQuotaResponse{}
+	id, err := quota.AppendID(nil, u.GetBucketId())
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	return s.response
+	s.response = quota.Refuse(s.response, id, s.r.o.Settings.TTL, first)
+	return nil
 }
 
 // lookAll looks at the buckets that are subject to something else now.
 func (s *stream) lookAll() {
 	now := store.Monotonic()
 	for name, b := range s.known {
-		if t := s.meets(b.entries, now); !same(&t, &b.terms) {
-			b.terms = t
-			s.holder.Look(name, t)
+		if s.meets(b, now) {
+			s.holder.Look(name, b.terms)
 		}
 	}
 }
@@ -270,7 +270,7 @@ func (s *stream) lookAll() {
 func (s *stream) lookDue(now int64) {
 	s.holder.Due(now, func(name string) {
 		b := s.known[name]
-		b.terms = s.meets(b.entries, now)
+		s.meets(b, now)
 		s.holder.Look(name, b.terms)
 	})
 }
@@ -284,9 +284,9 @@ func (s *stream) answer() error {
 	asks := s.holder.Ask(store.Monotonic())
 	failed := false
 	if len(asks) > 0 {
-		s.pool(func(p *quota.Pool) { p.Bound(store.Monotonic(), s.holder, asks) })
+		s.pool(func(p *quota.Pool) { p.Bound(store.Monotonic(), asks) })
 		failed = s.takeAhead(asks)
-		s.pool(func(p *quota.Pool) { p.Got(store.Monotonic(), s.holder, asks) })
+		s.pool(func(p *quota.Pool) { p.Got(store.Monotonic(), asks) })
 	}
 	now := store.Monotonic()
 	for _, a := range s.holder.Granted(now, asks) {
@@ -297,12 +297,12 @@ func (s *stream) answer() error {
 			s.say(&a)
 		}
 	}
-	if s.response == nil {
+	if len(s.response) == 0 {
 		return nil
 	}
 	select {
-	case s.out <- s.response:
-		s.response = nil
+	case s.out <- quota.Response(s.response):
+		s.answered, s.response = len(s.response), nil
 		return nil
 	default:
 		return errSlow
@@ -319,8 +319,10 @@ func (s *stream) pool(f func(p *quota.Pool)) {
 // say adds an action to the response.
 func (s *stream) say(a *quota.Action) {
 	b := s.known[a.Bucket]
-	r := s.responseNow()
-	r.BucketAction = a.Append(r.BucketAction, b.id)
+	if s.response == nil {
+		s.response = make([]byte, 0, s.answered)
+	}
+	s.response = a.Append(s.response, b.id)
 	if a.Short {
 		s.r.short.Add(1)
 	}
@@ -330,9 +332,8 @@ func (s *stream) say(a *quota.Action) {
 		return
 	}
 	if n := a.Requests(); n > 0 {
-		for i := range b.terms.Charges {
-			c := &b.terms.Charges[i]
-			s.r.limit(c.Counter).assigned.Add(uint64(n) * uint64(c.Cost))
+		for i, count := range b.counts {
+			count.assigned.Add(uint64(n) * uint64(b.terms.Charges[i].Cost))
 		}
 	}
 }
@@ -351,7 +352,7 @@ func (s *stream) takeBatch(asks []quota.Ask) (failed bool) {
 	s.charges, s.ahead, s.results = s.charges[:0], s.ahead[:0], s.results[:0]
 	for i := range asks {
 		a := &asks[i]
-		s.charges = append(s.charges, store.Charge{Counter: a.Counter, Limit: a.Limit, Key: []byte(a.Key), Mode: rule.Shadow})
+		s.charges = append(s.charges, store.Charge{Counter: a.Counter, Limit: a.Limit, Key: a.Key, Mode: rule.Shadow})
 		s.ahead, s.results = append(s.ahead, a.Ahead), append(s.results, algo.Result{})
 	}
 	// What is told must arrive, also if the stream has ended meanwhile.

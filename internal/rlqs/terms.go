@@ -25,9 +25,11 @@ const (
 
 // bucket is what the door keeps of a bucket of a stream, beside the Holder.
 type bucket struct {
-	id      *rlqspb.BucketId
+	name    string
+	id      []byte // of quota.AppendID
 	entries entries
 	terms   quota.Terms
+	counts  []*limitCount // those of terms.Charges
 }
 
 // entries are those of a bucket's id, by key. They are the attributes of its requests.
@@ -78,33 +80,45 @@ func (e entries) appendName(b []byte) []byte {
 	return b
 }
 
-// meets asks the limiter what requests like those of a bucket meet, into s.request and s.decision.
-func (s *stream) meets(e entries, now int64) quota.Terms {
-	s.request = weir.Request{Domain: s.domain, Attributes: e, Door: Door}
-	d := &s.decision
-	charges := s.r.limiter.Charges(&s.request, d)
-	switch {
+// meets brings up to date what a bucket is subject to, and reports whether that has changed. The
+// limiter's answer is in s.request and s.decision.
+func (s *stream) meets(b *bucket, now int64) (changed bool) {
+	s.request = weir.Request{Domain: s.domain, Attributes: &b.entries, Door: Door}
+	t := s.terms(b, s.r.limiter.Charges(&s.request, &s.decision), now)
+	if same(&t, &b.terms) {
+		return false
+	}
+	t.Charges = slices.Clone(t.Charges) // of s.met
+	b.terms, b.counts = t, b.counts[:0]
+	for i := range t.Charges {
+		b.counts = append(b.counts, s.r.limit(t.Charges[i].Counter))
+	}
+	return true
+}
+
+// terms are those of a bucket that meets charges. They are valid until the next call.
+func (s *stream) terms(b *bucket, charges []store.Charge, now int64) (t quota.Terms) {
+	switch d := &s.decision; {
 	case d.Banned.Rule != nil:
 		return quota.Terms{Verdict: quota.DenyAll, Until: now + max(d.Banned.Until-d.Time, 0)*int64(time.Microsecond)}
 	case !d.Allowed:
 		return quota.Terms{Verdict: quota.DenyAll}
 	}
-	var t quota.Terms
+	t.Charges = s.met[:0]
 	for i := range charges {
-		s.add(&t, &charges[i], now)
-		if t.Verdict == quota.DenyAll {
+		if s.add(&t, b, &charges[i], now); t.Verdict == quota.DenyAll {
 			t.Charges = nil
 			return t
 		}
 	}
-	if len(t.Charges) == 0 {
+	if s.met = t.Charges; len(t.Charges) == 0 {
 		t.Verdict = quota.AllowAll
 	}
 	return t
 }
 
 // add adds a limit that is met. Limits in shadow have no say.
-func (s *stream) add(t *quota.Terms, c *store.Charge, now int64) {
+func (s *stream) add(t *quota.Terms, b *bucket, c *store.Charge, now int64) {
 	if c.Mode == rule.Shadow || c.Ask.Cost <= 0 || c.Limit == nil {
 		return
 	}
@@ -129,7 +143,13 @@ func (s *stream) add(t *quota.Terms, c *store.Charge, now int64) {
 			return
 		}
 	}
-	t.Charges = append(t.Charges, quota.Charge{Counter: c.Counter, Limit: c.Limit, Key: string(c.Key), Cost: c.Ask.Cost, OnStoreError: c.OnStoreError})
+	key := ""
+	if n := len(t.Charges); n < len(b.terms.Charges) && b.terms.Charges[n].Key == string(c.Key) {
+		key = b.terms.Charges[n].Key // nearly always
+	} else {
+		key = string(c.Key)
+	}
+	t.Charges = append(t.Charges, quota.Charge{Counter: c.Counter, Limit: c.Limit, Key: key, Cost: c.Ask.Cost, OnStoreError: c.OnStoreError})
 }
 
 // lendless says why a limit lends nothing; "" if it does.
