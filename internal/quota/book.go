@@ -155,9 +155,10 @@ func (b *Bucket) lapse(now int64) {
 		k := &b.books[i]
 		for j := range k.gens {
 			if g := &k.gens[j]; g.end != 0 && now >= g.until {
-				k.credit += g.held
-				k.lapsed += g.held
-				k.kept = max(0, k.kept-g.held)
+				spoken := min(k.kept, g.held) // for what was reported before
+				k.kept -= spoken
+				k.credit += g.held - spoken
+				k.lapsed += g.held - spoken
 				*g = gen{}
 			}
 		}
