@@ -321,6 +321,7 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	p, ttl := &b.plan, h.s.TTL
 	a = Action{Bucket: b.name, Short: p.short && p.report && p.kind == units && p.got >= p.want && p.want > 0}
 	if p.abandon {
+		h.wakeAt(b, 0)
 		delete(h.buckets, b.name)
 		for i := range b.books {
 			h.release(&b.books[i])
@@ -333,7 +334,7 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	case allow:
 		return a, h.give(b, &a, entry{kind: allow, g: without}, ttl, now)
 	case deny:
-		b.wake = b.terms.Until
+		h.wakeAt(b, b.terms.Until)
 		return a, h.give(b, &a, entry{kind: deny}, ttl, now)
 	case paced:
 		return a, h.actPace(b, &a, now)
@@ -344,21 +345,31 @@ func (h *Holder) act(b *Bucket, now int64) (a Action, ok bool) {
 	if p.never {
 		p.until = now
 	}
+	wake := int64(0)
 	if last := time.Duration((p.until-now-delay)/second) * time.Second; last < ttl {
 		ttl = last
-		b.wake = now + int64(ttl) - min(second, int64(ttl)/2)
+		wake = now + int64(ttl) - min(second, int64(ttl)/2)
 	}
-	if p.got < 1 || ttl < time.Second {
-		switch b.wake = 0; {
-		case p.single:
-			b.wake = now
-		case p.got >= 1 || p.never:
-			b.wake = max(p.until, now) + second/5
+	none, again := p.got < 1 || ttl < time.Second, int64(0)
+	switch {
+	case none && p.single:
+		wake = now
+	case none && (p.got >= 1 || p.never):
+		wake = max(p.until, now) + second/10 + h.later(second/5)
+	case p.got < p.want:
+		if again = h.lookAgain(b, p.got, now); none || wake == 0 || again != 0 && again < wake {
+			wake = again
 		}
-		p.renew = cur != nil && cur.kind == deny
-		return a, h.give(b, &a, entry{kind: deny}, h.s.TTL, now)
 	}
-	return a, h.give(b, &a, entry{kind: units, g: p.got}, ttl, now)
+	h.wakeAt(b, wake)
+	if !none {
+		return a, h.give(b, &a, entry{kind: units, g: p.got}, ttl, now)
+	}
+	if !p.report && b.keeps(cur, now) {
+		return a, false
+	}
+	p.renew = cur != nil && cur.kind == deny
+	return a, h.give(b, &a, entry{kind: deny}, h.s.TTL, now)
 }
 
 // give makes an assignment, or lets the current one live longer if the plan is to renew it, and
@@ -375,6 +386,9 @@ func (h *Holder) give(b *Bucket, a *Action, e entry, ttl time.Duration, now int6
 	e.serial, e.sent, e.deadline = h.serial, now, now+int64(ttl)
 	a.Clear = e.kind == units || e.kind == paced && !e.smaller(cur, now)
 	b.assign(e)
+	if e.kind == units {
+		b.handed += e.g
+	}
 	a.entry = e
 	return true
 }

@@ -87,7 +87,7 @@ type world struct {
 	used    []int64 // requests let through, by limit
 	bins    []int64 // requests let through, by 100 ms
 	slow    func() int64
-	pool    Pool
+	pools   []Pool // one of each node; Envoys are dealt out to them
 }
 
 // stream is one connection of an Envoy.
@@ -95,6 +95,7 @@ type stream struct {
 	w      *world
 	envoy  *modelEnvoy
 	holder *Holder
+	pool   *Pool
 	up     []upMessage
 	down   []downMessage
 }
@@ -118,7 +119,13 @@ type saidAction struct {
 // newWorld makes a world of as many Envoys.
 func newWorld(t rapid.TB, envoys int, limits ...algo.Config) *world {
 	t.Helper()
-	w := &world{now: 1_000_000_000_000, slow: func() int64 { return 0 }}
+	return newNodes(t, envoys, 1, limits...)
+}
+
+// newNodes makes a world of as many Envoys, and nodes that they report to.
+func newNodes(t rapid.TB, envoys, nodes int, limits ...algo.Config) *world {
+	t.Helper()
+	w := &world{pools: make([]Pool, nodes), now: 1_000_000_000_000, slow: func() int64 { return 0 }}
 	s, err := memory.New(memory.Options{Clock: func() int64 { return 1_900_000_000_000_000 + w.now/1000 }})
 	if err != nil {
 		t.Fatal(err)
@@ -143,16 +150,17 @@ func newWorld(t rapid.TB, envoys int, limits ...algo.Config) *world {
 		}
 		return all
 	}
-	for range envoys {
+	for i := range envoys {
 		e := newModelEnvoy(w.now)
 		w.envoys = append(w.envoys, e)
-		w.streams = append(w.streams, w.connect(e))
+		w.streams = append(w.streams, w.connect(i))
 	}
 	return w
 }
 
-func (w *world) connect(e *modelEnvoy) *stream {
-	return &stream{w: w, envoy: e, holder: NewHolder(testSettings())}
+// connect opens a stream of an Envoy.
+func (w *world) connect(envoy int) *stream {
+	return &stream{w: w, envoy: w.envoys[envoy], holder: NewHolder(testSettings(), uint64(envoy)), pool: &w.pools[envoy%len(w.pools)]}
 }
 
 // terms are those of a bucket.
@@ -276,9 +284,9 @@ func (s *stream) arrived(t rapid.TB, a *Action) {
 func (s *stream) answer(t rapid.TB) {
 	w := s.w
 	asks := s.holder.Ask(w.now)
-	w.pool.Bound(w.now, asks)
+	s.pool.Bound(w.now, asks)
 	w.takeAhead(t, asks)
-	w.pool.Got(w.now, asks)
+	s.pool.Got(w.now, asks)
 	var m downMessage
 	for _, a := range s.holder.Granted(w.now, asks) {
 		list := decoded(t, &a)
@@ -406,8 +414,8 @@ func runUnits(t rapid.TB, m mutant) {
 			s.up, s.down = nil, nil
 			leave := s.holder.Leave(w.now)
 			w.takeAhead(t, leave)
-			w.pool.Leave(s.holder)
-			w.streams[i] = w.connect(s.envoy)
+			s.pool.Leave(s.holder)
+			w.streams[i] = w.connect(i)
 		default: // the rules change, which is pushed
 			rules = rapid.IntRange(0, 2).Draw(r, "rules")
 			for _, s := range w.streams {

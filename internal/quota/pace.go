@@ -163,7 +163,7 @@ func (h *Holder) actPace(b *Bucket, a *Action, now int64) bool {
 	if p.want == 0 {
 		return false
 	}
-	b.wake = now + b.tick()
+	h.wakeAt(b, now+b.tick())
 	milli := min(p.want, p.got)
 	switch {
 	case !running:
@@ -175,7 +175,7 @@ func (h *Holder) actPace(b *Bucket, a *Action, now int64) bool {
 		milli = cur.milli()
 	}
 	if milli == 0 {
-		if b.wake = now + second; cur != nil && cur.kind == deny && !p.report {
+		if h.wakeAt(b, now+second); cur != nil && cur.kind == deny && !p.report {
 			return false
 		}
 		p.renew = cur != nil && cur.kind == deny

@@ -14,9 +14,11 @@ package quota
 
 import (
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/pq"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -90,16 +92,22 @@ type Holder struct {
 	s       Settings
 	buckets map[string]*Bucket
 	states  map[state]*holding
-	due     []*Bucket // to be dealt with at the next Ask
-	free    []Ask     // of the last Ask, to be used again
-	actions []Action  // of the last Granted, to be used again
-	round   int64     // counts calls of Ask
+	wakes   pq.Heap[*Bucket] // those with a wake
+	due     []*Bucket        // to be dealt with at the next Ask
+	free    []Ask            // of the last Ask, to be used again
+	actions []Action         // of the last Granted, to be used again
+	round   int64            // counts calls of Ask
 	serial  int64
+	again   again
 }
 
-// NewHolder returns a Holder without buckets. The settings must be valid.
-func NewHolder(s Settings) *Holder {
-	return &Holder{s: s, buckets: map[string]*Bucket{}, states: map[state]*holding{}}
+// NewHolder returns a Holder without buckets. The settings must be valid. The seed makes that two
+// Holders do not ask in step.
+func NewHolder(s Settings, seed uint64) *Holder {
+	h := &Holder{s: s, buckets: map[string]*Bucket{}, states: map[state]*holding{}}
+	h.wakes = pq.New(func(a, b *Bucket) bool { return a.wake < b.wake }, func(b *Bucket, at int) { b.woken = at + 1 })
+	h.again = again{most: MostAgain, second: -1, random: rand.New(rand.NewPCG(seed, 0))}
+	return h
 }
 
 // Bucket is one bucket of an Envoy, and what it was assigned.
@@ -124,6 +132,9 @@ type Bucket struct {
 	denied   bool    // the last report had refusals
 	heard    bool    // a report was here since the last Ask
 	wake     int64   // when to look at it without a report; 0: not
+	woken    int     // its place in Holder.wakes, from 1
+	handed   int64   // assigned as units since the last report
+	patient  int     // reports until it may be looked at between them again
 
 	pace pace
 	plan plan // what is under way between Ask and Granted
@@ -219,7 +230,7 @@ func (h *Holder) Look(name string, terms Terms) {
 }
 
 func (h *Holder) look(b *Bucket, terms Terms) {
-	b.wake = 0
+	h.wakeAt(b, 0)
 	h.subject(b, terms)
 	if !b.dirty {
 		b.dirty = true
@@ -228,19 +239,31 @@ func (h *Holder) look(b *Bucket, terms Terms) {
 }
 
 // Due returns when the next bucket is to be looked at without a report; math.MaxInt64 if none is.
-// The bucket's name is passed to f, if f is not nil, for each whose time has come.
+// If f is not nil, it is called with the name of each whose time has come, which f must Look at.
 func (h *Holder) Due(now int64, f func(name string)) (next int64) {
-	next = math.MaxInt64
-	for name, b := range h.buckets {
-		switch {
-		case b.wake == 0:
-		case b.wake <= now && f != nil:
-			f(name)
-		default:
-			next = min(next, b.wake)
+	for h.wakes.Len() > 0 {
+		b := h.wakes.Min()
+		if b.wake > now || f == nil {
+			return b.wake
 		}
+		h.wakeAt(b, 0)
+		f(b.name)
 	}
-	return next
+	return math.MaxInt64
+}
+
+// wakeAt sets when to look at a bucket without a report; 0 is never.
+func (h *Holder) wakeAt(b *Bucket, at int64) {
+	switch b.wake = at; {
+	case at == 0 && b.woken > 0:
+		h.wakes.Remove(b.woken - 1)
+		b.woken = 0
+	case at == 0:
+	case b.woken > 0:
+		h.wakes.Fix(b.woken - 1)
+	default:
+		h.wakes.Push(b)
+	}
 }
 
 // report books what Envoy says.
@@ -248,6 +271,7 @@ func (b *Bucket) report(now int64, u Usage) (over int64) {
 	b.lapse(now)
 	a := max(u.Allowed, 0)
 	b.measure(now, a+max(u.Denied, 0))
+	b.patience(a, now)
 	b.reported, b.heard, b.denied = now, true, u.Denied > 0
 	if b.zeros++; a > 0 || u.Denied > 0 {
 		b.zeros = 0

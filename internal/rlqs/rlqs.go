@@ -61,12 +61,17 @@ type Service struct {
 	pool    quota.Pool
 	drained chan struct{} // closed by Drain
 	once    sync.Once
+	again   atomic.Int64 // looksPerSecond, of one stream
 	watched bool               // watch runs
 	noted   map[noted]struct{} // what was logged, of the rules of generation
 	of      uint64             // generation
 
 	stats
 }
+
+// looksPerSecond is how many used up buckets are looked at in a second without a report, over all
+// streams (quota.Holder.Again): at most some hundredths of a core.
+const looksPerSecond = 2000
 
 type noted struct{ domain, rule string }
 
@@ -137,6 +142,7 @@ func (r *Service) enter(s *stream) bool {
 	default:
 	}
 	r.streams[s] = struct{}{}
+	r.again.Store(int64(max(looksPerSecond/len(r.streams), 1)))
 	if !r.watched {
 		r.watched = true
 		go r.watch()
@@ -148,6 +154,7 @@ func (r *Service) enter(s *stream) bool {
 func (r *Service) leave(s *stream) {
 	r.mu.Lock()
 	delete(r.streams, s)
+	r.again.Store(int64(looksPerSecond / max(len(r.streams), 1)))
 	r.pool.Leave(s.holder)
 	r.mu.Unlock()
 }

@@ -294,6 +294,43 @@ func TestPushes(t *testing.T) {
 	}
 }
 
+// TestUsedUp: a bucket that has used up its limit gets what comes back, without a report: by a reset
+// that this node is not told of, and by a grant.
+func TestUsedUp(t *testing.T) {
+	acme := rule.Map{"tenant": "acme"}
+	for name, more := range map[string]func(d *door) error{
+		"reset": func(d *door) error {
+			var decision weir.Decision
+			c := d.limiter.Charges(&weir.Request{Domain: "edge", Attributes: acme, Peek: true}, &decision)[0]
+			_, err := d.store.Reset(t.Context(), c.Counter, c.Key)
+			return err
+		},
+		"grant": func(d *door) error {
+			_, err := d.limiter.Grants().Set(t.Context(), "edge", "tenant", []string{"acme"}, "60000/hour", time.Now().Add(time.Hour), "test")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDoor(t, Options{})
+			if dec, err := d.limiter.Allow(t.Context(), weir.Request{Domain: "edge", Attributes: acme, Hits: 6000}); err != nil || !dec.Allowed {
+				t.Fatalf("%+v, %v", dec, err)
+			}
+			e := d.stream(t)
+			e.report(0, 1, "tenant", "acme")
+			if s, n := e.answer(); !isAll(typepb.RateLimitStrategy_DENY_ALL)(s, n) {
+				t.Fatalf("%v", s)
+			}
+			if err := more(d); err != nil {
+				t.Fatal(err)
+			}
+			if s, _ := e.answer(); s.GetTokenBucket().GetMaxTokens() != 5 {
+				t.Errorf("%v", s)
+			}
+		})
+	}
+}
+
 // TestLent: limits of a domain of rlqs.domains lend a tenth, and decisions do not lease it.
 func TestLent(t *testing.T) {
 	d := newDoor(t, Options{})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -69,7 +70,7 @@ func newStream(ctx context.Context, r *Service) *stream {
 	now := store.Monotonic()
 	return &stream{
 		r: r, ctx: ctx, look: make(chan struct{}, 1),
-		holder: quota.NewHolder(r.o.Settings), known: map[string]*bucket{},
+		holder: quota.NewHolder(r.o.Settings, rand.Uint64()), known: map[string]*bucket{},
 		out:    make(chan *rlqspb.RateLimitQuotaResponse, outbox),
 		offset: time.Now().UnixMicro() - now/1000, heard: now, budget: burstReports, refill: now,
 	}
@@ -200,6 +201,7 @@ func (s *stream) report(m *rlqspb.RateLimitQuotaUsageReports) error {
 		return errFlood
 	}
 	s.heard = now
+	s.holder.Again(int(s.r.again.Load()))
 	for _, u := range m.GetBucketQuotaUsages() {
 		if err := s.usage(u, now); err != nil {
 			return err
