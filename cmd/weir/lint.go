@@ -29,7 +29,8 @@ stands, or, outside all limits, for the file; what follows the colon is the reas
   # lint: ignore forgeable-key: the gateway removes what clients send
 
 With a configuration (--config, WEIR_CONFIG or ./weir.yaml) it also warns of counters by what its identity takes from
-clients unverified, and of leases (consistency) that are too small for its nodes, or have no effect with its store.`,
+clients unverified, of leases (consistency) that are too small for its nodes, or have no effect with its store, and of
+limits in its rlqs.domains that quotas for Envoys cannot be taken from.`,
 		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --warnings",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
@@ -161,7 +162,7 @@ func count(n int, noun string) string {
 
 // lintOptions is what the configuration tells Lint.
 func (c *config) lintOptions() file.LintOptions {
-	o := file.LintOptions{Identity: c.identity, Nodes: c.fallback.FixedNodes}
+	o := file.LintOptions{Identity: c.identity, Nodes: c.fallback.FixedNodes, Quotas: c.rlqsDomains}
 	if len(c.named) > 0 || c.store != storeMemory { // else nobody has configured anything
 		o.NoLeases = c.noLeases()
 	}
@@ -184,9 +185,16 @@ func (p *program) warnOfLeases(set *rule.Set) {
 	}
 }
 
+// warnOfQuotas warns of rules that refuse the buckets of Envoys' quotas.
+func (p *program) warnOfQuotas(set *rule.Set) {
+	if len(p.c.rlqsDomains) > 0 {
+		p.warnOf(set, file.QuotaNever)
+	}
+}
+
 // warnOf logs the warnings of that name.
 func (p *program) warnOf(set *rule.Set, name string) {
-	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases()}
+	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), Quotas: p.c.rlqsDomains}
 	for _, w := range file.Lint(set, o) {
 		if w.Name == name {
 			p.log.Warn("rules", "problem", w.Error())

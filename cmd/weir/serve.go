@@ -157,6 +157,7 @@ func (p *program) build(check bool) error {
 	}
 	p.warnOfIdentity(set)
 	p.warnOfLeases(set)
+	p.warnOfQuotas(set)
 	if err := p.openTokens(); err != nil {
 		return err
 	}
@@ -264,6 +265,7 @@ func (p *program) rulesChanged(s *rule.Set) {
 	p.limiter.SetRules(s)
 	p.warnOfLacking(s)
 	p.warnOfLeases(s)
+	p.warnOfQuotas(s)
 	p.signals.SetUsed(signalsOf(s))
 	p.startDeferring(s)
 }

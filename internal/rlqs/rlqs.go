@@ -56,15 +56,16 @@ type Service struct {
 	lender  store.Lender // nil if the store lends nothing
 	o       Options
 
-	mu      sync.Mutex
-	streams map[*stream]struct{}
-	pool    quota.Pool
-	drained chan struct{} // closed by Drain
-	once    sync.Once
-	again   atomic.Int64 // looksPerSecond, of one stream
-	watched bool               // watch runs
-	noted   map[noted]struct{} // what was logged, of the rules of generation
-	of      uint64             // generation
+	mu       sync.Mutex
+	streams  map[*stream]struct{}
+	pool     quota.Pool
+	drained  chan struct{} // closed by Drain
+	once     sync.Once
+	lendless sync.Once
+	again    atomic.Int64       // looksPerSecond, of one stream
+	watched  bool               // watch runs
+	noted    map[noted]struct{} // what was logged, of the rules of generation
+	of       uint64             // generation
 
 	stats
 }
@@ -298,6 +299,9 @@ func (r *Service) Stats() Stats {
 // StreamRateLimitQuotas implements rlqspb.RateLimitQuotaServiceServer.
 func (r *Service) StreamRateLimitQuotas(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageReports, rlqspb.RateLimitQuotaResponse]) error {
 	if r.lender == nil {
+		r.lendless.Do(func() {
+			r.o.Logger.Warn("an Envoy asks for quotas, which the store cannot lend: all its streams are refused", "why", status.Convert(errNoLender).Message())
+		})
 		return errNoLender
 	}
 	ctx, cancel := context.WithCancel(g.Context())

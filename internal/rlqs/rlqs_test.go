@@ -1,8 +1,10 @@
 package rlqs
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime"
 	"strings"
@@ -454,14 +456,20 @@ func TestDrain(t *testing.T) {
 // lendless is a store that does not lend.
 type lendlessStore struct{ store.Store }
 
-// TestNoLender: the refusal says why.
+// TestNoLender: the refusal says why, and the log once.
 func TestNoLender(t *testing.T) {
-	d := newDoor(t, Options{})
+	var log bytes.Buffer
+	d := newDoor(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	d.lender = nil
-	e := d.stream(t)
-	_, err := e.Recv()
-	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "lends no units") {
-		t.Error(err)
+	for range 3 {
+		e := d.stream(t)
+		_, err := e.Recv()
+		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "lends no units") {
+			t.Error(err)
+		}
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "lends no units") {
+		t.Errorf("the log is %q", text)
 	}
 	if _, ok := store.As[store.Lender](lendlessStore{d.store}); ok {
 		t.Error("a wrapped store lends")

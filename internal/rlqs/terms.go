@@ -164,6 +164,8 @@ func lendless(c *store.Charge) string {
 		return "it admits nothing"
 	case c.Limit.Lease() == nil || c.Counter.Lease == nil:
 		return "it lends nothing: give it consistency: {lease: 25%, for: 11s}, or name its domain in rlqs.domains; leaky_bucket and concurrency cannot lend"
+	case cfg.FirstRequest:
+		return "its window begins with the first request, and until then it lends nothing"
 	case base*int64(cfg.Lease)/100 < quota.MinFirst:
 		return "its lease is less than 2 units: raise it, or the limit"
 	}

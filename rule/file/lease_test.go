@@ -81,6 +81,53 @@ func TestLintLeases(t *testing.T) {
 	}
 }
 
+// TestLintQuotas: limits of domains of rlqs.domains that Envoys can be assigned nothing of, or not all.
+func TestLintQuotas(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"lent", "{name: a, allow: 1000/min}", ""},
+		{"leased for long", "{name: a, allow: 1000/min, algorithm: token_bucket, consistency: {lease: 25%, for: 11s}}", ""},
+		{"leased a little", "{name: a, allow: 1000/min, algorithm: token_bucket, consistency: {lease: 24%, for: 11s}}",
+			"quota-small a: a lease of 24% of the bucket's size 1000 lasts for less than 15s at its full rate, which Envoys then do not reach (from 25% on it has 250)"},
+		{"leased a little in shadow", "{name: a, allow: 1000/min, algorithm: leaky_bucket, on_limit: shadow}", ""},
+		{"leaky", "{name: a, allow: 1000/min, algorithm: leaky_bucket}", "quota-never a: it lends nothing, so that buckets of Envoys' quotas that meet it are refused: "},
+		{"concurrency", "{name: a, allow: 10, algorithm: concurrency, timeout: 10s}", "quota-never a: it lends nothing"},
+		{"in steps", "{name: a, allow: 1000/min, algorithm: token_bucket, refill: interval}", "quota-never a: it lends nothing"},
+		{"counting what it denied", "{name: a, allow: 1000/min, algorithm: sliding_log, count_denied: true}", "quota-never a: it lends nothing"},
+		{"from the first request", "{name: a, allow: 1000/min, algorithm: fixed_window, align: first_request}", "quota-never a: it lends nothing until a request at another door has begun its window"},
+		{"small", "{name: a, allow: 19/min}", "quota-never a: a lease of 10% of N 19 has 1 unit, and 2 are needed at least, so that buckets of Envoys' quotas that meet it are refused (from 11% on it has 2)"},
+		{"expensive", "{name: a, allow: 100/min, cost: 20}", "quota-never a: a lease of 10% of N 100 has 10 units, and 20 are needed"},
+		{"small for one", "{name: a, per: [tenant], allow: 1000/min, override: {acme: 5/min}}", "quota-never a: a lease of 10% of N 5 has 0 units"},
+		{"nothing", "{name: a, allow: 0/min}", ""},
+		{"known", "# lint: ignore quota-never\n{name: a, allow: 19/min}", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, lend := range [][]string{nil, {"edge"}} { // as lint loads rules, and as the server does
+				set, _, err := Load([]Source{{Name: "x.yaml", Data: []byte("domain: edge\nlimits: [\n" + c.text + "\n]")}}, Options{Lend: lend})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := ""
+				for _, p := range Lint(set, LintOptions{Quotas: []string{"edge"}}) {
+					if !strings.HasPrefix(p.Name, "quota-") {
+						continue
+					}
+					if got += p.Name + " " + p.Message; p.Hint != "" {
+						got += " (" + p.Hint + ")"
+					}
+				}
+				if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+					t.Errorf("got %q, want %q", got, c.want)
+				}
+				for _, p := range Lint(set, LintOptions{Quotas: []string{"other"}}) {
+					if strings.HasPrefix(p.Name, "quota-") {
+						t.Errorf("another domain's quotas: %q", p.Message)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestLeaseReload: the share and the time of a lease are part of the numbers of a limit, and a
 // reload that changes them keeps what is counted, and the record of what is out. Another window
 // carries both on. Without the lease the record is nobody's.

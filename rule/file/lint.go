@@ -24,6 +24,9 @@ type LintOptions struct {
 	Identity map[string]string
 	// Nodes is how many servers share the limits; 0 if it is not known.
 	Nodes int
+	// Quotas are the domains whose limits are lent to Envoys, those of the configuration's
+	// rlqs.domains; nil means none, or that they are not known.
+	Quotas []string
 	// NoLeases says why a server with the configuration lends nothing, such as
 	// "redis.leases.max_keys is 0"; "" if it does, or if that is not known.
 	NoLeases string
@@ -68,6 +71,7 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 		l.beaten(rules)
 		l.wildcards(rules)
 		l.leases(rules)
+		l.quotas(d, rules)
 	}
 	l.values(s)
 	for _, d := range s.Domains() {

@@ -35,6 +35,7 @@ const (
 	warnNoEffect        = "no-effect"
 	warnNumberAsText    = "number-as-text"
 	warnOverlap         = "overlap"
+	warnQuotaSmall      = "quota-small"
 	warnSecondDocument  = "second-document"
 	warnSoftZero        = "soft-zero"
 	warnTooLarge        = "too-large"
@@ -54,6 +55,10 @@ const UnverifiedIdentity = "unverified-identity"
 // UnusedLease names the warning of leases where the configuration lends nothing. Only Lint with
 // LintOptions.NoLeases gives it.
 const UnusedLease = "lease-unused"
+
+// QuotaNever names the warning of limits that quotas for Envoys cannot be taken from. Only Lint with
+// LintOptions.Quotas gives it.
+const QuotaNever = "quota-never"
 
 var warnings = []Warning{
 	{warnAttributeName, "an attribute that looks like a misspelt `method`, `path`, `host`, `user` or `header.…`"},
@@ -83,6 +88,8 @@ var warnings = []Warning{
 	{warnNoEffect, "what has no effect where it stands"},
 	{warnNumberAsText, "a number or a bool that is taken as text (Lyft form)"},
 	{warnOverlap, "wildcards of one level that match some of the same values (Lyft form)"},
+	{QuotaNever, "a limit of a domain of `rlqs.domains` that quotas for Envoys cannot be taken from ([rlqs.md](rlqs.md))"},
+	{warnQuotaSmall, "a limit of such a domain that quotas cannot use up, since its lease is too small"},
 	{warnSecondDocument, "a second YAML document in one file, which is not read (Lyft form)"},
 	{warnSoftZero, "a soft margin that rounds to nothing"},
 	{warnTooLarge, "a number that is more than can be counted"},
