@@ -66,10 +66,9 @@ func (c *conn) decideOrWait(v verb, args [][]byte) error {
 		b.addLane(key, i)
 	default: // too many wait: it is the first of another batch
 		b.n--
-		if err := c.decideBatch(); err != nil {
-			return err
-		}
-		b.addLane(key, b.add(v, args))
+		err := c.decideBatch()
+		b.addLane(key, b.add(v, args)) // also if that failed: the asker has begun it
+		return err
 	}
 	return nil
 }
