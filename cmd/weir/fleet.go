@@ -34,6 +34,7 @@ func (p *program) makePreview() error {
 		set, _ := p.limiter.Rules()
 		return set
 	}, file.Options{IPv6Prefix: p.c.ipv6Prefix})
+	p.preview.SetLint(p.c.lintOptions())
 	p.preview.SetProcess([]string{previewProcess}, p.log)
 	if s := p.storage.redis; s != nil {
 		p.preview.SetNodes(s.Nodes)

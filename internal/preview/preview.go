@@ -17,6 +17,7 @@ type Preview struct {
 	recorder *Recorder
 	rules    func() *rule.Set
 	options  file.Options
+	lint     file.LintOptions
 	others   func() int
 	process  *process // nil: requests are replayed in this one
 	one      sync.Mutex
@@ -32,6 +33,10 @@ func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
 // SetNodes makes results warn where several nodes count the same keys: nodes returns how many there
 // are. It must be called before Run.
 func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
+
+// SetLint makes lint know the configuration, as Lint of package file describes it. It must be called
+// before Run.
+func (p *Preview) SetLint(o file.LintOptions) { p.lint = o }
 
 // SetProcess makes Run replay in a process of its own, at the lowest priority: so it takes from
 // decisions neither the processor nor, while garbage is collected, their patience. The process is
@@ -56,7 +61,7 @@ func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Pre
 	tell := newTeller(q.Progress)
 	tell(insight.PreviewProgress{Phase: "load"}, true)
 	now := p.rules()
-	t := &task{Files: q.Files, Options: p.options, Known: p.recorder.o.Known, Hide: p.recorder.o.Hide, each: p.each}
+	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Known: p.recorder.o.Known, Hide: p.recorder.o.Hide, each: p.each}
 	if p.others != nil {
 		t.Nodes = p.others()
 	}

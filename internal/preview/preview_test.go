@@ -463,6 +463,24 @@ func TestCandidate(t *testing.T) {
 	}
 }
 
+// Lint knows the configuration, in whichever process it runs.
+func TestLint(t *testing.T) {
+	const leased = `limits: [{ name: leased, per: [user], allow: 60000/min, algorithm: token_bucket, consistency: { lease: 5% } }]`
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
+	for _, why := range []string{"", "nothing is lent here"} {
+		w.preview.SetLint(file.LintOptions{NoLeases: why})
+		w.apart.SetLint(file.LintOptions{NoLeases: why})
+		res, err := w.both(t.Context(), insight.PreviewQuery{Files: map[string]string{"shop.yaml": leased}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warns := slices.ContainsFunc(res.Warnings, func(s string) bool { return strings.Contains(s, "no effect: nothing is lent here") }); warns != (why != "") {
+			t.Errorf("with %q: %q", why, res.Warnings)
+		}
+	}
+}
+
 // Before anything is recorded there is nothing to tell, and a preview that is no longer wanted
 // ends.
 func TestNothing(t *testing.T) {

@@ -22,7 +22,8 @@ type task struct {
 	Files   map[string]string // the candidate
 	InForce []file.Source     // the rules in force
 	Options file.Options      // with which both are loaded
-	Known   []string          // as in Options of the recorder
+	Lint    file.LintOptions
+	Known   []string // as in Options of the recorder
 	Hide    []string
 	Nodes   int // how many count the same keys
 
@@ -120,7 +121,7 @@ func (t *task) load(res *insight.PreviewResult) (*rule.Set, []testFile) {
 		res.Problems = append(res.Problems, problemsOf("", err)...)
 		return nil, nil
 	}
-	for _, w := range append(warnings, file.Lint(set, file.LintOptions{})...) {
+	for _, w := range append(warnings, file.Lint(set, t.Lint)...) {
 		w.Quote = ""
 		res.Warnings = append(res.Warnings, w.Error())
 	}
