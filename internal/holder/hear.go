@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/weir-rl/weir/algo"
@@ -45,28 +46,61 @@ func (e *Entry) Hear(t *Terms, a Answer, cost int64, r *algo.Result, h *algo.Ahe
 	if r.Off {
 		return out
 	}
-	e.remaining = int32(r.Remaining - h.Got)
-	e.resetAt = after(a.Now, r.ResetAfter)
-	switch {
-	case cost <= 0:
-	case r.Allowed:
-		e.refused = 0
-	case cost <= math.MaxUint16:
-		e.refused = uint16(cost)
-		e.retryAt = after(a.Now, r.RetryAfter)
-		e.quiet = max(e.quiet, a.Asked+t.Pause)
-		if t.Limit.Algorithm() == algo.FixedWindow && r.RetryAfter <= t.Pause/1000 {
-			e.quiet = min(e.quiet, a.At+r.RetryAfter*1000) // the window turns, and all of it is free
-		}
-		e.flags &^= covered
-		if cost <= r.Remaining+h.Out {
-			e.flags |= covered
-			out.WhileOut = true
-		}
-		r.RetryAfter = e.retry(a.At, a.Now)
+	if e.refused != 0 && a.At >= e.quiet {
+		e.refused, e.instant = 0, 0
 	}
-	r.Remaining = min(r.Limit, r.Remaining+e.Left(a.At)-h.Got)
+	order := e.compare(t, a)
+	remaining, resetAt := int32(r.Remaining-h.Got), after(a.Now, r.ResetAfter)
+	switch {
+	case e.refused == 0 && order > 0:
+		e.remaining, e.resetAt, e.instant = remaining, resetAt, a.Now
+	case e.refused != 0 && order > 0 && r.Allowed && (cost > 0 || h.Got > 0):
+		e.refused, e.instant = 0, a.Now
+		fallthrough
+	case order >= 0:
+		e.remaining, e.resetAt = min(e.remaining, remaining), max(e.resetAt, resetAt)
+	}
+	if cost > 0 && cost <= math.MaxUint16 && !r.Allowed {
+		out.WhileOut = cost <= r.Remaining+h.Out
+		if e.refused != 0 || order >= 0 {
+			e.refuse(t, a, cost, r, out.WhileOut)
+		}
+	}
+	r.Remaining = min(r.Limit, int64(e.remaining)+e.Left(a.At))
 	return out
+}
+
+// compare sets an answer beside what is known: it was decided later (1), earlier (-1), or, as far
+// as can be told, at the same time (0). Answers are heard in any order, and those to one call of
+// the store have one instant. While a refusal is remembered there is no place for its instant, so
+// the holder's own clock orders what was asked; what is heard meanwhile may lower remaining, and
+// the first answer after that raises it.
+func (e *Entry) compare(t *Terms, a Answer) int {
+	if e.refused == 0 {
+		return cmp.Compare(a.Now, e.instant)
+	}
+	order := cmp.Compare(a.Asked+t.Pause, e.quiet)
+	if e.instant > a.Now && e.instant-a.Now <= t.Pause/1000 && t.Limit.Algorithm() == algo.FixedWindow {
+		return min(order, 0) // quiet may say when the window turns, in place of when it was asked
+	}
+	return order
+}
+
+// refuse remembers a refusal, and says when to come back.
+func (e *Entry) refuse(t *Terms, a Answer, cost int64, r *algo.Result, whileOut bool) {
+	if e.refused == 0 {
+		e.quiet = math.MinInt64 // from here on it says when this was asked, see compare
+	}
+	e.refused, e.instant = uint16(cost), after(a.Now, r.RetryAfter)
+	e.quiet = max(e.quiet, a.Asked+t.Pause)
+	if t.Limit.Algorithm() == algo.FixedWindow && r.RetryAfter <= t.Pause/1000 {
+		e.quiet = min(e.quiet, a.At+r.RetryAfter*1000) // the window turns, and all of it is free
+	}
+	e.flags &^= covered
+	if whileOut {
+		e.flags |= covered
+	}
+	r.RetryAfter = e.retry(a.At, a.Now)
 }
 
 // lend takes in what was lent. It returns how many units of it are of no use.
@@ -116,10 +150,10 @@ func until(now, instant int64) int64 {
 
 // retry is in how many µs a request that is refused now may come back.
 func (e *Entry) retry(at, now int64) int64 {
-	if e.retryAt == math.MaxInt64 {
+	if e.instant == math.MaxInt64 {
 		return algo.Never
 	}
-	return max(1, e.retryAt-now, (e.quiet-at+999)/1000)
+	return max(1, e.instant-now, (e.quiet-at+999)/1000)
 }
 
 // Refuses reports whether a request is refused without asking, because the store has just refused
@@ -131,7 +165,7 @@ func (e *Entry) Refuses(at, cost int64) (refuses, whileOut bool) {
 // Forget forgets that a request was refused, since the key may be admitted earlier.
 func (e *Entry) Forget() {
 	if e.refused != 0 {
-		e.refused, e.quiet = 0, math.MinInt64
+		e.refused, e.instant, e.quiet = 0, 0, math.MinInt64
 	}
 }
 
@@ -142,7 +176,9 @@ func (e *Entry) Admitted(t *Terms, at, now, cost int64, r *algo.Result) {
 		*r = algo.Result{Allowed: true, Off: true}
 		return
 	}
-	e.refused = 0 // it would have to wait longer now
+	if e.refused != 0 {
+		e.refused, e.instant = 0, now // it would have to wait longer now
+	}
 	switch t.Limit.Algorithm() {
 	case algo.TokenBucket:
 		if e.resetAt != math.MaxInt64 {

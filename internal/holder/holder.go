@@ -27,16 +27,17 @@ const (
 // Entry is what a holder holds of one key, and what it knows of it. The zero value holds and knows
 // nothing. It has no pointers. It is not safe for concurrent use.
 type Entry struct {
-	held [2]held
-	// what the store last said: when the state is fresh again, and when what was refused is
-	// admitted, by the store's clock; math.MaxInt64: never
-	resetAt, retryAt int64
-	quiet            int64   // until then nothing is asked in the background, and what was refused is refused
-	remaining        int32   // units that the store had left, beside those that are held here
-	demand           float32 // units that were asked for, each fading with its age; over about E
-	since            uint32  // when demand was last brought up to date, in ticks
-	refused          uint16  // cost that was refused; 0 for none
-	flags            uint8
+	held    [2]held
+	resetAt int64 // when the state is fresh again, as the store last said, by its clock; math.MaxInt64: never
+	// While a refusal is remembered, when what was refused is admitted; else when the newest answer
+	// was decided, of those heard. By the store's clock; math.MaxInt64: never.
+	instant   int64
+	quiet     int64   // until then nothing is asked in the background, and what was refused is refused
+	remaining int32   // units that the store had left, beside those that are held here
+	demand    float32 // units that were asked for, each fading with its age; over about E
+	since     uint32  // when demand was last brought up to date, in ticks
+	refused   uint16  // cost that was refused; 0 for none
+	flags     uint8
 }
 
 // A tick of Entry.since is about a millisecond.
@@ -76,7 +77,7 @@ func (e *Entry) Adopt(was, is *Terms) (dropped bool) {
 	if was.Same(is) {
 		return false
 	}
-	e.refused, e.quiet = 0, math.MinInt64
+	e.refused, e.instant, e.quiet = 0, 0, math.MinInt64
 	return e.Stop()
 }
 
@@ -322,7 +323,9 @@ func (e *Entry) pause(t *Terms, at int64) {
 	if e.refused != 0 && at < e.quiet {
 		return
 	}
-	e.refused = 0
+	if e.refused != 0 {
+		e.refused, e.instant = 0, 0
+	}
 	e.quiet = max(e.quiet, at+t.Pause)
 }
 
@@ -394,11 +397,15 @@ func (e *Entry) Expired(at int64) bool {
 }
 
 // Drop forgets all that is held, without telling: the store that lent it is another one now, and
-// what it has out may be somebody else's. It returns how many units that were.
+// what it has out may be somebody else's, and its clock another one. It returns how many units that
+// were.
 func (e *Entry) Drop() (units int64) {
 	for i := range e.held {
 		units += int64(e.held[i].left + e.held[i].used)
 		e.held[i] = held{}
+	}
+	if e.refused == 0 {
+		e.instant = 0
 	}
 	return units
 }

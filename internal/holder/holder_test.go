@@ -212,7 +212,7 @@ func TestScarcity(t *testing.T) {
 	if refuses, _ := e.Refuses(110*ms, 2); refuses {
 		t.Error("it refuses what it has forgotten")
 	}
-	if e.retryAt = math.MaxInt64; e.retry(0, t0) != algo.Never {
+	if e.instant = math.MaxInt64; e.retry(0, t0) != algo.Never {
 		t.Error("never is never")
 	}
 }
