@@ -426,12 +426,16 @@ func TestIdle(t *testing.T) {
 	t.Error("the bucket is still there")
 }
 
-// TestSilence: a stream whose reports stop is closed.
+// TestSilence: a stream whose reports stop is closed, and one on which none comes at all.
 func TestSilence(t *testing.T) {
-	e := newDoor(t, Options{silence: 50 * time.Millisecond}).stream(t)
-	e.report(0, 1, "tenant", "acme")
-	if got := e.ends(); got != codes.Unavailable {
-		t.Errorf("%v", got)
+	for _, reports := range []int{0, 1} {
+		e := newDoor(t, Options{silence: 50 * time.Millisecond}).stream(t)
+		for range reports {
+			e.report(0, 1, "tenant", "acme")
+		}
+		if got := e.ends(); got != codes.Unavailable {
+			t.Errorf("after %d reports: %v", reports, got)
+		}
 	}
 }
 

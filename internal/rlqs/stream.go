@@ -132,7 +132,8 @@ func (s *stream) loop(in <-chan *rlqspb.RateLimitQuotaUsageReports, broken <-cha
 		s.buckets.Store(int64(s.holder.Len()))
 		now := store.Monotonic()
 		next := s.holder.Due(now, nil)
-		if s.holder.Len() > 0 {
+		waits := s.holder.Len() > 0 || s.domain == "" // for a report
+		if waits {
 			next = min(next, s.heard+int64(s.r.o.silence))
 		}
 		timer.Reset(time.Duration(min(max(next-now, 0), int64(time.Hour))))
@@ -149,7 +150,7 @@ func (s *stream) loop(in <-chan *rlqspb.RateLimitQuotaUsageReports, broken <-cha
 		case <-s.look:
 			s.lookAll()
 		case <-timer.C:
-			if now = store.Monotonic(); s.holder.Len() > 0 && now-s.heard >= int64(s.r.o.silence) {
+			if now = store.Monotonic(); waits && now-s.heard >= int64(s.r.o.silence) {
 				return errSilent
 			}
 			s.lookDue(now)

@@ -55,10 +55,14 @@ type Server struct {
 // envoyproxy/ratelimit, and the service.
 var healthNames = []string{"", "ratelimit", rlspb.RateLimitService_ServiceDesc.ServiceName}
 
+// otherCalls bounds the calls that grpc-go serves beside a stream for each connection.
+const otherCalls = 4096
+
 // NewServer returns a server of r, grpc.health.v1 and reflection. ShouldRateLimit is served from
 // the wire bytes; grpc-go, which costs several times as much for a call, serves the rest.
 func NewServer(r *Service, o ServerOptions) *Server {
 	most := cmp.Or(o.MaxRequestBytes, 1<<20)
+	connections := cmp.Or(o.MaxConnections, 10_000)
 	s := &Server{
 		rest:   grpc.NewServer(append(o.Authorize.options(), grpc.MaxRecvMsgSize(most))...),
 		health: newHealth(o.Ready),
@@ -70,12 +74,15 @@ func NewServer(r *Service, o ServerOptions) *Server {
 	}
 	reflection.Register(s.rest)
 	s.server = h2.New(h2.Options{
-		Methods:          map[string]h2.Unary{rlspb.RateLimitService_ShouldRateLimit_FullMethodName: r.unary(o.Authorize)},
-		Handler:          http.Handler(s.rest),
-		TLS:              o.TLS,
-		MaxMessage:       most,
-		MaxStreams:       int(o.MaxStreams),
-		MaxConnections:   o.MaxConnections,
+		Methods:        map[string]h2.Unary{rlspb.RateLimitService_ShouldRateLimit_FullMethodName: r.unary(o.Authorize)},
+		Handler:        http.Handler(s.rest),
+		TLS:            o.TLS,
+		MaxMessage:     most,
+		MaxStreams:     int(o.MaxStreams),
+		MaxConnections: connections,
+		// The stream of an Envoy with quotas stays open. If each connection has one, there is still
+		// room for others, health checks among them.
+		MaxAllHandlers:   connections + otherCalls,
 		HandshakeTimeout: o.HandshakeTimeout,
 		Logger:           o.Logger,
 	})
