@@ -193,8 +193,8 @@ func (e *quotaEnvoy) ask(c *http.Client, plan, tenant string) (bool, error) {
 	return answer.StatusCode == http.StatusOK, err
 }
 
-// loadRLS asks a Weir before each request of a tenant.
-func (b *quotaBed) loadRLS(weir int, plan, tenant string, rate int) *flow {
+// rls asks a Weir about so many requests of a tenant at once.
+func (b *quotaBed) rls(weir int) func(ctx context.Context, plan, tenant string, hits uint32) (bool, error) {
 	b.t.Helper()
 	conn, err := grpc.NewClient("127.0.0.1:"+b.ports[weir], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -202,14 +202,23 @@ func (b *quotaBed) loadRLS(weir int, plan, tenant string, rate int) *flow {
 	}
 	b.t.Cleanup(func() { conn.Close() })
 	client := rlspb.NewRateLimitServiceClient(conn)
-	question := &rlspb.RateLimitRequest{Domain: "edge", Descriptors: []*ratelimit.RateLimitDescriptor{{
-		Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}, {Key: "plan", Value: plan}},
-	}}}
+	return func(ctx context.Context, plan, tenant string, hits uint32) (bool, error) {
+		answer, err := client.ShouldRateLimit(ctx, &rlspb.RateLimitRequest{Domain: "edge", HitsAddend: hits, Descriptors: []*ratelimit.RateLimitDescriptor{{
+			Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}, {Key: "plan", Value: plan}},
+		}}})
+		return answer.GetOverallCode() == rlspb.RateLimitResponse_OK, err
+	}
+}
+
+// loadRLS asks a Weir before each request of a tenant.
+func (b *quotaBed) loadRLS(weir int, plan, tenant string, rate int) *flow {
+	b.t.Helper()
+	ask := b.rls(weir)
 	f := &flow{plan: plan, tenant: tenant}
 	return f.begin(rate, 1+rate/200, func() error {
 		lo := time.Now().UnixMicro()
-		answer, err := client.ShouldRateLimit(context.Background(), question)
-		if err == nil && answer.OverallCode == rlspb.RateLimitResponse_OK {
+		ok, err := ask(context.Background(), plan, tenant, 1)
+		if err == nil && ok {
 			f.mu.Lock()
 			f.admitted = append(f.admitted, leasecheck.Admission{Lo: lo, Hi: time.Now().UnixMicro() + 1, Cost: 1})
 			f.mu.Unlock()
