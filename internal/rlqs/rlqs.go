@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/quota"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -62,6 +63,7 @@ type Service struct {
 	drained  chan struct{} // closed by Drain
 	once     sync.Once
 	lendless sync.Once
+	badIDs   seldom.Line
 	again    atomic.Int64       // looksPerSecond, of one stream
 	watched  bool               // watch runs
 	noted    map[noted]struct{} // what was logged, of the rules of generation
@@ -88,6 +90,7 @@ type stats struct {
 const (
 	causeIdle = iota
 	causeMany
+	causeID
 	causes
 )
 
@@ -267,8 +270,9 @@ type Stats struct {
 	// reports with refusals of a bucket whose limits had room for more than was assigned
 	Short uint64
 	// buckets that Envoy was told to forget, because they were idle, or too many
-	AbandonedIdle, AbandonedMany uint64
-	Limits                       map[weir.RuleName]LimitStats
+	// or had an id that is not taken
+	AbandonedIdle, AbandonedMany, AbandonedID uint64
+	Limits                                    map[weir.RuleName]LimitStats
 }
 
 // LimitStats are the counts of one limit, in units where nothing else is said.
@@ -281,7 +285,7 @@ type LimitStats struct {
 // Stats returns a reading.
 func (r *Service) Stats() Stats {
 	s := Stats{Refused: r.refused.Load(), Short: r.short.Load(), Limits: map[weir.RuleName]LimitStats{}}
-	s.AbandonedIdle, s.AbandonedMany = r.abandoned[causeIdle].Load(), r.abandoned[causeMany].Load()
+	s.AbandonedIdle, s.AbandonedMany, s.AbandonedID = r.abandoned[causeIdle].Load(), r.abandoned[causeMany].Load(), r.abandoned[causeID].Load()
 	r.mu.Lock()
 	s.Streams = len(r.streams)
 	for st := range r.streams {

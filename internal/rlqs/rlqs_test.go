@@ -351,10 +351,6 @@ func TestRefuses(t *testing.T) {
 	usage := func(entries ...string) *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage {
 		return &rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id(entries...)}
 	}
-	var many []string
-	for i := range maxEntries + 1 {
-		many = append(many, fmt.Sprint(i), "x")
-	}
 	for _, c := range []struct {
 		name string
 		send func(c client)
@@ -363,11 +359,6 @@ func TestRefuses(t *testing.T) {
 		{"no domain", func(c client) { c.send("", usage("a", "b")) }, codes.InvalidArgument},
 		{"a long domain", func(c client) { c.send(strings.Repeat("x", maxDomain+1), usage("a", "b")) }, codes.InvalidArgument},
 		{"another domain", func(c client) { c.send("edge"); c.send("other") }, codes.InvalidArgument},
-		{"no entries", func(c client) { c.send("edge", usage()) }, codes.InvalidArgument},
-		{"no id", func(c client) { c.send("edge", &rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{}) }, codes.InvalidArgument},
-		{"many entries", func(c client) { c.send("edge", usage(many...)) }, codes.InvalidArgument},
-		{"an empty key", func(c client) { c.send("edge", usage("", "b")) }, codes.InvalidArgument},
-		{"a long value", func(c client) { c.send("edge", usage("a", strings.Repeat("x", maxText+1))) }, codes.InvalidArgument},
 		{"a large message", func(c client) { _ = c.Send(&rlqspb.RateLimitQuotaUsageReports{Domain: strings.Repeat("x", 2<<20)}) }, codes.ResourceExhausted},
 		{"a flood", func(c client) {
 			m := &rlqspb.RateLimitQuotaUsageReports{Domain: "edge"}
@@ -383,6 +374,60 @@ func TestRefuses(t *testing.T) {
 				t.Errorf("the stream ended with %v, not with %v", got, c.want)
 			}
 			patience.Until(t, "the stream is gone", func() bool { return d.Stats().Streams == 0 })
+		})
+	}
+}
+
+// TestBadIDs: a bucket whose id is not taken is refused and forgotten, and the others are served.
+func TestBadIDs(t *testing.T) {
+	many := id()
+	for i := range maxEntries + 1 {
+		many.Bucket[fmt.Sprint(i)] = "x"
+	}
+	for _, c := range []struct {
+		name     string
+		id       *rlqspb.BucketId
+		answered bool
+	}{
+		{"none", nil, false},
+		{"no entries", id(), false},
+		{"an empty key", id("", "b"), false},
+		{"an empty value", id("a", ""), false},
+		{"many entries", many, true},
+		{"a long key", id(strings.Repeat("x", maxText+1), "a"), true},
+		{"a long value", id("a", strings.Repeat("x", maxText+1)), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var log bytes.Buffer
+			d := newDoor(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			e := d.stream(t)
+			for _, elapsed := range []time.Duration{0, quota.Interval} {
+				e.send("edge", &rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: c.id, NumRequestsDenied: 1, TimeElapsed: durationpb.New(elapsed)},
+					&rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id("tenant", "acme"), NumRequestsDenied: 1, TimeElapsed: durationpb.New(elapsed)})
+				m, err := e.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				list := m.GetBucketAction()
+				if last := list[len(list)-1]; last.GetBucketId().GetBucket()["tenant"] != "acme" || last.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket().GetMaxTokens() == 0 {
+					t.Errorf("another bucket got %v", last)
+				}
+				first := list[0]
+				switch strategy := first.GetQuotaAssignmentAction().GetRateLimitStrategy(); {
+				case !c.answered:
+					if first.GetBucketId().GetBucket()["tenant"] != "acme" {
+						t.Errorf("it was answered with %v", first)
+					}
+				case elapsed == 0 && !isAll(typepb.RateLimitStrategy_DENY_ALL)(strategy, 1), elapsed > 0 && first.GetAbandonAction() == nil:
+					t.Errorf("after %v it was answered with %v", elapsed, first)
+				}
+			}
+			if s := d.Stats(); s.Buckets != 1 || s.Streams != 1 || c.answered && s.AbandonedID != 1 {
+				t.Errorf("%+v", s)
+			}
+			if text := log.String(); strings.Count(text, "is not taken") != 1 {
+				t.Errorf("the log is %q", text)
+			}
 		})
 	}
 }

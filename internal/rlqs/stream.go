@@ -213,17 +213,18 @@ func (s *stream) report(m *rlqspb.RateLimitQuotaUsageReports) error {
 
 // usage deals with what a report says of a bucket.
 func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, now int64) error {
-	var err error
-	if s.entries, err = appendEntries(s.entries[:0], u.GetBucketId()); err != nil {
-		return err
+	list, named, wrong := appendEntries(s.entries[:0], u.GetBucketId())
+	if s.entries = list; wrong != nil {
+		return s.badID(u, named, wrong)
 	}
 	s.name = s.entries.appendName(s.name[:0])
 	b := s.known[string(s.name)]
 	if b == nil {
 		if s.holder.Len() >= s.r.o.Settings.Buckets {
-			return s.tooMany(u)
+			return s.refuse(u, causeMany)
 		}
 		b = &bucket{name: string(s.name), entries: slices.Clone(s.entries)}
+		var err error
 		if b.id, err = quota.AppendID(nil, u.GetBucketId()); err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
@@ -245,11 +246,24 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 // count reads a number of requests; there are not more than that.
 func count(n uint64) int64 { return int64(min(n, math.MaxInt32)) }
 
-// tooMany answers for a bucket beyond the bound.
-func (s *stream) tooMany(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage) error {
+// badID deals with a bucket whose id is not taken. What is wrong with it may come from a client of
+// Envoy, such as an empty header or a long one, and others must not suffer from that: only this
+// bucket is refused.
+func (s *stream) badID(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, named bool, wrong error) error {
+	if n := s.r.badIDs.Due(time.Minute); n > 0 {
+		s.r.o.Logger.Warn("the id of a bucket is not taken: its requests are refused", "domain", s.domain, "why", wrong, "times", n)
+	}
+	if !named {
+		return nil
+	}
+	return s.refuse(u, causeID)
+}
+
+// refuse answers for a bucket that is none of the Holder's.
+func (s *stream) refuse(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, cause int) error {
 	first := u.GetTimeElapsed().AsDuration() < time.Second
 	if !first {
-		s.r.abandoned[causeMany].Add(1)
+		s.r.abandoned[cause].Add(1)
 	}
 	id, err := quota.AppendID(nil, u.GetBucketId())
 	if err != nil {

@@ -1,14 +1,13 @@
 package rlqs
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	rlqspb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/quota"
@@ -55,20 +54,22 @@ func (e entries) All() iter.Seq2[string, string] {
 	}
 }
 
-// appendEntries appends the entries of an id, sorted.
-func appendEntries(e entries, id *rlqspb.BucketId) (entries, error) {
-	if n := len(id.GetBucket()); n == 0 || n > maxEntries {
-		return e, status.Errorf(codes.InvalidArgument, "a bucket_id has %d entries; it must have 1 to %d", n, maxEntries)
+// appendEntries appends the entries of an id, sorted. An error says what is wrong with it; named is
+// false if Envoy does not take it in an answer either.
+func appendEntries(e entries, id *rlqspb.BucketId) (list entries, named bool, err error) {
+	n := len(id.GetBucket())
+	if named = n > 0; n == 0 || n > maxEntries {
+		err = fmt.Errorf("it has %d entries, not 1 to %d", n, maxEntries)
 	}
 	for key, value := range id.GetBucket() {
-		if len(key) == 0 || len(key) > maxText || len(value) > maxText {
-			return e, status.Errorf(codes.InvalidArgument, "an entry of a bucket_id has a key of %d bytes and a value of %d; a key has 1 to %d, and a value %d at most",
-				len(key), len(value), maxText, maxText)
+		named = named && key != "" && value != ""
+		if len(key) == 0 || len(key) > maxText || len(value) == 0 || len(value) > maxText {
+			err = fmt.Errorf("it has an entry with a key of %d bytes and a value of %d, not 1 to %d", len(key), len(value), maxText)
 		}
 		e = append(e, rule.Entry{Key: key, Value: value})
 	}
 	slices.SortFunc(e, func(a, b rule.Entry) int { return strings.Compare(a.Key, b.Key) })
-	return e, nil
+	return e, named, err
 }
 
 // appendName appends the name of a bucket: its entries without ambiguity.

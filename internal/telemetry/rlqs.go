@@ -49,6 +49,7 @@ func (c rlqsCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(descRLQSShort, s.Short)
 	counter(descRLQSAbandoned, s.AbandonedIdle, "idle")
 	counter(descRLQSAbandoned, s.AbandonedMany, "many")
+	counter(descRLQSAbandoned, s.AbandonedID, "id")
 	counter(descRLQSRefused, s.Refused)
 }
 
