@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-rl/weir"
@@ -429,6 +430,28 @@ func TestBadIDs(t *testing.T) {
 				t.Errorf("the log is %q", text)
 			}
 		})
+	}
+}
+
+// TestDecode: a bucket whose id is no text is left out of its report, and a report that is none fails.
+func TestDecode(t *testing.T) {
+	text, err := proto.Marshal(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
+		{BucketId: id("tenant", "acme"), NumRequestsAllowed: 3},
+		{BucketId: id("tenant", "??"), NumRequestsAllowed: 4},
+		{BucketId: id("tenant", "other"), NumRequestsAllowed: 5},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, dropped, err := decode(bytes.ReplaceAll(text, []byte("??"), []byte("\xff\xfe")))
+	if err != nil || dropped != 1 || m.GetDomain() != "edge" || len(m.GetBucketQuotaUsages()) != 2 ||
+		m.BucketQuotaUsages[0].GetNumRequestsAllowed() != 3 || m.BucketQuotaUsages[1].GetBucketId().GetBucket()["tenant"] != "other" {
+		t.Errorf("%v, %d left out, %v", m, dropped, err)
+	}
+	for _, bad := range [][]byte{text[:len(text)-1], bytes.ReplaceAll(text, []byte("edge"), []byte("\xff\xfe\xfd\xfc")), {0xff}} {
+		if m, _, err := decode(bad); err == nil {
+			t.Errorf("%q was taken as %v", bad, m)
+		}
 	}
 }
 

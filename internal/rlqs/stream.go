@@ -90,10 +90,13 @@ func (s *stream) serve(g grpc.BidiStreamingServer[rlqspb.RateLimitQuotaUsageRepo
 	in, broken := make(chan *rlqspb.RateLimitQuotaUsageReports, inbox), make(chan error, 2)
 	go func() {
 		for {
-			m, err := g.Recv()
+			m, dropped, err := receive(g)
 			if err != nil {
 				broken <- err
 				return
+			}
+			if dropped > 0 {
+				s.r.badID("", errNotText)
 			}
 			select {
 			case in <- m:
@@ -250,13 +253,19 @@ func count(n uint64) int64 { return int64(min(n, math.MaxInt32)) }
 // Envoy, such as an empty header or a long one, and others must not suffer from that: only this
 // bucket is refused.
 func (s *stream) badID(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, named bool, wrong error) error {
-	if n := s.r.badIDs.Due(time.Minute); n > 0 {
-		s.r.o.Logger.Warn("the id of a bucket is not taken: its requests are refused", "domain", s.domain, "why", wrong, "times", n)
-	}
-	if !named {
+	if s.r.badID(s.domain, wrong); !named {
 		return nil
 	}
 	return s.refuse(u, causeID)
+}
+
+var errNotText = errors.New("it is not UTF-8, as a client sent it")
+
+// badID logs what is wrong with the id of a bucket.
+func (r *Service) badID(domain string, wrong error) {
+	if n := r.badIDs.Due(time.Minute); n > 0 {
+		r.o.Logger.Warn("the id of a bucket is not taken: its requests are refused", "domain", domain, "why", wrong, "times", n)
+	}
 }
 
 // refuse answers for a bucket that is none of the Holder's.
