@@ -40,6 +40,7 @@ type quotaBed struct {
 	ports   []string // of the Weirs' gRPC doors
 	weirs   []*process
 	envoys  []*quotaEnvoy
+	proxy   *redistest.FaultProxy // before the first Weir's gRPC door, for the first Envoy; nil if there is none
 	limits  map[string]algo.Config
 }
 
@@ -77,15 +78,7 @@ func (b *quotaBed) writeLimits(l quotaLimits) {
 	if err := os.MkdirAll(filepath.Join(b.dir, "rules"), 0o755); err != nil {
 		b.t.Fatal(err)
 	}
-	text = []byte(strings.NewReplacer("$UNITS", inRule(l.units), "$PACE", inRule(l.pace)).Replace(string(text)))
-	// As a whole, so that no Weir reads the half of it.
-	path := filepath.Join(b.dir, "rules", "edge.yaml")
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		b.t.Fatal(err)
-	}
+	b.writeRules(strings.NewReplacer("$UNITS", inRule(l.units), "$PACE", inRule(l.pace)).Replace(string(text)))
 }
 
 func (b *quotaBed) startWeir(i int) {
@@ -130,7 +123,7 @@ type flow struct {
 	done         sync.WaitGroup
 
 	mu       sync.Mutex
-	admitted []leasecheck.Admission // by RLS
+	admitted []leasecheck.Admission // as the client saw it
 }
 
 // begin sends rate requests a second until the flow is stopped; those that are late are made up for
@@ -171,9 +164,20 @@ func (e *quotaEnvoy) load(t *testing.T, plan, tenant string, rate int) *flow {
 	c := &http.Client{Transport: tr}
 	f := &flow{plan: plan, tenant: tenant}
 	return f.begin(rate, 1+rate/200, func() error {
-		_, err := e.ask(c, plan, tenant)
+		lo := time.Now().UnixMicro()
+		ok, err := e.ask(c, plan, tenant)
+		if err == nil && ok {
+			f.admit(lo)
+		}
 		return err
 	})
+}
+
+// admit takes down an admission that was asked for at an instant, in µs.
+func (f *flow) admit(lo int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.admitted = append(f.admitted, leasecheck.Admission{Lo: lo, Hi: time.Now().UnixMicro() + 1, Cost: 1})
 }
 
 // ask sends one request and reports whether it was let through.
@@ -219,9 +223,7 @@ func (b *quotaBed) loadRLS(weir int, plan, tenant string, rate int) *flow {
 		lo := time.Now().UnixMicro()
 		ok, err := ask(context.Background(), plan, tenant, 1)
 		if err == nil && ok {
-			f.mu.Lock()
-			f.admitted = append(f.admitted, leasecheck.Admission{Lo: lo, Hi: time.Now().UnixMicro() + 1, Cost: 1})
-			f.mu.Unlock()
+			f.admit(lo)
 		}
 		return err
 	})

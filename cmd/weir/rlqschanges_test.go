@@ -1,0 +1,126 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestQuotaChanges: a limit that another rule file, a signal or its schedule changes is in force at a
+// real Envoy before its next report, up and down.
+func TestQuotaChanges(t *testing.T) {
+	t.Parallel()
+	b := newQuotaBed(t, 1, limitsOfTests)
+	e := b.startEnvoy(b.ports[0])
+	// The third limit turns at one of the next minutes.
+	turn := time.Now().UTC().Add(30 * time.Second).Truncate(time.Minute).Add(time.Minute)
+	for left := time.Until(turn); left > 70*time.Second; left = time.Until(turn) {
+		turn = turn.Add(-time.Minute)
+	}
+	const old, more, none = "allow: 100000/30d", "allow: 1000000/30d", "allow: 0/30d"
+	const limit = "algorithm: token_bucket, consistency: { lease: 90%, for: 11s }"
+	write := func(allow string) {
+		b.writeRules(fmt.Sprintf(`domain: edge
+limits:
+  - { name: changed, per: [tenant], when: { plan: changed }, %s, %s }
+  - { name: elastic, per: [tenant], when: { plan: elastic }, %s, %s, throttle: { elastic: { signal: pushed, curve: { 10%%: 1000%%, 90%%: 0%% } } } }
+  - { name: timed, per: [tenant], when: { plan: timed }, %s, %s, timezone: UTC, schedule: [ { between: "%s-%s", %s } ] }
+`, allow, limit, old, limit, old, limit, turn.Format("15:04"), turn.Add(time.Hour).Format("15:04"), more))
+	}
+	write(old)
+	c := new(http.Client)
+	ask := func(plan string) bool {
+		ok, err := e.ask(c, plan, "tenant")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	rls := b.rls(0)
+	for _, plan := range []string{"changed", "elastic", "timed"} {
+		eventually(t, "the limit is used up at another door", func() bool {
+			ok, err := rls(t.Context(), plan, "tenant", 100_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return !ok
+		})
+		if ask(plan) {
+			t.Errorf("%s: more was let through than there is", plan)
+		}
+	}
+	signal := func(percent float64) func() {
+		return func() {
+			send(t, http.MethodPut, "http://"+b.weirs[0].addr("admin")+"/api/v1/signals/pushed", fmt.Sprintf(`{"value": %v, "ttl": 300}`, percent))
+			eventually(t, "the filtered signal is there", func() bool { return b.metric("weir_signal_percent", `"pushed"`) == percent })
+		}
+	}
+	var took time.Duration
+	for _, change := range []struct {
+		what, plan string
+		make       func()
+		let        bool
+	}{
+		{"the limit is raised", "changed", func() { write(more) }, true},
+		{"the limit is lowered", "changed", func() { write(none) }, false},
+		{"the signal falls", "elastic", signal(5), true},
+		{"the signal rises", "elastic", signal(95), false},
+	} {
+		if !change.let { // that it is refused must not come from what was assigned
+			free := 0
+			eventually(t, "there are units in plenty", func() bool {
+				if free++; !ask(change.plan) {
+					free = 0
+				}
+				return free >= 200
+			})
+		}
+		change.make()
+		begun := time.Now()
+		eventually(t, change.what, func() bool { return ask(change.plan) == change.let })
+		t.Logf("%s: in force after %v", change.what, time.Since(begun))
+		took += time.Since(begun)
+	}
+	// With the reports they would take half an interval each.
+	if took > 10*time.Second {
+		t.Errorf("4 changes took %v, as long as reports do", took)
+	}
+	early := 0
+	for time.Until(turn) > 0 {
+		if ask("timed") && time.Until(turn) > time.Second {
+			early++
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	if early > 10 { // some come back by and by
+		t.Errorf("%d were let through before the turn", early)
+	}
+	let, first := 0, time.Time{}
+	eventually(t, "the next entry of the schedule is in force", func() bool {
+		if ask("timed") {
+			if let++; let == 1 {
+				first = time.Now()
+			}
+		}
+		return let >= 20
+	})
+	t.Logf("the schedule turned: 1 let through after %v, 20 after %v", first.Sub(turn), time.Since(turn))
+}
+
+// writeRules replaces the rule file, as a whole, so that no Weir reads the half of it.
+func (b *quotaBed) writeRules(text string) {
+	b.t.Helper()
+	path := filepath.Join(b.dir, "rules", "edge.yaml")
+	if err := os.WriteFile(path+".new", []byte(strings.TrimSpace(text)+"\n"), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		b.t.Fatal(err)
+	}
+}
