@@ -272,6 +272,42 @@ func TestLateAnswers(t *testing.T) {
 	})
 }
 
+// TestGivenBack: what is given back is taken from the latest units of a log. So those that were
+// charged in vain stay in it, and leave earlier than what was admitted after them: as many more are
+// admitted in a window as were given back in it, and no more.
+func TestGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, vain = 10, 4
+		p := &tardy{Store: newMemory(t, nil)}
+		s := newOver(t, p, Options{})
+		c := counter(t, algo.Config{Algorithm: algo.SlidingLog, N: limit, Window: time.Hour})
+		take(t, s.o.Local, charge(c, "k", limit))
+		p.set(asLate)
+		if take(t, s, charge(c, "k", vain))[0].Allowed {
+			t.Fatal("more than the share")
+		}
+		p.set(timely)
+		time.Sleep(30 * time.Minute)
+		admitted := int64(0) // by another node
+		for take(t, p.Store, charge(c, "k", 1))[0].Allowed {
+			admitted++
+		}
+		p.arrive(0)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := used(t, p.Store, c, "k"); n != limit-vain {
+			t.Fatalf("%d units count after %d were given back", n, vain)
+		}
+		time.Sleep(31 * time.Minute) // what was charged in vain counts no more
+		for take(t, p.Store, charge(c, "k", 1))[0].Allowed {
+			admitted++
+		}
+		if admitted != limit+vain {
+			t.Errorf("%d were admitted within an hour, want %d and %d more", admitted, limit, vain)
+		}
+	})
+}
+
 // TestExcessIsToldOnceInAWhile: at most once a minute, and then all that is new.
 func TestExcessIsToldOnceInAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
