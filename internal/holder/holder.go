@@ -391,6 +391,14 @@ func (e *Entry) Stop() (had bool) {
 	return had
 }
 
+// Unused reports whether nothing is held, and no call is under way or about to be made for more, so
+// that the entry can be forgotten at the price of what it knows; and for how long nobody has asked
+// for the key, in ns. Units that are Taken meanwhile count as used then.
+func (e *Entry) Unused(at int64) (idle int64, unused bool) {
+	left, used := e.Holds()
+	return e.idle(at), left+used == 0 && e.flags&(asking|queued) == 0
+}
+
 // Expired reports whether units are left that cannot be used any more.
 func (e *Entry) Expired(at int64) bool {
 	return e.held[0].left > 0 && at >= e.held[0].deadline || e.held[1].left > 0 && at >= e.held[1].deadline

@@ -184,7 +184,8 @@ func (s *Store) prepareOne(ch *store.Charge, h *algo.Ahead, hash uint64, at int6
 	return true
 }
 
-// enter makes a slot for a key that is asked for the second time within E, if there is room.
+// enter makes a slot for a key that is asked for the second time within E, if there is room, or one
+// that holds nothing can make room.
 func (s *Store) enter(sh *shard, hash uint64, ch *store.Charge, at int64) *slot {
 	if ch.Ask.Cost <= 0 || s.drained.Load() {
 		return nil
@@ -196,7 +197,9 @@ func (s *Store) enter(sh *shard, hash uint64, ch *store.Charge, at int64) *slot 
 	keys := s.keys.Add(1)
 	if keys > s.maxKeys {
 		s.keys.Add(-1)
-		return nil
+		if !sh.makeRoom(s, at) {
+			return nil
+		}
 	}
 	sl := sh.add(s, hash, t, ch.Key, at)
 	if keys == 1 || paceOf(&t.Terms).next(at) < s.next.Load() {
@@ -256,7 +259,7 @@ func (s *Store) hear(c *call, a holder.Answer) {
 			h.Until = 0
 		}
 		sl := sh.find(c.hashes[j], ch.Counter.ID, ch.Key)
-		if sl == nil || sl.terms.Limit != ch.Limit {
+		if sl == nil || !s.under(sl, ch) {
 			if sl != nil {
 				sl.Lost(&sl.terms.Terms, a.At, h)
 			}
@@ -279,6 +282,16 @@ func (s *Store) hear(c *call, a holder.Answer) {
 			counts.refusedOut.Add(1)
 		}
 	}
+}
+
+// under reports whether an answer about a charge is about the limit of a slot: a reload compiles
+// each limit anew.
+func (s *Store) under(sl *slot, c *store.Charge) bool {
+	if sl.terms.Limit == c.Limit {
+		return true
+	}
+	t := s.terms.of(c)
+	return t != nil && sl.terms.Same(&t.Terms)
 }
 
 // lost notes that a call failed. If it was certainly not made, what it told is to be told again.

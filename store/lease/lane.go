@@ -188,9 +188,10 @@ func (s *Store) prepareWant(j *job, l *lane, at int64) bool {
 		return false
 	}
 	sl.Unqueue()
-	if sl.terms.Limit != j.charge.Limit || !sl.Short(&sl.terms.Terms, at) || s.drained.Load() {
+	if !s.under(sl, &j.charge) || !sl.Short(&sl.terms.Terms, at) || s.drained.Load() {
 		return false
 	}
+	j.charge.Counter, j.charge.Limit = sl.terms.counter, sl.terms.Limit
 	sl.Ask(&sl.terms.Terms, at, l.now(at), false, true, &j.ahead)
 	sl.terms.counts.tell(&j.ahead)
 	return true

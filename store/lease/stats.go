@@ -14,7 +14,11 @@ type counts struct {
 	local, byStore, mixed           atomic.Uint64
 	granted, used, returned, lapsed atomic.Uint64
 	refusedHere, refusedOut, late   atomic.Uint64
+	last                            uint64 // decisions when they were last looked at, see forgetCounts
 }
+
+// decisions is how many were made in all.
+func (n *counts) decisions() uint64 { return n.local.Load() + n.byStore.Load() + n.mixed.Load() }
 
 // refused counts a refusal that was made here.
 func (n *counts) refused(whileOut bool) {
@@ -83,7 +87,8 @@ type Stats struct {
 	Late uint64
 }
 
-// LimitStats are those of a limit that lends. All are counted since the start.
+// LimitStats are those of a limit that lends. All are counted since the start, or since it was asked
+// for again after many reloads without it.
 type LimitStats struct {
 	Counter *rule.Counter
 

@@ -46,7 +46,8 @@ type shard struct {
 	// the doorkeeper, made with the first key: who was asked for when
 	door *[doorSize]seen
 	key  []byte // working memory, see keyOf
-	_    [32]byte
+	hand int    // the slot at which room is looked for next
+	_    [24]byte
 }
 
 // seen is a key that was asked for: a part of its hash, and when, in ticks of about 4 ms.
@@ -158,6 +159,31 @@ func (sh *shard) remove(s *Store, n uint32) {
 	sh.chunks[n/chunkSize].pace[n%chunkSize] = 0
 	sh.free = append(sh.free, n)
 	sh.keys--
+}
+
+// looked is how many slots are looked at to make room.
+const looked = 8
+
+// makeRoom removes the key that was not asked for the longest, of the next few that hold nothing: a
+// flood of keys that come twice must not keep those out that come often. It reports whether there
+// was one. What holds units stays until they end. mu is held.
+func (sh *shard) makeRoom(s *Store, at int64) bool {
+	victim, longest := -1, int64(-1)
+	for range min(looked, sh.made) {
+		if sh.hand++; sh.hand >= sh.made {
+			sh.hand = 0
+		}
+		if sl := sh.slot(uint32(sh.hand)); sl.terms != nil {
+			if idle, unused := sl.Unused(at); unused && idle > longest {
+				victim, longest = sh.hand, idle
+			}
+		}
+	}
+	if victim < 0 {
+		return false
+	}
+	sh.remove(s, uint32(victim))
+	return true
 }
 
 // doorTick is such that all ticks are longer than any E.

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/weir-rl/weir/internal/holder"
 	"github.com/weir-rl/weir/rule"
@@ -23,11 +24,16 @@ type termsCache struct {
 	m      sync.Map // *algo.Limit → *terms
 	counts sync.Map // counter's ID → *counts
 
-	mu sync.Mutex // held to add terms
-	n  int
+	mu       sync.Mutex // held to add terms; taken after a shard's
+	n        int
+	counters atomic.Int64 // how many counts there are
+	most     atomic.Int64 // from how many on those of rules that are gone are looked for; 0: mostCounts
 }
 
-const maxTerms = 16384
+const (
+	maxTerms   = 16384
+	mostCounts = 1024
+)
 
 // of returns the terms of a charge; nil if its limit lends nothing.
 func (tc *termsCache) of(c *store.Charge) *terms {
@@ -55,7 +61,10 @@ func (tc *termsCache) add(c *store.Charge) *terms {
 	next, _ := v.(*terms)
 	t := &terms{counter: c.Counter, next: next}
 	if h := holder.TermsOf(c.Limit); h != nil {
-		n, _ := tc.counts.LoadOrStore(c.Counter.ID, &counts{counter: c.Counter})
+		n, there := tc.counts.LoadOrStore(c.Counter.ID, &counts{counter: c.Counter})
+		if !there {
+			tc.counters.Add(1)
+		}
 		t.Terms, t.counts, t.lends = *h, n.(*counts), true
 	}
 	tc.m.Store(c.Limit, t)
@@ -63,6 +72,52 @@ func (tc *termsCache) add(c *store.Charge) *terms {
 		return nil
 	}
 	return t
+}
+
+// forgetCounts forgets the counts of counters that nobody has asked for since it last looked, and
+// that hold nothing: a reload may have made others of all. It looks when there are twice as many as
+// were left the last time. A decision that is under way meanwhile may not be counted.
+func (s *Store) forgetCounts() {
+	tc := &s.terms
+	if tc.counters.Load() <= max(mostCounts, tc.most.Load()) {
+		return
+	}
+	held := map[*counts]bool{}
+	s.eachSlot(func(sl *slot) { held[sl.terms.counts] = true })
+	gone := map[*counts]bool{}
+	tc.mu.Lock()
+	tc.counts.Range(func(id, v any) bool {
+		n := v.(*counts)
+		if sum := n.decisions(); !held[n] && sum == n.last {
+			tc.counts.Delete(id)
+			gone[n] = true
+		} else {
+			n.last = sum
+		}
+		return true
+	})
+	tc.counters.Add(-int64(len(gone)))
+	tc.most.Store(2 * tc.counters.Load())
+	if len(gone) > 0 {
+		tc.m.Clear()
+		tc.n = 0
+	}
+	tc.mu.Unlock()
+	s.eachSlot(func(sl *slot) {
+		if gone[sl.terms.counts] { // it has come back meanwhile
+			sl.terms = tc.of(&store.Charge{Counter: sl.terms.counter, Limit: sl.terms.Limit})
+		}
+	})
+}
+
+// eachSlot calls f for each slot in use, with the lock of its shard.
+func (s *Store) eachSlot(f func(sl *slot)) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		sh.each(func(_ uint32, sl *slot) { f(sl) })
+		sh.mu.Unlock()
+	}
 }
 
 // lends reports whether the limit of a charge lends to nodes: this is all that other limits cost.

@@ -67,6 +67,7 @@ func (s *Store) tick(at int64) time.Duration {
 			next = min(next, due)
 		}
 	}
+	s.forgetCounts()
 	next = max(next, at+int64(time.Millisecond))
 	s.next.Store(next)
 	return time.Duration(next - at)
