@@ -18,8 +18,9 @@ type findings struct {
 	Answers    int      // of Redis
 	Known      time.Duration
 	Violations []string
-	// violations by no more than what was refunded then: a refund takes the latest units back, not
-	// those that were charged in vain, so that these are forgotten too early
+	// violations by no more than what was refunded then: what was charged for it is admitted anew;
+	// and a refund takes the latest units back, not those that were charged in vain, so that these
+	// are forgotten too early
 	Excused int
 	// how full each limit and key certainly was at its fullest, in percent of what is allowed
 	Fill   []int
@@ -122,7 +123,7 @@ func (c *conductor) parts(at place, list []recorded, o *offsets) []part {
 
 // checkPart adds the violation in a part, if there is one, and returns how full it was, in percent.
 func (c *conductor) checkPart(f *findings, at place, p part, o *offsets) int {
-	config := c.plan.Limits[at.limit].Config
+	config := c.plan.Limits[at.limit].config()
 	admissions := make([]leasecheck.Admission, len(p.list))
 	for i := range p.list {
 		admissions[i] = p.list[i].Admission

@@ -38,7 +38,7 @@ type plan struct {
 }
 
 // faults are a choice of what may happen.
-type faults uint8
+type faults uint16
 
 const (
 	processes faults = 1 << iota // workers are killed and stopped
@@ -47,6 +47,11 @@ const (
 	restarts                     // Redis forgets all
 	failovers                    // the master dies, and a replica takes its place
 	sleep                        // a worker is stopped for 2 to 30 s
+	// No faults, but what else there may be:
+	refunds    // clients give units back
+	costsAfter // clients say what a request has cost
+	calendars  // windows are days, of which one begins
+	schedules  // numbers change with the time of day
 )
 
 // variants are the limits to draw from; draw fills in the numbers.
@@ -78,6 +83,9 @@ func drawPlan(seed uint64, m mode, f faults) *plan {
 	}
 	for range 1 + rnd.IntN(3) {
 		c := variants[rnd.IntN(len(variants))]
+		if f&calendars != 0 {
+			c = algo.Config{Algorithm: algo.FixedWindow, Calendar: algo.Day}
+		}
 		c.Window = []time.Duration{200, 300, 500, 1000, 1500}[rnd.IntN(5)] * time.Millisecond
 		rate := 100 + rnd.Int64N(600) // a second
 		c.N = max(20, rate*c.Window.Milliseconds()/1000)
@@ -91,6 +99,12 @@ func drawPlan(seed uint64, m mode, f faults) *plan {
 			c.Lease = []int{5, 10, 20, 50, 90}[rnd.IntN(5)]
 			if rnd.IntN(2) == 0 {
 				c.LeaseFor = []time.Duration{10, 30, 100}[rnd.IntN(3)] * time.Millisecond
+			}
+		}
+		if f&calendars != 0 {
+			c.N, c.Window = 5*c.N, 24*time.Hour
+			if c.Lease > 0 && c.LeaseFor == 0 {
+				c.LeaseFor = 200 * time.Millisecond // not a share of the day
 			}
 		}
 		p.Limits = append(p.Limits, limitSpec{ID: rnd.Uint64(), Group: group, Config: c})
@@ -109,6 +123,25 @@ func drawPlan(seed uint64, m mode, f faults) *plan {
 		p.Calls = append(p.Calls, call)
 	}
 	return p
+}
+
+// begin gives times of day to what depends on them: a day begins in the middle of the run, and of
+// each second from now on less is allowed in the first half.
+func (p *plan) begin(now time.Time) {
+	middle := now.UTC().Add(p.Length / 2)
+	midnight := middle.Truncate(24 * time.Hour)
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		if p.Faults&calendars != 0 {
+			l.Zone = -int(middle.Sub(midnight).Seconds())
+		}
+		if p.Faults&schedules != 0 {
+			today := now.UTC().Truncate(24 * time.Hour)
+			for at := now.UTC().Sub(today).Truncate(time.Second); len(l.Phases) < 60; at += time.Second {
+				l.Phases = append(l.Phases, at%(24*time.Hour))
+			}
+		}
+	}
 }
 
 // conductor leads a run.
@@ -163,6 +196,7 @@ func run(t testing.TB, p *plan) *findings {
 	}
 	c.open()
 	c.begun = redistest.Clock()
+	p.begin(time.Now())
 	for i := range c.fleet {
 		c.launch(i)
 	}
@@ -211,6 +245,7 @@ func (c *conductor) launch(i int) {
 	s := setup{
 		URL: c.url, Mode: c.plan.Mode, Limits: c.plan.Limits, Calls: c.plan.Calls, Nodes: workers,
 		Clients: 4, Pause: 8 * time.Millisecond, Moods: c.plan.Moods,
+		Refunds: c.plan.Faults&refunds != 0, CostsAfter: c.plan.Faults&costsAfter != 0,
 		Seed: c.rnd.Uint64(), Drain: time.Second, Record: filepath.Join(c.folder, fmt.Sprint(len(c.records))),
 	}
 	if c.proxies != nil {

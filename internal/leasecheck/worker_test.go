@@ -69,13 +69,24 @@ func (m mode) lends() bool { return m.has("lease") || m.has("simple") || m.has("
 type limitSpec struct {
 	ID, Group uint64
 	Config    algo.Config
+	Zone      int             // of a calendar: seconds east of Greenwich
+	Phases    []time.Duration // times of day from which on three fifths are allowed for half a second
+}
+
+// config is Config with what no JSON can hold.
+func (l *limitSpec) config() algo.Config {
+	c := l.Config
+	if c.Calendar != algo.NoCalendar {
+		c.Location = time.FixedZone(fmt.Sprint(l.Zone), l.Zone)
+	}
+	return c
 }
 
 // counter makes it, with so many percent of N, and of the lease's share, by which the length of
 // generations may change too. A bucket keeps its size: a smaller one forgives what it cannot hold,
 // which is no matter of leases.
 func (l *limitSpec) counter(percent int64) (*rule.Counter, error) {
-	c := l.Config
+	c := l.config()
 	if c.Algorithm == algo.TokenBucket && c.Burst == 0 {
 		c.Burst = c.N
 	}
@@ -84,6 +95,9 @@ func (l *limitSpec) counter(percent int64) (*rule.Counter, error) {
 		c.Lease = max(1, c.Lease*int(percent)/100)
 	}
 	limit, err := algo.New(c)
+	if err == nil && len(l.Phases) > 0 {
+		limit, err = l.scheduled(limit)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +106,21 @@ func (l *limitSpec) counter(percent int64) (*rule.Counter, error) {
 		counter.Lease = &rule.Counter{ID: l.ID ^ 0x5555555555555555, Group: l.Group, Domain: "test", Limit: lent}
 	}
 	return counter, nil
+}
+
+// scheduled makes a limit one that allows less in the phases.
+func (l *limitSpec) scheduled(limit *algo.Limit) (*algo.Limit, error) {
+	c := limit.Config()
+	c.N = max(1, c.N*3/5)
+	less, err := algo.New(c)
+	if err != nil {
+		return nil, err
+	}
+	var phases []algo.Phase
+	for _, at := range l.Phases {
+		phases = append(phases, algo.Phase{From: at, Until: (at + time.Second/2) % (24 * time.Hour), Limit: less})
+	}
+	return algo.Scheduled(limit, phases, nil)
 }
 
 // callSpec is what a client may ask for: a unit or more of one key of some limits.
@@ -111,11 +140,13 @@ type setup struct {
 	Each    int           // how many calls a client makes; 0: until it is told to stop
 	Pause   time.Duration // the longest rest between two calls; how long is drawn at random
 	Moods   bool          // now and then a client rests for longer
-	Seed    uint64
-	Record  string // file
-	Nodes   int
-	Timeout time.Duration // of calls to Redis; 0: that of store/redis
-	Drain   time.Duration // how long that may take
+	// what clients do after an admission now and then
+	Refunds, CostsAfter bool
+	Seed                uint64
+	Record              string // file
+	Nodes               int
+	Timeout             time.Duration // of calls to Redis; 0: that of store/redis
+	Drain               time.Duration // how long that may take
 }
 
 // order is an order to a worker, after the setup. Fields that are zero ask for nothing.
@@ -311,17 +342,17 @@ func (c *client) call(call *callSpec) {
 		})
 		c.results = append(c.results, algo.Result{})
 	}
-	n := &notes{}
+	n, now := &notes{}, int64(0)
 	asked := redistest.Clock()
 	// Doors ask a store first what it can decide at once. (store/fallback decides nothing by itself
 	// then, but what is under it does; nobody could tell who it was.)
 	p, prompt := w.store.(store.Prompt)
 	if prompt = prompt && !w.setup.Mode.has("fallback"); prompt {
-		_, prompt = p.TakeNow(c.charges, c.results)
+		now, prompt = p.TakeNow(c.charges, c.results)
 	}
 	var err error
 	if !prompt {
-		_, err = w.store.Take(context.WithValue(context.Background(), notesKey{}, n), c.charges, c.results)
+		now, err = w.store.Take(context.WithValue(context.Background(), notesKey{}, n), c.charges, c.results)
 	}
 	answered := redistest.Clock()
 	switch {
@@ -353,6 +384,39 @@ func (c *client) call(call *callSpec) {
 	// What is not in the record was not admitted: a worker that is killed has answered nobody yet.
 	w.record.add(c.entries...)
 	w.admitted.Add(1)
+	if w.setup.Refunds && c.rnd.IntN(8) == 0 {
+		for i := range c.charges {
+			c.charges[i].Ask.Cost = -call.Cost
+		}
+		_, _ = w.store.Take(context.Background(), c.charges, c.results) // probed records it
+	}
+	if w.setup.CostsAfter && c.rnd.IntN(4) == 0 {
+		c.settle(call, now)
+	}
+}
+
+// settle says what a call has cost that was admitted, and records what goes back.
+func (c *client) settle(call *callSpec, now int64) {
+	var list []store.Settlement
+	actual := c.rnd.Int64N(2*call.Cost + 1)
+	for i := range c.charges {
+		ch := &c.charges[i]
+		list = append(list, store.Settlement{Counter: ch.Counter, Limit: ch.Limit, Key: ch.Key, At: now, Reserved: call.Cost, Actual: actual})
+	}
+	asked := redistest.Clock()
+	r, ok := store.As[store.Reserver](c.worker.store)
+	if !ok || r.Settle(context.Background(), list) != nil && actual >= call.Cost {
+		return
+	}
+	c.entries = c.entries[:0]
+	for _, i := range call.Limits {
+		if actual < call.Cost {
+			c.entries = append(c.entries, entry{
+				By: refund, Limit: uint8(i), Key: uint8(call.Key), Cost: uint8(call.Cost - actual), Asked: asked, Answered: redistest.Clock(),
+			})
+		}
+	}
+	c.worker.record.add(c.entries...)
 }
 
 func keyName(i int) string { return fmt.Sprint("key ", i) }
