@@ -169,15 +169,13 @@ func (e *Entry) Forget() {
 	}
 }
 
-// Admitted fills in the result of a request that was admitted here.
+// Admitted fills in the result of a request that was admitted here. A refusal that is remembered
+// stays so: the store had counted what is out as used, and what was lent later has ended it.
 func (e *Entry) Admitted(t *Terms, at, now, cost int64, r *algo.Result) {
 	n := t.in(now)
 	if n == nil {
 		*r = algo.Result{Allowed: true, Off: true}
 		return
-	}
-	if e.refused != 0 {
-		e.refused, e.instant = 0, now // it would have to wait longer now
 	}
 	switch t.Limit.Algorithm() {
 	case algo.TokenBucket:

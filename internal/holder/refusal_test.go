@@ -43,3 +43,34 @@ func TestRefusalEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusalOutlivesUnits: what is admitted here with units that were out when the store refused
+// does not end a refusal; units that were lent later do.
+func TestRefusalOutlivesUnits(t *testing.T) {
+	terms := terms(t)
+	e := lent(terms, 3, t0+3_000_000)
+	var h algo.Ahead
+	refused := algo.Result{Limit: 1000, Remaining: 0, RetryAfter: 1_000_000}
+	e.Ask(terms, 40*ms, t0, false, true, &h)
+	e.Hear(terms, Answer{Asked: 40 * ms, At: 60 * ms, Now: t0 + 30_000}, 5, &refused, &h)
+	for range 2 {
+		if !e.Use(70*ms, 1) {
+			t.Fatal("not used")
+		}
+		var r algo.Result
+		if e.Admitted(terms, 70*ms, t0+40_000, 1, &r); !r.Allowed {
+			t.Fatalf("%+v", r)
+		}
+		if refuses, _ := e.Refuses(70*ms, 5); !refuses {
+			t.Fatal("the refusal is forgotten")
+		}
+	}
+	if e.Refused(terms, 80*ms, t0+50_000, &refused); refused.RetryAfter != 980_000 {
+		t.Errorf("retry after %d µs", refused.RetryAfter)
+	}
+	h = algo.Ahead{Got: 2, Until: t0 + 3_000_000}
+	e.Hear(terms, Answer{Asked: 90 * ms, At: 110 * ms, Now: t0 + 80_000}, 0, &algo.Result{Allowed: true, Limit: 1000, Remaining: 20}, &h)
+	if refuses, _ := e.Refuses(110*ms, 5); refuses {
+		t.Error("it refuses although units were lent since")
+	}
+}
