@@ -203,14 +203,14 @@ func TestSimulatedSavings(t *testing.T) {
 		{"20,000/s", bucket(20_000, time.Second, 5), 20, 0.9, 10, false, 0.039, 0.999},
 		{"20,000/s", bucket(20_000, time.Second, 5), 20, 3, 10, false, 0.065, 0.999},
 		{"20,000/s", bucket(20_000, time.Second, 20), 20, 0.9, 10, false, 0.019, 0.999},
-		{"20,000/s", bucket(20_000, time.Second, 20), 20, 3, 10, false, 0.043, 0.999},
+		{"20,000/s", bucket(20_000, time.Second, 20), 20, 3, 10, false, 0.042, 0.999},
 		{"1,000,000/min", bucket(1_000_000, time.Minute, 5), 1000, 1, 30, false, 0.065, 0.999},
 		{"1,000,000/min", bucket(1_000_000, time.Minute, 20), 1000, 1, 30, false, 0.029, 0.999},
-		{"600/min", bucket(600, time.Minute, 5), 3, 0.9, 300, false, 0.36, 0.999},
+		{"600/min", bucket(600, time.Minute, 5), 3, 0.9, 300, false, 0.37, 0.999},
 		{"600/min", bucket(600, time.Minute, 5), 20, 0.9, 300, false, 1.01, 0.999},
-		{"log of 10,000/10 s", log, 20, 3, 60, false, 0.063, 0.999},
+		{"log of 10,000/10 s", log, 20, 3, 60, false, 0.064, 0.999},
 		{"log of 10,000/10 s", log, 20, 1.2, 60, false, 0.112, 0.99},
-		{"log of 10,000/10 s", log20, 20, 3, 60, false, 0.021, 0.999},
+		{"log of 10,000/10 s", log20, 20, 3, 60, false, 0.020, 0.999},
 		{"log of 10,000/10 s", log20, 20, 1.2, 60, false, 0.034, 0.89},
 	} {
 		limit, err := algo.New(row.c)
