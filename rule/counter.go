@@ -50,6 +50,7 @@ func (b *builder) addCounters(r *Rule) {
 			w.Counter = mine[id]
 		}
 	}
+	b.addRegions(r)
 	b.addBesides(r)
 	b.addBan(r)
 }
@@ -72,10 +73,50 @@ func (b *builder) addBesides(r *Rule) {
 	// A limit has either a margin that closes or a lease.
 	for _, of := range b.longest(r, (*algo.Limit).Margin, func(m *algo.Limit) time.Duration { return m.Config().Timeout }) {
 		of.counter.Margin = b.beside(r, of.counter, 'm', of.limit, of.limit)
+		if all := of.counter.all(); all != nil {
+			all.Margin = b.beside(r, all, 'm', of.limit, of.limit)
+		}
 	}
 	for _, of := range b.longest(r, (*algo.Limit).Lease, func(l *algo.Limit) time.Duration { return l.Config().Window }) {
 		of.counter.Lease, of.counter.Lent = b.beside(r, of.counter, 'a', of.limit, of.counter.Limit), r.Lent
+		if all := of.counter.all(); all != nil {
+			all.Lease, all.Lent = b.beside(r, all, 'a', of.limit, all.Limit), r.Lent
+		}
 	}
+}
+
+// addRegions says of the Counters of r how they hold over several regions.
+func (b *builder) addRegions(r *Rule) {
+	if r.Regions == nil {
+		return
+	}
+	add := func(w *Window) {
+		c := w.Counter
+		if c == nil || c.Regions != nil {
+			return
+		}
+		c.Regions = &Regions{Over: r.Regions.Over, Sync: r.Regions.Sync, Tell: r.Regions.Tell}
+		if c.Regions.Over > 0 && !c.Regions.Sync {
+			c.Regions.All = b.beside(r, c, 'r', c.Limit, c.Limit)
+			c.Regions.All.Keys = c.Keys
+		}
+	}
+	for _, w := range r.Windows {
+		add(w)
+	}
+	for i := range r.Overrides {
+		for _, w := range r.Overrides[i].Windows {
+			add(w)
+		}
+	}
+}
+
+// all returns Regions.All; nil if there is none.
+func (c *Counter) all() *Counter {
+	if c.Regions == nil {
+		return nil
+	}
+	return c.Regions.All
 }
 
 // counterLimit is the limit of something that is kept beside the states of a Counter.

@@ -93,20 +93,35 @@ func (c *Counter) alone() *Counter {
 	if last.Lease != nil {
 		last.Lease = last.Lease.alone()
 	}
+	if all := last.all(); all != nil {
+		regions := *last.Regions
+		regions.All = all.alone()
+		last.Regions = &regions
+	}
 	return &last
 }
 
-// inheritBesides makes the margins and leases of Counters carry on those of their predecessors.
+// inheritBesides makes what is kept beside the states of Counters, and what all regions used, carry
+// on that of their predecessors.
 func (s *Set) inheritBesides() {
 	for _, c := range s.counters {
+		all := c.all()
 		for _, p := range c.Previous {
-			if c.Margin != nil && p.Margin != nil {
-				c.Margin.Previous = append(c.Margin.Previous, p.Margin)
-			}
-			if c.Lease != nil && p.Lease != nil {
-				c.Lease.Previous = append(c.Lease.Previous, p.Lease)
+			c.inheritBeside(p)
+			if before := p.all(); all != nil && before != nil {
+				all.Previous = append(all.Previous, before)
+				all.inheritBeside(before)
 			}
 		}
+	}
+}
+
+func (c *Counter) inheritBeside(p *Counter) {
+	if c.Margin != nil && p.Margin != nil {
+		c.Margin.Previous = append(c.Margin.Previous, p.Margin)
+	}
+	if c.Lease != nil && p.Lease != nil {
+		c.Lease.Previous = append(c.Lease.Previous, p.Lease)
 	}
 }
 

@@ -34,12 +34,15 @@ type Rule struct {
 	Index  int   // place in the Set, over all domains, by file name and then by place in the file
 	Lyft   *Lyft // nil for a native limit
 
-	When        []Condition
-	If          string // CEL source; "" for none
-	Per         []Key
-	Windows     []*Window // one for each entry of allow; empty if Unlimited
-	Unlimited   bool
-	Lent        bool   // it leases only to holders that ask the store by themselves
+	When      []Condition
+	If        string // CEL source; "" for none
+	Per       []Key
+	Windows   []*Window // one for each entry of allow; empty if Unlimited
+	Unlimited bool
+	Lent      bool // it leases only to holders that ask the store by themselves
+	// Regions says how its limits hold over several regions; nil if each of them counts for itself.
+	// Compile gives each Counter its own copy, with All filled in.
+	Regions     *Regions
 	Cost        int64  // units for each hit; 1 by default
 	CostExpr    string // CEL source; "" if Cost is a number
 	Replaces    []string
@@ -155,7 +158,7 @@ type Counter struct {
 	// Regions says how the limit holds over several regions; nil if each of them counts for itself.
 	Regions *Regions
 	// Lent says that the limit leases only to holders that ask the store by themselves, such as the
-	// Envoys of RLQS: decisions are exact.
+	// Envoys of RLQS and other regions: decisions are exact.
 	Lent bool
 
 	identity string // the rule within the domain, without ambiguity

@@ -389,7 +389,7 @@ func describeHit(h *rule.Hit, now time.Time) string {
 	if limit == nil {
 		return "not limited at this time of its schedule"
 	}
-	b.WriteString(describeLimit(limit))
+	b.WriteString(describeLimit(limit, h.Window.Rule))
 	if h.Limit.Scheduled() {
 		b.WriteString(" at this time of its schedule")
 	}
@@ -410,8 +410,8 @@ func describeHit(h *rule.Hit, now time.Time) string {
 	return b.String()
 }
 
-// describeLimit says in words how much a limit allows.
-func describeLimit(limit *algo.Limit) string {
+// describeLimit says in words how much a limit of r allows.
+func describeLimit(limit *algo.Limit, r *rule.Rule) string {
 	c := limit.Config()
 	var b strings.Builder
 	switch c.Algorithm {
@@ -430,7 +430,11 @@ func describeLimit(limit *algo.Limit) string {
 		}
 	}
 	fmt.Fprintf(&b, " (%s)", words.Algorithm(c.Algorithm.String()))
-	if lease := limit.Lease(); lease != nil {
+	switch lease := limit.Lease(); {
+	case lease == nil:
+	case r.Lent && r.Regions != nil:
+		fmt.Fprintf(&b, ", up to %d %% of a region's part of it lent to other regions for %s", c.Lease, words.Span(lease.Config().Timeout))
+	default:
 		fmt.Fprintf(&b, ", up to %d %% of it leased for %s", c.Lease, words.Span(lease.Config().Timeout))
 	}
 	return b.String()
@@ -475,6 +479,16 @@ func describeRule(r *rule.Rule) []string {
 	if leased(r) {
 		add("consistency: servers decide by units that they are leased; where they hold none, the store decides exactly")
 	}
+	if of := r.Regions; of != nil {
+		together := fmt.Sprintf("together the regions admit up to %d %% more than the limit", of.Over)
+		switch {
+		case of.Sync:
+			together = "each region admits the limit by itself, less what it has heard that others used"
+		case of.Over == 0:
+			together = "the regions share the limit, and together never admit more"
+		}
+		add("regions: %s", together)
+	}
 	switch r.Priority {
 	case rule.Critical:
 		add("priority: critical")
@@ -487,9 +501,9 @@ func describeRule(r *rule.Rule) []string {
 	return lines
 }
 
-// leased reports whether a limit of r is leased.
+// leased reports whether servers lease of a limit of r.
 func leased(r *rule.Rule) bool {
-	return slices.ContainsFunc(r.Windows, func(w *rule.Window) bool { return w.Counter != nil && w.Counter.Lease != nil })
+	return !r.Lent && slices.ContainsFunc(r.Windows, func(w *rule.Window) bool { return w.Counter != nil && w.Counter.Lease != nil })
 }
 
 // liveState asks the admin port of a running server for the state of a key under a limit, which may

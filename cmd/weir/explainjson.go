@@ -58,7 +58,7 @@ func (e *explanation) writeJSON(ctx context.Context, reasons []rule.Reason) erro
 				Rest: describeRule(r.Rule), Elastic: elasticShare(r.Rule, e.signals),
 			}
 			if limit, _ := h.Limit.At(time.Now().UnixMicro()); limit != nil {
-				l.Allows = strings.TrimSpace(describeLimit(limit))
+				l.Allows = strings.TrimSpace(describeLimit(limit, r.Rule))
 			} else {
 				l.Unlimited = true
 			}

@@ -26,8 +26,8 @@ allow     10/s, 5/min, 1000/hour, 20/10s, several of them, {rate: 4/min, burst: 
 algorithm token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log or concurrency.
 on_limit  reject (429, unless another is named), shadow (only count), {wait: 2s}, {defer: QUEUE}.
 more      throttle (soft, elastic), schedule, override, replaces, enforce (a share of the keys), ban, response,
-          cost, cost_after, on_store_error, consistency (leases), priority; files of envoyproxy/ratelimit (descriptors)
-          as they are.
+          cost, cost_after, on_store_error, consistency (leases, regions), priority; files of
+          envoyproxy/ratelimit (descriptors) as they are.
 
 Tests lie beside them, in files named *_test.yaml:
 

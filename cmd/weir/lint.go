@@ -29,8 +29,8 @@ stands, or, outside all limits, for the file; what follows the colon is the reas
   # lint: ignore forgeable-key: the gateway removes what clients send
 
 With a configuration (--config, WEIR_CONFIG or ./weir.yaml) it also warns of counters by what its identity takes from
-clients unverified, of leases (consistency) that are too small for its nodes, or have no effect with its store, and of
-limits in its rlqs.domains that quotas for Envoys cannot be taken from.`,
+clients unverified, of leases and regions (consistency) that are too small for its nodes or regions, or have no effect
+with its store, and of limits in its rlqs.domains that quotas for Envoys cannot be taken from.`,
 		Example: "  weir lint rules/\n  weir lint --strict rules/*.yaml\n  weir lint --config weir.yaml rules/\n  weir lint --warnings",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
@@ -165,6 +165,7 @@ func (c *config) lintOptions() file.LintOptions {
 	o := file.LintOptions{Identity: c.identity, Nodes: c.fallback.FixedNodes, Quotas: c.rlqsDomains}
 	if len(c.named) > 0 || c.store != storeMemory { // else nobody has configured anything
 		o.NoLeases = c.noLeases()
+		o.NoRegions = c.noRegions()
 	}
 	return o
 }
@@ -192,9 +193,17 @@ func (p *program) warnOfQuotas(set *rule.Set) {
 	}
 }
 
+// warnOfRegions warns of rules for several regions where this server is in none.
+func (p *program) warnOfRegions(set *rule.Set) {
+	regional := func(c *rule.Counter) bool { return c.Regions != nil }
+	if p.c.noRegions() != "" && slices.ContainsFunc(set.Counters(), regional) {
+		p.warnOf(set, file.UnusedRegions)
+	}
+}
+
 // warnOf logs the warnings of that name.
 func (p *program) warnOf(set *rule.Set, name string) {
-	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), Quotas: p.c.rlqsDomains}
+	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), NoRegions: p.c.noRegions(), Quotas: p.c.rlqsDomains}
 	for _, w := range file.Lint(set, o) {
 		if w.Name == name {
 			p.log.Warn("rules", "problem", w.Error())

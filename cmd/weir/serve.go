@@ -158,6 +158,7 @@ func (p *program) build(check bool) error {
 	p.warnOfIdentity(set)
 	p.warnOfLeases(set)
 	p.warnOfQuotas(set)
+	p.warnOfRegions(set)
 	if err := p.openTokens(); err != nil {
 		return err
 	}
@@ -266,6 +267,7 @@ func (p *program) rulesChanged(s *rule.Set) {
 	p.warnOfLacking(s)
 	p.warnOfLeases(s)
 	p.warnOfQuotas(s)
+	p.warnOfRegions(s)
 	p.signals.SetUsed(signalsOf(s))
 	p.startDeferring(s)
 }

@@ -65,6 +65,14 @@ func (c *config) noLeases() string {
 	return ""
 }
 
+// noRegions says why this server is in no region; "" if it is in one.
+func (c *config) noRegions() string {
+	if c.store == storeMemory {
+		return "the counters live in the server itself (store: memory); regions need a Redis each"
+	}
+	return "no regions are configured"
+}
+
 // openStore opens the store that is configured; if the configuration is only checked, one that
 // keeps nothing.
 func (p *program) openStore(check bool) error {

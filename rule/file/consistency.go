@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
 )
 
 // leasing is what consistency asks for: units that are lent ahead. The zero value is exact.
@@ -17,27 +18,32 @@ type leasing struct {
 // defaultLent is the share of a limit of Options.Lend that may be out, in percent.
 const defaultLent = 10
 
-// consistency reads consistency into s.
-func (l *loader) consistency(keys fields, s *settings) {
+// consistency reads consistency into s, and what it says of regions into r.
+func (l *loader) consistency(keys fields, r *rule.Rule, s *settings) {
 	const example = "as in: consistency: {lease: 5%}"
 	v := keys.val("consistency")
 	switch {
 	case v == nil || v.kind == scalarKind && v.text == "exact":
 		return
-	case v.kind == mapKind && len(v.pairs) == 1 && v.pairs[0].key.text == "regions":
-		l.err(keys.key("consistency"), "", "consistency: regions are not supported yet: expected exact or {lease: 5%%}")
-		return
 	case v.kind != mapKind || len(v.pairs) == 0:
 		hint, got := "", describe(v)
-		if v.kind == scalarKind && (v.text == "lease" || v.text == "leased") {
-			hint = "write how much of the limit may be out, " + example
-		} else if v.kind == mapKind {
+		switch {
+		case v.kind == mapKind:
 			got = "an empty mapping"
+		case v.kind != scalarKind:
+		case v.text == "lease" || v.text == "leased":
+			hint = "write how much of the limit may be out, " + example
+		case v.text == "regions" || v.text == "regional" || v.text == "sync":
+			hint = "write what the regions may admit together, " + regionsExample
 		}
-		l.err(v, hint, "consistency: expected exact or {lease: 5%%}, got %s", got)
+		l.err(v, hint, "consistency: expected exact, {lease: 5%%} or {regions: {over: 20%%}}, got %s", got)
 		return
 	}
-	inner := l.keys(v, keyRules{known: []string{"lease", "for"}})
+	inner := l.keys(v, keyRules{known: []string{"lease", "for", "regions"}, elsewhere: map[string]string{
+		"over": "it belongs into regions, as in: regions: {over: 20%, tell: 1%}",
+		"tell": "it belongs into regions, as in: regions: {over: 20%, tell: 1%}",
+		"sync": "it is of regions, as in: regions: sync",
+	}})
 	if d := inner.val("for"); d != nil {
 		switch span, ok := l.duration(d, "consistency.for"); {
 		case !ok:
@@ -47,9 +53,12 @@ func (l *loader) consistency(keys fields, s *settings) {
 			s.lease.span = span
 		}
 	}
+	if v := inner.val("regions"); v != nil {
+		l.regions(v, r, s)
+	}
 	p := inner.val("lease")
-	if p == nil && len(inner) < len(v.pairs) {
-		return // reported
+	if p == nil && (len(inner) < len(v.pairs) || inner.val("regions") != nil && inner.val("for") == nil) {
+		return // reported, or not wanted
 	}
 	if p == nil {
 		l.err(v, example, "consistency: lease is missing, the share of the limit that may be out")
@@ -66,12 +75,24 @@ func (s *settings) leased(c *algo.Config) {
 	}
 }
 
+// lentShare is how much of a limit that says nothing of leases may be out, in percent; 0 for
+// nothing.
+func (l *loader) lentShare(s *settings, c *algo.Config) int {
+	switch {
+	case s.regions.borrows() && c.Window >= leastBorrowed && !c.FirstRequest:
+		return regionsLent
+	case l.lending:
+		return defaultLent
+	}
+	return 0
+}
+
 // compileLimit is algo.New. A limit that could be there, but cannot be leased, it reports once for
 // a rule, where the lease stands.
 func (l *loader) compileLimit(s *settings, c algo.Config, at *element) *algo.Limit {
-	if c.Lease == 0 && l.lending {
+	if share := l.lentShare(s, &c); c.Lease == 0 && share > 0 {
 		lent := c
-		lent.Lease = defaultLent
+		lent.Lease = share
 		if limit, err := algo.New(lent); err == nil {
 			return limit
 		}

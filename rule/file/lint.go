@@ -30,13 +30,18 @@ type LintOptions struct {
 	// NoLeases says why a server with the configuration lends nothing, such as
 	// "redis.leases.max_keys is 0"; "" if it does, or if that is not known.
 	NoLeases string
+	// Regions is how many regions are configured; 0 if there are none, or if it is not known.
+	Regions int
+	// NoRegions says why a server with the configuration is in no region, such as "no regions are
+	// configured"; "" if it is, or if that is not known.
+	NoRegions string
 }
 
 // Lint warns of what is legal and useless or dangerous in s: limits that no request can meet,
 // values that no request can have, limits that a tighter one always beats, overlapping wildcards,
 // keys that a client can forge or invent without end, concurrency at doors that cannot release,
 // soft margins that round to nothing, queues that hold for long, bans that a client can bring upon
-// others, curves, schedules and leases without effect. What it says is proven, or it says that it
+// others, curves, schedules, leases and regions without effect. What it says is proven, or it says that it
 // looks so.
 //
 // Warnings are in order of place; one that says the same of several rules of a file comes once.
@@ -72,6 +77,7 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 		l.wildcards(rules)
 		l.leases(rules)
 		l.quotas(d, rules)
+		l.regions(rules)
 	}
 	l.values(s)
 	for _, d := range s.Domains() {

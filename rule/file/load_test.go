@@ -108,6 +108,9 @@ func dumpRule(b *strings.Builder, r *rule.Rule) {
 	if r.WaitQueue != 0 || r.Defer != "" {
 		fmt.Fprintf(b, "  queue=%d defer=%q\n", r.WaitQueue, r.Defer)
 	}
+	if of := r.Regions; of != nil {
+		fmt.Fprintf(b, "  regions over=%d sync=%v tell=%d lent=%v\n", of.Over, of.Sync, of.Tell, r.Lent)
+	}
 	if e := r.Elastic; e != nil {
 		fmt.Fprintf(b, "  elastic %s %v\n", e.Signal, e.Curve)
 	}

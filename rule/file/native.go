@@ -33,6 +33,7 @@ var limitMistakes = sync.OnceValue(func() map[string]string {
 		"queue":             "it belongs into on_limit, as in: on_limit: {wait: {max: 2s, queue: 500}}",
 		"defer":             "it belongs into on_limit, as in: on_limit: {defer: NAME}",
 		"lease":             "it belongs into consistency, as in: consistency: {lease: 5%}",
+		"regions":           "it belongs into consistency, as in: consistency: {regions: {over: 20%}}",
 		"days":              "it belongs into schedule, as in: schedule: [{days: mon-fri, between: \"08:00-20:00\", allow: 100/min}]",
 		"between":           "it belongs into schedule, as in: schedule: [{days: mon-fri, between: \"08:00-20:00\", allow: 100/min}]",
 		"shadow":            "write on_limit: shadow",

@@ -95,7 +95,7 @@ func (l *loader) checkTogether(s *settings, r *rule.Rule, keys fields) {
 		if v := keys.val("throttle"); v != nil && (s.soft > 0 || r.Elastic != nil) {
 			l.err(keys.key("throttle"), hint, "throttle has no meaning where nothing is limited")
 		}
-		if s.lease.percent > 0 {
+		if s.lease.percent > 0 || r.Regions != nil {
 			l.err(keys.key("consistency"), hint, "consistency has no meaning where nothing is limited")
 		}
 		if held != "" {
@@ -120,6 +120,9 @@ func (l *loader) checkTogether(s *settings, r *rule.Rule, keys fields) {
 			hint = "add count_denied: false, which descriptors need to be told"
 		}
 		l.err(on, hint, "on_limit.%s does not fit count_denied: a request would be counted again each time that it asks, and push its own turn away", held)
+	}
+	if r.Lyft != nil && r.Lyft.Quota && r.Regions != nil && r.Regions.Over > 0 {
+		l.err(s.regions.at, "write over: 0%, or sync", "consistency.regions: quota_mode does not fit over: %d%%, which counts twice: what this region used, and what all did", r.Regions.Over)
 	}
 	l.checkBan(s, r, keys)
 	l.checkCostAfter(s, r, keys)

@@ -28,6 +28,7 @@ type settings struct {
 	softForAt *element
 	elasticAt *element
 	lease     leasing             // of consistency
+	regions   regional            // of consistency
 	phases    []phase             // of schedule
 	at        map[string]*element // options given, by key
 
@@ -173,7 +174,7 @@ func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
 		l.ban(v, r)
 	}
 	l.costAfter(keys, r)
-	l.consistency(keys, s)
+	l.consistency(keys, r, s)
 	return s
 }
 

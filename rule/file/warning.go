@@ -36,6 +36,7 @@ const (
 	warnNumberAsText    = "number-as-text"
 	warnOverlap         = "overlap"
 	warnQuotaSmall      = "quota-small"
+	warnRegionsSmall    = "regions-small"
 	warnSecondDocument  = "second-document"
 	warnSoftZero        = "soft-zero"
 	warnTooLarge        = "too-large"
@@ -59,6 +60,14 @@ const UnusedLease = "lease-unused"
 // QuotaNever names the warning of limits that quotas for Envoys cannot be taken from. Only Lint with
 // LintOptions.Quotas gives it.
 const QuotaNever = "quota-never"
+
+// EachRegion names the warning of rules that each of several regions counts for itself. Only Lint
+// with LintOptions.Regions gives it.
+const EachRegion = "regions-each"
+
+// UnusedRegions names the warning of rules for several regions where there is one only. Only Lint
+// with LintOptions.NoRegions gives it.
+const UnusedRegions = "regions-unused"
 
 var warnings = []Warning{
 	{warnAttributeName, "an attribute that looks like a misspelt `method`, `path`, `host`, `user` or `header.…`"},
@@ -90,6 +99,9 @@ var warnings = []Warning{
 	{warnOverlap, "wildcards of one level that match some of the same values (Lyft form)"},
 	{QuotaNever, "a limit of a domain of `rlqs.domains` that quotas for Envoys cannot be taken from ([rlqs.md](rlqs.md))"},
 	{warnQuotaSmall, "a limit of such a domain that quotas cannot use up, since its lease is too small"},
+	{EachRegion, "a limit that each of the configured regions counts for itself, so that together they admit it once each"},
+	{warnRegionsSmall, "a limit too small to be shared out among the regions"},
+	{UnusedRegions, "`regions` where none are configured, or the store is not shared"},
 	{warnSecondDocument, "a second YAML document in one file, which is not read (Lyft form)"},
 	{warnSoftZero, "a soft margin that rounds to nothing"},
 	{warnTooLarge, "a number that is more than can be counted"},

@@ -40,7 +40,7 @@ func (l *loader) parts(s *settings, entries []allowance) []part {
 	for _, e := range entries {
 		c, ok := l.config(s, e)
 		s.used[c.Algorithm] = true
-		if !ok {
+		if !ok || !l.regionsFit(s, c.Algorithm) {
 			continue
 		}
 		limit := l.compileLimit(s, c, e.at)
@@ -59,7 +59,7 @@ func (l *loader) parts(s *settings, entries []allowance) []part {
 // what the rule says goes together.
 func (l *loader) compile(s *settings, r *rule.Rule, entries []allowance, keys fields) {
 	before := len(l.errors)
-	r.Lent = l.lending && s.lease.percent == 0
+	r.Lent = s.lease.percent == 0 && (l.lending || s.regions.borrows())
 	base := l.parts(s, entries)
 	if s.algorithm == nil && len(s.used) == 1 && s.used[algo.TokenBucket] {
 		bucket := algo.TokenBucket // a rate alone, put in place of a bucket, is a bucket

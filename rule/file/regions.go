@@ -1,0 +1,94 @@
+package file
+
+import (
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+)
+
+// regional is what consistency.regions asks for. The zero value is nothing: each region counts for
+// itself.
+type regional struct {
+	at      *element // nil if it is not given
+	counts  bool     // what other regions used has a say: over is above 0, or sync
+	sync    bool
+	refused bool // it was reported that an algorithm does not fit
+}
+
+// borrows reports whether a region may borrow of what others may admit. With sync nobody is short
+// of a ceiling.
+func (r *regional) borrows() bool { return r.at != nil && !r.sync }
+
+const (
+	regionsExample = "as in: consistency: {regions: {over: 20%}}"
+	// mostOver is the largest over, in percent: eleven regions that admit N each.
+	mostOver = 1000
+	mostTell = 50
+	// defaultTell keeps quiet about keys that are far from their limit, and what is not told yet
+	// small beside it.
+	defaultTell = 2
+	// regionsLent is the share of a ceiling that other regions may have borrowed. The time of a
+	// lease follows from it and from the window: 2.5 s of 10 s, which is time enough for the way
+	// between regions, at most 15 s.
+	regionsLent = 50
+	// leastBorrowed is the shortest window of which other regions borrow: of a shorter one the way
+	// between regions takes too large a part.
+	leastBorrowed = 10 * time.Second
+)
+
+// regions reads consistency.regions into r.
+func (l *loader) regions(v *element, r *rule.Rule, s *settings) {
+	s.regions.at = v
+	of := rule.Regions{Tell: defaultTell}
+	switch {
+	case v.kind == scalarKind && v.text == "sync":
+		of.Sync = true
+	case v.kind == mapKind && len(v.pairs) > 0:
+		inner := l.keys(v, keyRules{known: []string{"over", "tell"}, elsewhere: map[string]string{
+			"sync":   "write over: sync",
+			"weight": "weights belong into the configuration of the server, as they are the same for all rules",
+			"lease":  "it belongs beside regions, as in: consistency: {lease: 5%, regions: {over: 20%}}",
+		}})
+		switch over := inner.val("over"); {
+		case over != nil && over.kind == scalarKind && over.text == "sync":
+			of.Sync = true
+		case over != nil:
+			n, err := parsePercent(over, 0, mostOver)
+			if of.Over = n; err != nil {
+				l.err(over, "", "consistency.regions.over: expected sync, or %v", err)
+			}
+		case len(inner) == len(v.pairs):
+			l.err(v, "as in: regions: {over: 0%} for N in all, or {over: sync} for N in each region while they do not hear each other",
+				"consistency.regions: over is missing, how much more than the limit all regions together may admit")
+		}
+		if tell := inner.val("tell"); tell != nil {
+			of.Tell, _ = l.percent(tell, "consistency.regions.tell", 1, mostTell)
+		}
+	default:
+		got := describe(v)
+		if v.kind == mapKind {
+			got = "an empty mapping"
+		}
+		l.err(v, regionsExample, "consistency.regions: expected sync, or {over: 20%%}, got %s", got)
+	}
+	s.regions.counts, s.regions.sync = of.Sync || of.Over > 0, of.Sync
+	r.Regions = &of
+}
+
+// regionsFit reports whether a limit of the algorithm can hold over regions as s says. That it
+// cannot is reported once for a rule.
+func (l *loader) regionsFit(s *settings, a algo.Algorithm) bool {
+	if !s.regions.counts || a != algo.LeakyBucket && a != algo.Concurrency {
+		return true
+	}
+	if !s.regions.refused {
+		why := "turns that were handed out elsewhere are in nobody's way here"
+		if a == algo.Concurrency {
+			why = "a slot that is held elsewhere is given back there"
+		}
+		l.err(s.regions.at, "write over: 0%, so that each region has its part", "consistency.regions: %s only knows over: 0%%: %s", a, why)
+	}
+	s.regions.refused = true
+	return false
+}
