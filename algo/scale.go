@@ -11,39 +11,23 @@ func (l *Limit) Scale(num, den int64) (*Limit, error) {
 	if num < 0 || den <= 0 {
 		return nil, errScale
 	}
-	if l.times != nil {
-		return l.times.each(func(l *Limit) (*Limit, error) { return l.Scale(num, den) })
-	}
-	c := l.cfg
-	most := int64(MaxN)
-	if c.Algorithm == SlidingLog {
-		most = MaxLogN
+	if num == 0 {
+		return l.Resize(func(int64) int64 { return 0 }, func(b int64) int64 { return b })
 	}
 	scale := func(n int64) int64 {
-		if n <= 0 || num == 0 {
-			return min(n, 0)
+		if n == 0 {
+			return 0
 		}
-		q, ok := mulDiv(uint64(n), uint64(num), uint64(den), false)
-		if !ok || q > uint64(most) {
-			return most
-		}
-		return max(1, int64(q))
+		return max(1, share(n, num, den))
 	}
-	if c.N = scale(c.N); num == 0 {
-		c.N = 0
-	} else {
-		c.Burst = scale(c.Burst)
+	return l.Resize(scale, scale)
+}
+
+// share is num/den of n, rounded down, at most MaxN.
+func share(n, num, den int64) int64 {
+	q, ok := mulDiv(uint64(n), uint64(num), uint64(den), false)
+	if !ok || q > MaxN {
+		return MaxN
 	}
-	for {
-		if margin(c.size(), c.Soft) == 0 {
-			c.SoftFor = 0 // there is no margin that could close
-		}
-		s, err := New(c)
-		if err == nil || c.Burst <= 1 {
-			return s, err
-		}
-		// With fewer factors in common, N and an odd window may need larger numbers than a bucket
-		// of this size has room for.
-		c.Burst /= 2
-	}
+	return int64(q)
 }

@@ -1,7 +1,6 @@
 package fallback
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -78,58 +77,23 @@ func ShareOf(l *algo.Limit, n int64) *algo.Limit { return derive(l, n) }
 // derive returns the limit that is one of nodes equal shares of l, rounded up: of each limit of a
 // schedule. A soft margin that rounds to nothing does not close.
 func derive(l *algo.Limit, nodes int64) *algo.Limit {
-	return deriveBy(l, func(l *algo.Limit) *algo.Limit { return divide(l, nodes) })
+	up := func(n int64) int64 { return ceil(n, nodes) }
+	return deriveBy(l, func(l *algo.Limit) *algo.Limit {
+		if d, err := l.Resize(up, up); err == nil {
+			return d
+		}
+		return l
+	})
 }
 
 // deriveBy changes a limit, or each limit of its schedule.
 func deriveBy(l *algo.Limit, change func(*algo.Limit) *algo.Limit) *algo.Limit {
-	if !l.Scheduled() {
-		return change(l)
-	}
-	otherwise, phases, loc := l.Schedule()
-	if otherwise != nil {
-		otherwise = change(otherwise)
-	}
-	phases = slices.Clone(phases)
-	for i := range phases {
-		if of := phases[i].Limit; of != nil {
-			phases[i].Limit = change(of)
-		}
-	}
-	d, err := algo.Scheduled(otherwise, phases, loc)
+	d, err := l.Each(func(l *algo.Limit) (*algo.Limit, error) { return change(l), nil })
 	// the limits of a schedule must agree in ways that do not depend on their numbers
 	if err != nil {
 		return l
 	}
 	return d
-}
-
-// divide is derive for a limit without a schedule.
-func divide(l *algo.Limit, nodes int64) *algo.Limit {
-	c := l.Config()
-	c.N = ceil(c.N, nodes)
-	if c.Burst > 0 {
-		c.Burst = ceil(c.Burst, nodes)
-	}
-	for {
-		size := c.N
-		if c.Burst != 0 {
-			size = max(0, c.Burst)
-		}
-		if size*int64(c.Soft)/100 == 0 {
-			c.SoftFor = 0
-		}
-		d, err := algo.New(c)
-		if err == nil {
-			return d
-		}
-		// With fewer factors in common, N and an odd window may need larger numbers than a bucket
-		// of this size has room for. A smaller one has.
-		if c.Burst <= 1 {
-			return l
-		}
-		c.Burst /= 2
-	}
 }
 
 func ceil(a, b int64) int64 {
