@@ -59,6 +59,8 @@ type Limit struct {
 	all      *Limit // where it lends: the same, charging also what it does not admit
 	lendable int64  // units that may be out at a time
 
+	charges atomic.Pointer[Limit] // see charging
+
 	cfg Config
 }
 

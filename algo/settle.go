@@ -17,28 +17,5 @@ func (l *Limit) settle(s *State, now, at, reserved, actual int64) {
 		l.giveBack(s, now, at, reserved-actual)
 		return
 	}
-	l = l.inForce(now)
-	more := actual - reserved
-	switch l.algo {
-	case FixedWindow, SlidingWindow, SlidingLog:
-		// A limit that counts denied requests charges without asking.
-		c := l.cfg
-		c.CountDenied, c.SoftFor, c.Lease, c.LeaseFor = true, 0, 0, 0
-		if all, err := build(c); err == nil {
-			all.plain(new(Result), s, now, Ask{Cost: more}, true)
-		}
-	case TokenBucket:
-		if l.interval {
-			anchor, missing, _ := l.missing(s, now)
-			if missing == 0 {
-				anchor = now
-			}
-			if missing = min(missing+more, l.cap); missing > 0 {
-				s.A, s.B, s.C = anchor, uint64(missing), intervalTag
-			}
-			return
-		}
-		t, level, _ := l.level(s, now)
-		l.keepLevel(s, t, min(level+uint64(min(more, l.cap))*l.token, l.capLevel))
-	}
+	l.inForce(now).charge(s, now, actual-reserved)
 }
