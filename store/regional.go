@@ -21,16 +21,24 @@ type Regional interface {
 	Parts() int
 	// PartOf returns the part of a counter's key, from 0.
 	PartOf(c *rule.Counter, key []byte) int
-	// Tell appends one entry to the log of a part. The log is bounded: the oldest entries go.
+	// Tell appends one entry to the log of a part; told that is empty does nothing. The log is
+	// bounded: the oldest entries go. After an error it is unknown whether something was told, so
+	// nothing may be told a second time, unless it is ErrNotCharged.
 	Tell(ctx context.Context, part int, told []Told) error
 	// Told reads up to limit entries of the log of a part that come after a position, and waits for
 	// the first one for as long as wait. With an empty position it reads nothing, and next is the
-	// end of the log. gap says that entries after the position are gone. now is an instant of the
-	// store's clock during the call, in µs; it is after each At of what was read, if clocks are
-	// right.
+	// end of the log. Without a new entry next is the position itself.
+	//
+	// gap says that entries after the position are gone, or that the log is another one, as where a
+	// server lost it. What is left of it is read all the same; if the position lies behind the end
+	// of the log, nothing is read, and next is the end. Positions mean something to the store that
+	// they come from only.
+	//
+	// now is an instant of the store's clock during the call, in µs; it is after each At of what was
+	// read, if clocks are right.
 	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string, gap bool, now int64, err error)
 	// Position returns up to where the log of another region, which has that name, was charged
-	// here; "" if it never was. It is of this store, and of one part.
+	// here; "" if it never was, or not for a day. It is of this store, and of one part.
 	Position(ctx context.Context, part int, log string) (string, error)
 	// Change makes changes of states, all of one part, each by itself, and moves the position of
 	// the log from one to another, in one step. If the position is another one, nothing is done,
@@ -39,8 +47,9 @@ type Regional interface {
 	// After any other error it is unknown whether anything was done, unless it is ErrNotCharged.
 	Change(ctx context.Context, part int, log, from, to string, changes []Change, done []Changed) (now int64, err error)
 	// Lead makes holder the one that does a task for all nodes of the store, or lets it go on doing
-	// it, for as long as term; leads is false if another one does it. It avoids double work, and is
-	// no lock: for a moment two may take themselves to be the one.
+	// it, for as long as term; leads is false if another one does it. With a term of 0 holder leaves
+	// the task to others, and leads is false. It avoids double work, and is no lock: for a moment
+	// two may take themselves to be the one.
 	Lead(ctx context.Context, task, holder string, term time.Duration) (leads bool, err error)
 }
 
@@ -61,8 +70,32 @@ type Change struct {
 	// (algo.Limit.Hear). Below 0 they are given back, as a refund is.
 	Units int64
 	// The change is made only if the call is at Since or later, and before Until, by the store's
-	// clock, in µs.
+	// clock, in µs. An Until of 0 is no bound.
 	Since, Until int64
+}
+
+// MaxChanges is how many changes a call of Regional.Change may have.
+const MaxChanges = 5000
+
+// Apply makes the change of a state at now. lease is the key's state of Limit.Lease(), if that is
+// lent of; else it does not matter. A change that is not made leaves both as they are. A LeakyBucket
+// hears nothing, and a Concurrency does not change at all: its slots go back by their ids.
+func (c *Change) Apply(s, lease *algo.State, now int64) Changed {
+	if now < c.Since || c.Until != 0 && now >= c.Until {
+		return Changed{}
+	}
+	l := c.Limit
+	if l.Lease() == nil {
+		lease = nil
+	}
+	switch {
+	case c.Units > 0:
+		return Changed{Made: true, Over: l.Hear(s, lease, now, c.Units)}
+	case c.Units < 0 && l.Algorithm() != algo.Concurrency:
+		l.Roll(s, lease, now)
+		l.TakeWith(s, lease, now, algo.Ask{Cost: c.Units})
+	}
+	return Changed{Made: true}
 }
 
 // Changed is what became of a Change.

@@ -3,8 +3,8 @@
 // Begin with Store.Take (memory.go), which decides on a single charge itself and leaves calls of
 // several to take.go. A shard (shard.go) is the hash table with a part of the keys; bound.go
 // forgets keys when the store is full, and limits.go numbers the limits that records refer to.
-// snapshot.go and definition.go write and read the file; board.go, reserve.go, settle.go, lease.go
-// and inspect.go implement the optional interfaces of package store.
+// snapshot.go and definition.go write and read the file; board.go, reserve.go, settle.go, lease.go,
+// regional.go and inspect.go implement the optional interfaces of package store.
 package memory
 
 import (
@@ -84,7 +84,8 @@ type Store struct {
 	overflows atomic.Uint64
 	victim    atomic.Uint32
 
-	board board
+	board    board
+	regional regional
 
 	reservations reservations
 

@@ -4,7 +4,7 @@
 //		storetest.Run(t, func(t *testing.T, clock func() int64) store.Store { … })
 //	}
 //
-// Begin with Run (storetest.go); Board, Matrix, Differential and Lender are run apart. model.go is
+// Begin with Run (storetest.go); Board, Matrix, Differential, Lender and Regional are run apart. model.go is
 // the plain model that stores are compared with.
 package storetest
 
