@@ -42,9 +42,13 @@ type Regional interface {
 	Position(ctx context.Context, part int, log string) (string, error)
 	// Change makes changes of states, all of one part, each by itself, and moves the position of
 	// the log from one to another, in one step. If the position is another one, nothing is done,
-	// and the error is ErrMoved. An empty log moves nothing. done has the length of changes.
+	// and the error is ErrMoved. An empty log moves nothing. done has the length of changes. The
+	// store serves nobody else meanwhile, so some hundred changes are enough for a call, and
+	// MaxChanges the most. Changes of one call may name one state several times, and are made in
+	// their order; but a Counter must not come together with one of its Previous.
 	//
 	// After any other error it is unknown whether anything was done, unless it is ErrNotCharged.
+	// With a log, Position tells.
 	Change(ctx context.Context, part int, log, from, to string, changes []Change, done []Changed) (now int64, err error)
 	// Lead makes holder the one that does a task for all nodes of the store, or lets it go on doing
 	// it, for as long as term; leads is false if another one does it. With a term of 0 holder leaves
@@ -77,11 +81,14 @@ type Change struct {
 // MaxChanges is how many changes a call of Regional.Change may have.
 const MaxChanges = 5000
 
+// Due reports whether the change may be made at now.
+func (c *Change) Due(now int64) bool { return now >= c.Since && (c.Until == 0 || now < c.Until) }
+
 // Apply makes the change of a state at now. lease is the key's state of Limit.Lease(), if that is
 // lent of; else it does not matter. A change that is not made leaves both as they are. A LeakyBucket
 // hears nothing, and a Concurrency does not change at all: its slots go back by their ids.
 func (c *Change) Apply(s, lease *algo.State, now int64) Changed {
-	if now < c.Since || c.Until != 0 && now >= c.Until {
+	if !c.Due(now) {
 		return Changed{}
 	}
 	l := c.Limit

@@ -192,6 +192,9 @@ func (s *Store) Change(
 
 // change makes a change at now, or later if the state was decided on later.
 func (s *Store) change(c *store.Change, now int64) (store.Changed, int64, error) {
+	if !c.Due(now) {
+		return store.Changed{}, now, nil // nor is the state carried over
+	}
 	charges := []store.Charge{{Counter: c.Counter, Limit: c.Limit, Key: c.Key}}
 	sc := s.scratch.Get().(*scratch)
 	defer s.putScratch(sc)

@@ -23,7 +23,10 @@ var weirText string
 //go:embed lease.lua
 var leaseText string
 
-var libraryText = weirText + leaseText
+//go:embed regions.lua
+var regionsText string
+
+var libraryText = weirText + leaseText + regionsText
 
 // luaConstants are what "go.NAME" stands for in weir.lua: numbers, and formats of struct.pack. What
 // the two languages must agree on is said here, in codec.go and operand.go, and nowhere else.
@@ -81,4 +84,6 @@ var (
 	functionHold    = libraryName + "_hold"
 	functionClaim   = libraryName + "_claim"
 	functionExpired = libraryName + "_expired"
+	functionChange  = libraryName + "_change"
+	functionLead    = libraryName + "_lead"
 )

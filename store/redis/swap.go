@@ -29,6 +29,9 @@ type value struct {
 	raw    string
 	exists bool
 	states []int // states that lie in it
+	// of a value without states: the new one, "" if it stays; and when that is fresh, in µs
+	next      string
+	nextFresh int64
 }
 
 // stateRef is one state that a call names, once or more.
@@ -84,6 +87,19 @@ func (s *swapPlan) add(c *rule.Counter, l *algo.Limit, key []byte) (at int, is b
 		s.values[v].states = append(s.values[v].states, at)
 	}
 	return at, is
+}
+
+// addText adds a value that holds no states, and returns its index.
+func (s *swapPlan) addText(key string) int {
+	s.values = append(s.values, value{key: key})
+	return len(s.values) - 1
+}
+
+// abandon has nothing written.
+func (s *swapPlan) abandon() {
+	for i := range s.states {
+		s.states[i].write = false
+	}
 }
 
 // addCharges adds the states that charges name, and returns the index of each.
@@ -446,6 +462,9 @@ func (s *swapPlan) mustLast(v *value) bool {
 // nextValue returns the new text of a value, and the instant at which that is fresh, as swap in
 // weir.lua wants them.
 func (s *swapPlan) nextValue(v *value, now int64) (text, fresh string) {
+	if v.next != "" {
+		return v.next, strconv.FormatInt(v.nextFresh, 10)
+	}
 	var b []byte
 	stop, sign := int64(0), ""
 	ours := map[uint32]bool{}

@@ -404,29 +404,17 @@ func testRegionalRandom(t *testing.T, n newStore, a algo.Algorithm) {
 			}
 			join(c, group)
 			counters = append(counters, c)
-			if rapid.IntRange(0, 4).Draw(rt, "renamed") == 0 {
-				older := c
-				c = counterFor(c.Limit)
-				join(c, group)
-				succeed(c, older)
-				counters = append(counters, c)
-			}
 		}
 		var last algo.Result
-		renamed := map[*rule.Counter]bool{}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			p.pass(rt, last)
-			draw := func() *rule.Counter {
-				for {
-					c := rapid.SampledFrom(counters).Draw(rt, "counter")
-					for _, older := range c.Previous {
-						renamed[older] = true
-					}
-					if !renamed[c] {
-						return c
-					}
-				}
+			if i := rapid.IntRange(0, 20).Draw(rt, "renamed"); i < len(counters) {
+				older := counters[i]
+				counters[i] = counterFor(older.Limit)
+				join(counters[i], group)
+				succeed(counters[i], append([]*rule.Counter{older}, older.Previous...)...)
 			}
+			draw := func() *rule.Counter { return rapid.SampledFrom(counters).Draw(rt, "counter") }
 			if rapid.IntRange(0, 2).Draw(rt, "ask") == 0 {
 				c := draw()
 				ch := charge(c, rapid.SampledFrom(keys[:2]).Draw(rt, "key"), 0)
