@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"regexp"
@@ -116,6 +117,7 @@ func TestLeastPrivilege(t *testing.T) {
 	if err := s.Remove(t.Context(), "ban", []string{"x"}); err != nil {
 		t.Error(err)
 	}
+	tellAndHear(t, s, s)
 	heard := make(chan struct{}, 10)
 	watching, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -129,6 +131,127 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	if logged.Len() > 0 {
 		t.Errorf("logged: %s", logged.String())
+	}
+}
+
+// tellAndHear tells by one store, and reads it by another, which is charged with it.
+func tellAndHear(t *testing.T, s, reader *redis.Store) {
+	t.Helper()
+	_, from, _, _, err := reader.Told(t.Context(), 0, "", 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := mustLimit(t, algo.Config{N: 3, Window: 60e9})
+	c := &rule.Counter{ID: 200, Limit: limit}
+	if err := s.Tell(t.Context(), 0, []store.Told{{Counter: c.ID, Key: []byte("k"), Units: 2, At: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		told, next, gap, _, err := reader.Told(t.Context(), 0, from, 10, time.Hour)
+		if err != nil || gap || len(told) != 1 {
+			t.Fatalf("told %+v, gap %v, %v", told, gap, err)
+		}
+		if told, _, _, _, err := reader.Told(t.Context(), 0, next, 10, 2*time.Millisecond); err != nil || len(told) != 0 {
+			t.Fatalf("told %+v, %v", told, err)
+		}
+	}
+	for _, cfg := range leases() {
+		of := lending(t, cfg, 1)
+		for _, units := range []int64{2, 100, -1} {
+			at, err := s.Position(t.Context(), 0, "us")
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes := []store.Change{{Counter: c, Limit: limit, Key: []byte("k"), Units: units}, {Counter: of, Limit: of.Limit, Key: []byte("k"), Units: units}}
+			if _, err := s.Change(t.Context(), 0, "us", at, at+"1", changes, make([]store.Changed, 2)); err != nil {
+				t.Errorf("%v: %v", of.Limit, err)
+			}
+		}
+	}
+	for _, term := range []time.Duration{time.Second, 0} {
+		if _, err := s.Lead(t.Context(), "hear", "a", term); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPeersPrivilege: a user with the permissions that docs/distributed.md lists for other regions
+// can read what this one used, and lease units of its limits, and little else.
+func TestPeersPrivilege(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/distributed.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile("its limits, needs\\s+`([^`]+)`").FindSubmatch(doc)
+	if list == nil {
+		t.Fatal("docs/distributed.md does not say what a user for other regions needs")
+	}
+	server := redistest.Start(t)
+	server.Do(append([]string{"ACL", "SETUSER", "weir-peer", "on", ">secret", "~weir:*", "-@all"}, strings.Fields(string(list[1]))...)...)
+	own := open(t, redis.Options{URL: server.URL()})
+	var logged strings.Builder
+	peer := open(t, redis.Options{
+		URL:    "redis://weir-peer:secret@" + server.Addr(),
+		Logger: slog.New(logFunc(func(line string) { logged.WriteString(line) })),
+	})
+	if err := own.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := peer.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(logged.String(), "may not load functions") {
+		t.Errorf("logged: %q", logged.String())
+	}
+	server.Do("ACL", "LOG", "RESET")
+	tellAndHear(t, own, peer)
+	var leased algo.Config
+	for _, cfg := range leases() {
+		leased = cfg
+		for _, group := range []uint64{0, 1} {
+			c := lending(t, cfg, group)
+			h := algo.Ahead{Want: 5}
+			borrow(t, peer, c, "k", 0, &h)
+			told := algo.Ahead{Told: [2]algo.Told{{End: h.Until, Used: 1, Returned: 1}}, Want: 2}
+			borrow(t, peer, c, "k", 1, &told)
+		}
+	}
+	if refused, err := server.Try("ACL", "LOG"); err != nil || len(refused.([]any)) > 0 {
+		t.Errorf("ACL LOG: %v, %v", refused, err)
+	}
+	if err := peer.Tell(t.Context(), 0, []store.Told{{Counter: 1, Units: 1}}); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+		t.Errorf("a peer tells: %v", err)
+	}
+	if err := peer.Hold(t.Context(), "id", []byte("note"), time.Hour); err == nil {
+		t.Error("a peer holds a reservation")
+	}
+	if err := peer.Post(t.Context(), "ban", []store.Fact{{ID: "x", TTL: time.Hour}}); err == nil {
+		t.Error("a peer bans")
+	}
+	client, err := peer.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{
+		"SET other:key x", "XADD weir:1told * t x", "XTRIM weir:1told MAXLEN 0", "XDEL weir:1told 1-1", "PUBLISH weir:1opened x", "KEYS *", "SCAN 0", "FLUSHALL",
+		"CONFIG SET maxmemory 1", "FUNCTION FLUSH", "FUNCTION LOAD x", "HSET weir:1notes a b", "ZADD weir:1due 1 a", "ACL LIST", "EVAL return 0",
+	} {
+		words := strings.Fields(command)
+		err := client.Do(t.Context(), client.B().Arbitrary(words...).Build()).Error()
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "ermission") {
+			t.Errorf("a peer may do %s: %v", command, err)
+		}
+	}
+	// Where no node of this build has loaded the functions, nothing is charged.
+	server.Do("FUNCTION", "FLUSH")
+	h := algo.Ahead{Want: 5}
+	c := lending(t, leased, 1)
+	charges := []store.Charge{{Counter: c, Limit: c.Limit, Key: []byte("k")}}
+	if _, _, err := peer.TakeAhead(t.Context(), 0, 0, charges, []algo.Ahead{h}, make([]algo.Result, 1)); !errors.Is(err, store.ErrNotCharged) {
+		t.Errorf("without functions: %v", err)
+	}
+	if _, _, _, _, err := peer.Told(t.Context(), 0, "", 1, 0); err != nil {
+		t.Errorf("without functions nothing is heard: %v", err)
 	}
 }
 

@@ -71,6 +71,11 @@ func (s *Store) dial() bool {
 		ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
 		err = loadLibrary(ctx, c.other)
 		cancel()
+		if mayNot(err) {
+			// A user of another region, say: it can use what the nodes of this build have loaded.
+			s.o.Logger.Warn(fmt.Sprintf("redis store: %s: this user may not load functions (function|load): it depends on nodes of the same build that do", s.target))
+			err = nil
+		}
 		if err != nil {
 			c.close()
 		}
@@ -188,6 +193,12 @@ func didNothing(err error) bool {
 func isMissing(err error) bool {
 	e, ok := rueidis.IsRedisErr(err)
 	return ok && strings.Contains(e.Error(), "Function not found")
+}
+
+// mayNot reports whether the user is not permitted to do something.
+func mayNot(err error) bool {
+	e, ok := errors.AsType[*rueidis.RedisError](err)
+	return ok && strings.HasPrefix(e.Error(), "NOPERM")
 }
 
 // isTryAgain reports whether the keys of one call are on two servers, while a slot is migrating.

@@ -364,3 +364,16 @@ func (b *changeCall) swap(ctx context.Context) (now int64, ok bool, err error) {
 	})
 	return now, ok, err
 }
+
+// addText adds a value that holds no states, and returns its index.
+func (s *swapPlan) addText(key string) int {
+	s.values = append(s.values, value{key: key})
+	return len(s.values) - 1
+}
+
+// abandon has nothing written.
+func (s *swapPlan) abandon() {
+	for i := range s.states {
+		s.states[i].write = false
+	}
+}

@@ -272,7 +272,10 @@ local function change(keys, args)
   end
   for i = 1, #want, BATCH do
     local vals = readValues(want, i, #want)
-    for j = 1, #vals do texts[want[i + j - 1]], stood[want[i + j - 1]] = vals[j], vals[j] ~= false end
+    for j = 1, #vals do
+      local key = want[i + j - 1]
+      texts[key], stood[key] = vals[j], vals[j] ~= false
+    end
   end
   local overs, counts = {}, {}
   for i = 1, n do

@@ -89,19 +89,6 @@ func (s *swapPlan) add(c *rule.Counter, l *algo.Limit, key []byte) (at int, is b
 	return at, is
 }
 
-// addText adds a value that holds no states, and returns its index.
-func (s *swapPlan) addText(key string) int {
-	s.values = append(s.values, value{key: key})
-	return len(s.values) - 1
-}
-
-// abandon has nothing written.
-func (s *swapPlan) abandon() {
-	for i := range s.states {
-		s.states[i].write = false
-	}
-}
-
 // addCharges adds the states that charges name, and returns the index of each.
 func (s *swapPlan) addCharges(charges []store.Charge) []int {
 	of := make([]int, len(charges))

@@ -213,14 +213,22 @@ type toldReader struct {
 
 // do sends commands, and then asks for the time.
 func (r *toldReader) do(ctx context.Context, wait time.Duration, commands ...rueidis.Completed) ([]rueidis.RedisResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait+r.s.o.Timeout)
-	defer cancel()
-	stop := context.AfterFunc(r.s.ctx, cancel)
-	defer stop()
+	// A context without a deadline: with one, rueidis does not look whether it is cancelled.
+	calling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	for _, end := range []context.Context{ctx, r.s.ctx} {
+		stop := context.AfterFunc(end, func() { cancel(context.Cause(end)) })
+		defer stop()
+	}
+	late := time.AfterFunc(wait+r.s.o.Timeout, func() { cancel(ErrDeadline) })
+	defer late.Stop()
 	r.s.metrics.calls.Add(1)
-	results := r.c.DoMulti(ctx, append(commands, r.c.B().Time().Build())...)
+	results := r.c.DoMulti(calling, append(commands, r.c.B().Time().Build())...)
 	for _, result := range results {
 		if err := result.Error(); err != nil && !rueidis.IsRedisNil(err) {
+			if calling.Err() != nil {
+				err = context.Cause(calling)
+			}
 			return nil, fmt.Errorf("redis store: %w", err)
 		}
 	}
