@@ -57,6 +57,8 @@ func TestChangeExpiry(t *testing.T) {
 			configs[shape.name] = shape.c
 		}
 	}
+	// Its states are fresh again long before what is out of it ends.
+	configs["fast bucket, leased"] = algo.Config{Algorithm: algo.TokenBucket, N: 100, Window: 10 * time.Second, Lease: 10, LeaseFor: time.Minute}
 	n := 0
 	for name, cfg := range configs {
 		for _, group := range []uint64{0, rand.Uint64()} {
@@ -95,9 +97,13 @@ func TestChangeExpiry(t *testing.T) {
 						fresh = at + l.Check(&all, at, algo.Ask{}).ResetAfter
 					}
 					keys, _ := server.Do("KEYS", prefix+"*").([]any)
-					last := int64(0)
+					first, last := int64(1<<62), int64(0)
 					for _, key := range keys {
-						last = max(last, server.Do("PEXPIRETIME", key.(string)).(int64)*1000)
+						at := server.Do("PEXPIRETIME", key.(string)).(int64) * 1000
+						first, last = min(first, at), max(last, at)
+					}
+					if cfg.Algorithm == algo.TokenBucket && out.Out() > 0 && first < out.Last {
+						t.Errorf("step %d: a state goes %d µs before the last of what is out ends", step, out.Last-first)
 					}
 					if last < fresh {
 						t.Errorf("step %d: it goes %d µs before it is fresh", step, fresh-last)
@@ -111,6 +117,31 @@ func TestChangeExpiry(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestChangeKeepsNeighbours: a change of one state leaves those that lie in the same value, for as
+// long as they were to be kept.
+func TestChangeKeepsNeighbours(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redis.Options{URL: server.URL()})
+	long, short := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 9, Window: algo.MaxWindow, FirstRequest: true}), counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 9, Window: 10 * time.Second})
+	long.Group, short.Group = 77, 77
+	change := func(c *rule.Counter, units int64) store.Change {
+		return store.Change{Counter: c, Limit: c.Limit, Key: []byte("k"), Units: units}
+	}
+	for _, calls := range [][]store.Change{{change(long, 3)}, {change(short, 2)}, {change(short, -1)}, {change(short, 1), change(long, 1)}, {change(short, -9)}, {change(long, 1), change(short, 1)}} {
+		_, now := made(t, s, calls...)
+		keys := server.Do("KEYS", "*").([]any)
+		if len(keys) != 1 {
+			t.Fatalf("%q", keys)
+		}
+		if left := server.Do("PEXPIRETIME", keys[0].(string)).(int64)*1000 - now; left < (algo.MaxWindow - time.Hour).Microseconds() {
+			t.Errorf("after %+v it is kept for %v", calls, time.Duration(left)*time.Microsecond)
+		}
+	}
+	if r, _ := take(t, s, charge(long, "k", 0)); r[0].Remaining != 4 {
+		t.Errorf("%+v, want 4 remaining", r)
 	}
 }
 

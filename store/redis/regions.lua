@@ -208,9 +208,13 @@ local function one(S, j, keys, k, units, certain)
   if not certain then
     if not L.entrySize or tried[key] ~= L then
       if inherits(L, keys, k, v, raw) then return nil end
-      local found = raw
-      if not L.size then found = v or not L.buckets and call('EXISTS', key) == 1 end
-      if R and not found and inherits(R, keys, k, texts[lent], kept) then return nil end
+      if R and R.older > 0 then
+        local found = raw
+        if not L.size then found = v or not L.buckets and call('EXISTS', key) == 1 end
+        if not found and inherits(R, keys, k, texts[lent], kept) then return nil end
+      elseif R and R.olderSame and not raw and inherits(R, keys, k, texts[lent], kept) then
+        return nil
+      end
     end
     if L.entrySize then return logTries(L, key, due) and 0 or nil end
   end

@@ -33,6 +33,7 @@ func Regional(t *testing.T, newStore func(t *testing.T, clock func() int64) stor
 	for _, a := range algorithms {
 		t.Run("Random/"+a.String(), func(t *testing.T) { testRegionalRandom(t, newStore, a) })
 	}
+	t.Run("WhileOut", func(t *testing.T) { testRegionalWhileOut(t, newStore) })
 	t.Run("ExactlyOnce", func(t *testing.T) { testRegionalExactlyOnce(t, newStore) })
 }
 
@@ -449,6 +450,43 @@ func testRegionalRandom(t *testing.T, n newStore, a algo.Algorithm) {
 			}
 		}
 	})
+}
+
+// testRegionalWhileOut: what is lent counts against the room of what is heard, and stays out whatever
+// is heard or given back; a window from the first request stays where it is meanwhile.
+func testRegionalWhileOut(t *testing.T, n newStore) {
+	clock := newVirtual()
+	s := newRegional(t, n, clock.read)
+	if _, ok := s.(store.Lender); !ok {
+		t.Skip("it lends nothing")
+	}
+	for _, a := range lending {
+		for _, first := range []bool{false, a == algo.FixedWindow} {
+			cfg := leased(a)
+			cfg.FirstRequest = first
+			c := counterOf(t, cfg)
+			l := lender{&pair{store: s, model: newModel(), clock: clock}}
+			h := algo.Ahead{Want: 8}
+			if l.one(t, c, "k", 2, &h); h.Got != 8 {
+				t.Fatalf("%v: lent %+v", c.Limit, h)
+			}
+			for _, units := range []int64{5, -1, -1000, 10, 88, -1000} {
+				one := store.Change{Counter: c, Limit: c.Limit, Key: []byte("k"), Units: units}
+				done, now := change(t, s, one)
+				if want := l.model.change(&one, now); done[0] != want {
+					t.Fatalf("%v, %d units: %+v, want %+v", c.Limit, units, done[0], want)
+				}
+				h := algo.Ahead{}
+				if l.one(t, c, "k", 0, &h); h.Out != 8 {
+					t.Fatalf("%v, after %d units: %+v", c.Limit, units, h)
+				}
+				clock.advance(10 * time.Millisecond)
+			}
+			clock.advance(5 * time.Second) // it has ended, and is charged
+			h = algo.Ahead{}
+			l.one(t, c, "k", 0, &h)
+		}
+	}
 }
 
 // testRegionalExactlyOnce: several callers charge one log to a store, race for its position, and are
