@@ -1,0 +1,161 @@
+package regions
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-rl/weir/algo"
+)
+
+// ceilings are the limits that one region never exceeds, derived once for each limit.
+type ceilings struct {
+	table []Region // in order of name
+	at    int      // which one it is
+	sum   int64    // of the weights
+	cache atomic.Pointer[cache]
+}
+
+// maxCached bounds the number of limits whose ceiling is kept. A server has one for each rule;
+// requests and grants with limits of their own may bring more.
+const maxCached = 10_000
+
+type cache struct {
+	limits sync.Map // *algo.Limit → *derived
+	n      atomic.Int64
+}
+
+// derived is what becomes of one limit in a region, under one percentage.
+type derived struct {
+	over int
+	own  *algo.Limit // the ceiling
+	// all is the limit for what all regions used. It counts no denied requests: those that a
+	// ceiling denies would use up what other regions may admit.
+	all         *algo.Limit
+	limit, soft int64 // Result.Limit and SoftLimit of the whole; of one without a schedule
+	closes      bool  // the ceiling has a soft margin that closes
+	next        atomic.Pointer[derived]
+}
+
+// newCeilings returns the ceilings of the region of that name.
+func newCeilings(table []Region, name string) (*ceilings, error) {
+	c := &ceilings{table: slices.Clone(table)}
+	slices.SortFunc(c.table, func(a, b Region) int { return strings.Compare(a.Name, b.Name) })
+	if len(table) > MaxRegions {
+		return nil, fmt.Errorf("there are %d regions; there can be at most %d", len(table), MaxRegions)
+	}
+	c.at = slices.IndexFunc(c.table, func(r Region) bool { return r.Name == name })
+	if name == "" || c.at < 0 {
+		return nil, fmt.Errorf("this region is %q, which is none of the table: %s", name, c.names())
+	}
+	for i, r := range c.table {
+		switch {
+		case r.Name == "":
+			return nil, errors.New("a region has no name")
+		case i > 0 && r.Name == c.table[i-1].Name:
+			return nil, fmt.Errorf("the region %q stands twice", r.Name)
+		case r.Weight < 0 || r.Weight > MaxWeight:
+			return nil, fmt.Errorf("the weight of the region %q is %d; it must be from 0 to %d", r.Name, r.Weight, MaxWeight)
+		}
+		c.sum += int64(r.Weight)
+	}
+	if c.sum == 0 {
+		return nil, errors.New("all weights are 0: a region needs one to admit anything")
+	}
+	c.cache.Store(new(cache))
+	return c, nil
+}
+
+func (c *ceilings) names() string {
+	names := make([]string, len(c.table))
+	for i := range c.table {
+		names[i] = c.table[i].Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// part returns this region's part of n × (100 + over) %. Those of all regions sum to that, rounded
+// down: what rounding leaves over goes to the first regions by name that have a weight, one each.
+func (c *ceilings) part(n int64, over int) int64 {
+	whole := n * int64(100+over)
+	rest := whole / 100
+	for i := range c.table {
+		rest -= c.exact(whole, i)
+	}
+	mine := c.exact(whole, c.at)
+	if c.table[c.at].Weight == 0 {
+		return 0
+	}
+	for i := range c.at {
+		if c.table[i].Weight > 0 {
+			rest--
+		}
+	}
+	if rest > 0 {
+		mine++
+	}
+	return mine
+}
+
+// exact is the part of region i of whole/100, rounded down.
+func (c *ceilings) exact(whole int64, i int) int64 {
+	// whole is at most algo.MaxN × 1,100, so that the product is below 2^60
+	return whole * int64(c.table[i].Weight) / (100 * c.sum)
+}
+
+// of returns what becomes of l under a percentage.
+func (c *ceilings) of(l *algo.Limit, over int) *derived {
+	kept := c.cache.Load()
+	first, ok := kept.limits.Load(l)
+	if !ok {
+		if kept.n.Load() >= maxCached {
+			next := new(cache)
+			c.cache.CompareAndSwap(kept, next)
+			kept = c.cache.Load()
+		}
+		var had bool
+		if first, had = kept.limits.LoadOrStore(l, c.derive(l, over)); !had {
+			kept.n.Add(1)
+		}
+	}
+	// One limit under several percentages is for programs that build rules themselves.
+	d := first.(*derived)
+	for d.over != over {
+		next := d.next.Load()
+		if next == nil {
+			next = c.derive(l, over)
+			if !d.next.CompareAndSwap(nil, next) {
+				next = d.next.Load()
+			}
+		}
+		d = next
+	}
+	return d
+}
+
+func (c *ceilings) derive(l *algo.Limit, over int) *derived {
+	d := &derived{over: over, all: l}
+	d.own = l.Shared(func(n int64) int64 { return c.part(n, over) })
+	if l.CountDenied() {
+		d.all = admittedOnly(l)
+	}
+	whole := l.Check(&algo.State{}, 0, algo.Ask{})
+	d.limit, d.soft, d.closes = whole.Limit, whole.SoftLimit, d.own.Margin() != nil
+	return d
+}
+
+// admittedOnly returns l without counting denied requests.
+func admittedOnly(l *algo.Limit) *algo.Limit {
+	of, err := l.Each(func(l *algo.Limit) (*algo.Limit, error) {
+		c := l.Config()
+		c.CountDenied = false
+		return algo.New(c)
+	})
+	if err != nil {
+		return l // never: it asks for less than l does
+	}
+	return of
+}

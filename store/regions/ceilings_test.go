@@ -1,0 +1,116 @@
+package regions
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"pgregory.net/rapid"
+)
+
+// drawTable draws regions, at least one of which has a weight.
+func drawTable(t *rapid.T) []Region {
+	var table []Region
+	weights := rapid.SliceOfN(rapid.OneOf(rapid.IntRange(0, 3), rapid.IntRange(0, MaxWeight)), 1, 7).Draw(t, "weights")
+	sum := 0
+	for i, w := range weights {
+		table = append(table, Region{fmt.Sprintf("region-%d", (i*3)%7), w})
+		sum += w
+	}
+	if sum == 0 {
+		table[0].Weight = 1
+	}
+	return table
+}
+
+// TestCeilings: the ceilings of all regions sum to N × (1 + over), rounded down, each is as large
+// as its weight says but for one unit, and what rounding leaves over goes to the first.
+func TestCeilings(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		table := drawTable(t)
+		over := rapid.IntRange(0, 1000).Draw(t, "over")
+		n := rapid.OneOf(rapid.Int64Range(0, 30), rapid.Int64Range(0, algo.MaxN)).Draw(t, "N")
+		sum, weights, left := int64(0), int64(0), true
+		for _, r := range table {
+			weights += int64(r.Weight)
+		}
+		first, err := newCeilings(table, table[0].Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range first.table {
+			c, err := newCeilings(table, r.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := c.part(n, over)
+			// In doubles, since the products are larger than what is tested.
+			exact := float64(n) * float64(100+over) / 100 * float64(r.Weight) / float64(weights)
+			if d := float64(got) - exact; d < -1 || d > 1 || r.Weight == 0 && got != 0 {
+				t.Errorf("%s has %d of %v", r.Name, got, exact)
+			}
+			if more := float64(got) > exact; more && !left {
+				t.Errorf("%s got a unit of what is left over, after one that did not", r.Name)
+			} else if !more && r.Weight > 0 && float64(got) < exact {
+				left = false
+			}
+			sum += got
+		}
+		if want := n * int64(100+over) / 100; sum != want {
+			t.Errorf("the ceilings sum to %d, want %d", sum, want)
+		}
+	})
+}
+
+// TestCeilingsOfLimits: so it is for what each kind of limit holds, in each phase of a schedule.
+func TestCeilingsOfLimits(t *testing.T) {
+	scheduled, err := algo.Scheduled(limit(t, algo.Config{N: 10, Window: time.Minute}),
+		[]algo.Phase{{Days: 1 << time.Thursday, Until: 12 * time.Hour, Limit: limit(t, algo.Config{N: 101, Window: time.Minute})}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		of   *algo.Limit
+		over int
+		want int64
+	}{
+		{limit(t, algo.Config{N: 10, Window: time.Minute}), 0, 10},
+		{limit(t, algo.Config{N: 10, Window: time.Minute}), 25, 12},
+		{limit(t, algo.Config{Algorithm: algo.TokenBucket, N: 10, Burst: 33, Window: time.Minute}), 10, 36},
+		{limit(t, algo.Config{Algorithm: algo.LeakyBucket, N: 10, Burst: 10, Window: time.Minute}), 0, 11},
+		{limit(t, algo.Config{Algorithm: algo.LeakyBucket, N: 10, Burst: algo.NoBurst, Window: time.Minute}), 0, 1},
+		{limit(t, algo.Config{Algorithm: algo.Concurrency, N: 10}), 0, 10},
+		{scheduled, 0, 101}, // start is a Thursday
+	} {
+		sum := int64(0)
+		for _, r := range three {
+			s := newTest(t, three, r.Name, func() int64 { return start })
+			d := s.ceilings.of(c.of, c.over)
+			in, _ := d.own.At(start)
+			if r := in.Check(&algo.State{}, start, algo.Ask{}); in.Config().N > 0 {
+				sum += r.Limit
+			}
+			if s.ceilings.of(c.of, c.over) != d || s.ceilings.of(c.of, c.over+1).own == d.own || s.ceilings.of(c.of, c.over) != d {
+				t.Error("what is derived is not kept")
+			}
+		}
+		if sum != c.want {
+			t.Errorf("%v with %d %%: ceilings hold %d, want %d", c.of, c.over, sum, c.want)
+		}
+	}
+}
+
+// TestCacheBound: limits of requests and grants do not fill the memory.
+func TestCacheBound(t *testing.T) {
+	c, err := newCeilings(three, "eu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2*maxCached + 10 {
+		c.of(limit(t, algo.Config{N: 10, Window: time.Minute}), 0)
+	}
+	if n := c.cache.Load().n.Load(); n > maxCached {
+		t.Errorf("%d are kept", n)
+	}
+}

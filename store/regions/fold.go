@@ -1,0 +1,41 @@
+package regions
+
+import (
+	"github.com/weir-rl/weir/algo"
+)
+
+// fold makes r of what the ceiling of the limit l said at now, own, and of what all regions used,
+// all; that is nil if it has no say. r must be neither of them.
+func (d *derived) fold(r *algo.Result, l *algo.Limit, own, all *algo.Result, now int64) {
+	*r = *own
+	switch {
+	case own.Off:
+		return
+	case all != nil:
+		r.Limit, r.SoftLimit = all.Limit, all.SoftLimit
+		r.Remaining = min(own.Remaining, all.Remaining)
+		r.Allowed = own.Allowed && all.Allowed
+		r.RetryAfter = later(own.RetryAfter, all.RetryAfter) // 0 of one that admits
+		r.ResetAfter = later(own.ResetAfter, all.ResetAfter)
+		r.Soft = r.Allowed && (own.Soft || all.Soft)
+		if !r.Allowed {
+			r.Delay = 0
+		}
+	case !l.Scheduled():
+		r.Limit, r.SoftLimit = d.limit, d.soft
+	default:
+		whole := l.Check(&algo.State{}, now, algo.Ask{})
+		r.Limit, r.SoftLimit = whole.Limit, whole.SoftLimit
+	}
+	if all == nil && d.closes && own.SoftLimit == own.Limit {
+		r.SoftLimit = r.Limit // closed
+	}
+}
+
+// later returns the later of two times of a Result, of which algo.Never is after all others.
+func later(a, b int64) int64 {
+	if a == algo.Never || b == algo.Never {
+		return algo.Never
+	}
+	return max(a, b)
+}

@@ -1,0 +1,228 @@
+// Package regions wraps the store of one region among several, each of which decides by itself on a
+// store of its own, so that rules with rule.Counter.Regions hold over all of them.
+//
+// Such a limit has a ceiling in each region: the region's part of N × (1 + over), which it never
+// exceeds, whatever it hears of others. The ceilings together are N × (1 + over). Beside it, if
+// over is above 0, the whole limit counts what all regions used, as far as they have told. So one
+// charge becomes two, own and all, which the wrapped store makes together or not at all, and two
+// results become one. With sync a region may admit the whole limit, and one charge stays one.
+//
+// Begin at Store.Take (regions.go). Which charges it makes of one is in expand.go, the ceilings are
+// in ceilings.go, and what becomes of the results in fold.go. wraps.go is what else a store may be.
+package regions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Region is one of the regions that share limits.
+type Region struct {
+	Name string
+	// Weight is its part of the ceilings, beside the weights of the others: 0 to MaxWeight. A
+	// region with 0 refuses all that is limited over regions, but for sync.
+	Weight int
+}
+
+// MaxWeight bounds Region.Weight, and MaxRegions the length of a table.
+const (
+	MaxWeight  = 1_000_000
+	MaxRegions = 100
+)
+
+// Options configure New. Region and Table are required.
+type Options struct {
+	Region string // the name of the one whose store is wrapped
+	// Table holds all regions, this one included, in any order. It must be the same in all of them:
+	// the ceilings follow from it.
+	Table []Region
+}
+
+// Store implements store.Store over the store of a region. Make one with New.
+//
+// The result of a limit that holds over regions is about the whole: Limit and SoftLimit are the
+// limit's own, and Remaining is the smallest of what is left of the ceiling and of the limit, as
+// far as others have told. It is admitted if both admit it. RetryAfter is then the longest of those
+// that refuse; of a refusal by the ceiling it is an upper bound, since units may be borrowed
+// before.
+//
+// A store.Lender, a store.Board and a store.Remote are found in the wrapped store. Who lends of it
+// must lend of the charges that Expand returns.
+type Store struct {
+	inner    store.Store
+	prompt   store.Prompt // inner, if it is one
+	ceilings *ceilings    // of this region
+	hooks    hooks
+	calls    sync.Pool // *call
+	seen     atomic.Int64
+}
+
+// hooks are told of charges of limits that hold over regions, after they were decided. Any may be
+// nil. They must be quick, and must not keep key and results.
+type hooks struct {
+	// told: units of the limit were charged at now; below 0: given back. limit is the whole one.
+	// own is what the ceiling said; with sync, what the limit did.
+	told func(c *rule.Counter, limit *algo.Limit, key []byte, units, now int64, own *algo.Result)
+	// short: a request of cost was refused by the ceiling, or less than a fifth of that is left
+	// after it, while the limit has room as far as others have told.
+	short func(c *rule.Counter, limit *algo.Limit, key []byte, cost, now int64, own *algo.Result)
+}
+
+var (
+	_ store.Reserver  = (*Store)(nil)
+	_ store.Inspector = (*Store)(nil)
+	_ store.Forgetter = (*Store)(nil)
+	_ store.Prompt    = (*Store)(nil)
+)
+
+// New returns a Store over inner, which it closes.
+func New(inner store.Store, o Options) (*Store, error) {
+	if inner == nil {
+		return nil, errors.New("regions: New needs the store of the region")
+	}
+	c, err := newCeilings(o.Table, o.Region)
+	if err != nil {
+		return nil, fmt.Errorf("regions: %w", err)
+	}
+	s := &Store{inner: inner, ceilings: c}
+	s.prompt, _ = inner.(store.Prompt)
+	s.calls.New = func() any { return new(call) }
+	return s, nil
+}
+
+// Unwrap returns the wrapped store.
+func (s *Store) Unwrap() store.Store { return s.inner }
+
+// Close implements store.Store.
+func (s *Store) Close() error { return s.inner.Close() }
+
+// Release implements store.Store. Slots are those of the ceiling.
+func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {
+	return s.inner.Release(ctx, c, key, slot)
+}
+
+// Take implements store.Store.
+func (s *Store) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	some, split := regional(charges)
+	if !some || len(charges) != len(results) {
+		return s.inner.Take(ctx, charges, results)
+	}
+	if !split {
+		now, err := s.inner.Take(ctx, charges, results)
+		if err == nil {
+			s.tellSynced(charges, results, now)
+		}
+		return now, err
+	}
+	c := s.expand(charges)
+	defer s.putCall(c)
+	now, err := s.inner.Take(ctx, c.charges, c.results)
+	if err != nil {
+		return now, c.unfolded(charges, err)
+	}
+	if c.shadows {
+		s.undo(ctx, c)
+	}
+	s.finish(c, charges, results, now)
+	return now, nil
+}
+
+// TakeNow implements store.Prompt: it decides what the wrapped store can decide at once. A Shadow
+// charge that becomes two is left to Take, since it may have to be undone.
+func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
+	if s.prompt == nil {
+		return 0, false
+	}
+	some, split := regional(charges)
+	if !some || len(charges) != len(results) {
+		return s.prompt.TakeNow(charges, results)
+	}
+	if !split {
+		if now, ok = s.prompt.TakeNow(charges, results); ok {
+			s.tellSynced(charges, results, now)
+		}
+		return now, ok
+	}
+	c := s.expand(charges)
+	defer s.putCall(c)
+	if c.shadows {
+		return 0, false
+	}
+	if now, ok = s.prompt.TakeNow(c.charges, c.results); ok {
+		s.finish(c, charges, results, now)
+	}
+	return now, ok
+}
+
+// finish folds the results of a call that was decided at now, and tells of it.
+func (s *Store) finish(c *call, charges []store.Charge, results []algo.Result, now int64) {
+	for i := range charges {
+		p := &c.parts[i]
+		charges[i].Ask.Slot = c.charges[p.at].Ask.Slot
+		if p.of == nil {
+			results[i] = c.results[p.at]
+			continue
+		}
+		p.of.fold(&results[i], charges[i].Limit, c.own(p), c.all(p), now)
+	}
+	s.notice(now)
+	if s.hooks.told == nil && s.hooks.short == nil {
+		return
+	}
+	denied := store.VerdictOf(charges, results).Denied()
+	for i := range charges {
+		if p := &c.parts[i]; charges[i].Counter.Regions != nil {
+			s.tell(&charges[i], &results[i], c.own(p), c.all(p), now, denied)
+		}
+	}
+}
+
+// tellSynced tells of a call whose charges with regions were made as they are.
+func (s *Store) tellSynced(charges []store.Charge, results []algo.Result, now int64) {
+	s.notice(now)
+	if s.hooks.told == nil {
+		return
+	}
+	denied := store.VerdictOf(charges, results).Denied()
+	for i := range charges {
+		if charges[i].Counter.Regions != nil {
+			s.tell(&charges[i], &results[i], &results[i], nil, now, denied)
+		}
+	}
+}
+
+// tell tells of a charge of a call that was decided at now: r is its result, made of those of own
+// and, if that is not nil, of all; denied says whether the call as a whole was denied.
+//
+// A denied request is told to nobody, also if the limit counts it: it counts where it was denied.
+func (s *Store) tell(c *store.Charge, r, own, all *algo.Result, now int64, denied bool) {
+	if r.Off || c.Ask.Cost == 0 {
+		return
+	}
+	if s.hooks.told != nil && r.Allowed && (!denied || c.Mode == rule.Shadow) {
+		s.hooks.told(c.Counter, c.Limit, c.Key, c.Ask.Cost, now, own)
+	}
+	if s.hooks.short == nil || c.Ask.Cost < 0 || c.Counter.Regions.Sync {
+		return
+	}
+	if room := all == nil || all.Allowed && all.Remaining > 0; room && (!own.Allowed || own.Remaining*5 < own.Limit) {
+		s.hooks.short(c.Counter, c.Limit, c.Key, c.Ask.Cost, now, own)
+	}
+}
+
+// noticed is how far behind seen may be, in µs: it is written to no more often than that.
+const noticed = 10_000
+
+// notice takes down an instant of the wrapped store's clock.
+func (s *Store) notice(now int64) {
+	if last := s.seen.Load(); now > last+noticed || now < last-noticed {
+		s.seen.Store(now)
+	}
+}
