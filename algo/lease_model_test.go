@@ -27,8 +27,6 @@ type world struct {
 	s, lease State // the limit's
 	truth    State // what was admitted, when it was
 	nodes    [2]leaseNode
-	parent   int
-	how      string // what led here from the parent
 	broken   string
 }
 
@@ -182,39 +180,56 @@ func TestLeaseStates(t *testing.T) {
 	}
 }
 
-// walkLease visits all states, in order of the number of steps. It returns how many it saw, and the
-// steps to the first one that breaks the guarantee.
+// walkLease visits all states. It returns how many it saw, and the steps to the first one that
+// breaks the guarantee.
 func walkLease(l *Limit, m *leaseMutant) (states int, trace string) {
+	return walk([]world{{now: base - base%(12*tick)}},
+		func(w *world, b []byte) []byte { return w.key(l, b) },
+		func(w *world, visit func(world, string)) { w.next(l, m, visit) },
+		func(w *world) string { return w.broken })
+}
+
+// walk visits all states that can be reached from some, in order of the number of steps. key says
+// all of a state that matters from now on, and broken what is wrong with it, "" for nothing. walk
+// returns how many states it saw, and the steps to the first one that is broken.
+func walk[W any](begin []W, key func(*W, []byte) []byte, next func(*W, func(W, string)), broken func(*W) string) (states int, trace string) {
+	type reached struct {
+		state  W
+		parent int
+		how    string // what led here from the parent
+	}
 	type past struct {
 		parent int
 		how    string
 	}
-	begin := world{now: base - base%(12*tick), parent: -1}
-	queue, seen, history := []world{begin}, map[string]struct{}{}, []past{}
-	seen[string(begin.key(l, nil))] = struct{}{}
+	var queue []reached
 	var buf []byte
+	history, seen := []past{}, map[string]struct{}{}
+	add := func(w W, parent int, how string) {
+		buf = key(&w, buf[:0])
+		if _, ok := seen[string(buf)]; ok && broken(&w) == "" {
+			return
+		}
+		seen[string(buf)] = struct{}{}
+		queue = append(queue, reached{w, parent, how})
+	}
+	for i := range begin {
+		add(begin[i], -1, fmt.Sprintf("the beginning, number %d", i))
+	}
 	for len(queue) > 0 {
-		w := queue[0]
+		at := queue[0]
 		queue = queue[1:]
-		history = append(history, past{w.parent, w.how})
-		if w.broken != "" {
-			steps := []string{w.broken}
-			for i := len(history) - 1; i >= 0; i = history[i].parent {
+		history = append(history, past{at.parent, at.how})
+		parent := len(history) - 1
+		if wrong := broken(&at.state); wrong != "" {
+			steps := []string{wrong}
+			for i := parent; i >= 0; i = history[i].parent {
 				steps = append(steps, history[i].how)
 			}
 			slices.Reverse(steps)
 			return len(history), strings.Join(steps, "\n")
 		}
-		parent := len(history) - 1
-		w.next(l, m, func(next world, how string) {
-			buf = next.key(l, buf[:0])
-			if _, ok := seen[string(buf)]; ok && next.broken == "" {
-				return
-			}
-			seen[string(buf)] = struct{}{}
-			next.parent, next.how = parent, how
-			queue = append(queue, next)
-		})
+		next(&at.state, func(w W, how string) { add(w, parent, how) })
 	}
 	return len(history), ""
 }
