@@ -42,6 +42,11 @@ type Options struct {
 	// Lender lends; nil means the store, or what it wraps. It is for a store that decides by itself
 	// while the one that lends is away, and so does not show it (store/fallback).
 	Lender store.Lender
+	// Expand appends to dst the charges that the Lender is to be asked for in place of charges,
+	// each with the key of the one that it is made of; nil means the same ones. It is for a store
+	// that makes others of them itself (store/regions), and so does not show the Lender as one of
+	// its own. It returns the same limits each time, or what was assigned is looked at anew.
+	Expand func(charges, dst []store.Charge) []store.Charge
 
 	// Tests wait less.
 	silence, look time.Duration

@@ -84,11 +84,17 @@ func newDoor(t testing.TB, o Options, options ...weir.Option) *door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := weir.New(s, append(options, weir.WithRules(load(t, rules, file.Options{})))...)
+	return newDoorOver(t, s, s, rules, o, options...)
+}
+
+// newDoorOver is newDoor over a store that wraps m.
+func newDoorOver(t testing.TB, m *memory.Store, s store.Store, text string, o Options, options ...weir.Option) *door {
+	t.Helper()
+	l, err := weir.New(s, append(options, weir.WithRules(load(t, text, file.Options{})))...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{Service: New(l, s, o), limiter: l, store: s}
+	d := &door{Service: New(l, s, o), limiter: l, store: m}
 	d.server = rls.NewServer(rls.New(l, rls.Options{}), rls.ServerOptions{Beside: d.Register})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -62,6 +62,7 @@ type stream struct {
 	answered int    // bytes of the last one
 	met      []quota.Charge
 	charges  []store.Charge
+	expanded []store.Charge
 	ahead    []algo.Ahead
 	results  []algo.Result
 }
@@ -239,6 +240,9 @@ func (s *stream) usage(u *rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage, no
 	_ = s.r.limiter.Report(s.ctx, &s.request, &s.decision, usage.Allowed, usage.Denied)
 	said := s.holder.Report(now, b.name, usage, b.terms)
 	for i, n := range b.counts {
+		if n == nil {
+			continue
+		}
 		n.over.Add(uint64(said.Over) * uint64(b.terms.Charges[i].Cost))
 		n.allowed.Add(uint64(usage.Allowed))
 		n.denied.Add(uint64(usage.Denied))
@@ -359,7 +363,9 @@ func (s *stream) say(a *quota.Action) {
 	}
 	if n := a.Requests(); n > 0 {
 		for i, count := range b.counts {
-			count.assigned.Add(uint64(n) * uint64(b.terms.Charges[i].Cost))
+			if count != nil {
+				count.assigned.Add(uint64(n) * uint64(b.terms.Charges[i].Cost))
+			}
 		}
 	}
 }
@@ -401,12 +407,18 @@ func (s *stream) takeBatch(asks []quota.Ask) (failed bool) {
 // to decide without its other side.
 func (s *stream) withoutLender(name string, want int64) int64 {
 	b := s.known[name]
+	terms := b.terms
+	if s.r.o.Expand != nil { // the store expands charges itself
+		if terms = s.terms(b, s.asked(b), store.Monotonic()); terms.Verdict != quota.Limited {
+			return 0
+		}
+	}
 	for _, n := range []int64{want, want / 4, min(want, s.r.o.Settings.First)} {
 		if n <= 0 {
 			continue
 		}
-		charges := make([]store.Charge, len(b.terms.Charges))
-		for i, c := range b.terms.Charges {
+		charges := make([]store.Charge, len(terms.Charges))
+		for i, c := range terms.Charges {
 			charges[i] = store.Charge{Counter: c.Counter, Limit: c.Limit, Key: []byte(c.Key), Ask: algo.Ask{Cost: algo.Cost(n, c.Cost)}, OnStoreError: c.OnStoreError}
 		}
 		results := make([]algo.Result, len(charges))

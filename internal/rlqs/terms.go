@@ -28,7 +28,7 @@ type bucket struct {
 	id      []byte // of quota.AppendID
 	entries entries
 	terms   quota.Terms
-	counts  []*limitCount // those of terms.Charges
+	counts  []*limitCount // those of terms.Charges; nil: not counted
 }
 
 // entries are those of a bucket's id, by key. They are the attributes of its requests.
@@ -84,17 +84,31 @@ func (e entries) appendName(b []byte) []byte {
 // meets brings up to date what a bucket is subject to, and reports whether that has changed. The
 // limiter's answer is in s.request and s.decision.
 func (s *stream) meets(b *bucket, now int64) (changed bool) {
-	s.request = weir.Request{Domain: s.domain, Attributes: &b.entries, Door: Door}
-	t := s.terms(b, s.r.limiter.Charges(&s.request, &s.decision), now)
+	charges := s.asked(b)
+	if s.r.o.Expand != nil {
+		s.expanded = s.r.o.Expand(charges, s.expanded[:0])
+		charges = s.expanded
+	}
+	t := s.terms(b, charges, now)
 	if same(&t, &b.terms) {
 		return false
 	}
 	t.Charges = slices.Clone(t.Charges) // of s.met
 	b.terms, b.counts = t, b.counts[:0]
 	for i := range t.Charges {
-		b.counts = append(b.counts, s.r.limit(t.Charges[i].Counter))
+		var count *limitCount // nil of what all regions used: the limit is counted already
+		if c := t.Charges[i].Counter; c.Index >= 0 {
+			count = s.r.limit(c)
+		}
+		b.counts = append(b.counts, count)
 	}
 	return true
+}
+
+// asked asks the limiter what requests like those of a bucket meet.
+func (s *stream) asked(b *bucket) []store.Charge {
+	s.request = weir.Request{Domain: s.domain, Attributes: &b.entries, Door: Door}
+	return s.r.limiter.Charges(&s.request, &s.decision)
 }
 
 // terms are those of a bucket that meets charges. They are valid until the next call.
