@@ -25,6 +25,7 @@ const maxCached = 10_000
 
 type cache struct {
 	limits sync.Map // *algo.Limit → *derived
+	wholes sync.Map // derived.own → the limit that it is of
 	n      atomic.Int64
 }
 
@@ -119,6 +120,7 @@ func (c *ceilings) of(l *algo.Limit, over int) *derived {
 		var had bool
 		if first, had = kept.limits.LoadOrStore(l, c.derive(l, over)); !had {
 			kept.n.Add(1)
+			kept.wholes.Store(first.(*derived).own, l)
 		}
 	}
 	// One limit under several percentages is for programs that build rules themselves.
@@ -129,11 +131,21 @@ func (c *ceilings) of(l *algo.Limit, over int) *derived {
 			next = c.derive(l, over)
 			if !d.next.CompareAndSwap(nil, next) {
 				next = d.next.Load()
+			} else {
+				kept.wholes.Store(next.own, l)
 			}
 		}
 		d = next
 	}
 	return d
+}
+
+// whole returns the limit that own is the ceiling of, or otherwise if that is not known any more.
+func (c *ceilings) whole(own, otherwise *algo.Limit) *algo.Limit {
+	if l, ok := c.cache.Load().wholes.Load(own); ok {
+		return l.(*algo.Limit)
+	}
+	return otherwise
 }
 
 func (c *ceilings) derive(l *algo.Limit, over int) *derived {

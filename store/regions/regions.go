@@ -54,7 +54,7 @@ type Options struct {
 // before.
 //
 // A store.Lender, a store.Board and a store.Remote are found in the wrapped store. Who lends of it
-// must lend of the charges that Expand returns.
+// must lend of the charges that Expand returns; Lender tells other regions of it.
 type Store struct {
 	inner    store.Store
 	prompt   store.Prompt // inner, if it is one
