@@ -75,24 +75,27 @@ func (s *settings) leased(c *algo.Config) {
 	}
 }
 
-// lentShare is how much of a limit that says nothing of leases may be out, in percent; 0 for
-// nothing.
-func (l *loader) lentShare(s *settings, c *algo.Config) int {
+// lent is how much of a limit that says nothing of leases may be out, in percent, and for how long;
+// 0 percent for nothing, and 0 for a time that fits the window.
+func (l *loader) lent(s *settings, c *algo.Config) (percent int, span time.Duration) {
 	switch {
 	case s.regions.borrows() && c.Window >= leastBorrowed && !c.FirstRequest:
-		return regionsLent
+		if l.lending { // to Envoys, which need them for longer
+			return regionsLent, 0
+		}
+		return regionsLent, regionsLentFor
 	case l.lending:
-		return defaultLent
+		return defaultLent, 0
 	}
-	return 0
+	return 0, 0
 }
 
 // compileLimit is algo.New. A limit that could be there, but cannot be leased, it reports once for
 // a rule, where the lease stands.
 func (l *loader) compileLimit(s *settings, c algo.Config, at *element) *algo.Limit {
-	if share := l.lentShare(s, &c); c.Lease == 0 && share > 0 {
+	if percent, span := l.lent(s, &c); c.Lease == 0 && percent > 0 {
 		lent := c
-		lent.Lease = share
+		lent.Lease, lent.LeaseFor = percent, span
 		if limit, err := algo.New(lent); err == nil {
 			return limit
 		}

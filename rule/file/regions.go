@@ -28,10 +28,11 @@ const (
 	// defaultTell keeps quiet about keys that are far from their limit, and what is not told yet
 	// small beside it.
 	defaultTell = 2
-	// regionsLent is the share of a ceiling that other regions may have borrowed. The time of a
-	// lease follows from it and from the window: 2.5 s of 10 s, which is time enough for the way
-	// between regions, at most 15 s.
-	regionsLent = 50
+	// regionsLent is the share of a ceiling that other regions may have borrowed at a time, and
+	// regionsLentFor the length of a generation: it is long beside the way between regions, and no
+	// longer, since a region that has borrowed its share can have more when that has ended.
+	regionsLent    = 50
+	regionsLentFor = 2 * time.Second
 	// leastBorrowed is the shortest window of which other regions borrow: of a shorter one the way
 	// between regions takes too large a part.
 	leastBorrowed = 10 * time.Second
