@@ -51,6 +51,6 @@ limits:
 	})
 }
 
-const wantFacts = `ban 13f09ed31fd7f98c02c0000201 {"v":1,"domain":"default","limit":"login","key":["ip=192.0.2.1"],"reason":"1 denial within 10m0s","wide":true,"nftables":true,"beyond":85500000000} 15m0s
-ban 6debe82145b72ace000a2261646122203cc3a93e {"v":1,"domain":"default","limit":"api","key":["user=\"ada\" \u003cé\u003e"],"reason":"by hand","set":true} 1h0m0s
-grant 6debe82145b72ace0003626f62 {"v":1,"domain":"default","limit":"api","key":["user=bob"],"allow":"7/min"} 1h0m0s`
+const wantFacts = `ban 13f09ed31fd7f98c02c0000201 {"v":1,"domain":"default","limit":"login","key":["ip=192.0.2.1"],"reason":"1 denial within 10m0s","wide":true,"nftables":true,"beyond":85500000000,"at":946684800000000} 15m0s
+ban 6debe82145b72ace000a2261646122203cc3a93e {"v":1,"domain":"default","limit":"api","key":["user=\"ada\" \u003cé\u003e"],"reason":"by hand","set":true,"at":946684800000000} 1h0m0s
+grant 6debe82145b72ace0003626f62 {"v":1,"domain":"default","limit":"api","key":["user=bob"],"allow":"7/min","at":946684800000000} 1h0m0s`

@@ -199,10 +199,10 @@ func (l *Limiter) windowOf(counter uint64, key []byte) *rule.Window {
 		return nil
 	}
 	r := f.rulesByCounter.of(f.set)[counter]
-	if r == nil {
+	if r.rule == nil {
 		return nil
 	}
-	return r.WindowFor(counter, key)
+	return r.rule.WindowFor(r.counter, key)
 }
 
 // settleLimit returns the numbers of a window that are in force for a key, to settle a charge by. A
@@ -215,19 +215,31 @@ func (l *Limiter) settleLimit(w *rule.Window, key []byte) *algo.Limit {
 	return limit
 }
 
-// rulesByCounter finds the rule of a counter, by its ID. It is made when it is needed first.
+// rulesByCounter finds the rule of a counter, by its ID, and of what other regions used of it, by the
+// ID of that (rule.Regions.All). It is made when it is needed first.
 type rulesByCounter struct {
 	once sync.Once
-	m    map[uint64]*rule.Rule
+	m    map[uint64]counted
 }
 
-func (c *rulesByCounter) of(s *rule.Set) map[uint64]*rule.Rule {
+// counted is a counter of a rule.
+type counted struct {
+	rule    *rule.Rule
+	counter uint64
+}
+
+func (c *rulesByCounter) of(s *rule.Set) map[uint64]counted {
 	c.once.Do(func() {
-		c.m = make(map[uint64]*rule.Rule, len(s.Counters()))
+		c.m = make(map[uint64]counted, len(s.Counters()))
 		add := func(r *rule.Rule, windows []*rule.Window) {
 			for _, w := range windows {
-				if w.Counter != nil {
-					c.m[w.Counter.ID] = r
+				if w.Counter == nil {
+					continue
+				}
+				of := counted{r, w.Counter.ID}
+				c.m[w.Counter.ID] = of
+				if g := w.Counter.Regions; g != nil && g.All != nil {
+					c.m[g.All.ID] = of
 				}
 			}
 		}

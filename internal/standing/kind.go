@@ -59,6 +59,9 @@ type factData struct {
 	Allow    string   `json:"allow,omitempty"`
 	// Beyond is how long, in µs, the limit itself goes on refusing after the ban has ended.
 	Beyond int64 `json:"beyond,omitempty"`
+	// At is when the order was made, in µs since the Unix epoch, by the clock of the node that made
+	// it: of several regions' orders on one key the last one holds (store/regions).
+	At int64 `json:"at,omitempty"`
 }
 
 // factID names a key of a rule.
@@ -98,7 +101,7 @@ func (k *kind[O]) fact(id string) (f store.Fact, ok bool) {
 		return f, false
 	}
 	h := o.head()
-	data := factData{V: factVersion, Domain: h.Domain, Rule: h.Rule, Key: h.Key, Reason: h.Reason}
+	data := factData{V: factVersion, Domain: h.Domain, Rule: h.Rule, Key: h.Key, Reason: h.Reason, At: h.Since.UnixMicro()}
 	o.encode(&data, until)
 	text, err := json.Marshal(data)
 	if err == nil && len(text) > store.MaxFactData {

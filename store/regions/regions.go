@@ -9,12 +9,18 @@
 //
 // Begin at Store.Take (regions.go). Which charges it makes of one is in expand.go, the ceilings are
 // in ceilings.go, and what becomes of the results in fold.go. wraps.go is what else a store may be.
+//
+// What goes on between regions is in exchange.go, and no decision waits for it: this node tells what
+// it used (ledger.go), one node of each region charges what the others tell (bridge.go), and units
+// are borrowed of them where a ceiling is nearly used up (borrow.go). Bans and grants go the same way
+// (orders.go), and so does what each region is set up with (greeting.go).
 package regions
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -43,6 +49,25 @@ type Options struct {
 	// Table holds all regions, this one included, in any order. It must be the same in all of them:
 	// the ceilings follow from it.
 	Table []Region
+
+	// Own is the store of the region itself, which inner wraps. Without it the region neither tells
+	// the others what it used nor hears of them, and keeps to its ceilings.
+	Own store.Regional
+	// Peers are the stores of the other regions, by name. Of one that is missing nothing is heard,
+	// and nothing is borrowed.
+	Peers map[string]Neighbour
+	// Rules returns the Counter that an ID names, be it that of the Counter itself or of
+	// rule.Regions.All, and the numbers of a key: those in force, and those that the rule gives it
+	// without grants and signals. All are nil if there is none. It must be safe for concurrent use.
+	// Required with Own; weir.Limiter.Numbers is one.
+	Rules func(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit)
+	// Nodes returns how many nodes this region has; nil means one. Each tells of its part.
+	Nodes func() int
+	// Digest returns a text that is the same in all regions that have the same rules; nil means that
+	// this is not compared.
+	Digest func() string
+	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
+	Logger *slog.Logger
 }
 
 // Store implements store.Store over the store of a region. Make one with New.
@@ -60,6 +85,7 @@ type Store struct {
 	prompt   store.Prompt // inner, if it is one
 	ceilings *ceilings    // of this region
 	hooks    hooks
+	x        *exchange // nil without Options.Own
 	calls    sync.Pool // *call
 	seen     atomic.Int64
 }
@@ -94,14 +120,40 @@ func New(inner store.Store, o Options) (*Store, error) {
 	s := &Store{inner: inner, ceilings: c}
 	s.prompt, _ = inner.(store.Prompt)
 	s.calls.New = func() any { return new(call) }
+	if o.Own == nil {
+		return s, nil
+	}
+	if o.Rules == nil {
+		return nil, errors.New("regions: New needs Options.Rules to tell other regions what was used")
+	}
+	if s.x, err = newExchange(c, &o); err != nil {
+		return nil, fmt.Errorf("regions: %w", err)
+	}
+	s.hooks = hooks{told: s.x.used, short: s.x.short}
+	s.x.start()
 	return s, nil
 }
 
 // Unwrap returns the wrapped store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Close implements store.Store.
-func (s *Store) Close() error { return s.inner.Close() }
+// Close implements store.Store. It tells the other regions what they do not know yet, and leaves
+// their stores open.
+func (s *Store) Close() error {
+	if s.x != nil {
+		s.x.close()
+	}
+	return s.inner.Close()
+}
+
+// Stats returns a reading of what goes on between this region and the others. Without Options.Own it
+// is the zero value.
+func (s *Store) Stats() Stats {
+	if s.x == nil {
+		return Stats{}
+	}
+	return s.x.readStats()
+}
 
 // Release implements store.Store. Slots are those of the ceiling.
 func (s *Store) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (bool, error) {

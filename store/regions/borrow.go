@@ -1,0 +1,232 @@
+package regions
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// borrower takes units of keys whose ceiling here is nearly used up from regions that have some left.
+// A loan is a lease at the other region, of which nothing is ever told: so it counts as used there
+// when it ends, whatever becomes of it. Before that, and before it can count in another window than
+// here, as many units are given back to the state of this region. An answer that is lost costs units,
+// and never the bound. docs/proofs has the model.
+type borrower struct {
+	x     *exchange
+	queue chan *loan
+
+	mu    sync.Mutex
+	loans map[string]*loan // by the Counter's ID and the key
+	swept int64
+}
+
+// loan is the borrowing of a key by this node.
+type loan struct {
+	counter *rule.Counter
+	key     []byte
+	part    int
+
+	busy  bool
+	next  int64 // not before then, monotonic
+	pause int64
+	last  int64 // when the last one was asked for, monotonic
+	share int64 // of the ceiling to ask for, in percent
+	used  int64 // when somebody wanted it last, monotonic
+}
+
+const (
+	borrowers = 8
+	maxLoans  = 1 << 16
+	// A key asks for so many percent of the ceiling of its region: twice as many each time that they
+	// last for less than loanLasts, so that a fast one asks for what it uses while the answer is on
+	// its way.
+	leastShare = 10
+	mostShare  = 100
+	loanLasts  = int64(2 * time.Second)
+	loanIdle   = int64(10 * time.Second)
+	// Pauses after a region has lent nothing.
+	leastPause = int64(200 * time.Millisecond)
+	mostPause  = int64(2 * time.Second)
+	// loanWithin bounds the wait for another region.
+	loanWithin = 1500 * time.Millisecond
+)
+
+func (b *borrower) init(x *exchange) {
+	b.x, b.queue, b.loans = x, make(chan *loan, 1024), map[string]*loan{}
+}
+
+// low is called when little is left of the ceiling of a key, or nothing. It must be quick.
+func (b *borrower) low(c *rule.Counter, key []byte) {
+	if c.Lease == nil || len(b.x.peers) == 0 {
+		return
+	}
+	var buf [128]byte
+	name := append(binary.BigEndian.AppendUint64(buf[:0], c.ID), key...)
+	mono := store.Monotonic()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.loans[string(name)]
+	if n == nil {
+		if b.sweep(mono); len(b.loans) >= maxLoans {
+			return
+		}
+		n = &loan{counter: c, key: append([]byte(nil), key...), part: b.x.own.PartOf(c, key), share: leastShare}
+		b.loans[string(name)] = n
+	}
+	n.used, n.counter = mono, c
+	if n.busy || mono < n.next {
+		return
+	}
+	select {
+	case b.queue <- n:
+		n.busy = true
+	default: // others are before it; it comes again with its next request
+	}
+}
+
+// sweep forgets what is idle, once a second.
+func (b *borrower) sweep(mono int64) {
+	if mono-b.swept < int64(time.Second) {
+		return
+	}
+	b.swept = mono
+	for name, n := range b.loans {
+		if !n.busy && mono-n.used > loanIdle {
+			delete(b.loans, name)
+		}
+	}
+}
+
+func (b *borrower) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-b.queue:
+			began := store.Monotonic()
+			b.mu.Lock()
+			switch since := began - n.last; {
+			case n.last == 0 || since > loanIdle:
+				n.share = leastShare
+			case since < loanLasts && n.pause == 0:
+				n.share = min(2*n.share, mostShare)
+			}
+			n.last = began
+			c, share := n.counter, n.share
+			b.mu.Unlock()
+			got := b.borrow(ctx, c, n, share)
+			now := store.Monotonic()
+			b.mu.Lock()
+			n.busy = false
+			if n.next = 0; got > 0 {
+				n.pause = 0
+			} else {
+				n.pause = min(max(2*n.pause, leastPause), mostPause)
+				n.next = now + n.pause
+			}
+			b.mu.Unlock()
+		}
+	}
+}
+
+// borrow asks up to two regions, and returns how many units came of it.
+func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share int64) (got int64) {
+	x := b.x
+	_, _, limit := x.o.Rules(c.ID, n.key)
+	if limit == nil {
+		return 0
+	}
+	in, _ := limit.At(x.clock())
+	if in == nil || !lendable(in) {
+		return 0
+	}
+	want := max(1, atOnce(x.self.of(limit, c.Regions.Over).own, x.clock())*share/100/x.nodes())
+	for _, p := range x.ahead(n.key) {
+		if want <= 0 || ctx.Err() != nil {
+			break
+		}
+		g := b.from(ctx, p, c, limit, n, want)
+		got += g
+		if 2*g >= want {
+			break
+		}
+		want -= g
+	}
+	return got
+}
+
+// lendable reports whether units of a limit can be moved between regions: the windows of all of them
+// must begin at the same time.
+func lendable(l *algo.Limit) bool {
+	c := l.Config()
+	return l.Lease() != nil && !c.FirstRequest
+}
+
+// ahead returns the two regions to ask for a key. Which is first depends on the key and on the time, so that none is
+// asked by all.
+func (x *exchange) ahead(key []byte) []*peer {
+	n := len(x.peers)
+	if n < 2 {
+		return x.peers
+	}
+	at := int(uint64(store.Monotonic()/int64(100*time.Millisecond))+uint64(len(key))) % n
+	return []*peer{x.peers[at], x.peers[(at+1)%n]}
+}
+
+// from borrows of one region.
+func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *algo.Limit, n *loan, want int64) int64 {
+	x := b.x
+	ctx, cancel := context.WithTimeout(ctx, loanWithin)
+	defer cancel()
+	over := c.Regions.Over
+	there := p.parts.of(limit, over).own
+	charges := []store.Charge{{Counter: c, Limit: there, Key: n.key, Mode: rule.Shadow}}
+	ahead, results := []algo.Ahead{{Want: want, First: true}}, make([]algo.Result, 1)
+	now, asked, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, results)
+	s := x.stats.peer(p.name)
+	s.asked.Add(1)
+	if err != nil {
+		s.errors.Add(1)
+		return 0
+	}
+	h := &ahead[0]
+	if h.Got == 0 {
+		return 0
+	}
+	// Until is by the clock there. It is translated to that of this region's store by what was
+	// certainly no later: the instant of the question, and one that was read here afterwards.
+	end := asked + (h.Until-now)*1000
+	end -= (end-asked)/1000 + int64(time.Millisecond)
+	here, err := x.own.Take(ctx, nil, nil)
+	if err != nil {
+		return 0
+	}
+	read := store.Monotonic()
+	since, until := int64(0), here+(end-read)/1000
+	if until <= here {
+		return 0
+	}
+	if limit.Algorithm() == algo.FixedWindow { // in the window in which it counts there
+		from, to := span(limit, h.Until-1)
+		since, until = from, min(until, to)
+	}
+	if _, bound := limit.At(here); bound < until {
+		until = bound
+	}
+	changes := []store.Change{{
+		Counter: c, Limit: x.self.of(limit, over).own, Key: n.key, Units: -h.Got, Since: since, Until: until,
+	}}
+	var done [1]store.Changed
+	if _, err := x.own.Change(ctx, n.part, "", "", "", changes, done[:]); err != nil || !done[0].Made {
+		s.lost.Add(uint64(h.Got))
+		return 0
+	}
+	s.borrowed.Add(uint64(h.Got))
+	x.stats.limit(c).borrowed.Add(uint64(h.Got))
+	return h.Got
+}

@@ -1,0 +1,203 @@
+package regions
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// bridge charges what one other region tells to the states of this one. Two at a time do no harm: the
+// position of the log moves in the same step as what comes before it is charged.
+type bridge struct {
+	x         *exchange
+	p         *peer
+	positions []string // by part
+	known     []bool
+	heardTo   []int64 // by part, as peer.heardTo
+	told      []store.Told
+	changes   []store.Change
+	done      []store.Changed
+	of        []*rule.Counter // whose limit a change is of
+	places    map[place]int   // in changes
+}
+
+// place is a state within the time of a change.
+type place struct {
+	counter uint64
+	key     string
+	since   int64
+}
+
+// hear runs a bridge until ctx ends.
+func (x *exchange) hear(ctx context.Context, p *peer) {
+	b := &bridge{x: x, p: p, places: map[place]int{}}
+	const first, last = 100 * time.Millisecond, 2 * time.Second
+	pause := first
+	for ctx.Err() == nil {
+		err := b.round(ctx)
+		if err == nil {
+			pause = first
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if n := p.problems.Due(seldomLog); n > 0 {
+			x.log.Warn("what another region uses cannot be heard: this region goes on up to its ceilings", "region", p.name, "cause", err.Error(), "times", n)
+		}
+		x.stats.peer(p.name).errors.Add(1)
+		b.known = nil // the positions may have moved, and what of the last change is done is not known
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+			pause = min(2*pause, last)
+		}
+	}
+}
+
+// round reads the next entries of each part of the log, and waits for some if there are none.
+func (b *bridge) round(ctx context.Context) error {
+	parts := b.x.own.Parts()
+	if other := b.p.store.Parts(); other != parts {
+		return errors.New("its store has another number of parts: all regions need the same kind, one server (or Sentinel) each or a Cluster each")
+	}
+	if b.known == nil {
+		b.positions, b.known, b.heardTo = make([]string, parts), make([]bool, parts), make([]int64, parts)
+	}
+	wait, quiet := hearWait, true
+	if parts > 1 {
+		wait = 0
+	}
+	for part := range parts {
+		some, err := b.step(ctx, part, wait)
+		if err != nil {
+			return err
+		}
+		quiet = quiet && !some
+	}
+	b.p.heardTo.Store(slices.Min(b.heardTo))
+	if parts > 1 && quiet {
+		select {
+		case <-ctx.Done():
+		case <-time.After(hearEvery):
+		}
+	}
+	return nil
+}
+
+// step charges the next entries of a part; some is false if there were none.
+func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some bool, err error) {
+	x, log := b.x, b.p.name
+	if !b.known[part] {
+		if b.positions[part], err = x.own.Position(ctx, part, log); err != nil {
+			return false, err
+		}
+		b.known[part] = true
+	}
+	from, began := b.positions[part], store.Monotonic()
+	told, next, gap, at, err := b.p.store.Told(ctx, part, from, hearMost, wait)
+	if err != nil {
+		return false, err
+	}
+	if gap {
+		x.stats.peer(log).gaps.Add(1)
+		if n := b.p.gaps.Due(seldomLog); n > 0 {
+			x.log.Warn("a part of what another region used is not in its log any more: it was told faster than it was heard, or the log was lost", "region", log, "times", n)
+		}
+	}
+	if next != from {
+		b.prepare(told)
+		switch _, err := x.own.Change(ctx, part, log, from, next, b.changes, b.done); {
+		case errors.Is(err, store.ErrMoved): // another bridge was here
+			b.known[part] = false
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+		b.positions[part] = next
+		x.stats.peer(log).uses.Add(uint64(len(told)))
+		b.book()
+	}
+	// Both instants are by the clock of the other region.
+	lag := int64(0)
+	if n := len(told); n > 0 {
+		lag = max(0, at-told[n-1].At)
+	}
+	b.heardTo[part] = max(b.heardTo[part], began-lag*1000)
+	return len(told) > 0, nil
+}
+
+// prepare makes the changes of what was told. What is of one key and one window is one change.
+func (b *bridge) prepare(told []store.Told) {
+	clear(b.places)
+	b.changes, b.of = b.changes[:0], b.of[:0]
+	for i := range told {
+		t := &told[i]
+		if t.Counter == 0 {
+			b.x.compare(b.p, t.Key)
+			continue
+		}
+		c, l, _ := b.x.o.Rules(t.Counter, t.Key)
+		if c == nil || l == nil || c.Heard() == nil {
+			b.x.stats.peer(b.p.name).unknown.Add(1)
+			continue
+		}
+		since, until := hearable(l, t.At)
+		if until <= since || t.Units == 0 {
+			continue
+		}
+		p := place{t.Counter, string(t.Key), since}
+		at, ok := b.places[p]
+		if !ok {
+			at = len(b.changes)
+			b.places[p] = at
+			b.changes = append(b.changes, store.Change{Counter: c.Heard(), Limit: l, Key: t.Key, Since: since})
+			b.of = append(b.of, c)
+		}
+		b.changes[at].Units += t.Units
+		b.changes[at].Until = max(b.changes[at].Until, until)
+	}
+	if cap(b.done) < len(b.changes) {
+		b.done = make([]store.Changed, 2*len(b.changes))
+	}
+	b.done = b.done[:len(b.changes)]
+}
+
+// hearable returns between which instants of this region's clock a use at an instant of another's is
+// to be charged: within the same fixed window, and else while it can count.
+func hearable(l *algo.Limit, at int64) (since, until int64) {
+	since, until = span(l, at)
+	if l.Algorithm() != algo.FixedWindow || l.Config().FirstRequest {
+		return 0, until
+	}
+	return since, until
+}
+
+// book counts what became of the changes.
+func (b *bridge) book() {
+	for i := range b.changes {
+		s := b.x.stats.limit(b.of[i])
+		if !b.done[i].Made {
+			s.late.add(b.changes[i].Units)
+			continue
+		}
+		s.heard.add(b.changes[i].Units)
+		s.over.Add(uint64(max(b.done[i].Over, 0)))
+	}
+}
+
+// stale returns for how long, in ns, nothing was heard of a region; math.MaxInt64 if it never was.
+func (p *peer) stale(mono int64) int64 {
+	to := p.heardTo.Load()
+	if to == 0 {
+		return math.MaxInt64
+	}
+	return max(0, mono-to)
+}

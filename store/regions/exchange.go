@@ -1,0 +1,308 @@
+package regions
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Neighbour is the store of another region: its log is read, and units are borrowed from its states.
+// Nothing else is asked of it.
+type Neighbour interface {
+	store.Regional
+	store.Lender
+}
+
+// exchange is what goes on between this region and the others, beside the decisions: it tells what
+// this node used, charges what the others tell, and borrows. No decision waits for it.
+type exchange struct {
+	own   store.Regional // the store of this region
+	o     *Options
+	parts []*ceilings // of all regions, in order of name
+	self  *ceilings   // of this region
+	log   *slog.Logger
+
+	ledger ledger
+	wake   chan struct{} // there is something to tell
+	offset atomic.Int64  // the store's clock less the monotonic one, in µs, at the latest decision
+
+	borrower borrower
+	peers    []*peer
+	leads    atomic.Bool
+	name     string // of this node, among those of the region
+
+	stats  counts
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// peer is another region.
+type peer struct {
+	name  string
+	store Neighbour
+	parts *ceilings // of that region
+
+	// heardTo is until when, by the monotonic clock, all was heard that the region had told; 0 if
+	// it never was.
+	heardTo atomic.Int64
+	// differs says in which way it is set up otherwise, as it said last.
+	differs  atomic.Pointer[Differs]
+	problems seldom.Line
+	gaps     seldom.Line
+	other    seldom.Line
+}
+
+// The cadence of what goes on beside decisions.
+const (
+	leadTerm   = 3 * time.Second // after which another node takes over
+	leadEvery  = time.Second / 2
+	tellPause  = 10 * time.Millisecond // what comes within it is told together
+	tellMost   = 100                   // uses in an entry
+	tellWithin = 2 * time.Second
+	sweepEvery = time.Second / ledgerShards
+	hearMost   = 5 // entries that are read, and charged in one call
+	hearWait   = time.Second / 2
+	hearEvery  = 50 * time.Millisecond // between two looks at the parts of a log that has several
+	seldomLog  = time.Minute
+)
+
+func newExchange(self *ceilings, o *Options) (*exchange, error) {
+	x := &exchange{own: o.Own, self: self, o: o, log: o.Logger, wake: make(chan struct{}, 1)}
+	if x.log == nil {
+		x.log = slog.New(slog.DiscardHandler)
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	x.name = hex.EncodeToString(id[:])
+	for _, r := range self.table {
+		s := o.Peers[r.Name]
+		if s == nil || r.Name == o.Region {
+			continue
+		}
+		parts, err := newCeilings(self.table, r.Name)
+		if err != nil {
+			return nil, err
+		}
+		x.peers = append(x.peers, &peer{name: r.Name, store: s, parts: parts})
+	}
+	for name := range o.Peers {
+		if !slices.ContainsFunc(x.peers, func(p *peer) bool { return p.name == name }) {
+			return nil, fmt.Errorf("%q is no other region of the table: %s", name, self.names())
+		}
+	}
+	x.borrower.init(x)
+	return x, nil
+}
+
+// nodes is how many nodes this region has.
+func (x *exchange) nodes() int64 {
+	if x.o.Nodes == nil {
+		return 1
+	}
+	return int64(max(x.o.Nodes(), 1))
+}
+
+// start begins the exchange, which ends with close.
+func (x *exchange) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	x.cancel = cancel
+	x.done.Go(func() { x.telling(ctx) })
+	x.done.Go(func() { x.leading(ctx) })
+	for range borrowers {
+		x.done.Go(func() { x.borrower.run(ctx) })
+	}
+}
+
+// close ends the exchange, after what is left has been told.
+func (x *exchange) close() {
+	x.cancel()
+	x.done.Wait()
+	x.ledger.rest()
+	ctx, cancel := context.WithTimeout(context.Background(), tellWithin)
+	defer cancel()
+	x.tell(ctx)
+}
+
+// clock returns the store's time, in µs, as the latest decision shows it; 0 if there was none.
+func (x *exchange) clock() int64 {
+	if o := x.offset.Load(); o != 0 {
+		return o + store.Monotonic()/1000
+	}
+	return 0
+}
+
+// used takes down units that were charged at an instant of the store, or given back. own is what the
+// ceiling said; with sync, what the limit did.
+func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now int64, own *algo.Result) {
+	mono := store.Monotonic()
+	x.offset.Store(now - mono/1000)
+	x.stats.limit(c).used.add(units)
+	heard := c.Heard()
+	if heard == nil {
+		return
+	}
+	// The others need to know of a key that has used half of what is this region's part of N.
+	used, part := own.Limit-own.Remaining, own.Limit*100/int64(100+c.Regions.Over)
+	if c.Regions.Sync {
+		part = own.Limit * int64(x.self.table[x.self.at].Weight) / x.self.sum
+	}
+	u := use{
+		heard: heard, limit: l, key: key, part: int32(x.own.PartOf(heard, key)), units: units, now: now, mono: mono,
+		most: max(1, atOnce(l, now)*int64(c.Regions.Tell)/100/x.nodes()), busy: 2*used >= part,
+	}
+	if x.ledger.add(&u) {
+		select {
+		case x.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// atOnce is how many units a limit admits at once.
+func atOnce(l *algo.Limit, now int64) int64 {
+	in, _ := l.At(now)
+	if in == nil {
+		return 0
+	}
+	c := in.Config()
+	if c.Burst > 0 {
+		return c.Burst
+	}
+	return c.N
+}
+
+// short is called when little is left of the ceiling of a key, or nothing, though the limit has room.
+func (x *exchange) short(c *rule.Counter, _ *algo.Limit, key []byte, _, _ int64, own *algo.Result) {
+	if !own.Allowed {
+		x.stats.limit(c).ceiling.Add(1)
+	}
+	x.borrower.low(c, key)
+}
+
+// telling writes what was used into the log.
+func (x *exchange) telling(ctx context.Context) {
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweep.C:
+			if now := x.clock(); now != 0 {
+				x.ledger.sweep(now, store.Monotonic())
+			}
+		case <-x.wake:
+			select { // what comes now goes with it
+			case <-ctx.Done():
+				return
+			case <-time.After(tellPause):
+			}
+		}
+		within, cancel := context.WithTimeout(ctx, tellWithin)
+		x.tell(within)
+		cancel()
+	}
+}
+
+// tell writes what is to be told. What certainly was not written is told later. What may have been
+// is not: it would count twice, and a use that nobody hears of costs the soft bound alone.
+func (x *exchange) tell(ctx context.Context) {
+	for part, list := range x.ledger.take() {
+		for len(list) > 0 {
+			n := min(len(list), tellMost)
+			told := make([]store.Told, n)
+			for i := range told {
+				told[i] = list[i].told
+			}
+			switch err := x.own.Tell(ctx, part, told); {
+			case errors.Is(err, store.ErrNotCharged):
+				x.ledger.back(list)
+				return
+			case err != nil:
+				x.stats.untold.Add(uint64(n))
+			default:
+				for i := range list[:n] {
+					x.stats.limit(list[i].counter).told.add(list[i].told.Units)
+				}
+			}
+			list = list[n:]
+		}
+	}
+}
+
+// leading makes this node hear the other regions for all nodes of its own, while no other does.
+func (x *exchange) leading(ctx context.Context) {
+	t := time.NewTicker(leadEvery)
+	defer t.Stop()
+	var now *hearing
+	defer func() {
+		now.end()
+		// So that another node need not wait until the term is over.
+		within, cancel := context.WithTimeout(context.Background(), leadEvery)
+		defer cancel()
+		_, _ = x.own.Lead(within, leadTask, x.name, 0)
+	}()
+	for {
+		within, cancel := context.WithTimeout(ctx, leadTerm-leadEvery)
+		leads, err := x.own.Lead(within, leadTask, x.name, leadTerm)
+		cancel()
+		switch {
+		case err != nil || !leads: // while the store is away nothing can be charged to it
+			now.end()
+			now = nil
+		case now == nil:
+			now = x.begin(ctx)
+		}
+		if now != nil {
+			x.greet(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// leadTask is what the node that hears for its region leads.
+const leadTask = "regions"
+
+// hearing is what a node does for its region.
+type hearing struct {
+	x       *exchange
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// begin begins to hear the other regions.
+func (x *exchange) begin(ctx context.Context) *hearing {
+	h := &hearing{x: x}
+	ctx, h.cancel = context.WithCancel(ctx)
+	for _, p := range x.peers {
+		h.running.Go(func() { x.hear(ctx, p) })
+	}
+	x.relayOrders(ctx, &h.running)
+	x.leads.Store(true)
+	return h
+}
+
+// end ends what begin began; h may be nil.
+func (h *hearing) end() {
+	if h != nil {
+		h.x.leads.Store(false)
+		h.cancel()
+		h.running.Wait()
+	}
+}

@@ -1,0 +1,187 @@
+package regions
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/memory"
+)
+
+// borrowable makes a limit that holds over regions, as the rules do. Without a lease it lends to other
+// regions alone.
+func borrowable(t testing.TB, c algo.Config, g rule.Regions) *rule.Counter {
+	t.Helper()
+	lent := c.Lease == 0
+	if lent && c.Algorithm != algo.LeakyBucket && c.Algorithm != algo.Concurrency {
+		c.Lease, c.LeaseFor = 50, 500*time.Millisecond
+	}
+	limit, err := algo.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const group = 0x7e57
+	beside := func(id uint64, l *algo.Limit) *rule.Counter {
+		return &rule.Counter{ID: id, Group: group, Domain: "test", Rule: "r", Window: "r", Limit: l, Index: -1}
+	}
+	n := &rule.Counter{ID: 0x1_0000_0001, Group: group, Domain: "test", Rule: "r", Window: "r", Limit: limit, Lent: lent, Regions: &g}
+	if l := limit.Lease(); l != nil {
+		n.Lease = beside(0x2_0000_0002, l)
+	}
+	if g.Over > 0 && !g.Sync {
+		g.All = beside(0x3_0000_0003, limit)
+		g.All.Lent = lent
+		if l := limit.Lease(); l != nil {
+			g.All.Lease = beside(0x4_0000_0004, l)
+		}
+	}
+	return n
+}
+
+// rulesOf are Options.Rules of a single limit.
+func rulesOf(c *rule.Counter) func(uint64, []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
+	return func(id uint64, _ []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
+		if id == c.ID || c.Regions.All != nil && id == c.Regions.All.ID {
+			return c, c.Limit, c.Limit
+		}
+		return nil, nil, nil
+	}
+}
+
+// near is regions of one node each that share a process.
+func near(t *testing.T, c *rule.Counter, weights map[string]int) map[string]*Store {
+	t.Helper()
+	own := map[string]*memory.Store{}
+	var table []Region
+	for name, weight := range weights {
+		s, err := memory.New(memory.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own[name] = s
+		table = append(table, Region{name, weight})
+	}
+	list := map[string]*Store{}
+	for name := range weights {
+		o := Options{Region: name, Table: table, Own: own[name], Peers: map[string]Neighbour{}, Rules: rulesOf(c)}
+		for other, s := range own {
+			if other != name {
+				o.Peers[other] = s
+			}
+		}
+		s, err := New(own[name], o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		list[name] = s
+	}
+	return list
+}
+
+// ask asks for a decision on a key.
+func ask(t testing.TB, s *Store, c *rule.Counter, key string, cost int64) algo.Result {
+	t.Helper()
+	charges := []store.Charge{{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: cost}}}
+	results := make([]algo.Result, 1)
+	if _, err := s.Take(context.Background(), charges, results); err != nil {
+		t.Fatal(err)
+	}
+	return results[0]
+}
+
+var kinds = []algo.Config{
+	{Algorithm: algo.TokenBucket, N: 900, Window: time.Hour, Burst: 900},
+	{Algorithm: algo.FixedWindow, N: 900, Window: 30 * 24 * time.Hour},
+	{Algorithm: algo.SlidingWindow, N: 900, Window: time.Hour, Buckets: 1},
+	{Algorithm: algo.SlidingWindow, N: 900, Window: time.Hour, Buckets: 6},
+	{Algorithm: algo.SlidingLog, N: 900, Window: time.Hour},
+}
+
+// TestHears: what one region used is charged in the others, so that all of them together come to N;
+// what is given back is, too.
+func TestHears(t *testing.T) {
+	for _, g := range []rule.Regions{{Over: 200, Tell: 2}, {Sync: true, Tell: 2}} {
+		for _, config := range kinds {
+			t.Run(fmt.Sprintf("%v %d sync %v", config.Algorithm, config.Buckets, g.Sync), func(t *testing.T) {
+				t.Parallel()
+				c := borrowable(t, config, g)
+				w := near(t, c, map[string]int{"eu": 1, "us": 1, "ap": 1})
+				patience.Until(t, "each region hears the others", func() bool {
+					for _, s := range w {
+						for _, p := range s.Stats().Peers {
+							if p.Stale < 0 {
+								return false
+							}
+						}
+					}
+					return true
+				})
+				for range 600 {
+					if !ask(t, w["eu"], c, "k", 1).Allowed {
+						t.Fatal("refused below the limit")
+					}
+				}
+				for _, name := range []string{"us", "ap"} {
+					patience.Until(t, name+" hears of 600 units", func() bool { return ask(t, w[name], c, "k", 0).Remaining == 300 })
+				}
+				for range 200 {
+					if !ask(t, w["us"], c, "k", 1).Allowed {
+						t.Fatal("refused below the limit")
+					}
+				}
+				patience.Until(t, "the others hear of 200 units", func() bool {
+					return ask(t, w["eu"], c, "k", 0).Remaining == 100 && ask(t, w["ap"], c, "k", 0).Remaining == 100
+				})
+				ask(t, w["eu"], c, "k", -400)
+				patience.Until(t, "the others hear of 400 that are given back", func() bool {
+					return ask(t, w["us"], c, "k", 0).Remaining == 500 && ask(t, w["ap"], c, "k", 0).Remaining == 500
+				})
+				for _, s := range w {
+					if l := s.Stats().Limits[Name{"test", "r"}]; l.Over != 0 || l.Late != (Net{}) {
+						t.Errorf("%+v", l)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestBorrows: one busy region uses what the others do not, and all of them together never more than
+// N.
+func TestBorrows(t *testing.T) {
+	for _, over := range []int{0, 30} {
+		for _, config := range kinds {
+			t.Run(fmt.Sprintf("%v %d over %d", config.Algorithm, config.Buckets, over), func(t *testing.T) {
+				t.Parallel()
+				c := borrowable(t, config, rule.Regions{Over: over, Tell: 2})
+				w := near(t, c, map[string]int{"eu": 1, "us": 1, "ap": 1})
+				admitted := 0
+				want := 882 // 0.98 N
+				patience.Until(t, fmt.Sprintf("eu uses %d", want), func() bool {
+					for range 20 {
+						if ask(t, w["eu"], c, "k", 1).Allowed {
+							admitted++
+						}
+					}
+					return admitted >= want
+				})
+				for range 1000 {
+					for _, name := range []string{"us", "ap"} {
+						if ask(t, w[name], c, "k", 1).Allowed {
+							admitted++
+						}
+					}
+				}
+				if most := 900 * (100 + over) / 100; admitted > most {
+					t.Errorf("%d were admitted; at most %d may be", admitted, most)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package regions
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// ledger is what this node has used and not told the other regions yet. A key tells when it has
+// used a share of its limit since it told last, and some time later if it has used so much that the
+// others need to know of the rest. What quiet keys use stays here, and is forgotten when it counts no
+// more. Safe for concurrent use. Times are those of the store, in µs, unless they are said to be
+// monotonic.
+type ledger struct {
+	shards [ledgerShards]ledgerShard
+	turn   int // the shard to sweep next
+}
+
+const (
+	ledgerShards = 32
+	// maxUntold bounds the keys of a ledger, which take about 150 bytes each. What comes beyond it is
+	// told at once.
+	maxUntold = 1 << 18
+	// restAfter is how long the rest of a busy key may wait.
+	restAfter = int64(time.Second)
+)
+
+type ledgerShard struct {
+	mu   sync.Mutex
+	keys map[string]*untold // by the Counter's ID and the key
+	out  []saying
+	_    [32]byte // one on a line of the cache
+}
+
+// untold is what was used of a key.
+type untold struct {
+	counter *rule.Counter
+	part    int32
+	busy    bool  // others need to know of the rest
+	units   int64 // below 0: more was given back than used
+	since   int64 // when the first of them came, monotonic
+	at      int64 // of the last use
+	until   int64 // from when on they do not count any more
+}
+
+// saying is something to tell in a part of the log.
+type saying struct {
+	counter *rule.Counter
+	part    int32
+	told    store.Told
+}
+
+// use is units that were charged, or given back if they are below 0.
+type use struct {
+	heard *rule.Counter // the state of the others to which they are charged
+	limit *algo.Limit
+	key   []byte
+	part  int32
+	units int64
+	most  int64 // tell when there are so many
+	busy  bool  // the key is to tell of its rest
+	now   int64
+	mono  int64
+}
+
+func (g *ledger) shard(id uint64, key []byte) *ledgerShard {
+	return &g.shards[(xxhash.Sum64(key)^id)%ledgerShards]
+}
+
+// add takes down a use. It reports whether there is something to tell now.
+func (g *ledger) add(u *use) (due bool) {
+	var buf [128]byte
+	name := append(binary.BigEndian.AppendUint64(buf[:0], u.heard.ID), u.key...)
+	s := g.shard(u.heard.ID, u.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.keys[string(name)]
+	if k == nil {
+		if len(s.keys) >= maxUntold/ledgerShards {
+			s.say(&untold{counter: u.heard, part: u.part, units: u.units, at: u.now}, u.key)
+			return true
+		}
+		if s.keys == nil {
+			s.keys = map[string]*untold{}
+		}
+		k = &untold{counter: u.heard, part: u.part}
+		s.keys[string(name)] = k
+	}
+	if u.now >= k.until {
+		k.units = 0 // they are of a window that is over
+	}
+	if k.units == 0 {
+		k.since = u.mono
+	}
+	if u.now >= k.until || u.limit.Algorithm() != algo.FixedWindow {
+		_, k.until = span(u.limit, u.now)
+	}
+	k.units += u.units
+	k.at, k.busy = u.now, u.busy
+	if k.units < u.most && k.units > -u.most {
+		return false
+	}
+	s.say(k, u.key)
+	return true
+}
+
+// say puts what is untold of a key among what is to be told.
+func (s *ledgerShard) say(k *untold, key []byte) {
+	s.out = append(s.out, saying{k.counter, k.part, store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
+	k.units = 0
+}
+
+// sweep looks through one of the shards, all of them in turn: it forgets what does not count any
+// more, and has the rests of busy keys told.
+func (g *ledger) sweep(now, mono int64) {
+	s := &g.shards[g.turn%ledgerShards]
+	g.turn++
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, k := range s.keys {
+		switch {
+		case now >= k.until, k.units == 0 && mono-k.since > restAfter:
+			delete(s.keys, name)
+		case k.units != 0 && k.busy && mono-k.since >= restAfter:
+			s.say(k, []byte(name[8:]))
+		}
+	}
+}
+
+// rest has all that is left told, for a node that stops.
+func (g *ledger) rest() {
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		for name, k := range s.keys {
+			if k.units != 0 {
+				s.say(k, []byte(name[8:]))
+			}
+		}
+		s.keys = nil
+		s.mu.Unlock()
+	}
+}
+
+// take returns what is to be told, by part. What is of one key and comes together is one.
+func (g *ledger) take() map[int][]saying {
+	var parts map[int][]saying
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		out := s.out
+		s.out = nil
+		s.mu.Unlock()
+		for _, x := range out {
+			if parts == nil {
+				parts = map[int][]saying{}
+			}
+			parts[int(x.part)] = append(parts[int(x.part)], x)
+		}
+	}
+	return parts
+}
+
+// back puts back what certainly was not told.
+func (g *ledger) back(list []saying) {
+	for i := range list {
+		x := &list[i]
+		s := g.shard(x.told.Counter, x.told.Key)
+		s.mu.Lock()
+		s.out = append(s.out, *x)
+		s.mu.Unlock()
+	}
+}
+
+// len is the number of keys.
+func (g *ledger) len() (n int) {
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		n += len(s.keys)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// span returns since when and until when a charge at an instant can count.
+func span(l *algo.Limit, at int64) (since, until int64) {
+	in, _ := l.At(at)
+	if in == nil {
+		return at, at
+	}
+	c := in.Config()
+	switch {
+	case c.Algorithm == algo.FixedWindow && !c.FirstRequest:
+		since, until, _ = in.Span(at)
+		return since, until
+	case c.Algorithm == algo.TokenBucket && c.N > 0:
+		return at, at + int64(float64(max(c.Burst, c.N))*float64(c.Window.Microseconds())/float64(c.N)) + 1
+	case c.Algorithm == algo.SlidingWindow: // what is in a counter counts until that is out of the window
+		return at, at + 2*c.Window.Microseconds()
+	}
+	return at, at + c.Window.Microseconds()
+}

@@ -1,0 +1,139 @@
+package regions
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// Name names a rule.
+type Name struct{ Domain, Rule string }
+
+// counts are what Stats reads.
+type counts struct {
+	untold atomic.Uint64 // uses of which it is unknown whether the others hear of them
+	orders atomic.Uint64
+	peers  sync.Map // name → *peerCounts
+	limits sync.Map // Name → *limitCounts
+}
+
+type peerCounts struct {
+	uses, unknown, gaps, errors, asked, borrowed, lost atomic.Uint64
+}
+
+type limitCounts struct {
+	used, told, heard, late net
+	over, borrowed, ceiling atomic.Uint64
+}
+
+// net counts units that are used, and such that are given back.
+type net struct{ used, back atomic.Uint64 }
+
+// add adds units, which were given back if they are below 0.
+func (n *net) add(units int64) {
+	if units < 0 {
+		n.back.Add(uint64(-units))
+		return
+	}
+	n.used.Add(uint64(units))
+}
+
+func (n *net) read() Net { return Net{n.used.Load(), n.back.Load()} }
+
+func (s *counts) peer(name string) *peerCounts {
+	if c, ok := s.peers.Load(name); ok {
+		return c.(*peerCounts)
+	}
+	c, _ := s.peers.LoadOrStore(name, new(peerCounts))
+	return c.(*peerCounts)
+}
+
+func (s *counts) limit(c *rule.Counter) *limitCounts {
+	name := Name{c.Domain, c.Rule}
+	if n, ok := s.limits.Load(name); ok {
+		return n.(*limitCounts)
+	}
+	n, _ := s.limits.LoadOrStore(name, new(limitCounts))
+	return n.(*limitCounts)
+}
+
+// Stats is a reading of what goes on between this node's region and the others.
+type Stats struct {
+	// Leads says that this node hears the other regions for all nodes of its own.
+	Leads bool
+	// Untold is how many uses may not have been told, since the store failed meanwhile.
+	Untold uint64
+	// Orders is how many bans and grants of other regions this node took over, and ended.
+	Orders uint64
+	// Keys is how many keys have uses that are not told yet.
+	Keys   int
+	Peers  []PeerStats // in order of name
+	Limits map[Name]LimitStats
+}
+
+// PeerStats are of one other region, as this node sees it.
+type PeerStats struct {
+	Name string
+	// Stale is how old the newest use is that was certainly heard, if this node Leads; -1 if
+	// nothing was heard yet.
+	Stale time.Duration
+	Uses  uint64 // entries that were heard
+	// Unknown counts those of them whose rule is not known here.
+	Unknown  uint64
+	Gaps     uint64 // times that a part of its log was gone before it was read
+	Errors   uint64 // calls of its store that failed
+	Asked    uint64 // times that it was asked for units
+	Borrowed uint64 // units that it lent and that were put to use
+	Lost     uint64 // units that it lent and that came too late
+	Differs  Differs
+}
+
+// LimitStats are counts of units of one rule.
+type LimitStats struct {
+	Used  Net // by this node
+	Told  Net // by this node
+	Heard Net // of other regions, charged by this node
+	Late  Net // heard when it did not count any more
+	// Over is how many of the units that were heard found the limit full: what all regions
+	// admitted beyond the limit.
+	Over     uint64
+	Borrowed uint64
+	// Ceiling counts the requests that the ceiling of this region refused though the limit had room
+	// by what was heard: the price of the bound.
+	Ceiling uint64
+}
+
+// Net is units that were used, and those of them that were given back.
+type Net struct{ Used, Back uint64 }
+
+func (x *exchange) readStats() Stats {
+	s := Stats{Leads: x.leads.Load(), Untold: x.stats.untold.Load(), Orders: x.stats.orders.Load(), Keys: x.ledger.len(), Limits: map[Name]LimitStats{}}
+	mono := store.Monotonic()
+	for _, p := range x.peers {
+		c := x.stats.peer(p.name)
+		r := PeerStats{
+			Name: p.name, Uses: c.uses.Load(), Unknown: c.unknown.Load(), Gaps: c.gaps.Load(), Errors: c.errors.Load(), Asked: c.asked.Load(),
+			Borrowed: c.borrowed.Load(), Lost: c.lost.Load(), Stale: -1,
+		}
+		if stale := p.stale(mono); s.Leads && stale != math.MaxInt64 {
+			r.Stale = time.Duration(stale)
+			if d := p.differs.Load(); d != nil {
+				r.Differs = *d
+			}
+		}
+		s.Peers = append(s.Peers, r)
+	}
+	x.stats.limits.Range(func(name, n any) bool {
+		c := n.(*limitCounts)
+		s.Limits[name.(Name)] = LimitStats{
+			Used: c.used.read(), Told: c.told.read(), Heard: c.heard.read(), Late: c.late.read(),
+			Over: c.over.Load(), Borrowed: c.borrowed.Load(), Ceiling: c.ceiling.Load(),
+		}
+		return true
+	})
+	return s
+}

@@ -1,0 +1,201 @@
+package regions
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/lease"
+	"github.com/weir-rl/weir/store/redis"
+)
+
+// world is regions on this machine, each with a Redis of its own. The way from each region to each
+// other leads through a faulty network.
+type world struct {
+	t       testing.TB
+	prefix  string
+	names   []string
+	weights []int
+	redis   []*redistest.Server
+	links   [][]*redistest.FaultProxy // from the region of the first index to the Redis of the second
+	nodes   [][]*node                 // by region
+	counter *rule.Counter
+	log     *slog.Logger
+}
+
+// node is a node of a region.
+type node struct {
+	w      *world
+	region int
+	own    *redis.Store
+	peers  []*redis.Store
+	s      *Store
+	leases bool
+
+	mu       sync.Mutex
+	admitted []admitted
+	refused  int
+}
+
+// admitted is an admission, between two instants by the clock of this machine.
+type admitted struct {
+	lo, hi int64 // µs
+	cost   int64
+	key    int
+}
+
+// servers starts a Redis for each region, and the links between them.
+func servers(t testing.TB, regions int) ([]*redistest.Server, [][]*redistest.FaultProxy) {
+	t.Helper()
+	list, links := make([]*redistest.Server, regions), make([][]*redistest.FaultProxy, regions)
+	for i := range list {
+		list[i] = redistest.Start(t)
+	}
+	for i := range links {
+		links[i] = make([]*redistest.FaultProxy, regions)
+		for j := range links[i] {
+			if i != j {
+				links[i][j] = redistest.Proxy(t, list[j].Addr())
+			}
+		}
+	}
+	return list, links
+}
+
+// open adds a node to a region.
+func (w *world) open(region int, leases bool) *node {
+	w.t.Helper()
+	n := &node{w: w, region: region, leases: leases}
+	open := func(url string) *redis.Store {
+		s, err := redis.Open(redis.Options{URL: url, Prefix: w.prefix, Timeout: time.Second, Logger: w.log})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return s
+	}
+	n.own = open(w.redis[region].URL())
+	o := Options{
+		Region: w.names[region], Own: n.own, Logger: w.log, Peers: map[string]Neighbour{},
+		Nodes: func() int { return 2 },
+		Rules: rulesOf(w.counter),
+	}
+	for i, name := range w.names {
+		o.Table = append(o.Table, Region{Name: name, Weight: w.weights[i]})
+		if i != region {
+			p := open("redis://" + w.links[region][i].Addr())
+			n.peers = append(n.peers, p)
+			o.Peers[name] = p
+		}
+	}
+	inner := store.Store(n.own)
+	if leases {
+		l, err := lease.New(n.own, lease.Options{MaxKeys: 1000})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		inner = l
+	}
+	// Without store/fallback, which on a busy machine decides by itself: that has a bound of its own.
+	s, err := New(inner, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.s = s
+	w.nodes[region] = append(w.nodes[region], n)
+	return n
+}
+
+// close ends a node in order; kill ends it at once: nothing that it has not told is told.
+func (n *node) close() {
+	n.s.Close()
+	for _, p := range n.peers {
+		p.Close()
+	}
+}
+
+func (n *node) kill() {
+	n.s.x.cancel()
+	n.s.x.done.Wait()
+	for i := range n.s.x.ledger.shards {
+		s := &n.s.x.ledger.shards[i]
+		s.mu.Lock()
+		s.keys, s.out = nil, nil
+		s.mu.Unlock()
+	}
+	n.close()
+}
+
+// take asks for one decision, and records what is admitted.
+func (n *node) take(ctx context.Context, key int, cost int64) bool {
+	charges := [1]store.Charge{{Counter: n.w.counter, Limit: n.w.counter.Limit, Key: fmt.Append(nil, "key ", key), Ask: algo.Ask{Cost: cost}, OnStoreError: rule.DenyAll}}
+	var results [1]algo.Result
+	lo := time.Now().UnixMicro()
+	_, err := n.s.Take(ctx, charges[:], results[:])
+	hi := time.Now().UnixMicro()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err != nil || !results[0].Allowed {
+		n.refused++
+		return false
+	}
+	n.admitted = append(n.admitted, admitted{lo, hi, cost, key})
+	return true
+}
+
+// load has a node ask so many times a second, until ctx ends.
+func (n *node) load(ctx context.Context, running *sync.WaitGroup, perSecond int, keys int, most int64, seed uint64) {
+	const clients = 2
+	for i := range clients {
+		running.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, uint64(n.region*10+i)))
+			pause := time.Duration(clients) * time.Second / time.Duration(perSecond)
+			next := time.Now()
+			for ctx.Err() == nil {
+				n.take(ctx, rnd.IntN(keys), 1+rnd.Int64N(most))
+				next = next.Add(time.Duration(rnd.Int64N(2*int64(pause) + 1)))
+				if rest := time.Until(next); rest > 0 {
+					select {
+					case <-ctx.Done():
+					case <-time.After(rest):
+					}
+				} else if rest < -time.Second {
+					next = time.Now()
+				}
+			}
+		})
+	}
+}
+
+// heard waits until all regions have heard of each other.
+func (w *world) heard() {
+	patience.Until(w.t, "all regions hear each other", func() bool {
+		for _, nodes := range w.nodes {
+			var leads bool
+			for _, n := range nodes {
+				st := n.s.Stats()
+				if !st.Leads {
+					continue
+				}
+				leads = true
+				for _, p := range st.Peers {
+					if p.Stale < 0 || p.Stale > 3*time.Second {
+						return false
+					}
+				}
+			}
+			if !leads {
+				return false
+			}
+		}
+		return true
+	})
+}
