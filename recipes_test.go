@@ -92,8 +92,7 @@ func TestRecipeStore(t *testing.T) {
 		if !runs {
 			t.Errorf("%s does not run storetest.Run", folder)
 		}
-		// The configuration does not know regions yet.
-		if e.Name() != "regions" && !mentions(t, "cmd/weir/store.go", `weir/store/`+e.Name()+`"`) {
+		if !mentions(t, "cmd/weir/store.go", `weir/store/`+e.Name()+`"`) {
 			t.Errorf("cmd/weir/store.go does not open %s", folder)
 		}
 	}

@@ -48,6 +48,10 @@ type config struct {
 	fallback fallback.Options // with a Redis only
 	leases   struct{ maxKeys int }
 
+	region        string            // "" if there is one alone
+	regionWeights map[string]int    // of all regions
+	regionStores  map[string]string // URLs of the others
+
 	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
 	http        httpapi.Options
 	rls         rls.Options

@@ -73,6 +73,7 @@ func TestConfigWays(t *testing.T) {
 		"rules": "elsewhere", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
 		"redis.deadline": "5ms", "redis.max_deadline": "700ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
 		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.domain": "cells", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "spoe.domain": "edge", "http.domain": "shop", "forward_auth.domain": "edge", "forward_auth.dedupe": "true",
+		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",
 		"rlqs.domains": "edge,shop", "rlqs.ttl": "20s", "rlqs.max_buckets": "77", "rlqs.first": "9", "rlqs.idle": "4",
 		"proxy.encoded_slash": "keep", "forward_auth.encoded_slash": "keep", "spoe.encoded_slash": "keep",
 		"proxy.upstream": "https://example.com/base", "proxy.domain": "api", "proxy.path": "as_is", "proxy.upstream_host": "true", "proxy.timeout": "5s",

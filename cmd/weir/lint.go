@@ -165,7 +165,7 @@ func (c *config) lintOptions() file.LintOptions {
 	o := file.LintOptions{Identity: c.identity, Nodes: c.fallback.FixedNodes, Quotas: c.rlqsDomains}
 	if len(c.named) > 0 || c.store != storeMemory { // else nobody has configured anything
 		o.NoLeases = c.noLeases()
-		o.NoRegions = c.noRegions()
+		o.NoRegions, o.Regions = c.noRegions(), len(c.regionWeights)
 	}
 	return o
 }
@@ -193,17 +193,21 @@ func (p *program) warnOfQuotas(set *rule.Set) {
 	}
 }
 
-// warnOfRegions warns of rules for several regions where this server is in none.
+// warnOfRegions warns of rules for several regions where this server is in none, and of rules that
+// each region counts for itself where it is in one.
 func (p *program) warnOfRegions(set *rule.Set) {
 	regional := func(c *rule.Counter) bool { return c.Regions != nil }
-	if p.c.noRegions() != "" && slices.ContainsFunc(set.Counters(), regional) {
+	switch {
+	case p.c.region != "":
+		p.warnOf(set, file.EachRegion)
+	case slices.ContainsFunc(set.Counters(), regional):
 		p.warnOf(set, file.UnusedRegions)
 	}
 }
 
 // warnOf logs the warnings of that name.
 func (p *program) warnOf(set *rule.Set, name string) {
-	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), NoRegions: p.c.noRegions(), Quotas: p.c.rlqsDomains}
+	o := file.LintOptions{Identity: p.c.identity, NoLeases: p.c.noLeases(), NoRegions: p.c.noRegions(), Regions: len(p.c.regionWeights), Quotas: p.c.rlqsDomains}
 	for _, w := range file.Lint(set, o) {
 		if w.Name == name {
 			p.log.Warn("rules", "problem", w.Error())

@@ -114,6 +114,9 @@ func (p *program) remarks() string {
 		}
 		remark += more
 	}
+	if silent := p.storage.silentRegions(); silent != "" {
+		also(silent)
+	}
 	if !p.followed() {
 		also("bans and grants have not been read yet")
 	}

@@ -26,6 +26,9 @@ func (p *program) newMetrics() *telemetry.Metrics {
 		if s.leases != nil {
 			o.Leases = s.leases.Stats
 		}
+		if s.regions != nil {
+			o.Regions = s.regions.Stats
+		}
 	}
 	for door, address := range map[string]string{
 		"http": p.c.listen.http, "rls": p.c.listen.grpc, "resp": p.c.listen.resp, "proxy": p.c.listen.proxy, "spoe": p.c.listen.spoe,

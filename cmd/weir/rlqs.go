@@ -49,6 +49,9 @@ func (p *program) newQuota() *rlqs.Service {
 	if p.storage.redis != nil { // behind the fallback, which the door asks where Redis does not answer
 		o.Lender = p.storage.redis
 	}
+	if g := p.storage.regions; g != nil {
+		o.Lender, o.Expand = g.Lender(p.storage.redis), g.Expand
+	}
 	return rlqs.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
 }
 

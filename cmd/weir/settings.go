@@ -70,6 +70,7 @@ var settingGroups = []settingGroup{
 	{title: "Store", page: "distributed.md", settings: storeSettings},
 	{title: "Doors", settings: doorSettings},
 	{title: "Envoy's quotas", page: "rlqs.md", settings: quotaSettings},
+	{title: "Regions", page: "regions.md", settings: regionSettings},
 	{title: "Proxy", settings: proxySettings},
 	{title: "Load", page: "overload.md", settings: loadSettings},
 	{title: "Bans and recent decisions", page: "bans.md", settings: banSettings},

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/regions"
 )
 
 // storage is where the counters live.
@@ -23,6 +24,8 @@ type storage struct {
 	redis    *redis.Store
 	leases   *lease.Store // before redis; nil if none are taken
 	fallback *fallback.Store
+	regions  *regions.Store          // before fallback; nil if there is one region alone
+	peers    []*redis.Store          // of the other regions
 	over     atomic.Pointer[overrun] // nil: nothing was admitted beyond a limit
 }
 
@@ -67,7 +70,10 @@ func (c *config) noLeases() string {
 
 // noRegions says why this server is in no region; "" if it is in one.
 func (c *config) noRegions() string {
-	if c.store == storeMemory {
+	switch {
+	case c.region != "":
+		return ""
+	case c.store == storeMemory:
 		return "the counters live in the server itself (store: memory); regions need a Redis each"
 	}
 	return "no regions are configured"
@@ -77,6 +83,9 @@ func (c *config) noRegions() string {
 // keeps nothing.
 func (p *program) openStore(check bool) error {
 	c := p.c
+	if err := c.checkRegions(); err != nil {
+		return err
+	}
 	o := c.memory
 	o.Logger = p.log
 	shared := c.store != storeMemory
@@ -136,7 +145,16 @@ func (p *program) openRedis() error {
 	}
 	s.Store = s.fallback
 	s.lookForRedis()
-	return nil
+	return p.openRegions()
+}
+
+// Close closes the store, and those of other regions.
+func (s *storage) Close() error {
+	failures := []error{s.Store.Close()}
+	for _, peer := range s.peers {
+		failures = append(failures, peer.Close())
+	}
+	return errors.Join(failures...)
 }
 
 // lookForRedis makes a Redis that is away when the program starts show as that before the first

@@ -44,7 +44,7 @@ type collector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, slices.Concat(descsBans, descsShared, descsLeases)...) {
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, slices.Concat(descsBans, descsShared, descsLeases, descsRegions)...) {
 		ch <- d
 	}
 }
@@ -114,6 +114,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if m.o.Fallback != nil {
 		collectFallback(ch, m.o.Fallback)
+	}
+	if m.o.Regions != nil {
+		g := m.o.Regions()
+		collectRegions(ch, &g)
 	}
 	if m.o.Leases != nil {
 		l := m.o.Leases()

@@ -32,6 +32,7 @@ import (
 	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/memory"
 	"github.com/weir-rl/weir/store/redis"
+	"github.com/weir-rl/weir/store/regions"
 )
 
 // outcome is one limit's or one decision's outcome.
@@ -71,6 +72,8 @@ type Options struct {
 	Fallback Fallback
 	// Leases reads what the shared store has lent this node.
 	Leases func() lease.Stats
+	// Regions reads what goes on between this region and others.
+	Regions func() regions.Stats
 	// Rules reads the source of the rules.
 	Rules func() source.Status
 	// Bans reads the limiter's bans and grants, NFTables those that the kernel holds. Metrics must
