@@ -141,7 +141,7 @@ func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *r
 	top := newHotHeap(max(n, keptHottest))
 	visit := func(s store.KeyState) {
 		if meets := r.WindowFor(w.Counter.ID, s.Key); meets != nil && !s.Result.Off {
-			top.offer(KeyInfo{Window: meets, Key: s.Key, Result: s.Result, Next: s.Next, Used: s.Used, Lent: s.Lent})
+			top.offer(KeyInfo{Window: meets, Key: s.Key, Result: s.Result, Next: s.Next, Used: s.Used, Lent: s.Lent, Regions: s.Regions})
 		}
 	}
 	if err := st.Inspect(ctx, v, list.keys, visit); err != nil {
@@ -176,7 +176,7 @@ func (ks *Keys) scan(ctx context.Context, st store.Inspector, r *rule.Rule, w *r
 			list.keys = append(list.keys, k.Key)
 		}
 		if i < n {
-			found.Keys = append(found.Keys, l.info(k.Window, k.Key, v, &store.KeyState{Result: k.Result, Next: k.Next, Used: k.Used, Lent: k.Lent}, now))
+			found.Keys = append(found.Keys, l.info(k.Window, k.Key, v, &store.KeyState{Result: k.Result, Next: k.Next, Used: k.Used, Lent: k.Lent, Regions: k.Regions}, now))
 		}
 	}
 	return nil

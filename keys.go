@@ -31,6 +31,9 @@ type KeyInfo struct {
 	// Lent is what the store has lent of the limit for this key to all nodes together; zero if that
 	// is nothing.
 	Lent algo.Lent
+	// Regions is how the key stands in this region and in all; nil if the limit does not hold over
+	// several regions.
+	Regions *store.KeyRegions
 	// Next is the answer that a request with a cost of 1 would get if there were no ban. It may
 	// wait as long as the rule says.
 	Next algo.Result
@@ -54,12 +57,21 @@ func (k *KeyInfo) Refused(now int64) (refused bool, retryAfter int64) {
 	return refused, retryAfter
 }
 
-// used returns the share of the limit that is used; above 1 in a soft margin.
+// used returns the share of the limit that is used, or of the ceiling of this region if that is
+// more; above 1 in a soft margin.
 func (k *KeyInfo) used() float64 {
-	if k.Result.Limit <= 0 {
+	share := shareOf(k.Used, k.Result.Limit)
+	if r := k.Regions; r != nil && r.Own != nil {
+		share = max(share, shareOf(r.Own.Used, r.Own.Limit))
+	}
+	return share
+}
+
+func shareOf(used, limit int64) float64 {
+	if limit <= 0 {
 		return 1
 	}
-	return float64(k.Used) / float64(k.Result.Limit)
+	return float64(used) / float64(limit)
 }
 
 // compareUse orders by use, most used first; then by how long it lasts; then by key.
@@ -102,7 +114,7 @@ func (l *Limiter) info(w *rule.Window, key []byte, v *store.View, st *store.KeyS
 	}
 	switch {
 	case st != nil:
-		k.Counted, k.Result, k.Next, k.Used, k.Lent = true, st.Result, st.Next, st.Used, st.Lent
+		k.Counted, k.Result, k.Next, k.Used, k.Lent, k.Regions = true, st.Result, st.Next, st.Used, st.Lent, st.Regions
 	case k.Limit != nil:
 		fresh := v.State(nil, k.Limit, &algo.State{}, nil, now)
 		k.Result, k.Next = fresh.Result, fresh.Next

@@ -46,7 +46,25 @@ type KeyState struct {
 	// in the margin. It is counted up to Result.SoftLimit. Units that are out are among them.
 	Used int64
 	Lent algo.Lent // what is out; zero if the limit does not lend
+	// Regions is how the key stands in this region and in all, under a limit that holds over several
+	// regions; nil for other limits, and of a store that is not one region among several.
+	Regions *KeyRegions
 }
+
+// KeyRegions is how a key stands under a limit that holds over several regions
+// (rule.Counter.Regions).
+type KeyRegions struct {
+	Region string // the name of this one
+	// Own is what this region uses of its ceiling. What other regions borrowed is among it, and what
+	// this one borrowed is taken off. nil where there is no ceiling (rule.Regions.Sync).
+	Own *KeyUse
+	// All is what all regions use of the limit, as far as they have told; nil where that has no say
+	// (rule.Regions.Over is 0).
+	All *KeyUse
+}
+
+// KeyUse is how many units are used of how many.
+type KeyUse struct{ Used, Limit int64 }
 
 // State returns the KeyState of a state and of what is kept beside it, the state of its soft margin
 // or the record of what is lent (a zero State if there is none), under the limit that v.Limit

@@ -70,6 +70,9 @@ func newCeilings(table []Region, name string) (*ceilings, error) {
 	return c, nil
 }
 
+// name is that of the region itself.
+func (c *ceilings) name() string { return c.table[c.at].Name }
+
 func (c *ceilings) names() string {
 	names := make([]string, len(c.table))
 	for i := range c.table {

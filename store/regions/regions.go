@@ -134,6 +134,15 @@ func New(inner store.Store, o Options) (*Store, error) {
 	return s, nil
 }
 
+// Ceiling returns what this region may use of a limit of c whatever happens: the limit with smaller
+// numbers, or l itself where there is no ceiling. Safe for concurrent use.
+func (s *Store) Ceiling(c *rule.Counter, l *algo.Limit) *algo.Limit {
+	if l == nil || c.Regions == nil || c.Regions.Sync {
+		return l
+	}
+	return s.ceilings.of(l, c.Regions.Over).own
+}
+
 // Unwrap returns the wrapped store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 

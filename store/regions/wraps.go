@@ -107,7 +107,7 @@ func (s *Store) Inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 		return store.ErrNoInspector
 	}
 	if !divided(v) {
-		return i.Inspect(ctx, v, keys, visit)
+		return i.Inspect(ctx, v, keys, s.whole(v, visit))
 	}
 	own, err := gather(ctx, i, s.ownView(v), keys)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Store) Scan(ctx context.Context, v *store.View, from string, limit int,
 		return store.Scanned{}, store.ErrNoInspector
 	}
 	if !divided(v) {
-		return i.Scan(ctx, v, from, limit, visit)
+		return i.Scan(ctx, v, from, limit, s.whole(v, visit))
 	}
 	own := map[string]store.KeyState{}
 	var keys [][]byte
@@ -157,6 +157,22 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (bool, e
 // divided reports whether the keys of a view have a ceiling.
 func divided(v *store.View) bool {
 	return v != nil && v.Counter != nil && v.Limit != nil && v.Counter.Regions != nil && !v.Counter.Regions.Sync
+}
+
+// whole returns visit for the keys of a view that have no ceiling: of a limit with sync one state
+// counts what all regions used.
+func (s *Store) whole(v *store.View, visit func(store.KeyState)) func(store.KeyState) {
+	if v == nil || v.Counter == nil || v.Counter.Regions == nil {
+		return visit
+	}
+	return func(k store.KeyState) {
+		k.Regions = &store.KeyRegions{Region: s.ceilings.name(), All: useOf(&k)}
+		visit(k)
+	}
+}
+
+func useOf(k *store.KeyState) *store.KeyUse {
+	return &store.KeyUse{Used: k.Used, Limit: k.Result.Limit}
 }
 
 // ownView is the view of what the ceiling counts.
@@ -230,6 +246,7 @@ func (s *Store) visit(
 			o = ownView.State(key, ownView.Limit(key), &algo.State{}, &algo.State{}, now)
 		}
 		k, d := o, s.ceilings.of(l, v.Counter.Regions.Over)
+		k.Regions = &store.KeyRegions{Region: s.ceilings.name(), Own: useOf(&o)}
 		if allView == nil || allView.Limit(key) == nil {
 			d.fold(&k.Result, l, &o.Result, nil, now)
 			d.fold(&k.Next, l, &o.Next, nil, now)
@@ -239,7 +256,7 @@ func (s *Store) visit(
 			}
 			d.fold(&k.Result, l, &o.Result, &a.Result, now)
 			d.fold(&k.Next, l, &o.Next, &a.Next, now)
-			k.Used = a.Used
+			k.Used, k.Regions.All = a.Used, useOf(&a)
 		}
 		visit(k)
 	}

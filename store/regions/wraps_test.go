@@ -24,10 +24,12 @@ func TestInspect(t *testing.T) {
 		want    []string // by Inspect
 		scanned []string
 	}{
-		{both, []string{"here: 10 used, 14 left of 40, next true", "both: 35 used, 5 left of 40, next true", "there: 40 used, 0 left of 40, next false"},
-			[]string{"here: 10 used, 14 left of 40, next true", "both: 35 used, 5 left of 40, next true"}},
-		{strict, []string{"here: 10 used, 10 left of 40, next true", "both: 5 used, 15 left of 40, next true"}, nil},
-		{synced, []string{"here: 10 used, 30 left of 40, next true", "both: 5 used, 35 left of 40, next true"}, nil},
+		{both, []string{
+			"here: 10 used, 14 left of 40, next true, eu &{10 24} &{10 40}", "both: 35 used, 5 left of 40, next true, eu &{5 24} &{35 40}",
+			"there: 40 used, 0 left of 40, next false, eu &{0 24} &{40 40}",
+		}, []string{"here: 10 used, 14 left of 40, next true, eu &{10 24} &{10 40}", "both: 35 used, 5 left of 40, next true, eu &{5 24} &{35 40}"}},
+		{strict, []string{"here: 10 used, 10 left of 40, next true, eu &{10 20} <nil>", "both: 5 used, 15 left of 40, next true, eu &{5 20} <nil>"}, nil},
+		{synced, []string{"here: 10 used, 30 left of 40, next true, eu <nil> &{10 40}", "both: 5 used, 35 left of 40, next true, eu <nil> &{5 40}"}, nil},
 	} {
 		s := newTest(t, three, "eu", func() int64 { return start })
 		take(t, s, charge(test.counter, "here", 10))
@@ -39,7 +41,8 @@ func TestInspect(t *testing.T) {
 		v := &store.View{Counter: test.counter, Limit: func([]byte) *algo.Limit { return l }, MaxDelay: -1}
 		var got []string
 		visit := func(k store.KeyState) {
-			got = append(got, fmt.Sprintf("%s: %d used, %d left of %d, next %v", k.Key, k.Used, k.Result.Remaining, k.Result.Limit, k.Next.Allowed))
+			got = append(got, fmt.Sprintf("%s: %d used, %d left of %d, next %v, %s %v %v", k.Key, k.Used, k.Result.Remaining, k.Result.Limit, k.Next.Allowed,
+				k.Regions.Region, k.Regions.Own, k.Regions.All))
 		}
 		keys := [][]byte{[]byte("here"), []byte("both"), []byte("there"), []byte("nowhere"), []byte("here")}
 		if test.counter == synced {
