@@ -60,6 +60,8 @@ type Options struct {
 	// tries rules.
 	Insight insight.Reader
 	Nodes   Nodes
+	// Regions are those among which this node is in one; nil if there is one alone.
+	Regions *Regions
 	// StoreNow tells the time by the clock of the store, which dates decisions; nil is time.Now.
 	StoreNow func() time.Time
 	Preview  Preview
@@ -187,6 +189,11 @@ func (a *Handler) routeAll() {
 	if a.o.Nodes != nil {
 		a.route(endpoint{path: "/api/v1/nodes", methods: "GET, HEAD", sees: viewer, about: "the nodes, with their versions and rules", serve: a.nodes})
 	}
+	about := ""
+	if a.o.Regions != nil { // else it says that there are none, and the list leaves it out
+		about = "the regions, what this one hears of the others, and the limits over all of them: ?domain=DOMAIN"
+	}
+	a.route(endpoint{path: "/api/v1/regions", methods: "GET, HEAD", sees: viewer, params: "domain", about: about, serve: a.regions})
 	if a.o.Audit != nil {
 		a.route(endpoint{path: "/api/v1/audit", methods: "GET, HEAD", sees: admin, params: "n after before", about: "who changed what: ?n=N&after=NUMBER", serve: a.auditRecords})
 	}
@@ -496,15 +503,24 @@ func describe(r *rule.Rule) ruleInfo {
 		info.Per = append(info.Per, strings.Join(k, "|"))
 	}
 	for _, win := range r.Windows {
-		i := windowInfo{Name: win.Name, Unlimited: win.Limit == nil}
-		if win.Limit != nil {
-			c := win.Limit.Config()
-			i.Algorithm, i.Limit, i.Window, i.Soft = c.Algorithm.String(), c.N, c.Window.Seconds(), c.Soft
-			if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
-				i.Burst = max(c.Burst, 0)
-			}
-		}
-		info.Windows = append(info.Windows, i)
+		info.Windows = append(info.Windows, describeWindow(win))
 	}
 	return info
+}
+
+func describeWindow(win *rule.Window) windowInfo {
+	i := windowInfo{Name: win.Name, Unlimited: win.Limit == nil}
+	if win.Limit != nil {
+		c := win.Limit.Config()
+		i.Algorithm, i.Limit, i.Window, i.Soft, i.Burst = c.Algorithm.String(), c.N, c.Window.Seconds(), c.Soft, burstOf(c)
+	}
+	return i
+}
+
+// burstOf returns what a bucket holds beside its rate; 0 for what is no bucket.
+func burstOf(c algo.Config) int64 {
+	if c.Algorithm == algo.TokenBucket || c.Algorithm == algo.LeakyBucket {
+		return max(c.Burst, 0)
+	}
+	return 0
 }

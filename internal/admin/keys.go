@@ -41,6 +41,8 @@ type KeyInfo struct {
 	Unlimited bool `json:"unlimited,omitempty"`
 	// Leased is what is lent of it to all nodes together; nil for nothing.
 	Leased *Leased `json:"leased,omitempty"`
+	// Regions is how it stands in this region and in all; nil for a limit of one region.
+	Regions *KeyRegions `json:"regions,omitempty"`
 	// Ban is the ban that refuses it outright, and Grant gives it other numbers; nil for none.
 	Ban   *ListedBan   `json:"ban,omitempty"`
 	Grant *ListedGrant `json:"grant,omitempty"`
@@ -51,6 +53,29 @@ type Leased struct {
 	Units       int64     `json:"units"`
 	Generations int       `json:"generations"` // 1, or 2 that end one after the other
 	Until       time.Time `json:"until"`       // when the last of them ends, by the store's clock
+}
+
+// KeyRegions is how a key stands under a limit that holds over several regions.
+type KeyRegions struct {
+	Region string `json:"region"` // this one
+	// Own is what this region uses of its ceiling: what others borrowed is among it, what it borrowed
+	// is taken off. nil where there is no ceiling.
+	Own *KeyUse `json:"own,omitempty"`
+	// All is what all regions use of the limit, as far as they have told; nil where that has no say.
+	All *KeyUse `json:"all,omitempty"`
+}
+
+// KeyUse is how many units are used of how many.
+type KeyUse struct {
+	Used  int64 `json:"used"`
+	Limit int64 `json:"limit"`
+}
+
+func newKeyRegions(r *store.KeyRegions) *KeyRegions {
+	if r == nil {
+		return nil
+	}
+	return &KeyRegions{Region: r.Region, Own: (*KeyUse)(r.Own), All: (*KeyUse)(r.All)}
 }
 
 func newLeased(n algo.Lent) *Leased {
@@ -88,6 +113,7 @@ func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
 		Shadow:     k.Mode == rule.Shadow,
 		Unlimited:  k.Limit == nil || k.Result.Off,
 		Leased:     newLeased(k.Lent),
+		Regions:    newKeyRegions(k.Regions),
 	}
 	refused, after := k.Refused(now.UnixMicro())
 	info.Refused, info.RetryAfter = refused, recent.Seconds(after)
@@ -95,7 +121,7 @@ func newKeyInfo(k *weir.KeyInfo, now time.Time) KeyInfo {
 		info.SoftLimit = k.Result.SoftLimit
 	}
 	if info.Unlimited {
-		info.Used, info.Capacity, info.Remaining, info.ResetAfter = 0, 0, 0, 0
+		info.Used, info.Capacity, info.Remaining, info.ResetAfter, info.Regions = 0, 0, 0, 0, nil
 	}
 	if k.Ban != nil {
 		info.Ban = newListedBan(*k.Ban, now)

@@ -121,7 +121,8 @@ func TestOpenAPI(t *testing.T) {
 		"PreviewResult": insight.PreviewResult{}, "PreviewProgress": insight.PreviewProgress{}, "Decision": recent.Entry{}, "DecisionLimit": recent.Limit{},
 		"StreamedOverview": streamedOverview{}, "StreamedDecisions": StreamedDecisions{}, "AuditRecord": audit.Entry{}, "Ban": ListedBan{}, "Grant": ListedGrant{},
 		"Key": KeyInfo{}, "KeyList": KeyList{}, "Signal": SignalState{}, "RuleFiles": RuleFiles{}, "Rule": ruleInfo{}, "RulesSource": RulesSource{},
-		"Candidate": candidate.Reading{}, "Change": change{},
+		"Candidate": candidate.Reading{}, "Change": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
+		"RegionalWindow": RegionalWindow{}, "NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{},
 	} {
 		properties := doc.Components.Schemas[name].Properties
 		for _, member := range membersOf(reflect.TypeOf(v)) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/candidate"
 	"github.com/weir-rl/weir/internal/deferred"
@@ -50,6 +51,10 @@ func (n alone) CountDecisions(_ context.Context, _ string, q recent.Query) (rece
 		found.Decisions[i].Node = "n1"
 	}
 	return found, insight.Nodes{Asked: 1, Answered: 1}
+}
+
+func (alone) Regions(context.Context) (*insight.RegionsReading, insight.Nodes) {
+	return new(insight.RegionsReading), insight.Nodes{Asked: 1, Answered: 1}
 }
 
 // tried is a preview that ends at once, unless it is held.
@@ -166,6 +171,7 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 			return []candidate.Reading{{Domain: "shop", Limit: "trial", Top: []candidate.Key{{Key: "user=ada.lovelace", Count: 3}}}}
 		},
 		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
+		Regions: &Regions{Own: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Ceiling: func(_ *rule.Counter, l *algo.Limit) *algo.Limit { return l }},
 	}
 	if change != nil {
 		change(&o)

@@ -58,6 +58,7 @@ var access = []struct{ path, target, method, role string }{
 	{"/api/v1/preview", "", "POST", "operator"},
 	{"/api/v1/preview/", "/api/v1/preview/x", "GET", "operator"}, {"/api/v1/preview/", "/api/v1/preview/x", "DELETE", "operator"},
 	{"/api/v1/nodes", "", "GET", "viewer"}, {"/api/v1/nodes", "", "HEAD", "viewer"},
+	{"/api/v1/regions", "", "GET", "viewer"}, {"/api/v1/regions", "", "HEAD", "viewer"},
 	{"/api/v1/audit", "", "GET", "admin"}, {"/api/v1/audit", "", "HEAD", "admin"},
 	{"/debug/pprof/", "/debug/pprof/cmdline", "GET", "admin"}, {"/debug/pprof/", "/debug/pprof/cmdline", "HEAD", "admin"}, {"/debug/pprof/", "/debug/pprof/symbol", "POST", "admin"},
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/recent"
+	"github.com/weir-rl/weir/rule"
 )
 
 // Nodes are this node and all others that share its store. A node that is alone is its own only
@@ -26,6 +28,24 @@ type Nodes interface {
 	// CountDecisions is Decisions, and counts them, also those that q.N leaves out. q.After bounds
 	// the seconds that are counted.
 	CountDecisions(ctx context.Context, node string, q recent.Query) (recent.Found, insight.Nodes)
+	// Regions tells what goes on between this node's region and the others: what all nodes of the
+	// region count, added up. It is zero where there is one region alone.
+	Regions(ctx context.Context) (*insight.RegionsReading, insight.Nodes)
+}
+
+// Regions says which regions there are.
+type Regions struct {
+	Own   string   // that of this node
+	Table []Region // all of them, in order of name
+	// Ceiling returns what this region may use of a limit whatever happens: the same limit with
+	// smaller numbers. c has Regions. Safe for concurrent use.
+	Ceiling func(c *rule.Counter, l *algo.Limit) *algo.Limit
+}
+
+// Region is a region and its part of the ceilings: its weight by that of all.
+type Region struct {
+	Name   string
+	Weight int
 }
 
 // Preview tries rules on the requests that were recorded. Safe for concurrent use; the admin API

@@ -36,6 +36,9 @@ type Options struct {
 	Recent  *recent.Buffer
 	Insight *insight.Collector
 	State   func() insight.NodeState
+	// Regions reads what this node counts of its region and the others, which the caller may change;
+	// nil if there is one region alone. Leader is not empty if it is this node.
+	Regions func() *insight.RegionsReading
 	// GoodRefused is the threshold of the verdicts, as insight.Thresholds has it.
 	GoodRefused float64
 	// Seeded is told the seed by which all nodes sample.
@@ -83,6 +86,7 @@ const (
 	kindDecisions = "decisions/2"
 	kindSnapshot  = "insight/1"
 	kindRefused   = "refused/1"
+	kindRegions   = "regions/1"
 )
 
 // New returns the Fleet of this node, and makes it answer what others ask.
@@ -101,6 +105,9 @@ func New(o Options) *Fleet {
 		if o.Insight != nil {
 			n.Handle(kindSnapshot, f.answerSnapshot)
 			n.Handle(kindRefused, f.answerRefused)
+		}
+		if o.Regions != nil {
+			n.Handle(kindRegions, func(context.Context, []byte) ([]byte, error) { return json.Marshal(f.ownRegions()) })
 		}
 	}
 	return f
@@ -168,6 +175,30 @@ func (f *Fleet) List(ctx context.Context) ([]insight.NodeState, insight.Nodes) {
 	})
 	slices.SortFunc(list, func(a, b insight.NodeState) int { return strings.Compare(a.Node, b.Node) })
 	return list, n
+}
+
+// ownRegions is what this node counts; Options.Regions is there.
+func (f *Fleet) ownRegions() *insight.RegionsReading {
+	r := f.o.Regions()
+	if r.Leader != "" {
+		r.Leader = f.o.Name
+	}
+	return r
+}
+
+// Regions implements admin.Nodes.
+func (f *Fleet) Regions(ctx context.Context) (*insight.RegionsReading, insight.Nodes) {
+	if f.o.Regions == nil {
+		return new(insight.RegionsReading), alone
+	}
+	all := f.ownRegions()
+	n := f.others(ctx, kindRegions, nil, func(a nodes.Answer) {
+		var r insight.RegionsReading
+		if f.read(a, &r) {
+			all.Add(&r)
+		}
+	})
+	return all, n
 }
 
 // foundDecision is an answer of kindDecision.

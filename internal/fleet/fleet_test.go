@@ -33,6 +33,7 @@ type member struct {
 	store   *redis.Store
 	insight *insight.Collector
 	seeds   []uint64
+	regions insight.RegionsReading
 }
 
 // newMember makes a node on a Redis. It waits for answers as long as the package's tests may. The
@@ -63,7 +64,12 @@ func newMember(t *testing.T, url, name, rules string, changes ...func(*nodes.Nod
 	}
 	m.Fleet = New(Options{
 		Name: name, Nodes: n, Recent: kept, Insight: m.insight, Board: board,
-		State:  func() insight.NodeState { return insight.NodeState{Version: "test", Rules: len(set.Rules())} },
+		State: func() insight.NodeState { return insight.NodeState{Version: "test", Rules: len(set.Rules())} },
+		Regions: func() *insight.RegionsReading {
+			r := m.regions
+			r.Peers, r.Limits = slices.Clone(r.Peers), slices.Clone(r.Limits)
+			return &r
+		},
 		Seeded: func(seed uint64) { m.seeds = append(m.seeds, seed) },
 		Leads: func(ctx context.Context) bool {
 			names, err := m.store.NodeNames(ctx)
