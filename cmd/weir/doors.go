@@ -120,13 +120,13 @@ func (p *program) addAdmin() {
 	if p.insight != nil {
 		o.Insight = p.fleet
 	}
-	o.Nodes = p.fleet
+	o.Nodes, o.Regions = p.fleet, p.adminRegions()
 	if p.preview != nil {
 		o.Preview = p.preview
 	}
 	var h *admin.Handler
 	if p.c.page {
-		o.Page = dash.Handler(dash.Options{Version: versionText(), First: func(r *http.Request) (dash.Session, func() dash.Snapshot, bool) {
+		o.Page = dash.Handler(dash.Options{Version: versionText(), Regions: o.Regions != nil, First: func(r *http.Request) (dash.Session, func() dash.Snapshot, bool) {
 			s, first, ok := h.First(r)
 			return dash.Session(s), func() dash.Snapshot { return p.snapshot(first()) }, ok
 		}})

@@ -546,7 +546,7 @@ func liveState(ctx context.Context, c *adminClient, domain, limit string, parts 
 	if verdict := keyVerdict(&k.KeyInfo); verdict != "passes" && verdict != state {
 		state += "; " + verdict
 	}
-	return state + leasedText(&k.KeyInfo, "; "), &k.KeyInfo, nil
+	return state + leasedText(&k.KeyInfo, "; ") + regionsText(&k.KeyInfo, "; "), &k.KeyInfo, nil
 }
 
 // bansElsewhere asks for bans that refuse the request everywhere in the domain, by rules that the

@@ -48,6 +48,9 @@ func (p *program) makeFleet() error {
 	o := fleet.Options{
 		Name: p.nodeName(), Recent: p.recent, Insight: p.insight, State: p.nodeState, GoodRefused: p.c.insight.GoodRefused, Logger: p.log,
 	}
+	if p.storage.regions != nil {
+		o.Regions = p.storage.readRegions
+	}
 	if p.recorder != nil {
 		o.Seeded = p.recorder.SetSeed
 	}

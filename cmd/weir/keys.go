@@ -133,7 +133,7 @@ func writeKeys(out io.Writer, keys []admin.KeyInfo) error {
 		if k.ResetAfter > 0 {
 			reset = span(k.ResetAfter)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset, keyVerdict(k)+leasedText(k, ", "))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", limitText(k.Domain, k.Limit), keyText(k.Parts), used, left, reset, keyVerdict(k)+leasedText(k, ", ")+regionsText(k, ", "))
 	}
 	return w.Flush()
 }
@@ -204,6 +204,23 @@ func leasedText(k *admin.KeyInfo, separator string) string {
 		return ""
 	}
 	return fmt.Sprintf("%sleased: %d (%s), until %s", separator, l.Units, count(l.Generations, "generation"), instant(l.Until))
+}
+
+// regionsText says how a key stands in this region and in all, behind a separator; "" for a limit of
+// one region.
+func regionsText(k *admin.KeyInfo, separator string) string {
+	r := k.Regions
+	if r == nil {
+		return ""
+	}
+	var parts []string
+	if own := r.Own; own != nil {
+		parts = append(parts, fmt.Sprintf("%s: %d of %d (ceiling)", r.Region, own.Used, own.Limit))
+	}
+	if all := r.All; all != nil {
+		parts = append(parts, fmt.Sprintf("all regions: %d of %d as heard", all.Used, all.Limit))
+	}
+	return separator + strings.Join(parts, ", ")
 }
 
 // describeBan says by whom and until when a key is banned, and why.

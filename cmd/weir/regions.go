@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/redis"
 	"github.com/weir-rl/weir/store/regions"
@@ -70,7 +70,7 @@ var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 const (
 	regionNames = "a name has up to 32 lower-case letters, digits and dashes"
 	// staleRegion is after how long without hearing a region /readyz says so.
-	staleRegion = 3 * time.Second
+	staleRegion = insight.SilentRegion
 )
 
 // checkRegions reports what does not fit together in the settings of regions.

@@ -67,11 +67,13 @@ type Options struct {
 	First func(r *http.Request) (s Session, snapshot func() Snapshot, ok bool)
 	// Version is that of the program, which the page names.
 	Version string
+	// Regions says that there are several regions, and so a view of them.
+	Regions bool
 }
 
 // Paths are those of the page's views and files: the ones that end with "/" mean all below them.
 func Paths() []string {
-	return []string{"/", "/rules", "/rules/", "/keys", "/keys/", "/decisions", "/decisions/", "/try", "/bans", "/nodes", "/history", "/login", filesPath}
+	return []string{"/", "/rules", "/rules/", "/keys", "/keys/", "/decisions", "/decisions/", "/try", "/bans", "/nodes", "/regions", "/history", "/login", filesPath}
 }
 
 // filesPath is where the files lie, each below a hash of all of them: a module names its neighbours
@@ -249,6 +251,7 @@ type frame struct {
 	Version string
 	View    string   // that of the path: the first segment, or overview
 	Modules string   // that the view needs, apart by spaces
+	Regions bool     // there is a view of them
 	session *Session // nil for somebody who has to log in
 }
 
@@ -276,7 +279,7 @@ type figures struct {
 }
 
 func (p *page) frame(r *http.Request) (f *frame, snapshot func() Snapshot) {
-	f = &frame{Base: filesPath + p.hash, Style: p.style, Version: p.o.Version, View: viewOf(r.URL.Path)}
+	f = &frame{Base: filesPath + p.hash, Style: p.style, Version: p.o.Version, View: viewOf(r.URL.Path), Regions: p.o.Regions}
 	if c, err := r.Cookie("weir_theme"); err == nil && (c.Value == "light" || c.Value == "dark") {
 		f.Theme = c.Value
 	}

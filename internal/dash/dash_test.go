@@ -123,6 +123,16 @@ func TestNothingBeforeLogin(t *testing.T) {
 	}
 }
 
+// The bar has the view Regions where there are several, and only there.
+func TestRegionsInTheBar(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		_, body, _ := get(t, Handler(Options{Regions: there}), "/rules")
+		if strings.Contains(body, `href="/regions"`) != there {
+			t.Errorf("with regions %v: %s", there, body)
+		}
+	}
+}
+
 func TestPolicy(t *testing.T) {
 	r, body, _ := get(t, Handler(Options{}), "/")
 	csp := r.Header.Get("Content-Security-Policy")

@@ -100,6 +100,7 @@ const views = {
   try: () => import('./views/try.js'),
   bans: () => import('./views/bans.js'),
   nodes: () => import('./views/nodes.js'),
+  regions: () => import('./views/regions.js'),
   history: () => import('./views/history.js'),
   login: () => import('./views/login.js'),
 };
@@ -326,7 +327,7 @@ document.addEventListener('keydown', (e) => {
   const g = Date.now() - chord < 1500;
   chord = 0;
   /** @type {Record<string, string>} */
-  const places = { o: '/', r: '/rules', k: '/keys', d: '/decisions', t: '/try', b: '/bans', n: '/nodes', h: '/history' };
+  const places = { o: '/', r: '/rules', k: '/keys', d: '/decisions', t: '/try', b: '/bans', n: '/nodes', h: '/history', ...(bar.querySelector('[data-view=regions]') ? { e: '/regions' } : {}) };
   const link = context([]).link;
   if (g && places[e.key]) go(link(places[e.key]));
   else if (e.key === 'g') chord = Date.now();

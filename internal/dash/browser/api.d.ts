@@ -42,6 +42,7 @@ declare namespace Api {
     domain: string; limit: string; key: string; parts: string[]; used: number; capacity: number; remaining: number; refused: boolean;
     retry_after: number | null; reset_after: number | null; shadow?: boolean; unlimited?: boolean; ban?: Ban; grant?: Grant;
     leased?: { units: number; generations: number; until: string };
+    regions?: { region: string; own?: { used: number; limit: number }; all?: { used: number; limit: number } };
   }
   interface Ban { domain: string; limit: string; key: string[] | null; wide?: boolean; since: string; until: string; reason: string; set?: boolean; left: number }
   interface Grant { domain: string; limit: string; key: string[] | null; allow: string; since: string; until: string; reason: string; problem?: string; left: number }
@@ -59,6 +60,19 @@ declare namespace Api {
     node: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
     rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
     breaker: string; store_errors: number; taken: number; thinned: number; memory: number;
+  }
+  interface NetUnits { units: number; back: number }
+  interface Region {
+    region: string; own?: boolean; weight: number; share: number; state: string; staleness: number | null; weights_differ: boolean; rules_differ: boolean;
+    uses: number; unknown: number; gaps: number; errors: number; asked: number; borrowed: number; lost: number;
+  }
+  interface RegionalWindow { name: string; limit: number; burst?: number; window: number; unlimited?: boolean; ceiling: number; ceiling_burst?: number }
+  interface RegionalLimit {
+    domain: string; rule: string; over_percent: number; sync?: boolean; tell_percent: number; shadow?: boolean; limits: RegionalWindow[]; overrides?: number;
+    used: NetUnits; told: NetUnits; heard: NetUnits; late: NetUnits; over_units: number; borrowed: number; ceiling_refusals: number;
+  }
+  interface Regions {
+    nodes: Nodes; region: string; leader?: string; untold: number; orders: number; keys: number; regions: Region[]; limits: RegionalLimit[]; each_by_itself: string[];
   }
   interface Side { refused: number; share: number; plus_minus: number; clients_refused: number }
   interface Preview {

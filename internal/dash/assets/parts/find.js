@@ -85,12 +85,12 @@ function closable(dialog) {
   dialog.showModal();
 }
 
-const keys = [['/', 'find a rule, key, user or decision'], ['j k', 'next and previous row'], ['Enter', 'open'], ['Esc', 'back'], ['g o', 'overview'], ['g r', 'rules'], ['g k', 'keys'], ['g d', 'decisions'], ['g t', 'try a change'], ['g b', 'bans'], ['g n', 'nodes'], ['g h', 'history'], ['?', 'this list']];
+const keys = [['/', 'find a rule, key, user or decision'], ['j k', 'next and previous row'], ['Enter', 'open'], ['Esc', 'back'], ['g o', 'overview'], ['g r', 'rules'], ['g k', 'keys'], ['g d', 'decisions'], ['g t', 'try a change'], ['g b', 'bans'], ['g n', 'nodes'], ['g e', 'regions'], ['g h', 'history'], ['?', 'this list']];
 
 export function openHelp() {
   if (document.querySelector('dialog[open]')) return;
   const dialog = /** @type {HTMLDialogElement} */ (h('dialog', { 'aria-label': 'Keys' }, h('h2', null, 'Keys'),
-    h('dl', { class: 'help' }, keys.map(([k, words]) => [h('dt', null, k.split(' ').map((x) => [h('kbd', null, x), ' '])), h('dd', null, words)])),
+    h('dl', { class: 'help' }, keys.filter(([k]) => k !== 'g e' || document.querySelector('[data-view=regions]')).map(([k, words]) => [h('dt', null, k.split(' ').map((x) => [h('kbd', null, x), ' '])), h('dd', null, words)])),
     h('p', { class: 'sub' }, `weir ${document.body.dataset.version ?? ''} · `, h('a', { href: '/help' }, 'all endpoints')),
     h('div', { class: 'actions' }, h('button', { class: 'btn', type: 'button', onclick: () => dialog.close() }, 'Close'))));
   closable(dialog);

@@ -7,6 +7,16 @@ import { keepFocus, table } from '../parts/table.js';
 import { left, span, when } from '../parts/time.js';
 import { ruleLink } from './overview.js';
 
+/** fullness is how much of the limit is used, or of the ceiling of this region if that is more. @param {Api.KeyState} s */
+const fullness = ({ used, capacity, regions }) => Math.max(capacity ? used / capacity : 0, regions?.own?.limit ? regions.own.used / regions.own.limit : 0);
+
+/** regional says how a key stands in this region and in all. @param {Api.KeyState} s */
+function regional(s) {
+  const { own, all, region } = s.regions ?? {};
+  return [own ? h('div', { class: 'line-of' }, `${region}: ${count(own.used)} of ${count(own.limit)} (ceiling)`) : null,
+    all ? h('div', { class: 'line-of' }, `all regions: ${count(all.used)} of ${count(all.limit)} as heard`) : null];
+}
+
 /** @param {import('../app.js').Context} ctx @param {HTMLElement} root @returns {Promise<import('../app.js').View>} */
 export async function show(ctx, root) {
   const [domain, key] = ctx.params.length > 1 ? ctx.params : ['', ctx.params[0]];
@@ -60,7 +70,7 @@ export async function show(ctx, root) {
     /** @type {import('../parts/table.js').Column<typeof rows[0]>[]} */
     const columns = [
       { title: 'Limit', cell: (x) => { const r = ruleOf(x.limit, x.of); return r ? h('a', { href: ruleLink(ctx, r.domain, r.name) }, visible(x.limit)) : visible(x.limit); } },
-      { title: 'Used', cell: (x) => (x.s && !x.s.unlimited ? [h('div', { class: 'line-of' }, `${count(x.s.used)} of ${count(x.s.capacity)}`), share(x.s.capacity ? x.s.used / x.s.capacity : 0, 'used', x.s.refused ? 'refused' : 'admitted'), x.s.leased ? h('div', { class: 'line-of' }, `leased: ${count(x.s.leased.units)} (${plural(x.s.leased.generations, 'generation')}), until `, when(x.s.leased.until)) : null] : x.s?.unlimited ? 'no limit' : 'nothing counted') },
+      { title: 'Used', cell: (x) => (x.s && !x.s.unlimited ? [h('div', { class: 'line-of' }, `${count(x.s.used)} of ${count(x.s.capacity)}`), share(fullness(x.s), 'used', x.s.refused ? 'refused' : 'admitted'), x.s.leased ? h('div', { class: 'line-of' }, `leased: ${count(x.s.leased.units)} (${plural(x.s.leased.generations, 'generation')}), until `, when(x.s.leased.until)) : null, regional(x.s)] : x.s?.unlimited ? 'no limit' : 'nothing counted') },
       { title: 'Now', cell: (x) => (x.s?.ban ? h('span', { class: 'ink-refused' }, 'banned until ', when(x.s.ban.until)) : x.s?.refused ? h('span', { class: 'ink-refused' }, `refused${x.s.shadow ? ' in shadow' : ''}${x.s.retry_after ? `, again in ${span(x.s.retry_after)}` : ''}`) : 'passes') },
       { title: 'Grant', cell: (x) => (x.s?.grant ? [`${visible(x.s.grant.allow)} until `, when(x.s.grant.until)] : '–') },
       { title: 'Asked, 12 to 24 h', number: true, cell: (x) => (x.l ? count(x.l.asked) : '–') },

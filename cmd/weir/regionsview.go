@@ -1,0 +1,57 @@
+package main
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/store/regions"
+)
+
+// adminRegions are the regions as the admin API tells of them; nil if there is one alone.
+func (p *program) adminRegions() *admin.Regions {
+	if p.storage.regions == nil {
+		return nil
+	}
+	r := &admin.Regions{Own: p.c.region, Ceiling: p.storage.regions.Ceiling}
+	for _, name := range slices.Sorted(maps.Keys(p.c.regionWeights)) {
+		r.Table = append(r.Table, admin.Region{Name: name, Weight: p.c.regionWeights[name]})
+	}
+	return r
+}
+
+// readRegions is what this node tells the others of what it counts between regions.
+func (s *storage) readRegions() *insight.RegionsReading {
+	stats := s.regions.Stats()
+	r := &insight.RegionsReading{Untold: stats.Untold, Orders: stats.Orders, Keys: stats.Keys}
+	if stats.Leads {
+		r.Leader = "this one"
+	}
+	for i := range stats.Peers {
+		p := &stats.Peers[i]
+		peer := insight.RegionPeer{
+			Region: p.Name, Weights: p.Differs.Table, Rules: p.Differs.Rules, Uses: p.Uses, Unknown: p.Unknown,
+			Gaps: p.Gaps, Errors: p.Errors, Asked: p.Asked, Borrowed: p.Borrowed, Lost: p.Lost,
+		}
+		if p.Stale >= 0 {
+			old := p.Stale.Seconds()
+			peer.Staleness = &old
+		}
+		r.Peers = append(r.Peers, peer)
+	}
+	slices.SortFunc(r.Peers, func(a, b insight.RegionPeer) int { return cmp.Compare(a.Region, b.Region) })
+	for name, l := range stats.Limits {
+		r.Limits = append(r.Limits, insight.RegionalUnits{
+			Domain: name.Domain, Rule: name.Rule, Used: units(l.Used), Told: units(l.Told), Heard: units(l.Heard), Late: units(l.Late),
+			OverUnits: l.Over, Borrowed: l.Borrowed, CeilingRefusals: l.Ceiling,
+		})
+	}
+	slices.SortFunc(r.Limits, func(a, b insight.RegionalUnits) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule))
+	})
+	return r
+}
+
+func units(n regions.Net) insight.NetUnits { return insight.NetUnits{Units: n.Used, Back: n.Back} }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/admin"
+	"github.com/weir-rl/weir/internal/redistest"
+)
+
+const regionalRules = `domain: default
+limits:
+  - { name: search, when: { path: /search }, per: [user], allow: 90/day, algorithm: sliding_log, consistency: { regions: { over: 20% } } }
+  - { name: tokens, when: { path: /complete }, per: [tenant], allow: 1000/day, algorithm: sliding_log, consistency: { regions: { over: 0% } } }
+  - { name: login, when: { path: /login }, per: [ip], allow: 50/day, algorithm: sliding_log, consistency: { regions: sync } }
+  - { name: local, when: { path: /local }, per: [user], allow: 10/day }
+`
+
+// regionsOf asks a node for the regions.
+func regionsOf(t *testing.T, n *node) (r admin.RegionsReport) {
+	t.Helper()
+	if status, _, body := get(t, n.admin+"/api/v1/regions"); status != 200 || json.Unmarshal([]byte(body), &r) != nil {
+		t.Fatalf("%d %s", status, body)
+	}
+	return r
+}
+
+// TestRegionsSeen: operators see of two regions, one of which has two nodes, how they stand and what
+// was used of each limit over them, and of a key what each of both used, whichever node they ask.
+func TestRegionsSeen(t *testing.T) {
+	eu, us := redistest.Start(t), redistest.Start(t)
+	t.Chdir(t.TempDir())
+	writeRules(t, "shop.yaml", regionalRules)
+	in := func(region string, own, other *redistest.Server, peer string) *node {
+		p := startOn(t, own.URL(), "--rules=shop.yaml", "--region="+region, "--regions-weights=eu=2,us=1", "--regions-stores="+peer+"="+other.URL())
+		t.Cleanup(p.end)
+		return nodeOf(t, p.stderr, p.addr)
+	}
+	first, second, far := in("eu", eu, us, "us"), in("eu", eu, us, "us"), in("us", us, eu, "eu")
+	first.awaitNodes(2)
+	second.awaitNodes(2)
+	heard := func(n *node, peer string) {
+		t.Helper()
+		eventually(t, peer+" is heard", func() bool {
+			for _, r := range regionsOf(t, n).Regions {
+				if r.Region == peer {
+					return r.State == "heard"
+				}
+			}
+			return false
+		})
+	}
+	heard(first, "us")
+	heard(second, "us")
+	heard(far, "eu")
+
+	// No ceiling is short, so that nothing is borrowed.
+	if n := first.admitted(12, "path=/search&user=ada") + second.admitted(8, "path=/search&user=ada") + far.admitted(25, "path=/search&user=ada"); n != 45 {
+		t.Fatalf("%d admitted", n)
+	}
+	if n := second.admitted(30, "path=/complete&tenant=acme") + far.admitted(5, "path=/login&ip=192.0.2.1"); n != 35 {
+		t.Fatalf("%d admitted", n)
+	}
+	for _, n := range []*node{first, second} {
+		eventually(t, "all was heard in eu", func() bool {
+			r := regionsOf(t, n)
+			return r.Nodes.Answered == 2 && len(r.Limits) == 3 && r.Limits[0].Heard.Units == 25 && r.Limits[2].Heard.Units == 5
+		})
+		r := regionsOf(t, n)
+		search, tokens, login := r.Limits[0], r.Limits[1], r.Limits[2]
+		if search.Used.Units != 20 || tokens.Used.Units != 30 || login.Used.Units != 0 || search.OverUnits+search.CeilingRefusals != 0 {
+			t.Errorf("%+v", r.Limits)
+		}
+		if search.Windows[0].Ceiling != 72 || tokens.Windows[0].Ceiling != 667 || login.Windows[0].Ceiling != 50 || search.Over != 20 || !login.Sync {
+			t.Errorf("%+v", r.Limits)
+		}
+		if r.Region != "eu" || r.Leader == "" || r.Regions[0].State != "own" || r.Regions[1].Uses == 0 || r.Regions[1].Weights || r.Regions[1].Rules || strings.Join(r.Each, " ") != "default/local" {
+			t.Errorf("%+v", r)
+		}
+	}
+	if a, b := regionsOf(t, first).Leader, regionsOf(t, second).Leader; a != b {
+		t.Errorf("one says that %s leads, the other that %s does", a, b)
+	}
+	eventually(t, "all was heard in us", func() bool { return regionsOf(t, far).Limits[0].Heard.Units == 20 })
+
+	server := func(n *node) string { return "--server=" + n.admin }
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"keys", "show", "search", "ada", server(second)}, `search +user=ada +45 of 90 +45 .* passes, eu: 20 of 72 \(ceiling\), all regions: 45 of 90 as heard\n`},
+		{[]string{"keys", "list", "search", server(far)}, `search +user=ada +45 of 90 +11 .* passes, us: 25 of 36 \(ceiling\), all regions: 45 of 90 as heard\n`},
+		{[]string{"keys", "show", "tokens", "acme", server(first)}, `tokens +tenant=acme +30 of 1000 +637 .* passes, eu: 30 of 667 \(ceiling\)\n`},
+		{[]string{"keys", "show", "login", "192.0.2.1", server(first)}, `login +ip=192.0.2.1 +5 of 50 +45 .* passes, all regions: 5 of 50 as heard\n`},
+		{[]string{"explain", "path=/search", "user=ada", server(first)}, `now: used 45 of 90, 45 remaining, .*; eu: 20 of 72 \(ceiling\), all regions: 45 of 90 as heard\n`},
+		{[]string{"explain", "--json", "path=/search", "user=ada", server(first)}, `(?s)"regions": \{\s+"region": "eu",\s+"own": \{\s+"used": 20,\s+"limit": 72\s+\},\s+"all": \{\s+"used": 45,\s+"limit": 90`},
+	} {
+		if status, out, errs := runWeir(c.args...); status != 0 || !regexp.MustCompile(c.says).MatchString(out) {
+			t.Errorf("weir %s: %d %s%s\nwant %s", strings.Join(c.args, " "), status, out, errs, c.says)
+		}
+	}
+
+	// A limit of one region is shown as ever.
+	first.admitted(1, "path=/local&user=ada")
+	if _, _, body := get(t, first.admin+"/api/v1/keys?limit=local&key=ada"); strings.Contains(body, `"regions"`) {
+		t.Errorf("%s", body)
+	}
+
+	us.Kill()
+	for _, n := range []*node{first, second} {
+		eventually(t, "us is silent", func() bool { return regionsOf(t, n).Regions[1].State == "silent" })
+	}
+	if r := regionsOf(t, first); r.Regions[1].Errors == 0 || *r.Regions[1].Staleness < 3 {
+		t.Errorf("%+v", r.Regions[1])
+	}
+}
