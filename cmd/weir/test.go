@@ -25,7 +25,8 @@ func newTestCommand() *cobra.Command {
 		Use:   "test PATH…",
 		Short: "Run rule tests",
 		Long: `Runs the tests in files called *_test.yaml, and in all such files of a folder and the folders in it, against the rules
-beside them. Time is virtual: a test of a monthly limit takes no time. Exit status 1 if a test fails.`,
+beside them. Time is virtual: a test of a monthly limit takes no time. A limit over several regions is that of one, which has
+all of it. Exit status 1 if a test fails.`,
 		Example: "  weir test rules/\n  weir test -v rules/shop_test.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -311,6 +311,33 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// A limit over several regions is replayed as that of one that has all of it, and it is said so. The
+// rule is another one then, whatever it refuses.
+func TestRegions(t *testing.T) {
+	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
+	for range 3 {
+		for range 6 {
+			w.now++
+			w.ask(&weir.Request{Attributes: rule.Map{"user": "ada"}})
+		}
+		w.now += 60e6
+	}
+	for _, of := range []string{"{ over: 0% }", "{ over: 20%, tell: 5% }", "sync"} {
+		consistency := ", consistency: { regions: " + of + " } }]"
+		res := w.run(strings.Replace(fmt.Sprintf(perMinute, 4), " }]", consistency, 1), 0)
+		if res.Requests != 18 || res.Now.Refused != 6 || res.Then.Refused != 6 || res.OnlyThen+res.OnlyNow != 0 || res.Rules[0].Change != "changed" {
+			t.Errorf("%s: %+v", of, res)
+		}
+		if text := strings.Join(res.Warnings, "\n"); strings.Count(text, "search holds over several regions: what came to this one was replayed, against all of the limit.") != 1 {
+			t.Errorf("%s: %s", of, text)
+		}
+	}
+	two := "limits: [{ name: a, allow: 9/min, consistency: { regions: sync } }, { name: b, allow: 9/min, consistency: { regions: sync } }, { name: c, allow: 9/min }]"
+	if text := strings.Join(w.run(two, 0).Warnings, "\n"); !strings.Contains(text, "a and b hold over several regions:") {
+		t.Errorf("of two rules: %s", text)
+	}
+}
+
 // What was answered badly is no good client. An outage is nobody's fault: 5xx speak against no
 // client, nor does 429.
 func TestGoodClients(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/sim"
 	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 )
@@ -168,6 +169,9 @@ func fingerprint(r *rule.Rule) string {
 		fmt.Fprintf(&b, "|%q %t", o.Values, o.Unlimited)
 		windows(o.Windows)
 	}
+	if x := r.Regions; x != nil {
+		fmt.Fprintf(&b, "|regions %d %t %d", x.Over, x.Sync, x.Tell)
+	}
 	if e := r.Elastic; e != nil {
 		fmt.Fprintf(&b, "|%s %v", e.Signal, e.Curve)
 	}
@@ -281,6 +285,12 @@ func (t *task) warnOfRules(say func(string, ...any), s *side, plan *plan) {
 		if x.CostAfter != "" {
 			say("%s learns costs from responses, which are not recorded: it was replayed with its estimates.", x.Name)
 		}
+	}
+	switch names, many := sim.Regional(s.set, ""); {
+	case many:
+		say("%s hold over several regions: what came to this one was replayed, against all of each limit. What others used has no say here, nor have ceilings.", names)
+	case names != "":
+		say("%s holds over several regions: what came to this one was replayed, against all of the limit. What others used has no say here, nor has its ceiling.", names)
 	}
 }
 

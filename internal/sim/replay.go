@@ -424,6 +424,7 @@ func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 	}
 	o.ByRule = x.byRule(r)
 	rep.noteUnseen(x)
+	rep.noteRegional(x)
 	o.Failures = x.failures
 	for _, f := range o.Failures {
 		effect := "the rule was not met then"
