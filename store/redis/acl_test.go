@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/nodes"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -182,12 +183,12 @@ func TestPeersPrivilege(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := regexp.MustCompile("its limits, needs\\s+`([^`]+)`").FindSubmatch(doc)
+	list := regexp.MustCompile("units of its limits, needs\\s+`([^`]+)`\\s+on the keys `([^`]+)`, `([^`]+)` on the channel `([^`]+)`").FindSubmatch(doc)
 	if list == nil {
 		t.Fatal("docs/distributed.md does not say what a user for other regions needs")
 	}
 	server := redistest.Start(t)
-	server.Do(append([]string{"ACL", "SETUSER", "weir-peer", "on", ">secret", "~weir:*", "-@all"}, strings.Fields(string(list[1]))...)...)
+	server.Do(append([]string{"ACL", "SETUSER", "weir-peer", "on", ">secret", "~" + string(list[2]), "resetchannels", "&" + string(list[4]), "-@all", string(list[3])}, strings.Fields(string(list[1]))...)...)
 	own := open(t, redis.Options{URL: server.URL()})
 	var logged strings.Builder
 	peer := open(t, redis.Options{
@@ -205,6 +206,27 @@ func TestPeersPrivilege(t *testing.T) {
 	}
 	server.Do("ACL", "LOG", "RESET")
 	tellAndHear(t, own, peer)
+	seen := make(chan string, 10)
+	watching, stop := context.WithCancel(t.Context())
+	watched := make(chan error, 1)
+	go func() {
+		watched <- peer.Watch(watching, "ban", func(facts []store.Fact, _ bool) {
+			for i := range facts {
+				seen <- facts[i].ID
+			}
+		})
+	}()
+	if err := own.Post(t.Context(), "ban", []store.Fact{{ID: "x", TTL: time.Hour}}); err != nil {
+		t.Fatal(err)
+	}
+	if id := patience.Receive(t, "a ban that the peer sees", seen); id != "x" {
+		t.Errorf("the peer sees %q", id)
+	}
+	stop()
+	if err := <-watched; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	server.Do("ACL", "LOG", "RESET") // the peer may have watched before the board was there
 	var leased algo.Config
 	for _, cfg := range leases() {
 		leased = cfg
