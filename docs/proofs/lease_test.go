@@ -1,10 +1,6 @@
 package proofs
 
 import (
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -45,15 +41,11 @@ var leaseMutants = []struct {
 // TestLease lets Spin walk through all states of lease.pml, and then find what is wrong with each
 // mutant of it.
 func TestLease(t *testing.T) {
-	for _, tool := range []string{"spin", "gcc"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(tool + " is not installed; on Debian: apt-get install gcc libc6-dev spin")
-		}
-	}
+	needSpin(t)
 	for name, l := range leaseLimits {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := verify(t, "-O2", l.defines...)
+			v := verify(t, "lease.pml", "-O2", l.defines...)
 			if v.errors > 0 {
 				t.Fatalf("it does not hold (README.md says how to see the steps):\n%s", v.output)
 			}
@@ -68,75 +60,11 @@ func TestLease(t *testing.T) {
 			t.Run(m.name+" "+algorithm, func(t *testing.T) {
 				t.Parallel()
 				// It ends soon, and compiles five times as fast.
-				v := verify(t, "-O0", "ALGORITHM="+algorithm, "MUTANT="+m.name)
+				v := verify(t, "lease.pml", "-O0", "ALGORITHM="+algorithm, "MUTANT="+m.name)
 				if v.errors == 0 || !strings.Contains(v.output, "assertion violated") {
 					t.Errorf("nothing is found in %d states", v.states)
 				}
 			})
 		}
 	}
-}
-
-// verdict is what the verifier of a model says.
-type verdict struct {
-	errors, states int
-	memory         string
-	output         string
-}
-
-var (
-	errorsFound  = regexp.MustCompile(`, errors: (\d+)\n`)
-	statesStored = regexp.MustCompile(`(?m)^ *(\d+) states, stored`)
-	memoryUsed   = regexp.MustCompile(`(?m)^ *(\S+)\ttotal actual memory usage`)
-)
-
-// verify makes the verifier of lease.pml with macros defined, and runs it to its end or to the
-// first error.
-func verify(t *testing.T, optimize string, defines ...string) verdict {
-	t.Helper()
-	model, err := filepath.Abs("lease.pml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	run := func(name string, args ...string) string {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), name, args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-		}
-		return string(out)
-	}
-	args := make([]string, 0, len(defines)+2)
-	for _, d := range defines {
-		args = append(args, "-D"+d)
-	}
-	run("spin", append(args, "-a", model)...)
-	// -w: what Spin writes is its own affair. SAFETY: there are claims about states alone.
-	// NOREDUCE: each order of the steps is walked through. MEMLIM is in megabytes.
-	run("gcc", "-w", optimize, "-DSAFETY", "-DNOREDUCE", "-DMEMLIM=2048", "-o", "pan", "pan.c")
-	v := verdict{output: run(filepath.Join(dir, "pan"), "-m2000000", "-w20")}
-	for _, bound := range []string{"max search depth too small", "memory limit"} {
-		if strings.Contains(v.output, bound) {
-			t.Fatalf("not all states were walked through:\n%s", v.output)
-		}
-	}
-	number := func(re *regexp.Regexp) int {
-		found := re.FindStringSubmatch(v.output)
-		if found == nil {
-			t.Fatalf("there is no %v in what the verifier says:\n%s", re, v.output)
-		}
-		n, err := strconv.Atoi(found[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	v.errors, v.states = number(errorsFound), number(statesStored)
-	if found := memoryUsed.FindStringSubmatch(v.output); found != nil {
-		v.memory = found[1] + " MB"
-	}
-	return v
 }
