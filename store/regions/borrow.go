@@ -146,8 +146,8 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share i
 		return 0
 	}
 	want := max(1, atOnce(x.self.of(limit, c.Regions.Over).own, x.clock())*share/100/x.nodes())
-	for _, p := range x.ahead(n.key) {
-		if want <= 0 || ctx.Err() != nil {
+	for _, p := range x.lenders() {
+		if p == nil || want <= 0 || ctx.Err() != nil {
 			break
 		}
 		g := b.from(ctx, p, c, limit, n, want)
@@ -167,15 +167,19 @@ func lendable(l *algo.Limit) bool {
 	return l.Lease() != nil && !c.FirstRequest
 }
 
-// ahead returns the two regions to ask for a key. Which is first depends on the key and on the time, so that none is
-// asked by all.
-func (x *exchange) ahead(key []byte) []*peer {
-	n := len(x.peers)
-	if n < 2 {
-		return x.peers
+// lenders returns up to two regions to ask. Which is first depends on the time, so that none is asked
+// by all.
+func (x *exchange) lenders() (list [2]*peer) {
+	mono, n := store.Monotonic(), 0
+	from := int(mono/int64(100*time.Millisecond)) % len(x.peers)
+	for i := range x.peers {
+		p := x.peers[(from+i)%len(x.peers)]
+		if n < len(list) && mono < p.agrees.Load() {
+			list[n] = p
+			n++
+		}
 	}
-	at := int(uint64(store.Monotonic()/int64(100*time.Millisecond))+uint64(len(key))) % n
-	return []*peer{x.peers[at], x.peers[(at+1)%n]}
+	return list
 }
 
 // from borrows of one region.

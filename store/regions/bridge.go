@@ -20,7 +20,6 @@ type bridge struct {
 	positions []string // by part
 	known     []bool
 	heardTo   []int64 // by part, as peer.heardTo
-	told      []store.Told
 	changes   []store.Change
 	done      []store.Changed
 	of        []*rule.Counter // whose limit a change is of
@@ -113,7 +112,7 @@ func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some b
 		}
 	}
 	if next != from {
-		b.prepare(told)
+		b.prepare(ctx, told)
 		switch _, err := x.own.Change(ctx, part, log, from, next, b.changes, b.done); {
 		case errors.Is(err, store.ErrMoved): // another bridge was here
 			b.known[part] = false
@@ -135,13 +134,13 @@ func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some b
 }
 
 // prepare makes the changes of what was told. What is of one key and one window is one change.
-func (b *bridge) prepare(told []store.Told) {
+func (b *bridge) prepare(ctx context.Context, told []store.Told) {
 	clear(b.places)
 	b.changes, b.of = b.changes[:0], b.of[:0]
 	for i := range told {
 		t := &told[i]
 		if t.Counter == 0 {
-			b.x.compare(b.p, t.Key)
+			b.x.compare(ctx, b.p, t.Key)
 			continue
 		}
 		c, l, _ := b.x.o.Rules(t.Counter, t.Key)

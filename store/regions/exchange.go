@@ -28,11 +28,10 @@ type Neighbour interface {
 // exchange is what goes on between this region and the others, beside the decisions: it tells what
 // this node used, charges what the others tell, and borrows. No decision waits for it.
 type exchange struct {
-	own   store.Regional // the store of this region
-	o     *Options
-	parts []*ceilings // of all regions, in order of name
-	self  *ceilings   // of this region
-	log   *slog.Logger
+	own  store.Regional // the store of this region
+	o    *Options
+	self *ceilings // of this region
+	log  *slog.Logger
 
 	ledger ledger
 	wake   chan struct{} // there is something to tell
@@ -57,8 +56,12 @@ type peer struct {
 	// heardTo is until when, by the monotonic clock, all was heard that the region had told; 0 if
 	// it never was.
 	heardTo atomic.Int64
+	// agrees is until when, by the monotonic clock, it is certain enough that it has the same table
+	// and the same rules.
+	agrees atomic.Int64
 	// differs says in which way it is set up otherwise, as it said last.
 	differs  atomic.Pointer[Differs]
+	posted   int64 // when the other nodes were told that it agrees, monotonic; of its bridge
 	problems seldom.Line
 	gaps     seldom.Line
 	other    seldom.Line
@@ -120,6 +123,7 @@ func (x *exchange) start() {
 	x.cancel = cancel
 	x.done.Go(func() { x.telling(ctx) })
 	x.done.Go(func() { x.leading(ctx) })
+	x.done.Go(func() { x.watchAgreement(ctx) })
 	for range borrowers {
 		x.done.Go(func() { x.borrower.run(ctx) })
 	}

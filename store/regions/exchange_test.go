@@ -3,6 +3,7 @@ package regions
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,17 +54,22 @@ func rulesOf(c *rule.Counter) func(uint64, []byte) (*rule.Counter, *algo.Limit, 
 	}
 }
 
+func newMemory(t testing.TB) *memory.Store {
+	t.Helper()
+	s, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // near is regions of one node each that share a process.
 func near(t *testing.T, c *rule.Counter, weights map[string]int) map[string]*Store {
 	t.Helper()
 	own := map[string]*memory.Store{}
 	var table []Region
 	for name, weight := range weights {
-		s, err := memory.New(memory.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		own[name] = s
+		own[name] = newMemory(t)
 		table = append(table, Region{name, weight})
 	}
 	list := map[string]*Store{}
@@ -184,4 +190,51 @@ func TestBorrows(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestDisagrees: nothing is borrowed of a region that has another table or other rules, and that is
+// said; it is when they agree again.
+func TestDisagrees(t *testing.T) {
+	c := borrowable(t, kinds[0], rule.Regions{Tell: 2})
+	eu, us := newMemory(t), newMemory(t)
+	var rules atomic.Pointer[string]
+	old := "old"
+	rules.Store(&old)
+	open := func(name string, own, other *memory.Store, of string, weight int, digest func() string) *Store {
+		s, err := New(own, Options{
+			Region: name, Table: []Region{{"eu", 1}, {"us", weight}}, Own: own, Peers: map[string]Neighbour{of: other}, Rules: rulesOf(c), Digest: digest,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	in := open("eu", eu, us, "us", 1, func() string { return "new" })
+	other := open("us", us, eu, "eu", 2, func() string { return *rules.Load() })
+	differs := func(s *Store, want Differs) {
+		t.Helper()
+		patience.Until(t, fmt.Sprintf("it is known that %+v differs", want), func() bool {
+			st := s.Stats()
+			return st.Leads && st.Peers[0].Differs == want
+		})
+	}
+	differs(in, Differs{Table: true, Rules: true})
+	differs(other, Differs{Table: true, Rules: true})
+	for range 1000 {
+		ask(t, in, c, "k", 1)
+	}
+	if st := in.Stats(); st.Peers[0].Asked != 0 || st.Limits[Name{"test", "r"}].Ceiling == 0 {
+		t.Errorf("asked of a region with another table: %+v", st)
+	}
+	other.Close()
+	other = open("us", us, eu, "eu", 1, func() string { return *rules.Load() })
+	differs(in, Differs{Rules: true})
+	same := "new"
+	rules.Store(&same)
+	differs(in, Differs{})
+	patience.Until(t, "units are borrowed", func() bool {
+		ask(t, in, c, "k", 1)
+		return in.Stats().Peers[0].Borrowed > 0
+	})
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -13,6 +15,18 @@ import (
 
 // The node that hears for its region also writes, twice a second, what its region is set up with. So
 // the others see that regions disagree, and that a region is there of which nothing is to be told.
+//
+// Units are borrowed only of a region that has said lately that it has the same table and the same
+// rules. A loan is taken by the ceilings of the borrower's table; a region that a change of the table
+// has forgotten would else go on borrowing by the old ones of regions that have lowered theirs. The
+// node that hears tells the other nodes of its region, by facts on their board.
+
+// agreedKind is the kind of these facts, whose IDs are names of regions, and agreedFor how long one of
+// them holds.
+const (
+	agreedKind = "region"
+	agreedFor  = 3 * time.Second
+)
 
 // greetingLen is the length of a greeting: the hash of the table and that of the rules.
 const greetingLen = 16
@@ -54,7 +68,7 @@ func (x *exchange) greet(ctx context.Context) {
 }
 
 // compare takes down what another region says it is set up with.
-func (x *exchange) compare(p *peer, key []byte) {
+func (x *exchange) compare(ctx context.Context, p *peer, key []byte) {
 	if len(key) != greetingLen {
 		return
 	}
@@ -64,11 +78,61 @@ func (x *exchange) compare(p *peer, key []byte) {
 		d.Rules = theirs != xxhash.Sum64String(x.o.Digest())
 	}
 	p.differs.Store(&d)
-	if n := p.other.Due(seldomLog); (d.Table || d.Rules) && n > 0 {
+	if d == (Differs{}) {
+		x.agree(ctx, p)
+		return
+	}
+	if n := p.other.Due(seldomLog); n > 0 {
 		what := "rule files"
 		if d.Table {
 			what = "weights of regions: all regions together may admit more than the limits and their over"
 		}
-		x.log.Warn("another region has other "+what, "region", p.name)
+		x.log.Warn("another region has other "+what+". Nothing is borrowed of it", "region", p.name)
 	}
+}
+
+// agree notes that a region is set up as this one, and tells the other nodes of it now and then.
+func (x *exchange) agree(ctx context.Context, p *peer) {
+	mono := store.Monotonic()
+	p.agrees.Store(mono + int64(agreedFor))
+	if mono-p.posted < int64(time.Second) {
+		return
+	}
+	p.posted = mono
+	if board, ok := store.As[store.Board](x.own); ok {
+		within, cancel := context.WithTimeout(ctx, leadEvery)
+		defer cancel()
+		// With an error they do not know of it, and do not borrow.
+		_ = board.Post(within, agreedKind, []store.Fact{{ID: p.name, Data: []byte(x.setUp()), TTL: agreedFor}})
+	}
+}
+
+// setUp names what this region is set up with.
+func (x *exchange) setUp() string {
+	rules := ""
+	if x.o.Digest != nil {
+		rules = x.o.Digest()
+	}
+	return fmt.Sprintf("%016x %s", x.self.hash(), rules)
+}
+
+// watchAgreement takes down what the node that hears says of the other regions. A node that is set
+// up otherwise than that one does not borrow.
+func (x *exchange) watchAgreement(ctx context.Context) {
+	board, ok := store.As[store.Board](x.own)
+	if !ok {
+		return
+	}
+	_ = board.Watch(ctx, agreedKind, func(facts []store.Fact, _ bool) {
+		mono := store.Monotonic()
+		for i := range facts {
+			f := &facts[i]
+			at := slices.IndexFunc(x.peers, func(p *peer) bool { return p.name == f.ID })
+			if at < 0 || f.Removed || string(f.Data) != x.setUp() {
+				continue
+			}
+			p := x.peers[at]
+			p.agrees.Store(max(p.agrees.Load(), mono+int64(f.TTL)))
+		}
+	})
 }

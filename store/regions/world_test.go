@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -114,24 +113,12 @@ func (w *world) open(region int, leases bool) *node {
 	return n
 }
 
-// close ends a node in order; kill ends it at once: nothing that it has not told is told.
+// close ends a node in order.
 func (n *node) close() {
 	n.s.Close()
 	for _, p := range n.peers {
 		p.Close()
 	}
-}
-
-func (n *node) kill() {
-	n.s.x.cancel()
-	n.s.x.done.Wait()
-	for i := range n.s.x.ledger.shards {
-		s := &n.s.x.ledger.shards[i]
-		s.mu.Lock()
-		s.keys, s.out = nil, nil
-		s.mu.Unlock()
-	}
-	n.close()
 }
 
 // take asks for one decision, and records what is admitted.
@@ -173,29 +160,4 @@ func (n *node) load(ctx context.Context, running *sync.WaitGroup, perSecond int,
 			}
 		})
 	}
-}
-
-// heard waits until all regions have heard of each other.
-func (w *world) heard() {
-	patience.Until(w.t, "all regions hear each other", func() bool {
-		for _, nodes := range w.nodes {
-			var leads bool
-			for _, n := range nodes {
-				st := n.s.Stats()
-				if !st.Leads {
-					continue
-				}
-				leads = true
-				for _, p := range st.Peers {
-					if p.Stale < 0 || p.Stale > 3*time.Second {
-						return false
-					}
-				}
-			}
-			if !leads {
-				return false
-			}
-		}
-		return true
-	})
 }
