@@ -214,7 +214,7 @@ func TestTalk(t *testing.T) {
 func TestServe(t *testing.T) {
 	for text, fails := range map[string]bool{"": false, "what?": true} {
 		var out bytes.Buffer
-		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails || out.String() != "{\"version\":2}\n" {
+		if err := serve(t.Context(), strings.NewReader(text), &out); err != nil != fails || out.String() != fmt.Sprintf("{\"version\":%d}\n", wireVersion) {
 			t.Errorf("%q: %v, %s", text, err, &out)
 		}
 	}
