@@ -228,7 +228,7 @@ func TestDisagrees(t *testing.T) {
 		t.Errorf("asked of a region with another table: %+v", st)
 	}
 	other.Close()
-	other = open("us", us, eu, "eu", 1, func() string { return *rules.Load() })
+	open("us", us, eu, "eu", 1, func() string { return *rules.Load() })
 	differs(in, Differs{Rules: true})
 	same := "new"
 	rules.Store(&same)
