@@ -13,12 +13,20 @@ type ruleKinds struct {
 	SoftFor   float64      `json:"soft_for,omitempty"`  // s
 	Lease     int          `json:"lease,omitempty"`     // percent of the limit
 	LeaseFor  float64      `json:"lease_for,omitempty"` // s; left out where it follows the window
+	Regions   *regionsInfo `json:"regions,omitempty"`   // nil: each region counts for itself
 	Wait      float64      `json:"wait,omitempty"`      // s
 	WaitQueue int          `json:"wait_queue,omitempty"`
 	Defer     string       `json:"defer,omitempty"`
 	Priority  string       `json:"priority,omitempty"` // left out for the default
 	Ban       *banInfo     `json:"ban,omitempty"`
 	CostAfter string       `json:"cost_after,omitempty"`
+}
+
+// regionsInfo is how the limits of a rule hold over several regions.
+type regionsInfo struct {
+	Over int  `json:"over_percent"`   // that all together may admit beyond the limit
+	Sync bool `json:"sync,omitempty"` // each may admit the limit by itself
+	Tell int  `json:"tell_percent"`   // of the limit, after which a region tells
 }
 
 type elasticInfo struct {
@@ -49,10 +57,14 @@ func kindsOf(r *rule.Rule) ruleKinds {
 		if w.Counter != nil && w.Counter.Margin != nil {
 			k.SoftFor = w.Counter.Margin.Limit.Config().SoftFor.Seconds()
 		}
-		if w.Limit != nil && w.Limit.Lease() != nil {
+		// What regions lend each other the rule does not ask for.
+		if lent := r.Lent && r.Regions != nil; w.Limit != nil && w.Limit.Lease() != nil && !lent {
 			c := w.Limit.Config()
 			k.Lease, k.LeaseFor = c.Lease, c.LeaseFor.Seconds()
 		}
+	}
+	if x := r.Regions; x != nil {
+		k.Regions = &regionsInfo{Over: x.Over, Sync: x.Sync, Tell: x.Tell}
 	}
 	switch r.Priority {
 	case rule.Critical:

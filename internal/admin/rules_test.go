@@ -24,6 +24,9 @@ limits:
   - { name: d, allow: 10/min }
   - { name: e, allow: 1000/min, consistency: { lease: 5% } }
   - { name: f, allow: 1000/min, consistency: { lease: 20%, for: 250ms } }
+  - { name: g, allow: 1000/min, consistency: { regions: { over: 0% } } }
+  - { name: h, allow: 1000/min, consistency: { lease: 5%, regions: { over: 20%, tell: 1% } } }
+  - { name: i, allow: 1000/min, consistency: { regions: sync } }
 `)}}, file.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +38,9 @@ limits:
 		`{}`,
 		`{"lease":5}`,
 		`{"lease":20,"lease_for":0.25}`,
+		`{"regions":{"over_percent":0,"tell_percent":2}}`,
+		`{"lease":5,"regions":{"over_percent":20,"tell_percent":1}}`,
+		`{"regions":{"over_percent":0,"sync":true,"tell_percent":2}}`,
 	}
 	for i, r := range set.Rules() {
 		got, err := json.Marshal(describe(r).ruleKinds)
