@@ -169,6 +169,24 @@ func (r *rush) start() {
 	})
 }
 
+// picture draws what a tab shows, up to a height, in a file that is small enough for a page.
+func (b *tab) picture(out, name string, height int) {
+	b.t.Helper()
+	file := filepath.Join(out, name)
+	b.do(nil, "picture", "file", file+".png", "height", height)
+	for _, how := range [][]string{{"-lossless"}, {"-near_lossless", "40"}, {"-near_lossless", "0"}, {"-q", "60"}} {
+		if msg, err := exec.Command("cwebp", append(how, "-quiet", "-m", "6", file+".png", "-o", file+".webp")...).CombinedOutput(); err != nil {
+			b.t.Fatalf("%v: %s (Debian's package webp)", err, msg)
+		}
+		if i, err := os.Stat(file + ".webp"); err != nil || i.Size() <= 60_000 {
+			break
+		}
+	}
+	if err := os.Remove(file + ".png"); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // TestPictures makes the pictures of the documentation (scripts/pictures) in the folder that
 // WEIR_PICTURES names. It is no test: what it draws is for people to look at. With
 // WEIR_PICTURES_ALL=1 it draws each view on the phone, too.
@@ -196,22 +214,6 @@ func TestPictures(t *testing.T) {
 		t.Fatal(body)
 	}
 	all := append(views[:len(views):len(views)], struct{ name, path string }{"decision", "/decisions/" + id})
-	take := func(b *tab, name string, height int) {
-		t.Helper()
-		file := filepath.Join(out, name)
-		b.do(nil, "picture", "file", file+".png", "height", height)
-		for _, how := range [][]string{{"-lossless"}, {"-near_lossless", "40"}, {"-near_lossless", "0"}, {"-q", "60"}} {
-			if msg, err := exec.Command("cwebp", append(how, "-quiet", "-m", "6", file+".png", "-o", file+".webp")...).CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s (Debian's package webp)", err, msg)
-			}
-			if i, err := os.Stat(file + ".webp"); err != nil || i.Size() <= 60_000 {
-				break
-			}
-		}
-		if err := os.Remove(file + ".png"); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for theme, l := range map[string]look{"light": {"light", 1200, 800}, "dark": {"dark", 1200, 800}, "phone": {"light", 390, 844}} {
 		b := d.open(t, s.admin, l)
 		for _, v := range all {
@@ -230,12 +232,12 @@ func TestPictures(t *testing.T) {
 				b.do(nil, "click", "selector", "text=/^Try$/")
 				b.until("there is a result", `() => document.querySelector('.versus') || document.querySelector('main .error')`, nil)
 			}
-			take(b, v.name+"-"+theme, 1500)
+			b.picture(out, v.name+"-"+theme, 1500)
 			b.clean(v.name + ", " + theme)
 		}
 	}
 	tokens := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": "0123456789abcdef0123456789abcdef name=ada role=admin\n"}, "--auth-tokens-file", "tokens")
 	b := d.open(t, tokens.admin, look{"light", 1200, 500})
 	b.visit("/")
-	take(b, "login-light", 500)
+	b.picture(out, "login-light", 500)
 }
