@@ -43,7 +43,7 @@ func TestRegions(t *testing.T) {
 	b.until("what the other region used is shown", `() => /\b72 of 90\/day\b[^]*\b20\b[^]*20 told[^]*\b20\b[^]*as heard/.test(`+row+`?.innerText ?? '')`, nil)
 	far.ask("path", "/search", "user", "bob")
 	b.until("the figures follow", `() => /\b21\b[^]*as heard/.test(`+row+`.innerText)`, nil)
-	for _, want := range []string{"never beyond it", "at most 20 % beyond it", "each may admit all of it", "667 of 1,000/day", "334 of 500/min", "burst 67 of 100", "50 of 50/day", "Each region counts this rule for itself: local."} {
+	for _, want := range []string{"never more", "up to 20 % more", "the limit in each", "of several windows together", "667 of 1,000/day", "334 of 500/min", "burst 67 of 100", "50 of 50/day", "Each region counts this rule for itself: local."} {
 		b.sees(want)
 	}
 	b.press("?")

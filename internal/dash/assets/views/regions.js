@@ -31,7 +31,7 @@ function ceiling(w) {
 }
 
 /** promise says what all regions together may admit. @param {Api.RegionalLimit} l */
-const promise = (l) => (l.sync ? 'each may admit all of it' : l.over_percent ? `at most ${l.over_percent} % beyond it` : 'never beyond it');
+const promise = (l) => (l.sync ? 'the limit in each' : l.over_percent ? `up to ${l.over_percent} % more` : 'never more');
 
 /** @param {Api.Region} r the staleness is rounded, so that it does not flicker */
 const old = (r) => (r.staleness === null ? '' : r.staleness < 1 ? 'less than 1 s' : span(Math.round(r.staleness)));
@@ -128,7 +128,7 @@ export async function show(ctx, root) {
     const a = answer;
     fill(root, h('div', { class: 'head' }, h('h1', null, 'Regions')), h('p', { class: 'lead' }, lead(a)),
       h('div', { class: 'regions' }, [...a.regions].sort((x, y) => Number(!!y.own) - Number(!!x.own)).map((r) => region(r, a))),
-      h('div', { class: 'grid' }, card('Limits over all regions', `units of all nodes of ${a.region}, since each started`, null,
+      h('div', { class: 'grid' }, card('Limits over all regions', `units of all nodes of ${a.region}, since each started${a.limits.some((l) => l.limits.length > 1) ? '; of several windows together' : ''}`, null,
         a.limits.length ? limitsTable(a.limits) : state('No rule holds over all regions', ['Say what they may admit together, as in ', h('code', null, 'consistency: {regions: {over: 0%}}'), '.']))),
       each(a.each_by_itself));
     ctx.nodes(a.nodes);
