@@ -54,3 +54,22 @@ func TestTakeAllocates(t *testing.T) {
 		}
 	}
 }
+
+// TestTellingAllocates: what a key used is taken down without an allocation.
+func TestTellingAllocates(t *testing.T) {
+	for _, g := range []rule.Regions{{Over: 20, Tell: 2}, {Tell: 2}, {Sync: true, Tell: 2}} {
+		c := borrowable(t, algo.Config{Algorithm: algo.TokenBucket, N: 1_000_000, Window: time.Minute}, g)
+		s := near(t, c, map[string]int{"eu": 1, "us": 1})["eu"]
+		charges, results := []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1)
+		ctx := context.Background()
+		f := func() {
+			if _, err := s.Take(ctx, charges, results); err != nil || !results[0].Allowed {
+				t.Fatal(err, results)
+			}
+		}
+		f()
+		if n := testing.AllocsPerRun(5000, f); n > 0 {
+			t.Errorf("%+v: %v allocations", g, n)
+		}
+	}
+}

@@ -47,7 +47,7 @@ func borrowable(t testing.TB, c algo.Config, g rule.Regions) *rule.Counter {
 // rulesOf are Options.Rules of a single limit.
 func rulesOf(c *rule.Counter) func(uint64, []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
 	return func(id uint64, _ []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
-		if id == c.ID || c.Regions.All != nil && id == c.Regions.All.ID {
+		if id == c.ID || c.Regions != nil && c.Regions.All != nil && id == c.Regions.All.ID {
 			return c, c.Limit, c.Limit
 		}
 		return nil, nil, nil

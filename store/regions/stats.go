@@ -19,7 +19,15 @@ type counts struct {
 	orders atomic.Uint64
 	peers  sync.Map // name → *peerCounts
 	limits sync.Map // Name → *limitCounts
+
+	// byCounter finds the same by Counter, for the deciding path; it is emptied now and then, since
+	// each reload makes other Counters.
+	byCounter sync.Map // *rule.Counter → *limitCounts
+	found     atomic.Int64
 }
+
+// maxFound is how many Counters byCounter holds.
+const maxFound = 20_000
 
 type peerCounts struct {
 	uses, unknown, gaps, errors, asked, borrowed, lost atomic.Uint64
@@ -53,11 +61,15 @@ func (s *counts) peer(name string) *peerCounts {
 }
 
 func (s *counts) limit(c *rule.Counter) *limitCounts {
-	name := Name{c.Domain, c.Rule}
-	if n, ok := s.limits.Load(name); ok {
+	if n, ok := s.byCounter.Load(c); ok {
 		return n.(*limitCounts)
 	}
-	n, _ := s.limits.LoadOrStore(name, new(limitCounts))
+	n, _ := s.limits.LoadOrStore(Name{c.Domain, c.Rule}, new(limitCounts))
+	if s.found.Add(1) > maxFound {
+		s.byCounter.Clear()
+		s.found.Store(0)
+	}
+	s.byCounter.Store(c, n)
 	return n.(*limitCounts)
 }
 

@@ -29,6 +29,8 @@ type world struct {
 	nodes   [][]*node                 // by region
 	counter *rule.Counter
 	log     *slog.Logger
+	mistake func(o *Options) // nil for none
+	diary   []string         // of faults
 }
 
 // node is a node of a region.
@@ -52,22 +54,29 @@ type admitted struct {
 	key    int
 }
 
-// servers starts a Redis for each region, and the links between them.
-func servers(t testing.TB, regions int) ([]*redistest.Server, [][]*redistest.FaultProxy) {
+// servers starts a Redis for each region.
+func servers(t testing.TB, regions int) []*redistest.Server {
 	t.Helper()
-	list, links := make([]*redistest.Server, regions), make([][]*redistest.FaultProxy, regions)
+	list := make([]*redistest.Server, regions)
 	for i := range list {
 		list[i] = redistest.Start(t)
 	}
-	for i := range links {
-		links[i] = make([]*redistest.FaultProxy, regions)
-		for j := range links[i] {
+	return list
+}
+
+// links makes the ways between regions: from that of the first index to the Redis of the second.
+func links(t testing.TB, list []*redistest.Server) [][]*redistest.FaultProxy {
+	t.Helper()
+	between := make([][]*redistest.FaultProxy, len(list))
+	for i := range between {
+		between[i] = make([]*redistest.FaultProxy, len(list))
+		for j := range between[i] {
 			if i != j {
-				links[i][j] = redistest.Proxy(t, list[j].Addr())
+				between[i][j] = redistest.Proxy(t, list[j].Addr())
 			}
 		}
 	}
-	return list, links
+	return between
 }
 
 // open adds a node to a region.
@@ -94,6 +103,9 @@ func (w *world) open(region int, leases bool) *node {
 			n.peers = append(n.peers, p)
 			o.Peers[name] = p
 		}
+	}
+	if w.mistake != nil {
+		w.mistake(&o)
 	}
 	inner := store.Store(n.own)
 	if leases {
