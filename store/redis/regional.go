@@ -360,9 +360,34 @@ func (b *changeCall) swap(ctx context.Context) (now int64, ok bool, err error) {
 					s.markWritten(of[i], c.Limit)
 				}
 			}
+			b.leave(s, of)
 		}
 	})
 	return now, ok, err
+}
+
+// leave leaves states of which no change was made as they are, also those that the plan has carried
+// over from an older identity: what that comes to depends on when it is done.
+func (b *changeCall) leave(s *swapPlan, of []int) {
+	changed := make([]bool, len(s.states))
+	for i, at := range of {
+		changed[at] = changed[at] || b.done[i].Made
+	}
+	still := func(at int) {
+		s.states[at].write = false
+		for _, old := range s.states[at].older {
+			s.states[old].write = false
+		}
+	}
+	for _, at := range of {
+		if changed[at] {
+			continue
+		}
+		still(at)
+		if beside := s.states[at].beside; beside != 0 {
+			still(beside - 1)
+		}
+	}
 }
 
 // addText adds a value that holds no states, and returns its index.
