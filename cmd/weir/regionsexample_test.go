@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The command of examples/regions/README.md, in small: real servers in three regions, of which one
+// is cut off meanwhile, never admit more than the bound together. Without regions in the rule they
+// do, and it says so.
+func TestRegionsExample(t *testing.T) {
+	program := buildProgram(t)
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
+	}
+	root := repositoryRoot(t)
+	readme := blocks(t, filepath.Join(root, "examples", "regions", "README.md"))[0].text
+	command := strings.Fields(readme)
+	if len(command) != 3 || command[0] != "go" || command[1] != "run" {
+		t.Fatalf("the README says to run %q", readme)
+	}
+	built := filepath.Join(t.TempDir(), "regions")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", root, "-o", built, command[2]).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, c := range []struct {
+		name, flags string
+		status      int
+		verdict     string
+	}{
+		{"regions", "-cut ap", 0, "never above the bound, N + 20 % = 72: yes"},
+		{"each", "-each -cut ap", 1, "never above the bound, N + 20 % = 72: no"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			plot := filepath.Join(t.TempDir(), "regions.svg")
+			args := append(strings.Fields(c.flags), "-weir", program, "-plot", plot, "-limit", "60", "-window", "3s", "-duration", "9s", "-rate", "60")
+			out, err := exec.CommandContext(t.Context(), built, args...).CombinedOutput()
+			var exit *exec.ExitError
+			status := 0
+			if errors.As(err, &exit) {
+				status = exit.ExitCode()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if status != c.status || !strings.Contains(string(out), c.verdict) {
+				t.Errorf("exit status %d\n%s", status, out)
+			}
+			if rows := regexp.MustCompile(`(?m)^ +\d+ +(whole|cut) .* \d+\.\d %`).FindAll(out, -1); len(rows) != 9 || !bytes.Contains(rows[0], []byte("whole")) || !bytes.Contains(rows[4], []byte("cut")) {
+				t.Errorf("the table has %d rows\n%s", len(rows), out)
+			}
+			if regexp.MustCompile(`window \d: 0 `).Match(out) {
+				t.Errorf("nothing was admitted\n%s", out)
+			}
+			svg, err := os.ReadFile(plot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+				if _, err := d.Token(); err == io.EOF {
+					break
+				} else if err != nil {
+					t.Fatalf("%s is no picture: %v", plot, err)
+				}
+			}
+			if !bytes.Contains(svg, []byte("ap is cut off")) {
+				t.Errorf("%s", svg)
+			}
+		})
+	}
+}
