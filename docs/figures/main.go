@@ -8,6 +8,10 @@
 // minute; this makes it anew:
 //
 //	go run ./docs/figures -experiment
+//
+// That of docs/regions.md shows decisions in virtual time, which a test makes anew:
+//
+//	go test ./docs/figures -run Regions -update
 package main
 
 import (
@@ -205,6 +209,9 @@ func main() {
 		}
 	}
 	if err := drawMeasured(*dir); err != nil {
+		log.Fatal(err)
+	}
+	if err := drawRegionsIn(*dir); err != nil {
 		log.Fatal(err)
 	}
 	svg, err := drawLeases()

@@ -112,7 +112,11 @@ func (p *Plot) SVG() []byte {
 	w(`<text x="%d" y="%.1f" fill="%s">the bound</text>`, width-right+8, y(p.Bound)-10, red)
 	for i := range int(p.Span/p.Window) + 1 {
 		at := time.Duration(i) * p.Window
-		w(`<text x="%.1f" y="%d" text-anchor="middle" fill="%s">%g s</text>`, x(at), bottom+18, grey, at.Seconds())
+		label := fmt.Sprintf("%g s", at.Seconds())
+		if p.Window >= time.Minute {
+			label = fmt.Sprintf("%d:%02d", int(at.Minutes()), int(at.Seconds())%60)
+		}
+		w(`<text x="%.1f" y="%d" text-anchor="middle" fill="%s">%s</text>`, x(at), bottom+18, grey, label)
 	}
 	at := left
 	w(`<text x="%d" y="%d" fill="%s">admitted in the window, by region:</text>`, at, legendY, grey)
