@@ -148,7 +148,7 @@ func (x *exchange) clock() int64 {
 }
 
 // used takes down units that were charged at an instant of the store, or given back. own is what the
-// ceiling said; with sync, what the limit did.
+// ceiling said; with sync, what the limit did; nil if nothing was asked, as where a cost is settled.
 func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now int64, own *algo.Result) {
 	mono := store.Monotonic()
 	x.offset.Store(now - mono/1000)
@@ -157,14 +157,17 @@ func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now i
 	if heard == nil {
 		return
 	}
-	// The others need to know of a key that has used half of what is this region's part of N.
-	used, part := own.Limit-own.Remaining, own.Limit*100/int64(100+c.Regions.Over)
-	if c.Regions.Sync {
-		part = own.Limit * int64(x.self.table[x.self.at].Weight) / x.self.sum
-	}
 	u := use{
 		heard: heard, limit: l, key: key, part: int32(x.own.PartOf(heard, key)), units: units, now: now, mono: mono,
-		most: max(1, atOnce(l, now)*int64(c.Regions.Tell)/100/x.nodes()), busy: 2*used >= part,
+		most: max(1, atOnce(l, now)*int64(c.Regions.Tell)/100/x.nodes()), settled: own == nil,
+	}
+	if own != nil {
+		// The others need to know of a key that has used half of what is this region's part of N.
+		used, part := own.Limit-own.Remaining, own.Limit*100/int64(100+c.Regions.Over)
+		if c.Regions.Sync {
+			part = own.Limit * int64(x.self.table[x.self.at].Weight) / x.self.sum
+		}
+		u.busy = 2*used >= part
 	}
 	if x.ledger.add(&u) {
 		select {

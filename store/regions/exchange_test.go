@@ -238,3 +238,32 @@ func TestDisagrees(t *testing.T) {
 		return in.Stats().Peers[0].Borrowed > 0
 	})
 }
+
+// TestHearsSettled: what a request cost that was reserved for is heard of, more or less than was
+// reserved; what is given back after its window is over is not.
+func TestHearsSettled(t *testing.T) {
+	for _, g := range []rule.Regions{{Over: 200, Tell: 2}, {Sync: true, Tell: 2}} {
+		c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: 30 * 24 * time.Hour}, g)
+		w := near(t, c, map[string]int{"eu": 1, "us": 1})
+		hears := func(left int64) {
+			t.Helper()
+			patience.Until(t, fmt.Sprintf("us hears that %d are left", left), func() bool { return ask(t, w["us"], c, "k", 0).Remaining == left })
+		}
+		patience.Until(t, "us listens", func() bool { return w["us"].Stats().Peers[0].Stale >= 0 })
+		settle := func(at, reserved, actual int64) {
+			t.Helper()
+			err := w["eu"].Settle(context.Background(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: reserved, Actual: actual}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask(t, w["eu"], c, "k", 500)
+		hears(400)
+		now := time.Now().UnixMicro()
+		settle(now, 500, 100)
+		hears(800)
+		settle(now-c.Limit.Config().Window.Microseconds(), 400, 100)
+		settle(now, 50, 100)
+		hears(750)
+	}
+}

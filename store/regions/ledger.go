@@ -65,8 +65,9 @@ type use struct {
 	units int64
 	most  int64 // tell when there are so many
 	busy  bool  // the key is to tell of its rest
-	now   int64
-	mono  int64
+	// settled: nothing was asked, so that it is not known whether the key is busy; it stays as it was
+	settled   bool
+	now, mono int64
 }
 
 func (g *ledger) shard(id uint64, key []byte) *ledgerShard {
@@ -102,7 +103,9 @@ func (g *ledger) add(u *use) (due bool) {
 		_, k.until = span(u.limit, u.now)
 	}
 	k.units += u.units
-	k.at, k.busy = u.now, u.busy
+	if k.at = u.now; !u.settled {
+		k.busy = u.busy
+	}
 	if k.units < u.most && k.units > -u.most {
 		return false
 	}

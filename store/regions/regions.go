@@ -94,7 +94,7 @@ type Store struct {
 // nil. They must be quick, and must not keep key and results.
 type hooks struct {
 	// told: units of the limit were charged at now; below 0: given back. limit is the whole one.
-	// own is what the ceiling said; with sync, what the limit did.
+	// own is what the ceiling said; with sync, what the limit did; nil for a cost that is settled.
 	told func(c *rule.Counter, limit *algo.Limit, key []byte, units, now int64, own *algo.Result)
 	// short: a request of cost was refused by the ceiling, or less than a fifth of that is left
 	// after it, while the limit has room as far as others have told.

@@ -80,7 +80,11 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 		if a := e.Limit.Algorithm(); a == algo.LeakyBucket || a == algo.Concurrency {
 			continue // they are left as they are
 		}
-		s.hooks.told(e.Counter, e.Limit, e.Key, max(e.Actual, 0)-max(e.Reserved, 0), max(s.seen.Load(), e.At), nil)
+		units, now := max(e.Actual, 0)-max(e.Reserved, 0), max(s.seen.Load(), e.At)
+		if _, until := span(e.Limit, e.At); units < 0 && now >= until {
+			continue // they do not count any more, here or there
+		}
+		s.hooks.told(e.Counter, e.Limit, e.Key, units, now, nil)
 	}
 	return nil
 }
