@@ -57,12 +57,12 @@ type Regional interface {
 	Lead(ctx context.Context, task, holder string, term time.Duration) (leads bool, err error)
 }
 
-// Told says that units were used of a key in another region.
+// Told says that units were used of a key in another region, or given back.
 type Told struct {
 	Counter uint64 // rule.Counter.ID; 0: nothing was used, and At is the time in that region
 	Key     []byte
-	Units   int64 // above 0
-	At      int64 // instant of the use by the clock of that region's store, in µs
+	Units   int64 // below 0: they were given back
+	At      int64 // instant of that by the clock of that region's store, in µs
 }
 
 // Change changes a state by something else than a decision made here.

@@ -18,8 +18,8 @@ import (
 // What this region tells others: a stream for each partition, which nodes append to, and other
 // regions read with plain commands, so that builds with other functions understand each other. The
 // value of an entry's only field is packed: the version, an instant (varint, µs), and for each key
-// the counter (8 bytes), the key after its length, the units (uvarint), and when they were used, by
-// how much after that instant (varint).
+// the counter (8 bytes), the key after its length, the units, and when they were used, by how much
+// after that instant (varints both).
 
 const (
 	toldVersion = 1
@@ -55,7 +55,7 @@ func packTold(told []store.Told) (entry []byte, rest []store.Told) {
 		}
 		b = binary.LittleEndian.AppendUint64(b, t.Counter)
 		b = append(binary.AppendUvarint(b, uint64(len(t.Key))), t.Key...)
-		b = binary.AppendVarint(binary.AppendUvarint(b, uint64(max(t.Units, 0))), t.At-told[0].At)
+		b = binary.AppendVarint(binary.AppendVarint(b, t.Units), t.At-told[0].At)
 	}
 	return b, nil
 }
@@ -79,8 +79,8 @@ func unpackTold(dst []store.Told, entry string) []store.Told {
 		}
 		end := n + int(size)
 		t.Key, b = b[n:end:end], b[end:]
-		units, n := binary.Uvarint(b)
-		if n <= 0 || units > 1<<62 {
+		units, n := binary.Varint(b)
+		if n <= 0 || units > 1<<62 || units < -1<<62 {
 			return dst
 		}
 		b = b[n:]
@@ -89,7 +89,7 @@ func unpackTold(dst []store.Told, entry string) []store.Told {
 			return dst
 		}
 		b = b[n:]
-		t.Units, t.At = int64(units), at+after
+		t.Units, t.At = units, at+after
 		dst = append(dst, t)
 	}
 	return dst

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -86,6 +87,7 @@ func testRegionalLog(t *testing.T, n newStore) {
 		entries := [][]store.Told{
 			{{Counter: 1, Key: []byte("a"), Units: 3, At: start}},
 			{{At: start + 1}},
+			{{Counter: 1, Key: []byte("a"), Units: -2, At: start + 1}, {Counter: 1, Key: []byte("b"), Units: -algo.MaxCost, At: start + 2}},
 			{
 				{Counter: 1<<64 - 1, Key: []byte{}, Units: algo.MaxCost, At: start + 9}, {Counter: 2, Key: []byte("\x00\xff{}"), Units: 1, At: start - 1<<40},
 				{Counter: 2, Key: bytes.Repeat([]byte("k"), 3000), Units: 1 << 40, At: 1},
@@ -95,7 +97,7 @@ func testRegionalLog(t *testing.T, n newStore) {
 			tell(t, s, part, entry...)
 		}
 		tell(t, s, part)
-		all := append(append(append([]store.Told(nil), entries[0]...), entries[1]...), entries[2]...)
+		all := slices.Concat(entries...)
 		got, last, gap := told(t, s, part, end, 100, time.Hour)
 		if !sameTold(got, all) || gap {
 			t.Fatalf("read %+v, gap %v\nwant %+v", got, gap, all)
