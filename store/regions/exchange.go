@@ -228,23 +228,23 @@ func (x *exchange) telling(ctx context.Context) {
 func (x *exchange) tell(ctx context.Context) {
 	for part, list := range x.ledger.take() {
 		for len(list) > 0 {
-			n := min(len(list), tellMost)
-			told := make([]store.Told, n)
+			some := list[:min(len(list), tellMost)]
+			told := make([]store.Told, len(some))
 			for i := range told {
-				told[i] = list[i].told
+				told[i] = some[i].told
 			}
 			switch err := x.own.Tell(ctx, part, told); {
 			case errors.Is(err, store.ErrNotCharged):
-				x.ledger.back(list)
-				return
+				some = list // nor is the rest of this part
+				x.stats.untold.Add(uint64(x.ledger.back(list, store.Monotonic())))
 			case err != nil:
-				x.stats.untold.Add(uint64(n))
+				x.stats.untold.Add(uint64(len(some)))
 			default:
-				for i := range list[:n] {
-					x.stats.limit(list[i].counter).told.add(list[i].told.Units)
+				for i := range some {
+					x.stats.limit(some[i].counter).told.add(some[i].told.Units)
 				}
 			}
-			list = list[n:]
+			list = list[len(some):]
 		}
 	}
 }

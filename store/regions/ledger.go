@@ -53,6 +53,7 @@ type untold struct {
 type saying struct {
 	counter *rule.Counter
 	part    int32
+	until   int64 // as in untold
 	told    store.Told
 }
 
@@ -84,7 +85,9 @@ func (g *ledger) add(u *use) (due bool) {
 	k := s.keys[string(name)]
 	if k == nil {
 		if len(s.keys) >= maxUntold/ledgerShards {
-			s.say(&untold{counter: u.heard, part: u.part, units: u.units, at: u.now}, u.key)
+			k = &untold{counter: u.heard, part: u.part, units: u.units, at: u.now}
+			_, k.until = span(u.limit, u.now)
+			s.say(k, u.key)
 			return true
 		}
 		if s.keys == nil {
@@ -115,7 +118,7 @@ func (g *ledger) add(u *use) (due bool) {
 
 // say puts what is untold of a key among what is to be told.
 func (s *ledgerShard) say(k *untold, key []byte) {
-	s.out = append(s.out, saying{k.counter, k.part, store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
+	s.out = append(s.out, saying{k.counter, k.part, k.until, store.Told{Counter: k.counter.ID, Key: append([]byte(nil), key...), Units: k.units, At: k.at}})
 	k.units = 0
 }
 
@@ -170,15 +173,42 @@ func (g *ledger) take() map[int][]saying {
 	return parts
 }
 
-// back puts back what certainly was not told.
-func (g *ledger) back(list []saying) {
+// back takes back what certainly was not told: it is told with what else is used of the key, or a
+// second later. So what waits for a store that is away is bounded as the keys are. It returns how
+// many of the sayings there is no room for.
+func (g *ledger) back(list []saying, mono int64) (dropped int) {
 	for i := range list {
-		x := &list[i]
-		s := g.shard(x.told.Counter, x.told.Key)
-		s.mu.Lock()
-		s.out = append(s.out, *x)
-		s.mu.Unlock()
+		if !g.backOne(&list[i], mono) {
+			dropped++
+		}
 	}
+	return dropped
+}
+
+func (g *ledger) backOne(x *saying, mono int64) bool {
+	name := string(append(binary.BigEndian.AppendUint64(nil, x.told.Counter), x.told.Key...))
+	s := g.shard(x.told.Counter, x.told.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.keys[name]
+	switch {
+	case k == nil && len(s.keys) >= maxUntold/ledgerShards:
+		return false
+	case k == nil:
+		if s.keys == nil {
+			s.keys = map[string]*untold{}
+		}
+		s.keys[name] = &untold{
+			counter: x.counter, part: x.part, busy: true, units: x.told.Units, since: mono, at: x.told.At, until: x.until,
+		}
+	case k.at < x.until: // else another window has begun, in which it does not count
+		if k.units == 0 {
+			k.since = mono
+		}
+		k.units += x.told.Units
+		k.busy = true
+	}
+	return true
 }
 
 // len is the number of keys.
