@@ -36,6 +36,7 @@ type loan struct {
 	pause int64
 	last  int64 // when the last one was asked for, monotonic
 	share int64 // of the ceiling to ask for, in percent
+	most  int64 // what is used of the ceiling: no more can be taken off
 	used  int64 // when somebody wanted it last, monotonic
 }
 
@@ -60,9 +61,11 @@ func (b *borrower) init(x *exchange) {
 	b.x, b.queue, b.loans = x, make(chan *loan, 1024), map[string]*loan{}
 }
 
-// low is called when little is left of the ceiling of a key, or nothing. It must be quick.
-func (b *borrower) low(c *rule.Counter, key []byte) {
-	if c.Lease == nil || len(b.x.peers) == 0 {
+// low is called when little is left of the ceiling of a key, or nothing, and used of it is. It must be
+// quick. What is borrowed is taken off what is used. So where nothing is, as of a ceiling of 0 or by a
+// request for more than there ever is, it would be lost to all.
+func (b *borrower) low(c *rule.Counter, key []byte, used int64) {
+	if c.Lease == nil || len(b.x.peers) == 0 || used <= 0 {
 		return
 	}
 	var buf [128]byte
@@ -78,7 +81,7 @@ func (b *borrower) low(c *rule.Counter, key []byte) {
 		n = &loan{counter: c, key: append([]byte(nil), key...), part: b.x.own.PartOf(c, key), share: leastShare}
 		b.loans[string(name)] = n
 	}
-	n.used, n.counter = mono, c
+	n.used, n.counter, n.most = mono, c, used
 	if n.busy || mono < n.next {
 		return
 	}
@@ -117,9 +120,9 @@ func (b *borrower) run(ctx context.Context) {
 				n.share = min(2*n.share, mostShare)
 			}
 			n.last = began
-			c, share := n.counter, n.share
+			c, share, most := n.counter, n.share, n.most
 			b.mu.Unlock()
-			got := b.borrow(ctx, c, n, share)
+			got := b.borrow(ctx, c, n, share, most)
 			now := store.Monotonic()
 			b.mu.Lock()
 			n.busy = false
@@ -134,8 +137,9 @@ func (b *borrower) run(ctx context.Context) {
 	}
 }
 
-// borrow asks up to two regions, and returns how many units came of it.
-func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share int64) (got int64) {
+// borrow asks up to two regions for a share of the ceiling, in percent, but no more than most. It
+// returns how many units came of it.
+func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, most int64) (got int64) {
 	x := b.x
 	_, _, limit := x.o.Rules(c.ID, n.key)
 	if limit == nil {
@@ -145,7 +149,7 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share i
 	if in == nil || !lendable(in) {
 		return 0
 	}
-	want := max(1, atOnce(x.self.of(limit, c.Regions.Over).own, x.clock())*share/100/x.nodes())
+	want := min(max(1, atOnce(x.self.of(limit, c.Regions.Over).own, x.clock())*share/100/x.nodes()), most)
 	for _, p := range x.lenders() {
 		if p == nil || want <= 0 || ctx.Err() != nil {
 			break
@@ -188,10 +192,17 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	ctx, cancel := context.WithTimeout(ctx, loanWithin)
 	defer cancel()
 	over := c.Regions.Over
+	// The clock of this region's store, on the server that has the state, is read before the other
+	// region is asked. So as much later as it says there that the loan ends, it has not ended there,
+	// however long this process stands still on the way; no other clock has a part in it.
+	here, err := x.own.Change(ctx, n.part, "", "", "", nil, nil)
+	if err != nil {
+		return 0
+	}
 	there := p.parts.of(limit, over).own
 	charges := []store.Charge{{Counter: c, Limit: there, Key: n.key, Mode: rule.Shadow}}
 	ahead, results := []algo.Ahead{{Want: want, First: true}}, make([]algo.Result, 1)
-	now, asked, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, results)
+	now, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, results)
 	s := x.stats.peer(p.name)
 	s.asked.Add(1)
 	if err != nil {
@@ -202,20 +213,9 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	if h.Got == 0 {
 		return 0
 	}
-	// Until is by the clock there. It is translated to that of this region's store by what was
-	// certainly no later: the instant of the question, and one that was read here afterwards.
-	end := asked + (h.Until-now)*1000
-	end -= (end-asked)/1000 + int64(time.Millisecond)
-	here, err := x.own.Take(ctx, nil, nil)
-	if err != nil {
-		return 0
-	}
-	read := store.Monotonic()
-	since, until := int64(0), here+(end-read)/1000
-	if until <= here {
-		return 0
-	}
-	if limit.Algorithm() == algo.FixedWindow { // in the window in which it counts there
+	lasts := h.Until - now
+	since, until := int64(0), here+lasts-lasts/1000-time.Millisecond.Microseconds() // clocks go at nearly the same pace
+	if limit.Algorithm() == algo.FixedWindow {                                      // in the window in which it counts there
 		from, to := span(limit, h.Until-1)
 		since, until = from, min(until, to)
 	}

@@ -191,11 +191,12 @@ func atOnce(l *algo.Limit, now int64) int64 {
 }
 
 // short is called when little is left of the ceiling of a key, or nothing, though the limit has room.
-func (x *exchange) short(c *rule.Counter, _ *algo.Limit, key []byte, _, _ int64, own *algo.Result) {
+func (x *exchange) short(c *rule.Counter, _ *algo.Limit, key []byte, _, now int64, own *algo.Result) {
+	x.offset.Store(now - store.Monotonic()/1000)
 	if !own.Allowed {
 		x.stats.limit(c).ceiling.Add(1)
 	}
-	x.borrower.low(c, key)
+	x.borrower.low(c, key, own.Limit-own.Remaining)
 }
 
 // telling writes what was used into the log.

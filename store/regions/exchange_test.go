@@ -267,3 +267,41 @@ func TestHearsSettled(t *testing.T) {
 		hears(750)
 	}
 }
+
+// TestBorrowsNotInVain: nothing is borrowed where no use can be taken off: under a ceiling of 0, and
+// for a request that costs more than the ceiling.
+func TestBorrowsNotInVain(t *testing.T) {
+	c := borrowable(t, kinds[1], rule.Regions{Tell: 2})
+	w := near(t, c, map[string]int{"eu": 0, "us": 1, "ap": 1})
+	patience.Until(t, "all can borrow", func() bool {
+		mono := store.Monotonic()
+		for _, s := range w {
+			for _, p := range s.x.peers {
+				if p.agrees.Load() < mono {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	for range 100 {
+		ask(t, w["eu"], c, "k", 1)
+		ask(t, w["us"], c, "other", 451)
+	}
+	admitted := 0
+	patience.Until(t, "us has more than its ceiling", func() bool {
+		for range 20 {
+			ask(t, w["eu"], c, "k", 1)
+			if ask(t, w["us"], c, "k", 1).Allowed {
+				admitted++
+			}
+		}
+		return admitted >= 500
+	})
+	if n := w["eu"].Stats().Peers; n[0].Asked+n[1].Asked != 0 {
+		t.Errorf("a region without a ceiling borrows: %+v", n)
+	}
+	if r := ask(t, w["ap"], c, "other", 0); r.Remaining != 450 {
+		t.Errorf("units were lent for a request that is never admitted: %+v", r)
+	}
+}
