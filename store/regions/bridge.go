@@ -24,6 +24,7 @@ type bridge struct {
 	done      []store.Changed
 	of        []*rule.Counter // whose limit a change is of
 	places    map[place]int   // in changes
+	limit     int             // how many entries to read at a time
 }
 
 // place is a state within the time of a change.
@@ -35,7 +36,7 @@ type place struct {
 
 // hear runs a bridge until ctx ends.
 func (x *exchange) hear(ctx context.Context, p *peer) {
-	b := &bridge{x: x, p: p, places: map[place]int{}}
+	b := &bridge{x: x, p: p, places: map[place]int{}, limit: hearLeast}
 	const first, last = 100 * time.Millisecond, 2 * time.Second
 	pause := first
 	for ctx.Err() == nil {
@@ -101,9 +102,12 @@ func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some b
 		b.known[part] = true
 	}
 	from, began := b.positions[part], store.Monotonic()
-	told, next, gap, at, err := b.p.store.Told(ctx, part, from, hearMost, wait)
+	told, next, gap, at, err := b.p.store.Told(ctx, part, from, b.limit, wait)
 	if err != nil {
 		return false, err
+	}
+	if !b.fits(len(told)) {
+		return true, nil
 	}
 	if gap {
 		x.stats.peer(log).gaps.Add(1)
@@ -112,7 +116,7 @@ func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some b
 		}
 	}
 	if next != from {
-		b.prepare(ctx, told)
+		b.prepare(ctx, told, at)
 		switch _, err := x.own.Change(ctx, part, log, from, next, b.changes, b.done); {
 		case errors.Is(err, store.ErrMoved): // another bridge was here
 			b.known[part] = false
@@ -133,17 +137,37 @@ func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some b
 	return len(told) > 0, nil
 }
 
-// prepare makes the changes of what was told. What is of one key and one window is one change.
-func (b *bridge) prepare(ctx context.Context, told []store.Told) {
+// fits sets how many entries to read the next time, by how many uses were in what was read. It reports
+// false if these are too many for one call, which all decisions would have to wait for: they are read
+// again, fewer at a time. The way to the other region is long and entries that are told while little is
+// used are small, so that a region would fall behind if it read only as many as it can charge of the
+// largest ones.
+func (b *bridge) fits(uses int) bool {
+	switch {
+	case uses > hearUses && b.limit > hearLeast:
+		b.limit = max(b.limit/4, hearLeast)
+		return false
+	case uses >= b.limit && uses <= hearUses/2: // there may be more of them
+		b.limit = min(2*b.limit, hearMost)
+	}
+	return true
+}
+
+// prepare makes the changes of what was told, which was read at now of the other region's clock. What is
+// of one key and one window is one change.
+func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 	clear(b.places)
 	b.changes, b.of = b.changes[:0], b.of[:0]
 	for i := range told {
 		t := &told[i]
 		if t.Counter == 0 {
-			b.x.compare(ctx, b.p, t.Key)
+			b.x.compare(ctx, b.p, t.Key, now-t.At)
 			continue
 		}
-		c, l, _ := b.x.o.Rules(t.Counter, t.Key)
+		c, l, plain := b.x.o.Rules(t.Counter, t.Key)
+		if l == nil { // a grant lifts it, for a while
+			l = plain
+		}
 		if c == nil || l == nil || c.Heard() == nil {
 			b.x.stats.peer(b.p.name).unknown.Add(1)
 			continue

@@ -75,7 +75,9 @@ const (
 	tellMost   = 100                   // uses in an entry
 	tellWithin = 2 * time.Second
 	sweepEvery = time.Second / ledgerShards
-	hearMost   = 5 // entries that are read, and charged in one call
+	hearLeast  = 5    // entries that are read at a time
+	hearMost   = 500  // the same, where they are small
+	hearUses   = 1000 // uses in them that are charged in one call, if there are more than hearLeast
 	hearWait   = time.Second / 2
 	hearEvery  = 50 * time.Millisecond // between two looks at the parts of a log that has several
 	seldomLog  = time.Minute
@@ -263,9 +265,13 @@ func (x *exchange) leading(ctx context.Context) {
 		_, _ = x.own.Lead(within, leadTask, x.name, 0)
 	}()
 	for {
-		within, cancel := context.WithTimeout(ctx, leadTerm-leadEvery)
-		leads, err := x.own.Lead(within, leadTask, x.name, leadTerm)
-		cancel()
+		var leads bool
+		var err error
+		if x.o.Ready == nil || x.o.Ready() {
+			within, cancel := context.WithTimeout(ctx, leadTerm-leadEvery)
+			leads, err = x.own.Lead(within, leadTask, x.name, leadTerm)
+			cancel()
+		}
 		switch {
 		case err != nil || !leads: // while the store is away nothing can be charged to it
 			now.end()

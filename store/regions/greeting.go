@@ -67,9 +67,11 @@ func (x *exchange) greet(ctx context.Context) {
 	}
 }
 
-// compare takes down what another region says it is set up with.
-func (x *exchange) compare(ctx context.Context, p *peer, key []byte) {
-	if len(key) != greetingLen {
+// compare takes down what another region said it is set up with, before it, in µs. One that was long on
+// its way, as after a cut, says nothing of now.
+func (x *exchange) compare(ctx context.Context, p *peer, key []byte, before int64) {
+	rest := int64(agreedFor) - max(before, 0)*1000
+	if len(key) != greetingLen || rest <= 0 {
 		return
 	}
 	var d Differs
@@ -79,9 +81,10 @@ func (x *exchange) compare(ctx context.Context, p *peer, key []byte) {
 	}
 	p.differs.Store(&d)
 	if d == (Differs{}) {
-		x.agree(ctx, p)
+		x.agree(ctx, p, rest)
 		return
 	}
+	p.agrees.Store(0)
 	if n := p.other.Due(seldomLog); n > 0 {
 		what := "rule files"
 		if d.Table {
@@ -91,10 +94,11 @@ func (x *exchange) compare(ctx context.Context, p *peer, key []byte) {
 	}
 }
 
-// agree notes that a region is set up as this one, and tells the other nodes of it now and then.
-func (x *exchange) agree(ctx context.Context, p *peer) {
+// agree notes that a region is set up as this one, which holds for as long as rest, in ns, and tells the
+// other nodes of it now and then.
+func (x *exchange) agree(ctx context.Context, p *peer, rest int64) {
 	mono := store.Monotonic()
-	p.agrees.Store(mono + int64(agreedFor))
+	p.agrees.Store(mono + rest)
 	if mono-p.posted < int64(time.Second) {
 		return
 	}
@@ -103,7 +107,7 @@ func (x *exchange) agree(ctx context.Context, p *peer) {
 		within, cancel := context.WithTimeout(ctx, leadEvery)
 		defer cancel()
 		// With an error they do not know of it, and do not borrow.
-		_ = board.Post(within, agreedKind, []store.Fact{{ID: p.name, Data: []byte(x.setUp()), TTL: agreedFor}})
+		_ = board.Post(within, agreedKind, []store.Fact{{ID: p.name, Data: []byte(x.setUp()), TTL: time.Duration(rest)}})
 	}
 }
 

@@ -61,6 +61,9 @@ type Options struct {
 	// without grants and signals. All are nil if there is none. It must be safe for concurrent use.
 	// Required with Own; weir.Limiter.Numbers is one.
 	Rules func(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit)
+	// Ready reports whether Rules and Digest know the rules yet; nil if they do from the beginning. What
+	// is heard of rules that nobody knows is gone, so nothing is heard before.
+	Ready func() bool
 	// Nodes returns how many nodes this region has; nil means one. Each tells of its part.
 	Nodes func() int
 	// Digest returns a text that is the same in all regions that have the same rules; nil means that
