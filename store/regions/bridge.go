@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -12,19 +13,20 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// bridge charges what one other region tells to the states of this one. Two at a time do no harm: the
-// position of the log moves in the same step as what comes before it is charged.
+// bridge charges what one other region tells in a part of its log to the states of this one. Two at a
+// time do no harm: the position of the log moves in the same step as what comes before it is charged.
 type bridge struct {
-	x         *exchange
-	p         *peer
-	positions []string // by part
-	known     []bool
-	heardTo   []int64 // by part, as peer.heardTo
-	changes   []store.Change
-	done      []store.Changed
-	of        []*rule.Counter // whose limit a change is of
-	places    map[place]int   // in changes
-	limit     int             // how many entries to read at a time
+	x        *exchange
+	p        *peer
+	part     int
+	heardTo  []atomic.Int64 // by part, as peer.heardTo; of all bridges to the region
+	position string
+	known    bool
+	changes  []store.Change
+	done     []store.Changed
+	of       []*rule.Counter // whose limit a change is of
+	places   map[place]int   // in changes
+	limit    int             // how many entries to read at a time
 }
 
 // place is a state within the time of a change.
@@ -34,75 +36,66 @@ type place struct {
 	since   int64
 }
 
-// hear runs a bridge until ctx ends.
+// hear hears a region until ctx ends. Each part has a bridge of its own: one after the other they would
+// take as many trips as there are parts to come round.
 func (x *exchange) hear(ctx context.Context, p *peer) {
-	b := &bridge{x: x, p: p, places: map[place]int{}, limit: hearLeast}
+	var running sync.WaitGroup
+	defer running.Wait()
+	heardTo := make([]atomic.Int64, x.own.Parts())
+	for part := range heardTo {
+		b := &bridge{x: x, p: p, part: part, heardTo: heardTo, places: map[place]int{}, limit: hearLeast}
+		running.Go(func() { b.run(ctx) })
+	}
+}
+
+// run reads and charges until ctx ends.
+func (b *bridge) run(ctx context.Context) {
 	const first, last = 100 * time.Millisecond, 2 * time.Second
 	pause := first
 	for ctx.Err() == nil {
-		err := b.round(ctx)
-		if err == nil {
+		wait := time.Duration(0)
+		switch some, err := b.step(ctx); {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if n := b.p.problems.Due(seldomLog); n > 0 {
+				b.x.log.Warn("what another region uses cannot be heard: this region goes on up to its ceilings", "region", b.p.name, "cause", err.Error(), "times", n)
+			}
+			b.x.stats.peer(b.p.name).errors.Add(1)
+			b.known = false // it may have moved, and what of the last change is done is not known
+			wait, pause = pause, min(2*pause, last)
+		case !some && len(b.heardTo) > 1: // there it has not waited
+			wait, pause = hearEvery, first
+		default:
 			pause = first
-			continue
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		if n := p.problems.Due(seldomLog); n > 0 {
-			x.log.Warn("what another region uses cannot be heard: this region goes on up to its ceilings", "region", p.name, "cause", err.Error(), "times", n)
-		}
-		x.stats.peer(p.name).errors.Add(1)
-		b.known = nil // the positions may have moved, and what of the last change is done is not known
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-			pause = min(2*pause, last)
+		if wait > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
 		}
 	}
 }
 
-// round reads the next entries of each part of the log, and waits for some if there are none.
-func (b *bridge) round(ctx context.Context) error {
-	parts := b.x.own.Parts()
-	if other := b.p.store.Parts(); other != parts {
-		return errors.New("its store has another number of parts: all regions need the same kind, one server (or Sentinel) each or a Cluster each")
+// step charges the next entries; some is false if there were none. With a single part it waits for the
+// first one; for several, that would take as many connections.
+func (b *bridge) step(ctx context.Context) (some bool, err error) {
+	x, log, wait := b.x, b.p.name, time.Duration(0)
+	if len(b.heardTo) == 1 {
+		wait = hearWait
 	}
-	if b.known == nil {
-		b.positions, b.known, b.heardTo = make([]string, parts), make([]bool, parts), make([]int64, parts)
+	if b.p.store.Parts() != len(b.heardTo) {
+		return false, errors.New("its store has another number of parts: all regions need the same kind, one server (or Sentinel) each or a Cluster each")
 	}
-	wait, quiet := hearWait, true
-	if parts > 1 {
-		wait = 0
-	}
-	for part := range parts {
-		some, err := b.step(ctx, part, wait)
-		if err != nil {
-			return err
-		}
-		quiet = quiet && !some
-	}
-	b.p.heardTo.Store(slices.Min(b.heardTo))
-	if parts > 1 && quiet {
-		select {
-		case <-ctx.Done():
-		case <-time.After(hearEvery):
-		}
-	}
-	return nil
-}
-
-// step charges the next entries of a part; some is false if there were none.
-func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some bool, err error) {
-	x, log := b.x, b.p.name
-	if !b.known[part] {
-		if b.positions[part], err = x.own.Position(ctx, part, log); err != nil {
+	if !b.known {
+		if b.position, err = x.own.Position(ctx, b.part, log); err != nil {
 			return false, err
 		}
-		b.known[part] = true
+		b.known = true
 	}
-	from, began := b.positions[part], store.Monotonic()
-	told, next, gap, at, err := b.p.store.Told(ctx, part, from, b.limit, wait)
+	from, began := b.position, store.Monotonic()
+	told, next, gap, at, err := b.p.store.Told(ctx, b.part, from, b.limit, wait)
 	if err != nil {
 		return false, err
 	}
@@ -117,14 +110,14 @@ func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some b
 	}
 	if next != from {
 		b.prepare(ctx, told, at)
-		switch _, err := x.own.Change(ctx, part, log, from, next, b.changes, b.done); {
+		switch _, err := x.own.Change(ctx, b.part, log, from, next, b.changes, b.done); {
 		case errors.Is(err, store.ErrMoved): // another bridge was here
-			b.known[part] = false
+			b.known = false
 			return true, nil
 		case err != nil:
 			return false, err
 		}
-		b.positions[part] = next
+		b.position = next
 		x.stats.peer(log).uses.Add(uint64(len(told)))
 		b.book()
 	}
@@ -133,8 +126,18 @@ func (b *bridge) step(ctx context.Context, part int, wait time.Duration) (some b
 	if n := len(told); n > 0 {
 		lag = max(0, at-told[n-1].At)
 	}
-	b.heardTo[part] = max(b.heardTo[part], began-lag*1000)
+	b.heard(began - lag*1000)
 	return len(told) > 0, nil
+}
+
+// heard notes until when all was heard of this part, and of all parts.
+func (b *bridge) heard(to int64) {
+	of := &b.heardTo[b.part]
+	of.Store(max(of.Load(), to))
+	for i := range b.heardTo {
+		to = min(to, b.heardTo[i].Load())
+	}
+	b.p.heardTo.Store(to)
 }
 
 // fits sets how many entries to read the next time, by how many uses were in what was read. It reports

@@ -130,3 +130,38 @@ func TestOldGreetings(t *testing.T) {
 		t.Error("it holds on though the region differs")
 	}
 }
+
+// parted is a store with 16 parts, whose log answers when all of these are read at the same time.
+type parted struct {
+	*memory.Store
+	mu      sync.Mutex
+	reading int
+	all     chan struct{}
+}
+
+func (*parted) Parts() int { return 16 }
+
+func (s *parted) Told(ctx context.Context, part int, after string, limit int, wait time.Duration) ([]store.Told, string, bool, int64, error) {
+	s.mu.Lock()
+	if s.reading++; s.reading == s.Parts() {
+		close(s.all)
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.all:
+	case <-ctx.Done():
+	}
+	return s.Store.Told(ctx, part, after, limit, wait)
+}
+
+// TestHearsPartsAtOnce: no part of a log waits for another one.
+func TestHearsPartsAtOnce(t *testing.T) {
+	c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
+	own, other := &parted{Store: newMemory(t)}, &parted{Store: newMemory(t), all: make(chan struct{})}
+	s, err := New(own.Store, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	patience.Until(t, "all parts are heard", func() bool { return s.Stats().Peers[0].Stale >= 0 })
+}

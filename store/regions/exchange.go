@@ -61,7 +61,7 @@ type peer struct {
 	agrees atomic.Int64
 	// differs says in which way it is set up otherwise, as it said last.
 	differs  atomic.Pointer[Differs]
-	posted   int64 // when the other nodes were told that it agrees, monotonic; of its bridge
+	posted   atomic.Int64 // when the other nodes were told that it agrees, monotonic
 	problems seldom.Line
 	gaps     seldom.Line
 	other    seldom.Line

@@ -99,10 +99,9 @@ func (x *exchange) compare(ctx context.Context, p *peer, key []byte, before int6
 func (x *exchange) agree(ctx context.Context, p *peer, rest int64) {
 	mono := store.Monotonic()
 	p.agrees.Store(mono + rest)
-	if mono-p.posted < int64(time.Second) {
+	if last := p.posted.Load(); mono-last < int64(time.Second) || !p.posted.CompareAndSwap(last, mono) {
 		return
 	}
-	p.posted = mono
 	if board, ok := store.As[store.Board](x.own); ok {
 		within, cancel := context.WithTimeout(ctx, leadEvery)
 		defer cancel()
