@@ -222,15 +222,48 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	if _, bound := limit.At(here); bound < until {
 		until = bound
 	}
-	changes := []store.Change{{
-		Counter: c, Limit: x.self.of(limit, over).own, Key: n.key, Units: -h.Got, Since: since, Until: until,
-	}}
-	var done [1]store.Changed
-	if _, err := x.own.Change(ctx, n.part, "", "", "", changes, done[:]); err != nil || !done[0].Made {
-		s.lost.Add(uint64(h.Got))
+	own := store.Charge{Counter: c, Limit: x.self.of(limit, over).own, Key: n.key, Mode: rule.Shadow}
+	use, err := b.usable(ctx, &own)
+	if use = min(use, h.Got); err == nil && use > 0 {
+		changes := []store.Change{{Counter: c, Limit: own.Limit, Key: n.key, Units: -use, Since: since, Until: until}}
+		var done [1]store.Changed
+		if _, err = x.own.Change(ctx, n.part, "", "", "", changes, done[:]); err == nil && !done[0].Made {
+			use = 0
+		}
+	}
+	if err != nil {
+		s.lost.Add(uint64(h.Got)) // they may have been put to use
 		return 0
 	}
-	s.borrowed.Add(uint64(h.Got))
-	x.stats.limit(c).borrowed.Add(uint64(h.Got))
-	return h.Got
+	s.borrowed.Add(uint64(use))
+	x.stats.limit(c).borrowed.Add(uint64(use))
+	if rest := h.Got - use; rest > 0 && !b.back(ctx, p, charges, h.Until, rest) {
+		s.lost.Add(uint64(rest))
+	}
+	return use
+}
+
+// usable returns how many borrowed units can be put to use: as many as the state here has used, since
+// they are taken off what is used. Where a window has begun while the question was under way, that is
+// nothing.
+func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64, err error) {
+	charges, ahead, results := []store.Charge{*own}, make([]algo.Ahead, 1), make([]algo.Result, 1)
+	if lender, ok := b.x.own.(store.Lender); ok {
+		_, _, err = lender.TakeAhead(ctx, 0, loanWithin, charges, ahead, results)
+	} else {
+		_, err = b.x.own.Take(ctx, charges, results)
+	}
+	r := &results[0]
+	if err != nil || r.Off {
+		return 0, err
+	}
+	return max(0, r.Limit-r.Remaining-ahead[0].Out), nil
+}
+
+// back returns units that were not put to use to the region that lent them. It returns false if they
+// may be lost.
+func (b *borrower) back(ctx context.Context, p *peer, charges []store.Charge, end, units int64) bool {
+	ahead := []algo.Ahead{{Told: [2]algo.Told{{End: end, Returned: units}}}}
+	_, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, make([]algo.Result, 1))
+	return err == nil
 }
