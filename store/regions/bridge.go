@@ -50,7 +50,7 @@ func (x *exchange) hear(ctx context.Context, p *peer) {
 
 // run reads and charges until ctx ends.
 func (b *bridge) run(ctx context.Context) {
-	const first, last = 100 * time.Millisecond, 2 * time.Second
+	const first, last = 100 * time.Millisecond, time.Second / 2
 	pause := first
 	for ctx.Err() == nil {
 		wait := time.Duration(0)
