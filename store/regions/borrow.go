@@ -141,9 +141,12 @@ func (b *borrower) run(ctx context.Context) {
 // returns how many units came of it.
 func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, most int64) (got int64) {
 	x := b.x
-	_, _, limit := x.o.Rules(c.ID, n.key)
+	_, inForce, limit := x.o.Rules(c.ID, n.key)
 	if limit == nil {
 		return 0
+	}
+	if less(inForce, limit, x.clock()) {
+		limit = inForce
 	}
 	in, _ := limit.At(x.clock())
 	if in == nil || !lendable(in) {
@@ -162,6 +165,18 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 		want -= g
 	}
 	return got
+}
+
+// less reports whether what is in force is no more than the plain limit, at now. Units are moved by the
+// smaller numbers: more of them than a grant or a signal leaves must not come from elsewhere, and of more
+// than the rule gives the other region may know nothing.
+func less(inForce, plain *algo.Limit, now int64) bool {
+	if inForce == nil {
+		return false
+	}
+	a, _ := inForce.At(now)
+	b, _ := plain.At(now)
+	return a == nil || b != nil && a.Config().N <= b.Config().N && atOnce(inForce, now) <= atOnce(plain, now)
 }
 
 // lendable reports whether units of a limit can be moved between regions: the windows of all of them

@@ -305,3 +305,57 @@ func TestBorrowsNotInVain(t *testing.T) {
 		t.Errorf("units were lent for a request that is never admitted: %+v", r)
 	}
 }
+
+// TestBorrowsWhatIsInForce: where a grant or a signal leaves less of a limit than its rule, no more than
+// that is borrowed together.
+func TestBorrowsWhatIsInForce(t *testing.T) {
+	for _, config := range kinds {
+		t.Run(fmt.Sprintf("%v %d", config.Algorithm, config.Buckets), func(t *testing.T) {
+			t.Parallel()
+			c := borrowable(t, config, rule.Regions{Tell: 2})
+			few, err := c.Limit.Scale(1, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			table := []Region{{"eu", 1}, {"us", 1}}
+			own := map[string]*memory.Store{"eu": newMemory(t), "us": newMemory(t)}
+			w := map[string]*Store{}
+			for name, other := range map[string]string{"eu": "us", "us": "eu"} {
+				w[name], err = New(own[name], Options{Region: name, Table: table, Own: own[name], Peers: map[string]Neighbour{other: own[other]},
+					Rules: func(uint64, []byte) (*rule.Counter, *algo.Limit, *algo.Limit) { return c, few, c.Limit }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer w[name].Close()
+			}
+			admitted, began := 0, time.Now()
+			use := func(name string) {
+				charges := []store.Charge{{Counter: c, Limit: few, Key: []byte("k"), Ask: algo.Ask{Cost: 1}}}
+				results := make([]algo.Result, 1)
+				if _, err := w[name].Take(context.Background(), charges, results); err != nil {
+					t.Fatal(err)
+				}
+				if results[0].Allowed {
+					admitted++
+				}
+			}
+			patience.Until(t, "eu has borrowed what us has", func() bool {
+				for range 20 {
+					use("eu")
+				}
+				return admitted >= 80
+			})
+			asked := w["eu"].Stats().Peers[0].Asked
+			patience.Until(t, "it has asked again", func() bool {
+				for range 20 {
+					use("eu")
+					use("us")
+				}
+				return w["eu"].Stats().Peers[0].Asked > asked+2
+			})
+			if most := 90 + int(time.Since(began).Hours()*90); admitted > most { // buckets are refilled
+				t.Errorf("%d were admitted; at most %d may be", admitted, most)
+			}
+		})
+	}
+}
