@@ -45,7 +45,8 @@ type Regional interface {
 	// and the error is ErrMoved. An empty log moves nothing. done has the length of changes. The
 	// store serves nobody else meanwhile, so some hundred changes are enough for a call, and
 	// MaxChanges the most. Changes of one call may name one state several times, and are made in
-	// their order; but a Counter must not come together with one of its Previous.
+	// their order; but a Counter must not come together with one of its Previous. Without any, and
+	// without a log, the call tells the time of the part's server alone.
 	//
 	// After any other error it is unknown whether anything was done, unless it is ErrNotCharged.
 	// With a log, Position tells.

@@ -219,6 +219,11 @@ func testRegionalWhen(t *testing.T, n newStore) {
 	c := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: 24 * time.Hour})
 	key := []byte("k")
 	now := clock.read()
+	for part := range s.Parts() {
+		if at, err := s.Change(context.Background(), part, "", "", "", nil, nil); err != nil || at != now {
+			t.Errorf("without a change: at %d, want %d; %v", at, now, err)
+		}
+	}
 	left := int64(1000)
 	for _, tc := range []struct {
 		since, until int64
