@@ -64,6 +64,14 @@ type factData struct {
 	At int64 `json:"at,omitempty"`
 }
 
+// madeAt returns when an order was made, as its facts say it.
+func (h *Head) madeAt() int64 {
+	if h.made != 0 {
+		return h.made
+	}
+	return h.Since.UnixMicro()
+}
+
 // factID names a key of a rule.
 func factID(group uint64, key []byte) string {
 	return string(append(binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(key)), group), key...))
@@ -101,7 +109,7 @@ func (k *kind[O]) fact(id string) (f store.Fact, ok bool) {
 		return f, false
 	}
 	h := o.head()
-	data := factData{V: factVersion, Domain: h.Domain, Rule: h.Rule, Key: h.Key, Reason: h.Reason, At: h.Since.UnixMicro()}
+	data := factData{V: factVersion, Domain: h.Domain, Rule: h.Rule, Key: h.Key, Reason: h.Reason, At: h.madeAt()}
 	o.encode(&data, until)
 	text, err := json.Marshal(data)
 	if err == nil && len(text) > store.MaxFactData {
@@ -165,7 +173,7 @@ func (k *kind[O]) learn(facts []store.Fact, all bool) {
 		default:
 			h := Head{
 				Domain: d.data.Domain, Rule: d.data.Rule, Key: d.data.Key, Reason: d.data.Reason,
-				Since: time.UnixMicro(d.since), Until: time.UnixMicro(d.until),
+				Since: time.UnixMicro(d.since), Until: time.UnixMicro(d.until), made: d.data.At,
 			}
 			k.put(d.group, d.key, d.until, k.decode(h, d.key, &d.data, d.until))
 		}

@@ -49,6 +49,10 @@ type Head struct {
 	Key          []string // as rule.Window.KeyParts shows it
 	Since, Until time.Time
 	Reason       string
+	// made is when the order was made, by the clock of the node that made it, in µs since the Unix
+	// epoch; 0 if that is Since. A board of another region that has it on behalf of that node has
+	// had it for less long.
+	made int64
 }
 
 func (h *Head) head() *Head { return h }

@@ -145,8 +145,11 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 	if limit == nil {
 		return 0
 	}
-	if less(inForce, limit, x.clock()) {
+	switch {
+	case less(inForce, limit, x.clock()):
 		limit = inForce
+	case !less(limit, inForce, x.clock()): // less of one number and more of another
+		return 0
 	}
 	in, _ := limit.At(x.clock())
 	if in == nil || !lendable(in) {
@@ -167,16 +170,16 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 	return got
 }
 
-// less reports whether what is in force is no more than the plain limit, at now. Units are moved by the
-// smaller numbers: more of them than a grant or a signal leaves must not come from elsewhere, and of more
-// than the rule gives the other region may know nothing.
-func less(inForce, plain *algo.Limit, now int64) bool {
-	if inForce == nil {
-		return false
+// less reports whether a is no more than b at now. Units are moved by the lesser of what is in force and
+// of what the rule gives: more of them than a grant or a signal leaves must not come from elsewhere, and
+// of more than the rule gives the other region may know nothing.
+func less(a, b *algo.Limit, now int64) bool {
+	if a == nil || b == nil {
+		return b == nil
 	}
-	a, _ := inForce.At(now)
-	b, _ := plain.At(now)
-	return a == nil || b != nil && a.Config().N <= b.Config().N && atOnce(inForce, now) <= atOnce(plain, now)
+	x, _ := a.At(now)
+	y, _ := b.At(now)
+	return x == nil || y != nil && x.Config().N <= y.Config().N && atOnce(a, now) <= atOnce(b, now)
 }
 
 // lendable reports whether units of a limit can be moved between regions: the windows of all of them

@@ -181,6 +181,10 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 		}
 		p := place{t.Counter, string(t.Key), since}
 		at, ok := b.places[p]
+		if !ok && len(b.changes) == store.MaxChanges {
+			b.x.stats.peer(b.p.name).unknown.Add(1) // no node tells so much in so few entries
+			continue
+		}
 		if !ok {
 			at = len(b.changes)
 			b.places[p] = at

@@ -20,6 +20,10 @@ import (
 // orderKinds are the kinds of facts that hold in all regions (internal/standing).
 var orderKinds = []string{"ban", "grant"}
 
+// clockSkew is how far the clock of a node may be ahead of that of a store, in µs: an order carries
+// the time of the node that made it, and its removal that of the board.
+const clockSkew = int64(time.Second / time.Microsecond)
+
 // known is what the own board says of a fact.
 type known struct {
 	at   int64 // when the order was made, or when it was removed, in µs
@@ -138,7 +142,7 @@ func (r *relay) copy(ctx context.Context, own store.Board, facts []store.Fact) b
 		f := &facts[i]
 		have, there := r.own[f.ID]
 		switch k := factOf(f, mono); {
-		case k.gone && there && !have.gone && have.at <= k.at:
+		case k.gone && there && !have.gone && have.at <= k.at+clockSkew:
 			remove = append(remove, f.ID)
 		case !k.gone && k.at != 0 && !(there && have.at >= k.at):
 			post = append(post, *f)
