@@ -29,15 +29,16 @@ func TestRegions(t *testing.T) {
 	eu, us := redistest.Start(t), redistest.Start(t)
 	s := inRegion(t, "eu", "us", regionalRules, eu, us)
 	far := inRegion(t, "us", "eu", regionalRules, us, eu)
+	b := d.open(t, s.admin, desktop)
+	b.visit("/")
+	b.press("g", "e")
+	b.until("the keys g e open the view", `() => document.querySelector('h1')?.textContent === 'Regions' && document.querySelector('[data-view=regions][aria-current]')`, nil)
+	b.sees("This is eu, one of 2 regions. The other one is heard.") // what was told before that is not
 	for range 20 {
 		s.ask("path", "/search", "user", "ada")
 		s.ask("path", "/complete", "tenant", "acme")
 		far.ask("path", "/search", "user", "ada")
 	}
-	b := d.open(t, s.admin, desktop)
-	b.visit("/")
-	b.press("g", "e")
-	b.until("the keys g e open the view", `() => document.querySelector('h1')?.textContent === 'Regions' && document.querySelector('[data-view=regions][aria-current]')`, nil)
 	b.sees("This is eu, one of 2 regions. The other one is heard. Together they admitted nothing beyond a limit.")
 	const row = `[...document.querySelectorAll('tbody tr')].find((r) => r.innerText.startsWith('search'))`
 	b.until("what the other region used is shown", `() => /\b72 of 90\/day\b[^]*\b20\b[^]*20 told[^]*\b20\b[^]*as heard/.test(`+row+`?.innerText ?? '')`, nil)
