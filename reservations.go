@@ -215,8 +215,8 @@ func (l *Limiter) settleLimit(w *rule.Window, key []byte) *algo.Limit {
 	return limit
 }
 
-// rulesByCounter finds the rule of a counter, by its ID, and of what other regions used of it, by the
-// ID of that (rule.Regions.All). It is made when it is needed first.
+// rulesByCounter finds the rule of a counter, by its ID, and of what other regions used of it, by
+// the ID of that (rule.Regions.All). It is made when it is needed first.
 type rulesByCounter struct {
 	once sync.Once
 	m    map[uint64]counted

@@ -3,11 +3,11 @@ package algo
 // Hear charges units that were used where this state was not asked, as in another region: at now,
 // whether there is room or not. It returns how many of them found no room within the limit, beside
 // what is used and what is lent. A soft margin is no room for them; nor is its state touched if it
-// closes. As with Settle, a bucket's debt ends where the bucket is empty, a SlidingLog keeps at most
-// one unit more than its capacity, and while a schedule sets no limit, s is charged under one of its
-// limits; none of the units is over then. LeakyBucket and Concurrency leave s as it is: turns and
-// slots that others hand out do not stand in this queue. lease is as in GiveBack; what has ended of
-// it is charged first.
+// closes. As with Settle, a bucket's debt ends where the bucket is empty, a SlidingLog keeps at
+// most one unit more than its capacity, and while a schedule sets no limit, s is charged under one
+// of its limits; none of the units is over then. LeakyBucket and Concurrency leave s as it is:
+// turns and slots that others hand out do not stand in this queue. lease is as in GiveBack; what
+// has ended of it is charged first.
 func (l *Limit) Hear(s, lease *State, now, units int64) (over int64) {
 	now, units = max(now, 0), min(max(units, 0), MaxCost)
 	l.Roll(s, lease, now)

@@ -141,8 +141,8 @@ func (l *Limit) Learn(s, lease *State, now int64, h *Ahead) {
 // Lend lends up to h.Want units to an asker whose own request was admitted; call Learn before. It
 // lends no more than what is free within the limit (never of the soft margin), than what may be out
 // in all, and than the asker's share of the last generation's wants. Who wants more gets no single
-// unit, which would be used up by the request that asks for the next. It fills in h.Got, h.Until and
-// h.Out.
+// unit, which would be used up by the request that asks for the next. It fills in h.Got, h.Until
+// and h.Out.
 func (l *Limit) Lend(s, lease *State, now int64, h *Ahead) {
 	if l.lease == nil {
 		return

@@ -60,8 +60,8 @@ type regionsCheck struct {
 	window, generation time.Duration // in ticks
 	clocks             [][3]int64    // how far ahead the clocks are, in ticks
 	over               int64         // units beyond the ceilings, since each region rounds what it counts down
-	// the numbers that follow, if the table of the regions changes: each region goes from its ceiling
-	// to the lesser of the two, and on to the other when all have done so for wait ticks
+	// the numbers that follow, if the table of the regions changes: each region goes from its
+	// ceiling to the lesser of the two, and on to the other when all have done so for wait ticks
 	after  []int64
 	wait   int64
 	tables [3][]*Limit // before, meanwhile, after
@@ -136,8 +136,8 @@ func TestRegionsStates(t *testing.T) {
 	}
 }
 
-// TestRegionsFirstRequest shows why windows from the first request are not borrowed for: what is lent
-// counts in the lender's window, and that may be over long before the borrower's is.
+// TestRegionsFirstRequest shows why windows from the first request are not borrowed for: what is
+// lent counts in the lender's window, and that may be over long before the borrower's is.
 func TestRegionsFirstRequest(t *testing.T) {
 	check := regionsCheck{
 		c: Config{Algorithm: FixedWindow, FirstRequest: true}, ceilings: []int64{3, 3}, window: 3, generation: 1, clocks: [][3]int64{{}},

@@ -165,8 +165,8 @@ type Counter struct {
 }
 
 // Regions says how a limit holds over several regions, each of which decides by itself on a store
-// of its own. Each has a ceiling of N × (1 + Over) × its weight, and the ceilings are never exceeded,
-// whatever breaks between the regions. Beside that they tell each other what they used.
+// of its own. Each has a ceiling of N × (1 + Over) × its weight, and the ceilings are never
+// exceeded, whatever breaks between the regions. Beside that they tell each other what they used.
 type Regions struct {
 	Over int  // percent of N that all regions together may admit beyond N; 0 with Sync
 	Sync bool // each region may admit N by itself: the ceiling is N

@@ -46,8 +46,8 @@ type KeyState struct {
 	// in the margin. It is counted up to Result.SoftLimit. Units that are out are among them.
 	Used int64
 	Lent algo.Lent // what is out; zero if the limit does not lend
-	// Regions is how the key stands in this region and in all, under a limit that holds over several
-	// regions; nil for other limits, and of a store that is not one region among several.
+	// Regions is how the key stands in this region and in all, under a limit that holds over
+	// several regions; nil for other limits, and of a store that is not one region among several.
 	Regions *KeyRegions
 }
 
@@ -55,8 +55,8 @@ type KeyState struct {
 // (rule.Counter.Regions).
 type KeyRegions struct {
 	Region string // the name of this one
-	// Own is what this region uses of its ceiling. What other regions borrowed is among it, and what
-	// this one borrowed is taken off. nil where there is no ceiling (rule.Regions.Sync).
+	// Own is what this region uses of its ceiling. What other regions borrowed is among it, and
+	// what this one borrowed is taken off. nil where there is no ceiling (rule.Regions.Sync).
 	Own *KeyUse
 	// All is what all regions use of the limit, as far as they have told; nil where that has no say
 	// (rule.Regions.Over is 0).

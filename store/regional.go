@@ -34,8 +34,8 @@ type Regional interface {
 	// of the log, nothing is read, and next is the end. Positions mean something to the store that
 	// they come from only.
 	//
-	// now is an instant of the store's clock during the call, in µs; it is after each At of what was
-	// read, if clocks are right.
+	// now is an instant of the store's clock during the call, in µs; it is after each At of what
+	// was read, if clocks are right.
 	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string, gap bool, now int64, err error)
 	// Position returns up to where the log of another region, which has that name, was charged
 	// here; "" if it never was, or not for a day. It is of this store, and of one part.
@@ -52,9 +52,9 @@ type Regional interface {
 	// With a log, Position tells.
 	Change(ctx context.Context, part int, log, from, to string, changes []Change, done []Changed) (now int64, err error)
 	// Lead makes holder the one that does a task for all nodes of the store, or lets it go on doing
-	// it, for as long as term; leads is false if another one does it. With a term of 0 holder leaves
-	// the task to others, and leads is false. It avoids double work, and is no lock: for a moment
-	// two may take themselves to be the one.
+	// it, for as long as term; leads is false if another one does it. With a term of 0 holder
+	// leaves the task to others, and leads is false. It avoids double work, and is no lock: for a
+	// moment two may take themselves to be the one.
 	Lead(ctx context.Context, task, holder string, term time.Duration) (leads bool, err error)
 }
 
@@ -86,8 +86,9 @@ const MaxChanges = 5000
 func (c *Change) Due(now int64) bool { return now >= c.Since && (c.Until == 0 || now < c.Until) }
 
 // Apply makes the change of a state at now. lease is the key's state of Limit.Lease(), if that is
-// lent of; else it does not matter. A change that is not made leaves both as they are. A LeakyBucket
-// hears nothing, and a Concurrency does not change at all: its slots go back by their ids.
+// lent of; else it does not matter. A change that is not made leaves both as they are. A
+// LeakyBucket hears nothing, and a Concurrency does not change at all: its slots go back by their
+// ids.
 func (c *Change) Apply(s, lease *algo.State, now int64) Changed {
 	if !c.Due(now) {
 		return Changed{}

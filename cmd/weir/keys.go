@@ -206,8 +206,8 @@ func leasedText(k *admin.KeyInfo, separator string) string {
 	return fmt.Sprintf("%sleased: %d (%s), until %s", separator, l.Units, count(l.Generations, "generation"), instant(l.Until))
 }
 
-// regionsText says how a key stands in this region and in all, behind a separator; "" for a limit of
-// one region.
+// regionsText says how a key stands in this region and in all, behind a separator; "" for a limit
+// of one region.
 func regionsText(k *admin.KeyInfo, separator string) string {
 	r := k.Regions
 	if r == nil {

@@ -29,8 +29,9 @@ func regionsOf(t *testing.T, n *node) (r admin.RegionsReport) {
 	return r
 }
 
-// TestRegionsSeen: operators see of two regions, one of which has two nodes, how they stand and what
-// was used of each limit over them, and of a key what each of both used, whichever node they ask.
+// TestRegionsSeen: operators see of two regions, one of which has two nodes, how they stand and
+// what was used of each limit over them, and of a key what each of both used, whichever node they
+// ask.
 func TestRegionsSeen(t *testing.T) {
 	eu, us := redistest.Start(t), redistest.Start(t)
 	t.Chdir(t.TempDir())

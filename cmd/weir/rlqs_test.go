@@ -127,8 +127,8 @@ func testQuotaPushes(t *testing.T, b *quotaBed, e *quotaEnvoy) {
 		t.Errorf("%d changes took %v, as long as reports do", 2*changes, took)
 	}
 
-	// A tenant that has used up its limit, of which nothing comes back, gets more by a reset or a grant
-	// at another node.
+	// A tenant that has used up its limit, of which nothing comes back, gets more by a reset or a
+	// grant at another node.
 	took = 0
 	for i := range changes {
 		for what, more := range map[string]func(tenant string){

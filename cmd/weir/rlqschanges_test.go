@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestQuotaChanges: a limit that another rule file, a signal or its schedule changes is in force at a
-// real Envoy before its next report, up and down.
+// TestQuotaChanges: a limit that another rule file, a signal or its schedule changes is in force at
+// a real Envoy before its next report, up and down.
 func TestQuotaChanges(t *testing.T) {
 	t.Parallel()
 	b := newQuotaBed(t, 1, limitsOfTests)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestQuotaIDs: requests whose bucket has an id that is not taken are refused, and no other bucket of
-// their Envoy suffers, also in later reports.
+// TestQuotaIDs: requests whose bucket has an id that is not taken are refused, and no other bucket
+// of their Envoy suffers, also in later reports.
 func TestQuotaIDs(t *testing.T) {
 	t.Parallel()
 	b := newQuotaBed(t, 1, limitsOfTests)

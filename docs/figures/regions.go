@@ -12,9 +12,9 @@ import (
 	"github.com/weir-rl/weir/internal/regionplot"
 )
 
-// The picture of docs/regions.md: three regions share a limit, and one is cut off from the others for
-// a while. regions.csv holds what they admitted: real decisions, in virtual time, which a test makes
-// (regions_test.go), since virtual time is for tests alone.
+// The picture of docs/regions.md: three regions share a limit, and one is cut off from the others
+// for a while. regions.csv holds what they admitted: real decisions, in virtual time, which a test
+// makes (regions_test.go), since virtual time is for tests alone.
 const (
 	regionsRule = `
 domain: shop

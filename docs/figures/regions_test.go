@@ -87,8 +87,8 @@ func (f far) TakeAhead(
 	return now, asked, err
 }
 
-// runRegions attacks a node in each region, in a bubble of virtual time, and returns what was admitted
-// at each step.
+// runRegions attacks a node in each region, in a bubble of virtual time, and returns what was
+// admitted at each step.
 func runRegions(t *testing.T) (samples []regionplot.Sample) {
 	set, problems, err := file.Load([]file.Source{{Name: "shop.yaml", Data: []byte(regionsRule)}}, file.Options{})
 	if err != nil || len(problems) > 0 {
@@ -191,8 +191,8 @@ func runRegions(t *testing.T) (samples []regionplot.Sample) {
 	return samples
 }
 
-// What the picture of regions tells: near the limit while they hear each other, up to the bound while
-// one is cut off, and never above it. The committed measurement is such a run.
+// What the picture of regions tells: near the limit while they hear each other, up to the bound
+// while one is cut off, and never above it. The committed measurement is such a run.
 func TestRegionsDrawn(t *testing.T) {
 	var samples []regionplot.Sample
 	synctest.Test(t, func(t *testing.T) { samples = runRegions(t) })

@@ -80,8 +80,8 @@ func (p *processes) start(name, dir, program string, args ...string) (*process, 
 	return s, nil
 }
 
-// stop ends what was started, the last one first: by its own process id, in peace, and by force if it
-// is still there after five seconds.
+// stop ends what was started, the last one first: by its own process id, in peace, and by force if
+// it is still there after five seconds.
 func (p *processes) stop() {
 	for _, s := range slices.Backward(p.list) {
 		if s.cmd.Process.Signal(syscall.SIGTERM) != nil {
@@ -177,7 +177,8 @@ func (p *processes) startWeir(ctx context.Context, program, dir string, r *regio
 	return nil
 }
 
-// startRival starts another program in place of Weir, one node for each region; see docs/regions.md.
+// startRival starts another program in place of Weir, one node for each region; see
+// docs/regions.md.
 func (p *processes) startRival(ctx context.Context, program, gossip string, r *region, o *options) (err error) {
 	n := &node{}
 	if n.http, err = freeAddress(); err != nil {

@@ -58,10 +58,11 @@ type Leased struct {
 // KeyRegions is how a key stands under a limit that holds over several regions.
 type KeyRegions struct {
 	Region string `json:"region"` // this one
-	// Own is what this region uses of its ceiling: what others borrowed is among it, what it borrowed
-	// is taken off. nil where there is no ceiling.
+	// Own is what this region uses of its ceiling: what others borrowed is among it, what it
+	// borrowed is taken off. nil where there is no ceiling.
 	Own *KeyUse `json:"own,omitempty"`
-	// All is what all regions use of the limit, as far as they have told; nil where that has no say.
+	// All is what all regions use of the limit, as far as they have told; nil where that has no
+	// say.
 	All *KeyUse `json:"all,omitempty"`
 }
 

@@ -36,8 +36,8 @@ type Options struct {
 	Recent  *recent.Buffer
 	Insight *insight.Collector
 	State   func() insight.NodeState
-	// Regions reads what this node counts of its region and the others, which the caller may change;
-	// nil if there is one region alone. Leader is not empty if it is this node.
+	// Regions reads what this node counts of its region and the others, which the caller may
+	// change; nil if there is one region alone. Leader is not empty if it is this node.
 	Regions func() *insight.RegionsReading
 	// GoodRefused is the threshold of the verdicts, as insight.Thresholds has it.
 	GoodRefused float64

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
-// TestRegions: what a region counts is that of all its nodes, and how old the news of another region
-// is comes from the node that hears it, whichever is asked.
+// TestRegions: what a region counts is that of all its nodes, and how old the news of another
+// region is comes from the node that hears it, whichever is asked.
 func TestRegions(t *testing.T) {
 	all := newFleet(t, redistest.Start(t).URL(), 3, shop)
 	old := 0.5

@@ -34,8 +34,8 @@ func New(r *Recorder, rules func() *rule.Set, options file.Options) *Preview {
 // are. It must be called before Run.
 func (p *Preview) SetNodes(nodes func() int) { p.others = nodes }
 
-// SetLint makes lint know the configuration, as Lint of package file describes it. It must be called
-// before Run.
+// SetLint makes lint know the configuration, as Lint of package file describes it. It must be
+// called before Run.
 func (p *Preview) SetLint(o file.LintOptions) { p.lint = o }
 
 // SetProcess makes Run replay in a process of its own, at the lowest priority: so it takes from

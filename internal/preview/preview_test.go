@@ -311,8 +311,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A limit over several regions is replayed as that of one that has all of it, and it is said so. The
-// rule is another one then, whatever it refuses.
+// A limit over several regions is replayed as that of one that has all of it, and it is said so.
+// The rule is another one then, whatever it refuses.
 func TestRegions(t *testing.T) {
 	w := newWorld(t, fmt.Sprintf(perMinute, 4), Options{Fresh: true})
 	for range 3 {

@@ -61,8 +61,8 @@ func (a *Action) Requests() int64 {
 	return 0
 }
 
-// Append appends what a says of a bucket to the bytes of a Response. id is what AppendID made of the
-// bucket's id.
+// Append appends what a says of a bucket to the bytes of a Response. id is what AppendID made of
+// the bucket's id.
 func (a *Action) Append(b, id []byte) []byte {
 	if a.Abandon {
 		return appendAction(b, id, fieldAbandon, nil)

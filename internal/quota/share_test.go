@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// TestUsedUpIsShared: two Envoys that want more than a limit has share it, also if one of them always
-// reports just before the other, at one node or at two; and no less is let through for that.
+// TestUsedUpIsShared: two Envoys that want more than a limit has share it, also if one of them
+// always reports just before the other, at one node or at two; and no less is let through for that.
 func TestUsedUpIsShared(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -82,8 +82,8 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// TestHeardSoon: a bucket that has used up its limit gets of it within a second of a reset, of which
-// the Holder is not told, also where nothing comes by for a long time.
+// TestHeardSoon: a bucket that has used up its limit gets of it within a second of a reset, of
+// which the Holder is not told, also where nothing comes by for a long time.
 func TestHeardSoon(t *testing.T) {
 	for _, c := range []algo.Config{
 		{Algorithm: algo.TokenBucket, N: 300, Window: 24 * time.Hour, Lease: 90, LeaseFor: 11 * time.Second},

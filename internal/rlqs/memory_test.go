@@ -16,15 +16,15 @@ import (
 	"github.com/weir-rl/weir/internal/patience"
 )
 
-// memoryStreams is how many streams BenchmarkStreamMemory opens, and memoryServer names the variable
-// that tells its client of the server.
+// memoryStreams is how many streams BenchmarkStreamMemory opens, and memoryServer names the
+// variable that tells its client of the server.
 const (
 	memoryStreams = 500
 	memoryServer  = "WEIR_RLQS_MEMORY_SERVER"
 )
 
-// BenchmarkStreamMemory is the memory of a stream with its connection and one bucket, in the server;
-// the client is another process.
+// BenchmarkStreamMemory is the memory of a stream with its connection and one bucket, in the
+// server; the client is another process.
 func BenchmarkStreamMemory(b *testing.B) {
 	d := newDoor(b, Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

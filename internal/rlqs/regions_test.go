@@ -32,7 +32,8 @@ limits:
 `, Options{Settings: quota.Settings{TTL: 10 * time.Second, First: 1000, Idle: 3, Buckets: 10}, Expand: s.Expand})
 }
 
-// halves returns what is out of the ceiling and of what all regions share, and what is left of each.
+// halves returns what is out of the ceiling and of what all regions share, and what is left of
+// each.
 func (d *door) halves(t *testing.T) (out, left [2]int64) {
 	t.Helper()
 	var decision weir.Decision

@@ -303,8 +303,8 @@ func TestPushes(t *testing.T) {
 	}
 }
 
-// TestUsedUp: a bucket that has used up its limit gets what comes back, without a report: by a reset
-// that this node is not told of, and by a grant.
+// TestUsedUp: a bucket that has used up its limit gets what comes back, without a report: by a
+// reset that this node is not told of, and by a grant.
 func TestUsedUp(t *testing.T) {
 	acme := rule.Map{"tenant": "acme"}
 	for name, more := range map[string]func(d *door) error{
@@ -439,7 +439,8 @@ func TestBadIDs(t *testing.T) {
 	}
 }
 
-// TestDecode: a bucket whose id is no text is left out of its report, and a report that is none fails.
+// TestDecode: a bucket whose id is no text is left out of its report, and a report that is none
+// fails.
 func TestDecode(t *testing.T) {
 	text, err := proto.Marshal(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{
 		{BucketId: id("tenant", "acme"), NumRequestsAllowed: 3},

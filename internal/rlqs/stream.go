@@ -28,8 +28,8 @@ const (
 	inbox, outbox = 16, 16
 	// together is how many reports are dealt with together.
 	together = 64
-	// batch is how many states are asked for in one call. The embedded store keeps its working memory
-	// up to a size that 500 would pass.
+	// batch is how many states are asked for in one call. The embedded store keeps its working
+	// memory up to a size that 500 would pass.
 	batch = 250
 	// longest is how long a store is waited for.
 	longest = time.Second

@@ -81,7 +81,8 @@ func TestLintLeases(t *testing.T) {
 	}
 }
 
-// TestLintQuotas: limits of domains of rlqs.domains that Envoys can be assigned nothing of, or not all.
+// TestLintQuotas: limits of domains of rlqs.domains that Envoys can be assigned nothing of, or not
+// all.
 func TestLintQuotas(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"lent", "{name: a, allow: 1000/min}", ""},

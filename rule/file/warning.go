@@ -57,8 +57,8 @@ const UnverifiedIdentity = "unverified-identity"
 // LintOptions.NoLeases gives it.
 const UnusedLease = "lease-unused"
 
-// QuotaNever names the warning of limits that quotas for Envoys cannot be taken from. Only Lint with
-// LintOptions.Quotas gives it.
+// QuotaNever names the warning of limits that quotas for Envoys cannot be taken from. Only Lint
+// with LintOptions.Quotas gives it.
 const QuotaNever = "quota-never"
 
 // EachRegion names the warning of rules that each of several regions counts for itself. Only Lint

@@ -87,8 +87,8 @@ type Stats struct {
 	Late uint64
 }
 
-// LimitStats are those of a limit that lends. All are counted since the start, or since it was asked
-// for again after many reloads without it.
+// LimitStats are those of a limit that lends. All are counted since the start, or since it was
+// asked for again after many reloads without it.
 type LimitStats struct {
 	Counter *rule.Counter
 

@@ -149,7 +149,8 @@ func (m *lendModel) stands(t *testing.T, s *Store, server *redistest.Server, i i
 	}
 }
 
-// sameLog reports whether a log holds the same units as far as they count, wherever its ring begins.
+// sameLog reports whether a log holds the same units as far as they count, wherever its ring
+// begins.
 func sameLog(t *testing.T, codec *codec, text string, want *algo.State, now int64) bool {
 	t.Helper()
 	var st algo.State

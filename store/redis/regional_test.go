@@ -248,7 +248,8 @@ func TestLogIsLost(t *testing.T) {
 		t.Errorf("a position lives for %d s", ttl)
 	}
 	server.Do("FLUSHALL")
-	// An entry is named by the millisecond: what is told in this one could have the name of another.
+	// An entry is named by the millisecond: what is told in this one could have the name of
+	// another.
 	eventually(t, "a millisecond is over", func() bool {
 		now, err := s.Time(t.Context())
 		ms, _, _ := strings.Cut(at, "-")

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// borrower takes units of keys whose ceiling here is nearly used up from regions that have some left.
-// A loan is a lease at the other region, of which nothing is ever told: so it counts as used there
-// when it ends, whatever becomes of it. Before that, and before it can count in another window than
-// here, as many units are given back to the state of this region. An answer that is lost costs units,
-// and never the bound. docs/proofs has the model.
+// borrower takes units of keys whose ceiling here is nearly used up from regions that have some
+// left. A loan is a lease at the other region, of which nothing is ever told: so it counts as used
+// there when it ends, whatever becomes of it. Before that, and before it can count in another
+// window than here, as many units are given back to the state of this region. An answer that is
+// lost costs units, and never the bound. docs/proofs has the model.
 type borrower struct {
 	x     *exchange
 	queue chan *loan
@@ -43,9 +43,9 @@ type loan struct {
 const (
 	borrowers = 8
 	maxLoans  = 1 << 16
-	// A key asks for so many percent of the ceiling of its region: twice as many each time that they
-	// last for less than loanLasts, so that a fast one asks for what it uses while the answer is on
-	// its way.
+	// A key asks for so many percent of the ceiling of its region: twice as many each time that
+	// they last for less than loanLasts, so that a fast one asks for what it uses while the answer
+	// is on its way.
 	leastShare = 10
 	mostShare  = 100
 	loanLasts  = int64(2 * time.Second)
@@ -61,9 +61,9 @@ func (b *borrower) init(x *exchange) {
 	b.x, b.queue, b.loans = x, make(chan *loan, 1024), map[string]*loan{}
 }
 
-// low is called when little is left of the ceiling of a key, or nothing, and used of it is. It must be
-// quick. What is borrowed is taken off what is used. So where nothing is, as of a ceiling of 0 or by a
-// request for more than there ever is, it would be lost to all.
+// low is called when little is left of the ceiling of a key, or nothing, and used of it is. It must
+// be quick. What is borrowed is taken off what is used. So where nothing is, as of a ceiling of 0
+// or by a request for more than there ever is, it would be lost to all.
 func (b *borrower) low(c *rule.Counter, key []byte, used int64) {
 	if c.Lease == nil || len(b.x.peers) == 0 || used <= 0 {
 		return
@@ -170,9 +170,9 @@ func (b *borrower) borrow(ctx context.Context, c *rule.Counter, n *loan, share, 
 	return got
 }
 
-// less reports whether a is no more than b at now. Units are moved by the lesser of what is in force and
-// of what the rule gives: more of them than a grant or a signal leaves must not come from elsewhere, and
-// of more than the rule gives the other region may know nothing.
+// less reports whether a is no more than b at now. Units are moved by the lesser of what is in
+// force and of what the rule gives: more of them than a grant or a signal leaves must not come from
+// elsewhere, and of more than the rule gives the other region may know nothing.
 func less(a, b *algo.Limit, now int64) bool {
 	if a == nil || b == nil {
 		return b == nil
@@ -182,15 +182,15 @@ func less(a, b *algo.Limit, now int64) bool {
 	return x == nil || y != nil && x.Config().N <= y.Config().N && atOnce(a, now) <= atOnce(b, now)
 }
 
-// lendable reports whether units of a limit can be moved between regions: the windows of all of them
-// must begin at the same time.
+// lendable reports whether units of a limit can be moved between regions: the windows of all of
+// them must begin at the same time.
 func lendable(l *algo.Limit) bool {
 	c := l.Config()
 	return l.Lease() != nil && !c.FirstRequest
 }
 
-// lenders returns up to two regions to ask. Which is first depends on the time, so that none is asked
-// by all.
+// lenders returns up to two regions to ask. Which is first depends on the time, so that none is
+// asked by all.
 func (x *exchange) lenders() (list [2]*peer) {
 	mono, n := store.Monotonic(), 0
 	from := int(mono/int64(100*time.Millisecond)) % len(x.peers)
@@ -211,8 +211,8 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	defer cancel()
 	over := c.Regions.Over
 	// The clock of this region's store, on the server that has the state, is read before the other
-	// region is asked. So as much later as it says there that the loan ends, it has not ended there,
-	// however long this process stands still on the way; no other clock has a part in it.
+	// region is asked. So as much later as it says there that the loan ends, it has not ended
+	// there, however long this process stands still on the way; no other clock has a part in it.
 	here, err := x.own.Change(ctx, n.part, "", "", "", nil, nil)
 	if err != nil {
 		return 0
@@ -261,9 +261,9 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	return use
 }
 
-// usable returns how many borrowed units can be put to use: as many as the state here has used, since
-// they are taken off what is used. Where a window has begun while the question was under way, that is
-// nothing.
+// usable returns how many borrowed units can be put to use: as many as the state here has used,
+// since they are taken off what is used. Where a window has begun while the question was under way,
+// that is nothing.
 func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64, err error) {
 	charges, ahead, results := []store.Charge{*own}, make([]algo.Ahead, 1), make([]algo.Result, 1)
 	if lender, ok := b.x.own.(store.Lender); ok {
@@ -278,8 +278,8 @@ func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64, 
 	return max(0, r.Limit-r.Remaining-ahead[0].Out), nil
 }
 
-// back returns units that were not put to use to the region that lent them. It returns false if they
-// may be lost.
+// back returns units that were not put to use to the region that lent them. It returns false if
+// they may be lost.
 func (b *borrower) back(ctx context.Context, p *peer, charges []store.Charge, end, units int64) bool {
 	ahead := []algo.Ahead{{Told: [2]algo.Told{{End: end, Returned: units}}}}
 	_, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, make([]algo.Result, 1))

@@ -13,8 +13,9 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// bridge charges what one other region tells in a part of its log to the states of this one. Two at a
-// time do no harm: the position of the log moves in the same step as what comes before it is charged.
+// bridge charges what one other region tells in a part of its log to the states of this one. Two at
+// a time do no harm: the position of the log moves in the same step as what comes before it is
+// charged.
 type bridge struct {
 	x        *exchange
 	p        *peer
@@ -36,8 +37,8 @@ type place struct {
 	since   int64
 }
 
-// hear hears a region until ctx ends. Each part has a bridge of its own: one after the other they would
-// take as many trips as there are parts to come round.
+// hear hears a region until ctx ends. Each part has a bridge of its own: one after the other they
+// would take as many trips as there are parts to come round.
 func (x *exchange) hear(ctx context.Context, p *peer) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -78,8 +79,8 @@ func (b *bridge) run(ctx context.Context) {
 	}
 }
 
-// step charges the next entries; some is false if there were none. With a single part it waits for the
-// first one; for several, that would take as many connections.
+// step charges the next entries; some is false if there were none. With a single part it waits for
+// the first one; for several, that would take as many connections.
 func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	x, log, wait := b.x, b.p.name, time.Duration(0)
 	if len(b.heardTo) == 1 {
@@ -140,11 +141,11 @@ func (b *bridge) heard(to int64) {
 	b.p.heardTo.Store(to)
 }
 
-// fits sets how many entries to read the next time, by how many uses were in what was read. It reports
-// false if these are too many for one call, which all decisions would have to wait for: they are read
-// again, fewer at a time. The way to the other region is long and entries that are told while little is
-// used are small, so that a region would fall behind if it read only as many as it can charge of the
-// largest ones.
+// fits sets how many entries to read the next time, by how many uses were in what was read. It
+// reports false if these are too many for one call, which all decisions would have to wait for:
+// they are read again, fewer at a time. The way to the other region is long and entries that are
+// told while little is used are small, so that a region would fall behind if it read only as many
+// as it can charge of the largest ones.
 func (b *bridge) fits(uses int) bool {
 	switch {
 	case uses > hearUses && b.limit > hearLeast:
@@ -156,8 +157,8 @@ func (b *bridge) fits(uses int) bool {
 	return true
 }
 
-// prepare makes the changes of what was told, which was read at now of the other region's clock. What is
-// of one key and one window is one change.
+// prepare makes the changes of what was told, which was read at now of the other region's clock.
+// What is of one key and one window is one change.
 func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 	clear(b.places)
 	b.changes, b.of = b.changes[:0], b.of[:0]
@@ -200,8 +201,8 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 	b.done = b.done[:len(b.changes)]
 }
 
-// hearable returns between which instants of this region's clock a use at an instant of another's is
-// to be charged: within the same fixed window, and else while it can count.
+// hearable returns between which instants of this region's clock a use at an instant of another's
+// is to be charged: within the same fixed window, and else while it can count.
 func hearable(l *algo.Limit, at int64) (since, until int64) {
 	since, until = span(l, at)
 	if l.Algorithm() != algo.FixedWindow || l.Config().FirstRequest {

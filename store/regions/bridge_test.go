@@ -31,8 +31,8 @@ func (s *counting) Told(ctx context.Context, part int, after string, limit int, 
 
 func (s *counting) Close() error { return nil }
 
-// TestHearsMuch: a region that is far behind reads many small entries at a time, since the way to the
-// other one is long, and not too many large ones.
+// TestHearsMuch: a region that is far behind reads many small entries at a time, since the way to
+// the other one is long, and not too many large ones.
 func TestHearsMuch(t *testing.T) {
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 30 * 24 * time.Hour}, rule.Regions{Over: 20, Tell: 2})
 	own, other := newMemory(t), &counting{Store: newMemory(t)}

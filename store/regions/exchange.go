@@ -18,8 +18,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Neighbour is the store of another region: its log is read, and units are borrowed from its states.
-// Nothing else is asked of it.
+// Neighbour is the store of another region: its log is read, and units are borrowed from its
+// states. Nothing else is asked of it.
 type Neighbour interface {
 	store.Regional
 	store.Lender
@@ -149,8 +149,9 @@ func (x *exchange) clock() int64 {
 	return 0
 }
 
-// used takes down units that were charged at an instant of the store, or given back. own is what the
-// ceiling said; with sync, what the limit did; nil if nothing was asked, as where a cost is settled.
+// used takes down units that were charged at an instant of the store, or given back. own is what
+// the ceiling said; with sync, what the limit did; nil if nothing was asked, as where a cost is
+// settled.
 func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now int64, own *algo.Result) {
 	mono := store.Monotonic()
 	x.offset.Store(now - mono/1000)
@@ -192,7 +193,8 @@ func atOnce(l *algo.Limit, now int64) int64 {
 	return c.N
 }
 
-// short is called when little is left of the ceiling of a key, or nothing, though the limit has room.
+// short is called when little is left of the ceiling of a key, or nothing, though the limit has
+// room.
 func (x *exchange) short(c *rule.Counter, _ *algo.Limit, key []byte, _, now int64, own *algo.Result) {
 	x.offset.Store(now - store.Monotonic()/1000)
 	if !own.Allowed {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// borrowable makes a limit that holds over regions, as the rules do. Without a lease it lends to other
-// regions alone.
+// borrowable makes a limit that holds over regions, as the rules do. Without a lease it lends to
+// other regions alone.
 func borrowable(t testing.TB, c algo.Config, g rule.Regions) *rule.Counter {
 	t.Helper()
 	lent := c.Lease == 0
@@ -158,8 +158,8 @@ func TestHears(t *testing.T) {
 	}
 }
 
-// TestBorrows: one busy region uses what the others do not, and all of them together never more than
-// N.
+// TestBorrows: one busy region uses what the others do not, and all of them together never more
+// than N.
 func TestBorrows(t *testing.T) {
 	for _, over := range []int{0, 30} {
 		for _, config := range kinds {
@@ -268,8 +268,8 @@ func TestHearsSettled(t *testing.T) {
 	}
 }
 
-// TestBorrowsNotInVain: nothing is borrowed where no use can be taken off: under a ceiling of 0, and
-// for a request that costs more than the ceiling.
+// TestBorrowsNotInVain: nothing is borrowed where no use can be taken off: under a ceiling of 0,
+// and for a request that costs more than the ceiling.
 func TestBorrowsNotInVain(t *testing.T) {
 	c := borrowable(t, kinds[1], rule.Regions{Tell: 2})
 	w := near(t, c, map[string]int{"eu": 0, "us": 1, "ap": 1})
@@ -306,8 +306,8 @@ func TestBorrowsNotInVain(t *testing.T) {
 	}
 }
 
-// TestBorrowsWhatIsInForce: where a grant or a signal leaves less of a limit than its rule, no more than
-// that is borrowed together.
+// TestBorrowsWhatIsInForce: where a grant or a signal leaves less of a limit than its rule, no more
+// than that is borrowed together.
 func TestBorrowsWhatIsInForce(t *testing.T) {
 	for _, config := range kinds {
 		t.Run(fmt.Sprintf("%v %d", config.Algorithm, config.Buckets), func(t *testing.T) {

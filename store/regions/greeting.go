@@ -13,16 +13,17 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// The node that hears for its region also writes, twice a second, what its region is set up with. So
-// the others see that regions disagree, and that a region is there of which nothing is to be told.
+// The node that hears for its region also writes, twice a second, what its region is set up with.
+// So the others see that regions disagree, and that a region is there of which nothing is to be
+// told.
 //
 // Units are borrowed only of a region that has said lately that it has the same table and the same
-// rules. A loan is taken by the ceilings of the borrower's table; a region that a change of the table
-// has forgotten would else go on borrowing by the old ones of regions that have lowered theirs. The
-// node that hears tells the other nodes of its region, by facts on their board.
+// rules. A loan is taken by the ceilings of the borrower's table; a region that a change of the
+// table has forgotten would else go on borrowing by the old ones of regions that have lowered
+// theirs. The node that hears tells the other nodes of its region, by facts on their board.
 
-// agreedKind is the kind of these facts, whose IDs are names of regions, and agreedFor how long one of
-// them holds.
+// agreedKind is the kind of these facts, whose IDs are names of regions, and agreedFor how long one
+// of them holds.
 const (
 	agreedKind = "region"
 	agreedFor  = 3 * time.Second
@@ -67,8 +68,8 @@ func (x *exchange) greet(ctx context.Context) {
 	}
 }
 
-// compare takes down what another region said it is set up with, before it, in µs. One that was long on
-// its way, as after a cut, says nothing of now.
+// compare takes down what another region said it is set up with, before it, in µs. One that was
+// long on its way, as after a cut, says nothing of now.
 func (x *exchange) compare(ctx context.Context, p *peer, key []byte, before int64) {
 	rest := int64(agreedFor) - max(before, 0)*1000
 	if len(key) != greetingLen || rest <= 0 {
@@ -94,8 +95,8 @@ func (x *exchange) compare(ctx context.Context, p *peer, key []byte, before int6
 	}
 }
 
-// agree notes that a region is set up as this one, which holds for as long as rest, in ns, and tells the
-// other nodes of it now and then.
+// agree notes that a region is set up as this one, which holds for as long as rest, in ns, and
+// tells the other nodes of it now and then.
 func (x *exchange) agree(ctx context.Context, p *peer, rest int64) {
 	mono := store.Monotonic()
 	p.agrees.Store(mono + rest)

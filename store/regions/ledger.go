@@ -14,8 +14,8 @@ import (
 
 // ledger is what this node has used and not told the other regions yet. A key tells when it has
 // used a share of its limit since it told last, and some time later if it has used so much that the
-// others need to know of the rest. What quiet keys use stays here, and is forgotten when it counts no
-// more. Safe for concurrent use. Times are those of the store, in µs, unless they are said to be
+// others need to know of the rest. What quiet keys use stays here, and is forgotten when it counts
+// no more. Safe for concurrent use. Times are those of the store, in µs, unless they are said to be
 // monotonic.
 type ledger struct {
 	shards [ledgerShards]ledgerShard
@@ -24,8 +24,8 @@ type ledger struct {
 
 const (
 	ledgerShards = 32
-	// maxUntold bounds the keys of a ledger, which take about 150 bytes each. What comes beyond it is
-	// told at once.
+	// maxUntold bounds the keys of a ledger, which take about 150 bytes each. What comes beyond it
+	// is told at once.
 	maxUntold = 1 << 18
 	// restAfter is how long the rest of a busy key may wait.
 	restAfter = int64(time.Second)
@@ -66,7 +66,8 @@ type use struct {
 	units int64
 	most  int64 // tell when there are so many
 	busy  bool  // the key is to tell of its rest
-	// settled: nothing was asked, so that it is not known whether the key is busy; it stays as it was
+	// settled: nothing was asked, so that it is not known whether the key is busy; it stays as it
+	// was
 	settled   bool
 	now, mono int64
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// TestLender: what holders say they used of lent units is told once for a limit, by its own numbers,
-// and what is lent or returned is not.
+// TestLender: what holders say they used of lent units is told once for a limit, by its own
+// numbers, and what is lent or returned is not.
 func TestLender(t *testing.T) {
 	now := start
 	s := newTest(t, three, "eu", func() int64 { return now })

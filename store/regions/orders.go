@@ -72,8 +72,8 @@ func (x *exchange) relayOrders(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// watch copies what is new on another board, until ctx ends or that fails: a Watch that begins again
-// sees all facts once more.
+// watch copies what is new on another board, until ctx ends or that fails: a Watch that begins
+// again sees all facts once more.
 func (r *relay) watch(ctx context.Context, own, board store.Board) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// BenchmarkRedis says what a decision costs the Redis of its region: without regions, with the ceiling
-// alone, with sync, and with both states; of many keys, so that few decisions are merged.
+// BenchmarkRedis says what a decision costs the Redis of its region: without regions, with the
+// ceiling alone, with sync, and with both states; of many keys, so that few decisions are merged.
 func BenchmarkRedis(b *testing.B) {
 	server := redistest.Start(b)
 	const keys = 100_000

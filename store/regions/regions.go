@@ -10,10 +10,10 @@
 // Begin at Store.Take (regions.go). Which charges it makes of one is in expand.go, the ceilings are
 // in ceilings.go, and what becomes of the results in fold.go. wraps.go is what else a store may be.
 //
-// What goes on between regions is in exchange.go, and no decision waits for it: this node tells what
-// it used (ledger.go), one node of each region charges what the others tell (bridge.go), and units
-// are borrowed of them where a ceiling is nearly used up (borrow.go). Bans and grants go the same way
-// (orders.go), and so does what each region is set up with (greeting.go).
+// What goes on between regions is in exchange.go, and no decision waits for it: this node tells
+// what it used (ledger.go), one node of each region charges what the others tell (bridge.go), and
+// units are borrowed of them where a ceiling is nearly used up (borrow.go). Bans and grants go the
+// same way (orders.go), and so does what each region is set up with (greeting.go).
 package regions
 
 import (
@@ -61,13 +61,13 @@ type Options struct {
 	// without grants and signals. All are nil if there is none. It must be safe for concurrent use.
 	// Required with Own; weir.Limiter.Numbers is one.
 	Rules func(id uint64, key []byte) (c *rule.Counter, inForce, plain *algo.Limit)
-	// Ready reports whether Rules and Digest know the rules yet; nil if they do from the beginning. What
-	// is heard of rules that nobody knows is gone, so nothing is heard before.
+	// Ready reports whether Rules and Digest know the rules yet; nil if they do from the beginning.
+	// What is heard of rules that nobody knows is gone, so nothing is heard before.
 	Ready func() bool
 	// Nodes returns how many nodes this region has; nil means one. Each tells of its part.
 	Nodes func() int
-	// Digest returns a text that is the same in all regions that have the same rules; nil means that
-	// this is not compared.
+	// Digest returns a text that is the same in all regions that have the same rules; nil means
+	// that this is not compared.
 	Digest func() string
 	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
 	Logger *slog.Logger
@@ -158,8 +158,8 @@ func (s *Store) Close() error {
 	return s.inner.Close()
 }
 
-// Stats returns a reading of what goes on between this region and the others. Without Options.Own it
-// is the zero value.
+// Stats returns a reading of what goes on between this region and the others. Without Options.Own
+// it is the zero value.
 func (s *Store) Stats() Stats {
 	if s.x == nil {
 		return Stats{}

@@ -20,8 +20,8 @@ import (
 )
 
 // Recorded runs: three regions with two nodes each, over real Redis servers, while links between
-// them are cut, delay and lose, and nodes are killed. All that was admitted is held against the bound.
-// scripts/soak-regions makes many of them.
+// them are cut, delay and lose, and nodes are killed. All that was admitted is held against the
+// bound. scripts/soak-regions makes many of them.
 
 // number reads a number from the environment.
 func number(name string, otherwise uint64) uint64 {

@@ -28,7 +28,8 @@ func (s slow) TakeAhead(
 }
 
 // A question that is under way while a window begins is answered with units of the new one, which
-// nobody here has used yet. They go back: else the lender would lack them, and nobody would have them.
+// nobody here has used yet. They go back: else the lender would lack them, and nobody would have
+// them.
 func TestLoanAcrossTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A bubble begins in 2000, before this process, and its monotonic clock below 0.

@@ -115,7 +115,8 @@ func (w *world) open(region int, leases bool) *node {
 		}
 		inner = l
 	}
-	// Without store/fallback, which on a busy machine decides by itself: that has a bound of its own.
+	// Without store/fallback, which on a busy machine decides by itself: that has a bound of its
+	// own.
 	s, err := New(inner, o)
 	if err != nil {
 		w.t.Fatal(err)

@@ -459,8 +459,8 @@ func testRegionalRandom(t *testing.T, n newStore, a algo.Algorithm) {
 	})
 }
 
-// testRegionalWhileOut: what is lent counts against the room of what is heard, and stays out whatever
-// is heard or given back; a window from the first request stays where it is meanwhile.
+// testRegionalWhileOut: what is lent counts against the room of what is heard, and stays out
+// whatever is heard or given back; a window from the first request stays where it is meanwhile.
 func testRegionalWhileOut(t *testing.T, n newStore) {
 	clock := newVirtual()
 	s := newRegional(t, n, clock.read)
@@ -496,8 +496,8 @@ func testRegionalWhileOut(t *testing.T, n newStore) {
 	}
 }
 
-// testRegionalExactlyOnce: several callers charge one log to a store, race for its position, and are
-// given up in the middle of calls. Each unit that was told is charged once.
+// testRegionalExactlyOnce: several callers charge one log to a store, race for its position, and
+// are given up in the middle of calls. Each unit that was told is charged once.
 func testRegionalExactlyOnce(t *testing.T, n newStore) {
 	const entries, each, callers = 2500, 4, 4
 	s := newRegional(t, n, nil)

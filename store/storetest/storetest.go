@@ -4,8 +4,8 @@
 //		storetest.Run(t, func(t *testing.T, clock func() int64) store.Store { … })
 //	}
 //
-// Begin with Run (storetest.go); Board, Matrix, Differential, Lender and Regional are run apart. model.go is
-// the plain model that stores are compared with.
+// Begin with Run (storetest.go); Board, Matrix, Differential, Lender and Regional are run apart.
+// model.go is the plain model that stores are compared with.
 package storetest
 
 import (
