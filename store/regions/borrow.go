@@ -2,7 +2,6 @@ package regions
 
 import (
 	"context"
-	"encoding/binary"
 	"sync"
 	"time"
 
@@ -69,7 +68,7 @@ func (b *borrower) low(c *rule.Counter, key []byte, used int64) {
 		return
 	}
 	var buf [128]byte
-	name := append(binary.BigEndian.AppendUint64(buf[:0], c.ID), key...)
+	name := appendName(buf[:0], c.ID, key)
 	mono := store.Monotonic()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -221,7 +220,7 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 	charges := []store.Charge{{Counter: c, Limit: there, Key: n.key, Mode: rule.Shadow}}
 	ahead, results := []algo.Ahead{{Want: want, First: true}}, make([]algo.Result, 1)
 	now, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, results)
-	s := x.stats.peer(p.name)
+	s := &p.counts
 	s.asked.Add(1)
 	if err != nil {
 		s.errors.Add(1)

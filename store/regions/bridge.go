@@ -62,7 +62,7 @@ func (b *bridge) run(ctx context.Context) {
 			if n := b.p.problems.Due(seldomLog); n > 0 {
 				b.x.log.Warn("what another region uses cannot be heard: this region goes on up to its ceilings", "region", b.p.name, "cause", err.Error(), "times", n)
 			}
-			b.x.stats.peer(b.p.name).errors.Add(1)
+			b.p.counts.errors.Add(1)
 			b.known = false // it may have moved, and what of the last change is done is not known
 			wait, pause = pause, min(2*pause, last)
 		case !some && len(b.heardTo) > 1: // there it has not waited
@@ -104,7 +104,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 		return true, nil
 	}
 	if gap {
-		x.stats.peer(log).gaps.Add(1)
+		b.p.counts.gaps.Add(1)
 		if n := b.p.gaps.Due(seldomLog); n > 0 {
 			x.log.Warn("a part of what another region used is not in its log any more: it was told faster than it was heard, or the log was lost", "region", log, "times", n)
 		}
@@ -119,7 +119,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 			return false, err
 		}
 		b.position = next
-		x.stats.peer(log).uses.Add(uint64(len(told)))
+		b.p.counts.uses.Add(uint64(len(told)))
 		b.book()
 	}
 	// Both instants are by the clock of the other region.
@@ -173,7 +173,7 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 			l = plain
 		}
 		if c == nil || l == nil || c.Heard() == nil {
-			b.x.stats.peer(b.p.name).unknown.Add(1)
+			b.p.counts.unknown.Add(1)
 			continue
 		}
 		since, until := hearable(l, t.At)
@@ -183,7 +183,7 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 		p := place{t.Counter, string(t.Key), since}
 		at, ok := b.places[p]
 		if !ok && len(b.changes) == store.MaxChanges {
-			b.x.stats.peer(b.p.name).unknown.Add(1) // no node tells so much in so few entries
+			b.p.counts.unknown.Add(1) // no node tells so much in so few entries
 			continue
 		}
 		if !ok {

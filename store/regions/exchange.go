@@ -65,6 +65,7 @@ type peer struct {
 	problems seldom.Line
 	gaps     seldom.Line
 	other    seldom.Line
+	counts   peerCounts
 }
 
 // The cadence of what goes on beside decisions.

@@ -1,6 +1,7 @@
 package regions
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -47,14 +48,18 @@ func (c *ceilings) hash() uint64 {
 	return xxhash.Sum64String(b.String())
 }
 
-// greet says what this region is set up with. That it fails shows elsewhere.
-func (x *exchange) greet(ctx context.Context) {
-	key := binary.LittleEndian.AppendUint64(make([]byte, 0, greetingLen), x.self.hash())
+// greeting is what this region is set up with. The hash of the rules is 0 if they are not compared.
+func (x *exchange) greeting() []byte {
 	rules := uint64(0)
 	if x.o.Digest != nil {
 		rules = xxhash.Sum64String(x.o.Digest())
 	}
-	key = binary.LittleEndian.AppendUint64(key, rules)
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(make([]byte, 0, greetingLen), x.self.hash()), rules)
+}
+
+// greet says what this region is set up with. That it fails shows elsewhere.
+func (x *exchange) greet(ctx context.Context) {
+	key := x.greeting()
 	within, cancel := context.WithTimeout(ctx, leadEvery)
 	defer cancel()
 	now, err := x.own.Take(within, nil, nil)
@@ -75,10 +80,10 @@ func (x *exchange) compare(ctx context.Context, p *peer, key []byte, before int6
 	if len(key) != greetingLen || rest <= 0 {
 		return
 	}
-	var d Differs
-	d.Table = binary.LittleEndian.Uint64(key) != x.self.hash()
-	if theirs := binary.LittleEndian.Uint64(key[8:]); theirs != 0 && x.o.Digest != nil {
-		d.Rules = theirs != xxhash.Sum64String(x.o.Digest())
+	ours := x.greeting()
+	d := Differs{Table: !bytes.Equal(key[:8], ours[:8])}
+	if theirs, rules := binary.LittleEndian.Uint64(key[8:]), binary.LittleEndian.Uint64(ours[8:]); theirs != 0 && rules != 0 {
+		d.Rules = theirs != rules
 	}
 	p.differs.Store(&d)
 	if d == (Differs{}) {
@@ -107,17 +112,8 @@ func (x *exchange) agree(ctx context.Context, p *peer, rest int64) {
 		within, cancel := context.WithTimeout(ctx, leadEvery)
 		defer cancel()
 		// With an error they do not know of it, and do not borrow.
-		_ = board.Post(within, agreedKind, []store.Fact{{ID: p.name, Data: []byte(x.setUp()), TTL: time.Duration(rest)}})
+		_ = board.Post(within, agreedKind, []store.Fact{{ID: p.name, Data: x.greeting(), TTL: time.Duration(rest)}})
 	}
-}
-
-// setUp names what this region is set up with.
-func (x *exchange) setUp() string {
-	rules := ""
-	if x.o.Digest != nil {
-		rules = x.o.Digest()
-	}
-	return fmt.Sprintf("%016x %s", x.self.hash(), rules)
 }
 
 // watchAgreement takes down what the node that hears says of the other regions. A node that is set
@@ -132,7 +128,7 @@ func (x *exchange) watchAgreement(ctx context.Context) {
 		for i := range facts {
 			f := &facts[i]
 			at := slices.IndexFunc(x.peers, func(p *peer) bool { return p.name == f.ID })
-			if at < 0 || f.Removed || string(f.Data) != x.setUp() {
+			if at < 0 || f.Removed || !bytes.Equal(f.Data, x.greeting()) {
 				continue
 			}
 			p := x.peers[at]

@@ -15,8 +15,8 @@ import (
 // ledger is what this node has used and not told the other regions yet. A key tells when it has
 // used a share of its limit since it told last, and some time later if it has used so much that the
 // others need to know of the rest. What quiet keys use stays here, and is forgotten when it counts
-// no more. Safe for concurrent use. Times are those of the store, in µs, unless they are said to be
-// monotonic.
+// no more. Safe for concurrent use. Times are those of the store, in µs, unless they are said to
+// be monotonic.
 type ledger struct {
 	shards [ledgerShards]ledgerShard
 	turn   int // the shard to sweep next
@@ -72,6 +72,11 @@ type use struct {
 	now, mono int64
 }
 
+// appendName appends the name of a counter's key in the maps of this package.
+func appendName(dst []byte, id uint64, key []byte) []byte {
+	return append(binary.BigEndian.AppendUint64(dst, id), key...)
+}
+
 func (g *ledger) shard(id uint64, key []byte) *ledgerShard {
 	return &g.shards[(xxhash.Sum64(key)^id)%ledgerShards]
 }
@@ -79,23 +84,19 @@ func (g *ledger) shard(id uint64, key []byte) *ledgerShard {
 // add takes down a use. It reports whether there is something to tell now.
 func (g *ledger) add(u *use) (due bool) {
 	var buf [128]byte
-	name := append(binary.BigEndian.AppendUint64(buf[:0], u.heard.ID), u.key...)
+	name := appendName(buf[:0], u.heard.ID, u.key)
 	s := g.shard(u.heard.ID, u.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.keys[string(name)]
 	if k == nil {
-		if len(s.keys) >= maxUntold/ledgerShards {
-			k = &untold{counter: u.heard, part: u.part, units: u.units, at: u.now}
+		k = &untold{counter: u.heard, part: u.part}
+		if !s.keep(name, k) {
+			k.units, k.at = u.units, u.now
 			_, k.until = span(u.limit, u.now)
 			s.say(k, u.key)
 			return true
 		}
-		if s.keys == nil {
-			s.keys = map[string]*untold{}
-		}
-		k = &untold{counter: u.heard, part: u.part}
-		s.keys[string(name)] = k
 	}
 	if u.now >= k.until {
 		k.units = 0 // they are of a window that is over
@@ -114,6 +115,18 @@ func (g *ledger) add(u *use) (due bool) {
 		return false
 	}
 	s.say(k, u.key)
+	return true
+}
+
+// keep adds a key; it returns false if there is no room for it.
+func (s *ledgerShard) keep(name []byte, k *untold) bool {
+	if len(s.keys) >= maxUntold/ledgerShards {
+		return false
+	}
+	if s.keys == nil {
+		s.keys = map[string]*untold{}
+	}
+	s.keys[string(name)] = k
 	return true
 }
 
@@ -187,21 +200,16 @@ func (g *ledger) back(list []saying, mono int64) (dropped int) {
 }
 
 func (g *ledger) backOne(x *saying, mono int64) bool {
-	name := string(append(binary.BigEndian.AppendUint64(nil, x.told.Counter), x.told.Key...))
+	name := appendName(nil, x.told.Counter, x.told.Key)
 	s := g.shard(x.told.Counter, x.told.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := s.keys[name]
+	k := s.keys[string(name)]
 	switch {
-	case k == nil && len(s.keys) >= maxUntold/ledgerShards:
-		return false
 	case k == nil:
-		if s.keys == nil {
-			s.keys = map[string]*untold{}
-		}
-		s.keys[name] = &untold{
+		return s.keep(name, &untold{
 			counter: x.counter, part: x.part, busy: true, units: x.told.Units, since: mono, at: x.told.At, until: x.until,
-		}
+		})
 	case k.at < x.until: // else another window has begun, in which it does not count
 		if k.units == 0 {
 			k.since = mono

@@ -17,7 +17,6 @@ type Name struct{ Domain, Rule string }
 type counts struct {
 	untold atomic.Uint64 // uses of which it is unknown whether the others hear of them
 	orders atomic.Uint64
-	peers  sync.Map // name → *peerCounts
 	limits sync.Map // Name → *limitCounts
 
 	// byCounter finds the same by Counter, for the deciding path; it is emptied now and then, since
@@ -51,14 +50,6 @@ func (n *net) add(units int64) {
 }
 
 func (n *net) read() Net { return Net{n.used.Load(), n.back.Load()} }
-
-func (s *counts) peer(name string) *peerCounts {
-	if c, ok := s.peers.Load(name); ok {
-		return c.(*peerCounts)
-	}
-	c, _ := s.peers.LoadOrStore(name, new(peerCounts))
-	return c.(*peerCounts)
-}
 
 func (s *counts) limit(c *rule.Counter) *limitCounts {
 	if n, ok := s.byCounter.Load(c); ok {
@@ -126,7 +117,7 @@ func (x *exchange) readStats() Stats {
 	s := Stats{Leads: x.leads.Load(), Untold: x.stats.untold.Load(), Orders: x.stats.orders.Load(), Keys: x.ledger.len(), Limits: map[Name]LimitStats{}}
 	mono := store.Monotonic()
 	for _, p := range x.peers {
-		c := x.stats.peer(p.name)
+		c := &p.counts
 		r := PeerStats{
 			Name: p.name, Uses: c.uses.Load(), Unknown: c.unknown.Load(), Gaps: c.gaps.Load(), Errors: c.errors.Load(), Asked: c.asked.Load(),
 			Borrowed: c.borrowed.Load(), Lost: c.lost.Load(), Stale: -1,
