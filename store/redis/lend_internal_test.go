@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -21,26 +18,10 @@ import (
 // been made one after the other, around the ends of generations, windows and phases.
 // WEIR_LEND_CALLS sets how many calls at least, 600000 for one before a release.
 func TestLentTogether(t *testing.T) {
-	server := redistest.Start(t)
 	now := int64(1767225600_000000)
-	s, err := Open(Options{URL: server.URL(), Clock: func() int64 { return now }, Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	_, s, rnd := openRandom(t, &now)
 	p := s.partitions[0]
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	most := 20_000
-	if testing.Short() {
-		most = 4_000
-	}
-	if text := os.Getenv("WEIR_LEND_CALLS"); text != "" {
-		if most, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("WEIR_LEND_CALLS: %q is no number of calls", text)
-		}
-	}
+	most := atLeast(t, "WEIR_LEND_CALLS", 20_000, 4_000)
 	const border = 600_000_000 // of phases, and of all longer windows
 	var calls, undecided, merged, granted, told int
 	for calls < most {

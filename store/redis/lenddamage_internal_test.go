@@ -17,16 +17,8 @@ import (
 // record does not leave room for. What can be read is decided on as algo does, and what cannot
 // counts as nothing. When it is over, Lua decides by itself, and nothing of it is left.
 func TestLentDamaged(t *testing.T) {
-	server := redistest.Start(t)
 	now := int64(1767225600_000000)
-	s, err := Open(Options{URL: server.URL(), Clock: func() int64 { return now }, Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
+	server, s, rnd := openRandom(t, &now)
 	episodes := 600
 	if testing.Short() {
 		episodes = 100

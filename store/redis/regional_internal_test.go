@@ -5,11 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/redistest"
@@ -21,25 +19,9 @@ import (
 // room, and every byte of the states and records that Redis keeps, around the ends of generations,
 // windows and phases. WEIR_CHANGES sets how many changes at least, 300000 for one before a release.
 func TestChangedTogether(t *testing.T) {
-	server := redistest.Start(t)
 	now := int64(1767225600_000000)
-	s, err := Open(Options{URL: server.URL(), Clock: func() int64 { return now }, Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	most := 10_000
-	if testing.Short() {
-		most = 3_000
-	}
-	if text := os.Getenv("WEIR_CHANGES"); text != "" {
-		if most, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("WEIR_CHANGES: %q is no number of changes", text)
-		}
-	}
+	server, s, rnd := openRandom(t, &now)
+	most := atLeast(t, "WEIR_CHANGES", 10_000, 3_000)
 	const border = 600_000_000 // of phases, and of all longer windows
 	var made, calls, byNode, over, lent int
 	for made < most {
@@ -89,9 +71,11 @@ func TestChangedTogether(t *testing.T) {
 			log, from, to := "", "", ""
 			if rnd.IntN(2) == 0 {
 				log, to = "us", strconv.Itoa(calls)+"-0"
-				if from, err = s.Position(t.Context(), 0, log); err != nil {
+				at, err := s.Position(t.Context(), 0, log)
+				if err != nil {
 					t.Fatal(err)
 				}
+				from = at
 			}
 			if _, err := s.Change(t.Context(), 0, log, from, to, changes, done); err != nil {
 				t.Fatal(err)
@@ -175,16 +159,8 @@ func sameLog(t *testing.T, codec *codec, text string, want *algo.State, now int6
 // TestChangeDamaged: whatever lies where states, records and the position are to be, no change
 // makes Lua fail, and what can be charged is charged.
 func TestChangeDamaged(t *testing.T) {
-	server := redistest.Start(t)
 	now := int64(1767225600_000000)
-	s, err := Open(Options{URL: server.URL(), Clock: func() int64 { return now }, Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
+	server, s, rnd := openRandom(t, &now)
 	episodes := 1500
 	if testing.Short() {
 		episodes = 300
