@@ -67,11 +67,7 @@ var regionSettings = []setting{
 
 var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
-const (
-	regionNames = "a name has up to 32 lower-case letters, digits and dashes"
-	// staleRegion is after how long without hearing a region /readyz says so.
-	staleRegion = insight.SilentRegion
-)
+const regionNames = "a name has up to 32 lower-case letters, digits and dashes"
 
 // checkRegions reports what does not fit together in the settings of regions.
 func (c *config) checkRegions() error {
@@ -163,7 +159,7 @@ func (s *storage) silentRegions() string {
 	}
 	var names []string
 	for _, p := range r.Peers {
-		if p.Stale < 0 || p.Stale > staleRegion {
+		if p.Stale < 0 || p.Stale > insight.SilentRegion {
 			names = append(names, p.Name)
 		}
 	}

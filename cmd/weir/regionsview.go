@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -41,16 +40,13 @@ func (s *storage) readRegions() *insight.RegionsReading {
 		}
 		r.Peers = append(r.Peers, peer)
 	}
-	slices.SortFunc(r.Peers, func(a, b insight.RegionPeer) int { return cmp.Compare(a.Region, b.Region) })
 	for name, l := range stats.Limits {
 		r.Limits = append(r.Limits, insight.RegionalUnits{
 			Domain: name.Domain, Rule: name.Rule, Used: units(l.Used), Told: units(l.Told), Heard: units(l.Heard), Late: units(l.Late),
 			OverUnits: l.Over, Borrowed: l.Borrowed, CeilingRefusals: l.Ceiling,
 		})
 	}
-	slices.SortFunc(r.Limits, func(a, b insight.RegionalUnits) int {
-		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule))
-	})
+	slices.SortFunc(r.Limits, insight.CompareRegional)
 	return r
 }
 

@@ -87,7 +87,7 @@ func (r *RegionsReading) Add(other *RegionsReading) {
 	}
 	for i := range other.Limits {
 		from := &other.Limits[i]
-		at, there := slices.BinarySearchFunc(r.Limits, *from, compareRules)
+		at, there := slices.BinarySearchFunc(r.Limits, *from, CompareRegional)
 		if !there {
 			r.Limits = slices.Insert(r.Limits, at, RegionalUnits{Domain: from.Domain, Rule: from.Rule})
 		}
@@ -103,12 +103,13 @@ func (r *RegionsReading) Add(other *RegionsReading) {
 // Of returns what was counted of a rule; zero if that is nothing.
 func (r *RegionsReading) Of(domain, rule string) RegionalUnits {
 	of := RegionalUnits{Domain: domain, Rule: rule}
-	if at, there := slices.BinarySearchFunc(r.Limits, of, compareRules); there {
+	if at, there := slices.BinarySearchFunc(r.Limits, of, CompareRegional); there {
 		return r.Limits[at]
 	}
 	return of
 }
 
-func compareRules(a, b RegionalUnits) int {
+// CompareRegional orders units of rules by domain and rule, as RegionsReading.Limits are.
+func CompareRegional(a, b RegionalUnits) int {
 	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule))
 }
