@@ -144,7 +144,7 @@ func TestWire(t *testing.T) {
 
 // TestLastUnits: a limit is used to its last unit, wherever the reports of the demand come. What
 // Envoy has not used of an assignment when the next one comes is put to use again, also where it is
-// a single unit, which no lender lends.
+// a single unit, which a lender lends only to one who wants no more.
 func TestLastUnits(t *testing.T) {
 	for _, tenths := range []int64{1, 5, 9, 11, 15, 19, 31, 47} {
 		w := newWorld(t, 1, algo.Config{Algorithm: algo.TokenBucket, N: 30, Window: 24 * time.Hour, Lease: 90, LeaseFor: 11 * time.Second})

@@ -38,9 +38,9 @@ func drawOver(t *rapid.T, a algo.Algorithm) int {
 
 var algorithms = []algo.Algorithm{algo.SlidingWindow, algo.SlidingLog, algo.FixedWindow, algo.TokenBucket, algo.LeakyBucket, algo.Concurrency}
 
-// TestBound: what all regions admit together obeys a limit of N × (1 + over), and of as much that a
-// bucket holds, whatever is asked where, and though no region hears of another. With a ceiling of
-// its own the same is reached.
+// TestBound: what all regions admit together obeys a limit of N × (1 + over), and of as much
+// that a bucket holds, whatever is asked where, and though no region hears of another. With a
+// ceiling of its own the same is reached.
 func TestBound(t *testing.T) {
 	for _, a := range algorithms {
 		t.Run(a.String(), func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestBoundOfIntervals: a bucket that is refilled at intervals gets N × (1 + over) at each of them,
-// which come at other times in other regions.
+// TestBoundOfIntervals: a bucket that is refilled at intervals gets N × (1 + over) at each of
+// them, which come at other times in other regions.
 func TestBoundOfIntervals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t, algo.TokenBucket)
