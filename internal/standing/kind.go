@@ -59,8 +59,8 @@ type factData struct {
 	Allow    string   `json:"allow,omitempty"`
 	// Beyond is how long, in µs, the limit itself goes on refusing after the ban has ended.
 	Beyond int64 `json:"beyond,omitempty"`
-	// At is when the order was made, in µs since the Unix epoch, by the clock of the node that made
-	// it: of several regions' orders on one key the last one holds (store/regions).
+	// At is when the order was made, in µs since the Unix epoch, by the clock of the node that
+	// made it: of several regions' orders on one key the last one holds (store/regions).
 	At int64 `json:"at,omitempty"`
 }
 
