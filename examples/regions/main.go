@@ -16,7 +16,6 @@ import (
 	"io/fs"
 	"log"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
@@ -26,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-rl/weir/internal/programs"
 	"github.com/weir-rl/weir/internal/regionplot"
 )
 
@@ -135,7 +135,7 @@ func run(ctx context.Context, o *options, out io.Writer) (kept bool, err error) 
 	var started processes
 	defer func() {
 		cancel()
-		started.stop()
+		started.Stop()
 	}()
 	dir, err := os.MkdirTemp("", "regions-")
 	if err != nil {
@@ -219,29 +219,19 @@ func open(ctx context.Context, o *options, dir string, started *processes) ([]*r
 	if err := o.rules(filepath.Join(dir, "rules", "search.yaml")); err != nil {
 		return nil, err
 	}
-	if o.rival == "" && o.weir == "" {
-		o.weir = filepath.Join(dir, "weir")
-		if text, err := exec.CommandContext(ctx, "go", "build", "-o", o.weir, "github.com/weir-rl/weir/cmd/weir").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("go build: %w\n%s", err, text)
-		}
+	program, build := &o.weir, "github.com/weir-rl/weir/cmd/weir"
+	if o.rival != "" {
+		program, build = &o.rival, ""
 	}
-	for _, program := range []*string{&o.weir, &o.rival} {
-		if *program != "" {
-			path, err := exec.LookPath(*program)
-			if err != nil {
-				return nil, err
-			}
-			if *program, err = filepath.Abs(path); err != nil {
-				return nil, err
-			}
-		}
+	var err error
+	if *program, err = programs.Built(ctx, *program, build, dir); err != nil {
+		return nil, err
 	}
 	var regions []*region
 	for _, name := range names {
 		r := &region{name: name, links: map[string]*link{}}
-		var err error
 		if o.rival != "" {
-			r.redis, err = freeAddress() // where it hears the others, without a Redis
+			r.redis, err = programs.FreeAddress() // where it hears the others, without a Redis
 		} else {
 			r.redis, err = started.startRedis(ctx, name, filepath.Join(dir, name))
 		}

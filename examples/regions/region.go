@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,16 +8,14 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
+
+	"github.com/weir-rl/weir/internal/programs"
 )
 
 // region is a Redis and the nodes that decide on it.
@@ -36,114 +33,22 @@ type node struct {
 
 const nodesEach = 2
 
-// process is a program that was started, and its last lines.
-type process struct {
-	name string
-	cmd  *exec.Cmd
-	done chan struct{}
-
-	mu    sync.Mutex
-	lines []string
-}
-
 // processes are all that were started.
-type processes struct {
-	list []*process
-}
-
-// start starts a program in a folder. It lives until stop is called.
-func (p *processes) start(name, dir, program string, args ...string) (*process, error) {
-	cmd := exec.Command(program, args...)
-	cmd.Dir = dir
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stdout, cmd.Stderr = writer, writer
-	err = cmd.Start()
-	_ = writer.Close()
-	if err != nil {
-		return nil, err
-	}
-	s := &process{name: name, cmd: cmd, done: make(chan struct{})}
-	p.list = append(p.list, s)
-	go func() {
-		defer close(s.done)
-		in := bufio.NewScanner(reader)
-		for in.Scan() {
-			s.mu.Lock()
-			s.lines = append(s.lines[max(0, len(s.lines)-200):], in.Text())
-			s.mu.Unlock()
-		}
-		_ = cmd.Wait()
-	}()
-	return s, nil
-}
-
-// stop ends what was started, the last one first: by its own process id, in peace, and by force if
-// it is still there after five seconds.
-func (p *processes) stop() {
-	for _, s := range slices.Backward(p.list) {
-		if s.cmd.Process.Signal(syscall.SIGTERM) != nil {
-			_ = s.cmd.Process.Kill()
-		}
-	}
-	force := time.After(5 * time.Second)
-	for _, s := range p.list {
-		select {
-		case <-s.done:
-		case <-force:
-			_ = s.cmd.Process.Kill()
-			<-s.done
-		}
-	}
-}
-
-// said waits for a line of the program that matches a pattern, and returns its first group.
-func (s *process) said(ctx context.Context, pattern string) (string, error) {
-	want := regexp.MustCompile(pattern)
-	for {
-		s.mu.Lock()
-		lines := slices.Clone(s.lines)
-		s.mu.Unlock()
-		for _, line := range lines {
-			if found := want.FindStringSubmatch(line); found != nil {
-				return found[1], nil
-			}
-		}
-		select {
-		case <-s.done:
-			return "", fmt.Errorf("%s has ended:\n%s", s.name, strings.Join(lines[max(0, len(lines)-10):], "\n"))
-		case <-ctx.Done():
-			return "", fmt.Errorf("%s has not started in time:\n%s", s.name, strings.Join(lines[max(0, len(lines)-10):], "\n"))
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-// freeAddress returns an address of the loopback at which nobody listens now.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
+type processes struct{ programs.List }
 
 // startRedis starts a Redis. Its port was free a moment ago; if it is not any more, another one is
 // tried.
 func (p *processes) startRedis(ctx context.Context, region, dir string) (addr string, err error) {
 	for range 5 {
-		if addr, err = freeAddress(); err != nil {
+		if addr, err = programs.FreeAddress(); err != nil {
 			return "", err
 		}
 		_, port, _ := net.SplitHostPort(addr)
-		s, err := p.start("redis-server of "+region, dir, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "")
+		s, err := p.Start("redis-server of "+region, dir, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "")
 		if err != nil {
 			return "", err
 		}
-		if _, err = s.said(ctx, "(Ready to accept connections)"); err == nil {
+		if _, err = s.Said(ctx, "(Ready to accept connections)"); err == nil {
 			return addr, nil
 		} else if ctx.Err() != nil {
 			return "", err
@@ -160,17 +65,17 @@ func (p *processes) startWeir(ctx context.Context, program, dir string, r *regio
 		stores = append(stores, name+"=redis://"+l.addr)
 	}
 	slices.Sort(stores)
-	s, err := p.start(fmt.Sprintf("node %d of %s", len(r.nodes)+1, r.name), filepath.Join(dir, r.name), program, "serve",
+	s, err := p.Start(fmt.Sprintf("node %d of %s", len(r.nodes)+1, r.name), filepath.Join(dir, r.name), program, "serve",
 		"--store=redis://"+r.redis, "--regions-stores="+strings.Join(stores, ","),
 		"--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	n := &node{}
-	if n.http, err = s.said(ctx, `door=http addr=(\S+)`); err != nil {
+	if n.http, err = s.Said(ctx, `door=http addr=(\S+)`); err != nil {
 		return err
 	}
-	if n.admin, err = s.said(ctx, `door=admin addr=(\S+)`); err != nil {
+	if n.admin, err = s.Said(ctx, `door=admin addr=(\S+)`); err != nil {
 		return err
 	}
 	r.nodes = append(r.nodes, n)
@@ -181,14 +86,14 @@ func (p *processes) startWeir(ctx context.Context, program, dir string, r *regio
 // docs/regions.md.
 func (p *processes) startRival(ctx context.Context, program, gossip string, r *region, o *options) (err error) {
 	n := &node{}
-	if n.http, err = freeAddress(); err != nil {
+	if n.http, err = programs.FreeAddress(); err != nil {
 		return err
 	}
 	var peers []string
 	for _, l := range r.links {
 		peers = append(peers, "http://"+l.addr)
 	}
-	_, err = p.start("the node of "+r.name, ".", program, r.name, n.http, gossip, strings.Join(peers, ","),
+	_, err = p.Start("the node of "+r.name, ".", program, r.name, n.http, gossip, strings.Join(peers, ","),
 		strconv.FormatInt(o.limit, 10), strconv.Itoa(int(o.window.Seconds())))
 	if err != nil {
 		return err

@@ -1,0 +1,66 @@
+//go:build unix
+
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/envoytest"
+)
+
+// The command of examples/sticky/README.md, in small: a balancer before nodes that share nothing,
+// of which one dies.
+func TestStickyExample(t *testing.T) {
+	program := buildProgram(t)
+	root := repositoryRoot(t)
+	readme := blocks(t, filepath.Join(root, "examples", "sticky", "README.md"))[0].text
+	command := strings.Fields(readme)
+	if len(command) != 3 || command[0] != "go" || command[1] != "run" {
+		t.Fatalf("the README says to run %q", readme)
+	}
+	built := filepath.Join(t.TempDir(), "sticky")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", root, "-o", built, command[2]).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	row := regexp.MustCompile(`(?m)^ +\d+ +(\d+) +(\d+) +(\d+) +\d+ +(\d+) +(\d+) +\S+(  a node dies)?$`)
+	for _, c := range []struct {
+		name    string
+		balance func(t *testing.T) []string
+	}{
+		{"nginx", func(t *testing.T) []string { return []string{"-program", nginxPath(t)} }},
+		{"envoy", func(t *testing.T) []string { return []string{"-program", envoytest.Program(t)} }},
+		{"any", func(t *testing.T) []string { return []string{"-balancer", "nginx", "-program", nginxPath(t), "-any"} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			args := append(c.balance(t), "-weir", program, "-users", "10", "-limit", "8", "-window", "3s", "-duration", "6s", "-dies", "4s", "-back", "0")
+			if c.name != "any" {
+				args = append(args, "-balancer", c.name)
+			}
+			out, err := exec.CommandContext(t.Context(), built, args...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			rows := row.FindAllStringSubmatch(string(out), -1)
+			if len(rows) != 2 || rows[0][6] != "" || rows[1][6] == "" {
+				t.Fatalf("the table:\n%s", out)
+			}
+			for _, r := range rows {
+				n := func(i int) int { v, _ := strconv.Atoi(r[i]); return v }
+				admitted, tooMany, most := n(1), n(3), n(4)
+				// On each of three nodes a user has 8. Admitted are at most 8 of each user, and those beyond.
+				if admitted == 0 || most > 3*8 || admitted > 10*8+tooMany {
+					t.Errorf("%s", out)
+				}
+			}
+			if c.name == "any" && strings.TrimSpace(rows[0][3]) == "0" {
+				t.Errorf("users on any node do not exceed their limit:\n%s", out)
+			}
+		})
+	}
+}
