@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weir-rl/weir/internal/bench"
 )
 
 const rules = `domain: bench
@@ -85,7 +87,7 @@ func (s *server) measure(door, path string, keys, n int) (float64, error) {
 		}
 		s.loaders[door] = l
 	}
-	before, err := cpuTime(s.cmd.Process.Pid)
+	before, err := bench.ProcessorTime(s.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
@@ -93,7 +95,7 @@ func (s *server) measure(door, path string, keys, n int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	after, err := cpuTime(s.cmd.Process.Pid)
+	after, err := bench.ProcessorTime(s.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}

@@ -24,6 +24,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/internal/bench"
 )
 
 func main() {
@@ -162,7 +164,7 @@ func (c *contestant) launch() error {
 var perSecond = regexp.MustCompile(`([\d.]+) requests per second`)
 
 func (c *contestant) measure(pipeline, clients, keys, n int) (rate, cost float64, err error) {
-	before, err := cpuTime(c.process.Process.Pid)
+	before, err := bench.ProcessorTime(c.process.Process.Pid)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -171,7 +173,7 @@ func (c *contestant) measure(pipeline, clients, keys, n int) (rate, cost float64
 	if err != nil {
 		return 0, 0, fmt.Errorf("redis-benchmark: %w\n%s", err, out)
 	}
-	after, err := cpuTime(c.process.Process.Pid)
+	after, err := bench.ProcessorTime(c.process.Process.Pid)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -27,6 +27,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/internal/bench"
 )
 
 func main() {
@@ -222,7 +224,7 @@ func parseProcesses(s string) ([]process, error) {
 		if name == "" || err != nil || pid < 1 {
 			return nil, fmt.Errorf("%q is not process=PID", part)
 		}
-		if _, err := cpuTime(pid); err != nil {
+		if _, err := bench.ProcessorTime(pid); err != nil {
 			return nil, fmt.Errorf("%s: %w", part, err)
 		}
 		out = append(out, process{name, pid})

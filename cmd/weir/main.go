@@ -119,6 +119,7 @@ Write it: weir help rules                            # how rules and their tests
 		newExplainCommand(),
 		newCandidatesCommand(),
 		newReplayCommand(),
+		newBenchCommand(),
 		newDeferCommand(),
 		newBanCommand(),
 		newGrantCommand(),

@@ -272,6 +272,17 @@ func showProgress(log *accesslog.Log, stderr io.Writer) (stop func()) {
 		progressbar.OptionThrottle(65*time.Millisecond),
 		progressbar.OptionClearOnFinish(),
 	)
+	return drawWhile(bar, func() int64 {
+		read, _ := log.Progress()
+		if total > 0 {
+			read = min(read, total)
+		}
+		return read
+	})
+}
+
+// drawWhile draws a progress bar until the returned function is called, which removes it.
+func drawWhile(bar *progressbar.ProgressBar, value func() int64) (stop func()) {
 	done := make(chan struct{})
 	finished := make(chan struct{})
 	go func() {
@@ -284,11 +295,7 @@ func showProgress(log *accesslog.Log, stderr io.Writer) (stop func()) {
 				bar.Finish()
 				return
 			case <-tick.C:
-				read, _ := log.Progress()
-				if total > 0 {
-					read = min(read, total)
-				}
-				bar.Set64(read)
+				bar.Set64(value())
 			}
 		}
 	}()

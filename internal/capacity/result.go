@@ -1,7 +1,6 @@
 package capacity
 
 import (
-	"math"
 	"time"
 )
 
@@ -85,46 +84,6 @@ func (w *world) result(took time.Duration) *Result {
 	for i := range w.stores {
 		r.Busy = max(r.Busy, float64(w.stores[i].busy)/float64(w.s.Length))
 	}
-	r.Mean, r.Median, r.P99, r.Longest = w.latency.mean(), w.latency.quantile(0.5), w.latency.quantile(0.99), w.latency.quantile(1)
+	r.Mean, r.Median, r.P99, r.Longest = w.latency.Mean(), w.latency.Quantile(0.5), w.latency.Quantile(0.99), w.latency.Quantile(1)
 	return r
-}
-
-// histogram counts times in classes of which each reaches 1/32 further than it begins.
-type histogram struct {
-	classes [64 * steps]float64
-	total   float64
-	sum     float64 // ns
-}
-
-const steps = 32
-
-func (h *histogram) add(d time.Duration, weight float64) {
-	i := 0
-	if d > 0 {
-		i = int(math.Log2(float64(d)) * steps)
-	}
-	h.classes[i] += weight
-	h.total += weight
-	h.sum += weight * float64(d)
-}
-
-func (h *histogram) mean() time.Duration {
-	if h.total == 0 {
-		return 0
-	}
-	return time.Duration(h.sum / h.total)
-}
-
-// quantile returns a time that a share of all does not exceed, rounded up to the end of its class.
-func (h *histogram) quantile(q float64) time.Duration {
-	left := h.total * q
-	for i, n := range h.classes {
-		if left -= n; n > 0 && left <= h.total*1e-12 {
-			if i == 0 {
-				return 0
-			}
-			return time.Duration(math.Exp2(float64(i+1) / steps))
-		}
-	}
-	return 0
 }

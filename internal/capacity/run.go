@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/histogram"
 	"github.com/weir-rl/weir/internal/holder"
 )
 
@@ -40,7 +41,7 @@ type world struct {
 	ideal     *algo.Limit
 	over      int64
 	tallies   []Tally
-	latency   histogram
+	latency   histogram.Histogram
 }
 
 // key is one that is simulated. It stands for others of its stratum.
@@ -185,7 +186,7 @@ func (w *world) decided(number int32, at int64, allowed, here bool) {
 	if here && !allowed {
 		t.RefusedHere++
 	}
-	w.latency.add(time.Duration(w.now-at), weight)
+	w.latency.Add(time.Duration(w.now-at), weight)
 }
 
 // judge holds an admission of a key that is decided now against the guarantee.

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"time"
@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is the processor time, user and system, that a process has used so far in all its
+// ProcessorTime is the processor time, user and system, that a process has used so far in all its
 // threads, those that have ended included. Each process has a clock of it, see
 // clock_getcpuclockid(3); it counts nanoseconds, where /proc/PID/stat counts hundredths of a
 // second.
-func cpuTime(pid int) (time.Duration, error) {
+func ProcessorTime(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|sched), &t); err != nil {
