@@ -27,18 +27,20 @@ type Regional interface {
 	Tell(ctx context.Context, part int, told []Told) error
 	// Told reads up to limit entries of the log of a part that come after a position, and waits for
 	// the first one for as long as wait. With an empty position it reads nothing, and next is the
-	// end of the log. Without a new entry next is the position itself.
+	// end of the log. With Oldest it reads from the oldest entry on that is left; if there is none,
+	// it does not wait, and next is the end. Without a new entry next is the position itself.
 	//
 	// gap says that entries after the position are gone, or that the log is another one, as where a
-	// server lost it. What is left of it is read all the same; if the position lies behind the end
-	// of the log, nothing is read, and next is the end. Positions mean something to the store that
-	// they come from only.
+	// server lost it; after Oldest nothing can be missing. What is left of it is read all the same;
+	// if the position lies behind the end of the log, nothing is read, and next is the end.
+	// Positions mean something to the store that they come from only.
 	//
 	// now is an instant of the store's clock during the call, in µs; it is after each At of what
 	// was read, if clocks are right.
 	Told(ctx context.Context, part int, after string, limit int, wait time.Duration) (told []Told, next string, gap bool, now int64, err error)
 	// Position returns up to where the log of another region, which has that name, was charged
-	// here; "" if it never was, or not for a day. It is of this store, and of one part.
+	// here; "" if it never was, or not for so long that nothing of it counts any more. It is of
+	// this store, and of one part.
 	Position(ctx context.Context, part int, log string) (string, error)
 	// Change makes changes of states, all of one part, each by itself, and moves the position of
 	// the log from one to another, in one step. If the position is another one, nothing is done,
@@ -78,6 +80,9 @@ type Change struct {
 	// clock, in µs. An Until of 0 is no bound.
 	Since, Until int64
 }
+
+// Oldest is the position before the oldest entry that is left in a log, see Regional.Told.
+const Oldest = "oldest"
 
 // MaxChanges is how many changes a call of Regional.Change may have.
 const MaxChanges = 5000

@@ -120,8 +120,11 @@ func (r *regional) read(after string, limit int) (told []store.Told, next string
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.begin()
-	if after == "" {
+	switch {
+	case after == "", after == store.Oldest && len(r.log) == 0:
 		return nil, r.position(r.last()), false, nil
+	case after == store.Oldest:
+		after = r.position(r.first - 1)
 	}
 	name, number, _ := strings.Cut(after, "-")
 	n, err := strconv.ParseUint(number, 10, 64)

@@ -22,8 +22,9 @@ import (
 
 var _ store.Regional = (*Store)(nil)
 
-// positionLife is how long a position is kept after the last change.
-const positionLife = 24 * time.Hour
+// positionLife is how long a position is kept after the last change: longer than anything counts
+// that was told before it. Were it forgotten sooner, that would be heard a second time.
+const positionLife = 2 * algo.MaxWindow
 
 // positionKey is where this part keeps the position of a log.
 func (p *partition) positionKey(log string) string { return p.prefix + "heard:" + log }

@@ -162,11 +162,11 @@ func (s *Store) Told(
 		return nil, "", false, 0, err
 	}
 	c, key := clients.other, p.toldKey()
-	from := after
-	if after != "" && !isPosition(after) { // of another kind of store
-		from, gap = emptyLog, true
+	from, oldest := after, after == store.Oldest
+	if after != "" && !isPosition(after) { // or of another kind of store
+		from, gap = emptyLog, !oldest
 	}
-	read := toldReader{s: s, c: c, key: key}
+	read := toldReader{s: s, c: c, key: key, certain: oldest || gap}
 	if after == "" || limit <= 0 {
 		if err := read.end(ctx); err != nil {
 			return nil, "", false, 0, err
@@ -179,7 +179,7 @@ func (s *Store) Told(
 	if err := read.entries(ctx, from, limit, 0); err != nil {
 		return nil, "", false, 0, err
 	}
-	if len(read.ids) == 0 && !read.gone && !gap && wait >= time.Millisecond {
+	if len(read.ids) == 0 && !read.gone && !gap && !oldest && wait >= time.Millisecond {
 		if err := read.entries(ctx, from, limit, wait); err != nil {
 			return nil, "", false, 0, err
 		}
@@ -188,7 +188,7 @@ func (s *Store) Told(
 	switch {
 	case len(read.ids) > 0:
 		next = read.ids[len(read.ids)-1]
-	case gap:
+	case gap, oldest:
 		if err := read.end(ctx); err != nil {
 			return nil, "", false, 0, err
 		}
@@ -206,9 +206,11 @@ type toldReader struct {
 	key  string
 	told []store.Told
 	ids  []string
-	gone bool   // there is no entry any more at the position after which it read
 	last string // the end of the log
 	now  int64
+
+	gone    bool // entries that came after the position are gone, or that of the position is
+	certain bool // it need not look whether entries of a log that was empty are gone
 }
 
 // do sends commands, and then asks for the time.
@@ -261,7 +263,8 @@ func (r *toldReader) end(ctx context.Context) error {
 }
 
 // entries reads up to limit entries after a position. It looks for the position itself after that:
-// if it is there then, nothing that follows it was gone before.
+// if it is there then, nothing that follows it was gone before. That of an empty log is no entry;
+// there it looks how many were ever added.
 func (r *toldReader) entries(ctx context.Context, from string, limit int, wait time.Duration) error {
 	// rueidis gives a command that blocks a connection of its own, with what comes with it.
 	xread := r.c.B().Xread().Count(int64(limit)).Streams().Key(r.key).Id(from).Build()
@@ -287,5 +290,26 @@ func (r *toldReader) entries(ctx context.Context, from string, limit int, wait t
 		return fmt.Errorf("redis store: %w", err)
 	}
 	r.gone = len(is) == 0 && from != emptyLog
+	if from == emptyLog && len(r.ids) > 0 && !r.certain {
+		r.gone = r.trimmed(ctx)
+	}
 	return nil
+}
+
+// trimmed reports whether entries of the log are gone. A user who may not ask for that takes it for
+// whole.
+func (r *toldReader) trimmed(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, r.s.o.Timeout)
+	defer cancel()
+	r.s.metrics.calls.Add(1)
+	is, err := r.c.Do(ctx, r.c.B().XinfoStream().Key(r.key).Build()).ToMap()
+	if err != nil {
+		return false
+	}
+	number := func(field string) int64 {
+		m := is[field]
+		n, _ := m.AsInt64()
+		return n
+	}
+	return number("entries-added") > number("length")
 }

@@ -96,7 +96,11 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 		b.known = true
 	}
 	from, began := b.position, store.Monotonic()
-	told, next, gap, at, err := b.p.store.Told(ctx, b.part, from, b.limit, wait)
+	after := from
+	if after == "" { // what was told before this region was there counts as well
+		after = store.Oldest
+	}
+	told, next, gap, at, err := b.p.store.Told(ctx, b.part, after, b.limit, wait)
 	if err != nil {
 		return false, err
 	}

@@ -104,6 +104,31 @@ func TestHearsWhenReady(t *testing.T) {
 	patience.Until(t, "what was told meanwhile is heard", func() bool { return s.Stats().Limits[Name{"test", "r"}].Heard.Used == 100 })
 }
 
+// TestHearsWhatWasToldBefore: a region that is new, or has forgotten where it was, hears all that
+// still counts, and nothing else.
+func TestHearsWhatWasToldBefore(t *testing.T) {
+	c := borrowable(t, kinds[1], rule.Regions{Over: 100, Tell: 2})
+	own, other := newMemory(t), newMemory(t)
+	now := time.Now().UnixMicro()
+	for _, use := range []struct{ units, before int64 }{{100, 0}, {7, c.Limit.Config().Window.Microseconds()}, {50, 0}} {
+		if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: use.units, At: now - use.before}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	patience.Until(t, "eu has heard", func() bool { return s.Stats().Peers[0].Uses >= 3 })
+	if r := ask(t, s, c, "k", 0); r.Remaining != 900-150 {
+		t.Errorf("%d remain, want 750", r.Remaining)
+	}
+	if p := s.Stats().Peers[0]; p.Gaps != 0 || p.Unknown != 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
 // TestOldGreetings: what another region said long ago does not make it one to borrow of.
 func TestOldGreetings(t *testing.T) {
 	c := borrowable(t, kinds[1], rule.Regions{Tell: 2})

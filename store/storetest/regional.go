@@ -79,10 +79,14 @@ func sameTold(a, b []store.Told) bool {
 // testRegionalLog: what is told is read in order, from each position on, as often as is wanted.
 func testRegionalLog(t *testing.T, n newStore) {
 	s := newRegional(t, n, nil)
-	for _, part := range []int{0, s.Parts() - 1} {
+	for i, part := range []int{0, s.Parts() - 1} {
+		first := i == 0 || s.Parts() > 1
 		read, end, gap := told(t, s, part, "", 100, time.Hour)
 		if len(read) > 0 || end == "" || gap {
 			t.Fatalf("without a position: %v, %q, gap %v", read, end, gap)
+		}
+		if read, next, gap := told(t, s, part, store.Oldest, 100, time.Hour); first && (len(read) > 0 || next != end || gap) {
+			t.Fatalf("the beginning of an empty log: %v, %q, gap %v, want %q", read, next, gap, end)
 		}
 		entries := [][]store.Told{
 			{{Counter: 1, Key: []byte("a"), Units: 3, At: start}},
@@ -117,6 +121,9 @@ func testRegionalLog(t *testing.T, n newStore) {
 		}
 		if _, next, _ := told(t, s, part, "", 1, 0); next != last {
 			t.Errorf("the end is %q, read %q", next, last)
+		}
+		if got, next, gap := told(t, s, part, store.Oldest, 100, time.Hour); gap || next != last || first && !sameTold(got, all) {
+			t.Errorf("from the beginning: %+v, %q, gap %v", got, next, gap)
 		}
 	}
 }
@@ -172,6 +179,9 @@ func testRegionalLogIsBounded(t *testing.T, n newStore) {
 			t.Fatalf("no gap before %+v", got)
 		}
 		if gap {
+			if oldest, _, gap := told(t, s, 0, store.Oldest, 1, 0); gap || !sameTold(oldest, got) {
+				t.Fatalf("the oldest entry: %+v, gap %v, want %+v", oldest, gap, got)
+			}
 			if len(got) != 1 || got[0].Units < 2 {
 				t.Fatalf("after the gap %+v", got)
 			}
