@@ -3,6 +3,7 @@ package lease
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-rl/weir/internal/holder"
 	"github.com/weir-rl/weir/rule"
@@ -31,6 +32,10 @@ type termsCache struct {
 }
 
 const (
+	// borrowedPause bounds holder.Terms.Pause of what a region may borrow of others: units come
+	// sooner than the store says.
+	borrowedPause = int64(100 * time.Millisecond)
+
 	maxTerms   = 16384
 	mostCounts = 1024
 )
@@ -66,6 +71,9 @@ func (tc *termsCache) add(c *store.Charge) *terms {
 			tc.counters.Add(1)
 		}
 		t.Terms, t.counts, t.lends = *h, n.(*counts), true
+		if c.Counter.Regions != nil && !c.Counter.Regions.Sync {
+			t.Pause = min(t.Pause, borrowedPause)
+		}
 	}
 	tc.m.Store(c.Limit, t)
 	if !t.lends {

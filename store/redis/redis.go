@@ -72,7 +72,7 @@ type Options struct {
 	// waiting.
 	Timeout time.Duration
 	// RememberRefusals is how long at most this node repeats a refusal without asking Redis; 0
-	// means never. A second is good.
+	// means never. A second is good. Of limits that lend to other regions it is 100 ms at most.
 	RememberRefusals time.Duration
 	// Heartbeat is the interval of this node's heartbeats, by which all nodes know how many there
 	// are; 0 means none. A node without one for five intervals counts as gone.

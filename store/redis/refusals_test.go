@@ -258,3 +258,31 @@ func TestRefusalsBounded(t *testing.T) {
 		t.Errorf("%d of %d refusals were remembered, there is room for %d", n, keys, room)
 	}
 }
+
+// TestRememberedRefusalOfLoans: a refusal by a limit that lends to other regions is repeated, but
+// not for long: units may come back sooner than it says.
+func TestRememberedRefusalOfLoans(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	for name, cfg := range leases() {
+		for _, lent := range []bool{true, false} {
+			counter := lending(t, cfg, 0)
+			counter.Lent = lent
+			c := charge(counter, "k", 1)
+			made(t, s, store.Change{Counter: counter, Limit: counter.Limit, Key: []byte("k"), Units: 1 << 20})
+			if r, _ := take(t, s, c); r[0].Allowed {
+				t.Fatalf("%s admits", name)
+			}
+			if !lent {
+				for range 3 {
+					if !asksRedis(s, func() { take(t, s, c) }) {
+						t.Errorf("%s: a refusal is repeated though nodes may return units", name)
+					}
+				}
+				continue
+			}
+			eventually(t, name+" is repeated", func() bool { return !asksRedis(s, func() { take(t, s, c) }) })
+			eventually(t, name+" is asked for again", func() bool { return asksRedis(s, func() { take(t, s, c) }) })
+		}
+	}
+}

@@ -252,6 +252,9 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 		s.lost.Add(uint64(h.Got)) // they may have been put to use
 		return 0
 	}
+	if use > 0 && x.forget != nil {
+		x.forget(c, n.key) // else this node would go on refusing
+	}
 	s.borrowed.Add(uint64(use))
 	x.stats.limit(c).borrowed.Add(uint64(use))
 	if rest := h.Got - use; rest > 0 && !b.back(ctx, p, charges, h.Until, rest) {

@@ -32,6 +32,8 @@ type exchange struct {
 	o    *Options
 	self *ceilings // of this region
 	log  *slog.Logger
+	// forget drops refusals of a key that are repeated without asking; nil if none are
+	forget func(c *rule.Counter, key []byte)
 
 	ledger ledger
 	wake   chan struct{} // there is something to tell

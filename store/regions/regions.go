@@ -132,6 +132,9 @@ func New(inner store.Store, o Options) (*Store, error) {
 	if s.x, err = newExchange(c, &o); err != nil {
 		return nil, fmt.Errorf("regions: %w", err)
 	}
+	if f, ok := store.As[store.Forgetter](inner); ok {
+		s.x.forget = f.Forget
+	}
 	s.hooks = hooks{told: s.x.used, short: s.x.short}
 	s.x.start()
 	return s, nil
