@@ -166,6 +166,10 @@ func (c *config) lintOptions() file.LintOptions {
 	if len(c.named) > 0 || c.store != storeMemory { // else nobody has configured anything
 		o.NoLeases = c.noLeases()
 		o.NoRegions, o.Regions = c.noRegions(), len(c.regionWeights)
+		o.Weight = c.regionWeights[c.region]
+		for _, weight := range c.regionWeights {
+			o.Weights += weight
+		}
 	}
 	return o
 }

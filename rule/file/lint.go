@@ -32,6 +32,9 @@ type LintOptions struct {
 	NoLeases string
 	// Regions is how many regions are configured; 0 if there are none, or if it is not known.
 	Regions int
+	// Weight is the weight of the region that is configured, and Weights that of all of them; both
+	// 0 if they are not known, or all the same.
+	Weight, Weights int
 	// NoRegions says why a server with the configuration is in no region, such as "no regions are
 	// configured"; "" if it is, or if that is not known.
 	NoRegions string

@@ -59,8 +59,18 @@ func leasedWindows(r *rule.Rule) []*rule.Window {
 	return slices.DeleteFunc(all, func(w *rule.Window) bool { return w.Limit == nil || w.Limit.Config().Lease == 0 })
 }
 
-// lendable is how many units of a limit may be out at a time.
-func lendable(c algo.Config) int64 { return softBase(c) * int64(c.Lease) / 100 }
+// lendable is how many units of a limit of r may be out at a time to nodes of a region.
+func (l *linter) lendable(r *rule.Rule, c algo.Config) int64 {
+	return l.ceiling(r, softBase(c)) * int64(c.Lease) / 100
+}
+
+// share says of what units of a limit of r are lent.
+func (l *linter) share(r *rule.Rule, c algo.Config) string {
+	if base := l.ceiling(r, softBase(c)); base < softBase(c) {
+		return fmt.Sprintf("%d%% of %d, the part that this region has of %s %d,", c.Lease, base, softWhat(c), softBase(c))
+	}
+	return fmt.Sprintf("%d%% of %s %d", c.Lease, softWhat(c), softBase(c))
+}
 
 // leaseSizes warns of leases by their numbers.
 func (l *linter) leaseSizes(r *rule.Rule, windows []*rule.Window) {
@@ -68,8 +78,8 @@ func (l *linter) leaseSizes(r *rule.Rule, windows []*rule.Window) {
 	for _, w := range windows {
 		for _, p := range w.Parts() {
 			c := p.Config()
-			base, units := softBase(c), lendable(c)
-			share := fmt.Sprintf("%d%% of %s %d", c.Lease, softWhat(c), base)
+			base, units := l.ceiling(r, softBase(c)), l.lendable(r, c)
+			share := l.share(r, c)
 			switch {
 			case base == 0:
 			case units < leastLease:
@@ -118,8 +128,8 @@ func (l *linter) leaseKind(r *rule.Rule, windows []*rule.Window) {
 		return
 	}
 	for _, w := range windows {
-		if c := w.Limit.Config(); r.CostExpr == "" && r.Cost > lendable(c) && lendable(c) >= leastLease {
-			l.warn(warnLeaseKind, r, r.Pos, "", "consistency: a request costs %d, and no more than %d units may be out, so that this rule is decided exactly", r.Cost, lendable(c))
+		if c := w.Limit.Config(); r.CostExpr == "" && r.Cost > l.lendable(r, c) && l.lendable(r, c) >= leastLease {
+			l.warn(warnLeaseKind, r, r.Pos, "", "consistency: a request costs %d, and no more than %d units may be out, so that this rule is decided exactly", r.Cost, l.lendable(r, c))
 			return
 		}
 	}

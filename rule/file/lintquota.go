@@ -47,7 +47,7 @@ func (l *linter) quota(r *rule.Rule, w *rule.Window, c algo.Config) bool {
 		c.Lease = defaultLent
 	}
 	limit, err := algo.New(c)
-	base, units := softBase(c), lendable(c)
+	base, units := l.ceiling(r, softBase(c)), l.lendable(r, c)
 	switch {
 	case err != nil:
 		l.warnOf(QuotaNever, w.Name, r, r.Pos, quotaHint(&c), "it lends nothing, %s: %v", refused, err)
@@ -55,12 +55,12 @@ func (l *linter) quota(r *rule.Rule, w *rule.Window, c algo.Config) bool {
 		l.warnOf(QuotaNever, w.Name, r, r.Pos, "leave out align: first_request", "it lends nothing until a request at another door has begun its window, %s", refused)
 	case units < max(leastQuota, r.Cost):
 		least := max(leastQuota, r.Cost)
-		l.warnOf(QuotaNever, w.Name, r, r.Pos, largerLease(least, base, "take a larger limit"), "a lease of %d%% of %s %d has %s, and %d are needed at least, %s",
-			c.Lease, softWhat(c), base, count(int(units), "unit", "units"), least, refused)
+		l.warnOf(QuotaNever, w.Name, r, r.Pos, largerLease(least, base, "take a larger limit"), "a lease of %s has %s, and %d are needed at least, %s",
+			l.share(r, c), count(int(units), "unit", "units"), least, refused)
 	case limit.Lease().Config().Timeout >= quotaFor && float64(units)*c.Window.Seconds() < float64(c.N)*quotaOut.Seconds():
 		need := int64(float64(c.N) * quotaOut.Seconds() / c.Window.Seconds())
-		l.warnOf(warnQuotaSmall, w.Name, r, r.Pos, largerLease(need, base, "take a larger bucket, or a longer window"), "a lease of %d%% of %s %d lasts for less than %v at its full rate, which Envoys then do not reach",
-			c.Lease, softWhat(c), base, quotaOut)
+		l.warnOf(warnQuotaSmall, w.Name, r, r.Pos, largerLease(need, base, "take a larger bucket, or a longer window"), "a lease of %s lasts for less than %v at its full rate, which Envoys then do not reach",
+			l.share(r, c), quotaOut)
 	default:
 		return false
 	}

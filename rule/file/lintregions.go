@@ -40,9 +40,26 @@ func (l *linter) regionsSmall(r *rule.Rule, windows []*rule.Window) {
 			if base == 0 || base >= least {
 				continue
 			}
+			what := "some refuse the second or third request while others have room"
+			if base*int64(100+r.Regions.Over)/100 < int64(l.options.Regions) {
+				what = "there is not a unit for each, and one without admits nothing"
+			}
 			l.warnOf(warnRegionsSmall, w.Name, r, r.Pos, "sync lets each region admit it by itself",
-				"consistency: %s %d is shared out among %d regions: some refuse the second or third request while others have room", softWhat(c), base, l.options.Regions)
+				"consistency: %s %d is shared out among %d regions: %s", softWhat(c), base, l.options.Regions, what)
 			break
 		}
 	}
+}
+
+// ceiling is how many units of what a limit of r admits at once, of base, a node may be lent: what
+// its region may use of it.
+func (l *linter) ceiling(r *rule.Rule, base int64) int64 {
+	if r.Regions == nil || r.Regions.Sync || l.options.Regions < 2 {
+		return base
+	}
+	weight, weights := int64(l.options.Weight), int64(l.options.Weights)
+	if weights == 0 {
+		weight, weights = 1, int64(l.options.Regions)
+	}
+	return min(base, base*int64(100+r.Regions.Over)/100*weight/weights)
 }

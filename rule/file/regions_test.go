@@ -54,6 +54,7 @@ func TestLintRegions(t *testing.T) {
 		{"named keys are limited", "{name: a, per: [ip], allow: unlimited, override: {192.0.2.1: 10/min}}", three, []string{"regions-each a: each"}},
 		{"just large enough", "{name: a, per: [ip], allow: 12/min, " + shared + "}", three, nil},
 		{"small", "{name: a, per: [ip], allow: 11/min, " + shared + "}", three, []string{"regions-small a: consistency: N 11 is shared out among 3 regions"}},
+		{"too small", "{name: a, per: [ip], allow: 2/min, " + shared + "}", three, []string{"regions-small a: consistency: N 2 is shared out among 3 regions: there is not a unit for each"}},
 		{"small bucket", "{name: a, per: [ip], allow: {rate: 1000/min, burst: 11}, " + shared + "}", three, []string{"regions-small a: consistency: the bucket's size 11 is"}},
 		{"one small window", "{name: a, per: [ip], allow: [5/s, 500/hour], " + shared + "}", three, []string{"regions-small a:1s: consistency: N 5"}},
 		{"small, much over", "{name: a, per: [ip], allow: 11/min, consistency: {regions: {over: 100%}}}", three, nil},

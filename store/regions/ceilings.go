@@ -16,6 +16,8 @@ type ceilings struct {
 	table []Region // in order of name
 	at    int      // which one it is
 	sum   int64    // of the weights
+	// weighted is how many regions have a weight
+	weighted int64
 	cache atomic.Pointer[cache]
 }
 
@@ -61,7 +63,9 @@ func newCeilings(table []Region, name string) (*ceilings, error) {
 		case r.Weight < 0 || r.Weight > MaxWeight:
 			return nil, fmt.Errorf("the weight of the region %q is %d; it must be from 0 to %d", r.Name, r.Weight, MaxWeight)
 		}
-		c.sum += int64(r.Weight)
+		if c.sum += int64(r.Weight); r.Weight > 0 {
+			c.weighted++
+		}
 	}
 	if c.sum == 0 {
 		return nil, errors.New("all weights are 0: a region needs one to admit anything")
@@ -83,25 +87,41 @@ func (c *ceilings) names() string {
 
 // part returns this region's part of n × (100 + over) %. Those of all regions sum to that, rounded
 // down: what rounding leaves over goes to the first regions by name that have a weight, one each.
+// Where one of these would get nothing though there is a unit for each, each gets one first: what
+// is borrowed is taken off what was used, so that a region that can use nothing cannot borrow.
 func (c *ceilings) part(n int64, over int) int64 {
 	whole := n * int64(100+over)
+	mine, none := c.divide(whole)
+	if all := whole / 100; none && all >= c.weighted {
+		mine, _ = c.divide(100 * (all - c.weighted))
+		mine++
+	}
+	if c.table[c.at].Weight == 0 {
+		return 0
+	}
+	return mine
+}
+
+// divide returns this region's part of whole/100, and whether one with a weight gets nothing.
+func (c *ceilings) divide(whole int64) (mine int64, none bool) {
 	rest := whole / 100
 	for i := range c.table {
 		rest -= c.exact(whole, i)
 	}
-	mine := c.exact(whole, c.at)
-	if c.table[c.at].Weight == 0 {
-		return 0
-	}
-	for i := range c.at {
-		if c.table[i].Weight > 0 {
+	for i := range c.table {
+		if c.table[i].Weight == 0 {
+			continue
+		}
+		part := c.exact(whole, i)
+		if rest > 0 {
+			part++
 			rest--
 		}
+		if none = none || part == 0; i == c.at {
+			mine = part
+		}
 	}
-	if rest > 0 {
-		mine++
-	}
-	return mine
+	return mine, none
 }
 
 // exact is the part of region i of whole/100, rounded down.

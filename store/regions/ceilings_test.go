@@ -24,43 +24,84 @@ func drawTable(t *rapid.T) []Region {
 	return table
 }
 
-// TestCeilings: the ceilings of all regions sum to N × (1 + over), rounded down, each is as large
-// as its weight says but for one unit, and what rounding leaves over goes to the first.
+// TestCeilings: the ceilings of all regions sum to N × (1 + over), rounded down. Each is as large as
+// its weight says but for one unit, and what rounding leaves over goes to the first; or, where one
+// would get nothing so, each gets one unit first.
 func TestCeilings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := drawTable(t)
 		over := rapid.IntRange(0, 1000).Draw(t, "over")
 		n := rapid.OneOf(rapid.Int64Range(0, 30), rapid.Int64Range(0, algo.MaxN)).Draw(t, "N")
-		sum, weights, left := int64(0), int64(0), true
+		weights, weighted := int64(0), int64(0)
 		for _, r := range table {
-			weights += int64(r.Weight)
+			if weights += int64(r.Weight); r.Weight > 0 {
+				weighted++
+			}
 		}
 		first, err := newCeilings(table, table[0].Name)
 		if err != nil {
 			t.Fatal(err)
 		}
+		want := n * int64(100+over) / 100
+		var parts []int64
+		sum := int64(0)
 		for _, r := range first.table {
 			c, err := newCeilings(table, r.Name)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := c.part(n, over)
-			// In doubles, since the products are larger than what is tested.
-			exact := float64(n) * float64(100+over) / 100 * float64(r.Weight) / float64(weights)
-			if d := float64(got) - exact; d < -1 || d > 1 || r.Weight == 0 && got != 0 {
-				t.Errorf("%s has %d of %v", r.Name, got, exact)
-			}
-			if more := float64(got) > exact; more && !left {
-				t.Errorf("%s got a unit of what is left over, after one that did not", r.Name)
-			} else if !more && r.Weight > 0 && float64(got) < exact {
-				left = false
+			switch {
+			case r.Weight == 0 && got != 0:
+				t.Errorf("%s has no weight, and gets %d", r.Name, got)
+			case r.Weight > 0 && got == 0 && want >= weighted:
+				t.Errorf("%s gets nothing of %d", r.Name, want)
 			}
 			sum += got
+			parts = append(parts, got)
 		}
-		if want := n * int64(100+over) / 100; sum != want {
+		if sum != want {
 			t.Errorf("the ceilings sum to %d, want %d", sum, want)
 		}
+		// In doubles, since the products are larger than what is tested.
+		plain := func(whole float64, each int64) bool {
+			left := true
+			for i, r := range first.table {
+				exact, got := whole*float64(r.Weight)/float64(weights), float64(parts[i]-each)
+				if d := got - exact; r.Weight > 0 && (d < -1 || d > 1 || d > 0 && !left) {
+					return false
+				}
+				left = left && (r.Weight == 0 || got >= exact)
+			}
+			return true
+		}
+		if !plain(float64(n)*float64(100+over)/100, 0) && !plain(float64(want-weighted), 1) {
+			t.Errorf("%v of %d among %+v", parts, want, first.table)
+		}
 	})
+}
+
+// TestSmallCeilings: a region whose weight is small gets a unit where there is one for each.
+func TestSmallCeilings(t *testing.T) {
+	table := []Region{{"a", 50}, {"b", 0}, {"c", 49}, {"d", 1}}
+	for _, of := range []struct {
+		n    int64
+		over int
+		want [4]int64
+	}{
+		{1, 0, [4]int64{1, 0, 0, 0}}, {2, 0, [4]int64{2, 0, 0, 0}}, {3, 0, [4]int64{1, 0, 1, 1}}, {5, 0, [4]int64{3, 0, 1, 1}},
+		{10, 20, [4]int64{6, 0, 5, 1}}, {49, 0, [4]int64{25, 0, 23, 1}}, {1000, 0, [4]int64{500, 0, 490, 10}},
+	} {
+		for i, r := range table {
+			c, err := newCeilings(table, r.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.part(of.n, of.over); got != of.want[i] {
+				t.Errorf("%s gets %d of %d with %d %%, want %d", r.Name, got, of.n, of.over, of.want[i])
+			}
+		}
+	}
 }
 
 // TestCeilingsOfLimits: so it is for what each kind of limit holds, in each phase of a schedule.

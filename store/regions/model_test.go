@@ -166,18 +166,26 @@ type model struct {
 type modelState struct{ own, ownBeside, all, allBeside algo.State }
 
 // ceiling is what the region has of n × (1 + over): each region its part, and then one for each of
-// the first until nothing is left over.
+// the first until nothing is left over. If one gets nothing, though there is one for each, they get
+// one each before.
 func (m *model) ceiling(n int64, over int) int64 {
+	return m.divide(n*int64(100+over), 0)
+}
+
+func (m *model) divide(hundredths, each int64) int64 {
 	table := slices.Clone(m.table)
 	slices.SortFunc(table, func(a, b Region) int { return strings.Compare(a.Name, b.Name) })
-	sum := int64(0)
+	sum, weighted := int64(0), int64(0)
 	for _, r := range table {
-		sum += int64(r.Weight)
+		if sum += int64(r.Weight); r.Weight > 0 {
+			weighted++
+		}
 	}
-	left := n * int64(100+over) / 100
+	all := hundredths / 100
+	left := all
 	parts := map[string]int64{}
 	for _, r := range table {
-		parts[r.Name] = n * int64(100+over) * int64(r.Weight) / sum / 100
+		parts[r.Name] = hundredths * int64(r.Weight) / sum / 100
 		left -= parts[r.Name]
 	}
 	for _, r := range table {
@@ -186,7 +194,15 @@ func (m *model) ceiling(n int64, over int) int64 {
 			left--
 		}
 	}
-	return parts[m.region]
+	for _, r := range table {
+		if r.Weight > 0 && parts[r.Name]+each == 0 && all >= weighted {
+			return m.divide(100*(all-weighted), 1)
+		}
+	}
+	if i := slices.IndexFunc(table, func(r Region) bool { return r.Name == m.region }); table[i].Weight == 0 {
+		return 0
+	}
+	return parts[m.region] + each
 }
 
 func (m *model) part(l *algo.Limit, over int) (*algo.Limit, error) {
