@@ -28,6 +28,8 @@ type bridge struct {
 	of       []*rule.Counter // whose limit a change is of
 	places   map[place]int   // in changes
 	limit    int             // how many entries to read at a time
+	early    early
+	offset   int64 // the own store's clock less the monotonic one, in µs
 }
 
 // place is a state within the time of a change.
@@ -53,6 +55,7 @@ func (x *exchange) hear(ctx context.Context, p *peer) {
 func (b *bridge) run(ctx context.Context) {
 	const first, last = 100 * time.Millisecond, time.Second / 2
 	pause := first
+	defer b.lose()
 	for ctx.Err() == nil {
 		wait := time.Duration(0)
 		switch some, err := b.step(ctx); {
@@ -66,7 +69,7 @@ func (b *bridge) run(ctx context.Context) {
 			b.known = false // it may have moved, and what of the last change is done is not known
 			wait, pause = pause, min(2*pause, last)
 		case !some && len(b.heardTo) > 1: // there it has not waited
-			wait, pause = hearEvery, first
+			wait, pause = b.until(hearEvery), first
 		default:
 			pause = first
 		}
@@ -83,8 +86,11 @@ func (b *bridge) run(ctx context.Context) {
 // the first one; for several, that would take as many connections.
 func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	x, log, wait := b.x, b.p.name, time.Duration(0)
+	if err := b.ripe(ctx); err != nil {
+		return false, err
+	}
 	if len(b.heardTo) == 1 {
-		wait = hearWait
+		wait = b.until(hearWait)
 	}
 	if b.p.store.Parts() != len(b.heardTo) {
 		return false, errors.New("its store has another number of parts: all regions need the same kind, one server (or Sentinel) each or a Cluster each")
@@ -115,16 +121,19 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	}
 	if next != from {
 		b.prepare(ctx, told, at)
-		switch _, err := x.own.Change(ctx, b.part, log, from, next, b.changes, b.done); {
+		b.results()
+		switch now, err := x.own.Change(ctx, b.part, log, from, next, b.changes, b.done); {
 		case errors.Is(err, store.ErrMoved): // another bridge was here
 			b.known = false
 			return true, nil
 		case err != nil:
 			return false, err
+		default:
+			b.position = next
+			b.p.counts.uses.Add(uint64(len(told)))
+			b.noteClock(now)
+			b.book(now)
 		}
-		b.position = next
-		b.p.counts.uses.Add(uint64(len(told)))
-		b.book()
 	}
 	// Both instants are by the clock of the other region.
 	lag := int64(0)
@@ -199,10 +208,22 @@ func (b *bridge) prepare(ctx context.Context, told []store.Told, now int64) {
 		b.changes[at].Units += t.Units
 		b.changes[at].Until = max(b.changes[at].Until, until)
 	}
+}
+
+// results makes room for what becomes of the changes.
+func (b *bridge) results() {
 	if cap(b.done) < len(b.changes) {
 		b.done = make([]store.Changed, 2*len(b.changes))
 	}
 	b.done = b.done[:len(b.changes)]
+}
+
+// until is the time until something that is held may be charged, but at most most.
+func (b *bridge) until(most time.Duration) time.Duration {
+	if len(b.early.changes) == 0 {
+		return most
+	}
+	return min(max(time.Duration(b.early.next-b.clock())*time.Microsecond, time.Millisecond), most)
 }
 
 // hearable returns between which instants of this region's clock a use at an instant of another's
@@ -215,12 +236,15 @@ func hearable(l *algo.Limit, at int64) (since, until int64) {
 	return since, until
 }
 
-// book counts what became of the changes.
-func (b *bridge) book() {
+// book counts what became of the changes, which were made at now of the own store's clock, and
+// holds those for which it was too early.
+func (b *bridge) book(now int64) {
 	for i := range b.changes {
 		s := b.x.stats.limit(b.of[i])
 		if !b.done[i].Made {
-			s.late.add(b.changes[i].Units)
+			if !b.early.keep(&b.changes[i], b.of[i], now) {
+				s.late.add(b.changes[i].Units)
+			}
 			continue
 		}
 		s.heard.add(b.changes[i].Units)

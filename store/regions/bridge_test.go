@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,6 +127,57 @@ func TestHearsWhatWasToldBefore(t *testing.T) {
 	}
 	if p := s.Stats().Peers[0]; p.Gaps != 0 || p.Unknown != 0 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestHearsOfAWindowToCome: what a region tells whose clock is ahead, of a window that has not begun
+// here, is charged when it begins.
+func TestHearsOfAWindowToCome(t *testing.T) {
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
+	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
+	var clock atomic.Int64
+	clock.Store(turn - time.Minute.Microseconds())
+	own, err := memory.New(memory.Options{Clock: clock.Load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := newMemory(t)
+	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	heard := uint64(0)
+	tell := func(units, at int64) {
+		t.Helper()
+		if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: units, At: at}}); err != nil {
+			t.Fatal(err)
+		}
+		heard++
+		patience.Until(t, "it is read", func() bool { return s.Stats().Peers[0].Uses == heard })
+	}
+	left := func(want int64) {
+		t.Helper()
+		if r := ask(t, s, c, "k", 0); r.Remaining != want {
+			t.Errorf("%d remain, want %d", r.Remaining, want)
+		}
+	}
+	tell(10, turn-1)
+	tell(100, turn+time.Minute.Microseconds())
+	tell(50, turn+2*time.Minute.Microseconds())
+	tell(-20, turn+2*time.Minute.Microseconds())
+	tell(70, turn+time.Hour.Microseconds()) // nobody waits for it so long
+	left(890)
+	if l := s.Stats().Limits[Name{"test", "r"}]; l.Late != (Net{Used: 70}) {
+		t.Errorf("%+v", l)
+	}
+	clock.Store(turn)
+	tell(1, turn) // and so the bridge sees the clock
+	patience.Until(t, "what was told early is charged", func() bool { return ask(t, s, c, "k", 0).Remaining == 900-131 })
+	tell(100, turn+time.Hour.Microseconds()-1)
+	left(900 - 231)
+	if l := s.Stats().Limits[Name{"test", "r"}]; l.Late != (Net{Used: 70}) || l.Over != 0 {
+		t.Errorf("%+v", l)
 	}
 }
 

@@ -18,7 +18,7 @@ type ceilings struct {
 	sum   int64    // of the weights
 	// weighted is how many regions have a weight
 	weighted int64
-	cache atomic.Pointer[cache]
+	cache    atomic.Pointer[cache]
 }
 
 // maxCached bounds the number of limits whose ceiling is kept. A server has one for each rule;
