@@ -60,6 +60,8 @@ type RegionalWindow struct {
 	windowInfo
 	Ceiling      int64 `json:"ceiling"`
 	CeilingBurst int64 `json:"ceiling_burst,omitempty"`
+	// Counted is what was counted of this limit alone; nil if the rule has no other.
+	Counted *insight.RegionalUnits `json:"counted,omitempty"`
 }
 
 // regions answers GET /api/v1/regions.
@@ -154,6 +156,10 @@ func (t *RegionsReport) add(r *rule.Rule, read *insight.RegionsReading, of *Regi
 		if win.Limit != nil && win.Counter != nil && win.Counter.Regions != nil {
 			c := of.Ceiling(win.Counter, win.Limit).Config()
 			w.Ceiling, w.CeilingBurst = c.N, burstOf(c)
+		}
+		if len(r.Windows) > 1 {
+			counted := read.OfWindow(r.Domain, r.Name, win.Name)
+			w.Counted = &counted
 		}
 		l.Windows = append(l.Windows, w)
 	}

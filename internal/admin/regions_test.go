@@ -74,7 +74,10 @@ func TestRegions(t *testing.T) {
 		Peers: []insight.RegionPeer{
 			{Region: "ap", Staleness: &late, Rules: true, Gaps: 4}, {Region: "sa"}, {Region: "us", Staleness: &soon, Weights: true, Uses: 100, Unknown: 7, Errors: 5, Asked: 9, Borrowed: 80, Lost: 6},
 		},
-		Limits: []insight.RegionalUnits{{Domain: "shop", Rule: "search", Used: insight.NetUnits{Units: 500, Back: 10}, OverUnits: 11, CeilingRefusals: 12}},
+		Limits: []insight.RegionalUnits{
+			{Domain: "shop", Rule: "search", Window: "search:1s", Used: insight.NetUnits{Units: 100, Back: 10}, CeilingRefusals: 12},
+			{Domain: "shop", Rule: "search", Window: "search:60s", Used: insight.NetUnits{Units: 400}, OverUnits: 11},
+		},
 	}}
 	a, report := askRegions(t, n, "/api/v1/regions")
 	if a.Status != 200 {
@@ -111,6 +114,9 @@ func TestRegions(t *testing.T) {
 	}
 	if search.Used != (insight.NetUnits{Units: 500, Back: 10}) || search.OverUnits != 11 || search.CeilingRefusals != 12 || tokens.Used.Units != 0 {
 		t.Errorf("the units: %+v", report.Limits)
+	}
+	if w := search.Windows; w[0].Counted == nil || w[0].Counted.OverUnits != 11 || w[1].Counted == nil || w[1].Counted.CeilingRefusals != 12 || tokens.Windows[0].Counted != nil {
+		t.Errorf("the units of each window: %+v", report.Limits)
 	}
 	if _, report := askRegions(t, n, "/api/v1/regions?domain=mail"); len(report.Limits) != 1 || len(report.Each) != 0 || len(report.Regions) != 4 {
 		t.Errorf("of one domain: %+v", report)

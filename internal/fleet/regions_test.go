@@ -43,6 +43,13 @@ func TestRegions(t *testing.T) {
 	if of := want.Of("shop", "search"); of.OverUnits != 5 {
 		t.Errorf("of a rule: %+v", of)
 	}
+	many := insight.RegionsReading{Limits: []insight.RegionalUnits{
+		{Domain: "shop", Rule: "a", Window: "a", OverUnits: 1}, {Domain: "shop", Rule: "search", Window: "search:1s", OverUnits: 2},
+		{Domain: "shop", Rule: "search", Window: "search:60s", OverUnits: 5}, {Domain: "shop", Rule: "z", Window: "z", OverUnits: 10},
+	}}
+	if of, window := many.Of("shop", "search"), many.OfWindow("shop", "search", "search:60s"); of.OverUnits != 7 || of.Window != "" || window.OverUnits != 5 {
+		t.Errorf("of several windows: %+v, of one %+v", of, window)
+	}
 	if of := want.Of("shop", "none"); of != (insight.RegionalUnits{Domain: "shop", Rule: "none"}) {
 		t.Errorf("of none: %+v", of)
 	}

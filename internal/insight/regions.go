@@ -19,7 +19,7 @@ type RegionsReading struct {
 	Orders uint64          `json:"orders"` // bans and grants of other regions that were taken over, or ended
 	Keys   int             `json:"keys"`   // keys with uses that are not told yet
 	Peers  []RegionPeer    `json:"peers"`  // in order of name
-	Limits []RegionalUnits `json:"limits"` // in order of domain and rule
+	Limits []RegionalUnits `json:"limits"` // in order of domain, rule and window
 }
 
 // RegionPeer is what a region knows of another one.
@@ -39,10 +39,12 @@ type RegionPeer struct {
 	Lost      uint64   `json:"lost"`           // units that it lent and that came too late
 }
 
-// RegionalUnits are counts of the units of a rule that holds over several regions.
+// RegionalUnits are counts of the units of a limit that holds over several regions, or of those of
+// all limits of a rule, if Window is "".
 type RegionalUnits struct {
 	Domain string   `json:"domain"`
 	Rule   string   `json:"rule"`
+	Window string   `json:"window,omitempty"` // as it is named in rules
 	Used   NetUnits `json:"used"`  // admitted in this region
 	Told   NetUnits `json:"told"`  // of these, told to the others
 	Heard  NetUnits `json:"heard"` // used in other regions, and charged here
@@ -89,27 +91,40 @@ func (r *RegionsReading) Add(other *RegionsReading) {
 		from := &other.Limits[i]
 		at, there := slices.BinarySearchFunc(r.Limits, *from, CompareRegional)
 		if !there {
-			r.Limits = slices.Insert(r.Limits, at, RegionalUnits{Domain: from.Domain, Rule: from.Rule})
+			r.Limits = slices.Insert(r.Limits, at, RegionalUnits{Domain: from.Domain, Rule: from.Rule, Window: from.Window})
 		}
-		l := &r.Limits[at]
-		l.Used.add(from.Used)
-		l.Told.add(from.Told)
-		l.Heard.add(from.Heard)
-		l.Late.add(from.Late)
-		l.OverUnits, l.Borrowed, l.CeilingRefusals = l.OverUnits+from.OverUnits, l.Borrowed+from.Borrowed, l.CeilingRefusals+from.CeilingRefusals
+		r.Limits[at].add(from)
 	}
 }
 
-// Of returns what was counted of a rule; zero if that is nothing.
+func (l *RegionalUnits) add(from *RegionalUnits) {
+	l.Used.add(from.Used)
+	l.Told.add(from.Told)
+	l.Heard.add(from.Heard)
+	l.Late.add(from.Late)
+	l.OverUnits, l.Borrowed, l.CeilingRefusals = l.OverUnits+from.OverUnits, l.Borrowed+from.Borrowed, l.CeilingRefusals+from.CeilingRefusals
+}
+
+// Of returns what was counted of a rule, of all its windows together; zero if that is nothing.
 func (r *RegionsReading) Of(domain, rule string) RegionalUnits {
 	of := RegionalUnits{Domain: domain, Rule: rule}
+	at, _ := slices.BinarySearchFunc(r.Limits, of, CompareRegional)
+	for ; at < len(r.Limits) && r.Limits[at].Domain == domain && r.Limits[at].Rule == rule; at++ {
+		of.add(&r.Limits[at])
+	}
+	return of
+}
+
+// OfWindow returns what was counted of one window of a rule; zero if that is nothing.
+func (r *RegionsReading) OfWindow(domain, rule, window string) RegionalUnits {
+	of := RegionalUnits{Domain: domain, Rule: rule, Window: window}
 	if at, there := slices.BinarySearchFunc(r.Limits, of, CompareRegional); there {
 		return r.Limits[at]
 	}
 	return of
 }
 
-// CompareRegional orders units of rules by domain and rule, as RegionsReading.Limits are.
+// CompareRegional orders units by domain, rule and window, as RegionsReading.Limits are.
 func CompareRegional(a, b RegionalUnits) int {
-	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule))
+	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Window, b.Window))
 }

@@ -25,13 +25,13 @@ var (
 		"Units that another region lent: put to use here (borrowed), and those that came too late, so that nobody has them (lost).", []string{"peer", "what"}, nil)
 	descRegionUnits = prometheus.NewDesc("weir_region_units_total",
 		"Units of limits that hold over several regions: admitted by this node (used), told to the other regions (told), heard of them and charged (heard), heard when they did not count any more (late), borrowed of them (borrowed).",
-		[]string{"domain", "rule", "what"}, nil)
+		[]string{"domain", "rule", "limit", "what"}, nil)
 	descRegionBack = prometheus.NewDesc("weir_region_units_back_total",
-		"Units that were given back after they were used, as weir_region_units_total.", []string{"domain", "rule", "what"}, nil)
+		"Units that were given back after they were used, as weir_region_units_total.", []string{"domain", "rule", "limit", "what"}, nil)
 	descRegionOver = prometheus.NewDesc("weir_region_over_units_total",
-		"Units that were heard of other regions and found the limit full: what all regions admitted beyond it.", []string{"domain", "rule"}, nil)
+		"Units that were heard of other regions and found the limit full: what all regions admitted beyond it.", []string{"domain", "rule", "limit"}, nil)
 	descRegionCeiling = prometheus.NewDesc("weir_region_ceiling_refusals_total",
-		"Requests that the ceiling of this region refused though the limit had room, as far as was heard: the price of the bound.", []string{"domain", "rule"}, nil)
+		"Requests that the ceiling of this region refused though the limit had room, as far as was heard: the price of the bound.", []string{"domain", "rule", "limit"}, nil)
 	descRegionUntold = prometheus.NewDesc("weir_region_untold_total",
 		"Uses that the other regions may not hear of, since the store failed while they were told.", nil, nil)
 	descRegionKeys = prometheus.NewDesc("weir_region_keys",
@@ -65,17 +65,17 @@ func collectRegions(ch chan<- prometheus.Metric, s *regions.Stats) {
 		counter(descRegionLoans, p.Lost, p.Name, "lost")
 	}
 	for name, l := range s.Limits {
-		domain, rule := label(name.Domain), label(name.Rule)
+		domain, rule, limit := label(name.Domain), label(name.Rule), label(name.Limit)
 		for _, of := range []struct {
 			net  regions.Net
 			what string
 		}{{l.Used, "used"}, {l.Told, "told"}, {l.Heard, "heard"}, {l.Late, "late"}} {
-			counter(descRegionUnits, of.net.Used, domain, rule, of.what)
-			counter(descRegionBack, of.net.Back, domain, rule, of.what)
+			counter(descRegionUnits, of.net.Used, domain, rule, limit, of.what)
+			counter(descRegionBack, of.net.Back, domain, rule, limit, of.what)
 		}
-		counter(descRegionUnits, l.Borrowed, domain, rule, "borrowed")
-		counter(descRegionOver, l.Over, domain, rule)
-		counter(descRegionCeiling, l.Ceiling, domain, rule)
+		counter(descRegionUnits, l.Borrowed, domain, rule, limit, "borrowed")
+		counter(descRegionOver, l.Over, domain, rule, limit)
+		counter(descRegionCeiling, l.Ceiling, domain, rule, limit)
 	}
 }
 

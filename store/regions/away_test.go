@@ -57,7 +57,7 @@ func TestTellsLater(t *testing.T) {
 			}
 		}
 	}
-	told := func() uint64 { return s.Stats().Limits[Name{"test", "r"}].Told.Used }
+	told := func() uint64 { return s.Stats().Limits[testLimit].Told.Used }
 	use(1)
 	for i := range 3 {
 		before := own.tries.Load()

@@ -61,7 +61,7 @@ func TestHearsMuch(t *testing.T) {
 	tell(1000, 1)
 	before := other.reads
 	other.Unlock()
-	patience.Until(t, "all is heard", func() bool { return s.Stats().Limits[Name{"test", "r"}].Heard.Used == 16_000 })
+	patience.Until(t, "all is heard", func() bool { return s.Stats().Limits[testLimit].Heard.Used == 16_000 })
 	other.Lock()
 	defer other.Unlock()
 	if n := other.reads - before; n > 100 {
@@ -102,7 +102,7 @@ func TestHearsWhenReady(t *testing.T) {
 	if s.Stats().Leads {
 		t.Error("it hears before it is ready")
 	}
-	patience.Until(t, "what was told meanwhile is heard", func() bool { return s.Stats().Limits[Name{"test", "r"}].Heard.Used == 100 })
+	patience.Until(t, "what was told meanwhile is heard", func() bool { return s.Stats().Limits[testLimit].Heard.Used == 100 })
 }
 
 // TestHearsWhatWasToldBefore: a region that is new, or has forgotten where it was, hears all that
@@ -168,7 +168,7 @@ func TestHearsOfAWindowToCome(t *testing.T) {
 	tell(-20, turn+2*time.Minute.Microseconds())
 	tell(70, turn+time.Hour.Microseconds()) // nobody waits for it so long
 	left(890)
-	if l := s.Stats().Limits[Name{"test", "r"}]; l.Late != (Net{Used: 70}) {
+	if l := s.Stats().Limits[testLimit]; l.Late != (Net{Used: 70}) {
 		t.Errorf("%+v", l)
 	}
 	clock.Store(turn)
@@ -176,7 +176,7 @@ func TestHearsOfAWindowToCome(t *testing.T) {
 	patience.Until(t, "what was told early is charged", func() bool { return ask(t, s, c, "k", 0).Remaining == 900-131 })
 	tell(100, turn+time.Hour.Microseconds()-1)
 	left(900 - 231)
-	if l := s.Stats().Limits[Name{"test", "r"}]; l.Late != (Net{Used: 70}) || l.Over != 0 {
+	if l := s.Stats().Limits[testLimit]; l.Late != (Net{Used: 70}) || l.Over != 0 {
 		t.Errorf("%+v", l)
 	}
 }

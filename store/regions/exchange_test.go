@@ -44,6 +44,9 @@ func borrowable(t testing.TB, c algo.Config, g rule.Regions) *rule.Counter {
 	return n
 }
 
+// testLimit is the name of the limits that borrowable makes.
+var testLimit = Name{"test", "r", "r"}
+
 // rulesOf are Options.Rules of a single limit.
 func rulesOf(c *rule.Counter) func(uint64, []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
 	return func(id uint64, _ []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
@@ -149,7 +152,7 @@ func TestHears(t *testing.T) {
 					return ask(t, w["us"], c, "k", 0).Remaining == 500 && ask(t, w["ap"], c, "k", 0).Remaining == 500
 				})
 				for _, s := range w {
-					if l := s.Stats().Limits[Name{"test", "r"}]; l.Over != 0 || l.Late != (Net{}) {
+					if l := s.Stats().Limits[testLimit]; l.Over != 0 || l.Late != (Net{}) {
 						t.Errorf("%+v", l)
 					}
 				}
@@ -224,7 +227,7 @@ func TestDisagrees(t *testing.T) {
 	for range 1000 {
 		ask(t, in, c, "k", 1)
 	}
-	if st := in.Stats(); st.Peers[0].Asked != 0 || st.Limits[Name{"test", "r"}].Ceiling == 0 {
+	if st := in.Stats(); st.Peers[0].Asked != 0 || st.Limits[testLimit].Ceiling == 0 {
 		t.Errorf("asked of a region with another table: %+v", st)
 	}
 	other.Close()

@@ -50,7 +50,7 @@ func TestLoanEndsRefusals(t *testing.T) {
 	defer us.Close()
 	patience.Until(t, "eu borrows", func() bool {
 		ask(t, s, c, "k", 1)
-		return s.Stats().Limits[Name{"test", "r"}].Borrowed > 0
+		return s.Stats().Limits[testLimit].Borrowed > 0
 	})
 	if !ask(t, s, c, "k", 1).Allowed {
 		t.Error("it is refused though units were borrowed")

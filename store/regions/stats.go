@@ -10,8 +10,8 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Name names a rule.
-type Name struct{ Domain, Rule string }
+// Name names a limit: a rule, and one of its windows as rule.Counter.Window does.
+type Name struct{ Domain, Rule, Limit string }
 
 // counts are what Stats reads.
 type counts struct {
@@ -55,7 +55,7 @@ func (s *counts) limit(c *rule.Counter) *limitCounts {
 	if n, ok := s.byCounter.Load(c); ok {
 		return n.(*limitCounts)
 	}
-	n, _ := s.limits.LoadOrStore(Name{c.Domain, c.Rule}, new(limitCounts))
+	n, _ := s.limits.LoadOrStore(Name{c.Domain, c.Rule, c.Window}, new(limitCounts))
 	if s.found.Add(1) > maxFound {
 		s.byCounter.Clear()
 		s.found.Store(0)
@@ -95,7 +95,7 @@ type PeerStats struct {
 	Differs  Differs
 }
 
-// LimitStats are counts of units of one rule.
+// LimitStats are counts of units of one limit.
 type LimitStats struct {
 	Used  Net // by this node
 	Told  Net // by this node

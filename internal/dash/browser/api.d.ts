@@ -66,10 +66,10 @@ declare namespace Api {
     region: string; own?: boolean; weight: number; share: number; state: string; staleness: number | null; weights_differ: boolean; rules_differ: boolean;
     uses: number; unknown: number; gaps: number; errors: number; asked: number; borrowed: number; lost: number;
   }
-  interface RegionalWindow { name: string; limit: number; burst?: number; window: number; unlimited?: boolean; ceiling: number; ceiling_burst?: number }
-  interface RegionalLimit {
+  interface RegionalUnits { used: NetUnits; told: NetUnits; heard: NetUnits; late: NetUnits; over_units: number; borrowed: number; ceiling_refusals: number }
+  interface RegionalWindow { name: string; limit: number; burst?: number; window: number; unlimited?: boolean; ceiling: number; ceiling_burst?: number; counted?: RegionalUnits }
+  interface RegionalLimit extends RegionalUnits {
     domain: string; rule: string; over_percent: number; sync?: boolean; tell_percent: number; shadow?: boolean; limits: RegionalWindow[]; overrides?: number;
-    used: NetUnits; told: NetUnits; heard: NetUnits; late: NetUnits; over_units: number; borrowed: number; ceiling_refusals: number;
   }
   interface Regions {
     nodes: Nodes; region: string; leader?: string; untold: number; orders: number; keys: number; regions: Region[]; limits: RegionalLimit[]; each_by_itself: string[];

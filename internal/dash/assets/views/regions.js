@@ -100,16 +100,21 @@ export async function show(ctx, root) {
       problems(r).map(([kind, text]) => h('p', { class: `ink-${kind}` }, h('span', { 'aria-hidden': 'true' }, '! '), text)));
   }
 
+  /** windows makes a row of each limit: of a rule with several windows one for each.
+   * @param {Api.RegionalLimit[]} limits @returns {{ l: Api.RegionalLimit, of: Api.RegionalUnits, windows: Api.RegionalWindow[], first: boolean }[]} */
+  const windows = (limits) => limits.flatMap((l) => (l.limits.length < 2 ? [{ l, of: l, windows: l.limits, first: true }]
+    : l.limits.map((w, i) => ({ l, of: w.counted ?? l, windows: [w], first: i === 0 }))));
+
   /** @param {Api.RegionalLimit[]} limits */
   const limitsTable = (limits) => table({
-    caption: 'Limits over all regions', rows: limits, none: '', columns: [
-      { title: 'Limit', cell: (l) => [h('a', { href: ruleLink(ctx, l.domain, l.rule) }, visible(l.rule)), l.shadow ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
-      { title: 'All regions together', cell: promise },
-      { title: 'Ceiling here', cell: (l) => [l.limits.map(ceiling), l.overrides ? h('div', { class: 'sub' }, plural(l.overrides, 'override')) : null] },
-      { title: 'Used here', number: true, cell: (l) => [count(net(l.used)), h('div', { class: 'sub' }, l.over_percent || l.sync ? `${count(net(l.told))} told` : l.borrowed ? `${count(l.borrowed)} borrowed` : ' ')] },
-      { title: 'Used elsewhere', number: true, cell: (l) => (l.over_percent || l.sync ? [count(net(l.heard)), h('div', { class: 'sub' }, net(l.late) > 0 ? `${count(net(l.late))} more too late` : 'as heard')] : ['–', h('div', { class: 'sub' }, 'ceilings suffice')]) },
-      { title: 'Admitted beyond the limit', number: true, cell: (l) => [h('span', { class: l.over_units ? 'ink-refused' : null }, count(l.over_units)), h('div', { class: 'sub' }, l.over_percent || l.sync ? 'by all regions' : 'it cannot be')] },
-      { title: 'Refused, though there was room', number: true, cell: (l) => [h('span', { class: l.ceiling_refusals ? 'ink-near' : null }, count(l.ceiling_refusals)), h('div', { class: 'sub' }, l.sync ? 'there is no ceiling' : 'by the ceiling')] }],
+    caption: 'Limits over all regions', rows: windows(limits), none: '', columns: [
+      { title: 'Limit', cell: ({ l }) => [h('a', { href: ruleLink(ctx, l.domain, l.rule) }, visible(l.rule)), l.shadow ? [' ', h('span', { class: 'pill ink-shadow' }, 'In shadow')] : null] },
+      { title: 'All regions together', cell: ({ l }) => promise(l) },
+      { title: 'Ceiling here', cell: ({ l, windows, first }) => [windows.map(ceiling), l.overrides && first ? h('div', { class: 'sub' }, plural(l.overrides, 'override')) : null] },
+      { title: 'Used here', number: true, cell: ({ l, of }) => [count(net(of.used)), h('div', { class: 'sub' }, l.over_percent || l.sync ? `${count(net(of.told))} told` : of.borrowed ? `${count(of.borrowed)} borrowed` : ' ')] },
+      { title: 'Used elsewhere', number: true, cell: ({ l, of }) => (l.over_percent || l.sync ? [count(net(of.heard)), h('div', { class: 'sub' }, net(of.late) > 0 ? `${count(net(of.late))} more too late` : 'as heard')] : ['–', h('div', { class: 'sub' }, 'ceilings suffice')]) },
+      { title: 'Admitted beyond the limit', number: true, cell: ({ l, of }) => [h('span', { class: of.over_units ? 'ink-refused' : null }, count(of.over_units)), h('div', { class: 'sub' }, l.over_percent || l.sync ? 'by all regions' : 'it cannot be')] },
+      { title: 'Refused, though there was room', number: true, cell: ({ l, of }) => [h('span', { class: of.ceiling_refusals ? 'ink-near' : null }, count(of.ceiling_refusals)), h('div', { class: 'sub' }, l.sync ? 'there is no ceiling' : 'by the ceiling')] }],
   });
 
   /** @param {string[]} names each domain/rule */
@@ -128,7 +133,7 @@ export async function show(ctx, root) {
     const a = answer;
     fill(root, h('div', { class: 'head' }, h('h1', null, 'Regions')), h('p', { class: 'lead' }, lead(a)),
       h('div', { class: 'regions' }, [...a.regions].sort((x, y) => Number(!!y.own) - Number(!!x.own)).map((r) => region(r, a))),
-      h('div', { class: 'grid' }, card('Limits over all regions', `units of all nodes of ${a.region}, since each started${a.limits.some((l) => l.limits.length > 1) ? '; of several windows together' : ''}`, null,
+      h('div', { class: 'grid' }, card('Limits over all regions', `units of all nodes of ${a.region}, since each started`, null,
         a.limits.length ? limitsTable(a.limits) : state('No rule holds over all regions', ['Say what they may admit together, as in ', h('code', null, 'consistency: {regions: {over: 0%}}'), '.']))),
       each(a.each_by_itself));
     ctx.nodes(a.nodes);
