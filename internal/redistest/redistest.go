@@ -1,6 +1,7 @@
 // Package redistest starts real Redis servers for tests and benchmarks: a single one (Start), one
-// with TLS (StartTLS), a master with replicas under Sentinel (StartSentinel) and a cluster
-// (StartCluster). A proxy makes the network in front of them faulty (Proxy).
+// with TLS (StartTLS) or another clock (StartAhead), a master with replicas under Sentinel
+// (StartSentinel) and a cluster (StartCluster). A proxy makes the network in front of them faulty
+// (Proxy).
 //
 // Begin with Start (redistest.go). Servers listen on free ports of the loopback, keep their files
 // in temporary folders, and end with the test, or with the process that runs it, however that ends.
@@ -48,6 +49,7 @@ type Server struct {
 type kind struct {
 	config func(port int) []string // lines of redis.conf for a server at port
 	args   []string                // to be given after redis.conf
+	env    []string                // beside the environment of this process
 	bus    bool                    // the port's cluster bus is needed too
 	tls    *tls.Config             // for clients; nil means plain TCP
 }
@@ -231,7 +233,7 @@ func (s *Server) launch() error {
 	cmd := exec.Command("redis-server", append([]string{s.file("redis.conf")}, s.kind.args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	// It ends if the locale of this machine is one that it does not find.
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), s.kind.env...)
 	// A process group of its own, for children that it forks to save or copy its data.
 	cmd.SysProcAttr = attributes()
 	started := make(chan error)
