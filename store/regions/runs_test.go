@@ -1,11 +1,13 @@
 package regions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,9 +21,10 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Recorded runs: three regions with two nodes each, over real Redis servers, while links between
-// them are cut, delay and lose, and nodes are killed. All that was admitted is held against the
-// bound. scripts/soak-regions makes many of them.
+// Recorded runs: three regions with two nodes each, over real Redis servers. Links between them are
+// cut, delay and lose, nodes are killed, servers restart with their data, one fails over, and their
+// clocks differ (faults_test.go). All that was admitted is held against the bound.
+// scripts/soak-regions makes many of them, and counts them at the end (summary_test.go).
 
 // number reads a number from the environment.
 func number(name string, otherwise uint64) uint64 {
@@ -34,16 +37,17 @@ func number(name string, otherwise uint64) uint64 {
 func TestRuns(t *testing.T) {
 	t.Parallel()
 	runs, lanes := number("WEIR_REGIONS_RUNS", 4), number("WEIR_REGIONS_AT_ONCE", 1)
-	list := servers(t, 3)
 	seed := number("WEIR_REGIONS_SEED", rand.Uint64N(1<<32))
+	sum := &summary{of: runs, cells: map[cell]*row{}}
+	t.Cleanup(func() { t.Logf("\n%v", sum) }) // after all lanes
 	for lane := range lanes {
 		t.Run(fmt.Sprint("lane ", lane), func(t *testing.T) {
 			t.Parallel()
-			between := links(t, list)
 			for i := lane; i < runs; i += lanes {
 				t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-					if found := run(t, seed+i, list, between, nil); found != "" {
-						t.Error(found)
+					r := run(t, seed+i, nil)
+					if t.Logf("%d of %d: %v", sum.add(r), runs, r); r.found != "" {
+						t.Error(r.found)
 					}
 				})
 			}
@@ -54,13 +58,11 @@ func TestRuns(t *testing.T) {
 // TestRunsFindMistakes: runs with a planted mistake go over the bound, and are found out.
 func TestRunsFindMistakes(t *testing.T) {
 	t.Parallel()
-	list := servers(t, 3)
-	between := links(t, list)
 	for name, mistake := range mistakes {
 		t.Run(name, func(t *testing.T) {
 			const most = 20
 			for seed := range uint64(most) {
-				if run(t, 1000+seed, list, between, mistake) != "" {
+				if run(t, 1000+seed, mistake).found != "" {
 					return
 				}
 			}
@@ -106,8 +108,28 @@ func (f *forgetful) TakeAhead(
 	return now, asked, err
 }
 
+// cell is a kind of limit and what it allows beyond it, in percent; syncs for sync.
+type cell struct {
+	algorithm algo.Algorithm
+	over      int
+}
+
+const syncs = -1
+
+// cells are all that there are. Runs take them by turns.
+var cells = func() (list []cell) {
+	for _, a := range []algo.Algorithm{algo.TokenBucket, algo.FixedWindow, algo.SlidingWindow, algo.SlidingLog} {
+		for _, over := range []int{0, 20, 50, 200, syncs} {
+			list = append(list, cell{a, over})
+		}
+	}
+	return append(list, cell{algo.LeakyBucket, 0}, cell{algo.Concurrency, 0}) // they know ceilings alone
+}()
+
 // plan is what a run does.
 type plan struct {
+	seed   uint64
+	cell   cell
 	config algo.Config
 	of     rule.Regions
 	leases bool
@@ -115,32 +137,56 @@ type plan struct {
 	most   int64 // cost of a request
 	rate   int   // of each node, a second
 	length time.Duration
+
+	parted   bool             // all links are cut at first, so that each region comes to its ceiling
+	ahead    [3]time.Duration // by how much the clocks of the regions' servers are
+	restarts bool             // of servers, with their data
+	failover bool             // of the first region's
 }
 
-func drawPlan(rnd *rand.Rand) (p plan) {
+func drawPlan(rnd *rand.Rand, seed uint64) (p plan) {
+	p.seed, p.cell = seed, cells[seed%uint64(len(cells))]
 	p.config = algo.Config{
-		Algorithm: []algo.Algorithm{algo.TokenBucket, algo.FixedWindow, algo.SlidingWindow, algo.SlidingLog}[rnd.IntN(4)],
-		N:         int64(30 + rnd.IntN(600)), Window: time.Duration(2+rnd.IntN(5)) * time.Second,
+		Algorithm: p.cell.algorithm, N: int64(30 + rnd.IntN(600)), Window: time.Duration(2+rnd.IntN(5)) * time.Second,
 	}
+	all := float64(100+p.cell.over) / 100
+	if p.cell.over == syncs {
+		all = 3
+	}
+	p.rate = min(max(20, int(float64(p.config.N)/p.config.Window.Seconds()*(0.3+2*rnd.Float64())*(1+all)/2)), 300)
+	p.leases = rnd.IntN(3) == 0
 	switch p.config.Algorithm {
 	case algo.TokenBucket:
 		p.config.Burst = max(3, p.config.N/int64(1+rnd.IntN(4)))
+	case algo.LeakyBucket:
+		p.config.Burst, p.leases = max(3, p.config.N/int64(2+rnd.IntN(20))), false
 	case algo.SlidingWindow:
 		p.config.Buckets = []int{1, 4}[rnd.IntN(2)]
+	case algo.Concurrency:
+		p.config.N, p.config.Window, p.leases = int64(3+rnd.IntN(30)), 0, false
 	}
-	if p.leases = rnd.IntN(3) == 0; p.leases {
+	if p.leases {
 		p.config.Lease = 10
 	}
-	switch over := []int{0, 20, 50, 200, -1}[rnd.IntN(5)]; {
-	case over < 0:
-		p.of.Sync = true
-	default:
-		p.of.Over = over
-	}
-	p.of.Tell = []int{1, 2, 10}[rnd.IntN(3)]
+	p.of = rule.Regions{Over: max(p.cell.over, 0), Sync: p.cell.over == syncs, Tell: []int{1, 2, 10}[rnd.IntN(3)]}
 	p.keys, p.most = 1+rnd.IntN(2), int64(1+rnd.IntN(2))
-	p.rate = max(20, int(float64(p.config.N)/p.config.Window.Seconds()*(0.3+2*rnd.Float64())))
 	p.length = 3*time.Second + time.Duration(rnd.IntN(3000))*time.Millisecond
+	p.parted = rnd.IntN(4) == 0
+	if p.restarts = rnd.IntN(3) == 0; rnd.IntN(12) == 0 {
+		p.failover = true
+		p.length += 5 * time.Second
+	}
+	if rnd.IntN(3) == 0 && redistest.CanStartAhead() == nil {
+		for i := range p.ahead {
+			p.ahead[i] = time.Duration(rnd.IntN(4_000_000)-2_000_000) * time.Microsecond
+			if p.config.Algorithm == algo.SlidingWindow { // the estimates need the same edges everywhere
+				p.ahead[i] = time.Duration(rnd.IntN(3)-1) * p.config.Window / time.Duration(p.config.Buckets)
+			}
+		}
+		if p.failover {
+			p.ahead[0] = 0
+		}
+	}
 	return p
 }
 
@@ -158,37 +204,44 @@ func (w *world) bound(c algo.Config, g *rule.Regions) algo.Config {
 			part = c
 		}
 		n, burst = n+part.N, burst+max(part.Burst, 0)
+		if c.Algorithm == algo.LeakyBucket && part.N > 0 { // from without it is a token bucket that holds one more
+			burst++
+		}
 	}
 	c.Lease, c.LeaseFor = 0, 0
 	c.N = n
 	if c.Burst != 0 {
 		c.Burst = burst
 	}
+	if c.Algorithm == algo.LeakyBucket {
+		c.Algorithm = algo.TokenBucket
+	}
 	return c
 }
 
-// run makes a run, and says what went over the bound; "" if nothing did. With a mistake all regions
-// ask for more than there is, and nothing fails between them.
-func run(t *testing.T, seed uint64, list []*redistest.Server, between [][]*redistest.FaultProxy, mistake func(o *Options)) string {
+// run makes a run, and says what went over the bound. With a mistake all regions ask for more than
+// there is, and nothing fails between them.
+func run(t *testing.T, seed uint64, mistake func(o *Options)) *result {
 	rnd := rand.New(rand.NewPCG(seed, 15))
-	p := drawPlan(rnd)
+	p := drawPlan(rnd, seed)
 	busy := rnd.IntN(3) // regions beyond this one have little to do
 	if mistake != nil {
-		p.of, p.leases, busy = rule.Regions{Tell: 2}, false, 2
-		p.config.Lease = 0
-		p.rate = max(20, int(2*float64(p.config.N)/p.config.Window.Seconds()))
+		p.of, p.leases, p.parted, busy = rule.Regions{Tell: 2}, false, false, 2
+		p.config.Lease, p.ahead, p.restarts, p.failover = 0, [3]time.Duration{}, false, false
+		p.rate = max(20, int(2*float64(p.config.N)/max(1, p.config.Window.Seconds())))
 	}
 	w := &world{
-		t: t, prefix: fmt.Sprintf("r%d:%d:", seed, rand.Uint32()), names: []string{"ap", "eu", "us"}, redis: list, links: between, nodes: make([][]*node, 3),
+		t: t, plan: p, prefix: fmt.Sprintf("r%d:%d:", seed, rand.Uint32()), names: []string{"ap", "eu", "us"}, nodes: make([][]*node, 3),
 		log: slog.New(slog.DiscardHandler), mistake: mistake,
 	}
+	w.servers()
 	for range 3 {
 		w.weights = append(w.weights, 1+rnd.IntN(3))
 	}
 	w.counter = borrowable(t, p.config, p.of)
 	for region := range 3 {
 		for range 2 {
-			w.open(region, p.leases)
+			w.open(region)
 		}
 	}
 	defer w.end()
@@ -208,7 +261,7 @@ func run(t *testing.T, seed uint64, list []*redistest.Server, between [][]*redis
 		w.fail(ctx, rnd)
 	}
 	running.Wait()
-	return w.over(p)
+	return w.result()
 }
 
 // end ends all nodes.
@@ -227,81 +280,104 @@ func (w *world) end() {
 	}
 }
 
-// fail makes faults until ctx ends.
-func (w *world) fail(ctx context.Context, rnd *rand.Rand) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Duration(50+rnd.IntN(400)) * time.Millisecond):
-		}
-		i := rnd.IntN(3)
-		j := (i + 1 + rnd.IntN(2)) % 3
-		l, what := w.links[i][j], ""
-		switch rnd.IntN(7) {
-		case 0:
-			l.Refuse()
-			l.Cut()
-			what = "is cut"
-		case 1:
-			l.BlackHole()
-			what = "loses all"
-		case 2:
-			l.LoseReplies()
-			what = "loses answers"
-		case 3:
-			d := time.Duration(rnd.IntN(2000)) * time.Millisecond
-			l.Delay(d)
-			what = fmt.Sprint("delays ", d)
-		case 4, 5:
-			l.Pass()
-			what = "passes"
-		case 6: // what it borrows and reads is cut off, and nobody of its region hears until another one does
-			x := w.nodes[i][0].s.x
-			x.cancel()
-			x.done.Wait()
-			what = "has lost a node's exchange"
-		}
-		w.diary = append(w.diary, fmt.Sprintf("%d %s to %s %s", time.Now().UnixMicro(), w.names[i], w.names[j], what))
-	}
-}
-
-// over holds what was admitted against the bound.
-func (w *world) over(p plan) (found string) {
+// result holds what was admitted against the bound.
+func (w *world) result() *result {
 	w.t.Helper()
+	p := &w.plan
+	r := &result{plan: *p, faults: w.faults}
 	c := w.bound(p.config, &p.of)
-	extra := int64(0)
-	if p.config.Algorithm == algo.SlidingWindow {
-		extra = int64(len(w.names)) - 1 // each region rounds by itself
-	}
-	total, refused, lists := int64(0), 0, make([][]leasecheck.Admission, p.keys)
-	var borrowed, lost, over uint64
-	for _, nodes := range w.nodes {
+	lists, slots := make([][]leasecheck.Admission, p.keys), make([][]admitted, p.keys)
+	for region, nodes := range w.nodes {
 		for _, n := range nodes {
 			for _, a := range n.admitted {
-				lists[a.key] = append(lists[a.key], leasecheck.Admission{Lo: a.lo, Hi: a.hi, Cost: a.cost})
-				total += a.cost
+				shift := int64(0)
+				if p.config.Algorithm == algo.FixedWindow { // whose edges are by the region's clock
+					shift = p.ahead[region].Microseconds()
+				}
+				lists[a.key] = append(lists[a.key], leasecheck.Admission{Lo: a.lo + shift, Hi: a.hi + shift, Cost: a.cost})
+				slots[a.key] = append(slots[a.key], a)
+				r.units += a.cost
 			}
-			refused += n.refused
+			r.refused += n.refused
 			st := n.s.Stats()
 			for _, peer := range st.Peers {
-				borrowed, lost = borrowed+peer.Borrowed, lost+peer.Lost
+				r.borrowed, r.lost = r.borrowed+peer.Borrowed, r.lost+peer.Lost
 			}
 			for _, l := range st.Limits {
-				over += l.Over
+				r.over += l.Over
 			}
 		}
 	}
-	for key, list := range lists {
+	for key := range p.keys {
+		// What a store forgets may be admitted once more.
+		forgotten := w.forgotten(key)
+		found, fill, beyond := w.check(c, forgotten, lists[key], slots[key])
+		if r.fill = max(r.fill, fill); found != "" {
+			r.found += fmt.Sprintf("key %d of %+v, %+v, weights %v, clocks %v, %d may have been forgotten: %s\n%s\n",
+				key, p.config, p.of, w.weights, p.ahead, forgotten, found, strings.Join(w.diary, "\n"))
+		}
+		if w.cut.to != 0 {
+			r.forgotten, r.beyond = r.forgotten+forgotten, r.beyond+beyond
+		}
+	}
+	return r
+}
+
+// check looks for a violation of one key. It also says how full its limit was at the fullest, in
+// percent of what is allowed at once, and how many units were admitted beyond what is allowed if
+// nothing was forgotten.
+func (w *world) check(c algo.Config, forgotten int64, list []leasecheck.Admission, slots []admitted) (found string, fill int, beyond int64) {
+	w.t.Helper()
+	if c.Algorithm == algo.Concurrency {
+		most := inFlight(slots)
+		if most > c.N+forgotten {
+			found = fmt.Sprintf("%d in flight, %d are allowed", most, c.N)
+		}
+		return found, int(most * 100 / c.N), max(0, most-c.N)
+	}
+	extra := int64(0)
+	if c.Algorithm == algo.SlidingWindow {
+		extra = int64(len(w.names)) - 1 // each region rounds by itself
+	}
+	check := func(extra int64) int64 {
 		v, err := leasecheck.Check(c, extra, list)
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if v != nil {
-			found += fmt.Sprintf("key %d of %+v, %+v, weights %v: %v\n%s\n", key, p.config, p.of, w.weights, v, strings.Join(w.diary, "\n"))
+		if v == nil {
+			return 0
+		}
+		found = v.String()
+		return v.Admitted - v.Allowed
+	}
+	most := max(c.Burst, 0)
+	if most == 0 {
+		most = c.N
+	}
+	fill, beyond = int(check(-most)*100/most), check(extra)
+	if found = ""; beyond > 0 {
+		check(extra + forgotten)
+	}
+	return found, fill, beyond
+}
+
+// inFlight returns how many slots were certainly held at a time, at most.
+func inFlight(list []admitted) (most int64) {
+	type step struct{ at, by int64 }
+	var steps []step
+	for _, a := range list {
+		if a.freed == 0 || a.freed > a.hi {
+			steps = append(steps, step{a.hi, a.cost})
+		}
+		if a.freed > a.hi {
+			steps = append(steps, step{a.freed, -a.cost})
 		}
 	}
-	w.t.Logf("%v, %d in %v, over %d, sync %v, leases %v: %d units admitted, %d refusals, %d units borrowed, %d lost, %d over N",
-		p.config.Algorithm, p.config.N, p.config.Window, p.of.Over, p.of.Sync, p.leases, total, refused, borrowed, lost, over)
-	return found
+	slices.SortFunc(steps, func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.by, b.by)) })
+	sum := int64(0)
+	for _, s := range steps {
+		sum += s.by
+		most = max(most, sum)
+	}
+	return most
 }

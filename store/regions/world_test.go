@@ -20,17 +20,23 @@ import (
 // world is regions on this machine, each with a Redis of its own. The way from each region to each
 // other leads through a faulty network.
 type world struct {
-	t       testing.TB
-	prefix  string
-	names   []string
-	weights []int
-	redis   []*redistest.Server
-	links   [][]*redistest.FaultProxy // from the region of the first index to the Redis of the second
-	nodes   [][]*node                 // by region
-	counter *rule.Counter
-	log     *slog.Logger
-	mistake func(o *Options) // nil for none
-	diary   []string         // of faults
+	t        testing.TB
+	plan     plan
+	prefix   string
+	names    []string
+	weights  []int
+	redis    []*redistest.Server // nil where there is a sentinel
+	sentinel *redistest.Sentinel // of the first region; nil if nothing fails over
+	urls     []string
+	links    [][]*redistest.FaultProxy // from the region of the first index to the Redis of the second
+	nodes    [][]*node                 // by region
+	counter  *rule.Counter
+	log      *slog.Logger
+	mistake  func(o *Options) // nil for none
+	diary    []string         // of faults
+	faults   map[string]int
+	cut      moment // of a failover
+	lent     lent
 }
 
 // node is a node of a region.
@@ -40,7 +46,7 @@ type node struct {
 	own    *redis.Store
 	peers  []*redis.Store
 	s      *Store
-	leases bool
+	also   func() // ends that it hears beside another one; nil if it does not
 
 	mu       sync.Mutex
 	admitted []admitted
@@ -52,37 +58,16 @@ type admitted struct {
 	lo, hi int64 // µs
 	cost   int64
 	key    int
+	slot   uint64
+	freed  int64 // when a slot was about to be given back; 0: it was not
 }
 
-// servers starts a Redis for each region.
-func servers(t testing.TB, regions int) []*redistest.Server {
-	t.Helper()
-	list := make([]*redistest.Server, regions)
-	for i := range list {
-		list[i] = redistest.Start(t)
-	}
-	return list
-}
-
-// links makes the ways between regions: from that of the first index to the Redis of the second.
-func links(t testing.TB, list []*redistest.Server) [][]*redistest.FaultProxy {
-	t.Helper()
-	between := make([][]*redistest.FaultProxy, len(list))
-	for i := range between {
-		between[i] = make([]*redistest.FaultProxy, len(list))
-		for j := range between[i] {
-			if i != j {
-				between[i][j] = redistest.Proxy(t, list[j].Addr())
-			}
-		}
-	}
-	return between
-}
+func keyName(key int) string { return fmt.Sprint("key ", key) }
 
 // open adds a node to a region.
-func (w *world) open(region int, leases bool) *node {
+func (w *world) open(region int) *node {
 	w.t.Helper()
-	n := &node{w: w, region: region, leases: leases}
+	n := &node{w: w, region: region}
 	open := func(url string) *redis.Store {
 		s, err := redis.Open(redis.Options{URL: url, Prefix: w.prefix, Timeout: time.Second, Logger: w.log})
 		if err != nil {
@@ -90,7 +75,7 @@ func (w *world) open(region int, leases bool) *node {
 		}
 		return s
 	}
-	n.own = open(w.redis[region].URL())
+	n.own = open(w.urls[region])
 	o := Options{
 		Region: w.names[region], Own: n.own, Logger: w.log, Peers: map[string]Neighbour{},
 		Nodes: func() int { return 2 },
@@ -99,16 +84,22 @@ func (w *world) open(region int, leases bool) *node {
 	for i, name := range w.names {
 		o.Table = append(o.Table, Region{Name: name, Weight: w.weights[i]})
 		if i != region {
-			p := open("redis://" + w.links[region][i].Addr())
+			url := w.urls[i]
+			if l := w.links[region][i]; l != nil {
+				url = "redis://" + l.Addr()
+			}
+			p := open(url)
 			n.peers = append(n.peers, p)
-			o.Peers[name] = p
+			if o.Peers[name] = p; i == 0 {
+				o.Peers[name] = &recorder{p, &w.lent}
+			}
 		}
 	}
 	if w.mistake != nil {
 		w.mistake(&o)
 	}
 	inner := store.Store(n.own)
-	if leases {
+	if w.plan.leases {
 		l, err := lease.New(n.own, lease.Options{MaxKeys: 1000})
 		if err != nil {
 			w.t.Fatal(err)
@@ -128,6 +119,9 @@ func (w *world) open(region int, leases bool) *node {
 
 // close ends a node in order.
 func (n *node) close() {
+	if n.also != nil {
+		n.also()
+	}
 	n.s.Close()
 	for _, p := range n.peers {
 		p.Close()
@@ -136,7 +130,7 @@ func (n *node) close() {
 
 // take asks for one decision, and records what is admitted.
 func (n *node) take(ctx context.Context, key int, cost int64) bool {
-	charges := [1]store.Charge{{Counter: n.w.counter, Limit: n.w.counter.Limit, Key: fmt.Append(nil, "key ", key), Ask: algo.Ask{Cost: cost}, OnStoreError: rule.DenyAll}}
+	charges := [1]store.Charge{{Counter: n.w.counter, Limit: n.w.counter.Limit, Key: []byte(keyName(key)), Ask: algo.Ask{Cost: cost}, OnStoreError: rule.DenyAll}}
 	var results [1]algo.Result
 	lo := time.Now().UnixMicro()
 	_, err := n.s.Take(ctx, charges[:], results[:])
@@ -147,20 +141,43 @@ func (n *node) take(ctx context.Context, key int, cost int64) bool {
 		n.refused++
 		return false
 	}
-	n.admitted = append(n.admitted, admitted{lo, hi, cost, key})
+	n.admitted = append(n.admitted, admitted{lo: lo, hi: hi, cost: cost, key: key, slot: charges[0].Ask.Slot})
 	return true
+}
+
+// free gives back the slots of some admission that still holds them.
+func (n *node) free(ctx context.Context, rnd *rand.Rand) {
+	n.mu.Lock()
+	var held []int
+	for i := range n.admitted {
+		if n.admitted[i].freed == 0 {
+			held = append(held, i)
+		}
+	}
+	if len(held) == 0 {
+		n.mu.Unlock()
+		return
+	}
+	a := &n.admitted[held[rnd.IntN(len(held))]]
+	a.freed = time.Now().UnixMicro()
+	key, slot := a.key, a.slot
+	n.mu.Unlock()
+	_, _ = n.s.Release(ctx, n.w.counter, []byte(keyName(key)), slot)
 }
 
 // load has a node ask so many times a second, until ctx ends.
 func (n *node) load(ctx context.Context, running *sync.WaitGroup, perSecond int, keys int, most int64, seed uint64) {
 	const clients = 2
+	slots := n.w.plan.config.Algorithm == algo.Concurrency
 	for i := range clients {
 		running.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(n.region*10+i)))
 			pause := time.Duration(clients) * time.Second / time.Duration(perSecond)
 			next := time.Now()
 			for ctx.Err() == nil {
-				n.take(ctx, rnd.IntN(keys), 1+rnd.Int64N(most))
+				if n.take(ctx, rnd.IntN(keys), 1+rnd.Int64N(most)); slots && rnd.IntN(2) == 0 {
+					n.free(ctx, rnd)
+				}
 				next = next.Add(time.Duration(rnd.Int64N(2*int64(pause) + 1)))
 				if rest := time.Until(next); rest > 0 {
 					select {
