@@ -9,14 +9,16 @@ package cas
 import "context"
 
 // Engine is a database, as seen by Store: values under keys, each with a version. Implementations
-// are safe for concurrent use.
+// are safe for concurrent use. What a call was given is the caller's again when it returns, whatever
+// the error, and what it returns is the caller's too.
 type Engine interface {
 	// Read returns the values under keys, in their order, all of them as they were at one instant.
 	// All keys have one Place unless the engine Spans. clock is the engine's clock.
 	Read(ctx context.Context, keys []Key) (values []Value, clock int64, err error)
 
 	// Swap makes the changes of each group if all that the group compares is still as it was, or
-	// else none of that group. It sets Done, Values and Err of each.
+	// else none of that group. It sets Done, Values and Err of each. No two groups of a call share
+	// a key. Groups may be of several places, each in itself of one unless the engine Spans.
 	//
 	// now is the instant, by the engine's clock as this node estimates it, at which was decided what
 	// is written. An engine whose clock differs from that by more than MaxSkew swaps nothing: then
@@ -102,6 +104,6 @@ type Locker interface {
 // Lock holds values.
 type Lock interface {
 	// Unlock makes changes (Was is not compared), and lets go of the keys. Errors are as with Swap.
-	// Without changes, it never waits for the database.
+	// Without changes, it never waits for the database. After an error the keys are free too.
 	Unlock(ctx context.Context, changes []Change) error
 }

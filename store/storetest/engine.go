@@ -1,0 +1,840 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/cas"
+)
+
+// Engine tests the contract of cas.Engine, and of cas.Locker where the engine is one. newEngine
+// returns an engine whose database holds nothing; it sees to it that the engine is closed when the
+// test ends.
+//
+//	func TestEngine(t *testing.T) {
+//		storetest.Engine(t, func(t *testing.T) cas.Engine { … })
+//	}
+//
+// It reads the engine's own clock, and takes some seconds.
+func Engine(t *testing.T, newEngine func(t *testing.T) cas.Engine) {
+	e := newEngine(t)
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, e *engineTest)
+	}{
+		{"Nothing", testEngineNothing},
+		{"Values", testEngineValues},
+		{"Conflict", testEngineConflict},
+		{"Groups", testEngineGroups},
+		{"Keep", testEngineKeep},
+		{"Delete", testEngineDelete},
+		{"Skew", testEngineSkew},
+		{"Until", testEngineUntil},
+		{"Lifetimes", testEngineLifetimes},
+		{"Cancelled", testEngineCancelled},
+		{"Spans", testEngineSpans},
+		{"Borrowed", testEngineBorrowed},
+		{"Counters", testEngineCounters},
+		{"Transfers", testEngineTransfers},
+		{"Crossed", testEngineCrossed},
+		{"Lock", testEngineLock},
+		{"LockedCounters", testEngineLockedCounters},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, &engineTest{T: t, e: e}) })
+	}
+	t.Run("Scan", func(t *testing.T) { testEngineScan(t, &engineTest{T: t, e: newEngine(t)}) })
+}
+
+// engineTest is a test, and the engine that it is of.
+type engineTest struct {
+	*testing.T
+	e cas.Engine
+}
+
+// engineKeys makes the keys of all tests differ, so that one engine serves them all.
+var engineKeys atomic.Uint64
+
+// keys returns n new keys of one place, in order.
+func (t *engineTest) keys(n int) []cas.Key {
+	place := rand.Uint64()
+	keys := make([]cas.Key, n)
+	for i := range keys {
+		keys[i] = cas.Key{Place: place, Name: fmt.Appendf(nil, "key %06d", engineKeys.Add(1))}
+	}
+	return keys
+}
+
+func drawVersion() uint64 { return 1 + rand.Uint64N(1<<64-1) }
+
+// lasting is how long values live that a test does not wait for, in µs.
+const lasting = int64(time.Hour / time.Microsecond)
+
+// read reads keys, which must not fail.
+func (t *engineTest) read(keys ...cas.Key) ([]cas.Value, int64) {
+	t.Helper()
+	values, clock, err := t.e.Read(t.Context(), keys)
+	if err != nil {
+		t.Fatalf("Read: %v", err)
+	}
+	if len(values) != len(keys) || clock <= 0 {
+		t.Fatalf("Read of %d keys: %d values at %d", len(keys), len(values), clock)
+	}
+	return values, clock
+}
+
+func (t *engineTest) clock() int64 {
+	t.Helper()
+	_, clock := t.read(t.keys(1)...)
+	return clock
+}
+
+// swap makes changes that no decision has made; it must not fail.
+func (t *engineTest) swap(groups ...cas.Group) {
+	t.Helper()
+	if _, err := t.e.Swap(t.Context(), 0, groups); err != nil {
+		t.Fatalf("Swap: %v", err)
+	}
+	for i := range groups {
+		if err := groups[i].Err; err != nil {
+			t.Fatalf("Swap: group %d: %v", i, err)
+		}
+		if !groups[i].Done && len(groups[i].Values) != len(groups[i].Changes) {
+			t.Fatalf("group %d has %d values, not %d", i, len(groups[i].Values), len(groups[i].Changes))
+		}
+	}
+}
+
+// change is one to a new version.
+func (t *engineTest) change(k cas.Key, was uint64, data string, until int64) cas.Change {
+	return cas.Change{Key: k, Was: was, Version: drawVersion(), Data: []byte(data), Until: until}
+}
+
+// put writes a value under a new key, and returns the change that did.
+func (t *engineTest) put(k cas.Key, data string) cas.Change {
+	t.Helper()
+	c := t.change(k, 0, data, t.clock()+lasting)
+	groups := []cas.Group{{Changes: []cas.Change{c}}}
+	if t.swap(groups...); !groups[0].Done {
+		t.Fatalf("nothing lies under a new key, and a value cannot be written: %+v", groups[0])
+	}
+	return c
+}
+
+// holds checks what lies under a key.
+func (t *engineTest) holds(k cas.Key, version uint64, data string) {
+	t.Helper()
+	values, _ := t.read(k)
+	t.is(values[0], version, data)
+}
+
+func (t *engineTest) is(v cas.Value, version uint64, data string) {
+	t.Helper()
+	if v.Version != version || string(v.Data) != data {
+		t.Errorf("version %d %.40q, want version %d %.40q", v.Version, v.Data, version, data)
+	}
+}
+
+func testEngineNothing(_ *testing.T, t *engineTest) {
+	values, clock := t.read(t.keys(3)...)
+	for _, v := range values {
+		t.is(v, 0, "")
+	}
+	if _, later := t.read(); later < clock {
+		t.Errorf("the clock goes back, from %d to %d", clock, later)
+	}
+	groups := []cas.Group{}
+	t.swap(groups...)
+}
+
+// testEngineValues: any bytes may be a name, and a value; they come back in the order that was
+// asked for.
+func testEngineValues(_ *testing.T, t *engineTest) {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	place := rand.Uint64() | 1<<63
+	var changes []cas.Change
+	until := t.clock() + lasting
+	for _, name := range []string{"\x00", "\x00\x00", "a\x00b", string(all), strings.Repeat("\xff", cas.MaxName), "\xff\xfe", "é 'quoted' \\"} {
+		k := cas.Key{Place: place, Name: []byte(name)}
+		changes = append(changes, t.change(k, 0, string(all)+name, until))
+	}
+	changes[0].Data = nil
+	changes[1].Data = bytes.Repeat(all, 4<<10) // 1 MiB
+	changes[2].Version = 1<<64 - 1
+	changes[3].Version = 1
+	slices.SortFunc(changes, func(a, b cas.Change) int { return bytes.Compare(a.Name, b.Name) })
+	groups := []cas.Group{{Changes: changes}}
+	if t.swap(groups...); !groups[0].Done {
+		t.Fatal("nothing lies under new keys, and values cannot be written")
+	}
+	keys := make([]cas.Key, len(changes))
+	order := rand.Perm(len(changes))
+	for i, of := range order {
+		keys[i] = changes[of].Key
+	}
+	values, _ := t.read(keys...)
+	for i, of := range order {
+		t.is(values[i], changes[of].Version, string(changes[of].Data))
+	}
+}
+
+// testEngineConflict: a version that is not the one expected changes nothing, and the values of now
+// come back.
+func testEngineConflict(_ *testing.T, t *engineTest) {
+	keys := t.keys(3)
+	a, until := t.put(keys[0], "a"), t.clock()+lasting
+	for name, was := range map[string][2]uint64{
+		"another version": {a.Version + 1, 0}, "there is a value": {0, 0}, "there is none": {a.Version, 5},
+	} {
+		groups := []cas.Group{{Changes: []cas.Change{
+			t.change(keys[0], was[0], "A", until), t.change(keys[1], was[1], "B", until), t.change(keys[2], 0, "C", until),
+		}}}
+		if t.swap(groups...); groups[0].Done {
+			t.Fatalf("%s: the change was made", name)
+		}
+		for i, want := range []cas.Value{{Version: a.Version, Data: a.Data}, {}, {}} {
+			t.is(groups[0].Values[i], want.Version, string(want.Data))
+		}
+		t.holds(keys[0], a.Version, "a")
+		t.holds(keys[1], 0, "")
+		t.holds(keys[2], 0, "")
+	}
+	// The values of now are all that it takes.
+	b := t.change(keys[0], a.Version, "b", until)
+	groups := []cas.Group{{Changes: []cas.Change{b}}}
+	if t.swap(groups...); !groups[0].Done {
+		t.Fatal("the version is the one expected, and nothing was done")
+	}
+	t.holds(keys[0], b.Version, "b")
+	if t.swap(groups...); groups[0].Done {
+		t.Error("the same change was made twice")
+	}
+	t.is(groups[0].Values[0], b.Version, "b")
+}
+
+// testEngineGroups: what becomes of one group is nothing to the others of the call. There are as
+// many as a busy node may send.
+func testEngineGroups(_ *testing.T, t *engineTest) {
+	const n = 300
+	until := t.clock() + lasting
+	groups := make([]cas.Group, n)
+	wrong := func(i int) bool { return i%7 == 3 }
+	for i := range groups {
+		for j, k := range t.keys(1 + i%3) {
+			c := t.change(k, 0, fmt.Sprint(i), until)
+			if wrong(i) && j == i%3 {
+				c.Was = drawVersion()
+			}
+			groups[i].Changes = append(groups[i].Changes, c)
+		}
+	}
+	t.swap(groups...)
+	for i := range groups {
+		g := &groups[i]
+		if g.Done == wrong(i) {
+			t.Fatalf("group %d: done is %v", i, g.Done)
+		}
+		for j := range g.Changes {
+			if c := &g.Changes[j]; g.Done {
+				t.holds(c.Key, c.Version, fmt.Sprint(i))
+			} else {
+				t.is(g.Values[j], 0, "")
+				t.holds(c.Key, 0, "")
+			}
+		}
+	}
+}
+
+// testEngineKeep: what is only compared stays as it is, and decides as any other.
+func testEngineKeep(_ *testing.T, t *engineTest) {
+	keys := t.keys(3)
+	a, until := t.put(keys[0], "a"), t.clock()+lasting
+	keep := func(k cas.Key, was uint64) cas.Change { return cas.Change{Key: k, Was: was, Keep: true} }
+	groups := []cas.Group{
+		{Changes: []cas.Change{keep(keys[0], a.Version), keep(keys[1], 0), t.change(keys[2], 0, "c", until)}},
+	}
+	if t.swap(groups...); !groups[0].Done {
+		t.Fatal("all is as expected, and nothing was done")
+	}
+	t.holds(keys[0], a.Version, "a")
+	t.holds(keys[1], 0, "")
+	t.holds(keys[2], groups[0].Changes[2].Version, "c")
+	for name, changes := range map[string][]cas.Change{
+		"one of it is another":   {keep(keys[0], a.Version+1), t.change(keys[1], 0, "b", until)},
+		"one of it is there":     {keep(keys[0], 0), t.change(keys[1], 0, "b", until)},
+		"one of it is not there": {t.change(keys[0], a.Version, "b", until), keep(keys[1], 7)},
+		"only compared":          {keep(keys[0], a.Version+1), keep(keys[1], 0)},
+	} {
+		groups := []cas.Group{{Changes: changes}}
+		if t.swap(groups...); groups[0].Done {
+			t.Fatalf("%s: done", name)
+		}
+		t.is(groups[0].Values[0], a.Version, "a")
+		t.is(groups[0].Values[1], 0, "")
+		t.holds(keys[0], a.Version, "a")
+		t.holds(keys[1], 0, "")
+	}
+	groups = []cas.Group{{Changes: []cas.Change{keep(keys[0], a.Version), keep(keys[1], 0)}}}
+	if t.swap(groups...); !groups[0].Done {
+		t.Error("all that is compared is as expected")
+	}
+}
+
+// testEngineDelete: a value that is deleted is as none.
+func testEngineDelete(_ *testing.T, t *engineTest) {
+	keys := t.keys(2)
+	a, b := t.put(keys[0], "a"), t.put(keys[1], "b")
+	groups := []cas.Group{{Changes: []cas.Change{{Key: keys[0], Was: b.Version}}}, {Changes: []cas.Change{{Key: keys[1], Was: b.Version}}}}
+	t.swap(groups...)
+	if groups[0].Done || !groups[1].Done {
+		t.Fatalf("done: %v, %v; want false, true", groups[0].Done, groups[1].Done)
+	}
+	t.holds(keys[0], a.Version, "a")
+	t.holds(keys[1], 0, "")
+	groups = []cas.Group{{Changes: []cas.Change{t.change(keys[1], b.Version, "c", t.clock()+lasting)}}}
+	if t.swap(groups...); groups[0].Done {
+		t.Error("a deleted value was changed")
+	}
+	t.put(keys[1], "d")
+}
+
+// testEngineSkew: an engine swaps nothing at an instant that its clock is far from.
+func testEngineSkew(_ *testing.T, t *engineTest) {
+	keys := t.keys(1)
+	a := t.put(keys[0], "a")
+	for _, off := range []time.Duration{-time.Hour, -1500 * time.Millisecond, 2500 * time.Millisecond, time.Hour} {
+		// Between the two readings of the clock some time passes; so an instant ahead may be near
+		// after all, on a machine that is busy. It is far enough then.
+		began := t.clock()
+		groups := []cas.Group{{Changes: []cas.Change{t.change(keys[0], a.Version, "b", began+lasting)}}}
+		now := began + off.Microseconds()
+		clock, err := t.e.Swap(t.Context(), now, groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if off := now - clock; off <= cas.MaxSkew && off >= -cas.MaxSkew {
+			continue
+		}
+		if g := &groups[0]; g.Done || g.Err != nil || len(g.Values) != 1 {
+			t.Fatalf("an instant that is %v off: %+v", off, g)
+		}
+		t.is(groups[0].Values[0], a.Version, "a")
+		if clock < began {
+			t.Errorf("the clock is %d, which was %d before", clock, began)
+		}
+	}
+	t.holds(keys[0], a.Version, "a")
+	for range 100 {
+		began := t.clock()
+		b := t.change(keys[0], a.Version, "b", began+lasting)
+		groups := []cas.Group{{Changes: []cas.Change{b}}}
+		clock, err := t.e.Swap(t.Context(), began, groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if groups[0].Done {
+			t.holds(keys[0], b.Version, "b")
+			return
+		}
+		if clock-began <= cas.MaxSkew {
+			t.Fatalf("an instant that is %d µs off was not taken", clock-began)
+		}
+	}
+	t.Error("in none of 100 tries did the engine write within a second")
+}
+
+// testEngineUntil: nothing is forgotten before its time, and each change sets that anew.
+func testEngineUntil(_ *testing.T, t *engineTest) {
+	keys := t.keys(40)
+	const life = 300_000
+	begin := t.clock()
+	var groups []cas.Group
+	until := make([]int64, len(keys))
+	for i, k := range keys {
+		until[i] = begin + life + int64(i)*life/int64(len(keys))
+		groups = append(groups, cas.Group{Changes: []cas.Change{t.change(k, 0, "value", until[i])}})
+	}
+	t.swap(groups...)
+	longer, shorter := groups[0].Changes[0], t.keys(1)[0]
+	if groups[0].Done { // unless all that took longer than it lives
+		next := t.change(keys[0], longer.Version, "for longer", begin+lasting)
+		again := []cas.Group{{Changes: []cas.Change{next}}}
+		if t.swap(again...); again[0].Done {
+			longer, until[0] = next, next.Until
+		}
+	}
+	long := t.put(shorter, "for long")
+	again := []cas.Group{{Changes: []cas.Change{t.change(shorter, long.Version, "for shorter", begin+2*life)}}}
+	t.swap(again...)
+	for clock := begin; clock < begin+3*life; {
+		var values []cas.Value
+		// The clock of a Read is an instant within it: what is forgotten by then was over.
+		values, clock = t.read(keys...)
+		for i, v := range values {
+			if v.Version == 0 && clock < until[i] && groups[i].Done {
+				t.Fatalf("a value is gone %d µs too early", until[i]-clock)
+			}
+		}
+		if values, clock := t.read(shorter); values[0].Version == 0 && clock < begin+2*life {
+			t.Fatal("a value is gone too early")
+		}
+	}
+	if longer.Until > begin+life {
+		t.holds(keys[0], longer.Version, "for longer")
+	}
+	// What is over, whether it is forgotten yet or not, can be written anew.
+	for i, k := range append(keys[1:], shorter) {
+		values, clock := t.read(k)
+		b := t.change(k, values[0].Version, fmt.Sprint(i), clock+lasting)
+		anew := []cas.Group{{Changes: []cas.Change{b}}}
+		if t.swap(anew...); !anew[0].Done {
+			// It was forgotten just now.
+			b.Was = anew[0].Values[0].Version
+			anew[0] = cas.Group{Changes: []cas.Change{b}}
+			if t.swap(anew...); !anew[0].Done {
+				t.Fatalf("what is over cannot be written: %+v", anew[0])
+			}
+		}
+		t.holds(k, b.Version, fmt.Sprint(i))
+	}
+}
+
+// testEngineLifetimes: a value may live for a second, and then for a year; there is always one of
+// it.
+func testEngineLifetimes(_ *testing.T, t *engineTest) {
+	k := t.keys(1)[0]
+	lifetimes := []time.Duration{
+		time.Minute, time.Hour, 24 * time.Hour, 366 * 24 * time.Hour, 30 * time.Second, 10 * 24 * time.Hour, 5 * time.Minute,
+	}
+	was := uint64(0)
+	for i := range 5 * len(lifetimes) {
+		life := lifetimes[i*3%len(lifetimes)]
+		c := t.change(k, was, fmt.Sprint(i), t.clock()+life.Microseconds())
+		stale := t.change(k, was+1, "stale", c.Until)
+		groups := []cas.Group{{Changes: []cas.Change{stale}}}
+		if t.swap(groups...); groups[0].Done {
+			t.Fatalf("life %v: a change was made of another version", life)
+		}
+		groups = []cas.Group{{Changes: []cas.Change{c}}}
+		if t.swap(groups...); !groups[0].Done {
+			t.Fatalf("life %v: not done", life)
+		}
+		was = c.Version
+		t.holds(k, was, fmt.Sprint(i))
+		if i%9 == 8 {
+			groups = []cas.Group{{Changes: []cas.Change{{Key: k, Was: was}}}}
+			if t.swap(groups...); !groups[0].Done {
+				t.Fatal("it cannot be deleted")
+			}
+			was = 0
+			t.holds(k, 0, "")
+		}
+	}
+}
+
+// testEngineCancelled: a call whose context has ended fails, and says so if it has written nothing.
+func testEngineCancelled(_ *testing.T, t *engineTest) {
+	k := t.keys(1)[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := t.e.Read(ctx, []cas.Key{k}); err == nil {
+		t.Error("Read does not heed its context")
+	}
+	groups := []cas.Group{{Changes: []cas.Change{t.change(k, 0, "a", t.clock()+lasting)}}}
+	_, err := t.e.Swap(ctx, 0, groups)
+	if err == nil {
+		t.Fatal("Swap does not heed its context")
+	}
+	if values, _ := t.read(k); errors.Is(err, store.ErrNotCharged) && values[0].Version != 0 {
+		t.Errorf("%v; but it was written", err)
+	}
+	// The engine is as good as before.
+	t.put(t.keys(1)[0], "b")
+}
+
+// testEngineSpans: a group may hold keys of several places if the engine says so.
+func testEngineSpans(_ *testing.T, t *engineTest) {
+	if !t.e.Spans() {
+		t.Skip("it does not span places")
+	}
+	keys := slices.Concat(t.keys(2), t.keys(2), t.keys(1))
+	sortKeys(keys)
+	until := t.clock() + lasting
+	var changes []cas.Change
+	for _, k := range keys {
+		changes = append(changes, t.change(k, 0, "a", until))
+	}
+	wrong := slices.Clone(changes)
+	wrong[3].Was = 9
+	groups := []cas.Group{{Changes: wrong}}
+	if t.swap(groups...); groups[0].Done {
+		t.Fatal("one is another, and the group was done")
+	}
+	values, _ := t.read(keys...)
+	for _, v := range values {
+		t.is(v, 0, "")
+	}
+	groups = []cas.Group{{Changes: changes}}
+	if t.swap(groups...); !groups[0].Done {
+		t.Fatal("all is as expected, and nothing was done")
+	}
+	values, _ = t.read(keys...)
+	for i, v := range values {
+		t.is(v, changes[i].Version, "a")
+	}
+}
+
+func sortKeys(keys []cas.Key) {
+	slices.SortFunc(keys, func(a, b cas.Key) int {
+		if a.Place != b.Place {
+			if a.Place < b.Place {
+				return -1
+			}
+			return 1
+		}
+		return bytes.Compare(a.Name, b.Name)
+	})
+}
+
+// testEngineBorrowed: what a call was given is the caller's again when it returns, and what it
+// returned is the caller's.
+func testEngineBorrowed(_ *testing.T, t *engineTest) {
+	name, data := fmt.Appendf(nil, "borrowed %d", engineKeys.Add(1)), []byte("value")
+	k := cas.Key{Place: 1, Name: bytes.Clone(name)}
+	groups := []cas.Group{{Changes: []cas.Change{{
+		Key: cas.Key{Place: 1, Name: name}, Version: 5, Data: data, Until: t.clock() + lasting,
+	}}}}
+	t.swap(groups...)
+	for i := range name {
+		name[i] = 'x'
+	}
+	copy(data, "vexed")
+	values, _ := t.read(k)
+	t.is(values[0], 5, "value")
+	copy(values[0].Data, "vexed")
+	groups = []cas.Group{{Changes: []cas.Change{t.change(k, 6, "b", t.clock()+lasting)}}}
+	t.swap(groups...)
+	t.is(groups[0].Values[0], 5, "value")
+	copy(groups[0].Values[0].Data, "vexed")
+	t.holds(k, 5, "value")
+}
+
+// retry makes a group of f's changes until it is done. f gets what lies under the keys.
+func (t *engineTest) retry(keys []cas.Key, f func(values []cas.Value, clock int64) []cas.Change) error {
+	values, clock, err := t.e.Read(t.Context(), keys)
+	for err == nil {
+		groups := []cas.Group{{Changes: f(values, clock)}}
+		clock, err = t.e.Swap(t.Context(), 0, groups)
+		if err == nil {
+			err = groups[0].Err
+		}
+		if groups[0].Done {
+			return err
+		}
+		values = groups[0].Values
+	}
+	return err
+}
+
+// next is the change that adds to the number which lies under a key.
+func (t *engineTest) next(k cas.Key, v cas.Value, add int, clock int64) cas.Change {
+	return t.change(k, v.Version, fmt.Sprint(number(v)+add), clock+lasting)
+}
+
+func number(v cas.Value) (n int) {
+	_, _ = fmt.Sscan(string(v.Data), &n)
+	return n
+}
+
+// together runs f on many goroutines.
+func (t *engineTest) together(n int, f func(g int) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for g := range n {
+		wg.Go(func() {
+			if err := f(g); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// testEngineCounters: many count on a few keys, at the same time, and no unit is lost.
+func testEngineCounters(_ *testing.T, t *engineTest) {
+	keys := t.keys(4)
+	const goroutines, each = 8, 20
+	t.together(goroutines, func(g int) error {
+		for i := range each {
+			k := keys[(g+i)%len(keys)]
+			err := t.retry([]cas.Key{k}, func(v []cas.Value, clock int64) []cas.Change {
+				return []cas.Change{t.next(k, v[0], 1, clock)}
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	values, _ := t.read(keys...)
+	for i, v := range values {
+		if number(v) != goroutines*each/len(keys) {
+			t.Errorf("key %d has counted %d, want %d", i, number(v), goroutines*each/len(keys))
+		}
+	}
+}
+
+// testEngineTransfers: many move units between keys, and the sum is the same at any instant.
+func testEngineTransfers(_ *testing.T, t *engineTest) {
+	keys := t.keys(3)
+	for _, k := range keys {
+		t.put(k, "100")
+	}
+	sum := func() (sum int, err error) {
+		values, _, err := t.e.Read(t.Context(), keys)
+		for _, v := range values {
+			sum += number(v)
+		}
+		return sum, err
+	}
+	t.together(6, func(g int) error {
+		for i := range 15 {
+			if got, err := sum(); err != nil || got != 300 {
+				return fmt.Errorf("the sum is %d, want 300 (%w)", got, err)
+			}
+			from, to := (g+i)%3, (g+i+1+g%2)%3
+			err := t.retry(keys, func(v []cas.Value, clock int64) []cas.Change {
+				var changes []cas.Change
+				for j, k := range keys {
+					switch j {
+					case from:
+						changes = append(changes, t.next(k, v[j], -1, clock))
+					case to:
+						changes = append(changes, t.next(k, v[j], 1, clock))
+					default:
+						changes = append(changes, cas.Change{Key: k, Was: v[j].Version, Keep: true})
+					}
+				}
+				return changes
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if got, err := sum(); err != nil || got != 300 {
+		t.Errorf("the sum is %d, want 300 (%v)", got, err)
+	}
+}
+
+// testEngineCrossed: each of two groups compares what the other one changes. One of them is first.
+func testEngineCrossed(_ *testing.T, t *engineTest) {
+	until := t.clock() + lasting
+	made := map[int]int{}
+	for range 25 {
+		keys := t.keys(2)
+		var done [2]bool
+		t.together(2, func(g int) error {
+			changes := make([]cas.Change, 2)
+			changes[g] = t.change(keys[g], 0, "mine", until)
+			changes[1-g] = cas.Change{Key: keys[1-g], Keep: true}
+			groups := []cas.Group{{Changes: changes}}
+			_, err := t.e.Swap(t.Context(), 0, groups)
+			done[g] = groups[0].Done
+			return err
+		})
+		n := 0
+		for _, is := range done {
+			if is {
+				n++
+			}
+		}
+		made[n]++
+	}
+	if !maps.Equal(made, map[int]int{1: 25}) {
+		t.Errorf("of pairs that exclude each other, so many were made together: %v", made)
+	}
+}
+
+func (t *engineTest) locker() cas.Locker {
+	t.Helper()
+	l, ok := t.e.(cas.Locker)
+	if !ok {
+		t.Skip("it locks nothing")
+	}
+	return l
+}
+
+// testEngineLock: while a key is held, nobody else changes it; then all goes on.
+func testEngineLock(_ *testing.T, t *engineTest) {
+	l, keys := t.locker(), t.keys(3)
+	a := t.put(keys[0], "a")
+	hold := func(keys ...cas.Key) (cas.Lock, []cas.Value, int64) {
+		t.Helper()
+		lock, values, clock, err := l.Lock(t.Context(), keys)
+		if err != nil {
+			t.Fatalf("Lock: %v", err)
+		}
+		return lock, values, clock
+	}
+	for name, keys := range map[string][]cas.Key{"a key with a value": keys[:1], "a key without one": keys[1:2]} {
+		lock, values, clock := hold(keys...)
+		if clock <= 0 || len(values) != 1 {
+			t.Fatalf("%s: %d values at %d", name, len(values), clock)
+		}
+		before := values[0]
+		var entered atomic.Bool
+		ended := make(chan error, 1)
+		go func() {
+			other, values, _, err := l.Lock(t.Context(), keys)
+			entered.Store(true)
+			if err == nil {
+				if string(values[0].Data) != "held" {
+					err = fmt.Errorf("the next holder finds %q", values[0].Data)
+				}
+				err = errors.Join(err, other.Unlock(t.Context(), nil))
+			}
+			ended <- err
+		}()
+		// Another key is nobody's.
+		free, _, _ := hold(t.keys(1)...)
+		if err := free.Unlock(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if _, _, _, err := l.Lock(short, keys); err == nil {
+			t.Fatalf("%s: two hold it", name)
+		}
+		cancel()
+		if entered.Load() {
+			t.Fatalf("%s: two hold it", name)
+		}
+		held := t.change(keys[0], before.Version, "held", clock+lasting)
+		if err := lock.Unlock(t.Context(), []cas.Change{held}); err != nil {
+			t.Fatalf("Unlock: %v", err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		t.holds(keys[0], held.Version, "held")
+	}
+	_ = a
+	// What is held and not changed is as it was; and what is held can be deleted.
+	lock, values, _ := hold(keys...)
+	if err := lock.Unlock(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	t.holds(keys[2], 0, "")
+	lock, _, _ = hold(keys[:2]...)
+	if err := lock.Unlock(t.Context(), []cas.Change{{Key: keys[0], Was: values[0].Version}}); err != nil {
+		t.Fatal(err)
+	}
+	t.holds(keys[0], 0, "")
+	t.holds(keys[1], values[1].Version, "held")
+}
+
+// testEngineLockedCounters: some count under locks, some by plain swaps, and no unit is lost.
+func testEngineLockedCounters(_ *testing.T, t *engineTest) {
+	l, keys := t.locker(), t.keys(2)
+	const goroutines, each = 6, 15
+	t.together(goroutines, func(g int) error {
+		for range each {
+			if g%2 == 0 {
+				err := t.retry(keys, func(v []cas.Value, clock int64) []cas.Change {
+					return []cas.Change{t.next(keys[0], v[0], 1, clock), t.next(keys[1], v[1], -1, clock)}
+				})
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			lock, v, clock, err := l.Lock(t.Context(), keys)
+			if err != nil {
+				return err
+			}
+			if number(v[0]) != -number(v[1]) {
+				return fmt.Errorf("%q and %q at one instant", v[0].Data, v[1].Data)
+			}
+			if err := lock.Unlock(t.Context(), []cas.Change{t.next(keys[0], v[0], 1, clock), t.next(keys[1], v[1], -1, clock)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	values, _ := t.read(keys...)
+	if number(values[0]) != goroutines*each || number(values[1]) != -goroutines*each {
+		t.Errorf("%q and %q counted, want %d", values[0].Data, values[1].Data, goroutines*each)
+	}
+}
+
+// testEngineScan: what exists all the while is visited, as it is; what is gone is not.
+func testEngineScan(_ *testing.T, t *engineTest) {
+	const n = 120
+	until := t.clock() + lasting
+	want := map[string]cas.Value{}
+	var groups []cas.Group
+	for i := range n {
+		k := t.keys(1)[0]
+		life := []int64{lasting, 30 * lasting, 400 * 24 * lasting, lasting / 60}[i%4]
+		c := t.change(k, 0, fmt.Sprint("value ", i), until-lasting+life)
+		groups = append(groups, cas.Group{Changes: []cas.Change{c}})
+		want[string(k.Name)] = cas.Value{Version: c.Version, Data: c.Data}
+	}
+	t.swap(groups...)
+	gone := groups[5].Changes[0]
+	deleted := []cas.Group{{Changes: []cas.Change{{Key: gone.Key, Was: gone.Version}}}}
+	t.swap(deleted...)
+	delete(want, string(gone.Name))
+	for _, limit := range []int{1000, 16, 1} {
+		got := map[string]cas.Value{}
+		from, rounds := "", 0
+		for {
+			visited := 0
+			next, of, err := t.e.Scan(t.Context(), from, limit, func(name []byte, v cas.Value) {
+				visited++
+				got[string(name)] = cas.Value{Version: v.Version, Data: bytes.Clone(v.Data)}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if visited > 4*limit+16 {
+				t.Errorf("%d values of about %d that were asked for", visited, limit)
+			}
+			if of < n/4 || of > 4*n {
+				t.Errorf("about %d values, of %d", of, n-1)
+			}
+			if from = next; from == "" {
+				break
+			}
+			if rounds++; rounds > 20*n {
+				t.Fatal("the scan does not end")
+			}
+		}
+		for name, v := range want {
+			if g, ok := got[name]; !ok || g.Version != v.Version || !bytes.Equal(g.Data, v.Data) {
+				t.Errorf("limit %d: %q is %+v, want %+v", limit, name, g, v)
+			}
+			delete(got, name)
+		}
+		for name := range got {
+			t.Errorf("limit %d: %q was visited, which does not exist", limit, name)
+		}
+	}
+	if _, _, err := t.e.Scan(t.Context(), "no position", 10, func([]byte, cas.Value) {}); err != nil {
+		t.Logf("a position that is none: %v", err) // an error, or any place
+	}
+}
