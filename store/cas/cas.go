@@ -1,0 +1,312 @@
+package cas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/refusals"
+	"github.com/weir-rl/weir/store/internal/waiting"
+)
+
+// Options configure New. The zero value of every field suits most.
+type Options struct {
+	// Name begins the store's errors, such as "postgres store"; "" means "cas store".
+	Name string
+	// Connections is how many calls to the engine may be under way at a time; 0 means 8 for an
+	// engine that Spans, and 64 for another, of which each call is to one place.
+	Connections int
+	// Timeout is how long one call to the engine may take before its outcome counts as unknown; 0
+	// means 1 s. It is not the deadline of a decision, which is that of the caller's context (or of
+	// package fallback): it bounds how long a hanging call keeps its keys.
+	Timeout time.Duration
+	// RememberRefusals is how long at most this node repeats a refusal without asking the engine; 0
+	// means never. A second is good.
+	RememberRefusals time.Duration
+	// KnownKeys bounds the values that this node remembers, with 512 bytes for each on average: a
+	// decision on one of these takes one round trip if nobody else has changed it. 0 means 65,536.
+	KnownKeys int
+	// Logger gets, as warnings, what an operator should know; nil means that nothing is logged.
+	Logger *slog.Logger
+	// Clock is for tests: it returns the instant of each decision, in µs since the Unix epoch, in
+	// place of the engine's clock. Values are then kept for a day, whatever their states say.
+	Clock func() int64
+}
+
+// The defaults of Options.
+const (
+	DefaultName      = "cas store"
+	DefaultTimeout   = time.Second
+	DefaultKnownKeys = 65_536
+
+	connections      = 8
+	connectionsApart = 64
+)
+
+// Store implements store.Store over an Engine. Make one with New. Safe for concurrent use.
+//
+// A decision whose answer was lost counts as charged, and is never made twice.
+type Store struct {
+	o        Options
+	engine   Engine
+	locker   Locker // nil: nothing can be locked
+	parted   Parted // nil: the engine is one part
+	spans    bool
+	parts    []part
+	clock    clock
+	refusals *refusals.Memory // nil: none are remembered
+	calls    sync.Pool        // *call
+	stats    counters
+	warned   atomic.Bool // of damaged states
+
+	ctx  context.Context // ends at Close
+	stop context.CancelFunc
+	life sync.WaitGroup
+
+	mu      sync.Mutex
+	queue   []*call
+	known   known
+	scans   uint64  // of the queue
+	dropped []*call // withdrawn, and off the queue
+	wake    chan struct{}
+	workers int // that have been started
+	idle    int // of these, waiting for wake
+	closed  bool
+}
+
+var (
+	_ store.Store     = (*Store)(nil)
+	_ store.Prompt    = (*Store)(nil)
+	_ store.Remote    = (*Store)(nil)
+	_ store.Forgetter = (*Store)(nil)
+)
+
+// Parted is implemented by engines whose database can fail in parts.
+type Parted interface {
+	// Parts returns the number of parts, at least 1. It does not change.
+	Parts() int
+	// PartOf returns the part of a place, from 0.
+	PartOf(place uint64) int
+	// PingPart asks whether a part is there.
+	PingPart(ctx context.Context, part int) error
+}
+
+// part is a part of the engine.
+type part struct {
+	detector waiting.Detector
+	flying   atomic.Int64  // calls under way
+	answers  atomic.Uint64 // decisions that the engine has made
+}
+
+func (p *part) sent(now int64) {
+	p.flying.Add(1)
+	p.detector.Sent(now)
+}
+
+func (p *part) answered(now, took int64) {
+	p.detector.Answered(now, took)
+	if p.flying.Add(-1) > 0 {
+		p.detector.Sent(now)
+	}
+}
+
+// lost notes that a call failed. One that was given up says that nothing was heard.
+func (p *part) lost(err error) {
+	if p.flying.Add(-1) == 0 && !errors.Is(err, context.DeadlineExceeded) {
+		p.detector.Lost()
+	}
+}
+
+// New returns a Store over e, which it closes in the end. The database need not be reachable. An
+// error means that the options make no sense.
+func New(e Engine, o Options) (*Store, error) {
+	if e == nil {
+		return nil, errors.New("cas store: New needs an Engine")
+	}
+	s := &Store{engine: e, spans: e.Spans()}
+	if o.Name == "" {
+		o.Name = DefaultName
+	}
+	if o.Connections == 0 {
+		if o.Connections = connections; !s.spans {
+			o.Connections = connectionsApart
+		}
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.KnownKeys == 0 {
+		o.KnownKeys = DefaultKnownKeys
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case o.Connections < 1 || o.Connections > 4096:
+		return nil, fmt.Errorf("%s: the number of connections is %d; it must be from 1 to 4096", o.Name, o.Connections)
+	case o.Timeout < 0 || o.RememberRefusals < 0 || o.KnownKeys < 0:
+		return nil, fmt.Errorf("%s: Timeout (%v), RememberRefusals (%v) and KnownKeys (%d) must not be negative", o.Name, o.Timeout, o.RememberRefusals, o.KnownKeys)
+	}
+	s.o = o
+	s.locker, _ = e.(Locker)
+	n := 1
+	if s.parted, _ = e.(Parted); s.parted != nil {
+		n = max(1, s.parted.Parts())
+	}
+	s.parts = make([]part, n)
+	for i := range s.parts {
+		s.parts[i].detector.Begin()
+	}
+	s.known.init(o.KnownKeys)
+	s.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
+	s.wake = make(chan struct{}, o.Connections)
+	if o.RememberRefusals > 0 {
+		s.refusals = refusals.New(o.RememberRefusals)
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Close ends what is under way, and closes the engine. Calls that wait fail.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	waiting := s.queue
+	s.queue = nil
+	for _, c := range waiting {
+		if s.unpin(c); c.stage == queued {
+			c.err, c.stage = errClosed, delivered
+			c.done <- struct{}{}
+		}
+	}
+	close(s.wake)
+	s.mu.Unlock()
+	s.stop()
+	s.life.Wait()
+	return s.engine.Close()
+}
+
+// background runs f in a goroutine that Close waits for. After Close it does nothing and reports
+// false.
+func (s *Store) background(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.life.Go(f)
+	return true
+}
+
+// Remote implements store.Remote.
+func (s *Store) Remote() bool { return true }
+
+// Parts returns the number of parts of the engine, which can fail one by one. See Parted.
+func (s *Store) Parts() int { return len(s.parts) }
+
+// PartOf returns the part of a counter's key, from 0.
+func (s *Store) PartOf(c *rule.Counter, key []byte) int { return s.partNumber(placeOf(c, key)) }
+
+// PartOfID returns the part of a reservation, from 0.
+func (s *Store) PartOfID(id string) int { return s.partNumber(xxhash.Sum64String(id)) }
+
+func (s *Store) partNumber(place uint64) int {
+	if s.parted == nil {
+		return 0
+	}
+	return s.parted.PartOf(place)
+}
+
+// partOf returns the part of the values of a call; the first one, if these are of several.
+func (s *Store) partOf(places []uint64) *part {
+	if len(s.parts) == 1 || len(places) == 0 {
+		return &s.parts[0]
+	}
+	return &s.parts[s.partNumber(places[0])]
+}
+
+// PingPart asks whether a part of the engine is there.
+func (s *Store) PingPart(ctx context.Context, part int) error {
+	if s.parted == nil {
+		_, err := s.Time(ctx)
+		return err
+	}
+	p, sent := &s.parts[part], store.Monotonic()
+	p.sent(sent)
+	if err := s.parted.PingPart(ctx, part); err != nil {
+		p.lost(err)
+		return s.wrap(err)
+	}
+	now := store.Monotonic()
+	p.answered(now, now-sent)
+	return nil
+}
+
+// Answers is how many decisions the engine has made in a part: remembered refusals are not among
+// them.
+func (s *Store) Answers(part int) uint64 { return s.parts[part].answers.Load() }
+
+// Time asks the engine for its clock, in µs since the Unix epoch. It is a round trip.
+func (s *Store) Time(ctx context.Context) (int64, error) {
+	var now int64
+	err := s.ask(nil, func() (clock int64, err error) {
+		_, now, err = s.engine.Read(ctx, nil)
+		return now, err
+	})
+	if err != nil {
+		return 0, s.wrap(err)
+	}
+	if s.o.Clock != nil {
+		return s.o.Clock(), nil
+	}
+	return now, nil
+}
+
+// Now returns the engine's clock as this node estimates it, in µs since the Unix epoch; ok is false
+// until the engine has answered once.
+func (s *Store) Now() (now int64, ok bool) {
+	if s.o.Clock != nil {
+		return s.o.Clock(), true
+	}
+	return s.clock.at(store.Monotonic()), s.clock.known.Load()
+}
+
+// until returns when a value may be forgotten whose states are fresh from an instant on.
+func (s *Store) until(fresh int64) int64 {
+	if s.o.Clock == nil {
+		return fresh
+	}
+	return s.clock.at(store.Monotonic()) + (24 * time.Hour).Microseconds()
+}
+
+// notChargedError marks an error after which nothing was charged.
+type notChargedError struct{ error }
+
+func (e notChargedError) Unwrap() error        { return e.error }
+func (e notChargedError) Is(target error) bool { return target == store.ErrNotCharged }
+
+func (s *Store) wrap(err error) error { return fmt.Errorf("%s: %w", s.o.Name, err) }
+
+func (s *Store) notCharged(err error) error { return notChargedError{s.wrap(err)} }
+
+func isNotCharged(err error) bool { return err != nil && errors.Is(err, store.ErrNotCharged) }
+
+// damaged takes note of states that cannot be read. They count as fresh.
+func (s *Store) damaged(n int) {
+	s.stats.damaged.Add(uint64(n))
+	if !s.warned.Swap(true) {
+		s.o.Logger.Warn(s.o.Name + ": a value in the database has a form that is not known; its states count as fresh, and are overwritten")
+	}
+}

@@ -1,0 +1,449 @@
+package cas
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/weir-rl/weir/store"
+)
+
+// worker is one connection to the engine.
+type worker struct {
+	store   *Store
+	batch   []*call
+	entries []*entry // those that it owns
+
+	// working memory
+	plans        []*plan
+	groups       []Group
+	parents      []int32 // of calls: another one of the same group, or itself
+	planOf       []int32 // of calls that stand for a group
+	keys         []Key
+	ready, again []*call
+}
+
+// run works off the queue, until the store is closed.
+func (w *worker) run() {
+	for w.flush() {
+	}
+	for range w.store.wake {
+		for w.flush() {
+		}
+	}
+}
+
+// flush sends one batch, and reports whether there was one.
+func (w *worker) flush() bool {
+	s := w.store
+	s.gather()
+	lock := s.take(w)
+	if len(w.batch) == 0 {
+		s.finish(w, nil, nil)
+		return false
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
+	w.decide(ctx, lock)
+	cancel()
+	s.finish(w, w.ready, w.again)
+	clear(w.batch)
+	clear(w.ready)
+	clear(w.again)
+	w.ready, w.again = w.ready[:0], w.again[:0]
+	return true
+}
+
+// decide decides the batch, and sorts its calls into those that are ready and those that are to be
+// decided again.
+func (w *worker) decide(ctx context.Context, lock bool) {
+	s := w.store
+	if !s.clock.known.Load() && !lock {
+		if err := w.readAll(ctx); err != nil {
+			w.failAll(s.notCharged(err))
+			return
+		}
+	}
+	if lock {
+		w.decideLocked(ctx)
+		return
+	}
+	w.split()
+	asked := store.Monotonic()
+	base := w.planAll(asked)
+	s.stats.groups.Add(uint64(len(w.groups)))
+	if s.o.Clock != nil {
+		base = 0
+	}
+	var clock int64
+	err := s.ask(w.batch[0].places, func() (at int64, err error) {
+		clock, err = s.engine.Swap(ctx, base, w.groups)
+		return clock, err
+	})
+	if err != nil && !isNotCharged(err) {
+		w.settle(err)
+		return
+	}
+	conflicts := 0
+	for i, p := range w.plans[:len(w.groups)] {
+		g := &w.groups[i]
+		if err != nil {
+			g.Err = err
+		}
+		switch {
+		case isNotCharged(g.Err):
+			w.failed(p, s.notCharged(g.Err))
+		case g.Err != nil:
+			w.settleGroups(p, g)
+		case g.Done:
+			w.made(p)
+		default:
+			w.conflict(p, g)
+			conflicts++
+		}
+	}
+	if conflicts == len(w.groups) && s.locker == nil {
+		w.pause(ctx)
+	}
+}
+
+// ask asks the engine, and takes note of its clock and of how long it took.
+func (s *Store) ask(places []uint64, f func() (clock int64, err error)) error {
+	sent := store.Monotonic()
+	p := s.partOf(places)
+	p.sent(sent)
+	clock, err := f()
+	answered := store.Monotonic()
+	s.stats.calls.Add(1)
+	if err != nil {
+		s.stats.failures.Add(1)
+		p.lost(err)
+		return err
+	}
+	p.answered(answered, answered-sent)
+	s.clock.note(clock, sent, answered)
+	return nil
+}
+
+// readAll reads what lies under the keys of the batch.
+func (w *worker) readAll(ctx context.Context) error {
+	s := w.store
+	w.keys = w.keys[:0]
+	for _, e := range w.entries {
+		w.keys = append(w.keys, Key{e.place, e.name})
+	}
+	var values []Value
+	err := s.ask(w.batch[0].places, func() (clock int64, err error) {
+		values, clock, err = s.engine.Read(ctx, w.keys)
+		return clock, err
+	})
+	if err != nil {
+		return err
+	}
+	if len(values) != len(w.keys) {
+		return errAnswer
+	}
+	s.mu.Lock()
+	for i, e := range w.entries {
+		s.known.set(e, values[i].Version, values[i].Data)
+	}
+	s.mu.Unlock()
+	return nil
+}
+
+// split makes groups of the calls that share keys, in their order.
+func (w *worker) split() {
+	w.parents, w.planOf = w.parents[:0], w.planOf[:0]
+	for i := range w.batch {
+		w.parents, w.planOf = append(w.parents, int32(i)), append(w.planOf, -1)
+	}
+	for i, c := range w.batch {
+		for _, e := range c.entries {
+			if e.group < 0 {
+				e.group = int32(i)
+				continue
+			}
+			// The first call of two groups stands for both.
+			a, b := w.root(int32(i)), w.root(e.group)
+			w.parents[max(a, b)] = min(a, b)
+		}
+	}
+	n := 0
+	for i, c := range w.batch {
+		root := w.root(int32(i))
+		at := w.planOf[root]
+		if at < 0 {
+			at = int32(n)
+			w.planOf[root] = at
+			w.begin(n)
+			n++
+		}
+		w.plans[at].calls = append(w.plans[at].calls, c)
+	}
+	w.sized(n)
+}
+
+func (w *worker) root(i int32) int32 {
+	for w.parents[i] != i {
+		w.parents[i] = w.parents[w.parents[i]]
+		i = w.parents[i]
+	}
+	return i
+}
+
+// begin makes the plan at an index an empty one.
+func (w *worker) begin(at int) {
+	if at == len(w.plans) {
+		w.plans = append(w.plans, &plan{store: w.store})
+	}
+	w.plans[at].reset()
+}
+
+// sized makes room for the changes of n groups, and drops plans that are not needed often.
+func (w *worker) sized(n int) {
+	if cap(w.groups) < n {
+		w.groups = make([]Group, n, 2*n)
+	}
+	w.groups = w.groups[:n]
+	if len(w.plans) > 2*n+16 {
+		clear(w.plans[2*n+16:])
+		w.plans = w.plans[:2*n+16]
+	}
+}
+
+// planAll decides all groups, and returns the engine's clock as it is estimated.
+func (w *worker) planAll(asked int64) (base int64) {
+	s := w.store
+	base = s.clock.instant(asked, 0)
+	for i, p := range w.plans[:len(w.groups)] {
+		least := p.open()
+		if p.now = base; s.o.Clock != nil {
+			p.now = s.o.Clock()
+		} else if least > base {
+			p.now = s.clock.instant(asked, least)
+		}
+		p.decide(asked)
+		p.commit(s.until)
+		w.groups[i] = Group{Changes: p.changes}
+		if p.stale > 0 {
+			s.damaged(p.stale)
+		}
+	}
+	return base
+}
+
+// made notes that a plan was made.
+func (w *worker) made(p *plan) {
+	s := w.store
+	s.stats.decisions.Add(uint64(len(p.calls)))
+	s.mu.Lock()
+	for i, at := range p.changed {
+		c, v := &p.changes[i], &p.values[at]
+		switch {
+		case !c.Keep:
+			s.known.set(v.e, c.Version, v.next)
+		case !v.e.known:
+			s.known.set(v.e, 0, nil)
+		}
+	}
+	s.mu.Unlock()
+	s.partOf(p.calls[0].places).answers.Add(uint64(len(p.calls)))
+	w.ready = append(w.ready, p.calls...)
+}
+
+// conflict notes that somebody else has changed what a plan was decided on.
+func (w *worker) conflict(p *plan, g *Group) {
+	s := w.store
+	if len(g.Values) != len(g.Changes) {
+		w.failed(p, s.notCharged(errAnswer))
+		return
+	}
+	s.mu.Lock()
+	for i, at := range p.changed {
+		e := p.values[at].e
+		if v := g.Values[i]; !e.known || e.version != v.Version {
+			s.known.set(e, v.Version, v.Data)
+		}
+	}
+	s.mu.Unlock()
+	if p.unknown {
+		s.stats.unknown.Add(1)
+	} else {
+		s.stats.conflicts.Add(1)
+	}
+	w.retry(p)
+}
+
+// retry has the calls of a plan decided again.
+func (w *worker) retry(p *plan) {
+	for _, c := range p.calls {
+		if !p.unknown {
+			c.attempts++
+		}
+		if c.attempts >= maxAttempts {
+			c.err = w.store.notCharged(errConflict)
+			w.ready = append(w.ready, c)
+			continue
+		}
+		w.again = append(w.again, c)
+	}
+}
+
+// failed gives the calls of a plan an error.
+func (w *worker) failed(p *plan, err error) {
+	for _, c := range p.calls {
+		c.err = err
+	}
+	w.ready = append(w.ready, p.calls...)
+}
+
+func (w *worker) failAll(err error) {
+	for _, c := range w.batch {
+		c.err = err
+	}
+	w.ready = append(w.ready, w.batch...)
+}
+
+// settle learns what became of all groups after an error that does not tell.
+func (w *worker) settle(err error) {
+	for i, p := range w.plans[:len(w.groups)] {
+		w.groups[i].Err = err
+		w.settleGroups(p, &w.groups[i])
+	}
+}
+
+// settleGroups learns what became of a group after an error that does not tell: if a value has the
+// version that was drawn for it, all was made. If not, it may still be made, or have been changed
+// again.
+func (w *worker) settleGroups(p *plan, g *Group) {
+	s := w.store
+	err := s.wrap(g.Err)
+	w.keys = w.keys[:0]
+	writes := false
+	for i := range g.Changes {
+		w.keys = append(w.keys, g.Changes[i].Key)
+		writes = writes || !g.Changes[i].Keep
+	}
+	if !writes {
+		w.failed(p, s.notCharged(g.Err))
+		return
+	}
+	var values []Value
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
+	asked := s.ask(p.calls[0].places, func() (clock int64, err error) {
+		values, clock, err = s.engine.Read(ctx, w.keys)
+		return clock, err
+	})
+	cancel()
+	made := false
+	if asked == nil && len(values) == len(w.keys) {
+		for i := range g.Changes {
+			c := &g.Changes[i]
+			made = made || !c.Keep && c.Version != 0 && values[i].Version == c.Version
+		}
+	}
+	s.mu.Lock()
+	for i, at := range p.changed {
+		e := p.values[at].e
+		switch {
+		case made && values[i].Version == g.Changes[i].Version && !g.Changes[i].Keep:
+			// set by made
+		case asked == nil && len(values) == len(w.keys):
+			s.known.set(e, values[i].Version, values[i].Data)
+		default:
+			s.known.forget(e)
+		}
+	}
+	s.mu.Unlock()
+	if !made {
+		s.stats.lost.Add(1)
+		w.failed(p, err)
+		return
+	}
+	s.stats.learned.Add(1)
+	for i := range p.changes {
+		// What another one has changed since was set above.
+		if c := &p.changes[i]; values[i].Version != c.Version {
+			c.Keep = true
+		}
+	}
+	w.made(p)
+}
+
+// decideLocked decides the batch, as one group, on values that nobody else can change meanwhile.
+func (w *worker) decideLocked(ctx context.Context) {
+	s := w.store
+	w.begin(0)
+	p := w.plans[0]
+	p.calls = append(p.calls, w.batch...)
+	w.keys = w.keys[:0]
+	for _, e := range w.entries {
+		w.keys = append(w.keys, Key{e.place, e.name})
+	}
+	slices.SortFunc(w.keys, func(a, b Key) int { return compareKeys(&a, &b) })
+	var values []Value
+	var l Lock
+	err := s.ask(w.batch[0].places, func() (clock int64, err error) {
+		l, values, clock, err = s.locker.Lock(ctx, w.keys)
+		return clock, err
+	})
+	if err != nil {
+		w.failed(p, s.notCharged(err))
+		return
+	}
+	s.stats.locks.Add(1)
+	s.mu.Lock()
+	for i := range min(len(w.keys), len(values)) {
+		if e := s.known.m[string(w.keys[i].Name)]; e != nil {
+			s.known.set(e, values[i].Version, values[i].Data)
+		}
+	}
+	s.mu.Unlock()
+	w.sized(1)
+	w.planAll(store.Monotonic())
+	g := &w.groups[0]
+	s.stats.groups.Add(1)
+	var changes []Change
+	for i := range g.Changes {
+		if !g.Changes[i].Keep {
+			changes = append(changes, g.Changes[i])
+		}
+	}
+	sent := store.Monotonic()
+	part := s.partOf(w.batch[0].places)
+	part.sent(sent)
+	err = l.Unlock(ctx, changes)
+	answered := store.Monotonic()
+	s.stats.calls.Add(1)
+	switch {
+	case err == nil:
+		part.answered(answered, answered-sent)
+		w.made(p)
+	case isNotCharged(err):
+		part.lost(err)
+		w.failed(p, s.notCharged(err))
+	default:
+		part.lost(err)
+		g.Err = err
+		w.settleGroups(p, g)
+	}
+}
+
+// pause lets others come through, where nothing can be locked: the longer, the more often they were
+// quicker.
+func (w *worker) pause(ctx context.Context) {
+	attempts := 0
+	for _, c := range w.again {
+		attempts = max(attempts, c.attempts)
+	}
+	if attempts < lockFrom {
+		return
+	}
+	longest := min(time.Millisecond<<min(attempts-lockFrom, 6), 50*time.Millisecond)
+	timer := time.NewTimer(rand.N(longest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,98 @@
+// Package waiting says how long a caller waits for a store that answers over a network: as long as
+// that gives signs of life.
+package waiting
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Detector is a failure detector: it measures how long a server takes to answer, and says for how
+// long it may be silent before it counts as away. Instants are of store.Monotonic, in ns. Call Begin
+// first. Safe for concurrent use.
+type Detector struct {
+	sentAt   atomic.Int64 // when the oldest unanswered call was sent; 0 if there is none
+	asideAt  atomic.Int64 // the same for calls of a second kind, of which one is under way at a time
+	lastSign atomic.Int64 // when the server last gave a sign of life
+	patience atomic.Int64 // for how long it may be silent
+
+	mu            sync.Mutex
+	termEnd       int64
+	longest       int64 // answer of this term
+	longestBefore int64 // answer of the term before
+}
+
+// A server counts as away when it has been silent for several times as long as its longest answer
+// took in the last minute or two (this term and the one before). A moving average with its
+// deviation (RFC 6298) would forget within some ten answers what a fork, or a busy machine, does to
+// one answer in a thousand. Until there are answers, the server is taken to be slow. A term ends
+// with the first answer after its time: if nothing was asked for long, the last measurements still
+// count, rather than none.
+const (
+	detectorTerm  = time.Minute
+	firstTerm     = 10 * time.Second // the first guess is forgotten with the next answer after that
+	firstGuess    = 250 * time.Millisecond
+	silenceFactor = 4
+)
+
+// Begin makes a Detector ready.
+func (d *Detector) Begin() {
+	d.termEnd, d.longestBefore = int64(firstTerm), int64(firstGuess)
+	d.patience.Store(silenceFactor * d.longestBefore)
+}
+
+// Sent notes that a call is sent.
+func (d *Detector) Sent(now int64) { d.sentAt.CompareAndSwap(0, max(now, 1)) }
+
+// Answered notes an answer, and how long it took. A call that fails on the way, or is given up, is
+// no answer.
+func (d *Detector) Answered(now, took int64) {
+	d.lastSign.Store(now)
+	d.sentAt.Store(0)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now >= d.termEnd {
+		d.longestBefore, d.longest, d.termEnd = d.longest, 0, now+int64(detectorTerm)
+	}
+	d.longest = max(d.longest, took)
+	d.patience.Store(silenceFactor * max(d.longest, d.longestBefore))
+}
+
+// Lost notes that no call is under way any more, and that nothing was heard.
+func (d *Detector) Lost() { d.sentAt.Store(0) }
+
+// Aside notes that a call of the second kind is sent.
+func (d *Detector) Aside(now int64) { d.asideAt.Store(max(1, now)) }
+
+// AsideOver notes that it is no longer under way.
+func (d *Detector) AsideOver() { d.asideAt.Store(0) }
+
+// Patience returns for how long the server may be silent, in ns.
+func (d *Detector) Patience() int64 { return d.patience.Load() }
+
+// Alive notes a sign of life that says nothing about how long an answer takes.
+func (d *Detector) Alive(now int64) { d.lastSign.Store(now) }
+
+// OldestUnanswered returns when the oldest call without an answer was sent; 0 if there is
+// none.
+func (d *Detector) OldestUnanswered() int64 {
+	asked, aside := d.sentAt.Load(), d.asideAt.Load()
+	if asked == 0 || aside != 0 && aside < asked {
+		return aside
+	}
+	return asked
+}
+
+// silentSince returns since when calls have been waiting for any sign of life; now if none is
+// waiting.
+func (d *Detector) silentSince(now int64) int64 {
+	asked := d.OldestUnanswered()
+	if asked == 0 {
+		return now
+	}
+	return max(asked, d.lastSign.Load())
+}
+
+// SilentUntil returns when the server will have been silent for too long, if it stays silent.
+func (d *Detector) SilentUntil(now int64) int64 { return d.silentSince(now) + d.patience.Load() }
