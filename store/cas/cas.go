@@ -283,10 +283,16 @@ func (s *Store) Now() (now int64, ok bool) {
 	return s.clock.at(store.Monotonic()), s.clock.known.Load()
 }
 
-// until returns when a value may be forgotten whose states are fresh from an instant on.
-func (s *Store) until(fresh int64) int64 {
+// leastLife is how long a value lives at least after a change. A busy key whose state is fresh again
+// within moments would else be forgotten between its decisions, and each of them take two round
+// trips.
+const leastLife = time.Minute
+
+// until returns when a value may be forgotten that is changed now and whose states are fresh from
+// an instant on.
+func (s *Store) until(now, fresh int64) int64 {
 	if s.o.Clock == nil {
-		return fresh
+		return max(fresh, now+leastLife.Microseconds())
 	}
 	return s.clock.at(store.Monotonic()) + (24 * time.Hour).Microseconds()
 }

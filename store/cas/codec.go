@@ -109,14 +109,16 @@ func openValue(data []byte) (at int64, records []byte, ok bool) {
 		binary.LittleEndian.Uint32(data[end:]) != uint32(xxhash.Sum64(data[:end])) {
 		return 0, nil, false
 	}
-	at = int64(binary.LittleEndian.Uint64(data[1:]))
+	if at = int64(binary.LittleEndian.Uint64(data[1:])); at < 0 || at > maxInstant {
+		return 0, nil, false
+	}
 	for rest := data[valueHead:end]; len(rest) > 0; {
 		var whole bool
 		if _, rest, whole = cutRecord(rest); !whole {
 			return 0, nil, false
 		}
 	}
-	return at, data[valueHead:end], at >= 0
+	return at, data[valueHead:end], true
 }
 
 // cutRecord takes the first record off records.
@@ -200,6 +202,9 @@ const maxInstant = 1<<53 - 1
 // not so.
 func sound(l *algo.Limit, st *algo.State) bool {
 	n := len(st.Ext)
+	if st.B == 0 {
+		return false
+	}
 	switch l.Algorithm() {
 	case algo.SlidingWindow:
 		if n == 0 {
@@ -217,7 +222,7 @@ func sound(l *algo.Limit, st *algo.State) bool {
 		entry := logEntry(l)
 		units, tail := int64(st.B>>32), int64(uint32(st.B))
 		size := int64(n / entry)
-		return n%entry == 0 && units > 0 && units <= size && tail < size
+		return n%entry == 0 && units <= size && tail < size
 	case algo.Concurrency:
 		if n%slotSize != 0 || int64(st.C) > int64(n/slotSize) {
 			return false
@@ -230,7 +235,7 @@ func sound(l *algo.Limit, st *algo.State) bool {
 			}
 			held += units
 		}
-		return held == st.B && held > 0
+		return held == st.B
 	}
 	return n == 0 && st.B <= maxInstant
 }

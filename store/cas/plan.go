@@ -195,7 +195,7 @@ func (p *plan) state(c *call, r *ref) *planState {
 }
 
 // commit makes the changes of what was decided, in the order that Group wants.
-func (p *plan) commit(until func(until int64) int64) {
+func (p *plan) commit() {
 	for i := range p.values {
 		v := &p.values[i]
 		if len(v.states) == 0 {
@@ -208,7 +208,7 @@ func (p *plan) commit(until func(until int64) int64) {
 		case !changed:
 			c.Keep = true
 		case last > 0:
-			c.Version, c.Data, c.Until = drawVersion(), next, until(last)
+			c.Version, c.Data, c.Until = drawVersion(), next, p.store.until(p.now, last)
 		default: // nothing is left of it
 			c.Keep = v.e.version == 0
 			v.e.spare, next = next[:0], nil
@@ -256,20 +256,20 @@ func (p *plan) nextValue(v *planValue) (next []byte, last int64, changed bool) {
 	e := v.e
 	next = beginValue(e.spare[:0], p.now)
 	e.spare = nil
-	rest, others, ours := v.records, 0, 0
+	rest, others := v.records, 0
 	for len(rest) > 0 {
 		r, left, _ := cutRecord(rest)
 		rest = left
 		st := p.stateIn(v, r.id)
 		switch {
 		case st == nil:
-			if others++; (r.until > p.now || p.keeps()) && others <= maxRecords {
+			if (r.until > p.now || p.keeps()) && others < maxRecords {
+				others++
 				next, last = append(next, r.whole...), max(last, r.until)
 			}
 		case !st.write:
 			next, last = append(next, r.whole...), max(last, r.until)
 		default:
-			ours++
 			var until int64
 			var other bool
 			next, until, other = p.appendState(next, st)

@@ -223,7 +223,7 @@ func (w *worker) planAll(asked int64) (base int64) {
 			p.now = s.clock.instant(asked, least)
 		}
 		p.decide(asked)
-		p.commit(s.until)
+		p.commit()
 		w.groups[i] = Group{Changes: p.changes}
 		if p.stale > 0 {
 			s.damaged(p.stale)
