@@ -87,7 +87,7 @@ func TestOverUnits(t *testing.T) {
 						var heard uint64
 						over = 0
 						for _, n := range nodes {
-							l := n.s.Stats().Limits[Name{"test", "r"}]
+							l := n.s.Stats().Limits[testLimit]
 							heard, over = heard+l.Heard.Used, over+l.Over
 						}
 						return int64(heard) == used[0]+used[1]+used[2]-used[region] && int64(over) >= beyond
