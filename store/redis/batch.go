@@ -205,7 +205,8 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 		if r.merged {
 			flags |= flagMerged
 		}
-		if r.n > 1 && (len(r.first.operands) > 1 || !r.first.mergeable) {
+		// Decisions that can be merged, and have the same keys, are one.
+		if r.n > 1 && (len(r.first.keys) > 1 || !r.first.mergeable || r.lending) {
 			flags |= flagRepeats
 		}
 		if r.lending {

@@ -41,6 +41,7 @@ type call struct {
 	// writes any, and would miss the first charge
 	disjoint     bool
 	marginCloses bool // an operand's soft margin closes
+	lends        bool // units may be lent of one of the limits
 	lending      bool // something is told or wanted of units ahead
 
 	stage     stage
@@ -71,7 +72,7 @@ func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead
 	c.charges, c.results, c.slots = c.charges[:n], c.results[:n], c.slots[:n]
 	c.operands, c.keys, c.owners, c.buf = c.operands[:0], c.keys[:0], c.owners[:0], c.buf[:0]
 	c.mergeable, c.disjoint, c.marginCloses, c.undecided, c.leaked, c.err, c.names = true, true, false, false, false, nil, nil
-	c.ahead, c.lending = append(c.ahead[:0], ahead...), false
+	c.ahead, c.lends, c.lending = append(c.ahead[:0], ahead...), false, false
 	copy(c.charges, charges)
 	const prime = 0x9E3779B97F4A7C15
 	c.shape = uint64(n)
@@ -135,6 +136,7 @@ func (s *Store) newCall(p *partition, charges []store.Charge, ahead []algo.Ahead
 // follow it, and t the codec of the charge's limit.
 func (s *Store) addRecord(p *partition, c *call, own *operand, t *codec, key []byte) {
 	ch := &c.charges[own.charge]
+	c.lends = true
 	own.record = s.codecOf(leaseOf(ch.Counter, t.lease))
 	if own.codec.kind == kindOff {
 		own.codec, own.idle = s.codecOf(t.schedule.limits[0]), true

@@ -343,17 +343,22 @@ local function finds(L, keys, k, raw)
   return call('EXISTS', keys[k + L.at]) == 1
 end
 
--- decideLeased is decideAll where an operand lends.
-function decideLeased(S, keys, from, count, list, merged, repeats, lending, out)
-  local nch, stride, granted, o = #S, S.stride, 0, #out
-  local at, m = 6 + (merged and 4 * count or 0), 1
-  local vals, base, cur = nil, 0, repeats and {} or nil
-  local k, ids, bodies, stops = from, {}, nil, nil
-  local each = max(1, floor(BATCH / stride))
-  for i = 1, count do
+-- decideLeased is decideAll where an operand lends: for the decisions of a list from first to last,
+-- the keys of which begin at k. cur holds values that were written, if keys repeat. vals are values
+-- of keys from base + 1 on, if they have been read.
+function decideLeased(S, keys, k, first, last, list, merged, cur, lending, at, out, vals, base)
+  local nch, stride, granted, o, m = #S, S.stride, 0, #out, 1
+  local ids, bodies, stops = {}, nil, nil
+  local each, reads = max(1, floor(BATCH / stride)), S.compact and stride <= BATCH and not vals
+  local past = k + stride * (last - first + 1)
+  for i = first, last do
     if merged then m = decode('<I4', list, 2 + 4 * i) end
-    if S.compact and stride <= BATCH and (i - 1) % each == 0 then
-      vals, base = readValues(keys, k, min(from + stride * count, k + each * stride) - 1), k - 1
+    if not lending then
+      o = o + 1
+      out[o] = go.replyWhole
+    end
+    if reads and (i - first) % each == 0 then
+      vals, base = readValues(keys, k, min(past, k + each * stride) - 1), k - 1
     end
     local total, quota, ok, beyond = m, nil, true, false
     for j = 1, nch do
@@ -488,5 +493,5 @@ function decideLeased(S, keys, from, count, list, merged, repeats, lending, out)
     end
     k = k + stride
   end
-  return granted, k
+  return granted, at
 end

@@ -20,13 +20,16 @@ import (
 //go:embed weir.lua
 var weirText string
 
+//go:embed bare.lua
+var bareText string
+
 //go:embed lease.lua
 var leaseText string
 
 //go:embed regions.lua
 var regionsText string
 
-var libraryText = weirText + leaseText + regionsText
+var libraryText = weirText + bareText + leaseText + regionsText
 
 // luaConstants are what "go.NAME" stands for in weir.lua: numbers, and formats of struct.pack. What
 // the two languages must agree on is said here, in codec.go and operand.go, and nowhere else.
@@ -45,7 +48,8 @@ var luaConstants = map[string]any{
 	"flagMerged": flagMerged, "flagRepeats": flagRepeats, "flagLending": flagLending,
 	"listFormat": listFormat, "recordSize": recordSize, "recordFormat": recordFormat,
 	"maxLeaseFor": algo.MaxLeaseFor.Microseconds(), "mostLent": mostLent, "maxLogN": algo.MaxLogN,
-	"replyFormat": replyFormat,
+	"replyFormat": replyFormat, "replyWhole": string(replyWhole), "replyBare": string(replyBare),
+	"replyValue": string(replyValue), "replyNone": string(replyNone),
 
 	"countSize": countSize, "countFormat": countFormat,
 	"windowSize": windowSize, "windowFormat": windowFormat,

@@ -30,6 +30,15 @@ const (
 	replyFormat = "<I7I4"
 )
 
+// How the reply goes on for a decision with limits that lend, of which nothing is told and wanted:
+// see bare.lua.
+const (
+	replyWhole = 'w'
+	replyBare  = 'b'
+	replyValue = 'v'
+	replyNone  = 'n'
+)
+
 // read decodes a reply, and fills in the results of all groups.
 func (p *partition) read(reply []byte) error {
 	if len(reply) < replyHead {
@@ -70,9 +79,26 @@ func (p *partition) readStates(c *call, lending bool, b []byte) (undecided bool,
 		p.states = make([]replayState, len(c.operands), 2*len(c.operands))
 	}
 	p.states = p.states[:len(c.operands)]
+	how := byte(replyWhole)
+	if c.lends && !lending {
+		if len(b) == 0 {
+			return false, nil, errReply
+		}
+		how, b = b[0], b[1:]
+	}
 	for j := range c.operands {
 		t, h := c.operands[j].codec, &p.states[j]
 		h.tallied, h.charged, h.lent = false, 0, 0
+		if how == replyNone || how != replyWhole && c.operands[j].isRecord {
+			h.state = algo.State{Ext: h.state.Ext[:0]}
+			continue
+		}
+		if how == replyValue {
+			if len(b) < recordHead {
+				return false, nil, errReply
+			}
+			b = b[recordHead:]
+		}
 		size, lends := t.size, lending && c.operands[j].record != nil
 		if size == 0 {
 			if len(b) < 4 {

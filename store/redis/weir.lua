@@ -22,14 +22,15 @@
 -- go is no table: a name with it is a constant of this package in Go, and library.go puts the value
 -- in its place. Formats are those of struct.pack, little-endian.
 
-local floor, ceil, min, max, byte, char, sub, rep, format, concat
+local floor, ceil, min, max, byte, char, find, sub, rep, format, concat
 local encode, decode, spread, call, try
 local MAXINT, MAXCOUNT = 9007199254740991, 4294967295 -- 2^53 - 1, and what four bytes hold
 
 -- init binds the functions of Redis at the first call: a library is loaded before they exist.
 local function init()
   floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
-  byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
+  byte, char, find = string.byte, string.char, string.find
+  sub, rep = string.sub, string.rep
   format, concat = string.format, table.concat
   encode, decode, spread, call, try = struct.pack, struct.unpack, unpack, redis.call, redis.pcall
 end
@@ -37,14 +38,32 @@ end
 local now        -- instant of the call
 local virtual    -- whether a test gave it
 local lastMs, lastText
+local lastHigh, highText, digits = -1, '', {} -- of lastMs all but its last six digits; three digits
+
+local function threeDigits(n)
+  local text = digits[n]
+  if not text then
+    text = format('%03d', n)
+    digits[n] = text
+  end
+  return text
+end
 
 -- expiry returns, as text, the first millisecond at which a state may be forgotten that is fresh at
--- an instant.
+-- an instant. The text is put together of parts, since each call of format costs as much as half of
+-- a decision's arithmetic.
 local function expiry(instant)
   if virtual then return '32503680000000' end
-  local ms = ceil(min(instant, MAXINT) / 1000)
+  if instant > MAXINT then instant = MAXINT end
+  local rest = instant % 1000
+  local ms = (instant - rest) / 1000
+  if rest > 0 then ms = ms + 1 end
   if ms ~= lastMs then
-    lastMs, lastText = ms, format('%d', ms)
+    local low = ms % 1000000
+    local high = (ms - low) / 1000000
+    if high ~= lastHigh then lastHigh, highText = high, format('%d', high) end
+    rest = low % 1000
+    lastMs, lastText = ms, highText .. threeDigits((low - rest) / 1000) .. threeDigits(rest)
   end
   return lastText
 end
@@ -93,7 +112,9 @@ end
 local function counted(L, used, m)
   local c = L.cost
   if c > 0 then
-    return max(0, min(m, floor((L.limit - used) / c)))
+    local left = L.limit - used
+    if m * c <= left then return m end
+    return left < c and 0 or floor(left / c)
   elseif c < 0 or used <= L.limit or L.n == 0 and not L.countDenied then
     return m
   end
@@ -111,58 +132,56 @@ end
 --   admit(L, state, m, key) returns how many of m equal requests the limit admits, and up to four
 --   values for the second function; nil if the decision is left to the node.
 --   * A compact state has a fixed size of a few bytes. It is given to admit (false: there is none).
---     The second function is apply(L, n, pass1 … pass4): it returns the state after n requests were
---     charged (false: fresh), the instant at which that is fresh, and whether it was fresh at the
---     same instant before.
+--     The second function is apply(L, n, pass1 … pass4): it returns the state after n requests
+--     were charged (false: fresh), the instant at which that is fresh, and whether it was fresh at
+--     the same instant before, and began with the same number. Both are made of two others, which
+--     know a state by its two or three numbers: weigh(L, m, a, b, c) is admit (a is nil if there is
+--     no state), and charge(L, n, pass1 … pass4) returns the second and third value of apply, and
+--     the numbers (false: fresh).
 --   * Other states are read from key by the functions themselves. The second function is
 --     finish(L, key, g, n, context, m, id): it charges n requests, of which g were admitted (n may
 --     be 0), and returns what the node needs to know.
 
 -- fixed_window: the state is the start of the window and its count.
 
-local function fixedIn(L, raw, m, start, stop, after)
+local function fixedIn(L, m, a, b, start, stop, after)
   local used, keep = 0, false
-  if raw then
-    if #raw ~= go.countSize then return nil end
-    local a, b = decode(go.countFormat, raw)
-    if a >= start then
-      used, keep = b, a == start
-      if a >= stop then
-        if a >= after then return nil end
-        start, stop, keep = stop, after, a == stop
-      end
+  if a and a >= start then
+    used, keep = b, a == start
+    if a >= stop then
+      if a >= after then return nil end
+      start, stop, keep = stop, after, a == stop
     end
   end
   return counted(L, used, m), start, used, stop, keep
 end
 
-local function fixedAdmit(L, raw, m)
-  local start = now - now % L.window
-  return fixedIn(L, raw, m, start, start + L.window, start + 2 * L.window)
+local function fixedWeigh(L, m, a, b)
+  local window = L.window
+  local start = now - now % window
+  if a == start then return counted(L, b, m), start, b, start + window, true end
+  return fixedIn(L, m, a, b, start, start + window, start + 2 * window)
 end
 
-local function calendarAdmit(L, raw, m)
+local function calendarWeigh(L, m, a, b)
   if now < L.start or now >= L.stop then return nil end
-  return fixedIn(L, raw, m, L.start, L.stop, L.nextStop)
+  return fixedIn(L, m, a, b, L.start, L.stop, L.nextStop)
 end
 
-local function firstAdmit(L, raw, m)
+local function firstWeigh(L, m, a, b)
   local start, used, keep = now, 0, false
-  if raw then
-    if #raw ~= go.countSize then return nil end
-    local a, b = decode(go.countFormat, raw)
-    if now < a + L.window then
-      if a > now + L.window then return nil end
-      start, used, keep = a, b, true
-    end
+  if a and now < a + L.window then
+    if a > now + L.window then return nil end
+    start, used, keep = a, b, true
   end
   return counted(L, used, m), start, used, start + L.window, keep
 end
 
-local function fixedApply(L, n, start, used, stop, keep)
+local function fixedCharge(L, n, start, used, stop, keep)
   used = used + n * L.cost
-  if used <= 0 then return false end
-  return encode(go.countFormat, start, min(used, MAXINT)), stop, keep
+  if used <= 0 then return nil, nil, false end
+  if used > MAXINT then used = MAXINT end
+  return stop, keep, start, used
 end
 
 -- sliding_window of one bucket: the state is the start of the current sub-window, its count, and
@@ -174,12 +193,10 @@ local function previousShare(L, count, rest)
   return muldiv(count, rest, L.subUnits)
 end
 
-local function windowAdmit(L, raw, m)
+local function windowWeigh(L, m, a, c, p)
   local elapsed = now % L.sub
   local start, cur, prev, keep = now - elapsed, 0, 0, false
-  if raw then
-    if #raw ~= go.windowSize then return nil end
-    local a, c, p = decode(go.windowFormat, raw)
+  if a then
     local d = start - a
     if d == 0 then
       cur, prev, keep = c, p, c > 0
@@ -192,20 +209,22 @@ local function windowAdmit(L, raw, m)
       start, elapsed, cur, prev, keep = a, 0, c, p, c > 0
     end
   end
-  local used = cur + previousShare(L, prev, L.subUnits - floor(elapsed / L.unit))
+  local used = cur
+  if prev > 0 then used = cur + previousShare(L, prev, L.subUnits - floor(elapsed / L.unit)) end
   return counted(L, used, m), start, cur, prev, keep
 end
 
-local function windowApply(L, n, start, cur, prev, keep)
+local function windowCharge(L, n, start, cur, prev, keep)
   local by = n * L.cost
   if by >= 0 then
-    cur = min(cur + by, MAXCOUNT)
+    cur = cur + by
+    if cur > MAXCOUNT then cur = MAXCOUNT end
   else
     local back = min(-by, cur)
     cur, prev, keep = cur - back, max(0, prev + by + back), false
-    if cur + prev == 0 then return false end
+    if cur + prev == 0 then return nil, nil, false end
   end
-  return encode(go.windowFormat, start, cur, prev), start + (cur > 0 and 2 or 1) * L.sub, keep
+  return start + (cur > 0 and 2 or 1) * L.sub, keep, start, cur, prev
 end
 
 -- token_bucket and leaky_bucket: the state is a unit of time, the level at it, and the scale of
@@ -225,28 +244,32 @@ end
 
 -- bucketFreshAt returns the instant at which the bucket is empty.
 local function bucketFreshAt(L, t, level)
-  if L.rate == 0 then return now + go.maxWindow end
-  return keepUntil(L, (t + ceil(level / L.rate)) * L.unit)
+  local rate = L.rate
+  if rate == 0 then return now + go.maxWindow end
+  local rest = level % rate
+  t = t + (level - rest) / rate
+  if rest > 0 then t = t + 1 end
+  if L.slower then return keepUntil(L, t * L.unit) end
+  return t * L.unit
 end
 
-local function bucketAdmit(L, raw, m)
-  local t, level, c, other = floor(now / L.unit), 0, L.cost, nil
-  if raw then
-    if #raw ~= go.bucketSize then return nil end
-    local a, b, tag = decode(go.bucketFormat, raw)
+local function bucketWeigh(L, m, a, b, tag)
+  local t, level, c, other = (now - now % L.unit) / L.unit, 0, L.cost, nil
+  if a then
     if tag ~= L.scale then
       if tag == go.intervalScale then return nil end
-      a, b = rescale(L, a, b, tag)
       -- A limit that drains nothing keeps the old expiry: it may stand still for a time, and the
       -- key may never be asked for again.
-      other = L.rate > 0 and raw or nil
+      if L.rate > 0 then other = encode(go.bucketFormat, a, b, tag) end
+      a, b = rescale(L, a, b, tag)
     end
-    b = min(b, L.capLevel)
+    if b > L.capLevel then b = L.capLevel end
     if a > t then
       if a > t + L.aheadUnits then return nil end
       t, level = a, b
     elseif t - a < L.fullUnits then
-      level = max(0, b - (t - a) * L.rate)
+      level = b - (t - a) * L.rate
+      if level < 0 then level = 0 end
     end
   end
   local g = m
@@ -261,7 +284,8 @@ local function bucketAdmit(L, raw, m)
         g, rest = g + 1, rest + each
       end
     else
-      g = max(0, min(m, floor((L.limitLevel - level) / (c * L.token))))
+      local left, each = L.limitLevel - level, c * L.token
+      if m * each > left then g = left < each and 0 or floor(left / each) end
     end
   elseif c == 0 then
     if level > L.limitLevel then g = 0 end
@@ -272,24 +296,18 @@ local function bucketAdmit(L, raw, m)
   return g, t, level, other
 end
 
-local function bucketApply(L, n, t, level, other)
-  if n == 0 then
-    -- The state does not change, but under this limit it is fresh, and expires, at another time.
-    return other, bucketFreshAt(L, t, level)
-  end
+local function bucketCharge(L, n, t, level)
   level = level + n * L.cost * L.token
-  if level <= 0 then return false end
-  return encode(go.bucketFormat, t, level, L.scale), bucketFreshAt(L, t, level)
+  if level <= 0 then return nil, nil, false end
+  return bucketFreshAt(L, t, level), false, t, level, L.scale
 end
 
 -- token_bucket refilled at intervals: the state is the last boundary, the tokens that are missing,
 -- and go.intervalScale.
 
-local function intervalAdmit(L, raw, m)
+local function intervalWeigh(L, m, a, b, tag)
   local anchor, missing, c = now, 0, L.cost
-  if raw then
-    if #raw ~= go.bucketSize then return nil end
-    local a, b, tag = decode(go.bucketFormat, raw)
+  if a then
     if tag ~= go.intervalScale or a > now + L.aheadUnits then return nil end
     anchor, missing = a, min(b, L.cap)
     if a <= now then
@@ -307,12 +325,32 @@ local function intervalAdmit(L, raw, m)
   return g, anchor, missing
 end
 
-local function intervalApply(L, n, anchor, missing)
+local function intervalCharge(L, n, anchor, missing)
   missing = missing + n * L.cost
-  if missing <= 0 then return false end
+  if missing <= 0 then return nil, nil, false end
   local full = now + go.maxWindow
   if L.n > 0 then full = keepUntil(L, anchor + ceil(missing / L.n) * L.window) end
-  return encode(go.bucketFormat, anchor, missing, go.intervalScale), full
+  return full, false, anchor, missing, go.intervalScale
+end
+
+-- admit and apply of all compact states.
+
+local function compactAdmit(L, raw, m)
+  if not raw then return L.weigh(L, m) end
+  if #raw ~= L.size then return nil end
+  return L.weigh(L, m, decode(L.format, raw))
+end
+
+local function compactApply(L, n, x, y, z, u)
+  local stop, keep, a, b, c = L.charge(L, n, x, y, z, u)
+  return a and encode(L.format, a, b, c), stop, keep
+end
+
+-- z is the state of a bucket if that was kept under another scale: it does not change without a
+-- charge, but under this limit it is fresh, and expires, at another time.
+local function bucketApply(L, n, x, y, z)
+  if n == 0 then return z, bucketFreshAt(L, x, y) end
+  return compactApply(L, n, x, y)
 end
 
 -- sliding_window of several buckets: a head (the start of the current sub-window, the sum of all
@@ -633,7 +671,7 @@ end
 local function recordAdmit(L, raw, m) return m end
 
 -- By the kinds that codec.go numbers.
---   size     bytes of a compact state
+--   size     bytes of a compact state, and format, of its numbers
 --   numbers  names for the six numbers of the kind, see shape
 --   mends    a decision that charges nothing may rewrite the state
 --   ids      its requests have ids
@@ -647,17 +685,19 @@ local function initAlgorithms()
   -- units (µs for refill at intervals); scale: of the states that it writes
   local bucket = {'rate', 'token', 'capLevel', 'fullUnits', 'aheadUnits', 'scale'}
   algorithms = {
-    [go.kindFixed] = {admit = fixedAdmit, apply = fixedApply, size = go.countSize},
-    [go.kindFirst] = {admit = firstAdmit, apply = fixedApply, size = go.countSize, first = true},
+    [go.kindFixed] = {weigh = fixedWeigh, charge = fixedCharge, format = go.countFormat,
+      size = go.countSize},
+    [go.kindFirst] = {weigh = firstWeigh, charge = fixedCharge, format = go.countFormat,
+      size = go.countSize, first = true},
     -- the window that holds the instant of the call, in µs, and the end of the next one
-    [go.kindCalendar] = {admit = calendarAdmit, apply = fixedApply, size = go.countSize,
-      numbers = {'start', 'stop', 'nextStop'}},
-    [go.kindWindow] = {admit = windowAdmit, apply = windowApply, size = go.windowSize,
-      numbers = window},
-    [go.kindBucket] = {admit = bucketAdmit, apply = bucketApply, size = go.bucketSize,
-      numbers = bucket, mends = true},
-    [go.kindInterval] = {admit = intervalAdmit, apply = intervalApply, size = go.bucketSize,
-      numbers = bucket},
+    [go.kindCalendar] = {weigh = calendarWeigh, charge = fixedCharge, format = go.countFormat,
+      size = go.countSize, numbers = {'start', 'stop', 'nextStop'}},
+    [go.kindWindow] = {weigh = windowWeigh, charge = windowCharge, format = go.windowFormat,
+      size = go.windowSize, numbers = window},
+    [go.kindBucket] = {weigh = bucketWeigh, charge = bucketCharge, format = go.bucketFormat,
+      size = go.bucketSize, numbers = bucket, apply = bucketApply, mends = true},
+    [go.kindInterval] = {weigh = intervalWeigh, charge = intervalCharge, format = go.bucketFormat,
+      size = go.bucketSize, numbers = bucket},
     [go.kindWindows] = {admit = windowsAdmit, finish = windowsFinish, numbers = window},
     -- bytes of a unit
     [go.kindLog] = {admit = logAdmit, finish = logFinish, numbers = {'entrySize'}},
@@ -667,6 +707,7 @@ local function initAlgorithms()
     [go.kindRecord] = {admit = recordAdmit, size = go.recordSize, record = true},
   }
   for _, a in pairs(algorithms) do
+    if a.weigh then a.admit, a.apply = compactAdmit, a.apply or compactApply end
     if a.size then a.fresh, a.undecided = rep('\0', a.size), rep('\255', a.size) end
   end
 end
@@ -705,7 +746,8 @@ end
 --   lendable     units that may be out at a time
 --   leaseFor     length of a generation, in µs
 --   leaseLife    for how long a charge can count, in µs
--- shape adds: head, what begins the state's record; entryFormat and entryModulus, of a log's times;
+-- shape adds: head, what begins the state's record, whole, the format of both, and rest, that of all
+-- numbers but the first; entryFormat and entryModulus, of a log's times;
 -- at and olderAt, the places of its key and of the keys of older identities among those of a
 -- decision, from 0; members, in an operand with a value of its own: itself and those joined to it;
 -- hasMargin, the operand after it is its margin; owner, of a margin: its operand; S.leased, an
@@ -746,6 +788,7 @@ local function shape(text)
       L.hard, L.lendable, L.leaseFor, L.leaseLife, at = decode(go.lendFormat, text, at)
     end
     if L.size then L.head = L.tag .. char(L.size) end
+    if L.format then L.whole, L.rest = '<c5' .. sub(L.format, 2), '<' .. sub(L.format, 4) end
     if L.entrySize == 6 then
       L.entryFormat, L.entryModulus = '<I6', 2 ^ 48
     elseif L.entrySize then
@@ -824,6 +867,18 @@ local function changedSince(key, number)
   return max(lost, changeOf[key] or olderChangeOf[key] or 0) > number
 end
 
+-- before returns, as text, how many bytes come before a place.
+local texts = {}
+
+local function before(at)
+  local text = texts[at]
+  if not text then
+    text = format('%d', at - 1)
+    texts[at] = text
+  end
+  return text
+end
+
 -- rewrite writes a value with new states in it, and returns it. bodies[j] is the state of the
 -- operand j (nil: unchanged, false: fresh), stops[j] the instant at which it is fresh. Records of
 -- other states stay, up to go.maxRecords of them: of windows that a rule no longer has, or has not
@@ -887,30 +942,46 @@ end
 -- ones, with nothing but what these need. It returns how many requests were admitted.
 local function decideOne(S, keys, from, count, list, merged, out)
   local L = S[1]
-  local admit, apply, fresh, undecided = L.admit, L.apply, L.fresh, L.undecided
+  local weigh, charge, fresh, undecided, head = L.weigh, L.charge, L.fresh, L.undecided, L.head
   local countDenied, c, shadow = L.countDenied, L.cost, L.mode == go.modeShadow
-  local head, size, granted, o, m, vals, base = L.head, L.size, 0, #out, 1, nil, 0
+  local size, whole, rest, form = 5 + L.size, L.whole, L.rest, L.format
+  local granted, o, m, vals, base = 0, #out, 1, nil, 0
   for i = 1, count do
     if (i - 1) % BATCH == 0 then
       vals, base = readValues(keys, from + i - 1, from + count - 1), i - 1
     end
-    local v, raw, at = vals[i - base], false, nil
-    if v then raw, at = record(L, v) end
+    local v, raw, at = vals[i - base], false, '12' -- of the second number
     if merged then m = decode('<I4', list, 2 + 4 * i) end
     local g, x, y, z, u
-    if raw or not (v and L.olderSame) then g, x, y, z, u = admit(L, raw, m) end
+    if not v then
+      g, x, y, z, u = weigh(L, m)
+    else
+      local h, p, q, r
+      if #v >= size then h, p, q, r = decode(whole, v) end
+      if h == head then
+        raw = sub(v, 6, size)
+        g, x, y, z, u = weigh(L, m, p, q, r)
+      else
+        raw, at = record(L, v)
+        if raw or not L.olderSame then g, x, y, z, u = L.admit(L, raw, m) end
+        at = raw and before(at + 7)
+      end
+    end
     if g then
-      local n = countDenied and m or g
+      local n, key = countDenied and m or g, keys[from + i - 1]
       if c == 0 or c < 0 and not raw then n = 0 end
-      if n > 0 or L.mends and z then
-        local key, body, stop, keep = keys[from + i - 1], apply(L, n, x, y, z, u)
+      if n > 0 then
+        local stop, keep, p, q, r = charge(L, n, x, y, z, u)
         if keep and raw then
-          call('SETRANGE', key, at - 1, body)
-        elseif body and (not v or raw and #v == 5 + size) then
-          call('SET', key, head .. body, 'PXAT', expiry(stop))
+          call('SETRANGE', key, at, encode(rest, q, r))
+        elseif p and (not v or raw and #v == size) then
+          call('SET', key, encode(whole, head, p, q, r), 'PXAT', expiry(stop))
         else
-          rewrite(S, 1, key, v, {body}, {stop})
+          rewrite(S, 1, key, v, {p and encode(form, p, q, r)}, {stop})
         end
+      elseif z and L.mends then
+        local body, stop = L.apply(L, 0, x, y, z)
+        rewrite(S, 1, key, v, {body}, {stop})
       end
       granted = granted + (shadow and m or g)
       out[o + i] = raw or fresh
@@ -974,7 +1045,7 @@ local function write(S, i, key)
   for k = 1, #members do
     local j = members[k]
     if bodies[j] then
-      call('SETRANGE', key, offsets[j] - 1, bodies[j])
+      call('SETRANGE', key, before(offsets[j]), bodies[j])
       v = sub(v, 1, offsets[j] - 1) .. bodies[j] .. sub(v, offsets[j] + #bodies[j])
     end
   end
@@ -1000,10 +1071,18 @@ local function withinMargins(S, keys, k, m)
   return ok
 end
 
+-- mayBeLent reports whether something may be lent of the operand L of a shape without records, or
+-- what is lent may be kept under an older identity. v is its value, and raw its state.
+local function mayBeLent(L, v, raw)
+  return v and find(v, L.lent, 1, true) or L.carries and not raw
+end
+
+local decideLeased -- in lease.lua
+
 -- decideAll makes count decisions of any number of operands, all or nothing: the rule of
 -- store.Verdict. It returns how many requests were admitted, and the place of the next decision's
--- keys.
-local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
+-- keys. S may be what bareOf returned; whole is then the shape with the records.
+local function decideAll(S, keys, from, count, list, merged, repeats, at, out, whole)
   local nch, stride, granted, o, m = #S, S.stride, 0, #out, 1
   local vals, base, cur = nil, 0, repeats and {} or nil
   local k = from
@@ -1013,7 +1092,7 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
     if S.compact and stride <= BATCH and (i - 1) % each == 0 then
       vals, base = readValues(keys, k, min(from + stride * count, k + each * stride) - 1), k - 1
     end
-    local total, quota, ok, beyond = m, nil, true, false
+    local total, quota, ok, beyond, lent = m, nil, true, false, false
     for j = 1, nch do
       local L = S[j]
       local place, v = k + L.at, nil
@@ -1035,6 +1114,10 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
         if v then states[j], offsets[j] = record(L, v) end
       end
       values[j] = v
+      if whole and L.lent and mayBeLent(L, v, states[j]) then
+        lent = true
+        break
+      end
       admitted[j], pass1[j], pass2[j], pass3[j], pass4[j] = L.admit(L, states[j], m, key)
       if not admitted[j] or inherits(L, keys, k, v, states[j]) then
         ok = false
@@ -1045,45 +1128,55 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out)
       end
       beyond = beyond or L.hasMargin and admitted[j] and admitted[j] < m
     end
-    if beyond and ok then ok = withinMargins(S, keys, k, m) end
-    if quota then total = min(total, quota) end
-    if ok then granted = granted + total end
-    for j = 1, nch do
-      local L, id = S[j], nil
-      if L.ids then
-        id, at = sub(list, at, at + 7), at + 8
-      end
-      if not ok then
+    if lent then
+      local g
+      g, at = decideLeased(whole, keys, k, i, i, list, merged, cur, false, at, out, vals, base)
+      granted, o = granted + g, #out
+    else
+      if beyond and ok then ok = withinMargins(S, keys, k, m) end
+      if quota then total = min(total, quota) end
+      if ok then granted = granted + total end
+      if whole then
         o = o + 1
-        out[o] = L.undecided or UNDECIDED
-      else
-        if L.countDenied then
-          charged[j] = m
-        elseif L.mode == go.modeShadow then
-          charged[j] = admitted[j]
-        elseif L.mode == go.modeEnforce then
-          charged[j] = total
-        else
-          charged[j] = min(total, admitted[j])
+        out[o] = go.replyBare
+      end
+      for j = 1, nch do
+        local L, id = S[j], nil
+        if L.ids then
+          id, at = sub(list, at, at + 7), at + 8
         end
-        if L.size then
+        if not ok then
           o = o + 1
-          out[o] = states[j] or L.fresh
+          out[o] = L.undecided or UNDECIDED
         else
-          local key = keys[k + L.at]
-          local text = L.finish(L, key, admitted[j], charged[j], pass1[j], m, id)
-          if S.swapped and L.members and charged[j] > 0 then noteChange(key) end
-          out[o + 1], out[o + 2] = encode('<I4', #text), text
-          o = o + 2
+          if L.countDenied then
+            charged[j] = m
+          elseif L.mode == go.modeShadow then
+            charged[j] = admitted[j]
+          elseif L.mode == go.modeEnforce then
+            charged[j] = total
+          else
+            charged[j] = min(total, admitted[j])
+          end
+          if L.size then
+            o = o + 1
+            out[o] = states[j] or L.fresh
+          else
+            local key = keys[k + L.at]
+            local text = L.finish(L, key, admitted[j], charged[j], pass1[j], m, id)
+            if S.swapped and L.members and charged[j] > 0 then noteChange(key) end
+            out[o + 1], out[o + 2] = encode('<I4', #text), text
+            o = o + 2
+          end
         end
       end
-    end
-    if ok then
-      for j = 1, nch do
-        if S[j].size and S[j].members then
-          local key = keys[k + S[j].at]
-          local v = write(S, j, key)
-          if cur then cur[key] = v end
+      if ok then
+        for j = 1, nch do
+          if S[j].size and S[j].members then
+            local key = keys[k + S[j].at]
+            local v = write(S, j, key)
+            if cur then cur[key] = v end
+          end
         end
       end
     end
@@ -1097,6 +1190,7 @@ local NOTHING = '\0\0\0\0' -- no units lent
 -- leave leaves count decisions to the node. It returns the place of the next decision's keys.
 local function leave(S, from, count, out, lending)
   for _ = 1, count do
+    if S.leased and not lending then out[#out + 1] = go.replyWhole end
     for j = 1, #S do
       out[#out + 1] = S[j].undecided or UNDECIDED
       if lending and S[j].lends then out[#out + 1] = NOTHING end
@@ -1105,7 +1199,7 @@ local function leave(S, from, count, out, lending)
   return from + count * S.stride
 end
 
-local decideLeased -- in lease.lua
+local decideBare -- in bare.lua
 
 -- take decides. KEYS: those of all operands in order. ARGV: the instant, or '' for the server's
 -- clock; then for each run of decisions of one shape the shape, and a list: how many decisions,
@@ -1117,7 +1211,7 @@ local decideLeased -- in lease.lua
 -- The reply is one string: the instant, how many requests were admitted, and for each operand its
 -- state before the call (one that is not compact: the length of what finish returns, and that), and
 -- if it lends, with the third flag, how many units it has lent. All bytes are 255 where a decision
--- was left to the node.
+-- was left to the node. Where an operand lends, without that flag, it begins as bare.lua says.
 local function take(keys, args)
   begin(args[1])
   local from, granted, out = 1, 0, {''}
@@ -1132,12 +1226,18 @@ local function take(keys, args)
     elseif #S == 1 and S.compact and not repeats then
       g = decideOne(S, keys, from, count, list, merged, out)
       from = from + count
-    elseif S.leased then
-      g, from = decideLeased(S, keys, from, count, list, merged, repeats,
-        has(flags, go.flagLending), out)
     else
       local ids = 6 + (merged and 4 * count or 0)
-      g, from = decideAll(S, keys, from, count, list, merged, repeats, ids, out)
+      if not S.leased then
+        g, from = decideAll(S, keys, from, count, list, merged, repeats, ids, out)
+      elseif has(flags, go.flagLending) then
+        local cur = repeats and {} or nil
+        g = decideLeased(S, keys, from, 1, count, list, merged, cur, true, ids, out)
+        from = from + count * S.stride
+      else
+        g = decideBare(S, keys, from, count, list, merged, repeats, ids, out)
+        from = from + count * S.stride
+      end
     end
     granted = granted + g
   end
