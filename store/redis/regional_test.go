@@ -212,6 +212,36 @@ func TestWaitingHoldsUpNothing(t *testing.T) {
 	}
 }
 
+// TestReaderConnectsAnew: a reader of the log whose connection is forgotten on the way, so that
+// nothing arrives on it any more, has another one with its next call.
+func TestReaderConnectsAnew(t *testing.T) {
+	server := redistest.Start(t)
+	link := redistest.Proxy(t, server.Addr())
+	s := open(t, redis.Options{URL: "redis://" + link.Addr(), Timeout: 500 * time.Millisecond})
+	var end string
+	eventually(t, "the end of the log is known", func() (ok bool) {
+		var err error
+		_, end, _, _, err = s.Told(t.Context(), 0, "", 1, 0)
+		return err == nil
+	})
+	read := func() error {
+		_, _, _, _, err := s.Told(t.Context(), 0, end, 1, time.Millisecond)
+		return err
+	}
+	// On a busy machine the next call may be late too. A connection is found dead after some
+	// seconds anyway, which is not meant here.
+	eventually(t, "the call after one that was given up is answered", func() bool {
+		eventually(t, "a call is answered", func() bool { return read() == nil })
+		link.Delay(24 * time.Hour)
+		err := read()
+		link.Pass() // what is on its way stays there
+		if err == nil {
+			t.Fatal("an answer came that is on its way for a day")
+		}
+		return read() == nil
+	})
+}
+
 // TestLogIsLost: a server that forgot its log shows a gap, and reading goes on with what is told
 // from then on. The position of what was heard is forgotten with the states.
 func TestLogIsLost(t *testing.T) {

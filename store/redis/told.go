@@ -166,7 +166,7 @@ func (s *Store) Told(
 	if after != "" && !isPosition(after) { // or of another kind of store
 		from, gap = emptyLog, !oldest
 	}
-	read := toldReader{s: s, c: c, key: key, certain: oldest || gap}
+	read := toldReader{s: s, c: c, key: key, certain: oldest || gap, apart: wait >= time.Millisecond}
 	if after == "" || limit <= 0 {
 		if err := read.end(ctx); err != nil {
 			return nil, "", false, 0, err
@@ -179,7 +179,7 @@ func (s *Store) Told(
 	if err := read.entries(ctx, from, limit, 0); err != nil {
 		return nil, "", false, 0, err
 	}
-	if len(read.ids) == 0 && !read.gone && !gap && !oldest && wait >= time.Millisecond {
+	if len(read.ids) == 0 && !read.gone && !gap && !oldest && read.apart {
 		if err := read.entries(ctx, from, limit, wait); err != nil {
 			return nil, "", false, 0, err
 		}
@@ -211,6 +211,10 @@ type toldReader struct {
 
 	gone    bool // entries that came after the position are gone, or that of the position is
 	certain bool // it need not look whether entries of a log that was empty are gone
+	// apart: entries are read on a connection that no other call has. When a call on it is given up,
+	// so is the connection, and the next one connects anew. Where a router has forgotten a
+	// connection, each call on one that is shared fails, until its own pings show that it is dead.
+	apart bool
 }
 
 // do sends commands, and then asks for the time.
@@ -267,8 +271,13 @@ func (r *toldReader) end(ctx context.Context) error {
 // there it looks how many were ever added.
 func (r *toldReader) entries(ctx context.Context, from string, limit int, wait time.Duration) error {
 	// rueidis gives a command that blocks a connection of its own, with what comes with it.
-	xread := r.c.B().Xread().Count(int64(limit)).Streams().Key(r.key).Id(from).Build()
-	if wait > 0 {
+	var xread rueidis.Completed
+	switch {
+	case !r.apart:
+		xread = r.c.B().Xread().Count(int64(limit)).Streams().Key(r.key).Id(from).Build()
+	case wait == 0: // it does not block, but is to have that connection
+		xread = r.c.B().Arbitrary("XREAD", "COUNT", strconv.Itoa(limit), "STREAMS").Keys(r.key).Args(from).Blocking()
+	default:
 		xread = r.c.B().Xread().Count(int64(limit)).Block(wait.Milliseconds()).Streams().Key(r.key).Id(from).Build()
 	}
 	results, err := r.do(ctx, wait, xread, r.c.B().Xrange().Key(r.key).Start(from).End(from).Count(1).Build())

@@ -29,6 +29,8 @@ func TestHeals(t *testing.T) {
 		"refuses":       func(l *redistest.FaultProxy) { l.Refuse(); l.Cut() },
 		"loses all":     func(l *redistest.FaultProxy) { l.BlackHole() },
 		"loses answers": func(l *redistest.FaultProxy) { l.LoseReplies() },
+		// What comes meanwhile, and all that comes on the same connections, arrives never.
+		"forgets connections": func(l *redistest.FaultProxy) { l.Delay(24 * time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
