@@ -1,6 +1,7 @@
 package regions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -15,12 +16,12 @@ import (
 )
 
 // borrowable makes a limit that holds over regions, as the rules do. Without a lease it lends to
-// other regions alone.
+// other regions alone, for half a second if it does not say for how long.
 func borrowable(t testing.TB, c algo.Config, g rule.Regions) *rule.Counter {
 	t.Helper()
 	lent := c.Lease == 0
 	if lent && c.Algorithm != algo.LeakyBucket && c.Algorithm != algo.Concurrency {
-		c.Lease, c.LeaseFor = 50, 500*time.Millisecond
+		c.Lease, c.LeaseFor = 50, cmp.Or(c.LeaseFor, 500*time.Millisecond)
 	}
 	limit, err := algo.New(c)
 	if err != nil {

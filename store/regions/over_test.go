@@ -35,18 +35,7 @@ func TestOverUnits(t *testing.T) {
 					w.open(region)
 				}
 				defer w.end()
-				patience.Until(t, "each region hears the others", func() bool {
-					for _, nodes := range w.nodes {
-						heard := false
-						for _, n := range nodes {
-							heard = heard || n.s.Stats().Leads && n.s.Stats().Peers[0].Stale >= 0 && n.s.Stats().Peers[1].Stale >= 0
-						}
-						if !heard {
-							return false
-						}
-					}
-					return true
-				})
+				patience.Until(t, "the regions hear each other", w.hear)
 				w.eachLink(func(i, j int) {
 					if w.links[i][j].Delay(100 * time.Millisecond); cut {
 						w.links[i][j].Refuse()

@@ -33,6 +33,7 @@ type world struct {
 	counter  *rule.Counter
 	log      *slog.Logger
 	mistake  func(o *Options) // nil for none
+	alone    bool             // regions neither tell nor hear nor borrow
 	diary    []string         // of faults
 	faults   map[string]int
 	cut      moment // of a failover
@@ -56,6 +57,7 @@ type node struct {
 // admitted is an admission, between two instants by the clock of this machine.
 type admitted struct {
 	lo, hi int64 // µs
+	at     int64 // of the decision, by the clock of the region's store
 	cost   int64
 	key    int
 	slot   uint64
@@ -98,6 +100,9 @@ func (w *world) open(region int) *node {
 	if w.mistake != nil {
 		w.mistake(&o)
 	}
+	if w.alone {
+		o.Own, o.Peers = nil, nil
+	}
 	inner := store.Store(n.own)
 	if w.plan.leases {
 		l, err := lease.New(n.own, lease.Options{MaxKeys: 1000})
@@ -133,7 +138,7 @@ func (n *node) take(ctx context.Context, key int, cost int64) bool {
 	charges := [1]store.Charge{{Counter: n.w.counter, Limit: n.w.counter.Limit, Key: []byte(keyName(key)), Ask: algo.Ask{Cost: cost}, OnStoreError: rule.DenyAll}}
 	var results [1]algo.Result
 	lo := time.Now().UnixMicro()
-	_, err := n.s.Take(ctx, charges[:], results[:])
+	at, err := n.s.Take(ctx, charges[:], results[:])
 	hi := time.Now().UnixMicro()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,7 +146,7 @@ func (n *node) take(ctx context.Context, key int, cost int64) bool {
 		n.refused++
 		return false
 	}
-	n.admitted = append(n.admitted, admitted{lo: lo, hi: hi, cost: cost, key: key, slot: charges[0].Ask.Slot})
+	n.admitted = append(n.admitted, admitted{lo: lo, hi: hi, at: at, cost: cost, key: key, slot: charges[0].Ask.Slot})
 	return true
 }
 
