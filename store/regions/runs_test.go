@@ -192,10 +192,13 @@ func drawPlan(rnd *rand.Rand, seed uint64) (p plan) {
 
 // bound is the limit that all regions together obey: the sum of their ceilings.
 func (w *world) bound(c algo.Config, g *rule.Regions) algo.Config {
-	x := w.nodes[0][0].s
+	var table []Region
+	for i, name := range w.names {
+		table = append(table, Region{Name: name, Weight: w.weights[i]})
+	}
 	var n, burst int64
 	for i := range w.names {
-		parts, err := newCeilings(x.ceilings.table, w.names[i])
+		parts, err := newCeilings(table, w.names[i])
 		if err != nil {
 			w.t.Fatal(err)
 		}

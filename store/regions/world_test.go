@@ -47,6 +47,8 @@ type node struct {
 	own    *redis.Store
 	peers  []*redis.Store
 	s      *Store
+	of     *rule.Counter // as it was when the node began
+	closed bool
 	also   func() // ends that it hears beside another one; nil if it does not
 
 	mu       sync.Mutex
@@ -69,7 +71,7 @@ func keyName(key int) string { return fmt.Sprint("key ", key) }
 // open adds a node to a region.
 func (w *world) open(region int) *node {
 	w.t.Helper()
-	n := &node{w: w, region: region}
+	n := &node{w: w, region: region, of: w.counter}
 	open := func(url string) *redis.Store {
 		s, err := redis.Open(redis.Options{URL: url, Prefix: w.prefix, Timeout: time.Second, Logger: w.log})
 		if err != nil {
@@ -83,7 +85,10 @@ func (w *world) open(region int) *node {
 		Nodes: func() int { return 2 },
 		Rules: rulesOf(w.counter),
 	}
-	for i, name := range w.names {
+	for i, name := range w.names[len(w.redis):] { // regions that have no servers, and no peers
+		o.Table = append(o.Table, Region{Name: name, Weight: w.weights[len(w.redis)+i]})
+	}
+	for i, name := range w.names[:len(w.redis)] {
 		o.Table = append(o.Table, Region{Name: name, Weight: w.weights[i]})
 		if i != region {
 			url := w.urls[i]
@@ -124,6 +129,10 @@ func (w *world) open(region int) *node {
 
 // close ends a node in order.
 func (n *node) close() {
+	if n.closed {
+		return
+	}
+	n.closed = true
 	if n.also != nil {
 		n.also()
 	}
@@ -135,7 +144,7 @@ func (n *node) close() {
 
 // take asks for one decision, and records what is admitted.
 func (n *node) take(ctx context.Context, key int, cost int64) bool {
-	charges := [1]store.Charge{{Counter: n.w.counter, Limit: n.w.counter.Limit, Key: []byte(keyName(key)), Ask: algo.Ask{Cost: cost}, OnStoreError: rule.DenyAll}}
+	charges := [1]store.Charge{{Counter: n.of, Limit: n.of.Limit, Key: []byte(keyName(key)), Ask: algo.Ask{Cost: cost}, OnStoreError: rule.DenyAll}}
 	var results [1]algo.Result
 	lo := time.Now().UnixMicro()
 	at, err := n.s.Take(ctx, charges[:], results[:])
@@ -167,7 +176,7 @@ func (n *node) free(ctx context.Context, rnd *rand.Rand) {
 	a.freed = time.Now().UnixMicro()
 	key, slot := a.key, a.slot
 	n.mu.Unlock()
-	_, _ = n.s.Release(ctx, n.w.counter, []byte(keyName(key)), slot)
+	_, _ = n.s.Release(ctx, n.of, []byte(keyName(key)), slot)
 }
 
 // load has a node ask so many times a second, until ctx ends.
