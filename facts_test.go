@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
@@ -47,6 +48,37 @@ limits:
 		slices.Sort(got)
 		if text := strings.Join(got, "\n"); text != wantFacts {
 			t.Errorf("got\n%s\nwant\n%s", text, wantFacts)
+		}
+	})
+}
+
+// An order that was taken over from another region has been in force since it was made there.
+func TestFactsOfOtherRegions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rules = `{limits: [{name: api, per: [user], allow: 2/min}]}`
+		s := wallStore(t, memory.Options{})
+		t.Cleanup(func() { _ = s.Close() })
+		l := followers(t, s, 1, rules)[0]
+		if _, err := l.Bans().Set(t.Context(), "", "api", []string{"ada"}, time.Now().Add(time.Hour), "by hand"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		facts, err := s.List(t.Context(), "ban")
+		if err != nil || len(facts) != 1 {
+			t.Fatalf("%+v, %v", facts, err)
+		}
+		other := wallStore(t, memory.Options{})
+		t.Cleanup(func() { _ = other.Close() })
+		in := followers(t, other, 1, rules)[0]
+		f := facts[0]
+		f.Data = slices.Concat(f.Data[:len(f.Data)-1], []byte(`,"before":600000000}`))
+		if err := other.Post(t.Context(), "ban", []store.Fact{f}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		ban, err := in.Bans().Of("", "api", []string{"ada"})
+		if err != nil || !ban.Since.Equal(time.Now().Add(-10*time.Minute)) || !ban.Until.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("%+v, %v", ban, err)
 		}
 	})
 }

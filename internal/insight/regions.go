@@ -45,10 +45,10 @@ type RegionalUnits struct {
 	Domain string   `json:"domain"`
 	Rule   string   `json:"rule"`
 	Window string   `json:"window,omitempty"` // as it is named in rules
-	Used   NetUnits `json:"used"`  // admitted in this region
-	Told   NetUnits `json:"told"`  // of these, told to the others
-	Heard  NetUnits `json:"heard"` // used in other regions, and charged here
-	Late   NetUnits `json:"late"`  // heard when they did not count any more
+	Used   NetUnits `json:"used"`             // admitted in this region
+	Told   NetUnits `json:"told"`             // of these, told to the others
+	Heard  NetUnits `json:"heard"`            // used in other regions, and charged here
+	Late   NetUnits `json:"late"`             // heard when they did not count any more
 	// OverUnits is how many of the heard units found the limit full: what all regions admitted
 	// beyond it.
 	OverUnits uint64 `json:"over_units"`

@@ -62,6 +62,9 @@ type factData struct {
 	// At is when the order was made, in µs since the Unix epoch, by the clock of the node that
 	// made it: of several regions' orders on one key the last one holds (store/regions).
 	At int64 `json:"at,omitempty"`
+	// Before is how long, in µs, the order had been in force when it came on this board: one of
+	// another region is taken over later than it was made (store/regions).
+	Before int64 `json:"before,omitempty"`
 }
 
 // madeAt returns when an order was made, as its facts say it.
@@ -110,6 +113,9 @@ func (k *kind[O]) fact(id string) (f store.Fact, ok bool) {
 	}
 	h := o.head()
 	data := factData{V: factVersion, Domain: h.Domain, Rule: h.Rule, Key: h.Key, Reason: h.Reason, At: h.madeAt()}
+	if before := now - h.Since.UnixMicro(); before > clockSkew { // it was read from a board that is lost
+		data.Before = before
+	}
 	o.encode(&data, until)
 	text, err := json.Marshal(data)
 	if err == nil && len(text) > store.MaxFactData {
@@ -140,6 +146,7 @@ func decode(f *store.Fact, now int64) (d decoded, ok bool) {
 		return d, true
 	}
 	ok = json.Unmarshal(f.Data, &d.data) == nil && d.data.V == factVersion && d.until > now
+	d.since -= min(max(d.data.Before, 0), algo.MaxWindow.Microseconds())
 	d.data.Reason = clipText(d.data.Reason, maxReason)
 	return d, ok
 }

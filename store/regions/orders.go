@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -99,6 +100,25 @@ func madeAt(f *store.Fact) int64 {
 	return d.At
 }
 
+// relayed is a fact for another board. There its age begins anew: so it says how long the order had
+// been in force before.
+func relayed(f *store.Fact) store.Fact {
+	of := *f
+	var fields map[string]json.RawMessage
+	before := int64(0)
+	if json.Unmarshal(f.Data, &fields) != nil || fields == nil {
+		return of
+	}
+	if text, ok := fields["before"]; ok && json.Unmarshal(text, &before) != nil {
+		return of
+	}
+	fields["before"] = strconv.AppendInt(nil, max(before, 0)+f.Age.Microseconds(), 10)
+	if data, err := json.Marshal(fields); err == nil && len(data) <= store.MaxFactData {
+		of.Data = data
+	}
+	return of
+}
+
 // factOf returns what a fact says.
 func factOf(f *store.Fact, mono int64) known {
 	k := known{gone: f.Removed, ends: mono + int64(f.TTL)}
@@ -145,7 +165,7 @@ func (r *relay) copy(ctx context.Context, own store.Board, facts []store.Fact) b
 		case k.gone && there && !have.gone && have.at <= k.at+clockSkew:
 			remove = append(remove, f.ID)
 		case !k.gone && k.at != 0 && !(there && have.at >= k.at):
-			post = append(post, *f)
+			post = append(post, relayed(f))
 		}
 	}
 	r.mu.Unlock()
