@@ -71,27 +71,7 @@ var contestants = []contestant{
 		return storeOf(b, algo.Config{Algorithm: algo.SlidingWindow, N: l.n, Window: l.window})
 	}},
 	{"weir", func(b testing.TB, l limit, keys int) func() decider {
-		rules := fmt.Sprintf("limits:\n  - name: per-user\n    when: { path: /api/** }\n    per: [user]\n    allow: { rate: %d/%s, burst: %d }\n", l.n, l.window, l.n)
-		set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		limiter, err := weir.New(newStore(b), weir.WithRules(set))
-		if err != nil {
-			b.Fatal(err)
-		}
-		return func() decider {
-			attributes := rule.Pairs{{Name: "method", Value: "GET"}, {Name: "path", Value: "/api/orders"}, {Name: "user"}}
-			request := weir.Request{Domain: "default", Attributes: attributes, Hits: 1}
-			var d weir.Decision
-			return func(key []byte) bool {
-				attributes[2].Value = text(key)
-				if err := limiter.Decide(context.Background(), &request, &d); err != nil {
-					b.Error(err)
-				}
-				return d.Allowed && len(d.Limits) == 1
-			}
-		}
+		return limiterOf(b, fmt.Sprintf("limits:\n  - name: per-user\n    when: { path: /api/** }\n    per: [user]\n    allow: { rate: %d/%s, burst: %d }\n", l.n, l.window, l.n))
 	}},
 	{"x-time-rate-map", func(b testing.TB, l limit, keys int) func() decider {
 		var mu sync.Mutex
@@ -183,6 +163,30 @@ func storeOf(b testing.TB, c algo.Config) func() decider {
 	}
 }
 
+// limiterOf is a whole limiter with these rules, asked by user.
+func limiterOf(b testing.TB, rules string) func() decider {
+	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(rules)}}, file.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	limiter, err := weir.New(newStore(b), weir.WithRules(set))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func() decider {
+		attributes := rule.Pairs{{Name: "method", Value: "GET"}, {Name: "path", Value: "/api/orders"}, {Name: "user"}}
+		request := weir.Request{Domain: "default", Attributes: attributes, Hits: 1}
+		var d weir.Decision
+		return func(key []byte) bool {
+			attributes[2].Value = text(key)
+			if err := limiter.Decide(context.Background(), &request, &d); err != nil {
+				b.Error(err)
+			}
+			return d.Allowed && len(d.Limits) > 0
+		}
+	}
+}
+
 const keyLength = 16
 
 // randomKeys returns n keys, one after the other.
@@ -263,6 +267,37 @@ func BenchmarkMillion(b *testing.B) {
 					decide(pick(r))
 				}
 			})
+		})
+	}
+}
+
+// BenchmarkLimits asks for one key that meets 1 to 20 limits, and for two limits on two keys. All is
+// admitted.
+func BenchmarkLimits(b *testing.B) {
+	key := randomKeys(1)
+	for _, c := range []struct {
+		limits int
+		per    string // of the last of them
+	}{{1, "user"}, {2, "user"}, {2, "method"}, {3, "user"}, {5, "user"}, {8, "user"}, {20, "user"}} {
+		b.Run(fmt.Sprintf("%d-%s", c.limits, c.per), func(b *testing.B) {
+			rules := "limits:\n"
+			for i := range c.limits {
+				per := "user"
+				if i == c.limits-1 {
+					per = c.per
+				}
+				rules += fmt.Sprintf("  - { name: limit-%d, when: { path: /api/** }, per: [%s], allow: %d/h }\n", i, per, 1_000_000_000-i)
+			}
+			decide := limiterOf(b, rules)()
+			decide(key)
+			b.ReportAllocs()
+			b.ResetTimer()
+			defer reportCPU(b, cpuTime())
+			for range b.N {
+				if !decide(key) {
+					b.Fatal("refused")
+				}
+			}
 		})
 	}
 }

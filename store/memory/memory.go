@@ -1,10 +1,10 @@
 // Package memory keeps counters in this process: sharded, bounded, with an optional snapshot file.
 //
 // Begin with Store.Take (memory.go), which decides on a single charge itself and leaves calls of
-// several to take.go. A shard (shard.go) is the hash table with a part of the keys; bound.go
-// forgets keys when the store is full, and limits.go numbers the limits that records refer to.
-// snapshot.go and definition.go write and read the file; board.go, reserve.go, settle.go, lease.go,
-// regional.go and inspect.go implement the optional interfaces of package store.
+// several to few.go and take.go. A shard (shard.go) is the hash table with a part of the keys;
+// bound.go forgets keys when the store is full, and limits.go numbers the limits that records refer
+// to. snapshot.go and definition.go write and read the file; board.go, reserve.go, settle.go,
+// lease.go, regional.go and inspect.go implement the optional interfaces of package store.
 package memory
 
 import (
@@ -29,8 +29,8 @@ type Options struct {
 	MaxKeys  int   // bound on keys; 0 means 10,000,000
 	MaxBytes int64 // bound on bytes; 0 means 1 GiB
 	// Clock returns µs since the Unix epoch; nil means the wall clock. It is called once for a
-	// Take, before any lock is taken; and once more with the locks held if a Take with a later
-	// reading came first. It must be safe for concurrent use if the store is used so.
+	// Take, before any lock is taken, and seldom again; and once more with the locks held if a Take
+	// with a later reading came first. It must be safe for concurrent use if the store is used so.
 	Clock func() int64
 	// Snapshot is the path of the snapshot file; "" means none. Its folder must exist.
 	Snapshot string
@@ -195,6 +195,9 @@ func (s *Store) Take(_ context.Context, charges []store.Charge, results []algo.R
 		return 0, errLengths
 	}
 	if len(charges) != 1 {
+		if now, ok := s.takeFew(charges, results); ok {
+			return now, nil
+		}
 		return s.takeAll(charges, nil, results)
 	}
 	c := &charges[0]
