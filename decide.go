@@ -55,9 +55,8 @@ func (l *Limiter) Match(r *Request, d *Decision) (undecided bool) {
 		d.Domain = f.soleDomain
 	}
 	d.Generation, d.Rules = f.generation, f.set
-	d.query = rule.Query{Domain: d.Domain, Attributes: r.Attributes, Descriptors: r.Descriptors}
-	f.set.Match(&d.query, &d.Matches)
-	d.query = rule.Query{}
+	q := rule.Query{Domain: d.Domain, Attributes: r.Attributes, Descriptors: r.Descriptors}
+	f.set.Match(&q, &d.Matches)
 	d.Known, d.Exempt = d.Matches.Known, d.Matches.Exempt
 	return !l.orders.Bans.Any() || !l.banned(r, d)
 }
@@ -203,7 +202,10 @@ func (d *Decision) ask(r *Request, signals Signals, again bool) {
 		if h.Descriptor >= 0 && r.Descriptors[h.Descriptor].HasHits {
 			hits = r.Descriptors[h.Descriptor].Hits
 		}
-		c.Counter, c.Limit, c.Key, c.Mode = h.Window.Counter, atSignal(h.Window, h.Limit, signals), h.Key, h.Mode
+		c.Counter, c.Limit, c.Key, c.Mode = h.Window.Counter, h.Limit, h.Key, h.Mode
+		if h.Window.Rule.Elastic != nil {
+			c.Limit = atSignal(h.Window, h.Limit, signals)
+		}
 		if again && (h.Mode == rule.Shadow && c.Limit.Algorithm() != algo.Concurrency || c.Limit.CountDenied()) {
 			hits = 0
 		}
@@ -237,15 +239,15 @@ func maxDelay(d time.Duration, r *rule.Rule) int64 {
 // dropOff leaves out the limits that a schedule puts out of force at the instant of the decision:
 // as if they had not been met.
 func (d *Decision) dropOff() {
-	if !slices.ContainsFunc(d.results, func(r algo.Result) bool { return r.Off }) {
-		return
-	}
+	off := false
 	for i := range d.results {
 		if d.results[i].Off {
-			d.charges[i].Limit = nil
+			d.charges[i].Limit, off = nil, true
 		}
 	}
-	d.dropUnlimited()
+	if off {
+		d.dropUnlimited()
+	}
 }
 
 // dropUnlimited leaves out the charges without a limit, and what stands beside them.

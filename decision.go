@@ -79,7 +79,6 @@ type Decision struct {
 	byDoor       bool  // a refusal of RefuseBy
 	asked        bool  // charges are made, and not yet taken
 	place        []int // where charges go when others are dropped
-	query        rule.Query
 	charges      []store.Charge
 	results      []algo.Result
 }

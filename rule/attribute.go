@@ -57,9 +57,16 @@ func (m *Matches) value(slot int) *value {
 }
 
 func (m *Matches) lookUp(slot int) {
-	raw, ok := "", false
-	if m.source != nil {
-		raw, ok = m.source.Attribute(m.domain.slots[slot].name)
+	raw, ok, name := "", false, m.domain.slots[slot].name
+	if m.pairs != nil { // as its method does, which would be called through two others
+		for i := range m.pairs {
+			if p := &m.pairs[i]; p.Name == name {
+				raw, ok = p.Value, true
+				break
+			}
+		}
+	} else if m.source != nil {
+		raw, ok = m.source.Attribute(name)
 	}
 	m.set(slot, raw, ok)
 }
@@ -78,11 +85,14 @@ func (m *Matches) set(slot int, raw string, ok bool) {
 		v.text, v.present = "", false
 		return
 	}
-	m.large = m.large || len(raw) > maxKeptValue
-	switch kind := m.domain.slots[slot].kind; kind {
-	case kindPlain:
-		v.text = raw
-	case kindIP:
+	if len(raw) > maxKeptValue {
+		m.large = true
+	}
+	switch kind := m.domain.slots[slot].kind; {
+	case kind == kindPlain, kind == kindPath && isNormalPath(raw): // most values
+		v.text, v.present = raw, true
+		return
+	case kind == kindIP:
 		v.text, m.addr = normalText(kind, raw, &m.scratch)
 	default:
 		v.text, _ = normalText(kind, raw, &m.scratch)

@@ -135,6 +135,7 @@ type Matches struct {
 
 	domain      *domain
 	source      Attributes
+	pairs       Pairs // source, if it is that
 	descriptors []Descriptor
 	union       bool // the descriptors' entries are the attributes
 	generation  uint32
@@ -268,7 +269,7 @@ func (s *Set) Match(q *Query, m *Matches) {
 	d := s.domain(q.Domain)
 	m.begin(d, q)
 	if d == nil {
-		m.source, m.descriptors = nil, nil
+		m.source, m.pairs, m.descriptors = nil, nil, nil
 		return
 	}
 	m.Known = true
@@ -304,6 +305,7 @@ func (m *Matches) begin(d *domain, q *Query) {
 		m.Descriptors = append(m.Descriptors, DescriptorMatch{Hit: -1})
 	}
 	m.domain, m.source, m.descriptors, m.union = d, q.Attributes, q.Descriptors, false
+	m.pairs, _ = q.Attributes.(Pairs)
 	if m.generation++; m.generation == 0 { // after 2^32 requests: old marks would look new
 		clear(m.values)
 		clear(m.groups)
@@ -327,7 +329,7 @@ func (m *Matches) begin(d *domain, q *Query) {
 
 // end lets go of what belongs to the request.
 func (m *Matches) end() {
-	m.source, m.descriptors = nil, nil
+	m.source, m.pairs, m.descriptors = nil, nil, nil
 	if m.large {
 		clear(m.values)
 		m.large = false
@@ -518,7 +520,15 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (fir
 				cost = m.evalCost(r, a)
 			}
 		}
-		m.Hits = append(m.Hits, Hit{Window: w, Limit: w.Limit, Key: key, Cost: cost, Mode: mode, Descriptor: descriptor})
+		// Field by field: append of a whole Hit makes it on the stack, and copying what was written
+		// an instant ago makes the processor wait.
+		n := len(m.Hits)
+		if n == cap(m.Hits) {
+			m.Hits = append(m.Hits, Hit{})
+		}
+		m.Hits = m.Hits[:n+1]
+		h := &m.Hits[n]
+		h.Window, h.Limit, h.Key, h.Cost, h.Mode, h.Descriptor = w, w.Limit, key, cost, mode, descriptor
 	}
 	return first, false
 }
