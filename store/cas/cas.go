@@ -163,7 +163,7 @@ func New(e Engine, o Options) (*Store, error) {
 	}
 	s.parts = make([]part, n)
 	for i := range s.parts {
-		s.parts[i].detector.Begin()
+		s.parts[i].detector.Begin(store.Monotonic())
 	}
 	s.known.init(o.KnownKeys)
 	s.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }

@@ -82,11 +82,7 @@ func (s *Store) inspect(ctx context.Context, v *store.View, keys [][]byte, visit
 		if o.Limit.Fresh(st, p.now) {
 			continue
 		}
-		var margin *algo.State
-		if c.besides[i] != nil {
-			margin = &c.besides[i].St
-		}
-		visit(v.State(o.Key, o.Limit, st, margin, p.now))
+		visit(v.State(o.Key, o.Limit, st, c.besides[i].In(), p.now))
 	}
 	return nil
 }

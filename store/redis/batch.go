@@ -43,14 +43,14 @@ func (p *partition) decide(ctx context.Context, batch []*call) {
 	for _, c := range batch {
 		c.sentAt = asked
 	}
-	p.detector.sent(asked)
+	p.detector.Sent(asked)
 	reply, err := p.send(ctx)
 	switch _, refused := rueidis.IsRedisErr(err); {
 	case err == nil || refused:
 		now := p.store.monotonic()
-		p.detector.answered(now, now-asked)
+		p.detector.Answered(now, now-asked)
 	case !errors.Is(err, context.DeadlineExceeded):
-		p.detector.sentAt.Store(0) // the call is no longer in flight
+		p.detector.Lost() // the call is no longer in flight
 	}
 	if isTryAgain(err) && len(batch) > 1 {
 		// The batch's keys are on two servers while a slot is migrating. Those of one decision may

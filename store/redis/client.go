@@ -331,7 +331,7 @@ func (s *Store) PingPart(ctx context.Context, part int) error {
 		return fmt.Errorf("redis store: %w", err)
 	}
 	now := s.monotonic()
-	p.detector.answered(now, now-asked)
+	p.detector.Answered(now, now-asked)
 	return nil
 }
 

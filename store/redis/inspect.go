@@ -81,8 +81,8 @@ func (p *partition) inspect(ctx context.Context, client rueidis.Client, v *store
 		return fmt.Errorf("redis store: %w", err)
 	}
 	for i := range charges {
-		c, st := &charges[i], &plan.states[of[i]].st
-		beside, _ := plan.besideOf(of[i])
+		c, st := &charges[i], &plan.states[of[i]].St
+		beside := plan.besideOf(of[i]).In()
 		c.Limit.Roll(st, beside, now)
 		if c.Limit.Fresh(st, now) && c.Limit.LentAt(beside, now).Out() == 0 {
 			continue
@@ -107,7 +107,7 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 				record := &plan.states[plan.states[of].beside-1]
 				record.codec = s.codecOf(l.Lease())
 				record.carryRecord()
-				l.Roll(&plan.states[of].st, lease, now)
+				l.Roll(&plan.states[of].St, lease, now)
 			}
 			for i := range plan.states {
 				ref := &plan.states[i]
@@ -115,11 +115,11 @@ func (s *Store) Reset(ctx context.Context, c *rule.Counter, key []byte) (ok bool
 					ref.write = true
 					continue
 				}
-				ok = ok || !ref.codec.limit.Fresh(&ref.st, now)
+				ok = ok || !ref.codec.limit.Fresh(&ref.St, now)
 				if i == of {
-					l.Reset(&ref.st, lease, now)
+					l.Reset(&ref.St, lease, now)
 				} else {
-					ref.st = algo.State{}
+					ref.St = algo.State{}
 				}
 				ref.write = true
 			}

@@ -44,7 +44,7 @@ func (s *Store) TakeAhead(
 		}
 		return 0, 0, err
 	}
-	return now, asked + s.began, nil
+	return now, asked, nil
 }
 
 // aheadOf returns what a call tells and wants of an operand's limit.
@@ -145,7 +145,7 @@ func (s *Store) returnLent(p *partition, c *store.Charge, h *algo.Ahead) {
 			at := plan.addCharges([]store.Charge{of})[0]
 			return func(now int64) {
 				if record := plan.lentOf(at); record != nil {
-					of.Limit.Learn(&plan.states[at].st, record, now, &told)
+					of.Limit.Learn(&plan.states[at].St, record, now, &told)
 					plan.markWritten(at, of.Limit)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 // TestLentTogether holds random calls against algo, every field and every unit lent: calls that
@@ -69,7 +70,7 @@ func TestLentTogether(t *testing.T) {
 			}
 			for _, c := range batch {
 				if c.undecided {
-					if _, err := p.swapTake(&waiter{ctx: context.Background()}, asked[c], c.ahead, c.results, c.slots, false); err != nil {
+					if _, err := p.swapTake(&waiting.Waiter{Ctx: context.Background()}, asked[c], c.ahead, c.results, c.slots, false); err != nil {
 						t.Fatal(err)
 					}
 					m.compare(t, asked[c], c.ahead, c.results, now)

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 // mergeConfigs are limits of all forms that merging knows.
@@ -104,7 +105,7 @@ func TestMerged(t *testing.T) {
 				if c.undecided {
 					seen.odd++
 					results := make([]algo.Result, len(charges))
-					if _, err := p.swapTake(&waiter{ctx: context.Background()}, charges, nil, results, c.slots, false); err != nil {
+					if _, err := p.swapTake(&waiting.Waiter{Ctx: context.Background()}, charges, nil, results, c.slots, false); err != nil {
 						t.Fatal(err)
 					}
 					model.compare(t, charges, results, now, fmt.Sprintf("decision %d of %d, settled", n, len(batch)))

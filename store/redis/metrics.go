@@ -48,7 +48,7 @@ func (s *Store) Stats() Stats {
 		Failures: m.failures.Load(), GivenBack: m.givenBack.Load(), Disagreements: m.disagreements.Load(), Nodes: s.Nodes(),
 	}
 	if s.refusals != nil {
-		out.Remembered = s.refusals.answered.Load()
+		out.Remembered = s.refusals.Answered()
 	}
 	for i := range out.Batches {
 		out.Batches[i] = m.batches[i].Load()

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"github.com/weir-rl/weir/store/internal/waiting"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,7 @@ type partition struct {
 	store    *Store
 	number   int
 	prefix   string // of its keys, with the hash tag
-	detector detector
+	detector waiting.Detector
 	answers  atomic.Uint64 // decisions that Redis has made
 
 	mu        sync.Mutex

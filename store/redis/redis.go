@@ -11,7 +11,7 @@
 //     keys (call.go, operand.go; the stored forms and the description of a limit are in codec.go,
 //     those of a limit with a schedule in schedule.go).
 //   - The call joins the queue of its partition (partition.go), and its caller waits for as long as
-//     the server shows signs of life (wait.go, detector.go).
+//     the server shows signs of life (store/internal/waiting).
 //   - The queue is sent as one batch, in which equal calls are merged (batch.go), with a client
 //     that repeats nothing that could charge twice (client.go).
 //   - Redis decides the batch with a function of weir.lua, which library.go loads. The reply holds
@@ -104,8 +104,6 @@ type Store struct {
 	refusals   *refusals // nil: none are remembered
 	calls      sync.Pool // *call
 	metrics    metrics
-	begun      time.Time
-	began      int64  // the same by store.Monotonic
 	name       string // of this node
 	// Redis' clock minus this node's monotonic one, in µs, by the last reply
 	offset    atomic.Int64
@@ -164,9 +162,9 @@ func Open(o Options) (*Store, error) {
 	case o.Timeout < 0 || o.RememberRefusals < 0 || o.Heartbeat < 0:
 		return nil, fmt.Errorf("redis store: Timeout (%v), RememberRefusals (%v) and Heartbeat (%v) must not be negative", o.Timeout, o.RememberRefusals, o.Heartbeat)
 	}
-	s := &Store{o: o, target: t, begun: time.Now(), began: store.Monotonic(), name: strconv.FormatUint(newSlot(), 36)}
+	s := &Store{o: o, target: t, name: strconv.FormatUint(newSlot(), 36)}
 	s.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
-	s.offset.Store(s.begun.UnixMicro())
+	s.noteClock(time.Now().UnixMicro())
 	if o.RememberRefusals > 0 {
 		s.refusals = newRefusals(s, o.RememberRefusals)
 	}
@@ -177,7 +175,7 @@ func Open(o Options) (*Store, error) {
 	}
 	for i, tag := range tags {
 		p := &partition{store: s, number: i, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1), swapLock: make(chan struct{}, 1)}
-		p.detector.init()
+		p.detector.Begin(s.monotonic())
 		s.partitions = append(s.partitions, p)
 		s.background(p.run)
 	}
@@ -220,8 +218,8 @@ func (s *Store) PartOfID(id string) int {
 	return p.number
 }
 
-// monotonic is this node's clock, in ns since the store began.
-func (s *Store) monotonic() int64 { return store.Monotonic() - s.began }
+// monotonic is this node's clock, in ns.
+func (s *Store) monotonic() int64 { return store.Monotonic() }
 
 // noteClock notes an instant that Redis' clock has just shown.
 func (s *Store) noteClock(now int64) { s.offset.Store(now - s.monotonic()/1000) }

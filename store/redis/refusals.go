@@ -1,264 +1,32 @@
 package redis
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/redis/rueidis"
 
-	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/rule"
-	"github.com/weir-rl/weir/store"
+	memory "github.com/weir-rl/weir/store/internal/refusals"
 )
 
-// refusals remembers what Redis has refused, so that an attack costs Redis one call a second for
-// each key. A refusal is valid until the instant from which Redis would admit, counted from when
-// the call was sent, so that nobody is refused for longer than by Redis itself. It is valid for a
-// second or so at most, because the message about a refund or a reset on another node may be lost.
+// refusals remembers what Redis has refused, and hears from other nodes what they gave back.
 type refusals struct {
+	*memory.Memory
 	store       *Store
-	longest     int64 // ns
-	answered    atomic.Uint64
-	n           atomic.Int64 // refusals held; while there are none, nothing is looked up
-	shards      [refusalShards]refusalShard
+	longest     time.Duration
 	invalidated chan string // keys whose refusals other nodes must forget
 }
 
-const (
-	refusalShards = 64
-	maxRefusals   = 1 << 17 / refusalShards // of one shard
-	// shortly is for how long a refusal is repeated whose limit lends to other regions: such a
-	// limit may admit sooner than it says.
-	shortly = int64(100 * time.Millisecond)
-)
-
-type refusalShard struct {
-	mu sync.Mutex
-	m  map[uint64]*refusal // by hash of counter and key
-	// when a refusal of this shard was last invalidated, by the monotonic clock
-	invalidatedAt int64
-}
-
-// refusal is an answer that is remembered.
-type refusal struct {
-	id         uint64 // of the counter
-	key        []byte
-	limit      *algo.Limit
-	ask        algo.Ask
-	sentAt     int64 // by the monotonic clock, in ns
-	answeredAt int64 // when the answer came
-	until      int64
-	now        int64 // instant of the decision
-	result     algo.Result
-	others     []companion
-}
-
-// companion is another limit that the refused request met, as it was then.
-type companion struct {
-	id     uint64
-	limit  *algo.Limit
-	ask    algo.Ask
-	key    uint64 // hash
-	result algo.Result
-}
-
 func newRefusals(s *Store, longest time.Duration) *refusals {
-	r := &refusals{store: s, longest: int64(longest), invalidated: make(chan string, 1024)}
-	for i := range r.shards {
-		r.shards[i].m = map[uint64]*refusal{}
-	}
-	return r
-}
-
-func refusalHash(id uint64, key []byte) uint64 { return xxhash.Sum64(key) ^ id*0x9E3779B97F4A7C15 }
-
-// shard chooses by the upper bits of the hash: a map uses the lower ones.
-func (r *refusals) shard(h uint64) *refusalShard { return &r.shards[h>>58] }
-
-// answerable reports whether a call that the charge at index refused denies may be answered from
-// memory: the call must change nothing in Redis, except what that limit itself counts.
-func answerable(charges []store.Charge, refused int) bool {
-	for i := range charges {
-		c := &charges[i]
-		if c.Mode == rule.Shadow || i != refused && c.Limit.CountDenied() {
-			return false
-		}
-	}
-	return true
-}
-
-// answer refuses a call if a refusal by one of its limits is remembered.
-func (r *refusals) answer(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
-	if r.n.Load() == 0 {
-		return 0, false
-	}
-	at := r.store.monotonic()
-	for i := range charges {
-		c := &charges[i]
-		if c.Mode != rule.Enforce || c.Ask.Cost <= 0 {
-			continue
-		}
-		h := refusalHash(c.Counter.ID, c.Key)
-		sh := r.shard(h)
-		sh.mu.Lock()
-		f := sh.m[h]
-		sh.mu.Unlock()
-		if f == nil || f.limit != c.Limit || f.id != c.Counter.ID || f.ask != c.Ask || !bytes.Equal(f.key, c.Key) {
-			continue
-		}
-		if f.until <= at {
-			r.forget(sh, h, f)
-			continue
-		}
-		if !answerable(charges, i) {
-			continue
-		}
-		elapsed := (at - f.answeredAt) / 1000
-		for j := range charges {
-			o := &charges[j]
-			o.Ask.Slot = 0
-			if j == i {
-				results[j] = since(f.result, elapsed)
-			} else {
-				results[j] = f.companion(o, elapsed)
-			}
-		}
-		r.answered.Add(1)
-		return f.now + elapsed, true
-	}
-	return 0, false
-}
-
-// since returns a result as it would be some µs later.
-func since(r algo.Result, elapsed int64) algo.Result {
-	if r.RetryAfter > 0 {
-		r.RetryAfter = max(1, r.RetryAfter-elapsed)
-	}
-	if r.ResetAfter > 0 {
-		r.ResetAfter = max(0, r.ResetAfter-elapsed)
-	}
-	return r
-}
-
-// companion returns the result of another limit of the call, as it was when the refusal came; that
-// of a fresh state if it is not known.
-func (f *refusal) companion(c *store.Charge, elapsed int64) algo.Result {
-	h := xxhash.Sum64(c.Key)
-	for i := range f.others {
-		if o := &f.others[i]; o.id == c.Counter.ID && o.limit == c.Limit && o.ask == c.Ask && o.key == h {
-			return since(o.result, elapsed)
-		}
-	}
-	return c.Limit.Check(&algo.State{}, f.now+elapsed, algo.Ask{})
-}
-
-// remember keeps the refusals of a call that was sent at an instant of the monotonic clock.
-func (r *refusals) remember(charges []store.Charge, results []algo.Result, now, asked int64) {
-	for i := range charges {
-		c, res := &charges[i], &results[i]
-		if res.Allowed || c.Mode != rule.Enforce || c.Ask.Cost <= 0 || !answerable(charges, i) {
-			continue
-		}
-		// A slot may be given back at any time. A limit that counts denied requests must see them,
-		// except in a fixed window, whose end they do not move.
-		if a := c.Limit.Algorithm(); a == algo.Concurrency || c.Limit.CountDenied() && a != algo.FixedWindow {
-			continue
-		}
-		longest := r.longest
-		if leaseOf(c.Counter, c.Limit.Lease()) != nil {
-			if !c.Counter.Lent {
-				continue // what is out to nodes may come back at any time
-			}
-			longest = min(longest, shortly) // and what other regions lend or return, too
-		}
-		f := &refusal{
-			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, sentAt: asked, answeredAt: r.store.monotonic(), until: asked + longest, now: now, result: *res,
-		}
-		if res.RetryAfter != algo.Never {
-			f.until = min(f.until, asked+res.RetryAfter*1000)
-		}
-		for j := range charges {
-			if o := &charges[j]; j != i {
-				f.others = append(f.others, companion{o.Counter.ID, o.Limit, o.Ask, xxhash.Sum64(o.Key), results[j]})
-			}
-		}
-		r.keep(f)
-	}
-}
-
-func (r *refusals) keep(f *refusal) {
-	at := r.store.monotonic()
-	if f.until <= at {
-		return
-	}
-	h := refusalHash(f.id, f.key)
-	sh := r.shard(h)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.invalidatedAt >= f.sentAt {
-		return // perhaps for this key, and after the call was sent
-	}
-	if _, known := sh.m[h]; !known {
-		// Make room: drop the expired ones among a few, and one at least if the shard is full.
-		looked := 0
-		for k, old := range sh.m {
-			if looked++; old.until <= at || len(sh.m) >= maxRefusals {
-				delete(sh.m, k)
-				r.n.Add(-1)
-			}
-			if looked >= 4 {
-				break
-			}
-		}
-		r.n.Add(1)
-	}
-	sh.m[h] = f
-}
-
-func (r *refusals) forget(sh *refusalShard, h uint64, f *refusal) {
-	sh.mu.Lock()
-	if sh.m[h] == f {
-		delete(sh.m, h)
-		r.n.Add(-1)
-	}
-	sh.mu.Unlock()
-}
-
-// forgetKey forgets the refusal of a key.
-func (r *refusals) forgetKey(id uint64, key []byte) {
-	h := refusalHash(id, key)
-	sh := r.shard(h)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	sh.invalidatedAt = r.store.monotonic()
-	if _, ok := sh.m[h]; ok {
-		delete(sh.m, h)
-		r.n.Add(-1)
-	}
-}
-
-// forgetAll forgets everything.
-func (r *refusals) forgetAll() {
-	for i := range r.shards {
-		sh := &r.shards[i]
-		sh.mu.Lock()
-		sh.invalidatedAt = r.store.monotonic()
-		r.n.Add(-int64(len(sh.m)))
-		clear(sh.m)
-		sh.mu.Unlock()
-	}
+	return &refusals{memory.New(longest), s, longest, make(chan string, 1024)}
 }
 
 // invalidate forgets the refusal of a key that may admit earlier than was said, on this node and on
 // all others.
 func (r *refusals) invalidate(id uint64, key []byte) {
-	r.forgetKey(id, key)
+	r.Forget(id, key)
 	select {
 	case r.invalidated <- string(binary.BigEndian.AppendUint64(nil, id)) + string(key):
 	default: // the other nodes forget it after a second at most
@@ -286,13 +54,13 @@ func (r *refusals) listen(client rueidis.Client) {
 	for s.ctx.Err() == nil {
 		err := client.Receive(s.ctx, client.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
 			if len(m.Message) >= 8 {
-				r.forgetKey(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
+				r.Forget(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
 			}
 		})
-		r.forgetAll() // a message may have been missed
+		r.ForgetAll() // a message may have been missed
 		if e, refused := rueidis.IsRedisErr(err); refused && !warned {
 			warned = true
-			s.o.Logger.Warn(fmt.Sprintf("redis store: what other nodes give back is heard of only after %v: %v", time.Duration(r.longest), e))
+			s.o.Logger.Warn(fmt.Sprintf("redis store: what other nodes give back is heard of only after %v: %v", r.longest, e))
 		}
 		select {
 		case <-s.ctx.Done():

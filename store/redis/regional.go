@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 // Changes that other regions told of. regions.lua makes all changes of a call, and moves the
@@ -319,7 +320,7 @@ func (b *changeCall) mend(ctx context.Context, odd []int) error {
 		for i := range slots {
 			slots[i] = newSlot()
 		}
-		if _, err := b.p.swapTake(&waiter{ctx: ctx}, some, nil, results, slots, false); err != nil {
+		if _, err := b.p.swapTake(&waiting.Waiter{Ctx: ctx}, some, nil, results, slots, false); err != nil {
 			return notChargedError{err} // no change was made
 		}
 	}
@@ -357,7 +358,7 @@ func (b *changeCall) swap(ctx context.Context) (now int64, ok bool, err error) {
 			}
 			for i := range b.changes {
 				c := &b.changes[i]
-				if b.done[i] = c.Apply(&s.states[of[i]].st, s.lentOf(of[i]), at); b.done[i].Made {
+				if b.done[i] = c.Apply(&s.states[of[i]].St, s.lentOf(of[i]), at); b.done[i].Made {
 					s.markWritten(of[i], c.Limit)
 				}
 			}

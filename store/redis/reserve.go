@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 var _ store.Reserver = (*Store)(nil)
@@ -194,7 +195,7 @@ func (p *partition) settleCharges(ctx context.Context, settlements []store.Settl
 	for i := range settlements {
 		c.charges[i] = store.Charge{Counter: settlements[i].Counter, Limit: settlements[i].Limit, Key: settlements[i].Key}
 	}
-	if err := p.submitSwap(&waiter{ctx: ctx}, c); err != nil {
+	if err := p.submitSwap(&waiting.Waiter{Ctx: ctx}, c); err != nil {
 		return err
 	}
 	if r := p.store.refusals; r != nil {

@@ -75,18 +75,3 @@ func (s *schedule) slower(in *codec) (slow, extra float64) {
 	}
 	return slow, 4 * slow * float64(unit) // what the two limits may round
 }
-
-// freshAt returns an instant at which a state is fresh, not always the first.
-func freshAt(l *algo.Limit, st *algo.State, now int64) int64 {
-	for at := now; at < now+algo.MaxWindow.Microseconds(); {
-		r := l.Check(st, at, algo.Ask{})
-		switch {
-		case !r.Off && r.ResetAfter == algo.Never:
-			return now + algo.MaxWindow.Microseconds()
-		case !r.Off:
-			return at + r.ResetAfter
-		}
-		_, at = l.At(at)
-	}
-	return now + algo.MaxWindow.Microseconds()
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/deciding"
 )
 
 // Rare and complicated cases are not in weir.lua: a state that a leaping clock left in the future,
@@ -36,6 +37,7 @@ type value struct {
 
 // stateRef is one state that a call names, once or more.
 type stateRef struct {
+	deciding.State
 	codec   *codec // of the limit that writes it
 	counter *rule.Counter
 	value   int
@@ -44,8 +46,6 @@ type stateRef struct {
 	older   []int // indices of the states under older identities of its counter
 	found   bool
 	write   bool
-	st      algo.State // in force
-	tried   algo.State // st with the earlier charges of the call tried on it
 }
 
 // swapPlan is the states that a compare-and-swap reads and writes.
@@ -133,20 +133,19 @@ func (s *swapPlan) pairOlder(at, record int) {
 	}
 }
 
-// besideOf returns the state of a soft margin, or the record of what is lent, and that with the
-// earlier charges of the call tried on it; nil if there is none.
-func (s *swapPlan) besideOf(at int) (st, tried *algo.State) {
+// besideOf returns the state of a soft margin, or the record of what is lent; nil if there is none.
+func (s *swapPlan) besideOf(at int) *deciding.State {
 	m := s.states[at].beside
 	if m == 0 {
-		return nil, nil
+		return nil
 	}
-	return &s.states[m-1].st, &s.states[m-1].tried
+	return &s.states[m-1].State
 }
 
 // lentOf returns the record of what is lent of a state; nil if it has none.
 func (s *swapPlan) lentOf(at int) *algo.State {
 	if m := s.states[at].beside; m != 0 && s.states[m-1].codec.kind == kindRecord {
-		return &s.states[m-1].st
+		return &s.states[m-1].St
 	}
 	return nil
 }
@@ -183,13 +182,13 @@ func (p *partition) trySwap(
 	s := p.newSwapPlan()
 	s.failFast = failFast
 	change := prepare(s)
-	p.detector.swapSentAt.Store(max(1, p.store.monotonic()))
-	defer p.detector.swapSentAt.Store(0)
+	p.detector.Aside(p.store.monotonic())
+	defer p.detector.AsideOver()
 	now, err := s.read(ctx, clients.other)
 	if err != nil {
 		return false, notChargedError{fmt.Errorf("redis store: %w", err)}
 	}
-	p.detector.alive(p.store.monotonic())
+	p.detector.Alive(p.store.monotonic())
 	change(now)
 	done, err = s.commit(ctx, clients.other, now)
 	if err != nil {
@@ -197,7 +196,7 @@ func (p *partition) trySwap(
 	}
 	p.store.metrics.swaps.Add(1)
 	p.answers.Add(1)
-	p.detector.alive(p.store.monotonic())
+	p.detector.Alive(p.store.monotonic())
 	return done, nil
 }
 
@@ -239,8 +238,8 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 	for i := range s.states {
 		ref := &s.states[i]
 		var state string
-		if state, ref.found = ref.codec.state(s.values[ref.value].raw, ref.counter); ref.found && ref.codec.decode([]byte(state), &ref.st) != nil {
-			ref.st, ref.found, ref.write = algo.State{}, false, true
+		if state, ref.found = ref.codec.state(s.values[ref.value].raw, ref.counter); ref.found && ref.codec.decode([]byte(state), &ref.St) != nil {
+			ref.St, ref.found, ref.write = algo.State{}, false, true
 		}
 		if ref.codec.kind == kindRecord {
 			ref.each = ref.codec.w
@@ -266,9 +265,9 @@ func (ref *stateRef) carryRecord() {
 		return
 	}
 	if old := ref.keptUnder(); old != nil {
-		ref.codec.limit.Carry(old, &ref.st, 0)
+		ref.codec.limit.Carry(old, &ref.St, 0)
 	} else {
-		ref.st = algo.State{} // it is no record
+		ref.St = algo.State{} // it is no record
 	}
 	ref.each = ref.codec.w
 }
@@ -308,15 +307,15 @@ func (s *swapPlan) inherit(at int, now int64) {
 			continue
 		}
 		if l := ref.codec.limit; l.Algorithm() == old.codec.limit.Algorithm() {
-			ref.st = clone(&old.st)
+			ref.St = clone(&old.St)
 			if lease != nil { // what has ended counts by the old numbers
-				s.under(old.codec.limit, at).Roll(&ref.st, lease, now)
+				s.under(old.codec.limit, at).Roll(&ref.St, lease, now)
 			}
 			if ref.each = old.each; ref.codec.kind != kindRecord { // see carryRecord
-				l.Carry(old.codec.limit, &ref.st, now)
+				l.Carry(old.codec.limit, &ref.St, now)
 			}
 		}
-		old.st, old.found = algo.State{}, false
+		old.St, old.found = algo.State{}, false
 		ref.write, old.write = true, true
 		return
 	}
@@ -338,51 +337,20 @@ func (s *swapPlan) decide(charges []store.Charge, ahead []algo.Ahead, results []
 			if len(ahead) > 0 {
 				h = &ahead[i]
 			}
-			charges[i].Limit.Learn(&s.states[at].st, lease, now, h)
+			charges[i].Limit.Learn(&s.states[at].St, lease, now, h)
 		}
 	}
-	for _, at := range of {
-		s.states[at].tried = clone(&s.states[at].st)
-		if st, tried := s.besideOf(at); st != nil {
-			*tried = *st
-		}
+	states, besides := make([]*deciding.State, len(of)), make([]*deciding.State, len(of))
+	for i, at := range of {
+		states[i], besides[i] = &s.states[at].State, s.besideOf(at)
 	}
-	asks := make([]algo.Ask, len(charges))
-	var verdict store.Verdict
-	for i := range charges {
-		c := &charges[i]
-		asks[i] = c.Ask
-		asks[i].Slot = slots[i]
-		_, beside := s.besideOf(of[i])
-		results[i] = c.Limit.TakeWith(&s.states[of[i]].tried, beside, now, asks[i])
-		verdict.Add(c.Mode, &results[i])
-	}
-	denied := len(charges) > 1 && verdict.Denied()
-	for i := range charges {
-		c, ref, r := &charges[i], &s.states[of[i]], &results[i]
-		beside, _ := s.besideOf(of[i])
-		c.Ask.Slot = 0
-		if !denied || c.Mode == rule.Shadow {
-			*r = c.Limit.TakeWith(&ref.st, beside, now, asks[i])
-			if r.Allowed && !r.Off && asks[i].Cost > 0 {
-				c.Ask.Slot = asks[i].Slot
-			}
-		} else {
-			was := *r
-			if c.Limit.CountDenied() {
-				*r = c.Limit.TakeWith(&ref.st, beside, now, asks[i])
-			} else {
-				*r = c.Limit.CheckWith(&ref.st, beside, now, asks[i])
-				c.Limit.Mend(&ref.st, now)
-				c.Limit.MendMargin(beside, now)
-			}
-			r.Allowed, r.RetryAfter, r.Delay, r.Soft = was.Allowed, was.RetryAfter, was.Delay, r.Soft && was.Allowed
-		}
-		s.markWritten(of[i], c.Limit)
+	denied := deciding.Take(charges, results, slots, states, besides, now)
+	for i, at := range of {
+		s.markWritten(at, charges[i].Limit)
 	}
 	for i := range ahead {
-		if lease, r := s.lentOf(of[i]), &results[i]; lease != nil && !verdict.Denied() && r.Allowed && !r.Off {
-			charges[i].Limit.Lend(&s.states[of[i]].st, lease, now, &ahead[i])
+		if lease, r := s.lentOf(of[i]), &results[i]; lease != nil && !denied && r.Allowed && !r.Off {
+			charges[i].Limit.Lend(&s.states[of[i]].St, lease, now, &ahead[i])
 		}
 	}
 }
@@ -391,7 +359,7 @@ func (s *swapPlan) decide(charges []store.Charge, ahead []algo.Ahead, results []
 func (s *swapPlan) settle(settlements []store.Settlement, of []int, now int64) {
 	for i := range settlements {
 		e := &settlements[i]
-		e.Limit.Settle(&s.states[of[i]].st, s.lentOf(of[i]), now, e.At, e.Reserved, e.Actual)
+		e.Limit.Settle(&s.states[of[i]].St, s.lentOf(of[i]), now, e.At, e.Reserved, e.Actual)
 		s.markWritten(of[i], e.Limit)
 	}
 }
@@ -439,7 +407,7 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 func (s *swapPlan) mustLast(v *value) bool {
 	for _, i := range v.states {
 		ref := &s.states[i]
-		if lease := s.lentOf(i); ref.write && ref.st.B != 0 && lease != nil && lease.B != 0 && s.states[ref.beside-1].value != ref.value {
+		if lease := s.lentOf(i); ref.write && ref.St.B != 0 && lease != nil && lease.B != 0 && s.states[ref.beside-1].value != ref.value {
 			return true
 		}
 	}
@@ -461,19 +429,19 @@ func (s *swapPlan) nextValue(v *value, now int64) (text, fresh string) {
 			continue
 		}
 		ours[tagOf(ref.counter)] = true
-		if ref.st.B == 0 {
+		if ref.St.B == 0 {
 			continue
 		}
-		state := ref.codec.encode(&ref.st)
+		state := ref.codec.encode(&ref.St)
 		if ref.codec.size > 0 {
 			b = appendRecord(b, ref.counter, state)
 		} else {
 			b = state
 		}
-		stop = max(stop, freshAt(ref.codec.limit, &ref.st, now))
+		stop = max(stop, deciding.FreshAt(ref.codec.limit, &ref.St, now))
 		if lease := s.lentOf(i); lease != nil && lease.B != 0 {
 			// What is out comes on top of what is in the state when it ends.
-			stop = max(stop, freshAt(s.states[ref.beside-1].codec.limit, lease, now))
+			stop = max(stop, deciding.FreshAt(s.states[ref.beside-1].codec.limit, lease, now))
 		}
 	}
 	if len(ours) == 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 // The queue of compare-and-swaps of a partition. What arrives while one is under way is made
@@ -35,7 +36,7 @@ type swapCall struct {
 // errConflict if another node changed the states meanwhile: that has mended what Lua could not
 // decide.
 func (p *partition) swapTake(
-	w *waiter, charges []store.Charge, ahead []algo.Ahead, results []algo.Result, slots []uint64, once bool,
+	w *waiting.Waiter, charges []store.Charge, ahead []algo.Ahead, results []algo.Result, slots []uint64, once bool,
 ) (*swapCall, error) {
 	o := &swapCall{charges: slices.Clone(charges), ahead: slices.Clone(ahead), results: make([]algo.Result, len(results)), slots: slices.Clone(slots), once: once}
 	if err := p.submitSwap(w, o); err != nil {
@@ -51,7 +52,7 @@ func (p *partition) swapTake(
 
 // submitSwap queues a call, and waits for it. If its caller gives up, the call is withdrawn, or
 // goes on without it.
-func (p *partition) submitSwap(w *waiter, o *swapCall) error {
+func (p *partition) submitSwap(w *waiting.Waiter, o *swapCall) error {
 	for i := range o.charges {
 		o.charges[i].Key = bytes.Clone(o.charges[i].Key)
 	}
@@ -64,7 +65,7 @@ func (p *partition) submitSwap(w *waiter, o *swapCall) error {
 	if start && !p.store.background(p.runSwaps) {
 		p.failSwaps(errClosed)
 	}
-	err := w.wait(o.done, p)
+	err := w.Wait(o.done, &p.detector)
 	if err == nil {
 		return o.err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 // closing is a counter with a soft margin that closes, above n.
@@ -69,7 +70,7 @@ func TestSwapWaitsBySilence(t *testing.T) {
 	done := take()
 	wide := closing(t, 1_000_000, 100)
 	begun := s.monotonic()
-	for s.monotonic() < begun+2*p.detector.patience.Load() {
+	for s.monotonic() < begun+2*p.detector.Patience() {
 		var results [1]algo.Result
 		if _, err := s.Take(t.Context(), []store.Charge{costsOne(wide, "other")}, results[:]); err != nil {
 			t.Fatal(err)
@@ -93,7 +94,7 @@ func TestSwapWaitsBySilence(t *testing.T) {
 	<-p.swapLock
 	err := <-done
 	server.Resume()
-	f, _ := errors.AsType[*failure](err)
+	f, _ := errors.AsType[*waiting.Failure](err)
 	if !errors.Is(err, ErrDeadline) || f == nil || !f.Silent() || !f.Failed(0) {
 		t.Errorf("from a server that is silent: %v (%+v)", err, f)
 	}
@@ -121,15 +122,13 @@ func TestMarginUnderContention(t *testing.T) {
 	for range stores {
 		s := openInternal(t, server.URL())
 		pulse := &s.partitions[0].detector
-		pulse.mu.Lock()
-		pulse.longestBefore = 0 // it has run for long: nothing is left of the guess
-		pulse.mu.Unlock()
+		pulse.Begin(s.monotonic() - int64(time.Minute)) // it has run for long: nothing is left of the guess
 		for range callers {
 			all.Go(func() {
 				var results [1]algo.Result
 				for range calls {
 					_, _, err := s.TakeWithin(t.Context(), time.Millisecond, time.Minute, []store.Charge{costsOne(c, "k")}, results[:])
-					f, _ := errors.AsType[*failure](err)
+					f, _ := errors.AsType[*waiting.Failure](err)
 					switch {
 					case err == nil && results[0].Allowed:
 						admitted.Add(1)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/internal/waiting"
 )
 
 // ErrDeadline is the error of a call that got no answer in time. It may have been charged.
@@ -39,7 +40,7 @@ func (s *Store) TakeWithin(
 		return now, false, err
 	}
 	if s.refusals != nil {
-		if now, ok := s.refusals.answer(charges, results); ok {
+		if now, ok := s.refusals.Answer(charges, results); ok {
 			return now, true, nil
 		}
 	}
@@ -75,10 +76,10 @@ func (s *Store) timeWithin(ctx context.Context, maxWait time.Duration) (int64, e
 func (s *Store) takeAnywhere(
 	ctx context.Context, minWait, maxWait time.Duration, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
 ) (now, asked int64, err error) {
-	w := waiter{ctx: ctx}
+	w := waiting.Waiter{Ctx: ctx}
 	if maxWait > 0 {
-		w.begin(s, minWait, maxWait)
-		defer w.finish()
+		w.Begin(minWait, maxWait, ErrDeadline)
+		defer w.Finish()
 	}
 	p := s.partitionOf(charges[0].Counter, charges[0].Key)
 	for i := 1; i < len(charges); i++ {
@@ -108,7 +109,7 @@ func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int6
 			return 0, false
 		}
 	}
-	return s.refusals.answer(charges, results)
+	return s.refusals.Answer(charges, results)
 }
 
 // remember keeps refusals in memory, and publishes refunds.
@@ -116,7 +117,7 @@ func (s *Store) remember(charges []store.Charge, results []algo.Result, now, ask
 	if s.refusals == nil {
 		return
 	}
-	s.refusals.remember(charges, results, now, asked)
+	s.refusals.Remember(charges, results, now, asked)
 	s.publishRefunds(charges)
 }
 
@@ -132,7 +133,7 @@ func (s *Store) publishRefunds(charges []store.Charge) {
 // takeInPartition decides charges that are all of one partition. It tries again after a conflict,
 // and while a slot is migrating. asked is when the call was sent.
 func (s *Store) takeInPartition(
-	w *waiter, p *partition, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	w *waiting.Waiter, p *partition, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
 ) (now, asked int64, err error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		now, asked, err = s.takeOnce(w, p, charges, ahead, results)
@@ -144,7 +145,7 @@ func (s *Store) takeInPartition(
 		}
 		// The keys of one decision are on two servers while a slot is migrating. Nothing was
 		// charged.
-		ctx, cancel := w.shortContext()
+		ctx, cancel := w.Short()
 		select {
 		case <-ctx.Done():
 			cancel()
@@ -158,7 +159,7 @@ func (s *Store) takeInPartition(
 // takeOnce is one attempt of takeInPartition: by Lua, and by a swap if Lua leaves the call
 // undecided.
 func (s *Store) takeOnce(
-	w *waiter, p *partition, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	w *waiting.Waiter, p *partition, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
 ) (now, asked int64, err error) {
 	c := s.newCall(p, charges, ahead)
 	undecided := !c.disjoint
@@ -166,15 +167,15 @@ func (s *Store) takeOnce(
 		if err := p.enqueue(c); err != nil {
 			return 0, 0, err
 		}
-		if err := w.wait(c.done, p); err != nil {
+		if err := w.Wait(c.done, &p.detector); err != nil {
 			done, charged := p.giveUp(c)
 			if !done {
-				e := &failure{error: err, part: p.number, silent: w.silent}
+				e := &waiting.Failure{Err: err, Part: p.number, IsSilent: w.Silent}
 				if charged {
-					e.onOutcome = c.outcomes(p)
+					e.OnOutcome = c.outcomes(p)
 				} else {
 					s.calls.Put(c)
-					e.error = notChargedError{err}
+					e.Err = notChargedError{err}
 				}
 				return 0, 0, e
 			}
@@ -204,15 +205,15 @@ func (s *Store) takeOnce(
 // takeBySwap decides c by compare-and-swap. After a conflict Lua can decide most calls, since the
 // other one has mended the state; but not one that names a state twice, or needs a soft margin.
 func (s *Store) takeBySwap(
-	w *waiter, p *partition, c *call, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
+	w *waiting.Waiter, p *partition, c *call, charges []store.Charge, ahead []algo.Ahead, results []algo.Result,
 ) (now, asked int64, err error) {
 	o, err := p.swapTake(w, charges, ahead, results, c.slots, c.disjoint && !c.marginCloses)
 	if err == nil || !o.abandoned.Load() {
 		return o.now, o.asked, err
 	}
-	e := &failure{error: err, part: p.number, silent: w.silent}
+	e := &waiting.Failure{Err: err, Part: p.number, IsSilent: w.Silent}
 	if !isNotCharged(err) {
-		e.onOutcome = o.outcomes(s)
+		e.OnOutcome = o.outcomes(s)
 	}
 	return 0, 0, e
 }
@@ -235,7 +236,7 @@ func (s *Store) giveBack(p *partition, c *store.Charge, r *algo.Result, at int64
 		_ = p.swap(ctx, func(plan *swapPlan) func(int64) {
 			of := plan.addCharges([]store.Charge{{Counter: counter, Limit: limit, Key: key}})
 			return func(now int64) {
-				st := &plan.states[of[0]].st
+				st := &plan.states[of[0]].St
 				if limit.Algorithm() == algo.LeakyBucket {
 					limit.Take(st, now, algo.Ask{Cost: -cost, LastEnds: ends})
 				} else {

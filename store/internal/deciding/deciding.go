@@ -22,7 +22,8 @@ func (s *State) try() {
 	s.Tried.Ext = append(ext[:0], s.St.Ext...)
 }
 
-func (s *State) in() *algo.State {
+// In returns the state in force; nil of no State.
+func (s *State) In() *algo.State {
 	if s == nil {
 		return nil
 	}
@@ -65,7 +66,7 @@ func Take(
 			take(c, r, slots[i], states[i], besides[i], now)
 			continue
 		}
-		st, beside, was := &states[i].St, besides[i].in(), *r
+		st, beside, was := &states[i].St, besides[i].In(), *r
 		if c.Limit.CountDenied() {
 			*r = c.Limit.TakeWith(st, beside, now, c.Ask)
 		} else {
@@ -82,7 +83,7 @@ func Take(
 // take makes one charge, and says in it which slot it has.
 func take(c *store.Charge, r *algo.Result, slot uint64, s, beside *State, now int64) {
 	c.Ask.Slot = slot
-	*r = c.Limit.TakeWith(&s.St, beside.in(), now, c.Ask)
+	*r = c.Limit.TakeWith(&s.St, beside.In(), now, c.Ask)
 	if !r.Allowed || r.Off || c.Ask.Cost <= 0 {
 		c.Ask.Slot = 0
 	}

@@ -29,6 +29,9 @@ type Memory struct {
 const (
 	shards = 64
 	most   = 1 << 17 / shards // of one shard
+	// shortly is for how long a refusal is repeated whose limit lends to other regions: such a
+	// limit may admit sooner than it says.
+	shortly = int64(100 * time.Millisecond)
 )
 
 type shard struct {
@@ -167,11 +170,15 @@ func (r *Memory) Remember(charges []store.Charge, results []algo.Result, now, as
 		if a := c.Limit.Algorithm(); a == algo.Concurrency || c.Limit.CountDenied() && a != algo.FixedWindow {
 			continue
 		}
+		longest := r.longest
 		if c.Counter.Lease != nil && c.Limit.Lease() != nil {
-			continue // what is out may come back at any time
+			if !c.Counter.Lent {
+				continue // what is out to nodes may come back at any time
+			}
+			longest = min(longest, shortly) // and what other regions lend or return, too
 		}
 		f := &refusal{
-			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, sentAt: asked, answeredAt: store.Monotonic(), until: asked + r.longest, now: now, result: *res,
+			id: c.Counter.ID, key: bytes.Clone(c.Key), limit: c.Limit, ask: c.Ask, sentAt: asked, answeredAt: store.Monotonic(), until: asked + longest, now: now, result: *res,
 		}
 		if res.RetryAfter != algo.Never {
 			f.until = min(f.until, asked+res.RetryAfter*1000)

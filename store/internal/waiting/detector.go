@@ -36,9 +36,11 @@ const (
 	silenceFactor = 4
 )
 
-// Begin makes a Detector ready.
-func (d *Detector) Begin() {
-	d.termEnd, d.longestBefore = int64(firstTerm), int64(firstGuess)
+// Begin makes a Detector ready, at an instant.
+func (d *Detector) Begin(now int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.termEnd, d.longestBefore = now+int64(firstTerm), int64(firstGuess)
 	d.patience.Store(silenceFactor * d.longestBefore)
 }
 

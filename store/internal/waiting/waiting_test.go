@@ -1,4 +1,4 @@
-package redis
+package waiting
 
 import (
 	"testing"
@@ -7,8 +7,8 @@ import (
 
 // TestPulse: a server is waited for as long as it is known to take.
 func TestPulse(t *testing.T) {
-	var p detector
-	p.init()
+	var p Detector
+	p.Begin(0)
 	ms := func(n int64) int64 { return n * int64(time.Millisecond) }
 	patience := func(want int64) {
 		t.Helper()
@@ -17,26 +17,26 @@ func TestPulse(t *testing.T) {
 		}
 	}
 	patience(1000) // nothing is known
-	p.sent(ms(1))
-	p.answered(ms(4), ms(3))
+	p.Sent(ms(1))
+	p.Answered(ms(4), ms(3))
 	patience(1000)
-	p.answered(ms(10_000), ms(2)) // the guess is forgotten
+	p.Answered(ms(10_000), ms(2)) // the guess is forgotten
 	patience(12)
-	p.answered(ms(20_000), ms(50))
+	p.Answered(ms(20_000), ms(50))
 	patience(200)
-	p.answered(ms(75_000), ms(1)) // another term
+	p.Answered(ms(75_000), ms(1)) // another term
 	patience(200)
-	p.answered(ms(140_000), ms(1)) // and another
+	p.Answered(ms(140_000), ms(1)) // and another
 	patience(4)
-	p.answered(ms(200_001), ms(7))
-	p.answered(ms(10_000_000), ms(1)) // a term ends when there is something to go by in another one
+	p.Answered(ms(200_001), ms(7))
+	p.Answered(ms(10_000_000), ms(1)) // a term ends when there is something to go by in another one
 	patience(28)
 }
 
 // TestSilence: what counts is for how long questions have been waiting for any answer.
 func TestSilence(t *testing.T) {
-	var p detector
-	p.init()
+	var p Detector
+	p.Begin(0)
 	since := func(now, want int64) {
 		t.Helper()
 		if got := p.silentSince(now); got != want {
@@ -44,22 +44,22 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	since(5, 5) // nobody has asked
-	p.sent(10)
-	p.sent(20)
+	p.Sent(10)
+	p.Sent(20)
 	since(100, 10)
-	p.alive(50)
+	p.Alive(50)
 	since(100, 50)
-	p.answered(110, 1)
+	p.Answered(110, 1)
 	since(120, 120)
-	p.sent(130)
+	p.Sent(130)
 	since(200, 130)
-	p.swapSentAt.Store(120)
+	p.Aside(120)
 	since(200, 120)
-	p.answered(210, 1) // of the other question
+	p.Answered(210, 1) // of the other question
 	since(220, 210)
-	p.swapSentAt.Store(0)
+	p.AsideOver()
 	since(230, 230)
-	p.swapSentAt.Store(240)
+	p.Aside(240)
 	since(250, 240)
 }
 
@@ -83,17 +83,17 @@ func TestWaiter(t *testing.T) {
 		"and what it did not hear": {asked: 0, patience: 40, fired: 50, due: 70},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &partition{}
+			d := &Detector{}
 			const base = 1000 * ms
-			p.detector.sentAt.Store(base + test.asked*ms)
+			d.sentAt.Store(base + test.asked*ms)
 			if test.heard != 0 {
-				p.detector.lastSign.Store(base + test.heard*ms)
+				d.lastSign.Store(base + test.heard*ms)
 			}
-			p.detector.patience.Store(test.patience * ms)
-			w := waiter{begun: base, minWait: 20 * ms, maxWait: 500 * ms, due: base + 20*ms}
-			w.reschedule(base+test.fired*ms, []*partition{p})
-			if got := (w.due - base) / ms; got != test.due || w.silent != test.silent {
-				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.silent, test.due, test.silent)
+			d.patience.Store(test.patience * ms)
+			w := Waiter{begun: base, minWait: 20 * ms, maxWait: 500 * ms, due: base + 20*ms}
+			w.reschedule(base+test.fired*ms, []*Detector{d})
+			if got := (w.due - base) / ms; got != test.due || w.Silent != test.silent {
+				t.Errorf("due after %d ms, silent %v; want %d and %v", got, w.Silent, test.due, test.silent)
 			}
 		})
 	}
