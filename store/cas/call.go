@@ -184,16 +184,6 @@ func (c *call) addIndex() {
 	}
 }
 
-// together reports whether all values are of one place.
-func (c *call) together() bool {
-	for _, p := range c.places {
-		if p != c.places[0] {
-			return false
-		}
-	}
-	return true
-}
-
 // keepCall is the number of charges above which a call is not kept for reuse.
 const keepCall = 256
 

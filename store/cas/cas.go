@@ -274,7 +274,7 @@ func (s *Store) Time(ctx context.Context) (int64, error) {
 	return now, nil
 }
 
-// Now returns the engine's clock as this node estimates it, in µs since the Unix epoch; ok is false
+// Now returns the engine's clock as this node estimates it, in µs since the Unix epoch. ok is false
 // until the engine has answered once.
 func (s *Store) Now() (now int64, ok bool) {
 	if s.o.Clock != nil {
@@ -283,7 +283,7 @@ func (s *Store) Now() (now int64, ok bool) {
 	return s.clock.at(store.Monotonic()), s.clock.known.Load()
 }
 
-// leastLife is how long a value lives at least after a change. A busy key whose state is fresh again
+// leastLife is how long a value lives at least after a change. A busy key whose state is fresh
 // within moments would else be forgotten between its decisions, and each of them take two round
 // trips.
 const leastLife = time.Minute

@@ -8,10 +8,10 @@ import (
 
 // clock estimates the engine's clock from its replies. Safe for concurrent use.
 //
-// The engine read its clock before a reply came. So that clock is ahead of this node's monotonic one
-// by at least the difference of the two, and the largest difference of the last replies is the best
-// estimate: never later than the engine's clock, if both go at the same pace, and as much earlier as
-// the fastest reply took on its way back.
+// The engine read its clock before a reply came. So that clock is ahead of this node's monotonic
+// one by at least the difference of the two, and the largest difference of the last replies is the
+// best estimate: never later than the engine's clock, if both go at the same pace, and as much
+// earlier as the fastest reply took on its way back.
 type clock struct {
 	offset atomic.Int64 // the estimate: engine's clock minus monotonic, µs
 	known  atomic.Bool

@@ -3,14 +3,36 @@
 // conditional write brings all of a decision back, or nothing of it.
 //
 // The author of an engine begins at Engine, and then runs the tests of storetest.Engine and
-// storetest.Run.
+// storetest.Run. Its package embeds *Store, which does the rest.
+//
+// A decision takes this way; each step names its file:
+//
+//   - Take checks whether a refusal of one of the keys is remembered, and answers from memory if so
+//     (take.go). A call over several places of an engine that does not span them asks each place,
+//     and gives back what must not stay charged (across.go).
+//   - The charges become a call, with the names of the values that hold their states (call.go).
+//     Small states of one subject lie in one value (codec.go).
+//   - The call joins the queue, and its caller waits for as long as the database shows signs of
+//     life. A connection that is free takes all calls whose keys no other connection is at
+//     (queue.go).
+//   - The worker of that connection makes groups of the calls that share keys (worker.go). It
+//     decides each group on what this node last saw of the keys (known.go), by package algo, at the
+//     instant that the engine's clock is estimated to show (clock.go). What it knows nothing of, it
+//     takes to be absent. The outcome is a list of changes (plan.go).
+//   - One Swap compares and writes all groups. A group that finds that others were quicker goes
+//     back to the head of the queue, and is decided anew on the values that came back; after two
+//     times the keys are locked, if the engine is a Locker.
+//   - If the answer is lost, the worker reads the keys: a version that it drew shows that the group
+//     was made. What cannot be learned so counts as charged.
+//
+// Beside that: settlements and slots that are given back (take.go), key inspection (inspect.go).
 package cas
 
 import "context"
 
 // Engine is a database, as seen by Store: values under keys, each with a version. Implementations
-// are safe for concurrent use. What a call was given is the caller's again when it returns, whatever
-// the error, and what it returns is the caller's too.
+// are safe for concurrent use. What a call was given is the caller's again when it returns,
+// whatever the error, and what it returns is the caller's too.
 type Engine interface {
 	// Read returns the values under keys, in their order, all of them as they were at one instant.
 	// All keys have one Place unless the engine Spans. clock is the engine's clock.
@@ -20,9 +42,10 @@ type Engine interface {
 	// else none of that group. It sets Done, Values and Err of each. No two groups of a call share
 	// a key. Groups may be of several places, each in itself of one unless the engine Spans.
 	//
-	// now is the instant, by the engine's clock as this node estimates it, at which was decided what
-	// is written. An engine whose clock differs from that by more than MaxSkew swaps nothing: then
-	// no group is Done, their Values are valid, and the caller decides anew by the clock returned.
+	// now is the instant, by the engine's clock as this node estimates it, at which was decided
+	// what is written. An engine whose clock differs from that by more than MaxSkew swaps nothing:
+	// then no group is Done, their Values are valid, and the caller decides anew by the clock
+	// returned.
 	// now is 0 for changes that no decision at an instant has made.
 	//
 	// An error says that the outcome of all groups is unknown, unless it is store.ErrNotCharged:
@@ -44,8 +67,8 @@ type Engine interface {
 }
 
 // MaxSkew is how far the instant of a decision may be from the engine's clock when that is asked to
-// write it, in µs. It is no bound on a network's delay that the estimate does not see: an instant is
-// never estimated to be later than it is, and is as much earlier as an answer takes.
+// write it, in µs. It is no bound on a network's delay that the estimate does not see: an instant
+// is never estimated to be later than it is, and is as much earlier as an answer takes.
 const MaxSkew = 1_000_000
 
 // Key is where a value lies.

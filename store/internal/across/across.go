@@ -46,7 +46,7 @@ type Share[P comparable] struct {
 type Parts[P comparable] struct {
 	Of     func(c *store.Charge) P
 	Number func(P) int // for waiting.Failure
-	// Ask decides a share, as far as it alone goes: it sets Now, Asked, Err, and all that Take sets.
+	// Ask decides a share, as far as it alone goes: it sets Now, Asked, Err, and what Take sets.
 	Ask func(s *Share[P])
 	// GiveBack undoes a charge that was made at an instant: in the background, and in its result.
 	GiveBack func(p P, c *store.Charge, r *algo.Result, at int64)

@@ -9,8 +9,8 @@ import (
 )
 
 // Detector is a failure detector: it measures how long a server takes to answer, and says for how
-// long it may be silent before it counts as away. Instants are of store.Monotonic, in ns. Call Begin
-// first. Safe for concurrent use.
+// long it may be silent before it counts as away. Instants are of store.Monotonic, in ns. Call
+// Begin first. Safe for concurrent use.
 type Detector struct {
 	sentAt   atomic.Int64 // when the oldest unanswered call was sent; 0 if there is none
 	asideAt  atomic.Int64 // the same for calls of a second kind, of which one is under way at a time

@@ -1,0 +1,195 @@
+package cas_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/castest"
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/cas"
+)
+
+// TestLostAnswers: a write whose answer was lost is found to have been made, or its outcome is told
+// to be unknown; nothing is charged twice, and what is said to be admitted is charged.
+func TestLostAnswers(t *testing.T) {
+	m := castest.New()
+	var faults atomic.Bool
+	m.Before = func(_ context.Context, c castest.Call) error {
+		switch {
+		case !faults.Load():
+		case c == castest.Swap && rand.IntN(10) == 0:
+			return castest.ErrLost // the question was
+		case rand.IntN(20) == 0:
+			return fmt.Errorf("%w: refused", store.ErrNotCharged)
+		}
+		return nil
+	}
+	m.After = func(_ context.Context, c castest.Call) error {
+		if faults.Load() && rand.IntN(8) == 0 && (c == castest.Swap || c == castest.Unlock || rand.IntN(4) == 0) {
+			return castest.ErrLost
+		}
+		return nil
+	}
+	c := counterOf(t, 1, wide)
+	s, other := open(t, m, cas.Options{}), open(t, m, cas.Options{})
+	take(t, s, charge(c, "k", 0))
+	take(t, other, charge(c, "k", 0))
+	faults.Store(true)
+	var all sync.WaitGroup
+	var admitted, unknown atomic.Int64
+	for g := range 8 {
+		s := []*cas.Store{s, other}[g%2]
+		all.Go(func() {
+			for i := range 100 {
+				charges, results := []store.Charge{charge(c, "k", 1), charge(c, fmt.Sprint(g, i%5), 1)}, make([]algo.Result, 2)
+				_, err := s.Take(t.Context(), charges[:1+i%2], results[:1+i%2])
+				switch {
+				case err == nil:
+					admitted.Add(1)
+				case !errors.Is(err, store.ErrNotCharged):
+					unknown.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	faults.Store(false)
+	n := used(t, s, c, "k")
+	stats, more := s.Stats(), other.Stats()
+	if least, most := admitted.Load(), admitted.Load()+unknown.Load(); n < least || n > most {
+		t.Errorf("%d charged; %d were admitted, and of %d it is not known", n, least, unknown.Load())
+	}
+	if stats.Learned+more.Learned == 0 || stats.Lost+more.Lost == 0 {
+		t.Errorf("nothing was learned, or nothing was lost: %+v", stats)
+	}
+}
+
+// TestGivenUp: a caller that gives up learns later what became of its call, and that nothing did if
+// it was not sent.
+func TestGivenUp(t *testing.T) {
+	m := castest.New()
+	gate := make(chan struct{})
+	var held atomic.Bool
+	m.Before = func(_ context.Context, c castest.Call) error {
+		if c == castest.Swap && held.Load() {
+			<-gate
+		}
+		return nil
+	}
+	s, c := open(t, m, cas.Options{Timeout: time.Minute}), counterOf(t, 1, wide)
+	take(t, s, charge(c, "k", 1))
+	held.Store(true)
+	ask := func() (chan error, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Take(ctx, []store.Charge{charge(c, "k", 5)}, make([]algo.Result, 1))
+			ended <- err
+		}()
+		return ended, cancel
+	}
+	first, cancelFirst := ask()
+	patience.Until(t, "the first is in flight", func() bool { return s.Flying() == 1 })
+	second, cancelSecond := ask()
+	patience.Until(t, "the second waits", func() bool { return s.Waiting() == 1 })
+	cancelSecond()
+	if err := <-second; !errors.Is(err, store.ErrNotCharged) || !errors.Is(err, context.Canceled) {
+		t.Errorf("given up before it was sent: %v", err)
+	}
+	cancelFirst()
+	err := <-first
+	pending, ok := errors.AsType[store.Pending](err)
+	if !ok || errors.Is(err, store.ErrNotCharged) {
+		t.Fatalf("given up after it was sent: %v", err)
+	}
+	outcomes := make(chan []store.Outcome, 1)
+	pending.Outcome(func(list []store.Outcome) { outcomes <- list })
+	held.Store(false)
+	close(gate)
+	if list := <-outcomes; len(list) != 1 || !list[0].Known || !list[0].Made || list[0].Now == 0 || !list[0].Result.Allowed {
+		t.Errorf("%+v", list)
+	}
+	if n := used(t, s, c, "k"); n != 6 {
+		t.Errorf("%d used, want 6", n)
+	}
+}
+
+// TestDeadline: a database that is silent is waited for as long as it is known to take, and its
+// part is told to be silent.
+func TestDeadline(t *testing.T) {
+	m := castest.New()
+	gate := make(chan struct{})
+	var held atomic.Bool
+	m.Before = func(_ context.Context, c castest.Call) error {
+		if c == castest.Swap && held.Load() {
+			<-gate
+		}
+		return nil
+	}
+	s, c := open(t, m, cas.Options{Timeout: time.Minute}), counterOf(t, 1, wide)
+	take(t, s, charge(c, "k", 1))
+	held.Store(true)
+	_, _, err := s.TakeWithin(t.Context(), time.Millisecond, 24*time.Hour, []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
+	blamed, ok := errors.AsType[interface {
+		error
+		Failed(part int) bool
+		Silent() bool
+	}](err)
+	if !ok || !errors.Is(err, cas.ErrDeadline) || !errors.Is(err, context.DeadlineExceeded) || !blamed.Failed(0) || blamed.Failed(1) || !blamed.Silent() {
+		t.Errorf("%v", err)
+	}
+	held.Store(false)
+	close(gate)
+}
+
+// TestSkew: the engine's clock is set forth and back while the node runs, and it goes on at once by
+// the new time.
+func TestSkew(t *testing.T) {
+	m := castest.New()
+	var offset atomic.Int64
+	m.Clock = func() int64 { return time.Now().UnixMicro() + offset.Load() }
+	s, c := open(t, m, cas.Options{}), counterOf(t, 1, wide)
+	for _, hours := range []int64{0, 5, 2, 200, 0} {
+		offset.Store(hours * time.Hour.Microseconds())
+		results := make([]algo.Result, 1)
+		before := m.Clock()
+		now, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, results)
+		if after := m.Clock(); err != nil || now < before-2*cas.MaxSkew || now > after {
+			t.Errorf("%d hours: decided %v after the call, %v before its end: %v", hours, now-before, after-now, err)
+		}
+	}
+	if n := used(t, s, c, "k"); n != 5 {
+		t.Errorf("%d used, want 5", n)
+	}
+}
+
+// TestNeverLate: the instant of a decision is never later than the engine's clock, whatever the
+// network takes.
+func TestNeverLate(t *testing.T) {
+	m := castest.New()
+	delay := func(_ context.Context, _ castest.Call) error {
+		time.Sleep(rand.N(2 * time.Millisecond)) // a network
+		return nil
+	}
+	m.Before, m.After = delay, delay
+	s, c := open(t, m, cas.Options{}), counterOf(t, 1, wide)
+	last := int64(0)
+	for range 50 {
+		now, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
+		if after := time.Now().UnixMicro(); err != nil || now > after {
+			t.Fatalf("decided at an instant %d µs ahead: %v", now-after, err)
+		}
+		if now < last {
+			t.Errorf("decided %d µs before the decision before", last-now)
+		}
+		last = now
+	}
+}
