@@ -8,9 +8,11 @@
 
 -- What is known of the values that the call under way reads and writes, by key.
 local texts   -- the value; false: there is none
-local stood   -- whether there was one before the call
+local stood   -- its length before the call; false: there was none
 local stops   -- of the values to be written: instants at which their records are fresh, by tag
+local still   -- of these: true if none of these instants was another one before, false if one was
 local tried   -- of logs: the operand for which they were tried
+local found   -- of logs: what that found, until the log is changed
 
 -- textOf returns a value that is read as a whole; nil if it is no string.
 local function textOf(key)
@@ -18,7 +20,7 @@ local function textOf(key)
   if v == nil then
     v = try('GET', key)
     if v ~= false and type(v) ~= 'string' then return nil end
-    texts[key], stood[key] = v, v ~= false
+    texts[key], stood[key] = v, v and #v
   end
   return v
 end
@@ -33,12 +35,17 @@ local function note(key, tag, stop)
 end
 
 -- put puts a state into a value with records: body, or nothing if that is false. stop is the
--- instant at which it is fresh.
-local function put(L, key, body, stop)
+-- instant at which it is fresh, and keep says that the state before it was fresh at the same one.
+local function put(L, key, body, stop, keep)
   local v = texts[key]
   note(key, L.tag, stop)
   local raw, from = false, nil
   if v then raw, from = record(L, v) end
+  if not (keep and raw) then
+    still[key] = false
+  elseif still[key] == nil then
+    still[key] = true
+  end
   if raw and body and #raw == #body then
     texts[key] = sub(v, 1, from - 1) .. body .. sub(v, from + #body)
     return
@@ -60,10 +67,19 @@ local function flush(key, of, compact, counts)
     if stood[key] then drop(key) end
     return
   end
+  if still[key] then
+    call('SETRANGE', key, '0', v)
+    return
+  end
   local stop, at = 0, 1
   for _, each in pairs(of) do stop = max(stop, each) end
   while compact and at + 5 <= #v do
     if not of[sub(v, at, at + 3)] then
+      if stood[key] == #v then
+        call('SETRANGE', key, '0', v)
+        call('PEXPIREAT', key, expiry(stop), 'GT')
+        return
+      end
       stop = max(stop, 1000 * call('PEXPIRETIME', key))
       break
     end
@@ -74,8 +90,8 @@ local function flush(key, of, compact, counts)
 end
 
 -- hear charges units to a compact state. It returns how many of them there was room for beside what
--- is out, the new state (nil: unchanged, false: fresh), and the instant at which that is fresh; nil
--- if the node must do it.
+-- is out, the new state (nil: unchanged, false: fresh), the instant at which that is fresh, and
+-- whether it was fresh at that before; nil if the node must do it.
 local function hear(L, raw, units, out)
   local F = like(L, 'hearing')
   F.cost, F.limit, F.limitLevel = 1, L.hard, L.capLevel and L.hard * L.token
@@ -101,33 +117,35 @@ local function giveBack(L, raw, units, out)
   local g, x, y, z, u = L.admit(F, raw, 1)
   if not g then return false end
   if not raw then return true, nil end
-  local body, stop = L.apply(F, 1, x, y, z, u)
+  local body, stop, keep = L.apply(F, 1, x, y, z, u)
   if L.first and body == false and out > 0 then
     return true, encode(go.countFormat, x, 1), z -- see chargeLent
   end
-  return true, body, stop
+  return true, body, stop, keep
 end
 
 -- compactChange makes a change of a compact state, after the charges that are due. It returns how
 -- many units had no room; nil if the node must do it.
 local function compactChange(L, key, states, due, out, units)
-  local raw, over, body, stop = states, 0, nil, 0
+  local raw, over, body, stop, keep = states, 0, nil, 0, nil
   for i = 1, #due, 2 do
     raw = chargeAt(L, raw, due[i], due[i + 1])
     if raw == nil then return nil end
   end
   if units > 0 then
     local left
-    left, body, stop = hear(L, raw, units, out)
+    left, body, stop, keep = hear(L, raw, units, out)
     if not left then return nil end
     over = units - left
   else
     local ok
-    ok, body, stop = giveBack(L, raw, units, out)
+    ok, body, stop, keep = giveBack(L, raw, units, out)
     if not ok then return nil end
   end
   if body == nil and raw ~= states then body = raw end
-  if body ~= nil and not (body == false and not states) then put(L, key, body, stop or 0) end
+  if body ~= nil and not (body == false and not states) then
+    put(L, key, body, stop or 0, keep and #due == 0)
+  end
   return over
 end
 
@@ -164,13 +182,15 @@ end
 local function logTries(L, key, due)
   if tried[key] == L then return true end
   tried[key] = L
-  return logLent(L, logCopy(L), 1, key, due) ~= nil
+  local g, s = logLent(L, logCopy(L), 1, key, due)
+  found[key] = s
+  return g ~= nil
 end
 
 -- logChange makes a change of a log, which has been tried.
 local function logChange(L, key, due, out, units)
-  local F = logCopy(L)
-  local _, s = logLent(L, F, 1, key, due)
+  local F, s, _ = logCopy(L), found[key], nil
+  if s then found[key] = nil else _, s = logLent(L, F, 1, key, due) end
   logWrite(L, key, s)
   F.cost = units
   if units > 0 then
@@ -229,7 +249,10 @@ local function one(S, j, keys, k, units, certain)
   if over and R then
     local body, stop = writeRecord(L, r)
     if body ~= kept then put(R, lent, body, stop) end
-    if body and L.size and texts[key] and stops[key] then note(key, L.tag, stop) end
+    if body and L.size and texts[key] and stops[key] then
+      note(key, L.tag, stop)
+      still[key] = false
+    end
   end
   return over
 end
@@ -249,7 +272,7 @@ local function change(keys, args)
   begin(args[1])
   local log, list = args[2] == '1', args[6]
   if log and (call('GET', keys[1]) or '') ~= args[3] then return encode('<I7B', now, 0) end
-  texts, stood, stops, tried, dropped = {}, {}, {}, {}, nil
+  texts, stood, stops, still, tried, found, dropped = {}, {}, {}, {}, {}, {}, nil
   local of, main, odd = {}, {}, {}
   for i = 7, #args do
     local S = shape(sub(args[i], 9))
@@ -278,7 +301,7 @@ local function change(keys, args)
     local vals = readValues(want, i, #want)
     for j = 1, #vals do
       local key = want[i + j - 1]
-      texts[key], stood[key] = vals[j], vals[j] ~= false
+      texts[key], stood[key] = vals[j], vals[j] and #vals[j]
     end
   end
   local overs, counts = {}, {}

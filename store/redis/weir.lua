@@ -38,20 +38,9 @@ end
 local now        -- instant of the call
 local virtual    -- whether a test gave it
 local lastMs, lastText
-local lastHigh, highText, digits = -1, '', {} -- of lastMs all but its last six digits; three digits
-
-local function threeDigits(n)
-  local text = digits[n]
-  if not text then
-    text = format('%03d', n)
-    digits[n] = text
-  end
-  return text
-end
 
 -- expiry returns, as text, the first millisecond at which a state may be forgotten that is fresh at
--- an instant. The text is put together of parts, since each call of format costs as much as half of
--- a decision's arithmetic.
+-- an instant.
 local function expiry(instant)
   if virtual then return '32503680000000' end
   if instant > MAXINT then instant = MAXINT end
@@ -59,11 +48,7 @@ local function expiry(instant)
   local ms = (instant - rest) / 1000
   if rest > 0 then ms = ms + 1 end
   if ms ~= lastMs then
-    local low = ms % 1000000
-    local high = (ms - low) / 1000000
-    if high ~= lastHigh then lastHigh, highText = high, format('%d', high) end
-    rest = low % 1000
-    lastMs, lastText = ms, highText .. threeDigits((low - rest) / 1000) .. threeDigits(rest)
+    lastMs, lastText = ms, format('%d', ms)
   end
   return lastText
 end
