@@ -1,0 +1,104 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/store/redis"
+)
+
+// TestRegionsByTLS: two regions hear each other, borrow of each other and have the same bans where
+// each Redis wants a certificate, and knows the other region as a user who may do no more than
+// docs/distributed.md says.
+func TestRegionsByTLS(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join(repositoryRoot(t), "docs", "distributed.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile("units of its limits, needs\\s+`([^`]+)`\\s+on the keys `([^`]+)`, `([^`]+)` on the channel `([^`]+)`").FindSubmatch(doc)
+	if list == nil {
+		t.Fatal("docs/distributed.md does not say what a user for other regions needs")
+	}
+	names := []string{"eu", "us"}
+	var servers []*redistest.Server
+	var own, peer []string // URLs
+	for range names {
+		s, files := redistest.StartTLS(t, "tls-auth-clients yes")
+		s.Do(append([]string{
+			"ACL", "SETUSER", "weir-peer", "on", ">secret", "~" + string(list[2]), "resetchannels", "&" + string(list[4]), "-@all", string(list[3]),
+		}, strings.Fields(string(list[1]))...)...)
+		servers = append(servers, s)
+		with := fmt.Sprintf("@%s?ca=%s&cert=%s&key=%s", s.Addr(), files.CA, files.Cert, files.Key)
+		own, peer = append(own, "rediss://"+with[1:]), append(peer, "rediss://weir-peer:secret"+with)
+	}
+	t.Chdir(t.TempDir())
+	writeRules(t, "shop.yaml", regionalRules)
+	program := buildProgram(t)
+	var nodes []*node
+	for i, name := range names {
+		args := append([]string{"serve", "--rules=shop.yaml", "--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, patient...)
+		cmd := exec.Command(program, append(args, "--region="+name, "--regions-weights=eu=1,us=1")...)
+		// In the environment, since passwords are no arguments.
+		cmd.Env = append(plainEnvironment(), "WEIR_STORE="+own[i], "WEIR_REGIONS_STORES="+names[1-i]+"="+peer[1-i])
+		p := begin(t, cmd)
+		nodes = append(nodes, nodeOf(t, p.stderr, p.addr))
+	}
+	for i, n := range nodes {
+		eventually(t, names[1-i]+" is heard", func() bool {
+			for _, r := range regionsOf(t, n).Regions {
+				if r.Region == names[1-i] {
+					return r.State == "heard"
+				}
+			}
+			return false
+		})
+	}
+	eu, us := nodes[0], nodes[1]
+	for _, s := range servers {
+		s.Do("ACL", "LOG", "RESET") // what a peer asked before a node had loaded the functions
+	}
+	if n := eu.admitted(30, "path=/search&user=ada"); n != 30 {
+		t.Errorf("%d of 30 admitted", n)
+	}
+	eventually(t, "us hears of them", func() bool { return regionsOf(t, us).Limits[0].Heard.Units == 30 })
+	admitted := 0
+	eventually(t, "eu borrows beyond its ceiling", func() bool {
+		admitted += eu.admitted(50, "path=/complete&tenant=acme")
+		return admitted > 600
+	})
+	if r := regionsOf(t, eu); r.Limits[1].Borrowed < 100 {
+		t.Errorf("%+v", r.Limits[1])
+	}
+	if status, out, errs := runWeir("ban", "set", "search", "bob", "--for=1h", "--server="+us.admin); status != 0 {
+		t.Fatalf("weir ban: %s%s", out, errs)
+	}
+	eventually(t, "eu has the ban of us", func() bool { return eu.ask("path=/search&user=bob") != 200 })
+	for i, s := range servers {
+		if refused, err := s.Try("ACL", "LOG"); err != nil || len(refused.([]any)) > 0 {
+			t.Errorf("%s: ACL LOG: %v, %v", names[i], refused, err)
+		}
+	}
+
+	// Without a certificate nobody gets in.
+	bare, _, _ := strings.Cut(peer[0], "&cert")
+	s, err := redis.Open(redis.Options{URL: bare})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := s.Ping(ctx); err == nil {
+		t.Error("a peer without a certificate gets in")
+	}
+}
