@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -86,6 +87,23 @@ const Oldest = "oldest"
 
 // MaxChanges is how many changes a call of Regional.Change may have.
 const MaxChanges = 5000
+
+// CheckChanges returns an error if a call of Regional.Change cannot be understood: what all stores
+// check before they do anything.
+func CheckChanges(changes []Change, done []Changed) error {
+	switch {
+	case len(changes) != len(done):
+		return errors.New("there must be one result for each change")
+	case len(changes) > MaxChanges:
+		return fmt.Errorf("%d changes in a call; there may be %d", len(changes), MaxChanges)
+	}
+	for i := range changes {
+		if changes[i].Counter == nil || changes[i].Limit == nil {
+			return fmt.Errorf("change %d needs a Counter and a Limit", i)
+		}
+	}
+	return nil
+}
 
 // Due reports whether the change may be made at now.
 func (c *Change) Due(now int64) bool { return now >= c.Since && (c.Until == 0 || now < c.Until) }

@@ -163,16 +163,8 @@ func (s *Store) Position(_ context.Context, _ int, log string) (string, error) {
 func (s *Store) Change(
 	_ context.Context, _ int, log, from, to string, changes []store.Change, done []store.Changed,
 ) (now int64, err error) {
-	if len(changes) != len(done) {
-		return 0, fmt.Errorf("%w: there must be one result for each change", store.ErrNotCharged)
-	}
-	if len(changes) > store.MaxChanges {
-		return 0, fmt.Errorf("memory store: %d changes in a call; there may be %d: %w", len(changes), store.MaxChanges, store.ErrNotCharged)
-	}
-	for i := range changes {
-		if changes[i].Counter == nil || changes[i].Limit == nil {
-			return 0, fmt.Errorf("memory store: change %d needs a Counter and a Limit: %w", i, store.ErrNotCharged)
-		}
+	if err := store.CheckChanges(changes, done); err != nil {
+		return 0, fmt.Errorf("memory store: %w: %w", err, store.ErrNotCharged)
 	}
 	r := &s.regional
 	r.mu.Lock()

@@ -122,17 +122,11 @@ func (s *Store) Change(
 
 // checkChanges returns an error if a call cannot be understood.
 func (p *partition) checkChanges(changes []store.Change, done []store.Changed) error {
-	switch {
-	case len(changes) != len(done):
-		return errors.New("redis store: there must be one result for each change")
-	case len(changes) > store.MaxChanges:
-		return fmt.Errorf("redis store: %d changes in a call; there may be %d", len(changes), store.MaxChanges)
+	if err := store.CheckChanges(changes, done); err != nil {
+		return fmt.Errorf("redis store: %w", err)
 	}
 	for i := range changes {
 		c := &changes[i]
-		if c.Counter == nil || c.Limit == nil {
-			return fmt.Errorf("redis store: change %d needs a Counter and a Limit", i)
-		}
 		if p.store.partitionOf(c.Counter, c.Key) != p {
 			return fmt.Errorf("redis store: change %d is not of part %d", i, p.number)
 		}
