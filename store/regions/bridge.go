@@ -29,7 +29,7 @@ type bridge struct {
 	places   map[place]int   // in changes
 	limit    int             // how many entries to read at a time
 	early    early
-	offset   int64 // the own store's clock less the monotonic one, in µs
+	seen     clock // of the own store, on the server that has the part
 }
 
 // place is a state within the time of a change.
@@ -131,7 +131,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 		default:
 			b.position = next
 			b.p.counts.uses.Add(uint64(len(told)))
-			b.noteClock(now)
+			b.seen.notice(now)
 			b.book(now)
 		}
 	}
@@ -223,7 +223,7 @@ func (b *bridge) until(most time.Duration) time.Duration {
 	if len(b.early.changes) == 0 {
 		return most
 	}
-	return min(max(time.Duration(b.early.next-b.clock())*time.Microsecond, time.Millisecond), most)
+	return min(max(time.Duration(b.early.next-b.seen.now())*time.Microsecond, time.Millisecond), most)
 }
 
 // hearable returns between which instants of this region's clock a use at an instant of another's

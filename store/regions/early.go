@@ -70,7 +70,7 @@ func (e *early) take(now int64, changes []store.Change, of []*rule.Counter) ([]s
 
 // ripe makes the changes whose time has come. What certainly was not made is held on.
 func (b *bridge) ripe(ctx context.Context) error {
-	now := b.clock()
+	now := b.seen.now()
 	if len(b.early.changes) == 0 || now < b.early.next {
 		return nil
 	}
@@ -99,9 +99,3 @@ func (b *bridge) lose() {
 	}
 	b.early = early{}
 }
-
-// noteClock takes down an instant of the own store's clock, on the server that has the part.
-func (b *bridge) noteClock(now int64) { b.offset = now - store.Monotonic()/1000 }
-
-// clock is about what the own store's clock says.
-func (b *bridge) clock() int64 { return b.offset + store.Monotonic()/1000 }

@@ -32,12 +32,12 @@ type exchange struct {
 	o    *Options
 	self *ceilings // of this region
 	log  *slog.Logger
+	seen *clock // the clock of the store
 	// forget drops refusals of a key that are repeated without asking; nil if none are
 	forget func(c *rule.Counter, key []byte)
 
 	ledger ledger
 	wake   chan struct{} // there is something to tell
-	offset atomic.Int64  // the store's clock less the monotonic one, in µs, at the latest decision
 
 	borrower borrower
 	peers    []*peer
@@ -86,8 +86,8 @@ const (
 	seldomLog  = time.Minute
 )
 
-func newExchange(self *ceilings, o *Options) (*exchange, error) {
-	x := &exchange{own: o.Own, self: self, o: o, log: o.Logger, wake: make(chan struct{}, 1)}
+func newExchange(self *ceilings, seen *clock, o *Options) (*exchange, error) {
+	x := &exchange{own: o.Own, self: self, seen: seen, o: o, log: o.Logger, wake: make(chan struct{}, 1)}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
@@ -144,20 +144,14 @@ func (x *exchange) close() {
 	x.tell(ctx)
 }
 
-// clock returns the store's time, in µs, as the latest decision shows it; 0 if there was none.
-func (x *exchange) clock() int64 {
-	if o := x.offset.Load(); o != 0 {
-		return o + store.Monotonic()/1000
-	}
-	return 0
-}
+// clock returns the store's time, in µs, as decisions show it; 0 if there was none.
+func (x *exchange) clock() int64 { return x.seen.now() }
 
 // used takes down units that were charged at an instant of the store, or given back. own is what
 // the ceiling said; with sync, what the limit did; nil if nothing was asked, as where a cost is
 // settled.
 func (x *exchange) used(c *rule.Counter, l *algo.Limit, key []byte, units, now int64, own *algo.Result) {
 	mono := store.Monotonic()
-	x.offset.Store(now - mono/1000)
 	x.stats.limit(c).used.add(units)
 	heard := c.Heard()
 	if heard == nil {
@@ -198,8 +192,7 @@ func atOnce(l *algo.Limit, now int64) int64 {
 
 // short is called when little is left of the ceiling of a key, or nothing, though the limit has
 // room.
-func (x *exchange) short(c *rule.Counter, _ *algo.Limit, key []byte, _, now int64, own *algo.Result) {
-	x.offset.Store(now - store.Monotonic()/1000)
+func (x *exchange) short(c *rule.Counter, _ *algo.Limit, key []byte, _, _ int64, own *algo.Result) {
 	if !own.Allowed {
 		x.stats.limit(c).ceiling.Add(1)
 	}

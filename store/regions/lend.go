@@ -37,7 +37,7 @@ func (s *Store) tellUsed(charges []store.Charge, ahead []algo.Ahead, results []a
 		if c.Counter == nil || c.Counter.Regions == nil || r.Off {
 			continue
 		}
-		s.notice(now)
+		s.clock.notice(now)
 		limit := c.Limit
 		if !c.Counter.Regions.Sync {
 			limit = s.ceilings.whole(limit, c.Counter.Limit)

@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -90,7 +89,7 @@ type Store struct {
 	hooks    hooks
 	x        *exchange // nil without Options.Own
 	calls    sync.Pool // *call
-	seen     atomic.Int64
+	clock    clock     // of the wrapped store
 }
 
 // hooks are told of charges of limits that hold over regions, after they were decided. Any may be
@@ -129,7 +128,7 @@ func New(inner store.Store, o Options) (*Store, error) {
 	if o.Rules == nil {
 		return nil, errors.New("regions: New needs Options.Rules to tell other regions what was used")
 	}
-	if s.x, err = newExchange(c, &o); err != nil {
+	if s.x, err = newExchange(c, &s.clock, &o); err != nil {
 		return nil, fmt.Errorf("regions: %w", err)
 	}
 	if f, ok := store.As[store.Forgetter](inner); ok {
@@ -239,7 +238,7 @@ func (s *Store) finish(c *call, charges []store.Charge, results []algo.Result, n
 		}
 		p.of.fold(&results[i], charges[i].Limit, c.own(p), c.all(p), now)
 	}
-	s.notice(now)
+	s.clock.notice(now)
 	if s.hooks.told == nil && s.hooks.short == nil {
 		return
 	}
@@ -253,7 +252,7 @@ func (s *Store) finish(c *call, charges []store.Charge, results []algo.Result, n
 
 // tellSynced tells of a call whose charges with regions were made as they are.
 func (s *Store) tellSynced(charges []store.Charge, results []algo.Result, now int64) {
-	s.notice(now)
+	s.clock.notice(now)
 	if s.hooks.told == nil {
 		return
 	}
@@ -281,15 +280,5 @@ func (s *Store) tell(c *store.Charge, r, own, all *algo.Result, now int64, denie
 	}
 	if room := all == nil || all.Allowed && all.Remaining > 0; room && (!own.Allowed || own.Remaining*5 < own.Limit) {
 		s.hooks.short(c.Counter, c.Limit, c.Key, c.Ask.Cost, now, own)
-	}
-}
-
-// noticed is how far behind seen may be, in µs: it is written to no more often than that.
-const noticed = 10_000
-
-// notice takes down an instant of the wrapped store's clock.
-func (s *Store) notice(now int64) {
-	if last := s.seen.Load(); now > last+noticed || now < last-noticed {
-		s.seen.Store(now)
 	}
 }

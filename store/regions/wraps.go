@@ -80,7 +80,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) erro
 		if a := e.Limit.Algorithm(); a == algo.LeakyBucket || a == algo.Concurrency {
 			continue // they are left as they are
 		}
-		units, now := max(e.Actual, 0)-max(e.Reserved, 0), max(s.seen.Load(), e.At)
+		units, now := max(e.Actual, 0)-max(e.Reserved, 0), max(s.clock.now(), e.At)
 		if _, until := span(e.Limit, e.At); units < 0 && now >= until {
 			continue // they do not count any more, here or there
 		}
@@ -230,7 +230,7 @@ func (s *Store) visit(
 			return err
 		}
 	}
-	now := s.seen.Load()
+	now := s.clock.now()
 	if now == 0 {
 		now = time.Now().UnixMicro()
 	}
