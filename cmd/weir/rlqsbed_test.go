@@ -42,6 +42,7 @@ type quotaBed struct {
 	envoys  []*quotaEnvoy
 	proxy   *redistest.FaultProxy // before the first Weir's gRPC door, for the first Envoy; nil if there is none
 	limits  map[string]algo.Config
+	flags   []string // of the Weirs, beside those that all have
 }
 
 // quotaEnvoy is one of the Envoys.
@@ -83,8 +84,11 @@ func (b *quotaBed) writeLimits(l quotaLimits) {
 
 func (b *quotaBed) startWeir(i int) {
 	b.t.Helper()
-	cmd := exec.Command(b.program, "serve", "--rules=rules", "--store="+b.redis.URL(), "--listen-http=off", "--listen-resp=off",
-		"--listen-grpc=127.0.0.1:"+b.ports[i], "--listen-admin=127.0.0.1:0")
+	args := append([]string{
+		"serve", "--rules=rules", "--store=" + b.redis.URL(), "--listen-http=off", "--listen-resp=off",
+		"--listen-grpc=127.0.0.1:" + b.ports[i], "--listen-admin=127.0.0.1:0",
+	}, b.flags...)
+	cmd := exec.Command(b.program, args...)
 	cmd.Dir = b.dir
 	p := begin(b.t, cmd)
 	b.weirs[i] = p
