@@ -193,3 +193,37 @@ func TestNeverLate(t *testing.T) {
 		last = now
 	}
 }
+
+// TestTurns: where nothing can be locked, a node that decides on a key without a break lets others
+// come through.
+func TestTurns(t *testing.T) {
+	m := castest.New()
+	network := func(context.Context, castest.Call) error {
+		time.Sleep(300 * time.Microsecond)
+		return nil
+	}
+	m.Before, m.After = network, network
+	c := counterOf(t, 1, wide)
+	var all sync.WaitGroup
+	var made [2]atomic.Int64
+	for n := range made {
+		s := open(t, struct{ cas.Engine }{m}, cas.Options{})
+		for range 8 {
+			all.Go(func() {
+				results := make([]algo.Result, 1)
+				// Until both have got through, and long after one of them could have kept the other out.
+				for made[0].Load()+made[1].Load() < 4000 || min(made[0].Load(), made[1].Load()) == 0 {
+					if _, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, results); err != nil {
+						t.Error(err)
+						return
+					}
+					made[n].Add(1)
+				}
+			})
+		}
+	}
+	all.Wait()
+	if a, b := made[0].Load(), made[1].Load(); min(a, b) < 200 {
+		t.Errorf("one node made %d decisions, and the other %d", a, b)
+	}
+}

@@ -19,6 +19,8 @@ type entry struct {
 
 	// working memory of the owner
 	group int32 // index of a call of its group; below 0: none yet
+	run   int   // writes one after the other, without a pause in which others could come through
+	wrote int64 // when the last of them had come back, by the monotonic clock, in ns
 	at    int32 // index in the plan; below 0: none yet
 }
 

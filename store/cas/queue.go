@@ -161,10 +161,33 @@ func (s *Store) unpin(c *call) {
 	}
 }
 
-// finish delivers calls, and lets go of what the worker had taken. again are calls that are to be
-// decided anew: they go to the head of the queue.
-func (s *Store) finish(w *worker, ready, again []*call) {
+// deliver hands results to the callers that still wait, and outcomes to those that gave up.
+func (s *Store) deliver(ready []*call) {
 	var late []*call
+	s.mu.Lock()
+	for _, c := range ready {
+		s.unpin(c)
+		switch c.stage {
+		case sent:
+			c.stage = delivered
+			c.done <- struct{}{}
+		case abandoned:
+			c.stage = finished
+			if c.onOutcome != nil {
+				late = append(late, c)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range late {
+		c.onOutcome(c.outcome())
+	}
+}
+
+// finish lets go of what the worker had taken. again are calls that are to be decided anew: they go
+// to the head of the queue.
+func (s *Store) finish(w *worker, again []*call) {
+	var gone []*call
 	s.mu.Lock()
 	kept := again[:0]
 	for _, c := range again {
@@ -172,7 +195,7 @@ func (s *Store) finish(w *worker, ready, again []*call) {
 			if c.err = errGivenUp; s.closed {
 				c.err = errClosed
 			}
-			ready = append(ready, c)
+			gone = append(gone, c)
 			continue
 		}
 		c.stage = queued
@@ -187,24 +210,11 @@ func (s *Store) finish(w *worker, ready, again []*call) {
 		e.owner = nil
 	}
 	clear(w.entries)
-	for _, c := range ready {
-		s.unpin(c)
-		switch c.stage {
-		case sent:
-			c.stage = delivered
-			c.done <- struct{}{}
-		case abandoned:
-			c.stage = finished
-			if c.onOutcome != nil {
-				late = append(late, c)
-			}
-		}
-	}
 	dropped := s.dropped
 	s.dropped = nil
 	s.mu.Unlock()
-	for _, c := range late {
-		c.onOutcome(c.outcome())
+	if len(gone) > 0 {
+		s.deliver(gone)
 	}
 	for _, c := range dropped {
 		s.putCall(c)

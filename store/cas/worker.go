@@ -22,6 +22,8 @@ type worker struct {
 	planOf       []int32 // of calls that stand for a group
 	keys         []Key
 	ready, again []*call
+	took         time.Duration // by the last Swap
+	rests        time.Duration // for how long it keeps its keys, so that other nodes come through
 }
 
 // run works off the queue, until the store is closed.
@@ -40,13 +42,18 @@ func (w *worker) flush() bool {
 	s.gather()
 	lock := s.take(w)
 	if len(w.batch) == 0 {
-		s.finish(w, nil, nil)
+		s.finish(w, nil)
 		return false
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
+	w.rests = 0
 	w.decide(ctx, lock)
 	cancel()
-	s.finish(w, w.ready, w.again)
+	s.deliver(w.ready)
+	if w.rests > 0 {
+		w.rest()
+	}
+	s.finish(w, w.again)
 	clear(w.batch)
 	clear(w.ready)
 	clear(w.again)
@@ -75,11 +82,10 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 	if s.o.Clock != nil {
 		base = 0
 	}
-	var clock int64
 	err := s.ask(w.batch[0].places, func() (at int64, err error) {
-		clock, err = s.engine.Swap(ctx, base, w.groups)
-		return clock, err
+		return s.engine.Swap(ctx, base, w.groups)
 	})
+	w.took = time.Duration(store.Monotonic() - asked)
 	if err != nil && !isNotCharged(err) {
 		w.settle(err)
 		return
@@ -102,8 +108,8 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 			conflicts++
 		}
 	}
-	if conflicts == len(w.groups) && s.locker == nil {
-		w.pause(ctx)
+	if s.locker == nil {
+		w.share(asked, conflicts)
 	}
 }
 
@@ -429,21 +435,49 @@ func (w *worker) decideLocked(ctx context.Context) {
 	}
 }
 
-// pause lets others come through, where nothing can be locked: the longer, the more often they were
-// quicker.
-func (w *worker) pause(ctx context.Context) {
+// Where nothing can be locked, the node that wrote a key last is quicker than all others also the
+// next time: it knows the version, and they do not. So it rests after some writes, for as long as
+// one takes; what has come meanwhile goes as one write then.
+const (
+	longestRun  = 8 // writes, before a rest
+	longestRest = 50 * time.Millisecond
+	// attempts from which on it is fewer nodes at a time that are wanted, rather than turns
+	manyAttempts = 100
+)
+
+// share says how long the worker rests after a Swap that began at asked, and of which some groups
+// found a conflict.
+func (w *worker) share(asked int64, conflicts int) {
+	now := store.Monotonic()
+	for _, e := range w.entries {
+		switch {
+		case conflicts > 0 || asked-e.wrote > int64(w.took):
+			e.run = 0
+		case e.run < longestRun:
+			e.run++
+		default:
+			e.run, w.rests = 0, 2*w.took
+		}
+		e.wrote = now
+	}
+	if conflicts < len(w.groups) {
+		return
+	}
 	attempts := 0
 	for _, c := range w.again {
 		attempts = max(attempts, c.attempts)
 	}
-	if attempts < lockFrom {
-		return
+	if attempts > manyAttempts {
+		w.rests = rand.N(min(4*w.took+1, longestRest))
 	}
-	longest := min(time.Millisecond<<min(attempts-lockFrom, 6), 50*time.Millisecond)
-	timer := time.NewTimer(rand.N(longest))
+}
+
+// rest waits.
+func (w *worker) rest() {
+	timer := time.NewTimer(min(w.rests, longestRest))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-ctx.Done():
+	case <-w.store.ctx.Done():
 	}
 }
