@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // FaultProxy passes TCP connections on to a server and makes faults on the way. A fault holds from
@@ -39,7 +41,7 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 		p.cut(func(*link) bool { return true })
 		p.mu.Unlock()
 		p.running.Wait()
-		release(reserved)
+		testproc.Release(reserved)
 	})
 	l := p.listener
 	p.running.Go(func() { p.accept(l) })
@@ -50,16 +52,16 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 func (p *FaultProxy) reserve() []net.PacketConn {
 	p.t.Helper()
 	for try := 1; ; try++ {
-		port, reserved, err := reserve(false)
+		port, reserved, err := testproc.Reserve(false)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.addr = loopback(port)
+		p.addr = testproc.Loopback(port)
 		if p.listener, err = net.Listen("tcp", p.addr); err == nil {
 			return reserved
 		}
 		// A reservation keeps other tests away, and nobody else.
-		release(reserved)
+		testproc.Release(reserved)
 		if try == 10 {
 			p.t.Fatal(err)
 		}

@@ -21,7 +21,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,6 +29,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // Server is a running redis-server.
@@ -42,7 +42,7 @@ type Server struct {
 	password string
 
 	mu      sync.Mutex
-	process *process // the last one
+	process *testproc.Process // the last one
 }
 
 // kind holds the differences between kinds of servers.
@@ -70,7 +70,7 @@ func start(t testing.TB, k kind, options []string) *Server {
 	t.Cleanup(s.cleanup)
 	for try := 1; ; try++ {
 		var err error
-		if s.port, s.reserved, err = reserve(k.bus); err != nil {
+		if s.port, s.reserved, err = testproc.Reserve(k.bus); err != nil {
 			t.Fatal(err)
 		}
 		lines := append([]string{"bind 127.0.0.1", `save ""`}, k.config(s.port)...)
@@ -85,7 +85,7 @@ func start(t testing.TB, k kind, options []string) *Server {
 		if try == 10 || !errors.Is(err, errPortTaken) {
 			t.Fatal(err)
 		}
-		release(s.reserved)
+		testproc.Release(s.reserved)
 	}
 }
 
@@ -102,7 +102,7 @@ func password(options []string) string {
 func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 
 // Addr returns the host and port at which it listens.
-func (s *Server) Addr() string { return loopback(s.port) }
+func (s *Server) Addr() string { return testproc.Loopback(s.port) }
 
 // URL returns its address as clients are given it: redis://127.0.0.1:6379, with the password if
 // there is one, rediss with TLS.
@@ -124,7 +124,7 @@ func address(scheme, password, hosts, path string) string {
 }
 
 // PID returns the id of its process, the last one if it does not run.
-func (s *Server) PID() int { return s.last().cmd.Process.Pid }
+func (s *Server) PID() int { return s.last().Cmd.Process.Pid }
 
 // Kill ends it at once (SIGKILL). Nothing happens if it does not run.
 func (s *Server) Kill() {
@@ -153,7 +153,7 @@ func (s *Server) Restart() {
 // until Resume.
 func (s *Server) Pause() {
 	s.t.Helper()
-	if err := pause(s.PID()); err != nil {
+	if err := testproc.Pause(s.PID()); err != nil {
 		s.t.Fatalf("pause redis-server %s: %v", s.Addr(), err)
 	}
 }
@@ -161,7 +161,7 @@ func (s *Server) Pause() {
 // Resume lets it go on after Pause.
 func (s *Server) Resume() {
 	s.t.Helper()
-	if err := resume(s.last().cmd.Process); err != nil {
+	if err := testproc.Resume(s.last().Cmd.Process); err != nil {
 		s.t.Fatalf("resume redis-server %s: %v", s.Addr(), err)
 	}
 }
@@ -170,7 +170,7 @@ func (s *Server) Resume() {
 // system mode together, to the nanosecond.
 func (s *Server) CPU() time.Duration {
 	s.t.Helper()
-	d, err := cpu(s.PID())
+	d, err := testproc.CPU(s.PID())
 	if err != nil {
 		s.t.Fatalf("time of redis-server %s: %v", s.Addr(), err)
 	}
@@ -208,13 +208,7 @@ func (s *Server) UsedMemory() int64 {
 	return n
 }
 
-// process is one run of redis-server.
-type process struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has
-}
-
-func (s *Server) last() *process {
+func (s *Server) last() *testproc.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process
@@ -235,17 +229,10 @@ func (s *Server) launch() error {
 	// It ends if the locale of this machine is one that it does not find.
 	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), s.kind.env...)
 	// A process group of its own, for children that it forks to save or copy its data.
-	cmd.SysProcAttr = attributes()
-	started := make(chan error)
-	starter() <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	p, err := testproc.Launch(cmd)
+	if err != nil {
 		return err
 	}
-	p := &process{cmd: cmd, ended: make(chan struct{})}
-	go func() {
-		_ = cmd.Wait()
-		close(p.ended)
-	}()
 	s.mu.Lock()
 	s.process = p
 	s.mu.Unlock()
@@ -253,18 +240,18 @@ func (s *Server) launch() error {
 }
 
 // await waits until p answers.
-func (s *Server) await(p *process) error {
+func (s *Server) await(p *testproc.Process) error {
 	deadline := time.After(patience.Left(s.t))
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	var last error
 	for {
 		select {
-		case <-p.ended:
+		case <-p.Ended:
 			if strings.Contains(s.log(), "already in use") {
 				return fmt.Errorf("redis-server %s: %w", s.Addr(), errPortTaken)
 			}
-			return fmt.Errorf("redis-server %s does not start: %v", s.Addr(), p.cmd.ProcessState)
+			return fmt.Errorf("redis-server %s does not start: %v", s.Addr(), p.Cmd.ProcessState)
 		case <-deadline:
 			return fmt.Errorf("redis-server %s does not answer: %v", s.Addr(), last)
 		case <-tick.C:
@@ -281,25 +268,25 @@ func (s *Server) await(p *process) error {
 func (s *Server) end(by syscall.Signal) {
 	s.t.Helper()
 	p := s.last()
-	_ = p.cmd.Process.Signal(by)
+	_ = p.Cmd.Process.Signal(by)
 	// A paused server sees no SIGTERM until it is resumed.
-	_ = resume(p.cmd.Process)
+	_ = testproc.Resume(p.Cmd.Process)
 	select {
-	case <-p.ended:
+	case <-p.Ended:
 	case <-time.After(patience.Left(s.t)):
-		_ = p.cmd.Process.Kill()
-		<-p.ended
+		_ = p.Cmd.Process.Kill()
+		<-p.Ended
 		s.t.Fatalf("redis-server %s does not end after %v", s.Addr(), by)
 	}
 }
 
 func (s *Server) cleanup() {
 	if p := s.last(); p != nil {
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-		killGroup(p.cmd.Process.Pid)
+		_ = p.Cmd.Process.Kill()
+		<-p.Ended
+		testproc.KillGroup(p.Cmd.Process.Pid)
 	}
-	release(s.reserved)
+	testproc.Release(s.reserved)
 	if s.t.Failed() {
 		s.t.Logf("redis-server %s logged\n%s", s.Addr(), s.log())
 	}
@@ -318,18 +305,7 @@ func (s *Server) log() string {
 	return string(text)
 }
 
-// starter runs functions on one thread that lives as long as this process. Linux ends a child "with
-// its parent" when the thread that started it ends, and the threads of other goroutines may end at
-// any time.
-var starter = sync.OnceValue(func() chan<- func() {
-	todo := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for do := range todo {
-			do()
-		}
-	}()
-	return todo
-})
+// Clock reads the monotonic clock, which is the same for all processes of this machine.
+func Clock() time.Duration { return testproc.Clock() }
 
 var eventually = patience.Until

@@ -1,4 +1,4 @@
-package redistest
+package testproc
 
 import (
 	"syscall"
@@ -10,8 +10,8 @@ import (
 // dieTogether makes the kernel kill a child when the thread ends that starts it.
 func dieTogether(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
-// pause stops a child and returns when all its threads have stopped.
-func pause(pid int) error {
+// Pause stops a child and returns when all its threads have stopped.
+func Pause(pid int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		return err
 	}
@@ -22,9 +22,9 @@ func pause(pid int) error {
 	}
 }
 
-// cpu reads the clock that counts a process's time on processors; clock_getcpuclockid(3) makes its
+// CPU reads the clock that counts a process's time on processors; clock_getcpuclockid(3) makes its
 // number like this.
-func cpu(pid int) (time.Duration, error) {
+func CPU(pid int) (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED: by the scheduler's own account, in nanoseconds
 	var spent unix.Timespec
 	err := unix.ClockGettime(int32(^pid)<<3|scheduled, &spent)

@@ -1,6 +1,6 @@
 //go:build unix
 
-package redistest
+package testproc
 
 import (
 	"os"
@@ -26,8 +26,11 @@ func attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// resume lets a paused child go on.
-func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+// keepCredential has a child run as another user.
+func keepCredential(a, of *syscall.SysProcAttr) { a.Credential = of.Credential }
 
-// killGroup kills the rest of a child's process group.
-func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
+// Resume lets a paused child go on.
+func Resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+
+// KillGroup kills the rest of a child's process group.
+func KillGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }

@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package redistest
+package testproc
 
 import (
 	"errors"
@@ -11,6 +11,6 @@ import (
 // Elsewhere than on Linux a server outlives a test that is killed.
 func dieTogether(*syscall.SysProcAttr) {}
 
-func pause(pid int) error { return syscall.Kill(pid, syscall.SIGSTOP) }
+func Pause(pid int) error { return syscall.Kill(pid, syscall.SIGSTOP) }
 
-func cpu(int) (time.Duration, error) { return 0, errors.ErrUnsupported }
+func CPU(int) (time.Duration, error) { return 0, errors.ErrUnsupported }

@@ -1,4 +1,4 @@
-package redistest
+package testproc
 
 import (
 	"errors"
@@ -7,22 +7,22 @@ import (
 	"net"
 )
 
-// toBus is how far a server's port for other members of its cluster is from that for clients.
-const toBus = 10000
+// Beyond is how far the second port of a pair is from the first.
+const Beyond = 10000
 
-// reserve finds a free port, and with bus one whose bus port is free too. Until it is released, no
-// other test gets it, not even in another process or while nothing listens there, so a test's
-// server can always come back.
+// Reserve finds a free port, and with pair one for which that Beyond it is free too. Until they are
+// released, no other test gets them, not even in another process or while nothing listens there, so
+// a test's server can always come back.
 //
 // A UDP socket of the same number reserves a port. It does not block TCP, and ends with its
 // process. The ports lie below those that systems give to outgoing connections.
-func reserve(bus bool) (port int, held []net.PacketConn, err error) {
+func Reserve(pair bool) (port int, held []net.PacketConn, err error) {
 	for range 1000 {
-		port = toBus + rand.IntN(toBus)
+		port = Beyond + rand.IntN(Beyond)
 		held = nil
 		ports := []int{port}
-		if bus {
-			ports = append(ports, port+toBus)
+		if pair {
+			ports = append(ports, port+Beyond)
 		}
 		for _, p := range ports {
 			var c net.PacketConn
@@ -34,13 +34,13 @@ func reserve(bus bool) (port int, held []net.PacketConn, err error) {
 		if err == nil {
 			return port, held, nil
 		}
-		release(held)
+		Release(held)
 	}
 	return 0, nil, fmt.Errorf("no free port: %w", err)
 }
 
 func hold(port int) (net.PacketConn, error) {
-	addr := loopback(port)
+	addr := Loopback(port)
 	c, err := net.ListenPacket("udp", addr)
 	if err != nil {
 		return nil, err
@@ -52,10 +52,12 @@ func hold(port int) (net.PacketConn, error) {
 	return c, l.Close()
 }
 
-func release(held []net.PacketConn) {
+// Release gives back what Reserve has reserved.
+func Release(held []net.PacketConn) {
 	for _, c := range held {
 		_ = c.Close()
 	}
 }
 
-func loopback(port int) string { return fmt.Sprint("127.0.0.1:", port) }
+// Loopback returns the address of a port.
+func Loopback(port int) string { return fmt.Sprint("127.0.0.1:", port) }

@@ -1,0 +1,105 @@
+package pgtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-rl/weir/internal/patience"
+)
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	c, err := pgx.Connect(patience.Context(t), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	s := Start(t, "max_connections = 17")
+	if got := s.Text("select current_setting('max_connections')"); got != "17" {
+		t.Errorf("max_connections is %s", got)
+	}
+	c := connect(t, s.URL())
+	if _, err := c.Exec(t.Context(), "create table kept (n int); insert into kept values (7)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := connectError(t, s.URLOf("guarded")); err == nil {
+		t.Error("the role guarded needs no password")
+	}
+
+	s.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Exec(ctx, "select 1"); err == nil {
+		t.Error("a server that is paused answers")
+	}
+	s.Resume()
+	connect(t, s.URL())
+
+	s.Kill()
+	if err := connectError(t, s.URL()); err == nil {
+		t.Error("a server that was killed answers")
+	}
+	s.Restart()
+	if got := s.Number("select n from kept"); got != 7 {
+		t.Errorf("after a crash it is %d", got)
+	}
+	if s.CPU() <= 0 {
+		t.Error("it has used no processor")
+	}
+}
+
+func connectError(t *testing.T, url string) error {
+	t.Helper()
+	c, err := pgx.Connect(patience.Context(t), url)
+	if err == nil {
+		_ = c.Close(t.Context())
+	}
+	return err
+}
+
+func TestReplica(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	r := s.Replica()
+	s.Exec("create table kept (n int)")
+	s.Await(r)
+	if err := r.Try("insert into kept values (1)"); err == nil {
+		t.Error("a replica takes writes")
+	}
+	s.Kill()
+	r.Promote()
+	r.Exec("insert into kept values (1)")
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s, files := StartTLS(t)
+	connect(t, s.URL()+"&sslrootcert="+files.CA)
+	if err := connectError(t, "postgres://weir@"+s.Addr()+"/weir?sslmode=disable"); err == nil {
+		t.Error("it answers without TLS")
+	}
+}
+
+func TestBouncer(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	for _, mode := range []string{"session", "transaction"} {
+		b := s.Bouncer(mode)
+		var user string
+		if err := connect(t, b.URL()).QueryRow(t.Context(), "select current_user").Scan(&user); err != nil || user != "weir" {
+			t.Errorf("%s: %s, %v", mode, user, err)
+		}
+		b.Stop()
+		if err := connectError(t, b.URL()); err == nil {
+			t.Errorf("%s: it was stopped, and answers", mode)
+		}
+	}
+}
