@@ -47,8 +47,8 @@ func TestScriptPackages(t *testing.T) {
 	}
 	quiet := "#!" + bash + "\n"
 	for _, command := range []string{
-		"apt-get", "caddy", "chromium", "curl", "gcc", "git", "gofmt", "haproxy", "ip", "nginx", "node", "npm", "pgbouncer", "postgres", "python3",
-		"redis-cli", "redis-server", "shellcheck", "spin", "systemctl", "systemd-analyze", "tmux",
+		"apt-get", "caddy", "chromium", "curl", "gcc", "git", "gofmt", "haproxy", "ip", "java", "mvn", "nginx", "node", "npm", "pgbouncer", "postgres",
+		"python3", "redis-cli", "redis-server", "shellcheck", "spin", "systemctl", "systemd-analyze", "tmux",
 	} {
 		write(filepath.Join(bin, command), quiet)
 	}

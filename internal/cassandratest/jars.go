@@ -1,0 +1,80 @@
+package cassandratest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/testproc"
+)
+
+// version is that of the Cassandra that is started.
+const version = "5.0.6"
+
+// java returns the path of a Java on which Cassandra runs; where there is none, the test is skipped.
+func java(t testing.TB) string {
+	t.Helper()
+	candidates, _ := filepath.Glob("/usr/lib/jvm/*17*/bin/java")
+	for _, name := range append([]string{"java"}, candidates...) {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		out, err := exec.Command(path, "-version").CombinedOutput()
+		if err == nil && regexp.MustCompile(`version "17[."]`).Match(out) {
+			return path
+		}
+	}
+	t.Skip("Java 17 is not installed, on which Cassandra runs; on Debian: apt-get install openjdk-17-jre-headless")
+	return ""
+}
+
+// pom asks Maven for Cassandra and all that it needs.
+const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>weir</groupId><artifactId>cassandratest</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.cassandra</groupId><artifactId>cassandra-all</artifactId><version>` + version + `</version></dependency>
+  </dependencies>
+</project>
+`
+
+// jars returns the folder of Cassandra's jars, below .cache/tools of this module. If it is not
+// there, Maven brings them where WEIR_INSTALL is set, as scripts/test does; elsewhere the test is
+// skipped.
+func jars(t testing.TB) string {
+	t.Helper()
+	tools := testproc.Tools(t)
+	dir := filepath.Join(tools, "cassandra-"+version)
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	if os.Getenv("WEIR_INSTALL") == "" {
+		t.Skip("Cassandra " + version + " is not in .cache/tools; scripts/test installs it, and so does WEIR_INSTALL=1 go test")
+	}
+	maven, err := exec.LookPath("mvn")
+	if err != nil {
+		t.Skip("Maven is not installed, which brings Cassandra; on Debian: apt-get install maven")
+	}
+	fresh, err := os.MkdirTemp(tools, "cassandra")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(fresh)
+	if err := os.WriteFile(filepath.Join(fresh, "pom.xml"), []byte(pom), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(maven, "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars")
+	cmd.Dir = fresh
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("Maven cannot bring Cassandra %s: %v\n%s", version, err, out)
+	}
+	if err := os.Rename(filepath.Join(fresh, "jars"), dir); err != nil {
+		if _, there := os.Stat(dir); there != nil { // no other test was quicker
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
