@@ -2,16 +2,13 @@ package redis
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/weir-rl/weir/store/internal/address"
 )
 
 // target is what a URL says.
@@ -37,7 +34,7 @@ func (t *target) String() string {
 // urlForms is what a message shows.
 const urlForms = "write redis://HOST:PORT/DATABASE, redis+sentinel://HOST:PORT,HOST:PORT/MASTER, or redis+cluster://HOST:PORT,HOST:PORT (rediss… for TLS)"
 
-var urlParameters = []string{"ca", "cert", "key", "server_name", "sentinel_user", "sentinel_password"}
+var urlParameters = slices.Concat(address.TLSParameters, []string{"sentinel_user", "sentinel_password"})
 
 // CheckURL reports whether text is a URL that Open takes. Its error holds no credentials.
 func CheckURL(text string) error {
@@ -45,87 +42,38 @@ func CheckURL(text string) error {
 	return err
 }
 
+// form is how a URL of Redis looks.
+var form = address.Form{
+	Kind: "redis", Shown: urlForms,
+	Port: func(scheme string) string {
+		if strings.HasSuffix(scheme, "+sentinel") {
+			return "26379"
+		}
+		return "6379"
+	},
+	Check: func(scheme string) error {
+		base, form, _ := strings.Cut(scheme, "+")
+		if base != "redis" && base != "rediss" || form != "" && form != "cluster" && form != "sentinel" {
+			return address.ErrScheme(scheme)
+		}
+		return nil
+	},
+}
+
 func parseURL(text string) (*target, error) {
-	scheme, rest, ok := strings.Cut(text, "://")
-	if !ok {
-		return nil, errors.New("redis URL: there is no scheme; " + urlForms)
+	u, err := address.Parse(text, form)
+	if err != nil {
+		return nil, err
 	}
-	t := &target{}
-	base, form, _ := strings.Cut(scheme, "+")
-	switch form {
-	case "":
-	case "cluster":
-		t.cluster = true
-	case "sentinel":
-	default:
-		return nil, fmt.Errorf("redis URL: the scheme %q is not known; %s", scheme, urlForms)
-	}
-	secure := base == "rediss"
-	if !secure && base != "redis" {
-		return nil, fmt.Errorf("redis URL: the scheme %q is not known; %s", scheme, urlForms)
-	}
-	// net/url takes one host, so the list of them is read apart; the errors of url.Parse would
-	// quote the password.
-	end := strings.IndexAny(rest, "/?#")
-	if end >= 0 && strings.Contains(rest[end:], "@") {
-		return nil, errors.New("redis URL: there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")
-	}
-	if end < 0 {
-		end = len(rest)
-	}
-	authority, tail := rest[:end], rest[end:]
-	hosts := authority
-	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		hosts = authority[at+1:]
-		u, err := url.Parse("redis://" + authority[:at] + "@h")
-		if err != nil {
-			return nil, errors.New("redis URL: the user and password cannot be read; percent-encode what is not a letter or a digit")
-		}
-		t.user = u.User.Username()
-		t.password, _ = u.User.Password()
-	}
-	defaultPort := "6379"
-	if form == "sentinel" {
-		defaultPort = "26379"
-	}
-	for host := range strings.SplitSeq(hosts, ",") {
-		address, err := hostPort(host, defaultPort)
-		if err != nil {
-			return nil, err
-		}
-		t.addresses = append(t.addresses, address)
-	}
+	base, form, _ := strings.Cut(u.Scheme, "+")
+	t := &target{addresses: u.Hosts, cluster: form == "cluster", user: u.User, password: u.Password}
 	if form == "" && len(t.addresses) > 1 {
 		return nil, errors.New("redis URL: there are several hosts; write redis+cluster:// or redis+sentinel://")
 	}
-	u, err := url.Parse("redis://h" + tail)
-	if err != nil || u.Fragment != "" {
-		return nil, errors.New("redis URL: what follows the hosts cannot be read; " + urlForms)
-	}
-	if err := t.readPath(form, strings.Trim(u.Path, "/")); err != nil {
+	if err := t.readPath(form, u.Path); err != nil {
 		return nil, err
 	}
-	return t, t.readParameters(u.Query(), secure)
-}
-
-func hostPort(text, port string) (string, error) {
-	if text == "" {
-		return "", errors.New("redis URL: a host is missing; " + urlForms)
-	}
-	host := text
-	if h, p, err := net.SplitHostPort(text); err == nil {
-		host, port = h, p
-	} else if strings.Count(text, ":") == 1 || strings.HasSuffix(text, "]:") {
-		return "", fmt.Errorf("redis URL: %q is no HOST:PORT", text)
-	}
-	host = strings.Trim(host, "[]")
-	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(host, ":") {
-		return "", fmt.Errorf("redis URL: %q is no HOST:PORT", text)
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" || strings.ContainsAny(host, " \t\r\n") {
-		return "", fmt.Errorf("redis URL: %q is no HOST:PORT", text)
-	}
-	return net.JoinHostPort(host, port), nil
+	return t, t.readParameters(u, base == "rediss")
 }
 
 func (t *target) readPath(form, path string) error {
@@ -150,41 +98,19 @@ func (t *target) readPath(form, path string) error {
 	return nil
 }
 
-func (t *target) readParameters(q url.Values, secure bool) error {
-	for name, values := range q {
-		if !slices.Contains(urlParameters, name) {
-			return fmt.Errorf("redis URL: the parameter %q is not known; there are %s", name, strings.Join(urlParameters, ", "))
-		}
-		if len(values) != 1 {
-			return fmt.Errorf("redis URL: the parameter %q is given twice", name)
-		}
+func (t *target) readParameters(u *address.URL, secure bool) (err error) {
+	if err := u.CheckParameters(urlParameters); err != nil {
+		return err
 	}
-	t.sentinelUser, t.sentinelPassword = q.Get("sentinel_user"), q.Get("sentinel_password")
+	t.sentinelUser, t.sentinelPassword = u.Query.Get("sentinel_user"), u.Query.Get("sentinel_password")
 	if !secure {
-		for _, name := range urlParameters[:4] {
-			if q.Has(name) {
+		for _, name := range address.TLSParameters {
+			if u.Query.Has(name) {
 				return fmt.Errorf("redis URL: %q is for TLS; write rediss:// in place of redis://", name)
 			}
 		}
 		return nil
 	}
-	t.tls = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: q.Get("server_name")}
-	if file := q.Get("ca"); file != "" {
-		pem, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("redis URL: ca: %w", err)
-		}
-		t.tls.RootCAs = x509.NewCertPool()
-		if !t.tls.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("redis URL: ca: %s holds no certificate in PEM", file)
-		}
-	}
-	if cert, key := q.Get("cert"), q.Get("key"); cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return fmt.Errorf("redis URL: cert and key: %w", err)
-		}
-		t.tls.Certificates = []tls.Certificate{pair}
-	}
-	return nil
+	t.tls, err = u.TLS()
+	return err
 }
