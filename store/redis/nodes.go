@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-)
 
-// beatsMissed is after how many intervals without a heartbeat a node counts as gone.
-const beatsMissed = 5
+	"github.com/weir-rl/weir/store/internal/census"
+)
 
 // Nodes returns how many nodes of this prefix were alive when Redis was last asked; 0 if that is
 // not known.
@@ -18,10 +17,10 @@ func (s *Store) Nodes() int { return int(s.live.Load()) }
 // beat sends heartbeats until the store is closed.
 func (s *Store) beat(client rueidis.Client) {
 	// At first more often: nodes are often started together, and each has to learn of all.
-	var c census
+	var c census.Census
 	for wait := s.o.Heartbeat / 16; ; wait = min(2*wait, s.o.Heartbeat) {
-		if n, ok := s.announce(s.ctx, client, beatsMissed*s.o.Heartbeat); ok {
-			s.live.Store(c.believe(s.live.Load(), n))
+		if n, ok := s.announce(s.ctx, client, census.Missed*s.o.Heartbeat); ok {
+			s.live.Store(c.Believe(s.live.Load(), n))
 		}
 		select {
 		case <-s.ctx.Done():
@@ -36,27 +35,6 @@ func (s *Store) leave() {
 	if c, err := s.connected(); err == nil && s.o.Heartbeat > 0 {
 		s.announce(s.ctx, c.other, 0)
 	}
-}
-
-// census smooths the number of nodes that Redis reports. A Redis that was away has missed
-// heartbeats, and at first counts only the nodes that were quickest to send one. A smaller number
-// than before is therefore believed only after it has been reported for as long as a node may be
-// silent.
-type census struct {
-	fewer   int   // answers in a row with fewer nodes
-	largest int64 // the largest of them
-}
-
-func (c *census) believe(before, reported int64) int64 {
-	if reported < before {
-		c.fewer, c.largest = c.fewer+1, max(c.largest, reported)
-		if c.fewer <= beatsMissed {
-			return before
-		}
-		reported = c.largest
-	}
-	*c = census{}
-	return reported
 }
 
 func (s *Store) announce(ctx context.Context, client rueidis.Client, after time.Duration) (nodes int64, ok bool) {

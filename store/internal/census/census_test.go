@@ -6,7 +6,7 @@ func TestCensus(t *testing.T) {
 	var c Census
 	n := int64(0)
 	for i, step := range []struct{ told, want int64 }{
-		{1, 1}, {3, 3}, // more are Believed at once
+		{1, 1}, {3, 3}, // more are believed at once
 		{1, 3}, {2, 3}, {1, 3}, {3, 3}, // fewer are not, if they come back
 		// unless it stays so: then the most that were told
 		{1, 3}, {2, 3}, {2, 3}, {2, 3}, {1, 3}, {2, 2},
