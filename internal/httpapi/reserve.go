@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/store"
 )
 
 // The API for costs that are known only afterwards: reserve an estimate, then commit the real cost
@@ -85,7 +87,7 @@ func (h *handler) reserve(w http.ResponseWriter, r *http.Request) {
 	}
 	door.Followed(h.o.Tracer, trace, err)
 	if err != nil {
-		answer.StoreError(w)
+		storeError(w, err)
 		return
 	}
 	header := w.Header()
@@ -186,11 +188,20 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request, cancel bool) {
 	door.Found(h.o.Tracer, trace, "http", ok, err)
 	switch {
 	case err != nil:
-		answer.StoreError(w)
+		storeError(w, err)
 	case !ok:
 		answer.Problem(w, http.StatusNotFound, "reservation: is gone (committed, cancelled, timed out), or was never made", "reservation")
 	default:
 		w.Header()["Cache-Control"] = answer.NoStore
 		w.WriteHeader(http.StatusNoContent)
 	}
+}
+
+// storeError answers for a reservation that the store failed, or cannot hold at all.
+func storeError(w http.ResponseWriter, err error) {
+	if errors.Is(err, store.ErrNoReservations) {
+		answer.ProblemDetails(w, http.StatusNotImplemented, "", "", "The store of this Weir cannot hold reservations.", nil)
+		return
+	}
+	answer.StoreError(w)
 }

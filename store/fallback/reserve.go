@@ -28,6 +28,13 @@ func (s *Store) reservers() (primary, local store.Reserver, err error) {
 	return primary, local, nil
 }
 
+// Reserves reports whether the primary holds reservations. If not, Hold and the other methods fail
+// with store.ErrNoReservations.
+func (s *Store) Reserves() bool {
+	_, _, err := s.reservers()
+	return err == nil
+}
+
 // Hold implements store.Reserver. While the primary is away, Local holds the note: it is then this
 // node's, and lost with it. A primary that does not say in time whether it holds a note is taken to
 // do so, since two stores would hand it out twice.
