@@ -82,8 +82,8 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// Start starts a server for one test or benchmark. Options are further lines of cassandra.yaml, such
-// as "paxos_variant: v2".
+// Start starts a server for one test or benchmark. Options are further lines of cassandra.yaml,
+// such as "paxos_variant: v2".
 func Start(t testing.TB, options ...string) *Server {
 	t.Helper()
 	s := &Server{instance: newInstance(t, options), t: t}
@@ -105,7 +105,8 @@ func (s *Server) tell() {
 // Addr returns the host and port at which it listens for clients.
 func (s *Server) Addr() string { return testproc.Loopback(s.port) }
 
-// URL returns the address of a keyspace, for User: cassandra://cassandra:cassandra@127.0.0.1:9042/name.
+// URL returns the address of a keyspace, for User, as clients are given it:
+// cassandra://cassandra:cassandra@127.0.0.1:9042/name.
 func (s *Server) URL(keyspace string) string {
 	u := url.URL{Scheme: "cassandra", User: url.UserPassword(User, Password), Host: s.Addr(), Path: keyspace}
 	return u.String()
@@ -175,8 +176,8 @@ func (s *Server) end(by syscall.Signal) {
 	}
 }
 
-// Restart stops it, if it runs, and starts it again at the same ports with the same data. It returns
-// when the server answers.
+// Restart stops it, if it runs, and starts it again at the same ports with the same data. It
+// returns when the server answers.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()

@@ -13,7 +13,8 @@ import (
 // version is that of the Cassandra that is started.
 const version = "5.0.6"
 
-// java returns the path of a Java on which Cassandra runs; where there is none, the test is skipped.
+// java returns the path of a Java on which Cassandra runs; where there is none, the test is
+// skipped.
 func java(t testing.TB) string {
 	t.Helper()
 	candidates, _ := filepath.Glob("/usr/lib/jvm/*17*/bin/java")
