@@ -93,8 +93,9 @@ func TestRecipeStore(t *testing.T) {
 			t.Errorf("%s does not run storetest.Run", folder)
 		}
 		// store/cas is opened by the packages of its engines.
-		if e.Name() != "cas" && !mentions(t, "cmd/weir/store.go", `weir/store/`+e.Name()+`"`) {
-			t.Errorf("cmd/weir/store.go does not open %s", folder)
+		imported := `weir/store/` + e.Name() + `"`
+		if e.Name() != "cas" && !mentions(t, "cmd/weir/store.go", imported) && !mentions(t, "cmd/weir/shared.go", imported) {
+			t.Errorf("neither cmd/weir/store.go nor cmd/weir/shared.go opens %s", folder)
 		}
 	}
 	if stores < 3 {

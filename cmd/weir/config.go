@@ -41,7 +41,7 @@ import (
 type config struct {
 	rules    string
 	rulesSet bool   // somebody named the rules
-	store    string // storeMemory, or the URL of a Redis
+	store    string // storeMemory, or the URL of a store that nodes share
 
 	memory   memory.Options
 	redis    redis.Options    // with a Redis only

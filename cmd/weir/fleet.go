@@ -36,7 +36,7 @@ func (p *program) makePreview() error {
 	}, file.Options{IPv6Prefix: p.c.ipv6Prefix})
 	p.preview.SetLint(p.c.lintOptions())
 	p.preview.SetProcess([]string{previewProcess}, p.log)
-	if s := p.storage.redis; s != nil {
+	if s := p.storage.shared; s != nil {
 		p.preview.SetNodes(s.Nodes)
 	}
 	return nil
@@ -81,10 +81,10 @@ func (p *program) nodeName() string {
 	}
 	host = strings.ToValidUTF8(host, "")
 	host = host[:min(len(host), 48)]
-	if p.storage.redis == nil {
+	if p.storage.shared == nil {
 		return host
 	}
-	id := p.storage.redis.Name()
+	id := p.storage.shared.Name()
 	return fmt.Sprintf("%s-%s", host, id[:min(len(id), 6)])
 }
 
@@ -101,7 +101,7 @@ func (p *program) nodeState() insight.NodeState {
 	}
 	if p.storage.fallback != nil {
 		state, _, _ := p.storage.fallback.State()
-		s.Store, s.Breaker = "redis", strings.ReplaceAll(state.String(), "-", "_")
+		s.Store, s.Breaker = kindOf(p.c.store).name, strings.ReplaceAll(state.String(), "-", "_")
 	}
 	if p.insight == nil {
 		return s

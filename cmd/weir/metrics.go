@@ -21,8 +21,11 @@ func (p *program) newMetrics() *telemetry.Metrics {
 			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", domain)
 		},
 	}
-	if s := p.storage; s.redis != nil {
-		o.Redis, o.Fallback = s.redis.Stats, s.fallback
+	if s := p.storage; s.shared != nil {
+		o.Fallback = s.fallback
+		if s.redis != nil {
+			o.Redis = s.redis.Stats
+		}
 		if s.leases != nil {
 			o.Leases = s.leases.Stats
 		}

@@ -86,6 +86,9 @@ func (c *config) checkRegions() error {
 	if c.store == storeMemory {
 		return errors.New("store: memory cannot be that of one region among several, since all nodes of a region share what is counted; write the URL of the Redis of this region")
 	}
+	if !c.onRedis() {
+		return fmt.Errorf("store: %s cannot be that of one region among several; write the URL of the Redis of this region", kindOf(c.store).title)
+	}
 	sum := 0
 	for _, name := range slices.Sorted(maps.Keys(c.regionWeights)) {
 		sum += c.regionWeights[name]

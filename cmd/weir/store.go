@@ -20,8 +20,9 @@ import (
 type storage struct {
 	store.Store // the store that the limiter uses
 	local       *memory.Store
-	// With Redis: local decides while it is away.
-	redis    *redis.Store
+	// With a store that all nodes share: local decides while it is away.
+	shared   sharedStore
+	redis    *redis.Store // the same, if it is a Redis
 	leases   *lease.Store // before redis; nil if none are taken
 	fallback *fallback.Store
 	regions  *regions.Store          // before fallback; nil if there is one region alone
@@ -31,18 +32,6 @@ type storage struct {
 
 // storeMemory is the setting of the embedded store.
 const storeMemory = "memory"
-
-// checkStore reports whether s names a store. Its error holds no credentials.
-func checkStore(s string) error {
-	if s == storeMemory {
-		return nil
-	}
-	err := redis.CheckURL(s)
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("write memory, or the URL of a Redis: %w", err)
-}
 
 // withoutCredentials removes the credentials from a URL of checkStore.
 func withoutCredentials(text string) string {
@@ -62,6 +51,8 @@ func (c *config) noLeases() string {
 	switch {
 	case c.store == storeMemory:
 		return "the counters live in the server itself (store: memory), so that no decision asks anybody else; only Envoys that decide by themselves are lent units"
+	case !c.onRedis():
+		return "only Redis lends units, and the counters live in " + kindOf(c.store).title
 	case c.leases.maxKeys == 0:
 		return "redis.leases.max_keys is 0; only Envoys that decide by themselves are lent units"
 	}
@@ -75,6 +66,8 @@ func (c *config) noRegions() string {
 		return ""
 	case c.store == storeMemory:
 		return "the counters live in the server itself (store: memory); regions need a Redis each"
+	case !c.onRedis():
+		return "the counters live in " + kindOf(c.store).title + "; regions need a Redis each"
 	}
 	return "no regions are configured"
 }
@@ -90,7 +83,7 @@ func (p *program) openStore(check bool) error {
 	o.Logger = p.log
 	shared := c.store != storeMemory
 	if shared && o.Snapshot != "" {
-		return errors.New("snapshot.path: is for the embedded store. With Redis the counters live there and outlast this program; " +
+		return errors.New("snapshot.path: is for the embedded store. With another one the counters live there and outlast this program; " +
 			"what keeps them over a restart of Redis is its own configuration (appendonly). Leave snapshot.path empty")
 	}
 	if check {
@@ -108,8 +101,8 @@ func (p *program) openStore(check bool) error {
 		p.log.Info("the counters live in this process", "store", c.store)
 		return nil
 	}
-	p.log.Info("the counters live in Redis", "store", withoutCredentials(c.store))
-	return p.openRedis()
+	p.log.Info("the counters live in "+kindOf(c.store).title, "store", withoutCredentials(c.store))
+	return p.openShared()
 }
 
 // returnLeases gives back what Redis has lent this node, and tells what was used of it. From then
@@ -121,30 +114,28 @@ func (s *storage) returnLeases(ctx context.Context) error {
 	return s.leases.Drain(ctx)
 }
 
-// openRedis puts Redis before the store in memory.
-func (p *program) openRedis() error {
+// openShared puts the store that all nodes share before the store in memory.
+func (p *program) openShared() error {
 	c, s := p.c, p.storage
 	var err error
-	o := c.redis
-	o.URL, o.Logger = c.store, p.log
-	s.redis, err = redis.Open(o)
-	if err != nil {
+	if s.shared, err = kindOf(c.store).open(c, p.log); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	primary := store.Store(s.redis)
-	if c.leases.maxKeys > 0 {
+	primary := store.Store(s.shared)
+	s.redis, _ = s.shared.(*redis.Store)
+	if s.redis != nil && c.leases.maxKeys > 0 {
 		if s.leases, err = lease.New(s.redis, lease.Options{MaxKeys: c.leases.maxKeys}); err != nil {
 			return errors.Join(fmt.Errorf("store: %w", err), s.redis.Close())
 		}
 		primary = s.leases
 	}
 	f := c.fallback
-	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.redis.Nodes, p.storeWent, p.exceeded
+	f.Local, f.Nodes, f.Transition, f.Exceeded = s.local, s.shared.Nodes, p.storeWent, p.exceeded
 	if s.fallback, err = fallback.New(primary, f); err != nil {
 		return errors.Join(fmt.Errorf("store: %w", err), primary.Close())
 	}
 	s.Store = s.fallback
-	s.lookForRedis()
+	s.look()
 	return p.openRegions()
 }
 
@@ -157,15 +148,15 @@ func (s *storage) Close() error {
 	return errors.Join(failures...)
 }
 
-// lookForRedis makes a Redis that is away when the program starts show as that before the first
+// look makes a store that is away when the program starts show as that before the first
 // request asks for it.
-func (s *storage) lookForRedis() {
+func (s *storage) look() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	s.fallback.Look(ctx)
 }
 
-// storeWent logs that Redis went away, answers again, or is back.
+// storeWent logs that the store went away, answers again, or is back.
 func (p *program) storeWent(_, to fallback.State, cause error) {
 	switch to {
 	case fallback.Open:

@@ -1,0 +1,64 @@
+//go:build unix
+
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/cassandratest"
+)
+
+// TestCassandra: two nodes on one Cassandra enforce one limit as one would; they say what they do
+// not have with it; and while it is killed, each goes on with its share.
+func TestCassandra(t *testing.T) {
+	server := cassandratest.Start(t)
+	url := server.URL(server.Keyspace())
+	dir := t.TempDir()
+	rules := dir + "/rules.yaml"
+	writeRules(t, rules, sharedRules)
+	var nodes []*node
+	for range 2 {
+		p := startOn(t, url, "--rules="+rules)
+		n := nodeOf(t, p.stderr, p.addr)
+		nodes = append(nodes, n)
+		p.stderr.await(t, `the counters live in Cassandra" store=cassandra://`+server.Addr())
+		p.stderr.await(t, "bans and grants are not shared")
+		n.awaitBack()
+	}
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() { admitted.Add(int64(nodes[i%2].admitted(50, "key=exact"))) })
+	}
+	all.Wait()
+	if n := admitted.Load(); n != 300 {
+		t.Errorf("of 400 attempts at two nodes %d were admitted by a limit of 300", n)
+	}
+	answer, err := http.Post(nodes[0].http+"/api/v1/reserve", "application/json", strings.NewReader(`{"attributes": {"key": "r"}, "hits": 1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if err != nil || answer.StatusCode != http.StatusNotImplemented || !strings.Contains(string(body), "cannot hold reservations") {
+		t.Errorf("a reservation: %d %s %v", answer.StatusCode, body, err)
+	}
+	if status := nodes[1].delete("default/exact/key=exact"); status != 204 {
+		t.Errorf("reset: %d", status)
+	}
+	// It remembers for a second that the key was refused.
+	eventually(t, "the other node admits a key that was reset", func() bool { return nodes[0].admitted(1, "key=exact") == 1 })
+
+	server.Kill()
+	for _, n := range nodes {
+		n.awaitAway()
+	}
+	if n := nodes[0].admitted(20, "key=more"); n == 0 || n > 20 {
+		t.Errorf("alone, %d of 20 were admitted", n)
+	}
+}
