@@ -31,6 +31,10 @@ type Options struct {
 	// RememberRefusals is how long at most this node repeats a refusal without asking the engine; 0
 	// means never. A second is good.
 	RememberRefusals time.Duration
+	// Freed is called with a key that may be admitted earlier than nodes have been told, and the id
+	// of its counter, so that the others call ForgetHere; nil means no calls. It must be quick and
+	// safe for concurrent use, and key is valid during the call only.
+	Freed func(id uint64, key []byte)
 	// KnownKeys bounds the values that this node remembers, with 512 bytes for each on average: a
 	// decision on one of these takes one round trip if nobody else has changed it. 0 means 65,536.
 	KnownKeys int

@@ -183,10 +183,34 @@ func (s *Store) TakeNow(charges []store.Charge, results []algo.Result) (now int6
 	return s.refusals.Answer(charges, results)
 }
 
-// Forget implements store.Forgetter, on this node. Others hear of it when their memory ends.
+// Forget implements store.Forgetter. Others hear of it by Options.Freed, or when their memory ends.
 func (s *Store) Forget(c *rule.Counter, key []byte) {
 	if s.refusals != nil && c != nil {
-		s.refusals.Forget(c.ID, key)
+		s.forget(c.ID, key)
+	}
+}
+
+// forget forgets a refusal on this node, and has others do so.
+func (s *Store) forget(id uint64, key []byte) {
+	s.refusals.Forget(id, key)
+	if s.o.Freed != nil {
+		s.o.Freed(id, key)
+	}
+}
+
+// ForgetHere drops the refusals of a key that this node remembers: another one has told that the
+// key may be admitted earlier than they say. id is that of the counter.
+func (s *Store) ForgetHere(id uint64, key []byte) {
+	if s.refusals != nil {
+		s.refusals.Forget(id, key)
+	}
+}
+
+// ForgetAll drops all refusals that this node remembers: what others have told may have been
+// missed.
+func (s *Store) ForgetAll() {
+	if s.refusals != nil {
+		s.refusals.ForgetAll()
 	}
 }
 
@@ -197,7 +221,7 @@ func (s *Store) freed(charges []store.Charge) {
 	}
 	for i := range charges {
 		if c := &charges[i]; c.Ask.Cost < 0 {
-			s.refusals.Forget(c.Counter.ID, c.Key)
+			s.forget(c.Counter.ID, c.Key)
 		}
 	}
 }
