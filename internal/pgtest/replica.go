@@ -30,7 +30,9 @@ func (s *Server) Replica(options ...string) *Server {
 		r.write("standby.signal", "")
 		return nil
 	})
-	patience.Until(s.t, "the replica follows", func() bool { return s.Number("select count(*) from pg_stat_replication where state = 'streaming'") > 0 })
+	patience.Until(s.t, "the replica follows", func() bool {
+		return s.Number("select count(*) from pg_stat_replication where state = 'streaming'") > 0
+	})
 	return r
 }
 

@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-rl/weir/store"
+)
+
+// database is a pool of connections that call functions of the schema.
+type database struct {
+	target  *target
+	timeout time.Duration
+	pool    *pgxpool.Pool
+	text    statements
+	params  sync.Pool // *params
+
+	// unnamed is set when a pooler has been found to spread the statements of a connection over
+	// several ones of its own: then each call brings its text.
+	unnamed atomic.Bool
+	ready   atomic.Bool // the schema is there
+	setting sync.Mutex
+	metrics metrics
+}
+
+// notChargedError is an error that is store.ErrNotCharged.
+type notChargedError struct{ error }
+
+func (e notChargedError) Unwrap() []error { return []error{e.error, store.ErrNotCharged} }
+
+// statement is the text of a call, and the name under which a connection may have prepared it.
+type statement struct{ name, text string }
+
+func newStatement(text string) statement {
+	return statement{fmt.Sprintf("weir_%016x", xxhash.Sum64String(text)), text}
+}
+
+func openDatabase(t *target, connections int, timeout time.Duration) (*database, error) {
+	d := &database{target: t, timeout: timeout}
+	d.params.New = func() any { return &params{} }
+	d.text = statementsOf(t.schema)
+	c := t.config.Copy()
+	if !t.poolSize {
+		c.MaxConns = int32(connections)
+	}
+	// What is idle for long may have been forgotten on the way, by a firewall.
+	if c.MaxConnIdleTime == 0 {
+		c.MaxConnIdleTime = 5 * time.Minute
+	}
+	var err error
+	if d.pool, err = pgxpool.NewWithConfig(context.Background(), c); err != nil {
+		return nil, fmt.Errorf("postgres store: %w", err)
+	}
+	return d, nil
+}
+
+// SQLSTATEs.
+const (
+	codeReadOnly        = "25006" // read_only_sql_transaction: a replica
+	codeNoStatement     = "26000" // invalid_sql_statement_name
+	codeStatementExists = "42P05" // duplicate_prepared_statement
+	codePlanChanged     = "0A000" // "cached plan must not change result type"
+	codeNoTable         = "42P01"
+	codeNoSchema        = "3F000"
+	codeNoFunction      = "42883"
+	codeUnknown         = "40003" // statement_completion_unknown
+)
+
+// codeOf returns the SQLSTATE of an error that is the server's answer and no end of the connection;
+// else "".
+func codeOf(err error) string {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR" {
+		return answer.Code
+	}
+	return ""
+}
+
+// call calls a function: it sends a statement with parameters that fill has written, and calls row
+// with each row of the reply, in binary; columns are valid during that call. An error that is
+// store.ErrNotCharged says that nothing was done: what the server has answered with an error, it
+// has taken back whole.
+func (d *database) call(ctx context.Context, s statement, fill func(p *params), row func(columns [][]byte) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	p := d.params.Get().(*params)
+	defer d.params.Put(p)
+	p.reset()
+	fill(p)
+	for tries := 0; ; tries++ {
+		if err := d.prepare(ctx); err != nil {
+			return notChargedError{fmt.Errorf("postgres store: %w", err)}
+		}
+		c, err := d.pool.Acquire(ctx)
+		if err != nil {
+			d.metrics.failures.Add(1)
+			return notChargedError{fmt.Errorf("postgres store: %w", err)}
+		}
+		d.metrics.calls.Add(1)
+		err = d.send(ctx, c.Conn().PgConn(), s, p, row)
+		c.Release()
+		if err == nil {
+			return nil
+		}
+		if tries < 2 && d.mend(codeOf(err)) {
+			continue
+		}
+		d.metrics.failures.Add(1)
+		return d.judge(err)
+	}
+}
+
+// judge says what an error means for the outcome of a call.
+func (d *database) judge(err error) error {
+	code := codeOf(err)
+	if code == codeReadOnly {
+		// A server that became a replica keeps its connections; the next ones look for another.
+		d.pool.Reset()
+	}
+	err = fmt.Errorf("postgres store: %w", err)
+	if pgconn.SafeToRetry(err) || code != "" && code != codeUnknown {
+		return notChargedError{err}
+	}
+	return err
+}
+
+// mend does what makes a call succeed that failed with this SQLSTATE; it reports whether there is
+// such a thing.
+func (d *database) mend(code string) bool {
+	switch code {
+	case codeNoStatement, codeStatementExists, codePlanChanged:
+		d.unnamed.Store(true)
+		return true
+	case codeNoTable, codeNoSchema, codeNoFunction:
+		d.ready.Store(false) // another server than before, which lacks what it lost
+		return true
+	}
+	return false
+}
+
+// send makes one round trip, and one more if the connection has yet to prepare the statement.
+func (d *database) send(ctx context.Context, c *pgconn.PgConn, s statement, p *params, row func(columns [][]byte) error) error {
+	values := p.values()
+	formats := binaryFormats[:len(values)]
+	var reply *pgconn.ResultReader
+	if d.unnamed.Load() {
+		reply = c.ExecParams(ctx, s.text, values, p.types, formats, binaryFormats[:1])
+	} else {
+		if _, prepared := c.CustomData()[s.name]; !prepared {
+			if _, err := c.Prepare(ctx, s.name, s.text, p.types); err != nil {
+				return err
+			}
+			c.CustomData()[s.name] = true
+		}
+		reply = c.ExecPrepared(ctx, s.name, values, formats, binaryFormats[:1])
+	}
+	var failed error
+	for reply.NextRow() {
+		if failed == nil && row != nil {
+			failed = row(reply.Values())
+		}
+	}
+	if _, err := reply.Close(); err != nil {
+		return err
+	}
+	return failed
+}

@@ -1,0 +1,59 @@
+package postgres_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/postgres"
+	"github.com/weir-rl/weir/store/storetest"
+)
+
+var schemas atomic.Int64
+
+// inSchema returns the URL of a schema that no test has used.
+func inSchema(url string) string {
+	return fmt.Sprint(url, "&weir_schema=of_", schemas.Add(1))
+}
+
+// open opens a store.
+func open(t testing.TB, o postgres.Options) *postgres.Store {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = 20 * time.Second // a busy machine is no failure
+	}
+	s, err := postgres.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestContract(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
+		return open(t, postgres.Options{URL: inSchema(s.URL()), Clock: clock})
+	})
+}
+
+func TestBoard(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	storetest.Board(t, func(t *testing.T, clock func() int64) store.Board {
+		return open(t, postgres.Options{URL: inSchema(s.URL()), Clock: clock})
+	})
+}
+
+func TestMatrix(t *testing.T) {
+	t.Parallel()
+	storetest.Matrix(t, open(t, postgres.Options{URL: pgtest.Start(t).URL()}))
+}
