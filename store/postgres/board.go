@@ -152,7 +152,8 @@ func (s *Store) Watch(ctx context.Context, kind string, changed func(facts []sto
 			now, err = s.readBoard(ctx, kind, 0)
 		}
 		if err == nil {
-			anew := !known || now.name != last.name
+			// A kind without a name has had no facts yet.
+			anew := !known || last.name != "" && now.name != last.name
 			if known = true; len(now.facts) > 0 || anew {
 				changed(now.facts, anew)
 			}

@@ -100,10 +100,14 @@ func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) error {
 		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	}) error {
 		version, functions = "", false
-		var table *string
-		err := q.QueryRow(ctx, "select to_regclass($1)::text, to_regproc($2) is not null", pgx.QueryExecModeExec,
-			schema+".meta", schema+".last_"+functionsName).Scan(&table, &functions)
-		if err != nil || table == nil {
+		// The catalogs are asked themselves: what functions such as to_regclass have found to be
+		// missing, they take for missing until the transaction ends.
+		var made bool
+		err := q.QueryRow(ctx, `select
+			exists (select from pg_class c join pg_namespace n on n.oid = relnamespace where nspname = $1 and relname = 'meta'),
+			exists (select from pg_proc p join pg_namespace n on n.oid = pronamespace where nspname = $1 and proname = $2)`,
+			pgx.QueryExecModeExec, schema, "last_"+functionsName).Scan(&made, &functions)
+		if err != nil || !made {
 			return err
 		}
 		err = q.QueryRow(ctx, inSchema("select value, (select relpersistence = 'u' from pg_class where oid = 'SCHEMA.states'::regclass) from SCHEMA.meta where name = 'version'", schema),
