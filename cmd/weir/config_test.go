@@ -181,6 +181,7 @@ func TestConfigErrors(t *testing.T) {
 		"a third one":          {"", []string{"WEIR_STORE=redis://ada:secret%@db:6379"}, nil, []string{"percent-encode"}},
 		"a database":           {"", []string{"WEIR_STORE=redis://:secret@db:6379/users"}, nil, []string{`the database "users" is no number`}},
 		"a cluster database":   {"", []string{"WEIR_STORE=redis+cluster://:secret@db:6379/1"}, nil, []string{"a Cluster has the database 0 only"}},
+		"a PostgreSQL":         {"", []string{"WEIR_STORE=postgres://ada:secret@db/weir?weir_tables=no"}, nil, []string{`postgres URL: weir_tables is "no"; it may be unlogged, logged or synced`}},
 		"a keyspace":           {"", []string{"WEIR_STORE=cassandra://ada:secret@db"}, nil, []string{"cassandra URL: \"\" is no name of a keyspace"}},
 		"no master":            {"", []string{"WEIR_STORE=redis+sentinel://:secret@db"}, nil, []string{"the name of the master is missing"}},
 		"several hosts":        {"", []string{"WEIR_STORE=redis://:secret@a,b"}, nil, []string{"several hosts; write redis+cluster:// or redis+sentinel://"}},

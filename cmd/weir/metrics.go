@@ -4,6 +4,8 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/store/cas"
+	"github.com/weir-rl/weir/store/postgres"
 )
 
 // newMetrics makes the metrics of the parts behind the limiter. They exist before the limiter, so
@@ -25,6 +27,8 @@ func (p *program) newMetrics() *telemetry.Metrics {
 		o.Fallback = s.fallback
 		if s.redis != nil {
 			o.Redis = s.redis.Stats
+		} else {
+			o.Database = databaseOf(s.shared)
 		}
 		if s.leases != nil {
 			o.Leases = s.leases.Stats
@@ -41,6 +45,21 @@ func (p *program) newMetrics() *telemetry.Metrics {
 		}
 	}
 	return telemetry.New(o)
+}
+
+// databaseOf returns what reads a store in a database.
+func databaseOf(s sharedStore) func() telemetry.Database {
+	switch s := s.(type) {
+	case *postgres.Store:
+		return func() telemetry.Database {
+			of := s.Stats()
+			return telemetry.Database{Stats: of.Stats, Nodes: of.Nodes, Swept: of.Swept}
+		}
+	case interface{ Stats() cas.Stats }:
+		nodes := s.(sharedStore).Nodes
+		return func() telemetry.Database { return telemetry.Database{Stats: s.Stats(), Nodes: nodes()} }
+	}
+	return nil
 }
 
 // collect adds the metrics of load, queues and doors.

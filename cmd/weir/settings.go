@@ -102,7 +102,7 @@ var rulesSettings = []setting{
 
 var storeSettings = []setting{
 	{path: "store", value: storeMemory,
-		help: "where counters live: memory, or what all nodes share: a Redis, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://, or cassandra://HOST:PORT/KEYSPACE",
+		help: "where counters live: memory, or what all nodes share: a Redis, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://, postgres://HOST:PORT/DATABASE, or cassandra://HOST:PORT/KEYSPACE",
 		set:  text(func(c *config, s string) error { c.store = s; return checkStore(s) })},
 	{path: "redis.prefix", value: redis.DefaultPrefix,
 		help: "beginning of all keys in Redis",

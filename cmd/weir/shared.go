@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cassandra"
+	"github.com/weir-rl/weir/store/postgres"
 	"github.com/weir-rl/weir/store/redis"
 )
 
@@ -37,6 +38,14 @@ var sharedKinds = []*sharedKind{
 			o := c.redis
 			o.URL, o.Logger = c.store, log
 			return redis.Open(o)
+		},
+	},
+	{
+		name: "postgres", title: "PostgreSQL", schemes: []string{"postgres", "postgresql"}, check: postgres.CheckURL,
+		open: func(c *config, log *slog.Logger) (sharedStore, error) {
+			return postgres.Open(postgres.Options{
+				URL: c.store, Logger: log, Timeout: c.redis.Timeout, RememberRefusals: c.redis.RememberRefusals, Heartbeat: c.redis.Heartbeat,
+			})
 		},
 	},
 	{

@@ -44,7 +44,7 @@ type collector struct{ m *Metrics }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{descRequests, descDecisions, descDetailed, descDetailedLost, descKeys, descBytes, descEvictions,
-		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, slices.Concat(descsBans, descsShared, descsLeases, descsRegions)...) {
+		descOverflows, descGeneration, descRules, descLoaded, descLoads, descFailures, descBroken, descBehind, descInfo, descCandidates}, slices.Concat(descsBans, descsShared, descsDatabase, descsLeases, descsRegions)...) {
 		ch <- d
 	}
 }
@@ -111,6 +111,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if m.o.Redis != nil {
 		r := m.o.Redis()
 		collectRedis(ch, &r)
+	}
+	if m.o.Database != nil {
+		d := m.o.Database()
+		collectDatabase(ch, &d)
 	}
 	if m.o.Fallback != nil {
 		collectFallback(ch, m.o.Fallback)

@@ -67,8 +67,10 @@ type Options struct {
 	Tally *watch.Tally
 	// Memory reads the store in this process.
 	Memory func() memory.Stats
-	// Redis reads a shared store, Fallback the store that decides while that is away.
+	// Redis and Database read a shared store, one of them or none; Fallback is the store that
+	// decides while that is away.
 	Redis    func() redis.Stats
+	Database func() Database
 	Fallback Fallback
 	// Leases reads what the shared store has lent this node.
 	Leases func() lease.Stats

@@ -1,0 +1,85 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/pgtest"
+)
+
+// TestPostgreSQL: two nodes on one PostgreSQL enforce one limit as one would, and share
+// reservations. While it is killed, each goes on with its share; then they find it again.
+func TestPostgreSQL(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	rules := t.TempDir() + "/rules.yaml"
+	writeRules(t, rules, sharedRules)
+	var nodes []*node
+	for range 2 {
+		p := startOn(t, server.URL(), "--rules="+rules)
+		n := nodeOf(t, p.stderr, p.addr)
+		nodes = append(nodes, n)
+		p.stderr.await(t, `the counters live in PostgreSQL" store=postgres://`+server.Addr()+"/weir")
+		n.awaitBack()
+	}
+	eventually(t, "the nodes know of each other", func() bool { return nodes[0].metric("weir_database_nodes") == "2" })
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() { admitted.Add(int64(nodes[i%2].admitted(50, "key=exact"))) })
+	}
+	all.Wait()
+	if n := admitted.Load(); n != 300 {
+		t.Errorf("of 400 attempts at two nodes %d were admitted by a limit of 300", n)
+	}
+	if nodes[0].metric("weir_database_decisions_total") == "0" {
+		t.Error("the database has decided nothing")
+	}
+	post := func(n *node, path, body string) (status int, id string) {
+		t.Helper()
+		answer, err := http.Post(n.http+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		var out struct {
+			ID string `json:"reservation"`
+		}
+		_ = json.NewDecoder(answer.Body).Decode(&out) // what is no JSON has no reservation
+		return answer.StatusCode, out.ID
+	}
+	status, id := post(nodes[0], "/api/v1/reserve", `{"attributes": {"key": "r"}, "hits": 5}`)
+	if status != http.StatusOK || id == "" {
+		t.Fatalf("a reservation: %d %q", status, id)
+	}
+	for i, want := range []int{http.StatusNoContent, http.StatusNotFound} {
+		if status, _ := post(nodes[1], "/api/v1/commit", `{"reservation": "`+id+`", "hits": 2}`); status != want {
+			t.Errorf("commit %d at another node: %d, want %d", i, status, want)
+		}
+	}
+	if status := nodes[1].delete("default/exact/key=exact"); status != 204 {
+		t.Errorf("reset: %d", status)
+	}
+	eventually(t, "the other node admits a key that was reset", func() bool { return nodes[0].admitted(1, "key=exact") == 1 })
+
+	server.Kill()
+	for _, n := range nodes {
+		n.awaitAway()
+	}
+	if n := nodes[0].admitted(20, "key=more"); n == 0 || n > 20 {
+		t.Errorf("alone, %d of 20 were admitted", n)
+	}
+	server.Restart()
+	for _, n := range nodes {
+		n.awaitBack()
+	}
+	if n := nodes[0].admitted(1, "key=after"); n != 1 {
+		t.Errorf("%d of 1 were admitted by a PostgreSQL that is back", n)
+	}
+}
