@@ -45,7 +45,6 @@ func BenchmarkSwap(b *testing.B) {
 				const keys = 512
 				var next atomic.Int64
 				b.SetParallelism(parallel)
-				began := s.CPU()
 				swap := func(first int, versions map[int]uint64) {
 					gs := make([]cas.Group, groups)
 					for i := range gs {
@@ -65,7 +64,7 @@ func BenchmarkSwap(b *testing.B) {
 					}
 				}
 				b.ResetTimer()
-				began = s.CPU()
+				began := s.CPU()
 				b.RunParallel(func(pb *testing.PB) {
 					me := int(next.Add(1))
 					versions := map[int]uint64{}

@@ -1,0 +1,156 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/postgres"
+)
+
+// Ways to decide: Weir's, and those of other limiters on PostgreSQL, with their own statements: a
+// transaction that locks a row, reads and writes it (bucket4j's SELECT FOR UPDATE), one statement
+// that counts (rate-limiter-flexible's), and the least that a decision can be.
+var ways = map[string]func(b *testing.B, s *pgtest.Server) func(key string) error{
+	"weir": func(b *testing.B, s *pgtest.Server) func(key string) error {
+		return weirWay(b, s.URL())
+	},
+	"weir_unlogged": func(b *testing.B, s *pgtest.Server) func(key string) error {
+		return weirWay(b, s.URL()+"&weir_tables=unlogged")
+	},
+	"bucket4j": func(b *testing.B, s *pgtest.Server) func(key string) error {
+		pool := otherPool(b, s, "create table bucket (id text primary key, state bytea)")
+		return func(key string) error {
+			ctx := context.Background()
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				var state []byte
+				err := tx.QueryRow(ctx, "select state from bucket where id = $1 for update", key).Scan(&state)
+				if errors.Is(err, pgx.ErrNoRows) {
+					_, err = tx.Exec(ctx, "insert into bucket (id, state) values ($1, null) on conflict (id) do nothing", key)
+				}
+				if err == nil {
+					_, err = tx.Exec(ctx, "update bucket set state = $1 where id = $2", make([]byte, 40), key)
+				}
+				return err
+			})
+		}
+	},
+	"rate_limiter_flexible": func(b *testing.B, s *pgtest.Server) func(key string) error {
+		pool := otherPool(b, s, "create table points (key varchar(255) primary key, points integer not null default 0, expire bigint)")
+		return func(key string) error {
+			now := time.Now().UnixMilli()
+			var points, expire int64
+			return pool.QueryRow(context.Background(), `insert into points values ($1, $2, $3)
+				on conflict (key) do update set
+				points = case when (points.expire <= $4 or 1 = $5) then $2 else points.points + ($2) end,
+				expire = case when (points.expire <= $4 or 1 = $5) then $3 else points.expire end
+				returning points, expire`, key, 1, now+3_600_000, now, 0).Scan(&points, &expire)
+		}
+	},
+	"bare_update": func(b *testing.B, s *pgtest.Server) func(key string) error {
+		pool := otherPool(b, s, "create table bare (key text primary key, n bigint) with (fillfactor = 60)")
+		s.Exec("insert into bare select 'key ' || i, 0 from generate_series(0, $1) i", benchKeys)
+		return func(key string) error {
+			var n int64
+			return pool.QueryRow(context.Background(), "update bare set n = n + 1 where key = $1 returning n", key).Scan(&n)
+		}
+	},
+}
+
+const benchKeys = 10_000
+
+// otherPool makes a table, and returns a pool of as many connections as such programs have.
+func otherPool(b *testing.B, s *pgtest.Server, table string) *pgxpool.Pool {
+	b.Helper()
+	pool, err := pgxpool.New(context.Background(), s.URL()+"&pool_max_conns=16")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	if _, err := pool.Exec(context.Background(), table); err != nil {
+		b.Fatal(err)
+	}
+	// What is asked of Weir's tables holds for the others too: a crash loses less than a second.
+	s.Exec("alter role weir set synchronous_commit = off")
+	pool.Reset()
+	return pool
+}
+
+func weirWay(b *testing.B, url string) func(key string) error {
+	b.Helper()
+	s := open(b, postgres.Options{URL: url})
+	c, err := counterOf(algo.Config{Algorithm: algo.TokenBucket, N: 1e9, Window: time.Hour})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func(key string) error {
+		charges := [1]store.Charge{{Counter: c, Limit: c.Limit, Key: []byte(key), Ask: algo.Ask{Cost: 1, MaxDelay: -1}}}
+		var results [1]algo.Result
+		_, err := s.Take(context.Background(), charges[:], results[:])
+		return err
+	}
+}
+
+// BenchmarkDecisions measures decisions on PostgreSQL: uniform keys and one hot key with 64 callers,
+// and one caller alone.
+func BenchmarkDecisions(b *testing.B) {
+	for _, load := range []struct {
+		name          string
+		callers, keys int
+	}{{"uniform", 64, benchKeys}, {"hot", 64, 1}, {"alone", 1, benchKeys}} {
+		for _, name := range []string{"weir", "weir_unlogged", "bucket4j", "rate_limiter_flexible", "bare_update"} {
+			b.Run(load.name+"/"+name, func(b *testing.B) {
+				s := pgtest.Start(b, "fsync = on", "shared_buffers = 128MB", "max_wal_size = 1GB")
+				decide := ways[name](b, s)
+				run := func(n int) (took []time.Duration) {
+					var mu sync.Mutex
+					var left atomic.Int64
+					left.Store(int64(n))
+					var wg sync.WaitGroup
+					for range load.callers {
+						wg.Go(func() {
+							var mine []time.Duration
+							for left.Add(-1) >= 0 {
+								key := fmt.Sprint("key ", rand.IntN(load.keys))
+								began := time.Now()
+								if err := decide(key); err != nil {
+									b.Error(err)
+									return
+								}
+								mine = append(mine, time.Since(began))
+							}
+							mu.Lock()
+							took = append(took, mine...)
+							mu.Unlock()
+						})
+					}
+					wg.Wait()
+					return took
+				}
+				run(max(2*load.keys, 200)) // all keys have been seen
+				before := s.CPU()
+				b.ResetTimer()
+				took := run(b.N)
+				b.StopTimer()
+				slices.Sort(took)
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+				b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+				b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+				b.ReportMetric(float64((s.CPU()-before).Microseconds())/float64(b.N), "server-µs/op")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
