@@ -195,24 +195,18 @@ func TestNeverLate(t *testing.T) {
 }
 
 // TestTurns: where nothing can be locked, a node that decides on a key without a break lets others
-// come through.
+// come through, that are further away.
 func TestTurns(t *testing.T) {
 	m := castest.New()
-	network := func(context.Context, castest.Call) error {
-		time.Sleep(300 * time.Microsecond)
-		return nil
-	}
-	m.Before, m.After = network, network
 	c := counterOf(t, 1, wide)
-	var all sync.WaitGroup
 	var made [2]atomic.Int64
+	var all sync.WaitGroup
 	for n := range made {
-		s := open(t, struct{ cas.Engine }{m}, cas.Options{})
-		for range 8 {
+		s := open(t, far{m, time.Duration(1+3*n) * 500 * time.Microsecond}, cas.Options{})
+		for range 16 {
 			all.Go(func() {
 				results := make([]algo.Result, 1)
-				// Until both have got through, and long after one of them could have kept the other out.
-				for made[0].Load()+made[1].Load() < 4000 || min(made[0].Load(), made[1].Load()) == 0 {
+				for made[0].Load() < 8_000 && made[1].Load() < 8_000 {
 					if _, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, results); err != nil {
 						t.Error(err)
 						return
@@ -223,7 +217,21 @@ func TestTurns(t *testing.T) {
 		}
 	}
 	all.Wait()
-	if a, b := made[0].Load(), made[1].Load(); min(a, b) < 200 {
-		t.Errorf("one node made %d decisions, and the other %d", a, b)
+	a, b := made[0].Load(), made[1].Load()
+	t.Logf("one node made %d decisions, and the other %d", a, b)
+	if min(a, b) < 100 {
+		t.Error("one was kept out")
 	}
+}
+
+// far is an engine some way off, that locks nothing.
+type far struct {
+	cas.Engine
+	way time.Duration
+}
+
+func (f far) Swap(ctx context.Context, now int64, groups []cas.Group) (int64, error) {
+	time.Sleep(f.way)
+	defer time.Sleep(f.way)
+	return f.Engine.Swap(ctx, now, groups)
 }

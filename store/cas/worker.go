@@ -435,11 +435,14 @@ func (w *worker) decideLocked(ctx context.Context) {
 	}
 }
 
-// Where nothing can be locked, the node that wrote a key last is quicker than all others also the
-// next time: it knows the version, and they do not. So it rests after some writes, for as long as
-// one takes; what has come meanwhile goes as one write then.
+// Where nothing can be locked, the node that is nearest to the database is quicker than all others,
+// again and again: it knows the version that it wrote, and by the time that they have learned it,
+// there is another one. So it rests after some writes, for as long as a write of another node may
+// take, and sometimes for longer, for one that is further away. What has come meanwhile goes as one
+// write then.
 const (
-	longestRun  = 8 // writes, before a rest
+	shortRun    = 8  // writes, before a rest of two of them
+	longRun     = 64 // writes, before a rest of eight
 	longestRest = 50 * time.Millisecond
 	// attempts from which on it is fewer nodes at a time that are wanted, rather than turns
 	manyAttempts = 100
@@ -453,10 +456,14 @@ func (w *worker) share(asked int64, conflicts int) {
 		switch {
 		case conflicts > 0 || asked-e.wrote > int64(w.took):
 			e.run = 0
-		case e.run < longestRun:
-			e.run++
 		default:
-			e.run, w.rests = 0, 2*w.took
+			e.run++
+		}
+		switch {
+		case e.run >= longRun:
+			e.run, w.rests = 0, 8*w.took
+		case e.run > 0 && e.run%shortRun == 0:
+			w.rests = max(w.rests, 2*w.took)
 		}
 		e.wrote = now
 	}
