@@ -15,6 +15,8 @@ import (
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cas"
+	"github.com/weir-rl/weir/store/fallback"
+	"github.com/weir-rl/weir/store/memory"
 )
 
 // TestLostAnswers: a write whose answer was lost is found to have been made, or its outcome is told
@@ -192,6 +194,41 @@ func TestNeverLate(t *testing.T) {
 		}
 		last = now
 	}
+}
+
+// TestBehindFallback: package fallback finds in a Store all that it wants of a primary: it decides by
+// itself while the database is away, and charges it for that when it is back.
+func TestBehindFallback(t *testing.T) {
+	m := castest.New()
+	var away atomic.Bool
+	m.Before = func(context.Context, castest.Call) error {
+		if away.Load() {
+			return fmt.Errorf("%w: connection refused", store.ErrNotCharged)
+		}
+		return nil
+	}
+	primary, c := open(t, m, cas.Options{}), counterOf(t, 1, wide)
+	local, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := fallback.New(primary, fallback.Options{Local: local, Deadline: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	take(t, s, charge(c, "k", 1))
+	away.Store(true)
+	for range 20 {
+		if r := take(t, s, charge(c, "k", 1)); !r[0].Allowed {
+			t.Fatalf("%+v", r[0])
+		}
+	}
+	if gone, parts := s.Away(); gone != 1 || parts != 1 {
+		t.Errorf("%d parts of %d are away", gone, parts)
+	}
+	away.Store(false)
+	patience.Until(t, "what was admitted meanwhile is charged", func() bool { return used(t, primary, c, "k") == 21 })
 }
 
 // TestTurns: where nothing can be locked, a node that decides on a key without a break lets others

@@ -215,6 +215,46 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestRefusalsOfOthers: nodes tell each other which keys are free, as the packages of engines carry
+// it.
+func TestRefusalsOfOthers(t *testing.T) {
+	m := castest.New()
+	var here, there *cas.Store
+	there = open(t, m, cas.Options{RememberRefusals: time.Hour})
+	here = open(t, m, cas.Options{RememberRefusals: time.Hour, Freed: func(id uint64, key []byte) { there.ForgetHere(id, key) }})
+	c := counterOf(t, 1, algo.Config{Algorithm: algo.FixedWindow, N: 1, Calendar: algo.Year})
+	refuse := func() {
+		t.Helper()
+		take(t, there, charge(c, "k", 1))
+		if r := take(t, there, charge(c, "k", 1)); r[0].Allowed {
+			t.Fatalf("%+v", r[0])
+		}
+	}
+	for what, free := range map[string]func(){
+		"a refund": func() { take(t, here, charge(c, "k", -1)) },
+		"a settlement": func() {
+			now, _ := here.Now()
+			if err := here.Settle(t.Context(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: now, Reserved: 1}}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a reset": func() {
+			if _, err := here.Reset(t.Context(), c, []byte("k")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"all may have been missed": func() {
+			take(t, open(t, m, cas.Options{}), charge(c, "k", -1)) // nobody tells of it
+			there.ForgetAll()
+		},
+	} {
+		refuse()
+		if free(); !take(t, there, charge(c, "k", 1))[0].Allowed {
+			t.Errorf("after %s the refusal is repeated", what)
+		}
+	}
+}
+
 // TestAcross: an engine that does not span places decides a call over several of them so that it is
 // all or nothing, once all is said.
 func TestAcross(t *testing.T) {
