@@ -1,15 +1,12 @@
 package source
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weir-rl/weir/rule"
@@ -35,31 +32,14 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Status tells an operator where the rules come from and whether they are up to date.
-type Status struct {
-	Path     string
-	Waiting  bool      // Options.Until are in force, since nothing lies at Path
-	Files    []string  // the files of the rules in force, sorted
-	Digest   string    // of the files of the rules in force: see Digest
-	Version  string    // that the source gives them; "" of a folder, which gives none
-	Loaded   time.Time // when the rules in force were loaded
-	Loads    uint64    // successful loads, the first one included
-	Failures uint64    // loads that failed
-	Behind   bool      // the folder holds a change that was not read yet
-	Err      error     // why what lies in the folder now is not in force; nil if it is
-}
-
 // Folder holds the rules of a folder in force and follows its changes. Make one with Open. Safe for
 // concurrent use.
 type Folder struct {
+	*Held
+
 	o      Options
 	reload chan struct{}
-
-	mu     sync.Mutex
-	status Status
-	// sources are what was last loaded with success. Only Open and Run's goroutine change it.
-	sources []file.Source
-	watch   watch
+	watch  watch
 }
 
 // Open loads the rules once. A program that starts should end with its error, which is a
@@ -74,7 +54,7 @@ func Open(o Options) (*Folder, *rule.Set, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Folder{o: o, reload: make(chan struct{}, 1), status: Status{Path: o.Path}}
+	f := &Folder{Held: NewHeld(o.Path, o.Logger), o: o, reload: make(chan struct{}, 1)}
 	before := signature(o.Path)
 	sources, set, warnings, err := load(o.Path, o.Rules)
 	if o.Until != nil && errors.Is(err, errNothing) {
@@ -85,24 +65,9 @@ func Open(o Options) (*Folder, *rule.Set, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f.succeeded(sources, warnings)
+	f.Took(sources, "", warnings)
 	f.watch = watch{rest: o.Rest, seen: before, pending: true, since: time.Now()}
 	return f, set, nil
-}
-
-// Status returns the present status.
-func (f *Folder) Status() Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.status
-}
-
-// Sources returns the files of the rules in force, sorted by name, as they were loaded: what lies
-// in the folder now may be newer, or broken. The caller must not change them.
-func (f *Folder) Sources() []file.Source {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.sources
 }
 
 // Reload makes Run read the folder as soon as its files have rested, even if no change was noticed,
@@ -136,7 +101,7 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 			now := time.Now()
 			if e == touched {
 				f.watch.touch(now)
-				f.setBehind(true)
+				f.SetBehind(true)
 				deadline = now.Add(f.o.Rest)
 			} else if soon := now.Add(f.o.Rest); soon.Before(deadline) {
 				deadline = soon
@@ -155,7 +120,7 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 			// What changed while it was read is seen here, and looked at again after it has rested.
 			_, wait = f.watch.look(time.Now(), signature(f.o.Path))
 		}
-		f.setBehind(f.watch.pending)
+		f.SetBehind(f.watch.pending)
 		if wait == 0 {
 			wait = f.o.Every
 		}
@@ -167,98 +132,29 @@ func (f *Folder) run(ctx context.Context, events <-chan event, follow func()) {
 // refresh loads what lies in the folder, whose signature was sig, and hands it over if it is good
 // and new. Files that change while they are read are left for the next look.
 func (f *Folder) refresh(sig string) {
-	if f.o.Looked != nil {
-		before := f.Status()
-		defer func() {
-			if now := f.Status(); now.Loads != before.Loads || fmt.Sprint(now.Err) != fmt.Sprint(before.Err) {
-				f.o.Looked(before, now)
-			}
-		}()
-	}
+	before := f.Status()
+	defer func() { f.Tell(before, f.o.Looked) }()
 	sources, set, warnings, err := load(f.o.Path, f.o.Rules)
 	if signature(f.o.Path) != sig {
 		return
 	}
 	if err != nil {
 		if f.waiting() && errors.Is(err, errNothing) {
-			f.recovered()
+			f.Same()
 			return
 		}
-		f.failed(err)
+		f.Refused(err)
 		return
 	}
 	f.found()
-	unchanged := slices.EqualFunc(sources, f.sources, func(a, b file.Source) bool {
-		return a.Name == b.Name && bytes.Equal(a.Data, b.Data)
-	})
-	if unchanged {
-		f.recovered()
+	if Equal(sources, f.Sources()) {
+		f.Same()
 		return
 	}
 	if f.o.Changed != nil {
 		f.o.Changed(set)
 	}
-	f.succeeded(sources, warnings)
-}
-
-func (f *Folder) succeeded(sources []file.Source, warnings []rule.Problem) {
-	files := make([]string, len(sources))
-	for i, s := range sources {
-		files[i] = s.Name
-	}
-	f.mu.Lock()
-	f.sources = sources
-	f.status.Files = files
-	f.status.Digest = fmt.Sprintf("sha256:%x", Digest(sources))
-	f.status.Loaded = time.Now()
-	f.status.Loads++
-	f.status.Err = nil
-	f.mu.Unlock()
-	for _, w := range warnings {
-		f.o.Logger.Warn("rules", "problem", w.Error())
-	}
-	if !f.waiting() {
-		f.o.Logger.Info("rules loaded", "path", f.o.Path, "files", len(files))
-	}
-}
-
-// setBehind notes whether a change waits to be read.
-func (f *Folder) setBehind(behind bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.status.Behind = behind
-}
-
-// waiting reports whether Options.Until are in force.
-func (f *Folder) waiting() bool { return f.Status().Waiting }
-
-// found ends the wait for rules at Path.
-func (f *Folder) found() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.status.Waiting = false
-}
-
-func (f *Folder) failed(err error) {
-	f.mu.Lock()
-	known := f.status.Err != nil && f.status.Err.Error() == err.Error()
-	f.status.Err = err
-	f.status.Failures++
-	f.mu.Unlock()
-	if !known {
-		f.o.Logger.Error("rules not loaded, the last good ones stay in force", "path", f.o.Path, "error", err.Error())
-	}
-}
-
-// recovered notes that the folder holds again what is in force.
-func (f *Folder) recovered() {
-	f.mu.Lock()
-	had := f.status.Err != nil
-	f.status.Err = nil
-	f.mu.Unlock()
-	if had {
-		f.o.Logger.Info("rules are those in force again", "path", f.o.Path)
-	}
+	f.Took(sources, "", warnings)
 }
 
 // errNothing reports a path that does not exist, or a folder without rule files.
@@ -283,14 +179,24 @@ func load(path string, o file.Options) ([]file.Source, *rule.Set, []rule.Problem
 	if len(sources) == 0 {
 		return nil, nil, nil, nothing{fmt.Errorf("rules: %s holds no rule file (*.yaml or *.yml)", path)}
 	}
-	set, warnings, err := file.Load(sources, o)
+	set, warnings, err := Load(path, sources, o)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if len(set.Rules()) == 0 {
-		return nil, nil, nil, fmt.Errorf("rules: no rule is left in %s (files: %s)", path, names(sources))
-	}
 	return sources, set, warnings, nil
+}
+
+// Load is file.Load for rules that are to be in force: files without a single rule are an error,
+// which names where they come from.
+func Load(from string, sources []file.Source, o file.Options) (*rule.Set, []rule.Problem, error) {
+	set, warnings, err := file.Load(sources, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(set.Rules()) == 0 {
+		return nil, nil, fmt.Errorf("rules: no rule is left in %s (files: %s)", from, names(sources))
+	}
+	return set, warnings, nil
 }
 
 func names(sources []file.Source) string {

@@ -32,8 +32,16 @@ const (
 // followed. A single file is taken whatever its name is; its Name is the last element of path.
 //
 // A folder without rule files gives an empty slice and no error.
-func ReadDir(path string) ([]file.Source, error) {
-	files, _, err := list(path)
+func ReadDir(path string) ([]file.Source, error) { return read(path, IsRuleFile) }
+
+// ReadFolder is ReadDir that reads the rule tests as well.
+func ReadFolder(path string) ([]file.Source, error) {
+	return read(path, func(name string) bool { return IsRuleFile(name) || IsTestFile(name) })
+}
+
+// read reads the files of those names.
+func read(path string, wanted func(name string) bool) ([]file.Source, error) {
+	files, _, err := listOf(path, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +57,18 @@ func ReadDir(path string) ([]file.Source, error) {
 }
 
 // IsRuleFile reports whether a file of this name in a rules folder is read as rules.
-func IsRuleFile(name string) bool {
+func IsRuleFile(name string) bool { return isYAML(name) && !isTest(name) }
+
+// IsTestFile reports whether a file of this name in a rules folder holds rule tests.
+func IsTestFile(name string) bool { return isYAML(name) && isTest(name) }
+
+func isYAML(name string) bool {
 	ext := path.Ext(name)
-	return !strings.HasPrefix(name, ".") && (ext == ".yaml" || ext == ".yml") && !strings.HasSuffix(strings.TrimSuffix(name, ext), "_test")
+	return !strings.HasPrefix(name, ".") && (ext == ".yaml" || ext == ".yml")
+}
+
+func isTest(name string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(name, path.Ext(name)), "_test")
 }
 
 // entry is one rule file that list found.
@@ -62,7 +79,10 @@ type entry struct {
 }
 
 // list finds the rule files under root, sorted by name, and the folders that they may lie in.
-func list(root string) (files []entry, folders []string, err error) {
+func list(root string) (files []entry, folders []string, err error) { return listOf(root, IsRuleFile) }
+
+// listOf is list of files of other names.
+func listOf(root string, wanted func(name string) bool) (files []entry, folders []string, err error) {
 	info, err := os.Stat(root)
 	if err != nil {
 		return nil, nil, err
@@ -70,7 +90,7 @@ func list(root string) (files []entry, folders []string, err error) {
 	if !info.IsDir() {
 		return []entry{{name: filepath.Base(root), path: root, info: info}}, nil, nil
 	}
-	l := lister{}
+	l := lister{wanted: wanted}
 	if err := l.folder(root, "", []fs.FileInfo{info}); err != nil {
 		return nil, nil, err
 	}
@@ -79,6 +99,7 @@ func list(root string) (files []entry, folders []string, err error) {
 }
 
 type lister struct {
+	wanted  func(name string) bool
 	files   []entry
 	folders []string
 }
@@ -101,12 +122,12 @@ func (l *lister) folder(dir, prefix string, above []fs.FileInfo) error {
 		}
 		p := filepath.Join(dir, name)
 		mayBeFolder := e.IsDir() || e.Type()&fs.ModeSymlink != 0
-		if !mayBeFolder && !IsRuleFile(name) {
+		if !mayBeFolder && !l.wanted(name) {
 			continue
 		}
 		info, err := os.Stat(p)
 		switch {
-		case err != nil && !IsRuleFile(name):
+		case err != nil && !l.wanted(name):
 			continue // a dangling link that is no rule file
 		case err != nil:
 			return err
@@ -117,7 +138,7 @@ func (l *lister) folder(dir, prefix string, above []fs.FileInfo) error {
 			if err := l.folder(p, prefix+name+"/", append(slices.Clip(above), info)); err != nil {
 				return err
 			}
-		case !IsRuleFile(name):
+		case !l.wanted(name):
 		case !info.Mode().IsRegular():
 			return fmt.Errorf("%s: is not a regular file", p)
 		default:
