@@ -30,6 +30,7 @@ import (
 	"github.com/weir-rl/weir/internal/resp"
 	"github.com/weir-rl/weir/internal/rlqs"
 	"github.com/weir-rl/weir/internal/rls"
+	"github.com/weir-rl/weir/internal/ruledb"
 	"github.com/weir-rl/weir/internal/spoe"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/memory"
@@ -39,9 +40,12 @@ import (
 // config holds the settings of weir.yaml, the environment and the flags. A setting that only one
 // package needs is in that package's Options, which are completed when the part is made.
 type config struct {
-	rules    string
-	rulesSet bool   // somebody named the rules
-	store    string // storeMemory, or the URL of a store that nodes share
+	rules     string
+	rulesSet  bool            // somebody named the rules
+	database  *ruledb.Address // of rules; nil for a folder or a file
+	ruleCache string          // file for the rules of the database; "" for none
+	ruleEvery time.Duration   // between two looks into it
+	store     string          // storeMemory, or the URL of a store that nodes share
 
 	memory   memory.Options
 	redis    redis.Options    // with a Redis only

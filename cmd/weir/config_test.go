@@ -70,7 +70,7 @@ headers: [x-delta, draft11]                 # or off
 // effect, and none is forgotten here.
 func TestConfigWays(t *testing.T) {
 	values := map[string]string{
-		"rules": "elsewhere", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
+		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
 		"redis.deadline": "5ms", "redis.max_deadline": "700ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
 		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.domain": "cells", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "spoe.domain": "edge", "http.domain": "shop", "forward_auth.domain": "edge", "forward_auth.dedupe": "true",
 		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",
@@ -192,7 +192,8 @@ func TestConfigErrors(t *testing.T) {
 		"connections":          {"redis: { connections: 3 }\n", nil, nil, []string{`redis.connections: "3" must be a power of 2`}},
 		"partitions":           {"redis: { partitions: 0 }\n", nil, nil, []string{"must be a whole number from 1 to 16384"}},
 		"a deadline of 0":      {"redis: { deadline: 0s }\n", nil, nil, []string{`redis.deadline: "0s" is below 1ms`}},
-		"a rule source":        {"rules: postgres://db\n", nil, nil, []string{"not supported yet"}},
+		"a rule database":      {"rules: postgres://ada:secret@db/weir?sslmode=never\n", nil, nil, []string{"weir.yaml:1:8: rules: ", "sslmode is invalid"}},
+		"a space":              {"rules: postgres://ada:secret@db/weir?space=a%20b\n", nil, nil, []string{"space=a b must be 1 to 63 letters"}},
 		"no mapping":           {"listen: 3\n", nil, nil, []string{"weir.yaml:1:9: ", "listen must be a mapping"}},
 		"a list at the root":   {"- a\n", nil, nil, []string{"must be a mapping"}},
 		"a list for a value":   {"rules: [a, b]\n", nil, nil, []string{"weir.yaml:1:8: rules: must be a single value"}},

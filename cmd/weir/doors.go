@@ -156,7 +156,7 @@ func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports)
 
 // rulesSource describes the origin of the rules, and the errors in them.
 func (p *program) rulesSource() admin.RulesSource {
-	s := p.folder.Status()
+	s := p.rules.Status()
 	out := admin.RulesSource{Path: s.Path, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
 	if s.Waiting {
 		out.Path = "built-in starter rules"
@@ -174,9 +174,9 @@ func (p *program) rulesSource() admin.RulesSource {
 
 // ruleFiles returns the files of the rules in force.
 func (p *program) ruleFiles() admin.RuleFiles {
-	sources := p.folder.Sources()
+	sources := p.rules.Sources()
 	out := admin.RuleFiles{
-		Path: p.rulesSource().Path, Version: p.folder.Status().Version, Digest: fmt.Sprintf("sha256:%x", source.Digest(sources)),
+		Path: p.rulesSource().Path, Version: p.rules.Status().Version, Digest: fmt.Sprintf("sha256:%x", source.Digest(sources)),
 		IPv6Prefix: p.c.ipv6Prefix, Files: map[string]string{},
 	}
 	for _, s := range sources {

@@ -24,8 +24,12 @@ func (p *program) printExamples(w io.Writer) {
 	set, _ := p.limiter.Rules()
 	e := exampleRequest(set)
 	if e == nil {
+		rules := p.c.rules
+		if p.c.database != nil {
+			rules = "DIR" // a URL may hold a password
+		}
 		fmt.Fprintf(w, "No request to try: sample values meet no rule with numbers.\n"+
-			"weir explain --rules %s KEY=VALUE… tells which limits a request would meet.\n\n", shellQuote(p.c.rules))
+			"weir explain --rules %s KEY=VALUE… tells which limits a request would meet.\n\n", shellQuote(rules))
 		return
 	}
 	domains := set.Domains()

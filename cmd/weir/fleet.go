@@ -91,7 +91,7 @@ func (p *program) nodeName() string {
 // nodeState is what this node tells of itself.
 func (p *program) nodeState() insight.NodeState {
 	set, generation := p.limiter.Rules()
-	source := p.folder.Status()
+	source := p.rules.Status()
 	s := insight.NodeState{
 		Version: versionText(), Started: p.started.UTC(), Generation: generation, Digest: source.Digest, RulesSince: source.Loaded.UTC(), RulesBroken: source.Err != nil,
 		Store: "memory",

@@ -9,12 +9,12 @@ import (
 // docsURL is where the documents of this version's line are read.
 const docsURL = "https://github.com/weir-rl/weir/blob/HEAD/docs/"
 
-// newRulesTopic is the command "weir help rules": it shows how rules look, to users who have only
-// the program.
-func newRulesTopic() *cobra.Command {
-	return &cobra.Command{
+// newRulesCommand is "weir help rules", which shows how rules look, to users who have only the
+// program; the commands below it are for rules in a database.
+func newRulesCommand(env []string) *cobra.Command {
+	cmd := &cobra.Command{
 		Use:   "rules",
-		Short: "How rules and their tests are written",
+		Short: "How rules and their tests are written; rules in PostgreSQL",
 		Long: `Rules are YAML files in a folder, one or more for each domain. A server takes up what changes there at once.
 
 ` + indented(helpRules) + `
@@ -39,10 +39,20 @@ weir explain --rules rules method=POST path=/login ip=192.0.2.1
 weir replay --rules rules access.log                     what would they have refused?
 weir serve --rules rules                                 the server
 
+Rules may also lie in PostgreSQL (rules: postgres://USER@HOST/DATABASE), with versions, a history and a way back: the
+commands below are for these.
+
 Each key, with its defaults:     ` + docsURL + `rules.md
 Which algorithm for what:        ` + docsURL + `choosing.md
 `,
 	}
+	addConfigFlag(cmd.PersistentFlags())
+	cmd.PersistentFlags().String("rules", "", "postgres://USER@HOST/DATABASE?space=NAME (default: as configured)")
+	cmd.AddCommand(
+		newRulesInitCommand(env), newRulesImportCommand(env), newRulesPushCommand(env), newRulesPullCommand(env), newRulesDiffCommand(env),
+		newRulesHistoryCommand(env), newRulesRollbackCommand(env), newRulesStatusCommand(env), newRulesPruneCommand(env),
+	)
+	return cmd
 }
 
 // helpRules and helpTest are shown by weir help rules. They are without errors and warnings, and

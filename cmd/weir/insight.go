@@ -72,10 +72,10 @@ func (p *program) recorded(n int) []rule.Query {
 
 // ruleText returns the text of a rule file in force; "" if there is none of that name.
 func (p *program) ruleText(name string) string {
-	if p.folder == nil {
+	if p.rules == nil {
 		return ""
 	}
-	for _, s := range p.folder.Sources() {
+	for _, s := range p.rules.Sources() {
 		if s.Name == name {
 			return string(s.Data)
 		}

@@ -132,7 +132,7 @@ Write it: weir help rules                            # how rules and their tests
 		newAuditCommand(),
 		newHealthCommand(env),
 		newVersionCommand(),
-		newRulesTopic(),
+		newRulesCommand(env),
 	)
 	for _, cmd := range append(root.Commands(), root) {
 		if check := cmd.Args; check != nil {

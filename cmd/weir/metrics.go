@@ -13,7 +13,7 @@ import (
 func (p *program) newMetrics() *telemetry.Metrics {
 	o := telemetry.Options{
 		Tally:    p.tally,
-		Rules:    p.folder.Status,
+		Rules:    p.rules.Status,
 		Memory:   p.storage.local.Stats,
 		Bans:     func() weir.BanStats { return p.limiter.Bans().Stats() },
 		NFTables: p.firewall.stats,

@@ -117,7 +117,7 @@ func (p *program) openRegions() error {
 		return nil
 	}
 	o := regions.Options{
-		Region: c.region, Own: s.redis, Logger: p.log, Nodes: s.fallback.Share, Digest: func() string { return p.folder.Status().Digest }, Peers: map[string]regions.Neighbour{},
+		Region: c.region, Own: s.redis, Logger: p.log, Nodes: s.fallback.Share, Digest: func() string { return p.rules.Status().Digest }, Peers: map[string]regions.Neighbour{},
 		Ready: p.built.Load,
 		Rules: func(id uint64, key []byte) (*rule.Counter, *algo.Limit, *algo.Limit) {
 			if !p.built.Load() {

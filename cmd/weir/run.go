@@ -73,7 +73,7 @@ func (p *program) run(ctx context.Context, stdout io.Writer) error {
 
 // startActors starts the goroutines that run alongside the doors.
 func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
-	a.start(p.folder.Run)
+	a.start(p.rules.Run)
 	a.start(func(ctx context.Context) { p.reloadOn(ctx, hangups) })
 	a.start(p.signals.Run)
 	a.start(p.watchSignals)
@@ -113,7 +113,7 @@ func (p *program) reloadOn(ctx context.Context, hangups <-chan os.Signal) {
 		}
 		p.log.Info("reloading")
 		p.notify(stateReloading())
-		p.folder.Reload()
+		p.rules.Reload()
 		if p.tokens != nil {
 			if err := p.tokens.Load(p.c.tokensFile); err != nil {
 				p.log.Error("auth.tokens_file not loaded, the tokens from before stay good", "error", err)

@@ -71,7 +71,7 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
 // serve runs the program until ctx ends. All that is wrong before the doors open is a usage error.
 func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer) error {
 	p := &program{c: c, log: newLogger(c, stderr), stdout: stdout, started: time.Now()}
-	if err := p.build(check); err != nil {
+	if err := p.build(ctx, check); err != nil {
 		return usageError(errors.Join(err, p.close()))
 	}
 	if check {
@@ -110,7 +110,7 @@ type program struct {
 	stdout io.Writer
 
 	otel         *otel.Telemetry // nil without otel.endpoint
-	folder       *source.Folder
+	rules        ruleSource
 	tokens       *auth.Tokens         // nil without auth.tokens_file
 	audit        *audit.Log           // nil of a check
 	certificates *listen.Certificates // of the doors; nil without tls.cert
@@ -142,7 +142,7 @@ type program struct {
 
 // build makes every part and opens no door. With check it only checks the configuration, and opens
 // nothing that another program could be using. After an error, close closes the parts made so far.
-func (p *program) build(check bool) error {
+func (p *program) build(ctx context.Context, check bool) error {
 	if !check {
 		if err := p.startOTel(); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (p *program) build(check bool) error {
 	if err := p.tellInherited(); err != nil {
 		return err
 	}
-	set, err := p.openRules()
+	set, err := p.openRules(ctx)
 	if err != nil {
 		return err
 	}
@@ -239,9 +239,23 @@ func (p *program) close() error {
 	return errors.Join(failures...)
 }
 
-// openRules loads the folder of rules. If none is configured, the starter rules are in force until
+// ruleSource is where the rules in force come from. Safe for concurrent use.
+type ruleSource interface {
+	Status() source.Status
+	// Sources returns the files in force.
+	Sources() []file.Source
+	// Reload makes Run look for changes at once.
+	Reload()
+	// Run puts changes in force until ctx ends.
+	Run(ctx context.Context)
+}
+
+// openRules loads the rules. If nobody says where they lie, the starter rules are in force until
 // ./rules exists.
-func (p *program) openRules() (*rule.Set, error) {
+func (p *program) openRules(ctx context.Context) (*rule.Set, error) {
+	if p.c.database != nil {
+		return p.openDatabase(ctx)
+	}
 	options := source.Options{
 		Path: p.c.rules, Rules: file.Options{IPv6Prefix: p.c.ipv6Prefix, Lend: p.c.rlqsDomains}, Logger: p.log, Changed: p.rulesChanged, Looked: p.auditRules,
 	}
@@ -251,11 +265,14 @@ func (p *program) openRules() (*rule.Set, error) {
 		}
 	}
 	folder, set, err := source.Open(options)
-	p.folder = folder
-	if err == nil && options.Until != nil {
+	if err != nil {
+		return nil, err
+	}
+	p.rules = folder
+	if options.Until != nil {
 		p.log.Info("there is no folder " + p.c.rules + ": the built-in starter rules are in force until it is there")
 	}
-	return set, err
+	return set, nil
 }
 
 // rulesChanged puts s in force.

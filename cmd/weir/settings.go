@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/nftables"
 	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/proxy"
+	"github.com/weir-rl/weir/internal/ruledb"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/redis"
@@ -66,7 +67,7 @@ var settings = func() []setting {
 const slashHelp = `what becomes of requests whose path holds %2F, %5C or \, which servers read in different ways: refuse (400), or keep as data`
 
 var settingGroups = []settingGroup{
-	{title: "Rules", settings: rulesSettings},
+	{title: "Rules", page: "rules.md", settings: rulesSettings},
 	{title: "Store", page: "distributed.md", settings: storeSettings},
 	{title: "Doors", settings: doorSettings},
 	{title: "Envoy's quotas", page: "rlqs.md", settings: quotaSettings},
@@ -87,17 +88,23 @@ var settingGroups = []settingGroup{
 
 var rulesSettings = []setting{
 	{path: "rules", value: "./rules",
-		help: "folder of rule files, or one file; until ./rules is there: built-in starter rules",
-		set: text(func(c *config, s string) error {
+		help: "folder of rule files, or one file; or a PostgreSQL that holds rules, as postgres://USER@HOST/DATABASE?space=NAME; until ./rules is there: built-in starter rules",
+		set: text(func(c *config, s string) (err error) {
 			if s == "" {
 				return errors.New("must name a folder or a file")
 			}
-			if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
-				return fmt.Errorf("%s is not supported yet; name a folder", redactURL(s))
+			c.rules, c.rulesSet, c.database = s, true, nil
+			if ruledb.IsURL(s) {
+				c.database, err = ruledb.Parse(s)
 			}
-			c.rules, c.rulesSet = s, true
-			return nil
+			return err
 		})},
+	{path: "rules_db.cache", value: "./weir-rules.cache",
+		help: "file that keeps the rules in force, with which a node starts while their database is away; none if empty",
+		set:  toString(func(c *config) *string { return &c.ruleCache })},
+	{path: "rules_db.every", value: "5s",
+		help: "how often a node looks into the database of rules where no message comes",
+		set:  toDuration(100*time.Millisecond, func(c *config) *time.Duration { return &c.ruleEvery })},
 }
 
 var storeSettings = []setting{

@@ -34,7 +34,7 @@ var (
 	descLoads      = prometheus.NewDesc("weir_rules_loads_total", "Successful loads of rules.", nil, nil)
 	descBroken     = prometheus.NewDesc("weir_rules_broken", "1 while the rules that lie in the source are not in force, since they have errors; 0 else.", nil, nil)
 	descInfo       = prometheus.NewDesc("weir_rules_info", "1, with the digest of the rule files in force, which is the same on servers with the same files, and the version that their source gives them.", []string{"digest", "version"}, nil)
-	descBehind     = prometheus.NewDesc("weir_rules_behind", "1 while the source holds a change of the rules that was neither taken over nor found to be broken, as of files that change without rest; 0 else.", nil, nil)
+	descBehind     = prometheus.NewDesc("weir_rules_behind", "1 while the source holds a change of the rules that was neither taken over nor found to be broken, as of files that change without rest, or while that is not known, as of a database that has been away for a minute; 0 else.", nil, nil)
 	descFailures   = prometheus.NewDesc("weir_rules_load_errors_total", "Loads of rules that failed; the last good rules stayed in force.", nil, nil)
 )
 

@@ -287,7 +287,7 @@ var configKeys = []string{
 	"admin", "audit", "auth", "ban", "client_ip", "cors", "decisions", "defer", "drain", "forward_auth", "headers", "http", "identity",
 	"insight", "jwt",
 	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "prometheus", "proxy", "proxy_protocol",
-	"recent", "redis", "region", "regions", "resp", "rlqs", "rls", "rules", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
+	"recent", "redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
 }
 
 // configurationKeys are the first keys of a mapping that is a server's configuration, for a

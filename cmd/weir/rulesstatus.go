@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+
+	"github.com/weir-rl/weir/internal/ruledb"
+	"github.com/weir-rl/weir/internal/words"
+	"github.com/weir-rl/weir/rule/file"
+)
+
+// rulesStatus is what weir rules status tells, as JSON.
+type rulesStatus struct {
+	Space string          `json:"space"`
+	Head  *ruledb.Version `json:"head"` // null for none
+	Nodes []ruledb.Node   `json:"nodes"`
+}
+
+func newRulesStatusCommand(env []string) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show which version of the rules is in force, and on which nodes",
+		Long: `Shows the version that is to be in force, and what each node says of itself: the version that it has in force, and the one that it
+refuses, with the error. Exit status: 0 if all live nodes have it in force, 1 if one does not, 2 if that could not be found out.`,
+		Example: "  weir rules status",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, c, err := openRuleDatabase(cmd, env)
+			if err != nil {
+				return blind(err)
+			}
+			defer d.Close()
+			head, err := headOf(cmd.Context(), d)
+			if err != nil {
+				return blind(err)
+			}
+			nodes, err := d.Nodes(cmd.Context())
+			if err != nil {
+				return blind(err)
+			}
+			if asJSON {
+				s := rulesStatus{Space: c.database.Space, Nodes: append([]ruledb.Node{}, nodes...)}
+				if head.Number > 0 {
+					s.Head = head
+				}
+				err = json.NewEncoder(cmd.OutOrStdout()).Encode(s)
+			} else {
+				err = writeStatus(cmd.OutOrStdout(), c.database, head, nodes)
+			}
+			if err != nil {
+				return blind(err)
+			}
+			if slices.ContainsFunc(nodes, func(n ruledb.Node) bool { return n.Live && n.Version != head.Number }) {
+				return &exitError{code: exitFound}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func writeStatus(out io.Writer, a *ruledb.Address, head *ruledb.Version, nodes []ruledb.Node) error {
+	if head.Number == 0 {
+		fmt.Fprintf(out, "%s holds no rules\n", a)
+	} else {
+		fmt.Fprintf(out, "%s: version %d, by %s at %s%s\n", a, head.Number, printableText(head.Author), instant(head.Made), noteText(head.Note))
+	}
+	if len(nodes) == 0 {
+		_, err := fmt.Fprintln(out, "no node follows these rules")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tVERSION\tSTATE\tHEARD")
+	var errors []string
+	for _, n := range nodes {
+		state := "in force"
+		switch {
+		case !n.Live:
+			state = "gone"
+		case n.Refused != 0:
+			state = fmt.Sprintf("refuses %d", n.Refused)
+			errors = append(errors, fmt.Sprintf("%s: %s", printableText(n.Name), printableLines(n.Error)))
+		case n.Version != head.Number:
+			state = "behind"
+		}
+		if n.Live && n.Silent {
+			state += ", by looking alone"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", words.Visible(n.Name), n.Version, state, instant(n.At))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, e := range errors {
+		if _, err := fmt.Fprintln(out, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeHistory(out io.Writer, records []ruledb.Record) error {
+	if len(records) == 0 {
+		_, err := fmt.Fprintln(out, "No rules were pushed yet.")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "VERSION\tTIME\tWHO\tLOGIN\tWHAT\tBEFORE\tNOTE")
+	for _, r := range records {
+		before, note := "-", "-"
+		if r.Before > 0 {
+			before = fmt.Sprint(r.Before)
+		}
+		if r.Note != "" {
+			note = words.Visible(r.Note)
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.After, instant(r.At), words.Visible(r.Who), words.Visible(r.Login), words.Visible(r.What), before, note)
+	}
+	return w.Flush()
+}
+
+// diffFiles shows what differs between two sides, file by file, as a unified diff; "" if nothing
+// does.
+func diffFiles(a, b side) string {
+	texts := func(files []file.Source) map[string]string {
+		all := map[string]string{}
+		for _, f := range files {
+			all[f.Name] = string(f.Data)
+		}
+		return all
+	}
+	before, after := texts(a.files), texts(b.files)
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		old, had := before[name]
+		now, has := after[name]
+		from, to := fmt.Sprintf("%s (%s)", name, a.name), fmt.Sprintf("%s (%s)", name, b.name)
+		if !had {
+			from = "/dev/null"
+		}
+		if !has {
+			to = "/dev/null"
+		}
+		text := diff.Diff(from, []byte(old), to, []byte(now))
+		if _, rest, found := strings.Cut(string(text), "\n"); found { // the first line is a command
+			out.WriteString(printableLines(rest))
+		}
+	}
+	return out.String()
+}
