@@ -362,7 +362,14 @@ func (f *Follower) leave(ctx context.Context, c *pgx.Conn) {
 	over := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if over && !c.IsClosed() {
+	if over && c.IsClosed() { // it ended in the middle of a question
+		again, err := f.o.Address.dial(ctx)
+		if err != nil {
+			return
+		}
+		c = again
+	}
+	if over {
 		_, _ = c.Exec(ctx, "delete from weir_rules.node where space = $1 and node = $2", f.o.Address.Space, f.name)
 	}
 	_ = c.Close(ctx)

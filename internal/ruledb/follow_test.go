@@ -1,0 +1,118 @@
+package ruledb
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/rule"
+)
+
+// follow runs a follower that looks by itself once an hour, and returns the limits that it puts in
+// force. With the end of ctx it has ended when done is closed.
+func follow(ctx context.Context, t *testing.T, a *Address, every time.Duration) (f *Follower, limits chan int64, done chan struct{}) {
+	t.Helper()
+	limits, done = make(chan int64, 100), make(chan struct{})
+	f, set, err := Follow(ctx, FollowOptions{
+		Address: a, Every: every, Node: func() string { return "node" }, Looked: func(_, _ source.Status) {},
+		Changed: func(s *rule.Set) { limits <- s.Rules()[0].Windows[0].Limit.Config().N },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits <- set.Rules()[0].Windows[0].Limit.Config().N
+	go func() { defer close(done); f.Run(ctx) }()
+	return f, limits, done
+}
+
+func next(t *testing.T, limits chan int64, want int64) {
+	t.Helper()
+	select {
+	case got := <-limits:
+		if got != want {
+			t.Fatalf("a limit of %d came into force, want %d", got, want)
+		}
+	case <-time.After(patience.Left(t)):
+		t.Fatalf("the limit of %d never came into force", want)
+	}
+}
+
+// A follower hears of pushes, over restarts of the database too, and is off the list of nodes when
+// it ends.
+func TestFollowHears(t *testing.T) {
+	s, a := prepared(t)
+	d := open(t, a)
+	push(t, d, 0, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	f, limits, done := follow(ctx, t, a, time.Hour)
+	next(t, limits, 1)
+	patience.Until(t, "the node reports", func() bool {
+		n, err := d.Nodes(ctx)
+		return err == nil && len(n) == 1 && n[0].Live && n[0].Version == 1
+	})
+	push(t, d, 1, 2)
+	next(t, limits, 2)
+	patience.Until(t, "the status says so", func() bool {
+		st := f.Status()
+		return st.Version == "2" && st.Err == nil && !st.Behind && len(f.Sources()) == 1
+	})
+	s.Restart()
+	d = open(t, a)
+	push(t, d, 2, 3) // nobody may listen at this moment
+	next(t, limits, 3)
+	cancel()
+	<-done
+	if n, err := d.Nodes(t.Context()); err != nil || len(n) != 0 {
+		t.Errorf("it ended, and the nodes are %v, %v", n, err)
+	}
+}
+
+// Where no message comes, Reload looks at once.
+func TestFollowReloads(t *testing.T) {
+	s, a := prepared(t)
+	d := open(t, a)
+	push(t, d, 0, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	f, limits, done := follow(ctx, t, address(t, s.Bouncer("transaction").URL()), time.Hour)
+	next(t, limits, 1)
+	for n := int64(2); n < 6; n++ {
+		push(t, d, n-1, int(n))
+		f.Reload()
+		next(t, limits, n)
+		// It is in force before it is noted.
+		patience.Until(t, "the status says so", func() bool { return f.Status().Version == strconv.FormatInt(n, 10) })
+	}
+	cancel()
+	<-done
+}
+
+// A start fails, with what is wrong, where there is neither a database nor a cache.
+func TestFollowNeedsRules(t *testing.T) {
+	s := pgtest.Start(t)
+	a := address(t, s.URL())
+	try := func() error {
+		_, _, err := Follow(t.Context(), FollowOptions{Address: a})
+		return err
+	}
+	for _, want := range []string{"run: weir rules init", "holds no rules", "expected a list"} {
+		if err := try(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if want == "run: weir rules init" {
+			if _, err := Init(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		broken := files(1)
+		broken[0].Data = []byte("domain: shop\nlimits: 3\n")
+		d := open(t, a)
+		_, _ = d.Push(t.Context(), Change{Files: broken, Author: "ada", Origin: Push})
+	}
+}
