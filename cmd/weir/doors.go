@@ -121,6 +121,9 @@ func (p *program) addAdmin() {
 		o.Insight = p.fleet
 	}
 	o.Nodes, o.Regions = p.fleet, p.adminRegions()
+	if p.c.database != nil {
+		o.Versions = &ruleVersions{address: p.c.database, lint: p.c.lintOptions()}
+	}
 	if p.preview != nil {
 		o.Preview = p.preview
 	}
@@ -157,7 +160,7 @@ func (p *program) snapshot(overview *insight.Overview, rules *admin.RuleReports)
 // rulesSource describes the origin of the rules, and the errors in them.
 func (p *program) rulesSource() admin.RulesSource {
 	s := p.rules.Status()
-	out := admin.RulesSource{Path: s.Path, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
+	out := admin.RulesSource{Path: s.Path, Version: s.Version, Files: s.Files, Loaded: s.Loaded, Loads: s.Loads, Failures: s.Failures}
 	if s.Waiting {
 		out.Path = "built-in starter rules"
 	}

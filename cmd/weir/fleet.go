@@ -93,7 +93,7 @@ func (p *program) nodeState() insight.NodeState {
 	set, generation := p.limiter.Rules()
 	source := p.rules.Status()
 	s := insight.NodeState{
-		Version: versionText(), Started: p.started.UTC(), Generation: generation, Digest: source.Digest, RulesSince: source.Loaded.UTC(), RulesBroken: source.Err != nil,
+		Version: versionText(), Started: p.started.UTC(), Generation: generation, Digest: source.Digest, RulesVersion: source.Version, RulesSince: source.Loaded.UTC(), RulesBroken: source.Err != nil,
 		Store: "memory",
 	}
 	if set != nil {

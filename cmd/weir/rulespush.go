@@ -329,7 +329,12 @@ in force on all nodes. Nothing is lost: what was in force stays in the history.`
 			if to == 0 {
 				return fmt.Errorf("there is no version before %d", head.Number)
 			}
-			version, err := rollBack(ctx, d, head, to, who, by.note)
+			c, err := backTo(ctx, d, head, to)
+			if err != nil {
+				return err
+			}
+			c.Author, c.Note = who, by.note
+			version, err := d.Push(ctx, c)
 			if err != nil {
 				return err
 			}
@@ -345,14 +350,14 @@ in force on all nodes. Nothing is lost: what was in force stays in the history.`
 	return cmd
 }
 
-// rollBack puts the files of an earlier version in force again, in place of head.
-func rollBack(ctx context.Context, d *ruledb.DB, head *ruledb.Version, to int64, who, note string) (int64, error) {
+// backTo is the change from head back to the files of an earlier version.
+func backTo(ctx context.Context, d *ruledb.DB, head *ruledb.Version, to int64) (ruledb.Change, error) {
 	v, err := d.Version(ctx, to)
 	if err != nil {
-		return 0, err
+		return ruledb.Change{}, err
 	}
 	if v.Digest == head.Digest {
-		return 0, fmt.Errorf("version %d has the files that are in force", to)
+		return ruledb.Change{}, fmt.Errorf("version %d has the files that are in force", to)
 	}
-	return d.Push(ctx, ruledb.Change{Base: head.Number, Files: v.Files, Author: who, Note: note, Origin: ruledb.Rollback, Remark: fmt.Sprintf("version %d again", to)})
+	return ruledb.Change{Base: head.Number, Files: v.Files, Origin: ruledb.Rollback, Remark: fmt.Sprintf("version %d again", to)}, nil
 }

@@ -122,17 +122,25 @@ func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, ve
 	if err != nil {
 		return 0, 0, err
 	}
+	dir := filepath.Dir(path)
+	return runTests(ctx, path, data, dir, func() (set *rule.Set, err error) {
+		if set = sets[dir]; set == nil {
+			set, err = readRules(dir, file.Options{}, stderr)
+			sets[dir] = set
+		}
+		return set, err
+	}, verbose, out)
+}
+
+// runTests runs the tests in the text of a file against the rules of dir, which rules returns.
+func runTests(ctx context.Context, path string, data []byte, dir string, rules func() (*rule.Set, error), verbose bool, out io.Writer) (passed, failed int, err error) {
 	tests, err := sim.ParseTests(path, data)
 	if err != nil {
 		return 0, 0, err
 	}
-	dir := filepath.Dir(path)
-	set := sets[dir]
-	if set == nil {
-		if set, err = readRules(dir, file.Options{}, stderr); err != nil {
-			return 0, 0, err
-		}
-		sets[dir] = set
+	set, err := rules()
+	if err != nil {
+		return 0, 0, err
 	}
 	domain, err := chooseDomain(set, tests.Domain, dir, "domain: in the test file")
 	if err != nil {

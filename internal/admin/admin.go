@@ -30,6 +30,7 @@ import (
 // RulesSource is what the admin API tells of where the rules come from.
 type RulesSource struct {
 	Path     string    `json:"path"`
+	Version  string    `json:"version,omitempty"` // that the source gives them; a folder gives none
 	Files    []string  `json:"files"`
 	Loaded   time.Time `json:"loaded"`
 	Loads    uint64    `json:"loads"`
@@ -65,6 +66,8 @@ type Options struct {
 	// StoreNow tells the time by the clock of the store, which dates decisions; nil is time.Now.
 	StoreNow func() time.Time
 	Preview  Preview
+	// Versions are those of rules in a database; nil if they lie in a folder.
+	Versions Versions
 	// Ready tells why the server should get no requests now; nil for an empty reason and for no
 	// function.
 	Ready func() error
@@ -140,6 +143,7 @@ func (a *Handler) routeAll() {
 		viewer   = auth.Viewer
 		support  = auth.Support
 		operator = auth.Operator
+		editor   = auth.Editor
 		admin    = auth.Admin
 	)
 	a.route(endpoint{path: "/", methods: "GET, HEAD", any: true, serve: a.root})
@@ -166,6 +170,10 @@ func (a *Handler) routeAll() {
 	a.route(endpoint{path: "/api/v1/rules", methods: "GET, HEAD", sees: viewer, about: "the rules in force, their source, and load errors", serve: a.rules})
 	if a.o.Files != nil {
 		a.route(endpoint{path: "/api/v1/rules/source", methods: "GET, HEAD", sees: operator, about: "the files of the rules in force", serve: a.ruleFiles})
+	}
+	if a.o.Versions != nil {
+		a.route(endpoint{path: versionsPath, methods: "GET, HEAD, POST", sees: operator, changes: editor, params: "n", about: "the versions of the rules; POST puts a new one in force, POST /api/v1/rules/rollback an earlier one", serve: a.versions})
+		a.route(endpoint{path: "/api/v1/rules/rollback", methods: "POST", changes: editor, serve: a.rollback})
 	}
 	a.route(endpoint{path: keysPath, methods: "GET, HEAD, DELETE", sees: viewer, changes: operator, params: "limit domain top look key reason", about: "the hottest keys of a limit: ?limit=NAME&domain=DOMAIN&top=N; &key=KEY shows one, DELETE resets it", serve: a.keys})
 	if a.o.Signals != nil {

@@ -122,7 +122,7 @@ func TestOpenAPI(t *testing.T) {
 		"StreamedOverview": streamedOverview{}, "StreamedDecisions": StreamedDecisions{}, "AuditRecord": audit.Entry{}, "Ban": ListedBan{}, "Grant": ListedGrant{},
 		"Key": KeyInfo{}, "KeyList": KeyList{}, "Signal": SignalState{}, "RuleFiles": RuleFiles{}, "Rule": ruleInfo{}, "RulesSource": RulesSource{},
 		"Candidate": candidate.Reading{}, "Change": change{}, "RegionsReport": RegionsReport{}, "RegionState": RegionState{}, "RegionalLimit": RegionalLimit{},
-		"RegionalWindow": RegionalWindow{}, "NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{},
+		"RegionalWindow": RegionalWindow{}, "VersionList": VersionList{}, "Version": Version{}, "VersionChange": VersionChange{}, "Pushed": Pushed{}, "NetUnits": insight.NetUnits{}, "KeyRegions": KeyRegions{},
 	} {
 		properties := doc.Components.Schemas[name].Properties
 		for _, member := range membersOf(reflect.TypeOf(v)) {

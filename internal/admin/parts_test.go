@@ -170,7 +170,7 @@ func newWholeBehind(t *testing.T, behind time.Duration, change func(*Options)) *
 		Candidates: func(string) []candidate.Reading {
 			return []candidate.Reading{{Domain: "shop", Limit: "trial", Top: []candidate.Key{{Key: "user=ada.lovelace", Count: 3}}}}
 		},
-		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
+		Insight: w.insight, Nodes: alone{w.recent}, StoreNow: storeNow, Preview: tried{}, Versions: noVersions{}, Page: page, PagePaths: []string{"/", "/rules/", "/login", "/assets/"}, Tokens: w.tokens,
 		Regions: &Regions{Own: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Ceiling: func(_ *rule.Counter, l *algo.Limit) *algo.Limit { return l }},
 	}
 	if change != nil {
@@ -231,4 +231,17 @@ func (w *whole) login(t *testing.T, role string) string {
 		t.Fatalf("login as %s: %d %s %v", role, a.Status, a.Body, a.Header)
 	}
 	return cookie
+}
+
+// noVersions are those of a database that takes no change.
+type noVersions struct{}
+
+func (noVersions) List(context.Context, int) (VersionList, error) { return VersionList{}, nil }
+
+func (noVersions) Push(context.Context, VersionChange) (Pushed, error) {
+	return Pushed{}, &CheckError{Message: "version 3 came meanwhile", Conflict: true}
+}
+
+func (noVersions) Rollback(context.Context, int64, string, string) (Pushed, error) {
+	return Pushed{}, &CheckError{Message: "version 3 is in force"}
 }

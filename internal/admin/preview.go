@@ -91,15 +91,12 @@ func (p *previewing) running() bool {
 	}
 }
 
-// startPreview answers POST /api/v1/preview.
-func (a *Handler) startPreview(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Files map[string]string `json:"files"`
-		Over  string            `json:"over"`
-	}
+// readObject reads the body of r, which may hold the rules of a folder, and is to look like example.
+// If it does not, it answers, and ok is false.
+func readObject(w http.ResponseWriter, r *http.Request, body any, example string) (ok bool) {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPreview))
 	d.DisallowUnknownFields()
-	err := d.Decode(&body)
+	err := d.Decode(body)
 	if err == nil {
 		if _, end := d.Token(); end != io.EOF {
 			err = errors.New("the body goes on after the object")
@@ -107,10 +104,22 @@ func (a *Handler) startPreview(w http.ResponseWriter, r *http.Request) {
 	}
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		answer.Problem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d MiB", maxPreview>>20), "")
-		return
+		return false
 	}
 	if err != nil {
-		answer.Problem(w, http.StatusBadRequest, `the body is {"files": {"shop.yaml": "…"}, "over": "2h"}: `+strings.TrimPrefix(err.Error(), "json: "), "")
+		answer.Problem(w, http.StatusBadRequest, "the body is "+example+": "+strings.TrimPrefix(err.Error(), "json: "), "")
+		return false
+	}
+	return true
+}
+
+// startPreview answers POST /api/v1/preview.
+func (a *Handler) startPreview(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Files map[string]string `json:"files"`
+		Over  string            `json:"over"`
+	}
+	if !readObject(w, r, &body, `{"files": {"shop.yaml": "…"}, "over": "2h"}`) {
 		return
 	}
 	if len(body.Files) == 0 {

@@ -36,6 +36,8 @@ var access = []struct{ path, target, method, role string }{
 	{"/api/v1/insight/keys/", "/api/v1/insight/keys/shop/user=ada", "GET", "support"}, {"/api/v1/insight/keys/", "/api/v1/insight/keys/shop/user=ada", "HEAD", "support"},
 	{"/api/v1/rules", "", "GET", "viewer"}, {"/api/v1/rules", "", "HEAD", "viewer"},
 	{"/api/v1/rules/source", "", "GET", "operator"}, {"/api/v1/rules/source", "", "HEAD", "operator"},
+	{"/api/v1/rules/versions", "", "GET", "operator"}, {"/api/v1/rules/versions", "", "HEAD", "operator"}, {"/api/v1/rules/versions", "", "POST", "editor"},
+	{"/api/v1/rules/rollback", "", "POST", "editor"},
 	{"/api/v1/keys", "/api/v1/keys?limit=api", "GET", "viewer"}, {"/api/v1/keys", "/api/v1/keys?limit=api", "HEAD", "viewer"},
 	{"/api/v1/keys", "/api/v1/keys?limit=api&key=ada", "GET", "support"},
 	{"/api/v1/keys", "/api/v1/keys?limit=api&key=ada", "DELETE", "operator"},

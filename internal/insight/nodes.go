@@ -9,11 +9,13 @@ type NodeState struct {
 	Version string    `json:"version"`        // of the program
 	Started time.Time `json:"started"`
 
-	Rules       int       `json:"rules"`      // in force
-	Generation  uint64    `json:"generation"` // counts the rule sets of this node since its start
-	Digest      string    `json:"digest"`     // of the files in force: the same for the same files
-	RulesSince  time.Time `json:"rules_since"`
-	RulesBroken bool      `json:"rules_broken"` // what lies in the source now is not in force
+	Rules      int    `json:"rules"`      // in force
+	Generation uint64 `json:"generation"` // counts the rule sets of this node since its start
+	Digest     string `json:"digest"`     // of the files in force: the same for the same files
+	// RulesVersion is what the source calls those in force; "" of a folder.
+	RulesVersion string    `json:"rules_version,omitempty"`
+	RulesSince   time.Time `json:"rules_since"`
+	RulesBroken  bool      `json:"rules_broken"` // what lies in the source now is not in force
 
 	PerSecond    float64 `json:"per_second"`    // requests, over the last 10 s
 	RefusedShare float64 `json:"refused_share"` // of these

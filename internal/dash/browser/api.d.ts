@@ -58,7 +58,7 @@ declare namespace Api {
   }
   interface Node {
     node: string; self?: boolean; version: string; started: string; rules: number; generation: number; digest: string;
-    rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
+    rules_version?: string; rules_since: string; rules_broken: boolean; per_second: number; refused_share: number; p99: number; store: string;
     breaker: string; store_errors: number; taken: number; thinned: number; memory: number;
   }
   interface NetUnits { units: number; back: number }
@@ -85,9 +85,11 @@ declare namespace Api {
   }
   interface RulesInForce {
     generation: number; domains: string[] | null;
-    source?: { path: string; files: string[]; loaded: string; loads: number; failures: number; errors: string[] };
+    source?: { path: string; version?: string; files: string[]; loaded: string; loads: number; failures: number; errors: string[] };
     rules: { domain: string; name: string; shadow?: boolean; per?: string[]; limits: { name: string }[] }[];
   }
   interface Source { files: Record<string, string>; version?: string; digest: string }
+  interface VersionList { space: string; head: number; versions: { number: number; parent?: number; author: string; note?: string; origin: string; made: string }[] }
+  interface Pushed { version: number; shadowed?: string[] }
   interface AuditLine { time: string; who: string; role?: string; address?: string; what: string; before?: unknown; after?: unknown; note?: string; node?: string; domain?: string; limit?: string; key?: string }
 }

@@ -1,4 +1,5 @@
 // @ts-check
+import { ask } from '../parts/act.js';
 import { card, count, fill, h, plural, sent, state, visible } from '../parts/text.js';
 import { table } from '../parts/table.js';
 import { when } from '../parts/time.js';
@@ -28,6 +29,17 @@ export async function show(ctx, root) {
     }
   } else why = 'The audit log is for the role admin.';
   const s = rules.source;
+  /** @type {Api.VersionList | null} */
+  const versions = s?.version && ctx.can('source') ? await ctx.api('/api/v1/rules/versions', { signal: ctx.signal }) : null;
+  /** @param {number} to */
+  const back = (to) => ask({
+    title: `Back to version ${to}`, text: `The rules of version ${to} come into force on all servers, as a new version.`, button: 'Roll back', bad: true,
+    fields: [{ name: 'note', label: 'Note, for the history' }],
+    async done(v) {
+      await ctx.api('/api/v1/rules/rollback', { method: 'POST', body: { to, note: v.note } });
+      await show(ctx, root);
+    },
+  });
   const changes = (insight.events ?? []).filter((e) => e.kind !== 'saturated').reverse();
   fill(root, h('div', { class: 'head' }, h('h1', null, 'History')),
     s?.errors.length ? h('div', { class: 'card' }, h('p', { class: 'error' }, 'The rules that lie in the source are not in force:'), s.errors.map((e) => h('p', { class: 'mono' }, visible(e)))) : null,
@@ -36,6 +48,15 @@ export async function show(ctx, root) {
         h('dt', null, 'Rules'), h('dd', null, `${count(rules.rules.length)}, generation ${count(rules.generation)}`),
         s ? [h('dt', null, 'Source'), h('dd', { class: 'mono' }, visible(s.path)), h('dt', null, 'Loaded'), h('dd', null, when(s.loaded)), h('dt', null, 'Loads'), h('dd', null, `${count(s.loads)}, ${count(s.failures)} of them failed`), h('dt', null, 'Files'), h('dd', null, s.files.map((f) => h('div', { class: 'mono' }, visible(f))))] : null)),
       card('Changes of the rules', 'last 7 days', 's6', changes.length ? h('ol', { class: 'bars' }, changes.slice(0, 40).map((e) => h('li', null, when(e.t * 1000), ' ', { rules: 'the rules changed', rules_broken: 'broken rules in the source', start: 'weir started' }[/** @type {'rules'} */ (e.kind)] ?? e.kind, e.version ? h('span', { class: 'sub mono' }, ` ${e.version.slice(0, 12)}`) : null))) : h('p', { class: 'none' }, 'None is known.')),
+      versions ? card('Versions', `of the space ${visible(versions.space)}`, null, table({
+        caption: 'Versions', rows: versions.versions, none: 'There is none.', columns: [
+          { title: 'Version', cell: (v) => [h('strong', null, count(v.number)), v.number === versions.head ? h('span', { class: 'sub' }, ' to be in force') : null] },
+          { title: 'Time', cell: (v) => when(v.made) },
+          { title: 'Who', cell: (v) => visible(v.author) },
+          { title: 'How', cell: (v) => visible(v.origin) },
+          { title: 'Note', cell: (v) => visible(v.note ?? '') || '–' },
+          { title: 'Way back', cell: (v) => (ctx.can('edit') && v.number !== versions.head ? h('button', { class: 'btn small', type: 'button', onclick: () => back(v.number) }, `Back to ${count(v.number)}`) : null) }],
+      })) : null,
       card('Audit', audit ? `${plural(audit.length, 'record')}${lost ? `, ${count(lost)} lost` : ''}` : null, null, audit ? table({
         caption: 'Audit log', rows: audit, none: 'Nothing was changed yet.', columns: [
           { title: 'Time', cell: (a) => when(a.time) },

@@ -20,7 +20,7 @@ export async function show(ctx, root) {
     fill(box, table({
       caption: 'Nodes', rows: list, none: 'No node answered.', columns: [
         { title: 'Node', cell: (x) => [h('strong', { class: 'mono' }, visible(x.node)), x.self ? h('span', { class: 'sub' }, ' this one') : null, h('div', { class: 'sub' }, `${visible(x.version)}, up for ${ago(x.started)}`)] },
-        { title: 'Rules', cell: (x) => [`${count(x.rules)} since `, when(x.rules_since), h('div', { class: 'sub mono' }, `${visible(x.digest).replace(/^sha256:/, '').slice(0, 12)} · generation ${count(x.generation)}`), x.rules_broken ? h('div', { class: 'ink-refused' }, 'newer ones are broken') : null] },
+        { title: 'Rules', cell: (x) => [`${count(x.rules)} since `, when(x.rules_since), h('div', { class: 'sub mono' }, `${visible(x.digest).replace(/^sha256:/, '').slice(0, 12)} · ${x.rules_version ? `version ${visible(x.rules_version)}` : `generation ${count(x.generation)}`}`), x.rules_broken ? h('div', { class: 'ink-refused' }, 'newer ones are broken') : null] },
         { title: 'Decisions', number: true, cell: (x) => `${rate(x.per_second)} /s` },
         { title: 'Refused', number: true, cell: (x) => percent(x.refused_share) },
         { title: 'p99', number: true, cell: (x) => seconds(x.p99) },

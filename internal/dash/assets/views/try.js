@@ -1,4 +1,5 @@
 // @ts-check
+import { ask } from '../parts/act.js';
 import { ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
 import { card, count, fill, h, legend, percent, plural, sent, state, visible } from '../parts/text.js';
@@ -78,6 +79,10 @@ export async function show(ctx, root) {
   const run = /** @type {HTMLButtonElement} */ (h('button', { class: 'btn main', type: 'button', onclick: () => { void preview(); } }, 'Try'));
   const copy = /** @type {HTMLButtonElement} */ (h('button', { class: 'btn', type: 'button', onclick: () => { void copyPatch(); } }, 'Copy patch'));
   const reset = h('button', { class: 'btn', type: 'button', onclick: () => { files[file] = source.files[file]; open(file); } }, 'Undo');
+  // Rules in a folder belong to whoever keeps the folder; only those in a database are changed from here.
+  const puts = source.version && ctx.can('edit') ? [
+    /** @type {HTMLButtonElement} */ (h('button', { class: 'btn', type: 'button', onclick: () => put(true) }, 'Put in shadow…')),
+    /** @type {HTMLButtonElement} */ (h('button', { class: 'btn', type: 'button', onclick: () => put(false) }, 'Put in force…'))] : [];
   const said = h('p', { role: 'status', class: 'sub' });
   const changes = h('div', null);
   const result = h('div', null);
@@ -85,8 +90,8 @@ export async function show(ctx, root) {
   let ending = new AbortController();
 
   fill(root, h('div', { class: 'head' }, h('h1', null, 'Try a change')),
-    h('p', { class: 'lead' }, 'Change the rules below, and see what they would have done to the requests of the last hours. Nothing is put in force.'),
-    h('section', { class: 'card' }, tabs, area, h('div', { class: 'filters' }, h('label', null, 'Over', over), run, copy, reset), said, changes), result);
+    h('p', { class: 'lead' }, 'Change the rules below, and see what they would have done to the requests of the last hours. ', puts.length ? 'Nothing is put in force until you say so.' : 'Nothing is put in force.'),
+    h('section', { class: 'card' }, tabs, area, h('div', { class: 'filters' }, h('label', null, 'Over', over), run, copy, reset, puts), said, changes), result);
 
   /** @param {string} name */
   function open(name) {
@@ -99,6 +104,7 @@ export async function show(ctx, root) {
   function marks() {
     const p = patches();
     copy.disabled = !p;
+    for (const b of puts) b.disabled = !p;
     reset.hidden = files[file] === source.files[file];
     fill(changes, p ? h('pre', { class: 'source diff', tabindex: '0', 'aria-label': 'What is changed' }, p.split('\n').map((l) => [h('span', { class: /^\+/.test(l) ? 'add' : /^-/.test(l) ? 'del' : null }, visible(l)), '\n'])) : null);
   }
@@ -109,6 +115,20 @@ export async function show(ctx, root) {
     } catch {
       fill(said, 'The browser does not give out the clipboard here; the patch stands below.');
     }
+  }
+  /** @param {boolean} shadow */
+  function put(shadow) {
+    ask({
+      title: shadow ? 'Put in shadow' : 'Put in force', button: shadow ? 'Put in shadow' : 'Put in force', bad: !shadow,
+      text: `${shadow ? 'Limits with new names are put in shadow: they refuse nobody, and count what they would have. All other changes' : 'These rules'} come into force on all servers, in place of version ${source.version}. The tests of the rules must pass.`,
+      fields: [{ name: 'note', label: 'Note, for the history' }],
+      async done(v) {
+        const a = /** @type {Api.Pushed} */ (await ctx.api('/api/v1/rules/versions', { method: 'POST', body: { base: Number(source.version), files, note: v.note, shadow } }));
+        for (const b of puts) b.hidden = true;
+        fill(said, `Version ${count(a.version)} is to be in force on all servers.${a.shadowed?.length ? ` In shadow: ${a.shadowed.map(visible).join(', ')}.` : ''} `,
+          h('a', { href: '/nodes' }, 'Which server has it?'), ' ', h('a', { href: '/history' }, 'The way back is in the history.'));
+      },
+    });
   }
   /** @param {number} line @param {number} column */
   function jump(line, column) {
