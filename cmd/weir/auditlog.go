@@ -21,7 +21,11 @@ func (p *program) openAudit() (err error) {
 // auditRules records that other rules came into force, or that those in the source cannot.
 func (p *program) auditRules(before, now source.Status) {
 	holds := func(s source.Status) map[string]any {
-		return map[string]any{"digest": s.Digest, "files": len(s.Files)}
+		h := map[string]any{"digest": s.Digest, "files": len(s.Files)}
+		if s.Version != "" {
+			h["version"] = s.Version
+		}
+		return h
 	}
 	switch {
 	case now.Loads != before.Loads:

@@ -133,6 +133,9 @@ func changedFiles(before []file.Source, rules map[string]string) []file.Source {
 
 // check lints files, and runs their tests.
 func (v *ruleVersions) check(ctx context.Context, files []file.Source) error {
+	if err := ruledb.CheckFiles(files); err != nil {
+		return &admin.CheckError{Message: err.Error()}
+	}
 	set, warnings, err := rulesBelow(files, ".")
 	if err != nil {
 		return &admin.CheckError{Message: err.Error()}

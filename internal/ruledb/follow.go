@@ -283,7 +283,9 @@ func (f *Follower) refresh(ctx context.Context, c *pgx.Conn) error {
 	head, err := f.head(ctx, c)
 	switch {
 	case errors.Is(err, ErrNoRules):
-		f.Refused(err) // somebody has emptied the database
+		if was := f.Status().Err; was == nil || was.Error() != err.Error() {
+			f.Refused(err) // somebody has emptied the database
+		}
 		return nil
 	case err != nil:
 		return err
@@ -297,8 +299,8 @@ func (f *Follower) refresh(ctx context.Context, c *pgx.Conn) error {
 	f.SetBehind(true)
 	v, err := readVersion(ctx, c, f.o.Address.Space, head.Number)
 	if err != nil {
-		if c.IsClosed() || ctx.Err() != nil {
-			return err
+		if !errors.Is(err, errDamaged) {
+			return err // which may be over when it is asked again
 		}
 		f.refused = head
 		f.Refused(err)

@@ -2,6 +2,7 @@ package ruledb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -60,6 +61,9 @@ func (d *DB) Version(ctx context.Context, number int64) (*Version, error) {
 	return v, err
 }
 
+// errDamaged is the error of files that are no folder of rules.
+var errDamaged = errors.New("its files are damaged")
+
 func readVersion(ctx context.Context, c *pgx.Conn, space string, number int64) (*Version, error) {
 	var raw *string
 	v, err := scan(c.QueryRow(ctx, "select "+versionColumns+", v.files::text"+fromVersions+" and v.number = $2", space, number), &raw)
@@ -70,7 +74,7 @@ func readVersion(ctx context.Context, c *pgx.Conn, space string, number int64) (
 		return v, err
 	}
 	if v.Files, err = decode([]byte(*raw)); err != nil {
-		return nil, fmt.Errorf("version %d: %w", number, err)
+		return nil, fmt.Errorf("version %d: %w: %w", number, errDamaged, err)
 	}
 	return v, nil
 }

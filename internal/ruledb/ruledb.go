@@ -69,7 +69,7 @@ func Parse(s string) (*Address, error) {
 	if a.config.ConnectTimeout == 0 {
 		a.config.ConnectTimeout = connectPatience
 	}
-	if len(a.config.Fallbacks) > 0 && !values.Has("target_session_attrs") {
+	if len(a.hosts()) > 1 && !values.Has("target_session_attrs") {
 		a.config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	if a.config.RuntimeParams["application_name"] == "" {
@@ -80,9 +80,8 @@ func Parse(s string) (*Address, error) {
 	return a, nil
 }
 
-// String names the address for people, without a password.
-func (a *Address) String() string {
-	var hosts []string
+// hosts are those of the URL, with their ports.
+func (a *Address) hosts() (hosts []string) {
 	add := func(host string, port uint16) {
 		if h := fmt.Sprintf("%s:%d", host, port); len(hosts) == 0 || hosts[len(hosts)-1] != h {
 			hosts = append(hosts, h)
@@ -92,7 +91,12 @@ func (a *Address) String() string {
 	for _, f := range a.config.Fallbacks { // twice with sslmode=prefer, once without TLS
 		add(f.Host, f.Port)
 	}
-	s := fmt.Sprintf("postgres://%s@%s/%s", a.config.User, strings.Join(hosts, ","), a.config.Database)
+	return hosts
+}
+
+// String names the address for people, without a password.
+func (a *Address) String() string {
+	s := fmt.Sprintf("postgres://%s@%s/%s", a.config.User, strings.Join(a.hosts(), ","), a.config.Database)
 	if a.Space != DefaultSpace {
 		s += "?space=" + a.Space
 	}

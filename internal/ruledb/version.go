@@ -44,6 +44,12 @@ func (v *Version) Rules() []file.Source {
 	return slices.DeleteFunc(slices.Clone(v.Files), func(s file.Source) bool { return !source.IsRuleFile(path.Base(s.Name)) })
 }
 
+// CheckFiles returns why files cannot be a version, whatever rules they hold.
+func CheckFiles(files []file.Source) error {
+	_, err := encode(files)
+	return err
+}
+
 // encode makes the JSON of files. What a folder could not hold is an error.
 func encode(files []file.Source) ([]byte, error) {
 	if len(files) == 0 {

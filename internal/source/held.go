@@ -22,8 +22,8 @@ type Status struct {
 	Loaded   time.Time // when the rules in force were loaded
 	Loads    uint64    // successful loads, the first one included
 	Failures uint64    // loads that failed
-	Behind   bool      // the folder holds a change that was not read yet
-	Err      error     // why what lies in the folder now is not in force; nil if it is
+	Behind   bool      // the source holds a change that was not read yet, or cannot say
+	Err      error     // why what lies in the source now is not in force; nil if it is
 }
 
 // Held is what a source of rules knows of those in force: what they are, and how the last look went.
