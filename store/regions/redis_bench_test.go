@@ -126,6 +126,6 @@ func BenchmarkTelling(b *testing.B) {
 	}
 	inTurns(b, nodes, 4000, 10_000)
 	b.ReportMetric(100*(float64(nodes[1].used)/float64(nodes[0].used)-1), "percent")
-	told := nodes[1].s.Stats().Limits[Name{"test", "r"}].Told.Used
+	told := nodes[1].s.Stats().Limits[testLimit].Told.Used
 	b.ReportMetric(float64(told)/10_000/float64(b.N+4000), "told") // the share of the units
 }
