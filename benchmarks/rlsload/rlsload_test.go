@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-
 )
 
 // counter admits 10 requests of each key under "refused", all of the others, and has rules in
