@@ -307,8 +307,8 @@ func TestLogIsLost(t *testing.T) {
 	}
 }
 
-// TestLogThatWasEmpty: the position of a log in which nothing was told yet shows a gap, too, if what
-// came after it is gone.
+// TestLogThatWasEmpty: the position of a log in which nothing was told yet shows a gap, too, if
+// what came after it is gone.
 func TestLogThatWasEmpty(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})

@@ -130,8 +130,8 @@ func TestHearsWhatWasToldBefore(t *testing.T) {
 	}
 }
 
-// TestHearsOfAWindowToCome: what a region tells whose clock is ahead, of a window that has not begun
-// here, is charged when it begins.
+// TestHearsOfAWindowToCome: what a region tells whose clock is ahead, of a window that has not
+// begun here, is charged when it begins.
 func TestHearsOfAWindowToCome(t *testing.T) {
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
 	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
