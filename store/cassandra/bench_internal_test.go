@@ -11,14 +11,16 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/cassandratest"
+	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
+	"github.com/weir-rl/weir/store/postgres"
 	"github.com/weir-rl/weir/store/redis"
 )
 
 // BenchmarkDecision measures decisions as nodes make them, of Cassandra with either way of Paxos,
-// and of Redis beside it: the figures of docs/stores.md. Each operation is one decision; so
+// and of PostgreSQL and Redis beside it: the figures of docs/stores.md. Each operation is one decision; so
 //
 //	go test ./store/cassandra -run '^$' -bench Decision -benchtime 5s
 func BenchmarkDecision(b *testing.B) {
@@ -33,6 +35,17 @@ func BenchmarkDecision(b *testing.B) {
 			benchmark(b, server.CPU, func(b *testing.B) store.Store { return openStore(b, Options{URL: url}) })
 		})
 	}
+	b.Run("postgres", func(b *testing.B) {
+		server := pgtest.Start(b)
+		benchmark(b, server.CPU, func(b *testing.B) store.Store {
+			s, err := postgres.Open(postgres.Options{URL: server.URL(), Timeout: 30 * time.Second})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = s.Close() })
+			return s
+		})
+	})
 	b.Run("redis", func(b *testing.B) {
 		server := redistest.Start(b)
 		benchmark(b, server.CPU, func(b *testing.B) store.Store {
@@ -52,10 +65,10 @@ func benchmark(b *testing.B, cpu func() time.Duration, open func(b *testing.B) s
 		nodes, callers, keys int
 		limit                int64
 	}{
-		{"one caller", 1, 1, 10_000, 1 << 40},
-		{"uniform, 64 callers", 1, 64, 10_000, 1 << 40},
-		{"hot key, 64 callers", 1, 64, 1, 1 << 40},
-		{"hot key, 4 nodes of 64 callers", 4, 64, 1, 1 << 40},
+		{"one caller", 1, 1, 10_000, 1_000_000_000},
+		{"uniform, 64 callers", 1, 64, 10_000, 1_000_000_000},
+		{"hot key, 64 callers", 1, 64, 1, 1_000_000_000},
+		{"hot key, 4 nodes of 64 callers", 4, 64, 1, 1_000_000_000},
 		{"refused, 64 callers", 1, 64, 1, 1},
 	} {
 		b.Run(load.name, func(b *testing.B) {
