@@ -15,7 +15,7 @@ import (
 type connection struct {
 	session                                   *gocql.Session
 	selectRows, updateRow, deleteRow, keepRow string
-	scanRows, beat, leave, countNodes         string
+	scanRows, tokens, beat, leave, countNodes string
 }
 
 // The tables. What an operator makes by hand is told in docs/stores.md.
@@ -41,7 +41,8 @@ func newConnection(session *gocql.Session) *connection {
 		deleteRow:  "DELETE FROM " + countersTable + row + condition,
 		// There is no statement that only compares: this one deletes what is never there.
 		keepRow:    "DELETE kept FROM " + countersTable + row + condition,
-		scanRows:   "SELECT name, version, data, token(place) FROM " + countersTable,
+		scanRows:   "SELECT name, version, data FROM " + countersTable,
+		tokens:     "SELECT token(place) FROM " + countersTable + " LIMIT ?",
 		beat:       "UPDATE " + nodesTable + " USING TTL ? SET seen = toTimestamp(now()) WHERE fleet = ? AND node = ?",
 		leave:      "DELETE FROM " + nodesTable + " WHERE fleet = ? AND node = ?",
 		countNodes: "SELECT count(*) FROM " + nodesTable + " WHERE fleet = ?",

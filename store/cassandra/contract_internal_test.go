@@ -80,7 +80,7 @@ func newStore(t testing.TB, e cas.Engine, clock func() int64) *cas.Store {
 
 // fewer has the suite make fewer calls than where one takes a few µs.
 func fewer(t *testing.T) {
-	for name, value := range map[string]string{"rapid.checks": "15", "test.short": "true"} {
+	for name, value := range map[string]string{"rapid.checks": "5", "test.short": "true"} {
 		f := flag.Lookup(name)
 		before := f.Value.String()
 		if err := f.Value.Set(value); err != nil {

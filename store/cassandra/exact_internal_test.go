@@ -7,10 +7,10 @@ import (
 	"github.com/weir-rl/weir/internal/cassandratest"
 )
 
-// TestExactAcrossNodes: 4 processes make 40,000 attempts on one limit of 2,000. Each unit of it is
+// TestExactAcrossNodes: 4 processes make 20,000 attempts on one limit of 2,000. Each unit of it is
 // admitted once, and no other.
 func TestExactAcrossNodes(t *testing.T) {
-	const limit, processes, clients, each = 2000, 4, 100, 100
+	const limit, processes, clients, each = 2000, 4, 100, 50
 	server := cassandratest.Shared(t)
 	began := time.Now()
 	all := startFleet(t, processes, job{
