@@ -587,8 +587,8 @@ func TestStoreErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"serve", "--store=redis://ada:s3cret@127.0.0.1:port"}, exitUsage, `--store: write memory, or the URL of a Redis: redis URL: "127.0.0.1:port" is no HOST:PORT`},
-		{[]string{"serve", "--store=ada:s3cret@127.0.0.1"}, exitUsage, "there is no scheme; write redis://"},
+		{[]string{"serve", "--store=redis://ada:s3cret@127.0.0.1:port"}, exitUsage, `--store: redis URL: "127.0.0.1:port" is no HOST:PORT`},
+		{[]string{"serve", "--store=ada:s3cret@127.0.0.1"}, exitUsage, "write memory, or the URL of a store, such as redis://HOST:PORT: there is no scheme"},
 		{[]string{"serve", "--store=redis://ada:s3/cret@127.0.0.1"}, exitUsage, "percent-encode"},
 		{[]string{"serve", "-store=redis://ada:s3cret@127.0.0.1"}, exitUsage, "unknown shorthand flag"},
 		{[]string{"serve", "--store=" + away, "--snapshot-path=x"}, exitUsage, "snapshot.path: is for the embedded store"},
