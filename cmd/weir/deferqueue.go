@@ -10,6 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store/postgres"
 )
 
 // openDeferred opens the queue of deferred requests, where the proxy runs and there is a place for
@@ -19,9 +20,16 @@ func (p *program) openDeferred(set *rule.Set) error {
 	if p.c.listen.proxy == "" {
 		return nil
 	}
+	onPostgres, _ := p.storage.shared.(*postgres.Store)
 	switch {
-	case p.storage.redis != nil && path != "":
-		return errors.New("defer.path: is for the embedded store. With Redis the deferred requests lie there, where all nodes share them. Leave defer.path empty")
+	case (p.storage.redis != nil || onPostgres != nil) && path != "":
+		return errors.New("defer.path: is for the embedded store. With Redis or PostgreSQL the deferred requests lie there, where all nodes share them. Leave defer.path empty")
+	case onPostgres != nil:
+		q, err := deferred.NewPostgres(onPostgres.Pool(), onPostgres.Schema(), bounds)
+		if err != nil {
+			return err
+		}
+		p.deferred = q
 	case p.storage.redis != nil:
 		q, err := deferred.NewRedis(p.storage.redis.Client, p.c.redis.Prefix, bounds)
 		if err != nil {
@@ -36,7 +44,7 @@ func (p *program) openDeferred(set *rule.Set) error {
 		p.deferred = q
 	default:
 		if r := deferring(set); r != nil {
-			return fmt.Errorf("defer.path: is missing: limit %q defers requests, which must outlast this program. Name a file for them, such as ./weir-deferred.db, or use Redis as the store", r.Name)
+			return fmt.Errorf("defer.path: is missing: limit %q defers requests, which must outlast this program. Name a file for them, such as ./weir-deferred.db, or use Redis or PostgreSQL as the store", r.Name)
 		}
 	}
 	return nil

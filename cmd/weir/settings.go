@@ -351,7 +351,7 @@ var insightSettings = []setting{
 
 var deferSettings = []setting{
 	{path: "defer.path",
-		help: "file of the requests that rules defer, with the embedded store; with Redis they lie there",
+		help: "file of the requests that rules defer, with the embedded store; with Redis or PostgreSQL they lie there",
 		set:  toString(func(c *config) *string { return &c.deferPath })},
 	{path: "defer.max_jobs", value: "100000",
 		help: "bound on the deferred requests that wait",

@@ -3,10 +3,11 @@
 //
 // Requests stand in lines, one for each key of a limit, in the order in which they came, and leave
 // them one after the other. Lines take turns, so that one client's many requests do not hold up
-// another's. A Queue keeps them where they outlast the process: in a file (OpenFile) or in Redis
-// (NewRedis), where the workers of all nodes share them. A Worker forwards them.
+// another's. A Queue keeps them where they outlast the process: in a file (OpenFile), or in Redis
+// (NewRedis) or PostgreSQL (NewPostgres), where the workers of all nodes share them. A Worker
+// forwards them.
 //
-// Begin with Queue (deferred.go), the contract of both stores, and Worker.Run (worker.go).
+// Begin with Queue (deferred.go), the contract of all of these, and Worker.Run (worker.go).
 package deferred
 
 import (

@@ -12,14 +12,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
-// queues runs a test on both kinds of queue.
+// queues runs a test on all kinds of queue.
 func queues(t *testing.T, test func(t *testing.T, open func(Bounds) Queue)) {
 	t.Run("file", func(t *testing.T) {
 		n := 0
@@ -30,6 +32,23 @@ func queues(t *testing.T, test func(t *testing.T, open func(Bounds) Queue)) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { q.Close() })
+			return q
+		})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		server := pgtest.Start(t)
+		pool, err := pgxpool.New(t.Context(), server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		n := 0
+		test(t, func(b Bounds) Queue {
+			n++
+			q, err := NewPostgres(pool, fmt.Sprint("t", n), b)
+			if err != nil {
+				t.Fatal(err)
+			}
 			return q
 		})
 	})

@@ -26,6 +26,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cas"
 )
@@ -148,6 +150,13 @@ func (s *Store) Name() string { return s.name }
 
 // Target names the servers and the database, without credentials.
 func (s *Store) Target() string { return s.engine.target.hosts }
+
+// Pool returns the connections, for what else lies in the database. They close with the store.
+// Statements on them should not be prepared, since there may be a pooler.
+func (s *Store) Pool() *pgxpool.Pool { return s.engine.pool }
+
+// Schema returns the name of the schema.
+func (s *Store) Schema() string { return s.engine.target.schema }
 
 // Stats is a reading of what the store has done since it was opened.
 type Stats struct {
