@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/weir-rl/weir/store/redis"
 )
 
 // inherited is the result of reading the environment variables of envoyproxy/ratelimit. They are
@@ -144,6 +146,9 @@ func (r *rateLimitEnv) store() {
 		return
 	}
 	value, err := r.redisURL(address)
+	if err == nil {
+		err = redis.CheckURL(value) // and of no other store
+	}
 	if err != nil {
 		r.fail("store", "REDIS_URL: %w; set WEIR_STORE", err)
 		return
