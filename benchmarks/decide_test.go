@@ -271,8 +271,8 @@ func BenchmarkMillion(b *testing.B) {
 	}
 }
 
-// BenchmarkLimits asks for one key that meets 1 to 20 limits, and for two limits on two keys. All is
-// admitted.
+// BenchmarkLimits asks for one key that meets 1 to 20 limits, and for two limits on two keys. All
+// is admitted.
 func BenchmarkLimits(b *testing.B) {
 	key := randomKeys(1)
 	for _, c := range []struct {

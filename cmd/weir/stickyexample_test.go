@@ -53,7 +53,8 @@ func TestStickyExample(t *testing.T) {
 			for _, r := range rows {
 				n := func(i int) int { v, _ := strconv.Atoi(r[i]); return v }
 				admitted, tooMany, most := n(1), n(3), n(4)
-				// On each of three nodes a user has 8. Admitted are at most 8 of each user, and those beyond.
+				// On each of three nodes a user has 8. Admitted are at most 8 of each user, and
+				// those beyond.
 				if admitted == 0 || most > 3*8 || admitted > 10*8+tooMany {
 					t.Errorf("%s", out)
 				}

@@ -1,9 +1,9 @@
 //go:build unix
 
 // Command sticky shows what limits are worth without a shared store: a balancer sends each user to
-// one of three nodes of Weir, each with an embedded store of its own. One node dies, and comes back,
-// while users ask for more than they may. It tells how many requests were admitted that one node
-// would have refused, and how many had no answer. From the root of the repository:
+// one of three nodes of Weir, each with an embedded store of its own. One node dies, and comes
+// back, while users ask for more than they may. It tells how many requests were admitted that one
+// node would have refused, and how many had no answer. From the root of the repository:
 //
 //	go run ./examples/sticky
 package main

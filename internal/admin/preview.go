@@ -91,8 +91,8 @@ func (p *previewing) running() bool {
 	}
 }
 
-// readObject reads the body of r, which may hold the rules of a folder, and is to look like example.
-// If it does not, it answers, and ok is false.
+// readObject reads the body of r, which may hold the rules of a folder, and is to look like
+// example. If it does not, it answers, and ok is false.
 func readObject(w http.ResponseWriter, r *http.Request, body any, example string) (ok bool) {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPreview))
 	d.DisallowUnknownFields()

@@ -67,7 +67,8 @@ func (o *Options) Check() error {
 
 // Asker asks a server. One goroutine uses it at a time.
 type Asker interface {
-	// Ask asks for a request of the key of that number, from 0. An error is a failure, not a refusal.
+	// Ask asks for a request of the key of that number, from 0. An error is a failure, not a
+	// refusal.
 	Ask(ctx context.Context, key int) (allowed bool, err error)
 }
 
@@ -211,8 +212,8 @@ func (l *load) call(ctx context.Context, caller int, r *Result) error {
 	}
 }
 
-// due returns the instant of a request: at random within its part of the time, so that requests come
-// as from many clients, and no two loads differ in their number.
+// due returns the instant of a request: at random within its part of the time, so that requests
+// come as from many clients, and no two loads differ in their number.
 func (l *load) due(number int64) time.Time {
 	within := rand.New(rand.NewPCG(l.o.Seed, uint64(number))).Float64()
 	return l.start.Add(time.Duration((float64(number) + within) / l.o.Rate * float64(time.Second)))

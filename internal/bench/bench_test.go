@@ -165,7 +165,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestProcessorTime: the time of another process is seen, and that of one that has ended is an error.
+// TestProcessorTime: the time of another process is seen, and that of one that has ended is an
+// error.
 func TestProcessorTime(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("on Linux only")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Histogram counts times in classes of which each reaches 1/32 of a doubling further than it begins,
-// so 2.2 %. The zero value is empty. It is not safe for concurrent use.
+// Histogram counts times in classes of which each reaches 1/32 of a doubling further than it
+// begins, so 2.2 %. The zero value is empty. It is not safe for concurrent use.
 type Histogram struct {
 	classes [64 * steps]float64
 	total   float64
@@ -56,8 +56,8 @@ func (h *Histogram) Mean() time.Duration {
 	return time.Duration(h.sum / h.total)
 }
 
-// Quantile returns a time that a share q of all does not exceed, rounded up to the end of its class;
-// 0 if there is none.
+// Quantile returns a time that a share q of all does not exceed, rounded up to the end of its
+// class; 0 if there is none.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	left := h.total * q
 	for i, n := range h.classes {

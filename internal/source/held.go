@@ -26,8 +26,8 @@ type Status struct {
 	Err      error     // why what lies in the source now is not in force; nil if it is
 }
 
-// Held is what a source of rules knows of those in force: what they are, and how the last look went.
-// Make one with NewHeld. Safe for concurrent use, but what changes it is for one goroutine.
+// Held is what a source of rules knows of those in force: what they are, and how the last look
+// went. Make one with NewHeld. Safe for concurrent use, but what changes it is for one goroutine.
 type Held struct {
 	log *slog.Logger
 
@@ -110,7 +110,8 @@ func (h *Held) Same() {
 }
 
 // Tell calls looked, unless that is nil, if a look at the source made a difference since the status
-// was before: other rules came into force, or what lies there is wrong in another way, or no longer.
+// was before: other rules came into force, or what lies there is wrong in another way, or no
+// longer.
 func (h *Held) Tell(before Status, looked func(before, now Status)) {
 	now := h.Status()
 	if looked != nil && (now.Loads != before.Loads || fmt.Sprint(now.Err) != fmt.Sprint(before.Err)) {

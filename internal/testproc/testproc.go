@@ -1,6 +1,6 @@
 // Package testproc is what packages share that start real servers for tests (redistest, pgtest,
-// cassandratest): ports that stay reserved while a server is down, processes that end with the test,
-// certificates, and where scripts/test installs what they need.
+// cassandratest): ports that stay reserved while a server is down, processes that end with the
+// test, certificates, and where scripts/test installs what they need.
 package testproc
 
 import (

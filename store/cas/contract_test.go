@@ -82,8 +82,8 @@ func (r *reserver) Expired(_ context.Context, most int) (notes [][]byte, err err
 func TestContract(t *testing.T) {
 	for name, engine := range map[string]func() cas.Engine{
 		"spans": func() cas.Engine { return castest.New() },
-		// Others are quicker again and again. Of some engines, the keys are locked then; and of some
-		// all is in one place of several.
+		// Others are quicker again and again. Of some engines, the keys are locked then; and of
+		// some all is in one place of several.
 		"conflicts": func() cas.Engine {
 			m := castest.New()
 			m.Conflict = func(*cas.Group) bool { return rand.IntN(3) == 0 }

@@ -196,8 +196,8 @@ func TestNeverLate(t *testing.T) {
 	}
 }
 
-// TestBehindFallback: package fallback finds in a Store all that it wants of a primary: it decides by
-// itself while the database is away, and charges it for that when it is back.
+// TestBehindFallback: package fallback finds in a Store all that it wants of a primary: it decides
+// by itself while the database is away, and charges it for that when it is back.
 func TestBehindFallback(t *testing.T) {
 	m := castest.New()
 	var away atomic.Bool

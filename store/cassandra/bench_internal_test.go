@@ -20,7 +20,8 @@ import (
 )
 
 // BenchmarkDecision measures decisions as nodes make them, of Cassandra with either way of Paxos,
-// and of PostgreSQL and Redis beside it: the figures of docs/stores.md. Each operation is one decision; so
+// and of PostgreSQL and Redis beside it: the figures of docs/stores.md. Each operation is one
+// decision; so
 //
 //	go test ./store/cassandra -run '^$' -bench Decision -benchtime 5s
 func BenchmarkDecision(b *testing.B) {

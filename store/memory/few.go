@@ -141,8 +141,8 @@ func (w *fewWorks) find(s *Store, charges []store.Charge, now int64) (_ int64, o
 	return now, true
 }
 
-// judge asks every limit, and reports whether the call as a whole is denied. Where that cannot write
-// to what is stored it tries the charge at once, as most are made.
+// judge asks every limit, and reports whether the call as a whole is denied. Where that cannot
+// write to what is stored it tries the charge at once, as most are made.
 func (w *fewWorks) judge(charges []store.Charge, results []algo.Result, now int64) (denied bool) {
 	var verdict store.Verdict
 	for i := range charges {

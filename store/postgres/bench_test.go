@@ -103,8 +103,8 @@ func weirWay(b *testing.B, url string) func(key string) error {
 	}
 }
 
-// BenchmarkDecisions measures decisions on PostgreSQL: uniform keys and one hot key with 64 callers,
-// and one caller alone.
+// BenchmarkDecisions measures decisions on PostgreSQL: uniform keys and one hot key with 64
+// callers, and one caller alone.
 func BenchmarkDecisions(b *testing.B) {
 	for _, load := range []struct {
 		name          string

@@ -190,7 +190,8 @@ func TestFaults(t *testing.T) {
 // schemaOf returns the schema of a store that was opened last.
 func schemaOf(*postgres.Store) string { return fmt.Sprint("of_", schemas.Load()) }
 
-// TestDiskFull: what finds no room on the disk is refused, and all goes on when there is room again.
+// TestDiskFull: what finds no room on the disk is refused, and all goes on when there is room
+// again.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)

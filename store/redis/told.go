@@ -211,8 +211,8 @@ type toldReader struct {
 
 	gone    bool // entries that came after the position are gone, or that of the position is
 	certain bool // it need not look whether entries of a log that was empty are gone
-	// apart: entries are read on a connection that no other call has. When a call on it is given up,
-	// so is the connection, and the next one connects anew. Where a router has forgotten a
+	// apart: entries are read on a connection that no other call has. When a call on it is given
+	// up, so is the connection, and the next one connects anew. Where a router has forgotten a
 	// connection, each call on one that is shared fails, until its own pings show that it is dead.
 	apart bool
 }

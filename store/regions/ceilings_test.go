@@ -25,8 +25,8 @@ func drawTable(t *rapid.T) []Region {
 }
 
 // TestCeilings: the ceilings of all regions sum to N × (1 + over), rounded down. Each is as large
-// as its weight says but for one unit, and what rounding leaves over goes to the first; or, where one
-// would get nothing so, each gets one unit first.
+// as its weight says but for one unit, and what rounding leaves over goes to the first; or, where
+// one would get nothing so, each gets one unit first.
 func TestCeilings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := drawTable(t)

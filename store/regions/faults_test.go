@@ -33,8 +33,8 @@ func (w *world) servers() {
 		}
 		var options []string
 		if w.plan.restarts {
-			// All is written before the answer, so that the end of a process loses nothing. ("everysec"
-			// puts writing off while the disk is busy.)
+			// All is written before the answer, so that the end of a process loses nothing.
+			// ("everysec" puts writing off while the disk is busy.)
 			options = []string{"appendonly yes", "appendfsync no"}
 		}
 		var s *redistest.Server

@@ -19,9 +19,9 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// TestHeals: after a cut of each kind the other region is heard again. How long that takes is shown,
-// and has no bound here, since machines may be busy; TestHealsSoon has one. WEIR_REGIONS_HEALS is
-// how many cuts of each kind there are.
+// TestHeals: after a cut of each kind the other region is heard again. How long that takes is
+// shown, and has no bound here, since machines may be busy; TestHealsSoon has one.
+// WEIR_REGIONS_HEALS is how many cuts of each kind there are.
 func TestHeals(t *testing.T) {
 	cuts := int(number("WEIR_REGIONS_HEALS", 1))
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: time.Hour}, rule.Regions{Over: 20, Tell: 2})

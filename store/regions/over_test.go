@@ -14,8 +14,8 @@ import (
 )
 
 // TestOverUnits: where nothing is lost, what each region counts as admitted beyond the limit is, to
-// the unit, what all nodes together admitted beyond it, by what they wrote down themselves: after an
-// attack over slow links, and after one while all links are cut.
+// the unit, what all nodes together admitted beyond it, by what they wrote down themselves: after
+// an attack over slow links, and after one while all links are cut.
 func TestOverUnits(t *testing.T) {
 	t.Parallel()
 	const n, keys, each = 300, 3, 400
