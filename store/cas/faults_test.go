@@ -261,6 +261,43 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// TestNewClientsOfABusyKey: a key that others change again and again is locked after two times, also
+// if each try brings a client that this node has not seen before.
+func TestNewClientsOfABusyKey(t *testing.T) {
+	m := castest.New()
+	var s *cas.Store
+	busy, clients := counterOf(t, 1, wide), counterOf(t, 2, wide)
+	var conflicts, armed atomic.Int64
+	var all sync.WaitGroup
+	ask := func(client int64) {
+		charges := []store.Charge{charge(busy, "busy", 1), charge(clients, fmt.Sprint("client ", client), 1)}
+		all.Go(func() {
+			if _, err := s.Take(t.Context(), charges, make([]algo.Result, 2)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	m.Conflict = func(*cas.Group) bool {
+		if armed.Load() == 0 || conflicts.Load() == 10 {
+			return false
+		}
+		ask(conflicts.Add(1))
+		patience.Until(t, "a new client has come", func() bool { return s.Waiting() > 0 })
+		return true
+	}
+	s = open(t, m, cas.Options{Timeout: time.Minute})
+	take(t, s, charge(busy, "busy", 1))
+	armed.Store(1)
+	ask(0)
+	all.Wait()
+	if s.Stats().Locks == 0 {
+		t.Errorf("others were quicker %d times, and nothing was locked", conflicts.Load())
+	}
+	if n, want := used(t, s, busy, "busy"), 2+conflicts.Load(); n != want {
+		t.Errorf("%d were counted, want %d", n, want)
+	}
+}
+
 // far is an engine some way off, that locks nothing.
 type far struct {
 	cas.Engine

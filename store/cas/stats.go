@@ -13,7 +13,7 @@ type Stats struct {
 	Decisions uint64 // made in the database; also settlements, and slots that were given back
 	Groups    uint64 // tries to make decisions that share keys, each in one write
 	Conflicts uint64 // of them, those that found that another node was quicker
-	Unknown   uint64 // of them, those that found a value that this node did not know of
+	Unknown   uint64 // of them, those that found only values that this node did not know of
 	Locks     uint64 // of them, those under a lock, since others had been quicker again and again
 	Learned   uint64 // of them, those whose answer was lost, and that were found to be made
 	Lost      uint64 // of them, those of which it is not known whether they were made

@@ -264,26 +264,31 @@ func (w *worker) conflict(p *plan, g *Group) {
 		w.failed(p, s.notCharged(errAnswer))
 		return
 	}
+	// A group whose every difference is a value that was not known has met nobody. One that also
+	// holds a busy key has: each group of that key may bring a new client, and so be unknown in part
+	// again and again.
+	quicker := !p.unknown
 	s.mu.Lock()
 	for i, at := range p.changed {
 		e := p.values[at].e
 		if v := g.Values[i]; !e.known || e.version != v.Version {
+			quicker = quicker || e.known
 			s.known.set(e, v.Version, v.Data)
 		}
 	}
 	s.mu.Unlock()
-	if p.unknown {
-		s.stats.unknown.Add(1)
-	} else {
+	if quicker {
 		s.stats.conflicts.Add(1)
+	} else {
+		s.stats.unknown.Add(1)
 	}
-	w.retry(p)
+	w.retry(p, quicker)
 }
 
-// retry has the calls of a plan decided again.
-func (w *worker) retry(p *plan) {
+// retry has the calls of a plan decided again. quicker says that somebody else was.
+func (w *worker) retry(p *plan, quicker bool) {
 	for _, c := range p.calls {
-		if !p.unknown {
+		if quicker {
 			c.attempts++
 		}
 		if c.attempts >= maxAttempts {
