@@ -62,7 +62,9 @@ func IsURL(text string) bool {
 	return strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://")
 }
 
-var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+// schemaForm is how a schema may be named: with what the name of its channel begins with, it has
+// the 63 bytes at most that PostgreSQL takes.
+var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,57}$`)
 
 func parseURL(text string) (*target, error) {
 	if !IsURL(text) {
@@ -72,10 +74,16 @@ func parseURL(text string) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
+	front, _, _ := strings.Cut(text, "?")
+	_, front, _ = strings.Cut(front, "://")
+	if _, path, _ := strings.Cut(front, "/"); strings.Contains(path, "@") {
+		// A part of the password would be taken for the database, and shown with it.
+		return nil, errors.New("postgres URL: there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")
+	}
 	t := &target{schema: DefaultSchema}
 	if s, ok := own[paramSchema]; ok {
 		if !schemaForm.MatchString(s) || strings.HasPrefix(s, "pg_") {
-			return nil, fmt.Errorf("postgres URL: %s %q is no name of a schema: write lower-case letters, digits and _", paramSchema, s)
+			return nil, fmt.Errorf("postgres URL: %s %q is no name of a schema: write up to 58 lower-case letters, digits and _", paramSchema, s)
 		}
 		t.schema = s
 	}

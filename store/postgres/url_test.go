@@ -23,6 +23,8 @@ func TestCheckURL(t *testing.T) {
 		"postgres://ada:secret@db:port/weir":                                  "cannot be read",
 		"postgres://ada:secret@db/weir?sslmode=perhaps":                       "sslmode",
 		"postgres://ada:secret@db/weir?weir_schema=A B":                       `weir_schema "A B" is no name`,
+		"postgres://db/weir?weir_schema=" + strings.Repeat("a", 59):           "up to 58",
+		"postgres://ada:12/secret@db/weir":                                    "an @ behind the hosts",
 		"postgres://ada:secret@db/weir?weir_table=x":                          `"weir_table" is not known`,
 		"postgres://ada:secret@db/weir?weir_tables=x":                         "it may be unlogged, logged or synced",
 		"postgres://ada:secret@db/weir?weir_tables=logged&weir_tables=logged": "given twice",
