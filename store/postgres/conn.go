@@ -28,6 +28,10 @@ type database struct {
 	unnamed atomic.Bool
 	ready   atomic.Bool // the schema is there
 	setting sync.Mutex
+	setup   *setup // a change of the table that is under way; nil: none. Guarded by setting
+
+	ctx     context.Context // ends with close
+	stop    context.CancelFunc
 	metrics metrics
 }
 
@@ -45,6 +49,7 @@ func newStatement(text string) statement {
 
 func openDatabase(t *target, connections int, timeout time.Duration) (*database, error) {
 	d := &database{target: t, timeout: timeout}
+	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.params.New = func() any { return &params{} }
 	d.text = statementsOf(t.schema)
 	c := t.config.Copy()
@@ -57,9 +62,16 @@ func openDatabase(t *target, connections int, timeout time.Duration) (*database,
 	}
 	var err error
 	if d.pool, err = pgxpool.NewWithConfig(context.Background(), c); err != nil {
+		d.stop()
 		return nil, fmt.Errorf("postgres store: %w", err)
 	}
 	return d, nil
+}
+
+// close waits until all connections are given back.
+func (d *database) close() {
+	d.stop()
+	d.pool.Close()
 }
 
 // SQLSTATEs.

@@ -37,7 +37,7 @@ func (e *engine) Spans() bool { return true }
 
 // Close implements cas.Engine.
 func (e *engine) Close() error {
-	e.pool.Close()
+	e.close()
 	return nil
 }
 

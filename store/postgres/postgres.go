@@ -132,7 +132,7 @@ func Open(o Options) (*Store, error) {
 		Logger: o.Logger, Clock: o.Clock, Freed: s.listener.freed,
 	})
 	if err != nil {
-		d.pool.Close()
+		d.close()
 		return nil, err
 	}
 	s.background(s.tend)

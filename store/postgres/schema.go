@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/jackc/pgx/v5"
@@ -72,26 +73,88 @@ func (d *database) prepare(ctx context.Context) error {
 	if d.ready.Load() {
 		return nil
 	}
+	work, err := d.begin(ctx)
+	if err != nil || work == nil {
+		return err
+	}
+	select {
+	case <-work.done:
+		return work.err
+	case <-ctx.Done():
+		return fmt.Errorf("the schema %s: its table is being made another kind (%s), which takes as long as to copy it: %w", d.target.schema, paramTables, ctx.Err())
+	}
+}
+
+// setup is a change of the kind of the table. It may take for longer than any call, so that it goes
+// on by itself: given up and begun again by each call, it would never come to its end, and hold up
+// all nodes meanwhile.
+type setup struct {
+	done chan struct{} // closed when err is valid
+	err  error
+}
+
+// longestSetup bounds the copying of a table.
+const longestSetup = time.Hour
+
+// begin makes the schema, and returns what is to be waited for until it is ready; nil: nothing.
+func (d *database) begin(ctx context.Context) (*setup, error) {
 	d.setting.Lock()
 	defer d.setting.Unlock()
-	if d.ready.Load() {
-		return nil
+	if d.ready.Load() || d.setup != nil {
+		return d.setup, nil
 	}
 	c, err := d.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer c.Release()
-	if err := d.makeSchema(ctx, c.Conn()); err != nil {
-		return fmt.Errorf("the schema %s: %w", d.target.schema, err)
+	kind, err := d.makeSchema(ctx, c.Conn())
+	if err != nil || kind == "" {
+		c.Release()
+		if err != nil {
+			return nil, fmt.Errorf("the schema %s: %w", d.target.schema, err)
+		}
+		d.ready.Store(true)
+		return nil, nil
 	}
-	d.ready.Store(true)
-	return nil
+	work := &setup{done: make(chan struct{})}
+	d.setup = work
+	go func() {
+		err := d.setKind(c.Conn(), kind)
+		c.Release()
+		d.setting.Lock()
+		defer d.setting.Unlock()
+		if d.setup = nil; err != nil {
+			work.err = fmt.Errorf("the schema %s: %w", d.target.schema, err)
+		} else {
+			d.ready.Store(true)
+		}
+		close(work.done)
+	}()
+	return work, nil
+}
+
+// setKind makes the table logged, or unlogged. If it is so already, that does nothing.
+func (d *database) setKind(c *pgx.Conn, kind string) error {
+	ctx, cancel := context.WithTimeout(d.ctx, longestSetup)
+	defer cancel()
+	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		for _, text := range []string{d.lockSchema(), "alter table SCHEMA.states set " + kind} {
+			if _, err := tx.Exec(ctx, inSchema(text, d.target.schema), pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lockSchema is the statement by which nodes that are started together take turns.
+func (d *database) lockSchema() string {
+	return fmt.Sprintf("select pg_advisory_xact_lock(%d)", int64(xxhash.Sum64String("weir schema "+d.target.schema)))
 }
 
 // makeSchema makes what is missing, all or nothing. Nodes that are started together do so one after
-// the other.
-func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) error {
+// the other. kind is what the table has yet to become, "" if that is what it is.
+func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) (kind string, err error) {
 	schema := d.target.schema
 	// Nothing is asked of a role that may not create anything if all is there.
 	var version string
@@ -117,21 +180,28 @@ func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) error {
 		}
 		return err
 	}
-	done := func() bool {
-		return version == schemaVersion && functions && (d.target.tables == tablesAsTheyAre || unlogged == (d.target.tables == tablesUnlogged))
+	other := func() string {
+		switch {
+		case d.target.tables == tablesUnlogged && !unlogged:
+			return "unlogged"
+		case d.target.tables > tablesUnlogged && unlogged:
+			return "logged"
+		}
+		return ""
 	}
+	done := func() bool { return version == schemaVersion && functions }
 	if err := look(c); err != nil {
-		return err
+		return "", err
 	}
 	if done() {
-		return nil
+		return other(), nil
 	}
-	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 		do := func(text string) error {
 			_, err := tx.Exec(ctx, inSchema(text, schema), pgx.QueryExecModeSimpleProtocol)
 			return err
 		}
-		if err := do(fmt.Sprintf("select pg_advisory_xact_lock(%d)", int64(xxhash.Sum64String("weir schema "+schema)))); err != nil {
+		if err := do(d.lockSchema()); err != nil {
 			return err
 		}
 		if err := look(tx); err != nil || done() {
@@ -149,17 +219,10 @@ func (d *database) makeSchema(ctx context.Context, c *pgx.Conn) error {
 		default:
 			return fmt.Errorf("its version is %s, and this Weir knows %s: start one that is as new as the newest that was started", version, schemaVersion)
 		}
-		if !functions {
-			if err := do(functionsText); err != nil {
-				return err
-			}
+		if functions {
+			return nil
 		}
-		switch {
-		case d.target.tables == tablesUnlogged && !unlogged:
-			return do("alter table SCHEMA.states set unlogged")
-		case d.target.tables > tablesUnlogged && unlogged:
-			return do("alter table SCHEMA.states set logged")
-		}
-		return nil
+		return do(functionsText)
 	})
+	return other(), err
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
@@ -55,6 +57,46 @@ func TestTables(t *testing.T) {
 		if got := of(); got != step.want {
 			t.Errorf("weir_tables=%s: the table is %s, want %s", step.tables, got, step.want)
 		}
+	}
+}
+
+// TestTablesTakeLong: a change of the table's kind that takes longer than a call goes on while calls
+// fail, rather than being begun anew by each.
+func TestTablesTakeLong(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	newTaker(t, open(t, postgres.Options{URL: s.URL()})).well()
+	ctx := context.Background()
+	reader, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close(ctx) }()
+	if _, err := reader.Exec(ctx, "begin; lock table weir.states in access share mode"); err != nil {
+		t.Fatal(err)
+	}
+	w := newTaker(t, open(t, postgres.Options{URL: s.URL() + "&weir_tables=unlogged", Timeout: 300 * time.Millisecond}))
+	patience.Until(t, "the table is being changed", func() bool {
+		err := w.try(ctx)
+		return errors.Is(err, store.ErrNotCharged) && strings.Contains(err.Error(), "is being made another kind")
+	})
+	const changing = "select coalesce(min(pid), 0) from pg_stat_activity where query like 'alter table%' and wait_event_type = 'Lock'"
+	pid := int64(0)
+	patience.Until(t, "the change waits for a reader", func() bool { pid = s.Number(changing); return pid != 0 })
+	for range 3 {
+		if err := w.try(ctx); !errors.Is(err, store.ErrNotCharged) {
+			t.Errorf("while the table is changed: %v", err)
+		}
+	}
+	if now := s.Number(changing); now != pid {
+		t.Errorf("the change was given up, and begun anew")
+	}
+	if _, err := reader.Exec(ctx, "rollback"); err != nil {
+		t.Fatal(err)
+	}
+	w.well()
+	if kind := s.Text("select relpersistence from pg_class where oid = 'weir.states'::regclass"); kind != "u" {
+		t.Errorf("the table is %s, want u", kind)
 	}
 }
 
