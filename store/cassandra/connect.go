@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -101,10 +102,12 @@ func (e *engine) serve(session *gocql.Session) {
 		e.askTime(e.ctx, session)
 	}
 	e.connection.Store(c)
+	var beats sync.WaitGroup
 	if e.o.Heartbeat > 0 {
-		e.work.Go(func() { e.sendBeats(c) })
+		beats.Go(func() { e.sendBeats(c) })
 	}
 	e.keepTime(e.ctx, session)
+	beats.Wait() // the last thing that they say needs the session
 }
 
 // open makes a session for the keyspace, with its tables.

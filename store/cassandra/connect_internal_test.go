@@ -91,6 +91,29 @@ func TestConnect(t *testing.T) {
 	patience.Until(t, "the other node has left", func() bool { return stores[0].Nodes() == 1 })
 }
 
+// TestLeaves: a node that is closed says so, before its heartbeats are over.
+func TestLeaves(t *testing.T) {
+	server := cassandratest.Shared(t)
+	url := server.URL(server.Keyspace())
+	a := openStore(t, Options{URL: url, Timeout: time.Minute})
+	b := openStore(t, Options{URL: url, Timeout: time.Minute, Heartbeat: time.Hour})
+	await(t, a)
+	nodes := func() (n int64) {
+		c := a.engine.connection.Load()
+		if err := c.session.Query(c.countNodes, allNodes).ScanContext(t.Context(), &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	patience.Until(t, "there is a heartbeat", func() bool { return nodes() == 1 })
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := nodes(); n != 0 {
+		t.Errorf("the node is closed, and still counts as alive")
+	}
+}
+
 // TestConnectErrors: what is wrong is said, once, and as the error of each call.
 func TestConnectErrors(t *testing.T) {
 	server := cassandratest.Shared(t)
