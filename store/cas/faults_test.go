@@ -261,8 +261,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestNewClientsOfABusyKey: a key that others change again and again is locked after two times, also
-// if each try brings a client that this node has not seen before.
+// TestNewClientsOfABusyKey: a key that others change again and again is locked after two times,
+// also if each try brings a client that this node has not seen before.
 func TestNewClientsOfABusyKey(t *testing.T) {
 	m := castest.New()
 	var s *cas.Store

@@ -60,8 +60,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestTablesTakeLong: a change of the table's kind that takes longer than a call goes on while calls
-// fail, rather than being begun anew by each.
+// TestTablesTakeLong: a change of the table's kind that takes longer than a call goes on while
+// calls fail, rather than being begun anew by each.
 func TestTablesTakeLong(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
