@@ -116,3 +116,21 @@ func TestFollowNeedsRules(t *testing.T) {
 		_, _ = d.Push(t.Context(), Change{Files: broken, Author: "ada", Origin: Push})
 	}
 }
+
+// A version with the digest of other files comes into force nowhere, and so into no cache, from
+// which no node could start.
+func TestFollowChecksFiles(t *testing.T) {
+	_, a := prepared(t)
+	d := open(t, a)
+	push(t, d, 0, 1)
+	raw, err := encode(files(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.c.Exec(t.Context(), "select weir_rules.push('default', 1, $1::text::jsonb, decode(repeat('00', 32), 'hex'), 'eve', '', 'push', 'push')", string(raw)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Follow(t.Context(), FollowOptions{Address: a}); err == nil || !strings.Contains(err.Error(), "version 2: its files are damaged") {
+		t.Fatalf("a version with the digest of other files was loaded: %v", err)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-rl/weir/internal/source"
 )
 
 // DB is a connection for an editor. Make one with Open; not safe for concurrent use.
@@ -75,6 +77,10 @@ func readVersion(ctx context.Context, c *pgx.Conn, space string, number int64) (
 	}
 	if v.Files, err = decode([]byte(*raw)); err != nil {
 		return nil, fmt.Errorf("version %d: %w: %w", number, errDamaged, err)
+	}
+	// A role that may push may give any digest. Nodes would cache what they could not start from.
+	if source.Digest(v.Files) != v.Digest {
+		return nil, fmt.Errorf("version %d: %w: they are not those with which it was made", number, errDamaged)
 	}
 	return v, nil
 }
