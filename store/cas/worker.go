@@ -265,8 +265,8 @@ func (w *worker) conflict(p *plan, g *Group) {
 		return
 	}
 	// A group whose every difference is a value that was not known has met nobody. One that also
-	// holds a busy key has: each group of that key may bring a new client, and so be unknown in part
-	// again and again.
+	// holds a busy key has: each group of that key may bring a new client, and so be unknown in
+	// part again and again.
 	quicker := !p.unknown
 	s.mu.Lock()
 	for i, at := range p.changed {

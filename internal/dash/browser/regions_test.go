@@ -44,9 +44,10 @@ func TestRegions(t *testing.T) {
 	b.until("what the other region used is shown", `() => /\b72 of 90\/day\b[^]*\b20\b[^]*20 told[^]*\b20\b[^]*as heard/.test(`+row+`?.innerText ?? '')`, nil)
 	far.ask("path", "/search", "user", "bob")
 	b.until("the figures follow", `() => /\b21\b[^]*as heard/.test(`+row+`.innerText)`, nil)
-	for _, want := range []string{"never more", "up to 20 % more", "the limit in each", "of several windows together", "667 of 1,000/day", "334 of 500/min", "burst 67 of 100", "50 of 50/day", "Each region counts this rule for itself: local."} {
+	for _, want := range []string{"never more", "up to 20 % more", "the limit in each", "667 of 1,000/day", "334 of 500/min", "burst 67 of 100", "50 of 50/day", "Each region counts this rule for itself: local."} {
 		b.sees(want)
 	}
+	b.until("each window of a rule has a row with its own counts", `() => [...document.querySelectorAll('tbody tr')].filter((r) => r.innerText.startsWith('tokens') && /\b20\b/.test(r.innerText)).length === 2`, nil)
 	b.press("?")
 	b.until("the key is listed", `() => document.querySelector('dialog[open]')?.innerText.includes('regions')`, nil)
 	b.press("Escape")
