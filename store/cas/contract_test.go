@@ -78,29 +78,23 @@ func (r *reserver) Expired(_ context.Context, most int) (notes [][]byte, err err
 	return notes, nil
 }
 
-// TestContract: a store over an engine in memory keeps the whole contract.
+// TestContract: a store over an engine in memory keeps the whole contract. Of the many engines that
+// the suite asks for, a third is left alone. Of the others, the writers are too late again and
+// again, where the keys are locked then, and where all is in one place of several.
 func TestContract(t *testing.T) {
-	for name, engine := range map[string]func() cas.Engine{
-		"spans": func() cas.Engine { return castest.New() },
-		// Others are quicker again and again. Of some engines, the keys are locked then; and of
-		// some all is in one place of several.
-		"conflicts": func() cas.Engine {
-			m := castest.New()
+	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
+		m := castest.New()
+		engine := cas.Engine(m)
+		if kind := rand.IntN(3); kind > 0 {
 			m.Conflict = func(*cas.Group) bool { return rand.IntN(3) == 0 }
-			if rand.IntN(2) == 0 {
-				return m
+			if kind == 2 {
+				m.Apart = true
+				engine = castest.Together(struct{ cas.Engine }{m})
 			}
-			m.Apart = true
-			return castest.Together(struct{ cas.Engine }{m})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
-				s := open(t, engine(), cas.Options{Clock: clock})
-				return &reserver{Store: s, clock: clock, notes: map[string]note{}}
-			})
-		})
-	}
+		}
+		s := open(t, engine, cas.Options{Clock: clock})
+		return &reserver{Store: s, clock: clock, notes: map[string]note{}}
+	})
 }
 
 // TestDifferential: decisions come out as those of a plain model, step by step.

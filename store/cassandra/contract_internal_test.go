@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"flag"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -106,11 +108,19 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestDifferential: decisions come out as those of a plain model, step by step.
+// TestDifferential: decisions come out as those of a plain model, step by step; of how many steps
+// WEIR_CASSANDRA_STEPS says, each of which takes some ms.
 func TestDifferential(t *testing.T) {
+	steps := 300
+	if text := os.Getenv("WEIR_CASSANDRA_STEPS"); text != "" {
+		var err error
+		if steps, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
 	server := cassandratest.Shared(t)
 	e := openEngine(t, Options{URL: server.URL(server.Keyspace())})
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {
 		return newStore(t, castest.Together(newApart(e)), clock)
-	}, 1000, 0)
+	}, steps, 0)
 }
