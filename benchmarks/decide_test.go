@@ -271,24 +271,17 @@ func BenchmarkMillion(b *testing.B) {
 	}
 }
 
-// BenchmarkLimits asks for one key that meets 1 to 20 limits, and for two limits on two keys. All
-// is admitted.
+// BenchmarkLimits asks for one key that meets 1 to 20 limits, each of a rule of its own; for two
+// limits of one rule; and for two limits on two keys. All is admitted.
 func BenchmarkLimits(b *testing.B) {
 	key := randomKeys(1)
-	for _, c := range []struct {
-		limits int
-		per    string // of the last of them
-	}{{1, "user"}, {2, "user"}, {2, "method"}, {3, "user"}, {5, "user"}, {8, "user"}, {20, "user"}} {
-		b.Run(fmt.Sprintf("%d-%s", c.limits, c.per), func(b *testing.B) {
-			rules := "limits:\n"
-			for i := range c.limits {
-				per := "user"
-				if i == c.limits-1 {
-					per = c.per
-				}
-				rules += fmt.Sprintf("  - { name: limit-%d, when: { path: /api/** }, per: [%s], allow: %d/h }\n", i, per, 1_000_000_000-i)
-			}
-			decide := limiterOf(b, rules)()
+	one := func(i int, per, allow string) string {
+		return fmt.Sprintf("  - { name: limit-%d, when: { path: /api/** }, per: [%s], allow: %s }\n", i, per, allow)
+	}
+	hourly := func(i int) string { return fmt.Sprintf("%d/h", 1_000_000_000-i) }
+	ask := func(name, rules string) {
+		b.Run(name, func(b *testing.B) {
+			decide := limiterOf(b, "limits:\n"+rules)()
 			decide(key)
 			b.ReportAllocs()
 			b.ResetTimer()
@@ -300,4 +293,14 @@ func BenchmarkLimits(b *testing.B) {
 			}
 		})
 	}
+	rules := ""
+	for i := range 20 {
+		rules += one(i, "user", hourly(i))
+		switch n := i + 1; n {
+		case 1, 2, 3, 5, 8, 20:
+			ask(fmt.Sprint(n), rules)
+		}
+	}
+	ask("2-of-one-rule", one(0, "user", "[1000000000/h, 1000000000/d]"))
+	ask("2-on-two-keys", one(0, "user", hourly(0))+one(1, "method", hourly(1)))
 }
