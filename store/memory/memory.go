@@ -101,10 +101,11 @@ type Store struct {
 	}
 }
 
-// shardCell keeps two shards' hot fields from sharing a cache line.
+// shardCell fills whole cache lines, so that two shards share none, and what a decision reads and
+// writes of one lies in the first of them.
 type shardCell struct {
 	shard
-	_ [64]byte
+	_ [48]byte
 }
 
 var (

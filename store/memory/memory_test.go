@@ -60,6 +60,12 @@ func take(t testing.TB, s *Store, c *rule.Counter, key string, cost int64) algo.
 	return results[0]
 }
 
+func TestShardsShareNoCacheLine(t *testing.T) {
+	if size := unsafe.Sizeof(shardCell{}); unsafe.Sizeof(uintptr(0)) == 8 && size%64 != 0 {
+		t.Errorf("a shardCell has %d bytes: its padding must fill cache lines of 64", size)
+	}
+}
+
 // fakeClock is a clock for tests.
 type fakeClock struct{ now atomic.Int64 }
 
