@@ -278,8 +278,8 @@ func (s *Store) Time(ctx context.Context) (int64, error) {
 	return now, nil
 }
 
-// Now returns the engine's clock as this node estimates it, in µs since the Unix epoch. ok is false
-// until the engine has answered once.
+// Now returns the engine's clock as this node estimates it, in µs since the Unix epoch. ok is
+// false until the engine has answered once.
 func (s *Store) Now() (now int64, ok bool) {
 	if s.o.Clock != nil {
 		return s.o.Clock(), true

@@ -78,17 +78,10 @@ func TestLostAnswers(t *testing.T) {
 // it was not sent.
 func TestGivenUp(t *testing.T) {
 	m := castest.New()
-	gate := make(chan struct{})
-	var held atomic.Bool
-	m.Before = func(_ context.Context, c castest.Call) error {
-		if c == castest.Swap && held.Load() {
-			<-gate
-		}
-		return nil
-	}
+	hold, release := gate(m)
 	s, c := open(t, m, cas.Options{Timeout: time.Minute}), counterOf(t, 1, wide)
 	take(t, s, charge(c, "k", 1))
-	held.Store(true)
+	hold()
 	ask := func() (chan error, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -114,8 +107,7 @@ func TestGivenUp(t *testing.T) {
 	}
 	outcomes := make(chan []store.Outcome, 1)
 	pending.Outcome(func(list []store.Outcome) { outcomes <- list })
-	held.Store(false)
-	close(gate)
+	release()
 	if list := <-outcomes; len(list) != 1 || !list[0].Known || !list[0].Made || list[0].Now == 0 || !list[0].Result.Allowed {
 		t.Errorf("%+v", list)
 	}
@@ -128,17 +120,10 @@ func TestGivenUp(t *testing.T) {
 // part is told to be silent.
 func TestDeadline(t *testing.T) {
 	m := castest.New()
-	gate := make(chan struct{})
-	var held atomic.Bool
-	m.Before = func(_ context.Context, c castest.Call) error {
-		if c == castest.Swap && held.Load() {
-			<-gate
-		}
-		return nil
-	}
+	hold, release := gate(m)
 	s, c := open(t, m, cas.Options{Timeout: time.Minute}), counterOf(t, 1, wide)
 	take(t, s, charge(c, "k", 1))
-	held.Store(true)
+	hold()
 	_, _, err := s.TakeWithin(t.Context(), time.Millisecond, 24*time.Hour, []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
 	blamed, ok := errors.AsType[interface {
 		error
@@ -148,8 +133,7 @@ func TestDeadline(t *testing.T) {
 	if !ok || !errors.Is(err, cas.ErrDeadline) || !errors.Is(err, context.DeadlineExceeded) || !blamed.Failed(0) || blamed.Failed(1) || !blamed.Silent() {
 		t.Errorf("%v", err)
 	}
-	held.Store(false)
-	close(gate)
+	release()
 }
 
 // TestSkew: the engine's clock is set forth and back while the node runs, and it goes on at once by

@@ -74,20 +74,29 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// TestMerged: what waits for one key goes as one write, whoever asks for what.
-func TestMerged(t *testing.T) {
-	m := castest.New()
-	gate := make(chan struct{})
+// gate lets no Swap of an engine begin from hold to release, each of which is to be called once.
+func gate(m *castest.Memory) (hold, release func()) {
+	open := make(chan struct{})
 	var held atomic.Bool
 	m.Before = func(_ context.Context, c castest.Call) error {
 		if c == castest.Swap && held.Load() {
-			<-gate
+			<-open
 		}
 		return nil
 	}
+	return func() { held.Store(true) }, func() {
+		held.Store(false)
+		close(open)
+	}
+}
+
+// TestMerged: what waits for one key goes as one write, whoever asks for what.
+func TestMerged(t *testing.T) {
+	m := castest.New()
+	hold, release := gate(m)
 	s, c := open(t, m, cas.Options{Connections: 3, Timeout: time.Minute}), counterOf(t, 1, wide)
 	take(t, s, charge(c, "k", 1))
-	held.Store(true)
+	hold()
 	before := m.Counts()
 	var all sync.WaitGroup
 	ask := func(charges ...store.Charge) {
@@ -107,8 +116,7 @@ func TestMerged(t *testing.T) {
 	patience.Until(t, "all others wait", func() bool { return s.Waiting() == 100 })
 	ask(charge(c, "other", 1))
 	patience.Until(t, "another key is in flight too", func() bool { return s.Flying() == 2 })
-	held.Store(false)
-	close(gate)
+	release()
 	all.Wait()
 	if n := m.Counts().Swaps - before.Swaps; n > 4 {
 		t.Errorf("%d writes for 100 decisions on one key", n)
