@@ -733,9 +733,10 @@ end
 --   leaseLife    for how long a charge can count, in µs
 -- shape adds: head, what begins the state's record, whole, the format of both, and rest, that of
 -- all numbers but the first; entryFormat and entryModulus, of a log's times; at and olderAt, the
--- places of its key and of the keys of older identities among those of a decision, from 0; members, in an operand with a value of its own: itself and those joined to it;
--- hasMargin, the operand after it is its margin; owner, of a margin: its operand; S.leased, an
--- operand lends; S.swapped, an operand lends, or has a schedule or a margin, see noteChange.
+-- places of its key and of the keys of older identities among those of a decision, from 0; members,
+-- in an operand with a value of its own: itself and those joined to it; hasMargin, the operand
+-- after it is its margin; owner, of a margin: its operand; S.leased, an operand lends; S.swapped,
+-- an operand lends, or has a schedule or a margin, see noteChange.
 --
 -- The states of operands that are joined lie in one value, each as a record of a tag (4 bytes), its
 -- length (1 byte) and the state. The value of an operand that is not compact is its state, without
