@@ -74,6 +74,53 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
+// TestSettledTogether: what became of all groups of a write whose answer was lost is read at once.
+func TestSettledTogether(t *testing.T) {
+	m := castest.New()
+	hold, release := gate(m)
+	var lose atomic.Int64
+	m.After = func(_ context.Context, c castest.Call) error {
+		// The second is the one that all have waited for.
+		if c == castest.Swap && lose.Add(-1) == 0 {
+			return castest.ErrLost
+		}
+		return nil
+	}
+	s, c := open(t, m, cas.Options{Connections: 1, Timeout: time.Minute}), counterOf(t, 1, wide)
+	take(t, s, charge(c, "k", 1)) // learns the clock
+	hold()
+	const keys = 20
+	var all sync.WaitGroup
+	ask := func(key string) {
+		all.Go(func() {
+			if _, err := s.Take(t.Context(), []store.Charge{charge(c, key, 1)}, make([]algo.Result, 1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ask("k")
+	patience.Until(t, "the first is in flight", func() bool { return s.Flying() == 1 })
+	for i := range keys {
+		ask(fmt.Sprint(i))
+	}
+	patience.Until(t, "the others wait", func() bool { return s.Waiting() == keys })
+	before, learned := m.Counts(), s.Stats().Learned
+	lose.Store(2)
+	release()
+	all.Wait()
+	if n := m.Counts().Reads - before.Reads; n != 1 {
+		t.Errorf("%d reads for %d groups", n, keys)
+	}
+	if n := s.Stats().Learned - learned; n != keys {
+		t.Errorf("of %d groups, %d are known to be made", keys, n)
+	}
+	for i := range keys {
+		if n := used(t, s, c, fmt.Sprint(i)); n != 1 {
+			t.Errorf("%d: %d used, want 1", i, n)
+		}
+	}
+}
+
 // TestGivenUp: a caller that gives up learns later what became of its call, and that nothing did if
 // it was not sent.
 func TestGivenUp(t *testing.T) {

@@ -21,6 +21,7 @@ type worker struct {
 	parents      []int32 // of calls: another one of the same group, or itself
 	planOf       []int32 // of calls that stand for a group
 	keys         []Key
+	unsure       []int // groups of which it is not known whether they were made
 	ready, again []*call
 	took         time.Duration // by the last Swap
 	rests        time.Duration // for how long it keeps its keys, so that other nodes come through
@@ -86,11 +87,8 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 		return s.engine.Swap(ctx, base, w.groups)
 	})
 	w.took = time.Duration(store.Monotonic() - asked)
-	if err != nil && !isNotCharged(err) {
-		w.settle(err)
-		return
-	}
 	conflicts := 0
+	w.unsure = w.unsure[:0]
 	for i, p := range w.plans[:len(w.groups)] {
 		g := &w.groups[i]
 		if err != nil {
@@ -100,7 +98,7 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 		case isNotCharged(g.Err):
 			w.failed(p, s.notCharged(g.Err))
 		case g.Err != nil:
-			w.settleGroups(p, g)
+			w.unsure = append(w.unsure, i)
 		case g.Done:
 			w.made(p)
 		default:
@@ -108,7 +106,8 @@ func (w *worker) decide(ctx context.Context, lock bool) {
 			conflicts++
 		}
 	}
-	if s.locker == nil {
+	w.settle()
+	if s.locker == nil && (err == nil || isNotCharged(err)) {
 		w.share(asked, conflicts)
 	}
 }
@@ -315,43 +314,56 @@ func (w *worker) failAll(err error) {
 	w.ready = append(w.ready, w.batch...)
 }
 
-// settle learns what became of all groups after an error that does not tell.
-func (w *worker) settle(err error) {
-	for i, p := range w.plans[:len(w.groups)] {
-		w.groups[i].Err = err
-		w.settleGroups(p, &w.groups[i])
-	}
-}
-
-// settleGroups learns what became of a group after an error that does not tell: if a value has the
-// version that was drawn for it, all was made. If not, it may still be made, or have been changed
-// again.
-func (w *worker) settleGroups(p *plan, g *Group) {
+// settle learns what became of the groups that ended with an error that does not tell: if a value
+// has the version that was drawn for it, all of its group was made. If not, it may still be made, or
+// have been changed again. All are read at once: the calls that wait for them have waited for long.
+func (w *worker) settle() {
 	s := w.store
-	err := s.wrap(g.Err)
 	w.keys = w.keys[:0]
-	writes := false
-	for i := range g.Changes {
-		w.keys = append(w.keys, g.Changes[i].Key)
-		writes = writes || !g.Changes[i].Keep
+	writes := w.unsure[:0]
+	for _, i := range w.unsure {
+		g := &w.groups[i]
+		if !slices.ContainsFunc(g.Changes, func(c Change) bool { return !c.Keep }) {
+			w.failed(w.plans[i], s.notCharged(g.Err))
+			continue
+		}
+		writes = append(writes, i)
+		for j := range g.Changes {
+			w.keys = append(w.keys, g.Changes[j].Key)
+		}
 	}
-	if !writes {
-		w.failed(p, s.notCharged(g.Err))
+	if w.unsure = writes; len(writes) == 0 {
 		return
 	}
 	var values []Value
+	// The time of the batch may be over.
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
-	asked := s.ask(p.calls[0].places, func() (clock int64, err error) {
+	defer cancel()
+	err := s.ask(w.plans[w.unsure[0]].calls[0].places, func() (clock int64, err error) {
 		values, clock, err = s.engine.Read(ctx, w.keys)
 		return clock, err
 	})
-	cancel()
-	made := false
-	if asked == nil && len(values) == len(w.keys) {
-		for i := range g.Changes {
-			c := &g.Changes[i]
-			made = made || !c.Keep && c.Version != 0 && values[i].Version == c.Version
+	if err != nil || len(values) != len(w.keys) {
+		values = nil
+	}
+	for _, i := range w.unsure {
+		p, g := w.plans[i], &w.groups[i]
+		if values == nil {
+			w.settleGroup(p, g, nil)
+			continue
 		}
+		w.settleGroup(p, g, values[:len(g.Changes)])
+		values = values[len(g.Changes):]
+	}
+}
+
+// settleGroup says what became of a group by the values that were read since; nil if none could be.
+func (w *worker) settleGroup(p *plan, g *Group, values []Value) {
+	s := w.store
+	made := false
+	for i := range g.Changes {
+		c := &g.Changes[i]
+		made = made || values != nil && !c.Keep && c.Version != 0 && values[i].Version == c.Version
 	}
 	s.mu.Lock()
 	for i, at := range p.changed {
@@ -359,7 +371,7 @@ func (w *worker) settleGroups(p *plan, g *Group) {
 		switch {
 		case made && values[i].Version == g.Changes[i].Version && !g.Changes[i].Keep:
 			// set by made
-		case asked == nil && len(values) == len(w.keys):
+		case values != nil:
 			s.known.set(e, values[i].Version, values[i].Data)
 		default:
 			s.known.forget(e)
@@ -368,7 +380,7 @@ func (w *worker) settleGroups(p *plan, g *Group) {
 	s.mu.Unlock()
 	if !made {
 		s.stats.lost.Add(1)
-		w.failed(p, err)
+		w.failed(p, s.wrap(g.Err))
 		return
 	}
 	s.stats.learned.Add(1)
@@ -436,7 +448,8 @@ func (w *worker) decideLocked(ctx context.Context) {
 	default:
 		part.lost(err)
 		g.Err = err
-		w.settleGroups(p, g)
+		w.unsure = append(w.unsure[:0], 0)
+		w.settle()
 	}
 }
 
