@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -23,12 +24,10 @@ type database struct {
 	text    statements
 	params  sync.Pool // *params
 
-	// unnamed is set when a pooler has been found to spread the statements of a connection over
-	// several ones of its own: then each call brings its text.
-	unnamed atomic.Bool
-	ready   atomic.Bool // the schema is there
-	setting sync.Mutex
-	setup   *setup // a change of the table that is under way; nil: none. Guarded by setting
+	unnamedUntil atomic.Int64 // see poolerTerm; by the monotonic clock, in ns
+	ready        atomic.Bool  // the schema is there
+	setting      sync.Mutex
+	setup        *setup // a change of the table that is under way; nil: none. Guarded by setting
 
 	ctx     context.Context // ends with close
 	stop    context.CancelFunc
@@ -60,6 +59,8 @@ func openDatabase(t *target, connections int, timeout time.Duration) (*database,
 	if c.MaxConnIdleTime == 0 {
 		c.MaxConnIdleTime = 5 * time.Minute
 	}
+	c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { return t.renew(c) }
+	c.AfterConnect = welcome
 	var err error
 	if d.pool, err = pgxpool.NewWithConfig(context.Background(), c); err != nil {
 		d.stop()
@@ -84,6 +85,7 @@ const (
 	codeNoSchema        = "3F000"
 	codeNoFunction      = "42883"
 	codeUnknown         = "40003" // statement_completion_unknown
+	codeConflict        = "40001" // serialization_failure
 )
 
 // codeOf returns the SQLSTATE of an error that is the server's answer and no end of the connection;
@@ -118,11 +120,12 @@ func (d *database) call(ctx context.Context, s statement, fill func(p *params), 
 		}
 		d.metrics.calls.Add(1)
 		err = d.send(ctx, c.Conn().PgConn(), s, p, row)
+		mended := tries < 2 && d.mend(ctx, c.Conn(), codeOf(err))
 		c.Release()
 		if err == nil {
 			return nil
 		}
-		if tries < 2 && d.mend(codeOf(err)) {
+		if mended {
 			continue
 		}
 		d.metrics.failures.Add(1)
@@ -137,6 +140,9 @@ func (d *database) judge(err error) error {
 		// A server that became a replica keeps its connections; the next ones look for another.
 		d.pool.Reset()
 	}
+	if code == codeConflict {
+		err = fmt.Errorf("%w; %s", err, isolationHint(d.target.config.ConnConfig.User))
+	}
 	err = fmt.Errorf("postgres store: %w", err)
 	if pgconn.SafeToRetry(err) || code != "" && code != codeUnknown {
 		return notChargedError{err}
@@ -144,12 +150,17 @@ func (d *database) judge(err error) error {
 	return err
 }
 
-// mend does what makes a call succeed that failed with this SQLSTATE; it reports whether there is
-// such a thing.
-func (d *database) mend(code string) bool {
+// mend does what makes a call succeed that failed with this SQLSTATE on a connection; it reports
+// whether there is such a thing.
+func (d *database) mend(ctx context.Context, c *pgx.Conn, code string) bool {
 	switch code {
-	case codeNoStatement, codeStatementExists, codePlanChanged:
-		d.unnamed.Store(true)
+	case codeNoStatement, codeStatementExists:
+		d.unprepared(ctx, c)
+		return true
+	case codePlanChanged:
+		// A table or a function was changed, for all connections.
+		d.unprepared(ctx, c)
+		d.pool.Reset()
 		return true
 	case codeNoTable, codeNoSchema, codeNoFunction:
 		d.ready.Store(false) // another server than before, which lacks what it lost
@@ -163,14 +174,14 @@ func (d *database) send(ctx context.Context, c *pgconn.PgConn, s statement, p *p
 	values := p.values()
 	formats := binaryFormats[:len(values)]
 	var reply *pgconn.ResultReader
-	if d.unnamed.Load() {
+	if !d.named() {
 		reply = c.ExecParams(ctx, s.text, values, p.types, formats, binaryFormats[:1])
 	} else {
-		if _, prepared := c.CustomData()[s.name]; !prepared {
+		if of := about(c); !of.prepared[s.name] {
 			if _, err := c.Prepare(ctx, s.name, s.text, p.types); err != nil {
 				return err
 			}
-			c.CustomData()[s.name] = true
+			of.prepared[s.name] = true
 		}
 		reply = c.ExecPrepared(ctx, s.name, values, formats, binaryFormats[:1])
 	}

@@ -153,7 +153,11 @@ func (l *listener) listen() {
 
 // listenOnce listens on one connection, until that fails.
 func (l *listener) listenOnce(ctx context.Context) error {
-	c, err := pgx.ConnectConfig(ctx, l.s.engine.target.config.ConnConfig.Copy())
+	config := l.s.engine.target.config.ConnConfig.Copy()
+	if err := l.s.engine.target.renew(config); err != nil {
+		return err
+	}
+	c, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}

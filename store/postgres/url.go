@@ -30,6 +30,7 @@ const connectTimeout = 2 * time.Second
 
 // target is what a URL says.
 type target struct {
+	text   string // the URL without Weir's own parameters
 	config *pgxpool.Config
 	hosts  string // without credentials
 	schema string
@@ -80,7 +81,7 @@ func parseURL(text string) (*target, error) {
 		// A part of the password would be taken for the database, and shown with it.
 		return nil, errors.New("postgres URL: there is an @ behind the hosts; percent-encode what is not a letter or a digit in the user and the password")
 	}
-	t := &target{schema: DefaultSchema}
+	t := &target{text: text, schema: DefaultSchema}
 	if s, ok := own[paramSchema]; ok {
 		if !schemaForm.MatchString(s) || strings.HasPrefix(s, "pg_") {
 			return nil, fmt.Errorf("postgres URL: %s %q is no name of a schema: write up to 58 lower-case letters, digits and _", paramSchema, s)

@@ -1,0 +1,91 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-rl/weir/store"
+)
+
+// renew reads anew by what a connection proves who it is: the password, which may be in a file, and
+// the certificates may have been replaced since the store was opened.
+func (t *target) renew(c *pgx.ConnConfig) error {
+	now, err := pgx.ParseConfig(t.text)
+	if err != nil {
+		return fmt.Errorf("postgres URL: %w", withoutCredentials(err))
+	}
+	c.Password, c.TLSConfig, c.Fallbacks = now.Password, now.TLSConfig, now.Fallbacks
+	return nil
+}
+
+// connection is what is known of a connection.
+type connection struct {
+	pooled   bool            // a pooler is in between
+	prepared map[string]bool // statements, by name
+}
+
+const connectionKey = "weir"
+
+// about returns what is known of a connection of the pool.
+func about(c *pgconn.PgConn) *connection {
+	of, ok := c.CustomData()[connectionKey].(*connection)
+	if !ok {
+		of = &connection{prepared: map[string]bool{}}
+		c.CustomData()[connectionKey] = of
+	}
+	return of
+}
+
+// isolationWanted is the one isolation in which a statement that waited for a row goes on with what
+// has become of it. In the others it fails.
+const isolationWanted = "read committed"
+
+// welcome looks at a new connection. Whether a pooler is in between is seen from the number of the
+// process: poolers draw the one that they tell to clients.
+func welcome(ctx context.Context, c *pgx.Conn) error {
+	var isolation string
+	var pid uint32
+	err := c.QueryRow(ctx, "select current_setting('transaction_isolation'), pg_backend_pid()::bigint",
+		pgx.QueryExecModeSimpleProtocol).Scan(&isolation, &pid)
+	if err != nil {
+		return err
+	}
+	of := about(c.PgConn())
+	of.pooled = pid != c.PgConn().PID()
+	if isolation == isolationWanted {
+		return nil
+	}
+	if of.pooled {
+		// What is set here may be set for other clients of the pooler, and not for this one.
+		return fmt.Errorf("transactions are %s, and a pooler is in between, so that this cannot be set for them alone: %s", isolation, isolationHint(c.Config().User))
+	}
+	_, err = c.Exec(ctx, "set session characteristics as transaction isolation level "+isolationWanted, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+func isolationHint(role string) string {
+	return fmt.Sprintf("give the role %s default_transaction_isolation = '%s' (ALTER ROLE … SET)", pgx.Identifier{role}.Sanitize(), isolationWanted)
+}
+
+// poolerTerm is how long calls bring their text after a pooler was found to spread the statements
+// of a connection over several ones of its own. Then names are tried again: it may have been set up
+// anew, or another server be in its place. If not, that costs a round trip.
+const poolerTerm = 10 * time.Minute
+
+// named reports whether statements are to be prepared.
+func (d *database) named() bool { return store.Monotonic() >= d.unnamedUntil.Load() }
+
+// unprepared does what is to be done when statements of a connection were not there, or were of
+// another: over a pooler they are not prepared for a while. A server forgets none by itself, so
+// that without a pooler somebody else has made it do so on this connection, which is closed.
+func (d *database) unprepared(ctx context.Context, c *pgx.Conn) {
+	if about(c.PgConn()).pooled {
+		d.unnamedUntil.Store(store.Monotonic() + int64(poolerTerm))
+		return
+	}
+	_ = c.Close(ctx) // it is of no use either way
+}
