@@ -121,6 +121,33 @@ func TestSettledTogether(t *testing.T) {
 	}
 }
 
+// short is an engine whose locks bring no values.
+type short struct{ *castest.Memory }
+
+func (e short) Lock(ctx context.Context, keys []cas.Key) (cas.Lock, []cas.Value, int64, error) {
+	l, _, clock, err := e.Memory.Lock(ctx, keys)
+	return l, nil, clock, err
+}
+
+// TestIncompleteLock: where the values that were locked do not come, nothing is decided, and the
+// keys are free again.
+func TestIncompleteLock(t *testing.T) {
+	m := castest.New()
+	m.Conflict = func(*cas.Group) bool { return true }
+	c := counterOf(t, 1, wide)
+	s, other := open(t, short{m}, cas.Options{}), open(t, m, cas.Options{})
+	take(t, other, charge(c, "k", 1))
+	for range 2 {
+		_, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}, make([]algo.Result, 1))
+		if !errors.Is(err, store.ErrNotCharged) {
+			t.Errorf("without the values: %v", err)
+		}
+	}
+	if n := used(t, other, c, "k"); n != 1 {
+		t.Errorf("%d used, want 1", n)
+	}
+}
+
 // TestGivenUp: a caller that gives up learns later what became of its call, and that nothing did if
 // it was not sent.
 func TestGivenUp(t *testing.T) {

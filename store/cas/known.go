@@ -4,15 +4,17 @@ import "unsafe"
 
 // entry is what this node knows of one value.
 type entry struct {
-	name    []byte
-	place   uint64
+	name  []byte
+	place uint64
+
+	// of its owner, while it has one
 	version uint64
 	data    []byte // never changed while somebody else may read it
 	spare   []byte // room for the next data
 	known   bool   // version and data were read; else nothing is taken to lie there
-	size    int    // what is counted of it in known.bytes; guarded by Store.mu
 
 	// guarded by Store.mu
+	size    int     // what is counted of it in known.bytes
 	pins    int     // calls that name it
 	owner   *worker // the one that decides on it; nil: none
 	claimed uint64  // the scan of the queue in which a waiting call kept it from later ones
@@ -60,7 +62,7 @@ func (k *known) makeRoom() {
 	}
 	looked := 0
 	for name, e := range k.m {
-		if e.pins == 0 {
+		if e.pins == 0 && e.owner == nil {
 			delete(k.m, name)
 			k.bytes -= e.size
 		}
@@ -74,23 +76,24 @@ func (k *known) makeRoom() {
 const keepSpare = 4 << 10
 
 // set notes what lies under a key; the data is the table's from then on.
-func (k *known) set(e *entry, version uint64, data []byte) {
-	if e.spare = e.data; cap(e.spare) > keepSpare {
-		e.spare = nil
-	}
+func (e *entry) set(version uint64, data []byte) {
+	e.keep(e.data)
 	e.version, e.data, e.known = version, data, true
-	k.count(e)
 }
 
-// count counts what an entry takes.
+// keep keeps room for the next data, unless it is large.
+func (e *entry) keep(room []byte) {
+	if e.spare = nil; cap(room) <= keepSpare {
+		e.spare = room[:0]
+	}
+}
+
+// forget notes that it is not known what lies under a key.
+func (e *entry) forget() { e.version, e.data, e.spare, e.known = 0, nil, nil, false }
+
+// count counts what an entry takes now.
 func (k *known) count(e *entry) {
 	size := len(e.name) + entryBytes + cap(e.data) + cap(e.spare)
 	k.bytes += size - e.size
 	e.size = size
-}
-
-// forget notes that it is not known what lies under a key.
-func (k *known) forget(e *entry) {
-	e.version, e.data, e.spare, e.known = 0, nil, nil, false
-	k.count(e)
 }

@@ -211,7 +211,8 @@ func (p *plan) commit() {
 			c.Version, c.Data, c.Until = drawVersion(), next, p.store.until(p.now, last)
 		default: // nothing is left of it
 			c.Keep = v.e.version == 0
-			v.e.spare, next = next[:0], nil
+			v.e.keep(next)
+			next = nil
 		}
 		v.next = next
 		p.changes, p.changed = append(p.changes, c), append(p.changed, int32(i))
@@ -284,7 +285,7 @@ func (p *plan) nextValue(v *planValue) (next []byte, last int64, changed bool) {
 		}
 	}
 	if !changed {
-		e.spare = next
+		e.keep(next)
 		return nil, 0, false
 	}
 	return endValue(next), last, true

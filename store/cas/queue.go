@@ -208,6 +208,7 @@ func (s *Store) finish(w *worker, again []*call) {
 	}
 	for _, e := range w.entries {
 		e.owner = nil
+		s.known.count(e)
 	}
 	clear(w.entries)
 	dropped := s.dropped

@@ -187,6 +187,26 @@ func TestBoundedMemory(t *testing.T) {
 	}
 }
 
+// TestCountedMemory: what values take is counted, with the room for the next one, also of a node
+// that changes nothing.
+func TestCountedMemory(t *testing.T) {
+	m := castest.New()
+	c := counterOf(t, 1, algo.Config{Algorithm: algo.SlidingLog, N: 300, Window: time.Hour})
+	writes, looks := open(t, m, cas.Options{}), open(t, m, cas.Options{})
+	for i := range 300 {
+		take(t, writes, charge(c, "long", 1), charge(c, fmt.Sprint(i), 1))
+	}
+	for i := range 300 {
+		take(t, looks, charge(c, "long", 0), charge(c, fmt.Sprint(i), 0))
+	}
+	for _, s := range []*cas.Store{writes, looks} {
+		patience.Until(t, "all is counted", func() bool {
+			counted, taken := s.Counted()
+			return counted == taken
+		})
+	}
+}
+
 // TestRefusals: a refusal is repeated from memory until something is given back.
 func TestRefusals(t *testing.T) {
 	s := open(t, castest.New(), cas.Options{RememberRefusals: time.Hour})

@@ -148,11 +148,9 @@ func (w *worker) readAll(ctx context.Context) error {
 	if len(values) != len(w.keys) {
 		return errAnswer
 	}
-	s.mu.Lock()
 	for i, e := range w.entries {
-		s.known.set(e, values[i].Version, values[i].Data)
+		e.set(values[i].Version, values[i].Data)
 	}
-	s.mu.Unlock()
 	return nil
 }
 
@@ -241,17 +239,15 @@ func (w *worker) planAll(asked int64) (base int64) {
 func (w *worker) made(p *plan) {
 	s := w.store
 	s.stats.decisions.Add(uint64(len(p.calls)))
-	s.mu.Lock()
 	for i, at := range p.changed {
 		c, v := &p.changes[i], &p.values[at]
 		switch {
 		case !c.Keep:
-			s.known.set(v.e, c.Version, v.next)
+			v.e.set(c.Version, v.next)
 		case !v.e.known:
-			s.known.set(v.e, 0, nil)
+			v.e.set(0, nil)
 		}
 	}
-	s.mu.Unlock()
 	s.partOf(p.calls[0].places).answers.Add(uint64(len(p.calls)))
 	w.ready = append(w.ready, p.calls...)
 }
@@ -267,15 +263,13 @@ func (w *worker) conflict(p *plan, g *Group) {
 	// holds a busy key has: each group of that key may bring a new client, and so be unknown in
 	// part again and again.
 	quicker := !p.unknown
-	s.mu.Lock()
 	for i, at := range p.changed {
 		e := p.values[at].e
 		if v := g.Values[i]; !e.known || e.version != v.Version {
 			quicker = quicker || e.known
-			s.known.set(e, v.Version, v.Data)
+			e.set(v.Version, v.Data)
 		}
 	}
-	s.mu.Unlock()
 	if quicker {
 		s.stats.conflicts.Add(1)
 	} else {
@@ -365,19 +359,17 @@ func (w *worker) settleGroup(p *plan, g *Group, values []Value) {
 		c := &g.Changes[i]
 		made = made || values != nil && !c.Keep && c.Version != 0 && values[i].Version == c.Version
 	}
-	s.mu.Lock()
 	for i, at := range p.changed {
 		e := p.values[at].e
 		switch {
 		case made && values[i].Version == g.Changes[i].Version && !g.Changes[i].Keep:
 			// set by made
 		case values != nil:
-			s.known.set(e, values[i].Version, values[i].Data)
+			e.set(values[i].Version, values[i].Data)
 		default:
-			s.known.forget(e)
+			e.forget()
 		}
 	}
-	s.mu.Unlock()
 	if !made {
 		s.stats.lost.Add(1)
 		w.failed(p, s.wrap(g.Err))
@@ -410,15 +402,19 @@ func (w *worker) decideLocked(ctx context.Context) {
 		l, values, clock, err = s.locker.Lock(ctx, w.keys)
 		return clock, err
 	})
+	if err == nil && len(values) != len(w.keys) {
+		_ = l.Unlock(ctx, nil)
+		err = errAnswer
+	}
 	if err != nil {
 		w.failed(p, s.notCharged(err))
 		return
 	}
 	s.stats.locks.Add(1)
 	s.mu.Lock()
-	for i := range min(len(w.keys), len(values)) {
+	for i := range w.keys {
 		if e := s.known.m[string(w.keys[i].Name)]; e != nil {
-			s.known.set(e, values[i].Version, values[i].Data)
+			e.set(values[i].Version, values[i].Data)
 		}
 	}
 	s.mu.Unlock()
