@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -83,6 +85,9 @@ func (e *engine) connect() {
 			e.serve(session)
 			return
 		}
+		if e.ctx.Err() != nil {
+			return
+		}
 		if e.failure.Swap(&err) == nil {
 			e.log.Warn("cassandra: no connection yet", "cause", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
@@ -118,8 +123,49 @@ func (e *engine) open() (*gocql.Session, error) {
 	return e.session(e.target.keyspace)
 }
 
-// session makes a session.
+// opening dials for a session. The driver takes no context for the making of one, so that what is
+// dialled for it is cut off when ctx ends.
+type opening struct {
+	dialer net.Dialer
+	ctx    context.Context
+	over   atomic.Bool // the session is made
+}
+
+// DialContext implements gocql.Dialer.
+func (o *opening) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	if o.over.Load() {
+		return o.dialer.DialContext(ctx, network, addr)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(o.ctx, cancel)()
+	c, err := o.dialer.DialContext(ctx, network, addr)
+	if err == nil {
+		context.AfterFunc(o.ctx, func() { _ = c.Close() })
+	}
+	return c, err
+}
+
+// session makes a session. That ends when the engine is closed.
 func (e *engine) session(keyspace string) (*gocql.Session, error) {
+	c := e.cluster(keyspace)
+	ctx, cut := context.WithCancel(context.Background())
+	o := &opening{dialer: net.Dialer{Timeout: c.ConnectTimeout}, ctx: ctx}
+	c.Dialer = o
+	inTime := context.AfterFunc(e.ctx, cut)
+	session, err := c.CreateSession()
+	if !inTime() {
+		if err == nil {
+			session.Close()
+		}
+		return nil, e.ctx.Err()
+	}
+	o.over.Store(true)
+	return session, err
+}
+
+// cluster is how sessions are to be.
+func (e *engine) cluster(keyspace string) *gocql.ClusterConfig {
 	t := e.target
 	c := gocql.NewCluster(t.hosts...)
 	c.Keyspace = keyspace
@@ -146,7 +192,7 @@ func (e *engine) session(keyspace string) (*gocql.Session, error) {
 	if t.user != "" {
 		c.Authenticator = passwordOf{t}
 	}
-	return c.CreateSession()
+	return c
 }
 
 // connectTimeout is the least time that a connection gets: it takes Cassandra long to check a

@@ -3,6 +3,7 @@ package cassandra
 import (
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,6 +112,31 @@ func TestLeaves(t *testing.T) {
 	}
 	if n := nodes(); n != 0 {
 		t.Errorf("the node is closed, and still counts as alive")
+	}
+}
+
+// TestCloseWhileConnecting: a store that is closed waits for no server that takes connections and
+// says nothing, however long it was to wait for an answer.
+func TestCloseWhileConnecting(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	s, err := Open(Options{URL: "cassandra://" + silent.Addr().String() + "/weir", Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 1)); err != nil { // it has asked
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
