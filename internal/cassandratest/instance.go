@@ -108,6 +108,13 @@ func (i *instance) configure(t testing.TB, options []string) {
 		"  ssl_context_factory:",
 		"    class_name: org.apache.cassandra.security.PEMBasedSslContextFactory",
 		"  keystore: " + i.file("server.pem"),
+		// A machine that is busy, or asleep, makes no request fail.
+		"read_request_timeout: 10m",
+		"range_request_timeout: 10m",
+		"write_request_timeout: 10m",
+		"cas_contention_timeout: 10m",
+		"request_timeout: 10m",
+		"native_transport_timeout: 10m",
 		// With periodic, which is the default, a server that is killed loses the last 100 ms.
 		"commitlog_sync: batch",
 		"commitlog_segment_size: 4MiB",

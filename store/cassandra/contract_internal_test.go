@@ -6,11 +6,8 @@ import (
 	"encoding/binary"
 	"flag"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/weir-rl/weir/internal/cassandratest"
 	"github.com/weir-rl/weir/internal/castest"
@@ -72,7 +69,7 @@ func (a apart) Scan(
 // newStore opens a store over an engine that others may use too.
 func newStore(t testing.TB, e cas.Engine, clock func() int64) *cas.Store {
 	t.Helper()
-	s, err := cas.New(e, cas.Options{Timeout: 30 * time.Second, Clock: clock})
+	s, err := cas.New(e, cas.Options{Timeout: patient, Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,19 +105,11 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestDifferential: decisions come out as those of a plain model, step by step; of how many steps
-// WEIR_CASSANDRA_STEPS says, each of which takes some ms.
+// TestDifferential: decisions come out as those of a plain model, step by step; each takes some ms.
 func TestDifferential(t *testing.T) {
-	steps := 300
-	if text := os.Getenv("WEIR_CASSANDRA_STEPS"); text != "" {
-		var err error
-		if steps, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
 	server := cassandratest.Shared(t)
 	e := openEngine(t, Options{URL: server.URL(server.Keyspace())})
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {
 		return newStore(t, castest.Together(newApart(e)), clock)
-	}, steps, 0)
+	}, 300, 0)
 }

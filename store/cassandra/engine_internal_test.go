@@ -10,11 +10,14 @@ import (
 	"github.com/weir-rl/weir/store/storetest"
 )
 
+// patient is longer than any call takes, also on a busy machine.
+const patient = 10 * time.Minute
+
 // openEngine opens an engine that is connected. A machine that is slow must not make a call fail.
 func openEngine(t testing.TB, o Options) *engine {
 	t.Helper()
 	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Second
+		o.Timeout = patient
 	}
 	target, err := o.complete()
 	if err != nil {

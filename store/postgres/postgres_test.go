@@ -45,6 +45,19 @@ func TestContract(t *testing.T) {
 	})
 }
 
+// TestDifferential: decisions come out as those of a plain model, step by step.
+func TestDifferential(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	steps := 5000
+	if testing.Short() {
+		steps = 500
+	}
+	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {
+		return open(t, postgres.Options{URL: inSchema(s.URL()), Clock: clock})
+	}, steps, 0)
+}
+
 func TestBoard(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)

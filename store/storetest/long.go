@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -14,8 +16,15 @@ import (
 // algorithm, and compares every field of every answer. It uses random costs, peeks, refunds, limits
 // that change under live states, several limits at once, and a clock that goes on, stands still,
 // and steps back. The store must not forget states that equal a fresh one, since a clock that steps
-// back may make them differ again. The seed is printed; seed 0 takes a new one.
+// back may make them differ again. The seed is printed; seed 0 takes a new one. WEIR_STEPS in the
+// environment sets another number of steps.
 func Differential(t *testing.T, newStore func(t *testing.T, clock func() int64) store.Store, steps int, seed uint64) {
+	if text := os.Getenv("WEIR_STEPS"); text != "" {
+		var err error
+		if steps, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("WEIR_STEPS: %v", err)
+		}
+	}
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
@@ -27,9 +36,11 @@ func Differential(t *testing.T, newStore func(t *testing.T, clock func() int64) 
 			d.clock = newVirtual()
 			d.store, d.model = d.clock.make(t, newStore), newModel()
 			d.model.keeps = true
-			for n := 0; n < steps; {
+			n := 0
+			for n < steps {
 				n += d.episode(t)
 			}
+			t.Logf("%d steps", n)
 		})
 	}
 }
