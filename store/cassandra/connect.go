@@ -120,7 +120,7 @@ func (e *engine) open() (*gocql.Session, error) {
 	if err := e.prepare(); err != nil {
 		return nil, err
 	}
-	return e.session(e.target.keyspace)
+	return e.session(e.target.keyspace, e.o.Timeout)
 }
 
 // opening dials for a session. The driver takes no context for the making of one, so that what is
@@ -146,9 +146,10 @@ func (o *opening) DialContext(ctx context.Context, network, addr string) (net.Co
 	return c, err
 }
 
-// session makes a session. That ends when the engine is closed.
-func (e *engine) session(keyspace string) (*gocql.Session, error) {
+// session makes a session, whose statements may take so long. That ends when the engine is closed.
+func (e *engine) session(keyspace string, timeout time.Duration) (*gocql.Session, error) {
 	c := e.cluster(keyspace)
+	c.Timeout, c.WriteTimeout = timeout, timeout
 	ctx, cut := context.WithCancel(context.Background())
 	o := &opening{dialer: net.Dialer{Timeout: c.ConnectTimeout}, ctx: ctx}
 	c.Dialer = o
@@ -170,7 +171,7 @@ func (e *engine) cluster(keyspace string) *gocql.ClusterConfig {
 	c := gocql.NewCluster(t.hosts...)
 	c.Keyspace = keyspace
 	c.Consistency, c.SerialConsistency = t.quorum, t.serial
-	c.Timeout, c.ConnectTimeout, c.WriteTimeout = e.o.Timeout, max(e.o.Timeout, connectTimeout), e.o.Timeout
+	c.ConnectTimeout = max(e.o.Timeout, connectTimeout)
 	c.NumConns = e.o.Connections
 	// A conditional write is never repeated by the driver, nor has it two at a time.
 	c.RetryPolicy, c.DefaultIdempotence = nil, false
@@ -217,7 +218,7 @@ func (p passwordOf) Success([]byte) error { return nil }
 
 // prepare makes the keyspace, if that is wanted, and the tables, if they are not there.
 func (e *engine) prepare() error {
-	session, err := e.session("")
+	session, err := e.session("", e.o.Timeout)
 	if err != nil {
 		return err
 	}
@@ -233,7 +234,7 @@ func (e *engine) prepare() error {
 		if t.replicas == 0 {
 			return fmt.Errorf("there is no keyspace %q; make it, or write replicas=3 in the URL and it is made with so many copies", t.keyspace)
 		}
-		if err := session.Query(t.createKeyspace()).ExecContext(ctx); err != nil {
+		if err := e.create(ctx, t.createKeyspace()); err != nil {
 			return fmt.Errorf("the keyspace %q cannot be made: %w", t.keyspace, err)
 		}
 		if replication, err = replicationOf(ctx, session, t.keyspace); err != nil {
@@ -244,7 +245,7 @@ func (e *engine) prepare() error {
 		return err
 	}
 	for table, create := range map[string]string{countersTable: createCounters, nodesTable: createNodes} {
-		if err := ensureTable(ctx, session, t.keyspace, table, create); err != nil {
+		if err := e.ensureTable(ctx, session, table, create); err != nil {
 			return err
 		}
 	}
@@ -267,7 +268,8 @@ func replicationOf(ctx context.Context, session *gocql.Session, keyspace string)
 
 // ensureTable makes a table that is not there. Cassandra before 6 takes harm if two make the same
 // table at the same time, so that nodes that are started together wait for differing times first.
-func ensureTable(ctx context.Context, session *gocql.Session, keyspace, table, create string) error {
+func (e *engine) ensureTable(ctx context.Context, session *gocql.Session, table, create string) error {
+	keyspace := e.target.keyspace
 	for try := 0; ; try++ {
 		var name string
 		err := session.Query("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?", keyspace, table).
@@ -278,10 +280,10 @@ func ensureTable(ctx context.Context, session *gocql.Session, keyspace, table, c
 		case !errors.Is(err, gocql.ErrNotFound):
 			return err
 		case try > 0:
-			if err := session.Query(fmt.Sprintf(create, quoted(keyspace))).ExecContext(ctx); err != nil {
+			if err := e.create(ctx, fmt.Sprintf(create, quoted(keyspace))); err != nil {
 				return fmt.Errorf("the table %s.%s cannot be made; make it by hand (docs/stores.md) or let this user: %w", keyspace, table, err)
 			}
-			return session.AwaitSchemaAgreement(ctx)
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -289,6 +291,20 @@ func ensureTable(ctx context.Context, session *gocql.Session, keyspace, table, c
 		case <-time.After(rand.N(300 * time.Millisecond)):
 		}
 	}
+}
+
+// create makes a keyspace or a table, and waits until all servers know of it. It takes a cluster
+// longer than a decision may, and a statement that was given up would soon be there twice.
+func (e *engine) create(ctx context.Context, statement string) error {
+	session, err := e.session("", schemaTimeout)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	if err := session.Query(statement).ExecContext(ctx); err != nil {
+		return err
+	}
+	return session.AwaitSchemaAgreement(ctx)
 }
 
 // quoted writes a name of CQL so that it is taken as it is.
