@@ -16,6 +16,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -103,12 +104,16 @@ func (s *Server) tell() {
 }
 
 // Addr returns the host and port at which it listens for clients.
-func (s *Server) Addr() string { return testproc.Loopback(s.port) }
+func (s *Server) Addr() string { return s.addr() }
 
 // URL returns the address of a keyspace, for User, as clients are given it:
 // cassandra://cassandra:cassandra@127.0.0.1:9042/name.
 func (s *Server) URL(keyspace string) string {
-	u := url.URL{Scheme: "cassandra", User: url.UserPassword(User, Password), Host: s.Addr(), Path: keyspace}
+	return urlOf(s.Addr(), keyspace)
+}
+
+func urlOf(hosts, keyspace string) string {
+	u := url.URL{Scheme: "cassandra", User: url.UserPassword(User, Password), Host: hosts, Path: keyspace}
 	return u.String()
 }
 
@@ -118,8 +123,15 @@ func (s *Server) CA() string { return s.file("ca.pem") }
 // Keyspace makes a keyspace for this test, and returns its name.
 func (s *Server) Keyspace() string {
 	s.t.Helper()
+	return s.KeyspaceOn("'replication_factor': 1")
+}
+
+// KeyspaceOn makes a keyspace with copies in data centres, such as "'dc1': 2, 'dc2': 1", and
+// returns its name.
+func (s *Server) KeyspaceOn(copies string) string {
+	s.t.Helper()
 	name := fmt.Sprintf("test_%x", rand.Uint64())
-	s.Do("CREATE KEYSPACE " + name + " WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+	s.Do("CREATE KEYSPACE " + name + " WITH replication = {'class': 'NetworkTopologyStrategy', " + copies + "}")
 	return name
 }
 
@@ -138,7 +150,7 @@ func (s *Server) Do(statement string) {
 
 // session connects with this server alone.
 func (i *instance) session(timeout time.Duration) (*gocql.Session, error) {
-	c := gocql.NewCluster("127.0.0.1")
+	c := gocql.NewCluster(i.host)
 	c.Port, c.NumConns, c.Timeout, c.ConnectTimeout = i.port, 1, timeout, timeout
 	c.Authenticator = gocql.PasswordAuthenticator{Username: User, Password: Password}
 	c.DisableInitialHostLookup = true
@@ -201,6 +213,26 @@ func (s *Server) Resume() {
 		s.t.Fatalf("resume Cassandra %s: %v", s.Addr(), err)
 	}
 	s.paused = false
+}
+
+// Size returns the bytes that a keyspace takes on the disk, with what its conditional writes have
+// left. It restarts the server, so that all is there.
+func (s *Server) Size(keyspace string) (bytes int64) {
+	s.t.Helper()
+	s.Stop()
+	for _, pattern := range []string{keyspace + "/*/*", "system/paxos-*/*"} {
+		files, err := filepath.Glob(filepath.Join(s.file("data"), pattern))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, name := range files {
+			if f, err := os.Stat(name); err == nil && f.Mode().IsRegular() {
+				bytes += f.Size()
+			}
+		}
+	}
+	s.Restart()
+	return bytes
 }
 
 // CPU returns the time that its process has spent on processors since it was started.

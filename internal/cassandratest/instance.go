@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +18,10 @@ import (
 
 // instance is a server with its data, whether it runs or not.
 type instance struct {
-	port     int  // of clients; that of other servers is testproc.Beyond it
-	quick    bool // the start is to be quick
+	host     string
+	port     int     // of clients; that of other servers is testproc.Beyond it
+	quick    bool    // the start is to be quick
+	member   *member // nil: it is alone
 	dir      string
 	java     string
 	jars     string
@@ -26,22 +30,41 @@ type instance struct {
 	paused   bool
 }
 
+// member is what a server has to know of its cluster.
+type member struct {
+	centre string
+	first  bool
+	seed   string // the address of the first one
+	token  int64  // where its part of the ring ends
+}
+
 func newInstance(t testing.TB, options []string) *instance {
 	t.Helper()
-	i := &instance{java: java(t), jars: jars(t)}
+	port, reserved, err := testproc.Reserve(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &instance{host: "127.0.0.1", port: port, reserved: reserved}
+	i.prepare(t, options)
+	return i
+}
+
+// prepare writes the server's files.
+func (i *instance) prepare(t testing.TB, options []string) {
+	t.Helper()
+	i.java, i.jars = java(t), jars(t)
 	var err error
 	// The folder outlives the first test that needs the server.
 	if i.dir, err = os.MkdirTemp("", "cassandratest"); err != nil {
 		t.Fatal(err)
 	}
-	if i.port, i.reserved, err = testproc.Reserve(true); err != nil {
-		t.Fatal(err)
-	}
 	i.write(t, "logback.xml", logback)
 	i.certify(t)
 	i.configure(t, options)
-	return i
 }
+
+// addr is where clients find it.
+func (i *instance) addr() string { return net.JoinHostPort(i.host, strconv.Itoa(i.port)) }
 
 func (i *instance) file(name string) string { return filepath.Join(i.dir, name) }
 
@@ -78,10 +101,39 @@ func (i *instance) certify(t testing.TB) {
 	i.write(t, "server.pem", string(both))
 }
 
-// configure writes cassandra.yaml, for a cluster of one.
+// patient is what a server alone is told: a machine that is busy, or asleep, makes no request fail.
+var patient = []string{
+	"read_request_timeout: 10m",
+	"range_request_timeout: 10m",
+	"write_request_timeout: 10m",
+	"cas_contention_timeout: 10m",
+	"request_timeout: 10m",
+	"native_transport_timeout: 10m",
+}
+
+// strict is what it is told so that it asks for a password.
+var strict = []string{
+	"authenticator: PasswordAuthenticator",
+	"authorizer: CassandraAuthorizer",
+	"role_manager: CassandraRoleManager",
+	// Whoever connects often need not wait for the digest of its password each time.
+	"credentials_validity: 1h",
+	"roles_validity: 1h",
+	"permissions_validity: 1h",
+}
+
+// configure writes cassandra.yaml.
 func (i *instance) configure(t testing.TB, options []string) {
 	t.Helper()
 	storage := i.port + testproc.Beyond
+	centre, seed := "dc1", net.JoinHostPort(i.host, strconv.Itoa(storage))
+	if m := i.member; m != nil {
+		// The passwords would lie on one of the servers, without which nobody could log in.
+		options = append(options, fmt.Sprint("initial_token: ", m.token), "auto_bootstrap: false")
+		centre, seed = m.centre, m.seed
+	} else {
+		options = slices.Concat(options, patient, strict)
+	}
 	i.write(t, "cassandra.yaml", strings.Join(append([]string{
 		"cluster_name: weir",
 		"num_tokens: 1",
@@ -90,31 +142,17 @@ func (i *instance) configure(t testing.TB, options []string) {
 		"seed_provider:",
 		"  - class_name: org.apache.cassandra.locator.SimpleSeedProvider",
 		"    parameters:",
-		fmt.Sprintf("      - seeds: %q", testproc.Loopback(storage)),
-		"listen_address: 127.0.0.1",
-		"rpc_address: 127.0.0.1",
+		fmt.Sprintf("      - seeds: %q", seed),
+		"listen_address: " + i.host,
+		"rpc_address: " + i.host,
 		fmt.Sprint("native_transport_port: ", i.port),
 		fmt.Sprint("storage_port: ", storage),
-		"authenticator: PasswordAuthenticator",
-		"authorizer: CassandraAuthorizer",
-		"role_manager: CassandraRoleManager",
-		// Whoever connects often need not wait for the digest of its password each time.
-		"credentials_validity: 1h",
-		"roles_validity: 1h",
-		"permissions_validity: 1h",
 		"client_encryption_options:",
 		"  enabled: true",
 		"  optional: true",
 		"  ssl_context_factory:",
 		"    class_name: org.apache.cassandra.security.PEMBasedSslContextFactory",
 		"  keystore: " + i.file("server.pem"),
-		// A machine that is busy, or asleep, makes no request fail.
-		"read_request_timeout: 10m",
-		"range_request_timeout: 10m",
-		"write_request_timeout: 10m",
-		"cas_contention_timeout: 10m",
-		"request_timeout: 10m",
-		"native_transport_timeout: 10m",
 		// With periodic, which is the default, a server that is killed loses the last 100 ms.
 		"commitlog_sync: batch",
 		"commitlog_segment_size: 4MiB",
@@ -125,7 +163,7 @@ func (i *instance) configure(t testing.TB, options []string) {
 		"hints_directory: " + i.file("hints"),
 		"cdc_raw_directory: " + i.file("cdc"),
 	}, options...), "\n")+"\n")
-	i.write(t, "cassandra-rackdc.properties", "dc=dc1\nrack=rack1\n")
+	i.write(t, "cassandra-rackdc.properties", "dc="+centre+"\nrack=rack1\n")
 }
 
 // opened are the packages of Java that Cassandra's own start script opens.
@@ -140,6 +178,22 @@ var opened = []string{
 
 // launch starts the server and waits until it answers.
 func (i *instance) launch(t testing.TB) {
+	t.Helper()
+	i.begin(t)
+	i.await(t)
+}
+
+// ringDelay is how long at most the server looks for others that it has to find; the first one of a
+// cluster finds none.
+func (i *instance) ringDelay() time.Duration {
+	if i.member != nil && !i.member.first {
+		return 5 * time.Minute
+	}
+	return time.Millisecond
+}
+
+// begin starts the server.
+func (i *instance) begin(t testing.TB) {
 	t.Helper()
 	log, err := os.OpenFile(i.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -157,7 +211,7 @@ func (i *instance) launch(t testing.TB) {
 		"-Dcassandra.config=file://" + i.file("cassandra.yaml"),
 		"-Dcassandra-rackdc.properties=file://" + i.file("cassandra-rackdc.properties"),
 		"-Dcassandra.storagedir=" + i.dir,
-		"-Dcassandra.ring_delay_ms=1",
+		fmt.Sprint("-Dcassandra.ring_delay_ms=", i.ringDelay().Milliseconds()),
 		"-Dcassandra.skip_wait_for_gossip_to_settle=0",
 		"-Dcassandra.superuser_setup_delay_ms=0",
 		"-Djdk.attach.allowAttachSelf=true",
@@ -170,12 +224,15 @@ func (i *instance) launch(t testing.TB) {
 		args = append(args, "--add-exports", name+"=ALL-UNNAMED", "--add-opens", name+"=ALL-UNNAMED")
 	}
 	args = append(args, "-cp", filepath.Join(i.jars, "*"), "org.apache.cassandra.service.CassandraDaemon")
+	// Cassandra 4.1 measures what it holds by an agent, without which it needs Java 11.
+	if agents, _ := filepath.Glob(filepath.Join(i.jars, "jamm-0.3.*.jar")); len(agents) == 1 {
+		args = append([]string{"-javaagent:" + agents[0]}, args...)
+	}
 	cmd := exec.Command(i.java, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = i.dir, log, log
 	if i.process, err = testproc.Launch(cmd); err != nil {
 		t.Fatal(err)
 	}
-	i.await(t)
 }
 
 // await waits until the server lets User in.
@@ -186,7 +243,7 @@ func (i *instance) await(t testing.TB) {
 			t.Fatalf("Cassandra does not start: %v\n%s", i.process.Cmd.ProcessState, i.log())
 		}
 		// Nobody listens before the start is complete.
-		c, err := net.DialTimeout("tcp", testproc.Loopback(i.port), time.Second)
+		c, err := net.DialTimeout("tcp", i.addr(), time.Second)
 		if err != nil {
 			return false
 		}

@@ -1,6 +1,7 @@
 package cassandratest
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/internal/testproc"
 )
 
-// version is that of the Cassandra that is started.
-const version = "5.0.6"
+// version is that of the Cassandra that is started; WEIR_CASSANDRA in the environment sets another.
+var version = cmp.Or(os.Getenv("WEIR_CASSANDRA"), "5.0.6")
 
 // java returns the path of a Java on which Cassandra runs; where there is none, the test is
 // skipped.
@@ -33,7 +34,7 @@ func java(t testing.TB) string {
 }
 
 // pom asks Maven for Cassandra and all that it needs.
-const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
+var pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>weir</groupId><artifactId>cassandratest</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>

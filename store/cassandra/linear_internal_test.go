@@ -74,8 +74,12 @@ func TestLinearizable(t *testing.T) {
 	server.Kill()
 	cassandratest.Shared(t)
 	time.Sleep(time.Second)
-	all := f.end()
+	checkLinearizable(t, f.end(), limit)
+}
 
+// checkLinearizable checks what processes did on limits.
+func checkLinearizable(t *testing.T, all []taken, limit int64) {
+	t.Helper()
 	var history []porcupine.Operation
 	counts := map[string]int{}
 	end := int64(0)
