@@ -43,7 +43,7 @@ func (s *storage) readRegions() *insight.RegionsReading {
 	for name, l := range stats.Limits {
 		r.Limits = append(r.Limits, insight.RegionalUnits{
 			Domain: name.Domain, Rule: name.Rule, Window: name.Limit, Used: units(l.Used), Told: units(l.Told), Heard: units(l.Heard), Late: units(l.Late),
-			OverUnits: l.Over, Borrowed: l.Borrowed, CeilingRefusals: l.Ceiling,
+			Unsure: units(l.Unsure), OverUnits: l.Over, Borrowed: l.Borrowed, CeilingRefusals: l.Ceiling,
 		})
 	}
 	slices.SortFunc(r.Limits, insight.CompareRegional)

@@ -49,6 +49,7 @@ type RegionalUnits struct {
 	Told   NetUnits `json:"told"`             // of these, told to the others
 	Heard  NetUnits `json:"heard"`            // used in other regions, and charged here
 	Late   NetUnits `json:"late"`             // heard when they did not count any more
+	Unsure NetUnits `json:"unsure"`           // heard while the store failed: perhaps not charged
 	// OverUnits is how many of the heard units found the limit full: what all regions admitted
 	// beyond it.
 	OverUnits uint64 `json:"over_units"`
@@ -102,6 +103,7 @@ func (l *RegionalUnits) add(from *RegionalUnits) {
 	l.Told.add(from.Told)
 	l.Heard.add(from.Heard)
 	l.Late.add(from.Late)
+	l.Unsure.add(from.Unsure)
 	l.OverUnits, l.Borrowed, l.CeilingRefusals = l.OverUnits+from.OverUnits, l.Borrowed+from.Borrowed, l.CeilingRefusals+from.CeilingRefusals
 }
 

@@ -24,7 +24,7 @@ var (
 	descRegionLoans = prometheus.NewDesc("weir_region_loans_total",
 		"Units that another region lent: put to use here (borrowed), and those that came too late, so that nobody has them (lost).", []string{"peer", "what"}, nil)
 	descRegionUnits = prometheus.NewDesc("weir_region_units_total",
-		"Units of limits that hold over several regions: admitted by this node (used), told to the other regions (told), heard of them and charged (heard), heard when they did not count any more (late), borrowed of them (borrowed).",
+		"Units of limits that hold over several regions: admitted by this node (used), told to the other regions (told), heard of them and charged (heard), heard when they did not count any more (late), heard while the store failed, so that nobody knows whether they were charged (unsure), borrowed of them (borrowed).",
 		[]string{"domain", "rule", "limit", "what"}, nil)
 	descRegionBack = prometheus.NewDesc("weir_region_units_back_total",
 		"Units that were given back after they were used, as weir_region_units_total.", []string{"domain", "rule", "limit", "what"}, nil)
@@ -69,7 +69,7 @@ func collectRegions(ch chan<- prometheus.Metric, s *regions.Stats) {
 		for _, of := range []struct {
 			net  regions.Net
 			what string
-		}{{l.Used, "used"}, {l.Told, "told"}, {l.Heard, "heard"}, {l.Late, "late"}} {
+		}{{l.Used, "used"}, {l.Told, "told"}, {l.Heard, "heard"}, {l.Late, "late"}, {l.Unsure, "unsure"}} {
 			counter(descRegionUnits, of.net.Used, domain, rule, limit, of.what)
 			counter(descRegionBack, of.net.Back, domain, rule, limit, of.what)
 		}

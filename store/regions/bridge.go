@@ -23,6 +23,7 @@ type bridge struct {
 	heardTo  []atomic.Int64 // by part, as peer.heardTo; of all bridges to the region
 	position string
 	known    bool
+	open     bool // it is not known whether changes were made, with which position was to move
 	changes  []store.Change
 	done     []store.Changed
 	of       []*rule.Counter // whose limit a change is of
@@ -86,6 +87,11 @@ func (b *bridge) run(ctx context.Context) {
 // the first one; for several, that would take as many connections.
 func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	x, log, wait := b.x, b.p.name, time.Duration(0)
+	if !b.known {
+		if err := b.find(ctx); err != nil {
+			return false, err
+		}
+	}
 	if err := b.ripe(ctx); err != nil {
 		return false, err
 	}
@@ -94,12 +100,6 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	}
 	if b.p.store.Parts() != len(b.heardTo) {
 		return false, errors.New("its store has another number of parts: all regions need the same kind, one server (or Sentinel) each or a Cluster each")
-	}
-	if !b.known {
-		if b.position, err = x.own.Position(ctx, b.part, log); err != nil {
-			return false, err
-		}
-		b.known = true
 	}
 	from, began := b.position, store.Monotonic()
 	after := from
@@ -127,6 +127,7 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 			b.known = false
 			return true, nil
 		case err != nil:
+			b.open = !errors.Is(err, store.ErrNotCharged)
 			return false, err
 		default:
 			b.position = next
@@ -142,6 +143,20 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 	}
 	b.heard(began - lag*1000)
 	return len(told) > 0, nil
+}
+
+// find reads up to where the log was charged here. If that moved with a call whose answer was lost,
+// nobody knows what became of its changes one by one.
+func (b *bridge) find(ctx context.Context) error {
+	position, err := b.x.own.Position(ctx, b.part, b.p.name)
+	if err != nil {
+		return err
+	}
+	if b.open && position != b.position {
+		b.unsure()
+	}
+	b.position, b.known, b.open = position, true, false
+	return nil
 }
 
 // heard notes until when all was heard of this part, and of all parts.
@@ -249,6 +264,13 @@ func (b *bridge) book(now int64) {
 		}
 		s.heard.add(b.changes[i].Units)
 		s.over.Add(uint64(max(b.done[i].Over, 0)))
+	}
+}
+
+// unsure counts the changes as such of which it is not known whether they were made.
+func (b *bridge) unsure() {
+	for i := range b.changes {
+		b.x.stats.limit(b.of[i]).unsure.add(b.changes[i].Units)
 	}
 }
 

@@ -2,6 +2,7 @@ package regions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -241,4 +242,90 @@ func TestHearsPartsAtOnce(t *testing.T) {
 	}
 	defer s.Close()
 	patience.Until(t, "all parts are heard", func() bool { return s.Stats().Peers[0].Stale >= 0 })
+}
+
+// losing is a store one of whose changes fails.
+type losing struct {
+	*memory.Store
+	fails atomic.Pointer[failure]
+}
+
+type failure struct {
+	early bool // it is that of what came too early before
+	done  bool // the changes were made, and the answer was lost
+	err   error
+}
+
+func (s *losing) Change(ctx context.Context, part int, log, from, to string, changes []store.Change, done []store.Changed) (int64, error) {
+	f := s.fails.Load()
+	if f == nil || len(changes) == 0 || f.early != (log == "") || !s.fails.CompareAndSwap(f, nil) {
+		return s.Store.Change(ctx, part, log, from, to, changes, done)
+	}
+	if f.done {
+		if _, err := s.Store.Change(ctx, part, log, from, to, changes, done); err != nil {
+			return 0, err
+		}
+	}
+	return 0, f.err
+}
+
+// TestCountsWhatIsUnsure: each unit that was told is counted once, as heard, late or unsure,
+// whatever becomes of the calls that charge it.
+func TestCountsWhatIsUnsure(t *testing.T) {
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
+	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
+	broken := errors.New("the connection broke")
+	for _, of := range []struct {
+		name          string
+		failure       failure
+		heard, unsure uint64
+		charged       int64
+	}{
+		{"made, the answer lost", failure{done: true, err: broken}, 0, 100, 100},
+		{"not made, as the position tells", failure{err: broken}, 100, 0, 100},
+		{"certainly not made", failure{err: store.ErrNotCharged}, 100, 0, 100},
+		{"early, made, the answer lost", failure{early: true, done: true, err: broken}, 0, 100, 100},
+		{"early, not made", failure{early: true, err: broken}, 0, 100, 0},
+		{"early, certainly not made", failure{early: true, err: store.ErrNotCharged}, 100, 0, 100},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			var clock atomic.Int64
+			clock.Store(turn - time.Minute.Microseconds())
+			inner, err := memory.New(memory.Options{Clock: clock.Load})
+			if err != nil {
+				t.Fatal(err)
+			}
+			own, other := &losing{Store: inner}, newMemory(t)
+			s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			at := turn + time.Minute.Microseconds()
+			tell := func(units int64) {
+				t.Helper()
+				if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: units, At: at}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			counted := func() LimitStats { return s.Stats().Limits[testLimit] }
+			own.fails.Store(&of.failure)
+			if of.failure.early {
+				tell(100)
+				patience.Until(t, "it is read", func() bool { return s.Stats().Peers[0].Uses == 1 })
+				clock.Store(at)
+				tell(0) // and so the bridge sees the clock
+			} else {
+				clock.Store(at)
+				tell(100)
+			}
+			patience.Until(t, "all is counted", func() bool { n := counted(); return n.Heard.Used+n.Late.Used+n.Unsure.Used == 100 })
+			if n := counted(); own.fails.Load() != nil || n.Heard.Used != of.heard || n.Unsure.Used != of.unsure || n.Late != (Net{}) {
+				t.Errorf("%+v", n)
+			}
+			if r := ask(t, s, c, "k", 0); r.Remaining != 900-of.charged {
+				t.Errorf("%d remain, want %d", r.Remaining, 900-of.charged)
+			}
+		})
+	}
 }

@@ -68,7 +68,8 @@ func (e *early) take(now int64, changes []store.Change, of []*rule.Counter) ([]s
 	return changes, of
 }
 
-// ripe makes the changes whose time has come. What certainly was not made is held on.
+// ripe makes the changes whose time has come. What certainly was not made is held on. What perhaps
+// was is not made again: to charge twice would be worse.
 func (b *bridge) ripe(ctx context.Context) error {
 	now := b.seen.now()
 	if len(b.early.changes) == 0 || now < b.early.next {
@@ -86,6 +87,7 @@ func (b *bridge) ripe(ctx context.Context) error {
 		}
 		return err
 	case err != nil:
+		b.unsure()
 		return err
 	}
 	b.book(at)
@@ -94,6 +96,9 @@ func (b *bridge) ripe(ctx context.Context) error {
 
 // lose counts what is held as late: nobody charges it.
 func (b *bridge) lose() {
+	if b.open {
+		b.unsure()
+	}
 	for i := range b.early.changes {
 		b.x.stats.limit(b.early.of[i]).late.add(b.early.changes[i].Units)
 	}

@@ -33,8 +33,8 @@ type peerCounts struct {
 }
 
 type limitCounts struct {
-	used, told, heard, late net
-	over, borrowed, ceiling atomic.Uint64
+	used, told, heard, late, unsure net
+	over, borrowed, ceiling         atomic.Uint64
 }
 
 // net counts units that are used, and such that are given back.
@@ -101,6 +101,8 @@ type LimitStats struct {
 	Told  Net // by this node
 	Heard Net // of other regions, charged by this node
 	Late  Net // heard when it did not count any more
+	// Unsure is what was heard while the own store failed: whether it was charged is not known.
+	Unsure Net
 	// Over is how many of the units that were heard found the limit full: what all regions
 	// admitted beyond the limit.
 	Over     uint64
@@ -133,7 +135,7 @@ func (x *exchange) readStats() Stats {
 	x.stats.limits.Range(func(name, n any) bool {
 		c := n.(*limitCounts)
 		s.Limits[name.(Name)] = LimitStats{
-			Used: c.used.read(), Told: c.told.read(), Heard: c.heard.read(), Late: c.late.read(),
+			Used: c.used.read(), Told: c.told.read(), Heard: c.heard.read(), Late: c.late.read(), Unsure: c.unsure.read(),
 			Over: c.over.Load(), Borrowed: c.borrowed.Load(), Ceiling: c.ceiling.Load(),
 		}
 		return true
