@@ -348,25 +348,6 @@ func (s *Server) CPU() time.Duration {
 	return spent
 }
 
-// SmallDisk returns a folder on a disk of its own of so many bytes, for a tablespace. Only root may
-// make one: else the test is skipped.
-func (s *Server) SmallDisk(bytes int) string {
-	s.t.Helper()
-	dir := filepath.Join(s.dir, "small")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		s.t.Fatal(err)
-	}
-	size := fmt.Sprintf("size=%d,mode=0700", bytes)
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", size, "none", dir).CombinedOutput(); err != nil {
-		s.t.Skipf("a disk of its own cannot be mounted: %v\n%s", err, out)
-	}
-	s.disks = append(s.disks, dir)
-	if err := s.owner.own(dir); err != nil {
-		s.t.Fatal(err)
-	}
-	return dir
-}
-
 func (s *Server) cleanup() {
 	if s.last() != nil {
 		s.kill()

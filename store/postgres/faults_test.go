@@ -190,35 +190,6 @@ func TestFaults(t *testing.T) {
 // schemaOf returns the schema of a store that was opened last.
 func schemaOf(*postgres.Store) string { return fmt.Sprint("of_", schemas.Load()) }
 
-// TestDiskFull: what finds no room on the disk is refused, and all goes on when there is room
-// again.
-func TestDiskFull(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t)
-	full := s.SmallDisk(1 << 20)
-	w := newTaker(t, open(t, postgres.Options{URL: s.URL()}))
-	w.well()
-	s.Exec("create tablespace small location '" + full + "'")
-	s.Exec("alter table weir.states set tablespace small")
-	s.Exec("create table filler (data text) tablespace small")
-	patience.Until(t, "the disk is full", func() bool {
-		return s.Try("insert into filler select repeat('x', 1000) from generate_series(1, 100)") != nil
-	})
-	var err error
-	patience.Until(t, "the store finds no room", func() bool {
-		results := make([]algo.Result, 1)
-		_, err = w.s.Take(t.Context(), []store.Charge{{
-			Counter: w.counter, Limit: w.counter.Limit, Key: fmt.Append(nil, time.Now().UnixNano()), Ask: algo.Ask{Cost: 1, MaxDelay: -1},
-		}}, results)
-		return err != nil
-	})
-	if !errors.Is(err, store.ErrNotCharged) || !strings.Contains(err.Error(), "53100") {
-		t.Errorf("no room on the disk: %v", err)
-	}
-	s.Exec("drop table filler")
-	w.counted()
-}
-
 // TestFailover: a replica takes over from a server that is killed, and the nodes find it.
 func TestFailover(t *testing.T) {
 	t.Parallel()
