@@ -357,7 +357,7 @@ func backTo(ctx context.Context, d *ruledb.DB, head *ruledb.Version, to int64) (
 		return ruledb.Change{}, err
 	}
 	if v.Digest == head.Digest {
-		return ruledb.Change{}, fmt.Errorf("version %d has the files that are in force", to)
+		return ruledb.Change{}, &ruledb.UnusableError{What: fmt.Sprintf("version %d has the files that are in force", to)}
 	}
 	return ruledb.Change{Base: head.Number, Files: v.Files, Origin: ruledb.Rollback, Remark: fmt.Sprintf("version %d again", to)}, nil
 }

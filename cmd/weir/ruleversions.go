@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -47,6 +48,12 @@ func (v *ruleVersions) List(ctx context.Context, n int) (admin.VersionList, erro
 
 // Push implements admin.Versions. It checks what weir rules push checks.
 func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.Pushed, error) {
+	for _, name := range slices.Sorted(maps.Keys(c.Files)) {
+		if source.IsTestFile(path.Base(name)) {
+			return admin.Pushed{}, &admin.CheckError{Message: fmt.Sprintf("%s: holds tests, which the page does not change: those of the version are kept, "+
+				"and have to pass. Change tests with weir rules pull and push", printableText(name))}
+		}
+	}
 	d, err := ruledb.Open(ctx, v.address)
 	if err != nil {
 		return admin.Pushed{}, err
@@ -54,14 +61,14 @@ func (v *ruleVersions) Push(ctx context.Context, c admin.VersionChange) (admin.P
 	defer d.Close()
 	head, err := d.Head(ctx)
 	if err != nil {
-		return admin.Pushed{}, err
+		return admin.Pushed{}, unusable(err)
 	}
 	if head.Number != c.Base {
 		return admin.Pushed{}, v.came(head)
 	}
 	before, err := d.Version(ctx, c.Base)
 	if err != nil {
-		return admin.Pushed{}, err
+		return admin.Pushed{}, unusable(err)
 	}
 	files := changedFiles(before.Files, c.Files)
 	if source.Digest(files) == before.Digest {
@@ -88,11 +95,11 @@ func (v *ruleVersions) Rollback(ctx context.Context, to int64, author, note stri
 	defer d.Close()
 	head, err := d.Head(ctx)
 	if err != nil {
-		return admin.Pushed{}, err
+		return admin.Pushed{}, unusable(err)
 	}
 	c, err := backTo(ctx, d, head, to)
 	if err != nil {
-		return admin.Pushed{}, &admin.CheckError{Message: err.Error()}
+		return admin.Pushed{}, unusable(err)
 	}
 	c.Author, c.Note = author, note
 	return v.push(ctx, d, nil, c)
@@ -110,6 +117,15 @@ func (v *ruleVersions) push(ctx context.Context, d *ruledb.DB, shadowed []string
 	return admin.Pushed{Version: version, Shadowed: shadowed}, err
 }
 
+// unusable makes a CheckError of an error that says what there is in the database. Any other one is
+// that of the database itself, which may be over the next time.
+func unusable(err error) error {
+	if _, ok := errors.AsType[*ruledb.UnusableError](err); ok || errors.Is(err, ruledb.ErrNoRules) {
+		return &admin.CheckError{Message: err.Error()}
+	}
+	return err
+}
+
 // came is the error of a change that another one came before.
 func (v *ruleVersions) came(head *ruledb.Version) error {
 	return &admin.CheckError{Conflict: true, Message: fmt.Sprintf("version %d came meanwhile, by %s at %s%s; nothing was put in force. "+
@@ -120,7 +136,7 @@ func (v *ruleVersions) came(head *ruledb.Version) error {
 func changedFiles(before []file.Source, rules map[string]string) []file.Source {
 	var files []file.Source
 	for _, f := range before {
-		if _, changed := rules[f.Name]; !changed && source.IsTestFile(path.Base(f.Name)) {
+		if source.IsTestFile(path.Base(f.Name)) {
 			files = append(files, f)
 		}
 	}

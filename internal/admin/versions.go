@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/internal/answer"
@@ -94,6 +95,9 @@ func (a *Handler) versions(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, http.StatusBadRequest, "files: is missing; it holds the text of each file by its name", "files")
 		return
 	}
+	if !keepable(w, c.Note) {
+		return
+	}
 	c.Author = a.author(r)
 	a.changeVersion(w, r, audit.Entry{What: "rules pushed", Before: map[string]int64{"version": c.Base}, Note: c.Note}, func() (Pushed, error) { return a.o.Versions.Push(ctx, c) })
 }
@@ -113,9 +117,22 @@ func (a *Handler) rollback(w http.ResponseWriter, r *http.Request) {
 		answer.Problem(w, http.StatusBadRequest, "to: must be the number of a version", "to")
 		return
 	}
+	if !keepable(w, c.Note) {
+		return
+	}
 	a.changeVersion(w, r, audit.Entry{What: "rules rolled back", After: map[string]int64{"files of version": c.To}, Note: c.Note}, func() (Pushed, error) {
 		return a.o.Versions.Rollback(ctx, c.To, a.author(r), c.Note)
 	})
+}
+
+// keepable reports whether a note can be kept in a database, and answers if not. What JSON holds is
+// UTF-8 always.
+func keepable(w http.ResponseWriter, note string) bool {
+	if strings.Contains(note, "\x00") {
+		answer.Problem(w, http.StatusBadRequest, `note: must hold no zero byte (\u0000)`, "note")
+		return false
+	}
+	return true
 }
 
 // changeVersion records a change, makes it, and answers.

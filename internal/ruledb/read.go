@@ -54,13 +54,24 @@ func (d *DB) Head(ctx context.Context) (*Version, error) {
 	return scan(d.c.QueryRow(ctx, "select "+versionColumns+fromVersions+" and h.version is not null", d.address.Space))
 }
 
-// Version returns a version with its files.
+// UnusableError is the error of a version that cannot be had, however often it is asked for: there
+// is none of its number, or its files were pruned or are damaged.
+type UnusableError struct{ What string }
+
+func (e *UnusableError) Error() string { return e.What }
+
+// Version returns a version with its files. If it cannot be had, the error is an UnusableError.
 func (d *DB) Version(ctx context.Context, number int64) (*Version, error) {
 	v, err := readVersion(ctx, d.c, d.address.Space, number)
-	if err == nil && v.Files == nil {
-		return nil, fmt.Errorf("the files of version %d were pruned", number)
+	switch {
+	case errors.Is(err, errDamaged):
+		return nil, &UnusableError{err.Error()}
+	case err != nil:
+		return nil, err
+	case v.Files == nil:
+		return nil, &UnusableError{fmt.Sprintf("the files of version %d were pruned", number)}
 	}
-	return v, err
+	return v, nil
 }
 
 // errDamaged is the error of files that are no folder of rules.
@@ -70,7 +81,7 @@ func readVersion(ctx context.Context, c *pgx.Conn, space string, number int64) (
 	var raw *string
 	v, err := scan(c.QueryRow(ctx, "select "+versionColumns+", v.files::text"+fromVersions+" and v.number = $2", space, number), &raw)
 	if err == ErrNoRules {
-		return nil, fmt.Errorf("the space %s has no version %d", space, number)
+		return nil, &UnusableError{fmt.Sprintf("the space %s has no version %d", space, number)}
 	}
 	if err != nil || raw == nil {
 		return v, err

@@ -75,6 +75,14 @@ func encode(files []file.Source) ([]byte, error) {
 	return json.Marshal(all)
 }
 
+// CheckText returns why a text, such as a note, cannot be kept in a database. What is its name.
+func CheckText(what, s string) error {
+	if !utf8.ValidString(s) || strings.Contains(s, "\x00") {
+		return fmt.Errorf("%s: must be text in UTF-8, without zero bytes", what)
+	}
+	return nil
+}
+
 // checkName checks that a file of this name can be written below a folder, on any system, and is
 // read from there as rules or tests.
 func checkName(name string) error {

@@ -126,7 +126,7 @@ func (e *ConflictError) Error() string {
 // error says so, and Head tells.
 func (d *DB) Push(ctx context.Context, c Change) (version int64, err error) {
 	raw, err := encode(c.Files)
-	if err != nil {
+	if err := errors.Join(err, CheckText("author", c.Author), CheckText("note", c.Note)); err != nil {
 		return 0, err
 	}
 	digest := source.Digest(c.Files)
@@ -152,6 +152,9 @@ func (d *DB) Push(ctx context.Context, c Change) (version int64, err error) {
 // Prune drops the files of all versions but the last keep and the one in force. What was changed
 // when, and by whom, stays known.
 func (d *DB) Prune(ctx context.Context, keep int, author, note string) (dropped int64, err error) {
+	if err := errors.Join(CheckText("author", author), CheckText("note", note)); err != nil {
+		return 0, err
+	}
 	err = d.c.QueryRow(ctx, "select weir_rules.prune($1, $2, $3, $4)", d.address.Space, int64(keep), author, note).Scan(&dropped)
 	return dropped, plain(err)
 }
