@@ -217,7 +217,8 @@ func TestPushCompares(t *testing.T) {
 }
 
 // Nobody changes history: an editor may not write the tables at all, the owner is stopped by a
-// trigger, and what a superuser alters all the same shows.
+// trigger, and what a superuser alters all the same shows. A node can say anything of other nodes,
+// as docs/rules.md tells, and change nothing that a node follows.
 func TestHistoryStays(t *testing.T) {
 	s, a := prepared(t)
 	s.Exec("create role weir_node; create role weir_editor; create role eve login in role weir_editor; create role node login in role weir_node")
@@ -261,7 +262,7 @@ func TestHistoryStays(t *testing.T) {
 			}
 		}
 	}
-	for _, sql := range append(forEditors, "select weir_rules.push('default', 3, '{}', '', '', '', 'push', '')") {
+	for _, sql := range append(forEditors, "select weir_rules.push('default', 3, '{}', '', '', '', 'push', '')", "select weir_rules.prune('default', 1, 'bob', '')") {
 		if err := as("node", sql); err == nil || !strings.Contains(err.Error(), "42501") {
 			t.Errorf("%s as node: %v", sql, err)
 		}
@@ -270,6 +271,23 @@ func TestHistoryStays(t *testing.T) {
 		if err := as("eve", sql); err == nil || !strings.Contains(err.Error(), "42501") {
 			t.Errorf("%s as eve: %v", sql, err)
 		}
+	}
+	for _, sql := range []string{
+		"insert into weir_rules.node values ('default', 'another', 3, null, '', false, now(), now() + interval '1 hour')",
+		"update weir_rules.node set version = 2, refused = 3, error = 'made up' where node = 'another'",
+	} {
+		if err := as("node", sql); err != nil {
+			t.Errorf("%s as node: %v", sql, err)
+		}
+		if err := as("eve", sql); err == nil || !strings.Contains(err.Error(), "42501") {
+			t.Errorf("%s as eve: %v", sql, err)
+		}
+	}
+	if nodes, err := owner.Nodes(t.Context()); err != nil || len(nodes) != 1 || nodes[0].Name != "another" || nodes[0].Version != 2 || nodes[0].Error != "made up" {
+		t.Errorf("what a node says of another one: %+v, %v", nodes, err)
+	}
+	if err := as("node", "delete from weir_rules.node"); err != nil {
+		t.Error(err)
 	}
 	if c, err := owner.Check(t.Context()); err != nil || c.Records != 3 {
 		t.Fatalf("before anything was altered: %+v, %v", c, err)
