@@ -47,9 +47,12 @@ type config struct {
 	ruleEvery time.Duration   // between two looks into it
 	store     string          // storeMemory, or the URL of a store that nodes share
 
-	memory   memory.Options
-	redis    redis.Options    // with a Redis only
-	fallback fallback.Options // with a Redis only
+	memory memory.Options
+	shared struct { // of any store that nodes share
+		timeout, rememberRefusals, heartbeat time.Duration
+	}
+	redis    redis.Options    // with a Redis only: what no other store has
+	fallback fallback.Options // with a shared store only
 	leases   struct{ maxKeys int }
 
 	region        string            // "" if there is one alone
@@ -112,7 +115,9 @@ type config struct {
 	maxConnections int
 	limits         limits
 
-	named     map[string]bool // settings that the file, the environment or a flag sets, by path
+	named     map[string]bool   // settings that the file, the environment or a flag sets, by path
+	places    map[string]string // while that is read: what sets them, by the path that it names
+	doubled   []string          // of settings that two of their paths set: which counts
 	inherited inherited
 }
 
@@ -134,15 +139,39 @@ func addSettingFlags(flags *pflag.FlagSet) {
 			continue
 		}
 		flags.String(s.flag(), s.value, s.help+" ("+s.variable()+")")
+		if s.was != "" {
+			flags.String(flagOf(s.was), s.value, "the same as --"+s.flag())
+			_ = flags.MarkHidden(flagOf(s.was))
+		}
 	}
 }
 
-// name notes that somebody has set the setting at a path.
-func (c *config) name(path string) {
+// name notes that somebody has set a setting by one of its paths, in a place that people know.
+func (c *config) name(s *setting, path, place string) {
 	if c.named == nil {
-		c.named = map[string]bool{}
+		c.named, c.places = map[string]bool{}, map[string]string{}
 	}
-	c.named[path] = true
+	c.named[s.path], c.places[path], c.places[s.path+lastPlace] = true, place, place
+}
+
+// lastPlace follows the path of now in config.places, for the place that counts.
+const lastPlace = " last"
+
+// noteDoubled notes which path counts of each setting that was given by two of them.
+func (c *config) noteDoubled() {
+	for i := range settings {
+		s := &settings[i]
+		now, old := c.places[s.path], c.places[s.was]
+		if now == "" || old == "" {
+			continue
+		}
+		counts, not := now, old
+		if c.places[s.path+lastPlace] == old {
+			counts, not = old, now
+		}
+		c.doubled = append(c.doubled, fmt.Sprintf("%s is an earlier name of %s, and both are set: %s counts, %s does not", s.was, s.path, counts, not))
+	}
+	c.places = nil
 }
 
 // loadConfig puts the defaults, variables of envoyproxy/ratelimit, the file, the environment and
@@ -176,22 +205,27 @@ func loadConfig(flags *pflag.FlagSet, env []string) (*config, error) {
 	}
 	for i := range settings {
 		s := &settings[i]
-		if value, ok := variables[s.variable()]; ok {
-			c.name(s.path)
-			if err := s.set(c, s.items(value)); err != nil {
-				problems = append(problems, fmt.Errorf("%s: %w", s.variable(), err))
+		for _, path := range s.paths() {
+			if value, ok := variables[variableOf(path)]; ok {
+				c.name(s, path, variableOf(path))
+				if err := s.set(c, s.items(value)); err != nil {
+					problems = append(problems, fmt.Errorf("%s: %w", variableOf(path), err))
+				}
 			}
 		}
 	}
 	for i := range settings {
 		s := &settings[i]
-		if f := flags.Lookup(s.flag()); f != nil && f.Changed {
-			c.name(s.path)
-			if err := s.set(c, s.items(f.Value.String())); err != nil {
-				problems = append(problems, fmt.Errorf("--%s: %w", s.flag(), err))
+		for _, path := range s.paths() {
+			if f := flags.Lookup(flagOf(path)); f != nil && f.Changed {
+				c.name(s, path, "--"+flagOf(path))
+				if err := s.set(c, s.items(f.Value.String())); err != nil {
+					problems = append(problems, fmt.Errorf("--%s: %w", flagOf(path), err))
+				}
 			}
 		}
 	}
+	c.noteDoubled()
 	if err := c.readOTelEnv(variables); err != nil {
 		problems = append(problems, err)
 	}

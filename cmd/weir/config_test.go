@@ -44,8 +44,8 @@ func mustConfig(t *testing.T, file string, env, args []string) *config {
 func TestConfigSample(t *testing.T) {
 	c := mustConfig(t, `
 rules: ./rules
-store: memory                      # the embedded store; or redis://…, rediss://…, redis+sentinel://…, redis+cluster://a:1,b:2
-redis: { prefix: "weir:", deadline: 20ms, remember_refusals: 1s, heartbeat: 1s }   # with a Redis only; these are the defaults
+store: { url: memory, deadline: 20ms, remember_refusals: 1s, heartbeat: 1s }   # the embedded store; the others matter with a shared one, these are the defaults
+redis: { prefix: "weir:" }
 nodes: 0                           # how many nodes there are, while Redis is away and has not told; default: unknown
 snapshot: { path: ./weir.snapshot, every: 10s }   # embedded store only; default: none
 listen: { http: ":8080", grpc: ":8081", admin: "127.0.0.1:6070", proxy: ":8000" }
@@ -57,7 +57,7 @@ trusted_peers: [127.0.0.0/8, "::1"]         # the default; who may refund, relea
 auth: { tokens_file: ./tokens }             # bearer tokens, one a line: for the admin API, and for refunds and releases from elsewhere
 headers: [x-delta, draft11]                 # or off
 `, nil, nil)
-	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.redis.RememberRefusals, c.redis.Heartbeat, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.proxy.Domain, c.identity, c.jwks,
+	got := strings.TrimSpace(fmt.Sprintln(c.rules, c.rulesSet, c.store, c.redis.Prefix, c.fallback.Deadline, c.shared.rememberRefusals, c.shared.heartbeat, c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.proxy.Domain, c.identity, c.jwks,
 		c.clientIP.Trusted, c.ipv6Prefix, c.trust.Peers, c.tokensFile))
 	want := "./rules true memory weir: 20ms 1s 1s 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070 :8000 } http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
@@ -70,8 +70,8 @@ headers: [x-delta, draft11]                 # or off
 // effect, and none is forgotten here.
 func TestConfigWays(t *testing.T) {
 	values := map[string]string{
-		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "redis.timeout": "2s",
-		"redis.deadline": "5ms", "redis.max_deadline": "700ms", "redis.remember_refusals": "0s", "redis.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
+		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "redis.connections": "4", "store.timeout": "2s",
+		"store.deadline": "5ms", "store.max_deadline": "700ms", "store.remember_refusals": "0s", "store.heartbeat": "3s", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_keys": "12", "memory.max_bytes": "3MiB",
 		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "resp.domain": "cells", "resp.max_memory": "9MiB", "resp.idle": "7s", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "spoe.domain": "edge", "http.domain": "shop", "forward_auth.domain": "edge", "forward_auth.dedupe": "true",
 		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",
 		"rlqs.domains": "edge,shop", "rlqs.ttl": "20s", "rlqs.max_buckets": "77", "rlqs.first": "9", "rlqs.idle": "4",
@@ -191,7 +191,11 @@ func TestConfigErrors(t *testing.T) {
 		"a prefix with braces": {"redis: { prefix: 'a{b}:' }\n", nil, nil, []string{`weir.yaml:1:18: redis.prefix: "a{b}:" must not`}},
 		"connections":          {"redis: { connections: 3 }\n", nil, nil, []string{`redis.connections: "3" must be a power of 2`}},
 		"partitions":           {"redis: { partitions: 0 }\n", nil, nil, []string{"must be a whole number from 1 to 16384"}},
-		"a deadline of 0":      {"redis: { deadline: 0s }\n", nil, nil, []string{`redis.deadline: "0s" is below 1ms`}},
+		"a deadline of 0":      {"store: { deadline: 0s }\n", nil, nil, []string{`weir.yaml:1:20: store.deadline: "0s" is below 1ms`}},
+		"an earlier name":      {"redis: { deadline: 0s }\n", []string{"WEIR_REDIS_TIMEOUT=0s"}, []string{"--redis-heartbeat=1"}, []string{`weir.yaml:1:20: redis.deadline: "0s" is below 1ms`, `WEIR_REDIS_TIMEOUT: "0s" is below`, `--redis-heartbeat: "1" is no duration`}},
+		"a store's settings":   {"store: { ulr: memory, url: mysql://db, dedline: 1s }\n", nil, nil, []string{`weir.yaml:1:10: unknown key "store.ulr"; did you mean "store.url"?`, `weir.yaml:1:28: store: write memory, or the URL`, `unknown key "store.dedline"; did you mean "store.deadline"?`}},
+		"a store as a list":    {"store: [memory]\n", nil, nil, []string{"weir.yaml:1:8: store: must be a single value"}},
+		"no other URL":         {"snapshot: { url: x }\n", nil, nil, []string{`unknown key "snapshot.url"`}},
 		"a rule database":      {"rules: postgres://ada:secret@db/weir?sslmode=never\n", nil, nil, []string{"weir.yaml:1:8: rules: ", "sslmode is invalid"}},
 		"a space":              {"rules: postgres://ada:secret@db/weir?space=a%20b\n", nil, nil, []string{"space=a b must be 1 to 63 letters"}},
 		"no mapping":           {"listen: 3\n", nil, nil, []string{"weir.yaml:1:9: ", "listen must be a mapping"}},
@@ -234,6 +238,60 @@ func TestConfigErrors(t *testing.T) {
 				t.Errorf("%q tells a password", err)
 			}
 		})
+	}
+}
+
+// TestConfigEarlierNames: each earlier name of a setting means the same as the name of now. Where
+// both are set, the place counts first and then the name of now, and that is said.
+func TestConfigEarlierNames(t *testing.T) {
+	earlier := 0
+	for i := range settings {
+		s := &settings[i]
+		if s.was == "" {
+			continue
+		}
+		earlier++
+		value := "1234ms" // all of them are durations
+		section, key, _ := strings.Cut(s.was, ".")
+		want := mustConfig(t, "", nil, []string{"--" + s.flag() + "=" + value})
+		for name, got := range map[string]*config{
+			"file":     mustConfig(t, fmt.Sprintf("%s: { %s: %s }\n", section, key, value), nil, nil),
+			"variable": mustConfig(t, "", []string{variableOf(s.was) + "=" + value}, nil),
+			"flag":     mustConfig(t, "", nil, []string{"--" + flagOf(s.was) + "=" + value}),
+		} {
+			if got.shared != want.shared || got.fallback.Deadline != want.fallback.Deadline || got.fallback.MaxDeadline != want.fallback.MaxDeadline || !got.named[s.path] || len(got.doubled) > 0 {
+				t.Errorf("%s in a %s: %+v %v %v %v", s.was, name, got.shared, got.fallback.Deadline, got.fallback.MaxDeadline, got.doubled)
+			}
+		}
+	}
+	if earlier != 5 {
+		t.Errorf("%d settings with an earlier name", earlier)
+	}
+	for name, of := range map[string]struct {
+		file string
+		env  []string
+		args []string
+		want time.Duration
+		note string // what counts, and what does not; "" for nothing to say
+	}{
+		"one file":            {"store: { url: memory, timeout: 2s }\nredis: { timeout: 1s }\n", nil, nil, 2 * time.Second, "weir.yaml: store.timeout counts, weir.yaml: redis.timeout does not"},
+		"the other way round": {"redis: { timeout: 1s }\nstore: { timeout: 2s }\n", nil, nil, 2 * time.Second, "weir.yaml: store.timeout counts, weir.yaml: redis.timeout does not"},
+		"variables":           {"", []string{"WEIR_STORE_TIMEOUT=2s", "WEIR_REDIS_TIMEOUT=1s"}, nil, 2 * time.Second, "WEIR_STORE_TIMEOUT counts, WEIR_REDIS_TIMEOUT does not"},
+		"flags":               {"", nil, []string{"--store-timeout=2s", "--redis-timeout=1s"}, 2 * time.Second, "--store-timeout counts, --redis-timeout does not"},
+		"a flag before":       {"store: { timeout: 2s }\n", nil, []string{"--redis-timeout=1s"}, time.Second, "--redis-timeout counts, weir.yaml: store.timeout does not"},
+		"a variable before":   {"redis: { timeout: 2s }\n", []string{"WEIR_STORE_TIMEOUT=1s"}, nil, time.Second, "WEIR_STORE_TIMEOUT counts, weir.yaml: redis.timeout does not"},
+		"one name":            {"redis: { timeout: 2s }\n", nil, []string{"--redis-timeout=1s"}, time.Second, ""},
+		"others":              {"redis: { prefix: 'a:' }\nstore: { timeout: 1s }\n", nil, nil, time.Second, ""},
+	} {
+		c := mustConfig(t, of.file, of.env, of.args)
+		note := ""
+		if of.note != "" {
+			note = "redis.timeout is an earlier name of store.timeout, and both are set: " + of.note
+		}
+		got := strings.Join(c.doubled, "\n")
+		if c.shared.timeout != of.want || got != note {
+			t.Errorf("%s: %v, %q; want %v, %q", name, c.shared.timeout, got, of.want, note)
+		}
 	}
 }
 

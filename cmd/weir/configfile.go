@@ -80,26 +80,48 @@ func (r *configReader) mapping(prefix string, n ast.Node) {
 			continue
 		}
 		path := prefix + key
-		if s := findSetting(path); s != nil {
-			r.set(s, e.Value)
+		s, above := findSetting(path), holdsSettings(path)
+		if _, m := pairs(e.Value); above && (s == nil || m && e.Value.Type() != ast.NullType) {
+			r.mapping(path+".", e.Value)
 			continue
 		}
-		if slices.ContainsFunc(settings, func(s setting) bool { return strings.HasPrefix(s.path, path+".") }) {
-			r.mapping(path+".", e.Value)
+		if own := findSetting(strings.TrimSuffix(prefix, ".")); s == nil && key == ownKey && own != nil {
+			s, path = own, own.path
+		}
+		if s != nil {
+			r.set(s, path, e.Value)
 			continue
 		}
 		r.fail(e.Key, "unknown key %q%s", path, suggestSetting(prefix, key))
 	}
 }
 
-func (r *configReader) set(s *setting, n ast.Node) {
-	r.c.name(s.path)
+// ownKey names, in the mapping of a setting that has others below it, its own value: the store may
+// be written as store: URL, and as store: {url: URL, timeout: 1s}.
+const ownKey = "url"
+
+// holdsSettings reports whether there are settings below a path.
+func holdsSettings(path string) bool {
+	return slices.ContainsFunc(settings, func(s setting) bool {
+		return slices.ContainsFunc(s.paths(), func(of string) bool { return strings.HasPrefix(of, path+".") })
+	})
+}
+
+// set sets a setting that is named by a path. In one file the name of now counts, wherever it
+// stands.
+func (r *configReader) set(s *setting, path string, n ast.Node) {
+	place := r.file + ": " + path
+	if path == s.was && r.c.places[s.path] != "" {
+		r.c.places[path] = place
+		return
+	}
+	r.c.name(s, path, place)
 	items, err := valueItems(s.kind, n)
 	if err == nil {
 		err = s.set(r.c, items)
 	}
 	if err != nil {
-		r.fail(n, "%s: %v", s.path, err)
+		r.fail(n, "%s: %v", path, err)
 	}
 }
 
@@ -168,6 +190,9 @@ func scalarText(n ast.Node) (string, error) {
 // suggestSetting returns a hint with the known key nearest to an unknown one.
 func suggestSetting(prefix, key string) string {
 	var known []string
+	if prefix != "" && findSetting(strings.TrimSuffix(prefix, ".")) != nil {
+		known = append(known, ownKey)
+	}
 	for _, s := range settings {
 		if rest, ok := strings.CutPrefix(s.path, prefix); ok {
 			first, _, _ := strings.Cut(rest, ".")

@@ -235,7 +235,7 @@ func TestReadmeRuns(t *testing.T) {
 	p.env = append(p.env,
 		// redis-server ends if the locale of this machine is one that it does not find
 		"LC_ALL=C",
-		"WEIR_REDIS_DEADLINE=30s", // a slow machine is not to be taken for a Redis that is away
+		"WEIR_STORE_DEADLINE=30s", // a slow machine is not to be taken for a Redis that is away
 		"WEIR_LISTEN_HTTP="+p.address("8080"), "WEIR_LISTEN_GRPC="+p.address("8081"),
 		"WEIR_LISTEN_ADMIN="+p.address("6070"), "WEIR_LISTEN_RESP="+p.address("6380"))
 	p.ready = map[string]string{

@@ -77,7 +77,7 @@ func readRateLimitEnv(c *config, v map[string]string) *rateLimitEnv {
 		r.take("redis.prefix", prefix, "CACHE_KEY_PREFIX")
 	}
 	if timeout := v["REDIS_TIMEOUT"]; timeout != "" {
-		r.take("redis.timeout", timeout, "REDIS_TIMEOUT")
+		r.take("store.timeout", timeout, "REDIS_TIMEOUT")
 	}
 	r.tls()
 	if r.on("LIMIT_RESPONSE_HEADERS_ENABLED") {

@@ -25,7 +25,7 @@ import (
 )
 
 // patient are settings under which a slow machine is not taken for a Redis that is away.
-var patient = []string{"--redis-deadline=30s", "--redis-timeout=30s"}
+var patient = []string{"--store-deadline=30s", "--store-timeout=30s"}
 
 // startOn runs weir in this process on a Redis.
 func startOn(t *testing.T, url string, args ...string) *running {
@@ -245,7 +245,7 @@ func TestResetOnNodes(t *testing.T) {
 	var nodes []*node
 	for range 2 {
 		// Longer than the test takes, so that it is the message which ends it.
-		p := startOn(t, redis.URL(), "--rules="+rules, "--redis-remember-refusals=10m")
+		p := startOn(t, redis.URL(), "--rules="+rules, "--store-remember-refusals=10m")
 		programs = append(programs, p)
 		nodes = append(nodes, nodeOf(t, p.stderr, p.addr))
 	}
@@ -338,7 +338,7 @@ func TestStartWithoutRedis(t *testing.T) {
 func TestRedisHangs(t *testing.T) {
 	redis := redistest.Start(t)
 	t.Chdir(t.TempDir())
-	p := start(t, "serve", "--store="+redis.URL(), "--redis-deadline=250ms")
+	p := start(t, "serve", "--store="+redis.URL(), "--store-deadline=250ms")
 	n := nodeOf(t, p.stderr, p.addr)
 	n.awaitBack() // should a slow start have tripped it
 	redis.Pause()

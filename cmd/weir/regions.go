@@ -133,7 +133,7 @@ func (p *program) openRegions() error {
 			continue
 		}
 		of := c.redis
-		of.URL, of.Logger, of.Heartbeat, of.RememberRefusals = url, p.log.With("region", name), 0, 0
+		of.URL, of.Logger, of.Timeout = url, p.log.With("region", name), c.shared.timeout
 		peer, err := redis.Open(of)
 		if err != nil {
 			return fmt.Errorf("regions.stores: %s: %w", name, err)

@@ -148,6 +148,9 @@ func (p *program) build(ctx context.Context, check bool) error {
 			return err
 		}
 	}
+	for _, note := range p.c.doubled {
+		p.log.Warn("a setting has two names: " + note)
+	}
 	if err := p.tellInherited(); err != nil {
 		return err
 	}

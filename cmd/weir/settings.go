@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ import (
 // capitals with underscores the environment variable.
 type setting struct {
 	path  string
+	was   string // an earlier path, which is still taken; "" for none
 	help  string
 	value string // the default, as text
 	kind  kind
@@ -42,10 +44,22 @@ const (
 	mapping
 )
 
-func (s *setting) flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(s.path) }
+func (s *setting) flag() string { return flagOf(s.path) }
 
-func (s *setting) variable() string {
-	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+func (s *setting) variable() string { return variableOf(s.path) }
+
+func flagOf(path string) string { return strings.NewReplacer(".", "-", "_", "-").Replace(path) }
+
+func variableOf(path string) string {
+	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+}
+
+// paths are the ways to name a setting: the one of now is last.
+func (s *setting) paths() []string {
+	if s.was == "" {
+		return []string{s.path}
+	}
+	return []string{s.was, s.path}
 }
 
 // settingGroup is a table of settings in docs/interfaces.md.
@@ -111,6 +125,21 @@ var storeSettings = []setting{
 	{path: "store", value: storeMemory,
 		help: "where counters live: memory, or what all nodes share: a Redis, as redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster://, postgres://HOST:PORT/DATABASE, or cassandra://HOST:PORT/KEYSPACE",
 		set:  text(func(c *config, s string) error { c.store = s; return checkStore(s) })},
+	{path: "store.timeout", was: "redis.timeout", value: redis.DefaultTimeout.String(),
+		help: "how long a shared store that hangs is waited for before it is asked again",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.shared.timeout })},
+	{path: "store.deadline", was: "redis.deadline", value: fallback.DefaultDeadline.String(),
+		help: "how long a decision waits at least for a shared store that is silent before it is made without it",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.Deadline })},
+	{path: "store.max_deadline", was: "redis.max_deadline", value: "1s",
+		help: "how long it waits at most, where the store is known to be slow",
+		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.MaxDeadline })},
+	{path: "store.remember_refusals", was: "redis.remember_refusals", value: "1s",
+		help: "how long at most a refusal is repeated without asking the store; 0s for never",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.shared.rememberRefusals })},
+	{path: "store.heartbeat", was: "redis.heartbeat", value: "1s",
+		help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.shared.heartbeat })},
 	{path: "redis.prefix", value: redis.DefaultPrefix,
 		help: "beginning of all keys in Redis",
 		set: text(func(c *config, s string) error {
@@ -133,26 +162,11 @@ var storeSettings = []setting{
 			c.redis.Connections = n
 			return nil
 		})},
-	{path: "redis.timeout", value: redis.DefaultTimeout.String(),
-		help: "how long a Redis that hangs is waited for before it is asked again",
-		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.redis.Timeout })},
-	{path: "redis.deadline", value: fallback.DefaultDeadline.String(),
-		help: "how long a decision waits at least for a Redis that is silent before it is made without it",
-		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.Deadline })},
-	{path: "redis.max_deadline", value: "1s",
-		help: "how long it waits at most, where Redis is known to be slow",
-		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.fallback.MaxDeadline })},
-	{path: "redis.remember_refusals", value: "1s",
-		help: "how long at most a refusal is repeated without asking Redis; 0s for never",
-		set:  toDuration(0, func(c *config) *time.Duration { return &c.redis.RememberRefusals })},
-	{path: "redis.heartbeat", value: "1s",
-		help: "how often this node tells that it lives, so that all know how many there are; 0s for never",
-		set:  toDuration(0, func(c *config) *time.Duration { return &c.redis.Heartbeat })},
 	{path: "redis.leases.max_keys", value: strconv.Itoa(lease.DefaultMaxKeys),
 		help: "keys of which this node may hold units that Redis has lent it, where rules ask for that (consistency); 0 for none: then all is decided exactly",
 		set:  toInt(0, maxLeaseKeys, func(c *config) *int { return &c.leases.maxKeys })},
 	{path: "nodes", value: "0",
-		help: "number of nodes to share limits among while Redis is away, at least; Redis may have told of more; 0 if unknown",
+		help: "number of nodes to share limits among while the store is away, at least; it may have told of more; 0 if unknown",
 		set:  toInt(0, 1<<20, func(c *config) *int { return &c.fallback.FixedNodes })},
 	{path: "snapshot.path",
 		help: "file that keeps the counters over a restart; none if empty",
@@ -559,9 +573,10 @@ var boundSettings = []setting{
 		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.stall })},
 }
 
+// findSetting finds a setting by its path, of now or before; nil if there is none.
 func findSetting(path string) *setting {
 	for i := range settings {
-		if settings[i].path == path {
+		if slices.Contains(settings[i].paths(), path) {
 			return &settings[i]
 		}
 	}

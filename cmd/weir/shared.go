@@ -36,7 +36,7 @@ var sharedKinds = []*sharedKind{
 		name: kindRedis, title: "Redis", schemes: []string{"redis", "rediss"}, check: redis.CheckURL,
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			o := c.redis
-			o.URL, o.Logger = c.store, log
+			o.URL, o.Logger, o.Timeout, o.RememberRefusals, o.Heartbeat = c.store, log, c.shared.timeout, c.shared.rememberRefusals, c.shared.heartbeat
 			return redis.Open(o)
 		},
 	},
@@ -44,7 +44,7 @@ var sharedKinds = []*sharedKind{
 		name: "postgres", title: "PostgreSQL", schemes: []string{"postgres", "postgresql"}, check: postgres.CheckURL,
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			return postgres.Open(postgres.Options{
-				URL: c.store, Logger: log, Timeout: c.redis.Timeout, RememberRefusals: c.redis.RememberRefusals, Heartbeat: c.redis.Heartbeat,
+				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,
 			})
 		},
 	},
@@ -52,7 +52,7 @@ var sharedKinds = []*sharedKind{
 		name: "cassandra", title: "Cassandra", schemes: []string{"cassandra"}, check: cassandra.CheckURL,
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			return cassandra.Open(cassandra.Options{
-				URL: c.store, Logger: log, Timeout: c.redis.Timeout, RememberRefusals: c.redis.RememberRefusals, Heartbeat: c.redis.Heartbeat,
+				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,
 			})
 		},
 	},

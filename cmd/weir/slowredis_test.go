@@ -85,7 +85,7 @@ func (n *node) number(metric string) int {
 // TestSlowRedis: an answer of Redis that comes late admits nothing that Redis has said is gone,
 // whether it is waited for or not.
 func TestSlowRedis(t *testing.T) {
-	waits20 := []string{"--redis-max-deadline=20ms"}
+	waits20 := []string{"--store-max-deadline=20ms"}
 	for name, test := range map[string]struct {
 		args   []string
 		pause  time.Duration
@@ -125,7 +125,7 @@ domain: default
 limits:
   - { name: user, per: [user], allow: 1/year, algorithm: sliding_log }
   - { name: addr, per: [addr], allow: 2/year, algorithm: sliding_log }
-`, redis.URL(), "--redis-max-deadline=20ms")[0]
+`, redis.URL(), "--store-max-deadline=20ms")[0]
 	if n.ask("user=a&addr=1") != 200 || n.ask("user=b&addr=1") != 200 {
 		t.Fatal("an address may ask twice")
 	}
@@ -158,7 +158,7 @@ limits:
 // closed.
 func TestExcessIsTold(t *testing.T) {
 	redis := redistest.Start(t)
-	nodes := servers(t, 2, yearly(2), redis.URL(), "--redis-max-deadline=20ms")
+	nodes := servers(t, 2, yearly(2), redis.URL(), "--store-max-deadline=20ms")
 	n := nodes[1]
 	trips := n.number("weir_store_breaker_trips_total") // a slow start may have tripped it
 	for try := 0; ; try++ {
@@ -276,7 +276,7 @@ func TestHammer(t *testing.T) {
 // TestHammerWithPauses: while Redis stands still for 20 to 200 ms again and again, what goes beyond
 // limits is within the bound of docs/distributed.md, and all of it is counted as excess.
 func TestHammerWithPauses(t *testing.T) {
-	for name, args := range map[string][]string{"by default": nil, "waiting 20 ms": {"--redis-max-deadline=20ms"}} {
+	for name, args := range map[string][]string{"by default": nil, "waiting 20 ms": {"--store-max-deadline=20ms"}} {
 		t.Run(name, func(t *testing.T) {
 			redis := redistest.Start(t)
 			h := startHammer(t, redis, args...)

@@ -18,7 +18,7 @@ func TestDecisionsOfNodes(t *testing.T) {
 	var all [2]*server
 	var names [2]string
 	for i := range all {
-		all[i] = serve(t, rules, "--store", redis.URL(), "--redis-deadline", "30s", "--redis-timeout", "30s")
+		all[i] = serve(t, rules, "--store", redis.URL(), "--store-deadline", "30s", "--store-timeout", "30s")
 	}
 	for i, s := range all {
 		patience.Until(t, "both nodes are known", func() bool {

@@ -18,7 +18,7 @@ limits:
 // inRegion starts a server of a region beside another one.
 func inRegion(t *testing.T, region, peer, rules string, own, other *redistest.Server) *server {
 	t.Helper()
-	return serve(t, map[string]string{"rules/shop.yaml": rules}, "--store", own.URL(), "--redis-deadline", "30s", "--redis-timeout", "30s",
+	return serve(t, map[string]string{"rules/shop.yaml": rules}, "--store", own.URL(), "--store-deadline", "30s", "--store-timeout", "30s",
 		"--region", region, "--regions-weights", "eu=2,us=1", "--regions-stores", peer+"="+other.URL())
 }
 
