@@ -1,11 +1,14 @@
 // Command progress shows how tests go: it reads what go test -json writes, prints a line for each
 // package when it has ended and what is running meanwhile, the output of a test when that has
-// failed, and at the end only what has failed and what was skipped, with the reasons.
+// failed, and the reason of one that was skipped. At the end it tells once more, in at most 40
+// lines, what was skipped and what has failed, with as much of the output as there is room for: of
+// a long log many people see only the end.
 //
-//	go test -json ./... 2>&1 | progress [-strict] [-may-skip REGEXP]...
+//	{ go test -json ./...; go test -json ./other/...; } 2>&1 | progress [-strict] [-may-skip REGEXP]...
 //
-// With -strict a skipped test is a failure, unless its line ("TestX: the reason") matches a REGEXP.
-// The exit status is 1 if something has failed, or if nothing ran.
+// Lines that are not of go test -json are shown as they are; one that begins with FAIL is a failure,
+// too. With -strict a skipped test is a failure, unless its line ("TestX: the reason") matches a
+// REGEXP. The exit status is 1 if something has failed, or if nothing ran.
 package main
 
 import (
@@ -23,6 +26,13 @@ import (
 
 // quiet is how long nothing may end before it is told what is running.
 const quiet = 30 * time.Second
+
+// ending is how many lines the end has at most, and skips for how many of skipped tests there is
+// room beside the names of what has failed.
+const (
+	ending = 40
+	skips  = 10
+)
 
 func main() {
 	strict := flag.Bool("strict", false, "a skipped test is a failure")
@@ -81,14 +91,18 @@ func (i id) String() string {
 }
 
 type report struct {
-	w               io.Writer
-	output          map[id]*strings.Builder
-	builds          map[string]*strings.Builder // what the compiler said, by import path
-	under           []id                        // tests under way, in the order of their start
-	tests           map[string]int              // that ended, by package
-	failed, skipped []string
-	packages        int
+	w        io.Writer
+	output   map[id]*strings.Builder
+	builds   map[string]*strings.Builder // what the compiler said, by import path
+	under    []id                        // tests under way, in the order of their start
+	tests    map[string]int              // that ended, by package
+	failed   []failure
+	skipped  []string
+	packages int
 }
+
+// failure is a test or package that has failed, and what it has written.
+type failure struct{ name, text string }
 
 func newReport(w io.Writer) *report {
 	return &report{w: w, output: map[id]*strings.Builder{}, builds: map[string]*strings.Builder{}, tests: map[string]int{}}
@@ -99,6 +113,9 @@ func (r *report) line(line string) {
 	var e event
 	if !strings.HasPrefix(line, "{") || json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {
 		fmt.Fprint(r.w, line)
+		if name, ok := strings.CutPrefix(line, "FAIL "); ok {
+			r.failed = append(r.failed, failure{name: strings.TrimSpace(name)})
+		}
 		return
 	}
 	at := id{e.Package, e.Test}
@@ -132,14 +149,18 @@ func (r *report) ended(e event, at id) {
 		r.tests[e.Package]++
 		switch e.Action {
 		case "fail":
-			r.failed = append(r.failed, at.String())
+			r.failed = append(r.failed, failure{at.String(), text})
 			fmt.Fprintf(r.w, "FAIL %s\n%s", at, indented(text))
 		case "skip":
-			r.skipped = append(r.skipped, at.String()+": "+reason(text))
+			line := at.String() + ": " + reason(text)
+			r.skipped = append(r.skipped, line)
+			fmt.Fprintf(r.w, "SKIP %s\n", line)
 		}
 		return
 	}
 	r.packages++
+	// The same package may come once more, with other flags.
+	defer delete(r.tests, e.Package)
 	took := time.Duration(e.Elapsed * float64(time.Second)).Round(100 * time.Millisecond)
 	switch e.Action {
 	case "skip": // no test files
@@ -153,12 +174,12 @@ func (r *report) ended(e event, at id) {
 		for i := range r.output { // of tests that a panic, or the end of the time, has cut off
 			if i.Package == e.Package {
 				text += r.output[i].String()
-				r.failed = append(r.failed, i.String()+" (cut off)")
+				r.failed = append(r.failed, failure{i.String() + " (cut off)", r.output[i].String()})
 			}
 		}
-		slices.Sort(r.failed[before:])
-		if !slices.ContainsFunc(r.failed, func(s string) bool { return strings.HasPrefix(s, at.String()+" ") }) {
-			r.failed = append(r.failed, at.String())
+		slices.SortFunc(r.failed[before:], func(a, b failure) int { return strings.Compare(a.name, b.name) })
+		if !slices.ContainsFunc(r.failed, func(f failure) bool { return strings.HasPrefix(f.name, at.String()+" ") }) {
+			r.failed = append(r.failed, failure{at.String(), text})
 		}
 		fmt.Fprintf(r.w, "FAIL %-32s %8v\n%s", at, took, indented(text))
 	}
@@ -181,25 +202,81 @@ func (r *report) running() {
 	}
 }
 
-// end prints what has failed and what was skipped, and reports whether all is well.
+// end prints what was skipped and what has failed, and reports whether all is well. The names of
+// failed tests come before anything else that could take their room; they are the last lines.
 func (r *report) end(strict bool, may []*regexp.Regexp) bool {
-	allowed := func(line string) bool {
-		return slices.ContainsFunc(may, func(m *regexp.Regexp) bool { return m.MatchString(line) })
-	}
 	slices.Sort(r.skipped)
+	var mayBe []string
 	for _, line := range r.skipped {
-		fmt.Fprintf(r.w, "SKIP %s\n", line)
-		if strict && !allowed(line) {
-			r.failed = append(r.failed, line+" (no test may be skipped here)")
+		if strict && !slices.ContainsFunc(may, func(m *regexp.Regexp) bool { return m.MatchString(line) }) {
+			r.failed = append(r.failed, failure{name: line + " (no test may be skipped here)"})
+		} else {
+			mayBe = append(mayBe, "SKIP "+line)
 		}
 	}
-	for _, name := range r.failed {
-		fmt.Fprintf(r.w, "FAIL %s\n", name)
-	}
 	if r.packages == 0 {
-		fmt.Fprintln(r.w, "FAIL nothing was tested")
+		r.failed = append(r.failed, failure{name: "nothing was tested"})
 	}
-	return len(r.failed) == 0 && r.packages > 0
+	fails := summary(r.failed, ending-min(len(mayBe), skips))
+	for _, line := range append(first(mayBe, ending-len(fails), "SKIP"), fails...) {
+		fmt.Fprintln(r.w, line)
+	}
+	return len(r.failed) == 0
+}
+
+// summary tells of failures in at most so many lines: the names of all if possible, and of what
+// they have written as much as there is room for, the same of each.
+func summary(failed []failure, room int) []string {
+	var names, lines []string
+	for _, f := range failed {
+		names = append(names, "FAIL "+f.name)
+	}
+	if len(names) > room {
+		return first(names, room, "FAIL")
+	}
+	room -= len(names)
+	var sizes []int
+	for _, f := range failed {
+		sizes = append(sizes, len(telling(f.text, room)))
+	}
+	slices.Sort(sizes)
+	each := room
+	for i, size := range sizes { // what the short ones need not is for the long ones
+		each = room / (len(sizes) - i)
+		room -= min(size, each)
+	}
+	for i, f := range failed {
+		lines = append(append(lines, names[i]), telling(f.text, each)...)
+	}
+	return lines
+}
+
+// first are the first lines of what has more than room for, and how many more there are.
+func first(lines []string, room int, what string) []string {
+	if len(lines) <= room {
+		return lines
+	}
+	if room <= 0 {
+		return nil
+	}
+	return append(lines[:room-1:room-1], fmt.Sprintf("%s ... and %d more, told above", what, len(lines)-room+1))
+}
+
+// crash is how the lines begin after which the reason stands; without one the reason stands last.
+var crash = regexp.MustCompile(`^\s*(panic: |fatal error: |WARNING: DATA RACE)`)
+
+// telling are the lines of an output, at most so many, that most likely tell why a test has failed.
+func telling(text string, room int) []string {
+	var lines []string
+	for line := range strings.Lines(indented(text)) {
+		if !frame.MatchString(line) {
+			lines = append(lines, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	if i := slices.IndexFunc(lines, crash.MatchString); i >= 0 {
+		return lines[i:min(i+room, len(lines))]
+	}
+	return lines[max(0, len(lines)-room):]
 }
 
 // frame are the lines that go test itself writes around a test's own.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,8 +11,8 @@ import (
 )
 
 // run tests a module of some files with the real go test, and returns the report, and whether all
-// is well.
-func run(t *testing.T, strict bool, may []*regexp.Regexp, files map[string]string) (string, bool) {
+// is well. More is what is said after it.
+func run(t *testing.T, strict bool, may []*regexp.Regexp, files map[string]string, more ...string) (string, bool) {
 	t.Helper()
 	dir := t.TempDir()
 	files["go.mod"] = "module example.test/m\n\ngo 1.26\n"
@@ -29,7 +30,7 @@ func run(t *testing.T, strict bool, may []*regexp.Regexp, files map[string]strin
 	out, _ := cmd.CombinedOutput() // what fails here is what the report tells
 	var b strings.Builder
 	r := newReport(&b)
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(string(out) + strings.Join(more, "")) {
 		r.line(line)
 	}
 	r.running()
@@ -50,9 +51,9 @@ func TestReport(t *testing.T) {
 		{"passes", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Log(\"chatter\") }\n"}, true,
 			[]string{`(?m)^ok   example.test/m/a +\S+s +1 tests$`}},
 		{"fails", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) { t.Error(\"red\") }) }\nfunc TestB(t *testing.T) {}\n"}, false,
-			[]string{`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:\d+: red$`, `(?m)^FAIL example.test/m/a TestA/x\nFAIL example.test/m/a TestA\n\z`}},
+			[]string{`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:\d+: red$`, `(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:5: red\nFAIL example.test/m/a TestA\n\z`}},
 		{"does not compile", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { nonsense() }\n"}, false,
-			[]string{`undefined: nonsense`, `FAIL example.test/m/a\n\z`}},
+			[]string{`FAIL example.test/m/a\n +# example.test/m/a .*\n +a/a_test.go:5:\d+: undefined: nonsense\n.*\n\z`}},
 		{"panics", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { panic(\"oh\") }\nfunc TestB(t *testing.T) {}\n"}, false,
 			[]string{`panic: oh`, `FAIL example.test/m/a TestA\n`}},
 		{"ends the process", map[string]string{"a/a_test.go": "package a\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestA(t *testing.T) { os.Exit(3) }\n"}, false,
@@ -90,6 +91,48 @@ func TestSkipped(t *testing.T) {
 		if ok != c.ok || !line.MatchString(got) {
 			t.Errorf("%+v: %v\n%s", c, ok, got)
 		}
+	}
+}
+
+// TestEnd: the end has at most 40 lines. It names every failed test for which there is room, and
+// tells what each has written, or of a crash how it begins; a failure that is not a test's stands
+// there, too.
+func TestEnd(t *testing.T) {
+	many := header
+	for i := range 60 {
+		many += fmt.Sprintf("func TestA%02d(t *testing.T) { t.Error(\"red %02[1]d\") }\n", i)
+	}
+	long := header + `func TestA(t *testing.T) {
+	for i := range 100 {
+		t.Log("chatter", i)
+	}
+	t.Error("red")
+}
+func TestB(t *testing.T) { t.Skip("no server") }
+func TestC(t *testing.T) { panic("oh") }
+`
+	for _, c := range []struct {
+		name, text, more string
+		want             []string // regular expressions
+	}{
+		{"many", many, "", []string{`(?m)^FAIL example.test/m/a TestA00\n`, `TestA38\nFAIL ... and 21 more, told above\n\z`}},
+		{"long", long, "FAIL GOOS=windows go vet ./...\n", []string{
+			`(?m)^SKIP example.test/m/a TestB: .*no server\n`, `(?m)FAIL example.test/m/a TestA\n( +a_test.go:7: chatter \d+\n)+ +a_test.go:9: red\n`,
+			`FAIL example.test/m/a TestC\n +panic: oh`, `FAIL GOOS=windows go vet ./...\n\z`,
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, ok := run(t, false, nil, map[string]string{"a/a_test.go": c.text}, c.more)
+			_, end, found := strings.Cut(got, "\n...  compiling\n")
+			if n := strings.Count(end, "\n"); ok || !found || n > ending || n < ending-1 {
+				t.Errorf("well: %v; the end has %d lines:\n%s", ok, n, got)
+			}
+			for _, want := range c.want {
+				if !regexp.MustCompile(want).MatchString(end) {
+					t.Errorf("no %s in\n%s", want, end)
+				}
+			}
+		})
 	}
 }
 
