@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/racing"
 	"github.com/weir-rl/weir/internal/scripted"
 )
 
@@ -183,7 +184,7 @@ func (w *replayed) run() *insight.Facts {
 // of 100 worlds.
 func TestVerdictsOfScriptedTraffic(t *testing.T) {
 	seeds := uint64(100)
-	if testing.Short() || raceDetector { // which makes it slow, and finds nothing in one goroutine
+	if testing.Short() || racing.Detector { // which makes it slow, and finds nothing in one goroutine
 		seeds = 10
 	}
 	for i := range scripted.Scripts {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/leasecheck"
+	"github.com/weir-rl/weir/internal/racing"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -145,7 +146,7 @@ var leased = []algo.Config{
 // counts what was admitted at the instants at which it was decided.
 func TestNeverOver(t *testing.T) {
 	runs := 40
-	if testing.Short() || raceEnabled {
+	if testing.Short() || racing.Detector {
 		runs = 10
 	}
 	for _, cfg := range leased {

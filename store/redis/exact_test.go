@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/racing"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -13,6 +14,10 @@ import (
 // TestExactAcrossNodes: 4 nodes make 200,000 attempts on one limit of 10,000. What is admitted, and
 // each answer, is exactly what the pure algorithm gives at the instants that the store names.
 func TestExactAcrossNodes(t *testing.T) {
+	attempts := 200_000
+	if testing.Short() || racing.Detector {
+		attempts = 20_000
+	}
 	for _, topology := range []struct {
 		name string
 		url  func(t *testing.T) string
@@ -37,19 +42,15 @@ func TestExactAcrossNodes(t *testing.T) {
 			} {
 				t.Run(test.name, func(t *testing.T) {
 					test.c.N = 10_000
-					testExact(t, fleet.in(t), test.c)
+					testExact(t, fleet.in(t), test.c, attempts)
 				})
 			}
 		})
 	}
 }
 
-func testExact(t *testing.T, fleet *fleet, c algo.Config) {
+func testExact(t *testing.T, fleet *fleet, c algo.Config, attempts int) {
 	const clients = 100
-	attempts := 200_000
-	if testing.Short() {
-		attempts = 20_000
-	}
 	h := fleet.run(workload{
 		Limits: []limitSpec{spec(t, c)}, Calls: [][]chargeSpec{{{Key: "hot", Cost: 1}}}, Tally: true,
 		Clients: clients, Each: attempts / clients / len(fleet.nodes),

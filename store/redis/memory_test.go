@@ -1,3 +1,7 @@
+//go:build !race
+
+// Nothing in this process is measured, but the race detector would make it many times as slow.
+
 package redis_test
 
 import (

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/racing"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
@@ -49,7 +50,7 @@ func TestContractInCluster(t *testing.T) {
 func TestDifferential(t *testing.T) {
 	server := redistest.Start(t)
 	steps := 100_000
-	if testing.Short() {
+	if testing.Short() || racing.Detector { // each store is asked by one goroutine
 		steps = 2000
 	}
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {

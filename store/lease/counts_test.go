@@ -1,59 +1,12 @@
 package lease
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/store"
 )
-
-// TestFlood: a key that begins to be asked for often while others come twice each, more of them
-// than there is room for, leases units, and goes on to.
-func TestFlood(t *testing.T) {
-	w := newWorld()
-	s := newNode(t, w, newLender(t, w), Options{})
-	c := counterOf(t, wide)
-	asked, here := 0, 0
-	s.decided = func(c *store.Charge, _ *algo.Result, _ int64) {
-		if string(c.Key) == "hot" {
-			here++
-		}
-	}
-	for i := range 2 * DefaultMaxKeys {
-		key := fmt.Sprint("flood ", i)
-		take(t, s, charge(c, key, 1))
-		take(t, s, charge(c, key, 1))
-		w.advance(10 * time.Microsecond)
-		if i > DefaultMaxKeys && i%50 == 0 {
-			take(t, s, charge(c, "hot", 1))
-			asked++
-		}
-		if i%10_000 == 0 {
-			s.step(t.Context())
-		}
-	}
-	if here < asked*9/10 {
-		t.Errorf("%d of %d requests for the hot key were decided here", here, asked)
-	}
-	if n := s.Stats().Keys; n != DefaultMaxKeys {
-		t.Errorf("%d keys, of %d at most", n, DefaultMaxKeys)
-	}
-	// What holds units does not make room.
-	few := newNode(t, w, newLender(t, w), Options{MaxKeys: 1})
-	for range 10 {
-		take(t, few, charge(c, "first", 1))
-	}
-	left := few.Stats().Left
-	for i := range 1000 {
-		take(t, few, charge(c, fmt.Sprint(i), 1))
-		take(t, few, charge(c, fmt.Sprint(i), 1))
-	}
-	if st := few.Stats(); left == 0 || st.Left != left || st.Keys != 1 {
-		t.Errorf("%+v, %d units were left", st, left)
-	}
-}
 
 // TestCountsEnd: what was counted of rules that reloads have taken away is forgotten in the end,
 // and of those that stay it is not.
