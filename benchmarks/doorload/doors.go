@@ -36,6 +36,8 @@ const (
 
 var dialers = map[string]func(addr string) (loader, error){
 	"http":  func(addr string) (loader, error) { return dialAll(addr, httpQuestion, httpAnswer) },
+	"post":  func(addr string) (loader, error) { return dialAll(addr, postQuestion, httpAnswer) },
+	"nginx": func(addr string) (loader, error) { return dialAll(addr, nginxQuestion, httpAnswer) },
 	"proxy": func(addr string) (loader, error) { return dialAll(addr, proxyQuestion, httpAnswer) },
 	"resp":  func(addr string) (loader, error) { return dialAll(addr, respQuestion, respAnswer) },
 	"rls":   dialRLS,
@@ -114,6 +116,20 @@ func each(n int, ask func(client, i int) (refused bool, err error)) (int, error)
 
 func httpQuestion(path, key string) string {
 	return "GET /api/v1/limit?path=" + path + "&user=" + key + " HTTP/1.1\r\nHost: weir\r\n\r\n"
+}
+
+// postQuestion asks the decision API with a body, as most programs do.
+func postQuestion(path, key string) string {
+	body := `{"domain": "bench", "attributes": {"user": "` + key + `", "path": "` + path + `"}, "hits": 1}`
+	return fmt.Sprintf("POST /api/v1/limit HTTP/1.1\r\nHost: weir\r\nUser-Agent: doorload\r\nAccept: */*\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+// nginxQuestion is a check of forward auth, as nginx sends it for a browser.
+func nginxQuestion(path, key string) string {
+	return "GET /api/v1/forward-auth/nginx HTTP/1.1\r\nHost: shop.example\r\nX-Original-Method: GET\r\nX-Original-URI: " + path +
+		"\r\nX-Forwarded-For: 192.0.2.1\r\nX-User: " + key + "\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) doorload\r\n" +
+		"Accept: text/html,application/xhtml+xml\r\nAccept-Language: en\r\nAccept-Encoding: gzip\r\n\r\n"
 }
 
 func proxyQuestion(path, key string) string {

@@ -33,7 +33,7 @@ type server struct {
 	loaders map[string]loader
 }
 
-var doorNames = map[string]string{"http": "http", "rls": "grpc", "resp": "resp", "proxy": "proxy"}
+var doorNames = map[string]string{"http": "http", "post": "http", "nginx": "http", "rls": "grpc", "resp": "resp", "proxy": "proxy"}
 
 // startServer starts a weir before an upstream, and waits for its doors.
 func startServer(program, upstream string, procs int) (s *server, err error) {
@@ -49,14 +49,14 @@ func startServer(program, upstream string, procs int) (s *server, err error) {
 	}
 	const any = "127.0.0.1:0"
 	s.cmd = exec.Command(program, "serve", "--rules", "rules", "--proxy-upstream", "http://"+upstream, "--listen-proxy", any,
-		"--listen-http", any, "--listen-grpc", any, "--listen-resp", any, "--listen-admin", any)
+		"--listen-http", any, "--listen-grpc", any, "--listen-resp", any, "--listen-admin", any, "--client-ip-trusted-proxies", "127.0.0.1")
 	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = s.dir, s.log, s.log
 	s.cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", procs))
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if s.log.open(len(doorNames) + 1) {
+		if s.log.open(5) { // with that of the admin
 			return s, nil
 		}
 		if time.Since(begin) > 30*time.Second {
@@ -188,7 +188,7 @@ func refusedBy(status int) (bool, error) {
 	switch status {
 	case http.StatusOK:
 		return false, nil
-	case http.StatusTooManyRequests:
+	case http.StatusTooManyRequests, http.StatusForbidden: // the latter to nginx
 		return true, nil
 	}
 	return false, fmt.Errorf("%w %d", errStatus, status)

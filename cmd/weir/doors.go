@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/dash"
+	"github.com/weir-rl/weir/internal/h1"
 	"github.com/weir-rl/weir/internal/httpapi"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/listen"
@@ -92,7 +93,10 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
 	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), forwardAuth
 	o.Ready = func() bool { return p.ready() == nil }
 	h := p.tokensFirst(httpapi.New(p.limiter, o))
-	p.addHTTP("http", p.c.listen.http, listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log}))
+	s := listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log})
+	p.bound(s)
+	loop := h1.New(s)
+	p.doors = append(p.doors, &door{name: "http", address: p.c.listen.http, serve: loop.Serve, shutdown: loop.Shutdown})
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/h1"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/rule/file"
@@ -41,7 +42,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		return listen.NewHTTPServer(New(limiter, Options{Stopwatch: m}), listen.HTTPOptions{}).Serve(l)
+		return h1.New(listen.NewHTTPServer(New(limiter, Options{Stopwatch: m}), listen.HTTPOptions{})).Serve(l)
 	}
 	doortest.CPUServers["http-echo"] = func(l net.Listener) error {
 		return listen.NewHTTPServer(echoHandler(func(http.Header) {}), listen.HTTPOptions{}).Serve(l)

@@ -1,0 +1,302 @@
+package h1
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// side is one of the two servers that are held against each other.
+type side struct {
+	addr   string
+	handed atomic.Int64 // connections that net/http served
+}
+
+// newHTTPServer is a server for h, with bounds as a door has them.
+func newHTTPServer(h http.Handler) *http.Server {
+	s := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: log.New(io.Discard, "", 0),
+	}
+	s.Protocols = new(http.Protocols)
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	return s
+}
+
+// newSides starts both servers for h on loopback.
+func newSides(t testing.TB, h http.Handler) (loop, plain *side) {
+	t.Helper()
+	start := func(s *http.Server, serve func(net.Listener) error, shutdown func(context.Context) error) *side {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		side := &side{addr: l.Addr().String()}
+		ended := make(chan error, 1)
+		go func() { ended <- serve(l) }()
+		t.Cleanup(func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = shutdown(ctx)
+			if err := <-ended; err != nil && err != http.ErrServerClosed {
+				t.Error(err)
+			}
+		})
+		s.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				side.handed.Add(1)
+			}
+		}
+		return side
+	}
+	a, b := newHTTPServer(h), newHTTPServer(h)
+	s := New(a)
+	return start(a, s.Serve, s.Shutdown), start(b, b.Serve, func(ctx context.Context) error { return b.Close() })
+}
+
+// exchange sends the parts one after the other, ends the sending, and returns all that comes back.
+func (s *side) exchange(t testing.TB, parts ...string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go func() {
+		for _, p := range parts {
+			if _, err := io.WriteString(c, p); err != nil {
+				return // the server has had enough
+			}
+		}
+		_ = c.(*net.TCPConn).CloseWrite()
+	}()
+	got, _ := io.ReadAll(c) // a server that refuses may break the connection
+	return string(got)
+}
+
+var date = regexp.MustCompile(`\r\nDate: (Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d [A-Z][a-z][a-z] \d{4} \d\d:\d\d:\d\d GMT\r\n`)
+
+// undated returns answers without what depends on the time and on the connection.
+func undated(s string) string { return date.ReplaceAllString(s, "\r\nDate: now\r\n") }
+
+// same holds the answers of both servers to each other, and returns them.
+func same(t testing.TB, loop, plain *side, parts ...string) string {
+	t.Helper()
+	got, want := undated(loop.exchange(t, parts...)), undated(plain.exchange(t, parts...))
+	if got != want {
+		from := 0
+		for from < min(len(got), len(want)) && got[from] == want[from] {
+			from++
+		}
+		from = max(0, from-60)
+		t.Errorf("to %.300q\nthe loop answers    %.300q\nand net/http answers %.300q", parts, got[from:], want[from:])
+	}
+	return got
+}
+
+// tell is a handler that answers with all that it sees of the request, in the way that the request
+// asks for.
+func tell(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	var b bytes.Buffer
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	fmt.Fprintf(&b, "%s %q %q %s %d.%d host %q length %d close %v from %s %v\n", r.Method, r.RequestURI, r.URL, r.Proto, r.ProtoMajor, r.ProtoMinor,
+		r.Host, r.ContentLength, r.Close, host, err)
+	fmt.Fprintf(&b, "url %#v\n", *r.URL)
+	fmt.Fprintf(&b, "te %v trailer %v tls %v nobody %v\n", r.TransferEncoding, r.Trailer, r.TLS != nil, r.Body == http.NoBody)
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		fmt.Fprintf(&b, "%s: %q\n", name, r.Header[name])
+	}
+	if q.Get("read") != "no" {
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprintf(&b, "body %q %v\n", body, err)
+	}
+	for _, f := range q["set"] {
+		name, value, _ := strings.Cut(f, ":")
+		w.Header()[name] = append(w.Header()[name], value)
+	}
+	if n, _ := strconv.Atoi(q.Get("pad")); n > 0 {
+		b.WriteString(strings.Repeat("x", min(n, 200_000)))
+	}
+	if q.Get("length") == "yes" {
+		w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
+	}
+	if q.Get("length") == "wrong" {
+		w.Header().Set("Content-Length", strconv.Itoa(b.Len()+1))
+	}
+	if n, _ := strconv.Atoi(q.Get("status")); n >= 200 && n < 1000 {
+		w.WriteHeader(n)
+		w.Header().Set("X-Late", "is not sent")
+	}
+	switch q.Get("write") {
+	case "none":
+	case "panic":
+		panic(http.ErrAbortHandler)
+	case "pieces":
+		for b.Len() > 0 {
+			_, _ = w.Write(b.Next(700))
+		}
+	case "string":
+		_, _ = io.WriteString(w, b.String())
+	default:
+		_, _ = w.Write(b.Bytes())
+	}
+}
+
+// get is a request that the loop serves.
+func get(target string, fields ...string) string {
+	return "GET " + target + " HTTP/1.1\r\nHost: shop.example\r\n" + lines(fields) + "\r\n"
+}
+
+func post(target, body string, fields ...string) string {
+	return "POST " + target + " HTTP/1.1\r\nHost: shop.example\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n" + lines(fields) + "\r\n" + body
+}
+
+func lines(fields []string) (s string) {
+	for _, f := range fields {
+		s += f + "\r\n"
+	}
+	return s
+}
+
+// TestServes has the loop answer as net/http does, without asking it.
+func TestServes(t *testing.T) {
+	loop, plain := newSides(t, http.HandlerFunc(tell))
+	var all []string
+	for _, request := range []string{
+		get("/"), get("/a/b.c-d_e~f?x=1&y=%20z"), get("//a"), get("/a%2Fb"), get("/a%62"), get("/ä?"[:1] + "a?"), get("/a??"), get("/a:b@c/*'()"), get("/?a?b#"[:5]),
+		get("/", "x-a:1", "X-A:\t2 ", "x-B:", "X-c: a\tb", "x-utf: \u00e4\xff", "a!#$%&'*+-.^_`|~9: x"),
+		get("/", "Connection: keep-alive"), get("/", "connection:KEEP-ALIVE"),
+		get("/", "Pragma: no-cache"), get("/", "Pragma: no-cache", "Cache-Control: max-age=0"), get("/", "pragma: No-Cache"), get("/", "Pragma: x", "Pragma: no-cache"),
+		get("/", "Cookie: a=1", "Cookie: b=2"), get("/", "Keep-Alive: 5", "TE: trailers", "Proxy-Connection: close", "Range: bytes=0-1"),
+		get("/", "Content-Length: 0"), get("/", "Content-Length: 003") + "abc", post("/", ""), post("/", "{}"), post("/", strings.Repeat("b", 20_000)), post("/", strings.Repeat("b", 65536)),
+		get("/", "X-Long: "+strings.Repeat("y", 12_000)), get("/?" + strings.Repeat("y", 9000)),
+		"GET / HTTP/1.1\r\nHost:\r\n\r\n", "GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
+		get("/?status=404"), get("/?status=429&set=Retry-After:1"), get("/?status=204"), get("/?status=204&set=Content-Length:9&set=Content-Type:a/b"),
+		get("/?status=304&set=Content-Type:a/b&set=Etag:x"), get("/?status=599"), get("/?status=999"), get("/?status=200&write=none"),
+		get("/?write=none"), get("/?write=none&set=X-A:1&set=X-A:2&set=A-B:c"),
+		get("/?set=Content-Type:a/b"), get("/?set=Content-Encoding:gzip"), get("/?set=Content-Type:"), get("/?set=Date:never"), get("/?set=X-A:a%0d%0ab%0ac"), get("/?set=x-small:+a+"), get("/?set=a%20b:c"),
+		get("/?set=X-Empty:"), get("/?set=Content-Length:bad"),
+		get("/?length=yes"), get("/?length=yes&pad=5000"), get("/?pad=1000&write=pieces"), get("/?pad=1400"), get("/?pad=3000"), get("/?pad=3000&write=string"), get("/?pad=150000"), get("/?pad=50000&write=pieces"),
+		get("/?pad=3000&write=pieces&set=Content-Type:a/b"), post("/?read=no", "unread body"), post("/?read=no", strings.Repeat("u", 60_000)),
+	} {
+		if got := same(t, loop, plain, request); !strings.HasPrefix(got, "HTTP/1.1 ") || strings.Contains(got, "Connection: close") {
+			t.Errorf("%.200q is answered %.200q", request, got)
+		}
+		all = append(all, request)
+	}
+	// all of them, one behind the other on one connection
+	if got := same(t, loop, plain, all...); strings.Count(got, "HTTP/1.1 ") < len(all) {
+		t.Errorf("%d answers to %d requests", strings.Count(got, "HTTP/1.1 "), len(all))
+	}
+	same(t, loop, plain, strings.Join(all, ""))
+	for _, last := range []string{
+		get("/", "Connection: close"), get("/", "Connection: Close"), get("/?set=Connection:close"), get("/?length=wrong"), get("/?length=wrong&pad=3000"), get("/?write=panic"),
+		get("/?pad=9000", "Connection: close"), post("/", "x", "Connection: close"),
+	} {
+		same(t, loop, plain, last+get("/after"))
+		same(t, loop, plain, get("/before"), last)
+	}
+	if n := loop.handed.Load(); n > 0 {
+		t.Errorf("net/http has served %d connections", n)
+	}
+}
+
+// TestHandsOver has net/http answer all that is odd, also behind requests that the loop has served.
+func TestHandsOver(t *testing.T) {
+	loop, plain := newSides(t, http.HandlerFunc(tell))
+	for _, odd := range oddRequests() {
+		before := loop.handed.Load()
+		same(t, loop, plain, odd)
+		if loop.handed.Load() == before {
+			t.Errorf("the loop serves %.200q by itself", odd)
+		}
+		same(t, loop, plain, get("/before"), odd)
+		same(t, loop, plain, post("/before", "a body"), odd+get("/behind"))
+		var bytewise []string
+		if len(odd) < 60 {
+			for i := range len(odd) {
+				bytewise = append(bytewise, odd[i:i+1])
+			}
+			same(t, loop, plain, bytewise...)
+		}
+	}
+}
+
+// oddRequests are requests that only net/http may judge.
+func oddRequests() []string {
+	line := func(s string) string { return s + "\r\nHost: a\r\n\r\n" }
+	list := []string{
+		line("HEAD / HTTP/1.1"), line("PUT / HTTP/1.1"), line("DELETE / HTTP/1.1"), line("OPTIONS * HTTP/1.1"), line("CONNECT a:1 HTTP/1.1"), line("get / HTTP/1.1"), line("GETS / HTTP/1.1"),
+		line("GET / HTTP/1.0"), line("GET / HTTP/1.2"), line("GET / HTTP/2.0"), line("GET / HTTP/0.9"), line("GET / http/1.1"), line("GET / HTTP/1.1 "), line("GET  / HTTP/1.1"), line("GET / / HTTP/1.1"), line("GET /"), line("GET"),
+		line("GET http://b/ HTTP/1.1"), line("GET a HTTP/1.1"), line("GET * HTTP/1.1"), line("GET /a#b HTTP/1.1"), line("GET /%zz HTTP/1.1"), line("GET /\x01 HTTP/1.1"), line("GET /\u00e4 HTTP/1.1"), line("GET\t/ HTTP/1.1"), line("GET /\tHTTP/1.1"),
+		line(" GET / HTTP/1.1"), "\r\n" + line("GET / HTTP/1.1"), "\n" + line("GET / HTTP/1.1"), line("\x00GET / HTTP/1.1"),
+		"GET / HTTP/1.1\nHost: a\n\n", "GET / HTTP/1.1\r\nHost: a\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\n", "GET / HTTP/1.1\r\nHost: a\r\r\n\r\n", "GET / HTTP/1.1\rHost: a\r\r", "GET / HTTP/1.1\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", "GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "GET / HTTP/1.1\r\nHost: \xff\r\n\r\n",
+		post("/", "cut off")[:62], "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", "POST /?read=no HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n",
+		"G", "GET / HT", "GET / HTTP/1.1\r\nHost: a", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+	}
+	for _, field := range []string{
+		"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n", "transfer-encoding: CHUNKED\r\n\r\n0\r\n", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: identity", "Transfer-Encoding:\tchunked", "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked\r\nContent-Length: 3",
+		"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "Transfer-Encoding : chunked", "Transfer-Encoding\t: chunked", " Transfer-Encoding: chunked", "X: a\r\n Transfer-Encoding: chunked", "X: a\r\n\tb", "Transfer-Encoding: \x0bchunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+		"Content-Length: +3\r\n\r\nabc", "Content-Length: -1", "Content-Length: 3, 3\r\n\r\nabc", "Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "Content-Length:", "Content-Length: 0x3", "Content-Length: 3 3", "Content-Length: 99999999999999999999", "Content-Length: 1000000000000000000", "Content-Length: 3;", "Content-Length : 3\r\n\r\nabc", "Content_Length : 3",
+		"Content-Length: 3\x00", "Content-Length: 65537", "Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc", "Expect: 100-continue", "Expect: x", "Upgrade: websocket\r\nConnection: Upgrade", "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nConnection: Upgrade, HTTP2-Settings", "HTTP2-Settings: x", "Trailer: X", "Connection: keep-alive, close", "Connection: x", "Connection: close\r\nConnection: close", "Connection:",
+		"a b: c", ": c", "a", "a\x00: b", "a: \x00", "a: b\x7fc", "a: b\x1fc", "\u00e4: x", "(a): b", "a/b: c", "X: a\rb", "X: a\r\r\nY: b", strings.Repeat("X: y\r\n", 4000) + "a: b", "X: " + strings.Repeat("y", 17_000), "X: " + strings.Repeat("y", 80_000),
+	} {
+		list = append(list, "POST / HTTP/1.1\r\nHost: a\r\n"+field+"\r\n\r\n")
+	}
+	return list
+}
+
+// TestThroughClient asks with net/http's own client, over many connections at a time.
+func TestThroughClient(t *testing.T) {
+	loop, _ := newSides(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		fmt.Fprintf(w, "%s %s", r.Header.Get("X-Number"), body)
+	}))
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+	defer client.CloseIdleConnections()
+	t.Run("all", func(t *testing.T) {
+		for i := range 16 {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for j := range 200 {
+					number := strconv.Itoa(1000*i + j)
+					body := strings.Repeat(number, j+1)
+					r := httptest.NewRequest("POST", "http://"+loop.addr+"/a", strings.NewReader(body))
+					r.RequestURI = ""
+					r.Header.Set("X-Number", number)
+					resp, err := client.Do(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, err := io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
+					if want := number + " " + body; err != nil || string(got) != want {
+						t.Fatalf("%q %v, want %q", got, err, want)
+					}
+				}
+			})
+		}
+	})
+	if n := loop.handed.Load(); n > 0 {
+		t.Errorf("net/http has served %d connections", n)
+	}
+}
