@@ -116,7 +116,9 @@ func tell(w http.ResponseWriter, r *http.Request) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	fmt.Fprintf(&b, "%s %q %q %s %d.%d host %q length %d close %v from %s %v\n", r.Method, r.RequestURI, r.URL, r.Proto, r.ProtoMajor, r.ProtoMinor,
 		r.Host, r.ContentLength, r.Close, host, err)
-	fmt.Fprintf(&b, "url %#v\n", *r.URL)
+	u := *r.URL
+	u.User = nil
+	fmt.Fprintf(&b, "url %#v of %q\n", u, r.URL.User)
 	fmt.Fprintf(&b, "te %v trailer %v tls %v nobody %v\n", r.TransferEncoding, r.Trailer, r.TLS != nil, r.Body == http.NoBody)
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		fmt.Fprintf(&b, "%s: %q\n", name, r.Header[name])
