@@ -289,8 +289,8 @@ func (c *conn) body() (body []byte, err error) {
 }
 
 // answer answers the request whose head is there. keep tells whether another one may follow. What
-// is not understood is for net/http: a body that is cut off, too. But one that does not come in time
-// has no answer, as there the time for the answer is over then, too.
+// is not understood is for net/http: a body that is cut off, too. But one that does not come in
+// time has no answer: there the time for the answer is over then as well.
 func (c *conn) answer() (keep, understood bool) {
 	work := c.s.pool.Get().(*work)
 	q, ok := work.begin(c)

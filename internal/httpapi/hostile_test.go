@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -18,11 +19,13 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/h1"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
-// serveTest serves s on a free port until the test ends, and returns its address.
+// serveTest serves s on a free port, as cmd/weir does, until the test ends, and returns its
+// address.
 func serveTest(t *testing.T, s *http.Server) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,10 +33,13 @@ func serveTest(t *testing.T, s *http.Server) string {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
+	loop := h1.New(s)
+	go func() { done <- loop.Serve(l) }()
 	t.Cleanup(func() {
-		_ = s.Close()
-		if err := <-done; err != http.ErrServerClosed {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = loop.Shutdown(ctx) // cuts off what is left
+		if err := <-done; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})

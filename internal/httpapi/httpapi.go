@@ -160,11 +160,14 @@ func (h *handler) health(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "OK")
 }
 
+func tooLarge(most int64) error {
+	return &answer.FieldError{Field: "body", Message: fmt.Sprintf("is larger than %d bytes", most), TooMany: true}
+}
+
 // read reads the body into c.in, and returns it as a string.
 func (c *call) read(r *http.Request, most int64) (string, error) {
-	tooLarge := &answer.FieldError{Field: "body", Message: fmt.Sprintf("is larger than %d bytes", most), TooMany: true}
 	if r.ContentLength > most {
-		return "", tooLarge
+		return "", tooLarge(most)
 	}
 	b := c.in[:0]
 	for {
@@ -175,7 +178,7 @@ func (c *call) read(r *http.Request, most int64) (string, error) {
 		b = b[:len(b)+n]
 		c.in = b
 		if int64(len(b)) > most {
-			return "", tooLarge
+			return "", tooLarge(most)
 		}
 		if err == io.EOF {
 			return string(b), nil
