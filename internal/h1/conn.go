@@ -117,7 +117,8 @@ func (c *conn) Serve() {
 
 // handOver gives net/http the connection, with what has come in.
 func (c *conn) handOver() {
-	if in := c.in[c.r:c.w]; c.used && len(in) >= 4 && string(in[:4]) == "PRI " {
+	const preface = "PRI "
+	if in := c.in[c.r:min(c.w, c.r+len(preface))]; c.used && len(in) > 0 && string(in) == preface[:len(in)] {
 		// To net/http the connection is a new one, on which this would begin HTTP/2. Who is behind a
 		// proxy must not be able to change the protocol of its connection.
 		_, _ = io.WriteString(c.nc, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")

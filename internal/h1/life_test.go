@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -70,7 +71,7 @@ func TestClientGone(t *testing.T) {
 
 // TestContext: what a handler may ask of a context is there, also when the request is over.
 func TestContext(t *testing.T) {
-	var kept context.Context
+	contexts := make(chan context.Context, 1)
 	loop, _ := newSides(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		if _, ok := ctx.Deadline(); ok || ctx.Err() != nil || ctx.Value("none") != nil {
@@ -91,10 +92,11 @@ func TestContext(t *testing.T) {
 			default:
 			}
 		}
-		kept = ctx
+		contexts <- ctx
 	}))
 	for _, path := range []string{"/", "/done"} {
 		loop.exchange(t, get(path, "Connection: close"))
+		kept := <-contexts
 		<-kept.Done()
 		if err := kept.Err(); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", path, err)
@@ -168,11 +170,26 @@ func TestHTTP2(t *testing.T) {
 		t.Error(got)
 	}
 	// HTTP/2 cannot begin behind a request, where net/http takes it for another one.
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	for _, s := range []*side{loop, plain} {
-		got := s.exchange(t, get("/")+"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-		if strings.Count(got, "HTTP/1.1 ") != 2 || strings.Contains(got, "\x00") {
-			t.Errorf("%q", got)
+		for _, parts := range [][]string{{get("/") + preface}, {post("/", "x") + "\r\n" + preface}, {post("/", "x") + "\r\n\r", "\n" + preface}} {
+			got := s.exchange(t, parts...)
+			if strings.Count(got, "HTTP/1.1 ") != 2 || strings.Contains(got, "\x00") {
+				t.Errorf("to %q: %q", parts, got)
+			}
 		}
+	}
+	got := both(t, h, func(_ *testing.T, l *pipes, _ server) string {
+		p := l.dial()
+		for _, part := range []string{post("/", "x") + "\r\nPR", preface[2:]} {
+			p.send(part)
+			synctest.Wait()
+		}
+		got, _ := p.all()
+		return fmt.Sprint(strings.Count(got, "HTTP/1.1 "), strings.Contains(got, "\x00"))
+	})
+	if got != "2 false" {
+		t.Error(got)
 	}
 
 	certified := httptest.NewUnstartedServer(h)

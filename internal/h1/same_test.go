@@ -46,6 +46,11 @@ func newSides(t testing.TB, h http.Handler) (loop, plain *side) {
 			t.Fatal(err)
 		}
 		side := &side{addr: l.Addr().String()}
+		s.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				side.handed.Add(1)
+			}
+		}
 		ended := make(chan error, 1)
 		go func() { ended <- serve(l) }()
 		t.Cleanup(func() {
@@ -56,11 +61,6 @@ func newSides(t testing.TB, h http.Handler) (loop, plain *side) {
 				t.Error(err)
 			}
 		})
-		s.ConnState = func(_ net.Conn, state http.ConnState) {
-			if state == http.StateNew {
-				side.handed.Add(1)
-			}
-		}
 		return side
 	}
 	a, b := newHTTPServer(h), newHTTPServer(h)
