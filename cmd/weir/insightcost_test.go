@@ -147,7 +147,7 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 		return list[len(list)*99/100]
 	}
 	time.Sleep(2 * time.Minute) // a record of which the replay takes longer than the start
-	_, before := resident(t, p.cmd.Process.Pid)
+	before := procStatus(t, p.cmd.Process.Pid, "VmHWM")
 	var ratios []float64
 	for range 7 {
 		mu.Lock()
@@ -167,7 +167,7 @@ func TestDecidingWhilePreviewed(t *testing.T) {
 	}
 	close(stop)
 	all.Wait()
-	_, peak := resident(t, p.cmd.Process.Pid)
+	peak := procStatus(t, p.cmd.Process.Pid, "VmHWM")
 	t.Logf("%d previews of up to %d requests: p99 %.2f × (median of %.2f); the server at most %d MB, before the first %d MB",
 		previews, requests, median(ratios), ratios, peak>>20, before>>20)
 	if median(ratios) > 1.25 {
@@ -201,7 +201,7 @@ func TestManyRules(t *testing.T) {
 		time.Sleep(60 * time.Second)
 		share := (soaktest.Busy(t, p.cmd.Process.Pid) - before).Seconds() / 60
 		var now int
-		now, most[i] = resident(t, p.cmd.Process.Pid)
+		now, most[i] = procStatus(t, p.cmd.Process.Pid, "VmRSS"), procStatus(t, p.cmd.Process.Pid, "VmHWM")
 		_, _, metrics := get(t, "http://"+admin+"/metrics")
 		m := regexp.MustCompile(`(?m)^weir_insight_bytes(?:\{[^}]*\})? (\S+)`).FindAllStringSubmatch(metrics, -1)
 		t.Logf("%q: resident %d MB, at most %d MB; at rest %.2f %% of a core; weir_insight_bytes %v", args, now>>20, most[i]>>20, 100*share, m)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -72,13 +73,13 @@ func Run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		}
 		code = e.code
 	}
-	fmt.Fprintln(stderr, "weir:", secrets.ReplaceAllString(err.Error(), "$1$3…$2"))
+	fmt.Fprintln(stderr, "weir:", secrets().ReplaceAllString(err.Error(), "$1$3…$2"))
 	return code
 }
 
 // secrets finds the secrets of URLs in a message, which may quote the configuration: user and
 // password, and parameters that hold a password.
-var secrets = regexp.MustCompile(`(://).*(@)|(password=)[^\s&"']*`)
+var secrets = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(://).*(@)|(password=)[^\s&"']*`) })
 
 func newRootCommand(env []string) *cobra.Command {
 	root := &cobra.Command{

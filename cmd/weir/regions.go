@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/insight"
@@ -21,7 +22,7 @@ var regionSettings = []setting{
 	{path: "region",
 		help: "the region that this node is in, one of regions.weights; empty if there is one alone",
 		set: text(func(c *config, s string) error {
-			if s != "" && !regionName.MatchString(s) {
+			if s != "" && !regionName().MatchString(s) {
 				return fmt.Errorf("%q is no name of a region; %s", s, regionNames)
 			}
 			c.region = s
@@ -37,7 +38,7 @@ var regionSettings = []setting{
 				switch {
 				case !ok || err != nil || weight < 0 || weight > regions.MaxWeight:
 					return fmt.Errorf("%q is no region=weight with a weight from 0 to %d, such as eu=2", item, regions.MaxWeight)
-				case !regionName.MatchString(name):
+				case !regionName().MatchString(name):
 					return fmt.Errorf("%q is no name of a region; %s", name, regionNames)
 				}
 				if _, twice := c.regionWeights[name]; twice {
@@ -53,7 +54,7 @@ var regionSettings = []setting{
 			c.regionStores = map[string]string{}
 			for _, item := range items {
 				name, url, ok := strings.Cut(item, "=")
-				if !ok || !regionName.MatchString(name) {
+				if !ok || !regionName().MatchString(name) {
 					return fmt.Errorf("%q is no region=URL, such as us=rediss://weir-peer@redis.us.example:6379", redactURL(item))
 				}
 				if err := redis.CheckURL(url); err != nil {
@@ -65,7 +66,7 @@ var regionSettings = []setting{
 		}},
 }
 
-var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
+var regionName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`) })
 
 const regionNames = "a name has up to 32 lower-case letters, digits and dashes"
 

@@ -1,44 +1,89 @@
+//go:build !race
+
 package main
 
 import (
+	"bufio"
 	"fmt"
+	"net"
 	"os"
 	"regexp"
 	"strconv"
 	"testing"
 )
 
-// A server that nobody has asked for anything takes little memory: what it holds back from the
-// garbage collector (see ballast) is memory that was never touched.
+// TestRestingMemory holds what docs/capacity.md says of a server that nobody has asked for anything.
+// Pages of the program's own file are not counted: which of them are mapped is up to the kernel.
 func TestRestingMemory(t *testing.T) {
 	p := launch(t, buildProgram(t), t.TempDir(), "serve")
 	for _, door := range []string{"http", "grpc", "resp", "admin"} {
 		p.addr(door)
 	}
-	_, peak := resident(t, p.cmd.Process.Pid)
-	if peak >= ballastSize {
-		t.Errorf("%d kB, which is more than a ballast that is never touched leaves", peak>>10)
+	own := procStatus(t, p.cmd.Process.Pid, "RssAnon")
+	if own > 20<<20 {
+		t.Errorf("%d kB are the server's own, more than 20 MB", own>>10)
 	}
-	t.Logf("%d kB", peak>>10)
+	t.Logf("%d kB of its own, %d kB resident", own>>10, procStatus(t, p.cmd.Process.Pid, "VmRSS")>>10)
 }
 
-// resident is the memory of a process, in bytes: what it has now, and the most that it had.
-func resident(t *testing.T, pid int) (now, peak int) {
+// TestMemoryOfKeys holds what docs/capacity.md says of a million keys: by how much a server grows
+// that is asked for as many over the Redis protocol, garbage and all.
+func TestMemoryOfKeys(t *testing.T) {
+	const keys, batch, most = 1_000_000, 1000, 110
+	p := launch(t, buildProgram(t), t.TempDir(), "serve")
+	conn, err := net.Dial("tcp", p.addr("resp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p.addr("admin")
+	before := procStatus(t, p.cmd.Process.Pid, "VmRSS")
+	answers := bufio.NewReader(conn)
+	var b []byte
+	for at := 0; at < keys; at += batch {
+		b = b[:0]
+		for i := range batch {
+			b = fmt.Appendf(b, "CL.THROTTLE k%015d 1 1 86400\r\n", at+i)
+		}
+		if _, err := conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		for range batch {
+			for line := range 6 {
+				text, err := answers.ReadString('\n')
+				if err != nil {
+					t.Fatal(err)
+				}
+				if line == 1 && text != ":0\r\n" {
+					t.Fatalf("a new key is answered %q", text)
+				}
+			}
+		}
+	}
+	grown := float64(procStatus(t, p.cmd.Process.Pid, "VmHWM")-before) / keys
+	t.Logf("%.1f bytes a key", grown)
+	if grown > most {
+		t.Errorf("the server grew by %.1f bytes a key, above the %d that the docs allow for", grown, most)
+	}
+	if grown < 16 {
+		t.Errorf("%.1f bytes a key are less than a key: they are not kept", grown)
+	}
+}
+
+// procStatus is a figure of /proc/PID/status, in bytes.
+func procStatus(t *testing.T, pid int, name string) int {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := func(name string) int {
-		m := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(data)
-		if m == nil {
-			t.Fatalf("no %s in\n%s", name, data)
-		}
-		n, err := strconv.Atoi(string(m[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n << 10
+	m := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(data)
+	if m == nil {
+		t.Fatalf("no %s in\n%s", name, data)
 	}
-	return read("VmRSS"), read("VmHWM")
+	n, err := strconv.Atoi(string(m[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
 }

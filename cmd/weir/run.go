@@ -5,8 +5,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -33,7 +31,6 @@ func (a *actors) stop() {
 func (p *program) run(ctx context.Context, stdout io.Writer) error {
 	// A reader of our output that went away must not end the server.
 	signal.Ignore(syscall.SIGPIPE)
-	defer runtime.KeepAlive(ballast(os.LookupEnv, debug.SetMemoryLimit(-1)))
 	// Notified before the doors open: an unhandled SIGHUP would end the program.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)

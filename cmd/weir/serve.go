@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +71,8 @@ port. SIGHUP reloads the rules; SIGTERM and SIGINT let requests under way finish
 
 // serve runs the program until ctx ends. All that is wrong before the doors open is a usage error.
 func serve(ctx context.Context, c *config, check bool, stdout, stderr io.Writer) error {
+	// first of all, since building the parts would run the collector several times
+	defer pace(os.LookupEnv, debug.SetMemoryLimit(-1))()
 	p := &program{c: c, log: newLogger(c, stderr), stdout: stdout, started: time.Now()}
 	if err := p.build(ctx, check); err != nil {
 		return usageError(errors.Join(err, p.close()))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -605,27 +604,4 @@ func failures(t *testing.T, admin string) (n int) {
 		t.Fatal(err)
 	}
 	return n
-}
-
-func TestBallast(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		gogc  bool
-		limit int64
-		size  int
-	}{
-		{"nothing set", false, math.MaxInt64, ballastSize},
-		{"GOMEMLIMIT of the chart", false, 1 << 30, ballastSize},
-		{"a GOMEMLIMIT that is small", false, 256 << 20, 0},
-		{"GOGC", true, math.MaxInt64, 0},
-	} {
-		set := func(s string) (string, bool) { return "100", c.gogc && s == "GOGC" }
-		size := 0
-		for _, piece := range ballast(set, c.limit) {
-			size += len(piece)
-		}
-		if size != c.size {
-			t.Errorf("%s: %d bytes, want %d", c.name, size, c.size)
-		}
-	}
 }

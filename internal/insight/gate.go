@@ -5,6 +5,7 @@ import (
 	"math"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unicode"
 
@@ -321,12 +322,12 @@ func (t *table) failed(m *rule.Matches) {
 }
 
 // quoted is what an error quotes: a value that the client sent.
-var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+var quoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
 
 // failureText says which expression failed, where, and why. What the error quotes is left out:
 // everybody who sees verdicts sees it.
 func failureText(r *rule.Rule, key string, err error) string {
-	text := key + ": " + quoted.ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
+	text := key + ": " + quoted().ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
 			return c

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/weir-rl/weir/rule"
 )
@@ -160,9 +161,9 @@ func (e *entry) key(name string) (start, end int, ok bool) {
 	return 0, 0, false
 }
 
-var rates = regexp.MustCompile(`([0-9]+)(\s*/\s*[0-9a-z.]+)`)
+var rates = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`([0-9]+)(\s*/\s*[0-9a-z.]+)`) })
 
-var perUnit = regexp.MustCompile(`requests_per_unit:\s*([0-9]+)`)
+var perUnit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`requests_per_unit:\s*([0-9]+)`) })
 
 // withLimits returns the text of the rule's file with other numbers for some of its windows: limits
 // has one for each of f.Windows, 0 for no change. It returns "" where that is not plain.
@@ -185,7 +186,7 @@ func (f *Facts) withLimits(limits []int64) string {
 			return ""
 		}
 		if start, end, ok := e.key("allow"); ok {
-			for _, m := range rates.FindAllStringSubmatchIndex(f.Text[start:end], -1) {
+			for _, m := range rates().FindAllStringSubmatchIndex(f.Text[start:end], -1) {
 				r, err := rule.ParseRate(f.Text[start+m[0] : start+m[1]])
 				if err == nil && r.N == want.N && r.Window == want.Window {
 					changes = append(changes, change{start + m[2], start + m[3], strconv.FormatInt(limits[i], 10)})
@@ -193,7 +194,7 @@ func (f *Facts) withLimits(limits []int64) string {
 				}
 			}
 		} else if start, end, ok := e.key("rate_limit"); ok {
-			if m := perUnit.FindStringSubmatchIndex(f.Text[start:end]); m != nil && f.Text[start+m[2]:start+m[3]] == strconv.FormatInt(want.N, 10) {
+			if m := perUnit().FindStringSubmatchIndex(f.Text[start:end]); m != nil && f.Text[start+m[2]:start+m[3]] == strconv.FormatInt(want.N, 10) {
 				changes = append(changes, change{start + m[2], start + m[3], strconv.FormatInt(limits[i], 10)})
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/weir-rl/weir/internal/insight"
@@ -17,7 +18,7 @@ import (
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Parse(pageText))
+var page = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageText)) })
 
 // pageData is the data of the template, which escapes all text in it.
 type pageData struct {
@@ -127,7 +128,7 @@ func Page(w io.Writer, r *sim.Report, logs []string, made time.Time) error {
 	if s := r.Suggestions; s != nil {
 		d.Peaks, d.YAML, d.Suggested = s.Peaks, s.YAML, suggestedRows(s)
 	}
-	return page.Execute(w, d)
+	return page().Execute(w, d)
 }
 
 func name(logs []string) string {

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,7 +39,7 @@ func IsURL(s string) bool {
 	return strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://")
 }
 
-var spaces = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+var spaces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
 // Parse reads a URL of libpq's form, postgres://USER@HOST,HOST/DATABASE?sslmode=verify-full, with
 // the further parameter space. What it leaves out comes from the variables and files of libpq, such
@@ -55,7 +56,7 @@ func Parse(s string) (*Address, error) {
 	}
 	a := &Address{Space: DefaultSpace}
 	if values.Has("space") {
-		if a.Space = values.Get("space"); !spaces.MatchString(a.Space) {
+		if a.Space = values.Get("space"); !spaces().MatchString(a.Space) {
 			return nil, fmt.Errorf("space=%s must be 1 to 63 letters, digits, dots, dashes and underscores, and begin with a letter or a digit", a.Space)
 		}
 		values.Del("space")

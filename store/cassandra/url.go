@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
@@ -51,7 +52,7 @@ func CheckURL(text string) error {
 }
 
 // names are those of keyspaces; Cassandra takes no others.
-var names = regexp.MustCompile(`^[A-Za-z0-9_]{1,48}$`)
+var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_]{1,48}$`) })
 
 func parseURL(text string) (*target, error) {
 	u, err := address.Parse(text, form)
@@ -62,7 +63,7 @@ func parseURL(text string) (*target, error) {
 	if err := u.CheckParameters(urlParameters); err != nil {
 		return nil, err
 	}
-	if !names.MatchString(t.keyspace) {
+	if !names().MatchString(t.keyspace) {
 		return nil, u.Errorf("%q is no name of a keyspace: 1 to 48 letters, digits and _; %s", t.keyspace, urlForm)
 	}
 	switch consistency := u.Query.Get("consistency"); consistency {

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -65,7 +66,7 @@ func IsURL(text string) bool {
 
 // schemaForm is how a schema may be named: with what the name of its channel begins with, it has
 // the 63 bytes at most that PostgreSQL takes.
-var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,57}$`)
+var schemaForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,57}$`) })
 
 func parseURL(text string) (*target, error) {
 	if !IsURL(text) {
@@ -83,7 +84,7 @@ func parseURL(text string) (*target, error) {
 	}
 	t := &target{text: text, schema: DefaultSchema}
 	if s, ok := own[paramSchema]; ok {
-		if !schemaForm.MatchString(s) || strings.HasPrefix(s, "pg_") {
+		if !schemaForm().MatchString(s) || strings.HasPrefix(s, "pg_") {
 			return nil, fmt.Errorf("postgres URL: %s %q is no name of a schema: write up to 58 lower-case letters, digits and _", paramSchema, s)
 		}
 		t.schema = s

@@ -189,7 +189,7 @@ func (p *partition) send(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	about := p.store.estimatedNow()
-	p.buf, p.spans, p.args = p.buf[:0], p.spans[:0], append(p.args[:0], functionTake, "")
+	p.buf, p.spans, p.args = p.buf[:0], p.spans[:0], append(p.args[:0], lua().take, "")
 	span := func(from int) { p.spans = append(p.spans, [2]int{from, len(p.buf)}) }
 	for i := range p.runs {
 		r := &p.runs[i]

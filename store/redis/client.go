@@ -144,7 +144,7 @@ func (t *target) options(o *Options) rueidis.ClientOption {
 
 // loadLibrary puts the functions on every master that is there.
 func loadLibrary(ctx context.Context, client rueidis.Client) error {
-	return loadFunctions(ctx, client, library)
+	return loadFunctions(ctx, client, lua().text)
 }
 
 // loadFunctions puts a library on every master that is there.
@@ -294,7 +294,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	client := c.other
 	commands := make([]rueidis.Completed, len(s.partitions))
 	for i, p := range s.partitions {
-		commands[i] = client.B().Arbitrary("FCALL").Args(functionRead, "1").Keys(p.prefix).Args("").Build()
+		commands[i] = client.B().Arbitrary("FCALL").Args(lua().read, "1").Keys(p.prefix).Args("").Build()
 	}
 	var failed error
 	failures := 0
@@ -323,7 +323,7 @@ func (s *Store) PingPart(ctx context.Context, part int) error {
 	}
 	p, asked := s.partitions[part], s.monotonic()
 	client := c.other
-	ask := client.B().Arbitrary("FCALL").Args(functionRead, "1").Keys(p.prefix).Args("").Build()
+	ask := client.B().Arbitrary("FCALL").Args(lua().read, "1").Keys(p.prefix).Args("").Build()
 	if err = client.Do(ctx, ask).Error(); isMissing(err) {
 		err = s.reload(ctx, client)
 	}

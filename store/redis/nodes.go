@@ -40,7 +40,7 @@ func (s *Store) leave() {
 func (s *Store) announce(ctx context.Context, client rueidis.Client, after time.Duration) (nodes int64, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
-	result, err := s.call(ctx, client, functionNodes, []string{s.nodesKey()},
+	result, err := s.call(ctx, client, lua().nodes, []string{s.nodesKey()},
 		[]string{s.virtualNow(), strconv.FormatInt(after.Microseconds(), 10), s.name})
 	if err != nil {
 		return 0, false

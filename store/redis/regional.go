@@ -62,7 +62,7 @@ func (s *Store) Lead(ctx context.Context, task, holder string, term time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
 	key := s.partitions[0].prefix + "lead:" + task
-	result, err := s.call(ctx, clients.other, functionLead, []string{key}, []string{s.virtualNow(), holder, strconv.FormatInt(term.Microseconds(), 10)})
+	result, err := s.call(ctx, clients.other, lua().lead, []string{key}, []string{s.virtualNow(), holder, strconv.FormatInt(term.Microseconds(), 10)})
 	if err != nil {
 		return false, fmt.Errorf("redis store: %w", err)
 	}
@@ -240,7 +240,7 @@ func (b *changeCall) build() {
 // send calls Lua.
 func (b *changeCall) send(ctx context.Context, client rueidis.Client) (reply changeReply, err error) {
 	s := b.p.store
-	result, err := s.call(ctx, client, functionChange, b.keys, b.args)
+	result, err := s.call(ctx, client, lua().change, b.keys, b.args)
 	if err != nil {
 		b.leaked = true
 		if didNothing(err) {
@@ -284,7 +284,7 @@ func (b *changeCall) send(ctx context.Context, client rueidis.Client) (reply cha
 	return reply, nil
 }
 
-var errChangeReply = fmt.Errorf("redis store: the reply of %s has a form that is not known", functionChange)
+var errChangeReply = errors.New("redis store: the reply of weir_change has a form that is not known")
 
 // finish ends remembered refusals of what was given back.
 func (b *changeCall) finish(reply changeReply) error {

@@ -2,7 +2,7 @@ package redis
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
@@ -70,7 +70,7 @@ func (p *partition) read(reply []byte) error {
 	return nil
 }
 
-var errReply = fmt.Errorf("the reply of %s has a form that is not known", functionTake)
+var errReply = errors.New("the reply of weir_take has a form that is not known")
 
 // readStates reads the states of a group's operands from a reply. undecided reports that Lua left
 // the group to this node, or that a state has an unknown form.

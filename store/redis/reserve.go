@@ -63,7 +63,7 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	_, keys := s.reservationKeys(id)
 	room := (maxReservations + len(s.partitions) - 1) / len(s.partitions)
 	after := strconv.FormatInt(max(1, timeout.Microseconds()), 10)
-	result, err := s.callReservations(ctx, functionHold, keys, s.virtualNow(), id, string(note), after, strconv.Itoa(room))
+	result, err := s.callReservations(ctx, lua().hold, keys, s.virtualNow(), id, string(note), after, strconv.Itoa(room))
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *Store) Claim(ctx context.Context, id string) (note []byte, ok bool, err
 		return nil, false, nil
 	}
 	_, keys := s.reservationKeys(id)
-	result, err := s.callReservations(ctx, functionClaim, keys, id)
+	result, err := s.callReservations(ctx, lua().claim, keys, id)
 	if rueidis.IsRedisNil(err) {
 		return nil, false, nil
 	}
@@ -107,7 +107,7 @@ func (s *Store) Expired(ctx context.Context, n int) (notes [][]byte, err error) 
 			break
 		}
 		p := s.partitions[(first+i)%len(s.partitions)]
-		result, failed := s.callReservations(ctx, functionExpired, p.reservationKeys(), s.virtualNow(), strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
+		result, failed := s.callReservations(ctx, lua().expired, p.reservationKeys(), s.virtualNow(), strconv.Itoa(min(n-len(notes), maxExpiredAtOnce)))
 		if failed != nil {
 			err = failed
 			continue

@@ -207,7 +207,7 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 	for i := range s.values {
 		keys[i] = s.values[i].key
 	}
-	result, err := s.p.store.callOnce(ctx, client, !s.failFast, functionRead, keys, []string{s.p.store.virtualNow()})
+	result, err := s.p.store.callOnce(ctx, client, !s.failFast, lua().read, keys, []string{s.p.store.virtualNow()})
 	if err != nil {
 		return 0, err
 	}
@@ -216,7 +216,7 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 		return 0, err
 	}
 	if len(raw) != 2+len(keys) {
-		return 0, fmt.Errorf("the reply of %s has %d values, not %d", functionRead, len(raw), 2+len(keys))
+		return 0, fmt.Errorf("the reply of %s has %d values, not %d", lua().read, len(raw), 2+len(keys))
 	}
 	if now, err = raw[0].AsInt64(); err != nil {
 		return 0, err
@@ -394,7 +394,7 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 	if !changed {
 		return true, nil
 	}
-	result, err := s.p.store.callOnce(ctx, client, !s.failFast, functionSwap, keys, args)
+	result, err := s.p.store.callOnce(ctx, client, !s.failFast, lua().swap, keys, args)
 	if err != nil {
 		return false, err
 	}
