@@ -10,10 +10,118 @@
 --                    else
 --   go.replyNone     nothing: there is no such value
 
+-- Two limits of one kind are decided as one where both states are missing, or count as they are and
+-- were kept under the present scale: that is what nearly all decisions over regions find, and each
+-- state by itself would cost as much again in Lua. Such a function returns one that decides m equal
+-- requests on a value (false: there is none): it returns how many are admitted, what to write, and
+-- the instant at which that is fresh. Without an instant it goes into the value from its second
+-- number on. It returns nil where decidePair is to go the long way, which comes to the same. What
+-- depends on the instant alone is worked out once in a call.
+
+local function fixedBoth(K, L)
+  local c, mostK, mostL = K.cost, K.limit, L.limit
+  local at, headK, headL, stop
+  return function(v, m)
+    if at ~= now then
+      at = now
+      local k, l = now - now % K.window, now - now % L.window
+      headK, headL = K.head .. encode('<I7', k), L.head .. encode('<I7', l)
+      stop = max(k + K.window, l + L.window)
+    end
+    local h, b, i, e = headK, 0, headL, 0
+    if v then
+      h, b, i, e = decode('<c12I7c12I7', v)
+      if h ~= headK or i ~= headL then return nil end
+    end
+    local left = mostK - b
+    if left > mostL - e then left = mostL - e end
+    if m * c > left then
+      if left < c then return 0 end
+      m = floor(left / c)
+    end
+    b, e = b + m * c, e + m * c
+    if v then return m, encode('<I7c12I7', b, headL, e) end
+    return m, encode('<c12I7c12I7', headK, b, headL, e), stop
+  end
+end
+
+local function windowBoth(K, L)
+  local c, mostK, mostL = K.cost, K.limit, L.limit
+  if mostK > MAXCOUNT or mostL > MAXCOUNT then return nil end
+  local at, headK, headL, restK, restL, stop
+  return function(v, m)
+    if at ~= now then
+      at = now
+      local k, l = now % K.sub, now % L.sub
+      headK, headL = K.head .. encode('<I7', now - k), L.head .. encode('<I7', now - l)
+      restK, restL = K.subUnits - floor(k / K.unit), L.subUnits - floor(l / L.unit)
+      stop = now + max(2 * K.sub - k, 2 * L.sub - l)
+    end
+    local h, b, p, i, e, q = headK, 0, 0, headL, 0, 0
+    if v then
+      h, b, p, i, e, q = decode('<c12I4I4c12I4I4', v)
+      if h ~= headK or i ~= headL or b == 0 or e == 0 then return nil end
+    end
+    local left, other = mostK - b, mostL - e
+    if p > 0 then left = left - previousShare(K, p, restK) end
+    if q > 0 then other = other - previousShare(L, q, restL) end
+    if left > other then left = other end
+    if m * c > left then
+      if left < c then return 0 end
+      m = floor(left / c)
+    end
+    b, e = b + m * c, e + m * c
+    if v then return m, encode('<I4I4c12I4I4', b, p, headL, e, q) end
+    return m, encode('<c12I4I4c12I4I4', headK, b, 0, headL, e, 0), stop
+  end
+end
+
+local function bucketBoth(K, L)
+  local unit, rateK, rateL = K.unit, K.rate, L.rate
+  if L.unit ~= unit or rateK == 0 or rateL == 0 or K.slower or L.slower
+    or K.maxDelay >= 0 or L.maxDelay >= 0 then
+    return nil
+  end
+  local capK, mostK, eachK = K.capLevel, K.limitLevel, K.cost * K.token
+  local capL, mostL, eachL = L.capLevel, L.limitLevel, L.cost * L.token
+  local startK, scaleL, between = K.head, L.scale, encode('<I4', K.scale) .. L.head
+  local at, t, headK, headL
+  return function(v, m)
+    if at ~= now then
+      at, t = now, (now - now % unit) / unit
+      local text = encode('<I7', t)
+      headK, headL = startK .. text, between .. text
+    end
+    local b, e = 0, 0
+    if v then
+      local h, a, i, d, s
+      h, a, b, i, d, e, s = decode('<c5I7I7c9I7I7I4', v)
+      if h ~= startK or i ~= between or s ~= scaleL or a > t or d > t then return nil end
+      if b > capK then b = capK end
+      if e > capL then e = capL end
+      b, e = b - (t - a) * rateK, e - (t - d) * rateL
+      if b < 0 then b = 0 end
+      if e < 0 then e = 0 end
+    end
+    if m * eachK > mostK - b then m = floor((mostK - b) / eachK) end
+    if m * eachL > mostL - e then m = floor((mostL - e) / eachL) end
+    if m <= 0 then return 0 end
+    b, e = b + m * eachK, e + m * eachL
+    local x, y = b / rateK, e / rateL
+    if x < y then x = y end
+    return m, encode('<c12I7c16I7I4', headK, b, headL, e, scaleL), (t + ceil(x)) * unit
+  end
+end
+
+local bothOf = {
+  [fixedWeigh] = fixedBoth, [windowWeigh] = windowBoth, [bucketWeigh] = bucketBoth,
+}
+
 -- plain prepares a shape for decideOnly or decidePair, if all of its decisions can be made there:
 -- at most two states, in one value that was never another one, of limits that count only what they
 -- admit, and must all admit. whole is the format of such a value, tail that without the first head
--- and number, size its length, and three says that a state has three numbers and not two.
+-- and number, size its length, three says that a state has three numbers and not two, and both
+-- decides two states as one.
 local function plain(B)
   local size = 0
   for j = 1, #B do
@@ -28,6 +136,9 @@ local function plain(B)
   B.plain, B.size, B.three, B.whole = true, size, #B[1].format == #go.bucketFormat, B[1].whole
   if #B == 2 then B.whole = B.whole .. sub(B[2].whole, 2) end
   B.tail = '<' .. sub(B.whole, 6)
+  local K, L = B[1], B[#B]
+  local both = #B == 2 and K.weigh == L.weigh and K.cost == L.cost and bothOf[K.weigh]
+  if both then B.both = both(K, L) end
 end
 
 -- idleAdmit is admit of a limit that is not in force.
@@ -118,6 +229,7 @@ end
 -- decidePair is decideOnly with two states in a value.
 local function decidePair(S, B, keys, from, count, list, merged, at, out)
   local K, L, size, whole, tail, three = B[1], B[2], B.size, B.whole, B.tail, B.three
+  local both = B.both
   local weighK, chargeK, headK = K.weigh, K.charge, K.head
   local weighL, chargeL, headL = L.weigh, L.charge, L.head
   local mends = K.mends or L.mends
@@ -128,28 +240,9 @@ local function decidePair(S, B, keys, from, count, list, merged, at, out)
     end
     if merged then m = decode('<I4', list, 2 + 4 * i) end
     local key, v = keys[from + i - 1], vals[from + i - 1 - base]
-    local g, x, y, z, u, h, s, t, w, r
-    if not v then
-      g, x, y, z, u = weighK(K, m)
-      h, s, t, w, r = weighL(L, m)
-    elseif #v == size then
-      local p, q, a, b, c, d, e, f
-      if three then
-        p, a, b, c, q, d, e, f = decode(whole, v)
-      else
-        p, a, b, q, d, e = decode(whole, v)
-      end
-      if p == headK and q == headL then
-        g, x, y, z, u = weighK(K, m, a, b, c)
-        h, s, t, w, r = weighL(L, m, d, e, f)
-      end
-    end
-    if g and h and h < g then g = h end
-    if not (g and h) or g == 0 and mends and (z or w) then
-      local k = from + i - 1
-      local n = decideLeased(S, keys, k, i, i, list, merged, nil, false, at, out, vals, base)
-      granted, o = granted + n, #out
-    else
+    local g, text, stop
+    if both and (not v or #v == size) then g, text, stop = both(v, m) end
+    if g then
       if v then
         out[o + 1], out[o + 2] = go.replyValue, v
         o = o + 2
@@ -157,27 +250,65 @@ local function decidePair(S, B, keys, from, count, list, merged, at, out)
         o = o + 1
         out[o] = go.replyNone
       end
-      if g > 0 then
-        granted = granted + g
-        local stop, keep, a, b, c = chargeK(K, g, x, y, z, u)
-        local last, keeps, d, e, f = chargeL(L, g, s, t, w, r)
-        if keep and keeps and v then
-          if three then
-            v = encode(tail, b, c, headL, d, e, f)
-          else
-            v = encode(tail, b, headL, d, e)
-          end
-          call('SETRANGE', key, '12', v)
+      if stop then
+        call('SET', key, text, 'PXAT', expiry(stop))
+        if not v then noteChange(key) end
+      elseif text then
+        call('SETRANGE', key, '12', text)
+      end
+      granted = granted + g
+    else
+      local x, y, z, u, h, s, t, w, r
+      if not v then
+        g, x, y, z, u = weighK(K, m)
+        h, s, t, w, r = weighL(L, m)
+      elseif #v == size then
+        local p, q, a, b, c, d, e, f
+        if three then
+          p, a, b, c, q, d, e, f = decode(whole, v)
         else
-          local text
-          if three then
-            text = encode(whole, headK, a, b, c, headL, d, e, f)
+          p, a, b, q, d, e = decode(whole, v)
+        end
+        if p == headK and q == headL then
+          g, x, y, z, u = weighK(K, m, a, b, c)
+          h, s, t, w, r = weighL(L, m, d, e, f)
+        end
+      end
+      if g and h and h < g then g = h end
+      if not (g and h) or g == 0 and mends and (z or w) then
+        local k = from + i - 1
+        local n = decideLeased(S, keys, k, i, i, list, merged, nil, false, at, out, vals, base)
+        granted, o = granted + n, #out
+      else
+        if v then
+          out[o + 1], out[o + 2] = go.replyValue, v
+          o = o + 2
+        else
+          o = o + 1
+          out[o] = go.replyNone
+        end
+        if g > 0 then
+          granted = granted + g
+          local keep, a, b, c
+          stop, keep, a, b, c = chargeK(K, g, x, y, z, u)
+          local last, keeps, d, e, f = chargeL(L, g, s, t, w, r)
+          if keep and keeps and v then
+            if three then
+              text = encode(tail, b, c, headL, d, e, f)
+            else
+              text = encode(tail, b, headL, d, e)
+            end
+            call('SETRANGE', key, '12', text)
           else
-            text = encode(whole, headK, a, b, headL, d, e)
+            if three then
+              text = encode(whole, headK, a, b, c, headL, d, e, f)
+            else
+              text = encode(whole, headK, a, b, headL, d, e)
+            end
+            if last > stop then stop = last end
+            call('SET', key, text, 'PXAT', expiry(stop))
+            if not v then noteChange(key) end
           end
-          if last > stop then stop = last end
-          call('SET', key, text, 'PXAT', expiry(stop))
-          if not v then noteChange(key) end
         end
       end
     end

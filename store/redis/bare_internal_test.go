@@ -1,0 +1,194 @@
+package redis
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/store"
+)
+
+// TestBothAsOne: two states of a value that are decided as one come to what they come to on the
+// long way: the reply, the value, until when it lives, and whether that is noted as a change; for
+// random limits, and for values that no store has written.
+func TestBothAsOne(t *testing.T) {
+	now := int64(4102444800_000000) // 2100, so that nothing expires under the test
+	server, s, rnd := openRandom(t, &now)
+	p := s.partitions[0]
+	load := func(name string, edits ...string) {
+		t.Helper()
+		text := "#!lua name=" + name + "\n" + strings.ReplaceAll(libraryCode, "NAME", name)
+		for i := 0; i < len(edits); i += 2 {
+			if strings.Count(text, edits[i]) != 1 {
+				t.Fatalf("the library has %q not once", edits[i])
+			}
+			text = strings.Replace(text, edits[i], edits[i+1], 1)
+		}
+		server.Do("FUNCTION", "LOAD", text)
+	}
+	const expires, asks = "if virtual then return '32503680000000' end", "g, text, stop = both(v, m)"
+	load("short", expires, "", asks, asks+" if g then call('INCR', 'as one') end")
+	load("long", expires, "", asks, "")
+	asOne := func() (n int) {
+		text, _ := server.Do("GET", "as one").(string)
+		n, _ = strconv.Atoi(text)
+		return n
+	}
+	made, short := map[algo.Algorithm]int{}, map[algo.Algorithm]int{}
+	for range atLeast(t, "WEIR_PAIR_CALLS", 2500, 800) {
+		pair := newPair(t, rnd, now)
+		now += []int64{0, 1, rnd.Int64N(50_000), rnd.Int64N(100_000_000)}[rnd.IntN(4)]
+		if w := pair[0].Limit.Config().Window.Microseconds(); w > 0 && rnd.IntN(8) == 0 {
+			now += w - now%w + rnd.Int64N(3) - 1
+		}
+		n, lives := 1+rnd.IntN(4), strconv.FormatInt(now/1000+rnd.Int64N(200_000_000), 10)
+		keys, values, list := make([]string, n), make([]string, n), binary.LittleEndian.AppendUint32(nil, uint32(n))
+		list = append(list, flagMerged)
+		var shape []byte
+		for i := range n {
+			for j := range pair {
+				pair[j].Key = strconv.AppendInt(nil, int64(i), 10)
+			}
+			c := s.newCall(p, pair, nil)
+			if keys[i] = strings.Clone(c.keys[0]); len(c.keys) != 1 {
+				t.Fatal("the states do not lie in one value")
+			}
+			shape = shape[:0]
+			for j := range c.operands {
+				shape = c.operands[j].append(shape, &c.charges[c.operands[j].charge], now)
+			}
+			values[i] = anyPair(s, rnd, pair, now)
+			list = binary.LittleEndian.AppendUint32(list, 1+uint32(rnd.IntN(3)*rnd.IntN(20)))
+		}
+		before := asOne()
+		var came [2]string
+		for i, name := range []string{"short", "long"} {
+			for j, key := range keys {
+				if server.Do("DEL", key); values[j] != "" {
+					server.Do("SET", key, values[j], "PXAT", lives)
+				}
+			}
+			args := append(append([]string{"FCALL", name + "_take", strconv.Itoa(n)}, keys...), strconv.FormatInt(now, 10), string(shape), string(list))
+			came[i] = fmt.Sprintf("%x", server.Do(args...))
+			for _, key := range keys {
+				value, _ := server.Do("GET", key).(string)
+				came[i] += fmt.Sprintf("\n%x until %d", value, server.Do("PEXPIRETIME", key))
+			}
+			came[i] += fmt.Sprint("\nchanges ", server.Do("FCALL", name+"_read", "0", "").([]any)[1])
+		}
+		if came[0] != came[1] {
+			t.Fatalf("%s at %d of %x\n%s\nthe long way\n%s", describe(pair), now, values, came[0], came[1])
+		}
+		made[pair[0].Limit.Algorithm()] += n
+		short[pair[0].Limit.Algorithm()] += asOne() - before
+	}
+	t.Logf("%v of %v decided as one", short, made)
+	for a, n := range made {
+		if short[a] < n/5 || short[a] > n*4/5 {
+			t.Errorf("%v: %d of %d were decided as one", a, short[a], n)
+		}
+	}
+}
+
+// newPair is charges of two limits of one algorithm that lend.
+func newPair(t *testing.T, rnd *rand.Rand, now int64) []store.Charge {
+	t.Helper()
+	const group = 0x7e57
+	c := algo.Config{Algorithm: []algo.Algorithm{algo.FixedWindow, algo.SlidingWindow, algo.TokenBucket}[rnd.IntN(3)], Lease: 50}
+	window := func() { c.Window = []time.Duration{time.Second, time.Minute, 24 * time.Hour}[rnd.IntN(3)] }
+	window()
+	odd := rnd.IntN(10)
+	if odd == 0 && c.Algorithm == algo.FixedWindow {
+		c.Calendar, c.Window = algo.Day, 0
+	}
+	cost, id := 1+rnd.Int64N(3), rnd.Uint64()
+	charges := make([]store.Charge, 2)
+	for i := range charges {
+		if c.N = []int64{1, 5, 12, 300, 999_983}[rnd.IntN(5)]; rnd.IntN(5) == 0 && odd > 0 {
+			window()
+		}
+		if c.Burst = 0; c.Algorithm == algo.TokenBucket && rnd.IntN(3) == 0 {
+			c.Burst = 10
+		}
+		c.Soft = []int{0, 0, 50}[rnd.IntN(3)]
+		l, err := algo.New(c)
+		if err == nil && odd == 1 {
+			l, err = phased(l, c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := &rule.Counter{ID: id + 2*uint64(i), Group: group, Limit: l}
+		of.Lease = &rule.Counter{ID: of.ID + 1, Group: group, Limit: l.Lease()}
+		charges[i] = store.Charge{Counter: of, Limit: l, Ask: algo.Ask{Cost: cost, MaxDelay: -1}}
+		if rnd.IntN(20) == 0 {
+			cost++
+		}
+	}
+	return charges
+}
+
+// anyPair is a value of two states as they may lie there, or as they may not; most often none is
+// odd.
+func anyPair(s *Store, rnd *rand.Rand, pair []store.Charge, now int64) string {
+	var records []string
+	ahead := rnd.IntN(10) == 0
+	for i := range pair {
+		l := pair[i].Limit
+		in, _ := l.At(now)
+		at := now - rnd.Int64N([]int64{1, 2, 1_000_000, 100_000_000}[rnd.IntN(4)])
+		if ahead {
+			at = now + rnd.Int64N(200_000_000)
+		}
+		var st algo.State
+		if in != nil {
+			w := max(1, in.Config().Window.Microseconds())
+			if in.Algorithm() == algo.SlidingWindow && rnd.IntN(2) == 0 {
+				at = min(at, now-w+rnd.Int64N(w))
+			}
+			for range 1 + rnd.IntN(4) {
+				in.Take(&st, at, algo.Ask{Cost: 1 + rnd.Int64N(max(1, in.Config().N)), MaxDelay: -1})
+				if begins := now - now%w; rnd.IntN(3) > 0 {
+					at = max(at, begins+rnd.Int64N(now-begins+1))
+				}
+			}
+		}
+		switch rnd.IntN(30) {
+		case 0:
+			st.A = rnd.Int64N(1 << 56)
+		case 1:
+			st.B = rnd.Uint64N(1 << 56)
+		case 2:
+			st.C = rnd.Uint32()
+		case 3:
+			st.C = intervalScale
+		case 4:
+			st.B = 0
+		case 5:
+			st.B = uint64(uint32(st.B)) // of a window that has counted nothing yet
+		case 6, 7:
+			st.B += st.B / 2
+		}
+		records = append(records, string(appendRecord(nil, pair[i].Counter, s.codecOf(l).encode(&st))))
+	}
+	switch rnd.IntN(30) {
+	case 0, 1, 2, 3:
+		return ""
+	case 4:
+		slices.Reverse(records)
+	case 5:
+		return records[rnd.IntN(2)]
+	case 6:
+		records = append(records, string(appendRecord(nil, &rule.Counter{ID: 5}, make([]byte, 18))))
+	case 7:
+		return strings.Repeat("x", len(records[0])+len(records[1]))
+	}
+	return strings.Join(records, "")
+}
