@@ -12,6 +12,9 @@
 // That of docs/regions.md shows decisions in virtual time, which a test makes anew:
 //
 //	go test ./docs/figures -run Regions -update
+//
+// That of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
+// scripts/soak-postgres makes anew.
 package main
 
 import (
@@ -212,6 +215,9 @@ func main() {
 		log.Fatal(err)
 	}
 	if err := drawRegionsIn(*dir); err != nil {
+		log.Fatal(err)
+	}
+	if err := drawPostgresIn(*dir); err != nil {
 		log.Fatal(err)
 	}
 	svg, err := drawLeases()

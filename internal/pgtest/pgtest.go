@@ -348,6 +348,16 @@ func (s *Server) CPU() time.Duration {
 	return spent
 }
 
+// Log returns what the server has logged.
+func (s *Server) Log() string {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
+}
+
 func (s *Server) cleanup() {
 	if s.last() != nil {
 		s.kill()
