@@ -68,8 +68,8 @@ func (s *soakSample) row() (row []string) {
 }
 
 // TestPostgresSoak: two nodes on one PostgreSQL with the autovacuum that it comes with decide for
-// WEIR_SOAK (an hour), while states are made and expire all the time. WEIR_SOAK_CSV names a file for
-// the samples, by which docs/figures judges and draws what became of the table.
+// WEIR_SOAK (an hour), while states are made and expire all the time. WEIR_SOAK_CSV names a file
+// for the samples, by which docs/figures judges and draws what became of the table.
 func TestPostgresSoak(t *testing.T) {
 	lasts := time.Hour
 	if text := os.Getenv("WEIR_SOAK"); text != "" {
