@@ -94,6 +94,15 @@ const checkStep = 1000
 // tells of, with its files. The error is a BrokenError if that does not hold. A chain cannot tell
 // that records were cut off at its end: compare Checked.Hash with one that was noted elsewhere.
 func (d *DB) Check(ctx context.Context) (c Checked, err error) {
+	// All of it is as it was at one instant: what is pushed meanwhile is no version without a record.
+	err = pgx.BeginTxFunc(ctx, d.c, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
+		c, err = d.check(ctx)
+		return err
+	})
+	return c, plain(err)
+}
+
+func (d *DB) check(ctx context.Context) (c Checked, err error) {
 	last, head := make([]byte, sha256.Size), int64(0)
 	made := map[int64]*Record{} // by the version that each made
 	for {

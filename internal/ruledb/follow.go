@@ -219,7 +219,7 @@ func (f *Follower) session(ctx context.Context) error {
 			return err
 		case payload != "" && payload == p.payload:
 			f.hear(&p, false)
-		case space == f.o.Address.Space, payload == "" && !now.Before(next):
+		case space == f.o.Address.Space, !now.Before(next): // whatever else is told without rest
 			if err := f.look(ctx, c); err != nil {
 				return err
 			}

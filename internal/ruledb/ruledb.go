@@ -70,7 +70,7 @@ func Parse(s string) (*Address, error) {
 	if a.config.ConnectTimeout == 0 {
 		a.config.ConnectTimeout = connectPatience
 	}
-	if len(a.hosts()) > 1 && !values.Has("target_session_attrs") {
+	if len(a.hosts()) > 1 && !values.Has("target_session_attrs") && a.config.ValidateConnect == nil {
 		a.config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	if a.config.RuntimeParams["application_name"] == "" {

@@ -1,6 +1,7 @@
 package ruledb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -109,6 +110,8 @@ func TestNames(t *testing.T) {
 		"is there twice":  {{Name: "a.yaml"}, {Name: "a.yaml"}},
 		"takes at most":   {{Name: "a.yaml", Data: make([]byte, 0)}, {Name: "b.yaml", Data: []byte(strings.Repeat("a", maxBytes+1))}},
 		"is no name of a": {{Name: "a.txt"}},
+		"a?.yaml":         {{Name: "a?.yaml"}}, // which Windows cannot have
+		"cannot lie":      {{Name: "a.yaml"}, {Name: "a.yaml/b/c.yaml"}},
 	} {
 		if _, err := encode(f); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
@@ -157,6 +160,32 @@ func TestCache(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A check while others push finds nothing broken: it sees one instant.
+func TestCheckWhilePushing(t *testing.T) {
+	_, a := prepared(t)
+	d, editor := open(t, a), open(t, a)
+	push(t, editor, 0, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var pushing sync.WaitGroup
+	defer pushing.Wait()
+	defer cancel()
+	pushing.Go(func() {
+		for base := int64(1); ctx.Err() == nil; base++ {
+			if _, err := editor.Push(ctx, Change{Base: base, Files: files(int(base)), Author: "ada", Origin: Push}); err != nil && ctx.Err() == nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for n := int64(0); n < 200; {
+		c, err := d.Check(ctx)
+		if err != nil || c.Records != c.Versions {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		n = c.Records
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/source"
@@ -69,6 +70,13 @@ func encode(files []file.Source) ([]byte, error) {
 		all[s.Name] = string(s.Data)
 		total += len(s.Data)
 	}
+	for name := range all {
+		for above := path.Dir(name); above != "."; above = path.Dir(above) {
+			if _, file := all[above]; file {
+				return nil, fmt.Errorf("%s: cannot lie below %s, which is a file", name, above)
+			}
+		}
+	}
 	if total > maxBytes {
 		return nil, fmt.Errorf("the files have %d bytes together; a version takes at most %d", total, maxBytes)
 	}
@@ -87,7 +95,7 @@ func CheckText(what, s string) error {
 // read from there as rules or tests.
 func checkName(name string) error {
 	base := path.Base(name)
-	if !filepath.IsLocal(filepath.FromSlash(name)) || path.Clean(name) != name || strings.ContainsAny(name, "\\:\x00\n") ||
+	if !filepath.IsLocal(filepath.FromSlash(name)) || path.Clean(name) != name || strings.ContainsAny(name, `\:*?"<>|`) || strings.ContainsFunc(name, unicode.IsControl) ||
 		!source.IsRuleFile(base) && !source.IsTestFile(base) || strings.HasPrefix(name, ".") || strings.Contains(name, "/.") {
 		return fmt.Errorf("%q is no name of a rule file below a folder", name)
 	}
