@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// SmallDisk returns a folder on a disk of its own of so many bytes, for a tablespace. The error says
-// why there is none: it takes CAP_SYS_ADMIN.
+// SmallDisk returns a folder on a disk of its own of so many bytes, for a tablespace. The error
+// says why there is none: it takes CAP_SYS_ADMIN.
 func (s *Server) SmallDisk(bytes int) (string, error) {
 	s.t.Helper()
 	dir := filepath.Join(s.dir, "small")
