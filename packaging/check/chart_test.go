@@ -133,6 +133,18 @@ replicas: 3
 storeSecret: { name: redis }
 `
 
+// secrets are what a cluster has beside the chart, by name and key.
+var secrets = map[string]string{
+	"redis url":     "redis://ada:secret@redis:6379/1",
+	"pg url":        "postgres://ada:secret@db:5432/weir?weir_tables=synced",
+	"cassandra uri": "cassandra://ada:secret@one:9042,two/weir?local_dc=eu&consistency=LOCAL_SERIAL",
+	"rules url":     nobodysRules,
+	"files pgpass":  "127.0.0.1:1:weir:ada:secret\n",
+}
+
+// nobodysRules is a database of rules at which nobody listens.
+const nobodysRules = "postgres://ada:secret@127.0.0.1:1/weir?sslmode=disable&space=edge"
+
 func TestChart(t *testing.T) {
 	base := []string{"ConfigMap edge-weir-config", "ConfigMap edge-weir-rules", "Deployment edge-weir", "NetworkPolicy edge-weir", "Secret edge-weir-tokens", "Service edge-weir", "ServiceAccount edge-weir"}
 	for _, c := range []struct {
@@ -158,6 +170,11 @@ affinity: { nodeAffinity: {} }
 priorityClassName: high
 env: [{ name: WEIR_LOG_LEVEL, value: debug }]
 `, nil, nil},
+		{"PostgreSQL", "replicas: 2\nstoreSecret: { name: pg }\nconfig: { store: { deadline: 30ms } }", []string{"PodDisruptionBudget edge-weir"}, nil},
+		{"PostgreSQL without a Secret", "replicas: 2\nfilesSecret: files\nconfig: { store: { url: 'postgres://ada@db/weir?passfile=/etc/weir-files/pgpass' } }", []string{"PodDisruptionBudget edge-weir"}, nil},
+		{"Cassandra", "replicas: 2\nstoreSecret: { name: cassandra, key: uri }", []string{"PodDisruptionBudget edge-weir"}, nil},
+		{"rules in a database", "rulesSecret: { name: rules }\nstateClaim: state", nil, []string{"ConfigMap edge-weir-rules"}},
+		{"rules in a database without a Secret", "filesSecret: files\nconfig: { rules: 'postgres://ada@127.0.0.1:1/weir?sslmode=disable&passfile=/etc/weir-files/pgpass', rules_db: { every: 1s } }", nil, []string{"ConfigMap edge-weir-rules"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o, err := render(t, c.values)
@@ -241,7 +258,7 @@ func checkWiring(t *testing.T, o objects) {
 		if m := v.ConfigMap; m != nil && o["ConfigMap "+m.Name] == nil && m.Name != "r" {
 			t.Errorf("there is no ConfigMap %s", m.Name)
 		}
-		if s := v.Secret; s != nil && o["Secret "+s.SecretName] == nil && s.SecretName != "t" && s.SecretName != "s" {
+		if s := v.Secret; s != nil && o["Secret "+s.SecretName] == nil && s.SecretName != "t" && s.SecretName != "s" && s.SecretName != "files" {
 			t.Errorf("there is no Secret %s", s.SecretName)
 		}
 	}
@@ -287,10 +304,17 @@ func checkConfiguration(t *testing.T, o objects) {
 	}
 	config := find[*corev1.ConfigMap](t, o, "ConfigMap edge-weir-config").Data["weir.yaml"]
 	for _, place := range mounted {
-		config = strings.ReplaceAll(config, ": "+place, ": "+dir+place)
+		for _, before := range []string{": ", "passfile="} {
+			config = strings.ReplaceAll(config, before+place, before+dir+place)
+		}
 	}
 	write(path.Join(mounted["config"], "weir.yaml"), config)
-	write(path.Join(mounted["rules"], "fallback.yaml"), "domain: default\nlimits: [{ name: a, allow: 1/s }]\n")
+	if place, ok := mounted["rules"]; ok {
+		write(path.Join(place, "fallback.yaml"), "domain: default\nlimits: [{ name: a, allow: 1/s }]\n")
+	}
+	if place, ok := mounted["files"]; ok {
+		write(path.Join(place, "pgpass"), secrets["files pgpass"])
+	}
 	if rules, ok := o["ConfigMap edge-weir-rules"].(*corev1.ConfigMap); ok {
 		for name, text := range rules.Data {
 			write(path.Join(mounted["rules"], name), text)
@@ -312,14 +336,31 @@ func checkConfiguration(t *testing.T, o objects) {
 	cmd := exec.Command(weir, append(args, "--check")...)
 	cmd.Dir = dir
 	for _, v := range container.Env {
-		if v.ValueFrom == nil {
+		switch from := v.ValueFrom; {
+		case from == nil:
 			cmd.Env = append(cmd.Env, v.Name+"="+v.Value)
+		case from.SecretKeyRef != nil:
+			value, ok := secrets[from.SecretKeyRef.Name+" "+from.SecretKeyRef.Key]
+			if !ok {
+				t.Errorf("%s is of a Secret that is not there: %v", v.Name, from.SecretKeyRef)
+			}
+			cmd.Env = append(cmd.Env, v.Name+"="+value)
 		}
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		t.Errorf("weir %s: %v\n%s\n%s", strings.Join(args, " "), err, out.String(), config)
+	err = cmd.Run()
+	if _, files := mounted["rules"]; files {
+		if err != nil {
+			t.Errorf("weir %s: %v\n%s\n%s", strings.Join(args, " "), err, out.String(), config)
+		}
+	} else {
+		// The rules are the last thing that is looked for, and nobody has these.
+		away := "weir: rules: the database of rules cannot be reached"
+		cache := "there is no cache of them yet at " + dir + mounted["state"] + "/rules.cache"
+		if text := out.String(); err == nil || !strings.Contains(text, away) || !strings.Contains(text, cache) || strings.Contains(text, "secret") {
+			t.Errorf("weir %s: %v\n%s\n%s", strings.Join(args, " "), err, text, config)
+		}
 	}
 	// Each port of the container is one that the configuration opens.
 	var told struct{ Listen map[string]string }
@@ -342,11 +383,18 @@ func checkConfiguration(t *testing.T, o objects) {
 // What would not limit as it says is refused, with the reason.
 func TestChartRefuses(t *testing.T) {
 	for values, want := range map[string]string{
-		"replicas: 2":                    "several pods need a Redis",
-		"autoscaling: { enabled: true }": "several pods need a Redis",
-		"config: { store: redis://a }\nstoreSecret: { name: redis }": "two stores",
-		"rules: { default.yaml: null }":                              "there is no rule file",
-		"tlsSecret: t\nconfig: { tls: { doors: [grpc, admin] } }":    "leave admin out",
+		"replicas: 2":                                      "several pods need a store that they share",
+		"autoscaling: { enabled: true }":                   "several pods need a store that they share",
+		"replicas: 2\nconfig: { store: { deadline: 1s } }": "several pods need a store",
+		"config: { store: { url: redis://a } }\nstoreSecret: { name: redis }": "two stores",
+		"config: { rules: postgres://a/b }\nrulesSecret: { name: rules }":     "two places of rules",
+		"config: { rules: postgres://a/b }\nrulesConfigMap: r":                "the rules lie in a database",
+		"rulesSecret: { name: rules }\nrulesConfigMap: r":                     "the rules lie in a database",
+		"config: { rules: /elsewhere }":                                       "may name a PostgreSQL",
+		"rulesSecret: { nane: rules }":                                        "nane",
+		"config: { store: redis://a }\nstoreSecret: { name: redis }":          "two stores",
+		"rules: { default.yaml: null }":                                       "there is no rule file",
+		"tlsSecret: t\nconfig: { tls: { doors: [grpc, admin] } }":             "leave admin out",
 		"replica: 2":                           "replica",
 		"ports: { admin: 0 }":                  "ports",
 		"rules: { .hidden.yaml: 'domain: d' }": "hidden",

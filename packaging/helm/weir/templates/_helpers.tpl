@@ -53,6 +53,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or .Values.autoscaling.enabled (gt (int .Values.replicas) 1) -}}yes{{- end -}}
 {{- end -}}
 
+{{/* Whether the rules lie in a database. */}}
+{{- define "weir.ruleDatabase" -}}
+{{- if .Values.rulesSecret.name -}}yes
+{{- else if regexMatch "^postgres(ql)?://" (toString (default "" .Values.config.rules)) -}}yes
+{{- end -}}
+{{- end -}}
+
 {{/* weir.yaml: what the chart decides goes before what config says. */}}
 {{- define "weir.config" -}}
 {{- $listen := dict "admin" (printf ":%d" (int .Values.ports.admin)) -}}
@@ -62,7 +69,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $_ := set $config "listen" $listen -}}
+{{- if and .Values.rulesSecret.name $config.rules -}}
+{{- fail "config.rules and rulesSecret name two places of rules; give one" -}}
+{{- end -}}
+{{- if include "weir.ruleDatabase" . -}}
+{{- if .Values.rulesConfigMap -}}
+{{- fail "rulesConfigMap: the rules lie in a database (rulesSecret or config.rules); give one of them" -}}
+{{- end -}}
+{{- $db := default dict $config.rules_db -}}
+{{- if not (hasKey $db "cache") -}}
+{{- $_ := set $db "cache" "/var/lib/weir/rules.cache" -}}
+{{- end -}}
+{{- $_ := set $config "rules_db" $db -}}
+{{- else if $config.rules -}}
+{{- fail "config.rules: may name a PostgreSQL, as postgres://…; files are those of rules or rulesConfigMap" -}}
+{{- else -}}
 {{- $_ := set $config "rules" "/rules" -}}
+{{- end -}}
 {{- $auth := default dict $config.auth -}}
 {{- $_ := set $auth "tokens_file" "/etc/weir-tokens/tokens" -}}
 {{- $_ := set $config "auth" $auth -}}
@@ -78,12 +101,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- $_ := set $config "tls" $tls -}}
 {{- end -}}
-{{- $store := default "memory" $config.store -}}
-{{- if and .Values.storeSecret.name $config.store -}}
+{{- $own := $config.store -}}
+{{- if kindIs "map" $own -}}
+{{- $own = $own.url -}}
+{{- end -}}
+{{- $store := default "memory" $own -}}
+{{- if and .Values.storeSecret.name $own -}}
 {{- fail "config.store and storeSecret name two stores; give one" -}}
 {{- end -}}
 {{- if and (include "weir.several" .) (eq $store "memory") (not .Values.storeSecret.name) -}}
-{{- fail "several pods need a Redis that they share: set storeSecret or config.store, or replicas: 1 without autoscaling. In its own memory each pod would admit the whole limit" -}}
+{{- fail "several pods need a store that they share, a Redis, PostgreSQL or Cassandra: set storeSecret or config.store, or replicas: 1 without autoscaling. In its own memory each pod would admit the whole limit" -}}
 {{- end -}}
 {{- toYaml $config -}}
 {{- end -}}
