@@ -54,7 +54,7 @@ made it remembers for a while. The server that is asked asks all nodes that shar
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules, in place of those of --server if it is given")
+	f.StringVar(&o.rules, "rules", "./rules", "folder or file of rules, or URL of a database that holds some, in place of those of --server if it is given")
 	f.StringVar(&o.domain, "domain", "", "domain of the request (default: the only one that the rules hold)")
 	f.StringVar(&o.id, "id", "", "id of a decision, such as that in X-RateLimit-Decision, to be looked up at --server (default "+defaultAdmin+")")
 	f.StringArrayVar(&o.descriptors, "descriptor", nil, "KEY=VALUE,KEY=VALUE…: a descriptor as Envoy sends it, in place of attributes; may be given several times")
@@ -184,7 +184,11 @@ func (o *explainOptions) read(ctx context.Context, args []string, stderr io.Writ
 		e.origin = ", by the rules in force on " + origin
 		e.set, err = rulesOf(ctx, e.live, o.ipv6Prefix, o.prefixGiven)
 	} else {
-		e.set, err = readRules(o.rules, file.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
+		var p *place
+		if p, err = openPlace(ctx, o.rules); err == nil {
+			origin = p.name
+			e.set, err = p.load(file.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
+		}
 	}
 	if err != nil {
 		return nil, err

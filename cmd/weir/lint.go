@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/ruledb"
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -22,7 +24,7 @@ func newLintCommand(env []string) *cobra.Command {
 		Use:   "lint PATH…",
 		Short: "Check rule files",
 		Long: `Checks rule files, and warns of what is legal and useless or dangerous. A folder is checked as the server would load
-it; files of one folder are checked together. Exit status 1 on an error (with --strict on a warning too).
+it; files of one folder are checked together. The URL of a database stands for the rules in force there. Exit status 1 on an error (with --strict on a warning too).
 
 The name of each warning stands in brackets behind it. A comment silences it, for the limit in which or above which it
 stands, or, outside all limits, for the file; what follows the colon is the reason:
@@ -43,7 +45,7 @@ with its store, and of limits in its rlqs.domains that quotas for Envoys cannot 
 			if err != nil {
 				return usageError(err)
 			}
-			return lint(args, strict, c.lintOptions(), cmd.OutOrStdout())
+			return lint(cmd.Context(), args, strict, c.lintOptions(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
@@ -62,16 +64,24 @@ func listWarnings(out io.Writer) error {
 
 // ruleGroup is rule files that are loaded together.
 type ruleGroup struct {
-	dir   string // before the names in messages
+	dir   string // before the names in messages; "" in a database
 	files []file.Source
 }
 
-// ruleGroups reads the rule files that paths name: a folder by itself, single files by the folder
-// they lie in.
-func ruleGroups(paths []string) ([]*ruleGroup, error) {
+// ruleGroups reads the rule files that paths name: a folder, or a database, by itself, single files
+// by the folder they lie in.
+func ruleGroups(ctx context.Context, paths []string) ([]*ruleGroup, error) {
 	var groups []*ruleGroup
 	byDir := make(map[string]*ruleGroup)
 	for _, path := range paths {
+		if ruledb.IsURL(path) {
+			p, err := openPlace(ctx, path)
+			if err != nil {
+				return nil, err
+			}
+			groups = append(groups, &ruleGroup{files: p.files})
+			continue
+		}
 		info, err := os.Stat(path)
 		if err != nil {
 			return nil, err
@@ -105,8 +115,8 @@ func ruleGroups(paths []string) ([]*ruleGroup, error) {
 	return groups, nil
 }
 
-func lint(paths []string, strict bool, o file.LintOptions, out io.Writer) error {
-	groups, err := ruleGroups(paths)
+func lint(ctx context.Context, paths []string, strict bool, o file.LintOptions, out io.Writer) error {
+	groups, err := ruleGroups(ctx, paths)
 	if err != nil {
 		return usageError(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,7 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/source"
+	"github.com/weir-rl/weir/internal/ruledb"
 	"github.com/weir-rl/weir/internal/words"
 	"github.com/weir-rl/weir/rule"
 )
@@ -29,7 +30,7 @@ func newPreviewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preview DIR",
 		Short: "Tell what other rules would have done to the last requests of a running server",
-		Long: `Tries the rules of a folder on the requests that a running server has recorded (insight.record), and tells what they would have
+		Long: `Tries the rules of a folder (or those in force in a database, by its URL) on the requests that a running server has recorded (insight.record), and tells what they would have
 refused, beside what the rules in force refused. The tests of rules in the folder are run, too. Nothing is changed.
 
 Exit status: 0 with a result, 1 if the files are no rules or a test of them failed, 2 if it could not be found out.`,
@@ -46,7 +47,7 @@ Exit status: 0 with a result, 1 if the files are no rules or a test of them fail
 				}
 				text = overText(d)
 			}
-			files, err := filesOf(args[0])
+			files, err := filesOf(cmd.Context(), args[0])
 			if err != nil {
 				return usageError(err)
 			}
@@ -249,18 +250,18 @@ func percentText(share float64) string {
 	}
 }
 
-// filesOf reads the rules that path names, and the tests beside them, by their names.
-func filesOf(path string) (map[string]string, error) {
-	sources, err := source.ReadDir(path)
+// filesOf reads the rules at a path, or in a database, and the tests beside them, by their names.
+func filesOf(ctx context.Context, path string) (map[string]string, error) {
+	p, err := openPlace(ctx, path)
 	if err != nil {
 		return nil, err
 	}
-	if len(sources) == 0 {
-		return nil, fmt.Errorf("%s holds no rule files (*.yaml, *.yml)", path)
-	}
 	files := map[string]string{}
-	for _, s := range sources {
+	for _, s := range slices.Concat(p.files, p.tests) {
 		files[s.Name] = string(s.Data)
+	}
+	if ruledb.IsURL(path) {
+		return files, nil
 	}
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return files, err

@@ -18,7 +18,6 @@ import (
 	"github.com/weir-rl/weir/internal/accesslog"
 	"github.com/weir-rl/weir/internal/report"
 	"github.com/weir-rl/weir/internal/sim"
-	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -55,9 +54,9 @@ would refuse. It reads the log three times, and works without --rules too.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.rules, "rules", "", "folder or file of rules")
+	f.StringVar(&o.rules, "rules", "", "folder or file of rules, or URL of a database that holds some")
 	f.StringVar(&o.domain, "domain", "", "domain of the requests (default: the only one that the rules hold)")
-	f.StringVar(&o.compare, "compare", "", "a second folder or file of rules, to set beside the first")
+	f.StringVar(&o.compare, "compare", "", "a second folder, file or database of rules, to set beside the first")
 	f.StringVar(&o.format, "format", "", "format of the logs: common, combined, json, csv or tsv (default: guessed)")
 	f.StringSliceVar(&o.fields, "fields", nil, "names of the columns, or field=key")
 	f.DurationVar(&o.reorder, "reorder", 15*time.Minute, "how far out of order lines may be")
@@ -86,7 +85,7 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err != nil {
 		return usageError(err)
 	}
-	sets, err := replaySets(o, stderr)
+	sets, err := replaySets(ctx, o, stderr)
 	if err != nil {
 		return err
 	}
@@ -210,29 +209,29 @@ func writeReplay(o replayOptions, result *sim.Report, stdout io.Writer) error {
 }
 
 // replaySets loads the rules of --rules and --compare.
-func replaySets(o replayOptions, stderr io.Writer) ([]sim.RuleSet, error) {
+func replaySets(ctx context.Context, o replayOptions, stderr io.Writer) ([]sim.RuleSet, error) {
 	var sets []sim.RuleSet
 	for _, path := range []string{o.rules, o.compare} {
 		if path == "" {
 			continue
 		}
-		set, err := readRules(path, file.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
+		p, err := openPlace(ctx, path)
 		if err != nil {
 			return nil, err
 		}
-		domain, err := chooseDomain(set, o.domain, path, "--domain")
+		set, err := p.load(file.Options{IPv6Prefix: o.ipv6Prefix}, stderr)
 		if err != nil {
 			return nil, err
 		}
-		files, err := source.ReadDir(path)
+		domain, err := chooseDomain(set, o.domain, p.name, "--domain")
 		if err != nil {
-			return nil, usageError(err)
+			return nil, err
 		}
 		texts := map[string]string{}
-		for _, f := range files {
+		for _, f := range p.files {
 			texts[f.Name] = string(f.Data)
 		}
-		sets = append(sets, sim.RuleSet{Name: path, Domain: domain, Set: set, Texts: texts})
+		sets = append(sets, sim.RuleSet{Name: p.name, Domain: domain, Set: set, Texts: texts})
 	}
 	return sets, nil
 }

@@ -105,8 +105,19 @@ func writeMarker(dir, space string, version int64, files []file.Source) error {
 
 func digestText(files []file.Source) string { return fmt.Sprintf("%x", source.Digest(files)) }
 
+// noDatabase is the error of the URL of a database where a folder is to be named.
+func noDatabase(dir string) error {
+	if !ruledb.IsURL(dir) {
+		return nil
+	}
+	return usageError(errors.New("a folder of rules is to be named here, not a database: --rules names that, and weir rules pull writes what it holds into a folder"))
+}
+
 // readRulesFolder reads a folder of rules with their tests.
 func readRulesFolder(dir string) ([]file.Source, error) {
+	if err := noDatabase(dir); err != nil {
+		return nil, err
+	}
 	info, err := os.Stat(dir)
 	if err != nil {
 		return nil, usageError(err)
@@ -194,6 +205,9 @@ that were not pushed is left alone, unless --force says otherwise.`,
 
 // pull makes the files of a version those of a folder.
 func pull(dir string, v *ruledb.Version, force bool) error {
+	if err := noDatabase(dir); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

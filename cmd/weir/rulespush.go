@@ -131,7 +131,7 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 		name string
 		run  func() error
 	}{
-		{"lint", func() error { return lint([]string{dir}, false, c.lintOptions(), p.out) }},
+		{"lint", func() error { return lint(ctx, []string{dir}, false, c.lintOptions(), p.out) }},
 		{"tests", func() error { return ruleTests(ctx, []string{dir}, false, p.out, p.stderr) }},
 	}
 	if !slices.ContainsFunc(files, func(s file.Source) bool {

@@ -167,11 +167,7 @@ func (v *ruleVersions) check(ctx context.Context, files []file.Source) error {
 		if !source.IsTestFile(path.Base(f.Name)) {
 			continue
 		}
-		dir := path.Dir(f.Name)
-		_, n, err := runTests(ctx, f.Name, f.Data, dir, func() (*rule.Set, error) {
-			set, _, err := rulesBelow(files, dir)
-			return set, err
-		}, false, &report)
+		_, n, err := runVersionTest(ctx, files, f, false, &report)
 		if err != nil {
 			return &admin.CheckError{Message: err.Error()}
 		}

@@ -7,12 +7,15 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	pathpkg "path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-rl/weir/internal/ruledb"
 	"github.com/weir-rl/weir/internal/sim"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -25,7 +28,7 @@ func newTestCommand() *cobra.Command {
 		Use:   "test PATH…",
 		Short: "Run rule tests",
 		Long: `Runs the tests in files called *_test.yaml, and in all such files of a folder and the folders in it, against the rules
-beside them. Time is virtual: a test of a monthly limit takes no time. A limit over several regions is that of one, which has
+beside them; the URL of a database stands for the version in force there. Time is virtual: a test of a monthly limit takes no time. A limit over several regions is that of one, which has
 all of it. Exit status 1 if a test fails.`,
 		Example: "  weir test rules/\n  weir test -v rules/shop_test.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -89,22 +92,48 @@ func testFiles(paths []string) ([]string, error) {
 }
 
 func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io.Writer) error {
-	files, err := testFiles(paths)
+	var places []*place // in databases
+	for _, url := range paths {
+		if !ruledb.IsURL(url) {
+			continue
+		}
+		p, err := openPlace(ctx, url)
+		if err != nil {
+			return err
+		}
+		if len(p.tests) == 0 {
+			return usageError(fmt.Errorf("%s holds no rule tests (*_test.yaml)", p.name))
+		}
+		places = append(places, p)
+	}
+	files, err := testFiles(slices.DeleteFunc(slices.Clone(paths), ruledb.IsURL))
 	if err != nil {
 		return usageError(err)
 	}
 	sets := make(map[string]*rule.Set)
 	passed, failed := 0, 0
 	var broken []error
-	for _, path := range files {
-		p, f, err := runTestFile(ctx, path, sets, verbose, out, stderr)
+	add := func(path string, p, f int, err error) (goOn bool) {
 		passed, failed = passed+p, failed+f
-		if err != nil && ctx.Err() != nil {
-			return err
-		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			fmt.Fprintf(out, "ERROR %s\n", path)
 			broken = append(broken, err)
+			return true
+		}
+		return err == nil
+	}
+	for _, place := range places {
+		for _, f := range place.tests {
+			p, n, err := runVersionTest(ctx, place.files, f, verbose, out)
+			if !add(f.Name, p, n, err) {
+				return err
+			}
+		}
+	}
+	for _, path := range files {
+		p, f, err := runTestFile(ctx, path, sets, verbose, out, stderr)
+		if !add(path, p, f, err) {
+			return err
 		}
 	}
 	fmt.Fprintf(out, "%s passed, %d failed\n", count(passed, "test"), failed)
@@ -125,9 +154,18 @@ func runTestFile(ctx context.Context, path string, sets map[string]*rule.Set, ve
 	dir := filepath.Dir(path)
 	return runTests(ctx, path, data, dir, func() (set *rule.Set, err error) {
 		if set = sets[dir]; set == nil {
-			set, err = readRules(dir, file.Options{}, stderr)
+			set, err = readRules(ctx, dir, file.Options{}, stderr)
 			sets[dir] = set
 		}
+		return set, err
+	}, verbose, out)
+}
+
+// runVersionTest runs a test file of a version in a database against the rules of its folder.
+func runVersionTest(ctx context.Context, rules []file.Source, test file.Source, verbose bool, out io.Writer) (passed, failed int, err error) {
+	dir := pathpkg.Dir(test.Name)
+	return runTests(ctx, test.Name, test.Data, dir, func() (*rule.Set, error) {
+		set, _, err := rulesBelow(rules, dir)
 		return set, err
 	}, verbose, out)
 }

@@ -1,34 +1,97 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	pathpkg "path"
 	"strings"
+	"time"
 
+	"github.com/weir-rl/weir/internal/ruledb"
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
 
-// readRules reads and loads the rules of a folder or a file for the tools. Warnings of loading go
-// to stderr.
-func readRules(path string, o file.Options, stderr io.Writer) (*rule.Set, error) {
-	files, err := source.ReadDir(path)
+// place is where the tools read rules: a folder, a file, or the version in force in a database.
+type place struct {
+	name  string // for people, without a password
+	files []file.Source
+	tests []file.Source // those of a database; those of a folder are read by themselves (testFiles)
+}
+
+// databasePatience bounds the time that a tool waits for a database of rules.
+const databasePatience = 15 * time.Second
+
+// openPlace reads the rule files at a path, or at the URL of a database. There is at least one.
+func openPlace(ctx context.Context, path string) (*place, error) {
+	p := &place{name: path}
+	var err error
+	if ruledb.IsURL(path) {
+		p, err = openVersion(ctx, path)
+	} else {
+		p.files, err = source.ReadDir(path)
+	}
+	if err == nil && len(p.files) == 0 {
+		err = fmt.Errorf("%s holds no rule files (*.yaml, *.yml)", p.name)
+	}
 	if err != nil {
 		return nil, usageError(err)
 	}
-	if len(files) == 0 {
-		return nil, usageError(fmt.Errorf("%s holds no rule files (*.yaml, *.yml)", path))
+	return p, nil
+}
+
+// openVersion reads the version in force in a database.
+func openVersion(ctx context.Context, url string) (*place, error) {
+	a, err := ruledb.Parse(url)
+	if err != nil {
+		return nil, err
 	}
-	set, warnings, err := file.Load(files, o)
+	ctx, cancel := context.WithTimeout(ctx, databasePatience)
+	defer cancel()
+	d, err := ruledb.Open(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	head, err := d.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v, err := d.Version(ctx, head.Number)
+	if err != nil {
+		return nil, err
+	}
+	p := &place{name: fmt.Sprintf("version %d of %s", v.Number, a), files: v.Rules()}
+	for _, f := range v.Files {
+		if source.IsTestFile(pathpkg.Base(f.Name)) {
+			p.tests = append(p.tests, f)
+		}
+	}
+	return p, nil
+}
+
+// load loads the rules. Warnings of that go to stderr.
+func (p *place) load(o file.Options, stderr io.Writer) (*rule.Set, error) {
+	set, warnings, err := file.Load(p.files, o)
 	for _, w := range warnings {
 		fmt.Fprintln(stderr, "weir: warning:", w.Error())
 	}
 	if err != nil {
-		return nil, usageError(fmt.Errorf("the rules of %s:\n%w", path, err))
+		return nil, usageError(fmt.Errorf("the rules of %s:\n%w", p.name, err))
 	}
 	return set, nil
+}
+
+// readRules reads and loads the rules at a path, or in a database.
+func readRules(ctx context.Context, path string, o file.Options, stderr io.Writer) (*rule.Set, error) {
+	p, err := openPlace(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return p.load(o, stderr)
 }
 
 // chooseDomain is the domain that was asked for, else the only one that the rules hold.
