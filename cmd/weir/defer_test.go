@@ -9,7 +9,9 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
@@ -52,45 +55,64 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The rate is one that the clients exceed on any machine, however busy. The clients wait when
-// ordersAhead orders are ahead of the upstream, so that orders come in through most of the kills.
 const (
 	deferredOrders = 10_000
-	ordersRate     = 500
 	ordersBurst    = 50
-	ordersAhead    = 3000
 )
 
-// TestDeferred defers 10,000 requests while the proxy is killed five times, and Redis restarted:
-// each that was promised reaches the upstream, with its own idempotency key, no faster than the
-// limit allows.
+// TestDeferred defers 10,000 requests while the proxy is killed five times, and Redis restarted or
+// PostgreSQL killed: each that was promised reaches the upstream, with its own idempotency key, no
+// faster than the limit allows. On PostgreSQL there are fewer of them, unless WEIR_DEFERRED says
+// how many.
 func TestDeferred(t *testing.T) {
 	program := buildProgram(t)
+	// All of them wait for the rate more than for the machine.
 	t.Run("file", func(t *testing.T) {
-		t.Parallel() // both wait for the rate more than for the machine
-		testDeferred(t, program, nil)
+		t.Parallel()
+		testDeferred(t, program, deferredOrders, deferredOn{rate: 500, args: []string{"--defer-path=deferred.db"}, forgets: true, restart: func() {}})
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
-		testDeferred(t, program, redistest.Start(t, "appendonly yes", "appendfsync everysec"))
+		redis := redistest.Start(t, "appendonly yes", "appendfsync everysec")
+		testDeferred(t, program, deferredOrders, deferredOn{rate: 500, args: []string{"--store=" + redis.URL(), "--store-heartbeat=0s"}, restart: redis.Restart})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		orders := 2000
+		if s := os.Getenv("WEIR_DEFERRED"); s != "" {
+			var err error
+			if orders, err = strconv.Atoi(s); err != nil || orders < 1 {
+				t.Fatalf("WEIR_DEFERRED=%s is no number of requests", s)
+			}
+		}
+		server := pgtest.Start(t)
+		// What was counted in the last moments before the kill is lost; what was promised is not.
+		testDeferred(t, program, orders, deferredOn{rate: 150, args: []string{"--store=" + server.URL(), "--store-heartbeat=0s"}, forgets: true, restart: func() {
+			server.Kill()
+			server.Restart()
+		}})
 	})
 }
 
-func testDeferred(t *testing.T, program string, redis *redistest.Server) {
+// deferredOn is where deferred requests lie.
+type deferredOn struct {
+	rate    int      // of a second: one that the clients exceed on any machine, however busy
+	args    []string // of the program
+	forgets bool     // what was counted, at a kill
+	restart func()   // the server, if there is one
+}
+
+func testDeferred(t *testing.T, program string, deferredOrders int, on deferredOn) {
+	ahead := deferredOrders * 3 / 10 // of the upstream: then clients wait, so that orders come in through most of the kills
 	upstream := &orders{keys: map[string]string{}}
 	server := httptest.NewServer(upstream)
 	defer server.Close()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), fmt.Sprintf(
-		"limits: [{ name: orders, per: [header.x-shop], allow: { rate: %d/s, burst: %d }, on_limit: { defer: orders } }]\n", ordersRate, ordersBurst))
+		"limits: [{ name: orders, per: [header.x-shop], allow: { rate: %d/s, burst: %d }, on_limit: { defer: orders } }]\n", on.rate, ordersBurst))
 	args := []string{"proxy", "--upstream=" + server.URL, "--rules=rules.yaml", "--proxy-timeout=1m", "--defer-attempts=20"}
-	if redis != nil {
-		args = append(args, "--store="+redis.URL(), "--redis-heartbeat=0s")
-	} else {
-		args = append(args, "--defer-path=deferred.db")
-	}
 	port := "127.0.0.1:" + freePort(t)
-	args = append(args, "--listen-proxy="+port)
+	args = append(append(args, on.args...), "--listen-proxy="+port)
 	var at atomic.Pointer[process]
 	begin := func() {
 		p := launch(t, program, dir, args...)
@@ -116,8 +138,8 @@ func testDeferred(t *testing.T, program string, redis *redistest.Server) {
 	ctx := patience.Context(t)
 	for range 16 {
 		clients.Go(func() {
-			for deferred.Load() < deferredOrders && ctx.Err() == nil {
-				if int(deferred.Load()) > reached()+ordersAhead {
+			for int(deferred.Load()) < deferredOrders && ctx.Err() == nil {
+				if int(deferred.Load()) > reached()+ahead {
 					time.Sleep(5 * time.Millisecond)
 					continue
 				}
@@ -144,13 +166,13 @@ func testDeferred(t *testing.T, program string, redis *redistest.Server) {
 		eventually(t, "orders reach the upstream", func() bool { return reached() >= kill*deferredOrders/6 })
 		at.Load().signal(syscall.SIGKILL)
 		at.Load().wait()
-		if redis != nil && kill == 3 {
-			redis.Restart()
+		if kill == 3 {
+			on.restart()
 		}
 		begin()
 	}
 	clients.Wait()
-	if n := deferred.Load(); n < deferredOrders {
+	if n := int(deferred.Load()); n < deferredOrders {
 		t.Fatalf("only %d requests were deferred\n%s", n, at.Load().stderr)
 	}
 	missing := func() (n int) {
@@ -193,12 +215,14 @@ func testDeferred(t *testing.T, program string, redis *redistest.Server) {
 		most = max(most, i-from+1)
 	}
 	const onTheWay = 64 + 16
-	if bound := ordersRate + ordersBurst + onTheWay; most > bound && redis != nil {
-		t.Errorf("%d arrived in one second, more than %d", most, bound)
-	} else if fresh := bound + ordersBurst; most > fresh { // the embedded store forgets at a kill
-		t.Errorf("%d arrived in one second, more than %d", most, fresh)
+	bound := on.rate + ordersBurst + onTheWay
+	if on.forgets {
+		bound += ordersBurst
 	}
-	t.Logf("%d deferred, all reached; %d came more than once; at most %d in a second, of %d", deferred.Load(), upstream.doubles, most, ordersRate)
+	if most > bound {
+		t.Errorf("%d arrived in one second, more than %d", most, bound)
+	}
+	t.Logf("%d deferred, all reached; %d came more than once; at most %d in a second, of %d", deferred.Load(), upstream.doubles, most, on.rate)
 }
 
 // TestDeferCommand lists, retries and drops dead letters of a running server, and clients ask for
