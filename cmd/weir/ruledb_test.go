@@ -242,6 +242,7 @@ func TestRulesInDatabase(t *testing.T) {
 	b.does(0, "prune", "--keep", "2").with("6 versions")
 	b.does(0, "history", "--check").with("9 records and 8 versions, 6 of these without")
 	b.does(1, "pull", "--version", "1", ada).with("version 1 were pruned")
+	b.does(1, "push", b.folder(50), "--base", "1").with("version 8 came meanwhile", "cannot be shown: the files of version 1 were pruned", "push with --base 8")
 	nodes[0].signal(syscall.SIGTERM)
 	if status := nodes[0].wait(); status != 0 {
 		t.Errorf("exit status %d", status)

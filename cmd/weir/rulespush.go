@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,9 +135,7 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 		{"lint", func() error { return lint(ctx, []string{dir}, false, c.lintOptions(), p.out) }},
 		{"tests", func() error { return ruleTests(ctx, []string{dir}, false, p.out, p.stderr) }},
 	}
-	if !slices.ContainsFunc(files, func(s file.Source) bool {
-		return strings.HasSuffix(strings.TrimSuffix(strings.TrimSuffix(s.Name, ".yml"), ".yaml"), "_test")
-	}) {
+	if !slices.ContainsFunc(files, func(s file.Source) bool { return source.IsTestFile(path.Base(s.Name)) }) {
 		checks = checks[:1]
 	}
 	for _, check := range checks {
@@ -149,6 +148,10 @@ func (p *pusher) check(ctx context.Context, dir string, files []file.Source, c *
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
+	}
+	// The checks have read the folder anew. What is pushed has to be what they saw.
+	if now, err := readRulesFolder(dir); err != nil || !source.Equal(now, files) {
+		return "", errors.Join(fmt.Errorf("nothing was pushed: %s changed while it was checked; push it again", dir), err)
 	}
 	switch {
 	case len(failed) == 0:
@@ -220,14 +223,13 @@ func (p *pusher) conflict(ctx context.Context, d *ruledb.DB, c *ruledb.ConflictE
 	if err != nil {
 		return err
 	}
-	base := side{name: "nothing"}
+	base, text := side{name: "nothing"}, ""
 	if c.Base > 0 {
-		if base, err = readSide(ctx, d, strconv.FormatInt(c.Base, 10)); err != nil {
-			return err
-		}
+		base, err = readSide(ctx, d, strconv.FormatInt(c.Base, 10))
 	}
-	text := diffFiles(base, side{fmt.Sprintf("version %d", head.Number), head.Files})
-	if text == "" {
+	if err != nil { // it was pruned, or never there
+		text = fmt.Sprintf("what it changed cannot be shown: %v\n", err)
+	} else if text = diffFiles(base, side{fmt.Sprintf("version %d", head.Number), head.Files}); text == "" {
 		text = "the same files\n"
 	}
 	fmt.Fprintf(p.out, "%s came meanwhile, by %s at %s%s:\n%s", versionName(head.Number), printableText(head.Author), instant(head.Made), noteText(head.Note), text)
