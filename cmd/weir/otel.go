@@ -215,12 +215,12 @@ func (p *program) tracer() doors.Tracer {
 	return p.otel.Tracer()
 }
 
-// tracedStore returns s, followed in traces if it is a Redis.
+// tracedStore returns s, followed in traces if it asks one that nodes share.
 func (p *program) tracedStore(s store.Store) store.Store {
-	if p.tracer() == nil || p.storage.redis == nil {
+	if p.tracer() == nil || p.storage.shared == nil {
 		return s
 	}
-	return p.otel.Tracer().Store(s)
+	return p.otel.Tracer().Store(s, kindOf(p.c.store).system)
 }
 
 // openDecisions opens the decision log, if there is one.

@@ -24,6 +24,7 @@ type sharedStore interface {
 type sharedKind struct {
 	name    string   // as nodes tell it
 	title   string   // for people
+	system  string   // by OpenTelemetry's semantic conventions (db.system.name)
 	schemes []string // of URLs, without what follows a +
 	check   func(url string) error
 	open    func(c *config, log *slog.Logger) (sharedStore, error)
@@ -33,7 +34,7 @@ const kindRedis = "redis"
 
 var sharedKinds = []*sharedKind{
 	{
-		name: kindRedis, title: "Redis", schemes: []string{"redis", "rediss"}, check: redis.CheckURL,
+		name: kindRedis, title: "Redis", system: "redis", schemes: []string{"redis", "rediss"}, check: redis.CheckURL,
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			o := c.redis
 			o.URL, o.Logger, o.Timeout, o.RememberRefusals, o.Heartbeat = c.store, log, c.shared.timeout, c.shared.rememberRefusals, c.shared.heartbeat
@@ -41,7 +42,7 @@ var sharedKinds = []*sharedKind{
 		},
 	},
 	{
-		name: "postgres", title: "PostgreSQL", schemes: []string{"postgres", "postgresql"}, check: postgres.CheckURL,
+		name: "postgres", title: "PostgreSQL", system: "postgresql", schemes: []string{"postgres", "postgresql"}, check: postgres.CheckURL,
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			return postgres.Open(postgres.Options{
 				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,
@@ -49,7 +50,7 @@ var sharedKinds = []*sharedKind{
 		},
 	},
 	{
-		name: "cassandra", title: "Cassandra", schemes: []string{"cassandra"}, check: cassandra.CheckURL,
+		name: "cassandra", title: "Cassandra", system: "cassandra", schemes: []string{"cassandra"}, check: cassandra.CheckURL,
 		open: func(c *config, log *slog.Logger) (sharedStore, error) {
 			return cassandra.Open(cassandra.Options{
 				URL: c.store, Logger: log, Timeout: c.shared.timeout, RememberRefusals: c.shared.rememberRefusals, Heartbeat: c.shared.heartbeat,

@@ -60,7 +60,7 @@ func TestCollectorHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	tracer, hooks := o.Tracer(), o.Tracer().Hooks()
-	s := tracer.Store(nothing{})
+	s := tracer.Store(nothing{}, "redis")
 	decide := func() {
 		ctx, trace := tracer.Follow(context.Background(), followed, "")
 		r := weir.Request{Domain: "shop", Trace: trace, Door: "http"}
@@ -103,7 +103,7 @@ func TestNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	tracer, hooks := o.Tracer(), o.Tracer().Hooks()
-	s, ctx := tracer.Store(nothing{}), context.Background()
+	s, ctx := tracer.Store(nothing{}, "redis"), context.Background()
 	r, d := weir.Request{Domain: "shop"}, weir.Decision{Domain: "shop", ID: 7}
 	for _, traceparent := range []string{"", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"} {
 		if n := testing.AllocsPerRun(100, func() {

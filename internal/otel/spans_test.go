@@ -84,17 +84,17 @@ func (r reserver) Settle(context.Context, []store.Settlement) error { return r.e
 func TestAct(t *testing.T) {
 	for _, failure := range []error{nil, errors.New("it is away")} {
 		tracer, spans := recording(0)
-		s, ok := tracer.Store(reserver{err: failure}).(store.Reserver)
+		s, ok := tracer.Store(reserver{err: failure}, "postgresql").(store.Reserver)
 		if !ok {
 			t.Fatal("the store that is followed holds no reservations")
 		}
 		calls := func(ctx context.Context) {
 			for name, err := range map[string]error{
-				"Take":    func() error { _, err := s.Take(ctx, nil, nil); return err }(),
+				"Take":    func() error { _, err := s.Take(ctx, make([]store.Charge, 2), nil); return err }(),
 				"Release": func() error { _, err := s.Release(ctx, nil, nil, 0); return err }(),
 				"Hold":    s.Hold(ctx, "", nil, 0),
 				"Claim":   func() error { _, _, err := s.Claim(ctx, ""); return err }(),
-				"Settle":  s.Settle(ctx, nil),
+				"Settle":  s.Settle(ctx, make([]store.Settlement, 1)),
 			} {
 				if !errors.Is(err, failure) {
 					t.Errorf("%s: %v, want %v", name, err, failure)
@@ -120,17 +120,26 @@ func TestAct(t *testing.T) {
 		if got := attributesOfSpan(act); act.Name() != "weir reserve" || got["weir.allowed"] != "true" || got["weir.reserved"] != "true" || got["weir.attempt"] != "2" {
 			t.Errorf("%s: %v", act.Name(), got)
 		}
+		operations := ""
 		for _, child := range ended[:5] {
-			if child.Name() != "redis" || child.Parent().SpanID() != act.SpanContext().SpanID() || (child.Status().Description != "") != (failure != nil) {
+			got := attributesOfSpan(child)
+			operations += got["db.operation.name"] + got["db.operation.batch.size"] + " "
+			if got["db.system.name"] != "postgresql" || (got["error.type"] == "_OTHER") != (failure != nil) {
+				t.Errorf("attributes %v", got)
+			}
+			if child.Name() != "postgresql" || child.Parent().SpanID() != act.SpanContext().SpanID() || (child.Status().Description != "") != (failure != nil) {
 				t.Errorf("%s under %s: %v", child.Name(), child.Parent().SpanID(), child.Status())
 			}
+		}
+		if operations != "take2 release hold claim settle " {
+			t.Errorf("operations %q", operations)
 		}
 	}
 	tracer, spans := recording(0)
 	if _, trace := tracer.Act(t.Context(), door.Commit, "", ""); trace != nil || len(spans.Started()) > 0 {
 		t.Error("an act that nobody follows has a span")
 	}
-	if plain, ok := tracer.Store(nothing{}).(store.Reserver); ok {
+	if plain, ok := tracer.Store(nothing{}, "redis").(store.Reserver); ok {
 		t.Errorf("%T cannot hold reservations", plain)
 	}
 }

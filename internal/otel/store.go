@@ -2,6 +2,7 @@ package otel
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -14,9 +15,11 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// Store returns s with a span "redis" for each call for something that is followed.
-func (t *Tracer) Store(s store.Store) store.Store {
-	followed := &tracedStore{Store: s, tracer: t.tracer}
+// Store returns s with a span for each call for something that is followed. The span and the
+// attributes are those of a client of a database by the semantic conventions, where the system is
+// one of their names, such as "redis": so is the span's name.
+func (t *Tracer) Store(s store.Store, system string) store.Store {
+	followed := &tracedStore{Store: s, tracer: t.tracer, system: system}
 	followed.prompt, _ = s.(store.Prompt)
 	if r, ok := store.As[store.Reserver](s); ok {
 		return &tracedReserver{followed, r}
@@ -28,6 +31,7 @@ type tracedStore struct {
 	store.Store
 	prompt store.Prompt // the store, if it is one
 	tracer trace.Tracer
+	system string
 }
 
 // tracedReserver is a tracedStore over a store.Reserver.
@@ -36,19 +40,35 @@ type tracedReserver struct {
 	r store.Reserver
 }
 
-// call begins the span of a call; end is nil if ctx has no span that is recorded.
-func (s *tracedStore) call(ctx context.Context, about ...attribute.KeyValue) (_ context.Context, end func(error)) {
+// call begins the span of a call; end is nil if ctx has no span that is recorded. What is asked for
+// is the operation as the interface names it: a call of the store may leave with those for others,
+// so that no command of the database is that of one span.
+func (s *tracedStore) call(ctx context.Context, operation string, about ...attribute.KeyValue) (_ context.Context, end func(error)) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, nil
 	}
-	ctx, child := s.tracer.Start(ctx, "redis", trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(append(about, semconv.DBSystemNameRedis)...))
+	ctx, child := s.tracer.Start(ctx, s.system, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(append(about, semconv.DBSystemNameKey.String(s.system), semconv.DBOperationName(operation))...))
 	return ctx, func(err error) {
 		if err != nil {
 			child.SetStatus(codes.Error, err.Error())
+			child.SetAttributes(errorType(err))
 		}
 		child.End()
 	}
+}
+
+// errorType is the class of an error. Its text, which may hold any address, would make too many.
+func errorType(err error) attribute.KeyValue {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return semconv.ErrorTypeKey.String("timeout")
+	case errors.Is(err, context.Canceled):
+		return semconv.ErrorTypeKey.String("cancelled")
+	case errors.Is(err, store.ErrNotCharged):
+		return semconv.ErrorTypeKey.String("not_charged")
+	}
+	return semconv.ErrorTypeOther
 }
 
 // Take implements store.Store.
@@ -56,13 +76,18 @@ func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results 
 	if !trace.SpanFromContext(ctx).IsRecording() { // before the attribute, which would be allocated
 		return s.Store.Take(ctx, charges, results)
 	}
-	ctx, end := s.call(ctx, attribute.Int("weir.limits", len(charges)))
+	about := make([]attribute.KeyValue, 1, 4)
+	about[0] = attribute.Int("weir.limits", len(charges))
+	if len(charges) > 1 { // by the conventions a batch has two operations at least
+		about = append(about, semconv.DBOperationBatchSize(len(charges)))
+	}
+	ctx, end := s.call(ctx, "take", about...)
 	now, err := s.Store.Take(ctx, charges, results)
 	end(err)
 	return now, err
 }
 
-// TakeNow implements store.Prompt. It has no span: what is decided at once is not asked of Redis.
+// TakeNow implements store.Prompt. It has no span: what is decided at once is asked of nobody.
 func (s *tracedStore) TakeNow(charges []store.Charge, results []algo.Result) (now int64, ok bool) {
 	if s.prompt == nil {
 		return 0, false
@@ -72,7 +97,7 @@ func (s *tracedStore) TakeNow(charges []store.Charge, results []algo.Result) (no
 
 // Release implements store.Store.
 func (s *tracedStore) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (ok bool, err error) {
-	ctx, end := s.call(ctx)
+	ctx, end := s.call(ctx, "release")
 	if ok, err = s.Store.Release(ctx, c, key, slot); end != nil {
 		end(err)
 	}
@@ -84,7 +109,7 @@ func (s *tracedStore) Unwrap() store.Store { return s.Store }
 
 // Hold implements store.Reserver.
 func (s *tracedReserver) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
-	ctx, end := s.call(ctx)
+	ctx, end := s.call(ctx, "hold")
 	err := s.r.Hold(ctx, id, note, timeout)
 	if end != nil {
 		end(err)
@@ -94,7 +119,7 @@ func (s *tracedReserver) Hold(ctx context.Context, id string, note []byte, timeo
 
 // Claim implements store.Reserver.
 func (s *tracedReserver) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
-	ctx, end := s.call(ctx)
+	ctx, end := s.call(ctx, "claim")
 	if note, ok, err = s.r.Claim(ctx, id); end != nil {
 		end(err)
 	}
@@ -103,7 +128,11 @@ func (s *tracedReserver) Claim(ctx context.Context, id string) (note []byte, ok 
 
 // Settle implements store.Reserver.
 func (s *tracedReserver) Settle(ctx context.Context, settlements []store.Settlement) error {
-	ctx, end := s.call(ctx)
+	var about []attribute.KeyValue
+	if len(settlements) > 1 {
+		about = append(about, semconv.DBOperationBatchSize(len(settlements)))
+	}
+	ctx, end := s.call(ctx, "settle", about...)
 	err := s.r.Settle(ctx, settlements)
 	if end != nil {
 		end(err)
