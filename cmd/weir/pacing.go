@@ -9,7 +9,10 @@ import (
 )
 
 // headroom is by how much the heap may grow before the garbage collector runs, at least.
-const headroom = 32 << 20
+const headroom = 28 << 20
+
+// smallLimit is the GOMEMLIMIT below which headroom is a large part of it.
+const smallLimit = 512 << 20
 
 // pacer decides when the garbage collector runs, in place of GOGC, which lets the heap double. What
 // a run costs grows with the memory that holds pointers, and most of a server's memory holds none:
@@ -33,7 +36,7 @@ type round struct{ _ *round }
 // pace paces the collector until stop is called. It does nothing if GOGC configures the collector,
 // or if headroom would be a large part of limit, the collector's memory limit (GOMEMLIMIT).
 func pace(lookup func(string) (string, bool), limit int64) (stop func()) {
-	if _, set := lookup("GOGC"); set || limit < 16*headroom {
+	if _, set := lookup("GOGC"); set || limit < smallLimit {
 		return func() {}
 	}
 	p := &pacer{samples: []metrics.Sample{

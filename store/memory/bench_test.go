@@ -51,3 +51,32 @@ func BenchmarkTake(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkMillion decides on a million keys of 16 bytes at random, where waiting for memory is what
+// costs.
+func BenchmarkMillion(b *testing.B) {
+	const keys = 1 << 20
+	s := newTest(b, Options{})
+	c := counter(b, algo.Config{Algorithm: algo.TokenBucket, N: 1000, Window: time.Hour, Burst: 1_000_000})
+	all := make([]byte, 0, keys*16)
+	for k := range keys {
+		all = fmt.Appendf(all, "user-%011d", k)
+	}
+	charges, results := make([]store.Charge, 1), make([]algo.Result, 1)
+	at := uint32(1)
+	ask := func() {
+		at = at*1664525 + 1013904223
+		k := int(at>>12) * 16
+		charges[0] = store.Charge{Counter: c, Limit: c.Limit, Key: all[k : k+16], Ask: algo.Ask{Cost: 1}}
+		if _, err := s.Take(context.Background(), charges, results); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for range 4 * keys {
+		ask()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		ask()
+	}
+}

@@ -72,7 +72,14 @@ func (s *Store) insert(sh *shard, tag uint32, key []byte, limit uint32, st *algo
 
 // remove forgets the key at a place.
 func (s *Store) remove(sh *shard, p int) {
-	if shrunk := sh.delete(p); shrunk != 0 {
+	sh.slots[p].meta |= slotChanged
+	s.expire(sh, p)
+}
+
+// expire forgets the key at a place, whose state equals a fresh one. If the snapshot file has that
+// very state, whoever reads it finds that, too.
+func (s *Store) expire(sh *shard, p int) {
+	if shrunk := sh.delete(p, s.limits.load()[sh.slots[p].limit()].id); shrunk != 0 {
 		s.bytes.Add(int64(-shrunk))
 	}
 	s.keys.Add(-1)
@@ -95,7 +102,7 @@ func (s *Store) sweep(sh *shard, now int64) {
 		if sh.slots[p].tag != emptyTag {
 			var st algo.State
 			if e := &limits[sh.load(p, &st)]; e.limit.Fresh(&st, now) && !owes(e, s.besideAt(sh, limits, e, p), now) {
-				s.remove(sh, p)
+				s.expire(sh, p)
 				if forgotten++; forgotten*sweepLook < sweepMost {
 					looks += sweepLook
 				}
@@ -117,7 +124,7 @@ func (s *Store) evict(sh *shard, now int64) bool {
 		if other == sh || !other.mu.TryLock() {
 			continue
 		}
-		ok := s.evictFrom(other, now)
+		ok := other.pending == nil && s.evictFrom(other, now)
 		other.mu.Unlock()
 		if ok {
 			return true
@@ -145,7 +152,7 @@ func (s *Store) evictFrom(sh *shard, now int64) bool {
 		e := &limits[sh.load(p, &st)]
 		l, beside := e.limit, s.besideAt(sh, limits, e, p)
 		if l.Fresh(&st, now) && !owes(e, beside, now) {
-			s.remove(sh, p)
+			s.expire(sh, p)
 			sh.evictHand = p
 			return true
 		}

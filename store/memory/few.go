@@ -92,7 +92,7 @@ func (w *fewWorks) add(shard uint8) {
 
 func (w *fewWorks) lock(s *Store) {
 	for _, shard := range w.locked[:w.shards] {
-		s.shards[shard].mu.Lock()
+		s.shards[shard].lock()
 	}
 }
 

@@ -72,7 +72,7 @@ func (e *seen) show(v *store.View, l *algo.Limit, key []byte, now int64, visit f
 func (s *Store) look(c *rule.Counter, l *algo.Limit, key []byte, now int64) (e seen, ok bool) {
 	h := s.hash(key)
 	sh := &s.shards[h>>s.shift].shard
-	sh.mu.Lock()
+	sh.lock()
 	defer sh.mu.Unlock()
 	limits := s.limits.load()
 	p := sh.find(limits, tagOf(h, c.ID), c.ID, key)
@@ -191,7 +191,7 @@ func (s *Store) Reset(_ context.Context, c *rule.Counter, key []byte) (ok bool, 
 	now := s.now()
 	h := s.hash(key)
 	sh := &s.shards[h>>s.shift].shard
-	sh.mu.Lock()
+	sh.lock()
 	defer sh.mu.Unlock()
 	if c.Lease != nil {
 		return s.resetLent(sh, c, key, h, now), nil

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"math/bits"
 	"math/rand/v2"
@@ -66,7 +65,7 @@ const maxShards = 256
 // refused now, nor one of which units are lent. A key that finds no room is charged on one of about
 // a thousand cells that the keys of its counter share, and that lie outside the bound.
 type Store struct {
-	seed     maphash.Seed
+	seed     hashSeed
 	shift    uint // of a hash, to get the shard
 	shards   []shardCell
 	clock    func() int64 // nil: wall
@@ -89,12 +88,8 @@ type Store struct {
 
 	reservations reservations
 
-	snapshot struct {
-		path string
-		mu   sync.Mutex // one writer at a time
-		stop chan struct{}
-	}
-	life struct {
+	snapshot snapshots
+	life     struct {
 		mu     sync.Mutex
 		closed bool
 		wg     sync.WaitGroup
@@ -105,7 +100,7 @@ type Store struct {
 // writes of one lies in the first of them.
 type shardCell struct {
 	shard
-	_ [48]byte
+	_ [16]byte
 }
 
 var (
@@ -121,7 +116,7 @@ func New(o Options) (*Store, error) {
 		return nil, fmt.Errorf("memory store: MaxKeys (%d), MaxBytes (%d), SnapshotEvery (%v) and MaxReservations (%d) must not be negative; 0 means the default",
 			o.MaxKeys, o.MaxBytes, o.SnapshotEvery, o.MaxReservations)
 	}
-	s := &Store{seed: maphash.MakeSeed(), clock: o.Clock, log: o.Logger}
+	s := &Store{seed: newHashSeed(), clock: o.Clock, log: o.Logger}
 	s.maxKeys = int64(o.MaxKeys)
 	if s.maxKeys == 0 {
 		s.maxKeys = DefaultMaxKeys
@@ -172,7 +167,7 @@ func (s *Store) overtaken(last int64) int64 {
 }
 
 // hash returns the hash of a key. Its upper bits choose the shard.
-func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
+func (s *Store) hash(key []byte) uint64 { return s.seed.sum(key) }
 
 // newSlot returns an id for the slots of a Concurrency limit, never 0 and not to be guessed.
 func newSlot() uint64 {
@@ -253,7 +248,7 @@ func (s *Store) takeOne(c *store.Charge, out *algo.Result) int64 {
 	} else {
 		now = s.clock()
 	}
-	sh.mu.Lock()
+	sh.lock()
 	defer sh.mu.Unlock()
 	if now < sh.last {
 		now = s.overtaken(sh.last)
@@ -277,6 +272,7 @@ func (s *Store) takeOne(c *store.Charge, out *algo.Result) int64 {
 	if !sl.long() && c.Limit.Algorithm() != algo.Concurrency {
 		c.Limit.TakeInto(out, &st, now, &c.Ask)
 		sl.a, sl.b, sl.c = st.A, st.B, st.C
+		sl.meta |= slotChanged
 		if cap(st.Ext) != 0 {
 			s.grown(sh, sh.storeExt(sl, st.Ext), now)
 		}
@@ -332,6 +328,7 @@ func (s *Store) relimit(sh *shard, p int, old *algo.Limit, c *rule.Counter, l *a
 		}
 	}
 	sh.slots[p].setLimit(s.intern(c, l))
+	sh.slots[p].meta |= slotChanged
 	sh.dirty = true
 }
 
@@ -414,7 +411,7 @@ func (s *Store) Release(_ context.Context, c *rule.Counter, key []byte, slot uin
 	now := s.now()
 	h := s.hash(key)
 	sh := &s.shards[h>>s.shift].shard
-	sh.mu.Lock()
+	sh.lock()
 	defer sh.mu.Unlock()
 	limits := s.limits.load()
 	if p := sh.find(limits, tagOf(h, c.ID), c.ID, key); p >= 0 {

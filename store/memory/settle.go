@@ -32,7 +32,7 @@ func (s *Store) settle(c *store.Settlement) {
 	now := s.now()
 	h := s.hash(c.Key)
 	sh := &s.shards[h>>s.shift].shard
-	sh.mu.Lock()
+	sh.lock()
 	defer sh.mu.Unlock()
 	if now < sh.last {
 		now = s.overtaken(sh.last)

@@ -27,7 +27,9 @@ type shard struct {
 	// stays empty
 	homes uint64
 	slots []slot
-	dirty bool // changed since the last snapshot
+	// not nil: the keys of this shard are still in a snapshot, and lock loads them
+	pending *loadingShard
+	dirty   bool // changed since the last snapshot
 
 	// counts insertions and deletions: a place in the table is valid while the count stays the same
 	moves   uint32
@@ -38,6 +40,9 @@ type shard struct {
 	free    [freeClasses]uint32
 	exts    [][]byte // variable parts, by number − 1
 	extFree []uint32
+
+	// keys that the snapshot file has and that are gone in a way that it cannot know; see slotFiled
+	forgotten []byte
 
 	sweepHand int
 	evictHand int
@@ -50,7 +55,8 @@ type slot struct {
 	b   uint64
 	c   uint32
 	tag uint32 // emptyTag: the slot is empty
-	// the key's length, or longKey, in the lower 8 bits; above, the number of the definition
+	// the key's length, or longKey, in the lowest 5 bits; slotChanged and slotFiled; from bit 8 on,
+	// the number of the definition
 	meta uint32
 	// longKey: place in the arena, length, number of the variable part (0 for none), 4 bytes each
 	key [shortKey]byte
@@ -59,8 +65,12 @@ type slot struct {
 const (
 	slotSize = 48
 	shortKey = 20 // longest key held in its slot, if the state has no variable part
-	longKey  = 255
+	longKey  = 31 // all bits of keyLength
 	emptyTag = ^uint32(0)
+
+	keyLength   = 0x1f
+	slotChanged = 0x20 // changed since it was last written to the snapshot file, if ever
+	slotFiled   = 0x40 // the snapshot file has a state of this key
 
 	minHomes = 8
 	minArena = 256
@@ -69,6 +79,14 @@ const (
 	freeClasses = 40
 	visitBatch  = 512
 )
+
+// lock locks the shard, and loads its keys if they are still in a snapshot.
+func (sh *shard) lock() {
+	sh.mu.Lock()
+	if sh.pending != nil {
+		sh.pending.load(sh)
+	}
+}
 
 // keySize is the room that a key takes in the arena.
 func keySize(n int) int { return max(8, (n+7)&^7) }
@@ -82,7 +100,7 @@ func (s *slot) limit() uint32 { return s.meta >> 8 }
 
 func (s *slot) setLimit(n uint32) { s.meta = n<<8 | s.meta&0xff }
 
-func (s *slot) long() bool { return s.meta&0xff == longKey }
+func (s *slot) long() bool { return s.meta&keyLength == longKey }
 
 func (s *slot) word(i int) uint32 { return binary.LittleEndian.Uint32(s.key[4*i:]) }
 
@@ -125,7 +143,7 @@ func (sh *shard) find(limits []limitEntry, tag uint32, id uint64, key []byte) in
 func less(a, b uint32) int { return int((uint64(a) - uint64(b)) >> 63) }
 
 func (sh *shard) hasKey(s *slot, key []byte) bool {
-	n := int(s.meta & 0xff)
+	n := int(s.meta & keyLength)
 	switch {
 	case n == longKey:
 		return bytes.Equal(sh.longKey(s), key)
@@ -151,7 +169,7 @@ func (sh *shard) keyOf(p int) []byte {
 	if s.long() {
 		return sh.longKey(s)
 	}
-	return s.key[:s.meta&0xff]
+	return s.key[:s.meta&keyLength]
 }
 
 // load reads a state; st.Ext is the stored slice itself. It returns the number of the definition.
@@ -168,6 +186,7 @@ func (sh *shard) load(p int, st *algo.State) (limit uint32) {
 func (sh *shard) store(p int, st *algo.State) (grown int) {
 	s := &sh.slots[p]
 	s.a, s.b, s.c = st.A, st.B, st.C
+	s.meta |= slotChanged
 	if cap(st.Ext) == 0 && !s.long() {
 		return 0
 	}
@@ -181,7 +200,7 @@ func (sh *shard) storeExt(s *slot, b []byte) (grown int) {
 			return 0
 		}
 		if !s.long() {
-			grown = sh.lengthen(s, s.key[:s.meta&0xff])
+			grown = sh.lengthen(s, s.key[:s.meta&keyLength])
 		}
 		if last := len(sh.extFree) - 1; last >= 0 {
 			ext = sh.extFree[last]
@@ -249,9 +268,14 @@ func (sh *shard) place(s *slot) int {
 	return p
 }
 
-// delete removes the key at a place. It returns by how many bytes the variable part shrank.
-func (sh *shard) delete(p int) (shrunk int) {
-	if s := &sh.slots[p]; s.long() {
+// delete removes the key at a place, that of a counter with this id. It returns by how many bytes
+// the variable part shrank.
+func (sh *shard) delete(p int, id uint64) (shrunk int) {
+	s := &sh.slots[p]
+	if s.meta&(slotFiled|slotChanged) == slotFiled|slotChanged {
+		sh.forgotten = appendForgotten(sh.forgotten, id, sh.keyOf(p))
+	}
+	if s.long() {
 		if ext := s.word(2); ext != 0 {
 			shrunk = cap(sh.exts[ext-1])
 			sh.exts[ext-1] = nil
@@ -427,7 +451,7 @@ func (sh *shard) visit(batch int, f func(sh *shard, p int)) {
 // visitFrom is one batch of visit: from the keys of a tag on, to the end of a tag. It returns the
 // next tag.
 func (sh *shard) visitFrom(from uint32, batch int, f func(sh *shard, p int)) (next uint64) {
-	sh.mu.Lock()
+	sh.lock()
 	defer sh.mu.Unlock()
 	if sh.n == 0 {
 		return 1 << 32

@@ -1,49 +1,70 @@
 package memory
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc64"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/rule"
 )
 
-// The snapshot file, version 3. Numbers are little endian where they have a fixed size, else
-// varints as in encoding/binary; strings are preceded by their length.
+// The snapshot file, version 4: a header and blocks. The first block has all records; each further
+// one what changed since the one before it. Numbers are little endian where they have a fixed size,
+// else varints as in encoding/binary; strings are preceded by their length.
 //
-//	"WEIRSNAP", version uint32, time int64 (µs since the Unix epoch)
-//	then any number of
-//	  1 definition: counter id uint64, domain, rule, window, counter id uint64 of what is kept
-//	    beside the states (0: nothing is), and the limit (see definition.go); numbered from 0 in
-//	    order
-//	  2 record: number of its definition, key, A, B, C, Ext
-//	  3 reservation: id, note, time left in µs
+//	header: "WEIRSNAP", version uint32, the four words uint64 that keys are hashed with (see
+//	  hashSeed), CRC-32 (Castagnoli) of all that
+//	block: length of what follows its head uint64, of that the length of the parts uint64, time
+//	  int64 (µs since the Unix epoch), CRC-32 of what follows the head, CRC-32 of the head before it
+//	then its parts. The upper bits of a key's hash are the number of its part. Each has any number of
+//	  4 forgotten: counter id uint64, key
+//	  2 record: number of its definition in this block, key, A, B, C, Ext
 //	then
-//	  0 end: number of definitions, number of records, number of reservations
-//	CRC-64 (ECMA) of all of this, uint64
+//	  number of definitions, and each: 1, counter id uint64, domain, rule, window, counter id uint64
+//	    of what is kept beside the states (0: nothing is), and the limit (see definition.go)
+//	  0: reservations are those of the block before; or 1: their number, and each: id, note, time left
+//	    in µs
+//	  number of parts, a power of two, and for each its length and its number of records
 //
 // The meaning of A, B, C and Ext is the algorithm's: a change of it there is a new version here.
-// Version 1 has no reservations, and its limits have neither a margin that closes nor a schedule.
-// Versions 1 and 2 know nothing of leases, nor of what is kept beside the states of a definition.
+//
+// The head of a block is written last. Whatever breaks while a block is written, the blocks before
+// it are whole and stand: the file is read up to the first block that does not have its checksum.
+// The first block is written into a file of its own, which then replaces the old one. It is written
+// again when the further ones have become as long as it, so that no more than twice what changed is
+// written.
 const (
 	snapshotMagic   = "WEIRSNAP"
-	snapshotVersion = 3
-	snapshotHeader  = len(snapshotMagic) + 4 + 8
+	snapshotVersion = 4
+	fileHead        = len(snapshotMagic) + 4 + 4*8 + 4
+	blockHead       = 3*8 + 2*4
 
-	kindEnd, kindLimit, kindRecord, kindReservation = 0, 1, 2, 3
+	kindForgotten = 4
+
+	// leastLog is the length up to which blocks are appended to a first one that is short.
+	leastLog = 1 << 16
 )
 
-// crcTable is a function so that the table is made when a snapshot is first read or written, and
-// not when a program starts.
-func crcTable() *crc64.Table { return crc64.MakeTable(crc64.ECMA) }
+// castagnoli has instructions on most processors.
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
+
+// snapshots is what a store knows of its file.
+type snapshots struct {
+	path string
+	mu   sync.Mutex // one writer at a time
+	stop chan struct{}
+	// The file as this store left it: it appends to no other one. nil means that the next snapshot
+	// is a whole one.
+	file  fs.FileInfo
+	first int64 // length of the file with its first block alone
+}
 
 // errDamaged is wrapped by the error for any fault in a snapshot's content.
 var errDamaged = errors.New("damaged snapshot")
@@ -89,303 +110,75 @@ func (s *Store) startSnapshots(path string, every time.Duration) error {
 	return nil
 }
 
-// loadSnapshot reads the file into an empty store. A damaged file is set aside, and the store stays
-// empty.
-func (s *Store) loadSnapshot(path string) error {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("memory store: the snapshot cannot be read: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("memory store: the snapshot cannot be read: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("memory store: the snapshot %s is no regular file", path)
-	}
-	dropped, err := s.readSnapshot(f, info.Size())
-	if err == nil {
-		if dropped > 0 {
-			s.log.Warn(fmt.Sprintf("memory store: %d keys of the snapshot %s found no room", dropped, path))
-		}
-		return nil
-	}
-	if !errors.Is(err, errDamaged) {
-		return fmt.Errorf("memory store: the snapshot %s cannot be read: %w", path, err)
-	}
-	aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
-	if moved := os.Rename(path, aside); moved != nil {
-		return fmt.Errorf("memory store: %s: %w; and it cannot be set aside: %w", path, err, moved)
-	}
-	s.log.Warn(fmt.Sprintf("memory store: %s: %v; set aside as %s, beginning with empty counters", path, err, aside))
-	return nil
-}
-
-// readSnapshot reads size bytes into an empty store: once for the checksum, once for the content.
-// dropped is how many records the bounds left out. After an error the store is empty.
-func (s *Store) readSnapshot(f io.ReaderAt, size int64) (dropped int, err error) {
-	if size < int64(snapshotHeader+8) {
-		return 0, damaged("only %d bytes long", size)
-	}
-	head := make([]byte, snapshotHeader)
-	if _, err := f.ReadAt(head, 0); err != nil {
-		return 0, err
-	}
-	if string(head[:8]) != snapshotMagic {
-		return 0, damaged("not a snapshot of Weir")
-	}
-	version := binary.LittleEndian.Uint32(head[8:])
-	if version < 1 || version > snapshotVersion {
-		return 0, damaged("its version is %d, this program reads 1 to %d", version, snapshotVersion)
-	}
-	sum := crc64.New(crcTable())
-	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size-8)); err != nil {
-		return 0, err
-	}
-	var want [8]byte
-	if _, err := f.ReadAt(want[:], size-8); err != nil {
-		return 0, err
-	}
-	if binary.LittleEndian.Uint64(want[:]) != sum.Sum64() {
-		return 0, damaged("the checksum does not fit")
-	}
-	r := &snapshotReader{
-		r:    bufio.NewReaderSize(io.NewSectionReader(f, int64(snapshotHeader), size-8-int64(snapshotHeader)), 1<<16),
-		left: size - 8 - int64(snapshotHeader), version: version, written: int64(binary.LittleEndian.Uint64(head[12:])),
-	}
-	dropped, err = s.readRecords(r)
-	if err == nil && r.left != 0 {
-		err = damaged("%d bytes after the end", r.left)
-	}
-	if err != nil {
-		s.empty()
-	}
-	return dropped, err
-}
-
-// empty forgets everything; before the store is in use.
-func (s *Store) empty() {
-	s.shards = make([]shardCell, len(s.shards))
-	s.limits.init()
-	s.keys.Store(0)
-	s.bytes.Store(0)
-	s.reservations.empty()
-}
-
-// snapshotReader reads the format of the snapshot writer. left bounds every length, so a damaged
-// length cannot allocate more memory than the file has bytes.
-type snapshotReader struct {
-	r       *bufio.Reader
-	left    int64
-	err     error
-	version uint32
-	written int64 // time of the snapshot, µs
-}
-
-func (r *snapshotReader) ReadByte() (byte, error) {
-	b, err := r.r.ReadByte()
-	if err == nil {
-		r.left--
-	}
-	return b, err
-}
-
-func (r *snapshotReader) fail(err error) {
-	if r.err == nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = damaged("it ends too soon")
-		}
-		r.err = err
-	}
-}
-
-func (r *snapshotReader) uvarint() uint64 {
-	if r.err != nil {
-		return 0
-	}
-	v, err := binary.ReadUvarint(r)
-	if err != nil {
-		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			err = damaged("%v", err)
-		}
-		r.fail(err)
-		return 0
-	}
-	return v
-}
-
-func (r *snapshotReader) varint() int64 {
-	u := r.uvarint()
-	return int64(u>>1) ^ -int64(u&1)
-}
-
-// bytes reads a string into dst.
-func (r *snapshotReader) bytes(dst []byte) []byte {
-	n := r.uvarint()
-	if r.err != nil {
-		return dst[:0]
-	}
-	if n > uint64(r.left) {
-		r.fail(damaged("a length of %d where %d bytes are left", n, r.left))
-		return dst[:0]
-	}
-	if uint64(cap(dst)) < n {
-		dst = make([]byte, n)
-	}
-	dst = dst[:n]
-	if _, err := io.ReadFull(r.r, dst); err != nil {
-		r.fail(err)
-		return dst[:0]
-	}
-	r.left -= int64(n)
-	return dst
-}
-
-func (r *snapshotReader) string() string { return string(r.bytes(nil)) }
-
-// loaded is a definition of a snapshot.
-type loaded struct {
-	counter *rule.Counter
-	limit   *algo.Limit // nil: its records are left out
-}
-
-// readRecords reads all after the header.
-func (s *Store) readRecords(r *snapshotReader) (dropped int, err error) {
-	now := s.now()
-	var limits []loaded
-	var key []byte
-	records, reservations := uint64(0), uint64(0)
-	for {
-		switch kind := r.uvarint(); {
-		case r.err != nil:
-			return 0, r.err
-		case kind == kindLimit:
-			l, ok := s.readLimit(r)
-			if r.err != nil {
-				return 0, r.err
-			}
-			if !ok {
-				s.log.Warn(fmt.Sprintf("memory store: the snapshot's counters of %s in domain %s are left out: this program does not know such a limit", l.counter.Window, l.counter.Domain))
-			}
-			limits = append(limits, l)
-		case kind == kindRecord:
-			n := r.uvarint()
-			key = r.bytes(key)
-			st := algo.State{A: r.varint(), B: r.uvarint()}
-			c := r.uvarint()
-			if ext := r.bytes(nil); len(ext) > 0 {
-				st.Ext = ext
-			}
-			switch {
-			case r.err != nil:
-				return 0, r.err
-			case n >= uint64(len(limits)):
-				return 0, damaged("a record of definition %d, of %d", n, len(limits))
-			case c > 1<<32-1:
-				return 0, damaged("a record with %d for C", c)
-			}
-			st.C = uint32(c)
-			records++
-			if limits[n].limit == nil {
-				continue
-			}
-			kept, err := s.addLoaded(&limits[n], key, &st, now)
-			if err != nil {
-				return 0, err
-			}
-			if !kept {
-				dropped++
-			}
-		case kind == kindReservation && r.version > 1:
-			id, note, left := r.string(), r.bytes(nil), r.varint()
-			if r.err != nil {
-				return 0, r.err
-			}
-			reservations++
-			if err := s.reservations.restore(id, note, left, now-r.written, now); err != nil {
-				s.log.Warn(fmt.Sprintf("memory store: a reservation of the snapshot is left out, what it reserved stays charged: %v", err))
-			}
-		case kind == kindEnd:
-			if n := r.uvarint(); r.err == nil && n != uint64(len(limits)) {
-				return 0, damaged("%d definitions where it says %d", len(limits), n)
-			}
-			if n := r.uvarint(); r.err == nil && n != records {
-				return 0, damaged("%d records where it says %d", records, n)
-			}
-			if r.version == 1 {
-				return dropped, r.err
-			}
-			if n := r.uvarint(); r.err == nil && n != reservations {
-				return 0, damaged("%d reservations where it says %d", reservations, n)
-			}
-			return dropped, r.err
-		default:
-			return 0, damaged("an item of kind %d", kind)
-		}
-	}
-}
-
-// addLoaded adds one record of a snapshot, unless it has become fresh. kept is false if there is no
-// room.
-func (s *Store) addLoaded(l *loaded, key []byte, st *algo.State, now int64) (kept bool, err error) {
-	defer func() {
-		if p := recover(); p != nil { // the algorithm trusts its states; a file earns no trust
-			err = damaged("a state that %v cannot have", l.limit.Algorithm())
-		}
-	}()
-	if l.limit.Fresh(st, now) && l.counter.Lease == nil { // else see owes
-		return true, nil
-	}
-	l.limit.Check(st, now, algo.Ask{Cost: 1, MaxDelay: -1, Slot: 1})
-	h := s.hash(key)
-	tag := tagOf(h, l.counter.ID)
-	sh := &s.shards[h>>s.shift].shard
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.find(s.limits.load(), tag, l.counter.ID, key) >= 0 {
-		return false, damaged("two records of one key")
-	}
-	if s.keys.Load() >= s.maxKeys || s.bytes.Load()+int64(sh.growth(len(key))+cap(st.Ext)) > s.maxBytes {
-		return false, nil
-	}
-	s.keys.Add(1)
-	_, grown := sh.insert(tag, key, s.intern(l.counter, l.limit), st)
-	s.bytes.Add(int64(grown))
-	return true, nil
-}
-
-// changed reports whether any record changed since it was last asked.
+// changed reports whether any record changed since it was last written.
 func (s *Store) changed() bool {
-	changed := false
 	for i := range s.shards {
 		sh := &s.shards[i].shard
 		sh.mu.Lock()
-		changed = changed || sh.dirty
-		sh.dirty = false
+		dirty := sh.dirty
 		sh.mu.Unlock()
+		if dirty {
+			return true
+		}
 	}
 	r := &s.reservations
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	changed = changed || r.dirty
-	r.dirty = false
-	return changed
+	return r.dirty
 }
 
-// writeSnapshot writes a new file next to the old one, and then replaces the old one.
-func (s *Store) writeSnapshot() (err error) {
+// writeSnapshot appends what changed to the file, if anything did, or writes a new one.
+func (s *Store) writeSnapshot() error {
 	s.snapshot.mu.Lock()
 	defer s.snapshot.mu.Unlock()
+	write := s.writeWhole
+	if s.snapshot.extends() {
+		if !s.changed() {
+			return nil
+		}
+		write = s.writeChanges
+	}
+	err := write()
+	if err != nil {
+		s.snapshot.file = nil // what was marked as written may not be
+	}
+	return err
+}
+
+// extends reports whether the next snapshot is appended to the file. It is not if somebody else
+// wrote or removed it, or if the file would become too long.
+func (s *snapshots) extends() bool {
+	if s.file == nil || s.file.Size()-s.first >= max(s.first, leastLog) {
+		return false
+	}
+	now, err := os.Stat(s.path)
+	return err == nil && os.SameFile(now, s.file) && now.Size() == s.file.Size()
+}
+
+// writeChanges appends a block. If that fails the file has no block more.
+func (s *Store) writeChanges() error {
+	f, err := os.OpenFile(s.snapshot.path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	at := s.snapshot.file.Size()
+	info, err := s.writeBlock(f, at, false)
+	if err != nil {
+		// else a reader does it, if this fails too
+		return errors.Join(err, f.Truncate(at), f.Close())
+	}
+	s.snapshot.file = info
+	return f.Close()
+}
+
+// writeWhole writes a new file next to the old one, and then replaces the old one.
+func (s *Store) writeWhole() (err error) {
 	path := s.snapshot.path
 	temp := path + ".tmp"
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -395,10 +188,11 @@ func (s *Store) writeSnapshot() (err error) {
 			os.Remove(temp)
 		}
 	}()
-	if err := s.dump(f); err != nil {
+	if _, err := f.Write(s.appendFileHead(nil)); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	info, err := s.writeBlock(f, int64(fileHead), true)
+	if err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {
@@ -407,7 +201,43 @@ func (s *Store) writeSnapshot() (err error) {
 	if err := os.Rename(temp, path); err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
+	if err := syncFolder(filepath.Dir(path)); err != nil {
+		return err
+	}
+	s.snapshot.file, s.snapshot.first = info, info.Size()
+	return nil
+}
+
+// writeBlock writes a block at the end of a file, and returns what the file then is.
+func (s *Store) writeBlock(f *os.File, at int64, whole bool) (fs.FileInfo, error) {
+	var none [blockHead]byte
+	if _, err := f.WriteAt(none[:], at); err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(at+blockHead, io.SeekStart); err != nil {
+		return nil, err
+	}
+	head, err := s.dump(f, whole)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt(head, at); err != nil {
+		return nil, err
+	}
+	if err := f.Sync(); err != nil {
+		return nil, err
+	}
+	return f.Stat()
+}
+
+func (s *Store) appendFileHead(b []byte) []byte {
+	start := len(b)
+	b = append(b, snapshotMagic...)
+	b = binary.LittleEndian.AppendUint32(b, snapshotVersion)
+	for _, word := range s.seed {
+		b = binary.LittleEndian.AppendUint64(b, word)
+	}
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli()))
 }
 
 // syncFolder makes a rename last through a crash.
@@ -432,82 +262,156 @@ func lasts(l *algo.Limit) bool {
 	return l.Scheduled() || l.Config().N != 0
 }
 
-// dump writes a snapshot. It takes no lock for longer than a batch of records takes.
-func (s *Store) dump(out io.Writer) error {
-	sum := crc64.New(crcTable())
-	w := io.MultiWriter(out, sum)
-	b := append([]byte(nil), snapshotMagic...)
-	b = binary.LittleEndian.AppendUint32(b, snapshotVersion)
-	now := s.now()
-	b = binary.LittleEndian.AppendUint64(b, uint64(now))
-	numbers := map[limitKey]uint64{}
-	records := uint64(0)
+// dumper writes one block.
+type dumper struct {
+	s       *Store
+	out     io.Writer
+	whole   bool
+	now     int64
+	b       []byte // not written yet
+	sum     uint32
+	n       uint64 // bytes written
+	numbers map[limitKey]uint64
+	limits  []byte
+	records uint64 // of this part
+}
+
+// dump writes what follows the head of a block, and returns the head: of all records, or of those
+// that changed. It takes no lock for longer than a batch of records takes.
+func (s *Store) dump(out io.Writer, whole bool) (head []byte, err error) {
+	d := &dumper{s: s, out: out, whole: whole, now: s.now(), numbers: map[limitKey]uint64{}}
 	// read before the records: a reservation made later may belong to a charge that is not in the
 	// file
-	held := s.reservations.all()
-	add := func(sh *shard, p int) {
-		var st algo.State
-		limits := s.limits.load()
-		e := &limits[sh.load(p, &st)]
-		if !lasts(e.limit) || e.limit.Fresh(&st, now) && !owes(e, s.besideAt(sh, limits, e, p), now) {
-			return
-		}
-		n, ok := numbers[limitKey{e.limit, e.counter}]
-		if !ok {
-			n = uint64(len(numbers))
-			numbers[limitKey{e.limit, e.counter}] = n
-			b = appendLimit(b, e)
-		}
-		key := sh.keyOf(p)
-		b = append(b, kindRecord)
-		b = binary.AppendUvarint(b, n)
-		b = binary.AppendUvarint(b, uint64(len(key)))
-		b = append(b, key...)
-		b = binary.AppendVarint(b, st.A)
-		b = binary.AppendUvarint(b, st.B)
-		b = binary.AppendUvarint(b, uint64(st.C))
-		b = binary.AppendUvarint(b, uint64(len(st.Ext)))
-		b = append(b, st.Ext...)
-		records++
-	}
+	held, told := s.reservations.changed(whole)
+	var parts []byte
+	parts = binary.AppendUvarint(parts, uint64(len(s.shards)))
 	for i := range s.shards {
-		sh := &s.shards[i].shard
-		for cursor := uint64(0); cursor < 1<<32; {
-			cursor = sh.visitFrom(uint32(cursor), visitBatch, add)
-			if len(b) >= 1<<16 || i == len(s.shards)-1 {
-				if _, err := w.Write(b); err != nil {
-					return err
-				}
-				b = b[:0]
-			}
+		before := d.n + uint64(len(d.b))
+		d.records = 0
+		if err := d.shard(&s.shards[i].shard); err != nil {
+			return nil, err
+		}
+		parts = binary.AppendUvarint(parts, d.n+uint64(len(d.b))-before)
+		parts = binary.AppendUvarint(parts, d.records)
+	}
+	length := d.n + uint64(len(d.b))
+	d.b = binary.AppendUvarint(d.b, uint64(len(d.numbers)))
+	d.b = append(d.b, d.limits...)
+	if err := d.reservations(held, told); err != nil {
+		return nil, err
+	}
+	d.b = append(d.b, parts...)
+	if err := d.flush(0); err != nil {
+		return nil, err
+	}
+	return appendBlockHead(nil, d.n, length, d.now, d.sum), nil
+}
+
+func appendBlockHead(head []byte, length, parts uint64, now int64, sum uint32) []byte {
+	head = binary.LittleEndian.AppendUint64(head, length)
+	head = binary.LittleEndian.AppendUint64(head, parts)
+	head = binary.LittleEndian.AppendUint64(head, uint64(now))
+	head = binary.LittleEndian.AppendUint32(head, sum)
+	return binary.LittleEndian.AppendUint32(head, crc32.Checksum(head, castagnoli()))
+}
+
+// flush writes out what has come together if it is more than most.
+func (d *dumper) flush(most int) error {
+	if len(d.b) <= most {
+		return nil
+	}
+	d.sum = crc32.Update(d.sum, castagnoli(), d.b)
+	d.n += uint64(len(d.b))
+	_, err := d.out.Write(d.b)
+	d.b = d.b[:0]
+	return err
+}
+
+// shard writes a part.
+func (d *dumper) shard(sh *shard) error {
+	sh.lock()
+	if d.whole {
+		sh.forgotten = nil
+	}
+	dirty := sh.dirty
+	d.b = append(d.b, sh.forgotten...)
+	sh.dirty, sh.forgotten = false, nil
+	sh.mu.Unlock()
+	if !d.whole && !dirty {
+		return nil
+	}
+	for cursor := uint64(0); cursor < 1<<32; {
+		cursor = sh.visitFrom(uint32(cursor), visitBatch, d.add)
+		if err := d.flush(1 << 16); err != nil {
+			return err
 		}
 	}
-	reservations := uint64(0)
+	return nil
+}
+
+// add writes the record at a place of a shard whose lock is held, if it is to be written.
+func (d *dumper) add(sh *shard, p int) {
+	s, sl := d.s, &sh.slots[p]
+	if !d.whole && sl.meta&slotChanged == 0 {
+		return
+	}
+	var st algo.State
+	limits := s.limits.load()
+	e := &limits[sh.load(p, &st)]
+	filed := sl.meta&slotFiled != 0
+	sl.meta &^= slotChanged | slotFiled
+	if !lasts(e.limit) || e.limit.Fresh(&st, d.now) && !owes(e, s.besideAt(sh, limits, e, p), d.now) {
+		if filed && !d.whole {
+			d.b = appendForgotten(d.b, e.id, sh.keyOf(p))
+		}
+		return
+	}
+	sl.meta |= slotFiled
+	n, ok := d.numbers[limitKey{e.limit, e.counter}]
+	if !ok {
+		n = uint64(len(d.numbers))
+		d.numbers[limitKey{e.limit, e.counter}] = n
+		d.limits = appendLimit(d.limits, e)
+	}
+	key := sh.keyOf(p)
+	b := append(d.b, kindRecord)
+	b = binary.AppendUvarint(b, n)
+	b = binary.AppendUvarint(b, uint64(len(key)))
+	b = append(b, key...)
+	b = binary.AppendVarint(b, st.A)
+	b = binary.AppendUvarint(b, st.B)
+	b = binary.AppendUvarint(b, uint64(st.C))
+	b = binary.AppendUvarint(b, uint64(len(st.Ext)))
+	d.b = append(b, st.Ext...)
+	d.records++
+}
+
+func appendForgotten(b []byte, id uint64, key []byte) []byte {
+	b = append(b, kindForgotten)
+	b = binary.LittleEndian.AppendUint64(b, id)
+	b = binary.AppendUvarint(b, uint64(len(key)))
+	return append(b, key...)
+}
+
+// reservations writes the reservations, if they are told of.
+func (d *dumper) reservations(held []*reservation, told bool) error {
+	if !told {
+		d.b = append(d.b, 0)
+		return nil
+	}
+	n, list := uint64(0), []byte(nil)
 	for _, h := range held {
-		left, ok := s.reservations.left(h, now)
+		left, ok := d.s.reservations.left(h, d.now)
 		if !ok {
 			continue // settled: its charge may not be in the file
 		}
-		b = append(b, kindReservation)
-		b = binary.AppendUvarint(b, uint64(len(h.id)))
-		b = append(b, h.id...)
-		b = binary.AppendUvarint(b, uint64(len(h.note)))
-		b = append(b, h.note...)
-		b = binary.AppendVarint(b, left)
-		if reservations++; len(b) >= 1<<16 {
-			if _, err := w.Write(b); err != nil {
-				return err
-			}
-			b = b[:0]
-		}
+		n++
+		list = appendText(list, h.id)
+		list = appendText(list, string(h.note))
+		list = binary.AppendVarint(list, left)
 	}
-	b = append(b, kindEnd)
-	b = binary.AppendUvarint(b, uint64(len(numbers)))
-	b = binary.AppendUvarint(b, records)
-	b = binary.AppendUvarint(b, reservations)
-	if _, err := w.Write(b); err != nil {
-		return err
-	}
-	_, err := out.Write(binary.LittleEndian.AppendUint64(nil, sum.Sum64()))
-	return err
+	d.b = append(d.b, 1)
+	d.b = binary.AppendUvarint(d.b, n)
+	d.b = append(d.b, list...)
+	return d.flush(1 << 16)
 }

@@ -269,7 +269,7 @@ func (sc *scratch) lock(s *Store) {
 	for i, set := range sc.locked {
 		for b := 0; set != 0; b, set = b+1, set>>1 {
 			if set&1 != 0 {
-				s.shards[i*64+b].mu.Lock()
+				s.shards[i*64+b].lock()
 			}
 		}
 	}
