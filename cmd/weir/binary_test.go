@@ -59,7 +59,7 @@ func launch(t *testing.T, program, dir string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	cmd.Env = append(append(os.Environ(), withoutLine...), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	return begin(t, cmd)
 }
 
@@ -80,9 +80,9 @@ func begin(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// plainEnvironment is this process's environment without settings of Weir.
+// plainEnvironment is this process's environment without settings of Weir but withoutLine.
 func plainEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
+	return append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") }), withoutLine...)
 }
 
 // listens waits until the program takes connections at an address.

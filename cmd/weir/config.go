@@ -31,6 +31,7 @@ import (
 	"github.com/weir-rl/weir/internal/rlqs"
 	"github.com/weir-rl/weir/internal/rls"
 	"github.com/weir-rl/weir/internal/ruledb"
+	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/internal/spoe"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/memory"
@@ -76,6 +77,10 @@ type config struct {
 	deferBounds deferred.Bounds
 	deferPath   string
 
+	shed struct { // of requests that stand in line for too long
+		line, proxyLine time.Duration
+		answer          shed.Answer
+	}
 	prometheus load.Query        // all but the query
 	signals    map[string]string // PromQL by name
 	bans       weir.BanOptions

@@ -37,6 +37,12 @@ func mustConfig(t *testing.T, file string, env, args []string) *config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !c.named["overload.line"] {
+		c.shed.line = 0 // see withoutLine
+	}
+	if !c.named["overload.proxy_line"] {
+		c.shed.proxyLine = 0
+	}
 	return c
 }
 
@@ -80,7 +86,7 @@ func TestConfigWays(t *testing.T) {
 		"identity": "user=header:X-User,plan=cookie:p", "jwt.jwks": "keys.json", "client_ip.trusted_proxies": "10.0.0.0/8,192.0.2.1", "client_ip.ipv6_prefix": "56",
 		"trusted_peers": "192.0.2.0/24", "auth.tokens_file": "tokens", "admin.hosts": "weir.internal,weir", "admin.page": "off", "admin.streams": "7", "audit.path": "audit.jsonl", "headers": "draft11", "cors.origins": "https://shop.example,http://localhost:3000",
 		"rls.response_headers": "true", "rls.dynamic_metadata": "true", "metrics.detailed": "true", "log.level": "debug", "log.format": "json", "drain": "3s", "max_connections": "77",
-		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "proxy.max_held": "9", "prometheus.url": "http://127.0.0.1:9999", "prometheus.every": "1s",
+		"proxy.concurrency": "adaptive", "proxy.capacity": "40", "proxy.max_held": "9", "overload.line": "20ms", "overload.proxy_line": "1s", "overload.answer": "deny", "prometheus.url": "http://127.0.0.1:9999", "prometheus.every": "1s",
 		"signals": "orders=max(orders_used),jobs=sum(jobs)", "ban.max": "7", "ban.nftables_table": "edge", "recent.entries": "50",
 		"defer.path": "later.db", "defer.max_jobs": "5", "defer.max_bytes": "2MiB", "defer.max_body": "3KiB", "defer.max_dead": "6", "defer.max_age": "1h", "defer.keep": "2h",
 		"auth.doors": "http,forward_auth", "tls.cert": "a.pem,b.pem", "tls.key": "a.key,b.key", "tls.doors": "admin,grpc", "tls.client_ca": "ca.pem", "tls.client_doors": "grpc", "tls.min_version": "1.3",

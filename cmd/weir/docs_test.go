@@ -297,7 +297,7 @@ func newPage(t *testing.T, dir string, ports ...string) *page {
 			replace = append(replace, before+port, before+free)
 		}
 	}
-	p := &page{dir: dir, ctx: ctx, ports: strings.NewReplacer(replace...), env: append(os.Environ(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
+	p := &page{dir: dir, ctx: ctx, ports: strings.NewReplacer(replace...), env: append(append(os.Environ(), withoutLine...), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
 	t.Cleanup(func() { p.stop(t) })
 	return p
 }

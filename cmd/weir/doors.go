@@ -90,6 +90,7 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
 	}
 	o := p.c.http
 	o.Headers, o.Trust, o.Stopwatch, o.Tracer = p.c.headers, trust, p.metrics, p.tracer()
+	o.Line = p.lineOf("http")
 	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), forwardAuth
 	o.Ready = func() bool { return p.ready() == nil }
 	h := p.tokensFirst(httpapi.New(p.limiter, o))
@@ -105,7 +106,7 @@ func (p *program) addGRPC(envoy *rls.Service) {
 	p.quota = p.newQuota()
 	g := rls.NewServer(envoy, rls.ServerOptions{
 		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
-		Authorize: p.authorizer("grpc"), Logger: p.log, Beside: p.quota.Register,
+		Authorize: p.authorizer("grpc"), Line: p.lineOf("rls"), Logger: p.log, Beside: p.quota.Register,
 	})
 	p.doors = append(p.doors, &door{
 		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, shutdown: g.Shutdown,
@@ -211,7 +212,7 @@ func (p *program) addProxy() error {
 	o := c.proxy
 	o.Headers, o.CORS, o.ClientIP, o.Identity = c.headers, c.cors, c.clientIP, identity
 	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
-	o.Stopwatch, o.Logf = p.metrics, p.logf(slog.LevelWarn)
+	o.Stopwatch, o.Logf, o.Line = p.metrics, p.logf(slog.LevelWarn), p.lineOf("proxy")
 	if p.tracer() != nil {
 		o.Trace = otel.TraceOf
 	}

@@ -16,6 +16,7 @@ func (p *program) forwardAuth() (http.Handler, error) {
 	o.Domain = cmp.Or(o.Domain, c.http.Domain)
 	o.Headers, o.CORS, o.ClientIP = c.headers, c.cors, c.clientIP
 	o.Stopwatch, o.Tracer, o.Logger = p.metrics, p.tracer(), p.log
+	o.Line = p.lineOf("forward-auth")
 	if len(c.identity) > 0 {
 		identity, err := httplimit.ParseIdentity(c.identity, c.jwks)
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/load"
+	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 )
@@ -26,6 +28,12 @@ func (p *program) makeLoad() error {
 			return fmt.Errorf("proxy.concurrency: %w", err)
 		}
 	}
+	var err error
+	if c.shed.line > 0 || c.shed.proxyLine > 0 {
+		if p.line, err = shed.New(); err != nil {
+			return fmt.Errorf("overload.line: %w; with this and overload.proxy_line: 0s none is needed", err)
+		}
+	}
 	if err := c.ownPrometheus(); err != nil {
 		return err
 	}
@@ -38,9 +46,27 @@ func (p *program) makeLoad() error {
 		q.Query = query
 		queries[name] = q
 	}
-	var err error
 	p.signals, err = load.New(load.Options{Queries: queries, Capacity: p.capacity, Watch: p.watched()})
 	return err
+}
+
+// lineOf is what a door asks about the line; nil for one at which all is decided.
+func (p *program) lineOf(door string) *shed.Door {
+	s := &p.c.shed
+	bound := s.line
+	if door == "proxy" {
+		if bound = s.proxyLine; s.answer == shed.Allow {
+			return nil // passing a request on is most of its work, and deciding it is little
+		}
+	}
+	return p.line.Door(door, bound, s.answer)
+}
+
+// measureLine measures the line until ctx ends.
+func (p *program) measureLine(ctx context.Context) {
+	if err := p.line.Run(ctx); err != nil {
+		p.log.Error("no request is turned away under overload any more", "error", err)
+	}
 }
 
 // watched are the signals that tell whether the service is saturated.

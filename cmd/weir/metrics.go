@@ -75,7 +75,7 @@ func (p *program) collect() {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
 		}
 	}
-	doors := telemetry.DoorOptions{Doors: p.connectionStats}
+	doors := telemetry.DoorOptions{Doors: p.connectionStats, Line: p.line.Stats}
 	if p.tokens != nil {
 		doors.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
 	}

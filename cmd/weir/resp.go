@@ -31,7 +31,7 @@ func (p *program) addRESP(trust auth.Trust) {
 	if c.store != storeMemory {
 		o.Concurrent = respConcurrent
 	}
-	o.Tracer = p.tracer()
+	o.Tracer, o.Line = p.tracer(), p.lineOf("resp")
 	s := resp.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
 	p.metrics.Registry().MustRegister(telemetry.NewRESP(s.Stats))
 	p.doors = append(p.doors, &door{name: "resp", address: c.listen.resp, serve: s.Serve, shutdown: s.Shutdown})

@@ -73,6 +73,7 @@ func (p *program) startActors(a *actors, hangups <-chan os.Signal) {
 	a.start(p.rules.Run)
 	a.start(func(ctx context.Context) { p.reloadOn(ctx, hangups) })
 	a.start(p.signals.Run)
+	a.start(p.measureLine)
 	a.start(p.watchSignals)
 	a.start(func(ctx context.Context) { p.firewall.run(ctx, p.limiter) })
 	a.start(p.sweep)

@@ -29,6 +29,7 @@ import (
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/rlqs"
+	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/internal/watch"
@@ -130,6 +131,7 @@ type program struct {
 	fleet        *fleet.Fleet
 	started      time.Time
 	overload     *overload.Limiter // nil without proxy.concurrency
+	line         *shed.Line        // of the requests of all doors
 	signals      *load.Registry
 	deferred     deferred.Queue // nil without one
 	worker       latch          // opens when the deferred requests need a worker
@@ -237,6 +239,9 @@ func (p *program) close() error {
 	}
 	if p.storage != nil {
 		failures = append(failures, p.storage.Close())
+	}
+	if p.line != nil {
+		_ = p.line.Close() // which Run may have done
 	}
 	failures = append(failures, p.audit.Close())
 	if p.otel != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-rl/weir/internal/preview"
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/ruledb"
+	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/store/fallback"
 	"github.com/weir-rl/weir/store/lease"
 	"github.com/weir-rl/weir/store/redis"
@@ -282,6 +283,18 @@ var proxySettings = []setting{
 }
 
 var loadSettings = []setting{
+	{path: "overload.line", value: "12ms",
+		help: "how long a request may stand in line, while this server has more to do than it can, before it is turned away; 0s for any time",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.shed.line })},
+	{path: "overload.proxy_line", value: "250ms",
+		help: "the same for requests through the proxy, whose clients wait for longer",
+		set:  toDuration(0, func(c *config) *time.Duration { return &c.shed.proxyLine })},
+	{path: "overload.answer", value: string(shed.Error),
+		help: "what becomes of requests that are turned away: error (the caller is told that nothing was decided), deny or allow",
+		set: text(func(c *config, s string) error {
+			c.shed.answer = shed.Answer(s)
+			return c.shed.answer.Check()
+		})},
 	{path: "prometheus.url",
 		help: "URL of the Prometheus that signals are asked of",
 		set:  toString(func(c *config) *string { return &c.prometheus.URL })},

@@ -13,7 +13,7 @@ const spoeParallel = 256
 func (p *program) addSPOE(trust auth.Trust) {
 	o := p.c.spoe
 	o.Trusted, o.Stopwatch, o.Logger = trust.TrustedPeer, p.metrics, p.log
-	o.Tracer = p.tracer()
+	o.Tracer, o.Line = p.tracer(), p.lineOf("spoe")
 	if p.c.store != storeMemory {
 		o.Parallel = spoeParallel
 	}

@@ -79,6 +79,14 @@ func Overload(w http.ResponseWriter) {
 		"This service is busier than it can be just now, and has to turn some requests away. Yours has not been counted against any limit. Try again in a moment.", nil)
 }
 
+// Late answers a request that has stood in line for too long, with the problem type
+// temporary-reduced-capacity. status is 503, or 429 where it is to count as refused.
+func Late(w http.ResponseWriter, status int) {
+	w.Header().Set("Retry-After", "1")
+	ProblemDetails(w, status, TypeReducedCapacity, titleReducedCapacity,
+		"This server has more to do than it can, and the request has stood in line for too long. Nothing was decided, and nothing counted. Try again in a moment.", nil)
+}
+
 // Send writes an answer with its headers; head leaves the body out.
 func Send(w http.ResponseWriter, status int, contentType string, body []byte, head bool) {
 	h := w.Header()

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -47,6 +48,9 @@ type Options struct {
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
+	// Line says whether checks have stood in line for too long, and what becomes of such; nil means
+	// that all are decided.
+	Line *shed.Door
 	// Logger is told of checks that cannot be answered, and how to mend that: of each kind of
 	// trouble once in ten seconds at most. nil means nobody.
 	Logger *slog.Logger
@@ -349,10 +353,14 @@ const (
 	passes verdict = iota
 	refused
 	undecided // the store failed
+	turned    // it has stood in line for too long, and is to be refused
 )
 
 // decide decides c.request, and sets what an answer that passes has in its header.
 func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
+	if f.o.Line.Late() {
+		return f.turnAway(c, h)
+	}
 	ctx, trace := door.Follow(r.Context(), f.o.Tracer, r.Header)
 	c.request.Trace = trace
 	err := f.limiter.Decide(ctx, &c.request, &c.decision)
@@ -363,10 +371,29 @@ func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
 	case !c.decision.Allowed:
 		return refused
 	}
+	f.pass(c, h)
+	return passes
+}
+
+// pass sets what an answer that passes has in its header.
+func (f *handler) pass(c *call, h http.Header) {
 	f.o.Headers.Write(h, &c.decision)
 	f.o.Headers.Fill(h)
 	h["Cache-Control"] = answer.NoStore
-	return passes
+}
+
+// turnAway is decide for a check that has stood in line for too long.
+func (f *handler) turnAway(c *call, h http.Header) verdict {
+	f.o.Line.Turned(1)
+	c.decision = weir.Decision{Allowed: true}
+	switch f.o.Line.Answer() {
+	case shed.Deny:
+		return turned
+	case shed.Allow:
+		f.pass(c, h)
+		return passes
+	}
+	return undecided
 }
 
 // answerForwarded answers Caddy and Traefik, which pass a refusal on to the client as it is.
@@ -377,6 +404,9 @@ func (f *handler) answerForwarded(w http.ResponseWriter, r *http.Request, c *cal
 	case refused:
 		f.o.CORS.Allow(w.Header(), r, f.o.Headers)
 		f.o.Headers.Refuse(w, r, &c.decision)
+	case turned:
+		f.o.CORS.Allow(w.Header(), r, f.o.Headers)
+		answer.Late(w, http.StatusTooManyRequests)
 	case undecided:
 		answer.StoreError(w)
 	}
@@ -413,6 +443,10 @@ func (f *handler) nginxStatus(r *http.Request, c *call, h http.Header) int {
 	case refused:
 		f.o.Headers.Write(h, &c.decision)
 		h["Cache-Control"] = answer.NoStore
+		return http.StatusForbidden
+	case turned:
+		h["Cache-Control"] = answer.NoStore
+		h.Set("Retry-After", "1")
 		return http.StatusForbidden
 	}
 	h["Cache-Control"] = answer.NoStore

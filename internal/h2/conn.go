@@ -45,6 +45,7 @@ type conn struct {
 	scratch       []byte    // its answer
 	plain         []byte    // its request, decompressed
 	ready         []*job    // that go to workers soon
+	late          lateness
 	freeStreams   []*stream
 
 	mu sync.Mutex
@@ -227,6 +228,7 @@ func (c *conn) readFrames() error {
 			}
 		}
 		c.handOver()
+		c.noteBatch()
 		if !c.endBatch() {
 			return net.ErrClosed
 		}

@@ -17,6 +17,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // Options tune New. The zero value of each field but Methods and Handler is right for most.
@@ -27,6 +29,12 @@ type Options struct {
 	// Bodies and answers may stream in both directions at once. It need not set Content-Length or
 	// Date, and no Date is added.
 	Handler http.Handler
+
+	// Line says whether the calls at hand have stood in line for too long. Turn answers such a call
+	// in place of its method, as Unary does at once; its message is not read. A nil Line turns none
+	// away.
+	Line *shed.Door
+	Turn func(out []byte) (answer []byte, s Status)
 
 	// TLS turns on TLS; nil means plain text, or the TLS of the listener's connections.
 	TLS *tls.Config

@@ -69,6 +69,10 @@ func (c *conn) grantWaiting() {
 
 // unary answers a unary call whose body is complete. The reader calls it.
 func (c *conn) unary(st *stream, body []byte) {
+	if c.s.o.Line != nil && c.isLate() {
+		c.turn(st)
+		return
+	}
 	c.call.request, c.call.conn = st.request, c
 	var refused *Status
 	if c.call.Message, refused = c.message(st.request, body); refused != nil {

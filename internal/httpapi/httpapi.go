@@ -20,6 +20,7 @@ import (
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // Options tune New. The zero value is right for most, but trusts nobody.
@@ -41,6 +42,9 @@ type Options struct {
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
 	Tracer door.Tracer
+	// Line says whether requests have stood in line for too long, and what becomes of such; nil
+	// means that all are decided.
+	Line *shed.Door
 }
 
 // Bounds of the HTTP decision API.
@@ -53,12 +57,15 @@ const (
 //go:embed openapi.yaml
 var openAPI []byte
 
+const limitPath = "/api/v1/limit"
+
 // route is a path of the door. The table of them is looked at in order: the path that is asked for
 // most comes first. An http.ServeMux would redirect paths that it cleans, and answer 405 in its own
 // way.
 type route struct {
 	path    string
 	below   bool     // the route is also for all paths that begin with path
+	decides bool     // nobody loses anything if it is turned away
 	methods []string // nil for any
 	serve   http.HandlerFunc
 }
@@ -66,17 +73,17 @@ type route struct {
 // routesOf returns the routes of h.
 func routesOf(h *handler) []route {
 	post := []string{http.MethodPost}
-	routes := []route{{path: "/api/v1/limit", methods: []string{http.MethodGet, http.MethodPost}, serve: h.limit}}
+	routes := []route{{path: limitPath, methods: []string{http.MethodGet, http.MethodPost}, decides: true, serve: h.limit}}
 	if h.o.ForwardAuth != nil {
 		routes = append(routes, route{path: door.ForwardAuthPath, below: true, serve: h.o.ForwardAuth.ServeHTTP})
 	}
 	if h.o.JSON != nil {
-		routes = append(routes, route{path: "/json", serve: h.o.JSON.ServeHTTP})
+		routes = append(routes, route{path: "/json", decides: true, serve: h.o.JSON.ServeHTTP})
 	}
 	return append(routes, []route{
-		{path: "/api/v1/limit/batch", methods: post, serve: h.batch},
+		{path: "/api/v1/limit/batch", methods: post, decides: true, serve: h.batch},
 		{path: "/api/v1/release", methods: post, serve: h.release},
-		{path: "/api/v1/reserve", methods: post, serve: h.reserve},
+		{path: "/api/v1/reserve", methods: post, decides: true, serve: h.reserve},
 		{path: "/api/v1/commit", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, false) }},
 		{path: "/api/v1/cancel", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, true) }},
 		{path: "/api/v1/openapi.yaml", methods: []string{http.MethodGet, http.MethodHead}, serve: describe},
@@ -136,6 +143,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if to.methods != nil && !slices.Contains(to.methods, r.Method) {
 			answer.MethodNotAllowed(w, r, strings.Join(to.methods, ", "))
+			return
+		}
+		if to.decides && h.o.Line.Late() {
+			h.turnAway(w, r, to.path)
 			return
 		}
 		to.serve(w, r)

@@ -33,6 +33,7 @@ import (
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/internal/upstream"
 	"github.com/weir-rl/weir/overload"
 )
@@ -76,6 +77,9 @@ type Options struct {
 	// Overload bounds how many requests are under way to the upstream at the same time; nil does
 	// not.
 	Overload *overload.Limiter
+	// Line says whether requests have stood in line for too long before they came here, and what
+	// becomes of such; nil means that all are decided.
+	Line *shed.Door
 	// Load measures the requests that go to the upstream; nil for none.
 	Load overload.Load
 	// Trace tells the trace that a request is part of, see httplimit.Options.
@@ -291,6 +295,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if p.defers != nil && strings.HasPrefix(r.URL.Path, p.defers.TicketPath) {
 		p.defers.serveTicket(w, r)
+		return
+	}
+	if p.o.Line.Late() {
+		p.o.Line.Turned(1)
+		status := http.StatusServiceUnavailable
+		if p.o.Line.Answer() == shed.Deny {
+			status = http.StatusTooManyRequests
+		}
+		answer.Late(w, status)
 		return
 	}
 	hasBody := r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody

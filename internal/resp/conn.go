@@ -49,6 +49,8 @@ type conn struct {
 	batch batch
 
 	heard      bool // a command has come
+	looked     int  // commands since the last read
+	late       bool // those at hand have stood in line for too long
 	since      time.Time
 	readUntil  time.Time
 	writeUntil time.Time
@@ -162,6 +164,11 @@ func (c *conn) command() error {
 		if err := c.other(args); err != nil {
 			return err
 		}
+	case c.o.Line != nil && c.isLate():
+		if err := c.decideBatch(); err != nil { // which comes before
+			return err
+		}
+		c.out = c.turnAway(c.out, v, args, c.trusted || c.authed)
 	case c.lanes != nil:
 		return c.decideOrWait(v, args)
 	default:
@@ -243,6 +250,7 @@ func (c *conn) fill() error {
 	if err := c.wait(); err != nil {
 		return err
 	}
+	c.looked = 0
 	n, err := c.nc.Read(p.buf[p.w:])
 	p.w += n
 	c.hungry = p.w == len(p.buf)

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -54,6 +55,9 @@ type Options struct {
 	Patience time.Duration
 	// Stall is how long a client may leave answers unread; 0 means 1 min.
 	Stall time.Duration
+	// Line says whether commands have stood in line for too long, and what becomes of such that
+	// decide; nil means that all are decided.
+	Line *shed.Door
 	// Version is Weir's, for INFO.
 	Version string
 	// Stopwatch times decisions; nil means that nobody does.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weir-rl/weir/internal/h2"
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // ServerOptions tune NewServer. The zero value is right for most.
@@ -37,6 +38,9 @@ type ServerOptions struct {
 	MaxStreams uint32
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
 	MaxConnections int
+	// Line says whether calls have stood in line for too long, and what becomes of such; nil means
+	// that all are decided.
+	Line *shed.Door
 	// Logger is told of defects in weir itself that failed a call; nil means nobody.
 	Logger *slog.Logger
 	// Beside registers other services, which grpc-go serves on the same port, with the same check
@@ -76,6 +80,8 @@ func NewServer(r *Service, o ServerOptions) *Server {
 	s.server = h2.New(h2.Options{
 		Methods:        map[string]h2.Unary{rlspb.RateLimitService_ShouldRateLimit_FullMethodName: r.unary(o.Authorize)},
 		Handler:        http.Handler(s.rest),
+		Line:           o.Line,
+		Turn:           turnedAway(o.Line),
 		TLS:            o.TLS,
 		MaxMessage:     most,
 		MaxStreams:     int(o.MaxStreams),

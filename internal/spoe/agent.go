@@ -23,6 +23,7 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // Options tune New. The zero value is right for a store that never waits, but trusts nobody.
@@ -56,6 +57,9 @@ type Options struct {
 	// Tracer follows decisions in traces, by the arguments traceparent and tracestate; nil means
 	// that nobody does.
 	Tracer door.Tracer
+	// Line says whether requests have stood in line for too long, and what becomes of such; nil
+	// means that all are decided.
+	Line *shed.Door
 	// Logger is told of connections that went wrong, in a line a minute at most; nil means nobody.
 	Logger *slog.Logger
 }

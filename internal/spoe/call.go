@@ -7,6 +7,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // call is what one NOTIFY needs, kept for the next one.
@@ -81,6 +82,7 @@ const (
 	errorDomain = "domain: is missing, and the rules hold several domains; set spoe.domain, or name it in args"
 	errorHost   = "host: is no host that all servers read alike"
 	errorStore  = "the store failed"
+	errorLate   = shed.Reason
 )
 
 // answer decides the request whose messages have been parsed, and appends the ACK, of at most size
@@ -99,7 +101,9 @@ func (c *call) answerNow(ctx context.Context, messages int, stream, id uint64, t
 	c.start, c.ctx = door.Begin(c.agent.o.Stopwatch), ctx
 	c.decided = false
 	c.ack.begin(out, stream, id, size)
-	if messages > 0 && c.begin(trusted) { // without any, nothing is asked
+	if messages > 0 && c.agent.o.Line.Late() {
+		c.turnAway()
+	} else if messages > 0 && c.begin(trusted) { // without any, nothing is asked
 		if !door.DecideNow(c.ctx, c.agent.limiter, &c.request, &c.decision) {
 			c.ack.buf = nil
 			return out, false
@@ -114,6 +118,21 @@ func (c *call) answerRest(stream, id uint64, out []byte, size int) []byte {
 	c.ack.begin(out, stream, id, size)
 	c.conclude(door.DecideRest(c.ctx, c.agent.limiter, &c.request, &c.decision))
 	return c.finish()
+}
+
+// turnAway answers a request that has stood in line for too long.
+func (c *call) turnAway() {
+	c.agent.o.Line.Turned(1)
+	switch c.agent.o.Line.Answer() {
+	case shed.Deny:
+		answer.Late(&c.recorder, http.StatusTooManyRequests)
+		c.refused(errorLate, nil)
+	case shed.Allow:
+		c.decision = weir.Decision{Allowed: true}
+		c.passed()
+	default:
+		c.undecided(errorLate)
+	}
 }
 
 // finish ends the ACK, and forgets the request.

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // DoorOptions say what NewDoors reads. A nil field means that there is no such metric.
@@ -11,6 +12,7 @@ type DoorOptions struct {
 	Doors        func() map[string]listen.Stats // by the name of the door
 	Tokens       func() (wrong, tooMany uint64)
 	Certificates func() listen.CertificateStatus
+	Line         func() shed.Stats
 }
 
 // NewDoors returns a collector of what comes in at the doors, for Metrics.Registry.
@@ -25,10 +27,12 @@ var (
 	descWrongTokens        = prometheus.NewDesc("weir_wrong_tokens_total", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).", []string{"outcome"}, nil)
 	descCertificateExpiry  = prometheus.NewDesc("weir_certificate_expiry_timestamp_seconds", "When the first of the certificates in force expires.", nil, nil)
 	descCertificateLoads   = prometheus.NewDesc("weir_certificate_loads_total", "Loads of certificates.", nil, nil)
+	descLine               = prometheus.NewDesc("weir_line_seconds", "How long requests stand in line now before this process looks at them.", nil, nil)
+	descTurned             = prometheus.NewDesc("weir_shed_total", "Requests that were turned away since they had stood in line for too long, while this process had more to do than it can.", []string{"door"}, nil)
 	descCertificateErrors  = prometheus.NewDesc("weir_certificate_load_errors_total", "Changes of the certificates' files that could not be taken over.", nil, nil)
 )
 
-var descsDoors = []*prometheus.Desc{descConnections, descConnectionsTotal, descConnectionsRefused, descWrongTokens, descCertificateExpiry, descCertificateLoads, descCertificateErrors}
+var descsDoors = []*prometheus.Desc{descConnections, descConnectionsTotal, descConnectionsRefused, descWrongTokens, descCertificateExpiry, descCertificateLoads, descCertificateErrors, descLine, descTurned}
 
 // Describe implements prometheus.Collector.
 func (c doorCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -53,6 +57,13 @@ func (c doorCollector) Collect(ch chan<- prometheus.Metric) {
 		wrong, tooMany := c.o.Tokens()
 		counter(descWrongTokens, wrong, "wrong")
 		counter(descWrongTokens, tooMany, "too_many")
+	}
+	if c.o.Line != nil {
+		s := c.o.Line()
+		gauge(descLine, s.Waited.Seconds())
+		for door, n := range s.Turned {
+			counter(descTurned, n, door)
+		}
 	}
 	if c.o.Certificates != nil {
 		s := c.o.Certificates()

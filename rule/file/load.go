@@ -286,7 +286,7 @@ var rootMistakes = sync.OnceValue(func() map[string]string {
 var configKeys = []string{
 	"admin", "audit", "auth", "ban", "client_ip", "cors", "decisions", "defer", "drain", "forward_auth", "headers", "http", "identity",
 	"insight", "jwt",
-	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "prometheus", "proxy", "proxy_protocol",
+	"limits", "listen", "log", "max_connections", "memory", "metrics", "nodes", "otel", "overload", "prometheus", "proxy", "proxy_protocol",
 	"recent", "redis", "region", "regions", "resp", "rlqs", "rls", "rules", "rules_db", "signals", "snapshot", "spoe", "store", "tls", "trusted_peers",
 }
 

@@ -1,0 +1,43 @@
+package shed
+
+import "time"
+
+// The times of a Control, as CoDel has them (RFC 8289): a rush that lasts for less than interval is
+// a burst, which the line is there for.
+const (
+	interval = 100 * time.Millisecond
+	calm     = time.Second
+)
+
+// Control tells a burst from overload, by readings of how long requests stand in line. It is
+// overloaded once all readings of an interval were above the bound, and until none was for a
+// second: the line gets short at once when requests are turned away, which says nothing of the
+// load. The zero value is not overloaded. Not safe for concurrent use.
+type Control struct {
+	above      time.Time // since when all readings were above the bound; zero if the last was not
+	last       time.Time // the last reading above it
+	overloaded bool
+}
+
+// Read takes a reading: at the instant now requests have stood in line for so long. It reports
+// whether there is overload.
+func (c *Control) Read(now time.Time, waited, bound time.Duration) (overloaded bool) {
+	if waited <= bound {
+		c.above = time.Time{}
+		if c.overloaded && now.Sub(c.last) >= calm {
+			c.overloaded = false
+		}
+		return c.overloaded
+	}
+	if c.above.IsZero() {
+		c.above = now
+	}
+	c.last = now
+	if now.Sub(c.above) >= interval {
+		c.overloaded = true
+	}
+	return c.overloaded
+}
+
+// Overloaded is what the last Read reported.
+func (c *Control) Overloaded() bool { return c.overloaded }

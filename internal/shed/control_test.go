@@ -1,0 +1,76 @@
+package shed
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const bound = 12 * time.Millisecond
+
+// at is an instant after an arbitrary one.
+func at(d time.Duration) time.Time { return time.Unix(1_000_000, 0).Add(d) }
+
+func TestControl(t *testing.T) {
+	var c Control
+	ms := time.Millisecond
+	for _, step := range []struct {
+		at, waited time.Duration
+		want       bool
+	}{
+		{0, 13 * ms, false},
+		{99 * ms, 500 * ms, false}, // a burst
+		{99*ms + 1, 12 * ms, false},
+		{100 * ms, 13 * ms, false}, // which was over in between
+		{150 * ms, 80 * ms, false},
+		{200 * ms, 13 * ms, true},
+		{201 * ms, 0, true}, // the line is short since requests are turned away
+		{1199 * ms, 0, true},
+		{1200 * ms, 0, false},
+		{1201 * ms, 500 * ms, false}, // all begins anew
+		{1301 * ms, 500 * ms, true},
+	} {
+		if got := c.Read(at(step.at), step.waited, bound); got != step.want || c.Overloaded() != got {
+			t.Fatalf("at %v, after %v in line: overloaded is %v", step.at, step.waited, got)
+		}
+	}
+}
+
+// Whatever the readings: overload needs an interval in which all are above the bound, holds while
+// any is, and ends with the first reading a second after the last of them.
+func TestControlProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c Control
+		type reading struct {
+			at    time.Duration
+			above bool
+		}
+		var all []reading
+		now, overloaded := time.Duration(0), false
+		for range rapid.IntRange(1, 200).Draw(t, "readings") {
+			now += rapid.SampledFrom([]time.Duration{1, 2 * time.Millisecond, 30 * time.Millisecond, interval, 400 * time.Millisecond, calm}).Draw(t, "after")
+			waited := rapid.SampledFrom([]time.Duration{-1, 0, bound, bound + 1, time.Second}).Draw(t, "waited")
+			all = append(all, reading{now, waited > bound})
+			// the model looks back over all readings
+			since, last := now, time.Duration(-calm)
+			for i := len(all) - 1; i >= 0 && all[i].above; i-- {
+				since = all[i].at
+			}
+			for _, r := range all {
+				if r.above {
+					last = r.at
+				}
+			}
+			switch {
+			case waited > bound && now-since >= interval:
+				overloaded = true
+			case waited <= bound && now-last >= calm:
+				overloaded = false
+			}
+			if got := c.Read(at(now), waited, bound); got != overloaded {
+				t.Fatalf("reading %d: overloaded is %v, want %v", len(all), got, overloaded)
+			}
+		}
+	})
+}

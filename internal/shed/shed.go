@@ -1,0 +1,277 @@
+// Package shed turns requests away while this process has more to do than it can, so that those it
+// does answer are answered in time. Begin with New; each door asks its Door.Late before it decides.
+//
+// A request stands in line from when its bytes could be read until its handler runs: behind the
+// goroutines that are ready to run, those that the network has woken but the scheduler has not
+// looked for, and other processes. None of this is seen from within a request. So a probe stands in
+// the same line: a timer of the kernel that becomes readable at a known instant, as a connection
+// does. How late it is read is how long all have waited that became ready then; and while it is
+// overdue, by how much it is. That costs a request nothing, and is one number for all doors, with
+// TLS or without.
+package shed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Answer says what a door makes of a request that is turned away.
+type Answer string
+
+// The answers.
+const (
+	Error Answer = "error" // that nothing was decided: what then happens is up to the caller
+	Deny  Answer = "deny"  // as one that a limit refuses
+	Allow Answer = "allow" // as one that no limit refuses
+)
+
+// Check returns an error that says what to write in place of a.
+func (a Answer) Check() error {
+	if a != Error && a != Deny && a != Allow {
+		return fmt.Errorf("%q must be %s, %s or %s", string(a), Error, Deny, Allow)
+	}
+	return nil
+}
+
+// Reason is what a door says to a request that it turns away, in words.
+const Reason = "overloaded: the request has stood in line for too long, and nothing was decided; try again in a moment"
+
+// How often the probe looks: after tense while there is a line, and less and less often while there
+// is none.
+const (
+	tense   = 2 * time.Millisecond
+	relaxed = 64 * time.Millisecond
+	// a line that is no reason to look more closely
+	short = time.Millisecond
+)
+
+// Line is the one in which all requests of this process stand. Make one with New; a nil Line has no
+// doors. Safe for concurrent use.
+type Line struct {
+	probe probe
+	began time.Time // the clock's zero
+	doors []*Door
+
+	waited atomic.Int64 // by the last reading, in ns
+	due    atomic.Int64 // when the probe is to be read, in ns since began; far ahead while it rests
+	asked  atomic.Bool  // since the last reading
+	rests  atomic.Bool
+	wake   chan struct{}
+}
+
+// probe becomes readable after a time.
+type probe interface {
+	// wait returns when a time has passed, and its turn has come.
+	wait(time.Duration) error
+	Close() error
+}
+
+// New returns the line. Run measures it.
+func New() (*Line, error) {
+	p, err := newProbe()
+	if err != nil {
+		return nil, err
+	}
+	return newLine(p), nil
+}
+
+func newLine(p probe) *Line {
+	l := &Line{probe: p, began: time.Now(), wake: make(chan struct{}, 1)}
+	l.due.Store(math.MaxInt64)
+	return l
+}
+
+// Door returns what a door asks, by the name that metrics have. bound is how long a request may
+// stand in line under overload; 0 for any time. Run must not have been called yet.
+func (l *Line) Door(name string, bound time.Duration, answer Answer) *Door {
+	if l == nil || bound <= 0 {
+		return nil
+	}
+	d := &Door{line: l, name: name, bound: bound, answer: answer}
+	l.doors = append(l.doors, d)
+	return d
+}
+
+// Close frees what New took, and ends Run.
+func (l *Line) Close() error { return l.probe.Close() }
+
+// Run measures the line until ctx ends.
+func (l *Line) Run(ctx context.Context) error {
+	if l == nil || len(l.doors) == 0 {
+		return nil
+	}
+	defer context.AfterFunc(ctx, func() { _ = l.probe.Close() })()
+	for every := tense; ; {
+		if !l.asked.Swap(false) {
+			l.sleep(ctx)
+			every = tense
+		}
+		due := time.Since(l.began) + every
+		l.due.Store(int64(due))
+		err := l.probe.wait(every)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the probe of the line failed: %w", err)
+		}
+		now := time.Now()
+		waited := now.Sub(l.began) - due
+		l.read(now, waited)
+		if every = min(2*every, relaxed); waited > short || l.overloaded() {
+			every = tense
+		}
+	}
+}
+
+// read tells the doors of a reading.
+func (l *Line) read(now time.Time, waited time.Duration) {
+	l.waited.Store(int64(waited))
+	for _, d := range l.doors {
+		d.overloaded.Store(d.control.Read(now, waited, d.bound))
+	}
+}
+
+func (l *Line) overloaded() bool {
+	for _, d := range l.doors {
+		if d.overloaded.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// sleep waits until somebody asks: an idle server is to have nothing to do. While there is overload
+// it does not, so that there is an end to that.
+func (l *Line) sleep(ctx context.Context) {
+	if l.overloaded() {
+		return
+	}
+	l.due.Store(math.MaxInt64)
+	l.waited.Store(0)
+	l.rests.Store(true)
+	if !l.asked.Load() {
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+		}
+	}
+	l.rests.Store(false)
+}
+
+// Waited is how long requests stand in line now: what the last reading was, or more where the probe
+// is overdue.
+func (l *Line) Waited() time.Duration {
+	overdue := int64(time.Since(l.began)) - l.due.Load()
+	return time.Duration(max(l.waited.Load(), overdue, 0))
+}
+
+// Door is what a door knows of the line. A nil Door turns nobody away. Safe for concurrent use.
+type Door struct {
+	line       *Line
+	name       string
+	bound      time.Duration
+	answer     Answer
+	overloaded atomic.Bool
+	turned     atomic.Uint64
+	control    Control // of Line.Run
+}
+
+// Late reports whether requests that are at hand now have stood in line for too long, and are to be
+// turned away. It costs no more than a few loads unless there is overload.
+func (d *Door) Late() bool {
+	if d == nil {
+		return false
+	}
+	l := d.line
+	if !l.asked.Load() {
+		l.asked.Store(true)
+		if l.rests.Load() {
+			select {
+			case l.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return d.overloaded.Load() && l.Waited() > d.bound
+}
+
+// Bound is how long a request may stand in line under overload; 0 for any time.
+func (d *Door) Bound() time.Duration {
+	if d == nil {
+		return 0
+	}
+	return d.bound
+}
+
+// Answer is what becomes of a request that is turned away.
+func (d *Door) Answer() Answer { return d.answer }
+
+// Turned counts n requests that were turned away.
+func (d *Door) Turned(n int) { d.turned.Add(uint64(n)) }
+
+// Stats is a reading of the line.
+type Stats struct {
+	Waited time.Duration
+	Turned map[string]uint64 // requests that were turned away, by door
+}
+
+// Stats returns a reading.
+func (l *Line) Stats() Stats {
+	if l == nil {
+		return Stats{}
+	}
+	s := Stats{Waited: l.Waited(), Turned: map[string]uint64{}}
+	for _, d := range l.doors {
+		s.Turned[d.name] += d.Count()
+	}
+	return s
+}
+
+var errClosed = errors.New("closed")
+
+// sleeper is the probe where there is no timer that a connection's readers could wait for: it
+// stands behind those that are ready to run, but does not see for how long the network was not
+// looked at.
+type sleeper struct {
+	closed chan struct{}
+	once   sync.Once
+	yield  func()
+}
+
+func newSleeper(yield func()) *sleeper { return &sleeper{closed: make(chan struct{}), yield: yield} }
+
+func (s *sleeper) wait(d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-s.closed:
+		return errClosed
+	case <-timer.C:
+		s.yield() // a timer's goroutine goes before all others
+		return nil
+	}
+}
+
+func (s *sleeper) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
+
+// Overloaded returns a Door at which every request is late, for tests of doors.
+func Overloaded(answer Answer) *Door {
+	l := &Line{began: time.Now()}
+	l.waited.Store(math.MaxInt64)
+	l.asked.Store(true)
+	d := &Door{line: l, bound: 1, answer: answer}
+	d.overloaded.Store(true)
+	return d
+}
+
+// Count is how many requests were turned away.
+func (d *Door) Count() uint64 { return d.turned.Load() }
