@@ -24,7 +24,7 @@ func TestBothAsOne(t *testing.T) {
 	p := s.partitions[0]
 	load := func(name string, edits ...string) {
 		t.Helper()
-		text := "#!lua name=" + name + "\n" + strings.ReplaceAll(libraryCode, "NAME", name)
+		text := "#!lua name=" + name + "\n" + strings.ReplaceAll(expandConstants(libraryText()), "NAME", name)
 		for i := 0; i < len(edits); i += 2 {
 			if strings.Count(text, edits[i]) != 1 {
 				t.Fatalf("the library has %q not once", edits[i])
