@@ -70,6 +70,9 @@ type connState struct {
 	inputSize int  // of conn.in
 	resting   bool // the reader is being woken, to make it smaller
 
+	jobs     int  // calls of this connection that are with workers
+	flushing bool // a worker writes what others answer, too, when they had their turn
+
 	drained sync.Cond
 	repaid  int // see conn.spend: calls that others than the reader have answered
 

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -266,6 +267,7 @@ func (c *conn) queueJob(st *stream, rest Rest, size int) {
 	}
 	st.async = true
 	st.in = nil
+	c.jobs++
 	c.mu.Unlock()
 	if c.ready = append(c.ready, j); len(c.ready) == maxReady {
 		c.handOver()
@@ -310,6 +312,24 @@ func (s *Server) work(j *job) {
 	}
 }
 
+// flushTogether writes the answers of workers. A store over a network answers many calls at once,
+// so where others of the connection are with workers, those that are ready to run have their turn
+// first, and one write takes the answers of all. A single call would only lose time. mu must be
+// held; it is released meanwhile.
+func (c *conn) flushTogether() {
+	switch {
+	case c.flushing:
+		return // by another worker, soon
+	case c.jobs > 0 && !c.writing:
+		c.flushing = true
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		c.flushing = false
+	}
+	c.flush()
+}
+
 func (s *Server) runJob(j *job) {
 	c, st := j.c, j.st
 	out, status := s.runRest(j.ctx, j.rest, j.out[:0])
@@ -323,7 +343,8 @@ func (s *Server) runJob(j *job) {
 		c.repaid++
 	}
 	st.cancel()
-	c.flush()
+	c.jobs--
+	c.flushTogether()
 	c.mu.Unlock()
 	j.out = out
 	j.c, j.st, j.ctx, j.rest = nil, nil, nil, nil
