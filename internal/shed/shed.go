@@ -57,11 +57,14 @@ type Line struct {
 	began time.Time // the clock's zero
 	doors []*Door
 
+	mu     sync.Mutex   // of the doors' controls
 	waited atomic.Int64 // by the last reading, in ns
 	due    atomic.Int64 // when the probe is to be read, in ns since began; far ahead while it rests
 	asked  atomic.Bool  // since the last reading
 	rests  atomic.Bool
-	wake   chan struct{}
+	// calls lookOverdue
+	overdue *time.Timer
+	wake    chan struct{}
 }
 
 // probe becomes readable after a time.
@@ -106,6 +109,12 @@ func (l *Line) Run(ctx context.Context) error {
 		return nil
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.probe.Close() })()
+	l.overdue = time.AfterFunc(math.MaxInt64, l.lookOverdue)
+	defer l.overdue.Stop()
+	least := l.doors[0].bound
+	for _, d := range l.doors {
+		least = min(least, d.bound)
+	}
 	for every := tense; ; {
 		if !l.asked.Swap(false) {
 			l.sleep(ctx)
@@ -113,6 +122,7 @@ func (l *Line) Run(ctx context.Context) error {
 		}
 		due := time.Since(l.began) + every
 		l.due.Store(int64(due))
+		l.overdue.Reset(every + least + interval)
 		err := l.probe.wait(every)
 		if ctx.Err() != nil {
 			return nil
@@ -131,9 +141,29 @@ func (l *Line) Run(ctx context.Context) error {
 
 // read tells the doors of a reading.
 func (l *Line) read(now time.Time, waited time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.waited.Store(int64(waited))
 	for _, d := range l.doors {
 		d.overloaded.Store(d.control.Read(now, waited, d.bound))
+	}
+}
+
+// lookOverdue is called while the probe is not read. In a rush it stands in line for long, and no
+// reading would come before the line is as long as that; but that it has waited says as much.
+func (l *Line) lookOverdue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	overdue := now.Sub(l.began) - time.Duration(l.due.Load())
+	for _, d := range l.doors {
+		if since := overdue - d.bound; since >= interval {
+			d.control.Read(now.Add(-since), d.bound+1, d.bound) // when it came to be above the bound
+			d.overloaded.Store(d.control.Read(now, overdue, d.bound))
+		}
+	}
+	if overdue > 0 {
+		l.overdue.Reset(interval)
 	}
 }
 
@@ -154,6 +184,7 @@ func (l *Line) sleep(ctx context.Context) {
 	}
 	l.due.Store(math.MaxInt64)
 	l.waited.Store(0)
+	l.overdue.Stop()
 	l.rests.Store(true)
 	if !l.asked.Load() {
 		select {
@@ -179,7 +210,7 @@ type Door struct {
 	answer     Answer
 	overloaded atomic.Bool
 	turned     atomic.Uint64
-	control    Control // of Line.Run
+	control    Control // guarded by Line.mu
 }
 
 // Late reports whether requests that are at hand now have stood in line for too long, and are to be
