@@ -69,7 +69,7 @@ func (s *station) serve(ctx context.Context, d *Door, begin time.Time, decide, r
 		for _, v := range line {
 			if turn, is := v.(chan struct{}); is {
 				close(turn)
-				time.Sleep(1) // in which Line.Run takes its reading
+				time.Sleep(time.Nanosecond) // in which Line.Run takes its reading
 				continue
 			}
 			came := v.(time.Time)
