@@ -44,8 +44,9 @@ type timeouts struct {
 
 // Bounds of what the loop serves. What is beyond goes to net/http.
 const (
-	maxHead = 16 << 10
-	maxBody = 64 << 10
+	maxHead   = 16 << 10
+	maxBody   = 64 << 10
+	maxFields = 100 // a connection keeps room for as many as it has ever had
 )
 
 // New returns a server that does what s does, at less cost. Handler, ErrorLog, the time-outs and

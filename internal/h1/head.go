@@ -121,6 +121,9 @@ func (h *head) request(b []byte, line span) bool {
 
 // line reads a line with a field.
 func (h *head) line(b []byte, line span) bool {
+	if len(h.fields) == maxFields {
+		return false
+	}
 	s := line.of(b)
 	colon := 0
 	for colon < len(s) && token[s[colon]] {

@@ -19,9 +19,6 @@ type work struct {
 	response response
 }
 
-// mostFields is how many fields of a header leave it small enough to be kept.
-const mostFields = 64
-
 func newWork() *work {
 	return &work{header: http.Header{}, response: response{header: http.Header{}}}
 }
@@ -36,9 +33,9 @@ func (k *work) begin(c *conn) (q *request, ok bool) {
 	return q, ok
 }
 
-// release puts k back.
+// release puts k back, unless an answer has made it large.
 func (k *work) release() {
-	if len(k.header) > mostFields || len(k.response.header) > mostFields || cap(k.response.out) > maxOut || cap(k.values) > 2*mostFields {
+	if len(k.response.header) > maxFields || cap(k.response.out) > maxOut {
 		return
 	}
 	clear(k.header)

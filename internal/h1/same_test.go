@@ -186,7 +186,7 @@ func TestServes(t *testing.T) {
 		get("/", "Pragma: no-cache"), get("/", "Pragma: no-cache", "Cache-Control: max-age=0"), get("/", "pragma: No-Cache"), get("/", "Pragma: x", "Pragma: no-cache"),
 		get("/", "Cookie: a=1", "Cookie: b=2"), get("/", "Keep-Alive: 5", "TE: trailers", "Proxy-Connection: close", "Range: bytes=0-1"),
 		get("/", "Content-Length: 0"), get("/", "Content-Length: 003") + "abc", post("/", ""), post("/", "{}"), post("/", strings.Repeat("b", 20_000)), post("/", strings.Repeat("b", 65536)),
-		get("/", "X-Long: "+strings.Repeat("y", 12_000)), get("/?" + strings.Repeat("y", 9000)),
+		get("/", "X-Long: "+strings.Repeat("y", 12_000)), get("/?" + strings.Repeat("y", 9000)), get("/", strings.Fields(strings.Repeat("a: ", maxFields-1))...),
 		"GET / HTTP/1.1\r\nHost:\r\n\r\n", "GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
 		get("/?status=404"), get("/?status=429&set=Retry-After:1"), get("/?status=204"), get("/?status=204&set=Content-Length:9&set=Content-Type:a/b"),
 		get("/?status=304&set=Content-Type:a/b&set=Etag:x"), get("/?status=599"), get("/?status=999"), get("/?status=200&write=none"),
@@ -252,6 +252,7 @@ func oddRequests() []string {
 		post("/", "cut off")[:62], "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", "POST /?read=no HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n",
 		"G", "GET / HT", "GET / HTTP/1.1\r\nHost: a", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 	}
+	list = append(list, get("/", strings.Fields(strings.Repeat("a: ", maxFields))...)) // and Host
 	for _, field := range []string{
 		"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n", "transfer-encoding: CHUNKED\r\n\r\n0\r\n", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: identity", "Transfer-Encoding:\tchunked", "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked\r\nContent-Length: 3",
 		"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "Transfer-Encoding : chunked", "Transfer-Encoding\t: chunked", " Transfer-Encoding: chunked", "X: a\r\n Transfer-Encoding: chunked", "X: a\r\n\tb", "Transfer-Encoding: \x0bchunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
