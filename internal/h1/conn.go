@@ -121,6 +121,7 @@ func (c *conn) handOver() {
 	if in := c.in[c.r:min(c.w, c.r+len(preface))]; c.used && len(in) > 0 && string(in) == preface[:len(in)] {
 		// To net/http the connection is a new one, on which this would begin HTTP/2. Who is behind a
 		// proxy must not be able to change the protocol of its connection.
+		c.bound(time.Now())
 		_, _ = io.WriteString(c.nc, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 		return
 	}
@@ -313,11 +314,8 @@ func (c *conn) answer() (keep, understood bool) {
 	c.current = q
 	c.s.handler.ServeHTTP(w, q.http)
 	c.current = nil
-	if err := q.end(); err != nil {
-		work.release()
-		return false, true
-	}
-	keep = w.finish() && !c.draining.Load()
+	gone := q.end() != nil // or has only ended its sending: who still reads gets the answer
+	keep = w.finish() && !gone && !c.draining.Load()
 	work.release()
 
 	c.used, c.post = true, c.head.post

@@ -69,6 +69,18 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
+// TestHalfClosed: a client that ends its sending behind its request gets the answer, also if that
+// waits for the client to go.
+func TestHalfClosed(t *testing.T) {
+	loop, plain := newSides(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		_, _ = io.WriteString(w, "an answer")
+	}))
+	if got := same(t, loop, plain, get("/")); !strings.HasSuffix(got, "an answer") {
+		t.Errorf("the answer is %q", got)
+	}
+}
+
 // TestContext: what a handler may ask of a context is there, also when the request is over.
 func TestContext(t *testing.T) {
 	contexts := make(chan context.Context, 1)
@@ -179,17 +191,23 @@ func TestHTTP2(t *testing.T) {
 			}
 		}
 	}
-	got := both(t, h, func(_ *testing.T, l *pipes, _ server) string {
-		p := l.dial()
-		for _, part := range []string{post("/", "x") + "\r\nPR", preface[2:]} {
-			p.send(part)
-			synctest.Wait()
+	for pause, parts := range map[time.Duration][]string{
+		time.Second: {post("/", "x") + "\r\nPR", preface[2:]},
+		time.Minute: {get("/"), preface}, // longer than an answer may take
+	} {
+		got := both(t, h, func(_ *testing.T, l *pipes, _ server) string {
+			p := l.dial()
+			for _, part := range parts {
+				p.send(part)
+				time.Sleep(pause)
+				synctest.Wait()
+			}
+			got, _ := p.all()
+			return fmt.Sprint(strings.Count(got, "HTTP/1.1 "), strings.Contains(got, "\x00"))
+		})
+		if got != "2 false" {
+			t.Error(got)
 		}
-		got, _ := p.all()
-		return fmt.Sprint(strings.Count(got, "HTTP/1.1 "), strings.Contains(got, "\x00"))
-	})
-	if got != "2 false" {
-		t.Error(got)
 	}
 
 	certified := httptest.NewUnstartedServer(h)
