@@ -65,6 +65,7 @@ const (
 // faster than the limit allows. On PostgreSQL there are fewer of them, unless WEIR_DEFERRED says
 // how many.
 func TestDeferred(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	// All of them wait for the rate more than for the machine.
 	t.Run("file", func(t *testing.T) {

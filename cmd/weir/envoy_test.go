@@ -231,6 +231,7 @@ func wantHeaders(t *testing.T, h http.Header, want map[string]string) {
 }
 
 func TestEnvoy(t *testing.T) {
+	t.Parallel()
 	envoy := envoytest.Program(t)
 	program := buildProgram(t)
 	t.Run("example", func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 // is cut off meanwhile, never admit more than the bound together. Without regions in the rule they
 // do, and it says so.
 func TestRegionsExample(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")

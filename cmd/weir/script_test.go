@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +22,11 @@ import (
 var withoutLine = []string{"WEIR_OVERLOAD_LINE=0s", "WEIR_OVERLOAD_PROXY_LINE=0s"}
 
 func TestMain(m *testing.M) {
+	// Its parallel tests wait for other programs, and for windows to pass, far more than they
+	// compute. A -parallel of the command line goes before.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	testscript.Main(tests{m}, map[string]func(){"weir": main})
 }
 

@@ -85,6 +85,7 @@ func (n *node) number(metric string) int {
 // TestSlowRedis: an answer of Redis that comes late admits nothing that Redis has said is gone,
 // whether it is waited for or not.
 func TestSlowRedis(t *testing.T) {
+	t.Parallel()
 	waits20 := []string{"--store-max-deadline=20ms"}
 	for name, test := range map[string]struct {
 		args   []string
@@ -97,6 +98,7 @@ func TestSlowRedis(t *testing.T) {
 		"only 20 ms":     {waits20, 3 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			redis := redistest.Start(t)
 			n := servers(t, 1, yearly(2), redis.URL(), test.args...)[0]
 			got := []int{n.ask("key=k"), n.ask("key=k")}

@@ -16,6 +16,7 @@ import (
 // The command of examples/sticky/README.md, in small: a balancer before nodes that share nothing,
 // of which one dies.
 func TestStickyExample(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	root := repositoryRoot(t)
 	readme := blocks(t, filepath.Join(root, "examples", "sticky", "README.md"))[0].text
