@@ -152,7 +152,7 @@ func (h *head) line(b []byte, line span) bool {
 // special looks at the fields that say how the request is to be read, or what the connection is to
 // become.
 func (h *head) special(name, value []byte) bool {
-	is := func(s string) bool { return strings.EqualFold(door.View(name), s) }
+	is := func(s string) bool { return isFold(name, s) }
 	switch len(name) {
 	case len("Host"):
 		if is("Host") {
@@ -172,8 +172,8 @@ func (h *head) special(name, value []byte) bool {
 				return false
 			}
 			h.connection = true
-			h.close = strings.EqualFold(door.View(value), "close")
-			return h.close || strings.EqualFold(door.View(value), "keep-alive")
+			h.close = isFold(value, "close")
+			return h.close || isFold(value, "keep-alive")
 		}
 	case len("Content-Length"): // as long as HTTP2-Settings
 		if is("Content-Length") {
@@ -185,6 +185,10 @@ func (h *head) special(name, value []byte) bool {
 	}
 	return true
 }
+
+// isFold reports whether b is s, which is ASCII, in any case. Letters beyond ASCII that fold to one,
+// such as the sign of the Kelvin, are longer.
+func isFold(b []byte, s string) bool { return len(b) == len(s) && strings.EqualFold(door.View(b), s) }
 
 func (h *head) contentLength(value []byte) bool {
 	if h.hasLength || len(value) == 0 || len(value) > 9 {
