@@ -81,6 +81,59 @@ func TestHalfClosed(t *testing.T) {
 	}
 }
 
+// TestDrainHTTP2: a server that goes away asks a client of HTTP/2 to go with the next answer, though
+// a client of the loop delays the end, and another stream is open.
+func TestDrainHTTP2(t *testing.T) {
+	slow, answered := make(chan struct{}), make(chan struct{})
+	loop := New(newHTTPServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			slow <- struct{}{}
+			<-answered
+		}
+	})))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 4)
+	go func() { ended <- loop.Serve(l) }()
+	ask := func(path string, transport *http.Transport) error {
+		resp, err := (&http.Client{Transport: transport}).Get("http://" + l.Addr().String() + path)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err
+	}
+	one, two := &http.Transport{}, &http.Transport{Protocols: new(http.Protocols)}
+	two.Protocols.SetUnencryptedHTTP2(true)
+	for _, transport := range []*http.Transport{one, two} {
+		go func() { ended <- ask("/slow", transport) }()
+		<-slow
+	}
+	go func() { ended <- loop.Shutdown(context.Background()) }()
+	patience.Until(t, "nobody can connect", func() bool {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	if err := ask("/", two); err != nil {
+		t.Errorf("a request while the server goes away: %v", err)
+	}
+	if err := ask("/", two); err == nil {
+		t.Error("the connection is used further")
+	}
+	close(answered)
+	for range cap(ended) {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	one.CloseIdleConnections()
+	two.CloseIdleConnections()
+}
+
 // TestContext: what a handler may ask of a context is there, also when the request is over.
 func TestContext(t *testing.T) {
 	contexts := make(chan context.Context, 1)
