@@ -77,7 +77,7 @@ func (c *conn) Serve() {
 			c.s.logf("http: panic serving %v: %v\n%s", c.remote, p, debug.Stack())
 		}
 		if c.current != nil {
-			_ = c.current.end()
+			c.current.end()
 		}
 		if !c.given {
 			_ = c.nc.Close()
@@ -314,8 +314,8 @@ func (c *conn) answer() (keep, understood bool) {
 	c.current = q
 	c.s.handler.ServeHTTP(w, q.http)
 	c.current = nil
-	gone := q.end() != nil // or has only ended its sending: who still reads gets the answer
-	keep = w.finish() && !gone && !c.draining.Load()
+	q.end()
+	keep = w.finish() && !c.draining.Load()
 	work.release()
 
 	c.used, c.post = true, c.head.post

@@ -122,18 +122,16 @@ func (q *request) Value(key any) any {
 	return inner.Value(key) // so that contexts of it need no goroutine to end with it
 }
 
-// end ends the context. It returns an error if the connection has broken.
-func (q *request) end() error {
+// end ends the context.
+func (q *request) end() {
 	q.mu.Lock()
 	q.ended = true
 	started := q.inner != nil
 	q.mu.Unlock()
-	if !started {
-		return nil
+	if started {
+		q.watch.stop(q.c)
+		q.cancel()
 	}
-	err := q.watch.stop(q.c)
-	q.cancel()
-	return err
 }
 
 // watch reads from a connection while a request is in the handler, to learn that its client has
@@ -144,10 +142,10 @@ type watch struct {
 	stopped bool
 	n       int // of the bytes that came instead, which belong to a further request
 	next    [1]byte
-	err     error
 }
 
-// start begins to watch nc, and calls gone if it breaks.
+// start begins to watch nc, and calls gone if nothing more can come over it. The next one who reads
+// or writes learns that as well: a client that has only ended its sending gets its answers.
 func (w *watch) start(nc net.Conn, gone func()) {
 	w.ended = make(chan struct{})
 	go func() {
@@ -159,7 +157,6 @@ func (w *watch) start(nc net.Conn, gone func()) {
 				return
 			}
 			if !timeout(err) {
-				w.err = err
 				gone()
 				return
 			}
@@ -176,8 +173,8 @@ func (w *watch) start(nc net.Conn, gone func()) {
 	}()
 }
 
-// stop ends it, and gives c what has come in. It returns an error if c broke.
-func (w *watch) stop(c *conn) error {
+// stop ends it, and gives c what has come in.
+func (w *watch) stop(c *conn) {
 	w.mu.Lock()
 	w.stopped = true
 	w.mu.Unlock()
@@ -190,7 +187,6 @@ func (w *watch) stop(c *conn) error {
 		}
 		c.w += copy(c.in[c.w:], w.next[:w.n])
 	}
-	return w.err
 }
 
 // body is the body of a request.
