@@ -45,8 +45,11 @@ func about(c *pgconn.PgConn) *connection {
 const isolationWanted = "read committed"
 
 // welcome looks at a new connection. Whether a pooler is in between is seen from the number of the
-// process: poolers draw the one that they tell to clients.
+// process: poolers draw the one that they tell to clients. Nobody else bounds how long that takes:
+// the pool makes connections without the time of the call that wants one.
 func welcome(ctx context.Context, c *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Config().ConnectTimeout)
+	defer cancel()
 	var isolation string
 	var pid uint32
 	err := c.QueryRow(ctx, "select current_setting('transaction_isolation'), pg_backend_pid()::bigint",

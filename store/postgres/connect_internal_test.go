@@ -97,3 +97,27 @@ func TestIsolationPooled(t *testing.T) {
 		return err == nil
 	})
 }
+
+// TestSilentBehindPooler: a connection to a pooler whose server says nothing is given up, so that it
+// keeps no place in the pool.
+func TestSilentBehindPooler(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	e := engineAt(t, s.Bouncer("session").URL()+"&connect_timeout=1")
+	e.mustRead(t)
+	e.pool.Reset()
+	s.Pause()
+	defer s.Resume()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, _, err := e.Read(ctx, []cas.Key{{Name: []byte("k")}})
+		ended <- err
+	}()
+	patience.Until(t, "a connection is made", func() bool { return e.pool.Stat().ConstructingConns() > 0 })
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("a server that is paused answers")
+	}
+	patience.Until(t, "it is given up", func() bool { return e.pool.Stat().ConstructingConns() == 0 })
+}
