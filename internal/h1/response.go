@@ -98,7 +98,7 @@ func (w *response) field(key string, values []string) {
 		if w.length < 0 || !w.bodyAllowed() {
 			return
 		}
-	case "Transfer-Encoding", "Trailer":
+	case "", "Transfer-Encoding", "Trailer":
 		return
 	case "Content-Type":
 		if w.status == http.StatusNotModified {
@@ -108,7 +108,7 @@ func (w *response) field(key string, values []string) {
 	case "Content-Encoding":
 		w.hasEncoding = first != ""
 	case "Date":
-		w.hasDate = first != ""
+		w.hasDate = true // also to have none
 	case "Connection":
 		w.hasClose = strings.EqualFold(first, "close")
 		w.close = w.close || first == "close"
