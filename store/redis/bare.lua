@@ -47,7 +47,7 @@ end
 
 local function windowBoth(K, L)
   local c, mostK, mostL = K.cost, K.limit, L.limit
-  if mostK > MAXCOUNT or mostL > MAXCOUNT then return nil end
+  -- Neither is above MAXCOUNT: algo makes no such limit. So no count that is admitted is either.
   local at, headK, headL, restK, restL, stop
   return function(v, m)
     if at ~= now then
@@ -82,8 +82,8 @@ local function bucketBoth(K, L)
     or K.maxDelay >= 0 or L.maxDelay >= 0 then
     return nil
   end
-  local capK, mostK, eachK = K.capLevel, K.limitLevel, K.cost * K.token
-  local capL, mostL, eachL = L.capLevel, L.limitLevel, L.cost * L.token
+  local mostK, eachK = K.capLevel, K.cost * K.token -- no margin of such a limit closes
+  local mostL, eachL = L.capLevel, L.cost * L.token
   local startK, scaleL, between = K.head, L.scale, encode('<I4', K.scale) .. L.head
   local at, t, headK, headL
   return function(v, m)
@@ -97,8 +97,8 @@ local function bucketBoth(K, L)
       local h, a, i, d, s
       h, a, b, i, d, e, s = decode('<c5I7I7c9I7I7I4', v)
       if h ~= startK or i ~= between or s ~= scaleL or a > t or d > t then return nil end
-      if b > capK then b = capK end
-      if e > capL then e = capL end
+      if b > mostK then b = mostK end
+      if e > mostL then e = mostL end
       b, e = b - (t - a) * rateK, e - (t - d) * rateL
       if b < 0 then b = 0 end
       if e < 0 then e = 0 end
