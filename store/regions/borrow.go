@@ -2,6 +2,7 @@ package regions
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -205,21 +206,20 @@ func (x *exchange) lenders() (list [2]*peer) {
 
 // from borrows of one region.
 func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *algo.Limit, n *loan, want int64) int64 {
-	x := b.x
-	ctx, cancel := context.WithTimeout(ctx, loanWithin)
+	x, over := b.x, c.Regions.Over
+	within, cancel := context.WithTimeout(ctx, loanWithin)
 	defer cancel()
-	over := c.Regions.Over
 	// The clock of this region's store, on the server that has the state, is read before the other
 	// region is asked. So as much later as it says there that the loan ends, it has not ended
 	// there, however long this process stands still on the way; no other clock has a part in it.
-	here, err := x.own.Change(ctx, n.part, "", "", "", nil, nil)
+	here, err := x.own.Change(within, n.part, "", "", "", nil, nil)
 	if err != nil {
 		return 0
 	}
 	there := p.parts.of(limit, over).own
 	charges := []store.Charge{{Counter: c, Limit: there, Key: n.key, Mode: rule.Shadow}}
 	ahead, results := []algo.Ahead{{Want: want, First: true}}, make([]algo.Result, 1)
-	now, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, results)
+	now, _, err := p.store.TakeAhead(within, 0, loanWithin, charges, ahead, results)
 	s := &p.counts
 	s.asked.Add(1)
 	if err != nil {
@@ -240,24 +240,26 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 		until = bound
 	}
 	own := store.Charge{Counter: c, Limit: x.self.of(limit, over).own, Key: n.key, Mode: rule.Shadow}
-	use, err := b.usable(ctx, &own)
-	if use = min(use, h.Got); err == nil && use > 0 {
+	use := min(b.usable(within, &own), h.Got)
+	rest := h.Got - use
+	if use > 0 {
 		changes := []store.Change{{Counter: c, Limit: own.Limit, Key: n.key, Units: -use, Since: since, Until: until}}
 		var done [1]store.Changed
-		if _, err = x.own.Change(ctx, n.part, "", "", "", changes, done[:]); err == nil && !done[0].Made {
+		switch _, err := x.own.Change(within, n.part, "", "", "", changes, done[:]); {
+		case err == nil && done[0].Made:
+			if x.forget != nil {
+				x.forget(c, n.key) // else this node would go on refusing
+			}
+			s.borrowed.Add(uint64(use))
+			x.stats.limit(c).borrowed.Add(uint64(use))
+		case err == nil, errors.Is(err, store.ErrNotCharged):
+			use, rest = 0, h.Got
+		default: // they may have been put to use, so they must not go back
+			s.lost.Add(uint64(use))
 			use = 0
 		}
 	}
-	if err != nil {
-		s.lost.Add(uint64(h.Got)) // they may have been put to use
-		return 0
-	}
-	if use > 0 && x.forget != nil {
-		x.forget(c, n.key) // else this node would go on refusing
-	}
-	s.borrowed.Add(uint64(use))
-	x.stats.limit(c).borrowed.Add(uint64(use))
-	if rest := h.Got - use; rest > 0 && !b.back(ctx, p, charges, h.Until, rest) {
+	if rest > 0 && !b.back(ctx, p, charges, h.Until, rest) {
 		s.lost.Add(uint64(rest))
 	}
 	return use
@@ -265,9 +267,10 @@ func (b *borrower) from(ctx context.Context, p *peer, c *rule.Counter, limit *al
 
 // usable returns how many borrowed units can be put to use: as many as the state here has used,
 // since they are taken off what is used. Where a window has begun while the question was under way,
-// that is nothing.
-func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64, err error) {
+// that is nothing, and so it is where the state cannot be read.
+func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64) {
 	charges, ahead, results := []store.Charge{*own}, make([]algo.Ahead, 1), make([]algo.Result, 1)
+	var err error
 	if lender, ok := b.x.own.(store.Lender); ok {
 		_, _, err = lender.TakeAhead(ctx, 0, loanWithin, charges, ahead, results)
 	} else {
@@ -275,14 +278,16 @@ func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64, 
 	}
 	r := &results[0]
 	if err != nil || r.Off {
-		return 0, err
+		return 0
 	}
-	return max(0, r.Limit-r.Remaining-ahead[0].Out), nil
+	return max(0, r.Limit-r.Remaining-ahead[0].Out)
 }
 
 // back returns units that were not put to use to the region that lent them. It returns false if
-// they may be lost.
+// they may be lost. It has a time of its own: the store of this region may have taken up the rest.
 func (b *borrower) back(ctx context.Context, p *peer, charges []store.Charge, end, units int64) bool {
+	ctx, cancel := context.WithTimeout(ctx, loanWithin)
+	defer cancel()
 	ahead := []algo.Ahead{{Told: [2]algo.Told{{End: end, Returned: units}}}}
 	_, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, make([]algo.Result, 1))
 	return err == nil
