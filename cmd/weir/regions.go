@@ -152,13 +152,13 @@ func (p *program) openRegions() error {
 }
 
 // silentRegions names the regions of which nothing was heard lately; "" if there is none, or
-// another node of this region hears them.
+// another node of this region hears them, or did until a moment ago.
 func (s *storage) silentRegions() string {
 	if s.regions == nil {
 		return ""
 	}
 	r := s.regions.Stats()
-	if !r.Leads {
+	if r.Leading < insight.SilentRegion {
 		return ""
 	}
 	var names []string

@@ -132,7 +132,6 @@ func (b *bridge) step(ctx context.Context) (some bool, err error) {
 		default:
 			b.position = next
 			b.p.counts.uses.Add(uint64(len(told)))
-			b.seen.notice(now)
 			b.book(now)
 		}
 	}
@@ -254,6 +253,7 @@ func hearable(l *algo.Limit, at int64) (since, until int64) {
 // book counts what became of the changes, which were made at now of the own store's clock, and
 // holds those for which it was too early.
 func (b *bridge) book(now int64) {
+	b.seen.notice(now)
 	for i := range b.changes {
 		s := b.x.stats.limit(b.of[i])
 		if !b.done[i].Made {

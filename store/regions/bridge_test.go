@@ -182,6 +182,61 @@ func TestHearsOfAWindowToCome(t *testing.T) {
 	}
 }
 
+// TestClockSetBack: a bridge that holds what came too early sees by what it does with it that the
+// clock was set back, and does not ask for that again and again.
+func TestClockSetBack(t *testing.T) {
+	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: time.Hour}, rule.Regions{Over: 100, Tell: 2})
+	turn := time.Date(2100, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
+	own, err := memory.New(memory.Options{Clock: func() int64 { return turn - time.Minute.Microseconds() }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Rules: rulesOf(c)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	b := &bridge{x: s.x, heardTo: make([]atomic.Int64, 1)}
+	change := store.Change{Counter: c.Heard(), Limit: c.Limit, Key: []byte("k"), Units: 1, Since: turn, Until: turn + time.Hour.Microseconds()}
+	if !b.early.keep(&change, c, turn-1) {
+		t.Fatal("not kept")
+	}
+	b.seen.notice(turn) // as it was before
+	if err := b.ripe(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if wait := b.until(hearWait); len(b.early.changes) != 1 || wait != hearWait {
+		t.Errorf("%d are held, and are looked at again after %v", len(b.early.changes), wait)
+	}
+}
+
+// TestLeadsAgain: a node that hears the others again, since it leads again, says nothing of how it
+// stood when it led before.
+func TestLeadsAgain(t *testing.T) {
+	c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
+	own, other := newMemory(t), &cutOff{Store: newMemory(t), within: time.Millisecond}
+	var away atomic.Bool
+	s, err := New(own, Options{
+		Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c),
+		Ready: func() bool { return !away.Load() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	patience.Until(t, "us is heard", func() bool { return s.Stats().Peers[0].Stale >= 0 })
+	other.cut.Store(true)
+	away.Store(true)
+	patience.Until(t, "it leads no more", func() bool { st := s.Stats(); return !st.Leads && st.Leading == 0 })
+	away.Store(false)
+	patience.Until(t, "it leads again", func() bool { return s.Stats().Leads })
+	if st := s.Stats(); st.Peers[0].Stale != -1 || st.Leading <= 0 {
+		t.Errorf("heard %v ago, leads for %v", st.Peers[0].Stale, st.Leading)
+	}
+	other.cut.Store(false)
+	patience.Until(t, "us is heard again", func() bool { return s.Stats().Peers[0].Stale >= 0 })
+}
+
 // TestOldGreetings: what another region said long ago does not make it one to borrow of.
 func TestOldGreetings(t *testing.T) {
 	c := borrowable(t, kinds[1], rule.Regions{Tell: 2})

@@ -41,8 +41,8 @@ type exchange struct {
 
 	borrower borrower
 	peers    []*peer
-	leads    atomic.Bool
-	name     string // of this node, among those of the region
+	leads    atomic.Int64 // since when this node leads, monotonic; 0: it does not
+	name     string       // of this node, among those of the region
 
 	stats  counts
 	cancel context.CancelFunc
@@ -56,7 +56,7 @@ type peer struct {
 	parts *ceilings // of that region
 
 	// heardTo is until when, by the monotonic clock, all was heard that the region had told; 0 if
-	// it never was.
+	// it never was, since this node began to hear.
 	heardTo atomic.Int64
 	// agrees is until when, by the monotonic clock, it is certain enough that it has the same table
 	// and the same rules.
@@ -303,17 +303,18 @@ func (x *exchange) begin(ctx context.Context) *hearing {
 	h := &hearing{x: x}
 	ctx, h.cancel = context.WithCancel(ctx)
 	for _, p := range x.peers {
+		p.heardTo.Store(0) // another node may have heard meanwhile
 		h.running.Go(func() { x.hear(ctx, p) })
 	}
 	x.relayOrders(ctx, &h.running)
-	x.leads.Store(true)
+	x.leads.Store(store.Monotonic())
 	return h
 }
 
 // end ends what begin began; h may be nil.
 func (h *hearing) end() {
 	if h != nil {
-		h.x.leads.Store(false)
+		h.x.leads.Store(0)
 		h.cancel()
 		h.running.Wait()
 	}

@@ -68,6 +68,9 @@ func (s *counts) limit(c *rule.Counter) *limitCounts {
 type Stats struct {
 	// Leads says that this node hears the other regions for all nodes of its own.
 	Leads bool
+	// Leading is for how long it does; 0 if it does not. What it has not heard of a region is no
+	// sign of that one's silence before there was time to hear it.
+	Leading time.Duration
 	// Untold is how many uses may not have been told, since the store failed meanwhile.
 	Untold uint64
 	// Orders is how many bans and grants of other regions this node took over, and ended.
@@ -82,7 +85,7 @@ type Stats struct {
 type PeerStats struct {
 	Name string
 	// Stale is how old the newest use is that was certainly heard, if this node Leads; -1 if
-	// nothing was heard yet.
+	// nothing was heard yet, since it does.
 	Stale time.Duration
 	Uses  uint64 // entries that were heard
 	// Unknown counts those of them whose rule is not known here.
@@ -116,8 +119,11 @@ type LimitStats struct {
 type Net struct{ Used, Back uint64 }
 
 func (x *exchange) readStats() Stats {
-	s := Stats{Leads: x.leads.Load(), Untold: x.stats.untold.Load(), Orders: x.stats.orders.Load(), Keys: x.ledger.len(), Limits: map[Name]LimitStats{}}
+	s := Stats{Untold: x.stats.untold.Load(), Orders: x.stats.orders.Load(), Keys: x.ledger.len(), Limits: map[Name]LimitStats{}}
 	mono := store.Monotonic()
+	if since := x.leads.Load(); since != 0 {
+		s.Leads, s.Leading = true, time.Duration(mono-since)
+	}
 	for _, p := range x.peers {
 		c := &p.counts
 		r := PeerStats{
