@@ -12,7 +12,8 @@ const (
 // Control tells a burst from overload, by readings of how long requests stand in line. It is
 // overloaded once all readings of an interval were above the bound, and until none was for a
 // second: the line gets short at once when requests are turned away, which says nothing of the
-// load. The zero value is not overloaded. Not safe for concurrent use.
+// load. A reading speaks for the time that it waited; where none speaks for an interval, all begins
+// anew. The zero value is not overloaded. Not safe for concurrent use.
 type Control struct {
 	above      time.Time // since when all readings were above the bound; zero if the last was not
 	last       time.Time // the last reading above it
@@ -29,7 +30,7 @@ func (c *Control) Read(now time.Time, waited, bound time.Duration) (overloaded b
 		}
 		return c.overloaded
 	}
-	if c.above.IsZero() {
+	if c.above.IsZero() || now.Add(-waited).Sub(c.last) > interval {
 		c.above = now
 	}
 	c.last = now

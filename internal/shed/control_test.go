@@ -30,6 +30,10 @@ func TestControl(t *testing.T) {
 		{1200 * ms, 0, false},
 		{1201 * ms, 500 * ms, false}, // all begins anew
 		{1301 * ms, 500 * ms, true},
+		{2302 * ms, 0, false},
+		{2303 * ms, 13 * ms, false},
+		{9000 * ms, 13 * ms, false}, // nobody knows what was in between
+		{9190 * ms, 90 * ms, true},
 	} {
 		if got := c.Read(at(step.at), step.waited, bound); got != step.want || c.Overloaded() != got {
 			t.Fatalf("at %v, after %v in line: overloaded is %v", step.at, step.waited, got)
@@ -37,25 +41,28 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// Whatever the readings: overload needs an interval in which all are above the bound, holds while
-// any is, and ends with the first reading a second after the last of them.
+// Whatever the readings: overload needs an interval in which all are above the bound, and which they
+// speak for, holds while any is, and ends with the first reading a second after the last of them.
 func TestControlProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Control
 		type reading struct {
-			at    time.Duration
-			above bool
+			at, waited time.Duration
+			above      bool
 		}
 		var all []reading
 		now, overloaded := time.Duration(0), false
 		for range rapid.IntRange(1, 200).Draw(t, "readings") {
 			now += rapid.SampledFrom([]time.Duration{1, 2 * time.Millisecond, 30 * time.Millisecond, interval, 400 * time.Millisecond, calm}).Draw(t, "after")
 			waited := rapid.SampledFrom([]time.Duration{-1, 0, bound, bound + 1, time.Second}).Draw(t, "waited")
-			all = append(all, reading{now, waited > bound})
+			all = append(all, reading{now, waited, waited > bound})
 			// the model looks back over all readings
 			since, last := now, time.Duration(-calm)
 			for i := len(all) - 1; i >= 0 && all[i].above; i-- {
 				since = all[i].at
+				if i == 0 || all[i].at-all[i].waited-all[i-1].at > interval {
+					break
+				}
 			}
 			for _, r := range all {
 				if r.above {

@@ -30,18 +30,25 @@ func newProbe() (probe, error) {
 }
 
 func (t kernelTimer) wait(d time.Duration) error {
+	set := false
 	var failed error
-	if err := t.raw.Control(func(fd uintptr) {
-		failed = unix.TimerfdSettime(int(fd), 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(d, 1)))}, nil)
-	}); err != nil {
+	err := t.raw.Read(func(fd uintptr) bool {
+		if !set {
+			// Here, and not before: whoever finds it readable at once would not have stood in line.
+			set = true
+			failed = unix.TimerfdSettime(int(fd), 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(d, 1)))}, nil)
+			return failed != nil
+		}
+		var count [8]byte
+		for failed = unix.EINTR; failed == unix.EINTR; {
+			_, failed = unix.Read(int(fd), count[:])
+		}
+		return failed != unix.EAGAIN
+	})
+	if err != nil {
 		return err
 	}
-	if failed != nil {
-		return failed
-	}
-	var count [8]byte
-	_, err := t.f.Read(count[:])
-	return err
+	return failed
 }
 
 func (t kernelTimer) Close() error { return t.f.Close() }

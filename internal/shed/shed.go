@@ -42,13 +42,19 @@ func (a Answer) Check() error {
 const Reason = "overloaded: the request has stood in line for too long, and nothing was decided; try again in a moment"
 
 // How often the probe looks: after tense while there is a line, and less and less often while there
-// is none.
+// is none. After a reading above a bound it looks atOnce, without giving up the processor: what
+// stood still since others had it (a stopped process, a paused machine, a quota, other programs)
+// has no line left then, and what has more to do than it can has.
 const (
+	atOnce  = time.Nanosecond
 	tense   = 2 * time.Millisecond
 	relaxed = 64 * time.Millisecond
 	// a line that is no reason to look more closely
 	short = time.Millisecond
 )
+
+// tick is how often somebody looks at a probe that is overdue.
+const tick = interval / 5
 
 // Line is the one in which all requests of this process stand. Make one with New; a nil Line has no
 // doors. Safe for concurrent use.
@@ -62,8 +68,11 @@ type Line struct {
 	due    atomic.Int64 // when the probe is to be read, in ns since began; far ahead while it rests
 	asked  atomic.Bool  // since the last reading
 	rests  atomic.Bool
-	// calls lookOverdue
+	least  time.Duration // the smallest bound of a door
+	// overdue calls lookOverdue; stood is how long the probe was overdue while this process ran,
+	// beyond least; guarded by mu
 	overdue *time.Timer
+	stood   time.Duration
 	wake    chan struct{}
 }
 
@@ -109,20 +118,18 @@ func (l *Line) Run(ctx context.Context) error {
 		return nil
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.probe.Close() })()
+	defer l.forget()
+	l.least = l.doors[0].bound
+	for _, d := range l.doors {
+		l.least = min(l.least, d.bound)
+	}
 	l.overdue = time.AfterFunc(math.MaxInt64, l.lookOverdue)
 	defer l.overdue.Stop()
-	least := l.doors[0].bound
-	for _, d := range l.doors {
-		least = min(least, d.bound)
-	}
 	for every := tense; ; {
-		if !l.asked.Swap(false) {
-			l.sleep(ctx)
+		if !l.asked.Swap(false) && l.sleep(ctx) {
 			every = tense
 		}
-		due := time.Since(l.began) + every
-		l.due.Store(int64(due))
-		l.overdue.Reset(every + least + interval)
+		due := l.begin(every)
 		err := l.probe.wait(every)
 		if ctx.Err() != nil {
 			return nil
@@ -133,10 +140,26 @@ func (l *Line) Run(ctx context.Context) error {
 		now := time.Now()
 		waited := now.Sub(l.began) - due
 		l.read(now, waited)
-		if every = min(2*every, relaxed); waited > short || l.overloaded() {
+		switch {
+		case waited > l.least:
+			every = atOnce
+		case waited > short || l.overloaded():
 			every = tense
+		default:
+			every = min(2*max(every, tense), relaxed)
 		}
 	}
+}
+
+// begin returns when a probe that begins now is due.
+func (l *Line) begin(every time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	due := time.Since(l.began) + every
+	l.due.Store(int64(due))
+	l.stood = 0
+	l.overdue.Reset(every + l.least)
+	return due
 }
 
 // read tells the doors of a reading.
@@ -149,21 +172,37 @@ func (l *Line) read(now time.Time, waited time.Duration) {
 	}
 }
 
-// lookOverdue is called while the probe is not read. In a rush it stands in line for long, and no
-// reading would come before the line is as long as that; but that it has waited says as much.
+// lookOverdue is called every tick while the probe is not read. In a rush it stands in line for
+// long, and no reading would come before the line is as long as that; but that it has waited says
+// as much. Ticks count, and not the clock: while this process stands still there are none, and what
+// waits after that is no rush.
 func (l *Line) lookOverdue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	overdue := now.Sub(l.began) - time.Duration(l.due.Load())
+	if overdue < l.least { // it was read meanwhile
+		return
+	}
 	for _, d := range l.doors {
-		if since := overdue - d.bound; since >= interval {
+		if since := l.least + l.stood - d.bound; since >= interval {
 			d.control.Read(now.Add(-since), d.bound+1, d.bound) // when it came to be above the bound
 			d.overloaded.Store(d.control.Read(now, overdue, d.bound))
 		}
 	}
-	if overdue > 0 {
-		l.overdue.Reset(interval)
+	l.stood += tick
+	l.overdue.Reset(tick)
+}
+
+// forget ends what was known, so that nobody is turned away by what nobody measures any more.
+func (l *Line) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.due.Store(math.MaxInt64)
+	l.waited.Store(0)
+	for _, d := range l.doors {
+		d.control = Control{}
+		d.overloaded.Store(false)
 	}
 }
 
@@ -176,11 +215,11 @@ func (l *Line) overloaded() bool {
 	return false
 }
 
-// sleep waits until somebody asks: an idle server is to have nothing to do. While there is overload
-// it does not, so that there is an end to that.
-func (l *Line) sleep(ctx context.Context) {
-	if l.overloaded() {
-		return
+// sleep waits until somebody asks: an idle server is to have nothing to do. While there is a line,
+// or overload, it does not, so that there is an end to that. It reports whether it slept.
+func (l *Line) sleep(ctx context.Context) bool {
+	if l.overloaded() || time.Duration(l.waited.Load()) > l.least {
+		return false
 	}
 	l.due.Store(math.MaxInt64)
 	l.waited.Store(0)
@@ -193,6 +232,7 @@ func (l *Line) sleep(ctx context.Context) {
 		}
 	}
 	l.rests.Store(false)
+	return true
 }
 
 // Waited is how long requests stand in line now: what the last reading was, or more where the probe

@@ -120,6 +120,85 @@ func TestRest(t *testing.T) {
 	})
 }
 
+// starved is a probe that is read late whenever the processor was given up for it: others have it.
+type starved struct{ *sleeper }
+
+func (s starved) wait(d time.Duration) error {
+	if d > time.Microsecond {
+		d += 30 * time.Millisecond
+	}
+	return s.sleeper.wait(d)
+}
+
+// A server that has little to do turns nobody away, though other programs let it wait.
+func TestStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(starved{newSleeper(func() {})})
+		d := l.Door("http", bound, Error)
+		run(t, l)
+		if n := ask(d, 10*time.Second); n > 0 || d.overloaded.Load() {
+			t.Errorf("%d are late", n)
+		}
+	})
+}
+
+// A process that stood still, for as long as ever, has no overload after that: an overdue probe says
+// so only where somebody could have read it.
+func TestStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(newSleeper(func() {}))
+		d := l.Door("http", bound, Error)
+		l.least, l.overdue = bound, time.AfterFunc(time.Hour, func() {})
+		defer l.overdue.Stop()
+		l.begin(tense)
+		for n := range 5 {
+			time.Sleep(10 * time.Second)
+			if l.lookOverdue(); d.Late() {
+				t.Fatalf("there is overload after %d looks", n+1)
+			}
+		}
+		if l.lookOverdue(); !d.Late() {
+			t.Error("a probe that was looked at for an interval says nothing")
+		}
+	})
+}
+
+// broken is a jam that fails at some time.
+type broken struct {
+	*jam
+	fails atomic.Bool
+}
+
+func (b *broken) wait(d time.Duration) error {
+	if err := b.jam.wait(d); err != nil || !b.fails.Load() {
+		return err
+	}
+	return errClosed
+}
+
+// When the line is not measured any more, nobody is turned away.
+func TestForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &broken{jam: &jam{sleeper: newSleeper(func() {})}}
+		b.late.Store(int64(30 * time.Millisecond))
+		l := newLine(b)
+		d := l.Door("http", bound, Error)
+		ended := make(chan error)
+		go func() { ended <- l.Run(t.Context()) }()
+		ask(d, time.Second)
+		if !d.Late() {
+			t.Fatal("there is no overload")
+		}
+		b.fails.Store(true)
+		if err := <-ended; err == nil {
+			t.Error("there is no error")
+		}
+		if n := ask(d, time.Second); n > 0 || l.Waited() != 0 {
+			t.Errorf("%d are late; the line is %v long", n, l.Waited())
+		}
+	})
+}
+
 func TestNoDoor(t *testing.T) {
 	var none *Line
 	l := newLine(newSleeper(func() {}))
