@@ -354,6 +354,7 @@ const (
 	refused
 	undecided // the store failed
 	turned    // it has stood in line for too long, and is to be refused
+	late      // likewise, and is to be told that nothing was decided
 )
 
 // decide decides c.request, and sets what an answer that passes has in its header.
@@ -393,7 +394,7 @@ func (f *handler) turnAway(c *call, h http.Header) verdict {
 		f.pass(c, h)
 		return passes
 	}
-	return undecided
+	return late
 }
 
 // answerForwarded answers Caddy and Traefik, which pass a refusal on to the client as it is.
@@ -407,6 +408,8 @@ func (f *handler) answerForwarded(w http.ResponseWriter, r *http.Request, c *cal
 	case turned:
 		f.o.CORS.Allow(w.Header(), r, f.o.Headers)
 		answer.Late(w, http.StatusTooManyRequests)
+	case late:
+		answer.Late(w, http.StatusServiceUnavailable)
 	case undecided:
 		answer.StoreError(w)
 	}

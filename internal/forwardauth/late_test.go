@@ -1,6 +1,7 @@
 package forwardauth
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/weir-rl/weir/internal/shed"
@@ -18,6 +19,9 @@ func TestForwardAuthLate(t *testing.T) {
 				if a.Status != want[i] || a.Header.Get("Cache-Control") != "no-store" ||
 					(a.Header.Get("Retry-After") == "1") != (a.Status != 200) || (a.Header["Ratelimit"] != nil) != (a.Status == 200) {
 					t.Errorf("%s, %s: %+v", answer, path, a)
+				}
+				if path == forwardedPath && strings.Contains(a.Body, "stood in line") == (a.Status == 200) {
+					t.Errorf("%s: says %q", answer, a.Body)
 				}
 			}
 		}
