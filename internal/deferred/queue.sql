@@ -87,7 +87,9 @@ declare
 	c record;
 	s record;
 begin
-	for c in select id, ended, size from SCHEMA.deferred_jobs where state = of order by ended, id limit 16 loop
+	-- The states are those of the index, which is not used for a state that is not known beforehand.
+	for c in select id, ended, size from SCHEMA.deferred_jobs
+		where state = of and state in ('done', 'failed') order by ended, id limit 16 loop
 		select jobs, bytes into s from SCHEMA.deferred_sums where kind = of;
 		exit when c.ended > before and s.jobs <= most and (of = 'done' or s.bytes <= most_bytes);
 		delete from SCHEMA.deferred_jobs where id = c.id;
@@ -95,11 +97,13 @@ begin
 	end loop;
 end $function$;
 
--- deferred runs an operation. It returns a number, and for next the job and its attempts.
+-- deferred runs an operation. It returns a number, and for next the job and its attempts. A session
+-- keeps plans from when the tables were small. Then the cheapest is to read all of a table, which
+-- with thousands of jobs takes more than all else. So that is ruled out, also in what is called.
 create or replace function SCHEMA.deferred_NAME(
 	op text, of text, l bytea, text_of_job bytea, a bigint, b bigint, c bigint, d bigint, why text,
 	out n bigint, out job bytea, out attempts bigint
-) language plpgsql as $function$
+) language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $function$
 #variable_conflict use_column
 declare
 	now bigint;

@@ -1,0 +1,79 @@
+package deferred
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-rl/weir/internal/pgtest"
+)
+
+// TestPostgresReads: how many rows operations read does not grow with those that wait and those
+// that are done, whether plans were made when there were few, many, or many that were counted.
+func TestPostgresReads(t *testing.T) {
+	server := pgtest.Start(t, "autovacuum = off")
+	open := func() (*Postgres, *pgxpool.Pool) {
+		config, err := pgxpool.ParseConfig(server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.MaxConns = 1 // which has made its plans before
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		q, err := NewPostgres(pool, "s", Bounds{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q, pool
+	}
+	work := func(q Queue, jobs int) {
+		t.Helper()
+		for range jobs {
+			put(t, q, job("one"))
+			j := next(t, q)
+			if ok, err := q.Take(t.Context(), j, time.Minute); !ok {
+				t.Fatal(err)
+			}
+			if err := q.Sent(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+			if err := q.Done(t.Context(), j, 200); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	q, pool := open()
+	reads := func() (n int64) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), "select pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		return server.Number("select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables where schemaname = 's'")
+	}
+	const jobs, most = 20, 60
+	judge := func(when string) {
+		t.Helper()
+		work(q, 10) // PostgreSQL chooses its plans by the first calls
+		before := reads()
+		work(q, jobs)
+		if n := (reads() - before) / jobs; n > most {
+			t.Errorf("%s: %d rows are read for each job, want %d at most", when, n, most)
+		} else {
+			t.Logf("%s: %d rows are read for each job", when, n)
+		}
+	}
+	work(q, 10)
+	for range 500 {
+		put(t, q, job("one"))
+	}
+	work(q, 500)
+	judge("with the plans of an empty table")
+	q, pool = open()
+	judge("with those of a full one")
+	server.Exec("analyze s.deferred_jobs, s.deferred_lines, s.deferred_sums")
+	judge("with those of one that was counted")
+}
