@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
 )
@@ -121,6 +121,18 @@ func testDeferred(t *testing.T, program string, deferredOrders int, on deferredO
 		at.Store(p)
 	}
 	begin()
+	defer func() {
+		if t.Failed() {
+			t.Logf("the program said\n%s", at.Load().stderr)
+		}
+	}()
+	// progress waits until nothing is left, with new patience whenever that becomes less.
+	progress := func(what string, left func() int) {
+		t.Helper()
+		for n := left(); n > 0; n = left() {
+			eventually(t, fmt.Sprintf("%s (%d to go)", what, n), func() bool { return left() < n })
+		}
+	}
 
 	// Clients send until enough requests were deferred; requests sent while the proxy was away
 	// carry no promise.
@@ -136,7 +148,9 @@ func testDeferred(t *testing.T, program string, deferredOrders int, on deferredO
 		return len(upstream.keys)
 	}
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-	ctx := patience.Context(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer clients.Wait()
+	defer stop()
 	for range 16 {
 		clients.Go(func() {
 			for int(deferred.Load()) < deferredOrders && ctx.Err() == nil {
@@ -164,7 +178,7 @@ func testDeferred(t *testing.T, program string, deferredOrders int, on deferredO
 	}
 	// One kill after each sixth of the orders, while they come in and while they are worked off.
 	for kill := 1; kill <= 5; kill++ {
-		eventually(t, "orders reach the upstream", func() bool { return reached() >= kill*deferredOrders/6 })
+		progress("orders reach the upstream", func() int { return kill*deferredOrders/6 - reached() })
 		at.Load().signal(syscall.SIGKILL)
 		at.Load().wait()
 		if kill == 3 {
@@ -172,10 +186,8 @@ func testDeferred(t *testing.T, program string, deferredOrders int, on deferredO
 		}
 		begin()
 	}
+	progress("orders are deferred", func() int { return deferredOrders - int(deferred.Load()) })
 	clients.Wait()
-	if n := int(deferred.Load()); n < deferredOrders {
-		t.Fatalf("only %d requests were deferred\n%s", n, at.Load().stderr)
-	}
 	missing := func() (n int) {
 		upstream.mu.Lock()
 		defer upstream.mu.Unlock()
@@ -187,11 +199,7 @@ func testDeferred(t *testing.T, program string, deferredOrders int, on deferredO
 		})
 		return n
 	}
-	for end := time.Now().Add(patience.Left(t)); missing() > 0; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d of %d deferred orders have not reached the upstream by their ticket's ID\n%s", missing(), deferred.Load(), at.Load().stderr)
-		}
-	}
+	progress("deferred orders reach the upstream by their ticket's ID", missing)
 	// Those that were sent again for a 503, or for a kill, end as well.
 	admin := "http://" + at.Load().addr("admin")
 	var left struct{ Waiting, Dead int }
