@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
 	"sync"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-rl/weir/internal/pgurl"
 )
 
 // DefaultSpace is the space of a URL that names none.
@@ -31,13 +32,12 @@ const connectPatience = 3 * time.Second
 // Address says where rules lie. Make one with Parse.
 type Address struct {
 	Space  string
+	url    *pgurl.URL
 	config *pgx.ConnConfig
 }
 
 // IsURL reports whether a text names a database rather than a folder.
-func IsURL(s string) bool {
-	return strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://")
-}
+func IsURL(s string) bool { return pgurl.Is(s) }
 
 var spaces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
@@ -46,58 +46,28 @@ var spaces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^
 // as PGPASSFILE and sslrootcert. Of several hosts the one that takes writes is used, unless the URL
 // says otherwise. Errors do not show the password.
 func Parse(s string) (*Address, error) {
-	if !IsURL(s) {
-		return nil, errors.New("is no URL of a database; write postgres://USER@HOST/DATABASE")
-	}
-	front, query, _ := strings.Cut(s, "?")
-	values, err := url.ParseQuery(query)
+	u, err := pgurl.Parse(s, func(name string) bool { return name == "space" })
 	if err != nil {
-		return nil, errors.New("the parameters of the URL are not well formed")
+		return nil, fmt.Errorf("URL of the database of rules: %w", err)
 	}
-	a := &Address{Space: DefaultSpace}
-	if values.Has("space") {
-		if a.Space = values.Get("space"); !spaces().MatchString(a.Space) {
+	a := &Address{Space: DefaultSpace, url: u}
+	if space, ok := u.Own["space"]; ok {
+		if a.Space = space; !spaces().MatchString(a.Space) {
 			return nil, fmt.Errorf("space=%s must be 1 to 63 letters, digits, dots, dashes and underscores, and begin with a letter or a digit", a.Space)
 		}
-		values.Del("space")
 	}
-	if len(values) > 0 {
-		front += "?" + values.Encode()
+	if a.config, err = pgx.ParseConfig(u.Text); err != nil {
+		return nil, fmt.Errorf("URL of the database of rules: %w", pgurl.Plain(err))
 	}
-	if a.config, err = pgx.ParseConfig(front); err != nil {
-		return nil, err
-	}
-	if a.config.ConnectTimeout == 0 {
-		a.config.ConnectTimeout = connectPatience
-	}
-	if len(a.hosts()) > 1 && !values.Has("target_session_attrs") && a.config.ValidateConnect == nil {
-		a.config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	}
-	if a.config.RuntimeParams["application_name"] == "" {
-		a.config.RuntimeParams["application_name"] = "weir"
-	}
+	u.Fill(a.config, connectPatience)
 	// Prepared statements have names, which a pooler in transaction mode gives to others.
 	a.config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return a, nil
 }
 
-// hosts are those of the URL, with their ports.
-func (a *Address) hosts() (hosts []string) {
-	add := func(host string, port uint16) {
-		if h := fmt.Sprintf("%s:%d", host, port); len(hosts) == 0 || hosts[len(hosts)-1] != h {
-			hosts = append(hosts, h)
-		}
-	}
-	add(a.config.Host, a.config.Port)
-	for _, f := range a.config.Fallbacks { // twice with sslmode=prefer, once without TLS
-		add(f.Host, f.Port)
-	}
-	return hosts
-}
-
 // String names the address for people, without a password.
 func (a *Address) String() string {
-	s := fmt.Sprintf("postgres://%s@%s/%s", a.config.User, strings.Join(a.hosts(), ","), a.config.Database)
+	s := fmt.Sprintf("postgres://%s@%s/%s", a.config.User, strings.Join(pgurl.Hosts(a.config), ","), a.config.Database)
 	if a.Space != DefaultSpace {
 		s += "?space=" + a.Space
 	}
@@ -134,9 +104,9 @@ func (a *Address) connect(ctx context.Context) (*pgx.Conn, error) {
 	return c, nil
 }
 
-// dial opens a connection.
+// dial opens a connection, with the password and the certificates as they are by now.
 func (a *Address) dial(ctx context.Context) (*pgx.Conn, error) {
-	c, err := pgx.ConnectConfig(ctx, a.config)
+	c, err := a.url.Connect(ctx, a.config)
 	if err != nil {
 		return nil, fmt.Errorf("the database of rules cannot be reached: %w", plain(err))
 	}

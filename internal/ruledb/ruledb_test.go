@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,12 +74,13 @@ func TestParse(t *testing.T) {
 		"postgresql://ada@a:1,b:2/weir?space=eu&sslmode=prefer":  "postgres://ada@a:1,b:2/weir?space=eu",
 		"postgres://ada@db/weir?space=a.b-c_9&connect_timeout=1": "postgres://ada@db:5432/weir?space=a.b-c_9",
 		"postgres://db":                                                   "@db:5432/",
-		"mysql://db":                                                      "error: is no URL of a database",
+		"mysql://db":                                                      "error: the scheme is not postgres",
 		"postgres://ada:s3cret@db/weir?space=":                            "error: space= must be 1 to 63",
 		"postgres://ada:s3cret@db/weir?space=a%20b":                       "error: must be 1 to 63",
 		"postgres://ada:s3cret@db/weir?sslmode=never":                     "error: sslmode is invalid",
 		"postgres://ada:s3cret@db/weir?sslmode=verify-full&sslrootcert=x": "error: unable to read CA file",
-		"postgres://ada:s3cret@db:port/weir":                              "error: cannot parse",
+		"postgres://ada:s3cret@db:port/weir":                              "error: URL of the database of rules: ",
+		"postgres://ada:12/s3cret@db/weir":                                "error: an @ behind the hosts",
 	} {
 		a, err := Parse(url)
 		got := fmt.Sprintf("error: %v", err)
@@ -88,6 +91,34 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", url, got, want)
 		}
 	}
+}
+
+// TestPasswordReplaced: new connections have the password that is in the file then.
+func TestPasswordReplaced(t *testing.T) {
+	server, _ := prepared(t)
+	server.Exec("grant usage on schema weir_rules to guarded; grant select on all tables in schema weir_rules to guarded")
+	host, port, err := net.SplitHostPort(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	passwords := filepath.Join(t.TempDir(), "pgpass")
+	write := func(password string) {
+		t.Helper()
+		line := host + ":" + port + ":weir:guarded:" + strings.ReplaceAll(password, ":", `\:`) + "\n"
+		if err := os.WriteFile(passwords, []byte(line), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(pgtest.Password)
+	a := address(t, server.URLOf("guarded")+"&passfile="+url.QueryEscape(passwords))
+	open(t, a)
+	server.Exec("alter role guarded password 'another'")
+	if d, err := Open(t.Context(), a); err == nil {
+		_ = d.Close()
+		t.Fatal("the old password opens it")
+	}
+	write("another")
+	open(t, a)
 }
 
 func TestNames(t *testing.T) {

@@ -59,7 +59,7 @@ func openDatabase(t *target, connections int, timeout time.Duration) (*database,
 	if c.MaxConnIdleTime == 0 {
 		c.MaxConnIdleTime = 5 * time.Minute
 	}
-	c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { return t.renew(c) }
+	c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { return t.url.Renew(c) }
 	c.AfterConnect = welcome
 	var err error
 	if d.pool, err = pgxpool.NewWithConfig(context.Background(), c); err != nil {

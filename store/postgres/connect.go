@@ -11,17 +11,6 @@ import (
 	"github.com/weir-rl/weir/store"
 )
 
-// renew reads anew by what a connection proves who it is: the password, which may be in a file, and
-// the certificates may have been replaced since the store was opened.
-func (t *target) renew(c *pgx.ConnConfig) error {
-	now, err := pgx.ParseConfig(t.text)
-	if err != nil {
-		return fmt.Errorf("postgres URL: %w", withoutCredentials(err))
-	}
-	c.Password, c.TLSConfig, c.Fallbacks = now.Password, now.TLSConfig, now.Fallbacks
-	return nil
-}
-
 // connection is what is known of a connection.
 type connection struct {
 	pooled   bool            // a pooler is in between

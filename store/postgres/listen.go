@@ -153,11 +153,8 @@ func (l *listener) listen() {
 
 // listenOnce listens on one connection, until that fails.
 func (l *listener) listenOnce(ctx context.Context) error {
-	config := l.s.engine.target.config.ConnConfig.Copy()
-	if err := l.s.engine.target.renew(config); err != nil {
-		return err
-	}
-	c, err := pgx.ConnectConfig(ctx, config)
+	t := l.s.engine.target
+	c, err := t.url.Connect(ctx, t.config.ConnConfig)
 	if err != nil {
 		return err
 	}
