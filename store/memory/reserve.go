@@ -157,16 +157,20 @@ func (r *reservations) restore(id string, note []byte, left, since, now int64) e
 // maxLeft bounds the time left in a file, which may be damaged: 285 years.
 const maxLeft = 1<<53 - 1
 
-// changed returns the reservations held at this moment if any came or went since it was last asked,
-// or if they are wanted anyway. They never change, so they may be read without the lock.
-func (r *reservations) changed(anyway bool) (held []*reservation, ok bool) {
+// changed returns the reservations held at this moment, and whether any came or went since it was
+// last asked. They never change, so they may be read without the lock.
+func (r *reservations) changed() (held []*reservation, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if ok = r.dirty || anyway; ok {
-		held = slices.Clone(r.ends.Items())
-	}
-	r.dirty = false
-	return held, ok
+	ok, r.dirty = r.dirty, false
+	return slices.Clone(r.ends.Items()), ok
+}
+
+// changes reports whether any came or went since changed was last asked.
+func (r *reservations) changes() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dirty
 }
 
 // left returns how long one is still to be held; ok is false if it was handed out.

@@ -121,10 +121,7 @@ func (s *Store) changed() bool {
 			return true
 		}
 	}
-	r := &s.reservations
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.dirty
+	return s.reservations.changes()
 }
 
 // writeSnapshot appends what changed to the file, if anything did, or writes a new one.
@@ -282,7 +279,7 @@ func (s *Store) dump(out io.Writer, whole bool) (head []byte, err error) {
 	d := &dumper{s: s, out: out, whole: whole, now: s.now(), numbers: map[limitKey]uint64{}}
 	// read before the records: a reservation made later may belong to a charge that is not in the
 	// file
-	held, told := s.reservations.changed(whole)
+	held, told := s.reservations.changed()
 	var parts []byte
 	parts = binary.AppendUvarint(parts, uint64(len(s.shards)))
 	for i := range s.shards {
@@ -297,7 +294,8 @@ func (s *Store) dump(out io.Writer, whole bool) (head []byte, err error) {
 	length := d.n + uint64(len(d.b))
 	d.b = binary.AppendUvarint(d.b, uint64(len(d.numbers)))
 	d.b = append(d.b, d.limits...)
-	if err := d.reservations(held, told); err != nil {
+	// one that was settled since may be so in the records already
+	if err := d.reservations(held, told || whole || s.reservations.changes()); err != nil {
 		return nil, err
 	}
 	d.b = append(d.b, parts...)
@@ -346,7 +344,25 @@ func (d *dumper) shard(sh *shard) error {
 			return err
 		}
 	}
+	d.s.keepForgotten(sh)
 	return nil
+}
+
+// keepForgotten leaves out of what the next part is to forget the keys that came back while this
+// one was written, and that it has: a part forgets before it has records.
+func (s *Store) keepForgotten(sh *shard) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	limits := s.limits.load()
+	var kept []byte
+	for c := (cutter{sh.forgotten}); len(c.b) > 0; {
+		c.uvarint() // the kind
+		id, key := c.fixed(), c.bytes()
+		if p := sh.find(limits, tagOf(s.hash(key), id), id, key); p < 0 || sh.slots[p].meta&slotFiled == 0 {
+			kept = appendForgotten(kept, id, key)
+		}
+	}
+	sh.forgotten = kept
 }
 
 // add writes the record at a place of a shard whose lock is held, if it is to be written.
@@ -359,14 +375,15 @@ func (d *dumper) add(sh *shard, p int) {
 	limits := s.limits.load()
 	e := &limits[sh.load(p, &st)]
 	filed := sl.meta&slotFiled != 0
-	sl.meta &^= slotChanged | slotFiled
 	if !lasts(e.limit) || e.limit.Fresh(&st, d.now) && !owes(e, s.besideAt(sh, limits, e, p), d.now) {
 		if filed && !d.whole {
 			d.b = appendForgotten(d.b, e.id, sh.keyOf(p))
 		}
+		// still changed: a clock that is set back finds it as it was
+		sl.meta = sl.meta&^slotFiled | slotChanged
 		return
 	}
-	sl.meta |= slotFiled
+	sl.meta = sl.meta&^slotChanged | slotFiled
 	n, ok := d.numbers[limitKey{e.limit, e.counter}]
 	if !ok {
 		n = uint64(len(d.numbers))

@@ -20,7 +20,7 @@ func (s *Store) dumpVersion3(out io.Writer) error {
 	records := uint64(0)
 	// read before the records: a reservation made later may belong to a charge that is not in the
 	// file
-	held, _ := s.reservations.changed(true)
+	held, _ := s.reservations.changed()
 	add := func(sh *shard, p int) {
 		var st algo.State
 		limits := s.limits.load()
