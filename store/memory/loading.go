@@ -18,7 +18,8 @@ import (
 )
 
 // loadAtOnce is up to how many records of a snapshot are loaded before New returns. With more, they
-// are loaded meanwhile, a shard at a time, and a shard that is asked before its turn is loaded then.
+// are loaded meanwhile, a shard at a time, and a shard that is asked before its turn is loaded
+// then.
 const loadAtOnce = 1 << 16
 
 // loading is a snapshot file whose records are not all in their shards yet. It is read under a
@@ -124,8 +125,9 @@ func (s *Store) readBlocks(f io.ReaderAt, size int64, head []byte, path string) 
 	if binary.LittleEndian.Uint32(head[sum:]) != crc32.Checksum(head[:sum], castagnoli()) {
 		return nil, damaged("the checksum of its header does not fit")
 	}
-	for i := range s.seed {
-		s.seed[i] = binary.LittleEndian.Uint64(head[12+8*i:])
+	var seed hashSeed
+	for i := range seed {
+		seed[i] = binary.LittleEndian.Uint64(head[12+8*i:])
 	}
 	l := &loading{s: s, f: f, size: size, path: path, now: s.now()}
 	at := int64(fileHead)
@@ -150,6 +152,7 @@ func (s *Store) readBlocks(f io.ReaderAt, size int64, head []byte, path string) 
 	if len(l.blocks) == 0 {
 		return nil, damaged("it ends too soon")
 	}
+	s.seed = seed
 	for _, h := range held.held {
 		if err := s.reservations.restore(h.id, h.note, h.end, l.now-held.written, l.now); err != nil {
 			s.log.Warn(fmt.Sprintf("memory store: a reservation of the snapshot is left out, what it reserved stays charged: %v", err))
@@ -408,7 +411,7 @@ func (l *loadingShard) record(sh *shard, d *loaded, key []byte, st *algo.State) 
 		s.bytes.Add(int64(sh.store(p, st)))
 	case p >= 0:
 		s.expire(sh, p)
-	case lasting && !s.insertLoaded(sh, d, h, key, st):
+	case lasting && !s.insertLoaded(sh, d, h, key, st, l.now):
 		l.dropped.Add(1)
 	}
 	return nil

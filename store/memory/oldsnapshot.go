@@ -258,16 +258,19 @@ func (s *Store) addLoaded(l *loaded, key []byte, st *algo.State, now int64) (kep
 	if sh.find(s.limits.load(), tagOf(h, l.counter.ID), l.counter.ID, key) >= 0 {
 		return false, damaged("two records of one key")
 	}
-	return s.insertLoaded(sh, l, h, key, st), nil
+	return s.insertLoaded(sh, l, h, key, st, now), nil
 }
 
-// insertLoaded adds a record of a snapshot to a shard that has none of this key. It returns false
-// if there is no room.
-func (s *Store) insertLoaded(sh *shard, l *loaded, h uint64, key []byte, st *algo.State) bool {
-	if s.keys.Load() >= s.maxKeys || s.bytes.Load()+int64(sh.growth(len(key))+cap(st.Ext)) > s.maxBytes {
+// insertLoaded adds a record of a snapshot to a shard that has none of this key. At the bound it
+// forgets others, as for a key that is new. It returns false if there is no room.
+func (s *Store) insertLoaded(sh *shard, l *loaded, h uint64, key []byte, st *algo.State, now int64) bool {
+	if !s.reserve(sh, len(key), now) {
 		return false
 	}
-	s.keys.Add(1)
+	if s.bytes.Load()+int64(sh.growth(len(key))+cap(st.Ext)) > s.maxBytes {
+		s.unreserve()
+		return false
+	}
 	_, grown := sh.insert(tagOf(h, l.counter.ID), key, s.intern(l.counter, l.limit), st)
 	s.bytes.Add(int64(grown))
 	return true

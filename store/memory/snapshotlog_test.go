@@ -498,3 +498,49 @@ func FuzzSnapshotBlocks(f *testing.F) {
 		}
 	})
 }
+
+// TestSnapshotLoadsIntoFull: keys that come while a snapshot is loaded do not take the room of
+// those that are refused.
+func TestSnapshotLoadsIntoFull(t *testing.T) {
+	const most = 1000
+	clock := newClock()
+	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: time.Hour})
+	wide := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: time.Hour})
+	s := newTest(t, Options{Clock: clock.read})
+	for i := range most / 2 {
+		take(t, s, c, fmt.Sprint("refused ", i), 1)
+	}
+	file := image(t, s)
+	var n notes
+	loaded := newTest(t, Options{Clock: clock.read, MaxKeys: most, Logger: n.logger()})
+	l, _, err := loaded.readAny(bytes.NewReader(file), int64(len(file)), nowhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.end = func() error { return nil }
+	for i := range most {
+		take(t, loaded, wide, fmt.Sprint("new ", i), 1)
+	}
+	l.begin(most)
+	audit(t, loaded)
+	results := make([]algo.Result, 1)
+	for i := range most / 2 {
+		charge := []store.Charge{{Counter: c, Limit: c.Limit, Key: fmt.Append(nil, "refused ", i), Ask: algo.Ask{Cost: 1}}}
+		if _, err := loaded.Take(context.Background(), charge, results); err != nil || results[0].Allowed {
+			t.Fatalf("key %d is admitted again, %v; the operator reads: %s", i, err, n.text())
+		}
+	}
+	if st := loaded.Stats(); st.Keys != most {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestSnapshotDamagedSeed: a file that is not read does not choose how keys are hashed.
+func TestSnapshotDamagedSeed(t *testing.T) {
+	file, second := blocks(t)
+	s := newTest(t, Options{})
+	before := s.seed
+	if err := read(s, file[:second-1]); err == nil || s.seed != before {
+		t.Errorf("%v; the seed is that of the file: %v", err, s.seed != before)
+	}
+}
