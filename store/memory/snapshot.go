@@ -29,8 +29,8 @@ import (
 //	then
 //	  number of definitions, and each: 1, counter id uint64, domain, rule, window, counter id uint64
 //	    of what is kept beside the states (0: nothing is), and the limit (see definition.go)
-//	  0: reservations are those of the block before; or 1: their number, and each: id, note, time left
-//	    in µs
+//	  0: reservations are those of the block before; or 1: their number, and each: id, note, time
+//	    left in µs
 //	  number of parts, a power of two, and for each its length and its number of records
 //
 // The meaning of A, B, C and Ext is the algorithm's: a change of it there is a new version here.
@@ -128,36 +128,42 @@ func (s *Store) changed() bool {
 func (s *Store) writeSnapshot() error {
 	s.snapshot.mu.Lock()
 	defer s.snapshot.mu.Unlock()
-	write := s.writeWhole
-	if s.snapshot.extends() {
-		if !s.changed() {
-			return nil
-		}
-		write = s.writeChanges
+	var err error
+	switch f := s.snapshot.open(); {
+	case f == nil:
+		err = s.writeWhole()
+	case !s.changed():
+		return f.Close()
+	default:
+		err = s.writeChanges(f)
 	}
-	err := write()
 	if err != nil {
 		s.snapshot.file = nil // what was marked as written may not be
 	}
 	return err
 }
 
-// extends reports whether the next snapshot is appended to the file. It is not if somebody else
-// wrote or removed it, or if the file would become too long.
-func (s *snapshots) extends() bool {
+// open opens the file if the next snapshot is appended to it, and else returns nil: if somebody
+// else wrote or replaced it, or if it would become too long.
+func (s *snapshots) open() *os.File {
 	if s.file == nil || s.file.Size()-s.first >= max(s.first, leastLog) {
-		return false
+		return nil
 	}
-	now, err := os.Stat(s.path)
-	return err == nil && os.SameFile(now, s.file) && now.Size() == s.file.Size()
+	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
+	if err != nil {
+		return nil // writing a new one tells what is wrong
+	}
+	// what is open, and not what has its name by now
+	if now, err := f.Stat(); err != nil || !os.SameFile(now, s.file) || now.Size() != s.file.Size() {
+		f.Close()
+		return nil
+	}
+	return f
 }
 
-// writeChanges appends a block. If that fails the file has no block more.
-func (s *Store) writeChanges() error {
-	f, err := os.OpenFile(s.snapshot.path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
+// writeChanges appends a block to the file, and closes it. If that fails the file has no block
+// more.
+func (s *Store) writeChanges(f *os.File) error {
 	at := s.snapshot.file.Size()
 	info, err := s.writeBlock(f, at, false)
 	if err != nil {

@@ -296,6 +296,56 @@ func TestSnapshotOthersWrite(t *testing.T) {
 	}
 }
 
+// TestSnapshotReplacedMeanwhile replaces the file between the look at it and the writing: nothing is
+// written into the other one, and the next snapshot has everything again.
+func TestSnapshotReplacedMeanwhile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.snapshot")
+	clock := newClock()
+	s := newTest(t, Options{Clock: clock.read, Snapshot: path, SnapshotEvery: 1000 * time.Hour})
+	other := newTest(t, Options{Clock: clock.read})
+	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 5, Window: time.Hour})
+	for i := range 10 {
+		take(t, s, c, fmt.Sprint(i), 1)
+		take(t, other, c, fmt.Sprint("of the other ", i), 1)
+	}
+	if err := s.writeSnapshot(); err != nil {
+		t.Fatal(err)
+	}
+	take(t, s, c, "another", 1)
+	f := s.snapshot.open()
+	if f == nil {
+		t.Fatal("a block is not appended")
+	}
+	data := image(t, other)
+	if err := os.WriteFile(path+".other", data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".other", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.writeChanges(f); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, data) {
+		t.Errorf("the other file is changed: %v", err)
+	}
+	take(t, s, c, "yet another", 1)
+	if err := s.writeSnapshot(); err != nil {
+		t.Fatal(err)
+	}
+	now, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := newTest(t, Options{Clock: clock.read})
+	if err := read(again, now); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := stillOf(again), stillOf(s); len(want) != 12 || !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestSnapshotLoadsMeanwhile asks for keys while a snapshot is being loaded: none is new, whatever
 // the number of shards that wrote it.
 func TestSnapshotLoadsMeanwhile(t *testing.T) {
