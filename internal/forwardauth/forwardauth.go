@@ -359,7 +359,7 @@ const (
 
 // decide decides c.request, and sets what an answer that passes has in its header.
 func (f *handler) decide(r *http.Request, c *call, h http.Header) verdict {
-	if f.o.Line.Late() {
+	if f.o.Line.Late(1) {
 		return f.turnAway(c, h)
 	}
 	ctx, trace := door.Follow(r.Context(), f.o.Tracer, r.Header)

@@ -11,6 +11,7 @@ import (
 // take long, where rules are many. The zero value is ready.
 type lateness struct {
 	looked int  // calls of the batch
+	untold int  // calls that Options.Line has not heard of
 	now    bool // those at hand are late
 	own    shed.Control
 }
@@ -24,9 +25,11 @@ func (c *conn) isLate() bool {
 	if l.looked == 0 {
 		c.now() // when the batch began
 	}
+	l.untold++
 	if l.looked%lookEvery == 0 {
-		l.now = c.s.o.Line.Late() ||
+		l.now = c.s.o.Line.Late(l.untold) ||
 			l.looked > 0 && l.own.Overloaded() && time.Since(c.batch) > c.s.o.Line.Bound()
+		l.untold = 0
 	}
 	l.looked++
 	return l.now

@@ -145,7 +145,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			answer.MethodNotAllowed(w, r, strings.Join(to.methods, ", "))
 			return
 		}
-		if to.decides && h.o.Line.Late() {
+		if to.decides && h.o.Line.Late(1) {
 			h.turnAway(w, r, to.path)
 			return
 		}

@@ -297,7 +297,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.defers.serveTicket(w, r)
 		return
 	}
-	if p.o.Line.Late() {
+	if p.o.Line.Late(1) {
 		p.o.Line.Turned(1)
 		status := http.StatusServiceUnavailable
 		if p.o.Line.Answer() == shed.Deny {

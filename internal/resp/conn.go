@@ -50,6 +50,7 @@ type conn struct {
 
 	heard      bool // a command has come
 	looked     int  // commands since the last read
+	untold     int  // commands that Options.Line has not heard of
 	late       bool // those at hand have stood in line for too long
 	since      time.Time
 	readUntil  time.Time

@@ -11,8 +11,9 @@ const lookEvery = 16
 
 // isLate reports whether the command at hand has stood in line for too long.
 func (c *conn) isLate() bool {
+	c.untold++
 	if c.looked%lookEvery == 0 {
-		c.late = c.o.Line.Late()
+		c.late, c.untold = c.o.Line.Late(c.untold), 0
 	}
 	c.looked++
 	return c.late

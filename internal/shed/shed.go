@@ -53,6 +53,11 @@ const (
 	short = time.Millisecond
 )
 
+// fewest is how far apart requests may lie that make a line. Where they are fewer, and each takes as
+// long as any does, it is something else that takes the time, and turning them away would gain none:
+// a processor that works at a snapshot, or at new rules, looks at what comes in every 10 ms or so.
+const fewest = 4 * time.Millisecond
+
 // tick is how often somebody looks at a probe that is overdue.
 const tick = interval / 5
 
@@ -69,6 +74,8 @@ type Line struct {
 	asked  atomic.Bool  // since the last reading
 	rests  atomic.Bool
 	least  time.Duration // the smallest bound of a door
+	counts atomic.Bool   // whether requests are counted: while there is a line
+	came   atomic.Int64  // since the probe began
 	// overdue calls lookOverdue; stood is how long the probe was overdue while this process ran,
 	// beyond least; guarded by mu
 	overdue *time.Timer
@@ -158,6 +165,7 @@ func (l *Line) begin(every time.Duration) time.Duration {
 	due := time.Since(l.began) + every
 	l.due.Store(int64(due))
 	l.stood = 0
+	l.came.Store(0)
 	l.overdue.Reset(every + l.least)
 	return due
 }
@@ -167,9 +175,19 @@ func (l *Line) read(now time.Time, waited time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waited.Store(int64(waited))
-	for _, d := range l.doors {
-		d.overloaded.Store(d.control.Read(now, waited, d.bound))
+	l.counts.Store(waited > l.least)
+	line := waited
+	if l.few(waited) {
+		line = 0
 	}
+	for _, d := range l.doors {
+		d.overloaded.Store(d.control.Read(now, line, d.bound))
+	}
+}
+
+// few reports whether hardly anybody came in a time for which the probe waited.
+func (l *Line) few(waited time.Duration) bool {
+	return time.Duration(l.came.Load())*fewest < waited
 }
 
 // lookOverdue is called every tick while the probe is not read. In a rush it stands in line for
@@ -185,11 +203,12 @@ func (l *Line) lookOverdue() {
 		return
 	}
 	for _, d := range l.doors {
-		if since := l.least + l.stood - d.bound; since >= interval {
+		if since := l.least + l.stood - d.bound; since >= interval && !l.few(l.stood) {
 			d.control.Read(now.Add(-since), d.bound+1, d.bound) // when it came to be above the bound
 			d.overloaded.Store(d.control.Read(now, overdue, d.bound))
 		}
 	}
+	l.counts.Store(true)
 	l.stood += tick
 	l.overdue.Reset(tick)
 }
@@ -254,8 +273,9 @@ type Door struct {
 }
 
 // Late reports whether requests that are at hand now have stood in line for too long, and are to be
-// turned away. It costs no more than a few loads unless there is overload.
-func (d *Door) Late() bool {
+// turned away. n is how many have come since it was asked last, with the one at hand. It costs no
+// more than a few loads unless there is a line.
+func (d *Door) Late(n int) bool {
 	if d == nil {
 		return false
 	}
@@ -268,6 +288,9 @@ func (d *Door) Late() bool {
 			default:
 			}
 		}
+	}
+	if l.counts.Load() {
+		l.came.Add(int64(n))
 	}
 	return d.overloaded.Load() && l.Waited() > d.bound
 }

@@ -44,7 +44,7 @@ func run(t *testing.T, l *Line) {
 // ask asks every millisecond for as long as d, and returns how many were late.
 func ask(d *Door, long time.Duration) (late int) {
 	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if d.Late() {
+		if d.Late(1) {
 			late++
 		}
 	}
@@ -80,7 +80,7 @@ func TestLate(t *testing.T) {
 		if n := ask(d, 100*time.Millisecond); n < 99 {
 			t.Errorf("%d of 100 are late while the probe is overdue", n)
 		}
-		if patient.Late() {
+		if patient.Late(1) {
 			t.Error("a door that bears a second turns requests away after 0.1")
 		}
 		if w := l.Waited(); w < 100*time.Millisecond {
@@ -104,7 +104,7 @@ func TestRest(t *testing.T) {
 		}
 		j.late.Store(int64(30 * time.Millisecond))
 		ask(d, time.Second)
-		if !d.Late() {
+		if !d.Late(1) {
 			t.Fatal("there is no overload")
 		}
 		j.late.Store(0)
@@ -153,11 +153,11 @@ func TestStandstill(t *testing.T) {
 		l.begin(tense)
 		for n := range 5 {
 			time.Sleep(10 * time.Second)
-			if l.lookOverdue(); d.Late() {
+			if l.lookOverdue(); d.Late(100) {
 				t.Fatalf("there is overload after %d looks", n+1)
 			}
 		}
-		if l.lookOverdue(); !d.Late() {
+		if l.lookOverdue(); !d.Late(1) {
 			t.Error("a probe that was looked at for an interval says nothing")
 		}
 	})
@@ -186,7 +186,7 @@ func TestForget(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- l.Run(t.Context()) }()
 		ask(d, time.Second)
-		if !d.Late() {
+		if !d.Late(1) {
 			t.Fatal("there is no overload")
 		}
 		b.fails.Store(true)
@@ -199,11 +199,35 @@ func TestForget(t *testing.T) {
 	})
 }
 
+// Few requests make no line: if each waits, it is for something else, however long that takes.
+func TestFew(t *testing.T) {
+	jammed(t, func(t *testing.T, l *Line, j *jam) {
+		d := l.Door("http", bound, Error)
+		run(t, l)
+		for _, late := range []time.Duration{30 * time.Millisecond, 400 * time.Millisecond} {
+			j.late.Store(int64(late))
+			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				if d.Late(1) {
+					t.Fatalf("100 a second are too many, after %v in line", late)
+				}
+			}
+			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				d.Late(16) // a batch
+			}
+			if !d.Late(16) {
+				t.Errorf("1,600 a second are not too many, after %v in line", late)
+			}
+			j.late.Store(0)
+			ask(d, 2*time.Second)
+		}
+	})
+}
+
 func TestNoDoor(t *testing.T) {
 	var none *Line
 	l := newLine(newSleeper(func() {}))
 	for _, d := range []*Door{none.Door("http", bound, Error), l.Door("http", 0, Error)} {
-		if d != nil || d.Late() || d.Bound() != 0 {
+		if d != nil || d.Late(1) || d.Bound() != 0 {
 			t.Error("a door without a bound turns requests away")
 		}
 	}
@@ -274,7 +298,7 @@ func TestProbeSeesWork(t *testing.T) {
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
 	defer func() { close(stop); busy.Wait() }()
-	for range 40 * runtime.GOMAXPROCS(0) {
+	for range 200 * runtime.GOMAXPROCS(0) {
 		busy.Go(func() {
 			for {
 				select {
@@ -282,13 +306,14 @@ func TestProbeSeesWork(t *testing.T) {
 					return
 				default:
 				}
-				for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
+				d.Late(1)
+				for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
 				}
 				runtime.Gosched()
 			}
 		})
 	}
-	for !d.Late() { // the test's own bound ends it if that never comes
+	for !d.Late(1) { // the test's own bound ends it if that never comes
 		runtime.Gosched()
 	}
 }

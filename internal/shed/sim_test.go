@@ -73,7 +73,7 @@ func (s *station) serve(ctx context.Context, d *Door, begin time.Time, decide, r
 				continue
 			}
 			came := v.(time.Time)
-			late := d.Late()
+			late := d.Late(1)
 			if late {
 				time.Sleep(refuse)
 			} else {

@@ -101,7 +101,7 @@ func (c *call) answerNow(ctx context.Context, messages int, stream, id uint64, t
 	c.start, c.ctx = door.Begin(c.agent.o.Stopwatch), ctx
 	c.decided = false
 	c.ack.begin(out, stream, id, size)
-	if messages > 0 && c.agent.o.Line.Late() {
+	if messages > 0 && c.agent.o.Line.Late(1) {
 		c.turnAway()
 	} else if messages > 0 && c.begin(trusted) { // without any, nothing is asked
 		if !door.DecideNow(c.ctx, c.agent.limiter, &c.request, &c.decision) {
