@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -285,5 +286,39 @@ func TestHasToWait(t *testing.T) {
 	c.alive(15)
 	if n := s.held.Load(); n != 0 {
 		t.Errorf("%d bytes are held", n)
+	}
+}
+
+// TestAnswersTogether: calls that a store answers at once are written at once, and a last one for
+// which no other is under way is written, too.
+func TestAnswersTogether(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // all are answered before the first has its next turn
+	svc := newService()
+	s, addr := serve(t, Options{Methods: svc.methods()})
+	c := dialRaw(t, addr)
+	const calls = 24 // fewer than maxReady
+	for i := range uint32(calls) {
+		c.call(2*i+1, waitPath, []byte("m"))
+	}
+	eventually(t, "all wait", func() bool { return svc.waiting.Load() == calls })
+	served := s.sessions.AppendConns(nil)[0].open()
+	writes := func() uint64 {
+		served.mu.Lock()
+		defer served.mu.Unlock()
+		return served.writes
+	}
+	before := writes()
+	close(svc.release)
+	for i := range uint32(calls) {
+		if a := c.answer(2*i + 1); a.message() != "m" || a.header.Get("grpc-status") != "0" {
+			t.Errorf("%d: %+v", i, a)
+		}
+	}
+	if n := writes() - before; n > calls/4 {
+		t.Errorf("%d answers took %d writes", calls, n)
+	}
+	c.call(99, waitPath, []byte("last"))
+	if a := c.answer(99); a.message() != "last" {
+		t.Errorf("%+v", a)
 	}
 }
