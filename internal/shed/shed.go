@@ -68,7 +68,7 @@ type Line struct {
 	began time.Time // the clock's zero
 	doors []*Door
 
-	mu     sync.Mutex   // of the doors' controls
+	mu     sync.Mutex   // of the doors' controls, and stood
 	waited atomic.Int64 // by the last reading, in ns
 	due    atomic.Int64 // when the probe is to be read, in ns since began; far ahead while it rests
 	asked  atomic.Bool  // since the last reading
@@ -77,7 +77,7 @@ type Line struct {
 	counts atomic.Bool   // whether requests are counted: while there is a line
 	came   atomic.Int64  // since the probe began
 	// overdue calls lookOverdue; stood is how long the probe was overdue while this process ran,
-	// beyond least; guarded by mu
+	// beyond least
 	overdue *time.Timer
 	stood   time.Duration
 	wake    chan struct{}

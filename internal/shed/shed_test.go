@@ -298,7 +298,7 @@ func TestProbeSeesWork(t *testing.T) {
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
 	defer func() { close(stop); busy.Wait() }()
-	for range 200 * runtime.GOMAXPROCS(0) {
+	for range 1000 * runtime.GOMAXPROCS(0) {
 		busy.Go(func() {
 			for {
 				select {
@@ -307,7 +307,7 @@ func TestProbeSeesWork(t *testing.T) {
 				default:
 				}
 				d.Late(1)
-				for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
+				for end := time.Now().Add(time.Millisecond / 10); time.Now().Before(end); {
 				}
 				runtime.Gosched()
 			}
