@@ -33,9 +33,14 @@ type Postgres struct {
 	replace *strings.Replacer
 	lock    int64
 	bounds  Bounds
+	timeout time.Duration // of a call
 	making  sync.Mutex
 	made    atomic.Bool
 }
+
+// postgresTimeout bounds each call. A server that is gone without a word would keep a worker for as
+// long as the system sends again what nobody confirms: a quarter of an hour.
+const postgresTimeout = 10 * time.Second
 
 var _ Queue = (*Postgres)(nil)
 
@@ -47,7 +52,7 @@ func NewPostgres(pool *pgxpool.Pool, schema string, b Bounds) (*Postgres, error)
 	}
 	lock := int64(xxhash.Sum64String("weir deferred " + schema))
 	return &Postgres{
-		pool: pool, schema: schema, lock: lock, bounds: b.filled(),
+		pool: pool, schema: schema, lock: lock, bounds: b.filled(), timeout: postgresTimeout,
 		replace: strings.NewReplacer("SCHEMA", pgx.Identifier{schema}.Sanitize(), "NAME", queueName, "LOCK", strconv.FormatInt(lock, 10)),
 	}, nil
 }
@@ -80,6 +85,8 @@ func (q *Postgres) make(ctx context.Context) error {
 
 // query asks for rows. A pooler may spread statements over connections, so none is prepared.
 func (q *Postgres) query(ctx context.Context, text string, args []any, row func(r pgx.Rows) error) error {
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
 	for tries := 0; ; tries++ {
 		if !q.made.Load() {
 			if err := q.make(ctx); err != nil {

@@ -1,12 +1,15 @@
 package deferred
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
+	"github.com/weir-rl/weir/internal/redistest"
 )
 
 // TestPostgresReads: how many rows operations read does not grow with those that wait and those
@@ -76,4 +79,38 @@ func TestPostgresReads(t *testing.T) {
 	judge("with those of a full one")
 	server.Exec("analyze s.deferred_jobs, s.deferred_lines, s.deferred_sums")
 	judge("with those of one that was counted")
+}
+
+// TestPostgresSilent: a server that is gone without a word keeps nobody, and what was put before is
+// found once there is one again.
+func TestPostgresSilent(t *testing.T) {
+	server := pgtest.Start(t)
+	network := redistest.Proxy(t, server.Addr())
+	pool, err := pgxpool.New(t.Context(), strings.Replace(server.URL(), server.Addr(), network.Addr(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	q, err := NewPostgres(pool, "s", Bounds{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := put(t, q, job("one"))
+	network.BlackHole()
+	t.Cleanup(network.Pass) // else the pool would wait for what never comes
+	q.timeout = 50 * time.Millisecond
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := q.Next(t.Context(), time.Minute)
+		ended <- err
+	}()
+	if err := patience.Receive(t, "the end of the call", ended); err == nil {
+		t.Fatal("a server that says nothing has answered")
+	}
+	q.timeout = postgresTimeout
+	network.Pass()
+	patience.Until(t, "the job is found", func() bool {
+		j, _, err := q.Next(t.Context(), time.Minute)
+		return err == nil && j != nil && j.ID == first.ID
+	})
 }
