@@ -104,6 +104,7 @@ func TestNotFollowed(t *testing.T) {
 	}
 	tracer, hooks := o.Tracer(), o.Tracer().Hooks()
 	s, ctx := tracer.Store(nothing{}, "redis"), context.Background()
+	holds, settlements := tracer.Store(reserver{}, "redis").(store.Reserver), make([]store.Settlement, 2)
 	r, d := weir.Request{Domain: "shop"}, weir.Decision{Domain: "shop", ID: 7}
 	for _, traceparent := range []string{"", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"} {
 		if n := testing.AllocsPerRun(100, func() {
@@ -115,6 +116,7 @@ func TestNotFollowed(t *testing.T) {
 				t.Fatal("a store that is no Prompt decides at once")
 			}
 			_, _ = s.Take(with, nil, nil)
+			_ = holds.Settle(with, settlements)
 			hooks.Decided(&r, &d)
 		}); n != 0 {
 			t.Errorf("%q: %v allocations", traceparent, n)

@@ -42,13 +42,16 @@ type tracedReserver struct {
 
 // call begins the span of a call; end is nil if ctx has no span that is recorded. What is asked for
 // is the operation as the interface names it: a call of the store may leave with those for others,
-// so that no command of the database is that of one span.
-func (s *tracedStore) call(ctx context.Context, operation string, about ...attribute.KeyValue) (_ context.Context, end func(error)) {
+// so that no command of the database is that of one span. N is how many things it is for.
+func (s *tracedStore) call(ctx context.Context, operation string, n int, about ...attribute.KeyValue) (_ context.Context, end func(error)) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, nil
 	}
-	ctx, child := s.tracer.Start(ctx, s.system, trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(append(about, semconv.DBSystemNameKey.String(s.system), semconv.DBOperationName(operation))...))
+	about = append(about, semconv.DBSystemNameKey.String(s.system), semconv.DBOperationName(operation))
+	if n > 1 { // by the conventions a batch has two operations at least
+		about = append(about, semconv.DBOperationBatchSize(n))
+	}
+	ctx, child := s.tracer.Start(ctx, s.system, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(about...))
 	return ctx, func(err error) {
 		if err != nil {
 			child.SetStatus(codes.Error, err.Error())
@@ -76,12 +79,7 @@ func (s *tracedStore) Take(ctx context.Context, charges []store.Charge, results 
 	if !trace.SpanFromContext(ctx).IsRecording() { // before the attribute, which would be allocated
 		return s.Store.Take(ctx, charges, results)
 	}
-	about := make([]attribute.KeyValue, 1, 4)
-	about[0] = attribute.Int("weir.limits", len(charges))
-	if len(charges) > 1 { // by the conventions a batch has two operations at least
-		about = append(about, semconv.DBOperationBatchSize(len(charges)))
-	}
-	ctx, end := s.call(ctx, "take", about...)
+	ctx, end := s.call(ctx, "take", len(charges), attribute.Int("weir.limits", len(charges)))
 	now, err := s.Store.Take(ctx, charges, results)
 	end(err)
 	return now, err
@@ -97,7 +95,7 @@ func (s *tracedStore) TakeNow(charges []store.Charge, results []algo.Result) (no
 
 // Release implements store.Store.
 func (s *tracedStore) Release(ctx context.Context, c *rule.Counter, key []byte, slot uint64) (ok bool, err error) {
-	ctx, end := s.call(ctx, "release")
+	ctx, end := s.call(ctx, "release", 1)
 	if ok, err = s.Store.Release(ctx, c, key, slot); end != nil {
 		end(err)
 	}
@@ -109,7 +107,7 @@ func (s *tracedStore) Unwrap() store.Store { return s.Store }
 
 // Hold implements store.Reserver.
 func (s *tracedReserver) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
-	ctx, end := s.call(ctx, "hold")
+	ctx, end := s.call(ctx, "hold", 1)
 	err := s.r.Hold(ctx, id, note, timeout)
 	if end != nil {
 		end(err)
@@ -119,7 +117,7 @@ func (s *tracedReserver) Hold(ctx context.Context, id string, note []byte, timeo
 
 // Claim implements store.Reserver.
 func (s *tracedReserver) Claim(ctx context.Context, id string) (note []byte, ok bool, err error) {
-	ctx, end := s.call(ctx, "claim")
+	ctx, end := s.call(ctx, "claim", 1)
 	if note, ok, err = s.r.Claim(ctx, id); end != nil {
 		end(err)
 	}
@@ -128,11 +126,7 @@ func (s *tracedReserver) Claim(ctx context.Context, id string) (note []byte, ok 
 
 // Settle implements store.Reserver.
 func (s *tracedReserver) Settle(ctx context.Context, settlements []store.Settlement) error {
-	var about []attribute.KeyValue
-	if len(settlements) > 1 {
-		about = append(about, semconv.DBOperationBatchSize(len(settlements)))
-	}
-	ctx, end := s.call(ctx, "settle", about...)
+	ctx, end := s.call(ctx, "settle", len(settlements))
 	err := s.r.Settle(ctx, settlements)
 	if end != nil {
 		end(err)
