@@ -185,7 +185,7 @@ func readBlock(f io.ReaderAt, at, size int64) (*blockReader, error) {
 	if le.Uint32(head[blockHead-4:]) != crc32.Checksum(head[:blockHead-4], castagnoli()) {
 		return nil, damaged("the checksum of a head does not fit")
 	}
-	if r.length < 0 || r.length > size-r.at || r.parts < 0 || r.parts > r.length {
+	if r.length < 0 || r.length > size-r.at || r.parts < 0 || r.parts >= r.length {
 		return nil, damaged("it ends too soon")
 	}
 	sum := crc32.New(castagnoli())
