@@ -52,7 +52,6 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": wantStatus, "torn": tornGzip},
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("ROOT", root)
-			e.Vars = append(e.Vars, withoutLine...)
 			return nil
 		},
 	})
