@@ -85,7 +85,7 @@ func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &running{t: t, stdout: newOutput(), stderr: newOutput(), stop: cancel, status: make(chan int, 1)}
-	env := []string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}
+	env := append([]string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}, withoutLine...)
 	go func() { p.status <- Run(ctx, args, env, strings.NewReader(""), p.stdout, p.stderr) }()
 	t.Cleanup(func() { cancel() })
 	return p
