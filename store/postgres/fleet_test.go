@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,8 +136,8 @@ func runNode(todo string) error {
 }
 
 // runNodes runs n nodes, and returns what they have made together. meanwhile, unless nil, is called
-// while they do.
-func runNodes(t *testing.T, n int, w work, meanwhile func()) (all made) {
+// while they do; working tells it whether one of them still does.
+func runNodes(t *testing.T, n int, w work, meanwhile func(working func() bool)) (all made) {
 	t.Helper()
 	todo, err := json.Marshal(w)
 	if err != nil {
@@ -147,17 +148,20 @@ func runNodes(t *testing.T, n int, w work, meanwhile func()) (all made) {
 		err error
 	}
 	ended := make(chan told, n)
+	var working atomic.Int64
+	working.Store(int64(n))
 	for range n {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), nodeVariable+"="+string(todo))
 		cmd.Stderr = os.Stderr
 		go func() {
 			out, err := cmd.Output()
+			working.Add(-1)
 			ended <- told{out, err}
 		}()
 	}
 	if meanwhile != nil {
-		meanwhile()
+		meanwhile(func() bool { return working.Load() > 0 })
 	}
 	for range n {
 		of := <-ended
@@ -211,25 +215,36 @@ func TestExactAcrossNodes(t *testing.T) {
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	c := algo.Config{Algorithm: algo.FixedWindow, N: 150, Window: 366 * 24 * time.Hour}
+	c := algo.Config{Algorithm: algo.FixedWindow, N: 300, Window: 366 * 24 * time.Hour}
 	w := work{URL: s.URL() + "&weir_tables=synced", Limit: c, Keys: 3, Clients: 8, Each: 60, Pause: 4 * time.Millisecond}
-	all := runNodes(t, 3, w, func() {
-		// Under each kill there are calls: something is written after the server was started.
-		for range 3 {
+	kills := 0
+	all := runNodes(t, 3, w, func(working func() bool) {
+		// Under each kill there are calls: something is written after the server was started. Where
+		// nodes are quick, all may be made before the last one.
+		for kills < 3 {
 			written := ""
 			patience.Until(t, "decisions are made", func() bool {
-				var now string
+				if !working() {
+					return true
+				}
 				if s.Try("select from weir.states") != nil {
 					return false // there is no table yet
 				}
-				now = s.Text("select md5(coalesce(string_agg(version::text, '' order by key), '')) from weir.states")
+				now := s.Text("select md5(coalesce(string_agg(version::text, '' order by key), '')) from weir.states")
 				written, now = now, written
 				return now != "" && now != written
 			})
+			if !working() {
+				break
+			}
 			s.Kill()
 			s.Restart()
+			kills++
 		}
 	})
+	if kills == 0 {
+		t.Error("all calls were made before the server was killed")
+	}
 	counter, err := counterOf(c)
 	if err != nil {
 		t.Fatal(err)
@@ -279,5 +294,5 @@ func TestLinearizable(t *testing.T) {
 	if decided-unknown < 3*w.Clients*w.Each/2 {
 		t.Errorf("only %d calls were answered", decided-unknown)
 	}
-	t.Logf("%d calls; the outcome of %d is unknown; %d failed and charged nothing", len(history), unknown, len(all.Ops)-len(history))
+	t.Logf("%d kills, %d calls; the outcome of %d is unknown; %d failed and charged nothing", kills, len(history), unknown, len(all.Ops)-len(history))
 }
