@@ -310,8 +310,8 @@ func (l *Limit) refundWindows(s *State, v *view, back uint64) {
 	}
 }
 
-// opensLater returns the first instant at which the sub-windows count for at most room. It ends even
-// if they do not add up to B, as in a state out of a file that somebody made.
+// opensLater returns the first instant at which the sub-windows count for at most room. It ends
+// even if they do not add up to B, as in a state out of a file that somebody made.
 func (l *Limit) opensLater(s *State, v *view, room uint64) int64 {
 	start, whole, cut := v.start, v.whole, v.cut
 	for j := l.k - 1; whole > room && j >= 0; j-- {

@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// TestRestingMemory holds what docs/capacity.md says of a server that nobody has asked for anything.
-// Pages of the program's own file are not counted: which of them are mapped is up to the kernel.
+// TestRestingMemory holds what docs/capacity.md says of a server that nobody has asked for
+// anything. Pages of the program's own file are not counted: which of them are mapped is up to the
+// kernel.
 func TestRestingMemory(t *testing.T) {
 	p := launch(t, buildProgram(t), t.TempDir(), "serve")
 	for _, door := range []string{"http", "grpc", "resp", "admin"} {

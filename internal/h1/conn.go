@@ -119,8 +119,8 @@ func (c *conn) Serve() {
 func (c *conn) handOver() {
 	const preface = "PRI "
 	if in := c.in[c.r:min(c.w, c.r+len(preface))]; c.used && len(in) > 0 && string(in) == preface[:len(in)] {
-		// To net/http the connection is a new one, on which this would begin HTTP/2. Who is behind a
-		// proxy must not be able to change the protocol of its connection.
+		// To net/http the connection is a new one, on which this would begin HTTP/2. Who is behind
+		// a proxy must not be able to change the protocol of its connection.
 		c.bound(time.Now())
 		_, _ = io.WriteString(c.nc, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 		return

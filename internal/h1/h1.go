@@ -85,8 +85,9 @@ func New(s *http.Server) *Server {
 // serveRest serves what is handed over.
 func (s *Server) serveRest(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && s.conns.Closing() {
-		// With this answer net/http asks the client to go. By itself it would do so only once no stream
-		// is open, or the loop has ended, which a slow client can delay until all is cut off.
+		// With this answer net/http asks the client to go. By itself it would do so only once no
+		// stream is open, or the loop has ended, which a slow client can delay until all is cut
+		// off.
 		w.Header().Set("Connection", "close")
 	}
 	s.handler.ServeHTTP(w, r)

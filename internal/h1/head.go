@@ -186,8 +186,8 @@ func (h *head) special(name, value []byte) bool {
 	return true
 }
 
-// isFold reports whether b is s, which is ASCII, in any case. Letters beyond ASCII that fold to one,
-// such as the sign of the Kelvin, are longer.
+// isFold reports whether b is s, which is ASCII, in any case. Letters beyond ASCII that fold to
+// one, such as the sign of the Kelvin, are longer.
 func isFold(b []byte, s string) bool { return len(b) == len(s) && strings.EqualFold(door.View(b), s) }
 
 func (h *head) contentLength(value []byte) bool {

@@ -69,8 +69,8 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// TestHalfClosed: a client that ends its sending behind its requests gets all answers, also if those
-// wait for the client to go.
+// TestHalfClosed: a client that ends its sending behind its requests gets all answers, also if
+// those wait for the client to go.
 func TestHalfClosed(t *testing.T) {
 	loop, plain := newSides(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
@@ -83,8 +83,8 @@ func TestHalfClosed(t *testing.T) {
 	}
 }
 
-// TestDrainHTTP2: a server that goes away asks a client of HTTP/2 to go with the next answer, though
-// a client of the loop delays the end, and another stream is open.
+// TestDrainHTTP2: a server that goes away asks a client of HTTP/2 to go with the next answer,
+// though a client of the loop delays the end, and another stream is open.
 func TestDrainHTTP2(t *testing.T) {
 	slow, answered := make(chan struct{}), make(chan struct{})
 	loop := New(newHTTPServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -69,8 +69,8 @@ func TestVectors(t *testing.T) {
 			before := loop.handed.Load()
 			if got := same(t, loop, plain, s); got != "" && loop.handed.Load() == before {
 				served++
-				// Behind a request that ends the connection llhttp wants nothing, and the loop looks at
-				// nothing.
+				// Behind a request that ends the connection llhttp wants nothing, and the loop
+				// looks at nothing.
 				if !v.good && !strings.Contains(got, "Connection: close") {
 					t.Errorf("%s: the loop serves %q, which llhttp refuses", v.name, s)
 				}

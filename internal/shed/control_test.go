@@ -41,8 +41,9 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// Whatever the readings: overload needs an interval in which all are above the bound, and which they
-// speak for, holds while any is, and ends with the first reading a second after the last of them.
+// Whatever the readings: overload needs an interval in which all are above the bound, and which
+// they speak for, holds while any is, and ends with the first reading a second after the last of
+// them.
 func TestControlProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Control

@@ -53,9 +53,10 @@ const (
 	short = time.Millisecond
 )
 
-// fewest is how far apart requests may lie that make a line. Where they are fewer, and each takes as
-// long as any does, it is something else that takes the time, and turning them away would gain none:
-// a processor that works at a snapshot, or at new rules, looks at what comes in every 10 ms or so.
+// fewest is how far apart requests may lie that make a line. Where they are fewer, and each takes
+// as long as any does, it is something else that takes the time, and turning them away would gain
+// none: a processor that works at a snapshot, or at new rules, looks at what comes in every 10 ms
+// or so.
 const fewest = 4 * time.Millisecond
 
 // tick is how often somebody looks at a probe that is overdue.

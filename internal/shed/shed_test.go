@@ -142,8 +142,8 @@ func TestStarved(t *testing.T) {
 	})
 }
 
-// A process that stood still, for as long as ever, has no overload after that: an overdue probe says
-// so only where somebody could have read it.
+// A process that stood still, for as long as ever, has no overload after that: an overdue probe
+// says so only where somebody could have read it.
 func TestStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(newSleeper(func() {}))

@@ -94,8 +94,8 @@ func (s *station) serve(ctx context.Context, d *Door, begin time.Time, decide, r
 }
 
 // Where refusing costs a twenty-fifth of deciding, three times the load that a server can do leaves
-// nine tenths of its decisions, and all but a hundredth of them are made in 20 ms. Below its capacity
-// it turns nobody away.
+// nine tenths of its decisions, and all but a hundredth of them are made in 20 ms. Below its
+// capacity it turns nobody away.
 func TestRush(t *testing.T) {
 	const (
 		decide, refuse = 100 * time.Microsecond, 4 * time.Microsecond

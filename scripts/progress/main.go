@@ -6,9 +6,9 @@
 //
 //	{ go test -json ./...; go test -json ./other/...; } 2>&1 | progress [-strict] [-may-skip REGEXP]...
 //
-// Lines that are not of go test -json are shown as they are; one that begins with FAIL is a failure,
-// too. With -strict a skipped test is a failure, unless its line ("TestX: the reason") matches a
-// REGEXP. The exit status is 1 if something has failed, or if nothing ran.
+// Lines that are not of go test -json are shown as they are; one that begins with FAIL is a
+// failure, too. With -strict a skipped test is a failure, unless its line ("TestX: the reason")
+// matches a REGEXP. The exit status is 1 if something has failed, or if nothing ran.
 package main
 
 import (

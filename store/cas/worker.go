@@ -309,8 +309,9 @@ func (w *worker) failAll(err error) {
 }
 
 // settle learns what became of the groups that ended with an error that does not tell: if a value
-// has the version that was drawn for it, all of its group was made. If not, it may still be made, or
-// have been changed again. All are read at once: the calls that wait for them have waited for long.
+// has the version that was drawn for it, all of its group was made. If not, it may still be made,
+// or have been changed again. All are read at once: the calls that wait for them have waited for
+// long.
 func (w *worker) settle() {
 	s := w.store
 	w.keys = w.keys[:0]

@@ -52,8 +52,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkMillion decides on a million keys of 16 bytes at random, where waiting for memory is what
-// costs.
+// BenchmarkMillion decides on a million keys of 16 bytes at random, where waiting for memory is
+// what costs.
 func BenchmarkMillion(b *testing.B) {
 	const keys = 1 << 20
 	s := newTest(b, Options{})

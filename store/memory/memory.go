@@ -3,9 +3,9 @@
 // Begin with Store.Take (memory.go), which decides on a single charge itself and leaves calls of
 // several to few.go and take.go. A shard (shard.go) is the hash table with a part of the keys;
 // bound.go forgets keys when the store is full, and limits.go numbers the limits that records refer
-// to. snapshot.go writes the file, with definition.go; loading.go reads it, and oldsnapshot.go those
-// of older versions. board.go, reserve.go, settle.go, lease.go, regional.go and inspect.go implement
-// the optional interfaces of package store.
+// to. snapshot.go writes the file, with definition.go; loading.go reads it, and oldsnapshot.go
+// those of older versions. board.go, reserve.go, settle.go, lease.go, regional.go and inspect.go
+// implement the optional interfaces of package store.
 package memory
 
 import (
@@ -467,8 +467,8 @@ func (s *Store) Close() error {
 
 // Stats is a reading of the store's size and doings.
 type Stats struct {
-	// records held, including fresh ones that are not forgotten yet, and without those of a snapshot
-	// that are not loaded yet
+	// records held, including fresh ones that are not forgotten yet, and without those of a
+	// snapshot that are not loaded yet
 	Keys      int64
 	Bytes     int64  // memory of the records: index, arena with its spare room, and variable parts
 	Evictions uint64 // keys forgotten though they were not fresh, since the bound was reached

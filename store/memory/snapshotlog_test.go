@@ -296,8 +296,8 @@ func TestSnapshotOthersWrite(t *testing.T) {
 	}
 }
 
-// TestSnapshotReplacedMeanwhile replaces the file between the look at it and the writing: nothing is
-// written into the other one, and the next snapshot has everything again.
+// TestSnapshotReplacedMeanwhile replaces the file between the look at it and the writing: nothing
+// is written into the other one, and the next snapshot has everything again.
 func TestSnapshotReplacedMeanwhile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.snapshot")
 	clock := newClock()

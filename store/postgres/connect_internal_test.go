@@ -98,8 +98,8 @@ func TestIsolationPooled(t *testing.T) {
 	})
 }
 
-// TestSilentBehindPooler: a connection to a pooler whose server says nothing is given up, so that it
-// keeps no place in the pool.
+// TestSilentBehindPooler: a connection to a pooler whose server says nothing is given up, so that
+// it keeps no place in the pool.
 func TestSilentBehindPooler(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
