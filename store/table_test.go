@@ -300,6 +300,9 @@ func (t *table) callers(l *tableLoad, f func(s store.Store, next func() (int, bo
 		}
 	}
 	all.Wait()
+	if t.b.Failed() {
+		t.b.FailNow() // what was measured is of no use
+	}
 }
 
 // round asks for as long as a round lasts.
