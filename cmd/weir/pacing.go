@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
+	"sync/atomic"
 )
 
 // headroom is by how much the heap may grow before the garbage collector runs, at least.
@@ -33,10 +34,15 @@ type pacer struct {
 // collector. It holds a pointer, since small objects without one share their fate with others.
 type round struct{ _ *round }
 
+// pacing says that a pacer is at work. There is one collector in a process, so there is one pacer:
+// of two, the one that is stopped last would put the other's percentage back in force for good.
+var pacing atomic.Bool
+
 // pace paces the collector until stop is called. It does nothing if GOGC configures the collector,
-// or if headroom would be a large part of limit, the collector's memory limit (GOMEMLIMIT).
+// if headroom would be a large part of limit, the collector's memory limit (GOMEMLIMIT), or if a
+// pacer is at work.
 func pace(lookup func(string) (string, bool), limit int64) (stop func()) {
-	if _, set := lookup("GOGC"); set || limit < smallLimit {
+	if _, set := lookup("GOGC"); set || limit < smallLimit || !pacing.CompareAndSwap(false, true) {
 		return func() {}
 	}
 	p := &pacer{samples: []metrics.Sample{
@@ -79,6 +85,7 @@ func (p *pacer) stop() {
 	defer p.mu.Unlock()
 	p.ended = true
 	debug.SetGCPercent(p.previous)
+	pacing.Store(false)
 }
 
 // smallestHeap is the heap at which Go runs its collector first, where GOGC is 100. It grows with

@@ -37,6 +37,18 @@ func TestPaceIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestOnePacer has two servers in one process that end in the order in which they began.
+func TestOnePacer(t *testing.T) {
+	before := gogc()
+	none := func(string) (string, bool) { return "", false }
+	first, second := pace(none, math.MaxInt64), pace(none, math.MaxInt64)
+	first()
+	second()
+	if now := gogc(); now != before {
+		t.Errorf("GOGC is %d after both, want %d", now, before)
+	}
+}
+
 func TestPercent(t *testing.T) {
 	const mb = 1 << 20
 	for _, c := range []struct {
