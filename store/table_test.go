@@ -168,13 +168,13 @@ func BenchmarkTable(b *testing.B) {
 			m := kind.start(b)
 			t := &table{b: b, kind: kind.name, of: m, lasts: time.Duration(seconds * float64(time.Second))}
 			t.node()
-			before := m.size()
+			before := t.size()
 			for i := range tableLoads {
 				if l := &tableLoads[i]; l.nodes == 1 || m.kill != nil {
 					t.measure(l)
 				}
 			}
-			t.row("stored", fmt.Sprintf("%d bytes a user", (m.size()-before)/users))
+			t.row("stored", fmt.Sprintf("%d bytes a user", (t.size()-before)/users))
 			if m.kill != nil {
 				t.row("killed, and started again", fmt.Sprintf("%d of %d units lost", t.lost(), charged))
 			}
@@ -213,15 +213,34 @@ func (t *table) node() store.Store {
 	}
 	t.b.Cleanup(func() { _ = s.Close() })
 	t.nodes = append(t.nodes, s)
+	t.await(s)
+	return s
+}
+
+// await waits until a node decides.
+func (t *table) await(s store.Store) {
+	t.b.Helper()
 	c := t.counter(plenty)
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
-		if _, err = ask(s, c, 0, 1); err == nil {
-			return s
+		_, err := ask(s, c, 0, 1)
+		if err == nil {
+			return
 		}
 		if time.Since(begun) > patient {
 			t.b.Fatal(err)
 		}
 	}
+}
+
+// size returns how many bytes are stored. Cassandra is restarted for it, so that its nodes have to
+// connect again.
+func (t *table) size() int64 {
+	t.b.Helper()
+	n := t.of.size()
+	for _, s := range t.nodes {
+		t.await(s)
+	}
+	return n
 }
 
 func (t *table) counter(limit int64) *rule.Counter {
