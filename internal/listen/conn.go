@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/internal/quickio"
 )
 
 // wrap returns raw as a connection that gives its slot back when it is closed.
@@ -15,19 +17,26 @@ func wrap(raw net.Conn, s *slot, stall time.Duration) net.Conn {
 	switch raw := raw.(type) {
 	case *net.TCPConn:
 		if stall <= 0 {
-			return &tcpConn{raw, s}
+			return &tcpConn{raw, quickio.New(raw), s}
 		}
 	case *net.UnixConn:
-		return &conn{Conn: raw, slot: s, remote: UnixPeer, stall: stall}
+		return &conn{Conn: raw, io: quickio.New(raw), slot: s, remote: UnixPeer, stall: stall}
 	}
-	return &conn{Conn: raw, slot: s, remote: raw.RemoteAddr(), stall: stall}
+	return &conn{Conn: raw, io: quickio.New(raw), slot: s, remote: raw.RemoteAddr(), stall: stall}
 }
 
 // tcpConn is a TCP connection that keeps all that *net.TCPConn can do.
 type tcpConn struct {
 	*net.TCPConn
+	io   *quickio.Conn
 	slot *slot
 }
+
+// Read implements net.Conn.
+func (c *tcpConn) Read(p []byte) (int, error) { return c.io.Read(p) }
+
+// Write implements net.Conn.
+func (c *tcpConn) Write(p []byte) (int, error) { return c.io.Write(p) }
 
 // Close implements net.Conn.
 func (c *tcpConn) Close() error {
@@ -39,6 +48,7 @@ func (c *tcpConn) Close() error {
 // conn is any other connection.
 type conn struct {
 	net.Conn
+	io     io.ReadWriter
 	slot   *slot
 	remote net.Addr
 	rest   []byte // read along with the header, and before all else by Read
@@ -67,7 +77,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		return n, nil
 	}
-	return c.Conn.Read(p)
+	return c.io.Read(p)
 }
 
 // Write implements net.Conn.
@@ -81,7 +91,7 @@ func (c *conn) Write(p []byte) (int, error) {
 			_ = c.Conn.SetWriteDeadline(until)
 		}
 	}
-	return c.Conn.Write(p)
+	return c.io.Write(p)
 }
 
 // SetWriteDeadline implements net.Conn. The zero time puts Options.Stall in force again.
@@ -137,7 +147,7 @@ func (l *Listener) prepare(c net.Conn) {
 			fail(BadHeader, err)
 			return
 		}
-		p := &conn{Conn: c, slot: s, remote: c.RemoteAddr(), rest: rest}
+		p := &conn{Conn: c, io: c, slot: s, remote: c.RemoteAddr(), rest: rest}
 		if h.source.IsValid() {
 			p.remote = net.TCPAddrFromAddrPort(h.source)
 			if !s.settle(h.source.Addr().Unmap()) {
