@@ -42,6 +42,18 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 // Most callers use Allow or Decide. The phases are for those that have something to do between
 // them, such as to turn r away before it is charged.
 func (l *Limiter) Match(r *Request, d *Decision) (undecided bool) {
+	undecided, _ = l.match(r, d, false)
+	return undecided
+}
+
+// MatchNow is Match for a goroutine that others wait for. If done is false, r would be tried on so
+// many rules that it takes longer than others should wait (rule.Set.MatchNow). Nothing is known of r
+// then, and Match or Decide comes next, on another goroutine.
+func (l *Limiter) MatchNow(r *Request, d *Decision) (undecided, done bool) {
+	return l.match(r, d, true)
+}
+
+func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool) {
 	d.Allowed, d.Known, d.Exempt, d.byDoor = true, false, false, false
 	d.Time, d.RetryAfter, d.Delay, d.Generation, d.Rules, d.ID = 0, 0, 0, 0, nil, 0
 	d.Domain, d.WithoutStore = r.Domain, nil
@@ -49,16 +61,21 @@ func (l *Limiter) Match(r *Request, d *Decision) (undecided bool) {
 	f := l.rules.Load()
 	if f == nil {
 		d.Matches = rule.Matches{}
-		return false
+		return false, true
 	}
 	if d.Domain == "" {
 		d.Domain = f.soleDomain
 	}
 	d.Generation, d.Rules = f.generation, f.set
 	q := rule.Query{Domain: d.Domain, Attributes: r.Attributes, Descriptors: r.Descriptors}
-	f.set.Match(&q, &d.Matches)
+	if !now {
+		f.set.Match(&q, &d.Matches)
+	} else if !f.set.MatchNow(&q, &d.Matches) {
+		d.Rules = nil
+		return true, false
+	}
 	d.Known, d.Exempt = d.Matches.Known, d.Matches.Exempt
-	return !l.orders.Bans.Any() || !l.banned(r, d)
+	return !l.orders.Bans.Any() || !l.banned(r, d), true
 }
 
 // Charge is the second phase of Decide: it charges the limits that Match found, with the numbers of

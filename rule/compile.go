@@ -298,6 +298,7 @@ func (b *builder) finishDomain(d *domain) {
 	if indexPays(d.rules) {
 		d.index = newRuleIndex(d.rules, d, b.asks)
 	}
+	d.addUp()
 }
 
 // slot returns the number of an attribute among those that d uses.

@@ -3,7 +3,6 @@ package rule
 import (
 	"net/netip"
 	"slices"
-	"time"
 )
 
 // patternSet answers "does any of these patterns match" in a time that does not grow with those of
@@ -340,87 +339,6 @@ func (x *ruleIndex) first(alike map[string]*matchRule, spelling string, r *match
 	return true
 }
 
-// costly is what it takes to look at r beyond what a rule with an exact condition takes, in units
-// of lookTime.
-func (r *matchRule) costly() int {
-	n := 0
-	for i := range r.conditions {
-		for k := range r.conditions[i].positive {
-			n += r.conditions[i].positive[k].costly()
-		}
-	}
-	if r.rule.predicate() != nil {
-		n += celCost
-	}
-	return n
-}
-
-// What it takes to look at a value of some 20 bytes, in what it takes to look at an exact
-// condition. BenchmarkRules measures it: of many rules more than of few, since they fall out of the
-// caches.
-const (
-	lookTime   = 25 * time.Nanosecond
-	globCost   = 4
-	regexpCost = 12
-	celCost    = 100
-)
-
-// Unindexed is a limit that every request of its domain is tried on, since no text tells it apart.
-type Unindexed struct {
-	Rule    *Rule
-	Pattern *Pattern      // what is tried; nil for an expression
-	Time    time.Duration // what trying it takes, about
-}
-
-// Unindexed returns the limits of a domain that every request is tried on one by one, in rule
-// order, if together they take longer than a single expression; else nil.
-func (s *Set) Unindexed(domain string) []Unindexed {
-	d := s.domain(domain)
-	if d == nil || d.index == nil {
-		return nil
-	}
-	total := 0
-	for _, id := range d.index.loose {
-		total += d.rules[id].costly()
-	}
-	if total <= celCost {
-		return nil
-	}
-	var list []Unindexed
-	for _, id := range d.index.loose {
-		m := d.rules[id]
-		u := Unindexed{Rule: m.rule, Time: time.Duration(m.costly()) * lookTime}
-		if m.rule.predicate() == nil {
-			u.Pattern = m.costlyPattern()
-		}
-		list = append(list, u)
-	}
-	return list
-}
-
-// costlyPattern is the first pattern of the rule that is not compared at once.
-func (r *matchRule) costlyPattern() *Pattern {
-	for i := range r.conditions {
-		for k := range r.conditions[i].positive {
-			if p := &r.conditions[i].positive[k]; p.costly() > 0 {
-				return p
-			}
-		}
-	}
-	return nil
-}
-
-// costly is what it takes to compare a value with p beyond what an exact pattern takes.
-func (p *Pattern) costly() int {
-	switch {
-	case p.kind == RegexpPattern:
-		return regexpCost
-	case p.kind == GlobPattern && p.glob.kind == globNFA:
-		return globCost
-	}
-	return 0
-}
-
 // indexPays reports whether these rules are quicker found through an index than one by one.
 func indexPays(rules []*matchRule) bool {
 	n := len(rules)
@@ -451,6 +369,9 @@ func (x *ruleIndex) candidates(m *Matches) []int32 {
 				x.addCandidates(m, s)
 			}
 		}
+	}
+	if m.hasty && len(m.candidates) > nowCost/chargeCost {
+		return m.candidates // for slowWith
 	}
 	if len(m.candidates) > 1 {
 		slices.Sort(m.candidates)

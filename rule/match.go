@@ -157,8 +157,10 @@ type Matches struct {
 	trail    []Entry // of a request without descriptors: the way down the Lyft form's levels
 	stats    map[string]string
 	vars     Variables
-	looked   int // native rules whose conditions were looked at
-	tried    int // patterns of long lists that were looked at
+	looked   int  // native rules whose conditions were looked at
+	hasty    bool // others wait: what takes long is left to another goroutine
+	slow     bool // which this is
+	tried    int  // patterns of long lists that were looked at
 }
 
 // failure is an expression that failed on a request.
@@ -198,6 +200,8 @@ type domain struct {
 	groups    int        // files with groups: first
 	replaces  bool       // some native rule replaces others
 	ipSlot    int        // -1 if ip is not used
+	work      int        // what looking at all rules takes, and exempt: see cost.go
+	always    int        // what each request takes
 	lyft      *level     // nil if there are no descriptors
 	names     int        // names that rules of the Lyft form replace
 	overrides [len(overrideUnits)]*Counter
@@ -213,6 +217,7 @@ type matchRule struct {
 	mode       Mode    // with keys on which the rule is enforced
 	group      int     // the file's number among those with groups: first; -1
 	id         int32   // place among the domain's native rules
+	cost       int32   // what it takes to look at it, and to charge it, in units of lookTime
 	replaces   []int32 // ids of native rules, ascending
 	salt       uint64
 	overrides  map[string]*Override // by key, with alternative 0 throughout
@@ -273,6 +278,11 @@ func (s *Set) Match(q *Query, m *Matches) {
 		return
 	}
 	m.Known = true
+	if m.hasty && d.always > nowCost {
+		m.slow = true
+		m.end()
+		return
+	}
 	for i := range d.exempt {
 		if d.exempt[i].match(m) {
 			m.Exempt = true
@@ -289,7 +299,7 @@ func (s *Set) Match(q *Query, m *Matches) {
 	if len(d.rules) > 0 {
 		m.matchRules()
 	}
-	if len(d.banned) > 0 {
+	if len(d.banned) > 0 && !m.slow {
 		m.matchBans()
 	}
 	m.end()
@@ -298,7 +308,7 @@ func (s *Set) Match(q *Query, m *Matches) {
 // begin resets m for a request to d.
 func (m *Matches) begin(d *domain, q *Query) {
 	m.Known, m.Exempt, m.CELErrors, m.looked, m.tried = false, false, 0, 0, 0
-	m.Priority = DefaultPriority
+	m.Priority, m.slow = DefaultPriority, false
 	m.Hits, m.buf, m.scratch, m.met, m.bans = m.Hits[:0], m.buf[:0], m.scratch[:0], m.met[:0], m.bans[:0]
 	m.Descriptors = m.Descriptors[:0]
 	for range q.Descriptors {
@@ -351,6 +361,9 @@ func (m *Matches) matchRules() {
 		}
 	} else {
 		ids, always := d.index.candidates(m), d.index.always
+		if m.hasty && m.slowWith(ids) {
+			return
+		}
 		for len(ids) > 0 || len(always) > 0 {
 			if len(always) == 0 || len(ids) > 0 && ids[0] < always[0] {
 				m.consider(d.rules[ids[0]])

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// respConcurrent is how many commands of one pipeline are decided at a time where the store is over
-// a network.
+// respConcurrent is how many commands of one pipeline are decided at a time that have to wait, for a
+// store over a network or for rules that take long to look at.
 const respConcurrent = 64
 
 // addRESP makes the door that speaks the Redis protocol.
@@ -28,9 +28,7 @@ func (p *program) addRESP(trust auth.Trust) {
 	if p.tokens != nil {
 		o.Auth = p.tokens.Check
 	}
-	if c.store != storeMemory {
-		o.Concurrent = respConcurrent
-	}
+	o.Concurrent = respConcurrent
 	o.Tracer, o.Line = p.tracer(), p.lineOf("resp")
 	s := resp.New(p.limiter, p.metrics.Store(p.tracedStore(p.storage.Store)), o)
 	p.metrics.Registry().MustRegister(telemetry.NewRESP(s.Stats))

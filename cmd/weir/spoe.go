@@ -5,8 +5,9 @@ import (
 	"github.com/weir-rl/weir/internal/spoe"
 )
 
-// spoeParallel is how many of HAProxy's requests are decided at a time where the store is over a
-// network: enough for group commit to have something to group.
+// spoeParallel is how many of HAProxy's requests are decided at a time that have to wait, for rules
+// that take long to look at or for a store over a network: enough for group commit to have
+// something to group.
 const spoeParallel = 256
 
 // addSPOE makes the door for HAProxy.
@@ -14,9 +15,7 @@ func (p *program) addSPOE(trust auth.Trust) {
 	o := p.c.spoe
 	o.Trusted, o.Stopwatch, o.Logger = trust.TrustedPeer, p.metrics, p.log
 	o.Tracer, o.Line = p.tracer(), p.lineOf("spoe")
-	if p.c.store != storeMemory {
-		o.Parallel = spoeParallel
-	}
+	o.Parallel = spoeParallel
 	a := spoe.New(p.limiter, o)
 	p.doors = append(p.doors, &door{name: "spoe", address: p.c.listen.spoe, serve: a.Serve, shutdown: a.Shutdown})
 }

@@ -39,7 +39,8 @@ func Domain(named, configured string, l *weir.Limiter) string {
 // DecideNow is Limiter.Decide as far as it needs not wait, for a goroutine that others wait for. If
 // done is false DecideRest comes next, on another goroutine.
 func DecideNow(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) (done bool) {
-	if l.Match(r, d) && !l.ChargeNow(r, d) {
+	undecided, done := l.MatchNow(r, d)
+	if !done || undecided && !l.ChargeNow(r, d) {
 		return false
 	}
 	l.Tell(ctx, r, d)
@@ -48,6 +49,9 @@ func DecideNow(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.De
 
 // DecideRest is what DecideNow has left of Limiter.Decide.
 func DecideRest(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) error {
+	if d.Rules == nil { // not even matched: DecideNow leaves none that are without rules
+		return l.Decide(ctx, r, d)
+	}
 	if err := l.Charge(ctx, r, d); err != nil {
 		return err
 	}

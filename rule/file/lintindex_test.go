@@ -45,14 +45,16 @@ func TestLintUnindexed(t *testing.T) {
 		`when: {path: "~(?i)^/x"}`,
 		`when: {path: "/**/x/**"}`,
 		`when: {path: "/**"}`,
+		`when: {path: "!~^/x"}`,
+		`when: {path: "!~^/x", user: ada}`,
 	)
-	if got := strings.Join(names, " "); got != "r0 r2 r4" {
-		t.Errorf("warned of %q, want r0 r2 r4:\n%s", got, all)
+	if got := strings.Join(names, " "); got != "r0 r2 r4 r10" {
+		t.Errorf("warned of %q, want r0 r2 r4 r10:\n%s", got, all)
 	}
 	for _, want := range []string{
 		"r0 and r2: no text tells it apart, so that each request is tried on an expression, for about 2.5 µs; " +
-			`the 3 such limits of domain "default" take about 5.3 µs of each request`,
-		"r4: no text tells it apart, so that each request is tried on a pattern, for about 0.3 µs",
+			`the 4 such limits of domain "default" take about 5.6 µs of each request`,
+		"r4 and r10: no text tells it apart, so that each request is tried on a pattern, for about 0.3 µs",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in\n%s", want, all)

@@ -1,0 +1,153 @@
+package rule
+
+import (
+	"math"
+	"time"
+)
+
+// What it takes to look at a value of some 20 bytes, in what it takes to look at an exact
+// condition. BenchmarkRules measures it: of many rules more than of few, since they fall out of the
+// caches.
+const (
+	lookTime   = 25 * time.Nanosecond
+	globCost   = 4
+	regexpCost = 12
+	celCost    = 100
+	// of a rule that is met: its key, and the charge in an embedded store
+	chargeCost = 8
+)
+
+// nowCost is how much a match may take, in units of lookTime, on a goroutine that others wait for:
+// a tenth of a millisecond.
+const nowCost = int(100 * time.Microsecond / lookTime)
+
+// MatchNow is Match for a goroutine that others wait for. If done is false, q would be tried on so
+// many rules one by one, for want of something that tells them apart, or meets so many, that it
+// takes longer than about 100 µs to match and to charge. Then what m holds is of no use, and Match
+// comes next, on another goroutine.
+func (s *Set) MatchNow(q *Query, m *Matches) (done bool) {
+	m.hasty = true
+	s.Match(q, m)
+	m.hasty = false
+	return !m.slow
+}
+
+// addUp estimates what looking at the rules of d takes.
+func (d *domain) addUp() {
+	for i := range d.exempt {
+		d.always += d.exempt[i].costly()
+	}
+	d.work = d.always
+	for _, r := range d.rules {
+		r.cost = int32(min(r.costly()+chargeCost, math.MaxInt32))
+		d.work += int(r.cost)
+	}
+	if d.index == nil {
+		d.always = d.work
+		return
+	}
+	for _, id := range d.index.always {
+		d.always += int(d.rules[id].cost)
+	}
+}
+
+// slowWith reports whether looking at the rules with ids takes longer than others may wait, and
+// notes it.
+func (m *Matches) slowWith(ids []int32) bool {
+	d := m.domain
+	if d.work <= nowCost {
+		return false
+	}
+	n := d.always
+	for _, id := range ids {
+		if n += int(d.rules[id].cost); n > nowCost {
+			m.slow = true
+			return true
+		}
+	}
+	return false
+}
+
+// costly is what it takes to look at r beyond what a rule with an exact condition takes, in units
+// of lookTime.
+func (r *matchRule) costly() int {
+	n := 0
+	for i := range r.conditions {
+		n += r.conditions[i].costly()
+	}
+	if r.rule.predicate() != nil {
+		n += celCost
+	}
+	return n
+}
+
+// costly is what it takes to compare a value with the patterns that are tried one by one.
+func (c *condition) costly() int {
+	if c.single {
+		return c.positive[0].costly()
+	}
+	n := 0
+	for _, list := range [][]Pattern{c.any.few, c.none.few} {
+		for k := range list {
+			n += list[k].costly()
+		}
+	}
+	return n
+}
+
+// Unindexed is a limit that every request of its domain is tried on, since no text tells it apart.
+type Unindexed struct {
+	Rule    *Rule
+	Pattern *Pattern      // what is tried; nil for an expression
+	Time    time.Duration // what trying it takes, about
+}
+
+// Unindexed returns the limits of a domain that every request is tried on one by one, in rule
+// order, if together they take longer than a single expression; else nil.
+func (s *Set) Unindexed(domain string) []Unindexed {
+	d := s.domain(domain)
+	if d == nil || d.index == nil {
+		return nil
+	}
+	total := 0
+	for _, id := range d.index.loose {
+		total += d.rules[id].costly()
+	}
+	if total <= celCost {
+		return nil
+	}
+	var list []Unindexed
+	for _, id := range d.index.loose {
+		m := d.rules[id]
+		u := Unindexed{Rule: m.rule, Time: time.Duration(m.costly()) * lookTime}
+		if m.rule.predicate() == nil {
+			u.Pattern = m.costlyPattern()
+		}
+		list = append(list, u)
+	}
+	return list
+}
+
+// costlyPattern is the first pattern of the rule that is not compared at once.
+func (r *matchRule) costlyPattern() *Pattern {
+	for i := range r.conditions {
+		patterns := r.conditions[i].source.Patterns
+		for k := range patterns {
+			if p := &patterns[k]; p.costly() > 0 {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// costly is what it takes to compare a value with p beyond what an exact pattern takes.
+func (p *Pattern) costly() int {
+	switch {
+	case p.kind == RegexpPattern:
+		return regexpCost
+	case p.kind == GlobPattern && p.glob.kind == globNFA:
+		return globCost
+	}
+	return 0
+}
