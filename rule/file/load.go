@@ -316,7 +316,7 @@ func (l *loader) file(s Source) {
 	l.src = &origin{name: s.Name, text: string(s.Data)}
 	l.rule, l.seen = "", nil
 	l.origins = append(l.origins, l.src)
-	documents, comments, misread, failure := parseYAML(s.Data)
+	documents, comments, misread, failure := parseYAML(l.src.text)
 	for _, m := range misread {
 		l.report(&l.errors, "", m.line, m.column, m.hint, "error loading config file: "+m.message)
 	}

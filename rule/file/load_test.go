@@ -311,16 +311,6 @@ func TestLoadManyRules(t *testing.T) {
 	}
 }
 
-func BenchmarkLoad10000(b *testing.B) {
-	data := manyRules(10_000)
-	b.SetBytes(int64(len(data)))
-	for b.Loop() {
-		if _, _, err := Load([]Source{{Name: "many.yaml", Data: data}}, Options{}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func TestProblemError(t *testing.T) {
 	for _, c := range []struct {
 		p    rule.Problem

@@ -68,15 +68,23 @@ type syntaxError struct {
 // parseYAML reads the documents of a file. Documents without content are left out. misread are
 // places where a single value could not be read; a failure is of the whole file. comments are those
 // that speak to lint.
-func parseYAML(data []byte) (documents []*element, comments []comment, misread []*syntaxError, failure *syntaxError) {
-	if len(data) > maxFileSize {
-		return nil, nil, nil, &syntaxError{message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(data), maxFileSize), hint: "split it into several files of the same domain"}
+func parseYAML(text string) (documents []*element, comments []comment, misread []*syntaxError, failure *syntaxError) {
+	if len(text) > maxFileSize {
+		return nil, nil, nil, &syntaxError{message: fmt.Sprintf("the file has %d bytes; at most %d are read", len(text), maxFileSize), hint: "split it into several files of the same domain"}
 	}
-	text := strings.TrimPrefix(string(data), "\ufeff")
+	text = strings.TrimPrefix(text, "\ufeff")
 	if !utf8.ValidString(text) {
 		line, column := badUTF8(text)
 		return nil, nil, nil, &syntaxError{line: line, column: column, message: "the file is not valid UTF-8"}
 	}
+	if document, comments, ok := readQuick(text); ok {
+		return []*element{document}, comments, nil, nil
+	}
+	return readYAML(text)
+}
+
+// readYAML is parseYAML by the library, which knows all of YAML.
+func readYAML(text string) (documents []*element, comments []comment, misread []*syntaxError, failure *syntaxError) {
 	// The YAML library is the one place where a panic is caught: a bug in it must not take the
 	// server down.
 	defer func() {
