@@ -181,6 +181,7 @@ func (s *Store) undo(charges []store.Charge, far *side, now int64) {
 			c.Ask.Slot = 0
 		} else {
 			s.refund(p, c, &store.Outcome{Result: *r}, now)
+			s.tendIfClosed(p)
 		}
 		r.Remaining = min(r.Limit, r.Remaining+c.Ask.Cost)
 	}

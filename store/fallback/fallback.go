@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,10 @@ type Options struct {
 	// once a minute, with each rule's excess since the last call, and the time since which it
 	// counts. nil means no calls. It must not call Close.
 	Exceeded func(since time.Time, rules []Excess)
+	// Random returns a number from 0 up, below most, which is above 0. Nodes that lost the primary
+	// together differ by it in when they probe. nil means math/rand/v2, and is right but for
+	// simulations, which must be able to repeat a run. It must be safe for concurrent use.
+	Random func(most int64) int64
 }
 
 // Store implements store.Store over a primary. Make one with New.
@@ -156,6 +161,9 @@ func New(primary store.Store, o Options) (*Store, error) {
 	}
 	if o.Deadline == 0 {
 		o.Deadline = DefaultDeadline
+	}
+	if o.Random == nil {
+		o.Random = rand.Int64N
 	}
 	o.MaxDeadline = max(o.Deadline, o.MaxDeadline)
 	s := &Store{primary: primary, o: o, known: newKnown(), nobody: noLimit()}

@@ -3,6 +3,8 @@ package fallback
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,6 +213,36 @@ func TestTooLongAWaitIsNoFullQueue(t *testing.T) {
 		cut(t, s, p, hangs)
 		if !take(t, s, charge(c, "k", 1))[0].Allowed {
 			t.Error("refused, with room in the queue")
+		}
+	})
+}
+
+// fainting is a store that is away when it is asked for the first time.
+type fainting struct {
+	store.Store
+	asked atomic.Int64
+}
+
+func (s *fainting) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
+	if s.asked.Add(1) == 1 {
+		return 0, fmt.Errorf("%w: %w", errDown, store.ErrNotCharged)
+	}
+	return s.Store.Take(ctx, charges, results)
+}
+
+// TestOwedTogether: what one decision without the primary owes it is charged in one call.
+func TestOwedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &fainting{Store: newMemory(t, nil)}
+		s := newOver(t, p, Options{})
+		var charges []store.Charge
+		for range 40 {
+			charges = append(charges, charge(perHour(t, 10), "k", 1))
+		}
+		take(t, s, charges...)
+		pass()
+		if n := p.asked.Load(); n != 2 || s.Stats().Settled != 40 {
+			t.Errorf("asked %d times: %+v", n, s.Stats())
 		}
 	})
 }

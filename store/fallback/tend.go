@@ -2,7 +2,6 @@ package fallback
 
 import (
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -90,7 +89,7 @@ func (s *Store) rest(p *part) bool {
 func (s *Store) awaitReturn(p *part) {
 	for p.breaker.Load().state != Closed {
 		wait := p.breaker.Load().wait()
-		if !s.pause(p, wait-rand.N(wait/4)) { // so that nodes do not probe in step
+		if !s.pause(p, wait-time.Duration(s.o.Random(int64(wait/4)))) { // so that nodes do not probe in step
 			return
 		}
 		err := s.probe(s.ctx, p)

@@ -229,14 +229,27 @@ func (s *Store) remember(
 		}
 		switch {
 		case asked == nil:
-			p := s.partOf(c.Counter, c.Key)
-			p.missed.add(c, share, units, now, until(c, share, r, now))
-			s.tendIfClosed(p)
+			s.partOf(c.Counter, c.Key).missed.add(c, share, units, now, until(c, share, r, now))
 		default:
 			made[i] = units
 		}
 	}
+	s.tendAll(charges)
 	s.follow(charges, made, asked, now)
+}
+
+// tendAll starts the background of the parts of charges, once the ledgers have all of their
+// entries: so these go to the primary in one call.
+func (s *Store) tendAll(charges []store.Charge) {
+	for i := range charges {
+		p := s.partOf(charges[i].Counter, charges[i].Key)
+		if p.breaker.Load().state == Closed && !p.missed.empty() {
+			s.tendIfClosed(p)
+		}
+		if len(s.parts) == 1 {
+			return
+		}
+	}
 }
 
 // follow waits for the outcome of charges that the primary was asked to make. made holds the units
@@ -322,6 +335,7 @@ func (s *Store) settleLate(charges []store.Charge, made []int64, outcomes []stor
 			s.owe(p, c, units, now)
 		}
 	}
+	s.tendAll(charges)
 }
 
 // charged is the fate of units that the primary has charged: a limit that counts denied requests
@@ -343,7 +357,6 @@ func (s *Store) restore(p *part, c *store.Charge, o *store.Outcome, units, now i
 	var fresh algo.State
 	idle := share.Check(&fresh, now, algo.Ask{})
 	p.missed.add(c, share, units, now, until(c, share, &idle, now))
-	s.tendIfClosed(p)
 }
 
 // refund gives back the units that the primary has charged for a call that was refused here. They
@@ -355,7 +368,6 @@ func (s *Store) refund(p *part, c *store.Charge, o *store.Outcome, now int64) {
 	}
 	share := s.sharesNow().of(c.Limit)
 	p.missed.addBack(c, share, c.Ask.Cost, now, after(now, o.Result.ResetAfter))
-	s.tendIfClosed(p)
 }
 
 // noteExcess records units that were admitted here and that the primary has refused. As many as
@@ -373,7 +385,6 @@ func (s *Store) owe(p *part, c *store.Charge, units, now int64) {
 		var st algo.State
 		r := share.Take(&st, now, algo.Ask{Cost: units, MaxDelay: -1})
 		p.missed.add(c, share, units, now, after(now, r.ResetAfter))
-		s.tendIfClosed(p)
 	}
 }
 
