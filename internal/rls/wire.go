@@ -66,7 +66,7 @@ func varintAt(s string) (v uint64, n int) {
 func (f *field) next(s string) (rest string, err error) {
 	tag, n := varintAt(s)
 	number, typ := protowire.DecodeTag(tag)
-	if n <= 0 || number < protowire.MinValidNumber {
+	if n <= 0 || number < protowire.MinValidNumber || number > protowire.MaxValidNumber {
 		return "", errors.New("a field's tag is invalid")
 	}
 	f.number, f.typ = number, typ

@@ -66,6 +66,7 @@ func FuzzRLSRequest(f *testing.F) {
 	f.Add([]byte{0x7d, 1, 2, 3, 4, 0x79, 1, 2, 3})       // fixed fields, the last one cut
 	f.Add(append(bytes.Repeat([]byte{0xff}, 9), 2))      // a varint too long
 	f.Add([]byte{0, 1})                                  // field number 0
+	f.Add([]byte{0xf8, 0x8b, 0x8b, 0x8b, 0x30, 1})       // a field number of 32 bits; there are 29
 	f.Add([]byte{0x12, 0xff, 0xff, 0xff, 0xff, 0x0f, 1}) // a length beyond the end
 	f.Fuzz(func(t *testing.T, data []byte) { checkWire(t, data) })
 }
