@@ -36,7 +36,8 @@ type Options struct {
 	MaxKeys int
 	// Clock is this node's clock, in ns: it must never go back. nil means store.Monotonic, and is
 	// right but for tests, whose store must take the instants that it returns as asked from the
-	// same clock.
+	// same clock. A clock that is given is the only one: it is not compared with others, as this
+	// node's own is to notice that the machine was suspended.
 	Clock func() int64
 }
 
@@ -150,7 +151,9 @@ func build(primary store.Lender, o Options) (*Store, error) {
 }
 
 func (s *Store) start() {
-	s.guard.start()
+	if s.clock == nil {
+		s.guard.start()
+	}
 	s.work.Go(s.run)
 	for _, l := range s.lanes {
 		s.work.Go(l.run)
