@@ -27,8 +27,11 @@
 // That is the scheduler's, and it is on purpose that the trace sorts its lines within an instant.
 // It matters where one event wakes several that depend on each other: in store/lease the background
 // asks for one key of a request or for all of them in one call, and in store/cas the requests that
-// waited for one answer go on in any order. With the race detector a fifth of the runs of mode
-// leased and a thirtieth of mode swaps differ in something when they are repeated, without it
-// fewer; a failure there may need a few repeats. IDs that are drawn by the product itself (slots,
-// reservations, versions) differ from run to run, and are not in the trace.
+// waited for one answer go on in any order. Nor is what a process draws for itself: store/lease
+// goes through its keys by a hash of its own, and store/cas estimates the server's clock from when
+// the process began, to the microsecond. So runs of the modes leased and swaps are alike, and often
+// not the same: in one process, with the race detector, a fifth and a thirtieth of them differ in
+// something when they are repeated, and in another process most do. A failure there may need a few
+// repeats. IDs that are drawn by the product itself (slots, reservations, versions) differ from run
+// to run in all modes, and are not in the trace.
 package simulation
