@@ -77,7 +77,7 @@ func (c *conn) Serve() {
 			c.s.logf("http: panic serving %v: %v\n%s", c.remote, p, debug.Stack())
 		}
 		if c.current != nil {
-			c.current.end()
+			c.current.abort()
 		}
 		if !c.given {
 			_ = c.nc.Close()
@@ -105,7 +105,7 @@ func (c *conn) Serve() {
 		case whole:
 		}
 		keep, understood := c.answer()
-		if !understood {
+		if !understood { // its target is odd
 			c.handOver()
 			return
 		}
@@ -171,7 +171,7 @@ func (c *conn) next() state {
 				return odd
 			}
 		}
-		if err := c.more(maxHead + maxBody); err != nil {
+		if err := c.more(); err != nil {
 			if c.w == c.r || c.used && c.begun.IsZero() {
 				return partial
 			}
@@ -203,13 +203,13 @@ func after(t time.Time, d time.Duration) time.Time {
 
 func timeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// more reads until there are more bytes, or until c.due. It keeps at most so many.
-func (c *conn) more(most int) error {
+// more reads until there are more bytes, or until c.due.
+func (c *conn) more() error {
 	if c.r == c.w {
 		c.r, c.w = 0, 0
 	}
 	if c.w == len(c.in) {
-		c.makeRoom(most)
+		c.makeRoom()
 	}
 	for {
 		c.arm()
@@ -259,7 +259,7 @@ func (c *conn) idle() bool {
 }
 
 // makeRoom makes room for at least one byte more. It grows the buffer only as bytes come in.
-func (c *conn) makeRoom(most int) {
+func (c *conn) makeRoom() {
 	if c.r > 0 {
 		copy(c.in, c.in[c.r:c.w])
 		c.w -= c.r
@@ -268,62 +268,47 @@ func (c *conn) makeRoom(most int) {
 			return
 		}
 	}
-	bigger := make([]byte, min(2*len(c.in), max(most, len(c.in)+1)))
+	bigger := make([]byte, 2*len(c.in))
 	copy(bigger, c.in[:c.w])
 	c.in = bigger
 }
 
-// body reads the body of the request whose head is there.
-func (c *conn) body() (body []byte, err error) {
-	size := int(c.head.length)
-	if size == 0 {
-		return nil, nil
-	}
-	c.due = after(c.begun, c.s.timeouts.read)
-	for c.w-c.r < c.head.next+size && err == nil {
-		err = c.more(c.head.next + size)
-	}
-	if err != nil {
-		return nil, err
-	}
-	from := c.r + c.head.next
-	return c.in[from : from+size], nil
-}
-
 // answer answers the request whose head is there. keep tells whether another one may follow. What
-// is not understood is for net/http: a body that is cut off, too. But one that does not come in
-// time has no answer: there the time for the answer is over then as well.
+// is not understood is for net/http.
 func (c *conn) answer() (keep, understood bool) {
 	work := c.s.pool.Get().(*work)
 	q, ok := work.begin(c)
 	if !ok {
-		work.release()
+		work.release(c.s)
 		return false, false
 	}
-	b, err := c.body()
-	if err != nil {
-		work.release()
-		c.failed = err
-		return false, timeout(err)
-	}
-	now := time.Now()
-	c.bound(now)
-	q.fill(b)
-	w := &work.response
-	w.begin(c, now, c.head.close)
+	inBuffer := c.head.next + len(q.body.rest)
+	c.bound(q.response.now)
 	c.current = q
-	c.s.handler.ServeHTTP(w, q.http)
-	c.current = nil
+	c.s.handler.ServeHTTP(&q.response, q.http)
 	q.end()
-	keep = w.finish() && !c.draining.Load()
-	work.release()
-
-	c.used, c.post = true, c.head.post
-	c.r += c.head.next + int(c.head.length)
+	keep = q.response.finish()
+	kept, cut := q.body.end(q.response.err == nil && !q.http.Close)
+	c.current = nil
+	work.release(c.s)
+	if cut && q.response.err == nil {
+		c.linger()
+	}
+	c.used, c.post = true, c.head.method == http.MethodPost
+	c.r += inBuffer
 	if len(c.in) > minInput && c.w-c.r < minInput { // a large request was rare
 		c.shrink()
 	}
-	return keep, true
+	return keep && kept && !c.draining.Load(), true
+}
+
+// linger lets a client that is still sending take its answer: if the connection were closed at once,
+// the answer could be lost. It is as in net/http.
+func (c *conn) linger() {
+	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+	time.Sleep(500 * time.Millisecond)
 }
 
 // shrink gives a large buffer back.

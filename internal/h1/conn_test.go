@@ -146,8 +146,8 @@ func TestTimes(t *testing.T) {
 		"a rest after two requests":    {[]string{get("/"), get("/")}, 90 * time.Second, "3m30s"},
 		"a rest after many":            {[]string{get("/1"), get("/2"), get("/3"), get("/4"), get("/5")}, 50 * time.Second, "5m20s"},
 		"a body just in time":          {[]string{post("/", "a body")[:62], post("/", "a body")[62:]}, 29 * time.Second, "2m29s"},
-		"what is odd":                  {[]string{get("/"), "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"}, time.Minute, "3m0s"},
-		"what is odd, in part":         {[]string{get("/"), "HEAD / HTTP/1.1\r\n"}, time.Minute, "1m10s"},
+		"what is odd":                  {[]string{get("/"), "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"}, time.Minute, "3m0s"},
+		"what is odd, in part":         {[]string{get("/"), "GET / HTTP/1.0\r\n"}, time.Minute, "1m10s"},
 		"blank lines behind a body":    {[]string{post("/", "a body") + "\r\n", get("/")}, time.Second, "2m1s"},
 		"more blank lines behind it":   {[]string{post("/", "a body") + "\r\n\r\n", get("/")}, time.Second, "2m1s"},
 		"too many blank lines":         {[]string{post("/", "a body") + "\r\n\r\n\r\n" + get("/")}, 0, "0s"},
@@ -209,7 +209,7 @@ func TestDrain(t *testing.T) {
 		fresh, used, slow, part, odd := l.dial(), l.dial(), l.dial(), l.dial(), l.dial()
 		used.send(get("/used"))
 		slow.send(get("/slow"))
-		odd.send("HEAD /used HTTP/1.1\r\nHost: a\r\n\r\n")
+		odd.send("GET /used HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
 		synctest.Wait()
 		time.Sleep(time.Second) // net/http looks in steps of at most half a second
 		begin := time.Now()

@@ -3,10 +3,12 @@ package h1
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"reflect"
+	"strings"
 	"testing"
 
 	"golang.org/x/net/http/httpguts"
@@ -19,7 +21,7 @@ func FuzzHead(f *testing.F) {
 	}
 	for _, s := range []string{
 		get("/"), get("//a?b=c", "X: y", "x:\tz "), get("/a%2Fb?", "Connection: close"), get("/", "Pragma: no-cache"), post("/api/v1/limit", `{"hits": 1}`, "Content-Type: application/json"),
-		get("/*'()@:;=$,!&"), get("/\\"), get("/%"), get("/?%"), get("/a;b"), get("/[", "Host2: x"), get("/", "Expect2: x", "HOSTS: y", "X-\u00e4: z"),
+		get("/*'()@:;=$,!&"), get("/\\"), get("/%"), get("/?%"), get("/a;b"), get("/[", "Host2: x"), ask("HEAD", "/"), ask("PUT", "/", "Content-Length: 999999999999999999"), ask("OPTIONS", "/"), ask("PRI", "/"), ask("CONNECT", "/"), ask("GETS", "/"), get("/", "Expect2: x", "HOSTS: y", "X-\u00e4: z"),
 	} {
 		f.Add([]byte(s), 7)
 	}
@@ -67,6 +69,34 @@ func FuzzHead(f *testing.F) {
 		if !reflect.DeepEqual(r, want) {
 			t.Fatalf("%q:\nthe loop reads    %+v\nand net/http reads %+v", data, r, want)
 		}
+	})
+}
+
+// FuzzServe holds the answers to whatever comes over a connection, in two parts, to those of
+// net/http.
+func FuzzServe(f *testing.F) {
+	for _, s := range oddRequests() {
+		f.Add([]byte(get("/")+s), 3)
+	}
+	for _, s := range []string{
+		get("/") + ask("HEAD", "/a"), post("/", "a body") + "\r\n" + ask("DELETE", "/"), ask("PUT", "/", "Content-Length: 9") + "a body" + get("/"),
+		post("/?unread", "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n") + get("/"), post("/", "x", "Connection: close") + get("/"), ask("PATCH", "/?unread", "Content-Length: 70000") + strings.Repeat("x", 70_000) + get("/"),
+	} {
+		f.Add([]byte(s), 40)
+	}
+	loop, plain := newSides(f, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != "unread" {
+			body, err := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%q %v", body, err)
+		}
+		fmt.Fprintf(w, "%s %q %q %q", r.Method, r.RequestURI, r.Host, r.Header)
+	}))
+	f.Fuzz(func(t *testing.T, data []byte, cut int) {
+		if bytes.Contains(data, []byte("PRI ")) {
+			return // begins no HTTP/2 here
+		}
+		cut = max(0, min(cut, len(data)))
+		same(t, loop, plain, string(data[:cut]), string(data[cut:]))
 	})
 }
 

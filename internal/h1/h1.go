@@ -1,13 +1,14 @@
-// Package h1 serves the small requests of HTTP/1.1 on a loop of its own: one goroutine for a
-// connection reads a request whole, calls the handler, and writes the answer. net/http spends two
-// thirds of the time of such a request on a second goroutine that watches the connection, on
-// deadlines, header maps and contexts.
+// Package h1 serves HTTP/1.1 on a loop of its own: one goroutine for a connection reads the head of
+// a request, calls the handler, and writes the answer. net/http spends two thirds of the time of a
+// small request on a second goroutine that watches the connection, on deadlines, header maps and
+// contexts.
 //
-// The loop serves only what it fully understands (head.go): GET and POST in HTTP/1.1, one Host, a
-// body whose length is given, and all of it small. At the first byte of anything else it hands the
-// connection to net/http, with all bytes that nobody has answered, and for good: chunked bodies,
-// Expect, Upgrade, HTTP/2, HTTP/1.0, malformed heads. So whatever is odd is judged by one parser
-// only, and each answer is, byte for byte, the one that net/http would give.
+// The loop serves only what it fully understands (head.go): a request for a path in HTTP/1.1, with
+// one Host, a head that is not large, and a body whose length is given, if there is one. At the
+// first byte of anything else it hands the connection to net/http, with all bytes that nobody has
+// answered, and for good: chunked bodies, Expect, Upgrade, HTTP/2, HTTP/1.0, malformed heads. So
+// whatever is odd is judged by one parser only, and each answer is, byte for byte, the one that
+// net/http would give.
 //
 // Begin with Server (this file), then conn.next and conn.answer (conn.go), and head.line (head.go).
 package h1
@@ -45,7 +46,6 @@ type timeouts struct {
 // Bounds of what the loop serves. What is beyond goes to net/http.
 const (
 	maxHead   = 16 << 10
-	maxBody   = 64 << 10
 	maxFields = 100 // a connection keeps room for as many as it has ever had
 )
 
@@ -54,9 +54,9 @@ const (
 // only what is handed over to it. s is not to be changed or used otherwise any more.
 //
 // The handler may keep neither the request nor its header, nor the ResponseWriter, once it has
-// returned: they are used again. It can neither flush nor hijack nor send trailers, sets no
-// Transfer-Encoding, and informational answers (1xx) are not sent. The request's body is there as a
-// whole when it is called.
+// returned: they are used again. Of http.ResponseController it has Flush, SetReadDeadline and
+// EnableFullDuplex; it cannot hijack, and sets no Transfer-Encoding. An answer is sent when it is
+// flushed, when there are some 32 KiB of it, and when the handler returns.
 func New(s *http.Server) *Server {
 	or := func(d, otherwise time.Duration) time.Duration {
 		if d == 0 {

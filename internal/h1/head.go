@@ -15,7 +15,7 @@ type head struct {
 	next int // where the next line begins
 	seen int // up to where it was searched for its end
 
-	post        bool
+	method      string
 	target      span
 	fields      []field
 	host        int // its index in fields; -1 for none
@@ -53,7 +53,10 @@ func (h *head) read(b []byte) state {
 		i := bytes.IndexByte(b[h.seen:], '\n')
 		if i < 0 {
 			h.seen = len(b)
-			if !h.requestLine && !mayBegin(b) {
+			if h.requestLine {
+				return partial
+			}
+			if method, may := methodOf(b); method == "" && !may {
 				return odd
 			}
 			return partial
@@ -83,14 +86,23 @@ func (h *head) read(b []byte) state {
 	}
 }
 
-// mayBegin reports whether b may be the beginning of a request with a method that is served here.
-func mayBegin(b []byte) bool {
-	method := "GET "
-	if len(b) > 0 && b[0] == 'P' {
-		method = "POST "
+// methods are those that are served here, each with what follows it.
+var methods = []string{"GET ", "POST ", "HEAD ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "}
+
+// methodOf returns the method that b begins with; "" if there is none that is served here, or only
+// the beginning of one, which then is may.
+func methodOf(b []byte) (method string, may bool) {
+	for _, m := range methods {
+		n := min(len(b), len(m))
+		switch {
+		case string(b[:n]) != m[:n]:
+		case n == len(m):
+			return m[:n-1], false
+		default:
+			return "", true
+		}
 	}
-	n := min(len(b), len(method))
-	return string(b[:n]) == method[:n]
+	return "", false
 }
 
 const version = " HTTP/1.1"
@@ -98,15 +110,9 @@ const version = " HTTP/1.1"
 // request reads the request line.
 func (h *head) request(b []byte, line span) bool {
 	s := line.of(b)
-	method := 4
-	switch {
-	case bytes.HasPrefix(s, []byte("GET ")):
-	case bytes.HasPrefix(s, []byte("POST ")):
-		h.post, method = true, 5
-	default:
-		return false
-	}
-	if len(s) <= method+len(version) || string(s[len(s)-len(version):]) != version || s[method] != '/' {
+	h.method, _ = methodOf(s)
+	method := len(h.method) + 1
+	if h.method == "" || len(s) <= method+len(version) || string(s[len(s)-len(version):]) != version || s[method] != '/' {
 		return false
 	}
 	h.target = span{line.from + method, line.to - len(version)}
@@ -191,7 +197,7 @@ func (h *head) special(name, value []byte) bool {
 func isFold(b []byte, s string) bool { return len(b) == len(s) && strings.EqualFold(door.View(b), s) }
 
 func (h *head) contentLength(value []byte) bool {
-	if h.hasLength || len(value) == 0 || len(value) > 9 {
+	if h.hasLength || len(value) == 0 || len(value) > 18 {
 		return false
 	}
 	h.hasLength = true
@@ -201,7 +207,7 @@ func (h *head) contentLength(value []byte) bool {
 		}
 		h.length = 10*h.length + int64(c-'0')
 	}
-	return h.length <= maxBody
+	return true
 }
 
 // validHost reports whether all servers read a Host alike. It may be empty.
@@ -237,10 +243,7 @@ func (h *head) fill(r *http.Request, u *url.URL, values []string, b []byte) ([]s
 	all := door.View(text)
 	part := func(s span) string { return all[s.from:s.to] }
 
-	r.Method = http.MethodGet
-	if h.post {
-		r.Method = http.MethodPost
-	}
+	r.Method = h.method
 	r.RequestURI = part(h.target)
 	if !parseTarget(u, r.RequestURI) {
 		return values, false

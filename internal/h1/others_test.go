@@ -248,10 +248,11 @@ func stream() *rapid.Generator[string] {
 				rapid.SampledFrom([]string{"/", "/a?b=c", "//a", "/a%2Fb", "/?", "/a/../b", "/*", "/.", "/%61?%zz", "/a;b=c", "/?a=b&c=/?d"}),
 				rapid.StringMatching(`/[!-~]{0,20}`),
 			).Draw(t, "target")
-			if rapid.Bool().Draw(t, "post") {
-				b.WriteString(post(target, rapid.SampledFrom([]string{"", "x", "{}", "GET / HTTP/1.1\r\nHost: smuggled\r\n\r\n", strings.Repeat("long", 1200), "0\r\n\r\n"}).Draw(t, "body"), fields...))
+			method := rapid.SampledFrom([]string{"GET", "POST", "POST", "PUT", "DELETE", "HEAD"}).Draw(t, "method")
+			if strings.HasPrefix(method, "P") {
+				b.WriteString(method + strings.TrimPrefix(post(target, rapid.SampledFrom([]string{"", "x", "{}", "GET / HTTP/1.1\r\nHost: smuggled\r\n\r\n", strings.Repeat("long", 1200), "0\r\n\r\n"}).Draw(t, "body"), fields...), "POST"))
 			} else {
-				b.WriteString(get(target, fields...))
+				b.WriteString(ask(method, target, fields...))
 			}
 		}
 		bytes := []byte(b.String())

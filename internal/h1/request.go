@@ -2,7 +2,6 @@ package h1
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -12,66 +11,69 @@ import (
 
 // work is what a request needs, kept for the next one of any connection.
 type work struct {
-	s        *Server
-	header   http.Header // of the request
-	values   []string    // of its fields
-	body     body
-	response response
+	header http.Header // of the request
+	values []string    // of its fields
+
+	answer http.Header
+	keys   []string // of answer, sorted
+	buffer []byte   // of the answer's body
+	out    []byte   // to be sent
 }
 
-func newWork() *work {
-	return &work{header: http.Header{}, response: response{header: http.Header{}}}
-}
+func newWork() *work { return &work{header: http.Header{}, answer: http.Header{}} }
 
 // begin makes the request whose head c has. ok is false if net/http has to judge it.
 func (k *work) begin(c *conn) (q *request, ok bool) {
-	k.s = c.s
-	q = &request{c: c, work: k}
+	q = &request{c: c}
 	q.http = new(http.Request).WithContext(q)
 	q.http.Header = k.header
 	k.values, ok = c.head.fill(q.http, &q.url, k.values[:0], c.in[c.r:])
-	return q, ok
+	if !ok {
+		return nil, false
+	}
+	r := q.http
+	r.RemoteAddr, r.TLS, r.Body = c.remote, c.tls, http.NoBody
+	q.body.begin(q, c.in[c.r+c.head.next:c.w], c.head.length, after(c.begun, c.s.timeouts.read))
+	if r.ContentLength != 0 {
+		r.Body = &q.body
+	}
+	q.arrived = q.body.left == 0
+	q.response.begin(q, k)
+	return q, true
 }
 
 // release puts k back, unless an answer has made it large.
-func (k *work) release() {
-	if len(k.response.header) > maxFields || cap(k.response.out) > maxOut {
+func (k *work) release(s *Server) {
+	if len(k.answer) > maxFields || cap(k.out) > 2*maxOut {
 		return
 	}
 	clear(k.header)
 	clear(k.values)
-	clear(k.response.header)
-	k.body = body{}
-	k.response.c = nil
-	k.s.pool.Put(k)
+	clear(k.answer)
+	s.pool.Put(k)
 }
 
 // request is a request that is in the handler, and its context. The context ends with the request,
 // and before that if the client hangs up: but only once somebody asks for Done does a goroutine
-// watch the connection for that. Decisions that need not wait never ask.
+// watch the connection for that. Decisions that need not wait, and requests that are answered soon,
+// never ask. Before the body has come in nobody can watch; then it is the body's reader who learns
+// it.
+//
+// It is not used again: whoever holds on to a part of it, as http.Transport may to the body, is told
+// that it is over.
 type request struct {
-	http *http.Request
-	c    *conn
-	work *work
-	url  url.URL
+	http     *http.Request
+	c        *conn
+	url      url.URL
+	body     body
+	response response
 
-	mu     sync.Mutex
-	ended  bool
-	inner  context.Context // nil until somebody asks for Done
-	cancel context.CancelFunc
-	watch  watch
-}
-
-// fill adds the body, and what the connection tells.
-func (q *request) fill(b []byte) {
-	r := q.http
-	r.RemoteAddr, r.TLS = q.c.remote, q.c.tls
-	if r.ContentLength == 0 {
-		r.Body = http.NoBody
-		return
-	}
-	q.work.body = body{rest: b}
-	r.Body = &q.work.body
+	mu      sync.Mutex
+	ended   bool            // or the client is known to have hung up
+	arrived bool            // all of the body has come in
+	inner   context.Context // nil until somebody asks for Done
+	cancel  context.CancelFunc
+	watch   watch
 }
 
 // Deadline implements context.Context.
@@ -83,9 +85,10 @@ func (q *request) Done() <-chan struct{} {
 	defer q.mu.Unlock()
 	if q.inner == nil {
 		q.inner, q.cancel = context.WithCancel(q.c.s.ctx)
-		if q.ended {
+		switch {
+		case q.ended:
 			q.cancel()
-		} else {
+		case q.arrived:
 			q.watch.start(q.c.nc, q.cancel)
 		}
 	}
@@ -124,13 +127,37 @@ func (q *request) Value(key any) any {
 
 // end ends the context.
 func (q *request) end() {
-	q.mu.Lock()
-	q.ended = true
-	started := q.inner != nil
-	q.mu.Unlock()
-	if started {
+	q.hangUp()
+	if q.watch.ended != nil {
 		q.watch.stop(q.c)
+	}
+}
+
+// abort ends it when the handler has panicked. What has been sent so far shows the client that the
+// answer breaks off.
+func (q *request) abort() {
+	q.end()
+	q.response.abort()
+	_, _ = q.body.end(false)
+}
+
+// hangUp ends the context, since the connection has failed or the request is over.
+func (q *request) hangUp() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ended = true
+	if q.cancel != nil {
 		q.cancel()
+	}
+}
+
+// hasArrived says that all of the body has come in.
+func (q *request) hasArrived() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.arrived = true
+	if q.inner != nil && !q.ended {
+		q.watch.start(q.c.nc, q.cancel)
 	}
 }
 
@@ -183,32 +210,8 @@ func (w *watch) stop(c *conn) {
 	c.armed = past
 	if w.n > 0 {
 		if c.w == len(c.in) {
-			c.makeRoom(c.w + w.n)
+			c.makeRoom()
 		}
 		c.w += copy(c.in[c.w:], w.next[:w.n])
 	}
-}
-
-// body is the body of a request.
-type body struct {
-	rest   []byte
-	closed bool
-}
-
-// Read implements io.Reader.
-func (b *body) Read(p []byte) (int, error) {
-	if b.closed {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	n := copy(p, b.rest)
-	if b.rest = b.rest[n:]; len(b.rest) == 0 {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-// Close implements io.Closer.
-func (b *body) Close() error {
-	b.closed = true
-	return nil
 }

@@ -8,28 +8,33 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/internal/door"
 )
 
-// response implements http.ResponseWriter and io.StringWriter. It makes the bytes that net/http
-// makes, in the same order.
+// response implements http.ResponseWriter and io.StringWriter, and what http.ResponseController asks
+// for, but hijacking (stream.go). It makes the bytes that net/http makes, in the same order.
 type response struct {
-	c      *conn
-	now    time.Time
-	header http.Header
-	keys   []string // of header, sorted
+	*work
+	q    *request
+	c    *conn
+	now  time.Time
+	head bool // the request is a HEAD
 
 	status  int   // 0 until WriteHeader
 	length  int64 // as the handler gives it; below 0 if it does not, or it is no length
 	written int64 // bytes of the body
 	close   bool  // the connection ends with this answer
+	duplex  bool  // the handler may go on reading the request when the answer begins
 
-	hasLength, hasType, hasEncoding, hasDate, hasClose bool // fields that the handler has set
+	// fields that the handler has set
+	hasLength, hasType, hasEncoding, hasDate, hasClose, hasTrailers bool
+	connection                                                      span // Connection in out
+	trailers                                                        []string
 
 	committed bool // the head is complete
 	chunked   bool
-	buffer    []byte // of the body
-	out       []byte // to be sent
-	err       error  // of sending
+	err       error // of sending
 }
 
 const (
@@ -37,18 +42,20 @@ const (
 	beforeChunking = 2 << 10
 	// maxOut is how much of an answer is kept before it is sent.
 	maxOut = 32 << 10
+	// large is a piece of a body that is not worth copying.
+	large = 8 << 10
 )
 
-// begin makes w ready for the answer to a request that came in at now.
-func (w *response) begin(c *conn, now time.Time, end bool) {
+// begin makes w ready for the answer to q.
+func (w *response) begin(q *request, k *work) {
+	k.keys, k.buffer, k.out = k.keys[:0], k.buffer[:0], k.out[:0]
 	*w = response{
-		c: c, now: now, header: w.header, keys: w.keys[:0], length: -1, close: end,
-		buffer: w.buffer[:0], out: w.out[:0],
+		work: k, q: q, c: q.c, now: time.Now(), head: q.http.Method == http.MethodHead, length: -1, close: q.http.Close,
 	}
 }
 
 // Header implements http.ResponseWriter.
-func (w *response) Header() http.Header { return w.header }
+func (w *response) Header() http.Header { return w.answer }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
@@ -58,11 +65,20 @@ func (w *response) WriteHeader(status int) {
 	case w.status != 0:
 		w.c.s.logf("http: superfluous response.WriteHeader call")
 		return
-	case status < 200:
+	case status < 200 && status != http.StatusSwitchingProtocols:
+		w.inform(status)
 		return
 	}
 	w.status = status
 	w.close = w.close || w.c.draining.Load()
+	w.statusLine(status)
+	w.sortKeys()
+	for _, key := range w.keys {
+		w.field(key, w.answer[key])
+	}
+}
+
+func (w *response) statusLine(status int) {
 	w.out = append(w.out, "HTTP/1.1 "...)
 	w.out = strconv.AppendInt(w.out, int64(status), 10)
 	w.out = append(w.out, ' ')
@@ -72,14 +88,15 @@ func (w *response) WriteHeader(status int) {
 		w.out = strconv.AppendInt(append(w.out, "status code "...), int64(status), 10)
 	}
 	w.out = append(w.out, "\r\n"...)
+}
+
+// sortKeys makes w.keys those of w.answer.
+func (w *response) sortKeys() {
 	w.keys = w.keys[:0]
-	for key := range w.header {
+	for key := range w.answer {
 		w.keys = append(w.keys, key)
 	}
 	slices.Sort(w.keys)
-	for _, key := range w.keys {
-		w.field(key, w.header[key])
-	}
 }
 
 // field appends the lines of a field that the handler has set.
@@ -98,8 +115,10 @@ func (w *response) field(key string, values []string) {
 		if w.length < 0 || !w.bodyAllowed() {
 			return
 		}
-	case "", "Transfer-Encoding", "Trailer":
+	case "Transfer-Encoding":
 		return
+	case "Trailer":
+		w.declare(values)
 	case "Content-Type":
 		if w.status == http.StatusNotModified {
 			return
@@ -115,11 +134,27 @@ func (w *response) field(key string, values []string) {
 		if w.close && !w.hasClose {
 			return
 		}
+	default:
+		if strings.HasPrefix(key, http.TrailerPrefix) {
+			w.hasTrailers = true
+			return
+		}
 	}
+	from := len(w.out)
+	if w.lines(key, values); key == "Connection" {
+		w.connection = span{from, len(w.out)}
+	}
+}
+
+// lines appends a line for each value.
+func (w *response) lines(key string, values []string) {
 	for i := range len(key) {
 		if !token[key[i]] {
 			return
 		}
+	}
+	if key == "" {
+		return
 	}
 	for _, v := range values {
 		w.out = append(append(w.out, key...), ": "...)
@@ -142,62 +177,92 @@ func appendValue(b []byte, v string) []byte {
 
 // bodyAllowed reports whether an answer with that status may have a body.
 func (w *response) bodyAllowed() bool {
-	return w.status != http.StatusNoContent && w.status != http.StatusNotModified
+	return w.status != http.StatusNoContent && w.status != http.StatusNotModified && w.status >= 200
 }
 
 // Write implements http.ResponseWriter.
-func (w *response) Write(p []byte) (int, error) { return write(w, p, true) }
-
-// WriteString implements io.StringWriter.
-func (w *response) WriteString(p string) (int, error) { return write(w, p, false) }
-
-// write writes p, as one piece if it is large and large says so.
-func write[T []byte | string](w *response, p T, large bool) (int, error) {
-	if w.status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	switch {
-	case len(p) == 0:
-		return 0, nil
-	case !w.bodyAllowed():
-		return 0, http.ErrBodyNotAllowed
-	case w.err != nil:
-		return 0, w.err
-	}
-	w.written += int64(len(p))
-	if w.length >= 0 && w.written > w.length {
-		return 0, http.ErrContentLength
+func (w *response) Write(p []byte) (int, error) {
+	if err := w.mayWrite(len(p)); err != nil || len(p) == 0 {
+		return 0, err
 	}
 	// The same pieces as in a bufio.Writer, since each becomes a chunk.
 	for rest := p; len(rest) > 0; {
-		room := beforeChunking - len(w.buffer)
-		switch {
-		case len(rest) <= room:
-			w.buffer = append(w.buffer, rest...)
-			rest = rest[:0]
-		case large && len(w.buffer) == 0:
-			piece(w, rest, false)
-			rest = rest[:0]
-		default:
-			w.buffer = append(w.buffer, rest[:room]...)
-			rest = rest[room:]
-			piece(w, w.buffer, false)
-			w.buffer = w.buffer[:0]
+		if len(w.buffer) == 0 && len(rest) > beforeChunking {
+			w.piece(rest, false)
+			break
 		}
+		rest = rest[w.fill(door.View(rest)):]
 	}
 	return len(p), w.err
 }
 
+// WriteString implements io.StringWriter.
+func (w *response) WriteString(p string) (int, error) {
+	if err := w.mayWrite(len(p)); err != nil || len(p) == 0 {
+		return 0, err
+	}
+	for rest := p; len(rest) > 0; {
+		rest = rest[w.fill(rest):]
+	}
+	return len(p), w.err
+}
+
+// mayWrite counts n bytes of the body that are to be written, unless they may not be.
+func (w *response) mayWrite(n int) error {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	switch {
+	case n == 0:
+		return nil
+	case !w.bodyAllowed():
+		return http.ErrBodyNotAllowed
+	case w.err != nil:
+		return w.err
+	}
+	w.written += int64(n)
+	if w.length >= 0 && w.written > w.length {
+		return http.ErrContentLength
+	}
+	return nil
+}
+
+// fill copies as much of p as there is room for in the buffer, and returns how much that is. It
+// makes a piece of a buffer that would run over.
+func (w *response) fill(p string) int {
+	n := min(len(p), beforeChunking-len(w.buffer))
+	w.buffer = append(w.buffer, p[:n]...)
+	if n < len(p) {
+		w.flushBuffer()
+	}
+	return n
+}
+
+func (w *response) flushBuffer() {
+	if len(w.buffer) > 0 {
+		w.piece(w.buffer, false)
+		w.buffer = w.buffer[:0]
+	}
+}
+
 // piece appends a piece of the body, and before the first one the rest of the head. last says that
 // nothing follows.
-func piece[T []byte | string](w *response, p T, last bool) {
+func (w *response) piece(p []byte, last bool) {
 	if !w.committed {
-		w.commit([]byte(p[:min(len(p), 512)]), len(p), last)
+		w.commit(p, last)
+	}
+	if w.head {
+		return
 	}
 	if w.chunked {
 		w.out = append(strconv.AppendInt(w.out, int64(len(p)), 16), "\r\n"...)
 	}
-	w.out = append(w.out, p...)
+	if len(p) >= large && len(w.out)+len(p) > maxOut {
+		w.send()
+		w.sendNow(p)
+	} else {
+		w.out = append(w.out, p...)
+	}
 	if w.chunked {
 		w.out = append(w.out, "\r\n"...)
 	}
@@ -206,20 +271,26 @@ func piece[T []byte | string](w *response, p T, last bool) {
 	}
 }
 
-// commit ends the head. The body begins with start, and is size bytes long if it is the last piece
-// as well.
-func (w *response) commit(start []byte, size int, last bool) {
+// commit ends the head. The body begins with p, and ends with it as well if it is the last piece.
+func (w *response) commit(p []byte, last bool) {
 	w.committed = true
-	w.chunked = w.bodyAllowed() && w.length < 0 && (w.hasLength || !last)
+	if w.q.http.ContentLength != 0 && !w.close && !w.duplex && !w.q.body.beforeAnswer() {
+		w.close = true
+		if w.connection.to > 0 && !w.hasClose {
+			w.out = slices.Delete(w.out, w.connection.from, w.connection.to)
+		}
+	}
+	counted := last && !w.hasLength && !w.hasTrailers && w.bodyAllowed()
+	w.chunked = w.bodyAllowed() && !w.head && w.length < 0 && !counted
 	if !w.hasDate {
 		w.out = append(appendDate(append(w.out, "Date: "...), w.now), "\r\n"...)
 	}
-	if last && !w.hasLength && w.bodyAllowed() {
+	if counted && (!w.head || len(p) > 0) {
 		w.out = append(w.out, "Content-Length: "...)
-		w.out = append(strconv.AppendInt(w.out, int64(size), 10), "\r\n"...)
+		w.out = append(strconv.AppendInt(w.out, int64(len(p)), 10), "\r\n"...)
 	}
-	if !w.hasType && !w.hasEncoding && size > 0 {
-		w.out = append(append(append(w.out, "Content-Type: "...), http.DetectContentType(start)...), "\r\n"...)
+	if !w.hasType && !w.hasEncoding && len(p) > 0 {
+		w.out = append(append(append(w.out, "Content-Type: "...), http.DetectContentType(p)...), "\r\n"...)
 	}
 	if w.close && !w.hasClose {
 		w.out = append(w.out, "Connection: close\r\n"...)
@@ -236,27 +307,36 @@ func (w *response) finish() bool {
 		w.WriteHeader(http.StatusOK)
 	}
 	switch {
-	case !w.committed && len(w.buffer) == 0:
-		w.commit(nil, 0, true)
-	case !w.committed:
-		piece(w, w.buffer, true)
+	case w.committed:
+		w.flushBuffer()
 	case len(w.buffer) > 0:
-		piece(w, w.buffer, false)
+		w.piece(w.buffer, true)
+	default:
+		w.commit(nil, true)
 	}
 	if w.chunked {
-		w.out = append(w.out, "0\r\n\r\n"...)
+		w.end()
 	}
 	w.send()
-	tooShort := w.length >= 0 && w.bodyAllowed() && w.length != w.written
+	tooShort := w.length >= 0 && w.bodyAllowed() && !w.head && w.length != w.written
 	return w.err == nil && !w.close && !tooShort
 }
 
 // send sends what there is.
 func (w *response) send() {
-	if w.err == nil && len(w.out) > 0 {
-		_, w.err = w.c.nc.Write(w.out)
+	if len(w.out) > 0 {
+		w.sendNow(w.out)
 	}
 	w.out = w.out[:0]
+}
+
+func (w *response) sendNow(p []byte) {
+	if w.err != nil {
+		return
+	}
+	if _, w.err = w.c.nc.Write(p); w.err != nil {
+		w.q.hangUp()
+	}
 }
 
 // dateText is a second as the field Date has it.

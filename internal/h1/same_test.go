@@ -3,6 +3,7 @@ package h1
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log"
@@ -123,13 +124,34 @@ func tell(w http.ResponseWriter, r *http.Request) {
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		fmt.Fprintf(&b, "%s: %q\n", name, r.Header[name])
 	}
-	if q.Get("read") != "no" {
-		body, err := io.ReadAll(r.Body)
-		fmt.Fprintf(&b, "body %q %v\n", body, err)
+	if q.Get("duplex") == "yes" {
+		fmt.Fprintln(&b, http.NewResponseController(w).EnableFullDuplex())
+	}
+	switch q.Get("read") {
+	case "no":
+	case "close":
+		fmt.Fprintln(&b, r.Body.Close())
+		_, err := r.Body.Read(make([]byte, 1))
+		fmt.Fprintln(&b, err)
+	case "some":
+		n, err := io.CopyN(io.Discard, r.Body, 5)
+		fmt.Fprintln(&b, n, err)
+	default:
+		n := b.Len()
+		if _, err = io.Copy(&b, r.Body); b.Len() > n+1000 {
+			sum := sha256.Sum256(b.Bytes()[n:])
+			n, _ = b.Len(), 0
+			b.Truncate(b.Len() - 1)
+			fmt.Fprintf(&b, "%x", sum)
+		}
+		fmt.Fprintf(&b, "\nbody of %d %v\n", b.Len()-n, err)
 	}
 	for _, f := range q["set"] {
 		name, value, _ := strings.Cut(f, ":")
 		w.Header()[name] = append(w.Header()[name], value)
+	}
+	if q.Get("inform") != "" {
+		w.WriteHeader(http.StatusEarlyHints)
 	}
 	if n, _ := strconv.Atoi(q.Get("pad")); n > 0 {
 		b.WriteString(strings.Repeat("x", min(n, 200_000)))
@@ -152,10 +174,25 @@ func tell(w http.ResponseWriter, r *http.Request) {
 		for b.Len() > 0 {
 			_, _ = w.Write(b.Next(700))
 		}
+	case "flush":
+		for b.Len() > 0 {
+			_, _ = w.Write(b.Next(700))
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				panic(err)
+			}
+		}
+	case "broken":
+		_, _ = w.Write(b.Bytes())
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
 	case "string":
 		_, _ = io.WriteString(w, b.String())
 	default:
 		_, _ = w.Write(b.Bytes())
+	}
+	for _, f := range q["after"] {
+		name, value, _ := strings.Cut(f, ":")
+		w.Header().Add(name, value)
 	}
 }
 
@@ -166,6 +203,11 @@ func get(target string, fields ...string) string {
 
 func post(target, body string, fields ...string) string {
 	return "POST " + target + " HTTP/1.1\r\nHost: shop.example\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n" + lines(fields) + "\r\n" + body
+}
+
+// ask is a request with another method.
+func ask(method, target string, fields ...string) string {
+	return method + strings.TrimPrefix(get(target, fields...), "GET")
 }
 
 func lines(fields []string) (s string) {
@@ -194,9 +236,16 @@ func TestServes(t *testing.T) {
 		get("/?set=Content-Type:a/b"), get("/?set=Content-Encoding:gzip"), get("/?set=Content-Type:"), get("/?set=Date:never"), get("/?set=X-A:a%0d%0ab%0ac"), get("/?set=x-small:+a+"), get("/?set=a%20b:c"),
 		get("/?set=X-Empty:"), get("/?set=Content-Length:bad"),
 		get("/?length=yes"), get("/?length=yes&pad=5000"), get("/?pad=1000&write=pieces"), get("/?pad=1400"), get("/?pad=3000"), get("/?pad=3000&write=string"), get("/?pad=150000"), get("/?pad=50000&write=pieces"),
+		ask("PUT", "/"), ask("DELETE", "/a?b=c", "X: y"), ask("OPTIONS", "/"), ask("PATCH", "/"),
+		ask("HEAD", "/"), ask("HEAD", "/?write=none"), ask("HEAD", "/?length=yes"), ask("HEAD", "/?length=yes&write=none"), ask("HEAD", "/?length=wrong"), ask("HEAD", "/?pad=5000"), ask("HEAD", "/?pad=90000&write=flush"), ask("HEAD", "/?status=304"), ask("HEAD", "/?set=Content-Type:a/b&write=none"), ask("HEAD", "/?status=404&set=Trailer:X-T&after=X-T:t"),
+		get("/?write=flush"), get("/?write=flush&length=yes"), get("/?write=flush&pad=9000"), get("/?write=flush&status=204"), get("/?status=304&write=flush"), get("/?write=flush&set=Content-Type:text/event-stream"),
+		get("/?inform=yes&set=Link:a&length=yes"), get("/?inform=yes&write=flush&set=Link:b&set=Connection:keep-alive"), ask("HEAD", "/?inform=yes"),
+		get("/?set=Trailer:X-T&after=X-T:t&after=X-T:u"), get("/?set=Trailer:X-T,%20x-u&set=Trailer:Host&after=X-U:%0d%0au&after=Host:a"), get("/?write=flush&after=Trailer:X-T:t"), get("/?write=flush&pad=4000&after=Trailer:X-U:t&after=Trailer:X-T:t"), get("/?set=Trailer:X-T&length=yes&after=X-T:t"), get("/?set=Trailer:X-T&write=none"), get("/?set=Trailer:&after=X-T:t"), get("/?set=Trailer:X:t&after=Trailer:X-T:t"),
+		ask("PUT", "/", "Content-Length: 3") + "abc", ask("DELETE", "/?read=close", "Content-Length: 3") + "abc", post("/", strings.Repeat("long", 50_000)), post("/?write=flush", strings.Repeat("long", 50_000)), post("/?read=no", strings.Repeat("long", 60_000)), post("/?read=close", strings.Repeat("long", 60_000)), post("/?read=some", strings.Repeat("long", 60_000)),
+		post("/?duplex=yes&pad=50000", strings.Repeat("long", 60_000)), post("/?read=close&write=flush", "a body"),
 		get("/?pad=3000&write=pieces&set=Content-Type:a/b"), post("/?read=no", "unread body"), post("/?read=no", strings.Repeat("u", 60_000)),
 	} {
-		if got := same(t, loop, plain, request); !strings.HasPrefix(got, "HTTP/1.1 ") || strings.Contains(got, "Connection: close") {
+		if got := same(t, loop, plain, request); !strings.HasPrefix(got, "HTTP/1.1 ") || strings.Contains(got, "Connection: close") || loop.handed.Load() > 0 {
 			t.Errorf("%.200q is answered %.200q", request, got)
 		}
 		all = append(all, request)
@@ -206,12 +255,22 @@ func TestServes(t *testing.T) {
 		t.Errorf("%d answers to %d requests", strings.Count(got, "HTTP/1.1 "), len(all))
 	}
 	same(t, loop, plain, strings.Join(all, ""))
+	if n := loop.handed.Load(); n > 0 {
+		t.Errorf("net/http has served %d connections", n)
+	}
 	for _, last := range []string{
 		get("/", "Connection: close"), get("/", "Connection: Close"), get("/?set=Connection:close"), get("/?length=wrong"), get("/?length=wrong&pad=3000"), get("/?write=panic"),
-		get("/?pad=9000", "Connection: close"), post("/", "x", "Connection: close"),
+		get("/?pad=9000", "Connection: close"), post("/", "x", "Connection: close"), get("/?write=broken&pad=9000"), get("/?write=broken&length=yes"), ask("HEAD", "/", "Connection: close"),
+		get("/?write=flush&set=Connection:close"),
 	} {
 		same(t, loop, plain, last+get("/after"))
 		same(t, loop, plain, get("/before"), last)
+	}
+	for _, short := range []string{
+		post("/", "cut off")[:62], "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", "POST /?read=no HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n", post("/?read=close", strings.Repeat("cut", 9000))[:9000], post("/?read=some", strings.Repeat("cut", 9000))[:9000], post("/?read=no&write=flush", strings.Repeat("cut", 9000))[:9000],
+	} {
+		same(t, loop, plain, short)
+		same(t, loop, plain, get("/before"), short)
 	}
 	if n := loop.handed.Load(); n > 0 {
 		t.Errorf("net/http has served %d connections", n)
@@ -243,13 +302,12 @@ func TestHandsOver(t *testing.T) {
 func oddRequests() []string {
 	line := func(s string) string { return s + "\r\nHost: a\r\n\r\n" }
 	list := []string{
-		line("HEAD / HTTP/1.1"), line("PUT / HTTP/1.1"), line("DELETE / HTTP/1.1"), line("OPTIONS * HTTP/1.1"), line("CONNECT a:1 HTTP/1.1"), line("get / HTTP/1.1"), line("GETS / HTTP/1.1"),
+		line("OPTIONS * HTTP/1.1"), line("CONNECT a:1 HTTP/1.1"), line("CONNECT /a HTTP/1.1"), line("get / HTTP/1.1"), line("G3T / HTTP/1.1"), line("GETS / HTTP/1.1"), line("TRACE / HTTP/1.1"), line("M-SEARCH / HTTP/1.1"), line("PROPFIND / HTTP/1.1"),
 		line("GET / HTTP/1.0"), line("GET / HTTP/1.2"), line("GET / HTTP/2.0"), line("GET / HTTP/0.9"), line("GET / http/1.1"), line("GET / HTTP/1.1 "), line("GET  / HTTP/1.1"), line("GET / / HTTP/1.1"), line("GET /"), line("GET"),
 		line("GET http://b/ HTTP/1.1"), line("GET a HTTP/1.1"), line("GET * HTTP/1.1"), line("GET /a#b HTTP/1.1"), line("GET /%zz HTTP/1.1"), line("GET /\x01 HTTP/1.1"), line("GET /\u00e4 HTTP/1.1"), line("GET\t/ HTTP/1.1"), line("GET /\tHTTP/1.1"),
 		line(" GET / HTTP/1.1"), "\r\n" + line("GET / HTTP/1.1"), "\n" + line("GET / HTTP/1.1"), line("\x00GET / HTTP/1.1"),
 		"GET / HTTP/1.1\nHost: a\n\n", "GET / HTTP/1.1\r\nHost: a\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\n", "GET / HTTP/1.1\r\nHost: a\r\r\n\r\n", "GET / HTTP/1.1\rHost: a\r\r", "GET / HTTP/1.1\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", "GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "GET / HTTP/1.1\r\nHost: \xff\r\n\r\n",
-		post("/", "cut off")[:62], "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", "POST /?read=no HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n",
 		"G", "GET / HT", "GET / HTTP/1.1\r\nHost: a", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 	}
 	list = append(list, get("/", strings.Fields(strings.Repeat("a: ", maxFields))...)) // and Host
@@ -257,7 +315,7 @@ func oddRequests() []string {
 		"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n", "transfer-encoding: CHUNKED\r\n\r\n0\r\n", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: identity", "Transfer-Encoding:\tchunked", "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked\r\nContent-Length: 3",
 		"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "Transfer-Encoding : chunked", "Transfer-Encoding\t: chunked", " Transfer-Encoding: chunked", "X: a\r\n Transfer-Encoding: chunked", "X: a\r\n\tb", "Transfer-Encoding: \x0bchunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
 		"Content-Length: +3\r\n\r\nabc", "Content-Length: -1", "Content-Length: 3, 3\r\n\r\nabc", "Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "Content-Length:", "Content-Length: 0x3", "Content-Length: 3 3", "Content-Length: 99999999999999999999", "Content-Length: 1000000000000000000", "Content-Length: 3;", "Content-Length : 3\r\n\r\nabc", "Content_Length : 3",
-		"Content-Length: 3\x00", "Content-Length: 65537", "Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc", "Expect: 100-continue", "Expect: x", "Upgrade: websocket\r\nConnection: Upgrade", "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nConnection: Upgrade, HTTP2-Settings", "HTTP2-Settings: x", "Trailer: X", "Connection: keep-alive, close", "Connection: x", "Connection: close\r\nConnection: close", "Connection:", "Connection: clo\u017fe", "Connection: \u212aeep-alive",
+		"Content-Length: 3\x00", "Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc", "Expect: 100-continue", "Expect: x", "Upgrade: websocket\r\nConnection: Upgrade", "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nConnection: Upgrade, HTTP2-Settings", "HTTP2-Settings: x", "Trailer: X", "Connection: keep-alive, close", "Connection: x", "Connection: close\r\nConnection: close", "Connection:", "Connection: clo\u017fe", "Connection: \u212aeep-alive",
 		"a b: c", ": c", "a", "a\x00: b", "a: \x00", "a: b\x7fc", "a: b\x1fc", "\u00e4: x", "(a): b", "a/b: c", "X: a\rb", "X: a\r\r\nY: b", strings.Repeat("X: y\r\n", 4000) + "a: b", "X: " + strings.Repeat("y", 17_000), "X: " + strings.Repeat("y", 80_000),
 	} {
 		list = append(list, "POST / HTTP/1.1\r\nHost: a\r\n"+field+"\r\n\r\n")
