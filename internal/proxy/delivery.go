@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"net/http"
-	"strings"
 
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/upstream"
@@ -48,11 +47,11 @@ func noSniffing(h http.Header) { h["Content-Type"] = nil }
 // passBody passes the body of a response on, and its trailers.
 func passBody(w http.ResponseWriter, res *upstream.Response) error {
 	var err error
-	if res.Length() < 0 || isEventStream(w.Header()) {
+	if res.Here() {
+		err = res.Copy(w, nil)
+	} else {
 		f := &flusher{w: w, control: http.NewResponseController(w), unflushed: true}
 		err = res.Copy(f, f.flush)
-	} else {
-		err = res.Copy(w, nil)
 	}
 	if err != nil {
 		return err
@@ -91,15 +90,6 @@ func (f *flusher) flush() {
 		f.unflushed = false
 		_ = f.control.Flush() // a client that is gone is met by the next write
 	}
-}
-
-func isEventStream(h http.Header) bool {
-	values := h["Content-Type"]
-	if len(values) == 0 {
-		return false
-	}
-	base, _, _ := strings.Cut(values[0], ";")
-	return strings.EqualFold(strings.TrimSpace(base), "text/event-stream")
 }
 
 func copyHeader(dst, src http.Header) {

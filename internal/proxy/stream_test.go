@@ -111,6 +111,36 @@ func TestStreamingResponse(t *testing.T) {
 	}
 }
 
+// So does a part of a response whose length is known.
+func TestStreamingKnownLength(t *testing.T) {
+	for _, h2c := range []bool{false, true} {
+		next := make(chan bool)
+		up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "3000")
+			for range 3 {
+				_, _ = io.WriteString(w, strings.Repeat("x", 1000))
+				w.(http.Flusher).Flush()
+				<-next // the client has read it
+			}
+		})
+		addr := newProxy(t, up.URL, noLimits)
+		resp, err := client(t, h2c).Get("http://" + addr + "/part")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
+				t.Fatal(err)
+			}
+			next <- true
+		}
+		if n, err := io.Copy(io.Discard, resp.Body); n > 0 || err != nil {
+			t.Errorf("%d bytes more, %v", n, err)
+		}
+		_ = resp.Body.Close()
+	}
+}
+
 // A request body reaches the upstream while the client is still sending it, and the answer comes
 // back meanwhile.
 func TestStreamingBothWays(t *testing.T) {

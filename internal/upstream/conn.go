@@ -29,11 +29,14 @@ type conn struct {
 	cut      bool        // the server did not take all of the request
 	fields   [maxFields]field
 	response Response
-	waits    func() // called before more is read; nil for nothing
+	waits    func() // called before more is waited for; nil for nothing
 
 	until time.Time // the deadline that is set; zero for none
 	quiet bool      // what probe found
 	probe func(fd uintptr)
+	take  func(fd uintptr) bool // of readNow
+	into  []byte
+	taken int
 }
 
 // timeoutError says that the server took too long. It is a net.Error.
@@ -120,6 +123,10 @@ func (c *conn) Read(p []byte) (int, error) {
 		p = p[:c.limit]
 	}
 	if c.waits != nil {
+		if n := c.readNow(p); n > 0 {
+			c.limit -= int64(n)
+			return n, nil
+		}
 		c.waits()
 	}
 	for {

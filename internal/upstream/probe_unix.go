@@ -24,6 +24,23 @@ func (c *conn) prepare() {
 			return
 		}
 	}
+	c.take = func(fd uintptr) bool {
+		c.taken, _ = syscall.Read(int(fd), c.into)
+		return true
+	}
+}
+
+// readNow reads what has come already; 0 if that is nothing, or if only Read can tell.
+func (c *conn) readNow(p []byte) int {
+	if c.raw == nil || len(p) == 0 {
+		return 0
+	}
+	c.into, c.taken = p, 0
+	err := c.raw.Read(c.take)
+	if c.into = nil; err != nil {
+		return 0 // a deadline is over, say: Read knows what to do
+	}
+	return max(0, c.taken)
 }
 
 // alive reports whether an idle connection may be used: it is open, and the server has sent nothing

@@ -182,6 +182,11 @@ func (r *Response) plainFields(h http.Header, text string, fields []field) (f fr
 // Length returns the length of the body, after Header; below 0 if it is not known.
 func (r *Response) Length() int64 { return r.length }
 
+// Here reports whether all of the body is in the read buffer, so that Copy waits for nothing.
+func (r *Response) Here() bool {
+	return r.res == nil && r.length >= 0 && r.length <= int64(r.conn.in.Buffered())
+}
+
 // Copy writes the body to w. Before it waits for more of it, it calls waits, unless that is nil.
 // After an error Failed tells on which side it was.
 func (r *Response) Copy(w io.Writer, waits func()) error {
