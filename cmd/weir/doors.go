@@ -94,11 +94,16 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
 	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), forwardAuth
 	o.Ready = func() bool { return p.ready() == nil }
 	h := p.tokensFirst(httpapi.New(p.limiter, o))
-	s := listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log})
+	p.addLoop("http", p.c.listen.http, listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log}), nil)
+	return nil
+}
+
+// addLoop adds a door whose requests of HTTP/1.1 package h1 serves, and s all else. drain may be
+// nil.
+func (p *program) addLoop(name, address string, s *http.Server, drain func()) {
 	p.bound(s)
 	loop := h1.New(s)
-	p.doors = append(p.doors, &door{name: "http", address: p.c.listen.http, serve: loop.Serve, shutdown: loop.Shutdown})
-	return nil
+	p.doors = append(p.doors, &door{name: name, address: address, serve: loop.Serve, shutdown: loop.Shutdown, drain: drain})
 }
 
 // addGRPC makes the door of Envoy's rate limit service, which serves that of its quotas as well.
@@ -225,12 +230,11 @@ func (p *program) addProxy() error {
 	if p.tracer() != nil {
 		served = p.otel.Tracer().Serve(h)
 	}
-	p.addHTTP("proxy", c.listen.proxy, proxy.NewServer(proxy.Bound(served, c.limits.body, c.limits.stall)))
-	p.doors[len(p.doors)-1].drain = h.Drain
+	p.addLoop("proxy", c.listen.proxy, proxy.NewServer(proxy.Bound(served, c.limits.body, c.limits.stall)), h.Drain)
 	return nil
 }
 
-// addHTTP adds a door that s serves.
+// addHTTP adds a door that s serves alone.
 func (p *program) addHTTP(name, address string, s *http.Server) {
 	p.bound(s)
 	p.doors = append(p.doors, &door{

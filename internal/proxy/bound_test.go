@@ -36,14 +36,8 @@ func boundProxy(t *testing.T, upstream string, body int64, stall time.Duration) 
 		defer handling.Add(-1)
 		bound.ServeHTTP(w, r)
 	}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(l) }()
-	t.Cleanup(func() { _ = s.Close(); <-done })
-	return l.Addr().String(), handling
+	addr, _ = serveDoor(t, s, nil)
+	return addr, handling
 }
 
 // TestBodyBound: a body above the bound is refused, and does not reach the upstream whole.

@@ -115,7 +115,7 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	j := &deferred.Job{
 		ID: deferred.NewID(), Queue: queue, Line: lineOf(d), Queued: time.Now(), Domain: d.Domain,
 		Attributes: attributes, Method: r.Method, URI: r.URL.RequestURI(), Host: r.Host, Proto: "http", RemoteAddr: r.RemoteAddr,
-		Header: r.Header, Body: body,
+		Header: r.Header.Clone(), Body: body, // the server uses its own again
 	}
 	if r.TLS != nil {
 		j.Proto = "https"

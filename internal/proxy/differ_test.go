@@ -78,7 +78,7 @@ func TestDirectIsReverseProxy(t *testing.T) {
 		say(conn, parts...)
 		return keep
 	})
-	type pair struct{ direct, reverse *http.Server }
+	type pair struct{ direct, reverse served }
 	var pairs []pair
 	for _, change := range []func(*Options){
 		func(*Options) {},
@@ -93,8 +93,8 @@ func TestDirectIsReverseProxy(t *testing.T) {
 		directWorks = true
 		pairs = append(pairs, p)
 	}
-	ask := func(server *http.Server, method, request string) (o outcome) {
-		conn, err := net.Dial("tcp", server.Addr)
+	ask := func(server served, method, request string) (o outcome) {
+		conn, err := net.Dial("tcp", server.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,9 +134,8 @@ func TestDirectIsReverseProxy(t *testing.T) {
 		mu.Lock()
 		if !keep { // whether a proxy sees in time that a connection is closed is a matter of luck
 			for _, p := range pairs {
-				direct, reverse := p.direct.Handler.(*Proxy), p.reverse.Handler.(*Proxy)
-				direct.direct.CloseIdle()
-				for _, either := range []*Proxy{direct, reverse} {
+				p.direct.direct.CloseIdle()
+				for _, either := range []served{p.direct, p.reverse} {
 					either.reverse.Transport.(*http.Transport).CloseIdleConnections()
 				}
 			}
@@ -159,11 +158,15 @@ func TestDirectIsReverseProxy(t *testing.T) {
 	})
 }
 
-// proxyServer is newProxy, but returns the server, with its address.
-func proxyServer(t testing.TB, upstream, rules string, change func(*Options)) *http.Server {
-	addr, server := serveProxy(t, upstream, newLimiter(t, rules), nil, change)
-	server.Addr = addr
-	return server
+// served is a proxy with its address.
+type served struct {
+	addr string
+	*Proxy
+}
+
+func proxyServer(t testing.TB, upstream, rules string, change func(*Options)) served {
+	addr, h := serveProxy(t, upstream, newLimiter(t, rules), nil, change)
+	return served{addr, h}
 }
 
 func drawRequest(t *rapid.T) (method, request string) {

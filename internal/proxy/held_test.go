@@ -230,16 +230,9 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(h)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	defer func() { _ = server.Close(); <-done }()
+	addr, _ := serveDoor(t, NewServer(h), nil)
 	for _, path := range []string{"/turns", "/again"} { // the ones that go at once
-		resp, err := client(t, false).Get("http://" + listener.Addr().String() + path)
+		resp, err := client(t, false).Get("http://" + addr + path)
 		read(t, resp, err)
 		if resp.StatusCode != 200 {
 			t.Errorf("%s: %d", path, resp.StatusCode)
@@ -248,7 +241,7 @@ limits:
 	before := runtime.NumGoroutine()
 	var conns []net.Conn
 	for i := range 60 {
-		conn, err := net.Dial("tcp", listener.Addr().String())
+		conn, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,19 +295,12 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(h)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	defer func() { _ = server.Close(); <-done }()
+	addr, server := serveDoor(t, NewServer(h), nil)
 	codes := make(chan string, 4)
 	for i := range 4 {
 		path := []string{"/turns", "/again"}[i%2]
 		go func() {
-			resp, err := client(t, false).Get("http://" + listener.Addr().String() + path)
+			resp, err := client(t, false).Get("http://" + addr + path)
 			if err != nil {
 				codes <- err.Error()
 				return

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
 	"log"
 	"net"
@@ -10,8 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/h1"
+	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store/memory"
 )
@@ -48,7 +52,7 @@ func newProxy(t testing.TB, upstream string, yaml string, change ...func(*Option
 }
 
 // serveProxy serves with TLS if config is not nil.
-func serveProxy(t testing.TB, upstream string, limiter *weir.Limiter, config *tls.Config, change ...func(*Options)) (addr string, server *http.Server) {
+func serveProxy(t testing.TB, upstream string, limiter *weir.Limiter, config *tls.Config, change ...func(*Options)) (addr string, h *Proxy) {
 	t.Helper()
 	u, err := url.Parse(upstream)
 	if err != nil {
@@ -58,28 +62,38 @@ func serveProxy(t testing.TB, upstream string, limiter *weir.Limiter, config *tl
 	for _, f := range change {
 		f(&o)
 	}
-	h, err := New(limiter, o)
+	if h, err = New(limiter, o); err != nil {
+		t.Fatal(err)
+	}
+	addr, _ = serveDoor(t, NewServer(h), config)
+	return addr, h
+}
+
+// serveDoor has s served as the door of weir does it, with TLS if config is not nil.
+func serveDoor(t testing.TB, s *http.Server, config *tls.Config) (addr string, server *h1.Server) {
+	t.Helper()
+	s.ErrorLog = log.New(noPanic{t}, "", 0)
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server = NewServer(h)
-	server.ErrorLog = log.New(noPanic{t}, "", 0)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	o := listen.Options{Stall: time.Minute}
+	if config != nil {
+		config.NextProtos = []string{"h2", "http/1.1"}
+		o.TLS = func() *tls.Config { return config }
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if config != nil {
-			server.TLSConfig = config
-			_ = server.ServeTLS(l, "", "")
-		} else {
-			_ = server.Serve(l)
+	server = h1.New(s)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listen.New(raw, o)) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = server.Shutdown(ctx) // cuts off what is open
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
-	}()
-	t.Cleanup(func() { _ = server.Close(); <-done })
-	return l.Addr().String(), server
+	})
+	return raw.Addr().String(), server
 }
 
 // logf logs to t, until the test has ended.

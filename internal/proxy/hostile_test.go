@@ -325,13 +325,8 @@ func TestSlowHeader(t *testing.T) {
 		t.Fatal("a limit of the server is missing")
 	}
 	s.ReadHeaderTimeout = 50 * time.Millisecond
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = s.Serve(l) }()
-	defer s.Close()
-	answer := raw(t, l.Addr().String(), "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+	addr, _ := serveDoor(t, s, nil)
+	answer := raw(t, addr, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
 	if !strings.HasPrefix(answer, "HTTP/1.1 408") && answer != "" {
 		t.Errorf("got %q", answer)
 	}
