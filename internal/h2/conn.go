@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ type conn struct {
 	session *session
 	nc      net.Conn // raw, or TLS over it
 	remote  string   // its address
+	handler http.Handler
 	tls     *tls.ConnectionState
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -37,8 +39,7 @@ type conn struct {
 	continuations int
 	greeted       bool // the client's SETTINGS have come
 	acked         bool // it has acknowledged ours
-	recvWindow    int
-	chatter       int // see spend
+	chatter       int  // see spend
 	chatterSince  time.Time
 	batch         time.Time // the time while a batch is taken; zero until somebody asks
 	call          Call      // of the call that runs inline
@@ -58,7 +59,8 @@ type connState struct {
 	lastID   uint32 // the highest stream that was opened; only the reader writes it
 	orphans  int    // calls that go on after their stream was reset
 	held     int    // bytes as in Options.MaxBuffered
-	handlers int    // calls in Options.Handler
+	handlers int    // calls in the handler
+	unread   int    // bytes of bodies that handlers have not read
 	recent   [32]closedStream
 	recentAt int
 
@@ -76,7 +78,9 @@ type connState struct {
 	drained sync.Cond
 	repaid  int // see conn.spend: calls that others than the reader have answered
 
+	recvWindow    int
 	sendWindow    int
+	toReturn      int       // bytes by which the client may open windows for what it has got
 	initialWindow int       // the window that the client gives each new stream
 	queue         []*stream // that have something to send which does not fit yet
 	granted       int       // bytes of window given to large messages beyond the initial one
@@ -113,8 +117,6 @@ const (
 	maxOut = 64 << 10
 	// maxKept is the largest buffer that is kept for further calls.
 	maxKept = 16 << 10
-	// streamWindow is how many bytes a client may send ahead on a stream.
-	streamWindow = 16 << 10
 	// maxGranted bounds the windows opened for larger messages on one connection.
 	maxGranted = 16 << 20
 	// lingerTime is how long a client has to read the last frames.
@@ -123,8 +125,13 @@ const (
 
 func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
 	s, raw := p.s, p.raw
-	c := &conn{s: s, session: p, nc: nc, tls: state, remote: raw.RemoteAddr().String(), headers: newHeaderReader(s), recvWindow: defaultWindow, in: make([]byte, minInput)}
-	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c := &conn{s: s, session: p, nc: nc, tls: state, handler: s.o.Handler, remote: raw.RemoteAddr().String(), headers: newHeaderReader(s), in: make([]byte, minInput)}
+	ctx := context.WithValue(s.ctx, http.LocalAddrContextKey, nc.LocalAddr())
+	if h := p.handed; h != nil {
+		ctx, c.handler = h.ctx, h.handler
+	}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.recvWindow = defaultWindow
 	c.streams = map[uint32]*stream{}
 	c.drained.L = &c.mu
 	c.sendWindow, c.initialWindow = defaultWindow, defaultWindow
@@ -176,11 +183,15 @@ func (c *conn) end() {
 // readPreface reads the client preface. It answers a client that speaks HTTP/1 with a hint to use
 // HTTP/2.
 func (c *conn) readPreface() bool {
+	handed := c.session.handed
+	if handed != nil && handed.prefaced {
+		c.w = copy(c.in, preface)
+	}
 	for c.w < len(preface) {
 		n, err := c.nc.Read(c.in[c.w:])
 		c.w += n
 		if got := c.in[:min(c.w, len(preface))]; !strings.HasPrefix(preface, string(got)) {
-			if method, _, ok := bytes.Cut(c.in[:c.w], []byte(" /")); ok && validMethod(method) {
+			if method, _, ok := bytes.Cut(c.in[:c.w], []byte(" /")); ok && validMethod(method) && handed == nil {
 				const text = "This port speaks gRPC, which is HTTP/2: over TLS, or by prior knowledge.\n"
 				_, _ = fmt.Fprintf(c.nc, "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"+
 					"Content-Length: %d\r\n\r\n%s", len(text), text)
@@ -195,7 +206,7 @@ func (c *conn) readPreface() bool {
 	c.r = len(preface)
 	c.out = appendFrameHeader(c.out, 18, frameSettings, 0, 0)
 	c.out = appendSetting(c.out, settingMaxStreams, c.s.o.MaxStreams)
-	c.out = appendSetting(c.out, settingInitialWindow, streamWindow)
+	c.out = appendSetting(c.out, settingInitialWindow, c.s.o.Window)
 	c.out = appendSetting(c.out, settingMaxHeaderListSize, c.s.o.MaxHeaderBytes)
 	c.out = appendWindowUpdate(c.out, 0, connWindow-c.recvWindow)
 	c.recvWindow = connWindow
@@ -246,10 +257,7 @@ func (c *conn) endBatch() bool {
 	c.batch = time.Time{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.recvWindow < connWindow/2 {
-		c.out = appendWindowUpdate(c.out, 0, connWindow-c.recvWindow)
-		c.recvWindow = connWindow
-	}
+	c.openWindow()
 	c.reads++
 	c.chatter = max(c.chatter-c.repaid*chatterPerCall, 0)
 	c.repaid = 0
@@ -390,14 +398,17 @@ func (c *conn) fail(fault connError) {
 }
 
 // linger ends our side of the connection and reads until the client ends its own. A socket closed
-// with unread input is reset, and the client then loses what it has not read yet.
+// with unread input is reset, and the client then loses what it has not read yet. That is the lot
+// of those that keep sending.
 func (c *conn) linger() {
 	_ = c.nc.SetDeadline(time.Now().Add(lingerTime))
 	closeWrite(c.nc)
-	for {
-		if _, err := c.nc.Read(c.in); err != nil {
+	for total := 0; total < 2*connWindow; {
+		n, err := c.nc.Read(c.in)
+		if err != nil {
 			return
 		}
+		total += n
 	}
 }
 

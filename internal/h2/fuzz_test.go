@@ -49,13 +49,13 @@ func FuzzFrames(f *testing.F) {
 		if len(input) > 4096 {
 			return
 		}
-		for _, inline := range []bool{true, false} {
+		for _, methods := range []map[string]Unary{newService().methodsAs(true), newService().methods(), nil} {
 			name := filepath.Join(folder, strconv.FormatUint(sockets.Add(1), 36))
 			l, err := net.Listen("unix", name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := New(Options{Methods: newService().methodsAs(inline), MaxStreams: 4, Logger: doortest.LogTo(func(m string) { t.Error(m) }), WriteTimeout: time.Minute,
+			s := New(Options{Methods: methods, MaxStreams: 4, Logger: doortest.LogTo(func(m string) { t.Error(m) }), WriteTimeout: time.Minute,
 				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })})
 			done := make(chan error, 1)
 			go func() { done <- s.Serve(l) }()
@@ -80,7 +80,11 @@ func FuzzFrames(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			newRaw(t, other).alive(1)
+			if c := newRaw(t, other); methods != nil {
+				c.alive(1)
+			} else if c.call(1, "/", []byte("alive")); c.answer(1).message() != "alive" {
+				t.Fatalf("answered %+v", c.answer(1))
+			}
 			_ = other.Close()
 			_ = conn.(*net.UnixConn).CloseWrite()
 			<-ended

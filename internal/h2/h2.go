@@ -2,12 +2,16 @@
 // frames that have come in, answers each complete call, and writes the answers in one go. That
 // costs a fraction of a goroutine, a context and several buffers for each call. What of a call has
 // to wait (Rest) runs on workers. Every other request (health, reflection, streams) goes to an
-// http.Handler.
+// http.Handler, on a goroutine of its own.
+//
+// It serves HTTP/2 for an http.Server, too (Configure, in http.go), at half of what net/http's own
+// costs.
 //
 // It speaks HTTP/2 over TLS and, without TLS, by prior knowledge (RFC 9113), with bounds on
 // everything that a peer can make it hold or do.
 //
-// Begin with Options and Server (server.go), then conn.readFrames (conn.go) and unary.go.
+// Begin with Options and Server (server.go), then conn.readFrames (conn.go), and unary.go or
+// handler.go.
 package h2
 
 import (
@@ -25,9 +29,10 @@ import (
 type Options struct {
 	// Methods are the unary calls by their path (/package.Service/Method).
 	Methods map[string]Unary
-	// Handler answers everything else, each request on a goroutine of its own; nil answers 404.
-	// Bodies and answers may stream in both directions at once. It need not set Content-Length or
-	// Date, and no Date is added.
+	// Handler answers everything else, each request on a goroutine of its own; nil answers 404. It
+	// meets what it would meet behind net/http: bodies and answers may stream in both directions at
+	// once, there are informational answers, trailers, and http.ResponseController but for
+	// hijacking.
 	Handler http.Handler
 
 	// Line says whether the calls at hand have stood in line for too long. Turn answers such a call
@@ -43,7 +48,10 @@ type Options struct {
 	MaxMessage int
 	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
 	MaxStreams int
-	// MaxHandlers bounds the calls that are in Handler; 0 means 128.
+	// Window is how many bytes of a body a client may send ahead of its handler; 0 means 16 KiB. All
+	// bodies of a connection together are bounded by 1 MiB.
+	Window int
+	// MaxHandlers bounds the calls of one connection that are in Handler; 0 means 128.
 	MaxHandlers int
 	// MaxAllHandlers bounds the calls in Handler of all connections together; 0 means 4,096.
 	MaxAllHandlers int
@@ -62,9 +70,12 @@ type Options struct {
 	HandshakeTimeout time.Duration
 	// RequestTimeout is how long the message of a unary call may take to come in; 0 means 30 s.
 	RequestTimeout time.Duration
-	// WriteTimeout is how long a peer may take to accept data that is ready for it, whether it does
-	// not read or opens no window; 0 means 30 s. After that the connection is closed.
+	// WriteTimeout is how long a peer may take to read data that is ready for it; 0 means 30 s.
+	// After that the connection is closed.
 	WriteTimeout time.Duration
+	// WindowTimeout is the same for a peer that opens no window for any of its answers; 0 means
+	// WriteTimeout.
+	WindowTimeout time.Duration
 	// IdleTimeout is how long a connection may be without a call before its client is asked to
 	// close it; 0 means 30 min.
 	IdleTimeout time.Duration
@@ -142,6 +153,7 @@ func (o Options) orDefaults() Options {
 	}
 	number(&o.MaxMessage, 1<<20)
 	number(&o.MaxStreams, 1024)
+	number(&o.Window, 16<<10)
 	number(&o.MaxHandlers, 128)
 	number(&o.MaxAllHandlers, 4096)
 	number(&o.MaxConnections, 10_000)
@@ -155,6 +167,7 @@ func (o Options) orDefaults() Options {
 	duration(&o.HandshakeTimeout, 10*time.Second)
 	duration(&o.RequestTimeout, 30*time.Second)
 	duration(&o.WriteTimeout, 30*time.Second)
+	duration(&o.WindowTimeout, o.WriteTimeout)
 	duration(&o.IdleTimeout, 30*time.Minute)
 	duration(&o.KeepaliveTime, time.Minute)
 	duration(&o.KeepaliveTimeout, 20*time.Second)

@@ -2,13 +2,17 @@ package h2
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -65,20 +69,67 @@ func TestHandlerAlike(t *testing.T) {
 				w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("h", 400))
 			}
 		case "/connection":
-			w.Header().Set("Connection", "close")
 			w.Header().Set("Transfer-Encoding", "chunked")
 			w.Header()["Bad Name"] = []string{"x"}
 			w.Header().Set("X-Bad", "a\x00b")
 		case "/unread":
 			_, _ = io.WriteString(w, "no, thanks")
+		case "/html", "/htmllarge", "/encoded", "/untyped":
+			switch r.URL.Path {
+			case "/encoded":
+				w.Header().Set("Content-Encoding", "x")
+			case "/untyped":
+				w.Header()["Content-Type"] = nil
+			}
+			_, _ = io.WriteString(w, "<html>")
+			if r.URL.Path == "/htmllarge" {
+				_, _ = w.Write(make([]byte, 20_000))
+			}
+		case "/hints":
+			w.Header().Set("Link", "</a>")
+			w.Header().Set("Content-Length", "4")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Set("X-Later", "1")
+			w.WriteHeader(http.StatusProcessing)
+			_, _ = io.WriteString(w, "done")
+		case "/dated":
+			w.Header()["Date"] = []string{"then"}
+		case "/undated":
+			w.Header()["Date"] = nil
+		case "/length":
+			w.Header().Set("Content-Length", "20000")
+			_, _ = w.Write(make([]byte, 15_000))
+			_, err := w.Write(make([]byte, 5_000))
+			if err == nil && r.Method != http.MethodHead {
+				_, err = w.Write([]byte("x"))
+				w.Header().Set(http.TrailerPrefix+"X-Beyond", fmt.Sprint(err != nil))
+			}
+		case "/badlength":
+			w.Header().Set("Content-Length", "-5")
+			_, _ = io.WriteString(w, "five")
+		case "/short":
+			w.Header().Set("Content-Length", "20")
+			_, _ = io.WriteString(w, "less")
+		case "/requesttrailers":
+			before := fmt.Sprint(r.Trailer, r.Header["Trailer"])
+			_, err := io.Copy(io.Discard, r.Body)
+			fmt.Fprint(w, before, r.Trailer, err)
+		case "/control":
+			control := http.NewResponseController(w)
+			_, _, hijacked := control.Hijack()
+			fmt.Fprint(w, control.EnableFullDuplex(), hijacked != nil, control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Time{}), control.Flush())
+		case "/latebody":
+			fmt.Fprint(w, http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)))
+			_, err := io.Copy(io.Discard, r.Body)
+			fmt.Fprint(w, errors.Is(err, os.ErrDeadlineExceeded), err)
+		case "/latewrite":
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
+			<-r.Context().Done()
 		}
 	})
 	_, addr := serve(t, Options{Handler: handler})
-	reference := httptest.NewUnstartedServer(handler)
-	reference.Config.Protocols = new(http.Protocols)
-	reference.Config.Protocols.SetUnencryptedHTTP2(true)
-	reference.Start()
-	defer reference.Close()
+	reference := httpServer(t, handler, nil)
+	configured := httpServer(t, handler, nil, Configure)
 
 	show := func(client *http.Client, base, method, path, body string, header http.Header) string {
 		var reader io.Reader
@@ -88,23 +139,37 @@ func TestHandlerAlike(t *testing.T) {
 				reader = strings.NewReader(body)
 			}
 		}
-		r, err := http.NewRequest(method, base+path, reader)
+		r, err := http.NewRequest(method, base+strings.TrimPrefix(path, "*"), reader)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if path == "*" {
+			r.URL.Opaque = path
+		}
 		r.Header = header
 		r.Host = "example.test"
+		informed := ""
+		r = r.WithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				informed += fmt.Sprint(code, h)
+				return nil
+			},
+		}))
+		if path == "/requesttrailers" {
+			r.Trailer = http.Header{"X-Told": nil, "X-Silent": nil}
+			r.Body = io.NopCloser(io.MultiReader(strings.NewReader("body"), whenRead(func() { r.Trailer.Set("X-Told", "yes") })))
+			r.ContentLength = -1
+		}
 		answer, err := client.Do(r)
 		if err != nil {
-			return "error: " + err.Error()
+			return "error: " + strings.TrimPrefix(err.Error(), method[:1]+strings.ToLower(method[1:])+" \""+base)
 		}
 		defer answer.Body.Close()
 		data, err := io.ReadAll(answer.Body)
-		answer.Header.Del("Date")
-		if path != "/largeheader" { // where net/http also guesses
-			answer.Header.Del("Content-Type")
+		if _, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+			answer.Header.Set("Date", "now")
 		}
-		return fmt.Sprintf("%d %v %v %v %q %d", answer.StatusCode, answer.Header, answer.Trailer, err, data, answer.ContentLength)
+		return fmt.Sprintf("%s%d %v %v %v %q %d", informed, answer.StatusCode, answer.Header, answer.Trailer, err, data, answer.ContentLength)
 	}
 	client := plainClient(t)
 	for _, c := range []struct {
@@ -128,13 +193,43 @@ func TestHandlerAlike(t *testing.T) {
 		{"GET", "/largeheader", "", nil},
 		{"GET", "/connection", "", nil},
 		{"POST", "/unread", "a few words", nil},
+		{"GET", "/html", "", nil},
+		{"HEAD", "/html", "", nil},
+		{"GET", "/htmllarge", "", nil},
+		{"HEAD", "/htmllarge", "", nil},
+		{"GET", "/encoded", "", nil},
+		{"GET", "/untyped", "", nil},
+		{"GET", "/hints", "", nil},
+		{"GET", "/dated", "", nil},
+		{"GET", "/undated", "", nil},
+		{"GET", "/length", "", nil},
+		{"HEAD", "/length", "", nil},
+		{"GET", "/badlength", "", nil},
+		{"GET", "/short", "", nil},
+		{"POST", "/requesttrailers", "body", nil},
+		{"GET", "/control", "", nil},
+		{"POST", "/latebody", strings.Repeat("long", 30_000), nil},
+		{"GET", "/latewrite", "", nil},
+		{"OPTIONS", "*", "", nil},
 	} {
-		got := show(client, "http://"+addr, c.method, c.path, c.body, c.header)
-		want := show(client, reference.URL, c.method, c.path, c.body, c.header)
-		if got != want {
-			t.Errorf("%s %s:\n got %.2000s\nwant %.2000s", c.method, c.path, got, want)
+		want := show(client, reference, c.method, c.path, c.body, c.header)
+		for _, base := range []string{"http://" + addr, configured} {
+			if c.path == "*" && base != configured {
+				continue // net/http answers it in place of the handler
+			}
+			if got := show(client, base, c.method, c.path, c.body, c.header); got != want {
+				t.Errorf("%s %s:\n got %.2000s\nwant %.2000s", c.method, c.path, got, want)
+			}
 		}
 	}
+}
+
+// whenRead calls a function when it is read, and is at its end.
+type whenRead func()
+
+func (f whenRead) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
 }
 
 // TestHandlerStreams: bodies flow in both directions at once.

@@ -2,6 +2,8 @@ package h2
 
 import (
 	"bytes"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,12 +35,15 @@ func (r *request) reset() {
 	*r = request{fields: r.fields[:0], length: -1}
 }
 
-// Bounds of one header block on the wire. Indexed fields are smaller on the wire than in the size
-// of the list, so that every list within its own limit fits.
+// Bounds of one header block on the wire.
 const (
-	maxBlock         = 32 << 10
+	minBlock         = 32 << 10
 	maxContinuations = 32
 )
+
+// maxBlock bounds the bytes of a header block. Indexed fields are smaller on the wire than in the
+// size of the list, so that every list within its own limit fits.
+func (s *Server) maxBlock() int { return max(minBlock, 2*s.o.MaxHeaderBytes) }
 
 // headerReader decodes the header blocks of a connection. Once their fields are in the dynamic
 // table, clients send the same block for almost every call. So the last few blocks that do not
@@ -74,7 +79,7 @@ const (
 func newHeaderReader(s *Server) *headerReader {
 	h := &headerReader{s: s}
 	h.decoder = hpack.NewDecoder(4096, h.field)
-	h.decoder.SetMaxStringLength(maxBlock)
+	h.decoder.SetMaxStringLength(s.maxBlock())
 	return h
 }
 
@@ -102,18 +107,31 @@ func (h *headerReader) read(block []byte) (*request, error) {
 	return r, nil
 }
 
-// readTrailer decodes the block of a trailer, whose fields are ignored, and reports whether it is
-// well-formed.
-func (h *headerReader) readTrailer(block []byte) (ok bool, err error) {
+// readTrailer decodes the block of a trailer, and reports whether it is well-formed, and whether it
+// holds fields that belong in a header.
+func (h *headerReader) readTrailer(block []byte) (fields http.Header, ok, odd bool, err error) {
 	r := h.acquire()
 	defer h.release(r)
 	if err := h.decode(r, block, true); err != nil {
-		return false, err
+		return nil, false, false, err
 	}
 	if changesTable(block) {
 		h.forget()
 	}
-	return !r.malformed && !r.tooLarge, nil
+	ok = !r.malformed && !r.tooLarge
+	if ok && h.s.o.Methods == nil { // gRPC has none of its clients
+		fields = make(http.Header, len(r.fields))
+		for _, f := range r.fields {
+			fields.Add(f.Name, f.Value)
+			odd = odd || !httpguts.ValidTrailerHeader(http.CanonicalHeaderKey(f.Name))
+		}
+	}
+	return fields, ok, odd, nil
+}
+
+// announces reports whether r announces trailers, which net/http then looks at.
+func (r *request) announces() bool {
+	return slices.ContainsFunc(r.fields, func(f hpack.HeaderField) bool { return f.Name == "trailer" })
 }
 
 func (h *headerReader) decode(r *request, block []byte, trailer bool) error {
@@ -253,6 +271,9 @@ func (h *headerReader) complete(r *request) {
 	}
 	if r.method == "POST" && isGRPC(r.contentType) {
 		r.unary = h.s.o.Methods[r.path]
+	}
+	if r.unary == nil && (r.scheme != "http" && r.scheme != "https" || strings.Contains(r.authority, "@")) {
+		r.malformed = true
 	}
 }
 

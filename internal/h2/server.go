@@ -28,12 +28,20 @@ type Server struct {
 	jobs   chan *job
 	idle   atomic.Int64   // workers that wait for jobs
 	all    sync.WaitGroup // goroutines of connections, and the watch
-	watch  sync.Once
+	dated  atomic.Pointer[dateText]
+	logf   func(format string, args ...any) // of panics
+
+	mu struct {
+		sync.Mutex
+		serving  int  // sessions
+		watching bool // the watch runs: while there are any
+	}
 }
 
 // New returns a server that waits for Serve.
 func New(o Options) *Server {
 	s := &Server{o: o.orDefaults(), jobs: make(chan *job)}
+	s.logf = func(format string, args ...any) { s.o.Logger.Error(fmt.Sprintf(format, args...)) }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.sessions = listen.NewGroup(s.newSession, listen.GroupOptions{Max: s.o.MaxConnections, Cancel: s.cancel})
 	if o.TLS != nil {
@@ -66,8 +74,9 @@ func (s *Server) Stop() {
 
 // session is a connection from the moment it is accepted. It has a conn once it is set up.
 type session struct {
-	s   *Server
-	raw net.Conn
+	s      *Server
+	raw    net.Conn
+	handed *handed // nil if we have accepted it
 
 	mu     sync.Mutex
 	conn   *conn // nil until the client has said that it speaks HTTP/2
@@ -75,8 +84,31 @@ type session struct {
 }
 
 func (s *Server) newSession(raw net.Conn) *session {
-	s.watch.Do(func() { s.all.Go(s.watchAll) })
 	return &session{s: s, raw: raw}
+}
+
+// begin and end count the sessions that are served, for which the watch runs.
+func (s *Server) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.serving++; !s.mu.watching {
+		s.mu.watching = true
+		s.all.Go(s.watchAll)
+	}
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	s.mu.serving--
+	s.mu.Unlock()
+}
+
+// unwatched reports whether the watch has nothing to do any more.
+func (s *Server) unwatched() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.watching = s.mu.serving > 0
+	return !s.mu.watching
 }
 
 // ready notes that c is set up; it returns false if the server is going away.
@@ -133,6 +165,13 @@ type tlsConn interface {
 func (p *session) Serve() {
 	s, raw := p.s, p.raw
 	defer raw.Close()
+	s.begin()
+	defer s.end()
+	if h := p.handed; h != nil {
+		_ = raw.SetDeadline(time.Now().Add(s.o.HandshakeTimeout))
+		newConn(p, raw, h.tls).serve()
+		return
+	}
 	nc := raw
 	if s.tls != nil {
 		nc = tls.Server(raw, s.tls)
@@ -166,6 +205,4 @@ func (s *Server) hold(n int) bool {
 }
 
 // defect logs a panic.
-func (s *Server) defect(p any) {
-	s.o.Logger.Error(fmt.Sprintf("h2: panic: %v\n%s", p, debug.Stack()))
-}
+func (s *Server) defect(p any) { s.logf("h2: panic: %v\n%s", p, debug.Stack()) }

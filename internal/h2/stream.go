@@ -2,6 +2,7 @@ package h2
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -14,24 +15,32 @@ type stream struct {
 
 	// conn.mu guards all fields below, except a unary call's fields while its message is answered.
 	began        time.Time
+	hasBody      bool  // the header did not end the stream
 	remoteClosed bool  // the client has sent all
 	received     int64 // bytes of the body, without padding
 	recvWindow   int
-	in           []byte // of the body: not yet complete, or not yet read by the handler
-	need         int    // bytes of a unary request, as its prefix says; 0 while that has not come
-	granted      int    // bytes of window beyond the initial one
-	waits        bool   // for such: it is in conn.waiting
-	held         int    // bytes as in Options.MaxBuffered
+	in           []byte // of the body: not yet complete, or in[inAt:] not yet read by the handler
+	inAt         int
+	need         int  // bytes of a unary request, as its prefix says; 0 while that has not come
+	granted      int  // bytes of window beyond the initial one
+	waits        bool // for such: it is in conn.waiting
+	held         int  // bytes as in Options.MaxBuffered
 
 	sendWindow int
 	out        []byte // of the answer, not yet sent
 	queued     bool   // it is in conn.queue
 	trailOK    bool   // after out comes grpc-status: 0
+	last       bool   // after out, or with it, ends a handler's answer
+	trail      []byte // with these trailers
 
 	closed bool // it is answered or reset: nothing is sent any more
 	async  bool // a worker or handler has it
 	cancel context.CancelFunc
 	cond   sync.Cond // of a handler that waits to read or write; L is conn.mu
+
+	trailer               http.Header // of the request, for a handler
+	late                  bool        // its body may not be read any more
+	readTimer, writeTimer *time.Timer // of the handler's deadlines
 }
 
 func (st *stream) contentType() string {
@@ -54,8 +63,8 @@ func (c *conn) openStream(id uint32, r *request, end bool) *stream {
 		st = new(stream)
 		st.cond.L = &c.mu
 	}
-	st.id, st.request, st.remoteClosed = id, r, end
-	st.recvWindow, st.sendWindow = streamWindow, c.initialWindow
+	st.id, st.request, st.remoteClosed, st.hasBody = id, r, end, !end
+	st.recvWindow, st.sendWindow = c.s.o.Window, c.initialWindow
 	if !c.acked {
 		st.recvWindow = defaultWindow
 	}
@@ -99,7 +108,11 @@ func (c *conn) close(st *stream) {
 		c.granted -= st.granted
 		c.grantWaiting()
 	}
-	st.in, st.out = nil, nil
+	if st.request.unary == nil {
+		c.unread -= st.unread()
+		c.openWindow()
+	}
+	st.in, st.inAt, st.out = nil, 0, nil
 	c.note(st.id, false)
 	st.cond.Broadcast()
 	c.hangUpIfDone()

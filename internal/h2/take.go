@@ -2,6 +2,7 @@ package h2
 
 import (
 	"encoding/binary"
+	"net/http"
 	"slices"
 	"time"
 )
@@ -68,7 +69,7 @@ func (c *conn) settings(flags byte, id uint32, p []byte) error {
 		if !c.acked {
 			c.acked = true
 			for _, st := range c.streams {
-				st.recvWindow -= defaultWindow - streamWindow
+				st.recvWindow += c.s.o.Window - defaultWindow
 			}
 		}
 		return c.spend(1, "too many SETTINGS frames")
@@ -149,14 +150,14 @@ func (c *conn) windowUpdate(id uint32, p []byte) error {
 		if len(c.queue) > 0 {
 			c.pump()
 		}
-		return c.spend(1, "too many WINDOW_UPDATE frames")
+		return c.spendWindow(n)
 	}
 	st := c.streams[id]
 	if st == nil {
 		if id > c.lastID || id%2 == 0 {
 			return connError{protocolError, "WINDOW_UPDATE of an idle stream"}
 		}
-		return c.spend(1, "too many WINDOW_UPDATE frames")
+		return c.spendWindow(n)
 	}
 	if st.sendWindow += n; n == 0 || st.sendWindow > maxWindow {
 		code := protocolError
@@ -168,6 +169,19 @@ func (c *conn) windowUpdate(id uint32, p []byte) error {
 	}
 	if st.queued && c.sendSome(st) && st.queued {
 		c.unqueue(st)
+	}
+	return c.spendWindow(n)
+}
+
+// minReturn is the smallest WINDOW_UPDATE that a client may send at will, for what it has got.
+const minReturn = 256
+
+// spendWindow is spend for a WINDOW_UPDATE of n. Those that come of large answers are many, and no
+// attack. mu must be held.
+func (c *conn) spendWindow(n int) error {
+	if n >= minReturn && n <= c.toReturn {
+		c.toReturn -= n
+		return nil
 	}
 	return c.spend(1, "too many WINDOW_UPDATE frames")
 }
@@ -235,7 +249,7 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 		return connError{protocolError, "CONTINUATION of nothing"}
 	}
 	c.continuations++
-	if len(c.block)+len(p) > maxBlock || c.continuations > maxContinuations {
+	if most := c.s.maxBlock(); len(c.block)+len(p) > most || c.continuations > max(maxContinuations, most>>10) {
 		return connError{enhanceYourCalm, "a header is far too large"}
 	}
 	c.block = append(c.block, p...)
@@ -284,11 +298,11 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 	c.mu.Unlock()
 	switch {
 	case r.tooLarge:
-		return c.refuse(st, 431, Status{codeResourceExhausted, "the header of the request is too large"})
+		return c.refuse(st, http.StatusRequestHeaderFieldsTooLarge, Status{codeResourceExhausted, "the header of the request is too large"})
 	case r.unary == nil:
 		return c.startHandler(st)
 	case r.badTimeout:
-		return c.refuse(st, 400, Status{codeInternal, "malformed grpc-timeout"})
+		return c.refuse(st, http.StatusBadRequest, Status{codeInternal, "malformed grpc-timeout"})
 	case end:
 		c.unary(st, nil)
 	}
@@ -297,7 +311,7 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 
 // trailer takes a header block on a stream that was opened before.
 func (c *conn) trailer(id uint32, end bool, block []byte) error {
-	ok, err := c.headers.readTrailer(block)
+	fields, ok, odd, err := c.headers.readTrailer(block)
 	if err != nil {
 		return err
 	}
@@ -316,9 +330,10 @@ func (c *conn) trailer(id uint32, end bool, block []byte) error {
 	}
 	if st.remoteClosed {
 		c.resetLocked(id, streamClosed)
-	} else if !ok || !end {
+	} else if !ok || !end || odd && st.request.announces() {
 		c.resetLocked(id, protocolError)
 	} else {
+		st.trailer = fields
 		return c.body(st, nil, 0, true)
 	}
 	c.mu.Unlock()
@@ -331,15 +346,16 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 		return connError{protocolError, "DATA of no stream"}
 	}
 	size := len(p) // padding counts
-	if size > c.recvWindow {
-		return connError{flowControlError, "DATA beyond the connection's window"}
-	}
-	c.recvWindow -= size
 	p, ok := unpad(flags, p)
 	if !ok {
 		return connError{protocolError, "DATA is shorter than its padding"}
 	}
 	c.mu.Lock()
+	if size > c.recvWindow {
+		c.mu.Unlock()
+		return connError{flowControlError, "DATA beyond the connection's window"}
+	}
+	c.recvWindow -= size
 	st := c.streams[id]
 	if st == nil {
 		if id > c.lastID && c.draining < closing || id%2 == 0 {

@@ -198,8 +198,10 @@ func (c *conn) refuse(st *stream, httpStatus int, s Status) error {
 		start := len(c.out)
 		c.out = append(c.out, frameRoom[:]...)
 		c.out = appendStatus(c.enc.begin(c.out), httpStatus)
-		c.out = c.enc.appendContentType(c.out, grpcContentType)
-		c.out = c.enc.appendGRPCStatus(c.out, s)
+		if c.s.o.Methods != nil {
+			c.out = c.enc.appendContentType(c.out, grpcContentType)
+			c.out = c.enc.appendGRPCStatus(c.out, s)
+		}
 		c.sealBlock(start, st.id, true)
 		c.finish(st)
 	}
@@ -312,15 +314,15 @@ func (s *Server) work(j *job) {
 	}
 }
 
-// flushTogether writes the answers of workers. A store over a network answers many calls at once,
-// so where others of the connection are with workers, those that are ready to run have their turn
-// first, and one write takes the answers of all. A single call would only lose time. mu must be
-// held; it is released meanwhile.
-func (c *conn) flushTogether() {
+// flushTogether writes the answers of workers and handlers. A store over a network answers many
+// calls at once, so where others of the connection are under way, those that are ready to run have
+// their turn first, and one write takes the answers of all. A single call would only lose time. mu
+// must be held; it is released meanwhile.
+func (c *conn) flushTogether(others bool) {
 	switch {
 	case c.flushing:
-		return // by another worker, soon
-	case c.jobs > 0 && !c.writing:
+		return // by another one, soon
+	case others && !c.writing:
 		c.flushing = true
 		c.mu.Unlock()
 		runtime.Gosched()
@@ -344,7 +346,7 @@ func (s *Server) runJob(j *job) {
 	}
 	st.cancel()
 	c.jobs--
-	c.flushTogether()
+	c.flushTogether(c.jobs > 0)
 	c.mu.Unlock()
 	j.out = out
 	j.c, j.st, j.ctx, j.rest = nil, nil, nil, nil

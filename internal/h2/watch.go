@@ -10,13 +10,13 @@ import (
 func (s *Server) watchAll() {
 	every := time.Second
 	o := &s.o
-	for _, d := range []time.Duration{o.RequestTimeout, o.WriteTimeout, o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
+	for _, d := range []time.Duration{o.RequestTimeout, o.WriteTimeout, o.WindowTimeout, o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
 		every = min(every, max(d/4, time.Millisecond))
 	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	var sessions []*session
-	for {
+	for !s.unwatched() {
 		select {
 		case <-s.ctx.Done():
 			return
@@ -92,7 +92,7 @@ func (c *conn) look(now time.Time) {
 	if silent == 0 {
 		w.pinged = time.Time{}
 	}
-	if writing > o.WriteTimeout || stalled > o.WriteTimeout || now.Sub(w.endAt) > o.MaxAgeGrace ||
+	if writing > o.WriteTimeout || stalled > o.WindowTimeout || now.Sub(w.endAt) > o.MaxAgeGrace ||
 		!w.pinged.IsZero() && now.Sub(w.pinged) > o.KeepaliveTimeout {
 		_ = c.nc.Close() // which ends the reader
 		return

@@ -212,13 +212,28 @@ func (c *conn) sendSome(st *stream) bool {
 		}
 		st.sendWindow -= n
 		c.sendWindow -= n
-		c.out = appendFrameHeader(c.out, n, frameData, 0, st.id)
+		flags := byte(0)
+		if st.last && n == len(st.out) && len(st.trail) == 0 {
+			flags = flagEndStream
+		}
+		c.out = appendFrameHeader(c.out, n, frameData, flags, st.id)
 		c.out = append(c.out, st.out[:n]...)
+		c.toReturn += 2 * n
 		st.out = st.out[n:]
 		c.moved++
 	}
-	if st.trailOK && !st.closed {
+	switch {
+	case st.closed:
+	case st.trailOK:
 		c.trailOK(st)
+	case st.last:
+		if len(st.trail) > 0 {
+			start := len(c.out)
+			c.out = append(c.out, frameRoom[:]...)
+			c.out = append(c.enc.begin(c.out), st.trail...)
+			c.sealBlock(start, st.id, true)
+		}
+		c.finish(st)
 	}
 	st.cond.Broadcast()
 	return true

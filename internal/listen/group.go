@@ -134,26 +134,47 @@ func (g *Group[C]) leave(l net.Listener) {
 // start serves a connection in a goroutine of its own.
 func (g *Group[C]) start(nc net.Conn) {
 	c := g.newConn(nc)
-	g.mu.Lock()
-	if g.closing.Load() {
-		g.mu.Unlock()
+	if !g.add(c) {
 		_ = nc.Close()
 		g.freeSlot()
 		return
 	}
+	go func() {
+		defer g.freeSlot()
+		g.serve(c)
+	}()
+}
+
+// Run serves a connection that somebody else has accepted, and returns when it ends.
+// GroupOptions.Max does not hold for it. After Shutdown, Stop or Drain it is closed.
+func (g *Group[C]) Run(c C) {
+	if !g.add(c) {
+		_ = c.Close()
+		return
+	}
+	g.serve(c)
+}
+
+// add notes a connection, which serve forgets again; it returns false if the group is closing.
+func (g *Group[C]) add(c C) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing.Load() {
+		return false
+	}
 	g.mu.conns[c] = struct{}{}
 	g.running.Add(1)
-	g.mu.Unlock()
-	go func() {
-		defer func() {
-			g.freeSlot()
-			g.mu.Lock()
-			delete(g.mu.conns, c)
-			g.mu.Unlock()
-			g.running.Done()
-		}()
-		c.Serve()
+	return true
+}
+
+func (g *Group[C]) serve(c C) {
+	defer func() {
+		g.mu.Lock()
+		delete(g.mu.conns, c)
+		g.mu.Unlock()
+		g.running.Done()
 	}()
+	c.Serve()
 }
 
 func (g *Group[C]) freeSlot() {
@@ -205,12 +226,17 @@ func (g *Group[C]) end() []C {
 	return g.AppendConns(nil)
 }
 
-// Shutdown closes the listeners, drains the connections, and waits until all have ended. When ctx
-// ends before that, it does as Stop and returns the error of ctx.
-func (g *Group[C]) Shutdown(ctx context.Context) error {
+// Drain closes the listeners, drains the connections, and does not wait.
+func (g *Group[C]) Drain() {
 	for _, c := range g.end() {
 		c.Drain()
 	}
+}
+
+// Shutdown closes the listeners, drains the connections, and waits until all have ended. When ctx
+// ends before that, it does as Stop and returns the error of ctx.
+func (g *Group[C]) Shutdown(ctx context.Context) error {
+	g.Drain()
 	done := make(chan struct{})
 	go func() {
 		g.running.Wait()

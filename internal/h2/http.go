@@ -1,0 +1,114 @@
+package h2
+
+import (
+	"context"
+	"crypto/tls"
+	"log"
+	"math"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// never is a time-out that nobody lives to see.
+const never = 100 * 365 * 24 * time.Hour
+
+// maxBodies bounds the bytes of bodies that no handler has read, of all connections together.
+const maxBodies = 256 << 20
+
+// Configure has s serve HTTP/2 by this package in place of net/http: over TLS, where ALPN chooses
+// it, and by prior knowledge without, if s.Protocols has that. It is to be called before s serves.
+// Of s hold Handler, ErrorLog, MaxHeaderBytes, IdleTimeout, BaseContext, ConnContext, Shutdown and
+// Close, and of s.HTTP2 MaxConcurrentStreams, SendPingTimeout, PingTimeout and WriteByteTimeout, as
+// they are when the first client comes. ReadTimeout and WriteTimeout do not, and ConnState sees
+// only that a connection begins and ends.
+//
+// What a handler and a client meet is the same but for this. Malformed requests are reset, also
+// those with fields of a connection, which net/http answers 400, those whose Content-Length is none
+// or not the length of the body, and those whose :path does not begin with /. Host is in
+// Request.Host only. Bodies that come in may be read from any goroutine.
+//
+// The ResponseWriter has a method SetStall(time.Duration), which bounds how long a Write may wait
+// for the client.
+func Configure(s *http.Server) {
+	loop := sync.OnceValue(func() *Server { return newHTTP(s) })
+	if s.TLSNextProto == nil {
+		s.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+	}
+	s.TLSNextProto["h2"] = func(_ *http.Server, nc *tls.Conn, h http.Handler) {
+		state := nc.ConnectionState()
+		loop().serveHanded(nc, handed{handler: h, tls: &state})
+	}
+	// net/http's name for what has begun with the preface, which it has read.
+	s.TLSNextProto["unencrypted_http2"] = func(_ *http.Server, nc *tls.Conn, h http.Handler) {
+		if plain, ok := nc.NetConn().(interface{ UnencryptedNetConn() net.Conn }); ok {
+			loop().serveHanded(plain.UnencryptedNetConn(), handed{handler: h, prefaced: true})
+		}
+	}
+	s.RegisterOnShutdown(func() { loop().sessions.Drain() })
+}
+
+// newHTTP returns the server of Configure.
+func newHTTP(s *http.Server) *Server {
+	var o http.HTTP2Config
+	if s.HTTP2 != nil {
+		o = *s.HTTP2
+	}
+	or := func(d, otherwise time.Duration) time.Duration {
+		if d <= 0 {
+			return otherwise
+		}
+		return d
+	}
+	streams := o.MaxConcurrentStreams
+	if streams <= 0 {
+		streams = 250
+	}
+	header := s.MaxHeaderBytes
+	if header <= 0 {
+		header = http.DefaultMaxHeaderBytes
+	}
+	server := New(Options{
+		Window:         256 << 10,
+		MaxStreams:     streams,
+		MaxHandlers:    streams,
+		MaxAllHandlers: math.MaxInt,
+		// As net/http counts: what HTTP/1 does not have of ten fields.
+		MaxHeaderBytes:   header + 320,
+		MaxBuffered:      maxBodies,
+		RequestTimeout:   never, // of unary calls
+		WriteTimeout:     or(o.WriteByteTimeout, never),
+		WindowTimeout:    never, // that is for who knows the handler: see response.SetStall
+		IdleTimeout:      or(s.IdleTimeout, or(s.ReadTimeout, never)),
+		KeepaliveTime:    or(o.SendPingTimeout, never),
+		KeepaliveTimeout: or(o.PingTimeout, 15*time.Second),
+		MaxAge:           never,
+		MaxAgeGrace:      never,
+	})
+	server.logf = log.Printf
+	if s.ErrorLog != nil {
+		server.logf = s.ErrorLog.Printf
+	}
+	return server
+}
+
+// handed is what an http.Server tells of a connection.
+type handed struct {
+	handler  http.Handler
+	ctx      context.Context
+	tls      *tls.ConnectionState // nil without
+	prefaced bool                 // the preface has been read
+}
+
+// serveHanded serves a connection that an http.Server has accepted, until it ends.
+func (s *Server) serveHanded(nc net.Conn, h handed) {
+	h.ctx = s.ctx
+	// In the same way net/http tells its own HTTP/2 server of the context.
+	if of, ok := h.handler.(interface{ BaseContext() context.Context }); ok {
+		h.ctx = of.BaseContext()
+	}
+	p := s.newSession(nc)
+	p.handed = &h
+	s.sessions.Run(p)
+}
