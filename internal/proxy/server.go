@@ -6,14 +6,16 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/h2"
 )
 
 // NewServer returns a server for h that speaks HTTP/1.1 and HTTP/2, the latter over TLS and, by
-// prior knowledge, without. Its limits let no client hold on to much: a request's header must
-// arrive within 10 s and be at most about 64 KiB (else 431), an idle connection is closed after 2
-// min, and one HTTP/2 connection has at most 250 requests at a time, and is closed if it answers no
-// ping within 15 s or reads nothing that is written to it for a minute. Bodies may take as long
-// as they flow: see Bound. The caller may change any of it before serving.
+// prior knowledge, without, by internal/h2 (see h2.Configure). Its limits let no client hold on to
+// much: a request's header must arrive within 10 s and be at most about 64 KiB (else 431), an idle
+// connection is closed after 2 min, and one HTTP/2 connection has at most 250 requests at a time,
+// and is closed if it answers no ping within 15 s or reads nothing that is written to it for a
+// minute. Bodies may take as long as they flow: see Bound. The caller may change any of it before
+// serving.
 func NewServer(h http.Handler) *http.Server {
 	s := &http.Server{
 		Handler:           h,
@@ -31,6 +33,7 @@ func NewServer(h http.Handler) *http.Server {
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetHTTP2(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
+	h2.Configure(s)
 	return s
 }
 
@@ -49,6 +52,11 @@ func Bound(h http.Handler, body int64, stall time.Duration) http.Handler {
 			r.Body = http.MaxBytesReader(w, r.Body, body)
 		}
 		if r.ProtoMajor != 2 || stall <= 0 {
+			h.ServeHTTP(w, r)
+			return
+		}
+		if b, ok := w.(interface{ SetStall(time.Duration) }); ok { // of internal/h2
+			b.SetStall(stall)
 			h.ServeHTTP(w, r)
 			return
 		}
