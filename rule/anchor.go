@@ -35,7 +35,7 @@ func anchorChoices(p *Pattern) [][]anchor {
 	case ExactPattern:
 		return [][]anchor{{{kind: anchorExact, text: p.text}}}
 	case BlockPattern:
-		return [][]anchor{{{kind: anchorBlock, block: p.block}}}
+		return [][]anchor{{{kind: anchorBlock, block: *p.block}}}
 	case GlobPattern:
 		return globAnchors(p.glob)
 	case RegexpPattern:
@@ -62,9 +62,13 @@ func globAnchors(g *glob) [][]anchor {
 	if g.suffix != "" {
 		choices = append(choices, []anchor{{kind: anchorSuffix, text: g.suffix}})
 	}
-	for i, text := range g.inner {
+	var inner []string
+	if g.kind == globNFA {
+		inner = g.nfa.inner
+	}
+	for i, text := range inner {
 		way := []anchor{{kind: anchorInner, text: text}}
-		if folder := strings.TrimSuffix(text, "/"); g.folder && i == len(g.inner)-1 {
+		if folder := strings.TrimSuffix(text, "/"); g.folder && i == len(inner)-1 {
 			if folder == "" {
 				continue // any value may end in that
 			}

@@ -96,6 +96,7 @@ type parts struct {
 	exempt  []*Condition
 	lyft    []*Rule
 	nameIDs map[string]int
+	per     map[string][][]alternative // by spelling
 }
 
 // maxProblems bounds the problems of one Compile.
@@ -122,7 +123,7 @@ func (b *builder) addFile(f *File) {
 		d = &domain{name: f.Domain, number: len(b.set.domains), slotOf: map[string]int{}, ipSlot: -1}
 		b.set.domains = append(b.set.domains, d)
 		b.set.byName[f.Domain] = d
-		b.parts[d] = &parts{native: map[string]*Rule{}, nameIDs: map[string]int{}}
+		b.parts[d] = &parts{native: map[string]*Rule{}, nameIDs: map[string]int{}, per: map[string][][]alternative{}}
 	}
 	p := b.parts[d]
 	for i := range f.Exempt {
@@ -153,7 +154,10 @@ func (b *builder) addFile(f *File) {
 		r.Domain, r.File = f.Domain, f
 		r.Index = len(b.set.rules)
 		b.set.rules = append(b.set.rules, r)
-		m := &matchRule{rule: r, group: -1, nameID: -1, ipv6Prefix: b.ipv6Prefix, levels: lyft[r]}
+		m := &matchRule{rule: r, group: -1, ipv6Prefix: uint8(b.ipv6Prefix), descriptorRule: noDescriptor}
+		if levels := lyft[r]; levels != nil {
+			m.descriptorRule = &descriptorRule{nameID: -1, levels: levels}
+		}
 		r.compiled = m
 		if m.levels == nil {
 			if old := p.native[r.Name]; old != nil {
@@ -161,7 +165,7 @@ func (b *builder) addFile(f *File) {
 				continue
 			}
 			p.native[r.Name] = r
-			m.group, m.id = group, int32(len(d.rules))
+			m.group, m.id = int32(group), int32(len(d.rules))
 			d.rules = append(d.rules, m)
 		} else {
 			m.levels[len(m.levels)-1].rule = m
@@ -317,16 +321,11 @@ func (d *domain) slot(attribute string) int {
 
 func (b *builder) compileRule(d *domain, m *matchRule) {
 	r := m.rule
+	m.conditions = make([]condition, 0, len(r.When))
 	for i := range r.When {
 		m.conditions = append(m.conditions, compileCondition(d, &r.When[i]))
 	}
-	for _, key := range r.Per {
-		var part []alternative
-		for _, name := range key {
-			part = append(part, alternative{d.slot(name), name, kindOf(name)})
-		}
-		m.per = append(m.per, part)
-	}
+	m.per = b.parts[d].perOf(d, r.Per)
 	p := r.predicate()
 	if p != nil || r.amount() != nil {
 		for _, name := range OwnVariables {
@@ -357,21 +356,53 @@ func (b *builder) compileRule(d *domain, m *matchRule) {
 	b.compileOverrides(m)
 }
 
-func compileCondition(d *domain, c *Condition) condition {
-	out := condition{slot: d.slot(c.Attribute), source: c}
-	var negative []Pattern
-	for _, p := range c.Patterns {
-		if p.Negated {
-			negative = append(negative, p)
-		} else {
-			out.positive = append(out.positive, p)
-		}
+// perOf compiles per, once for all rules that have the same.
+func (p *parts) perOf(d *domain, keys []Key) (per [][]alternative) {
+	if len(keys) == 0 {
+		return nil
 	}
-	if len(c.Patterns) == 1 && len(out.positive) == 1 {
+	var spelling []byte
+	for _, key := range keys {
+		for _, name := range key {
+			spelling = append(append(spelling, name...), '|')
+		}
+		spelling = append(spelling, ',')
+	}
+	if per = p.per[string(spelling)]; per != nil {
+		return per
+	}
+	for _, key := range keys {
+		var part []alternative
+		for _, name := range key {
+			part = append(part, alternative{d.slot(name), name, kindOf(name)})
+		}
+		per = append(per, part)
+	}
+	p.per[string(spelling)] = per
+	return per
+}
+
+func compileCondition(d *domain, c *Condition) condition {
+	out := condition{slot: d.slot(c.Attribute), source: c, positive: c.Patterns}
+	var negative []Pattern
+	if slices.ContainsFunc(c.Patterns, func(p Pattern) bool { return p.Negated }) {
+		out.positive, out.negated = nil, true
+		for _, p := range c.Patterns {
+			if p.Negated {
+				negative = append(negative, p)
+			} else {
+				out.positive = append(out.positive, p)
+			}
+		}
+		out.none = newPatternSet(negative)
+	}
+	switch {
+	case len(c.Patterns) == 1 && !out.negated:
 		out.single = true
 		out.simple, out.text = out.positive[0].kind == ExactPattern, out.positive[0].text
+	case len(out.positive) > 0:
+		out.any = newPatternSet(out.positive)
 	}
-	out.any, out.none, out.negated = newPatternSet(out.positive), newPatternSet(negative), len(negative) > 0
 	return out
 }
 
@@ -524,7 +555,7 @@ func overrideKeys(m *matchRule, values []string) ([]string, error) {
 		}
 		var forms []string
 		for _, a := range parts[i] {
-			if form := string(appendValue(nil, 0, a.kind, v, m.ipv6Prefix)); !slices.Contains(forms, form) {
+			if form := string(appendValue(nil, 0, a.kind, v, int(m.ipv6Prefix))); !slices.Contains(forms, form) {
 				forms = append(forms, form)
 			}
 		}

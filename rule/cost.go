@@ -87,9 +87,9 @@ func (c *condition) costly() int {
 		return c.positive[0].costly()
 	}
 	n := 0
-	for _, list := range [][]Pattern{c.any.few, c.none.few} {
-		for k := range list {
-			n += list[k].costly()
+	for _, s := range []*patternSet{c.any, c.none} {
+		for k := 0; s != nil && k < len(s.few); k++ {
+			n += s.few[k].costly()
 		}
 	}
 	return n

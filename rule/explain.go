@@ -103,12 +103,12 @@ func (e *explainer) why(r *matchRule) string {
 		return why
 	}
 	if r.group >= 0 {
-		if first := e.firsts[r.group]; first != nil {
+		if first := e.firsts[int(r.group)]; first != nil {
 			return fmt.Sprintf("groups: first: %s of the same file is met before", first.Name)
 		}
 		// A rule in shadow takes the place of others in shadow only, as in Match.
 		if r.modeFor(key) != Shadow {
-			e.firsts[r.group] = r.rule
+			e.firsts[int(r.group)] = r.rule
 		} else if mark := &e.m.groups[r.group]; mark.any == e.m.generation {
 			return "groups: first: another one of the same file is met before"
 		}

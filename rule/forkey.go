@@ -45,11 +45,11 @@ func (r *matchRule) modeFor(key []byte) Mode {
 func (r *matchRule) overrideOf(key []byte) *Override {
 	var zero []byte // with alternative 0 throughout
 	for rest := key; len(rest) > 0; {
-		_, after, err := cutPart(rest, r.ipv6Prefix)
+		_, after, err := cutPart(rest, int(r.ipv6Prefix))
 		if err != nil {
 			return nil
 		}
-		zero, _ = appendPartZero(zero, rest, 0, r.ipv6Prefix)
+		zero, _ = appendPartZero(zero, rest, 0, int(r.ipv6Prefix))
 		rest = after
 	}
 	return r.overrides[string(zero)]

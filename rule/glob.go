@@ -13,8 +13,7 @@ type glob struct {
 	cross  bool // the only wildcard may cross a slash (globOne)
 	// ends in /**: the folder itself matches too; prefix or nfa then hold the final slash
 	folder bool
-	nfa    *nfa
-	inner  []string // of several wildcards: the literal texts between them
+	nfa    *nfa // of several wildcards
 }
 
 type globKind uint8
@@ -68,21 +67,21 @@ func newGlob(p string, lyft bool) *glob {
 		g.prefix = p
 		return g
 	}
-	text := string(lit)
-	g.prefix, g.suffix = text[:first], text[last:]
+	g.prefix, g.suffix = p[:first], p[len(p)-(len(lit)-last):]
 	g.folder = !lyft && strings.HasSuffix(p, "/**")
 	if wildcards == 1 {
 		g.kind, g.cross = globOne, gaps[first] == anyRun
 		return g
 	}
 	g.kind = globNFA
+	text := string(lit)
+	g.nfa = newNFA(text, gaps, g.folder)
 	for begin, i := first, first+1; i <= last; i++ {
 		if gaps[i] != noRun {
-			g.inner = append(g.inner, text[begin:i])
+			g.nfa.inner = append(g.nfa.inner, text[begin:i])
 			begin = i
 		}
 	}
-	g.nfa = newNFA(text, gaps, g.folder)
 	return g
 }
 
@@ -110,6 +109,7 @@ func (g *glob) match(s string) bool {
 // nfa matches a glob byte by byte. State i is "the first i literal bytes are matched"; a state with
 // a wildcard before its next literal stays alive on the bytes that the wildcard may stand for.
 type nfa struct {
+	inner  []string // the literal texts between the wildcards
 	words  int
 	class  [256]uint8 // class of a byte: 0 for a byte that is no literal of the glob
 	step   []uint64   // for each class, words masks of the states that may be entered on it

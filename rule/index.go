@@ -24,9 +24,9 @@ type patternTable struct {
 // fewPatterns is up to how many patterns are quicker looked at one by one.
 const fewPatterns = 6
 
-func newPatternSet(patterns []Pattern) patternSet {
+func newPatternSet(patterns []Pattern) *patternSet {
 	if len(patterns) <= fewPatterns {
-		return patternSet{few: patterns}
+		return &patternSet{few: patterns}
 	}
 	t := &patternTable{}
 	var others []Pattern
@@ -42,15 +42,15 @@ func newPatternSet(patterns []Pattern) patternSet {
 			if t.blocks == nil {
 				t.blocks = &blockTable[struct{}]{}
 			}
-			t.blocks.set(p.block, struct{}{})
+			t.blocks.set(*p.block, struct{}{})
 		default:
 			others = append(others, p)
 		}
 	}
 	if len(others) <= fewPatterns {
-		return patternSet{few: others, many: t}
+		return &patternSet{few: others, many: t}
 	}
-	s := patternSet{many: t}
+	s := &patternSet{many: t}
 	for _, p := range others {
 		best := bestOf(anchorChoices(&p))
 		if best[0].kind == anchorPresent {

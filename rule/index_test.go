@@ -35,7 +35,7 @@ func withoutIndex(c *condition) {
 			negated = append(negated, p)
 		}
 	}
-	c.any, c.none = patternSet{few: c.positive}, patternSet{few: negated}
+	c.any, c.none = &patternSet{few: c.positive}, &patternSet{few: negated}
 }
 
 // What the properties below draw from. Values and patterns are few and alike, so that they often

@@ -182,7 +182,7 @@ func (w *Window) KeyParts(key []byte) []string {
 	}
 	var parts []string
 	next := func() (keyPart, bool) {
-		p, rest, err := cutPart(key, r.ipv6Prefix)
+		p, rest, err := cutPart(key, int(r.ipv6Prefix))
 		if err != nil {
 			return p, false
 		}
@@ -266,7 +266,7 @@ func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 		default:
 			for alt, a := range r.per[i] {
 				if a.name == name {
-					dst = appendValue(dst, alt, a.kind, value, r.ipv6Prefix)
+					dst = appendValue(dst, alt, a.kind, value, int(r.ipv6Prefix))
 					break
 				}
 			}
@@ -334,7 +334,7 @@ func (w *Window) NotAddress(key []byte) string {
 	}
 	for _, alternatives := range r.per {
 		tag, n := binary.Uvarint(key)
-		p, rest, err := cutPart(key, r.ipv6Prefix)
+		p, rest, err := cutPart(key, int(r.ipv6Prefix))
 		if n <= 0 || err != nil || p.alt >= len(alternatives) {
 			return ""
 		}

@@ -25,7 +25,7 @@ func (w *Window) AppendKeyText(dst, key []byte, edit func(dst []byte, name strin
 	begin, ok := len(dst), true
 	value := func(name string) {
 		at := len(dst)
-		if dst, key, ok = appendPartText(dst, key, r.ipv6Prefix); ok && edit != nil {
+		if dst, key, ok = appendPartText(dst, key, int(r.ipv6Prefix)); ok && edit != nil {
 			dst = edit(dst, name, at)
 		}
 	}
@@ -39,7 +39,7 @@ func (w *Window) AppendKeyText(dst, key []byte, edit func(dst []byte, name strin
 		for ok && len(key) > 0 {
 			separate()
 			at := len(dst)
-			if dst, key, ok = appendPartText(dst, key, r.ipv6Prefix); ok {
+			if dst, key, ok = appendPartText(dst, key, int(r.ipv6Prefix)); ok {
 				name := view(dst[at:])
 				dst = append(dst, '=')
 				value(name)

@@ -209,40 +209,46 @@ type domain struct {
 	banned    []*matchRule // those of them whose bans hold everywhere in the domain
 }
 
-// matchRule is a rule, compiled.
+// matchRule is a rule, compiled. Of each limit there is one, so it is kept small.
 type matchRule struct {
 	rule       *Rule
 	conditions []condition
-	per        [][]alternative
-	mode       Mode    // with keys on which the rule is enforced
-	group      int     // the file's number among those with groups: first; -1
-	id         int32   // place among the domain's native rules
-	cost       int32   // what it takes to look at it, and to charge it, in units of lookTime
-	replaces   []int32 // ids of native rules, ascending
-	salt       uint64
+	per        [][]alternative      // shared by rules with the same
+	replaces   []int32              // ids of native rules, ascending
 	overrides  map[string]*Override // by key, with alternative 0 throughout
-	ipv6Prefix int
+	salt       uint64
+	alike      *alikeRules // nil if no other rule fares as this one
+	*descriptorRule
+	group      int32 // the file's number among those with groups: first; -1
+	id         int32 // place among the domain's native rules
+	cost       int32 // what it takes to look at it, and to charge it, in units of lookTime
+	mode       Mode  // with keys on which the rule is enforced
+	ipv6Prefix uint8
+}
 
-	levels []*lyftNode // of a Lyft rule: from the top
+// descriptorRule is what rules of the Lyft form have beside; noDescriptor in others.
+type descriptorRule struct {
+	levels []*lyftNode // from the top
 	// the key holds names and values of all entries (a limit that a request brought)
 	entries     bool
-	nameID      int // of rate_limit.name, if some rule replaces it; else -1
+	runtimeName bool // the StatsKey holds runtime values
+	nameID      int  // of rate_limit.name, if some rule replaces it; else -1
 	replaceIDs  []int
-	runtimeName bool        // the StatsKey holds runtime values
-	alike       *alikeRules // nil if no other rule fares as this one
 }
+
+var noDescriptor = &descriptorRule{nameID: -1}
 
 // condition is a Condition, compiled.
 type condition struct {
 	slot     int
 	simple   bool // the only pattern is this text
-	text     string
 	single   bool // the only pattern is positive[0]
+	negated  bool // there are negated patterns
+	text     string
 	source   *Condition
 	positive []Pattern
-	any      patternSet
-	none     patternSet
-	negated  bool // there are negated patterns
+	any      *patternSet // of positive; nil if single, or if there are none
+	none     *patternSet // nil if nothing is negated
 }
 
 func (c *condition) match(m *Matches) bool {
@@ -466,7 +472,7 @@ next:
 				continue
 			}
 			if part[alt].kind == kindIP && m.addr.IsValid() { // there is one slot for ip
-				m.buf = appendAddr(m.buf, alt, m.addr, r.ipv6Prefix)
+				m.buf = appendAddr(m.buf, alt, m.addr, int(r.ipv6Prefix))
 			} else {
 				m.buf = appendText(m.buf, alt, v.text)
 			}
@@ -587,7 +593,7 @@ func (m *Matches) override(r *matchRule, key []byte) *Override {
 	}
 	begin := len(m.scratch)
 	for i := 0; i < len(key); {
-		m.scratch, i = appendPartZero(m.scratch, key, i, r.ipv6Prefix)
+		m.scratch, i = appendPartZero(m.scratch, key, i, int(r.ipv6Prefix))
 	}
 	return r.overrides[string(m.scratch[begin:])]
 }

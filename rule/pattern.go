@@ -12,13 +12,13 @@ import (
 type Pattern struct {
 	Source  string
 	Negated bool
+	kind    PatternKind // here, where it takes no room
 	Pos     Position
 
-	kind  PatternKind
 	text  string // ExactPattern
 	glob  *glob
 	re    *regexp.Regexp
-	block netip.Prefix // BlockPattern: an address or a block of them, IPv4-mapped ones unmapped
+	block *netip.Prefix // BlockPattern: an address or a block of them, IPv4-mapped ones unmapped
 }
 
 // PatternKind says how a Pattern compares.
@@ -49,7 +49,12 @@ func (p *Pattern) Text() string {
 }
 
 // Block returns the addresses of a BlockPattern, IPv4-mapped ones as IPv4.
-func (p *Pattern) Block() netip.Prefix { return p.block }
+func (p *Pattern) Block() netip.Prefix {
+	if p.block == nil {
+		return netip.Prefix{}
+	}
+	return *p.block
+}
 
 // Match reports whether the value, in the normal form of its attribute, matches the pattern; for a
 // negated pattern, whether it does not match what is negated.
@@ -231,7 +236,7 @@ func folded(kind attributeKind, s string) string {
 func (p *Pattern) compileIP(s string) error {
 	if !strings.Contains(s, "/") {
 		if a := parseIP(s); a.IsValid() {
-			p.kind, p.block = BlockPattern, netip.PrefixFrom(a, a.BitLen())
+			p.setBlock(netip.PrefixFrom(a, a.BitLen()))
 			return nil
 		}
 		p.kind, p.text = ExactPattern, s // a value of ip that is no address is matched as text
@@ -247,9 +252,11 @@ func (p *Pattern) compileIP(s string) error {
 		}
 		block = netip.PrefixFrom(a.Unmap(), block.Bits()-96)
 	}
-	p.kind, p.block = BlockPattern, block.Masked()
+	p.setBlock(block.Masked())
 	return nil
 }
+
+func (p *Pattern) setBlock(block netip.Prefix) { p.kind, p.block = BlockPattern, &block }
 
 // regexpError says what is wrong with a regular expression, and what RE2 lacks.
 func regexpError(err error) error {

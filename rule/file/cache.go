@@ -5,6 +5,7 @@ import (
 	"regexp/syntax"
 	"strings"
 
+	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -26,6 +27,8 @@ type compiled struct {
 	// of cost_after
 	costsAfter map[string]compiledProgram
 	templates  map[templateKey]compiledTemplate
+	limits     map[algo.Config]*algo.Limit
+	pers       map[string][]rule.Key // by their entries, with a zero byte behind each
 	regexp     int
 	cel        int
 	names      int
@@ -64,6 +67,22 @@ func (c *compiled) pattern(attribute, source string) (rule.Pattern, error) {
 	}
 	c.patterns[key] = p
 	return p.pattern, p.err
+}
+
+// limit is algo.New, remembered: rules with the same numbers share one limit.
+func (c *compiled) limit(config algo.Config) (*algo.Limit, error) {
+	if l := c.limits[config]; l != nil {
+		return l, nil
+	}
+	l, err := algo.New(config)
+	if err != nil {
+		return nil, err
+	}
+	if c.limits == nil {
+		c.limits = map[algo.Config]*algo.Limit{}
+	}
+	c.limits[config] = l
+	return l, nil
 }
 
 // classWork is what a Unicode class such as \pL, of up to a few hundred ranges, counts for.

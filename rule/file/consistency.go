@@ -90,17 +90,17 @@ func (l *loader) lent(s *settings, c *algo.Config) (percent int, span time.Durat
 	return 0, 0
 }
 
-// compileLimit is algo.New. A limit that could be there, but cannot be leased, it reports once for
+// compileLimit is compiled.limit. A limit that could be there, but cannot be leased, it reports once for
 // a rule, where the lease stands.
 func (l *loader) compileLimit(s *settings, c algo.Config, at *element) *algo.Limit {
 	if percent, span := l.lent(s, &c); c.Lease == 0 && percent > 0 {
 		lent := c
 		lent.Lease, lent.LeaseFor = percent, span
-		if limit, err := algo.New(lent); err == nil {
+		if limit, err := l.compiled.limit(lent); err == nil {
 			return limit
 		}
 	}
-	limit, err := algo.New(c)
+	limit, err := l.compiled.limit(c)
 	if err == nil {
 		return limit
 	}

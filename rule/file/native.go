@@ -117,7 +117,7 @@ func (l *loader) conditions(v *element, what string) []rule.Condition {
 		l.err(v, "as in: {path: /api/**, method: [GET, HEAD]}", "%s: expected a mapping from attributes to patterns, got %s", what, describe(v))
 		return nil
 	}
-	var conditions []rule.Condition
+	conditions := make([]rule.Condition, 0, len(v.pairs))
 	seen := map[string]int{}
 	for _, p := range v.pairs {
 		name, ok := l.attribute(p.key, what)
@@ -136,6 +136,7 @@ func (l *loader) conditions(v *element, what string) []rule.Condition {
 				l.err(p.value, "", "%s.%s: the list is empty, so that nothing could match it", what, name)
 			}
 		}
+		c.Patterns = make([]rule.Pattern, 0, len(items))
 		for _, i := range items {
 			switch i.kind {
 			case scalarKind:
@@ -192,7 +193,17 @@ func (l *loader) per(v *element) []rule.Key {
 		return nil
 	}
 	entries, at := l.texts(v, "per")
-	keys, faults := rule.ParsePer(entries)
+	spelling := strings.Join(entries, "\x00")
+	keys, known := l.compiled.pers[spelling]
+	var faults []rule.Fault
+	if !known {
+		if keys, faults = rule.ParsePer(entries); len(faults) == 0 {
+			if l.compiled.pers == nil {
+				l.compiled.pers = map[string][]rule.Key{}
+			}
+			l.compiled.pers[spelling] = keys
+		}
+	}
 	for _, f := range faults {
 		where := v
 		if f.At >= 0 {
