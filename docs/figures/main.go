@@ -15,6 +15,10 @@
 //
 // That of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
 // scripts/soak-postgres makes anew.
+//
+// scripts/soak has a soak drawn, which is of no document:
+//
+//	go run ./docs/figures -soak soak.csv
 package main
 
 import (
@@ -24,6 +28,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -205,7 +210,14 @@ func draw(f figure) ([]byte, error) {
 func main() {
 	dir := flag.String("dir", filepath.Join("docs", "figures"), "where to write the pictures")
 	again := flag.Bool("experiment", false, "measure what docs/overload.md shows anew")
+	soak := flag.String("soak", "", "a CSV that scripts/soak has made: draw only that, as an SVG beside it")
 	flag.Parse()
+	if *soak != "" {
+		if err := drawSoak(*soak, strings.TrimSuffix(*soak, ".csv")+".svg"); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	if *again {
 		if err := measure(*dir); err != nil {
 			log.Fatal(err)
