@@ -557,3 +557,41 @@ func TestBanTellsTheLonger(t *testing.T) {
 		})
 	}
 }
+
+// stuckBoard is a store whose board does not answer.
+type stuckBoard struct{ *memory.Store }
+
+func (stuckBoard) Post(ctx context.Context, _ string, _ []store.Fact) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestNobodyWaitsForAnother: an operator who gives up is answered, also while another one waits for
+// the board.
+func TestNobodyWaitsForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := wallStore(t, memory.Options{})
+		defer m.Close()
+		l, err := weir.New(stuckBoard{m}, weir.WithRules(load(t, loginRules)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := func(ctx context.Context, ip string) {
+			_, err := l.Bans().Set(ctx, "", "login", []string{ip}, time.Now().Add(time.Hour), "")
+			if !errors.Is(err, weir.ErrNotShared) {
+				t.Errorf("%s: %v", ip, err)
+			}
+		}
+		var first sync.WaitGroup
+		first.Go(func() { set(t.Context(), "192.0.2.1") })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		set(ctx, "192.0.2.2")
+		if took := time.Since(began); took != 100*time.Millisecond {
+			t.Errorf("answered after %v", took)
+		}
+		first.Wait()
+	})
+}

@@ -24,8 +24,9 @@ const (
 type sharing struct {
 	kinds []shared
 
-	// held while orders are published, so that this happens in the order of the changes
-	publishing sync.Mutex
+	// holds one value while orders are published, so that this happens in the order of the changes.
+	// It is no mutex, since it is held for as long as the board takes: a caller may give up.
+	publishing chan struct{}
 
 	mu        sync.Mutex
 	following bool
@@ -190,15 +191,17 @@ func (s *sharing) take(n int) []factName {
 // pending then.
 func (s *sharing) publishPending(ctx context.Context, board store.Board) bool {
 	for {
-		s.publishing.Lock()
-		names := s.take(publishBatch)
-		err := s.post(ctx, board, names)
-		if err != nil {
-			for _, name := range names {
-				s.enqueue(name)
+		var names []factName
+		err := s.inTurn(ctx, func() error {
+			names = s.take(publishBatch)
+			err := s.post(ctx, board, names)
+			if err != nil {
+				for _, name := range names {
+					s.enqueue(name)
+				}
 			}
-		}
-		s.publishing.Unlock()
+			return err
+		})
 		if err != nil {
 			return false
 		}
@@ -216,9 +219,7 @@ func (o *Orders) publish(ctx context.Context, name factName) error {
 		return nil
 	}
 	s := &o.sharing
-	s.publishing.Lock()
-	defer s.publishing.Unlock()
-	err := s.post(ctx, board, []factName{name})
+	err := s.inTurn(ctx, func() error { return s.post(ctx, board, []factName{name}) })
 	switch {
 	case errors.Is(err, store.ErrNoBoard):
 		return nil
@@ -229,7 +230,18 @@ func (o *Orders) publish(ctx context.Context, name factName) error {
 	return nil
 }
 
-// post puts on the board how things stand with some keys. publishing must be held.
+// inTurn calls publish once nobody else publishes. It fails if ctx ends before.
+func (s *sharing) inTurn(ctx context.Context, publish func() error) error {
+	select {
+	case s.publishing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-s.publishing }()
+	return publish()
+}
+
+// post puts on the board how things stand with some keys. It is called inTurn.
 func (s *sharing) post(ctx context.Context, board store.Board, names []factName) error {
 	ctx, cancel := context.WithTimeout(ctx, publishPatience)
 	defer cancel()

@@ -80,6 +80,7 @@ func New(c Config) *Orders {
 	g.init("grant", o, MaxGrants)
 	g.put, g.drop, g.decode = g.table.set, g.table.drop, g.decodeGrant
 	o.sharing.kinds = []shared{&b.kind, &g.kind}
+	o.sharing.publishing = make(chan struct{}, 1)
 	return o
 }
 
