@@ -14,23 +14,23 @@ var sink atomic.Uint64
 // for each number of CPUs.
 var full struct {
 	name     string
-	deciders func() decider
+	deciders func() Decider
 }
 
 // filled returns a contestant with a million keys. It outlives the benchmark.
-func filled(b *testing.B, c contestant, keys []byte) func() decider {
-	if full.name == c.name {
+func filled(b *testing.B, c Contestant, keys []byte) func() Decider {
+	if full.name == c.Name {
 		return full.deciders
 	}
 	full.name, full.deciders = "", nil
 	runtime.GC()
-	deciders := c.make(lasting{b}, limit{1000, time.Hour}, len(keys)/keyLength)
+	deciders := c.makes(lasting{b}, Limit{1000, time.Hour}, len(keys)/keyLength)
 	decide := deciders()
 	for k := 0; k < len(keys); k += keyLength {
 		decide(keys[k:][:keyLength])
 	}
 	runtime.GC()
-	full.name, full.deciders = c.name, deciders
+	full.name, full.deciders = c.Name, deciders
 	return deciders
 }
 
@@ -47,16 +47,16 @@ func TestBytes(t *testing.T) {
 	}
 	const n = 1_000_000
 	keys := randomKeys(n)
-	for _, c := range contestants {
+	for _, c := range Contestants {
 		before := heapInUse()
-		deciders := c.make(t, limit{1000, time.Hour}, n)
+		deciders := c.makes(t, Limit{1000, time.Hour}, n)
 		decide := deciders()
 		for k := 0; k < len(keys); k += keyLength {
 			decide(bytes.Clone(keys[k:][:keyLength])) // kept by those that keep the string
 		}
 		used := (heapInUse() - before) / n
 		runtime.KeepAlive(deciders)
-		t.Logf("%-26s %4d bytes a key", c.name, used-keyLength)
+		t.Logf("%-26s %4d bytes a key", c.Name, used-keyLength)
 	}
 	runtime.KeepAlive(keys)
 }

@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -52,6 +53,7 @@ type plan struct {
 	duration    time.Duration // of each measurement
 	only        []string      // names of rivals; empty for all
 	loads       []string
+	json        bool
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -65,6 +67,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.StringVar(&only, "only", "", "the rivals to measure, with commas; all if empty")
 	flags.StringVar(&loads, "load", "get", "get: a GET with a tiny answer; post: a POST of 10 KB with a tiny answer; large: a GET answered with 10 KB; with commas")
 	flags.StringVar(&weir, "weir", "", "a weir to measure besides that of this checkout, named weir-other: a path of a program")
+	flags.BoolVar(&p.json, "json", false, "print each measurement as a line of JSON, instead of the table")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -109,10 +112,19 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", name, r.name, err)
 				}
+				if p.json {
+					got.Load, got.Name, got.Connections = name, r.name, p.connections
+					if err := json.NewEncoder(out).Encode(got); err != nil {
+						return err
+					}
+				}
 				key := name + " " + r.name
 				results[key] = append(results[key], got)
-				fmt.Fprintf(progress, "%s, round %d: %-22s %6.1f µs, %.0f/s\n", name, round+1, r.name, got.cpu, got.perSecond)
+				fmt.Fprintf(progress, "%s, round %d: %-22s %6.1f µs, %.0f/s\n", name, round+1, r.name, got.CPU, got.PerSecond)
 			}
+		}
+		if p.json {
+			continue
 		}
 		if err := writeTable(out, name, all.rivals, results); err != nil {
 			return err
@@ -123,9 +135,12 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 
 // result is one measurement.
 type result struct {
-	cpu       float64 // µs of processor time a request
-	perSecond float64
-	p99       time.Duration
+	Load        string        `json:"load"`
+	Name        string        `json:"name"`
+	Connections int           `json:"connections"`
+	CPU         float64       `json:"cpu_us"` // of processor time a request
+	PerSecond   float64       `json:"requests_per_second"`
+	P99         time.Duration `json:"p99_ns"`
 }
 
 // writeTable writes a row for each rival, with medians, and how it compares with the reference
@@ -142,7 +157,7 @@ func writeTable(w io.Writer, load string, rivals []*rival, results map[string][]
 		slices.Sort(numbers)
 		return numbers[len(numbers)/2]
 	}
-	cpu := func(r result) float64 { return r.cpu }
+	cpu := func(r result) float64 { return r.CPU }
 	best, nginx := 0.0, median("nginx", cpu)
 	for _, r := range rivals {
 		if c := median(r.name, cpu); strings.HasPrefix(r.name, "bare") && (best == 0 || c < best) {
@@ -160,7 +175,7 @@ func writeTable(w io.Writer, load string, rivals []*rival, results map[string][]
 	for _, r := range rivals {
 		c := median(r.name, cpu)
 		fmt.Fprintf(&b, "| %s | %.1f | %s | %s | %.0f | %.1f ms |\n", r.name, c, ratio(c, best), ratio(c, nginx),
-			median(r.name, func(r result) float64 { return r.perSecond }), median(r.name, func(r result) float64 { return r.p99.Seconds() * 1e3 }))
+			median(r.name, func(r result) float64 { return r.PerSecond }), median(r.name, func(r result) float64 { return r.P99.Seconds() * 1e3 }))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -53,9 +53,9 @@ func measure(ctx context.Context, wrk, script string, r *rival, p plan) (result,
 		return result{}, err
 	}
 	return result{
-		cpu:       float64((after - before).Microseconds()) / float64(d.requests),
-		perSecond: float64(d.requests) / d.took.Seconds(),
-		p99:       d.p99,
+		CPU:       float64((after - before).Microseconds()) / float64(d.requests),
+		PerSecond: float64(d.requests) / d.took.Seconds(),
+		P99:       d.p99,
 	}, nil
 }
 

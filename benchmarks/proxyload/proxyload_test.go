@@ -36,10 +36,10 @@ func TestTable(t *testing.T) {
 	var b strings.Builder
 	rivals := []*rival{{name: "nginx"}, {name: "bare"}, {name: "bare-tuned"}, {name: "weir"}}
 	results := map[string][]result{
-		"get nginx":      {{cpu: 10, perSecond: 100, p99: time.Millisecond}},
-		"get bare":       {{cpu: 100}},
-		"get bare-tuned": {{cpu: 40}},
-		"get weir":       {{cpu: 90}, {cpu: 20, perSecond: 50, p99: 2 * time.Millisecond}, {cpu: 10}},
+		"get nginx":      {{CPU: 10, PerSecond: 100, P99: time.Millisecond}},
+		"get bare":       {{CPU: 100}},
+		"get bare-tuned": {{CPU: 40}},
+		"get weir":       {{CPU: 90}, {CPU: 20, PerSecond: 50, P99: 2 * time.Millisecond}, {CPU: 10}},
 	}
 	if err := writeTable(&b, "get", rivals, results); err != nil {
 		t.Fatal(err)

@@ -1,17 +1,20 @@
 // Command respload compares what decisions cost over the Redis protocol: Weir's door on the
 // embedded store, redcon (a library for such servers) with an answer that needs no thought and with
-// the same store behind it, and Redis itself that runs a GCRA script.
+// the same store behind it, throttlecrab if it is installed, and Redis itself that runs a GCRA
+// script, or only counts.
 //
 //	go build -o /tmp/weir ./cmd/weir
 //	go run ./respload -weir /tmp/weir        # in benchmarks/
 //
 // redis-benchmark sends the load, and shares the machine with the server. The servers are measured
 // in turn, A B C D A B C D, for each length of pipeline; a Markdown table of the medians is
-// printed, with the processor time of the server for each decision.
+// printed, with the processor time of the server for each decision. With -json each measurement is
+// a line instead.
 package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -66,17 +69,42 @@ type contestant struct {
 	costs   map[int][]float64 // µs of the server
 }
 
+// result is one measurement, as -json writes it.
+type result struct {
+	Name      string  `json:"name"`
+	Pipeline  int     `json:"pipeline"`
+	Clients   int     `json:"clients"`
+	PerSecond float64 `json:"decisions_per_second"`
+	CPU       float64 `json:"cpu_us"` // of the server, for one decision
+}
+
 func run(w io.Writer) error {
 	weir := flag.String("weir", "", "the built program")
 	seconds := flag.Float64("seconds", 2, "length of a measurement, about")
 	rounds := flag.Int("rounds", 3, "measurements of each")
 	clients := flag.Int("clients", 50, "connections")
 	keys := flag.Int("keys", 10_000, "keys")
+	lengths := flag.String("pipelines", "1,16", "commands that a connection sends at a time; several, with commas")
+	throttle := flag.String("throttle", "999,100000,60", "max_burst, count and period of CL.THROTTLE and what is like it")
+	throttlecrab := flag.String("throttlecrab", "throttlecrab-server", "path of throttlecrab's server; left out if it is not there")
+	only := flag.String("only", "", "servers to measure, by their names, with commas; all if empty")
+	asJSON := flag.Bool("json", false, "print each measurement as a line of JSON, instead of the table")
 	flag.Parse()
 	if *weir == "" {
 		return errors.New("-weir: is missing; name the program, as go build -o made it")
 	}
-	numbers := []string{"key:__rand_int__", "999", "100000", "60"}
+	var pipelines []int
+	for text := range strings.SplitSeq(*lengths, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return fmt.Errorf("-pipelines: %q is no number of commands", text)
+		}
+		pipelines = append(pipelines, n)
+	}
+	numbers := append([]string{"key:__rand_int__"}, strings.Split(*throttle, ",")...)
+	if len(numbers) != 4 {
+		return fmt.Errorf("-throttle: %s is not max_burst,count,period", *throttle)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -86,9 +114,17 @@ func run(w io.Writer) error {
 		{name: "Weir, WEIR.LIMIT", command: []string{"WEIR.LIMIT", "default", "1", "key", "key:__rand_int__"}, start: func(port string) *exec.Cmd { return startWeir(*weir, port) }},
 		{name: "redcon, a constant answer", command: append([]string{"CL.THROTTLE"}, numbers...), start: func(port string) *exec.Cmd { return exec.Command(self, "redcon", "127.0.0.1:"+port) }},
 		{name: "redcon on Weir's store", command: append([]string{"CL.THROTTLE"}, numbers...), start: func(port string) *exec.Cmd { return exec.Command(self, "redcon", "127.0.0.1:"+port, "store") }},
-		{name: "Redis, EVALSHA of GCRA", start: func(port string) *exec.Cmd {
-			return exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no")
-		}},
+		{name: "Redis, EVALSHA of GCRA", start: startRedis},
+		{name: "Redis, INCR", command: []string{"INCR", "key:__rand_int__"}, start: startRedis},
+	}
+	if _, err := exec.LookPath(*throttlecrab); err == nil {
+		list = append(list, &contestant{name: "throttlecrab, THROTTLE", command: append([]string{"THROTTLE"}, numbers...), start: func(port string) *exec.Cmd {
+			return exec.Command(*throttlecrab, "--redis", "--redis-host", "127.0.0.1", "--redis-port", port, "--log-level", "error")
+		}})
+	}
+	if *only != "" {
+		// The names have commas themselves.
+		list = slices.DeleteFunc(list, func(c *contestant) bool { return !strings.Contains(","+*only+",", ","+c.name+",") })
 	}
 	for _, c := range list {
 		c.rates, c.costs = map[int][]float64{}, map[int][]float64{}
@@ -105,7 +141,6 @@ func run(w io.Writer) error {
 			c.command = append([]string{"EVALSHA", strings.TrimSpace(string(sha)), "1"}, numbers...)
 		}
 	}
-	pipelines := []int{1, 16}
 	for round := range *rounds + 1 {
 		for _, pipeline := range pipelines {
 			for _, c := range list {
@@ -124,18 +159,40 @@ func run(w io.Writer) error {
 				if round > 0 {
 					c.costs[pipeline] = append(c.costs[pipeline], cost)
 				}
+				if round > 0 && *asJSON {
+					if err := json.NewEncoder(w).Encode(result{c.name, pipeline, *clients, rate, cost}); err != nil {
+						return err
+					}
+				}
 			}
 		}
 	}
-	fmt.Fprint(w, "| server | pipeline 1: decisions/s | CPU µs | pipeline 16: decisions/s | CPU µs |\n| --- | --- | --- | --- | --- |\n")
+	if *asJSON {
+		return nil
+	}
+	heading, rule := "| server |", "| --- |"
+	for _, pipeline := range pipelines {
+		heading += fmt.Sprintf(" pipeline %d: decisions/s | CPU µs |", pipeline)
+		rule += " --- | --- |"
+	}
+	fmt.Fprintf(w, "%s\n%s\n", heading, rule)
 	for _, c := range list {
-		fmt.Fprintf(w, "| %s | %.0fk | %.2f | %.0fk | %.2f |\n", c.name, median(c.rates[1])/1000, median(c.costs[1]), median(c.rates[16])/1000, median(c.costs[16]))
+		fmt.Fprintf(w, "| %s |", c.name)
+		for _, pipeline := range pipelines {
+			fmt.Fprintf(w, " %.0fk | %.2f |", median(c.rates[pipeline])/1000, median(c.costs[pipeline]))
+		}
+		fmt.Fprintln(w)
 	}
 	return nil
 }
 
+func startRedis(port string) *exec.Cmd {
+	return exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no")
+}
+
 func startWeir(path, port string) *exec.Cmd {
-	cmd := exec.Command(path, "serve", "--listen-http=off", "--listen-grpc=off", "--listen-admin=off", "--listen-resp=127.0.0.1:"+port)
+	cmd := exec.Command(path, "serve", "--listen-http=off", "--listen-grpc=off", "--listen-admin=off", "--listen-resp=127.0.0.1:"+port,
+		"--overload-line=0s") // a closed loop of many connections always stands in line
 	cmd.Dir = os.TempDir()
 	return cmd
 }

@@ -14,7 +14,8 @@
 //	go test ./docs/figures -run Regions -update
 //
 // That of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
-// scripts/soak-postgres makes anew.
+// scripts/soak-postgres makes anew. Those of docs/performance.md, and its tables, are made of what
+// scripts/performance measures.
 //
 // scripts/soak has a soak drawn, which is of no document:
 //
@@ -230,6 +231,9 @@ func main() {
 		log.Fatal(err)
 	}
 	if err := drawPostgresIn(*dir); err != nil {
+		log.Fatal(err)
+	}
+	if err := drawPerformance(*dir); err != nil {
 		log.Fatal(err)
 	}
 	svg, err := drawLeases()
