@@ -220,10 +220,20 @@ func (w *world) finish() {
 				owed[a] += max(0, -c.units)
 			}
 		}
+		if w.plan.mode == swaps && (o.err != nil || o.local && !o.allowed) { // made there, perhaps, and given back
+			for i := range w.plan.limits {
+				if o.step.limits>>i&1 == 1 {
+					refunds[account{w.plan.limits[i].name, w.keyOf(i, o.step.key)}] += max(0, o.rq.Cost())
+				}
+			}
+		}
 		for i := range o.limits {
 			l := &o.limits[i]
 			l.cost = o.rq.Cost()
 			o.balance(l, owed, vain)
+			if o.step.what == reserve && o.local && o.allowed { // what it did not cost comes back to the node's share
+				refunds[l.account] += l.cost
+			}
 			if !o.allowed || l.cost <= 0 || o.without {
 				continue
 			}

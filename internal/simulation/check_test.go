@@ -209,6 +209,9 @@ func (w *world) honest(was, again *op) {
 	defer was.mu.Unlock()
 	defer again.mu.Unlock()
 	for _, l := range was.limits {
+		if l.Allowed && w.plan.limits[l.limit].config.CountDenied {
+			return // it counts the refusal, which may be one too many for the next one
+		}
 		after, ok := was.after[l.account]
 		if before, ok2 := again.before[l.account]; !ok || !ok2 || before != after {
 			return
