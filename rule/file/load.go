@@ -380,7 +380,7 @@ func (l *loader) root(root *element, native bool) *rule.File {
 	lyft := root.get("descriptors")
 	keys := l.keys(root, keyRules{known: rootKeys, misplaced: lyftKeys, elsewhere: rootMistakes(), lenient: !native, lyft: lyft != nil})
 	if d := keys.val("domain"); d != nil {
-		f.Domain = l.domain(d, native)
+		f.Domain = strings.Clone(l.domain(d, native)) // as the names of limits
 	} else if lyft != nil || !native {
 		l.err(root, "name it: domain: …", "config file cannot have empty domain: only a file with limits can do without one")
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/weir-rl/weir/rule"
 )
@@ -308,6 +309,29 @@ func TestLoadManyRules(t *testing.T) {
 	}
 	if last := set.Rules()[n-1]; last.Name != "rule-9999" || len(last.Windows) != 2 || last.Windows[1].Limit.Config().Soft != 10 {
 		t.Errorf("the last rule is %+v", last)
+	}
+}
+
+// Names are no parts of the file's text: what keeps one after a reload, such as a Counter that others
+// carry on, would keep the text of the old file, too.
+func TestNamesOutliveText(t *testing.T) {
+	for _, text := range []string{
+		"domain: shop\nlimits:\n- {name: one, per: [ip], allow: [1/s, 5/min]}\n",
+		"domain: shop\ndescriptors:\n- {key: one, value: x, rate_limit: {unit: second, requests_per_unit: 5}}\n",
+	} {
+		set, _, err := load(t, "x.yaml", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := origins(set)[0].text
+		begin := uintptr(unsafe.Pointer(unsafe.StringData(o)))
+		for _, c := range set.Counters() {
+			for _, s := range []string{c.Domain, c.Rule, c.Window} {
+				if at := uintptr(unsafe.Pointer(unsafe.StringData(s))); at-begin < uintptr(len(o)) {
+					t.Errorf("%q is a part of the file's text", s)
+				}
+			}
+		}
 	}
 }
 
