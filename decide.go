@@ -46,9 +46,9 @@ func (l *Limiter) Match(r *Request, d *Decision) (undecided bool) {
 	return undecided
 }
 
-// MatchNow is Match for a goroutine that others wait for. If done is false, r would be tried on so
-// many rules that it takes longer than others should wait (rule.Set.MatchNow). Nothing is known of r
-// then, and Match or Decide comes next, on another goroutine.
+// MatchNow is Match for a goroutine that others wait for. If done is false, r would be tried on
+// so many rules that it takes longer than others should wait (rule.Set.MatchNow). Nothing is
+// known of r then, and Match or Decide comes next, on another goroutine.
 func (l *Limiter) MatchNow(r *Request, d *Decision) (undecided, done bool) {
 	return l.match(r, d, true)
 }

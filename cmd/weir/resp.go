@@ -11,8 +11,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// respConcurrent is how many commands of one pipeline are decided at a time that have to wait, for a
-// store over a network or for rules that take long to look at.
+// respConcurrent is how many commands of one pipeline are decided at a time that have to wait,
+// for a store over a network or for rules that take long to look at.
 const respConcurrent = 64
 
 // addRESP makes the door that speaks the Redis protocol.

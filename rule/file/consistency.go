@@ -90,8 +90,8 @@ func (l *loader) lent(s *settings, c *algo.Config) (percent int, span time.Durat
 	return 0, 0
 }
 
-// compileLimit is compiled.limit. A limit that could be there, but cannot be leased, it reports once for
-// a rule, where the lease stands.
+// compileLimit is compiled.limit. A limit that could be there, but cannot be leased, it reports
+// once for a rule, where the lease stands.
 func (l *loader) compileLimit(s *settings, c algo.Config, at *element) *algo.Limit {
 	if percent, span := l.lent(s, &c); c.Lease == 0 && percent > 0 {
 		lent := c

@@ -312,8 +312,8 @@ func TestLoadManyRules(t *testing.T) {
 	}
 }
 
-// Names are no parts of the file's text: what keeps one after a reload, such as a Counter that others
-// carry on, would keep the text of the old file, too.
+// Names are no parts of the file's text: what keeps one after a reload, such as a Counter that
+// others carry on, would keep the text of the old file, too.
 func TestNamesOutliveText(t *testing.T) {
 	for _, text := range []string{
 		"domain: shop\nlimits:\n- {name: one, per: [ip], allow: [1/s, 5/min]}\n",

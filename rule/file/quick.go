@@ -2,12 +2,12 @@ package file
 
 import "strings"
 
-// quickReader reads the YAML that most rule files are made of, in one pass over the text, where the
-// library takes ten times as long and a few hundred bytes for each word. It reads mappings and lists
-// in block style, mappings and lists in flow style that end in their line, plain and quoted words
-// that do so too, and comments; in ASCII, but for comments. It gives up on all else, and on whatever
-// is wrong: the library then reads the file, and says what is wrong with it. What it does read it
-// reads as the library does, to the column.
+// quickReader reads the YAML that most rule files are made of, in one pass over the text, where
+// the library takes ten times as long and a few hundred bytes for each word. It reads mappings
+// and lists in block style, mappings and lists in flow style that end in their line, plain and
+// quoted words that do so too, and comments; in ASCII, but for comments. It gives up on all else,
+// and on whatever is wrong: the library then reads the file, and says what is wrong with it. What
+// it does read it reads as the library does, to the column.
 type quickReader struct {
 	text     string
 	at       int // the next byte
@@ -29,8 +29,8 @@ const (
 	maxQuickDepth = maxDepth / 4
 )
 
-// readQuick returns the only document of a file, and the comments that speak to lint; it is not ok if
-// the text is to be read in the general way.
+// readQuick returns the only document of a file, and the comments that speak to lint; it is not
+// ok if the text is to be read in the general way.
 func readQuick(text string) (document *element, comments []comment, ok bool) {
 	q := quickReader{text: text, line: 1}
 	if !q.nextLine() || q.column == 0 {
@@ -80,8 +80,8 @@ func (q *quickReader) spaces() {
 	}
 }
 
-// nextLine ends the line, behind which nothing but a comment may stand, and goes to the first word of
-// the next one that has any.
+// nextLine ends the line, behind which nothing but a comment may stand, and goes to the first
+// word of the next one that has any.
 func (q *quickReader) nextLine() (ok bool) {
 	for {
 		from := q.at
