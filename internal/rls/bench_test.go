@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/rule/file"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
@@ -35,7 +36,7 @@ func init() {
 			if err != nil {
 				return err
 			}
-			return NewServer(r, ServerOptions{}).Serve(l)
+			return NewServer(r, ServerOptions{}).Serve(listen.New(l, listen.Options{})) // as weir serve has it
 		}
 	}
 	doortest.CPUServers["rls"] = door(atOnce)
