@@ -49,9 +49,11 @@ func (b *bench) open() error {
 		}
 		capacity[d.name] = r.PerSecond
 		b.samples.add("capacity", d.name, 0, r.PerSecond)
+		sum := 0.0
 		for _, cpu := range r.CPU {
-			b.samples.add("cpu_us", d.name, 0, cpu)
+			sum += cpu
 		}
+		b.samples.add("cpu_us", d.name, 0, sum)
 	}
 	for range b.rounds {
 		for _, percent := range []int{30, 60, 90, 130} {
