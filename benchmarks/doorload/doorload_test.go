@@ -41,6 +41,8 @@ func TestErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                            "name two programs",
 		"-a x":                        "name two programs",
+		"-a x -b y -profiles z":       "name one program",
+		"-profiles z":                 "name one program",
 		"-a x -b y -doors http,spoe":  `"spoe" is none of`,
 		"-a x -b y -rounds 0":         "at least",
 		"-a x -b y -lives 0":          "at least",

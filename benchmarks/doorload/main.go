@@ -15,6 +15,8 @@
 // differs by from its twin is luck, and a difference between the builds that is no larger says
 // nothing.
 //
+// With -profiles it writes processor profiles of one build instead, one for each door.
+//
 // The table has the median over the lives. The interval beside it holds the true median with the
 // probability in the heading. It goes from one life's figure to another's, and so needs no
 // assumption on how they are spread.
@@ -49,6 +51,9 @@ type plan struct {
 	requests int // of one measurement
 	most     time.Duration
 	procs    int // GOMAXPROCS of the servers
+
+	profiles   string        // a folder for profiles of a, instead of a comparison
+	profileFor time.Duration // of each door
 }
 
 func parse(args []string, usage io.Writer) (p plan, err error) {
@@ -63,6 +68,8 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	flags.IntVar(&p.requests, "requests", 1500, "requests in one measurement")
 	flags.IntVar(&p.procs, "procs", 1, "processors of each server (GOMAXPROCS)")
 	flags.DurationVar(&p.most, "most", 10*time.Minute, "the longest that all of it may take")
+	flags.StringVar(&p.profiles, "profiles", "", "a folder: write a processor profile of -a at each door into it, and compare nothing")
+	flags.DurationVar(&p.profileFor, "profile-for", 5*time.Second, "how long a profile takes, in whole seconds")
 	if err := flags.Parse(args); err != nil {
 		return p, err
 	}
@@ -73,7 +80,9 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 		}
 	}
 	switch {
-	case p.a == "" || p.b == "":
+	case p.profiles != "" && (p.a == "" || p.b != ""):
+		return p, errors.New("name one program with -a for its -profiles")
+	case p.profiles == "" && (p.a == "" || p.b == ""):
 		return p, errors.New("name two programs with -a and -b")
 	case p.lives < 1 || p.rounds < 1 || p.requests < clients || p.procs < 1:
 		return p, fmt.Errorf("-lives, -rounds and -procs are at least 1, -requests at least %d", clients)
@@ -122,6 +131,9 @@ func run(args []string, out, progress io.Writer) error {
 		return err
 	}
 	defer up.Close()
+	if p.profiles != "" {
+		return p.profile(up.Addr().String(), progress)
+	}
 	var list []comparison
 	for _, door := range p.doors {
 		for _, load := range loads {
