@@ -17,6 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.IntVar(&p.connections, "connections", 64, "connections that wrk keeps busy")
 	flags.DurationVar(&p.duration, "duration", 2*time.Second, "length of each measurement, in whole seconds; one second goes before it as a warm-up")
 	flags.StringVar(&only, "only", "", "the rivals to measure, with commas; all if empty")
-	flags.StringVar(&loads, "load", "get", "get: a GET with a tiny answer; post: a POST of 10 KB with a tiny answer; large: a GET answered with 10 KB; with commas")
+	flags.StringVar(&loads, "load", "get", "get: a GET with a tiny answer; large, get16k, get1m: one with an answer of 10 KiB, 16 KiB, 1 MiB; post, post100k: a POST of 10 KiB, 100 KiB with a tiny answer; events: a GET with a tiny event stream; with commas")
 	flags.StringVar(&weir, "weir", "", "a weir to measure besides that of this checkout, named weir-other: a path of a program")
 	flags.BoolVar(&p.json, "json", false, "print each measurement as a line of JSON, instead of the table")
 	if err := flags.Parse(args); err != nil {
@@ -83,7 +84,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	p.loads = strings.Split(loads, ",")
 	for _, name := range p.loads {
 		if _, ok := scripts[name]; !ok {
-			return fmt.Errorf("-load: %q is none of get, post, large", name)
+			return fmt.Errorf("-load: %q is none of %s", name, strings.Join(slices.Sorted(maps.Keys(scripts)), ", "))
 		}
 	}
 	wrk, err := exec.LookPath("wrk")

@@ -15,10 +15,20 @@ import (
 
 // scripts are what wrk runs, by the name of the load. The last line of its output is for parseDone.
 var scripts = map[string]string{
-	"get":   scriptDone,
-	"post":  fmt.Sprintf("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", %d)\n", answerSize) + scriptDone,
-	"large": "wrk.path = \"/large\"\n" + scriptDone,
+	"get":      scriptDone,
+	"post":     scriptPost(answerSize),
+	"post100k": scriptPost(100 << 10),
+	"large":    scriptPath("/large"),
+	"get16k":   scriptPath("/16k"),
+	"get1m":    scriptPath("/1m"),
+	"events":   scriptPath("/events"),
 }
+
+func scriptPost(size int) string {
+	return fmt.Sprintf("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", %d)\n", size) + scriptDone
+}
+
+func scriptPath(path string) string { return fmt.Sprintf("wrk.path = %q\n", path) + scriptDone }
 
 const scriptDone = `
 function done(summary, latency, requests)

@@ -70,7 +70,8 @@ func start(dir, otherWeir string, only []string, progress io.Writer) (*servers, 
 		return p
 	}
 	upstream := port()
-	if s.upstream, err = launch("upstream", upstream, nil, nginx, "-p", dir, "-c", writeFile(dir, "upstream.conf", fmt.Sprintf(upstreamConf, dir, upstream, strings.Repeat("x", answerSize/10), strings.Repeat("$tenth", 10)))); err != nil {
+	if s.upstream, err = launch("upstream", upstream, nil, nginx, "-p", dir, "-c", writeFile(dir, "upstream.conf", fmt.Sprintf(upstreamConf, dir, upstream, strings.Repeat("x", 1<<10), strings.Repeat("$kib", answerSize>>10),
+		strings.Repeat("$kib", 16), strings.Repeat("$part", 64)))); err != nil {
 		return s, err
 	}
 	rules := filepath.Join(dir, "rules")
@@ -193,12 +194,15 @@ func writeFile(dir, name, text string) string {
 const upstreamConf = `daemon off; pid %[1]s/upstream.pid; error_log stderr crit; worker_processes 1;
 events { worker_connections 4096; }
 http {
-	access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k; client_body_temp_path %[1]s/up_body;
+	access_log off; keepalive_requests 1000000000; client_body_buffer_size 128k; client_body_temp_path %[1]s/up_body;
 	proxy_temp_path %[1]s/up_proxy; fastcgi_temp_path %[1]s/up_fastcgi; uwsgi_temp_path %[1]s/up_uwsgi; scgi_temp_path %[1]s/up_scgi;
 	server {
 		listen %[2]s backlog=1024;
 		location / { default_type text/plain; return 200 "hello"; }
-		location /large { default_type text/plain; set $tenth "%[3]s"; return 200 "%[4]s"; }
+		location /events { default_type text/event-stream; return 200 "data: hello\n\n"; }
+		location /16k { default_type text/plain; set $kib "%[3]s"; return 200 "%[5]s"; }
+		location /1m { default_type text/plain; set $kib "%[3]s"; set $part "%[5]s"; return 200 "%[6]s"; }
+		location /large { default_type text/plain; set $kib "%[3]s"; return 200 "%[4]s"; }
 	}
 }
 `
@@ -206,8 +210,9 @@ http {
 const nginxConf = `daemon off; pid %[1]s/proxy.%[4]s.pid; error_log stderr crit; worker_processes auto;
 events { worker_connections 4096; }
 http {
-	access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k; client_body_temp_path %[1]s/proxy_body;
+	access_log off; keepalive_requests 1000000000; client_body_buffer_size 128k; client_body_temp_path %[1]s/proxy_body;
 	proxy_temp_path %[1]s/proxy_proxy; fastcgi_temp_path %[1]s/proxy_fastcgi; uwsgi_temp_path %[1]s/proxy_uwsgi; scgi_temp_path %[1]s/proxy_scgi;
+	proxy_max_temp_file_size 0;
 	upstream up { server %[2]s; keepalive 512; keepalive_requests 1000000000; }
 	%[3]s
 	server {
