@@ -31,14 +31,17 @@ func bare(args []string) error {
 		p.Transport = &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true}
 		p.BufferPool = &buffers{sync.Pool{New: func() any { return new([32 << 10]byte) }}}
 	}
+	s := &http.Server{Addr: *listen, Handler: p, Protocols: new(http.Protocols)}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
 	if *floor {
-		return http.ListenAndServe(*listen, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.Header()["Content-Type"] = []string{"text/plain"}
 			_, _ = io.WriteString(w, "hello")
-		}))
+		})
 	}
-	return http.ListenAndServe(*listen, p)
+	return s.ListenAndServe()
 }
 
 type buffers struct{ pool sync.Pool }

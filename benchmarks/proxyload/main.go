@@ -1,7 +1,7 @@
 // Command proxyload sets reverse proxies beside each other: weir, httputil.ReverseProxy alone,
 // nginx and Caddy, each as a process of its own before the same upstream, under the same load from
-// wrk. It prints the processor time that each spends on a request, of all its processes together,
-// and how many it serves.
+// wrk, or from h2load over HTTP/2. It prints the processor time that each spends on a request, of
+// all its processes together, and how many it serves.
 //
 //	cd benchmarks && go run ./proxyload
 //
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.IntVar(&p.connections, "connections", 64, "connections that wrk keeps busy")
 	flags.DurationVar(&p.duration, "duration", 2*time.Second, "length of each measurement, in whole seconds; one second goes before it as a warm-up")
 	flags.StringVar(&only, "only", "", "the rivals to measure, with commas; all if empty")
-	flags.StringVar(&loads, "load", "get", "get: a GET with a tiny answer; large, get16k, get1m: one with an answer of 10 KiB, 16 KiB, 1 MiB; post, post100k: a POST of 10 KiB, 100 KiB with a tiny answer; events: a GET with a tiny event stream; with commas")
+	flags.StringVar(&loads, "load", "get", "get: a GET with a tiny answer; large, get16k, get1m: one with an answer of 10 KiB, 16 KiB, 1 MiB; post, post100k: a POST of 10 KiB, 100 KiB with a tiny answer; events: a GET with a tiny event stream; h2 and h2-large: get and large over HTTP/2 without TLS, on an eighth of the connections, 16 at a time on each; with commas")
 	flags.StringVar(&weir, "weir", "", "a weir to measure besides that of this checkout, named weir-other: a path of a program")
 	flags.BoolVar(&p.json, "json", false, "print each measurement as a line of JSON, instead of the table")
 	if err := flags.Parse(args); err != nil {
@@ -83,8 +83,11 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 	p.loads = strings.Split(loads, ",")
 	for _, name := range p.loads {
-		if _, ok := scripts[name]; !ok {
-			return fmt.Errorf("-load: %q is none of %s", name, strings.Join(slices.Sorted(maps.Keys(scripts)), ", "))
+		if _, ok := scripts[name]; !ok && h2Paths[name] == "" {
+			return fmt.Errorf("-load: %q is none of %s", name, strings.Join(slices.Sorted(maps.Keys(scripts)), ", ")+", h2, h2-large")
+		}
+		if _, err := exec.LookPath("h2load"); err != nil && h2Paths[name] != "" {
+			return errors.New("h2load makes the load over HTTP/2, and is not installed (Debian has it in nghttp2-client)")
 		}
 	}
 	wrk, err := exec.LookPath("wrk")
@@ -109,7 +112,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		}
 		for round := range p.rounds {
 			for _, r := range all.rivals {
-				got, err := measure(ctx, wrk, script, r, p)
+				got, err := measure(ctx, p.loader(ctx, name, wrk, script, r), r, p)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", name, r.name, err)
 				}
@@ -175,8 +178,12 @@ func writeTable(w io.Writer, load string, rivals []*rival, results map[string][]
 	fmt.Fprintf(&b, "\n| %s | CPU µs a request | best bare proxy | nginx | requests/s | p99 |\n| --- | --- | --- | --- | --- | --- |\n", load)
 	for _, r := range rivals {
 		c := median(r.name, cpu)
-		fmt.Fprintf(&b, "| %s | %.1f | %s | %s | %.0f | %.1f ms |\n", r.name, c, ratio(c, best), ratio(c, nginx),
-			median(r.name, func(r result) float64 { return r.PerSecond }), median(r.name, func(r result) float64 { return r.P99.Seconds() * 1e3 }))
+		slowest := "–" // h2load does not tell
+		if p99 := median(r.name, func(r result) float64 { return r.P99.Seconds() * 1e3 }); p99 > 0 {
+			slowest = fmt.Sprintf("%.1f ms", p99)
+		}
+		fmt.Fprintf(&b, "| %s | %.1f | %s | %s | %.0f | %s |\n", r.name, c, ratio(c, best), ratio(c, nginx),
+			median(r.name, func(r result) float64 { return r.PerSecond }), slowest)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -37,9 +37,24 @@ function done(summary, latency, requests)
 end
 `
 
-// measure loads r once. All that its processes do meanwhile is counted.
-func measure(ctx context.Context, wrk, script string, r *rival, p plan) (result, error) {
-	load := func(d time.Duration) (done, error) {
+// h2Paths are what the loads over HTTP/2 ask for.
+var h2Paths = map[string]string{"h2": "/", "h2-large": "/large"}
+
+// loader returns what loads r for a time, and tells what came of it.
+func (p plan) loader(ctx context.Context, load, wrk, script string, r *rival) func(time.Duration) (done, error) {
+	if path := h2Paths[load]; path != "" {
+		return func(d time.Duration) (done, error) {
+			cmd := exec.CommandContext(ctx, "h2load", "-t1", "-c"+strconv.Itoa(max(1, p.connections/8)), "-m16", "-D"+strconv.Itoa(int(d/time.Second)), "http://"+r.h2+path)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				return done{}, fmt.Errorf("h2load: %w\n%s", err, out)
+			}
+			got, err := parseH2load(out)
+			got.took = d
+			return got, err
+		}
+	}
+	return func(d time.Duration) (done, error) {
 		cmd := exec.CommandContext(ctx, wrk, "-t1", "-c"+strconv.Itoa(p.connections), "-d"+strconv.Itoa(int(d/time.Second))+"s", "--timeout", "10s", "-s", script, "http://"+r.addr+"/")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -47,6 +62,10 @@ func measure(ctx context.Context, wrk, script string, r *rival, p plan) (result,
 		}
 		return parseDone(out)
 	}
+}
+
+// measure loads r once. All that its processes do meanwhile is counted.
+func measure(ctx context.Context, load func(time.Duration) (done, error), r *rival, p plan) (result, error) {
 	if _, err := load(time.Second); err != nil { // to warm it up
 		return result{}, err
 	}
@@ -89,6 +108,22 @@ func parseDone(out []byte) (done, error) {
 		return done{}, fmt.Errorf("%d of %d requests failed", failed, requests)
 	}
 	return done{requests, time.Duration(took) * time.Microsecond, time.Duration(p99) * time.Microsecond}, nil
+}
+
+// parseH2load reads what h2load counts. It tells no quantiles.
+func parseH2load(out []byte) (done, error) {
+	_, line, found := bytes.Cut(out, []byte("\nrequests: "))
+	if !found {
+		return done{}, fmt.Errorf("h2load ended without telling its result:\n%s", out)
+	}
+	var total, started, ended, succeeded, failed int
+	if _, err := fmt.Sscanf(string(line), "%d total, %d started, %d done, %d succeeded, %d failed", &total, &started, &ended, &succeeded, &failed); err != nil {
+		return done{}, fmt.Errorf("h2load tells %.60q: %w", line, err)
+	}
+	if failed > 0 || succeeded == 0 || succeeded != ended {
+		return done{}, fmt.Errorf("%d of %d requests failed", ended-succeeded, ended)
+	}
+	return done{requests: succeeded}, nil
 }
 
 // cpuTime is the processor time, user and system, that a process and its children have used, of

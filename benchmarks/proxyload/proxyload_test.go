@@ -31,6 +31,18 @@ func TestParseDone(t *testing.T) {
 	}
 }
 
+func TestParseH2load(t *testing.T) {
+	const told = "\nfinished in 2.00s, 29615.00 req/s, 3.61MB/s\nrequests: 59230 total, 59358 started, 59230 done, 59230 succeeded, %s failed, 0 errored, 0 timeout\nstatus codes:"
+	if d, err := parseH2load([]byte(strings.Replace(told, "%s", "0", 1))); err != nil || d.requests != 59230 {
+		t.Errorf("%+v %v", d, err)
+	}
+	for _, bad := range []string{"", "\nrequests: x", strings.Replace(told, "%s", "3", 1), "\nrequests: 9 total, 9 started, 9 done, 8 succeeded, 0 failed"} {
+		if _, err := parseH2load([]byte(bad)); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
 // The table has the medians, beside the best bare proxy and nginx.
 func TestTable(t *testing.T) {
 	var b strings.Builder

@@ -20,6 +20,7 @@ import (
 type rival struct {
 	name string
 	addr string
+	h2   string // where it speaks HTTP/2 without TLS: addr, but for nginx
 	cmd  *exec.Cmd
 	log  *bytes.Buffer
 }
@@ -85,17 +86,18 @@ func start(dir, otherWeir string, only []string, progress io.Writer) (*servers, 
 		}
 	}
 	built := filepath.Join(dir, "weir")
+	h2 := map[string]string{"nginx": port(), "nginx-limit_req": port()}
 	candidates := []struct {
 		name    string
 		env     []string
 		command func(addr string) []string
 	}{
 		{"nginx", nil, func(addr string) []string {
-			return []string{nginx, "-p", dir, "-c", writeFile(dir, "nginx.conf", fmt.Sprintf(nginxConf, dir, upstream, "", addr, ""))}
+			return []string{nginx, "-p", dir, "-c", writeFile(dir, "nginx.conf", fmt.Sprintf(nginxConf, dir, upstream, "", addr, "", h2["nginx"]))}
 		}},
 		{"nginx-limit_req", nil, func(addr string) []string {
 			return []string{nginx, "-p", dir, "-c", writeFile(dir, "limit.conf", fmt.Sprintf(nginxConf, dir, upstream,
-				"limit_req_zone $binary_remote_addr zone=a:10m rate=1000000r/s;", addr, "limit_req zone=a burst=100000 nodelay;"))}
+				"limit_req_zone $binary_remote_addr zone=a:10m rate=1000000r/s;", addr, "limit_req zone=a burst=100000 nodelay;", h2["nginx-limit_req"]))}
 		}},
 		{"caddy", []string{"XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}, func(addr string) []string {
 			return []string{"caddy", "run", "--adapter", "caddyfile", "--config", writeFile(dir, "Caddyfile", fmt.Sprintf(caddyfile, addr, upstream))}
@@ -132,6 +134,9 @@ func start(dir, otherWeir string, only []string, progress io.Writer) (*servers, 
 		r, err := launch(c.name, addr, c.env, command...)
 		if err != nil {
 			return s, err
+		}
+		if r.h2 = addr; h2[c.name] != "" {
+			r.h2 = h2[c.name]
 		}
 		s.rivals = append(s.rivals, r)
 	}
@@ -217,6 +222,7 @@ http {
 	%[3]s
 	server {
 		listen %[4]s backlog=1024;
+		listen %[6]s http2 backlog=1024;
 		location / {
 			%[5]s
 			proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection "";
@@ -229,6 +235,9 @@ http {
 const caddyfile = `{
 	admin off
 	auto_https off
+	servers {
+		protocols h1 h2c
+	}
 }
 http://%s {
 	reverse_proxy http://%s {
