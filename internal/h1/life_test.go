@@ -188,7 +188,7 @@ func TestPanic(t *testing.T) {
 		loop := New(s)
 		served := make(chan error)
 		go func() { served <- loop.Serve(l) }()
-		if got := (&side{addr: l.Addr().String()}).exchange(t, get("/")); got != "" {
+		if got := (&side{network: "tcp", addr: l.Addr().String()}).exchange(t, get("/")); got != "" {
 			t.Errorf("the answer is %q", got)
 		}
 		if err := loop.Shutdown(t.Context()); err != nil {

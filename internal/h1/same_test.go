@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,7 +24,8 @@ import (
 
 // side is one of the two servers that are held against each other.
 type side struct {
-	addr   string
+	network, addr string
+
 	handed atomic.Int64 // connections that net/http served
 }
 
@@ -38,15 +41,26 @@ func newHTTPServer(h http.Handler) *http.Server {
 	return s
 }
 
-// newSides starts both servers for h on loopback.
+// newSides starts both servers for h on loopback; for fuzzing on unix sockets, since ports run out.
 func newSides(t testing.TB, h http.Handler) (loop, plain *side) {
 	t.Helper()
+	listen := func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
+	if _, fuzzing := t.(*testing.F); fuzzing {
+		listen = func() (net.Listener, error) {
+			dir, err := os.MkdirTemp("", "h1") // the path of a socket must be short
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			return net.Listen("unix", filepath.Join(dir, "s"))
+		}
+	}
 	start := func(s *http.Server, serve func(net.Listener) error, shutdown func(context.Context) error) *side {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := listen()
 		if err != nil {
 			t.Fatal(err)
 		}
-		side := &side{addr: l.Addr().String()}
+		side := &side{network: l.Addr().Network(), addr: l.Addr().String()}
 		s.ConnState = func(_ net.Conn, state http.ConnState) {
 			if state == http.StateNew {
 				side.handed.Add(1)
@@ -72,7 +86,7 @@ func newSides(t testing.TB, h http.Handler) (loop, plain *side) {
 // exchange sends the parts one after the other, ends the sending, and returns all that comes back.
 func (s *side) exchange(t testing.TB, parts ...string) string {
 	t.Helper()
-	c, err := net.Dial("tcp", s.addr)
+	c, err := net.Dial(s.network, s.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +97,7 @@ func (s *side) exchange(t testing.TB, parts ...string) string {
 				return // the server has had enough
 			}
 		}
-		_ = c.(*net.TCPConn).CloseWrite()
+		_ = c.(interface{ CloseWrite() error }).CloseWrite()
 	}()
 	got, _ := io.ReadAll(c) // a server that refuses may break the connection
 	return string(got)
