@@ -158,10 +158,12 @@ func (b *body) discard() error {
 func (b *body) beforeAnswer() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err == io.ErrUnexpectedEOF {
+	switch {
+	case !b.closed && b.size() >= maxLeftOver:
+		return false
+	case b.err == io.ErrUnexpectedEOF:
 		return true // the client asks for nothing more anyway
-	}
-	if !b.closed && b.size() < maxLeftOver {
+	case !b.closed:
 		_ = b.discard() // which size tells
 	}
 	return b.size() == 0

@@ -281,6 +281,7 @@ func TestServes(t *testing.T) {
 		same(t, loop, plain, get("/before"), last)
 	}
 	for _, short := range []string{
+		"POST / HTTP/1.1\r\nHost:\r\nContent-Length:1000000\r\n\r\n", "POST /?read=close HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n",
 		post("/", "cut off")[:62], "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", "POST /?read=no HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n", post("/?read=close", strings.Repeat("cut", 9000))[:9000], post("/?read=some", strings.Repeat("cut", 9000))[:9000], post("/?read=no&write=flush", strings.Repeat("cut", 9000))[:9000],
 	} {
 		same(t, loop, plain, short)
