@@ -14,6 +14,9 @@ func (c *conn) feed(st *stream, p []byte) {
 		c.resetLocked(st.id, enhanceYourCalm)
 		return
 	}
+	if st.inAt > st.unread() { // or a body that is never caught up with would be kept whole
+		st.in, st.inAt = append(st.in[:0], st.in[st.inAt:]...), 0
+	}
 	st.in = append(st.in, p...)
 	c.unread += len(p)
 	st.cond.Broadcast()
