@@ -389,10 +389,7 @@ func (c *conn) fail(fault connError) {
 		st.abort()
 		c.close(st)
 	}
-	c.flush()
-	for c.writing {
-		c.drained.Wait()
-	}
+	c.flushAll()
 	c.mu.Unlock()
 	c.linger()
 }
@@ -463,10 +460,7 @@ func (c *conn) hangUpIfDone() {
 	c.draining = hangingUp
 	c.s.all.Go(func() {
 		c.mu.Lock()
-		c.flush()
-		for c.writing {
-			c.drained.Wait()
-		}
+		c.flushAll()
 		c.mu.Unlock()
 		// The reader keeps reading until the client closes its side.
 		_ = c.nc.SetDeadline(time.Now().Add(lingerTime))

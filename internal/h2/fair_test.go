@@ -2,8 +2,13 @@ package h2
 
 import (
 	"io"
+	"net"
 	"net/http"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/weir-rl/weir/internal/patience"
 )
@@ -38,5 +43,74 @@ func TestLongBody(t *testing.T) {
 	_ = answer.Body.Close()
 	if n := <-most; n > 1<<20 {
 		t.Errorf("%d bytes", n)
+	}
+}
+
+// slowListener accepts connections that take their time to write, and write nothing while gate is
+// locked.
+type slowListener struct {
+	net.Listener
+	gate *sync.Mutex
+}
+
+func (l slowListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return slowConn{c, l.gate}, err
+}
+
+type slowConn struct {
+	net.Conn
+	gate *sync.Mutex
+}
+
+func (c slowConn) Write(p []byte) (int, error) {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	time.Sleep(time.Millisecond)
+	return c.Conn.Write(p)
+}
+
+// TestBesideLongAnswer: while one answer is as much as the connection takes, other requests are
+// read and answered, also if it began while the reader was writing.
+func TestBesideLongAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gate sync.Mutex
+	began, start := make(chan *conn, 1), make(chan struct{})
+	serveOn(t, slowListener{l, &gate}, Options{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/long" {
+			began <- w.(*response).c
+			<-start
+			_, _ = io.Copy(w, zeros{}) // until the client is gone
+		}
+	})})
+	c := dialRaw(t, l.Addr().String())
+	c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow}))
+	c.must(c.f.WriteWindowUpdate(0, 1<<30))
+	c.open(1, "/long")
+	server := <-began
+	gate.Lock()
+	c.must(c.f.WritePing(false, [8]byte{1}))
+	patience.Until(t, "the reader writes", func() bool {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		return server.writing
+	})
+	close(start)
+	c.open(3, "/")
+	gate.Unlock()
+	for got := 0; ; {
+		switch f := c.next().(type) {
+		case *http2.DataFrame:
+			if got += len(f.Data()); got > 8<<20 {
+				t.Fatal("the other request is not answered")
+			}
+		case *http2.MetaHeadersFrame:
+			if f.StreamID == 3 {
+				return
+			}
+		}
 	}
 }

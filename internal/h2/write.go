@@ -1,11 +1,48 @@
 package h2
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // flush writes the contents of out. If another goroutine is writing, that one writes this as well.
-// flush releases mu while it writes. mu must be held.
+// What others add meanwhile is written by a goroutine of its own, once it is more than a little: a
+// long answer would keep the caller, who may be the reader or the handler of another stream, for as
+// long as it takes. flush releases mu while it writes. mu must be held.
 func (c *conn) flush() {
+	if c.writeOut(maxOut) {
+		c.flushSoon()
+	}
+}
+
+// flushAll is flush, and waits until there is nothing left to write. mu must be held.
+func (c *conn) flushAll() {
+	for c.failed == nil && (c.writing || len(c.out) > 0) {
+		if c.writeOut(math.MaxInt); c.writing {
+			c.drained.Wait()
+		}
+	}
+}
+
+// flushSoon has another goroutine flush, for one that must not wait. mu must be held.
+func (c *conn) flushSoon() {
+	if !c.writing {
+		c.s.all.Go(func() {
+			c.mu.Lock()
+			c.writeOut(math.MaxInt)
+			c.mu.Unlock()
+		})
+	}
+}
+
+// writeOut writes until out is empty, or so many bytes are written; then it reports that there are
+// more. mu must be held; it is released meanwhile.
+func (c *conn) writeOut(most int) (more bool) {
 	for !c.writing && len(c.out) > 0 && c.failed == nil {
+		if most <= 0 {
+			return true
+		}
+		most -= len(c.out)
 		c.writing = true
 		c.writes++
 		out := c.out
@@ -29,17 +66,7 @@ func (c *conn) flush() {
 	if c.failed != nil {
 		c.out = c.out[:0]
 	}
-}
-
-// flushSoon has another goroutine flush, for one that must not wait. mu must be held.
-func (c *conn) flushSoon() {
-	if !c.writing {
-		c.s.all.Go(func() {
-			c.mu.Lock()
-			c.flush()
-			c.mu.Unlock()
-		})
-	}
+	return false
 }
 
 // encoder writes the header blocks of answers. It keeps two fields in the client's dynamic table,
