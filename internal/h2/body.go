@@ -28,7 +28,8 @@ func (st *stream) unread() int { return len(st.in) - st.inAt }
 // openWindow lets the client send as much more on the connection as has been read by those whom it
 // was for. mu must be held.
 func (c *conn) openWindow() {
-	if more := connWindow - c.unread - c.recvWindow; more >= connWindow/2 {
+	left := connWindow - c.unread
+	if more := left - c.recvWindow; more >= max(left/2, maxFrame) {
 		c.out = appendWindowUpdate(c.out, 0, more)
 		c.recvWindow += more
 	}

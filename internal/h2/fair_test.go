@@ -114,3 +114,37 @@ func TestBesideLongAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestBesideUnreadBodies: bodies that nobody reads leave the rest of the connection's window to
+// others.
+func TestBesideUnreadBodies(t *testing.T) {
+	base := httpServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/read" {
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
+		<-r.Context().Done()
+	}), nil, Configure)
+	c := dialRaw(t, address(base))
+	window := defaultWindow
+	update := func() {
+		for {
+			if f, ok := c.next().(*http2.WindowUpdateFrame); ok && f.StreamID == 0 {
+				window += int(f.Increment)
+				return
+			}
+		}
+	}
+	update()
+	c.must(c.f.WritePing(false, [8]byte{1})) // the SETTINGS are acknowledged
+	for i, path := range []string{"/", "/", "/", "/read"} {
+		id := uint32(2*i + 1)
+		c.open(id, path)
+		for range 16 {
+			c.must(c.f.WriteData(id, false, make([]byte, 16<<10)))
+			window -= 16 << 10
+		}
+	}
+	for window < 128<<10 {
+		update()
+	}
+}
