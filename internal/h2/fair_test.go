@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -147,4 +148,26 @@ func TestBesideUnreadBodies(t *testing.T) {
 	for window < 128<<10 {
 		update()
 	}
+}
+
+// TestSteadyRapidReset: requests that are reset at once count also where their handlers have ended
+// before the next one comes.
+func TestSteadyRapidReset(t *testing.T) {
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	timed(t, Options{Handler: handler}, func(t *testing.T, _ *Server, _ *service, c *timedClient) {
+		for i := range uint32(2 * maxChatter) {
+			c.do(func() {
+				c.open(2*i+1, "/handler")
+				_ = c.f.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
+			})
+			synctest.Wait()
+			c.mu.Lock()
+			over := len(c.reasons) > 0
+			c.mu.Unlock()
+			if over {
+				return
+			}
+		}
+		t.Error("it goes on for ever")
+	})
 }

@@ -317,8 +317,8 @@ func (w *response) over() {
 		c.resetLocked(st.id, internalError)
 	default:
 		w.end(trailer)
+		c.repaid++
 	}
-	c.repaid++
 	c.flushTogether(c.handlers > 0)
 	w.await()
 	c.mu.Unlock()
