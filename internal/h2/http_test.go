@@ -377,6 +377,10 @@ func TestDeadlines(t *testing.T) {
 			w.(interface{ SetStall(time.Duration) }).SetStall(time.Millisecond)
 			_, _ = io.WriteString(w, "a few bytes")
 			err = io.EOF
+		case "/after":
+			_ = control.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+			_, _ = io.WriteString(w, "a few bytes")
+			err = io.EOF
 		case "/moved":
 			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
 			_ = control.SetReadDeadline(time.Time{})
@@ -388,7 +392,7 @@ func TestDeadlines(t *testing.T) {
 	}), nil, Configure)
 	c := dialRaw(t, address(base))
 	c.must(c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
-	for i, path := range []string{"/read", "/write", "/stall", "/rest"} {
+	for i, path := range []string{"/read", "/write", "/stall", "/rest", "/after"} {
 		id := uint32(2*i + 1)
 		c.open(id, path)
 		a := c.answer(id)
@@ -403,8 +407,8 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("%s: no error", path)
 		}
 	}
-	c.open(9, "/moved")
-	if a := c.answer(9); a.header.Get(":status") != "200" {
+	c.open(11, "/moved")
+	if a := c.answer(11); a.header.Get(":status") != "200" {
 		t.Errorf("%+v", a)
 	}
 }

@@ -304,10 +304,8 @@ func (w *response) over() {
 	c.mu.Lock()
 	// Before the end of the answer can be sent: a client that has read it may ask again.
 	c.leaveHandler(st)
-	for _, t := range [2]*time.Timer{st.readTimer, st.writeTimer} {
-		if t != nil {
-			t.Stop()
-		}
+	if st.readTimer != nil {
+		st.readTimer.Stop()
 	}
 	switch {
 	case st.closed:
@@ -321,6 +319,9 @@ func (w *response) over() {
 	}
 	c.flushTogether(c.handlers > 0)
 	w.await()
+	if st.writeTimer != nil { // which holds for what is sent after the handler, too
+		st.writeTimer.Stop()
+	}
 	c.mu.Unlock()
 	b := w.buffers
 	w.buffers = nil
