@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -447,6 +448,11 @@ func TestHTTPAttacks(t *testing.T) {
 		{"pings", empty, func(c *rawClient, _ uint32) { _ = c.f.WritePing(false, [8]byte{}) }},
 		{"settings", empty, func(c *rawClient, i uint32) {
 			_ = c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: i})
+		}},
+		{"many settings", empty, func(c *rawClient, i uint32) {
+			if i == 1 {
+				_ = c.f.WriteSettings(slices.Repeat([]http2.Setting{{ID: http2.SettingInitialWindowSize, Val: i}}, 2_000)...)
+			}
 		}},
 		{"empty DATA", func(c *rawClient) { c.open(1, "/") }, func(c *rawClient, _ uint32) { _ = c.f.WriteData(1, false, nil) }},
 		{"windows for nothing", empty, func(c *rawClient, _ uint32) { _ = c.f.WriteWindowUpdate(0, minReturn) }},

@@ -55,6 +55,9 @@ func (c *conn) frame(kind, flags byte, id uint32, p []byte) error {
 	}
 }
 
+// maxSettings bounds the settings of a frame. Each may change the windows of all streams.
+const maxSettings = 100
+
 // settings takes SETTINGS.
 func (c *conn) settings(flags byte, id uint32, p []byte) error {
 	if id != 0 {
@@ -76,6 +79,9 @@ func (c *conn) settings(flags byte, id uint32, p []byte) error {
 	}
 	if len(p)%6 != 0 {
 		return connError{frameSizeError, "SETTINGS of a length that is no multiple of 6"}
+	}
+	if len(p) > maxSettings*6 {
+		return connError{enhanceYourCalm, "too many settings at once"}
 	}
 	for ; len(p) > 0; p = p[6:] {
 		value := binary.BigEndian.Uint32(p[2:])
