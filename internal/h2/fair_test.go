@@ -171,3 +171,50 @@ func TestSteadyRapidReset(t *testing.T) {
 		t.Error("it goes on for ever")
 	})
 }
+
+// TestBeyondGoAway: frames of a stream that came too late for a connection that drains are ignored,
+// and those under way are answered.
+func TestBeyondGoAway(t *testing.T) {
+	release := make(chan struct{})
+	s, base := startHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), nil, Configure)
+	c := dialRaw(t, address(base))
+	c.open(1, "/")
+	c.must(c.f.WritePing(false, [8]byte{1}))
+	for {
+		if f, ok := c.next().(*http2.PingFrame); ok && f.IsAck() {
+			break
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Shutdown(t.Context()) }()
+	for last := uint32(0); last != 1; {
+		switch f := c.next().(type) {
+		case *http2.PingFrame:
+			c.must(c.f.WritePing(true, f.Data))
+		case *http2.GoAwayFrame:
+			last = f.LastStreamID
+		}
+	}
+	c.open(3, "/")
+	c.must(c.f.WriteData(3, false, []byte("x")))
+	c.must(c.f.WriteWindowUpdate(3, 1))
+	c.must(c.f.WriteRSTStream(3, http2.ErrCodeCancel))
+	c.must(c.f.WritePing(false, [8]byte{2}))
+	for {
+		f := c.next()
+		if g, ok := f.(*http2.GoAwayFrame); ok {
+			t.Fatalf("%v %s", g.ErrCode, g.DebugData())
+		}
+		if p, ok := f.(*http2.PingFrame); ok && p.IsAck() {
+			break
+		}
+	}
+	close(release)
+	if a := c.answer(1); a.header.Get(":status") != "200" {
+		t.Errorf("%+v", a)
+	}
+	_ = c.conn.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

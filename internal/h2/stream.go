@@ -135,6 +135,12 @@ func (c *conn) note(id uint32, ours bool) {
 	c.recentAt = (c.recentAt + 1) % len(c.recent)
 }
 
+// isIdle reports whether the client cannot have opened the stream. One that it opened after we
+// stopped to look is not idle. mu must be held.
+func (c *conn) isIdle(id uint32) bool {
+	return id%2 == 0 || id > c.lastID && c.draining < closing
+}
+
 // closedBy looks for a stream among those closed recently. mu must be held.
 func (c *conn) closedBy(id uint32) (ours, known bool) {
 	for _, r := range c.recent {

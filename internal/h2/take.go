@@ -160,7 +160,7 @@ func (c *conn) windowUpdate(id uint32, p []byte) error {
 	}
 	st := c.streams[id]
 	if st == nil {
-		if id > c.lastID || id%2 == 0 {
+		if c.isIdle(id) {
 			return connError{protocolError, "WINDOW_UPDATE of an idle stream"}
 		}
 		return c.spendWindow(n)
@@ -206,11 +206,11 @@ func (c *conn) reset(id uint32, p []byte) error {
 	if len(p) != 4 {
 		return connError{frameSizeError, "RST_STREAM that is not 4 bytes long"}
 	}
-	if id == 0 || id%2 == 0 || id > c.lastID {
-		return connError{protocolError, "RST_STREAM of an idle stream"}
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.isIdle(id) {
+		return connError{protocolError, "RST_STREAM of an idle stream"}
+	}
 	cost := 1
 	if st := c.streams[id]; st != nil {
 		st.abort()
@@ -364,7 +364,7 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	c.recvWindow -= size
 	st := c.streams[id]
 	if st == nil {
-		if id > c.lastID && c.draining < closing || id%2 == 0 {
+		if c.isIdle(id) {
 			c.mu.Unlock()
 			return connError{protocolError, "DATA of an idle stream"}
 		}
