@@ -56,6 +56,7 @@ func TestHandlerAlike(t *testing.T) {
 			w.(http.Flusher).Flush()
 			w.Header().Set("X-Announced", "a")
 			w.Header().Set(http.TrailerPrefix+"X-Not-Announced", "n")
+			w.Header().Set(http.TrailerPrefix+"Content-Length", "4")
 		case "/trailersonly":
 			w.Header().Set("Trailer", "X-Announced")
 			w.WriteHeader(http.StatusOK)

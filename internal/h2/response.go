@@ -337,7 +337,9 @@ func (w *response) complete() (trailer []byte) {
 	}
 	for name, values := range w.header {
 		if later, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			trailer = appendFields(trailer, http.CanonicalHeaderKey(later), values)
+			if later = http.CanonicalHeaderKey(later); httpguts.ValidTrailerHeader(later) {
+				trailer = appendFields(trailer, later, values)
+			}
 		} else if len(w.trailer) > 0 && slices.Contains(w.trailer, name) {
 			trailer = appendFields(trailer, name, values)
 		}
