@@ -78,7 +78,7 @@ func TestAttacks(t *testing.T) {
 			_ = c.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		}, func(c *rawClient, i uint32) { _ = c.f.WriteWindowUpdate(0, 1) }, http2.ErrCodeEnhanceYourCalm},
 		{"unknown frames", empty, func(c *rawClient, _ uint32) { _ = c.f.WriteRawFrame(0xbe, 0, 0, []byte("x")) }, http2.ErrCodeEnhanceYourCalm},
-		{"DATA on closed streams", func(c *rawClient, id uint32) { c.call(id, echoPath, nil) }, func(c *rawClient, _ uint32) { _ = c.f.WriteData(1, false, []byte("x")) },
+		{"DATA on closed streams", func(c *rawClient, id uint32) { c.call(id, echoPath, nil) }, func(c *rawClient, _ uint32) { _ = c.f.WriteData(1, false, make([]byte, 100)) },
 			http2.ErrCodeEnhanceYourCalm},
 		{"bad HPACK", empty, func(c *rawClient, i uint32) {
 			_ = c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true})

@@ -106,8 +106,9 @@ const (
 )
 
 type closedStream struct {
-	id   uint32
-	ours bool // we reset it, and frames sent before the client knew may still come
+	id     uint32
+	ours   bool // we reset it, and frames sent before the client knew may still come
+	window int  // that the client had left: so much of its body may be under way
 }
 
 const (

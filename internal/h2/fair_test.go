@@ -150,6 +150,22 @@ func TestBesideUnreadBodies(t *testing.T) {
 	}
 }
 
+// TestRestOfBody: what is under way of a body that its handler did not want costs the client
+// nothing, of however many frames it is.
+func TestRestOfBody(t *testing.T) {
+	base := httpServer(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil, Configure)
+	c := dialRaw(t, address(base))
+	c.open(1, "/")
+	c.answer(1)
+	for range 4 * maxChatter {
+		c.must(c.f.WriteData(1, false, []byte("part")))
+	}
+	c.open(3, "/")
+	if a := c.answer(3); a.header.Get(":status") != "200" {
+		t.Errorf("%+v", a)
+	}
+}
+
 // TestSteadyRapidReset: requests that are reset at once count also where their handlers have ended
 // before the next one comes.
 func TestSteadyRapidReset(t *testing.T) {

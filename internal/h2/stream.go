@@ -113,7 +113,7 @@ func (c *conn) close(st *stream) {
 		c.openWindow()
 	}
 	st.in, st.inAt, st.out = nil, 0, nil
-	c.note(st.id, false)
+	c.note(st.id, false).window = st.recvWindow
 	st.cond.Broadcast()
 	c.hangUpIfDone()
 }
@@ -126,13 +126,15 @@ func (st *stream) abort() {
 }
 
 // note remembers how a stream was closed. mu must be held.
-func (c *conn) note(id uint32, ours bool) {
-	if last := &c.recent[(c.recentAt+len(c.recent)-1)%len(c.recent)]; last.id == id {
-		last.ours = ours
-		return
+func (c *conn) note(id uint32, ours bool) *closedStream {
+	last := &c.recent[(c.recentAt+len(c.recent)-1)%len(c.recent)]
+	if last.id != id {
+		last = &c.recent[c.recentAt]
+		*last = closedStream{id: id}
+		c.recentAt = (c.recentAt + 1) % len(c.recent)
 	}
-	c.recent[c.recentAt] = closedStream{id, ours}
-	c.recentAt = (c.recentAt + 1) % len(c.recent)
+	last.ours = ours
+	return last
 }
 
 // isIdle reports whether the client cannot have opened the stream. One that it opened after we
@@ -141,14 +143,15 @@ func (c *conn) isIdle(id uint32) bool {
 	return id%2 == 0 || id > c.lastID && c.draining < closing
 }
 
-// closedBy looks for a stream among those closed recently. mu must be held.
-func (c *conn) closedBy(id uint32) (ours, known bool) {
-	for _, r := range c.recent {
-		if r.id == id {
-			return r.ours, true
+// closedLately looks for a stream among those closed recently; nil if it is not there. mu must be
+// held.
+func (c *conn) closedLately(id uint32) *closedStream {
+	for i := range c.recent {
+		if r := &c.recent[i]; r.id == id {
+			return r
 		}
 	}
-	return false, false
+	return nil
 }
 
 // hold counts n bytes that are kept for st; false if there is no room for them. mu must be held.

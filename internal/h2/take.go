@@ -324,12 +324,12 @@ func (c *conn) trailer(id uint32, end bool, block []byte) error {
 	c.mu.Lock()
 	st := c.streams[id]
 	if st == nil {
-		ours, known := c.closedBy(id)
+		was := c.closedLately(id)
 		c.mu.Unlock()
 		switch {
-		case ours:
+		case was != nil && was.ours:
 			return c.spend(1, "too many frames on closed streams")
-		case known:
+		case was != nil:
 			return connError{streamClosed, "HEADERS of a closed stream"}
 		}
 		return connError{protocolError, "HEADERS of a stream below one that was opened"}
@@ -368,9 +368,17 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 			c.mu.Unlock()
 			return connError{protocolError, "DATA of an idle stream"}
 		}
-		ours, _ := c.closedBy(id)
+		was := c.closedLately(id)
+		ours := was != nil && was.ours
+		expected := ours && size > 0 && size <= was.window
+		if expected { // the rest of a body that nobody wanted, which may be many frames
+			was.window -= size
+		}
 		c.mu.Unlock()
-		if ours || id > c.lastID {
+		switch {
+		case expected:
+			return nil
+		case ours || id > c.lastID:
 			// this one may have been sent before the client knew
 			return c.spend(1, "too many frames on closed streams")
 		}
