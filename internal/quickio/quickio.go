@@ -106,12 +106,15 @@ func (c *Conn) Read(p []byte) (int, error) {
 
 // Write is as net.Conn has it.
 func (c *Conn) Write(p []byte) (int, error) {
-	if c.raw == nil || len(p) == 0 || len(p) > most {
+	if c.raw == nil || len(p) == 0 {
 		return c.nc.Write(p)
 	}
 	h := &c.out
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if len(p) > most { // under mu, so that it does not go between the parts of another write
+		return c.nc.Write(p)
+	}
 	h.p, h.n, h.errno = p, 0, 0
 	err := c.raw.Write(h.try)
 	h.p = nil

@@ -97,6 +97,57 @@ func TestBytes(t *testing.T) {
 	})
 }
 
+// TestWritesTogether: what is written at the same time does not mix, whatever the sizes.
+func TestWritesTogether(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, ours, peer net.Conn) {
+		c := New(ours)
+		if c.raw != nil {
+			c.nc = guarded{ours, &c.out.mu, t}
+		}
+		sizes := map[byte]int{'a': most - 1, 'b': 2*most + 1}
+		var writers sync.WaitGroup
+		for name, size := range sizes {
+			writers.Go(func() {
+				for range 100 {
+					if _, err := c.Write(bytes.Repeat([]byte{name}, size)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		go func() {
+			writers.Wait()
+			_ = ours.Close()
+		}()
+		got, err := io.ReadAll(peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for len(got) > 0 {
+			size := min(sizes[got[0]], len(got))
+			if n := bytes.Count(got[:size], got[:1]); n < sizes[got[0]] {
+				t.Fatalf("%d bytes of a write of %d are together", n, sizes[got[0]])
+			}
+			got = got[size:]
+		}
+	})
+}
+
+// guarded is a connection whose ordinary writes have to be made while mu is held.
+type guarded struct {
+	net.Conn
+	mu *sync.Mutex
+	t  *testing.T
+}
+
+func (c guarded) Write(p []byte) (int, error) {
+	if c.mu.TryLock() {
+		c.mu.Unlock()
+		c.t.Errorf("a write of %d bytes may go between the parts of another", len(p))
+	}
+	return c.Conn.Write(p)
+}
+
 // TestErrors: errors read as those of ordinary calls.
 func TestErrors(t *testing.T) {
 	ended := func(c net.Conn) { _ = c.Close() }
