@@ -8,6 +8,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/weir-rl/weir/internal/answer"
@@ -110,7 +111,7 @@ func (p *Proxy) setForwarded(in *http.Request, host string, h http.Header) {
 	case len(f.prior) > 0 && f.peer != "":
 		h["X-Forwarded-For"] = []string{strings.Join(f.prior, ", ") + ", " + f.peer}
 	case len(f.prior) > 0:
-		h["X-Forwarded-For"] = f.prior
+		h["X-Forwarded-For"] = slices.Clone(f.prior)
 	case f.peer != "":
 		h["X-Forwarded-For"] = []string{f.peer}
 	}
@@ -118,11 +119,14 @@ func (p *Proxy) setForwarded(in *http.Request, host string, h http.Header) {
 	setLines(h, "X-Forwarded-Proto", f.protos, f.proto)
 }
 
+// setLines sets a field to copies of lines, since the transport may still be writing a header when
+// the door uses the client's again; or to value if there are none.
 func setLines(h http.Header, name string, lines []string, value string) {
 	if len(lines) == 0 {
-		lines = []string{value}
+		h[name] = []string{value}
+		return
 	}
-	h[name] = lines
+	h[name] = slices.Clone(lines)
 }
 
 // asWritten is the path as the client wrote it, but that bytes which may not stand in a request
