@@ -104,7 +104,7 @@ func TestThroughReverseProxy(t *testing.T) {
 	directWorks = false
 	t.Cleanup(func() { directWorks = true })
 	for name, test := range map[string]func(*testing.T){
-		"TestWebSocket": TestWebSocket, "TestStreamingResponse": TestStreamingResponse, "TestTrailers": TestTrailers, "TestHangUp": TestHangUp,
+		"TestWebSocket": TestWebSocket, "TestStreamingResponse": TestStreamingResponse, "TestStreamingKnownLength": TestStreamingKnownLength, "TestTrailers": TestTrailers, "TestHangUp": TestHangUp,
 		"TestHangUpInBody": TestHangUpInBody, "TestConcurrencySpansTheBody": TestConcurrencySpansTheBody, "TestUpstreamBreaksOff": TestUpstreamBreaksOff,
 		"TestEarlyAnswer": TestEarlyAnswer, "TestExpectContinue": TestExpectContinue, "TestUpstreamSeesOnlyWhatPassed": TestUpstreamSeesOnlyWhatPassed,
 		"TestForwardedHeaders": TestForwardedHeaders, "TestHeadersOfTheUpstream": TestHeadersOfTheUpstream, "TestUpstreamFailures": TestUpstreamFailures,

@@ -100,6 +100,9 @@ type Options struct {
 const (
 	dialTimeout = 10 * time.Second
 	defaultWait = 60 * time.Second
+	// flushAfter is how long a part of a body of known length waits for more of it, so that both go
+	// out in one piece, where httputil.ReverseProxy copies it.
+	flushAfter = 50 * time.Millisecond
 )
 
 // Proxy is an http.Handler. Make one with New. Safe for concurrent use.
@@ -159,8 +162,8 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 		ModifyResponse: modifyResponse,
 		ErrorHandler:   p.handleError,
 		Transport:      p.transport(o.Upstream.Scheme),
-		// bodies of unknown length and event streams are flushed at once all the same
-		FlushInterval: 0,
+		// Bodies of unknown length and event streams are flushed at once all the same.
+		FlushInterval: flushAfter,
 		BufferPool:    buffers,
 		ErrorLog:      log.New(logWriter(p.o.Logf), "", 0),
 	}
