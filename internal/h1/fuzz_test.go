@@ -81,6 +81,7 @@ func FuzzServe(f *testing.F) {
 	for _, s := range []string{
 		get("/") + ask("HEAD", "/a"), post("/", "a body") + "\r\n" + ask("DELETE", "/"), ask("PUT", "/", "Content-Length: 9") + "a body" + get("/"),
 		post("/?unread", "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n") + get("/"), post("/", "x", "Connection: close") + get("/"), ask("PATCH", "/?unread", "Content-Length: 70000") + strings.Repeat("x", 70_000) + get("/"),
+		ask("PUT", "/", "Content-Length: 1000000") + "cut off",
 	} {
 		f.Add([]byte(s), 40)
 	}
