@@ -289,6 +289,7 @@ func (c *conn) answer() (keep, understood bool) {
 	q.end()
 	keep = q.response.finish()
 	kept, cut := q.body.end(q.response.err == nil && !q.http.Close)
+	q.watch.give(c)
 	c.current = nil
 	work.release(c.s)
 	if cut && q.response.err == nil {

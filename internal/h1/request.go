@@ -200,7 +200,7 @@ func (w *watch) start(nc net.Conn, gone func()) {
 	}()
 }
 
-// stop ends it, and gives c what has come in.
+// stop ends it.
 func (w *watch) stop(c *conn) {
 	w.mu.Lock()
 	w.stopped = true
@@ -208,6 +208,10 @@ func (w *watch) stop(c *conn) {
 	_ = c.nc.SetReadDeadline(past)
 	<-w.ended
 	c.armed = past
+}
+
+// give gives c what has come in. Nobody may read the body any more, whose bytes this may move.
+func (w *watch) give(c *conn) {
 	if w.n > 0 {
 		if c.w == len(c.in) {
 			c.makeRoom()

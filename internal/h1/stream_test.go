@@ -196,6 +196,55 @@ func TestOver(t *testing.T) {
 	}
 }
 
+// TestOverMoved: what comes behind a request moves no byte of its body while somebody reads that.
+func TestOverMoved(t *testing.T) {
+	read := make(chan error, 1)
+	s := New(newHTTPServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return
+		}
+		_ = r.Context().Done()
+		<-r.Context().(*request).watch.ended // one byte more has come
+		begun := make(chan struct{})
+		go func() {
+			defer close(read)
+			p := make([]byte, 1)
+			for i := 0; ; i++ {
+				if _, err := r.Body.Read(p); err != nil {
+					return
+				}
+				if p[0] != 'x' {
+					read <- fmt.Errorf("%q at %d", p, i)
+					return
+				}
+				if i == 0 {
+					close(begun)
+				}
+			}
+		}()
+		<-begun
+	})))
+	client, server := net.Pipe()
+	ended := make(chan struct{})
+	go func() {
+		s.newConn(server).Serve()
+		close(ended)
+	}()
+	go func() { _, _ = io.Copy(io.Discard, client) }()
+	// Two requests fill the buffer, so that it is moved.
+	both := get("/") + post("/", strings.Repeat("x", 3000), "Padding: ")
+	both = strings.Replace(both, "Padding: ", "Padding: "+strings.Repeat("y", minInput-len(both)), 1)
+	for _, part := range []string{both, get("/", "Connection: close")} {
+		if _, err := io.WriteString(client, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-ended
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDrainUpload: a server that goes away waits for a request whose body is on its way, and for an
 // answer that is.
 func TestDrainUpload(t *testing.T) {
