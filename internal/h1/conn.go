@@ -245,11 +245,15 @@ func (c *conn) arm() {
 // idle reports whether nothing has been asked, and nothing will be that the server would have to
 // wait for.
 func (c *conn) idle() bool {
-	if c.r < c.w || !c.begun.IsZero() {
+	switch {
+	case !c.begun.IsZero():
 		return false
-	}
-	if c.used {
+	case c.used:
+		// as in net/http, though the line end that some send behind a body may be there, or up to
+		// three bytes of a request
 		return true
+	case c.r < c.w:
+		return false
 	}
 	if end := c.began.Add(freshFor); c.due.IsZero() || c.due.After(end) {
 		c.due = end

@@ -237,3 +237,21 @@ func TestDrain(t *testing.T) {
 		t.Errorf("no answer says that the connection ends: %s", got)
 	}
 }
+
+// TestDrainRest: the line end that some clients send behind a body does not hold up a server that
+// goes away.
+func TestDrainRest(t *testing.T) {
+	got := both(t, http.HandlerFunc(tell), func(t *testing.T, l *pipes, s server) string {
+		p := l.dial()
+		p.send(post("/", "a body") + "\r\n")
+		synctest.Wait()
+		begin := time.Now()
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		return story(begin, p)
+	})
+	if !strings.HasPrefix(got, "0s:") {
+		t.Errorf("%s", got)
+	}
+}
