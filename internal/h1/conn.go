@@ -121,7 +121,7 @@ func (c *conn) handOver() {
 	if in := c.in[c.r:min(c.w, c.r+len(preface))]; c.used && len(in) > 0 && string(in) == preface[:len(in)] {
 		// To net/http the connection is a new one, on which this would begin HTTP/2. Who is behind
 		// a proxy must not be able to change the protocol of its connection.
-		c.bound(time.Now())
+		c.bound()
 		_, _ = io.WriteString(c.nc, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 		return
 	}
@@ -287,7 +287,7 @@ func (c *conn) answer() (keep, understood bool) {
 		return false, false
 	}
 	inBuffer := c.head.next + len(q.body.rest)
-	c.bound(q.response.now)
+	c.bound()
 	c.current = q
 	c.s.handler.ServeHTTP(&q.response, q.http)
 	q.end()
@@ -323,11 +323,15 @@ func (c *conn) shrink() {
 	c.r, c.in = 0, small
 }
 
-// bound makes the answer to a request that is there at now fail if it takes too long: at least as
-// long as the server's time-out says, and at most a quarter longer. To set the deadline for each
-// answer would cost more than the rest of this.
-func (c *conn) bound(now time.Time) {
-	if d := c.s.timeouts.write; d > 0 && c.writable.Sub(now) < d {
+// bound makes the answer to a request that is there fail if it takes too long: at least as long as
+// the server's time-out says, and at most a quarter longer. To set the deadline for each answer
+// would cost more than the rest of this.
+func (c *conn) bound() {
+	d := c.s.timeouts.write
+	if d == 0 {
+		return
+	}
+	if now := time.Now(); c.writable.Sub(now) < d {
 		c.writable = now.Add(d + d/4)
 		_ = c.nc.SetWriteDeadline(c.writable)
 	}

@@ -18,7 +18,6 @@ type response struct {
 	*work
 	q    *request
 	c    *conn
-	now  time.Time
 	head bool // the request is a HEAD
 
 	status  int   // 0 until WriteHeader
@@ -50,7 +49,7 @@ const (
 func (w *response) begin(q *request, k *work) {
 	k.keys, k.buffer, k.out = k.keys[:0], k.buffer[:0], k.out[:0]
 	*w = response{
-		work: k, q: q, c: q.c, now: time.Now(), head: q.http.Method == http.MethodHead, length: -1, close: q.http.Close,
+		work: k, q: q, c: q.c, head: q.http.Method == http.MethodHead, length: -1, close: q.http.Close,
 	}
 }
 
@@ -283,7 +282,7 @@ func (w *response) commit(p []byte, last bool) {
 	counted := last && !w.hasLength && !w.hasTrailers && w.bodyAllowed()
 	w.chunked = w.bodyAllowed() && !w.head && w.length < 0 && !counted
 	if !w.hasDate {
-		w.out = append(appendDate(append(w.out, "Date: "...), w.now), "\r\n"...)
+		w.out = append(appendDate(append(w.out, "Date: "...), time.Now()), "\r\n"...)
 	}
 	if counted && (!w.head || len(p) > 0) {
 		w.out = append(w.out, "Content-Length: "...)
