@@ -106,8 +106,8 @@ var nodeAskers = map[string]func(addr string) (nodeAsker, error){
 	},
 }
 
-// node decides requests of many callers on a Redis for some time. It writes how many it decided in a
-// second, and its processor time for each in µs.
+// node decides requests of many callers on a Redis for some time. It writes how many it decided in
+// a second, and its processor time for each in µs.
 func node(args []string, out io.Writer) error {
 	if len(args) != 3 || nodeAskers[args[0]] == nil {
 		return errors.New("node takes a library, the address of a Redis, and a duration")

@@ -73,8 +73,8 @@ const (
 	loadRulesRLS = "domain: bench\ndescriptors:\n  - key: user\n    rate_limit: { unit: day, requests_per_unit: 1000000 }\n"
 )
 
-// closedLoop lets requests stand in line for any time, as those of many callers who ask again as soon
-// as they are answered always do. In an open loop that is overload.
+// closedLoop lets requests stand in line for any time, as those of many callers who ask again as
+// soon as they are answered always do. In an open loop that is overload.
 var closedLoop = []string{"--overload-line", "0s", "--overload-proxy-line", "0s"}
 
 // launchWeir starts a weir of which one door listens: http, grpc, resp or proxy.
@@ -142,8 +142,8 @@ func (b *bench) launchRateLimiter(redis *server) (*server, error) {
 	}, b.rateLimiter)
 }
 
-// echo serves the rate limit service with grpc-go as it comes, and admits whatever it is asked: what
-// such a server costs that decides nothing.
+// echo serves the rate limit service with grpc-go as it comes, and admits whatever it is asked:
+// what such a server costs that decides nothing.
 func echo(args []string) error {
 	if len(args) != 1 {
 		return errors.New("echo takes an address")

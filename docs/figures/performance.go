@@ -13,8 +13,8 @@ import (
 )
 
 // The pictures and tables of docs/performance.md: what scripts/performance measured, of which there
-// is a file for each part in the folder performance. They are drawn, and written into the page, from
-// these files alone.
+// is a file for each part in the folder performance. They are drawn, and written into the page,
+// from these files alone.
 
 // measured is a file of results.
 type measured struct {

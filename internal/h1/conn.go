@@ -307,8 +307,8 @@ func (c *conn) answer() (keep, understood bool) {
 	return keep && kept && !c.draining.Load(), true
 }
 
-// linger lets a client that is still sending take its answer: if the connection were closed at once,
-// the answer could be lost. It is as in net/http.
+// linger lets a client that is still sending take its answer: if the connection were closed at
+// once, the answer could be lost. It is as in net/http.
 func (c *conn) linger() {
 	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
 		_ = w.CloseWrite()

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-rl/weir/internal/door"
 )
 
-// response implements http.ResponseWriter and io.StringWriter, and what http.ResponseController asks
-// for, but hijacking (stream.go). It makes the bytes that net/http makes, in the same order.
+// response implements http.ResponseWriter and io.StringWriter, and what http.ResponseController
+// asks for, but hijacking (stream.go). It makes the bytes that net/http makes, in the same order.
 type response struct {
 	*work
 	q    *request

@@ -33,8 +33,8 @@ func (w *response) Flush() { _ = w.FlushError() }
 // zero time is no bound.
 func (w *response) SetReadDeadline(t time.Time) error { return w.q.body.setDeadline(t) }
 
-// EnableFullDuplex is for http.ResponseController: what the handler has not read of the body is left
-// to it when the answer begins.
+// EnableFullDuplex is for http.ResponseController: what the handler has not read of the body is
+// left to it when the answer begins.
 func (w *response) EnableFullDuplex() error {
 	w.duplex = true
 	return nil
@@ -91,7 +91,8 @@ func (w *response) end() {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// abort sends what has been made of an answer that breaks off. Without an end of its head it is none.
+// abort sends what has been made of an answer that breaks off. Without an end of its head it is
+// none.
 func (w *response) abort() {
 	if w.committed {
 		w.send()

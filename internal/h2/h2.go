@@ -48,8 +48,8 @@ type Options struct {
 	MaxMessage int
 	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
 	MaxStreams int
-	// Window is how many bytes of a body a client may send ahead of its handler; 0 means 16 KiB. All
-	// bodies of a connection together are bounded by 1 MiB.
+	// Window is how many bytes of a body a client may send ahead of its handler; 0 means 16 KiB.
+	// All bodies of a connection together are bounded by 1 MiB.
 	Window int
 	// MaxHandlers bounds the calls of one connection that are in Handler; 0 means 128.
 	MaxHandlers int

@@ -43,8 +43,8 @@ type Options struct {
 	Required bool
 	// Concurrent is how many commands of a pipeline wait for their decision at a time; those on the
 	// same key stay in order. Where a decision is a question to another server it makes one wait of
-	// many, and where it takes long to look at the rules, several processors take part. Below 2: one
-	// after the other.
+	// many, and where it takes long to look at the rules, several processors take part. Below 2:
+	// one after the other.
 	Concurrent int
 	// MaxMemory bounds the bytes that all connections together take; 0 means 256 MiB. A connection
 	// that would need more is closed.

@@ -37,8 +37,8 @@ type Options struct {
 	// ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent use.
 	Trusted func(peer string) bool
 	// Parallel is how many requests may wait for their decision at a time, of all connections
-	// together. 0 decides those of a connection one after the other, which is wrong for a store over
-	// a network, and for rules of which a request is tried on hundreds (rule.Set.MatchNow).
+	// together. 0 decides those of a connection one after the other, which is wrong for a store
+	// over a network, and for rules of which a request is tried on hundreds (rule.Set.MatchNow).
 	Parallel int
 	// MaxFrameSize bounds a frame in bytes, without its length, and is kept within 256 and 1 MiB; 0
 	// means 65,536, four times what HAProxy sends by default.
