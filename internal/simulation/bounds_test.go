@@ -33,9 +33,12 @@ type books struct {
 
 type settlement struct{ at, reserved int64 }
 
+// held are slots that were taken. A clock that was set back makes them last longer, and one that
+// was set ahead shorter.
 type held struct {
-	n, until int64
-	life     int
+	n            int64
+	until        int64 // by clock.elapsed
+	began, ahead int   // as they were taken
 }
 
 // of returns the books of an account. w.mu is held.
@@ -145,30 +148,51 @@ func (w *world) reservedAt(a account, s settlement) (n int) {
 	return n
 }
 
-// slotTaken and slotFreed hold a concurrency limit: no more are held than it has.
-func (w *world) slotTaken(c *store.Charge, slot uint64, n, now int64, life int) {
+// isHeld reports whether slots are held for certain.
+func (w *world) isHeld(h held, began int) bool {
+	clock := &w.server.clock
+	return h.began == began && h.ahead == clock.setAhead() && h.until > clock.elapsed()
+}
+
+// slotTaken holds a concurrency limit, as it was when the server admitted: no more are held than it
+// has. Slots outlast all but the server's memory: they are not part of snapshots.
+func (w *world) slotTaken(c *store.Charge, slot uint64, began int) {
 	a := accountOf(c.Counter, c.Key)
+	config := c.Limit.Config()
+	clock := &w.server.clock
 	w.mu.Lock()
 	b := w.of(a)
-	b.slots[slot] = held{n, now + c.Limit.Config().Timeout.Microseconds(), life}
+	_, had := b.slots[slot]
+	b.slots[slot] = held{c.Ask.Cost, clock.elapsed() + config.Timeout.Microseconds(), began, clock.setAhead()}
 	sum := int64(0)
 	for _, h := range b.slots {
-		if h.until > now && h.life == life {
+		if w.isHeld(h, began) {
 			sum += h.n
 		}
 	}
 	w.mu.Unlock()
-	if most := w.most(w.plan.indexOf(c.Counter.Rule)).N; sum > most && w.server.clock.setBack() == 0 {
-		w.wrong("%v: %d slots are held, of %d", a, sum, most)
+	if had || slot == 0 {
+		w.wrong("%v: slots have the name %d, which others had: %v", a, slot, had)
+	}
+	if sum > config.N {
+		w.wrong("%v: %d slots are held, of %d", a, sum, config.N)
 	}
 }
 
-func (w *world) slotFreed(a account, slot uint64) {
+// slotFreed holds a release: it is one if the slot is held, and only the first one.
+func (w *world) slotFreed(a account, slot uint64, freed bool, began int) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	b := w.of(a)
 	b.touches++
+	h, there := b.slots[slot]
 	delete(b.slots, slot)
+	w.mu.Unlock()
+	if there && !freed && w.isHeld(h, began) {
+		w.wrong("%v: slots that are held cannot be given back", a)
+	}
+	if freed && !(there && h.began == began) {
+		w.wrong("%v: slots are given back that are not held", a)
+	}
 }
 
 // most is a limit with the largest number that it had, or was granted.

@@ -231,8 +231,8 @@ func (l *link) Release(ctx context.Context, c *rule.Counter, key []byte, slot ui
 	var had bool
 	own := bytes.Clone(key)
 	err = l.call(ctx, "release", fmt.Sprintf("%s%q", c.Window, own), func(m *memory.Store) (err error) {
-		l.w.slotFreed(accountOf(c, own), slot)
 		had, err = m.Release(nobody, c, own, slot)
+		l.w.slotFreed(accountOf(c, own), slot, had, l.w.server.began)
 		return err
 	})
 	return err == nil && had, err

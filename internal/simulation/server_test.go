@@ -22,9 +22,10 @@ type server struct {
 	mu     sync.Mutex
 	mem    *memory.Store
 	engine *castest.Memory
-	down   bool
+	down   int // how many halts are in force; it is back when all are over
 	life   int // how often it was stopped
-	forgot int // how often it came back without what it knew
+	began  int // how often it began anew: nothing is in its memory but what its snapshot had
+	forgot int // how often it did without its snapshot
 	calls  int
 }
 
@@ -48,20 +49,21 @@ func (s *server) begin() (err error) {
 func (s *server) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.down, s.life = true, s.life+1
+	s.down, s.life = s.down+1, s.life+1
 }
 
 // back starts it again: as it was, or from its snapshot, or with nothing.
 func (s *server) back(how memoryOf) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.down = false
+	s.down--
 	if how == keeps || how == reads && s.path == "" {
 		return nil
 	}
 	if err := s.mem.Close(); err != nil {
 		return err
 	}
+	s.began++
 	if how == forgets {
 		s.path = ""
 		s.forgot++
@@ -112,8 +114,8 @@ func (s *server) take(from *link, o *op, charges []store.Charge, ahead []algo.Ah
 		if out.Made {
 			s.w.charged(from, o, c, c.Ask.Cost, now, s.forgot, s.life)
 		}
-		if c.Limit.Algorithm() == algo.Concurrency && out.Made {
-			s.w.slotTaken(c, out.Slot, c.Ask.Cost, now, s.life)
+		if c.Limit.Algorithm() == algo.Concurrency && out.Made && c.Ask.Cost > 0 {
+			s.w.slotTaken(c, out.Slot, s.began)
 		}
 		if s.w.mistake == earlyRetry && results[i].RetryAfter > 2000 {
 			results[i].RetryAfter -= 1000

@@ -22,7 +22,7 @@ func (w *world) reach(node int) (*memory.Store, bool) {
 	n := w.weatherOf(node)
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
-	return w.server.mem, !n.refused && !n.hole && !w.server.down
+	return w.server.mem, !n.refused && !n.hole && w.server.down == 0
 }
 
 // travel takes a call to the server, which does it there, and the answer back. It takes as long as
@@ -50,7 +50,7 @@ func (w *world) travel(r *rand.Rand, node int, do func()) error {
 	}
 	s := w.server
 	s.mu.Lock()
-	if s.down {
+	if s.down > 0 {
 		s.mu.Unlock()
 		time.Sleep(back)
 		return errRefused

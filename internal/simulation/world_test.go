@@ -142,6 +142,7 @@ type clock struct {
 	base   int64 // µs since the Unix epoch, at from
 	ppm    int64 // how much faster it goes, in millionths
 	behind int   // how often it was set back
+	ahead  int   // and how often ahead
 }
 
 // start is when the clocks begin: 2026-01-01T00:00:00Z. A window of the longest kind in use begins
@@ -151,8 +152,13 @@ const start = int64(1767225600_000000)
 func (c *clock) now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.base + c.elapsed()
+}
+
+// elapsed is the time since from as it goes, in µs.
+func (c *clock) elapsed() int64 {
 	elapsed := time.Since(c.from).Microseconds()
-	return c.base + elapsed + elapsed*c.ppm/1_000_000
+	return elapsed + elapsed*c.ppm/1_000_000
 }
 
 func (c *clock) step(by time.Duration) {
@@ -161,6 +167,8 @@ func (c *clock) step(by time.Duration) {
 	c.base += by.Microseconds()
 	if by < 0 {
 		c.behind++
+	} else {
+		c.ahead++
 	}
 }
 
@@ -168,6 +176,12 @@ func (c *clock) setBack() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.behind
+}
+
+func (c *clock) setAhead() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ahead
 }
 
 // until returns how long it takes until the clock has gone on by so many µs.
