@@ -43,6 +43,16 @@ func AppendNote(note []byte, at int64, c *Charge, last []byte) []byte {
 	return append(note, c.Key...)
 }
 
+// Instant returns when the decision of a note was made, in µs; ok is false if note is none of this
+// version.
+func Instant(note []byte) (at int64, ok bool) {
+	if len(note) == 0 || note[0] != noteVersion {
+		return 0, false
+	}
+	v, n := binary.Uvarint(note[1:])
+	return int64(v), n > 0 && v < 1<<53
+}
+
 // readNote calls each for every charge of a note, in order, with the instant of the decision. The
 // key is part of note.
 func readNote(note []byte, each func(at int64, c *Charge)) error {

@@ -38,6 +38,9 @@ func TestNoteProperty(t *testing.T) {
 			}
 		}
 		note := noteOf(at, charges)
+		if was, ok := Instant(note); !ok || was != at {
+			r.Fatalf("decided at %d, the note says %d, %v", at, was, ok)
+		}
 		i := 0
 		err := readNote(note, func(was int64, n *Charge) {
 			if i >= len(charges) || was != at || n.Counter != charges[i].Counter || n.Reserved != charges[i].Reserved || n.Each != charges[i].Each ||
@@ -94,7 +97,11 @@ func FuzzNote(f *testing.F) {
 			at, charges = was, append(charges, *n)
 		})
 		if err != nil {
+			Instant(note)
 			return
+		}
+		if was, ok := Instant(note); !ok || was != at {
+			t.Fatalf("decided at %d, Instant says %d, %v", at, was, ok)
 		}
 		again := noteOf(at, charges)
 		i := 0

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/weir-rl/weir/internal/reserve"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -36,8 +38,10 @@ func (s *Store) Reserves() bool {
 }
 
 // Hold implements store.Reserver. While the primary is away, Local holds the note: it is then this
-// node's, and lost with it. A primary that does not say in time whether it holds a note is taken to
-// do so, since two stores would hand it out twice.
+// node's, and lost with it. So it is if the decision was made without the primary, which may be
+// back: another node would give back to the primary what that was never charged. A primary that
+// does not say in time whether it holds a note is taken to do so, since two stores would hand it
+// out twice.
 func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.Duration) error {
 	primary, local, err := s.reservers()
 	if err != nil {
@@ -45,7 +49,7 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 	}
 	p := s.partOfID(id)
 	why := p.breaker.Load().refusal
-	if why == nil {
+	if why == nil && (local == nil || !s.decidedHere(note)) {
 		err := s.askWithin(ctx, p, s.o.MaxDeadline, func(ctx context.Context) error { return primary.Hold(ctx, id, note, timeout) })
 		switch {
 		case err == nil || ctx.Err() != nil:
@@ -59,6 +63,17 @@ func (s *Store) Hold(ctx context.Context, id string, note []byte, timeout time.D
 		return why
 	}
 	return local.Hold(ctx, id, note, timeout)
+}
+
+// decidedHere reports whether a note is of a decision that was made without the primary just now.
+func (s *Store) decidedHere(note []byte) bool {
+	at, ok := reserve.Instant(note)
+	for i := range s.parts {
+		if ok && s.parts[i].outages.madeAt(at) {
+			return true
+		}
+	}
+	return false
 }
 
 // Claim implements store.Reserver. It fails for a note of the primary's while that is away.
@@ -259,7 +274,14 @@ type outages struct {
 	mu    sync.Mutex
 	spans []span // in order; the last maxSpans
 	since int64  // up to here, spans have been dropped
+
+	last [lastInstants]int64 // the instants themselves, of the last decisions; a ring
+	next int                 // in last
 }
+
+// lastInstants is how many decisions may be made between one that is reserved for and its Hold,
+// which follows at once.
+const lastInstants = 256
 
 // span is a closed interval of instants, in µs.
 type span struct{ from, to int64 }
@@ -274,6 +296,10 @@ const (
 func (o *outages) note(at int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if at != o.last[(o.next+lastInstants-1)%lastInstants] { // a decision has several charges
+		o.last[o.next] = at
+		o.next = (o.next + 1) % lastInstants
+	}
 	if n := len(o.spans); n > 0 {
 		if last := &o.spans[n-1]; at >= last.from-spanGap && at <= last.to+spanGap {
 			last.from, last.to = min(last.from, at), max(last.to, at)
@@ -285,6 +311,14 @@ func (o *outages) note(at int64) {
 		o.spans = append(o.spans[:0], o.spans[1:]...)
 	}
 	o.spans = append(o.spans, span{at, at})
+}
+
+// madeAt reports whether one of the last decisions was made at an instant. It is exact, as has is
+// not: a decision of the primary's beside it is anybody's to settle.
+func (o *outages) madeAt(at int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return at != 0 && slices.Contains(o.last[:], at)
 }
 
 // has reports whether a decision may have been made then.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/reserve"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -174,6 +175,72 @@ func TestSettlesReservations(t *testing.T) {
 		counts("cost more", told, 12, 10)
 		if n := len(s.parts[0].missed.late); n != 0 {
 			t.Errorf("%d settlements are left", n)
+		}
+	})
+}
+
+// TestReservedHere: what was decided without the primary is held here, although the primary is back:
+// another node would give back to the primary what it was not charged. What the primary has decided
+// is anybody's.
+func TestReservedHere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := newTest(t, Options{})
+		other := newOver(t, p, Options{})
+		c := perHour(t, 100)
+		reserved := func(cost int64) {
+			t.Helper()
+			var r [1]algo.Result
+			at, err := s.Take(t.Context(), []store.Charge{charge(c, "k", cost)}, r[:])
+			if err != nil || !r[0].Allowed {
+				t.Fatalf("%+v, %v", r[0], err)
+			}
+			note := reserve.AppendNote(nil, at, &reserve.Charge{Counter: c.ID, Reserved: cost, Key: []byte("k")}, nil)
+			p.set(none)
+			if err := s.Hold(t.Context(), fmt.Sprint("of ", cost), note, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claimed := func(by *Store, cost int64, want bool) {
+			t.Helper()
+			if _, ok, err := by.Claim(t.Context(), fmt.Sprint("of ", cost)); err != nil || ok != want {
+				t.Errorf("the one of %d is claimed %v, %v, want %v", cost, ok, err, want)
+			}
+		}
+		p.set(loses)
+		reserved(7)
+		if state, _, _ := s.State(); state != Closed {
+			t.Fatalf("the breaker is %v", state)
+		}
+		time.Sleep(time.Millisecond)
+		reserved(8)
+		claimed(other, 7, false)
+		claimed(other, 8, true)
+		claimed(s, 7, true)
+	})
+}
+
+// TestSettlesUncounted: what was admitted without being counted anywhere gives nothing back.
+func TestSettlesUncounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := newTest(t, Options{})
+		c := perHour(t, 100)
+		take(t, s, charge(c, "k", 50))
+		cut(t, s, p, refuses)
+		time.Sleep(2 * time.Second)
+		free := charge(c, "k", 10)
+		free.OnStoreError = rule.AllowAll
+		var r [1]algo.Result
+		at, err := s.Take(t.Context(), []store.Charge{free}, r[:])
+		if err != nil || !r[0].Allowed {
+			t.Fatalf("%+v, %v", r[0], err)
+		}
+		mend(t, s, p)
+		e := store.Settlement{Counter: c, Limit: c.Limit, Key: []byte("k"), At: at, Reserved: 10, Actual: 1}
+		if err := s.Settle(t.Context(), []store.Settlement{e}); err != nil {
+			t.Error(err)
+		}
+		if n := used(t, p.Store, c, "k"); n != 50 {
+			t.Errorf("%d are charged, want 50", n)
 		}
 	})
 }

@@ -144,12 +144,12 @@ func (s *Store) decideLocally(
 	return now, admitted, counted, nil
 }
 
-// noteOutage notes that charges were decided here, in the parts of the primary that would have.
+// noteOutage notes that charges were decided here, in the parts of the primary that would have:
+// also those that are not counted, of which nothing may come back.
 func (s *Store) noteOutage(charges []store.Charge, now int64) {
 	for i := range charges {
-		if c := &charges[i]; !uncounted(c) {
-			s.partOf(c.Counter, c.Key).outages.note(now)
-		}
+		c := &charges[i]
+		s.partOf(c.Counter, c.Key).outages.note(now)
 	}
 }
 
