@@ -234,3 +234,25 @@ func TestBeyondGoAway(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStreamsThatEndByReset: a client may end streams by a reset, as those of gRPC do, once it has an
+// answer.
+func TestStreamsThatEndByReset(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	timed(t, Options{Handler: handler}, func(t *testing.T, _ *Server, _ *service, c *timedClient) {
+		for i := range uint32(2 * maxChatter) {
+			c.do(func() { c.open(2*i+1, "/handler") })
+			synctest.Wait()
+			c.do(func() { _ = c.f.WriteRSTStream(2*i+1, http2.ErrCodeCancel) })
+			synctest.Wait()
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.reasons) > 0 {
+			t.Errorf("the connection ended: %q", c.reasons)
+		}
+	})
+}

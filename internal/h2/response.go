@@ -236,7 +236,7 @@ func (w *response) sendHeader(body []byte, end bool) {
 	if w.sent {
 		return
 	}
-	w.sent = true
+	w.sent, w.st.answering = true, true
 	c := w.c
 	start := len(c.out)
 	c.out = append(c.out, frameRoom[:]...)

@@ -33,10 +33,11 @@ type stream struct {
 	last       bool   // after out, or with it, ends a handler's answer
 	trail      []byte // with these trailers
 
-	closed bool // it is answered or reset: nothing is sent any more
-	async  bool // a worker or handler has it
-	cancel context.CancelFunc
-	cond   sync.Cond // of a handler that waits to read or write; L is conn.mu
+	answering bool // the header of a handler's answer is sent
+	closed    bool // it is answered or reset: nothing is sent any more
+	async     bool // a worker or handler has it
+	cancel    context.CancelFunc
+	cond      sync.Cond // of a handler that waits to read or write; L is conn.mu
 
 	trailer               http.Header // of the request, for a handler
 	late                  bool        // its body may not be read any more

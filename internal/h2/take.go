@@ -217,8 +217,8 @@ func (c *conn) reset(id uint32, p []byte) error {
 		c.close(st)
 		c.note(id, false)
 		cost = 4
-		if c.now().Sub(st.began) >= rapid { // a deadline that passed
-			cost = 0
+		if st.answering || c.now().Sub(st.began) >= rapid {
+			cost = 0 // it has had what it asked for, or a deadline has passed
 		}
 	}
 	return c.spend(cost, "too many streams are reset at once")
