@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -57,7 +56,7 @@ var soakColumns = []string{
 	"inserted", "updated", "hot", "deleted", "vacuums", "vacuum_ms", "vacuum_cpu_ms", "workers", "wal_bytes", "server_cpu_ms", "nodes_cpu_ms",
 }
 
-func (s *soakSample) row() (row []string) {
+func (s soakSample) row() (row []string) {
 	for _, n := range []int64{
 		s.at, s.decisions, s.failed, s.p50.Microseconds(), s.p99.Microseconds(), s.table, s.index, s.live, s.dead,
 		s.inserted, s.updated, s.hot, s.deleted, s.vacuums, s.vacuumMS, s.vacuumCPU, s.on, s.wal, s.cpu, s.weirCPU,
@@ -120,37 +119,13 @@ func TestPostgresSoak(t *testing.T) {
 				s.weirCPU += soaktest.Busy(t, p.cmd.Process.Pid).Milliseconds()
 			}
 			samples = append(samples, s)
-			writeSamples(t, samples)
+			writeCSV(t, soakColumns, samples)
 		}
 	}
 	t.Logf("%d decisions, %d refused, %d failed, %d not sent; p50 %v, p99 %v", r.Answered(), r.Refused, r.Failed, r.Unsent,
 		r.Latency.Quantile(0.5), r.Latency.Quantile(0.99))
 	if r.Failed > 0 {
 		t.Logf("the first failure: %v", r.Failure)
-	}
-}
-
-func writeSamples(t *testing.T, samples []soakSample) {
-	t.Helper()
-	name := os.Getenv("WEIR_SOAK_CSV")
-	if name == "" {
-		return
-	}
-	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := csv.NewWriter(f)
-	_ = w.Write(soakColumns) // an error stays until Error
-	for i := range samples {
-		_ = w.Write(samples[i].row())
-	}
-	w.Flush()
-	if err := w.Error(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 

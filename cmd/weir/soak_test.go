@@ -86,7 +86,7 @@ var soakedColumns = []string{
 	"at_s", "server", "decisions", "failed", "failed_in_faults", "p99_us", "rss_bytes", "heap_bytes", "goroutines", "files", "connections", "faults",
 }
 
-func (s *soakedSample) row() (row []string) {
+func (s soakedSample) row() (row []string) {
 	for _, n := range []int64{s.at, int64(s.server), s.decisions, s.failed, s.failedAmid, s.p99.Microseconds(), s.rss, s.heap, s.goroutines, s.files, s.connections, s.faults} {
 		row = append(row, strconv.FormatInt(n, 10))
 	}
@@ -307,7 +307,7 @@ func (s *soaked) watch(running *sync.WaitGroup, every time.Duration) (samples []
 			of.read(s.t, &sample)
 			samples = append(samples, sample)
 		}
-		writeCSV(s.t, samples)
+		writeCSV(s.t, soakedColumns, samples)
 	}
 }
 
@@ -340,7 +340,8 @@ func (of *soakedServer) read(t *testing.T, s *soakedSample) {
 	}
 }
 
-func writeCSV(t *testing.T, samples []soakedSample) {
+// writeCSV writes samples under their columns to the file that WEIR_SOAK_CSV names, if it does.
+func writeCSV[S interface{ row() []string }](t *testing.T, columns []string, samples []S) {
 	t.Helper()
 	name := os.Getenv("WEIR_SOAK_CSV")
 	if name == "" {
@@ -351,7 +352,7 @@ func writeCSV(t *testing.T, samples []soakedSample) {
 		t.Fatal(err)
 	}
 	w := csv.NewWriter(f)
-	_ = w.Write(soakedColumns) // an error stays until Error
+	_ = w.Write(columns) // an error stays until Error
 	for i := range samples {
 		_ = w.Write(samples[i].row())
 	}

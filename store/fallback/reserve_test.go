@@ -179,9 +179,9 @@ func TestSettlesReservations(t *testing.T) {
 	})
 }
 
-// TestReservedHere: what was decided without the primary is held here, although the primary is back:
-// another node would give back to the primary what it was not charged. What the primary has decided
-// is anybody's.
+// TestReservedHere: what was decided without the primary is held here, although the primary is
+// back: another node would give back to the primary what it was not charged. What the primary has
+// decided is anybody's.
 func TestReservedHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newTest(t, Options{})
