@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/weir-rl/weir/internal/racing"
 )
 
 // eachNetwork runs f on both ends of a connection of each kind.
@@ -325,32 +323,6 @@ func TestOther(t *testing.T) {
 	if _, err := c.Write(b); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("%v", err)
 	}
-}
-
-func TestAllocs(t *testing.T) {
-	if racing.Detector {
-		t.Skip("the race detector allocates")
-	}
-	eachNetwork(t, func(t *testing.T, ours, peer net.Conn) {
-		c := New(ours)
-		b, p := make([]byte, 100), make([]byte, 100)
-		if n := testing.AllocsPerRun(100, func() {
-			if _, err := c.Write(b); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(peer, p); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := peer.Write(p); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Read(b); err != nil {
-				t.Fatal(err)
-			}
-		}); n > 0 {
-			t.Errorf("%v allocations", n)
-		}
-	})
 }
 
 // BenchmarkEcho is the floor of a door with one caller: a server that answers at once, over
