@@ -26,7 +26,11 @@ type result struct {
 	due, decided, shed, unsent int64
 	inTime                     int64 // decided within 20 ms
 	latency, refusals          histogram.Histogram
+	settled                    histogram.Histogram // of decisions of what was due after the beginning
 }
+
+// beginning is how long a load is new to the server.
+const beginning = 500 * time.Millisecond
 
 // inTime is how long Envoy waits for a rate limit service.
 const inTime = 20 * time.Millisecond
@@ -51,10 +55,19 @@ var protocols = map[string]func() protocol{
 func (l *load) run() (*result, error) {
 	list := make([]result, l.connections)
 	errs := make([]error, l.connections)
+	conns := make([]net.Conn, l.connections)
+	for i := range conns {
+		nc, err := dial(l.address)
+		if err != nil {
+			return nil, err
+		}
+		defer nc.Close()
+		conns[i] = nc
+	}
 	var all sync.WaitGroup
 	start := time.Now().Add(50 * time.Millisecond)
-	for i := range list {
-		all.Go(func() { errs[i] = l.connection(i, start, &list[i]) })
+	for i, nc := range conns {
+		all.Go(func() { errs[i] = l.connection(nc, i, start, &list[i]) })
 	}
 	all.Wait()
 	sum := &result{}
@@ -66,6 +79,7 @@ func (l *load) run() (*result, error) {
 		sum.unsent += r.unsent
 		sum.inTime += r.inTime
 		sum.latency.Merge(&r.latency)
+		sum.settled.Merge(&r.settled)
 		sum.refusals.Merge(&r.refusals)
 	}
 	return sum, errors.Join(errs...)
@@ -86,12 +100,7 @@ func dial(address string) (nc net.Conn, err error) {
 const ring = 1 << 16
 
 // connection is the load of one connection.
-func (l *load) connection(i int, start time.Time, r *result) error {
-	nc, err := dial(l.address)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
+func (l *load) connection(nc net.Conn, i int, start time.Time, r *result) error {
 	p := protocols[l.door]()
 	most := p.most()
 	if l.window > 0 {
@@ -130,6 +139,9 @@ func (l *load) connection(i int, start time.Time, r *result) error {
 				case decided:
 					r.decided++
 					r.latency.Add(took, 1)
+					if due[number%ring] >= beginning {
+						r.settled.Add(took, 1)
+					}
 					if took <= inTime {
 						r.inTime++
 					}
@@ -183,16 +195,16 @@ func (l *load) connection(i int, start time.Time, r *result) error {
 			}
 			continue
 		}
-		wait := next - now
-		if every == 0 || wait <= 0 {
-			wait = time.Second
+		// Until the next one is due, or an answer makes room for one that is.
+		wait, room := max(next-now, time.Millisecond), wake
+		if every > 0 && next > now {
+			room = nil
+		} else {
+			wait = end - now
 		}
-		timer := time.NewTimer(max(wait, time.Millisecond))
+		timer := time.NewTimer(wait)
 		select {
-		case <-wake:
-			if every > 0 && int(sent.Load()-answered.Load()) < most {
-				<-timer.C
-			}
+		case <-room:
 		case <-timer.C:
 		case err := <-read:
 			return err

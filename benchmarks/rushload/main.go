@@ -6,11 +6,12 @@
 //	cd benchmarks && go build -o /tmp/rushload ./rushload
 //	taskset -c 1 /tmp/rushload -weir /tmp/weir -server-cpu 0 -door rls -light
 //
-// It starts the server, finds out how many decisions a second it makes when asked by as many at a
-// time as -closed says, and then offers -shares of that, open loop: requests are due at instants
-// that do not depend on answers. What cannot be sent within -patience, since the server has not
-// taken what was sent before, is given up. Each request is written by hand, so that one processor
-// can offer several times what another one decides.
+// It starts a server that turns nobody away, and finds out how many decisions a second it makes when
+// asked by as many at a time as -closed says. Of a server as it is set it then asks -shares of that,
+// open loop: requests are due at instants that do not depend on answers. What cannot be sent within
+// -patience, since the server has not taken what was sent before, is given up. Each request is
+// written by hand, so that one processor can offer several times what another one decides; the last
+// column tells whether it could.
 package main
 
 import (
@@ -21,11 +22,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-rl/weir/internal/bench"
+	"github.com/weir-rl/weir/internal/histogram"
 )
 
 func main() {
@@ -82,42 +85,72 @@ func run(args []string, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s, err := p.start(progress)
-	if err != nil {
-		return err
-	}
-	defer s.stop()
-	base := load{door: p.door, address: s.address, connections: p.connections, patience: p.patience}
+	base := load{door: p.door, connections: p.connections, patience: p.patience}
 	closed := base
 	closed.window, closed.took = p.closed, min(p.took, 3*time.Second)
-	if _, err := closed.run(); err != nil { // warms up
-		return err
-	}
-	found, err := closed.run()
+	patient := p
+	patient.settings = append(slices.Clip(p.settings), "--overload-line=0s")
+	s, found, err := patient.startWarm(closed, progress)
 	if err != nil {
 		return err
 	}
 	capacity := float64(found.decided) / closed.took.Seconds()
-	fmt.Fprintf(out, "capacity %.0f/s, p99 %.1f ms with %d × %d under way\n\n", capacity, found.latency.Quantile(0.99).Seconds()*1000, p.connections, p.closed)
-	fmt.Fprintln(out, "| offered | decided a second | of the capacity | in 20 ms | turned away | given up | p50, p99 of decisions | p99 of refusals | CPU |")
-	fmt.Fprintln(out, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+	fmt.Fprintf(out, "capacity %.0f/s, p99 %.1f ms with %d × %d under way\n\n", capacity, found.latency.Quantile(0.99).Seconds()*1000,
+		p.connections, min(p.closed, protocols[p.door]().most()))
+	s.stop()
+	if s, _, err = p.startWarm(closed, progress); err != nil {
+		return err
+	}
+	defer s.stop()
+	base.address = s.address
+	time.Sleep(rest)
+	fmt.Fprintln(out, "| offered | decided a second | of the capacity | in 20 ms | turned away | given up | p50, p99 of decisions | p99 after 0.5 s | p99 of refusals | CPU | of the load |")
+	fmt.Fprintln(out, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, share := range p.shares {
 		l := base
 		l.rate, l.took = share*capacity, p.took
-		before, _ := bench.ProcessorTime(s.cmd.Process.Pid)
+		used := s.used()
 		r, err := l.run()
 		if err != nil {
 			return err
 		}
-		after, _ := bench.ProcessorTime(s.cmd.Process.Pid)
-		seconds, offered := l.took.Seconds(), float64(r.due)
-		fmt.Fprintf(out, "| %.0f %% | %.0f | %.0f %% | %.0f %% | %.0f %% | %.0f %% | %.1f, %.1f ms | %.1f ms | %.0f %% |\n", share*100, float64(r.decided)/seconds,
+		ms := func(h *histogram.Histogram, q float64) float64 { return h.Quantile(q).Seconds() * 1000 }
+		now, seconds, offered := s.used(), l.took.Seconds(), float64(r.due)
+		fmt.Fprintf(out, "| %.0f %% | %.0f | %.0f %% | %.0f %% | %.0f %% | %.0f %% | %.1f, %.1f ms | %.1f ms | %.1f ms | %.0f %% | %.0f %% |\n", share*100, float64(r.decided)/seconds,
 			100*float64(r.decided)/seconds/capacity, 100*float64(r.inTime)/seconds/capacity, 100*float64(r.shed)/offered, 100*float64(r.unsent)/offered,
-			r.latency.Quantile(0.5).Seconds()*1000, r.latency.Quantile(0.99).Seconds()*1000, r.refusals.Quantile(0.99).Seconds()*1000,
-			100*(after-before).Seconds()/seconds)
-		time.Sleep(time.Second) // lets the server come to rest, and leave its overload
+			ms(&r.latency, 0.5), ms(&r.latency, 0.99), ms(&r.settled, 0.99), ms(&r.refusals, 0.99),
+			100*(now[0]-used[0]).Seconds()/seconds, 100*(now[1]-used[1]).Seconds()/seconds)
+		time.Sleep(rest)
 	}
 	return nil
+}
+
+// rest lets the server come to rest, and leave its overload.
+const rest = 1500 * time.Millisecond
+
+// startWarm starts a server and loads it twice; it returns what became of the second load.
+func (p *plan) startWarm(l load, progress io.Writer) (*server, *result, error) {
+	s, err := p.start(progress)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.address = s.address
+	_, err = l.run()
+	var r *result
+	if err == nil {
+		r, err = l.run()
+	}
+	if err != nil {
+		s.stop()
+	}
+	return s, r, err
+}
+
+// used is the processor time that the server, and this program, have used.
+func (s *server) used() (t [2]time.Duration) {
+	t[0], _ = bench.ProcessorTime(s.cmd.Process.Pid)
+	t[1], _ = bench.ProcessorTime(os.Getpid())
+	return t
 }
 
 // server is a weir that runs.

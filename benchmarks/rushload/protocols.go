@@ -93,12 +93,12 @@ func (p *http1) answers(b []byte, done func(int, bool)) (taken int, back []byte,
 
 // rls asks ShouldRateLimit.
 type rls struct {
-	first, later []byte          // headers
-	ok           map[uint32]bool // streams that are answered with OK
+	first, later []byte     // headers
+	ok           [ring]bool // by request: answered with OK, but not yet whole
 }
 
 func newRLS() protocol {
-	p := &rls{ok: map[uint32]bool{}}
+	p := &rls{}
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
 	for _, to := range []*[]byte{&p.first, &p.later} {
@@ -156,12 +156,13 @@ func (p *rls) answers(b []byte, done func(int, bool)) (taken int, back []byte, e
 		switch http2.FrameType(rest[3]) {
 		case http2.FrameData:
 			if len(body) >= 7 && body[6] == 1 { // overall_code: OK
-				p.ok[id] = true
+				p.ok[id/2%ring] = true
 			}
 		case http2.FrameHeaders:
 			if flags&byte(http2.FlagHeadersEndStream) != 0 {
-				done(int(id-1)/2, p.ok[id])
-				delete(p.ok, id)
+				ok := &p.ok[id/2%ring]
+				done(int(id/2), *ok)
+				*ok = false
 			}
 		case http2.FrameSettings:
 			if flags&1 == 0 {
