@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
 // anchor is a literal that a value must hold for a pattern to match it.
@@ -14,6 +16,8 @@ type anchor struct {
 	fold  bool // text is compared with the value as foldText makes it
 	text  string
 	block netip.Prefix
+	// of anchorRange, and of anchorNoNumber, where Of alone counts; of its own for each rule
+	numbers *asked.Range
 }
 
 type anchorKind uint8
@@ -26,6 +30,8 @@ const (
 	anchorInner   // anywhere in the value
 	anchorPresent // nothing but that there is a value
 	anchorAbsent  // that there is none
+	anchorRange
+	anchorNoNumber // that the value is no number
 )
 
 // anchorChoices returns ways to anchor p, each a set of literals one of which every matching value
@@ -86,7 +92,7 @@ func globAnchors(g *glob) [][]anchor {
 type weight struct {
 	presence bool // it asks for presence only
 	cost     int  // how many rules share the most common literal
-	absent   bool // a request without the attribute brings the rule in, too
+	absent   bool // a request without the attribute, or with an odd value, brings the rule in, too
 	rank     int  // of kinds: an exact value is found soonest
 	length   int  // of the shortest literal, negated
 }
@@ -98,7 +104,7 @@ const weak = 16
 func weigh(anchors []anchor, shared func(anchor) int) weight {
 	var w weight
 	for i, a := range anchors {
-		if a.kind == anchorAbsent {
+		if a.kind == anchorAbsent || a.kind == anchorNoNumber {
 			w.absent = true
 			continue
 		}
@@ -107,6 +113,8 @@ func weigh(anchors []anchor, shared func(anchor) int) weight {
 		case anchorExact:
 		case anchorBlock:
 			rank = 1
+		case anchorRange:
+			rank = 2
 		case anchorPrefix, anchorSuffix:
 			if rank = 2; len(a.text) < 2 {
 				n += weak
@@ -231,7 +239,7 @@ func withPresence(anchors []anchor, path bool) []anchor {
 	if !slices.ContainsFunc(anchors, presence) {
 		return anchors
 	}
-	out := []anchor{{kind: anchorPresent}}
+	out := []anchor{{kind: anchorPresent}} // an odd value is one, too
 	if slices.ContainsFunc(anchors, func(a anchor) bool { return a.kind == anchorAbsent }) {
 		out = append(out, anchor{kind: anchorAbsent})
 	}
@@ -245,13 +253,20 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 		return nil
 	}
 	// A look-up of what is absent fails, which is counted, unless the expression asks whether it is
-	// there.
-	asked := slices.ContainsFunc(all.list, func(o ask) bool { return o.attribute == q.attribute && o.presence })
-	absent := q.absent || q.lookUp && !asked
+	// there. So does what makes a number of a value that is none.
+	presence := slices.ContainsFunc(all.list, func(o ask) bool { return o.attribute == q.attribute && o.presence })
+	fails := q.lookUp || slices.ContainsFunc(q.numbers, asked.Number.Fails)
+	absent := q.absent || fails && !presence
 	var ways []slotAnchor
 	for _, w := range q.ways {
+		w = slices.Clip(w)
 		if absent {
-			w = append(slices.Clone(w), anchor{kind: anchorAbsent})
+			w = append(w, anchor{kind: anchorAbsent})
+		}
+		for _, n := range q.numbers {
+			if n.Fails() {
+				w = append(w, anchor{kind: anchorNoNumber, numbers: &asked.Range{Of: n}})
+			}
 		}
 		ways = append(ways, slotAnchor{slot, w})
 	}
@@ -259,19 +274,20 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 }
 
 // alikeWithout spells what decides about r on a request that lacks the attribute of a slot at which
-// r is anchored: rules of one spelling fare the same there, and cannot be met. It is "" if that
-// cannot be said.
-func (f *anchorer) alikeWithout(r *matchRule, slot int) string {
+// r is anchored, or if of is given, has a value of which it makes no number: rules of one spelling
+// fare the same there, and cannot be met. It is "" if that cannot be said.
+func (f *anchorer) alikeWithout(r *matchRule, slot int, of asked.Number) string {
 	p := r.rule.predicate()
 	if p == nil || r.group >= 0 || !f.asks[p].all {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprint(&b, slot)
-	for _, q := range f.asks[p].list {
+	fmt.Fprint(&b, slot, " ", of)
+	for i := range f.asks[p].list {
+		q := &f.asks[p].list[i]
 		if f.domain.slotOf[q.attribute] != slot {
 			fmt.Fprintf(&b, " %q", q.text)
-		} else if !q.lookUp || q.presence {
+		} else if !q.failsWithout(of) {
 			return ""
 		}
 	}

@@ -17,10 +17,21 @@ type asks struct {
 type ask struct {
 	attribute string
 	lookUp    bool
-	presence  bool       // it asks only whether the attribute is there, and never fails
-	absent    bool       // it holds where the attribute is absent
-	ways      [][]anchor // ways to anchor it; at least one
-	text      string     // tells it from others
+	presence  bool           // it asks only whether the attribute is there, and never fails
+	absent    bool           // it holds where the attribute is absent
+	ways      [][]anchor     // ways to anchor it; none if another ask of the same expression has them
+	text      string         // tells it from others
+	numbers   []asked.Number // that it makes of the attribute
+	only      asked.Number   // the one of them, if it asks nothing else
+}
+
+// failsWithout reports whether q fails where the attribute is absent, or if of is given, is there
+// but of makes no number of it; or where it is there, holds.
+func (q *ask) failsWithout(of asked.Number) bool {
+	if of == asked.NoNumber {
+		return (q.lookUp || q.only.Fails()) && !q.presence
+	}
+	return q.presence || q.only == of
 }
 
 // asksOf returns what an expression asks.
@@ -38,7 +49,36 @@ func asksOf(p Predicate) asks {
 			out.all = false
 		}
 	}
+	out.joinRanges()
 	return out
+}
+
+// joinRanges makes one range of those that the expression asks of one number, such as its least
+// and its most: the first ask is anchored at what all have in common.
+func (a *asks) joinRanges() {
+	for i := range a.list {
+		q := &a.list[i]
+		r := q.singleRange()
+		if r == nil {
+			continue
+		}
+		joined := *r
+		for k := i + 1; k < len(a.list); k++ {
+			o := &a.list[k]
+			if s := o.singleRange(); s != nil && o.attribute == q.attribute && o.lookUp == q.lookUp && s.Of == r.Of {
+				joined, o.ways = joined.And(*s), nil
+			}
+		}
+		q.ways[0][0].numbers = &joined
+	}
+}
+
+// singleRange returns the range of which q is, and nothing else; else nil.
+func (q *ask) singleRange() *asked.Range {
+	if len(q.ways) == 1 && len(q.ways[0]) == 1 && q.ways[0][0].kind == anchorRange {
+		return q.ways[0][0].numbers
+	}
+	return nil
 }
 
 // compileAsk anchors an asked.Ask; it is not ok if nothing is known that values must hold.
@@ -47,11 +87,23 @@ func compileAsk(a *asked.Ask) (ask, bool) {
 	var anchors []anchor
 	for i := range a.OneOf {
 		c := &a.OneOf[i]
+		of := asked.NoNumber
+		if c.Op == asked.Within {
+			of = c.Ranges[0].Of
+			if !slices.Contains(q.numbers, of) {
+				q.numbers = append(q.numbers, of)
+			}
+		}
+		if i == 0 {
+			q.only = of
+		} else if q.only != of {
+			q.only = asked.NoNumber
+		}
 		ways, absent := anchorsOfComparison(c)
 		if len(ways) == 0 {
 			return ask{}, false
 		}
-		text := fmt.Sprintf("%d %q %t %q", c.Op, a.Attribute, a.LookUp, c.Values)
+		text := fmt.Sprintf("%d %q %t %q %d", c.Op, a.Attribute, a.LookUp, c.Values, c.Ranges)
 		if len(a.OneOf) == 1 {
 			q.ways, q.text = ways, text
 		} else {
@@ -77,10 +129,26 @@ func anchorsOfComparison(c *asked.Comparison) (ways [][]anchor, empty bool) {
 		return [][]anchor{anchorsOf(anchorExact, false, c.Values)}, slices.Contains(c.Values, "")
 	case asked.MatchesRegexp:
 		return regexpAnchors(c.Values[0])
+	case asked.Within:
+		return anchorsOfRanges(c.Ranges)
 	}
 	kind := map[asked.Op]anchorKind{asked.HasPrefix: anchorPrefix, asked.HasSuffix: anchorSuffix, asked.Contains: anchorInner}[c.Op]
 	if c.Values[0] == "" {
 		return nil, false
 	}
 	return [][]anchor{{{kind: kind, text: c.Values[0]}}}, false
+}
+
+// anchorsOfRanges returns the way to anchor a comparison with ranges, and whether it holds of an
+// empty value.
+func anchorsOfRanges(ranges []asked.Range) (ways [][]anchor, empty bool) {
+	var way []anchor
+	for i := range ranges {
+		r := &ranges[i]
+		way = append(way, anchor{kind: anchorRange, numbers: r})
+		if key, ok := r.Of.Key(""); ok {
+			empty = empty || r.Least <= key && key <= r.Most
+		}
+	}
+	return [][]anchor{way}, empty
 }

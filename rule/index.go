@@ -3,6 +3,8 @@ package rule
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
 // patternSet answers "does any of these patterns match" in a time that does not grow with those of
@@ -158,7 +160,8 @@ type valueIndex struct {
 	prefix, suffix *trie
 	blocks         *blockTable[[]int32]
 	inner          *gramTable
-	folded         *valueIndex // of the literals that a folded value must hold
+	numbers        []*numberIndex // one for each way in which the value is made a number
+	folded         *valueIndex    // of the literals that a folded value must hold
 	present        []int32
 	absent         []int32 // looked at where there is no value
 }
@@ -202,6 +205,11 @@ func (x *valueIndex) add(a anchor, id int32) {
 		x.inner.add(a.text, id)
 	case anchorAbsent:
 		x.absent = append(x.absent, id)
+	case anchorRange:
+		x.number(a.numbers.Of).add(a.numbers, id)
+	case anchorNoNumber:
+		n := x.number(a.numbers.Of)
+		n.odd = append(n.odd, id)
 	default:
 		x.present = append(x.present, id)
 	}
@@ -213,6 +221,9 @@ func (x *valueIndex) finish() {
 	}
 	if x.folded != nil {
 		x.folded.finish()
+	}
+	for _, n := range x.numbers {
+		n.finish()
 	}
 }
 
@@ -238,6 +249,9 @@ func (x *valueIndex) appendIDs(m *Matches, dst []int32, text string, addr netip.
 	if x.inner != nil {
 		dst = x.inner.appendIDs(m, dst, text)
 	}
+	for _, n := range x.numbers {
+		dst = n.appendIDs(dst, text)
+	}
 	if x.folded != nil {
 		begin := len(m.scratch)
 		dst = x.folded.appendIDs(m, dst, foldText(text, &m.scratch), addr)
@@ -257,10 +271,27 @@ type ruleIndex struct {
 }
 
 // alikeRules says of a rule which others fare as it does on a request that lacks the attribute of a
-// slot: their expressions fail, or something else keeps all of them from being met.
+// slot, or has no number there: their expressions fail, or something else keeps all of them from
+// being met.
 type alikeRules struct {
-	slot   int
-	others []*Rule
+	slot    int
+	without []*Rule // where there is no value
+	of      asked.Number
+	odd     []*Rule // where of makes no number of the value
+}
+
+// others returns the rules that fare as a does on this request.
+func (a *alikeRules) others(m *Matches) []*Rule {
+	v := m.value(a.slot)
+	if !v.present {
+		return a.without
+	}
+	if len(a.odd) > 0 {
+		if _, ok := a.of.Key(v.text); !ok {
+			return a.odd
+		}
+	}
+	return nil
 }
 
 // fewRules is up to how many rules are quicker looked at one by one than through an index.
@@ -276,20 +307,31 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[Predicate]asks) *rule
 	find := anchorer{domain: d, asks: known, known: map[string][][]anchor{}}
 	ways := make([][]slotAnchor, len(rules))
 	count := map[literal]int{}
+	var crowds crowds
 	for i, r := range rules {
 		ways[i] = find.rule(r)
 		for _, w := range ways[i] {
 			for _, a := range w.anchors {
-				count[literal{w.slot, a}]++
+				if a.kind == anchorRange {
+					crowds.add(w.slot, a.numbers)
+				} else {
+					count[literal{w.slot, a}]++
+				}
 			}
 		}
 	}
+	crowds.finish()
 	x := &ruleIndex{indexes: make([]*valueIndex, len(d.slots))}
 	alike := map[string]*matchRule{}
 	for i, r := range rules {
 		best, least := -1, weight{presence: true}
 		for k, way := range ways[i] {
-			w := weigh(way.anchors, func(a anchor) int { return count[literal{way.slot, a}] })
+			w := weigh(way.anchors, func(a anchor) int {
+				if a.kind == anchorRange {
+					return crowds.in(way.slot, a.numbers)
+				}
+				return count[literal{way.slot, a}]
+			})
 			if best < 0 || w.less(least) {
 				best, least = k, w
 			}
@@ -309,8 +351,15 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[Predicate]asks) *rule
 			x.slots = append(x.slots, way.slot)
 		}
 		for _, a := range way.anchors {
-			if a.kind == anchorAbsent && !x.first(alike, find.alikeWithout(r, way.slot), r, way.slot) {
-				continue
+			switch a.kind {
+			case anchorAbsent:
+				if !first(alike, find.alikeWithout(r, way.slot, asked.NoNumber), r, way.slot, asked.NoNumber) {
+					continue
+				}
+			case anchorNoNumber:
+				if !first(alike, find.alikeWithout(r, way.slot, a.numbers.Of), r, way.slot, a.numbers.Of) {
+					continue
+				}
 			}
 			v.add(a, int32(i))
 		}
@@ -325,17 +374,27 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[Predicate]asks) *rule
 }
 
 // first reports whether r is the first of the rules that fare alike where the attribute of a slot
-// is absent; the first one stands for all of them there.
-func (x *ruleIndex) first(alike map[string]*matchRule, spelling string, r *matchRule, slot int) bool {
+// is absent, or if of is given, has a value of which it makes no number; the first one stands for
+// all of them there.
+func first(alike map[string]*matchRule, spelling string, r *matchRule, slot int, of asked.Number) bool {
 	if spelling == "" {
 		return true
 	}
 	if f := alike[spelling]; f != nil {
-		f.alike.others = append(f.alike.others, r.rule)
+		if of == asked.NoNumber {
+			f.alike.without = append(f.alike.without, r.rule)
+		} else {
+			f.alike.odd = append(f.alike.odd, r.rule)
+		}
 		return false
 	}
 	alike[spelling] = r
-	r.alike = &alikeRules{slot: slot}
+	if r.alike == nil {
+		r.alike = &alikeRules{slot: slot}
+	}
+	if of != asked.NoNumber {
+		r.alike.of = of
+	}
 	return true
 }
 

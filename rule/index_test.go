@@ -234,7 +234,7 @@ func drawExpression(t *rapid.T, depth int) string {
 			a + " && " + b, "(" + a + " || " + b + ")", "!(" + a + ")", a + " && " + b, "(" + a + " ? " + b + " : false)",
 		}).Draw(t, "operator")
 	}
-	switch rapid.IntRange(0, 12).Draw(t, "comparison") {
+	switch rapid.IntRange(0, 14).Draw(t, "comparison") {
 	case 0, 1, 2:
 		return operand + " == " + text()
 	case 3:
@@ -255,10 +255,39 @@ func drawExpression(t *rapid.T, depth int) string {
 		}).Draw(t, "presence")
 	case 10:
 		return operand + " != " + text()
-	case 11:
-		return fmt.Sprintf("int(attr.n) > %d", rapid.IntRange(0, 2).Draw(t, "n"))
+	case 11, 12, 13:
+		return drawNumbers(t)
 	}
 	return operand + ".size() > 2"
+}
+
+// drawNumbers draws a comparison of a number that an attribute is made, or a range of them.
+func drawNumbers(t *rapid.T) string {
+	function := rapid.SampledFrom([]string{"int", "int", "uint", "double", "size"}).Draw(t, "function")
+	number := func() string {
+		n := rapid.IntRange(-3, 12).Draw(t, "number")
+		switch function {
+		case "uint":
+			return fmt.Sprint(max(n, 0), "u")
+		case "double":
+			return fmt.Sprintf("%d.5", n)
+		}
+		return fmt.Sprint(n)
+	}
+	operand := function + "(" + rapid.SampledFrom([]string{
+		"attr.n", `attr["n"]`, "attr.n", "header.h", "user", `attr["user"]`,
+	}).Draw(t, "number of") + ")"
+	switch rapid.IntRange(0, 7).Draw(t, "numbers") {
+	case 0:
+		return operand + " in [" + number() + ", " + number() + "]"
+	case 1:
+		return number() + rapid.SampledFrom([]string{" < ", " >= ", " == "}).Draw(t, "turned") + operand
+	case 2, 3:
+		return operand + " >= " + number() + " && " + operand + " < " + number()
+	case 4:
+		return "(" + operand + " < " + number() + " || " + operand + " > " + number() + ")"
+	}
+	return operand + rapid.SampledFrom([]string{" < ", " <= ", " > ", " >= ", " == "}).Draw(t, "compare") + number()
 }
 
 // drawIndexFiles draws rules of all kinds, often so many that they are indexed.
@@ -346,8 +375,13 @@ func TestIndexAgainstLinear(t *testing.T) {
 					attributes[name] = drawValue(rt)
 				}
 			}
-			if v, ok := attributes["n"]; ok && len(v) > 1 {
-				attributes["n"] = "2"
+			for _, name := range []string{"n", "user", "header.h"} {
+				if attributes[name] != "" && rapid.Bool().Draw(rt, "a number") {
+					attributes[name] = rapid.SampledFrom([]string{
+						"0", "1", "2", "3", "5", "7", "9", "11", "99", "-1", "-0", "+4", "007", "2.5", "1e1", "nan", "-inf",
+						"1e999", "9223372036854775807", "9223372036854775808", "18446744073709551615", "0x5", " 5", "5_0",
+					}).Draw(rt, "number")
+				}
 			}
 			q.Attributes = attributes
 			if rapid.IntRange(0, 4).Draw(rt, "union") == 0 {
@@ -379,6 +413,7 @@ func TestFailedExpressionsAreCounted(t *testing.T) {
 		{"plan": "p7", "path": "/7", "method": "GET"},
 		{"method": "GET"}, {"n": "1"}, {"plan": "p3", "n": "1", "ip": "10.0.0.1"},
 		{"path": "/7", "ip": "10.0.0.1", "method": "GET"},
+		{"n": "x"}, {"n": "x", "ip": "10.0.0.1", "plan": "p3"}, {"n": "12.25"}, {"n": "nan"}, {"n": "12", "plan": "p3"},
 	}
 	for _, c := range []struct {
 		expr string
@@ -389,7 +424,20 @@ func TestFailedExpressionsAreCounted(t *testing.T) {
 		{`"plan" in attr && attr["plan"] == "p#"`, 2},
 		{`path == "/a" && attr.plan == "p#"`, 2},
 		{`attr.plan == "p#" && (path == "/a" || path == "/7")`, 2},
-		{`attr.plan == "p#" && int(attr.n) > 0`, 40},
+		{`attr.plan == "p#" && int(attr.n) > 0`, 2},
+		{`int(attr.n) == #`, 2},
+		{`int(attr.n) >= #0 && int(attr.n) <= #9`, 2},
+		{`has(attr.n) && int(attr.n) == #`, 2},
+		{`int(attr.n) == # || int(attr.n) > 1#00`, 2},
+		{`int(attr.n) == # || uint(attr.n) == #u`, 40},
+		{`int(attr.n) == # && attr.n != "x"`, 40},
+		{`int(attr.n) == # && attr.n.startsWith("1")`, 40},
+		{`int(attr.n) == # && attr.plan == "p3"`, 2},
+		{`double(attr.n) > #.0 && double(attr.n) <= #.5`, 2},
+		{`double(attr.n) == #.0`, 2},
+		{`int(path) == #`, 2},
+		{`size(path) == #`, 2},
+		{`int(attr["path"]) == # && path.size() < 2`, 40},
 		{`int(attr.n) > 0 && path == "/#"`, 2},
 		{`path == "/#" && attr["path"] == "/#"`, 2},
 		{`attr["path"] == "/#" && path == ""`, 40},

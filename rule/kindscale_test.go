@@ -56,6 +56,14 @@ var ruleKinds = []ruleKind{
 		meets: Map{"header.h": "a; svc7; b"}, other: Map{"header.h": "a; b"}},
 	{name: "if in", expr: `user in ["u#", "v#"]`,
 		meets: Map{"user": "v7"}, other: Map{"user": "x"}},
+	{name: "if range", expr: `int(attr.n) >= #0 && int(attr.n) <= #9`,
+		meets: Map{"n": "75"}, other: Map{"n": "-5"}},
+	{name: "if double", expr: `double(header.h) > #.25 && #.75 > double(header.h)`,
+		meets: Map{"header.h": "7.5"}, other: Map{"header.h": "7"}},
+	{name: "if size", expr: `size(path) == #`,
+		meets: Map{"path": "/seven7"}, other: Map{"path": "/" + strings.Repeat("x", 2000)}},
+	{name: "if, no number", expr: `int(attr.n) == #`,
+		meets: Map{"n": "7"}, other: Map{"n": "seven"}, least: 1},
 	{name: "if, absent", expr: `attr.plan == "p#"`,
 		meets: Map{"plan": "p7"}, other: Map{"path": "/"}, least: 1},
 }
@@ -63,7 +71,7 @@ var ruleKinds = []ruleKind{
 // looseKinds are kinds that nothing tells apart: each of them is looked at.
 var looseKinds = []ruleKind{
 	{name: "regexp without a literal", when: []string{"user=~^[a-z]{#,}[0-9]$"}, other: Map{"user": "-"}},
-	{name: "if without a comparison", expr: `path.size() == 1# + 100`, other: Map{"path": "/"}},
+	{name: "if without a comparison", expr: `path.size() + host.size() == 1# + 100`, other: Map{"path": "/"}},
 }
 
 func (k *ruleKind) rules(t testing.TB, n, from int) []*Rule {
@@ -121,7 +129,7 @@ func TestLawOfRules(t *testing.T) {
 		}
 		s := testSet(t, &File{Rules: mixed})
 		look("mixed", s, Map{
-			"path": "/nothing/of/it", "user": "-", "host": "x", "method": "PUT", "plan": "-", "header.h": "-",
+			"path": "/nothing/of/it", "user": "-", "host": "x", "method": "PUT", "plan": "-", "header.h": "-1", "n": "-1",
 		}, "", 0)
 	}
 	for _, k := range looseKinds {

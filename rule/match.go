@@ -1,7 +1,6 @@
 package rule
 
 import (
-	"errors"
 	"net/netip"
 
 	"github.com/weir-rl/weir/algo"
@@ -131,7 +130,7 @@ type Matches struct {
 
 	buf      []byte // the keys
 	bans     []banKey
-	failures []failure // CELErrors says how many there are; what is behind is of another request
+	failures []failure // of another request if CELErrors is 0
 
 	domain      *domain
 	source      Attributes
@@ -161,13 +160,6 @@ type Matches struct {
 	hasty    bool // others wait: what takes long is left to another goroutine
 	slow     bool // which this is
 	tried    int  // patterns of long lists that were looked at
-}
-
-// failure is an expression that failed on a request.
-type failure struct {
-	rule *Rule
-	key  string
-	err  error
 }
 
 // groupMark says whether a rule of a file with groups: first was met, enforced and at all.
@@ -438,12 +430,7 @@ func (m *Matches) holds(r *matchRule) bool {
 func (m *Matches) evalIf(r *matchRule, p Predicate) bool {
 	ok, err := p.Holds(m.variables())
 	if err != nil {
-		m.failed(r.rule, "if", err)
-		if a := r.alike; a != nil && !m.value(a.slot).present {
-			for _, o := range a.others {
-				m.failed(o, "if", err)
-			}
-		}
+		m.failed(r, "if", err)
 		return false
 	}
 	return ok
@@ -550,35 +537,6 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (fir
 		h.Window, h.Limit, h.Key, h.Cost, h.Mode, h.Descriptor = w, w.Limit, key, cost, mode, descriptor
 	}
 	return first, false
-}
-
-var errNegativeCost = errors.New("it is below 0, and counts as 0")
-
-// failed notes an expression that failed.
-func (m *Matches) failed(r *Rule, key string, err error) {
-	m.failures = append(m.failures[:m.CELErrors], failure{r, key, err})
-	m.CELErrors++
-}
-
-// Failures calls f for each expression that failed on this request, with the rule and its key ("if"
-// or "cost"). An error may hold what the request says.
-func (m *Matches) Failures(f func(r *Rule, key string, err error)) {
-	for _, x := range m.failures[:m.CELErrors] {
-		f(x.rule, x.key, x.err)
-	}
-}
-
-func (m *Matches) evalCost(r *matchRule, a Amount) int64 {
-	n, err := a.Amount(m.variables())
-	switch {
-	case err != nil:
-		m.failed(r.rule, "cost", err)
-		return 1
-	case n < 0:
-		m.failed(r.rule, "cost", errNegativeCost)
-		return 0
-	}
-	return min(n, algo.MaxCost)
 }
 
 // override returns the override for a key, or nil. Overrides are kept under keys whose parts all

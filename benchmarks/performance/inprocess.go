@@ -313,8 +313,9 @@ var ruleKinds = []ruleKind{
 	{`path: "~^/svc7/[a-z]+$"`, `when: { path: "~^/svc#/[a-z]+$" }`, "path", "/svc#/items", 1e5},
 	{`path: "~/svc7/[a-z]+"`, `when: { path: "~/svc#/[a-z]+" }`, "path", "/api/svc#/items", 1e5},
 	{`if: path == "/svc7"`, `if: 'path == "/svc#"'`, "path", "/svc#", 1e4},
+	{"if: int(attr.n) >= 70 && int(attr.n) <= 79", `if: 'int(attr.n) >= #0 && int(attr.n) <= #9'`, "n", "#5", 1e4},
 	{`user: "~^[a-z]{7,}[0-9]$"`, `when: { user: "~^[a-z]{#,}[0-9]$" }`, "user", "-", 1e3},
-	{"if: path.size() == 107", `if: 'path.size() == 1# + 100'`, "path", "/", 1e3},
+	{"if: path.size() + host.size() == 107", `if: 'path.size() + host.size() == 1# + 100'`, "path", "/", 1e3},
 }
 
 // number puts the number of a rule into a text.

@@ -63,7 +63,7 @@ var laws = []law{
 				ratio := m.value("cpu_ns", kind, 100_000) / m.value("cpu_ns", kind, 10)
 				least, most = min(least, ratio), max(most, ratio)
 			}
-			return fmt.Sprintf("A decision does not grow with the rules that it does not meet: with 100,000 of them it takes %s to %s times what it takes with ten, of each kind in which a text tells rules apart. The last two kinds have no such text, and are looked at one by one.",
+			return fmt.Sprintf("A decision does not grow with the rules that it does not meet: with 100,000 of them it takes %s to %s times what it takes with ten, of each kind in which a text or a number tells rules apart. The last two kinds have nothing such, and are looked at one by one.",
 				digits(least), digits(most))
 		},
 		tables: []lawTable{bySize("cpu_ns", "ns, by rules")},

@@ -52,9 +52,13 @@ func askOf(e celast.Expr) (asked.Ask, bool) {
 		if c.IsMemberFunction() {
 			args = append([]celast.Expr{c.Target()}, args...)
 		}
-		if len(args) == 2 {
-			return comparison(c.FunctionName(), args[0], args[1])
+		if len(args) != 2 {
+			break
 		}
+		if q, ok := comparison(c.FunctionName(), args[0], args[1]); ok {
+			return q, true
+		}
+		return numberAsk(c.FunctionName(), args[0], args[1])
 	}
 	return asked.Ask{}, false
 }

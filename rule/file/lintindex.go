@@ -18,7 +18,7 @@ func (l *linter) unindexed(s *rule.Set, domain string) {
 	for _, u := range list {
 		pos := u.Rule.Pos
 		what := "an expression"
-		hint := `let && join it with a comparison, as in path.startsWith("/x/") && …, or with a condition in when`
+		hint := `let && join it with a comparison, as in path.startsWith("/x/") && … or int(attr.n) > 5 && …, or with a condition in when`
 		if u.Pattern != nil {
 			pos = u.Pattern.Pos
 			what = "a pattern"

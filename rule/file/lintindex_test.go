@@ -29,15 +29,15 @@ func TestLintUnindexed(t *testing.T) {
 		return names, all
 	}
 	loose, told := `when: {path: "~[a-z]+[0-9]*$"}`, `when: {path: "~^/x[0-9]+$"}`
-	if names, _ := warned(`if: 'path.size() > 3'`, loose, told); len(names) != 2 {
+	if names, _ := warned(`if: 'path.size() > method.size()'`, loose, told); len(names) != 2 {
 		t.Errorf("warned of %q, want r0 and r1", names)
 	}
-	if names, all := warned(`if: 'path.size() > 3'`); len(names) != 0 {
+	if names, all := warned(`if: 'path.size() > method.size()'`); len(names) != 0 {
 		t.Errorf("a single expression is warned of: %s", all)
 	}
 	names, all := warned(
-		`if: 'path.size() > 3'`,
-		`if: 'path.size() > 3 && path.startsWith("/x")'`,
+		`if: 'path.size() > method.size()'`,
+		`if: 'path.size() > method.size() && path.startsWith("/x")'`,
 		`if: 'user != "x"'`,
 		`if: 'user != "x"', when: {path: /a}`,
 		loose, told,

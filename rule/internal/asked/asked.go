@@ -14,7 +14,8 @@ type Ask struct {
 // Comparison compares an attribute with constants.
 type Comparison struct {
 	Op     Op
-	Values []string // several of Equals, which any of them meets; none of Present; else one
+	Values []string // several of Equals, which any of them meets; none of Present and Within; else one
+	Ranges []Range  // of Within: all of one Number, in any of which it is; at least one
 }
 
 // Op is the way in which a Comparison compares.
@@ -28,4 +29,5 @@ const (
 	HasSuffix
 	Contains
 	MatchesRegexp // RE2, anywhere in the value
+	Within        // a number in a range; fails where the value is none
 )

@@ -1,0 +1,143 @@
+package rule
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/weir-rl/weir/rule/internal/asked"
+)
+
+// numberIndex finds the ranges that hold a number. It is a binary tree of ranges in the order of
+// their least numbers, the root in the middle, and each node knows how far the ranges below it
+// reach: so a look-up takes a way down, and one more for each range that it finds. A list for each
+// piece of the axis would be quicker, but takes the square of their number where ranges lie in each
+// other.
+type numberIndex struct {
+	of    asked.Number
+	spans []span
+	odd   []int32 // brought in by a value that is no number
+}
+
+type span struct {
+	least, most int64
+	reach       int64 // the greatest most in this node's part of the tree
+	id          int32
+}
+
+// number returns the index of one way in which a value is made a number.
+func (x *valueIndex) number(of asked.Number) *numberIndex {
+	for _, n := range x.numbers {
+		if n.of == of {
+			return n
+		}
+	}
+	n := &numberIndex{of: of}
+	x.numbers = append(x.numbers, n)
+	return n
+}
+
+func (x *numberIndex) add(r *asked.Range, id int32) {
+	if !r.Empty() {
+		x.spans = append(x.spans, span{least: r.Least, most: r.Most, id: id})
+	}
+}
+
+func (x *numberIndex) finish() {
+	slices.SortFunc(x.spans, func(a, b span) int {
+		return cmp.Or(cmp.Compare(a.least, b.least), cmp.Compare(a.most, b.most), cmp.Compare(a.id, b.id))
+	})
+	x.spans = slices.Clip(x.spans)
+	if len(x.spans) > 0 {
+		setReach(x.spans)
+	}
+}
+
+// setReach fills in reach in a part of the tree.
+func setReach(part []span) int64 {
+	middle := len(part) / 2
+	n := &part[middle]
+	n.reach = n.most
+	if middle > 0 {
+		n.reach = max(n.reach, setReach(part[:middle]))
+	}
+	if middle+1 < len(part) {
+		n.reach = max(n.reach, setReach(part[middle+1:]))
+	}
+	return n.reach
+}
+
+// appendIDs appends the ids of the ranges that hold the number which text is, or if it is none, of
+// those that want to know of it.
+func (x *numberIndex) appendIDs(dst []int32, text string) []int32 {
+	key, ok := x.of.Key(text)
+	if !ok {
+		return append(dst, x.odd...)
+	}
+	return appendHolding(dst, x.spans, key)
+}
+
+func appendHolding(dst []int32, part []span, key int64) []int32 {
+	for len(part) > 0 {
+		middle := len(part) / 2
+		n := &part[middle]
+		if n.reach < key {
+			break
+		}
+		dst = appendHolding(dst, part[:middle], key)
+		if n.least > key {
+			break
+		}
+		if key <= n.most {
+			dst = append(dst, n.id)
+		}
+		part = part[middle+1:]
+	}
+	return dst
+}
+
+// crowds tells how many ranges of one attribute meet one of them, so that rules are filed where
+// they are few.
+type crowds map[crowdOf]*crowd
+
+type crowdOf struct {
+	slot int
+	of   asked.Number
+}
+
+type crowd struct{ leasts, mosts []int64 }
+
+func (c *crowds) add(slot int, r *asked.Range) {
+	if *c == nil {
+		*c = crowds{}
+	}
+	at := crowdOf{slot, r.Of}
+	one := (*c)[at]
+	if one == nil {
+		one = &crowd{}
+		(*c)[at] = one
+	}
+	if !r.Empty() {
+		one.leasts, one.mosts = append(one.leasts, r.Least), append(one.mosts, r.Most)
+	}
+}
+
+func (c crowds) finish() {
+	for _, one := range c {
+		slices.Sort(one.leasts)
+		slices.Sort(one.mosts)
+	}
+}
+
+// in returns how many ranges meet r, which is one of them.
+func (c crowds) in(slot int, r *asked.Range) int {
+	if r.Empty() {
+		return 0
+	}
+	one := c[crowdOf{slot, r.Of}]
+	before, _ := slices.BinarySearch(one.mosts, r.Least)
+	behind := len(one.leasts)
+	if r.Most < one.leasts[behind-1] {
+		behind, _ = slices.BinarySearch(one.leasts, r.Most+1)
+	}
+	return behind - before
+}
