@@ -116,36 +116,41 @@ func BenchmarkMillion(b *testing.B) {
 	}
 }
 
-// BenchmarkLimits asks for one key that meets 1 to 20 limits, each of a rule of its own; for two
-// limits of one rule; and for two limits on two keys. All is admitted.
+// BenchmarkLimits asks for one key that meets 1 to 50 limits, each of a rule of its own, and for
+// 10,000 keys in turn; for two limits of one rule; and for two limits on two keys. All is admitted.
 func BenchmarkLimits(b *testing.B) {
-	key := randomKeys(1)
+	const many = 10_000
+	all := randomKeys(many)
 	one := func(i int, per, allow string) string {
 		return fmt.Sprintf("  - { name: limit-%d, when: { path: /api/** }, per: [%s], allow: %s }\n", i, per, allow)
 	}
 	hourly := func(i int) string { return fmt.Sprintf("%d/h", 1_000_000_000-i) }
-	ask := func(name, rules string) {
+	ask := func(name, rules string, keys int) {
 		b.Run(name, func(b *testing.B) {
 			decide := limiterOf(b, "limits:\n"+rules)()
-			decide(key)
+			key := func(i int) []byte { return all[i%keys*keyLength:][:keyLength] }
+			for i := range keys {
+				decide(key(i))
+			}
 			b.ReportAllocs()
 			b.ResetTimer()
 			defer reportCPU(b, cpuTime())
-			for range b.N {
-				if !decide(key) {
+			for i := range b.N {
+				if !decide(key(i)) {
 					b.Fatal("refused")
 				}
 			}
 		})
 	}
 	rules := ""
-	for i := range 20 {
+	for i := range 50 {
 		rules += one(i, "user", hourly(i))
 		switch n := i + 1; n {
-		case 1, 2, 3, 5, 8, 20:
-			ask(fmt.Sprint(n), rules)
+		case 1, 2, 3, 5, 8, 10, 20, 50:
+			ask(fmt.Sprint(n), rules, 1)
+			ask(fmt.Sprintf("%d-of-%d-keys", n, many), rules, many)
 		}
 	}
-	ask("2-of-one-rule", one(0, "user", "[1000000000/h, 1000000000/d]"))
-	ask("2-on-two-keys", one(0, "user", hourly(0))+one(1, "method", hourly(1)))
+	ask("2-of-one-rule", one(0, "user", "[1000000000/h, 1000000000/d]"), 1)
+	ask("2-on-two-keys", one(0, "user", hourly(0))+one(1, "method", hourly(1)), 1)
 }

@@ -95,6 +95,10 @@ func TestPerformanceLaws(t *testing.T) {
 	limits := read("limits")
 	below("eight limits", grows(limits, "cpu_ns", "Weir, one key", 1, 8), 8)
 	below("50 limits", grows(limits, "cpu_ns", "Weir, one key", 1, 50), 75)
+	each := func(from, to float64) float64 {
+		return (limits.value("cpu_ns", "Weir, one key", to) - limits.value("cpu_ns", "Weir, one key", from)) / (to - from)
+	}
+	below("a limit beyond ten, beside one of up to eight", each(10, 50)/each(1, 8), 1.5)
 	below("a thousand callers", grows(read("callers"), "cpu_us", rpc, 1, 1024), 0.5)
 	connections := read("connections")
 	below("2,000 connections of RESP", grows(connections, "cpu_us", throttling, 50, 2000), 4)

@@ -138,8 +138,8 @@ func (s *Store) settleLent(e *store.Settlement) {
 	if sc.collect(s, charges) != nil {
 		return // never: one charge fits itself
 	}
-	sc.lock(s)
-	defer sc.unlock(s)
+	sc.locked.lock(s)
+	defer sc.locked.unlock(s)
 	now = s.read(sc, charges, nil, now)
 	w := &sc.works[sc.ofs[0]]
 	if own := w.at >= 0 || w.reserved; own || e.Actual > e.Reserved {

@@ -1,7 +1,7 @@
 // Package memory keeps counters in this process: sharded, bounded, with an optional snapshot file.
 //
 // Begin with Store.Take (memory.go), which decides on a single charge itself and leaves calls of
-// several to few.go and take.go. A shard (shard.go) is the hash table with a part of the keys;
+// several to simple.go and take.go. A shard (shard.go) is the hash table with a part of the keys;
 // bound.go forgets keys when the store is full, and limits.go numbers the limits that records refer
 // to. snapshot.go writes the file, with definition.go; loading.go reads it, and oldsnapshot.go
 // those of older versions. board.go, reserve.go, settle.go, lease.go, regional.go and inspect.go
@@ -192,7 +192,7 @@ func (s *Store) Take(_ context.Context, charges []store.Charge, results []algo.R
 		return 0, errLengths
 	}
 	if len(charges) != 1 {
-		if now, ok := s.takeFew(charges, results); ok {
+		if now, ok := s.takeSimple(charges, results); ok {
 			return now, nil
 		}
 		return s.takeAll(charges, nil, results)

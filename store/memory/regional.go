@@ -196,8 +196,8 @@ func (s *Store) change(c *store.Change, now int64) (store.Changed, int64, error)
 	if err := sc.collect(s, charges); err != nil {
 		return store.Changed{}, now, err
 	}
-	sc.lock(s)
-	defer sc.unlock(s)
+	sc.locked.lock(s)
+	defer sc.locked.unlock(s)
 	now = s.read(sc, charges, nil, now)
 	w, m := &sc.works[sc.ofs[0]], sc.beside(0)
 	var lease *algo.State

@@ -55,8 +55,8 @@ type slot struct {
 	b   uint64
 	c   uint32
 	tag uint32 // emptyTag: the slot is empty
-	// the key's length, or longKey, in the lowest 5 bits; slotChanged and slotFiled; from bit 8 on,
-	// the number of the definition
+	// the key's length, or longKey, in the lowest 5 bits; slotChanged, slotFiled and slotNamed; from
+	// bit 8 on, the number of the definition
 	meta uint32
 	// longKey: place in the arena, length, number of the variable part (0 for none), 4 bytes each
 	key [shortKey]byte
@@ -71,6 +71,7 @@ const (
 	keyLength   = 0x1f
 	slotChanged = 0x20 // changed since it was last written to the snapshot file, if ever
 	slotFiled   = 0x40 // the snapshot file has a state of this key
+	slotNamed   = 0x80 // a charge before in the same call names it; see simpleWorks.find
 
 	minHomes = 8
 	minArena = 256
@@ -118,16 +119,31 @@ func (sh *shard) home(tag uint32) int { return int(uint64(tag) * sh.homes >> 32)
 
 // find returns the place of a key, below 0 if there is none.
 func (sh *shard) find(limits []limitEntry, tag uint32, id uint64, key []byte) int {
+	return sh.findFrom(sh.near(tag), limits, tag, id, key)
+}
+
+// near returns a place from which on a tag is found, and which is seldom far from it; below 0 if
+// there are no slots. It has no branch that depends on what is in the table. So the slots that it
+// looks at are fetched from memory side by side, while a loop would wait for each; and so are those
+// of several tags, if it is called for all of them first.
+func (sh *shard) near(tag uint32) int {
 	slots := sh.slots
 	if len(slots) == 0 {
 		return -1
 	}
 	p := sh.home(tag)
-	// Four tags at once, without a branch: their loads then go to memory side by side, while a loop
-	// would wait for each.
 	if near := slots[p:]; len(near) >= 4 {
 		p += less(near[0].tag, tag) + less(near[1].tag, tag) + less(near[2].tag, tag) + less(near[3].tag, tag)
 	}
+	return p
+}
+
+// findFrom is find from what near returned.
+func (sh *shard) findFrom(p int, limits []limitEntry, tag uint32, id uint64, key []byte) int {
+	if p < 0 {
+		return -1
+	}
+	slots := sh.slots
 	for slots[p].tag < tag {
 		p++
 	}

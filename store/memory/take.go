@@ -18,8 +18,9 @@ type scratch struct {
 	hashes  []uint64 // by charge
 	slots   []uint64 // by charge: the id for a Concurrency limit
 	table   []int32  // finds works by hash: their number + 1
-	locked  [maxShards / 64]uint64
-	grown   int // by how many bytes the shards have grown before commit
+	locked  shardSet
+	grown   int          // by how many bytes the shards have grown before commit
+	simple  []simpleWork // for takeSimple
 }
 
 // work is one state that a call names, once or more.
@@ -63,8 +64,8 @@ func (s *Store) takeAll(charges []store.Charge, ahead []algo.Ahead, results []al
 	if err := sc.collect(s, charges); err != nil {
 		return 0, err
 	}
-	sc.lock(s)
-	defer sc.unlock(s)
+	sc.locked.lock(s)
+	defer sc.locked.unlock(s)
 	now = s.read(sc, charges, ahead, now)
 	for i := range charges {
 		w := &sc.works[sc.ofs[i]]
@@ -148,7 +149,7 @@ func (sc *scratch) collect(s *Store, charges []store.Charge) error {
 			}
 		}
 		if of < 0 {
-			sc.locked = [len(sc.locked)]uint64{}
+			sc.locked = shardSet{}
 			return errTwoWindows
 		}
 		sc.ofs = append(sc.ofs, of)
@@ -196,7 +197,7 @@ func (sc *scratch) state(s *Store, c *store.Charge, beside bool, h uint64, n int
 		of = len(sc.works)
 		sc.hashes = append(sc.hashes, k)
 		shard := h >> s.shift
-		sc.locked[shard/64] |= 1 << (shard % 64)
+		sc.locked.add(shard)
 		if of < cap(sc.works) {
 			sc.works = sc.works[:of+1] // zero, see putScratch
 		} else {
@@ -265,32 +266,14 @@ func (w *work) names(id uint64, key []byte) bool {
 	return w.counter.ID == id && bytes.Equal(w.charge.Key, key)
 }
 
-func (sc *scratch) lock(s *Store) {
-	for i, set := range sc.locked {
-		for b := 0; set != 0; b, set = b+1, set>>1 {
-			if set&1 != 0 {
-				s.shards[i*64+b].lock()
-			}
-		}
-	}
-}
-
-func (sc *scratch) unlock(s *Store) {
-	for i, set := range sc.locked {
-		for b := 0; set != 0; b, set = b+1, set>>1 {
-			if set&1 != 0 {
-				s.shards[i*64+b].mu.Unlock()
-			}
-		}
-	}
-	sc.locked = [len(sc.locked)]uint64{}
-}
-
 func (s *Store) putScratch(sc *scratch) {
 	if cap(sc.works) > keepScratch {
 		return
 	}
-	clear(sc.works) // they point to charges and states; and the next call expects zeros
+	// They point to charges and states; and the next call expects zeros.
+	clear(sc.works)
+	clear(sc.simple)
+	sc.works, sc.simple = sc.works[:0], sc.simple[:0]
 	s.scratch.Put(sc)
 }
 

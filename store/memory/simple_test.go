@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestFewAsAll asks two stores the same: one decides few charges as it likes, the other all of them
-// by takeAll. They must answer alike and keep the same, also where they are full.
-func TestFewAsAll(t *testing.T) {
+// TestSimpleAsAll asks two stores the same: one decides simple charges as it likes, the other all of
+// them by takeAll. They must answer alike and keep the same, also where they are full.
+func TestSimpleAsAll(t *testing.T) {
 	clock := newClock()
 	configs := []algo.Config{
 		{N: 4, Window: time.Minute},
@@ -25,16 +25,19 @@ func TestFewAsAll(t *testing.T) {
 		{Algorithm: algo.LeakyBucket, N: 3, Window: time.Minute},
 		{Algorithm: algo.FixedWindow, N: 6, Window: time.Minute},
 		{Algorithm: algo.SlidingLog, N: 4, Window: time.Minute},
+		// these are not for takeSimple
 		{Algorithm: algo.Concurrency, N: 3},
 		{Algorithm: algo.TokenBucket, N: 3, Window: time.Minute, Soft: 50, SoftFor: time.Second},
 	}
-	byFew := 0
+	const simple = 7 // of them
+	bySimple, many := 0, 0
 	rapid.Check(t, func(r *rapid.T) {
 		o := Options{Clock: clock.read, MaxKeys: rapid.SampledFrom([]int{0, 12}).Draw(r, "max keys")}
 		quick, all := newTest(t, o), newTest(t, o)
 		all.seed = quick.seed // so that they forget the same keys
 		var counters []*rule.Counter
-		for _, i := range rapid.SliceOfN(rapid.IntRange(0, len(configs)-1), 3, 6).Draw(r, "counters") {
+		last := rapid.SampledFrom([]int{len(configs) - 1, simple - 1}).Draw(r, "last")
+		for _, i := range rapid.SliceOfN(rapid.IntRange(0, last), 3, 20).Draw(r, "counters") {
 			c := counter(t, configs[i])
 			if configs[i].SoftFor > 0 {
 				withMargin(c)
@@ -59,10 +62,14 @@ func TestFewAsAll(t *testing.T) {
 					}
 				}
 			}
-			n := rapid.IntRange(2, min(len(counters)+1, few)).Draw(r, "charges")
+			n := rapid.IntRange(2, len(counters)+1).Draw(r, "charges")
+			each := rapid.Bool().Draw(r, "each counter once")
 			charges := make([]store.Charge, n)
 			for i := range charges {
-				c := counters[rapid.IntRange(0, len(counters)-1).Draw(r, "counter")]
+				c := counters[i%len(counters)]
+				if !each {
+					c = counters[rapid.IntRange(0, len(counters)-1).Draw(r, "counter")]
+				}
 				key := fmt.Appendf(nil, "a key of many bytes, number %d", rapid.IntRange(0, 9).Draw(r, "key"))
 				if rapid.Bool().Draw(r, "short") {
 					key = key[len(key)-1:]
@@ -77,9 +84,12 @@ func TestFewAsAll(t *testing.T) {
 				}
 			}
 			got, want := make([]algo.Result, n), make([]algo.Result, n)
-			gotNow, ok := quick.takeFew(charges, got)
+			gotNow, ok := quick.takeSimple(charges, got)
 			if ok {
-				byFew++
+				bySimple++
+				if n > few {
+					many++
+				}
 			} else if now, err := quick.takeAll(charges, nil, got); err != nil {
 				t.Fatal(err)
 			} else {
@@ -87,7 +97,7 @@ func TestFewAsAll(t *testing.T) {
 			}
 			wantNow, err := all.takeAll(charges, nil, want)
 			if err != nil || !slices.Equal(got, want) || gotNow != wantNow {
-				r.Fatalf("%+v (by takeFew: %v):\n%+v at %d; takeAll says\n%+v at %d, %v", charges, ok, got, gotNow, want, wantNow, err)
+				r.Fatalf("%+v (by takeSimple: %v):\n%+v at %d; takeAll says\n%+v at %d, %v", charges, ok, got, gotNow, want, wantNow, err)
 			}
 			if got, want := quick.Stats(), all.Stats(); got != want {
 				r.Fatalf("%+v; takeAll leaves %+v", got, want)
@@ -98,8 +108,9 @@ func TestFewAsAll(t *testing.T) {
 			r.Fatalf("it keeps\n%v\nand takeAll\n%v", got, want)
 		}
 	})
-	if byFew == 0 {
-		t.Error("takeFew decided nothing")
+	t.Logf("takeSimple decided %d calls, %d of them of more than %d charges", bySimple, many, few)
+	if bySimple == 0 || many == 0 {
+		t.Error("takeSimple decided no calls of few charges, or none of many")
 	}
 }
 
