@@ -327,7 +327,8 @@ func (o *op) admission(l *said) (g group, a leasecheck.Admission, ok bool) {
 			return g, a, false
 		}
 		g.node, a.Lo, a.Hi = o.node, o.localTime, o.localTime
-		g.behind = o.node.clock.setBack() // of its whole life: what lay before is not known to lie before
+		// Of its whole life: what lay before is not known to lie before.
+		g.behind = o.node.clock.setBack() - o.node.behind
 		g.resets = w.accounts.resets(l.account, o.node)
 		return g, a, g.behind == 0 && g.resets == 0
 	}

@@ -27,8 +27,9 @@ type node struct {
 	w      *world
 	id     int
 	life   int
-	clock  clock
-	link   *link // nil in mode swaps
+	clock  *clock // of its machine, which goes on from one life to the next
+	behind int    // how often that was set back before this life
+	link   *link  // nil in mode swaps
 	leases *lease.Store
 	store  *fallback.Store
 	limits *weir.Limiter
@@ -41,11 +42,15 @@ type node struct {
 	version int // of the rules
 }
 
+// machineClock returns the clock of a node's machine: up to a second off, and too fast or slow.
+func machineClock(w *world, id int) *clock {
+	r := w.random("clock", id)
+	return &clock{from: time.Now(), base: start + r.Int64N(2_000_000) - 1_000_000, ppm: int64(r.IntN(401) - 200)}
+}
+
 // newNode starts a node.
-func newNode(w *world, id, life int) (*node, error) {
-	n := &node{w: w, id: id, life: life}
-	r := w.random("node", id, life)
-	n.clock = clock{from: time.Now(), base: start + r.Int64N(2_000_000) - 1_000_000, ppm: int64(r.IntN(401) - 200)}
+func newNode(w *world, id, life int, c *clock) (*node, error) {
+	n := &node{w: w, id: id, life: life, clock: c, behind: c.setBack()}
 	local, err := memory.New(memory.Options{Clock: n.clock.now})
 	if err != nil {
 		return nil, err

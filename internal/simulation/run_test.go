@@ -53,7 +53,7 @@ func (w *world) live(path string) (err error) {
 	var all sync.WaitGroup
 	for id := range w.plan.nodes {
 		w.sleep(time.Millisecond, w.random("begin", id).Int64N(int64(time.Millisecond)))
-		n, err := newNode(w, id, 0)
+		n, err := newNode(w, id, 0, machineClock(w, id))
 		if err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (w *world) reserve(s *step, n *node, name string) {
 // replace ends a node, and begins another in its place.
 func (w *world) replace(s *step, n *node) {
 	w.disturb()
-	next, err := newNode(w, s.node, n.life+1)
+	next, err := newNode(w, s.node, n.life+1, n.clock)
 	if err == nil {
 		err = next.load(n.rules())
 	}
