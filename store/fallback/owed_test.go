@@ -217,7 +217,8 @@ func TestTooLongAWaitIsNoFullQueue(t *testing.T) {
 	})
 }
 
-// fainting is a store that is away when it is asked for the first time.
+// fainting is a store that is away when it is asked for the first time, and that takes its time to
+// say where a key lies. It has a second part, without keys.
 type fainting struct {
 	store.Store
 	asked atomic.Int64
@@ -230,7 +231,20 @@ func (s *fainting) Take(ctx context.Context, charges []store.Charge, results []a
 	return s.Store.Take(ctx, charges, results)
 }
 
-// TestOwedTogether: what one decision without the primary owes it is charged in one call.
+func (*fainting) Parts() int { return 2 }
+
+// PartOf lets every other goroutine go first, as far as that can go.
+func (*fainting) PartOf(*rule.Counter, []byte) int {
+	time.Sleep(settleEvery) // of virtual time
+	return 0
+}
+
+func (*fainting) PartOfID(string) int                 { return 0 }
+func (*fainting) PingPart(context.Context, int) error { return nil }
+func (s *fainting) Answers(int) uint64                { return uint64(s.asked.Load()) }
+
+// TestOwedTogether: what one decision without the primary owes it is charged in one call, whatever
+// the background does between the notes of two charges.
 func TestOwedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fainting{Store: newMemory(t, nil)}
