@@ -37,14 +37,22 @@ function done(summary, latency, requests)
 end
 `
 
-// h2Paths are what the loads over HTTP/2 ask for.
-var h2Paths = map[string]string{"h2": "/", "h2-large": "/large"}
+// h2Paths are what the loads over HTTP/2 ask for, and h2Posts how much they send, those that do.
+var (
+	h2Paths = map[string]string{"h2": "/", "h2-large": "/large", "h2-post": "/", "h2-post100k": "/"}
+	h2Posts = map[string]int{"h2-post": answerSize, "h2-post100k": 100 << 10}
+)
 
-// loader returns what loads r for a time, and tells what came of it.
+// loader returns what loads r for a time, and tells what came of it. script is the file of what wrk
+// runs, or of what h2load sends.
 func (p plan) loader(ctx context.Context, load, wrk, script string, r *rival) func(time.Duration) (done, error) {
 	if path := h2Paths[load]; path != "" {
 		return func(d time.Duration) (done, error) {
-			cmd := exec.CommandContext(ctx, "h2load", "-t1", "-c"+strconv.Itoa(max(1, p.connections/8)), "-m16", "-D"+strconv.Itoa(int(d/time.Second)), "http://"+r.h2+path)
+			args := []string{"-t1", "-c" + strconv.Itoa(max(1, p.connections/8)), "-m16", "-D" + strconv.Itoa(int(d/time.Second)), "http://" + r.h2 + path}
+			if h2Posts[load] > 0 {
+				args = append(args, "-d", script)
+			}
+			cmd := exec.CommandContext(ctx, "h2load", args...)
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				return done{}, fmt.Errorf("h2load: %w\n%s", err, out)

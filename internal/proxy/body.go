@@ -25,13 +25,21 @@ type clientBody struct {
 	until time.Time // the read deadline that is set
 }
 
-// watchBody replaces the body of r.
-func watchBody(w http.ResponseWriter, r *http.Request, pause time.Duration) *clientBody {
+// newBody returns the body of r, to be read before the response begins.
+func newBody(w http.ResponseWriter, r *http.Request, pause time.Duration) *clientBody {
 	b := &clientBody{body: r.Body, length: r.ContentLength, control: http.NewResponseController(w)}
 	if r.ProtoMajor == 1 {
 		// A deadline would break an HTTP/2 stream that is not being read; there, pings find dead
 		// clients.
 		b.pause = max(0, pause)
+	}
+	return b
+}
+
+// watchBody replaces the body of r.
+func watchBody(w http.ResponseWriter, r *http.Request, pause time.Duration) *clientBody {
+	b := newBody(w, r, pause)
+	if r.ProtoMajor == 1 {
 		// By default an HTTP/1 server discards the rest of the request when the response
 		// begins. A client that waits to be asked for its body, and one that leaves HTTP, need the
 		// default.

@@ -184,7 +184,7 @@ func drawRequest(t *rapid.T) (method, request string) {
 		b.WriteString(line + "\r\n")
 	}
 	if method != "GET" && rapid.Bool().Draw(t, "body") {
-		size := rapid.SampledFrom([]int{0, 1, 5000, upstream.MaxBody, upstream.MaxBody + 1}).Draw(t, "size")
+		size := rapid.SampledFrom([]int{0, 1, 5000, upstream.MaxBody, upstream.MaxBody + 1, 5 * upstream.MaxBody}).Draw(t, "size")
 		fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n%s", size, strings.Repeat("b", size))
 	} else {
 		b.WriteString("\r\n")

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/internal/upstream"
 )
 
-// Most requests go to an http:// upstream, have no body or a small one, and need no more than an
-// answer. These take the direct way, package upstream, which costs far less processor time than
+// Most requests go to an http:// upstream, have no body or one of a known length, and need no more
+// than an answer. These take the direct way, package upstream, which costs far less processor time than
 // httputil.ReverseProxy. All others go through ReverseProxy, and the client cannot tell which way
 // its request went.
 
@@ -22,8 +22,7 @@ var directWorks = upstream.Works
 // r nor w.
 func (p *Proxy) takeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) bool {
 	hasBody := r.Body != nil && r.Body != http.NoBody
-	if p.direct == nil || r.ContentLength < 0 || r.ContentLength > upstream.MaxBody ||
-		r.ContentLength > 0 && (r.ProtoMajor != 1 || !hasBody) || len(r.Trailer) > 0 {
+	if p.direct == nil || r.ContentLength < 0 || r.ContentLength > 0 && !hasBody || len(r.Trailer) > 0 {
 		return false
 	}
 	q := upstream.NewRequest()
@@ -31,21 +30,32 @@ func (p *Proxy) takeDirect(w http.ResponseWriter, r *http.Request, pass *httplim
 		q.Free()
 		return false
 	}
-	defer pass.Leave()
-	p.forwardDirect(p.watch(w, pass), r, pass, q)
-	pass.Finish()
+	p.forwardDirect(w, r, pass, q).finish()
 	return true
 }
 
-// forwardDirect sends q and its body, and passes the response on. It frees q.
-func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request) {
+// forwardDirect sends q and its body, and passes the response on. It frees q, and takes leave. It
+// returns the body; nil without one.
+func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request) *clientBody {
+	defer pass.Leave()
 	var body *clientBody
+	switch {
+	case r.ContentLength > upstream.MaxBody:
+		body = watchBody(w, r, p.o.BodyTimeout)
+	case r.ContentLength > 0:
+		body = newBody(w, r, p.o.BodyTimeout)
+	}
+	p.exchangeDirect(p.watch(w, pass), r, pass, q, body)
+	pass.Finish()
+	return body
+}
+
+func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request, body *clientBody) {
 	fail := func(err error) {
 		e := exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), body: body}
 		p.fail(w, r, &e, err)
 	}
-	if r.ContentLength > 0 {
-		body = &clientBody{body: r.Body, length: r.ContentLength, control: http.NewResponseController(w), pause: max(0, p.o.BodyTimeout)}
+	if body != nil {
 		if err := q.ReadBody(body); err != nil {
 			q.Free()
 			fail(err)
@@ -64,7 +74,7 @@ func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *http
 		return
 	}
 	if err := passBody(w, res); err != nil {
-		if res.Failed() && r.Context().Err() == nil {
+		if res.Failed() && r.Context().Err() == nil && body.failure(false) == nil {
 			p.o.Logf("proxy: %s %q: the upstream's answer broke off: %v", r.Method, pass.Attributes().Path(), err)
 		}
 		panic(http.ErrAbortHandler) // the client must not take a part for the whole

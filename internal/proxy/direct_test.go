@@ -111,7 +111,8 @@ func TestThroughReverseProxy(t *testing.T) {
 		"TestConcurrentClients": TestConcurrentClients, "TestHostEvasion": TestHostEvasion, "TestQueryStaysOne": TestQueryStaysOne,
 		"TestPathEvasion": TestPathEvasion, "TestRequestTargets": TestRequestTargets, "TestHostileClients": TestHostileClients,
 		"TestQueueDrainsAtItsRate": TestQueueDrainsAtItsRate, "TestHostileUpstreams": TestHostileUpstreams, "TestConnectionsAreKept": TestConnectionsAreKept,
-		"TestRetries": TestRetries, "TestSmallBodies": TestSmallBodies, "TestPipeline": TestPipeline, "TestNoGuessedType": TestNoGuessedType, "TestWaitEnds": TestWaitEnds,
+		"TestRetries": TestRetries, "TestSmallBodies": TestSmallBodies, "TestUploadBothWays": TestUploadBothWays, "TestUploadAnsweredEarly": TestUploadAnsweredEarly,
+		"TestUploadBreaksOff": TestUploadBreaksOff, "TestPipeline": TestPipeline, "TestNoGuessedType": TestNoGuessedType, "TestWaitEnds": TestWaitEnds,
 	} {
 		t.Run(name, test)
 	}
@@ -255,6 +256,8 @@ func TestRetries(t *testing.T) {
 		{"POST", "/close", "", "", 502, 1},
 		{"POST", "/close", "", "body", 502, 1},
 		{"PUT", "/close", "", "body", 502, 1},
+		{"POST", "/close", "", strings.Repeat("b", 3*upstream.MaxBody), 502, 1},
+		{"POST", "/close", "b", strings.Repeat("b", 3*upstream.MaxBody), 502, 1},
 		{"DELETE", "/close", "", "", 502, 1},
 		{"GET", "/always", "", "", 502, 2},
 	} {

@@ -67,7 +67,9 @@ type Options struct {
 	// By default the upstream gets the client's. X-Forwarded-Host tells the client's either way.
 	UpstreamHost bool
 	// Timeout is the longest wait for the upstream's response header, counted from when the request
-	// is sent; past it the answer is 504. 0 means 60 s; below 0 none.
+	// is sent; past it the answer is 504. While a body of known length is being sent to an http
+	// upstream, it is the longest wait until the upstream takes a part of it. 0 means 60 s; below 0
+	// none.
 	Timeout time.Duration
 	// BodyTimeout is the longest pause of a client in the middle of an HTTP/1 request body; past it
 	// the answer is 408. 0 means 60 s; below 0 none.

@@ -27,6 +27,7 @@ type conn struct {
 	limit    int64       // bytes that may still be read
 	failed   error       // what Read returned last, if it was an error
 	cut      bool        // the server did not take all of the request
+	sender   *sender     // of the rest of a large body; else nil
 	fields   [maxFields]field
 	response Response
 	waits    func() // called before more is waited for; nil for nothing
@@ -83,8 +84,19 @@ func (c *conn) ask(ctx context.Context, now time.Time, q *Request) (sent bool, e
 	}
 	n, failed := c.write(q.b)
 	c.cut = failed != nil
-	if n == 0 && failed != nil {
+	switch {
+	case failed == nil:
+	case n == 0:
 		return false, failed
+	case ctx.Err() != nil: // then nobody waits for an answer
+		return true, failed
+	}
+	if q.rest != nil && failed == nil {
+		c.sender = newSender(c, q)
+		go c.sender.run()
+		// Most bodies are sent by then, and nobody has to look for an early answer meanwhile, which
+		// would cost its own waiting, and the connection if it ends first.
+		c.sender.wait(first)
 	}
 	// A server may answer and close before it has read all: the answer counts more than the error.
 	if _, err := c.in.Peek(1); err != nil {
@@ -145,22 +157,40 @@ func (c *conn) Read(p []byte) (int, error) {
 // late is called when a deadline is over. It returns an error if that is the end of the request;
 // else it sets the next deadline.
 func (c *conn) late() error {
-	if !c.by.IsZero() && !time.Now().Before(c.by) {
-		return timeoutError{}
+	by := c.by
+	if !by.IsZero() {
+		now := time.Now()
+		if c.sender != nil {
+			by = c.sender.by(now, c.client.HeaderTimeout)
+		}
+		if !now.Before(by) {
+			return timeoutError{}
+		}
 	}
-	c.setDeadline(c.by)
+	c.setDeadline(by)
 	if c.stop == nil {
 		c.stop = context.AfterFunc(c.ctx, c.abort)
 	}
-	// Looked at after the deadline was set, which may have undone what abort did.
+	// Looked at after the deadline was set, which may have undone what abort or the sender did.
+	if c.sender != nil {
+		if err := c.sender.failure(); err != nil {
+			return err
+		}
+	}
 	if c.ctx.Err() != nil {
 		return context.Cause(c.ctx)
 	}
 	return nil
 }
 
+// setDeadline bounds what the connection waits for, but for a sender, which looks after itself.
+// It fails only on a closed connection, as will what follows.
 func (c *conn) setDeadline(t time.Time) {
-	_ = c.SetDeadline(t) // fails only on a closed connection, as will what follows
+	if c.sender != nil {
+		_ = c.SetReadDeadline(t)
+		return
+	}
+	_ = c.SetDeadline(t)
 	c.until = t
 }
 
@@ -175,6 +205,10 @@ func (c *conn) headerRead() {
 // done ends a request. The connection is kept for the next one if nothing is left on it and keep
 // allows it.
 func (c *conn) done(keep bool) {
+	if s := c.sender; s != nil {
+		keep = keep && s.ended()
+		c.sender, c.until = nil, time.Time{} // the two directions differ in what is set
+	}
 	c.waits, c.response = nil, Response{}
 	if c.stop != nil {
 		keep = c.stop() && keep // else abort may be about to set a deadline

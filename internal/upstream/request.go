@@ -17,8 +17,9 @@ import (
 type Request struct {
 	b      []byte
 	method string
-	length int // of the body
-	header int // length of b up to the body; 0 before End
+	length int64     // of the body
+	header int       // length of b up to the body; 0 before End
+	rest   io.Reader // what of the body is not in b, if it is larger than MaxBody
 	// replayable says that the request may be sent again if its connection turns out to be closed:
 	// net/http's rule.
 	replayable bool
@@ -43,14 +44,17 @@ func (q *Request) Free() {
 
 // OK reports whether all that was written so far may go over the wire. It is false after a method
 // or a name that is no token, a target or a host with spaces or control characters, a value with
-// control characters other than tabs, a field that frames the message, a header of more than
-// MaxHeader bytes, and a body of more than MaxBody.
+// control characters other than tabs, a field that frames the message, and a header of more than
+// MaxHeader bytes.
 func (q *Request) OK() bool { return !q.bad }
 
 // complete reports whether q can be sent.
 func (q *Request) complete() bool {
-	return !q.bad && q.header > 0 && len(q.b) == q.header+q.length
+	return !q.bad && q.header > 0 && len(q.b) == q.header+q.first() && (q.rest != nil) == (q.length > MaxBody)
 }
+
+// first is how much of the body is sent along with the header.
+func (q *Request) first() int { return int(min(q.length, MaxBody)) }
 
 // Bytes returns what has been written. It is valid until the next call.
 func (q *Request) Bytes() []byte { return q.b }
@@ -137,7 +141,7 @@ func framing(name string) bool {
 
 // End ends the header of a request that has a body of length bytes; 0 for none.
 func (q *Request) End(length int64) {
-	if length < 0 || length > MaxBody || len(q.b) == 0 || len(q.b) > MaxHeader || q.header > 0 {
+	if length < 0 || len(q.b) == 0 || len(q.b) > MaxHeader || q.header > 0 {
 		q.bad = true
 		return
 	}
@@ -150,7 +154,7 @@ func (q *Request) End(length int64) {
 		q.b = append(q.b, "Content-Length: 0\r\n"...)
 	}
 	q.b = append(q.b, "\r\n"...)
-	q.header, q.length = len(q.b), int(length)
+	q.header, q.length = len(q.b), length
 	if length > 0 {
 		q.replayable = false
 	}
@@ -158,19 +162,27 @@ func (q *Request) End(length int64) {
 
 var errBody = errors.New("upstream: a body is read once, after End said that there is one")
 
-// ReadBody reads the body, which must be as long as End said. Room is made as it comes: a client
-// that announces much and sends little holds little.
+// ReadBody reads the body, which must be as long as End said: all of it, or the first MaxBody bytes,
+// and then the rest is read while it is sent, by another goroutine, which may go on with it for as
+// long as a read takes after the response was closed. Room is made as the body comes: a client that
+// announces much and sends little holds little.
 func (q *Request) ReadBody(body io.Reader) error {
 	if q.bad || q.length == 0 || len(q.b) != q.header {
 		return errBody
 	}
-	end := q.header + q.length
+	end := q.header + q.first()
+	most := end + 1 // so that the end is met in the same read
+	if q.length > MaxBody {
+		q.rest, most = body, end
+	}
 	for {
-		if len(q.b) == cap(q.b) {
-			// and one byte, to meet the end in the same read
-			q.b = slices.Grow(q.b, min(end+1-len(q.b), max(len(q.b), 4<<10)))
+		if q.rest != nil && len(q.b) == end {
+			return nil
 		}
-		n, err := body.Read(q.b[len(q.b):min(end+1, cap(q.b))])
+		if len(q.b) == cap(q.b) {
+			q.b = slices.Grow(q.b, min(most-len(q.b), max(len(q.b), 4<<10)))
+		}
+		n, err := body.Read(q.b[len(q.b):min(most, cap(q.b))])
 		q.b = q.b[:len(q.b)+n]
 		switch {
 		case err == io.EOF && len(q.b) == end:

@@ -13,8 +13,9 @@
 // It does only what is common, so that little of it can be wrong, and refuses the rest, for which
 // its user needs another client:
 //
-//   - Requests have no body, or one of at most MaxBody bytes whose length is known, which is read
-//     as a whole before anything is sent. There are no request trailers, no Upgrade and no Expect.
+//   - Requests have no body, or one whose length is known. Its first MaxBody bytes are read before
+//     anything is sent; the rest is sent as it comes (sender.go). There are no request trailers, no
+//     Upgrade and no Expect.
 //   - Request writes the fields that frame a message itself, and refuses them from its user. It
 //     refuses what would make two requests of one: line ends and other control characters, spaces
 //     in a method or a target, names of fields that are no tokens. See Request.OK.
@@ -44,7 +45,8 @@ const (
 	IdleTimeout = 90 * time.Second // after which they are closed
 	// bytes of a response's header, each informational one for itself
 	MaxHeader = 1 << 20
-	// MaxBody bounds the body of a request.
+	// MaxBody is how much of the body of a request is read before it is sent, and is kept until it
+	// is. A larger body is sent in parts.
 	MaxBody = 32 << 10
 )
 
@@ -67,7 +69,8 @@ type Client struct {
 	// Dial opens a connection. It must not be nil.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// HeaderTimeout is the longest wait for the header of a final response, counted from when the
-	// request is sent; 0 is none.
+	// request is sent; 0 is none. Of a body above MaxBody the server may take as long as the client
+	// takes to send it, but none of its parts may wait for longer than this before the header.
 	HeaderTimeout time.Duration
 
 	mu      sync.Mutex
@@ -80,7 +83,8 @@ var errRequest = errors.New("upstream: the request is not complete, or not valid
 
 // Send sends a request, and returns when the first byte of the response has come. Close must be
 // called on the Response. After an error there is none; one that has taken too long is a net.Error
-// with Timeout.
+// with Timeout. The response may come while a body above MaxBody is still being sent; if reading
+// that fails, so does all that waits for the response, with the same error.
 //
 // If the idle connection that is used turns out to be closed, the request is sent once more on a
 // new one, unless the server may have acted on it. Send does not keep q.
