@@ -243,3 +243,12 @@ func TestManyHalves(t *testing.T) {
 	}
 	checkServing(t, addr)
 }
+
+// TestPaddingCost: padding is dear where there is more of it than data.
+func TestPaddingCost(t *testing.T) {
+	for _, c := range []struct{ data, padding, cost int }{{16 << 10, 255, 1}, {255, 255, 1}, {1, 1, 1}, {0, 1, 1}, {1, 255, 4}, {0, 256, 5}} {
+		if got := paddingCost(c.data, c.padding); got != c.cost {
+			t.Errorf("%d bytes and %d of padding cost %d, want %d", c.data, c.padding, got, c.cost)
+		}
+	}
+}

@@ -432,7 +432,12 @@ func (c *conn) body(st *stream, p []byte, padding int, end bool) error {
 	case call:
 		c.unary(st, whole)
 	case padding > 0:
-		return c.spend(1, "too much padding")
+		return c.spend(paddingCost(len(p), padding), "too much padding")
 	}
 	return nil
 }
+
+// paddingCost is what a DATA frame with padding costs its client. One that holds less data than
+// padding is paid by the length of the rest, since a frame of one byte would be as cheap else as
+// one of 16 KiB; others may be padded to hide how long they are.
+func paddingCost(data, padding int) int { return 1 + max(0, padding-data)/64 }
