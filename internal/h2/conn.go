@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // conn is a connection. Its own goroutine, the reader, reads the frames; all others that touch it
@@ -41,12 +43,12 @@ type conn struct {
 	acked         bool // it has acknowledged ours
 	chatter       int  // see spend
 	chatterSince  time.Time
-	batch         time.Time // the time while a batch is taken; zero until somebody asks
-	call          Call      // of the call that runs inline
-	scratch       []byte    // its answer
-	plain         []byte    // its request, decompressed
-	ready         []*job    // that go to workers soon
-	late          lateness
+	batch         time.Time  // the time while a batch is taken; zero until somebody asks
+	call          Call       // of the call that runs inline
+	scratch       []byte     // its answer
+	plain         []byte     // its request, decompressed
+	ready         []*job     // that go to workers soon
+	late          shed.Batch // of calls
 	freeStreams   []*stream
 
 	mu sync.Mutex
@@ -72,8 +74,9 @@ type connState struct {
 	inputSize int  // of conn.in
 	resting   bool // the reader is being woken, to make it smaller
 
-	jobs     int  // calls of this connection that are with workers
-	flushing bool // a worker writes what others answer, too, when they had their turn
+	jobs     int       // calls of this connection that are with workers
+	flushing bool      // a worker writes what others answer, too, when they had their turn
+	flushAt  time.Time // since when it waits for that
 
 	drained sync.Cond
 	repaid  int // see conn.spend: calls that others than the reader have answered
@@ -135,6 +138,7 @@ func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
 	c.recvWindow = defaultWindow
 	c.streams = map[uint32]*stream{}
 	c.drained.L = &c.mu
+	c.enc.oftenStatus = s.often
 	c.sendWindow, c.initialWindow = defaultWindow, defaultWindow
 	c.watch.begin(time.Now(), &s.o)
 	return c
@@ -243,7 +247,7 @@ func (c *conn) readFrames() error {
 			}
 		}
 		c.handOver()
-		c.noteBatch()
+		c.late.End(c.s.o.Line)
 		if !c.endBatch() {
 			return net.ErrClosed
 		}

@@ -1,52 +1,88 @@
 package h2
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/http2/hpack"
+	prop "pgregory.net/rapid"
 
 	"github.com/weir-rl/weir/internal/shed"
 )
 
-// Calls of one connection that wait for those before them are late once that has lasted, though
-// nobody else waits.
-func TestLateBehindEachOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l, err := shed.New()
-		if err != nil {
-			t.Fatal(err)
+// counted is a Rest that counts what becomes of it.
+type counted struct{ answered, abandoned *atomic.Int64 }
+
+func (c counted) Answer(context.Context, []byte) ([]byte, Status) {
+	c.answered.Add(1)
+	return nil, Status{}
+}
+
+func (c counted) Abandon() { c.abandoned.Add(1) }
+
+// A call that has waited for a worker for too long is turned away when it has one, and nothing of
+// it is done.
+func TestLateAtWorker(t *testing.T) {
+	var answered, abandoned atomic.Int64
+	line := shed.Overloaded(shed.Error)
+	s := New(Options{Line: line, Turn: func(out []byte) ([]byte, Status) { return out, Status{14, "no time"} }})
+	c := &conn{s: s, ctx: t.Context()}
+	c.streams = map[uint32]*stream{}
+	c.drained.L = &c.mu
+	c.enc.oftenStatus = s.often
+	c.writing = true // nothing is written: the answers stay where they can be read
+	for i := range 100 {
+		st := &stream{id: uint32(2*i + 1), request: &request{}, remoteClosed: true}
+		c.streams[st.id] = st
+		c.queueJob(st, counted{&answered, &abandoned}, 0)
+	}
+	c.batch = time.Now().Add(-time.Second)
+	c.handOver()
+	for abandoned.Load()+answered.Load() < 100 || line.Count() < 100 {
+		time.Sleep(time.Millisecond)
+		if t.Context().Err() != nil {
+			t.Fatal("they were not answered")
 		}
-		defer l.Close()
-		c := &conn{s: &Server{o: Options{Line: l.Door("rls", 12*time.Millisecond, shed.Error)}}}
-		// batch takes calls of a millisecond each, and returns how many were late.
-		batch := func(calls int) (late int) {
-			c.batch = time.Time{}
-			for range calls {
-				if c.isLate() {
-					late++
-				} else {
-					time.Sleep(time.Millisecond)
+	}
+	if answered.Load() > 0 || line.Count() != 100 {
+		t.Errorf("%d were decided, %d turned away", answered.Load(), line.Count())
+	}
+}
+
+// Whatever is answered before, and however much the client keeps, it reads the same status, and of
+// that which comes often little is sent.
+func TestStatusEncoded(t *testing.T) {
+	prop.Check(t, func(t *prop.T) {
+		often := Status{14, "overloaded: try again, 100 % of it"}
+		e := encoder{oftenStatus: often}
+		decoder := hpack.NewDecoder(4096, nil)
+		seen := 0
+		for range prop.IntRange(1, 40).Draw(t, "answers") {
+			if prop.IntRange(0, 30).Draw(t, "small") == 0 {
+				e.tableSize(100)
+			}
+			s := prop.SampledFrom([]Status{{}, often, {14, "x"}, {8, often.Message}, {14, ""}}).Draw(t, "status")
+			b := e.appendContentType(e.begin(nil), prop.SampledFrom([]string{grpcContentType, "application/grpc+proto"}).Draw(t, "type"))
+			before := len(b)
+			b = e.appendGRPCStatus(b, s)
+			fields, err := decoder.DecodeFull(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{}
+			for _, f := range fields {
+				got[f.Name] = f.Value
+			}
+			if got["grpc-status"] != map[uint32]string{0: "0", 8: "8", 14: "14"}[s.Code] || got["grpc-message"] != percentEncode(s.Message) {
+				t.Fatalf("%+v became %v", s, fields)
+			}
+			if s == often {
+				if seen++; seen > 1 && !e.literal && len(b)-before != 2 {
+					t.Errorf("it takes %d bytes again", len(b)-before)
 				}
 			}
-			c.noteBatch()
-			return late
-		}
-		for begun := time.Now(); time.Since(begun) < 120*time.Millisecond; {
-			if n := batch(64); n > 0 {
-				t.Fatalf("%d are late in a burst", n)
-			}
-		}
-		batch(64)
-		if n := batch(64); n != 48 { // the clock is looked at every 16 calls
-			t.Errorf("%d of 64 are late", n)
-		}
-		if n := batch(10); n > 0 {
-			t.Errorf("%d of the first are late", n)
-		}
-		time.Sleep(2 * time.Second)
-		batch(1)
-		if n := batch(64); n > 0 {
-			t.Errorf("%d are late when all is over", n)
 		}
 	})
 }

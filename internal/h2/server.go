@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // Server serves HTTP/2. Make one with New. Safe for concurrent use.
@@ -25,7 +26,9 @@ type Server struct {
 
 	ctx    context.Context // ends with Stop
 	cancel context.CancelFunc
-	jobs   chan *job
+	jobs   *shed.Queue[*job]
+	wake   chan struct{}  // a worker, for a job
+	often  Status         // of calls that are turned away
 	idle   atomic.Int64   // workers that wait for jobs
 	all    sync.WaitGroup // goroutines of connections, and the watch
 	dated  atomic.Pointer[dateText]
@@ -40,7 +43,12 @@ type Server struct {
 
 // New returns a server that waits for Serve.
 func New(o Options) *Server {
-	s := &Server{o: o.orDefaults(), jobs: make(chan *job)}
+	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{})}
+	if o.Turn != nil {
+		if _, status := o.Turn(nil); status.Message != "" {
+			s.often = status
+		}
+	}
 	s.logf = func(format string, args ...any) { s.o.Logger.Error(fmt.Sprintf(format, args...)) }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.sessions = listen.NewGroup(s.newSession, listen.GroupOptions{Max: s.o.MaxConnections, Cancel: s.cancel})

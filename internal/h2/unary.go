@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // prefixLen is the length of the prefix of each message: a flag for compression, and the message's
@@ -70,7 +71,7 @@ func (c *conn) grantWaiting() {
 
 // unary answers a unary call whose body is complete. The reader calls it.
 func (c *conn) unary(st *stream, body []byte) {
-	if c.s.o.Line != nil && c.isLate() {
+	if c.s.o.Line != nil && c.late.Late(c.s.o.Line) {
 		c.turn(st)
 		return
 	}
@@ -282,30 +283,35 @@ const maxReady = 32
 
 // handOver gives workers the calls that were gathered.
 func (c *conn) handOver() {
-	for i, j := range c.ready {
-		c.ready[i] = nil
+	if len(c.ready) == 0 {
+		return
+	}
+	c.s.jobs.Put(c.late.Since(c.now()), c.ready...)
+	for range c.ready {
 		select {
-		case c.s.jobs <- j: // a worker is idle
+		case c.s.wake <- struct{}{}: // a worker is idle
 		default:
-			go c.s.work(j)
+			go c.s.work()
 		}
 	}
+	clear(c.ready)
 	c.ready = c.ready[:0]
 }
 
 // maxIdle is how many workers wait for calls. Those keep the stacks that they have grown.
 const maxIdle = 256
 
-// work answers j and then, for as long as the server runs, other calls that come while it is idle.
-func (s *Server) work(j *job) {
+// work answers a call and then, for as long as the server runs, others that come while it is idle.
+// Each worker that is started or woken takes one, the oldest.
+func (s *Server) work() {
 	for {
-		s.runJob(j)
+		s.runJob(s.jobs.Take())
 		if s.idle.Add(1) > maxIdle {
 			s.idle.Add(-1)
 			return
 		}
 		select {
-		case j = <-s.jobs:
+		case <-s.wake:
 			s.idle.Add(-1)
 		case <-s.ctx.Done():
 			s.idle.Add(-1)
@@ -316,14 +322,18 @@ func (s *Server) work(j *job) {
 
 // flushTogether writes the answers of workers and handlers. A store over a network answers many
 // calls at once, so where others of the connection are under way, those that are ready to run have
-// their turn first, and one write takes the answers of all. A single call would only lose time. mu
-// must be held; it is released meanwhile.
+// their turn first, and one write takes the answers of all. A single call would only lose time.
+// While all processors are busy, whoever gave his turn away may have none for long; then another
+// one writes. mu must be held; it is released meanwhile.
 func (c *conn) flushTogether(others bool) {
 	switch {
 	case c.flushing:
-		return // by another one, soon
+		if others && time.Since(c.flushAt) < together {
+			return
+		}
+		c.flushAt = time.Now()
 	case others && !c.writing:
-		c.flushing = true
+		c.flushing, c.flushAt = true, time.Now()
 		c.mu.Unlock()
 		runtime.Gosched()
 		c.mu.Lock()
@@ -332,9 +342,21 @@ func (c *conn) flushTogether(others bool) {
 	c.flush()
 }
 
-func (s *Server) runJob(j *job) {
+// together is how long answers wait for others, to be written with them.
+const together = 3 * time.Millisecond
+
+// runJob answers j, or turns it away.
+func (s *Server) runJob(j *job, late bool) {
 	c, st := j.c, j.st
-	out, status := s.runRest(j.ctx, j.rest, j.out[:0])
+	var out []byte
+	var status Status
+	if late {
+		j.rest.Abandon()
+		s.o.Line.Turned(1)
+		out, status = s.o.Turn(j.out[:0])
+	} else {
+		out, status = s.runRest(j.ctx, j.rest, j.out[:0])
+	}
 	c.mu.Lock()
 	c.letGoBytes(j.held)
 	st.async = false

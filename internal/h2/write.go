@@ -69,13 +69,18 @@ func (c *conn) writeOut(most int) (more bool) {
 	return false
 }
 
-// encoder writes the header blocks of answers. It keeps two fields in the client's dynamic table,
-// the two that every successful answer has. The zero value is ready.
+// encoder writes the header blocks of answers. It keeps the fields in the client's dynamic table
+// that every successful answer has, and those of one status beside: calls that are turned away come
+// by the hundred thousand, and each is to cost next to nothing. The zero value is ready.
 type encoder struct {
-	contentType int  // index of content-type: application/grpc; 0 if it is not in the table
-	statusOK    int  // index of grpc-status: 0; likewise
+	inserted    int  // fields in the table
+	contentType int  // content-type: application/grpc is the field of this number, from 1; 0: none
+	statusOK    int  // grpc-status: 0; likewise
+	often       int  // likewise grpc-status of oftenStatus; the next is its grpc-message
 	literal     bool // the client's table is too small
 	shrink      bool // the client has to be told that its table is empty
+
+	oftenStatus Status // to be kept in the table
 }
 
 // The first index of the dynamic table.
@@ -99,15 +104,25 @@ func (e *encoder) begin(b []byte) []byte {
 	return b
 }
 
+// appendIndexed appends the field of a number.
+func (e *encoder) appendIndexed(b []byte, number int) []byte {
+	return append(b, 0x80|byte(firstDynamic+e.inserted-number))
+}
+
+// insert appends a field, and puts it into the table; it returns its number.
+func (e *encoder) insert(b []byte, name, value string) ([]byte, int) {
+	e.inserted++
+	b = append(appendInt(append(b, 0x40, 0), 7, len(name)), name...)
+	return append(appendInt(append(b, 0), 7, len(value)), value...), e.inserted
+}
+
 func (e *encoder) appendContentType(b []byte, contentType string) []byte {
 	switch {
 	case contentType == grpcContentType && e.contentType > 0:
-		return append(b, 0x80|byte(e.contentType))
+		return e.appendIndexed(b, e.contentType)
 	case contentType == grpcContentType && !e.literal:
-		e.contentType = firstDynamic
-		if e.statusOK > 0 {
-			e.statusOK++
-		}
+		e.inserted++
+		e.contentType = e.inserted
 		b = append(b, 0x40|31, byte(len(contentType)))
 		return append(b, contentType...)
 	default:
@@ -119,18 +134,12 @@ func (e *encoder) appendContentType(b []byte, contentType string) []byte {
 func (e *encoder) appendStatusOK(b []byte) []byte {
 	switch {
 	case e.statusOK > 0:
-		return append(b, 0x80|byte(e.statusOK))
+		return e.appendIndexed(b, e.statusOK)
 	case e.literal:
 		return appendField(b, "grpc-status", "0")
-	default:
-		e.statusOK = firstDynamic
-		if e.contentType > 0 {
-			e.contentType++
-		}
-		b = append(b, 0x40, byte(len("grpc-status")))
-		b = append(b, "grpc-status"...)
-		return append(b, 1, '0')
 	}
+	b, e.statusOK = e.insert(b, "grpc-status", "0")
+	return b
 }
 
 // appendGRPCStatus appends grpc-status and grpc-message.
@@ -138,8 +147,18 @@ func (e *encoder) appendGRPCStatus(b []byte, s Status) []byte {
 	if s.Code == codeOK {
 		return e.appendStatusOK(b)
 	}
+	keep := s == e.oftenStatus && !e.literal
+	if keep && e.often > 0 {
+		return e.appendIndexed(e.appendIndexed(b, e.often), e.often+1)
+	}
 	var digits [10]byte
-	b = appendField(b, "grpc-status", string(strconv.AppendUint(digits[:0], uint64(s.Code), 10)))
+	code := string(strconv.AppendUint(digits[:0], uint64(s.Code), 10))
+	if keep {
+		b, e.often = e.insert(b, "grpc-status", code)
+		b, _ = e.insert(b, "grpc-message", percentEncode(s.Message))
+		return b
+	}
+	b = appendField(b, "grpc-status", code)
 	if s.Message != "" {
 		b = appendField(b, "grpc-message", percentEncode(s.Message))
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/weir-rl/weir/internal/shed"
 )
 
 // Sizes of what a connection holds.
@@ -48,10 +50,8 @@ type conn struct {
 
 	batch batch
 
-	heard      bool // a command has come
-	looked     int  // commands since the last read
-	untold     int  // commands that Options.Line has not heard of
-	late       bool // those at hand have stood in line for too long
+	heard      bool       // a command has come
+	late       shed.Batch // of commands that decide
 	since      time.Time
 	readUntil  time.Time
 	writeUntil time.Time
@@ -165,7 +165,7 @@ func (c *conn) command() error {
 		if err := c.other(args); err != nil {
 			return err
 		}
-	case c.o.Line != nil && c.isLate():
+	case c.o.Line != nil && c.late.Late(c.o.Line):
 		if err := c.decideBatch(); err != nil { // which comes before
 			return err
 		}
@@ -251,7 +251,7 @@ func (c *conn) fill() error {
 	if err := c.wait(); err != nil {
 		return err
 	}
-	c.looked = 0
+	c.late.End(c.o.Line)
 	n, err := c.nc.Read(p.buf[p.w:])
 	p.w += n
 	c.hungry = p.w == len(p.buf)

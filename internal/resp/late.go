@@ -6,21 +6,12 @@ import (
 	"github.com/weir-rl/weir/internal/shed"
 )
 
-// lookEvery is how many commands are taken between two looks at the line.
-const lookEvery = 16
-
-// isLate reports whether the command at hand has stood in line for too long.
-func (c *conn) isLate() bool {
-	c.untold++
-	if c.looked%lookEvery == 0 {
-		c.late, c.untold = c.o.Line.Late(c.untold), 0
-	}
-	c.looked++
-	return c.late
-}
-
-// errLate begins with a word that clients of Redis know for a server that has no time.
-const errLate = "BUSY " + shed.Reason
+// errLate begins with a word that clients of Redis know for a server that has no time. It is short,
+// as there are hundreds of thousands a second, and lateReply is the whole of it.
+const (
+	errLate   = "BUSY overloaded: nothing was decided"
+	lateReply = "-" + errLate + "\r\n"
+)
 
 // turnAway answers a command that has stood in line for too long. A refusal says to come back in a
 // second; an admission says of CL.THROTTLE and THROTTLE what a fresh key would.
@@ -28,7 +19,7 @@ func (a *asker) turnAway(dst []byte, v verb, args [][]byte, trusted bool) []byte
 	line := a.o.Line
 	line.Turned(1)
 	if line.Answer() == shed.Error {
-		return appendError(dst, errLate)
+		return append(dst, lateReply...)
 	}
 	const second = 1_000_000
 	allowed, problem := line.Answer() == shed.Allow, ""

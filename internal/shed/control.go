@@ -2,17 +2,22 @@ package shed
 
 import "time"
 
-// The times of a Control, as CoDel has them (RFC 8289): a rush that lasts for less than interval is
-// a burst, which the line is there for.
+// The times of a Control.
 const (
-	interval = 100 * time.Millisecond
-	calm     = time.Second
+	longest = 100 * time.Millisecond
+	calm    = time.Second
 )
+
+// interval is how long a rush may last that is a burst, which the line is there for; CoDel (RFC
+// 8289) has a name for it, and a tenth of a second. Where requests are to be answered in 20 ms, a
+// rush has cost a hundredth of the answers of ten seconds by then: hence the times of the bound,
+// since a line that is several times as long as it was to be, and does not get shorter, will not.
+func interval(bound time.Duration) time.Duration { return min(4*bound, longest) }
 
 // Control tells a burst from overload, by readings of how long requests stand in line. It is
 // overloaded once all readings of an interval were above the bound, and until none was for a
 // second: the line gets short at once when requests are turned away, which says nothing of the
-// load. A reading speaks for the time that it waited; where none speaks for an interval, all begins
+// load. A reading speaks for the time that it waited; where none speaks for longest, all begins
 // anew. The zero value is not overloaded. Not safe for concurrent use.
 type Control struct {
 	above      time.Time // since when all readings were above the bound; zero if the last was not
@@ -30,11 +35,11 @@ func (c *Control) Read(now time.Time, waited, bound time.Duration) (overloaded b
 		}
 		return c.overloaded
 	}
-	if c.above.IsZero() || now.Add(-waited).Sub(c.last) > interval {
+	if c.above.IsZero() || now.Add(-waited).Sub(c.last) > longest {
 		c.above = now
 	}
 	c.last = now
-	if now.Sub(c.above) >= interval {
+	if now.Sub(c.above) >= interval(bound) {
 		c.overloaded = true
 	}
 	return c.overloaded

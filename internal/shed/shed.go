@@ -60,7 +60,7 @@ const (
 const fewest = 4 * time.Millisecond
 
 // tick is how often somebody looks at a probe that is overdue.
-const tick = interval / 5
+const tick = longest / 10
 
 // Line is the one in which all requests of this process stand. Make one with New; a nil Line has no
 // doors. Safe for concurrent use.
@@ -204,7 +204,7 @@ func (l *Line) lookOverdue() {
 		return
 	}
 	for _, d := range l.doors {
-		if since := l.least + l.stood - d.bound; since >= interval && !l.few(l.stood) {
+		if since := l.least + l.stood - d.bound; since >= interval(d.bound) && !l.few(l.stood) {
 			d.control.Read(now.Add(-since), d.bound+1, d.bound) // when it came to be above the bound
 			d.overloaded.Store(d.control.Read(now, overdue, d.bound))
 		}
@@ -271,7 +271,12 @@ type Door struct {
 	overloaded atomic.Bool
 	turned     atomic.Uint64
 	control    Control // guarded by Line.mu
+	// of a Queue: there is overload; and how long it takes until the turn of the next, in ns
+	behind atomic.Bool
+	ahead  atomic.Int64
 }
+
+func (d *Door) isOverloaded() bool { return d.overloaded.Load() || d.behind.Load() }
 
 // Late reports whether requests that are at hand now have stood in line for too long, and are to be
 // turned away. n is how many have come since it was asked last, with the one at hand. It costs no
@@ -293,7 +298,7 @@ func (d *Door) Late(n int) bool {
 	if l.counts.Load() {
 		l.came.Add(int64(n))
 	}
-	return d.overloaded.Load() && l.Waited() > d.bound
+	return d.isOverloaded() && l.Waited() > d.bound
 }
 
 // Bound is how long a request may stand in line under overload; 0 for any time.

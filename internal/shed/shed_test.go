@@ -58,8 +58,8 @@ func TestLate(t *testing.T) {
 		if n := ask(d, time.Second); n > 0 {
 			t.Errorf("%d are late without a line", n)
 		}
-		j.late.Store(int64(80 * time.Millisecond))
-		ask(d, 60*time.Millisecond)
+		j.late.Store(int64(35 * time.Millisecond))
+		ask(d, 30*time.Millisecond)
 		j.late.Store(0)
 		if n := ask(d, time.Second); n > 0 {
 			t.Errorf("%d are late after a burst", n)
