@@ -3,16 +3,19 @@ package lease
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// TestDrainAndCalls: whatever calls go on, after Drain nothing is held, and nothing comes to be.
+// TestDrainAndCalls: whatever calls go on, after Drain nothing is held, and nothing comes to be. The
+// store has charged what was admitted, and nothing else but what has lapsed.
 func TestDrainAndCalls(t *testing.T) {
 	for range 3 {
 		m, err := memory.New(memory.Options{})
@@ -23,7 +26,9 @@ func TestDrainAndCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, b := counterOf(t, wide), counterOf(t, wide)
+		year := algo.Config{Algorithm: algo.SlidingWindow, N: 1_000_000_000, Window: 365 * 24 * time.Hour, Lease: 90, LeaseFor: 2 * time.Minute}
+		a, b := counterOf(t, year), counterOf(t, year)
+		var ofA, ofB atomic.Int64
 		stop, began := make(chan struct{}), new(sync.WaitGroup)
 		var work sync.WaitGroup
 		for i := range 4 {
@@ -42,9 +47,12 @@ func TestDrainAndCalls(t *testing.T) {
 					case <-stop:
 						return
 					default:
-						if _, err := s.Take(context.Background(), charges, results); err != nil {
-							t.Error(err)
+						if _, err := s.Take(context.Background(), charges, results); err != nil || store.VerdictOf(charges, results).Denied() {
+							t.Error("not admitted:", err)
+							continue
 						}
+						ofA.Add(100)
+						ofB.Add(int64(len(charges) - 1))
 					}
 				}
 			})
@@ -62,6 +70,19 @@ func TestDrainAndCalls(t *testing.T) {
 		close(stop)
 		work.Wait()
 		cancel()
+		lapsed, local := map[*rule.Counter]uint64{}, uint64(0)
+		for _, n := range s.Stats().Limits {
+			lapsed[n.Counter], local = n.Lapsed, local+n.Local
+		}
+		for c, admitted := range map[*rule.Counter]int64{a: ofA.Load(), b: ofB.Load()} {
+			r, lost := take(t, m, charge(c, "key", 0))[0], int64(lapsed[c])
+			if used := r.Limit - r.Remaining; used < admitted || used > admitted+lost {
+				t.Errorf("%d units are used, %d were admitted, %d have lapsed", used, admitted, lost)
+			}
+		}
+		if local == 0 {
+			t.Error("nothing was decided here")
+		}
 		s.Close()
 	}
 }
