@@ -61,6 +61,7 @@ type part struct {
 
 var parts = []part{
 	{"keys", "one decision in process, by the number of keys", (*bench).keys},
+	{"hot", "one decision in process on a key that all ask for, by processors", (*bench).hot},
 	{"rules", "one decision in process, by the number of rules of each kind", (*bench).rules},
 	{"limits", "one decision in process, by the limits that it meets", (*bench).limits},
 	{"callers", "one decision over gRPC, by the callers of one connection", (*bench).callers},

@@ -55,6 +55,17 @@ var laws = []law{
 		tables: []lawTable{bySize("cpu_ns", "ns, by keys")},
 	},
 	{
+		part: "hot", title: "One decision in process on a key that all ask for, by processors", by: "processors, each with a caller",
+		measure: "ns", unit: "ns from one decision to the next, of all callers together",
+		says: func(m *measured) string {
+			v := func(name string, at float64) string { return digits(m.value("ns", name, at)) }
+			const of, store, rival = "Weir, with rule matching", "Weir, the store alone", "sethvargo/go-limiter"
+			return fmt.Sprintf("On one key a decision takes %s ns with one processor; two that ask for it at the same time are given one each %s ns. The store alone takes %s and %s, and go-limiter, without rules, %s and %s.",
+				v(of, 1), v(of, 2), v(store, 1), v(store, 2), v(rival, 1), v(rival, 2))
+		},
+		tables: []lawTable{bySize("ns", "ns from one decision to the next, by processors"), bySize("cpu_ns", "ns of processor time")},
+	},
+	{
 		part: "rules", title: "One decision in process, by the number of rules", by: "rules",
 		measure: "cpu_ns", unit: "ns of processor time",
 		says: func(m *measured) string {

@@ -85,6 +85,11 @@ func TestPerformanceLaws(t *testing.T) {
 	keys := read("keys")
 	sizes := keys.sizes("cpu_ns")
 	below("a decision with the most keys", grows(keys, "cpu_ns", "Weir, with rule matching", sizes[0], sizes[len(sizes)-1]), 10)
+	hot := read("hot")
+	below("one key for two processors, beside one", grows(hot, "ns", "Weir, with rule matching", 1, 2), 2)
+	for _, at := range []float64{1, 2} {
+		below("the store on one key, beside go-limiter", hot.value("ns", "Weir, the store alone", at)/hot.value("ns", "sethvargo/go-limiter", at), 1.5)
+	}
 	rules := read("rules")
 	if kinds := flatKinds(rules); len(kinds) < 7 {
 		t.Errorf("only %v were measured with 100,000 rules", kinds)
