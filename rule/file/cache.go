@@ -21,11 +21,10 @@ const (
 // compiled remembers what was compiled in one load: the same pattern often stands in many rules,
 // and an alias can repeat an expensive one at no cost to its author.
 type compiled struct {
-	patterns map[[2]string]compiledPattern
-	ifs      map[string]compiledProgram
-	costs    map[string]compiledProgram
-	// of cost_after
-	costsAfter map[string]compiledProgram
+	patterns   map[[2]string]compiledPattern
+	ifs        expressions
+	costs      expressions
+	costsAfter expressions
 	templates  map[templateKey]compiledTemplate
 	limits     map[algo.Config]*algo.Limit
 	pers       map[string][]rule.Key // by their entries, with a zero byte behind each
@@ -40,6 +39,12 @@ type compiled struct {
 type compiledPattern struct {
 	pattern rule.Pattern
 	err     error
+}
+
+// expressions are those of one key, by their texts.
+type expressions struct {
+	known  map[string]compiledProgram
+	shapes celShapes
 }
 
 type compiledProgram struct {
@@ -110,12 +115,12 @@ func regexpWork(source string) int {
 }
 
 // expression compiles a CEL expression with compile, remembered in cache and bounded.
-func (c *compiled) expression(cache *map[string]compiledProgram, compile func(string) (*program, error), source string) (*program, error) {
-	if p, ok := (*cache)[source]; ok {
+func (c *compiled) expression(cache *expressions, compile func(string, celShapes) (*program, error), source string) (*program, error) {
+	if p, ok := cache.known[source]; ok {
 		return p.program, p.err
 	}
-	if *cache == nil {
-		*cache = map[string]compiledProgram{}
+	if cache.known == nil {
+		*cache = expressions{map[string]compiledProgram{}, celShapes{}}
 	}
 	var p compiledProgram
 	switch c.cel += len(source); {
@@ -124,8 +129,8 @@ func (c *compiled) expression(cache *map[string]compiledProgram, compile func(st
 	case c.cel > maxCELText:
 		p.err = errors.New("the expressions of all rules together are too large")
 	default:
-		p.program, p.err = compile(source)
+		p.program, p.err = compile(source, cache.shapes)
 	}
-	(*cache)[source] = p
+	cache.known[source] = p
 	return p.program, p.err
 }

@@ -65,19 +65,19 @@ type celDialect struct {
 const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
 
 // compileIf compiles the CEL expression of `if`, which must give a bool.
-func compileIf(source string) (*program, error) {
-	return compileCEL(source, celDialect{env: celEnv, result: cel.BoolType, what: "true or false", known: celKnown, asks: true})
+func compileIf(source string, shapes celShapes) (*program, error) {
+	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.BoolType, what: "true or false", known: celKnown, asks: true})
 }
 
 // compileCost compiles the CEL expression of `cost`, which must give an int.
-func compileCost(source string) (*program, error) {
-	return compileCEL(source, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown})
+func compileCost(source string, shapes celShapes) (*program, error) {
+	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown})
 }
 
 // CompileIf compiles the CEL expression of an `if`, for rules that a program builds itself
 // (rule.Compile). The error says what is wrong with the expression.
 func CompileIf(source string) (rule.Predicate, error) {
-	p, err := compileIf(source)
+	p, err := compileIf(source, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func CompileIf(source string) (rule.Predicate, error) {
 
 // CompileCost compiles the CEL expression of a `cost`, as CompileIf does.
 func CompileCost(source string) (rule.Amount, error) {
-	p, err := compileCost(source)
+	p, err := compileCost(source, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -95,14 +95,14 @@ func CompileCost(source string) (rule.Amount, error) {
 
 // CompileCostAfter compiles the CEL expression of a `cost_after`, as CompileIf does.
 func CompileCostAfter(source string) (rule.Settlement, error) {
-	p, err := compileCostAfter(source)
+	p, err := compileCostAfter(source, nil)
 	if err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-func compileCEL(source string, d celDialect) (*program, error) {
+func compileCEL(source string, shapes celShapes, d celDialect) (*program, error) {
 	if strings.TrimSpace(source) == "" {
 		return nil, errors.New("the expression is empty")
 	}
@@ -110,9 +110,9 @@ func compileCEL(source string, d celDialect) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	ast, issues := env.Compile(source)
-	if err := issues.Err(); err != nil {
-		return nil, celError(issues, d.known)
+	ast, err := shapes.parse(source, env, d.known)
+	if err != nil {
+		return nil, err
 	}
 	if out := ast.OutputType(); !out.IsExactType(d.result) {
 		return nil, fmt.Errorf("the expression gives %s: it must give %s", cel.FormatCELType(out), d.what)

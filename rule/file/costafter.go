@@ -43,8 +43,8 @@ var costAfterEnv = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 // compileCostAfter compiles the CEL expression of `cost_after`, which must give an int.
-func compileCostAfter(source string) (*program, error) {
-	return compileCEL(source, celDialect{
+func compileCostAfter(source string, shapes celShapes) (*program, error) {
+	return compileCEL(source, shapes, celDialect{
 		env: costAfterEnv, result: cel.IntType, what: `an int, such as int(response.header["x-tokens"])`,
 		known: `response.status, response.header["…"], response.bytes, response.duration and estimate; what the request brought is for cost`,
 		check: onlyLookUps,

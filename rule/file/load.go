@@ -461,7 +461,7 @@ func (l *loader) finish(o Options) *rule.Set {
 		return nil
 	}
 	set, problems := rule.Compile(l.files, rule.Options{IPv6Prefix: o.IPv6Prefix})
-	for _, p := range l.compiled.ifs {
+	for _, p := range l.compiled.ifs.known {
 		if p.program != nil {
 			p.program.asks, p.program.asksAll = nil, false // the index has what it needs of them
 		}
