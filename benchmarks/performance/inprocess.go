@@ -301,7 +301,7 @@ type ruleKind struct {
 	name             string
 	when             string
 	attribute, value string // of the request
-	most             int    // rules: the more of an expression take long to compile, and others long to ask
+	most             int    // rules: more of some kinds take long to ask
 }
 
 var ruleKinds = []ruleKind{
@@ -312,8 +312,8 @@ var ruleKinds = []ruleKind{
 	{"path: /**/svc7/**", `when: { path: "/**/svc#/**" }`, "path", "/api/svc#/items", 1e5},
 	{`path: "~^/svc7/[a-z]+$"`, `when: { path: "~^/svc#/[a-z]+$" }`, "path", "/svc#/items", 1e5},
 	{`path: "~/svc7/[a-z]+"`, `when: { path: "~/svc#/[a-z]+" }`, "path", "/api/svc#/items", 1e5},
-	{`if: path == "/svc7"`, `if: 'path == "/svc#"'`, "path", "/svc#", 1e4},
-	{"if: int(attr.n) >= 70 && int(attr.n) <= 79", `if: 'int(attr.n) >= #0 && int(attr.n) <= #9'`, "n", "#5", 1e4},
+	{`if: path == "/svc7"`, `if: 'path == "/svc#"'`, "path", "/svc#", 1e5},
+	{"if: int(attr.n) >= 70 && int(attr.n) <= 79", `if: 'int(attr.n) >= #0 && int(attr.n) <= #9'`, "n", "#5", 1e5},
 	{`user: "~^[a-z]{7,}[0-9]$"`, `when: { user: "~^[a-z]{#,}[0-9]$" }`, "user", "-", 1e3},
 	{"if: path.size() + host.size() == 107", `if: 'path.size() + host.size() == 1# + 100'`, "path", "/", 1e3},
 }
