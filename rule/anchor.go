@@ -275,7 +275,7 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 
 // alikeWithout spells what decides about r on a request that lacks the attribute of a slot at which
 // r is anchored, or if of is given, has a value of which it makes no number: rules of one spelling
-// fare the same there, and cannot be met. It is "" if that cannot be said.
+// fare the same there, fail for the same reason, and cannot be met. It is "" if that cannot be said.
 func (f *anchorer) alikeWithout(r *matchRule, slot int, of asked.Number) string {
 	p := r.rule.predicate()
 	if p == nil || r.group >= 0 || !f.asks[p].all {
@@ -285,10 +285,13 @@ func (f *anchorer) alikeWithout(r *matchRule, slot int, of asked.Number) string 
 	fmt.Fprint(&b, slot, " ", of)
 	for i := range f.asks[p].list {
 		q := &f.asks[p].list[i]
-		if f.domain.slotOf[q.attribute] != slot {
+		switch {
+		case f.domain.slotOf[q.attribute] != slot:
 			fmt.Fprintf(&b, " %q", q.text)
-		} else if !q.failsWithout(of) {
+		case !q.failsWithout(of):
 			return ""
+		default:
+			fmt.Fprintf(&b, " %t %d", q.lookUp, q.only) // why it fails
 		}
 	}
 	for i := range r.conditions {
