@@ -6,12 +6,12 @@
 //	cd benchmarks && go build -o /tmp/rushload ./rushload
 //	taskset -c 1 /tmp/rushload -weir /tmp/weir -server-cpu 0 -door rls -light
 //
-// It starts a server that turns nobody away, and finds out how many decisions a second it makes when
-// asked by as many at a time as -closed says. Of a server as it is set it then asks -shares of that,
-// open loop: requests are due at instants that do not depend on answers. What cannot be sent within
-// -patience, since the server has not taken what was sent before, is given up. Each request is
-// written by hand, so that one processor can offer several times what another one decides; the last
-// column tells whether it could.
+// It starts a server that turns nobody away, and finds out how many decisions a second it makes
+// when asked by as many at a time as -closed says. Of a server as it is set it then asks -shares of
+// that, open loop: requests are due at instants that do not depend on answers. What cannot be sent
+// within -patience, since the server has not taken what was sent before, is given up. Each request
+// is written by hand, so that one processor can offer several times what another one decides; the
+// last column tells whether it could.
 package main
 
 import (

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSimpleAsAll asks two stores the same: one decides simple charges as it likes, the other all of
-// them by takeAll. They must answer alike and keep the same, also where they are full.
+// TestSimpleAsAll asks two stores the same: one decides simple charges as it likes, the other all
+// of them by takeAll. They must answer alike and keep the same, also where they are full.
 func TestSimpleAsAll(t *testing.T) {
 	clock := newClock()
 	configs := []algo.Config{

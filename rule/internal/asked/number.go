@@ -19,8 +19,8 @@ const (
 )
 
 // Key returns a key of the number that CEL makes of text, which orders as the numbers do; ok is
-// false where CEL fails to make one. The key of NaN is in no Range, as NaN is less than no number and
-// not equal to any.
+// false where CEL fails to make one. The key of NaN is in no Range, as NaN is less than no number,
+// and equal to none.
 func (n Number) Key(text string) (key int64, ok bool) {
 	switch n {
 	case Int:
