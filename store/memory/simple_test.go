@@ -33,6 +33,12 @@ func TestSimpleAsAll(t *testing.T) {
 	bySimple, many := 0, 0
 	rapid.Check(t, func(r *rapid.T) {
 		o := Options{Clock: clock.read, MaxKeys: rapid.SampledFrom([]int{0, 12}).Draw(r, "max keys")}
+		pauses := []time.Duration{0, time.Millisecond, time.Second, 20 * time.Second, 3 * time.Minute}
+		if o.MaxKeys == 0 {
+			// A full store drops what is as good as new in random order, and on a clock that is set
+			// back it may not be so any more: then both would differ by luck.
+			pauses = append(pauses, -time.Second)
+		}
 		quick, all := newTest(t, o), newTest(t, o)
 		all.seed = quick.seed // so that they forget the same keys
 		var counters []*rule.Counter
@@ -45,7 +51,7 @@ func TestSimpleAsAll(t *testing.T) {
 			counters = append(counters, c)
 		}
 		for range rapid.IntRange(20, 120).Draw(r, "steps") {
-			clock.advance(rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, 20 * time.Second, 3 * time.Minute, -time.Second}).Draw(r, "time"))
+			clock.advance(rapid.SampledFrom(pauses).Draw(r, "time"))
 			if rapid.IntRange(0, 30).Draw(r, "reload") == 0 {
 				i := rapid.IntRange(0, len(counters)-1).Draw(r, "reloaded")
 				old := counters[i]
