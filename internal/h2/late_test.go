@@ -36,7 +36,9 @@ func TestLateAtWorker(t *testing.T) {
 	c.writing = true // nothing is written: the answers stay where they can be read
 	for i := range 100 {
 		st := &stream{id: uint32(2*i + 1), request: &request{}, remoteClosed: true}
+		c.mu.Lock() // workers answer already
 		c.streams[st.id] = st
+		c.mu.Unlock()
 		c.queueJob(st, counted{&answered, &abandoned}, 0)
 	}
 	c.batch = time.Now().Add(-time.Second)
