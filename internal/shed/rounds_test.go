@@ -183,7 +183,7 @@ func quantile(l []time.Duration, q float64) time.Duration {
 // has read before it was its turn, and what waits in a Queue, is in no order of arrival. A few
 // connections with many requests each, as gRPC has them, or many with one.
 func TestRounds(t *testing.T) {
-	const long, decide = 5 * time.Second, 30 * time.Microsecond
+	const long, decide = 3 * time.Second, 30 * time.Microsecond
 	for _, c := range []struct {
 		name         string
 		conns        int
