@@ -175,7 +175,8 @@ func (b *body) end(read bool) (kept, cut bool) {
 	b.clock.Lock()
 	b.over = true
 	b.clock.Unlock()
-	if !b.mu.TryLock() { // somebody reads still, who is not to be waited for
+	stopped := !b.mu.TryLock()
+	if stopped { // somebody reads still, who is not to be waited for
 		b.clock.Lock()
 		if b.by = past; b.reading {
 			b.q.c.armed = past
@@ -189,5 +190,5 @@ func (b *body) end(read bool) (kept, cut bool) {
 		_ = b.close() // which size tells
 	}
 	b.closed = true
-	return b.size() == 0, b.left > 0 && b.err == nil
+	return b.size() == 0, b.left > 0 && (b.err == nil || stopped && timeout(b.err))
 }

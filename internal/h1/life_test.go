@@ -333,3 +333,28 @@ func TestBroken(t *testing.T) {
 		t.Errorf("after Shutdown: %v", err)
 	}
 }
+
+// TestLingersForReader: a client that is still sending can take its answer also where a goroutine of
+// the handler reads the body when the request ends, as the proxy's does.
+func TestLingersForReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).EnableFullDuplex()
+			go func() { _, _ = io.Copy(io.Discard, r.Body) }()
+			time.Sleep(time.Second) // it waits for more
+			w.WriteHeader(http.StatusForbidden)
+		})))
+		l := newPipes()
+		served := make(chan error)
+		go func() { served <- s.Serve(l) }()
+		client, begin := l.dial(), time.Now()
+		client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nsome")
+		time.Sleep(time.Minute)
+		got := story(begin, client)
+		if !strings.HasPrefix(got, "1.5s: \"HTTP/1.1 403 ") {
+			t.Errorf("%s, want a 403, and the end half a second later", got)
+		}
+		_ = s.Shutdown(t.Context())
+		<-served
+	})
+}
