@@ -73,7 +73,11 @@ func (q *Queue[T]) look(since time.Time) (late bool) {
 	d, now := q.door, time.Now()
 	waited := now.Sub(since)
 	q.control.Read(now, waited, d.bound)
-	d.behind.Store(q.control.Overloaded())
+	until := int64(0)
+	if q.control.Overloaded() {
+		until = int64(q.control.last.Add(calm).Sub(d.line.began))
+	}
+	d.behind.Store(until)
 	late = d.isOverloaded() && waited > d.bound
 	left := len(q.waiting) - q.at
 	switch {

@@ -93,6 +93,23 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+// Overload of a queue ends a second after it was seen last, though nothing is queued any more: those
+// who are decided at once are not to be turned away by it for a moment's line.
+func TestQueueOverloadEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newLine(newSleeper(func() {})).Door("rls", bound, Error)
+		working(d, 0, time.Second, func(int) int { return 2 })
+		time.Sleep(calm - 2*bound)
+		if !d.isOverloaded() {
+			t.Error("overload ends at once")
+		}
+		time.Sleep(2 * bound)
+		if d.isOverloaded() {
+			t.Error("overload does not end")
+		}
+	})
+}
+
 // Where the process has no processor for a time, again and again, all wait that came meanwhile. But
 // when it has answered them there is nothing left to do.
 func TestQueueStarved(t *testing.T) {

@@ -223,6 +223,7 @@ func (l *Line) forget() {
 	for _, d := range l.doors {
 		d.control = Control{}
 		d.overloaded.Store(false)
+		d.behind.Store(0)
 	}
 }
 
@@ -271,12 +272,27 @@ type Door struct {
 	overloaded atomic.Bool
 	turned     atomic.Uint64
 	control    Control // guarded by Line.mu
-	// of a Queue: there is overload; and how long it takes until the turn of the next, in ns
-	behind atomic.Bool
+	// of a Queue: until when there is overload, in ns since the line began, 0 for none; and how long
+	// it takes until the turn of the next, in ns
+	behind atomic.Int64
 	ahead  atomic.Int64
 }
 
-func (d *Door) isOverloaded() bool { return d.overloaded.Load() || d.behind.Load() }
+func (d *Door) isOverloaded() bool { return d.overloaded.Load() || d.isBehind() }
+
+// isBehind reports whether a Queue is overloaded. That ends by itself: there may be no request any
+// more that is queued.
+func (d *Door) isBehind() bool {
+	until := d.behind.Load()
+	if until == 0 {
+		return false
+	}
+	if int64(time.Since(d.line.began)) < until {
+		return true
+	}
+	d.behind.CompareAndSwap(until, 0)
+	return false
+}
 
 // Late reports whether requests that are at hand now have stood in line for too long, and are to be
 // turned away. n is how many have come since it was asked last, with the one at hand. It costs no
