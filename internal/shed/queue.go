@@ -27,6 +27,9 @@ type turn[T any] struct {
 	since time.Time
 }
 
+// maxKept bounds the room that an empty Queue keeps, in requests.
+const maxKept = 8 << 10
+
 // NewQueue returns a queue of requests that came through a door; d may be nil.
 func NewQueue[T any](d *Door) *Queue[T] { return &Queue[T]{door: d} }
 
@@ -55,6 +58,9 @@ func (q *Queue[T]) Take() (value T, late bool) {
 	q.waiting[q.at] = turn[T]{}
 	if q.at++; q.at == len(q.waiting) {
 		q.waiting, q.at = q.waiting[:0], 0
+		if cap(q.waiting) > maxKept { // a rush was rare
+			q.waiting = nil
+		}
 	} else if q.at >= 1024 && q.at > len(q.waiting)/2 {
 		n := copy(q.waiting, q.waiting[q.at:])
 		clear(q.waiting[n:])

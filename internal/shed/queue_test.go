@@ -93,8 +93,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// Overload of a queue ends a second after it was seen last, though nothing is queued any more: those
-// who are decided at once are not to be turned away by it for a moment's line.
+// Overload of a queue ends a second after it was seen last, though nothing is queued any more:
+// those who are decided at once are not to be turned away by it for a moment's line.
 func TestQueueOverloadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newLine(newSleeper(func() {})).Door("rls", bound, Error)
@@ -127,6 +127,18 @@ func TestQueueStarved(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 		}
 	})
+}
+
+// A rush of calls leaves no room behind that nobody needs any more.
+func TestQueueShrinks(t *testing.T) {
+	q := NewQueue[int](nil)
+	q.Put(time.Now(), make([]int, 10*maxKept)...)
+	for range 10 * maxKept {
+		q.Take()
+	}
+	if got := cap(q.waiting); got > maxKept {
+		t.Errorf("there is still room for %d", got)
+	}
 }
 
 // The door knows how long the next one will wait.
