@@ -334,8 +334,8 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestLingersForReader: a client that is still sending can take its answer also where a goroutine of
-// the handler reads the body when the request ends, as the proxy's does.
+// TestLingersForReader: a client that is still sending can take its answer also where a goroutine
+// of the handler reads the body when the request ends, as the proxy's does.
 func TestLingersForReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

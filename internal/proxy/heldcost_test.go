@@ -10,9 +10,9 @@ import (
 	"github.com/weir-rl/weir/internal/patience"
 )
 
-// BenchmarkHeld tells what a held request keeps in memory, its connection included, over HTTP/1.1 by
-// the loop of package h1 and by net/http. The client's end, a socket without a goroutine, is counted
-// with it.
+// BenchmarkHeld tells what a held request keeps in memory, its connection included, over HTTP/1.1
+// by the loop of package h1 and by net/http. The client's end, a socket without a goroutine, is
+// counted with it.
 func BenchmarkHeld(b *testing.B) {
 	for _, loop := range []bool{true, false} {
 		name := "net/http"

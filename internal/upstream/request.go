@@ -162,10 +162,10 @@ func (q *Request) End(length int64) {
 
 var errBody = errors.New("upstream: a body is read once, after End said that there is one")
 
-// ReadBody reads the body, which must be as long as End said: all of it, or the first MaxBody bytes,
-// and then the rest is read while it is sent, by another goroutine, which may go on with it for as
-// long as a read takes after the response was closed. Room is made as the body comes: a client that
-// announces much and sends little holds little.
+// ReadBody reads the body, which must be as long as End said: all of it, or the first MaxBody
+// bytes. The rest is then read while it is sent, by another goroutine, which may go on with it for
+// as long as a read takes after the response was closed. Room is made as the body comes: a client
+// that announces much and sends little holds little.
 func (q *Request) ReadBody(body io.Reader) error {
 	if q.bad || q.length == 0 || len(q.b) != q.header {
 		return errBody

@@ -91,8 +91,8 @@ func (s *sender) write(p []byte) error {
 	}
 }
 
-// by is when the server must have done what it owes. While it owes nothing, it is a time at which to
-// ask again.
+// by is when the server must have done what it owes. While it owes nothing, it is a time at which
+// to ask again.
 func (s *sender) by(now time.Time, most time.Duration) time.Time {
 	if owed := s.owed.Load(); owed >= 0 {
 		return s.began.Add(time.Duration(owed) + most)
