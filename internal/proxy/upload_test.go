@@ -142,10 +142,11 @@ func TestUploadBreaksOff(t *testing.T) {
 		n   int64
 		err error
 	}
-	seen := make(chan taken, 1)
+	begun, seen := make(chan bool, 10), make(chan taken, 1)
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/take":
+			begun <- true
 			n, err := io.Copy(io.Discard, r.Body)
 			seen <- taken{n, err}
 		case "/break":
@@ -153,14 +154,6 @@ func TestUploadBreaksOff(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}
 	})
-	saw := func(what string) (got taken) {
-		select {
-		case got = <-seen:
-		case <-patience.Context(t).Done():
-			t.Fatalf("%s: the upstream was not asked", what)
-		}
-		return got
-	}
 	// A client that the machine keeps waiting must not be too slow before the upstream is asked.
 	addr := newProxy(t, up.URL, noLimits, func(o *Options) { o.BodyTimeout = 2 * time.Second })
 	const size = 20 * upstream.MaxBody
@@ -208,7 +201,8 @@ func TestUploadBreaksOff(t *testing.T) {
 		}
 		_ = conn.Close()
 		if c.path == "/take" && c.sent > upstream.MaxBody {
-			if got := saw(what); got.err == nil || got.n >= size {
+			patience.Receive(t, what+": the upstream is asked", begun)
+			if got := patience.Receive(t, what+": the upstream ends", seen); got.err == nil || got.n >= size {
 				t.Errorf("%s: the upstream took %d bytes for the whole: %v", what, got.n, got.err)
 			}
 		}
@@ -222,12 +216,13 @@ func TestUploadBreaksOff(t *testing.T) {
 	r.ContentLength = size
 	go func() {
 		_, _ = io.WriteString(send, strings.Repeat("x", 5*upstream.MaxBody))
+		<-begun // one that is reset before is not asked
 		_ = send.CloseWithError(errors.New("enough"))
 	}()
 	if _, err := client(t, true).Do(r); err == nil {
 		t.Error("an answer to a request that was reset")
 	}
-	if got := saw("HTTP/2"); got.err == nil || got.n >= size {
+	if got := patience.Receive(t, "HTTP/2: the upstream ends", seen); got.err == nil || got.n >= size {
 		t.Errorf("HTTP/2: the upstream took %d bytes for the whole: %v", got.n, got.err)
 	}
 }
