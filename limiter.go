@@ -108,11 +108,11 @@ func (l *Limiter) SetRules(s *rule.Set) {
 	for _, domain := range domains {
 		next.bans = next.bans || len(s.BanRules(domain)) > 0
 	}
-	l.rules.Store(next)
-	l.orders.SetRules(s)
-	if l.hooks.RulesChanged != nil {
+	if l.hooks.RulesChanged != nil { // before, since the first decisions would wait for it after
 		l.hooks.RulesChanged(s, next.generation)
 	}
+	l.rules.Store(next)
+	l.orders.SetRules(s)
 }
 
 // Rules returns the set in force and its generation, counted from 1; nil and 0 if there is none.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -482,5 +483,28 @@ func TestZeroRequestIsOneHit(t *testing.T) {
 	}
 	if d := allow(t, l, weir.Request{Hits: 3}); d.Allowed {
 		t.Errorf("more than there is: %+v", d.Limits)
+	}
+}
+
+// Decisions go on by the rules before until the hook has made what it needs of the new ones.
+func TestHookBeforeRules(t *testing.T) {
+	var l *weir.Limiter
+	var seen []uint64
+	decide := func() uint64 {
+		d, err := l.Allow(t.Context(), weir.Request{Hits: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Generation
+	}
+	l = newLimiter(t, newClock(), weir.WithHooks(weir.Hooks{
+		RulesChanged: func(_ *rule.Set, generation uint64) { seen = append(seen, generation, decide()) },
+	}))
+	for range 2 {
+		l.SetRules(load(t, "limits: [{name: all, allow: 5/min}]"))
+		seen = append(seen, decide())
+	}
+	if want := []uint64{1, 0, 1, 2, 1, 2}; !slices.Equal(seen, want) {
+		t.Errorf("told of and decided by generations %d, want %d", seen, want)
 	}
 }
