@@ -84,14 +84,15 @@ type Collector struct {
 	taken       atomic.Uint64
 	storeErrors atomic.Uint64
 
-	// mu guards what follows. It is never taken on the deciding path, but for the first decision by
-	// new rules.
+	// mu guards what follows. It is never taken on the deciding path, but for a decision by rules of
+	// which the hook has not told yet.
 	mu      sync.Mutex
 	numbers []*ruleState // by gate.number; nil of a rule that went out of force
 	rules   []*ruleState // in force, in rule order; the last one is commands
 	domains map[string]*domainState
 	pace    pace
 	size    size  // of the rules that are followed
+	left    int64 // bytes of memory that they leave, as of the last resize and those followed since
 	second  int64 // up to which the counters were read, Unix
 	// When rules came into force that are judged before the minute ends, Unix, and after how many
 	// seconds next; unruled is 0 if there are none.

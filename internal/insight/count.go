@@ -8,8 +8,9 @@ func (c *Collector) count(unix int64) {
 		perDomain[d] = &bucket{laneMet: n - d.last}
 		d.last = n
 	}
+	taken := int64(0)
 	for _, s := range c.rules {
-		s.countFailures(unix)
+		taken += s.countFailures(unix)
 		x := s.counted()
 		if x == (counts{}) {
 			continue
@@ -25,6 +26,9 @@ func (c *Collector) count(unix int64) {
 			db := domainBucket(&x)
 			into.add(&db)
 		}
+	}
+	if c.left -= taken; taken > 0 && c.left < 0 {
+		c.resize()
 	}
 	for d, b := range perDomain {
 		d.series.second.advance(unix)

@@ -100,10 +100,10 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		st.domainState, st.had = domains[st.domain], nil
 	}
 	c.rules = append(c.rules, c.commands)
+	c.resize()
 	for _, st := range added {
 		c.recallRule(st)
 	}
-	c.resize()
 	c.unruled, c.early = c.now().Unix(), 1
 	c.tables.Store(&tables{now: next, before: &old})
 }

@@ -71,17 +71,21 @@ func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time)
 	}
 }
 
-// countFailures reads how often expressions of the rule failed, up to an instant.
-func (s *ruleState) countFailures(unix int64) {
+// countFailures reads how often expressions of the rule failed, up to an instant, and returns how
+// many bytes that takes for the first time.
+func (s *ruleState) countFailures(unix int64) (took int64) {
 	n := s.gate.failures.Load()
 	if n == s.lastFail {
-		return
+		return 0
 	}
 	if len(s.failures.buckets) == 0 {
+		took = -s.bare()
 		s.failures = newWheel(600, eras*eraLasts/600+1)
+		took += s.bare()
 	}
 	s.failures.add(unix, &bucket{laneMet: uint32(min(n-s.lastFail, 1<<32-1))})
 	s.lastFail = n
+	return took
 }
 
 // refuses reports whether the rule refuses the request that an event tells of, by the window of the
