@@ -18,9 +18,9 @@ type Hooks struct {
 	// Reported is called for requests that somebody else decided, by what was assigned before
 	// (Limiter.Report). d holds what they meet, and no answers.
 	Reported func(r *Request, d *Decision, allowed, denied int64)
-	// RulesChanged is called before a rule set comes into force, so that no decision by it waits for
-	// what is made of it here; Limiter.Rules still returns the one before. Decisions by that one go
-	// on meanwhile, and some may be told of afterwards. The set may be kept.
+	// RulesChanged is called before a rule set comes into force, so that no decision by it waits
+	// for what is made of it here; Limiter.Rules still returns the one before. Decisions by that
+	// one go on meanwhile, and some may be told of afterwards. The set may be kept.
 	RulesChanged func(s *rule.Set, generation uint64)
 	// StoreError is called when the store failed.
 	StoreError func(err error)

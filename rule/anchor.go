@@ -275,7 +275,8 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 
 // alikeWithout spells what decides about r on a request that lacks the attribute of a slot at which
 // r is anchored, or if of is given, has a value of which it makes no number: rules of one spelling
-// fare the same there, fail for the same reason, and cannot be met. It is "" if that cannot be said.
+// fare the same there, fail for the same reason, and cannot be met. It is "" if that cannot be
+// said.
 func (f *anchorer) alikeWithout(r *matchRule, slot int, of asked.Number) string {
 	p := r.rule.predicate()
 	if p == nil || r.group >= 0 || !f.asks[p].all {

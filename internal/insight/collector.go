@@ -84,8 +84,8 @@ type Collector struct {
 	taken       atomic.Uint64
 	storeErrors atomic.Uint64
 
-	// mu guards what follows. It is never taken on the deciding path, but for a decision by rules of
-	// which the hook has not told yet.
+	// mu guards what follows. It is never taken on the deciding path, but for a decision by rules
+	// of which the hook has not told yet.
 	mu      sync.Mutex
 	numbers []*ruleState // by gate.number; nil of a rule that went out of force
 	rules   []*ruleState // in force, in rule order; the last one is commands

@@ -272,8 +272,8 @@ type Door struct {
 	overloaded atomic.Bool
 	turned     atomic.Uint64
 	control    Control // guarded by Line.mu
-	// of a Queue: until when there is overload, in ns since the line began, 0 for none; and how long
-	// it takes until the turn of the next, in ns
+	// of a Queue: until when there is overload, in ns since the line began, 0 for none; and how
+	// long it takes until the turn of the next, in ns
 	behind atomic.Int64
 	ahead  atomic.Int64
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/store/memory"
 )
 
-// TestDrainAndCalls: whatever calls go on, after Drain nothing is held, and nothing comes to be. The
-// store has charged what was admitted, and nothing else but what has lapsed.
+// TestDrainAndCalls: whatever calls go on, after Drain nothing is held, and nothing comes to be.
+// The store has charged what was admitted, and nothing else but what has lapsed.
 func TestDrainAndCalls(t *testing.T) {
 	for range 3 {
 		m, err := memory.New(memory.Options{})

@@ -55,8 +55,8 @@ type slot struct {
 	b   uint64
 	c   uint32
 	tag uint32 // emptyTag: the slot is empty
-	// the key's length, or longKey, in the lowest 5 bits; slotChanged, slotFiled and slotNamed; from
-	// bit 8 on, the number of the definition
+	// the key's length, or longKey, in the lowest 5 bits; slotChanged, slotFiled and slotNamed;
+	// from bit 8 on, the number of the definition
 	meta uint32
 	// longKey: place in the arena, length, number of the variable part (0 for none), 4 bytes each
 	key [shortKey]byte
