@@ -134,7 +134,7 @@ func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *log
 	t.Helper()
 	bans, refused, banned := naive(rules, exempt, requests)
 	c := newClock()
-	c.now = requests[0].at
+	c.set(requests[0].at)
 	var got []naiveBan
 	l, _ := banLimiter(t, c, yaml, weir.WithBans(weir.BanOptions{Changed: func(b *weir.Ban, lifted bool) {
 		if lifted {
@@ -156,7 +156,7 @@ func replayBans(t *testing.T, yaml string, rules []naiveRule, exempt func(r *log
 	passed := 0
 	for i := range requests {
 		r := &requests[i]
-		c.now = r.at
+		c.set(r.at)
 		q := httptest.NewRequest(r.method, "http://site.example/", nil)
 		q.URL.Path, q.URL.RawPath, q.RequestURI = r.path, "", r.path
 		q.RemoteAddr = "127.0.0.1:40000"

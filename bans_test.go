@@ -70,7 +70,7 @@ func TestBan(t *testing.T) {
 	c := newClock()
 	l, store := banLimiter(t, c, loginRules)
 	denyUntilBanned(t, l, "192.0.2.1")
-	until := c.now + (15 * time.Minute).Microseconds()
+	until := c.read() + (15 * time.Minute).Microseconds()
 	if got := l.Bans().List(); len(got) != 1 || got[0].Rule != "login" || !slices.Equal(got[0].Key, []string{"ip=192.0.2.1"}) ||
 		got[0].Until.UnixMicro() != until || got[0].Manual || got[0].Reason != "3 denials within 10m0s" {
 		t.Fatalf("bans: %+v", got)
@@ -118,11 +118,11 @@ func TestBan(t *testing.T) {
 		t.Error("an exempt request was refused")
 	}
 	// It ends to the microsecond, and refusals did not extend it.
-	c.now = until - 1
+	c.set(until - 1)
 	if d := decide(t, l, from("192.0.2.1", "/login")); d.Allowed || d.RetryAfter != 1 {
 		t.Errorf("a microsecond before the end: allowed %v, retry after %d", d.Allowed, d.RetryAfter)
 	}
-	c.now++
+	c.now.Add(1)
 	if d := decide(t, l, from("192.0.2.1", "/login")); !d.Allowed || d.Banned.Rule != nil {
 		t.Error("still refused at the end")
 	}
@@ -248,7 +248,7 @@ func TestSetAndLift(t *testing.T) {
 	l, _ := banLimiter(t, c, loginRules, weir.WithBans(weir.BanOptions{Changed: func(b *weir.Ban, lifted bool) {
 		changes = append(changes, fmt.Sprintf("%s %v %v", b.Rule, b.Key, lifted))
 	}}))
-	end := time.UnixMicro(c.now).Add(time.Hour)
+	end := time.UnixMicro(c.read()).Add(time.Hour)
 	for name, try := range map[string]struct {
 		domain, limit string
 		key           []string
@@ -258,7 +258,7 @@ func TestSetAndLift(t *testing.T) {
 		"no such limit":   {"", "logins", []string{"192.0.2.1"}, end},
 		"too many parts":  {"", "login", []string{"192.0.2.1", "x"}, end},
 		"too few parts":   {"", "login", nil, end},
-		"over already":    {"", "login", []string{"192.0.2.1"}, time.UnixMicro(c.now)},
+		"over already":    {"", "login", []string{"192.0.2.1"}, time.UnixMicro(c.read())},
 		"some other name": {"", "login", []string{"user=ada", "x"}, end},
 	} {
 		if _, err := l.Bans().Set(t.Context(), try.domain, try.limit, try.key, try.until, ""); err == nil || !strings.HasPrefix(err.Error(), "weir: ") {
@@ -333,7 +333,7 @@ func TestBansAreBounded(t *testing.T) {
 	l, _ := banLimiter(t, c, loginRules, weir.WithBans(weir.BanOptions{Max: 100}))
 	for i := range 300 {
 		// each of 1 to 300 once
-		end := time.UnixMicro(c.now).Add(time.Duration(1+(i*7919)%300) * time.Minute)
+		end := time.UnixMicro(c.read()).Add(time.Duration(1+(i*7919)%300) * time.Minute)
 		if _, err := l.Bans().Set(t.Context(), "", "login", []string{fmt.Sprintf("10.0.%d.%d", i/256, i%256)}, end, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -343,7 +343,7 @@ func TestBansAreBounded(t *testing.T) {
 		t.Fatalf("%d bans", len(list))
 	}
 	for _, b := range list {
-		if b.Until.Before(time.UnixMicro(c.now).Add(201 * time.Minute)) {
+		if b.Until.Before(time.UnixMicro(c.read()).Add(201 * time.Minute)) {
 			t.Errorf("one that ends at %v was kept", b.Until)
 		}
 	}
@@ -385,18 +385,18 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 		recent := func(list []int64, span int64) int64 {
 			n := int64(0)
 			for _, at := range list {
-				if at > c.now-span*1e6 {
+				if at > c.read()-span*1e6 {
 					n++
 				}
 			}
 			return n
 		}
 		for range rapid.IntRange(1, 120).Draw(rt, "requests") {
-			c.now += rapid.SampledFrom([]int64{0, 1, 999_999, 1e6, 2e6, 5e6, 30e6}).Draw(rt, "wait")
+			c.now.Add(rapid.SampledFrom([]int64{0, 1, 999_999, 1e6, 2e6, 5e6, 30e6}).Draw(rt, "wait"))
 			ip := rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2", "2001:db8::"}).Draw(rt, "ip")
 			hits := rapid.SampledFrom([]int64{1, 1, 1, 0}).Draw(rt, "hits")
 			m := keys[ip]
-			banned, allowed := m.until > c.now, false
+			banned, allowed := m.until > c.read(), false
 			used := recent(m.admitted, 10)
 			switch {
 			case banned:
@@ -404,16 +404,16 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 				allowed = true // used never exceeds the limit
 			case used < 2:
 				allowed = true
-				m.admitted = append(m.admitted, c.now)
+				m.admitted = append(m.admitted, c.read())
 			default:
 				// A full log takes no more, so that a key that is denied again after a short ban is
 				// banned again at once.
 				n := recent(m.denied, within)
 				if n < after {
-					m.denied = append(m.denied, c.now)
+					m.denied = append(m.denied, c.read())
 				}
 				if n+1 >= after {
-					m.until = c.now + length*1e6
+					m.until = c.read() + length*1e6
 					m.rest = m.admitted[len(m.admitted)-2] + 10e6
 				}
 			}
@@ -421,10 +421,10 @@ limits: [{name: x, per: [ip], allow: 2/10s, algorithm: sliding_log, ban: {after:
 			r.Hits, r.Peek = hits, hits == 0
 			d := decide(t, l, r)
 			if d.Allowed != allowed || (d.Banned.Rule != nil) != banned {
-				rt.Fatalf("at %d: allowed %v, banned %v; want %v, %v", c.now, d.Allowed, d.Banned.Rule != nil, allowed, banned)
+				rt.Fatalf("at %d: allowed %v, banned %v; want %v, %v", c.read(), d.Allowed, d.Banned.Rule != nil, allowed, banned)
 			}
-			if banned && (d.RetryAfter != max(m.until, m.rest)-c.now || d.Banned.Until != m.until) {
-				rt.Fatalf("retry after %d, want %d", d.RetryAfter, max(m.until, m.rest)-c.now)
+			if banned && (d.RetryAfter != max(m.until, m.rest)-c.read() || d.Banned.Until != m.until) {
+				rt.Fatalf("retry after %d, want %d", d.RetryAfter, max(m.until, m.rest)-c.read())
 			}
 		}
 	})

@@ -44,7 +44,7 @@ func TestGrant(t *testing.T) {
 	if n := admitted(t, l, as("ada"), 5); n != 2 {
 		t.Fatal(n)
 	}
-	end := time.UnixMicro(c.now).Add(10 * time.Minute)
+	end := time.UnixMicro(c.read()).Add(10 * time.Minute)
 	g, err := l.Grants().Set(t.Context(), "", "api", []string{"ada"}, " [50/hour, 10/min] ", end, "a big import")
 	if err != nil || g.Allow != "[50/hour, 10/min]" || g.Key[0] != "user=ada" || g.Domain != "default" {
 		t.Fatalf("%+v, %v", g, err)
@@ -63,7 +63,7 @@ func TestGrant(t *testing.T) {
 	if got := l.Grants().List(); len(got) != 1 || got[0].Problem != "" || !got[0].Until.Equal(end) || l.Bans().Stats().Grants != 1 {
 		t.Errorf("%+v", got)
 	}
-	c.now = end.UnixMicro()
+	c.set(end.UnixMicro())
 	// It has ended by itself; three of the last hour are known, of five.
 	if n := admitted(t, l, as("ada"), 5); n != 2 {
 		t.Errorf("%d admitted after its end", n)
@@ -76,7 +76,7 @@ func TestGrant(t *testing.T) {
 func TestGrantForms(t *testing.T) {
 	c := newClock()
 	l, _ := banLimiter(t, c, grantRules)
-	end := time.UnixMicro(c.now).Add(time.Hour)
+	end := time.UnixMicro(c.read()).Add(time.Hour)
 	grant := func(limit, allow string) {
 		t.Helper()
 		if _, err := l.Grants().Set(t.Context(), "", limit, []string{"ada"}, allow, end, ""); err != nil {
@@ -143,7 +143,7 @@ func TestGrantForms(t *testing.T) {
 			t.Errorf("%s, %q: %v", bad.limit, bad.allow, err)
 		}
 	}
-	if _, err := l.Grants().Set(t.Context(), "", "slots", []string{"ada"}, "3", time.UnixMicro(c.now), ""); err == nil {
+	if _, err := l.Grants().Set(t.Context(), "", "slots", []string{"ada"}, "3", time.UnixMicro(c.read()), ""); err == nil {
 		t.Error("a grant that is over was taken")
 	}
 }
@@ -152,7 +152,7 @@ func TestGrantForms(t *testing.T) {
 func TestGrantOverReload(t *testing.T) {
 	c := newClock()
 	l, _ := banLimiter(t, c, grantRules)
-	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"ada"}, "10/min, 50/hour", time.UnixMicro(c.now).Add(time.Hour), ""); err != nil {
+	if _, err := l.Grants().Set(t.Context(), "", "api", []string{"ada"}, "10/min, 50/hour", time.UnixMicro(c.read()).Add(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
@@ -181,7 +181,7 @@ func FuzzGrant(f *testing.F) {
 	}
 	c := newClock()
 	l, _ := banLimiter(f, c, grantRules)
-	end := time.UnixMicro(c.now).Add(time.Hour)
+	end := time.UnixMicro(c.read()).Add(time.Hour)
 	f.Fuzz(func(t *testing.T, allow string) {
 		for _, limit := range []string{"api", "bucket", "slots"} {
 			g, err := l.Grants().Set(context.Background(), "", limit, []string{"ada"}, allow, end, "")

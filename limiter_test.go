@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,12 +23,20 @@ import (
 // epoch is the virtual time of the tests' first step, in µs: 2026-01-01T00:00:00Z.
 const epoch = int64(1767225600) * 1e6
 
-// clock is a virtual clock.
-type clock struct{ now int64 }
+// clock is a virtual clock. Safe for concurrent use: sweeps of reservations read it in the
+// background.
+type clock struct{ now atomic.Int64 }
 
-func (c *clock) read() int64          { return c.now }
-func (c *clock) wait(d time.Duration) { c.now += d.Microseconds() }
-func newClock() *clock                { return &clock{now: epoch} }
+func (c *clock) read() int64          { return c.now.Load() }
+func (c *clock) set(at int64)         { c.now.Store(at) }
+func (c *clock) wait(d time.Duration) { c.now.Add(d.Microseconds()) }
+func newClock() *clock                { return clockAt(epoch) }
+func clockAt(at int64) *clock {
+	c := new(clock)
+	c.set(at)
+	return c
+}
+
 func load(t testing.TB, yaml string) *rule.Set {
 	t.Helper()
 	set, _, err := file.Load([]file.Source{{Name: "test.yaml", Data: []byte(yaml)}}, file.Options{})
@@ -89,11 +98,11 @@ func TestSingleLimit(t *testing.T) {
 	if !allow(t, l, bob).Allowed {
 		t.Fatal("bob pays for ada")
 	}
-	c.now += d.RetryAfter - 1
+	c.now.Add(d.RetryAfter - 1)
 	if allow(t, l, ada).Allowed {
 		t.Fatal("admitted a microsecond before retry_after")
 	}
-	c.now++
+	c.now.Add(1)
 	if !allow(t, l, ada).Allowed {
 		t.Fatal("refused at retry_after")
 	}

@@ -101,7 +101,7 @@ func TestChargeNow(t *testing.T) {
 			if rapid.IntRange(0, 9).Draw(t, "grant") == 0 {
 				allow := rapid.SampledFrom([]string{"[10/min, 20/hour]", "[1/min, 2/hour]", "unlimited"}).Draw(t, "allow")
 				for _, w := range ways {
-					if _, err := w.Grants().Set(context.Background(), "", "api", []string{"ada"}, allow, time.UnixMicro(c.now).Add(time.Minute), "test"); err != nil {
+					if _, err := w.Grants().Set(context.Background(), "", "api", []string{"ada"}, allow, time.UnixMicro(c.read()).Add(time.Minute), "test"); err != nil {
 						t.Fatal(err)
 					}
 				}

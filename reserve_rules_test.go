@@ -83,7 +83,7 @@ limits:
 	grant := func(limit, allow string) {
 		t.Helper()
 		// Nobody shares the store.
-		if _, err := l.Grants().Set(t.Context(), "", limit, []string{"user=ada"}, allow, time.UnixMicro(c.now).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
+		if _, err := l.Grants().Set(t.Context(), "", limit, []string{"user=ada"}, allow, time.UnixMicro(c.read()).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +104,7 @@ limits:
 	wantUsed(t, l, "ada", 4000, 4000)
 	// What the limit is lifted for afterwards was charged before.
 	id, _ = reserve(t, l, "bob", 90, 0)
-	if _, err := l.Grants().Set(t.Context(), "", "tokens", []string{"user=bob"}, "unlimited", time.UnixMicro(c.now).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
+	if _, err := l.Grants().Set(t.Context(), "", "tokens", []string{"user=bob"}, "unlimited", time.UnixMicro(c.read()).Add(time.Hour), ""); err != nil && !errors.Is(err, weir.ErrNotShared) {
 		t.Fatal(err)
 	}
 	if !commit(t, l, id, 10) {

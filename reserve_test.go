@@ -602,16 +602,16 @@ func TestReserveProperty(t *testing.T) {
 		expire := func() (n int) {
 			before := len(pending)
 			pending = slices.DeleteFunc(pending, func(o open) bool {
-				if o.expires <= c.now {
+				if o.expires <= c.read() {
 					uses[o.use].units = 0
 				}
-				return o.expires <= c.now
+				return o.expires <= c.read()
 			})
 			return before - len(pending)
 		}
 		total := func() (n int64) {
 			for _, u := range uses {
-				if u.at > c.now-60e6 {
+				if u.at > c.read()-60e6 {
 					n += u.units
 				}
 			}
@@ -623,7 +623,7 @@ func TestReserveProperty(t *testing.T) {
 					r.Fatalf("used %d, want %d", got, want)
 				}
 			},
-			"wait": func(r *rapid.T) { c.now += rapid.Int64Range(0, 30e6).Draw(r, "µs") },
+			"wait": func(r *rapid.T) { c.now.Add(rapid.Int64Range(0, 30e6).Draw(r, "µs")) },
 			"reserve": func(r *rapid.T) {
 				hits := rapid.Int64Range(1, 400).Draw(r, "hits")
 				timeout := time.Duration(rapid.IntRange(1, 60).Draw(r, "timeout")) * time.Second
@@ -633,8 +633,8 @@ func TestReserveProperty(t *testing.T) {
 					r.Fatalf("allowed %v with %d used and %d asked for, id %q", d.Allowed, total(), hits, id)
 				}
 				if fits {
-					pending = append(pending, open{id, len(uses), c.now + timeout.Microseconds()})
-					uses = append(uses, use{c.now, hits})
+					pending = append(pending, open{id, len(uses), c.read() + timeout.Microseconds()})
+					uses = append(uses, use{c.read(), hits})
 				}
 			},
 			"commit": func(r *rapid.T) {
@@ -649,7 +649,7 @@ func TestReserveProperty(t *testing.T) {
 				ok := commit(t, l, p.id, hits)
 				pending = slices.Delete(pending, i, i+1)
 				if !ok {
-					if c.now < p.expires {
+					if c.read() < p.expires {
 						r.Fatal("gone before its time")
 					}
 					if n, err := l.Reservations().Sweep(t.Context()); err != nil || n == 0 {
@@ -663,7 +663,7 @@ func TestReserveProperty(t *testing.T) {
 					u.units = hits
 				} else {
 					more := hits - u.units
-					uses = append(uses, use{c.now, more})
+					uses = append(uses, use{c.read(), more})
 				}
 			},
 			"sweep": func(r *rapid.T) {

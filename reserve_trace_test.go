@@ -142,7 +142,7 @@ type holders struct {
 // spent in the ledger.
 func replayReservations(t *testing.T, limit string, trace []inference, how holders) run {
 	t.Helper()
-	c := &clock{now: trace[0].at}
+	c := clockAt(trace[0].at)
 	store, err := memory.New(memory.Options{Clock: c.read})
 	if err != nil {
 		t.Fatal(err)
@@ -156,29 +156,29 @@ func replayReservations(t *testing.T, limit string, trace []inference, how holde
 		out       = run{span: trace[len(trace)-1].at - trace[0].at}
 		pending   endings
 		d         weir.Decision
-		nextSweep = c.now
+		nextSweep = c.read()
 	)
 	advance := func(to int64) {
 		for len(pending) > 0 && pending[0].at <= to {
 			e := heap.Pop(&pending).(ending)
 			for ; nextSweep <= e.at; nextSweep += 1e6 {
-				c.now = nextSweep
+				c.set(nextSweep)
 				if _, err := l.Reservations().Sweep(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			c.now = e.at
+			c.set(e.at)
 			if !commit(t, l, e.id, e.cost) {
 				t.Fatal("a reservation was gone before its time")
 			}
 		}
 		for ; nextSweep <= to; nextSweep += 1e6 {
-			c.now = nextSweep
+			c.set(nextSweep)
 			if _, err := l.Reservations().Sweep(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		c.now = to
+		c.set(to)
 	}
 	for i := range trace {
 		q := &trace[i]
@@ -203,7 +203,7 @@ func replayReservations(t *testing.T, limit string, trace []inference, how holde
 		}
 		out.ledger = append(out.ledger, s)
 	}
-	advance(c.now + how.timeout.Microseconds() + 2e6)
+	advance(c.read() + how.timeout.Microseconds() + 2e6)
 	if len(pending) > 0 {
 		t.Fatalf("%d requests never ended", len(pending))
 	}
