@@ -12,12 +12,12 @@ import (
 
 // anchor is a literal that a value must hold for a pattern to match it.
 type anchor struct {
-	kind  anchorKind
-	fold  bool // text is compared with the value as foldText makes it
-	text  string
-	block netip.Prefix
-	// of anchorRange, and of anchorNoNumber, where Of alone counts; of its own for each rule
-	numbers *asked.Range
+	kind    anchorKind
+	fold    bool // text is compared with the value as foldText makes it
+	text    string
+	block   netip.Prefix
+	numbers *asked.Range // of anchorRange, of its own for each rule
+	of      asked.Number // of anchorNoNumber
 }
 
 type anchorKind uint8
@@ -265,7 +265,7 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 		}
 		for _, n := range q.numbers {
 			if n.Fails() {
-				w = append(w, anchor{kind: anchorNoNumber, numbers: &asked.Range{Of: n}})
+				w = append(w, anchor{kind: anchorNoNumber, of: n})
 			}
 		}
 		ways = append(ways, slotAnchor{slot, w})

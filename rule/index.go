@@ -208,7 +208,7 @@ func (x *valueIndex) add(a anchor, id int32) {
 	case anchorRange:
 		x.number(a.numbers.Of).add(a.numbers, id)
 	case anchorNoNumber:
-		n := x.number(a.numbers.Of)
+		n := x.number(a.of)
 		n.odd = append(n.odd, id)
 	default:
 		x.present = append(x.present, id)
@@ -351,15 +351,8 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[Predicate]asks) *rule
 			x.slots = append(x.slots, way.slot)
 		}
 		for _, a := range way.anchors {
-			switch a.kind {
-			case anchorAbsent:
-				if !first(alike, find.alikeWithout(r, way.slot, asked.NoNumber), r, way.slot, asked.NoNumber) {
-					continue
-				}
-			case anchorNoNumber:
-				if !first(alike, find.alikeWithout(r, way.slot, a.numbers.Of), r, way.slot, a.numbers.Of) {
-					continue
-				}
+			if (a.kind == anchorAbsent || a.kind == anchorNoNumber) && !first(alike, find.alikeWithout(r, way.slot, a.of), r, way.slot, a.of) {
+				continue
 			}
 			v.add(a, int32(i))
 		}

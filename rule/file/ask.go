@@ -48,10 +48,7 @@ func askOf(e celast.Expr) (asked.Ask, bool) {
 		if c.FunctionName() == operators.LogicalOr {
 			return eitherAsk(operands(e, operators.LogicalOr, nil))
 		}
-		args := c.Args()
-		if c.IsMemberFunction() {
-			args = append([]celast.Expr{c.Target()}, args...)
-		}
+		args := argumentsOf(c)
 		if len(args) != 2 {
 			break
 		}
@@ -61,6 +58,14 @@ func askOf(e celast.Expr) (asked.Ask, bool) {
 		return numberAsk(c.FunctionName(), args[0], args[1])
 	}
 	return asked.Ask{}, false
+}
+
+// argumentsOf returns the arguments of a call, the one that it is a member of first.
+func argumentsOf(c celast.CallExpr) []celast.Expr {
+	if c.IsMemberFunction() {
+		return append([]celast.Expr{c.Target()}, c.Args()...)
+	}
+	return c.Args()
 }
 
 // comparison is what a function of two operands asks of the attribute that is one of them.

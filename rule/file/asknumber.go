@@ -61,10 +61,7 @@ func numberOf(e celast.Expr) (asked.Ask, asked.Number, bool) {
 		return asked.Ask{}, 0, false
 	}
 	c := e.AsCall()
-	args := c.Args()
-	if c.IsMemberFunction() {
-		args = append([]celast.Expr{c.Target()}, args...)
-	}
+	args := argumentsOf(c)
 	of := numberFunctions[c.FunctionName()]
 	if of == asked.NoNumber || len(args) != 1 {
 		return asked.Ask{}, 0, false
