@@ -108,7 +108,7 @@ func hearModel(m model, l *Limit, now, units int64) {
 		if most := new(big.Rat).SetInt64(capacity); missing.Cmp(most) > 0 {
 			missing = most
 		}
-		m.last, m.n, m.missing = at*l.unit, l.Config().N, missing
+		m.last, m.missing = at*l.unit, missing
 	case *intervalModel:
 		w, n := micros(l.Config().Window), l.Config().N
 		for n > 0 && m.missing > 0 && m.anchor+w <= now {

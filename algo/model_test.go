@@ -8,7 +8,7 @@ import (
 
 // The models below say each algorithm again as plainly as possible: lists of what was admitted, and
 // rational arithmetic. They share nothing with the package but the words of the definition, the
-// unit of time, and for N the scale to which a level is rounded when N changes.
+// unit of time, and the scale to which a level is rounded when N changes, or the unit with B.
 
 // verdict is what a model has to say about one ask.
 type verdict struct {
@@ -254,7 +254,6 @@ func furthest(l *Limit, tokens int64) int64 {
 // tokenModel is a bucket with a rational number of missing tokens.
 type tokenModel struct {
 	last    int64 // µs
-	n       int64 // N when last charged
 	missing *big.Rat
 }
 
@@ -266,16 +265,14 @@ func (m *tokenModel) at(l *Limit, now int64) (t int64, missing *big.Rat) {
 	if missing.Sign() == 0 {
 		return t, missing
 	}
-	if m.n != c.N {
-		missing = roundUp(missing, scaleOf(l))
-	}
+	missing = roundUp(missing, scaleOf(l)) // N may have changed since, and B with the unit of time
 	if most := new(big.Rat).SetInt64(capacity); missing.Cmp(most) > 0 {
 		missing = most
 	}
 	last := (m.last + l.unit - 1) / l.unit
 	if most := t + furthest(l, capacity); last > most {
 		last = most
-		m.last, m.n, m.missing = last*l.unit, c.N, new(big.Rat).Set(missing)
+		m.last, m.missing = last*l.unit, new(big.Rat).Set(missing)
 	}
 	t = max(t, last)
 	flown := new(big.Rat).SetInt64(t - last)
@@ -296,7 +293,7 @@ func (m *tokenModel) ask(l *Limit, now int64, a Ask) verdict {
 		if missing = after; missing.Sign() < 0 {
 			missing = new(big.Rat)
 		}
-		m.last, m.n, m.missing = t*l.unit, c.N, missing
+		m.last, m.missing = t*l.unit, missing
 	}
 	v := counted(c, ceil(missing), ok)
 	v.remaining = max(0, limit-ceil(missing))
@@ -341,7 +338,6 @@ func (m *intervalModel) ask(l *Limit, now int64, a Ask) verdict {
 type queueModel struct {
 	queued *big.Rat // turns still to come at last; nil if there are none
 	last   int64    // µs: when it was charged last
-	n      int64    // N then
 }
 
 func (m *queueModel) ask(l *Limit, now int64, a Ask) verdict {
@@ -350,10 +346,7 @@ func (m *queueModel) ask(l *Limit, now int64, a Ask) verdict {
 	t := now / l.unit
 	queued := new(big.Rat)
 	if m.queued != nil {
-		queued.Set(m.queued)
-		if m.n != c.N {
-			queued = roundUp(queued, scaleOf(l))
-		}
+		queued = roundUp(m.queued, scaleOf(l)) // as in tokenModel
 		if most := new(big.Rat).SetInt64(capacity); queued.Cmp(most) > 0 {
 			queued = most
 		}
@@ -362,12 +355,12 @@ func (m *queueModel) ask(l *Limit, now int64, a Ask) verdict {
 	if queued.Sign() > 0 {
 		if most := t + furthest(l, capacity-1); last > most {
 			last = most
-			m.last, m.n, m.queued = last*l.unit, c.N, queued
+			m.last, m.queued = last*l.unit, queued
 		}
 		t = max(t, last)
 	}
 	keep := func() {
-		m.queued, m.last, m.n = queued, t*l.unit, c.N
+		m.queued, m.last = queued, t*l.unit
 		if queued.Sign() <= 0 {
 			m.queued = nil
 		}

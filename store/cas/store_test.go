@@ -251,6 +251,7 @@ func TestRefusalsOfOthers(t *testing.T) {
 	there = open(t, m, cas.Options{RememberRefusals: time.Hour})
 	here = open(t, m, cas.Options{RememberRefusals: time.Hour, Freed: func(id uint64, key []byte) { there.ForgetHere(id, key) }})
 	c := counterOf(t, 1, algo.Config{Algorithm: algo.FixedWindow, N: 1, Calendar: algo.Year})
+	take(t, here, charge(c, "other", 1)) // only an answer tells it the engine's clock
 	refuse := func() {
 		t.Helper()
 		take(t, there, charge(c, "k", 1))
@@ -261,7 +262,10 @@ func TestRefusalsOfOthers(t *testing.T) {
 	for what, free := range map[string]func(){
 		"a refund": func() { take(t, here, charge(c, "k", -1)) },
 		"a settlement": func() {
-			now, _ := here.Now()
+			now, ok := here.Now()
+			if !ok {
+				t.Fatal("no clock")
+			}
 			if err := here.Settle(t.Context(), []store.Settlement{{Counter: c, Limit: c.Limit, Key: []byte("k"), At: now, Reserved: 1}}); err != nil {
 				t.Fatal(err)
 			}
