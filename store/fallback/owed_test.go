@@ -222,11 +222,12 @@ func TestTooLongAWaitIsNoFullQueue(t *testing.T) {
 type fainting struct {
 	store.Store
 	asked atomic.Int64
+	away  error // what it says then
 }
 
 func (s *fainting) Take(ctx context.Context, charges []store.Charge, results []algo.Result) (int64, error) {
 	if s.asked.Add(1) == 1 {
-		return 0, fmt.Errorf("%w: %w", errDown, store.ErrNotCharged)
+		return 0, s.away
 	}
 	return s.Store.Take(ctx, charges, results)
 }
@@ -243,20 +244,43 @@ func (*fainting) PartOfID(string) int                 { return 0 }
 func (*fainting) PingPart(context.Context, int) error { return nil }
 func (s *fainting) Answers(int) uint64                { return uint64(s.asked.Load()) }
 
+// undecided is an error of a call that is known to have decided nothing of its charges once somebody
+// asks.
+type undecided struct {
+	error
+	charges int
+}
+
+func (u undecided) Outcome(tell func([]store.Outcome)) {
+	list := make([]store.Outcome, u.charges)
+	for i := range list {
+		list[i].Known = true
+	}
+	tell(list)
+}
+
 // TestOwedTogether: what one decision without the primary owes it is charged in one call, whatever
-// the background does between the notes of two charges.
+// the background does between the notes of two charges, whether that is known at once or later.
 func TestOwedTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &fainting{Store: newMemory(t, nil)}
-		s := newOver(t, p, Options{})
-		var charges []store.Charge
-		for range 40 {
-			charges = append(charges, charge(perHour(t, 10), "k", 1))
-		}
-		take(t, s, charges...)
-		pass()
-		if n := p.asked.Load(); n != 2 || s.Stats().Settled != 40 {
-			t.Errorf("asked %d times: %+v", n, s.Stats())
-		}
-	})
+	const n = 40
+	for name, away := range map[string]error{
+		"not charged": fmt.Errorf("%w: %w", errDown, store.ErrNotCharged),
+		"undecided":   undecided{context.DeadlineExceeded, n},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &fainting{Store: newMemory(t, nil), away: away}
+				s := newOver(t, p, Options{})
+				var charges []store.Charge
+				for range n {
+					charges = append(charges, charge(perHour(t, 10), "k", 1))
+				}
+				take(t, s, charges...)
+				pass()
+				if asked := p.asked.Load(); asked != 2 || s.Stats().Settled != n {
+					t.Errorf("asked %d times: %+v", asked, s.Stats())
+				}
+			})
+		})
+	}
 }
