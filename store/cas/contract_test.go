@@ -17,6 +17,9 @@ import (
 // open returns a store over an engine.
 func open(t testing.TB, e cas.Engine, o cas.Options) *cas.Store {
 	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute // a busy machine is no failure
+	}
 	s, err := cas.New(e, o)
 	if err != nil {
 		t.Fatal(err)

@@ -305,11 +305,17 @@ func TestLinearizableWithoutAnswers(t *testing.T) {
 				}
 				h.limits = append(h.limits, l)
 			}
-			stats := h.run(t, m, 100, []int64{1, 1, 2, 0})
-			h.check(t)
-			if lost.Load() == 0 || stats[0].Learned+stats[1].Learned+stats[2].Learned == 0 {
-				t.Errorf("%d answers lost; %+v", lost.Load(), stats[0])
+			// Some ten are learned of in one run, and by chance once in thousands of runs none is.
+			learned := uint64(0)
+			for runs := 0; learned == 0; runs++ {
+				if runs == 5 {
+					t.Fatalf("%d answers lost, and none learned", lost.Load())
+				}
+				for _, stats := range h.run(t, m, 100, []int64{1, 1, 2, 0}) {
+					learned += stats.Learned
+				}
 			}
+			h.check(t)
 		})
 	}
 }
