@@ -220,9 +220,10 @@ func TestUpstreamFailures(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 	for _, c := range []struct {
 		upstream string
+		timeout  time.Duration // 0: the default, which no busy machine reaches
 		status   int
-	}{{"http://127.0.0.1:1", 502}, {"http://" + garbage.Addr().String(), 502}, {slow.URL, 504}} {
-		addr := newProxy(t, c.upstream, `limits: [{name: a, allow: 10/min}]`, func(o *Options) { o.Timeout = 50 * time.Millisecond })
+	}{{"http://127.0.0.1:1", 0, 502}, {"http://" + garbage.Addr().String(), 0, 502}, {slow.URL, 50 * time.Millisecond, 504}} {
+		addr := newProxy(t, c.upstream, `limits: [{name: a, allow: 10/min}]`, func(o *Options) { o.Timeout = c.timeout })
 		resp, err := client(t, false).Get("http://" + addr + "/x")
 		body := read(t, resp, err)
 		var p struct{ Status int }
