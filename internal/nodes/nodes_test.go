@@ -304,15 +304,21 @@ func TestOldAndNew(t *testing.T) {
 	if n := newer.Stats().Missing[nodes.Cancelled]; n != 2 {
 		t.Errorf("%d answers are missing since nobody waited for them", n)
 	}
-	if _, tally, err := ask(t, newer, "who", ""); err != nil || tally.Answered != 3 {
-		t.Fatalf("%+v, %v", tally, err)
-	}
+	patience.Until(t, "all answer in time", func() bool {
+		_, tally, err := ask(t, newer, "who", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tally.Answered == 3
+	})
 	s = newer.Stats()
 	times := uint64(0)
 	for _, n := range s.Times.Counts {
 		times += n
 	}
-	if s.Answers != 2 || s.Kinds[len(s.Kinds)-1] != (nodes.KindStats{Kind: "who", Complete: 1, Alone: 2}) || times != 4 {
+	who := s.Kinds[len(s.Kinds)-1]
+	late := who.Incomplete // on a busy machine
+	if who.Incomplete = 0; s.Answers < 2 || s.Answers > 2+late || who != (nodes.KindStats{Kind: "who", Complete: 1, Alone: 2}) || times != 4+late {
 		t.Errorf("%+v", s)
 	}
 }
@@ -325,16 +331,18 @@ func TestRate(t *testing.T) {
 	for range 3 {
 		all = append(all, start(t, server.URL(), nodes.Options{Wait: time.Minute}, answerAll))
 	}
-	hasty := start(t, server.URL(), nodes.Options{Wait: 2 * time.Millisecond}, answerAll)
+	hasty := start(t, server.URL(), nodes.Options{Wait: 200 * time.Millisecond}, answerAll)
 	acquainted(t, append(all, hasty))
-	// A second that began just now, and is full; it is over when the test says so.
-	server.Do("SET", "weir:1ask:rate", "20")
+	// A second that is full; it is over when the test says so.
+	server.Do("SET", "weir:1ask:rate", "20", "EX", "3600")
 	if said, tally, err := ask(t, hasty, "who", ""); err != nil || len(said) != 1 || tally.Answered != 1 || tally.Remark == "" {
 		t.Errorf("%v, %+v, %v", said, tally, err)
 	}
-	if s := hasty.Stats(); s.Missing[nodes.Busy] != 3 {
+	if s := hasty.Stats(); s.Missing[nodes.Busy] != 3 || s.Busy == 0 {
 		t.Errorf("%+v", s)
 	}
+	server.Do("DEL", "weir:1ask:rate")
+	begun := time.Now()
 	var asking sync.WaitGroup
 	for i := range 60 {
 		asking.Go(func() {
@@ -345,12 +353,9 @@ func TestRate(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	waits := uint64(0)
-	for _, n := range all {
-		waits += n.Stats().Busy
-	}
-	if waits < 20 { // 60 questions take three seconds at least
-		t.Errorf("there were %d waits", waits)
+	// The last 20 begin a third second. How many had to wait for it depends on the machine.
+	if took := time.Since(begun); took < 2*time.Second {
+		t.Errorf("60 questions took %v", took)
 	}
 }
 
