@@ -166,6 +166,7 @@ func TestConnectErrors(t *testing.T) {
 				}
 				return strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), errConnecting.Error())
 			})
+			patience.Until(t, "the log says it too", func() bool { return warnings.Load() > 0 }) // the error is there first
 			if n := warnings.Load(); n != 1 {
 				t.Errorf("%d warnings", n)
 			}
