@@ -233,35 +233,46 @@ func TestIdleConnections(t *testing.T) {
 		c.put(conn)
 		kept = append(kept, conn)
 	}
-	if len(c.conns) != MaxIdle {
-		t.Errorf("%d idle connections, want %d", len(c.conns), MaxIdle)
+	// The sweeper runs beside the test when it takes long.
+	idle := func() []*conn {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.Clone(c.conns)
+	}
+	if n := len(idle()); n != MaxIdle {
+		t.Errorf("%d idle connections, want %d", n, MaxIdle)
 	}
 	if _, err := kept[MaxIdle].Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the one too many is not closed: %v", err)
 	}
+	c.mu.Lock()
 	kept[0].idle = time.Now().Add(-IdleTimeout)
+	c.mu.Unlock()
 	c.sweep()
-	if len(c.conns) != MaxIdle-1 || slices.Contains(c.conns, kept[0]) {
-		t.Errorf("%d idle connections after the time-out of one", len(c.conns))
+	if all := idle(); len(all) != MaxIdle-1 || slices.Contains(all, kept[0]) {
+		t.Errorf("%d idle connections after the time-out of one", len(all))
 	}
 	// The server closes one.
-	gone := c.conns[5]
+	gone := idle()[5]
 	if _, err := io.WriteString(gone.Conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	closing <- false
-	patience.Until(t, "the closed one is found", func() bool { c.sweep(); return !slices.Contains(c.conns, gone) })
-	if len(c.conns) != MaxIdle-2 {
-		t.Errorf("%d idle connections after one was closed", len(c.conns))
+	patience.Until(t, "the closed one is found", func() bool { c.sweep(); return !slices.Contains(idle(), gone) })
+	all := idle()
+	if len(all) != MaxIdle-2 {
+		t.Errorf("%d idle connections after one was closed", len(all))
 	}
 	// The one used last is taken first.
-	last := c.conns[len(c.conns)-1]
+	last := all[len(all)-1]
 	if got := c.idle(); got != last {
 		t.Error("another than the last one was taken")
 	}
 	c.CloseIdle()
 	last.close()
 	c.sweep()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.sweeps {
 		t.Error("the sweeper runs on without connections")
 	}
