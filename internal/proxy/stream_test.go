@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -321,16 +320,16 @@ func TestConcurrencySpansTheBody(t *testing.T) {
 	})
 }
 
-// Held requests arrive at the upstream in the order of their turns, and not before them.
+// Held requests arrive at the upstream, each once and not before its turn. On a busy machine two
+// that are late may change places on their way.
 func TestLeakyBucketHoldsForReal(t *testing.T) {
 	const pace = 100 * time.Millisecond
 	var mu sync.Mutex
-	var order []string
-	var at []time.Time
+	at := map[string][]time.Time{}
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		order, at = append(order, r.URL.Path), append(at, time.Now())
+		at[r.URL.Path] = append(at[r.URL.Path], time.Now())
 	})
 	decided := make(chan bool)
 	limiter := newLimiter(t, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/100ms, burst: 5}}]`,
@@ -338,10 +337,10 @@ func TestLeakyBucketHoldsForReal(t *testing.T) {
 	addr, _ := serveProxy(t, up.URL, limiter, nil)
 	start := time.Now()
 	var wg sync.WaitGroup
-	var want []string
+	var paths []string // in the order of their turns
 	for i := range 6 {
 		path := fmt.Sprintf("/%d", i)
-		want = append(want, path)
+		paths = append(paths, path)
 		c := client(t, false)
 		wg.Go(func() {
 			resp, err := c.Get("http://" + addr + path)
@@ -358,13 +357,12 @@ func TestLeakyBucketHoldsForReal(t *testing.T) {
 	wg.Wait()
 	mu.Lock()
 	defer mu.Unlock()
-	for i, when := range at {
-		if early := start.Add(time.Duration(i) * pace).Sub(when); early > 0 {
-			t.Errorf("%s left %v before its turn", order[i], early)
+	for i, path := range paths {
+		if len(at[path]) != 1 {
+			t.Errorf("the upstream saw %s %d times", path, len(at[path]))
+		} else if early := start.Add(time.Duration(i) * pace).Sub(at[path][0]); early > 0 {
+			t.Errorf("%s left %v before its turn", path, early)
 		}
-	}
-	if !slices.Equal(order, want) {
-		t.Errorf("the upstream saw %v, want %v", order, want)
 	}
 }
 
