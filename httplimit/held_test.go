@@ -194,15 +194,18 @@ func TestTurnsAcrossNodes(t *testing.T) {
 		node       int
 		turn, left int64
 		at         int64 // by the wall clock, µs
+		none       bool  // it had not to wait
 	}
 	var mu sync.Mutex
 	var went []gone
 	refused := 0
 	var nodes []*Gate
+	var begun time.Time
 	for i := range 3 {
 		g, l := newNode(t, server.URL(), "limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: 900}}]", nil)
 		nodes = append(nodes, g)
 		if i == 0 { // the first turn lies far enough ahead that all are in line by then
+			begun = time.Now()
 			var d weir.Decision
 			if err := l.Decide(t.Context(), &weir.Request{Hits: 500, MaxDelay: weir.AnyDelay}, &d); err != nil || !d.Allowed {
 				t.Fatal(err, d.Allowed)
@@ -223,16 +226,34 @@ func TestTurnsAcrossNodes(t *testing.T) {
 				}
 				return
 			}
-			went = append(went, gone{i % 3, p.decision.Time + p.decision.Delay, p.visit.Left, now})
+			went = append(went, gone{i % 3, p.decision.Time + p.decision.Delay, p.visit.Left, now, p.decision.Delay == 0})
 			p.Leave()
 		})
+	}
+	// On a busy machine one may stand in line only after others have gone whose turn is later.
+	inLine := func() bool {
+		mu.Lock()
+		all := refused
+		mu.Unlock()
+		for _, g := range nodes {
+			all += int(g.Stats().Held)
+		}
+		return all == n
+	}
+	inTime := false
+	for !inTime && time.Since(begun) < 500*time.Millisecond { // the first turn
+		time.Sleep(time.Millisecond)
+		inTime = inLine()
 	}
 	wg.Wait()
 	slices.SortFunc(went, func(a, b gone) int { return int(a.turn - b.turn) })
 	last := [3]int64{}
 	for i, g := range went {
-		if i > 0 && g.turn-went[i-1].turn != spacing {
-			t.Fatalf("turn %d is %d µs after the one before it, want %d", i, g.turn-went[i-1].turn, spacing)
+		if i > 0 {
+			// On a busy machine the line may have run empty before it came.
+			if after := g.turn - went[i-1].turn; after != spacing && !(g.none && after > spacing) {
+				t.Fatalf("turn %d is %d µs after the one before it, want %d", i, after, spacing)
+			}
 		}
 		if g.at < g.turn-spacing {
 			// both are read from one machine's wall clock, which may be slewed meanwhile
@@ -241,7 +262,7 @@ func TestTurnsAcrossNodes(t *testing.T) {
 		if g.left == 0 {
 			continue // on a busy machine its turn had come before it could stand in line
 		}
-		if g.left <= last[g.node] {
+		if g.left <= last[g.node] && inTime {
 			t.Errorf("turn %d left node %d as number %d, after number %d", i, g.node, g.left, last[g.node])
 		}
 		last[g.node] = g.left
