@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/doortest"
@@ -172,7 +173,7 @@ func TestNodes(t *testing.T) {
 	var doors []*served
 	var stores []*redis.Store
 	for range 2 {
-		store, err := redis.Open(redis.Options{URL: "redis://" + server.Addr()})
+		store, err := redis.Open(redis.Options{URL: "redis://" + server.Addr(), Timeout: 30 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
