@@ -22,7 +22,8 @@ type process struct {
 	t              *testing.T
 	cmd            *exec.Cmd
 	stdout, stderr *output
-	exited         chan error
+	exited         chan error    // how it ended, for one who asks
+	gone           chan struct{} // closed when it has ended, and all that it wrote is there
 }
 
 // buildProgram builds the program as it is released, once for all tests. Its folder holds nothing
@@ -67,7 +68,7 @@ func launch(t *testing.T, program, dir string, args ...string) *process {
 // this process's, but for settings of Weir.
 func begin(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{t: t, cmd: cmd, stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1)}
+	p := &process{t: t, cmd: cmd, stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1), gone: make(chan struct{})}
 	if cmd.Env == nil {
 		cmd.Env = plainEnvironment()
 	}
@@ -75,8 +76,19 @@ func begin(t *testing.T, cmd *exec.Cmd) *process {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { p.exited <- p.cmd.Wait() }()
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	go func() {
+		defer close(p.gone)
+		p.exited <- p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		// It may write into folders that are removed next. A process that it has started, and that
+		// has its output, may live longer.
+		select {
+		case <-p.gone:
+		case <-time.After(10 * time.Second):
+		}
+	})
 	return p
 }
 

@@ -51,6 +51,12 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
+// lines returns what is there of the output in whole lines: of the last one some may be on its way.
+func (o *output) lines() string {
+	text := o.String()
+	return text[:strings.LastIndexByte(text, '\n')+1]
+}
+
 // await waits until pattern is in the output, and returns its submatches.
 func (o *output) await(t *testing.T, pattern string) []string {
 	t.Helper()
@@ -86,8 +92,17 @@ func start(t *testing.T, args ...string) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &running{t: t, stdout: newOutput(), stderr: newOutput(), stop: cancel, status: make(chan int, 1)}
 	env := append([]string{"WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0"}, withoutLine...)
-	go func() { p.status <- Run(ctx, args, env, strings.NewReader(""), p.stdout, p.stderr) }()
-	t.Cleanup(func() { cancel() })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.status <- Run(ctx, args, env, strings.NewReader(""), p.stdout, p.stderr)
+	}()
+	// The next test begins when it has ended: until then it may write into folders that are removed
+	// with the test, and has what there is once in a process, as the pace of the garbage collector.
+	t.Cleanup(func() {
+		cancel()
+		patience.Receive(t, "the end of weir "+strings.Join(args, " "), ended)
+	})
 	return p
 }
 
@@ -130,9 +145,15 @@ func get(t *testing.T, url string) (int, http.Header, string) {
 	return r.StatusCode, r.Header, string(b)
 }
 
+// writeRules replaces a file as a whole. In place it would be empty for a moment, and for longer on
+// a busy machine: a server that watches it could load that, and tell of it, where a test counts
+// what is told.
 func writeRules(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -485,8 +506,14 @@ func TestReloadUnderLoad(t *testing.T) {
 			"  - { name: second-%[1]d, when: { kind: load }, allow: %[2]d/hour }\n", n, 1_000_000+n)
 	}
 	file := filepath.Join(dir, "a.yaml")
-	put := func(n int) { writeRules(t, file, version(n)) }
-	put(0)
+	// In place, as many editors write: a server may see the file half written.
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(version(0))
 	p := start(t, "serve", "--rules", dir, "--log-level=error")
 	p.stdout.await(t, "api/v1/limit") // at level error no door is logged; the examples are
 	addr := regexp.MustCompile(`http://([^/]+)/api/v1/limit`).FindStringSubmatch(p.stdout.String())[1]
@@ -509,7 +536,8 @@ func TestReloadUnderLoad(t *testing.T) {
 					t.Error(err)
 					return
 				} else {
-					seen.Store(max(seen.Load(), n))
+					for old := seen.Load(); n > old && !seen.CompareAndSwap(old, n); old = seen.Load() {
+					}
 				}
 				asked.Add(1)
 				if status, err := statusOf(client, "http://"+addr+"/api/v1/limit?kind=kept"); err != nil || status != 200 {
@@ -520,7 +548,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		})
 	}
 	for n := 1; n <= versions; n++ {
-		put(n)
+		write(version(n))
 		eventually(t, fmt.Sprintf("version %d is in force", n), func() bool { return seen.Load() == int64(n) || t.Failed() })
 		if t.Failed() {
 			break
@@ -532,7 +560,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		whole := version(n + 1000)
 		for i, broken := range []string{"", whole[:len(whole)-20], "limits: [\n"} {
 			before := failures(t, admin)
-			writeRules(t, file, broken)
+			write(broken)
 			eventually(t, fmt.Sprintf("broken file %d is reported", i), func() bool { return failures(t, admin) > before })
 			if s := seen.Load(); s != int64(n) {
 				t.Errorf("broken file %d: version %d is in force", i, s)
