@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -14,12 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 	"github.com/weir-rl/weir/rule/file"
 )
 
@@ -90,25 +89,17 @@ var originalRoot = func() string {
 	return root
 }()
 
-// freePort returns a free port that the kernel gives to no outgoing connection, so that it stays
-// free, and that no other call has returned.
+// freePort returns a free port that no other test gets until this one has ended, nor one of another
+// package, and that the kernel gives to no outgoing connection.
 func freePort(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		port := strconv.Itoa(20000 + rand.IntN(12000))
-		if _, given := givenPorts.LoadOrStore(port, true); given {
-			continue
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			l.Close()
-			return port
-		}
+	port, held, err := testproc.Reserve(false)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	t.Cleanup(func() { testproc.Release(held) })
+	return strconv.Itoa(port)
 }
-
-var givenPorts sync.Map
 
 // The rules on every page, and in the folders of the examples, are without an error and a warning,
 // as they stand: what is meant to draw a warning says so by a comment of its own. A block of YAML
