@@ -201,9 +201,13 @@ func TestNodes(t *testing.T) {
 		if status := n.delete("default/few/key=few"); status != 503 {
 			t.Errorf("reset: %d", status)
 		}
-		if status, _, body := get(t, n.admin+"/api/v1/nodes"); status != 200 || n.metric(`weir_nodes_missing_answers_total{cause="redis"}`) == "0" {
-			t.Errorf("nobody misses the answers of other nodes: %d %s", status, body)
-		}
+		// Only so many questions are asked in a second.
+		eventually(t, "the answers of other nodes are missed", func() bool {
+			if status, _, body := get(t, n.admin+"/api/v1/nodes"); status != 200 {
+				t.Fatalf("%d %s", status, body)
+			}
+			return n.metric(`weir_nodes_missing_answers_total{cause="redis"}`) != "0"
+		})
 	}
 
 	redis.Restart()
@@ -218,15 +222,14 @@ func TestNodes(t *testing.T) {
 		if got := n.admitted(2, "key=few"); got != 0 {
 			t.Errorf("%d more were admitted", got)
 		}
-		if got := n.metric(`weir_store_fallback_units_total{outcome="settled"}`); got == "0" {
-			t.Error("nothing was settled")
-		}
-		// Each transition is one line.
+		// Redis may have it before the node counts it.
+		eventually(t, "what was settled is counted", func() bool { return n.metric(`weir_store_fallback_units_total{outcome="settled"}`) != "0" })
+		// Each transition is one line, which may come later than it is counted.
 		for state, line := range map[string]string{"open": "the store is away", "half_open": "the store answers again", "closed": "the store is back"} {
-			want := n.metric(`weir_store_breaker_transitions_total{state="` + state + `"}`)
-			if got := fmt.Sprint(strings.Count(n.log.String(), line)); got != want || got == "0" {
-				t.Errorf("%s was logged %s times, and came about %s times; the log is\n%s", line, got, want, n.log)
-			}
+			n.log.await(t, line)
+			eventually(t, "each transition to "+state+" is one line of the log", func() bool {
+				return strings.Count(n.log.String(), line) == n.number(`weir_store_breaker_transitions_total{state="`+state+`"}`)
+			})
 		}
 		processes[i].signal(syscall.SIGTERM)
 		if status := processes[i].wait(); status != 0 {

@@ -95,15 +95,18 @@ func TestRESP(t *testing.T) {
 	if got := redisCLI(t, addr, "-a", "0123456789abcdef0123456789abcdef", "--no-auth-warning", "CL.THROTTLE", "c", "4", "1", "3600", "-2"); !strings.HasPrefix(got, "0 5 2 -1 10") {
 		t.Errorf("a refund with a token: %s", got)
 	}
-	admin := exec.CommandContext(t.Context(), "curl", "-s", "-H", "Authorization: Bearer 0123456789abcdef0123456789abcdef", "http://"+p.addr("admin")+"/metrics")
-	metrics, err := admin.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var metrics []byte
+	eventually(t, "the server has seen that all connections are closed", func() bool {
+		admin := exec.CommandContext(t.Context(), "curl", "-s", "-H", "Authorization: Bearer 0123456789abcdef0123456789abcdef", "http://"+p.addr("admin")+"/metrics")
+		if metrics, err = admin.Output(); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(metrics), "weir_resp_connection_bytes 0\n")
+	})
 	for _, want := range []string{
 		`weir_resp_decisions_total{command="weir.limit",outcome="allowed"} 10`, `weir_resp_decisions_total{command="weir.limit",outcome="denied"} 1`,
 		`weir_resp_decisions_total{command="cl.throttle",outcome="refund"} 1`, `weir_resp_decisions_total{command="cl.throttle",outcome="error"} 1`,
-		`weir_resp_dropped_connections_total{reason="http"} 0`, `weir_resp_connection_bytes 0`, `weir_connections_accepted_total{door="resp"}`,
+		`weir_resp_dropped_connections_total{reason="http"} 0`, `weir_connections_accepted_total{door="resp"}`,
 		`weir_requests_total{domain="default",door="resp",outcome="denied"} 1`,
 	} {
 		if !strings.Contains(string(metrics), want) {

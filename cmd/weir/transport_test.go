@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,8 +138,11 @@ func TestTLS(t *testing.T) {
 	// The proxy lets nobody in without a certificate of its clients' authority, and counts by its
 	// name.
 	proxy := "https://" + p.addr("proxy") + "/"
+	// A client whose connection is closed before it has asked may dial again.
+	var strangers atomic.Int64
+	dial := func() (net.Conn, error) { strangers.Add(1); return net.Dial("tcp", p.addr("proxy")) }
 	for _, stranger := range []*tls.Config{ca.Client(""), ca.Client("ada")} {
-		if status, body := ask(t, clientOf(t, true, stranger, nil), "GET", proxy, ""); status != 0 {
+		if status, body := ask(t, clientOf(t, true, stranger, dial), "GET", proxy, ""); status != 0 {
 			t.Errorf("a stranger: %d %s", status, body)
 		}
 	}
@@ -188,8 +192,9 @@ func TestTLS(t *testing.T) {
 	if status, body := ask(t, http1, "GET", "https://"+p.addr("admin")+"/readyz", ""); status != 200 || !strings.Contains(body, "new certificates are not in force") {
 		t.Errorf("readyz: %d %s", status, body)
 	}
-	if _, body := ask(t, http1, "GET", "https://"+p.addr("admin")+"/metrics", ""); !strings.Contains(body, "weir_certificate_load_errors_total 1\n") || !strings.Contains(body, `weir_connections_refused_total{door="proxy",reason="tls_handshake"} 2`) {
-		t.Errorf("metrics do not tell of it:\n%s", body)
+	if _, body := ask(t, http1, "GET", "https://"+p.addr("admin")+"/metrics", ""); strangers.Load() < 2 || !strings.Contains(body, "weir_certificate_load_errors_total 1\n") ||
+		!strings.Contains(body, fmt.Sprintf("weir_connections_refused_total{door=%q,reason=%q} %d\n", "proxy", "tls_handshake", strangers.Load())) {
+		t.Errorf("metrics do not tell of it, or not of %d strangers:\n%s", strangers.Load(), body)
 	}
 	p.end()
 
@@ -365,9 +370,8 @@ func TestLimits(t *testing.T) {
 	}))
 	defer upstream.Close()
 	p := start(t, "serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--limits-connections-per-address=12", "--limits-header-bytes=8KiB",
-		"--limits-body-bytes=1KB", "--limits-idle=50ms", "--limits-header-timeout=2s", "--limits-stall=100ms")
+		"--limits-body-bytes=1KB", "--limits-idle=50ms", "--limits-header-timeout=1h", "--limits-stall=100ms")
 	address := p.addr("proxy")
-	client := clientOf(t, false, nil, nil)
 	for _, c := range []struct {
 		name, body string
 		headers    []string
@@ -377,14 +381,18 @@ func TestLimits(t *testing.T) {
 		{"a large header", "", []string{"X-Large", strings.Repeat("x", 20_000)}, 431},
 		{"a large body", strings.Repeat("x", 1001), nil, 413},
 	} {
+		// On a connection of its own: one that has been idle for 50 ms may close as it is used.
+		client := clientOf(t, false, nil, nil)
 		if status, body := ask(t, client, "POST", "http://"+address, c.body, c.headers...); status != c.want {
 			t.Errorf("%s: %d %s, want %d", c.name, status, body, c.want)
 		}
+		client.CloseIdleConnections()
 	}
 	chunked, err := http.NewRequest("POST", "http://"+address, io.MultiReader(strings.NewReader(strings.Repeat("x", 5000))))
 	if err != nil {
 		t.Fatal(err)
 	}
+	client := clientOf(t, false, nil, nil)
 	if r, err := client.Do(chunked); err != nil || r.StatusCode != 413 {
 		t.Errorf("a large body of unknown length: %v %v", r, err)
 	} else {
