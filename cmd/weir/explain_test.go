@@ -18,8 +18,8 @@ func TestExplainServer(t *testing.T) {
 	writeRules(t, filepath.Join(dir, "shop.yaml"), `
 domain: shop
 limits:
-  - { name: odd-key, per: [user, path], allow: [5/min, 20/hour], algorithm: sliding_log }
-  - { name: everybody, allow: 100/min, algorithm: sliding_log }
+  - { name: odd-key, per: [user, path], allow: [5/day, 20/year], algorithm: sliding_log }
+  - { name: everybody, allow: 100/day, algorithm: sliding_log }
 `)
 	p := start(t, "serve", "--rules", dir)
 	defer p.end()

@@ -50,7 +50,7 @@ func newHAProxyBed(t *testing.T) *haproxyBed {
 		b.edit(name, name, b.page.ports)
 	}
 	// A machine that is busy is not to be taken for a Weir that is away.
-	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("timeout processing 100ms", "timeout processing 3s", "timeout hello 200ms", "timeout hello 3s"))
+	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("timeout processing 100ms", "timeout processing 30s", "timeout hello 200ms", "timeout hello 30s"))
 	return b
 }
 

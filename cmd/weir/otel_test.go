@@ -226,8 +226,8 @@ func TestOTel(t *testing.T) {
 			dir := t.TempDir()
 			writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits:\n  - { name: login, per: [user], allow: 1/hour, algorithm: sliding_log }\n  - { name: path, per: [path], allow: 1/hour }\n")
 			r, args := receive(t, protocol)
-			p := start(t, append(args, "serve", "--rules="+dir, "--store="+redistest.Start(t).URL(),
-				"--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--client-ip-trusted-proxies=127.0.0.1")...)
+			p := start(t, slices.Concat(args, patient, []string{"serve", "--rules=" + dir, "--store=" + redistest.Start(t).URL(),
+				"--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--client-ip-trusted-proxies=127.0.0.1"})...)
 			const unfollowed = "00000000000000000000000000000099"
 			trace := func(n int) (id, traceparent string) {
 				id = fmt.Sprintf("%032x", n)

@@ -56,7 +56,7 @@ limits:
 `)
 	var args []string
 	b.got, args = receive(t, "http")
-	b.p = launch(t, program, dir, append(args, "serve", "--rules="+dir, "--store="+redistest.Start(t).URL(), "--otel-traces="+share, "--otel-metrics=0s",
+	b.p = launch(t, program, dir, append(append(args, patient...), "serve", "--rules="+dir, "--store="+redistest.Start(t).URL(), "--otel-traces="+share, "--otel-metrics=0s",
 		"--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--listen-spoe=127.0.0.1:0", "--client-ip-trusted-proxies=127.0.0.1")...)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{b.p.addr("resp")}, ForceSingleClient: true, DisableCache: true})
 	if err != nil {
