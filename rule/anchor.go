@@ -191,25 +191,27 @@ func (f *anchorer) choices(p *Pattern) [][]anchor {
 // asks of an attribute, or at a part of its key.
 func (f *anchorer) rule(r *matchRule) []slotAnchor {
 	var ways []slotAnchor
-	for i := range r.conditions {
-		c := &r.conditions[i]
-		if len(c.positive) == 0 {
+	for i := range r.rule.When {
+		c := &r.rule.When[i]
+		if !c.positive {
 			continue
 		}
-		if len(c.positive) == 1 {
-			for _, o := range f.choices(&c.positive[0]) {
-				ways = append(ways, slotAnchor{c.slot, o})
+		slot := int(c.slot)
+		positive, _ := c.split()
+		if len(positive) == 1 {
+			for _, o := range f.choices(&positive[0]) {
+				ways = append(ways, slotAnchor{slot, o})
 			}
 			continue
 		}
 		var merged []anchor
-		for k := range c.positive {
-			merged = append(merged, bestOf(f.choices(&c.positive[k]))...)
+		for k := range positive {
+			merged = append(merged, bestOf(f.choices(&positive[k]))...)
 		}
 		slices.SortFunc(merged, func(a, b anchor) int {
 			return cmp.Or(int(a.kind)-int(b.kind), cmp.Compare(a.text, b.text))
 		})
-		ways = append(ways, slotAnchor{c.slot, slices.Compact(merged)})
+		ways = append(ways, slotAnchor{slot, slices.Compact(merged)})
 	}
 	if p := r.rule.predicate(); p != nil {
 		all := f.asks[p]
@@ -295,8 +297,7 @@ func (f *anchorer) alikeWithout(r *matchRule, slot int, of asked.Number) string 
 			fmt.Fprintf(&b, " %t %d", q.lookUp, q.only) // why it fails
 		}
 	}
-	for i := range r.conditions {
-		c := r.conditions[i].source
+	for _, c := range r.rule.When {
 		fmt.Fprintf(&b, " when %q", c.Attribute)
 		for _, p := range c.Patterns {
 			fmt.Fprintf(&b, " %q", p.Source)

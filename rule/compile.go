@@ -321,9 +321,9 @@ func (d *domain) slot(attribute string) int {
 
 func (b *builder) compileRule(d *domain, m *matchRule) {
 	r := m.rule
-	m.conditions = make([]condition, 0, len(r.When))
+	r.When = slices.Clone(r.When) // others may have the same, and other slots
 	for i := range r.When {
-		m.conditions = append(m.conditions, compileCondition(d, &r.When[i]))
+		r.When[i].compile(d)
 	}
 	m.per = b.parts[d].perOf(d, r.Per)
 	p := r.predicate()
@@ -382,30 +382,6 @@ func (p *parts) perOf(d *domain, keys []Key) (per [][]alternative) {
 	return per
 }
 
-func compileCondition(d *domain, c *Condition) condition {
-	out := condition{slot: d.slot(c.Attribute), source: c, positive: c.Patterns}
-	var negative []Pattern
-	if slices.ContainsFunc(c.Patterns, func(p Pattern) bool { return p.Negated }) {
-		out.positive, out.negated = nil, true
-		for _, p := range c.Patterns {
-			if p.Negated {
-				negative = append(negative, p)
-			} else {
-				out.positive = append(out.positive, p)
-			}
-		}
-		out.none = newPatternSet(negative)
-	}
-	switch {
-	case len(c.Patterns) == 1 && !out.negated:
-		out.single = true
-		out.simple, out.text = out.positive[0].kind == ExactPattern, out.positive[0].text
-	case len(out.positive) > 0:
-		out.any = newPatternSet(out.positive)
-	}
-	return out
-}
-
 // compileExempt compiles the exempt entries. Those of one attribute without negations become one.
 func (b *builder) compileExempt(d *domain, entries []*Condition) {
 	merged := map[string]*Condition{}
@@ -424,7 +400,8 @@ func (b *builder) compileExempt(d *domain, entries []*Condition) {
 		all = append(all, m)
 	}
 	for _, c := range all {
-		d.exempt = append(d.exempt, compileCondition(d, c))
+		d.exempt = append(d.exempt, *c)
+		d.exempt[len(d.exempt)-1].compile(d)
 	}
 }
 

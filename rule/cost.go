@@ -72,25 +72,11 @@ func (m *Matches) slowWith(ids []int32) bool {
 // of lookTime.
 func (r *matchRule) costly() int {
 	n := 0
-	for i := range r.conditions {
-		n += r.conditions[i].costly()
+	for i := range r.rule.When {
+		n += r.rule.When[i].costly()
 	}
 	if r.rule.predicate() != nil {
 		n += celCost
-	}
-	return n
-}
-
-// costly is what it takes to compare a value with the patterns that are tried one by one.
-func (c *condition) costly() int {
-	if c.single {
-		return c.positive[0].costly()
-	}
-	n := 0
-	for _, s := range []*patternSet{c.any, c.none} {
-		for k := 0; s != nil && k < len(s.few); k++ {
-			n += s.few[k].costly()
-		}
 	}
 	return n
 }
@@ -130,8 +116,8 @@ func (s *Set) Unindexed(domain string) []Unindexed {
 
 // costlyPattern is the first pattern of the rule that is not compared at once.
 func (r *matchRule) costlyPattern() *Pattern {
-	for i := range r.conditions {
-		patterns := r.conditions[i].source.Patterns
+	for i := range r.rule.When {
+		patterns := r.rule.When[i].Patterns
 		for k := range patterns {
 			if p := &patterns[k]; p.costly() > 0 {
 				return p

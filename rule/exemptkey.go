@@ -29,8 +29,8 @@ func (s *Set) ExemptKey(domain string, parts []string) bool {
 	holds := func(attributes Map) bool {
 		m.begin(d, &Query{Domain: domain, Attributes: attributes})
 		defer m.end()
-		return slices.ContainsFunc(d.exempt, func(c condition) bool {
-			_, has := attributes[c.source.Attribute]
+		return slices.ContainsFunc(d.exempt, func(c Condition) bool {
+			_, has := attributes[c.Attribute]
 			return has && c.match(&m)
 		})
 	}

@@ -73,11 +73,11 @@ type explainer struct {
 func (e *explainer) exemption() string {
 	for i := range e.domain.exempt {
 		if c := &e.domain.exempt[i]; c.match(&e.m) {
-			v := e.m.value(c.slot)
+			v := e.m.value(int(c.slot))
 			if !v.present {
-				return fmt.Sprintf("exempt: the request has no %s", c.source.Attribute)
+				return fmt.Sprintf("exempt: the request has no %s", c.Attribute)
 			}
-			return fmt.Sprintf("exempt: %s %s matches %s", c.source.Attribute, shorten(v.text), sources(c.source.Patterns))
+			return fmt.Sprintf("exempt: %s %s matches %s", c.Attribute, shorten(v.text), sources(c.Patterns))
 		}
 	}
 	return "exempt"
@@ -119,8 +119,8 @@ func (e *explainer) why(r *matchRule) string {
 
 // fails counts the conditions of r that do not hold.
 func (e *explainer) fails(r *matchRule) (n int) {
-	for i := range r.conditions {
-		if !r.conditions[i].match(&e.m) {
+	for i := range r.rule.When {
+		if !r.rule.When[i].match(&e.m) {
 			n++
 		}
 	}
@@ -128,24 +128,22 @@ func (e *explainer) fails(r *matchRule) (n int) {
 }
 
 func (e *explainer) whyNotConditions(r *matchRule) string {
-	for i := range r.conditions {
-		c := &r.conditions[i]
+	for i := range r.rule.When {
+		c := &r.rule.When[i]
 		if c.match(&e.m) {
 			continue
 		}
-		v := e.m.value(c.slot)
+		v := e.m.value(int(c.slot))
 		if !v.present {
-			return fmt.Sprintf("when.%s: the request has no %s", c.source.Attribute, c.source.Attribute)
+			return fmt.Sprintf("when.%s: the request has no %s", c.Attribute, c.Attribute)
 		}
-		addr := e.m.addrOf(c.slot)
-		if c.negated && c.none.match(&e.m, v.text, addr) {
-			for k := range c.source.Patterns {
-				if p := &c.source.Patterns[k]; p.Negated && p.positive(v.text, addr) {
-					return fmt.Sprintf("when.%s: %s is ruled out by %s", c.source.Attribute, shorten(v.text), p.Source)
-				}
+		addr := e.m.addrOf(int(c.slot))
+		for k := range c.Patterns {
+			if p := &c.Patterns[k]; p.Negated && p.positive(v.text, addr) {
+				return fmt.Sprintf("when.%s: %s is ruled out by %s", c.Attribute, shorten(v.text), p.Source)
 			}
 		}
-		return fmt.Sprintf("when.%s: %s does not match %s", c.source.Attribute, shorten(v.text), sources(c.source.Patterns))
+		return fmt.Sprintf("when.%s: %s does not match %s", c.Attribute, shorten(v.text), sources(c.Patterns))
 	}
 	return ""
 }

@@ -17,25 +17,15 @@ func linear(s *Set) *Set {
 		d.index = nil
 		for _, r := range d.rules {
 			r.alike = nil
-			for i := range r.conditions {
-				withoutIndex(&r.conditions[i])
+			for i := range r.rule.When {
+				r.rule.When[i].many = nil
 			}
 		}
 		for i := range d.exempt {
-			withoutIndex(&d.exempt[i])
+			d.exempt[i].many = nil
 		}
 	}
 	return s
-}
-
-func withoutIndex(c *condition) {
-	var negated []Pattern
-	for _, p := range c.source.Patterns {
-		if p.Negated {
-			negated = append(negated, p)
-		}
-	}
-	c.any, c.none = &patternSet{few: c.positive}, &patternSet{few: negated}
 }
 
 // What the properties below draw from. Values and patterns are few and alike, so that they often

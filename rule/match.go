@@ -187,15 +187,15 @@ type domain struct {
 	slots     []slot
 	slotOf    map[string]int
 	rules     []*matchRule // native ones, in order
-	exempt    []condition
-	index     *ruleIndex // nil if there are few rules: then all are looked at
-	groups    int        // files with groups: first
-	replaces  bool       // some native rule replaces others
-	ipSlot    int        // -1 if ip is not used
-	work      int        // what looking at all rules takes, and exempt: see cost.go
-	always    int        // what each request takes
-	lyft      *level     // nil if there are no descriptors
-	names     int        // names that rules of the Lyft form replace
+	exempt    []Condition  // compiled
+	index     *ruleIndex   // nil if there are few rules: then all are looked at
+	groups    int          // files with groups: first
+	replaces  bool         // some native rule replaces others
+	ipSlot    int          // -1 if ip is not used
+	work      int          // what looking at all rules takes, and exempt: see cost.go
+	always    int          // what each request takes
+	lyft      *level       // nil if there are no descriptors
+	names     int          // names that rules of the Lyft form replace
 	overrides [len(overrideUnits)]*Counter
 	banning   []*Rule      // rules with a ban
 	banned    []*matchRule // those of them whose bans hold everywhere in the domain
@@ -203,13 +203,12 @@ type domain struct {
 
 // matchRule is a rule, compiled. Of each limit there is one, so it is kept small.
 type matchRule struct {
-	rule       *Rule
-	conditions []condition
-	per        [][]alternative      // shared by rules with the same
-	replaces   []int32              // ids of native rules, ascending
-	overrides  map[string]*Override // by key, with alternative 0 throughout
-	salt       uint64
-	alike      *alikeRules // nil if no other rule fares as this one
+	rule      *Rule                // whose conditions are compiled
+	per       [][]alternative      // shared by rules with the same
+	replaces  []int32              // ids of native rules, ascending
+	overrides map[string]*Override // by key, with alternative 0 throughout
+	salt      uint64
+	alike     *alikeRules // nil if no other rule fares as this one
 	*descriptorRule
 	group      int32 // the file's number among those with groups: first; -1
 	id         int32 // place among the domain's native rules
@@ -229,37 +228,6 @@ type descriptorRule struct {
 }
 
 var noDescriptor = &descriptorRule{nameID: -1}
-
-// condition is a Condition, compiled.
-type condition struct {
-	slot     int
-	simple   bool // the only pattern is this text
-	single   bool // the only pattern is positive[0]
-	negated  bool // there are negated patterns
-	text     string
-	source   *Condition
-	positive []Pattern
-	any      *patternSet // of positive; nil if single, or if there are none
-	none     *patternSet // nil if nothing is negated
-}
-
-func (c *condition) match(m *Matches) bool {
-	v := m.value(c.slot)
-	if !v.present {
-		return len(c.positive) == 0
-	}
-	if c.simple {
-		return v.text == c.text
-	}
-	addr := m.addrOf(c.slot)
-	if c.single {
-		return c.positive[0].positive(v.text, addr)
-	}
-	if len(c.positive) > 0 && !c.any.match(m, v.text, addr) {
-		return false
-	}
-	return !c.negated || !c.none.match(m, v.text, addr)
-}
 
 // Match fills m with the limits that q meets, in rule order (those of the Lyft form before native
 // ones, and of descriptors in request order). It allocates nothing once m has grown, unless a CEL
@@ -419,8 +387,8 @@ func (m *Matches) consider(r *matchRule) {
 
 // holds reports whether all of r's conditions hold.
 func (m *Matches) holds(r *matchRule) bool {
-	for i := range r.conditions {
-		if !r.conditions[i].match(m) {
+	for i := range r.rule.When {
+		if !r.rule.When[i].match(m) {
 			return false
 		}
 	}

@@ -196,6 +196,13 @@ type Condition struct {
 	Attribute string
 	Patterns  []Pattern
 	Pos       Position
+
+	// What Compile fills in.
+	slot     int32 // of the attribute
+	positive bool  // not all patterns are negated
+	single   bool  // there is one, and it is not negated
+	// where there are many patterns; nil for few, which are looked at one by one
+	many *conditionTables
 }
 
 // Key is one entry of per: the first of these attributes that is present is the part of the key.

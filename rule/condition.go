@@ -1,0 +1,94 @@
+package rule
+
+import "slices"
+
+// conditionTables find patterns of a Condition that has many.
+type conditionTables struct {
+	positive, negated *patternSet // nil if there are none
+}
+
+// compile makes c ready for requests to d.
+func (c *Condition) compile(d *domain) {
+	c.slot = int32(d.slot(c.Attribute))
+	positive, negated := c.split()
+	c.positive, c.many = len(positive) > 0, nil
+	c.single = c.positive && len(c.Patterns) == 1
+	if len(c.Patterns) <= fewPatterns {
+		return
+	}
+	c.many = &conditionTables{}
+	if len(positive) > 0 {
+		c.many.positive = newPatternSet(positive)
+	}
+	if len(negated) > 0 {
+		c.many.negated = newPatternSet(negated)
+	}
+}
+
+// split returns the patterns of c, those that are negated apart.
+func (c *Condition) split() (positive, negated []Pattern) {
+	isNegated := func(p Pattern) bool { return p.Negated }
+	if !slices.ContainsFunc(c.Patterns, isNegated) {
+		return c.Patterns, nil
+	}
+	for _, p := range c.Patterns {
+		if p.Negated {
+			negated = append(negated, p)
+		} else {
+			positive = append(positive, p)
+		}
+	}
+	return positive, negated
+}
+
+// match reports whether c holds on the request that m is about.
+func (c *Condition) match(m *Matches) bool {
+	v := m.value(int(c.slot))
+	if !v.present {
+		return !c.positive
+	}
+	if c.single {
+		p := &c.Patterns[0]
+		if p.kind == ExactPattern { // most often
+			return v.text == p.text
+		}
+		return p.positive(v.text, m.addrOf(int(c.slot)))
+	}
+	addr := m.addrOf(int(c.slot))
+	if t := c.many; t != nil {
+		return (t.positive == nil || t.positive.match(m, v.text, addr)) &&
+			(t.negated == nil || !t.negated.match(m, v.text, addr))
+	}
+	found := !c.positive
+	for i := range c.Patterns {
+		switch p := &c.Patterns[i]; {
+		case p.Negated:
+			if p.positive(v.text, addr) {
+				return false
+			}
+		case !found:
+			found = p.positive(v.text, addr)
+		}
+	}
+	return found
+}
+
+// costly is what it takes to compare a value with the patterns that are tried one by one.
+func (c *Condition) costly() int {
+	tried := [][]Pattern{c.Patterns}
+	if c.many != nil {
+		tried = nil
+		for _, s := range []*patternSet{c.many.positive, c.many.negated} {
+			if s != nil {
+				tried = append(tried, s.few)
+			}
+		}
+	}
+	n := 0
+	for _, patterns := range tried {
+		for i := range patterns {
+			n += patterns[i].costly()
+		}
+	}
+	return n
+}
