@@ -6,12 +6,38 @@ import (
 	"github.com/weir-rl/weir/algo"
 )
 
-// failure is an expression that failed on a request.
-type failure struct {
-	rule  *Rule
-	alike []*Rule // others that failed likewise
-	key   string
-	err   error
+// Failure is an expression that failed on a request.
+type Failure struct {
+	Rule *Rule
+	Key  string // "if" or "cost"
+	Err  error  // it may hold what the request says
+	// Alike are the rules whose expressions failed likewise, Rule among them; nil if it is the only
+	// one.
+	Alike *Alike
+}
+
+// Alike are native rules of one Set, two at least, whose expressions fail together and for the same
+// reason: those that compare an attribute with different constants fail where it is absent, or is
+// no number. It is immutable. Rules may be of several, one for each such reason.
+type Alike struct {
+	Rules []*Rule // in rule order
+}
+
+// Alike returns what Failure.Alike may be, in order of their first rules.
+func (s *Set) Alike() (all []*Alike) {
+	for _, d := range s.domains {
+		for _, r := range d.rules {
+			if r.alike == nil {
+				continue
+			}
+			for _, a := range []*Alike{r.alike.without, r.alike.odd} {
+				if a != nil {
+					all = append(all, a)
+				}
+			}
+		}
+	}
+	return all
 }
 
 var errNegativeCost = errors.New("it is below 0, and counts as 0")
@@ -21,26 +47,23 @@ func (m *Matches) failed(r *matchRule, key string, err error) {
 	if m.CELErrors == 0 {
 		m.failures = m.failures[:0]
 	}
-	f := failure{rule: r.rule, key: key, err: err}
+	f, n := Failure{Rule: r.rule, Key: key, Err: err}, 1
 	if r.alike != nil && key == "if" {
-		f.alike = r.alike.others(m)
-	}
-	m.failures = append(m.failures, f)
-	m.CELErrors += 1 + len(f.alike)
-}
-
-// Failures calls f for each expression that failed on this request, with the rule and its key ("if"
-// or "cost"). An error may hold what the request says.
-func (m *Matches) Failures(f func(r *Rule, key string, err error)) {
-	if m.CELErrors == 0 {
-		return
-	}
-	for _, x := range m.failures {
-		f(x.rule, x.key, x.err)
-		for _, o := range x.alike {
-			f(o, x.key, x.err)
+		if f.Alike = r.alike.on(m); f.Alike != nil {
+			n = len(f.Alike.Rules)
 		}
 	}
+	m.failures = append(m.failures, f)
+	m.CELErrors += n
+}
+
+// Failures returns the expressions that failed on this request, of rules that are alike one for all
+// of them. It is valid until the Matches is used again.
+func (m *Matches) Failures() []Failure {
+	if m.CELErrors == 0 {
+		return nil
+	}
+	return m.failures
 }
 
 func (m *Matches) evalCost(r *matchRule, a Amount) int64 {

@@ -275,18 +275,18 @@ type ruleIndex struct {
 // being met.
 type alikeRules struct {
 	slot    int
-	without []*Rule // where there is no value
+	without *Alike // where there is no value; nil if that is the rule alone
 	of      asked.Number
-	odd     []*Rule // where of makes no number of the value
+	odd     *Alike // where of makes no number of the value; nil likewise
 }
 
-// others returns the rules that fare as a does on this request.
-func (a *alikeRules) others(m *Matches) []*Rule {
+// on returns the rules that fare alike on this request; nil if the rule is the only one.
+func (a *alikeRules) on(m *Matches) *Alike {
 	v := m.value(a.slot)
 	if !v.present {
 		return a.without
 	}
-	if len(a.odd) > 0 {
+	if a.odd != nil {
 		if _, ok := a.of.Key(v.text); !ok {
 			return a.odd
 		}
@@ -374,11 +374,14 @@ func first(alike map[string]*matchRule, spelling string, r *matchRule, slot int,
 		return true
 	}
 	if f := alike[spelling]; f != nil {
+		group := &f.alike.odd
 		if of == asked.NoNumber {
-			f.alike.without = append(f.alike.without, r.rule)
-		} else {
-			f.alike.odd = append(f.alike.odd, r.rule)
+			group = &f.alike.without
 		}
+		if *group == nil {
+			*group = &Alike{Rules: []*Rule{f.rule}}
+		}
+		(*group).Rules = append((*group).Rules, r.rule)
 		return false
 	}
 	alike[spelling] = r

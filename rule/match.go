@@ -130,7 +130,7 @@ type Matches struct {
 
 	buf      []byte // the keys
 	bans     []banKey
-	failures []failure // of another request if CELErrors is 0
+	failures []Failure // of another request if CELErrors is 0
 
 	domain      *domain
 	source      Attributes

@@ -131,9 +131,15 @@ func TestNumberRulesAgainstLinear(t *testing.T) {
 
 // failed returns the expressions that failed, and why.
 func failed(m *Matches) (all []string) {
-	m.Failures(func(r *Rule, key string, err error) {
-		all = append(all, fmt.Sprintf("%s %s: %v", r.Name, key, err))
-	})
+	for _, f := range m.Failures() {
+		rules := []*Rule{f.Rule}
+		if f.Alike != nil {
+			rules = f.Alike.Rules
+		}
+		for _, r := range rules {
+			all = append(all, fmt.Sprintf("%s %s: %v", r.Name, f.Key, f.Err))
+		}
+	}
 	slices.Sort(all)
 	return all
 }

@@ -83,12 +83,14 @@ type Collector struct {
 	thinned     atomic.Uint64
 	taken       atomic.Uint64
 	storeErrors atomic.Uint64
+	failed      atomic.Uint64 // expressions that failed for the first time
 
 	// mu guards what follows. It is never taken on the deciding path, but for a decision by rules
 	// of which the hook has not told yet.
 	mu      sync.Mutex
 	numbers []*ruleState // by gate.number; nil of a rule that went out of force
 	rules   []*ruleState // in force, in rule order; the last one is commands
+	alike   []*alike     // of the rules, each once
 	domains map[string]*domainState
 	pace    pace
 	size    size  // of the rules that are followed

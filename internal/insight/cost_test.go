@@ -33,24 +33,7 @@ func BenchmarkDecide(b *testing.B) {
 }
 
 func benchmarkDecide(b *testing.B, keys uint64, rules string, with bool) {
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = store.Close() }()
-	options := []weir.Option{weir.WithRules(load(b, rules))}
-	if with {
-		c := New(Options{Known: []string{"user"}})
-		ctx, cancel := context.WithCancel(b.Context())
-		done := make(chan struct{})
-		go func() { c.Run(ctx); close(done) }()
-		defer func() { cancel(); <-done }()
-		options = append(options, weir.WithHooks(c.Hooks()))
-	}
-	l, err := weir.New(store, options...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := gathered(b, load(b, rules), with)
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		var d weir.Decision
@@ -69,6 +52,29 @@ func benchmarkDecide(b *testing.B, keys uint64, rules string, with bool) {
 			}
 		}
 	})
+}
+
+// gathered returns a limiter, with a collector behind it that runs or without one.
+func gathered(b *testing.B, rules *rule.Set, with bool) *weir.Limiter {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = store.Close() })
+	options := []weir.Option{weir.WithRules(rules)}
+	if with {
+		c := New(Options{Known: []string{"user"}})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { c.Run(ctx); close(done) }()
+		b.Cleanup(func() { cancel(); <-done })
+		options = append(options, weir.WithHooks(c.Hooks()))
+	}
+	l, err := weir.New(store, options...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return l
 }
 
 func hex(b []byte) []byte {

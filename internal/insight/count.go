@@ -8,9 +8,8 @@ func (c *Collector) count(unix int64) {
 		perDomain[d] = &bucket{laneMet: n - d.last}
 		d.last = n
 	}
-	taken := int64(0)
+	taken := c.countFailures(unix)
 	for _, s := range c.rules {
-		taken += s.countFailures(unix)
 		x := s.counted()
 		if x == (counts{}) {
 			continue

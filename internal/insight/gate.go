@@ -1,13 +1,8 @@
 package insight
 
 import (
-	"fmt"
 	"math"
-	"regexp"
-	"strings"
-	"sync"
 	"sync/atomic"
-	"unicode"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/watch"
@@ -71,9 +66,7 @@ type gate struct {
 	below, belowAll, belowRefused atomic.Uint64
 	beyond                        atomic.Uint64 // the largest of the three
 	filter                        atomic.Pointer[filter]
-	// Failures of if and cost, and the first of them in words; nil if there is none.
-	failures atomic.Uint64
-	failure  atomic.Pointer[string]
+	failing                       failing // of the rule alone
 }
 
 func newGate(number uint32) *gate {
@@ -118,7 +111,8 @@ type table struct {
 	set        *rule.Set
 	generation uint64
 	limits     []limitRef // by rule.Counter.Index
-	rules      map[*rule.Rule]*gate
+	gates      []*gate    // by rule.Rule.Index
+	alike      map[*rule.Alike]*failing
 	domains    map[string]*domainGate
 	sole       *domainGate // if there is one domain only, soleName
 	soleName   string
@@ -249,7 +243,7 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 		return
 	}
 	if d.Matches.CELErrors > 0 {
-		t.failed(&d.Matches)
+		t.failed(&d.Matches, &c.failed)
 	}
 	turn := watch.Turn(d)
 	if n := len(d.Limits); n == 0 || len(d.Matches.Hits) != n {
@@ -304,44 +298,6 @@ func (c *Collector) decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 		// Each rule draws for itself (wyrand, Wang Yi 2019).
 		random = fold(random+0xa0761d6478bd642f, random^0xe7037ed1a0b428db)
 	}
-}
-
-// failed counts the expressions that failed on a request.
-func (t *table) failed(m *rule.Matches) {
-	m.Failures(func(r *rule.Rule, key string, err error) {
-		g := t.rules[r]
-		if g == nil {
-			return
-		}
-		g.failures.Add(1)
-		if g.failure.Load() == nil {
-			text := failureText(r, key, err)
-			g.failure.CompareAndSwap(nil, &text)
-		}
-	})
-}
-
-// quoted is what an error quotes: a value that the client sent.
-var quoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
-
-// failureText says which expression failed, where, and why. What the error quotes is left out:
-// everybody who sees verdicts sees it.
-func failureText(r *rule.Rule, key string, err error) string {
-	text := key + ": " + quoted().ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
-	text = strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return '\ufffd'
-	}, text)
-	const most = 200
-	if len(text) > most {
-		text = text[:cutAt([]byte(text), most)] + cutMark
-	}
-	if r.Pos.File != "" && r.Pos.Line > 0 {
-		text = fmt.Sprintf("%s:%d: %s", r.Pos.File, r.Pos.Line, text)
-	}
-	return text
 }
 
 // noHits reports whether a descriptor asks for nothing, or gives back.

@@ -45,8 +45,7 @@ func filterBytes(keys int) int64 {
 
 // bare is the memory of a rule that is not followed: its counters.
 func (s *ruleState) bare() int64 {
-	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) +
-		int64(len(s.failures.buckets))*int64(unsafe.Sizeof(bucket{}))
+	return int64(len(s.gate.cells))*int64(unsafe.Sizeof(cell{})) + filterBytes(0) + int64(unsafe.Sizeof(*s)) + s.own.bytes()
 }
 
 // fixedBytes is what is taken whatever the rules are.
@@ -57,6 +56,9 @@ func (c *Collector) fixedBytes() (n int64) {
 	}
 	for _, s := range c.rules {
 		n += s.bare()
+	}
+	for _, s := range c.alike {
+		n += int64(unsafe.Sizeof(*s)) + s.bytes()
 	}
 	return n
 }

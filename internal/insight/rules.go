@@ -29,7 +29,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 		}
 	}
 	next := table{set: s, generation: generation, limits: make([]limitRef, len(s.Counters())),
-		rules: map[*rule.Rule]*gate{}, domains: map[string]*domainGate{}}
+		gates: make([]*gate, len(s.Rules())), domains: map[string]*domainGate{}}
 	domains := map[string]*domainState{}
 	for _, d := range s.Domains() {
 		if domains[d] = c.domains[d]; domains[d] == nil {
@@ -64,7 +64,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 	places, alone := map[*rule.Counter]limitRef{}, c.o.Tally.Of(s, generation)
 	for _, r := range s.Rules() {
 		st := state(r, 0)
-		next.rules[r] = st.gate
+		next.gates[r.Index] = st.gate
 		place := func(windows []*rule.Window) {
 			for _, w := range windows {
 				if _, have := places[w.Counter]; !have && w.Counter != nil {
@@ -78,6 +78,7 @@ func (c *Collector) rulesChanged(s *rule.Set, generation uint64) {
 			place(r.Overrides[i].Windows)
 		}
 	}
+	c.share(s, &next, c.rules)
 	brought := map[string]*ruleState{} // by domain: the limits that requests bring
 	for _, k := range s.Counters() {
 		ref, ok := places[k]

@@ -359,12 +359,7 @@ func (r *ruleState) snapshot(s *Snapshot, over int64, want *Want, doors *doorNam
 			}
 		})
 	}
-	if len(r.failures.buckets) > 0 {
-		r.failures.each(s.From, s.Time, func(_ int64, b *bucket) { out.Errors += uint64(b[laneMet]) })
-	}
-	if text := r.gate.failure.Load(); text != nil && out.Errors > 0 {
-		out.Error = *text
-	}
+	out.Errors, out.Error = r.failuresOf(s.From, s.Time)
 	for _, id := range r.examples {
 		if id != 0 {
 			out.Examples = append(out.Examples, id)

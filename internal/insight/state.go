@@ -37,11 +37,14 @@ type ruleState struct {
 	domainState  *domainState
 	domainBefore uint64 // requests of the domain before it began
 
-	last     counts       // the counters of the gate when they were read last
-	alone    []aloneCount // of the limits
-	had      []aloneCount // under the rules before, while these come into force
-	failures wheel        // of if and cost; empty until there is one
-	lastFail uint64
+	last  counts       // the counters of the gate when they were read last
+	alone []aloneCount // of the limits
+	had   []aloneCount // under the rules before, while these come into force
+
+	// Failures of if and cost.
+	own        failures
+	ownFailing source
+	alike      *alike // with rules that are alike; nil if there are none
 
 	total  [lanes]uint64
 	series *series // nil until the rule is met
@@ -66,26 +69,10 @@ type ruleState struct {
 }
 
 func newRuleState(number uint32, r *rule.Rule, definition uint64, now time.Time) *ruleState {
+	g := newGate(number)
 	return &ruleState{
-		gate: newGate(number), domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(),
+		gate: g, domain: r.Domain, name: r.Name, definition: definition, since: now, began: now.Unix(), ownFailing: source{failing: &g.failing},
 	}
-}
-
-// countFailures reads how often expressions of the rule failed, up to an instant, and returns how
-// many bytes that takes for the first time.
-func (s *ruleState) countFailures(unix int64) (took int64) {
-	n := s.gate.failures.Load()
-	if n == s.lastFail {
-		return 0
-	}
-	if len(s.failures.buckets) == 0 {
-		took = -s.bare()
-		s.failures = newWheel(600, eras*eraLasts/600+1)
-		took += s.bare()
-	}
-	s.failures.add(unix, &bucket{laneMet: uint32(min(n-s.lastFail, 1<<32-1))})
-	s.lastFail = n
-	return took
 }
 
 // refuses reports whether the rule refuses the request that an event tells of, by the window of the

@@ -126,7 +126,8 @@ type outcome struct {
 	delayed   int64
 	maxDelay  int64
 	failures  []Failure
-	place     map[failure]int // in failures
+	place     map[failure]int       // in failures
+	alike     map[*rule.Alike]int64 // further failures of rules that are alike
 	tallies   map[*rule.Rule]*ruleTally
 	refusing  []*ruleTally // of the request at hand
 }
@@ -135,6 +136,36 @@ type outcome struct {
 type failure struct {
 	rule *rule.Rule
 	key  string
+}
+
+// countFailures counts the expressions that failed on a request: of rules that are alike once for all
+// of them, but for the first time.
+func (x *outcome) countFailures(m *rule.Matches) {
+	for _, f := range m.Failures() {
+		if f.Alike == nil {
+			x.failed(f.Rule, f.Key, f.Err)
+		} else if n, known := x.alike[f.Alike]; known {
+			x.alike[f.Alike] = n + 1
+		} else {
+			x.alike[f.Alike] = 0
+			for _, r := range f.Alike.Rules {
+				x.failed(r, f.Key, f.Err)
+			}
+		}
+	}
+}
+
+// shareFailures adds what was counted of rules that are alike to each of them.
+func (x *outcome) shareFailures() {
+	for a, n := range x.alike {
+		for _, r := range a.Rules {
+			x.failures[x.place[failure{r, "if"}]].Count += n
+			if t := x.tallies[r]; t != nil {
+				t.facts.Errors += uint64(n)
+			}
+		}
+	}
+	clear(x.alike)
 }
 
 // failed counts an expression that failed.
@@ -187,7 +218,7 @@ func (r *replay) addSet(number int, s RuleSet) error {
 		return err
 	}
 	x := &outcome{RuleSet: s, number: number, engine: engine, byWindow: make(map[*rule.Window]int), column: r.timeline.column(),
-		place: map[failure]int{}}
+		place: map[failure]int{}, alike: map[*rule.Alike]int64{}}
 	x.request = weir.Request{Domain: s.Domain, Attributes: &r.attribute, Hits: 1, MaxDelay: weir.RuleDelay}
 	var rules []*rule.Rule
 	for _, rl := range s.Set.Rules() {
@@ -310,7 +341,7 @@ func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 	if err := x.engine.Decide(&x.request, d); err != nil {
 		return false, err
 	}
-	d.Matches.Failures(x.failed)
+	x.countFailures(&d.Matches)
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		at, ok := x.byWindow[l.Window]
@@ -400,6 +431,7 @@ func (r *replay) series(column int) []int64 {
 func (r *replay) outcome(x *outcome, rep *Report) Outcome {
 	o := Outcome{Rules: x.Name, Domain: x.Domain, Allowed: x.allowed, Denied: x.denied, Exempt: x.exempt, Unlimited: x.unlimited,
 		Delayed: x.delayed, MaxDelay: float64(x.maxDelay) / 1e6, Limits: []Limit{}}
+	x.shareFailures()
 	var estimated bool
 	_, o.ClientsDenied, estimated = r.distinct[x.number].counts()
 	rep.Estimated = rep.Estimated || estimated

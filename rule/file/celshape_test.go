@@ -47,7 +47,9 @@ func metBy(t *testing.T, source string, p *program, q rule.Pairs) string {
 	var m rule.Matches
 	set.Match(&rule.Query{Domain: "default", Attributes: q}, &m)
 	why := ""
-	m.Failures(func(_ *rule.Rule, _ string, err error) { why = err.Error() })
+	for _, f := range m.Failures() {
+		why = f.Err.Error()
+	}
 	return fmt.Sprint(m.Priority == rule.Critical, " ", why)
 }
 

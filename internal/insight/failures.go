@@ -1,0 +1,234 @@
+package insight
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unicode"
+	"unsafe"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// Expressions (if, cost) that fail are counted. Of rules that are alike, 100,000 may fail at once,
+// on any request that a client likes to send: so the deciding path counts once for all of them, and
+// what is kept of that over time they share as long as they have failed together.
+
+// failing counts failures on the deciding path: those of one rule alone, or of rules that are
+// alike.
+type failing struct {
+	n     atomic.Uint64
+	first atomic.Pointer[failure] // nil if there is none
+}
+
+// failure says why an expression failed.
+type failure struct {
+	order uint64 // less than that of what failed first later
+	text  string
+}
+
+// count counts an expression that failed. order numbers the first failures.
+func (f *failing) count(key string, err error, order *atomic.Uint64) {
+	if f.first.Load() == nil {
+		f.first.CompareAndSwap(nil, &failure{order.Add(1), failureText(key, err)})
+	}
+	f.n.Add(1)
+}
+
+// quoted is what an error quotes: a value that the client sent.
+var quoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
+
+// failureText says which expression failed, and why. What the error quotes is left out: everybody
+// who sees verdicts sees it.
+func failureText(key string, err error) string {
+	text := key + ": " + quoted().ReplaceAllString(strings.ToValidUTF8(err.Error(), "\ufffd"), `"…"`)
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return '\ufffd'
+	}, text)
+	const most = 200
+	if len(text) > most {
+		text = text[:cutAt([]byte(text), most)] + cutMark
+	}
+	return text
+}
+
+// failed counts the expressions that failed on a request.
+func (t *table) failed(m *rule.Matches, order *atomic.Uint64) {
+	for _, f := range m.Failures() {
+		switch {
+		case f.Alike != nil:
+			t.alike[f.Alike].count(f.Key, f.Err, order)
+		case f.Rule.Index < len(t.gates):
+			t.gates[f.Rule.Index].failing.count(f.Key, f.Err, order)
+		}
+	}
+}
+
+// failures is what is known of failures over time. mu of the Collector guards it.
+type failures struct {
+	wheel wheel    // empty until there is one
+	first *failure // of all
+}
+
+// source is a counter with what was read of it.
+type source struct {
+	*failing
+	last uint64
+}
+
+// add reads a counter, up to an instant, and returns how many bytes that takes for the first time.
+func (f *failures) add(unix int64, from *source) (took int64) {
+	n := from.n.Load()
+	if n == from.last {
+		return 0
+	}
+	if len(f.wheel.buckets) == 0 {
+		f.wheel = newWheel(600, eras*eraLasts/600+1)
+		took = f.bytes()
+	}
+	f.wheel.add(unix, &bucket{laneMet: uint32(min(n-from.last, 1<<32-1))})
+	from.last = n
+	if first := from.first.Load(); f.first == nil || first.order < f.first.order {
+		f.first = first
+	}
+	return took
+}
+
+func (f *failures) bytes() int64 {
+	return int64(len(f.wheel.buckets)) * int64(unsafe.Sizeof(bucket{}))
+}
+
+// alike is what is known of the failures of rules that have failed together so far, in groups of
+// alike rules that all of them are in. A reload may part them, which copies it; and bring rules into
+// their groups, which have one of their own, as they failed less.
+type alike struct {
+	failures
+	before *alike // what it goes on from; nil for nothing
+	// The counters of their groups. The first ones, old of them, are of the rules before, by which
+	// decisions may be under way yet.
+	from []source
+	old  int
+}
+
+// sharing finds out which of the rules of a new table share what is known of their failures.
+type sharing struct {
+	roots  map[*alike]*alike // by what they go on from
+	joined map[joint]*alike
+}
+
+type joint struct {
+	*alike
+	group *failing
+}
+
+// goOn returns what goes on from before: for all of which nothing is known that is the same.
+func (x *sharing) goOn(before *alike) *alike {
+	if before == nil {
+		return nil
+	}
+	var s *alike
+	if len(before.wheel.buckets) > 0 {
+		if s = x.roots[before]; s == nil {
+			s = &alike{before: before}
+			x.roots[before] = s
+		}
+	}
+	for _, f := range before.from[before.old:] {
+		s = x.join(s, f)
+		s.old = len(s.from)
+	}
+	return s
+}
+
+// join returns what those rules of s share that are in a group, too. s may be nil.
+func (x *sharing) join(s *alike, group source) *alike {
+	at := joint{s, group.failing}
+	j := x.joined[at]
+	if j == nil {
+		j = &alike{}
+		if s != nil {
+			j.before, j.from, j.old = s.before, slices.Clip(s.from), s.old
+		}
+		j.from = append(j.from, group)
+		x.joined[at] = j
+	}
+	return j
+}
+
+// share finds what the rules of a set share, states by rule.Rule.Index, and makes the counters of
+// its groups.
+func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
+	x := sharing{map[*alike]*alike{}, map[joint]*alike{}}
+	for _, st := range states {
+		st.alike = x.goOn(st.alike)
+	}
+	t.alike = map[*rule.Alike]*failing{}
+	for _, a := range s.Alike() {
+		f := &failing{}
+		t.alike[a] = f
+		for _, r := range a.Rules {
+			st := states[r.Index]
+			st.alike = x.join(st.alike, source{failing: f})
+		}
+	}
+	c.alike = nil
+	seen := map[*alike]bool{nil: true}
+	for _, st := range states {
+		s := st.alike
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		c.alike = append(c.alike, s)
+		if b := s.before; b != nil {
+			s.failures, s.before = b.failures, nil
+			if seen[b] { // another one has its buckets
+				s.wheel.buckets = slices.Clone(b.wheel.buckets)
+			}
+			seen[b] = true
+		}
+	}
+}
+
+// countFailures reads how often expressions failed, up to an instant, and returns how many bytes
+// that takes for the first time. mu is held.
+func (c *Collector) countFailures(unix int64) (took int64) {
+	for _, s := range c.alike {
+		for i := range s.from {
+			took += s.add(unix, &s.from[i])
+		}
+	}
+	for _, s := range c.rules {
+		took += s.own.add(unix, &s.ownFailing)
+	}
+	return took
+}
+
+// failuresOf returns how often expressions of a rule failed in a time, and how they did first, "" if
+// they did not.
+func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
+	first := s.own.first
+	add := func(_ int64, b *bucket) { n += uint64(b[laneMet]) }
+	if len(s.own.wheel.buckets) > 0 {
+		s.own.wheel.each(from, to, add)
+	}
+	if s.alike != nil && len(s.alike.wheel.buckets) > 0 {
+		s.alike.wheel.each(from, to, add)
+		if first == nil || s.alike.first.order < first.order {
+			first = s.alike.first
+		}
+	}
+	if n == 0 {
+		return 0, ""
+	}
+	if at := s.rule.Pos; at.File != "" && at.Line > 0 {
+		return n, fmt.Sprintf("%s:%d: %s", at.File, at.Line, first.text)
+	}
+	return n, first.text
+}
