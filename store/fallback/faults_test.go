@@ -196,6 +196,7 @@ func (b *bench) happen(f fault, lasts time.Duration) {
 		}
 		b.fleet.await("all breakers are open", func(_ int, r *report) bool { return r.State != fallback.Closed })
 		time.Sleep(lasts)
+		b.fleet.goOn(during, 600) // on a busy machine it takes longer until a share is used up
 		f.end(b)
 		return
 	}
