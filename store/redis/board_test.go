@@ -215,18 +215,21 @@ limits: [{name: login, per: [ip], allow: 1/h, algorithm: sliding_log, ban: {afte
 	for range attacks {
 		ask(t, l, login("192.0.2.1"))
 	}
-	took := time.Since(begun)
 	c := set.BanRules("default")[0].Ban.Counter
 	key, err := set.BanRules("default")[0].Windows[0].AppendKey(nil, []string{"ip=192.0.2.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	looks := uint64(0)
 	eventually(t, "all denials are counted", func() bool {
+		looks++
 		info, ok, err := storetest.Peek(t.Context(), store, c, key)
 		return err == nil && ok && info.Result.Limit-info.Result.Remaining == attacks-1
 	})
-	// One call each 50 ms, one a second for what is remembered, and what the test itself asks.
-	if calls, most := store.Stats().Calls-before, uint64(took/(50*time.Millisecond)+took/time.Second+20); calls > attacks/20 {
+	// One call each 50 ms, one a second for what is remembered, and what the test itself asks. That
+	// may be more than little on a machine that is so slow that the attack takes long.
+	took := time.Since(begun)
+	if calls, most := store.Stats().Calls-before, uint64(took/(50*time.Millisecond)+took/time.Second+20)+looks; calls > max(most, attacks/20) {
 		t.Errorf("%d calls for %d refusals in %v, expected about %d", calls, attacks, took, most)
 	}
 	if d := l.Bans().Stats().Dropped; d != 0 {
