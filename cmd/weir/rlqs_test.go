@@ -47,23 +47,20 @@ func TestQuotas(t *testing.T) {
 	asked := before.stop()
 	after := second.load(t, "units", "moving", 60)
 	at(36 * time.Second)
+	// By now twice as much has come back, but on a busy machine not all of it is asked for.
+	eventually(t, "what comes back is let through", func() bool {
+		return even[0].since(began)+even[1].since(began) >= 300 && even[0].since(moved)+even[1].since(moved) >= 100 &&
+			paced[0].since(moved)+paced[1].since(moved) >= 200 && after.since(moved.Add(10*time.Second)) >= 50
+	})
 	ended := time.Now()
+	seconds := ended.Sub(moved).Seconds()
 
 	one, other := first.admitted(t, "even", even[0].stop()), second.admitted(t, "even", even[1].stop())
 	all := b.obeys("units", "even", 0, one, other)
-	// What comes back in 20 s are 200.
-	late := between(all, moved, ended)
-	t.Logf("even: %d and %d, %d of 200 in the last 20 s: %d and %d", len(one), len(other), late, between(one, moved, ended), between(other, moved, ended))
-	if len(all) < 300 || late < 100 {
-		t.Errorf("even: %d were let through, %d in the last 20 s, want 300 and more, and 200", len(all), late)
-	}
+	t.Logf("even: %d and %d, %d of %.0f since the move: %d and %d", len(one), len(other), between(all, moved, ended), 10*seconds, between(one, moved, ended), between(other, moved, ended))
 
 	all = b.obeys("pace", "paced", paceExtra(b.limits["pace"]), first.admitted(t, "paced", paced[0].stop()), second.admitted(t, "paced", paced[1].stop()))
-	late = between(all, moved, ended)
-	t.Logf("paced: %d in all, %d of 400 in the last 20 s", len(all), late)
-	if late < 200 {
-		t.Errorf("paced: %d were let through in the last 20 s, want 400", late)
-	}
+	t.Logf("paced: %d in all, %d of %.0f since the move", len(all), between(all, moved, ended), 20*seconds)
 
 	envoys, answered := first.admitted(t, "mixed", mixed.stop()), byRLS.stop()
 	all = b.obeys("units", "mixed", 0, envoys, byRLS.admitted)
@@ -74,11 +71,8 @@ func TestQuotas(t *testing.T) {
 
 	now := second.admitted(t, "moving", after.stop())
 	all = b.obeys("units", "moving", 0, first.admitted(t, "moving", asked), now)
-	late = between(now, moved.Add(10*time.Second), ended)
-	t.Logf("moving: %d in all, %d by the second Envoy, %d of 100 from 10 s after the move on", len(all), len(now), late)
-	if late < 50 {
-		t.Errorf("moving: the second Envoy let %d through from 10 s after the move on, want 100", late)
-	}
+	late := between(now, moved.Add(10*time.Second), ended)
+	t.Logf("moving: %d in all, %d by the second Envoy, %d of %.0f from 10 s after the move on", len(all), len(now), late, 10*(seconds-10))
 
 	if over := b.metric("weir_rlqs_over_units_total", `limit="units"`); over != 0 {
 		t.Errorf("%v units were reported that nobody had paid", over)

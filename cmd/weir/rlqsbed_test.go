@@ -161,6 +161,13 @@ func (f *flow) stop() int64 {
 	return f.asked.Load()
 }
 
+// since counts what was let through from an instant on, as the client saw it.
+func (f *flow) since(from time.Time) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return between(f.admitted, from, time.Now())
+}
+
 // load sends requests of a tenant to an Envoy.
 func (e *quotaEnvoy) load(t *testing.T, plan, tenant string, rate int) *flow {
 	tr := &http.Transport{MaxIdleConnsPerHost: 64}
