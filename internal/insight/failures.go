@@ -105,8 +105,8 @@ func (f *failures) bytes() int64 {
 }
 
 // alike is what is known of the failures of rules that have failed together so far, in groups of
-// alike rules that all of them are in. A reload may part them, which copies it; and bring rules into
-// their groups, which have one of their own, as they failed less.
+// alike rules that all of them are in. A reload may part them, which copies it; and bring rules
+// into their groups, which have one of their own, as they failed less.
 type alike struct {
 	failures
 	before *alike // what it goes on from; nil for nothing
@@ -210,8 +210,8 @@ func (c *Collector) countFailures(unix int64) (took int64) {
 	return took
 }
 
-// failuresOf returns how often expressions of a rule failed in a time, and how they did first, "" if
-// they did not.
+// failuresOf returns how often expressions of a rule failed in a time, and how they did first, ""
+// if they did not.
 func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
 	first := s.own.first
 	add := func(_ int64, b *bucket) { n += uint64(b[laneMet]) }

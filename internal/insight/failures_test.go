@@ -204,8 +204,8 @@ func alikeSpecs(n int) (specs []spec) {
 	return specs
 }
 
-// A request on which the expressions of many rules fail that are alike takes memory for one of them,
-// not for each; and so it is over a reload that leaves one out and brings another.
+// A request on which the expressions of many rules fail that are alike takes memory for one of
+// them, not for each; and so it is over a reload that leaves one out and brings another.
 func TestFailuresTakeLittleMemory(t *testing.T) {
 	specs := alikeSpecs(500)
 	b := newBench(t, Options{}, rulesText(specs, ""))

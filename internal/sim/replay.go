@@ -138,8 +138,8 @@ type failure struct {
 	key  string
 }
 
-// countFailures counts the expressions that failed on a request: of rules that are alike once for all
-// of them, but for the first time.
+// countFailures counts the expressions that failed on a request: of rules that are alike once for
+// all of them, but for the first time.
 func (x *outcome) countFailures(m *rule.Matches) {
 	for _, f := range m.Failures() {
 		if f.Alike == nil {
