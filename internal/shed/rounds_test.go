@@ -10,58 +10,27 @@ import (
 	"time"
 )
 
-// rounds is a server of one processor with connections, in virtual time, as the scheduler of Go
-// runs one: it looks which connections can be read, and then has the goroutine of each read all
-// that has come there, and decide it, before it looks again, or 10 ms later.
+// rounds is a processor with connections, as the scheduler of Go runs one: it looks which
+// connections can be read, and then has the goroutine of each read all that has come there, and
+// decide it, before it looks again, or 10 ms later.
 type rounds struct {
-	mu     sync.Mutex
-	conns  [][]time.Time // what has come, and is not read
-	ready  []int         // connections that can be read, in the order in which they became so; -1 is the probe
-	turn   chan struct{}
-	wake   chan struct{}
-	closed chan struct{}
-	once   sync.Once
+	processor
+	conns [][]time.Time // what has come, and is not read
+	ready []int         // connections that can be read, in the order in which they became so; -1 is the probe
+	turn  chan struct{}
 }
 
 func (s *rounds) join(conn int, now time.Time) {
-	s.mu.Lock()
-	if !slices.Contains(s.ready, conn) && len(s.conns[conn]) == 0 {
-		s.ready = append(s.ready, conn)
-	}
-	s.conns[conn] = append(s.conns[conn], now)
-	s.mu.Unlock()
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.add(func() {
+		if !slices.Contains(s.ready, conn) && len(s.conns[conn]) == 0 {
+			s.ready = append(s.ready, conn)
+		}
+		s.conns[conn] = append(s.conns[conn], now)
+	})
 }
 
 func (s *rounds) wait(d time.Duration) error {
-	select {
-	case <-time.After(d):
-	case <-s.closed:
-		return errClosed
-	}
-	turn := make(chan struct{})
-	s.mu.Lock()
-	s.turn = turn
-	s.ready = append(s.ready, -1)
-	s.mu.Unlock()
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-	select {
-	case <-turn:
-		return nil
-	case <-s.closed:
-		return errClosed
-	}
-}
-
-func (s *rounds) Close() error {
-	s.once.Do(func() { close(s.closed) })
-	return nil
+	return s.await(d, func(turn chan struct{}) { s.turn, s.ready = turn, append(s.ready, -1) })
 }
 
 type outcome struct {
@@ -97,10 +66,7 @@ func (s *rounds) serve(ctx context.Context, d *Door, begin time.Time, decide, re
 	for ctx.Err() == nil {
 		list := poll()
 		if len(list) == 0 {
-			select {
-			case <-s.wake:
-			case <-ctx.Done():
-			}
+			s.idle(ctx)
 			continue
 		}
 		polled := time.Now()
@@ -196,7 +162,7 @@ func TestRounds(t *testing.T) {
 	} {
 		for _, load := range []float64{0.6, 0.9, 1.3, 3} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &rounds{conns: make([][]time.Time, c.conns), wake: make(chan struct{}, 1), closed: make(chan struct{})}
+				s := &rounds{processor: newProcessor(), conns: make([][]time.Time, c.conns)}
 				l := newLine(s)
 				d := l.Door("rls", bound, Error)
 				run(t, l)

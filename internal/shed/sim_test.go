@@ -10,45 +10,70 @@ import (
 	"time"
 )
 
-// station is a server of one processor, in virtual time: it takes what stands in line one after the
-// other. It is a probe as well, which stands in that line.
-type station struct {
+// processor is a server of one processor, in virtual time, with a probe that waits for its turn.
+type processor struct {
 	mu     sync.Mutex
-	line   []any // time.Time of a request that came then, or chan struct{} of the probe
-	wake   chan struct{}
+	wake   chan struct{} // has one after work was added
 	closed chan struct{}
 	once   sync.Once
 }
 
-func (s *station) join(v any) {
-	s.mu.Lock()
-	s.line = append(s.line, v)
-	s.mu.Unlock()
+func newProcessor() processor {
+	return processor{wake: make(chan struct{}, 1), closed: make(chan struct{})}
+}
+
+// add has f add work.
+func (p *processor) add(f func()) {
+	p.mu.Lock()
+	f()
+	p.mu.Unlock()
 	select {
-	case s.wake <- struct{}{}:
+	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (s *station) wait(d time.Duration) error {
-	turn := make(chan struct{})
+// idle waits for work.
+func (p *processor) idle(ctx context.Context) {
+	select {
+	case <-p.wake:
+	case <-ctx.Done():
+	}
+}
+
+// await waits for the turn of the probe, which ask asks for after d.
+func (p *processor) await(d time.Duration, ask func(turn chan struct{})) error {
 	select {
 	case <-time.After(d):
-		s.join(turn)
-	case <-s.closed:
+	case <-p.closed:
 		return errClosed
 	}
+	turn := make(chan struct{})
+	p.add(func() { ask(turn) })
 	select {
 	case <-turn:
 		return nil
-	case <-s.closed:
+	case <-p.closed:
 		return errClosed
 	}
 }
 
-func (s *station) Close() error {
-	s.once.Do(func() { close(s.closed) })
+func (p *processor) Close() error {
+	p.once.Do(func() { close(p.closed) })
 	return nil
+}
+
+// station is a processor that takes what stands in line one after the other. The probe stands in
+// that line as well.
+type station struct {
+	processor
+	line []any // time.Time of a request that came then, or chan struct{} of the probe
+}
+
+func (s *station) join(now time.Time) { s.add(func() { s.line = append(s.line, now) }) }
+
+func (s *station) wait(d time.Duration) error {
+	return s.await(d, func(turn chan struct{}) { s.line = append(s.line, turn) })
 }
 
 // serve works until ctx ends, and returns how long each decided request took that came after begin,
@@ -60,10 +85,7 @@ func (s *station) serve(ctx context.Context, d *Door, begin time.Time, decide, r
 		s.line = nil
 		s.mu.Unlock()
 		if len(line) == 0 {
-			select {
-			case <-s.wake:
-			case <-ctx.Done():
-			}
+			s.idle(ctx)
 			continue
 		}
 		for _, v := range line {
@@ -103,7 +125,7 @@ func TestRush(t *testing.T) {
 	)
 	for _, load := range []float64{0.6, 0.9, 1.3, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &station{wake: make(chan struct{}, 1), closed: make(chan struct{})}
+			s := &station{processor: newProcessor()}
 			l := newLine(s)
 			d := l.Door("rls", bound, Error)
 			run(t, l)
