@@ -26,6 +26,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weir-rl/weir/benchmarks/internal/exit"
 )
 
 func main() {
@@ -42,14 +44,7 @@ func main() {
 		defer stop() // so that no server is left behind
 		err = run(ctx, args, os.Stderr)
 	}
-	switch {
-	case err == nil:
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(2)
-	default:
-		fmt.Fprintln(os.Stderr, "performance:", err)
-		os.Exit(1)
-	}
+	exit.With("performance", err)
 }
 
 // part is a law and how it is measured.

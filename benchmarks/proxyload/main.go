@@ -26,6 +26,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weir-rl/weir/benchmarks/internal/exit"
 )
 
 func main() {
@@ -36,15 +38,7 @@ func main() {
 	// so that no proxy is left behind
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	switch {
-	case err == nil:
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(2)
-	default:
-		fmt.Fprintln(os.Stderr, "proxyload:", err)
-		os.Exit(1)
-	}
+	exit.With("proxyload", run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // plan is what to measure.

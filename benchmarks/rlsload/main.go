@@ -28,20 +28,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-rl/weir/benchmarks/internal/exit"
 	"github.com/weir-rl/weir/internal/bench"
 )
 
 func main() {
 	debug.SetGCPercent(400) // the processors are shared with what is measured
-	err := run(os.Args[1:], os.Stdout, os.Stderr)
-	switch {
-	case err == nil:
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(2)
-	default:
-		fmt.Fprintln(os.Stderr, "rlsload:", err)
-		os.Exit(1)
-	}
+	exit.With("rlsload", run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // plan is what to measure. Each target gets the same.

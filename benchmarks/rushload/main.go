@@ -27,17 +27,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-rl/weir/benchmarks/internal/exit"
 	"github.com/weir-rl/weir/internal/bench"
 	"github.com/weir-rl/weir/internal/histogram"
 )
 
 func main() {
-	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "rushload:", err)
-		}
-		os.Exit(1)
-	}
+	exit.With("rushload", run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // plan is what is measured.
