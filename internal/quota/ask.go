@@ -98,6 +98,7 @@ func (h *Holder) ask(asks []Ask, b *Bucket, i int, now int64) []Ask {
 			want, k.single = min(want, 1), false
 		}
 	case len(b.entries) == 0 || b.entries[0].serial > k.last:
+		k.spend(k.kept) // nothing more will be used, but these may have been
 		keep, k.kept = 0, 0
 	default:
 		keep = k.held()
