@@ -174,10 +174,17 @@ func (s *Sentinel) Failover() *Server {
 	return master
 }
 
-// KillMaster kills the master and returns it. AwaitMaster returns its successor.
+// KillMaster kills the master and returns it. What the master had when this was called is not lost:
+// the replicas that run and are not paused have it by then. AwaitMaster returns the successor.
 func (s *Sentinel) KillMaster() *Server {
 	s.t.Helper()
 	m := s.settled()
+	role, _ := m.Do("ROLE").([]any)
+	if len(role) < 2 || role[0] != "master" {
+		s.t.Fatalf("the master says of itself %v", role)
+	}
+	offset, _ := role[1].(int64)
+	m = s.copied(offset)
 	m.Kill()
 	return m
 }
@@ -187,6 +194,12 @@ func (s *Sentinel) KillMaster() *Server {
 // old data.
 func (s *Sentinel) settled() *Server {
 	s.t.Helper()
+	return s.copied(0)
+}
+
+// copied does what settled does, and waits until the copies go as far as an offset.
+func (s *Sentinel) copied(offset int64) *Server {
+	s.t.Helper()
 	var master *Server
 	eventually(s.t, "all replicas copy the master", func() bool {
 		master = s.Master()
@@ -195,7 +208,9 @@ func (s *Sentinel) settled() *Server {
 			if server == master || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrDeadlineExceeded) {
 				continue
 			}
-			if role, _ := reply.([]any); len(role) < 4 || role[0] != "slave" || role[2] != int64(master.port) || role[3] != "connected" {
+			if role, _ := reply.([]any); len(role) < 5 || role[0] != "slave" || role[2] != int64(master.port) || role[3] != "connected" {
+				return false
+			} else if has, _ := role[4].(int64); has < offset {
 				return false
 			}
 		}
