@@ -167,18 +167,13 @@ func (w *world) restart(region int, rnd *rand.Rand) {
 
 // failOver kills the master of the first region, and waits until a replica is the master.
 func (w *world) failOver() {
+	from := time.Now() // what was answered before is on the replicas when the master is killed
 	old := w.sentinel.KillMaster()
-	from := time.Now()
 	w.note(failedOver, "the master of %s: SIGKILL", w.names[0])
 	w.sentinel.AwaitMaster(old)
 	w.say("a replica is the master of %s", w.names[0])
-	// In the last moment before its end the master may have answered what it did not tell its
-	// replicas.
-	w.cut = moment{from.Add(-lastMoment).UnixMicro(), time.Now().UnixMicro()}
+	w.cut = moment{from.UnixMicro(), time.Now().UnixMicro()}
 }
-
-// lastMoment is how long before its end a master may have told its replicas nothing.
-const lastMoment = time.Second
 
 // forgotten returns how many units of a key the first region's store may have forgotten: what was
 // admitted there and lent to others in the last moment of a master, and what its nodes held.

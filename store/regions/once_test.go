@@ -33,7 +33,7 @@ func TestExactlyOnce(t *testing.T) {
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: algo.MaxWindow, FirstRequest: true}, rule.Regions{Over: 20, Tell: 2})
 	eu, us := redistest.Start(t), redistest.Start(t)
 	open := func(url string) *redis.Store {
-		s, err := redis.Open(redis.Options{URL: url, Logger: slog.New(slog.DiscardHandler)})
+		s, err := redis.Open(redis.Options{URL: url, Timeout: 30 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ func TestOverUnits(t *testing.T) {
 				w := &world{
 					t: t, plan: plan{config: algo.Config{Algorithm: algo.FixedWindow, N: n, Window: algo.MaxWindow, FirstRequest: true}},
 					prefix: fmt.Sprintf("o%d:", rand.Uint32()), names: []string{"ap", "eu", "us"}, weights: []int{1, 1, 1}, nodes: make([][]*node, 3),
-					log: slog.New(slog.DiscardHandler),
+					log: slog.New(slog.DiscardHandler), timeout: time.Minute, // a call of which nothing is known would be missing
 				}
 				w.servers()
 				w.counter = borrowable(t, w.plan.config, of)

@@ -1,6 +1,7 @@
 package regions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,7 @@ type world struct {
 	nodes    [][]*node                 // by region
 	counter  *rule.Counter
 	log      *slog.Logger
+	timeout  time.Duration    // of calls; 0: a second
 	mistake  func(o *Options) // nil for none
 	alone    bool             // regions neither tell nor hear nor borrow
 	diary    []string         // of faults
@@ -73,7 +75,7 @@ func (w *world) open(region int) *node {
 	w.t.Helper()
 	n := &node{w: w, region: region, of: w.counter}
 	open := func(url string) *redis.Store {
-		s, err := redis.Open(redis.Options{URL: url, Prefix: w.prefix, Timeout: time.Second, Logger: w.log})
+		s, err := redis.Open(redis.Options{URL: url, Prefix: w.prefix, Timeout: cmp.Or(w.timeout, time.Second), Logger: w.log})
 		if err != nil {
 			w.t.Fatal(err)
 		}
