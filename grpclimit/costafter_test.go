@@ -39,16 +39,17 @@ func (billed) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healt
 }
 
 func (billed) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	// Before the messages: a client that has them all hangs up, and then no trailer can be set.
+	if err := grpc.SetTrailer(stream.Context(), metadata.Pairs("x-tokens", "60")); err != nil {
+		return err
+	}
+	stream.SetTrailer(metadata.Pairs("x-tokens", "70"))
 	for range 3 {
 		if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}); err != nil {
 			// two bytes
 			return err
 		}
 	}
-	if err := grpc.SetTrailer(stream.Context(), metadata.Pairs("x-tokens", "60")); err != nil {
-		return err
-	}
-	stream.SetTrailer(metadata.Pairs("x-tokens", "70"))
 	if r.Service == "" {
 		return nil
 	}
@@ -115,7 +116,7 @@ limits:
 	for _, c := range []struct {
 		service string
 		timeout time.Duration
-	}{{"sends on", time.Hour}, {"wraps", time.Hour}, {"says so", time.Hour}, {"says so", time.Second}} {
+	}{{"sends on", time.Hour}, {"wraps", time.Hour}, {"says so", time.Hour}, {"says so", 5 * time.Second}} {
 		ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
 		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: c.service})
 		if err != nil {
