@@ -3,11 +3,14 @@ package rlqs
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	rlqspb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/quota"
 )
 
@@ -115,4 +118,27 @@ func BenchmarkReports(b *testing.B) {
 		report(streams[i%envoys])
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/buckets, "ns/bucket")
+}
+
+// TestSilence: a stream whose reports stop is closed, and one on which none comes at all.
+func TestSilence(t *testing.T) {
+	for _, reports := range []int{0, 1} {
+		d := newDoor(t, Options{silence: 50 * time.Millisecond})
+		// On a busy machine a stream may be closed before its report has come.
+		patience.Until(t, "a stream is answered, and closed", func() bool {
+			e := d.stream(t)
+			for range reports {
+				_ = e.Send(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{{
+					BucketId: id("tenant", "acme"), NumRequestsDenied: 1, TimeElapsed: durationpb.New(quota.Interval),
+				}}})
+				if _, err := e.Recv(); err != nil {
+					return false
+				}
+			}
+			if got := e.ends(); got != codes.Unavailable {
+				t.Errorf("after %d reports: %v", reports, got)
+			}
+			return true
+		})
+	}
 }

@@ -501,29 +501,6 @@ func TestIdle(t *testing.T) {
 	t.Error("the bucket is still there")
 }
 
-// TestSilence: a stream whose reports stop is closed, and one on which none comes at all.
-func TestSilence(t *testing.T) {
-	for _, reports := range []int{0, 1} {
-		d := newDoor(t, Options{silence: 50 * time.Millisecond})
-		// On a busy machine a stream may be closed before its report has come.
-		patience.Until(t, "a stream is answered, and closed", func() bool {
-			e := d.stream(t)
-			for range reports {
-				_ = e.Send(&rlqspb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*rlqspb.RateLimitQuotaUsageReports_BucketQuotaUsage{{
-					BucketId: id("tenant", "acme"), NumRequestsDenied: 1, TimeElapsed: durationpb.New(quota.Interval),
-				}}})
-				if _, err := e.Recv(); err != nil {
-					return false
-				}
-			}
-			if got := e.ends(); got != codes.Unavailable {
-				t.Errorf("after %d reports: %v", reports, got)
-			}
-			return true
-		})
-	}
-}
-
 // TestDrain: streams are closed so that Envoy opens them elsewhere, and what was used is told.
 func TestDrain(t *testing.T) {
 	d := newDoor(t, Options{})
