@@ -77,9 +77,8 @@ func TestQuotas(t *testing.T) {
 	if over := b.metric("weir_rlqs_over_units_total", `limit="units"`); over != 0 {
 		t.Errorf("%v units were reported that nobody had paid", over)
 	}
-	if streams := b.metric("weir_rlqs_streams"); streams != 2 {
-		t.Errorf("%v streams, want 2", streams)
-	}
+	// One that broke off, as after a pause of this machine, is opened again.
+	eventually(t, "each Envoy has one stream", func() bool { return b.metric("weir_rlqs_streams") == 2 })
 	testQuotaPushes(t, b, first)
 }
 

@@ -61,33 +61,36 @@ limits:
 			eventually(t, "the filtered signal is there", func() bool { return b.metric("weir_signal_percent", `"pushed"`) == percent })
 		}
 	}
-	// Each is made again and again, until all have come by themselves.
-	var raised, lowered, falls, rises pushed
 	nothing := func() {}
-	for !raised.seen || !lowered.seen || !falls.seen || !rises.seen {
-		for _, change := range []struct {
-			what, plan   string
-			before, make func()
-			let          bool
-			*pushed
-		}{
-			{"a higher limit", "changed", nothing, func() { write(more) }, true, &raised},
-			{"a lower limit", "changed", nothing, func() { write(none) }, false, &lowered},
-			// A signal is in force when it has been filtered, which takes some seconds.
-			{"a signal that falls", "elastic", signal(5), nothing, true, &falls},
-			{"a signal that rises", "elastic", signal(95), nothing, false, &rises},
-		} {
-			if !change.let { // that it is refused must not come from what was assigned
-				free := 0
-				eventually(t, "there are units in plenty", func() bool {
-					if free++; !ask(change.plan) {
-						free = 0
-					}
-					return free >= 200
-				})
+	type change struct {
+		what, plan   string
+		before, make func()
+		let          bool
+		pushed
+	}
+	// Both of a pair are made again and again, until each has come by itself.
+	for _, pair := range [][2]*change{{
+		{"a higher limit", "changed", nothing, func() { write(more) }, true, pushed{}},
+		{"a lower limit", "changed", nothing, func() { write(none) }, false, pushed{}},
+	}, {
+		// A signal is in force when it has been filtered, which takes some seconds.
+		{"a signal that falls", "elastic", signal(5), nothing, true, pushed{}},
+		{"a signal that rises", "elastic", signal(95), nothing, false, pushed{}},
+	}} {
+		for !pair[0].seen || !pair[1].seen {
+			for _, c := range pair {
+				if !c.let { // that it is refused must not come from what was assigned
+					free := 0
+					eventually(t, "there are units in plenty", func() bool {
+						if free++; !ask(c.plan) {
+							free = 0
+						}
+						return free >= 200
+					})
+				}
+				c.before()
+				c.change(b, c.what, c.make, func() bool { return ask(c.plan) == c.let })
 			}
-			change.before()
-			change.change(b, change.what, change.make, func() bool { return ask(change.plan) == change.let })
 		}
 	}
 	early := 0
