@@ -5,8 +5,42 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 )
+
+// part is a piece of a body that has come in. b[at:] is not read yet.
+type part struct {
+	next *part
+	at   int
+	b    []byte
+}
+
+// wholeParts are those that have room for the largest frame: of a body that comes in large frames,
+// nothing is allocated, and nothing is copied twice.
+var wholeParts = sync.Pool{New: func() any { return &part{b: make([]byte, 0, maxFrame)} }}
+
+const minPart = 512
+
+// newPart returns an empty part with room for n bytes or more, which is to follow last. It is not
+// much larger than what is in last or comes now, so that small bodies take little memory.
+func newPart(last *part, n int) *part {
+	if last != nil {
+		n = max(n, 2*cap(last.b))
+	}
+	if n > maxFrame/2 {
+		return wholeParts.Get().(*part)
+	}
+	return &part{b: make([]byte, 0, max(n, minPart))}
+}
+
+// free ends the use of p.
+func (p *part) free() {
+	if cap(p.b) == maxFrame {
+		p.next, p.at, p.b = nil, 0, p.b[:0]
+		wholeParts.Put(p)
+	}
+}
 
 // feed takes the next bytes of a body that a handler reads. mu must be held.
 func (c *conn) feed(st *stream, p []byte) {
@@ -14,16 +48,47 @@ func (c *conn) feed(st *stream, p []byte) {
 		c.resetLocked(st.id, enhanceYourCalm)
 		return
 	}
-	if st.inAt > st.unread() { // or a body that is never caught up with would be kept whole
-		st.in, st.inAt = append(st.in[:0], st.in[st.inAt:]...), 0
-	}
-	st.in = append(st.in, p...)
+	st.unread += len(p)
 	c.unread += len(p)
+	if last := st.lastPart; last != nil {
+		n := min(len(p), cap(last.b)-len(last.b))
+		last.b, p = append(last.b, p[:n]...), p[n:]
+	}
+	if len(p) > 0 {
+		more := newPart(st.lastPart, len(p))
+		more.b = append(more.b, p...)
+		if st.lastPart == nil {
+			st.parts = more
+		} else {
+			st.lastPart.next = more
+		}
+		st.lastPart = more
+	}
 	st.cond.Broadcast()
 }
 
-// unread is how much of the body has come in that the handler has not read. conn.mu must be held.
-func (st *stream) unread() int { return len(st.in) - st.inAt }
+// copyParts moves what is unread of the body to p, as much as fits. conn.mu must be held.
+func (st *stream) copyParts(p []byte) (n int) {
+	for n < len(p) && st.parts != nil {
+		first := st.parts
+		m := copy(p[n:], first.b[first.at:])
+		n += m
+		if first.at += m; first.at == len(first.b) {
+			st.dropPart()
+		}
+	}
+	st.unread -= n
+	return n
+}
+
+// dropPart forgets the first part. conn.mu must be held.
+func (st *stream) dropPart() {
+	first := st.parts
+	if st.parts = first.next; st.parts == nil {
+		st.lastPart = nil
+	}
+	first.free()
+}
 
 // openWindow lets the client send as much more on the connection as has been read by those whom it
 // was for. mu must be held.
@@ -64,7 +129,7 @@ func (b *body) Read(p []byte) (int, error) {
 		switch {
 		case b.closed.Load():
 			return 0, errBodyClosed
-		case st.unread() > 0 && len(p) > 0:
+		case st.unread > 0 && len(p) > 0:
 			return b.take(p), nil
 		case st.late:
 			return 0, os.ErrDeadlineExceeded
@@ -87,13 +152,7 @@ func (b *body) Read(p []byte) (int, error) {
 // take reads what has come in, and opens the windows for more. mu must be held.
 func (b *body) take(p []byte) int {
 	c, st := b.c, b.st
-	n := copy(p, st.in[st.inAt:])
-	if st.inAt += n; st.inAt == len(st.in) {
-		st.in, st.inAt = st.in[:0], 0
-		if cap(st.in) > maxInput {
-			st.in = nil
-		}
-	}
+	n := st.copyParts(p)
 	c.letGo(st, n)
 	c.unread -= n
 	told := len(c.out)

@@ -26,8 +26,8 @@ func TestLongBody(t *testing.T) {
 			patience.Until(t, "there is more than is read", func() bool {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				kept = max(kept, cap(st.in))
-				return st.unread() > 16<<10
+				kept = max(kept, st.kept())
+				return st.unread > 16<<10
 			})
 			if _, err := io.ReadFull(r.Body, make([]byte, 16<<10)); err != nil {
 				t.Error(err)

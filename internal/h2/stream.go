@@ -19,8 +19,10 @@ type stream struct {
 	remoteClosed bool  // the client has sent all
 	received     int64 // bytes of the body, without padding
 	recvWindow   int
-	in           []byte // of the body: not yet complete, or in[inAt:] not yet read by the handler
-	inAt         int
+	in           []byte // of the body of a unary call, which is not yet complete
+	parts        *part  // of the body of a handler's request: what it has not read
+	lastPart     *part
+	unread       int  // bytes in parts
 	need         int  // bytes of a unary request, as its prefix says; 0 while that has not come
 	granted      int  // bytes of window beyond the initial one
 	waits        bool // for such: it is in conn.waiting
@@ -110,10 +112,13 @@ func (c *conn) close(st *stream) {
 		c.grantWaiting()
 	}
 	if st.request.unary == nil {
-		c.unread -= st.unread()
+		c.unread -= st.unread
 		c.openWindow()
+		for st.unread = 0; st.parts != nil; {
+			st.dropPart()
+		}
 	}
-	st.in, st.inAt, st.out = nil, 0, nil
+	st.in, st.out = nil, nil
 	c.note(st.id, false).window = st.recvWindow
 	st.cond.Broadcast()
 	c.hangUpIfDone()
