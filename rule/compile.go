@@ -96,7 +96,7 @@ type parts struct {
 	exempt  []*Condition
 	lyft    []*Rule
 	nameIDs map[string]int
-	per     map[string][][]alternative // by spelling
+	keys    map[string]*keyForm // by spelling
 }
 
 // maxProblems bounds the problems of one Compile.
@@ -123,7 +123,7 @@ func (b *builder) addFile(f *File) {
 		d = &domain{name: f.Domain, number: len(b.set.domains), slotOf: map[string]int{}, ipSlot: -1}
 		b.set.domains = append(b.set.domains, d)
 		b.set.byName[f.Domain] = d
-		b.parts[d] = &parts{native: map[string]*Rule{}, nameIDs: map[string]int{}, per: map[string][][]alternative{}}
+		b.parts[d] = &parts{native: map[string]*Rule{}, nameIDs: map[string]int{}, keys: map[string]*keyForm{}}
 	}
 	p := b.parts[d]
 	for i := range f.Exempt {
@@ -154,9 +154,9 @@ func (b *builder) addFile(f *File) {
 		r.Domain, r.File = f.Domain, f
 		r.Index = len(b.set.rules)
 		b.set.rules = append(b.set.rules, r)
-		m := &matchRule{rule: r, group: -1, ipv6Prefix: uint8(b.ipv6Prefix), descriptorRule: noDescriptor}
+		m := &matchRule{rule: r, group: -1, extras: noExtras}
 		if levels := lyft[r]; levels != nil {
-			m.descriptorRule = &descriptorRule{nameID: -1, levels: levels}
+			m.own().levels = levels
 		}
 		r.compiled = m
 		if m.levels == nil {
@@ -325,7 +325,7 @@ func (b *builder) compileRule(d *domain, m *matchRule) {
 	for i := range r.When {
 		r.When[i].compile(d)
 	}
-	m.per = b.parts[d].perOf(d, r.Per)
+	m.keyForm = b.keyFormOf(d, r.Per)
 	p := r.predicate()
 	if p != nil || r.amount() != nil {
 		for _, name := range OwnVariables {
@@ -346,7 +346,9 @@ func (b *builder) compileRule(d *domain, m *matchRule) {
 	case r.Lyft != nil && r.Lyft.Quota:
 		m.mode = Quota
 	}
-	m.salt = xxhash.Sum64String(d.name + "\x00" + r.Name)
+	if r.EnforcePercent < 100 {
+		m.own().salt = xxhash.Sum64String(d.name + "\x00" + r.Name)
+	}
 	if r.Ban != nil {
 		d.banning = append(d.banning, r)
 		if r.Ban.Domain && !m.byPath() {
@@ -356,30 +358,29 @@ func (b *builder) compileRule(d *domain, m *matchRule) {
 	b.compileOverrides(m)
 }
 
-// perOf compiles per, once for all rules that have the same.
-func (p *parts) perOf(d *domain, keys []Key) (per [][]alternative) {
-	if len(keys) == 0 {
-		return nil
-	}
+// keyFormOf compiles per, once for all rules that have the same.
+func (b *builder) keyFormOf(d *domain, per []Key) *keyForm {
+	known := b.parts[d].keys
 	var spelling []byte
-	for _, key := range keys {
+	for _, key := range per {
 		for _, name := range key {
 			spelling = append(append(spelling, name...), '|')
 		}
 		spelling = append(spelling, ',')
 	}
-	if per = p.per[string(spelling)]; per != nil {
-		return per
+	if form := known[string(spelling)]; form != nil {
+		return form
 	}
-	for _, key := range keys {
+	form := &keyForm{ipv6Prefix: uint8(b.ipv6Prefix)}
+	for _, key := range per {
 		var part []alternative
 		for _, name := range key {
 			part = append(part, alternative{d.slot(name), name, kindOf(name)})
 		}
-		per = append(per, part)
+		form.per = append(form.per, part)
 	}
-	p.per[string(spelling)] = per
-	return per
+	known[string(spelling)] = form
+	return form
 }
 
 // compileExempt compiles the exempt entries. Those of one attribute without negations become one.
@@ -419,6 +420,7 @@ func (p *parts) sortedNames() []string {
 // resolveReplaces finds the limits that m replaces.
 func (b *builder) resolveReplaces(d *domain, m *matchRule) {
 	p := b.parts[d]
+	var replaces []int32
 	for _, name := range m.rule.Replaces {
 		other := p.native[name]
 		switch {
@@ -433,12 +435,14 @@ func (b *builder) resolveReplaces(d *domain, m *matchRule) {
 		case other == m.rule:
 			b.problem(m.rule, "name the limits that it stands in for", "a limit cannot replace itself")
 		default:
-			m.replaces = append(m.replaces, other.compiled.id)
+			replaces = append(replaces, other.compiled.id)
 			d.replaces = true
 		}
 	}
-	slices.Sort(m.replaces)
-	m.replaces = slices.Compact(m.replaces)
+	if len(replaces) > 0 {
+		slices.Sort(replaces)
+		m.own().replaces = slices.Compact(replaces)
+	}
 }
 
 // refuseCycles reports limits that replace each other, so that a request which meets them all would
@@ -483,7 +487,7 @@ func (b *builder) compileOverrides(m *matchRule) {
 	if len(r.Overrides) == 0 {
 		return
 	}
-	m.overrides = map[string]*Override{}
+	m.own().overrides = map[string]*Override{}
 	for i := range r.Overrides {
 		o := &r.Overrides[i]
 		at := *r

@@ -386,7 +386,7 @@ func first(alike map[string]*matchRule, spelling string, r *matchRule, slot int,
 	}
 	alike[spelling] = r
 	if r.alike == nil {
-		r.alike = &alikeRules{slot: slot}
+		r.own().alike = &alikeRules{slot: slot}
 	}
 	if of != asked.NoNumber {
 		r.alike.of = of

@@ -16,7 +16,9 @@ func linear(s *Set) *Set {
 	for _, d := range s.domains {
 		d.index = nil
 		for _, r := range d.rules {
-			r.alike = nil
+			if r.alike != nil {
+				r.alike = nil
+			}
 			for i := range r.rule.When {
 				r.rule.When[i].many = nil
 			}

@@ -302,7 +302,7 @@ func (s *Set) overrideWindow(d *domain, limit *DescriptorLimit) *Window {
 	}
 	w = &Window{Rule: r, Name: d.overrides[unit].Window, Seconds: int64(overrideUnits[unit].length / time.Second), Limit: compiled, Counter: d.overrides[unit]}
 	r.Windows = []*Window{w}
-	r.compiled = &matchRule{rule: r, group: -1, descriptorRule: &descriptorRule{nameID: -1, entries: true}}
+	r.compiled = &matchRule{rule: r, group: -1, keyForm: &keyForm{}, extras: &extras{nameID: -1, entries: true}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known := c.windows[key]; known != nil {

@@ -203,22 +203,29 @@ type domain struct {
 
 // matchRule is a rule, compiled. Of each limit there is one, so it is kept small.
 type matchRule struct {
-	rule      *Rule                // whose conditions are compiled
-	per       [][]alternative      // shared by rules with the same
-	replaces  []int32              // ids of native rules, ascending
-	overrides map[string]*Override // by key, with alternative 0 throughout
-	salt      uint64
-	alike     *alikeRules // nil if no other rule fares as this one
-	*descriptorRule
-	group      int32 // the file's number among those with groups: first; -1
-	id         int32 // place among the domain's native rules
-	cost       int32 // what it takes to look at it, and to charge it, in units of lookTime
-	mode       Mode  // with keys on which the rule is enforced
+	rule     *Rule // whose conditions are compiled
+	*keyForm       // shared by rules with the same
+	*extras        // noExtras in most
+	group    int32 // the file's number among those with groups: first; -1
+	id       int32 // place among the domain's native rules
+	cost     int32 // what it takes to look at it, and to charge it, in units of lookTime
+	mode     Mode  // with keys on which the rule is enforced
+}
+
+// keyForm says how keys are made of requests.
+type keyForm struct {
+	per        [][]alternative
 	ipv6Prefix uint8
 }
 
-// descriptorRule is what rules of the Lyft form have beside; noDescriptor in others.
-type descriptorRule struct {
+// extras is what few rules have.
+type extras struct {
+	replaces  []int32              // ids of native rules, ascending
+	overrides map[string]*Override // by key, with alternative 0 throughout
+	salt      uint64               // of a rule that is enforced on a share of the keys
+	alike     *alikeRules          // nil if no other rule fares as this one
+
+	// The rest is of rules of the Lyft form.
 	levels []*lyftNode // from the top
 	// the key holds names and values of all entries (a limit that a request brought)
 	entries     bool
@@ -227,7 +234,16 @@ type descriptorRule struct {
 	replaceIDs  []int
 }
 
-var noDescriptor = &descriptorRule{nameID: -1}
+// noExtras is of rules that have none. It is shared, and must not be changed.
+var noExtras = &extras{nameID: -1}
+
+// own returns the extras of r for a change.
+func (r *matchRule) own() *extras {
+	if r.extras == noExtras {
+		r.extras = &extras{nameID: -1}
+	}
+	return r.extras
+}
 
 // Match fills m with the limits that q meets, in rule order (those of the Lyft form before native
 // ones, and of descriptors in request order). It allocates nothing once m has grown, unless a CEL
