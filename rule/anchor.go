@@ -275,14 +275,21 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 	return ways
 }
 
-// alikeWithout spells what decides about r on a request that lacks the attribute of a slot at which
-// r is anchored, or if of is given, has a value of which it makes no number: rules of one spelling
-// fare the same there, fail for the same reason, and cannot be met. It is "" if that cannot be
-// said.
-func (f *anchorer) alikeWithout(r *matchRule, slot int, of asked.Number) string {
+// oddSpelling spells what decides about r on requests that are odd in the attribute of a slot at
+// which r is anchored: they lack it, or if of is given, have a value of which of makes no number.
+// Rules of one spelling fare the same there, fail for the same reason, and cannot be met; what
+// differs between them, such as the constant that the attribute is compared with, is left out. It
+// is "" if that cannot be said of r.
+func (f *anchorer) oddSpelling(r *matchRule, slot int, of asked.Number) string {
 	p := r.rule.predicate()
 	if p == nil || r.group >= 0 || !f.asks[p].all {
 		return ""
+	}
+	same := func(q *ask) bool {
+		if of == asked.NoNumber {
+			return q.failsIfAbsent()
+		}
+		return q.sameIfNoNumber(of)
 	}
 	var b strings.Builder
 	fmt.Fprint(&b, slot, " ", of)
@@ -291,7 +298,7 @@ func (f *anchorer) alikeWithout(r *matchRule, slot int, of asked.Number) string 
 		switch {
 		case f.domain.slotOf[q.attribute] != slot:
 			fmt.Fprintf(&b, " %q", q.text)
-		case !q.failsWithout(of):
+		case !same(q):
 			return ""
 		default:
 			fmt.Fprintf(&b, " %t %d", q.lookUp, q.only) // why it fails

@@ -25,12 +25,14 @@ type ask struct {
 	only      asked.Number   // the one of them, if it asks nothing else
 }
 
-// failsWithout reports whether q fails where the attribute is absent, or if of is given, is there
-// but of makes no number of it; or where it is there, holds.
-func (q *ask) failsWithout(of asked.Number) bool {
-	if of == asked.NoNumber {
-		return (q.lookUp || q.only.Fails()) && !q.presence
-	}
+// failsIfAbsent reports whether q fails on every request that lacks the attribute.
+func (q *ask) failsIfAbsent() bool {
+	return (q.lookUp || q.only.Fails()) && !q.presence
+}
+
+// sameIfNoNumber reports whether q comes out the same for all values of which of makes no number: a
+// comparison of that number fails, and a question for the attribute's presence holds.
+func (q *ask) sameIfNoNumber(of asked.Number) bool {
 	return q.presence || q.only == of
 }
 

@@ -30,7 +30,7 @@ func (s *Set) Alike() (all []*Alike) {
 			if r.alike == nil {
 				continue
 			}
-			for _, a := range []*Alike{r.alike.without, r.alike.odd} {
+			for _, a := range []*Alike{r.alike.ifAbsent, r.alike.ifNoNumber} {
 				if a != nil {
 					all = append(all, a)
 				}

@@ -206,9 +206,9 @@ func (x *valueIndex) add(a anchor, id int32) {
 	case anchorAbsent:
 		x.absent = append(x.absent, id)
 	case anchorRange:
-		x.number(a.numbers.Of).add(a.numbers, id)
+		x.numberIndex(a.numbers.Of).add(a.numbers, id)
 	case anchorNoNumber:
-		n := x.number(a.of)
+		n := x.numberIndex(a.of)
 		n.odd = append(n.odd, id)
 	default:
 		x.present = append(x.present, id)
@@ -270,25 +270,26 @@ type ruleIndex struct {
 	loose   []int32       // rules that are costly to look at, and that no literal tells apart
 }
 
-// alikeRules says of a rule which others fare as it does on a request that lacks the attribute of a
-// slot, or has no number there: their expressions fail, or something else keeps all of them from
-// being met.
+// alikeRules are the rules that one rule stands for on odd requests: those that lack the attribute
+// of a slot, or have no number there. Of 100,000 rules `attr.plan == "p7"`, each with its own plan,
+// all fail on a request without a plan. The index then brings in the first of them only; what
+// becomes of it, that its expression fails, becomes of the others, which are counted with it.
 type alikeRules struct {
-	slot    int
-	without *Alike // where there is no value; nil if that is the rule alone
-	of      asked.Number
-	odd     *Alike // where of makes no number of the value; nil likewise
+	slot       int
+	ifAbsent   *Alike       // all of them where there is no value; nil if that is the rule alone
+	number     asked.Number // how the value is made a number; NoNumber if that is not asked
+	ifNoNumber *Alike       // where there is a value, and it is no such number; nil likewise
 }
 
 // on returns the rules that fare alike on this request; nil if the rule is the only one.
 func (a *alikeRules) on(m *Matches) *Alike {
 	v := m.value(a.slot)
 	if !v.present {
-		return a.without
+		return a.ifAbsent
 	}
-	if a.odd != nil {
-		if _, ok := a.of.Key(v.text); !ok {
-			return a.odd
+	if a.ifNoNumber != nil {
+		if _, ok := a.number.Key(v.text); !ok {
+			return a.ifNoNumber
 		}
 	}
 	return nil
@@ -351,7 +352,7 @@ func newRuleIndex(rules []*matchRule, d *domain, known map[Predicate]asks) *rule
 			x.slots = append(x.slots, way.slot)
 		}
 		for _, a := range way.anchors {
-			if (a.kind == anchorAbsent || a.kind == anchorNoNumber) && !first(alike, find.alikeWithout(r, way.slot, a.of), r, way.slot, a.of) {
+			if (a.kind == anchorAbsent || a.kind == anchorNoNumber) && !first(alike, find.oddSpelling(r, way.slot, a.of), r, way.slot, a.of) {
 				continue
 			}
 			v.add(a, int32(i))
@@ -374,9 +375,9 @@ func first(alike map[string]*matchRule, spelling string, r *matchRule, slot int,
 		return true
 	}
 	if f := alike[spelling]; f != nil {
-		group := &f.alike.odd
+		group := &f.alike.ifNoNumber
 		if of == asked.NoNumber {
-			group = &f.alike.without
+			group = &f.alike.ifAbsent
 		}
 		if *group == nil {
 			*group = &Alike{Rules: []*Rule{f.rule}}
@@ -389,7 +390,7 @@ func first(alike map[string]*matchRule, spelling string, r *matchRule, slot int,
 		r.own().alike = &alikeRules{slot: slot}
 	}
 	if of != asked.NoNumber {
-		r.alike.of = of
+		r.alike.number = of
 	}
 	return true
 }

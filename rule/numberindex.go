@@ -24,8 +24,8 @@ type span struct {
 	id          int32
 }
 
-// number returns the index of one way in which a value is made a number.
-func (x *valueIndex) number(of asked.Number) *numberIndex {
+// numberIndex returns the index of the numbers that of makes of values; the first call makes it.
+func (x *valueIndex) numberIndex(of asked.Number) *numberIndex {
 	for _, n := range x.numbers {
 		if n.of == of {
 			return n
