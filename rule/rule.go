@@ -139,9 +139,6 @@ type Counter struct {
 	// that requests bring (DescriptorLimit) stand last. It is -1 in the Counters of margins, leases
 	// and bans, which are no members.
 	Index int
-	// Override marks the Counter of the limits of one unit that requests bring; Rule is then
-	// "request_override".
-	Override bool
 	// Previous are older identities whose state this one carries on after a reload that changed W
 	// or K, newest first; a store that does not find a key under this Counter looks there, and
 	// carries it with algo.Limit.Carry. Filled in by Set.Inherit before the Set goes into force.
@@ -160,6 +157,9 @@ type Counter struct {
 	// Lent says that the limit leases only to holders that ask the store by themselves, such as the
 	// Envoys of RLQS and other regions: decisions are exact.
 	Lent bool
+	// Override marks the Counter of the limits of one unit that requests bring; Rule is then
+	// "request_override".
+	Override bool
 
 	identity string // the rule within the domain, without ambiguity
 }
