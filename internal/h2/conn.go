@@ -138,7 +138,7 @@ func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
 	c.recvWindow = defaultWindow
 	c.streams = map[uint32]*stream{}
 	c.drained.L = &c.mu
-	c.enc.oftenStatus = s.often
+	c.enc.oftenStatus, c.enc.unary = s.often, s.o.Methods != nil
 	c.sendWindow, c.initialWindow = defaultWindow, defaultWindow
 	c.watch.begin(time.Now(), &s.o)
 	return c

@@ -7,33 +7,53 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Indexes of names in the static table of HPACK (RFC 7541, appendix A).
-const (
-	staticContentLength = 28
-	staticContentType   = 31
-	staticDate          = 33
-)
-
-// staticNames are the names of that table that answers have, as net/http spells them.
+// staticNames are the names of HPACK's static table (RFC 7541, appendix A) that answers have, as
+// net/http spells them, with their indexes there.
 var staticNames = map[string]byte{
 	"Accept-Ranges": 18, "Access-Control-Allow-Origin": 20, "Age": 21, "Allow": 22, "Cache-Control": 24, "Content-Disposition": 25,
-	"Content-Encoding": 26, "Content-Language": 27, "Content-Length": staticContentLength, "Content-Location": 29, "Content-Range": 30,
-	"Content-Type": staticContentType, "Date": staticDate, "Etag": 34, "Expires": 36, "Last-Modified": 44, "Link": 45, "Location": 46,
+	"Content-Encoding": 26, "Content-Language": 27, "Content-Length": 28, "Content-Location": 29, "Content-Range": 30,
+	"Content-Type": 31, "Date": 33, "Etag": 34, "Expires": 36, "Last-Modified": 44, "Link": 45, "Location": 46,
 	"Retry-After": 53, "Server": 54, "Set-Cookie": 55, "Strict-Transport-Security": 56, "Vary": 59, "Via": 60, "Www-Authenticate": 61,
 }
 
-// appendKnown appends a field whose name is in the static table, and leaves the dynamic table as it
-// is.
-func appendKnown(b []byte, index byte, value string) []byte {
-	b = appendInt(append(b, 0), 4, int(index))
-	b = appendInt(append(b, 0), 7, len(value))
-	return append(b, value...)
+// sharedNames are those whose values may go into the client's dynamic table. The first is none.
+var sharedNames = [...]string{
+	"", "accept-ranges", "access-control-allow-credentials", "access-control-allow-headers", "access-control-allow-methods",
+	"access-control-allow-origin", "access-control-expose-headers", "allow", "alt-svc", "cache-control", "content-encoding",
+	"content-language", "content-type", "date", "expires", "permissions-policy", "ratelimit", "ratelimit-limit", "ratelimit-policy",
+	"ratelimit-remaining", "ratelimit-reset", "referrer-policy", "retry-after", "server", "strict-transport-security", "vary", "via",
+	"x-content-type-options", "x-frame-options", "x-powered-by", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
 }
 
-// appendAnyField is appendField for a name in any spelling; false if HTTP/2 does not allow it.
-func appendAnyField(b []byte, name, value string) ([]byte, bool) {
-	if index := staticNames[name]; index > 0 {
-		return appendKnown(b, index, value), true
+// fieldCodes has the codes of both.
+var fieldCodes = func() map[string]fieldCode {
+	all := map[string]fieldCode{}
+	for name, index := range staticNames {
+		all[name] = fieldCode{static: index}
+	}
+	for i, name := range sharedNames[1:] {
+		name = http.CanonicalHeaderKey(name)
+		all[name] = fieldCode{static: staticNames[name], shared: byte(i + 1)}
+	}
+	return all
+}()
+
+var (
+	codeContentType   = fieldCodes["Content-Type"]
+	codeDate          = fieldCodes["Date"]
+	codeContentLength = fieldCodes["Content-Length"]
+	codeSetCookie     = fieldCodes["Set-Cookie"]
+)
+
+// appendLiteral appends a field in any spelling, and leaves the dynamic table as it is; false if
+// HTTP/2 does not allow its name.
+func appendLiteral(b []byte, code fieldCode, name, value string) ([]byte, bool) {
+	if code.static > 0 {
+		kind := byte(0)
+		if code == codeSetCookie {
+			kind = 0x10 // nor may anybody on its way put it into one
+		}
+		return appendName(b, kind, 4, int(code.static), "", value), true
 	}
 	if name == "" {
 		return b, false
@@ -50,8 +70,7 @@ func appendAnyField(b []byte, name, value string) ([]byte, bool) {
 		}
 		b = append(b, char)
 	}
-	b = appendInt(append(b, 0), 7, len(value))
-	return append(b, value...), true
+	return appendString(b, value), true
 }
 
 // dateText is the field Date of a second.

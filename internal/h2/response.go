@@ -37,14 +37,20 @@ type response struct {
 // buffers are those of a response. They are used again, but the response is not: a handler that
 // writes after its end must not hit another one's answer.
 type buffers struct {
-	block []byte // header fields as they were at WriteHeader, until they are sent
-	body  []byte // what is not yet sent of the body
+	// Header fields as they were at WriteHeader, until they are sent: in block those that do not
+	// depend on what was sent before.
+	block  []byte
+	shared []sharedField
+	body   []byte // what is not yet sent of the body
 }
 
 var spareBuffers = sync.Pool{New: func() any { return new(buffers) }}
 
 // responseBuffer is how much of a body is sent at once, if the handler does not flush.
 const responseBuffer = 4 << 10
+
+// maxSharedKept bounds what buffers keep for the next answer.
+const maxSharedKept = 64
 
 func newResponse(c *conn, st *stream) *response {
 	w := &response{c: c, st: st, header: make(http.Header, 8), length: -1}
@@ -95,13 +101,27 @@ func (w *response) WriteHeader(status int) {
 			continue
 		}
 		if len(w.trailer) == 0 || !slices.Contains(w.trailer, name) {
-			w.block = appendFields(w.block, name, values)
+			w.fields(name, values)
 		}
 	}
 }
 
-// appendFields appends the fields of a name as net/http spells it, unless HTTP/2 does not allow it.
-func appendFields(b []byte, name string, values []string) []byte {
+// fields takes the fields of a name as net/http spells it.
+func (w *response) fields(name string, values []string) {
+	code := fieldCodes[name]
+	if code.shared == 0 {
+		w.block = appendFields(w.block, code, name, values)
+		return
+	}
+	for _, v := range values {
+		if httpguts.ValidHeaderFieldValue(v) {
+			w.shared = append(w.shared, sharedField{code, v})
+		}
+	}
+}
+
+// appendFields appends the fields of a name, unless HTTP/2 does not allow it.
+func appendFields(b []byte, code fieldCode, name string, values []string) []byte {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade":
 		return b
@@ -109,7 +129,7 @@ func appendFields(b []byte, name string, values []string) []byte {
 	for _, v := range values {
 		if httpguts.ValidHeaderFieldValue(v) {
 			var ok bool
-			if b, ok = appendAnyField(b, name, v); !ok {
+			if b, ok = appendLiteral(b, code, name, v); !ok {
 				break
 			}
 		}
@@ -242,11 +262,14 @@ func (w *response) sendHeader(body []byte, end bool) {
 	c.out = append(c.out, frameRoom[:]...)
 	c.out = appendStatus(c.enc.begin(c.out), w.status)
 	c.out = append(c.out, w.block...)
+	for _, f := range w.shared {
+		c.out = c.enc.appendShared(c.out, f)
+	}
 	if !w.typed && len(body) > 0 && bodyAllowed(w.status) {
-		c.out = appendKnown(c.out, staticContentType, http.DetectContentType(body))
+		c.out = c.enc.appendShared(c.out, sharedField{codeContentType, http.DetectContentType(body)})
 	}
 	if !w.dated {
-		c.out = appendKnown(c.out, staticDate, c.s.date())
+		c.out = c.enc.appendShared(c.out, sharedField{codeDate, c.s.date()})
 	}
 	c.sealBlock(start, w.st.id, end)
 	w.block = w.block[:0]
@@ -257,7 +280,7 @@ func (w *response) inform(status int) {
 	var block []byte
 	for name, values := range w.header {
 		if name != "Content-Length" {
-			block = appendFields(block, name, values)
+			block = appendFields(block, fieldCodes[name], name, values)
 		}
 	}
 	c := w.c
@@ -325,7 +348,9 @@ func (w *response) over() {
 	c.mu.Unlock()
 	b := w.buffers
 	w.buffers = nil
-	if b.block, b.body = b.block[:0], b.body[:0]; cap(b.block) <= responseBuffer {
+	clear(b.shared) // which would keep whole headers
+	b.block, b.shared, b.body = b.block[:0], b.shared[:0], b.body[:0]
+	if cap(b.block) <= responseBuffer && cap(b.shared) <= maxSharedKept {
 		spareBuffers.Put(b)
 	}
 }
@@ -338,14 +363,14 @@ func (w *response) complete() (trailer []byte) {
 	for name, values := range w.header {
 		if later, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
 			if later = http.CanonicalHeaderKey(later); httpguts.ValidTrailerHeader(later) {
-				trailer = appendFields(trailer, later, values)
+				trailer = appendFields(trailer, fieldCodes[later], later, values)
 			}
 		} else if len(w.trailer) > 0 && slices.Contains(w.trailer, name) {
-			trailer = appendFields(trailer, name, values)
+			trailer = appendFields(trailer, fieldCodes[name], name, values)
 		}
 	}
 	if !w.sent && w.length < 0 && bodyAllowed(w.status) && (!w.head || w.given > 0) {
-		w.block = appendKnown(w.block, staticContentLength, strconv.FormatInt(w.given, 10))
+		w.block, _ = appendLiteral(w.block, codeContentLength, "Content-Length", strconv.FormatInt(w.given, 10))
 	}
 	return trailer
 }
