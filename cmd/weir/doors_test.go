@@ -130,8 +130,8 @@ func TestDoors(t *testing.T) {
 			} else {
 				is("/slots", 3, 1, 0, 0)
 			}
-			// Who is told of the wait, or is refused for it, must not be so slow that the wait is over:
-			// it is an hour where nobody waits that long.
+			// Who is told of the wait, or is refused for it, must not be so slow that the wait is
+			// over: it is an hour where nobody waits that long.
 			queue := "/queue"
 			if d.holds {
 				queue = "/wait"

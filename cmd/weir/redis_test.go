@@ -24,9 +24,6 @@ import (
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
-// patient are settings under which a slow machine is not taken for a Redis that is away.
-var patient = []string{"--store-deadline=30s", "--store-timeout=30s"}
-
 // startOn runs weir in this process on a Redis.
 func startOn(t *testing.T, url string, args ...string) *running {
 	t.Helper()

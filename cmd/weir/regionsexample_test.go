@@ -45,8 +45,8 @@ func TestRegionsExample(t *testing.T) {
 			plot := filepath.Join(t.TempDir(), "regions.svg")
 			args := append(strings.Fields(c.flags), "-weir", program, "-plot", plot, "-limit", "60", "-window", "3s", "-duration", "9s", "-rate", "60")
 			cmd := exec.CommandContext(t.Context(), built, args...)
-			// A machine that is busy is not to be taken for a Redis that is away: what a node decides
-			// alone for that comes on top of the bound.
+			// A machine that is busy is not to be taken for a Redis that is away: what a node
+			// decides alone for that comes on top of the bound.
 			cmd.Env = append(os.Environ(), "WEIR_STORE_DEADLINE=30s", "WEIR_STORE_TIMEOUT=30s")
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError

@@ -85,6 +85,9 @@ type running struct {
 	status         chan int
 }
 
+// patient are settings under which a slow machine is not taken for a Redis that is away.
+var patient = []string{"--store-deadline=30s", "--store-timeout=30s"}
+
 // start runs weir with args in a folder of its own, or in the present one if a test has changed to
 // one. Doors take free ports.
 func start(t *testing.T, args ...string) *running {

@@ -353,8 +353,8 @@ func TestRate(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	// The last 20 begin a third second, by Redis's clock, which may go a little faster than this one.
-	// How many had to wait for it depends on the machine.
+	// The last 20 begin a third second, by Redis's clock, which may go a little faster than this
+	// one. How many had to wait for it depends on the machine.
 	if took := time.Since(begun); took < 1900*time.Millisecond {
 		t.Errorf("60 questions took %v", took)
 	}

@@ -244,8 +244,8 @@ func (*fainting) PartOfID(string) int                 { return 0 }
 func (*fainting) PingPart(context.Context, int) error { return nil }
 func (s *fainting) Answers(int) uint64                { return uint64(s.asked.Load()) }
 
-// undecided is an error of a call that is known to have decided nothing of its charges once somebody
-// asks.
+// undecided is an error of a call that is known to have decided nothing of its charges once
+// somebody asks.
 type undecided struct {
 	error
 	charges int

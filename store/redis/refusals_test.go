@@ -143,8 +143,8 @@ func TestRefusalEnds(t *testing.T) {
 		t.Run(fmt.Sprint(c.Algorithm, " K=", c.Buckets, " soft=", c.Soft), func(t *testing.T) {
 			ask := charge(counterOf(t, c), "k", 1)
 			opens, refusals := int64(0), 0
-			// On a busy machine a refusal may be over before the key is asked for again: then more of
-			// them are needed until one is repeated.
+			// On a busy machine a refusal may be over before the key is asked for again: then more
+			// of them are needed until one is repeated.
 			end := patience.End(t)
 			for admitted := 0; admitted < 10 || refusals == 0; {
 				if !end.IsZero() && time.Now().After(end) {
