@@ -105,7 +105,7 @@ type Collector struct {
 	// When the minute began.
 	lastAnswers answerCounts
 	era         int64 // the number of the one that goes on
-	errors      wheel // of the store
+	errors      tally // of the store
 	lastErrs    uint64
 	past        map[pastName][]pastStep // of the history file, until its rules are there
 
@@ -127,7 +127,7 @@ func New(o Options) *Collector {
 	if o.GoodRefused == 0 {
 		o.GoodRefused = 0.001
 	}
-	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1), errors: newWheel(60, minutes)}
+	c := &Collector{o: o, now: o.Now, domains: map[string]*domainState{}, woken: make(chan struct{}, 1), errors: newTally(60, minutes)}
 	if c.now == nil {
 		c.now = time.Now
 	}

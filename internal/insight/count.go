@@ -37,7 +37,7 @@ func (c *Collector) count(unix int64) {
 		}
 	}
 	if n := c.storeErrors.Load(); n != c.lastErrs {
-		c.errors.add(unix, &bucket{laneMet: uint32(n - c.lastErrs)})
+		c.errors.add(unix, n-c.lastErrs)
 		c.lastErrs = n
 	}
 	c.second = unix

@@ -72,7 +72,7 @@ func (t *table) failed(m *rule.Matches, order *atomic.Uint64) {
 
 // failures is what is known of failures over time. mu of the Collector guards it.
 type failures struct {
-	wheel wheel    // empty until there is one
+	tally tally    // empty until there is one
 	first *failure // of all
 }
 
@@ -88,11 +88,11 @@ func (f *failures) add(unix int64, from *source) (took int64) {
 	if n == from.last {
 		return 0
 	}
-	if len(f.wheel.buckets) == 0 {
-		f.wheel = newWheel(600, eras*eraLasts/600+1)
+	if len(f.tally.buckets) == 0 {
+		f.tally = newTally(600, eras*eraLasts/600+1)
 		took = f.bytes()
 	}
-	f.wheel.add(unix, &bucket{laneMet: uint32(min(n-from.last, 1<<32-1))})
+	f.tally.add(unix, n-from.last)
 	from.last = n
 	if first := from.first.Load(); f.first == nil || first.order < f.first.order {
 		f.first = first
@@ -101,7 +101,7 @@ func (f *failures) add(unix int64, from *source) (took int64) {
 }
 
 func (f *failures) bytes() int64 {
-	return int64(len(f.wheel.buckets)) * int64(unsafe.Sizeof(bucket{}))
+	return int64(len(f.tally.buckets)) * int64(unsafe.Sizeof(f.tally.buckets[0]))
 }
 
 // alike is what is known of the failures of rules that have failed together so far, in groups of
@@ -133,7 +133,7 @@ func (x *sharing) goOn(before *alike) *alike {
 		return nil
 	}
 	var s *alike
-	if len(before.wheel.buckets) > 0 {
+	if len(before.tally.buckets) > 0 {
 		if s = x.roots[before]; s == nil {
 			s = &alike{before: before}
 			x.roots[before] = s
@@ -189,7 +189,7 @@ func (c *Collector) share(s *rule.Set, t *table, states []*ruleState) {
 		if b := s.before; b != nil {
 			s.failures, s.before = b.failures, nil
 			if seen[b] { // another one has its buckets
-				s.wheel.buckets = slices.Clone(b.wheel.buckets)
+				s.tally.buckets = slices.Clone(b.tally.buckets)
 			}
 			seen[b] = true
 		}
@@ -213,14 +213,11 @@ func (c *Collector) countFailures(unix int64) (took int64) {
 // failuresOf returns how often expressions of a rule failed in a time, and how they did first, ""
 // if they did not.
 func (s *ruleState) failuresOf(from, to int64) (n uint64, why string) {
+	n = s.own.tally.sum(from, to)
 	first := s.own.first
-	add := func(_ int64, b *bucket) { n += uint64(b[laneMet]) }
-	if len(s.own.wheel.buckets) > 0 {
-		s.own.wheel.each(from, to, add)
-	}
-	if s.alike != nil && len(s.alike.wheel.buckets) > 0 {
-		s.alike.wheel.each(from, to, add)
-		if first == nil || s.alike.first.order < first.order {
+	if s.alike != nil {
+		n += s.alike.tally.sum(from, to)
+		if first == nil || s.alike.first != nil && s.alike.first.order < first.order {
 			first = s.alike.first
 		}
 	}

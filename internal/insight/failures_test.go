@@ -214,7 +214,7 @@ func TestFailuresTakeLittleMemory(t *testing.T) {
 		b.pass(time.Second)
 	}
 	before := b.Bytes()
-	one := (&failures{wheel: newWheel(600, eras*eraLasts/600+1)}).bytes()
+	one := (&failures{tally: newTally(600, eras*eraLasts/600+1)}).bytes()
 	fail()
 	if took := b.Bytes() - before; took != one {
 		t.Errorf("%d bytes for the failures of %d rules, those of one take %d", took, len(specs), one)

@@ -24,43 +24,45 @@ func (b *bucket) add(x *bucket) {
 	}
 }
 
-// wheel is a ring of buckets of step seconds each. A bucket is found by its number, the Unix time
-// by the step.
-type wheel struct {
+// steps is a ring of what was counted in steps of so many seconds each. A step is found by its
+// number, the Unix time by their length.
+type steps[B comparable] struct {
 	step    int64
-	last    int64 // number of the newest bucket
-	buckets []bucket
+	last    int64 // number of the newest
+	buckets []B
 }
 
-func newWheel(step int64, n int) wheel { return wheel{step: step, buckets: make([]bucket, n)} }
-
-// advance makes the bucket of an instant the newest, if that is later.
-func (w *wheel) advance(unix int64) {
+// advance makes the step of an instant the newest, if that is later.
+func (w *steps[B]) advance(unix int64) {
 	n, size := unix/w.step, int64(len(w.buckets))
 	if size == 0 || n <= w.last {
 		return
 	}
 	for i := max(w.last+1, n-size+1); i <= n; i++ {
-		w.buckets[i%size] = bucket{}
+		var empty B
+		w.buckets[i%size] = empty
 	}
 	w.last = n
 }
 
-// add counts at an instant; what is older than the ring is lost.
-func (w *wheel) add(unix int64, b *bucket) {
-	if len(w.buckets) == 0 {
-		return
+// at returns where to count an instant; nil if that is older than the ring, or there is none.
+func (w *steps[B]) at(unix int64) *B {
+	size := int64(len(w.buckets))
+	if size == 0 {
+		return nil
 	}
 	w.advance(unix)
-	if n := unix / w.step; n > w.last-int64(len(w.buckets)) {
-		w.buckets[n%int64(len(w.buckets))].add(b)
+	n := unix / w.step
+	if n <= w.last-size {
+		return nil
 	}
+	return &w.buckets[n%size]
 }
 
-// each calls f for the buckets from one instant up to now, oldest first, empty ones too.
-func (w *wheel) each(from, now int64, f func(unix int64, b *bucket)) {
+// each calls f for the steps from one instant up to now, oldest first, empty ones too.
+func (w *steps[B]) each(from, now int64, f func(unix int64, b *B)) {
 	size := int64(len(w.buckets))
-	var empty bucket
+	var empty B
 	for n := max(from/w.step, now/w.step-size+1); n <= now/w.step; n++ {
 		if n > w.last || n <= w.last-size {
 			f(n*w.step, &empty)
@@ -68,6 +70,54 @@ func (w *wheel) each(from, now int64, f func(unix int64, b *bucket)) {
 		}
 		f(n*w.step, &w.buckets[n%size])
 	}
+}
+
+// oldest returns when the oldest step that holds something begins; the end of time if none does.
+func (w *steps[B]) oldest() int64 {
+	size := int64(len(w.buckets))
+	var empty B
+	for n := max(w.last-size+1, 0); n <= w.last; n++ {
+		if w.buckets[n%size] != empty {
+			return n * w.step
+		}
+	}
+	return 1<<63 - 1
+}
+
+// wheel counts in the lanes of a series.
+type wheel struct{ steps[bucket] }
+
+func newWheel(step int64, n int) wheel {
+	return wheel{steps[bucket]{step: step, buckets: make([]bucket, n)}}
+}
+
+// add counts at an instant; what is older than the ring is lost.
+func (w *wheel) add(unix int64, b *bucket) {
+	if into := w.at(unix); into != nil {
+		into.add(b)
+	}
+}
+
+// tally counts one thing.
+type tally struct{ steps[uint32] }
+
+func newTally(step int64, n int) tally {
+	return tally{steps[uint32]{step: step, buckets: make([]uint32, n)}}
+}
+
+// add counts at an instant; what is older than the ring is lost.
+func (t *tally) add(unix int64, n uint64) {
+	if into := t.at(unix); into != nil {
+		*into = uint32(min(uint64(*into)+n, 1<<32-1))
+	}
+}
+
+// sum is how many there were from one instant up to now, by whole steps.
+func (t *tally) sum(from, now int64) (n uint64) {
+	if len(t.buckets) > 0 {
+		t.each(from, now, func(_ int64, of *uint32) { n += uint64(*of) })
+	}
+	return n
 }
 
 // Sizes of the wheels of a series: 5 minutes by the second, a day by the minute, a week by ten
@@ -109,7 +159,7 @@ func newSeriesSize(lean bool) int64 {
 
 // thin makes a series lean.
 func (s *series) thin() {
-	s.second = wheel{step: 1}
+	s.second = newWheel(1, 0)
 	old := s.minute
 	s.minute = newWheel(60, minutesOf(true))
 	old.each(max(old.last-int64(minutesOf(true))+1, 0)*60, old.last*60, func(unix int64, b *bucket) { s.minute.add(unix, b) })

@@ -150,7 +150,7 @@ func (c *Collector) snapshot(want Want, f func(*ruleState) bool) (s *Snapshot, f
 	if c.o.Broken != nil {
 		s.Broken = c.o.Broken()
 	}
-	c.errors.each(s.From, now, func(_ int64, b *bucket) { s.StoreErrors += uint64(b[laneMet]) })
+	s.StoreErrors += c.errors.sum(s.From, now)
 	for _, h := range c.events {
 		if max(h.T, h.Until) >= s.From {
 			s.Events = append(s.Events, h)
@@ -266,17 +266,6 @@ func (w *wheel) within(from, to int64) (count Counts) {
 		}
 	})
 	return count
-}
-
-// oldest returns when the oldest bucket that holds something begins; the end of time if none does.
-func (w *wheel) oldest() int64 {
-	size := int64(len(w.buckets))
-	for n := max(w.last-size+1, 0); n <= w.last; n++ {
-		if w.buckets[n%size] != (bucket{}) {
-			return n * w.step
-		}
-	}
-	return 1<<63 - 1
 }
 
 var modeNames = [...]string{rule.Enforce: "enforce", rule.Shadow: "shadow", rule.Quota: "quota"}
