@@ -47,7 +47,7 @@ type Options struct {
 // counters, and builds the indexes. Problems are what shows across rules only: a name or a
 // descriptor that a domain has twice, a replaced name that does not exist. The Set is then nil.
 //
-// Compile takes the files and their rules over: they must not be changed afterwards, nor be compiled
+// Compile takes the files and their rules over: they must not be changed afterwards, nor compiled
 // again.
 func Compile(files []*File, o Options) (*Set, []Problem) {
 	b := &builder{
