@@ -16,7 +16,7 @@ import (
 // fieldCode is what is known of a name of fields.
 type fieldCode struct {
 	static byte // its index in the static table; 0 for none
-	shared byte // its slot in shared, from 1; 0 if its values do not go into the dynamic table
+	shared byte // its index in sharedNames; 0 if its values do not go into the dynamic table
 }
 
 // slot is a field in the client's dynamic table. The zero value is none.
@@ -58,7 +58,7 @@ func (e *encoder) appendShared(b []byte, f sharedField) []byte {
 	s := &e.slots[f.code.shared]
 	index := 0
 	if s.number > 0 && e.total-s.from <= tableBytes {
-		index = firstDynamic + e.inserted - s.number
+		index = e.index(s.number)
 		if s.value == f.value {
 			return appendInt(append(b, 0x80), 7, index)
 		}

@@ -93,7 +93,7 @@ const grpcContentType = "application/grpc"
 
 // tableSize applies SETTINGS_HEADER_TABLE_SIZE.
 func (e *encoder) tableSize(n uint32) {
-	if n < 4096 && !e.literal {
+	if n < tableBytes && !e.literal {
 		*e = encoder{literal: true, shrink: true}
 	}
 }
@@ -107,9 +107,13 @@ func (e *encoder) begin(b []byte) []byte {
 	return b
 }
 
-// appendIndexed appends the field of a number.
+// index is where the field of a number is in the client's tables.
+func (e *encoder) index(number int) int { return firstDynamic + e.inserted - number }
+
+// appendIndexed appends the field of a number. Unary calls put few into the table, so that the
+// index fits into the byte.
 func (e *encoder) appendIndexed(b []byte, number int) []byte {
-	return append(b, 0x80|byte(firstDynamic+e.inserted-number))
+	return append(b, 0x80|byte(e.index(number)))
 }
 
 // insert appends a field, and puts it into the table; it returns its number.
