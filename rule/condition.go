@@ -74,20 +74,19 @@ func (c *Condition) match(m *Matches) bool {
 }
 
 // costly is what it takes to compare a value with the patterns that are tried one by one.
-func (c *Condition) costly() int {
-	tried := [][]Pattern{c.Patterns}
-	if c.many != nil {
-		tried = nil
-		for _, s := range []*patternSet{c.many.positive, c.many.negated} {
-			if s != nil {
-				tried = append(tried, s.few)
-			}
-		}
-	}
-	n := 0
-	for _, patterns := range tried {
+func (c *Condition) costly() (n int) {
+	add := func(patterns []Pattern) {
 		for i := range patterns {
 			n += patterns[i].costly()
+		}
+	}
+	if c.many == nil {
+		add(c.Patterns)
+		return n
+	}
+	for _, s := range []*patternSet{c.many.positive, c.many.negated} {
+		if s != nil {
+			add(s.few)
 		}
 	}
 	return n
