@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -115,14 +114,8 @@ limits:
 	t.Logf("the schedule turned: 1 let through after %v, 20 after %v", first.Sub(turn), time.Since(turn))
 }
 
-// writeRules replaces the rule file, as a whole, so that no Weir reads the half of it.
+// writeRules replaces the rule file.
 func (b *quotaBed) writeRules(text string) {
 	b.t.Helper()
-	path := filepath.Join(b.dir, "rules", "edge.yaml")
-	if err := os.WriteFile(path+".new", []byte(strings.TrimSpace(text)+"\n"), 0o600); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		b.t.Fatal(err)
-	}
+	writeRules(b.t, filepath.Join(b.dir, "rules", "edge.yaml"), strings.TrimSpace(text)+"\n")
 }
