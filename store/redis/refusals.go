@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/store"
 	memory "github.com/weir-rl/weir/store/internal/refusals"
 )
 
@@ -16,11 +19,27 @@ type refusals struct {
 	*memory.Memory
 	store       *Store
 	longest     time.Duration
-	invalidated chan string // keys whose refusals other nodes must forget
+	invalidated chan invalid // refusals that other nodes must forget
+	// settled says that this node hears of them, or may not by Redis's access rules. Nothing is
+	// remembered before: what is given back as a node starts would pass it by.
+	settled atomic.Bool
+}
+
+// invalid is a key whose refusals ended.
+type invalid struct {
+	text string // the Counter's ID and the key
+	at   int64  // by store.Monotonic
 }
 
 func newRefusals(s *Store, longest time.Duration) *refusals {
-	return &refusals{memory.New(longest), s, longest, make(chan string, 1024)}
+	return &refusals{Memory: memory.New(longest), store: s, longest: longest, invalidated: make(chan invalid, 1024)}
+}
+
+// remember keeps the refusals of a call that was sent at the instant asked of store.Monotonic.
+func (r *refusals) remember(charges []store.Charge, results []algo.Result, now, asked int64) {
+	if r.settled.Load() {
+		r.Remember(charges, results, now, asked)
+	}
 }
 
 // invalidate forgets the refusal of a key that may admit earlier than was said, on this node and on
@@ -28,12 +47,34 @@ func newRefusals(s *Store, longest time.Duration) *refusals {
 func (r *refusals) invalidate(id uint64, key []byte) {
 	r.Forget(id, key)
 	select {
-	case r.invalidated <- string(binary.BigEndian.AppendUint64(nil, id)) + string(key):
+	case r.invalidated <- invalid{string(binary.BigEndian.AppendUint64(nil, id)) + string(key), store.Monotonic()}:
 	default: // the other nodes forget it after a second at most
 	}
 }
 
 func (s *Store) channel() string { return s.o.Prefix + formatVersion + "opened" }
+
+// publish tells the other nodes of a key, again if that fails, for as long as one of them may have
+// remembered a refusal of before.
+func (r *refusals) publish(client rueidis.Client, key invalid) {
+	s := r.store
+	for store.Monotonic()-key.at < int64(r.longest) {
+		ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
+		err := client.Do(ctx, client.B().Publish().Channel(s.channel()).Message(key.text).Build()).Error()
+		cancel()
+		if err == nil || mayNot(err) {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(listenAgain):
+		}
+	}
+}
+
+// listenAgain is the pause before the next try to listen, or to tell.
+const listenAgain = 100 * time.Millisecond
 
 // listen receives and publishes invalidations, until the store is closed.
 func (r *refusals) listen(client rueidis.Client) {
@@ -43,16 +84,18 @@ func (r *refusals) listen(client rueidis.Client) {
 			select {
 			case <-s.ctx.Done():
 				return
-			case text := <-r.invalidated:
-				ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
-				_ = client.Do(ctx, client.B().Publish().Channel(s.channel()).Message(text).Build()).Error()
-				cancel()
+			case key := <-r.invalidated:
+				r.publish(client, key)
 			}
 		}
 	})
+	listening := rueidis.WithOnSubscriptionHook(s.ctx, func(rueidis.PubSubSubscription) {
+		r.ForgetAll() // what came before was not heard
+		r.settled.Store(true)
+	})
 	warned := false
 	for s.ctx.Err() == nil {
-		err := client.Receive(s.ctx, client.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
+		err := client.Receive(listening, client.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
 			if len(m.Message) >= 8 {
 				r.Forget(binary.BigEndian.Uint64([]byte(m.Message[:8])), []byte(m.Message[8:]))
 			}
@@ -60,11 +103,12 @@ func (r *refusals) listen(client rueidis.Client) {
 		r.ForgetAll() // a message may have been missed
 		if e, refused := rueidis.IsRedisErr(err); refused && !warned {
 			warned = true
+			r.settled.Store(true)
 			s.o.Logger.Warn(fmt.Sprintf("redis store: what other nodes give back is heard of only after %v: %v", r.longest, e))
 		}
 		select {
 		case <-s.ctx.Done():
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(listenAgain):
 		}
 	}
 }

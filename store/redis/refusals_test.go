@@ -36,9 +36,8 @@ func refused(t *testing.T, s *redis.Store, c store.Charge) {
 		r, _ := take(t, s, c)
 		return !r[0].Allowed
 	})
-	if asksRedis(s, func() { take(t, s, c) }) {
-		t.Fatal("a refusal is not remembered")
-	}
+	// That begins when the node hears what others give back.
+	eventually(t, "the refusal is remembered", func() bool { return !asksRedis(s, func() { take(t, s, c) }) })
 }
 
 // TestRememberedRefusal: what Redis has refused the node refuses itself, as Redis would, and only
@@ -209,10 +208,8 @@ func TestRefusalForgotten(t *testing.T) {
 					if r, _ := take(t, here, ask); !r[0].Allowed {
 						t.Error("the node that raised it still refuses")
 					}
-					// The other one has just been opened, and may not hear yet. So it is told more
-					// than once.
+					raise(t, here, counter) // that was all there was
 					eventually(t, "the other node hears of it", func() bool {
-						raise(t, here, counter)
 						r, _ := take(t, there, ask)
 						return r[0].Allowed
 					})
@@ -220,6 +217,30 @@ func TestRefusalForgotten(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusalForgottenLater: a node that cannot reach Redis when it lets a key admit earlier tells
+// the others as soon as it can.
+func TestRefusalForgottenLater(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.Proxy(t, server.Addr())
+	here := open(t, redis.Options{URL: "redis://" + proxy.Addr(), RememberRefusals: time.Hour, Timeout: 50 * time.Millisecond})
+	there := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
+	ask := charge(counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 100 * days}), "k", 1)
+	refused(t, there, ask)
+	proxy.Refuse()
+	proxy.Cut()
+	here.Forget(ask.Counter, ask.Key)
+	for range 10 { // so that it has tried
+		if _, err := here.Time(t.Context()); err == nil {
+			t.Fatal("Redis can be reached")
+		}
+	}
+	if asksRedis(there, func() { take(t, there, ask) }) {
+		t.Fatal("the other node has heard of it though Redis cannot be reached")
+	}
+	proxy.Pass()
+	eventually(t, "the other node hears of it", func() bool { return asksRedis(there, func() { take(t, there, ask) }) })
 }
 
 // TestRefusalsBounded: a node does not remember more refusals than it has room for, however many

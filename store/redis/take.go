@@ -117,7 +117,7 @@ func (s *Store) remember(charges []store.Charge, results []algo.Result, now, ask
 	if s.refusals == nil {
 		return
 	}
-	s.refusals.Remember(charges, results, now, asked)
+	s.refusals.remember(charges, results, now, asked)
 	s.publishRefunds(charges)
 }
 
