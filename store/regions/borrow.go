@@ -284,11 +284,12 @@ func (b *borrower) usable(ctx context.Context, own *store.Charge) (units int64) 
 }
 
 // back returns units that were not put to use to the region that lent them. It returns false if
-// they may be lost. It has a time of its own: the store of this region may have taken up the rest.
+// they may be lost, as they are if they have ended there. It has a time of its own: the store of
+// this region may have taken up the rest.
 func (b *borrower) back(ctx context.Context, p *peer, charges []store.Charge, end, units int64) bool {
 	ctx, cancel := context.WithTimeout(ctx, loanWithin)
 	defer cancel()
 	ahead := []algo.Ahead{{Told: [2]algo.Told{{End: end, Returned: units}}}}
-	_, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, make([]algo.Result, 1))
-	return err == nil
+	now, _, err := p.store.TakeAhead(ctx, 0, loanWithin, charges, ahead, make([]algo.Result, 1))
+	return err == nil && now < end
 }

@@ -53,7 +53,7 @@ func TestLoanGoesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 900, Window: 30 * 24 * time.Hour, LeaseFor: time.Minute}, rule.Regions{Tell: 2})
+			c := borrowable(t, lasting(kinds[1]), rule.Regions{Tell: 2})
 			table := []Region{{"eu", 1}, {"us", 1}}
 			own, other := &unwilling{Store: newMemory(t)}, newMemory(t)
 			us, err := New(other, Options{Region: "us", Table: table, Own: other, Rules: rulesOf(c)})

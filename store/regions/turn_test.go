@@ -27,6 +27,24 @@ func (s slow) TakeAhead(
 	return now, asked, err
 }
 
+// apart opens eu and us, whose lending to each other takes so long each way.
+func apart(t *testing.T, c *rule.Counter, way time.Duration) map[string]*Store {
+	t.Helper()
+	table := []Region{{"eu", 1}, {"us", 1}}
+	own, s := map[string]*memory.Store{"eu": newMemory(t), "us": newMemory(t)}, map[string]*Store{}
+	for name, other := range map[string]string{"eu": "us", "us": "eu"} {
+		var err error
+		s[name], err = New(own[name], Options{
+			Region: name, Table: table, Own: own[name], Rules: rulesOf(c), Peers: map[string]Neighbour{other: slow{own[other], way}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s[name].Close() })
+	}
+	return s
+}
+
 // A question that is under way while a window begins is answered with units of the new one, which
 // nobody here has used yet. They go back: else the lender would lack them, and nobody would have
 // them.
@@ -35,25 +53,7 @@ func TestLoanAcrossTheTurn(t *testing.T) {
 		// A bubble begins in 2000, before this process, and its monotonic clock below 0.
 		time.Sleep(time.Until(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
 		c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 200, Window: time.Minute}, rule.Regions{Tell: 2})
-		table := []Region{{"eu", 1}, {"us", 1}}
-		own, s := map[string]*memory.Store{}, map[string]*Store{}
-		for _, r := range table {
-			m, err := memory.New(memory.Options{MaxKeys: 1000})
-			if err != nil {
-				t.Fatal(err)
-			}
-			own[r.Name] = m
-		}
-		for name, other := range map[string]string{"eu": "us", "us": "eu"} {
-			var err error
-			s[name], err = New(own[name], Options{
-				Region: name, Table: table, Own: own[name], Rules: rulesOf(c), Peers: map[string]Neighbour{other: slow{own[other], 100 * time.Millisecond}},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s[name].Close()
-		}
+		s := apart(t, c, 100*time.Millisecond)
 		admits := func(region string, n int) (admitted int) {
 			for range n {
 				if ask(t, s[region], c, "k", 1).Allowed {
@@ -77,6 +77,27 @@ func TestLoanAcrossTheTurn(t *testing.T) {
 			if n := admits(region, 90); n != 90 {
 				t.Errorf("in the new minute %s admits %d, less than its ceiling", region, n)
 			}
+		}
+	})
+}
+
+// TestLoanTooLate: units that have ended where they were lent before they are here are lost to
+// both regions, and are counted as such.
+func TestLoanTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
+		c := borrowable(t, kinds[1], rule.Regions{Tell: 2}) // lends for half a second
+		s := apart(t, c, 700*time.Millisecond)
+		time.Sleep(5 * time.Second)
+		for range 450 {
+			ask(t, s["eu"], c, "k", 1)
+		}
+		time.Sleep(5 * time.Second)
+		if p := s["eu"].Stats().Peers[0]; p.Asked == 0 || p.Borrowed != 0 || p.Lost == 0 {
+			t.Errorf("%+v", p)
+		}
+		if left := ask(t, s["us"], c, "k", 0).Remaining; uint64(450-left) != s["eu"].Stats().Peers[0].Lost {
+			t.Errorf("%d of 450 are left, and %d are lost", left, s["eu"].Stats().Peers[0].Lost)
 		}
 	})
 }
