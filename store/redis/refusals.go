@@ -20,8 +20,8 @@ type refusals struct {
 	store       *Store
 	longest     time.Duration
 	invalidated chan invalid // refusals that other nodes must forget
-	// settled says that this node hears of them, or may not by Redis's access rules. Nothing is
-	// remembered before: what is given back as a node starts would pass it by.
+	// settled says that this node hears of them, or has tried to. Nothing is remembered before:
+	// what is given back as a node starts would pass it by.
 	settled atomic.Bool
 }
 
@@ -54,15 +54,16 @@ func (r *refusals) invalidate(id uint64, key []byte) {
 
 func (s *Store) channel() string { return s.o.Prefix + formatVersion + "opened" }
 
-// publish tells the other nodes of a key, again if that fails, for as long as one of them may have
-// remembered a refusal of before.
+// publish tells the other nodes of a key, again while Redis cannot be reached, for as long as one of
+// them may have remembered a refusal of before. A server that answers with an error would do so
+// again.
 func (r *refusals) publish(client rueidis.Client, key invalid) {
 	s := r.store
-	for store.Monotonic()-key.at < int64(r.longest) {
+	for {
 		ctx, cancel := context.WithTimeout(s.ctx, s.o.Timeout)
 		err := client.Do(ctx, client.B().Publish().Channel(s.channel()).Message(key.text).Build()).Error()
 		cancel()
-		if err == nil || mayNot(err) {
+		if _, refused := rueidis.IsRedisErr(err); err == nil || refused || store.Monotonic()-key.at >= int64(r.longest) {
 			return
 		}
 		select {
@@ -101,9 +102,10 @@ func (r *refusals) listen(client rueidis.Client) {
 			}
 		})
 		r.ForgetAll() // a message may have been missed
+		// A server, or a proxy before it, that takes no subscription is no reason to ask it more.
+		r.settled.Store(true)
 		if e, refused := rueidis.IsRedisErr(err); refused && !warned {
 			warned = true
-			r.settled.Store(true)
 			s.o.Logger.Warn(fmt.Sprintf("redis store: what other nodes give back is heard of only after %v: %v", r.longest, e))
 		}
 		select {
