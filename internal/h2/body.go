@@ -3,6 +3,7 @@ package h2
 import (
 	"errors"
 	"io"
+	"math/bits"
 	"net/http"
 	"os"
 	"sync"
@@ -16,11 +17,14 @@ type part struct {
 	b    []byte
 }
 
-// wholeParts are those that have room for the largest frame: of a body that comes in large frames,
-// nothing is allocated, and nothing is copied twice.
-var wholeParts = sync.Pool{New: func() any { return &part{b: make([]byte, 0, maxFrame)} }}
+// parts are those that are free, by size: minPart, twice that, and so on to maxFrame. So nothing is
+// allocated for a body in the long run, and nothing of it is moved as it grows.
+var parts [maxPart + 1]sync.Pool
 
-const minPart = 512
+const (
+	minPart = 512
+	maxPart = 5 // minPart << maxPart is maxFrame
+)
 
 // newPart returns an empty part with room for n bytes or more, which is to follow last. It is not
 // much larger than what is in last or comes now, so that small bodies take little memory.
@@ -28,56 +32,64 @@ func newPart(last *part, n int) *part {
 	if last != nil {
 		n = max(n, 2*cap(last.b))
 	}
-	if n > maxFrame/2 {
-		return wholeParts.Get().(*part)
+	size := 0
+	for size < maxPart && minPart<<size < n {
+		size++
 	}
-	return &part{b: make([]byte, 0, max(n, minPart))}
+	if p, ok := parts[size].Get().(*part); ok {
+		return p
+	}
+	return &part{b: make([]byte, 0, minPart<<size)}
 }
 
 // free ends the use of p.
 func (p *part) free() {
-	if cap(p.b) == maxFrame {
-		p.next, p.at, p.b = nil, 0, p.b[:0]
-		wholeParts.Put(p)
-	}
+	p.next, p.at, p.b = nil, 0, p.b[:0]
+	parts[bits.Len(uint(cap(p.b)/minPart))-1].Put(p)
 }
 
 // feed takes the next bytes of a body that a handler reads. mu must be held.
 func (c *conn) feed(st *stream, p []byte) {
-	if len(p) > 0 && !c.hold(st, len(p)) {
-		c.resetLocked(st.id, enhanceYourCalm)
-		return
+	var in int // how much of p goes into the last part
+	last := st.lastPart
+	if last != nil {
+		in = min(len(p), cap(last.b)-len(last.b))
+	}
+	if in < len(p) {
+		more := newPart(last, len(p)-in)
+		if !c.hold(st, cap(more.b)) {
+			more.free()
+			c.resetLocked(st.id, enhanceYourCalm)
+			return
+		}
+		more.b = append(more.b, p[in:]...)
+		if st.lastPart = more; last == nil {
+			st.parts = more
+		} else {
+			last.next = more
+		}
+	}
+	if last != nil {
+		last.b = append(last.b, p[:in]...)
 	}
 	st.unread += len(p)
 	c.unread += len(p)
-	if last := st.lastPart; last != nil {
-		n := min(len(p), cap(last.b)-len(last.b))
-		last.b, p = append(last.b, p[:n]...), p[n:]
-	}
-	if len(p) > 0 {
-		more := newPart(st.lastPart, len(p))
-		more.b = append(more.b, p...)
-		if st.lastPart == nil {
-			st.parts = more
-		} else {
-			st.lastPart.next = more
-		}
-		st.lastPart = more
-	}
 	st.cond.Broadcast()
 }
 
-// copyParts moves what is unread of the body to p, as much as fits. conn.mu must be held.
-func (st *stream) copyParts(p []byte) (n int) {
+// takeParts moves what is unread of the body to p, as much as fits. mu must be held.
+func (c *conn) takeParts(st *stream, p []byte) (n int) {
 	for n < len(p) && st.parts != nil {
 		first := st.parts
 		m := copy(p[n:], first.b[first.at:])
 		n += m
 		if first.at += m; first.at == len(first.b) {
+			c.letGo(st, cap(first.b))
 			st.dropPart()
 		}
 	}
 	st.unread -= n
+	c.unread -= n
 	return n
 }
 
@@ -152,9 +164,7 @@ func (b *body) Read(p []byte) (int, error) {
 // take reads what has come in, and opens the windows for more. mu must be held.
 func (b *body) take(p []byte) int {
 	c, st := b.c, b.st
-	n := st.copyParts(p)
-	c.letGo(st, n)
-	c.unread -= n
+	n := c.takeParts(st, p)
 	told := len(c.out)
 	if b.owed += n; !st.remoteClosed && !st.closed && b.owed >= c.s.o.Window/4 {
 		st.recvWindow += b.owed

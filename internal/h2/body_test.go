@@ -12,14 +12,10 @@ import (
 func TestParts(t *testing.T) {
 	property.Check(t, func(rt *property.T) {
 		s := New(Options{MaxBuffered: 1 << 30})
-		c := &conn{s: s}
-		c.writing = true // by somebody else, as it were: there is no client
-		c.recvWindow = connWindow
-		st := &stream{id: 1, request: &request{}}
-		st.cond.L = &c.mu
-		b := &body{c: c, st: st}
+		st, b := newBody(s)
+		c := b.c
 		frame := property.OneOf(property.IntRange(1, 4), property.IntRange(1, 3000), property.IntRange(1, maxFrame),
-			property.SampledFrom([]int{minPart, maxFrame/4 + 1, maxFrame / 2, maxFrame/2 + 1, maxFrame}))
+			property.SampledFrom([]int{minPart, minPart + 1, maxFrame/4 + 1, maxFrame / 2, maxFrame/2 + 1, maxFrame}))
 		var unread []byte
 		next, read := byte(0), false
 		for range property.IntRange(1, 60).Draw(rt, "steps") {
@@ -39,25 +35,39 @@ func TestParts(t *testing.T) {
 				}
 				unread, read = unread[n:], true
 			}
-			if st.unread != len(unread) || c.unread != len(unread) || st.held != len(unread) || s.held.Load() != int64(len(unread)) {
-				rt.Fatalf("%d, %d, %d, %d bytes are counted of %d", st.unread, c.unread, st.held, s.held.Load(), len(unread))
+			kept := st.kept()
+			if st.unread != len(unread) || c.unread != len(unread) {
+				rt.Fatalf("%d and %d bytes are counted as unread, of %d", st.unread, c.unread, len(unread))
+			}
+			if st.held != kept || c.held != kept || s.held.Load() != int64(kept) {
+				rt.Fatalf("%d, %d, %d bytes are counted as held, of %d", st.held, c.held, s.held.Load(), kept)
 			}
 			most := len(unread) + 2*maxFrame // of which the first is partly read, and the last partly filled
 			if !read {
-				// The last one is less than four times the one before, which is full.
-				most = min(most, 5*len(unread)+minPart)
+				// The last one is at most twice the one before, which is full, or what is in it.
+				most = min(most, 3*len(unread)+minPart)
 			}
-			if kept := st.kept(); kept > most {
+			if kept > most {
 				rt.Fatalf("%d bytes are kept for %d", kept, len(unread))
 			}
 		}
 		// What is left is given back with the stream.
 		c.streams = map[uint32]*stream{1: st}
 		c.close(st)
-		if st.parts != nil || st.lastPart != nil || c.unread != 0 || s.held.Load() != 0 {
+		if st.parts != nil || st.lastPart != nil || c.unread != 0 || c.held != 0 || s.held.Load() != 0 {
 			rt.Fatalf("after the end %d bytes are counted as unread, %d as held", c.unread, s.held.Load())
 		}
 	})
+}
+
+// newBody returns the body of a stream whose client is away.
+func newBody(s *Server) (*stream, *body) {
+	c := &conn{s: s}
+	c.recvWindow = connWindow
+	c.writing = true // by somebody else, as it were
+	st := &stream{id: 1, request: &request{}}
+	st.cond.L = &c.mu
+	return st, &body{c: c, st: st}
 }
 
 // kept is the memory of what has come in of a body and is not read. conn.mu must be held.

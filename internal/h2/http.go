@@ -14,7 +14,7 @@ import (
 // never is a time-out that nobody lives to see.
 const never = 100 * 365 * 24 * time.Hour
 
-// maxBodies bounds the bytes of bodies that no handler has read, of all connections together.
+// maxBodies bounds the memory of bodies that no handler has read, of all connections together.
 const maxBodies = 256 << 20
 
 // Configure has s serve HTTP/2 by this package in place of net/http: over TLS, where ALPN chooses

@@ -73,7 +73,7 @@ func TestTable(t *testing.T) {
 }
 
 // TestTableSmall: an answer like those before takes few bytes. What may be a secret takes as many
-// each time, as it must: it is in no table, and nobody on its way is to put it into one.
+// each time, as it must: it is in no table. Nor is anybody on its way to put a cookie into one.
 func TestTableSmall(t *testing.T) {
 	alike := func(n int) [][2]string {
 		return [][2]string{{"Content-Type", "text/plain"}, {"Server", "nginx/1.22.1"}, {"Date", "Sat, 28 Nov 2026 19:05:54 GMT"}, {"Content-Length", "5"},
