@@ -54,9 +54,8 @@ func (r *refusals) invalidate(id uint64, key []byte) {
 
 func (s *Store) channel() string { return s.o.Prefix + formatVersion + "opened" }
 
-// publish tells the other nodes of a key, again while Redis cannot be reached, for as long as one of
-// them may have remembered a refusal of before. A server that answers with an error would do so
-// again.
+// publish tells the other nodes of a key: again while Redis cannot be reached, for as long as one
+// of them may remember a refusal of before. A server that answers with an error would do so again.
 func (r *refusals) publish(client rueidis.Client, key invalid) {
 	s := r.store
 	for {

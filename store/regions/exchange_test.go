@@ -113,9 +113,9 @@ var kinds = []algo.Config{
 	{Algorithm: algo.SlidingLog, N: 900, Window: time.Hour},
 }
 
-// lasting returns c with units that are out for so long that none comes too late, however slow the
-// machine is: such are lost to all. A region lends half of its ceiling then, and no more of it for a
-// while.
+// lasting returns c with units that are out for so long that none comes too late, and is lost to
+// all, however slow the machine is. A region lends half of its ceiling then, and no more of it for
+// a while.
 func lasting(c algo.Config) algo.Config {
 	c.LeaseFor = time.Minute
 	return c
