@@ -115,7 +115,7 @@ func TestBound(t *testing.T) {
 					reached = reached || err == nil && v != nil
 				}
 			})
-			if !reached {
+			if !reached && !testing.Short() { // which draws few
 				t.Error("the bound was never reached: the test does not come near it")
 			}
 		})
