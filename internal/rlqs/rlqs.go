@@ -173,7 +173,9 @@ func (r *Service) leave(s *stream) {
 func (r *Service) watch() {
 	t := time.NewTicker(r.o.look)
 	defer t.Stop()
-	last := r.version()
+	// Not what it is now: the first stream may have looked at its buckets before this goroutine
+	// began, and a change between the two would be told to nobody.
+	var last version
 	for {
 		select {
 		case <-r.drained:
