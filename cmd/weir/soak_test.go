@@ -197,7 +197,7 @@ func (s *soaked) round(ctx context.Context, d *soakedDoor, rate float64, lasts t
 		askers[i] = soakAskerOf(func(ctx context.Context, key int) (bool, error) {
 			asked := time.Now()
 			allowed, err := d.askers[i].Ask(ctx, key)
-			if ctx.Err() == nil {
+			if bench.Over(ctx) == nil {
 				s.answered(d, time.Since(asked), err)
 			}
 			return allowed, err

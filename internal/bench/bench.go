@@ -129,7 +129,7 @@ func (l *load) run(ctx context.Context) (*Result, error) {
 	var running sync.WaitGroup
 	for i := range l.askers {
 		running.Go(func() {
-			if errs[i] = l.call(ctx, i, &results[i]); errs[i] != nil {
+			if errs[i] = l.call(ctx, i, &results[i]); errors.Is(errs[i], errGone) {
 				cancel()
 			}
 		})
@@ -184,14 +184,15 @@ func (l *load) call(ctx context.Context, caller int, r *Result) error {
 		} else if due.Sub(l.start) >= l.o.For {
 			return nil
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := Over(ctx); err != nil {
+			return err
 		}
 		allowed, err := l.askers[caller].Ask(ctx, draw(number))
 		took := time.Since(due)
+		if err != nil && Over(ctx) != nil {
+			return Over(ctx) // without an answer at the end
+		}
 		switch {
-		case err != nil && ctx.Err() != nil:
-			return ctx.Err() // without an answer at the end
 		case err != nil:
 			if r.Failed++; r.Failure == nil {
 				r.Failure = err
@@ -210,6 +211,15 @@ func (l *load) call(ctx context.Context, caller int, r *Result) error {
 		r.Latency.Add(took, 1)
 		l.done.Add(1)
 	}
+}
+
+// Over returns the error of ctx, also in the moment in which its deadline has passed and ctx does
+// not say so yet: a client that looks at the clock itself fails each call in it.
+func Over(ctx context.Context) error {
+	if end, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // due returns the instant of a request: at random within its part of the time, so that requests

@@ -149,6 +149,33 @@ func TestFailures(t *testing.T) {
 	})
 }
 
+// blind is a context that does not say that its deadline has passed.
+type blind struct {
+	context.Context
+	end time.Time
+}
+
+func (c blind) Deadline() (time.Time, bool) { return c.end, true }
+
+// TestEnd: what comes to nothing since the time is over is no failure of the server, though the
+// context does not say so yet.
+func TestEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := blind{t.Context(), time.Now().Add(time.Second)}
+		r, err := Run(ctx, &Options{Rate: 1000, For: time.Minute, Callers: 1, Keys: 1, Draw: Uniform},
+			askers(1, func(ctx context.Context, _ int) (bool, error) {
+				time.Sleep(10 * time.Millisecond)
+				if end, _ := ctx.Deadline(); !time.Now().Before(end) {
+					return false, context.DeadlineExceeded
+				}
+				return true, nil
+			}), nil)
+		if err != nil || r.Failed != 0 || r.Answered() == 0 || r.Unsent == 0 {
+			t.Errorf("%v: %d answers, %d failed, %d not sent", err, r.Answered(), r.Failed, r.Unsent)
+		}
+	})
+}
+
 func TestCheck(t *testing.T) {
 	good := Options{Rate: 1, For: time.Second, Callers: 1, Keys: 1, Draw: Uniform}
 	if err := good.Check(); err != nil {
