@@ -189,10 +189,9 @@ func (l *load) call(ctx context.Context, caller int, r *Result) error {
 		}
 		allowed, err := l.askers[caller].Ask(ctx, draw(number))
 		took := time.Since(due)
-		if err != nil && Over(ctx) != nil {
-			return Over(ctx) // without an answer at the end
-		}
 		switch {
+		case err != nil && Over(ctx) != nil:
+			return Over(ctx) // without an answer at the end
 		case err != nil:
 			if r.Failed++; r.Failure == nil {
 				r.Failure = err

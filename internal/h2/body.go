@@ -32,10 +32,7 @@ func newPart(last *part, n int) *part {
 	if last != nil {
 		n = max(n, 2*cap(last.b))
 	}
-	size := 0
-	for size < maxPart && minPart<<size < n {
-		size++
-	}
+	size := min(bits.Len(uint(n-1)/minPart), maxPart)
 	if p, ok := parts[size].Get().(*part); ok {
 		return p
 	}
