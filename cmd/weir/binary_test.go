@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -30,9 +31,7 @@ type process struct {
 // else.
 func buildProgram(t *testing.T) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds the program")
-	}
+	effort.Long(t, "builds the program")
 	path, err := built()
 	if err != nil {
 		t.Fatal(err)

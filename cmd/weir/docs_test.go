@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/listen/certtest"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/testproc"
@@ -216,9 +217,7 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 // The commands of the README do what it says, pasted one after the other into one folder. Ports are
 // replaced by free ones.
 func TestReadmeRuns(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the program")
-	}
+	effort.Long(t, "builds the program")
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
 	}
@@ -244,9 +243,7 @@ func TestReadmeRuns(t *testing.T) {
 
 // The commands of docs/insight.md do what it says, from beginning to end.
 func TestInsightPageRuns(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the program")
-	}
+	effort.Long(t, "builds the program")
 	p := newPage(t, t.TempDir(), "8080", "6070")
 	p.env = append(p.env, "WEIR_LISTEN_HTTP="+p.address("8080"), "WEIR_LISTEN_ADMIN="+p.address("6070"), "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off")
 	p.ready = map[string]string{"http": "http://127.0.0.1:8080/healthcheck"}
@@ -368,9 +365,7 @@ func (p *page) run(t *testing.T, path string) (ran int) {
 // The examples that need no more than the program are complete folders, and their pages do what
 // they say.
 func TestExamplesRun(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the program")
-	}
+	effort.Long(t, "builds the program")
 	for name, tool := range map[string]string{"http": "curl", "proxy": "curl", "resp": "redis-cli"} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath(tool); err != nil {

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -50,9 +51,7 @@ const (
 // newEdge copies the folder and starts the application.
 func newEdge(t *testing.T, program, name string) *edge {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("drives a real proxy")
-	}
+	effort.Long(t, "drives a real proxy")
 	e := &edge{t: t, dir: t.TempDir(), program: program, ports: map[string]string{}}
 	for _, port := range []string{edgePort, appPort, weirPort, adminPort} {
 		e.ports[port] = freePort(t)

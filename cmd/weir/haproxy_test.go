@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // haproxyBed is the example for HAProxy as it stands, with free ports in place of its own, in front
@@ -30,9 +32,7 @@ type haproxyBed struct {
 
 func newHAProxyBed(t *testing.T) *haproxyBed {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds the program")
-	}
+	effort.Long(t, "builds the program")
 	if _, err := exec.LookPath("haproxy"); err != nil {
 		t.Skip("haproxy is not installed; on Debian: apt-get install haproxy")
 	}

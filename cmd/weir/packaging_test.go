@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/wheel"
 )
 
@@ -161,9 +162,7 @@ func (m *image) run(args ...string) *process {
 
 // TestImage: what the Dockerfile makes holds the program and no more than it needs, and runs so.
 func TestImage(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the program")
-	}
+	effort.Long(t, "builds the program")
 	if os.Getuid() != 0 {
 		t.Skip("a container's root needs root")
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
@@ -464,9 +465,7 @@ func problemType(body string) string {
 // TestRedisCredentials: TLS by a CA of one's own, with a user and a password that nobody gets to
 // read.
 func TestRedisCredentials(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: starts a Redis with TLS for each way")
-	}
+	effort.Long(t, "starts a Redis with TLS for each way")
 	const password = "s3cr3t&p@ss"
 	const escaped = "s3cr3t%26p%40ss"
 	redis, files := redistest.StartTLS(t, "user default off", "user weir on >"+password+" ~weir:* &weir:* +@all")
@@ -537,9 +536,7 @@ func TestRedisPlaces(t *testing.T) {
 
 // TestRedisTopologies: behind Sentinels and in a Cluster the same holds as on one server.
 func TestRedisTopologies(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: starts Sentinels and a Cluster")
-	}
+	effort.Long(t, "starts Sentinels and a Cluster")
 	for name, url := range map[string]func(t *testing.T) string{
 		"sentinel": func(t *testing.T) string { return redistest.StartSentinel(t).URL() },
 		"cluster":  func(t *testing.T) string { return redistest.StartCluster(t, 3, 0).URL() },

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/envoytest"
 	"github.com/weir-rl/weir/internal/patience"
 )
@@ -55,9 +56,7 @@ func TestMain(m *testing.M) {
 // TestQuota: what Envoy's filter for rate limit quotas does, and what its API does not say. The
 // table in docs/rlqs.md has a line for each. One Envoy with two worker threads serves all.
 func TestQuota(t *testing.T) {
-	if testing.Short() {
-		t.Skip("Envoy reports every five seconds")
-	}
+	effort.Long(t, "Envoy reports every five seconds")
 	b := &bed{}
 	clusters := map[string]int{}
 	b.server, clusters["quota"] = serve(t)

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // The number and the first seed of the runs of a kind; those of the next runs follow it.
@@ -70,9 +72,7 @@ func TestControlOfOblivion(t *testing.T) {
 
 // TestControlOfFailover: the same where it forgets what its replica has not heard of.
 func TestControlOfFailover(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: waits for a real failover")
-	}
+	effort.Long(t, "waits for a real failover")
 	runs(t, overRedis, processes|failovers, none)
 }
 

@@ -2,7 +2,11 @@
 
 package leasecheck_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
+)
 
 // TestLeases: what nodes with store/lease admit, together with what Redis does, is never too much.
 func TestLeases(t *testing.T) { runs(t, overLease, processes|network|orders, none) }
@@ -30,9 +34,7 @@ func TestLeasesOfOblivion(t *testing.T) { runs(t, overLease, processes|restarts,
 
 // TestLeasesOfFailover: the same where a replica takes over.
 func TestLeasesOfFailover(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: waits for a real failover")
-	}
+	effort.Long(t, "waits for a real failover")
 	runs(t, overLease, processes|failovers, none)
 }
 
@@ -42,8 +44,6 @@ func TestLeasesUnderFallback(t *testing.T) { runs(t, overBoth, processes|network
 
 // TestLeasesAsleep: the same while a node is stopped for 2 to 30 s, beside what else happens.
 func TestLeasesAsleep(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: takes as long as a node sleeps")
-	}
+	effort.Long(t, "takes as long as a node sleeps")
 	runs(t, overLease, processes|network|orders|sleep, none)
 }

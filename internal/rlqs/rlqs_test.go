@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/quota"
 	"github.com/weir-rl/weir/internal/rls"
@@ -567,7 +568,7 @@ func TestLenderAway(t *testing.T) {
 func TestReconnects(t *testing.T) {
 	d := newDoor(t, Options{})
 	n := 10_000
-	if testing.Short() {
+	if !effort.All() {
 		n = 500
 	}
 	first := d.stream(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/insight"
-	"github.com/weir-rl/weir/internal/racing"
 	"github.com/weir-rl/weir/internal/scripted"
 )
 
@@ -184,7 +184,7 @@ func (w *replayed) run() *insight.Facts {
 // of 100 worlds.
 func TestVerdictsOfScriptedTraffic(t *testing.T) {
 	seeds := uint64(100)
-	if testing.Short() || racing.Detector { // which makes it slow, and finds nothing in one goroutine
+	if !effort.All() || effort.Detector { // which makes it slow, and finds nothing in one goroutine
 		seeds = 10
 	}
 	for i := range scripted.Scripts {

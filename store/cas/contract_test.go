@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/castest"
-	"github.com/weir-rl/weir/internal/racing"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/storetest"
@@ -104,7 +104,7 @@ func TestContract(t *testing.T) {
 // TestDifferential: decisions come out as those of a plain model, step by step.
 func TestDifferential(t *testing.T) {
 	steps := 20_000
-	if testing.Short() || racing.Detector { // each store is asked by one goroutine
+	if !effort.All() || effort.Detector { // each store is asked by one goroutine
 		steps = 2000
 	}
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -15,9 +16,7 @@ import (
 // partition is there are limited exactly, those of the dead master within the bound, and only its
 // partitions are away.
 func TestOneMasterDies(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: kills a master of a real cluster")
-	}
+	effort.Long(t, "kills a master of a real cluster")
 	t.Parallel()
 	const users, limit = 90, 15
 	cluster := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")

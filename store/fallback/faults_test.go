@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
@@ -123,7 +124,7 @@ var faults = []fault{
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
-			if testing.Short() && f.name != "killed" {
+			if !effort.All() && f.name != "killed" {
 				t.Skip("-short: one fault is enough")
 			}
 			t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/leasecheck"
-	"github.com/weir-rl/weir/internal/racing"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -146,7 +146,7 @@ var leased = []algo.Config{
 // counts what was admitted at the instants at which it was decided.
 func TestNeverOver(t *testing.T) {
 	runs := 40
-	if testing.Short() || racing.Detector {
+	if !effort.All() || effort.Detector {
 		runs = 10
 	}
 	for _, cfg := range leased {

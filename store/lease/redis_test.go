@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -27,9 +28,7 @@ func openRedis(t *testing.T, url string) *redis.Store {
 
 // TestRedisContract: what has no lease is decided by Redis as without a Store between.
 func TestRedisContract(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: TestContract runs the same over a store in memory")
-	}
+	effort.Long(t, "TestContract runs the same over a store in memory")
 	server := redistest.Start(t)
 	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		primary, err := redis.Open(redis.Options{URL: server.URL(), Clock: clock, Timeout: 30 * time.Second})

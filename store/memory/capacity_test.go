@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/storetest"
@@ -22,9 +23,7 @@ import (
 //
 //	go test ./store/memory -run TestCapacity -v
 func TestCapacity(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: fills stores with seven million decisions")
-	}
+	effort.Long(t, "fills stores with seven million decisions")
 	const users, steps = 50_000, 20
 	for _, tc := range []struct {
 		name   string
@@ -82,9 +81,7 @@ func TestCapacity(t *testing.T) {
 // TestContractSmall runs the contract on a store of one shard, whose index and arena grow and
 // shrink all the time.
 func TestContractSmall(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: TestContract runs the same with all shards")
-	}
+	effort.Long(t, "TestContract runs the same with all shards")
 	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		s := newTest(t, Options{Clock: clock})
 		s.shards, s.shift = s.shards[:1], 64
@@ -155,9 +152,7 @@ func TestLeaseAllocs(t *testing.T) {
 
 // TestBytesPerKey measures the heap with a million keys of 16 bytes.
 func TestBytesPerKey(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: fills stores with three million keys")
-	}
+	effort.Long(t, "fills stores with three million keys")
 	const n = 1_000_000
 	for _, cfg := range []algo.Config{
 		{Algorithm: algo.TokenBucket, N: 10, Window: time.Hour},

@@ -15,7 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/racing"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/storetest"
@@ -234,7 +234,7 @@ func TestForgetsWhatIsFresh(t *testing.T) {
 // TestBound asks with many more keys than there is room for. WEIR_BOUND_KEYS sets their number.
 func TestBound(t *testing.T) {
 	distinct := 1_000_000
-	if testing.Short() || racing.Detector {
+	if !effort.All() || effort.Detector {
 		distinct = 300_000
 	}
 	if v, err := strconv.Atoi(os.Getenv("WEIR_BOUND_KEYS")); err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
@@ -191,7 +192,7 @@ func TestExactAcrossNodes(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			const nodes, clients = 4, 50
 			attempts := test.attempts
-			if testing.Short() {
+			if !effort.All() {
 				attempts /= 10
 			}
 			began := redistest.Clock()

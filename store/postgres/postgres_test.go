@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/postgres"
@@ -50,7 +51,7 @@ func TestDifferential(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	steps := 5000
-	if testing.Short() {
+	if !effort.All() {
 		steps = 500
 	}
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
@@ -67,9 +68,7 @@ func everything(t *testing.T) workload {
 // TestLinearizableOverSlotMigration: a slot moves from master to master, key by key, under 3 nodes.
 // No decision on one subject fails, and nothing is lost.
 func TestLinearizableOverSlotMigration(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: moves slots of a real cluster")
-	}
+	effort.Long(t, "moves slots of a real cluster")
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	fleet := startFleet(t, 3)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/racing"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -15,7 +15,7 @@ import (
 // each answer, is exactly what the pure algorithm gives at the instants that the store names.
 func TestExactAcrossNodes(t *testing.T) {
 	attempts := 200_000
-	if testing.Short() || racing.Detector {
+	if !effort.All() || effort.Detector {
 		attempts = 20_000
 	}
 	for _, topology := range []struct {

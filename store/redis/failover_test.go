@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
 	"github.com/weir-rl/weir/store/storetest"
@@ -34,9 +35,7 @@ var lasting = []struct {
 // TestLinearizableOverRestarts: Redis is killed and started again under 3 nodes. It writes what it
 // has done to its file before it says so; then no charge is lost that was acknowledged.
 func TestLinearizableOverRestarts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: waits for real failures")
-	}
+	effort.Long(t, "waits for real failures")
 	t.Parallel()
 	server := redistest.Start(t, "appendonly yes", "appendfsync always")
 	fleet := startFleet(t, 3)
@@ -109,9 +108,7 @@ func peeks(w workload) workload {
 // What is promised: nothing is charged twice; all that the new master knows is a linearizable
 // history; and no more is admitted than the limit and what was lost.
 func TestLinearizableOverFailover(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: waits for real failures")
-	}
+	effort.Long(t, "waits for real failures")
 	t.Parallel() // it waits most of the time
 	sentinel := redistest.StartSentinel(t)
 	fleet := startFleet(t, 3)

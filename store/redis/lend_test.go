@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -24,9 +25,7 @@ func TestLender(t *testing.T) {
 }
 
 func TestLenderInCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: TestLender runs the same on one server")
-	}
+	effort.Long(t, "TestLender runs the same on one server")
 	cluster := redistest.StartCluster(t, 3, 0)
 	storetest.Lender(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, redis.Options{URL: cluster.URL(), Clock: clock, Partitions: 1})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store"
 )
@@ -20,7 +21,7 @@ func TestLentDamaged(t *testing.T) {
 	now := int64(1767225600_000000)
 	server, s, rnd := openRandom(t, &now)
 	episodes := 600
-	if testing.Short() {
+	if !effort.All() {
 		episodes = 100
 	}
 	damaged, read := 0, 0

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -148,9 +149,7 @@ func TestLendPartLost(t *testing.T) {
 // TestLendFailover: Sentinel makes a replica the master that has not heard of what was lent last,
 // and then one that has.
 func TestLendFailover(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: waits for real failures")
-	}
+	effort.Long(t, "waits for real failures")
 	t.Parallel() // it waits most of the time
 	sentinel := redistest.StartSentinel(t)
 	s := open(t, redis.Options{URL: sentinel.URL()})

@@ -16,6 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
@@ -563,9 +564,7 @@ func TestLinearizable(t *testing.T) {
 
 // TestLinearizableInCluster is the same on three masters.
 func TestLinearizableInCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: TestLinearizable runs the same on one server")
-	}
+	effort.Long(t, "TestLinearizable runs the same on one server")
 	cluster := redistest.StartCluster(t, 3, 0)
 	testLinearizable(t, redis.Options{URL: cluster.URL()})
 }

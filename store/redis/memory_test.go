@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -27,9 +28,7 @@ import (
 // Redis, and its own buffers are another each time: the bounds are of what is beyond a key, rounded
 // up to the next size that an allocator has.
 func TestMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: fills nine servers")
-	}
+	effort.Long(t, "fills nine servers")
 	const users = 20_000
 	minute, hour := int64(60), int64(3600)
 	now := time.Now().Unix()

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-rl/weir/internal/racing"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
@@ -37,9 +37,7 @@ func open(t testing.TB, o redis.Options) *redis.Store {
 }
 
 func TestContractInCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: TestContract runs the same on one server")
-	}
+	effort.Long(t, "TestContract runs the same on one server")
 	cluster := redistest.StartCluster(t, 3, 0)
 	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, redis.Options{URL: cluster.URL(), Clock: clock, Partitions: 1})
@@ -50,7 +48,7 @@ func TestContractInCluster(t *testing.T) {
 func TestDifferential(t *testing.T) {
 	server := redistest.Start(t)
 	steps := 100_000
-	if testing.Short() || racing.Detector { // each store is asked by one goroutine
+	if !effort.All() || effort.Detector { // each store is asked by one goroutine
 		steps = 2000
 	}
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
@@ -246,9 +247,7 @@ func TestRefusalForgottenLater(t *testing.T) {
 // TestRefusalsBounded: a node does not remember more refusals than it has room for, however many
 // keys are refused.
 func TestRefusalsBounded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it makes some 300,000 decisions")
-	}
+	effort.Long(t, "it makes some 300,000 decisions")
 	const room = 1 << 17
 	const keys = room + 20_000
 	server := redistest.Start(t)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -162,7 +163,7 @@ func TestChangeDamaged(t *testing.T) {
 	now := int64(1767225600_000000)
 	server, s, rnd := openRandom(t, &now)
 	episodes := 1500
-	if testing.Short() {
+	if !effort.All() {
 		episodes = 300
 	}
 	for n := range episodes {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
@@ -37,7 +38,7 @@ func atLeast(t *testing.T, variable string, usual, few int) int {
 			t.Fatalf("%s: %q is no number of calls", variable, text)
 		}
 		return n
-	case testing.Short():
+	case !effort.All():
 		return few
 	}
 	return usual

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
@@ -105,9 +106,7 @@ func (r *reach) hears(region, key string, left int64, before uint64) {
 // TestClusters: regions whose stores are Clusters hear each other in all parts of their logs,
 // borrow, and have the same orders.
 func TestClusters(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: starts two Clusters")
-	}
+	effort.Long(t, "starts two Clusters")
 	t.Parallel()
 	c := borrowable(t, lasting(kinds[1]), rule.Regions{Over: 40, Tell: 2})
 	r := openReach(t, redistest.StartCluster(t, 3, 0).URL(), redistest.StartCluster(t, 3, 0).URL(), c)
@@ -153,9 +152,7 @@ func (r *reach) ban(from, to string) {
 // TestSentinels: a region whose Redis fails over goes on hearing, borrowing and obeying its
 // ceiling, and so does the other one meanwhile: all of them together stay within the bound.
 func TestSentinels(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: waits for a failover")
-	}
+	effort.Long(t, "waits for a failover")
 	t.Parallel()
 	eu := redistest.StartSentinel(t)
 	c := borrowable(t, lasting(kinds[1]), rule.Regions{Over: 30, Tell: 2})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -17,7 +18,7 @@ const callers = 64
 
 // decisions is how many decisions a concurrent test makes.
 func decisions() int {
-	if testing.Short() {
+	if !effort.All() {
 		return 10_000
 	}
 	return 100_000
@@ -162,7 +163,7 @@ func testConcurrentCrossed(t *testing.T, n newStore) {
 	counter := counterOf(t, algo.Config{Algorithm: algo.TokenBucket, N: 1, Window: 366 * 24 * time.Hour, Burst: 1_000_000})
 	const span = 20
 	calls := 300
-	if testing.Short() {
+	if !effort.All() {
 		calls = 30
 	}
 	var wg sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -91,9 +92,7 @@ func startDriver() {
 // CI=true.
 func chromium(t *testing.T) *driver {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("drives a browser")
-	}
+	effort.Long(t, "drives a browser")
 	shared.once.Do(startDriver)
 	if shared.skip && os.Getenv("CI") != "true" {
 		t.Skip(shared.err)

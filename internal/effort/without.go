@@ -1,6 +1,6 @@
 //go:build !race
 
-package racing
+package effort
 
 // Detector says whether the race detector is compiled in.
 const Detector = false

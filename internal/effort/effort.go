@@ -1,0 +1,37 @@
+// Package effort tells a test how much to do. Tests run at three levels:
+//
+//   - Quick: go test ./... and scripts/test. Seconds for each package, whatever is installed.
+//   - All: scripts/test --all, which CI runs and which sets WEIR_TEST=all. Full lengths, every real
+//     part, the race detector.
+//   - Soak: scripts/soak WHAT, for what is statistical, takes real time or needs a quiet machine.
+//     Such tests are in files with the build tag soak, and need nothing of this package.
+//
+// The race detector makes everything several times as slow, so that a test with many steps makes
+// fewer with it: enough to find races. scripts/test --all runs such a test once more without the
+// detector, with all of its steps.
+package effort
+
+import (
+	"os"
+	"testing"
+)
+
+// All reports whether the tests run at full length.
+func All() bool { return os.Getenv("WEIR_TEST") == "all" }
+
+// Of returns quick in a quick run, and all at full length.
+func Of[T any](quick, all T) T {
+	if All() {
+		return all
+	}
+	return quick
+}
+
+// Long skips a test that a quick run does without. Why says what takes so long: "waits for a real
+// failover".
+func Long(t testing.TB, why string) {
+	t.Helper()
+	if !All() {
+		t.Skipf("long: %s; scripts/test --all runs it, and so does WEIR_TEST=all go test", why)
+	}
+}
