@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
@@ -39,44 +38,46 @@ func (s *away) Tell(_ context.Context, part int, told []store.Told) error {
 // TestTellsLater: what cannot be told is told when it can be again, all of it and once. It takes no
 // more room meanwhile than keys do, and is in the way of no other part.
 func TestTellsLater(t *testing.T) {
-	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 30 * 24 * time.Hour}, rule.Regions{Over: 20, Tell: 1})
-	c.Regions.Tell = 0 // each use is told at once
-	own := &away{Store: newMemory(t)}
-	s, err := New(own.Store, Options{Region: "eu", Table: three, Own: own, Rules: rulesOf(c)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	own.down.Store(true)
-	used := uint64(0)
-	use := func(rounds int) {
-		for range rounds {
-			for key := range 8 {
-				ask(t, s, c, string(rune('a'+key)), 1)
-				used++
+	inVirtualTime(t, func(t *testing.T) {
+		c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1_000_000, Window: 30 * 24 * time.Hour}, rule.Regions{Over: 20, Tell: 1})
+		c.Regions.Tell = 0 // each use is told at once
+		own := &away{Store: newMemory(t)}
+		s, err := New(own.Store, Options{Region: "eu", Table: three, Own: own, Rules: rulesOf(c)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		own.down.Store(true)
+		used := uint64(0)
+		use := func(rounds int) {
+			for range rounds {
+				for key := range 8 {
+					ask(t, s, c, string(rune('a'+key)), 1)
+					used++
+				}
 			}
 		}
-	}
-	told := func() uint64 { return s.Stats().Limits[testLimit].Told.Used }
-	use(1)
-	for i := range 3 {
-		before := own.tries.Load()
-		patience.Until(t, "it is tried again "+strconv.Itoa(i), func() bool { use(100); return own.tries.Load() > before+1 })
-	}
-	patience.Until(t, "the other parts are told of", func() bool { return told() == used/4*3 })
-	patience.Until(t, "what waits takes no more room than its keys", func() bool {
-		waits := 0
-		for i := range s.x.ledger.shards {
-			g := &s.x.ledger.shards[i]
-			g.mu.Lock()
-			waits += len(g.out)
-			g.mu.Unlock()
+		told := func() uint64 { return s.Stats().Limits[testLimit].Told.Used }
+		use(1)
+		for i := range 3 {
+			before := own.tries.Load()
+			until(t, "it is tried again "+strconv.Itoa(i), func() bool { use(10); return own.tries.Load() > before+1 })
 		}
-		return waits <= 2
+		until(t, "the other parts are told of", func() bool { return told() == used/4*3 })
+		until(t, "what waits takes no more room than its keys", func() bool {
+			waits := 0
+			for i := range s.x.ledger.shards {
+				g := &s.x.ledger.shards[i]
+				g.mu.Lock()
+				waits += len(g.out)
+				g.mu.Unlock()
+			}
+			return waits <= 2
+		})
+		own.down.Store(false)
+		until(t, "all is told", func() bool { return told() == used })
+		if n := s.Stats().Untold; n != 0 {
+			t.Errorf("%d are not told", n)
+		}
 	})
-	own.down.Store(false)
-	patience.Until(t, "all is told", func() bool { return told() == used })
-	if n := s.Stats().Untold; n != 0 {
-		t.Errorf("%d are not told", n)
-	}
 }

@@ -72,38 +72,40 @@ func TestHearsMuch(t *testing.T) {
 
 // TestHearsWhenReady: nothing is heard, and so lost, before the rules are known.
 func TestHearsWhenReady(t *testing.T) {
-	c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
-	own, other := newMemory(t), newMemory(t)
-	tell := func() {
-		t.Helper()
-		if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: 100, At: time.Now().UnixMicro()}}); err != nil {
-			t.Fatal(err)
+	inVirtualTime(t, func(t *testing.T) {
+		c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
+		own, other := newMemory(t), newMemory(t)
+		tell := func() {
+			t.Helper()
+			if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: 100, At: time.Now().UnixMicro()}}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	open := func(ready func() bool) *Store {
-		s, err := New(plain{own}, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c), Ready: ready})
-		if err != nil {
-			t.Fatal(err)
+		open := func(ready func() bool) *Store {
+			s, err := New(plain{own}, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c), Ready: ready})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
 		}
-		return s
-	}
-	s := open(nil)
-	patience.Until(t, "eu listens", func() bool { return s.Stats().Peers[0].Stale >= 0 })
-	s.x.close() // as a node that is restarted
-	tell()
-	asked, ready := 0, make(chan struct{})
-	s = open(func() bool {
-		if asked++; asked == 2 {
-			close(ready)
+		s := open(nil)
+		until(t, "eu listens", func() bool { return s.Stats().Peers[0].Stale >= 0 })
+		s.x.close() // as a node that is restarted
+		tell()
+		asked, ready := 0, make(chan struct{})
+		s = open(func() bool {
+			if asked++; asked == 2 {
+				close(ready)
+			}
+			return asked > 2
+		})
+		defer s.Close()
+		<-ready
+		if s.Stats().Leads {
+			t.Error("it hears before it is ready")
 		}
-		return asked > 2
+		until(t, "what was told meanwhile is heard", func() bool { return s.Stats().Limits[testLimit].Heard.Used == 100 })
 	})
-	defer s.Close()
-	<-ready
-	if s.Stats().Leads {
-		t.Error("it hears before it is ready")
-	}
-	patience.Until(t, "what was told meanwhile is heard", func() bool { return s.Stats().Limits[testLimit].Heard.Used == 100 })
 }
 
 // TestHearsWhatWasToldBefore: a region that is new, or has forgotten where it was, hears all that
@@ -213,28 +215,31 @@ func TestClockSetBack(t *testing.T) {
 // TestLeadsAgain: a node that hears the others again, since it leads again, says nothing of how it
 // stood when it led before.
 func TestLeadsAgain(t *testing.T) {
-	c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
-	own, other := newMemory(t), &cutOff{Store: newMemory(t), within: time.Millisecond}
-	var away atomic.Bool
-	s, err := New(own, Options{
-		Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c),
-		Ready: func() bool { return !away.Load() },
+	inVirtualTime(t, func(t *testing.T) {
+		c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
+		own, other := newMemory(t), &cutOff{Store: newMemory(t), within: time.Millisecond}
+		var away atomic.Bool
+		s, err := New(own, Options{
+			Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c),
+			Ready: func() bool { return !away.Load() },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		until(t, "us is heard", func() bool { return s.Stats().Peers[0].Stale >= 0 })
+		other.cut.Store(true)
+		away.Store(true)
+		until(t, "it leads no more", func() bool { st := s.Stats(); return !st.Leads && st.Leading == 0 })
+		away.Store(false)
+		until(t, "it leads again", func() bool { return s.Stats().Leads })
+		time.Sleep(time.Millisecond)
+		if st := s.Stats(); st.Peers[0].Stale != -1 || st.Leading <= 0 {
+			t.Errorf("heard %v ago, leads for %v", st.Peers[0].Stale, st.Leading)
+		}
+		other.cut.Store(false)
+		until(t, "us is heard again", func() bool { return s.Stats().Peers[0].Stale >= 0 })
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	patience.Until(t, "us is heard", func() bool { return s.Stats().Peers[0].Stale >= 0 })
-	other.cut.Store(true)
-	away.Store(true)
-	patience.Until(t, "it leads no more", func() bool { st := s.Stats(); return !st.Leads && st.Leading == 0 })
-	away.Store(false)
-	patience.Until(t, "it leads again", func() bool { return s.Stats().Leads })
-	if st := s.Stats(); st.Peers[0].Stale != -1 || st.Leading <= 0 {
-		t.Errorf("heard %v ago, leads for %v", st.Peers[0].Stale, st.Leading)
-	}
-	other.cut.Store(false)
-	patience.Until(t, "us is heard again", func() bool { return s.Stats().Peers[0].Stale >= 0 })
 }
 
 // TestOldGreetings: what another region said long ago does not make it one to borrow of.
@@ -344,43 +349,45 @@ func TestCountsWhatIsUnsure(t *testing.T) {
 		{"early, certainly not made", failure{early: true, err: store.ErrNotCharged}, 100, 0, 100},
 	} {
 		t.Run(of.name, func(t *testing.T) {
-			var clock atomic.Int64
-			clock.Store(turn - time.Minute.Microseconds())
-			inner, err := memory.New(memory.Options{Clock: clock.Load})
-			if err != nil {
-				t.Fatal(err)
-			}
-			own, other := &losing{Store: inner}, newMemory(t)
-			s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			at := turn + time.Minute.Microseconds()
-			tell := func(units int64) {
-				t.Helper()
-				if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: units, At: at}}); err != nil {
+			inVirtualTime(t, func(t *testing.T) {
+				var clock atomic.Int64
+				clock.Store(turn - time.Minute.Microseconds())
+				inner, err := memory.New(memory.Options{Clock: clock.Load})
+				if err != nil {
 					t.Fatal(err)
 				}
-			}
-			counted := func() LimitStats { return s.Stats().Limits[testLimit] }
-			own.fails.Store(&of.failure)
-			if of.failure.early {
-				tell(100)
-				patience.Until(t, "it is read", func() bool { return s.Stats().Peers[0].Uses == 1 })
-				clock.Store(at)
-				tell(0) // and so the bridge sees the clock
-			} else {
-				clock.Store(at)
-				tell(100)
-			}
-			patience.Until(t, "all is counted", func() bool { n := counted(); return n.Heard.Used+n.Late.Used+n.Unsure.Used == 100 })
-			if n := counted(); own.fails.Load() != nil || n.Heard.Used != of.heard || n.Unsure.Used != of.unsure || n.Late != (Net{}) {
-				t.Errorf("%+v", n)
-			}
-			if r := ask(t, s, c, "k", 0); r.Remaining != 900-of.charged {
-				t.Errorf("%d remain, want %d", r.Remaining, 900-of.charged)
-			}
+				own, other := &losing{Store: inner}, newMemory(t)
+				s, err := New(own, Options{Region: "eu", Table: []Region{{"eu", 1}, {"us", 1}}, Own: own, Peers: map[string]Neighbour{"us": other}, Rules: rulesOf(c)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				at := turn + time.Minute.Microseconds()
+				tell := func(units int64) {
+					t.Helper()
+					if err := other.Tell(context.Background(), 0, []store.Told{{Counter: c.Regions.All.ID, Key: []byte("k"), Units: units, At: at}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				counted := func() LimitStats { return s.Stats().Limits[testLimit] }
+				own.fails.Store(&of.failure)
+				if of.failure.early {
+					tell(100)
+					until(t, "it is read", func() bool { return s.Stats().Peers[0].Uses == 1 })
+					clock.Store(at)
+					tell(0) // and so the bridge sees the clock
+				} else {
+					clock.Store(at)
+					tell(100)
+				}
+				until(t, "all is counted", func() bool { n := counted(); return n.Heard.Used+n.Late.Used+n.Unsure.Used == 100 })
+				if n := counted(); own.fails.Load() != nil || n.Heard.Used != of.heard || n.Unsure.Used != of.unsure || n.Late != (Net{}) {
+					t.Errorf("%+v", n)
+				}
+				if r := ask(t, s, c, "k", 0); r.Remaining != 900-of.charged {
+					t.Errorf("%d remain, want %d", r.Remaining, 900-of.charged)
+				}
+			})
 		})
 	}
 }

@@ -22,13 +22,44 @@ const (
 	failedOver = "failovers"
 )
 
-// servers starts the Redis of each region, and the faulty ways to those of others.
-func (w *world) servers() {
+// start starts the server of each region, and the faulty ways to those of others.
+func (w *world) start() {
+	w.t.Helper()
+	if w.virtual {
+		for i := range w.names {
+			s := newServer(w.t, w.plan.ahead[i])
+			w.memory, w.servers = append(w.memory, s), append(w.servers, s)
+		}
+	} else {
+		w.startRedis()
+	}
+	w.links = make([][]fault, len(w.names))
+	for i := range w.links {
+		w.links[i] = make([]fault, len(w.names))
+		for j := range w.links[i] {
+			// A sentinel tells clients the master's own address, so there is no proxy before it.
+			if i == j || w.servers[j] == nil {
+				continue
+			}
+			if w.virtual {
+				w.links[i][j] = newLink(w.memory[j], w.within())
+			} else {
+				w.links[i][j] = redistest.Proxy(w.t, w.redis[j].Addr())
+			}
+			if w.plan.parted {
+				w.links[i][j].Refuse()
+			}
+		}
+	}
+}
+
+// startRedis starts a Redis for each region.
+func (w *world) startRedis() {
 	w.t.Helper()
 	for i := range w.names {
 		if i == 0 && w.plan.failover {
 			w.sentinel = redistest.StartSentinel(w.t)
-			w.redis, w.urls = append(w.redis, nil), append(w.urls, w.sentinel.URL())
+			w.redis, w.servers, w.urls = append(w.redis, nil), append(w.servers, nil), append(w.urls, w.sentinel.URL())
 			continue
 		}
 		var options []string
@@ -43,19 +74,7 @@ func (w *world) servers() {
 		} else {
 			s = redistest.Start(w.t, options...)
 		}
-		w.redis, w.urls = append(w.redis, s), append(w.urls, s.URL())
-	}
-	w.links = make([][]*redistest.FaultProxy, len(w.names))
-	for i := range w.links {
-		w.links[i] = make([]*redistest.FaultProxy, len(w.names))
-		for j, to := range w.redis {
-			// A sentinel tells clients the master's own address, so there is no proxy before it.
-			if i != j && to != nil {
-				if w.links[i][j] = redistest.Proxy(w.t, to.Addr()); w.plan.parted {
-					w.links[i][j].Refuse()
-				}
-			}
-		}
+		w.redis, w.servers, w.urls = append(w.redis, s), append(w.servers, s), append(w.urls, s.URL())
 	}
 }
 
@@ -154,15 +173,15 @@ func (w *world) hearTwice(region int, rnd *rand.Rand) {
 	w.note("two that hear", "two nodes of %s hear", w.names[region])
 }
 
-// restart kills a region's Redis, and starts it again with its data.
+// restart kills a region's server, and starts it again with its data.
 func (w *world) restart(region int, rnd *rand.Rand) {
-	if w.redis[region] == nil {
+	if w.servers[region] == nil {
 		return
 	}
-	w.redis[region].Kill()
+	w.servers[region].Kill()
 	time.Sleep(time.Duration(5+rnd.IntN(400)) * time.Millisecond)
-	w.redis[region].Restart()
-	w.note(restarted, "the Redis of %s has restarted with its data", w.names[region])
+	w.servers[region].Restart()
+	w.note(restarted, "the server of %s has restarted with its data", w.names[region])
 }
 
 // failOver kills the master of the first region, and waits until a replica is the master.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
@@ -21,9 +21,14 @@ import (
 
 // TestHeals: after a cut of each kind the other region is heard again. How long that takes is
 // shown, and has no bound here, since machines may be busy; TestHealsSoon has one.
-// WEIR_REGIONS_HEALS is how many cuts of each kind there are.
 func TestHeals(t *testing.T) {
-	cuts := int(number("WEIR_REGIONS_HEALS", 1))
+	effort.Long(t, "waits until a cut is noticed; TestHealsSoon does so in virtual time")
+	t.Parallel()
+	heals(t, 1, 0)
+}
+
+// heals makes so many cuts of each kind, of up to most after they are noticed.
+func heals(t *testing.T, cuts int, most time.Duration) {
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 1000, Window: time.Hour}, rule.Regions{Over: 20, Tell: 2})
 	for name, cut := range map[string]func(l *redistest.FaultProxy){
 		"refuses":       func(l *redistest.FaultProxy) { l.Refuse(); l.Cut() },
@@ -64,7 +69,9 @@ func TestHeals(t *testing.T) {
 				patience.Until(t, "eu hears us", fresh)
 				cut(link)
 				patience.Until(t, "eu notices", func() bool { return eu.Stats().Peers[0].Stale > 2*time.Second })
-				time.Sleep(time.Duration(rand.IntN(4000)) * time.Millisecond)
+				if most > 0 {
+					time.Sleep(rand.N(most))
+				}
 				link.Pass()
 				healed := time.Now()
 				patience.Until(t, "eu hears us again", fresh)
@@ -98,9 +105,7 @@ func (s *cutOff) Told(ctx context.Context, part int, after string, limit int, wa
 // TestHealsSoon: two seconds after a cut at the latest, what another region tells is less than a
 // second old, however long the cut was and whenever it ended. To connect takes at most a second.
 func TestHealsSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		// A bubble begins in 2000, before this process, and its monotonic clock below 0.
-		time.Sleep(time.Until(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
+	inVirtualTime(t, func(t *testing.T) {
 		c := borrowable(t, kinds[1], rule.Regions{Over: 20, Tell: 2})
 		table := []Region{{"eu", 1}, {"us", 1}}
 		own := []*cutOff{{Store: newMemory(t)}, {Store: newMemory(t)}}
@@ -117,7 +122,7 @@ func TestHealsSoon(t *testing.T) {
 		eu, us := list[0], own[1]
 		rnd := rand.New(rand.NewPCG(15, 2))
 		most := time.Duration(0)
-		for range 300 {
+		for range effort.Of(100, 300) {
 			time.Sleep(3 * time.Second)
 			us.within = []time.Duration{0, 200 * time.Millisecond, time.Second}[rnd.IntN(3)]
 			us.cut.Store(true)

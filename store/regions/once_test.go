@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
@@ -29,7 +30,8 @@ type onceNode struct {
 func TestExactlyOnce(t *testing.T) {
 	t.Parallel()
 	const keys, tellers, ahead, atATime = 50, 16, 4000, 2
-	entries := int64(number("WEIR_REGIONS_ENTRIES", 10_000))
+	const each = 50 // entries after which a node is killed, or a connection reset
+	entries := int64(number("WEIR_REGIONS_ENTRIES", uint64(effort.Of(2_000, 10_000))))
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: algo.MaxN, Window: algo.MaxWindow, FirstRequest: true}, rule.Regions{Over: 20, Tell: 2})
 	eu, us := redistest.Start(t), redistest.Start(t)
 	open := func(url string) *redis.Store {
@@ -75,6 +77,7 @@ func TestExactlyOnce(t *testing.T) {
 		}
 		return units
 	}
+	turns := make(chan struct{}, 1)
 	var mu sync.Mutex
 	var entered, units int64
 	var running sync.WaitGroup
@@ -90,6 +93,12 @@ func TestExactlyOnce(t *testing.T) {
 				entered++
 				told := store.Told{Counter: c.Regions.All.ID, Key: []byte(keyName(rnd.IntN(keys))), Units: 1 + rnd.Int64N(5), At: time.Now().UnixMicro()}
 				units += told.Units
+				if entered%each == 0 {
+					select {
+					case turns <- struct{}{}:
+					default:
+					}
+				}
 				for entered%ahead == 0 && !t.Failed() && heard() < units-3*ahead { // the log is bounded
 					time.Sleep(time.Millisecond)
 				}
@@ -102,15 +111,18 @@ func TestExactlyOnce(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { running.Wait(); close(ended) }()
-	rnd := rand.New(rand.NewPCG(rand.Uint64(), 6))
+	rnd := rand.New(rand.NewPCG(15, 6))
 	kills, cuts := 0, 0
-	step := func() {
-		hearing := 0
-		for _, n := range nodes {
-			if n.hearing != nil {
-				hearing++
+	hearing := func() (n int) {
+		for _, node := range nodes {
+			if node.hearing != nil {
+				n++
 			}
 		}
+		return n
+	}
+	step := func() {
+		hearing := hearing()
 		switch n := nodes[rnd.IntN(len(nodes))]; {
 		case n.hearing == nil && hearing < atATime:
 			n.hearing = n.s.x.begin(context.Background())
@@ -127,11 +139,11 @@ func TestExactlyOnce(t *testing.T) {
 		select {
 		case <-ended:
 			done = true
-		case <-time.After(time.Duration(rnd.IntN(30)) * time.Millisecond):
+		case <-turns:
 			step()
 		}
 	}
-	for range 100 { // and some more, until at least two hear in the end
+	for i := 0; i < 100 || kills == 0 || cuts == 0 || hearing() < atATime; i++ { // and some more
 		step()
 	}
 	patience.Until(t, "all is heard", func() bool {
@@ -145,7 +157,7 @@ func TestExactlyOnce(t *testing.T) {
 		gaps += n.s.Stats().Peers[0].Gaps
 	}
 	t.Logf("%d entries; %d nodes killed while they heard, connections reset %d times", entries, kills, cuts)
-	if got := heard(); got != units || gaps != 0 || kills == 0 || cuts == 0 {
+	if got := heard(); got != units || gaps != 0 {
 		t.Errorf("%d units told, %d heard; %d gaps, %d kills, %d cuts", units, got, gaps, kills, cuts)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/leasecheck"
 	"github.com/weir-rl/weir/rule"
 )
@@ -94,12 +95,12 @@ func (r *roll) steps() (list []step) {
 }
 
 // run makes the change, one node after the other, while all regions ask for more than there is.
-func (r *roll) run(t *testing.T) (found string) {
+func (r *roll) run(t *testing.T, virtual bool) (found string) {
 	w := &world{
 		t: t, plan: plan{config: r.config, parted: r.parted}, prefix: fmt.Sprintf("c%d:%d:", r.seed, rand.Uint32()), names: []string{"ap", "eu", "us"}, nodes: make([][]*node, 3),
-		log: slog.New(slog.DiscardHandler),
+		log: slog.New(slog.DiscardHandler), virtual: virtual,
 	}
-	w.servers()
+	w.start()
 	w.names = append(w.names, spare)
 	defer w.end()
 	var bound algo.Config
@@ -143,7 +144,7 @@ func (r *roll) run(t *testing.T) (found string) {
 			now[region][i].close()
 			if region == r.lost {
 				if i == 1 {
-					w.redis[region].Kill()
+					w.servers[region].Kill()
 				}
 				return
 			}
@@ -174,15 +175,15 @@ func (r *roll) run(t *testing.T) (found string) {
 }
 
 // TestRolls: while weights or N change in two steps, node by node, and regions are added and lost,
-// all of them together keep to the larger of the old and the new bound. WEIR_REGIONS_ROLLS is how
-// many changes are made.
+// all of them together keep to the larger of the old and the new bound.
 func TestRolls(t *testing.T) {
 	t.Parallel()
-	seed := number("WEIR_REGIONS_SEED", rand.Uint64N(1<<32))
-	for i := range number("WEIR_REGIONS_ROLLS", 1) {
-		if found := drawRoll(seed + i).run(t); found != "" {
-			t.Error(found)
-		}
+	for seed := range uint64(effort.Of(5, 50)) {
+		inVirtualTime(t, func(t *testing.T) {
+			if found := drawRoll(seed).run(t, true); found != "" {
+				t.Error(found)
+			}
+		})
 	}
 }
 
@@ -190,14 +191,16 @@ func TestRolls(t *testing.T) {
 // Regions that hear of each other mostly keep to it all the same; so here they do not.
 func TestRollsFindMistakes(t *testing.T) {
 	t.Parallel()
-	const most = 5
+	const most = 20
 	for range most {
 		r := drawRoll(1)
 		r.before, r.after, r.thenN, r.lost = [3]int{3, 1, 1}, [3]int{1, 3, 1}, r.n, -1
 		r.at, r.parted = true, true
 		r.config.Algorithm, r.of.Over = algo.SlidingLog, 0
 		r.wait = r.config.Window * 5 / 4 // when much has been used lately, by the old table
-		if r.run(t) != "" {
+		found := ""
+		inVirtualTime(t, func(t *testing.T) { found = r.run(t, true) })
+		if found != "" {
 			return
 		}
 	}

@@ -15,16 +15,18 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/leasecheck"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
 
-// Recorded runs: three regions with two nodes each, over real Redis servers. Links between them are
-// cut, delay and lose, nodes are killed, servers restart with their data, one fails over, and their
-// clocks differ (faults_test.go). All that was admitted is held against the bound.
-// scripts/soak-regions makes many of them, and counts them at the end (summary_test.go).
+// Recorded runs: three regions with two nodes each. Links between them are cut, delay and lose,
+// nodes are killed, servers restart with their data, and their clocks differ (faults_test.go). All
+// that was admitted is held against the bound, and counted at the end (summary_test.go). Most runs
+// are in virtual time. scripts/soak makes many over real Redis servers, one of which may fail over
+// (runs_soak_test.go).
 
 // number reads a number from the environment.
 func number(name string, otherwise uint64) uint64 {
@@ -34,24 +36,36 @@ func number(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
+// TestRuns makes runs in virtual time, of each kind of limit as many.
 func TestRuns(t *testing.T) {
 	t.Parallel()
-	runs, lanes := number("WEIR_REGIONS_RUNS", 4), number("WEIR_REGIONS_AT_ONCE", 1)
-	seed := number("WEIR_REGIONS_SEED", rand.Uint64N(1<<32))
+	runs := uint64(len(cells) * effort.Of(1, 5))
+	if effort.Detector {
+		runs = uint64(2 * len(cells))
+	}
 	sum := &summary{of: runs, cells: map[cell]*row{}}
-	t.Cleanup(func() { t.Logf("\n%v", sum) }) // after all lanes
-	for lane := range lanes {
-		t.Run(fmt.Sprint("lane ", lane), func(t *testing.T) {
-			t.Parallel()
-			for i := lane; i < runs; i += lanes {
-				t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-					r := run(t, seed+i, nil)
-					if t.Logf("%d of %d: %v", sum.add(r), runs, r); r.found != "" {
-						t.Error(r.found)
-					}
-				})
-			}
+	for seed := range runs {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T) {
+				r := run(t, drawPlan(seed, true), nil)
+				if sum.add(r); r.found != "" {
+					t.Errorf("%v\n%s", r, r.found)
+				}
+			})
 		})
+	}
+	t.Logf("\n%v", sum)
+}
+
+// TestRunOnRedis makes one run over real Redis servers.
+func TestRunOnRedis(t *testing.T) {
+	effort.Long(t, "takes some seconds of real time; TestRuns runs the same in virtual time")
+	t.Parallel()
+	p := drawPlan(1, false)
+	p.length, p.restarts, p.failover = 3*time.Second, true, false
+	r := run(t, p, nil)
+	if t.Log(r); r.found != "" {
+		t.Error(r.found)
 	}
 }
 
@@ -60,9 +74,12 @@ func TestRunsFindMistakes(t *testing.T) {
 	t.Parallel()
 	for name, mistake := range mistakes {
 		t.Run(name, func(t *testing.T) {
-			const most = 20
+			const most = 40
 			for seed := range uint64(most) {
-				if run(t, 1000+seed, mistake).found != "" {
+				found := ""
+				inVirtualTime(t, func(t *testing.T) { found = run(t, drawPlan(1000+seed, true), mistake).found })
+				if found != "" {
+					t.Logf("run %d: %s", seed, found)
 					return
 				}
 			}
@@ -128,15 +145,17 @@ var cells = func() (list []cell) {
 
 // plan is what a run does.
 type plan struct {
-	seed   uint64
-	cell   cell
-	config algo.Config
-	of     rule.Regions
-	leases bool
-	keys   int
-	most   int64 // cost of a request
-	rate   int   // of each node, a second
-	length time.Duration
+	seed    uint64
+	rnd     *rand.Rand // that has drawn it, and draws the faults
+	virtual bool       // over stores in memory, in virtual time
+	cell    cell
+	config  algo.Config
+	of      rule.Regions
+	leases  bool
+	keys    int
+	most    int64 // cost of a request
+	rate    int   // of each node, a second
+	length  time.Duration
 
 	parted   bool             // all links are cut at first, so that each region comes to its ceiling
 	ahead    [3]time.Duration // by how much the clocks of the regions' servers are
@@ -144,8 +163,9 @@ type plan struct {
 	failover bool             // of the first region's
 }
 
-func drawPlan(rnd *rand.Rand, seed uint64) (p plan) {
-	p.seed, p.cell = seed, cells[seed%uint64(len(cells))]
+func drawPlan(seed uint64, virtual bool) (p plan) {
+	rnd := rand.New(rand.NewPCG(seed, 15))
+	p.seed, p.rnd, p.virtual, p.cell = seed, rnd, virtual, cells[seed%uint64(len(cells))]
 	p.config = algo.Config{
 		Algorithm: p.cell.algorithm, N: int64(30 + rnd.IntN(600)), Window: time.Duration(2+rnd.IntN(5)) * time.Second,
 	}
@@ -172,11 +192,11 @@ func drawPlan(rnd *rand.Rand, seed uint64) (p plan) {
 	p.keys, p.most = 1+rnd.IntN(2), int64(1+rnd.IntN(2))
 	p.length = 3*time.Second + time.Duration(rnd.IntN(3000))*time.Millisecond
 	p.parted = rnd.IntN(4) == 0
-	if p.restarts = rnd.IntN(3) == 0; rnd.IntN(12) == 0 {
+	if p.restarts = rnd.IntN(3) == 0; rnd.IntN(12) == 0 && !virtual {
 		p.failover = true
 		p.length += 5 * time.Second
 	}
-	if rnd.IntN(3) == 0 && redistest.CanStartAhead() == nil {
+	if rnd.IntN(3) == 0 && (virtual || redistest.CanStartAhead() == nil) {
 		for i := range p.ahead {
 			p.ahead[i] = time.Duration(rnd.IntN(4_000_000)-2_000_000) * time.Microsecond
 			if p.config.Algorithm == algo.SlidingWindow { // the estimates need the same edges everywhere
@@ -224,9 +244,8 @@ func (w *world) bound(c algo.Config, g *rule.Regions) algo.Config {
 
 // run makes a run, and says what went over the bound. With a mistake all regions ask for more than
 // there is, and nothing fails between them.
-func run(t *testing.T, seed uint64, mistake func(o *Options)) *result {
-	rnd := rand.New(rand.NewPCG(seed, 15))
-	p := drawPlan(rnd, seed)
+func run(t *testing.T, p plan, mistake func(o *Options)) *result {
+	rnd, seed := p.rnd, p.seed
 	busy := rnd.IntN(3) // regions beyond this one have little to do
 	if mistake != nil {
 		p.of, p.leases, p.parted, busy = rule.Regions{Tell: 2}, false, false, 2
@@ -235,9 +254,9 @@ func run(t *testing.T, seed uint64, mistake func(o *Options)) *result {
 	}
 	w := &world{
 		t: t, plan: p, prefix: fmt.Sprintf("r%d:%d:", seed, rand.Uint32()), names: []string{"ap", "eu", "us"}, nodes: make([][]*node, 3),
-		log: slog.New(slog.DiscardHandler), mistake: mistake,
+		log: slog.New(slog.DiscardHandler), mistake: mistake, virtual: p.virtual,
 	}
-	w.servers()
+	w.start()
 	for range 3 {
 		w.weights = append(w.weights, 1+rnd.IntN(3))
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 )
@@ -71,17 +71,25 @@ var tableColumns = []struct {
 }
 
 // TestTable: what all regions admit in a window under different loads, with links of 60 ms one way,
-// is never above the bound. scripts/regions-table makes all of the table, with the settings of a
-// rule; else there are two loads, for a short window.
+// is never above the bound. scripts/regions-table sets WEIR_REGIONS_TABLE, and makes the table of
+// docs/regions.md over real Redis servers, with the settings of a rule; else all is in virtual time.
 func TestTable(t *testing.T) {
 	t.Parallel()
-	c := algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: 2 * time.Second}
-	windows, loads := 1, tableLoads[:2]
-	if n := int(number("WEIR_REGIONS_TABLE", 0)); n > 0 {
-		windows, loads = n, tableLoads
-		c.N, c.Window, c.LeaseFor = 500, 10*time.Second, 2*time.Second
+	if windows := int(number("WEIR_REGIONS_TABLE", 0)); windows > 0 {
+		makeTable(t, windows, []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
+		return
 	}
-	list := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
+	inVirtualTime(t, func(t *testing.T) { makeTable(t, effort.Of(1, 2), nil) })
+}
+
+// makeTable makes the table over these servers, or in virtual time if there are none.
+func makeTable(t *testing.T, windows int, list []*redistest.Server) {
+	c := algo.Config{Algorithm: algo.FixedWindow, N: 500, Window: 10 * time.Second, LeaseFor: 2 * time.Second}
+	loads := tableLoads
+	if list == nil && !effort.All() {
+		c.N, c.Window, c.LeaseFor = 100, 2*time.Second, 0
+		loads = tableLoads[:2]
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "| N = %d in %v |", c.N, c.Window)
 	for _, column := range tableColumns {
@@ -95,8 +103,13 @@ func TestTable(t *testing.T) {
 			w := &world{
 				t: t, plan: plan{config: c}, prefix: fmt.Sprintf("t%d:", rand.Uint32()), names: []string{"ap", "eu", "us"}, weights: []int{1, 1, 1},
 				nodes: make([][]*node, 3), log: slog.New(slog.DiscardHandler), alone: column.alone,
+				virtual: list == nil,
 			}
-			w.take(list)
+			if list == nil {
+				w.start()
+			} else {
+				w.take(list)
+			}
 			w.counter = borrowable(t, c, column.of)
 			for region := range w.names {
 				w.open(region)
@@ -104,7 +117,7 @@ func TestTable(t *testing.T) {
 			}
 			defer w.end()
 			if !column.alone {
-				patience.Until(t, "the regions hear each other", w.hear)
+				w.until("the regions hear each other", w.hear)
 			}
 			w.eachLink(func(i, j int) {
 				if w.links[i][j].Delay(60 * time.Millisecond); load.cut && (i == 0 || j == 0) {
@@ -130,9 +143,9 @@ func TestTable(t *testing.T) {
 
 // take uses servers that are there.
 func (w *world) take(list []*redistest.Server) {
-	w.redis, w.links = list, make([][]*redistest.FaultProxy, len(list))
+	w.redis, w.links = list, make([][]fault, len(list))
 	for i, from := range list {
-		w.urls, w.links[i] = append(w.urls, from.URL()), make([]*redistest.FaultProxy, len(list))
+		w.servers, w.urls, w.links[i] = append(w.servers, from), append(w.urls, from.URL()), make([]fault, len(list))
 		for j, to := range list {
 			if i != j {
 				w.links[i][j] = redistest.Proxy(w.t, to.Addr())

@@ -3,7 +3,6 @@ package regions
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weir-rl/weir/algo"
@@ -49,9 +48,7 @@ func apart(t *testing.T, c *rule.Counter, way time.Duration) map[string]*Store {
 // nobody here has used yet. They go back: else the lender would lack them, and nobody would have
 // them.
 func TestLoanAcrossTheTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		// A bubble begins in 2000, before this process, and its monotonic clock below 0.
-		time.Sleep(time.Until(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
+	inVirtualTime(t, func(t *testing.T) {
 		c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 200, Window: time.Minute}, rule.Regions{Tell: 2})
 		s := apart(t, c, 100*time.Millisecond)
 		admits := func(region string, n int) (admitted int) {
@@ -84,8 +81,7 @@ func TestLoanAcrossTheTurn(t *testing.T) {
 // TestLoanTooLate: units that have ended where they were lent before they are here are lost to
 // both regions, and are counted as such.
 func TestLoanTooLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
+	inVirtualTime(t, func(t *testing.T) {
 		c := borrowable(t, kinds[1], rule.Regions{Tell: 2}) // lends for half a second
 		s := apart(t, c, 700*time.Millisecond)
 		time.Sleep(5 * time.Second)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -18,19 +19,22 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// world is regions on this machine, each with a Redis of its own. The way from each region to each
-// other leads through a faulty network.
+// world is regions on this machine, each with a Redis of its own, or in virtual time with a store in
+// memory. The way from each region to each other leads through a faulty network.
 type world struct {
 	t        testing.TB
 	plan     plan
 	prefix   string
 	names    []string
 	weights  []int
-	redis    []*redistest.Server // nil where there is a sentinel
+	virtual  bool                // there is no Redis; the test runs in virtual time
+	servers  []restarter         // by region; nil where there is a sentinel
+	redis    []*redistest.Server // nil where there is a sentinel; empty in virtual time
+	memory   []*server           // in virtual time
 	sentinel *redistest.Sentinel // of the first region; nil if nothing fails over
 	urls     []string
-	links    [][]*redistest.FaultProxy // from the region of the first index to the Redis of the second
-	nodes    [][]*node                 // by region
+	links    [][]fault // from the region of the first index to the server of the second; nil: none
+	nodes    [][]*node // by region
 	counter  *rule.Counter
 	log      *slog.Logger
 	timeout  time.Duration    // of calls; 0: a second
@@ -42,12 +46,18 @@ type world struct {
 	lent     lent
 }
 
+// restarter is a server that can be killed, and started again with its data.
+type restarter interface {
+	Kill()
+	Restart()
+}
+
 // node is a node of a region.
 type node struct {
 	w      *world
 	region int
-	own    *redis.Store
-	peers  []*redis.Store
+	own    Neighbour
+	peers  []Neighbour
 	s      *Store
 	of     *rule.Counter // as it was when the node began
 	closed bool
@@ -74,30 +84,19 @@ func keyName(key int) string { return fmt.Sprint("key ", key) }
 func (w *world) open(region int) *node {
 	w.t.Helper()
 	n := &node{w: w, region: region, of: w.counter}
-	open := func(url string) *redis.Store {
-		s, err := redis.Open(redis.Options{URL: url, Prefix: w.prefix, Timeout: cmp.Or(w.timeout, time.Second), Logger: w.log})
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		return s
-	}
-	n.own = open(w.urls[region])
+	n.own = w.connect(region, region)
 	o := Options{
 		Region: w.names[region], Own: n.own, Logger: w.log, Peers: map[string]Neighbour{},
 		Nodes: func() int { return 2 },
 		Rules: rulesOf(w.counter),
 	}
-	for i, name := range w.names[len(w.redis):] { // regions that have no servers, and no peers
-		o.Table = append(o.Table, Region{Name: name, Weight: w.weights[len(w.redis)+i]})
+	for i, name := range w.names[len(w.servers):] { // regions that have no servers, and no peers
+		o.Table = append(o.Table, Region{Name: name, Weight: w.weights[len(w.servers)+i]})
 	}
-	for i, name := range w.names[:len(w.redis)] {
+	for i, name := range w.names[:len(w.servers)] {
 		o.Table = append(o.Table, Region{Name: name, Weight: w.weights[i]})
 		if i != region {
-			url := w.urls[i]
-			if l := w.links[region][i]; l != nil {
-				url = "redis://" + l.Addr()
-			}
-			p := open(url)
+			p := w.connect(region, i)
 			n.peers = append(n.peers, p)
 			if o.Peers[name] = p; i == 0 {
 				o.Peers[name] = &recorder{p, &w.lent}
@@ -127,6 +126,39 @@ func (w *world) open(region int) *node {
 	n.s = s
 	w.nodes[region] = append(w.nodes[region], n)
 	return n
+}
+
+// connect connects a node of a region with the server of one.
+func (w *world) connect(from, to int) Neighbour {
+	w.t.Helper()
+	if w.virtual {
+		if from == to {
+			return w.memory[to]
+		}
+		return w.links[from][to].(*link)
+	}
+	url := w.urls[to]
+	if l, ok := w.links[from][to].(*redistest.FaultProxy); ok {
+		url = "redis://" + l.Addr()
+	}
+	s, err := redis.Open(redis.Options{URL: url, Prefix: w.prefix, Timeout: w.within(), Logger: w.log})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// within is how long a call may take.
+func (w *world) within() time.Duration { return cmp.Or(w.timeout, time.Second) }
+
+// until waits until ok, in the time of the world.
+func (w *world) until(what string, ok func() bool) {
+	w.t.Helper()
+	if w.virtual {
+		until(w.t, what, ok)
+	} else {
+		patience.Until(w.t, what, ok)
+	}
 }
 
 // close ends a node in order.
