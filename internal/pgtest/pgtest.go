@@ -2,9 +2,13 @@
 // with TLS (StartTLS), a replica of one that can be promoted (Server.Replica), and pgbouncer before
 // one (Server.Bouncer). redistest.Proxy makes the network in front of them faulty.
 //
-// Begin with Start. Servers listen on free ports of the loopback, keep their files in temporary
-// folders, and end with the test, or with the process that runs it, however that ends. The log of a
-// failed test's servers is shown with it. Where PostgreSQL is not installed, the test is skipped.
+// Begin with Start, or with Shared for a test that needs no more than a database. Servers listen on
+// free ports of the loopback, keep their files in temporary folders, and end with the test, or with
+// the process that runs it, however that ends. The log of a failed test's servers is shown with it.
+// Where PostgreSQL is not installed, is too old or does not start, the test is skipped.
+//
+// Variables that begin with PG are removed from the environment of the process that runs the tests:
+// the server and all its clients read them.
 //
 // A server has the database weir, which belongs to the role weir; that is no superuser. Whoever
 // comes from this machine is let in without a password, but for the role guarded, whose password is
@@ -39,9 +43,15 @@ import (
 // Password is that of the role guarded.
 const Password = "open: sesame/é"
 
-// Server is a PostgreSQL server.
+// Server is a PostgreSQL server, as a test sees it.
 type Server struct {
-	t        testing.TB
+	*instance
+	t  testing.TB
+	db string // the database of the test: weir, or one of its own on a shared server
+}
+
+// instance is a server, whether it runs or not.
+type instance struct {
 	dir      string // its files; its data lie in the folder data
 	port     int
 	reserved []net.PacketConn
@@ -59,6 +69,14 @@ type Server struct {
 func Start(t testing.TB, options ...string) *Server {
 	t.Helper()
 	return start(t, false, options, func(s *Server) error { return s.owner.copy(template(t), s.data()) })
+}
+
+func init() {
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "PG") {
+			_ = os.Unsetenv(name)
+		}
+	}
 }
 
 // start starts a server on the data that fill puts into the folder of data.
@@ -81,27 +99,64 @@ func start(t testing.TB, tls bool, options []string, fill func(s *Server) error)
 	}, options...)
 	s.write("postgresql.conf", strings.Join(lines, "\n")+"\n")
 	if err := s.launch(); err != nil {
+		if of := s.startsBare(); of != nil {
+			t.Skipf("PostgreSQL does not start here: %v", of)
+		}
 		t.Fatal(err)
 	}
 	return s
 }
 
+// startsBare returns why the server does not start on new data with nothing but defaults, at the
+// same port.
+func (s *Server) startsBare() error {
+	bare := &Server{instance: &instance{port: s.port, owner: s.owner}, t: s.t, db: s.db}
+	var err error
+	if bare.dir, err = makeDir(bare.owner); err != nil {
+		return err
+	}
+	defer os.RemoveAll(bare.dir)
+	data, err := makeTemplate(binary(s.t, "initdb"), binary(s.t, "postgres"))
+	if err != nil {
+		return err
+	}
+	if err := bare.owner.copy(data, bare.data()); err != nil {
+		return err
+	}
+	bare.write("postgresql.conf", fmt.Sprintf("listen_addresses = '127.0.0.1'\nport = %d\nunix_socket_directories = '%s'\n", s.port, bare.dir))
+	if err := bare.launch(); err != nil {
+		return fmt.Errorf("%w\n%s", err, endOf(filepath.Join(bare.dir, "log")))
+	}
+	bare.kill()
+	return nil
+}
+
+// makeDir makes a folder for the files of a server. That of t.TempDir is closed to other users. The
+// path of a socket in it has about 100 bytes at most.
+func makeDir(owner *account) (string, error) {
+	parent := ""
+	if len(os.TempDir()) > 60 {
+		parent = "/tmp"
+	}
+	dir, err := os.MkdirTemp(parent, "pgtest")
+	if err != nil {
+		return "", err
+	}
+	return dir, owner.own(dir)
+}
+
 func newServer(t testing.TB) *Server {
 	t.Helper()
-	binary(t, "postgres")
-	s := &Server{t: t}
+	installed(t)
+	s := &Server{instance: &instance{}, t: t, db: "weir"}
 	var err error
 	if s.owner, err = ownerOfServers(); err != nil {
-		t.Fatal(err)
+		t.Skipf("there is no user for PostgreSQL, which does not run as root: %v", err)
 	}
-	// The folder of t.TempDir is closed to other users.
-	if s.dir, err = os.MkdirTemp("", "pgtest"); err != nil {
+	if s.dir, err = makeDir(s.owner); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.cleanup)
-	if err := s.owner.own(s.dir); err != nil {
-		t.Fatal(err)
-	}
 	if s.port, s.reserved, err = testproc.Reserve(false); err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +177,34 @@ func binary(t testing.TB, name string) string {
 		t.Skip(name + " is not installed; on Debian: apt-get install postgresql")
 	}
 	return path
+}
+
+// oldest is the first version of PostgreSQL that Weir works with.
+const oldest = 15
+
+// installed skips the test if the server is not installed, does not run, or is too old.
+func installed(t testing.TB) {
+	t.Helper()
+	path := binary(t, "postgres")
+	text, err := exec.Command(path, "--version").CombinedOutput()
+	if err != nil {
+		t.Skipf("%s does not run: %v: %.200s", path, err, text)
+	}
+	if n := majorOf(string(text)); n > 0 && n < oldest {
+		t.Skipf("%s is too old; Weir needs PostgreSQL %d; on Debian 12 or newer: apt-get install postgresql", strings.TrimSpace(string(text)), oldest)
+	}
+}
+
+// majorOf returns the major version in what a server says of its version, such as "postgres
+// (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)"; 0 if it finds none.
+func majorOf(text string) int {
+	_, version, _ := strings.Cut(text, "(PostgreSQL) ")
+	end := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' })
+	if end < 0 {
+		end = len(version)
+	}
+	n, _ := strconv.Atoi(version[:end])
+	return n
 }
 
 func version(path string) int {
@@ -146,20 +229,20 @@ func (s *Server) write(name, text string) {
 // Addr returns the host and port at which it listens.
 func (s *Server) Addr() string { return testproc.Loopback(s.port) }
 
-// URL returns the address of the database weir, for the role weir.
+// URL returns the address of the database, for the role weir.
 func (s *Server) URL() string { return s.URLOf("weir") }
 
-// URLOf returns the address of the database weir for another role: postgres, the superuser, or
+// URLOf returns the address of the database for another role: postgres, the superuser, or
 // guarded, without its password. With TLS it lacks the sslrootcert.
 func (s *Server) URLOf(role string) string {
 	mode := "disable"
 	if s.tls {
 		mode = "verify-full"
 	}
-	return "postgres://" + role + "@" + s.Addr() + "/weir?sslmode=" + mode
+	return "postgres://" + role + "@" + s.Addr() + "/" + s.db + "?sslmode=" + mode
 }
 
-// Exec executes SQL as the superuser, in the database weir.
+// Exec executes SQL as the superuser, in the database.
 func (s *Server) Exec(sql string, args ...any) {
 	s.t.Helper()
 	if err := s.Try(sql, args...); err != nil {
@@ -201,7 +284,7 @@ func (s *Server) Number(sql string, args ...any) int64 {
 func (s *Server) with(timeout time.Duration, f func(ctx context.Context, c *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	c, err := pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=postgres dbname=weir sslmode=disable", s.dir, s.port))
+	c, err := pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=postgres dbname=%s sslmode=disable", s.dir, s.port, s.db))
 	if err != nil {
 		return err
 	}
@@ -253,7 +336,7 @@ func (s *Server) await(p *testproc.Process) error {
 	}
 }
 
-func (s *Server) last() *testproc.Process {
+func (s *instance) last() *testproc.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process
@@ -284,7 +367,7 @@ func (s *Server) Kill() {
 	s.kill()
 }
 
-func (s *Server) kill() {
+func (s *instance) kill() {
 	p := s.last()
 	select {
 	case <-p.Ended:
@@ -374,6 +457,78 @@ func (s *Server) cleanup() {
 	if err := os.RemoveAll(s.dir); err != nil {
 		s.t.Error(err)
 	}
+}
+
+// shared is the server that the tests of a package share.
+var shared struct {
+	mu       sync.Mutex
+	prepared bool // Main has been called
+	server   *instance
+	count    int // of databases
+}
+
+// Main runs the tests of a package, ends the server that they share, and returns the code to exit
+// with. TestMain calls it.
+func Main(m interface{ Run() int }) int {
+	shared.prepared = true
+	code := m.Run()
+	if s := shared.server; s != nil {
+		s.kill()
+		testproc.Release(s.reserved)
+		_ = os.RemoveAll(s.dir)
+	}
+	return code
+}
+
+// Shared returns a server that the tests of a package share, with a new database for this one. It
+// lets 400 clients in. A test that stops, pauses or bounds the server, changes a role, or looks at
+// the activity of all databases needs one of its own.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	if !shared.prepared {
+		t.Fatal("TestMain must call pgtest.Main")
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.server == nil {
+		keeper := &keeper{TB: t}
+		s := Start(keeper, "max_connections = 400")
+		keeper.kept = true
+		shared.server = s.instance
+	}
+	shared.count++
+	s := &Server{instance: shared.server, t: t, db: "postgres"}
+	name := fmt.Sprint("weir", shared.count)
+	s.Exec("create database " + name + " owner weir")
+	s.db = name
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("postgres %s logged\n%s", s.Addr(), endOf(filepath.Join(s.dir, "log")))
+		}
+	})
+	return s
+}
+
+// keeper is the first test that needs the shared server. What it starts outlives it.
+type keeper struct {
+	testing.TB
+	kept bool
+}
+
+// Deadline is for package patience.
+func (k *keeper) Deadline() (time.Time, bool) {
+	if of, ok := k.TB.(interface{ Deadline() (time.Time, bool) }); ok {
+		return of.Deadline()
+	}
+	return time.Time{}, false
+}
+
+func (k *keeper) Cleanup(f func()) {
+	k.TB.Cleanup(func() {
+		if !k.kept {
+			f()
+		}
+	})
 }
 
 // endOf returns the end of a log.

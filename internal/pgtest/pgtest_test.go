@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 
 	"github.com/weir-rl/weir/internal/patience"
 )
+
+func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
@@ -100,6 +103,34 @@ func TestBouncer(t *testing.T) {
 		b.Stop()
 		if err := connectError(t, b.URL()); err == nil {
 			t.Errorf("%s: it was stopped, and answers", mode)
+		}
+	}
+}
+
+// TestShared: each test has a database of its own on one server.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	a, b := Shared(t), Shared(t)
+	if a.Addr() != b.Addr() {
+		t.Errorf("there are two servers: %s, %s", a.Addr(), b.Addr())
+	}
+	for _, s := range []*Server{a, b} {
+		if _, err := connect(t, s.URL()).Exec(t.Context(), "create table mine (n int)"); err != nil {
+			t.Error(err)
+		}
+		s.Exec("insert into mine values (1)")
+		if n := s.Number("select count(*) from mine"); n != 1 {
+			t.Errorf("%d rows are in the table", n)
+		}
+	}
+}
+
+func TestMajorOf(t *testing.T) {
+	for text, want := range map[string]int{
+		"postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n": 15, "postgres (PostgreSQL) 9.6.1": 9, "postgres (PostgreSQL) 19beta1": 19, "": 0, "x": 0,
+	} {
+		if got := majorOf(text); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
 }
