@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
@@ -15,6 +16,7 @@ import (
 // TestPostgresReads: how many rows operations read does not grow with those that wait and those
 // that are done, whether plans were made when there were few, many, or many that were counted.
 func TestPostgresReads(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, "autovacuum = off")
 	open := func() (*Postgres, *pgxpool.Pool) {
 		config, err := pgxpool.ParseConfig(server.URL())
@@ -57,7 +59,7 @@ func TestPostgresReads(t *testing.T) {
 		}
 		return server.Number("select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables where schemaname = 's'")
 	}
-	const jobs, most = 20, 60
+	const jobs, most = 10, 60
 	judge := func(when string) {
 		t.Helper()
 		work(q, 10) // PostgreSQL chooses its plans by the first calls
@@ -70,10 +72,11 @@ func TestPostgresReads(t *testing.T) {
 		}
 	}
 	work(q, 10)
-	for range 500 {
+	many := effort.Of(100, 500)
+	for range many {
 		put(t, q, job("one"))
 	}
-	work(q, 500)
+	work(q, many)
 	judge("with the plans of an empty table")
 	q, pool = open()
 	judge("with those of a full one")
@@ -84,7 +87,8 @@ func TestPostgresReads(t *testing.T) {
 // TestPostgresSilent: a server that is gone without a word keeps nobody, and what was put before is
 // found once there is one again.
 func TestPostgresSilent(t *testing.T) {
-	server := pgtest.Start(t)
+	t.Parallel()
+	server := pgtest.Shared(t)
 	network := redistest.Proxy(t, server.Addr())
 	pool, err := pgxpool.New(t.Context(), strings.Replace(server.URL(), server.Addr(), network.Addr(), 1))
 	if err != nil {

@@ -3,8 +3,10 @@ package deferred
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -16,13 +18,24 @@ import (
 	"github.com/redis/rueidis"
 	"pgregory.net/rapid"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
+func TestMain(m *testing.M) {
+	if !effort.All() { // else 100, or what -rapid.checks says
+		if err := flag.Set("rapid.checks", "20"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(pgtest.Main(m))
+}
+
 // queues runs a test on all kinds of queue.
 func queues(t *testing.T, test func(t *testing.T, open func(Bounds) Queue)) {
+	t.Parallel()
 	t.Run("file", func(t *testing.T) {
 		n := 0
 		test(t, func(b Bounds) Queue {
@@ -36,7 +49,7 @@ func queues(t *testing.T, test func(t *testing.T, open func(Bounds) Queue)) {
 		})
 	})
 	t.Run("postgres", func(t *testing.T) {
-		server := pgtest.Start(t)
+		server := pgtest.Shared(t)
 		pool, err := pgxpool.New(t.Context(), server.URL())
 		if err != nil {
 			t.Fatal(err)
@@ -355,6 +368,7 @@ func TestLineWaits(t *testing.T) {
 
 // Whatever happens, both queues tell the same of every job.
 func TestQueuesAgree(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true})
 	if err != nil {
@@ -550,20 +564,13 @@ func TestWorker(t *testing.T) {
 				t.Errorf("forwarded %d was %s, want %s", i, order[i], j.ID)
 			}
 		}
-		deadline := time.Now().Add(patience.Left(t))
-		for {
+		patience.Until(t, "no jobs are left", func() bool {
 			s, err := q.Stats(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.Jobs == 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("jobs are left: %+v", s)
-			}
-			time.Sleep(time.Millisecond)
-		}
+			return s.Jobs == 0
+		})
 		cancel()
 		<-stopped
 		if d := state(t, q, down.ID, Failed); d.Attempts != 3 || d.Error != "nobody listens" {
