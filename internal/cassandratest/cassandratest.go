@@ -5,7 +5,8 @@
 // 600 MB of memory. It listens on free ports of the loopback, keeps its files in a temporary
 // folder, and ends with the process that runs the tests, however that ends. It asks for a password,
 // and speaks TLS to whoever begins with that. Its log is shown with a test that failed. Where there
-// is no Java 17, or what Maven brings is not there, the test is skipped.
+// is no Java 17, what Maven brings is not there, or it does not start, the test is skipped. So is
+// one in a quick run (effort.Long), but for benchmarks and clusters.
 //
 // Methods that fail end the test, as t.Fatal does. Call them from the test's goroutine.
 package cassandratest
@@ -24,6 +25,7 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/testproc"
 )
@@ -44,6 +46,7 @@ var shared struct {
 	mu       sync.Mutex
 	prepared bool // Main has been called
 	server   *instance
+	reason   string // why there is none; "" if there is one, or none was needed yet
 }
 
 // Main runs the tests of a package, and then ends the server that they share. TestMain calls it.
@@ -61,16 +64,21 @@ func Main(m interface{ Run() int }) {
 // in parallel with others. It is compiled for a quick start, which makes it slower than others are.
 func Shared(t testing.TB) *Server {
 	t.Helper()
+	effort.Long(t, "starts Cassandra, which takes ten seconds")
 	if !shared.prepared {
 		t.Fatal("TestMain must call cassandratest.Main")
 	}
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
+	if shared.reason != "" {
+		t.Skip(shared.reason)
+	}
 	if shared.server == nil {
 		i := newInstance(t, nil)
 		i.quick = true
-		shared.server = i
+		shared.server, shared.reason = i, "Cassandra does not start here, as the first test of the package says"
 		i.launch(t)
+		shared.reason = ""
 	}
 	s := &Server{instance: shared.server, t: t}
 	s.tell()
@@ -87,6 +95,9 @@ func Shared(t testing.TB) *Server {
 // such as "paxos_variant: v2".
 func Start(t testing.TB, options ...string) *Server {
 	t.Helper()
+	if _, benchmark := t.(*testing.B); !benchmark {
+		effort.Long(t, "starts Cassandra, which takes ten seconds")
+	}
 	s := &Server{instance: newInstance(t, options), t: t}
 	t.Cleanup(s.remove)
 	s.tell()

@@ -27,6 +27,7 @@ type instance struct {
 	jars     string
 	reserved []net.PacketConn
 	process  *testproc.Process // the last one
+	started  bool              // it has answered once
 	paused   bool
 }
 
@@ -57,6 +58,10 @@ func (i *instance) prepare(t testing.TB, options []string) {
 	// The folder outlives the first test that needs the server.
 	if i.dir, err = os.MkdirTemp("", "cassandratest"); err != nil {
 		t.Fatal(err)
+	}
+	if err := checkMount(i.dir); err != nil {
+		i.remove()
+		t.Skip(err)
 	}
 	i.write(t, "logback.xml", logback)
 	i.certify(t)
@@ -229,7 +234,7 @@ func (i *instance) begin(t testing.TB) {
 		args = append([]string{"-javaagent:" + agents[0]}, args...)
 	}
 	cmd := exec.Command(i.java, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = i.dir, log, log
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = i.dir, log, log, environ()
 	if i.process, err = testproc.Launch(cmd); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +245,10 @@ func (i *instance) await(t testing.TB) {
 	t.Helper()
 	patience.Until(t, "Cassandra answers", func() bool {
 		if i.ended() {
-			t.Fatalf("Cassandra does not start: %v\n%s", i.process.Cmd.ProcessState, i.log())
+			if !i.started {
+				t.Skipf("Cassandra does not start here: %v\n%s", i.process.Cmd.ProcessState, i.log())
+			}
+			t.Fatalf("Cassandra does not start again: %v\n%s", i.process.Cmd.ProcessState, i.log())
 		}
 		// Nobody listens before the start is complete.
 		c, err := net.DialTimeout("tcp", i.addr(), time.Second)
@@ -255,6 +263,7 @@ func (i *instance) await(t testing.TB) {
 		session.Close()
 		return true
 	})
+	i.started = true
 }
 
 // ended reports whether the server does not run.
