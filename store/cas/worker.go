@@ -480,23 +480,25 @@ func (w *worker) share(asked int64, conflicts int) {
 		case e.run > 0 && e.run%shortRun == 0:
 			w.rests = max(w.rests, 2*w.took)
 		}
-		e.wrote = now
 	}
-	if conflicts < len(w.groups) {
-		return
+	if conflicts == len(w.groups) {
+		attempts := 0
+		for _, c := range w.again {
+			attempts = max(attempts, c.attempts)
+		}
+		if attempts > manyAttempts {
+			w.rests = rand.N(min(4*w.took+1, longestRest))
+		}
 	}
-	attempts := 0
-	for _, c := range w.again {
-		attempts = max(attempts, c.attempts)
-	}
-	if attempts > manyAttempts {
-		w.rests = rand.N(min(4*w.took+1, longestRest))
+	w.rests = min(w.rests, longestRest)
+	for _, e := range w.entries {
+		e.wrote = now + int64(w.rests) // that it rests itself is no break
 	}
 }
 
 // rest waits.
 func (w *worker) rest() {
-	timer := time.NewTimer(min(w.rests, longestRest))
+	timer := time.NewTimer(w.rests)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
