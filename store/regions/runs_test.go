@@ -41,7 +41,7 @@ func TestRuns(t *testing.T) {
 	t.Parallel()
 	runs := uint64(len(cells) * effort.Of(1, 5))
 	if effort.Detector {
-		runs = uint64(2 * len(cells))
+		runs = uint64(len(cells))
 	}
 	sum := &summary{of: runs, cells: map[cell]*row{}}
 	for seed := range runs {

@@ -72,24 +72,26 @@ var tableColumns = []struct {
 
 // TestTable: what all regions admit in a window under different loads, with links of 60 ms one way,
 // is never above the bound. scripts/regions-table sets WEIR_REGIONS_TABLE, and makes the table of
-// docs/regions.md over real Redis servers, with the settings of a rule; else all is in virtual time.
+// docs/regions.md over real Redis servers, with the settings of a rule. Else all is in virtual
+// time.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	if windows := int(number("WEIR_REGIONS_TABLE", 0)); windows > 0 {
-		makeTable(t, windows, []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
+		makeTable(t, tableConfig, windows, tableLoads, []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
 		return
 	}
-	inVirtualTime(t, func(t *testing.T) { makeTable(t, effort.Of(1, 2), nil) })
+	c, loads := tableConfig, tableLoads
+	if !effort.All() || effort.Detector {
+		c.N, c.Window, c.LeaseFor = 100, 2*time.Second, 0
+		loads = loads[:2]
+	}
+	inVirtualTime(t, func(t *testing.T) { makeTable(t, c, 1, loads, nil) })
 }
 
+var tableConfig = algo.Config{Algorithm: algo.FixedWindow, N: 500, Window: 10 * time.Second, LeaseFor: 2 * time.Second}
+
 // makeTable makes the table over these servers, or in virtual time if there are none.
-func makeTable(t *testing.T, windows int, list []*redistest.Server) {
-	c := algo.Config{Algorithm: algo.FixedWindow, N: 500, Window: 10 * time.Second, LeaseFor: 2 * time.Second}
-	loads := tableLoads
-	if list == nil && !effort.All() {
-		c.N, c.Window, c.LeaseFor = 100, 2*time.Second, 0
-		loads = tableLoads[:2]
-	}
+func makeTable(t *testing.T, c algo.Config, windows int, loads []tableLoad, list []*redistest.Server) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| N = %d in %v |", c.N, c.Window)
 	for _, column := range tableColumns {

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
-// world is regions on this machine, each with a Redis of its own, or in virtual time with a store in
-// memory. The way from each region to each other leads through a faulty network.
+// world is regions on this machine, each with a Redis of its own, or in virtual time with a store
+// in memory. The way from each region to each other leads through a faulty network.
 type world struct {
 	t        testing.TB
 	plan     plan
