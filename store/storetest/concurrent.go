@@ -17,12 +17,7 @@ import (
 const callers = 64
 
 // decisions is how many decisions a concurrent test makes.
-func decisions() int {
-	if !effort.All() {
-		return 10_000
-	}
-	return 100_000
-}
+func decisions() int { return effort.Of(6_000, 30_000) }
 
 // decided is one decision as it came out.
 type decided struct {

@@ -280,11 +280,12 @@ func reserver(t *testing.T, p *pair) store.Reserver {
 
 // testSettle: unused units of a reservation come back, and units beyond it are owed.
 func testSettle(t *testing.T, n newStore) {
+	p := newPair(t, n)
+	s := reserver(t, p)
 	for _, a := range algorithms {
 		for _, cfg := range configs[a] {
 			cfg.Algorithm = a
-			p := newPair(t, n)
-			s := reserver(t, p)
+			p.restart()
 			c, other := counterOf(t, cfg), counterOf(t, cfg)
 			join(c, c.ID)
 			settle := func(list ...store.Settlement) {
