@@ -77,23 +77,23 @@ func newStore(t testing.TB, e cas.Engine, clock func() int64) *cas.Store {
 	return s
 }
 
-// fewer has the suite make fewer calls than where one takes a few µs.
+// fewer has the suite make fewer calls than where one takes a few µs: those of a quick run.
 func fewer(t *testing.T) {
-	for name, value := range map[string]string{"rapid.checks": "5", "test.short": "true"} {
-		f := flag.Lookup(name)
-		before := f.Value.String()
-		if err := f.Value.Set(value); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = f.Value.Set(before) })
+	t.Helper()
+	t.Setenv("WEIR_TEST", "quick")
+	checks := flag.Lookup("rapid.checks")
+	before := checks.Value.String()
+	if err := checks.Value.Set("5"); err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = checks.Value.Set(before) })
 }
 
 // TestContract: the store keeps the whole contract. Several keys are decided exactly together where
 // they lie in one partition, as those of a subject do; here all do.
 func TestContract(t *testing.T) {
-	fewer(t)
 	server := cassandratest.Shared(t)
+	fewer(t)
 	e := openEngine(t, Options{URL: server.URL(server.Keyspace())})
 	scanned := openEngine(t, Options{URL: server.URL(server.Keyspace())}) // what walks through all
 	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
