@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/store/cas"
@@ -23,7 +24,7 @@ func (e *engine) mustRead(t *testing.T) {
 // of a table that has been changed since, are given up. That is no pooler.
 func TestStatementsLost(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	e := engineAt(t, s.URL())
 	e.mustRead(t)
 	c, err := e.pool.Acquire(t.Context())
@@ -59,7 +60,7 @@ func TestStatementsLost(t *testing.T) {
 // TestPooler: a pooler that spreads statements is found, and looked for again after a while.
 func TestPooler(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	e := engineAt(t, s.Bouncer("transaction").URL())
 	found := func() bool {
 		var all sync.WaitGroup
@@ -81,6 +82,7 @@ func TestPooler(t *testing.T) {
 // TestIsolationPooled: what a pooler does not let a node set for itself alone is refused, and its
 // remedy named.
 func TestIsolationPooled(t *testing.T) {
+	effort.Long(t, "starts a server of its own; TestPooler has one before that of all tests")
 	t.Parallel()
 	s := pgtest.Start(t)
 	s.Exec("alter role weir set default_transaction_isolation = 'repeatable read'")
@@ -101,6 +103,7 @@ func TestIsolationPooled(t *testing.T) {
 // TestSilentBehindPooler: a connection to a pooler whose server says nothing is given up, so that
 // it keeps no place in the pool.
 func TestSilentBehindPooler(t *testing.T) {
+	effort.Long(t, "starts a server of its own; TestPooler has one before that of all tests")
 	t.Parallel()
 	s := pgtest.Start(t)
 	e := engineAt(t, s.Bouncer("session").URL()+"&connect_timeout=1")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/store"
@@ -18,6 +19,7 @@ import (
 
 // TestPasswordReplaced: new connections have the password that is in the file then.
 func TestPasswordReplaced(t *testing.T) {
+	effort.Long(t, "starts a server of its own; TestTLS has a password, too")
 	t.Parallel()
 	s := pgtest.Start(t)
 	s.Exec("grant create on database weir to guarded")

@@ -34,7 +34,7 @@ func engineAt(t testing.TB, url string) *engine {
 // TestEngine: the contract of engines, in a schema of its own for each that a test asks for.
 func TestEngine(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	for name, url := range map[string]string{
 		"Direct":      s.URL(),
 		"Session":     s.Bouncer("session").URL(),

@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
@@ -100,7 +100,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, "max_connections = 40")
 	proxy := redistest.Proxy(t, s.Addr())
-	address := func() string { return inSchema(throughProxy(t, s.URL(), proxy.Addr())) + "&weir_tables=synced" }
+	schema := "" // of the store that is tested
 	for _, test := range []struct {
 		name string
 		run  func(t *taker)
@@ -172,12 +172,14 @@ func TestFaults(t *testing.T) {
 			}
 		}},
 		{"Gone", func(t *taker) {
-			s.Exec("drop schema " + schemaOf(t.s) + " cascade")
+			s.Exec("drop schema " + schema + " cascade")
 			t.made, t.unknown = 0, 0
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newTaker(t, open(t, postgres.Options{URL: address(), Timeout: 5 * time.Second}))
+			schema = newSchema()
+			address := throughProxy(t, s.URL(), proxy.Addr()) + "&weir_tables=synced&weir_schema=" + schema
+			w := newTaker(t, open(t, postgres.Options{URL: address, Timeout: 5 * time.Second}))
 			for range 5 {
 				w.well()
 			}
@@ -187,11 +189,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// schemaOf returns the schema of a store that was opened last.
-func schemaOf(*postgres.Store) string { return fmt.Sprint("of_", schemas.Load()) }
-
 // TestFailover: a replica takes over from a server that is killed, and the nodes find it.
 func TestFailover(t *testing.T) {
+	effort.Long(t, "starts a replica; TestFaults kills a server")
 	t.Parallel()
 	primary := pgtest.Start(t)
 	replica := primary.Replica()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/store"
@@ -17,6 +18,7 @@ import (
 // TestDiskFull: what finds no room on the disk is refused, and all goes on when there is room
 // again. A bound on the size of files needs no rights; a file system of its own does.
 func TestDiskFull(t *testing.T) {
+	effort.Long(t, "fills disks")
 	t.Parallel()
 	t.Run("RLIMIT_FSIZE", func(t *testing.T) {
 		t.Parallel()

@@ -15,10 +15,11 @@ import (
 
 var schemas atomic.Int64
 
+// newSchema returns the name of a schema that no test has used.
+func newSchema() string { return fmt.Sprint("of_", schemas.Add(1)) }
+
 // inSchema returns the URL of a schema that no test has used.
-func inSchema(url string) string {
-	return fmt.Sprint(url, "&weir_schema=of_", schemas.Add(1))
-}
+func inSchema(url string) string { return url + "&weir_schema=" + newSchema() }
 
 // open opens a store.
 func open(t testing.TB, o postgres.Options) *postgres.Store {
@@ -40,7 +41,7 @@ func open(t testing.TB, o postgres.Options) *postgres.Store {
 
 func TestContract(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, postgres.Options{URL: inSchema(s.URL()), Clock: clock})
 	})
@@ -49,11 +50,8 @@ func TestContract(t *testing.T) {
 // TestDifferential: decisions come out as those of a plain model, step by step.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
-	steps := 5000
-	if !effort.All() {
-		steps = 500
-	}
+	s := pgtest.Shared(t)
+	steps := effort.Of(200, 2000)
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, postgres.Options{URL: inSchema(s.URL()), Clock: clock})
 	}, steps, 0)
@@ -61,13 +59,14 @@ func TestDifferential(t *testing.T) {
 
 func TestBoard(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	storetest.Board(t, func(t *testing.T, clock func() int64) store.Board {
 		return open(t, postgres.Options{URL: inSchema(s.URL()), Clock: clock})
 	})
 }
 
 func TestMatrix(t *testing.T) {
+	effort.Long(t, "TestMatrix of store/cas runs the same over an engine in memory")
 	t.Parallel()
-	storetest.Matrix(t, open(t, postgres.Options{URL: pgtest.Start(t).URL()}))
+	storetest.Matrix(t, open(t, postgres.Options{URL: pgtest.Shared(t).URL()}))
 }

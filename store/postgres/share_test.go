@@ -21,7 +21,7 @@ import (
 // TestSchemaAtOnce: nodes that are started together on an empty database make its tables once.
 func TestSchemaAtOnce(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		w := newTaker(t, open(t, postgres.Options{URL: s.URL()}))
@@ -40,7 +40,7 @@ func TestSchemaAtOnce(t *testing.T) {
 // TestTables: the URL says whether tables are logged, and what they hold outlives a change.
 func TestTables(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	of := func() string {
 		return s.Text("select relpersistence from pg_class where oid = 'weir.states'::regclass")
 	}
@@ -64,7 +64,7 @@ func TestTables(t *testing.T) {
 // calls fail, rather than being begun anew by each.
 func TestTablesTakeLong(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	newTaker(t, open(t, postgres.Options{URL: s.URL()})).well()
 	ctx := context.Background()
 	reader, err := pgx.Connect(ctx, s.URL())
@@ -80,7 +80,7 @@ func TestTablesTakeLong(t *testing.T) {
 		err := w.try(ctx)
 		return errors.Is(err, store.ErrNotCharged) && strings.Contains(err.Error(), "is being made another kind")
 	})
-	const changing = "select coalesce(min(pid), 0) from pg_stat_activity where query like 'alter table%' and wait_event_type = 'Lock'"
+	const changing = "select coalesce(min(pid), 0) from pg_stat_activity where datname = current_database() and query like 'alter table%' and wait_event_type = 'Lock'"
 	pid := int64(0)
 	patience.Until(t, "the change waits for a reader", func() bool { pid = s.Number(changing); return pid != 0 })
 	for range 3 {
@@ -103,7 +103,7 @@ func TestTablesTakeLong(t *testing.T) {
 // TestNoRights: a role that may create nothing works on tables that are there, and else says so.
 func TestNoRights(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	s.Exec("create role small login")
 	w := newTaker(t, open(t, postgres.Options{URL: s.URLOf("small")}))
 	if err := w.try(t.Context()); !errors.Is(err, store.ErrNotCharged) || !strings.Contains(err.Error(), "permission denied for database weir") {
@@ -118,7 +118,7 @@ func TestNoRights(t *testing.T) {
 // TestNewerSchema: tables of a version that this program does not know are left alone.
 func TestNewerSchema(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	newTaker(t, open(t, postgres.Options{URL: s.URL()})).well()
 	s.Exec("update weir.meta set value = '99' where name = 'version'")
 	err := newTaker(t, open(t, postgres.Options{URL: s.URL()})).try(t.Context())
@@ -130,7 +130,7 @@ func TestNewerSchema(t *testing.T) {
 // TestNodes: nodes know how many they are.
 func TestNodes(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	o := postgres.Options{URL: s.URL(), Heartbeat: 200 * time.Millisecond}
 	a, b := open(t, o), open(t, o)
 	both := func(n int) func() bool { return func() bool { return a.Nodes() == n && b.Nodes() == n } }
@@ -144,7 +144,7 @@ func TestNodes(t *testing.T) {
 // TestWatch: what one node posts, another hears; also where a pooler loses all messages.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	for name, address := range map[string]string{"Direct": s.URL(), "Transaction": s.Bouncer("transaction", "default_pool_size = 3").URL()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,7 +185,7 @@ func TestWatch(t *testing.T) {
 // TestForget: a refusal that one node remembers is forgotten when another one resets the key.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	o := postgres.Options{URL: s.URL(), RememberRefusals: time.Hour}
 	a, b := newTaker(t, open(t, o)), newTaker(t, open(t, o))
 	c, err := counterOf(algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: 366 * 24 * time.Hour})
@@ -212,7 +212,7 @@ func TestForget(t *testing.T) {
 // TestReservations: several nodes share them, and each is handed out once.
 func TestReservations(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	a, b := open(t, postgres.Options{URL: s.URL()}), open(t, postgres.Options{URL: s.URL()})
 	const n = 300
 	for i := range n {
