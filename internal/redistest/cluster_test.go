@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 func TestCluster(t *testing.T) {
+	effort.Long(t, "starts a cluster of six; store/redis uses one in a quick run")
 	t.Parallel()
 	c := StartCluster(t, 3, 1, "requirepass secret")
 	if len(c.Nodes()) != 6 || !strings.HasPrefix(c.URL(), "redis+cluster://:secret@"+c.Nodes()[0].Addr()+",") || strings.Count(c.URL(), ",") != 5 {

@@ -5,8 +5,8 @@
 //
 // Begin with Start (redistest.go). Servers listen on free ports of the loopback, keep their files
 // in temporary folders, and end with the test, or with the process that runs it, however that ends.
-// The log of a failed test's servers is shown with it. Where redis-server is not installed, the
-// test is skipped.
+// The log of a failed test's servers is shown with it. Where redis-server is not installed, is too
+// old or does not start, the test is skipped.
 //
 // Methods that fail end the test, as t.Fatal does. Call them from the test's goroutine; in any
 // other they end only that goroutine.
@@ -52,6 +52,7 @@ type kind struct {
 	env    []string                // beside the environment of this process
 	bus    bool                    // the port's cluster bus is needed too
 	tls    *tls.Config             // for clients; nil means plain TCP
+	needs  string                  // what a redis-server may be built without
 }
 
 // Start starts a server that saves nothing on disk. Options are further lines of redis.conf, such
@@ -63,8 +64,8 @@ func Start(t testing.TB, options ...string) *Server {
 
 func start(t testing.TB, k kind, options []string) *Server {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
+	if err := installed(); err != nil {
+		t.Skip(err)
 	}
 	s := &Server{t: t, kind: k, dir: t.TempDir(), password: password(options)}
 	t.Cleanup(s.cleanup)
@@ -82,12 +83,73 @@ func start(t testing.TB, k kind, options []string) *Server {
 		if err == nil {
 			return s
 		}
+		if k.needs != "" && strings.Contains(s.log(), "Bad directive") {
+			t.Skipf("redis-server is built without %s", k.needs)
+		}
 		if try == 10 || !errors.Is(err, errPortTaken) {
+			if err := startsBare(t); err != nil {
+				t.Skipf("redis-server does not start here: %v", err)
+			}
 			t.Fatal(err)
 		}
 		testproc.Release(s.reserved)
 	}
 }
+
+// oldest is the first version of Redis that has all that Weir needs: functions.
+const oldest = 7
+
+const install = "on Debian 12 or newer: apt-get install redis-server"
+
+// installed returns why there is no redis-server to start; nil if there is one.
+var installed = sync.OnceValue(func() error {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return errors.New("redis-server is not installed; " + install)
+	}
+	cmd := exec.Command(path, "--version")
+	cmd.Env = environ()
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("redis-server does not start: %w: %.200s", err, text)
+	}
+	return checkVersion(string(text))
+})
+
+// checkVersion returns why a server that says this of its version is not started: "Redis server
+// v=7.0.15 sha=…".
+func checkVersion(text string) error {
+	_, version, ok := strings.Cut(text, " v=")
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); ok && err == nil && n < oldest {
+		version, _, _ = strings.Cut(version, " ")
+		return fmt.Errorf("redis-server %s is too old; Weir needs %d.0; %s", version, oldest, install)
+	}
+	return nil
+}
+
+// startsBare returns why a server does not start that has nothing but defaults and a port.
+func startsBare(t testing.TB) error {
+	t.Helper()
+	s := &Server{t: t, dir: t.TempDir()}
+	t.Cleanup(s.cleanup)
+	var err error
+	if s.port, s.reserved, err = testproc.Reserve(false); err != nil {
+		return err
+	}
+	lines := fmt.Sprintf("port %d\nbind 127.0.0.1\nsave \"\"\n", s.port)
+	if err := os.WriteFile(s.file("redis.conf"), []byte(lines), 0o600); err != nil {
+		return err
+	}
+	if err := s.launch(); err != nil && !errors.Is(err, errPortTaken) {
+		return fmt.Errorf("%w\n%s", err, s.log())
+	}
+	return nil
+}
+
+// environ is the environment of a server. It ends if the locale of this machine is one that it
+// does not find.
+func environ() []string { return append(testproc.Environ(), "LC_ALL=C") }
 
 // password finds the one that options demand of clients.
 func password(options []string) string {
@@ -226,8 +288,7 @@ func (s *Server) launch() error {
 	defer log.Close()
 	cmd := exec.Command("redis-server", append([]string{s.file("redis.conf")}, s.kind.args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	// It ends if the locale of this machine is one that it does not find.
-	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), s.kind.env...)
+	cmd.Env = append(environ(), s.kind.env...)
 	// A process group of its own, for children that it forks to save or copy its data.
 	p, err := testproc.Launch(cmd)
 	if err != nil {

@@ -38,38 +38,92 @@ func (s *Server) Do(args ...string) any {
 func (s *Server) Try(args ...string) (any, error) { return s.try(10*time.Second, args...) }
 
 func (s *Server) try(timeout time.Duration, args ...string) (any, error) {
-	deadline := time.Now().Add(timeout)
-	c, err := net.DialTimeout("tcp", s.Addr(), timeout)
+	c, r, err := s.dial(timeout)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(deadline); err != nil {
-		return nil, err
+	return ask(c, r, args...)
+}
+
+// dial opens a connection that ends by a timeout.
+func (s *Server) dial(timeout time.Duration) (net.Conn, *bufio.Reader, error) {
+	deadline := time.Now().Add(timeout)
+	c, err := net.DialTimeout("tcp", s.Addr(), timeout)
+	if err != nil {
+		return nil, nil, err
 	}
+	err = c.SetDeadline(deadline)
 	if s.kind.tls != nil {
 		c = tls.Client(c, s.kind.tls)
 	}
 	r := bufio.NewReader(c)
-	if s.password != "" {
-		if _, err := ask(c, r, "AUTH", s.password); err != nil {
-			return nil, err
-		}
+	if err == nil && s.password != "" {
+		_, err = ask(c, r, "AUTH", s.password)
 	}
-	return ask(c, r, args...)
+	if err != nil {
+		_ = c.Close()
+		return nil, nil, err
+	}
+	return c, r, nil
+}
+
+// Conn is a connection for many commands, where one for each would take too long.
+type Conn struct {
+	s *Server
+	c net.Conn
+	r *bufio.Reader
+}
+
+// Dial opens a connection, which ends with the test.
+func (s *Server) Dial() *Conn {
+	s.t.Helper()
+	c, r, err := s.dial(patience.Left(s.t))
+	if err != nil {
+		s.t.Fatalf("redis-server %s: %v", s.Addr(), err)
+	}
+	s.t.Cleanup(func() { _ = c.Close() })
+	return &Conn{s, c, r}
+}
+
+// Close closes it, so that the server keeps nothing for it.
+func (c *Conn) Close() { _ = c.c.Close() }
+
+// Do is Server.Do for commands that go to the server together, and returns all replies.
+func (c *Conn) Do(commands ...[]string) []any {
+	c.s.t.Helper()
+	replies := make([]any, 0, len(commands))
+	var b strings.Builder
+	for _, args := range commands {
+		writeCommand(&b, args...)
+	}
+	_, err := io.WriteString(c.c, b.String())
+	for i := 0; i < len(commands) && err == nil; i++ {
+		var reply any
+		reply, err = readReply(c.r)
+		replies = append(replies, reply)
+	}
+	if err != nil {
+		c.s.t.Fatalf("redis-server %s: the answer to %.200q: %v", c.s.Addr(), commands[max(0, len(replies)-1)], err)
+	}
+	return replies
 }
 
 // ask writes a command and reads its reply, in the protocol that Redis calls RESP 2.
 func ask(w io.Writer, r *bufio.Reader, args ...string) (any, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "*%d\r\n", len(args))
-	for _, a := range args {
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
-	}
+	writeCommand(&b, args...)
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return nil, err
 	}
 	return readReply(r)
+}
+
+func writeCommand(b *strings.Builder, args ...string) {
+	fmt.Fprintf(b, "*%d\r\n", len(args))
+	for _, a := range args {
+		fmt.Fprintf(b, "$%d\r\n%s\r\n", len(a), a)
+	}
 }
 
 func readReply(r *bufio.Reader) (any, error) {

@@ -3,9 +3,12 @@ package redistest
 import (
 	"regexp"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 func TestSentinel(t *testing.T) {
+	effort.Long(t, "waits for two real failovers")
 	t.Parallel()
 	s := StartSentinel(t, "requirepass secret")
 	if !regexp.MustCompile(`^redis\+sentinel://:secret@127\.0\.0\.1:\d+,127\.0\.0\.1:\d+,127\.0\.0\.1:\d+/mymaster$`).MatchString(s.URL()) {

@@ -40,6 +40,7 @@ func StartTLS(t testing.TB, options ...string) (*Server, TLS) {
 				fmt.Sprintf("tls-ca-cert-file %q", files.CA), fmt.Sprintf("tls-cert-file %q", cert), fmt.Sprintf("tls-key-file %q", key),
 			}
 		},
-		tls: &tls.Config{ServerName: "localhost", RootCAs: roots, Certificates: []tls.Certificate{client}},
+		needs: "TLS",
+		tls:   &tls.Config{ServerName: "localhost", RootCAs: roots, Certificates: []tls.Certificate{client}},
 	}, options), files
 }
