@@ -24,8 +24,7 @@ func TestBoard(t *testing.T) {
 	})
 }
 
-func TestBoardInCluster(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, 0)
+func testBoardInCluster(t *testing.T, cluster *redistest.Cluster) {
 	storetest.Board(t, func(t *testing.T, clock func() int64) store.Board {
 		return open(t, redis.Options{URL: cluster.URL(), Clock: clock})
 	})

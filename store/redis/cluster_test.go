@@ -15,6 +15,44 @@ import (
 	"github.com/weir-rl/weir/store/redis"
 )
 
+// TestCluster has the tests that need a cluster share one: it takes two seconds until it takes
+// writes. Each begins with none of their keys.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, cluster *redistest.Cluster)
+		long string // why it is left out of a quick run
+	}{
+		{"Contract", testContractInCluster, "TestContract runs the same on one server"},
+		{"Lender", testLenderInCluster, "TestLender runs the same on one server"},
+		{"Regional", testRegionalInCluster, "TestRegional runs the same on one server"},
+		{"Board", testBoardInCluster, ""},
+		{"Reservations", func(t *testing.T, cluster *redistest.Cluster) { testReservations(t, cluster.URL()) }, ""},
+		{"RefusalForgotten", func(t *testing.T, cluster *redistest.Cluster) { testRefusalForgotten(t, cluster.URL()) }, ""},
+		{"LendAcross", testLendAcross, ""},
+		{"ExactAcrossNodes", func(t *testing.T, cluster *redistest.Cluster) { testExactAcrossNodes(t, cluster.URL()) }, "TestExactAcrossNodes runs the same on one server"},
+		{"Linearizable", func(t *testing.T, cluster *redistest.Cluster) {
+			testLinearizable(t, redis.Options{URL: cluster.URL()})
+		}, "TestLinearizable runs the same on one server"},
+		{"AcrossPartitions", testAcrossPartitions, ""},
+		{"ForgottenWhileSlotMoves", testForgottenWhileSlotMoves, ""},
+		{"SplitDecisions", testSplitDecisions, ""},
+		{"LinearizableOverSlotMigration", testLinearizableOverSlotMigration, "moves slots under three nodes"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.long != "" {
+				effort.Long(t, test.long)
+			}
+			for _, node := range cluster.Nodes() {
+				node.Do("FLUSHALL")
+			}
+			test.run(t, cluster)
+		})
+	}
+}
+
 // fullest returns the slot of a cluster that holds most keys, and how many.
 func fullest(t *testing.T, cluster *redistest.Cluster) (slot, n int) {
 	t.Helper()
@@ -65,12 +103,9 @@ func everything(t *testing.T) workload {
 	return w
 }
 
-// TestLinearizableOverSlotMigration: a slot moves from master to master, key by key, under 3 nodes.
+// testLinearizableOverSlotMigration: a slot moves from master to master, key by key, under 3 nodes.
 // No decision on one subject fails, and nothing is lost.
-func TestLinearizableOverSlotMigration(t *testing.T) {
-	effort.Long(t, "moves slots of a real cluster")
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0)
+func testLinearizableOverSlotMigration(t *testing.T, cluster *redistest.Cluster) {
 	fleet := startFleet(t, 3)
 	fleet.open(redis.Options{URL: cluster.URL(), Partitions: 2})
 	w := everything(t)
@@ -98,11 +133,9 @@ func TestLinearizableOverSlotMigration(t *testing.T) {
 	checkLinearizable(t, newMachine(t, &h))
 }
 
-// TestSplitDecisions: while a slot moves, keys of one decision can lie on two masters. Such a
+// testSplitDecisions: while a slot moves, keys of one decision can lie on two masters. Such a
 // decision waits, as long as its caller does, and is not made; those on one key alone go on.
-func TestSplitDecisions(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0)
+func testSplitDecisions(t *testing.T, cluster *redistest.Cluster) {
 	fleet := startFleet(t, 3)
 	fleet.open(redis.Options{URL: cluster.URL(), Partitions: 1})
 	w := workload{Limits: []limitSpec{spec(t, lasting[0].c), spec(t, lasting[4].c)}, Clients: 4, Each: 20, Wait: 100 * time.Millisecond}
@@ -145,11 +178,10 @@ func TestSplitDecisions(t *testing.T) {
 	checkLinearizable(t, m)
 }
 
-// TestAcrossPartitions: decisions on subjects of several partitions of a Cluster, of which one soon
+// testAcrossPartitions: decisions on subjects of several partitions of a Cluster, of which one soon
 // refuses. Never are more admitted than a limit allows, and what the others were charged for those
 // that were refused is given back.
-func TestAcrossPartitions(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, 0)
+func testAcrossPartitions(t *testing.T, cluster *redistest.Cluster) {
 	fleet := startFleet(t, 3)
 	fleet.open(redis.Options{URL: cluster.URL()})
 	store := open(t, redis.Options{URL: cluster.URL()})
@@ -243,10 +275,9 @@ func TestAcrossPartitions(t *testing.T) {
 	})
 }
 
-// TestForgottenWhileSlotMoves: a refund makes a key fresh, and a later decision of the same call
+// testForgottenWhileSlotMoves: a refund makes a key fresh, and a later decision of the same call
 // asks for it again, while its slot is half-way.
-func TestForgottenWhileSlotMoves(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, 0)
+func testForgottenWhileSlotMoves(t *testing.T, cluster *redistest.Cluster) {
 	s := open(t, redis.Options{URL: cluster.URL(), Partitions: 1})
 	counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 100, Window: 100 * days})
 	const n = 300

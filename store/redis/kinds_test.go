@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -99,8 +100,9 @@ func sameAsAlgo(t *testing.T, l *algo.Limit, all []outcome) (admitted, soft, off
 // soft margin opens and closes, and for a while there is no limit. Each answer is that of the limit
 // in force by Redis' clock.
 func TestChangingLimits(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
-	for _, c := range []algo.Config{
+	for i, c := range []algo.Config{
 		{Algorithm: algo.FixedWindow, Window: 24 * time.Hour},
 		{Algorithm: algo.FixedWindow, Window: 24 * time.Hour, CountDenied: true},
 		{Algorithm: algo.SlidingWindow, Window: 80 * time.Millisecond},
@@ -111,6 +113,9 @@ func TestChangingLimits(t *testing.T) {
 		{Algorithm: algo.LeakyBucket, Window: 50 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprint(c.Algorithm, c.Buckets, c.CountDenied, c.RefillInterval), func(t *testing.T) {
+			if i%3 > 0 {
+				effort.Long(t, "real phases of a schedule")
+			}
 			t.Parallel()
 			limit := func(n int64, soft int, open time.Duration) *algo.Limit {
 				c := c
@@ -342,10 +347,11 @@ func TestSpacing(t *testing.T) {
 // TestDeadHolder: slots of a node that died are free after their time-out, by Redis' clock, though
 // nobody gives them back; those of others stay.
 func TestDeadHolder(t *testing.T) {
+	t.Parallel() // it waits
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	// On a busy machine the first slots may be free before the last are asked for.
-	for timeout := 5 * time.Second; !testDeadHolder(t, server, s, timeout); timeout *= 2 {
+	for timeout := 500 * time.Millisecond; !testDeadHolder(t, server, s, timeout); timeout *= 2 {
 		t.Logf("%v were too short", timeout)
 	}
 	// Both slots of a charge go back under its one id; of a limit whose slots outlast the test.

@@ -38,7 +38,7 @@ func TestMemory(t *testing.T) {
 		fill   int64 // requests of each user
 		most   int64 // bytes a user, beyond those of its keys alone
 		// direct writes what another way would, instead of the store.
-		direct func(s *redistest.Server, user string) [][]string
+		direct func(user string) [][]string
 	}{
 		{"token_bucket", []algo.Config{{Algorithm: algo.TokenBucket, N: 100, Window: time.Hour}}, 100, 64, nil},
 		{"fixed_window", []algo.Config{{Algorithm: algo.FixedWindow, N: 100, Window: time.Hour}}, 100, 64, nil},
@@ -47,13 +47,13 @@ func TestMemory(t *testing.T) {
 		{"sliding_window of 60 buckets", []algo.Config{{N: 500, Window: time.Hour, Buckets: 60}}, 500, 384, nil},
 		{"sliding_log of 500", []algo.Config{{Algorithm: algo.SlidingLog, N: 500, Window: time.Hour}}, 500, 3800, nil},
 		{"concurrency, 10 held", []algo.Config{{Algorithm: algo.Concurrency, N: 10, Timeout: time.Hour}}, 10, 384, nil},
-		{"envoyproxy/ratelimit, 10/min and 500/hour", nil, 0, 100, func(_ *redistest.Server, user string) [][]string {
+		{"envoyproxy/ratelimit, 10/min and 500/hour", nil, 0, 100, func(user string) [][]string {
 			return [][]string{
 				{"SET", fmt.Sprintf("bench_user_%s_%d", user, now/minute*minute), "10", "EX", "60"},
 				{"SET", fmt.Sprintf("bench_user_%s_%d", user, now/hour*hour), "500", "EX", "3600"},
 			}
 		}},
-		{"sorted set of 500", nil, 0, 100_000, func(_ *redistest.Server, user string) [][]string {
+		{"sorted set of 500", nil, 0, 100_000, func(user string) [][]string {
 			add := []string{"ZADD", "bench_" + user}
 			for i := range 500 {
 				at := fmt.Sprint(now*1_000_000 + int64(i)*7919)
@@ -63,6 +63,7 @@ func TestMemory(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			n := users
 			if test.most > 1000 {
 				n = 500
@@ -73,11 +74,11 @@ func TestMemory(t *testing.T) {
 			before := server.UsedMemory() // with the functions, but without a client's buffers
 			store := open(t, redis.Options{URL: server.URL()})
 			if test.direct != nil {
+				conn := server.Dial()
 				for i := range n {
-					for _, command := range test.direct(server, fmt.Sprintf("%016d", i)) {
-						server.Do(command...)
-					}
+					conn.Do(test.direct(fmt.Sprintf("%016d", i))...)
 				}
+				conn.Close()
 			} else {
 				fill(t, store, test.limits, n, test.fill)
 			}

@@ -35,7 +35,8 @@ var mergeConfigs = []algo.Config{
 }
 
 // TestMerged: decisions that go to Redis as one come out as if each had gone alone, over several
-// limits and with all that those may be: soft margins that close, and schedules.
+// limits and with all that those may be: soft margins that close, and schedules. WEIR_MERGES sets
+// how many sets of limits.
 func TestMerged(t *testing.T) {
 	server := redistest.Start(t)
 	now := int64(1767225600_000000)
@@ -46,12 +47,10 @@ func TestMerged(t *testing.T) {
 	}
 	defer s.Close()
 	p := s.partitions[0]
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
+	rnd := rand.New(rand.NewPCG(Seed(t), 1))
 	id := uint64(0)
 	seen := struct{ most, odd, off, soft, alone int }{}
-	for range 300 {
+	for range atLeast(t, "WEIR_MERGES", 300, 40) {
 		// The limits of one rule or two, charged together step by step.
 		var charges []store.Charge
 		group := rnd.Uint64()

@@ -6,6 +6,7 @@ import (
 	"encoding/gob"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,8 +20,10 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
+	"github.com/weir-rl/weir/internal/testproc"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
@@ -40,6 +43,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if !effort.All() { // unless -rapid.checks says otherwise
+		_ = flag.Set("rapid.checks", "20")
 	}
 	os.Exit(m.Run())
 }
@@ -469,7 +475,7 @@ func startFleet(t testing.TB, n int) *fleet {
 	for range n {
 		n := &node{t: t, cmd: exec.Command(self), waiting: map[int]chan reply{}}
 		// The race detector would let each of them sleep for a second at its end.
-		n.cmd.Env = append(os.Environ(), nodeVariable+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
+		n.cmd.Env = append(testproc.Environ(), nodeVariable+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 		n.cmd.Stderr = &n.log
 		if n.in, err = n.cmd.StdinPipe(); err != nil {
 			t.Fatal(err)
@@ -615,9 +621,8 @@ func (h *history) join(later history) {
 func (f *fleet) start(w workload) (wait func() history) {
 	f.t.Helper()
 	if w.Seed == 0 {
-		w.Seed = rand.Uint64()
+		w.Seed = redis.Seed(f.t)
 	}
-	f.t.Logf("seed %d", w.Seed)
 	before := f.stats()
 	w.Begin = clock() + int64(10*time.Millisecond)
 	replies := f.all(func(i int) request {

@@ -44,6 +44,7 @@ func refused(t *testing.T, s *redis.Store, c store.Charge) {
 // TestRememberedRefusal: what Redis has refused the node refuses itself, as Redis would, and only
 // where nothing else would change.
 func TestRememberedRefusal(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
 	for _, shape := range shapes {
@@ -127,6 +128,7 @@ func TestRememberedRefusal(t *testing.T) {
 
 // TestRefusalEnds: a refusal is remembered no longer than Redis would refuse.
 func TestRefusalEnds(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	store := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
 	for _, c := range []algo.Config{
@@ -181,41 +183,34 @@ func TestRefusalEnds(t *testing.T) {
 // TestRefusalForgotten: what lets a key admit earlier ends a refusal at once on the node where it
 // happens, and by a message on the others. Where nothing did, it would be remembered for an hour.
 func TestRefusalForgotten(t *testing.T) {
-	for _, topology := range []struct {
-		name string
-		url  func(t *testing.T) string
-	}{
-		{"standalone", func(t *testing.T) string { return redistest.Start(t).URL() }},
-		{"cluster", func(t *testing.T) string { return redistest.StartCluster(t, 3, 0).URL() }},
-	} {
-		t.Run(topology.name, func(t *testing.T) {
-			url := topology.url(t)
-			here := open(t, redis.Options{URL: url, RememberRefusals: time.Hour})
-			there := open(t, redis.Options{URL: url, RememberRefusals: time.Hour})
-			for name, raise := range map[string]func(t *testing.T, s *redis.Store, c *rule.Counter){
-				"refund": func(t *testing.T, s *redis.Store, c *rule.Counter) { take(t, s, charge(c, "k", -1)) },
-				"reset": func(t *testing.T, s *redis.Store, c *rule.Counter) {
-					if _, err := s.Reset(t.Context(), c, []byte("k")); err != nil {
-						t.Error(err)
-					}
-				},
-			} {
-				t.Run(name, func(t *testing.T) {
-					counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 100 * days})
-					ask := charge(counter, "k", 1)
-					refused(t, here, ask)
-					refused(t, there, ask)
-					raise(t, here, counter)
-					if r, _ := take(t, here, ask); !r[0].Allowed {
-						t.Error("the node that raised it still refuses")
-					}
-					raise(t, here, counter) // that was all there was
-					eventually(t, "the other node hears of it", func() bool {
-						r, _ := take(t, there, ask)
-						return r[0].Allowed
-					})
-				})
+	testRefusalForgotten(t, redistest.Start(t).URL())
+}
+
+func testRefusalForgotten(t *testing.T, url string) {
+	here := open(t, redis.Options{URL: url, RememberRefusals: time.Hour})
+	there := open(t, redis.Options{URL: url, RememberRefusals: time.Hour})
+	for name, raise := range map[string]func(t *testing.T, s *redis.Store, c *rule.Counter){
+		"refund": func(t *testing.T, s *redis.Store, c *rule.Counter) { take(t, s, charge(c, "k", -1)) },
+		"reset": func(t *testing.T, s *redis.Store, c *rule.Counter) {
+			if _, err := s.Reset(t.Context(), c, []byte("k")); err != nil {
+				t.Error(err)
 			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			counter := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 100 * days})
+			ask := charge(counter, "k", 1)
+			refused(t, here, ask)
+			refused(t, there, ask)
+			raise(t, here, counter)
+			if r, _ := take(t, here, ask); !r[0].Allowed {
+				t.Error("the node that raised it still refuses")
+			}
+			raise(t, here, counter) // that was all there was
+			eventually(t, "the other node hears of it", func() bool {
+				r, _ := take(t, there, ask)
+				return r[0].Allowed
+			})
 		})
 	}
 }
@@ -286,6 +281,7 @@ func TestRefusalsBounded(t *testing.T) {
 // TestRememberedRefusalOfLoans: a refusal by a limit that lends to other regions is repeated, but
 // not for long: units may come back sooner than it says.
 func TestRememberedRefusalOfLoans(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL(), RememberRefusals: time.Hour})
 	for name, cfg := range leases() {

@@ -21,16 +21,11 @@ import (
 // TestRegional: Redis tells and hears as the pure algorithms do.
 func TestRegional(t *testing.T) {
 	server := redistest.Start(t)
-	storetest.Regional(t, func(t *testing.T, clock func() int64) store.Store {
-		return open(t, redis.Options{URL: server.URL(), Clock: clock})
-	})
+	storetest.Regional(t, emptied(redis.Options{URL: server.URL()}, server))
 }
 
-func TestRegionalInCluster(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, 0)
-	storetest.Regional(t, func(t *testing.T, clock func() int64) store.Store {
-		return open(t, redis.Options{URL: cluster.URL(), Clock: clock})
-	})
+func testRegionalInCluster(t *testing.T, cluster *redistest.Cluster) {
+	storetest.Regional(t, emptied(redis.Options{URL: cluster.URL()}, cluster.Nodes()...))
 }
 
 // made is one call of Change that must not fail.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -22,97 +23,91 @@ import (
 // TestReservations: a note is handed out once, by whoever asks first, to whom its id is known or
 // when its time is over; also when the node that made it is gone.
 func TestReservations(t *testing.T) {
-	for _, topology := range []struct {
-		name string
-		url  func(t *testing.T) string
-	}{
-		{"standalone", func(t *testing.T) string { return redistest.Start(t).URL() }},
-		{"cluster", func(t *testing.T) string { return redistest.StartCluster(t, 3, 0).URL() }},
-	} {
-		t.Run(topology.name, func(t *testing.T) {
-			url, ctx := topology.url(t), t.Context()
-			var clock atomic.Int64
-			clock.Store(1767225600_000000)
-			o := redis.Options{URL: url, Clock: clock.Load}
-			gone, here, there := open(t, o), open(t, o), open(t, o)
-			note := func(i int) []byte { return fmt.Appendf(nil, "\x00note %d\xff", i) }
-			const n = 60
-			for i := range n {
-				if err := gone.Hold(ctx, fmt.Sprint("id ", i), note(i), time.Duration(1+i)*time.Second); err != nil {
-					t.Fatal(err)
+	testReservations(t, redistest.Start(t).URL())
+}
+
+func testReservations(t *testing.T, url string) {
+	ctx := t.Context()
+	var clock atomic.Int64
+	clock.Store(1767225600_000000)
+	o := redis.Options{URL: url, Clock: clock.Load}
+	gone, here, there := open(t, o), open(t, o), open(t, o)
+	note := func(i int) []byte { return fmt.Appendf(nil, "\x00note %d\xff", i) }
+	const n = 60
+	for i := range n {
+		if err := gone.Hold(ctx, fmt.Sprint("id ", i), note(i), time.Duration(1+i)*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := gone.Hold(ctx, "id 3", note(0), time.Second); !errors.Is(err, store.ErrNotCharged) {
+		t.Errorf("an id that is taken: %v", err)
+	}
+	_ = gone.Close()
+	if _, ok, err := here.Claim(ctx, "nobody's"); ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	if got, ok, err := here.Claim(ctx, "id 7"); !ok || err != nil || !bytes.Equal(got, note(7)) {
+		t.Errorf("%q, %v, %v", got, ok, err)
+	}
+	if _, ok, err := there.Claim(ctx, "id 7"); ok || err != nil {
+		t.Errorf("handed out twice: %v, %v", ok, err)
+	}
+	if notes, err := here.Expired(ctx, 10); err != nil || len(notes) > 0 {
+		t.Errorf("before their time: %q, %v", notes, err)
+	}
+	clock.Add(int64(30 * time.Second / time.Microsecond)) // 0 to 29 are over
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var got []string
+	for i := range 12 {
+		wg.Go(func() {
+			s := []*redis.Store{here, there}[i%2]
+			for {
+				notes, err := s.Expired(ctx, 4)
+				if err != nil || len(notes) > 4 {
+					t.Errorf("%d notes, %v", len(notes), err)
 				}
-			}
-			if err := gone.Hold(ctx, "id 3", note(0), time.Second); !errors.Is(err, store.ErrNotCharged) {
-				t.Errorf("an id that is taken: %v", err)
-			}
-			_ = gone.Close()
-			if _, ok, err := here.Claim(ctx, "nobody's"); ok || err != nil {
-				t.Errorf("%v, %v", ok, err)
-			}
-			if got, ok, err := here.Claim(ctx, "id 7"); !ok || err != nil || !bytes.Equal(got, note(7)) {
-				t.Errorf("%q, %v, %v", got, ok, err)
-			}
-			if _, ok, err := there.Claim(ctx, "id 7"); ok || err != nil {
-				t.Errorf("handed out twice: %v, %v", ok, err)
-			}
-			if notes, err := here.Expired(ctx, 10); err != nil || len(notes) > 0 {
-				t.Errorf("before their time: %q, %v", notes, err)
-			}
-			clock.Add(int64(30 * time.Second / time.Microsecond)) // 0 to 29 are over
-			var mu sync.Mutex
-			var wg sync.WaitGroup
-			var got []string
-			for i := range 12 {
-				wg.Go(func() {
-					s := []*redis.Store{here, there}[i%2]
-					for {
-						notes, err := s.Expired(ctx, 4)
-						if err != nil || len(notes) > 4 {
-							t.Errorf("%d notes, %v", len(notes), err)
-						}
-						if len(notes) == 0 {
-							return
-						}
-						mu.Lock()
-						for _, note := range notes {
-							got = append(got, string(note))
-						}
-						mu.Unlock()
-					}
-				})
-			}
-			wg.Wait()
-			var want []string
-			for i := range 30 {
-				if i != 7 {
-					want = append(want, string(note(i)))
+				if len(notes) == 0 {
+					return
 				}
-			}
-			slices.Sort(got)
-			slices.Sort(want)
-			if !slices.Equal(got, want) {
-				t.Errorf("handed out: %q", got)
-			}
-			if got, ok, err := there.Claim(ctx, "id 59"); !ok || err != nil || !bytes.Equal(got, note(59)) {
-				t.Errorf("%q, %v, %v", got, ok, err)
-			}
-			// What cannot be held.
-			for _, bad := range []struct {
-				id   string
-				note int
-				d    time.Duration
-			}{{"", 1, 1}, {strings.Repeat("x", 257), 1, 1}, {"large", 64<<10 + 1, 1}, {"no time", 1, 0}} {
-				if err := here.Hold(ctx, bad.id, make([]byte, bad.note), bad.d); !errors.Is(err, store.ErrNotCharged) {
-					t.Errorf("%q, %d bytes, %v: %v", bad.id, bad.note, bad.d, err)
+				mu.Lock()
+				for _, note := range notes {
+					got = append(got, string(note))
 				}
-			}
-			if err := here.Hold(ctx, "empty", nil, time.Hour); err != nil {
-				t.Error(err)
-			}
-			if got, ok, err := there.Claim(ctx, "empty"); !ok || err != nil || len(got) > 0 {
-				t.Errorf("%q, %v, %v", got, ok, err)
+				mu.Unlock()
 			}
 		})
+	}
+	wg.Wait()
+	var want []string
+	for i := range 30 {
+		if i != 7 {
+			want = append(want, string(note(i)))
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("handed out: %q", got)
+	}
+	if got, ok, err := there.Claim(ctx, "id 59"); !ok || err != nil || !bytes.Equal(got, note(59)) {
+		t.Errorf("%q, %v, %v", got, ok, err)
+	}
+	// What cannot be held.
+	for _, bad := range []struct {
+		id   string
+		note int
+		d    time.Duration
+	}{{"", 1, 1}, {strings.Repeat("x", 257), 1, 1}, {"large", 64<<10 + 1, 1}, {"no time", 1, 0}} {
+		if err := here.Hold(ctx, bad.id, make([]byte, bad.note), bad.d); !errors.Is(err, store.ErrNotCharged) {
+			t.Errorf("%q, %d bytes, %v: %v", bad.id, bad.note, bad.d, err)
+		}
+	}
+	if err := here.Hold(ctx, "empty", nil, time.Hour); err != nil {
+		t.Error(err)
+	}
+	if got, ok, err := there.Claim(ctx, "empty"); !ok || err != nil || len(got) > 0 {
+		t.Errorf("%q, %v, %v", got, ok, err)
 	}
 }
 
@@ -138,7 +133,7 @@ func TestReservationsExpire(t *testing.T) {
 // whatever else goes on.
 func TestSettle(t *testing.T) {
 	server := redistest.Start(t)
-	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	rnd := rand.New(rand.NewPCG(redis.Seed(t), 0))
 	now := int64(1767225600_000000)
 	s := open(t, redis.Options{URL: server.URL(), Clock: func() int64 { return now }})
 	for _, shape := range shapes {
@@ -159,7 +154,7 @@ func TestSettle(t *testing.T) {
 				at, cost int64
 			}
 			var open []charged
-			for range 150 {
+			for range effort.Of(40, 150) {
 				now += rnd.Int64N(c.Window.Microseconds()/20 + 1000)
 				for i, counter := range []*rule.Counter{one, other} {
 					ask := charge(counter, "k", 1+rnd.Int64N(5))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -45,6 +46,7 @@ func openInternal(t *testing.T, url string) *Store {
 // TestSwapWaitsBySilence: a call that is decided by compare-and-swap is waited for as long as the
 // server answers, and given up when it has been silent for too long.
 func TestSwapWaitsBySilence(t *testing.T) {
+	t.Parallel() // it waits
 	server := redistest.Start(t)
 	s := openInternal(t, server.URL())
 	p := s.partitions[0]
@@ -89,7 +91,7 @@ func TestSwapWaitsBySilence(t *testing.T) {
 	// Where nothing else is asked, its own questions tell that the server is silent.
 	p.swapLock <- struct{}{}
 	done = take()
-	eventuallyInternal(t, "it waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.swapping && len(p.swapQueue) == 0 })
+	patience.Until(t, "it waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.swapping && len(p.swapQueue) == 0 })
 	server.Pause()
 	<-p.swapLock
 	err := <-done
@@ -98,17 +100,6 @@ func TestSwapWaitsBySilence(t *testing.T) {
 	if !errors.Is(err, ErrDeadline) || f == nil || !f.Silent() || !f.Failed(0) {
 		t.Errorf("from a server that is silent: %v (%+v)", err, f)
 	}
-}
-
-func eventuallyInternal(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for range 10_000 {
-		if f() {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Fatal(what, "never")
 }
 
 // TestMarginUnderContention: callers of several nodes at one soft margin that closes, decided by
@@ -199,7 +190,7 @@ func TestSwapSeesWhatCameAndWent(t *testing.T) {
 	} {
 		done := swap(s, by, 3_000_000, func() {
 			write(by)
-			eventuallyInternal(t, "what was written has expired", func() bool {
+			patience.Until(t, "what was written has expired", func() bool {
 				return len(server.Do("KEYS", "*").([]any)) == 0
 			})
 		})

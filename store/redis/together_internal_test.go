@@ -12,7 +12,7 @@ import (
 )
 
 // openRandom opens a store on a Redis of its own, with the clock now, for a test of random calls,
-// and returns what these are drawn from. The seed is logged.
+// and returns what these are drawn from, by Seed.
 func openRandom(t *testing.T, now *int64) (*redistest.Server, *Store, *rand.Rand) {
 	t.Helper()
 	server := redistest.Start(t)
@@ -21,12 +21,29 @@ func openRandom(t *testing.T, now *int64) (*redistest.Server, *Store, *rand.Rand
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return server, s, rand.New(rand.NewPCG(seed, 1))
+	return server, s, rand.New(rand.NewPCG(Seed(t), 1))
 }
 
-// atLeast is how many random calls a test makes at least: usual, few with -short, or what a
+// Seed is what random tests draw from: always the same, so that none fails by the draw, or what
+// WEIR_SEED says, a number or "new".
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(1)
+	switch text := os.Getenv("WEIR_SEED"); text {
+	case "":
+	case "new":
+		seed = rand.Uint64()
+	default:
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("WEIR_SEED: %v", err)
+		}
+	}
+	t.Logf("seed %d", seed)
+	return seed
+}
+
+// atLeast is how many random calls a test makes at least: usual, few in a quick run, or what a
 // variable of the environment says.
 func atLeast(t *testing.T, variable string, usual, few int) int {
 	t.Helper()
