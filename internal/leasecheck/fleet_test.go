@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // process is a worker process from outside. Its methods are for one goroutine.
@@ -41,7 +42,7 @@ func launch(t testing.TB, s *setup) *process {
 	}
 	p := &process{t: t, cmd: exec.Command(self), answers: make(chan answer, 1000)}
 	// The race detector would let each of them sleep for a second at its end.
-	p.cmd.Env = append(os.Environ(), workerVariable+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
+	p.cmd.Env = append(testproc.Environ(), workerVariable+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	p.cmd.Stderr = &p.log
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)

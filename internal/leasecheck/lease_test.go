@@ -12,38 +12,38 @@ import (
 func TestLeases(t *testing.T) { runs(t, overLease, processes|network|orders, none) }
 
 // TestLeasesRefunded: the same where clients give units back, save for as many more as these are.
-func TestLeasesRefunded(t *testing.T) { runs(t, overLease, processes|network|orders|refunds, none) }
+func TestLeasesRefunded(t *testing.T) {
+	effort.Long(t, "TestLeases runs in its place")
+	runs(t, overLease, processes|network|orders|refunds, none)
+}
 
 // TestLeasesCostAfter: the same where requests cost more or less in the end than was charged.
 func TestLeasesCostAfter(t *testing.T) {
+	effort.Long(t, "TestLeases runs in its place")
 	runs(t, overLease, processes|network|orders|costsAfter, none)
 }
 
 // TestLeasesOfCalendar: the same while a day ends.
 func TestLeasesOfCalendar(t *testing.T) {
+	effort.Long(t, "TestLeases runs in its place")
 	runs(t, overLease, processes|network|orders|calendars, none)
 }
 
 // TestLeasesScheduled: the same where numbers change twice a second.
 func TestLeasesScheduled(t *testing.T) {
+	effort.Long(t, "TestLeases runs in its place")
 	runs(t, overLease, processes|network|orders|schedules, none)
 }
 
 // TestLeasesOfOblivion: where Redis forgets, as much more may be admitted once as is lent at most.
-func TestLeasesOfOblivion(t *testing.T) { runs(t, overLease, processes|restarts, none) }
-
-// TestLeasesOfFailover: the same where a replica takes over.
-func TestLeasesOfFailover(t *testing.T) {
-	effort.Long(t, "waits for a real failover")
-	runs(t, overLease, processes|failovers, none)
+func TestLeasesOfOblivion(t *testing.T) {
+	effort.Long(t, "TestLeases runs in its place")
+	runs(t, overLease, processes|restarts, none)
 }
 
 // TestLeasesUnderFallback: the same with store/fallback above, which decides some calls without
 // Redis, beside the limit.
-func TestLeasesUnderFallback(t *testing.T) { runs(t, overBoth, processes|network|orders, none) }
-
-// TestLeasesAsleep: the same while a node is stopped for 2 to 30 s, beside what else happens.
-func TestLeasesAsleep(t *testing.T) {
-	effort.Long(t, "takes as long as a node sleeps")
-	runs(t, overLease, processes|network|orders|sleep, none)
+func TestLeasesUnderFallback(t *testing.T) {
+	effort.Long(t, "TestLeases runs in its place")
+	runs(t, overBoth, processes|network|orders, none)
 }

@@ -209,7 +209,7 @@ func run(t testing.TB, p *plan) *findings {
 			c.fault()
 			next = redistest.Clock() + c.rest()
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond) // the pace of the faults; nothing waits for it
 	}
 	c.endFaults(1 << 62)
 	for _, w := range c.fleet {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -41,6 +42,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	// Most tests wait for processes, not for a processor. -parallel goes first.
+	_ = flag.Set("test.parallel", "4")
 	os.Exit(m.Run())
 }
 
