@@ -16,7 +16,7 @@ import (
 // Its figures are those of a machine that does nothing else. What must hold whatever the machine is
 // TestFaults.
 func BenchmarkFaults(b *testing.B) {
-	lasts := faultLasts(b)
+	lasts := faultLasts(b, longTime)
 	var table strings.Builder
 	fmt.Fprintf(&table, "\n%d nodes, deadline %v, each fault for %v:\n\n", nodes, deadline, lasts)
 	table.WriteString("| Redis | decisions/s before / during / after | p99 before | p99 during | max during | p99 after | all breakers open after | its decisions again after |\n")

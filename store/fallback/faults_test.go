@@ -19,15 +19,19 @@ import (
 	"github.com/weir-rl/weir/store/storetest"
 )
 
-// faultTime is how long a fault lasts in the ordinary run; WEIR_FAULT_SECONDS changes it
-// (scripts/faults).
-const faultTime = 2 * time.Second
+// faultTime is how long a fault lasts after all nodes have noticed it, beside the decisions that use
+// up their shares; WEIR_FAULT_SECONDS changes it (scripts/faults). During longTime nodes would think
+// each other gone.
+const (
+	faultTime = 200 * time.Millisecond
+	longTime  = 2 * time.Second
+)
 
-func faultLasts(t testing.TB) time.Duration {
+func faultLasts(t testing.TB, otherwise time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv("WEIR_FAULT_SECONDS")
 	if text == "" {
-		return faultTime
+		return otherwise
 	}
 	seconds, err := strconv.ParseFloat(text, 64)
 	if err != nil || seconds <= 0 {
@@ -40,7 +44,7 @@ const (
 	nodes       = 3
 	deadline    = fallback.DefaultDeadline
 	maxDeadline = time.Second
-	// A node that Redis has not heard of for five heartbeats is gone; a fault lasts longer.
+	// A node that Redis has not heard of for five heartbeats is gone; longTime is longer.
 	heartbeat = 300 * time.Millisecond
 	days      = 24 * time.Hour
 	plenty    = 1_000_000 // more than any load asks for, also as a share
@@ -84,17 +88,18 @@ type fault struct {
 	first bool // it has begun before the nodes are started
 	// Redis keeps nothing on disk: its windows begin afresh
 	forgets bool
+	long    bool // it lasts for longTime
 }
 
 func (b *bench) do(args ...string) { b.t.Helper(); b.server.Do(args...) }
 
 var faults = []fault{
-	{name: "killed", begin: func(b *bench) { b.server.Kill() }, end: func(b *bench) { b.server.Restart() }},
+	{name: "killed", long: true, begin: func(b *bench) { b.server.Kill() }, end: func(b *bench) { b.server.Restart() }},
 	{name: "killed without a file", forgets: true, begin: func(b *bench) { b.server.Kill() }, end: func(b *bench) { b.server.Restart() }},
 	{name: "hung", begin: func(b *bench) { b.server.Pause() }, end: func(b *bench) { b.server.Resume() }},
 	{name: "slow by 500 ms", proxy: true, begin: func(b *bench) { b.proxy.Delay(500 * time.Millisecond) }, end: func(b *bench) { b.proxy.Delay(0) }},
 	{name: "refuses connections", proxy: true, begin: func(b *bench) { b.proxy.Refuse(); b.proxy.Cut() }, end: func(b *bench) { b.proxy.Pass() }},
-	{name: "black hole", proxy: true, begin: func(b *bench) { b.proxy.BlackHole() }, end: func(b *bench) { b.proxy.Pass() }},
+	{name: "black hole", long: true, proxy: true, begin: func(b *bench) { b.proxy.BlackHole() }, end: func(b *bench) { b.proxy.Pass() }},
 	{name: "answers are lost", proxy: true, begin: func(b *bench) { b.proxy.LoseReplies() }, end: func(b *bench) { b.proxy.Pass() }},
 	// A replica of nowhere keeps what it has, and may not write.
 	{name: "READONLY", begin: func(b *bench) { b.do("REPLICAOF", "127.0.0.1", "1") }, end: func(b *bench) { b.do("REPLICAOF", "NO", "ONE") }},
@@ -125,10 +130,14 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			if !effort.All() && f.name != "killed" {
-				t.Skip("-short: one fault is enough")
+				effort.Long(t, "one fault is enough")
 			}
 			t.Parallel()
-			t.Logf("\n%v", runFault(t, f, faultLoad(), faultLasts(t)))
+			lasts := faultTime
+			if f.long {
+				lasts = longTime
+			}
+			t.Logf("\n%v", runFault(t, f, faultLoad(), faultLasts(t, lasts)))
 		})
 	}
 }
@@ -136,7 +145,7 @@ func TestFaults(t *testing.T) {
 func faultLoad() load { return load{Kinds: kinds(), Clients: 8, Pause: 8 * time.Millisecond} }
 
 // rounds is how often a fault that comes and goes does at least.
-const rounds = 10
+const rounds = 5
 
 // startBench starts a Redis, which forgets nothing when it is killed unless the fault says so, and
 // nodes beside it. It returns what each node was before it opened its store.
@@ -353,9 +362,14 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 		}
 		return all
 	}
-	for until := time.Now().Add(patience.Left(t)); !look() && time.Now().Before(until); {
-		time.Sleep(20 * time.Millisecond)
-	}
+	known := false
+	defer func() {
+		if !known {
+			t.Logf("%v: Redis was charged %v, want %v to %v; %+v", c.kinds, c.charged, least, most, c.stats)
+		}
+	}()
+	patience.Until(t, "Redis knows what was admitted", look)
+	known = true
 	for i := range c.kinds {
 		if got := c.charged[i]; got < least[i] || got > most[i] {
 			t.Errorf("%v: Redis was charged %d, want %d to %d", c.kinds[i], got, least[i], most[i])
@@ -446,15 +460,15 @@ func (c *course) grown(t testing.TB, b *bench, quiet []report) {
 		}
 		return true
 	}
-	for until := time.Now().Add(patience.Left(t)); !look(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Error("the nodes have grown")
-			break
+	defer func() {
+		for i := range quiet {
+			c.growth += fmt.Sprintf("node %d: %d goroutines, before %d; %d KB, before %d\n", i, now[i].Goroutines, quiet[i].Goroutines, now[i].Heap>>10, quiet[i].Heap>>10)
 		}
-	}
-	for i := range quiet {
-		c.growth += fmt.Sprintf("node %d: %d goroutines, before %d; %d KB, before %d\n", i, now[i].Goroutines, quiet[i].Goroutines, now[i].Heap>>10, quiet[i].Heap>>10)
-	}
+		if t.Failed() {
+			t.Log(c.growth)
+		}
+	}()
+	patience.Until(t, "the nodes have grown no more", look)
 }
 
 func (c *course) String() string {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 var eventually = patience.Until
@@ -43,7 +44,7 @@ func startFleet(t testing.TB, n int) *fleet {
 	for range n {
 		p := &process{cmd: exec.Command(self)}
 		// A process of the race detector would rest for a second before it ends.
-		p.cmd.Env = append(os.Environ(), nodeVariable+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
+		p.cmd.Env = append(testproc.Environ(), nodeVariable+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 		p.cmd.Stderr = &p.log
 		if p.in, err = p.cmd.StdinPipe(); err != nil {
 			t.Fatal(err)
