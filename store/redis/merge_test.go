@@ -50,7 +50,7 @@ func TestMerged(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(Seed(t), 1))
 	id := uint64(0)
 	seen := struct{ most, odd, off, soft, alone int }{}
-	for range atLeast(t, "WEIR_MERGES", 300, 40) {
+	for range atLeast(t, "WEIR_MERGES", 300, 25) {
 		// The limits of one rule or two, charged together step by step.
 		var charges []store.Charge
 		group := rnd.Uint64()

@@ -44,7 +44,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if !effort.All() { // unless -rapid.checks says otherwise
+	// Most tests wait for processes, not for a processor. -parallel and -rapid.checks go first.
+	_ = flag.Set("test.parallel", "4")
+	if !effort.All() {
 		_ = flag.Set("rapid.checks", "20")
 	}
 	os.Exit(m.Run())

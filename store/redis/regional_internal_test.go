@@ -22,7 +22,7 @@ import (
 func TestChangedTogether(t *testing.T) {
 	now := int64(1767225600_000000)
 	server, s, rnd := openRandom(t, &now)
-	most := atLeast(t, "WEIR_CHANGES", 10_000, 3_000)
+	most := atLeast(t, "WEIR_CHANGES", 10_000, 1_000)
 	const border = 600_000_000 // of phases, and of all longer windows
 	var made, calls, byNode, over, lent int
 	for made < most {
@@ -164,7 +164,7 @@ func TestChangeDamaged(t *testing.T) {
 	server, s, rnd := openRandom(t, &now)
 	episodes := 1500
 	if !effort.All() {
-		episodes = 300
+		episodes = 60
 	}
 	for n := range episodes {
 		m := newLendModel(t, rnd)
