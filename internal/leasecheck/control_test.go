@@ -26,6 +26,14 @@ const gateSeed = 1
 // inGate reports whether this is no soak.
 func inGate() bool { return os.Getenv(runsVariable) == "" }
 
+// long is effort.Long, where this is no soak.
+func long(t *testing.T, why string) {
+	t.Helper()
+	if inGate() {
+		effort.Long(t, why)
+	}
+}
+
 // runs makes some runs, as many at once as go test -parallel says. Without WEIR_LEASE_RUNS it makes
 // one, of always the same plan and short; how it goes is another matter.
 func runs(t *testing.T, m mode, f faults, each func(t *testing.T, f *findings)) {
@@ -87,21 +95,21 @@ func TestControl(t *testing.T) {
 
 // TestControlOfOblivion: the same where Redis forgets; it may admit as much again then.
 func TestControlOfOblivion(t *testing.T) {
-	effort.Long(t, "TestControl runs in its place")
+	long(t, "TestControl runs in its place")
 	runs(t, overRedis, processes|restarts, none)
 }
 
 // TestControlOfFallback: what is decided without Redis is beside the limit, but what Redis decides
 // is within it, save for what it is asked to take back again (findings.Excused).
 func TestControlOfFallback(t *testing.T) {
-	effort.Long(t, "TestControl runs in its place")
+	long(t, "TestControl runs in its place")
 	runs(t, overFallback, processes|network|orders, none)
 }
 
 // TestLent: what Redis lends to the simplest holders, and what it decides beside, is never too
 // much.
 func TestLent(t *testing.T) {
-	effort.Long(t, "TestLeases runs in its place")
+	long(t, "TestLeases runs in its place")
 	runs(t, simple, processes|network|orders, none)
 }
 
