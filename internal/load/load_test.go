@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -465,14 +466,12 @@ func TestThisMachine(t *testing.T) {
 	r.SetUsed([]string{CPU, Memory})
 	now := time.Now()
 	r.move(t.Context(), now)
-	for i := 1; i < 100; i++ {
-		// The clock of the kernel must move on: a tick of it is 10 ms at most.
-		r.move(t.Context(), now.Add(time.Duration(i)*time.Second))
-		if _, ok := r.Signal(CPU); ok {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	patience.Until(t, "the clock of the kernel moves on", func() bool {
+		now = now.Add(time.Second)
+		r.move(t.Context(), now)
+		_, ok := r.Signal(CPU)
+		return ok
+	})
 	for _, name := range []string{CPU, Memory} {
 		if i := info(t, r, name); i.Stale || i.Error != "" {
 			t.Errorf("%+v", i)
