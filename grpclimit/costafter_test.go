@@ -2,7 +2,6 @@ package grpclimit_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/grpclimit"
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // billed is a service that says what it cost: in a trailer, in a header, or not at all.
@@ -63,9 +63,11 @@ func (billed) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreamingS
 	return stream.Context().Err()
 }
 
-// What a call really cost is settled when it has ended.
-func TestCostAfter(t *testing.T) {
-	l := limiter(t, `
+// bills starts a server that bills, and returns a client of it, and a function that holds what the
+// limit lost since its last call against what the call between should have cost.
+func bills(t *testing.T) (l *weir.Limiter, client healthpb.HealthClient, step func(name string, cost int64)) {
+	t.Helper()
+	l = limiter(t, `
 limits:
 - name: tokens
   allow: 2000/hour
@@ -74,7 +76,7 @@ limits:
   cost_after: 'response.status >= 500 ? 0 : int(response.header["x-tokens"]) + response.bytes'
 `)
 	conn := dial(t, l, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, billed{}) }, `{}`, grpclimit.Options{OnError: func(_ context.Context, err error) { t.Error(err) }})
-	client := healthpb.NewHealthClient(conn)
+	client = healthpb.NewHealthClient(conn)
 	left := func() int64 {
 		var d weir.Decision
 		if err := l.Decide(t.Context(), &weir.Request{Peek: true}, &d); err != nil {
@@ -83,18 +85,22 @@ limits:
 		return d.Limits[0].Remaining
 	}
 	before := left()
-	step := func(name string, cost int64) {
+	return l, client, func(name string, cost int64) {
 		t.Helper()
 		now := left()
-		for before-now == 100 && cost != 100 {
-			// the client hears of the end before the server settles
-			now = left()
+		if cost != 100 { // the client hears of the end before the server settles
+			patience.Until(t, name+" is settled", func() bool { now = left(); return before-now != 100 })
 		}
 		if before-now != cost {
 			t.Errorf("%s cost %d, want %d", name, before-now, cost)
 		}
 		before = now
 	}
+}
+
+// What a call really cost is settled when it has ended.
+func TestCostAfter(t *testing.T) {
+	l, client, step := bills(t)
 	for _, c := range []struct {
 		service string
 		cost    int64
@@ -111,14 +117,10 @@ limits:
 	}
 	step("a stream", 70+6)
 
-	// Whoever hangs up, or sets a deadline that is too short, is billed for what he got, whatever
-	// the handler says then.
-	for _, c := range []struct {
-		service string
-		timeout time.Duration
-	}{{"sends on", time.Hour}, {"wraps", time.Hour}, {"says so", time.Hour}, {"says so", 5 * time.Second}} {
-		ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
-		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: c.service})
+	// Whoever hangs up is billed for what he got, whatever the handler says then.
+	for _, service := range []string{"sends on", "wraps", "says so"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: service})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,13 +129,10 @@ limits:
 				t.Fatal(err)
 			}
 		}
-		if c.timeout == time.Hour {
-			cancel()
-		}
-		_, _ = stream.Recv()
 		cancel()
+		_, _ = stream.Recv()
 		// a message without fields has no bytes
-		step(fmt.Sprintf("%s within %v", c.service, c.timeout), 70+6)
+		step(service, 70+6)
 	}
 
 	// A handler that panics has failed.
@@ -143,4 +142,29 @@ limits:
 		_ = call(t.Context(), intercept, func() { panic("a handler's own") })
 	}()
 	step("a panic", 0)
+}
+
+// Whoever sets a deadline that is too short is billed for what he got.
+func TestCostAfterDeadline(t *testing.T) {
+	timeout := 20 * time.Millisecond
+	patience.Until(t, "a client gets all messages before its deadline", func() bool {
+		timeout *= 2
+		_, client, step := bills(t)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: "says so"})
+		got := 0
+		for err == nil {
+			if _, err = stream.Recv(); err == nil {
+				got++
+			}
+		}
+		if status.Code(err) != codes.DeadlineExceeded {
+			t.Fatalf("after %d messages: %v", got, err)
+		}
+		if got == 3 {
+			step("a call with a deadline", 70+6)
+		}
+		return got == 3
+	})
 }

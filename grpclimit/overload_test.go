@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-rl/weir/grpclimit"
 	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/overload"
 )
 
@@ -62,13 +63,7 @@ limits:
 	if _, err := stream.Recv(); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("%v", err)
 	}
-	// The server learns of it soon.
-	for range 1000 {
-		if a.Stats().InFlight == 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	patience.Until(t, "the server learns of it", func() bool { return a.Stats().InFlight == 0 })
 	for i := range 2 {
 		if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 			t.Errorf("call %d: %v", i, err)
