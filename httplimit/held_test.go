@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
@@ -188,7 +189,8 @@ func newNode(t *testing.T, url, yaml string, decided func(*weir.Request, *weir.D
 // no turn is given twice; and on each node the requests leave in the order of their turns, none
 // before its turn.
 func TestTurnsAcrossNodes(t *testing.T) {
-	const n, spacing = 900, 1000 // requests; µs
+	const spacing = 1000                                 // µs
+	n, first := effort.Of(300, 900), effort.Of(150, 500) // requests; the turn of the first one
 	server := redistest.Start(t)
 	type gone struct {
 		node       int
@@ -202,12 +204,12 @@ func TestTurnsAcrossNodes(t *testing.T) {
 	var nodes []*Gate
 	var begun time.Time
 	for i := range 3 {
-		g, l := newNode(t, server.URL(), "limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: 900}}]", nil)
+		g, l := newNode(t, server.URL(), fmt.Sprintf("limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1000/s, burst: %d}}]", n), nil)
 		nodes = append(nodes, g)
 		if i == 0 { // the first turn lies far enough ahead that all are in line by then
 			begun = time.Now()
 			var d weir.Decision
-			if err := l.Decide(t.Context(), &weir.Request{Hits: 500, MaxDelay: weir.AnyDelay}, &d); err != nil || !d.Allowed {
+			if err := l.Decide(t.Context(), &weir.Request{Hits: int64(first), MaxDelay: weir.AnyDelay}, &d); err != nil || !d.Allowed {
 				t.Fatal(err, d.Allowed)
 			}
 		}
@@ -231,20 +233,18 @@ func TestTurnsAcrossNodes(t *testing.T) {
 		})
 	}
 	// On a busy machine one may stand in line only after others have gone whose turn is later.
-	inLine := func() bool {
+	inTime := false
+	patience.Until(t, "all are in line, or the first turn has come", func() bool {
 		mu.Lock()
 		all := refused
 		mu.Unlock()
 		for _, g := range nodes {
 			all += int(g.Stats().Held)
 		}
-		return all == n
-	}
-	inTime := false
-	for !inTime && time.Since(begun) < 500*time.Millisecond { // the first turn
-		time.Sleep(time.Millisecond)
-		inTime = inLine()
-	}
+		over := time.Since(begun) >= time.Duration(first)*time.Millisecond
+		inTime = all == n && !over
+		return inTime || over
+	})
 	wg.Wait()
 	slices.SortFunc(went, func(a, b gone) int { return int(a.turn - b.turn) })
 	last := [3]int64{}
@@ -267,7 +267,7 @@ func TestTurnsAcrossNodes(t *testing.T) {
 		}
 		last[g.node] = g.left
 	}
-	if len(went)+refused != n || len(went) < 401 || len(went) == n && refused > 0 {
+	if len(went)+refused != n || len(went) < n-first+1 || len(went) == n && refused > 0 {
 		t.Errorf("%d went, %d were refused", len(went), refused)
 	}
 	for _, g := range nodes {
@@ -280,7 +280,7 @@ func TestTurnsAcrossNodes(t *testing.T) {
 // On three nodes, too, a limit that is waited for never admits more than it may, and each node lets
 // its own in by arrival.
 func TestWaitingAcrossNodes(t *testing.T) {
-	const n = 60
+	n := effort.Of(20, 60)
 	server := redistest.Start(t)
 	var mu sync.Mutex
 	var admitted []int64 // instants of the store
@@ -295,7 +295,7 @@ func TestWaitingAcrossNodes(t *testing.T) {
 	var nodes []*Gate
 	// of each node's requests by arrival: as which number it left the line, 0 if it was admitted at
 	// once
-	left := [3][n]int64{}
+	left := [3][]int64{make([]int64, n), make([]int64, n), make([]int64, n)}
 	began := time.Now()
 	for i := range 3 {
 		g, _ := newNode(t, server.URL(), "limits: [{name: q, algorithm: sliding_log, allow: 20/100ms, on_limit: {wait: 60s}}]", decided)

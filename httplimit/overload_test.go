@@ -18,6 +18,7 @@ import (
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -349,7 +350,7 @@ func TestAdaptiveLearns(t *testing.T) {
 			var clients sync.WaitGroup
 			for range 40 {
 				clients.Go(func() {
-					for range 500 {
+					for range effort.Of(200, 500) {
 						if s.get("/x").Code == 503 {
 							time.Sleep(20 * time.Millisecond)
 						}
