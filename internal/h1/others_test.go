@@ -16,6 +16,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/testproc"
 )
@@ -97,7 +98,7 @@ func others(t *testing.T) (list []other) {
 		cmd.Stderr = out
 		p, err := testproc.Launch(cmd)
 		if err != nil {
-			t.Fatal(err)
+			t.Skipf("%s does not start: %v", name, err)
 		}
 		t.Cleanup(func() {
 			_ = p.Cmd.Process.Kill()
@@ -106,7 +107,7 @@ func others(t *testing.T) (list []other) {
 		patience.Until(t, name+" accepts connections", func() bool {
 			select {
 			case <-p.Ended:
-				t.Fatalf("%s has ended: %s", name, out)
+				t.Skipf("%s does not start; it says: %s", name, out)
 			default:
 			}
 			c, err := net.Dial("unix", socket)
@@ -117,11 +118,7 @@ func others(t *testing.T) (list []other) {
 		})
 		list = append(list, other{name, socket})
 	}
-	dir, err := os.MkdirTemp("", "h1") // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := testproc.SocketDir(t)
 	node := filepath.Join(dir, "node")
 	start("node", node, exec.Command("node", "-e", `require("http").createServer((q, r) => {
 		let n = 0
@@ -208,13 +205,15 @@ func TestOthers(t *testing.T) {
 		check(t, odd)
 		check(t, get("/first")+odd)
 	}
-	rapid.Check(t, func(rt *rapid.T) { check(fatal{t, rt}, stream().Draw(rt, "stream")) })
 	for _, o := range list {
 		if alike[o.name] < served/2 {
 			t.Errorf("%s agrees with the loop in %d of %d", o.name, alike[o.name], served)
 		}
 	}
 	t.Logf("%d streams, alike %v", served, alike)
+	if effort.All() {
+		rapid.Check(t, func(rt *rapid.T) { check(fatal{t, rt}, stream().Draw(rt, "stream")) })
+	}
 }
 
 // fatal is a test whose failures are rapid's.

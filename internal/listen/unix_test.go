@@ -14,12 +14,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // TestUnix: a socket's file is for owner and group, goes with its listener, and its peers have one
 // address whatever they say.
 func TestUnix(t *testing.T) {
-	dir := t.TempDir()
+	dir := testproc.SocketDir(t)
 	defer syscall.Umask(syscall.Umask(0o777)) // neither more nor less is to come of it
 	path := filepath.Join(dir, "weir.sock")
 	raw, err := Open(t.Context(), "unix:"+path)
@@ -57,7 +59,7 @@ func TestUnix(t *testing.T) {
 
 // TestUnixTaken: only the socket of a server that has died is replaced.
 func TestUnixTaken(t *testing.T) {
-	dir := t.TempDir()
+	dir := testproc.SocketDir(t)
 	path := filepath.Join(dir, "weir.sock")
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
@@ -102,7 +104,7 @@ func TestUnixTaken(t *testing.T) {
 
 // TestUnixAtOnce: of servers that start at once on a stale socket exactly one gets it.
 func TestUnixAtOnce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "weir.sock")
+	path := filepath.Join(testproc.SocketDir(t), "weir.sock")
 	for range 20 {
 		stale, err := Open(t.Context(), "unix:"+path)
 		if err != nil {
@@ -130,7 +132,7 @@ func TestUnixAtOnce(t *testing.T) {
 
 // TestUnixLocked: a program that keeps the folder locked cannot hold a start up beyond its context.
 func TestUnixLocked(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "weir.sock")
+	path := filepath.Join(testproc.SocketDir(t), "weir.sock")
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +157,7 @@ func TestUnixLocked(t *testing.T) {
 // TestUnixProxyProtocol: peers of a socket send headers only where that is said.
 func TestUnixProxyProtocol(t *testing.T) {
 	for _, listed := range []bool{true, false} {
-		raw, err := Open(t.Context(), "unix:"+filepath.Join(t.TempDir(), "weir.sock"))
+		raw, err := Open(t.Context(), "unix:"+filepath.Join(testproc.SocketDir(t), "weir.sock"))
 		if err != nil {
 			t.Fatal(err)
 		}

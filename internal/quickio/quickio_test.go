@@ -13,11 +13,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // eachNetwork runs f on both ends of a connection of each kind.
 func eachNetwork(t *testing.T, f func(t *testing.T, ours, peer net.Conn)) {
-	for network, address := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(t.TempDir(), "s")} {
+	for network, address := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(testproc.SocketDir(t), "s")} {
 		t.Run(network, func(t *testing.T) {
 			l, err := net.Listen(network, address)
 			if err != nil {
