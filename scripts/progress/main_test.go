@@ -8,11 +8,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
-// run tests a module of some files with the real go test, and returns the report, and whether all
-// is well. More is what is said after it.
-func run(t *testing.T, strict bool, may []*regexp.Regexp, files map[string]string, more ...string) (string, bool) {
+// run tests a module of some files with the real go test, and returns what that says.
+func run(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	files["go.mod"] = "module example.test/m\n\ngo 1.26\n"
@@ -26,11 +27,17 @@ func run(t *testing.T, strict bool, may []*regexp.Regexp, files map[string]strin
 		}
 	}
 	cmd := exec.Command("go", "test", "-json", "./...")
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath", "GOWORK=off")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
 	out, _ := cmd.CombinedOutput() // what fails here is what the report tells
+	return string(out)
+}
+
+// told returns the report of what go test says, and whether all is well. More is what is said
+// after it.
+func told(out string, strict bool, may []*regexp.Regexp, more ...string) (string, bool) {
 	var b strings.Builder
 	r := newReport(&b)
-	for line := range strings.Lines(string(out) + strings.Join(more, "")) {
+	for line := range strings.Lines(out + strings.Join(more, "")) {
 		r.line(line)
 	}
 	r.running()
@@ -47,20 +54,25 @@ func TestReport(t *testing.T) {
 		files map[string]string
 		ok    bool
 		want  []string // regular expressions
+		quick bool
 	}{
 		{"passes", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Log(\"chatter\") }\n"}, true,
-			[]string{`(?m)^ok   example.test/m/a +\S+s +1 tests$`}},
+			[]string{`(?m)^ok   example.test/m/a +\S+s +1 tests$`}, false},
 		{"fails", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) { t.Error(\"red\") }) }\nfunc TestB(t *testing.T) {}\n"}, false,
-			[]string{`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:\d+: red$`, `(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:5: red\nFAIL example.test/m/a TestA\n\z`}},
+			[]string{`(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:\d+: red$`, `(?m)^FAIL example.test/m/a TestA/x\n +a_test.go:5: red\nFAIL example.test/m/a TestA\n\z`}, true},
 		{"does not compile", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { nonsense() }\n"}, false,
-			[]string{`FAIL example.test/m/a\n +# example.test/m/a .*\n +a/a_test.go:5:\d+: undefined: nonsense\n.*\n\z`}},
+			[]string{`FAIL example.test/m/a\n +# example.test/m/a .*\n +a/a_test.go:5:\d+: undefined: nonsense\n.*\n\z`}, true},
 		{"panics", map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { panic(\"oh\") }\nfunc TestB(t *testing.T) {}\n"}, false,
-			[]string{`panic: oh`, `FAIL example.test/m/a TestA\n`}},
+			[]string{`panic: oh`, `FAIL example.test/m/a TestA\n`}, false},
 		{"ends the process", map[string]string{"a/a_test.go": "package a\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestA(t *testing.T) { os.Exit(3) }\n"}, false,
-			[]string{`FAIL example.test/m/a`}},
+			[]string{`FAIL example.test/m/a`}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok := run(t, true, nil, c.files)
+			t.Parallel()
+			if !c.quick {
+				effort.Long(t, "compiles a module")
+			}
+			got, ok := told(run(t, c.files), true, nil)
 			if ok != c.ok {
 				t.Errorf("well: %v\n%s", ok, got)
 			}
@@ -80,14 +92,14 @@ func TestReport(t *testing.T) {
 
 // TestSkipped: what was skipped is told with its reason, and is a failure where it may not be.
 func TestSkipped(t *testing.T) {
-	files := map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Skip(\"no server\") }\n"}
+	out := run(t, map[string]string{"a/a_test.go": header + "func TestA(t *testing.T) { t.Skip(\"no server\") }\n"})
 	line := regexp.MustCompile(`(?m)^SKIP example.test/m/a TestA: a_test.go:\d+: no server$`)
 	for _, c := range []struct {
 		strict bool
 		may    string
 		ok     bool
 	}{{false, "^$", true}, {true, "^$", false}, {true, "no server", true}, {true, "TestA:", true}, {true, "TestB:", false}} {
-		got, ok := run(t, c.strict, []*regexp.Regexp{regexp.MustCompile(c.may)}, files)
+		got, ok := told(out, c.strict, []*regexp.Regexp{regexp.MustCompile(c.may)})
 		if ok != c.ok || !line.MatchString(got) {
 			t.Errorf("%+v: %v\n%s", c, ok, got)
 		}
@@ -122,7 +134,8 @@ func TestC(t *testing.T) { panic("oh") }
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok := run(t, false, nil, map[string]string{"a/a_test.go": c.text}, c.more)
+			t.Parallel()
+			got, ok := told(run(t, map[string]string{"a/a_test.go": c.text}), false, nil, c.more)
 			_, end, found := strings.Cut(got, "\n...  compiling\n")
 			if n := strings.Count(end, "\n"); ok || !found || n > ending || n < ending-1 {
 				t.Errorf("well: %v; the end has %d lines:\n%s", ok, n, got)
