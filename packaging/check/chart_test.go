@@ -40,13 +40,16 @@ const (
 // kubernetes is the version that charts are checked for.
 var kubernetes = &chartutil.KubeVersion{Version: "v1.34.0", Major: "1", Minor: "34"}
 
+// builtIn is the folder of the built program; TestMain removes it.
+var builtIn string
+
 // buildWeir builds the program once.
 var buildWeir = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "weir")
-	if err != nil {
+	var err error
+	if builtIn, err = os.MkdirTemp("", "weir"); err != nil {
 		return "", err
 	}
-	file := filepath.Join(dir, "weir")
+	file := filepath.Join(builtIn, "weir")
 	cmd := exec.Command(filepath.Join(root, "scripts", "build"), file)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
@@ -56,9 +59,7 @@ var buildWeir = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if file, err := buildWeir(); err == nil {
-		os.RemoveAll(filepath.Dir(file))
-	}
+	_ = os.RemoveAll(builtIn)
 	os.Exit(status)
 }
 
@@ -334,7 +335,7 @@ func checkConfiguration(t *testing.T, o objects) {
 		args[i] = strings.ReplaceAll(args[i], "="+mounted["config"], "="+dir+mounted["config"])
 	}
 	cmd := exec.Command(weir, append(args, "--check")...)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir} // and nothing of this process
 	for _, v := range container.Env {
 		switch from := v.ValueFrom; {
 		case from == nil:

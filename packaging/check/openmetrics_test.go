@@ -22,11 +22,9 @@ import (
 // asked for, and finds the exemplars of refusals.
 func TestOpenMetrics(t *testing.T) {
 	dir := t.TempDir()
-	program := filepath.Join(dir, "weir")
-	build := exec.Command("go", "build", "-o", program, "./cmd/weir")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	program, err := buildWeir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	rules := filepath.Join(dir, "rules.yaml")
 	if err := os.WriteFile(rules, []byte("domain: shop\nlimits:\n  - { name: login, per: [ip], allow: [2/min, 5/hour], algorithm: sliding_log, ban: { after: 20, within: 1m, for: 1h } }\n"), 0o600); err != nil {
