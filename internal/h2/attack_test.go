@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -101,7 +102,7 @@ func TestAttacks(t *testing.T) {
 			if out.Len() > 0 {
 				first = 1
 			}
-			for i := first; i < 20_000 && out.Len() < 30<<20; i++ {
+			for i := first; i < effort.Of[uint32](6_000, 20_000) && out.Len() < 30<<20; i++ {
 				c.send(client, i)
 			}
 			attack := bytes.Clone(out.Bytes())

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // TestAnswerWaits: an answer that does not fit into the client's windows comes in parts as they
@@ -119,11 +121,12 @@ func TestLargeMessages(t *testing.T) {
 		s, addr := serve(t, o)
 		c := dialRaw(t, addr)
 		// All messages together are far larger than what one connection may hold at a time.
-		const streams, size = 64, 1 << 20
+		const size = 1 << 20
+		streams := effort.Of[uint32](36, 64)
 		message := frameMessage(bytes.Repeat([]byte("m"), size))
 		sent := make([]int, streams)
 		window := make([]int, streams)
-		conn, ended := 65_535, 0
+		conn, ended := 65_535, uint32(0)
 		acked := false
 		write := func() {
 			for i := range sent {
@@ -136,7 +139,7 @@ func TestLargeMessages(t *testing.T) {
 				}
 			}
 		}
-		for i := range uint32(streams) {
+		for i := range streams {
 			c.open(2*i+1, headPath)
 		}
 		for ended < streams {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // FuzzFrames: any bytes behind the preface leave the server whole, nothing of them is held after,
@@ -43,7 +44,7 @@ func FuzzFrames(f *testing.F) {
 			frame(framePriority, 0, 5, make([]byte, 5)), frame(frameHeaders, flagEndHeaders|flagEndStream, 1, nil),
 		}, nil))
 	}
-	folder := f.TempDir() // sockets in it, since ports of TCP would run out
+	folder := testproc.SocketDir(f) // sockets in it, since ports of TCP would run out
 	var sockets atomic.Uint64
 	f.Fuzz(func(t *testing.T, input []byte) {
 		if len(input) > 4096 {

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -62,7 +63,7 @@ func TestGRPCCallers(t *testing.T) {
 	both(t, func(t *testing.T, o Options) {
 		_, addr := serve(t, o)
 		conn := grpcDial(t, addr)
-		for _, callers := range []int{1, 64, 1000} {
+		for _, callers := range effort.Of([]int{1, 64}, []int{1, 64, 1000}) {
 			var all sync.WaitGroup
 			for caller := range callers {
 				all.Go(func() {
@@ -90,7 +91,7 @@ func TestGRPCLarge(t *testing.T) {
 		_, addr := serve(t, o)
 		conn := grpcDial(t, addr)
 		var all sync.WaitGroup
-		for i := range 12 {
+		for i := range effort.Of(4, 12) {
 			all.Go(func() {
 				in := bytes.Repeat([]byte{byte(i)}, 1<<20-i)
 				out, err := invoke(context.Background(), conn, echoPath, in)
@@ -163,7 +164,7 @@ func TestGRPCEnds(t *testing.T) {
 func TestGRPCPings(t *testing.T) {
 	_, addr := serve(t, Options{Methods: newService().methodsAs(true)})
 	conn := grpcDial(t, addr, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, PermitWithoutStream: true}))
-	for i := range 3000 { // more than the pings that a client may send for nothing
+	for i := range effort.Of(1000, 3000) { // more than the pings that a client may send for nothing
 		if out, err := invoke(context.Background(), conn, sizePath, []byte("200")); err != nil || len(out) != 200 {
 			t.Fatalf("call %d: %d bytes, %v", i, len(out), err)
 		}

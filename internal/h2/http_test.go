@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -232,9 +233,9 @@ func TestUnreadBodies(t *testing.T) {
 
 // TestManyWindowUpdates: a client may open its windows as often as large answers need it.
 func TestManyWindowUpdates(t *testing.T) {
-	const size = 32 << 20
+	size := effort.Of(8, 32) << 20
 	base := httpServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(w, io.LimitReader(zeros{}, size))
+		_, _ = io.Copy(w, io.LimitReader(zeros{}, int64(size)))
 	}), nil, Configure)
 	c := dialRaw(t, address(base))
 	c.must(c.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true,
@@ -468,7 +469,7 @@ func TestHTTPAttacks(t *testing.T) {
 			if out.Len() > 0 {
 				first = 1
 			}
-			for i := first; i < 10_000; i++ {
+			for i := first; i < effort.Of[uint32](6_000, 10_000); i++ {
 				a.send(c, i)
 			}
 			attack := bytes.Clone(out.Bytes())

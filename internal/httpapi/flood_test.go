@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/weir-rl/weir/internal/doortest"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/patience"
 )
@@ -81,7 +82,7 @@ func TestFloods(t *testing.T) {
 		// is met.
 		"rapid reset": func(t *testing.T, addr string) error {
 			f := flood(t, addr, true)
-			for i := range 6_000 {
+			for i := range effort.Of(1_500, 6_000) {
 				stream := uint32(2*i + 1)
 				if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.headers("/api/v1/limit?path=/login"), EndHeaders: true, EndStream: true}); err != nil {
 					return nil // the server has seen enough
@@ -96,7 +97,7 @@ func TestFloods(t *testing.T) {
 		"header bomb": func(t *testing.T, addr string) error {
 			f := flood(t, addr, true)
 			big := strings.Repeat("x", 3000)
-			for i := range 200 {
+			for i := range effort.Of(50, 200) {
 				block := bytes.Clone(f.headers("/api/v1/limit?path=/other", "x-bomb", big))
 				if i > 0 { // the header is in the table now, and its index is the last byte
 					if len(block) > 100 {
@@ -117,7 +118,7 @@ func TestFloods(t *testing.T) {
 			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: f.headers("/api/v1/limit?path=/login"), EndStream: true}); err != nil {
 				return err
 			}
-			for range 20_000 {
+			for range effort.Of(5_000, 20_000) {
 				if err := f.WriteContinuation(1, false, nil); err != nil {
 					return nil
 				}
@@ -126,7 +127,7 @@ func TestFloods(t *testing.T) {
 		},
 		"pings whose answers nobody reads": func(t *testing.T, addr string) error {
 			f := flood(t, addr, false)
-			for range 60_000 {
+			for range effort.Of(15_000, 60_000) {
 				if err := f.WritePing(false, [8]byte{}); err != nil {
 					return nil
 				}
@@ -135,7 +136,7 @@ func TestFloods(t *testing.T) {
 		},
 		"window updates and priorities": func(t *testing.T, addr string) error {
 			f := flood(t, addr, true)
-			for i := range 15_000 {
+			for i := range effort.Of(4_000, 15_000) {
 				if err := f.WritePriority(uint32(2*i+1), http2.PriorityParam{StreamDep: uint32(2*i + 3)}); err != nil {
 					return nil
 				}
@@ -147,7 +148,7 @@ func TestFloods(t *testing.T) {
 		},
 		"streams beyond the bound": func(t *testing.T, addr string) error {
 			f := flood(t, addr, true)
-			for i := range 6_000 { // bodies that never end
+			for i := range effort.Of(1_500, 6_000) { // bodies that never end
 				if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: f.headers("/api/v1/limit?path=/login", "content-length", "9"), EndHeaders: true}); err != nil {
 					return nil
 				}
@@ -158,7 +159,7 @@ func TestFloods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, _, _ := doortest.NewLimiter(t, doortest.LoginRules)
 			s := listen.NewHTTPServer(New(l, Options{}), listen.HTTPOptions{})
-			s.WriteTimeout, s.HTTP2.WriteByteTimeout = 500*time.Millisecond, 500*time.Millisecond
+			s.WriteTimeout, s.HTTP2.WriteByteTimeout = 200*time.Millisecond, 200*time.Millisecond
 			addr := serveTest(t, s)
 			var attacks sync.WaitGroup
 			var over atomic.Bool
@@ -203,8 +204,8 @@ func TestSlowReaders(t *testing.T) {
 	if s.WriteTimeout <= 0 || s.HTTP2.WriteByteTimeout <= 0 {
 		t.Fatal("a bound is missing")
 	}
-	s.WriteTimeout, s.HTTP2.WriteByteTimeout = time.Second, time.Second
-	s.HTTP2.SendPingTimeout, s.HTTP2.PingTimeout = time.Second, time.Second
+	s.WriteTimeout, s.HTTP2.WriteByteTimeout = 200*time.Millisecond, 200*time.Millisecond
+	s.HTTP2.SendPingTimeout, s.HTTP2.PingTimeout = 200*time.Millisecond, 200*time.Millisecond
 	var handling atomic.Int64
 	inner := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
