@@ -8,6 +8,7 @@ import (
 // TestCommands: commands that bring their limit show in Overview and Keys, as what is no rule: no
 // link leads to one, and nothing offers to ban or grant their keys.
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	s.traffic()

@@ -6,6 +6,7 @@ package browser
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,12 +19,43 @@ import (
 	"github.com/weir-rl/weir/internal/patience"
 )
 
-// driver is a Node process that holds Chromium.
+// driver is a Node process that holds Chromium. Tests that run beside each other share it.
 type driver struct {
-	in  io.WriteCloser
-	out *bufio.Reader
-	mu  sync.Mutex
-	id  int
+	in    io.WriteCloser
+	ended chan struct{} // closed when it says no more
+	mu    sync.Mutex
+	id    int
+	asked map[int]chan answer
+}
+
+// answer is what the driver says to a question.
+type answer struct {
+	ID    int
+	Value json.RawMessage
+	Error string
+}
+
+// read takes what the driver says.
+func (d *driver) read(out io.Reader) {
+	defer close(d.ended)
+	lines := bufio.NewReaderSize(out, 1<<20)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var a answer
+		if err := json.Unmarshal(line, &a); err != nil {
+			continue
+		}
+		d.mu.Lock()
+		c := d.asked[a.ID]
+		delete(d.asked, a.ID)
+		d.mu.Unlock()
+		if c != nil {
+			c <- a
+		}
+	}
 }
 
 // toolsDir is where npm ci has put what the tests drive.
@@ -50,18 +82,21 @@ var shared struct {
 	cmd    *exec.Cmd
 	dir    string
 	err    error
-	skip   bool
 }
 
 func startDriver() {
 	tools, err := toolsDir()
 	if err != nil {
-		shared.err, shared.skip = err, true
+		shared.err = err
 		return
 	}
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
-		shared.err, shared.skip = err, true
+		shared.err = fmt.Errorf("%w; on Debian: apt-get install chromium", err)
+		return
+	}
+	if _, err := exec.LookPath("node"); err != nil {
+		shared.err = fmt.Errorf("%w; on Debian: apt-get install nodejs", err)
 		return
 	}
 	if shared.dir, shared.err = os.MkdirTemp("", "weir-browser-"); shared.err != nil {
@@ -84,17 +119,20 @@ func startDriver() {
 		return
 	}
 	shared.cmd = cmd
-	shared.driver = &driver{in: in, out: bufio.NewReaderSize(out, 1<<20)}
-	_, shared.err = shared.driver.ask("launch", map[string]any{"executable": chromium, "dir": filepath.Join(shared.dir, "profile")})
+	shared.driver = &driver{in: in, ended: make(chan struct{}), asked: map[int]chan answer{}}
+	go shared.driver.read(out)
+	if _, err := shared.driver.ask("launch", map[string]any{"executable": chromium, "dir": filepath.Join(shared.dir, "profile")}); err != nil {
+		shared.err = fmt.Errorf("%s does not start: %w", chromium, err)
+	}
 }
 
-// chromium returns the driver. Without what it needs the test is skipped, which is a failure where
-// CI=true.
+// chromium returns the driver. Where what it needs is missing, or does not start, the test is
+// skipped, which is a failure where CI=true.
 func chromium(t *testing.T) *driver {
 	t.Helper()
 	effort.Long(t, "drives a browser")
 	shared.once.Do(startDriver)
-	if shared.skip && os.Getenv("CI") != "true" {
+	if shared.err != nil && os.Getenv("CI") != "true" {
 		t.Skip(shared.err)
 	}
 	if shared.err != nil {
@@ -115,6 +153,28 @@ func TestMain(m *testing.M) {
 }
 
 func (d *driver) ask(do string, args map[string]any) (json.RawMessage, error) {
+	answered := make(chan answer, 1)
+	if err := d.say(do, args, answered); err != nil {
+		return nil, err
+	}
+	var a answer
+	select {
+	case a = <-answered:
+	case <-d.ended:
+		select {
+		case a = <-answered: // the last one
+		default:
+			return nil, errors.New("the driver has ended")
+		}
+	}
+	if a.Error != "" {
+		return nil, fmt.Errorf("%s: %s", do, a.Error)
+	}
+	return a.Value, nil
+}
+
+// say sends a question.
+func (d *driver) say(do string, args map[string]any, answered chan answer) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.id++
@@ -124,27 +184,13 @@ func (d *driver) ask(do string, args map[string]any) (json.RawMessage, error) {
 	}
 	data, err := json.Marshal(question)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	d.asked[d.id] = answered
 	if _, err := d.in.Write(append(data, '\n')); err != nil {
-		return nil, fmt.Errorf("the driver has ended: %w", err)
+		return fmt.Errorf("the driver has ended: %w", err)
 	}
-	line, err := d.out.ReadBytes('\n')
-	if err != nil {
-		return nil, fmt.Errorf("the driver has ended: %w", err)
-	}
-	var answer struct {
-		ID    int
-		Value json.RawMessage
-		Error string
-	}
-	if err := json.Unmarshal(line, &answer); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, line)
-	}
-	if answer.Error != "" {
-		return nil, fmt.Errorf("%s: %s", do, answer.Error)
-	}
-	return answer.Value, nil
+	return nil
 }
 
 // tab is a tab of Chromium, in a profile of its own.

@@ -12,6 +12,7 @@ import (
 // TestDecisionsOfNodes: where several nodes share a Redis, lists of decisions have those of all of
 // them, live, and that of the view Decisions by choice those of one.
 func TestDecisionsOfNodes(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	redis := redistest.Start(t)
 	rules := map[string]string{"rules/shop.yaml": "domain: shop\nlimits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n"}

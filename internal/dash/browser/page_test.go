@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -39,13 +40,18 @@ var looks = map[string]look{
 
 // TestTypes checks the types of all scripts, as they are said in their comments.
 func TestTypes(t *testing.T) {
+	t.Parallel()
 	tools, err := toolsDir()
+	if err == nil {
+		_, err = exec.LookPath("node")
+	}
 	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
 		t.Skip(err)
 	}
+	effort.Long(t, "checks the types of all scripts")
 	out, err := exec.Command("node", filepath.Join(tools, "node_modules", "typescript", "bin", "tsc"), "-p", ".").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -55,6 +61,7 @@ func TestTypes(t *testing.T) {
 // TestViews opens every view in every look: nothing that axe finds, nothing on the console (which
 // gets what the policy refuses, too), nothing from other hosts, no scrolling sideways.
 func TestViews(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	s.traffic()
@@ -68,6 +75,7 @@ func TestViews(t *testing.T) {
 	all := append(slices.Clone(views), struct{ name, path string }{"decision", "/decisions/" + id})
 	for name, l := range looks {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := d.open(t, s.admin, l)
 			for _, v := range all {
 				where := v.name + ", " + name
@@ -84,6 +92,7 @@ func TestViews(t *testing.T) {
 		})
 	}
 	t.Run("360 px", func(t *testing.T) {
+		t.Parallel()
 		b := d.open(t, s.admin, look{"light", 360, 740})
 		for _, v := range all {
 			b.visit(v.path)
@@ -93,6 +102,7 @@ func TestViews(t *testing.T) {
 		}
 	})
 	t.Run("print", func(t *testing.T) {
+		t.Parallel()
 		b := d.open(t, s.admin, desktop)
 		b.visit("/")
 		b.do(nil, "media", "media", "print")
@@ -113,6 +123,7 @@ func (b *tab) sideways() (px int) {
 
 // TestBudget: what the first load of the overview takes.
 func TestBudget(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	s.traffic()
@@ -145,6 +156,7 @@ func TestBudget(t *testing.T) {
 // TestLive: a refusal at a door shows in the page that is open. There is no bound on the time but
 // the test's.
 func TestLive(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	b := d.open(t, s.admin, desktop)
@@ -161,6 +173,7 @@ func TestLive(t *testing.T) {
 
 // TestHidden: a tab that is hidden has no stream, and one that is shown again has one and the news.
 func TestHidden(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	b := d.open(t, s.admin, desktop)
@@ -189,6 +202,7 @@ func TestHidden(t *testing.T) {
 // TestServerAway: while nobody answers a banner says so, and the page goes on by itself, with what
 // happened meanwhile.
 func TestServerAway(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	for _, path := range []string{"/", "/bans"} { // one with a stream, one without
@@ -214,6 +228,7 @@ func TestServerAway(t *testing.T) {
 // TestKeyboard goes without a mouse from find to a rule, to a decision, to its key, bans it, and
 // lifts the ban.
 func TestKeyboard(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	s.traffic()
@@ -283,6 +298,7 @@ func TestKeyboard(t *testing.T) {
 // TestRuleDecisions: a rule's view lists what this rule refused, then what came near it, and
 // nothing on which only other rules had a say.
 func TestRuleDecisions(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	s.traffic() // api-tighter, in shadow, meets the same requests, by user
@@ -323,6 +339,7 @@ var hostile = []string{
 
 // TestHostile: what clients send is shown as text, and characters that one would not see are shown.
 func TestHostile(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, map[string]string{"rules/shop.yaml": "domain: shop\nlimits:\n  - name: once\n    per: [user]\n    allow: 1/h\n    algorithm: sliding_log\n"})
 	for _, user := range hostile {
@@ -370,6 +387,7 @@ func TestHostile(t *testing.T) {
 
 // TestRoles: the login, and what each role is shown. What a role may not do is not there.
 func TestRoles(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	names := []string{"viewer", "support", "operator", "editor", "admin"}
 	var tokens strings.Builder
@@ -406,8 +424,10 @@ func TestRoles(t *testing.T) {
 			b.until("the view is shown that was asked for", `() => document.querySelector('h1')?.textContent === 'Keys'`, nil)
 			is := func(what string, want bool, js string) {
 				t.Helper()
-				if b.has(js, nil) != want {
-					t.Errorf("%s: %s is shown: %v", role, what, !want)
+				if want {
+					b.until(role+" is shown "+what, js, nil)
+				} else if b.has(js, nil) {
+					t.Errorf("%s is shown %s", role, what)
 				}
 			}
 			operator, support := i >= 2, i >= 1
@@ -458,6 +478,7 @@ func outside(t *testing.T) string {
 // TestPlainHTTP: over plain HTTP, and not on loopback, one can log in, change something and log
 // out; a logout that fails says so.
 func TestPlainHTTP(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, map[string]string{"rules/shop.yaml": rules, "tokens": "token-of-ada-0123456789abcdef name=ada role=operator\n"}, "--auth-tokens-file", "tokens")
 	s.token = "token-of-ada-0123456789abcdef"
@@ -500,6 +521,7 @@ func TestPlainHTTP(t *testing.T) {
 
 // TestTheme: the switch turns the colours, at once and for the next visit, the chart's too.
 func TestTheme(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil)
 	s.traffic()
@@ -525,6 +547,7 @@ func TestTheme(t *testing.T) {
 
 // TestPollingFallback: where all streams of a node are taken, the page asks again and again.
 func TestPollingFallback(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	s := serve(t, nil, "--admin-streams", "1")
 	taken, err := http.Get(s.admin + "/api/v1/stream")

@@ -25,6 +25,7 @@ func inRegion(t *testing.T, region, peer, rules string, own, other *redistest.Se
 // TestRegions: the view Regions says how the regions stand and what became of each limit over them,
 // live; a key's view says how the key stands in this region and in all.
 func TestRegions(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	eu, us := redistest.Start(t), redistest.Start(t)
 	s := inRegion(t, "eu", "us", regionalRules, eu, us)
@@ -93,6 +94,7 @@ func TestRegions(t *testing.T) {
 
 // TestNoRegions: where there is one region alone, there is no such view.
 func TestNoRegions(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	b := d.open(t, serve(t, nil).admin, desktop)
 	b.visit("/")

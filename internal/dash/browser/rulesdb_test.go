@@ -13,6 +13,7 @@ import (
 // TestPutInForce: where the rules lie in a database, an editor puts a change in force that was
 // tried, is told who was quicker, and goes back, without leaving the page.
 func TestPutInForce(t *testing.T) {
+	t.Parallel()
 	d := chromium(t)
 	url := pgtest.Start(t).URL()
 	address, err := ruledb.Parse(url)

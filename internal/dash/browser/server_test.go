@@ -120,6 +120,11 @@ func (o *output) String() string {
 	return o.all.String()
 }
 
+// environment is that of this process without what weir would take for its options.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") || strings.HasPrefix(v, "REDIS_") })
+}
+
 func (s *server) start() {
 	s.t.Helper()
 	program, err := built()
@@ -130,7 +135,7 @@ func (s *server) start() {
 	s.cmd = exec.Command(program, append([]string{"serve", "--rules", "rules"}, s.args...)...)
 	s.cmd.Dir = s.dir
 	s.cmd.Stderr = out
-	s.cmd.Env = append(os.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	s.cmd.Env = append(environment(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
