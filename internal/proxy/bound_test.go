@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,11 +11,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/weir-rl/weir/internal/h1"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -79,8 +83,7 @@ func TestBodyBound(t *testing.T) {
 }
 
 // TestStalledStreams: HTTP/2 clients that open no window for what they asked hold neither the proxy
-// nor its upstream, while their connection is in good order; whoever takes what is sent gets all of
-// it, however long it takes.
+// nor its upstream, while their connection is in good order.
 func TestStalledStreams(t *testing.T) {
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/small" {
@@ -143,32 +146,61 @@ func TestStalledStreams(t *testing.T) {
 		}
 		patience.Until(t, "no request of "+path+" is held", func() bool { return handling.Load() == 0 })
 	}
-	// On a busy machine this client may take nothing for so long that it is taken for one of those.
-	patience.Until(t, "all is taken without a break", func() bool {
-		resp, err := client(t, true).Get("http://" + addr + "/large")
+}
+
+// TestSlowStreams: whoever takes what is sent gets all of it, however long it takes.
+func TestSlowStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const stall, parts, part = 100 * time.Millisecond, 128, 64 << 10 // more than the window of the client
+		behind, front := newPipes(), bufconn.Listen(64<<10)
+		up := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for range parts {
+				if _, err := w.Write(make([]byte, part)); err != nil {
+					return
+				}
+			}
+		})}
+		go func() { _ = up.Serve(behind) }()
+		h, err := New(newLimiter(t, noLimits), Options{Upstream: &url.URL{Scheme: "http", Host: "upstream"}, Logf: logf(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer resp.Body.Close()
-		n, longest, last := 0, time.Duration(0), time.Now()
-		for buf := make([]byte, 256<<10); ; time.Sleep(5 * time.Millisecond) {
-			// slower in all than one stall
-			m, err := resp.Body.Read(buf)
-			n += m
-			now := time.Now()
-			longest, last = max(longest, now.Sub(last)), now
-			switch {
-			case err == io.EOF:
-				if n != 64*64<<10 {
-					t.Errorf("got %d bytes", n)
-				}
-				return true
-			case err != nil && longest < stall/2:
-				t.Fatalf("after %d bytes: %v", n, err)
-			case err != nil:
-				t.Logf("after %d bytes, and %v without one: %v", n, longest, err)
-				return false
-			}
+		transport := h.reverse.Transport.(*http.Transport)
+		transport.DialContext = behind.dial
+		if h.direct != nil {
+			h.direct.Dial = behind.dial
 		}
+		server := h1.New(NewServer(Bound(h, 0, stall)))
+		go func() { _ = server.Serve(front) }()
+		c := client(t, true)
+		c.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return front.DialContext(ctx) }
+		begun := time.Now()
+		resp, err := c.Get("http://weir/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for buf := make([]byte, 32<<10); err == nil; time.Sleep(stall / 20) {
+			var m int
+			m, err = resp.Body.Read(buf)
+			n += m
+		}
+		if n != parts*part || err != io.EOF {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+		if took := time.Since(begun); took < 5*stall {
+			t.Errorf("it took %v, no longer than a stall may", took)
+		}
+		_ = resp.Body.Close()
+		c.CloseIdleConnections()
+		transport.CloseIdleConnections()
+		if h.direct != nil {
+			h.direct.CloseIdle()
+		}
+		_ = front.Close()
+		_ = server.Shutdown(t.Context())
+		_ = behind.Close()
+		_ = up.Close()
+		time.Sleep(2 * time.Second) // then the server looks for connections, and finds none
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/upstream"
 )
 
@@ -112,9 +113,15 @@ func TestThroughReverseProxy(t *testing.T) {
 		"TestPathEvasion": TestPathEvasion, "TestRequestTargets": TestRequestTargets, "TestHostileClients": TestHostileClients,
 		"TestQueueDrainsAtItsRate": TestQueueDrainsAtItsRate, "TestHostileUpstreams": TestHostileUpstreams, "TestConnectionsAreKept": TestConnectionsAreKept,
 		"TestRetries": TestRetries, "TestSmallBodies": TestSmallBodies, "TestUploadBothWays": TestUploadBothWays, "TestUploadAnsweredEarly": TestUploadAnsweredEarly,
-		"TestUploadBreaksOff": TestUploadBreaksOff, "TestPipeline": TestPipeline, "TestNoGuessedType": TestNoGuessedType, "TestWaitEnds": TestWaitEnds,
+		"TestUploadBreaksOff": TestUploadBreaksOff, "TestUploadStops": TestUploadStops, "TestPipeline": TestPipeline, "TestNoGuessedType": TestNoGuessedType, "TestWaitEnds": TestWaitEnds,
 	} {
-		t.Run(name, test)
+		t.Run(name, func(t *testing.T) {
+			switch name {
+			case "TestEarlyAnswer", "TestHostileUpstreams", "TestUploadBothWays", "TestUploadAnsweredEarly", "TestHostileClients", "TestConnectionsAreKept", "TestRequestTargets":
+				effort.Long(t, "asks again what was asked directly")
+			}
+			test(t)
+		})
 	}
 }
 

@@ -90,7 +90,7 @@ func TestHostileUpstreams(t *testing.T) {
 		})
 		addr := newProxy(t, up.url(), noLimits, func(o *Options) {
 			if c.want == http.StatusGatewayTimeout {
-				o.Timeout = 200 * time.Millisecond
+				o.Timeout = 100 * time.Millisecond
 			}
 		})
 		resp, err := client(t, false).Get("http://" + addr)

@@ -323,7 +323,7 @@ func TestConcurrencySpansTheBody(t *testing.T) {
 // Held requests arrive at the upstream, each once and not before its turn. On a busy machine two
 // that are late may change places on their way.
 func TestLeakyBucketHoldsForReal(t *testing.T) {
-	const pace = 100 * time.Millisecond
+	const pace = 40 * time.Millisecond
 	var mu sync.Mutex
 	at := map[string][]time.Time{}
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -332,7 +332,7 @@ func TestLeakyBucketHoldsForReal(t *testing.T) {
 		at[r.URL.Path] = append(at[r.URL.Path], time.Now())
 	})
 	decided := make(chan bool)
-	limiter := newLimiter(t, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/100ms, burst: 5}}]`,
+	limiter := newLimiter(t, `limits: [{name: q, algorithm: leaky_bucket, allow: {rate: 1/40ms, burst: 5}}]`,
 		weir.WithHooks(weir.Hooks{Decided: func(*weir.Request, *weir.Decision) { decided <- true }}))
 	addr, _ := serveProxy(t, up.URL, limiter, nil)
 	start := time.Now()

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/upstream"
 )
@@ -93,7 +94,7 @@ func TestUploadAnsweredEarly(t *testing.T) {
 		addr := newProxy(t, answerHeads(t, answer), noLimits)
 		for _, h2c := range []bool{false, true} {
 			cl := client(t, h2c)
-			for range 3 {
+			for range effort.Of(1, 3) {
 				source, send := io.Pipe()
 				r, err := http.NewRequest("POST", "http://"+addr+"/", source)
 				if err != nil {
@@ -136,13 +137,16 @@ func answerHeads(t testing.TB, answer func(conn net.Conn)) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// Whoever breaks off in the middle, the other side learns of it, and takes no part for the whole.
-func TestUploadBreaksOff(t *testing.T) {
-	type taken struct {
-		n   int64
-		err error
-	}
-	begun, seen := make(chan bool, 10), make(chan taken, 1)
+// taken is what an upstream got of a body.
+type taken struct {
+	n   int64
+	err error
+}
+
+// newTaker is an upstream that tells when it is asked for /take, and what it got then.
+func newTaker(t *testing.T) (url string, begun chan bool, seen chan taken) {
+	t.Helper()
+	begun, seen = make(chan bool, 10), make(chan taken, 1)
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/take":
@@ -154,20 +158,23 @@ func TestUploadBreaksOff(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}
 	})
-	// A client that the machine keeps waiting must not be too slow before the upstream is asked.
-	addr := newProxy(t, up.URL, noLimits, func(o *Options) { o.BodyTimeout = 2 * time.Second })
+	return up.URL, begun, seen
+}
+
+// Whoever breaks off in the middle, the other side learns of it, and takes no part for the whole.
+func TestUploadBreaksOff(t *testing.T) {
+	up, begun, seen := newTaker(t)
+	addr := newProxy(t, up, noLimits)
 	const size = 20 * upstream.MaxBody
 	head := fmt.Sprintf(" HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
 	for _, c := range []struct {
 		path   string
 		sent   int
-		closes bool // the client's side
 		status int
 	}{
-		{"/take", upstream.MaxBody / 2, true, 400}, // which does not reach the upstream
-		{"/take", size - 1, true, 400},
-		{"/take", 3 * upstream.MaxBody, false, 408},
-		{"/break", size, false, 502},
+		{"/take", upstream.MaxBody / 2, 400}, // which does not reach the upstream
+		{"/take", size - 1, 400},
+		{"/break", size, 502},
 	} {
 		what := fmt.Sprintf("%s after %d bytes", c.path, c.sent)
 		conn, err := net.Dial("tcp", addr)
@@ -176,7 +183,7 @@ func TestUploadBreaksOff(t *testing.T) {
 		}
 		_ = conn.SetDeadline(patience.End(t))
 		say(conn, "POST "+c.path+head, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", size)[:c.sent])
-		if c.closes {
+		if c.sent < size {
 			_ = conn.(*net.TCPConn).CloseWrite()
 		}
 		in := bufio.NewReader(conn)
@@ -227,6 +234,57 @@ func TestUploadBreaksOff(t *testing.T) {
 	}
 }
 
+// A client that sends no more than a part for too long is told so, and the upstream does not take
+// that for the whole.
+func TestUploadStops(t *testing.T) {
+	const size = 20 * upstream.MaxBody
+	timeout := 50 * time.Millisecond
+	patience.Until(t, "the upstream is asked before the client is too slow", func() bool {
+		timeout *= 2
+		up, begun, seen := newTaker(t)
+		conn, err := net.Dial("tcp", newProxy(t, up, noLimits, func(o *Options) { o.BodyTimeout = timeout }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(patience.End(t))
+		say(conn, fmt.Sprintf("POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size), strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", size)[:3*upstream.MaxBody])
+		answered := make(chan error, 1)
+		go func() {
+			in := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(in, &http.Request{Method: "POST"})
+			if err != nil {
+				answered <- err
+				return
+			}
+			body, err := io.ReadAll(resp.Body)
+			if resp.StatusCode != 408 || err != nil {
+				err = fmt.Errorf("%d %q %v, want 408", resp.StatusCode, body, err)
+			}
+			if rest, _ := io.ReadAll(in); len(rest) > 0 {
+				err = fmt.Errorf("a further answer: %q", rest)
+			}
+			answered <- err
+		}()
+		asked := false
+		select {
+		case <-begun:
+			asked = true
+			err = patience.Receive(t, "an answer", answered)
+		case err = <-answered:
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if asked {
+			if got := patience.Receive(t, "the upstream ends", seen); got.err == nil || got.n >= size {
+				t.Errorf("the upstream took %d bytes for the whole: %v", got.n, got.err)
+			}
+		}
+		return asked
+	})
+}
+
 // Uploads that follow one another share a connection to an upstream that takes all of them.
 func TestUploadsKeepConnections(t *testing.T) {
 	if !directWorks {
@@ -237,19 +295,17 @@ func TestUploadsKeepConnections(t *testing.T) {
 		return true
 	})
 	addr := newProxy(t, up.url(), noLimits)
-	const n = 20
 	for _, h2c := range []bool{false, true} {
-		before := up.opened.Load()
-		for range n {
+		before, n := up.opened.Load(), int64(0)
+		// One is given up if who sent the body is not seen to be done within 50 ms.
+		patience.Until(t, "an upload goes over a connection of one before", func() bool {
+			n++
 			resp, err := client(t, h2c).Post("http://"+addr+"/", "text/plain", strings.NewReader(strings.Repeat("x", 5*upstream.MaxBody)))
 			if read(t, resp, err); resp.Header.Get("X-Length") != fmt.Sprint(5*upstream.MaxBody) {
 				t.Errorf("h2c=%v: %v", h2c, resp.Header)
 			}
-		}
-		// One is given up if who sent the body is not seen to be done within 50 ms.
-		if opened := up.opened.Load() - before; opened == n {
-			t.Errorf("h2c=%v: %d connections for as many uploads", h2c, n)
-		}
+			return n >= 20 && up.opened.Load()-before < n
+		})
 	}
 }
 
