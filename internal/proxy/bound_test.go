@@ -46,6 +46,7 @@ func boundProxy(t *testing.T, upstream string, body int64, stall time.Duration) 
 
 // TestBodyBound: a body above the bound is refused, and does not reach the upstream whole.
 func TestBodyBound(t *testing.T) {
+	t.Parallel()
 	var most atomic.Int64
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
@@ -85,6 +86,7 @@ func TestBodyBound(t *testing.T) {
 // TestStalledStreams: HTTP/2 clients that open no window for what they asked hold neither the proxy
 // nor its upstream, while their connection is in good order.
 func TestStalledStreams(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/small" {
 			_, _ = io.WriteString(w, "small")

@@ -15,6 +15,7 @@ import (
 // An upstream may do what it wants: the client gets its answer or an error, never a part that it
 // takes for the whole, and the next client is served.
 func TestHostileUpstreams(t *testing.T) {
+	t.Parallel()
 	big := strings.Repeat("x", 2<<20)
 	endless := func(part string) func(net.Conn) {
 		return func(conn net.Conn) {

@@ -187,6 +187,7 @@ func TestStreamingBothWays(t *testing.T) {
 }
 
 func TestLargeUpload(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		h := sha256.New()
 		n, err := io.Copy(h, r.Body)
@@ -390,6 +391,7 @@ func TestUpstreamBreaksOff(t *testing.T) {
 // An upstream that answers before it has read the request: the answer arrives, and the connection
 // is still good or closed, but never out of step.
 func TestEarlyAnswer(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == "POST" {
 			w.WriteHeader(http.StatusForbidden)

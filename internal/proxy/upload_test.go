@@ -24,6 +24,7 @@ import (
 // An answer comes back while the body that it is made of is still being sent, however large both
 // are.
 func TestUploadBothWays(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		w.Header().Set("X-Length", fmt.Sprint(r.ContentLength))
@@ -80,6 +81,7 @@ func TestUploadBothWays(t *testing.T) {
 // An answer that comes before the body was read reaches a client that is still sending, over
 // HTTP/2 without the connection suffering from it.
 func TestUploadAnsweredEarly(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]func(net.Conn){
 		"and closes": func(conn net.Conn) {
 			say(conn, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
@@ -163,6 +165,7 @@ func newTaker(t *testing.T) (url string, begun chan bool, seen chan taken) {
 
 // Whoever breaks off in the middle, the other side learns of it, and takes no part for the whole.
 func TestUploadBreaksOff(t *testing.T) {
+	t.Parallel()
 	up, begun, seen := newTaker(t)
 	addr := newProxy(t, up, noLimits)
 	const size = 20 * upstream.MaxBody
@@ -237,6 +240,7 @@ func TestUploadBreaksOff(t *testing.T) {
 // A client that sends no more than a part for too long is told so, and the upstream does not take
 // that for the whole.
 func TestUploadStops(t *testing.T) {
+	t.Parallel()
 	const size = 20 * upstream.MaxBody
 	timeout := 50 * time.Millisecond
 	patience.Until(t, "the upstream is asked before the client is too slow", func() bool {
@@ -287,6 +291,7 @@ func TestUploadStops(t *testing.T) {
 
 // Uploads that follow one another share a connection to an upstream that takes all of them.
 func TestUploadsKeepConnections(t *testing.T) {
+	t.Parallel()
 	if !directWorks {
 		t.Skip("no connections of our own here")
 	}
