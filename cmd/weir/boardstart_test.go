@@ -11,12 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
 // TestBansAtStart: a server that starts refuses banned keys from the first request on, at each
 // door, however long it takes to read the bans; and it says so if it cannot read them.
 func TestBansAtStart(t *testing.T) {
+	before := boardPatience
+	t.Cleanup(func() { boardPatience = before })
+	boardPatience = patience.Left(t)
 	redis := redistest.Start(t)
 	between := redistest.Proxy(t, redis.Addr())
 	const banned = 45
@@ -37,7 +41,7 @@ func TestBansAtStart(t *testing.T) {
 	}
 	first.end()
 
-	between.Delay(100 * time.Millisecond)
+	between.Delay(30 * time.Millisecond)
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	through := "redis://" + between.Addr()
@@ -81,6 +85,7 @@ func TestBansAtStart(t *testing.T) {
 	p.end()
 
 	// With the store away the doors open all the same, and it is said.
+	boardPatience = 100 * time.Millisecond
 	between.Refuse()
 	p = start(t, "serve", "--store="+through, "--rules="+rules)
 	n := nodeOf(t, p.stderr, p.addr)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// boardPatience bounds the time that a start waits for bans and grants.
-const boardPatience = 5 * time.Second
+// boardPatience bounds the time that a start waits for bans and grants. Only tests change it.
+var boardPatience = 5 * time.Second
 
 // follow shares bans and grants through the store. It returns when those in the store are known,
 // since the first request of a banned key must be refused like later ones. It also returns after
