@@ -34,7 +34,8 @@ func records(t *testing.T, path string) (list []audit.Entry) {
 // TestAuditLock: a second program with the same audit log ends before it has touched the store of
 // the first one.
 func TestAuditLock(t *testing.T) {
-	program, dir := buildProgram(t), t.TempDir()
+	t.Parallel()
+	program, dir := builtProgram(t), t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
 	args := []string{"serve", "--rules=rules.yaml", "--audit-path=audit.jsonl", "--snapshot-path=weir.snapshot", "--snapshot-every=1h"}
 	first := launch(t, program, dir, args...)
@@ -54,8 +55,9 @@ func TestAuditLock(t *testing.T) {
 
 // TestAuditNode: records name their node as the list of nodes does, also of several on one machine.
 func TestAuditNode(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
-	program, dir := buildProgram(t), t.TempDir()
+	program, dir := builtProgram(t), t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), sharedRules)
 	seen := map[string]bool{}
 	for _, log := range []string{"a.jsonl", "b.jsonl"} {

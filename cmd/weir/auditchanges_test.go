@@ -144,7 +144,7 @@ func (a *audited) begin(path string, extra ...*os.File) {
 		}
 	}))
 	a.t.Cleanup(upstream.Close)
-	cmd := exec.Command(buildProgram(a.t), "serve", "--rules=rules.yaml", "--audit-path="+path, "--auth-tokens-file=tokens", "--proxy-upstream="+upstream.URL, "--defer-path=deferred.db", "--defer-attempts=1",
+	cmd := exec.Command(builtProgram(a.t), "serve", "--rules=rules.yaml", "--audit-path="+path, "--auth-tokens-file=tokens", "--proxy-upstream="+upstream.URL, "--defer-path=deferred.db", "--defer-attempts=1",
 		"--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-proxy=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--client-ip-trusted-proxies=127.0.0.1",
 		"--drain=1m")
 	cmd.Dir, cmd.ExtraFiles = a.dir, extra
@@ -293,7 +293,7 @@ func apart(list []audit.Entry) (each, counted []audit.Entry) {
 // verify checks the chain of the log with the program itself, from its beginning.
 func (a *audited) verify(want int) {
 	a.t.Helper()
-	out, err := exec.Command(buildProgram(a.t), "audit", "--verify", a.log, "--follows", audit.Start).CombinedOutput()
+	out, err := exec.Command(builtProgram(a.t), "audit", "--verify", a.log, "--follows", audit.Start).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), fmt.Sprintf(": %d records, 1 to %d, ", want, want)) {
 		a.t.Errorf("weir audit --verify of %d records: %v\n%s", want, err, out)
 	}
@@ -388,6 +388,7 @@ func auditedInDocs(t *testing.T) (whats []string) {
 // that is documented, of who asked for it from where, on the disk before it is answered; refused
 // ones leave none.
 func TestAuditChanges(t *testing.T) {
+	t.Parallel()
 	a := prepareAudited(t, filepath.Join(t.TempDir(), "audit.jsonl"))
 	a.begin(a.log)
 	all := changing(t, a.admin)

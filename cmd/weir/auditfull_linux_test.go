@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-rl/weir/internal/audit"
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // smallDisk is where an audit log lies, with a bound that a test sets and takes away.
@@ -93,13 +94,21 @@ func bounded(t *testing.T) *smallDisk {
 // decisions go on; when there is room again, changes are made, and the chain holds. So it does when
 // the server is killed meanwhile, and the last record cut short.
 func TestAuditFullDisk(t *testing.T) {
-	t.Run("RLIMIT_FSIZE", func(t *testing.T) { testAuditFullDisk(t, bounded(t)) })
+	t.Parallel()
+	effort.Long(t, "does all operations three times on each disk")
+	t.Run("RLIMIT_FSIZE", func(t *testing.T) {
+		t.Parallel()
+		testAuditFullDisk(t, bounded(t))
+	})
 	disk, err := tmpfs(t)
 	if err != nil {
 		t.Logf("no file system can be made here (that needs CAP_SYS_ADMIN), so only the bound on a file's size is tested: %v", err)
 		return
 	}
-	t.Run("tmpfs", func(t *testing.T) { testAuditFullDisk(t, disk) })
+	t.Run("tmpfs", func(t *testing.T) {
+		t.Parallel()
+		testAuditFullDisk(t, disk)
+	})
 }
 
 func testAuditFullDisk(t *testing.T, disk *smallDisk) {
@@ -138,7 +147,7 @@ func testAuditFullDisk(t *testing.T, disk *smallDisk) {
 		t.Errorf("the log has become %q from %q", now, whole)
 	}
 	command := func(args ...string) (string, error) {
-		out, err := exec.Command(buildProgram(t), append(args, "--server", a.admin, "--token-file", filepath.Join(a.dir, "admin.token"))...).CombinedOutput()
+		out, err := exec.Command(builtProgram(t), append(args, "--server", a.admin, "--token-file", filepath.Join(a.dir, "admin.token"))...).CombinedOutput()
 		return string(out), err
 	}
 	if out, err := command("ban", "set", "login", "192.0.2.8", "--for=1h"); !isExit(err, 1) || !strings.Contains(out, "weir: nothing was changed: the audit log cannot be written: ") {

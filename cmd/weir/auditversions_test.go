@@ -12,12 +12,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/pgtest"
 )
 
 // A change from the page is in the audit log of the server, by the name of the token, before it is
 // made; and in the history of the rules under the same name.
 func TestAuditVersions(t *testing.T) {
+	t.Parallel()
+	effort.Long(t, "starts PostgreSQL for the rules, and servers")
 	server := pgtest.Start(t)
 	b := newRuleBed(t, server.URL())
 	b.does(0, "import", b.folder(10))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // process is a running program, most often the built one.
@@ -27,11 +29,16 @@ type process struct {
 	gone           chan struct{} // closed when it has ended, and all that it wrote is there
 }
 
-// buildProgram builds the program as it is released, once for all tests. Its folder holds nothing
-// else.
+// buildProgram is builtProgram for a test that a quick run does without.
 func buildProgram(t *testing.T) string {
 	t.Helper()
-	effort.Long(t, "builds the program")
+	effort.Long(t, "drives the built program")
+	return builtProgram(t)
+}
+
+// builtProgram builds the program, once for all tests. Its folder holds nothing else.
+func builtProgram(t *testing.T) string {
+	t.Helper()
 	path, err := built()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +54,13 @@ var built = sync.OnceValues(func() (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(builtIn, "weir")
+	// At full length it is built as it is released. A quick run builds it with the flags of the
+	// tests, so that nothing but the link is left to do.
 	cmd := exec.Command(filepath.Join(originalRoot, "scripts", "build"), path)
+	if !effort.All() {
+		cmd = exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./cmd/weir")
+		cmd.Dir = originalRoot
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
@@ -57,14 +70,20 @@ var built = sync.OnceValues(func() (path string, err error) {
 // launch starts the program in dir with doors on free ports.
 func launch(t *testing.T, program, dir string, args ...string) *process {
 	t.Helper()
+	return launchIn(t, nil, program, dir, args...)
+}
+
+// launchIn is launch with more variables in the environment.
+func launchIn(t *testing.T, env []string, program, dir string, args ...string) *process {
+	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Dir = dir
-	cmd.Env = append(append(os.Environ(), withoutLine...), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	cmd.Env = append(append(plainEnvironment(), env...), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	return begin(t, cmd)
 }
 
-// begin starts a program, which is killed when the test ends. Unless cmd has an environment it gets
-// this process's, but for settings of Weir.
+// begin starts a program in a process group of its own, which is killed when the test ends. Unless
+// cmd has an environment it gets plainEnvironment.
 func begin(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd, stdout: newOutput(), stderr: newOutput(), exited: make(chan error, 1), gone: make(chan struct{})}
@@ -72,21 +91,41 @@ func begin(t *testing.T, cmd *exec.Cmd) *process {
 		cmd.Env = plainEnvironment()
 	}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+	ended := make(chan struct{})
+	if cmd.SysProcAttr != nil { // of which Launch keeps little
+		if err := p.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_ = p.cmd.Wait()
+			close(ended)
+		}()
+	} else {
+		launched, err := testproc.Launch(cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended = launched.Ended
 	}
 	go func() {
 		defer close(p.gone)
-		p.exited <- p.cmd.Wait()
+		<-ended
+		var err error
+		if state := p.cmd.ProcessState; !state.Success() {
+			err = errors.New(state.String())
+		}
+		p.exited <- err
 	}()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		// It may write into folders that are removed next. A process that it has started, and that
-		// has its output, may live longer.
 		select {
 		case <-p.gone:
-		case <-time.After(10 * time.Second):
+			return
+		default:
 		}
+		_ = p.cmd.Process.Kill()
+		// What it has started may hold its output, and write into folders that are removed next.
+		testproc.KillGroup(p.cmd.Process.Pid)
+		<-p.gone
 	})
 	return p
 }
@@ -94,6 +133,43 @@ func begin(t *testing.T, cmd *exec.Cmd) *process {
 // plainEnvironment is this process's environment without settings of Weir but withoutLine.
 func plainEnvironment() []string {
 	return append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") }), withoutLine...)
+}
+
+// Whoever runs the tests may have a Weir, a Redis or a collector of their own. Neither the tests nor
+// what they start take settings from that environment. The program itself, which testscript makes
+// of this binary, takes what its script says.
+func init() {
+	if filepath.Base(os.Args[0]) == "weir" {
+		return
+	}
+	own := map[string]bool{"WEIR_CONFIG": true}
+	for i := range settings {
+		for _, path := range settings[i].paths() {
+			own[variableOf(path)] = true
+		}
+	}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if own[name] || strings.HasPrefix(name, "REDIS_") || strings.HasPrefix(name, "REDISCLI_") || strings.HasPrefix(name, "OTEL_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+}
+
+// shortFolder makes a folder for sockets, whose paths the system bounds to some 100 bytes. It is
+// removed with the test.
+func shortFolder(t *testing.T) string {
+	t.Helper()
+	in := ""
+	if len(os.TempDir()) > 40 {
+		in = "/tmp"
+	}
+	dir, err := os.MkdirTemp(in, "weir-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // listens waits until the program takes connections at an address.
@@ -156,7 +232,8 @@ const dailyRules = "limits: [{ name: daily, per: [key], allow: 1000/day, algorit
 
 // TestSnapshot: counters survive SIGTERM whole, and SIGKILL but for the last interval.
 func TestSnapshot(t *testing.T) {
-	program, dir := buildProgram(t), t.TempDir()
+	t.Parallel()
+	program, dir := builtProgram(t), t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
 	snapshot := filepath.Join(dir, "weir.snapshot")
 	run := func(every string) (*process, string) {
@@ -230,13 +307,10 @@ func TestSnapshot(t *testing.T) {
 
 // TestExamples: the requests that the program prints do what it says when they are pasted.
 func TestExamples(t *testing.T) {
-	for _, tool := range []string{"bash", "curl"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(tool + " is not installed")
-		}
-	}
+	t.Parallel()
+	needs(t, "bash", "curl")
 	dir := t.TempDir()
-	p := launch(t, buildProgram(t), dir, "serve")
+	p := launch(t, builtProgram(t), dir, "serve")
 	p.stdout.await(t, "api/v1/keys")
 	var pasted strings.Builder
 	for line := range strings.Lines(p.stdout.String()) {
@@ -265,10 +339,11 @@ func TestExamples(t *testing.T) {
 
 // TestBrokenPipe: a server whose output nobody reads any more goes on.
 func TestBrokenPipe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
-	cmd := exec.Command(buildProgram(t), "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=off")
-	cmd.Dir = dir
+	cmd := exec.Command(builtProgram(t), "serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off", "--listen-admin=off")
+	cmd.Dir, cmd.Env = dir, plainEnvironment()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -4,31 +4,54 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // startCaddy starts it with the example's file.
 func (e *edge) startCaddy() {
 	e.t.Helper()
-	e.startProxy(caddyPath(e.t), "run")
+	needsCaddy(e.t)
+	e.startProxy("caddy", "run")
 }
 
-func caddyPath(t *testing.T) string {
+// needsCaddy skips a test where there is no caddy, or one that does not take the example.
+func needsCaddy(t *testing.T) {
 	t.Helper()
-	path, err := exec.LookPath("caddy")
-	if err != nil {
-		t.Skip("caddy is not installed; on Debian: apt-get install caddy")
+	needs(t, "caddy")
+	if err := caddyTakes(); err != nil {
+		t.Skipf("this caddy does not take the example: %v", err)
 	}
-	return path
 }
+
+// caddyTakes returns why the caddy of this machine does not take the example.
+var caddyTakes = sync.OnceValue(func() error {
+	home, err := os.MkdirTemp("", "weir-caddy-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(home)
+	cmd := exec.Command("caddy", "validate", "--adapter=caddyfile", "--config", filepath.Join(originalRoot, "examples", "caddy", "Caddyfile"))
+	cmd.Env = append(plainEnvironment(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+})
 
 // TestCaddy runs examples/caddy as it stands.
 func TestCaddy(t *testing.T) {
-	caddyPath(t)
-	program := buildProgram(t)
+	t.Parallel()
+	needsCaddy(t)
+	program := builtProgram(t)
 	t.Run("limits", func(t *testing.T) {
+		t.Parallel()
 		e := newEdge(t, program, "caddy")
 		e.startWeir()
 		e.startCaddy()
@@ -40,7 +63,14 @@ func TestCaddy(t *testing.T) {
 		}
 		e.failsOpen()
 	})
-	t.Run("fails closed", func(t *testing.T) {
+	long := func(name string, test func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			effort.Long(t, "starts one more Caddy and Weir")
+			test(t)
+		})
+	}
+	long("fails closed", func(t *testing.T) {
 		e := newEdge(t, program, "caddy")
 		e.change("Caddyfile", fmt.Sprintf("\t\treverse_proxy @unchecked 127.0.0.1:%s\n", e.ports[appPort]), "")
 		e.startWeir()
@@ -48,7 +78,7 @@ func TestCaddy(t *testing.T) {
 		e.limits()
 		e.failsClosed(502)
 	})
-	t.Run("hostile", func(t *testing.T) {
+	long("hostile", func(t *testing.T) {
 		e := newEdge(t, program, "caddy")
 		e.rules(loginRules)
 		e.startWeir()
@@ -71,8 +101,10 @@ func TestCaddy(t *testing.T) {
 			t.Errorf("the application was asked %d times", n)
 		}
 	})
-	t.Run("attributes", func(t *testing.T) { testEdgeAttributes(t, program, "caddy", (*edge).startCaddy) })
-	t.Run("connections", func(t *testing.T) {
+	long("attributes", func(t *testing.T) {
+		testEdgeAttributes(t, program, "caddy", (*edge).startCaddy)
+	})
+	long("connections", func(t *testing.T) {
 		e := newEdge(t, program, "caddy")
 		between := newRelay(t, e.ports[weirPort])
 		e.change("Caddyfile", "forward_auth 127.0.0.1:"+e.ports[weirPort], "forward_auth 127.0.0.1:"+between.port)
@@ -85,5 +117,7 @@ func TestCaddy(t *testing.T) {
 			t.Errorf("200 checks one after the other took %d connections", n)
 		}
 	})
-	t.Run("README", func(t *testing.T) { runReadme(t, "caddy") })
+	long("README", func(t *testing.T) {
+		runReadme(t, "caddy")
+	})
 }

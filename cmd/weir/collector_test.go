@@ -130,11 +130,11 @@ func (c *collectorBed) has(trace string) (span, record, exemplar bool) {
 // of a refusal with one trace id. While it hangs, and after it was killed, decisions are answered,
 // what it does not get is counted, and memory stays bounded. When it is back, data arrives again.
 func TestCollector(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
-	// What waits for the collector fails after this time.
-	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "500")
 	for _, protocol := range []string{"http", "grpc"} {
 		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
 			c := newCollector(t)
 			endpoint := c.httpAt
 			if protocol == "grpc" {
@@ -142,7 +142,8 @@ func TestCollector(t *testing.T) {
 			}
 			dir := t.TempDir()
 			writeRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: login, per: [user], allow: 1/hour }]\n")
-			weir := launch(t, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+endpoint, "--otel-protocol="+protocol, "--otel-metrics=50ms")
+			// What waits for the collector fails after half a second.
+			weir := launchIn(t, []string{"OTEL_EXPORTER_OTLP_TIMEOUT=500"}, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+endpoint, "--otel-protocol="+protocol, "--otel-metrics=50ms")
 			api, admin := "http://"+weir.addr("http")+"/api/v1/limit?user=ada", "http://"+weir.addr("admin")
 
 			// ask sends n requests of one trace, each of which must be answered with a decision.
@@ -252,6 +253,7 @@ func TestCollector(t *testing.T) {
 // TestCollectorStores: a real collector gets a span for each call of a store that nodes share, with
 // the names of the semantic conventions, under that of the decision.
 func TestCollectorStores(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	for system, open := range map[string]func(t *testing.T) string{
 		"redis":      func(t *testing.T) string { return redistest.Start(t).URL() },
@@ -262,6 +264,7 @@ func TestCollectorStores(t *testing.T) {
 		},
 	} {
 		t.Run(system, func(t *testing.T) {
+			t.Parallel()
 			c := newCollector(t)
 			url := open(t)
 			dir := t.TempDir()

@@ -217,10 +217,7 @@ func TestConfigurationInDocsLoads(t *testing.T) {
 // The commands of the README do what it says, pasted one after the other into one folder. Ports are
 // replaced by free ones.
 func TestReadmeRuns(t *testing.T) {
-	effort.Long(t, "builds the program")
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("redis-server is not installed; on Debian: apt-get install redis-server")
-	}
+	t.Parallel()
 	p := newPage(t, t.TempDir(), "8080", "8081", "6070", "8000", "3000", "6390", "6380", "8082", "8083", "8084")
 	p.env = append(p.env,
 		// redis-server ends if the locale of this machine is one that it does not find
@@ -236,18 +233,18 @@ func TestReadmeRuns(t *testing.T) {
 		"second":   "http://127.0.0.1:8082/healthcheck",
 	}
 	p.more = map[string][]string{"proxy": {"WEIR_LISTEN_PROXY=" + p.address("8000"), "WEIR_LISTEN_HTTP=off", "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off"}}
-	if ran := p.run(t, filepath.Join(repositoryRoot(t), "README.md")); ran < 8 {
+	if ran := p.run(t, filepath.Join(repositoryRoot(t), "README.md")); ran < 8 && !p.lacks {
 		t.Fatalf("only %d blocks ran: does the search still fit the README?", ran)
 	}
 }
 
 // The commands of docs/insight.md do what it says, from beginning to end.
 func TestInsightPageRuns(t *testing.T) {
-	effort.Long(t, "builds the program")
+	t.Parallel()
 	p := newPage(t, t.TempDir(), "8080", "6070")
 	p.env = append(p.env, "WEIR_LISTEN_HTTP="+p.address("8080"), "WEIR_LISTEN_ADMIN="+p.address("6070"), "WEIR_LISTEN_GRPC=off", "WEIR_LISTEN_RESP=off")
 	p.ready = map[string]string{"http": "http://127.0.0.1:8080/healthcheck"}
-	if ran := p.run(t, filepath.Join(repositoryRoot(t), "docs", "insight.md")); ran < 7 {
+	if ran := p.run(t, filepath.Join(repositoryRoot(t), "docs", "insight.md")); ran < 7 && !p.lacks {
 		t.Fatalf("only %d blocks ran: does the search still fit the page?", ran)
 	}
 }
@@ -261,6 +258,7 @@ type page struct {
 	// what to wait for after a command in the background, by the name that the page gives it
 	ready map[string]string
 	more  map[string][]string // environment of such a command
+	lacks bool                // what some blocks need is not installed, so that they did not run
 
 	ctx     context.Context
 	running []background
@@ -275,7 +273,8 @@ type background struct {
 // newPage makes one whose commands find the built program as weir.
 func newPage(t *testing.T, dir string, ports ...string) *page {
 	t.Helper()
-	program := buildProgram(t)
+	needs(t, "bash")
+	program := builtProgram(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience.Left(t))
 	t.Cleanup(cancel)
 	replace := []string{"go run ./cmd/weir", "weir"}
@@ -285,7 +284,7 @@ func newPage(t *testing.T, dir string, ports ...string) *page {
 			replace = append(replace, before+port, before+free)
 		}
 	}
-	p := &page{dir: dir, ctx: ctx, ports: strings.NewReplacer(replace...), env: append(append(os.Environ(), withoutLine...), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
+	p := &page{dir: dir, ctx: ctx, ports: strings.NewReplacer(replace...), env: append(plainEnvironment(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))}
 	t.Cleanup(func() { p.stop(t) })
 	return p
 }
@@ -310,16 +309,55 @@ func (p *page) command(text string, more ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs the blocks of shell commands of a page, and returns how many there were.
+// packageOf has the tools that pages and tests need beside the program, and their Debian packages.
+var packageOf = map[string]string{"bash": "bash", "caddy": "caddy", "curl": "curl", "haproxy": "haproxy", "nginx": "nginx-light", "python3": "python3", "redis-cli": "redis-tools", "redis-server": "redis-server"}
+
+// needs skips a test where a tool is not installed.
+func needs(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("%s is not installed; on Debian: apt-get install %s", name, packageOf[name])
+		}
+	}
+}
+
+// without returns why a block cannot run here, and what it lacks for that; "" if it can.
+func (b block) without() (what, why string) {
+	for _, tool := range strings.Fields(b.text) {
+		if packageOf[tool] == "" {
+			continue
+		}
+		if _, err := exec.LookPath(tool); err != nil {
+			return tool, tool + " is not installed; on Debian: apt-get install " + packageOf[tool]
+		}
+	}
+	if strings.Contains(b.text, "go run github.com/") && !effort.All() {
+		return "go run", "long: it compiles another program; scripts/test --all runs it, and so does WEIR_TEST=all go test"
+	}
+	return "", ""
+}
+
+// run runs the blocks of shell commands of a page, and returns how many there were. It leaves out
+// those that need what is not installed, and says so.
 func (p *page) run(t *testing.T, path string) (ran int) {
 	t.Helper()
 	name := filepath.Base(path)
+	alone := false // something that was to run in the background does not
 	for _, b := range blocks(t, path) {
 		if b.directive("stop") != nil {
 			p.stop(t)
+			alone = false
 			continue
 		}
 		if b.language != "sh" || b.directive("skip") != nil {
+			continue
+		}
+		if what, why := b.without(); why != "" || alone {
+			p.lacks, alone = true, alone || b.directive("background") != nil
+			if why != "" {
+				t.Run("without "+what, func(t *testing.T) { t.Skipf("%s:%d does not run: %s", name, b.line, why) })
+			}
 			continue
 		}
 		ran++
@@ -343,6 +381,11 @@ func (p *page) run(t *testing.T, path string) (ran int) {
 			}
 			if !answers(ctx, p.ports.Replace(ready)) {
 				<-ended
+				if first := strings.Fields(b.text)[0]; packageOf[first] != "" {
+					p.lacks, alone = true, true
+					t.Run("without "+first, func(t *testing.T) { t.Skipf("%s:%d: this %s does not start: %s", name, b.line, first, &output) })
+					continue
+				}
 				t.Fatalf("%s:%d: nobody answers at %s\n%s", name, b.line, ready, &output)
 			}
 			p.running = append(p.running, background{cmd, ended})
@@ -365,12 +408,10 @@ func (p *page) run(t *testing.T, path string) (ran int) {
 // The examples that need no more than the program are complete folders, and their pages do what
 // they say.
 func TestExamplesRun(t *testing.T) {
-	effort.Long(t, "builds the program")
-	for name, tool := range map[string]string{"http": "curl", "proxy": "curl", "resp": "redis-cli"} {
+	t.Parallel()
+	for _, name := range []string{"http", "proxy", "resp"} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath(tool); err != nil {
-				t.Skip(tool + " is not installed; on Debian: apt-get install curl redis-tools")
-			}
+			t.Parallel()
 			dir := filepath.Join(t.TempDir(), name)
 			p := newPage(t, dir, "8080", "8081", "6070", "8000", "3000", "6380")
 			if err := os.CopyFS(dir, os.DirFS(filepath.Join(repositoryRoot(t), "examples", name))); err != nil {
@@ -388,7 +429,7 @@ func TestExamplesRun(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			if ran := p.run(t, filepath.Join(repositoryRoot(t), "examples", name, "README.md")); ran < 3 {
+			if ran := p.run(t, filepath.Join(repositoryRoot(t), "examples", name, "README.md")); ran < 3 && !p.lacks {
 				t.Fatalf("only %d blocks ran", ran)
 			}
 		})
@@ -421,6 +462,7 @@ func answers(ctx context.Context, url string) bool {
 
 // The Go program of the README compiles against this module.
 func TestReadmeProgramCompiles(t *testing.T) {
+	t.Parallel()
 	root := repositoryRoot(t)
 	for _, b := range blocks(t, filepath.Join(root, "README.md")) {
 		if b.language != "go" {
@@ -442,7 +484,11 @@ func TestReadmeProgramCompiles(t *testing.T) {
 		if err := os.WriteFile(overlay, replace, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		build := exec.Command("go", "build", "-o", filepath.Join(dir, "readme"), "-overlay", overlay, "./cmd/readme")
+		// A quick run compiles it, and does not link it.
+		build := exec.Command("go", "list", "-export", "-buildvcs=false", "-overlay", overlay, "./cmd/readme")
+		if effort.All() {
+			build = exec.Command("go", "build", "-o", filepath.Join(dir, "readme"), "-overlay", overlay, "./cmd/readme")
+		}
 		build.Dir = root
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Errorf("README.md:%d: %v\n%s", b.line, err, out)

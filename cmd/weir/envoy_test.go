@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/envoytest"
 	"github.com/weir-rl/weir/internal/listen/certtest"
 )
@@ -145,6 +146,7 @@ func (b *envoyBed) awaitHealth(want string) {
 // started.
 func (b *envoyBed) runReadme() {
 	b.t.Helper()
+	needs(b.t, "bash", "curl")
 	background := map[string]bool{}
 	for _, block := range blocks(b.t, filepath.Join(b.dir, "README.md")) {
 		if what := block.directive("background"); what != nil {
@@ -233,17 +235,19 @@ func wantHeaders(t *testing.T, h http.Header, want map[string]string) {
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	envoy := envoytest.Program(t)
-	program := buildProgram(t)
+	program := builtProgram(t)
 	t.Run("example", func(t *testing.T) {
 		t.Parallel()
 		testEnvoyExample(t, newEnvoyBed(t, program, envoy, filepath.Join(repositoryRoot(t), "examples", "envoy")))
 	})
 	t.Run("quota example", func(t *testing.T) {
 		t.Parallel()
+		effort.Long(t, "starts one more Envoy")
 		testEnvoyQuotaExample(t, newEnvoyBed(t, program, envoy, filepath.Join(repositoryRoot(t), "examples", "envoy-rlqs")))
 	})
 	t.Run("features", func(t *testing.T) {
 		t.Parallel()
+		effort.Long(t, "starts one more Envoy")
 		testEnvoyFeatures(t, newEnvoyBed(t, program, envoy, filepath.Join(repositoryRoot(t), "cmd", "weir", "testdata", "envoy")))
 	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -82,26 +83,20 @@ limits:
 	holds := func(want ...string) {
 		t.Helper()
 		slices.Sort(want)
-		var got []string
-		for deadline := time.Now().Add(patience.Left(t)); ; time.Sleep(2 * time.Millisecond) {
+		patience.Until(t, fmt.Sprintf("the kernel holds %q", want), func() bool {
 			list, err := fw.table.List()
 			if err != nil {
 				t.Fatal(err)
 			}
-			got = nil
+			var got []string
 			for _, e := range list {
 				if e.Left > 50*time.Minute {
 					got = append(got, e.Block.String())
 				}
 			}
 			slices.Sort(got)
-			if slices.Equal(got, want) {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the kernel holds %q, want %q", got, want)
-			}
-		}
+			return slices.Equal(got, want)
+		})
 	}
 	ask := func(name, value string) {
 		t.Helper()

@@ -21,9 +21,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -51,7 +49,6 @@ const (
 // newEdge copies the folder and starts the application.
 func newEdge(t *testing.T, program, name string) *edge {
 	t.Helper()
-	effort.Long(t, "drives a real proxy")
 	e := &edge{t: t, dir: t.TempDir(), program: program, ports: map[string]string{}}
 	for _, port := range []string{edgePort, appPort, weirPort, adminPort} {
 		e.ports[port] = freePort(t)
@@ -123,13 +120,6 @@ func (e *edge) run(name string, args ...string) *process {
 	cmd.Env = append(plainEnvironment(), "HOME="+e.dir, "XDG_CONFIG_HOME="+e.dir, "XDG_DATA_HOME="+e.dir)
 	p := begin(e.t, cmd)
 	e.t.Cleanup(func() {
-		if p.cmd.Process.Signal(syscall.SIGTERM) == nil {
-			select {
-			case <-p.exited:
-			case <-time.After(10 * time.Second):
-				_ = p.cmd.Process.Kill()
-			}
-		}
 		if e.t.Failed() {
 			e.t.Logf("%s wrote\n%s%s", filepath.Base(name), p.stdout, p.stderr)
 		}
@@ -559,7 +549,7 @@ func runReadme(t *testing.T, name string) {
 	e.copy(name, func(data []byte) []byte {
 		return []byte(strings.ReplaceAll(p.ports.Replace(string(data)), "\n:"+edgePort+" {", "\n:"+p.address(edgePort)[len("127.0.0.1:"):]+" {"))
 	})
-	if ran := p.run(t, filepath.Join(repositoryRoot(t), "examples", name, "README.md")); ran != 5 {
+	if ran := p.run(t, filepath.Join(repositoryRoot(t), "examples", name, "README.md")); ran != 5 && !p.lacks {
 		t.Errorf("%d blocks ran", ran)
 	}
 }

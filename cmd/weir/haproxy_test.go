@@ -32,10 +32,7 @@ type haproxyBed struct {
 
 func newHAProxyBed(t *testing.T) *haproxyBed {
 	t.Helper()
-	effort.Long(t, "builds the program")
-	if _, err := exec.LookPath("haproxy"); err != nil {
-		t.Skip("haproxy is not installed; on Debian: apt-get install haproxy")
-	}
+	needs(t, "haproxy")
 	dir := filepath.Join(t.TempDir(), "haproxy")
 	b := &haproxyBed{t: t, page: newPage(t, dir, "8000", "9907", "6070", "3000")}
 	for _, item := range b.page.env {
@@ -49,7 +46,13 @@ func newHAProxyBed(t *testing.T) *haproxyBed {
 	for _, name := range []string{"haproxy.cfg", "rl-spoe.conf", "weir.yaml"} {
 		b.edit(name, name, b.page.ports)
 	}
-	// A machine that is busy is not to be taken for a Weir that is away.
+	check := exec.Command("haproxy", "-c", "-f", "haproxy.cfg")
+	check.Dir = dir
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Skipf("this haproxy does not take the example: %v\n%s", err, out)
+	}
+	// A machine that is busy is not to be taken for a Weir that is away, but where it is.
+	b.edit("rl-spoe.conf", "hasty.conf", strings.NewReplacer())
 	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("timeout processing 100ms", "timeout processing 30s", "timeout hello 200ms", "timeout hello 30s"))
 	return b
 }
@@ -173,6 +176,7 @@ func (b *haproxyBed) refuses(address, path string) {
 // TestHAProxy runs the example in a real HAProxy: what it lets through, what it refuses and with
 // which headers, and what happens when Weir is killed and comes back.
 func TestHAProxy(t *testing.T) {
+	t.Parallel()
 	b := newHAProxyBed(t)
 	b.serveAPI()
 	weir := b.startWeir()
@@ -204,12 +208,25 @@ func TestHAProxy(t *testing.T) {
 		b.refuses(large, "/api/orders?"+strings.Repeat("a", n))
 	}
 
+	// While Weir is away, requests wait as long as the example says.
+	const hastily, fails = "config hasty.conf", "http-request return status 503"
+	hastyOpen, hastyClosed := "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t)
+	b.edit("haproxy.cfg", "hasty-open.cfg", strings.NewReplacer("config rl-spoe.conf", hastily, open, hastyOpen))
+	b.edit("haproxy.cfg", "hasty-closed.cfg", strings.NewReplacer("config rl-spoe.conf", hastily, "#"+fails, fails, open, hastyClosed))
+	b.startHAProxy("hasty-open.cfg", hastyOpen)
+	b.startHAProxy("hasty-closed.cfg", hastyClosed)
+	for _, address := range []string{hastyOpen, hastyClosed} {
+		eventually(t, "HAProxy asks in time", func() bool {
+			answer, _ := b.ask(address, "/api/orders")
+			return answer.StatusCode == http.StatusTooManyRequests
+		})
+	}
 	weir.signal(syscall.SIGKILL)
 	weir.wait()
 	for range 3 {
-		b.passes(open, "/api/orders", -1)
+		b.passes(hastyOpen, "/api/orders", -1)
 		before := b.seen.Load()
-		if answer, body := b.ask(closed, "/free"); answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") != "1" || b.seen.Load() != before {
+		if answer, body := b.ask(hastyClosed, "/free"); answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") != "1" || b.seen.Load() != before {
 			t.Fatalf("%s %q; the API saw %d", answer.Status, body, b.seen.Load()-before)
 		}
 	}
@@ -231,8 +248,10 @@ func TestHAProxy(t *testing.T) {
 
 // TestHAProxyPage runs the example's page.
 func TestHAProxyPage(t *testing.T) {
+	t.Parallel()
+	effort.Long(t, "starts one more HAProxy")
 	b := newHAProxyBed(t)
-	if ran := b.page.run(t, filepath.Join(repositoryRoot(t), "examples", "haproxy", "README.md")); ran < 5 {
+	if ran := b.page.run(t, filepath.Join(repositoryRoot(t), "examples", "haproxy", "README.md")); ran < 5 && !b.page.lacks {
 		t.Fatalf("only %d blocks ran", ran)
 	}
 }
@@ -240,6 +259,8 @@ func TestHAProxyPage(t *testing.T) {
 // TestHAProxyTrace: a real HAProxy passes the traceparent of a request on, and the span of the
 // decision is under the client's.
 func TestHAProxyTrace(t *testing.T) {
+	t.Parallel()
+	effort.Long(t, "starts one more HAProxy")
 	b := newHAProxyBed(t)
 	b.edit("rl-spoe.conf", "rl-spoe.conf", strings.NewReplacer("args ip=src", "args traceparent=req.hdr(traceparent) ip=src"))
 	b.serveAPI()

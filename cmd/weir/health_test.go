@@ -30,12 +30,11 @@ func runIn(t *testing.T, env []string, args ...string) (status int, stdout, stde
 
 // TestHealth: it finds the server by the same configuration, over TLS and unix sockets too.
 func TestHealth(t *testing.T) {
-	dir := t.TempDir()
-	t.Chdir(dir)
+	t.Chdir(t.TempDir())
 	authority := certtest.New(t, "authority")
 	cert, key := authority.Issue("weir", time.Hour, "weir.test", "127.0.0.1")
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, authority.PEM)
-	port := freePort(t)
+	port, socket := freePort(t), filepath.Join(shortFolder(t), "admin.sock")
 	for _, c := range []struct {
 		name string
 		env  []string
@@ -43,7 +42,7 @@ func TestHealth(t *testing.T) {
 		{"admin", []string{"WEIR_LISTEN_ADMIN=127.0.0.1:" + port}},
 		{"all addresses", []string{"WEIR_LISTEN_ADMIN=:" + port}},
 		{"the HTTP door", []string{"WEIR_LISTEN_ADMIN=off", "WEIR_LISTEN_HTTP=127.0.0.1:" + port}},
-		{"a unix socket", []string{"WEIR_LISTEN_ADMIN=unix:" + filepath.Join(dir, "admin.sock")}},
+		{"a unix socket", []string{"WEIR_LISTEN_ADMIN=unix:" + socket}},
 		{"TLS", []string{"WEIR_LISTEN_ADMIN=0.0.0.0:" + port, "WEIR_TLS_CERT=cert.pem", "WEIR_TLS_KEY=key.pem"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -73,7 +72,7 @@ func TestHealth(t *testing.T) {
 			case "admin":
 				flags = []string{"--server=http://127.0.0.1:" + port}
 			case "a unix socket":
-				flags = []string{"--server=unix:" + filepath.Join(dir, "admin.sock")}
+				flags = []string{"--server=unix:" + socket}
 			case "TLS":
 				flags = []string{"--server=https://127.0.0.1:" + port, "--ca=ca.pem"}
 			}
@@ -156,7 +155,7 @@ func TestHealthAsksTheServer(t *testing.T) {
 	for _, code := range []int64{http.StatusOK, http.StatusServiceUnavailable} {
 		status.Store(code)
 		// This address is the machine itself, and is none that needs no proxy.
-		cmd := exec.Command(buildProgram(t), "health", "--server=http://0.0.0.0:"+port)
+		cmd := exec.Command(builtProgram(t), "health", "--server=http://0.0.0.0:"+port)
 		cmd.Env = append(plainEnvironment(), "HTTP_PROXY="+proxy.URL)
 		out, _ := cmd.CombinedOutput()
 		if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"ok \x1b[2J"`+"\nsays \"fine\"\n") ||
@@ -193,7 +192,8 @@ func TestRefusalIsHarmless(t *testing.T) {
 
 // TestNotify: a service manager hears when the doors are open, of a reload, and of the end.
 func TestNotify(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "notify")
+	t.Parallel()
+	path := filepath.Join(shortFolder(t), "notify")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
@@ -211,10 +211,8 @@ func TestNotify(t *testing.T) {
 		}
 		return string(b[:n])
 	}
-	t.Setenv("NOTIFY_SOCKET", path)
-	t.Setenv("WEIR_LISTEN_RESP", "off")
 	admin := "127.0.0.1:" + freePort(t)
-	p := launch(t, buildProgram(t), t.TempDir(), "serve", "--listen-admin="+admin)
+	p := launchIn(t, []string{"NOTIFY_SOCKET=" + path}, builtProgram(t), t.TempDir(), "serve", "--listen-admin="+admin)
 	if got := hear(); got != "READY=1" {
 		t.Fatalf("it said %q", got)
 	}
@@ -238,8 +236,7 @@ func TestNotify(t *testing.T) {
 	}
 
 	// A manager that is gone is no reason not to serve.
-	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone"))
-	p = launch(t, p.cmd.Path, t.TempDir(), "serve")
+	p = launchIn(t, []string{"NOTIFY_SOCKET=" + path + "-gone"}, p.cmd.Path, t.TempDir(), "serve")
 	p.stderr.await(t, "the service manager was not told")
 	if status, _, _ := get(t, "http://"+p.addr("http")+"/healthcheck"); status != http.StatusOK {
 		t.Errorf("/healthcheck: %d", status)
