@@ -16,14 +16,19 @@ import (
 // TestCassandra: two nodes on one Cassandra enforce one limit as one would; they say what they do
 // not have with it; and while it is killed, each goes on with its share.
 func TestCassandra(t *testing.T) {
+	t.Parallel()
+	program := buildProgram(t)
 	server := cassandratest.Start(t)
+	t.Run("collector", func(t *testing.T) {
+		testCollectorStore(t, newCollector(t), program, "cassandra", server.URL(server.Keyspace()))
+	})
 	url := server.URL(server.Keyspace())
 	dir := t.TempDir()
 	rules := dir + "/rules.yaml"
 	writeRules(t, rules, sharedRules)
 	var nodes []*node
 	for range 2 {
-		p := startOn(t, url, "--rules="+rules)
+		p := launch(t, program, dir, append([]string{"serve", "--store=" + url, "--rules=" + rules}, patient...)...)
 		n := nodeOf(t, p.stderr, p.addr)
 		nodes = append(nodes, n)
 		p.stderr.await(t, `the counters live in Cassandra" store=cassandra://`+server.Addr())

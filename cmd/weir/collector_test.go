@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-rl/weir/internal/cassandratest"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/redistest"
 )
@@ -251,55 +250,55 @@ func TestCollector(t *testing.T) {
 }
 
 // TestCollectorStores: a real collector gets a span for each call of a store that nodes share, with
-// the names of the semantic conventions, under that of the decision.
+// the names of the semantic conventions, under that of the decision. TestCassandra has that of
+// Cassandra.
 func TestCollectorStores(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
 	for system, open := range map[string]func(t *testing.T) string{
 		"redis":      func(t *testing.T) string { return redistest.Start(t).URL() },
 		"postgresql": func(t *testing.T) string { return pgtest.Start(t).URL() },
-		"cassandra": func(t *testing.T) string {
-			s := cassandratest.Start(t)
-			return s.URL(s.Keyspace())
-		},
 	} {
 		t.Run(system, func(t *testing.T) {
 			t.Parallel()
-			c := newCollector(t)
-			url := open(t)
-			dir := t.TempDir()
-			writeRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: both, per: [user], allow: [10/min, 100/hour] }]\n")
-			weir := launch(t, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+c.httpAt, "--store="+url, "--store-deadline=30s", "--store-timeout=30s", "--store-max-deadline=30s")
-			nodeOf(t, weir.stderr, weir.addr).awaitBack()
-			const trace = "0af7651916cd43dd8448eb211c80319c"
-			q, err := http.NewRequest(http.MethodGet, "http://"+weir.addr("http")+"/api/v1/limit?user=ada", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			q.Header.Set("Traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
-			answer, err := http.DefaultClient.Do(q)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer.Body.Close()
-			var decide, call *collectedSpan
-			eventually(t, "the spans have come", func() bool {
-				decide, call = c.span(trace, "weir decide"), c.span(trace, system)
-				return decide != nil && call != nil
-			})
-			const client = 3 // SPAN_KIND_CLIENT
-			if call.ParentSpanID != decide.SpanID || call.Kind != client {
-				t.Errorf("the span of the call is %+v, that of the decision %+v", call, decide)
-			}
-			got := map[string]string{}
-			for _, a := range call.Attributes {
-				got[a.Key] = a.Value.StringValue + a.Value.IntValue
-			}
-			want := map[string]string{"db.system.name": system, "db.operation.name": "take", "db.operation.batch.size": "2", "weir.limits": "2"}
-			if !maps.Equal(got, want) {
-				t.Errorf("attributes %v, want %v", got, want)
-			}
+			testCollectorStore(t, newCollector(t), program, system, open(t))
 		})
+	}
+}
+
+// testCollectorStore: a collector gets the span of a call of the store at url.
+func testCollectorStore(t *testing.T, c *collectorBed, program, system, url string) {
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "rules.yaml"), "limits: [{ name: both, per: [user], allow: [10/min, 100/hour] }]\n")
+	weir := launch(t, program, dir, "serve", "--rules=rules.yaml", "--otel-endpoint=http://"+c.httpAt, "--store="+url, "--store-deadline=30s", "--store-timeout=30s", "--store-max-deadline=30s")
+	nodeOf(t, weir.stderr, weir.addr).awaitBack()
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	q, err := http.NewRequest(http.MethodGet, "http://"+weir.addr("http")+"/api/v1/limit?user=ada", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	var decide, call *collectedSpan
+	eventually(t, "the spans have come", func() bool {
+		decide, call = c.span(trace, "weir decide"), c.span(trace, system)
+		return decide != nil && call != nil
+	})
+	const client = 3 // SPAN_KIND_CLIENT
+	if call.ParentSpanID != decide.SpanID || call.Kind != client {
+		t.Errorf("the span of the call is %+v, that of the decision %+v", call, decide)
+	}
+	got := map[string]string{}
+	for _, a := range call.Attributes {
+		got[a.Key] = a.Value.StringValue + a.Value.IntValue
+	}
+	want := map[string]string{"db.system.name": system, "db.operation.name": "take", "db.operation.batch.size": "2", "weir.limits": "2"}
+	if !maps.Equal(got, want) {
+		t.Errorf("attributes %v, want %v", got, want)
 	}
 }
 
