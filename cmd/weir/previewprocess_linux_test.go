@@ -154,6 +154,7 @@ func gone(t *testing.T, pid int) {
 // and nothing of the server's; it ends with whatever ends the preview, and its end ends nothing
 // else.
 func TestPreviewProcess(t *testing.T) {
+	t.Parallel()
 	inherited, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -284,6 +285,7 @@ func (p *process) hasNoFile(name string) bool {
 // has its name or none has. Where the program may be started no more, it replays requests itself,
 // and says so once.
 func TestPreviewOfReplacedProgram(t *testing.T) {
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "weir")
 	copyFile(t, buildProgram(t), program)
 	if err := os.Chmod(program, 0o755); err != nil {

@@ -117,6 +117,7 @@ func TestRateLimitEnv(t *testing.T) {
 // A server in the place of envoyproxy/ratelimit, with its environment and nothing else, limits by
 // its rules.
 func TestServeInPlaceOfRateLimit(t *testing.T) {
+	t.Parallel()
 	program, root := buildProgram(t), t.TempDir()
 	folder := filepath.Join(root, "ratelimit", "config")
 	if err := os.MkdirAll(folder, 0o700); err != nil {

@@ -131,6 +131,7 @@ limits:
 // TestNodes: two processes on one Redis enforce one limit as one would; while it is gone, each goes
 // on with its share; and when it is back, it knows what was admitted meanwhile.
 func TestNodes(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t, "appendonly yes", "appendfsync always")
 	program, dir := buildProgram(t), t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), sharedRules)
@@ -239,6 +240,7 @@ func TestNodes(t *testing.T) {
 // TestResetOnNodes: an operator's reset of a key holds at once on the node that does it, and soon
 // on those that remember a refusal; and the live counters are those of all nodes.
 func TestResetOnNodes(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	writeRules(t, rules, sharedRules)
@@ -310,9 +312,9 @@ func TestResetOnNodes(t *testing.T) {
 // TestStartWithoutRedis: a server whose Redis is away starts all the same, limits by its share of
 // the nodes that are configured, says why, and finds Redis when it comes.
 func TestStartWithoutRedis(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	redis.Stop()
-	t.Chdir(t.TempDir())
 	p := startOn(t, redis.URL(), "--nodes=5")
 	n := nodeOf(t, p.stderr, p.addr)
 	if status, body := n.readyz(); status != 200 || !strings.Contains(body, "ok, without the store since ") || !strings.Contains(body, "connection refused): limits are shared among 5 nodes; bans and grants have not been read yet\n") {
@@ -337,8 +339,8 @@ func TestStartWithoutRedis(t *testing.T) {
 // TestRedisHangs: a Redis that takes questions and does not answer holds nobody up for longer than
 // the deadline.
 func TestRedisHangs(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
-	t.Chdir(t.TempDir())
 	p := start(t, "serve", "--store="+redis.URL(), "--store-deadline=250ms")
 	n := nodeOf(t, p.stderr, p.addr)
 	n.awaitBack() // should a slow start have tripped it
@@ -360,6 +362,7 @@ func TestRedisHangs(t *testing.T) {
 
 // TestOnStoreError: what the rules want while Redis is away is what every door does.
 func TestOnStoreError(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t)
 	dir := t.TempDir()
 	writeRules(t, filepath.Join(dir, "a.yaml"), `
@@ -465,13 +468,13 @@ func problemType(body string) string {
 // TestRedisCredentials: TLS by a CA of one's own, with a user and a password that nobody gets to
 // read.
 func TestRedisCredentials(t *testing.T) {
+	t.Parallel()
 	effort.Long(t, "starts a Redis with TLS for each way")
 	const password = "s3cr3t&p@ss"
 	const escaped = "s3cr3t%26p%40ss"
 	redis, files := redistest.StartTLS(t, "user default off", "user weir on >"+password+" ~weir:* &weir:* +@all")
-	t.Chdir(t.TempDir())
 	// What is said, and shown.
-	silent := func(p *running) {
+	silent := func(t *testing.T, p *running) {
 		t.Helper()
 		text := p.stdout.String() + p.stderr.String()
 		for _, path := range []string{"/", "/readyz", "/metrics", "/api/v1/rules", "/debug/pprof/cmdline"} {
@@ -491,7 +494,7 @@ func TestRedisCredentials(t *testing.T) {
 		t.Errorf("%d were admitted, by Redis: %s", got, n.metric("weir_redis_decisions_total"))
 	}
 	p.stderr.await(t, `store=rediss://`+redis.Addr()+`\s`)
-	silent(p)
+	silent(t, p)
 	p.end()
 	for name, c := range map[string]struct{ url, cause string }{
 		"wrong password": {url("wr0ng", "?ca="+files.CA), "WRONGPASS"},
@@ -499,13 +502,14 @@ func TestRedisCredentials(t *testing.T) {
 		"plain text":     {"redis://weir:" + escaped + "@" + redis.Addr(), "redis store"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := start(t, "serve", "--store="+c.url)
 			n := nodeOf(t, p.stderr, p.addr)
 			n.awaitAway()
 			if _, body := n.readyz(); !strings.Contains(body, c.cause) {
 				t.Errorf("readyz: %s", body)
 			}
-			silent(p)
+			silent(t, p)
 			p.end()
 		})
 	}
@@ -513,8 +517,8 @@ func TestRedisCredentials(t *testing.T) {
 
 // TestRedisPlaces: a database and a prefix keep counters apart.
 func TestRedisPlaces(t *testing.T) {
+	t.Parallel()
 	redis := redistest.Start(t, "maxmemory 100mb", "maxmemory-policy allkeys-lru")
-	t.Chdir(t.TempDir())
 	for _, args := range [][]string{{redis.URL() + "/3"}, {redis.URL() + "/0"}, {redis.URL(), "--redis-prefix=shop:"}} {
 		p := startOn(t, args[0], args[1:]...)
 		n := nodeOf(t, p.stderr, p.addr)
@@ -536,6 +540,7 @@ func TestRedisPlaces(t *testing.T) {
 
 // TestRedisTopologies: behind Sentinels and in a Cluster the same holds as on one server.
 func TestRedisTopologies(t *testing.T) {
+	t.Parallel()
 	effort.Long(t, "starts Sentinels and a Cluster")
 	for name, url := range map[string]func(t *testing.T) string{
 		"sentinel": func(t *testing.T) string { return redistest.StartSentinel(t).URL() },

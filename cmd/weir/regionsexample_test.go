@@ -47,7 +47,7 @@ func TestRegionsExample(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), built, args...)
 			// A machine that is busy is not to be taken for a Redis that is away: what a node
 			// decides alone for that comes on top of the bound.
-			cmd.Env = append(os.Environ(), "WEIR_STORE_DEADLINE=30s", "WEIR_STORE_TIMEOUT=30s")
+			cmd.Env = append(plainEnvironment(), "WEIR_STORE_DEADLINE=30s", "WEIR_STORE_TIMEOUT=30s")
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
 			status := 0

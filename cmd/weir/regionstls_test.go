@@ -21,6 +21,7 @@ import (
 // each Redis wants a certificate, and knows the other region as a user who may do no more than
 // docs/distributed.md says.
 func TestRegionsByTLS(t *testing.T) {
+	t.Parallel()
 	doc, err := os.ReadFile(filepath.Join(repositoryRoot(t), "docs", "distributed.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -41,12 +42,12 @@ func TestRegionsByTLS(t *testing.T) {
 		with := fmt.Sprintf("@%s?ca=%s&cert=%s&key=%s", s.Addr(), files.CA, files.Cert, files.Key)
 		own, peer = append(own, "rediss://"+with[1:]), append(peer, "rediss://weir-peer:secret"+with)
 	}
-	t.Chdir(t.TempDir())
-	writeRules(t, "shop.yaml", regionalRules)
+	rules := filepath.Join(t.TempDir(), "shop.yaml")
+	writeRules(t, rules, regionalRules)
 	program := buildProgram(t)
 	var nodes []*node
 	for i, name := range names {
-		args := append([]string{"serve", "--rules=shop.yaml", "--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, patient...)
+		args := append([]string{"serve", "--rules=" + rules, "--listen-http=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, patient...)
 		cmd := exec.Command(program, append(args, "--region="+name, "--regions-weights=eu=1,us=1")...)
 		// In the environment, since passwords are no arguments.
 		cmd.Env = append(plainEnvironment(), "WEIR_STORE="+own[i], "WEIR_REGIONS_STORES="+names[1-i]+"="+peer[1-i])

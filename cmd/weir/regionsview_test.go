@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -33,11 +34,12 @@ func regionsOf(t *testing.T, n *node) (r admin.RegionsReport) {
 // what was used of each limit over them, and of a key what each of both used, whichever node they
 // ask.
 func TestRegionsSeen(t *testing.T) {
+	t.Parallel()
 	eu, us := redistest.Start(t), redistest.Start(t)
-	t.Chdir(t.TempDir())
-	writeRules(t, "shop.yaml", regionalRules)
+	rules := filepath.Join(t.TempDir(), "shop.yaml")
+	writeRules(t, rules, regionalRules)
 	in := func(region string, own, other *redistest.Server, peer string) *node {
-		p := startOn(t, own.URL(), "--rules=shop.yaml", "--region="+region, "--regions-weights=eu=2,us=1", "--regions-stores="+peer+"="+other.URL())
+		p := startOn(t, own.URL(), "--rules="+rules, "--region="+region, "--regions-weights=eu=2,us=1", "--regions-stores="+peer+"="+other.URL())
 		t.Cleanup(p.end)
 		return nodeOf(t, p.stderr, p.addr)
 	}

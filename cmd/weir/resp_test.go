@@ -39,6 +39,7 @@ func redisCLI(t *testing.T, addr string, args ...string) string {
 // TestRESP: the built program, as people meet it: the commands that it prints, redis-benchmark,
 // tokens, metrics, and its end.
 func TestRESP(t *testing.T) {
+	t.Parallel()
 	benchmark, err := exec.LookPath("redis-benchmark")
 	if err != nil {
 		t.Skip("redis-benchmark is not installed; on Debian: apt-get install redis-tools")
@@ -138,6 +139,7 @@ func TestRESP(t *testing.T) {
 // and keys wherever rules do, and in no list as a rule that needs something. The client is a
 // socket.
 func TestRESPCommands(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tokens"), []byte("0123456789abcdef-viewer name=vi role=viewer\n0123456789abcdef-operator name=op role=operator\n"), 0o600); err != nil {
 		t.Fatal(err)

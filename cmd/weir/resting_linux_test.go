@@ -16,6 +16,7 @@ import (
 // anything. Pages of the program's own file are not counted: which of them are mapped is up to the
 // kernel.
 func TestRestingMemory(t *testing.T) {
+	t.Parallel()
 	p := launch(t, buildProgram(t), t.TempDir(), "serve")
 	for _, door := range []string{"http", "grpc", "resp", "admin"} {
 		p.addr(door)
@@ -30,6 +31,7 @@ func TestRestingMemory(t *testing.T) {
 // TestMemoryOfKeys holds what docs/capacity.md says of a million keys: by how much a server grows
 // that is asked for as many over the Redis protocol, garbage and all.
 func TestMemoryOfKeys(t *testing.T) {
+	t.Parallel()
 	const keys, batch, most = 1_000_000, 1000, 110
 	p := launch(t, buildProgram(t), t.TempDir(), "serve")
 	conn, err := net.Dial("tcp", p.addr("resp"))

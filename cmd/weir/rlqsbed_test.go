@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/envoytest"
 	"github.com/weir-rl/weir/internal/leasecheck"
 	"github.com/weir-rl/weir/internal/redistest"
@@ -57,6 +58,8 @@ type quotaLimits struct{ units, pace algo.Config }
 // newQuotaBed starts Redis and n Weirs.
 func newQuotaBed(t *testing.T, n int, l quotaLimits) *quotaBed {
 	t.Helper()
+	effort.Long(t, "Envoy reports every five seconds")
+	envoytest.Program(t)
 	b := &quotaBed{t: t, program: buildProgram(t), dir: t.TempDir(), redis: redistest.Start(t), weirs: make([]*process, n)}
 	b.limits = map[string]algo.Config{"units": l.units, "pace": l.pace}
 	b.writeLimits(l)

@@ -8,20 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
-// TestQuotaChanges: a limit that another rule file, a signal or its schedule changes is in force at
-// a real Envoy before its next report, up and down.
+// TestQuotaChanges: a limit that another rule file or a signal changes is in force at a real Envoy
+// before its next report, up and down.
 func TestQuotaChanges(t *testing.T) {
 	t.Parallel()
 	b := newQuotaBed(t, 1, limitsOfTests)
 	e := b.startEnvoy(b.ports[0])
-	// The third limit turns at one of the next minutes.
-	turn := time.Now().UTC().Add(30 * time.Second).Truncate(time.Minute).Add(time.Minute)
-	for left := time.Until(turn); left > 70*time.Second; left = time.Until(turn) {
-		turn = turn.Add(-time.Minute)
-	}
 	const old, more, none = "allow: 100000/30d", "allow: 1000000/30d", "allow: 0/30d"
 	const limit = "algorithm: token_bucket, consistency: { lease: 90%, for: 11s }"
 	write := func(allow string) {
@@ -29,8 +23,7 @@ func TestQuotaChanges(t *testing.T) {
 limits:
   - { name: changed, per: [tenant], when: { plan: changed }, %s, %s }
   - { name: elastic, per: [tenant], when: { plan: elastic }, %s, %s, throttle: { elastic: { signal: pushed, curve: { 10%%: 1000%%, 90%%: 0%% } } } }
-  - { name: timed, per: [tenant], when: { plan: timed }, %s, %s, timezone: UTC, schedule: [ { between: "%s-%s", %s } ] }
-`, allow, limit, old, limit, old, limit, turn.Format("15:04"), turn.Add(time.Hour).Format("15:04"), more))
+`, allow, limit, old, limit))
 	}
 	write(old)
 	c := new(http.Client)
@@ -42,7 +35,7 @@ limits:
 		return ok
 	}
 	rls := b.rls(0)
-	for _, plan := range []string{"changed", "elastic", "timed"} {
+	for _, plan := range []string{"changed", "elastic"} {
 		eventually(t, "the limit is used up at another door", func() bool {
 			ok, err := rls(t.Context(), plan, "tenant", 100_000)
 			if err != nil {
@@ -92,26 +85,6 @@ limits:
 			}
 		}
 	}
-	early := 0
-	for time.Until(turn) > 0 {
-		if ask("timed") && time.Until(turn) > time.Second {
-			early++
-		}
-		<-time.After(20 * time.Millisecond)
-	}
-	if early > 10 { // some come back by and by
-		t.Errorf("%d were let through before the turn", early)
-	}
-	let, first := 0, time.Time{}
-	eventually(t, "the next entry of the schedule is in force", func() bool {
-		if ask("timed") {
-			if let++; let == 1 {
-				first = time.Now()
-			}
-		}
-		return let >= 20
-	})
-	t.Logf("the schedule turned: 1 let through after %v, 20 after %v", first.Sub(turn), time.Since(turn))
 }
 
 // writeRules replaces the rule file.

@@ -65,6 +65,16 @@ func (b *ruleBed) does(status int, args ...string) *ruleWords {
 	return &ruleWords{b.t, args, out}
 }
 
+// says waits until weir rules ends well and writes all parts, which may tell of what nodes have yet
+// to say of themselves.
+func (b *ruleBed) says(command string, parts ...string) {
+	b.t.Helper()
+	eventually(b.t, fmt.Sprintf("weir rules %s says %q", command, parts), func() bool {
+		status, out := b.run(command)
+		return status == 0 && !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(out, p) })
+	})
+}
+
 // ruleWords is what a command wrote.
 type ruleWords struct {
 	t    *testing.T
@@ -150,13 +160,14 @@ func (n *ruleNode) metric(name string) string {
 
 // A day in the life of rules in a database, as its commands tell it.
 func TestRulesInDatabase(t *testing.T) {
+	t.Parallel()
 	b := newRuleBed(t, pgtest.Start(t).URL())
 	dir := b.folder(10)
 	b.does(0, "init").with("is ready")
 	b.does(0, "status").with("holds no rules", "no node follows")
 	b.does(0, "history").with("No rules were pushed yet")
 	cmd := exec.Command(b.program, "serve", "--check", "--rules", b.url)
-	cmd.Dir = t.TempDir()
+	cmd.Dir, cmd.Env = t.TempDir(), plainEnvironment()
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "holds no rules") || !strings.Contains(string(out), "weir rules import DIR") {
 		t.Errorf("a server without rules: %v\n%s", err, out)
 	}
@@ -255,6 +266,7 @@ func TestRulesInDatabase(t *testing.T) {
 // Two editors push at the same time, each a change of the same version: one wins, the other one
 // sees what that changed, and both changes are whole.
 func TestTwoEditors(t *testing.T) {
+	t.Parallel()
 	b := newRuleBed(t, pgtest.Start(t).URL())
 	b.does(0, "import", b.folder(10))
 	for round := range 3 {
@@ -286,6 +298,7 @@ func TestTwoEditors(t *testing.T) {
 // Many pushes come quicker than nodes load them. No node misses the last one, and each puts what it
 // does put in force in force in order. WEIR_RULE_PUSHES says how many.
 func TestManyPushes(t *testing.T) {
+	t.Parallel()
 	pushes, err := strconv.Atoi(cmp.Or(os.Getenv("WEIR_RULE_PUSHES"), "60"))
 	if err != nil {
 		t.Fatal(err)

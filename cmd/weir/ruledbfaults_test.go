@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -30,6 +29,7 @@ func (b *ruleBed) pushes(base int64, limit int) {
 // A node decides whatever becomes of the database of its rules: it is stopped, killed, gone at the
 // start. Once it is back, the node follows.
 func TestRuleDatabaseFails(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	b := newRuleBed(t, server.URL())
 	b.does(0, "import", b.folder(10))
@@ -84,6 +84,7 @@ func TestRuleDatabaseFails(t *testing.T) {
 // The database fails over to its replica: nodes and editors find it by a URL with both hosts, also
 // where the last version was lost with the old one.
 func TestRuleDatabaseFailsOver(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	replica := server.Replica()
 	both := fmt.Sprintf("postgres://weir@%s,%s/weir?sslmode=disable", server.Addr(), replica.Addr())
@@ -116,27 +117,32 @@ func TestRuleDatabaseFailsOver(t *testing.T) {
 		n.follows(40)
 	}
 	b.does(0, "history", "--check").with("3 records and 3 versions")
-	b.does(0, "status").with("version 3, by ada", "in force")
+	b.says("status", "version 3, by ada", "in force")
 }
 
 // A pgbouncer in transaction mode swallows messages. A node says so, and sees changes by looking;
 // in session mode all is as without one.
 func TestRulesBehindPooler(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	for i, mode := range []string{"transaction", "session"} {
-		b := newRuleBed(t, fmt.Sprintf("%s&space=%s", server.Bouncer(mode).URL(), mode))
-		b.does(0, "import", b.folder(10))
-		n := b.node("", "--rules-db-every", []string{"500ms", "1h"}[i])
-		n.follows(10)
-		if mode == "transaction" {
-			n.stderr.await(t, "no messages arrive from the database of rules, as behind a pooler in transaction mode")
-			eventually(t, "the status says so", func() bool { _, out := b.run("status"); return strings.Contains(out, "in force, by looking alone") })
-		} else {
-			b.does(0, "status").with("in force")
-		}
-		b.does(0, "push", b.folder(20), "--base", "1", "--wait", "10m").with("in force on 1 node")
-		if got := n.limit(); got != 20 {
-			t.Errorf("%s: %d", mode, got)
-		}
+		url := fmt.Sprintf("%s&space=%s", server.Bouncer(mode).URL(), mode)
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			b := newRuleBed(t, url)
+			b.does(0, "import", b.folder(10))
+			n := b.node("", "--rules-db-every", []string{"500ms", "1h"}[i])
+			n.follows(10)
+			if mode == "transaction" {
+				n.stderr.await(t, "no messages arrive from the database of rules, as behind a pooler in transaction mode")
+				b.says("status", "in force, by looking alone")
+			} else {
+				b.says("status", "in force")
+			}
+			b.does(0, "push", b.folder(20), "--base", "1", "--wait", "10m").with("in force on 1 node")
+			if got := n.limit(); got != 20 {
+				t.Error(got)
+			}
+		})
 	}
 }

@@ -115,6 +115,7 @@ func (c *standing) now() int64 { return c.Load() }
 // TestSameness: the same request through every door on the same rules gives the same decision,
 // remaining and retry_after, in whatever unit the door tells it.
 func TestSameness(t *testing.T) {
+	t.Parallel()
 	var clock standing
 	clock.Store(time.Date(2026, 11, 22, 8, 59, 41, 300_000_000, time.UTC).UnixMicro())
 	set, _, err := file.Load([]file.Source{{Name: "rules.yaml", Data: []byte(sameRules)}}, file.Options{})

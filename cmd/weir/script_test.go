@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,8 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
+	// Tests ask a server with up to 64 clients at once, each of which keeps its connection.
+	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 64
 	testscript.Main(tests{m}, map[string]func(){"weir": main})
 }
 
@@ -43,6 +46,7 @@ func (t tests) Run() int {
 }
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,9 @@ func TestStickyExample(t *testing.T) {
 			if c.name != "any" {
 				args = append(args, "-balancer", c.name)
 			}
-			out, err := exec.CommandContext(t.Context(), built, args...).CombinedOutput()
+			cmd := exec.CommandContext(t.Context(), built, args...)
+			cmd.Env = plainEnvironment()
+			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}

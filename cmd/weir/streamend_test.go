@@ -128,8 +128,10 @@ func (s *streaming) tail() *process {
 // TestStreamsEnd: when the server is told to end, whoever reads a stream gets a whole answer at
 // once, and does not hold it up; weir tail says what happened, tries on, and ends well.
 func TestStreamsEnd(t *testing.T) {
+	t.Parallel()
 	for _, over := range []string{"tcp", "tls", "unix"} {
 		t.Run(over, func(t *testing.T) {
+			t.Parallel()
 			// An hour, for which no test would wait.
 			s := startStreaming(t, over, "--drain=1h", "--limits-stall=1h")
 			readers := map[string]*reader{"views=overview,keys": nil, "views=decisions": nil, "views=decisions&nodes=all": nil}
@@ -164,6 +166,7 @@ func TestStreamsEnd(t *testing.T) {
 // TestStreamThatNobodyReads: a client that takes nothing of its stream holds the server up until
 // the time of drain is over, and no longer; others get the end of theirs meanwhile.
 func TestStreamThatNobodyReads(t *testing.T) {
+	t.Parallel()
 	s := startStreaming(t, "unix", "--drain=2s", "--limits-stall=1h")
 	conn, err := net.Dial("unix", filepath.Join(s.dir, "admin.sock"))
 	if err != nil {
@@ -207,6 +210,7 @@ func TestStreamThatNobodyReads(t *testing.T) {
 // TestStreamsBesideSlowRequests: streams end well also where another door needs all the time of
 // drain, and more.
 func TestStreamsBesideSlowRequests(t *testing.T) {
+	t.Parallel()
 	arrived := make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(arrived)

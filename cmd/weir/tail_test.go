@@ -23,6 +23,7 @@ import (
 // second than an answer holds; who asks for a node that is not there is told which there are, and
 // so is who follows one that goes away.
 func TestTailNode(t *testing.T) {
+	t.Parallel()
 	program, redis, dir := buildProgram(t), redistest.Start(t), t.TempDir()
 	writeRules(t, dir+"/rules.yaml", "limits: [{ name: once, per: [user], allow: 1/day, algorithm: sliding_log }]\n")
 	var nodes [2]*process

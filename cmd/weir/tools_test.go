@@ -15,6 +15,7 @@ import (
 // TestToolsOnDatabase: what takes a folder of rules takes the URL of a database too, and reads the
 // version in force there; what needs a folder says so. No message has the password.
 func TestToolsOnDatabase(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	url := strings.Replace(server.URL(), "weir@", "weir:s3cret@", 1)
 	if !strings.Contains(url, "s3cret") {

@@ -137,6 +137,7 @@ func reports(t *testing.T, admin string) (list []insight.RuleReport) {
 // size of the window, outlives a restart of the server, and leaves the terminal as it was. What a
 // client sent does nothing to it.
 func TestTop(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	admin := "127.0.0.1:" + freePort(t)
 	p := busyServer(t, admin)
@@ -229,6 +230,7 @@ func TestTop(t *testing.T) {
 // Without colours nothing is lost but the colours; a role that may only read has no b and g; Ctrl+C
 // ends it as q does.
 func TestTopPlain(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	dir := t.TempDir()
 	tokens, token := filepath.Join(dir, "tokens"), filepath.Join(dir, "token")
@@ -255,6 +257,7 @@ func TestTopPlain(t *testing.T) {
 
 // What --batch prints are the numbers of the admin API.
 func TestTopBatch(t *testing.T) {
+	t.Parallel()
 	p := busyServer(t, "127.0.0.1:0")
 	defer p.end()
 	server := "http://" + p.addr("admin")
@@ -311,6 +314,7 @@ func TestTopBatch(t *testing.T) {
 // weir tail prints decisions as they come, says what share that is, goes on after a restart of the
 // server, and ends well when nobody reads any more.
 func TestTail(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	admin := "127.0.0.1:" + freePort(t)
 	p := busyServer(t, admin)
@@ -387,6 +391,7 @@ func TestTail(t *testing.T) {
 
 // weir verdicts tells of the rules of a running server, and its exit status is a check.
 func TestVerdicts(t *testing.T) {
+	t.Parallel()
 	p := busyServer(t, "127.0.0.1:0")
 	defer p.end()
 	reports(t, p.addr("admin"))
@@ -409,6 +414,7 @@ func TestVerdicts(t *testing.T) {
 
 // weir preview tries other rules on what a server has recorded, and tells what is wrong with them.
 func TestPreview(t *testing.T) {
+	t.Parallel()
 	p := busyServer(t, "127.0.0.1:0")
 	defer p.end()
 	reports(t, p.addr("admin"))
@@ -452,6 +458,7 @@ func TestPreview(t *testing.T) {
 
 // weir audit lists who changed what on a running server, and its log holds.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "audit.jsonl")
 	writeRules(t, filepath.Join(dir, "shop.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip], allow: 3/hour }]\n")

@@ -103,6 +103,7 @@ Accept-Encoding: gzip
 // does what Traefik does with the answers; where a traefik is installed it runs the example as it
 // stands, too.
 func TestTraefik(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	t.Run("replayed", func(t *testing.T) {
 		e := newEdge(t, program, "traefik")

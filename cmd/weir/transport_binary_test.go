@@ -17,6 +17,7 @@ import (
 // TestTransportBinary: the program as it is installed, on a unix socket and with TLS, comes back
 // after it was killed, takes new certificates, and does not take the socket of one that runs.
 func TestTransportBinary(t *testing.T) {
+	t.Parallel()
 	program, dir := buildProgram(t), t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
 	ca := certtest.New(t, "ca")

@@ -31,6 +31,14 @@ import (
 
 const hourly = "domain: shop\nlimits: [{ name: api, per: [user|ip|key], allow: 2/hour, algorithm: sliding_log }]\n"
 
+// rulesFile writes rules to a file of their own.
+func rulesFile(t *testing.T, rules string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "rules.yaml")
+	writeRules(t, path, rules)
+	return path
+}
+
 // inFolder changes to a folder of its own that holds rules.
 func inFolder(t *testing.T, rules string) string {
 	t.Helper()
@@ -293,10 +301,11 @@ func proxied(address, source string) func() (net.Conn, error) {
 // TestProxyProtocolDoors: a PROXY protocol header from a listed peer names the client, for limits
 // and for trust.
 func TestProxyProtocolDoors(t *testing.T) {
-	inFolder(t, hourly)
+	t.Parallel()
+	rules := rulesFile(t, hourly)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-For")) }))
 	defer upstream.Close()
-	args := []string{"serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--proxy-protocol-doors=proxy,http", "--trusted-peers=198.51.100.0/24"}
+	args := []string{"serve", "--rules=" + rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream=" + upstream.URL, "--proxy-protocol-doors=proxy,http", "--trusted-peers=198.51.100.0/24"}
 	p := start(t, append(args, "--proxy-protocol-peers=127.0.0.0/8")...)
 	address, api := p.addr("proxy"), p.addr("http")
 	for i := range 3 {
@@ -327,9 +336,11 @@ func TestProxyProtocolDoors(t *testing.T) {
 
 // TestTokenDoors: auth.doors closes doors to clients without a token.
 func TestTokenDoors(t *testing.T) {
-	inFolder(t, hourly)
-	writeRules(t, "tokens", "sesame\n")
-	p := start(t, "serve", "--rules=rules.yaml", "--auth-tokens-file=tokens", "--auth-doors=http,grpc")
+	t.Parallel()
+	rules := rulesFile(t, hourly)
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	writeRules(t, tokens, "sesame\n")
+	p := start(t, "serve", "--rules="+rules, "--auth-tokens-file="+tokens, "--auth-doors=http,grpc")
 	url := "http://" + p.addr("http") + "/api/v1/limit?key=ada"
 	for _, c := range []struct {
 		token string
@@ -356,7 +367,8 @@ func TestTokenDoors(t *testing.T) {
 
 // TestLimits: the bounds on what one client can take are those of the configuration.
 func TestLimits(t *testing.T) {
-	inFolder(t, "domain: shop\nlimits: [{ name: all, allow: 1000/min }]\n")
+	t.Parallel()
+	rules := rulesFile(t, "domain: shop\nlimits: [{ name: all, allow: 1000/min }]\n")
 	given := make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, _ = io.Copy(io.Discard, r.Body); r.URL.Path == "/endless" {
@@ -369,7 +381,7 @@ func TestLimits(t *testing.T) {
 		}
 	}))
 	defer upstream.Close()
-	p := start(t, "serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--limits-connections-per-address=12", "--limits-header-bytes=8KiB",
+	p := start(t, "serve", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--proxy-upstream="+upstream.URL, "--limits-connections-per-address=12", "--limits-header-bytes=8KiB",
 		"--limits-body-bytes=1KB", "--limits-idle=50ms", "--limits-header-timeout=1h", "--limits-stall=100ms")
 	address := p.addr("proxy")
 	for _, c := range []struct {
@@ -468,14 +480,17 @@ func TestShareFiles(t *testing.T) {
 // TestAdminByBrowser: what a web page can make a browser send to the admin port does nothing, over
 // TLS as without.
 func TestAdminByBrowser(t *testing.T) {
-	inFolder(t, hourly)
+	t.Parallel()
+	rules := rulesFile(t, hourly)
 	ca := certtest.New(t, "ca")
 	cert, key := ca.Issue("weir", 0, "127.0.0.1")
-	certtest.Write(t, []string{"cert.pem", "key.pem"}, cert, key)
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	certtest.Write(t, []string{certFile, keyFile}, cert, key)
 	for _, overTLS := range []bool{false, true} {
-		args, scheme, client := []string{"serve", "--rules=rules.yaml"}, "http", clientOf(t, false, nil, nil)
+		args, scheme, client := []string{"serve", "--rules=" + rules}, "http", clientOf(t, false, nil, nil)
 		if overTLS {
-			args, scheme, client = append(args, "--tls-cert=cert.pem", "--tls-key=key.pem", "--tls-doors=admin"), "https", clientOf(t, true, ca.Client(""), nil)
+			args, scheme, client = append(args, "--tls-cert="+certFile, "--tls-key="+keyFile, "--tls-doors=admin"), "https", clientOf(t, true, ca.Client(""), nil)
 		}
 		p := start(t, args...)
 		base := scheme + "://" + p.addr("admin")

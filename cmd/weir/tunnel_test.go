@@ -133,8 +133,10 @@ func noTunnels(t *testing.T, address string, u *tunneller, webSocket bool) {
 // TestTunnels: no example lets a client open a tunnel in which its requests are not asked about,
 // nor does the proxy.
 func TestTunnels(t *testing.T) {
+	t.Parallel()
 	many := "domain: shop\nlimits: [{name: all, per: [ip], allow: 1000/min}]\n"
 	t.Run("haproxy", func(t *testing.T) {
+		t.Parallel()
 		b := newHAProxyBed(t)
 		b.startWeir()
 		u := serveTunneller(t, b.page.address("3000"))
@@ -144,6 +146,7 @@ func TestTunnels(t *testing.T) {
 	})
 	for name, startProxy := range map[string]func(*edge){"nginx": (*edge).startNginx, "caddy": (*edge).startCaddy} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			e := newEdge(t, buildProgram(t), name)
 			u := new(tunneller)
 			e.app.instead = u
@@ -154,9 +157,10 @@ func TestTunnels(t *testing.T) {
 		})
 	}
 	t.Run("proxy", func(t *testing.T) {
+		t.Parallel()
 		port := freePort(t)
 		u := serveTunneller(t, "127.0.0.1:"+port)
-		rules := inFolder(t, many)
+		rules := rulesFile(t, many)
 		p := start(t, "proxy", "--rules="+rules, "--listen-proxy=127.0.0.1:0", "--upstream=http://127.0.0.1:"+port)
 		noTunnels(t, p.addr("proxy"), u, true)
 		p.end()

@@ -136,12 +136,14 @@ const shop = "limits: [{ name: search, per: [user], allow: 5/hour, algorithm: sl
 // What each node tells is of all of them: the counts are those of all requests, a decision is found
 // by its id from everywhere, and lists are in order of time.
 func TestAllAsOne(t *testing.T) {
-	for kind, url := range map[string]func() string{
-		"server":  func() string { return redistest.Start(t).URL() },
-		"Cluster": func() string { return redistest.StartCluster(t, 3, 0).URL() },
+	t.Parallel()
+	for kind, url := range map[string]func(t *testing.T) string{
+		"server":  func(t *testing.T) string { return redistest.Start(t).URL() },
+		"Cluster": func(t *testing.T) string { return redistest.StartCluster(t, 3, 0).URL() },
 	} {
 		t.Run(kind, func(t *testing.T) {
-			all := newFleet(t, url(), 4, shop)
+			t.Parallel()
+			all := newFleet(t, url(t), 4, shop)
 			var refused []*weir.Decision
 			of := map[weir.DecisionID]string{}
 			for i := range 80 {
@@ -230,6 +232,7 @@ func (f *Fleet) forgetAsked() {
 
 // What a node of another version gathered is left out, and the log says so, seldom.
 func TestOtherVersion(t *testing.T) {
+	t.Parallel()
 	url := redistest.Start(t).URL()
 	const rules = "domain: shop\nlimits: [{name: a, allow: 9/min}]\n"
 	own := newMember(t, url, "node-0", rules)
@@ -261,6 +264,7 @@ func TestOtherVersion(t *testing.T) {
 
 // A decision that one node has is told at once, though another one does not answer.
 func TestDecisionBesideHung(t *testing.T) {
+	t.Parallel()
 	url := redistest.Start(t).URL()
 	hung := make(chan struct{})
 	own := newMember(t, url, "node-0", shop)
@@ -301,6 +305,7 @@ func answersWith(ahead time.Duration) func(*nodes.Nodes) {
 // What a node gathered whose clock is off is left out, at once and in little memory, and the answer
 // says whose clock that is.
 func TestClocks(t *testing.T) {
+	t.Parallel()
 	url := redistest.Start(t).URL()
 	const rules = "domain: shop\nlimits: [{name: a, allow: 9/min}]\n"
 	own := newMember(t, url, "node-0", rules)
@@ -331,6 +336,7 @@ func TestClocks(t *testing.T) {
 
 // A snapshot that could not be merged ends no program: who asked is told, and the log says why.
 func TestMergeFails(t *testing.T) {
+	t.Parallel()
 	var log bytes.Buffer
 	broken := true
 	c := insight.New(insight.Options{P99: func() float64 {
@@ -355,6 +361,7 @@ func TestMergeFails(t *testing.T) {
 
 // Many who ask the same at once cost the nodes one question.
 func TestSharedAnswers(t *testing.T) {
+	t.Parallel()
 	all := newFleet(t, redistest.Start(t).URL(), 2, shop)
 	all[1].ask(t, "ada")
 	before := all[0].o.Nodes.Stats().Asked
@@ -382,6 +389,7 @@ func TestSharedAnswers(t *testing.T) {
 // The nodes agree on the seed; what one of them refuses all follow, and the verdicts that the
 // leader makes are those of all.
 func TestDuties(t *testing.T) {
+	t.Parallel()
 	all := newFleet(t, redistest.Start(t).URL(), 3, shop)
 	leaders := 0
 	var leader *member
@@ -438,6 +446,7 @@ func TestDuties(t *testing.T) {
 
 // Without Redis each node tells of itself, and why; when it is back, of all.
 func TestRedisAway(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	all := newFleet(t, server.URL(), 3, shop)
 	for _, m := range all {
@@ -459,10 +468,12 @@ func TestRedisAway(t *testing.T) {
 		t.Error("it leads without Redis")
 	}
 	server.Restart()
+	wait := time.Second // the next try waits longer, in case that this machine is slow
 	patience.Until(t, "all are heard again", func() bool {
 		m.forgetAsked()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
+		wait += time.Second / 4
 		list, n := m.List(ctx)
 		return len(list) == 3 && n.Answered == 3
 	})
@@ -473,6 +484,7 @@ func TestRedisAway(t *testing.T) {
 
 // A node of a store that is not shared is the only one.
 func TestAlone(t *testing.T) {
+	t.Parallel()
 	kept, err := recent.New(recent.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -495,6 +507,7 @@ func TestAlone(t *testing.T) {
 
 // Rules in such numbers that an answer would not fit tell of fewer keys, and are all there.
 func TestManyRules(t *testing.T) {
+	t.Parallel()
 	var rules strings.Builder
 	rules.WriteString("limits:\n")
 	for i := range 300 {

@@ -11,6 +11,7 @@ import (
 // TestRegions: what a region counts is that of all its nodes, and how old the news of another
 // region is comes from the node that hears it, whichever is asked.
 func TestRegions(t *testing.T) {
+	t.Parallel()
 	all := newFleet(t, redistest.Start(t).URL(), 3, shop)
 	old := 0.5
 	search := func(used, over uint64) insight.RegionalUnits {

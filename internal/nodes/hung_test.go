@@ -17,6 +17,7 @@ import (
 // A node that is stopped is missed, and heard again when it goes on; it does not answer what was
 // asked long ago.
 func TestHungNode(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	all := several(t, server.URL(), 2)
 	var others []*exec.Cmd

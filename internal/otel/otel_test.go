@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -81,13 +82,13 @@ func TestCollectorHangs(t *testing.T) {
 	<-asked // an export is under way, and stays so: from here on everything waits behind it
 	before := used()
 	// None of these may wait for the collector, which does not answer until the test has ended.
-	for range 50 * maxWaiting {
+	decisions := effort.Of(20, 50) * maxWaiting
+	for range decisions {
 		decide()
 	}
-	// Kept, these would take more than 100 MB: two spans and a record of half a kilobyte or more
-	// each.
+	// Kept, these would take 2 kB each and more: two spans and a record, of half a kilobyte or more.
 	if grown := used() - before; grown > 16<<20 {
-		t.Errorf("%d decisions made %d bytes more wait", 50*maxWaiting, grown)
+		t.Errorf("%d decisions made %d bytes more wait", decisions, grown)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

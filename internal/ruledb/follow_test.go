@@ -45,6 +45,7 @@ func next(t *testing.T, limits chan int64, want int64) {
 // A follower hears of pushes, over restarts of the database too, and is off the list of nodes when
 // it ends.
 func TestFollowHears(t *testing.T) {
+	t.Parallel()
 	s, a := prepared(t)
 	d := open(t, a)
 	push(t, d, 0, 1)
@@ -74,6 +75,7 @@ func TestFollowHears(t *testing.T) {
 
 // Where no message comes, Reload looks at once.
 func TestFollowReloads(t *testing.T) {
+	t.Parallel()
 	s, a := prepared(t)
 	d := open(t, a)
 	push(t, d, 0, 1)
@@ -94,6 +96,7 @@ func TestFollowReloads(t *testing.T) {
 
 // A start fails, with what is wrong, where there is neither a database nor a cache.
 func TestFollowNeedsRules(t *testing.T) {
+	t.Parallel()
 	s := pgtest.Start(t)
 	a := address(t, s.URL())
 	try := func() error {
@@ -119,15 +122,14 @@ func TestFollowNeedsRules(t *testing.T) {
 
 // A version with the digest of other files comes into force nowhere, and so into no cache, from
 // which no node could start.
-func TestFollowChecksFiles(t *testing.T) {
-	_, a := prepared(t)
+func testFollowChecksFiles(t *testing.T, _ *pgtest.Server, a *Address) {
 	d := open(t, a)
 	push(t, d, 0, 1)
 	raw, err := encode(files(2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.c.Exec(t.Context(), "select weir_rules.push('default', 1, $1::text::jsonb, decode(repeat('00', 32), 'hex'), 'eve', '', 'push', 'push')", string(raw)); err != nil {
+	if _, err := d.c.Exec(t.Context(), "select weir_rules.push($2, 1, $1::text::jsonb, decode(repeat('00', 32), 'hex'), 'eve', '', 'push', 'push')", string(raw), a.Space); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := Follow(t.Context(), FollowOptions{Address: a}); err == nil || !strings.Contains(err.Error(), "version 2: its files are damaged") {

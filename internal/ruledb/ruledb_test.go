@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/source"
@@ -38,6 +39,22 @@ func prepared(t *testing.T) (*pgtest.Server, *Address) {
 		t.Fatal(err)
 	}
 	return s, a
+}
+
+// TestSpaces is the tests that need no more of a database than a space of their own: one server is
+// enough for all of them.
+func TestSpaces(t *testing.T) {
+	t.Parallel()
+	s, _ := prepared(t)
+	for name, test := range map[string]func(t *testing.T, s *pgtest.Server, a *Address){
+		"FollowChecksFiles": testFollowChecksFiles, "PasswordReplaced": testPasswordReplaced, "CheckWhilePushing": testCheckWhilePushing,
+		"PushCompares": testPushCompares, "Prune": testPrune,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, s, address(t, s.URL()+"&space="+name))
+		})
+	}
 }
 
 func address(t *testing.T, url string) *Address {
@@ -93,9 +110,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestPasswordReplaced: new connections have the password that is in the file then.
-func TestPasswordReplaced(t *testing.T) {
-	server, _ := prepared(t)
+// testPasswordReplaced: new connections have the password that is in the file then.
+func testPasswordReplaced(t *testing.T, server *pgtest.Server, _ *Address) {
 	server.Exec("grant usage on schema weir_rules to guarded; grant select on all tables in schema weir_rules to guarded")
 	host, port, err := net.SplitHostPort(server.Addr())
 	if err != nil {
@@ -195,8 +211,7 @@ func TestCache(t *testing.T) {
 }
 
 // A check while others push finds nothing broken: it sees one instant.
-func TestCheckWhilePushing(t *testing.T) {
-	_, a := prepared(t)
+func testCheckWhilePushing(t *testing.T, _ *pgtest.Server, a *Address) {
 	d, editor := open(t, a), open(t, a)
 	push(t, editor, 0, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -211,7 +226,7 @@ func TestCheckWhilePushing(t *testing.T) {
 			}
 		}
 	})
-	for n := int64(0); n < 200; {
+	for n := int64(0); n < effort.Of[int64](50, 200); {
 		c, err := d.Check(ctx)
 		if err != nil || c.Records != c.Versions {
 			t.Fatalf("%+v, %v", c, err)
@@ -222,8 +237,7 @@ func TestCheckWhilePushing(t *testing.T) {
 
 // Of all who push on the same version one wins, the others are told who was quicker, and nothing is
 // lost; versions and records are numbered without a gap.
-func TestPushCompares(t *testing.T) {
-	s, a := prepared(t)
+func testPushCompares(t *testing.T, s *pgtest.Server, a *Address) {
 	d := open(t, a)
 	if _, err := d.Head(t.Context()); !errors.Is(err, ErrNoRules) {
 		t.Fatalf("an empty space: %v", err)
@@ -270,7 +284,7 @@ func TestPushCompares(t *testing.T) {
 	if err != nil || c.Records != rounds || c.Versions != rounds {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	other := address(t, s.URL()+"&space=other")
+	other := address(t, s.URL()+"&space=another")
 	if v := push(t, open(t, other), 0, 1); v != 1 {
 		t.Errorf("another space begins with version %d", v)
 	}
@@ -280,6 +294,7 @@ func TestPushCompares(t *testing.T) {
 // trigger, and what a superuser alters all the same shows. A node can say anything of other nodes,
 // as docs/rules.md tells, and change nothing that a node follows.
 func TestHistoryStays(t *testing.T) {
+	t.Parallel()
 	s, a := prepared(t)
 	s.Exec("create role weir_node; create role weir_editor; create role eve login in role weir_editor; create role node login in role weir_node")
 	if without, err := Init(t.Context(), a); err != nil || without { // once more, now with the roles
@@ -382,8 +397,7 @@ func TestHistoryStays(t *testing.T) {
 }
 
 // Old versions lose their files, and nothing else.
-func TestPrune(t *testing.T) {
-	_, a := prepared(t)
+func testPrune(t *testing.T, _ *pgtest.Server, a *Address) {
 	d := open(t, a)
 	for n := range 5 {
 		push(t, d, int64(n), n+1)
@@ -412,6 +426,7 @@ func TestPrune(t *testing.T) {
 // Preparing a database is harmless at any time, by several at once, and without the right to make
 // roles.
 func TestInit(t *testing.T) {
+	t.Parallel()
 	s := pgtest.Start(t)
 	a := address(t, s.URL())
 	if _, err := Open(t.Context(), a); !errors.Is(err, ErrNotReady) {

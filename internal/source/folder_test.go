@@ -382,6 +382,7 @@ func TestEvents(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := set(t)
 			sets := make(chan *rule.Set, 1)
 			f, first, err := Open(Options{Path: x.path, Every: time.Hour, Changed: func(s *rule.Set) { sets <- s }})
