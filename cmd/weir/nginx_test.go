@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // startNginx starts it with the example's file.
@@ -35,7 +37,7 @@ func nginxPath(t *testing.T) string {
 func TestNginx(t *testing.T) {
 	t.Parallel()
 	nginxPath(t)
-	program := buildProgram(t)
+	program := quickProgram(t)
 	t.Run("limits", func(t *testing.T) {
 		t.Parallel()
 		e := newEdge(t, program, "nginx")
@@ -46,6 +48,7 @@ func TestNginx(t *testing.T) {
 	})
 	t.Run("fails closed", func(t *testing.T) {
 		t.Parallel()
+		effort.Long(t, "starts a proxy for each way to set it up")
 		e := newEdge(t, program, "nginx")
 		e.change("nginx.conf", "            error_page 502 504 = @unchecked;    # Weir is away: fail open. Without this line: fail closed, with a 500.\n", "")
 		e.startWeir()
@@ -71,12 +74,14 @@ func TestNginx(t *testing.T) {
 	})
 	t.Run("attributes", func(t *testing.T) {
 		t.Parallel()
+		effort.Long(t, "starts a proxy for each way to set it up")
 		testEdgeAttributes(t, program, "nginx", (*edge).startNginx)
 	})
 	t.Run("connections", testNginxConnections(program))
 	t.Run("redirects", testNginxRedirects(program))
 	t.Run("README", func(t *testing.T) {
 		t.Parallel()
+		effort.Long(t, "starts a proxy for each way to set it up")
 		runReadme(t, "nginx")
 	})
 }
@@ -85,6 +90,7 @@ func TestNginx(t *testing.T) {
 func testNginxConnections(program string) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
+		effort.Long(t, "starts a proxy for each way to set it up")
 		e := newEdge(t, program, "nginx")
 		between := newRelay(t, e.ports[weirPort])
 		e.change("nginx.conf", "server 127.0.0.1:"+e.ports[weirPort]+";", "server 127.0.0.1:"+between.port+";")
@@ -121,6 +127,7 @@ func testNginxConnections(program string) func(*testing.T) {
 func testNginxRedirects(program string) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
+		effort.Long(t, "starts a proxy for each way to set it up")
 		for _, dedupe := range []bool{true, false} {
 			e := newEdge(t, program, "nginx")
 			e.change("nginx.conf", "        location @limited {", `        location /pages/ {

@@ -266,14 +266,29 @@ func TestDockerfileLint(t *testing.T) {
 	}
 }
 
+// analyzer returns the path of a systemd-analyze that can look at units of no system that runs.
+func analyzer(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed; on Debian: apt-get install systemd")
+	}
+	out, err := exec.Command(path, "--version").CombinedOutput()
+	found := regexp.MustCompile(`^systemd (\d+)`).FindSubmatch(out)
+	if err != nil || found == nil {
+		t.Skipf("%s does not start: %v\n%s", path, err, out)
+	}
+	if version, _ := strconv.Atoi(string(found[1])); version < 250 {
+		t.Skipf("%s is of systemd %d, which has no --offline; 250 has", path, version)
+	}
+	return path
+}
+
 // TestSystemd: the unit, alone and with each drop-in, is one that systemd takes, and leaves the
 // service little to do harm with.
 func TestSystemd(t *testing.T) {
 	t.Parallel()
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("systemd-analyze is not installed; on Debian: apt-get install systemd")
-	}
+	analyze := analyzer(t)
 	folder := filepath.Join(repositoryRoot(t), "packaging", "systemd")
 	unit, err := os.ReadFile(filepath.Join(folder, "weir.service"))
 	if err != nil {
@@ -318,10 +333,7 @@ func TestSystemd(t *testing.T) {
 // preview, and to give it a lower priority; nothing else of the kind is left.
 func TestSystemdCalls(t *testing.T) {
 	t.Parallel()
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("systemd-analyze is not installed; on Debian: apt-get install systemd")
-	}
+	analyze := analyzer(t)
 	unit, err := os.ReadFile(filepath.Join(repositoryRoot(t), "packaging", "systemd", "weir.service"))
 	if err != nil {
 		t.Fatal(err)
@@ -394,7 +406,7 @@ func TestSystemdReload(t *testing.T) {
 	if found == nil {
 		t.Fatal("the unit reloads by something else than /bin/sh")
 	}
-	p := launch(t, buildProgram(t), t.TempDir(), "serve")
+	p := launch(t, quickProgram(t), t.TempDir(), "serve")
 	p.addr("http")
 	// systemd makes $ of $$
 	reload := exec.Command("/bin/sh", "-c", strings.ReplaceAll(string(found[1]), "$$", "$"))

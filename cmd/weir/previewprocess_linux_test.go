@@ -160,7 +160,7 @@ func TestPreviewProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inherited.Close()
-	program := buildProgram(t)
+	program := quickProgram(t)
 	p := previewServer(t, program, func(cmd *exec.Cmd) { cmd.ExtraFiles = []*os.File{inherited} })
 	p.previews()
 

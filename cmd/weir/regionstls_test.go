@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store/redis"
 )
@@ -22,6 +23,7 @@ import (
 // docs/distributed.md says.
 func TestRegionsByTLS(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts two Redis with TLS")
 	doc, err := os.ReadFile(filepath.Join(repositoryRoot(t), "docs", "distributed.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -98,7 +98,7 @@ func testQuotaPushes(t *testing.T, b *quotaBed, e *quotaEnvoy) {
 			return false
 		}
 		free++
-		return free >= 300
+		return free >= 150
 	})
 	var ban, lift pushed
 	for !ban.seen || !lift.seen {

@@ -77,7 +77,7 @@ limits:
 						if free++; !ask(c.plan) {
 							free = 0
 						}
-						return free >= 200
+						return free >= 150
 					})
 				}
 				c.before()

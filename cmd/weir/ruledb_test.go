@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/ruledb"
@@ -161,6 +162,7 @@ func (n *ruleNode) metric(name string) string {
 // A day in the life of rules in a database, as its commands tell it.
 func TestRulesInDatabase(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "runs the program many times")
 	b := newRuleBed(t, pgtest.Start(t).URL())
 	dir := b.folder(10)
 	b.does(0, "init").with("is ready")
@@ -267,6 +269,7 @@ func TestRulesInDatabase(t *testing.T) {
 // sees what that changed, and both changes are whole.
 func TestTwoEditors(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "runs the program many times")
 	b := newRuleBed(t, pgtest.Start(t).URL())
 	b.does(0, "import", b.folder(10))
 	for round := range 3 {
@@ -299,6 +302,7 @@ func TestTwoEditors(t *testing.T) {
 // does put in force in force in order. WEIR_RULE_PUSHES says how many.
 func TestManyPushes(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "runs the program many times")
 	pushes, err := strconv.Atoi(cmp.Or(os.Getenv("WEIR_RULE_PUSHES"), "60"))
 	if err != nil {
 		t.Fatal(err)

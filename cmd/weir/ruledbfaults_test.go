@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/ruledb"
@@ -30,6 +31,7 @@ func (b *ruleBed) pushes(base int64, limit int) {
 // start. Once it is back, the node follows.
 func TestRuleDatabaseFails(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts PostgreSQL and servers again and again")
 	server := pgtest.Start(t)
 	b := newRuleBed(t, server.URL())
 	b.does(0, "import", b.folder(10))
@@ -85,6 +87,7 @@ func TestRuleDatabaseFails(t *testing.T) {
 // where the last version was lost with the old one.
 func TestRuleDatabaseFailsOver(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts PostgreSQL and servers again and again")
 	server := pgtest.Start(t)
 	replica := server.Replica()
 	both := fmt.Sprintf("postgres://weir@%s,%s/weir?sslmode=disable", server.Addr(), replica.Addr())
@@ -124,6 +127,7 @@ func TestRuleDatabaseFailsOver(t *testing.T) {
 // in session mode all is as without one.
 func TestRulesBehindPooler(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts PostgreSQL and servers again and again")
 	server := pgtest.Start(t)
 	for i, mode := range []string{"transaction", "session"} {
 		url := fmt.Sprintf("%s&space=%s", server.Bouncer(mode).URL(), mode)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 )
 
@@ -82,6 +83,7 @@ func (n *node) number(metric string) int {
 // whether it is waited for or not.
 func TestSlowRedis(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "drives several built programs")
 	waits20 := []string{"--store-max-deadline=20ms"}
 	for name, test := range map[string]struct {
 		args   []string
@@ -118,6 +120,7 @@ func TestSlowRedis(t *testing.T) {
 // said of the request's other keys.
 func TestSlowRedisAndMemory(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "drives several built programs")
 	redis := redistest.Start(t)
 	n := servers(t, 1, `
 domain: default
@@ -157,6 +160,7 @@ limits:
 // closed.
 func TestExcessIsTold(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "drives several built programs")
 	redis := redistest.Start(t)
 	nodes := servers(t, 2, yearly(2), redis.URL(), "--store-max-deadline=20ms")
 	n := nodes[1]
@@ -190,6 +194,7 @@ func TestExcessIsTold(t *testing.T) {
 // unit.
 func TestNoUnitVanishes(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "drives several built programs")
 	redis := redistest.Start(t)
 	nodes := servers(t, 2, yearly(4), redis.URL())
 	redis.Kill()
@@ -239,6 +244,7 @@ func hammerRules(size int) string {
 // Redis however slow this machine is.
 func TestHammer(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "drives several built programs")
 	h := startHammer(t, redistest.Start(t), hammerSize, patient...)
 	h.round()
 	t.Log(h.told())

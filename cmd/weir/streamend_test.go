@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/listen/certtest"
 	"github.com/weir-rl/weir/internal/patience"
 )
@@ -53,7 +54,7 @@ func startStreaming(t *testing.T, over string, args ...string) *streaming {
 		args = append(args, "--listen-admin=127.0.0.1:0")
 		s.client = clientOf(t, false, nil, nil)
 	}
-	cmd := exec.Command(buildProgram(t), args...)
+	cmd := exec.Command(quickProgram(t), args...)
 	cmd.Dir = s.dir
 	s.process = begin(t, cmd)
 	switch addr := s.addr("admin"); over {
@@ -117,7 +118,7 @@ func (x *reader) endsWell(t *testing.T, what string) {
 // tail starts weir tail, and waits until it has shown a decision.
 func (s *streaming) tail() *process {
 	s.t.Helper()
-	p := begin(s.t, exec.Command(buildProgram(s.t), append([]string{"tail"}, s.server...)...))
+	p := begin(s.t, exec.Command(quickProgram(s.t), append([]string{"tail"}, s.server...)...))
 	eventually(s.t, "weir tail shows a decision", func() bool {
 		s.refuse("ip=192.0.2.1")
 		return strings.Contains(p.stdout.String(), "shop/login")
@@ -167,6 +168,7 @@ func TestStreamsEnd(t *testing.T) {
 // the time of drain is over, and no longer; others get the end of theirs meanwhile.
 func TestStreamThatNobodyReads(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "waits until the time of drain is over")
 	s := startStreaming(t, "unix", "--drain=2s", "--limits-stall=1h")
 	conn, err := net.Dial("unix", filepath.Join(s.dir, "admin.sock"))
 	if err != nil {
@@ -211,6 +213,7 @@ func TestStreamThatNobodyReads(t *testing.T) {
 // drain, and more.
 func TestStreamsBesideSlowRequests(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "waits until the time of drain is over")
 	arrived := make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(arrived)

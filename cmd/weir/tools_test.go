@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/ruledb"
@@ -16,6 +17,7 @@ import (
 // version in force there; what needs a folder says so. No message has the password.
 func TestToolsOnDatabase(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a PostgreSQL of its own")
 	server := pgtest.Start(t)
 	url := strings.Replace(server.URL(), "weir@", "weir:s3cret@", 1)
 	if !strings.Contains(url, "s3cret") {

@@ -138,7 +138,7 @@ func reports(t *testing.T, admin string) (list []insight.RuleReport) {
 // client sent does nothing to it.
 func TestTop(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	program := quickProgram(t)
 	admin := "127.0.0.1:" + freePort(t)
 	p := busyServer(t, admin)
 	reports(t, admin)

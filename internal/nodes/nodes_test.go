@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/nodes"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
@@ -177,6 +178,9 @@ func TestAskAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name != "server" {
+				effort.Long(t, "starts several servers")
+			}
 			all := several(t, url(t), 4)
 			for _, n := range all {
 				said, tally, err := ask(t, n, "who", `{"a":[1,"é"]}`)
@@ -245,15 +249,16 @@ func TestRedisAway(t *testing.T) {
 // After a failover the nodes find each other at the new master.
 func TestFailover(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "waits for a real failover")
 	s := redistest.StartSentinel(t)
 	all := several(t, s.URL(), 3)
 	s.Master().Kill()
-	wait := time.Second // the next try waits longer, in case that this machine is slow
+	begun := time.Now()
 	for _, n := range all {
 		patience.Until(t, "all are heard", func() bool {
-			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			// Each try may take longer than the one before, in case that this machine is slow.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second+time.Since(begun)/8)
 			defer cancel()
-			wait += time.Second / 4
 			heard := 0
 			tally, err := n.Ask(ctx, "who", nil, func(nodes.Answer) { heard++ })
 			return err == nil && heard == 3 && tally.Remark == ""
@@ -267,7 +272,8 @@ func TestOldAndNew(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	all := several(t, server.URL(), 2)
-	newer := start(t, server.URL(), nodes.Options{Wait: time.Second}, func(n *nodes.Nodes) {
+	const wait = 700 * time.Millisecond
+	newer := start(t, server.URL(), nodes.Options{Wait: wait}, func(n *nodes.Nodes) {
 		answerAll(n)
 		n.Handle("new", func(context.Context, []byte) ([]byte, error) { return nil, nil })
 	})
@@ -297,7 +303,7 @@ func TestOldAndNew(t *testing.T) {
 			t.Errorf("%+v, want %+v", kind, want)
 		}
 	}
-	if want := ([nodes.Causes]uint64{nodes.Silent: 6}); s.Asked != 3 || s.Answers != 0 || s.Missing != want || s.Times.Sum < 3*time.Second {
+	if want := ([nodes.Causes]uint64{nodes.Silent: 6}); s.Asked != 3 || s.Answers != 0 || s.Missing != want || s.Times.Sum < 3*wait {
 		t.Errorf("%+v", s)
 	}
 	if _, _, err := ask(t, newer, "who", `"`+strings.Repeat("x", 500)+`"`); err == nil {

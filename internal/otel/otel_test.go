@@ -82,7 +82,7 @@ func TestCollectorHangs(t *testing.T) {
 	<-asked // an export is under way, and stays so: from here on everything waits behind it
 	before := used()
 	// None of these may wait for the collector, which does not answer until the test has ended.
-	decisions := effort.Of(20, 50) * maxWaiting
+	decisions := effort.Of(12, 50) * maxWaiting
 	for range decisions {
 		decide()
 	}

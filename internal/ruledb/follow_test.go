@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/pgtest"
 	"github.com/weir-rl/weir/internal/source"
@@ -76,6 +77,7 @@ func TestFollowHears(t *testing.T) {
 // Where no message comes, Reload looks at once.
 func TestFollowReloads(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a PostgreSQL of its own")
 	s, a := prepared(t)
 	d := open(t, a)
 	push(t, d, 0, 1)
@@ -97,6 +99,7 @@ func TestFollowReloads(t *testing.T) {
 // A start fails, with what is wrong, where there is neither a database nor a cache.
 func TestFollowNeedsRules(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a PostgreSQL of its own")
 	s := pgtest.Start(t)
 	a := address(t, s.URL())
 	try := func() error {

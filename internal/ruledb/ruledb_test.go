@@ -295,6 +295,7 @@ func testPushCompares(t *testing.T, s *pgtest.Server, a *Address) {
 // as docs/rules.md tells, and change nothing that a node follows.
 func TestHistoryStays(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a PostgreSQL of its own")
 	s, a := prepared(t)
 	s.Exec("create role weir_node; create role weir_editor; create role eve login in role weir_editor; create role node login in role weir_node")
 	if without, err := Init(t.Context(), a); err != nil || without { // once more, now with the roles
@@ -427,6 +428,7 @@ func testPrune(t *testing.T, _ *pgtest.Server, a *Address) {
 // roles.
 func TestInit(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a PostgreSQL of its own")
 	s := pgtest.Start(t)
 	a := address(t, s.URL())
 	if _, err := Open(t.Context(), a); !errors.Is(err, ErrNotReady) {
