@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// All reports whether the tests run at full length.
-func All() bool { return os.Getenv("WEIR_TEST") == "all" }
+// All reports whether the tests run at full length, as soaks do.
+func All() bool { return soak || os.Getenv("WEIR_TEST") == "all" }
 
 // Of returns quick in a quick run, and all at full length.
 func Of[T any](quick, all T) T {

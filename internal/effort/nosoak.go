@@ -1,0 +1,5 @@
+//go:build !soak
+
+package effort
+
+const soak = false
