@@ -37,7 +37,7 @@ func nginxPath(t *testing.T) string {
 func TestNginx(t *testing.T) {
 	t.Parallel()
 	nginxPath(t)
-	program := quickProgram(t)
+	program := builtProgram(t)
 	t.Run("limits", func(t *testing.T) {
 		t.Parallel()
 		e := newEdge(t, program, "nginx")

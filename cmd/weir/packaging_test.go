@@ -406,7 +406,7 @@ func TestSystemdReload(t *testing.T) {
 	if found == nil {
 		t.Fatal("the unit reloads by something else than /bin/sh")
 	}
-	p := launch(t, quickProgram(t), t.TempDir(), "serve")
+	p := launch(t, builtProgram(t), t.TempDir(), "serve")
 	p.addr("http")
 	// systemd makes $ of $$
 	reload := exec.Command("/bin/sh", "-c", strings.ReplaceAll(string(found[1]), "$$", "$"))

@@ -160,7 +160,7 @@ func TestPreviewProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inherited.Close()
-	program := quickProgram(t)
+	program := builtProgram(t)
 	p := previewServer(t, program, func(cmd *exec.Cmd) { cmd.ExtraFiles = []*os.File{inherited} })
 	p.previews()
 

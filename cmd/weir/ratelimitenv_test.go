@@ -118,7 +118,7 @@ func TestRateLimitEnv(t *testing.T) {
 // its rules.
 func TestServeInPlaceOfRateLimit(t *testing.T) {
 	t.Parallel()
-	program, root := quickProgram(t), t.TempDir()
+	program, root := builtProgram(t), t.TempDir()
 	folder := filepath.Join(root, "ratelimit", "config")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ limits:
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t, "appendonly yes", "appendfsync always")
-	program, dir := quickProgram(t), t.TempDir()
+	program, dir := builtProgram(t), t.TempDir()
 	writeRules(t, filepath.Join(dir, "rules.yaml"), sharedRules)
 	var processes []*process
 	var nodes []*node

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -11,6 +12,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
 )
 
 // The command of examples/regions/README.md, in small: real servers in three regions, of which one
@@ -43,27 +47,33 @@ func TestRegionsExample(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			plot := filepath.Join(t.TempDir(), "regions.svg")
-			args := append(strings.Fields(c.flags), "-weir", program, "-plot", plot, "-limit", "60", "-window", "3s", "-duration", "9s", "-rate", "60")
-			cmd := exec.CommandContext(t.Context(), built, args...)
-			// A machine that is busy is not to be taken for a Redis that is away: what a node
-			// decides alone for that comes on top of the bound.
-			cmd.Env = append(plainEnvironment(), "WEIR_STORE_DEADLINE=30s", "WEIR_STORE_TIMEOUT=30s")
-			out, err := cmd.CombinedOutput()
-			var exit *exec.ExitError
-			status := 0
-			if errors.As(err, &exit) {
-				status = exit.ExitCode()
-			} else if err != nil {
-				t.Fatal(err)
+			seconds := 3 // of a window
+			run := func() (status int, out []byte) {
+				args := append(strings.Fields(c.flags), "-weir", program, "-plot", plot, "-limit", "60", "-rate", "60",
+					"-window", fmt.Sprint(seconds, "s"), "-duration", fmt.Sprint(3*seconds, "s"))
+				cmd := exec.CommandContext(t.Context(), built, args...)
+				// A machine that is busy is not to be taken for a Redis that is away: what a node
+				// decides alone for that comes on top of the bound.
+				cmd.Env = append(plainEnvironment(), "WEIR_STORE_DEADLINE=30s", "WEIR_STORE_TIMEOUT=30s")
+				out, err := cmd.CombinedOutput()
+				if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+					return exit.ExitCode(), out
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				return 0, out
 			}
-			if status != c.status || !strings.Contains(string(out), c.verdict) {
+			status, out := run()
+			// On a busy machine too little may be asked in a window, which is then made longer.
+			few := func() bool { return regexp.MustCompile(`window \d: 0 `).Match(out) || c.status != 0 && status == 0 }
+			for end := patience.End(t); few() && (end.IsZero() || time.Now().Before(end)); status, out = run() {
+				seconds *= 2
+			}
+			if few() || status != c.status || !strings.Contains(string(out), c.verdict) {
 				t.Errorf("exit status %d\n%s", status, out)
 			}
-			if rows := regexp.MustCompile(`(?m)^ +\d+ +(whole|cut) .* \d+\.\d %`).FindAll(out, -1); len(rows) != 9 || !bytes.Contains(rows[0], []byte("whole")) || !bytes.Contains(rows[4], []byte("cut")) {
+			if rows := regexp.MustCompile(`(?m)^ +\d+ +(whole|cut) .* \d+\.\d %`).FindAll(out, -1); len(rows) != 3*seconds || !bytes.Contains(rows[0], []byte("whole")) || !bytes.Contains(rows[3*seconds/2], []byte("cut")) {
 				t.Errorf("the table has %d rows\n%s", len(rows), out)
-			}
-			if regexp.MustCompile(`window \d: 0 `).Match(out) {
-				t.Errorf("nothing was admitted\n%s", out)
 			}
 			svg, err := os.ReadFile(plot)
 			if err != nil {

@@ -49,7 +49,7 @@ func TestRESP(t *testing.T) {
 		t.Fatal(err)
 	}
 	snapshot := filepath.Join(dir, "weir.snapshot")
-	program := quickProgram(t)
+	program := builtProgram(t)
 	p := launch(t, program, dir, "serve", "--auth-tokens-file=tokens", "--trusted-peers=192.0.2.1", "--snapshot-path="+snapshot)
 	addr := p.addr("resp")
 	p.stdout.await(t, "CL.THROTTLE")

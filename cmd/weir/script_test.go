@@ -14,8 +14,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-
-	"github.com/weir-rl/weir/internal/effort"
 )
 
 // The scripts in testdata/script run the program as a user types it. A script may use $ROOT, the
@@ -45,21 +43,6 @@ func (t tests) Run() int {
 		}
 	}()
 	return t.M.Run()
-}
-
-// quickProgram is the program for a test that a quick run makes too. At full length it is the built
-// one. A quick run does not wait for a build: testscript has put this binary on the path, by a name
-// under which it is the program.
-func quickProgram(t *testing.T) string {
-	t.Helper()
-	if effort.All() {
-		return buildProgram(t)
-	}
-	path, err := exec.LookPath("weir")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func TestScripts(t *testing.T) {

@@ -34,7 +34,7 @@ type streaming struct {
 // socket.
 func startStreaming(t *testing.T, over string, args ...string) *streaming {
 	t.Helper()
-	s := &streaming{dir: t.TempDir()}
+	s := &streaming{dir: shortFolder(t)}
 	writeRules(t, filepath.Join(s.dir, "rules.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip|user], allow: 1/day, algorithm: sliding_log }]\n")
 	args = append([]string{"serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, args...)
 	socket := filepath.Join(s.dir, "admin.sock")
@@ -54,7 +54,7 @@ func startStreaming(t *testing.T, over string, args ...string) *streaming {
 		args = append(args, "--listen-admin=127.0.0.1:0")
 		s.client = clientOf(t, false, nil, nil)
 	}
-	cmd := exec.Command(quickProgram(t), args...)
+	cmd := exec.Command(builtProgram(t), args...)
 	cmd.Dir = s.dir
 	s.process = begin(t, cmd)
 	switch addr := s.addr("admin"); over {
@@ -118,7 +118,7 @@ func (x *reader) endsWell(t *testing.T, what string) {
 // tail starts weir tail, and waits until it has shown a decision.
 func (s *streaming) tail() *process {
 	s.t.Helper()
-	p := begin(s.t, exec.Command(quickProgram(s.t), append([]string{"tail"}, s.server...)...))
+	p := begin(s.t, exec.Command(builtProgram(s.t), append([]string{"tail"}, s.server...)...))
 	eventually(s.t, "weir tail shows a decision", func() bool {
 		s.refuse("ip=192.0.2.1")
 		return strings.Contains(p.stdout.String(), "shop/login")

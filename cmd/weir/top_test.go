@@ -27,13 +27,7 @@ func newTerminal(t *testing.T, width, height int, env []string, script string) *
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("tmux is not installed; on Debian: apt-get install tmux")
 	}
-	// The path of a socket must be short, that of t.TempDir is not.
-	dir, err := os.MkdirTemp("", "weir-tmux-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	x := &terminal{t, filepath.Join(dir, "s")}
+	x := &terminal{t, filepath.Join(shortFolder(t), "s")}
 	// An error says that it has ended.
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", x.socket, "kill-server").Run() })
 	args := []string{"-u", "-S", x.socket, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
@@ -138,7 +132,7 @@ func reports(t *testing.T, admin string) (list []insight.RuleReport) {
 // client sent does nothing to it.
 func TestTop(t *testing.T) {
 	t.Parallel()
-	program := quickProgram(t)
+	program := builtProgram(t)
 	admin := "127.0.0.1:" + freePort(t)
 	p := busyServer(t, admin)
 	reports(t, admin)

@@ -18,7 +18,7 @@ import (
 // after it was killed, takes new certificates, and does not take the socket of one that runs.
 func TestTransportBinary(t *testing.T) {
 	t.Parallel()
-	program, dir := quickProgram(t), t.TempDir()
+	program, dir := builtProgram(t), shortFolder(t)
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
 	ca := certtest.New(t, "ca")
 	names := []string{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}

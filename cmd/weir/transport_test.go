@@ -42,7 +42,7 @@ func rulesFile(t *testing.T, rules string) (path string) {
 // inFolder changes to a folder of its own that holds rules.
 func inFolder(t *testing.T, rules string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := shortFolder(t)
 	t.Chdir(dir)
 	writeRules(t, "rules.yaml", rules)
 	return dir

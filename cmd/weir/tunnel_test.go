@@ -147,7 +147,7 @@ func TestTunnels(t *testing.T) {
 	for name, startProxy := range map[string]func(*edge){"nginx": (*edge).startNginx, "caddy": (*edge).startCaddy} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEdge(t, buildProgram(t), name)
+			e := newEdge(t, builtProgram(t), name)
 			u := new(tunneller)
 			e.app.instead = u
 			e.rules(many)
