@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/store"
 )
 
@@ -92,13 +93,7 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) store.Board
 	}()
 	next := func() string {
 		t.Helper()
-		select {
-		case s := <-told:
-			return s
-		case <-time.After(time.Minute):
-			t.Fatal("Watch tells nothing")
-			return ""
-		}
+		return patience.Receive(t, "a report of Watch", told)
 	}
 	same(next(), `true "\x00\xff id{}"- 55s 0s`)
 	post("a", store.Fact{ID: "y", Data: []byte("3"), TTL: time.Hour})
