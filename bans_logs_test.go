@@ -2,6 +2,7 @@ package weir_test
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
 	"fmt"
 	"maps"
@@ -225,7 +226,7 @@ func readLog(t *testing.T, name string) []logged {
 	if lines.Err() != nil {
 		t.Fatal(lines.Err())
 	}
-	slices.SortStableFunc(list, func(a, b logged) int { return int(a.at - b.at) })
+	slices.SortStableFunc(list, func(a, b logged) int { return cmp.Compare(a.at, b.at) })
 	return list
 }
 
@@ -316,7 +317,7 @@ limits:
 	from("203.0.113.8", 0, hour, 90*time.Second, "POST", "/login")
 	from("203.0.113.8", 0, 20*time.Minute, time.Second, "GET", "/")
 	from("10.1.2.3", 0, 10*time.Minute, 500*time.Millisecond, "POST", "/login")
-	slices.SortStableFunc(requests, func(a, b logged) int { return int(a.at - b.at) })
+	slices.SortStableFunc(requests, func(a, b logged) int { return cmp.Compare(a.at, b.at) })
 
 	// Stated beforehand: of these three keys, and nobody else's. The first guesser is denied from
 	// the 6th guess of a minute on, so that the 20th denial is the 25th guess; the one that forges

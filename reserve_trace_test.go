@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"cmp"
 	"compress/gzip"
 	"container/heap"
 	"encoding/csv"
@@ -61,7 +62,7 @@ func azureTrace(t testing.TB) []inference {
 			list = append(list, inference{at.UnixMicro(), context, generated})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b inference) int { return int(a.at - b.at) })
+	slices.SortStableFunc(list, func(a, b inference) int { return cmp.Compare(a.at, b.at) })
 	want := 6_170 // a quarter of an hour
 	if traffic.Full() {
 		want = 28_185

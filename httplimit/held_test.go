@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -246,7 +247,7 @@ func TestTurnsAcrossNodes(t *testing.T) {
 		return inTime || over
 	})
 	wg.Wait()
-	slices.SortFunc(went, func(a, b gone) int { return int(a.turn - b.turn) })
+	slices.SortFunc(went, func(a, b gone) int { return cmp.Compare(a.turn, b.turn) })
 	last := [3]int64{}
 	for i, g := range went {
 		if i > 0 {

@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -34,7 +35,7 @@ func sorted(in []stamped, window int64) (out []stamped, late int64) {
 		}
 		out = append(out, s)
 	}
-	slices.SortStableFunc(out, func(a, b stamped) int { return int(a.time - b.time) })
+	slices.SortStableFunc(out, func(a, b stamped) int { return cmp.Compare(a.time, b.time) })
 	return out, late
 }
 

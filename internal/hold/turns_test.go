@@ -1,6 +1,7 @@
 package hold
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func TestTurns(t *testing.T) {
 		synctest.Wait()
 		want := []outcome{{name: "first", at: 3 * time.Second, left: 1}, {name: "second", at: 3 * time.Second, left: 2},
 			{name: "third", at: 4500 * time.Millisecond, left: 3, hungUp: true}, {name: "fourth", at: 4500 * time.Millisecond, left: 4}}
-		slices.SortFunc(d.log, func(a, b outcome) int { return int(a.left - b.left) })
+		slices.SortFunc(d.log, func(a, b outcome) int { return cmp.Compare(a.left, b.left) })
 		for i, o := range d.log {
 			w := want[i]
 			if o.name != w.name || o.at != w.at || o.left != w.left || o.hungUp != w.hungUp || o.allowed == w.hungUp {
@@ -238,7 +239,7 @@ func orderInRealTime(t *testing.T) (inTime bool) {
 		})
 	}
 	wg.Wait()
-	slices.SortFunc(went, func(a, b gone) int { return int(a.left - b.left) })
+	slices.SortFunc(went, func(a, b gone) int { return cmp.Compare(a.left, b.left) })
 	inTime = stood < first
 	for i, g := range went {
 		if want := (gone{int64(500+i) * 500, int64(i + 1)}); g != want && inTime {

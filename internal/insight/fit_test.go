@@ -1,6 +1,7 @@
 package insight
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -210,7 +211,7 @@ func TestMergeBounded(t *testing.T) {
 		all = append(all, &x)
 	}
 	m := Merge(all...)
-	if len(m.Events) > mostEvents || !slices.IsSortedFunc(m.Events, func(a, b Happening) int { return int(a.T - b.T) }) {
+	if len(m.Events) > mostEvents || !slices.IsSortedFunc(m.Events, func(a, b Happening) int { return cmp.Compare(a.T, b.T) }) {
 		t.Errorf("%d events", len(m.Events))
 	}
 	if newest := m.Events[len(m.Events)-1]; newest.T < s.Time {

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -49,7 +50,7 @@ func newWorld(t testing.TB, rules string, o Options) *world {
 	w := &world{t: t, now: begin}
 	clock := func() int64 { return w.now }
 	if o.PerSecond == 0 {
-		o.PerSecond = 1 << 40
+		o.PerSecond = 1 << 30
 	}
 	o.Clock = clock
 	var err error
@@ -154,6 +155,7 @@ func (w *world) run(rules string, over time.Duration) *insight.PreviewResult {
 // The rules in force, replayed, decide every single request as they did, whatever the rules and the
 // requests are.
 func TestExact(t *testing.T) {
+	effort.Fewer(t, 10)
 	rapid.Check(t, func(t *rapid.T) {
 		algorithms := []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket"}
 		var text strings.Builder

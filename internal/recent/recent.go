@@ -105,11 +105,12 @@ func New(o Options) (*Buffer, error) {
 	if o.Bytes == 0 {
 		o.Bytes = defaultBytes
 	}
+	sample := uint64(max(o.Sample, 0))
 	switch {
 	case o.Sample == 0:
-		o.Sample = defaultSample
+		sample = defaultSample
 	case o.Sample < 0:
-		o.Sample = 1 << 32
+		sample = 1 << 32
 	}
 	if o.Entries < 4 || o.Entries > 10_000_000 {
 		return nil, fmt.Errorf("recent decisions: %d entries; expected 4 to 10,000,000", o.Entries)
@@ -121,7 +122,7 @@ func New(o Options) (*Buffer, error) {
 		o.Tally = watch.NewTally()
 	}
 	b := &Buffer{
-		tally: o.Tally, sample: uint64(o.Sample), hide: slices.Clone(o.Hide),
+		tally: o.Tally, sample: sample, hide: slices.Clone(o.Hide),
 		entry: int(min(o.Bytes/int64(o.Entries), mostBytes)),
 	}
 	_, _ = rand.Read(b.key[:]) // it never fails

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"math/big"
 	"net/netip"
 	"slices"
@@ -110,7 +111,7 @@ func bruteKey(client string) string {
 // brute counts requests under one limit for each client.
 func brute(requests []bruteRequest, limit bruteLimit) bruteCounts {
 	requests = slices.Clone(requests)
-	slices.SortStableFunc(requests, func(a, b bruteRequest) int { return int(a.time - b.time) })
+	slices.SortStableFunc(requests, func(a, b bruteRequest) int { return cmp.Compare(a.time, b.time) })
 	byKey := make(map[string][]int64)
 	for _, r := range requests {
 		byKey[bruteKey(r.client)] = append(byKey[bruteKey(r.client)], r.time)

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -106,7 +107,7 @@ func (w *world) trace() string {
 	defer w.mu.Unlock()
 	slices.SortFunc(w.lines, func(a, b line) int {
 		if a.at != b.at {
-			return int(a.at - b.at)
+			return cmp.Compare(a.at, b.at)
 		}
 		return strings.Compare(a.text, b.text)
 	})

@@ -371,7 +371,7 @@ func TestHits(t *testing.T) {
 		{stranger, "many", nil, int64(400)},
 		{stranger, true, nil, int64(400)},
 		{stranger, uint64(1 << 63), nil, int64(400)},
-		{trusted, 1 << 31, nil, int64(400)},
+		{trusted, uint64(1 << 31), nil, int64(400)},
 		{trusted, "99999999999999999999", nil, int64(400)},
 		{trusted, 1010, int64(2980), nil},
 		{trusted, -2000, int64(4980), nil},

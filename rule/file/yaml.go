@@ -191,7 +191,7 @@ type guard struct {
 	flow       []token.Type // open brackets
 	flowKeys   map[int]int  // keys in them, by column
 	open       []openLevel  // block collections around the token
-	work       int
+	work       int64
 	nulls      int // values that the parser will have to put in
 	properties int
 	documents  int
@@ -305,7 +305,7 @@ func (g *guard) openAt(column, keys int) int {
 
 func (g *guard) closeTo(n int) {
 	for _, l := range g.open[n:] {
-		g.work += l.keys * l.keys
+		g.work += int64(l.keys) * int64(l.keys)
 	}
 	g.open = g.open[:n]
 }
@@ -315,7 +315,7 @@ func (g *guard) finish(tokens int) *syntaxError {
 	if g.work > maxMapWork {
 		return &syntaxError{message: "the file has too many mappings with thousands of keys", hint: "split it into several files of the same domain"}
 	}
-	if g.nulls*tokens > maxNullWork {
+	if int64(g.nulls)*int64(tokens) > maxNullWork {
 		return &syntaxError{message: fmt.Sprintf("the file has too many keys without a value (%d)", g.nulls)}
 	}
 	return nil

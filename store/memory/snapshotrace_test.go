@@ -2,6 +2,7 @@ package memory
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,7 +54,7 @@ func keysOfShard(s *Store, shard uint64, c *rule.Counter) []string {
 		}
 	}
 	tag := func(name string) uint32 { return tagOf(s.hash([]byte(name)), c.ID) }
-	slices.SortFunc(names, func(a, b string) int { return int(int64(tag(a)) - int64(tag(b))) })
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(tag(a), tag(b)) })
 	return names
 }
 

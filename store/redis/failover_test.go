@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -202,8 +203,8 @@ func testFailover(t *testing.T, sentinel *redistest.Sentinel, fleet *fleet, fail
 		}
 	}
 	if len(lost) > 0 {
-		last := slices.MaxFunc(lost, func(a, b *op) int { return int(a.Return - b.Return) })
-		first := slices.MinFunc(lost, func(a, b *op) int { return int(a.Call - b.Call) })
+		last := slices.MaxFunc(lost, func(a, b *op) int { return cmp.Compare(a.Return, b.Return) })
+		first := slices.MinFunc(lost, func(a, b *op) int { return cmp.Compare(a.Call, b.Call) })
 		at := func(ns int64) string { return fmt.Sprint(time.Duration(ns - begin).Round(100 * time.Microsecond)) }
 		t.Logf("%d acknowledged charges are lost: asked from %s on, answered up to %s after the failover began, which took %s", len(lost), at(first.Call), at(last.Return), at(end))
 	} else {

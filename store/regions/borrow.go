@@ -193,7 +193,7 @@ func lendable(l *algo.Limit) bool {
 // asked by all.
 func (x *exchange) lenders() (list [2]*peer) {
 	mono, n := store.Monotonic(), 0
-	from := int(mono/int64(100*time.Millisecond)) % len(x.peers)
+	from := int(mono / int64(100*time.Millisecond) % int64(len(x.peers)))
 	for i := range x.peers {
 		p := x.peers[(from+i)%len(x.peers)]
 		if n < len(list) && mono < p.agrees.Load() {
