@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // The check below walks through all states that two nodes, which borrow from one limit, can reach:
@@ -159,6 +161,9 @@ func TestLeaseStates(t *testing.T) {
 		c.Window, c.Lease, c.LeaseFor = check.window*10*time.Millisecond, MaxLease, check.generation*10*time.Millisecond
 		l := must(t, c)
 		t.Run(check.name, func(t *testing.T) {
+			if check.name != "fixed window" {
+				effort.Long(t, "walks through all states of each limit")
+			}
 			t.Parallel()
 			states, trace := walkLease(l, &leaseMutant{take: honest})
 			if trace != "" {
@@ -185,51 +190,61 @@ func TestLeaseStates(t *testing.T) {
 func walkLease(l *Limit, m *leaseMutant) (states int, trace string) {
 	return walk([]world{{now: base - base%(12*tick)}},
 		func(w *world, b []byte) []byte { return w.key(l, b) },
-		func(w *world, visit func(world, string)) { w.next(l, m, visit) },
+		func(w *world, visit func(*world, move)) { w.next(l, m, visit) },
 		func(w *world) string { return w.broken })
+}
+
+// move is what leads from one state to another: a text with up to two numbers in it, as Sprintf
+// takes them.
+type move struct {
+	text string
+	a, b int
+}
+
+func (s move) String() string {
+	return fmt.Sprintf(s.text, []any{s.a, s.b}[:strings.Count(s.text, "%d")]...)
 }
 
 // walk visits all states that can be reached from some, in order of the number of steps. key says
 // all of a state that matters from now on, and broken what is wrong with it, "" for nothing. walk
 // returns how many states it saw, and the steps to the first one that is broken.
-func walk[W any](begin []W, key func(*W, []byte) []byte, next func(*W, func(W, string)), broken func(*W) string) (states int, trace string) {
-	type reached struct {
-		state  W
-		parent int
-		how    string // what led here from the parent
-	}
+func walk[W any](begin []W, key func(*W, []byte) []byte, next func(*W, func(*W, move)), broken func(*W) string) (states int, trace string) {
 	type past struct {
 		parent int
-		how    string
+		how    move // what led here from the parent
+	}
+	type reached struct {
+		state W
+		past
 	}
 	var queue []reached
 	var buf []byte
 	history, seen := []past{}, map[string]struct{}{}
-	add := func(w W, parent int, how string) {
-		buf = key(&w, buf[:0])
-		if _, ok := seen[string(buf)]; ok && broken(&w) == "" {
+	add := func(w *W, parent int, how move) {
+		buf = key(w, buf[:0])
+		if _, ok := seen[string(buf)]; ok && broken(w) == "" {
 			return
 		}
 		seen[string(buf)] = struct{}{}
-		queue = append(queue, reached{w, parent, how})
+		queue = append(queue, reached{*w, past{parent, how}})
 	}
 	for i := range begin {
-		add(begin[i], -1, fmt.Sprintf("the beginning, number %d", i))
+		add(&begin[i], -1, move{"the beginning, number %d", i, 0})
 	}
 	for len(queue) > 0 {
 		at := queue[0]
 		queue = queue[1:]
-		history = append(history, past{at.parent, at.how})
+		history = append(history, at.past)
 		parent := len(history) - 1
 		if wrong := broken(&at.state); wrong != "" {
 			steps := []string{wrong}
 			for i := parent; i >= 0; i = history[i].parent {
-				steps = append(steps, history[i].how)
+				steps = append(steps, history[i].how.String())
 			}
 			slices.Reverse(steps)
 			return len(history), strings.Join(steps, "\n")
 		}
-		next(&at.state, func(w W, how string) { add(w, parent, how) })
+		next(&at.state, func(w *W, how move) { add(w, parent, how) })
 	}
 	return len(history), ""
 }
@@ -249,52 +264,51 @@ func (w *world) admit(l *Limit, units int64) {
 }
 
 // next calls visit with every state that can follow.
-func (w *world) next(l *Limit, m *leaseMutant, visit func(world, string)) {
+func (w *world) next(l *Limit, m *leaseMutant, visit func(*world, move)) {
 	c := w.copied()
 	c.now += tick
-	visit(c, "a tick")
+	visit(&c, move{"a tick", 0, 0})
 	for i := range w.nodes {
 		n := &w.nodes[i]
-		who := fmt.Sprintf("node %d ", i)
 		for j, h := range n.held {
 			if h.left > 0 && w.now < h.end+m.late {
 				c := w.copied()
 				c.nodes[i].held[j].left--
 				c.nodes[i].held[j].used++
 				c.admit(l, 1)
-				visit(c, who+"uses a unit")
+				visit(&c, move{"node %d uses a unit", i, 0})
 			}
 		}
 		if n.held != ([2]heldUnits{}) {
 			c := w.copied()
 			c.nodes[i].held = [2]heldUnits{}
-			visit(c, who+"dies")
+			visit(&c, move{"node %d dies", i, 0})
 		}
 		switch {
 		case n.sent.there:
 			c := w.copied()
 			c.nodes[i].sent = leaseCall{}
-			visit(c, who+"is not heard")
+			visit(&c, move{"node %d is not heard", i, 0})
 			c = w.copied()
 			c.deliver(l, i, m)
-			visit(c, who+"is heard")
+			visit(&c, move{"node %d is heard", i, 0})
 		case n.reply.end != 0:
 			c := w.copied()
 			c.nodes[i].reply = heldUnits{}
-			visit(c, who+"gets no answer")
+			visit(&c, move{"node %d gets no answer", i, 0})
 			c = w.copied()
 			if c.nodes[i].hold(n.reply, w.now) {
-				visit(c, who+"gets its answer")
+				visit(&c, move{"node %d gets its answer", i, 0})
 			}
 		default:
 			for _, kind := range []struct {
 				cost, want int64
 				returns    bool
 				how        string
-			}{{1, 2, false, "asks for more"}, {1, 0, true, "asks, and returns"}, {0, 2, true, "asks ahead, and returns"}} {
+			}{{1, 2, false, "node %d asks for more"}, {1, 0, true, "node %d asks, and returns"}, {0, 2, true, "node %d asks ahead, and returns"}} {
 				c := w.copied()
 				c.send(i, kind.cost, kind.want, kind.returns, m)
-				visit(c, who+kind.how)
+				visit(&c, move{kind.how, i, 0})
 			}
 		}
 	}

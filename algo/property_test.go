@@ -7,6 +7,7 @@ import (
 	"time"
 	_ "time/tzdata"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"pgregory.net/rapid"
 )
 
@@ -190,6 +191,7 @@ func TestAgainstModel(t *testing.T) {
 // TestLargeNumbers does the same where products come near 2^53 and time is counted in coarser
 // units.
 func TestLargeNumbers(t *testing.T) {
+	effort.Fewer(t, 10)
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // The check below walks through all states that a few regions can reach which share one limit. Each
@@ -110,6 +112,9 @@ func TestRegionsStates(t *testing.T) {
 		check := &regionsChecks[i]
 		check.compile(t)
 		t.Run(check.name, func(t *testing.T) {
+			if check.name != "log, three regions" {
+				effort.Long(t, "walks through all states of each limit")
+			}
 			t.Parallel()
 			began := time.Now()
 			states, trace := check.walk(&regionsMutant{})
@@ -169,6 +174,9 @@ func TestRegionsTable(t *testing.T) {
 		{bucket, 4, true}, {bucket, 2, false}, {bucket, 0, false},
 	} {
 		t.Run(fmt.Sprintf("%s, %d ticks", c.check.name, c.wait), func(t *testing.T) {
+			if c.wait > 0 {
+				effort.Long(t, "walks through all states of each limit")
+			}
 			t.Parallel()
 			check := c.check
 			check.ceilings, check.after, check.window, check.generation, check.wait = []int64{3, 2}, []int64{1, 4}, 2, 1, c.wait
@@ -221,7 +229,7 @@ func (check *regionsCheck) walk(m *regionsMutant) (states int, trace string) {
 	}
 	return walk(begin,
 		func(w *regionsWorld, b []byte) []byte { return w.key(check, m, b) },
-		func(w *regionsWorld, visit func(regionsWorld, string)) { w.next(check, m, visit) },
+		func(w *regionsWorld, visit func(*regionsWorld, move)) { w.next(check, m, visit) },
 		func(w *regionsWorld) string { return w.broken })
 }
 
@@ -282,7 +290,7 @@ func (w *regionsWorld) admitFirst(check *regionsCheck, i int) {
 }
 
 // next calls visit with every state that can follow.
-func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(regionsWorld, string)) {
+func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(*regionsWorld, move)) {
 	c := w.copied()
 	window := c.firstWindow(check)
 	c.now += tick
@@ -292,7 +300,7 @@ func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(re
 	for i := range c.messages {
 		c.messages[i].expire(&c, check)
 	}
-	visit(c, "a tick")
+	visit(&c, move{"a tick", 0, 0})
 	free := slices.IndexFunc(w.messages[:], func(m regionsMessage) bool { return m.kind == noMessage })
 	for i := range check.ceilings {
 		l := w.limit(check, i)
@@ -307,7 +315,7 @@ func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(re
 		}
 		if l.TakeWith(&c.s[i], lease, c.clock(i), Ask{Cost: 1}).Allowed {
 			c.admit(check, i)
-			visit(c, fmt.Sprintf("region %d admits", i))
+			visit(&c, move{"region %d admits", i, 0})
 		}
 		for j := range check.ceilings {
 			if free < 0 || i == j || check.tables[w.table[i]][j].lendable < 2 {
@@ -318,7 +326,7 @@ func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(re
 			if m.early {
 				l.TakeWith(&c.s[i], &c.lease[i], c.clock(i), Ask{Cost: -2})
 			}
-			visit(c, fmt.Sprintf("region %d asks region %d", i, j))
+			visit(&c, move{"region %d asks region %d", i, j})
 		}
 	}
 	if check.after != nil {
@@ -328,10 +336,10 @@ func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(re
 		if kind := w.messages[k].kind; kind != noMessage {
 			c := w.copied()
 			c.messages[k] = regionsMessage{}
-			visit(c, "a message is lost")
+			visit(&c, move{"a message is lost", 0, 0})
 			c = w.copied()
-			if how := c.deliver(check, m, k); how != "" {
-				visit(c, how)
+			if how := c.deliver(check, m, k); how != (move{}) {
+				visit(&c, how)
 			}
 			if m.twice && kind == answer {
 				c := w.copied()
@@ -339,14 +347,14 @@ func (w *regionsWorld) next(check *regionsCheck, m *regionsMutant, visit func(re
 				again := w.messages[k]
 				again.kind = againMade
 				c.messages[k] = again
-				visit(c, "an answer comes, and comes again")
+				visit(&c, move{"an answer comes, and comes again", 0, 0})
 			}
 		}
 	}
 }
 
 // change lets a region go on to another table.
-func (w *regionsWorld) change(check *regionsCheck, visit func(regionsWorld, string)) {
+func (w *regionsWorld) change(check *regionsCheck, visit func(*regionsWorld, move)) {
 	regions := w.table[:len(check.ceilings)]
 	all := !slices.Contains(regions, 0)
 	for i, table := range regions {
@@ -360,7 +368,7 @@ func (w *regionsWorld) change(check *regionsCheck, visit func(regionsWorld, stri
 		default:
 			continue
 		}
-		visit(c, fmt.Sprintf("region %d takes table %d", i, c.table[i]))
+		visit(&c, move{"region %d takes table %d", i, c.table[i]})
 	}
 }
 
@@ -373,7 +381,7 @@ func (m *regionsMessage) expire(w *regionsWorld, check *regionsCheck) {
 }
 
 // deliver lets a message arrive.
-func (w *regionsWorld) deliver(check *regionsCheck, m *regionsMutant, k int) (how string) {
+func (w *regionsWorld) deliver(check *regionsCheck, m *regionsMutant, k int) (how move) {
 	msg := &w.messages[k]
 	borrower, lender := w.limit(check, msg.from), w.limit(check, msg.to)
 	mine, theirs := w.clock(msg.from), w.clock(msg.to)
@@ -403,10 +411,10 @@ func (w *regionsWorld) deliver(check *regionsCheck, m *regionsMutant, k int) (ho
 			msg.left = 0
 		}
 		msg.expire(w, check)
-		return fmt.Sprintf("region %d lends %d", msg.to, h.Got)
+		return move{"region %d lends %d", msg.to, int(h.Got)}
 	case m.fromArrival && msg.kind == answer:
 		msg.kind, msg.until, msg.left = lateAnswer, mine+msg.left, 0
-		return fmt.Sprintf("region %d gets an answer", msg.from)
+		return move{"region %d gets an answer", msg.from, 0}
 	case mine >= msg.since && mine < msg.until:
 		borrower.TakeWith(&w.s[msg.from], &w.lease[msg.from], mine, Ask{Cost: -msg.units})
 		if m.returns {
@@ -414,11 +422,11 @@ func (w *regionsWorld) deliver(check *regionsCheck, m *regionsMutant, k int) (ho
 			h := Ahead{Told: [2]Told{{End: n.End, Returned: msg.units}, {End: n.Last, Returned: msg.units}}}
 			lender.Learn(&w.s[msg.to], &w.lease[msg.to], theirs, &h)
 		}
-		how = fmt.Sprintf("region %d gives itself %d back", msg.from, msg.units)
+		how = move{"region %d gives itself %d back", msg.from, int(msg.units)}
 		*msg = regionsMessage{}
 		return how
 	}
-	return ""
+	return move{}
 }
 
 // lend lets region i lend, under the ceiling l.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"pgregory.net/rapid"
 )
 
@@ -215,6 +216,7 @@ func TestScheduleByTheMinute(t *testing.T) {
 
 // TestScheduleProbes: what a limit with a schedule claims holds, across its phases.
 func TestScheduleProbes(t *testing.T) {
+	effort.Fewer(t, 10)
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
