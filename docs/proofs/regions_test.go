@@ -3,17 +3,19 @@ package proofs
 import (
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
-// regionsModels are what the models of regions are checked with, and how many states there are at
-// least: far fewer would mean that something can happen no more.
-var regionsModels = []struct {
-	name, model string
-	defines     []string
-	states      int
-}{
+// regionsModels are what the models of regions are checked with; TestLarger has larger bounds. The
+// first one is checked in a quick run, too.
+var regionsModels = []checked{
+	{"fixed_window, short", "regions.pml", []string{"ALGORITHM=FIXED", "C0=2", "C1=2", "W=2"}, 13_000},
 	{"fixed_window", "regions.pml", []string{"ALGORITHM=FIXED"}, 43_000},
-	{"fixed_window, three regions", "regions.pml", []string{"ALGORITHM=FIXED", "R=3"}, 690_000},
+	{
+		"fixed_window, three regions", "regions.pml",
+		[]string{"ALGORITHM=FIXED", "R=3", "C0=2", "C1=1", "W=2"}, 100_000,
+	},
 	{"sliding_log", "regions.pml", []string{"ALGORITHM=LOG"}, 100_000},
 	{
 		"sliding_log, three regions", "regions.pml",
@@ -24,7 +26,7 @@ var regionsModels = []struct {
 
 // regionsMutants break one rule each. A fixed window bears three of them, since what is lent ends
 // with the window; in a log there are no windows that could be mistaken.
-var regionsMutants = []struct{ name, model, algorithms string }{
+var regionsMutants = []mutant{
 	{"EARLY", "regions.pml", "FIXED LOG"},
 	{"LATE", "regions.pml", "LOG"},
 	{"FROM_ARRIVAL", "regions.pml", "LOG"},
@@ -47,29 +49,15 @@ var regionsMutants = []struct{ name, model, algorithms string }{
 // is wrong with each mutant of them.
 func TestRegions(t *testing.T) {
 	needSpin(t)
-	for _, m := range regionsModels {
-		t.Run(m.name, func(t *testing.T) {
-			t.Parallel()
-			v := verify(t, m.model, "-O2", m.defines...)
-			if v.errors > 0 {
-				t.Fatalf("it does not hold (README.md says how to see the steps):\n%s", v.output)
-			}
-			if v.states < m.states {
-				t.Errorf("%d states were reached, at least %d are there", v.states, m.states)
-			}
-			t.Logf("%d states, %s", v.states, v.memory)
-		})
+	models, mutants := regionsModels, regionsMutants
+	if !effort.All() {
+		models, mutants = models[:1], mutants[:1]
 	}
-	for _, m := range regionsMutants {
-		for algorithm := range strings.FieldsSeq(m.algorithms) {
-			t.Run(m.name+" "+algorithm, func(t *testing.T) {
-				t.Parallel()
-				// It ends soon, and compiles five times as fast.
-				v := verify(t, m.model, "-O0", "ALGORITHM="+algorithm, "MUTANT="+m.name)
-				if v.errors == 0 || !strings.Contains(v.output, "assertion violated") {
-					t.Errorf("nothing is found in %d states", v.states)
-				}
-			})
-		}
+	for _, m := range models {
+		t.Run(m.name, m.holds)
+	}
+	for _, m := range mutants {
+		algorithm, _, _ := strings.Cut(m.algorithms, " ")
+		t.Run(m.name+" "+algorithm, func(t *testing.T) { m.isCaught(t, algorithm) })
 	}
 }
