@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir"
@@ -78,6 +79,7 @@ func (e *eachRule) see(attributes rule.Pairs) {
 // words: whatever rules it is alike to, and over reloads, which change them around it, while
 // decisions are under way. One that changes begins anew.
 func TestFailuresAreThoseOfEachRule(t *testing.T) {
+	effort.Fewer(t, 10)
 	alone := map[string]*rule.Set{} // by line
 	setOf := func(s spec) *rule.Set {
 		if alone[s.line] == nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -449,6 +450,7 @@ limits:
 // How many refusals hit good clients is known to within what is said, where the refused keys are
 // more than the sample holds.
 func TestGoodRefusedWithin(t *testing.T) {
+	effort.Long(t, "refuses a thousand clients in each of twenty runs")
 	within := 0
 	const rounds = 20
 	for seed := range rounds {
@@ -482,6 +484,7 @@ limits:
 
 // The day before is of as long a time, however short that is.
 func TestBefore(t *testing.T) {
+	effort.Long(t, "goes through 26 hours in steps of ten seconds")
 	b := newBench(t, Options{}, "domain: shop\nlimits: [{name: a, per: [user], allow: 3/min, algorithm: fixed_window}]")
 	for range 26 * 360 {
 		b.ask("ada")

@@ -3,7 +3,6 @@
 package insight
 
 import (
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/scripted"
 	"github.com/weir-rl/weir/rule"
 )
@@ -94,13 +94,11 @@ func attributesOf(r *scripted.Request) rule.Pairs {
 }
 
 // A server that runs comes to the verdict that each script deserves, and to it alone; also where a
-// flood of 64 times as much makes it look at one event in 64. WEIR_SEEDS says in how many worlds,
-// of which 100 take nine minutes. The race detector would find nothing in one goroutine.
-func TestVerdictsLive(t *testing.T) {
-	seeds := uint64(1)
-	if n, err := strconv.ParseUint(os.Getenv("WEIR_SEEDS"), 10, 64); err == nil {
-		seeds = n
-	}
+// flood of 64 times as much makes it look at one event in 64. TestVerdictsLiveInManyWorlds has more
+// worlds. The race detector would find nothing in one goroutine.
+func TestVerdictsLive(t *testing.T) { testVerdictsLive(t, 1) }
+
+func testVerdictsLive(t *testing.T, worlds uint64) {
 	for i := range scripted.Scripts {
 		s := &scripted.Scripts[i]
 		for name, c := range map[string]struct {
@@ -108,6 +106,9 @@ func TestVerdictsLive(t *testing.T) {
 			thin  uint8
 		}{"whole": {1, 0}, "thinned": {64, 6}} {
 			t.Run(s.Verdict+"_"+name, func(t *testing.T) {
+				if worlds == 1 && s.Verdict != Works {
+					effort.Long(t, "lets a day of traffic go by for each verdict")
+				}
 				t.Parallel()
 				for _, half := range []bool{false, true} {
 					want := s.Verdict
@@ -121,7 +122,7 @@ func TestVerdictsLive(t *testing.T) {
 					if s.Verdict == Ignored {
 						times = 1 // to wait for a 64th of the time is to obey
 					}
-					for seed := range seeds {
+					for seed := range worlds {
 						list := lives(t, s, seed, half, times, c.thin)
 						alarming := 0
 						for _, v := range list {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -95,6 +96,7 @@ limits:
 
 // Of a rule that was met, but long ago, it is said as well.
 func TestUnmetLately(t *testing.T) {
+	effort.Long(t, "goes through 37 hours, minute by minute")
 	recorded := func(n int) (list []rule.Query) {
 		for range min(n, 10) {
 			list = append(list, rule.Query{Domain: "shop", Attributes: rule.Pairs{{Name: "path", Value: "/new"}, {Name: "user", Value: "ada"}}})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir"
@@ -101,6 +102,7 @@ limits:
 // A limit that nobody comes near changes nothing of what is told of its rule, wherever it stands:
 // not who is refused, who comes back when, who behaves well, nor what another limit would do.
 func TestIdleWindowChangesNothing(t *testing.T) {
+	effort.Fewer(t, 10)
 	rapid.Check(t, func(rt *rapid.T) {
 		algorithm := rapid.SampledFrom([]string{"fixed_window", "sliding_window", "token_bucket"}).Draw(rt, "algorithm")
 		more := rapid.SampledFrom([]string{

@@ -181,12 +181,16 @@ func (w *replayed) run() *insight.Facts {
 }
 
 // Each verdict is given where it is deserved and alone, and not at half of what it takes, in each
-// of 100 worlds.
+// of some worlds. TestVerdictsOfManyWorlds has more of them.
 func TestVerdictsOfScriptedTraffic(t *testing.T) {
-	seeds := uint64(100)
-	if !effort.All() || effort.Detector { // which makes it slow, and finds nothing in one goroutine
-		seeds = 10
+	worlds := effort.Of(uint64(1), 10)
+	if effort.Detector { // which makes it slow, and finds nothing in one goroutine
+		worlds = 1
 	}
+	testVerdicts(t, worlds)
+}
+
+func testVerdicts(t *testing.T, worlds uint64) {
 	for i := range scripted.Scripts {
 		s := &scripted.Scripts[i]
 		t.Run(s.Verdict, func(t *testing.T) {
@@ -196,7 +200,7 @@ func TestVerdictsOfScriptedTraffic(t *testing.T) {
 				if half {
 					want = s.Quiet
 				}
-				for seed := range seeds {
+				for seed := range worlds {
 					f := newReplayed(t, s, seed, half).run()
 					list := insight.Judge(f, insight.Thresholds{})
 					alarming := 0
