@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // The tests below make the tables of docs/capacity.md. They run in a small form: shorter, and with
@@ -84,6 +85,9 @@ func TestSimulatedOneKey(t *testing.T) {
 	for _, row := range oneKey {
 		name := fmt.Sprintf("%s/lease=%d%%/nodes=%d/load=%v", row.name, row.config.Lease, row.nodes, row.load)
 		t.Run(name, func(t *testing.T) {
+			if row.nodes > 20 {
+				effort.Long(t, "simulates a thousand nodes")
+			}
 			w := row.config.Window
 			rate := row.load * float64(row.config.N) / w.Seconds()
 			s := Scenario{

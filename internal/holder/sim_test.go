@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/leasecheck"
 )
 
@@ -213,6 +214,9 @@ func TestSimulatedSavings(t *testing.T) {
 		{"log of 10,000/10 s", log20, 20, 3, 60, false, 0.020, 0.999},
 		{"log of 10,000/10 s", log20, 20, 1.2, 60, false, 0.034, 0.89},
 	} {
+		if !effort.All() && (row.c.N > 20_000 || row.c.Algorithm == algo.SlidingLog) {
+			continue // it takes a second each
+		}
 		limit, err := algo.New(row.c)
 		if err != nil {
 			t.Fatal(err)
