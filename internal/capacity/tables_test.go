@@ -85,7 +85,7 @@ func TestSimulatedOneKey(t *testing.T) {
 	for _, row := range oneKey {
 		name := fmt.Sprintf("%s/lease=%d%%/nodes=%d/load=%v", row.name, row.config.Lease, row.nodes, row.load)
 		t.Run(name, func(t *testing.T) {
-			if row.nodes > 20 {
+			if row.nodes > 20 && !whole {
 				effort.Long(t, "simulates a thousand nodes")
 			}
 			w := row.config.Window
@@ -165,6 +165,9 @@ func distinct(strata []Stratum, d time.Duration) (n float64) {
 // asked for often: 10^7 a second on 1,000 nodes. The limit of each is never reached, and E is 1.5
 // s. What counts is how often a key comes to a node; so the small form has fewer of both.
 func TestSimulatedLongTail(t *testing.T) {
+	if !whole {
+		effort.Long(t, "simulates millions of requests")
+	}
 	printf("| keys | a key's requests reach | decided by nodes | operations a decision | calls a decision | µs a decision: node | Redis | busiest Redis | median | p99 |\n")
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, s := range []float64{1, 1.1, 1.2} {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // The seeds that run if none are asked for. scripts/soak-sim asks for more.
@@ -32,7 +34,7 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 // Where one fails, it tells how to run that one again. WEIR_SIM_TRACE is a file for the trace of
 // the last.
 func TestSeeds(t *testing.T) {
-	seed, n := number(t, "WEIR_SIM_SEED", firstSeed), number(t, "WEIR_SIM_SEEDS", someSeeds)
+	seed, n := number(t, "WEIR_SIM_SEED", firstSeed), number(t, "WEIR_SIM_SEEDS", effort.Of(uint64(8), someSeeds))
 	lasts := time.Duration(number(t, "WEIR_SIM_SECONDS", 0)) * time.Second
 	began := time.Now()
 	var sum counts
