@@ -58,6 +58,12 @@ type Options struct {
 	// find no room are answered 503 at once, and charged to no limit unless they were held before.
 	// Requests that a rule file exempts always pass.
 	Overload *overload.Limiter
+	// Ready is for a handler that passes requests on. It is called before a request with a body takes
+	// a place that others then lack, room under Overload or a slot of a limit on concurrency, and is
+	// charged. It may wait for the body, so that a client that is slow to send it keeps no place
+	// meanwhile. false says that it has answered the request, which is over. nil waits for nothing.
+	// It must be safe for concurrent use.
+	Ready func(w http.ResponseWriter, r *http.Request) bool
 	// Load measures the requests that pass; nil for none.
 	Load overload.Load
 	// Trace returns the trace that a request is part of, for weir.Request.Trace; nil for a request
@@ -161,6 +167,9 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 		if o.Overload != nil {
 			p.visit.Veto = p.veto
 		}
+		if o.Ready != nil {
+			p.visit.Ready = p.isReady
+		}
 		return p
 	}
 	return g, nil
@@ -212,10 +221,11 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	if g.o.Trace != nil {
 		p.request.Trace = g.o.Trace(r)
 	}
+	p.w = w
 	start := door.Begin(g.o.Stopwatch)
 	err := p.visit.Decide(r.Context(), g.limiter, &p.request, &p.decision)
 	switch {
-	case p.visit.WasHeld(): // it took as long as it had to wait
+	case p.visit.WasHeld() || p.asked: // it took as long as it had to wait
 	case err != nil:
 		door.End(g.o.Stopwatch, start, nil, nil)
 	default:
@@ -232,6 +242,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	o := &g.o
 	o.CORS.Allow(w.Header(), r, o.Headers)
 	switch {
+	case p.unready: // and answered
 	case p.visit.HungUp:
 		w.WriteHeader(statusHungUp) // only a log reads it
 	case err != nil:

@@ -19,6 +19,10 @@ type passage struct {
 	passed   bool      // the request was passed on, and the hooks want to hear of its answer
 	finished bool      // the handler has returned
 	body     *sentBody // nil without one
+
+	w       http.ResponseWriter // while Enter runs
+	asked   bool                // Options.Ready was, or need not be
+	unready bool                // it has answered the request
 }
 
 // veto turns a request away before it is charged, if there is no room for it.
@@ -26,6 +30,9 @@ func (p *Pass) veto(d *weir.Decision) bool { return p.room.Refuses(p.gate.o.Over
 
 // begin tells that the request is passed on now; false if there is no room for it any more.
 func (p *Pass) begin() bool {
+	if p.gate.o.Ready != nil && p.gate.o.Overload != nil && !p.isReady(&p.decision) { // no rule met it
+		return false
+	}
 	if !p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision) {
 		return false
 	}

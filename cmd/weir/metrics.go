@@ -71,6 +71,10 @@ func (p *program) collect() {
 	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
 	if p.proxy != nil {
 		queues.Held = p.proxy.Held
+		queues.Bodies = func() (slow, stalled uint64) {
+			s := p.proxy.Stats()
+			return s.SlowBodies, s.StalledBodies
+		}
 		if p.deferred != nil {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -228,57 +227,6 @@ var doorSettings = []setting{
 	{path: "forward_auth.encoded_slash", value: "refuse",
 		help: slashHelp,
 		set:  toSlash(func(c *config) *httplimit.EncodedSlash { return &c.forwardAuth.EncodedSlash })},
-}
-
-var proxySettings = []setting{
-	{path: "proxy.upstream",
-		help: "URL of the API behind the proxy",
-		set: text(func(c *config, s string) error {
-			u, err := url.Parse(s)
-			if err != nil {
-				return errors.New("is no URL; write for example http://127.0.0.1:3000")
-			}
-			if c.proxy.Upstream = u; s == "" {
-				c.proxy.Upstream = nil
-			}
-			return nil
-		})},
-	{path: "proxy.domain",
-		help: "domain of the requests through the proxy",
-		set:  toString(func(c *config) *string { return &c.proxy.Domain })},
-	{path: "proxy.path", value: "normal",
-		help: "path that the upstream gets: normal (as it was matched) or as_is",
-		set: text(func(c *config, s string) error {
-			if s != "normal" && s != "as_is" {
-				return fmt.Errorf("%q must be normal or as_is", s)
-			}
-			c.proxy.PathAsIs = s == "as_is"
-			return nil
-		})},
-	{path: "proxy.encoded_slash", value: "refuse",
-		help: slashHelp,
-		set:  toSlash(func(c *config) *httplimit.EncodedSlash { return &c.proxy.EncodedSlash })},
-	{path: "proxy.upstream_host", value: "false",
-		help: "send the upstream's own name in the Host header",
-		set:  toBool(func(c *config) *bool { return &c.proxy.UpstreamHost })},
-	{path: "proxy.timeout", value: "60s",
-		help: "longest wait for the upstream's response header",
-		set:  toDuration(time.Millisecond, func(c *config) *time.Duration { return &c.proxy.Timeout })},
-	{path: "proxy.concurrency",
-		help: "bound on the requests that the upstream works on at a time: adaptive finds it, a number fixes it; none if empty",
-		set: text(func(c *config, s string) error {
-			if n, err := strconv.Atoi(s); s != "" && s != "adaptive" && (err != nil || n < 1 || n > 1_000_000) {
-				return fmt.Errorf("%q must be adaptive, or a number from 1 to 1000000", s)
-			}
-			c.concurrency = s
-			return nil
-		})},
-	{path: "proxy.capacity", value: "0",
-		help: "requests in flight that are 100 % of the signal in_flight; 0: what proxy.concurrency admits",
-		set:  toInt(0, 1_000_000, func(c *config) *int { return &c.capacity })},
-	{path: "proxy.max_held", value: "10000",
-		help: "bound on the requests that wait for their turn (on_limit: {wait: …})",
-		set:  toInt(1, 1_000_000, func(c *config) *int { return &c.proxy.MaxHeld })},
 }
 
 var banSettings = []setting{

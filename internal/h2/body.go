@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // part is a piece of a body that has come in. b[at:] is not read yet.
@@ -154,8 +155,38 @@ func (b *body) Read(p []byte) (int, error) {
 		case len(p) == 0:
 			return 0, nil
 		}
+		if !st.readBy.IsZero() && !st.wakeBy(st.readBy) {
+			return 0, os.ErrDeadlineExceeded
+		}
 		st.cond.Wait()
 	}
+}
+
+// wakeBy sees to it that who waits for the body looks again at t, or before; false if t has passed.
+// A deadline that nobody waits for costs no timer, and one that moves on moves none. conn.mu must
+// be held.
+func (st *stream) wakeBy(t time.Time) bool {
+	left := time.Until(t)
+	switch {
+	case left <= 0:
+		return false
+	case !st.wakeAt.IsZero() && !st.wakeAt.After(t):
+	case st.readTimer == nil:
+		st.wakeAt = t
+		st.readTimer = time.AfterFunc(left, st.wake)
+	default:
+		st.wakeAt = t
+		st.readTimer.Reset(left)
+	}
+	return true
+}
+
+// wake has who waits for the body look again.
+func (st *stream) wake() {
+	st.cond.L.Lock()
+	defer st.cond.L.Unlock()
+	st.wakeAt = time.Time{}
+	st.cond.Broadcast()
 }
 
 // take reads what has come in, and opens the windows for more. mu must be held.

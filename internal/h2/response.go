@@ -404,13 +404,15 @@ func (w *response) end(trailer []byte) {
 // EnableFullDuplex does nothing: HTTP/2 is.
 func (w *response) EnableFullDuplex() error { return nil }
 
-// SetReadDeadline bounds the time in which the body has to come in. Once it has passed, what has
-// not come in cannot be read any more.
+// SetReadDeadline bounds the reading of the body from now on; the zero time is no bound. As with a
+// connection, whoever waits for the body meets it, and it may be moved when it has passed. What has
+// come in can be read all the same.
 func (w *response) SetReadDeadline(t time.Time) error {
-	w.setDeadline(&w.st.readTimer, t, func() {
-		w.st.late = true
-		w.st.cond.Broadcast()
-	})
+	c, st := w.c, w.st
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st.readBy, st.late = t, !t.IsZero() && time.Until(t) <= 0
+	st.cond.Broadcast()
 	return nil
 }
 

@@ -42,7 +42,9 @@ type stream struct {
 	cond      sync.Cond // of a handler that waits to read or write; L is conn.mu
 
 	trailer               http.Header // of the request, for a handler
-	late                  bool        // its body may not be read any more
+	late                  bool        // the deadline of reading its body has passed
+	readBy                time.Time   // that deadline; zero for none
+	wakeAt                time.Time   // when readTimer wakes who waits; zero for never
 	readTimer, writeTimer *time.Timer // of the handler's deadlines
 }
 

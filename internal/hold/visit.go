@@ -10,6 +10,10 @@ import (
 // Visit decides one request after another, and holds those that must wait. Not safe for concurrent
 // use. Make one with NewVisit.
 type Visit struct {
+	// Ready is asked each time before the request stands in a line or is charged, when d.Matches,
+	// d.Priority and d.Exempt are known, and may wait. If it returns false the request ends there,
+	// as by Veto. nil is always ready.
+	Ready func(d *weir.Decision) bool
 	// Veto is asked each time before the request is charged, when d.Matches, d.Priority and
 	// d.Exempt are known; not while the request stands in line. If it returns true the request ends
 	// there: see Vetoed. nil vetoes nothing.
@@ -26,7 +30,7 @@ type Visit struct {
 	Left int64
 	// HungUp says, after Decide failed, that it was because the client is gone.
 	HungUp bool
-	// Vetoed says, after Decide returned nil, that Veto ended the request: d is not a decision, and
+	// Vetoed says, after Decide returned nil, that Ready or Veto ended the request: d is not a decision, and
 	// does not allow.
 	Vetoed bool
 
@@ -112,6 +116,10 @@ func (v *Visit) ask(ctx context.Context, d *weir.Decision) (step, error) {
 	l, r := v.limiter, v.request
 	next := decided
 	if l.Match(r, d) {
+		if v.Ready != nil && !v.Ready(d) {
+			v.Vetoed, d.Allowed = true, false
+			return decided, nil
+		}
 		switch v.place(d) {
 		case behind:
 			return askAgain, nil

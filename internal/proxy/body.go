@@ -1,20 +1,28 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"net/http"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/internal/seldom"
 )
 
-// clientBody is the body that a client sends. It bounds the client's pauses, and remembers what
-// went wrong with it, which is the client's fault and not the upstream's.
+// clientBody is the body that a client sends. It bounds how long the client is waited for, and
+// remembers what went wrong with it, which is the client's fault and not the upstream's.
 type clientBody struct {
 	control *http.ResponseController
+	http1   bool
 	duplex  bool          // the response may begin before the request has ended (HTTP/1)
 	length  int64         // below 0 if unknown
 	pause   time.Duration // the longest; 0 for any
+	rate    int64         // the least, in bytes a second; 0 for any
+	cuts    *bodyCuts
 
 	over atomic.Bool // finish was called
 	read atomic.Int64
@@ -22,60 +30,198 @@ type clientBody struct {
 
 	mu    sync.Mutex // held while reading, which may take long
 	body  io.ReadCloser
-	until time.Time // the read deadline that is set
+	ahead []byte // was read ahead, and is not taken yet
+	pace  pace
+	slow  bool      // the rate bounds what is read now, and not the pause
+	by    time.Time // when all of it has to be there; zero for never
+
+	clock    sync.Mutex // of the read deadline; taken under mu, or alone
+	until    time.Time  // the read deadline that is set
+	answered bool       // the answer has begun
+}
+
+// pace is how long a client may still be waited for if its body is to come at a least rate.
+type pace time.Duration
+
+// bodyGrace is how long a body may be waited for beyond what its rate allows. Tests change it.
+var bodyGrace = 10 * time.Second
+
+// mostAhead bounds for how long a body that came fast may come slowly.
+const mostAhead = time.Minute
+
+// add notes that n bytes came after a wait, where so many have to come in a second.
+func (p *pace) add(n int, wait time.Duration, rate int64) {
+	left := *p - pace(wait)
+	*p = max(left, min(left+pace(float64(n)/float64(rate)*float64(time.Second)), pace(mostAhead)))
+}
+
+// bodyCuts counts the bodies that were given up.
+type bodyCuts struct {
+	slow, stalled atomic.Uint64
+	line          seldom.Line
 }
 
 // newBody returns the body of r, to be read before the response begins.
-func newBody(w http.ResponseWriter, r *http.Request, pause time.Duration) *clientBody {
-	b := &clientBody{body: r.Body, length: r.ContentLength, control: http.NewResponseController(w)}
-	if r.ProtoMajor == 1 {
-		// A deadline would break an HTTP/2 stream that is not being read; there, pings find dead
-		// clients.
-		b.pause = max(0, pause)
+func (p *Proxy) newBody(w http.ResponseWriter, r *http.Request) *clientBody {
+	return &clientBody{
+		body: r.Body, length: r.ContentLength, control: http.NewResponseController(w), http1: r.ProtoMajor == 1,
+		pause: max(0, p.o.BodyTimeout), rate: max(0, p.o.BodyRate), pace: pace(bodyGrace), cuts: p.cuts,
 	}
-	return b
 }
 
-// watchBody replaces the body of r.
-func watchBody(w http.ResponseWriter, r *http.Request, pause time.Duration) *clientBody {
-	b := newBody(w, r, pause)
-	if r.ProtoMajor == 1 {
-		// By default an HTTP/1 server discards the rest of the request when the response
-		// begins. A client that waits to be asked for its body, and one that leaves HTTP, need the
-		// default.
-		if r.Header.Get("Expect") == "" && r.Header.Get("Upgrade") == "" {
-			b.duplex = b.control.EnableFullDuplex() == nil
-		}
+// stream says that the body of r is to be passed on as it comes.
+func (b *clientBody) stream(r *http.Request) {
+	// By default an HTTP/1 server discards the rest of the request when the response begins. A
+	// client that waits to be asked for its body, and one that leaves HTTP, need the default.
+	if b.http1 && r.Header.Get("Expect") == "" && r.Header.Get("Upgrade") == "" {
+		b.duplex = b.control.EnableFullDuplex() == nil
 	}
-	r.Body = b
-	return b
 }
 
 // Read implements io.Reader.
 func (b *clientBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.ahead) > 0 {
+		n := copy(p, b.ahead)
+		if b.ahead = b.ahead[n:]; len(b.ahead) > 0 {
+			return n, nil
+		}
+		b.ahead = nil
+		if err := b.err.Load(); err != nil {
+			return n, *err
+		}
+		return n, nil
+	}
+	return b.receive(p)
+}
+
+// fetch reads the first n bytes ahead, or all if there are fewer. Room is made as they come: a
+// client that announces much and sends little holds little.
+func (b *clientBody) fetch(n int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.ahead) < n {
+		if len(b.ahead) == cap(b.ahead) {
+			b.ahead = slices.Grow(b.ahead, min(n-len(b.ahead), max(len(b.ahead), 4<<10)))
+		}
+		m, err := b.receive(b.ahead[len(b.ahead):min(n, cap(b.ahead))])
+		b.ahead = b.ahead[:len(b.ahead)+m]
+		if err == io.EOF {
+			break // if it is too soon, who takes it will see
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive reads from the client. mu must be held.
+func (b *clientBody) receive(p []byte) (int, error) {
 	if err := b.err.Load(); err != nil {
 		return 0, *err
 	}
-	if b.pause > 0 {
-		// Setting a deadline costs more than reading the clock: move it only when a tenth of it is
-		// over.
-		if now := time.Now(); b.until.Sub(now) < b.pause-b.pause/10 {
-			b.until = now.Add(b.pause)
-			_ = b.control.SetReadDeadline(b.until) // a writer that is not net/http's may have none
-		}
+	bounded := b.pause > 0 || b.rate > 0 || !b.by.IsZero()
+	var start time.Time
+	if bounded {
+		start = time.Now()
+		b.bound(start)
 	}
 	n, err := b.body.Read(p)
 	b.read.Add(int64(n))
-	if err != nil {
-		b.err.Store(&err)
-	}
-	if err == io.EOF && b.pause > 0 && !b.over.Load() {
-		// The connection is read on, to notice a hang-up, for as long as the response takes.
-		_ = b.control.SetReadDeadline(time.Time{})
+	switch {
+	case err != nil:
+		b.end(err, bounded)
+	case b.rate > 0:
+		b.pace.add(n, time.Since(start), b.rate)
 	}
 	return n, err
+}
+
+// within bounds the time until all of it is there.
+func (b *clientBody) within(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.by = time.Now().Add(d)
+}
+
+// bound sets the deadline of the read that begins now.
+func (b *clientBody) bound(now time.Time) {
+	b.clock.Lock()
+	defer b.clock.Unlock()
+	most := b.longest()
+	if left := time.Duration(b.pace); b.rate > 0 && !b.answered && (most == 0 || left < most) {
+		most, b.slow = max(left, 1), true
+	} else {
+		b.slow = false
+	}
+	if !b.by.IsZero() && (most == 0 || b.by.Sub(now) < most) {
+		most = max(b.by.Sub(now), 1)
+	}
+	if most == 0 {
+		b.setDeadline(time.Time{})
+		return
+	}
+	// Setting a deadline costs more than reading the clock. So it lies a tenth later than it has
+	// to, and moves when that is used up.
+	least, spare := now.Add(most), most/10
+	if b.until.Before(least) || b.until.After(least.Add(2*spare)) {
+		b.setDeadline(least.Add(spare))
+	}
+}
+
+// longest is the longest pause; 0 for any. clock must be held.
+func (b *clientBody) longest() time.Duration {
+	if b.answered && !b.http1 {
+		return 0 // a call in both directions, which may be silent in one of them
+	}
+	return b.pause
+}
+
+// setDeadline sets the read deadline. clock must be held.
+func (b *clientBody) setDeadline(t time.Time) {
+	if b.until != t {
+		b.until = t
+		_ = b.control.SetReadDeadline(t) // a writer that is not net/http's may have none
+	}
+}
+
+// begun says that the response has begun. How fast the rest of the body comes is from then on a
+// matter between client and upstream.
+func (b *clientBody) begun() {
+	if b == nil || b.ended() {
+		return
+	}
+	b.clock.Lock()
+	defer b.clock.Unlock()
+	b.answered = true
+	switch most := b.longest(); {
+	case b.ended() || b.until.IsZero():
+	case most == 0:
+		b.setDeadline(time.Time{})
+	default:
+		b.setDeadline(time.Now().Add(most))
+	}
+}
+
+// end notes that nothing more can be read. mu must be held.
+func (b *clientBody) end(err error, bounded bool) {
+	b.err.Store(&err)
+	switch {
+	case err == io.EOF:
+		if bounded && b.http1 && !b.over.Load() {
+			// The connection is read on, to notice a hang-up, for as long as the response takes.
+			b.clock.Lock()
+			b.setDeadline(time.Time{})
+			b.clock.Unlock()
+		}
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+	case b.slow:
+		b.cuts.slow.Add(1)
+	default:
+		b.cuts.stalled.Add(1)
+	}
 }
 
 // Close implements io.Closer.

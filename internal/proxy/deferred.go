@@ -108,8 +108,8 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 		if errors.As(err, &tooLarge) || errors.Is(err, errNoRoom) {
 			return false
 		}
-		w.Header().Set("Connection", "close")
-		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request's body is malformed or incomplete.", nil)
+		status, detail := s.proxy.blame(w, r, err)
+		answer.ProblemDetails(w, status, "", "", detail, nil)
 		return true
 	}
 	j := &deferred.Job{
@@ -167,15 +167,10 @@ func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	if s.reading.Add(size) > mostReading {
 		return nil, errNoRoom
 	}
-	if s.proxy.o.BodyTimeout > 0 {
-		// a writer that is not net/http's may have none
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.proxy.o.BodyTimeout))
+	if b, ok := r.Body.(*clientBody); ok && s.proxy.o.BodyTimeout > 0 {
+		b.within(s.proxy.o.BodyTimeout)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
-	if err == nil && s.proxy.o.BodyTimeout > 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	}
-	return body, err
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
 }
 
 // mostReading bounds the bytes of the bodies that are read at a time to be deferred.

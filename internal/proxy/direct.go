@@ -20,9 +20,8 @@ var directWorks = upstream.Works
 
 // takeDirect forwards r the direct way, and reports whether it has. If not, it has touched neither
 // r nor w.
-func (p *Proxy) takeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) bool {
-	hasBody := r.Body != nil && r.Body != http.NoBody
-	if p.direct == nil || r.ContentLength < 0 || r.ContentLength > 0 && !hasBody || len(r.Trailer) > 0 {
+func (p *Proxy) takeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, body *clientBody) bool {
+	if p.direct == nil || r.ContentLength < 0 || r.ContentLength > 0 && body == nil || len(r.Trailer) > 0 {
 		return false
 	}
 	q := upstream.NewRequest()
@@ -30,24 +29,19 @@ func (p *Proxy) takeDirect(w http.ResponseWriter, r *http.Request, pass *httplim
 		q.Free()
 		return false
 	}
-	p.forwardDirect(w, r, pass, q).finish()
+	p.forwardDirect(w, r, pass, q, body)
+	body.finish()
 	return true
 }
 
-// forwardDirect sends q and its body, and passes the response on. It frees q, and takes leave. It
-// returns the body; nil without one.
-func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request) *clientBody {
+// forwardDirect sends q and its body, and passes the response on. It frees q, and takes leave.
+func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request, body *clientBody) {
 	defer pass.Leave()
-	var body *clientBody
-	switch {
-	case r.ContentLength > upstream.MaxBody:
-		body = watchBody(w, r, p.o.BodyTimeout)
-	case r.ContentLength > 0:
-		body = newBody(w, r, p.o.BodyTimeout)
+	if r.ContentLength > upstream.MaxBody {
+		body.stream(r)
 	}
 	p.exchangeDirect(p.watch(w, pass), r, pass, q, body)
 	pass.Finish()
-	return body
 }
 
 func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request, body *clientBody) {
@@ -56,7 +50,7 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 		p.fail(w, r, &e, err)
 	}
 	if body != nil {
-		if err := q.ReadBody(body); err != nil {
+		if err := q.ReadBody(r.Body); err != nil {
 			q.Free()
 			fail(err)
 			return
@@ -73,6 +67,7 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 		fail(err)
 		return
 	}
+	body.begun()
 	if err := passBody(w, res); err != nil {
 		if res.Failed() && r.Context().Err() == nil && body.failure(false) == nil {
 			p.o.Logf("proxy: %s %q: the upstream's answer broke off: %v", r.Method, pass.Attributes().Path(), err)

@@ -10,8 +10,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/upstream"
 )
 
 // rewrite makes the request to the upstream. Hop-by-hop headers, and the client's Forwarded,
@@ -170,6 +172,7 @@ func modifyResponse(res *http.Response) error {
 	if res.StatusCode >= 200 || res.StatusCode == http.StatusSwitchingProtocols {
 		e.pass.Answered(res.StatusCode)
 	}
+	e.body.begun()
 	e.pass.WriteHeaders(res.Header)
 	if e.body.mustClose() {
 		res.Header.Set("Connection", "close")
@@ -198,16 +201,8 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		w.Header().Set("Connection", "close")
 	}
 	if cause := e.body.failure(cancelled); cause != nil {
-		w.Header().Set("Connection", "close")
-		var tooLarge *http.MaxBytesError
-		switch {
-		case errors.As(cause, &tooLarge):
-			problem(http.StatusRequestEntityTooLarge, "The request's body is too large.")
-		case errors.Is(cause, os.ErrDeadlineExceeded):
-			problem(http.StatusRequestTimeout, "The request's body did not arrive in time.")
-		default:
-			problem(http.StatusBadRequest, "The request's body is malformed or incomplete.")
-		}
+		status, detail := p.blame(w, r, cause)
+		problem(status, detail)
 		return
 	}
 	if cancelled {
@@ -222,4 +217,40 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		return
 	}
 	problem(http.StatusBadGateway, "The server behind this proxy could not be reached, or did not answer in HTTP.")
+}
+
+// blame returns the answer to a request whose body failed for cause.
+func (p *Proxy) blame(w http.ResponseWriter, r *http.Request, cause error) (status int, detail string) {
+	if r.ProtoMajor == 1 { // over HTTP/2 the other requests of the connection go on
+		w.Header().Set("Connection", "close")
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(cause, &tooLarge):
+		return http.StatusRequestEntityTooLarge, "The request's body is too large."
+	case errors.Is(cause, os.ErrDeadlineExceeded):
+		if n := p.cuts.line.Due(time.Minute); n > 0 {
+			p.o.Logf("proxy: %s %.200q: the body came more slowly than proxy.body_rate, or not for as long as proxy.body_timeout, and was given up: %d such requests since the last line", r.Method, r.URL.Path, n)
+		}
+		return http.StatusRequestTimeout, "The request's body did not arrive in time."
+	}
+	return http.StatusBadRequest, "The request's body is malformed or incomplete."
+}
+
+// ready waits for the first part of a body whose length is known, before its request takes a place
+// at the upstream, which is not asked sooner. It answers a request whose body fails, and returns
+// false. A client that waits to be asked for its body is asked by the upstream, and what has no
+// length may be a call in both directions, which waits for an answer before it goes on.
+func (p *Proxy) ready(w http.ResponseWriter, r *http.Request) bool {
+	b, ok := r.Body.(*clientBody)
+	if !ok || b.length < 0 || r.Header.Get("Expect") != "" {
+		return true
+	}
+	err := b.fetch(int(min(b.length, upstream.MaxBody)))
+	if err == nil {
+		return true
+	}
+	status, detail := p.blame(w, r, err)
+	answer.ProblemDetails(w, status, "", "", detail, nil)
+	return false
 }

@@ -71,9 +71,14 @@ type Options struct {
 	// upstream, it is the longest wait until the upstream takes a part of it. 0 means 60 s; below 0
 	// none.
 	Timeout time.Duration
-	// BodyTimeout is the longest pause of a client in the middle of an HTTP/1 request body; past it
-	// the answer is 408. 0 means 60 s; below 0 none.
+	// BodyTimeout is the longest pause of a client in the middle of a request body; past it the
+	// answer is 408. 0 means 60 s; below 0 none. Over HTTP/2 it holds until the answer has begun.
 	BodyTimeout time.Duration
+	// BodyRate is how many bytes of a request body must come in a second, on average, until the
+	// answer has begun; a client that is slower gets a 408. A client is waited for for 10 s, and a
+	// second more for so many bytes that have come, but never for more than a minute without any. 0
+	// means 1 KiB; below 0 none.
+	BodyRate int64
 	// MaxHeld bounds the requests that are held at a time, see httplimit.Options.
 	MaxHeld int
 	// Overload bounds how many requests are under way to the upstream at the same time; nil does
@@ -102,6 +107,7 @@ type Options struct {
 const (
 	dialTimeout = 10 * time.Second
 	defaultWait = 60 * time.Second
+	defaultRate = 1 << 10
 	// flushAfter is how long a part of a body of known length waits for more of it, so that both go
 	// out in one piece, where httputil.ReverseProxy copies it.
 	flushAfter = 50 * time.Millisecond
@@ -118,12 +124,14 @@ type Proxy struct {
 	host    string
 	base    string // path in front, without a final slash
 	bare    string // base, unescaped
+
+	cuts *bodyCuts
 }
 
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
-	p := &Proxy{o: o}
+	p := &Proxy{o: o, cuts: new(bodyCuts)}
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
 	}
@@ -136,13 +144,16 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	if p.o.BodyTimeout == 0 {
 		p.o.BodyTimeout = defaultWait
 	}
+	if p.o.BodyRate == 0 {
+		p.o.BodyRate = defaultRate
+	}
 	if p.direct != nil {
 		p.direct.HeaderTimeout = max(0, p.o.Timeout)
 	}
 	options := httplimit.Options{
 		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
 		Identity: o.Identity, EncodedSlash: o.EncodedSlash, MaxHeld: o.MaxHeld,
-		Overload: o.Overload, Load: o.Load, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
+		Overload: o.Overload, Load: o.Load, Ready: p.ready, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
 		// The program warns of rules that lack an attribute, after each change of the rules.
 		Logger: slog.New(slog.DiscardHandler),
 		// No OnError: a store that fails is logged when it goes and when it comes back, and
@@ -256,6 +267,18 @@ func (p *Proxy) Drain() { p.gate.Drain() }
 // Refunded is for weir.Hooks.Decided, see httplimit.Gate.
 func (p *Proxy) Refunded(r *weir.Request, d *weir.Decision) { p.gate.Refunded(r, d) }
 
+// Stats counts what happened to the clients of a Proxy.
+type Stats struct {
+	// SlowBodies and StalledBodies are the bodies that were given up: by Options.BodyRate, and by
+	// BodyTimeout.
+	SlowBodies, StalledBodies uint64
+}
+
+// Stats returns a reading.
+func (p *Proxy) Stats() Stats {
+	return Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load()}
+}
+
 // Work forwards deferred requests until ctx ends, and returns when those under way have ended.
 // Without Options.Defer it returns at once.
 func (p *Proxy) Work(ctx context.Context) {
@@ -311,25 +334,29 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.Late(w, status)
 		return
 	}
-	hasBody := r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
+	var body *clientBody
+	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
+		body = p.newBody(w, r)
+		r = r.WithContext(r.Context()) // net/http looks at the Body of its own when the answer begins
+		r.Body = body
+	}
 	pass := p.gate.Enter(w, r)
 	if pass == nil {
-		if hasBody && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
+		if body != nil && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
 			// The server reads the rest of the body before it answers; not for ever.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
 		}
 		return
 	}
-	if p.takeDirect(w, r, pass) {
+	if p.takeDirect(w, r, pass, body) {
 		return
 	}
-	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host()}
-	r = r.WithContext(e)
-	if hasBody {
-		e.body = watchBody(w, r, p.o.BodyTimeout)
+	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
+	if body != nil {
+		body.stream(r)
 	}
-	p.forward(w, r, pass)
-	e.body.finish()
+	p.forward(w, r.WithContext(e), pass)
+	body.finish()
 }
 
 // forward passes r on, and takes its leave when the response has ended (or broken off: then
