@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -64,6 +65,11 @@ type Options struct {
 	// meanwhile. false says that it has answered the request, which is over. nil waits for nothing.
 	// It must be safe for concurrent use.
 	Ready func(w http.ResponseWriter, r *http.Request) bool
+	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon. A request whose
+	// client hangs up then keeps its place until Leave, since the server behind works on it. The
+	// abandoned requests of one address keep half of the places at most, and while they do, it gets
+	// no further one: its requests are answered 503.
+	KeepAbandoned bool
 	// Load measures the requests that pass; nil for none.
 	Load overload.Load
 	// Trace returns the trace that a request is part of, for weir.Request.Trace; nil for a request
@@ -127,6 +133,8 @@ type Gate struct {
 	o       Options
 	lines   *hold.Lines
 	passes  sync.Pool
+
+	abandoned abandoned
 }
 
 // Pass is the admission of one request. Not safe for concurrent use.
@@ -160,11 +168,13 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 		o.Door = "middleware"
 	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
+	g.abandoned.of = map[share]int{}
+	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
 	g.warnOfLacking()
 	g.passes.New = func() any {
 		p := &Pass{gate: g, visit: g.lines.NewVisit()}
 		p.visit.Held, p.visit.Failed = p.held, p.failure
-		if o.Overload != nil {
+		if o.Overload != nil || o.KeepAbandoned {
 			p.visit.Veto = p.veto
 		}
 		if o.Ready != nil {
@@ -327,8 +337,11 @@ func (g *Gate) Stats() Stats { return Stats(g.lines.Stats()) }
 
 // Drain ends the holding, for a server that is about to stop: requests that wait for a limit to
 // admit them are refused at once, as are those that would have to wait from then on. Those that
-// have a turn in a leaky bucket keep it.
-func (g *Gate) Drain() { g.lines.Shut() }
+// have a turn in a leaky bucket keep it. Abandoned requests are waited for no more.
+func (g *Gate) Drain() {
+	g.lines.Shut()
+	g.abandoned.end()
+}
 
 // Refunded is for weir.Hooks.Decided. After a refund through another door of this program, the
 // requests that wait at g for the refunded limit ask again at once, rather than within a second.

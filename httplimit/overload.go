@@ -23,15 +23,27 @@ type passage struct {
 	w       http.ResponseWriter // while Enter runs
 	asked   bool                // Options.Ready was, or need not be
 	unready bool                // it has answered the request
+
+	kept   bool // its client has hung up, and it keeps its place
+	shares []share
 }
 
 // veto turns a request away before it is charged, if there is no room for it.
-func (p *Pass) veto(d *weir.Decision) bool { return p.room.Refuses(p.gate.o.Overload, d) }
+func (p *Pass) veto(d *weir.Decision) bool {
+	if p.crowdedOut(d) {
+		return true
+	}
+	l := p.gate.o.Overload
+	return l != nil && p.room.Refuses(l, d)
+}
 
 // begin tells that the request is passed on now; false if there is no room for it any more.
 func (p *Pass) begin() bool {
-	if p.gate.o.Ready != nil && p.gate.o.Overload != nil && !p.isReady(&p.decision) { // no rule met it
-		return false
+	if l := p.gate.o.Overload; l != nil && !p.room.Permit.Held() {
+		// No rule met it, so that nobody has asked yet, or it was held.
+		if p.gate.o.Ready != nil && !p.isReady(&p.decision) || p.crowdedOut(&p.decision) {
+			return false
+		}
 	}
 	if !p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision) {
 		return false
@@ -70,7 +82,8 @@ func (p *Pass) Answered(status int) {
 		known = sent > 0 || p.body.read.Load() == 0
 	}
 	failed := status >= http.StatusInternalServerError
-	if l := p.gate.o.Load; l != nil && known && !failed && p.attrs.r.Context().Err() == nil {
+	hungUp := status == statusHungUp || !p.kept && p.attrs.r.Context().Err() != nil
+	if l := p.gate.o.Load; l != nil && known && !failed && !hungUp {
 		l.Answered(time.Since(p.room.Start) - sent)
 	}
 	if !p.room.Permit.Streams() {
@@ -80,7 +93,7 @@ func (p *Pass) Answered(status int) {
 	switch {
 	case failed:
 		p.room.Permit.Drop()
-	case p.attrs.r.Context().Err() != nil:
+	case hungUp:
 		p.room.Permit.Cancel()
 	case !known: // the client has not sent all of it, and the time is its own
 		p.room.Permit.Return()
@@ -92,7 +105,7 @@ func (p *Pass) Answered(status int) {
 // final returns the status of an answer for what it counts as: a handler that was broken off has
 // not failed.
 func (p *Pass) final(status int) int {
-	if status >= http.StatusInternalServerError && p.attrs.r.Context().Err() == context.Canceled {
+	if status >= http.StatusInternalServerError && !p.kept && p.attrs.r.Context().Err() == context.Canceled {
 		return statusHungUp
 	}
 	return status
@@ -111,6 +124,7 @@ func (p *Pass) end() {
 		}
 	}
 	p.room.Leave(p.gate.o.Load)
+	p.settleAbandoned()
 	if p.passed {
 		p.gate.limiter.Answered(&p.request, &p.decision, weir.Answer{Status: p.status})
 	}

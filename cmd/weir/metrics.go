@@ -70,7 +70,7 @@ func (p *program) collect() {
 	}
 	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
 	if p.proxy != nil {
-		queues.Held = p.proxy.Held
+		queues.Held, queues.Abandoned = p.proxy.Held, p.proxy.Abandoned
 		queues.Bodies = func() (slow, stalled uint64) {
 			s := p.proxy.Stats()
 			return s.SlowBodies, s.StalledBodies

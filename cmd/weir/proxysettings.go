@@ -71,6 +71,15 @@ var proxySettings = []setting{
 			c.concurrency = s
 			return nil
 		})},
+	{path: "proxy.abandoned", value: "keep",
+		help: "requests whose clients hang up, where proxy.concurrency or a limit on concurrency holds: keep (their place, until the upstream has answered) or cut (at once)",
+		set: text(func(c *config, s string) error {
+			if s != "keep" && s != "cut" {
+				return fmt.Errorf("%q must be keep or cut", s)
+			}
+			c.proxy.CutAbandoned = s == "cut"
+			return nil
+		})},
 	{path: "proxy.capacity", value: "0",
 		help: "requests in flight that are 100 % of the signal in_flight; 0: what proxy.concurrency admits",
 		set:  toInt(0, 1_000_000, func(c *config) *int { return &c.capacity })},

@@ -46,7 +46,7 @@ func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *http
 
 func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass, q *upstream.Request, body *clientBody) {
 	fail := func(err error) {
-		e := exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), body: body}
+		e := exchange{Context: r.Context(), client: r.Context(), pass: pass, path: pass.Attributes().Path(), body: body}
 		p.fail(w, r, &e, err)
 	}
 	if body != nil {
@@ -55,6 +55,9 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 			fail(err)
 			return
 		}
+	}
+	if pass.Keeps() {
+		q.AskBeforeCut(pass)
 	}
 	res, err := p.direct.Send(r.Context(), q)
 	q.Free() // a response may take long
@@ -67,7 +70,10 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 		fail(err)
 		return
 	}
-	body.begun()
+	if body.begun(); pass.Abandoned() {
+		p.noteAbandoned(r)
+		panic(http.ErrAbortHandler) // nobody wants the rest
+	}
 	if err := passBody(w, res); err != nil {
 		if res.Failed() && r.Context().Err() == nil && body.failure(false) == nil {
 			p.o.Logf("proxy: %s %q: the upstream's answer broke off: %v", r.Method, pass.Attributes().Path(), err)

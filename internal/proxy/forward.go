@@ -169,8 +169,12 @@ func modifyResponse(res *http.Response) error {
 	if e.pass == nil {
 		return nil
 	}
+	kept := e.leaving.answered()
 	if res.StatusCode >= 200 || res.StatusCode == http.StatusSwitchingProtocols {
 		e.pass.Answered(res.StatusCode)
+	}
+	if kept {
+		return errAbandoned{}
 	}
 	e.body.begun()
 	e.pass.WriteHeaders(res.Header)
@@ -191,7 +195,10 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		e.err = err
 		return
 	}
-	cancelled := e.Context.Err() != nil
+	if e.leaving.answered(); e.pass.Abandoned() {
+		p.noteAbandoned(r)
+	}
+	cancelled := e.client.Err() != nil
 	problem := func(status int, detail string) {
 		e.pass.Answered(status)
 		answer.ProblemDetails(w, status, "", "", detail, nil)

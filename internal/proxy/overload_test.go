@@ -106,7 +106,12 @@ func TestOverloadOutcomes(t *testing.T) {
 			w.WriteHeader(500)
 		}
 	}))
-	addr, a, l := overloadProxy(t, upstream.URL, overload.Options{})
+	a, err := overload.New(overload.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &loads{}
+	addr := newProxy(t, upstream.URL, noLimits, func(o *Options) { o.Overload, o.Load, o.CutAbandoned = a, l, true })
 	// A connection for each: a client tries a request anew for which a connection that served
 	// another broke off.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

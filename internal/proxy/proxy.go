@@ -33,6 +33,7 @@ import (
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/internal/upstream"
 	"github.com/weir-rl/weir/overload"
@@ -84,6 +85,12 @@ type Options struct {
 	// Overload bounds how many requests are under way to the upstream at the same time; nil does
 	// not.
 	Overload *overload.Limiter
+	// CutAbandoned cuts the request to the upstream at once when its client hangs up, also where the
+	// number of requests under way is bounded, by Overload or by a limit on concurrency. By default
+	// such a request keeps its place until the header of its answer has come or the upstream has
+	// closed the connection, for Timeout at most: see httplimit.Options.KeepAbandoned. A request whose
+	// body has not come whole is cut in any case.
+	CutAbandoned bool
 	// Line says whether requests have stood in line for too long before they came here, and what
 	// becomes of such; nil means that all are decided.
 	Line *shed.Door
@@ -125,13 +132,14 @@ type Proxy struct {
 	base    string // path in front, without a final slash
 	bare    string // base, unescaped
 
-	cuts *bodyCuts
+	cuts      *bodyCuts
+	abandoned *seldom.Line
 }
 
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
-	p := &Proxy{o: o, cuts: new(bodyCuts)}
+	p := &Proxy{o: o, cuts: new(bodyCuts), abandoned: new(seldom.Line)}
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
 	}
@@ -153,7 +161,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	options := httplimit.Options{
 		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
 		Identity: o.Identity, EncodedSlash: o.EncodedSlash, MaxHeld: o.MaxHeld,
-		Overload: o.Overload, Load: o.Load, Ready: p.ready, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
+		Overload: o.Overload, Load: o.Load, Ready: p.ready, KeepAbandoned: !o.CutAbandoned, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
 		// The program warns of rules that lack an attribute, after each change of the rules.
 		Logger: slog.New(slog.DiscardHandler),
 		// No OnError: a store that fails is logged when it goes and when it comes back, and
@@ -261,6 +269,9 @@ func (t *h2cTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // Held tells of the requests that are held, or were.
 func (p *Proxy) Held() httplimit.Stats { return p.gate.Stats() }
 
+// Abandoned tells of the requests whose clients hung up while they had a place.
+func (p *Proxy) Abandoned() httplimit.AbandonedStats { return p.gate.Abandoned() }
+
 // Drain ends the holding, see httplimit.Gate: for a program that is about to stop.
 func (p *Proxy) Drain() { p.gate.Drain() }
 
@@ -355,6 +366,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if body != nil {
 		body.stream(r)
 	}
+	if e.client = r.Context(); pass.Keeps() {
+		e.leaving = newLeaving(e.client, pass)
+		e.Context = e.leaving.ctx
+	}
 	p.forward(w, r.WithContext(e), pass)
 	body.finish()
 }
@@ -363,6 +378,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // ReverseProxy panics).
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
 	defer pass.Leave()
+	defer exchangeOf(r.Context()).leaving.end()
 	noSniffing(w.Header())
 	p.reverse.ServeHTTP(p.watch(w, pass), r)
 	pass.Finish()
@@ -386,6 +402,9 @@ type exchange struct {
 	path string          // in the normal form
 	host string          // as it was matched
 	body *clientBody     // nil without one
+
+	client  context.Context // ends when the client hangs up
+	leaving *leaving        // of a request that keeps its place then; else nil
 }
 
 type exchangeKey struct{}

@@ -263,7 +263,7 @@ func TestHangUp(t *testing.T) {
 				cancelled <- true
 			}
 		})
-		addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1}]`)
+		addr := newProxy(t, up.URL, `limits: [{name: c, allow: 1}]`, func(o *Options) { o.CutAbandoned = true })
 		ctx, cancel := context.WithCancel(t.Context())
 		r, err := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/slow", nil)
 		if err != nil {

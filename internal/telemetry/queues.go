@@ -14,6 +14,7 @@ import (
 // QueueOptions say what NewQueues reads. A nil field means that there is no such metric.
 type QueueOptions struct {
 	Held         func() httplimit.Stats
+	Abandoned    func() httplimit.AbandonedStats
 	Bodies       func() (slow, stalled uint64) // of requests, that the proxy gave up
 	Reservations func() weir.ReservationStats
 	// Deferred reads the queue of deferred requests, Worker what this node's worker did with them.
@@ -33,6 +34,8 @@ var (
 	descHeldLongest  = prometheus.NewDesc("weir_held_longest_line", "Requests in the longest of these lines.", nil, nil)
 	descHeldTotal    = prometheus.NewDesc("weir_held_events_total", "Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).", []string{"event"}, nil)
 	descBodies       = prometheus.NewDesc("weir_proxy_bodies_cut_total", "Bodies of requests through the proxy that were given up since they came too slowly (slow), or not at all for too long (stalled).", []string{"reason"}, nil)
+	descAbandoned    = prometheus.NewDesc("weir_abandoned_requests", "Requests whose clients hung up, and that keep their places until the upstream has answered.", nil, nil)
+	descAbandonedSum = prometheus.NewDesc("weir_abandoned_total", "Requests whose clients hung up, and that kept their places (kept) or were cut, since their address had half of the places (cut); and requests that were turned away for that (refused).", []string{"event"}, nil)
 	descReservations = prometheus.NewDesc("weir_reservations_total", "Reservations of costs known only afterwards, by what became of them: made, committed, expired.", []string{"event"}, nil)
 	descCostUnknown  = prometheus.NewDesc("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.", nil, nil)
 	descDeferred     = prometheus.NewDesc("weir_deferred_jobs", "Deferred requests that wait, and dead letters.", []string{"state"}, nil)
@@ -40,7 +43,7 @@ var (
 	descDeferredDone = prometheus.NewDesc("weir_deferred_total", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet).", []string{"event"}, nil)
 )
 
-var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descBodies, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
+var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descBodies, descAbandoned, descAbandonedSum, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
 
 // Describe implements prometheus.Collector.
 func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -61,6 +64,13 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		counter(descHeldTotal, h.Expired, "expired")
 		counter(descHeldTotal, h.HungUp, "hung_up")
 		counter(descHeldTotal, h.TurnedAway, "turned_away")
+	}
+	if c.o.Abandoned != nil {
+		a := c.o.Abandoned()
+		gauge(descAbandoned, float64(a.Now))
+		counter(descAbandonedSum, a.Kept, "kept")
+		counter(descAbandonedSum, a.Cut, "cut")
+		counter(descAbandonedSum, a.Refused, "refused")
 	}
 	if c.o.Bodies != nil {
 		slow, stalled := c.o.Bodies()

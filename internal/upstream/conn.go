@@ -24,6 +24,7 @@ type conn struct {
 	ctx      context.Context
 	by       time.Time   // when the header must be there; zero for ever, and after it
 	stop     func() bool // of the watch for ctx's end; nil while it is not watched
+	leaver   Leaver      // asked when ctx ends before the header is there; nil cuts
 	limit    int64       // bytes that may still be read
 	failed   error       // what Read returned last, if it was an error
 	cut      bool        // the server did not take all of the request
@@ -72,7 +73,7 @@ func (c *Client) dial(ctx context.Context) (*conn, error) {
 // ask sends a request and waits for the first byte of its response. sent tells, after an error,
 // whether the upstream may have seen some of it.
 func (c *conn) ask(ctx context.Context, now time.Time, q *Request) (sent bool, err error) {
-	c.ctx, c.limit, c.by, c.failed = ctx, MaxHeader, time.Time{}, nil
+	c.ctx, c.limit, c.by, c.failed, c.leaver = ctx, MaxHeader, time.Time{}, nil, q.leaver
 	c.response = Response{conn: c, method: q.method, keep: true}
 	first := watchAfter
 	if c.client.HeaderTimeout > 0 {
@@ -177,10 +178,30 @@ func (c *conn) late() error {
 			return err
 		}
 	}
-	if c.ctx.Err() != nil {
+	if !c.wanted() {
 		return context.Cause(c.ctx)
 	}
 	return nil
+}
+
+// wanted reports whether the answer is still waited for. A request that nobody waits for may go on
+// to its header all the same.
+func (c *conn) wanted() bool {
+	if c.ctx.Err() == nil {
+		return true
+	}
+	if c.leaver == nil {
+		return false
+	}
+	ctx := c.leaver.Abandon()
+	if c.leaver = nil; ctx == nil {
+		return false
+	}
+	if c.stop != nil {
+		c.stop() // it has run, or is about to: late meets that once more
+	}
+	c.ctx, c.stop = ctx, context.AfterFunc(ctx, c.abort)
+	return ctx.Err() == nil
 }
 
 // setDeadline bounds what the connection waits for, but for a sender, which looks after itself.
@@ -199,7 +220,7 @@ func (c *conn) abort() { _ = c.SetDeadline(time.Unix(1, 0)) }
 
 // headerRead says that the header is there: the body may take as long as it flows.
 func (c *conn) headerRead() {
-	c.by, c.limit = time.Time{}, math.MaxInt64
+	c.by, c.limit, c.leaver = time.Time{}, math.MaxInt64, nil
 }
 
 // done ends a request. The connection is kept for the next one if nothing is left on it and keep
@@ -214,7 +235,7 @@ func (c *conn) done(keep bool) {
 		keep = c.stop() && keep // else abort may be about to set a deadline
 		c.stop = nil
 	}
-	c.ctx = nil
+	c.ctx, c.leaver = nil, nil
 	if !keep || c.cut || c.raw == nil || c.in.Buffered() > 0 {
 		c.close()
 		return

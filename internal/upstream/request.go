@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -24,7 +25,20 @@ type Request struct {
 	// net/http's rule.
 	replayable bool
 	bad        bool
+	leaver     Leaver
 }
+
+// Leaver is asked what becomes of a request whose context ends while it waits for the header of its
+// answer.
+type Leaver interface {
+	// Abandon returns the context by which the request goes on; nil if it is to be cut at once. It
+	// is called in the goroutine of Client.Send or Response.Header, at most once.
+	Abandon() context.Context
+}
+
+// AskBeforeCut has l asked before the request is cut, since its context has ended. Without that it
+// is cut.
+func (q *Request) AskBeforeCut(l Leaver) { q.leaver = l }
 
 var requests = sync.Pool{New: func() any { return &Request{b: make([]byte, 0, 2<<10)} }}
 

@@ -44,8 +44,8 @@ func (r *Response) Close() { r.conn.done(r.keep && r.ended) }
 // names of those that are announced. After an error h is empty.
 func (r *Response) Header(h http.Header) (status int, err error) {
 	if r.informed {
-		if err := r.conn.ctx.Err(); err != nil {
-			return 0, err // else nobody would stop a server that goes on so
+		if !r.conn.wanted() {
+			return 0, r.conn.ctx.Err() // else nobody would stop a server that goes on so
 		}
 	}
 	if status, ok := r.plainHeader(h); ok {

@@ -18,6 +18,9 @@ type sender struct {
 	ctx  context.Context
 	body io.Reader
 	left int64
+	// stays says that the request may go on when its context has ended: then the connection is closed
+	// if it does not.
+	stays bool
 
 	began time.Time
 	// owed is since when the server owes something, to take a part of the body or to answer, in
@@ -35,7 +38,7 @@ const sendBuffer = 64 << 10
 var sendBuffers = sync.Pool{New: func() any { return new([sendBuffer]byte) }}
 
 func newSender(c *conn, q *Request) *sender {
-	s := &sender{conn: c, ctx: c.ctx, body: q.rest, left: q.length - int64(q.first()), began: time.Now(), done: make(chan struct{})}
+	s := &sender{conn: c, ctx: c.ctx, body: q.rest, left: q.length - int64(q.first()), stays: q.leaver != nil, began: time.Now(), done: make(chan struct{})}
 	s.owed.Store(-1)
 	return s
 }
@@ -82,7 +85,7 @@ func (s *sender) write(p []byte) error {
 			return err
 		}
 		_ = s.conn.SetWriteDeadline(time.Time{}) // it was one of before
-		if s.ctx.Err() != nil {
+		if s.ctx.Err() != nil && !s.stays {
 			return s.ctx.Err() // it was that of conn.abort
 		}
 		if len(p) == 0 {

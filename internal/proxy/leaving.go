@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/weir-rl/weir/httplimit"
+)
+
+// leaving decides what becomes of a request that goes through httputil.ReverseProxy, when its client
+// hangs up. What goes the direct way asks its Pass itself: see upstream.Leaver.
+type leaving struct {
+	ctx    context.Context // of the request to the upstream
+	cancel context.CancelFunc
+	unhook func() bool // stops to watch the client
+
+	mu     sync.Mutex
+	pass   *httplimit.Pass
+	begun  bool        // the header of the answer is there, or the request is over
+	unkeep func() bool // stops to watch for the end of the program, once the request is kept
+}
+
+// newLeaving returns what watches the client of a request that keeps its place.
+func newLeaving(client context.Context, pass *httplimit.Pass) *leaving {
+	_, _ = pass.Attributes().Attribute("ip") // which the pass then knows, in whatever goroutine
+	l := &leaving{pass: pass}
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(client))
+	l.unhook = context.AfterFunc(client, l.left)
+	return l
+}
+
+// left is called when the client has hung up.
+func (l *leaving) left() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.begun {
+		if until := l.pass.Abandon(); until != nil {
+			l.unkeep = context.AfterFunc(until, l.cancel)
+			return
+		}
+	}
+	l.cancel()
+}
+
+// answered tells that the header of the answer is there, and reports whether the request was
+// abandoned before and kept, so that nobody wants the rest. From then on a client that leaves ends
+// the request.
+func (l *leaving) answered() (kept bool) {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun = true
+	return l.unkeep != nil
+}
+
+// end ends the use of l.
+func (l *leaving) end() {
+	if l == nil {
+		return
+	}
+	l.unhook()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun = true
+	if l.unkeep != nil {
+		l.unkeep()
+	}
+	l.cancel()
+}
+
+// errAbandoned says that an answer has begun for which nobody waits.
+type errAbandoned struct{}
+
+// Error implements error.
+func (errAbandoned) Error() string { return "the client has hung up" }
+
+// noteAbandoned logs once in a while that requests keep their places.
+func (p *Proxy) noteAbandoned(r *http.Request) {
+	if n := p.abandoned.Due(time.Minute); n > 0 {
+		s := p.gate.Abandoned()
+		p.o.Logf("proxy: %s %.200q: its client hung up, and it kept its place until the upstream had answered (proxy.abandoned): %d such requests since the last line, %d now; %d were cut so far, and %d turned away, since their address had half of the places",
+			r.Method, r.URL.Path, n, s.Now, s.Cut, s.Refused)
+	}
+}
