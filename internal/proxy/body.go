@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -23,6 +24,9 @@ type clientBody struct {
 	pause   time.Duration // the longest; 0 for any
 	rate    int64         // the least, in bytes a second; 0 for any
 	cuts    *bodyCuts
+
+	trailer   http.Header // of the request; nil if it announces none
+	announced []string
 
 	over atomic.Bool // finish was called
 	read atomic.Int64
@@ -63,7 +67,9 @@ type bodyCuts struct {
 
 // newBody returns the body of r, to be read before the response begins.
 func (p *Proxy) newBody(w http.ResponseWriter, r *http.Request) *clientBody {
+	announced := requestTrailers(r)
 	return &clientBody{
+		trailer: r.Trailer, announced: announced,
 		body: r.Body, length: r.ContentLength, control: http.NewResponseController(w), http1: r.ProtoMajor == 1,
 		pause: max(0, p.o.BodyTimeout), rate: max(0, p.o.BodyRate), pace: pace(bodyGrace), cuts: p.cuts,
 	}
@@ -207,6 +213,9 @@ func (b *clientBody) begun() {
 
 // end notes that nothing more can be read. mu must be held.
 func (b *clientBody) end(err error, bounded bool) {
+	if err == io.EOF && b.trailer != nil {
+		maps.DeleteFunc(b.trailer, func(name string, _ []string) bool { return !slices.Contains(b.announced, name) })
+	}
 	b.err.Store(&err)
 	switch {
 	case err == io.EOF:

@@ -63,6 +63,7 @@ func passBody(w http.ResponseWriter, res *upstream.Response) error {
 		if announced {
 			prefix = ""
 		}
+		dropInvalid(trailer)
 		for name, lines := range trailer {
 			for _, line := range lines {
 				w.Header().Add(prefix+name, line)

@@ -165,6 +165,10 @@ func modifyResponse(res *http.Response) error {
 		res.Header.Del("Content-Length")
 		res.ContentLength = -1
 	}
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		dropInvalid(res.Trailer)
+		res.Body = trailerBody{res.Body, res}
+	}
 	e := exchangeOf(res.Request.Context())
 	if e.pass == nil {
 		return nil

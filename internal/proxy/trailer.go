@@ -1,0 +1,44 @@
+package proxy
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// Trailers come when all else was judged. So what frames a message, says who asks, or where to, is
+// dropped from them (RFC 9110, 6.5.1), and of a request what its header has not announced. Package
+// h2 does that as well; net/http passes it on.
+
+// requestTrailers takes what may not be a trailer out of those that r announces, and returns the
+// names of the rest.
+func requestTrailers(r *http.Request) (announced []string) {
+	if len(r.Trailer) == 0 {
+		return nil
+	}
+	dropInvalid(r.Trailer)
+	return slices.Collect(maps.Keys(r.Trailer))
+}
+
+func dropInvalid(trailer http.Header) {
+	maps.DeleteFunc(trailer, func(name string, _ []string) bool { return !httpguts.ValidTrailerHeader(name) })
+}
+
+// trailerBody is the body of a response that takes what may not be a trailer out of those that came
+// behind it.
+type trailerBody struct {
+	io.ReadCloser
+	response *http.Response
+}
+
+// Read implements io.Reader.
+func (b trailerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		dropInvalid(b.response.Trailer)
+	}
+	return n, err
+}
