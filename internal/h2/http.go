@@ -27,7 +27,8 @@ const maxBodies = 256 << 20
 // What a handler and a client meet is the same but for this. Malformed requests are reset, also
 // those with fields of a connection, which net/http answers 400, those whose Content-Length is none
 // or not the length of the body, and those whose :path does not begin with /. Host is in
-// Request.Host only. Bodies that come in may be read from any goroutine.
+// Request.Host only. Bodies that come in may be read from any goroutine, and a read deadline may be
+// moved when it has passed.
 //
 // The ResponseWriter has a method SetStall(time.Duration), which bounds how long a Write may wait
 // for the client.

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-rl/weir/httplimit"
 )
 
-// leaving decides what becomes of a request that goes through httputil.ReverseProxy, when its client
+// leaving decides what happens to a request that goes through httputil.ReverseProxy when its client
 // hangs up. What goes the direct way asks its Pass itself: see upstream.Leaver.
 type leaving struct {
 	ctx    context.Context // of the request to the upstream

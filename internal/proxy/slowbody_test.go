@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/upstream"
 	"github.com/weir-rl/weir/overload"
@@ -99,8 +100,8 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
 	})
-	const rule = `limits: [{name: one, allow: 1}]`
-	for name, fixed := range map[string]int{"a bound": 1, "adaptive": 0, "a limit": -1} {
+	const rule = `limits: [{name: few, allow: 3}]`
+	for name, fixed := range map[string]int{"a bound": 3, "adaptive": 0, "a limit": -1} {
 		for _, h2c := range []bool{false, true} {
 			yaml := noLimits
 			var guard *overload.Limiter
@@ -109,14 +110,18 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 			case -1:
 				yaml = rule
 			case 0:
-				guard, err = overload.New(overload.Options{Max: 1})
+				guard, err = overload.New(overload.Options{Min: 3, Max: 3})
 			default:
 				guard, err = overload.New(overload.Options{Fixed: fixed})
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			addr := newProxy(t, up.URL, yaml, func(o *Options) { o.Overload, o.BodyTimeout = guard, time.Hour })
+			arrived := make(chan bool, 100)
+			addr := newProxy(t, up.URL, yaml, func(o *Options) {
+				o.Overload, o.BodyTimeout = guard, time.Hour
+				o.Trace = func(*http.Request) *weir.Trace { arrived <- true; return nil }
+			})
 			uploads.Store(0)
 			const length = 30_000
 			var slow []*upload
@@ -124,6 +129,7 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 				u := beginUpload(t, addr, h2c, length)
 				u.write(1)
 				slow = append(slow, u)
+				patience.Receive(t, "the header is there", arrived)
 			}
 			c := client(t, false)
 			for i := range 5 {
