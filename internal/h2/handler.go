@@ -74,6 +74,7 @@ func (c *conn) httpRequest(ctx context.Context, st *stream, w *response) (*http.
 	}
 	r.Header = make(http.Header, len(q.fields))
 	values := make([]string, len(q.fields)) // one for all fields
+	var crumbs []string                     // of a Cookie that came in several fields
 	for i, f := range q.fields {
 		name := http.CanonicalHeaderKey(f.Name)
 		switch old := r.Header[name]; {
@@ -81,10 +82,14 @@ func (c *conn) httpRequest(ctx context.Context, st *stream, w *response) (*http.
 			values[i] = f.Value
 			r.Header[name] = values[i : i+1 : i+1]
 		case name == "Cookie":
-			old[0] += "; " + f.Value
+			crumbs = append(crumbs, f.Value)
 		default:
 			r.Header[name] = append(old, f.Value)
 		}
+	}
+	if crumbs != nil {
+		cookie := r.Header["Cookie"]
+		cookie[0] = strings.Join(append([]string{cookie[0]}, crumbs...), "; ")
 	}
 	if r.Host == "" {
 		r.Host = r.Header.Get("Host")
