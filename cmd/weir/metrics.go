@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/store/cas"
@@ -75,7 +76,7 @@ func (p *program) collect() {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
 		}
 	}
-	doors := telemetry.DoorOptions{Doors: p.connectionStats, Line: p.line.Stats}
+	doors := telemetry.DoorOptions{Doors: p.connectionStats, Memory: p.memoryStats, Line: p.line.Stats}
 	if p.tokens != nil {
 		doors.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
 	}
@@ -105,6 +106,17 @@ func (p *program) collect() {
 		p.metrics.Registry().MustRegister(telemetry.NewRLQS(p.quota.Stats))
 	}
 	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
+}
+
+// memoryStats reads what HTTP/2 takes at each door that bounds it.
+func (p *program) memoryStats() map[string]h2.MemoryStats {
+	out := map[string]h2.MemoryStats{}
+	for _, d := range p.doors {
+		if d.memory != nil {
+			out[d.name] = d.memory()
+		}
+	}
+	return out
 }
 
 // connectionStats reads the connections of each door; nothing before the doors are open.

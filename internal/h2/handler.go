@@ -12,6 +12,10 @@ import (
 // startHandler hands a request to the handler.
 func (c *conn) startHandler(st *stream) error {
 	c.mu.Lock()
+	if st.closed { // the connection was ended meanwhile
+		c.mu.Unlock()
+		return nil
+	}
 	if c.handlers >= c.s.o.MaxHandlers || !c.s.takeHandler() {
 		c.resetLocked(st.id, refusedStream)
 		c.mu.Unlock()
@@ -42,6 +46,7 @@ func (c *conn) leaveHandler(st *stream) {
 	st.async = false
 	if st.closed {
 		c.orphans--
+		c.dropHead(st)
 	}
 }
 
@@ -90,6 +95,9 @@ func (c *conn) httpRequest(ctx context.Context, st *stream, w *response) (*http.
 	if crumbs != nil {
 		cookie := r.Header["Cookie"]
 		cookie[0] = strings.Join(append([]string{cookie[0]}, crumbs...), "; ")
+	}
+	if !q.shared {
+		q.fields = nil // nobody reads them any more
 	}
 	if r.Host == "" {
 		r.Host = r.Header.Get("Host")
