@@ -4,6 +4,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
@@ -21,7 +22,7 @@ func (p *program) newMetrics() *telemetry.Metrics {
 		Detailed: p.c.detailed,
 		Hide:     secretIdentities(p.c.identity),
 		UnknownDomain: func(domain string) {
-			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", domain)
+			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", seldom.Excerpt(domain))
 		},
 	}
 	if s := p.storage; s.shared != nil {

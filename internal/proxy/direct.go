@@ -75,7 +75,7 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 	}
 	if err := passBody(w, res); err != nil {
 		if res.Failed() && r.Context().Err() == nil && body.failure(false) == nil {
-			p.o.Logf("proxy: %s %q: the upstream's answer broke off: %v", r.Method, pass.Attributes().Path(), err)
+			p.warnOf(&p.lines.brokeOff, r.Method, pass.Attributes().Path(), "the upstream's answer broke off", err)
 		}
 		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}

@@ -215,11 +215,12 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		w.WriteHeader(499) // the client is gone; only a log reads this
 		return
 	}
-	p.o.Logf("proxy: %s %q: the upstream failed: %v", r.Method, e.path, err)
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
+		p.warnOf(&p.lines.late, r.Method, e.path, "the upstream failed", err)
 		problem(http.StatusGatewayTimeout, "The server behind this proxy did not answer in time.")
 		return
 	}
+	p.warnOf(&p.lines.failed, r.Method, e.path, "the upstream failed", err)
 	problem(http.StatusBadGateway, "The server behind this proxy could not be reached, or did not answer in HTTP.")
 }

@@ -93,8 +93,8 @@ type Options struct {
 	Defer *Deferral
 	// TLS configures connections to an https upstream; nil means the system's authorities.
 	TLS *tls.Config
-	// Logf is called when the upstream or the store fails; nil means it is not. Safe for concurrent
-	// use.
+	// Logf is called when the upstream or the store fails, once a minute for each kind of failure;
+	// nil means it is not. Safe for concurrent use.
 	Logf func(format string, args ...any)
 }
 
@@ -118,12 +118,13 @@ type Proxy struct {
 	host    string
 	base    string // path in front, without a final slash
 	bare    string // base, unescaped
+	lines   *lines
 }
 
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
-	p := &Proxy{o: o}
+	p := &Proxy{o: o, lines: new(lines)}
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
 	}
@@ -167,7 +168,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 		// Bodies of unknown length and event streams are flushed at once all the same.
 		FlushInterval: flushAfter,
 		BufferPool:    buffers,
-		ErrorLog:      log.New(logWriter(p.o.Logf), "", 0),
+		ErrorLog:      log.New(logWriter{p}, "", 0),
 	}
 	return p, nil
 }
@@ -390,12 +391,3 @@ func (bufferPool) Get() []byte { return pooledBuffers.Get().(*[bufferSize]byte)[
 
 // Put implements httputil.BufferPool.
 func (bufferPool) Put(b []byte) { pooledBuffers.Put((*[bufferSize]byte)(b)) }
-
-// logWriter turns log lines of net/http into calls of Logf.
-type logWriter func(format string, args ...any)
-
-// Write implements io.Writer.
-func (f logWriter) Write(line []byte) (int, error) {
-	f("proxy: %s", strings.TrimRight(string(line), "\n"))
-	return len(line), nil
-}
