@@ -224,6 +224,7 @@ func (p *program) addProxy() error {
 	o := c.proxy
 	o.Headers, o.CORS, o.ClientIP, o.Identity = c.headers, c.cors, c.clientIP, identity
 	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
+	o.MaxUpstream = p.connections()
 	o.Stopwatch, o.Logf, o.Line = p.metrics, p.logf(slog.LevelWarn), p.lineOf("proxy")
 	if p.tracer() != nil {
 		o.Trace = otel.TraceOf

@@ -72,7 +72,7 @@ func (p *program) collect() {
 	}
 	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
 	if p.proxy != nil {
-		queues.Held = p.proxy.Held
+		queues.Held, queues.Upstream = p.proxy.Held, p.proxy.Upstream
 		if p.deferred != nil {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
 		}

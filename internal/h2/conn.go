@@ -136,7 +136,7 @@ func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
 	if h := p.handed; h != nil {
 		ctx, c.handler = h.ctx, h.handler
 	}
-	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.ctx, c.cancel = context.WithCancel(connContext{ctx, c})
 	c.recvWindow = defaultWindow
 	c.streams = map[uint32]*stream{}
 	c.drained.L = &c.mu

@@ -140,3 +140,23 @@ func announced(h http.Header) (trailer http.Header) {
 	}
 	return trailer
 }
+
+// connContext is the context of a connection.
+type connContext struct {
+	context.Context
+	c *conn
+}
+
+type connKey struct{}
+
+// Value implements context.Context.
+func (x connContext) Value(key any) any {
+	if key == (connKey{}) {
+		return x.c
+	}
+	return x.Context.Value(key)
+}
+
+// ConnectionOf tells apart the HTTP/2 connections that requests came over, by their contexts; nil
+// if a request came over another protocol, or another server of HTTP/2.
+func ConnectionOf(ctx context.Context) any { return ctx.Value(connKey{}) }

@@ -64,8 +64,8 @@ func (a *flood) header(id uint32, end, whole bool) {
 	}
 }
 
-// TestMemory: whatever connections make the server keep, it stays within the budget, the greedy ones
-// are told to calm down, and those that keep little are served all the while.
+// TestMemory: whatever connections make the server keep, it stays within the budget, the greedy
+// ones are told to calm down, and those that keep little are served all the while.
 func TestMemory(t *testing.T) {
 	const budget, streams = 8 << 20, 25
 	each := func(path string, what func(a *flood, id uint32)) func(a *flood) {
@@ -232,7 +232,8 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// told reads until the server has taken all, or ended the connection; 1 if it was told to calm down.
+// told reads until the server has taken all, or ended the connection; 1 if it was told to calm
+// down.
 func told(t *testing.T, conn net.Conn) int {
 	t.Helper()
 	_ = conn.SetReadDeadline(patience.End(t))
@@ -253,8 +254,8 @@ func told(t *testing.T, conn net.Conn) int {
 	}
 }
 
-// ended reads what is left to read, until the server ends the connection; 1 if that was told to calm
-// down. One that it does not end answers a ping.
+// ended reads what is left to read, until the server ends the connection; 1 if that was told to
+// calm down. One that it does not end answers a ping.
 func ended(t *testing.T, conn net.Conn) int {
 	_, _ = conn.Write(appendPing(nil, 0, make([]byte, 8)))
 	return told(t, conn)
@@ -329,8 +330,8 @@ func TestUnfinishedHeader(t *testing.T) {
 	}
 }
 
-// TestEndedMeanwhile: no handler begins for a stream of a connection that was ended after the stream
-// was opened.
+// TestEndedMeanwhile: no handler begins for a stream of a connection that was ended after the
+// stream was opened.
 func TestEndedMeanwhile(t *testing.T) {
 	s := New(Options{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a handler began") })})
 	c := &conn{s: s}

@@ -395,6 +395,12 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 			status, err = 0, errors.New("the upstream's answer broke off")
 		}
 	}()
+	if s.proxy.needsPlace(r) { // which a client may wait for, too, but not for as long
+		if err := s.proxy.places.Enter(ctx, nil, 0); err != nil {
+			return 0, err
+		}
+		defer s.proxy.places.Leave(nil)
+	}
 	s.proxy.reverse.ServeHTTP(out, r)
 	if e.err != nil {
 		return 0, e.err

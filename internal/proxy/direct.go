@@ -62,6 +62,13 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 			return
 		}
 	}
+	leave, err := p.enter(r)
+	if err != nil {
+		q.Free()
+		fail(err)
+		return
+	}
+	defer leave()
 	res, err := p.direct.Send(r.Context(), q)
 	q.Free() // a response may take long
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/upstream"
 )
 
 // rewrite makes the request to the upstream. Hop-by-hop headers, and the client's Forwarded,
@@ -153,7 +154,7 @@ func asWritten(u *url.URL) string {
 
 // modifyResponse puts the rate-limit headers on the upstream's response, in place of its own of the
 // same families.
-func modifyResponse(res *http.Response) error {
+func (p *Proxy) modifyResponse(res *http.Response) error {
 	if res.StatusCode < 100 {
 		// net/http's server would panic
 		return fmt.Errorf("it answered with status %03d", res.StatusCode)
@@ -162,6 +163,11 @@ func modifyResponse(res *http.Response) error {
 		// HTTP/2 allows it beside trailers; in HTTP/1 they need chunks
 		res.Header.Del("Content-Length")
 		res.ContentLength = -1
+	}
+	if p.scheme == "https" && res.StatusCode != http.StatusSwitchingProtocols {
+		if h2 := res.ProtoMajor == 2; p.multiplexed.Load() != h2 {
+			p.multiplexed.Store(h2)
+		}
 	}
 	e := exchangeOf(res.Request.Context())
 	if e.pass == nil {
@@ -213,6 +219,14 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 	if cancelled {
 		e.pass.Answered(499)
 		w.WriteHeader(499) // the client is gone; only a log reads this
+		return
+	}
+	if errors.Is(err, upstream.ErrNoPlace) {
+		p.warn(&p.lines.full, "proxy: requests are answered 503, since as many are under way to the upstream as may be (weir_upstream_places)")
+		w.Header().Set("Retry-After", "1")
+		e.pass.Answered(http.StatusServiceUnavailable)
+		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "",
+			"As many requests are under way to the server behind this proxy as may be. Try again in a moment.", nil)
 		return
 	}
 	var timeout net.Error

@@ -11,7 +11,7 @@ import (
 // lines are those of the log that clients can cause. Each is written once a minute at most, and
 // says how many there would have been.
 type lines struct {
-	failed, late, brokeOff        seldom.Line // of the upstream
+	failed, late, brokeOff, full  seldom.Line // of the upstream
 	reverse                       seldom.Line // of net/http/httputil
 	notDeferred, ticket           seldom.Line // of deferred requests
 	slotsKept, costsStayEstimates seldom.Line

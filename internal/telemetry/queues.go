@@ -9,11 +9,13 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/upstream"
 )
 
 // QueueOptions say what NewQueues reads. A nil field means that there is no such metric.
 type QueueOptions struct {
 	Held         func() httplimit.Stats
+	Upstream     func() upstream.PlaceStats
 	Reservations func() weir.ReservationStats
 	// Deferred reads the queue of deferred requests, Worker what this node's worker did with them.
 	// Both are set or neither is.
@@ -31,6 +33,9 @@ var (
 	descHeldLines    = prometheus.NewDesc("weir_held_lines", "Lines in which they stand: one for each key of a limit.", nil, nil)
 	descHeldLongest  = prometheus.NewDesc("weir_held_longest_line", "Requests in the longest of these lines.", nil, nil)
 	descHeldTotal    = prometheus.NewDesc("weir_held_events_total", "Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).", []string{"event"}, nil)
+	descUpstream     = prometheus.NewDesc("weir_upstream_requests", "Requests that are under way to the proxy's upstream, each on a connection of its own (under_way), and those that wait for a place among these (waiting).", []string{"state"}, nil)
+	descUpstreamMost = prometheus.NewDesc("weir_upstream_places", "How many requests may be under way to the proxy's upstream.", nil, nil)
+	descUpstreamFull = prometheus.NewDesc("weir_upstream_full_total", "Requests that found no place in time, and got a 503.", nil, nil)
 	descReservations = prometheus.NewDesc("weir_reservations_total", "Reservations of costs known only afterwards, by what became of them: made, committed, expired.", []string{"event"}, nil)
 	descCostUnknown  = prometheus.NewDesc("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.", nil, nil)
 	descDeferred     = prometheus.NewDesc("weir_deferred_jobs", "Deferred requests that wait, and dead letters.", []string{"state"}, nil)
@@ -38,7 +43,7 @@ var (
 	descDeferredDone = prometheus.NewDesc("weir_deferred_total", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet).", []string{"event"}, nil)
 )
 
-var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
+var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descUpstream, descUpstreamMost, descUpstreamFull, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
 
 // Describe implements prometheus.Collector.
 func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -59,6 +64,13 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		counter(descHeldTotal, h.Expired, "expired")
 		counter(descHeldTotal, h.HungUp, "hung_up")
 		counter(descHeldTotal, h.TurnedAway, "turned_away")
+	}
+	if c.o.Upstream != nil {
+		u := c.o.Upstream()
+		gauge(descUpstream, float64(u.Used), "under_way")
+		gauge(descUpstream, float64(u.Waiting), "waiting")
+		gauge(descUpstreamMost, float64(u.Max))
+		counter(descUpstreamFull, u.Refused)
 	}
 	if c.o.Reservations != nil {
 		r := c.o.Reservations()
