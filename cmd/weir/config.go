@@ -129,7 +129,7 @@ type config struct {
 // limits bound connections and requests at several doors.
 type limits struct {
 	perAddress, streams        int
-	header, body               int64
+	header, body, memory       int64
 	headerTimeout, idle, stall time.Duration
 }
 

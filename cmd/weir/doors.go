@@ -16,6 +16,7 @@ import (
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/dash"
 	"github.com/weir-rl/weir/internal/h1"
+	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/httpapi"
 	"github.com/weir-rl/weir/internal/insight"
 	"github.com/weir-rl/weir/internal/listen"
@@ -34,6 +35,7 @@ type door struct {
 	serve    func(net.Listener) error
 	drain    func() // tells clients that the door is going away, before any door closes; may be nil
 	shutdown func(context.Context) error
+	memory   func() h2.MemoryStats // of HTTP/2; nil where nobody counts
 }
 
 // ready returns the reason why this server should get no requests at the moment; nil if it should.
@@ -109,12 +111,17 @@ func (p *program) addLoop(name, address string, s *http.Server, drain func()) {
 // addGRPC makes the door of Envoy's rate limit service, which serves that of its quotas as well.
 func (p *program) addGRPC(envoy *rls.Service) {
 	p.quota = p.newQuota()
-	g := rls.NewServer(envoy, rls.ServerOptions{
+	o := rls.ServerOptions{
 		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
 		Authorize: p.authorizer("grpc"), Line: p.lineOf("rls"), Logger: p.log, Beside: p.quota.Register,
-	})
+		MaxMemory: p.c.limits.memory, HandshakeTimeout: p.c.limits.headerTimeout,
+	}
+	if p.c.named["limits.streams"] {
+		o.MaxStreams = uint32(p.c.limits.streams)
+	}
+	g := rls.NewServer(envoy, o)
 	p.doors = append(p.doors, &door{
-		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, shutdown: g.Shutdown,
+		name: "grpc", address: p.c.listen.grpc, serve: g.Serve, shutdown: g.Shutdown, memory: g.Memory,
 		drain: func() { g.Drain(); p.quota.Drain() },
 	})
 }
@@ -217,6 +224,7 @@ func (p *program) addProxy() error {
 	o := c.proxy
 	o.Headers, o.CORS, o.ClientIP, o.Identity = c.headers, c.cors, c.clientIP, identity
 	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
+	o.MaxUpstream = p.connections()
 	o.Stopwatch, o.Logf, o.Line = p.metrics, p.logf(slog.LevelWarn), p.lineOf("proxy")
 	if p.tracer() != nil {
 		o.Trace = otel.TraceOf
@@ -230,7 +238,10 @@ func (p *program) addProxy() error {
 	if p.tracer() != nil {
 		served = p.otel.Tracer().Serve(h)
 	}
-	p.addLoop("proxy", c.listen.proxy, proxy.NewServer(proxy.Bound(served, c.limits.body, c.limits.stall)), h.Drain)
+	s, memory := proxy.NewServerWith(proxy.Bound(served, c.limits.body, c.limits.stall),
+		h2.HTTPOptions{MaxMemory: c.limits.memory, Logger: p.log})
+	p.addLoop("proxy", c.listen.proxy, s, h.Drain)
+	p.doors[len(p.doors)-1].memory = memory
 	return nil
 }
 

@@ -144,12 +144,17 @@ func (p *program) listenerOptions(d *door) listen.Options {
 	return o
 }
 
-// connections is how many connections a door may have. All doors share the files that the process
-// may open; if one of them could take all, the others were closed as well, the admin door among
+// connections is how many connections a door may have, and the proxy to its upstream. All share the
+// files that the process may open; if one of them could take all, the others were closed as well, the admin door among
 // them.
 func (p *program) connections() int {
-	doors := len(p.doors)
-	if p.proxy != nil {
+	doors, l := 0, &p.c.listen
+	for _, address := range []string{l.http, l.grpc, l.resp, l.spoe, l.proxy, l.admin} {
+		if address != "" {
+			doors++
+		}
+	}
+	if l.proxy != "" {
 		doors++ // its connections to the upstream
 	}
 	return shareFiles(int(min(listen.MaxFiles(), 1<<30)), p.c.maxConnections, doors)

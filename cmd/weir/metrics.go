@@ -2,7 +2,9 @@ package main
 
 import (
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/internal/telemetry"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
@@ -20,7 +22,7 @@ func (p *program) newMetrics() *telemetry.Metrics {
 		Detailed: p.c.detailed,
 		Hide:     secretIdentities(p.c.identity),
 		UnknownDomain: func(domain string) {
-			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", domain)
+			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", seldom.Excerpt(domain))
 		},
 	}
 	if s := p.storage; s.shared != nil {
@@ -70,7 +72,7 @@ func (p *program) collect() {
 	}
 	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
 	if p.proxy != nil {
-		queues.Held, queues.Abandoned = p.proxy.Held, p.proxy.Abandoned
+		queues.Held, queues.Abandoned, queues.Upstream = p.proxy.Held, p.proxy.Abandoned, p.proxy.Upstream
 		queues.Bodies = func() (slow, stalled uint64) {
 			s := p.proxy.Stats()
 			return s.SlowBodies, s.StalledBodies
@@ -79,7 +81,7 @@ func (p *program) collect() {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred
 		}
 	}
-	doors := telemetry.DoorOptions{Doors: p.connectionStats, Line: p.line.Stats}
+	doors := telemetry.DoorOptions{Doors: p.connectionStats, Memory: p.memoryStats, Line: p.line.Stats}
 	if p.tokens != nil {
 		doors.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
 	}
@@ -109,6 +111,17 @@ func (p *program) collect() {
 		p.metrics.Registry().MustRegister(telemetry.NewRLQS(p.quota.Stats))
 	}
 	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
+}
+
+// memoryStats reads what HTTP/2 takes at each door that bounds it.
+func (p *program) memoryStats() map[string]h2.MemoryStats {
+	out := map[string]h2.MemoryStats{}
+	for _, d := range p.doors {
+		if d.memory != nil {
+			out[d.name] = d.memory()
+		}
+	}
+	return out
 }
 
 // connectionStats reads the connections of each door; nothing before the doors are open.

@@ -489,8 +489,16 @@ var boundSettings = []setting{
 			return err
 		})},
 	{path: "limits.streams", value: "250",
-		help: "bound on the requests under way on one HTTP/2 connection",
+		help: "bound on the requests under way on one HTTP/2 connection; 1,024 at the gRPC door if nobody sets it",
 		set:  toInt(1, 1<<20, func(c *config) *int { return &c.limits.streams })},
+	{path: "limits.memory", value: "256MiB",
+		help: "bound on what all HTTP/2 connections of the proxy make this process keep, and on that of the gRPC door: headers, bodies, answers",
+		set: text(func(c *config, s string) (err error) {
+			if c.limits.memory, err = parseBytes(s); err == nil && c.limits.memory < 8<<20 {
+				err = fmt.Errorf("%q is below 8MiB", s)
+			}
+			return err
+		})},
 	{path: "limits.idle", value: "2m",
 		help: "how long a connection over HTTP may be without a request",
 		set:  toDuration(10*time.Millisecond, func(c *config) *time.Duration { return &c.limits.idle })},

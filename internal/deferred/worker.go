@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/internal/seldom"
 )
 
 // Options configure NewWorker. Ask and Send are required; the zero value of all else is right for
@@ -45,6 +47,7 @@ type Worker struct {
 	o     Options
 	wake  chan struct{}
 	stats struct{ sent, done, again, failed, postponed atomic.Uint64 }
+	lines struct{ again, failed seldom.Line } // of the log: clients decide how many jobs there are
 }
 
 // WorkerStats count the work of a worker.
@@ -229,13 +232,18 @@ func (w *Worker) send(ctx context.Context, j *Job) {
 		err = w.q.Again(finish, j, backoff(w.o.Backoff, j.Attempts), status, why)
 	}
 	if err != nil {
-		w.o.Logf("deferred: job %s will be sent once more: %v", j.ID, err)
+		if n := w.lines.again.Due(time.Minute); n > 0 {
+			w.o.Logf("deferred: job %s will be sent once more (%d such since the last line): %s", j.ID, n, seldom.Excerpt(err.Error()))
+		}
 	}
 }
 
 func (w *Worker) fail(ctx context.Context, j *Job, status int, why string) error {
 	w.stats.failed.Add(1)
-	w.o.Logf("deferred: job %s of %s is given up after %d attempts (status %d, %s)", j.ID, j.Queue, j.Attempts, status, why)
+	if n := w.lines.failed.Due(time.Minute); n > 0 { // /api/v1/deferred lists all
+		w.o.Logf("deferred: job %s of %s is given up after %d attempts (status %d, %s; %d such since the last line)",
+			j.ID, j.Queue, j.Attempts, status, seldom.Excerpt(why), n)
+	}
 	return w.q.Fail(ctx, j, status, why)
 }
 

@@ -237,7 +237,7 @@ func (f *handler) admits(w http.ResponseWriter, r *http.Request) bool {
 func (f *handler) remark(r *http.Request, family *proxyFamily) {
 	if len(r.Header[family.method]) == 0 {
 		f.noMethod.do(func() {
-			f.warnf("forward auth: a check of %s by %s has no %s header; its request is taken for a %s", family.name, r.RemoteAddr, family.method, answer.Printable(r.Method))
+			f.warnf("forward auth: a check of %s by %s has no %s header; its request is taken for a %s", family.name, r.RemoteAddr, family.method, answer.Printable(seldom.Excerpt(r.Method)))
 		})
 	}
 	if len(r.Header["X-Forwarded-For"]) == 0 {

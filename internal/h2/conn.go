@@ -71,8 +71,7 @@ type connState struct {
 	writing bool
 	failed  error // of writing: nothing is sent any more
 
-	inputSize int  // of conn.in
-	resting   bool // the reader is being woken, to make it smaller
+	resting bool // the reader is being woken, to drop what it keeps
 
 	jobs     int       // calls of this connection that are with workers
 	flushing bool      // a worker writes what others answer, too, when they had their turn
@@ -96,6 +95,9 @@ type connState struct {
 
 	draining drainState
 	dead     bool
+
+	memory
+	headerSince time.Time // since when a header comes in that is not whole; zero for none
 }
 
 // drainState is how far a connection is on its way out.
@@ -134,7 +136,7 @@ func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
 	if h := p.handed; h != nil {
 		ctx, c.handler = h.ctx, h.handler
 	}
-	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.ctx, c.cancel = context.WithCancel(connContext{ctx, c})
 	c.recvWindow = defaultWindow
 	c.streams = map[uint32]*stream{}
 	c.drained.L = &c.mu
@@ -151,6 +153,9 @@ func (c *conn) serve() {
 		return
 	}
 	err := c.readFrames()
+	if c.saidCalm() {
+		return
+	}
 	if fault, ok := errors.AsType[connError](err); ok {
 		c.fail(fault)
 	}
@@ -182,6 +187,7 @@ func (c *conn) end() {
 		st.abort()
 		c.close(st)
 	}
+	c.settle()
 	c.drained.Broadcast()
 }
 
@@ -267,10 +273,20 @@ func (c *conn) endBatch() bool {
 	c.chatter = max(c.chatter-c.repaid*chatterPerCall, 0)
 	c.repaid = 0
 	c.flush()
+	if !c.midHeader() {
+		c.headerSince = time.Time{}
+	} else if c.headerSince.IsZero() {
+		c.headerSince = time.Now()
+	}
+	if c.settleReader() {
+		c.mu.Unlock()
+		c.s.relieve() // which may end this connection
+		c.mu.Lock()
+	}
 	for c.writing && len(c.out) > maxOut {
 		c.drained.Wait()
 	}
-	return c.failed == nil
+	return c.failed == nil && !c.leaving
 }
 
 // fill reads more. The buffer grows while it is filled, up to maxInput, and shrinks when it mostly
@@ -308,9 +324,6 @@ func (c *conn) resize(n int) {
 	in := make([]byte, n)
 	copy(in, c.in[:c.w])
 	c.in, c.small = in, 0
-	c.mu.Lock()
-	c.inputSize = n
-	c.mu.Unlock()
 }
 
 // rest releases the large buffers of a silent connection. The reader waits in a read with its own
@@ -324,7 +337,7 @@ func (c *conn) rest() {
 			c.spare = nil
 		}
 	}
-	if c.inputSize > minInput && c.draining == serving && !c.resting {
+	if c.reader > minInput && c.draining == serving && !c.resting {
 		c.resting = true
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
 	}
@@ -344,7 +357,13 @@ func (c *conn) rested(err error) bool {
 		for n <= c.w {
 			n *= 2
 		}
-		c.resize(n)
+		if n != len(c.in) {
+			c.resize(n)
+		}
+		c.trim()
+		c.mu.Lock()
+		c.settleReader()
+		c.mu.Unlock()
 	}
 	return asked
 }

@@ -60,13 +60,18 @@ type Options struct {
 	// MaxHeaderBytes bounds the header of a request, counted as SETTINGS_MAX_HEADER_LIST_SIZE does;
 	// 0 means 16 KiB.
 	MaxHeaderBytes int
-	// MaxBuffered bounds the bytes of requests that have not come in whole and of answers that
-	// cannot be sent yet, of all connections together; 0 means 128 MiB. One connection may hold a
-	// quarter of it. Past that, calls are answered RESOURCE_EXHAUSTED.
+	// MaxMemory bounds what all connections together make the process keep: headers and what their
+	// handlers need, bodies, answers, buffers (see memory.go); 0 means 256 MiB. One connection may
+	// keep a quarter of it; further requests are refused then. When three quarters are in use, the
+	// connections that keep most are ended with ENHANCE_YOUR_CALM.
+	MaxMemory int
+	// MaxBuffered bounds the part of that which bodies that have not come in whole and answers that
+	// cannot be sent yet may take; 0 means all of it. One connection may hold a quarter of it. Past
+	// that, calls are answered RESOURCE_EXHAUSTED.
 	MaxBuffered int
 
-	// HandshakeTimeout bounds the time until a new connection is set up, TLS included; 0 means 10
-	// s.
+	// HandshakeTimeout bounds the time until a new connection is set up, TLS included, and that of
+	// each header to come in; 0 means 10 s.
 	HandshakeTimeout time.Duration
 	// RequestTimeout is how long the message of a unary call may take to come in; 0 means 30 s.
 	RequestTimeout time.Duration
@@ -90,7 +95,7 @@ type Options struct {
 	// MaxAgeGrace is how long calls may go on after that; 0 means 1 h.
 	MaxAgeGrace time.Duration
 
-	// Logger logs panics; nil means no logging.
+	// Logger logs panics, and once in a while that connections were ended; nil means no logging.
 	Logger *slog.Logger
 }
 
@@ -158,7 +163,8 @@ func (o Options) orDefaults() Options {
 	number(&o.MaxAllHandlers, 4096)
 	number(&o.MaxConnections, 10_000)
 	number(&o.MaxHeaderBytes, 16<<10)
-	number(&o.MaxBuffered, 128<<20)
+	number(&o.MaxMemory, 256<<20)
+	number(&o.MaxBuffered, o.MaxMemory)
 	duration := func(d *time.Duration, fallback time.Duration) {
 		if *d == 0 {
 			*d = fallback

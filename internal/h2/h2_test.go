@@ -50,7 +50,7 @@ func serveOn(t testing.TB, l net.Listener, o Options) *Server {
 // checkIdle holds that nothing is left of the calls of a server that was stopped.
 func checkIdle(t testing.TB, s *Server) {
 	t.Helper()
-	eventually(t, "bytes are given back", func() bool { return s.held.Load() == 0 && s.idle.Load() == 0 })
+	eventually(t, "bytes are given back", func() bool { return s.Memory().Bytes == 0 && s.leaving.Load() == 0 && s.idle.Load() == 0 })
 	if n := s.sessions.Len(); n > 0 {
 		t.Errorf("%d connections are left", n)
 	}

@@ -12,6 +12,10 @@ import (
 // startHandler hands a request to the handler.
 func (c *conn) startHandler(st *stream) error {
 	c.mu.Lock()
+	if st.closed { // the connection was ended meanwhile
+		c.mu.Unlock()
+		return nil
+	}
 	if c.handlers >= c.s.o.MaxHandlers || !c.s.takeHandler() {
 		c.resetLocked(st.id, refusedStream)
 		c.mu.Unlock()
@@ -42,6 +46,7 @@ func (c *conn) leaveHandler(st *stream) {
 	st.async = false
 	if st.closed {
 		c.orphans--
+		c.dropHead(st)
 	}
 }
 
@@ -91,6 +96,9 @@ func (c *conn) httpRequest(ctx context.Context, st *stream, w *response) (*http.
 		cookie := r.Header["Cookie"]
 		cookie[0] = strings.Join(append([]string{cookie[0]}, crumbs...), "; ")
 	}
+	if !q.shared {
+		q.fields = nil // nobody reads them any more
+	}
 	if r.Host == "" {
 		r.Host = r.Header.Get("Host")
 	}
@@ -132,3 +140,23 @@ func announced(h http.Header) (trailer http.Header) {
 	}
 	return trailer
 }
+
+// connContext is the context of a connection.
+type connContext struct {
+	context.Context
+	c *conn
+}
+
+type connKey struct{}
+
+// Value implements context.Context.
+func (x connContext) Value(key any) any {
+	if key == (connKey{}) {
+		return x.c
+	}
+	return x.Context.Value(key)
+}
+
+// ConnectionOf tells apart the HTTP/2 connections that requests came over, by their contexts; nil
+// if a request came over another protocol, or another server of HTTP/2.
+func ConnectionOf(ctx context.Context) any { return ctx.Value(connKey{}) }

@@ -4,24 +4,24 @@ import (
 	"context"
 	"crypto/tls"
 	"log"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // never is a time-out that nobody lives to see.
 const never = 100 * 365 * 24 * time.Hour
 
-// maxBodies bounds the memory of bodies that no handler has read, of all connections together.
-const maxBodies = 256 << 20
-
 // Configure has s serve HTTP/2 by this package in place of net/http: over TLS, where ALPN chooses
 // it, and by prior knowledge without, if s.Protocols has that. It is to be called before s serves.
-// Of s hold Handler, ErrorLog, MaxHeaderBytes, IdleTimeout, BaseContext, ConnContext, Shutdown and
-// Close, and of s.HTTP2 MaxConcurrentStreams, SendPingTimeout, PingTimeout and WriteByteTimeout, as
-// they are when the first client comes. ReadTimeout and WriteTimeout do not, and ConnState sees
+// Of s hold Handler, ErrorLog, MaxHeaderBytes, ReadHeaderTimeout, IdleTimeout, BaseContext,
+// ConnContext, Shutdown and Close, and of s.HTTP2 MaxConcurrentStreams, SendPingTimeout,
+// PingTimeout and WriteByteTimeout, as they are when the first client comes. ReadTimeout and
+// WriteTimeout do not, and ConnState sees
 // only that a connection begins and ends.
 //
 // What a handler and a client meet is the same but for this. Malformed requests are reset, also
@@ -32,8 +32,21 @@ const maxBodies = 256 << 20
 //
 // The ResponseWriter has a method SetStall(time.Duration), which bounds how long a Write may wait
 // for the client.
-func Configure(s *http.Server) {
-	loop := sync.OnceValue(func() *Server { return newHTTP(s) })
+func Configure(s *http.Server) { ConfigureWith(s, HTTPOptions{}) }
+
+// HTTPOptions are what an http.Server has no place for. The zero value is right for most.
+type HTTPOptions struct {
+	MaxMemory int64        // as in Options
+	Logger    *slog.Logger // as in Options, but for panics, which go to s.ErrorLog
+}
+
+// ConfigureWith is Configure with options. It returns what reads the memory that HTTP/2 takes.
+func ConfigureWith(s *http.Server, o HTTPOptions) (memory func() MemoryStats) {
+	var made atomic.Pointer[Server]
+	loop := sync.OnceValue(func() *Server {
+		made.Store(newHTTP(s, o))
+		return made.Load()
+	})
 	if s.TLSNextProto == nil {
 		s.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 	}
@@ -48,10 +61,16 @@ func Configure(s *http.Server) {
 		}
 	}
 	s.RegisterOnShutdown(func() { loop().sessions.Drain() })
+	return func() (m MemoryStats) {
+		if s := made.Load(); s != nil {
+			m = s.Memory()
+		}
+		return m
+	}
 }
 
 // newHTTP returns the server of Configure.
-func newHTTP(s *http.Server) *Server {
+func newHTTP(s *http.Server, more HTTPOptions) *Server {
 	var o http.HTTP2Config
 	if s.HTTP2 != nil {
 		o = *s.HTTP2
@@ -77,7 +96,9 @@ func newHTTP(s *http.Server) *Server {
 		MaxAllHandlers: math.MaxInt,
 		// As net/http counts: what HTTP/1 does not have of ten fields.
 		MaxHeaderBytes:   header + 320,
-		MaxBuffered:      maxBodies,
+		MaxMemory:        int(more.MaxMemory),
+		Logger:           more.Logger,
+		HandshakeTimeout: s.ReadHeaderTimeout,
 		RequestTimeout:   never, // of unary calls
 		WriteTimeout:     or(o.WriteByteTimeout, never),
 		WindowTimeout:    never, // that is for who knows the handler: see response.SetStall

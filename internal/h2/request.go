@@ -25,6 +25,8 @@ type request struct {
 	hasTimeout  bool
 	badTimeout  bool
 
+	size      int  // of the fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts
+	announces bool // it announces trailers, which net/http then looks at
 	malformed bool // to be answered with a stream error
 	tooLarge  bool // more than Options.MaxHeaderBytes
 	shared    bool // held by a headerCache: never changed, never given back
@@ -60,7 +62,8 @@ type headerReader struct {
 	size    int
 	regular bool // a regular field has come
 	trailer bool
-	seen    byte // pseudo-header fields, as bits
+	seen    byte                // pseudo-header fields, as bits
+	more    []hpack.HeaderField // those beyond maxKeptFields, so that few buffers are thrown away
 }
 
 // cachedBlock is a block with its contents, valid while the dynamic table stays the same.
@@ -98,7 +101,7 @@ func (h *headerReader) read(block []byte) (*request, error) {
 	h.complete(r)
 	if changesTable(block) {
 		h.forget()
-	} else if !r.malformed && !r.tooLarge && len(block) <= 512 {
+	} else if !r.malformed && !r.tooLarge && len(block) <= 512 && len(r.fields) <= maxKeptFields {
 		r.shared = true
 		k := &h.cached[h.next]
 		h.next = (h.next + 1) % len(h.cached)
@@ -108,12 +111,12 @@ func (h *headerReader) read(block []byte) (*request, error) {
 }
 
 // readTrailer decodes the block of a trailer, and reports whether it is well-formed, and whether it
-// holds fields that belong in a header.
-func (h *headerReader) readTrailer(block []byte) (fields http.Header, ok, odd bool, err error) {
+// holds fields that belong in a header, and what they cost to keep.
+func (h *headerReader) readTrailer(block []byte) (fields http.Header, cost int, ok, odd bool, err error) {
 	r := h.acquire()
 	defer h.release(r)
 	if err := h.decode(r, block, true); err != nil {
-		return nil, false, false, err
+		return nil, 0, false, false, err
 	}
 	if changesTable(block) {
 		h.forget()
@@ -126,12 +129,7 @@ func (h *headerReader) readTrailer(block []byte) (fields http.Header, ok, odd bo
 			odd = odd || !httpguts.ValidTrailerHeader(http.CanonicalHeaderKey(f.Name))
 		}
 	}
-	return fields, ok, odd, nil
-}
-
-// announces reports whether r announces trailers, which net/http then looks at.
-func (r *request) announces() bool {
-	return slices.ContainsFunc(r.fields, func(f hpack.HeaderField) bool { return f.Name == "trailer" })
+	return fields, headCost(len(r.fields), r.size), ok, odd, nil
 }
 
 func (h *headerReader) decode(r *request, block []byte, trailer bool) error {
@@ -143,7 +141,12 @@ func (h *headerReader) decode(r *request, block []byte, trailer bool) error {
 	if err := h.decoder.Close(); err != nil {
 		return connError{compressionError, err.Error()}
 	}
-	h.into = nil
+	h.into, r.size = nil, h.size
+	if len(h.more) > 0 {
+		r.fields = slices.Concat(r.fields, h.more)
+		clear(h.more)
+		h.more = h.more[:0]
+	}
 	return nil
 }
 
@@ -162,9 +165,26 @@ func (h *headerReader) acquire() *request {
 	return &request{length: -1}
 }
 
+// maxKeptFields bounds the fields of a request that is kept for others.
+const maxKeptFields = 64
+
+// spare is what h keeps for further requests.
+func (h *headerReader) spare() (n int) {
+	n = fieldCost / 2 * cap(h.more)
+	for _, r := range h.free {
+		n += fieldCost/2*cap(r.fields) + streamCost/4
+	}
+	for i := range h.cached {
+		if r := h.cached[i].request; r != nil {
+			n += fieldCost/2*cap(r.fields) + streamCost/2
+		}
+	}
+	return n
+}
+
 // release takes r back.
 func (h *headerReader) release(r *request) {
-	if r.shared || len(h.free) >= 8 || cap(r.fields) > 64 {
+	if r.shared || len(h.free) >= 8 || cap(r.fields) > maxKeptFields {
 		return
 	}
 	r.reset()
@@ -187,6 +207,8 @@ func (h *headerReader) field(f hpack.HeaderField) {
 	switch f.Name {
 	case "content-type":
 		r.contentType = f.Value
+	case "trailer":
+		r.announces = true
 	case "te":
 		if f.Value != "trailers" {
 			r.malformed = true
@@ -215,7 +237,11 @@ func (h *headerReader) field(f hpack.HeaderField) {
 	if !httpguts.ValidHeaderFieldValue(f.Value) {
 		r.malformed = true
 	}
-	r.fields = append(r.fields, f)
+	if len(r.fields) < maxKeptFields {
+		r.fields = append(r.fields, f)
+	} else {
+		h.more = append(h.more, f)
+	}
 }
 
 func (h *headerReader) pseudo(r *request, f hpack.HeaderField) {

@@ -246,9 +246,13 @@ func (w *response) await() {
 		}).Stop()
 		defer func() { over = true }()
 	}
+	c.heads += writeCost
+	c.settle()
 	for len(st.out) > 0 && !st.closed {
 		st.cond.Wait()
 	}
+	c.heads -= writeCost
+	c.settle()
 }
 
 // sendHeader sends the header once; body is how the body begins. mu must be held.
@@ -342,6 +346,7 @@ func (w *response) over() {
 	}
 	c.flushTogether(c.handlers > 0)
 	w.await()
+	c.settle()
 	if st.writeTimer != nil { // which holds for what is sent after the handler, too
 		st.writeTimer.Stop()
 	}

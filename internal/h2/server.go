@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/internal/shed"
 )
 
@@ -22,7 +23,17 @@ type Server struct {
 	sessions *listen.Group[*session]
 
 	held     atomic.Int64 // bytes as in Options.MaxBuffered
+	kept     atomic.Int64 // the rest of what is in Options.MaxMemory
+	leaving  atomic.Int64 // of both, what connections keep that are being ended
 	handlers atomic.Int64 // calls in Options.Handler
+
+	relieving  sync.Mutex    // of relieve
+	awaiting   atomic.Int64  // readers in awaitRoom
+	freed      chan struct{} // tells one of them that something was given back
+	overMemory struct {
+		connections, requests atomic.Uint64 // ended, and refused
+		told                  seldom.Line
+	}
 
 	ctx    context.Context // ends with Stop
 	cancel context.CancelFunc
@@ -43,7 +54,7 @@ type Server struct {
 
 // New returns a server that waits for Serve.
 func New(o Options) *Server {
-	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{})}
+	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{}), freed: make(chan struct{}, 1)}
 	if o.Turn != nil {
 		if _, status := o.Turn(nil); status.Message != "" {
 			s.often = status
@@ -205,7 +216,8 @@ func (p *session) Serve() {
 
 // hold takes n bytes of Options.MaxBuffered; false if fewer are left.
 func (s *Server) hold(n int) bool {
-	if s.held.Add(int64(n)) > int64(s.o.MaxBuffered) {
+	held := s.held.Add(int64(n))
+	if held > int64(s.o.MaxBuffered) || held+s.kept.Load() > int64(s.o.MaxMemory) {
 		s.held.Add(-int64(n))
 		return false
 	}

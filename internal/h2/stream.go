@@ -27,6 +27,7 @@ type stream struct {
 	granted      int  // bytes of window beyond the initial one
 	waits        bool // for such: it is in conn.waiting
 	held         int  // bytes as in Options.MaxBuffered
+	head         int  // what its header is counted with, as in memory.heads
 
 	sendWindow int
 	out        []byte // of the answer, not yet sent
@@ -99,6 +100,8 @@ func (c *conn) close(st *stream) {
 	delete(c.streams, st.id)
 	if st.async {
 		c.orphans++ // until its goroutine is done
+	} else {
+		c.dropHead(st)
 	}
 	c.letGo(st, st.held)
 	if st.queued {
@@ -172,16 +175,22 @@ func (c *conn) hold(st *stream, n int) bool {
 }
 
 func (c *conn) holdBytes(n int) bool {
-	if c.held+n > c.s.o.MaxBuffered/4 || !c.s.hold(n) {
+	if c.held+n > c.s.o.MaxBuffered/4 || c.held+c.heads+n > c.s.o.MaxMemory/4 || !c.s.hold(n) {
 		return false
 	}
 	c.held += n
+	if c.leaving {
+		c.s.leaving.Add(int64(n))
+	}
 	return true
 }
 
 func (c *conn) letGoBytes(n int) {
 	c.held -= n
 	c.s.held.Add(-int64(n))
+	if c.leaving {
+		c.s.leaving.Add(-int64(n))
+	}
 }
 
 // letGo gives n bytes of st back. mu must be held.

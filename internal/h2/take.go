@@ -281,6 +281,10 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 	}
 	c.mu.Lock()
 	c.calls++
+	cost := c.s.cost(r, end)
+	if !c.roomFor(cost) {
+		c.awaitRoom(cost)
+	}
 	if c.draining >= closing { // the client has been told that nobody looks at it
 		c.mu.Unlock()
 		c.headers.release(r)
@@ -292,16 +296,25 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 		c.headers.release(r)
 		return c.resetStream(id, protocolError)
 	}
-	st := c.openStream(id, r, end)
+	var st *stream
+	if c.roomFor(cost) {
+		st = c.openStream(id, r, end)
+	} else {
+		c.s.overMemory.requests.Add(1)
+	}
 	if st == nil {
 		c.mu.Unlock()
 		c.headers.release(r)
 		return c.resetStream(id, refusedStream)
 	}
+	pressed := c.keep(st, cost)
 	if !end || r.unary == nil {
 		st.began = c.now()
 	}
 	c.mu.Unlock()
+	if pressed {
+		c.s.relieve()
+	}
 	switch {
 	case r.tooLarge:
 		return c.refuse(st, http.StatusRequestHeaderFieldsTooLarge, Status{codeResourceExhausted, "the header of the request is too large"})
@@ -317,7 +330,7 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 
 // trailer takes a header block on a stream that was opened before.
 func (c *conn) trailer(id uint32, end bool, block []byte) error {
-	fields, ok, odd, err := c.headers.readTrailer(block)
+	fields, cost, ok, odd, err := c.headers.readTrailer(block)
 	if err != nil {
 		return err
 	}
@@ -336,10 +349,16 @@ func (c *conn) trailer(id uint32, end bool, block []byte) error {
 	}
 	if st.remoteClosed {
 		c.resetLocked(id, streamClosed)
-	} else if !ok || !end || odd && st.request.announces() {
+	} else if !ok || !end || odd && st.request.announces {
 		c.resetLocked(id, protocolError)
+	} else if len(fields) > 0 && !c.roomFor(cost) {
+		c.s.overMemory.requests.Add(1)
+		c.resetLocked(id, enhanceYourCalm)
 	} else {
-		st.trailer = fields
+		if len(fields) > 0 {
+			st.trailer = fields
+			c.keep(st, cost) // the end of the batch looks whether that is too much
+		}
 		return c.body(st, nil, 0, true)
 	}
 	c.mu.Unlock()

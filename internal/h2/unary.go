@@ -362,6 +362,7 @@ func (s *Server) runJob(j *job, late bool) {
 	st.async = false
 	if st.closed {
 		c.orphans--
+		c.dropHead(st)
 	} else {
 		c.answer(st, out, status)
 		c.repaid++
@@ -369,6 +370,7 @@ func (s *Server) runJob(j *job, late bool) {
 	st.cancel()
 	c.jobs--
 	c.flushTogether(c.jobs > 0)
+	c.settle()
 	c.mu.Unlock()
 	j.out = out
 	j.c, j.st, j.ctx, j.rest = nil, nil, nil, nil

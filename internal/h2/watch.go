@@ -10,7 +10,7 @@ import (
 func (s *Server) watchAll() {
 	every := time.Second
 	o := &s.o
-	for _, d := range []time.Duration{o.RequestTimeout, o.WriteTimeout, o.WindowTimeout, o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
+	for _, d := range []time.Duration{o.HandshakeTimeout, o.RequestTimeout, o.WriteTimeout, o.WindowTimeout, o.IdleTimeout, o.KeepaliveTime, o.KeepaliveTimeout, o.MaxAge, o.MaxAgeGrace} {
 		every = min(every, max(d/4, time.Millisecond))
 	}
 	ticker := time.NewTicker(every)
@@ -97,9 +97,14 @@ func (c *conn) look(now time.Time) {
 		_ = c.nc.Close() // which ends the reader
 		return
 	}
+	if !c.headerSince.IsZero() && now.Sub(c.headerSince) > o.HandshakeTimeout {
+		_ = c.nc.Close()
+		return
+	}
 	if silent > restTime {
 		c.rest()
 	}
+	c.settle()
 	if silent > o.KeepaliveTime && w.pinged.IsZero() {
 		w.pinged = now
 		c.out = appendPing(c.out, 0, alivePing[:])

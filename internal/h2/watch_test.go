@@ -162,7 +162,7 @@ func TestRest(t *testing.T) {
 			for _, p := range s.sessions.AppendConns(nil) {
 				sc := p.open()
 				sc.mu.Lock()
-				in, out = in+sc.inputSize, out+cap(sc.out)+cap(sc.spare)
+				in, out = in+minInput+sc.reader, out+cap(sc.out)+cap(sc.spare)
 				sc.mu.Unlock()
 			}
 			return in, out

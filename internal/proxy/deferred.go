@@ -28,6 +28,7 @@ import (
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/overload"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
@@ -125,7 +126,7 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 		return false // refused, with the time at which to come back
 	case err != nil:
 		if r.Context().Err() == nil {
-			s.proxy.o.Logf("proxy: a request was refused, since it could not be deferred: %v", err)
+			s.proxy.warn(&s.proxy.lines.notDeferred, "proxy: a request was refused, since it could not be deferred: %s", seldom.Excerpt(err.Error()))
 		}
 		return false
 	}
@@ -230,7 +231,7 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, deferred.ErrActive):
 		answer.ProblemDetails(w, http.StatusConflict, "", "", "The request is being forwarded just now.", nil)
 	case err != nil:
-		s.proxy.o.Logf("proxy: a ticket: %v", err)
+		s.proxy.warn(&s.proxy.lines.ticket, "proxy: a ticket: %s", seldom.Excerpt(err.Error()))
 		w.Header().Set("Retry-After", "1")
 		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "", "The queue cannot be reached just now. Try again in a moment.", nil)
 	case r.Method == http.MethodDelete:
@@ -321,7 +322,7 @@ func (s *deferrals) release(ctx context.Context, d *weir.Decision) {
 		if slot := d.Limits[i].Slot; slot != "" {
 			ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			if _, err := s.limiter.Release(ctx, slot); err != nil {
-				s.proxy.o.Logf("proxy: a slot ends with its time-out: %v", err)
+				s.proxy.warn(&s.proxy.lines.slotsKept, "proxy: a slot ends with its time-out: %s", seldom.Excerpt(err.Error()))
 			}
 			done()
 		}
@@ -389,6 +390,12 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 			status, err = 0, errors.New("the upstream's answer broke off")
 		}
 	}()
+	if s.proxy.needsPlace(r) { // which a client may wait for, too, but not for as long
+		if err := s.proxy.places.Enter(ctx, nil, 0); err != nil {
+			return 0, err
+		}
+		defer s.proxy.places.Leave(nil)
+	}
 	s.proxy.reverse.ServeHTTP(out, r)
 	if e.err != nil {
 		return 0, e.err
@@ -413,7 +420,7 @@ func (s *deferrals) settle(ctx context.Context, j *deferred.Job, a *unread, fail
 		return of.CostOf(info) // not ok if the rule has no cost_after
 	})
 	if err != nil && !errors.Is(err, store.ErrNoReservations) {
-		s.proxy.o.Logf("proxy: what a deferred request cost stays as it was estimated: %v", err)
+		s.proxy.warn(&s.proxy.lines.costsStayEstimates, "proxy: what a deferred request cost stays as it was estimated: %s", seldom.Excerpt(err.Error()))
 	}
 }
 

@@ -59,6 +59,13 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 	if pass.Keeps() {
 		q.AskBeforeCut(pass)
 	}
+	leave, err := p.enter(r)
+	if err != nil {
+		q.Free()
+		fail(err)
+		return
+	}
+	defer leave()
 	res, err := p.direct.Send(r.Context(), q)
 	q.Free() // a response may take long
 	if err != nil {
@@ -76,7 +83,7 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 	}
 	if err := passBody(w, res); err != nil {
 		if res.Failed() && r.Context().Err() == nil && body.failure(false) == nil {
-			p.o.Logf("proxy: %s %q: the upstream's answer broke off: %v", r.Method, pass.Attributes().Path(), err)
+			p.warnOf(&p.lines.brokeOff, r.Method, pass.Attributes().Path(), "the upstream's answer broke off", err)
 		}
 		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}

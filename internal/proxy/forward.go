@@ -155,7 +155,7 @@ func asWritten(u *url.URL) string {
 
 // modifyResponse puts the rate-limit headers on the upstream's response, in place of its own of the
 // same families.
-func modifyResponse(res *http.Response) error {
+func (p *Proxy) modifyResponse(res *http.Response) error {
 	if res.StatusCode < 100 {
 		// net/http's server would panic
 		return fmt.Errorf("it answered with status %03d", res.StatusCode)
@@ -168,6 +168,11 @@ func modifyResponse(res *http.Response) error {
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		dropInvalid(res.Trailer)
 		res.Body = trailerBody{res.Body, res}
+	}
+	if p.scheme == "https" && res.StatusCode != http.StatusSwitchingProtocols {
+		if h2 := res.ProtoMajor == 2; p.multiplexed.Load() != h2 {
+			p.multiplexed.Store(h2)
+		}
 	}
 	e := exchangeOf(res.Request.Context())
 	if e.pass == nil {
@@ -221,12 +226,21 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		w.WriteHeader(499) // the client is gone; only a log reads this
 		return
 	}
-	p.o.Logf("proxy: %s %q: the upstream failed: %v", r.Method, e.path, err)
+	if errors.Is(err, upstream.ErrNoPlace) {
+		p.warn(&p.lines.full, "proxy: requests are answered 503, since as many are under way to the upstream as may be (weir_upstream_places)")
+		w.Header().Set("Retry-After", "1")
+		e.pass.Answered(http.StatusServiceUnavailable)
+		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "",
+			"As many requests are under way to the server behind this proxy as may be. Try again in a moment.", nil)
+		return
+	}
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
+		p.warnOf(&p.lines.late, r.Method, e.path, "the upstream failed", err)
 		problem(http.StatusGatewayTimeout, "The server behind this proxy did not answer in time.")
 		return
 	}
+	p.warnOf(&p.lines.failed, r.Method, e.path, "the upstream failed", err)
 	problem(http.StatusBadGateway, "The server behind this proxy could not be reached, or did not answer in HTTP.")
 }
 

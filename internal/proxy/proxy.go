@@ -25,6 +25,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-rl/weir"
@@ -82,6 +83,11 @@ type Options struct {
 	BodyRate int64
 	// MaxHeld bounds the requests that are held at a time, see httplimit.Options.
 	MaxHeld int
+	// MaxUpstream bounds the requests that are under way to the upstream, each on a connection of its
+	// own, and all connections to it, also idle ones; 0 means that nothing does. A request that finds
+	// no place waits for 2 s, and is answered 503 then. Where HTTP/2 leads to the upstream, only the
+	// connections count. See upstream.Places for what one client may have of it.
+	MaxUpstream int
 	// Overload bounds how many requests are under way to the upstream at the same time; nil does
 	// not.
 	Overload *overload.Limiter
@@ -105,8 +111,8 @@ type Options struct {
 	Defer *Deferral
 	// TLS configures connections to an https upstream; nil means the system's authorities.
 	TLS *tls.Config
-	// Logf is called when the upstream or the store fails; nil means it is not. Safe for concurrent
-	// use.
+	// Logf is called when the upstream or the store fails, once a minute for each kind of failure;
+	// nil means it is not. Safe for concurrent use.
 	Logf func(format string, args ...any)
 }
 
@@ -134,12 +140,19 @@ type Proxy struct {
 
 	cuts      *bodyCuts
 	abandoned *seldom.Line
+	lines     *lines
+
+	places      *upstream.Places      // nil without Options.MaxUpstream
+	connections *upstream.Connections // likewise
+	placeWait   time.Duration
+	transports  []*http.Transport
+	multiplexed *atomic.Bool // the upstream answers many requests over one connection
 }
 
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
-	p := &Proxy{o: o, cuts: new(bodyCuts), abandoned: new(seldom.Line)}
+	p := &Proxy{o: o, cuts: new(bodyCuts), abandoned: new(seldom.Line), lines: new(lines), multiplexed: new(atomic.Bool)}
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
 	}
@@ -155,7 +168,12 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	if p.o.BodyRate == 0 {
 		p.o.BodyRate = defaultRate
 	}
+	if o.MaxUpstream > 0 {
+		p.places, p.placeWait = upstream.NewPlaces(o.MaxUpstream), placeWait
+		p.connections = &upstream.Connections{Max: o.MaxUpstream, DropIdle: p.dropIdle}
+	}
 	if p.direct != nil {
+		p.direct.Connections = p.connections
 		p.direct.HeaderTimeout = max(0, p.o.Timeout)
 	}
 	options := httplimit.Options{
@@ -180,13 +198,13 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	p.gate = gate
 	p.reverse = httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
-		ModifyResponse: modifyResponse,
+		ModifyResponse: p.modifyResponse,
 		ErrorHandler:   p.handleError,
 		Transport:      p.transport(o.Upstream.Scheme),
 		// Bodies of unknown length and event streams are flushed at once all the same.
 		FlushInterval: flushAfter,
 		BufferPool:    buffers,
-		ErrorLog:      log.New(logWriter(p.o.Logf), "", 0),
+		ErrorLog:      log.New(logWriter{p}, "", 0),
 	}
 	return p, nil
 }
@@ -232,6 +250,7 @@ func (p *Proxy) transport(scheme string) http.RoundTripper {
 		t.Protocols.SetHTTP2(true)
 		return t
 	}
+	p.multiplexed.Store(true)
 	t := &h2cTransport{h2: p.newTransport(), upgrades: p.newTransport()}
 	t.h2.Protocols.SetUnencryptedHTTP2(true)
 	t.upgrades.Protocols.SetHTTP1(true) // HTTP/2 knows no Upgrade
@@ -241,8 +260,8 @@ func (p *Proxy) transport(scheme string) http.RoundTripper {
 func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second} }
 
 func (p *Proxy) newTransport() *http.Transport {
-	return &http.Transport{
-		DialContext:            newDialer().DialContext,
+	t := &http.Transport{
+		DialContext:            p.connections.Dialer(newDialer().DialContext),
 		TLSClientConfig:        p.o.TLS.Clone(),
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConnsPerHost:    upstream.MaxIdle,
@@ -254,6 +273,8 @@ func (p *Proxy) newTransport() *http.Transport {
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
+	p.transports = append(p.transports, t)
+	return t
 }
 
 type h2cTransport struct{ h2, upgrades *http.Transport }
@@ -380,7 +401,13 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.
 	defer pass.Leave()
 	defer exchangeOf(r.Context()).leaving.end()
 	noSniffing(w.Header())
-	p.reverse.ServeHTTP(p.watch(w, pass), r)
+	w = p.watch(w, pass)
+	if leave, err := p.enter(r); err != nil {
+		p.fail(w, r, exchangeOf(r.Context()), err)
+	} else {
+		defer leave()
+		p.reverse.ServeHTTP(w, r)
+	}
 	pass.Finish()
 }
 
@@ -436,12 +463,3 @@ func (bufferPool) Get() []byte { return pooledBuffers.Get().(*[bufferSize]byte)[
 
 // Put implements httputil.BufferPool.
 func (bufferPool) Put(b []byte) { pooledBuffers.Put((*[bufferSize]byte)(b)) }
-
-// logWriter turns log lines of net/http into calls of Logf.
-type logWriter func(format string, args ...any)
-
-// Write implements io.Writer.
-func (f logWriter) Write(line []byte) (int, error) {
-	f("proxy: %s", strings.TrimRight(string(line), "\n"))
-	return len(line), nil
-}

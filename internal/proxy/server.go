@@ -17,7 +17,13 @@ import (
 // minute. Bodies may take as long as they flow: see Bound. The caller may change any of it before
 // serving.
 func NewServer(h http.Handler) *http.Server {
-	s := &http.Server{
+	s, _ := NewServerWith(h, h2.HTTPOptions{})
+	return s
+}
+
+// NewServerWith is NewServer with options for HTTP/2. memory tells what that takes.
+func NewServerWith(h http.Handler, o h2.HTTPOptions) (s *http.Server, memory func() h2.MemoryStats) {
+	s = &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
@@ -33,8 +39,7 @@ func NewServer(h http.Handler) *http.Server {
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetHTTP2(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
-	h2.Configure(s)
-	return s
+	return s, h2.ConfigureWith(s, o)
 }
 
 // Bound returns a handler that lets no client send h a body of more than body bytes (0 for no

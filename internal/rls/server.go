@@ -36,6 +36,8 @@ type ServerOptions struct {
 	MaxRequestBytes int
 	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
 	MaxStreams uint32
+	// MaxMemory bounds what all connections make the process keep, see h2.Options; 0 means 256 MiB.
+	MaxMemory int64
 	// MaxConnections bounds the connections; 0 means 10,000. Further ones wait to be accepted.
 	MaxConnections int
 	// Line says whether calls have stood in line for too long, and what becomes of such; nil means
@@ -85,6 +87,7 @@ func NewServer(r *Service, o ServerOptions) *Server {
 		TLS:            o.TLS,
 		MaxMessage:     most,
 		MaxStreams:     int(o.MaxStreams),
+		MaxMemory:      int(o.MaxMemory),
 		MaxConnections: connections,
 		// The stream of an Envoy with quotas stays open. If each connection has one, there is still
 		// room for others, health checks among them.
@@ -97,6 +100,9 @@ func NewServer(r *Service, o ServerOptions) *Server {
 
 // Serve accepts connections from l until Shutdown or Stop; then it returns nil.
 func (s *Server) Serve(l net.Listener) error { return s.server.Serve(l) }
+
+// Memory tells what the connections make the process keep.
+func (s *Server) Memory() h2.MemoryStats { return s.server.Memory() }
 
 // Drain makes health checks tell that the server is going away; it goes on serving.
 func (s *Server) Drain() { s.health.drain() }

@@ -3,13 +3,15 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/shed"
 )
 
 // DoorOptions say what NewDoors reads. A nil field means that there is no such metric.
 type DoorOptions struct {
-	Doors        func() map[string]listen.Stats // by the name of the door
+	Doors        func() map[string]listen.Stats   // by the name of the door
+	Memory       func() map[string]h2.MemoryStats // likewise
 	Tokens       func() (wrong, tooMany uint64)
 	Certificates func() listen.CertificateStatus
 	Line         func() shed.Stats
@@ -24,6 +26,8 @@ var (
 	descConnections        = prometheus.NewDesc("weir_connections", "Open connections of a door.", []string{"door"}, nil)
 	descConnectionsTotal   = prometheus.NewDesc("weir_connections_accepted_total", "Connections that a door was handed.", []string{"door"}, nil)
 	descConnectionsRefused = prometheus.NewDesc("weir_connections_refused_total", "Connections that were closed before a door saw them, by reason.", []string{"door", "reason"}, nil)
+	descMemory             = prometheus.NewDesc("weir_connections_memory_bytes", "What the HTTP/2 connections of a door make this process keep, reckoned from above.", []string{"door"}, nil)
+	descOverMemory         = prometheus.NewDesc("weir_connections_over_memory_total", "Connections that were ended, since they kept most of limits.memory while it was used up (connection), and requests that were refused, since their connection kept its share (request).", []string{"door", "what"}, nil)
 	descWrongTokens        = prometheus.NewDesc("weir_wrong_tokens_total", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).", []string{"outcome"}, nil)
 	descCertificateExpiry  = prometheus.NewDesc("weir_certificate_expiry_timestamp_seconds", "When the first of the certificates in force expires.", nil, nil)
 	descCertificateLoads   = prometheus.NewDesc("weir_certificate_loads_total", "Loads of certificates.", nil, nil)
@@ -32,7 +36,7 @@ var (
 	descCertificateErrors  = prometheus.NewDesc("weir_certificate_load_errors_total", "Changes of the certificates' files that could not be taken over.", nil, nil)
 )
 
-var descsDoors = []*prometheus.Desc{descConnections, descConnectionsTotal, descConnectionsRefused, descWrongTokens, descCertificateExpiry, descCertificateLoads, descCertificateErrors, descLine, descTurned}
+var descsDoors = []*prometheus.Desc{descConnections, descConnectionsTotal, descConnectionsRefused, descMemory, descOverMemory, descWrongTokens, descCertificateExpiry, descCertificateLoads, descCertificateErrors, descLine, descTurned}
 
 // Describe implements prometheus.Collector.
 func (c doorCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -51,6 +55,13 @@ func (c doorCollector) Collect(ch chan<- prometheus.Metric) {
 			for reason := range listen.Reasons {
 				counter(descConnectionsRefused, s.Refused[reason], door, reason.String())
 			}
+		}
+	}
+	if c.o.Memory != nil {
+		for door, s := range c.o.Memory() {
+			gauge(descMemory, float64(s.Bytes), door)
+			counter(descOverMemory, s.Connections, door, "connection")
+			counter(descOverMemory, s.Requests, door, "request")
 		}
 	}
 	if c.o.Tokens != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/deferred"
+	"github.com/weir-rl/weir/internal/upstream"
 )
 
 // QueueOptions say what NewQueues reads. A nil field means that there is no such metric.
@@ -16,6 +17,7 @@ type QueueOptions struct {
 	Held         func() httplimit.Stats
 	Abandoned    func() httplimit.AbandonedStats
 	Bodies       func() (slow, stalled uint64) // of requests, that the proxy gave up
+	Upstream     func() upstream.PlaceStats
 	Reservations func() weir.ReservationStats
 	// Deferred reads the queue of deferred requests, Worker what this node's worker did with them.
 	// Both are set or neither is.
@@ -36,6 +38,9 @@ var (
 	descBodies       = prometheus.NewDesc("weir_proxy_bodies_cut_total", "Bodies of requests through the proxy that were given up since they came too slowly (slow), or not at all for too long (stalled).", []string{"reason"}, nil)
 	descAbandoned    = prometheus.NewDesc("weir_abandoned_requests", "Requests whose clients hung up, and that keep their places until the upstream has answered.", nil, nil)
 	descAbandonedSum = prometheus.NewDesc("weir_abandoned_total", "Requests whose clients hung up, and that kept their places (kept) or were cut, since their address had half of the places (cut); and requests that were turned away for that (refused).", []string{"event"}, nil)
+	descUpstream     = prometheus.NewDesc("weir_upstream_requests", "Requests that are under way to the proxy's upstream, each on a connection of its own (under_way), and those that wait for a place among these (waiting).", []string{"state"}, nil)
+	descUpstreamMost = prometheus.NewDesc("weir_upstream_places", "How many requests may be under way to the proxy's upstream.", nil, nil)
+	descUpstreamFull = prometheus.NewDesc("weir_upstream_full_total", "Requests that found no place in time, and got a 503.", nil, nil)
 	descReservations = prometheus.NewDesc("weir_reservations_total", "Reservations of costs known only afterwards, by what became of them: made, committed, expired.", []string{"event"}, nil)
 	descCostUnknown  = prometheus.NewDesc("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.", nil, nil)
 	descDeferred     = prometheus.NewDesc("weir_deferred_jobs", "Deferred requests that wait, and dead letters.", []string{"state"}, nil)
@@ -43,7 +48,7 @@ var (
 	descDeferredDone = prometheus.NewDesc("weir_deferred_total", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet).", []string{"event"}, nil)
 )
 
-var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descBodies, descAbandoned, descAbandonedSum, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
+var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descBodies, descAbandoned, descAbandonedSum, descUpstream, descUpstreamMost, descUpstreamFull, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
 
 // Describe implements prometheus.Collector.
 func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -76,6 +81,13 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		slow, stalled := c.o.Bodies()
 		counter(descBodies, slow, "slow")
 		counter(descBodies, stalled, "stalled")
+	}
+	if c.o.Upstream != nil {
+		u := c.o.Upstream()
+		gauge(descUpstream, float64(u.Used), "under_way")
+		gauge(descUpstream, float64(u.Waiting), "waiting")
+		gauge(descUpstreamMost, float64(u.Max))
+		counter(descUpstreamFull, u.Refused)
 	}
 	if c.o.Reservations != nil {
 		r := c.o.Reservations()

@@ -28,6 +28,7 @@ type conn struct {
 	limit    int64       // bytes that may still be read
 	failed   error       // what Read returned last, if it was an error
 	cut      bool        // the server did not take all of the request
+	closed   bool        // see close
 	sender   *sender     // of the rest of a large body; else nil
 	fields   [maxFields]field
 	response Response
@@ -60,8 +61,10 @@ var (
 
 // dial opens a connection.
 func (c *Client) dial(ctx context.Context) (*conn, error) {
+	c.Connections.add()
 	open, err := c.Dial(ctx, "tcp", c.Address)
 	if err != nil {
+		c.Connections.remove()
 		return nil, err
 	}
 	conn := &conn{client: c, Conn: open}
@@ -249,4 +252,8 @@ func (c *conn) close() {
 		c.stop()
 	}
 	_ = c.Conn.Close() // nothing is expected of it any more
+	if !c.closed {
+		c.closed = true
+		c.client.Connections.remove()
+	}
 }

@@ -35,6 +35,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -61,13 +62,18 @@ const (
 	readBuffer = 4 << 10
 )
 
+// Dial opens a connection.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 // Client sends requests to one server. Set its fields before the first request. Safe for concurrent
 // use.
 type Client struct {
 	// Address is the server's, as host:port.
 	Address string
 	// Dial opens a connection. It must not be nil.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Dial Dial
+	// Connections counts the connections, if it is not nil.
+	Connections *Connections
 	// HeaderTimeout is the longest wait for the header of a final response, counted from when the
 	// request is sent; 0 is none. Of a body above MaxBody the server may take as long as the client
 	// takes to send it, but none of its parts may wait for longer than this before the header.
@@ -111,6 +117,20 @@ func (c *Client) Send(ctx context.Context, q *Request) (*Response, error) {
 		return nil, err
 	}
 	return &conn.response, nil
+}
+
+// DropIdle closes the connection that has been idle for longest, and reports whether there was one.
+func (c *Client) DropIdle() bool {
+	c.mu.Lock()
+	if len(c.conns) == 0 {
+		c.mu.Unlock()
+		return false
+	}
+	conn := c.conns[0]
+	c.conns = slices.Delete(c.conns, 0, 1)
+	c.mu.Unlock()
+	conn.close()
+	return true
 }
 
 // CloseIdle closes the connections that are idle now.

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/weir-rl/weir/internal/patience"
+)
+
+// TestFilesAreLeft: clients that have many requests on few connections through the proxy leave
+// files for all doors, and connections to the upstream for others.
+func TestFilesAreLeft(t *testing.T) {
+	program := buildProgram(t)
+	release := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hang" {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	defer upstream.Close()
+	defer close(release)
+	dir := t.TempDir()
+	writeRules(t, filepath.Join(dir, "a.yaml"), "limits: [{ name: all, per: [ip], allow: 1000000/min }]\n")
+	cmd := exec.Command("bash", "-c", fmt.Sprintf("ulimit -n 300 && exec %s serve --rules=. --listen-http=127.0.0.1:0 --listen-grpc=127.0.0.1:0 "+
+		"--listen-resp=127.0.0.1:0 --listen-admin=127.0.0.1:0 --listen-proxy=127.0.0.1:0 --proxy-upstream=%s", program, upstream.URL))
+	cmd.Dir = dir
+	p := begin(t, cmd)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer func() { _ = p.cmd.Process.Kill() }()
+	proxy := "http://" + p.addr("proxy")
+	for range 4 {
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		transport.Protocols.SetUnencryptedHTTP2(true)
+		defer transport.CloseIdleConnections()
+		for range 100 {
+			wg.Go(func() {
+				if answer, err := (&http.Client{Transport: transport}).Get(proxy + "/hang"); err == nil {
+					_, _ = io.Copy(io.Discard, answer.Body)
+					_ = answer.Body.Close()
+				}
+			})
+		}
+	}
+	metrics := "http://" + p.addr("admin") + "/metrics"
+	patience.Until(t, "requests were answered 503, since no place was free", func() bool {
+		_, _, body := get(t, metrics)
+		return strings.Contains(body, "\nweir_upstream_full_total ") && !strings.Contains(body, "\nweir_upstream_full_total 0\n")
+	})
+	for range 10 {
+		for _, url := range []string{"http://" + p.addr("admin") + "/readyz", "http://" + p.addr("http") + "/healthcheck", proxy + "/"} {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			answer, err := client.Get(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if answer.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s", url, answer.Status)
+			}
+		}
+	}
+	if strings.Contains(p.stderr.String(), "too many open files") {
+		t.Errorf("%s", p.stderr)
+	}
+	if n := strings.Count(p.stderr.String(), "level=WARN"); n > 10 {
+		t.Errorf("%d warnings were logged", n)
+	}
+}

@@ -1,0 +1,250 @@
+package h2
+
+import (
+	"slices"
+	"time"
+)
+
+// All that the connections of a server make the process keep is in one budget, Options.MaxMemory:
+// bodies and answers (Server.held, counted as they come and go), and requests with what their
+// handlers need, and buffers (Server.kept, counted once a batch). What each costs is reckoned from
+// above. An open connection that keeps nothing is not in it: MaxConnections bounds those.
+//
+// No connection may keep more than a quarter of the budget: then its next request is refused. When
+// all keep more than three quarters, those that keep most are ended with ENHANCE_YOUR_CALM, one
+// after the other. The last quarter is for what has not been given back yet: handlers may take a
+// moment to notice that nobody waits for them. When that is used up too, requests wait for it.
+
+// What a request costs beside its fields.
+const (
+	// streamCost is a stream, a request, and their places in maps.
+	streamCost = 1 << 10
+	// handlerCost is a goroutine with its stack, an http.Request, a response, and what a handler
+	// such as the proxy makes of these.
+	handlerCost = 16 << 10
+	// bodyCost bounds what a handler has of a body in its own buffers.
+	bodyCost = 96 << 10
+	// streamingCost is the same for a body of unknown length.
+	streamingCost = 32 << 10
+	// writeCost is what a handler holds whose answer waits for the client.
+	writeCost = 32 << 10
+	// fieldCost is what a field takes beside its text, in a request and in a map.
+	fieldCost = 96
+	// settleStep is how much a connection may keep before the server is told of it.
+	settleStep = 256 << 10
+)
+
+// headCost is what a header of so many fields costs, whose size is counted as in
+// SETTINGS_MAX_HEADER_LIST_SIZE. Its text may be there three times: as it came, in the map, and as
+// the proxy sends it on.
+func headCost(fields, size int) int { return 3*size + fieldCost*fields }
+
+// cost is what r makes the process keep while it is under way. end says that it has no body.
+func (s *Server) cost(r *request, end bool) int {
+	n := streamCost
+	if r.unary != nil {
+		if !r.shared {
+			n += headCost(len(r.fields), r.size)
+		}
+		return n
+	}
+	n += handlerCost + headCost(len(r.fields), r.size)
+	switch {
+	case end || s.o.Methods != nil:
+	case r.length < 0:
+		n += streamingCost
+	default:
+		n += int(min(r.length, bodyCost))
+	}
+	return n
+}
+
+// memory is what of a connection is in Server.kept. conn.mu guards it.
+type memory struct {
+	heads   int  // of requests under way, and answers that wait
+	reader  int  // buffers and such that the reader keeps
+	told    int  // what the server has been told of all
+	leaving bool // the connection is being ended: what it keeps is in Server.leaving
+}
+
+// roomFor reports whether c may keep n bytes more. mu must be held.
+func (c *conn) roomFor(n int) bool {
+	most := c.s.o.MaxMemory
+	return c.held+c.heads+n <= most/4 && c.s.held.Load()+c.s.kept.Load()+int64(n) <= int64(most)
+}
+
+// awaitRoom waits, for a second at most, until connections that are being ended have given back
+// what they kept, if that is all that is in the way. mu must be held; it is released meanwhile.
+func (c *conn) awaitRoom(n int) {
+	s := c.s
+	for range 100 {
+		if c.leaving || c.held+c.heads+n > s.o.MaxMemory/4 || c.roomFor(n) {
+			return
+		}
+		c.mu.Unlock()
+		s.relieve()
+		s.awaiting.Add(1)
+		select {
+		case <-s.freed:
+		case <-time.After(10 * time.Millisecond):
+		}
+		s.awaiting.Add(-1)
+		c.mu.Lock()
+	}
+}
+
+// keep counts n bytes of a request's header. It reports whether somebody has to be ended for that,
+// which Server.relieve does once mu is free. mu must be held.
+func (c *conn) keep(st *stream, n int) (pressed bool) {
+	st.head += n
+	c.heads += n
+	return c.heads+c.reader-c.told >= settleStep && c.settle()
+}
+
+// dropHead gives back what st was counted with, when neither its client nor a goroutine has it any
+// more. mu must be held.
+func (c *conn) dropHead(st *stream) {
+	c.heads -= st.head
+	st.head = 0
+}
+
+// settle tells the server what c keeps. It reports whether somebody has to be ended for that. mu
+// must be held.
+func (c *conn) settle() (pressed bool) {
+	change := c.heads - c.told
+	if !c.dead { // else its buffers are about to go
+		change += c.reader + max(0, cap(c.out)+cap(c.spare)-2*minInput)
+	}
+	if change == 0 {
+		return false
+	}
+	c.told += change
+	c.s.kept.Add(int64(change))
+	if c.leaving {
+		c.s.leaving.Add(int64(change))
+	}
+	if change < 0 && c.s.awaiting.Load() > 0 {
+		select {
+		case c.s.freed <- struct{}{}:
+		default: // somebody is told already
+		}
+	}
+	return change > 0 && c.s.pressed()
+}
+
+// settleReader is settle for the reader, which knows what it has.
+func (c *conn) settleReader() (pressed bool) {
+	c.reader = len(c.in) - minInput + cap(c.block) + cap(c.scratch) + cap(c.plain) + len(c.freeStreams)*streamCost/2 + c.headers.spare()
+	return c.settle()
+}
+
+// trim drops what the reader keeps for later.
+func (c *conn) trim() {
+	c.freeStreams, c.scratch, c.plain = nil, nil, nil
+	c.headers.more = nil
+	if c.headers.free = nil; c.blockID == 0 {
+		c.block = nil
+	}
+	c.headers.forget()
+}
+
+// pressed reports whether the connections, but for those that are being ended, keep more than they
+// may in the long run.
+func (s *Server) pressed() bool { return s.keeps() > int64(s.o.MaxMemory)*3/4 }
+
+func (s *Server) keeps() int64 { return s.held.Load() + s.kept.Load() - s.leaving.Load() }
+
+// relieve ends connections until an eighth of the budget is free again for those that keep little.
+func (s *Server) relieve() {
+	s.relieving.Lock()
+	defer s.relieving.Unlock()
+	if !s.pressed() {
+		return // another one was quicker
+	}
+	type kept struct {
+		c *conn
+		n int
+	}
+	var all []kept
+	for _, p := range s.sessions.AppendConns(nil) {
+		if c := p.open(); c != nil {
+			c.mu.Lock()
+			if n := c.held + c.told; n > 0 && !c.leaving {
+				all = append(all, kept{c, n})
+			}
+			c.mu.Unlock()
+		}
+	}
+	slices.SortFunc(all, func(a, b kept) int { return b.n - a.n })
+	low := int64(s.o.MaxMemory) * 5 / 8
+	for _, k := range all {
+		if s.keeps() <= low {
+			return
+		}
+		k.c.calm()
+	}
+}
+
+// calm ends a connection that keeps too much, from any goroutine.
+func (c *conn) calm() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead || c.leaving {
+		return
+	}
+	c.settle()
+	kept := c.held + c.told
+	c.leaving = true
+	c.s.leaving.Add(int64(kept))
+	c.s.overMemory.connections.Add(1)
+	if n := c.s.overMemory.told.Due(time.Minute); n > 0 {
+		c.s.o.Logger.Warn("HTTP/2 connections were ended, since they kept most of the memory that all may take (limits.memory)",
+			"peer", c.remote, "bytes", kept, "connections", n)
+	}
+	c.out = appendGoAway(c.out, c.lastID, enhanceYourCalm, "this connection makes the server keep too much")
+	c.draining = hangingUp
+	for _, st := range c.streams {
+		st.abort()
+		c.close(st)
+	}
+	c.settle()
+	// The reader says the rest. It may be waiting to read, or for a client that takes nothing.
+	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+	_ = c.nc.SetWriteDeadline(time.Now().Add(lingerTime))
+}
+
+// saidCalm ends the connection after calm, and reports whether there was one.
+func (c *conn) saidCalm() bool {
+	c.mu.Lock()
+	if !c.leaving {
+		c.mu.Unlock()
+		return false
+	}
+	c.in, c.r, c.w, c.blockID = make([]byte, minInput), 0, 0, 0
+	c.trim()
+	c.settleReader()
+	c.flushAll()
+	c.mu.Unlock()
+	c.linger()
+	return true
+}
+
+// MemoryStats is what a server keeps for its connections, and how often that was too much.
+type MemoryStats struct {
+	Bytes       int64  // kept now
+	Connections uint64 // that were ended, since they kept most
+	Requests    uint64 // that were refused, since their connection kept its share, or all of it was used up
+}
+
+// Memory reads the counters.
+func (s *Server) Memory() MemoryStats {
+	return MemoryStats{s.held.Load() + s.kept.Load(), s.overMemory.connections.Load(), s.overMemory.requests.Load()}
+}
+
+// midHeader reports whether the header of a request has begun to come in, and not ended.
+func (c *conn) midHeader() bool {
+	if c.blockID != 0 {
+		return true
+	}
+	return c.w-c.r > 3 && (c.in[c.r+3] == frameHeaders || c.in[c.r+3] == frameContinuation)
+}

@@ -1,0 +1,45 @@
+package proxy
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-rl/weir/internal/seldom"
+)
+
+// lines are those of the log that clients can cause. Each is written once a minute at most, and
+// says how many there would have been.
+type lines struct {
+	failed, late, brokeOff, full  seldom.Line // of the upstream
+	reverse                       seldom.Line // of net/http/httputil
+	notDeferred, ticket           seldom.Line // of deferred requests
+	slotsKept, costsStayEstimates seldom.Line
+}
+
+// warn writes a line, unless one of its kind was written within the last minute. Texts whose length
+// a client or the upstream chooses must be excerpts.
+func (p *Proxy) warn(line *seldom.Line, format string, args ...any) {
+	n := line.Due(time.Minute)
+	if n == 0 {
+		return
+	}
+	if n > 1 {
+		format += " (" + strconv.Itoa(n) + " of these since the last such line)"
+	}
+	p.o.Logf(format, args...)
+}
+
+// warnOf is warn for a request.
+func (p *Proxy) warnOf(line *seldom.Line, method, path, what string, err error) {
+	p.warn(line, "proxy: %s %q: %s: %s", seldom.Excerpt(method), seldom.Excerpt(path), what, seldom.Excerpt(err.Error()))
+}
+
+// logWriter takes the lines that net/http/httputil writes.
+type logWriter struct{ p *Proxy }
+
+// Write implements io.Writer.
+func (w logWriter) Write(line []byte) (int, error) {
+	w.p.warn(&w.p.lines.reverse, "proxy: %s", seldom.Excerpt(strings.TrimRight(string(line), "\n")))
+	return len(line), nil
+}
