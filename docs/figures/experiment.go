@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -223,55 +222,4 @@ func served(all []request, part int) (share float64, total int) {
 		}
 	}
 	return float64(ok) / float64(max(total, 1)), total
-}
-
-// verdict is what the experiment shows of a run with adaptive concurrency, and of one without.
-type verdict struct {
-	unloaded, p99, plainP99 time.Duration
-	critical, sheddable     float64 // share served
-	goodput, plainGoodput   float64 // served, of what the server can do
-	// p99 of how much later than they should requests were sent
-	late time.Duration
-}
-
-// run is one run of the experiment.
-type run struct {
-	all        []request
-	ease, over time.Duration
-}
-
-// rush returns the requests of the overload, from when the limit has had time to be found.
-func (r run) rush() (part []request, length time.Duration) {
-	const settle = 2 * time.Second
-	return between(r.all, r.ease+settle, r.ease+r.over), r.over - settle
-}
-
-// goodput is what was served, of what the server can do.
-func goodput(part []request, length time.Duration) float64 {
-	share, total := served(part, -1)
-	return share * float64(total) / (capacity * length.Seconds())
-}
-
-func judge(adaptive, plain run) verdict {
-	rush, length := adaptive.rush()
-	plainRush, plainLength := plain.rush()
-	v := verdict{
-		unloaded: quantile(between(adaptive.all, 0, adaptive.ease), 0.99), p99: quantile(rush, 0.99), plainP99: quantile(plainRush, 0.99),
-		goodput: goodput(rush, length), plainGoodput: goodput(plainRush, plainLength),
-	}
-	v.critical, _ = served(rush, 2)
-	v.sheddable, _ = served(rush, 0)
-	late := make([]time.Duration, 0, len(adaptive.all))
-	for _, r := range adaptive.all {
-		late = append(late, r.late)
-	}
-	slices.Sort(late)
-	v.late = late[len(late)*99/100]
-	return v
-}
-
-// String tells it in a line.
-func (v verdict) String() string {
-	return fmt.Sprintf("p99 %v at ease, %v with adaptive concurrency, %v without; %.1f %% of critical and %.1f %% of sheddable requests served; the server does %.0f %% of what it can, %.0f %% without",
-		v.unloaded.Round(time.Millisecond), v.p99.Round(time.Millisecond), v.plainP99.Round(time.Millisecond), 100*v.critical, 100*v.sheddable, 100*v.goodput, 100*v.plainGoodput)
 }

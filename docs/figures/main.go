@@ -14,10 +14,10 @@
 //	go test ./docs/figures -run Regions -update
 //
 // That of docs/stores.md is drawn from an hour of load on a real PostgreSQL, which
-// scripts/soak-postgres makes anew. Those of docs/performance.md, and its tables, are made of what
+// scripts/soak postgres makes anew. Those of docs/performance.md, and its tables, are made of what
 // scripts/performance measures.
 //
-// scripts/soak has a soak drawn, which is of no document:
+// scripts/soak server has a soak drawn, which is of no document:
 //
 //	go run ./docs/figures -soak soak.csv
 package main

@@ -10,7 +10,7 @@ import (
 )
 
 // The picture of docs/stores.md: an hour of load on PostgreSQL. postgres.csv holds what
-// scripts/soak-postgres found.
+// scripts/soak postgres found.
 
 // table is a CSV of whole numbers.
 type table struct {

@@ -1,15 +1,25 @@
 package cassandratest
 
 import (
+	"os"
 	"testing"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
 func TestMain(m *testing.M) { Main(m) }
+
+// TestInstall brings the jars of Cassandra where WEIR_INSTALL is set: for scripts/install.
+func TestInstall(t *testing.T) {
+	effort.Long(t, "Maven brings Cassandra")
+	if entries, err := os.ReadDir(jars(t)); err != nil || len(entries) == 0 {
+		t.Error(len(entries), err)
+	}
+}
 
 // TestShared: the server executes conditional writes, asks for a password, speaks TLS, and is there
 // for the next test. That it keeps what was written when it is killed is for package cassandra.

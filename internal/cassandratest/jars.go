@@ -103,7 +103,7 @@ func jars(t testing.TB) string {
 }
 
 // environ is the environment for Java, Maven and Cassandra: without what configures Weir or one of
-// them, but for what is named.
+// them, but for the named ones.
 func environ(but ...string) []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")

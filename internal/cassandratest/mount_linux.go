@@ -20,7 +20,7 @@ func checkMount(dir string) error {
 	}
 	mounts, err := os.ReadFile("/proc/mounts")
 	if err != nil {
-		return fmt.Errorf("Java finds no file systems: %w", err) //nolint:staticcheck // a name
+		return fmt.Errorf("no file systems that Java could find: %w", err)
 	}
 	if !isMount(string(mounts), point) {
 		return fmt.Errorf("/proc/mounts has no line for %s, the file system of %s, so that Cassandra finds no disk; in a chroot, mount its root on itself (mount --bind ROOT ROOT) before you enter it", point, dir)

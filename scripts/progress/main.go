@@ -97,9 +97,22 @@ type report struct {
 	under    []id                        // tests under way, in the order of their start
 	tests    map[string]int              // that ended, by package
 	failed   []failure
-	skipped  []string
+	skipped  []skip
 	packages int
 }
+
+// skip is a test that was skipped, and why.
+type skip struct{ name, reason string }
+
+func (s skip) String() string { return s.name + ": " + s.reason }
+
+// long reports whether a quick run leaves the test out (package effort).
+func (s skip) long() bool { return strings.HasPrefix(s.why(), "long: ") }
+
+// why is the reason without the line of the test that gives it.
+func (s skip) why() string { return place.ReplaceAllString(s.reason, "") }
+
+var place = regexp.MustCompile(`^\S+\.go:\d+: `)
 
 // failure is a test or package that has failed, and what it has written.
 type failure struct{ name, text string }
@@ -152,9 +165,11 @@ func (r *report) ended(e event, at id) {
 			r.failed = append(r.failed, failure{at.String(), text})
 			fmt.Fprintf(r.w, "FAIL %s\n%s", at, indented(text))
 		case "skip":
-			line := at.String() + ": " + reason(text)
+			line := skip{at.String(), reason(text)}
 			r.skipped = append(r.skipped, line)
-			fmt.Fprintf(r.w, "SKIP %s\n", line)
+			if !line.long() { // of which a quick run has many
+				fmt.Fprintf(r.w, "SKIP %s\n", line)
+			}
 		}
 		return
 	}
@@ -205,15 +220,16 @@ func (r *report) running() {
 // end prints what was skipped and what has failed, and reports whether all is well. The names of
 // failed tests come before anything else that could take their room; they are the last lines.
 func (r *report) end(strict bool, may []*regexp.Regexp) bool {
-	slices.Sort(r.skipped)
-	var mayBe []string
-	for _, line := range r.skipped {
-		if strict && !slices.ContainsFunc(may, func(m *regexp.Regexp) bool { return m.MatchString(line) }) {
-			r.failed = append(r.failed, failure{name: line + " (no test may be skipped here)"})
+	slices.SortFunc(r.skipped, func(a, b skip) int { return strings.Compare(a.String(), b.String()) })
+	var allowed []skip
+	for _, s := range r.skipped {
+		if strict && !slices.ContainsFunc(may, func(m *regexp.Regexp) bool { return m.MatchString(s.String()) }) {
+			r.failed = append(r.failed, failure{name: s.String() + " (no test may be skipped here)"})
 		} else {
-			mayBe = append(mayBe, "SKIP "+line)
+			allowed = append(allowed, s)
 		}
 	}
+	mayBe := byReason(allowed)
 	if r.packages == 0 {
 		r.failed = append(r.failed, failure{name: "nothing was tested"})
 	}
@@ -222,6 +238,28 @@ func (r *report) end(strict bool, may []*regexp.Regexp) bool {
 		fmt.Fprintln(r.w, line)
 	}
 	return len(r.failed) == 0
+}
+
+// byReason are lines that say which tests were skipped and why: one for each reason.
+func byReason(skipped []skip) []string {
+	names := map[string][]string{}
+	for _, s := range skipped {
+		why := s.why()
+		if s.long() {
+			why = "long; scripts/test --all runs them"
+		}
+		names[why] = append(names[why], s.name)
+	}
+	var lines []string
+	for why, of := range names {
+		if len(of) == 1 {
+			lines = append(lines, fmt.Sprintf("SKIP %s: %s", of[0], why))
+		} else {
+			lines = append(lines, fmt.Sprintf("SKIP %d tests: %s", len(of), why))
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // summary tells of failures in at most so many lines: the names of all if possible, and of what

@@ -32,7 +32,7 @@ func run(t *testing.T, files map[string]string) string {
 	return string(out)
 }
 
-// told returns the report of what go test says, and whether all is well. More is what is said
+// told returns the report of a go test run, and whether all is well. More is what is said
 // after it.
 func told(out string, strict bool, may []*regexp.Regexp, more ...string) (string, bool) {
 	var b strings.Builder
