@@ -16,7 +16,7 @@ func TestHooksAllocateNothing(t *testing.T) {
 		for range 5 {
 			decide(2 * c.keys)
 		}
-		// The goroutine that gathers allocates, and slots of what is remembered are filled for the
+		// The goroutine that gathers allocates, and remembered slots are filled for the
 		// first time, now and then: on a busy machine all of that in one attempt.
 		const attempts = 40
 		best := math.Inf(1)

@@ -117,7 +117,7 @@ func TestCostAfter(t *testing.T) {
 	}
 	step("a stream", 70+6)
 
-	// Whoever hangs up is billed for what he got, whatever the handler says then.
+	// A client that hangs up is billed for the messages it got, whatever the handler says then.
 	for _, service := range []string{"sends on", "wraps", "says so"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: service})
@@ -144,7 +144,7 @@ func TestCostAfter(t *testing.T) {
 	step("a panic", 0)
 }
 
-// Whoever sets a deadline that is too short is billed for what he got.
+// A client whose deadline is too short is billed for the messages it got.
 func TestCostAfterDeadline(t *testing.T) {
 	timeout := 20 * time.Millisecond
 	patience.Until(t, "a client gets all messages before its deadline", func() bool {

@@ -59,16 +59,16 @@ type Options struct {
 	// find no room are answered 503 at once, and charged to no limit unless they were held before.
 	// Requests that a rule file exempts always pass.
 	Overload *overload.Limiter
-	// Ready is for a handler that passes requests on. It is called before a request with a body takes
-	// a place that others then lack, room under Overload or a slot of a limit on concurrency, and is
-	// charged. It may wait for the body, so that a client that is slow to send it keeps no place
-	// meanwhile. false says that it has answered the request, which is over. nil waits for nothing.
-	// It must be safe for concurrent use.
+	// Ready is for a handler that passes requests on. It is called before a request with a body
+	// takes a place that others then lack, room under Overload or a slot of a limit on concurrency,
+	// and is charged. It may wait for the body, so that a client that is slow to send it keeps no
+	// place meanwhile. false says that it has answered the request, which is over. nil waits for
+	// nothing. It must be safe for concurrent use.
 	Ready func(w http.ResponseWriter, r *http.Request) bool
-	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon. A request whose
-	// client hangs up then keeps its place until Leave, since the server behind works on it. The
-	// abandoned requests of one address keep half of the places at most, and while they do, it gets
-	// no further one: its requests are answered 503.
+	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon. A request
+	// whose client hangs up then keeps its place until Leave, since the server behind works on it.
+	// The abandoned requests of one address keep half of the places at most, and while they do, it
+	// gets no further one: its requests are answered 503.
 	KeepAbandoned bool
 	// Load measures the requests that pass; nil for none.
 	Load overload.Load

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"strings"
 	"testing"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // counted counts how often each attribute is asked for.
@@ -43,6 +45,7 @@ func scaled(t testing.TB, n int, per []string, conditions ...string) *Set {
 // With ten thousand rules, Match looks at the few that may apply, asks for each attribute once, and
 // at all only for those that it needs.
 func TestCandidatesDoNotGrow(t *testing.T) {
+	effort.Long(t, "compiles ten thousand rules of each kind")
 	for _, c := range []struct {
 		name       string
 		conditions []string

@@ -135,9 +135,9 @@ func plainEnvironment() []string {
 	return append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") }), withoutLine...)
 }
 
-// Whoever runs the tests may have a Weir, a Redis or a collector of their own. Neither the tests nor
-// what they start take settings from that environment. The program itself, which testscript makes
-// of this binary, takes what its script says.
+// Whoever runs the tests may have a Weir, a Redis or a collector of their own. Neither the tests
+// nor what they start take settings from that environment. The program itself, which testscript
+// makes of this binary, takes what its script says.
 func init() {
 	if filepath.Base(os.Args[0]) == "weir" {
 		return

@@ -250,8 +250,8 @@ func TestCollector(t *testing.T) {
 }
 
 // TestCollectorStores: a real collector gets a span for each call of a store that nodes share, with
-// the names of the semantic conventions, under that of the decision. TestCassandra has that of
-// Cassandra.
+// the names of the semantic conventions, under the span of the decision. TestCassandra has the one
+// of Cassandra.
 func TestCollectorStores(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -290,7 +290,7 @@ func testCollectorStore(t *testing.T, c *collectorBed, program, system, url stri
 	})
 	const client = 3 // SPAN_KIND_CLIENT
 	if call.ParentSpanID != decide.SpanID || call.Kind != client {
-		t.Errorf("the span of the call is %+v, that of the decision %+v", call, decide)
+		t.Errorf("the span of the call is %+v, the decision's %+v", call, decide)
 	}
 	got := map[string]string{}
 	for _, a := range call.Attributes {

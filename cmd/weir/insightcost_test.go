@@ -25,7 +25,7 @@ import (
 	"github.com/weir-rl/weir/internal/soaktest"
 )
 
-// What insight costs a running server, as ratios and shares of one run each (scripts/soak-insight).
+// What insight costs a running server, as ratios and shares of one run each (scripts/soak insight).
 // They need a machine with nothing else to do.
 
 // manyRules returns a folder of 1,000 rules.

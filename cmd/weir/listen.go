@@ -145,8 +145,8 @@ func (p *program) listenerOptions(d *door) listen.Options {
 }
 
 // connections is how many connections a door may have, and the proxy to its upstream. All share the
-// files that the process may open; if one of them could take all, the others were closed as well, the admin door among
-// them.
+// files that the process may open; if one of them could take all, the others were closed as well,
+// the admin door among them.
 func (p *program) connections() int {
 	doors, l := 0, &p.c.listen
 	for _, address := range []string{l.http, l.grpc, l.resp, l.spoe, l.proxy, l.admin} {

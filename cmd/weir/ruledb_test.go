@@ -66,8 +66,8 @@ func (b *ruleBed) does(status int, args ...string) *ruleWords {
 	return &ruleWords{b.t, args, out}
 }
 
-// says waits until weir rules ends well and writes all parts, which may tell of what nodes have yet
-// to say of themselves.
+// says waits until weir rules ends well and writes all parts, which may depend on messages that
+// nodes have yet to say of themselves.
 func (b *ruleBed) says(command string, parts ...string) {
 	b.t.Helper()
 	eventually(b.t, fmt.Sprintf("weir rules %s says %q", command, parts), func() bool {

@@ -492,7 +492,7 @@ var boundSettings = []setting{
 		help: "bound on the requests under way on one HTTP/2 connection; 1,024 at the gRPC door if nobody sets it",
 		set:  toInt(1, 1<<20, func(c *config) *int { return &c.limits.streams })},
 	{path: "limits.memory", value: "256MiB",
-		help: "bound on what all HTTP/2 connections of the proxy make this process keep, and on that of the gRPC door: headers, bodies, answers",
+		help: "memory that all HTTP/2 connections of a door may make this process keep, at the proxy and at the gRPC door each: headers, bodies, answers",
 		set: text(func(c *config, s string) (err error) {
 			if c.limits.memory, err = parseBytes(s); err == nil && c.limits.memory < 8<<20 {
 				err = fmt.Errorf("%q is below 8MiB", s)

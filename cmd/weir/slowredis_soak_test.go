@@ -100,7 +100,8 @@ func TestHammerPausesSoak(t *testing.T) {
 	}
 }
 
-// accounted checks that what went beyond limits is counted as excess, when nothing is open any more.
+// accounted checks that what went beyond limits is counted as excess, when nothing is open any
+// more.
 func (h *hammer) accounted() {
 	h.t.Helper()
 	for _, n := range h.nodes {

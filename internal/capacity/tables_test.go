@@ -80,6 +80,7 @@ var oneKey = []struct {
 // TestSimulatedOneKey says what leases save where all requests are of one key, 1 ms from the store.
 // Clocks are off by up to 0.05 %.
 func TestSimulatedOneKey(t *testing.T) {
+	effort.Long(t, "simulates fleets")
 	printf("| one key | lease | nodes | load | exact: operations a decision | leased | decided by nodes | admitted ÷ ideal | over | Jain's index |\n")
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, row := range oneKey {

@@ -70,8 +70,8 @@ type Options struct {
 	// that, calls are answered RESOURCE_EXHAUSTED.
 	MaxBuffered int
 
-	// HandshakeTimeout bounds the time until a new connection is set up, TLS included, and that of
-	// each header to come in; 0 means 10 s.
+	// HandshakeTimeout bounds the time until a new connection is set up, TLS included, and the time
+	// of each header to come in; 0 means 10 s.
 	HandshakeTimeout time.Duration
 	// RequestTimeout is how long the message of a unary call may take to come in; 0 means 30 s.
 	RequestTimeout time.Duration

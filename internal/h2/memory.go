@@ -12,8 +12,9 @@ import (
 //
 // No connection may keep more than a quarter of the budget: then its next request is refused. When
 // all keep more than three quarters, those that keep most are ended with ENHANCE_YOUR_CALM, one
-// after the other. The last quarter is for what has not been given back yet: handlers may take a
-// moment to notice that nobody waits for them. When that is used up too, requests wait for it.
+// after the other. The last quarter is for memory that has not been given back yet: handlers may
+// take a moment to notice that nobody waits for them. When that is used up too, requests wait for
+// it.
 
 // What a request costs beside its fields.
 const (
@@ -30,7 +31,7 @@ const (
 	writeCost = 32 << 10
 	// fieldCost is what a field takes beside its text, in a request and in a map.
 	fieldCost = 96
-	// settleStep is how much a connection may keep before the server is told of it.
+	// settleStep is how much a connection may keep before it reports that to the server.
 	settleStep = 256 << 10
 )
 
@@ -63,7 +64,7 @@ func (s *Server) cost(r *request, end bool) int {
 type memory struct {
 	heads   int  // of requests under way, and answers that wait
 	reader  int  // buffers and such that the reader keeps
-	told    int  // what the server has been told of all
+	told    int  // as last reported to the server
 	leaving bool // the connection is being ended: what it keeps is in Server.leaving
 }
 

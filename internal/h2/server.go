@@ -23,7 +23,7 @@ type Server struct {
 	sessions *listen.Group[*session]
 
 	held     atomic.Int64 // bytes as in Options.MaxBuffered
-	kept     atomic.Int64 // the rest of what is in Options.MaxMemory
+	kept     atomic.Int64 // the rest of the budget Options.MaxMemory
 	leaving  atomic.Int64 // of both, what connections keep that are being ended
 	handlers atomic.Int64 // calls in Options.Handler
 

@@ -30,8 +30,8 @@ type Visit struct {
 	Left int64
 	// HungUp says, after Decide failed, that it was because the client is gone.
 	HungUp bool
-	// Vetoed says, after Decide returned nil, that Ready or Veto ended the request: d is not a decision, and
-	// does not allow.
+	// Vetoed says, after Decide returned nil, that Ready or Veto ended the request: d is not a
+	// decision, and does not allow.
 	Vetoed bool
 
 	lines *Lines

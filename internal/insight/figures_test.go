@@ -357,6 +357,7 @@ func TestFillIsAPeak(t *testing.T) {
 
 // After a day a server says of a rule that it was never met, or that nobody came near it.
 func TestNeverLive(t *testing.T) {
+	effort.Long(t, "plays a day of traffic")
 	b := newBench(t, Options{}, `
 domain: shop
 limits:

@@ -6,10 +6,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-rl/weir/internal/effort"
 )
 
 // The memory is bounded, whatever the rules are; and of each rule that was met something is known.
 func TestMemory(t *testing.T) {
+	effort.Long(t, "fills the memory for thousands of rules")
 	for _, c := range []struct {
 		rules  int
 		memory int64

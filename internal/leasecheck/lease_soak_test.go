@@ -4,8 +4,8 @@ package leasecheck_test
 
 import "testing"
 
-// TestControlOfFailover: what Redis alone decides is never too much, where a replica takes over that
-// has not heard of all.
+// TestControlOfFailover: what Redis alone decides is never too much, where a replica takes over
+// that has not heard of all.
 func TestControlOfFailover(t *testing.T) { runs(t, overRedis, processes|failovers, none) }
 
 // TestLeasesOfFailover: the same with leases, as much of which may be admitted once more as is lent

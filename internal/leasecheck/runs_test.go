@@ -20,7 +20,7 @@ import (
 )
 
 // A recorded run: workers on one Redis, faults drawn from a seed, and afterwards a check of what
-// was admitted. scripts/soak-lease makes many.
+// was admitted. scripts/soak lease makes many.
 
 // workers are how many there are at a time.
 const workers = 4

@@ -52,7 +52,7 @@ func TestPrometheus(t *testing.T) {
 	defer func() { cancel(); running.Wait() }()
 	until := func(what string, done func(Info) bool) {
 		t.Helper()
-		patience.Until(t, "the signal is that of "+what, func() bool { return done(info(t, r, "busy")) })
+		patience.Until(t, "the signal comes from "+what, func() bool { return done(info(t, r, "busy")) })
 	}
 	r.SetUsed([]string{"busy"})
 	until("a vector", func(i Info) bool {

@@ -86,7 +86,8 @@ func TestCollectorHangs(t *testing.T) {
 	for range decisions {
 		decide()
 	}
-	// Kept, these would take 2 kB each and more: two spans and a record, of half a kilobyte or more.
+	// Kept, these would take 2 kB each and more: two spans and a record, of half a kilobyte or
+	// more.
 	if grown := used() - before; grown > 16<<20 {
 		t.Errorf("%d decisions made %d bytes more wait", decisions, grown)
 	}

@@ -195,7 +195,7 @@ func installed(t testing.TB) {
 	}
 }
 
-// majorOf returns the major version in what a server says of its version, such as "postgres
+// majorOf returns the major version in a server's version string, such as "postgres
 // (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)"; 0 if it finds none.
 func majorOf(text string) int {
 	_, version, _ := strings.Cut(text, "(PostgreSQL) ")

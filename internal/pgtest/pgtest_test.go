@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
 )
 
@@ -70,6 +71,7 @@ func connectError(t *testing.T, url string) error {
 
 func TestReplica(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts servers of its own")
 	s := Start(t)
 	r := s.Replica()
 	s.Exec("create table kept (n int)")
@@ -84,6 +86,7 @@ func TestReplica(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a server of its own")
 	s, files := StartTLS(t)
 	connect(t, s.URL()+"&sslrootcert="+files.CA)
 	if err := connectError(t, "postgres://weir@"+s.Addr()+"/weir?sslmode=disable"); err == nil {
@@ -93,6 +96,7 @@ func TestTLS(t *testing.T) {
 
 func TestBouncer(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a server of its own")
 	s := Start(t)
 	for _, mode := range []string{"session", "transaction"} {
 		b := s.Bouncer(mode)

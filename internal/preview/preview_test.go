@@ -155,7 +155,7 @@ func (w *world) run(rules string, over time.Duration) *insight.PreviewResult {
 // The rules in force, replayed, decide every single request as they did, whatever the rules and the
 // requests are.
 func TestExact(t *testing.T) {
-	effort.Fewer(t, 10)
+	effort.Fewer(t, 4)
 	rapid.Check(t, func(t *rapid.T) {
 		algorithms := []string{"sliding_window", "sliding_log", "fixed_window", "token_bucket"}
 		var text strings.Builder

@@ -75,6 +75,13 @@ func (p *Proxy) newBody(w http.ResponseWriter, r *http.Request) *clientBody {
 	}
 }
 
+// unbounded says that the body may come as slowly as it likes.
+func (b *clientBody) unbounded() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pause, b.rate = 0, 0
+}
+
 // stream says that the body of r is to be passed on as it comes.
 func (b *clientBody) stream(r *http.Request) {
 	// By default an HTTP/1 server discards the rest of the request when the response begins. A
@@ -127,6 +134,10 @@ func (b *clientBody) fetch(n int) error {
 func (b *clientBody) receive(p []byte) (int, error) {
 	if err := b.err.Load(); err != nil {
 		return 0, *err
+	}
+	if b.http1 && b.length < 0 && b.rate > 0 {
+		// A chunked body fills p before Read returns: no more is asked for than may come in time.
+		p = p[:min(len(p), max(512, int(time.Duration(b.pace).Seconds()*float64(b.rate))))]
 	}
 	bounded := b.pause > 0 || b.rate > 0 || !b.by.IsZero()
 	var start time.Time

@@ -15,29 +15,48 @@ type leaving struct {
 	ctx    context.Context // of the request to the upstream
 	cancel context.CancelFunc
 	unhook func() bool // stops to watch the client
+	body   *clientBody
+	most   time.Duration // how long a request is kept; 0 and below for any
 
 	mu     sync.Mutex
 	pass   *httplimit.Pass
+	asked  bool        // the upstream is asked
 	begun  bool        // the header of the answer is there, or the request is over
+	late   *time.Timer // ends a request that is kept for too long
 	unkeep func() bool // stops to watch for the end of the program, once the request is kept
 }
 
 // newLeaving returns what watches the client of a request that keeps its place.
-func newLeaving(client context.Context, pass *httplimit.Pass) *leaving {
+func newLeaving(client context.Context, pass *httplimit.Pass, body *clientBody, most time.Duration) *leaving {
 	_, _ = pass.Attributes().Attribute("ip") // which the pass then knows, in whatever goroutine
-	l := &leaving{pass: pass}
+	l := &leaving{pass: pass, body: body, most: most}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(client))
 	l.unhook = context.AfterFunc(client, l.left)
 	return l
 }
 
-// left is called when the client has hung up.
+// entered says that the upstream is about to be asked. A client that leaves sooner ends its
+// request.
+func (l *leaving) entered() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = true
+}
+
+// left is called when the client has hung up. A request whose body has not come whole is cut: the
+// upstream may wait for the rest for ever.
 func (l *leaving) left() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.begun {
+	if whole := l.body == nil || l.body.ended(); l.asked && !l.begun && whole {
 		if until := l.pass.Abandon(); until != nil {
 			l.unkeep = context.AfterFunc(until, l.cancel)
+			if l.most > 0 {
+				l.late = time.AfterFunc(l.most, l.cancel)
+			}
 			return
 		}
 	}
@@ -68,6 +87,9 @@ func (l *leaving) end() {
 	l.begun = true
 	if l.unkeep != nil {
 		l.unkeep()
+	}
+	if l.late != nil {
+		l.late.Stop()
 	}
 	l.cancel()
 }

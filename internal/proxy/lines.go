@@ -8,7 +8,7 @@ import (
 	"github.com/weir-rl/weir/internal/seldom"
 )
 
-// lines are those of the log that clients can cause. Each is written once a minute at most, and
+// lines are the log lines that clients can cause. Each is written once a minute at most, and
 // says how many there would have been.
 type lines struct {
 	failed, late, brokeOff, full  seldom.Line // of the upstream

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/upstream"
 )
@@ -14,6 +15,12 @@ const placeWait = 2 * time.Second
 // needsPlace reports whether r takes a connection to the upstream for itself.
 func (p *Proxy) needsPlace(r *http.Request) bool {
 	return p.places != nil && (!p.multiplexed.Load() || r.Header.Get("Upgrade") != "")
+}
+
+// holdsPlace reports whether r, or the decision about it, holds a place that others may lack: a
+// connection to the upstream, room under Options.Overload, or a slot of a limit on concurrency.
+func (p *Proxy) holdsPlace(r *http.Request, pass *httplimit.Pass) bool {
+	return p.needsPlace(r) || p.o.Overload != nil || p.o.CutAbandoned || pass.Keeps()
 }
 
 func nothing() {}

@@ -83,19 +83,19 @@ type Options struct {
 	BodyRate int64
 	// MaxHeld bounds the requests that are held at a time, see httplimit.Options.
 	MaxHeld int
-	// MaxUpstream bounds the requests that are under way to the upstream, each on a connection of its
-	// own, and all connections to it, also idle ones; 0 means that nothing does. A request that finds
-	// no place waits for 2 s, and is answered 503 then. Where HTTP/2 leads to the upstream, only the
-	// connections count. See upstream.Places for what one client may have of it.
+	// MaxUpstream bounds the requests that are under way to the upstream, each on a connection of
+	// its own, and all connections to it, also idle ones; 0 means that nothing does. A request that
+	// finds no place waits for 2 s, and is answered 503 then. Where HTTP/2 leads to the upstream,
+	// only the connections count. See upstream.Places for the share of one client.
 	MaxUpstream int
 	// Overload bounds how many requests are under way to the upstream at the same time; nil does
 	// not.
 	Overload *overload.Limiter
-	// CutAbandoned cuts the request to the upstream at once when its client hangs up, also where the
-	// number of requests under way is bounded, by Overload or by a limit on concurrency. By default
-	// such a request keeps its place until the header of its answer has come or the upstream has
-	// closed the connection, for Timeout at most: see httplimit.Options.KeepAbandoned. A request whose
-	// body has not come whole is cut in any case.
+	// CutAbandoned cuts the request to the upstream at once when its client hangs up, also where
+	// the number of requests under way is bounded, by Overload or by a limit on concurrency. By
+	// default such a request keeps its place until the header of its answer has come or the
+	// upstream has closed the connection, for Timeout at most: see httplimit.Options.KeepAbandoned.
+	// A request whose body has not come whole is cut in any case.
 	CutAbandoned bool
 	// Line says whether requests have stood in line for too long before they came here, and what
 	// becomes of such; nil means that all are decided.
@@ -383,12 +383,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.takeDirect(w, r, pass, body) {
 		return
 	}
+	if body != nil && body.length < 0 && !p.holdsPlace(r, pass) && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		body.unbounded() // a stream may be silent for long before the server answers
+	}
 	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
 	if body != nil {
 		body.stream(r)
 	}
 	if e.client = r.Context(); pass.Keeps() {
-		e.leaving = newLeaving(e.client, pass)
+		e.leaving = newLeaving(e.client, pass, body, p.o.Timeout)
 		e.Context = e.leaving.ctx
 	}
 	p.forward(w, r.WithContext(e), pass)
@@ -406,6 +409,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.
 		p.fail(w, r, exchangeOf(r.Context()), err)
 	} else {
 		defer leave()
+		exchangeOf(r.Context()).leaving.entered()
 		p.reverse.ServeHTTP(w, r)
 	}
 	pass.Finish()

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -323,6 +324,7 @@ limits:
 // The memory of a replay is the same for a log and for thirty times that log, whether the days
 // follow each other or all claim to be the same one (then nearly all lines are late).
 func TestReplayMemoryIsFlat(t *testing.T) {
+	effort.Long(t, "replays a log thirty times over")
 	lines := nasaLines(t)
 	set := load(t, nasaRules)
 	highest := func(times int, shift bool) (uint64, *Report) {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-rl/weir/internal/effort"
 )
 
-// The seeds that run if none are asked for. scripts/soak-sim asks for more.
+// The seeds that run if none are asked for. scripts/soak sim asks for more.
 const (
 	firstSeed = 1
 	someSeeds = 40
@@ -50,7 +50,7 @@ func TestSeeds(t *testing.T) {
 		if len(out.problems) == 0 {
 			continue
 		}
-		t.Errorf("seed %d (%v, %d nodes, quiet %v) fails; again: scripts/soak-sim seed %d", seed+ran, out.plan.mode, out.plan.nodes, out.plan.quiet, seed+ran)
+		t.Errorf("seed %d (%v, %d nodes, quiet %v) fails; again: WEIR_SIM_SEEDS=1 scripts/soak sim - %d", seed+ran, out.plan.mode, out.plan.nodes, out.plan.quiet, seed+ran)
 		for _, problem := range out.problems {
 			t.Log("  " + problem)
 		}

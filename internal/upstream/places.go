@@ -27,7 +27,7 @@ type Places struct {
 	refused atomic.Uint64
 }
 
-// client is who has places: those of one connection, or all that have a connection for each.
+// client is who has places: one connection, or all clients with a connection for each request.
 type client struct {
 	key   any
 	held  int
@@ -239,6 +239,15 @@ type counted struct {
 	net.Conn
 	of     *Connections
 	closed atomic.Bool
+}
+
+// CloseWrite closes the half of a connection that writes, for upgraded connections, where the
+// connection can do that.
+func (c *counted) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // Close implements net.Conn.

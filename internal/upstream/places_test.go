@@ -3,7 +3,9 @@ package upstream
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -153,4 +155,42 @@ func TestPlacesTogether(t *testing.T) {
 			t.Errorf("%+v, %d clients", s, len(p.clients))
 		}
 	})
+}
+
+// TestHalfClose: a counted connection can close its writing half, as an upgraded tunnel does when
+// one side has said all.
+func TestHalfClose(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		said, _ := io.ReadAll(conn) // until the half is closed
+		_, _ = conn.Write(said)
+	}()
+	connections := &Connections{Max: 1}
+	conn, err := connections.Dialer((&net.Dialer{}).DialContext)(t.Context(), "tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("all")); err != nil {
+		t.Fatal(err)
+	}
+	half, ok := conn.(interface{ CloseWrite() error })
+	if !ok {
+		t.Fatal("no half of it can be closed")
+	}
+	if err := half.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if heard, err := io.ReadAll(conn); string(heard) != "all" || err != nil {
+		t.Errorf("heard %q, %v", heard, err)
+	}
 }

@@ -28,7 +28,7 @@ type Request struct {
 	leaver     Leaver
 }
 
-// Leaver is asked what becomes of a request whose context ends while it waits for the header of its
+// Leaver decides about a request whose context ends while it waits for the header of its
 // answer.
 type Leaver interface {
 	// Abandon returns the context by which the request goes on; nil if it is to be cut at once. It

@@ -18,8 +18,8 @@ type sender struct {
 	ctx  context.Context
 	body io.Reader
 	left int64
-	// stays says that the request may go on when its context has ended: then the connection is closed
-	// if it does not.
+	// stays says that the request may go on when its context has ended: then the connection is
+	// closed if it does not.
 	stays bool
 
 	began time.Time

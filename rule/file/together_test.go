@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -133,6 +134,7 @@ func (c combination) expected() []string {
 // TestCombinations puts everything together with everything: each combination loads, or is refused
 // for exactly the reasons for which it means nothing.
 func TestCombinations(t *testing.T) {
+	effort.Long(t, "loads hundreds of thousands of combinations")
 	for throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) { testCombinations(t, throttle) })
 	}

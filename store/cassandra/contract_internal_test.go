@@ -77,7 +77,7 @@ func newStore(t testing.TB, e cas.Engine, clock func() int64) *cas.Store {
 	return s
 }
 
-// fewer has the suite make fewer calls than where one takes a few µs: those of a quick run.
+// fewer has the suite make the calls of a quick run: fewer than where one takes a few µs.
 func fewer(t *testing.T) {
 	t.Helper()
 	t.Setenv("WEIR_TEST", "quick")

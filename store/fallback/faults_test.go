@@ -19,9 +19,9 @@ import (
 	"github.com/weir-rl/weir/store/storetest"
 )
 
-// faultTime is how long a fault lasts after all nodes have noticed it, beside the decisions that use
-// up their shares; WEIR_FAULT_SECONDS changes it (scripts/faults). During longTime nodes would think
-// each other gone.
+// faultTime is how long a fault lasts after all nodes have noticed it, beside the decisions that
+// use up their shares; WEIR_FAULT_SECONDS changes it (scripts/soak faults). During longTime nodes
+// would think each other gone.
 const (
 	faultTime = 200 * time.Millisecond
 	longTime  = 2 * time.Second

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -349,6 +350,7 @@ func TestSnapshotReplacedMeanwhile(t *testing.T) {
 // TestSnapshotLoadsMeanwhile asks for keys while a snapshot is being loaded: none is new, whatever
 // the number of shards that wrote it.
 func TestSnapshotLoadsMeanwhile(t *testing.T) {
+	effort.Long(t, "writes and loads six snapshots")
 	const keys = 30_000
 	clock := newClock()
 	c := counter(t, algo.Config{Algorithm: algo.FixedWindow, N: 1, Window: time.Hour})

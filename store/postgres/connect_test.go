@@ -53,6 +53,7 @@ func TestPasswordReplaced(t *testing.T) {
 // for it: two nodes that change one key do not fail.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a server of its own")
 	s := pgtest.Start(t)
 	for _, level := range []string{"serializable", "repeatable read"} {
 		s.Exec("alter role weir set default_transaction_isolation = '" + level + "'")

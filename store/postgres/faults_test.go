@@ -98,6 +98,7 @@ func throughProxy(t testing.TB, of, addr string) string {
 
 func TestFaults(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "kills and starts servers")
 	s := pgtest.Start(t, "max_connections = 40")
 	proxy := redistest.Proxy(t, s.Addr())
 	schema := "" // of the store that is tested
@@ -214,6 +215,7 @@ func TestFailover(t *testing.T) {
 // TestTLS: the server's certificate is verified, and the password comes from a file.
 func TestTLS(t *testing.T) {
 	t.Parallel()
+	effort.Long(t, "starts a server of its own")
 	s, files := pgtest.StartTLS(t)
 	s.Exec("grant create on database weir to guarded")
 	host, port, err := net.SplitHostPort(s.Addr())

@@ -32,7 +32,7 @@ func TestCluster(t *testing.T) {
 		{"Reservations", func(t *testing.T, cluster *redistest.Cluster) { testReservations(t, cluster.URL()) }, ""},
 		{"RefusalForgotten", func(t *testing.T, cluster *redistest.Cluster) { testRefusalForgotten(t, cluster.URL()) }, ""},
 		{"LendAcross", testLendAcross, ""},
-		{"ExactAcrossNodes", func(t *testing.T, cluster *redistest.Cluster) { testExactAcrossNodes(t, cluster.URL()) }, "TestExactAcrossNodes runs the same on one server"},
+		{"ExactAcrossNodes", func(t *testing.T, cluster *redistest.Cluster) { testExactAcrossNodes(t, cluster.URL(), 8_000) }, "TestExactAcrossNodes runs the same on one server"},
 		{"Linearizable", func(t *testing.T, cluster *redistest.Cluster) {
 			testLinearizable(t, redis.Options{URL: cluster.URL()})
 		}, "TestLinearizable runs the same on one server"},

@@ -14,17 +14,18 @@ import (
 )
 
 // TestExactAcrossNodes: 4 nodes make many more attempts on one limit than it allows. What is
-// admitted, and each answer, is exactly what the pure algorithm gives at the instants that the store
-// names. WEIR_ATTEMPTS says how many attempts, 200000 for a soak; a twentieth of them is the limit.
+// admitted, and each answer, is exactly what the pure algorithm gives at the instants that the
+// store names. WEIR_ATTEMPTS says how many attempts, 200000 for a soak; a twentieth of them is the
+// limit.
 func TestExactAcrossNodes(t *testing.T) {
-	testExactAcrossNodes(t, redistest.Start(t).URL())
-}
-
-func testExactAcrossNodes(t *testing.T, url string) {
 	attempts := effort.Of(8_000, 40_000)
 	if effort.Detector {
 		attempts = 8_000
 	}
+	testExactAcrossNodes(t, redistest.Start(t).URL(), attempts)
+}
+
+func testExactAcrossNodes(t *testing.T, url string, attempts int) {
 	if n, err := strconv.Atoi(os.Getenv("WEIR_ATTEMPTS")); err == nil {
 		attempts = n
 	}

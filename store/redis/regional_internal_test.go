@@ -101,8 +101,12 @@ func TestChangedTogether(t *testing.T) {
 		}
 	}
 	t.Logf("%d changes in %d calls, %d of which the node made; %d beyond the limit; %d lendings", made, calls, byNode, over, lent)
-	if over < made/20 || byNode > calls/5 || lent < made/200 || s.Stats().Disagreements > 0 {
-		t.Errorf("too few of a kind, or %d disagreements", s.Stats().Disagreements)
+	if n := s.Stats().Disagreements; n > 0 {
+		t.Errorf("%d disagreements", n)
+	}
+	// A quick run draws too little for that.
+	if effort.All() && (over < made/20 || byNode > calls/5 || lent < made/200) {
+		t.Error("too few of a kind")
 	}
 }
 

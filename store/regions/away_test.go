@@ -63,7 +63,7 @@ func TestTellsLater(t *testing.T) {
 			before := own.tries.Load()
 			until(t, "it is tried again "+strconv.Itoa(i), func() bool { use(10); return own.tries.Load() > before+1 })
 		}
-		until(t, "the other parts are told of", func() bool { return told() == used/4*3 })
+		until(t, "the other parts are told", func() bool { return told() == used/4*3 })
 		until(t, "what waits takes no more room than its keys", func() bool {
 			waits := 0
 			for i := range s.x.ledger.shards {

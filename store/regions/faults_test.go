@@ -22,7 +22,7 @@ const (
 	failedOver = "failovers"
 )
 
-// start starts the server of each region, and the faulty ways to those of others.
+// start starts the server of each region, and the faulty ways to the others.
 func (w *world) start() {
 	w.t.Helper()
 	if w.virtual {

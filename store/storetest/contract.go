@@ -16,9 +16,9 @@ func newPair(t *testing.T, n newStore) *pair {
 	return &pair{store: clock.make(t, n), model: newModel(), clock: clock}
 }
 
-// restart lets days pass until the time of the day is that of the start, after which all windows of
-// configs begin as they do there. To new counters the store is then as good as an empty one, which
-// in some stores takes much longer to make.
+// restart lets days pass until the time of the day is the same as at the start, after which all
+// windows of configs begin as they do there. To new counters the store is then as good as an empty
+// one, which in some stores takes much longer to make.
 func (p *pair) restart() {
 	now := p.clock.read()
 	p.clock.now.Store(start + (now-start+day.Microseconds())/day.Microseconds()*day.Microseconds())

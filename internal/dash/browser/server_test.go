@@ -120,7 +120,7 @@ func (o *output) String() string {
 	return o.all.String()
 }
 
-// environment is that of this process without what weir would take for its options.
+// environment is this process's environment without variables that weir reads as options.
 func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") || strings.HasPrefix(v, "REDIS_") })
 }
