@@ -14,9 +14,9 @@ import (
 // what counts by instants exactly so, for buckets as far as it has not drained. What was reserved
 // too little is charged, room or not.
 func TestSettle(t *testing.T) {
-	// Where a bucket is refilled at intervals, a charge of nothing begins none, and one that is settled
-	// as nothing has begun one: the bucket may then be refilled sooner. Drawn anew, one run in a
-	// hundred would come upon it.
+	// Where a bucket is refilled at intervals, a charge of nothing begins none, and one that is
+	// settled as nothing has begun one: the bucket may then be refilled sooner. Drawn anew, one run in
+	// a hundred would come upon it. So the examples are fixed.
 	for _, cfg := range []Config{
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second},
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second, CountDenied: true},

@@ -156,22 +156,6 @@ func init() {
 	}
 }
 
-// shortFolder makes a folder for sockets, whose paths the system bounds to some 100 bytes. It is
-// removed with the test.
-func shortFolder(t *testing.T) string {
-	t.Helper()
-	in := ""
-	if len(os.TempDir()) > 40 {
-		in = "/tmp"
-	}
-	dir, err := os.MkdirTemp(in, "weir-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 // listens waits until the program takes connections at an address.
 func (p *process) listens(address string) {
 	p.t.Helper()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // runIn runs the program's command line in this process, with variables.
@@ -34,7 +35,7 @@ func TestHealth(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	cert, key := authority.Issue("weir", time.Hour, "weir.test", "127.0.0.1")
 	certtest.Write(t, []string{"cert.pem", "key.pem", "ca.pem"}, cert, key, authority.PEM)
-	port, socket := freePort(t), filepath.Join(shortFolder(t), "admin.sock")
+	port, socket := freePort(t), filepath.Join(testproc.SocketDir(t), "admin.sock")
 	for _, c := range []struct {
 		name string
 		env  []string
@@ -193,7 +194,7 @@ func TestRefusalIsHarmless(t *testing.T) {
 // TestNotify: a service manager hears when the doors are open, of a reload, and of the end.
 func TestNotify(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(shortFolder(t), "notify")
+	path := filepath.Join(testproc.SocketDir(t), "notify")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)

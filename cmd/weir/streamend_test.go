@@ -19,6 +19,7 @@ import (
 	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/listen/certtest"
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // streaming is a built server whose streams are read, over TCP, TLS or a unix socket.
@@ -34,7 +35,7 @@ type streaming struct {
 // socket.
 func startStreaming(t *testing.T, over string, args ...string) *streaming {
 	t.Helper()
-	s := &streaming{dir: shortFolder(t)}
+	s := &streaming{dir: testproc.SocketDir(t)}
 	writeRules(t, filepath.Join(s.dir, "rules.yaml"), "domain: shop\nlimits: [{ name: login, per: [ip|user], allow: 1/day, algorithm: sliding_log }]\n")
 	args = append([]string{"serve", "--rules=rules.yaml", "--listen-http=127.0.0.1:0", "--listen-grpc=off", "--listen-resp=off"}, args...)
 	socket := filepath.Join(s.dir, "admin.sock")

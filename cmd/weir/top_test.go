@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/insight"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // terminal is a terminal that a test drives: a tmux of its own.
@@ -27,7 +28,7 @@ func newTerminal(t *testing.T, width, height int, env []string, script string) *
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("tmux is not installed; on Debian: apt-get install tmux")
 	}
-	x := &terminal{t, filepath.Join(shortFolder(t), "s")}
+	x := &terminal{t, filepath.Join(testproc.SocketDir(t), "s")}
 	// An error says that it has ended.
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", x.socket, "kill-server").Run() })
 	args := []string{"-u", "-S", x.socket, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}

@@ -12,13 +12,14 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // TestTransportBinary: the program as it is installed, on a unix socket and with TLS, comes back
 // after it was killed, takes new certificates, and does not take the socket of one that runs.
 func TestTransportBinary(t *testing.T) {
 	t.Parallel()
-	program, dir := builtProgram(t), shortFolder(t)
+	program, dir := builtProgram(t), testproc.SocketDir(t)
 	writeRules(t, filepath.Join(dir, "rules.yaml"), dailyRules)
 	ca := certtest.New(t, "ca")
 	names := []string{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/weir-rl/weir/internal/listen/certtest"
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 const hourly = "domain: shop\nlimits: [{ name: api, per: [user|ip|key], allow: 2/hour, algorithm: sliding_log }]\n"
@@ -42,7 +43,7 @@ func rulesFile(t *testing.T, rules string) (path string) {
 // inFolder changes to a folder of its own that holds rules.
 func inFolder(t *testing.T, rules string) string {
 	t.Helper()
-	dir := shortFolder(t)
+	dir := testproc.SocketDir(t)
 	t.Chdir(dir)
 	writeRules(t, "rules.yaml", rules)
 	return dir

@@ -4,7 +4,7 @@
 //   - All: scripts/test --all, which CI runs and which sets WEIR_TEST=all. Full lengths, every real
 //     part, the race detector.
 //   - Soak: scripts/soak WHAT, for what is statistical, takes real time or needs a quiet machine.
-//     Such tests are in files with the build tag soak, and need nothing of this package.
+//     Such tests are in files with the build tag soak, with which All is true.
 //
 // The race detector makes everything several times as slow, so that a test with many steps makes
 // fewer with it: enough to find races. scripts/test --all runs such a test once more without the

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // builtIn is the folder of the built program; TestMain removes it.
@@ -120,11 +121,6 @@ func (o *output) String() string {
 	return o.all.String()
 }
 
-// environment is this process's environment without variables that weir reads as options.
-func environment() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") || strings.HasPrefix(v, "REDIS_") })
-}
-
 func (s *server) start() {
 	s.t.Helper()
 	program, err := built()
@@ -135,7 +131,7 @@ func (s *server) start() {
 	s.cmd = exec.Command(program, append([]string{"serve", "--rules", "rules"}, s.args...)...)
 	s.cmd.Dir = s.dir
 	s.cmd.Stderr = out
-	s.cmd.Env = append(environment(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
+	s.cmd.Env = append(testproc.Environ(), "WEIR_LISTEN_HTTP=127.0.0.1:0", "WEIR_LISTEN_GRPC=127.0.0.1:0", "WEIR_LISTEN_RESP=127.0.0.1:0", "WEIR_LISTEN_ADMIN=127.0.0.1:0")
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
