@@ -15,8 +15,8 @@ import (
 // too little is charged, room or not.
 func TestSettle(t *testing.T) {
 	// Where a bucket is refilled at intervals, a charge of nothing begins none, and one that is
-	// settled as nothing has begun one: the bucket may then be refilled sooner. Drawn anew, one run in
-	// a hundred would come upon it. So the examples are fixed.
+	// settled as nothing has begun one: the bucket may then be refilled sooner. Drawn anew, one run
+	// in a hundred would come upon it. So the examples are fixed.
 	for _, cfg := range []Config{
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second},
 		{Algorithm: FixedWindow, N: 20, Window: 10 * time.Second, CountDenied: true},
