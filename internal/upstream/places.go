@@ -22,8 +22,9 @@ type Places struct {
 
 	mu      sync.Mutex
 	used    int
-	clients map[any]*client // that have places or wait for them
-	waiting []*client       // of these, whose turn it is first
+	single  client          // all clients with a connection for each request
+	clients map[any]*client // the others that have places or wait for them
+	waiting []*client       // of all these, whose turn it is first
 	refused atomic.Uint64
 }
 
@@ -118,6 +119,9 @@ func (p *Places) Leave(connection any) {
 
 // client finds or makes the client of a key. mu must be held.
 func (p *Places) client(key any) *client {
+	if key == nil {
+		return &p.single
+	}
 	c := p.clients[key]
 	if c == nil {
 		c = &client{key: key}
@@ -167,7 +171,7 @@ func (p *Places) leave(c *client) {
 
 // forget drops a client that has nothing and wants nothing. mu must be held.
 func (p *Places) forget(c *client) {
-	if c.held == 0 && len(c.queue) == 0 {
+	if c.key != nil && c.held == 0 && len(c.queue) == 0 {
 		delete(p.clients, c.key)
 	}
 }
