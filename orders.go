@@ -141,7 +141,7 @@ next:
 				until = max(until, now+after)
 			}
 		}
-		l.orders.Bans.CountDenial(ctx, hits[i].Window, hits[i].Key, until)
+		l.orders.Bans.CountDenial(ctx, hits[i].Window, hits[i].Key, now, until)
 	}
 }
 

@@ -119,6 +119,7 @@ func (b *Bans) Set(ctx context.Context, r *rule.Rule, key []string, until time.T
 	if err != nil {
 		return nil, err
 	}
+	b.ended.forget(factID(t.group, t.key))
 	b.put(t.group, t.key, until.UnixMicro(), ban)
 	b.set.Add(1)
 	return ban, b.orders.publish(ctx, b.factName(t.group, t.key))
@@ -176,7 +177,7 @@ func (b *Bans) Lift(ctx context.Context, r *rule.Rule, key []string) (*Ban, erro
 	if err != nil {
 		return nil, err
 	}
-	ban, ok := b.drop(t.group, t.key, b.orders.Now())
+	ban, ok := b.end(t)
 	if !ok {
 		return nil, fmt.Errorf("%w: no ban", ErrNotFound)
 	}
@@ -195,12 +196,12 @@ func (b *Bans) forgive(ctx context.Context, by *rule.Ban, key []byte) error {
 	return err
 }
 
-// ban bans a key of w's rule for its denials, unless it is banned already. The rule itself refuses
-// the key until an instant.
-func (b *Bans) ban(w *rule.Window, key []byte, refusedUntil int64) {
+// ban bans a key of w's rule for its denials, the first of which was at an instant, unless it is
+// banned already or was pardoned since. The rule itself refuses the key until refusedUntil.
+func (b *Bans) ban(w *rule.Window, key []byte, first, refusedUntil int64) {
 	now := b.orders.Now()
 	group := w.Counter.Keys
-	if _, _, ok := b.table.find(group, key, now); ok {
+	if _, _, ok := b.table.find(group, key, now); ok || b.ended.since(factID(group, key), first, now) {
 		return
 	}
 	r := w.Rule

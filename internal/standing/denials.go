@@ -42,6 +42,7 @@ type denialKey struct {
 type denial struct {
 	window *rule.Window
 	n      int64
+	first  int64 // when the first of them was
 	until  int64 // the latest instant until which the rule itself refuses
 }
 
@@ -53,12 +54,12 @@ type denialCharge struct {
 
 var denialCharges = sync.Pool{New: func() any { return new(denialCharge) }}
 
-// CountDenial counts a denial of a key by w's rule, which has a ban; the rule itself refuses the
-// key until an instant. Once there are enough, the key is banned. key is not kept.
-func (b *Bans) CountDenial(ctx context.Context, w *rule.Window, key []byte, until int64) {
+// CountDenial counts a denial, now, of a key by w's rule, which has a ban; the rule itself refuses
+// the key until an instant. Once there are enough, the key is banned. key is not kept.
+func (b *Bans) CountDenial(ctx context.Context, w *rule.Window, key []byte, now, until int64) {
 	d := &b.denials
 	if d.async {
-		d.enqueue(w, key, until)
+		d.enqueue(w, key, now, until)
 		return
 	}
 	c := denialCharges.Get().(*denialCharge)
@@ -72,7 +73,7 @@ func (b *Bans) CountDenial(ctx context.Context, w *rule.Window, key []byte, unti
 		return
 	}
 	if reached(&result) {
-		b.ban(w, key, until)
+		b.ban(w, key, now, until)
 	}
 }
 
@@ -85,7 +86,7 @@ func chargeOf(b *rule.Ban, key []byte, n int64) store.Charge {
 func reached(r *algo.Result) bool { return !r.Allowed || r.Remaining == 0 }
 
 // enqueue makes one denial of a key wait to be counted.
-func (d *denials) enqueue(w *rule.Window, key []byte, until int64) {
+func (d *denials) enqueue(w *rule.Window, key []byte, now, until int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if e := d.pending[denialKey{w.Rule.Ban.Counter, string(key)}]; e != nil {
@@ -100,7 +101,7 @@ func (d *denials) enqueue(w *rule.Window, key []byte, until int64) {
 	if d.pending == nil {
 		d.pending = map[denialKey]*denial{}
 	}
-	d.pending[denialKey{w.Rule.Ban.Counter, string(key)}] = &denial{window: w, n: 1, until: until}
+	d.pending[denialKey{w.Rule.Ban.Counter, string(key)}] = &denial{window: w, n: 1, first: now, until: until}
 	if !d.working {
 		d.working = true
 		go d.work()
@@ -149,7 +150,7 @@ func (d *denials) count(keys []denialKey, batch map[denialKey]*denial) {
 	}
 	for i, k := range keys {
 		if reached(&results[i]) {
-			d.bans.ban(batch[k].window, charges[i].Key, batch[k].until)
+			d.bans.ban(batch[k].window, charges[i].Key, batch[k].first, batch[k].until)
 		}
 	}
 }

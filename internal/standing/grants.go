@@ -91,6 +91,7 @@ func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow stri
 	if err != nil {
 		return nil, err
 	}
+	t.ended.forget(factID(to.group, to.key))
 	t.put(to.group, to.key, until.UnixMicro(), g)
 	t.forgetRefusals(to)
 	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
@@ -155,7 +156,7 @@ func (t *Grants) Revoke(ctx context.Context, r *rule.Rule, key []string) (*Grant
 	if err != nil {
 		return nil, err
 	}
-	g, ok := t.drop(to.group, to.key, t.orders.Now())
+	g, ok := t.end(to)
 	if !ok {
 		return nil, fmt.Errorf("%w: no grant", ErrNotFound)
 	}

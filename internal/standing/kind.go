@@ -32,6 +32,7 @@ type kind[O order] struct {
 	name   string // on the board
 	orders *Orders
 	table  table[O]
+	ended  ended
 
 	// put puts an order in force on this node, drop ends one; ok is false if there is none.
 	put  func(group uint64, key []byte, until int64, o O)
@@ -85,6 +86,15 @@ func cutFactID(id string) (group uint64, key []byte, ok bool) {
 		return 0, nil, false
 	}
 	return binary.BigEndian.Uint64([]byte(id[:8])), []byte(id[8:]), true
+}
+
+// end ends an order on this node; ok is false if there is none.
+func (k *kind[O]) end(t target) (o O, ok bool) {
+	now := k.orders.Now()
+	if o, ok = k.drop(t.group, t.key, now); ok {
+		k.ended.note(factID(t.group, t.key), now, now)
+	}
+	return o, ok
 }
 
 func (k *kind[O]) kindName() string { return k.name }
@@ -171,11 +181,16 @@ func (k *kind[O]) learn(facts []store.Fact, all bool) {
 				continue // this node's order is newer, and will be published
 			}
 		}
+		if f.Removed {
+			k.ended.note(f.ID, d.since, now)
+		}
 		switch {
 		case f.Removed && held:
 			s.withdraw(name)
 			k.drop(d.group, d.key, now)
 		case f.Removed:
+		case !held && k.ended.since(f.ID, d.data.At, now):
+			s.enqueue(name) // its node did not know of the end, which is published once more
 		case held && max(until-d.until, d.until-until) < clockSkew && have.head().Reason == d.data.Reason && have.says(&d.data):
 		default:
 			h := Head{
