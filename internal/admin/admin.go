@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-rl/weir"
@@ -118,7 +119,7 @@ type Handler struct {
 	cancel   context.CancelFunc
 	streams  streams
 	previews previews
-	names    keyNames
+	names    atomic.Pointer[keyNames]
 }
 
 // Close ends streams and the preview that runs, which would else go on for as long as their clients
