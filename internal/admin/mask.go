@@ -143,7 +143,7 @@ func value(v string) string {
 }
 
 func network(a netip.Addr) string {
-	a = a.Unmap().WithZone("")
+	a = rule.ClientAddr(a)
 	bits := 24
 	if a.Is6() {
 		bits = 48
