@@ -407,7 +407,7 @@ var trustSettings = []setting{
 		help: "the proxies that send it: addresses, networks, private, loopback; connections from elsewhere are closed; unix: peers of unix sockets",
 		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.proxyPeers.Peers, &c.proxyPeers.Unix })},
 	{path: "admin.hosts", kind: list,
-		help: "names that the admin port may be called by, beside addresses and localhost",
+		help: "names that the admin port, and the HTTP door on loopback, may be called by, beside addresses and localhost",
 		set:  func(c *config, items []string) error { c.admin.Hosts = items; return nil }},
 	{path: "admin.page", value: "on",
 		help: "the operator's page at the admin port: on or off",
