@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+
+	"github.com/weir-rl/weir/rule"
 )
 
 // attributes are those of one call, looked up when a rule asks for them.
@@ -147,7 +149,7 @@ func (a *attributes) ip() (string, bool) {
 		return "", false
 	}
 	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr().Unmap().WithZone("").String(), true
+		return rule.ClientAddr(tcp.AddrPort().Addr()).String(), true
 	}
 	host, _, err := net.SplitHostPort(p.Addr.String())
 	if err != nil {

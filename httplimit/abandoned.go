@@ -92,11 +92,7 @@ func networkOf(ip string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	if a = a.Unmap().WithZone(""); a.Is6() {
-		network, _ := a.Prefix(64) // which an address of IPv6 has
-		a = network.Addr()
-	}
-	return a
+	return rule.ClientNetwork(a)
 }
 
 // half is how many of so many places the abandoned requests of one address may keep.

@@ -1,52 +1,151 @@
 package httplimit
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// The fields of a request that list those whom it has passed through.
+const (
+	headerForwardedFor = "X-Forwarded-For"
+	headerForwarded    = "Forwarded" // RFC 7239
 )
 
 // ClientIP finds the address of the client of a request. The zero value believes no header: the
 // client is the peer of the connection. Safe for concurrent use.
 type ClientIP struct {
-	// Trusted are the proxies whose X-Forwarded-For is believed; none by default.
+	// Trusted are the proxies whose word for the client is believed; none by default.
 	Trusted []netip.Prefix
-	// TrustUnix believes X-Forwarded-For also of peers that have no address: those of a unix
-	// socket.
+	// TrustUnix believes also peers that have no address: those of a unix socket.
 	TrustUnix bool
+	// Header is the field in which they name the client: X-Forwarded-For, which "" is, or Forwarded
+	// (RFC 7239), to both of which each proxy appends its peer; or another one that holds a single
+	// address, such as CF-Connecting-IP or X-Real-IP. No other is looked at.
+	Header string
+	// Hops is how many proxies there are in front. The client is then the one that the outermost of
+	// them has named: so many from the right of the list. Of a shorter list it is the left-most. A
+	// request that comes round the outermost one chooses its address itself. 0 reads the list by
+	// Trusted instead.
+	Hops int
 }
 
-// ParseTrusted reads a list of trusted proxies: prefixes such as 10.0.0.0/8, or single addresses.
+// Check returns an error that says what is wrong with c.
+func (c ClientIP) Check() error {
+	switch {
+	case !isToken(c.Header):
+		return fmt.Errorf("%q is no name of a header field", c.Header)
+	case c.Hops < 0:
+		return fmt.Errorf("%d hops; there are 0 or more", c.Hops)
+	case c.Hops > 0 && !c.lists():
+		return fmt.Errorf("hops are those of a list, and %s holds one address", c.Header)
+	case (c.Hops > 0 || c.Header != "" && c.Header != headerForwardedFor) && len(c.Trusted) == 0 && !c.TrustUnix:
+		return errors.New("no proxy is trusted, so that no header is believed")
+	}
+	return nil
+}
+
+// isToken reports whether s may be the name of a field, or is empty.
+func isToken(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c >= 0x7f || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// The names of blocks of addresses.
+var blocks = map[string][]string{
+	"loopback": {"127.0.0.0/8", "::1/128"},
+	"private":  {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"},
+}
+
+// ParseTrusted reads a list of trusted proxies: prefixes such as 10.0.0.0/8, single addresses, and
+// the names loopback (127.0.0.0/8, ::1) and private (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16,
+// fc00::/7).
 func ParseTrusted(list []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, s := range list {
 		s = strings.TrimSpace(s)
+		if named := blocks[s]; named != nil {
+			for _, text := range named {
+				out = append(out, netip.MustParsePrefix(text))
+			}
+			continue
+		}
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
 			a, aerr := netip.ParseAddr(s)
 			if aerr != nil || a.Zone() != "" {
-				return nil, fmt.Errorf("%q is neither an address prefix such as 10.0.0.0/8 nor an address such as 192.0.2.1", s)
+				return nil, fmt.Errorf("%q is neither an address prefix such as 10.0.0.0/8, nor an address such as 192.0.2.1, nor private or loopback", s)
 			}
 			p = netip.PrefixFrom(a, a.BitLen())
 		}
-		out = append(out, unmapPrefix(p).Masked())
+		if p, err = rule.ClientPrefix(p); err != nil {
+			return nil, err
+		}
+		out = append(out, p)
 	}
 	return out, nil
 }
 
-// Of returns the client's address: the peer's, or the one that trusted proxies report, read from
-// the right of X-Forwarded-For. It is the zero Addr if the peer is no address (a unix socket) and
-// is not trusted, or says nothing that is one.
+// Of returns the client's address: the peer's, or the one that a trusted peer reports. It is the
+// zero Addr if the peer is no address (a unix socket) and is not trusted, or says nothing that is
+// one.
 //
-// All lines of X-Forwarded-For are read as one list. From the right, each address that is itself a
-// trusted proxy's gives way to the one before it; the first that is not is the client, and if all
-// are, the left-most is. An element that is no address ends the walk at the last good one.
-// Addresses may carry a port, brackets and a zone, which are dropped; IPv4-mapped IPv6 addresses
-// are unmapped.
+// All lines of a list are read as one, from the right: each address that is itself a trusted
+// proxy's gives way to the one before it; the first that is not is the client, and if all are, the
+// left-most is. An element that is no address ends the walk at the last good one. Of a field that
+// holds a single address the client is the peer if it is missing, is there twice, or is no address.
+// Addresses may carry a port, brackets and a zone, which are dropped; what stands for an IPv4
+// address is taken as that (rule.ClientAddr).
 func (c ClientIP) Of(r *http.Request) netip.Addr {
 	addr, _ := c.find(r)
 	return addr
+}
+
+// Told reports whether r has the field in which the client is named.
+func (c ClientIP) Told(r *http.Request) bool { return len(r.Header[c.Field()]) > 0 }
+
+// Field is the name of the field in which the client is named, in its canonical form.
+func (c ClientIP) Field() string {
+	if c.Header == "" {
+		return headerForwardedFor
+	}
+	return http.CanonicalHeaderKey(c.Header)
+}
+
+// lists reports whether the field is a list.
+func (c ClientIP) lists() bool {
+	field := c.Field()
+	return field == headerForwardedFor || field == headerForwarded
+}
+
+// Chain returns the lines of X-Forwarded-For that are believed of a trusted peer: what it sent, or
+// where another field names the client, that address. The peer itself is not among them.
+func (c ClientIP) Chain(r *http.Request) []string {
+	if c.Field() == headerForwardedFor {
+		return r.Header[headerForwardedFor]
+	}
+	peer, _, _ := parseNode(r.RemoteAddr)
+	if addr, _ := c.find(r); addr.IsValid() && addr != peer {
+		return []string{addr.String()}
+	}
+	return nil
+}
+
+// Single returns the name of the field in which the client is named if that is no list, and else
+// "". Whoever passes on requests drops it from those of strangers, who could name anybody in it.
+func (c ClientIP) Single() string {
+	if c.lists() {
+		return ""
+	}
+	return c.Field()
 }
 
 // TrustedPeer reports whether the peer of the connection itself is a trusted proxy.
@@ -66,32 +165,38 @@ func (c ClientIP) trustsPeer(a netip.Addr, isAddress bool) bool {
 // find also returns the text that the address was read from.
 func (c ClientIP) find(r *http.Request) (netip.Addr, string) {
 	addr, text, isAddress := parseNode(r.RemoteAddr)
-	lines := r.Header["X-Forwarded-For"]
-	for i := len(lines) - 1; i >= 0; i-- {
-		for line, more := lines[i], true; more; {
-			if !c.trustsPeer(addr, isAddress) {
-				return addr, text
-			}
-			element := line
-			var comma int
-			if comma = strings.LastIndexByte(line, ','); comma >= 0 {
-				line, element = line[:comma], line[comma+1:]
-			}
-			more = comma >= 0
-			a, t, ok := parseNode(strings.Trim(element, " \t"))
-			if !ok {
-				return addr, text
-			}
-			addr, text, isAddress = a, t, true
+	field := c.Field()
+	lines := r.Header[field]
+	if len(lines) == 0 || !c.trustsPeer(addr, isAddress) {
+		return addr, text
+	}
+	if field != headerForwardedFor && field != headerForwarded {
+		if a, t, ok := parseNode(strings.Trim(lines[0], " \t")); ok && len(lines) == 1 {
+			return a, t
+		}
+		return addr, text
+	}
+	list := nodeList{lines: lines, forwarded: field == headerForwarded}
+	for hop := 1; ; hop++ {
+		node, ok := list.last()
+		if !ok {
+			return addr, text
+		}
+		a, t, ok := parseNode(node)
+		if !ok {
+			return addr, text
+		}
+		addr, text = a, t
+		if c.Hops > 0 && hop == c.Hops || c.Hops == 0 && !c.trusts(a) {
+			return addr, text
 		}
 	}
-	return addr, text
 }
 
 // text returns the address of Of as text in its canonical form (RFC 5952), "" if there is none. It
 // allocates only if the form in which the address came was another.
 func (c ClientIP) text(r *http.Request) string {
-	if len(c.Trusted) == 0 || len(r.Header["X-Forwarded-For"]) == 0 {
+	if len(c.Trusted) == 0 || !c.Told(r) {
 		if text := plainIPv4(r.RemoteAddr); text != "" {
 			return text
 		}
@@ -109,20 +214,14 @@ func (c ClientIP) text(r *http.Request) string {
 
 func (c ClientIP) trusts(a netip.Addr) bool {
 	for _, p := range c.Trusted {
-		if unmapPrefix(p).Contains(a) {
+		if p.Addr().Is6() { // addresses are compared as those of clients are told apart
+			p, _ = rule.ClientPrefix(p)
+		}
+		if p.Contains(a) {
 			return true
 		}
 	}
 	return false
-}
-
-// unmapPrefix turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, since addresses are unmapped before they
-// are compared.
-func unmapPrefix(p netip.Prefix) netip.Prefix {
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p
 }
 
 // parseNode reads v4, v4:port, v6, [v6] and [v6]:port, with or without a zone. text is the
@@ -150,7 +249,7 @@ func parseNode(s string) (addr netip.Addr, text string, ok bool) {
 	if err != nil {
 		return netip.Addr{}, "", false
 	}
-	return a.WithZone("").Unmap(), text, true
+	return rule.ClientAddr(a), text, true
 }
 
 // plainIPv4 returns the address of s if s is an IPv4 address in its canonical form, with a port, as

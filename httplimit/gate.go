@@ -29,7 +29,7 @@ type Options struct {
 	Headers Headers
 	// CORS lets pages of other origins read these; by default none.
 	CORS CORS
-	// ClientIP lists the proxies whose X-Forwarded-For is believed; none by default.
+	// ClientIP lists the proxies whose word for the client is believed; none by default.
 	ClientIP ClientIP
 	// Identity supplies more attributes; nil for none.
 	Identity *Identity
@@ -156,6 +156,12 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	}
 	if err := o.Headers.check(); err != nil {
 		return nil, fmt.Errorf("httplimit: %w", err)
+	}
+	if err := o.ClientIP.Check(); err != nil {
+		return nil, fmt.Errorf("httplimit: ClientIP: %w", err)
+	}
+	if o.ClientIP.Header != "" {
+		o.ClientIP.Header = o.ClientIP.Field()
 	}
 	var err error
 	if o.Identity, err = o.Identity.with(o.Attributes); err != nil {

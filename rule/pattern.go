@@ -82,8 +82,8 @@ func (p *Pattern) positive(value string, addr netip.Addr) bool {
 	}
 }
 
-// parseIP parses an address as rules see it: unmapped and without zone. It returns the zero Addr
-// for what is none, and knows most of that without making an error.
+// parseIP parses an address as rules see it: by ClientAddr. It returns the zero Addr for what is
+// none, and knows most of that without making an error.
 func parseIP(s string) netip.Addr {
 	if len(s) == 0 || len(s) > 128 {
 		return netip.Addr{}
@@ -98,7 +98,7 @@ func parseIP(s string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	return a.Unmap()
+	return ClientAddr(a)
 }
 
 // parseIPv4 parses as netip does, but makes no error.
@@ -246,13 +246,10 @@ func (p *Pattern) compileIP(s string) error {
 	if err != nil {
 		return fmt.Errorf("%q is no address block in CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32", s)
 	}
-	if a := block.Addr(); a.Is4In6() {
-		if block.Bits() < 96 {
-			return fmt.Errorf("%q holds more than the IPv4-mapped addresses, which are matched as IPv4: write 0.0.0.0/0", s)
-		}
-		block = netip.PrefixFrom(a.Unmap(), block.Bits()-96)
+	if block, err = ClientPrefix(block); err != nil {
+		return err
 	}
-	p.setBlock(block.Masked())
+	p.setBlock(block)
 	return nil
 }
 

@@ -115,13 +115,13 @@ func each(n int, ask func(client, i int) (refused bool, err error)) (int, error)
 }
 
 func httpQuestion(path, key string) string {
-	return "GET /api/v1/limit?path=" + path + "&user=" + key + " HTTP/1.1\r\nHost: weir\r\n\r\n"
+	return "GET /api/v1/limit?path=" + path + "&user=" + key + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
 }
 
 // postQuestion asks the decision API with a body, as most programs do.
 func postQuestion(path, key string) string {
 	body := `{"domain": "bench", "attributes": {"user": "` + key + `", "path": "` + path + `"}, "hits": 1}`
-	return fmt.Sprintf("POST /api/v1/limit HTTP/1.1\r\nHost: weir\r\nUser-Agent: doorload\r\nAccept: */*\r\n"+
+	return fmt.Sprintf("POST /api/v1/limit HTTP/1.1\r\nHost: localhost\r\nUser-Agent: doorload\r\nAccept: */*\r\n"+
 		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 

@@ -78,7 +78,7 @@ func (s *server) ask() error {
 		return err
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET /api/v1/limit?key=ada HTTP/1.1\r\nHost: weir\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "GET /api/v1/limit?key=ada HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		return err
 	}
 	line, err := bufio.NewReader(conn).ReadString('\n')

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -95,8 +96,19 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
 	o.Line = p.lineOf("http")
 	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), forwardAuth
 	o.Ready = func() bool { return p.ready() == nil }
+	p.pages = &auth.Pages{Hosts: p.c.admin.Hosts, Proxies: p.c.clientIP, Tokens: p.tokens, Logger: p.log}
+	o.Pages = p.pages
 	h := p.tokensFirst(httpapi.New(p.limiter, o))
 	p.addLoop("http", p.c.listen.http, listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log}), nil)
+	d := p.doors[len(p.doors)-1]
+	serve := d.serve
+	d.serve = func(l net.Listener) error {
+		// No certificate is that of somebody else's name, and no browser sends a PROXY header.
+		if p.tlsOf(d) == nil && !slices.Contains(p.c.proxyDoors, d.name) {
+			p.pages.Listens(l.Addr())
+		}
+		return serve(l)
+	}
 	return nil
 }
 

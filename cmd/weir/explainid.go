@@ -54,7 +54,11 @@ const instantFormat = "2006-01-02 15:04:05.000 MST"
 // writeDecision says in words how a request was decided, and why. Clients wrote some of that, rule
 // files some, and other nodes told it: none of it steers the terminal.
 func writeDecision(out io.Writer, e *recent.Entry) {
-	fmt.Fprintf(out, "decision %s of %s\n", e.ID, e.Time.UTC().Format(instantFormat))
+	id := e.ID.String()
+	if id != "" {
+		id += " "
+	}
+	fmt.Fprintf(out, "decision %sof %s\n", id, e.Time.UTC().Format(instantFormat))
 	fmt.Fprintf(out, "domain %s", printableText(e.Domain))
 	if e.Door != "" {
 		fmt.Fprintf(out, ", through the door %s", printableText(e.Door))

@@ -54,7 +54,7 @@ func newCaller(t *testing.T, door string) *caller {
 }
 
 func (c *caller) ask(query string) {
-	if _, err := io.WriteString(c.c, "GET /api/v1/limit?"+query+" HTTP/1.1\r\nHost: weir\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c.c, "GET /api/v1/limit?"+query+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		c.t.Error(err)
 		return
 	}

@@ -28,6 +28,9 @@ func (p *program) checkTransport() error {
 	if len(c.proxyDoors) > 0 && len(c.proxyPeers.Peers) == 0 && !c.proxyPeers.Unix {
 		return errors.New("proxy_protocol.peers: is missing; without it anybody could send a header that makes him somebody else")
 	}
+	if err := c.clientIP.Check(); err != nil {
+		return fmt.Errorf("client_ip: %w", err)
+	}
 	if err := c.checkTLSDoors(); err != nil {
 		return err
 	}

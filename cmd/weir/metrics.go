@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/seldom"
@@ -84,6 +85,15 @@ func (p *program) collect() {
 	doors := telemetry.DoorOptions{Doors: p.connectionStats, Memory: p.memoryStats, Line: p.line.Stats}
 	if p.tokens != nil {
 		doors.Tokens = func() (wrong, tooMany uint64) { s := p.tokens.Stats(); return s.Wrong, s.TooMany }
+	}
+	if p.pages != nil {
+		doors.Pages = func() map[string]uint64 {
+			refused := map[string]uint64{}
+			for reason, n := range p.pages.Stats().Refused {
+				refused[auth.PageReason(reason).String()] = n
+			}
+			return refused
+		}
 	}
 	if p.certificates != nil {
 		doors.Certificates = p.certificates.Status

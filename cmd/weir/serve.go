@@ -116,6 +116,7 @@ type program struct {
 	otel         *otel.Telemetry // nil without otel.endpoint
 	rules        ruleSource
 	tokens       *auth.Tokens         // nil without auth.tokens_file
+	pages        *auth.Pages          // nil without listen.http
 	audit        *audit.Log           // nil of a check
 	certificates *listen.Certificates // of the doors; nil without tls.cert
 	storage      *storage

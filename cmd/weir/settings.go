@@ -349,8 +349,18 @@ var clientSettings = []setting{
 		help: "file of the keys that verify tokens for jwt: sources",
 		set:  toString(func(c *config) *string { return &c.jwks })},
 	{path: "client_ip.trusted_proxies", kind: list,
-		help: "addresses whose X-Forwarded-For is believed; unix: peers of unix sockets",
+		help: "proxies whose word for the client is believed: addresses, networks, private, loopback; unix: peers of unix sockets",
 		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.clientIP.Trusted, &c.clientIP.TrustUnix })},
+	{path: "client_ip.header", value: "X-Forwarded-For",
+		help: "the field in which they name it: X-Forwarded-For, Forwarded, or one that holds a single address, such as CF-Connecting-IP",
+		set: text(func(c *config, s string) error {
+			c.clientIP.Header = s
+			c.clientIP.Header = c.clientIP.Field()
+			return nil
+		})},
+	{path: "client_ip.hops", value: "0",
+		help: "how many proxies there are in front: the client is so many from the right of the list; 0 goes by trusted_proxies",
+		set:  toInt(0, 100, func(c *config) *int { return &c.clientIP.Hops })},
 	{path: "client_ip.ipv6_prefix", value: "64",
 		help: "how many bits of an IPv6 address make a key",
 		set:  toInt(1, 128, func(c *config) *int { return &c.ipv6Prefix })},
@@ -358,7 +368,7 @@ var clientSettings = []setting{
 
 var trustSettings = []setting{
 	{path: "trusted_peers", kind: list, value: "127.0.0.0/8,::1",
-		help: "who may refund, release and ask for more than 1,000 hits without a token; unix: peers of unix sockets",
+		help: "who may refund, release and ask for more than 1,000 hits without a token: addresses, networks, private, loopback; unix: peers of unix sockets",
 		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.trust.Peers, &c.trust.Unix })},
 	{path: "auth.tokens_file",
 		help: "file of bearer tokens, one on a line: needed for the admin API then, and trusted as trusted_peers are",
@@ -394,10 +404,10 @@ var trustSettings = []setting{
 		help: "doors whose connections begin with a PROXY protocol header; needs proxy_protocol.peers",
 		set:  toDoors(allDoors, func(c *config) *[]string { return &c.proxyDoors })},
 	{path: "proxy_protocol.peers", kind: list,
-		help: "addresses of the proxies that send it; connections from elsewhere are closed; unix: peers of unix sockets",
+		help: "the proxies that send it: addresses, networks, private, loopback; connections from elsewhere are closed; unix: peers of unix sockets",
 		set:  toPeers(func(c *config) (*[]netip.Prefix, *bool) { return &c.proxyPeers.Peers, &c.proxyPeers.Unix })},
 	{path: "admin.hosts", kind: list,
-		help: "names that the admin port may be called by, beside addresses and localhost",
+		help: "names that the admin port, and the HTTP door on loopback, may be called by, beside addresses and localhost",
 		set:  func(c *config, items []string) error { c.admin.Hosts = items; return nil }},
 	{path: "admin.page", value: "on",
 		help: "the operator's page at the admin port: on or off",

@@ -200,7 +200,9 @@ func decisionLine(d *recent.Entry) string {
 	default:
 		parts = append(parts, "again in "+span(d.RetryAfter))
 	}
-	parts = append(parts, d.ID.String())
+	if d.ID != 0 { // one whose key is masked has none
+		parts = append(parts, d.ID.String())
+	}
 	if d.Node != "" {
 		parts = append(parts, "on "+words.Visible(d.Node))
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-rl/weir"
@@ -118,7 +119,7 @@ type Handler struct {
 	cancel   context.CancelFunc
 	streams  streams
 	previews previews
-	names    keyNames
+	names    atomic.Pointer[keyNames]
 }
 
 // Close ends streams and the preview that runs, which would else go on for as long as their clients
@@ -266,18 +267,17 @@ const (
 func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	probe := path == "/healthz" || path == "/readyz"
-	if !probe && !a.knownHost(r.Host) {
+	if !probe && !auth.KnownHost(r.Host, a.o.Hosts) {
 		answer.Problem(w, http.StatusForbidden, "the Host "+answer.Printable(r.Host)+" is not known here; use an address, or add it to admin.hosts", "")
 		return
 	}
-	if origin := r.Header.Get("Origin"); origin != "" && !sameOrigin(origin, r.Host) {
-		answer.Problem(w, http.StatusForbidden, "web pages of other origins have no access: this one is of "+answer.Printable(origin)+", and asks "+answer.Printable(r.Host)+"; a proxy before this port must pass on the Host that the browser sent", "")
+	if why := auth.OtherOrigin(r); why != "" {
+		answer.Problem(w, http.StatusForbidden, why, "")
 		return
 	}
-	// What other sites' pages load as images, scripts or frames has no Origin. Links to here are
-	// welcome.
-	if site := r.Header.Get("Sec-Fetch-Site"); (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Dest") != "document" {
-		answer.Problem(w, http.StatusForbidden, "web pages of other origins have no access", "")
+	// Links to here are welcome.
+	if why := auth.OtherSite(r); why != "" && r.Header.Get("Sec-Fetch-Dest") != "document" {
+		answer.Problem(w, http.StatusForbidden, why, "")
 		return
 	}
 	route := a.find(path)

@@ -95,10 +95,11 @@ func (a *Handler) readDecisionQuery(v url.Values, role auth.Role) (q decisionQue
 // decisionMask is the mask for decisions that a role has asked for by q: support sees those whole
 // whose key it named.
 func (a *Handler) decisionMask(role auth.Role, q *recent.Query) *mask {
-	if role == auth.Support && q.Key != "" {
-		return nil
+	m := a.maskFor(role)
+	if m != nil && role == auth.Support && q.Key != "" {
+		m.named = newNaming(q.Key, a.keyNames())
 	}
-	return a.maskFor(role)
+	return m
 }
 
 // queryProblem answers for a question that is wrong.

@@ -259,8 +259,7 @@ func (a *Handler) listTopKeys(ctx context.Context, q insight.KeysQuery, role aut
 // orders says of each key until when it is banned, or granted another limit. A key whose text was
 // cut or veiled has neither: nobody can tell which one it is.
 func (a *Handler) orders(list []insight.KeyCount) {
-	set, _ := a.limiter.Rules()
-	names := a.names.of(set)
+	names := a.keyNames().names
 	for i := range list {
 		k := &list[i]
 		parts := partsOf(k.Key, names)

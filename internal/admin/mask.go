@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/auth"
@@ -15,9 +14,9 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// Keys are clients' names and addresses. A viewer, and somebody of support who named no key, sees
-// them masked: an address as its network (/24, or /48 of IPv6), of any other value the first
-// character. So ip=198.51.100.7 becomes ip=198.51.100.0/24, and user=ada becomes user=a….
+// Keys are clients' names and addresses. A viewer sees them masked, and so does somebody of support
+// who did not name them: an address as its network (/24, or /48 of IPv6), of any other value the
+// first character. So ip=198.51.100.7 becomes ip=198.51.100.0/24, and user=ada becomes user=a….
 
 // cut stands for what is not shown.
 const cut = "…"
@@ -25,51 +24,67 @@ const cut = "…"
 // seesKeys reports whether a role sees all keys.
 func seesKeys(r auth.Role) bool { return r >= auth.Operator }
 
-// keyNames are the names of the attributes that keys are made of: only these are shown in front of
-// a "=", since what stands there may be part of a client's value.
+// keyNames are the names of the attributes that the keys of a set of rules are made of: only these
+// are shown in front of a "=", since what stands there may be part of a client's value.
 type keyNames struct {
-	mu    sync.Mutex
-	set   *rule.Set
-	names map[string]bool
+	set    *rule.Set
+	names  map[string]bool
+	values map[string]bool // name=value, of values that the rules themselves name
 }
 
-// of returns the names that the rules of a set make keys of.
-func (k *keyNames) of(s *rule.Set) map[string]bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.set == s && k.names != nil {
-		return k.names
+// namesOf returns the names that the rules of a set make keys of.
+func namesOf(s *rule.Set) *keyNames {
+	k := &keyNames{s, map[string]bool{}, map[string]bool{}}
+	if s == nil {
+		return k
 	}
-	names := map[string]bool{}
-	if s != nil {
-		for _, r := range s.Rules() {
-			for _, per := range r.Per {
-				names[strings.Join(per, "|")] = true
-				for _, name := range per {
-					names[name] = true
-				}
+	for _, r := range s.Rules() {
+		for _, per := range r.Per {
+			k.names[strings.Join(per, "|")] = true
+			for _, name := range per {
+				k.names[name] = true
 			}
-			if r.Lyft != nil {
-				for _, e := range r.Lyft.Path {
-					names[e.Key] = true
+		}
+		for _, c := range r.When {
+			for i := range c.Patterns {
+				k.values[c.Attribute+"="+c.Patterns[i].Text()] = true
+			}
+		}
+		if r.Lyft != nil {
+			for _, e := range r.Lyft.Path {
+				k.names[e.Key] = true
+				if e.Value != "" {
+					k.values[e.Key+"="+e.Value] = true
 				}
 			}
 		}
 	}
-	k.set, k.names = s, names
-	return names
+	return k
+}
+
+// keyNames returns the names of the rules in force.
+func (a *Handler) keyNames() *keyNames {
+	set, _ := a.limiter.Rules()
+	k := a.names.Load()
+	if k == nil || k.set != set {
+		k = namesOf(set)
+		a.names.Store(k)
+	}
+	return k
 }
 
 // mask masks keys. A nil *mask leaves them as they are.
-type mask struct{ names map[string]bool }
+type mask struct {
+	names map[string]bool
+	named *naming // what of it is not masked; nil for nothing
+}
 
 // maskFor is the mask for a role.
 func (a *Handler) maskFor(r auth.Role) *mask {
 	if seesKeys(r) {
 		return nil
 	}
-	set, _ := a.limiter.Rules()
-	return &mask{a.names.of(set)}
+	return &mask{names: a.keyNames().names}
 }
 
 // key masks a key as people read it: parts such as user=ada with "," or ", " between them.
@@ -91,6 +106,9 @@ func (m *mask) part(text string) string {
 	name, v, ok := strings.Cut(text, "=")
 	if !ok || !m.names[name] && name != insight.CommandKeyName {
 		return cut
+	}
+	if m.named.value(name, v) {
+		return text
 	}
 	return name + "=" + value(v)
 }
@@ -125,7 +143,7 @@ func value(v string) string {
 }
 
 func network(a netip.Addr) string {
-	a = a.Unmap().WithZone("")
+	a = rule.ClientAddr(a)
 	bits := 24
 	if a.Is6() {
 		bits = 48
@@ -232,11 +250,13 @@ func masked(list []insight.Count) []insight.Count {
 	return out
 }
 
-// decision masks a decision.
+// decision masks a decision that was found in a list, unless its key was named. A masked one has no
+// id: whoever has that may see all of it.
 func (m *mask) decision(e *recent.Entry) {
-	if m == nil {
+	if m == nil || m.named != nil && m.named.decision(e) {
 		return
 	}
+	e.ID = 0
 	limits := slices.Clone(e.Limits)
 	for i := range limits {
 		limits[i].Key = m.key(limits[i].Key)
@@ -244,10 +264,10 @@ func (m *mask) decision(e *recent.Entry) {
 	e.Limits = limits
 	attributes := map[string]string{}
 	for name, v := range e.Attributes {
-		switch name {
-		case "method":
+		switch {
+		case name == "method" || m.named.value(name, v):
 			attributes[name] = v
-		case "path":
+		case name == "path":
 			attributes[name] = path(v)
 		default:
 			attributes[name] = value(v)

@@ -121,7 +121,7 @@ func tellsNothing(t *testing.T, what, text string) {
 
 // TestMaskedKeys: what a mask makes of keys that try to get through it.
 func TestMaskedKeys(t *testing.T) {
-	m := &mask{map[string]bool{"user": true, "ip": true, "user|ip": true}}
+	m := &mask{names: map[string]bool{"user": true, "ip": true, "user|ip": true}}
 	for key, want := range map[string]string{
 		"":                          "",
 		"user=ada":                  "user=a…",

@@ -1,32 +1,12 @@
 package admin
 
 import (
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/auth"
 )
-
-// knownHost reports whether this server may be called by host. A page of another site that got its
-// own name pointed here (DNS rebinding) shows by that name; an address cannot be rebound.
-func (a *Handler) knownHost(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
-		return true
-	}
-	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true
-	}
-	return slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
-}
 
 // notOwnPage says why a browser does not vouch that the page of this port has sent r, which changes
 // something; "" if it does.
@@ -38,7 +18,7 @@ func (a *Handler) knownHost(host string) bool {
 //   - a page of another site, or of another port of this host, which gets the cookie, too, has
 //     another Origin;
 //   - a page that had its own name pointed here (DNS rebinding) has it in Origin and Host alike:
-//     that name is not known here (knownHost), and the cookie is not of that name;
+//     that name is not known here (auth.KnownHost), and the cookie is not of that name;
 //   - a proxy that rewrites Host makes both differ, so that nothing can be changed: it does not
 //     make another page's Origin this one's, unless that is of the very name that the proxy writes,
 //     such as localhost. From there the browser sends no cookie of ours, since SameSite is strict,
@@ -57,13 +37,8 @@ func notOwnPage(r *http.Request) string {
 	switch {
 	case origin == "":
 		return "this request has neither Sec-Fetch-Site nor Origin, one of which every browser sends; a proxy before this port must pass them on, and what is no browser sends a bearer token"
-	case !sameOrigin(origin, r.Host) || secure && !strings.HasPrefix(strings.ToLower(origin), "https://"):
+	case !auth.SameOrigin(origin, r.Host) || secure && !strings.HasPrefix(strings.ToLower(origin), "https://"):
 		return "this request is of a page of " + answer.Printable(origin) + "; open the page of this port, and do it there"
 	}
 	return ""
-}
-
-func sameOrigin(origin, host string) bool {
-	u, err := url.Parse(origin)
-	return err == nil && u.Host != "" && strings.EqualFold(u.Host, host)
 }

@@ -138,7 +138,6 @@ type streamed struct {
 	over   time.Duration
 	keys   insight.KeysQuery
 	q      decisionQuery
-	mask   *mask
 	cursor recent.Cursor
 	told   map[string]any // figures that were written last, by view
 	others elsewhere      // what was seen of decisions of other nodes
@@ -230,7 +229,6 @@ func (a *Handler) newStream(w http.ResponseWriter, r *http.Request) (s *streamed
 	if problem, field := a.unknown(s.q.Domain, s.q.Limit); problem != "" {
 		return nil, http.StatusNotFound, &answer.FieldError{Field: field, Message: strings.TrimPrefix(problem, field+": ")}
 	}
-	s.mask = a.decisionMask(role, &s.q.Query)
 	return s, 0, nil
 }
 
@@ -470,7 +468,7 @@ func (s *streamed) decisions() (ok bool) {
 	if len(e.Decisions) == 0 {
 		return true // they are counted in the next one
 	}
-	s.mask.decisions(e.Decisions)
+	s.a.decisionMask(s.role, &s.q.Query).decisions(e.Decisions)
 	// If they are too large together, the newest are shown.
 	var data []byte
 	for {

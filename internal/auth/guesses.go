@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/rule"
 )
 
 // Bounds of guessing.
@@ -44,9 +45,7 @@ func (g *guesses) judge(from netip.Addr, valid bool) Verdict {
 	if valid && g.known.Load() == 0 {
 		return Right
 	}
-	if from = from.Unmap().WithZone(""); from.Is6() {
-		from = netip.PrefixFrom(from, 64).Masked().Addr()
-	}
+	from = rule.ClientNetwork(from)
 	now := time.Now().UnixMicro()
 	g.mu.Lock()
 	defer g.mu.Unlock()

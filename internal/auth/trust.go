@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/listen"
+	"github.com/weir-rl/weir/rule"
 )
 
 // Trust decides which clients may refund, release, and ask for more than 1,000 hits.
@@ -34,7 +35,7 @@ func (t *Trust) TrustedPeer(address string) bool {
 	if err != nil {
 		return t.Unix && address == listen.UnixPeer.String()
 	}
-	addr := peer.Addr().Unmap().WithZone("")
+	addr := rule.ClientAddr(peer.Addr())
 	for _, p := range t.Peers {
 		if p.Contains(addr) {
 			return true

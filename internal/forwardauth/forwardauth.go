@@ -33,7 +33,7 @@ type Options struct {
 	// CORS lets pages of other origins read refusals, and the headers on them, that Caddy and
 	// Traefik pass on; by default none.
 	CORS httplimit.CORS
-	// ClientIP names the proxies that may ask, and whose X-Forwarded-For is believed.
+	// ClientIP names the proxies that may ask, and whose word for the client is believed.
 	ClientIP httplimit.ClientIP
 	// Identity supplies more attributes; nil for none.
 	Identity *httplimit.Identity
@@ -240,9 +240,9 @@ func (f *handler) remark(r *http.Request, family *proxyFamily) {
 			f.warnf("forward auth: a check of %s by %s has no %s header; its request is taken for a %s", family.name, r.RemoteAddr, family.method, answer.Printable(seldom.Excerpt(r.Method)))
 		})
 	}
-	if len(r.Header["X-Forwarded-For"]) == 0 {
+	if !f.o.ClientIP.Told(r) {
 		f.noClient.do(func() {
-			f.warnf("forward auth: a check of %s by %s has no X-Forwarded-For header; its client is taken to be the proxy itself", family.name, r.RemoteAddr)
+			f.warnf("forward auth: a check of %s by %s has no %s header; its client is taken to be the proxy itself", family.name, r.RemoteAddr, f.o.ClientIP.Field())
 		})
 	}
 }

@@ -31,6 +31,9 @@ type Options struct {
 	Headers httplimit.Headers
 	// Trust decides which clients may refund, release and ask for more than 1,000 hits.
 	Trust auth.Trust
+	// Pages keeps web pages from all that decides; nil keeps them all, also those whose requests a
+	// proxy passes on.
+	Pages *auth.Pages
 	// JSON serves /json; nil means that there is no such path.
 	JSON http.Handler
 	// ForwardAuth serves /api/v1/forward-auth and what is below it; nil means that there is no such
@@ -66,6 +69,7 @@ type route struct {
 	path    string
 	below   bool     // the route is also for all paths that begin with path
 	decides bool     // nobody loses anything if it is turned away
+	pages   bool     // web pages may ask, as far as we are concerned
 	methods []string // nil for any
 	serve   http.HandlerFunc
 }
@@ -75,7 +79,7 @@ func routesOf(h *handler) []route {
 	post := []string{http.MethodPost}
 	routes := []route{{path: limitPath, methods: []string{http.MethodGet, http.MethodPost}, decides: true, serve: h.limit}}
 	if h.o.ForwardAuth != nil {
-		routes = append(routes, route{path: door.ForwardAuthPath, below: true, serve: h.o.ForwardAuth.ServeHTTP})
+		routes = append(routes, route{path: door.ForwardAuthPath, below: true, pages: true, serve: h.o.ForwardAuth.ServeHTTP})
 	}
 	if h.o.JSON != nil {
 		routes = append(routes, route{path: "/json", decides: true, serve: h.o.JSON.ServeHTTP})
@@ -86,8 +90,8 @@ func routesOf(h *handler) []route {
 		{path: "/api/v1/reserve", methods: post, decides: true, serve: h.reserve},
 		{path: "/api/v1/commit", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, false) }},
 		{path: "/api/v1/cancel", methods: post, serve: func(w http.ResponseWriter, r *http.Request) { h.commit(w, r, true) }},
-		{path: "/api/v1/openapi.yaml", methods: []string{http.MethodGet, http.MethodHead}, serve: describe},
-		{path: "/healthcheck", serve: h.health},
+		{path: "/api/v1/openapi.yaml", methods: []string{http.MethodGet, http.MethodHead}, pages: true, serve: describe},
+		{path: "/healthcheck", pages: true, serve: h.health},
 	}...)
 }
 
@@ -143,6 +147,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if to.methods != nil && !slices.Contains(to.methods, r.Method) {
 			answer.MethodNotAllowed(w, r, strings.Join(to.methods, ", "))
+			return
+		}
+		if !to.pages && !h.o.Pages.Admit(w, r) {
 			return
 		}
 		if to.decides && h.o.Line.Late(1) {

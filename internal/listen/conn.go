@@ -150,7 +150,7 @@ func (l *Listener) prepare(c net.Conn) {
 		p := &conn{Conn: c, io: c, slot: s, remote: c.RemoteAddr(), rest: rest}
 		if h.source.IsValid() {
 			p.remote = net.TCPAddrFromAddrPort(h.source)
-			if !s.settle(h.source.Addr().Unmap()) {
+			if !s.settle(h.source.Addr()) {
 				c = p
 				fail(PerAddress, nil)
 				return

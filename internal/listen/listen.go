@@ -88,8 +88,9 @@ type Options struct {
 	// Exempt are addresses that many clients come from, as proxies of our own.
 	Exempt []netip.Prefix
 	// MaxPending bounds the connections whose header or handshake is under way; 0 means 1,024. When
-	// this bound is reached, or no connection is free, each new connection replaces the pending one
-	// that has taken longest, which is closed.
+	// this bound is reached, or no connection is free, each new connection replaces a pending one,
+	// which is closed: of the address, or IPv6 /64, that has most of them, the one that has taken
+	// longest.
 	MaxPending int
 	// SetupTimeout bounds the time that header and handshake take together; 0 means 10 s.
 	SetupTimeout time.Duration
@@ -118,7 +119,7 @@ type Reason uint8
 const (
 	Full       Reason = iota // MaxConnections
 	PerAddress               // MaxPerAddress
-	Crowded                  // it took longest of MaxPending
+	Crowded                  // MaxPending
 	Stranger                 // it is not in Options.Proxy
 	BadHeader                // no PROXY protocol header, or a malformed or slow one
 	Handshake                // the TLS handshake failed, or was slow
@@ -147,11 +148,10 @@ type Listener struct {
 
 	mu struct {
 		sync.Mutex
-		open, pending int
-		oldest        *slot // of those that are pending, in order of their age
-		newest        *slot
-		addresses     map[netip.Addr]int
-		closed        bool
+		open      int
+		pending   crowd
+		addresses map[netip.Addr]int
+		closed    bool
 	}
 }
 
@@ -165,6 +165,7 @@ func New(raw net.Listener, o Options) *Listener {
 	}
 	l := &Listener{raw: raw, o: o, ready: make(chan net.Conn), failed: make(chan error, 1), closing: make(chan struct{})}
 	l.mu.addresses = map[netip.Addr]int{}
+	l.mu.pending = newCrowd()
 	l.close = sync.OnceValue(l.shut)
 	return l
 }
@@ -180,10 +181,7 @@ func (l *Listener) shut() error {
 	err := l.raw.Close()
 	l.mu.Lock()
 	l.mu.closed = true
-	var pending []*slot
-	for s := l.mu.oldest; s != nil; s = s.next {
-		pending = append(pending, s)
-	}
+	pending := l.mu.pending.all()
 	l.mu.Unlock()
 	for _, s := range pending {
 		_ = s.conn.Close()
@@ -307,6 +305,6 @@ func (l *Listener) Stats() Stats {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Open, s.Pending = l.mu.open, l.mu.pending
+	s.Open, s.Pending = l.mu.open, l.mu.pending.n
 	return s
 }

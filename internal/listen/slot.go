@@ -3,17 +3,22 @@ package listen
 import (
 	"net"
 	"net/netip"
+
+	"github.com/weir-rl/weir/rule"
 )
 
 // slot is the place of a connection among those that a listener counts. The listener's mu guards
 // it.
 type slot struct {
-	l          *Listener
-	conn       net.Conn   // closed to crowd it out
-	address    netip.Addr // the address under which it is counted; the zero Addr for none
-	pending    bool
-	gone       bool
-	prev, next *slot // in the list of pending ones
+	l       *Listener
+	conn    net.Conn   // closed to crowd it out
+	address netip.Addr // the address under which it is counted; the zero Addr for none
+	gone    bool
+
+	// While it is pending; see crowd.
+	origin     *origin // nil for one that is not pending
+	age        uint64  // less is older
+	prev, next *slot   // of the same origin
 }
 
 // admit gives raw a place, or closes it and returns nil.
@@ -22,9 +27,10 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 	c := wrap(raw, s, l.o.Stall)
 	s.conn = raw
 	peer := c.RemoteAddr()
-	address := addressOf(peer)
+	from := addressOf(peer)
+	address := from
 	if l.o.Proxy != nil {
-		if !l.o.Proxy.allow(peer, address) {
+		if !l.o.Proxy.allow(peer, from) {
 			l.refuse(Stranger, peer, nil)
 			_ = raw.Close()
 			return nil
@@ -32,7 +38,7 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 		address = netip.Addr{} // the address in the header counts
 	}
 	work := l.o.TLS != nil || l.o.Proxy != nil
-	crowded, reason := l.place(s, address, work)
+	crowded, reason := l.place(s, address, from, work)
 	if crowded != nil {
 		l.crowd(crowded)
 	}
@@ -47,26 +53,27 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 	return c
 }
 
-// place counts s, as pending if there is work to do. If it returns a connection, that one has been
-// crowded out and must be closed. r says why s has no place; it is Reasons if s has one.
-func (l *Listener) place(s *slot, address netip.Addr, work bool) (crowded *slot, r Reason) {
+// place counts s under address, and as pending one of from if there is work to do. If it returns a
+// connection, that one has been crowded out and must be closed. r says why s has no place; it is
+// Reasons if s has one.
+func (l *Listener) place(s *slot, address, from netip.Addr, work bool) (crowded *slot, r Reason) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.count(s, address) {
 		return nil, PerAddress
 	}
 	full := l.mu.open >= l.o.MaxConnections
-	if full && l.mu.oldest == nil {
+	if full && l.mu.pending.n == 0 {
 		l.uncount(s)
 		return nil, Full
 	}
-	if full || work && l.mu.pending >= l.o.MaxPending {
-		crowded = l.mu.oldest
+	if full || work && l.mu.pending.n >= l.o.MaxPending {
+		crowded = l.mu.pending.first()
 		l.drop(crowded)
 	}
 	l.mu.open++
 	if work {
-		l.push(s)
+		l.mu.pending.add(s, from)
 	}
 	return crowded, Reasons
 }
@@ -79,10 +86,10 @@ func (p *ProxyPeers) allow(peer net.Addr, address netip.Addr) bool {
 	return contains(p.Peers, address)
 }
 
-// crowdOut closes the connection that has been pending longest, if there is one.
+// crowdOut closes the pending connection that has to go first, if there is one.
 func (l *Listener) crowdOut() {
 	l.mu.Lock()
-	s := l.mu.oldest
+	s := l.mu.pending.first()
 	if s != nil {
 		l.drop(s)
 	}
@@ -102,9 +109,7 @@ func (l *Listener) count(s *slot, address netip.Addr) bool {
 	if l.o.MaxPerAddress <= 0 || !address.IsValid() || contains(l.o.Exempt, address) {
 		return true
 	}
-	if address.Is6() {
-		address = netip.PrefixFrom(address, 64).Masked().Addr()
-	}
+	address = rule.ClientNetwork(address)
 	if l.mu.addresses[address] >= l.o.MaxPerAddress {
 		return false
 	}
@@ -113,45 +118,13 @@ func (l *Listener) count(s *slot, address netip.Addr) bool {
 	return true
 }
 
-// push puts s behind all that are pending. It needs l.mu.
-func (l *Listener) push(s *slot) {
-	s.pending = true
-	l.mu.pending++
-	if s.prev = l.mu.newest; s.prev != nil {
-		s.prev.next = s
-	} else {
-		l.mu.oldest = s
-	}
-	l.mu.newest = s
-}
-
-// unlink removes s from the pending ones. It needs l.mu.
-func (l *Listener) unlink(s *slot) {
-	if !s.pending {
-		return
-	}
-	s.pending = false
-	l.mu.pending--
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		l.mu.oldest = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	} else {
-		l.mu.newest = s.prev
-	}
-	s.prev, s.next = nil, nil
-}
-
 // drop gives the place of s away. It needs l.mu.
 func (l *Listener) drop(s *slot) {
 	if s.gone {
 		return
 	}
 	s.gone = true
-	l.unlink(s)
+	l.mu.pending.remove(s)
 	l.mu.open--
 	l.uncount(s)
 }
@@ -179,6 +152,7 @@ func (s *slot) release() {
 func (s *slot) settle(address netip.Addr) bool {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
+	s.l.mu.pending.move(s, address)
 	return s.gone || s.l.count(s, address)
 }
 
@@ -190,21 +164,20 @@ func (s *slot) done() bool {
 	if s.gone || s.l.mu.closed {
 		return false
 	}
-	s.l.unlink(s)
+	s.l.mu.pending.remove(s)
 	return true
 }
 
-// addressOf returns the address of a peer, unmapped and without a zone; the zero Addr if it has
-// none.
+// addressOf returns the address of a peer, as rule.ClientAddr has it; the zero Addr if it has none.
 func addressOf(a net.Addr) netip.Addr {
 	if tcp, ok := a.(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr().Unmap().WithZone("")
+		return rule.ClientAddr(tcp.AddrPort().Addr())
 	}
 	p, err := netip.ParseAddrPort(a.String())
 	if err != nil || a.Network() == "unix" {
 		return netip.Addr{}
 	}
-	return p.Addr().Unmap().WithZone("")
+	return rule.ClientAddr(p.Addr())
 }
 
 func contains(prefixes []netip.Prefix, a netip.Addr) bool {

@@ -3,8 +3,8 @@
 // a rule for each set.
 //
 // Begin with New and Table.Block. Linux only, and only with CAP_NET_ADMIN. Some addresses are never
-// banned: loopback, link-local and multicast addresses, addresses of this machine, and those in
-// Options.Never, such as trusted proxies.
+// banned: loopback, link-local and multicast addresses, what all clients behind NAT64 share,
+// addresses of this machine, and those in Options.Never, such as trusted proxies.
 package nftables
 
 import (
@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-rl/weir/rule"
 )
 
 // Options tune New. The zero value is right for most.
@@ -121,7 +123,7 @@ func (t *Table) Block(text string) (netip.Prefix, error) {
 		if err != nil {
 			return netip.Prefix{}, fmt.Errorf("ban: %q is no address", text)
 		}
-		if a = a.Unmap().WithZone(""); a.Is4() {
+		if a = rule.ClientAddr(a); a.Is4() {
 			return netip.PrefixFrom(a, 32), nil
 		}
 		return a.Prefix(t.o.IPv6Prefix)
@@ -151,6 +153,8 @@ func (t *Table) spare(p netip.Prefix) string {
 		return "it is link-local"
 	case a.IsMulticast() || a.IsUnspecified():
 		return "nobody has it"
+	case a.Is6() && rule.StandsForIPv4(p):
+		return "all clients behind NAT64 share it"
 	}
 	for _, n := range t.o.Never {
 		if n.Overlaps(p) {

@@ -94,7 +94,14 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 func (p *Proxy) writeHead(q *upstream.Request, r *http.Request, a *httplimit.Attributes) (ok bool) {
 	host := a.Host()
 	p.writeTarget(q, r, a, host)
+	forged := ""
+	if p.named != "" && !p.o.ClientIP.TrustedPeer(r) {
+		forged = p.named
+	}
 	for name, lines := range r.Header {
+		if name == forged {
+			continue
+		}
 		switch name {
 		case "Connection":
 			if len(lines) != 1 || !strings.EqualFold(lines[0], "keep-alive") && !strings.EqualFold(lines[0], "close") {

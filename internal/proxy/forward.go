@@ -38,6 +38,9 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 		delete(out.Header, hdrTicket)
 		delete(out.Header, hdrAttempt)
 	}
+	if name := p.named; name != "" && !p.o.ClientIP.TrustedPeer(in) {
+		delete(out.Header, name)
+	}
 	out.Trailer = in.Trailer // filled in while the body is read
 	p.setForwarded(in, e.host, out.Header)
 }
@@ -83,7 +86,9 @@ func carriesHTTP(upgrade []string) bool {
 // forwarded holds the fields that tell the upstream about the client. Those from a trusted proxy
 // are kept and continued, all others are dropped.
 type forwarded struct {
-	prior  []string // lines of X-Forwarded-For
+	// lines of X-Forwarded-For: those that are believed, which are of another field if the client
+	// is named there
+	prior  []string
 	peer   string   // goes behind them; "" if it is no address
 	hosts  []string // lines of X-Forwarded-Host; if there are none, host
 	host   string
@@ -102,7 +107,7 @@ func (p *Proxy) forwardedOf(in *http.Request, host string) forwarded {
 		f.proto = "https"
 	}
 	if p.o.ClientIP.TrustedPeer(in) {
-		f.prior, f.hosts, f.protos = in.Header["X-Forwarded-For"], in.Header["X-Forwarded-Host"], in.Header["X-Forwarded-Proto"]
+		f.prior, f.hosts, f.protos = p.o.ClientIP.Chain(in), in.Header["X-Forwarded-Host"], in.Header["X-Forwarded-Proto"]
 	}
 	return f
 }

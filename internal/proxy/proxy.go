@@ -53,8 +53,8 @@ type Options struct {
 	Headers httplimit.Headers
 	// CORS lets pages of other origins read these; by default none.
 	CORS httplimit.CORS
-	// ClientIP lists the proxies whose X-Forwarded-For, -Host and -Proto are believed, and passed
-	// on; none by default.
+	// ClientIP lists the proxies whose word for the client, and whose X-Forwarded-Host and -Proto,
+	// are believed and passed on; none by default.
 	ClientIP httplimit.ClientIP
 	// Identity supplies more attributes; nil for none.
 	Identity *httplimit.Identity
@@ -137,6 +137,7 @@ type Proxy struct {
 	host    string
 	base    string // path in front, without a final slash
 	bare    string // base, unescaped
+	named   string // the field of ClientIP.Single
 
 	cuts      *bodyCuts
 	abandoned *seldom.Line
@@ -152,7 +153,7 @@ type Proxy struct {
 // New returns the proxy. Its errors say which option to change. Closing idle connections is left to
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
-	p := &Proxy{o: o, cuts: new(bodyCuts), abandoned: new(seldom.Line), lines: new(lines), multiplexed: new(atomic.Bool)}
+	p := &Proxy{o: o, named: o.ClientIP.Single(), cuts: new(bodyCuts), abandoned: new(seldom.Line), lines: new(lines), multiplexed: new(atomic.Bool)}
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@ package spoe
 import (
 	"net/netip"
 	"strconv"
+
+	"github.com/weir-rl/weir/rule"
 )
 
 // The data types of the protocol: the low four bits of a value's first byte.
@@ -144,8 +146,8 @@ func (v *value) integer() (n int64, ok bool) {
 	return 0, false
 }
 
-// appendTo appends v as text: numbers in decimals, addresses in their canonical form (one of IPv4
-// in IPv6 as IPv4), strings and binary data as they are.
+// appendTo appends v as text: numbers in decimals, addresses in their canonical form (one of IPv6
+// that stands for IPv4 as that), strings and binary data as they are.
 func (v *value) appendTo(b []byte) []byte {
 	switch v.kind {
 	case typeBool:
@@ -158,7 +160,7 @@ func (v *value) appendTo(b []byte) []byte {
 	case typeIPv4:
 		return netip.AddrFrom4([4]byte([]byte(v.text))).AppendTo(b)
 	case typeIPv6:
-		return netip.AddrFrom16([16]byte([]byte(v.text))).Unmap().AppendTo(b)
+		return rule.ClientAddr(netip.AddrFrom16([16]byte([]byte(v.text)))).AppendTo(b)
 	}
 	return append(b, v.text...)
 }

@@ -156,7 +156,11 @@ func (s *State) ids(p Screen) []string {
 		}
 	case Decisions:
 		for _, d := range s.decisions() {
-			ids = append(ids, d.ID.String())
+			id := d.ID.String()
+			if id == "" { // one whose key is masked
+				id = d.Time.String() + "/" + d.Node + "/" + mainLimit(d).Key
+			}
+			ids = append(ids, id)
 		}
 	}
 	return ids

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -56,7 +57,7 @@ func text(s *State) string {
 		if !d.Allowed {
 			again = waitText(d.RetryAfter)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Time.UTC().Format("2006-01-02T15:04:05.000Z"), name, requestText(d), words.Visible(l.Key), words.Visible(l.Name), again)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(d.ID.String(), "-"), d.Time.UTC().Format("2006-01-02T15:04:05.000Z"), name, requestText(d), words.Visible(l.Key), words.Visible(l.Name), again)
 	}
 	_ = w.Flush()
 	return b.String()

@@ -442,7 +442,11 @@ func TestRoles(t *testing.T) {
 			b.visit("/")
 			b.sees("Needs a look")
 			b.until("the refusals are shown", `() => document.querySelector('.log .line')`, nil)
-			is("a link to a decision", support, `() => document.querySelector('.log a.line')`)
+			is("a link to a decision", operator, `() => document.querySelector('.log a.line')`)
+			if support {
+				b.visit("/decisions?key=ip%3D198.51.100.7")
+				is("a link to a decision of a key that was named", true, `() => document.querySelector('.log a.line')`)
+			}
 			b.clean(role)
 			if role == "admin" {
 				b.visit("/history")

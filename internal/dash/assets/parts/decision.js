@@ -24,6 +24,9 @@ const passed = { shadow_denied: 'shadow', soft: 'soft', near_limit: 'near' };
 /** status is what HTTP doors answer, or how it passed where it nearly did not. @param {Api.Decision} d @param {string} outcome */
 const statusOf = (d, outcome = d.outcome) => (d.allowed ? passed[outcome] ?? 'ok' : d.banned ? 'ban' : '429');
 
+/** same tells whether two decisions are one: a masked one has no id. @param {Api.Decision} x @param {Api.Decision} y */
+export const same = (x, y) => (x.decision || y.decision ? x.decision === y.decision : x.time === y.time && JSON.stringify(x) === JSON.stringify(y));
+
 /** what was asked, as far as the rules looked at it. @param {Api.Decision} d */
 export function what(d) {
   const a = d.attributes ?? {};
@@ -42,7 +45,7 @@ export function line(d, ctx, rule) {
   const [words, colour] = outcomes[outcome] ?? [outcome, 'grey'];
   const asked = what(d);
   const after = !d.allowed && d.retry_after ? `again in ${span(d.retry_after)}` : '';
-  const open = ctx.can('find');
+  const open = ctx.can('find') && d.decision;
   return h(open ? 'a' : 'div', { class: 'line', href: open ? ctx.link(`/decisions/${encodeURIComponent(d.decision)}`) : null },
     h('span', { class: 'ink-grey' }, clock(d.time)),
     h('span', { class: `status ink-${colour}`, title: words }, statusOf(d, outcome)), h('span', { class: 'sr' }, words),

@@ -1,5 +1,5 @@
 // @ts-check
-import { line, outcomes, shareShown, story } from '../parts/decision.js';
+import { line, outcomes, same, shareShown, story } from '../parts/decision.js';
 import { card, count, fill, h, sent, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { clock, span, today, when } from '../parts/time.js';
@@ -112,8 +112,8 @@ export async function show(ctx, root) {
   }
   /** add takes decisions among those that there are. @param {Api.Decision[]} news @returns {number} how many are new */
   function add(news) {
-    const before = new Set(list.map((d) => d.decision));
-    const fresh = news.filter((d) => d.decision && (!door || d.door === door) && !before.has(d.decision));
+    const before = list;
+    const fresh = news.filter((d) => d.time && (!door || d.door === door) && !before.some((x) => same(x, d)));
     list = [...fresh, ...list].sort((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, 200);
     return fresh.length;
   }

@@ -1,7 +1,7 @@
 // @ts-check
 import { ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
-import { line } from '../parts/decision.js';
+import { line, same } from '../parts/decision.js';
 import { card, commands, count, fill, h, legend, percent, plural, rate, seconds, sent, shareOf, verdictOf, visible } from '../parts/text.js';
 import { keepFocus } from '../parts/table.js';
 import { onlySince, overWords, span } from '../parts/time.js';
@@ -208,7 +208,7 @@ export async function show(ctx, root) {
   drawKeys();
   /** @param {Api.Decision[]} news */
   const take = (news) => {
-    decisions = [...news, ...(decisions ?? [])].filter((d, i, all) => all.findIndex((x) => x.decision === d.decision) === i).sort((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, 10);
+    decisions = [...news, ...(decisions ?? [])].filter((d, i, all) => all.findIndex((x) => same(x, d)) === i).sort((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, 10);
     drawDecisions();
   };
   const last = () => askDecisions().then((d) => take(d.decisions));
@@ -235,7 +235,7 @@ export async function show(ctx, root) {
         drawKeys();
       } else if (topic === 'decisions') {
         shown = data.shown && data.shown !== 'all' ? data.shown : '';
-        take((data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision && !d.allowed).reverse());
+        take((data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.time && !d.allowed).reverse());
       }
     },
     opened: last, // the stream begins with the keys, but not with the decisions that are past

@@ -1,7 +1,7 @@
 // @ts-check
 import { fillLarge, ranking } from '../parts/bars.js';
 import { chart } from '../parts/chart.js';
-import { line } from '../parts/decision.js';
+import { line, same } from '../parts/decision.js';
 import { append, card, count, fill, h, legend, percent, pill, plural, rate, sent, shareOf, significant, verdictOf, visible } from '../parts/text.js';
 import { keepFocus, table } from '../parts/table.js';
 import { ago, onlySince, span } from '../parts/time.js';
@@ -109,7 +109,7 @@ export async function show(ctx, root) {
   /** @param {Api.Decision[]} list newest first */
   const take = (list) => {
     /** @param {Api.Decision[]} to @param {(d: Api.Decision) => boolean} ok @param {number} most */
-    const into = (to, ok, most) => [...list.filter(ok), ...to].filter((d, i, all) => all.findIndex((x) => x.decision === d.decision) === i).sort((a, b) => (a.time < b.time ? 1 : -1)).slice(0, most);
+    const into = (to, ok, most) => [...list.filter(ok), ...to].filter((d, i, all) => all.findIndex((x) => same(x, d)) === i).sort((a, b) => (a.time < b.time ? 1 : -1)).slice(0, most);
     refused = into(refused, (d) => mine(d).some((l) => !l.allowed), 8);
     close = into(close, (d) => mine(d).length > 0 && mine(d).every((l) => l.allowed) && mine(d).some((l) => l.near_limit || l.soft_exceeded), 4);
   };
@@ -221,7 +221,7 @@ export async function show(ctx, root) {
     on(topic, data) {
       if (topic === 'keys') { keys = (data.keys ?? []).filter((/** @type {Api.Key} */ k) => k.rule === name); keepFocus(top, drawTop); }
       if (topic === 'decisions') {
-        take((data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.decision));
+        take((data.decisions ?? [data]).filter((/** @type {Api.Decision} */ d) => d.time));
         drawDecisions();
       }
     },

@@ -1,0 +1,68 @@
+package admin
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weir-rl/weir/internal/recent"
+)
+
+// naming is a key that somebody of support named. It lifts the mask from the decisions of that
+// counter, and from no others that are found by it: ?key= finds decisions by any attribute that a
+// rule looked at, and by a part of a key.
+type naming struct {
+	parts []string
+	keys  *keyNames
+}
+
+// newNaming reads a key as people write it.
+func newNaming(key string, keys *keyNames) *naming { return &naming{partsOf(key, keys.names), keys} }
+
+// decision reports whether a limit that e met counts for the named key.
+func (n *naming) decision(e *recent.Entry) bool {
+	return slices.ContainsFunc(e.Limits, func(l recent.Limit) bool { return n.key(l.Key) })
+}
+
+// key reports whether a counter's key was named: every part of it that tells whose it is, and there
+// is one.
+func (n *naming) key(text string) bool {
+	client := false
+	for _, part := range partsOf(text, n.keys.names) {
+		switch {
+		case n.keys.tellsWhat(part):
+		case n.part(part):
+			client = true
+		default:
+			return false
+		}
+	}
+	return client
+}
+
+// part reports whether a part of a key was named. A counter's key holds the network of an IPv6
+// address, which an address in it names.
+func (n *naming) part(part string) bool {
+	if slices.Contains(n.parts, part) {
+		return true
+	}
+	name, v, _ := strings.Cut(part, "=")
+	block, err := netip.ParsePrefix(v)
+	return err == nil && slices.ContainsFunc(n.parts, func(p string) bool {
+		x, v, _ := strings.Cut(p, "=")
+		a, err := netip.ParseAddr(v)
+		return x == name && err == nil && block.Contains(a)
+	})
+}
+
+// value reports whether a value was named, which then need not be masked.
+func (n *naming) value(name, v string) bool {
+	return n != nil && slices.Contains(n.parts, name+"="+v)
+}
+
+// tellsWhat reports whether a part of a key tells what was asked for, and not by whom: many clients
+// have it. It is one of the target, or a value that the rules themselves name.
+func (k *keyNames) tellsWhat(part string) bool {
+	name, _, _ := strings.Cut(part, "=")
+	return name == "method" || name == "path" || name == "host" || k.values[part]
+}
