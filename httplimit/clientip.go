@@ -51,6 +51,9 @@ func (c ClientIP) Of(r *http.Request) netip.Addr {
 
 // TrustedPeer reports whether the peer of the connection itself is a trusted proxy.
 func (c ClientIP) TrustedPeer(r *http.Request) bool {
+	if len(c.Trusted) == 0 && !c.TrustUnix {
+		return false
+	}
 	addr, _, ok := parseNode(r.RemoteAddr)
 	return c.trustsPeer(addr, ok)
 }
