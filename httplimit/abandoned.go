@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -14,21 +15,27 @@ import (
 // requests on, the server behind works on it all the same, so that its place is not free. Whoever
 // could free it by hanging up would get round each bound on concurrency.
 
-// abandoned holds the abandoned requests that keep their places.
+//
+// The same holds for one whose body cannot be waited for before it takes its place, and does not
+// come then: its client could have the place for nothing, and again when it is cut.
+
+// abandoned holds the abandoned requests that keep their places, and those that dawdle.
 type abandoned struct {
 	now                atomic.Int64 // how many there are: while none, nothing is looked up
+	dawdling           atomic.Int64 // the same of the others
 	kept, cut, refused atomic.Uint64
 
 	ending context.Context // ends when none is kept any more
 	end    context.CancelFunc
 
-	mu sync.Mutex
-	of map[share]int
+	mu   sync.Mutex
+	of   map[share]int
+	slow map[share]int // of those that dawdle
 }
 
 // share is what one address has of places that it shares with others.
 type share struct {
-	address netip.Addr // an IPv6 /64 for all that are in it; zero for peers without one
+	address netip.Addr // an IPv6 /64 for all that are in it
 	// of a limit on concurrency; zero for room under overload
 	counter uint64
 	key     string
@@ -40,24 +47,36 @@ type AbandonedStats struct {
 	Kept uint64 // kept their places
 	Cut  uint64 // were cut at once, since their address had half of the places already
 	// Refused were turned away, since half of the places were with abandoned requests of their
-	// address.
-	Refused uint64
+	// address; or, if their own bodies had not come, with those and others that dawdle.
+	Refused  uint64
+	Dawdling int // have a place, see Pass.Dawdle
 }
 
 // Abandoned returns a reading.
 func (g *Gate) Abandoned() AbandonedStats {
 	a := &g.abandoned
-	return AbandonedStats{Now: int(a.now.Load()), Kept: a.kept.Load(), Cut: a.cut.Load(), Refused: a.refused.Load()}
+	return AbandonedStats{
+		Now: int(a.now.Load()), Kept: a.kept.Load(), Cut: a.cut.Load(), Refused: a.refused.Load(), Dawdling: int(a.dawdling.Load()),
+	}
 }
+
+// fewPlaces is how few places are not shared by address: half of them would be one at most, and
+// whoever has that could not ask again.
+const fewPlaces = 4
 
 // places calls use for each of the places that a request needs or has and that others, of other
 // addresses, may lack: with the share of its own address, and how many places there are. It ends
-// when use returns false.
+// when use returns false. A request without an address, as from a unix socket, has no share.
 func (p *Pass) places(d *weir.Decision, use func(s share, places int64) bool) {
 	text, _ := p.attrs.Attribute("ip")
 	s := share{address: networkOf(text)}
-	if l := p.gate.o.Overload; l != nil && !use(s, int64(l.Limit())) {
+	if !s.address.IsValid() {
 		return
+	}
+	if l := p.gate.o.Overload; l != nil {
+		if n := int64(l.Limit()); n >= fewPlaces && !use(s, n) {
+			return
+		}
 	}
 	for i := range d.Matches.Hits {
 		h := &d.Matches.Hits[i]
@@ -65,7 +84,7 @@ func (p *Pass) places(d *weir.Decision, use func(s share, places int64) bool) {
 			continue
 		}
 		s.counter, s.key = h.Window.Counter.ID, string(h.Key)
-		if !use(s, h.Limit.Config().N) {
+		if n := h.Limit.Config().N; n >= fewPlaces && !use(s, n) {
 			return
 		}
 	}
@@ -96,33 +115,41 @@ func networkOf(ip string) netip.Addr {
 }
 
 // half is how many of so many places the abandoned requests of one address may keep.
-func half(places int64) int { return int(max(1, places/2)) }
+func half(places int64) int { return int(places / 2) }
 
 // crowdedOut reports whether the abandoned requests of the client's address keep as many places as
-// they may, so that it gets no further one: it could abandon that as well.
+// they may, so that it gets no further one: it could abandon that as well. A request that may
+// dawdle gets none if those that do have the rest.
 func (p *Pass) crowdedOut(d *weir.Decision) (out bool) {
 	a := &p.gate.abandoned
-	if a.now.Load() == 0 || d.Exempt {
+	dawdling := a.dawdling.Load() > 0 && mayDawdle(p.attrs.r)
+	if a.now.Load() == 0 && !dawdling || d.Exempt {
 		return false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p.places(d, func(s share, places int64) bool {
-		out = a.of[s] >= half(places)
+		n := a.of[s]
+		if dawdling {
+			n += a.slow[s]
+		}
+		out = n >= half(places)
 		return !out
 	})
 	if out {
 		a.refused.Add(1)
+		p.dawdles = dawdling
 	}
 	return out
 }
 
 // Keeps reports whether the request has a place that it keeps when its client hangs up, by
 // Options.KeepAbandoned: then the caller is to call Abandon.
-func (p *Pass) Keeps() bool {
-	if !p.gate.o.KeepAbandoned {
-		return false
-	}
+func (p *Pass) Keeps() bool { return p.gate.o.KeepAbandoned && p.HoldsPlace() }
+
+// HoldsPlace reports whether the request has a place that others then lack: room under
+// Options.Overload, or a slot of a limit on concurrency.
+func (p *Pass) HoldsPlace() bool {
 	if p.room.Permit.Held() {
 		return true
 	}
@@ -136,20 +163,36 @@ func (p *Pass) Keeps() bool {
 
 // Abandon tells that the client has hung up while the request is worked on elsewhere. The request
 // is to be waited for until its answer begins, or until the context that Abandon returns ends; its
-// place is kept until Leave. nil means that its address has too many such requests, or that the
-// gate has been drained: it is to be cut.
+// place is kept until Leave. nil means that it is to be cut: its body has not come whole, so that
+// the server behind may wait for the rest for ever; its address has too many such requests; the
+// gate has been drained, or Options.KeptWhile has ended.
 func (p *Pass) Abandon() context.Context {
+	if p.body != nil && p.body.end.Load() == 0 {
+		return nil
+	}
 	a := &p.gate.abandoned
+	ending, forget := a.ending, func() {}
+	if o := &p.gate.o; o.KeptWhile != nil {
+		if while := o.KeptWhile(p.attrs.r); while != nil {
+			if while.Err() != nil {
+				return nil
+			}
+			ctx, cancel := context.WithCancel(a.ending)
+			stop := context.AfterFunc(while, cancel)
+			ending, forget = ctx, func() { stop(); cancel() }
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	room := a.ending.Err() == nil
 	var shares []share
 	p.places(&p.decision, func(s share, places int64) bool {
 		shares = append(shares, s)
-		room = room && a.of[s] < half(places)
+		room = room && a.of[s]+a.slow[s] < half(places)
 		return room
 	})
 	if !room {
+		forget()
 		a.cut.Add(1)
 		return nil
 	}
@@ -158,8 +201,57 @@ func (p *Pass) Abandon() context.Context {
 	}
 	a.now.Add(1)
 	a.kept.Add(1)
-	p.kept, p.shares = true, shares
-	return a.ending
+	p.kept, p.shares, p.forget = true, shares, forget
+	return ending
+}
+
+// mayDawdle reports whether r has a body for which nobody waits before it takes a place: it has no
+// length, and may be a call in both directions, or its client is to be asked for it.
+func mayDawdle(r *http.Request) bool {
+	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody && (r.ContentLength < 0 || r.Header["Expect"] != nil)
+}
+
+// MayDawdle reports whether the request has a place and a body that Options.Ready cannot wait for:
+// one without a length, or that the client is to be asked for. Then the caller is to call Dawdle if
+// it does not come.
+func (p *Pass) MayDawdle() bool { return mayDawdle(p.attrs.r) && p.HoldsPlace() }
+
+// Dawdle tells that the body of the request does not come. From now on the request counts as the
+// abandoned ones of its address do, until over is called, before Leave. It is false if its address
+// has half of the places with such requests already: it is to be cut.
+func (p *Pass) Dawdle() (over func(), ok bool) {
+	a := &p.gate.abandoned
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ok = true
+	var shares []share
+	p.places(&p.decision, func(s share, places int64) bool {
+		shares = append(shares, s)
+		ok = p.decision.Exempt || a.of[s]+a.slow[s] < half(places)
+		return ok
+	})
+	if !ok {
+		return nil, false
+	}
+	for _, s := range shares {
+		a.slow[s]++
+	}
+	a.dawdling.Add(1)
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		giveBack(a.slow, shares)
+		a.dawdling.Add(-1)
+	}, true
+}
+
+// giveBack takes a request out of a count of shares.
+func giveBack(of map[share]int, shares []share) {
+	for _, s := range shares {
+		if of[s]--; of[s] == 0 {
+			delete(of, s)
+		}
+	}
 }
 
 // Abandoned reports whether Abandon was called, and the request kept its place.
@@ -170,13 +262,10 @@ func (p *Pass) settleAbandoned() {
 	if !p.kept {
 		return
 	}
+	p.forget()
 	a := &p.gate.abandoned
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, s := range p.shares {
-		if a.of[s]--; a.of[s] == 0 {
-			delete(a.of, s)
-		}
-	}
+	giveBack(a.of, p.shares)
 	a.now.Add(-1)
 }

@@ -150,6 +150,9 @@ func (c ClientIP) Single() string {
 
 // TrustedPeer reports whether the peer of the connection itself is a trusted proxy.
 func (c ClientIP) TrustedPeer(r *http.Request) bool {
+	if len(c.Trusted) == 0 && !c.TrustUnix {
+		return false
+	}
 	addr, _, ok := parseNode(r.RemoteAddr)
 	return c.trustsPeer(addr, ok)
 }

@@ -66,10 +66,15 @@ type Options struct {
 	// nothing. It must be safe for concurrent use.
 	Ready func(w http.ResponseWriter, r *http.Request) bool
 	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon. A request
-	// whose client hangs up then keeps its place until Leave, since the server behind works on it.
-	// The abandoned requests of one address keep half of the places at most, and while they do, it
-	// gets no further one: its requests are answered 503.
+	// whose client hangs up then keeps its place until Leave, if its body has come whole, since the
+	// server behind works on it. Where there are four places or more, the abandoned requests of one
+	// address keep half of them at most, and while they do, it gets no further one: its requests
+	// are answered 503.
 	KeepAbandoned bool
+	// KeptWhile returns a context by whose end an abandoned request is kept no longer, since what
+	// it takes is needed; nil for one that is kept for as long as it takes. A nil function is for
+	// none. It must be safe for concurrent use.
+	KeptWhile func(*http.Request) context.Context
 	// Load measures the requests that pass; nil for none.
 	Load overload.Load
 	// Trace returns the trace that a request is part of, for weir.Request.Trace; nil for a request
@@ -174,13 +179,13 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 		o.Door = "middleware"
 	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
-	g.abandoned.of = map[share]int{}
+	g.abandoned.of, g.abandoned.slow = map[share]int{}, map[share]int{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
 	g.warnOfLacking()
 	g.passes.New = func() any {
 		p := &Pass{gate: g, visit: g.lines.NewVisit()}
 		p.visit.Held, p.visit.Failed = p.held, p.failure
-		if o.Overload != nil || o.KeepAbandoned {
+		if o.Overload != nil || o.KeepAbandoned || o.Ready != nil {
 			p.visit.Veto = p.veto
 		}
 		if o.Ready != nil {
@@ -264,6 +269,9 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	case err != nil:
 		answer.StoreError(w)
 	case admitted || p.visit.Vetoed: // by the limits, but there is no room
+		if p.dawdles && r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close") // or net/http waits for the body before it answers
+		}
 		answer.Overload(w)
 	case o.Refused == nil || !o.Refused(w, r, &p.decision, &p.attrs):
 		o.Headers.Refuse(w, r, &p.decision)

@@ -20,12 +20,17 @@ type passage struct {
 	finished bool      // the handler has returned
 	body     *sentBody // nil without one
 
+	waited    time.Duration // as told by Waited
+	sentFirst bool          // its body had come whole before that
+
 	w       http.ResponseWriter // while Enter runs
 	asked   bool                // Options.Ready was, or need not be
 	unready bool                // it has answered the request
 
-	kept   bool // its client has hung up, and it keeps its place
-	shares []share
+	dawdles bool // it was turned away, and its body may be long in coming
+	kept    bool // its client has hung up, and it keeps its place
+	shares  []share
+	forget  func() // ends the context of Abandon
 }
 
 // veto turns a request away before it is charged, if there is no room for it.
@@ -49,7 +54,7 @@ func (p *Pass) begin() bool {
 		return false
 	}
 	p.passed = p.gate.limiter.HearsAnswers()
-	if r := p.attrs.r; p.room.Entered && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
+	if r := p.attrs.r; (p.room.Entered || p.Keeps()) && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		p.body = &sentBody{ReadCloser: r.Body, start: p.room.Start, length: r.ContentLength}
 		r.Body = p.body
 	}
@@ -81,6 +86,9 @@ func (p *Pass) Answered(status int) {
 		sent = time.Duration(p.body.end.Load())
 		known = sent > 0 || p.body.read.Load() == 0
 	}
+	if p.sentFirst || sent == 0 { // else that is part of it
+		sent += p.waited
+	}
 	failed := status >= http.StatusInternalServerError
 	hungUp := status == statusHungUp || !p.kept && p.attrs.r.Context().Err() != nil
 	if l := p.gate.o.Load; l != nil && known && !failed && !hungUp {
@@ -99,6 +107,28 @@ func (p *Pass) Answered(status int) {
 		p.room.Permit.Return()
 	default:
 		p.room.Permit.Done()
+	}
+}
+
+// Waited tells that the request waited for d before it was passed on, for something that a server
+// behind has no part in. It does not count as latency.
+func (p *Pass) Waited(d time.Duration) {
+	p.waited += d
+	p.sentFirst = p.body != nil && p.body.end.Load() > 0
+}
+
+// AnsweredHere is Answered for an answer that the server behind has no part in, such as a refusal:
+// it says nothing of how busy that is.
+func (p *Pass) AnsweredHere(status int) {
+	if p.answered || !p.room.Entered && !p.passed {
+		return
+	}
+	p.answered = true
+	if status = p.final(status); status != statusHungUp {
+		p.status = status
+	}
+	if p.room.Permit.Streams() {
+		p.room.Permit.Return()
 	}
 }
 

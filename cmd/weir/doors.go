@@ -126,7 +126,7 @@ func (p *program) addGRPC(envoy *rls.Service) {
 	o := rls.ServerOptions{
 		Ready: func() bool { return p.ready() == nil }, MaxConnections: p.c.maxConnections,
 		Authorize: p.authorizer("grpc"), Line: p.lineOf("rls"), Logger: p.log, Beside: p.quota.Register,
-		MaxMemory: p.c.limits.memory, HandshakeTimeout: p.c.limits.headerTimeout,
+		MaxMemory: p.c.limits.mostMemory(), HandshakeTimeout: p.c.limits.headerTimeout,
 	}
 	if p.c.named["limits.streams"] {
 		o.MaxStreams = uint32(p.c.limits.streams)
@@ -251,7 +251,7 @@ func (p *program) addProxy() error {
 		served = p.otel.Tracer().Serve(h)
 	}
 	s, memory := proxy.NewServerWith(proxy.Bound(served, c.limits.body, c.limits.stall),
-		h2.HTTPOptions{MaxMemory: c.limits.memory, Logger: p.log})
+		h2.HTTPOptions{MaxMemory: c.limits.mostMemory(), Logger: p.log})
 	p.addLoop("proxy", c.listen.proxy, s, h.Drain)
 	p.doors[len(p.doors)-1].memory = memory
 	return nil

@@ -74,9 +74,9 @@ func (p *program) collect() {
 	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
 	if p.proxy != nil {
 		queues.Held, queues.Abandoned, queues.Upstream = p.proxy.Held, p.proxy.Abandoned, p.proxy.Upstream
-		queues.Bodies = func() (slow, stalled uint64) {
+		queues.Bodies = func() (slow, stalled, crowded uint64) {
 			s := p.proxy.Stats()
-			return s.SlowBodies, s.StalledBodies
+			return s.SlowBodies, s.StalledBodies, s.CrowdedBodies
 		}
 		if p.deferred != nil {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred

@@ -501,9 +501,12 @@ var boundSettings = []setting{
 	{path: "limits.streams", value: "250",
 		help: "bound on the requests under way on one HTTP/2 connection; 1,024 at the gRPC door if nobody sets it",
 		set:  toInt(1, 1<<20, func(c *config) *int { return &c.limits.streams })},
-	{path: "limits.memory", value: "256MiB",
-		help: "memory that all HTTP/2 connections of a door may make this process keep, at the proxy and at the gRPC door each: headers, bodies, answers",
+	{path: "limits.memory", value: "auto",
+		help: "memory that all HTTP/2 connections of a door may make this process keep, at the proxy and at the gRPC door each: headers, bodies, answers; auto: an eighth of the memory of this process, from 64MiB to 1GiB",
 		set: text(func(c *config, s string) (err error) {
+			if c.limits.memory = 0; s == "auto" {
+				return nil
+			}
 			if c.limits.memory, err = parseBytes(s); err == nil && c.limits.memory < 8<<20 {
 				err = fmt.Errorf("%q is below 8MiB", s)
 			}

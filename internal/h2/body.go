@@ -100,16 +100,6 @@ func (st *stream) dropPart() {
 	first.free()
 }
 
-// openWindow lets the client send as much more on the connection as has been read by those whom it
-// was for. mu must be held.
-func (c *conn) openWindow() {
-	left := connWindow - c.unread
-	if more := left - c.recvWindow; more >= max(left/2, maxFrame) {
-		c.out = appendWindowUpdate(c.out, 0, more)
-		c.recvWindow += more
-	}
-}
-
 var (
 	errStreamClosed = errors.New("h2: the client has cancelled the request, or its connection broke")
 	errBodyClosed   = errors.New("http: invalid Read on closed Body")
@@ -155,7 +145,7 @@ func (b *body) Read(p []byte) (int, error) {
 		case len(p) == 0:
 			return 0, nil
 		}
-		if !st.readBy.IsZero() && !st.wakeBy(st.readBy) {
+		if !st.readBy.IsZero() && !st.wakeBy(c.due(st)) {
 			return 0, os.ErrDeadlineExceeded
 		}
 		st.cond.Wait()

@@ -39,6 +39,8 @@ type conn struct {
 	blockEnd      bool   // it ends its stream
 	blockSelfish  bool   // its stream depends on itself
 	continuations int
+	headerEnded   bool // one came in whole in this batch
+	awaited       bool // room was, in this batch
 	greeted       bool // the client's SETTINGS have come
 	acked         bool // it has acknowledged ours
 	chatter       int  // see spend
@@ -50,6 +52,8 @@ type conn struct {
 	ready         []*job     // that go to workers soon
 	late          shed.Batch // of calls
 	freeStreams   []*stream
+
+	window Window
 
 	mu sync.Mutex
 	connState
@@ -81,6 +85,7 @@ type connState struct {
 	repaid  int // see conn.spend: calls that others than the reader have answered
 
 	recvWindow    int
+	extra         int // by which the connection's window is wider than connWindow, of Server.extra
 	sendWindow    int
 	toReturn      int       // bytes by which the client may open windows for what it has got
 	initialWindow int       // the window that the client gives each new stream
@@ -188,6 +193,9 @@ func (c *conn) end() {
 		c.close(st)
 	}
 	c.settle()
+	c.s.leaveBehind(c)
+	c.s.extra.Add(-int64(c.extra))
+	c.extra = 0
 	c.drained.Broadcast()
 }
 
@@ -265,7 +273,7 @@ func (c *conn) readFrames() error {
 
 // endBatch writes the answers to the frames handled so far, and waits while too much is unwritten.
 func (c *conn) endBatch() bool {
-	c.batch = time.Time{}
+	c.batch, c.awaited = time.Time{}, false
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.openWindow()
@@ -273,9 +281,10 @@ func (c *conn) endBatch() bool {
 	c.chatter = max(c.chatter-c.repaid*chatterPerCall, 0)
 	c.repaid = 0
 	c.flush()
-	if !c.midHeader() {
-		c.headerSince = time.Time{}
-	} else if c.headerSince.IsZero() {
+	if c.headerEnded || !c.midHeader() {
+		c.headerSince, c.headerEnded = time.Time{}, false
+	}
+	if c.headerSince.IsZero() && c.midHeader() {
 		c.headerSince = time.Now()
 	}
 	if c.settleReader() {

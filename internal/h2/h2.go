@@ -49,7 +49,8 @@ type Options struct {
 	// MaxStreams bounds the calls under way on one connection; 0 means 1,024.
 	MaxStreams int
 	// Window is how many bytes of a body a client may send ahead of its handler; 0 means 16 KiB.
-	// All bodies of a connection together are bounded by 1 MiB.
+	// All bodies of a connection together are bounded by 1 MiB, and more while there is room: a
+	// sixteenth of MaxMemory at most, and an eighth for all connections.
 	Window int
 	// MaxHandlers bounds the calls of one connection that are in Handler; 0 means 128.
 	MaxHandlers int

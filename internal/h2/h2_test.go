@@ -340,6 +340,19 @@ func (c *rawClient) alive(id uint32) {
 	}
 }
 
+// ping holds that the connection is there, and that all has been taken that was sent.
+func (c *rawClient) ping() {
+	c.t.Helper()
+	c.must(c.f.WritePing(false, [8]byte{'p'}))
+	for {
+		f := c.next()
+		if p, ok := f.(*http2.PingFrame); ok && p.IsAck() {
+			return
+		}
+		c.take(f)
+	}
+}
+
 // checkServing holds that the server serves other connections.
 func checkServing(t testing.TB, addr string) {
 	t.Helper()

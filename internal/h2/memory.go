@@ -1,6 +1,8 @@
 package h2
 
 import (
+	"context"
+	"maps"
 	"slices"
 	"time"
 )
@@ -10,11 +12,14 @@ import (
 // handlers need, and buffers (Server.kept, counted once a batch). What each costs is reckoned from
 // above. An open connection that keeps nothing is not in it: MaxConnections bounds those.
 //
-// No connection may keep more than a quarter of the budget: then its next request is refused. When
-// all keep more than three quarters, those that keep most are ended with ENHANCE_YOUR_CALM, one
-// after the other. The last quarter is for memory that has not been given back yet: handlers may
-// take a moment to notice that nobody waits for them. When that is used up too, requests wait for
-// it.
+// No connection may keep more than a quarter of the budget: then its next request is refused. So it
+// is when the connection would keep more than all together leave of the first five eighths, unless
+// it would keep little: an eighth as much as another one, or leastShare. So connections that are
+// as greedy as each other get an even share, and none of them is ended. When all keep more than
+// three quarters, since bodies have come or connections that keep little need room, those that keep
+// most are ended with ENHANCE_YOUR_CALM, one after the other. The last quarter is for memory that
+// has not been given back yet: handlers may take a moment to notice that nobody waits for them.
+// When that is used up too, requests wait for it.
 
 // What a request costs beside its fields.
 const (
@@ -33,6 +38,8 @@ const (
 	fieldCost = 96
 	// settleStep is how much a connection may keep before it reports that to the server.
 	settleStep = 256 << 10
+	// leastShare is what a connection may keep however much others do, or a 1,024th of all.
+	leastShare = 64 << 10
 )
 
 // headCost is what a header of so many fields costs, whose size is counted as in
@@ -62,10 +69,33 @@ func (s *Server) cost(r *request, end bool) int {
 
 // memory is what of a connection is in Server.kept. conn.mu guards it.
 type memory struct {
-	heads   int  // of requests under way, and answers that wait
-	reader  int  // buffers and such that the reader keeps
-	told    int  // as last reported to the server
-	leaving bool // the connection is being ended: what it keeps is in Server.leaving
+	heads  int // of requests under way, and answers that wait
+	reader int // buffers and such that the reader keeps
+	told   int // as last reported to the server
+
+	heldBefore int  // conn.held at the end of the last batch
+	leaving    bool // the connection is being ended: what it keeps is in Server.leaving
+
+	bearable context.Context    // ends when leaving begins; nil before somebody asks
+	enough   context.CancelFunc // of bearable
+	behind   bool               // it has ended, and keeps something all the same: see Server.behind
+}
+
+// mayBegin reports whether c may keep n bytes more for a request that begins: then there is room
+// for it, or will be when others have been ended. mu must be held.
+func (c *conn) mayBegin(n int) bool {
+	most, mine := int64(c.s.o.MaxMemory), int64(c.held+c.heads+n)
+	return mine <= most/4 && (mine <= most*5/8-c.s.keeps() || mine <= max(c.s.most.Load()/8, most/1024, leastShare) || c.s.behindNow.Load() > 0)
+}
+
+// raiseMost notes that a connection keeps n bytes.
+func (s *Server) raiseMost(n int64) {
+	for {
+		most := s.most.Load()
+		if n <= most || s.most.CompareAndSwap(most, n) {
+			return
+		}
+	}
 }
 
 // roomFor reports whether c may keep n bytes more. mu must be held.
@@ -74,10 +104,15 @@ func (c *conn) roomFor(n int) bool {
 	return c.held+c.heads+n <= most/4 && c.s.held.Load()+c.s.kept.Load()+int64(n) <= int64(most)
 }
 
-// awaitRoom waits, for a second at most, until connections that are being ended have given back
-// what they kept, if that is all that is in the way. mu must be held; it is released meanwhile.
+// awaitRoom waits, for a second at most and once in a batch, until connections that are being ended
+// have given back what they kept, if that is all that is in the way. mu must be held; it is
+// released meanwhile.
 func (c *conn) awaitRoom(n int) {
 	s := c.s
+	if c.awaited {
+		return
+	}
+	c.awaited = true
 	for range 100 {
 		if c.leaving || c.held+c.heads+n > s.o.MaxMemory/4 || c.roomFor(n) {
 			return
@@ -124,6 +159,11 @@ func (c *conn) settle() (pressed bool) {
 	if c.leaving {
 		c.s.leaving.Add(int64(change))
 	}
+	if c.dead {
+		c.s.leaveBehind(c)
+	} else if change > 0 {
+		c.s.raiseMost(int64(c.held + c.told))
+	}
 	if change < 0 && c.s.awaiting.Load() > 0 {
 		select {
 		case c.s.freed <- struct{}{}:
@@ -133,10 +173,15 @@ func (c *conn) settle() (pressed bool) {
 	return change > 0 && c.s.pressed()
 }
 
-// settleReader is settle for the reader, which knows what it has.
+// settleReader is settle for the reader, which knows what it has. It is called at the end of each
+// batch, and looks at bodies and answers, too, which the server knows of already.
 func (c *conn) settleReader() (pressed bool) {
 	c.reader = len(c.in) - minInput + cap(c.block) + cap(c.scratch) + cap(c.plain) + len(c.freeStreams)*streamCost/2 + c.headers.spare()
-	return c.settle()
+	more := c.held > c.heldBefore
+	if c.heldBefore = c.held; more {
+		c.s.raiseMost(int64(c.held + c.told))
+	}
+	return c.settle() || more && c.s.pressed()
 }
 
 // trim drops what the reader keeps for later.
@@ -167,6 +212,12 @@ func (s *Server) relieve() {
 		n int
 	}
 	var all []kept
+	low := int64(s.o.MaxMemory) * 5 / 8
+	for _, c := range s.leftBehind() { // for whose requests nobody waits
+		if s.keeps() > low {
+			c.calm()
+		}
+	}
 	for _, p := range s.sessions.AppendConns(nil) {
 		if c := p.open(); c != nil {
 			c.mu.Lock()
@@ -177,7 +228,6 @@ func (s *Server) relieve() {
 		}
 	}
 	slices.SortFunc(all, func(a, b kept) int { return b.n - a.n })
-	low := int64(s.o.MaxMemory) * 5 / 8
 	for _, k := range all {
 		if s.keeps() <= low {
 			return
@@ -186,21 +236,28 @@ func (s *Server) relieve() {
 	}
 }
 
-// calm ends a connection that keeps too much, from any goroutine.
+// calm ends a connection that keeps too much, from any goroutine, and what requests keep that go on
+// without their clients.
 func (c *conn) calm() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.dead || c.leaving {
+	if c.leaving || c.dead && !c.behind {
 		return
 	}
 	c.settle()
 	kept := c.held + c.told
 	c.leaving = true
+	if c.enough != nil {
+		c.enough() // before the streams are aborted
+	}
 	c.s.leaving.Add(int64(kept))
 	c.s.overMemory.connections.Add(1)
 	if n := c.s.overMemory.told.Due(time.Minute); n > 0 {
 		c.s.o.Logger.Warn("HTTP/2 connections were ended, since they kept most of the memory that all may take (limits.memory)",
 			"peer", c.remote, "bytes", kept, "connections", n)
+	}
+	if c.dead {
+		return
 	}
 	c.out = appendGoAway(c.out, c.lastID, enhanceYourCalm, "this connection makes the server keep too much")
 	c.draining = hangingUp
@@ -228,6 +285,47 @@ func (c *conn) saidCalm() bool {
 	c.mu.Unlock()
 	c.linger()
 	return true
+}
+
+// KeptWhile returns a context that ends when the connection of a request, by its context, makes the
+// server keep too much. A handler that goes on when its client has hung up is to end then, also if
+// the connection has ended before. It is nil if the request came over another protocol.
+func KeptWhile(ctx context.Context) context.Context {
+	c, ok := ctx.Value(connKey{}).(*conn)
+	if !ok {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bearable == nil {
+		c.bearable, c.enough = context.WithCancel(context.Background())
+		if c.leaving {
+			c.enough()
+		}
+	}
+	return c.bearable
+}
+
+// leaveBehind notes whether c, which is dead, keeps something all the same. mu must be held.
+func (s *Server) leaveBehind(c *conn) {
+	if keeps := c.heads > 0; keeps != c.behind {
+		c.behind = keeps
+		s.behind.Lock()
+		defer s.behind.Unlock()
+		if keeps {
+			s.behind.conns[c] = true
+		} else {
+			delete(s.behind.conns, c)
+		}
+		s.behindNow.Store(int64(len(s.behind.conns)))
+	}
+}
+
+// leftBehind returns the connections that have ended, and keep something all the same.
+func (s *Server) leftBehind() []*conn {
+	s.behind.Lock()
+	defer s.behind.Unlock()
+	return slices.Collect(maps.Keys(s.behind.conns))
 }
 
 // MemoryStats is what a server keeps for its connections, and how often that was too much.

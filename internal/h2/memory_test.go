@@ -273,6 +273,8 @@ func TestGreediestFirst(t *testing.T) {
 		c := dialRaw(t, addr)
 		for i := range streams {
 			c.open(2*i+1, echoPath)
+		}
+		for i := range streams {
 			c.must(c.f.WriteData(2*i+1, false, binary.BigEndian.AppendUint32([]byte{0}, 200<<10)))
 			for range 10 {
 				c.must(c.f.WriteData(2*i+1, false, part))
@@ -283,7 +285,7 @@ func TestGreediestFirst(t *testing.T) {
 	var modest []*rawClient
 	for range 5 {
 		c := keep(4)
-		c.alive(99)
+		c.ping()
 		modest = append(modest, c)
 	}
 	if n := s.Memory().Connections; n > 0 {
@@ -293,7 +295,7 @@ func TestGreediestFirst(t *testing.T) {
 		t.Errorf("the greediest was told %v, %q", code, reason)
 	}
 	for _, c := range modest {
-		c.alive(101)
+		c.ping()
 	}
 	if m := s.Memory(); m.Connections != 1 || m.Bytes > 3<<20 {
 		t.Errorf("%+v", m)

@@ -411,12 +411,13 @@ func (w *response) EnableFullDuplex() error { return nil }
 
 // SetReadDeadline bounds the reading of the body from now on; the zero time is no bound. As with a
 // connection, whoever waits for the body meets it, and it may be moved when it has passed. What has
-// come in can be read all the same.
+// come in can be read all the same. Time in which the client may not send, since other bodies of
+// its connection have not been read, does not count.
 func (w *response) SetReadDeadline(t time.Time) error {
 	c, st := w.c, w.st
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st.readBy, st.late = t, !t.IsZero() && time.Until(t) <= 0
+	st.readBy, st.late, st.shut = t, !t.IsZero() && time.Until(t) <= 0, c.window.Shut()
 	st.cond.Broadcast()
 	return nil
 }

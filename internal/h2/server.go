@@ -25,11 +25,18 @@ type Server struct {
 	held     atomic.Int64 // bytes as in Options.MaxBuffered
 	kept     atomic.Int64 // the rest of the budget Options.MaxMemory
 	leaving  atomic.Int64 // of both, what connections keep that are being ended
+	most     atomic.Int64 // of both, what one connection keeps at most, as far as is known
+	extra    atomic.Int64 // bytes by which the windows of connections are wider than connWindow
 	handlers atomic.Int64 // calls in Options.Handler
 
-	relieving  sync.Mutex    // of relieve
-	awaiting   atomic.Int64  // readers in awaitRoom
-	freed      chan struct{} // tells one of them that something was given back
+	relieving sync.Mutex    // of relieve
+	awaiting  atomic.Int64  // readers in awaitRoom
+	freed     chan struct{} // tells one of them that something was given back
+	behind    struct {      // connections that have ended, and keep something all the same
+		sync.Mutex
+		conns map[*conn]bool
+	}
+	behindNow  atomic.Int64 // how many these are
 	overMemory struct {
 		connections, requests atomic.Uint64 // ended, and refused
 		told                  seldom.Line
@@ -61,6 +68,7 @@ func New(o Options) *Server {
 		}
 	}
 	s.logf = func(format string, args ...any) { s.o.Logger.Error(fmt.Sprintf(format, args...)) }
+	s.behind.conns = map[*conn]bool{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.sessions = listen.NewGroup(s.newSession, listen.GroupOptions{Max: s.o.MaxConnections, Cancel: s.cancel})
 	if o.TLS != nil {

@@ -42,11 +42,12 @@ type stream struct {
 	cancel    context.CancelFunc
 	cond      sync.Cond // of a handler that waits to read or write; L is conn.mu
 
-	trailer               http.Header // of the request, for a handler
-	late                  bool        // the deadline of reading its body has passed
-	readBy                time.Time   // that deadline; zero for none
-	wakeAt                time.Time   // when readTimer wakes who waits; zero for never
-	readTimer, writeTimer *time.Timer // of the handler's deadlines
+	trailer               http.Header   // of the request, for a handler
+	late                  bool          // the deadline of reading its body has passed
+	readBy                time.Time     // that deadline; zero for none
+	shut                  time.Duration // Window.Shut when it was set
+	wakeAt                time.Time     // when readTimer wakes who waits; zero for never
+	readTimer, writeTimer *time.Timer   // of the handler's deadlines
 }
 
 func (st *stream) contentType() string {

@@ -272,6 +272,7 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 
 // header takes a header block that has come in whole. A stream that is selfish depends on itself.
 func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
+	c.headerEnded = true
 	if id <= c.lastID {
 		return c.trailer(id, end, block)
 	}
@@ -282,7 +283,8 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 	c.mu.Lock()
 	c.calls++
 	cost := c.s.cost(r, end)
-	if !c.roomFor(cost) {
+	may := c.mayBegin(cost)
+	if may && !c.roomFor(cost) {
 		c.awaitRoom(cost)
 	}
 	if c.draining >= closing { // the client has been told that nobody looks at it
@@ -297,7 +299,7 @@ func (c *conn) header(id uint32, end, selfish bool, block []byte) error {
 		return c.resetStream(id, protocolError)
 	}
 	var st *stream
-	if c.roomFor(cost) {
+	if may && c.roomFor(cost) {
 		st = c.openStream(id, r, end)
 	} else {
 		c.s.overMemory.requests.Add(1)

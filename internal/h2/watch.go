@@ -22,11 +22,24 @@ func (s *Server) watchAll() {
 			return
 		case now := <-ticker.C:
 			sessions = s.sessions.AppendConns(sessions[:0])
+			before, most, busy := s.most.Load(), int64(0), false
 			for _, p := range sessions {
-				if c := p.open(); c != nil && c.mu.TryLock() { // if not, it is busy
-					c.look(now)
-					c.mu.Unlock()
+				c := p.open()
+				if c == nil {
+					continue
 				}
+				if !c.mu.TryLock() {
+					busy = true
+					continue
+				}
+				c.look(now)
+				if !c.leaving {
+					most = max(most, int64(c.held+c.told))
+				}
+				c.mu.Unlock()
+			}
+			if !busy {
+				s.most.CompareAndSwap(before, most) // unless one has come to keep more meanwhile
 			}
 			clear(sessions)
 		}

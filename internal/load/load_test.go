@@ -545,3 +545,23 @@ func BenchmarkSignal(b *testing.B) {
 		}
 	})
 }
+
+// TestMemorySize: of the machine's memory and the limits of control groups the least counts.
+func TestMemorySize(t *testing.T) {
+	f := &files{m: fstest.MapFS{}}
+	if n := MemorySize(f); n != 0 {
+		t.Errorf("where nothing is told: %d", n)
+	}
+	f.set("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+	if n := MemorySize(f); n != 1000<<10 {
+		t.Errorf("of the machine: %d", n)
+	}
+	f.set("sys/fs/cgroup/cgroup.controllers", "memory\n")
+	f.set("proc/self/cgroup", "0::/a/b\n")
+	f.set("sys/fs/cgroup/a/b/memory.max", "max\n")
+	f.set("sys/fs/cgroup/a/memory.max", "500000\n")
+	f.set("sys/fs/cgroup/memory.max", "9000000000\n")
+	if n := MemorySize(f); n != 500000 {
+		t.Errorf("of a group: %d", n)
+	}
+}

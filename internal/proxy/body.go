@@ -11,7 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/internal/upstream"
 )
 
 // clientBody is the body that a client sends. It bounds how long the client is waited for, and
@@ -24,9 +26,12 @@ type clientBody struct {
 	pause   time.Duration // the longest; 0 for any
 	rate    int64         // the least, in bytes a second; 0 for any
 	cuts    *bodyCuts
+	window  *h2.Window // of the connection; nil over HTTP/1
 
 	trailer   http.Header // of the request; nil if it announces none
 	announced []string
+
+	dawdler *dawdler // nil for most
 
 	over atomic.Bool // finish was called
 	read atomic.Int64
@@ -42,6 +47,7 @@ type clientBody struct {
 	clock    sync.Mutex // of the read deadline; taken under mu, or alone
 	until    time.Time  // the read deadline that is set
 	answered bool       // the answer has begun
+	crowded  bool       // it is cut, see dawdler
 }
 
 // pace is how long a client may still be waited for if its body is to come at a least rate.
@@ -61,14 +67,19 @@ func (p *pace) add(n int, wait time.Duration, rate int64) {
 
 // bodyCuts counts the bodies that were given up.
 type bodyCuts struct {
-	slow, stalled atomic.Uint64
-	line          seldom.Line
+	slow, stalled, crowded atomic.Uint64
+	line                   seldom.Line
 }
 
 // newBody returns the body of r, to be read before the response begins.
 func (p *Proxy) newBody(w http.ResponseWriter, r *http.Request) *clientBody {
 	announced := requestTrailers(r)
+	var window *h2.Window
+	if r.ProtoMajor == 2 {
+		window = h2.WindowOf(r.Context())
+	}
 	return &clientBody{
+		window:  window,
 		trailer: r.Trailer, announced: announced,
 		body: r.Body, length: r.ContentLength, control: http.NewResponseController(w), http1: r.ProtoMajor == 1,
 		pause: max(0, p.o.BodyTimeout), rate: max(0, p.o.BodyRate), pace: pace(bodyGrace), cuts: p.cuts,
@@ -141,17 +152,21 @@ func (b *clientBody) receive(p []byte) (int, error) {
 	}
 	bounded := b.pause > 0 || b.rate > 0 || !b.by.IsZero()
 	var start time.Time
+	var shut time.Duration
 	if bounded {
-		start = time.Now()
+		start, shut = time.Now(), b.window.Shut()
 		b.bound(start)
 	}
 	n, err := b.body.Read(p)
-	b.read.Add(int64(n))
+	if read := b.read.Add(int64(n)); err != nil || read >= upstream.MaxBody || read == b.length {
+		b.dawdler.end()
+	}
 	switch {
 	case err != nil:
 		b.end(err, bounded)
 	case b.rate > 0:
-		b.pace.add(n, time.Since(start), b.rate)
+		shut = b.window.Shut() - shut // in which the client could not send
+		b.pace.add(n, max(0, time.Since(start)-shut), b.rate)
 	}
 	return n, err
 }
@@ -198,6 +213,9 @@ func (b *clientBody) longest() time.Duration {
 
 // setDeadline sets the read deadline. clock must be held.
 func (b *clientBody) setDeadline(t time.Time) {
+	if b.crowded {
+		t = time.Unix(1, 0)
+	}
 	if b.until != t {
 		b.until = t
 		_ = b.control.SetReadDeadline(t) // a writer that is not net/http's may have none
@@ -207,7 +225,10 @@ func (b *clientBody) setDeadline(t time.Time) {
 // begun says that the response has begun. How fast the rest of the body comes is from then on a
 // matter between client and upstream.
 func (b *clientBody) begun() {
-	if b == nil || b.ended() {
+	if b == nil {
+		return
+	}
+	if b.dawdler.end(); b.ended() {
 		return
 	}
 	b.clock.Lock()
@@ -237,6 +258,8 @@ func (b *clientBody) end(err error, bounded bool) {
 			b.clock.Unlock()
 		}
 	case !errors.Is(err, os.ErrDeadlineExceeded):
+	case b.isCrowded():
+		b.cuts.crowded.Add(1)
 	case b.slow:
 		b.cuts.slow.Add(1)
 	default:

@@ -69,7 +69,7 @@ type deferrals struct {
 	proxy   *Proxy
 	limiter *weir.Limiter
 	worker  *deferred.Worker
-	open    sync.Map     // *weir.Decision by the ID of a job that is being forwarded
+	open    sync.Map     // *opened by the ID of a job that is being forwarded
 	reading atomic.Int64 // bytes of bodies that are being read, at most
 }
 
@@ -245,23 +245,51 @@ func (s *deferrals) serveTicket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// opened is what a job has that may be forwarded.
+type opened struct {
+	weir.Decision
+	leave func() // gives its place at the upstream back; to be called once
+}
+
+// enter takes a place at the upstream for a job, which leave gives back: in its turn, with the
+// requests of clients. false if there was none for a while.
+func (s *deferrals) enter(ctx context.Context) (leave func(), ok bool) {
+	p := s.proxy
+	if p.places == nil || p.multiplexed.Load() { // no job has an Upgrade
+		return nothing, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.placeWait)
+	defer cancel()
+	if _, err := p.places.Enter(ctx, nil, 0); err != nil {
+		return nil, false
+	}
+	return sync.OnceFunc(func() { p.places.Leave(nil) }), true
+}
+
 // askAgain is how long a job waits whose limit is closed for a time that is not known.
 const askAgain = 10 * time.Second
 
-// ask asks the limits for a job that waits.
+// ask asks the limits for a job that waits, once there is a place for it: what finds none is not
+// charged, and waits on without an attempt.
 func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave func(), retry time.Duration, err error) {
-	var d weir.Decision
-	done := func() {} // gives the place under Options.Overload back
+	exit, ok := s.enter(ctx)
+	if !ok {
+		return false, nil, time.Second, nil
+	}
+	o := &opened{leave: exit}
+	d, done := &o.Decision, exit // which also gives the place under Options.Overload back
 	l := s.limiter
 	request := weir.Request{Domain: j.Domain, Attributes: weir.Map(j.Attributes), Hits: 1, Door: "deferred"}
-	undecided := l.Match(&request, &d)
+	undecided := l.Match(&request, d)
 	if undecided {
-		if o := s.proxy.o.Overload; o != nil {
-			permit, ok := o.Acquire(overload.PriorityOf(&d))
+		if guard := s.proxy.o.Overload; guard != nil {
+			permit, ok := guard.Acquire(overload.PriorityOf(d))
 			if !ok {
+				exit()
 				return false, nil, time.Second, nil
 			}
-			done = permit.Return // how long it takes teaches nothing: the worker waits its turn
+			// how long it takes teaches nothing: the worker waits its turn
+			done = func() { exit(); permit.Return() }
 		}
 	}
 	followed, trace := s.follow(ctx, j, "")
@@ -269,21 +297,21 @@ func (s *deferrals) ask(ctx context.Context, j *deferred.Job) (ok bool, leave fu
 		defer func() { s.Tracer.End(trace, err) }()
 	}
 	if undecided {
-		err = l.Charge(followed, &request, &d)
+		err = l.Charge(followed, &request, d)
 	}
 	if err == nil {
-		l.Tell(ctx, &request, &d)
+		l.Tell(ctx, &request, d)
 	}
 	switch {
 	case err != nil:
 		done()
 		return false, nil, 0, fmt.Errorf("the limits cannot be asked: %w", err)
 	case d.Allowed:
-		s.open.Store(j.ID, &d)
+		s.open.Store(j.ID, o)
 		return true, func() {
 			s.open.Delete(j.ID)
 			done()
-			s.release(ctx, &d)
+			s.release(ctx, d)
 		}, 0, nil
 	}
 	done()
@@ -380,7 +408,10 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 	r = r.WithContext(context.WithValue(e, http.ServerContextKey, http.DefaultServeMux))
 	out := &unread{header: http.Header{}, start: time.Now()}
 	defer func() {
-		s.settle(ctx, j, out, err)
+		if o, ok := s.open.Load(j.ID); ok {
+			o.(*opened).leave() // what follows needs no upstream
+			s.settle(ctx, o.(*opened), out, err)
+		}
 	}()
 	defer func() {
 		if broken := recover(); broken != nil {
@@ -390,12 +421,6 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 			status, err = 0, errors.New("the upstream's answer broke off")
 		}
 	}()
-	if s.proxy.needsPlace(r) { // which a client may wait for, too, but not for as long
-		if err := s.proxy.places.Enter(ctx, nil, 0); err != nil {
-			return 0, err
-		}
-		defer s.proxy.places.Leave(nil)
-	}
 	s.proxy.reverse.ServeHTTP(out, r)
 	if e.err != nil {
 		return 0, e.err
@@ -404,18 +429,14 @@ func (s *deferrals) send(ctx context.Context, j *deferred.Job) (status int, err 
 }
 
 // settle replaces the estimates that rules with cost_after have charged by the cost of an attempt.
-func (s *deferrals) settle(ctx context.Context, j *deferred.Job, a *unread, failed error) {
-	d, ok := s.open.Load(j.ID)
-	if !ok {
-		return
-	}
+func (s *deferrals) settle(ctx context.Context, o *opened, a *unread, failed error) {
 	info := rule.ResponseInfo{Status: a.status, Header: a.value, Bytes: a.bytes, Duration: time.Since(a.start)}
 	if failed != nil {
 		info.Status = http.StatusBadGateway
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	err := s.limiter.Settle(ctx, d.(*weir.Decision), func(of *rule.Rule, estimate int64) (int64, bool) {
+	err := s.limiter.Settle(ctx, &o.Decision, func(of *rule.Rule, estimate int64) (int64, bool) {
 		info.Estimate = estimate
 		return of.CostOf(info) // not ok if the rule has no cost_after
 	})

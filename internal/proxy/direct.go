@@ -59,7 +59,7 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 	if pass.Keeps() {
 		q.AskBeforeCut(pass)
 	}
-	leave, err := p.enter(r)
+	leave, err := p.enter(r, pass)
 	if err != nil {
 		q.Free()
 		fail(err)

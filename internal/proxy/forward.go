@@ -174,7 +174,7 @@ func (p *Proxy) modifyResponse(res *http.Response) error {
 		dropInvalid(res.Trailer)
 		res.Body = trailerBody{res.Body, res}
 	}
-	if p.scheme == "https" && res.StatusCode != http.StatusSwitchingProtocols {
+	if p.scheme == "https" && res.Request.Header["Upgrade"] == nil { // which HTTP/1.1 alone knows
 		if h2 := res.ProtoMajor == 2; p.multiplexed.Load() != h2 {
 			p.multiplexed.Store(h2)
 		}
@@ -223,7 +223,8 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 	}
 	if cause := e.body.failure(cancelled); cause != nil {
 		status, detail := p.blame(w, r, cause)
-		problem(status, detail)
+		e.pass.AnsweredHere(status)
+		answer.ProblemDetails(w, status, "", "", detail, nil)
 		return
 	}
 	if cancelled {
@@ -234,7 +235,7 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 	if errors.Is(err, upstream.ErrNoPlace) {
 		p.warn(&p.lines.full, "proxy: requests are answered 503, since as many are under way to the upstream as may be (weir_upstream_places)")
 		w.Header().Set("Retry-After", "1")
-		e.pass.Answered(http.StatusServiceUnavailable)
+		e.pass.AnsweredHere(http.StatusServiceUnavailable)
 		answer.ProblemDetails(w, http.StatusServiceUnavailable, answer.TypeReducedCapacity, "",
 			"As many requests are under way to the server behind this proxy as may be. Try again in a moment.", nil)
 		return
@@ -260,7 +261,7 @@ func (p *Proxy) blame(w http.ResponseWriter, r *http.Request, cause error) (stat
 		return http.StatusRequestEntityTooLarge, "The request's body is too large."
 	case errors.Is(cause, os.ErrDeadlineExceeded):
 		if n := p.cuts.line.Due(time.Minute); n > 0 {
-			p.o.Logf("proxy: %s %.200q: the body came more slowly than proxy.body_rate, or not for as long as proxy.body_timeout, and was given up: %d such requests since the last line", r.Method, r.URL.Path, n)
+			p.o.Logf("proxy: %s %.200q: the body came more slowly than proxy.body_rate, not for as long as proxy.body_timeout, or not at once while such bodies had half of the places for its address, and was given up: %d such requests since the last line", r.Method, r.URL.Path, n)
 		}
 		return http.StatusRequestTimeout, "The request's body did not arrive in time."
 	}

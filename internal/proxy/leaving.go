@@ -14,8 +14,7 @@ import (
 type leaving struct {
 	ctx    context.Context // of the request to the upstream
 	cancel context.CancelFunc
-	unhook func() bool // stops to watch the client
-	body   *clientBody
+	unhook func() bool   // stops to watch the client
 	most   time.Duration // how long a request is kept; 0 and below for any
 
 	mu     sync.Mutex
@@ -27,9 +26,9 @@ type leaving struct {
 }
 
 // newLeaving returns what watches the client of a request that keeps its place.
-func newLeaving(client context.Context, pass *httplimit.Pass, body *clientBody, most time.Duration) *leaving {
+func newLeaving(client context.Context, pass *httplimit.Pass, most time.Duration) *leaving {
 	_, _ = pass.Attributes().Attribute("ip") // which the pass then knows, in whatever goroutine
-	l := &leaving{pass: pass, body: body, most: most}
+	l := &leaving{pass: pass, most: most}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(client))
 	l.unhook = context.AfterFunc(client, l.left)
 	return l
@@ -46,12 +45,11 @@ func (l *leaving) entered() {
 	l.asked = true
 }
 
-// left is called when the client has hung up. A request whose body has not come whole is cut: the
-// upstream may wait for the rest for ever.
+// left is called when the client has hung up.
 func (l *leaving) left() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if whole := l.body == nil || l.body.ended(); l.asked && !l.begun && whole {
+	if l.asked && !l.begun {
 		if until := l.pass.Abandon(); until != nil {
 			l.unkeep = context.AfterFunc(until, l.cancel)
 			if l.most > 0 {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -12,29 +13,36 @@ import (
 // placeWait is how long a request waits for a place among those that are under way to the upstream.
 const placeWait = 2 * time.Second
 
-// needsPlace reports whether r takes a connection to the upstream for itself.
-func (p *Proxy) needsPlace(r *http.Request) bool {
-	return p.places != nil && (!p.multiplexed.Load() || r.Header.Get("Upgrade") != "")
+// takesConnection reports whether r takes a connection to the upstream for itself.
+func (p *Proxy) takesConnection(r *http.Request) bool {
+	return !p.multiplexed.Load() || r.Header.Get("Upgrade") != ""
 }
 
-// holdsPlace reports whether r, or the decision about it, holds a place that others may lack: a
-// connection to the upstream, room under Options.Overload, or a slot of a limit on concurrency.
+// holdsPlace reports whether r holds a place that others may lack: a connection to the upstream,
+// room under Options.Overload, or a slot of a limit on concurrency.
 func (p *Proxy) holdsPlace(r *http.Request, pass *httplimit.Pass) bool {
-	return p.needsPlace(r) || p.o.Overload != nil || p.o.CutAbandoned || pass.Keeps()
+	return p.takesConnection(r) || pass.HoldsPlace()
 }
+
+// keptWhile is for httplimit.Options.
+func keptWhile(r *http.Request) context.Context { return h2.KeptWhile(r.Context()) }
 
 func nothing() {}
 
 // enter takes a place for r, which leave gives back.
-func (p *Proxy) enter(r *http.Request) (leave func(), err error) {
-	if !p.needsPlace(r) {
+func (p *Proxy) enter(r *http.Request, pass *httplimit.Pass) (leave func(), err error) {
+	if p.places == nil || !p.takesConnection(r) {
 		return nothing, nil
 	}
 	var connection any
-	if r.ProtoMajor == 2 {
+	if r.ProtoMajor == 2 && !p.o.ClientIP.TrustedPeer(r) { // that is one of many clients' requests
 		connection = h2.ConnectionOf(r.Context())
 	}
-	if err := p.places.Enter(r.Context(), connection, p.placeWait); err != nil {
+	waited, err := p.places.Enter(r.Context(), connection, p.placeWait)
+	if waited > 0 {
+		pass.Waited(waited)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return func() { p.places.Leave(connection) }, nil

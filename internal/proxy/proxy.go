@@ -180,7 +180,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	options := httplimit.Options{
 		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
 		Identity: o.Identity, EncodedSlash: o.EncodedSlash, MaxHeld: o.MaxHeld,
-		Overload: o.Overload, Load: o.Load, Ready: p.ready, KeepAbandoned: !o.CutAbandoned, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
+		Overload: o.Overload, Load: o.Load, Ready: p.ready, KeepAbandoned: !o.CutAbandoned, KeptWhile: keptWhile, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
 		// The program warns of rules that lack an attribute, after each change of the rules.
 		Logger: slog.New(slog.DiscardHandler),
 		// No OnError: a store that fails is logged when it goes and when it comes back, and
@@ -303,13 +303,14 @@ func (p *Proxy) Refunded(r *weir.Request, d *weir.Decision) { p.gate.Refunded(r,
 // Stats counts what happened to the clients of a Proxy.
 type Stats struct {
 	// SlowBodies and StalledBodies are the bodies that were given up: by Options.BodyRate, and by
-	// BodyTimeout.
-	SlowBodies, StalledBodies uint64
+	// BodyTimeout; CrowdedBodies those that did not come while such had half of the places for
+	// their address.
+	SlowBodies, StalledBodies, CrowdedBodies uint64
 }
 
 // Stats returns a reading.
 func (p *Proxy) Stats() Stats {
-	return Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load()}
+	return Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load(), CrowdedBodies: p.cuts.crowded.Load()}
 }
 
 // Work forwards deferred requests until ctx ends, and returns when those under way have ended.
@@ -384,15 +385,17 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.takeDirect(w, r, pass, body) {
 		return
 	}
-	if body != nil && body.length < 0 && !p.holdsPlace(r, pass) && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-		body.unbounded() // a stream may be silent for long before the server answers
+	if body != nil && body.length < 0 && r.ProtoMajor == 2 && !p.holdsPlace(r, pass) {
+		body.unbounded() // a call may be silent for long before the server answers
 	}
 	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
 	if body != nil {
-		body.stream(r)
+		if body.stream(r); pass.MayDawdle() {
+			body.watch(pass)
+		}
 	}
 	if e.client = r.Context(); pass.Keeps() {
-		e.leaving = newLeaving(e.client, pass, body, p.o.Timeout)
+		e.leaving = newLeaving(e.client, pass, p.o.Timeout)
 		e.Context = e.leaving.ctx
 	}
 	p.forward(w, r.WithContext(e), pass)
@@ -403,14 +406,16 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // ReverseProxy panics).
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) {
 	defer pass.Leave()
-	defer exchangeOf(r.Context()).leaving.end()
+	e := exchangeOf(r.Context())
+	defer e.leaving.end()
+	defer e.body.unwatch()
 	noSniffing(w.Header())
 	w = p.watch(w, pass)
-	if leave, err := p.enter(r); err != nil {
-		p.fail(w, r, exchangeOf(r.Context()), err)
+	if leave, err := p.enter(r, pass); err != nil {
+		p.fail(w, r, e, err)
 	} else {
 		defer leave()
-		exchangeOf(r.Context()).leaving.entered()
+		e.leaving.entered()
 		p.reverse.ServeHTTP(w, r)
 	}
 	pass.Finish()

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -29,6 +30,7 @@ type upload struct {
 	t      *testing.T
 	h2c    bool
 	send   io.WriteCloser
+	leave  func()   // hangs up
 	status chan int // of its answer; 0 if it got none
 }
 
@@ -36,15 +38,23 @@ type upload struct {
 // long; below 0 it is not told.
 func beginUpload(t *testing.T, addr string, h2c bool, length int64) *upload {
 	t.Helper()
+	return beginUploadWith(t, addr, h2c, length, http.Header{})
+}
+
+// beginUploadWith is beginUpload with more in its header. Over HTTP/1.1 that may have Expect.
+func beginUploadWith(t *testing.T, addr string, h2c bool, length int64, header http.Header) *upload {
+	t.Helper()
 	u := &upload{t: t, h2c: h2c, status: make(chan int, 1)}
 	if h2c {
 		body, send := io.Pipe()
 		u.send = send
-		r, err := http.NewRequest("POST", "http://"+addr+"/upload", body)
+		ctx, leave := context.WithCancel(t.Context())
+		u.leave = leave
+		r, err := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/upload", body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.ContentLength = length
+		r.ContentLength, r.Header = length, header
 		c := client(t, true)
 		t.Cleanup(func() { _ = body.CloseWithError(io.ErrClosedPipe) })
 		go func() { u.status <- statusOf(c.Do(r)) }()
@@ -55,13 +65,22 @@ func beginUpload(t *testing.T, addr string, h2c bool, length int64) *upload {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	u.send = conn
+	u.send, u.leave = conn, func() { _ = conn.Close() }
 	framing := fmt.Sprintf("Content-Length: %d", length)
 	if length < 0 {
 		framing = "Transfer-Encoding: chunked"
 	}
-	fmt.Fprintf(conn, "POST /upload HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", framing)
-	go func() { u.status <- statusOf(http.ReadResponse(bufio.NewReader(conn), nil)) }()
+	fmt.Fprintf(conn, "POST /upload HTTP/1.1\r\nHost: x\r\n%s\r\n", framing)
+	_ = header.Write(conn)
+	fmt.Fprintf(conn, "\r\n")
+	go func() {
+		in := bufio.NewReader(conn)
+		status := http.StatusContinue
+		for status == http.StatusContinue {
+			status = statusOf(http.ReadResponse(in, nil))
+		}
+		u.status <- status
+	}()
 	return u
 }
 
@@ -215,7 +234,11 @@ func TestTwoWaysSilent(t *testing.T) {
 	})
 	for pause := 20 * time.Millisecond; ; pause *= 2 { // until the answer is in time, on a busy machine
 		grace(t, pause)
-		addr := newProxy(t, up, noLimits, func(o *Options) { o.BodyTimeout, o.BodyRate = pause, 1<<40 })
+		guard, err := overload.New(overload.Options{Fixed: 1000}) // so that they have a place to hold
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := newProxy(t, up, noLimits, func(o *Options) { o.Overload, o.BodyTimeout, o.BodyRate = guard, pause, 1<<40 })
 		body, send := io.Pipe()
 		r, err := http.NewRequest("POST", "http://"+addr+"/", body)
 		if err != nil {

@@ -188,12 +188,12 @@ func (c *conn) late() error {
 }
 
 // wanted reports whether the answer is still waited for. A request that nobody waits for may go on
-// to its header all the same, if its body has come.
+// to its header all the same.
 func (c *conn) wanted() bool {
 	if c.ctx.Err() == nil {
 		return true
 	}
-	if c.leaver == nil || c.sender != nil && !c.sender.come.Load() { // the server cannot have it whole
+	if c.leaver == nil {
 		return false
 	}
 	ctx := c.leaver.Abandon()

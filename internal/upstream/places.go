@@ -48,29 +48,36 @@ func NewPlaces(most int) *Places { return &Places{max: max(most, 1), clients: ma
 var ErrNoPlace = errors.New("as many requests are under way to the upstream as may be")
 
 // Enter takes a place, which Leave gives back. It waits for one until ctx ends, or for as long as
-// wait says if that is above 0. connection tells the connections apart that bring many requests at
-// a time; nil is one that brings one. A nil Places has always room.
-func (p *Places) Enter(ctx context.Context, connection any, wait time.Duration) error {
+// wait says if that is above 0, and returns how long it did. connection tells the connections apart
+// that bring many requests at a time; nil is one that brings one. A nil Places has always room.
+func (p *Places) Enter(ctx context.Context, connection any, wait time.Duration) (waited time.Duration, err error) {
 	if p == nil {
-		return nil
+		return 0, nil
 	}
 	p.mu.Lock()
 	if connection == nil && p.used < p.max { // which is most of them
 		p.used++
 		p.mu.Unlock()
-		return nil
+		return 0, nil
 	}
 	c := p.client(connection)
 	if p.mayTake(c) {
 		p.take(c)
 		p.mu.Unlock()
-		return nil
+		return 0, nil
 	}
 	w := &waiter{ready: make(chan struct{})}
 	if c.queue = append(c.queue, w); len(c.queue) == 1 {
 		p.waiting = append(p.waiting, c)
 	}
 	p.mu.Unlock()
+	start := time.Now()
+	err = p.await(ctx, c, w, wait)
+	return time.Since(start), err
+}
+
+// await waits until w, of c, has a place.
+func (p *Places) await(ctx context.Context, c *client, w *waiter, wait time.Duration) error {
 	var late <-chan time.Time
 	if wait > 0 {
 		t := time.NewTimer(wait)

@@ -19,7 +19,7 @@ func takes(t *testing.T, p *Places, connection any) (n int) {
 	for {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := p.Enter(gone, connection, 0); errors.Is(err, context.Canceled) {
+		if _, err := p.Enter(gone, connection, 0); errors.Is(err, context.Canceled) {
 			return n
 		} else if err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func TestPlacesShares(t *testing.T) {
 		t.Errorf("%+v, %d clients are remembered", s, len(p.clients))
 	}
 	var none *Places
-	if err := none.Enter(t.Context(), "a", 0); err != nil || none.Stats() != (PlaceStats{}) {
+	if _, err := none.Enter(t.Context(), "a", 0); err != nil || none.Stats() != (PlaceStats{}) {
 		t.Error("where there is no bound, there is one")
 	}
 	none.Leave("a")
@@ -68,14 +68,14 @@ func TestPlacesWait(t *testing.T) {
 			t.Fatalf("%d and %d places", n, others)
 		}
 		start := time.Now()
-		if err := p.Enter(t.Context(), nil, 2*time.Second); !errors.Is(err, ErrNoPlace) || time.Since(start) != 2*time.Second {
+		if waited, err := p.Enter(t.Context(), nil, 2*time.Second); !errors.Is(err, ErrNoPlace) || time.Since(start) != 2*time.Second || waited != 2*time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		var mu sync.Mutex
 		var order []any
 		enter := func(connection any) {
 			go func() {
-				if err := p.Enter(context.Background(), connection, 0); err != nil {
+				if _, err := p.Enter(context.Background(), connection, 0); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
@@ -138,7 +138,7 @@ func TestPlacesTogether(t *testing.T) {
 			wg.Go(func() {
 				for range 40 {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(300))*time.Millisecond)
-					if p.Enter(ctx, connection, time.Duration(1+rng.IntN(200))*time.Millisecond) == nil {
+					if _, err := p.Enter(ctx, connection, time.Duration(1+rng.IntN(200))*time.Millisecond); err == nil {
 						if n := under.Add(1); n > 7 {
 							t.Errorf("%d have a place", n)
 						}

@@ -26,7 +26,6 @@ type sender struct {
 	// owed is since when the server owes something, to take a part of the body or to answer, in
 	// nanoseconds since began. It is below 0 while the client owes a part.
 	owed   atomic.Int64
-	come   atomic.Bool           // all of the body was read
 	failed atomic.Pointer[error] // of the body
 	done   chan struct{}         // closed when the sender touches the connection no more
 	whole  bool                  // all was sent; to be read after done
@@ -52,9 +51,7 @@ func (s *sender) run() {
 	for s.left > 0 && err == nil {
 		var n int
 		n, err = s.body.Read(buf[:min(s.left, sendBuffer)])
-		if s.left -= int64(n); s.left == 0 {
-			s.come.Store(true)
-		}
+		s.left -= int64(n)
 		s.owed.Store(int64(time.Since(s.began)))
 		if n > 0 && s.write(buf[:n]) != nil {
 			return // the server may have answered, which conn.ask looks for

@@ -1,0 +1,99 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/weir-rl/weir/internal/patience"
+	"github.com/weir-rl/weir/overload"
+)
+
+// Requests whose bodies nobody can wait for, and which do not come, have half of the places for one
+// address. While they do, others of these are turned away; all other requests are served.
+func TestDawdlingBodiesShare(t *testing.T) {
+	grace(t, time.Hour)
+	before := dawdleAfter
+	dawdleAfter = 20 * time.Millisecond
+	t.Cleanup(func() { dawdleAfter = before })
+	up := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	const places = 8
+	for _, c := range []struct {
+		name   string
+		h2c    bool
+		length int64
+		expect bool
+		rule   bool
+	}{
+		{"chunked", false, -1, false, false},
+		{"chunked, by a limit", false, -1, false, true},
+		{"Expect", false, 30_000, true, false},
+		{"h2c", true, -1, false, false},
+		{"h2c, by a limit", true, -1, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			yaml := noLimits
+			var guard *overload.Limiter
+			if c.rule {
+				yaml = fmt.Sprintf("limits: [{name: all, allow: %d}]", places)
+			} else {
+				guard, _ = overload.New(overload.Options{Fixed: places})
+			}
+			addr, h := serveProxy(t, up.URL, newLimiter(t, yaml), nil, trustLoopback, func(o *Options) {
+				o.Overload, o.BodyTimeout = guard, time.Hour
+			})
+			begin := func(from string) *upload {
+				header := http.Header{"X-Forwarded-For": {from}}
+				if c.expect {
+					header.Set("Expect", "100-continue")
+				}
+				return beginUploadWith(t, addr, c.h2c, c.length, header)
+			}
+			var slow []*upload
+			for range places {
+				slow = append(slow, begin("192.0.2.1"))
+			}
+			patience.Until(t, "half of them are cut, or turned away", func() bool {
+				a := h.Abandoned()
+				return a.Dawdling == places/2 && h.Stats().CrowdedBodies+a.Refused == places/2
+			})
+			if status := begin("192.0.2.1").answered(); status != http.StatusServiceUnavailable {
+				t.Errorf("one more gets %d", status)
+			}
+			v := visitors{t, client(t, false), addr}
+			for _, from := range []string{"192.0.2.1", "192.0.2.2"} {
+				status, _ := v.visit(from, "/")
+				if got := patience.Receive(t, "an answer", status); got != 200 {
+					t.Errorf("a request without a body from %s gets %d", from, got)
+				}
+			}
+			end := func(u *upload) int {
+				switch {
+				case c.length > 0:
+					u.end(int(c.length))
+				case u.h2c:
+					u.end(1)
+				default:
+					_, _ = io.WriteString(u.send, "1\r\nx\r\n0\r\n\r\n")
+				}
+				return u.answered()
+			}
+			if status := end(begin("192.0.2.2")); status != 200 {
+				t.Errorf("an upload from another address gets %d", status)
+			}
+			got := map[int]int{}
+			for _, u := range slow {
+				got[end(u)]++
+			}
+			if got[200] != places/2 || got[http.StatusRequestTimeout]+got[http.StatusServiceUnavailable] != places/2 {
+				t.Errorf("those whose bodies came late get %v", got)
+			}
+			patience.Until(t, "nothing dawdles", func() bool { return h.Abandoned().Dawdling == 0 })
+			if status := end(begin("192.0.2.1")); status != 200 {
+				t.Errorf("afterwards one gets %d", status)
+			}
+		})
+	}
+}
