@@ -68,7 +68,16 @@ func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool
 	}
 	d.Generation, d.Rules = f.generation, f.set
 	q := rule.Query{Domain: d.Domain, Attributes: r.Attributes, Descriptors: r.Descriptors}
-	if !now {
+	if len(r.Also) > 0 {
+		if now {
+			d.Rules = nil
+			return true, false // several readings take several times as long
+		}
+		f.set.Match(&q, &d.Matches)
+		for _, q.Attributes = range r.Also {
+			f.set.MatchAlso(&q, &d.Matches)
+		}
+	} else if !now {
 		f.set.Match(&q, &d.Matches)
 	} else if !f.set.MatchNow(&q, &d.Matches) {
 		d.Rules = nil

@@ -13,6 +13,9 @@ type Request struct {
 	Domain string
 	// Attributes are what rules ask about; nil for none.
 	Attributes rule.Attributes
+	// Also are further readings of the same request, for a door that cannot tell which of several
+	// values the server behind takes: see rule.Set.MatchAlso. nil for nearly all requests.
+	Also []rule.Attributes
 	// Descriptors are those of Envoy's rate limit service. nil elsewhere: rules of the Lyft form
 	// then apply to Attributes.
 	Descriptors []rule.Descriptor

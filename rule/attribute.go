@@ -15,6 +15,7 @@ const (
 	kindMethod
 	kindHost
 	kindIP
+	kindCredentials
 )
 
 func kindOf(attribute string) attributeKind {
@@ -27,6 +28,8 @@ func kindOf(attribute string) attributeKind {
 		return kindHost
 	case "ip":
 		return kindIP
+	case "header.authorization", "header.proxy-authorization":
+		return kindCredentials
 	}
 	return kindPlain
 }
@@ -149,6 +152,8 @@ func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.
 		}
 		*scratch = addr.AppendTo(*scratch)
 		return view((*scratch)[begin:]), addr
+	case kindCredentials:
+		return normalCredentials(scratch, raw), netip.Addr{}
 	default:
 		return raw, netip.Addr{}
 	}

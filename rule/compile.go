@@ -304,6 +304,7 @@ func (b *builder) finishDomain(d *domain) {
 		d.index = newRuleIndex(d.rules, d, b.asks)
 	}
 	d.addUp()
+	d.addFields(p.lyft)
 }
 
 // slot returns the number of an attribute among those that d uses.

@@ -199,6 +199,7 @@ type domain struct {
 	overrides [len(overrideUnits)]*Counter
 	banning   []*Rule      // rules with a ban
 	banned    []*matchRule // those of them whose bans hold everywhere in the domain
+	fields    *Fields      // nil if it decides by none
 }
 
 // matchRule is a rule, compiled. Of each limit there is one, so it is kept small.

@@ -217,6 +217,10 @@ func (p *Pattern) compileText(attribute, s string) error {
 		if !strings.Contains(s, "*") {
 			return p.compileIP(s)
 		}
+	default:
+		if kindOf(attribute) == kindCredentials {
+			s = foldCredentials(s)
+		}
 	}
 	if strings.Contains(s, "*") {
 		p.kind, p.glob = GlobPattern, newGlob(s, false)

@@ -190,16 +190,17 @@ func stringOf(e celast.Expr) (string, bool) {
 	return string(s), ok
 }
 
-// readsOf returns the attributes that an expression names, and whether it may read any other one.
-func readsOf(a *cel.Ast) (names []string, all bool) {
+// readsOf returns the attributes that an expression names, and what the names of others begin with
+// that it may read, once for each place.
+func readsOf(a *cel.Ast) (names, prefixes []string) {
 	var walk func(e celast.Expr)
 	walk = func(e celast.Expr) {
 		if q, ok := attributeOf(e); ok {
 			names = append(names, q.Attribute)
 			return
 		}
-		if _, ok := mapOf(e); ok {
-			all = true // as a whole, or by a key that is computed
+		if prefix, ok := mapOf(e); ok {
+			prefixes = append(prefixes, prefix) // as a whole, or by a key that is computed
 			return
 		}
 		switch e.Kind() {
@@ -233,7 +234,7 @@ func readsOf(a *cel.Ast) (names []string, all bool) {
 		}
 	}
 	walk(a.NativeRep().Expr())
-	return names, all
+	return names, prefixes
 }
 
 // partsOf returns what a list, a map, a struct or a comprehension is made of.

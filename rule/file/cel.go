@@ -24,11 +24,11 @@ const celCostLimit = 5_000_000
 
 // program is a compiled CEL expression. It implements what rule.Exprs has of its kind.
 type program struct {
-	cel      cel.Program
-	asks     []asked.Ask // of an `if`: what must hold for it to be true
-	asksAll  bool        // that is all that it says
-	reads    []string    // the attributes that it names
-	readsAll bool        // it may read any other one
+	cel     cel.Program
+	asks    []asked.Ask // of an `if`: what must hold for it to be true
+	asksAll bool        // that is all that it says
+	reads   []string    // the attributes that it names
+	whole   []string    // what the names of others begin with that it may read
 }
 
 var (
@@ -130,7 +130,7 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 	if d.asks {
 		p.asks, p.asksAll = asksOf(ast)
 	}
-	p.reads, p.readsAll = readsOf(ast)
+	p.reads, p.whole = readsOf(ast)
 	return p, nil
 }
 
@@ -160,7 +160,16 @@ func celError(issues *cel.Issues, known string) error {
 func (p *program) Asks() (asks []asked.Ask, all bool) { return p.asks, p.asksAll }
 
 // Reads implements rule.Reader.
-func (p *program) Reads() (names []string, all bool) { return p.reads, p.readsAll }
+func (p *program) Reads() (names []string, all bool) { return p.reads, len(p.whole) > 0 }
+
+// ReadsWhole tells rule.Compile which maps of fields it may read any entry of.
+func (p *program) ReadsWhole() (headers, query bool) {
+	for _, prefix := range p.whole {
+		headers = headers || strings.HasPrefix("header.", prefix)
+		query = query || strings.HasPrefix("query.", prefix)
+	}
+	return headers, query
+}
 
 // Holds implements rule.Predicate.
 func (p *program) Holds(v *rule.Variables) (bool, error) {

@@ -22,7 +22,7 @@ func sameProgram(t *testing.T, shapes celShapes, source string) {
 		return
 	}
 	if !reflect.DeepEqual(alone.asks, shared.asks) || alone.asksAll != shared.asksAll ||
-		!reflect.DeepEqual(alone.reads, shared.reads) || alone.readsAll != shared.readsAll {
+		!reflect.DeepEqual(alone.reads, shared.reads) || !reflect.DeepEqual(alone.whole, shared.whole) {
 		t.Fatalf("%s asks %v and reads %v; after others %v and %v", source, alone.asks, alone.reads, shared.asks, shared.reads)
 	}
 	for _, q := range []rule.Pairs{

@@ -1,0 +1,275 @@
+package rule
+
+import (
+	"encoding/base64"
+	"strings"
+	"unsafe"
+)
+
+// Credentials are the value of a field such as Authorization (RFC 9110 11.4), cut as servers read
+// it.
+type Credentials struct {
+	Scheme string // as it was written
+	// Rest is what comes behind the scheme, without the blanks around it: a text of base64, or
+	// parameters; "" if there is nothing.
+	Rest string
+}
+
+// CutCredentials cuts the value of a field of credentials. Blanks and tabs around the scheme do not
+// count, however many there are. ok is false if the value does not begin with a scheme that ends
+// where a blank or the value does.
+func CutCredentials(value string) (c Credentials, ok bool) {
+	value = trimBlanks(value)
+	i := 0
+	for i < len(value) && isTokenByte[value[i]] {
+		i++
+	}
+	if i == 0 || i < len(value) && !isBlank(value[i]) {
+		return Credentials{}, false
+	}
+	return Credentials{value[:i], trimBlanks(value[i:])}, true
+}
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
+
+// trimBlanks is strings.Trim(s, " \t"), quick for a text without any.
+func trimBlanks(s string) string {
+	if s == "" || !isBlank(s[0]) && !isBlank(s[len(s)-1]) {
+		return s
+	}
+	return strings.Trim(s, " \t")
+}
+
+// The alphabets of credentials.
+const (
+	letters     = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	base64Std   = letters + "+/"
+	base64URL   = letters + "-_"
+	bearerBytes = letters + "-._~+/"
+	tokenBytes  = letters + "!#$%&'*+-.^_`|~"
+)
+
+func tableOf(bytes string) (table [256]bool) {
+	for i := range len(bytes) {
+		table[bytes[i]] = true
+	}
+	return table
+}
+
+var (
+	isBase64Byte    = tableOf(base64Std)
+	isBase64URLByte = tableOf(base64URL)
+	isBearerByte    = tableOf(bearerBytes)
+	isTokenByte     = tableOf(tokenBytes)
+)
+
+func consistsOf(s string, table *[256]bool) bool {
+	for i := range len(s) {
+		if !table[s[i]] {
+			return false
+		}
+	}
+	return true
+}
+
+// Basic returns the base64 of Basic credentials without its padding. ok is false if it is none:
+// servers make different things of what is not in the alphabet, or take no notice of it.
+func (c Credentials) Basic() (encoded string, ok bool) {
+	encoded = strings.TrimRight(c.Rest, "=")
+	return encoded, encoded != "" && len(encoded)%4 != 1 && consistsOf(encoded, &isBase64Byte)
+}
+
+// User appends the user name of Basic credentials. ok is false if they are not base64, have no colon,
+// or the name holds a control character, at which some servers end it (RFC 7617 allows none).
+func (c Credentials) User(dst []byte) (_ []byte, ok bool) {
+	encoded, ok := c.Basic()
+	if !ok {
+		return dst, false
+	}
+	begin := len(dst)
+	dst, err := base64.RawStdEncoding.AppendDecode(dst, unsafe.Slice(unsafe.StringData(encoded), len(encoded)))
+	if err != nil {
+		return dst, false
+	}
+	for i, b := range dst[begin:] {
+		switch {
+		case b == ':':
+			return dst[:begin+i], true
+		case b < ' ' || b == 0x7f:
+			return dst, false
+		}
+	}
+	return dst, false
+}
+
+// Misspelled returns the scheme of a value that servers may take for credentials of it, and that
+// cannot be read: "Basic", if basic, "Bearer", if bearer; "" for one that can be read, for one
+// without credentials, and for other schemes.
+func Misspelled(value string, basic, bearer bool) (scheme string) {
+	// Some servers take off more than blanks, and some take any byte for the one behind the scheme.
+	i := 0
+	for i < len(value) && (value[i]|0x20 < 'a' || value[i]|0x20 > 'z') {
+		i++
+	}
+	switch name := value[i:]; {
+	case basic && hasPrefixFold(name, "Basic"):
+		scheme = "Basic"
+	case bearer && hasPrefixFold(name, "Bearer"):
+		scheme = "Bearer"
+	default:
+		return ""
+	}
+	c, ok := CutCredentials(value)
+	if !ok || len(c.Scheme) != len(scheme) {
+		return scheme
+	}
+	switch {
+	case c.Rest == "":
+		return ""
+	case scheme == "Basic":
+		var room [192]byte // most fit in
+		_, ok = c.User(room[:0])
+	default:
+		_, ok = c.Bearer()
+	}
+	if ok {
+		return ""
+	}
+	return scheme
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+}
+
+// Bearer returns a bearer token (RFC 6750). Of a JSON Web Token the padding is left out, which the
+// token has not, and which servers take no notice of. ok is false for what is no token, and for a
+// JSON Web Token with characters that are not of its alphabet: some servers take no notice of these
+// either, so that one token would have any number of spellings.
+func (c Credentials) Bearer() (token string, ok bool) {
+	bare := strings.TrimRight(c.Rest, "=")
+	if bare == "" || !consistsOf(bare, &isBearerByte) {
+		return "", false
+	}
+	if signed, signature, is := CutJWT(bare); is {
+		header, payload, _ := strings.Cut(signed, ".")
+		return bare, consistsOf(header, &isBase64URLByte) && consistsOf(payload, &isBase64URLByte) && consistsOf(signature, &isBase64URLByte)
+	}
+	return c.Rest, true
+}
+
+// CutJWT cuts a JSON Web Token in front of its signature: it has three parts, of which the first
+// is JSON. ok is false for a token of another kind.
+func CutJWT(token string) (signed, signature string, ok bool) {
+	end := strings.LastIndexByte(token, '.')
+	if end < 0 {
+		return "", "", false
+	}
+	first := strings.IndexByte(token, '.')
+	if first == end || strings.IndexByte(token[first+1:end], '.') >= 0 || !beginsJSON(token[:first]) {
+		return "", "", false
+	}
+	return token[:end], token[end+1:], true
+}
+
+// beginsJSON reports whether a text of base64 begins with a brace, or with a blank in front of one.
+func beginsJSON(s string) bool {
+	if len(s) < 2 {
+		return false
+	}
+	high, low := strings.IndexByte(letters, s[0]), strings.IndexByte(base64Std, s[1])
+	if high < 0 || low < 0 {
+		return false
+	}
+	switch byte(high<<2 | low>>4) {
+	case '{', ' ', '\t', '\n', '\r':
+		return true
+	}
+	return false
+}
+
+// normalCredentials returns the value of a field of credentials in its normal form, in scratch: the scheme, one
+// blank, and the rest. Of the schemes in schemes the name is spelled as it is there, all others are
+// in lower case. Base64 that Basic and Bearer understand is written as an encoder writes it. What
+// has no scheme, or nothing behind it, is returned as it is, without blanks around it.
+func normalCredentials(scratch *[]byte, raw string) string {
+	raw = trimBlanks(raw)
+	c, ok := CutCredentials(raw)
+	if !ok || c.Rest == "" {
+		return raw
+	}
+	begin := len(*scratch)
+	b := appendScheme(*scratch, c.Scheme)
+	scheme := view(b[begin:])
+	b = append(b, ' ')
+	rest := c.Rest
+	switch scheme {
+	case "Basic":
+		if encoded, ok := c.Basic(); ok {
+			b, rest = appendBare(b, encoded, base64Std), ""
+			for n := len(encoded); n%4 != 0; n++ {
+				b = append(b, '=')
+			}
+		}
+	case "Bearer":
+		if token, ok := c.Bearer(); ok {
+			rest = token
+			if signed, signature, is := CutJWT(token); is {
+				b, rest = appendBare(append(append(b, signed...), '.'), signature, base64URL), ""
+			}
+		}
+	}
+	b = append(b, rest...)
+	*scratch = b
+	return view(b[begin:])
+}
+
+// appendBare appends base64 without its padding. The bits of the last digit that hold nothing are
+// 0, as an encoder has them: few decoders look at them.
+func appendBare(dst []byte, encoded, alphabet string) []byte {
+	if encoded == "" {
+		return dst
+	}
+	dst = append(dst, encoded...)
+	last := &dst[len(dst)-1]
+	switch digit := strings.IndexByte(alphabet, *last); len(encoded) % 4 {
+	case 2:
+		*last = alphabet[digit&^15]
+	case 3:
+		*last = alphabet[digit&^3]
+	}
+	return dst
+}
+
+// schemes are those whose names are spelled as people know them.
+var schemes = [...]string{"Basic", "Bearer", "Digest", "DPoP", "Negotiate"}
+
+// appendScheme appends the name of a scheme, of which the case says nothing.
+func appendScheme(dst []byte, name string) []byte {
+	for _, known := range schemes {
+		if strings.EqualFold(known, name) {
+			return append(dst, known...)
+		}
+	}
+	begin := len(dst)
+	dst = append(dst, name...)
+	for i, c := range dst[begin:] {
+		if 'A' <= c && c <= 'Z' {
+			dst[begin+i] = c - 'A' + 'a'
+		}
+	}
+	return dst
+}
+
+// foldCredentials returns a pattern for the value of a field of credentials in the form of such
+// values. Of one with wildcards that is the scheme, if a blank follows it.
+func foldCredentials(pattern string) string {
+	if strings.IndexByte(pattern, '*') < 0 {
+		return folded(kindCredentials, pattern)
+	}
+	i := strings.IndexByte(pattern, ' ')
+	if i <= 0 || !consistsOf(pattern[:i], &isTokenByte) || strings.IndexByte(pattern[:i], '*') >= 0 {
+		return pattern
+	}
+	return string(appendScheme(nil, pattern[:i])) + pattern[i:]
+}

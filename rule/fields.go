@@ -1,0 +1,210 @@
+package rule
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Fields are the fields of an HTTP request by which a domain decides: those that its rules and
+// exemptions read. Rules in shadow decide nothing, and do not count. Immutable.
+//
+// Of a field that comes twice, or under a name that is not quite its own, servers read different
+// values. A door that sees the requests of clients refuses these for the fields listed here.
+type Fields struct {
+	// Headers are those that have one value, in order of their names. Fields that RFC 9110 5.3 lets
+	// come in several lines are not among them.
+	Headers []HeaderField
+	// Query are the parameters of the query, in order of their names.
+	Query []string
+	// AllHeaders and AllQuery say that an expression goes through all of them, or computes the name
+	// of the one that it reads.
+	AllHeaders, AllQuery bool
+}
+
+// HeaderField is a field of a header that has one value.
+type HeaderField struct {
+	Name      string // as in rules: in lower case
+	Canonical string // as http.Header has it
+	// Alike are other names that a server may take for this one, as http.Header has them: programs
+	// behind CGI, WSGI and FastCGI know a field by its name with an underscore for each character
+	// that is neither a letter nor a digit (RFC 3875, 4.1.18, and what came of it). nil if they are
+	// more than are quickly looked for one by one.
+	Alike []string
+}
+
+// fewDashes is up to how many dashes of a name HeaderField.Alike is filled in.
+const fewDashes = 2
+
+// alikeNames returns the names that differ from a canonical one in characters of which servers make
+// underscores.
+func alikeNames(canonical string) []string {
+	dashes := 0
+	for i := range len(canonical) {
+		if isDash(canonical[i]) {
+			dashes++
+		}
+	}
+	if dashes > fewDashes {
+		return nil
+	}
+	all := []string{""}
+	for i := range len(canonical) {
+		choices := canonical[i : i+1]
+		if isDash(canonical[i]) {
+			choices = "-_."
+		}
+		var longer []string
+		for _, name := range all {
+			for _, c := range []byte(choices) {
+				longer = append(longer, name+string(c))
+			}
+		}
+		all = longer
+	}
+	others := []string{} // not nil
+	for _, name := range all {
+		if name = canonicalField(strings.ToLower(name)); name != canonical {
+			others = append(others, name)
+		}
+	}
+	return others
+}
+
+func isDash(c byte) bool { return c == '-' || c == '_' || c == '.' }
+
+// NewHeaderField returns the field of a name in any case; ok is false if it may come in several
+// lines.
+func NewHeaderField(name string) (f HeaderField, ok bool) {
+	f.Name = strings.ToLower(name)
+	f.Canonical = canonicalField(f.Name)
+	f.Alike = alikeNames(f.Canonical)
+	return f, !ListField(f.Name)
+}
+
+// canonicalField returns the name of a field as http.CanonicalHeaderKey does. Package rule does not
+// import net/http.
+func canonicalField(name string) string {
+	b, upper := []byte(name), true
+	for i, c := range b {
+		if upper && 'a' <= c && c <= 'z' {
+			b[i] = c - 'a' + 'A'
+		}
+		upper = c == '-'
+	}
+	return string(b)
+}
+
+// Fields returns the fields by which a domain decides; nil if there are none.
+func (s *Set) Fields(domain string) *Fields {
+	d := s.domain(domain)
+	if d == nil {
+		return nil
+	}
+	return d.fields
+}
+
+// wholeReader is a Reader that tells which maps of fields it may read any entry of, as those of
+// package rule/file do. Of another Reader that may read any attribute, all are taken for read.
+type wholeReader interface {
+	ReadsWhole() (headers, query bool)
+}
+
+// addFields finds the fields by which d decides.
+func (d *domain) addFields(lyft []*Rule) {
+	f := &Fields{}
+	names := map[string]bool{}
+	add := func(name string) {
+		if strings.HasPrefix(name, headerPrefix) || strings.HasPrefix(name, queryPrefix) {
+			names[name] = true
+		}
+	}
+	for i := range d.exempt {
+		add(d.exempt[i].Attribute)
+	}
+	of := func(m *matchRule) {
+		r := m.rule
+		if m.mode == Shadow || r.EnforcePercent == 0 {
+			return
+		}
+		for i := range r.When {
+			add(r.When[i].Attribute)
+		}
+		for _, key := range r.Per {
+			for _, name := range key {
+				add(name)
+			}
+		}
+		if r.Lyft != nil {
+			for _, e := range r.Lyft.Path {
+				add(e.Key)
+			}
+		}
+		for _, e := range []Reader{r.predicate(), r.amount()} {
+			if e != nil {
+				f.addExpr(e, add)
+			}
+		}
+	}
+	for _, m := range d.rules {
+		of(m)
+	}
+	for _, r := range lyft {
+		of(r.compiled)
+	}
+	for name := range names {
+		if query, ok := strings.CutPrefix(name, queryPrefix); ok {
+			f.Query = append(f.Query, query)
+			continue
+		}
+		header := strings.TrimPrefix(name, headerPrefix)
+		if field, single := NewHeaderField(header); single && field.Name == header { // else no request has it
+			f.Headers = append(f.Headers, field)
+		}
+	}
+	slices.SortFunc(f.Headers, func(a, b HeaderField) int { return cmp.Compare(a.Name, b.Name) })
+	slices.Sort(f.Query)
+	if len(f.Headers) > 0 || len(f.Query) > 0 || f.AllHeaders || f.AllQuery {
+		d.fields = f
+	}
+}
+
+const (
+	headerPrefix = "header."
+	queryPrefix  = "query."
+)
+
+// addExpr adds what an expression reads.
+func (f *Fields) addExpr(e Reader, add func(string)) {
+	names, all := e.Reads()
+	for _, name := range names {
+		add(name)
+	}
+	if !all {
+		return
+	}
+	headers, query := true, true
+	if w, ok := e.(wholeReader); ok {
+		headers, query = w.ReadsWhole()
+	}
+	f.AllHeaders, f.AllQuery = f.AllHeaders || headers, f.AllQuery || query
+}
+
+// ListField reports whether a field, by its name in lower case, may come in several lines, which
+// mean the same as one with commas between them (RFC 9110 5.3): its definition says that it is a
+// list. All others have one value.
+func ListField(name string) bool {
+	_, found := slices.BinarySearch(listFields[:], name)
+	return found
+}
+
+// listFields are in order. Those of X-Forwarded are lists by use: each proxy adds to them.
+var listFields = [...]string{
+	"accept", "accept-ch", "accept-charset", "accept-encoding", "accept-language", "accept-patch",
+	"accept-post", "accept-ranges", "access-control-request-headers", "allow", "alt-svc",
+	"baggage", "cache-control", "connection", "content-encoding", "content-language", "expect",
+	"forwarded", "if-match", "if-none-match", "link", "pragma", "prefer", "priority",
+	"sec-websocket-extensions", "sec-websocket-protocol", "signature", "signature-input", "te",
+	"tracestate", "trailer", "transfer-encoding", "upgrade", "vary", "via", "want-content-digest",
+	"want-repr-digest", "warning", "x-forwarded-for",
+}
