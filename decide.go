@@ -216,6 +216,10 @@ func (d *Decision) ask(r *Request, signals Signals, again bool) {
 	for i := range d.Matches.Hits {
 		h, c := &d.Matches.Hits[i], &d.charges[i]
 		hits := hits
+		room := false
+		if h.Cost == 0 && h.Window.Rule.CostAfter != "" {
+			room = r.hitsOf(h) > 0 // as of one that costs something once it is answered
+		}
 		if h.Descriptor >= 0 && r.Descriptors[h.Descriptor].HasHits {
 			hits = r.Descriptors[h.Descriptor].Hits
 		}
@@ -227,7 +231,7 @@ func (d *Decision) ask(r *Request, signals Signals, again bool) {
 			hits = 0
 		}
 		c.OnStoreError = h.Window.Rule.OnStoreError
-		c.Ask = algo.Ask{Cost: algo.Cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)}
+		c.Ask = algo.Ask{Cost: algo.Cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule), Room: room}
 	}
 }
 
