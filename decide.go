@@ -37,7 +37,8 @@ func (l *Limiter) Decide(ctx context.Context, r *Request, d *Decision) error {
 
 // Match is the first phase of Decide: it finds the limits that r meets, and the bans that refuse
 // it. d.Matches, d.Priority and d.Exempt are valid from then on. It returns false if d is decided
-// already, because a ban holds or no rules are in force; else Charge comes next.
+// already, because a ban holds, no rules are in force, or an expression takes too long on r
+// (rule.Matches.TooCostly); else Charge comes next.
 //
 // Most callers use Allow or Decide. The phases are for those that have something to do between
 // them, such as to turn r away before it is charged.
@@ -84,7 +85,25 @@ func (l *Limiter) match(r *Request, d *Decision, now bool) (undecided, done bool
 		return true, false
 	}
 	d.Known, d.Exempt = d.Matches.Known, d.Matches.Exempt
-	return !l.orders.Bans.Any() || !l.banned(r, d), true
+	if l.orders.Bans.Any() && l.banned(r, d) {
+		return false, true
+	}
+	if d.Matches.TooCostly != nil {
+		d.refuseCostly(l.orders.Now())
+		return false, true
+	}
+	return true, true
+}
+
+// refuseCostly makes d the refusal of d.Matches.TooCostly, at an instant of the Limiter's clock: as
+// of a limit that never admits the request. Nothing is charged.
+func (d *Decision) refuseCostly(now int64) {
+	h := &d.Matches.Hits[0]
+	var fresh algo.State
+	res := LimitResult{Window: h.Window, Result: h.Limit.Check(&fresh, now, algo.Ask{}), Mode: rule.Enforce, Descriptor: -1, Near: true}
+	res.Allowed, res.Off, res.Remaining, res.RetryAfter = false, false, 0, algo.Never
+	d.Limits = append(d.Limits[:0], res)
+	d.Allowed, d.Time, d.RetryAfter = false, now, algo.Never
 }
 
 // Charge is the second phase of Decide: it charges the limits that Match found, with the numbers of
@@ -225,6 +244,10 @@ func (d *Decision) ask(r *Request, signals Signals, again bool) {
 	for i := range d.Matches.Hits {
 		h, c := &d.Matches.Hits[i], &d.charges[i]
 		hits := hits
+		room := false
+		if h.Cost == 0 && h.Window.Rule.CostAfter != "" {
+			room = r.hitsOf(h) > 0 // as of one that costs something once it is answered
+		}
 		if h.Descriptor >= 0 && r.Descriptors[h.Descriptor].HasHits {
 			hits = r.Descriptors[h.Descriptor].Hits
 		}
@@ -236,7 +259,7 @@ func (d *Decision) ask(r *Request, signals Signals, again bool) {
 			hits = 0
 		}
 		c.OnStoreError = h.Window.Rule.OnStoreError
-		c.Ask = algo.Ask{Cost: algo.Cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule)}
+		c.Ask = algo.Ask{Cost: algo.Cost(hits, h.Cost), MaxDelay: maxDelay(r.MaxDelay, h.Window.Rule), Room: room}
 	}
 }
 

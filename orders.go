@@ -124,7 +124,7 @@ func (l *Limiter) countDenials(ctx context.Context, d *Decision) {
 next:
 	for i := range d.results {
 		b := hits[i].Window.Rule.Ban
-		if b == nil || b.Counter == nil || d.results[i].Allowed || d.charges[i].Mode != rule.Enforce || d.charges[i].Ask.Cost <= 0 {
+		if b == nil || b.Counter == nil || d.results[i].Allowed || d.charges[i].Mode != rule.Enforce || d.charges[i].Ask.Needs() <= 0 {
 			continue
 		}
 		for j := i - 1; j >= 0 && sameKey(&hits[i], &hits[j]); j-- {

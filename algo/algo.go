@@ -156,6 +156,17 @@ type Ask struct {
 	// turn is the last in the queue. LastEnds is now + ResetAfter of the turn's admission; if the
 	// queue drains at any other instant, the refund is denied for good. 0: no condition.
 	LastEnds int64
+	// Room makes a peek ask for room: it is admitted only where a Cost of 1 would be. A request
+	// asks so whose cost is known afterwards, and 0 until then. No meaning with another Cost.
+	Room bool
+}
+
+// Needs returns the units for which there must be room so that the ask is admitted.
+func (a *Ask) Needs() int64 {
+	if a.Room && a.Cost == 0 {
+		return 1
+	}
+	return a.Cost
 }
 
 // Result is a limit's answer. All times are in µs and exact; one of more than 2^53 − 1 (285

@@ -197,6 +197,12 @@ func (l *Limit) Check(s *State, now int64, a Ask) (r Result) {
 func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool) {
 	now = max(now, 0)
 	a.Cost = min(max(a.Cost, -MaxCost), MaxCost)
+	if a.Room {
+		if a.Room = false; a.Cost == 0 {
+			l.room(r, s, margin, now, a, take)
+			return
+		}
+	}
 	switch {
 	case l.times != nil:
 		l.times.decide(r, s, margin, now, a, take)
@@ -209,6 +215,19 @@ func (l *Limit) decide(r *Result, s, margin *State, now int64, a Ask, take bool)
 	default:
 		l.plain(r, s, now, a, take)
 	}
+}
+
+// room is decide for a peek that asks for room.
+func (l *Limit) room(r *Result, s, margin *State, now int64, a Ask, take bool) {
+	if take { // charges nothing, but may mend s
+		l.decide(r, s, margin, now, a, true)
+		*r = Result{}
+	}
+	a.Cost = 1
+	if a.Slot == 0 {
+		a.Slot = 1
+	}
+	l.decide(r, s, margin, now, a, false)
 }
 
 // plain is decide for a limit without a schedule, without a margin that closes, and of which

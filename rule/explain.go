@@ -173,7 +173,8 @@ func (e *explainer) whyNotIf(r *matchRule) string {
 	if p == nil {
 		return ""
 	}
-	ok, err := p.Holds(e.m.variables())
+	e.m.vars.spent = [2]uint64{} // all rules are asked, each by itself
+	ok, err := p.Holds(e.m.variables(r.mode))
 	switch {
 	case err != nil:
 		return fmt.Sprintf("if: the expression failed: %v", err)

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/weir-rl/weir/rule/internal/asked"
@@ -55,6 +56,21 @@ type Variables struct {
 	// Scratch belongs to the evaluator, which may keep in it what it needs again for the next
 	// expression or the next request.
 	Scratch Scratch
+	spent   [2]uint64 // by the expressions of rules that are enforced, and of those in shadow
+	shadow  bool      // it is the turn of one in shadow
+}
+
+// ErrTooCostly is the error of an expression that would take, or of several on one request that
+// together would take, more than the evaluator spends on a request.
+var ErrTooCostly = errors.New("it takes too long on this request")
+
+// Spent returns what evaluations on this request have cost so far, for the evaluator to add to and
+// to bound. Rules in shadow have an account of their own.
+func (v *Variables) Spent() *uint64 {
+	if v.shadow {
+		return &v.spent[1]
+	}
+	return &v.spent[0]
 }
 
 // Scratch is what an evaluator keeps in Variables.
@@ -102,7 +118,7 @@ func (v *Variables) All(prefix string) map[string]string {
 
 // release ends the evaluations on one request.
 func (v *Variables) release() {
-	v.m = nil
+	v.m, v.spent = nil, [2]uint64{}
 	if v.Scratch != nil {
 		v.Scratch.Release()
 	}

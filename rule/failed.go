@@ -40,7 +40,7 @@ func (s *Set) Alike() (all []*Alike) {
 	return all
 }
 
-var errNegativeCost = errors.New("it is below 0, and counts as 0")
+var errNegativeCost = errors.New("it is below 0, and counts as cost_min")
 
 // failed notes an expression that failed.
 func (m *Matches) failed(r *matchRule, key string, err error) {
@@ -66,15 +66,56 @@ func (m *Matches) Failures() []Failure {
 	return m.failures
 }
 
-func (m *Matches) evalCost(r *matchRule, a Amount) int64 {
-	n, err := a.Amount(m.variables())
+// overspent notes that r's expression was stopped; of those of one request only the first is a
+// failure. If r would be enforced, it refuses the request: it may have been made to get past r.
+func (m *Matches) overspent(r *matchRule, expression string, key []byte, mode Mode) {
+	shadow := 0
+	if mode == Shadow {
+		shadow = 1
+	}
+	if !m.stopped[shadow] {
+		m.stopped[shadow] = true
+		if m.CELErrors++; m.CELErrors == 1 {
+			m.failures = m.failures[:0]
+		}
+		m.failures = append(m.failures, Failure{Rule: r.rule, Key: expression, Err: ErrTooCostly})
+	}
+	if mode != Shadow && m.TooCostly == nil && r.rule.firstLimited() != nil {
+		m.TooCostly, m.costly = r.rule, append(m.costly[:0], key...)
+	}
+}
+
+// firstLimited is the first of r's windows that has a limit; nil if none has.
+func (r *Rule) firstLimited() *Window {
+	for _, w := range r.Windows {
+		if w.Limit != nil && !r.Unlimited {
+			return w
+		}
+	}
+	return nil
+}
+
+// onlyCostly leaves no Hit but one of TooCostly.
+func (m *Matches) onlyCostly() {
+	w := m.TooCostly.firstLimited()
+	m.Hits = append(m.Hits[:0], Hit{Window: w, Limit: w.Limit, Key: m.costly, Cost: 1, Mode: Enforce, Descriptor: -1})
+	for i := range m.Descriptors {
+		m.Descriptors[i].Hit = -1
+	}
+}
+
+func (m *Matches) evalCost(r *matchRule, a Amount, key []byte, mode Mode) int64 {
+	n, err := a.Amount(m.variables(mode))
+	least := r.rule.CostMin
 	switch {
+	case err != nil && errors.Is(err, ErrTooCostly):
+		m.overspent(r, "cost", key, mode)
+		return max(1, least)
 	case err != nil:
 		m.failed(r, "cost", err)
-		return 1
+		return max(1, least)
 	case n < 0:
 		m.failed(r, "cost", errNegativeCost)
-		return 0
 	}
-	return min(n, algo.MaxCost)
+	return min(max(n, least), algo.MaxCost)
 }

@@ -183,11 +183,12 @@ func (m *Matches) meet(r *matchRule, entries []Entry) leaf {
 		m.buf = m.buf[:begin]
 		return leaf{}
 	}
-	if p := r.rule.predicate(); p != nil && !m.evalIf(r, p) {
+	key := m.buf[begin:len(m.buf):len(m.buf)]
+	if p := r.rule.predicate(); p != nil && !m.evalIf(r, p, key, r.modeFor(key)) {
 		m.buf = m.buf[:begin]
 		return leaf{}
 	}
-	return leaf{rule: r, key: m.buf[begin:len(m.buf):len(m.buf)]}
+	return leaf{rule: r, key: key}
 }
 
 // statsKey names a rule's statistics.

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/weir-rl/weir/algo"
@@ -123,12 +124,18 @@ type Matches struct {
 	// Lyft form that is met.
 	Descriptors []DescriptorMatch
 	CELErrors   int // expressions that failed on this request
+	// TooCostly is the rule that refuses the request since its expressions take too long on it, or
+	// those before them did (ErrTooCostly); nil for none. Hits is then of its first window alone,
+	// and nothing is to be charged.
+	TooCostly *Rule
 	// Priority is how important the rules that are met say the request is, those without a limit
 	// included: critical if one of them says so, else sheddable if one does. Rules in shadow have
 	// no say.
 	Priority Priority
 
-	buf      []byte // the keys
+	buf      []byte  // the keys
+	costly   []byte  // the key of TooCostly
+	stopped  [2]bool // an expression of a rule that is enforced, or of one in shadow, was stopped
 	bans     []banKey
 	failures []Failure // of another request if CELErrors is 0
 
@@ -291,7 +298,7 @@ func (s *Set) Match(q *Query, m *Matches) {
 // begin resets m for a request to d.
 func (m *Matches) begin(d *domain, q *Query) {
 	m.Known, m.Exempt, m.CELErrors, m.looked, m.tried = false, false, 0, 0, 0
-	m.Priority, m.slow = DefaultPriority, false
+	m.Priority, m.slow, m.TooCostly, m.stopped = DefaultPriority, false, nil, [2]bool{}
 	m.Hits, m.buf, m.scratch, m.met, m.bans = m.Hits[:0], m.buf[:0], m.scratch[:0], m.met[:0], m.bans[:0]
 	m.Descriptors = m.Descriptors[:0]
 	for range q.Descriptors {
@@ -323,6 +330,9 @@ func (m *Matches) begin(d *domain, q *Query) {
 // end lets go of what belongs to the request.
 func (m *Matches) end() {
 	m.source, m.pairs, m.descriptors = nil, nil, nil
+	if m.TooCostly != nil {
+		m.onlyCostly()
+	}
 	if m.large {
 		clear(m.values)
 		m.large = false
@@ -381,11 +391,11 @@ func (m *Matches) consider(r *matchRule) {
 		return
 	}
 	key := m.buf[begin:len(m.buf):len(m.buf)]
-	if p := r.rule.predicate(); p != nil && !m.evalIf(r, p) {
+	mode := r.modeFor(key)
+	if p := r.rule.predicate(); p != nil && !m.evalIf(r, p, key, mode) {
 		m.buf = m.buf[:begin]
 		return
 	}
-	mode := r.modeFor(key)
 	if mark != nil {
 		if mode == Shadow && mark.any == m.generation {
 			return
@@ -412,18 +422,22 @@ func (m *Matches) holds(r *matchRule) bool {
 	return true
 }
 
-func (m *Matches) evalIf(r *matchRule, p Predicate) bool {
-	ok, err := p.Holds(m.variables())
-	if err != nil {
+func (m *Matches) evalIf(r *matchRule, p Predicate, key []byte, mode Mode) bool {
+	ok, err := p.Holds(m.variables(mode))
+	switch {
+	case err == nil:
+		return ok
+	case errors.Is(err, ErrTooCostly):
+		m.overspent(r, "if", key, mode)
+	default:
 		m.failed(r, "if", err)
-		return false
 	}
-	return ok
+	return false
 }
 
-// variables returns the variables for expressions on this request.
-func (m *Matches) variables() *Variables {
-	m.vars.m = m
+// variables returns the variables for expressions on this request, for a rule that takes part so.
+func (m *Matches) variables(mode Mode) *Variables {
+	m.vars.m, m.vars.shadow = m, mode == Shadow
 	return &m.vars
 }
 
@@ -508,7 +522,7 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (fir
 		if first < 0 {
 			first = len(m.Hits)
 			if a := r.rule.amount(); a != nil {
-				cost = m.evalCost(r, a)
+				cost = m.evalCost(r, a, key, mode)
 			}
 		}
 		// Field by field: append of a whole Hit makes it on the stack, and copying what was written

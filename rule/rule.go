@@ -45,6 +45,7 @@ type Rule struct {
 	Regions     *Regions
 	Cost        int64  // units for each hit; 1 by default
 	CostExpr    string // CEL source; "" if Cost is a number
+	CostMin     int64  // the least that CostExpr counts as; at least 0
 	Replaces    []string
 	Overrides   []Override
 	WarnPercent int           // near_limit from this share of N; 80 by default

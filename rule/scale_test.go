@@ -205,7 +205,8 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// An expression that would run for long on hostile input is stopped, and counts as false.
+// An expression that would run for long on hostile input is stopped, and its rule refuses the
+// request; one that looks through a large value is not.
 func TestCELIsBounded(t *testing.T) {
 	p, err := CompileIf(`header.all(a, header.all(b, header.all(c, a + b + c != "")))`)
 	if err != nil {
@@ -215,17 +216,30 @@ func TestCELIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testSet(t, &File{Rules: []*Rule{
-		testRule(t, "cubic").with(func(r *Rule) { r.Exprs = &Exprs{If: p} }),
-		testRule(t, "scan").with(func(r *Rule) { r.Exprs = &Exprs{If: scan} }),
-	}})
+	cubic := func(r *Rule) { r.Exprs = &Exprs{If: p} }
+	scans := testRule(t, "scan").with(func(r *Rule) { r.Exprs = &Exprs{If: scan} })
 	q := Map{"header.big": strings.Repeat("x", 1<<20-10) + "needle"}
 	for i := range 400 {
 		q[fmt.Sprint("header.h", i)] = "x"
 	}
-	m := matchMap(s, q)
-	if got := met(m); got != "scan" || m.CELErrors != 1 {
-		t.Errorf("met %q with %d failed expressions: the one over 6.4e7 triples should be stopped, the one over one large header should not", got, m.CELErrors)
+	for _, c := range []struct {
+		rules []*Rule
+		want  string
+	}{
+		{[]*Rule{scans}, "scan, 0 failed"},
+		{[]*Rule{testRule(t, "all"), scans, testRule(t, "cubic").with(cubic)}, "cubic, 1 failed, refused"},
+		{[]*Rule{testRule(t, "shadow").with(cubic).with(func(r *Rule) { r.Shadow = true }), scans}, "scan, 1 failed"},
+		{[]*Rule{testRule(t, "free").with(cubic).with(func(r *Rule) { r.Unlimited, r.Windows = true, nil }), scans}, "scan, 1 failed, refused"},
+		{[]*Rule{testRule(t, "first").with(cubic), testRule(t, "second").with(cubic)}, "first, 1 failed, refused"},
+	} {
+		m := matchMap(testSet(t, &File{Rules: c.rules}), q)
+		got := fmt.Sprintf("%s, %d failed", met(m), m.CELErrors)
+		if m.TooCostly != nil {
+			got += ", refused"
+		}
+		if got != c.want {
+			t.Errorf("met %s, want %s", got, c.want)
+		}
 	}
 }
 

@@ -127,7 +127,9 @@ func explain(ctx context.Context, o explainOptions, args []string, out, stderr i
 		fmt.Fprintf(out, "\nmeets:\n%s", align(met))
 	}
 	e.writeUnmet(reasons)
-	if n := e.matches.CELErrors; n > 0 {
+	if r := e.matches.TooCostly; r != nil {
+		fmt.Fprintf(out, "\nIt is refused by %s: expressions take too long on it.\n", r.Name)
+	} else if n := e.matches.CELErrors; n > 0 {
 		fmt.Fprintf(out, "\n%s failed on this request: it counts as false (as cost: 1).\n", count(n, "expression"))
 	}
 	return nil

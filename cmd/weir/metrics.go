@@ -1,12 +1,16 @@
 package main
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/h2"
 	"github.com/weir-rl/weir/internal/listen"
 	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/internal/telemetry"
+	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
 )
@@ -24,6 +28,11 @@ func (p *program) newMetrics() *telemetry.Metrics {
 		Hide:     secretIdentities(p.c.identity),
 		UnknownDomain: func(domain string) {
 			p.log.Warn("requests come in for a domain that no rule file declares; they are allowed", "domain", seldom.Excerpt(domain))
+		},
+		TooCostly: func(r *rule.Rule) {
+			if n := p.costly.Due(time.Minute); n > 0 {
+				p.log.Warn("a request was refused, since expressions of rules take too long on it", "rule", r.Name, "at", fmt.Sprintf("%s:%d", r.Pos.File, r.Pos.Line), "since_last_line", n)
+			}
 		},
 	}
 	if s := p.storage; s.shared != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/weir-rl/weir/internal/proxy"
 	"github.com/weir-rl/weir/internal/recent"
 	"github.com/weir-rl/weir/internal/rlqs"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/internal/shed"
 	"github.com/weir-rl/weir/internal/source"
 	"github.com/weir-rl/weir/internal/telemetry"
@@ -124,6 +125,7 @@ type program struct {
 	firewall     *firewall
 	tally        *watch.Tally // for what watches decisions, which are the next ones
 	metrics      *telemetry.Metrics
+	costly       seldom.Line // of requests on which expressions take too long
 	recent       *recent.Buffer
 	decisions    *decisionlog.Log   // nil without decisions.log
 	insight      *insight.Collector // nil with insight.memory: 0

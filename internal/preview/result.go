@@ -163,7 +163,7 @@ func fingerprint(r *rule.Rule) string {
 			fmt.Fprintf(&b, " %q %t", p.Source, p.Negated)
 		}
 	}
-	fmt.Fprintf(&b, "|%q %q %t %d %q %q %d %s %d %q", r.If, r.Per, r.Unlimited, r.Cost, r.CostExpr, r.Replaces, r.WarnPercent, r.Wait, r.WaitQueue, r.Defer)
+	fmt.Fprintf(&b, "|%q %q %t %d %q %d %q %d %s %d %q", r.If, r.Per, r.Unlimited, r.Cost, r.CostExpr, r.CostMin, r.Replaces, r.WarnPercent, r.Wait, r.WaitQueue, r.Defer)
 	windows(r.Windows)
 	for _, o := range r.Overrides {
 		fmt.Fprintf(&b, "|%q %t", o.Values, o.Unlimited)

@@ -91,6 +91,9 @@ type Options struct {
 	// UnknownDomain is called once for each of the first hundred domains that no rule knows; nil
 	// means nobody.
 	UnknownDomain func(domain string)
+	// TooCostly is called for each request that a rule refuses since its expressions take too long;
+	// nil means nobody.
+	TooCostly func(r *rule.Rule)
 	// Doors are those that are open, by weir.Request.Door: their requests are shown as 0 before the
 	// first one comes.
 	Doors []string
@@ -106,6 +109,7 @@ type Metrics struct {
 	takes        prometheus.Histogram
 	storeErrors  prometheus.Counter
 	celErrors    prometheus.Counter
+	celRefused   prometheus.Counter
 	unknownCells [watch.Doors][outcomes]atomic.Uint64
 	detailed     detailed
 	open         [watch.Doors]bool // by Options.Doors
@@ -250,6 +254,7 @@ func New(o Options) *Metrics {
 		}),
 		storeErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_store_errors_total", Help: "Decisions that the store failed to make."}),
 		celErrors:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_errors_total", Help: "Expressions of rules (if, cost) that failed on a request."}),
+		celRefused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_cel_refused_total", Help: "Requests refused since expressions of rules take too long on them."}),
 		unknown:     map[string]struct{}{},
 		candidates:  candidate.New(o.Hide),
 	}
@@ -259,7 +264,7 @@ func New(o Options) *Metrics {
 	m.detailed.cells = map[string]*[outcomes]atomic.Uint64{}
 	m.tables.Store(new(tables))
 	m.registry.MustRegister(
-		&m.decisions, m.takes, m.storeErrors, m.celErrors,
+		&m.decisions, m.takes, m.storeErrors, m.celErrors, m.celRefused,
 		collector{m},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -388,6 +393,12 @@ func (m *Metrics) Decided(r *weir.Request, d *weir.Decision, f watch.Facts) {
 func (m *Metrics) decided(r *weir.Request, d *weir.Decision) {
 	if d.Matches.CELErrors > 0 {
 		m.celErrors.Add(float64(d.Matches.CELErrors))
+	}
+	if r := d.Matches.TooCostly; r != nil && d.Banned.Rule == nil {
+		m.celRefused.Inc()
+		if m.o.TooCostly != nil {
+			m.o.TooCostly(r)
+		}
 	}
 	overall, door := outcomeOf(r, d), watch.DoorOf(r.Door)
 	if !d.Known {

@@ -144,14 +144,32 @@ func attributeOf(e celast.Expr) (asked.Ask, bool) {
 			return asked.Ask{Attribute: name, LookUp: true}, ok
 		}
 	case celast.CallKind:
-		if c := e.AsCall(); c.FunctionName() == operators.Index && len(c.Args()) == 2 {
+		c := e.AsCall()
+		if c.FunctionName() == operators.Index && len(c.Args()) == 2 {
 			if key, ok := stringOf(c.Args()[1]); ok {
 				name, ok := entryOf(c.Args()[0], key)
 				return asked.Ask{Attribute: name, LookUp: true}, ok
 			}
 		}
+		if name, otherwise, ok := getOf(c); ok {
+			text, literal := stringOf(otherwise)
+			return asked.Ask{Attribute: name}, literal && text == "" // as of a variable
+		}
 	}
 	return asked.Ask{}, false
+}
+
+// getOf returns the attribute that a call of get looks up by a constant key, and its default.
+func getOf(c celast.CallExpr) (name string, otherwise celast.Expr, ok bool) {
+	if c.FunctionName() != get || c.IsMemberFunction() || len(c.Args()) != 3 {
+		return "", nil, false
+	}
+	key, ok := stringOf(c.Args()[1])
+	if !ok {
+		return "", nil, false
+	}
+	name, ok = entryOf(c.Args()[0], key)
+	return name, c.Args()[2], ok
 }
 
 // presenceOf is what has(MAP.key) and key in MAP ask.
@@ -213,6 +231,11 @@ func readsOf(a *cel.Ast) (names, prefixes []string) {
 			walk(s.Operand())
 		case celast.CallKind:
 			c := e.AsCall()
+			if name, otherwise, ok := getOf(c); ok {
+				names = append(names, name)
+				walk(otherwise)
+				return
+			}
 			if c.FunctionName() == operators.In && len(c.Args()) == 2 {
 				if key, ok := stringOf(c.Args()[0]); ok {
 					if name, ok := entryOf(c.Args()[1], key); ok {

@@ -9,18 +9,43 @@ import (
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
+	"cel.dev/cel-go/interpreter"
 
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// celCostLimit bounds what one evaluation may cost, in CEL's own units (about one a simple step, a
-// tenth for each byte of a string that is looked through). It is far above what an expression over
-// a request of ordinary size needs.
-const celCostLimit = 5_000_000
+// celBudget bounds what the expressions of all rules may cost on one request, those of rules in
+// shadow by themselves, in CEL's own units: about one a simple step, which takes some 200 ns. So a
+// request costs some 20 ms at most. It is far above what expressions over a request of ordinary
+// size need: it is enough to go through 4,000 query parameters once.
+const celBudget = 100_000
+
+// celUsual is what each expression may cost beside the budget, so that there may be any number of
+// rules.
+const celUsual = 200
+
+// celCosts gives functions that go through a text quickly a cost that fits the time they take.
+var celCosts = cel.CostTrackerOptions(
+	cost.OverloadTracker(overloads.MatchesString, perByte(1.0/16)),
+	cost.OverloadTracker(overloads.ContainsString, perByte(1.0/64)),
+)
+
+// perByte is the cost of a function that looks at each byte of its first argument.
+func perByte(units float64) cost.FunctionTracker {
+	return func(args []ref.Val, _ ref.Val) *uint64 {
+		n := uint64(1)
+		if text, ok := args[0].(types.String); ok {
+			n += uint64(float64(len(text)) * units)
+		}
+		return &n
+	}
+}
 
 // program is a compiled CEL expression. It implements what rule.Exprs has of its kind.
 type program struct {
@@ -38,12 +63,12 @@ var (
 )
 
 var celEnv = sync.OnceValues(func() (*cel.Env, error) {
-	attributes := cel.MapType(cel.StringType, cel.StringType)
 	options := []cel.EnvOption{
 		cel.Variable("domain", cel.StringType),
-		cel.Variable("header", attributes),
-		cel.Variable("query", attributes),
-		cel.Variable("attr", attributes),
+		cel.Variable("header", textMap),
+		cel.Variable("query", textMap),
+		cel.Variable("attr", textMap),
+		getFunction,
 		cel.RegexProgramSizeLimit(10_000),
 	}
 	for _, n := range rule.OwnVariables {
@@ -51,6 +76,25 @@ var celEnv = sync.OnceValues(func() (*cel.Env, error) {
 	}
 	return cel.NewEnv(options...)
 })
+
+// textMap is the type of the maps that expressions know.
+var textMap = cel.MapType(cel.StringType, cel.StringType)
+
+// get is the name of a function of expressions: get(MAP, "key", "default").
+const get = "get"
+
+// getFunction looks a key up, and gives the default where it is absent: map["key"] fails there.
+var getFunction = cel.Function(get, cel.Overload("get_map_string_string", []*cel.Type{textMap, cel.StringType, cel.StringType},
+	cel.StringType, cel.FunctionBinding(func(args ...ref.Val) ref.Val {
+		m, ok := args[0].(traits.Mapper)
+		if !ok {
+			return types.MaybeNoSuchOverloadErr(args[0])
+		}
+		if v, _ := m.Find(args[1]); v != nil {
+			return v
+		}
+		return args[2]
+	})))
 
 // celDialect is what expressions of one key may use and give.
 type celDialect struct {
@@ -122,7 +166,7 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 			return nil, err
 		}
 	}
-	prg, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celCostLimit))
+	prg, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celBudget), celCosts)
 	if err != nil {
 		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
 	}
@@ -173,7 +217,7 @@ func (p *program) ReadsWhole() (headers, query bool) {
 
 // Holds implements rule.Predicate.
 func (p *program) Holds(v *rule.Variables) (bool, error) {
-	out, _, err := p.cel.Eval(activationOf(v))
+	out, err := p.eval(v)
 	if err != nil {
 		return false, err
 	}
@@ -184,19 +228,39 @@ func (p *program) Holds(v *rule.Variables) (bool, error) {
 	return bool(b), nil
 }
 
+// eval evaluates an expression over a request, within the budget of that.
+func (p *program) eval(v *rule.Variables) (ref.Val, error) {
+	spent := v.Spent()
+	if *spent > celBudget {
+		return nil, rule.ErrTooCostly
+	}
+	out, details, err := p.cel.Eval(activationOf(v))
+	if n := details.ActualCost(); n != nil && *n > celUsual {
+		*spent += *n - celUsual
+	}
+	if err != nil {
+		if c, ok := errors.AsType[interpreter.EvalCancelledError](err); ok && c.Cause == interpreter.CostLimitExceeded {
+			*spent = celBudget + 1
+			return nil, rule.ErrTooCostly
+		}
+	}
+	return out, err
+}
+
 // Amount implements rule.Amount.
 func (p *program) Amount(v *rule.Variables) (int64, error) {
-	return p.int(activationOf(v))
+	out, err := p.eval(v)
+	return intOf(out, err)
 }
 
 // Settle implements rule.Settlement.
 func (p *program) Settle(r rule.ResponseInfo) (int64, error) {
-	return p.int(&responseVars{r})
+	out, _, err := p.cel.Eval(&responseVars{r})
+	return intOf(out, err)
 }
 
-// int evaluates an expression that gives a number.
-func (p *program) int(a cel.Activation) (int64, error) {
-	out, _, err := p.cel.Eval(a)
+// intOf returns the number that an expression gave.
+func intOf(out ref.Val, err error) (int64, error) {
 	if err != nil {
 		return 0, err
 	}

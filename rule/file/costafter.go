@@ -34,10 +34,11 @@ const (
 var costAfterEnv = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(
 		cel.Variable(varStatus, cel.IntType),
-		cel.Variable(varHeader, cel.MapType(cel.StringType, cel.StringType)),
+		cel.Variable(varHeader, textMap),
 		cel.Variable(varBytes, cel.IntType),
 		cel.Variable(varDuration, cel.DoubleType),
 		cel.Variable(varEstimate, cel.IntType),
+		getFunction,
 		cel.RegexProgramSizeLimit(10_000),
 	)
 })
@@ -76,7 +77,7 @@ func onlyLookUps(a *cel.Ast) error {
 				walk(c.Target())
 			}
 			for i, arg := range c.Args() {
-				lookUp := i == 0 && c.FunctionName() == operators.Index || i == 1 && c.FunctionName() == operators.In
+				lookUp := i == 0 && (c.FunctionName() == operators.Index || c.FunctionName() == get) || i == 1 && c.FunctionName() == operators.In
 				if !lookUp || !isHeader(arg) {
 					walk(arg)
 				}

@@ -44,7 +44,8 @@ type LintOptions struct {
 // values that no request can have, limits that a tighter one always beats, overlapping wildcards,
 // keys that a client can forge or invent without end, concurrency at doors that cannot release,
 // soft margins that round to nothing, queues that hold for long, bans that a client can bring upon
-// others, curves, schedules, leases and regions without effect. What it says is proven, or it says
+// others, costs that it can set, expressions that fail without a header, curves, schedules, leases
+// and regions without effect. What it says is proven, or it says
 // that it looks so.
 //
 // Warnings are in order of place; one that says the same of several rules of a file comes once.
@@ -71,6 +72,7 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 			l.windows(r)
 			l.conditions(r)
 			l.kinds(r)
+			l.expressions(r)
 		}
 		l.keys(rules)
 		l.firsts(rules)

@@ -13,7 +13,7 @@ import (
 // limitKeys are the keys of a native limit.
 var limitKeys = []string{
 	"name", "when", "if", "per", "allow", "algorithm", "buckets", "align", "refill", "timezone", "timeout",
-	"count_denied", "cost", "cost_after", "cost_timeout", "replaces", "override", "throttle", "schedule", "warn", "on_limit",
+	"count_denied", "cost", "cost_min", "cost_after", "cost_timeout", "replaces", "override", "throttle", "schedule", "warn", "on_limit",
 	"priority", "response", "ban", "on_store_error", "consistency", "enforce",
 }
 

@@ -129,6 +129,9 @@ func (l *loader) settings(keys fields, r *rule.Rule, lyft bool) *settings {
 	if v := keys.val("cost"); v != nil {
 		l.cost(v, r)
 	}
+	if v := keys.val("cost_min"); v != nil {
+		l.costMin(v, r)
+	}
 	if v := keys.val("warn"); v != nil {
 		if n, ok := l.percent(v, "warn", 1, 100); ok {
 			r.WarnPercent = n
@@ -211,9 +214,36 @@ func (l *loader) cost(v *element, r *rule.Rule) {
 	p, err := l.compiled.expression(&l.compiled.costs, compileCost, text)
 	if r.CostExpr = text; err != nil {
 		l.err(v, "", "cost: %v", err)
-	} else {
-		exprs(r).Cost = p
+		return
 	}
+	exprs(r).Cost = p
+	if names, all := p.Reads(); all || len(clientsOf(names)) > 0 {
+		r.CostMin = 1
+	}
+}
+
+// costMin reads the least that a request costs by the expression of r.
+func (l *loader) costMin(v *element, r *rule.Rule) {
+	n, ok := l.integer(v, "cost_min", 0, algo.MaxCost)
+	switch {
+	case !ok:
+	case r.CostExpr == "":
+		l.err(v, "leave it out, or write the number as cost", "cost_min is for a cost that is an expression")
+	default:
+		r.CostMin = n
+	}
+}
+
+// clientsOf returns the attributes of a list whose values any client can choose, and no server
+// behind need go by.
+func clientsOf(names []string) []string {
+	var list []string
+	for _, name := range names {
+		if strings.HasPrefix(name, "header.") || strings.HasPrefix(name, "query.") {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 // exprs returns the compiled expressions of r, to be filled in.

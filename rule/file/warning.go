@@ -9,6 +9,7 @@ func Warnings() []Warning { return warnings }
 
 // The names of the warnings.
 const (
+	warnAbsentKey       = "absent-key"
 	warnAttributeName   = "attribute-name"
 	warnBanTooShort     = "ban-too-short"
 	warnCostZero        = "cost-zero"
@@ -18,6 +19,7 @@ const (
 	warnEnforceZero     = "enforce-zero"
 	warnFlatCurve       = "flat-curve"
 	warnForgeableBan    = "forgeable-ban"
+	warnForgeableCost   = "forgeable-cost"
 	warnForgeableKey    = "forgeable-key"
 	warnHostBits        = "host-bits"
 	warnKernelBan       = "kernel-ban"
@@ -70,6 +72,7 @@ const EachRegion = "regions-each"
 const UnusedRegions = "regions-unused"
 
 var warnings = []Warning{
+	{warnAbsentKey, "an `if` that fails on a request without a header, and would be true if that were empty ([expressions.md](expressions.md))"},
 	{warnAttributeName, "an attribute that looks like a misspelt `method`, `path`, `host`, `user` or `header.…`"},
 	{warnBanTooShort, "a ban that is short beside the window of its limit"},
 	{warnCostZero, "`cost: 0`, which never refuses anything"},
@@ -79,6 +82,7 @@ var warnings = []Warning{
 	{warnEnforceZero, "`enforce: 0%`, which refuses nobody"},
 	{warnFlatCurve, "a curve on which nothing follows the signal"},
 	{warnForgeableBan, "a ban that a client can bring upon others"},
+	{warnForgeableCost, "a `cost` that a client sets by a header or a query parameter, without `cost_after`"},
 	{warnForgeableKey, "`per` on what any client can write (a header, a query parameter, a path), with no limit beside it that holds them"},
 	{warnHostBits, "an address block with bits behind its prefix (`10.0.0.1/8`)"},
 	{warnKernelBan, "`at: nftables` with a ban that is meant for one limit only"},

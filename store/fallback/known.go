@@ -105,8 +105,8 @@ func (k *known) recordOne(c *store.Charge, r *algo.Result, now, at int64) {
 		f.reset = math.MaxInt64
 	}
 	switch {
-	case !r.Allowed && r.Remaining < c.Ask.Cost: // else the wait was too long, with room left
-		f.cost, f.retry = c.Ask.Cost, r.RetryAfter
+	case !r.Allowed && r.Remaining < c.Ask.Needs(): // else the wait was too long, with room left
+		f.cost, f.retry = c.Ask.Needs(), r.RetryAfter
 		if f.retry == algo.Never {
 			f.retry = math.MaxInt64
 		}
@@ -197,7 +197,7 @@ func (k *known) claim(c *store.Charge, nodes int64) (out claim) {
 		f.open = 0
 		return out
 	}
-	cost := max(0, c.Ask.Cost)
+	cost, needs := max(0, c.Ask.Cost), max(0, c.Ask.Needs())
 	var fresh algo.State
 	all := f.left(in, in.Check(&fresh, f.now+elapsed, algo.Ask{}).Limit, elapsed)
 	left := ceil(max(0, all), nodes) - f.open
@@ -205,13 +205,13 @@ func (k *known) claim(c *store.Charge, nodes int64) (out claim) {
 	if f.reset == math.MaxInt64 {
 		out.reset = algo.Never
 	}
-	if cost <= left || cost == 0 {
+	if needs <= left || needs == 0 {
 		f.open, f.renewed = f.open+cost, at
 		out.left = max(0, left-cost)
 		return out
 	}
-	missing := float64(f.open+cost-1)*float64(nodes) + 1 - float64(all)
-	out.denied, out.retry = true, f.until(in, missing, cost, elapsed)
+	missing := float64(f.open+needs-1)*float64(nodes) + 1 - float64(all)
+	out.denied, out.retry = true, f.until(in, missing, needs, elapsed)
 	return out
 }
 

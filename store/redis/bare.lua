@@ -126,8 +126,8 @@ local function plain(B)
   local size = 0
   for j = 1, #B do
     local L = B[j]
-    if not L.weigh or L.mode ~= go.modeEnforce or L.cost <= 0 or L.countDenied or L.hasMargin
-      or #L.format ~= #B[1].format then
+    if not L.weigh or L.mode ~= go.modeEnforce or L.cost <= 0 or L.room or L.countDenied
+      or L.hasMargin or #L.format ~= #B[1].format then
       return
     end
     size = size + 5 + L.size

@@ -146,7 +146,8 @@ func (c *call) sameShape(o *call) bool {
 	for i := range c.charges {
 		a, b := &c.charges[i], &o.charges[i]
 		if a.Counter.ID != b.Counter.ID || a.Limit != b.Limit || a.Mode != b.Mode ||
-			a.Ask.Cost != b.Ask.Cost || a.Ask.MaxDelay != b.Ask.MaxDelay || a.Ask.LastEnds != b.Ask.LastEnds {
+			a.Ask.Cost != b.Ask.Cost || a.Ask.MaxDelay != b.Ask.MaxDelay || a.Ask.LastEnds != b.Ask.LastEnds ||
+			a.Ask.Room != b.Ask.Room {
 			return false
 		}
 	}

@@ -263,6 +263,15 @@ func appendRecord(dst []byte, c *rule.Counter, state []byte) []byte {
 // cost returns the cost of a charge within the bounds that algo keeps.
 func cost(c *store.Charge) int64 { return min(max(c.Ask.Cost, -algo.MaxCost), algo.MaxCost) }
 
+// needs returns the units for which a charge must find room: its cost, or 1 of a peek that asks for
+// room.
+func needs(c *store.Charge) int64 {
+	if c.Ask.Room && c.Ask.Cost == 0 {
+		return 1
+	}
+	return cost(c)
+}
+
 func appendFloat(dst []byte, n float64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, math.Float64bits(n))
 }

@@ -419,7 +419,9 @@ function decideLeased(S, keys, k, first, last, list, merged, cur, lending, at, o
           out[o] = NOTHING
         end
       else
-        if L.countDenied then
+        if L.room then
+          charged[j] = 0
+        elseif L.countDenied then
           charged[j] = m
         elseif L.mode == go.modeShadow then
           charged[j] = admitted[j]

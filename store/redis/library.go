@@ -44,7 +44,7 @@ func luaConstants() map[string]any {
 		"modeEnforce": uint8(rule.Enforce), "modeShadow": uint8(rule.Shadow), "modeQuota": uint8(rule.Quota),
 
 		"flagCounts": flagCounts, "flagTimed": flagTimed, "flagMarginCloses": flagMarginCloses,
-		"flagLends": flagLends, "flagIdle": flagIdle, "lendFormat": lendFormat,
+		"flagLends": flagLends, "flagIdle": flagIdle, "flagRoom": flagRoom, "lendFormat": lendFormat,
 		"olderInSameValue": olderInSameValue, "operandFormat": operandFormat,
 		"scheduleFormat": scheduleFormat, "marginFormat": marginFormat,
 		"flagMerged": flagMerged, "flagRepeats": flagRepeats, "flagLending": flagLending,

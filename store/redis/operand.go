@@ -45,6 +45,7 @@ const (
 	flagMarginCloses = 4 // it has the fields of a margin
 	flagLends        = 8 // it has the fields of a limit that lends
 	flagIdle         = 16
+	flagRoom         = 32 // its cost must find room, and is not charged
 )
 
 // append appends the operand to a shape. now is roughly the instant of the decision.
@@ -55,6 +56,8 @@ func (op *operand) append(dst []byte, c *store.Charge, now int64) []byte {
 		cost, mode = 0, rule.Shadow
 	case t.kind == kindOff || op.idle: // it admits, and does not count as a quota
 		cost, mode = 0, rule.Enforce
+	case c.Ask.Room && cost == 0:
+		cost, flags = needs(c), flagRoom
 	}
 	if t.countDenied {
 		flags |= flagCounts

@@ -192,7 +192,7 @@ func (p *partition) replay(head *call, now int64) (admitted int) {
 				}
 				*r = h.result(op.codec, ch, now, h.admits(op.codec, ch))
 			}
-			granted := r.Allowed && (!op.marginCloses || within(r, cost(ch)))
+			granted := r.Allowed && (!op.marginCloses || within(r, needs(ch)))
 			verdict.Add(ch.Mode, r)
 			inLua.Add(ch.Mode, &algo.Result{Allowed: granted, Off: r.Off})
 			needsMargin, charging = needsMargin || r.Allowed && !granted, charging || ch.Ask.Cost != 0
@@ -253,7 +253,7 @@ func (h *replayState) used(t *codec, cost int64) int64 {
 
 // admits reports whether the limit admits a charge.
 func (h *replayState) admits(t *codec, c *store.Charge) bool {
-	cost := cost(c)
+	cost := needs(c)
 	switch used := h.used(t, cost) + h.outOf(t); {
 	case cost > 0:
 		return used <= h.capacity-cost
@@ -273,7 +273,7 @@ func (h *replayState) take(t *codec, c *store.Charge, now int64, allowed bool) a
 
 // result returns what algo.Limit would return for a log, or for slots.
 func (h *replayState) result(t *codec, c *store.Charge, now int64, allowed bool) algo.Result {
-	cost := cost(c)
+	cost := needs(c)
 	used := h.used(t, cost)
 	r := t.idle
 	r.SoftLimit, r.Remaining = h.capacity, max(0, r.Limit-used)

@@ -477,7 +477,7 @@ local function logAdmit(L, raw, m, key)
   local g = counted(L, s.live, m)
   local needed = g < m and L.marginCloses
   if g < m and not needed and L.till and L.cost > 0 then
-    local added = L.countDenied and min(L.cost, max(L.cap + 1, s.live)) or g * L.cost
+    local added = L.countDenied and not L.room and min(L.cost, max(L.cap + 1, s.live)) or g * L.cost
     needed = L.cost > L.cap or logPivot(L, key, s, added) + L.window >= L.till
   end
   if needed then
@@ -706,7 +706,8 @@ end
 --   flags        go.flagCounts: denied requests are counted (countDenied). go.flagTimed: the
 --                fields of a schedule follow. go.flagMarginCloses: those of a soft margin follow.
 --                go.flagLends: those of a limit that lends follow. go.flagIdle: the limit is not in
---                force, but what ended of its record and what is told of it is charged
+--                force, but what ended of its record and what is told of it is charged. go.flagRoom:
+--                the cost must find room, and is not charged (room)
 --   joinedTo     the operand in whose value this one's state lies too; 0: it has a value of its own
 --   older        number of keys of older identities of its counter that follow its own key; plus
 --                go.olderInSameValue if such a state may lie in the same value (olderSame)
@@ -758,6 +759,7 @@ local function shape(text)
     for name, value in pairs(algorithms[kind]) do L[name] = value end
     for i, name in ipairs(L.numbers or {}) do L[name] = p[i] end
     L.countDenied, L.limit, L.limitLevel = has(flags, go.flagCounts), L.cap, L.capLevel
+    L.room = has(flags, go.flagRoom)
     if has(flags, go.flagTimed) then
       L.from, L.till, L.slower, L.slack, at = decode(go.scheduleFormat, text, at)
       S.from, S.till = max(S.from or 0, L.from), min(S.till or MAXINT, L.till)
@@ -954,7 +956,7 @@ local function decideOne(S, keys, from, count, list, merged, out)
     end
     if g then
       local n, key = countDenied and m or g, keys[from + i - 1]
-      if c == 0 or c < 0 and not raw then n = 0 end
+      if c == 0 or L.room or c < 0 and not raw then n = 0 end
       if n > 0 then
         local stop, keep, p, q, r = charge(L, n, x, y, z, u)
         if keep and raw then
@@ -1134,7 +1136,9 @@ local function decideAll(S, keys, from, count, list, merged, repeats, at, out, w
           o = o + 1
           out[o] = L.undecided or UNDECIDED
         else
-          if L.countDenied then
+          if L.room then
+            charged[j] = 0
+          elseif L.countDenied then
             charged[j] = m
           elseif L.mode == go.modeShadow then
             charged[j] = admitted[j]

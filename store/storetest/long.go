@@ -170,7 +170,7 @@ func (d *differential) ask(l *algo.Limit, last algo.Result) algo.Ask {
 	ask := algo.Ask{Cost: 1, MaxDelay: -1}
 	switch rnd.IntN(14) {
 	case 0:
-		ask.Cost = 0
+		ask.Cost, ask.Room = 0, rnd.IntN(3) > 0
 	case 1:
 		ask.Cost = -1 - rnd.Int64N(3)
 	case 2:

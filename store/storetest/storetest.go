@@ -282,7 +282,7 @@ func drawAsk(t *rapid.T, l *algo.Limit) algo.Ask {
 	ask := algo.Ask{MaxDelay: -1}
 	switch rapid.IntRange(0, 9).Draw(t, "ask") {
 	case 0:
-		ask.Cost = 0
+		ask.Cost, ask.Room = 0, rapid.Bool().Draw(t, "room")
 	case 1:
 		ask.Cost = -rapid.Int64Range(1, 3).Draw(t, "refund")
 	case 2:
