@@ -30,7 +30,7 @@ var lenders = map[string]func(t *testing.T) *lease.Store{
 		return leasing(t, s)
 	},
 	"redis": func(t *testing.T) *lease.Store {
-		s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second})
+		s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

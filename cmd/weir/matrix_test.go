@@ -98,7 +98,7 @@ func TestMatrix(t *testing.T) {
 			return s
 		},
 		"redis": func(t *testing.T) store.Store {
-			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second, Clock: standingNow()})
+			s, err := redis.Open(redis.Options{URL: redistest.Start(t).URL(), RememberRefusals: time.Second, Timeout: time.Minute, Clock: standingNow()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +163,7 @@ descriptors:
 	if stores["memory"], err = memory.New(memory.Options{Clock: standingNow()}); err != nil {
 		t.Fatal(err)
 	}
-	if stores["redis"], err = redis.Open(redis.Options{URL: redistest.Start(t).URL(), Clock: standingNow()}); err != nil {
+	if stores["redis"], err = redis.Open(redis.Options{URL: redistest.Start(t).URL(), Timeout: time.Minute, Clock: standingNow()}); err != nil {
 		t.Fatal(err)
 	}
 	for name, store := range stores {

@@ -94,7 +94,7 @@ func TestRegionsByTLS(t *testing.T) {
 
 	// Without a certificate nobody gets in.
 	bare, _, _ := strings.Cut(peer[0], "&cert")
-	s, err := redis.Open(redis.Options{URL: bare})
+	s, err := redis.Open(redis.Options{URL: bare, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func BenchmarkStore(b *testing.B) {
 			stores := make([]*redis.Store, c.nodes)
 			for i := range stores {
 				var err error
-				if stores[i], err = redis.Open(redis.Options{URL: server.URL()}); err != nil {
+				if stores[i], err = redis.Open(redis.Options{URL: server.URL(), Timeout: time.Minute}); err != nil {
 					b.Fatal(err)
 				}
 				defer func() { _ = stores[i].Close() }()

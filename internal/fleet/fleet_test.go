@@ -46,7 +46,7 @@ func newMember(t *testing.T, url, name, rules string, changes ...func(*nodes.Nod
 		t.Fatal(err)
 	}
 	m := &member{}
-	if m.store, err = redis.Open(redis.Options{URL: url, Heartbeat: heartbeat}); err != nil {
+	if m.store, err = redis.Open(redis.Options{URL: url, Timeout: time.Minute, Heartbeat: heartbeat}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.store.Close() })
