@@ -152,3 +152,21 @@ func TestHeadersOneAfterAnother(t *testing.T) {
 		}
 	})
 }
+
+// TestAwaitRoomOnce: of the requests that come in one go, only the first waits for room.
+func TestAwaitRoomOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{MaxMemory: 8 << 20})
+		s.kept.Add(8 << 20)
+		c := &conn{s: s}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		start := time.Now()
+		for range 100 {
+			c.awaitRoom(1000)
+		}
+		if waited := time.Since(start); waited < 900*time.Millisecond || waited > 2*time.Second {
+			t.Errorf("it waited for %v", waited)
+		}
+	})
+}
