@@ -98,10 +98,36 @@ func (b Bounds) check() error {
 
 // Errors of a Queue.
 var (
-	ErrFull   = errors.New("deferred: the queue is full")
+	ErrFull = errors.New("deferred: the queue is full")
+	// ErrShare is an ErrFull of one line alone.
+	ErrShare  = fmt.Errorf("%w for this line, which leaves the rest to others", ErrFull)
 	ErrGone   = errors.New("deferred: there is no such job")
 	ErrActive = errors.New("deferred: the job is being forwarded just now; try again")
 )
+
+// fit says whether a job of a size fits beside all jobs that are not done, and those of its line
+// among them: nil, ErrFull or ErrShare. The other queues say the same in their languages.
+func (b *Bounds) fit(size int64, all, line sum) error {
+	jobs, bytes := b.Jobs-all.jobs-1, b.Bytes-all.bytes-size
+	switch {
+	case jobs < 0 || bytes < 0:
+		return ErrFull
+	case line.jobs > jobs || line.bytes > bytes:
+		return ErrShare
+	}
+	return nil
+}
+
+// sum is a number of jobs, and their bytes.
+type sum struct {
+	jobs  int
+	bytes int64
+}
+
+func (s *sum) add(sign int, size int64) {
+	s.jobs += sign
+	s.bytes += int64(sign) * size
+}
 
 // Stats are a reading of a queue.
 type Stats struct {
@@ -116,7 +142,8 @@ type Stats struct {
 // died, or its next attempt is due.
 type Queue interface {
 	// Put adds a job at the end of its line. When it returns nil the job is durable. The error is
-	// ErrFull at the bounds.
+	// ErrFull at the bounds, and ErrShare where the line has as many jobs or bytes as would be left
+	// to all others: so one line alone fills half of the queue, and the next one half of the rest.
 	Put(ctx context.Context, j *Job) error
 	// Next returns the head of a line that is due, and reserves the line for the lease. If none is
 	// due, j is nil, and wait is the longest time until one is.

@@ -46,9 +46,9 @@ type File struct {
 	outs      pq.Heap[*entry]   // by until
 	busy      map[string]*entry // by line: the job of it that is being sent
 	dead      int
-	bytes     int64 // of the live ones
 	deadBytes int64
-	live      int
+	live      sum
+	held      map[string]sum // by line: of the live ones
 }
 
 // entry is a job in memory: its content stays in the file.
@@ -96,7 +96,7 @@ func OpenFile(path string, b Bounds) (*File, error) {
 	}
 	f := &File{
 		db: db, bounds: b.filled(),
-		jobs: map[string]*entry{}, lines: map[string]*line{}, out: map[string]*entry{}, busy: map[string]*entry{},
+		jobs: map[string]*entry{}, lines: map[string]*line{}, out: map[string]*entry{}, busy: map[string]*entry{}, held: map[string]sum{},
 		due:  pq.New(func(a, b *line) bool { return a.due.Before(b.due) }, func(l *line, at int) { l.index = at }),
 		outs: pq.New(func(a, b *entry) bool { return a.until.Before(b.until) }, func(e *entry, at int) { e.index = at }),
 	}
@@ -163,8 +163,13 @@ func (f *File) load() error {
 
 // count adds a live job to the bounds' sums, or takes it off.
 func (f *File) count(e *entry, sign int) {
-	f.live += sign
-	f.bytes += int64(sign) * e.size
+	f.live.add(sign, e.size)
+	held := f.held[e.line]
+	if held.add(sign, e.size); held.jobs == 0 {
+		delete(f.held, e.line)
+	} else {
+		f.held[e.line] = held
+	}
 }
 
 // append puts e at the end of its line. mu is held.
@@ -241,9 +246,10 @@ func (f *File) Put(_ context.Context, j *Job) error {
 		f.mu.Unlock()
 		return fmt.Errorf("deferred: a job: %w", err)
 	}
-	if e.size = int64(len(raw)); f.live+1 > f.bounds.Jobs || f.bytes+e.size > f.bounds.Bytes {
+	e.size = int64(len(raw))
+	if err := f.bounds.fit(e.size, f.live, f.held[e.line]); err != nil {
 		f.mu.Unlock()
-		return ErrFull
+		return err
 	}
 	f.count(e, 1) // the room is taken before it is written
 	f.mu.Unlock()

@@ -230,9 +230,9 @@ func (f *File) Retry(ctx context.Context, id string) error {
 		f.mu.Unlock()
 		return fmt.Errorf("%w among the dead letters", ErrGone)
 	}
-	if f.live+1 > f.bounds.Jobs || f.bytes+e.size > f.bounds.Bytes {
+	if err := f.bounds.fit(e.size, f.live, sum{}); err != nil { // by hand: no share
 		f.mu.Unlock()
-		return ErrFull
+		return err
 	}
 	f.dead--
 	f.deadBytes -= e.size
@@ -272,7 +272,7 @@ func (f *File) Drop(_ context.Context, id string) error {
 func (f *File) Stats(context.Context) (Stats, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Stats{Jobs: f.live, Dead: f.dead, Bytes: f.bytes}
+	s := Stats{Jobs: f.live.jobs, Dead: f.dead, Bytes: f.live.bytes}
 	for _, l := range f.lines {
 		if at := l.jobs[0].queued; s.Oldest.IsZero() || at.Before(s.Oldest) {
 			s.Oldest = at

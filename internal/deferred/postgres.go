@@ -146,10 +146,7 @@ func (q *Postgres) Put(ctx context.Context, j *Job) error {
 	a, err := q.run(ctx, operation{
 		name: "put", id: j.ID, line: j.Line, job: text, a: int64(q.bounds.Jobs), b: q.bounds.Bytes, c: j.Queued.UnixMicro(), text: j.Queue,
 	})
-	if err == nil && a.n == 0 {
-		return ErrFull
-	}
-	return err
+	return putError(a.n, err)
 }
 
 // Next implements Queue.

@@ -8,13 +8,14 @@
 --   all    sorted set: jobs that are queued or active, by when they came
 --   dead, done  sorted sets: jobs that have ended, by when
 --   sum    hash: bytes of the jobs that are queued or active, and of the dead letters
+--   held, heldBytes  hashes: of each line the number of those jobs, and their bytes
 local base, op = KEYS[1], ARGV[1]
 local call = redis.call
 local t = call('TIME')
 local now = t[1] * 1000000 + t[2]
 local function us(n) return string.format('%.0f', n) end
 local due, out, all, dead, done, sum = base .. 'due', base .. 'out', base .. 'all', base .. 'dead', base .. 'done', base .. 'sum'
-local busy = base .. 'busy'
+local busy, held, heldBytes = base .. 'busy', base .. 'held', base .. 'heldBytes'
 local function job(id) return base .. 'job:' .. id end
 local function line(l) return base .. 'line:' .. l end
 
@@ -60,9 +61,14 @@ local function unline(id, l)
   return false
 end
 
-local function live(id, size, sign)
+local function live(id, l, size, sign)
   if sign > 0 then call('ZADD', all, us(now), id) else call('ZREM', all, id) end
   call('HINCRBY', sum, 'bytes', us(sign * size))
+  call('HINCRBY', heldBytes, l, us(sign * size))
+  if call('HINCRBY', held, l, sign) <= 0 then
+    call('HDEL', held, l)
+    call('HDEL', heldBytes, l)
+  end
 end
 
 -- buried adds the bytes of a dead letter to their sum, or takes them off.
@@ -88,16 +94,24 @@ local function forget(set, before, most, bytes)
   end
 end
 
+-- room returns how many jobs and bytes would be left beside another job; nil if it does not fit.
 local function room(size, jobs, bytes)
-  return call('ZCARD', all) + 1 <= jobs and tonumber(call('HGET', sum, 'bytes') or '0') + size <= bytes
+  jobs = jobs - call('ZCARD', all) - 1
+  bytes = bytes - tonumber(call('HGET', sum, 'bytes') or '0') - size
+  if jobs >= 0 and bytes >= 0 then return jobs, bytes end
 end
 
 if op == 'put' then
   local id, l, text, jobs, bytes = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
   if call('EXISTS', job(id)) == 1 then return 1 end -- put before, by a call whose answer was lost
-  if not room(#text, jobs, bytes) then return 0 end
+  jobs, bytes = room(#text, jobs, bytes)
+  if not jobs then return 0 end
+  if tonumber(call('HGET', held, l) or '0') > jobs
+    or tonumber(call('HGET', heldBytes, l) or '0') > bytes then
+    return 2
+  end
   call('HSET', job(id), 'state', 'queued', 'line', l, 'job', text, 'size', #text, 'queued', ARGV[7], 'queue', ARGV[8], 'attempts', 0)
-  live(id, #text, 1)
+  live(id, l, #text, 1)
   append(id, l)
   return 1
 end
@@ -171,7 +185,7 @@ if op == 'done' or op == 'fail' then
   if state == 'done' or state == 'failed' then return -1 end
   if call('ZREM', out, id) == 1 then release(id, l)
   elseif unline(id, l) then call('ZADD', due, 'XX', us(free(l)), l) end
-  live(id, size, -1)
+  live(id, l, size, -1)
   call('HSET', job(id), 'state', op == 'done' and 'done' or 'failed', 'status', ARGV[3], 'error', ARGV[4], 'ended', us(now))
   local set, keep, most = done, tonumber(ARGV[5]), tonumber(ARGV[7])
   if op == 'done' then
@@ -199,7 +213,7 @@ if op == 'retry' then
   buried(size, -1)
   call('HSET', job(id), 'state', 'queued', 'attempts', 0)
   call('HDEL', job(id), 'status', 'error', 'ended')
-  live(id, size, 1)
+  live(id, l, size, 1)
   append(id, l)
   return 1
 end
@@ -209,7 +223,7 @@ if op == 'drop' then
   if state == 'done' then return -1 end
   if state == 'queued' then
     if call('ZREM', out, id) == 0 then unline(id, l) end
-    live(id, size, -1)
+    live(id, l, size, -1)
   end
   if call('ZREM', dead, id) == 1 then buried(size, -1) end
   call('DEL', job(id))

@@ -33,6 +33,20 @@ create sequence if not exists SCHEMA.deferred_places;
 create table if not exists SCHEMA.deferred_sums (kind text primary key, jobs bigint not null, bytes bigint not null);
 insert into SCHEMA.deferred_sums values ('live', 0, 0), ('done', 0, 0), ('failed', 0, 0) on conflict do nothing;
 
+-- Of each line how many live jobs there are, and their bytes.
+create table if not exists SCHEMA.deferred_held (line bytea primary key, jobs bigint not null, bytes bigint not null);
+insert into SCHEMA.deferred_held select line, count(*), sum(size) from SCHEMA.deferred_jobs
+	where state in ('queued', 'active') group by line on conflict do nothing;
+
+create or replace function SCHEMA.deferred_live_NAME(l bytea, n bigint, size bigint) returns void
+language plpgsql as $function$
+begin
+	perform SCHEMA.deferred_sum_NAME('live', n, size);
+	insert into SCHEMA.deferred_held as h (line, jobs, bytes) values (l, n, n * size)
+	on conflict (line) do update set jobs = h.jobs + n, bytes = h.bytes + n * size;
+	delete from SCHEMA.deferred_held where line = l and jobs <= 0;
+end $function$;
+
 create or replace function SCHEMA.deferred_sum_NAME(of text, n bigint, size bigint) returns void
 language sql as $function$
 	update SCHEMA.deferred_sums set jobs = jobs + n, bytes = bytes + n * size where kind = of
@@ -121,9 +135,15 @@ begin
 			n := 0;
 			return;
 		end if;
+		select s.jobs, s.bytes into first from SCHEMA.deferred_sums s where kind = 'live';
+		if exists (select from SCHEMA.deferred_held h where h.line = l
+			and (h.jobs > a - first.jobs - 1 or h.bytes > b - first.bytes - length(text_of_job))) then
+			n := 2;
+			return;
+		end if;
 		insert into SCHEMA.deferred_jobs (id, line, state, queue, job, size, queued, came)
 		values (of, l, 'queued', why, text_of_job, length(text_of_job), c, now);
-		perform SCHEMA.deferred_sum_NAME('live', 1, length(text_of_job)), SCHEMA.deferred_append_NAME(of, l, now);
+		perform SCHEMA.deferred_live_NAME(l, 1, length(text_of_job)), SCHEMA.deferred_append_NAME(of, l, now);
 		return;
 	elsif op = 'next' then
 		for j in select id, line from SCHEMA.deferred_jobs where back <= now order by back limit 64 loop
@@ -196,7 +216,7 @@ begin
 		end if;
 		update SCHEMA.deferred_jobs set state = op, status = a, error = why, ended = now,
 			job = case when op = 'done' then null else job end where id = of;
-		perform SCHEMA.deferred_sum_NAME('live', -1, j.size), SCHEMA.deferred_sum_NAME(op, 1, j.size);
+		perform SCHEMA.deferred_live_NAME(j.line, -1, j.size), SCHEMA.deferred_sum_NAME(op, 1, j.size);
 		perform SCHEMA.deferred_forget_NAME(op, now - b, c, d);
 		n := 1;
 	elsif op = 'again' then
@@ -215,7 +235,7 @@ begin
 			return;
 		end if;
 		update SCHEMA.deferred_jobs set state = 'queued', attempts = 0, status = 0, error = '', ended = 0, came = now where id = of;
-		perform SCHEMA.deferred_sum_NAME('failed', -1, j.size), SCHEMA.deferred_sum_NAME('live', 1, j.size);
+		perform SCHEMA.deferred_sum_NAME('failed', -1, j.size), SCHEMA.deferred_live_NAME(j.line, 1, j.size);
 		perform SCHEMA.deferred_append_NAME(of, j.line, now);
 		n := 1;
 	elsif op = 'drop' then
@@ -226,7 +246,11 @@ begin
 		if j.back is null then
 			perform SCHEMA.deferred_unline_NAME(of, j.line);
 		end if;
-		perform SCHEMA.deferred_sum_NAME(case j.state when 'failed' then 'failed' else 'live' end, -1, j.size);
+		if j.state = 'failed' then
+			perform SCHEMA.deferred_sum_NAME('failed', -1, j.size);
+		else
+			perform SCHEMA.deferred_live_NAME(j.line, -1, j.size);
+		end if;
 		delete from SCHEMA.deferred_jobs where id = of;
 	end if;
 end $function$;

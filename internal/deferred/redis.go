@@ -75,10 +75,20 @@ func (q *Redis) Put(ctx context.Context, j *Job) error {
 		return fmt.Errorf("deferred: a job: %w", err)
 	}
 	n, err := q.number(ctx, "put", j.ID, j.Line, string(text), number(q.bounds.Jobs), number(q.bounds.Bytes), number(j.Queued.UnixMicro()), j.Queue)
-	if err == nil && n == 0 {
+	return putError(n, err)
+}
+
+// putError makes an error of the number that a put returns.
+func putError(n int64, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
 		return ErrFull
+	case n == 2:
+		return ErrShare
 	}
-	return err
+	return nil
 }
 
 // Next implements Queue.

@@ -2,6 +2,7 @@ package deferred
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -46,12 +47,13 @@ type Worker struct {
 	q     Queue
 	o     Options
 	wake  chan struct{}
-	stats struct{ sent, done, again, failed, postponed atomic.Uint64 }
+	stats struct{ sent, done, again, failed, postponed, full, share atomic.Uint64 }
 	lines struct{ again, failed seldom.Line } // of the log: clients decide how many jobs there are
 }
 
-// WorkerStats count the work of a worker.
-type WorkerStats struct{ Sent, Done, Again, Failed, Postponed uint64 }
+// WorkerStats count the work of a worker, and requests for which the queue had no room: Full, and
+// Share where it had none for their lines.
+type WorkerStats struct{ Sent, Done, Again, Failed, Postponed, Full, Share uint64 }
 
 // NewWorker returns a worker. Run runs it.
 func NewWorker(q Queue, o Options) *Worker {
@@ -93,7 +95,16 @@ func (w *Worker) Wake() {
 // Stats returns the counts so far.
 func (w *Worker) Stats() WorkerStats {
 	s := &w.stats
-	return WorkerStats{s.sent.Load(), s.done.Load(), s.again.Load(), s.failed.Load(), s.postponed.Load()}
+	return WorkerStats{s.sent.Load(), s.done.Load(), s.again.Load(), s.failed.Load(), s.postponed.Load(), s.full.Load(), s.share.Load()}
+}
+
+// NoRoom counts a request that was refused since Put returned err, an ErrFull.
+func (w *Worker) NoRoom(err error) {
+	if errors.Is(err, ErrShare) {
+		w.stats.share.Add(1)
+	} else {
+		w.stats.full.Add(1)
+	}
 }
 
 const (

@@ -122,8 +122,10 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 		j.Proto = "https"
 	}
 	switch err := s.Queue.Put(r.Context(), j); {
-	case errors.Is(err, deferred.ErrFull):
-		return false // refused, with the time at which to come back
+	case errors.Is(err, deferred.ErrFull): // refused, with the time at which to come back
+		s.worker.NoRoom(err)
+		s.proxy.warn(&s.proxy.lines.noRoom, "proxy: a request was refused, since it could not be deferred: %v", err)
+		return false
 	case err != nil:
 		if r.Context().Err() == nil {
 			s.proxy.warn(&s.proxy.lines.notDeferred, "proxy: a request was refused, since it could not be deferred: %s", seldom.Excerpt(err.Error()))

@@ -13,7 +13,7 @@ import (
 type lines struct {
 	failed, late, brokeOff, full  seldom.Line // of the upstream
 	reverse                       seldom.Line // of net/http/httputil
-	notDeferred, ticket           seldom.Line // of deferred requests
+	notDeferred, noRoom, ticket   seldom.Line // of deferred requests
 	slotsKept, costsStayEstimates seldom.Line
 }
 

@@ -45,7 +45,7 @@ var (
 	descCostUnknown  = prometheus.NewDesc("weir_cost_unknown_total", "Costs that cost_after could not tell from the response, so that the estimate stayed charged.", nil, nil)
 	descDeferred     = prometheus.NewDesc("weir_deferred_jobs", "Deferred requests that wait, and dead letters.", []string{"state"}, nil)
 	descDeferredSize = prometheus.NewDesc("weir_deferred_bytes", "Bytes of the deferred requests that wait.", nil, nil)
-	descDeferredDone = prometheus.NewDesc("weir_deferred_total", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet, or no place at the upstream was free).", []string{"event"}, nil)
+	descDeferredDone = prometheus.NewDesc("weir_deferred_total", "What this node's worker did with deferred requests: sent, done, again (to be sent once more), failed (given up), postponed (the limits did not admit it yet, or no place at the upstream was free); and requests refused since the queue was full (full), or full for their line (share).", []string{"event"}, nil)
 )
 
 var descsQueues = []*prometheus.Desc{descHeld, descHeldLines, descHeldLongest, descHeldTotal, descBodies, descAbandoned, descAbandonedSum, descUpstream, descUpstreamMost, descUpstreamFull, descReservations, descCostUnknown, descDeferred, descDeferredSize, descDeferredDone}
@@ -123,4 +123,6 @@ func (c queueCollector) collectDeferred(ch chan<- prometheus.Metric) {
 	counter(descDeferredDone, worker.Again, "again")
 	counter(descDeferredDone, worker.Failed, "failed")
 	counter(descDeferredDone, worker.Postponed, "postponed")
+	counter(descDeferredDone, worker.Full, "full")
+	counter(descDeferredDone, worker.Share, "share")
 }
