@@ -7,33 +7,68 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// crowd are the connections that are not ready yet, by the address that they come from. Where one
-// has to go, it is the oldest of the address that has most: whoever opens many puts out their own,
-// and a client of one or two stays for as long as its handshake takes. Of addresses that have the
-// same number it is the one with the oldest connection. Each step costs as much as the logarithm of
-// the number of addresses. The listener's mu guards it.
+// crowd are the connections that are not ready yet, by where they come from. Where one has to go, it
+// is the oldest of the address that has most: whoever opens many puts out their own, and a client of
+// one or two stays for as long as its handshake takes. Of addresses that have the same number it is
+// one in the network that has most, since who has a network can use each of its addresses once; then
+// the one with the oldest connection. Each step costs as much as the logarithm of the number of
+// addresses. The listener's mu guards it.
 type crowd struct {
-	n       int
-	made    uint64 // of ages
-	origins map[netip.Addr]*origin
-	fullest pq.Heap[*origin]
+	n        int
+	made     uint64 // of ages
+	origins  map[netip.Addr]*origin
+	networks map[netip.Prefix]*network
+	fullest  pq.Heap[*network]
 }
 
 // origin is an address, as rule.ClientNetwork has it, and its connections that are not ready yet.
 type origin struct {
 	address        netip.Addr
+	network        *network
 	n              int
 	oldest, newest *slot
-	at             int // in crowd.fullest
+	at             int // in network.fullest
+}
+
+// network are the addresses that one owner is likely to have all of.
+type network struct {
+	prefix  netip.Prefix
+	n       int // connections
+	fullest pq.Heap[*origin]
+	at      int // in crowd.fullest
 }
 
 func newCrowd() crowd {
 	return crowd{
-		origins: map[netip.Addr]*origin{},
-		fullest: pq.New(func(a, b *origin) bool {
-			return a.n > b.n || a.n == b.n && a.oldest.age < b.oldest.age
-		}, func(o *origin, at int) { o.at = at }),
+		origins:  map[netip.Addr]*origin{},
+		networks: map[netip.Prefix]*network{},
+		fullest: pq.New(func(a, b *network) bool {
+			x, y := a.fullest.Min(), b.fullest.Min()
+			switch {
+			case x.n != y.n:
+				return x.n > y.n
+			case a.n != b.n:
+				return a.n > b.n
+			}
+			return x.oldest.age < y.oldest.age
+		}, func(w *network, at int) { w.at = at }),
 	}
+}
+
+func newNetwork(prefix netip.Prefix) *network {
+	return &network{prefix: prefix, fullest: pq.New(func(a, b *origin) bool {
+		return a.n > b.n || a.n == b.n && a.oldest.age < b.oldest.age
+	}, func(o *origin, at int) { o.at = at })}
+}
+
+// networkOf returns the network of an address: a /24, or a /48 of IPv6.
+func networkOf(address netip.Addr) netip.Prefix {
+	bits := 24
+	if address.Is6() {
+		bits = 48
+	}
+	p, _ := address.Prefix(bits) // the zero Prefix for no address
+	return p
 }
 
 // add puts s behind all others of an address.
@@ -42,19 +77,30 @@ func (c *crowd) add(s *slot, address netip.Addr) {
 	c.made++
 	c.n++
 	s.age = c.made
-	o := c.origins[address]
-	if o == nil {
-		o = &origin{address: address, n: 1, oldest: s, newest: s}
-		c.origins[address] = o
+	if o := c.origins[address]; o != nil {
 		s.origin = o
-		c.fullest.Push(o)
+		s.prev, o.newest.next = o.newest, s
+		o.newest = s
+		o.n++
+		o.network.n++
+		o.network.fullest.Fix(o.at)
+		c.fullest.Fix(o.network.at)
 		return
 	}
-	s.origin = o
-	s.prev, o.newest.next = o.newest, s
-	o.newest = s
-	o.n++
-	c.fullest.Fix(o.at)
+	o := &origin{address: address, n: 1, oldest: s, newest: s}
+	c.origins[address], s.origin = o, o
+	prefix := networkOf(address)
+	if o.network = c.networks[prefix]; o.network != nil {
+		o.network.n++
+		o.network.fullest.Push(o)
+		c.fullest.Fix(o.network.at)
+		return
+	}
+	o.network = newNetwork(prefix)
+	c.networks[prefix] = o.network
+	o.network.n++
+	o.network.fullest.Push(o)
+	c.fullest.Push(o.network)
 }
 
 // remove removes s, if it is there.
@@ -63,8 +109,6 @@ func (c *crowd) remove(s *slot) {
 	if o == nil {
 		return
 	}
-	c.n--
-	o.n--
 	if s.prev != nil {
 		s.prev.next = s.next
 	} else {
@@ -76,12 +120,23 @@ func (c *crowd) remove(s *slot) {
 		o.newest = s.prev
 	}
 	s.origin, s.prev, s.next = nil, nil, nil
-	if o.n > 0 {
-		c.fullest.Fix(o.at)
-		return
+	w := o.network
+	c.n--
+	w.n--
+	o.n--
+	switch {
+	case o.n > 0:
+		w.fullest.Fix(o.at)
+		c.fullest.Fix(w.at)
+	case w.n > 0:
+		delete(c.origins, o.address)
+		w.fullest.Remove(o.at)
+		c.fullest.Fix(w.at)
+	default:
+		delete(c.origins, o.address)
+		delete(c.networks, w.prefix)
+		c.fullest.Remove(w.at)
 	}
-	c.fullest.Remove(o.at)
-	delete(c.origins, o.address)
 }
 
 // move counts s for another address, if it is there: its age begins anew.
@@ -97,12 +152,12 @@ func (c *crowd) first() *slot {
 	if c.n == 0 {
 		return nil
 	}
-	return c.fullest.Min().oldest
+	return c.fullest.Min().fullest.Min().oldest
 }
 
 // all returns all connections.
 func (c *crowd) all() (list []*slot) {
-	for _, o := range c.fullest.Items() {
+	for _, o := range c.origins {
 		for s := o.oldest; s != nil; s = s.next {
 			list = append(list, s)
 		}

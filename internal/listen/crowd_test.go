@@ -71,21 +71,22 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestCrowdBehindProxy: behind a proxy that names the clients it is these that are told apart.
+// TestCrowdBehindProxy: behind a proxy that names the clients it is these that are told apart, and
+// who has many networks of IPv6 cannot use each once.
 func TestCrowdBehindProxy(t *testing.T) {
 	o, config := tlsOptions(t, Options{MaxPending: 10, SetupTimeout: time.Hour, Proxy: &ProxyPeers{Peers: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
 	address, l := serve(t, o)
+	come := uint64(0)
 	connect := func(client string, i int) net.Conn {
 		c := dial(t, address)
 		if _, err := fmt.Fprintf(c, "PROXY TCP6 %s 2001:db8::1 %d 443\r\n", client, 1000+i); err != nil {
 			t.Fatal(err)
 		}
-		want := netip.MustParseAddr(client)
+		come++
 		eventually(t, "its header is read", func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			o := l.mu.pending.origins[rule.ClientNetwork(want)]
-			return o != nil && o.newest.age == l.mu.pending.made
+			return l.mu.pending.made == 2*come // it was counted for the proxy, and then for the client
 		})
 		return c
 	}
@@ -93,20 +94,23 @@ func TestCrowdBehindProxy(t *testing.T) {
 	for i := range 40 {
 		connect(fmt.Sprintf("2001:db8:0:2::%x", i+1), i)
 	}
+	for i := range 40 {
+		connect(fmt.Sprintf("2001:db8:1:%x::1", i), i)
+	}
 	if got := echo(t, tls.Client(client, config), "late"); got != "[2001:db8:0:1::1]:1000 late" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// TestCrowdProperties: what goes first is the oldest of those that have most, as a plain list has
-// it.
+// TestCrowdProperties: what goes first is the oldest of the address that has most, of equal ones in
+// the network that has most, as a plain list has it.
 func TestCrowdProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type member struct {
 			s    *slot
 			from netip.Addr
 		}
-		addresses := []netip.Addr{{}, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("2001:db8:0:1::1")}
+		addresses := []netip.Addr{{}, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.3.1"), netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("64:ff9b::c000:301"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("2001:db8:0:1::1")}
 		c := newCrowd()
 		var list []member // oldest first
 		drawn := func() int { return rapid.IntRange(0, len(list)-1).Draw(t, "which") }
@@ -133,21 +137,23 @@ func TestCrowdProperties(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				count := map[netip.Addr]int{}
+				count, wider := map[netip.Addr]int{}, map[netip.Prefix]int{}
 				for _, m := range list {
 					count[rule.ClientNetwork(m.from)]++
+					wider[networkOf(rule.ClientNetwork(m.from))]++
 				}
 				var want *slot
-				most := 0
+				most, network := 0, 0
 				for _, m := range list {
-					if n := count[rule.ClientNetwork(m.from)]; n > most {
-						want, most = m.s, n
+					n, w := count[rule.ClientNetwork(m.from)], wider[networkOf(rule.ClientNetwork(m.from))]
+					if n > most || n == most && w > network {
+						want, most, network = m.s, n, w
 					}
 				}
 				if got := c.first(); got != want {
 					t.Errorf("the wrong one goes first")
 				}
-				if c.n != len(list) || len(c.all()) != len(list) || len(c.origins) != len(count) {
+				if c.n != len(list) || len(c.all()) != len(list) || len(c.origins) != len(count) || len(c.networks) != len(wider) {
 					t.Errorf("%d, %d in all, of %d addresses; want %d of %d", c.n, len(c.all()), len(c.origins), len(list), len(count))
 				}
 			},
