@@ -85,7 +85,8 @@ type connState struct {
 	repaid  int // see conn.spend: calls that others than the reader have answered
 
 	recvWindow    int
-	extra         int // by which the connection's window is wider than connWindow, of Server.extra
+	extra         int  // by which the connection's window is wider than connWindow, of Server.extra
+	shut          bool // the connection's window is
 	sendWindow    int
 	toReturn      int       // bytes by which the client may open windows for what it has got
 	initialWindow int       // the window that the client gives each new stream

@@ -65,7 +65,7 @@ func (a *flood) header(id uint32, end, whole bool) {
 }
 
 // TestMemory: whatever connections make the server keep, it stays within the budget, the greedy
-// ones are told to calm down, and those that keep little are served all the while.
+// ones are refused more, or told to calm down, and those that keep little are served all the while.
 func TestMemory(t *testing.T) {
 	const budget, streams = 8 << 20, 25
 	each := func(path string, what func(a *flood, id uint32)) func(a *flood) {
@@ -198,15 +198,15 @@ func TestMemory(t *testing.T) {
 				if grown > budget+3<<20+c.conns*20<<10 || m.Bytes > budget {
 					t.Errorf("the heap has grown by %d KiB, of which %d are counted; the budget is %d", grown>>10, m.Bytes>>10, budget>>10)
 				}
-				if m.Connections == 0 {
-					t.Error("no connection was ended")
+				if m.Connections == 0 && (m.Requests == 0 || c.conns >= 100) {
+					t.Error("no connection was ended, and none was refused anything")
 				}
 				if c.conns < 100 {
 					for i := 0; calm == 0 && i < len(conns); i++ { // those that were ended later
 						calm += ended(t, conns[i])
 					}
 				}
-				if calm == 0 && c.conns < 100 {
+				if calm == 0 && m.Connections > 0 && c.conns < 100 {
 					t.Error("no connection was told to calm down")
 				}
 				answered(9999)

@@ -18,7 +18,10 @@ func (c *conn) openWindow() {
 		c.out = appendWindowUpdate(c.out, 0, more)
 		c.recvWindow += more
 	}
-	c.window.set(c.recvWindow < maxFrame)
+	if shut := c.recvWindow < maxFrame; shut != c.shut {
+		c.shut = shut
+		c.window.set(shut)
+	}
 }
 
 // widen makes the window of the connection wider, so that bodies that nobody reads do not shut it

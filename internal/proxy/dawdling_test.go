@@ -4,12 +4,33 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/overload"
 )
+
+// seenLines are the lines of a log.
+type seenLines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *seenLines) logf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(&l.text, format+"\n", args...)
+}
+
+// String returns them.
+func (l *seenLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
 
 // Requests whose bodies nobody can wait for, and which do not come, have half of the places for one
 // address. While they do, others of these are turned away; all other requests are served.
@@ -41,8 +62,9 @@ func TestDawdlingBodiesShare(t *testing.T) {
 			} else {
 				guard, _ = overload.New(overload.Options{Fixed: places})
 			}
+			var lines seenLines
 			addr, h := serveProxy(t, up.URL, newLimiter(t, yaml), nil, trustLoopback, func(o *Options) {
-				o.Overload, o.BodyTimeout = guard, time.Hour
+				o.Overload, o.BodyTimeout, o.Logf = guard, time.Hour, lines.logf
 			})
 			begin := func(from string) *upload {
 				header := http.Header{"X-Forwarded-For": {from}}
@@ -91,6 +113,9 @@ func TestDawdlingBodiesShare(t *testing.T) {
 				t.Errorf("those whose bodies came late get %v", got)
 			}
 			patience.Until(t, "nothing dawdles", func() bool { return h.Abandoned().Dawdling == 0 })
+			if text := lines.String(); strings.Count(text, "its body does not come") != 1 {
+				t.Errorf("the log says %s", text)
+			}
 			if status := end(begin("192.0.2.1")); status != 200 {
 				t.Errorf("afterwards one gets %d", status)
 			}

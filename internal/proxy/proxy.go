@@ -394,7 +394,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
 	if body != nil {
 		if body.stream(r); pass.MayDawdle() {
-			body.watch(pass)
+			p.watchBody(body, r, pass)
 		}
 	}
 	if e.client = r.Context(); pass.Keeps() {
