@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestClientFields: the client is read from the one field that is named, of trusted peers alone, and
-// nothing that a client writes in front of what a proxy appends changes it.
+// TestClientFields: the client is read from the one field that is named, of trusted peers alone,
+// and nothing that a client writes in front of a proxy's element changes it.
 func TestClientFields(t *testing.T) {
 	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48")}
 	others := func(field string) http.Header {
@@ -136,7 +136,7 @@ func TestTrustedNames(t *testing.T) {
 	}
 }
 
-// FuzzForwarded: whatever stands to the left of what a proxy appended, the client is the one that it
+// FuzzForwarded: whatever stands to the left of a proxy's element, the client is the one that it
 // has named.
 func FuzzForwarded(f *testing.F) {
 	for _, s := range []string{"", `for="`, `"`, `\`, `for="\"`, "for=1.2.3.4;", `a="b\\"`, "for=10.0.0.1"} {

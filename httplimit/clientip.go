@@ -21,7 +21,7 @@ const (
 type ClientIP struct {
 	// Trusted are the proxies whose word for the client is believed; none by default.
 	Trusted []netip.Prefix
-	// TrustUnix believes also peers that have no address: those of a unix socket.
+	// TrustUnix believes also peers without an address, as on a unix socket.
 	TrustUnix bool
 	// Header is the field in which they name the client: X-Forwarded-For, which "" is, or Forwarded
 	// (RFC 7239), to both of which each proxy appends its peer; or another one that holds a single
@@ -42,7 +42,7 @@ func (c ClientIP) Check() error {
 	case c.Hops < 0:
 		return fmt.Errorf("%d hops; there are 0 or more", c.Hops)
 	case c.Hops > 0 && !c.lists():
-		return fmt.Errorf("hops are those of a list, and %s holds one address", c.Header)
+		return fmt.Errorf("hops count the entries of a list, and %s holds one address", c.Header)
 	case (c.Hops > 0 || c.Header != "" && c.Header != headerForwardedFor) && len(c.Trusted) == 0 && !c.TrustUnix:
 		return errors.New("no proxy is trusted, so that no header is believed")
 	}
@@ -140,7 +140,7 @@ func (c ClientIP) Chain(r *http.Request) []string {
 }
 
 // Single returns the name of the field in which the client is named if that is no list, and else
-// "". Whoever passes on requests drops it from those of strangers, who could name anybody in it.
+// "". Whoever passes on requests drops it from what strangers send, who could name anybody in it.
 func (c ClientIP) Single() string {
 	if c.lists() {
 		return ""
@@ -217,7 +217,7 @@ func (c ClientIP) text(r *http.Request) string {
 
 func (c ClientIP) trusts(a netip.Addr) bool {
 	for _, p := range c.Trusted {
-		if p.Addr().Is6() { // addresses are compared as those of clients are told apart
+		if p.Addr().Is6() { // as the addresses of clients are taken
 			p, _ = rule.ClientPrefix(p)
 		}
 		if p.Contains(a) {

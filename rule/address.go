@@ -47,8 +47,8 @@ func ClientNetwork(a netip.Addr) netip.Addr {
 	return a
 }
 
-// ClientPrefix returns the block of addresses that ClientAddr makes of those in p. It is an error if
-// these are no single block.
+// ClientPrefix returns the block of addresses that ClientAddr makes of those in p. It is an error
+// if these are no single block.
 func ClientPrefix(p netip.Prefix) (netip.Prefix, error) {
 	switch a := p.Addr(); {
 	case a.Is4In6() && p.Bits() < 96:

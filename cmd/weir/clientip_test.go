@@ -80,7 +80,7 @@ func TestClientIPFields(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"--client-ip-header=X-Real-IP", "client_ip: no proxy is trusted"},
 		{"--client-ip-hops=1", "client_ip: no proxy is trusted"},
-		{"--client-ip-header=X-Real-IP --client-ip-hops=1 --client-ip-trusted-proxies=private", "client_ip: hops are those of a list, and X-Real-Ip holds one address"},
+		{"--client-ip-header=X-Real-IP --client-ip-hops=1 --client-ip-trusted-proxies=private", "client_ip: hops count the entries of a list, and X-Real-Ip holds one address"},
 		{"--client-ip-header=X:Y --client-ip-trusted-proxies=private", "client_ip: \\\"X:Y\\\" is no name of a header field"},
 		{"--client-ip-trusted-proxies=64:ff9b::/96", "write the IPv4 networks"},
 	} {

@@ -96,7 +96,7 @@ func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) {
 	d := p.doors[len(p.doors)-1]
 	serve := d.serve
 	d.serve = func(l net.Listener) error {
-		// No certificate is that of somebody else's name, and no browser sends a PROXY header.
+		// No certificate fits somebody else's name, and no browser sends a PROXY header.
 		if p.tlsOf(d) == nil && !slices.Contains(p.c.proxyDoors, d.name) {
 			p.pages.Listens(l.Addr())
 		}

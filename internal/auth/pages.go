@@ -37,7 +37,7 @@ func KnownHost(host string, names []string) bool {
 	return slices.ContainsFunc(names, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// SameOrigin reports whether an Origin is that of pages of host.
+// SameOrigin reports whether an Origin names pages of host.
 func SameOrigin(origin, host string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, host)
@@ -45,23 +45,23 @@ func SameOrigin(origin, host string) bool {
 
 // OtherOrigin says why r is of a web page of another origin, by Origin; "" if nothing says so.
 func OtherOrigin(r *http.Request) string {
-	origin := r.Header.Get("Origin")
-	if origin == "" || SameOrigin(origin, r.Host) {
+	lines := r.Header["Origin"]
+	if len(lines) == 0 || lines[0] == "" || SameOrigin(lines[0], r.Host) {
 		return ""
 	}
-	return "web pages of other origins have no access: this one is of " + answer.Printable(origin) + ", and asks " + answer.Printable(r.Host) + "; a proxy before this port must pass on the Host that the browser sent"
+	return "web pages of other origins have no access: this one is of " + answer.Printable(lines[0]) + ", and asks " + answer.Printable(r.Host) + "; a proxy before this port must pass on the Host that the browser sent"
 }
 
 // OtherSite says why r is of a web page of another origin, by Sec-Fetch-Site; "" if nothing says
 // so. What pages load as images, scripts or frames has no Origin.
 func OtherSite(r *http.Request) string {
-	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+	if lines := r.Header["Sec-Fetch-Site"]; len(lines) > 0 && (lines[0] == "cross-site" || lines[0] == "same-site") {
 		return "web pages of other origins have no access"
 	}
 	return ""
 }
 
-// PageReason is by what a request showed that a web page made a browser send it.
+// PageReason is the sign by which a request showed that a web page made a browser send it.
 type PageReason uint8
 
 // The reasons. Their texts are labels of a metric.
@@ -86,9 +86,9 @@ type Pages struct {
 	Hosts []string
 	// Proxies are the proxies that may pass on requests of browsers.
 	Proxies httplimit.ClientIP
-	// Tokens are those of programs; nil for none.
+	// Tokens are for programs; nil for none.
 	Tokens *Tokens
-	// Logger is told of what is refused, at most once a minute; nil means nobody.
+	// Logger hears of refused requests, at most once a minute; nil means nobody.
 	Logger *slog.Logger
 
 	loopback atomic.Bool
@@ -97,9 +97,9 @@ type Pages struct {
 	told     seldom.Line
 }
 
-// Listens tells on which address the door listens, if browsers reach it there without TLS. Those of
-// this machine alone reach one on loopback, and it has few names; what a door on a network is called
-// is not known here.
+// Listens tells on which address the door listens, if browsers reach it there without TLS. Browsers
+// of this machine alone reach one on loopback, and it has few names; what a door on a network is
+// called is not known here.
 func (p *Pages) Listens(a net.Addr) {
 	tcp, ok := a.(*net.TCPAddr)
 	p.loopback.Store(ok && tcp.IP.IsLoopback())
@@ -107,6 +107,10 @@ func (p *Pages) Listens(a net.Addr) {
 
 // Admit reports whether r may be decided; if not, it has answered r.
 func (p *Pages) Admit(w http.ResponseWriter, r *http.Request) bool {
+	// Most requests have none of these fields, and the Host of the one before.
+	if len(r.Header["Origin"]) == 0 && len(r.Header["Sec-Fetch-Site"]) == 0 && !sendsPlain(r) && (p == nil || p.knows(r.Host)) {
+		return true
+	}
 	why, reason, status := p.look(r)
 	if status == 0 || p != nil && (p.Proxies.TrustedPeer(r) || p.Tokens.Authenticated(r)) {
 		return true
@@ -124,11 +128,8 @@ func (p *Pages) Admit(w http.ResponseWriter, r *http.Request) bool {
 
 // look says why r is of a web page; the status is 0 if nothing says so.
 func (p *Pages) look(r *http.Request) (why string, reason PageReason, status int) {
-	if p != nil && p.loopback.Load() && !p.knows(r.Host) {
+	if p != nil && !p.knows(r.Host) {
 		return "the Host " + answer.Printable(r.Host) + " is not known at this port, which listens on loopback: use an address or localhost, or add it to admin.hosts", PageHost, http.StatusForbidden
-	}
-	if len(r.Header) == 0 {
-		return "", 0, 0
 	}
 	if why = OtherOrigin(r); why != "" {
 		return why, PageOrigin, http.StatusForbidden
@@ -136,15 +137,16 @@ func (p *Pages) look(r *http.Request) (why string, reason PageReason, status int
 	if why = OtherSite(r); why != "" {
 		return why, PageSite, http.StatusForbidden
 	}
-	if kind := r.Header["Content-Type"]; r.Method == http.MethodPost && len(kind) > 0 && isPlain(kind[0]) {
+	if sendsPlain(r) {
 		return "a body of text/plain is what web pages send in forms: send Content-Type: application/json", PageForm, http.StatusUnsupportedMediaType
 	}
 	return "", 0, 0
 }
 
-// knows is KnownHost, which most requests are spared. No browser leaves Host out.
+// knows reports whether the door may be called by host, which it looks at twice only if it is
+// another one than before. No browser leaves Host out.
 func (p *Pages) knows(host string) bool {
-	if last := p.host.Load(); host == "" || last != nil && *last == host {
+	if last := p.host.Load(); last != nil && *last == host || host == "" || !p.loopback.Load() {
 		return true
 	}
 	if !KnownHost(host, p.Hosts) {
@@ -153,6 +155,15 @@ func (p *Pages) knows(host string) bool {
 	known := strings.Clone(host) // which may lie in the buffer of the connection
 	p.host.Store(&known)
 	return true
+}
+
+// sendsPlain reports whether r has a body of text/plain.
+func sendsPlain(r *http.Request) bool {
+	if r.Method != http.MethodPost {
+		return false
+	}
+	kind := r.Header["Content-Type"]
+	return len(kind) > 0 && kind[0] != "application/json" && isPlain(kind[0])
 }
 
 // isPlain reports whether a media type is text/plain.

@@ -13,7 +13,7 @@ type DoorOptions struct {
 	Doors        func() map[string]listen.Stats   // by the name of the door
 	Memory       func() map[string]h2.MemoryStats // likewise
 	Tokens       func() (wrong, tooMany uint64)
-	Pages        func() map[string]uint64 // requests of web pages that were refused, by what showed it
+	Pages        func() map[string]uint64 // requests of web pages that were refused, by the sign of it
 	Certificates func() listen.CertificateStatus
 	Line         func() shed.Stats
 }
@@ -30,7 +30,7 @@ var (
 	descMemory             = prometheus.NewDesc("weir_connections_memory_bytes", "What the HTTP/2 connections of a door make this process keep, reckoned from above.", []string{"door"}, nil)
 	descOverMemory         = prometheus.NewDesc("weir_connections_over_memory_total", "Connections that were ended, since they kept most of limits.memory while it was used up (connection), and requests that were refused, since their connection kept its share (request).", []string{"door", "what"}, nil)
 	descWrongTokens        = prometheus.NewDesc("weir_wrong_tokens_total", "Requests with a wrong bearer token (wrong), and those whose token was not looked at, since too many wrong ones came from there (too_many).", []string{"outcome"}, nil)
-	descPages              = prometheus.NewDesc("weir_page_requests_refused_total", "Requests that a web page made a browser send to the HTTP door, and that were refused, by what showed it.", []string{"by"}, nil)
+	descPages              = prometheus.NewDesc("weir_page_requests_refused_total", "Requests that a web page made a browser send to the HTTP door, and that were refused, by the sign of it.", []string{"by"}, nil)
 	descCertificateExpiry  = prometheus.NewDesc("weir_certificate_expiry_timestamp_seconds", "When the first of the certificates in force expires.", nil, nil)
 	descCertificateLoads   = prometheus.NewDesc("weir_certificate_loads_total", "Loads of certificates.", nil, nil)
 	descLine               = prometheus.NewDesc("weir_line_seconds", "How long requests stand in line now before this process looks at them.", nil, nil)
