@@ -165,6 +165,9 @@ func refusalWords(d *weir.Decision, near *weir.LimitResult) (what, when string) 
 	if d.Banned.Rule != nil {
 		return `The limit "` + d.Banned.Rule.Name + `" was exceeded too often: requests like this one are blocked for a while.`, comeBack(d, true)
 	}
+	if r := d.Matches.TooCostly; r != nil {
+		return `The limit "` + r.Name + `" takes too long to look at all of this request.`, "Send fewer or shorter headers and parameters."
+	}
 	var b strings.Builder
 	b.WriteString(`The limit "`)
 	b.WriteString(near.Window.Name)

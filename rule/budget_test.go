@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// However many expressions a request is tried on, those of usual size refuse nothing.
+// However many expressions a request is tried on, none of usual size refuses it.
 func TestManyExpressions(t *testing.T) {
 	p, err := CompileIf("path.size() + host.size() == 107 && (path.contains(host) || host.endsWith(path))")
 	if err != nil {

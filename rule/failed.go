@@ -66,7 +66,7 @@ func (m *Matches) Failures() []Failure {
 	return m.failures
 }
 
-// overspent notes that r's expression was stopped; of those of one request only the first is a
+// overspent notes that r's expression was stopped. Only the first that is stopped on a request is a
 // failure. If r would be enforced, it refuses the request: it may have been made to get past r.
 func (m *Matches) overspent(r *matchRule, expression string, key []byte, mode Mode) {
 	shadow := 0

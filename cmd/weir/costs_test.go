@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -112,6 +113,35 @@ limits:
 		}
 		if passed != c.passed {
 			t.Errorf("%s: %d of 28 passed, want %d", c.path, passed, c.passed)
+		}
+	}
+}
+
+// What is refused so says why: to the client, and in an explanation.
+func TestCostlyExpressionsInWords(t *testing.T) {
+	t.Parallel()
+	var clock standing
+	limiter, _ := limiterOf(t, costlyRules, &clock)
+	identity, err := httplimit.ParseIdentity(map[string]string{"door": "header:User-Agent"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := httplimit.New(limiter, httplimit.Options{Identity: identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	door := httptest.NewServer(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	defer door.Close()
+	status, header, body := get(t, door.URL+"/priced")
+	if status != http.StatusTooManyRequests || header.Get("Retry-After") != "" || !strings.Contains(body, `The limit \"priced\" takes too long to look at all of this request. Send fewer or shorter headers`) {
+		t.Errorf("%d %v %s", status, header, body)
+	}
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	writeRules(t, rules, costlyRules)
+	for _, c := range []struct{ flag, want string }{{"--rules=" + rules, "It is refused by priced: expressions take too long on it."}, {"--json", `"too_costly": "priced"`}} {
+		var out, errs strings.Builder
+		if got := Run(t.Context(), []string{"explain", "--rules=" + rules, c.flag, "path=/priced", "door=x"}, nil, strings.NewReader(""), &out, &errs); got != 0 || !strings.Contains(out.String(), c.want) {
+			t.Errorf("explain ends with %d, and says %s%s", got, out.String(), errs.String())
 		}
 	}
 }

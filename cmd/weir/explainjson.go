@@ -18,6 +18,7 @@ type explained struct {
 	Meets  []explainedLimit   `json:"meets"`
 	Unmet  []unmet            `json:"does_not_apply"`
 	Errors int                `json:"expression_errors,omitempty"`
+	Costly string             `json:"too_costly,omitempty"` // the rule that refuses for that
 }
 
 // explainedLimit is a limit that the request meets.
@@ -43,6 +44,9 @@ type unmet struct {
 // writeJSON prints all that is printed in words otherwise.
 func (e *explanation) writeJSON(ctx context.Context, reasons []rule.Reason) error {
 	x := explained{Domain: e.query.Domain, Exempt: e.matches.Exempt, Meets: []explainedLimit{}, Unmet: []unmet{}, Errors: e.matches.CELErrors}
+	if r := e.matches.TooCostly; r != nil {
+		x.Costly = r.Name
+	}
 	for _, r := range reasons {
 		switch {
 		case !r.Applies:

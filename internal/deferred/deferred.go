@@ -105,8 +105,8 @@ var (
 	ErrActive = errors.New("deferred: the job is being forwarded just now; try again")
 )
 
-// fit says whether a job of a size fits beside all jobs that are not done, and those of its line
-// among them: nil, ErrFull or ErrShare. The other queues say the same in their languages.
+// fit says whether a job of a size fits beside all jobs that are not done, and beside the ones of
+// its line: nil, ErrFull or ErrShare. The other queues say the same in their languages.
 func (b *Bounds) fit(size int64, all, line sum) error {
 	jobs, bytes := b.Jobs-all.jobs-1, b.Bytes-all.bytes-size
 	switch {

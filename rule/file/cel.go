@@ -20,10 +20,10 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// celBudget bounds what the expressions of all rules may cost on one request, those of rules in
-// shadow by themselves, in CEL's own units: about one a simple step, which takes some 200 ns. So a
-// request costs some 20 ms at most. It is far above what expressions over a request of ordinary
-// size need: it is enough to go through 4,000 query parameters once.
+// celBudget bounds what the expressions of all rules may cost on one request, with an account of
+// their own for rules in shadow, in CEL's own units: about one a simple step, which takes some
+// 200 ns. So a request costs some 20 ms at most. It is far above what expressions over a request of
+// ordinary size need: it is enough to go through 4,000 query parameters once.
 const celBudget = 100_000
 
 // celUsual is what each expression may cost beside the budget, so that there may be any number of

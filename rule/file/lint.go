@@ -511,7 +511,7 @@ func (l *linter) beaten(rules []*rule.Rule) {
 			parts = append(parts, fmt.Sprintf("%q:%q", c.Attribute, patterns))
 		}
 		slices.Sort(parts)
-		k := signature{fmt.Sprintf("%q if %q", parts, r.If), fmt.Sprintf("%d %s", r.Cost, r.CostExpr), r.CostAfter}
+		k := signature{fmt.Sprintf("%q if %q", parts, r.If), fmt.Sprintf("%d %d %s", r.Cost, r.CostMin, r.CostExpr), r.CostAfter}
 		groups[k] = append(groups[k], r)
 	}
 	for _, group := range groups {

@@ -14,7 +14,8 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// expressions warns of what an expression makes of values that a client chooses or leaves out.
+// expressions warns of a cost that a client chooses, and of an if that fails where it leaves a value
+// out.
 func (l *linter) expressions(r *rule.Rule) {
 	if !bites(r) {
 		return
@@ -104,7 +105,7 @@ func (a absence) combine(b absence, of func(x, y truth) truth, empty func(x, y b
 	return out
 }
 
-// and and or are those of CEL: what fails does not matter where the other side decides.
+// and and or are as in CEL: what fails does not matter where the other side decides.
 func and(x, y truth) truth {
 	switch {
 	case x == isFalse || y == isFalse:

@@ -59,6 +59,7 @@ func TestLintExpressions(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
+		`{name: a, allow: 10/min, cost: int(attr.x), cost_min: 1}, {name: b, allow: 20/min, cost: int(attr.x), cost_min: 5}`,
 		`{name: a, allow: 10/min, cost: 'int(header["x"])', cost_after: response.status}`,
 		`{name: a, allow: 10/min, if: 'header["x"] != "a"', on_limit: shadow}`,
 	} {

@@ -706,8 +706,8 @@ end
 --   flags        go.flagCounts: denied requests are counted (countDenied). go.flagTimed: the
 --                fields of a schedule follow. go.flagMarginCloses: those of a soft margin follow.
 --                go.flagLends: those of a limit that lends follow. go.flagIdle: the limit is not in
---                force, but what ended of its record and what is told of it is charged. go.flagRoom:
---                the cost must find room, and is not charged (room)
+--                force, but what ended of its record and what is told of it is charged.
+--                go.flagRoom: the cost must find room, and is not charged (room)
 --   joinedTo     the operand in whose value this one's state lies too; 0: it has a value of its own
 --   older        number of keys of older identities of its counter that follow its own key; plus
 --                go.olderInSameValue if such a state may lie in the same value (olderSame)
