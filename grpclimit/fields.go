@@ -104,7 +104,7 @@ func (a *attributes) identity(key string) string {
 	return v
 }
 
-// joined makes one value of those of a key, without blanks around it.
+// joined makes one value of the values of a key, without blanks around it.
 func joined(values []string) (value string, ok bool) {
 	if len(values) == 1 {
 		return strings.Trim(values[0], " \t"), true

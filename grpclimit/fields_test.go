@@ -20,8 +20,8 @@ import (
 	"github.com/weir-rl/weir/grpclimit"
 )
 
-// A call with metadata that comes twice, where a rule in force or the identity reads it, is refused:
-// the handler might act by another value than the rules count by.
+// A call with metadata that comes twice, where a rule in force or the identity reads it, is
+// refused: the handler might act by another value than the rules count by.
 func TestRepeatedMetadata(t *testing.T) {
 	const rules = `
 limits:

@@ -21,7 +21,7 @@ type cookie struct {
 // one of them cannot be read, and servers may read it in different ways.
 //
 // Browsers send several cookies of one name where they were set for different domains or paths. Of
-// these, Express, Rack and Flask take the first, Django, Starlette and ASP.NET Core the last.
+// these, Express, Rack and Flask take the first, Django and Starlette the last.
 func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
 	for _, line := range lines {
 		for line != "" {
@@ -87,12 +87,15 @@ func foldCookie(name string) string {
 
 // normalCookie returns the value of a cookie in one spelling for all that servers take for the same
 // value: without quotes around it, and with its escapes resolved. Most resolve %, and some take a +
-// for a blank, so a blank is written as +. ok is false for what RFC 6265 does not allow in a value
-// and servers do different things with: quotes within, backslashes, blanks, control characters, and
-// a % that begins no escape.
+// for a blank, so a blank is written as +. ok is false for a value with characters that RFC 6265
+// does not allow, and that servers treat in different ways: quotes within, backslashes, blanks,
+// control characters, and a % that begins no escape.
 func normalCookie(value string) (_ string, ok bool) {
 	if len(value) >= 2 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
+	}
+	if isPadded(value) {
+		return "", false
 	}
 	escaped := false
 	for i := range len(value) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/seldom"
@@ -45,8 +46,8 @@ const (
 //
 // What cannot be read is refused whatever is set: Basic and bearer credentials that an Identity
 // reads, if servers may take them for a user and they are not written as RFC 7617 and RFC 6750 have
-// it (401, or 400 where header:Authorization reads them), and values of cookies that hold what
-// RFC 6265 does not allow (400).
+// it (401, or 400 where header:Authorization reads them), values of cookies that hold what RFC 6265
+// does not allow (400), and values of fields with blanks around them that are none of HTTP's (400).
 type FieldGuard struct {
 	Repeated   RepeatedFields
 	Lookalikes LookalikeFields
@@ -113,11 +114,14 @@ func (g *FieldGuard) Check(a *Attributes, f *rule.Fields) (p FieldProblem, ok bo
 	return g.check(a, f)
 }
 
-// CheckField is Check for one field of the header that rules read, for a door that is told of each
-// by itself: how many lines there are, and a value.
+// CheckField is Check for one field of the header that rules read, for a door that gets each by
+// itself: how many lines there are, and a value.
 func (g *FieldGuard) CheckField(f *rule.HeaderField, lines int, value string) (p FieldProblem, ok bool) {
 	if lines > 1 && g.Repeated == RefuseRepeatedFields {
 		return g.repeatedField(f.Canonical, lines), false
+	}
+	if isPadded(value) {
+		return g.paddedField(f.Canonical), false
 	}
 	if f.Canonical == "Authorization" {
 		if scheme := readsWhole.misspelled(value); scheme != "" {
@@ -145,6 +149,15 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	if a.identity != nil {
 		reads = &a.identity.reads
 	}
+	auth := reads.authorization
+	if hasField(f.Headers, "authorization") {
+		auth |= readsWhole
+	}
+	if lines := a.r.Header["Authorization"]; auth != 0 && len(lines) == 1 {
+		if scheme := auth.misspelled(lines[0]); scheme != "" {
+			return g.unreadable(scheme, auth), false
+		}
+	}
 	if len(f.Headers) > 0 || len(reads.headers) > 0 || f.AllHeaders {
 		if p, ok := g.checkHeader(a, f, reads); !ok {
 			return p, false
@@ -152,15 +165,6 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	}
 	if p, ok := g.CheckQuery(a, f); !ok {
 		return p, false
-	}
-	auth := reads.authorization
-	if hasField(f.Headers, "authorization") {
-		auth |= readsWhole
-	}
-	if lines := a.r.Header["Authorization"]; auth != 0 && len(lines) > 0 {
-		if scheme := auth.misspelled(lines[0]); scheme != "" {
-			return g.unreadable(scheme, auth), false
-		}
 	}
 	if reads.cookies {
 		if lines := a.r.Header["Cookie"]; len(lines) > 0 {
@@ -176,8 +180,11 @@ func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldRead
 	for _, list := range [...][]rule.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
-			if lines := h[field.Canonical]; len(lines) > 1 && g.Repeated == RefuseRepeatedFields {
+			switch lines := h[field.Canonical]; {
+			case len(lines) > 1 && g.Repeated == RefuseRepeatedFields:
 				return g.repeatedField(field.Canonical, len(lines)), false
+			case len(lines) == 1 && isPadded(lines[0]):
+				return g.paddedField(field.Canonical), false
 			}
 			if g.Lookalikes == KeepLookalikeFields {
 				continue
@@ -257,6 +264,27 @@ func bareByte(c byte) byte {
 	return '_'
 }
 
+// isPadded reports whether a value begins or ends with something that is no blank of HTTP, and that
+// some servers take for one, and off: a blank of Latin-1 (wsgiref), or of Unicode.
+func isPadded(value string) bool {
+	if value == "" || isASCIIText(value[0]) && isASCIIText(value[len(value)-1]) {
+		return false // nearly all
+	}
+	value = strings.Trim(value, " \t")
+	if utf8.ValidString(value) {
+		return strings.TrimSpace(value) != value
+	}
+	return isLatinBlank(value[0]) || isLatinBlank(value[len(value)-1])
+}
+
+func isLatinBlank(c byte) bool { return c == 0x85 || c == 0xa0 }
+
+func isASCIIText(c byte) bool { return ' ' < c && c < 0x7f }
+
+func (g *FieldGuard) paddedField(name string) FieldProblem {
+	return g.refuse(unreadable, name, "The value of the field "+name+" begins or ends with a blank of another kind than HTTP has, which some servers take off.", "")
+}
+
 func (g *FieldGuard) repeatedField(name string, lines int) FieldProblem {
 	return g.refuse(repeated, name, "The request has the field "+name+" "+strconv.Itoa(lines)+" times."+whyRepeated, "fields.repeated")
 }
@@ -278,8 +306,8 @@ func (g *FieldGuard) unreadable(scheme string, reads authReads) FieldProblem {
 	return p
 }
 
-// checkCookies reads the cookies of the Identity. If one of them has several values, the request has
-// several readings.
+// checkCookies reads the cookies of the Identity. If one of them has several values, the request
+// has several readings.
 func (g *FieldGuard) checkCookies(a *Attributes, lines []string) (FieldProblem, bool) {
 	id := a.identity
 	readings := 1

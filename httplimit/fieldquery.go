@@ -85,8 +85,8 @@ func behindSemicolon(list []string, pair string) (name, like string) {
 
 // likeParameter returns the parameter of the list that a server may take name for, which is another
 // name; "" if there is none. To ASP.NET the case of letters says nothing. PHP takes a dot and a
-// blank for an underscore, and like Rack and qs of Express 4 a name with [ for the list, or the map,
-// that is called as what is in front of that.
+// blank for an underscore. To PHP, Rack and the parser of Express 4, key[] and key[a] are parts of
+// key.
 func likeParameter(list []string, name string) string {
 	for _, read := range list {
 		if name == "" || read == "" || foldParameter(name[0]) != foldParameter(read[0]) && name[0] != ' ' {

@@ -340,7 +340,7 @@ func (p *Pass) reset() {
 	p.gate.passes.Put(p)
 }
 
-// FieldStats tells what became of requests with fields that servers read in different ways.
+// FieldStats counts the requests with fields that servers read in different ways.
 func (g *Gate) FieldStats() FieldStats { return g.o.Fields.Stats() }
 
 // Stats counts the requests that a Gate holds, or held.

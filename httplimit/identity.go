@@ -19,10 +19,10 @@ import (
 //
 //   - header:NAME and cookie:NAME come from the client. They identify a user only if a proxy in
 //     front sets or checks them: a client can invent as many values as it likes.
-//   - bearer is a bearer token (RFC 6750) of any kind, whose SHA-256 it counts under ("sha256:…"),
-//     so that nobody reads the token in a store or on a page; of a JSON Web Token it is that of what
-//     is signed. The token is NOT checked here: a client can invent as many as it likes, unless the
-//     service behind refuses them.
+//   - bearer is a bearer token (RFC 6750) of any kind. The value is the SHA-256 of the token
+//     ("sha256:" and hexadecimal digits), and of a JSON Web Token the SHA-256 of its first two
+//     parts, so that nobody reads a token in a store or on a page. The token is NOT checked here:
+//     a client can invent as many as it likes, unless the service behind refuses them.
 //   - basic is the user name of HTTP Basic authentication. The password is NOT checked here. Unless
 //     the service behind refuses wrong passwords, the name is worth no more than a header; even
 //     then a stranger can use up another user's limit.
@@ -65,8 +65,8 @@ const (
 	fromProgram
 )
 
-// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, bearer, tls, jwt:CLAIM
-// (needs keys, a JWKS file's path). The file is read now, and again when it has changed, looked at
+// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, bearer, tls or
+// jwt:CLAIM (needs keys, a JWKS file's path). The file is read now, and again when it has changed, looked at
 // every two seconds at most; a broken change leaves the old keys in force (see Identity.KeysError).
 func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 	id := &Identity{}

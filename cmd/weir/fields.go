@@ -8,14 +8,14 @@ import (
 	"github.com/weir-rl/weir/internal/telemetry"
 )
 
-// fieldSettings say what becomes of requests with fields that servers read in different ways.
+// fieldSettings decide over requests with fields that servers read in different ways.
 var fieldSettings = []setting{
 	{path: "fields.repeated", value: "refuse",
-		help: "what becomes of requests that have twice what has one value, where a rule in force or identity reads it: refuse (400), or keep (lines of a header are joined, else the first counts)",
+		help: "requests that have twice what has one value, where a rule in force or identity reads it: refuse them (400), or keep them (lines of a header are joined, else the first counts)",
 		set: toWord(func(c *config) *httplimit.RepeatedFields { return &c.fields.repeated },
 			"refuse", httplimit.RefuseRepeatedFields, "keep", httplimit.KeepRepeatedFields)},
 	{path: "fields.lookalikes", value: "refuse",
-		help: "what becomes of requests with a field that servers take for one that is read, such as X_Api_Key for X-Api-Key: refuse (400), drop the field, or keep it",
+		help: "requests with a field that servers take for one that is read, such as X_Api_Key for X-Api-Key: refuse them (400), drop the field, or keep it",
 		set: toWord(func(c *config) *httplimit.LookalikeFields { return &c.fields.lookalikes },
 			"refuse", httplimit.RefuseLookalikeFields, "drop", httplimit.DropLookalikeFields, "keep", httplimit.KeepLookalikeFields)},
 }

@@ -8,8 +8,8 @@
 //
 // The upstream must understand a request as the rules did. So path and host go on as they were
 // matched; a malformed host, a path or fields that servers read in different ways and a second
-// Authorization header are refused; and an Upgrade to HTTP itself, in which requests would pass unseen, is not
-// passed on.
+// Authorization header are refused; and an Upgrade to HTTP itself, in which requests would pass
+// unseen, is not passed on.
 package proxy
 
 import (

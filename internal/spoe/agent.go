@@ -34,7 +34,7 @@ type Options struct {
 	// default they are refused.
 	EncodedSlash httplimit.EncodedSlash
 	// Fields refuses requests with fields that servers read in different ways; nil is one that
-	// refuses all of them. A field that comes twice is told of by two arguments of its name.
+	// refuses all of them. A field that comes twice has two arguments of its name.
 	Fields *httplimit.FieldGuard
 	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
 	// ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent use.

@@ -8,7 +8,7 @@ import (
 )
 
 // What has one value and comes twice is refused where a rule in force reads it, as at the other
-// doors. HAProxy tells of a second line by a second argument of the name.
+// doors. HAProxy passes a second line as a second argument of the name.
 func TestRepeatedArguments(t *testing.T) {
 	const rules = `
 limits:
@@ -43,6 +43,20 @@ limits:
 	}
 	if s := guard.Stats(); s.Repeated != 2 || s.Lookalike != 1 || s.Unreadable != 1 {
 		t.Errorf("%+v", s)
+	}
+	all := dial(t, serve(t, New(newLimiter(t, `limits: [{ name: a, if: 'header.exists(k, header[k] == "x")', allow: 9/day }]`), Options{Fields: guard})))
+	all.greet()
+	for _, c := range []struct {
+		items   []any
+		refused bool
+	}{
+		{[]any{"header.x-a", "x", "header.x-a", "y"}, true},
+		{[]any{"header.x-a", "x", "header.x-b", "y", "header.accept", "a", "header.accept", "b"}, false},
+		{[]any{"path", "/", "query", "a=1&a=2"}, false},
+	} {
+		if v := all.ask(c.items...); (v["status"] == int64(400)) != c.refused {
+			t.Errorf("all of them: %v: %v", c.items, v)
+		}
 	}
 	keep := dial(t, serve(t, New(newLimiter(t, rules), Options{Fields: &httplimit.FieldGuard{Repeated: httplimit.KeepRepeatedFields}})))
 	keep.greet()
