@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -25,7 +26,10 @@ type Attributes struct {
 	hasPath       bool
 	hasIP         bool
 	elsewhere     bool            // r is not the request itself: see SetTarget
+	unverified    bool            // a token that does not hold has been counted
 	known         []identityValue // by the index of Identity.names
+	also          []rule.Attributes
+	scratch       []byte // of values that are made anew
 }
 
 type identityValue struct {
@@ -44,7 +48,7 @@ func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
 	}
 	known = known[:cap(known)]
 	clear(known)
-	*a = Attributes{r: r, clientIP: c, identity: id, known: known}
+	*a = Attributes{r: r, clientIP: c, identity: id, known: known, scratch: a.scratch[:0]}
 	if r != nil {
 		a.method, a.host, a.rawPath, a.query = r.Method, withoutRootDot(r.Host), rawPath(r.URL), r.URL.RawQuery
 	}
@@ -140,7 +144,8 @@ func (a *Attributes) identityValue(i int) (string, bool) {
 	case a.elsewhere && s.kind == fromHeader && s.arg == "Host":
 		v.value, v.ok = a.host, a.host != ""
 	default:
-		v.value, v.ok = a.identity.value(a.r, i)
+		v.value, a.scratch = a.identity.read(a.r, i, a.scratch, &a.unverified)
+		v.ok = v.value != ""
 	}
 	return v.value, v.ok
 }
@@ -183,7 +188,7 @@ func queryValue(query, name string) (string, bool) {
 	return "", false
 }
 
-// unescapeQuery resolves escapes; invalid ones stay as they are.
+// unescapeQuery resolves escapes; what is none stays as it is.
 func unescapeQuery(s string) string {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
 		return s
@@ -191,7 +196,19 @@ func unescapeQuery(s string) string {
 	if u, err := url.QueryUnescape(s); err == nil {
 		return u
 	}
-	return s
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '+':
+			b = append(b, ' ')
+		case c == '%' && i+2 < len(s) && door.IsHex(s[i+1]) && door.IsHex(s[i+2]):
+			b = append(b, hexDigit(s[i+1])<<4|hexDigit(s[i+2]))
+			i += 2
+		default:
+			b = append(b, c)
+		}
+	}
+	return string(b)
 }
 
 // All implements rule.Attributes.
@@ -204,7 +221,11 @@ func (a *Attributes) All() iter.Seq2[string, string] {
 		}
 		if a.identity != nil {
 			for i, name := range a.identity.names {
-				if v, ok := a.identityValue(i); ok && !yield(name, v) {
+				v, ok := a.identityValue(i)
+				if a.identity.sources[i].kind == fromBearer {
+					v = strings.Clone(v) // who asks for all of them may keep them
+				}
+				if ok && !yield(name, v) {
 					return
 				}
 			}

@@ -47,6 +47,10 @@ type Options struct {
 	// EncodedSlash decides over requests whose path holds %2F, %5C or a backslash; by
 	// default they are refused.
 	EncodedSlash EncodedSlash
+	// Fields refuses requests with fields that servers read in different ways, as far as rules or
+	// the Identity read them: those that come twice, and those under a name like theirs. nil is one
+	// of its own that refuses all of them.
+	Fields *FieldGuard
 	// MaxHeld bounds the requests that are held at a time, of all keys together; 0 means 10,000,
 	// below 0 that no request is held. The waiting requests of one key are at most as many as there
 	// is room left, so that none takes more than half.
@@ -103,7 +107,7 @@ type Options struct {
 // business of a store wrapped in store/fallback.
 //
 // A request whose host or path servers read in different ways is answered 400: see ValidHost,
-// Options.EncodedSlash and door.AmbiguousPath.
+// Options.EncodedSlash and door.AmbiguousPath; one with such fields 400 or 401: see FieldGuard.
 //
 // The attributes of a request are those of Attributes. New fails if o.Domain is empty and the rules
 // in force hold several domains, or if another option is wrong.
@@ -167,6 +171,9 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	if o.Door == "" {
 		o.Door = "middleware"
 	}
+	if o.Fields == nil {
+		o.Fields = &FieldGuard{Logger: o.Logger}
+	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
 	g.abandoned.of = map[share]int{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
@@ -223,11 +230,11 @@ func checkLimiter(l *weir.Limiter, domain string) error {
 func (g *Gate) Enter(w http.ResponseWriter, r *http.Request) *Pass {
 	p := g.passes.Get().(*Pass)
 	p.attrs.Reset(r, g.o.ClientIP, g.o.Identity)
-	if g.refuseTarget(w, r, &p.attrs) {
+	if g.refuseTarget(w, r, &p.attrs) || g.refuseFields(w, r, &p.attrs) {
 		p.reset()
 		return nil
 	}
-	p.request = weir.Request{Door: g.o.Door, Domain: g.o.Domain, Attributes: &p.attrs, Hits: 1, MaxDelay: weir.RuleDelay}
+	p.request = weir.Request{Door: g.o.Door, Domain: g.o.Domain, Attributes: &p.attrs, Also: p.attrs.also, Hits: 1, MaxDelay: weir.RuleDelay}
 	if g.o.Trace != nil {
 		p.request.Trace = g.o.Trace(r)
 	}
@@ -318,6 +325,9 @@ func (p *Pass) reset() {
 	}
 	p.gate.passes.Put(p)
 }
+
+// FieldStats counts the requests with fields that servers read in different ways.
+func (g *Gate) FieldStats() FieldStats { return g.o.Fields.Stats() }
 
 // Stats counts the requests that a Gate holds, or held.
 type Stats struct {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/rule"
 )
 
 // Identity maps attributes to their sources in a request ("user": "header:X-User-Id"). Make one
@@ -18,6 +19,10 @@ import (
 //
 //   - header:NAME and cookie:NAME come from the client. They identify a user only if a proxy in
 //     front sets or checks them: a client can invent as many values as it likes.
+//   - bearer is a bearer token (RFC 6750) of any kind. The value is the SHA-256 of the token
+//     ("sha256:" and hexadecimal digits), and of a JSON Web Token the SHA-256 of its first two
+//     parts, so that nobody reads a token in a store or on a page. The token is NOT checked here:
+//     a client can invent as many as it likes, unless the service behind refuses them.
 //   - basic is the user name of HTTP Basic authentication. The password is NOT checked here. Unless
 //     the service behind refuses wrong passwords, the name is worth no more than a header; even
 //     then a stranger can use up another user's limit.
@@ -27,20 +32,25 @@ import (
 //   - jwt:CLAIM is a claim of a bearer token (RFC 6750) whose signature, exp and nbf have been
 //     verified with a key of the JWKS file. A token with another signature algorithm than the
 //     key's, or with "none", counts as absent, and so does a claim that is no string, number or
-//     boolean.
+//     boolean. Unverified tells how many tokens did not hold.
 //
-// Of several Authorization headers, and of several cookies of one name, the first counts. An empty
-// value counts as absent.
+// An empty value counts as absent. Credentials are read as servers read them: the case of the
+// scheme, the number of blanks and missing padding do not matter. What a server may understand and
+// the Identity does not is refused by a FieldGuard, before anybody asks for it. Where nobody has
+// looked, the first of several Authorization fields counts, and the first of several cookies of one
+// name.
 type Identity struct {
 	names   []string // sorted
 	sources []source // by the same index
 	keys    *keySet  // nil without a jwt source
+	reads   fieldReads
 }
 
 type source struct {
-	kind sourceKind
-	arg  string                     // canonical header name, cookie name or claim
-	get  func(*http.Request) string // of fromProgram
+	kind   sourceKind
+	arg    string                     // canonical header name, cookie name or claim
+	folded string                     // the cookie's name as foldCookie makes it
+	get    func(*http.Request) string // of fromProgram
 }
 
 type sourceKind uint8
@@ -51,11 +61,12 @@ const (
 	fromBasic
 	fromTLS
 	fromJWT
+	fromBearer
 	fromProgram
 )
 
-// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, tls, jwt:CLAIM
-// (needs keys, a JWKS file's path). The file is read now, and again when it has changed, looked at
+// ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, bearer, tls or
+// jwt:CLAIM (needs keys, a JWKS file's path). The file is read now, and again when it has changed, looked at
 // every two seconds at most; a broken change leaves the old keys in force (see Identity.KeysError).
 func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 	id := &Identity{}
@@ -86,7 +97,36 @@ func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 		}
 		id.keys = keys
 	}
+	id.findReads()
 	return id, nil
+}
+
+// findReads finds the fields that the sources read.
+func (id *Identity) findReads() {
+	r := &id.reads
+	add := func(name string) {
+		field, single := rule.NewHeaderField(name)
+		if single && !hasField(r.headers, field.Name) {
+			r.headers = append(r.headers, field)
+		}
+	}
+	for _, s := range id.sources {
+		switch s.kind {
+		case fromHeader:
+			add(s.arg)
+			if s.arg == "Authorization" {
+				r.authorization |= readsWhole
+			}
+		case fromCookie:
+			r.cookies = true
+		case fromBasic:
+			add("Authorization")
+			r.authorization |= readsBasic
+		case fromJWT, fromBearer:
+			add("Authorization")
+			r.authorization |= readsBearer
+		}
+	}
 }
 
 // with returns an Identity that also supplies the attributes of the functions. It is id itself if
@@ -97,7 +137,7 @@ func (id *Identity) with(more map[string]func(*http.Request) string) (*Identity,
 	}
 	out := &Identity{}
 	if id != nil {
-		out = &Identity{names: slices.Clone(id.names), sources: slices.Clone(id.sources), keys: id.keys}
+		out = &Identity{names: slices.Clone(id.names), sources: slices.Clone(id.sources), keys: id.keys, reads: id.reads}
 	}
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		switch err := checkAttributeName(name); {
@@ -140,22 +180,19 @@ func parseSource(name, s string) (source, error) {
 		if arg == "" || !door.IsToken(arg) {
 			return source{}, fmt.Errorf("identity.%s: %q names no cookie; write cookie:NAME, such as cookie:session", name, s)
 		}
-		return source{kind: fromCookie, arg: arg}, nil
+		return source{kind: fromCookie, arg: arg, folded: foldCookie(arg)}, nil
 	case "jwt":
 		if arg == "" {
 			return source{}, fmt.Errorf("identity.%s: %q names no claim; write jwt:CLAIM, such as jwt:sub", name, s)
 		}
 		return source{kind: fromJWT, arg: arg}, nil
-	case "basic", "tls":
+	case "basic", "bearer", "tls":
 		if hasArg {
 			return source{}, fmt.Errorf("identity.%s: %s takes nothing after it; write %s: %s", name, kind, name, kind)
 		}
-		if kind == "tls" {
-			return source{kind: fromTLS}, nil
-		}
-		return source{kind: fromBasic}, nil
+		return source{kind: map[string]sourceKind{"basic": fromBasic, "bearer": fromBearer, "tls": fromTLS}[kind]}, nil
 	}
-	return source{}, fmt.Errorf("identity.%s: %q is no source; use header:NAME, cookie:NAME, basic, tls or jwt:CLAIM", name, s)
+	return source{}, fmt.Errorf("identity.%s: %q is no source; use header:NAME, cookie:NAME, basic, bearer, tls or jwt:CLAIM", name, s)
 }
 
 // has reports whether the identity supplies an attribute.
@@ -205,27 +242,68 @@ func (id *Identity) index(name string) int {
 	return -1
 }
 
+// Unverified returns how many bearer tokens were read for a jwt source and did not hold: expired,
+// of an unknown key, or no JSON Web Token at all. Requests with such a token have no such user.
+func (id *Identity) Unverified() uint64 {
+	if id == nil || id.keys == nil {
+		return 0
+	}
+	return id.keys.unverified.Load()
+}
+
 func (id *Identity) value(r *http.Request, i int) (value string, ok bool) {
+	var told bool
+	value, _ = id.read(r, i, nil, &told)
+	return value, value != ""
+}
+
+// read reads the source of the value by its index. A hash of a token is appended to scratch, and
+// the value a view of it. told says that a token which does not hold has been counted for r.
+func (id *Identity) read(r *http.Request, i int, scratch []byte, told *bool) (value string, _ []byte) {
 	s := &id.sources[i]
 	switch s.kind {
 	case fromHeader:
-		value, _ = headerValue(r, s.arg)
+		if value, _ = headerValue(r, s.arg); s.arg == "Authorization" || s.arg == "Proxy-Authorization" {
+			value = rule.NormalValue("header.authorization", value)
+		}
 	case fromCookie:
-		if c, err := r.Cookie(s.arg); err == nil {
-			value = c.Value
+		var room [1]string
+		c := cookie{s.arg, s.folded}
+		if values, _ := c.values(r.Header["Cookie"], room[:0]); len(values) > 0 {
+			value = values[0]
 		}
 	case fromBasic:
-		value, _, _ = r.BasicAuth()
+		if c, ok := credentialsOf(r, "Basic"); ok {
+			var room [192]byte // most fit in
+			if name, ok := c.User(room[:0]); ok {
+				value = string(name)
+			}
+		}
 	case fromTLS:
 		value = certificateName(r)
-	case fromJWT:
-		if token, has := bearer(r); has {
-			value = id.keys.claim(token, s.arg)
+	case fromJWT, fromBearer:
+		c, ok := credentialsOf(r, "Bearer")
+		token, readable := "", false
+		if ok {
+			token, readable = c.Bearer()
+		}
+		switch {
+		case !readable:
+		case s.kind == fromBearer:
+			begin := len(scratch)
+			scratch = appendTokenHash(scratch, token)
+			value = door.View(scratch[begin:])
+		default:
+			var holds bool
+			if value, holds = id.keys.claim(token, s.arg); !holds && !*told {
+				id.keys.unverified.Add(1)
+				*told = true
+			}
 		}
 	case fromProgram:
 		value = s.get(r)
 	}
-	return value, value != ""
+	return value, scratch
 }
 
 // headerValue returns the value of the header with the canonical name key; several lines are joined
@@ -237,10 +315,14 @@ func headerValue(r *http.Request, key string) (string, bool) {
 	return joined(r.Header[key])
 }
 
-// joined makes one value of the lines of a header; ok is false if there are none.
+// joined makes one value of the lines of a header; ok is false if there are none. Blanks around the
+// value are not part of it (RFC 9110 5.5), though net/http leaves them there over HTTP/2.
 func joined(lines []string) (value string, ok bool) {
 	if len(lines) == 1 {
-		return lines[0], true
+		if value = lines[0]; value == "" || value[0] > ' ' && value[len(value)-1] > ' ' {
+			return value, true
+		}
+		return strings.Trim(value, " \t"), true
 	}
 	return strings.Join(lines, ", "), len(lines) > 0
 }
@@ -263,15 +345,4 @@ func certificateName(r *http.Request) string {
 		return c.IPAddresses[0].String()
 	}
 	return ""
-}
-
-// bearer returns the token of `Authorization: Bearer`. Of several Authorization headers it is the
-// first that counts, as for Request.BasicAuth and for handlers that use Header.Get: if such a
-// request had no user, it would meet no limit per user.
-func bearer(r *http.Request) (string, bool) {
-	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") {
-		return "", false
-	}
-	return strings.TrimSpace(token), true
 }

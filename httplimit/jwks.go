@@ -36,6 +36,8 @@ type keySet struct {
 	checked atomic.Int64 // when the file was last looked at, Unix nanoseconds
 	mu      sync.Mutex   // held while looking
 	seed    maphash.Seed
+
+	unverified atomic.Uint64 // tokens that did not hold; Identity counts them
 	// verified remembers tokens whose signature held, so that a client with one token costs one
 	// verification. Each token has one place, by its hash; a newcomer takes it over.
 	verified [verifiedSlots]atomic.Pointer[verifiedToken]
@@ -75,9 +77,9 @@ func openKeySet(path string, claims []string) (*keySet, error) {
 }
 
 // claim returns a claim of token, "" if the token does not hold or has none such.
-func (s *keySet) claim(token, name string) string {
+func (s *keySet) claim(token, name string) (value string, holds bool) {
 	if len(token) > maxToken {
-		return ""
+		return "", false
 	}
 	now := time.Now()
 	keys := s.follow(now)
@@ -85,15 +87,15 @@ func (s *keySet) claim(token, name string) string {
 	v := place.Load()
 	if v == nil || v.keys != keys || v.token != token {
 		if v = keys.verify(token, s.claims); v == nil {
-			return ""
+			return "", false
 		}
 		place.Store(v)
 	}
 	seconds := float64(now.UnixMicro()) / 1e6
 	if v.expires != 0 && seconds >= v.expires || v.notBefore != 0 && seconds < v.notBefore {
-		return ""
+		return "", false
 	}
-	return v.claims[name]
+	return v.claims[name], true
 }
 
 // follow returns the keys in force, and looks whether the file has changed if that was long enough

@@ -42,3 +42,15 @@ func (o *Options) slashSetting() string {
 	}
 	return "EncodedSlash: httplimit.KeepEncodedSlash"
 }
+
+// refuseFields answers a request with fields that servers read in different ways, and reports
+// whether it has.
+func (g *Gate) refuseFields(w http.ResponseWriter, r *http.Request, a *Attributes) bool {
+	p, ok := g.o.Fields.Check(a, g.limiter.Fields(g.o.Domain))
+	if ok {
+		return false
+	}
+	g.o.CORS.Allow(w.Header(), r, g.o.Headers)
+	p.Answer(w)
+	return true
+}

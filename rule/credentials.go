@@ -73,14 +73,15 @@ func consistsOf(s string, table *[256]bool) bool {
 }
 
 // Basic returns the base64 of Basic credentials without its padding. ok is false if it is none:
-// servers make different things of what is not in the alphabet, or take no notice of it.
+// some servers take no notice of characters that are not of the alphabet.
 func (c Credentials) Basic() (encoded string, ok bool) {
 	encoded = strings.TrimRight(c.Rest, "=")
 	return encoded, encoded != "" && len(encoded)%4 != 1 && consistsOf(encoded, &isBase64Byte)
 }
 
-// User appends the user name of Basic credentials. ok is false if they are not base64, have no colon,
-// or the name holds a control character, at which some servers end it (RFC 7617 allows none).
+// User appends the user name of Basic credentials. ok is false if they are not base64, have no
+// colon, or the name holds a control character, at which some servers end it (RFC 7617 allows
+// none).
 func (c Credentials) User(dst []byte) (_ []byte, ok bool) {
 	encoded, ok := c.Basic()
 	if !ok {
@@ -188,10 +189,10 @@ func beginsJSON(s string) bool {
 	return false
 }
 
-// normalCredentials returns the value of a field of credentials in its normal form, in scratch: the scheme, one
-// blank, and the rest. Of the schemes in schemes the name is spelled as it is there, all others are
-// in lower case. Base64 that Basic and Bearer understand is written as an encoder writes it. What
-// has no scheme, or nothing behind it, is returned as it is, without blanks around it.
+// normalCredentials returns the value of a field of credentials in its normal form: the scheme, one
+// blank, and the rest. The names in schemes are spelled as they are there, all others are in lower
+// case. Base64 of Basic, and a JSON Web Token, are as an encoder writes them. A value without a
+// scheme, or with nothing behind it, stays as it is, without blanks around it.
 func normalCredentials(scratch *[]byte, raw string) string {
 	raw = trimBlanks(raw)
 	c, ok := CutCredentials(raw)

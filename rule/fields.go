@@ -104,8 +104,9 @@ func (s *Set) Fields(domain string) *Fields {
 	return d.fields
 }
 
-// wholeReader is a Reader that tells which maps of fields it may read any entry of, as those of
-// package rule/file do. Of another Reader that may read any attribute, all are taken for read.
+// wholeReader is a Reader that tells which maps of fields it may read any entry of, as the
+// expressions of package rule/file do. Another Reader that may read any attribute is taken to read
+// all fields.
 type wholeReader interface {
 	ReadsWhole() (headers, query bool)
 }

@@ -91,8 +91,12 @@ type config struct {
 
 	insightPath string // of the history file; "" for none
 
-	identity     map[string]string // source by attribute
-	jwks         string
+	identity map[string]string // source by attribute
+	jwks     string
+	fields   struct { // that servers read in different ways
+		repeated   httplimit.RepeatedFields
+		lookalikes httplimit.LookalikeFields
+	}
 	clientIP     httplimit.ClientIP
 	ipv6Prefix   int
 	trust        auth.Trust // all but the tokens

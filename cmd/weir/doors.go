@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/admin"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/dash"
@@ -56,9 +55,7 @@ func (p *program) addDoors() error {
 	trust := p.c.trust
 	trust.Tokens = p.tokens
 	if listens.http != "" {
-		if err := p.addHTTPAPI(envoy, trust); err != nil {
-			return err
-		}
+		p.addHTTPAPI(envoy, trust)
 	}
 	if listens.grpc != "" {
 		p.addGRPC(envoy)
@@ -85,19 +82,14 @@ func (p *program) addDoors() error {
 
 // addHTTPAPI makes the door of the HTTP decision API, which also serves /json of envoy and forward
 // auth.
-func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) error {
-	forwardAuth, err := p.forwardAuth()
-	if err != nil {
-		return err
-	}
+func (p *program) addHTTPAPI(envoy *rls.Service, trust auth.Trust) {
 	o := p.c.http
 	o.Headers, o.Trust, o.Stopwatch, o.Tracer = p.c.headers, trust, p.metrics, p.tracer()
 	o.Line = p.lineOf("http")
-	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), forwardAuth
+	o.JSON, o.ForwardAuth = rls.NewJSON(envoy, trust.Trusted), p.forwardAuth()
 	o.Ready = func() bool { return p.ready() == nil }
 	h := p.tokensFirst(httpapi.New(p.limiter, o))
 	p.addLoop("http", p.c.listen.http, listen.NewHTTPServer(h, listen.HTTPOptions{Logger: p.log}), nil)
-	return nil
 }
 
 // addLoop adds a door whose requests of HTTP/1.1 package h1 serves, and s all else. drain may be
@@ -214,15 +206,8 @@ func (p *program) addProxy() error {
 	if set, _ := p.limiter.Rules(); c.proxy.Domain == "" && set != nil && len(set.Domains()) > 1 {
 		return fmt.Errorf("proxy.domain: is missing, and the rules hold several domains (%s)", strings.Join(set.Domains(), ", "))
 	}
-	var identity *httplimit.Identity
-	if len(c.identity) > 0 {
-		var err error
-		if identity, err = httplimit.ParseIdentity(c.identity, c.jwks); err != nil {
-			return fmt.Errorf("identity: %w", err)
-		}
-	}
 	o := c.proxy
-	o.Headers, o.CORS, o.ClientIP, o.Identity = c.headers, c.cors, c.clientIP, identity
+	o.Headers, o.CORS, o.ClientIP, o.Identity, o.Fields = c.headers, c.cors, c.clientIP, p.identity, p.fields
 	o.Defer, o.Overload, o.Load = p.deferral(), p.overload, p.signals
 	o.MaxUpstream = p.connections()
 	o.Stopwatch, o.Logf, o.Line = p.metrics, p.logf(slog.LevelWarn), p.lineOf("proxy")

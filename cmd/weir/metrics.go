@@ -110,7 +110,7 @@ func (p *program) collect() {
 	if p.quota != nil {
 		p.metrics.Registry().MustRegister(telemetry.NewRLQS(p.quota.Stats))
 	}
-	p.metrics.Registry().MustRegister(telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
+	p.metrics.Registry().MustRegister(telemetry.NewFields(p.fieldMetrics()), telemetry.NewLoad(load), telemetry.NewQueues(queues), telemetry.NewDoors(doors))
 }
 
 // memoryStats reads what HTTP/2 takes at each door that bounds it.

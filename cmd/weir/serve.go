@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-rl/weir"
+	"github.com/weir-rl/weir/httplimit"
 	"github.com/weir-rl/weir/internal/audit"
 	"github.com/weir-rl/weir/internal/auth"
 	"github.com/weir-rl/weir/internal/decisionlog"
@@ -136,9 +137,11 @@ type program struct {
 	deferred     deferred.Queue // nil without one
 	worker       latch          // opens when the deferred requests need a worker
 	limiter      *weir.Limiter
-	proxy        *proxy.Proxy  // nil without listen.proxy
-	quota        *rlqs.Service // nil without listen.grpc
-	doors        []*door       // the admin door is the last
+	fields       *httplimit.FieldGuard
+	identity     *httplimit.Identity // nil without identity
+	proxy        *proxy.Proxy        // nil without listen.proxy
+	quota        *rlqs.Service       // nil without listen.grpc
+	doors        []*door             // the admin door is the last
 
 	built    atomic.Bool // every part is made
 	opened   atomic.Bool // the doors have listeners
@@ -217,6 +220,9 @@ func (p *program) build(ctx context.Context, check bool) error {
 		return err
 	}
 	p.signals.SetUsed(signalsOf(set))
+	if err := p.makeClients(); err != nil {
+		return err
+	}
 	if err := p.addDoors(); err != nil {
 		return err
 	}

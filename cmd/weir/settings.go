@@ -91,6 +91,7 @@ var settingGroups = []settingGroup{
 	{title: "Insight", settings: insightSettings},
 	{title: "Deferred requests", page: "deferring.md", settings: deferSettings},
 	{title: "Clients", page: "keys.md", settings: clientSettings},
+	{title: "Fields", page: "security.md", settings: fieldSettings},
 	{title: "Trust and transport", page: "security.md", settings: trustSettings},
 	{title: "Answers", page: "headers.md", settings: answerSettings},
 	{title: "Metrics and logs", settings: logSettings},
@@ -330,7 +331,7 @@ var deferSettings = []setting{
 
 var clientSettings = []setting{
 	{path: "identity", kind: mapping,
-		help: "attribute=source pairs: header:NAME, cookie:NAME, basic, tls, jwt:CLAIM",
+		help: "attribute=source pairs: header:NAME, cookie:NAME, basic, bearer, tls, jwt:CLAIM",
 		set: func(c *config, items []string) error {
 			c.identity = map[string]string{}
 			for _, item := range items {

@@ -14,6 +14,7 @@ const spoeParallel = 256
 func (p *program) addSPOE(trust auth.Trust) {
 	o := p.c.spoe
 	o.Trusted, o.Stopwatch, o.Logger = trust.TrustedPeer, p.metrics, p.log
+	o.Fields = p.fields
 	o.Tracer, o.Line = p.tracer(), p.lineOf("spoe")
 	o.Parallel = spoeParallel
 	a := spoe.New(p.limiter, o)

@@ -44,6 +44,9 @@ type Options struct {
 	// EncodedSlash says what becomes of checks of requests whose path holds %2F, %5C or a
 	// backslash; by default they are refused.
 	EncodedSlash httplimit.EncodedSlash
+	// Fields refuses checks of requests with fields that servers read in different ways; nil is one
+	// that refuses all of them.
+	Fields *httplimit.FieldGuard
 	// Stopwatch times decisions; nil means that nobody does.
 	Stopwatch weir.Stopwatch
 	// Tracer follows decisions in traces; nil means that nobody does.
@@ -116,6 +119,9 @@ func New(l *weir.Limiter, o Options) http.Handler {
 	if o.Dedupe {
 		f.repeats = newRepeats()
 	}
+	if f.o.Fields == nil {
+		f.o.Fields = &httplimit.FieldGuard{Logger: f.o.Logger}
+	}
 	f.calls.New = func() any { return new(call) }
 	return f
 }
@@ -177,9 +183,13 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.attributes.Reset(r, f.o.ClientIP, f.o.Identity)
 	c.attributes.SetTarget(c.method, c.host, c.uri)
+	if problem, ok := f.o.Fields.Check(&c.attributes, f.limiter.Fields(domain)); !ok {
+		problem.Answer(w)
+		return
+	}
 	// No delay: a proxy that waited would stop waiting at some time, and some let the request pass
 	// then.
-	c.request = weir.Request{Door: "forward-auth", Domain: domain, Attributes: &c.attributes, Hits: 1}
+	c.request = weir.Request{Door: "forward-auth", Domain: domain, Attributes: &c.attributes, Also: c.attributes.Also(), Hits: 1}
 	if family == nginxFamily {
 		f.answerNginx(w, r, c)
 	} else {

@@ -96,8 +96,8 @@ func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
 // refused defers a refused request, and reports whether it has answered it.
 func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
 	queue := d.DeferTo()
-	if queue == "" || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody {
-		return false
+	if queue == "" || r.Header.Get("Upgrade") != "" || r.ContentLength > s.MaxBody || a.Also() != nil {
+		return false // of a request with several readings a job would hold one
 	}
 	attributes := maps.Collect(a.All())
 	if !keepable(r, attributes) {

@@ -7,9 +7,9 @@
 // `wait` refuses until it is admitted.
 //
 // The upstream must understand a request as the rules did. So path and host go on as they were
-// matched; a malformed host, a path that servers read in different ways and a second Authorization
-// header are refused; and an Upgrade to HTTP itself, in which requests would pass unseen, is not
-// passed on.
+// matched; a malformed host, a path or fields that servers read in different ways and a second
+// Authorization header are refused; and an Upgrade to HTTP itself, in which requests would pass
+// unseen, is not passed on.
 package proxy
 
 import (
@@ -65,6 +65,9 @@ type Options struct {
 	// EncodedSlash decides over requests whose path holds %2F, %5C or a backslash; by
 	// default they are refused.
 	EncodedSlash httplimit.EncodedSlash
+	// Fields refuses requests with fields that servers read in different ways; nil is one that
+	// refuses all of them.
+	Fields *httplimit.FieldGuard
 	// UpstreamHost sends the upstream's own name in the Host header, as a public service needs it.
 	// By default the upstream gets the client's. X-Forwarded-Host tells the client's either way.
 	UpstreamHost bool
@@ -178,7 +181,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	}
 	options := httplimit.Options{
 		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
-		Identity: o.Identity, EncodedSlash: o.EncodedSlash, MaxHeld: o.MaxHeld,
+		Identity: o.Identity, EncodedSlash: o.EncodedSlash, Fields: o.Fields, MaxHeld: o.MaxHeld,
 		Overload: o.Overload, Load: o.Load, Ready: p.ready, KeepAbandoned: !o.CutAbandoned, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
 		// The program warns of rules that lack an attribute, after each change of the rules.
 		Logger: slog.New(slog.DiscardHandler),

@@ -33,6 +33,9 @@ type Options struct {
 	// EncodedSlash says what becomes of requests whose path holds %2F, %5C or a backslash; by
 	// default they are refused.
 	EncodedSlash httplimit.EncodedSlash
+	// Fields refuses requests with fields that servers read in different ways; nil is one that
+	// refuses all of them. A field that comes twice has two arguments of its name.
+	Fields *httplimit.FieldGuard
 	// Trusted reports whether the other end of a connection, as net.Conn tells it, may refund and
 	// ask for more than 1,000 hits; nil trusts nobody. It must be safe for concurrent use.
 	Trusted func(peer string) bool
@@ -95,6 +98,9 @@ func New(l *weir.Limiter, o Options) *Agent {
 	a := &Agent{limiter: l, o: o, log: o.Logger}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
+	}
+	if a.o.Fields == nil {
+		a.o.Fields = &httplimit.FieldGuard{Logger: a.log}
 	}
 	a.calls.New = func() any { return newCall(a) }
 	a.ctx, a.cancel = context.WithCancel(context.Background())

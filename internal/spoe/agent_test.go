@@ -280,7 +280,8 @@ func TestAttributes(t *testing.T) {
 			if c.when == "" {
 				rules = "limits: [{name: met, per: [user], allow: 1/day, algorithm: sliding_log, if: '" + c.per + "'}]"
 			}
-			p := dial(t, serve(t, New(newLimiter(t, rules), Options{}))).greet()
+			o := Options{Fields: &httplimit.FieldGuard{Repeated: httplimit.KeepRepeatedFields}}
+			p := dial(t, serve(t, New(newLimiter(t, rules), o))).greet()
 			first, second := p.ask(c.items...), p.ask(c.items...)
 			if first["deny"] != false || second["deny"] != c.met {
 				t.Errorf("met: %v, want %v (%v)", second["deny"], c.met, second)

@@ -173,6 +173,12 @@ func (c *call) begin(trusted bool) (ok bool) {
 		c.undecided(errorDomain)
 		return false
 	}
+	if f := c.agent.limiter.Fields(domain); f != nil {
+		if problem, ok := at.checkFields(c.agent.o.Fields, f); !ok {
+			c.badRequest(problem.Status, problem.Detail)
+			return false
+		}
+	}
 	// HAProxy waits for the answer while it holds the request: a delay cannot be told to it.
 	c.request = weir.Request{Domain: domain, Attributes: at, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
 	if c.agent.o.Tracer != nil {

@@ -65,7 +65,7 @@ limits: [{ name: a, per: [user], allow: 1/s }]
 	}
 }
 
-// What a rule that bans in the whole domain keys a request by, and what fails, is that of all
+// The keys by which rules ban in the whole domain, and the expressions that fail, are of all
 // readings.
 func TestMatchAlsoBans(t *testing.T) {
 	set, _, err := load(t, "a.yaml", `

@@ -337,7 +337,7 @@ func (l *linter) unverified(attribute string) string {
 	source := l.options.Identity[attribute]
 	kind, _, _ := strings.Cut(source, ":")
 	switch strings.ToLower(kind) {
-	case "header", "cookie", "basic":
+	case "header", "cookie", "basic", "bearer":
 		return source
 	}
 	return ""

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/testproc"
+)
+
+// fieldServer is a server behind the proxy in the test of spellings.
+type fieldServer struct {
+	name  string
+	kinds []string // of credentials that it knows
+	start func(t *testing.T, secret string) (address string)
+}
+
+var fieldServers = []fieldServer{
+	{"Go", kindsOfCredentials, startGoFields},
+	{"nginx", []string{"basic"}, startNginxFields},
+	{"Flask", kindsOfCredentials, pythonFields("flask")},
+	{"Django, wsgiref", kindsOfCredentials, pythonFields("django")},
+	{"Starlette, uvicorn", kindsOfCredentials, pythonFields("starlette")},
+	{"Express 5", kindsOfCredentials, expressFields("express")},
+	{"Express 4", kindsOfCredentials, expressFields("express4")},
+}
+
+const fieldRules = `
+limits:
+  - { name: basic, when: { path: /basic }, per: [login], allow: 5/day }
+  - { name: jwt, when: { path: /jwt }, per: [user], allow: 5/day }
+  - { name: bearer, when: { path: /bearer }, per: [token], allow: 5/day }
+  - { name: authorization, when: { path: /authorization }, per: [header.authorization], allow: 5/day }
+  - { name: header, when: { path: /header }, per: [header.x-api-key], allow: 5/day }
+  - { name: query, when: { path: /query }, per: [query.key], allow: 5/day }
+  - { name: cookie, when: { path: /cookie }, per: [session], allow: 5/day }
+`
+
+// Nobody gets round a limit by another spelling of a credential, or by a second one, whatever the
+// server behind makes of it: of all requests that a server takes for ada's, the limit lets five
+// pass.
+func TestFieldEvasion(t *testing.T) {
+	t.Parallel()
+	program := builtProgram(t)
+	random, step := 200, 1
+	if !effort.All() {
+		random, step = 10, 9
+	}
+	for _, server := range fieldServers {
+		t.Run(server.name, func(t *testing.T) {
+			t.Parallel()
+			if server.name != "Go" {
+				effort.Long(t, "asks one more server for what it makes of each spelling")
+			}
+			secret := "0123456789abcdef0123456789abcdef"
+			token := adasToken(t, secret)
+			address := server.start(t, secret)
+			proxy := startFieldProxy(t, program, address, secret)
+			all := spellingsOf(token, random)
+			for _, kind := range server.kinds {
+				taken, found := 0, 0
+				s := all[kind]
+				for i := range 6 {
+					want := "200 ok"
+					if i == 5 {
+						want = "429"
+					}
+					if got := rawAsk(t, proxy, s.canonical); got != want {
+						t.Fatalf("%s, request %d: %s, want %s", kind, i, got, want)
+					}
+				}
+				for i := 0; i < len(s.others); i += step {
+					other := s.others[i]
+					if rawAsk(t, address, other) == "200 ok" {
+						taken++
+					}
+					if rawAsk(t, proxy, other) == "200 ok" {
+						found++
+						t.Errorf("%s: %q gets round the limit", kind, other)
+					}
+				}
+				t.Logf("%s, %s: of %d other spellings the server takes %d for ada's; %d get round the limit", server.name, kind, (len(s.others)+step-1)/step, taken, found)
+				if taken == 0 {
+					t.Errorf("%s: the server takes no other spelling: the test says nothing", kind)
+				}
+			}
+		})
+	}
+}
+
+// adasToken is a JSON Web Token of ada.
+func adasToken(t *testing.T, secret string) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: []byte(secret)}, (&jose.SignerOptions{}).WithType("JWT"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig, err := signer.Sign([]byte(`{"sub":"ada"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := sig.CompactSerialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// startFieldProxy starts the built proxy, and returns its address.
+func startFieldProxy(t *testing.T, program, upstream, secret string) string {
+	t.Helper()
+	dir := t.TempDir()
+	key, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: []byte(secret)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"jwks.json": string(key), "rules.yaml": fieldRules} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := launch(t, program, dir, "serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://"+upstream,
+		"--jwt-jwks=jwks.json", "--identity=login=basic,user=jwt:sub,token=bearer,session=cookie:sid")
+	return p.addr("proxy")
+}
+
+// rawAsk sends a request as it stands, and returns the status of the answer, with the body of a
+// 200.
+func rawAsk(t *testing.T, address string, s spelling) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	lines := slices.Concat([]string{"GET " + s.target + " HTTP/1.1", "Host: shop.example", "Connection: close"}, s.lines, []string{"", ""})
+	if _, err := io.WriteString(conn, strings.Join(lines, "\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return "closed" // by a server that takes no such bytes
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Sprint(resp.StatusCode)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return "broken off"
+	}
+	return "200 " + string(body)
+}
+
+// startGoFields serves as a program in Go does, with the packages of the standard library.
+func startGoFields(t *testing.T, secret string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ok := false
+		bearer := ""
+		if f := strings.Fields(r.Header.Get("Authorization")); len(f) == 2 && strings.EqualFold(f[0], "bearer") {
+			bearer = f[1]
+		}
+		switch r.URL.Path {
+		case "/basic":
+			user, password, _ := r.BasicAuth()
+			ok = user == "ada" && password == "s3cret"
+		case "/jwt":
+			// jose looks at the padding of no part
+			if sig, err := jose.ParseSignedCompact(strings.TrimRight(bearer, "="), []jose.SignatureAlgorithm{jose.HS256}); err == nil {
+				payload, err := sig.Verify([]byte(secret))
+				ok = err == nil && string(payload) == `{"sub":"ada"}`
+			}
+		case "/bearer", "/authorization":
+			ok = bearer == adasKey
+		case "/header":
+			lines := r.Header["X-Api-Key"]
+			ok = len(lines) > 0 && lines[len(lines)-1] == adasKey
+		case "/query":
+			values := r.URL.Query()["key"]
+			ok = len(values) > 0 && values[len(values)-1] == adasKey
+		case "/cookie":
+			for _, c := range r.CookiesNamed("sid") {
+				ok = ok || c.Value == adasKey
+			}
+		}
+		if ok {
+			fmt.Fprint(w, "ok")
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// startNginxFields starts an nginx with a file of passwords.
+func startNginxFields(t *testing.T, _ string) string {
+	t.Helper()
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		t.Skip("nginx is not installed; on Debian: apt-get install nginx-light")
+	}
+	dir := t.TempDir()
+	address := "127.0.0.1:" + freePort(t)
+	user := ""
+	if os.Geteuid() == 0 {
+		user = "user root;"
+	}
+	for name, text := range map[string]string{
+		"passwords": "ada:{PLAIN}s3cret\n",
+		"basic":     "ok",
+		"nginx.conf": `daemon off; ` + user + ` pid nginx.pid; error_log stderr crit; events {}
+http { access_log off; client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+server { listen ` + address + `; root .; location / { auth_basic "x"; auth_basic_user_file passwords; } } }`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(t, exec.Command(nginx, "-p", dir, "-c", "nginx.conf")).listens(address)
+	return address
+}
+
+// pythonModules are what the servers in Python need, all of it.
+var pythonModules = []string{
+	"flask==3.1.2", "werkzeug==3.1.3", "jinja2==3.1.6", "markupsafe==3.0.3", "itsdangerous==2.2.0", "click==8.3.0", "blinker==1.9.0",
+	"django==5.2.8", "asgiref==3.10.0", "sqlparse==0.5.3", "starlette==0.49.3", "uvicorn==0.38.0", "h11==0.16.0", "anyio==4.11.0", "idna==3.11", "sniffio==1.3.1",
+	"typing_extensions==4.15.0", "pyjwt==2.10.1",
+}
+
+func pythonFields(framework string) func(t *testing.T, secret string) string {
+	return func(t *testing.T, secret string) string {
+		modules := fieldTools(t, "fields-python", func(dir string) *exec.Cmd {
+			return exec.Command("python3", append([]string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--target", dir}, pythonModules...)...)
+		})
+		return startFieldServer(t, secret, modules, "PYTHONPATH="+modules, "python3", filepath.Join(originalRoot, "cmd", "weir", "testdata", "fields", "upstream.py"), framework)
+	}
+}
+
+func expressFields(version string) func(t *testing.T, secret string) string {
+	return func(t *testing.T, secret string) string {
+		modules := fieldTools(t, "fields-node", func(dir string) *exec.Cmd {
+			return exec.Command("npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir,
+				"express@5.1.0", "express4@npm:express@4.21.2", "cookie-parser@1.4.7", "basic-auth@2.0.1", "jsonwebtoken@9.0.2")
+		})
+		return startFieldServer(t, secret, modules, "NODE_PATH="+filepath.Join(modules, "node_modules"), "node", filepath.Join(originalRoot, "cmd", "weir", "testdata", "fields", "upstream.js"), version)
+	}
+}
+
+// startFieldServer starts a server of testdata/fields, with its modules.
+func startFieldServer(t *testing.T, secret, dir, path string, command ...string) string {
+	t.Helper()
+	port := freePort(t)
+	cmd := exec.Command(command[0], append(command[1:], port)...)
+	cmd.Dir = dir
+	cmd.Env = append(plainEnvironment(), path, "JWT_SECRET="+secret, "PYTHONDONTWRITEBYTECODE=1")
+	address := "127.0.0.1:" + port
+	begin(t, cmd).listens(address)
+	return address
+}
+
+var installing sync.Mutex
+
+// fieldTools returns the folder of modules, below .cache/tools. If they are not there they are
+// installed where WEIR_INSTALL is set, as scripts/test does; elsewhere the test is skipped.
+func fieldTools(t *testing.T, name string, install func(dir string) *exec.Cmd) string {
+	t.Helper()
+	installing.Lock() // once for all servers that need it
+	defer installing.Unlock()
+	tools := testproc.Tools(t)
+	dir := filepath.Join(tools, name)
+	if _, err := os.Stat(filepath.Join(dir, ".whole")); err == nil {
+		return dir
+	}
+	if os.Getenv("WEIR_INSTALL") == "" {
+		t.Skipf("%s is not in .cache/tools; scripts/test installs it, and so does WEIR_INSTALL=1 go test", name)
+	}
+	fresh, err := os.MkdirTemp(tools, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(fresh)
+	if out, err := install(fresh).CombinedOutput(); err != nil {
+		t.Skipf("%s cannot be installed: %v\n%s", name, err, out)
+	}
+	if err := os.WriteFile(filepath.Join(fresh, ".whole"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		if _, there := os.Stat(filepath.Join(dir, ".whole")); there != nil { // no other test was quicker
+			t.Fatal(err)
+		}
+	}
+	return dir
+}

@@ -1,0 +1,143 @@
+package httplimit
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weir-rl/weir/internal/door"
+)
+
+// maxReadings is up to how many readings of one request are charged.
+const maxReadings = 4
+
+// cookie is a cookie that an Identity reads.
+type cookie struct {
+	name   string
+	folded string // as foldCookie makes it
+}
+
+// values returns the values that servers may take for the cookie in these lines of the Cookie
+// field, each once, in normal form and in order; those that are empty are left out. ok is false if
+// one of them cannot be read, and servers may read it in different ways.
+//
+// Browsers send several cookies of one name where they were set for different domains or paths. Of
+// these, Express, Rack and Flask take the first, Django and Starlette the last.
+func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
+	for _, line := range lines {
+		for line != "" {
+			var pair string
+			pair, line, _ = strings.Cut(line, ";")
+			name, value, _ := strings.Cut(pair, "=")
+			value = strings.Trim(value, " \t")
+			if !c.is(strings.Trim(name, " \t")) {
+				if c.within(value) {
+					return values, false
+				}
+				continue
+			}
+			if value, ok = normalCookie(value); !ok {
+				return values, false
+			}
+			if value != "" && !slices.Contains(values, value) {
+				if values = append(values, value); len(values) > maxReadings {
+					return values, true // more are not looked at
+				}
+			}
+		}
+	}
+	return values, true
+}
+
+// is reports whether a server may take name for the name of the cookie.
+func (c *cookie) is(name string) bool {
+	if name == c.name {
+		return true
+	}
+	return len(name) >= len(c.name) && strings.EqualFold(foldCookie(name), c.folded)
+}
+
+// within reports whether a server that ends cookies at blanks and commas, too, finds the cookie in
+// the value of another one.
+func (c *cookie) within(value string) bool {
+	end := strings.IndexAny(value, " ,\t")
+	if end < 0 {
+		return false
+	}
+	for part := range strings.FieldsFuncSeq(value[end:], func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
+		if name, _, found := strings.Cut(part, "="); found && c.is(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// foldCookie returns the name of a cookie as the servers that change it most have it: PHP decodes
+// %, and takes a dot, a blank and a [ for an underscore.
+func foldCookie(name string) string {
+	if strings.IndexByte(name, '%') >= 0 {
+		if decoded, ok := percentDecoded(name); ok {
+			name = decoded
+		}
+	}
+	if strings.ContainsAny(name, ". [") {
+		name = strings.NewReplacer(".", "_", " ", "_", "[", "_").Replace(name)
+	}
+	return name
+}
+
+// normalCookie returns the value of a cookie in one spelling for all that servers take for the same
+// value: without quotes around it, and with its escapes resolved. Most resolve %, and some take a +
+// for a blank, so a blank is written as +. ok is false for a value with characters that RFC 6265
+// does not allow, and that servers treat in different ways: quotes within, backslashes, blanks,
+// control characters, and a % that begins no escape.
+func normalCookie(value string) (_ string, ok bool) {
+	if len(value) >= 2 && value[0] == '"' && value[len(value)-1] == '"' {
+		value = value[1 : len(value)-1]
+	}
+	if isPadded(value) {
+		return "", false
+	}
+	escaped := false
+	for i := range len(value) {
+		switch c := value[i]; {
+		case c <= ' ' || c == '"' || c == '\\' || c == 0x7f:
+			return "", false
+		case c == '%':
+			escaped = true
+		}
+	}
+	if !escaped {
+		return value, true
+	}
+	value, ok = percentDecoded(value)
+	for i := range len(value) {
+		if c := value[i]; c < ' ' || c == 0x7f {
+			return "", false
+		}
+	}
+	return strings.ReplaceAll(value, " ", "+"), ok
+}
+
+// percentDecoded resolves all escapes of s; ok is false if one of them is none.
+func percentDecoded(s string) (_ string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+2 >= len(s) || !door.IsHex(s[i+1]) || !door.IsHex(s[i+2]) {
+			return s, false
+		}
+		b.WriteByte(hexDigit(s[i+1])<<4 | hexDigit(s[i+2]))
+		i += 2
+	}
+	return b.String(), true
+}
+
+func hexDigit(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c&^0x20 - 'A' + 10
+}

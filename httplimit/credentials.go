@@ -1,0 +1,47 @@
+package httplimit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"unsafe"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// authReads says what an Identity reads in the Authorization field.
+type authReads uint8
+
+const (
+	readsBasic authReads = 1 << iota
+	readsBearer
+	readsWhole // the value, as header:Authorization
+)
+
+// misspelled returns the scheme of a value that is read, that servers may understand, and that
+// cannot be read; "" for others.
+func (a authReads) misspelled(value string) (scheme string) {
+	return rule.Misspelled(value, a&(readsBasic|readsWhole) != 0, a&(readsBearer|readsWhole) != 0)
+}
+
+// credentialsOf returns the Authorization field of r if it is of the scheme. Of several lines it is
+// the first that counts, as for Request.BasicAuth and for handlers that use Header.Get.
+func credentialsOf(r *http.Request, scheme string) (rule.Credentials, bool) {
+	lines := r.Header["Authorization"]
+	if len(lines) == 0 {
+		return rule.Credentials{}, false
+	}
+	c, ok := rule.CutCredentials(lines[0])
+	return c, ok && strings.EqualFold(c.Scheme, scheme)
+}
+
+// appendTokenHash appends what a bearer token counts under, which does not tell the token. Of a
+// JSON Web Token the signature is left out: it has several spellings.
+func appendTokenHash(dst []byte, token string) []byte {
+	if signed, _, ok := rule.CutJWT(token); ok {
+		token = signed
+	}
+	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(token), len(token)))
+	return hex.AppendEncode(append(dst, "sha256:"...), sum[:])
+}

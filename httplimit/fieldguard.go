@@ -1,0 +1,399 @@
+package httplimit
+
+import (
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/seldom"
+	"github.com/weir-rl/weir/rule"
+)
+
+// RepeatedFields decides over requests that have twice what has one value, where a rule in force or
+// an Identity reads it: a field of the header, or a parameter of the query. Servers act by
+// different ones of the values, and so would by another than the rules.
+type RepeatedFields uint8
+
+const (
+	RefuseRepeatedFields RepeatedFields = iota // the request is answered 400
+	// the lines of a field are joined by commas, and the first value of a parameter and of a cookie
+	// counts
+	KeepRepeatedFields
+)
+
+// LookalikeFields decides over fields whose names are not those that a rule in force or an Identity
+// reads, but that servers may take for them: X_Api_Key is HTTP_X_API_KEY to a program behind CGI or
+// WSGI, as X-Api-Key is.
+type LookalikeFields uint8
+
+const (
+	RefuseLookalikeFields LookalikeFields = iota // the request is answered 400
+	// such a field of the header is taken out of the request; a request with such a parameter of
+	// the query is answered 400
+	DropLookalikeFields
+	KeepLookalikeFields // they are fields as any other
+)
+
+// FieldGuard refuses requests with fields that servers read in different ways, counts them, and
+// logs them once in a minute. The zero value refuses all of them. It must not be changed once it is
+// in use; several doors may share one. Safe for concurrent use.
+//
+// What cannot be read is refused whatever is set: Basic and bearer credentials that an Identity
+// reads, if servers may take them for a user and they are not written as RFC 7617 and RFC 6750 have
+// it (401, or 400 where header:Authorization reads them), values of cookies that hold what RFC 6265
+// does not allow (400), and values of fields with blanks around them that are none of HTTP's (400).
+type FieldGuard struct {
+	Repeated   RepeatedFields
+	Lookalikes LookalikeFields
+	Logger     *slog.Logger // nil means slog.Default()
+
+	counts [fieldReasons]atomic.Uint64
+	lines  [fieldReasons]seldom.Line
+}
+
+// FieldStats counts requests by what a FieldGuard did with them.
+type FieldStats struct {
+	Repeated   uint64 // refused for a field that came twice
+	Lookalike  uint64 // refused for a field with a name like one that is read
+	Dropped    uint64 // lost such a field
+	Cookies    uint64 // refused for more values of a cookie than are charged
+	Unreadable uint64 // refused for credentials or cookies that cannot be read
+	// Several are no refusals: a cookie came with different values, and was charged under each.
+	Several uint64
+}
+
+// Stats returns a reading.
+func (g *FieldGuard) Stats() FieldStats {
+	n := func(r fieldReason) uint64 { return g.counts[r].Load() }
+	return FieldStats{n(repeated), n(lookalike), n(dropped), n(cookies), n(unreadable), n(several)}
+}
+
+type fieldReason uint8
+
+const (
+	repeated fieldReason = iota
+	lookalike
+	dropped
+	cookies
+	unreadable
+	several
+	fieldReasons
+)
+
+// FieldProblem is why a request is refused for its fields.
+type FieldProblem struct {
+	Status    int    // of the answer
+	Detail    string // for people
+	Challenge string // the WWW-Authenticate field of a 401
+}
+
+// Answer answers a request that has the problem.
+func (p *FieldProblem) Answer(w http.ResponseWriter) {
+	if p.Challenge != "" {
+		w.Header().Set("Www-Authenticate", p.Challenge)
+	}
+	answer.ProblemDetails(w, p.Status, "", "", p.Detail, nil)
+}
+
+// Check looks at the fields of a request, which a must have been Reset to, by which rules decide
+// (see weir.Limiter.Fields) or which the Identity reads. ok is false if the request is to be
+// refused. It may take fields out of the request.
+func (g *FieldGuard) Check(a *Attributes, f *rule.Fields) (p FieldProblem, ok bool) {
+	if f == nil && (a.identity == nil || !a.identity.reads.any()) {
+		return p, true
+	}
+	if f == nil {
+		f = &noFields
+	}
+	return g.check(a, f)
+}
+
+// CheckField is Check for one field of the header that rules read, for a door that gets each by
+// itself: how many lines there are, and a value.
+func (g *FieldGuard) CheckField(f *rule.HeaderField, lines int, value string) (p FieldProblem, ok bool) {
+	if lines > 1 && g.Repeated == RefuseRepeatedFields {
+		return g.repeatedField(f.Canonical, lines), false
+	}
+	if isPadded(value) {
+		return g.paddedField(f.Canonical), false
+	}
+	if f.Canonical == "Authorization" {
+		if scheme := readsWhole.misspelled(value); scheme != "" {
+			return g.unreadable(scheme, readsWhole), false
+		}
+	}
+	return p, true
+}
+
+var noFields rule.Fields
+
+// fieldReads are the fields that an Identity reads.
+type fieldReads struct {
+	headers       []rule.HeaderField // those that have one value
+	authorization authReads
+	cookies       bool
+}
+
+func (r *fieldReads) any() bool { return len(r.headers) > 0 || r.cookies }
+
+var noReads fieldReads
+
+func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
+	reads := &noReads
+	if a.identity != nil {
+		reads = &a.identity.reads
+	}
+	auth := reads.authorization
+	if hasField(f.Headers, "authorization") {
+		auth |= readsWhole
+	}
+	if lines := a.r.Header["Authorization"]; auth != 0 && len(lines) == 1 {
+		if scheme := auth.misspelled(lines[0]); scheme != "" {
+			return g.unreadable(scheme, auth), false
+		}
+	}
+	if len(f.Headers) > 0 || len(reads.headers) > 0 || f.AllHeaders {
+		if p, ok := g.checkHeader(a, f, reads); !ok {
+			return p, false
+		}
+	}
+	if p, ok := g.CheckQuery(a, f); !ok {
+		return p, false
+	}
+	if reads.cookies {
+		if lines := a.r.Header["Cookie"]; len(lines) > 0 {
+			return g.checkCookies(a, lines)
+		}
+	}
+	return FieldProblem{}, true
+}
+
+// checkHeader looks for fields of the header that come twice, or under another name.
+func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads) (FieldProblem, bool) {
+	h := a.r.Header
+	for _, list := range [...][]rule.HeaderField{f.Headers, reads.headers} {
+		for i := range list {
+			field := &list[i]
+			switch lines := h[field.Canonical]; {
+			case len(lines) > 1 && g.Repeated == RefuseRepeatedFields:
+				return g.repeatedField(field.Canonical, len(lines)), false
+			case len(lines) == 1 && isPadded(lines[0]):
+				return g.paddedField(field.Canonical), false
+			}
+			if g.Lookalikes == KeepLookalikeFields {
+				continue
+			}
+			for _, name := range field.Alike {
+				if _, there := h[name]; there && !isRead(name, f, reads) {
+					if p, ok := g.lookalikeField(a, name, field); !ok {
+						return p, false
+					}
+				}
+			}
+			if field.Alike == nil {
+				for name := range h {
+					if len(name) == len(field.Name) && name != field.Canonical && alike(name, field.Name) && !isRead(name, f, reads) {
+						if p, ok := g.lookalikeField(a, name, field); !ok {
+							return p, false
+						}
+					}
+				}
+			}
+		}
+	}
+	if f.AllHeaders && g.Repeated == RefuseRepeatedFields {
+		for name, lines := range h {
+			if len(lines) > 1 && !rule.ListField(strings.ToLower(name)) {
+				return g.repeatedField(name, len(lines)), false
+			}
+		}
+	}
+	return FieldProblem{}, true
+}
+
+// isRead reports whether rules or the Identity read a field by this very name.
+func isRead(name string, f *rule.Fields, reads *fieldReads) bool {
+	name = strings.ToLower(name)
+	return hasField(f.Headers, name) || hasField(reads.headers, name)
+}
+
+func hasField(list []rule.HeaderField, name string) bool {
+	for i := range list {
+		if list[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// lookalikeField refuses a request for a field that servers may take for one that is read, or takes
+// the field out.
+func (g *FieldGuard) lookalikeField(a *Attributes, name string, like *rule.HeaderField) (FieldProblem, bool) {
+	if g.Lookalikes == DropLookalikeFields && !a.elsewhere {
+		g.note(dropped, name)
+		delete(a.r.Header, name)
+		return FieldProblem{}, true
+	}
+	return g.refuse(lookalike, name, "The request has a field "+answer.Printable(name)+", which some servers take for "+like.Canonical+"."+whyLookalike, "fields.lookalikes"), false
+}
+
+// alike reports whether two names of one length are the same but for case, and for characters of
+// which servers make underscores.
+func alike(a, b string) bool {
+	for i := range len(a) {
+		if bareByte(a[i]) != bareByte(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func bareByte(c byte) byte {
+	switch {
+	case 'A' <= c && c <= 'Z':
+		return c - 'A' + 'a'
+	case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		return c
+	}
+	return '_'
+}
+
+// isPadded reports whether a value begins or ends with something that is no blank of HTTP, and that
+// some servers take for one, and off: a blank of Latin-1 (wsgiref), or of Unicode.
+func isPadded(value string) bool {
+	if value == "" || isASCIIText(value[0]) && isASCIIText(value[len(value)-1]) {
+		return false // nearly all
+	}
+	value = strings.Trim(value, " \t")
+	if utf8.ValidString(value) {
+		return strings.TrimSpace(value) != value
+	}
+	return isLatinBlank(value[0]) || isLatinBlank(value[len(value)-1])
+}
+
+func isLatinBlank(c byte) bool { return c == 0x85 || c == 0xa0 }
+
+func isASCIIText(c byte) bool { return ' ' < c && c < 0x7f }
+
+func (g *FieldGuard) paddedField(name string) FieldProblem {
+	return g.refuse(unreadable, name, "The value of the field "+name+" begins or ends with a blank of another kind than HTTP has, which some servers take off.", "")
+}
+
+func (g *FieldGuard) repeatedField(name string, lines int) FieldProblem {
+	return g.refuse(repeated, name, "The request has the field "+name+" "+strconv.Itoa(lines)+" times."+whyRepeated, "fields.repeated")
+}
+
+const (
+	whyRepeated  = " Servers act by different ones, so a rate limit might count by another than the server behind it acts by. Send it once."
+	whyLookalike = " A rate limit counts by the latter alone. Send that."
+)
+
+// unreadable refuses credentials that cannot be read.
+func (g *FieldGuard) unreadable(scheme string, reads authReads) FieldProblem {
+	p := g.refuse(unreadable, scheme, "The Authorization field holds "+scheme+" credentials that are not written as they should be, so that servers read them in different ways.", "")
+	if reads&readsBasic != 0 && scheme == "Basic" || reads&readsBearer != 0 && scheme == "Bearer" {
+		p.Status, p.Challenge = http.StatusUnauthorized, `Bearer error="invalid_token"`
+		if scheme == "Basic" {
+			p.Challenge = `Basic realm="limited"`
+		}
+	}
+	return p
+}
+
+// checkCookies reads the cookies of the Identity. If one of them has several values, the request
+// has several readings.
+func (g *FieldGuard) checkCookies(a *Attributes, lines []string) (FieldProblem, bool) {
+	id := a.identity
+	readings := 1
+	var all [][]string // by index of the source; nil while each has one value
+	var room [maxReadings + 1]string
+	for i := range id.sources {
+		if id.sources[i].kind != fromCookie {
+			continue
+		}
+		c := &cookie{id.sources[i].arg, id.sources[i].folded}
+		values, ok := c.values(lines, room[:0])
+		if !ok {
+			return g.refuse(unreadable, c.name, "The cookie "+c.name+" cannot be read: servers read such a value, or such a field, in different ways.", ""), false
+		}
+		v := &a.known[i]
+		v.asked = true
+		if len(values) == 0 {
+			continue
+		}
+		v.value, v.ok = values[0], true
+		if len(values) == 1 || g.Repeated == KeepRepeatedFields {
+			continue
+		}
+		if readings *= len(values); readings > maxReadings {
+			return g.refuse(cookies, c.name, "The cookie "+c.name+" comes with more values than are looked at: "+strconv.Itoa(maxReadings)+" in all, of all cookies that tell who somebody is. Servers take different ones of them.", "fields.repeated"), false
+		}
+		if all == nil {
+			all = make([][]string, len(id.sources))
+		}
+		all[i] = slices.Clone(values)
+	}
+	if all != nil {
+		g.note(several, "")
+		a.readAlso(all, readings)
+	}
+	return FieldProblem{}, true
+}
+
+// readAlso makes the readings of a request beside a itself: a cookie has one of its values in each.
+func (a *Attributes) readAlso(values [][]string, readings int) {
+	for n := 1; n < readings; n++ {
+		b := *a
+		b.known, b.also, b.scratch = slices.Clone(a.known), nil, nil
+		for i, rest := 0, n; i < len(values); i++ {
+			if k := len(values[i]); k > 1 {
+				b.known[i].value = values[i][rest%k]
+				rest /= k
+			}
+		}
+		a.also = append(a.also, &b)
+	}
+}
+
+// Also returns the readings of the request beside a itself, for weir.Request.Also, once
+// FieldGuard.Check has looked at it; nil for nearly all requests.
+func (a *Attributes) Also() []rule.Attributes { return a.also }
+
+// refuse counts a request that is refused. setting is what lets it pass, by its name; "" for
+// nothing.
+func (g *FieldGuard) refuse(why fieldReason, name, detail, setting string) FieldProblem {
+	g.note(why, name)
+	if setting != "" {
+		detail += " The setting " + setting + " decides over such requests."
+	}
+	return FieldProblem{Status: http.StatusBadRequest, Detail: detail}
+}
+
+var fieldReasonTexts = [fieldReasons]string{
+	repeated:   "requests are refused that have twice what has one value (fields.repeated)",
+	lookalike:  "requests are refused for a field with a name that servers take for one that is read (fields.lookalikes)",
+	dropped:    "fields are taken out of requests whose names servers take for one that is read (fields.lookalikes)",
+	cookies:    "requests are refused since a cookie came with too many values (fields.repeated)",
+	unreadable: "requests are refused since servers read their credentials or cookies in different ways",
+	several:    "requests are charged under each value of a cookie that came with several",
+}
+
+// note counts a request, and logs such requests once in a minute.
+func (g *FieldGuard) note(why fieldReason, name string) {
+	g.counts[why].Add(1)
+	n := g.lines[why].Due(time.Minute)
+	if n == 0 {
+		return
+	}
+	log := g.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	log.Warn(fieldReasonTexts[why], "latest", seldom.Excerpt(answer.Printable(name)), "requests", n)
+}
