@@ -17,6 +17,7 @@ type attributes struct {
 	path     string
 	told     []told // values of Options.Attributes, in the order of Gate.program
 	received bool   // it is a message of a stream
+	fields   []field
 }
 
 // programAttribute is one of Options.Attributes.
@@ -54,7 +55,7 @@ func (a *attributes) Attribute(name string) (string, bool) {
 	}
 	for _, id := range a.gate.identity {
 		if id.Name == name {
-			v, _ := a.metadata(id.Value)
+			v := a.identity(id.Value)
 			return v, v != ""
 		}
 	}
@@ -101,7 +102,7 @@ func (a *attributes) All() iter.Seq2[string, string] {
 			}
 		}
 		for _, id := range a.gate.identity {
-			v, _ := a.metadata(id.Value)
+			v := a.identity(id.Value)
 			if !once(id.Name, v, v != "") {
 				return
 			}
@@ -124,11 +125,12 @@ func (a *attributes) All() iter.Seq2[string, string] {
 // metadata is the value of a key; several are joined, as the lines of a header are at the HTTP
 // doors.
 func (a *attributes) metadata(key string) (string, bool) {
-	values := metadata.ValueFromIncomingContext(a.ctx, key)
-	if len(values) == 1 {
-		return values[0], true
+	for i := range a.fields {
+		if f := &a.fields[i]; f.key == key {
+			return f.value, f.present
+		}
 	}
-	return strings.Join(values, ", "), len(values) > 0
+	return joined(metadata.ValueFromIncomingContext(a.ctx, key))
 }
 
 // split cuts "/shop.Orders/Create" into "shop.Orders" and "Create".

@@ -6,6 +6,10 @@
 // header.NAME the value of the metadata key (several are joined by ", "), and those of
 // Options.Identity and Options.Attributes.
 //
+// A call with metadata that comes twice where a rule in force or Options.Identity reads it, and it
+// has one value, ends with INVALID_ARGUMENT: a rule might count by another value than the handler
+// acts by. Authorization that servers read in different ways ends with UNAUTHENTICATED there.
+//
 // A refused call ends with RESOURCE_EXHAUSTED, with google.rpc.RetryInfo, google.rpc.QuotaFailure
 // and google.rpc.ErrorInfo (the limit, and the id of the decision) as details. A call that passed
 // carries ratelimit-soft ("exceeded") if that was in a soft margin, and ratelimit-warning if limits
@@ -34,6 +38,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,6 +47,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -54,6 +60,9 @@ type Gate struct {
 	program  []programAttribute // of Options.Attributes
 	lines    *hold.Lines
 	pool     sync.Pool // of *call
+
+	repeated, unreadable atomic.Uint64
+	refusedLine          seldom.Line
 }
 
 // Unary is a grpc.UnaryServerInterceptor that limits unary calls.
@@ -164,7 +173,8 @@ func (g *Gate) finish(c *call) {
 	clear(c.decision.Limits)
 	c.decision.Limits = c.decision.Limits[:0]
 	clear(c.told)
-	c.attributes = attributes{gate: g, told: c.told}
+	clear(c.fields)
+	c.attributes = attributes{gate: g, told: c.told, fields: c.fields[:0]}
 	c.request = weir.Request{}
 	g.pool.Put(c)
 }
@@ -174,6 +184,9 @@ var errStore = status.Error(codes.Unavailable, "the rate limit could not be chec
 // admit decides c, holding it if it must wait, and returns the error with which a refused call
 // ends.
 func (g *Gate) admit(c *call) error {
+	if err := c.checkFields(); err != nil {
+		return err
+	}
 	d := &c.decision
 	start := door.Begin(g.o.Stopwatch)
 	err := c.visit.Decide(c.ctx, g.limiter, &c.request, d)

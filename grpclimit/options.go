@@ -26,6 +26,10 @@ type Options struct {
 	// write any metadata: take identity only from keys that a proxy in front, or an interceptor
 	// before this one, has checked. An empty value counts as absent.
 	Identity map[string]string
+	// KeepRepeated lets calls pass that have twice what has one value, where a rule in force or
+	// Identity reads it: the values are joined by commas. By default they end with
+	// INVALID_ARGUMENT. Fields that RFC 9110 5.3 lets come in several lines are joined in any case.
+	KeepRepeated bool
 	// Attributes are more attributes by their names, for facts that an interceptor before this one
 	// has established, such as the user's name:
 	//
