@@ -173,6 +173,45 @@ func (b *haproxyBed) refuses(address, path string) {
 	}
 }
 
+// TestHAProxyFields: a rule of the example's by a key holds, whatever the client sends beside it.
+func TestHAProxyFields(t *testing.T) {
+	t.Parallel()
+	b := newHAProxyBed(t)
+	writeRules(t, filepath.Join(b.page.dir, "rules", "keys.yaml"), "domain: api\nlimits: [{name: keys, when: {path: /keys}, per: [header.x-api-key], allow: 3/day}]\n")
+	b.serveAPI()
+	b.startWeir()
+	open := b.page.address("8000")
+	b.startHAProxy("haproxy.cfg", open)
+	ask := func(lines ...string) string {
+		return rawAsk(t, open, spelling{"/keys", lines})
+	}
+	for i := range 4 {
+		want := "200 hello"
+		if i == 3 {
+			want = "429"
+		}
+		if got := ask("X-Api-Key: k"); got != want {
+			t.Errorf("request %d: %s, want %s", i, got, want)
+		}
+	}
+	for _, c := range []struct {
+		lines []string
+		want  string
+	}{
+		{[]string{"X-Api-Key: k", "X-Api-Key: a"}, "400"},
+		{[]string{"X-Api-Key: b", "X-Api-Key: k"}, "400"},
+		{[]string{"X-Api-Key: c", "X_Api_Key: k"}, "400"},
+		{[]string{"X_Api_Key: k"}, "400"},
+		{[]string{"X-Api-Key: k", "X-Api-Key: k"}, "429"},
+		{[]string{"X-Api-Key:  k "}, "429"},
+		{[]string{"X-Api-Key: d"}, "200 hello"},
+	} {
+		if got := ask(c.lines...); got != c.want {
+			t.Errorf("%q: %s, want %s", c.lines, got, c.want)
+		}
+	}
+}
+
 // TestHAProxy runs the example in a real HAProxy: what it lets through, what it refuses and with
 // which headers, and what happens when Weir is killed and comes back.
 func TestHAProxy(t *testing.T) {
