@@ -66,8 +66,17 @@ func (m *Matches) Failures() []Failure {
 	return m.failures
 }
 
+// evalCost returns what the request costs: the most of what it costs in any spelling.
 func (m *Matches) evalCost(r *matchRule, a Amount) int64 {
 	n, err := a.Amount(m.variables())
+	if all := m.spellingsOfCost(r); all != 0 {
+		m.respell(all, func() bool {
+			if more, failed := a.Amount(m.variables()); failed == nil && (err != nil || more > n) {
+				n, err = more, nil
+			}
+			return false
+		})
+	}
 	switch {
 	case err != nil:
 		m.failed(r, "cost", err)

@@ -24,11 +24,15 @@ const celCostLimit = 5_000_000
 
 // program is a compiled CEL expression. It implements what rule.Exprs has of its kind.
 type program struct {
-	cel      cel.Program
-	asks     []asked.Ask // of an `if`: what must hold for it to be true
-	asksAll  bool        // that is all that it says
-	reads    []string    // the attributes that it names
-	readsAll bool        // it may read any other one
+	cel     cel.Program
+	asks    []asked.Ask // of an `if`: what must hold for it to be true
+	asksAll bool        // that is all that it says
+	// folded is the expression for a path that is folded, and foldedAsks what it asks then; nil if
+	// that is the same.
+	folded     cel.Program
+	foldedAsks []asked.Ask
+	reads      []string // the attributes that it names
+	readsAll   bool     // it may read any other one
 }
 
 var (
@@ -102,6 +106,11 @@ func CompileCostAfter(source string) (rule.Settlement, error) {
 	return p, nil
 }
 
+// planned makes a checked expression ready to be evaluated.
+func planned(env *cel.Env, ast *cel.Ast) (cel.Program, error) {
+	return env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celCostLimit))
+}
+
 func compileCEL(source string, shapes celShapes, d celDialect) (*program, error) {
 	if strings.TrimSpace(source) == "" {
 		return nil, errors.New("the expression is empty")
@@ -122,7 +131,7 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 			return nil, err
 		}
 	}
-	prg, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celCostLimit))
+	prg, err := planned(env, ast)
 	if err != nil {
 		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
 	}
@@ -131,6 +140,9 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 		p.asks, p.asksAll = asksOf(ast)
 	}
 	p.reads, p.readsAll = readsOf(ast)
+	if err := p.fold(env, ast, d.asks); err != nil {
+		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
+	}
 	return p, nil
 }
 
@@ -157,14 +169,30 @@ func celError(issues *cel.Issues, known string) error {
 }
 
 // Asks tells rule.Compile what it can file the rule by.
-func (p *program) Asks() (asks []asked.Ask, all bool) { return p.asks, p.asksAll }
+func (p *program) Asks(folded bool) (asks []asked.Ask, all bool) {
+	if folded && p.folded != nil {
+		return p.foldedAsks, p.asksAll
+	}
+	return p.asks, p.asksAll
+}
+
+// Folds tells rule.Compile that the expression has a form of its own for folded paths.
+func (p *program) Folds() bool { return p.folded != nil }
+
+// on returns the form of the expression that fits the path in v.
+func (p *program) on(v *rule.Variables) cel.Program {
+	if p.folded != nil && v.Folded() {
+		return p.folded
+	}
+	return p.cel
+}
 
 // Reads implements rule.Reader.
 func (p *program) Reads() (names []string, all bool) { return p.reads, p.readsAll }
 
 // Holds implements rule.Predicate.
 func (p *program) Holds(v *rule.Variables) (bool, error) {
-	out, _, err := p.cel.Eval(activationOf(v))
+	out, _, err := p.on(v).Eval(activationOf(v))
 	if err != nil {
 		return false, err
 	}
@@ -177,17 +205,17 @@ func (p *program) Holds(v *rule.Variables) (bool, error) {
 
 // Amount implements rule.Amount.
 func (p *program) Amount(v *rule.Variables) (int64, error) {
-	return p.int(activationOf(v))
+	return integer(p.on(v), activationOf(v))
 }
 
 // Settle implements rule.Settlement.
 func (p *program) Settle(r rule.ResponseInfo) (int64, error) {
-	return p.int(&responseVars{r})
+	return integer(p.cel, &responseVars{r})
 }
 
-// int evaluates an expression that gives a number.
-func (p *program) int(a cel.Activation) (int64, error) {
-	out, _, err := p.cel.Eval(a)
+// integer evaluates an expression that gives a number.
+func integer(p cel.Program, a cel.Activation) (int64, error) {
+	out, _, err := p.Eval(a)
 	if err != nil {
 		return 0, err
 	}
