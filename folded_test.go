@@ -20,10 +20,10 @@ func TestOrdersOnSpelledPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := admitted(t, l, at("/api/aB/"), 5); n != 2 {
-		t.Errorf("%d admitted in another spelling than that of the grant", n)
+		t.Errorf("%d admitted in another spelling than the grant has", n)
 	}
 	if n := admitted(t, l, at("/Api/aB"), 5); n != 2 {
-		t.Errorf("%d more admitted in the spelling of the grant, whose other two are used", n)
+		t.Errorf("%d more admitted in the spelling of the grant, of which two are used", n)
 	}
 	if g, err := l.Grants().Of("", "api", []string{"/Api/aB", "HEAD"}); err != nil || g.Key[0] != "path=/Api/aB" || g.Key[1] != "method=HEAD" {
 		t.Errorf("%+v, %v", g, err)

@@ -42,7 +42,7 @@ type askKey struct {
 	folded bool
 }
 
-// askKey returns the key of what the `if` of r asks.
+// askKey returns the key under which the asks of r's `if` are kept.
 func (r *matchRule) askKey(p Predicate) askKey {
 	return askKey{p, r.folds&pathSpelled != 0}
 }

@@ -66,7 +66,7 @@ func (m *Matches) Failures() []Failure {
 	return m.failures
 }
 
-// evalCost returns what the request costs: the most of what it costs in any spelling.
+// evalCost returns what the request costs: the most that it costs in any spelling.
 func (m *Matches) evalCost(r *matchRule, a Amount) int64 {
 	n, err := a.Amount(m.variables())
 	if all := m.spellingsOfCost(r); all != 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Many servers take /Login and /login/ for /login, and answer HEAD by what they do for GET. So a
+// Many servers take /Login and /login/ for /login, and run the same code for HEAD as for GET. So a
 // native limit takes these spellings for one: a path is folded (ASCII letters in lower case, one
 // final slash cut off, both behind NormalPath), and HEAD is GET. It only ever tightens:
 //
@@ -15,8 +15,7 @@ import (
 //     others, takes the place of those behind it (groups: first), or says that a request is
 //     critical. What it names it names as it is written; what it excludes it excludes folded.
 //   - An override is for its key as it is written. Under another spelling of it a request gets
-//     whichever numbers are lower, those of the override or those of the rule. So it is with
-//     grants.
+//     whichever numbers are lower, of the override or of the rule. So it is with grants.
 //
 // For most requests there is nothing to fold, which is found out while their path is looked at
 // anyway (scanPath). Rules are folded when they are compiled.
@@ -55,7 +54,7 @@ func foldsOf(exactPaths bool) spelling {
 }
 
 // lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
-// case, those of percent-encodings aside. It returns path itself if there is nothing to do, and
+// case, but for the digits of percent-encodings. It returns path itself if there is nothing to do, and
 // what lies in scratch otherwise.
 func lowerPath(path string, scratch *[]byte) string {
 	i := 0
@@ -355,8 +354,8 @@ func (m *Matches) keyText(r *matchRule, kind attributeKind, text string) string 
 	return r.keyPath(text, m.folded, m.lowered, &m.scratch)
 }
 
-// keyPath is a path as it stands in the keys of r: folded, but for what the wildcards of r's
-// conditions stand for, which keeps its case.
+// keyPath is a path as it stands in the keys of r: folded, but where a wildcard of r's conditions
+// stands, the case is kept.
 func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) string {
 	begin := len(*scratch)
 	var key []byte

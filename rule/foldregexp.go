@@ -42,8 +42,8 @@ func FoldRegexp(source string) string {
 	return source
 }
 
-// FoldPath returns a path in normal form as limits match it: its ASCII letters in lower case, those
-// of percent-encodings aside, and without one final slash.
+// FoldPath returns a path in normal form as limits match it: its ASCII letters in lower case, but
+// for the digits of percent-encodings, and without one final slash.
 func FoldPath(path string) string {
 	var scratch []byte
 	return cutSlash(lowerPath(path, &scratch))
@@ -95,7 +95,7 @@ func foldClass(re *syntax.Regexp) {
 	}
 }
 
-// addRange adds a range to those of a class, which are sorted and do not touch each other.
+// addRange adds a range to a class, whose ranges are sorted and do not touch each other.
 func addRange(class []rune, low, high rune) []rune {
 	out := make([]rune, 0, len(class)+2)
 	i := 0

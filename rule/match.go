@@ -132,20 +132,16 @@ type Matches struct {
 	bans     []banKey
 	failures []Failure // of another request if CELErrors is 0
 
-	// What the request spells in another way than rules fold it; its path folded, and folded with
-	// its final slash, if that is among it; and which spellings expressions see.
-	odd, seen       spelling
-	folded, lowered string
-	written         []writtenKey // of hits whose keys were folded
-
 	domain      *domain
 	source      Attributes
 	pairs       Pairs // source, if it is that
 	descriptors []Descriptor
 	union       bool // the descriptors' entries are the attributes
 	generation  uint32
-	values      []value // by slot
-	large       bool    // one of them is too large to be kept until the next request
+	odd         spelling // what the request spells in another way than rules fold it
+	seen        spelling // which spellings expressions see
+	values      []value  // by slot
+	large       bool     // one of them is too large to be kept until the next request
 	addr        netip.Addr
 	scratch     []byte // values in normal form; only ever grows within a request
 	candidates  []int32
@@ -166,6 +162,9 @@ type Matches struct {
 	hasty    bool // others wait: what takes long is left to another goroutine
 	slow     bool // which this is
 	tried    int  // patterns of long lists that were looked at
+
+	folded, lowered string       // the path without and with its final slash, if odd holds it
+	written         []writtenKey // of hits whose keys were folded
 }
 
 // groupMark says whether a rule of a file with groups: first was met, enforced and at all.
@@ -406,7 +405,7 @@ func (m *Matches) consider(r *matchRule) {
 		return
 	}
 	mode := r.modeFor(key)
-	sure := m.surely(r)
+	sure := r.folds&(m.odd|whenWritten|ifWritten) == 0 || m.surely(r)
 	if mark != nil {
 		if mode == Shadow && mark.any == m.generation {
 			return

@@ -301,13 +301,27 @@ func drawFiles(t *rapid.T, tb testing.TB) []*File {
 				for _, key := range r.Per {
 					o.Values = append(o.Values, rapid.SampledFrom(slices.DeleteFunc(slices.Clone(naiveValues[key[0]]), func(s string) bool { return s == "" })).Draw(t, "value"))
 				}
-				r.Overrides = []Override{o}
+				if !slices.ContainsFunc(r.Per, func(k Key) bool { return mixedText(k, o.Values[0]) || mixedText(k, o.Values[len(o.Values)-1]) }) {
+					r.Overrides = []Override{o}
+				}
 			}
 			f.Rules = append(f.Rules, r)
 		}
 		files = append(files, f)
 	}
 	return files
+}
+
+// mixedText reports whether a value is another text to each of the alternatives of a part. An
+// override does not tell them apart.
+func mixedText(k Key, value string) bool {
+	texts := map[string]bool{}
+	for _, name := range k {
+		if name != "ip" {
+			texts[naiveValue(name, value)] = true
+		}
+	}
+	return len(texts) > 1
 }
 
 // Whatever the index leaves out, Match finds what a look at every rule finds, with one Matches for

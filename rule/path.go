@@ -64,7 +64,9 @@ func scanPath(path string) (normal, folded bool) {
 		}
 		switch class {
 		case pathUpper:
-			folded = false
+			if path[i-1] != '%' && (i < 2 || path[i-2] != '%') { // no digit of an encoding
+				folded = false
+			}
 		case pathSlash:
 			if path[i-1] == '/' {
 				return false, false
@@ -77,7 +79,6 @@ func scanPath(path string) (normal, folded bool) {
 			if !normalEscape(path[i:]) {
 				return false, false // or at least not known to be: appendNormalPath finds out
 			}
-			i += 2
 		default:
 			return false, false
 		}

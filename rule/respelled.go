@@ -100,8 +100,8 @@ func lowest(windows, others []*Window) []*Window {
 	return out
 }
 
-// Lower reports whether a, with the algorithm and the window of b, has no number above that of b;
-// nil stands for no limit. It is false of what changes by a schedule.
+// Lower reports whether a, with the algorithm and the window of b, has no number above b's; nil
+// stands for no limit. It is false where a schedule changes the numbers.
 func Lower(a, b *algo.Limit) bool {
 	if a == nil || b == nil || a.Scheduled() || b.Scheduled() {
 		return b == nil && a != nil

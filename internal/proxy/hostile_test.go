@@ -74,7 +74,7 @@ func TestPathEvasion(t *testing.T) {
 	for _, keep := range []httplimit.EncodedSlash{httplimit.RefuseEncodedSlash, httplimit.KeepEncodedSlash} {
 		for _, asIs := range []bool{false, true} {
 			addr = newProxy(t, up.URL, rules, func(o *Options) { o.PathAsIs, o.EncodedSlash = asIs, keep })
-			targets := []string{"/login%00", "/login%00.css", "/x/%00/../login",
+			targets := []string{"/login%0A", "/login%00", "/login%00.css", "/x/%00/../login",
 				"/x#/../login", "/login#", "/#/../login?a", "http://x/x#/../login"}
 			if keep == httplimit.RefuseEncodedSlash {
 				targets = append(targets, "/%2Flogin", "/%2flogin", "/x%2F..%2Flogin", `/\login`, `/x\..\login`, "/%5Clogin", "/x%5c..%5clogin", "http://x/%2Flogin", "//%2F", "/%%2F")

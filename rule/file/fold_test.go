@@ -74,7 +74,7 @@ func TestFoldedExpressions(t *testing.T) {
 	}
 }
 
-// Folding only tightens: what loosens holds only for what is written, and what it excludes it
+// Folding only tightens: what loosens holds only as it is written, and what it excludes it
 // excludes in any spelling.
 func TestFoldingOnlyTightens(t *testing.T) {
 	for _, c := range []struct {
@@ -98,7 +98,7 @@ func TestFoldingOnlyTightens(t *testing.T) {
 			map[string]string{"/Big": "a of 9", "/big": "a of 5", "/Big/": "a of 5", "/x": "a of 5"}},
 		{"an override that tightens", "limits: [{name: a, per: [path], allow: 9/min, override: {/Big: 5/min}}]",
 			map[string]string{"/Big": "a of 5", "/big": "a of 5", "/Big/": "a of 5", "/x": "a of 9"}},
-		{"an override of what is unlimited", "limits: [{name: a, per: [path], allow: unlimited, override: {/big: 5/min}}]",
+		{"an override of an unlimited rule", "limits: [{name: a, per: [path], allow: unlimited, override: {/big: 5/min}}]",
 			map[string]string{"/big": "a:60s of 5", "/BIG": "a:60s of 5", "/x": ""}},
 		{"an override without a limit", "limits: [{name: a, per: [path], allow: 9/min, override: {/big: unlimited}}]",
 			map[string]string{"/big": "", "/BIG": "a of 9"}},

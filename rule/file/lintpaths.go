@@ -98,7 +98,7 @@ func headNotes(s *rule.Set, domain string) []rule.Problem {
 		return nil
 	}
 	return []rule.Problem{note(first, `write method: [GET, "!HEAD"] where HEAD costs nothing`,
-		"%s: method GET is met by HEAD too, since servers answer it by what they do for GET", listed(names))}
+		"%s: method GET is met by HEAD too, since servers run the same code for it", listed(names))}
 }
 
 // headAsGet reports whether HEAD meets the condition on the method that r has only since GET does.

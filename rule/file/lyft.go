@@ -24,7 +24,7 @@ var descriptorKeys = []string{
 	"share_threshold", "metadata",
 }
 
-// rateLimitKeys are those of rate_limit: the form's own, and those of a native limit but for paths.
+// rateLimitKeys are the keys of rate_limit: the form's own, and all of a native limit but paths.
 var rateLimitKeys = sync.OnceValue(func() []string {
 	keys := []string{"unit", "requests_per_unit", "unlimited", "calendar"}
 	return append(keys, slices.DeleteFunc(slices.Clone(limitKeys), func(k string) bool { return k == "paths" })...)
