@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"bytes"
 	"context"
 	"slices"
 
@@ -146,17 +147,26 @@ next:
 }
 
 // applyGrants puts the numbers of grants in place of those that d is about to be charged under. It
-// returns false if nothing is left to charge.
+// returns false if nothing is left to charge. A grant of more is for a key as it is written: what a
+// request that spells it otherwise asks for may be something else.
 func (l *Limiter) applyGrants(d *Decision) bool {
 	now := l.orders.Now()
 	lifted := false
 	for i := range d.charges {
 		h := &d.Matches.Hits[i]
-		g, ok := l.orders.Grants.Find(h.Window.Counter.Keys, h.Key, now)
+		written := d.Matches.WrittenKey(i)
+		g, ok := l.orders.Grants.Find(h.Window.Counter.Keys, written, now)
+		respelled := !ok && !bytes.Equal(written, h.Key)
+		if respelled {
+			g, ok = l.orders.Grants.Find(h.Window.Counter.Keys, h.Key, now)
+		}
 		if !ok {
 			continue
 		}
 		limit := g.Numbers(h.Window.Counter.ID, d.charges[i].Limit)
+		if respelled && !rule.Lower(limit, d.charges[i].Limit) {
+			continue
+		}
 		lifted = lifted || limit == nil
 		if limit != nil && limit != d.charges[i].Limit {
 			h.Limit = limit

@@ -170,7 +170,7 @@ type slotAnchor struct {
 // stands in many rules.
 type anchorer struct {
 	domain *domain
-	asks   map[Predicate]asks
+	asks   map[askKey]asks
 	known  map[string][][]anchor
 }
 
@@ -214,7 +214,7 @@ func (f *anchorer) rule(r *matchRule) []slotAnchor {
 		ways = append(ways, slotAnchor{slot, slices.Compact(merged)})
 	}
 	if p := r.rule.predicate(); p != nil {
-		all := f.asks[p]
+		all := f.asks[r.askKey(p)]
 		for i := range all.list {
 			ways = append(ways, f.ask(&all, &all.list[i])...)
 		}
@@ -282,9 +282,10 @@ func (f *anchorer) ask(all *asks, q *ask) []slotAnchor {
 // is "" if that cannot be said of r.
 func (f *anchorer) oddSpelling(r *matchRule, slot int, of asked.Number) string {
 	p := r.rule.predicate()
-	if p == nil || r.group >= 0 || !f.asks[p].all {
+	if p == nil || r.group >= 0 || !f.asks[r.askKey(p)].all {
 		return ""
 	}
+	all := f.asks[r.askKey(p)].list
 	same := func(q *ask) bool {
 		if of == asked.NoNumber {
 			return q.failsIfAbsent()
@@ -292,9 +293,9 @@ func (f *anchorer) oddSpelling(r *matchRule, slot int, of asked.Number) string {
 		return q.sameIfNoNumber(of)
 	}
 	var b strings.Builder
-	fmt.Fprint(&b, slot, " ", of)
-	for i := range f.asks[p].list {
-		q := &f.asks[p].list[i]
+	fmt.Fprint(&b, slot, " ", of, " ", r.folds)
+	for i := range all {
+		q := &all[i]
 		switch {
 		case f.domain.slotOf[q.attribute] != slot:
 			fmt.Fprintf(&b, " %q", q.text)

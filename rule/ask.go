@@ -36,13 +36,24 @@ func (q *ask) sameIfNoNumber(of asked.Number) bool {
 	return q.presence || q.only == of
 }
 
+// askKey is an expression, and whether a folded path is put in it.
+type askKey struct {
+	Predicate
+	folded bool
+}
+
+// askKey returns the key under which the asks of r's `if` are kept.
+func (r *matchRule) askKey(p Predicate) askKey {
+	return askKey{p, r.folds&pathSpelled != 0}
+}
+
 // asksOf returns what an expression asks.
-func asksOf(p Predicate) asks {
-	a, ok := p.(asker)
+func asksOf(p askKey) asks {
+	a, ok := p.Predicate.(asker)
 	if !ok {
 		return asks{}
 	}
-	list, all := a.Asks()
+	list, all := a.Asks(p.folded)
 	out := asks{all: all}
 	for i := range list {
 		if q, ok := compileAsk(&list[i]); ok {

@@ -91,12 +91,19 @@ func (m *Matches) set(slot int, raw string, ok bool) {
 	if len(raw) > maxKeptValue {
 		m.large = true
 	}
-	switch kind := m.domain.slots[slot].kind; {
-	case kind == kindPlain, kind == kindPath && isNormalPath(raw): // most values
+	switch kind := m.domain.slots[slot].kind; kind {
+	case kindPlain: // most values
 		v.text, v.present = raw, true
 		return
-	case kind == kindIP:
+	case kindPath:
+		m.setPath(v, raw)
+		return
+	case kindIP:
 		v.text, m.addr = normalText(kind, raw, &m.scratch)
+	case kindMethod:
+		if v.text, _ = normalText(kind, raw, &m.scratch); v.text == "HEAD" {
+			m.odd |= headSpelled
+		}
 	default:
 		v.text, _ = normalText(kind, raw, &m.scratch)
 	}
@@ -178,11 +185,11 @@ func hasRange(s string, low, high byte) bool {
 	return false
 }
 
-// attribute returns the value of any attribute, in normal form.
+// attribute returns the value of any attribute, in normal form, as expressions see it.
 func (m *Matches) attribute(name string) (string, bool) {
 	if n, ok := m.domain.slotOf[name]; ok {
 		v := m.value(n)
-		return v.text, v.present
+		return m.spelled(n, v), v.present
 	}
 	if m.source != nil {
 		text, ok := m.source.Attribute(name)

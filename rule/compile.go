@@ -17,6 +17,7 @@ type File struct {
 	Domain      string
 	Exempt      []Condition // a request that meets any of them is exempt from all limits
 	First       bool        // groups: first
+	ExactPaths  bool        // what Exempt excludes is excluded as it is written only
 	Rules       []*Rule     // the native limits, in order
 	Descriptors []*Node     // the Lyft form's first level
 	// Origin belongs to the reader of the file. Lint finds in it what the rules do not say, such as
@@ -56,7 +57,7 @@ func Compile(files []*File, o Options) (*Set, []Problem) {
 		byID:       map[uint64]*Counter{},
 		byTag:      map[[2]uint64]bool{},
 		parts:      map[*domain]*parts{},
-		asks:       map[Predicate]asks{},
+		asks:       map[askKey]asks{},
 	}
 	if b.ipv6Prefix == 0 {
 		b.ipv6Prefix = defaultIPv6Prefix
@@ -87,14 +88,20 @@ type builder struct {
 	byID       map[uint64]*Counter
 	byTag      map[[2]uint64]bool // group and lower half of the ID
 	parts      map[*domain]*parts
-	asks       map[Predicate]asks // expressions often stand in many rules
+	asks       map[askKey]asks // expressions often stand in many rules
+}
+
+// exemption is an entry of exempt, and what is folded for it.
+type exemption struct {
+	condition *Condition
+	folds     spelling
 }
 
 // parts is what a domain is put together from.
 type parts struct {
 	native  map[string]*Rule
 	names   []string // of native, sorted; made when a name is looked for in vain
-	exempt  []*Condition
+	exempt  []exemption
 	lyft    []*Rule
 	nameIDs map[string]int
 	keys    map[string]*keyForm // by spelling
@@ -128,7 +135,7 @@ func (b *builder) addFile(f *File) {
 	}
 	p := b.parts[d]
 	for i := range f.Exempt {
-		p.exempt = append(p.exempt, &f.Exempt[i])
+		p.exempt = append(p.exempt, exemption{&f.Exempt[i], foldsOf(f.ExactPaths)})
 	}
 	group := -1
 	if f.First {
@@ -324,21 +331,28 @@ func (d *domain) slot(attribute string) int {
 func (b *builder) compileRule(d *domain, m *matchRule) {
 	r := m.rule
 	r.When = slices.Clone(r.When) // others may have the same, and other slots
+	if m.levels == nil {
+		m.folds = foldsOf(r.ExactPaths)
+	}
 	for i := range r.When {
-		r.When[i].compile(d)
+		if r.When[i].compile(d, m.folds, false) {
+			m.folds |= whenWritten
+		}
 	}
 	m.keyForm = b.keyFormOf(d, r.Per)
 	p := r.predicate()
+	m.foldExprs()
 	if p != nil || r.amount() != nil {
 		for _, name := range OwnVariables {
 			d.slot(name)
 		}
 	}
 	if p != nil && m.levels == nil {
-		if _, known := b.asks[p]; !known {
-			b.asks[p] = asksOf(p)
+		k := r.compiled.askKey(p)
+		if _, known := b.asks[k]; !known {
+			b.asks[k] = asksOf(k)
 		}
-		for _, q := range b.asks[p].list {
+		for _, q := range b.asks[k].list {
 			d.slot(q.attribute)
 		}
 	}
@@ -378,6 +392,7 @@ func (b *builder) keyFormOf(d *domain, per []Key) *keyForm {
 		var part []alternative
 		for _, name := range key {
 			part = append(part, alternative{d.slot(name), name, kindOf(name)})
+			form.spelled |= spelledOf(kindOf(name))
 		}
 		form.per = append(form.per, part)
 	}
@@ -386,12 +401,13 @@ func (b *builder) keyFormOf(d *domain, per []Key) *keyForm {
 }
 
 // compileExempt compiles the exempt entries. Those of one attribute without negations become one.
-func (b *builder) compileExempt(d *domain, entries []*Condition) {
+func (b *builder) compileExempt(d *domain, entries []exemption) {
 	merged := map[string]*Condition{}
-	var all []*Condition
-	for _, c := range entries {
+	var all []exemption
+	for _, e := range entries {
+		c := e.condition
 		if slices.ContainsFunc(c.Patterns, func(p Pattern) bool { return p.Negated }) {
-			all = append(all, c)
+			all = append(all, e)
 			continue
 		}
 		if m := merged[c.Attribute]; m != nil {
@@ -400,11 +416,11 @@ func (b *builder) compileExempt(d *domain, entries []*Condition) {
 		}
 		m := &Condition{Attribute: c.Attribute, Patterns: slices.Clone(c.Patterns), Pos: c.Pos}
 		merged[c.Attribute] = m
-		all = append(all, m)
+		all = append(all, exemption{m, e.folds})
 	}
-	for _, c := range all {
-		d.exempt = append(d.exempt, *c)
-		d.exempt[len(d.exempt)-1].compile(d)
+	for _, e := range all {
+		d.exempt = append(d.exempt, *e.condition)
+		d.exempt[len(d.exempt)-1].compile(d, e.folds, true)
 	}
 }
 
@@ -496,7 +512,7 @@ func (b *builder) compileOverrides(m *matchRule) {
 		if o.Pos != (Position{}) {
 			at.Pos = o.Pos
 		}
-		keys, err := overrideKeys(m, o.Values)
+		keys, err := overrideKeys(m, o.Values, false)
 		if err != nil {
 			b.problem(&at, "join one value for each entry of per by a comma", "override %q: %v", strings.Join(o.Values, ","), err)
 			continue
@@ -508,6 +524,13 @@ func (b *builder) compileOverrides(m *matchRule) {
 			}
 			m.overrides[k] = o
 		}
+		if m.folds&m.spelled == 0 {
+			continue
+		}
+		keys, _ = overrideKeys(m, o.Values, true)
+		for _, k := range keys {
+			m.respell(k, o)
+		}
 	}
 }
 
@@ -517,8 +540,9 @@ const maxOverrideForms = 256
 
 // overrideKeys makes the keys for the values of an override, with alternative 0 throughout. There
 // are several where a value has other normal forms for other alternatives of its part. A
-// descriptor's key has a part for each level whose value is not fixed.
-func overrideKeys(m *matchRule, values []string) ([]string, error) {
+// descriptor's key has a part for each level whose value is not fixed. With folded they are as the
+// keys of m are folded.
+func overrideKeys(m *matchRule, values []string, folded bool) ([]string, error) {
 	parts := m.per
 	if m.byPath() {
 		parts = nil
@@ -538,7 +562,11 @@ func overrideKeys(m *matchRule, values []string) ([]string, error) {
 		}
 		var forms []string
 		for _, a := range parts[i] {
-			if form := string(appendValue(nil, 0, a.kind, v, int(m.ipv6Prefix))); !slices.Contains(forms, form) {
+			form := string(appendValue(nil, 0, a.kind, v, int(m.ipv6Prefix)))
+			if folded {
+				form = string(m.appendFolded(nil, 0, a.kind, v))
+			}
+			if !slices.Contains(forms, form) {
 				forms = append(forms, form)
 			}
 		}

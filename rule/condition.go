@@ -7,14 +7,19 @@ type conditionTables struct {
 	positive, negated *patternSet // nil if there are none
 }
 
-// compile makes c ready for requests to d.
-func (c *Condition) compile(d *domain) {
+// compile makes c ready for requests to d. folds is what is folded; c then reports whether its
+// patterns are written otherwise than they are folded.
+func (c *Condition) compile(d *domain, folds spelling, loosens bool) (written bool) {
 	c.slot = int32(d.slot(c.Attribute))
+	c.folds, c.loosens = folds&spelledOf(kindOf(c.Attribute)), loosens
+	if c.folds&pathSpelled != 0 {
+		written = c.fold()
+	}
 	positive, negated := c.split()
 	c.positive, c.many = len(positive) > 0, nil
 	c.single = c.positive && len(c.Patterns) == 1
 	if len(c.Patterns) <= fewPatterns {
-		return
+		return written
 	}
 	c.many = &conditionTables{}
 	if len(positive) > 0 {
@@ -23,6 +28,7 @@ func (c *Condition) compile(d *domain) {
 	if len(negated) > 0 {
 		c.many.negated = newPatternSet(negated)
 	}
+	return written
 }
 
 // split returns the patterns of c, those that are negated apart.
@@ -46,6 +52,9 @@ func (c *Condition) match(m *Matches) bool {
 	v := m.value(int(c.slot))
 	if !v.present {
 		return !c.positive
+	}
+	if c.folds&m.odd != 0 {
+		return c.matchOdd(m, v)
 	}
 	if c.single {
 		p := &c.Patterns[0]

@@ -21,6 +21,10 @@ const (
 // a tenth of a millisecond.
 const nowCost = int(100 * time.Microsecond / lookTime)
 
+// maxRespelled is up to how often an expression is asked on a request that spells its path and its
+// method in ways that are folded.
+const maxRespelled = 6
+
 // MatchNow is Match for a goroutine that others wait for. If done is false, q would be tried on so
 // many rules one by one, for want of something that tells them apart, or meets so many, that it
 // takes longer than about 100 µs to match and to charge. Then what m holds is of no use, and Match
@@ -54,13 +58,16 @@ func (d *domain) addUp() {
 // slowWith reports whether looking at the rules with ids takes longer than others may wait, and
 // notes it.
 func (m *Matches) slowWith(ids []int32) bool {
-	d := m.domain
-	if d.work <= nowCost {
+	d, most := m.domain, nowCost
+	if m.odd != 0 {
+		most /= maxRespelled // which expressions may be asked in each spelling
+	}
+	if d.work <= most {
 		return false
 	}
 	n := d.always
 	for _, id := range ids {
-		if n += int(d.rules[id].cost); n > nowCost {
+		if n += int(d.rules[id].cost); n > most {
 			m.slow = true
 			return true
 		}

@@ -107,12 +107,16 @@ func (e *explainer) why(r *matchRule) string {
 			return fmt.Sprintf("groups: first: %s of the same file is met before", first.Name)
 		}
 		// A rule in shadow takes the place of others in shadow only, as in Match.
-		if r.modeFor(key) != Shadow {
-			e.firsts[int(r.group)] = r.rule
-		} else if mark := &e.m.groups[r.group]; mark.any == e.m.generation {
+		sure := e.m.surely(r)
+		if r.modeFor(key) == Shadow && e.m.groups[r.group].any == e.m.generation {
 			return "groups: first: another one of the same file is met before"
 		}
-		e.m.groups[r.group].any = e.m.generation
+		if sure && r.modeFor(key) != Shadow {
+			e.firsts[int(r.group)] = r.rule
+		}
+		if sure {
+			e.m.groups[r.group].any = e.m.generation
+		}
 	}
 	return ""
 }
@@ -173,15 +177,15 @@ func (e *explainer) whyNotIf(r *matchRule) string {
 	if p == nil {
 		return ""
 	}
-	e.m.vars.spent = [2]uint64{} // all rules are asked, each by itself
-	ok, err := p.Holds(e.m.variables(r.mode))
+	e.m.vars.spent, e.m.stopped = [2]uint64{}, [2]bool{} // all rules are asked, each by itself
+	before := e.m.CELErrors
 	switch {
-	case err != nil:
-		return fmt.Sprintf("if: the expression failed: %v", err)
-	case !ok:
-		return "if: the expression is false"
+	case e.m.evalIf(r, p, nil, r.mode):
+		return ""
+	case e.m.CELErrors > before:
+		return fmt.Sprintf("if: the expression failed: %v", e.m.failures[len(e.m.failures)-1].Err)
 	}
-	return ""
+	return "if: the expression is false"
 }
 
 // sources lists patterns for a message.
@@ -333,9 +337,9 @@ func (e *explainer) replaced(reasons []Reason) {
 }
 
 // replaces reports whether a, which is met, keeps b from applying: a rule in shadow does so only to
-// one in shadow.
+// one in shadow, and one that is met in some spellings only does not.
 func (e *explainer) replaces(a, b *Rule) bool {
-	return a.Lyft != nil || e.mode(a) != Shadow || e.mode(b) == Shadow
+	return a.Lyft != nil || e.m.surely(a.compiled) && (e.mode(a) != Shadow || e.mode(b) == Shadow)
 }
 
 func (e *explainer) mode(r *Rule) Mode {

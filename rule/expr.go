@@ -25,9 +25,15 @@ type Predicate interface {
 // asker is a Predicate that tells what it asks of attributes, as those of package rule/file do. A
 // rule with another Predicate is found by its when and per alone.
 type asker interface {
-	// Asks returns what the expression asks of single attributes; all reports that it asks nothing
-	// else.
-	Asks() (asks []asked.Ask, all bool)
+	// Asks returns what the expression asks of single attributes, with folded what it asks where
+	// the path is folded; all reports that it asks nothing else.
+	Asks(folded bool) (asks []asked.Ask, all bool)
+}
+
+// folder is a Predicate or an Amount that tells what it writes otherwise than folded.
+type folder interface {
+	// Folds reports whether the expression compares the path with texts that are not folded.
+	Folds() bool
 }
 
 // Amount is a compiled `cost`. Safe for concurrent use.
@@ -90,6 +96,11 @@ func (v *Variables) Domain() string { return v.m.domain.name }
 // empty.
 func (v *Variables) Attribute(name string) (value string, ok bool) { return v.m.attribute(name) }
 
+// Folded reports whether the path is given as it is folded (FoldPath): then what the expression
+// compares it with is folded too. An expression that fails or is false for the path as it came is
+// asked again for the folded one.
+func (v *Variables) Folded() bool { return v.m.seen&(pathSpelled|slashSpelled) != 0 }
+
 // FromDescriptors reports whether the attributes are the entries of descriptors. Each look-up then
 // goes through all of them.
 func (v *Variables) FromDescriptors() bool { return v.m.union }
@@ -106,7 +117,7 @@ func (v *Variables) All(prefix string) map[string]string {
 	}
 	for key, value := range all {
 		if slot, known := v.m.domain.slotOf[prefix+key]; known {
-			value = v.m.value(slot).text
+			value = v.m.spelled(slot, v.m.value(slot))
 			all[key] = value
 		}
 		if value == "" {

@@ -41,7 +41,8 @@ func (r *matchRule) modeFor(key []byte) Mode {
 	return r.mode
 }
 
-// overrideOf is Matches.override for a key that need not be one of r's.
+// overrideOf returns the override that names a key, which need not be one of r's; nil if there is
+// none.
 func (r *matchRule) overrideOf(key []byte) *Override {
 	var zero []byte // with alternative 0 throughout
 	for rest := key; len(rest) > 0; {
@@ -52,5 +53,8 @@ func (r *matchRule) overrideOf(key []byte) *Override {
 		zero, _ = appendPartZero(zero, rest, 0, int(r.ipv6Prefix))
 		rest = after
 	}
-	return r.overrides[string(zero)]
+	if o := r.overrides[string(zero)]; o != nil {
+		return o
+	}
+	return r.respelled[string(zero)].override
 }

@@ -300,7 +300,7 @@ const fewRules = 8
 
 // newRuleIndex indexes rules. For each it takes, of all ways to anchor it, the one that shares its
 // most common literal with the fewest other rules.
-func newRuleIndex(rules []*matchRule, d *domain, known map[Predicate]asks) *ruleIndex {
+func newRuleIndex(rules []*matchRule, d *domain, known map[askKey]asks) *ruleIndex {
 	type literal struct {
 		slot int
 		anchor
@@ -454,5 +454,12 @@ func (x *ruleIndex) addCandidates(m *Matches, slot int) {
 	case v.indexed != m.generation:
 		v.indexed = m.generation // an attribute that comes twice brings its rules in once
 		m.candidates = x.indexes[slot].appendIDs(m, m.candidates, v.text, m.addrOf(slot))
+		if s := m.odd & spelledOf(m.domain.slots[slot].kind); s != 0 {
+			one, other := m.spellings(s)
+			m.candidates = x.indexes[slot].appendIDs(m, m.candidates, one, netip.Addr{})
+			if one != other && other != v.text {
+				m.candidates = x.indexes[slot].appendIDs(m, m.candidates, other, netip.Addr{})
+			}
+		}
 	}
 }

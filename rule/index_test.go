@@ -211,7 +211,7 @@ func drawIndexCondition(t *rapid.T, tb testing.TB) Condition {
 
 func drawExpression(t *rapid.T, depth int) string {
 	text := func() string {
-		if s := rapid.SampledFrom(append(indexPieces[:12:12], "", "/a/b")).Draw(t, "text"); s != "" || rapid.Bool().Draw(t, "empty") {
+		if s := rapid.SampledFrom(append(indexPieces[:12:12], "", "/a/b", "/A/B/", "/")).Draw(t, "text"); s != "" || rapid.Bool().Draw(t, "empty") {
 			return fmt.Sprintf("%q", s)
 		}
 		return `"a"`
@@ -289,6 +289,7 @@ func drawIndexFiles(t *rapid.T, tb testing.TB) func() []*File {
 		when   []Condition
 		per    []Key
 		shadow bool
+		exact  bool
 		source string
 		prog   Predicate
 	}
@@ -318,6 +319,7 @@ func drawIndexFiles(t *rapid.T, tb testing.TB) func() []*File {
 				d.per = append(d.per, rapid.SliceOfNDistinct(rapid.SampledFrom(indexNames), 1, 2, rapid.ID).Draw(t, "key"))
 			}
 			d.shadow = rapid.IntRange(0, 5).Draw(t, "shadow") == 0
+			d.exact = rapid.IntRange(0, 3).Draw(t, "exact") == 0
 			rules = append(rules, d)
 		}
 		all = append(all, rules)
@@ -331,7 +333,7 @@ func drawIndexFiles(t *rapid.T, tb testing.TB) func() []*File {
 			for _, d := range all[i] {
 				r := testRule(tb, fmt.Sprint("r", n)).when(d.when...)
 				n++
-				r.Per, r.Shadow, r.If, r.Exprs = d.per, d.shadow, d.source, &Exprs{If: d.prog}
+				r.Per, r.Shadow, r.ExactPaths, r.If, r.Exprs = d.per, d.shadow, d.exact, d.source, &Exprs{If: d.prog}
 				f.Rules = append(f.Rules, r)
 			}
 			if wide { // more attributes than are gone through
@@ -478,7 +480,7 @@ func TestFailedExpressionsAreCounted(t *testing.T) {
 func TestLookUpIsToldApart(t *testing.T) {
 	a, errA := CompileIf(`path == "/a"`)
 	b, errB := CompileIf(`attr["path"] == "/a"`)
-	if errA != nil || errB != nil || asksOf(a).list[0].text == asksOf(b).list[0].text {
+	if errA != nil || errB != nil || asksOf(askKey{a, false}).list[0].text == asksOf(askKey{b, false}).list[0].text {
 		t.Errorf("%v, %v: not told apart", errA, errB)
 	}
 }

@@ -235,6 +235,16 @@ func (w *Window) KeyParts(key []byte) []string {
 // in this place; one that holds a = needs its name. One text for a key of several parts is cut at
 // its commas. The error says which part does not fit.
 func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
+	return w.appendKey(dst, parts, true)
+}
+
+// AppendWrittenKey is AppendKey for a key as a request writes it (Matches.WrittenKey): paths and
+// methods are not folded.
+func (w *Window) AppendWrittenKey(dst []byte, parts []string) ([]byte, error) {
+	return w.appendKey(dst, parts, false)
+}
+
+func (w *Window) appendKey(dst []byte, parts []string, folded bool) ([]byte, error) {
 	r := w.Rule.compiled
 	if r == nil {
 		return dst, errors.New("the rule is not part of a set")
@@ -265,6 +275,10 @@ func (w *Window) AppendKey(dst []byte, parts []string) ([]byte, error) {
 			}
 		default:
 			for alt, a := range r.per[i] {
+				if a.name == name && folded {
+					dst = r.appendFolded(dst, alt, a.kind, value)
+					break
+				}
 				if a.name == name {
 					dst = appendValue(dst, alt, a.kind, value, int(r.ipv6Prefix))
 					break

@@ -130,7 +130,7 @@ func (m *Matches) matchDescriptors(s *Set) {
 		default:
 			match := &m.Descriptors[i]
 			match.Rule = r.rule
-			match.Hit, match.Unlimited = m.emit(r, leaf.key, r.modeFor(leaf.key), i)
+			match.Hit, match.Unlimited = m.emit(r, leaf.key, r.modeFor(leaf.key), i, true)
 			if match.Hit >= 0 {
 				match.StatsKey = m.statsKey(r, m.descriptors[i].Entries)
 			}

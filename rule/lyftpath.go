@@ -69,7 +69,7 @@ func (m *Matches) matchPaths() {
 			continue
 		}
 		match := DescriptorMatch{Rule: r.rule}
-		match.Hit, match.Unlimited = m.emit(r, key, r.modeFor(key), -1)
+		match.Hit, match.Unlimited = m.emit(r, key, r.modeFor(key), -1, true)
 		if match.Hit >= 0 {
 			match.StatsKey = m.leaves[i].stats
 		}

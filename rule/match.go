@@ -145,8 +145,10 @@ type Matches struct {
 	descriptors []Descriptor
 	union       bool // the descriptors' entries are the attributes
 	generation  uint32
-	values      []value // by slot
-	large       bool    // one of them is too large to be kept until the next request
+	odd         spelling // what the request spells in another way than rules fold it
+	seen        spelling // which spellings expressions see
+	values      []value  // by slot
+	large       bool     // one of them is too large to be kept until the next request
 	addr        netip.Addr
 	scratch     []byte // values in normal form; only ever grows within a request
 	candidates  []int32
@@ -167,6 +169,9 @@ type Matches struct {
 	hasty    bool // others wait: what takes long is left to another goroutine
 	slow     bool // which this is
 	tried    int  // patterns of long lists that were looked at
+
+	folded, lowered string       // the path without and with its final slash, if odd holds it
+	written         []writtenKey // of hits whose keys were folded
 }
 
 // groupMark says whether a rule of a file with groups: first was met, enforced and at all.
@@ -178,6 +183,13 @@ type metRule struct {
 	key      []byte
 	mode     Mode
 	replaced bool
+	sure     bool // in every spelling
+}
+
+// writtenKey is the key of hits in the spelling in which the request came.
+type writtenKey struct {
+	first, behind int // indexes into Hits
+	key           []byte
 }
 
 // leaf is the rule that a descriptor leads to, nil if there is none, and its key.
@@ -218,20 +230,27 @@ type matchRule struct {
 	id       int32 // place among the domain's native rules
 	cost     int32 // what it takes to look at it, and to charge it, in units of lookTime
 	mode     Mode  // with keys on which the rule is enforced
+	// what is folded for the rule, and where it is written otherwise than folded
+	folds spelling
+	// what its expressions read of that which may be spelled in other ways
+	ifReads, costReads spelling
 }
 
 // keyForm says how keys are made of requests.
 type keyForm struct {
 	per        [][]alternative
 	ipv6Prefix uint8
+	spelled    spelling // what of the parts may be spelled in other ways
 }
 
 // extras is what few rules have.
 type extras struct {
 	replaces  []int32              // ids of native rules, ascending
 	overrides map[string]*Override // by key, with alternative 0 throughout
-	salt      uint64               // of a rule that is enforced on a share of the keys
-	alike     *alikeRules          // nil if no other rule fares as this one
+	// by folded key, what holds of overrides for other spellings of it; nil if keys are not folded
+	respelled map[string]respelled
+	salt      uint64      // of a rule that is enforced on a share of the keys
+	alike     *alikeRules // nil if no other rule fares as this one
 
 	// The rest is of rules of the Lyft form.
 	levels []*lyftNode // from the top
@@ -298,8 +317,9 @@ func (s *Set) Match(q *Query, m *Matches) {
 // begin resets m for a request to d.
 func (m *Matches) begin(d *domain, q *Query) {
 	m.Known, m.Exempt, m.CELErrors, m.looked, m.tried = false, false, 0, 0, 0
-	m.Priority, m.slow, m.TooCostly, m.stopped = DefaultPriority, false, nil, [2]bool{}
+	m.Priority, m.slow, m.odd, m.seen, m.TooCostly, m.stopped = DefaultPriority, false, 0, 0, nil, [2]bool{}
 	m.Hits, m.buf, m.scratch, m.met, m.bans = m.Hits[:0], m.buf[:0], m.scratch[:0], m.met[:0], m.bans[:0]
+	m.written = m.written[:0]
 	m.Descriptors = m.Descriptors[:0]
 	for range q.Descriptors {
 		m.Descriptors = append(m.Descriptors, DescriptorMatch{Hit: -1})
@@ -396,20 +416,23 @@ func (m *Matches) consider(r *matchRule) {
 		m.buf = m.buf[:begin]
 		return
 	}
+	sure := r.folds&(m.odd|whenWritten|ifWritten) == 0 || m.surely(r)
 	if mark != nil {
 		if mode == Shadow && mark.any == m.generation {
 			return
 		}
-		mark.any = m.generation
-		if mode != Shadow {
-			mark.enforced = m.generation
+		if sure {
+			mark.any = m.generation
+			if mode != Shadow {
+				mark.enforced = m.generation
+			}
 		}
 	}
 	if m.domain.replaces {
-		m.met = append(m.met, metRule{rule: r, key: key, mode: mode})
+		m.met = append(m.met, metRule{rule: r, key: key, mode: mode, sure: sure})
 		return
 	}
-	m.emit(r, key, mode, -1)
+	m.emit(r, key, mode, -1, sure)
 }
 
 // holds reports whether all of r's conditions hold.
@@ -424,9 +447,21 @@ func (m *Matches) holds(r *matchRule) bool {
 
 func (m *Matches) evalIf(r *matchRule, p Predicate, key []byte, mode Mode) bool {
 	ok, err := p.Holds(m.variables(mode))
+	if all := m.spellingsOfIf(r); all != 0 && !ok && !errors.Is(err, ErrTooCostly) {
+		m.respell(all, func() bool {
+			holds, failed := p.Holds(m.variables(mode))
+			if errors.Is(failed, ErrTooCostly) {
+				err = failed
+				return true
+			}
+			ok = holds && failed == nil
+			return ok
+		})
+	}
 	switch {
+	case ok:
+		return true
 	case err == nil:
-		return ok
 	case errors.Is(err, ErrTooCostly):
 		m.overspent(r, "if", key, mode)
 	default:
@@ -449,7 +484,10 @@ func mix(x uint64) uint64 {
 }
 
 // appendKey appends r's key to buf; false if the request lacks a part.
-func (m *Matches) appendKey(r *matchRule) bool {
+func (m *Matches) appendKey(r *matchRule) bool { return m.appendKeyIn(r, r.folds) }
+
+// appendKeyIn is appendKey in a spelling in which folds is folded.
+func (m *Matches) appendKeyIn(r *matchRule, folds spelling) bool {
 next:
 	for _, part := range r.per {
 		for alt := range part {
@@ -459,6 +497,8 @@ next:
 			}
 			if part[alt].kind == kindIP && m.addr.IsValid() { // there is one slot for ip
 				m.buf = appendAddr(m.buf, alt, m.addr, int(r.ipv6Prefix))
+			} else if s := folds & m.odd; s != 0 && s&spelledOf(part[alt].kind) != 0 {
+				m.buf = appendText(m.buf, alt, m.keyText(r, part[alt].kind, v.text))
 			} else {
 				m.buf = appendText(m.buf, alt, v.text)
 			}
@@ -482,7 +522,7 @@ func (m *Matches) emitMet() {
 			case b.rule.id > replaces[0]:
 				replaces = replaces[1:]
 			default:
-				if a.mode != Shadow || b.mode == Shadow {
+				if a.sure && (a.mode != Shadow || b.mode == Shadow) {
 					b.replaced = true
 				}
 				k++
@@ -491,24 +531,26 @@ func (m *Matches) emitMet() {
 	}
 	for i := range m.met {
 		if a := &m.met[i]; !a.replaced {
-			m.emit(a.rule, a.key, a.mode, -1)
+			m.emit(a.rule, a.key, a.mode, -1, a.sure)
 		}
 	}
 	clear(m.met)
 }
 
-// emit appends the Hits of a rule that is met. It returns the index of the first, -1 if there are
-// none, and whether the key is unlimited.
-func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (first int, unlimited bool) {
+// emit appends the Hits of a rule that is met; sure says that it is met in every spelling. It
+// returns the index of the first, -1 if there are none, and whether the key is unlimited.
+func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int, sure bool) (first int, unlimited bool) {
 	windows := r.rule.Windows
 	unlimited = r.rule.Unlimited
-	if p := r.rule.Priority; p != DefaultPriority && mode != Shadow && m.Priority != Critical {
+	if p := r.rule.Priority; p != DefaultPriority && mode != Shadow && m.Priority != Critical && (sure || p != Critical) {
 		m.Priority = p
 	}
+	written := key
+	if r.folds&m.odd&r.spelled != 0 {
+		written = m.writeKey(r)
+	}
 	if r.overrides != nil {
-		if o := m.override(r, key); o != nil {
-			windows, unlimited = o.Windows, o.Unlimited
-		}
+		windows, unlimited = m.overridden(r, key, written)
 	}
 	if unlimited {
 		return -1, true
@@ -535,22 +577,8 @@ func (m *Matches) emit(r *matchRule, key []byte, mode Mode, descriptor int) (fir
 		h := &m.Hits[n]
 		h.Window, h.Limit, h.Key, h.Cost, h.Mode, h.Descriptor = w, w.Limit, key, cost, mode, descriptor
 	}
+	if r.folds&m.odd&r.spelled != 0 && first >= 0 {
+		m.written = append(m.written, writtenKey{first, len(m.Hits), written})
+	}
 	return first, false
-}
-
-// override returns the override for a key, or nil. Overrides are kept under keys whose parts all
-// have alternative 0.
-func (m *Matches) override(r *matchRule, key []byte) *Override {
-	alternatives := false
-	for _, part := range r.per {
-		alternatives = alternatives || len(part) > 1
-	}
-	if !alternatives {
-		return r.overrides[string(key)]
-	}
-	begin := len(m.scratch)
-	for i := 0; i < len(key); {
-		m.scratch, i = appendPartZero(m.scratch, key, i, int(r.ipv6Prefix))
-	}
-	return r.overrides[string(m.scratch[begin:])]
 }

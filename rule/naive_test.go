@@ -55,27 +55,70 @@ func naivePattern(name, source, value string) bool {
 	return globRegexp(source, false).MatchString(value)
 }
 
-func naiveHolds(q Map, c Condition) bool {
-	value := naiveValue(c.Attribute, q[c.Attribute])
+// naiveSpellings are what a value is compared as: what is named, and what is excluded. A path is
+// folded where fold says so, and HEAD is GET.
+func naiveSpellings(name, value string, fold bool) []string {
+	switch {
+	case name == "path" && fold:
+		lower := strings.ToLower(value)
+		if cut := strings.TrimSuffix(lower, "/"); cut != "" {
+			return []string{lower, cut}
+		}
+		return []string{lower}
+	case name == "method" && value == "HEAD":
+		return []string{"HEAD", "GET"}
+	}
+	return []string{value}
+}
+
+// naiveFolded is naivePattern without a negation, in any spelling.
+func naiveFolded(name, source, value string, fold bool) bool {
+	if name == "path" && fold {
+		switch {
+		case strings.HasPrefix(source, "~"):
+			source = "~(?i)" + source[1:]
+		case !strings.HasSuffix(source, "**/") && len(source) > 1:
+			source = strings.TrimSuffix(strings.ToLower(source), "/")
+		default:
+			source = strings.ToLower(source)
+		}
+	}
+	return slices.ContainsFunc(naiveSpellings(name, value, fold), func(v string) bool { return naivePattern(name, source, v) })
+}
+
+// naiveHolds reports whether c holds: in some spelling, or with sure in every one.
+func naiveHolds(q Map, c Condition, fold, sure bool) bool {
+	name := c.Attribute
+	value := naiveValue(name, q[name])
 	positive, matched := false, false
 	for _, p := range c.Patterns {
-		if !p.Negated {
+		source, negated := strings.CutPrefix(p.Source, "!")
+		exactly := value != "" && naivePattern(name, source, value)
+		folded := value != "" && naiveFolded(name, source, value, fold)
+		if !negated {
 			positive = true
-			matched = matched || value != "" && naivePattern(c.Attribute, p.Source, value)
-		} else if value != "" && !naivePattern(c.Attribute, p.Source, value) {
+			matched = matched || exactly || folded && !sure
+		} else if exactly || folded && sure {
 			return false
 		}
 	}
 	return matched || !positive
 }
 
-// naivePart is how a value is counted, as KeyParts shows it.
-func naivePart(name, value string) string {
+// naivePart is how a value is counted, as KeyParts shows it; written is as it came. What a wildcard
+// of the rule stands for keeps its case.
+func naivePart(r *Rule, name, value string, written bool) string {
 	value = naiveValue(name, value)
 	if name == "ip" {
 		if a, err := netip.ParseAddr(value); err == nil && a.Is6() {
 			return netip.PrefixFrom(a, 64).Masked().String()
 		}
+	}
+	if name == "method" && value == "HEAD" && !written {
+		value = "GET"
+	}
+	if name == "path" && !written && !r.ExactPaths {
+		value = naiveKeyPath(r, value)
 	}
 	if len(value) > 256 {
 		return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(value)))
@@ -83,35 +126,68 @@ func naivePart(name, value string) string {
 	return value
 }
 
+func naiveKeyPath(r *Rule, value string) string {
+	cut := value
+	if len(cut) > 1 {
+		cut = strings.TrimSuffix(cut, "/")
+	}
+	key := []byte(cut)
+	met := false
+	for _, c := range r.When {
+		for _, p := range c.Patterns {
+			if c.Attribute != "path" || strings.HasPrefix(p.Source, "!") || !naiveFolded("path", p.Source, value, true) {
+				continue
+			}
+			met = true
+			source := strings.ToLower(strings.TrimSuffix(p.Source, "/"))
+			head, tail, wild := strings.Cut(source, "*") // none has two wildcards
+			if !wild || strings.HasPrefix(source, "~") || len(cut) < len(head) {
+				return strings.ToLower(cut)
+			}
+			tail = strings.TrimLeft(tail, "*")
+			copy(key, head)
+			copy(key[len(key)-len(tail):], tail)
+		}
+	}
+	if !met {
+		return strings.ToLower(cut)
+	}
+	return string(key)
+}
+
 func naiveMatch(files []*File, q Map) (met []string, exempt bool) {
 	type one struct {
-		r      *Rule
-		parts  []string
-		names  []string // the alternative of each part
-		values []string
+		r             *Rule
+		parts         []string
+		names         []string // the alternative of each part
+		values, wrote []string
+		sure          bool
 	}
 	var all []one
 	for _, f := range files {
 		for _, c := range f.Exempt {
-			if naiveHolds(q, c) {
+			if naiveHolds(q, c, !f.ExactPaths, true) {
 				return nil, true
 			}
 		}
 		shadowed, enforced := false, false
 	rules:
 		for _, r := range f.Rules {
+			sure := true
 			for _, c := range r.When {
-				if !naiveHolds(q, c) {
+				if !naiveHolds(q, c, !r.ExactPaths, false) {
 					continue rules
 				}
+				sure = sure && naiveHolds(q, c, !r.ExactPaths, true)
 			}
-			var parts, names, values []string
+			var parts, names, values, wrote []string
 		per:
 			for _, key := range r.Per {
 				for _, name := range key {
 					if naiveValue(name, q[name]) != "" {
-						v := naivePart(name, q[name])
+						v := naivePart(r, name, q[name], false)
 						parts, names, values = append(parts, name+"="+v), append(names, name), append(values, v)
+						wrote = append(wrote, naivePart(r, name, q[name], true))
 						continue per
 					}
 				}
@@ -120,14 +196,14 @@ func naiveMatch(files []*File, q Map) (met []string, exempt bool) {
 			if f.First && (enforced || r.Shadow && shadowed) {
 				continue
 			}
-			shadowed, enforced = true, enforced || !r.Shadow
-			all = append(all, one{r, parts, names, values})
+			shadowed, enforced = shadowed || sure, enforced || !r.Shadow && sure
+			all = append(all, one{r, parts, names, values, wrote, sure})
 		}
 	}
 	for _, b := range all {
 		replaced := false
 		for _, a := range all {
-			replaced = replaced || slices.Contains(a.r.Replaces, b.r.Name) && (!a.r.Shadow || b.r.Shadow)
+			replaced = replaced || a.sure && slices.Contains(a.r.Replaces, b.r.Name) && (!a.r.Shadow || b.r.Shadow)
 		}
 		if replaced {
 			continue
@@ -137,8 +213,11 @@ func naiveMatch(files []*File, q Map) (met []string, exempt bool) {
 			windows = nil
 		}
 		for i := range b.r.Overrides {
-			if naiveOverride(b.r.Overrides[i].Values, b.names, b.values) {
-				windows = b.r.Overrides[i].Windows
+			switch o := b.r.Overrides[i]; {
+			case naiveOverride(b.r, o.Values, b.names, b.wrote, true):
+				windows = o.Windows
+			case naiveOverride(b.r, o.Values, b.names, b.values, false) && o.Windows[0].Limit.Config().N < 10:
+				windows = o.Windows
 			}
 		}
 		for _, w := range windows {
@@ -157,9 +236,9 @@ func naiveMatch(files []*File, q Map) (met []string, exempt bool) {
 
 // naiveOverride reports whether an override is for the key: its values are read as the alternatives
 // that the key is made of.
-func naiveOverride(values, names, parts []string) bool {
+func naiveOverride(r *Rule, values, names, parts []string, written bool) bool {
 	for i, v := range values {
-		if naivePart(names[i], v) != parts[i] {
+		if naivePart(r, names[i], v, written) != parts[i] {
 			return false
 		}
 	}
@@ -167,18 +246,18 @@ func naiveOverride(values, names, parts []string) bool {
 }
 
 var naivePatterns = map[string][]string{
-	"path":   {"/", "/a", "/a/*", "/a/**", "/a/b", "/*/b", "/**/b", "**b", "/ab*", "!/a", "!/a/**", "~b$", "~^/a", "/a/b/**", "/b", "*/b", "/**"},
+	"path":   {"/", "/a", "/a/*", "/a/**", "/a/b", "/*/b", "/**/b", "**b", "/ab*", "!/a", "!/a/**", "~b$", "~^/a", "/a/b/**", "/b", "*/b", "/**", "/A", "/a/", "/A/B/", "!/A", "!/a/", "/A/*", "~^/A/B", "/*/B/", "**/"},
 	"user":   {"ada", "a*", "*a", "b*b", "bob", "!ada", "!**", "~o", "**", `\!x`, "ad*", "*b"},
 	"ip":     {"10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "2001:db8::/32", "2001:db8::1", "!10.0.0.0/8", "10.*", "0.0.0.0/0", "::/0", "gw"},
-	"method": {"GET", "post", "P*", "!GET"},
+	"method": {"GET", "post", "P*", "!GET", "HEAD", "!HEAD"},
 	"host":   {"a.com", "*.a.com", "!b.com"},
 }
 
 var naiveValues = map[string][]string{
-	"path":   {"/", "/a", "/a/", "//a", "/a/b", "/a/b/c", "/%61", "/b", "/ab", "/abc", "/x/../a", "", "/x/y/b"},
+	"path":   {"/", "/a", "/a/", "//a", "/a/b", "/a/b/c", "/%61", "/b", "/ab", "/abc", "/x/../a", "", "/x/y/b", "/A", "/A/", "/a/B", "/A/b/", "/B/", "/AB", "/%41"},
 	"user":   {"ada", "bob", "anna", "b", "!x", "", "10.1.2.3", strings.Repeat("a", 300)},
 	"ip":     {"10.1.2.3", "10.1.2.4", "::ffff:10.1.2.3", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::2", "gw", "", "11.0.0.1", "fe80::1%lo"},
-	"method": {"GET", "get", "POST", "PUT", ""},
+	"method": {"GET", "get", "POST", "PUT", "", "HEAD", "head"},
 	"host":   {"a.com", "A.COM:80", "x.a.com", "b.com"},
 }
 
@@ -197,13 +276,14 @@ func drawFiles(t *rapid.T, tb testing.TB) []*File {
 	var files []*File
 	n := 0
 	for range rapid.IntRange(1, 3).Draw(t, "files") {
-		f := &File{Domain: "default", First: rapid.Bool().Draw(t, "first")}
+		f := &File{Domain: "default", First: rapid.Bool().Draw(t, "first"), ExactPaths: rapid.IntRange(0, 3).Draw(t, "exact") == 0}
 		for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "exempt") {
 			f.Exempt = append(f.Exempt, drawCondition(t, tb))
 		}
 		for range rapid.SampledFrom([]int{0, 1, 2, 3, 12}).Draw(t, "rules") {
 			r := testRule(tb, fmt.Sprint("r", n))
 			n++
+			r.ExactPaths = f.ExactPaths
 			for range rapid.IntRange(0, 3).Draw(t, "conditions") {
 				r.When = append(r.When, drawCondition(t, tb))
 			}
@@ -216,17 +296,32 @@ func drawFiles(t *rapid.T, tb testing.TB) []*File {
 				r.Replaces = []string{fmt.Sprint("r", rapid.IntRange(0, n-2).Draw(t, "replaced"))}
 			}
 			if len(r.Per) > 0 && rapid.Bool().Draw(t, "override") {
-				o := Override{Windows: []*Window{testWindow(tb, r.Name, 77, time.Minute)}}
+				numbers := rapid.SampledFrom([]int64{5, 77}).Draw(t, "numbers")
+				o := Override{Windows: []*Window{testWindow(tb, r.Name, numbers, time.Minute)}}
 				for _, key := range r.Per {
 					o.Values = append(o.Values, rapid.SampledFrom(slices.DeleteFunc(slices.Clone(naiveValues[key[0]]), func(s string) bool { return s == "" })).Draw(t, "value"))
 				}
-				r.Overrides = []Override{o}
+				if !slices.ContainsFunc(r.Per, func(k Key) bool { return mixedText(k, o.Values[0]) || mixedText(k, o.Values[len(o.Values)-1]) }) {
+					r.Overrides = []Override{o}
+				}
 			}
 			f.Rules = append(f.Rules, r)
 		}
 		files = append(files, f)
 	}
 	return files
+}
+
+// mixedText reports whether a value is another text to each of the alternatives of a part. An
+// override does not tell them apart.
+func mixedText(k Key, value string) bool {
+	texts := map[string]bool{}
+	for _, name := range k {
+		if name != "ip" {
+			texts[naiveValue(name, value)] = true
+		}
+	}
+	return len(texts) > 1
 }
 
 // Whatever the index leaves out, Match finds what a look at every rule finds, with one Matches for

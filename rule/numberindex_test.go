@@ -118,7 +118,7 @@ func FuzzNumberRange(f *testing.F) {
 		if err != nil || text == "" {
 			return
 		}
-		list, all := p.(asker).Asks()
+		list, all := p.(asker).Asks(false)
 		if len(list) != 1 || !all {
 			t.Fatalf("%s asks %v", source, list)
 		}

@@ -5,6 +5,7 @@ type pathClass uint8
 
 const (
 	pathPlain   pathClass = iota // stands for itself
+	pathUpper                    // A to Z, which stand for themselves
 	pathSlash                    // /
 	pathDot                      // .
 	pathPercent                  // %
@@ -16,8 +17,11 @@ var pathClasses = func() (t [256]pathClass) {
 	for i := range t {
 		t[i] = pathForeign
 	}
-	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~!$&'()*+,;=:@") {
+	for _, c := range []byte("abcdefghijklmnopqrstuvwxyz0123456789-_~!$&'()*+,;=:@") {
 		t[c] = pathPlain
+	}
+	for c := 'A'; c <= 'Z'; c++ {
+		t[c] = pathUpper
 	}
 	t['/'], t['.'], t['%'], t['?'], t['#'] = pathSlash, pathDot, pathPercent, pathEnd, pathEnd
 	return t
@@ -42,32 +46,44 @@ func NormalPath(path string) string {
 }
 
 func isNormalPath(path string) bool {
+	normal, _ := scanPath(path)
+	return normal
+}
+
+// scanPath reports whether path is in its normal form, and if so, whether foldPath has nothing to
+// fold in it.
+func scanPath(path string) (normal, folded bool) {
 	if len(path) == 0 || path[0] != '/' {
-		return path == "*"
+		return path == "*", path == "*"
 	}
+	folded = len(path) == 1 || path[len(path)-1] != '/'
 	for i := 1; i < len(path); i++ {
 		class := pathClasses[path[i]]
 		if class == pathPlain {
 			continue
 		}
 		switch class {
+		case pathUpper:
+			if path[i-1] != '%' && (i < 2 || path[i-2] != '%') { // no digit of an encoding
+				folded = false
+			}
 		case pathSlash:
 			if path[i-1] == '/' {
-				return false
+				return false, false
 			}
 		case pathDot:
 			if path[i-1] == '/' && dotSegment(path[i:]) {
-				return false
+				return false, false
 			}
 		case pathPercent:
 			if !normalEscape(path[i:]) {
-				return false // or at least not known to be: appendNormalPath finds out
+				return false, false // or at least not known to be: appendNormalPath finds out
 			}
 		default:
-			return false
+			return false, false
 		}
 	}
-	return true
+	return true, folded
 }
 
 // normalEscape reports whether s begins with a percent-encoding in normal form (a % is known to be

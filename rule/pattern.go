@@ -13,11 +13,15 @@ type Pattern struct {
 	Source  string
 	Negated bool
 	kind    PatternKind // here, where it takes no room
+	folded  bool
 	Pos     Position
 
-	text  string // ExactPattern
-	glob  *glob
-	re    *regexp.Regexp
+	text string // ExactPattern
+	glob *glob
+	re   *regexp.Regexp
+	// twin is the pattern as it is compared with folded values, or if folded is set, as it is
+	// written; nil if that is the same.
+	twin  *Pattern
 	block *netip.Prefix // BlockPattern: an address or a block of them, IPv4-mapped ones unmapped
 }
 
@@ -162,6 +166,9 @@ func ParsePattern(attribute, source string) (Pattern, error) {
 			return p, regexpError(err)
 		}
 		p.kind, p.re = RegexpPattern, re
+		if attribute == "path" {
+			p.makeTwin()
+		}
 		return p, nil
 	case '\\':
 		if len(s) < 2 || !strings.ContainsRune(`!~\`, rune(s[1])) {
@@ -226,6 +233,9 @@ func (p *Pattern) compileText(attribute, s string) error {
 		p.kind, p.glob = GlobPattern, newGlob(s, false)
 	} else {
 		p.kind, p.text = ExactPattern, s
+	}
+	if attribute == "path" {
+		p.makeTwin()
 	}
 	return nil
 }

@@ -64,8 +64,11 @@ type Rule struct {
 	CostAfter string
 	// CostTimeout is the longest that a reservation waits for its commit; DefaultCostTimeout by
 	// default, 0 in a rule that a request brought.
-	CostTimeout    time.Duration
-	Shadow         bool
+	CostTimeout time.Duration
+	Shadow      bool
+	// ExactPaths says that a path is this limit's only in the case in which it is written, and with
+	// or without a final slash as it is written. A rule of the Lyft form is so in any case.
+	ExactPaths     bool
 	OnStoreError   StoreErrorPolicy
 	EnforcePercent int       // 100 by default
 	Response       *Response // nil for the default refusal
@@ -199,9 +202,11 @@ type Condition struct {
 	Pos       Position
 
 	// What Compile fills in.
-	slot     int32 // of the attribute
-	positive bool  // not all patterns are negated
-	single   bool  // there is one, and it is not negated
+	slot     int32    // of the attribute
+	positive bool     // not all patterns are negated
+	single   bool     // there is one, and it is not negated
+	folds    spelling // which values have other spellings that c is about too
+	loosens  bool     // c is of exempt: what it excludes is folded, not what it names
 	// where there are many patterns; nil for few, which are looked at one by one
 	many *conditionTables
 }

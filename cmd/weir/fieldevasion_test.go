@@ -70,7 +70,7 @@ func TestFieldEvasion(t *testing.T) {
 			token := adasToken(t, secret)
 			address := server.start(t, secret)
 			proxy := startFieldProxy(t, program, address, secret)
-			all := spellingsOf(token, random)
+			all := fieldSpellings(token, random)
 			for _, kind := range server.kinds {
 				taken, found := 0, 0
 				s := all[kind]

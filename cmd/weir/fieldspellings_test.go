@@ -31,8 +31,8 @@ const (
 // kindsOfCredentials are the resources, in order.
 var kindsOfCredentials = []string{"basic", "jwt", "bearer", "authorization", "header", "query", "cookie"}
 
-// spellingsOf makes the spellings of all kinds: some more of the combinations than random.
-func spellingsOf(token string, random int) map[string]spelled {
+// fieldSpellings makes the spellings of all kinds: some more of the combinations than random.
+func fieldSpellings(token string, random int) map[string]spelled {
 	return map[string]spelled{
 		"basic":         authorizations("/basic", "Basic", adasCode, basicCodes(), random),
 		"jwt":           authorizations("/jwt", "Bearer", token, tokens(token), random),

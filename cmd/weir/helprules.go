@@ -20,7 +20,8 @@ func newRulesCommand(env []string) *cobra.Command {
 ` + indented(helpRules) + `
 when      attribute: value. A glob (/api/**), a list, "!not this", ~regexp; addresses as 10.0.0.0/8.
           The proxy, the middleware, nginx, Caddy, Traefik and HAProxy give method, path, host, ip and header.NAME;
-          elsewhere the caller says what there is. Left out: every request.
+          elsewhere the caller says what there is. Left out: every request. /Login and /login/ are /login, and HEAD
+          is GET; paths: exact, in a file or a limit, is for a server that tells the spellings of a path apart.
 per       one counter for each value of an attribute, or for each pair of them ([user, ip]). Left out: one for all.
 allow     10/s, 5/min, 1000/hour, 20/10s, several of them, {rate: 4/min, burst: 20}, or unlimited.
 algorithm token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log or concurrency.
@@ -82,7 +83,7 @@ tests:
     steps:
       - send: { method: POST, path: /login, ip: 192.0.2.1, times: 5 }
         expect: allowed
-      - send: { method: POST, path: /login, ip: 192.0.2.1 }
+      - send: { method: POST, path: /Login/, ip: 192.0.2.1 }
         expect: { denied_by: login, retry_after: 1m }
       - wait: 1m                  # takes no time: the clock is virtual
       - send: { method: POST, path: /login, ip: 192.0.2.1 }

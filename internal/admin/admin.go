@@ -450,6 +450,7 @@ type ruleInfo struct {
 	When      map[string][]string `json:"when,omitempty"`
 	If        string              `json:"if,omitempty"`
 	Per       []string            `json:"per,omitempty"`
+	Paths     string              `json:"paths,omitempty"` // exact; left out where they are folded
 	Windows   []windowInfo        `json:"limits"`
 	Unlimited bool                `json:"unlimited,omitempty"`
 	Shadow    bool                `json:"shadow,omitempty"`
@@ -495,6 +496,9 @@ func describe(r *rule.Rule) ruleInfo {
 	}
 	if r.Lyft != nil {
 		info.Form = "lyft"
+	}
+	if r.ExactPaths && r.Lyft == nil {
+		info.Paths = "exact"
 	}
 	if r.EnforcePercent != 100 {
 		info.Enforce = r.EnforcePercent

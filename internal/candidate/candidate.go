@@ -158,7 +158,7 @@ func definition(r *rule.Rule) string {
 			fmt.Fprintf(&b, "%q,", p.Source)
 		}
 	}
-	fmt.Fprintf(&b, "%q %q %d %q %d %d %v %v", r.If, r.Per, r.Cost, r.CostExpr, r.CostMin, r.EnforcePercent, r.Shadow, len(r.Overrides))
+	fmt.Fprintf(&b, "%q %q %d %q %d %d %v %v %v", r.If, r.Per, r.Cost, r.CostExpr, r.CostMin, r.EnforcePercent, r.Shadow, len(r.Overrides), r.ExactPaths)
 	return b.String()
 }
 

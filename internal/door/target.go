@@ -60,10 +60,11 @@ func validName(s string) bool {
 }
 
 // AmbiguousPath returns what a path holds that servers read in different ways: "%2F", "\\" or
-// "%5C", unless keepSlash, and always "%00" and "#", at which some end the path. No client may
-// send a # (RFC 9112 3.2), but net/http takes it as a character of the path: /x#/../login is /login
-// to a file server, and /x to a server that cuts it off. The result is "" if path holds none. path
-// is as it came over the wire, without a query.
+// "%5C", unless keepSlash, and always a control character and "#". At "%00" some end the path, and
+// to a regular expression that ends in $, such as Starlette makes of a route, /login%0A is /login. No
+// client may send a # (RFC 9112 3.2), but net/http takes it as a character of the path:
+// /x#/../login is /login to a file server, and /x to a server that cuts it off. The result is "" if
+// path holds none. path is as it came over the wire, without a query.
 func AmbiguousPath(path string, keepSlash bool) string {
 	if strings.IndexByte(path, '#') >= 0 {
 		return "#"
@@ -77,8 +78,8 @@ func AmbiguousPath(path string, keepSlash bool) string {
 			return ""
 		}
 		switch code := path[i+1 : i+3]; {
-		case code == "00":
-			return "%00"
+		case isHex(code[1]) && (code[0] == '0' || code[0] == '1'), code == "7F", code == "7f":
+			return "%" + strings.ToUpper(code)
 		case keepSlash:
 		case code == "2F" || code == "2f":
 			return "%2F"
@@ -89,6 +90,10 @@ func AmbiguousPath(path string, keepSlash bool) string {
 	}
 }
 
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
 // AmbiguousPathDetail says to people what is wrong with a path that holds what AmbiguousPath
 // returned; setting is the name of the setting that keeps it.
 func AmbiguousPathDetail(what, setting string) string {
@@ -97,7 +102,7 @@ func AmbiguousPathDetail(what, setting string) string {
 			"a rate limit might be about another path than what the server behind it does. Where it is data, write %23."
 	}
 	text := "The path of the request holds " + what + ", which servers read in different ways: a rate limit might be about another path than what the server behind it does."
-	if what != "%00" {
+	if what == "%2F" || what == "%5C" || what == `\` {
 		text += " If it is data here, as in the name of an object, the setting " + setting + " lets it pass."
 	}
 	return text

@@ -206,7 +206,7 @@ func definitionOf(r *rule.Rule) uint64 {
 	if b := r.Ban; b != nil {
 		fmt.Fprintf(h, "%v %v %v %v", b.After, b.Within, b.For, b.Domain)
 	}
-	fmt.Fprintf(h, "%q %q %d %q %d %d %v %d", r.If, r.Per, r.Cost, r.CostExpr, r.CostMin, r.EnforcePercent, r.Shadow, r.WarnPercent)
+	fmt.Fprintf(h, "%q %q %d %q %d %d %v %d %v", r.If, r.Per, r.Cost, r.CostExpr, r.CostMin, r.EnforcePercent, r.Shadow, r.WarnPercent, r.ExactPaths)
 	return h.Sum64()
 }
 

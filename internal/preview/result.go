@@ -181,7 +181,7 @@ func fingerprint(r *rule.Rule) string {
 	if x := r.Ban; x != nil {
 		fmt.Fprintf(&b, "|ban %d %s %s %t %t", x.After, x.Within, x.For, x.Domain, x.NFTables)
 	}
-	fmt.Fprintf(&b, "|%d %q %s %t %d %d", r.Priority, r.CostAfter, r.CostTimeout, r.Shadow, r.OnStoreError, r.EnforcePercent)
+	fmt.Fprintf(&b, "|%d %q %s %t %d %d %t", r.Priority, r.CostAfter, r.CostTimeout, r.Shadow, r.OnStoreError, r.EnforcePercent, r.ExactPaths)
 	if l := r.Lyft; l != nil {
 		fmt.Fprintf(&b, "|%t %t %q %d %s %q", l.Shadow, l.Quota, l.LimitName, l.RequestsPerUnit, l.Unit, l.Path)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -47,6 +48,17 @@ func (g *Grant) Numbers(counter uint64, limit *algo.Limit) *algo.Limit {
 	return limit
 }
 
+// lowers reports whether g, which is for a key of r, gives it less than r does.
+func (g *Grant) lowers(r *rule.Rule) bool {
+	for _, l := range g.limits {
+		i := slices.IndexFunc(r.Windows, func(w *rule.Window) bool { return w.Counter != nil && w.Counter.ID == l.counter })
+		if i < 0 || !rule.Lower(l.limit, r.Windows[i].Limit) {
+			return false
+		}
+	}
+	return !g.unlimited
+}
+
 func (g *Grant) encode(d *factData, _ int64) { d.Allow = g.Allow }
 
 func (g *Grant) says(d *factData) bool { return g.Allow == d.Allow }
@@ -87,20 +99,20 @@ func (t *Grants) inForce(now int64) (n int) {
 // Set gives a key of a rule other numbers until an instant, in place of a grant before, and tells
 // the other nodes. The error says what does not fit, or is ErrNotShared.
 func (t *Grants) Set(ctx context.Context, r *rule.Rule, key []string, allow string, until time.Time, reason string) (*Grant, error) {
-	to, g, err := t.plan(r, key, allow, until, reason)
+	to, counted, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
 		return nil, err
 	}
 	t.ended.forget(factID(to.group, to.key))
 	t.put(to.group, to.key, until.UnixMicro(), g)
-	t.forgetRefusals(to)
+	t.forgetRefusals(to.rule, counted)
 	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
 }
 
 // Plan returns the grant that Set would put in force, and the one of the key that is; nil for none.
 // The error is that of Set, but for ErrNotShared.
 func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (g, before *Grant, err error) {
-	to, g, err := t.plan(r, key, allow, until, reason)
+	to, _, g, err := t.plan(r, key, allow, until, reason)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,30 +122,33 @@ func (t *Grants) Plan(r *rule.Rule, key []string, allow string, until time.Time,
 
 // Of returns the grant of a key of a rule. The error says what does not fit, or is ErrNotFound.
 func (t *Grants) Of(r *rule.Rule, key []string) (*Grant, error) {
-	to, err := t.orders.target(r, key)
+	to, counted, err := t.orders.written(r, key)
 	if err != nil {
 		return nil, err
 	}
 	g, ok := t.Find(to.group, to.key, t.orders.Now())
+	if !ok {
+		g, ok = t.Find(to.group, counted, t.orders.Now())
+	}
 	if !ok {
 		return nil, fmt.Errorf("%w: no grant", ErrNotFound)
 	}
 	return g, nil
 }
 
-func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (target, *Grant, error) {
-	to, err := t.orders.target(r, key)
-	if err != nil {
-		return to, nil, err
+// plan also returns the key under which the rule counts the key of the grant.
+func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time, reason string) (to target, counted []byte, g *Grant, err error) {
+	if to, counted, err = t.orders.written(r, key); err != nil {
+		return to, nil, nil, err
 	}
 	if err := t.orders.check(to, "grant"); err != nil {
-		return to, nil, err
+		return to, nil, nil, err
 	}
 	now := t.orders.Now()
 	if until.UnixMicro() <= now {
-		return to, nil, fmt.Errorf("weir: the grant would have ended at %s already", until.UTC().Format(time.RFC3339))
+		return to, nil, nil, fmt.Errorf("weir: the grant would have ended at %s already", until.UTC().Format(time.RFC3339))
 	}
-	g := &Grant{
+	g = &Grant{
 		Head: Head{
 			Domain: r.Domain, Rule: r.Name, Key: to.parts,
 			Since: time.UnixMicro(now), Until: until, Reason: clipText(reason, maxReason),
@@ -141,26 +156,34 @@ func (t *Grants) plan(r *rule.Rule, key []string, allow string, until time.Time,
 		Allow: strings.TrimSpace(allow),
 	}
 	if err := t.resolve(g, r, to.key); err != nil {
-		return to, nil, fmt.Errorf("weir: allow: %w", err)
+		return to, nil, nil, fmt.Errorf("weir: allow: %w", err)
+	}
+	if g.lowers(r) { // a key in all its spellings
+		to.key, to.parts = counted, to.window.KeyParts(counted)
+		g.Key = to.parts
 	}
 	if _, have := t.Find(to.group, to.key, now); !have && t.inForce(now) >= MaxGrants {
-		return to, nil, fmt.Errorf("weir: %d grants are in force, as many as there may be; end some, or write the numbers into the rule's override", MaxGrants)
+		return to, nil, nil, fmt.Errorf("weir: %d grants are in force, as many as there may be; end some, or write the numbers into the rule's override", MaxGrants)
 	}
-	return to, g, nil
+	return to, counted, g, nil
 }
 
 // Revoke ends a grant on all nodes and returns it. The error says what does not fit, or is
 // ErrNotFound or ErrNotShared.
 func (t *Grants) Revoke(ctx context.Context, r *rule.Rule, key []string) (*Grant, error) {
-	to, err := t.orders.target(r, key)
+	to, counted, err := t.orders.written(r, key)
 	if err != nil {
 		return nil, err
 	}
 	g, ok := t.end(to)
 	if !ok {
+		to.key = counted
+		g, ok = t.drop(to.group, to.key, t.orders.Now())
+	}
+	if !ok {
 		return nil, fmt.Errorf("%w: no grant", ErrNotFound)
 	}
-	t.forgetRefusals(to)
+	t.forgetRefusals(to.rule, counted)
 	return g, t.orders.publish(ctx, t.factName(to.group, to.key))
 }
 
@@ -173,7 +196,7 @@ func (t *Grants) decodeGrant(h Head, key []byte, d *factData, _ int64) *Grant {
 
 // forgetRefusals makes the store forget the refusals of a key that it remembers under the limits of
 // its rule: with other numbers the key may be admitted earlier.
-func (t *Grants) forgetRefusals(to target) {
+func (t *Grants) forgetRefusals(r *rule.Rule, key []byte) {
 	f, ok := store.As[store.Forgetter](t.orders.store)
 	if !ok {
 		return
@@ -183,13 +206,13 @@ func (t *Grants) forgetRefusals(to target) {
 		for _, w := range windows {
 			if w.Counter != nil && !done[w.Counter] {
 				done[w.Counter] = true
-				f.Forget(w.Counter, to.key)
+				f.Forget(w.Counter, key)
 			}
 		}
 	}
-	forget(to.rule.Windows)
-	for i := range to.rule.Overrides {
-		forget(to.rule.Overrides[i].Windows)
+	forget(r.Windows)
+	for i := range r.Overrides {
+		forget(r.Overrides[i].Windows)
 	}
 }
 

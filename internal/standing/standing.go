@@ -99,6 +99,18 @@ type target struct {
 	parts  []string
 }
 
+// written makes a target of a key as requests write it (rule.Matches.WrittenKey); counted is the
+// key under which the rule counts it.
+func (o *Orders) written(r *rule.Rule, key []string) (t target, counted []byte, err error) {
+	if t, err = o.target(r, key); err != nil {
+		return t, nil, err
+	}
+	counted = t.key
+	t.key, err = t.window.AppendWrittenKey(nil, key)
+	t.parts = t.window.KeyParts(t.key)
+	return t, counted, err
+}
+
 // target makes a key of a rule, whose parts are as rule.Window.AppendKey takes them.
 func (o *Orders) target(r *rule.Rule, key []string) (t target, err error) {
 	t.rule = r

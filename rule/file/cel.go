@@ -52,8 +52,12 @@ type program struct {
 	cel     cel.Program
 	asks    []asked.Ask // of an `if`: what must hold for it to be true
 	asksAll bool        // that is all that it says
-	reads   []string    // the attributes that it names
-	whole   []string    // what the names of others begin with that it may read
+	// folded is the expression for a path that is folded, and foldedAsks what it asks then; nil if
+	// that is the same.
+	folded     cel.Program
+	foldedAsks []asked.Ask
+	reads      []string // the attributes that it names
+	whole      []string // what the names of others begin with that it may read
 }
 
 var (
@@ -146,6 +150,11 @@ func CompileCostAfter(source string) (rule.Settlement, error) {
 	return p, nil
 }
 
+// planned makes a checked expression ready to be evaluated.
+func planned(env *cel.Env, ast *cel.Ast) (cel.Program, error) {
+	return env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celBudget), celCosts)
+}
+
 func compileCEL(source string, shapes celShapes, d celDialect) (*program, error) {
 	if strings.TrimSpace(source) == "" {
 		return nil, errors.New("the expression is empty")
@@ -166,7 +175,7 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 			return nil, err
 		}
 	}
-	prg, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celBudget), celCosts)
+	prg, err := planned(env, ast)
 	if err != nil {
 		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
 	}
@@ -175,6 +184,9 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 		p.asks, p.asksAll = asksOf(ast)
 	}
 	p.reads, p.whole = readsOf(ast)
+	if err := p.fold(env, ast, d.asks); err != nil {
+		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
+	}
 	return p, nil
 }
 
@@ -201,7 +213,23 @@ func celError(issues *cel.Issues, known string) error {
 }
 
 // Asks tells rule.Compile what it can file the rule by.
-func (p *program) Asks() (asks []asked.Ask, all bool) { return p.asks, p.asksAll }
+func (p *program) Asks(folded bool) (asks []asked.Ask, all bool) {
+	if folded && p.folded != nil {
+		return p.foldedAsks, p.asksAll
+	}
+	return p.asks, p.asksAll
+}
+
+// Folds tells rule.Compile that the expression has a form of its own for folded paths.
+func (p *program) Folds() bool { return p.folded != nil }
+
+// on returns the form of the expression that fits the path in v.
+func (p *program) on(v *rule.Variables) cel.Program {
+	if p.folded != nil && v.Folded() {
+		return p.folded
+	}
+	return p.cel
+}
 
 // Reads implements rule.Reader.
 func (p *program) Reads() (names []string, all bool) { return p.reads, len(p.whole) > 0 }
@@ -234,7 +262,7 @@ func (p *program) eval(v *rule.Variables) (ref.Val, error) {
 	if *spent > celBudget {
 		return nil, rule.ErrTooCostly
 	}
-	out, details, err := p.cel.Eval(activationOf(v))
+	out, details, err := p.on(v).Eval(activationOf(v))
 	if n := details.ActualCost(); n != nil && *n > celUsual {
 		*spent += *n - celUsual
 	}

@@ -85,6 +85,7 @@ func Lint(s *rule.Set, o LintOptions) []rule.Problem {
 		l.regions(rules)
 	}
 	l.values(s)
+	l.spellings(s)
 	for _, d := range s.Domains() {
 		l.unindexed(s, d)
 	}
@@ -264,11 +265,13 @@ func (l *linter) conditions(r *rule.Rule) {
 		positives, negatives := split(c)
 		dead := 0
 		for _, p := range positives {
-			k := slices.IndexFunc(negatives, func(n *rule.Pattern) bool { return patternCovers(n, p) })
+			k := slices.IndexFunc(negatives, func(n *rule.Pattern) bool { return patternCovers(n.Written(), p.Written()) })
 			if k < 0 {
 				continue
 			}
-			if dead++; dead == len(positives) {
+			if dead++; dead == len(positives) && c.Folds() {
+				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s: only other spellings of it can meet that", c.Attribute, p.Source, negatives[k].Source)
+			} else if dead == len(positives) {
 				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s: no request can meet that", c.Attribute, p.Source, negatives[k].Source)
 			} else {
 				l.warn(warnNeverMet, r, p.Pos, "remove one of them", "when.%s allows %s and excludes %s, so that %[2]s has no effect", c.Attribute, p.Source, negatives[k].Source)
@@ -443,7 +446,7 @@ func (l *linter) exempt(rules []*rule.Rule) {
 	}
 	for _, r := range rules {
 		for _, e := range exempt {
-			if r.Lyft == nil && implied([]rule.Condition{e}, r.When) {
+			if r.Lyft == nil && implied([]rule.Condition{e}, asWritten(r.When)) {
 				l.warn(warnNeverMet, r, r.Pos, "", "no request can meet it: exempt lets all with that %s pass", e.Attribute)
 				break
 			}
@@ -491,7 +494,10 @@ func (l *linter) replaced(rules []*rule.Rule) {
 // beaten warns of limits beside which a tighter one always stands, with the same conditions and the
 // same or a coarser key.
 func (l *linter) beaten(rules []*rule.Rule) {
-	type signature struct{ when, cost, after string }
+	type signature struct {
+		when, cost, after string
+		exact             bool
+	}
 	groups := map[signature][]*rule.Rule{}
 	replaced := map[string]bool{}
 	for _, r := range rules {
@@ -511,7 +517,7 @@ func (l *linter) beaten(rules []*rule.Rule) {
 			parts = append(parts, fmt.Sprintf("%q:%q", c.Attribute, patterns))
 		}
 		slices.Sort(parts)
-		k := signature{fmt.Sprintf("%q if %q", parts, r.If), fmt.Sprintf("%d %d %s", r.Cost, r.CostMin, r.CostExpr), r.CostAfter}
+		k := signature{fmt.Sprintf("%q if %q", parts, r.If), fmt.Sprintf("%d %d %s", r.Cost, r.CostMin, r.CostExpr), r.CostAfter, r.ExactPaths}
 		groups[k] = append(groups[k], r)
 	}
 	for _, group := range groups {

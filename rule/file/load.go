@@ -215,6 +215,8 @@ type loader struct {
 
 	lend    []string // Options.Lend
 	lending bool     // the domain of the file at hand is one of them
+	// paths: exact stands in the file at hand
+	exactPaths bool
 
 	src  *origin // the file at hand
 	rule string  // the rule at hand
@@ -268,7 +270,7 @@ func (l *loader) pos(v *element) rule.Position {
 	return p
 }
 
-var rootKeys = []string{"domain", "exempt", "groups", "limits", "descriptors"}
+var rootKeys = []string{"domain", "exempt", "groups", "paths", "limits", "descriptors"}
 
 var rootMistakes = sync.OnceValue(func() map[string]string {
 	return map[string]string{
@@ -345,7 +347,7 @@ func (l *loader) file(s Source) {
 			"this is the configuration of a server, not a file of rules: it holds %s", keys)
 		return
 	}
-	native := root.get("limits") != nil || root.get("exempt") != nil || root.get("groups") != nil
+	native := root.get("limits") != nil || root.get("exempt") != nil || root.get("groups") != nil || root.get("paths") != nil
 	if len(documents) > 1 {
 		if native {
 			l.err(documents[1], "put it into a file of its own", "a rule file holds one document; this is a second one")
@@ -390,6 +392,13 @@ func (l *loader) root(root *element, native bool) *rule.File {
 			f.First = true
 		}
 	}
+	if p := keys.val("paths"); p != nil {
+		f.ExactPaths = l.oneOf(p, "paths", pathSpellings...) == "exact"
+		if root.get("limits") == nil && root.get("exempt") == nil {
+			l.warn(warnNoEffect, p, "remove it", "paths is about limits and exempt, and the file has neither: descriptors match paths to the letter in any case")
+		}
+	}
+	l.exactPaths = f.ExactPaths
 	if e := keys.val("exempt"); e != nil {
 		f.Exempt = l.conditions(e, "exempt")
 	}
@@ -463,7 +472,8 @@ func (l *loader) finish(o Options) *rule.Set {
 	set, problems := rule.Compile(l.files, rule.Options{IPv6Prefix: o.IPv6Prefix})
 	for _, p := range l.compiled.ifs.known {
 		if p.program != nil {
-			p.program.asks, p.program.asksAll = nil, false // the index has what it needs of them
+			// the index has what it needs of them
+			p.program.asks, p.program.foldedAsks, p.program.asksAll = nil, nil, false
 		}
 	}
 	for _, p := range problems {

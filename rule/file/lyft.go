@@ -24,10 +24,10 @@ var descriptorKeys = []string{
 	"share_threshold", "metadata",
 }
 
-// rateLimitKeys are those of rate_limit: the form's own, and those of a native limit.
+// rateLimitKeys are the keys of rate_limit: the form's own, and all of a native limit but paths.
 var rateLimitKeys = sync.OnceValue(func() []string {
 	keys := []string{"unit", "requests_per_unit", "unlimited", "calendar"}
-	return append(keys, limitKeys...)
+	return append(keys, slices.DeleteFunc(slices.Clone(limitKeys), func(k string) bool { return k == "paths" })...)
 })
 
 // rateLimitAliases are spellings that are taken, too.
@@ -39,6 +39,7 @@ var rateLimitMistakes = sync.OnceValue(func() map[string]string {
 		"rate":  "write unit and requests_per_unit, or allow: 10/min",
 		"limit": "write unit and requests_per_unit, or allow: 10/min",
 		"soft":  "it belongs into throttle, as in: throttle: {soft: 10%}",
+		"paths": "descriptors match paths to the letter in any case",
 	}
 })
 

@@ -12,10 +12,13 @@ import (
 
 // limitKeys are the keys of a native limit.
 var limitKeys = []string{
-	"name", "when", "if", "per", "allow", "algorithm", "buckets", "align", "refill", "timezone", "timeout",
+	"name", "when", "if", "paths", "per", "allow", "algorithm", "buckets", "align", "refill", "timezone", "timeout",
 	"count_denied", "cost", "cost_min", "cost_after", "cost_timeout", "replaces", "override", "throttle", "schedule", "warn", "on_limit",
 	"priority", "response", "ban", "on_store_error", "consistency", "enforce",
 }
+
+// pathSpellings are the values of paths.
+var pathSpellings = []string{"folded", "exact"}
 
 // limitMistakes are hints for keys that people write who know another rate limiter.
 var limitMistakes = sync.OnceValue(func() map[string]string {
@@ -85,6 +88,9 @@ func (l *loader) limit(v *element, domain string) *rule.Rule {
 	}
 	if rep := keys.val("replaces"); rep != nil {
 		r.Replaces = l.replaces(rep, r.Name)
+	}
+	if r.ExactPaths = l.exactPaths; keys.val("paths") != nil {
+		r.ExactPaths = l.oneOf(keys.val("paths"), "paths", pathSpellings...) == "exact"
 	}
 	s := l.settings(keys, r, false)
 	var entries []allowance

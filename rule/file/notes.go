@@ -11,15 +11,17 @@ import (
 // maxNoted is up to how many names one note lists.
 const maxNoted = 8
 
-// Notes says of the rules of the Lyft form in s where they hold: at doors without descriptors those
-// are never met whose keys are no attributes there. It is nothing to mend where Envoy is the only
-// one to ask.
+// Notes says of rules in s what is not to be seen in them. Rules of the Lyft form are never met at
+// doors without descriptors if their keys are no attributes there, and match paths to the letter:
+// nothing to mend where Envoy is the only one to ask. Native limits on GET are met by HEAD too.
 func Notes(s *rule.Set) []rule.Problem {
 	if s == nil {
 		return nil
 	}
 	var notes []rule.Problem
 	for _, domain := range s.Domains() {
+		notes = append(notes, headNotes(s, domain)...)
+		notes = append(notes, pathNotes(s, domain)...)
 		var keys []string
 		var first *rule.Rule
 		n := 0

@@ -288,7 +288,7 @@ func beforeStar(glob string) string {
 // patternCovers reports whether a surely matches all that b matches; negations aside.
 func patternCovers(a, b *rule.Pattern) bool {
 	switch {
-	case strings.TrimPrefix(a.Source, "!") == strings.TrimPrefix(b.Source, "!"):
+	case a.Source != "" && strings.TrimPrefix(a.Source, "!") == strings.TrimPrefix(b.Source, "!"):
 		return true
 	case b.Kind() == rule.BlockPattern && a.Kind() == rule.BlockPattern:
 		return a.Block().Bits() <= b.Block().Bits() && a.Block().Contains(b.Block().Addr())
@@ -344,21 +344,31 @@ func split(c *rule.Condition) (positives, negatives []*rule.Pattern) {
 func conditionCovers(a, b *rule.Condition) bool {
 	allowed, excluded := split(a)
 	within, without := split(b)
+	if b.Folds() && !a.Folds() && len(allowed) > 0 {
+		return false // b is met in spellings in which a need not be
+	}
 	if len(allowed) > 0 {
 		if len(within) == 0 {
 			return false // b is met by requests that lack the attribute
 		}
 		for _, p := range within {
+			if a.Folds() {
+				p = p.Folded()
+			}
 			if !slices.ContainsFunc(allowed, func(o *rule.Pattern) bool { return patternCovers(o, p) }) {
 				return false
 			}
 		}
 	}
 	for _, n := range excluded {
+		n, slash := n.Written(), b.Folds() && strings.HasSuffix(n.Source, "/")
 		if slices.ContainsFunc(without, func(o *rule.Pattern) bool { return patternCovers(o, n) }) {
 			continue
 		}
-		if len(within) == 0 || slices.ContainsFunc(within, func(p *rule.Pattern) bool { return !patternsApart(p, n) }) {
+		if b.Folds() {
+			n = n.Folded()
+		}
+		if len(within) == 0 || slash || slices.ContainsFunc(within, func(p *rule.Pattern) bool { return !patternsApart(p, n) }) {
 			return false
 		}
 	}

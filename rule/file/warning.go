@@ -37,6 +37,7 @@ const (
 	warnNoEffect        = "no-effect"
 	warnNumberAsText    = "number-as-text"
 	warnOverlap         = "overlap"
+	warnPathSpelling    = "path-spelling"
 	warnQuotaSmall      = "quota-small"
 	warnRegionsSmall    = "regions-small"
 	warnSecondDocument  = "second-document"
@@ -101,6 +102,7 @@ var warnings = []Warning{
 	{warnNoEffect, "what has no effect where it stands"},
 	{warnNumberAsText, "a number or a bool that is taken as text (Lyft form)"},
 	{warnOverlap, "wildcards of one level that match some of the same values (Lyft form)"},
+	{warnPathSpelling, "paths that differ only in case or a final slash, and are one path to rules; a pattern that asks for a final slash alone"},
 	{QuotaNever, "a limit of a domain of `rlqs.domains` that quotas for Envoys cannot be taken from ([rlqs.md](rlqs.md))"},
 	{warnQuotaSmall, "a limit of such a domain that quotas cannot use up, since its lease is too small"},
 	{EachRegion, "a limit that each of the configured regions counts for itself, so that together they admit it once each"},

@@ -1,0 +1,63 @@
+package file
+
+import (
+	"cel.dev/cel-go/cel"
+	celast "cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+
+	"github.com/weir-rl/weir/rule"
+)
+
+// fold makes the form of an expression for a path that is folded: the texts that it compares the
+// path with are folded too. asks is whether what it asks is wanted.
+func (p *program) fold(env *cel.Env, ast *cel.Ast, asks bool) error {
+	type literal struct {
+		at     celast.Expr
+		before types.String
+	}
+	var changed []literal
+	celast.PreOrderVisit(ast.NativeRep().Expr(), celast.NewExprVisitor(func(e celast.Expr) {
+		if e.Kind() != celast.CallKind {
+			return
+		}
+		folded := foldings[e.AsCall().FunctionName()]
+		args := argumentsOf(e.AsCall())
+		if folded == nil || len(args) != 2 {
+			return
+		}
+		for i, a := range args {
+			if q, ok := attributeOf(a); !ok || q.Attribute != "path" {
+				continue
+			}
+			texts := []celast.Expr{args[1-i]}
+			if texts[0].Kind() == celast.ListKind {
+				texts = texts[0].AsList().Elements()
+			}
+			for _, t := range texts {
+				text, ok := stringOf(t)
+				if now := folded(text); ok && now != text {
+					changed = append(changed, literal{t, types.String(text)})
+					t.SetKindCase(celast.NewExprFactory().NewLiteral(t.ID(), types.String(now)))
+				}
+			}
+		}
+	}))
+	if len(changed) == 0 {
+		return nil
+	}
+	var err error
+	if p.folded, err = planned(env, ast); err == nil && asks {
+		p.foldedAsks, _ = asksOf(ast)
+	}
+	for _, l := range changed {
+		l.at.SetKindCase(celast.NewExprFactory().NewLiteral(l.at.ID(), l.before))
+	}
+	return err
+}
+
+// foldings say how what a function compares the path with is folded.
+var foldings = map[string]func(text string) string{
+	operators.Equals: rule.FoldPath, operators.NotEquals: rule.FoldPath, operators.In: rule.FoldPath,
+	"startsWith": rule.LowerPath, "contains": rule.LowerPath, "endsWith": rule.FoldPath, "matches": rule.FoldRegexp,
+}

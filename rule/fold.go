@@ -1,0 +1,446 @@
+package rule
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Many servers take /Login and /login/ for /login, and run the same code for HEAD as for GET. So a
+// native limit takes these spellings for one: a path is folded (ASCII letters in lower case, one
+// final slash cut off, both behind NormalPath), and HEAD is GET. It only ever tightens:
+//
+//   - A limit is met if it is met in any spelling, and counts all spellings under one key.
+//   - What loosens holds only where it holds in every spelling: exempt, and that a rule replaces
+//     others, takes the place of those behind it (groups: first), or says that a request is
+//     critical. What it names it names as it is written; what it excludes it excludes folded.
+//   - An override is for its key as it is written. Under another spelling of it a request gets
+//     whichever numbers are lower, of the override or of the rule. So it is with grants.
+//
+// For most requests there is nothing to fold, which is found out while their path is looked at
+// anyway (scanPath). Rules are folded when they are compiled.
+
+// spelling is a set of what may be spelled in other ways.
+type spelling uint8
+
+const (
+	pathSpelled  spelling = 1 << iota // path: case and a final slash
+	slashSpelled                      // path: the final slash; of requests and expressions only
+	headSpelled                       // method: HEAD for GET
+
+	// Of rules: what they write otherwise than it is folded.
+	whenWritten
+	ifWritten
+	costWritten
+)
+
+// spelledOf is what of the values of an attribute may be spelled in other ways.
+func spelledOf(kind attributeKind) spelling {
+	switch kind {
+	case kindPath:
+		return pathSpelled
+	case kindMethod:
+		return headSpelled
+	}
+	return 0
+}
+
+// foldsOf is what is folded for a native rule.
+func foldsOf(exactPaths bool) spelling {
+	if exactPaths {
+		return headSpelled
+	}
+	return pathSpelled | headSpelled
+}
+
+// lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
+// case, but for the digits of percent-encodings. It returns path itself if there is nothing to do, and
+// what lies in scratch otherwise.
+func lowerPath(path string, scratch *[]byte) string {
+	i := 0
+	for i < len(path) && (path[i] < 'A' || path[i] > 'Z') {
+		i++
+	}
+	if i == len(path) {
+		return path
+	}
+	begin := len(*scratch)
+	b := append(*scratch, path...)
+	for i := begin; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == '%' && i+2 < len(b) && isUpperHex(b[i+1]) && isUpperHex(b[i+2]):
+			i += 2
+		case 'A' <= c && c <= 'Z':
+			b[i] = c - 'A' + 'a'
+		}
+	}
+	*scratch = b
+	return view(b[begin:])
+}
+
+// cutSlash cuts one final slash off a path, unless the path is nothing else.
+func cutSlash(path string) string {
+	if n := len(path); n > 1 && path[n-1] == '/' {
+		return path[:n-1]
+	}
+	return path
+}
+
+// setPath sets the value of the slot of the path.
+func (m *Matches) setPath(v *value, raw string) {
+	normal, folded := scanPath(raw)
+	v.text, v.present = raw, true
+	if !normal {
+		v.text, _ = normalText(kindPath, raw, &m.scratch)
+	}
+	if folded {
+		return
+	}
+	m.lowered = lowerPath(v.text, &m.scratch)
+	m.folded = cutSlash(m.lowered)
+	if len(m.folded) != len(m.lowered) {
+		m.odd |= pathSpelled | slashSpelled
+	} else if m.folded != v.text {
+		m.odd |= pathSpelled
+	}
+}
+
+// spellings returns the values that a request has, beside the one that it is written with, where
+// spelled is of one attribute and m.odd holds it: a path without and with its final slash.
+func (m *Matches) spellings(spelled spelling) (one, other string) {
+	if spelled == headSpelled {
+		return "GET", "HEAD"
+	}
+	return m.folded, m.lowered
+}
+
+// look sets which spellings expressions see.
+func (m *Matches) look(spelled spelling) {
+	if m.seen == spelled {
+		return
+	}
+	m.seen = spelled
+	if m.vars.Scratch != nil {
+		m.vars.Scratch.Release()
+	}
+}
+
+// spelled returns the value of a slot in the spelling that expressions see.
+func (m *Matches) spelled(slot int, v *value) string {
+	if m.seen == 0 {
+		return v.text
+	}
+	switch kind := m.domain.slots[slot].kind; {
+	case kind == kindMethod && m.seen&m.odd&headSpelled != 0:
+		return "GET"
+	case kind == kindPath && m.seen&m.odd&slashSpelled != 0:
+		return m.lowered
+	case kind == kindPath && m.seen&m.odd&pathSpelled != 0:
+		return m.folded
+	}
+	return v.text
+}
+
+// respell calls f with all spellings but the one in which the request came, until f returns true,
+// while expressions see that spelling. all is what is spelled in other ways by the request or the
+// rule.
+func (m *Matches) respell(all spelling, f func() bool) {
+	for s := all; s != 0; s = (s - 1) & all {
+		if s&pathSpelled != 0 && s&slashSpelled != 0 {
+			continue // the path is seen with or without its final slash
+		}
+		m.look(s)
+		if f() {
+			break
+		}
+	}
+	m.look(0)
+}
+
+// spellingsOfIf is what respell has to go through for the `if` of r.
+func (m *Matches) spellingsOfIf(r *matchRule) spelling {
+	all := m.odd
+	if r.folds&ifWritten != 0 {
+		all |= pathSpelled
+	}
+	return all & r.ifReads
+}
+
+// spellingsOfCost is what respell has to go through for the `cost` of r.
+func (m *Matches) spellingsOfCost(r *matchRule) spelling {
+	all := m.odd
+	if r.folds&costWritten != 0 {
+		all |= pathSpelled
+	}
+	return all & r.costReads
+}
+
+// foldExprs notes what the expressions of r read that may be spelled in other ways, and whether
+// they write it so.
+func (r *matchRule) foldExprs() {
+	folds := r.folds & (pathSpelled | headSpelled)
+	reads := func(e Reader, writes spelling) (read spelling) {
+		names, all := e.Reads()
+		if folds&pathSpelled != 0 && (all || slices.Contains(names, "path")) {
+			read |= pathSpelled | slashSpelled
+			if f, ok := e.(folder); ok && f.Folds() {
+				r.folds |= writes
+			}
+		}
+		if folds&headSpelled != 0 && (all || slices.Contains(names, "method")) {
+			read |= headSpelled
+		}
+		return read
+	}
+	if p := r.rule.predicate(); p != nil {
+		r.ifReads = reads(p, ifWritten)
+	}
+	if a := r.rule.amount(); a != nil {
+		r.costReads = reads(a, costWritten)
+	}
+}
+
+// surely reports whether the request, which meets r, also meets it in every spelling.
+func (m *Matches) surely(r *matchRule) bool {
+	if r.folds&(m.odd|whenWritten|ifWritten) == 0 || r.group < 0 && len(r.replaces) == 0 && r.rule.Priority != Critical {
+		return true // or nobody asks
+	}
+	for i := range r.rule.When {
+		if !r.rule.When[i].surely(m) {
+			return false
+		}
+	}
+	p := r.rule.predicate()
+	if p == nil {
+		return true
+	}
+	sure, err := p.Holds(m.variables(r.mode))
+	if err != nil || !sure {
+		return false
+	}
+	// What an expression says of a method it means as it is written: whether it names HEAD or
+	// excludes it cannot be told.
+	m.respell(m.spellingsOfIf(r)&^headSpelled, func() bool {
+		ok, err := p.Holds(m.variables(r.mode))
+		sure = ok && err == nil
+		return !sure
+	})
+	return sure
+}
+
+// surely reports whether c holds in every spelling.
+func (c *Condition) surely(m *Matches) bool {
+	v := m.value(int(c.slot))
+	if c.folds == 0 || !v.present {
+		return c.match(m)
+	}
+	one, other := v.text, v.text
+	if c.folds&m.odd != 0 {
+		one, other = m.spellings(c.folds)
+	}
+	found := !c.positive
+	for i := range c.Patterns {
+		switch p := &c.Patterns[i]; {
+		case !p.Negated:
+			found = found || p.Written().positive(v.text, netip.Addr{})
+		case p.Folded().positive(one, netip.Addr{}), p.Folded().positive(other, netip.Addr{}), p.Written().positive(v.text, netip.Addr{}):
+			return false
+		}
+	}
+	return found
+}
+
+// matchOdd is match for a value that has other spellings.
+func (c *Condition) matchOdd(m *Matches, v *value) bool {
+	one, other := m.spellings(c.folds)
+	no1, no2 := v.text, v.text
+	if c.loosens {
+		one, other, no1, no2 = no1, no2, one, other
+	}
+	var addr netip.Addr
+	if t := c.many; t != nil {
+		return (t.positive == nil || t.positive.match(m, one, addr) || one != other && t.positive.match(m, other, addr)) &&
+			(t.negated == nil || !t.negated.match(m, no1, addr) && (no1 == no2 || !t.negated.match(m, no2, addr)))
+	}
+	found := !c.positive
+	for i := range c.Patterns {
+		switch p := &c.Patterns[i]; {
+		case !p.Negated:
+			found = found || p.positive(one, addr) || one != other && p.positive(other, addr)
+		case p.positive(no1, addr) || no1 != no2 && p.positive(no2, addr):
+			return false
+		}
+	}
+	return found
+}
+
+// fold makes patterns of c compare with folded values: what a limit names, or with loosens what is
+// excluded. It reports whether any pattern is written otherwise than folded.
+func (c *Condition) fold() (written bool) {
+	all, shared := c.Patterns, true // all are shared with other rules
+	for i := range all {
+		p := &all[i]
+		if p.twin == nil {
+			continue
+		}
+		written = true
+		if p.Negated != c.loosens {
+			continue
+		}
+		if shared {
+			c.Patterns, shared = slices.Clone(all), false
+		}
+		q := *p.twin
+		q.Source, q.Negated, q.Pos, q.twin = p.Source, p.Negated, p.Pos, p
+		c.Patterns[i] = q
+	}
+	return written
+}
+
+// Folded returns p as it is compared with folded paths; p itself if it is written so.
+func (p *Pattern) Folded() *Pattern {
+	if p.twin == nil || p.folded {
+		return p
+	}
+	return p.twin
+}
+
+// Written returns p as it is compared with paths as they came.
+func (p *Pattern) Written() *Pattern {
+	if p.twin == nil || !p.folded {
+		return p
+	}
+	return p.twin
+}
+
+// Folds reports whether what c names is compared with folded values: it is a condition on the path
+// of a native limit, unless its paths are exact. It is known once the rule is compiled.
+func (c *Condition) Folds() bool { return c.folds&pathSpelled != 0 && !c.loosens }
+
+// makeTwin gives a pattern of paths its twin, if it is written otherwise than folded.
+func (p *Pattern) makeTwin() {
+	var scratch []byte
+	switch p.kind {
+	case ExactPattern:
+		if text := cutSlash(lowerPath(p.text, &scratch)); text != p.text {
+			p.twin = &Pattern{kind: ExactPattern, folded: true, text: strings.Clone(text)}
+		}
+	case GlobPattern:
+		if text := foldGlob(p.glob.source); text != p.glob.source {
+			p.twin = &Pattern{kind: GlobPattern, folded: true, glob: newGlob(text, false)}
+		}
+	case RegexpPattern:
+		if re := foldRegexp(p.re); re != p.re {
+			p.twin = &Pattern{kind: RegexpPattern, folded: true, re: re}
+		}
+	}
+}
+
+// foldGlob folds a glob of paths. A final slash behind ** stays: it is what the glob asks for.
+func foldGlob(source string) string {
+	var scratch []byte
+	text := strings.Clone(lowerPath(source, &scratch))
+	if strings.HasSuffix(text, "**/") || text == "*/" {
+		return text
+	}
+	return cutSlash(text)
+}
+
+// keyText is a value as it stands in the keys of r. The value has other spellings.
+func (m *Matches) keyText(r *matchRule, kind attributeKind, text string) string {
+	if kind == kindMethod {
+		return "GET"
+	}
+	return r.keyPath(text, m.folded, m.lowered, &m.scratch)
+}
+
+// keyPath is a path as it stands in the keys of r: folded, but where a wildcard of r's conditions
+// stands, the case is kept.
+func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) string {
+	begin := len(*scratch)
+	var key []byte
+	for i := range r.rule.When {
+		c := &r.rule.When[i]
+		if c.folds&pathSpelled == 0 {
+			continue
+		}
+		for k := range c.Patterns {
+			p := &c.Patterns[k]
+			if p.Negated || !p.positive(folded, netip.Addr{}) && !p.positive(lowered, netip.Addr{}) {
+				continue
+			}
+			if p.kind != GlobPattern {
+				return folded
+			}
+			if key == nil {
+				*scratch = append(*scratch, written[:len(folded)]...)
+				key = (*scratch)[begin:]
+			}
+			foldLiterals(p.glob.source, folded, key)
+		}
+	}
+	if key == nil {
+		return folded
+	}
+	return view(key)
+}
+
+// foldLiterals puts into key what folded has in the places where glob, which matches it, has no
+// wildcard. The segments of the two belong together from the front up to the first **, and from
+// the end up to the last one.
+func foldLiterals(glob, folded string, key []byte) {
+	at, rest := 0, glob
+	for {
+		segment, after, more := strings.Cut(rest, "/")
+		end := len(folded)
+		if i := strings.IndexByte(folded[at:], '/'); i >= 0 {
+			end = at + i
+		}
+		if strings.Contains(segment, "**") {
+			break
+		}
+		foldSegment(segment, folded[at:end], key[at:end])
+		if !more || end == len(folded) {
+			return
+		}
+		at, rest = end+1, after
+	}
+	before, _, _ := strings.Cut(rest, "*")
+	if strings.HasPrefix(folded[at:], before) {
+		copy(key[at:], before)
+	}
+	to := len(folded)
+	rest = glob
+	for {
+		i := strings.LastIndexByte(rest, '/')
+		segment := rest[i+1:]
+		begin := strings.LastIndexByte(folded[:to], '/') + 1
+		if strings.Contains(segment, "**") {
+			after := segment[strings.LastIndexByte(segment, '*')+1:]
+			if strings.HasSuffix(folded[:to], after) {
+				copy(key[to-len(after):to], after)
+			}
+			return
+		}
+		foldSegment(segment, folded[begin:to], key[begin:to])
+		if i < 0 || begin == 0 {
+			return
+		}
+		rest, to = rest[:i], begin-1
+	}
+}
+
+// foldSegment is foldLiterals for one segment, without **: of one that holds wildcards, what stands
+// before the first and behind the last of them is folded.
+func foldSegment(glob, folded string, key []byte) {
+	first, last := strings.IndexByte(glob, '*'), strings.LastIndexByte(glob, '*')
+	if first < 0 {
+		copy(key, folded)
+		return
+	}
+	head, tail := glob[:first], glob[last+1:]
+	if len(head)+len(tail) <= len(folded) && strings.HasPrefix(folded, head) && strings.HasSuffix(folded, tail) {
+		copy(key, head)
+		copy(key[len(key)-len(tail):], tail)
+	}
+}
