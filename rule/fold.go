@@ -20,7 +20,7 @@ import (
 // For most requests there is nothing to fold, which is found out while their path is looked at
 // anyway (scanPath). Rules are folded when they are compiled.
 
-// spelling is a set of what may be spelled in other ways.
+// spelling is a set of things that may be spelled in other ways.
 type spelling uint8
 
 const (
@@ -54,8 +54,8 @@ func foldsOf(exactPaths bool) spelling {
 }
 
 // lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
-// case, but for the digits of percent-encodings. It returns path itself if there is nothing to do, and
-// what lies in scratch otherwise.
+// case, but for the digits of percent-encodings. It returns path itself if there is nothing to do,
+// and what lies in scratch otherwise.
 func lowerPath(path string, scratch *[]byte) string {
 	i := 0
 	for i < len(path) && (path[i] < 'A' || path[i] > 'Z') {
