@@ -86,15 +86,10 @@ func cutSlash(path string) string {
 	return path
 }
 
-// setPath sets the value of the slot of the path.
-func (m *Matches) setPath(v *value, raw string) {
-	normal, folded := scanPath(raw)
-	v.text, v.present = raw, true
+// setOddPath sets the value of the slot of the path, which is not folded or not even normal.
+func (m *Matches) setOddPath(v *value, raw string, normal bool) {
 	if !normal {
 		v.text, _ = normalText(kindPath, raw, &m.scratch)
-	}
-	if folded {
-		return
 	}
 	m.lowered = lowerPath(v.text, &m.scratch)
 	m.folded = cutSlash(m.lowered)
