@@ -96,7 +96,10 @@ func (m *Matches) set(slot int, raw string, ok bool) {
 		v.text, v.present = raw, true
 		return
 	case kindPath:
-		m.setPath(v, raw)
+		v.text, v.present = raw, true
+		if normal, folded := scanPath(raw); !folded {
+			m.setOddPath(v, raw, normal)
+		}
 		return
 	case kindIP:
 		v.text, m.addr = normalText(kind, raw, &m.scratch)

@@ -20,7 +20,7 @@ import (
 // For most requests there is nothing to fold, which is found out while their path is looked at
 // anyway (scanPath). Rules are folded when they are compiled.
 
-// spelling is a set of what may be spelled in other ways.
+// spelling is a set of things that may be spelled in other ways.
 type spelling uint8
 
 const (
@@ -54,8 +54,8 @@ func foldsOf(exactPaths bool) spelling {
 }
 
 // lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
-// case, but for the digits of percent-encodings. It returns path itself if there is nothing to do, and
-// what lies in scratch otherwise.
+// case, but for the digits of percent-encodings. It returns path itself if there is nothing to do,
+// and what lies in scratch otherwise.
 func lowerPath(path string, scratch *[]byte) string {
 	i := 0
 	for i < len(path) && (path[i] < 'A' || path[i] > 'Z') {
@@ -86,15 +86,10 @@ func cutSlash(path string) string {
 	return path
 }
 
-// setPath sets the value of the slot of the path.
-func (m *Matches) setPath(v *value, raw string) {
-	normal, folded := scanPath(raw)
-	v.text, v.present = raw, true
+// setOddPath sets the value of the slot of the path, which is not folded or not even normal.
+func (m *Matches) setOddPath(v *value, raw string, normal bool) {
 	if !normal {
 		v.text, _ = normalText(kindPath, raw, &m.scratch)
-	}
-	if folded {
-		return
 	}
 	m.lowered = lowerPath(v.text, &m.scratch)
 	m.folded = cutSlash(m.lowered)

@@ -55,8 +55,8 @@ func LowerPath(part string) string {
 	return lowerPath(part, &scratch)
 }
 
-// foldTree makes each ASCII letter of re match the letter in lower case, and with both in upper case
-// too. Paths have no letters beyond ASCII in their normal form.
+// foldTree makes each ASCII letter of re match the letter in lower case, and with both in upper
+// case too. Paths have no letters beyond ASCII in their normal form.
 func foldTree(re *syntax.Regexp, both bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
