@@ -36,7 +36,8 @@ func (g *Gate) FieldStats() FieldStats {
 // call ends that has twice what has one value, unless Options.KeepRepeated, or that has credentials
 // which servers may understand and rules do not.
 func (c *call) checkFields() error {
-	f := c.gate.limiter.Fields(c.gate.o.Domain)
+	set, _ := c.gate.limiter.Rules()
+	f := set.Fields(c.gate.o.Domain)
 	for _, id := range c.gate.identity {
 		if err := c.checkField(id.Value); err != nil {
 			return err

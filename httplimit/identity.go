@@ -66,8 +66,9 @@ const (
 )
 
 // ParseIdentity checks sources: attribute → header:NAME, cookie:NAME, basic, bearer, tls or
-// jwt:CLAIM (needs keys, a JWKS file's path). The file is read now, and again when it has changed, looked at
-// every two seconds at most; a broken change leaves the old keys in force (see Identity.KeysError).
+// jwt:CLAIM (needs keys, a JWKS file's path). The file is read now, and again when it has changed,
+// looked at every two seconds at most; a broken change leaves the old keys in force (see
+// Identity.KeysError).
 func ParseIdentity(sources map[string]string, jwks string) (*Identity, error) {
 	id := &Identity{}
 	var claims []string

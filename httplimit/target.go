@@ -46,7 +46,8 @@ func (o *Options) slashSetting() string {
 // refuseFields answers a request with fields that servers read in different ways, and reports
 // whether it has.
 func (g *Gate) refuseFields(w http.ResponseWriter, r *http.Request, a *Attributes) bool {
-	p, ok := g.o.Fields.Check(a, g.limiter.Fields(g.o.Domain))
+	set, _ := g.limiter.Rules()
+	p, ok := g.o.Fields.Check(a, set.Fields(g.o.Domain))
 	if ok {
 		return false
 	}

@@ -183,7 +183,8 @@ func (f *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.attributes.Reset(r, f.o.ClientIP, f.o.Identity)
 	c.attributes.SetTarget(c.method, c.host, c.uri)
-	if problem, ok := f.o.Fields.Check(&c.attributes, f.limiter.Fields(domain)); !ok {
+	set, _ := f.limiter.Rules()
+	if problem, ok := f.o.Fields.Check(&c.attributes, set.Fields(domain)); !ok {
 		problem.Answer(w)
 		return
 	}

@@ -173,7 +173,8 @@ func (c *call) begin(trusted bool) (ok bool) {
 		c.undecided(errorDomain)
 		return false
 	}
-	if f := c.agent.limiter.Fields(domain); f != nil {
+	set, _ := c.agent.limiter.Rules()
+	if f := set.Fields(domain); f != nil {
 		if problem, ok := at.checkFields(c.agent.o.Fields, f); !ok {
 			c.badRequest(problem.Status, problem.Detail)
 			return false

@@ -7,7 +7,8 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
-// A request that a rule refuses since its expression takes too long is counted, and somebody hears of it.
+// A request that a rule refuses since its expression takes too long is counted, and somebody hears
+// of it.
 func TestTooCostly(t *testing.T) {
 	list := "[" + strings.TrimSuffix(strings.Repeat("1, ", 100), ", ") + "]"
 	expression := strings.ReplaceAll("LIST.all(a, LIST.all(b, LIST.all(c, a + b + c < 10)))", "LIST", list)
