@@ -47,7 +47,7 @@ func spellingsOf(path string, n int) []string {
 	all := []string{path}
 	seen := map[string]bool{path: true}
 	add := func(s string) {
-		if !seen[s] && strings.IndexAny(s, " \r\n") < 0 {
+		if !seen[s] && !strings.ContainsAny(s, " \r\n") {
 			seen[s] = true
 			all = append(all, s)
 		}

@@ -514,7 +514,7 @@ limits:
 			return e.do("DELETE", "/d", "X-Original-Method", "GET", "X-Forwarded-Method", "GET")
 		},
 		"host":  func(int) edgeAnswer { return e.do("GET", "/h", "Host", "other.example", "X-Forwarded-Host", "x") },
-		"query": func(i int) edgeAnswer { return e.do("GET", fmt.Sprintf("/search?x=%d&user=a&user=%d", i, i)) },
+		"query": func(i int) edgeAnswer { return e.do("GET", fmt.Sprintf("/search?x=%d&user=a&other=%d", i, i)) },
 		"header": func(i int) edgeAnswer {
 			return e.do("GET", "/keys", "X-Api-Key", "a", "X-Request-Id", "1", "X-Other", fmt.Sprint(i))
 		},
@@ -530,6 +530,10 @@ limits:
 	}
 	if a := e.do("GET", "/search?user=b"); a.status != 200 {
 		t.Errorf("another user: %v", a)
+	}
+	// nginx makes a 500 of Weir's 400.
+	if a := e.do("GET", "/search?user=c&user=d"); a.status != 400 && a.status != 500 {
+		t.Errorf("a user twice: %v", a)
 	}
 	// A body goes to the application, not to Weir.
 	if a := e.send("POST", "/post", strings.Repeat("body", 50_000)); a.status != 200 {
