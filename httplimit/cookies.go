@@ -30,7 +30,7 @@ func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
 			name, value, _ := strings.Cut(pair, "=")
 			value = strings.Trim(value, " \t")
 			if !c.is(strings.Trim(name, " \t")) {
-				if c.within(value) {
+				if c.within(pair) {
 					return values, false
 				}
 				continue
@@ -57,13 +57,14 @@ func (c *cookie) is(name string) bool {
 }
 
 // within reports whether a server that ends cookies at blanks and commas, too, finds the cookie in
-// the value of another one.
-func (c *cookie) within(value string) bool {
-	end := strings.IndexAny(value, " ,\t")
+// what is another one, or behind a word that is none.
+func (c *cookie) within(pair string) bool {
+	pair = strings.Trim(pair, " \t")
+	end := strings.IndexAny(pair, " ,\t")
 	if end < 0 {
 		return false
 	}
-	for part := range strings.FieldsFuncSeq(value[end:], func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
+	for part := range strings.FieldsFuncSeq(pair[end:], func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
 		if name, _, found := strings.Cut(part, "="); found && c.is(name) {
 			return true
 		}

@@ -298,6 +298,8 @@ func TestSeveralCookies(t *testing.T) {
 		{"no escape", []string{"Cookie: sid=%u0061"}, 400},
 		{"a control character", []string{"Cookie: sid=a%00b"}, 400},
 		{"a blank of Latin-1", []string{"Cookie: sid=a\xa0"}, 400},
+		{"behind a word that is none", []string{"Cookie: secure sid=z"}, 400},
+		{"behind a version", []string{"Cookie: $Version=1; $a sid=z"}, 400},
 		{"within another cookie", []string{"Cookie: x=1 sid=z"}, 400},
 		{"the name within another value", []string{"Cookie: x=sid"}, 200},
 	} {
@@ -305,7 +307,7 @@ func TestSeveralCookies(t *testing.T) {
 			t.Errorf("%s: %d, want %d: %s", c.what, w.Code, c.want, w.Body)
 		}
 	}
-	if s := g.gate.FieldStats(); s.Cookies != 2 || s.Unreadable != 7 || s.Several != 5 {
+	if s := g.gate.FieldStats(); s.Cookies != 2 || s.Unreadable != 9 || s.Several != 5 {
 		t.Errorf("%+v", s)
 	}
 	first := newGuarded(t, rules, map[string]string{"session": "cookie:sid"}, "", func(o *Options) { o.Fields = &FieldGuard{Repeated: KeepRepeatedFields} })
@@ -388,5 +390,18 @@ func BenchmarkFieldGuard(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// Parameters that servers take for another one, and some that they do not.
+func TestLikeParameter(t *testing.T) {
+	for name, want := range map[string]string{
+		"KEY": "key", "key[]": "key", "key[a]": "key", " key": "key", "[key]": "key", "[key][a]": "key", " [key]": "key", "key\x00x": "key", "\x00": "",
+		"a_b": "a.b", "a b": "a.b",
+		"key": "", "keys": "", "[keys]": "", "[]": "", "[": "", "": "", "x[key]": "", "mykey": "",
+	} {
+		if got := likeParameter([]string{"key", "a.b"}, name); got != want {
+			t.Errorf("%q is taken for %q, want %q", name, got, want)
+		}
 	}
 }

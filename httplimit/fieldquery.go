@@ -86,8 +86,21 @@ func behindSemicolon(list []string, pair string) (name, like string) {
 // likeParameter returns the parameter of the list that a server may take name for, which is another
 // name; "" if there is none. To ASP.NET the case of letters says nothing. PHP takes a dot and a
 // blank for an underscore. To PHP, Rack and the parser of Express 4, key[] and key[a] are parts of
-// key.
+// key, and to some of them [key] is key. PHP ends a name at a NUL.
 func likeParameter(list []string, name string) string {
+	if i := strings.IndexByte(name, 0); i >= 0 {
+		if name = name[:i]; slices.Contains(list, name) {
+			return name
+		}
+	}
+	if bare := strings.TrimLeft(name, " ["); len(bare) != len(name) && strings.IndexByte(name, '[') >= 0 {
+		bare, _, _ = strings.Cut(bare, "]")
+		for _, read := range list {
+			if len(bare) == len(read) && likeName(read, bare) {
+				return read
+			}
+		}
+	}
 	for _, read := range list {
 		if name == "" || read == "" || foldParameter(name[0]) != foldParameter(read[0]) && name[0] != ' ' {
 			continue

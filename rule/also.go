@@ -8,8 +8,12 @@ import (
 // MatchAlso adds the limits that another reading of the same request meets to m, which Match has
 // filled. A door that cannot tell which of several values a server takes matches the request once
 // with each: a limit that several readings meet under one key counts it once. The request is exempt
-// if it is by each of them, and as important as the one by which it is least important.
+// if it is by each of them, and as important as the one by which it is least important. What it costs
+// is the most that it costs by any. One for which expressions take too long is that by all.
 func (s *Set) MatchAlso(q *Query, m *Matches) {
+	if m.TooCostly != nil {
+		return
+	}
 	first := *m
 	hits := make([]Hit, len(m.Hits))
 	for i := range m.Hits {
@@ -20,9 +24,24 @@ func (s *Set) MatchAlso(q *Query, m *Matches) {
 	for i := range m.bans {
 		bans[i] = banKey{m.bans[i].rule, bytes.Clone(m.bans[i].key)}
 	}
+	written := slices.Clone(m.written)
+	for i := range written {
+		written[i].key = bytes.Clone(written[i].key)
+	}
 	described, failures := slices.Clone(m.Descriptors), slices.Clone(m.Failures())
 	s.Match(q, m)
-	m.Hits, m.Descriptors = withoutTwins(hits, m.Hits, described, m.Descriptors)
+	if m.TooCostly != nil {
+		return
+	}
+	place := m.joinHits(hits, described)
+	for _, w := range m.written {
+		for i := w.first; i < w.behind; i++ {
+			if at := place[i]; at >= len(hits) {
+				written = append(written, writtenKey{at, at + 1, w.key})
+			}
+		}
+	}
+	m.written = written
 	m.bans = append(bans, m.bans...)
 	m.failures = append(failures, m.Failures()...)
 	m.CELErrors += first.CELErrors
@@ -36,23 +55,28 @@ func (s *Set) MatchAlso(q *Query, m *Matches) {
 	m.Exempt = m.Exempt && first.Exempt
 }
 
-// withoutTwins joins what two readings met, without the hits of the second that the first has, too.
-func withoutTwins(hits, more []Hit, described, also []DescriptorMatch) ([]Hit, []DescriptorMatch) {
+// joinHits puts the hits and descriptors of another reading before those of m, and leaves out hits
+// of m that the other has, too. It returns where each of m's hits is then.
+func (m *Matches) joinHits(hits []Hit, described []DescriptorMatch) (place []int) {
 	first := len(hits)
-	place := make([]int, len(more))
-	for i := range more {
-		h := &more[i]
-		place[i] = slices.IndexFunc(hits[:first], func(o Hit) bool { return o.Window == h.Window && bytes.Equal(o.Key, h.Key) })
-		if place[i] < 0 {
-			place[i] = len(hits)
+	place = make([]int, len(m.Hits))
+	for i := range m.Hits {
+		h := &m.Hits[i]
+		at := slices.IndexFunc(hits[:first], func(o Hit) bool { return o.Window == h.Window && bytes.Equal(o.Key, h.Key) })
+		if at < 0 {
+			at = len(hits)
 			hits = append(hits, *h)
+		} else {
+			hits[at].Cost = max(hits[at].Cost, h.Cost)
 		}
+		place[i] = at
 	}
-	for _, d := range also {
+	for _, d := range m.Descriptors {
 		if d.Hit >= 0 {
 			d.Hit = place[d.Hit]
 		}
 		described = append(described, d)
 	}
-	return hits, described
+	m.Hits, m.Descriptors = hits, described
+	return place
 }

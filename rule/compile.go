@@ -321,8 +321,13 @@ func (d *domain) slot(attribute string) int {
 		n = len(d.slots)
 		d.slots = append(d.slots, slot{attribute, kindOf(attribute)})
 		d.slotOf[attribute] = n
-		if attribute == "ip" {
+		switch attribute {
+		case "ip":
 			d.ipSlot = n
+		case "path":
+			d.pathSlot = n
+		case "method":
+			d.methodSlot = n
 		}
 	}
 	return n

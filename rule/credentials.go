@@ -46,6 +46,7 @@ const (
 	base64Std   = letters + "+/"
 	base64URL   = letters + "-_"
 	bearerBytes = letters + "-._~+/"
+	opaqueBytes = bearerBytes + "!#$%&'()*:;<=>?@[]^`{|}" // visible, but for quotes, a comma and a backslash
 	tokenBytes  = letters + "!#$%&'*+-.^_`|~"
 )
 
@@ -60,6 +61,7 @@ var (
 	isBase64Byte    = tableOf(base64Std)
 	isBase64URLByte = tableOf(base64URL)
 	isBearerByte    = tableOf(bearerBytes)
+	isOpaqueByte    = tableOf(opaqueBytes)
 	isTokenByte     = tableOf(tokenBytes)
 )
 
@@ -143,13 +145,14 @@ func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// Bearer returns a bearer token (RFC 6750). Of a JSON Web Token the padding is left out, which the
-// token has not, and which servers take no notice of. ok is false for what is no token, and for a
-// JSON Web Token with characters that are not of its alphabet: some servers take no notice of these
-// either, so that one token would have any number of spellings.
+// Bearer returns a bearer token. Of a JSON Web Token the padding is left out, which the token has
+// not, and which servers take no notice of. ok is false for what is no token, and for a JSON Web
+// Token with characters that are not of its alphabet: some servers take no notice of these either,
+// so that one token would have any number of spellings. Other tokens are what they are: many have
+// characters that RFC 6750 does not allow, such as the bar of Laravel's.
 func (c Credentials) Bearer() (token string, ok bool) {
 	bare := strings.TrimRight(c.Rest, "=")
-	if bare == "" || !consistsOf(bare, &isBearerByte) {
+	if bare == "" || !consistsOf(bare, &isBearerByte) && (strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
 		return "", false
 	}
 	if signed, signature, is := CutJWT(bare); is {

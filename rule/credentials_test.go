@@ -48,7 +48,7 @@ func TestMisspelled(t *testing.T) {
 		{"Bearer abc", ""}, {"bearer\t abc==", ""}, {"Bearer a.b", ""}, {"Bearer a.b.c~", ""}, {"Bearer " + jwt, ""}, {"Bearer " + jwt + "=", ""},
 		{"Bearer " + jwt + "~", "Bearer"}, {"Bearer " + jwt + "+", "Bearer"}, {"Bearer " + strings.Replace(jwt, ".", "=.", 1), "Bearer"},
 		{"Bearer a b", "Bearer"}, {"Bearer\xa0abc", "Bearer"}, {"\xa0Bearer abc", "Bearer"}, {"Bearer:abc", "Bearer"}, {"BearerX abc", "Bearer"},
-		{`"Bearer abc"`, "Bearer"}, {"Bearer a,b", "Bearer"}, {"Bearer a!", "Bearer"},
+		{`"Bearer abc"`, "Bearer"}, {"Bearer a,b", "Bearer"}, {"Bearer a!", ""}, {"Bearer 1|AbC", ""}, {"Bearer 00D!A.Q=b", ""}, {"Bearer a!.b.c", "Bearer"},
 		{"Basic YWRhOng=", ""}, {"BASIC\tYWRhOng", ""}, {"Basic YWRhOnh", ""},
 		{"Basic YWRhOng=x", "Basic"}, {"Basic YWRh Ong=", "Basic"}, {"Basic YWRhO!ng=", "Basic"}, {"Basic YWRhO", "Basic"},
 		{"Basic YWRh", "Basic"},    // no colon

@@ -213,7 +213,7 @@ func ListField(name string) bool {
 var listFields = [...]string{
 	"accept", "accept-ch", "accept-charset", "accept-encoding", "accept-language", "accept-patch",
 	"accept-post", "accept-ranges", "access-control-request-headers", "allow", "alt-svc",
-	"baggage", "cache-control", "connection", "content-encoding", "content-language", "expect",
+	"baggage", "cache-control", "cdn-loop", "client-cert-chain", "connection", "content-encoding", "content-language", "expect",
 	"forwarded", "if-match", "if-none-match", "link", "pragma", "prefer", "priority",
 	"sec-websocket-extensions", "sec-websocket-protocol", "signature", "signature-input", "te",
 	"tracestate", "trailer", "transfer-encoding", "upgrade", "vary", "via", "want-content-digest",

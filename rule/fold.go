@@ -152,8 +152,20 @@ func (m *Matches) respell(all spelling, f func() bool) {
 	m.look(0)
 }
 
+// readSpelled reads what expressions read that may be spelled in other ways, so that m.odd holds it:
+// an expression may have been decided before it came to that.
+func (m *Matches) readSpelled(reads spelling) {
+	if reads&pathSpelled != 0 {
+		m.value(m.domain.pathSlot)
+	}
+	if reads&headSpelled != 0 {
+		m.value(m.domain.methodSlot)
+	}
+}
+
 // spellingsOfIf is what respell has to go through for the `if` of r.
 func (m *Matches) spellingsOfIf(r *matchRule) spelling {
+	m.readSpelled(r.ifReads)
 	all := m.odd
 	if r.folds&ifWritten != 0 {
 		all |= pathSpelled
@@ -163,6 +175,7 @@ func (m *Matches) spellingsOfIf(r *matchRule) spelling {
 
 // spellingsOfCost is what respell has to go through for the `cost` of r.
 func (m *Matches) spellingsOfCost(r *matchRule) spelling {
+	m.readSpelled(r.costReads)
 	all := m.odd
 	if r.folds&costWritten != 0 {
 		all |= pathSpelled

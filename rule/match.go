@@ -201,24 +201,26 @@ type leaf struct {
 
 // domain is the compiled rules of one domain.
 type domain struct {
-	name      string
-	number    int // place among the Set's domains
-	slots     []slot
-	slotOf    map[string]int
-	rules     []*matchRule // native ones, in order
-	exempt    []Condition  // compiled
-	index     *ruleIndex   // nil if there are few rules: then all are looked at
-	groups    int          // files with groups: first
-	replaces  bool         // some native rule replaces others
-	ipSlot    int          // -1 if ip is not used
-	work      int          // what looking at all rules takes, and exempt: see cost.go
-	always    int          // what each request takes
-	lyft      *level       // nil if there are no descriptors
-	names     int          // names that rules of the Lyft form replace
-	overrides [len(overrideUnits)]*Counter
-	banning   []*Rule      // rules with a ban
-	banned    []*matchRule // those of them whose bans hold everywhere in the domain
-	fields    *Fields      // nil if it decides by none
+	name     string
+	number   int // place among the Set's domains
+	slots    []slot
+	slotOf   map[string]int
+	rules    []*matchRule // native ones, in order
+	exempt   []Condition  // compiled
+	index    *ruleIndex   // nil if there are few rules: then all are looked at
+	groups   int          // files with groups: first
+	replaces bool         // some native rule replaces others
+	ipSlot   int          // -1 if ip is not used
+	// where path and method are, if an expression reads them
+	pathSlot, methodSlot int
+	work                 int    // what looking at all rules takes, and exempt: see cost.go
+	always               int    // what each request takes
+	lyft                 *level // nil if there are no descriptors
+	names                int    // names that rules of the Lyft form replace
+	overrides            [len(overrideUnits)]*Counter
+	banning              []*Rule      // rules with a ban
+	banned               []*matchRule // those of them whose bans hold everywhere in the domain
+	fields               *Fields      // nil if it decides by none
 }
 
 // matchRule is a rule, compiled. Of each limit there is one, so it is kept small.

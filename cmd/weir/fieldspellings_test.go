@@ -141,7 +141,7 @@ func headerSpellings() spelled {
 func querySpellings() spelled {
 	s := spelled{canonical: spelling{"/query?key=" + adasKey, nil}}
 	add := func(query string) { s.others = append(s.others, spelling{"/query?" + query, nil}) }
-	names := []string{"key", "k%65y", "%6bey", "KEY", "Key", "key[]", "key[0]", "key%5B%5D", "+key", "key+", "%20key", "key%00", "key.", "&key", "amp;key", ";key", "x;key", "x=1;key", "key%3D", "?key", "%26key"}
+	names := []string{"key", "k%65y", "%6bey", "KEY", "Key", "key[]", "key[0]", "key%5B%5D", "+key", "key+", "%20key", "key%00", "key%00x", "[key]", "%5Bkey%5D", "[key][x]", "key.", "&key", "amp;key", ";key", "x;key", "x=1;key", "key%3D", "?key", "%26key"}
 	values := []string{adasKey, "%6b-ada", "k%2dada", "k%2Dada", adasKey + "%00", adasKey + "+", "%20" + adasKey, adasKey + "%zz", adasKey + ";", adasKey + "#x", "%256b-ada", adasKey + "%a0", "%C2%A0" + adasKey}
 	for i, name := range names {
 		for _, value := range values {

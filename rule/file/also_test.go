@@ -3,6 +3,7 @@ package file
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weir-rl/weir/rule"
@@ -90,5 +91,78 @@ limits:
 	}
 	if m.CELErrors != 2 || len(m.Failures()) != 2 {
 		t.Errorf("%d errors, %v", m.CELErrors, m.Failures())
+	}
+}
+
+// A request with several readings costs the most that it costs by any; and if expressions take too
+// long on one of them, it is refused for that, whichever it is.
+func TestMatchAlsoCosts(t *testing.T) {
+	set, _, err := load(t, "a.yaml", `
+domain: d
+limits:
+  - { name: a, per: [ip], cost: 'attr.plan == "bulk" ? 50 : 1', allow: 100/s }
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := func(name string) rule.Map { return rule.Map{"ip": "192.0.2.1", "plan": name} }
+	for _, plans := range [][]string{{"bulk", "x"}, {"x", "bulk"}, {"x", "bulk", "y"}} {
+		var m rule.Matches
+		set.Match(&rule.Query{Domain: "d", Attributes: plan(plans[0])}, &m)
+		for _, name := range plans[1:] {
+			set.MatchAlso(&rule.Query{Domain: "d", Attributes: plan(name)}, &m)
+		}
+		if len(m.Hits) != 1 || m.Hits[0].Cost != 50 {
+			t.Errorf("%q: %+v", plans, m.Hits)
+		}
+	}
+	list := "[" + strings.TrimSuffix(strings.Repeat("1, ", 100), ", ") + "]"
+	long := strings.ReplaceAll("LIST.all(a, LIST.all(b, LIST.all(c, a + b + c < 10)))", "LIST", list)
+	set, _, err = load(t, "a.yaml", `
+domain: d
+limits:
+  - { name: first, per: [user], allow: 1/s }
+  - { name: a, per: [ip], if: 'attr.plan == "odd" && `+long+`', allow: 100/s }
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, plans := range [][]string{{"odd", "x"}, {"x", "odd"}, {"x", "odd", "y"}} {
+		var m rule.Matches
+		attributes := plan(plans[0])
+		attributes["user"] = "ada"
+		set.Match(&rule.Query{Domain: "d", Attributes: attributes}, &m)
+		for _, name := range plans[1:] {
+			set.MatchAlso(&rule.Query{Domain: "d", Attributes: plan(name)}, &m)
+		}
+		if m.TooCostly == nil || len(m.Hits) != 1 || m.Hits[0].Window.Rule.Name != "a" {
+			t.Errorf("%q: too costly %v, %d hits", plans, m.TooCostly, len(m.Hits))
+		}
+	}
+}
+
+// What a reading wrote in its own way belongs to its own hits.
+func TestMatchAlsoWritten(t *testing.T) {
+	set, _, err := load(t, "a.yaml", "domain: d\nlimits: [{ name: a, per: [user, path], allow: 1/s }]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m rule.Matches
+	for i, user := range []string{"ada", "eve", "ada", "bob"} {
+		q := rule.Query{Domain: "d", Attributes: rule.Map{"user": user, "path": "/X"}}
+		if i == 0 {
+			set.Match(&q, &m)
+		} else {
+			set.MatchAlso(&q, &m)
+		}
+	}
+	var got []string
+	for i := range m.Hits {
+		w := m.Hits[i].Window
+		got = append(got, fmt.Sprint(w.KeyParts(m.Hits[i].Key), " as ", w.KeyParts(m.WrittenKey(i))))
+	}
+	want := []string{"[user=ada path=/x] as [user=ada path=/X]", "[user=eve path=/x] as [user=eve path=/X]", "[user=bob path=/x] as [user=bob path=/X]"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

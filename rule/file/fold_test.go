@@ -181,3 +181,28 @@ func TestLyftPathsAreExact(t *testing.T) {
 		t.Errorf("%v, %v", warnings, err)
 	}
 }
+
+// An expression that is decided by one value alone sees the spellings of the others, too.
+func TestFoldedTogether(t *testing.T) {
+	for expression, cost := range map[string]string{
+		`if: 'method == "GET" && path == "/login"'`:                "",
+		`if: 'path == "/login" && method == "GET"'`:                "",
+		`cost: 'method == "GET" && path == "/login" ? 7 : 1'`:      " at 7",
+		`cost: 'path != "/login" || method != "GET" ? 1 : 7'`:      " at 7",
+		`when: {method: GET}, cost: 'path == "/login" ? 7 : 1'`:    " at 7",
+		`when: {path: /login}, cost: 'method == "GET" ? 7 : 1'`:    " at 7",
+		`when: {path: /Login/}, if: 'method in ["GET", "DELETE"]'`: "",
+	} {
+		set, _, err := load(t, "x.yaml", "limits: [{name: a, "+expression+", allow: 100/min}]")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, method := range []string{"GET", "HEAD"} {
+			for _, path := range []string{"/login", "/Login", "/login/", "/LOGIN/"} {
+				if got := limitsMet(set, rule.Map{"path": path, "method": method}); got != "a"+cost {
+					t.Errorf("%s: %s %s meets %q", expression, method, path, got)
+				}
+			}
+		}
+	}
+}
