@@ -14,7 +14,6 @@ import (
 // A request whose client hangs up is abandoned: nobody waits for its answer. Where a handler passes
 // requests on, the server behind works on it all the same, so that its place is not free. Whoever
 // could free it by hanging up would get round each bound on concurrency.
-
 //
 // The same holds for one whose body cannot be waited for before it takes its place, and does not
 // come then: its client could have the place for nothing, and again when it is cut.
@@ -31,6 +30,7 @@ type abandoned struct {
 	mu   sync.Mutex
 	of   map[share]int
 	slow map[share]int // of those that dawdle
+	all  map[share]int // both, of all addresses: of a share without one
 }
 
 // share is what one address has of places that it shares with others.
@@ -117,6 +117,28 @@ func networkOf(ip string) netip.Addr {
 // half is how many of so many places the abandoned requests of one address may keep.
 func half(places int64) int { return int(places / 2) }
 
+// hasRoom reports whether one more request of a share may be abandoned, or dawdle: its address has
+// less than half of the places with such requests, and afterwards no more than are left for all
+// others. So several addresses never have all places. a.mu must be held.
+func (a *abandoned) hasRoom(s share, places int64) bool {
+	n := a.of[s] + a.slow[s]
+	return n < half(places) && n+1 < int(places)-a.all[s.ofAll()]
+}
+
+// ofAll is the share of all addresses together.
+func (s share) ofAll() share {
+	s.address = netip.Addr{}
+	return s
+}
+
+// count adds a request to a count of shares, which is a.of or a.slow. a.mu must be held.
+func (a *abandoned) count(of map[share]int, shares []share) {
+	for _, s := range shares {
+		of[s]++
+		a.all[s.ofAll()]++
+	}
+}
+
 // crowdedOut reports whether the abandoned requests of the client's address keep as many places as
 // they may, so that it gets no further one: it could abandon that as well. A request that may
 // dawdle gets none if those that do have the rest.
@@ -129,11 +151,7 @@ func (p *Pass) crowdedOut(d *weir.Decision) (out bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p.places(d, func(s share, places int64) bool {
-		n := a.of[s]
-		if dawdling {
-			n += a.slow[s]
-		}
-		out = n >= half(places)
+		out = a.of[s] >= half(places) || dawdling && !a.hasRoom(s, places)
 		return !out
 	})
 	if out {
@@ -188,7 +206,7 @@ func (p *Pass) Abandon() context.Context {
 	var shares []share
 	p.places(&p.decision, func(s share, places int64) bool {
 		shares = append(shares, s)
-		room = room && a.of[s]+a.slow[s] < half(places)
+		room = room && a.hasRoom(s, places)
 		return room
 	})
 	if !room {
@@ -196,9 +214,7 @@ func (p *Pass) Abandon() context.Context {
 		a.cut.Add(1)
 		return nil
 	}
-	for _, s := range shares {
-		a.of[s]++
-	}
+	a.count(a.of, shares)
 	a.now.Add(1)
 	a.kept.Add(1)
 	p.kept, p.shares, p.forget = true, shares, forget
@@ -218,7 +234,7 @@ func (p *Pass) MayDawdle() bool { return mayDawdle(p.attrs.r) && p.HoldsPlace() 
 
 // Dawdle tells that the body of the request does not come. From now on the request counts as the
 // abandoned ones of its address do, until over is called, before Leave. It is false if its address
-// has half of the places with such requests already: it is to be cut.
+// has as many places with such requests as it may: it is to be cut.
 func (p *Pass) Dawdle() (over func(), ok bool) {
 	a := &p.gate.abandoned
 	a.mu.Lock()
@@ -227,29 +243,32 @@ func (p *Pass) Dawdle() (over func(), ok bool) {
 	var shares []share
 	p.places(&p.decision, func(s share, places int64) bool {
 		shares = append(shares, s)
-		ok = p.decision.Exempt || a.of[s]+a.slow[s] < half(places)
+		ok = p.decision.Exempt || a.hasRoom(s, places)
 		return ok
 	})
 	if !ok {
 		return nil, false
 	}
-	for _, s := range shares {
-		a.slow[s]++
-	}
+	a.count(a.slow, shares)
 	a.dawdling.Add(1)
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		giveBack(a.slow, shares)
+		a.giveBack(a.slow, shares)
 		a.dawdling.Add(-1)
 	}, true
 }
 
-// giveBack takes a request out of a count of shares.
-func giveBack(of map[share]int, shares []share) {
+// giveBack takes a request out of a count of shares. a.mu must be held.
+func (a *abandoned) giveBack(of map[share]int, shares []share) {
 	for _, s := range shares {
 		if of[s]--; of[s] == 0 {
 			delete(of, s)
+		}
+		if all := s.ofAll(); a.all[all] > 1 {
+			a.all[all]--
+		} else {
+			delete(a.all, all)
 		}
 	}
 }
@@ -266,6 +285,6 @@ func (p *Pass) settleAbandoned() {
 	a := &p.gate.abandoned
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	giveBack(a.of, p.shares)
+	a.giveBack(a.of, p.shares)
 	a.now.Add(-1)
 }

@@ -186,7 +186,7 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 		o.Fields = &FieldGuard{Logger: o.Logger}
 	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
-	g.abandoned.of, g.abandoned.slow = map[share]int{}, map[share]int{}
+	g.abandoned.of, g.abandoned.slow, g.abandoned.all = map[share]int{}, map[share]int{}, map[share]int{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
 	g.warnOfLacking()
 	g.passes.New = func() any {

@@ -131,8 +131,6 @@ func (b *body) Read(p []byte) (int, error) {
 			return 0, errBodyClosed
 		case st.unread > 0 && len(p) > 0:
 			return b.take(p), nil
-		case st.late:
-			return 0, os.ErrDeadlineExceeded
 		case st.closed:
 			return 0, errStreamClosed
 		case st.remoteClosed:
@@ -142,6 +140,8 @@ func (b *body) Read(p []byte) (int, error) {
 				}
 			}
 			return 0, io.EOF
+		case st.late: // after what has come whole
+			return 0, os.ErrDeadlineExceeded
 		case len(p) == 0:
 			return 0, nil
 		}

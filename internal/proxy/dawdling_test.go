@@ -122,3 +122,39 @@ func TestDawdlingBodiesShare(t *testing.T) {
 		})
 	}
 }
+
+// TestDawdlingAddressesShare: several addresses whose bodies do not come never have all places: each
+// gets no more than it leaves to all others.
+func TestDawdlingAddressesShare(t *testing.T) {
+	grace(t, time.Hour)
+	before := dawdleAfter
+	dawdleAfter = 20 * time.Millisecond
+	t.Cleanup(func() { dawdleAfter = before })
+	up := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	const places = 16
+	guard, _ := overload.New(overload.Options{Fixed: places})
+	addr, h := serveProxy(t, up.URL, newLimiter(t, noLimits), nil, trustLoopback, func(o *Options) {
+		o.Overload, o.BodyTimeout = guard, time.Hour
+	})
+	sent, want := uint64(0), 0
+	for i, share := range []int{8, 4, 2, 1, 0} {
+		for range 9 {
+			beginUploadWith(t, addr, false, -1, http.Header{"X-Forwarded-For": {fmt.Sprintf("192.0.2.%d", i+1)}})
+			sent++
+			patience.Until(t, "its body does not come", func() bool {
+				a := h.Abandoned()
+				return uint64(a.Dawdling)+h.Stats().CrowdedBodies+a.Refused == sent
+			})
+		}
+		if want += share; h.Abandoned().Dawdling != want {
+			t.Errorf("%d of %d places are with the first %d addresses, want %d", h.Abandoned().Dawdling, places, i+1, want)
+		}
+	}
+	v := visitors{t, client(t, false), addr}
+	for _, from := range []string{"192.0.2.2", "192.0.2.99"} {
+		status, _ := v.visit(from, "/")
+		if got := patience.Receive(t, "an answer", status); got != 200 {
+			t.Errorf("a request without a body from %s gets %d", from, got)
+		}
+	}
+}

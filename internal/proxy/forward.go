@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/internal/upstream"
 )
 
@@ -261,7 +262,7 @@ func (p *Proxy) blame(w http.ResponseWriter, r *http.Request, cause error) (stat
 		return http.StatusRequestEntityTooLarge, "The request's body is too large."
 	case errors.Is(cause, os.ErrDeadlineExceeded):
 		if n := p.cuts.line.Due(time.Minute); n > 0 {
-			p.o.Logf("proxy: %s %.200q: the body came more slowly than proxy.body_rate, not for as long as proxy.body_timeout, or not at once while such bodies had half of the places for its address, and was given up: %d such requests since the last line", r.Method, r.URL.Path, n)
+			p.o.Logf("proxy: %s %q: the body came more slowly than proxy.body_rate, not for as long as proxy.body_timeout, or not at once while such bodies had half of the places for its address, and was given up: %d such requests since the last line", seldom.Excerpt(r.Method), seldom.Excerpt(r.URL.Path), n)
 		}
 		return http.StatusRequestTimeout, "The request's body did not arrive in time."
 	}

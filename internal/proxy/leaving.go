@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/httplimit"
+	"github.com/weir-rl/weir/internal/seldom"
 )
 
 // leaving decides what happens to a request that goes through httputil.ReverseProxy when its client
@@ -102,7 +103,7 @@ func (errAbandoned) Error() string { return "the client has hung up" }
 func (p *Proxy) noteAbandoned(r *http.Request) {
 	if n := p.abandoned.Due(time.Minute); n > 0 {
 		s := p.gate.Abandoned()
-		p.o.Logf("proxy: %s %.200q: its client hung up, and it kept its place until the upstream had answered (proxy.abandoned): %d such requests since the last line, %d now; %d were cut so far, and %d turned away, since their address had half of the places",
-			r.Method, r.URL.Path, n, s.Now, s.Cut, s.Refused)
+		p.o.Logf("proxy: %s %q: its client hung up, and it kept its place until the upstream had answered (proxy.abandoned): %d such requests since the last line, %d now; %d were cut so far, and %d turned away, since their address had half of the places",
+			seldom.Excerpt(r.Method), seldom.Excerpt(r.URL.Path), n, s.Now, s.Cut, s.Refused)
 	}
 }

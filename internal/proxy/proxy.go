@@ -393,7 +393,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
 	if body != nil {
-		if body.stream(r); pass.MayDawdle() {
+		if body.stream(r); p.o.BodyRate > 0 && pass.MayDawdle() {
 			p.watchBody(body, r, pass)
 		}
 	}
