@@ -7,9 +7,9 @@ import (
 
 // MatchAlso adds the limits that another reading of the same request meets to m, which Match has
 // filled. A door that cannot tell which of several values a server takes matches the request once
-// with each: a limit that several readings meet under one key counts it once. The request is exempt
-// if it is by each of them, and as important as the one by which it is least important. What it costs
-// is the most that it costs by any. One for which expressions take too long is that by all.
+// with each: a limit that several readings meet under one key counts it once, at the highest cost.
+// The request is exempt if it is by each of them, and as important as the one by which it is least
+// important. If expressions take too long on one reading, the request is refused for that.
 func (s *Set) MatchAlso(q *Query, m *Matches) {
 	if m.TooCostly != nil {
 		return

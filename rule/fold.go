@@ -152,8 +152,8 @@ func (m *Matches) respell(all spelling, f func() bool) {
 	m.look(0)
 }
 
-// readSpelled reads what expressions read that may be spelled in other ways, so that m.odd holds it:
-// an expression may have been decided before it came to that.
+// readSpelled reads what expressions read that may be spelled in other ways, so that m.odd holds
+// it: an expression may have been decided before it came to that.
 func (m *Matches) readSpelled(reads spelling) {
 	if reads&pathSpelled != 0 {
 		m.value(m.domain.pathSlot)

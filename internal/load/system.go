@@ -231,8 +231,8 @@ func (s system) number(name string) (n uint64, ok bool, err error) {
 	return n, err == nil, err
 }
 
-// parseMeminfo reads MemTotal and MemAvailable of /proc/meminfo, in KiB; 0 < total and available ≤
-// total.
+// parseMeminfo reads MemTotal and MemAvailable of /proc/meminfo, in KiB. The total is above 0, and
+// available no more than that.
 func parseMeminfo(data []byte) (total, available uint64, err error) {
 	found := 0
 	for line := range strings.Lines(string(data)) {

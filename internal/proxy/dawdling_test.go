@@ -123,8 +123,8 @@ func TestDawdlingBodiesShare(t *testing.T) {
 	}
 }
 
-// TestDawdlingAddressesShare: several addresses whose bodies do not come never have all places: each
-// gets no more than it leaves to all others.
+// TestDawdlingAddressesShare: several addresses whose bodies do not come never have all places:
+// each gets no more than it leaves to all others.
 func TestDawdlingAddressesShare(t *testing.T) {
 	grace(t, time.Hour)
 	before := dawdleAfter

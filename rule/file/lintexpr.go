@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// expressions warns of a cost that a client chooses, and of an if that fails where the client leaves
-// a value out.
+// expressions warns of a cost that a client chooses, and of an if that fails where the client
+// leaves a value out.
 func (l *linter) expressions(r *rule.Rule) {
 	if !bites(r) {
 		return
