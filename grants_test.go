@@ -195,25 +195,31 @@ func FuzzGrant(f *testing.F) {
 	})
 }
 
+// follower is a Limiter over a store that follows its board until the test ends.
+func follower(t *testing.T, store store.Store, yaml string, options ...weir.Option) *weir.Limiter {
+	t.Helper()
+	l, err := weir.New(store, append(options, weir.WithRules(load(t, yaml)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Follow(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
 // followers are Limiters over one store that follow its board, in a synctest bubble.
 func followers(t *testing.T, store store.Store, n int, yaml string) []*weir.Limiter {
 	t.Helper()
 	list := make([]*weir.Limiter, n)
 	for i := range list {
-		l, err := weir.New(store, weir.WithRules(load(t, yaml)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- l.Follow(ctx) }()
-		t.Cleanup(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-		list[i] = l
+		list[i] = follower(t, store, yaml)
 	}
 	synctest.Wait()
 	return list

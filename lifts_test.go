@@ -37,25 +37,6 @@ func (h *heldDenials) Take(ctx context.Context, charges []store.Charge, results 
 	return n, err
 }
 
-// follower is a Limiter over s that follows its board until the test ends.
-func follower(t *testing.T, s store.Store, options ...weir.Option) *weir.Limiter {
-	t.Helper()
-	l, err := weir.New(s, append(options, weir.WithRules(load(t, loginRules)))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- l.Follow(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return l
-}
-
 // TestLiftBeforePost: a ban that another node is about to publish when it is lifted stays lifted on
 // all nodes. A ban that is set afterwards holds.
 func TestLiftBeforePost(t *testing.T) {
@@ -63,7 +44,7 @@ func TestLiftBeforePost(t *testing.T) {
 		m := wallStore(t, memory.Options{})
 		t.Cleanup(func() { _ = m.Close() })
 		held := &heldBoard{m, make(chan struct{})}
-		a, b := follower(t, held), follower(t, m)
+		a, b := follower(t, held, loginRules), follower(t, m, loginRules)
 		synctest.Wait()
 		denyUntilBanned(t, a, "192.0.2.1") // and publishes that late
 		if _, err := b.Bans().Set(t.Context(), "", "login", []string{"192.0.2.1"}, time.Now().Add(time.Hour), ""); err != nil {
@@ -107,7 +88,7 @@ func TestLiftBeforeCount(t *testing.T) {
 				m := wallStore(t, memory.Options{})
 				t.Cleanup(func() { _ = m.Close() })
 				held := &heldDenials{m, make(chan struct{})}
-				a, b := follower(t, held, weir.WithBans(weir.BanOptions{Async: true})), follower(t, m)
+				a, b := follower(t, held, loginRules, weir.WithBans(weir.BanOptions{Async: true})), follower(t, m, loginRules)
 				synctest.Wait()
 				for range 6 {
 					decide(t, a, from("192.0.2.1", "/login"))

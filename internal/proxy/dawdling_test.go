@@ -32,13 +32,18 @@ func (l *seenLines) String() string {
 	return l.text.String()
 }
 
+// dawdleSoon makes requests dawdle after 20 ms.
+func dawdleSoon(t *testing.T) {
+	before := dawdleAfter
+	dawdleAfter = 20 * time.Millisecond
+	t.Cleanup(func() { dawdleAfter = before })
+}
+
 // Requests whose bodies nobody can wait for, and which do not come, have half of the places for one
 // address. While they do, others of these are turned away; all other requests are served.
 func TestDawdlingBodiesShare(t *testing.T) {
 	grace(t, time.Hour)
-	before := dawdleAfter
-	dawdleAfter = 20 * time.Millisecond
-	t.Cleanup(func() { dawdleAfter = before })
+	dawdleSoon(t)
 	up := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	const places = 8
 	for _, c := range []struct {
@@ -127,9 +132,7 @@ func TestDawdlingBodiesShare(t *testing.T) {
 // each gets no more than it leaves to all others.
 func TestDawdlingAddressesShare(t *testing.T) {
 	grace(t, time.Hour)
-	before := dawdleAfter
-	dawdleAfter = 20 * time.Millisecond
-	t.Cleanup(func() { dawdleAfter = before })
+	dawdleSoon(t)
 	up := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	const places = 16
 	guard, _ := overload.New(overload.Options{Fixed: places})
