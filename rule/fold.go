@@ -7,8 +7,8 @@ import (
 )
 
 // Many servers take /Login and /login/ for /login, and run the same code for HEAD as for GET. So a
-// native limit takes these spellings for one: a path is folded (ASCII letters in lower case, one
-// final slash cut off, both behind NormalPath), and HEAD is GET. It only ever tightens:
+// native limit takes these spellings for one: a path is folded (lowerPath, and one final slash cut
+// off, both behind NormalPath), and HEAD is GET. It only ever tightens:
 //
 //   - A limit is met if it is met in any spelling, and counts all spellings under one key.
 //   - What loosens holds only where it holds in every spelling: exempt, and that a rule replaces
@@ -54,8 +54,9 @@ func foldsOf(exactPaths bool) spelling {
 }
 
 // lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
-// case, but for the digits of percent-encodings. It returns path itself if there is nothing to do,
-// and what lies in scratch otherwise.
+// case, but for the digits of percent-encodings; and with the ASCII letter for each other letter that
+// a server may take for it. It returns path itself if there is nothing to do, and what lies in
+// scratch otherwise.
 func lowerPath(path string, scratch *[]byte) string {
 	i := 0
 	for i < len(path) && (path[i] < 'A' || path[i] > 'Z') {
@@ -66,16 +67,46 @@ func lowerPath(path string, scratch *[]byte) string {
 	}
 	begin := len(*scratch)
 	b := append(*scratch, path...)
-	for i := begin; i < len(b); i++ {
-		switch c := b[i]; {
-		case c == '%' && i+2 < len(b) && isUpperHex(b[i+1]) && isUpperHex(b[i+2]):
-			i += 2
+	to := begin
+	for from := begin; from < len(b); from++ {
+		c := b[from]
+		switch {
+		case c == '%':
+			if letter, n := likeASCII(view(b[from:])); n > 0 {
+				c, from = letter, from+n-1
+			} else if from+2 < len(b) && isUpperHex(b[from+1]) && isUpperHex(b[from+2]) {
+				b[to], b[to+1], c = c, b[from+1], b[from+2]
+				from, to = from+2, to+2
+			}
 		case 'A' <= c && c <= 'Z':
-			b[i] = c - 'A' + 'a'
+			c += 'a' - 'A'
+		}
+		b[to] = c
+		to++
+	}
+	*scratch = b[:to]
+	return view(b[begin:to])
+}
+
+// likeASCII returns the ASCII letter that the percent-encoded letter at the begin of s equals where
+// a server ignores the case by Unicode, and how long the encoding is; 0 for any other text. Go's
+// strings.ToLower (so Caddy) takes U+0130 for i and U+212A for k, and strings.EqualFold also U+017F
+// for s; Java's equalsIgnoreCase takes U+0131 for i.
+func likeASCII(s string) (letter byte, n int) {
+	if len(s) < 6 || s[1] != 'C' && s[1] != 'E' {
+		return 0, 0
+	}
+	switch s[:6] {
+	case "%C4%B0", "%C4%B1":
+		return 'i', 6
+	case "%C5%BF":
+		return 's', 6
+	case "%E2%84":
+		if strings.HasPrefix(s[6:], "%AA") {
+			return 'k', 9
 		}
 	}
-	*scratch = b
-	return view(b[begin:])
+	return 0, 0
 }
 
 // cutSlash cuts one final slash off a path, unless the path is nothing else.
@@ -365,6 +396,9 @@ func (m *Matches) keyText(r *matchRule, kind attributeKind, text string) string 
 // keyPath is a path as it stands in the keys of r: folded, but where a wildcard of r's conditions
 // stands, the case is kept.
 func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) string {
+	if len(lowered) != len(written) {
+		return folded // its letters have other places (likeASCII)
+	}
 	begin := len(*scratch)
 	var key []byte
 	for i := range r.rule.When {
@@ -384,7 +418,7 @@ func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) st
 				*scratch = append(*scratch, written[:len(folded)]...)
 				key = (*scratch)[begin:]
 			}
-			foldLiterals(p.glob.source, folded, key)
+			foldLiterals(cutSlash(p.glob.source), folded, key)
 		}
 	}
 	if key == nil {
@@ -393,62 +427,56 @@ func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) st
 	return view(key)
 }
 
-// foldLiterals puts into key what folded has in the places where glob, which matches it, has no
-// wildcard. The segments of the two belong together from the front up to the first **, and from
-// the end up to the last one.
+// foldLiterals puts into key what folded has in the places where glob, which matches it and has no
+// final slash, has no wildcard. The segments of the two belong together from the front up to the
+// first **, and from the end up to the last one. What stands between the two has no known place, so
+// that all there is folded if any of it is a literal.
 func foldLiterals(glob, folded string, key []byte) {
-	at, rest := 0, glob
+	from, front := 0, glob
 	for {
-		segment, after, more := strings.Cut(rest, "/")
-		end := len(folded)
-		if i := strings.IndexByte(folded[at:], '/'); i >= 0 {
-			end = at + i
-		}
+		segment, after, more := strings.Cut(front, "/")
 		if strings.Contains(segment, "**") {
 			break
 		}
-		foldSegment(segment, folded[at:end], key[at:end])
+		end := len(folded)
+		if i := strings.IndexByte(folded[from:], '/'); i >= 0 {
+			end = from + i
+		}
+		foldSegment(segment, folded[from:end], key[from:end])
 		if !more || end == len(folded) {
 			return
 		}
-		at, rest = end+1, after
+		from, front = end+1, after
 	}
-	before, _, _ := strings.Cut(rest, "*")
-	if strings.HasPrefix(folded[at:], before) {
-		copy(key[at:], before)
-	}
-	to := len(folded)
-	rest = glob
+	to, back := len(folded), front
 	for {
-		i := strings.LastIndexByte(rest, '/')
-		segment := rest[i+1:]
-		begin := strings.LastIndexByte(folded[:to], '/') + 1
+		i := strings.LastIndexByte(back, '/')
+		segment := back[i+1:]
 		if strings.Contains(segment, "**") {
-			after := segment[strings.LastIndexByte(segment, '*')+1:]
-			if strings.HasSuffix(folded[:to], after) {
-				copy(key[to-len(after):to], after)
-			}
-			return
+			break
 		}
+		begin := strings.LastIndexByte(folded[:to], '/') + 1
 		foldSegment(segment, folded[begin:to], key[begin:to])
-		if i < 0 || begin == 0 {
+		if i < 0 || begin <= from {
 			return
 		}
-		rest, to = rest[:i], begin-1
+		back, to = back[:i], begin-1
 	}
+	foldSegment(back, folded[from:to], key[from:to])
 }
 
-// foldSegment is foldLiterals for one segment, without **: of one that holds wildcards, what stands
-// before the first and behind the last of them is folded.
+// foldSegment is foldLiterals for what begins and ends with segments that hold a **, or for one
+// segment without.
 func foldSegment(glob, folded string, key []byte) {
 	first, last := strings.IndexByte(glob, '*'), strings.LastIndexByte(glob, '*')
 	if first < 0 {
 		copy(key, folded)
 		return
 	}
-	head, tail := glob[:first], glob[last+1:]
-	if len(head)+len(tail) <= len(folded) && strings.HasPrefix(folded, head) && strings.HasSuffix(folded, tail) {
-		copy(key, head)
-		copy(key[len(key)-len(tail):], tail)
+	head, tail := first, len(folded)-(len(glob)-last-1)
+	if head > tail || strings.Trim(glob[first:last+1], "*/") != "" {
+		head, tail = len(folded), len(folded)
 	}
+	copy(key, folded[:head])
+	copy(key[tail:], folded[tail:])
 }

@@ -60,6 +60,10 @@ func TestFoldedPatterns(t *testing.T) {
 		{"~^/[A-F]+$", []string{"/abc", "/ABC", "/AbC/"}, []string{"/abg"}},
 		{"~^/[^A-F]+$", []string{"/abc", "/ghi", "/ABC"}, nil},
 		{"~(?i)^/LOGIN", []string{"/login", "/LOGIN/x"}, []string{"/x/login"}},
+		{"~^/x/[0-9]+/", []string{"/x/5/", "/X/5", "/x/5/y"}, []string{"/x/5y", "/x/"}},
+		{"/login", []string{"/log\u0130n", "/log\u0131n/", "/log%c4%b0n"}, []string{"/log\u00ecn", "/log%25C4%25B0n"}},
+		{"/**/desk/**", []string{"/a/de\u017f\u212a", "/A/DES\u212a/b"}, nil},
+		{"~^/di%C5%BFK$", []string{"/DISK", "/disk/"}, nil},
 		{"~%2F", []string{"/a%2Fb", "/A%2Fb/"}, []string{"/a/b"}},
 		{"~/$", []string{"/a/", "/A/"}, []string{"/a", "/A"}},
 	} {
@@ -125,6 +129,13 @@ func TestFoldedKeys(t *testing.T) {
 		{"!/x", "/Orders/aB3", "/orders/ab3"},
 		{"/a**b/c", "/AxByB/C", "/axByb/c"},
 		{"/**", "/AxB/", "/AxB"},
+		{"**/", "/AxB/", "/AxB"},
+		{"/t/**/login/**", "/T/Ab/LOGIN/cD", "/t/ab/login/cd"}, // where login stands is not known
+		{"/t/**/login/**/edit-*", "/T/Ab/LOGIN/cD/EDIT-x/Edit-Y", "/t/ab/login/cd/edit-x/edit-Y"},
+		{"/*-report-*", "/X-REPORT-yZ", "/x-report-yz"},
+		{"/s/*-report-*/*", "/S/X-REPORT-yZ/aB", "/s/x-report-yz/aB"},
+		{"/%C4%B0/*", "/\u0130/A\u212a", "/i/ak"},
+		{"/disk/*", "/di\u017f\u212a/aB", "/disk/ab"},
 	} {
 		r := testRule(t, "r", "path")
 		if c.pattern != "" {

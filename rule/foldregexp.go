@@ -18,7 +18,7 @@ func foldRegexp(re *regexp.Regexp) *regexp.Regexp {
 	before := tree.String()
 	// The digits of percent-encodings are in upper case in every path.
 	foldTree(tree, strings.Contains(re.String(), "%"))
-	tree = looseEnd(tree, false)
+	tree = looseEnd(tree)
 	if tree.String() == before {
 		return re
 	}
@@ -55,11 +55,17 @@ func LowerPath(part string) string {
 	return lowerPath(part, &scratch)
 }
 
+// foreignLetters replaces the letters of likeASCII.
+var foreignLetters = strings.NewReplacer("%C4%B0", "i", "%C4%B1", "i", "%C5%BF", "s", "%E2%84%AA", "k")
+
 // foldTree makes each ASCII letter of re match the letter in lower case, and with both in upper
 // case too. Paths have no letters beyond ASCII in their normal form.
 func foldTree(re *syntax.Regexp, both bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
+		if text := string(re.Rune); strings.Contains(text, "%") {
+			re.Rune = []rune(foreignLetters.Replace(text))
+		}
 		if both {
 			re.Flags |= syntax.FoldCase
 			break
@@ -109,31 +115,30 @@ func addRange(class []rune, low, high rune) []rune {
 	return append(out, class[i:]...)
 }
 
-// looseEnd lets the path end in place of a slash with which matches end: a folded path does not
-// have it. One that stands alone, or behind what may be a slash itself, stays: it is what the
-// expression asks for. atEnd says that the path ends behind re.
-func looseEnd(re *syntax.Regexp, atEnd bool) *syntax.Regexp {
+// looseEnd lets the path end in place of a slash with which re ends: a folded path does not have it.
+// A slash that stands alone, or behind what may be a slash itself, stays: it is what the expression
+// asks for.
+func looseEnd(re *syntax.Regexp) *syntax.Regexp {
 	switch re.Op {
 	case syntax.OpCapture, syntax.OpAlternate:
 		for i, sub := range re.Sub {
-			re.Sub[i] = looseEnd(sub, atEnd)
+			re.Sub[i] = looseEnd(sub)
 		}
 	case syntax.OpConcat:
 		last := len(re.Sub) - 1
 		if re.Sub[last].Op == syntax.OpEndText {
-			atEnd = true
 			last--
 		}
 		if last < 0 {
 			break
 		}
 		if l := re.Sub[last]; last > 0 && l.Op == syntax.OpLiteral && len(l.Rune) == 1 {
-			if atEnd && l.Rune[0] == '/' && !mayEndInSlash(re.Sub[last-1]) {
+			if l.Rune[0] == '/' && !mayEndInSlash(re.Sub[last-1]) {
 				re.Sub[last] = slashOrEnd()
 			}
 			break
 		}
-		re.Sub[last] = looseEnd(re.Sub[last], atEnd)
+		re.Sub[last] = looseEnd(re.Sub[last])
 	case syntax.OpLiteral:
 		n := len(re.Rune) - 1
 		if n < 1 || re.Rune[n] != '/' || re.Rune[n-1] == '/' {

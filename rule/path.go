@@ -50,7 +50,7 @@ func isNormalPath(path string) bool {
 	return normal
 }
 
-// scanPath reports whether path is in its normal form, and if so, whether foldPath has nothing to
+// scanPath reports whether path is in its normal form, and if so, whether FoldPath has nothing to
 // fold in it.
 func scanPath(path string) (normal, folded bool) {
 	if len(path) == 0 || path[0] != '/' {
@@ -78,6 +78,9 @@ func scanPath(path string) (normal, folded bool) {
 		case pathPercent:
 			if !normalEscape(path[i:]) {
 				return false, false // or at least not known to be: appendNormalPath finds out
+			}
+			if _, n := likeASCII(path[i:]); n > 0 {
+				folded = false
 			}
 		default:
 			return false, false
