@@ -236,7 +236,7 @@ func (c *conductor) open() {
 		}
 	}
 	var err error
-	if c.direct, err = redis.Open(redis.Options{URL: c.url}); err != nil {
+	if c.direct, err = redis.Open(redis.Options{URL: c.url, Timeout: 30 * time.Second}); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -317,7 +317,7 @@ func runFault(t testing.TB, f fault, l load, lasts time.Duration) *course {
 // settled waits until Redis knows what was admitted while it was away, as far as it has room.
 func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 	t.Helper()
-	store, err := redis.Open(redis.Options{URL: b.server.URL()})
+	store, err := redis.Open(redis.Options{URL: b.server.URL(), Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
