@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir"
-	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/traffic"
 	"github.com/weir-rl/weir/store/memory"
 )
@@ -316,9 +315,6 @@ func TestReserveOnAzureTraces(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if effort.Detector && traffic.Full() {
-				tt.trace = tt.trace[:len(tt.trace)/5]
-			}
 			use := func(r *run) float64 {
 				return float64(r.tokens()) / (float64(tt.n) * float64(tt.users) * float64(r.span) / float64(minute))
 			}
@@ -347,7 +343,7 @@ func TestReserveOnAzureTraces(t *testing.T) {
 			t.Logf("used of the budget: %.1f %% with commits (where the largest answer is reserved: %.1f %%), %.1f %% without; refused %d (%d), %d; excess %d tokens of %d",
 				100*use(&near), 100*use(&safe), 100*use(&blind), near.refused, safe.refused, blind.refused, near.excess(), near.tokens())
 			least := 1.1
-			if effort.Detector || !traffic.Full() {
+			if !traffic.Full() {
 				least = 1.04 // the first burst of a bucket is most of a short run
 			}
 			if use(&near) < least*use(&blind) {

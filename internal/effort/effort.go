@@ -1,14 +1,11 @@
 // Package effort tells a test how much to do. Tests run at three levels:
 //
 //   - Quick: go test ./... and scripts/test. Seconds for each package, whatever is installed.
-//   - All: scripts/test --all, which CI runs and which sets WEIR_TEST=all. Full lengths, every real
-//     part, the race detector.
+//   - All: scripts/test --all, which CI runs and which sets WEIR_TEST=all. Full lengths and every
+//     real part. The race detector makes everything several times as slow, so that it has a quick
+//     run of its own; scripts/soak race is at full length.
 //   - Soak: scripts/soak WHAT, for what is statistical, takes real time or needs a quiet machine.
 //     Such tests are in files with the build tag soak, with which All is true.
-//
-// The race detector makes everything several times as slow, so that a test with many steps makes
-// fewer with it: enough to find races. scripts/test --all runs such a test once more without the
-// detector, with all of its steps.
 package effort
 
 import (

@@ -183,11 +183,7 @@ func (w *replayed) run() *insight.Facts {
 // Each verdict is given where it is deserved and alone, and not at half of what it takes, in each
 // of some worlds. TestVerdictsOfManyWorlds has more of them.
 func TestVerdictsOfScriptedTraffic(t *testing.T) {
-	worlds := effort.Of(uint64(1), 10)
-	if effort.Detector { // which makes it slow, and finds nothing in one goroutine
-		worlds = 1
-	}
-	testVerdicts(t, worlds)
+	testVerdicts(t, effort.Of(uint64(1), 10))
 }
 
 func testVerdicts(t *testing.T, worlds uint64) {

@@ -103,13 +103,9 @@ func TestContract(t *testing.T) {
 
 // TestDifferential: decisions come out as those of a plain model, step by step.
 func TestDifferential(t *testing.T) {
-	steps := 20_000
-	if !effort.All() || effort.Detector { // each store is asked by one goroutine
-		steps = 2000
-	}
 	storetest.Differential(t, func(t *testing.T, clock func() int64) store.Store {
 		return open(t, castest.New(), cas.Options{Clock: clock, KnownKeys: 64})
-	}, steps, 0)
+	}, effort.Of(2000, 20_000), 0)
 }
 
 // TestMatrix: each kind of throttling of each algorithm.

@@ -145,10 +145,7 @@ var leased = []algo.Config{
 // TestNeverOver runs nodes in virtual time, with slow and failing calls, crashes and pauses, and
 // counts what was admitted at the instants at which it was decided.
 func TestNeverOver(t *testing.T) {
-	runs := 40
-	if !effort.All() || effort.Detector {
-		runs = 10
-	}
+	runs := effort.Of(10, 40)
 	for _, cfg := range leased {
 		t.Run(mustLimit(t, cfg).String(), func(t *testing.T) {
 			local, all := uint64(0), uint64(0)

@@ -233,10 +233,7 @@ func TestForgetsWhatIsFresh(t *testing.T) {
 
 // TestBound asks with many more keys than there is room for. WEIR_BOUND_KEYS sets their number.
 func TestBound(t *testing.T) {
-	distinct := 1_000_000
-	if !effort.All() || effort.Detector {
-		distinct = 300_000
-	}
+	distinct := effort.Of(300_000, 1_000_000)
 	if v, err := strconv.Atoi(os.Getenv("WEIR_BOUND_KEYS")); err == nil {
 		distinct = v
 	}

@@ -18,11 +18,7 @@ import (
 // store names. WEIR_ATTEMPTS says how many attempts, 200000 for a soak; a twentieth of them is the
 // limit.
 func TestExactAcrossNodes(t *testing.T) {
-	attempts := effort.Of(8_000, 40_000)
-	if effort.Detector {
-		attempts = 8_000
-	}
-	testExactAcrossNodes(t, redistest.Start(t).URL(), attempts)
+	testExactAcrossNodes(t, redistest.Start(t).URL(), effort.Of(8_000, 40_000))
 }
 
 func testExactAcrossNodes(t *testing.T, url string, attempts int) {

@@ -65,9 +65,6 @@ func testContractInCluster(t *testing.T, cluster *redistest.Cluster) {
 func TestDifferential(t *testing.T) {
 	server := redistest.Start(t)
 	steps, seed := effort.Of(400, 8000), uint64(1)
-	if effort.Detector { // each store is asked by one goroutine
-		steps = min(steps, 2000)
-	}
 	if os.Getenv("WEIR_STEPS") != "" {
 		seed = 0
 	}

@@ -40,9 +40,6 @@ func number(name string, otherwise uint64) uint64 {
 func TestRuns(t *testing.T) {
 	t.Parallel()
 	runs := uint64(len(cells) * effort.Of(1, 5))
-	if effort.Detector {
-		runs = uint64(len(cells))
-	}
 	sum := &summary{of: runs, cells: map[cell]*row{}}
 	for seed := range runs {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -81,7 +81,7 @@ func TestTable(t *testing.T) {
 		return
 	}
 	c, loads := tableConfig, tableLoads
-	if !effort.All() || effort.Detector {
+	if !effort.All() {
 		c.N, c.Window, c.LeaseFor = 100, 2*time.Second, 0
 		loads = loads[:2]
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,21 +11,11 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
-	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/memory"
 )
-
-// Two goroutines of a bubble that find due timers at the same moment break the race detector, and
-// the process ends with SIGSEGV (go.dev/issue/78156). On one processor no two do. The detector needs
-// no second one to find a race.
-func init() {
-	if effort.Detector {
-		runtime.GOMAXPROCS(1)
-	}
-}
 
 // inVirtualTime runs a test in a bubble of testing/synctest. A bubble begins in 2000, before this
 // process, and its monotonic clock below 0; so the test begins in 2100.
