@@ -25,11 +25,11 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 2+6*len(loads) {
+	if len(lines) != 2+len(dialers)*len(loads) {
 		t.Fatalf("%d lines:\n%s", len(lines), out.String())
 	}
 	for i, line := range lines[2:] {
-		want := `^\| ` + []string{"http", "post", "nginx", "rls", "resp", "proxy"}[i/len(loads)] + ` +\| ` + loads[i%len(loads)].name +
+		want := `^\| ` + strings.Split(allDoors, ",")[i/len(loads)] + ` +\| ` + loads[i%len(loads)].name +
 			` +(\| \d+\.\d\d +){2}(\| \d+\.\d{3} \(\d+\.\d{3} to \d+\.\d{3}\) +){2}\|$`
 		if !regexp.MustCompile(want).MatchString(line) {
 			t.Errorf("%s is not %s", line, want)

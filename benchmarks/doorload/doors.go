@@ -35,12 +35,14 @@ const (
 )
 
 var dialers = map[string]func(addr string) (loader, error){
-	"http":  func(addr string) (loader, error) { return dialAll(addr, httpQuestion, httpAnswer) },
-	"post":  func(addr string) (loader, error) { return dialAll(addr, postQuestion, httpAnswer) },
-	"nginx": func(addr string) (loader, error) { return dialAll(addr, nginxQuestion, httpAnswer) },
-	"proxy": func(addr string) (loader, error) { return dialAll(addr, proxyQuestion, httpAnswer) },
-	"resp":  func(addr string) (loader, error) { return dialAll(addr, respQuestion, respAnswer) },
-	"rls":   dialRLS,
+	"http":    func(addr string) (loader, error) { return dialAll(addr, httpQuestion, httpAnswer) },
+	"post":    func(addr string) (loader, error) { return dialAll(addr, postQuestion, httpAnswer) },
+	"nginx":   func(addr string) (loader, error) { return dialAll(addr, nginxQuestion, httpAnswer) },
+	"rls":     dialRLS,
+	"resp":    func(addr string) (loader, error) { return dialAll(addr, respQuestion, respAnswer) },
+	"proxy":   func(addr string) (loader, error) { return dialAll(addr, proxyQuestion, httpAnswer) },
+	"chunked": func(addr string) (loader, error) { return dialAll(addr, chunkedQuestion, httpAnswer) },
+	"h2":      dialH2,
 }
 
 func key(i int) string { return fmt.Sprintf("key-%012d", i) }
@@ -136,6 +138,14 @@ func proxyQuestion(path, key string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: doorload\r\nAccept: */*\r\nX-User: " + key + "\r\n\r\n"
 }
 
+// chunkedQuestion is an upload of 10 KiB through the proxy, whose length is not said before.
+func chunkedQuestion(path, key string) string {
+	const half = 5 << 10
+	chunk := fmt.Sprintf("%x\r\n%s\r\n", half, strings.Repeat("x", half))
+	return "POST " + path + " HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: doorload\r\nAccept: */*\r\nX-User: " + key +
+		"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk + chunk + "0\r\n\r\n"
+}
+
 func httpAnswer(r *bufio.Reader) (bool, error) {
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil {
@@ -225,5 +235,46 @@ func (l *rls) load(path string, keys, n int) (int, error) {
 			return false, err
 		}
 		return answer.OverallCode == rlspb.RateLimitResponse_OVER_LIMIT, nil
+	})
+}
+
+// h2 is a loader that asks the proxy over HTTP/2, without TLS.
+type h2 struct {
+	base    string
+	clients []*http.Client
+}
+
+func dialH2(addr string) (loader, error) {
+	l := &h2{base: "http://" + addr}
+	for range clients {
+		var protocols http.Protocols
+		protocols.SetUnencryptedHTTP2(true)
+		l.clients = append(l.clients, &http.Client{Timeout: patience, Transport: &http.Transport{Protocols: &protocols}})
+	}
+	return l, nil
+}
+
+func (l *h2) close() {
+	for _, c := range l.clients {
+		c.CloseIdleConnections()
+	}
+}
+
+func (l *h2) load(path string, keys, n int) (int, error) {
+	return each(n, func(client, i int) (bool, error) {
+		req, err := http.NewRequest(http.MethodGet, l.base+path, nil)
+		if err != nil {
+			return false, err
+		}
+		req.Header.Set("X-User", key(i%keys))
+		resp, err := l.clients[client].Do(req)
+		if err != nil {
+			return false, err
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			return false, err
+		}
+		return refusedBy(resp.StatusCode)
 	})
 }

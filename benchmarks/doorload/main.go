@@ -56,13 +56,15 @@ type plan struct {
 	profileFor time.Duration // of each door
 }
 
+const allDoors = "http,post,nginx,rls,resp,proxy,chunked,h2"
+
 func parse(args []string, usage io.Writer) (p plan, err error) {
 	var doors string
 	flags := flag.NewFlagSet("doorload", flag.ContinueOnError)
 	flags.SetOutput(usage)
 	flags.StringVar(&p.a, "a", "", "the weir to compare with")
 	flags.StringVar(&p.b, "b", "", "the weir that is compared")
-	flags.StringVar(&doors, "doors", "http,post,nginx,rls,resp,proxy", "doors and loads to measure")
+	flags.StringVar(&doors, "doors", allDoors, "doors to measure")
 	flags.IntVar(&p.lives, "lives", 9, "how often the servers are started anew")
 	flags.IntVar(&p.rounds, "rounds", 12, "measurements of a server in a life, for each door and load")
 	flags.IntVar(&p.requests, "requests", 1500, "requests in one measurement")
@@ -76,7 +78,7 @@ func parse(args []string, usage io.Writer) (p plan, err error) {
 	p.doors = strings.Split(doors, ",")
 	for _, name := range p.doors {
 		if dialers[name] == nil {
-			return p, fmt.Errorf("-doors: %q is none of http, post, nginx, rls, resp and proxy", name)
+			return p, fmt.Errorf("-doors: %q is none of %s", name, allDoors)
 		}
 	}
 	switch {

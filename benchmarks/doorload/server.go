@@ -5,13 +5,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -33,7 +33,9 @@ type server struct {
 	loaders map[string]loader
 }
 
-var doorNames = map[string]string{"http": "http", "post": "http", "nginx": "http", "rls": "grpc", "resp": "resp", "proxy": "proxy"}
+var doorNames = map[string]string{
+	"http": "http", "post": "http", "nginx": "http", "rls": "grpc", "resp": "resp", "proxy": "proxy", "chunked": "proxy", "h2": "proxy",
+}
 
 // startServer starts a weir before an upstream, and waits for its doors.
 func startServer(program, upstream string, procs int) (s *server, err error) {
@@ -164,16 +166,16 @@ func startUpstream() (net.Listener, error) {
 	return l, nil
 }
 
-// answer answers each request on a connection. They have no bodies.
+// answer answers each request on a connection.
 func answer(conn net.Conn) error {
 	r := bufio.NewReader(conn)
 	for {
-		line, err := r.ReadString('\n')
+		req, err := http.ReadRequest(r)
 		if err != nil {
 			return err
 		}
-		if strings.TrimSpace(line) != "" {
-			continue
+		if _, err := io.Copy(io.Discard, req.Body); err != nil {
+			return err
 		}
 		if _, err := conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello")); err != nil {
 			return err
