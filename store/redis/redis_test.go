@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/internal/effort"
+	"github.com/weir-rl/weir/internal/patience"
 	"github.com/weir-rl/weir/internal/redistest"
 	"github.com/weir-rl/weir/store"
 	"github.com/weir-rl/weir/store/redis"
@@ -53,7 +54,9 @@ func emptied(o redis.Options, servers ...*redistest.Server) func(t *testing.T, c
 		})
 		o := o
 		o.Clock = clock
-		return open(t, o)
+		s := open(t, o)
+		patience.Until(t, "there is a connection", func() bool { _, err := s.Client(); return err == nil })
+		return s
 	}
 }
 
