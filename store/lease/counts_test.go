@@ -79,3 +79,32 @@ func TestReloadUnderWay(t *testing.T) {
 		t.Errorf("%+v", st.Limits[0])
 	}
 }
+
+// TestForgottenUnderWay: units that are taken while their entry is forgotten count as lapsed,
+// whether they were used or not.
+func TestForgottenUnderWay(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		r := newRig(t)
+		c := charge(r.c, "key", 1)
+		taken, again := r.s.take(&c, r.w.at())
+		if again || !taken.ok {
+			t.Fatal("nothing was taken")
+		}
+		for range 2 { // what is left is returned, and what is known forgotten
+			r.w.advance(10 * time.Second)
+			r.s.step(t.Context())
+		}
+		if n := r.s.Stats().Keys; n != 0 {
+			t.Fatalf("%d keys", n)
+		}
+		if used {
+			results := make([]algo.Result, 1)
+			r.s.admitOne(&c, &results[0], &taken, r.w.at())
+		} else {
+			r.s.backOne(&c, &taken)
+		}
+		if n := r.s.Stats().Limits[0]; n.Lapsed == 0 || n.Granted != n.Used+n.Returned+n.Lapsed {
+			t.Errorf("used %t: %+v", used, n)
+		}
+	}
+}

@@ -159,6 +159,8 @@ func (s *Store) backOne(c *store.Charge, t *took) {
 	defer sh.mu.Unlock()
 	if sl := sh.find(t.hash, c.Counter.ID, c.Key); sl != nil {
 		sl.terms.counts.lapsed.Add(uint64(sl.Back(t.Taken)))
+	} else { // it was forgotten meanwhile, with a lease that is over
+		s.terms.of(c).counts.lapsed.Add(uint64(t.Units()))
 	}
 }
 
@@ -185,6 +187,7 @@ func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (no
 		var e holder.Entry
 		ts := s.terms.of(c)
 		e.Standing(&ts.Terms, at, now, r)
+		ts.counts.lapsed.Add(uint64(t.Units()))
 		return now, ts.counts
 	}
 	ts := sl.terms
