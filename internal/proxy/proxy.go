@@ -30,7 +30,6 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
@@ -335,40 +334,13 @@ func (p *Proxy) Deferred() deferred.WorkerStats {
 // refused sees to it that a client which does not send its body cannot hold up its refusal, and
 // defers the request where that is wanted.
 func (p *Proxy) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
-	if r.ContentLength != 0 && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
-		// net/http reads the rest of the body before it sends an answer that is larger than its
-		// buffer.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
-	}
+	p.boundRest(w, r)
 	return p.defers != nil && p.defers.refused(w, r, d, a)
 }
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodConnect {
-		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
-		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "", "This is a reverse proxy; it opens no tunnels.", nil)
-		return
-	}
-	if r.URL.Opaque != "" {
-		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
-		return
-	}
-	if len(r.Header["Authorization"]) > 1 { // the upstream might believe another one than the rules
-		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request has more than one Authorization header.", nil)
-		return
-	}
-	if p.defers != nil && strings.HasPrefix(r.URL.Path, p.defers.TicketPath) {
-		p.defers.serveTicket(w, r)
-		return
-	}
-	if p.o.Line.Late(1) {
-		p.o.Line.Turned(1)
-		status := http.StatusServiceUnavailable
-		if p.o.Line.Answer() == shed.Deny {
-			status = http.StatusTooManyRequests
-		}
-		answer.Late(w, status)
+	if p.answersAlone(w, r) {
 		return
 	}
 	var body *clientBody
@@ -379,10 +351,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	pass := p.gate.Enter(w, r)
 	if pass == nil {
-		if body != nil && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
-			// The server reads the rest of the body before it answers; not for ever.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
-		}
+		p.boundRest(w, r)
 		return
 	}
 	if p.takeDirect(w, r, pass, body) {
