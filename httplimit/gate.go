@@ -92,8 +92,8 @@ type Options struct {
 	// hangs up is no error.
 	OnError func(r *http.Request, err error)
 	// Logger is told, when the middleware is made, which rules in force no request can meet,
-	// because they need an attribute that is not known here: these rules limit nothing. nil means
-	// slog.Default().
+	// because they need an attribute that is not known here: these rules limit nothing. It is told,
+	// too, what is doubtful about ClientIP (ClientIP.Remark). nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -189,6 +189,9 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	g.abandoned.of, g.abandoned.slow, g.abandoned.all = map[share]int{}, map[share]int{}, map[share]int{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
 	g.warnOfLacking()
+	if remark := o.ClientIP.Remark(); remark != "" {
+		cmp.Or(o.Logger, slog.Default()).Warn("httplimit: ClientIP: " + remark)
+	}
 	g.passes.New = func() any {
 		p := &Pass{gate: g, visit: g.lines.NewVisit()}
 		p.visit.Held, p.visit.Failed = p.held, p.failure
