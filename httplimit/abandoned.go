@@ -80,7 +80,7 @@ func (p *Pass) places(d *weir.Decision, use func(s share, places int64) bool) {
 	}
 	for i := range d.Matches.Hits {
 		h := &d.Matches.Hits[i]
-		if !slotted(h) || ownKey(h.Window.Rule.Per) {
+		if !slotted(h) || p.gate.o.Identity.ownKey(h.Window.Rule.Per) {
 			continue
 		}
 		s.counter, s.key = h.Window.Counter.ID, string(h.Key)
@@ -88,21 +88,6 @@ func (p *Pass) places(d *weir.Decision, use func(s share, places int64) bool) {
 			return
 		}
 	}
-}
-
-// ownKey reports whether a key is of one client, and not one that clients share: then an address
-// takes places of nobody else.
-func ownKey(per []rule.Key) bool {
-	for _, key := range per {
-		for _, name := range key {
-			switch name {
-			case "path", "method", "host":
-			default:
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // networkOf is the address of a client as it counts for its share.
