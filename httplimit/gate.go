@@ -69,9 +69,9 @@ type Options struct {
 	// place meanwhile. false says that it has answered the request, which is over. nil waits for
 	// nothing. It must be safe for concurrent use.
 	Ready func(w http.ResponseWriter, r *http.Request) bool
-	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon. A request
-	// whose client hangs up then keeps its place until Leave, if its body has come whole, since the
-	// server behind works on it. Where there are four places or more, the abandoned requests of one
+	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon, or
+	// Pass.AbandonUnsent. A request whose client hangs up then keeps its place until Leave, since
+	// the server behind works on it. Where there are four places or more, the abandoned requests of one
 	// address keep half of them at most, and while they do, it gets no further one: its requests
 	// are answered 503.
 	KeepAbandoned bool
@@ -187,6 +187,7 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
 	g.abandoned.of, g.abandoned.slow, g.abandoned.all = map[share]int{}, map[share]int{}, map[share]int{}
+	g.abandoned.unread, g.abandoned.spare = map[share]int{}, map[*Dawdling]bool{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
 	g.warnOfLacking()
 	if remark := o.ClientIP.Remark(); remark != "" {

@@ -128,9 +128,21 @@ func abandon(t *testing.T, bound, way string, h2c bool) {
 	}
 	var others []chan int
 	for range places / 2 { // the other half is for others
-		status, _ := v.visit("192.0.2.2", "/")
-		others = append(others, status)
-		patience.Receive(t, "another address is served", up.begun)
+		patience.Until(t, "another address is served", func() bool { // when what was cut has left
+			status, _ := v.visit("192.0.2.2", "/")
+			select {
+			case <-up.begun:
+				others = append(others, status)
+				return true
+			case got := <-status:
+				if got != full {
+					t.Errorf("another address gets %d", got)
+				}
+				return false
+			case <-patience.Context(t).Done():
+				return false
+			}
+		})
 	}
 	over, _ := v.visit("192.0.2.3", "/")
 	if status := patience.Receive(t, "an answer", over); status != full {
