@@ -53,11 +53,11 @@ func mayDawdle(r *http.Request) bool {
 	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody && (r.ContentLength < 0 || r.Header["Expect"] != nil)
 }
 
-// Begin tells that the client keeps the request waiting. From now on it counts as the abandoned ones
-// of its address do, until End is called, before Pass.Leave. If its address has as many places with
-// such requests as it may, the request is spare: it keeps its place while others are free, and is
-// cut when none is any more. ok is false if that is so already: the request is to be cut. Of the
-// slots of a limit on concurrency nobody here knows how many are free, so that none is spare.
+// Begin tells that the client keeps the request waiting. From now on it counts as the abandoned
+// ones of its address do, until End is called, before Pass.Leave. If its address has as many places
+// with such requests as it may, the request is spare: it keeps its place while others are free, and
+// is cut when none is any more. ok is false if none is now: the request is to be cut. Nobody here
+// knows how many slots of a limit on concurrency are free, so that none of those is spare.
 func (d *Dawdling) Begin() (ok bool) {
 	a := &d.gate.abandoned
 	a.mu.Lock()
@@ -96,9 +96,9 @@ func (d *Dawdling) Begin() (ok bool) {
 	return true
 }
 
-// Spare says that the request has kept others waiting for long enough: it is to be cut when no
-// place is free, though its address has no more of these than it may. ok is false if that is so now:
-// then it is to be cut at once. It does nothing for slots of a limit on concurrency.
+// Spare says that the request has kept its place for long enough: it is to be cut when no place is
+// free, though its address has no more of these than it may. ok is false if none is free now: then
+// it is to be cut at once. It does nothing for slots of a limit on concurrency.
 func (d *Dawdling) Spare() (ok bool) {
 	a := &d.gate.abandoned
 	a.mu.Lock()
@@ -121,7 +121,7 @@ func (d *Dawdling) End() {
 	d.leave()
 }
 
-// leave takes d out of what it is in. abandoned.mu must be held.
+// leave takes d out of the share, or the spare ones. abandoned.mu must be held.
 func (d *Dawdling) leave() {
 	a := &d.gate.abandoned
 	switch d.state {

@@ -71,9 +71,9 @@ type Options struct {
 	Ready func(w http.ResponseWriter, r *http.Request) bool
 	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon, or
 	// Pass.AbandonUnsent. A request whose client hangs up then keeps its place until Leave, since
-	// the server behind works on it. Where there are four places or more, the abandoned requests of one
-	// address keep half of them at most, and while they do, it gets no further one: its requests
-	// are answered 503.
+	// the server behind works on it. Where there are four places or more, the abandoned requests of
+	// one address keep half of them at most, and while they do, it gets no further one: its
+	// requests are answered 503.
 	KeepAbandoned bool
 	// KeptWhile returns a context by whose end an abandoned request is kept no longer, since what
 	// it takes is needed; nil for one that is kept for as long as it takes. A nil function is for

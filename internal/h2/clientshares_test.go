@@ -30,7 +30,7 @@ func (w *whose) dial(t *testing.T, addr, client string) *rawClient {
 }
 
 // TestSharesOfClients: a client with many connections that keep little each has the share of one
-// client, and when memory is short its connections end, not those of who keeps less in all.
+// client, and when memory is short its connections end before any of a client that keeps less.
 func TestSharesOfClients(t *testing.T) {
 	const budget = 8 << 20
 	var w whose

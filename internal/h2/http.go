@@ -39,7 +39,7 @@ func Configure(s *http.Server) { ConfigureWith(s, HTTPOptions{}) }
 type HTTPOptions struct {
 	MaxMemory int64                          // as in Options
 	Client    func(peer net.Addr) netip.Addr // as in Options
-	Logger    *slog.Logger                   // as in Options, but for panics, which go to s.ErrorLog
+	Logger    *slog.Logger                   // as in Options; panics go to s.ErrorLog
 }
 
 // ConfigureWith is Configure with options. It returns what reads the memory that HTTP/2 takes.

@@ -13,14 +13,14 @@ import (
 // above. An open connection that keeps nothing is not in it: MaxConnections bounds those.
 //
 // No connection may keep more than a quarter of the budget: then its next request is refused. So it
-// is when the connections of its client (see client) would keep more than all together leave of the
-// first five eighths, unless they would keep little: an eighth as much as those of another one, or
-// leastShare. So clients that are as greedy as each other get an even share, and nobody's connection
-// is ended. When all keep more than three quarters, since bodies have come or clients that keep
-// little need room, connections are ended with ENHANCE_YOUR_CALM, one after the other, of the client
-// that keeps most then. The last quarter is for memory that has not been given back yet: handlers
-// may take a moment to notice that nobody waits for them. When that is used up too, requests wait
-// for it.
+// is when its client (see client) would keep more than all together leave of the first five
+// eighths, unless that would be little: an eighth as much as another client keeps, or leastShare.
+// So clients that are as greedy as each other get an even share, and nobody's connection is ended.
+// When all keep more than three quarters, since bodies have come or clients that keep little need
+// room, connections are ended with ENHANCE_YOUR_CALM, one after the other, always one of the client
+// that keeps most. The last quarter is for memory that has not been given back yet: handlers may
+// take a moment to notice that nobody waits for them. When that is used up too, requests wait for
+// it.
 //
 // Requests that go on when their connections have ended count for their clients. They are the first
 // to be ended, so that they take nothing of the share of others.

@@ -17,7 +17,7 @@ type client struct {
 	keeps   atomic.Int64
 }
 
-// clients are those of which connections are open, but for those that count for themselves.
+// clients are the addresses that have connections.
 type clients struct {
 	sync.Mutex
 	of map[netip.Addr]*client
@@ -89,8 +89,7 @@ type kept struct {
 	n int
 }
 
-// greediest returns those of conns that keep something by whose they are, the one that keeps most
-// first.
+// greediest returns the clients of conns that keep something, the one that keeps most first.
 func greediest(conns []*session) pq.Heap[*keeper] {
 	of := map[*client]*keeper{}
 	for _, p := range conns {

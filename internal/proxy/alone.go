@@ -50,6 +50,6 @@ func (p *Proxy) boundRest(w http.ResponseWriter, r *http.Request) {
 
 func boundRest(w http.ResponseWriter, r *http.Request, most time.Duration) {
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(most)) // a writer may have none
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(most)) // if it has one
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-rl/weir/internal/seldom"
 )
 
-// dawdleAfter is how long a client may be waited for that has a place: for its body, all of it or as
-// much as others have to send before they get a place. Most are there at once. Tests change it.
+// dawdleAfter is how long a client that has a place may be waited for: for its body, all of it or
+// as much as others have to send before they get a place. Most are there at once. Tests change it.
 var dawdleAfter = 250 * time.Millisecond
 
 // dawdler looks after a request that has a place while its client may have to be waited for, to

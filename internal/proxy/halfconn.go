@@ -25,7 +25,7 @@ type halfConn struct {
 	over   bool          // said is closed
 }
 
-// dialHalf makes halfConns of what dial opens.
+// dialHalf returns dial with a halfConn around each connection.
 func dialHalf(dial upstream.Dial) upstream.Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)

@@ -55,7 +55,7 @@ func deferOne(t *testing.T, addr, from string) int {
 func TestBodiesToDeferThatNeverCome(t *testing.T) {
 	grace(t, time.Hour)
 	addr, h := newDeferring(t, func(o *Options) { o.BodyTimeout = time.Hour })
-	const slow = 80 // with what may come of each there would be no room
+	const slow = 80 // for 1 MiB of each there would be no room
 	for i := range slow {
 		h2c := i%2 == 1
 		beginUploadWith(t, addr, h2c, []int64{-1, 1 << 20}[i/2%2], http.Header{"X-Forwarded-For": {"192.0.2.1"}})

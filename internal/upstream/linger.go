@@ -43,8 +43,8 @@ func Linger(c net.Conn, until context.Context, most time.Duration) {
 			return // the deadline may have come after the one that said so
 		}
 		n, err := c.Read(make([]byte, 1))
-		again := errors.Is(err, os.ErrDeadlineExceeded) && (by.IsZero() || time.Now().Before(by)) // it was an old deadline
-		if n > 0 || !again {
+		old := errors.Is(err, os.ErrDeadlineExceeded) && (by.IsZero() || time.Now().Before(by))
+		if n > 0 || !old {
 			return
 		}
 	}
