@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"context"
-	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -15,8 +14,9 @@ import (
 // requests on, the server behind works on it all the same, so that its place is not free. Whoever
 // could free it by hanging up would get round each bound on concurrency.
 //
-// The same holds for one whose body cannot be waited for before it takes its place, and does not
-// come then: its client could have the place for nothing, and again when it is cut.
+// The same holds for one that has its place while its client is waited for, to send the rest of its
+// body or to take the answer: the client could have the place for nothing, and again when it is cut
+// (dawdle.go).
 
 // abandoned holds the abandoned requests that keep their places, and those that dawdle.
 type abandoned struct {
@@ -31,6 +31,12 @@ type abandoned struct {
 	of   map[share]int
 	slow map[share]int // of those that dawdle
 	all  map[share]int // both, of all addresses: of a share without one
+	// of those that dawdle, those whose answers are not taken
+	unread    map[share]int
+	unreadNow atomic.Int64
+	spare     map[*Dawdling]bool
+	// how many are spare: while none, nothing is looked up
+	spares atomic.Int64
 }
 
 // share is what one address has of places that it shares with others.
@@ -49,14 +55,16 @@ type AbandonedStats struct {
 	// Refused were turned away, since half of the places were with abandoned requests of their
 	// address; or, if their own bodies had not come, with those and others that dawdle.
 	Refused  uint64
-	Dawdling int // have a place, see Pass.Dawdle
+	Dawdling int // have a place of the share of their address, see Dawdling
+	Spare    int // have one beyond that, while there are free ones
 }
 
 // Abandoned returns a reading.
 func (g *Gate) Abandoned() AbandonedStats {
 	a := &g.abandoned
 	return AbandonedStats{
-		Now: int(a.now.Load()), Kept: a.kept.Load(), Cut: a.cut.Load(), Refused: a.refused.Load(), Dawdling: int(a.dawdling.Load()),
+		Now: int(a.now.Load()), Kept: a.kept.Load(), Cut: a.cut.Load(), Refused: a.refused.Load(),
+		Dawdling: int(a.dawdling.Load()), Spare: int(a.spares.Load()),
 	}
 }
 
@@ -80,7 +88,7 @@ func (p *Pass) places(d *weir.Decision, use func(s share, places int64) bool) {
 	}
 	for i := range d.Matches.Hits {
 		h := &d.Matches.Hits[i]
-		if !slotted(h) || ownKey(h.Window.Rule.Per) {
+		if !slotted(h) || p.gate.o.Identity.ownKey(h.Window.Rule.Per) {
 			continue
 		}
 		s.counter, s.key = h.Window.Counter.ID, string(h.Key)
@@ -88,21 +96,6 @@ func (p *Pass) places(d *weir.Decision, use func(s share, places int64) bool) {
 			return
 		}
 	}
-}
-
-// ownKey reports whether a key is of one client, and not one that clients share: then an address
-// takes places of nobody else.
-func ownKey(per []rule.Key) bool {
-	for _, key := range per {
-		for _, name := range key {
-			switch name {
-			case "path", "method", "host":
-			default:
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // networkOf is the address of a client as it counts for its share.
@@ -134,31 +127,13 @@ func (s share) ofAll() share {
 // count adds a request to a count of shares, which is a.of or a.slow. a.mu must be held.
 func (a *abandoned) count(of map[share]int, shares []share) {
 	for _, s := range shares {
-		of[s]++
-		a.all[s.ofAll()]++
+		a.countOne(of, s)
 	}
 }
 
-// crowdedOut reports whether the abandoned requests of the client's address keep as many places as
-// they may, so that it gets no further one: it could abandon that as well. A request that may
-// dawdle gets none if those that do have the rest.
-func (p *Pass) crowdedOut(d *weir.Decision) (out bool) {
-	a := &p.gate.abandoned
-	dawdling := a.dawdling.Load() > 0 && mayDawdle(p.attrs.r)
-	if a.now.Load() == 0 && !dawdling || d.Exempt {
-		return false
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p.places(d, func(s share, places int64) bool {
-		out = a.of[s] >= half(places) || dawdling && !a.hasRoom(s, places)
-		return !out
-	})
-	if out {
-		a.refused.Add(1)
-		p.dawdles = dawdling
-	}
-	return out
+func (a *abandoned) countOne(of map[share]int, s share) {
+	of[s]++
+	a.all[s.ofAll()]++
 }
 
 // Keeps reports whether the request has a place that it keeps when its client hangs up, by
@@ -186,6 +161,16 @@ func (p *Pass) HoldsPlace() bool {
 // gate has been drained, or Options.KeptWhile has ended.
 func (p *Pass) Abandon() context.Context {
 	if p.body != nil && p.body.end.Load() == 0 {
+		return nil
+	}
+	return p.AbandonUnsent()
+}
+
+// AbandonUnsent is Abandon for a request whose body has not come whole, and will not, as the server
+// behind is told. The request is to be waited for until the server has answered, or closed the
+// connection.
+func (p *Pass) AbandonUnsent() context.Context {
+	if p.kept {
 		return nil
 	}
 	a := &p.gate.abandoned
@@ -221,55 +206,21 @@ func (p *Pass) Abandon() context.Context {
 	return ending
 }
 
-// mayDawdle reports whether r has a body for which nobody waits before it takes a place: it has no
-// length, and may be a call in both directions, or its client is to be asked for it.
-func mayDawdle(r *http.Request) bool {
-	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody && (r.ContentLength < 0 || r.Header["Expect"] != nil)
-}
-
-// MayDawdle reports whether the request has a place and a body that Options.Ready cannot wait for:
-// one without a length, or that the client is to be asked for. Then the caller is to call Dawdle if
-// it does not come.
-func (p *Pass) MayDawdle() bool { return mayDawdle(p.attrs.r) && p.HoldsPlace() }
-
-// Dawdle tells that the body of the request does not come. From now on the request counts as the
-// abandoned ones of its address do, until over is called, before Leave. It is false if its address
-// has as many places with such requests as it may: it is to be cut.
-func (p *Pass) Dawdle() (over func(), ok bool) {
-	a := &p.gate.abandoned
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	ok = true
-	var shares []share
-	p.places(&p.decision, func(s share, places int64) bool {
-		shares = append(shares, s)
-		ok = p.decision.Exempt || a.hasRoom(s, places)
-		return ok
-	})
-	if !ok {
-		return nil, false
-	}
-	a.count(a.slow, shares)
-	a.dawdling.Add(1)
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.giveBack(a.slow, shares)
-		a.dawdling.Add(-1)
-	}, true
-}
-
 // giveBack takes a request out of a count of shares. a.mu must be held.
 func (a *abandoned) giveBack(of map[share]int, shares []share) {
 	for _, s := range shares {
-		if of[s]--; of[s] == 0 {
-			delete(of, s)
-		}
-		if all := s.ofAll(); a.all[all] > 1 {
-			a.all[all]--
-		} else {
-			delete(a.all, all)
-		}
+		a.giveBackOne(of, s)
+	}
+}
+
+func (a *abandoned) giveBackOne(of map[share]int, s share) {
+	if of[s]--; of[s] == 0 {
+		delete(of, s)
+	}
+	if all := s.ofAll(); a.all[all] > 1 {
+		a.all[all]--
+	} else {
+		delete(a.all, all)
 	}
 }
 

@@ -49,6 +49,25 @@ func (c ClientIP) Check() error {
 	return nil
 }
 
+// Remark says what is doubtful about c; "" if nothing is. Where all addresses of a private network
+// are trusted, and a list is read by them, whoever has such an address is taken for one more proxy,
+// so that what it has sent itself counts.
+func (c ClientIP) Remark() string {
+	if c.Hops > 0 || !c.lists() {
+		return ""
+	}
+	for _, block := range blocks["private"] {
+		private := netip.MustParsePrefix(block)
+		for _, p := range c.Trusted {
+			if p.Bits() <= private.Bits() && p.Contains(private.Addr()) {
+				return fmt.Sprintf("all of %v is trusted, so that a client which has such an address itself can name any other one; "+
+					"list the addresses of the proxies, or say how many there are (hops)", private)
+			}
+		}
+	}
+	return ""
+}
+
 // isToken reports whether s may be the name of a field, or is empty.
 func isToken(s string) bool {
 	for i := range len(s) {

@@ -69,11 +69,11 @@ type Options struct {
 	// place meanwhile. false says that it has answered the request, which is over. nil waits for
 	// nothing. It must be safe for concurrent use.
 	Ready func(w http.ResponseWriter, r *http.Request) bool
-	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon. A request
-	// whose client hangs up then keeps its place until Leave, if its body has come whole, since the
-	// server behind works on it. Where there are four places or more, the abandoned requests of one
-	// address keep half of them at most, and while they do, it gets no further one: its requests
-	// are answered 503.
+	// KeepAbandoned is for such a handler, too, and tells that it calls Pass.Abandon, or
+	// Pass.AbandonUnsent. A request whose client hangs up then keeps its place until Leave, since
+	// the server behind works on it. Where there are four places or more, the abandoned requests of
+	// one address keep half of them at most, and while they do, it gets no further one: its
+	// requests are answered 503.
 	KeepAbandoned bool
 	// KeptWhile returns a context by whose end an abandoned request is kept no longer, since what
 	// it takes is needed; nil for one that is kept for as long as it takes. A nil function is for
@@ -92,8 +92,8 @@ type Options struct {
 	// hangs up is no error.
 	OnError func(r *http.Request, err error)
 	// Logger is told, when the middleware is made, which rules in force no request can meet,
-	// because they need an attribute that is not known here: these rules limit nothing. nil means
-	// slog.Default().
+	// because they need an attribute that is not known here: these rules limit nothing. It is told,
+	// too, what is doubtful about ClientIP (ClientIP.Remark). nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -187,8 +187,12 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
 	g.abandoned.of, g.abandoned.slow, g.abandoned.all = map[share]int{}, map[share]int{}, map[share]int{}
+	g.abandoned.unread, g.abandoned.spare = map[share]int{}, map[*Dawdling]bool{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
 	g.warnOfLacking()
+	if remark := o.ClientIP.Remark(); remark != "" {
+		cmp.Or(o.Logger, slog.Default()).Warn("httplimit: ClientIP: " + remark)
+	}
 	g.passes.New = func() any {
 		p := &Pass{gate: g, visit: g.lines.NewVisit()}
 		p.visit.Held, p.visit.Failed = p.held, p.failure

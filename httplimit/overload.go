@@ -39,7 +39,12 @@ func (p *Pass) veto(d *weir.Decision) bool {
 		return true
 	}
 	l := p.gate.o.Overload
-	return l != nil && p.room.Refuses(l, d)
+	if l == nil {
+		return false
+	}
+	refuses := p.room.Refuses(l, d)
+	p.gate.makeRoom()
+	return refuses
 }
 
 // begin tells that the request is passed on now; false if there is no room for it any more.
@@ -50,7 +55,12 @@ func (p *Pass) begin() bool {
 			return false
 		}
 	}
-	if !p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision) {
+	held := p.room.Permit.Held()
+	entered := p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision)
+	if !held && p.gate.o.Overload != nil {
+		p.gate.makeRoom()
+	}
+	if !entered {
 		return false
 	}
 	p.passed = p.gate.limiter.HearsAnswers()

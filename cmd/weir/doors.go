@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -236,7 +237,9 @@ func (p *program) addProxy() error {
 		served = p.otel.Tracer().Serve(h)
 	}
 	s, memory := proxy.NewServerWith(proxy.Bound(served, c.limits.body, c.limits.stall),
-		h2.HTTPOptions{MaxMemory: c.limits.mostMemory(), Logger: p.log})
+		h2.HTTPOptions{MaxMemory: c.limits.mostMemory(), Logger: p.log, Client: func(peer net.Addr) netip.Addr {
+			return listen.Client(peer, c.clientIP.Trusted) // a proxy brings the requests of many
+		}})
 	p.addLoop("proxy", c.listen.proxy, s, h.Drain)
 	p.doors[len(p.doors)-1].memory = memory
 	return nil

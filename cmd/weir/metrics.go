@@ -83,9 +83,9 @@ func (p *program) collect() {
 	queues := telemetry.QueueOptions{Reservations: p.limiter.Reservations().Stats}
 	if p.proxy != nil {
 		queues.Held, queues.Abandoned, queues.Upstream = p.proxy.Held, p.proxy.Abandoned, p.proxy.Upstream
-		queues.Bodies = func() (slow, stalled, crowded uint64) {
+		queues.Bodies = func() (slow, stalled, crowded, unread uint64) {
 			s := p.proxy.Stats()
-			return s.SlowBodies, s.StalledBodies, s.CrowdedBodies
+			return s.SlowBodies, s.StalledBodies, s.CrowdedBodies, s.UnreadAnswers
 		}
 		if p.deferred != nil {
 			queues.Deferred, queues.Worker = p.deferred.Stats, p.proxy.Deferred

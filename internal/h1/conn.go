@@ -294,6 +294,10 @@ func (c *conn) answer() (keep, understood bool) {
 	keep = q.response.finish()
 	kept, cut := q.body.end(q.response.err == nil && !q.http.Close)
 	q.watch.give(c)
+	if q.response.hasDeadline.Load() {
+		c.writable = time.Time{}
+		_ = c.nc.SetWriteDeadline(c.writable)
+	}
 	c.current = nil
 	work.release(c.s)
 	if cut && q.response.err == nil {

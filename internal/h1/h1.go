@@ -54,9 +54,9 @@ const (
 // only what is handed over to it. s is not to be changed or used otherwise any more.
 //
 // The handler may keep neither the request nor its header, nor the ResponseWriter, once it has
-// returned: they are used again. Of http.ResponseController it has Flush, SetReadDeadline and
-// EnableFullDuplex; it cannot hijack, and sets no Transfer-Encoding. An answer is sent when it is
-// flushed, when there are some 32 KiB of it, and when the handler returns.
+// returned: they are used again. Of http.ResponseController it has Flush, SetReadDeadline,
+// SetWriteDeadline and EnableFullDuplex; it cannot hijack, and sets no Transfer-Encoding. An answer
+// is sent when it is flushed, when there are some 32 KiB of it, and when the handler returns.
 func New(s *http.Server) *Server {
 	or := func(d, otherwise time.Duration) time.Duration {
 		if d == 0 {

@@ -31,6 +31,8 @@ type response struct {
 	connection                                                      span // Connection in out
 	trailers                                                        []string
 
+	hasDeadline atomic.Bool // SetWriteDeadline was called
+
 	committed bool // the head is complete
 	chunked   bool
 	err       error // of sending

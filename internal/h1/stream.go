@@ -33,6 +33,13 @@ func (w *response) Flush() { _ = w.FlushError() }
 // zero time is no bound.
 func (w *response) SetReadDeadline(t time.Time) error { return w.q.body.setDeadline(t) }
 
+// SetWriteDeadline is for http.ResponseController: it bounds the sending of the answer. When it has
+// passed, the connection ends with the request. The zero time is the bound of the server.
+func (w *response) SetWriteDeadline(t time.Time) error {
+	w.hasDeadline.Store(true)
+	return w.c.nc.SetWriteDeadline(t)
+}
+
 // EnableFullDuplex is for http.ResponseController: what the handler has not read of the body is
 // left to it when the answer begins.
 func (w *response) EnableFullDuplex() error {

@@ -24,6 +24,7 @@ type conn struct {
 	session *session
 	nc      net.Conn // raw, or TLS over it
 	remote  string   // its address
+	client  *client
 	handler http.Handler
 	tls     *tls.ConnectionState
 	ctx     context.Context
@@ -137,7 +138,8 @@ const (
 
 func newConn(p *session, nc net.Conn, state *tls.ConnectionState) *conn {
 	s, raw := p.s, p.raw
-	c := &conn{s: s, session: p, nc: nc, tls: state, handler: s.o.Handler, remote: raw.RemoteAddr().String(), headers: newHeaderReader(s), in: make([]byte, minInput)}
+	peer := raw.RemoteAddr()
+	c := &conn{s: s, session: p, nc: nc, tls: state, handler: s.o.Handler, remote: peer.String(), client: s.clientOf(peer), headers: newHeaderReader(s), in: make([]byte, minInput)}
 	ctx := context.WithValue(s.ctx, http.LocalAddrContextKey, nc.LocalAddr())
 	if h := p.handed; h != nil {
 		ctx, c.handler = h.ctx, h.handler

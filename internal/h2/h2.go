@@ -18,7 +18,9 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -63,9 +65,13 @@ type Options struct {
 	MaxHeaderBytes int
 	// MaxMemory bounds what all connections together make the process keep: headers and what their
 	// handlers need, bodies, answers, buffers (see memory.go); 0 means 256 MiB. One connection may
-	// keep a quarter of it; further requests are refused then. When three quarters are in use, the
-	// connections that keep most are ended with ENHANCE_YOUR_CALM.
+	// keep a quarter of it; further requests are refused then. When three quarters are in use,
+	// connections of those clients that keep most are ended with ENHANCE_YOUR_CALM.
 	MaxMemory int
+	// Client tells whose a connection is, by its peer: the connections of one client share what one
+	// may keep. The zero Addr, and a nil function, are for a connection that counts for itself, as
+	// of a proxy, which brings the requests of many clients. It must be safe for concurrent use.
+	Client func(peer net.Addr) netip.Addr
 	// MaxBuffered bounds the part of that which bodies that have not come in whole and answers that
 	// cannot be sent yet may take; 0 means all of it. One connection may hold a quarter of it. Past
 	// that, calls are answered RESOURCE_EXHAUSTED.

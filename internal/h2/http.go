@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,8 +37,9 @@ func Configure(s *http.Server) { ConfigureWith(s, HTTPOptions{}) }
 
 // HTTPOptions are what an http.Server has no place for. The zero value is right for most.
 type HTTPOptions struct {
-	MaxMemory int64        // as in Options
-	Logger    *slog.Logger // as in Options, but for panics, which go to s.ErrorLog
+	MaxMemory int64                          // as in Options
+	Client    func(peer net.Addr) netip.Addr // as in Options
+	Logger    *slog.Logger                   // as in Options; panics go to s.ErrorLog
 }
 
 // ConfigureWith is Configure with options. It returns what reads the memory that HTTP/2 takes.
@@ -97,6 +99,7 @@ func newHTTP(s *http.Server, more HTTPOptions) *Server {
 		// As net/http counts: what HTTP/1 does not have of ten fields.
 		MaxHeaderBytes:   header + 320,
 		MaxMemory:        int(more.MaxMemory),
+		Client:           more.Client,
 		Logger:           more.Logger,
 		HandshakeTimeout: s.ReadHeaderTimeout,
 		RequestTimeout:   never, // of unary calls

@@ -13,13 +13,17 @@ import (
 // above. An open connection that keeps nothing is not in it: MaxConnections bounds those.
 //
 // No connection may keep more than a quarter of the budget: then its next request is refused. So it
-// is when the connection would keep more than all together leave of the first five eighths, unless
-// it would keep little: an eighth as much as another one, or leastShare. So connections that are
-// as greedy as each other get an even share, and none of them is ended. When all keep more than
-// three quarters, since bodies have come or connections that keep little need room, those that keep
-// most are ended with ENHANCE_YOUR_CALM, one after the other. The last quarter is for memory that
-// has not been given back yet: handlers may take a moment to notice that nobody waits for them.
-// When that is used up too, requests wait for it.
+// is when its client (see client) would keep more than all together leave of the first five
+// eighths, unless that would be little: an eighth as much as another client keeps, or leastShare.
+// So clients that are as greedy as each other get an even share, and nobody's connection is ended.
+// When all keep more than three quarters, since bodies have come or clients that keep little need
+// room, connections are ended with ENHANCE_YOUR_CALM, one after the other, always one of the client
+// that keeps most. The last quarter is for memory that has not been given back yet: handlers may
+// take a moment to notice that nobody waits for them. When that is used up too, requests wait for
+// it.
+//
+// Requests that go on when their connections have ended count for their clients. They are the first
+// to be ended, so that they take nothing of the share of others.
 
 // What a request costs beside its fields.
 const (
@@ -38,7 +42,7 @@ const (
 	fieldCost = 96
 	// settleStep is how much a connection may keep before it reports that to the server.
 	settleStep = 256 << 10
-	// leastShare is what a connection may keep however much others do, or a 1,024th of all.
+	// leastShare is what a client may keep however much others do, or a 1,024th of all.
 	leastShare = 64 << 10
 )
 
@@ -76,21 +80,18 @@ type memory struct {
 	heldBefore int  // conn.held at the end of the last batch
 	leaving    bool // the connection is being ended: what it keeps is in Server.leaving
 
+	share     int  // what is in client.keeps
+	left      int  // what is in Server.left
+	forgotten bool // by its client
+
 	bearable context.Context    // ends when leaving begins; nil before somebody asks
 	enough   context.CancelFunc // of bearable
 	behind   bool               // it has ended, and keeps something all the same: see Server.behind
 }
 
-// mayBegin reports whether c may keep n bytes more for a request that begins: then there is room
-// for it, or will be when others have been ended. mu must be held.
-func (c *conn) mayBegin(n int) bool {
-	most, mine := int64(c.s.o.MaxMemory), int64(c.held+c.heads+n)
-	return mine <= most/4 && (mine <= most*5/8-c.s.keeps() || mine <= max(c.s.most.Load()/8, most/1024, leastShare) || c.s.behindNow.Load() > 0)
-}
-
-// raiseMost notes that a connection keeps n bytes.
-func (s *Server) raiseMost(n int64) {
-	for {
+// raiseMost notes what a client keeps.
+func (s *Server) raiseMost(w *client) {
+	for n := w.keeps.Load(); ; {
 		most := s.most.Load()
 		if n <= most || s.most.CompareAndSwap(most, n) {
 			return
@@ -152,9 +153,11 @@ func (c *conn) settle() (pressed bool) {
 		change += c.reader + max(0, cap(c.out)+cap(c.spare)-2*minInput)
 	}
 	if change == 0 {
+		c.tellClient() // of bodies and answers
 		return false
 	}
 	c.told += change
+	c.tellClient()
 	c.s.kept.Add(int64(change))
 	if c.leaving {
 		c.s.leaving.Add(int64(change))
@@ -162,7 +165,7 @@ func (c *conn) settle() (pressed bool) {
 	if c.dead {
 		c.s.leaveBehind(c)
 	} else if change > 0 {
-		c.s.raiseMost(int64(c.held + c.told))
+		c.s.raiseMost(c.client)
 	}
 	if change < 0 && c.s.awaiting.Load() > 0 {
 		select {
@@ -178,10 +181,12 @@ func (c *conn) settle() (pressed bool) {
 func (c *conn) settleReader() (pressed bool) {
 	c.reader = len(c.in) - minInput + cap(c.block) + cap(c.scratch) + cap(c.plain) + len(c.freeStreams)*streamCost/2 + c.headers.spare()
 	more := c.held > c.heldBefore
-	if c.heldBefore = c.held; more {
-		c.s.raiseMost(int64(c.held + c.told))
+	c.heldBefore = c.held
+	pressed = c.settle()
+	if more {
+		c.s.raiseMost(c.client)
 	}
-	return c.settle() || more && c.s.pressed()
+	return pressed || more && c.s.pressed()
 }
 
 // trim drops what the reader keeps for later.
@@ -207,32 +212,18 @@ func (s *Server) relieve() {
 	if !s.pressed() {
 		return // another one was quicker
 	}
-	type kept struct {
-		c *conn
-		n int
-	}
-	var all []kept
 	low := int64(s.o.MaxMemory) * 5 / 8
 	for _, c := range s.leftBehind() { // for whose requests nobody waits
 		if s.keeps() > low {
 			c.calm()
 		}
 	}
-	for _, p := range s.sessions.AppendConns(nil) {
-		if c := p.open(); c != nil {
-			c.mu.Lock()
-			if n := c.held + c.told; n > 0 && !c.leaving {
-				all = append(all, kept{c, n})
-			}
-			c.mu.Unlock()
-		}
-	}
-	slices.SortFunc(all, func(a, b kept) int { return b.n - a.n })
-	for _, k := range all {
-		if s.keeps() <= low {
+	for all := greediest(s.sessions.AppendConns(nil)); s.keeps() > low; {
+		c := next(&all)
+		if c == nil {
 			return
 		}
-		k.c.calm()
+		c.calm()
 	}
 }
 
@@ -257,6 +248,8 @@ func (c *conn) calm() {
 			"peer", c.remote, "bytes", kept, "connections", n)
 	}
 	if c.dead {
+		c.tellClient()
+		c.s.leaveBehind(c)
 		return
 	}
 	c.out = appendGoAway(c.out, c.lastID, enhanceYourCalm, "this connection makes the server keep too much")
@@ -306,8 +299,18 @@ func KeptWhile(ctx context.Context) context.Context {
 	return c.bearable
 }
 
-// leaveBehind notes whether c, which is dead, keeps something all the same. mu must be held.
+// leaveBehind notes what c, which is dead, keeps all the same. mu must be held.
 func (s *Server) leaveBehind(c *conn) {
+	left := c.told
+	if c.leaving {
+		left = 0
+	}
+	s.left.Add(int64(left - c.left))
+	c.left = left
+	if c.held+c.told == 0 && !c.forgotten {
+		c.forgotten = true
+		s.forget(c.client)
+	}
 	if keeps := c.heads > 0; keeps != c.behind {
 		c.behind = keeps
 		s.behind.Lock()
@@ -317,7 +320,6 @@ func (s *Server) leaveBehind(c *conn) {
 		} else {
 			delete(s.behind.conns, c)
 		}
-		s.behindNow.Store(int64(len(s.behind.conns)))
 	}
 }
 

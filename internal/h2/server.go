@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -25,7 +26,8 @@ type Server struct {
 	held     atomic.Int64 // bytes as in Options.MaxBuffered
 	kept     atomic.Int64 // the rest of the budget Options.MaxMemory
 	leaving  atomic.Int64 // of both, what connections keep that are being ended
-	most     atomic.Int64 // of both, what one connection keeps at most, as far as is known
+	left     atomic.Int64 // of kept, but not of leaving, what connections keep that have ended
+	most     atomic.Int64 // of held and kept, what one client keeps at most, as far as is known
 	extra    atomic.Int64 // bytes by which the windows of connections are wider than connWindow
 	handlers atomic.Int64 // calls in Options.Handler
 
@@ -36,7 +38,7 @@ type Server struct {
 		sync.Mutex
 		conns map[*conn]bool
 	}
-	behindNow  atomic.Int64 // how many these are
+	clients    clients
 	overMemory struct {
 		connections, requests atomic.Uint64 // ended, and refused
 		told                  seldom.Line
@@ -68,7 +70,7 @@ func New(o Options) *Server {
 		}
 	}
 	s.logf = func(format string, args ...any) { s.o.Logger.Error(fmt.Sprintf(format, args...)) }
-	s.behind.conns = map[*conn]bool{}
+	s.behind.conns, s.clients.of = map[*conn]bool{}, map[netip.Addr]*client{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.sessions = listen.NewGroup(s.newSession, listen.GroupOptions{Max: s.o.MaxConnections, Cancel: s.cancel})
 	if o.TLS != nil {

@@ -34,7 +34,7 @@ func (s *Server) watchAll() {
 				}
 				c.look(now)
 				if !c.leaving {
-					most = max(most, int64(c.held+c.told))
+					most = max(most, c.client.keeps.Load())
 				}
 				c.mu.Unlock()
 			}

@@ -188,3 +188,13 @@ func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	}
 	return false
 }
+
+// Client returns the address under which a connection from peer is counted, as by
+// Options.MaxPerAddress; the zero Addr if it has none, or is exempt.
+func Client(peer net.Addr, exempt []netip.Prefix) netip.Addr {
+	address := addressOf(peer)
+	if !address.IsValid() || contains(exempt, address) {
+		return netip.Addr{}
+	}
+	return rule.ClientNetwork(address)
+}

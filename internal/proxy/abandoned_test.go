@@ -27,12 +27,21 @@ func trustLoopback(o *Options) {
 // visit begins a request, and returns where its status comes, 0 if none does, and what hangs up.
 func (v visitors) visit(address, path string) (status chan int, hangUp context.CancelFunc) {
 	v.t.Helper()
+	return v.visitAs(address, path, "")
+}
+
+// visitAs is visit by a client of a tenant; "" for none.
+func (v visitors) visitAs(address, path, tenant string) (status chan int, hangUp context.CancelFunc) {
+	v.t.Helper()
 	ctx, cancel := context.WithCancel(v.t.Context())
 	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+v.addr+path, nil)
 	if err != nil {
 		v.t.Fatal(err)
 	}
 	r.Header.Set("X-Forwarded-For", address)
+	if tenant != "" {
+		r.Header.Set("X-Tenant", tenant)
+	}
 	status = make(chan int, 1)
 	go func() { status <- statusOf(v.client.Do(r)) }()
 	return status, cancel
@@ -119,9 +128,21 @@ func abandon(t *testing.T, bound, way string, h2c bool) {
 	}
 	var others []chan int
 	for range places / 2 { // the other half is for others
-		status, _ := v.visit("192.0.2.2", "/")
-		others = append(others, status)
-		patience.Receive(t, "another address is served", up.begun)
+		patience.Until(t, "another address is served", func() bool { // when what was cut has left
+			status, _ := v.visit("192.0.2.2", "/")
+			select {
+			case <-up.begun:
+				others = append(others, status)
+				return true
+			case got := <-status:
+				if got != full {
+					t.Errorf("another address gets %d", got)
+				}
+				return false
+			case <-patience.Context(t).Done():
+				return false
+			}
+		})
 	}
 	over, _ := v.visit("192.0.2.3", "/")
 	if status := patience.Receive(t, "an answer", over); status != full {
@@ -220,5 +241,36 @@ func TestAbandonedOwnPlaces(t *testing.T) {
 	patience.Receive(t, "the upstream sees the hang-up", gone)
 	if got := h.Abandoned(); got != (httplimit.AbandonedStats{}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The places of a limit for each tenant are shared by its clients: one address keeps half of them
+// when it hangs up, and the others are for others of the tenant.
+func TestAbandonedOfTenant(t *testing.T) {
+	const places = 8
+	up, url := newWorking(t, "http")
+	addr, h := serveProxy(t, url, newLimiter(t, fmt.Sprintf("limits: [{name: tenant, per: [header.x-tenant], allow: %d}]", places)), nil, trustLoopback)
+	t.Cleanup(h.Drain)
+	v := visitors{t, client(t, false), addr}
+	var all []context.CancelFunc
+	for range places - 1 {
+		_, hangUp := v.visitAs("192.0.2.1", "/", "acme")
+		all = append(all, hangUp)
+		patience.Receive(t, "the upstream is asked", up.begun)
+	}
+	for _, hangUp := range all {
+		hangUp()
+	}
+	want := httplimit.AbandonedStats{Now: places / 2, Kept: places / 2, Cut: places/2 - 1}
+	patience.Until(t, "the hang-ups are noticed", func() bool { return h.Abandoned() == want })
+	crowded, _ := v.visitAs("192.0.2.1", "/", "acme")
+	if status := patience.Receive(t, "an answer", crowded); status != http.StatusServiceUnavailable {
+		t.Errorf("the address that has half of the places gets %d", status)
+	}
+	v.visitAs("192.0.2.1", "/", "other")
+	patience.Receive(t, "places of another tenant are others", up.begun)
+	for range places / 2 {
+		v.visitAs("192.0.2.2", "/", "acme")
+		patience.Receive(t, "another client of the tenant is served", up.begun)
 	}
 }

@@ -25,6 +25,7 @@ type clientBody struct {
 	length  int64         // below 0 if unknown
 	pause   time.Duration // the longest; 0 for any
 	rate    int64         // the least, in bytes a second; 0 for any
+	grace   pace          // what it begins with
 	cuts    *bodyCuts
 	window  *h2.Window // of the connection; nil over HTTP/1
 
@@ -32,6 +33,7 @@ type clientBody struct {
 	announced []string
 
 	dawdler *dawdler // nil for most
+	lost    func()   // called when reading fails, but for a deadline; nil for nothing
 
 	over atomic.Bool // finish was called
 	read atomic.Int64
@@ -48,6 +50,10 @@ type clientBody struct {
 	until    time.Time  // the read deadline that is set
 	answered bool       // the answer has begun
 	crowded  bool       // it is cut, see dawdler
+	// How long the client was waited for, for the dawdler; the same in the read that goes on.
+	waited time.Duration
+	since  time.Time // zero while nothing is read
+	shutBy time.Duration
 }
 
 // pace is how long a client may still be waited for if its body is to come at a least rate.
@@ -68,6 +74,7 @@ func (p *pace) add(n int, wait time.Duration, rate int64) {
 // bodyCuts counts the bodies that were given up.
 type bodyCuts struct {
 	slow, stalled, crowded atomic.Uint64
+	unread                 atomic.Uint64 // of answers
 	line                   seldom.Line
 }
 
@@ -82,7 +89,7 @@ func (p *Proxy) newBody(w http.ResponseWriter, r *http.Request) *clientBody {
 		window:  window,
 		trailer: r.Trailer, announced: announced,
 		body: r.Body, length: r.ContentLength, control: http.NewResponseController(w), http1: r.ProtoMajor == 1,
-		pause: max(0, p.o.BodyTimeout), rate: max(0, p.o.BodyRate), pace: pace(bodyGrace), cuts: p.cuts,
+		pause: max(0, p.o.BodyTimeout), rate: max(0, p.o.BodyRate), pace: pace(p.grace), grace: pace(p.grace), cuts: p.cuts,
 	}
 }
 
@@ -121,7 +128,8 @@ func (b *clientBody) Read(p []byte) (int, error) {
 }
 
 // fetch reads the first n bytes ahead, or all if there are fewer. Room is made as they come: a
-// client that announces much and sends little holds little.
+// client that announces much and sends little holds little. What has come so quickly before its
+// request takes a place earns it no time in that.
 func (b *clientBody) fetch(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,6 +146,7 @@ func (b *clientBody) fetch(n int) error {
 			return err
 		}
 	}
+	b.pace = min(b.pace, b.grace)
 	return nil
 }
 
@@ -155,10 +164,10 @@ func (b *clientBody) receive(p []byte) (int, error) {
 	var shut time.Duration
 	if bounded {
 		start, shut = time.Now(), b.window.Shut()
-		b.bound(start)
+		b.bound(start, shut)
 	}
 	n, err := b.body.Read(p)
-	if read := b.read.Add(int64(n)); err != nil || read >= upstream.MaxBody || read == b.length {
+	if read := b.read.Add(int64(n)); err != nil || read == b.length {
 		b.dawdler.end()
 	}
 	switch {
@@ -166,9 +175,57 @@ func (b *clientBody) receive(p []byte) (int, error) {
 		b.end(err, bounded)
 	case b.rate > 0:
 		shut = b.window.Shut() - shut // in which the client could not send
-		b.pace.add(n, max(0, time.Since(start)-shut), b.rate)
+		waited := max(0, time.Since(start)-shut)
+		b.pace.add(n, waited, b.rate)
+		if b.dawdler != nil {
+			b.came(waited)
+		}
 	}
 	return n, err
+}
+
+// came notes how long a read has waited for the client.
+func (b *clientBody) came(waited time.Duration) {
+	b.clock.Lock()
+	defer b.clock.Unlock()
+	b.waited += waited
+	b.since = time.Time{}
+}
+
+// spent implements waitedFor.
+func (b *clientBody) spent() (waited time.Duration, moved int64) {
+	b.clock.Lock()
+	defer b.clock.Unlock()
+	waited = b.waited
+	if !b.since.IsZero() {
+		waited += max(0, time.Since(b.since)-(b.window.Shut()-b.shutBy))
+	}
+	return waited, b.read.Load()
+}
+
+// cut implements waitedFor.
+func (b *clientBody) cut() {
+	b.clock.Lock()
+	defer b.clock.Unlock()
+	b.crowded = true
+	b.setDeadline(time.Time{}) // which is a time that has passed
+}
+
+func (b *clientBody) isCrowded() bool {
+	b.clock.Lock()
+	defer b.clock.Unlock()
+	return b.crowded
+}
+
+// whole reports whether all of the body has come.
+func (b *clientBody) whole() bool { return b.read.Load() == b.length || b.err.Load() != nil }
+
+// enough is how much of the body others have to send before they get a place.
+func (b *clientBody) enough() int64 {
+	if b.length < 0 {
+		return upstream.MaxBody
+	}
+	return min(b.length, upstream.MaxBody)
 }
 
 // within bounds the time until all of it is there.
@@ -178,10 +235,13 @@ func (b *clientBody) within(d time.Duration) {
 	b.by = time.Now().Add(d)
 }
 
-// bound sets the deadline of the read that begins now.
-func (b *clientBody) bound(now time.Time) {
+// bound sets the deadline of the read that begins now. shut is Window.Shut.
+func (b *clientBody) bound(now time.Time, shut time.Duration) {
 	b.clock.Lock()
 	defer b.clock.Unlock()
+	if b.dawdler != nil {
+		b.since, b.shutBy = now, shut
+	}
 	most := b.longest()
 	if left := time.Duration(b.pace); b.rate > 0 && !b.answered && (most == 0 || left < most) {
 		most, b.slow = max(left, 1), true
@@ -258,6 +318,9 @@ func (b *clientBody) end(err error, bounded bool) {
 			b.clock.Unlock()
 		}
 	case !errors.Is(err, os.ErrDeadlineExceeded):
+		if b.lost != nil {
+			b.lost()
+		}
 	case b.isCrowded():
 		b.cuts.crowded.Add(1)
 	case b.slow:

@@ -18,7 +18,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -69,15 +68,15 @@ type deferrals struct {
 	proxy   *Proxy
 	limiter *weir.Limiter
 	worker  *deferred.Worker
-	open    sync.Map     // *opened by the ID of a job that is being forwarded
-	reading atomic.Int64 // bytes of bodies that are being read, at most
+	open    sync.Map // *opened by the ID of a job that is being forwarded
+	reading *readings
 }
 
 func newDeferrals(p *Proxy, l *weir.Limiter, o *Deferral) (*deferrals, error) {
 	if o.Queue == nil {
 		return nil, errors.New("proxy: deferring needs a queue")
 	}
-	d := &deferrals{Deferral: *o, proxy: p, limiter: l}
+	d := &deferrals{Deferral: *o, proxy: p, limiter: l, reading: newReadings(mostReading)}
 	if d.MaxBody == 0 {
 		d.MaxBody = 1 << 20
 	}
@@ -106,7 +105,11 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	body, err := s.readBody(w, r)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) || errors.Is(err, errNoRoom) {
+		if errors.As(err, &tooLarge) {
+			return false
+		}
+		if errors.Is(err, deferred.ErrFull) {
+			s.noRoom(err)
 			return false
 		}
 		status, detail := s.proxy.blame(w, r, err)
@@ -123,8 +126,7 @@ func (s *deferrals) refused(w http.ResponseWriter, r *http.Request, d *weir.Deci
 	}
 	switch err := s.Queue.Put(r.Context(), j); {
 	case errors.Is(err, deferred.ErrFull): // refused, with the time at which to come back
-		s.worker.NoRoom(err)
-		s.proxy.warn(&s.proxy.lines.noRoom, "proxy: a request was refused, since it could not be deferred: %v", err)
+		s.noRoom(err)
 		return false
 	case err != nil:
 		if r.Context().Err() == nil {
@@ -162,24 +164,18 @@ func (s *deferrals) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
-	size := r.ContentLength
-	if size < 0 {
-		size = s.MaxBody
-	}
-	defer s.reading.Add(-size)
-	if s.reading.Add(size) > mostReading {
-		return nil, errNoRoom
-	}
 	if b, ok := r.Body.(*clientBody); ok && s.proxy.o.BodyTimeout > 0 {
 		b.within(s.proxy.o.BodyTimeout)
 	}
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
+	of := rule.ClientNetwork(s.proxy.o.ClientIP.Of(r))
+	return s.reading.read(http.MaxBytesReader(w, r.Body, s.MaxBody), of)
 }
 
-// mostReading bounds the bytes of the bodies that are read at a time to be deferred.
-const mostReading = 64 << 20
-
-var errNoRoom = errors.New("proxy: too many bodies are being read to be deferred")
+// noRoom tells that a request was refused for want of room.
+func (s *deferrals) noRoom(err error) {
+	s.worker.NoRoom(err)
+	s.proxy.warn(&s.proxy.lines.noRoom, "proxy: a request was refused, since it could not be deferred: %v", err)
+}
 
 // keepable reports whether a job can hold r as it is: it is kept as JSON, whose texts are UTF-8.
 func keepable(r *http.Request, attributes map[string]string) bool {

@@ -39,6 +39,8 @@ func (p *Proxy) forwardDirect(w http.ResponseWriter, r *http.Request, pass *http
 	defer pass.Leave()
 	if r.ContentLength > upstream.MaxBody {
 		body.stream(r)
+		p.watchBody(body, r, pass)
+		defer body.unwatch()
 	}
 	p.exchangeDirect(p.watch(w, pass), r, pass, q, body)
 	pass.Finish()
@@ -80,6 +82,11 @@ func (p *Proxy) exchangeDirect(w http.ResponseWriter, r *http.Request, pass *htt
 	if body.begun(); pass.Abandoned() {
 		p.noteAbandoned(r)
 		panic(http.ErrAbortHandler) // nobody wants the rest
+	}
+	if p.o.BodyRate > 0 && !res.Here() && pass.HoldsPlace() {
+		taken := newTakenWriter(p, w, r, pass)
+		defer taken.end()
+		w = taken
 	}
 	if err := passBody(w, res); err != nil {
 		if res.Failed() && r.Context().Err() == nil && body.failure(false) == nil {

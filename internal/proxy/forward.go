@@ -210,6 +210,7 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, e *exchange, err er
 		e.err = err
 		return
 	}
+	e.leaving.linger()
 	if e.leaving.answered(); e.pass.Abandoned() {
 		p.noteAbandoned(r)
 	}

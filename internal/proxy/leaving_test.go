@@ -64,8 +64,8 @@ func TestLeftBeforeAsked(t *testing.T) {
 	}
 }
 
-// A request whose client leaves before its body has come whole is cut: the upstream may wait for
-// the rest for ever.
+// A request whose client leaves before its body has come whole ends when the upstream is told so,
+// and has closed the connection.
 func TestLeftBeforeBodyWhole(t *testing.T) {
 	begun, gone := make(chan bool), make(chan bool)
 	up := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -85,11 +85,67 @@ func TestLeftBeforeBodyWhole(t *testing.T) {
 			}
 			patience.Receive(t, "the upstream is asked", begun)
 			u.leave()
-			patience.Until(t, "the place is free, or kept", func() bool { return guard.Stats().InFlight == 0 || h.Abandoned().Kept > 0 })
-			if n := h.Abandoned().Kept; n != 0 {
-				t.Errorf("h2c=%v, %d bytes: %d are kept whose bodies have not come", h2c, length, n)
-			}
 			patience.Receive(t, "the upstream sees it", gone)
+			patience.Until(t, "the place is free", func() bool { return guard.Stats().InFlight == 0 && h.Abandoned().Now == 0 })
+		}
+	}
+}
+
+// Where the upstream works on without the rest of the body, the request keeps its place until the
+// upstream has answered or closed the connection, for Options.Timeout at most.
+func TestWorksWithoutBody(t *testing.T) {
+	for _, h2c := range []bool{false, true} {
+		for _, length := range []int64{-1, 1 << 20} {
+			for _, direct := range []bool{true, false} {
+				for _, end := range []string{"answer", "close", "timeout", "drain", "cut"} {
+					t.Run(fmt.Sprintf("h2c=%v, %d bytes, direct=%v, %s", h2c, length, direct, end), func(t *testing.T) {
+						begun, release := make(chan bool), make(chan bool)
+						up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+							begun <- true
+							<-release
+							if end == "close" {
+								panic(http.ErrAbortHandler)
+							}
+						})
+						defer func() {
+							if end != "answer" && end != "close" {
+								close(release)
+							}
+						}()
+						h, guard := newGuarded(t, up.URL, func(o *Options) {
+							if o.CutAbandoned = end == "cut"; end == "timeout" {
+								o.Timeout = 500 * time.Millisecond
+							}
+						})
+						if !direct {
+							h.direct = nil
+						}
+						addr := serveGuarded(t, NewServer(h), h)
+						u := beginUpload(t, addr, h2c, length)
+						if length > 0 {
+							u.write(upstream.MaxBody + 100)
+						}
+						patience.Receive(t, "the upstream is asked", begun)
+						u.leave()
+						if end != "cut" {
+							patience.Until(t, "it is kept", func() bool { return h.Abandoned().Kept == 1 })
+						}
+						switch end {
+						case "answer", "close":
+							if n := guard.Stats().InFlight; n != 1 {
+								t.Errorf("while the upstream works %d are under way", n)
+							}
+							close(release)
+						case "drain":
+							h.Drain()
+						}
+						patience.Until(t, "the place is free", func() bool { return guard.Stats().InFlight == 0 && h.Abandoned().Now == 0 })
+						if s := h.Abandoned(); end == "cut" && s.Kept != 0 {
+							t.Errorf("%+v", s)
+						}
+					})
+				}
+			}
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // says how many there would have been.
 type lines struct {
 	failed, late, brokeOff, full  seldom.Line // of the upstream
-	dawdling                      seldom.Line // of bodies
+	dawdling, unread              seldom.Line // of bodies and answers that nobody sends or reads
 	reverse                       seldom.Line // of net/http/httputil
 	notDeferred, noRoom, ticket   seldom.Line // of deferred requests
 	slotsKept, costsStayEstimates seldom.Line

@@ -30,7 +30,6 @@ import (
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/httplimit"
-	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/deferred"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/hold"
@@ -98,7 +97,8 @@ type Options struct {
 	// the number of requests under way is bounded, by Overload or by a limit on concurrency. By
 	// default such a request keeps its place until the header of its answer has come or the
 	// upstream has closed the connection, for Timeout at most: see httplimit.Options.KeepAbandoned.
-	// A request whose body has not come whole is cut in any case.
+	// Of one whose body has not come whole the upstream is told that no more comes; over HTTP/2 to
+	// the upstream it is cut.
 	CutAbandoned bool
 	// Line says whether requests have stood in line for too long before they came here, and what
 	// becomes of such; nil means that all are decided.
@@ -142,6 +142,8 @@ type Proxy struct {
 	bare    string // base, unescaped
 	named   string // the field of ClientIP.Single
 
+	grace, dawdleAfter time.Duration // bodyGrace and dawdleAfter
+
 	cuts      *bodyCuts
 	abandoned *seldom.Line
 	lines     *lines
@@ -157,6 +159,7 @@ type Proxy struct {
 // their time-out.
 func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	p := &Proxy{o: o, named: o.ClientIP.Single(), cuts: new(bodyCuts), abandoned: new(seldom.Line), lines: new(lines), multiplexed: new(atomic.Bool)}
+	p.grace, p.dawdleAfter = bodyGrace, dawdleAfter
 	if err := p.setUpstream(o.Upstream); err != nil {
 		return nil, err
 	}
@@ -249,13 +252,13 @@ func (p *Proxy) setUpstream(u *url.URL) error {
 // transport makes the round tripper to the upstream, with a pool of its own.
 func (p *Proxy) transport(scheme string) http.RoundTripper {
 	if scheme != "h2c" {
-		t := p.newTransport()
+		t := p.newTransport(!p.o.CutAbandoned)
 		t.Protocols.SetHTTP1(true)
 		t.Protocols.SetHTTP2(true)
 		return t
 	}
 	p.multiplexed.Store(true)
-	t := &h2cTransport{h2: p.newTransport(), upgrades: p.newTransport()}
+	t := &h2cTransport{h2: p.newTransport(false), upgrades: p.newTransport(false)}
 	t.h2.Protocols.SetUnencryptedHTTP2(true)
 	t.upgrades.Protocols.SetHTTP1(true) // HTTP/2 knows no Upgrade
 	return t
@@ -263,9 +266,14 @@ func (p *Proxy) transport(scheme string) http.RoundTripper {
 
 func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second} }
 
-func (p *Proxy) newTransport() *http.Transport {
+// newTransport makes a transport. half says that its connections may be half closed: see halfConn.
+func (p *Proxy) newTransport(half bool) *http.Transport {
+	dial := p.connections.Dialer(newDialer().DialContext)
+	if half {
+		dial = dialHalf(dial)
+	}
 	t := &http.Transport{
-		DialContext:            p.connections.Dialer(newDialer().DialContext),
+		DialContext:            dial,
 		TLSClientConfig:        p.o.TLS.Clone(),
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConnsPerHost:    upstream.MaxIdle,
@@ -307,13 +315,16 @@ func (p *Proxy) Refunded(r *weir.Request, d *weir.Decision) { p.gate.Refunded(r,
 type Stats struct {
 	// SlowBodies and StalledBodies are the bodies that were given up: by Options.BodyRate, and by
 	// BodyTimeout; CrowdedBodies those that did not come while such had half of the places for
-	// their address.
+	// their address, and no place was free.
 	SlowBodies, StalledBodies, CrowdedBodies uint64
+	// UnreadAnswers are the answers that were broken off, since their clients did not read them,
+	// likewise.
+	UnreadAnswers uint64
 }
 
 // Stats returns a reading.
 func (p *Proxy) Stats() Stats {
-	return Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load(), CrowdedBodies: p.cuts.crowded.Load()}
+	return Stats{SlowBodies: p.cuts.slow.Load(), StalledBodies: p.cuts.stalled.Load(), CrowdedBodies: p.cuts.crowded.Load(), UnreadAnswers: p.cuts.unread.Load()}
 }
 
 // Work forwards deferred requests until ctx ends, and returns when those under way have ended.
@@ -335,40 +346,13 @@ func (p *Proxy) Deferred() deferred.WorkerStats {
 // refused sees to it that a client which does not send its body cannot hold up its refusal, and
 // defers the request where that is wanted.
 func (p *Proxy) refused(w http.ResponseWriter, r *http.Request, d *weir.Decision, a *httplimit.Attributes) bool {
-	if r.ContentLength != 0 && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
-		// net/http reads the rest of the body before it sends an answer that is larger than its
-		// buffer.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
-	}
+	p.boundRest(w, r)
 	return p.defers != nil && p.defers.refused(w, r, d, a)
 }
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodConnect {
-		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
-		answer.ProblemDetails(w, http.StatusMethodNotAllowed, "", "", "This is a reverse proxy; it opens no tunnels.", nil)
-		return
-	}
-	if r.URL.Opaque != "" {
-		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request target must be a path.", nil)
-		return
-	}
-	if len(r.Header["Authorization"]) > 1 { // the upstream might believe another one than the rules
-		answer.ProblemDetails(w, http.StatusBadRequest, "", "", "The request has more than one Authorization header.", nil)
-		return
-	}
-	if p.defers != nil && strings.HasPrefix(r.URL.Path, p.defers.TicketPath) {
-		p.defers.serveTicket(w, r)
-		return
-	}
-	if p.o.Line.Late(1) {
-		p.o.Line.Turned(1)
-		status := http.StatusServiceUnavailable
-		if p.o.Line.Answer() == shed.Deny {
-			status = http.StatusTooManyRequests
-		}
-		answer.Late(w, status)
+	if p.answersAlone(w, r) {
 		return
 	}
 	var body *clientBody
@@ -379,10 +363,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	pass := p.gate.Enter(w, r)
 	if pass == nil {
-		if body != nil && r.ProtoMajor == 1 && p.o.BodyTimeout > 0 {
-			// The server reads the rest of the body before it answers; not for ever.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.o.BodyTimeout))
-		}
+		p.boundRest(w, r)
 		return
 	}
 	if p.takeDirect(w, r, pass, body) {
@@ -393,13 +374,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e := &exchange{Context: r.Context(), pass: pass, path: pass.Attributes().Path(), host: pass.Attributes().Host(), body: body}
 	if body != nil {
-		if body.stream(r); p.o.BodyRate > 0 && pass.MayDawdle() {
-			p.watchBody(body, r, pass)
-		}
+		body.stream(r)
+		p.watchBody(body, r, pass)
 	}
 	if e.client = r.Context(); pass.Keeps() {
-		e.leaving = newLeaving(e.client, pass, p.o.Timeout)
-		e.Context = e.leaving.ctx
+		e.leaving = newLeaving(e.client, pass, p.o.Timeout, body != nil)
+		if e.Context = e.leaving.ctx; body != nil {
+			body.lost = e.leaving.lost
+		}
 	}
 	p.forward(w, r.WithContext(e), pass)
 	body.finish()
@@ -414,10 +396,16 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, pass *httplimit.
 	defer e.body.unwatch()
 	noSniffing(w.Header())
 	w = p.watch(w, pass)
+	if p.o.BodyRate > 0 && pass.HoldsPlace() {
+		taken := newTakenWriter(p, w, r, pass)
+		defer taken.end()
+		w = taken
+	}
 	if leave, err := p.enter(r, pass); err != nil {
 		p.fail(w, r, e, err)
 	} else {
 		defer leave()
+		defer e.leaving.linger()
 		e.leaving.entered()
 		p.reverse.ServeHTTP(w, r)
 	}

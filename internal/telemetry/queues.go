@@ -16,7 +16,7 @@ import (
 type QueueOptions struct {
 	Held         func() httplimit.Stats
 	Abandoned    func() httplimit.AbandonedStats
-	Bodies       func() (slow, stalled, crowded uint64) // of requests, that the proxy gave up
+	Bodies       func() (slow, stalled, crowded, unread uint64) // that the proxy gave up
 	Upstream     func() upstream.PlaceStats
 	Reservations func() weir.ReservationStats
 	// Deferred reads the queue of deferred requests, Worker what this node's worker did with them.
@@ -35,7 +35,7 @@ var (
 	descHeldLines    = prometheus.NewDesc("weir_held_lines", "Lines in which they stand: one for each key of a limit.", nil, nil)
 	descHeldLongest  = prometheus.NewDesc("weir_held_longest_line", "Requests in the longest of these lines.", nil, nil)
 	descHeldTotal    = prometheus.NewDesc("weir_held_events_total", "Requests that were held (held); of these, those that were refused when their wait was over (expired) and whose clients hung up (hung_up); and those for which there was no room to wait (turned_away).", []string{"event"}, nil)
-	descBodies       = prometheus.NewDesc("weir_proxy_bodies_cut_total", "Bodies of requests through the proxy that were given up since they came too slowly (slow), not at all for too long (stalled), or not at once while such bodies had half of the places for their address (crowded).", []string{"reason"}, nil)
+	descBodies       = prometheus.NewDesc("weir_proxy_bodies_cut_total", "Bodies through the proxy that were given up: of requests, since they came too slowly (slow), not at all for too long (stalled), or not at once while such had half of the places for their address, and none was free (crowded); and of answers that were not read then (unread).", []string{"reason"}, nil)
 	descAbandoned    = prometheus.NewDesc("weir_abandoned_requests", "Requests whose clients hung up, and that keep their places until the upstream has answered.", nil, nil)
 	descAbandonedSum = prometheus.NewDesc("weir_abandoned_total", "Requests whose clients hung up, and that kept their places (kept) or were cut, since their address had half of the places (cut); and requests that were turned away for that (refused), also since bodies that do not come had them.", []string{"event"}, nil)
 	descUpstream     = prometheus.NewDesc("weir_upstream_requests", "Requests that are under way to the proxy's upstream, each on a connection of its own (under_way), and those that wait for a place among these (waiting).", []string{"state"}, nil)
@@ -78,10 +78,11 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		counter(descAbandonedSum, a.Refused, "refused")
 	}
 	if c.o.Bodies != nil {
-		slow, stalled, crowded := c.o.Bodies()
+		slow, stalled, crowded, unread := c.o.Bodies()
 		counter(descBodies, slow, "slow")
 		counter(descBodies, stalled, "stalled")
 		counter(descBodies, crowded, "crowded")
+		counter(descBodies, unread, "unread")
 	}
 	if c.o.Upstream != nil {
 		u := c.o.Upstream()

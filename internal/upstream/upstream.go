@@ -103,7 +103,7 @@ func (c *Client) Send(ctx context.Context, q *Request) (*Response, error) {
 		if err == nil {
 			return &conn.response, nil
 		}
-		conn.close()
+		conn.giveUp(ctx, q)
 		if errors.Is(err, timeoutError{}) || ctx.Err() != nil || sent && !q.replayable {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (c *Client) Send(ctx context.Context, q *Request) (*Response, error) {
 		return nil, err
 	}
 	if _, err := conn.ask(ctx, time.Now(), q); err != nil {
-		conn.close()
+		conn.giveUp(ctx, q)
 		return nil, err
 	}
 	return &conn.response, nil
