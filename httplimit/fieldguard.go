@@ -183,26 +183,31 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 // that cannot be read. auth is what is read in the Authorization field.
 func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads, auth authReads) (FieldProblem, bool) {
 	h := a.r.Header
-	dashed, odd := a.elsewhere, false // what other names there may be of what is read
+	alike, odd := a.elsewhere, false // what other names there may be of what is read
+	var read lengths
 	for _, list := range [...][]rule.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
-			dashed, odd = dashed || field.Dashed, odd || field.Odd
+			if field.Dashed {
+				alike, odd = true, odd || field.Odd
+				read.add(field.Name)
+			}
 			switch lines := h[field.Canonical]; {
 			case len(lines) > 1 && g.Repeated == RefuseRepeatedFields:
 				return g.repeatedField(field.Canonical, len(lines)), false
 			case len(lines) == 1:
-				read := readsWhole
+				credentials := readsWhole
 				if field.Canonical == "Authorization" {
-					read = auth
+					credentials = auth
 				}
-				if p, ok := g.checkValue(field, lines[0], read); !ok {
+				if p, ok := g.checkValue(field, lines[0], credentials); !ok {
 					return p, false
 				}
 			}
 		}
 	}
-	if g.Lookalikes != KeepLookalikeFields && (odd || dashed && hasOddName(h)) {
+	read.add(a.clientIP.Header)
+	if g.Lookalikes != KeepLookalikeFields && (odd || alike && hasOddName(h, read)) {
 		if p, ok := g.checkNames(a, f, reads); !ok {
 			return p, false
 		}

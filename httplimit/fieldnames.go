@@ -11,13 +11,20 @@ import (
 // Programs behind CGI, WSGI and FastCGI know a field by its name in upper case with underscores:
 // most servers make one of each dash, lighttpd of each character that is neither a letter nor a
 // digit. So names with another such character than a dash may be taken for one that is read. Nearly
-// no request has any, which one look at each name tells.
+// no request has any, and few names are even as long as one that is read.
+
+// lengths is a set of lengths of names.
+type lengths uint64
+
+func (l *lengths) add(name string) { *l |= 1 << min(len(name), 63) }
+
+func (l lengths) has(name string) bool { return l>>min(len(name), 63)&1 != 0 }
 
 // hasOddName reports whether a field has a name with a character that is neither letter, digit nor
-// dash.
-func hasOddName(h http.Header) bool {
+// dash, and is as long as one of those that are read, or like those of X-Forwarded.
+func hasOddName(h http.Header, read lengths) bool {
 	for name := range h {
-		if isOddName(name) {
+		if (read.has(name) || len(name) > len(forwardedPrefix) && name[0] == 'X' && isForwardedName(name)) && isOddName(name) {
 			return true
 		}
 	}
@@ -86,7 +93,7 @@ func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads
 	return FieldProblem{}, true
 }
 
-// dashed makes a dash of what servers make an underscore of.
+// dashed turns each sign that servers turn into an underscore into a dash.
 func dashed(r rune) rune {
 	if r < 0x80 && bareByte(byte(r)) == '_' {
 		return '-'

@@ -51,7 +51,7 @@ limits:
 			{"foreign bytes behind", ada + "~", 400},
 			{"foreign bytes within", last[:len(last)-9] + "!" + last[len(last)-9:], 400},
 			{"the other alphabet", strings.Replace(ada, "8-b", "8+b", 1), 400},
-			{"foreign bytes in what is signed", ada[:2] + "~" + ada[2:], 400},
+			{"foreign bytes in the signed part", ada[:2] + "~" + ada[2:], 400},
 			{"an opaque key", "sk.live.Jr2lXk8-bQ0tYp_5vNfZ1cDmRsE", 200},
 			{"another opaque key", "sk.live.Jr2lXk8-bQ0tYp_5vNfZ1cDmRsF", 200},
 			{"an opaque key with other signs", "sk.live.Jr2lXk8-bQ0tYp~5vNfZ1cDmRsF", 200},

@@ -3,11 +3,11 @@ package rule
 import "strings"
 
 // A signed token is a text that a server has given out and knows again by the signature at its end,
-// in parts with a dot in between: a JSON Web Token, or a session of Flask, Starlette or Phoenix. What
-// was signed is compared as it is written, but most servers decode the signature, and take no notice
-// of bits that hold nothing, of padding, or of bytes that are not base64. So one token has any number
-// of spellings. It has one key: what was signed, and the begin of the signature, which is enough that
-// nobody uses up another's limit with a token of their own making.
+// in parts with a dot in between: a JSON Web Token, or a session of Flask, Starlette or Phoenix. Its
+// signed part is compared as it is written, but most servers decode the signature, and take no
+// notice of bits that hold nothing, of padding, or of bytes that are not base64. So one token has any
+// number of spellings. It has one key: the signed part, and the start of the signature, which is
+// enough that nobody uses up another's limit with a token of their own making.
 
 const (
 	// leastSignature is how many digits of base64 a signature has at least.
@@ -31,8 +31,8 @@ const (
 // any other value as it is. ok is false for a signed token that is not written as an encoder writes
 // it: servers read such ones in different ways.
 //
-// A signed token is told by what was signed, which nobody can spell in another way. Its first part
-// is base64 of JSON, or behind a dot of zlib data, or it names the algorithm as those of Phoenix do;
+// A signed token shows in its signed part, which nobody can spell in another way. The first of it is
+// base64 of JSON, or behind a dot of zlib data, or it names the algorithm as those of Phoenix do;
 // one or two parts follow, or the four of an encrypted JSON Web Token. An opaque key, such as
 // sk.live.SECRET, is none.
 func CutSigned(value string) (key string, ok bool) {

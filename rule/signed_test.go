@@ -57,7 +57,7 @@ func TestCutSigned(t *testing.T) {
 			}
 			if c.signed[0] != '.' && c.signed[0] != 'S' && foreign != "%3D" { // these are compared as they are
 				if got, ok := CutSigned(token[:3] + foreign + token[3:]); ok {
-					t.Errorf("%s: %q in what is signed: %q", name, foreign, got)
+					t.Errorf("%s: %q in the signed part: %q", name, foreign, got)
 				}
 			}
 		}

@@ -76,7 +76,7 @@ func tokens(token string) []string {
 	return append(all, strings.NewReplacer("-", "+", "_", "/").Replace(token))
 }
 
-// signedSpellings spell a signed token in a request that of makes.
+// signedSpellings spell a signed token, in requests that the function of makes.
 func signedSpellings(token string, of func(string) spelling) spelled {
 	s := spelled{canonical: of(token)}
 	for _, other := range tokens(token) {
