@@ -183,7 +183,7 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 // that cannot be read. auth is what is read in the Authorization field.
 func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads, auth authReads) (FieldProblem, bool) {
 	h := a.r.Header
-	alike, odd := a.elsewhere, false // what other names there may be of what is read
+	alike, odd := a.elsewhere, false // whether other names may be taken for one that is read
 	var read lengths
 	for _, list := range [...][]rule.HeaderField{f.Headers, reads.headers} {
 		for i := range list {

@@ -114,8 +114,9 @@ func behindSemicolon(list []string, pair string) (name, like string) {
 // dot and a blank for an underscore. To PHP, Rack and the parser of Express 4, key[] and key[0] are
 // key, or parts of it, and to some of them [key] is key. PHP ends a name at a NUL.
 //
-// inside says that the name is that of a part which has a name of its own, as page[size] of JSON:API
-// has: no server finds a text in it for the parameter, but either no such parameter, or a map.
+// inside says that the name has a named part of the parameter in brackets, as page[size] of
+// JSON:API has: no server finds a text in it for the parameter, but either no such parameter, or a
+// map.
 func likeParameter(list []string, name string) (like int, inside bool) {
 	if i := strings.IndexByte(name, 0); i >= 0 {
 		name = name[:i]

@@ -26,10 +26,10 @@ type Fields struct {
 type HeaderField struct {
 	Name      string // as in rules: in lower case
 	Canonical string // as http.Header has it
-	// Dashed says that the name has a character that is neither a letter nor a digit. Programs behind
-	// CGI, WSGI and FastCGI know a field by its name with an underscore for each of these (RFC 3875,
-	// 4.1.18, and what came of it), so that other names may be taken for this one. Odd says that one
-	// of them is no dash.
+	// Dashed says that the name has a character that is neither a letter nor a digit. Programs
+	// behind CGI, WSGI and FastCGI know a field by its name with an underscore for each of these
+	// (RFC 3875, 4.1.18, and what came of it), so that other names may be taken for this one. Odd
+	// says that one of them is no dash.
 	Dashed, Odd bool
 }
 

@@ -3,17 +3,18 @@ package rule
 import "strings"
 
 // A signed token is a text that a server has given out and knows again by the signature at its end,
-// in parts with a dot in between: a JSON Web Token, or a session of Flask, Starlette or Phoenix. Its
-// signed part is compared as it is written, but most servers decode the signature, and take no
-// notice of bits that hold nothing, of padding, or of bytes that are not base64. So one token has any
-// number of spellings. It has one key: the signed part, and the start of the signature, which is
-// enough that nobody uses up another's limit with a token of their own making.
+// in parts with a dot in between: a JSON Web Token, or a session of Flask, Starlette or Phoenix.
+// Its signed part is compared as it is written, but most servers decode the signature, and take no
+// notice of bits that hold nothing, of padding, or of bytes that are not base64. So one token has
+// any number of spellings. It has one key: the signed part, and the start of the signature, which
+// is enough that nobody uses up another's limit with a token of their own making.
 
 const (
 	// leastSignature is how many digits of base64 a signature has at least.
 	leastSignature = 20
-	// keptSignature is how many of them are part of a key: 96 bits. That leaves out the second half of
-	// one of ECDSA: whoever has such a signature can make another one of it that differs there alone.
+	// keptSignature is how many of them are part of a key: 96 bits. That leaves out the second half
+	// of one of ECDSA: whoever has such a signature can make another one of it that differs there
+	// alone.
 	keptSignature = 16
 )
 
@@ -27,13 +28,13 @@ const (
 	looseForm                     // two parts, of either alphabet
 )
 
-// CutSigned returns what a value counts under: a signed token without the rest of its signature, and
-// any other value as it is. ok is false for a signed token that is not written as an encoder writes
-// it: servers read such ones in different ways.
+// CutSigned returns what a value counts under: a signed token without the rest of its signature,
+// and any other value as it is. ok is false for a signed token that is not written as an encoder
+// writes it: servers read such ones in different ways.
 //
-// A signed token shows in its signed part, which nobody can spell in another way. The first of it is
-// base64 of JSON, or behind a dot of zlib data, or it names the algorithm as those of Phoenix do;
-// one or two parts follow, or the four of an encrypted JSON Web Token. An opaque key, such as
+// A signed token shows in its signed part, which nobody can spell in another way. The first of it
+// is base64 of JSON, or behind a dot of zlib data, or it names the algorithm as those of Phoenix
+// do; one or two parts follow, or the four of an encrypted JSON Web Token. An opaque key, such as
 // sk.live.SECRET, is none.
 func CutSigned(value string) (key string, ok bool) {
 	if strings.IndexByte(value, '.') < 0 || len(value)-strings.LastIndexByte(value, '.') <= leastSignature {
@@ -108,8 +109,8 @@ func signedFormOf(value string) (form signedForm, at int) {
 // timestampDigits is how long the time in a session of Flask or Starlette is, until 2106.
 const timestampDigits = 6
 
-// wellFormed reports whether a token of the form is written as an encoder writes it, but for bits of
-// the signature that hold nothing, and padding of it.
+// wellFormed reports whether a token of the form is written as an encoder writes it, but for bits
+// of the signature that hold nothing, and padding of it.
 func (form signedForm) wellFormed(signed, signature string) bool {
 	if !consistsOf(signature, &isBase64URLByte) && (form != looseForm || !consistsOf(signature, &isBase64Byte)) {
 		return false

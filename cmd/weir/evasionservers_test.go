@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// caddyRules are evasionRules as docs/security.md says they are to be written before the matchers of
-// Caddy, which take dots and blanks off the end.
+// caddyRules are evasionRules as docs/security.md says they are to be written before the matchers
+// of Caddy, which take dots and blanks off the end.
 const caddyRules = `domain: default
 limits:
   - { name: login, when: { method: POST, path: '~^/login(\.|%20)*$' }, per: [ip], allow: 1/day, algorithm: sliding_log }
@@ -62,8 +62,8 @@ limits:
 `
 
 // startServlets starts a server that reads paths as Tomcat does: it takes the parameters off each
-// segment, resolves the escapes of the rest, and then the dots; a final slash says nothing to it, as
-// to programs with a Spring of before 6.
+// segment, resolves the escapes of the rest, and then the dots; a final slash says nothing to it,
+// as to programs with a Spring of before 6.
 func startServlets(t *testing.T, port string) {
 	serveHere(t, port, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		target, _, _ := strings.Cut(r.RequestURI, "?")

@@ -42,8 +42,8 @@ func TestAmbiguousPath(t *testing.T) {
 }
 
 // A path that is not ambiguous has the same segments before and after its escapes are resolved, and
-// no backslash, NUL, newline or raw #; and none of them is nothing or dots when what stands behind a
-// semicolon is taken off, but for the last.
+// no backslash, NUL, newline or raw #; and none of them is nothing or dots when what stands behind
+// a semicolon is taken off, but for the last.
 func TestAmbiguousPathProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		path := "/" + strings.Join(rapid.SliceOf(rapid.SampledFrom([]string{"a", "/", "%2", "%2F", "%2f", "F", "%5C", "5c", "%", "\\", "%00", "00", "%0A", "0a", ".", "%25", "%2E", ";", "%3B", "#", "%23"})).Draw(t, "path"), "")
