@@ -77,6 +77,11 @@ func (c *call) checkField(key string) error {
 			return status.Errorf(codes.Unauthenticated, "the metadata %s holds %s credentials that are not written as they should be", key, scheme)
 		}
 	}
+	if !rule.WellFormed(key, value) {
+		g.unreadable.Add(1)
+		g.logRefused("since servers read their signed tokens in different ways", key)
+		return status.Errorf(codes.InvalidArgument, "the metadata %s holds a signed token that is not written as it should be", key)
+	}
 	c.fields = append(c.fields, field{key, value, present})
 	return nil
 }
@@ -102,6 +107,7 @@ func (a *attributes) identity(key string) string {
 	if isCredentials(key) {
 		return rule.NormalValue("header.authorization", v)
 	}
+	v, _ = rule.CutSigned(v)
 	return v
 }
 

@@ -100,6 +100,30 @@ func TestMetadataCredentials(t *testing.T) {
 	}
 }
 
+// A signed token in the metadata is one key, however its signature is spelled.
+func TestMetadataSignedToken(t *testing.T) {
+	const token = "eyJ1c2VyIjoiYWRhIn0.aOgTgA.Jr2lXk8-bQ0tYp_5vNfZ1cDmRs"
+	for _, c := range []struct {
+		rules    string
+		identity map[string]string
+	}{
+		{"limits: [{name: a, per: [header.x-token], allow: 1/day}]", nil},
+		{"limits: [{name: a, per: [user], allow: 1/day}]", map[string]string{"user": "x-token"}},
+	} {
+		client, gate := serveGate(t, limiter(t, c.rules), grpclimit.Options{Identity: c.identity})
+		for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted, codes.ResourceExhausted, codes.InvalidArgument} {
+			value := token + []string{"E", "F", "E=", "E~"}[i]
+			_, err := client.Check(metadata.AppendToOutgoingContext(context.Background(), "x-token", value), &healthpb.HealthCheckRequest{})
+			if status.Code(err) != want {
+				t.Errorf("%s %q: %v, want %v", c.rules, value, err, want)
+			}
+		}
+		if got := gate.FieldStats(); got.Unreadable != 1 {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
 // serveGate is serve, and returns the gate as well.
 func serveGate(t *testing.T, l *weir.Limiter, o grpclimit.Options) (healthpb.HealthClient, *grpclimit.Gate) {
 	t.Helper()

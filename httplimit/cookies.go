@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weir-rl/weir/internal/door"
+	"github.com/weir-rl/weir/rule"
 )
 
 // maxReadings is up to how many readings of one request are charged.
@@ -35,7 +36,10 @@ func (c *cookie) values(lines []string, values []string) (_ []string, ok bool) {
 				}
 				continue
 			}
-			if value, ok = normalCookie(value); !ok {
+			if value, ok = normalCookie(value); ok {
+				value, ok = rule.CutSigned(value)
+			}
+			if !ok {
 				return values, false
 			}
 			if value != "" && !slices.Contains(values, value) {

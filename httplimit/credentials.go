@@ -36,12 +36,9 @@ func credentialsOf(r *http.Request, scheme string) (rule.Credentials, bool) {
 	return c, ok && strings.EqualFold(c.Scheme, scheme)
 }
 
-// appendTokenHash appends what a bearer token counts under, which does not tell the token. Of a
-// JSON Web Token the signature is left out: it has several spellings.
+// appendTokenHash appends what a bearer token counts under, which does not tell the token.
 func appendTokenHash(dst []byte, token string) []byte {
-	if signed, _, ok := rule.CutJWT(token); ok {
-		token = signed
-	}
+	token, _ = rule.CutSigned(token)
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(token), len(token)))
 	return hex.AppendEncode(append(dst, "sha256:"...), sum[:])
 }

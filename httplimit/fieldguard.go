@@ -47,7 +47,9 @@ const (
 // What cannot be read is refused whatever is set: Basic and bearer credentials that an Identity
 // reads, if servers may take them for a user and they are not written as RFC 7617 and RFC 6750 have
 // it (401, or 400 where header:Authorization reads them), values of cookies that hold what RFC 6265
-// does not allow (400), and values of fields with blanks around them that are none of HTTP's (400).
+// does not allow (400), values of fields with blanks around them that are none of HTTP's (400), and
+// signed tokens in a field, a cookie or a parameter that are not written as an encoder writes them
+// (400; see rule.CutSigned).
 type FieldGuard struct {
 	Repeated   RepeatedFields
 	Lookalikes LookalikeFields
@@ -105,7 +107,7 @@ func (p *FieldProblem) Answer(w http.ResponseWriter) {
 // (see weir.Limiter.Fields) or which the Identity reads. ok is false if the request is to be
 // refused. It may take fields out of the request.
 func (g *FieldGuard) Check(a *Attributes, f *rule.Fields) (p FieldProblem, ok bool) {
-	if f == nil && (a.identity == nil || !a.identity.reads.any()) {
+	if f == nil && (a.identity == nil || !a.identity.reads.any()) && !a.elsewhere {
 		return p, true
 	}
 	if f == nil {
@@ -120,15 +122,23 @@ func (g *FieldGuard) CheckField(f *rule.HeaderField, lines int, value string) (p
 	if lines > 1 && g.Repeated == RefuseRepeatedFields {
 		return g.repeatedField(f.Canonical, lines), false
 	}
+	return g.checkValue(f, value, readsWhole)
+}
+
+// checkValue looks at the value of a field that is read.
+func (g *FieldGuard) checkValue(f *rule.HeaderField, value string, reads authReads) (FieldProblem, bool) {
 	if isPadded(value) {
 		return g.paddedField(f.Canonical), false
 	}
-	if f.Canonical == "Authorization" {
-		if scheme := readsWhole.misspelled(value); scheme != "" {
-			return g.unreadable(scheme, readsWhole), false
+	if f.Canonical == "Authorization" || f.Canonical == "Proxy-Authorization" {
+		if scheme := reads.misspelled(value); scheme != "" {
+			return g.unreadable(f.Canonical, scheme, reads), false
 		}
 	}
-	return p, true
+	if !rule.WellFormed(f.Name, value) {
+		return g.unreadableToken("field " + f.Canonical), false
+	}
+	return FieldProblem{}, true
 }
 
 var noFields rule.Fields
@@ -153,13 +163,8 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	if hasField(f.Headers, "authorization") {
 		auth |= readsWhole
 	}
-	if lines := a.r.Header["Authorization"]; auth != 0 && len(lines) == 1 {
-		if scheme := auth.misspelled(lines[0]); scheme != "" {
-			return g.unreadable(scheme, auth), false
-		}
-	}
-	if len(f.Headers) > 0 || len(reads.headers) > 0 || f.AllHeaders {
-		if p, ok := g.checkHeader(a, f, reads); !ok {
+	if len(f.Headers) > 0 || len(reads.headers) > 0 || f.AllHeaders || a.elsewhere {
+		if p, ok := g.checkHeader(a, f, reads, auth); !ok {
 			return p, false
 		}
 	}
@@ -174,37 +179,42 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	return FieldProblem{}, true
 }
 
-// checkHeader looks for fields of the header that come twice, or under another name.
-func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads) (FieldProblem, bool) {
+// checkHeader looks for fields of the header that come twice, or under another name, and for values
+// that cannot be read. auth is what is read in the Authorization field.
+func (g *FieldGuard) checkHeader(a *Attributes, f *rule.Fields, reads *fieldReads, auth authReads) (FieldProblem, bool) {
 	h := a.r.Header
+	alike, odd := a.elsewhere, false // whether other names may be taken for one that is read
+	var read lengths
 	for _, list := range [...][]rule.HeaderField{f.Headers, reads.headers} {
 		for i := range list {
 			field := &list[i]
+			if field.Dashed {
+				alike, odd = true, odd || field.Odd
+				read.add(field.Name)
+			}
 			switch lines := h[field.Canonical]; {
 			case len(lines) > 1 && g.Repeated == RefuseRepeatedFields:
 				return g.repeatedField(field.Canonical, len(lines)), false
-			case len(lines) == 1 && isPadded(lines[0]):
-				return g.paddedField(field.Canonical), false
-			}
-			if g.Lookalikes == KeepLookalikeFields {
-				continue
-			}
-			for _, name := range field.Alike {
-				if _, there := h[name]; there && !isRead(name, f, reads) {
-					if p, ok := g.lookalikeField(a, name, field); !ok {
-						return p, false
-					}
+			case len(lines) == 1:
+				credentials := readsWhole
+				if field.Canonical == "Authorization" {
+					credentials = auth
+				}
+				if p, ok := g.checkValue(field, lines[0], credentials); !ok {
+					return p, false
 				}
 			}
-			if field.Alike == nil {
-				for name := range h {
-					if len(name) == len(field.Name) && name != field.Canonical && alike(name, field.Name) && !isRead(name, f, reads) {
-						if p, ok := g.lookalikeField(a, name, field); !ok {
-							return p, false
-						}
-					}
-				}
-			}
+		}
+	}
+	read.add(a.clientIP.Header)
+	if g.Lookalikes != KeepLookalikeFields && (odd || alike && hasOddName(h, read)) {
+		if p, ok := g.checkNames(a, f, reads); !ok {
+			return p, false
+		}
+	}
+	if len(a.r.Trailer) > 0 {
+		if p, ok := g.checkTrailer(a, f, reads); !ok {
+			return p, false
 		}
 	}
 	if f.AllHeaders && g.Repeated == RefuseRepeatedFields {
@@ -230,38 +240,6 @@ func hasField(list []rule.HeaderField, name string) bool {
 		}
 	}
 	return false
-}
-
-// lookalikeField refuses a request for a field that servers may take for one that is read, or takes
-// the field out.
-func (g *FieldGuard) lookalikeField(a *Attributes, name string, like *rule.HeaderField) (FieldProblem, bool) {
-	if g.Lookalikes == DropLookalikeFields && !a.elsewhere {
-		g.note(dropped, name)
-		delete(a.r.Header, name)
-		return FieldProblem{}, true
-	}
-	return g.refuse(lookalike, name, "The request has a field "+answer.Printable(name)+", which some servers take for "+like.Canonical+"."+whyLookalike, "fields.lookalikes"), false
-}
-
-// alike reports whether two names of one length are the same but for case, and for characters of
-// which servers make underscores.
-func alike(a, b string) bool {
-	for i := range len(a) {
-		if bareByte(a[i]) != bareByte(b[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func bareByte(c byte) byte {
-	switch {
-	case 'A' <= c && c <= 'Z':
-		return c - 'A' + 'a'
-	case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
-		return c
-	}
-	return '_'
 }
 
 // isPadded reports whether a value begins or ends with something that is no blank of HTTP, and that
@@ -292,11 +270,12 @@ func (g *FieldGuard) repeatedField(name string, lines int) FieldProblem {
 const (
 	whyRepeated  = " Servers act by different ones, so a rate limit might count by another than the server behind it acts by. Send it once."
 	whyLookalike = " A rate limit counts by the latter alone. Send that."
+	whyForged    = " That one only a proxy may set."
 )
 
 // unreadable refuses credentials that cannot be read.
-func (g *FieldGuard) unreadable(scheme string, reads authReads) FieldProblem {
-	p := g.refuse(unreadable, scheme, "The Authorization field holds "+scheme+" credentials that are not written as they should be, so that servers read them in different ways.", "")
+func (g *FieldGuard) unreadable(name, scheme string, reads authReads) FieldProblem {
+	p := g.refuse(unreadable, scheme, "The "+name+" field holds "+scheme+" credentials that are not written as they should be, so that servers read them in different ways.", "")
 	if reads&readsBasic != 0 && scheme == "Basic" || reads&readsBearer != 0 && scheme == "Bearer" {
 		p.Status, p.Challenge = http.StatusUnauthorized, `Bearer error="invalid_token"`
 		if scheme == "Basic" {
@@ -304,6 +283,11 @@ func (g *FieldGuard) unreadable(scheme string, reads authReads) FieldProblem {
 		}
 	}
 	return p
+}
+
+// unreadableToken refuses a signed token that servers read in different ways.
+func (g *FieldGuard) unreadableToken(where string) FieldProblem {
+	return g.refuse(unreadable, where, "The "+where+" holds a signed token that is not written as an encoder writes it. Some servers take no notice of that, and a rate limit might count one client as many.", "")
 }
 
 // checkCookies reads the cookies of the Identity. If one of them has several values, the request

@@ -9,15 +9,15 @@ import (
 )
 
 // CheckQuery is Check for the query alone: it looks for parameters that come twice, or under a name
-// that a server may take for one that is read.
+// that a server may take for one that is read, and for signed tokens that cannot be read.
 func (g *FieldGuard) CheckQuery(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	if a.query == "" || len(f.Query) == 0 && !f.AllQuery {
 		return FieldProblem{}, true
 	}
-	var few [8]bool
+	var few [8]seenAs
 	seen := few[:]
 	if len(f.Query) > len(seen) {
-		seen = make([]bool, len(f.Query))
+		seen = make([]seenAs, len(f.Query))
 	}
 	var all map[string]bool
 	escaped := strings.IndexByte(a.query, '%') >= 0 || strings.IndexByte(a.query, '+') >= 0
@@ -25,18 +25,31 @@ func (g *FieldGuard) CheckQuery(a *Attributes, f *rule.Fields) (FieldProblem, bo
 	for query := a.query; query != ""; {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
-		name, _, _ := strings.Cut(pair, "=")
+		name, value, _ := strings.Cut(pair, "=")
 		if escaped {
 			name = unescapeQuery(name)
 		}
 		if i := slices.Index(f.Query, name); i >= 0 && pair != "" {
-			if seen[i] && g.Repeated == RefuseRepeatedFields {
+			if seen[i]&itself != 0 && g.Repeated == RefuseRepeatedFields {
 				return g.repeatedParameter(name), false
 			}
-			seen[i] = true
+			if seen[i] |= itself; seen[i]&part != 0 && g.Lookalikes != KeepLookalikeFields {
+				return g.partOfParameter(name), false
+			}
+			if escaped || strings.IndexByte(value, '.') >= 0 {
+				if _, ok := rule.CutSigned(unescapeQuery(value)); !ok {
+					return g.unreadableToken("parameter " + answer.Printable(name) + " of the query"), false
+				}
+			}
 		} else if g.Lookalikes != KeepLookalikeFields {
-			if like := likeParameter(f.Query, name); like != "" {
-				return g.lookalikeParameter(name, like), false
+			like, inside := likeParameter(f.Query, name)
+			if like >= 0 && !inside {
+				return g.lookalikeParameter(name, f.Query[like]), false
+			}
+			if like >= 0 {
+				if seen[like] |= part; seen[like]&itself != 0 {
+					return g.partOfParameter(f.Query[like]), false
+				}
 			}
 		}
 		if semicolon && g.Lookalikes != KeepLookalikeFields {
@@ -57,12 +70,25 @@ func (g *FieldGuard) CheckQuery(a *Attributes, f *rule.Fields) (FieldProblem, bo
 	return FieldProblem{}, true
 }
 
+// seenAs says how a query has a parameter.
+type seenAs uint8
+
+const (
+	itself seenAs = 1 << iota // page=1
+	part                      // page[size]=1
+)
+
 func (g *FieldGuard) repeatedParameter(name string) FieldProblem {
 	return g.refuse(repeated, name, "The query has the parameter "+answer.Printable(name)+" more than once."+whyRepeated, "fields.repeated")
 }
 
 func (g *FieldGuard) lookalikeParameter(name, like string) FieldProblem {
 	return g.refuse(lookalike, name, "The query has a parameter "+answer.Printable(name)+", which some servers take for "+answer.Printable(like)+"."+whyLookalike, "fields.lookalikes")
+}
+
+func (g *FieldGuard) partOfParameter(name string) FieldProblem {
+	name = answer.Printable(name)
+	return g.refuse(lookalike, name, "The query has a parameter "+name+" and parts of one, such as "+name+"[size]. Servers take different ones of them for "+name+", so a rate limit might count by another than the server behind it acts by.", "fields.lookalikes")
 }
 
 // behindSemicolon looks at what a server has for parameters that ends them at a semicolon, too.
@@ -76,45 +102,72 @@ func behindSemicolon(list []string, pair string) (name, like string) {
 		if name = unescapeQuery(key); slices.Contains(list, name) {
 			return ";" + name, name
 		}
-		if like = likeParameter(list, name); like != "" {
-			return ";" + name, like
+		if i, _ := likeParameter(list, name); i >= 0 {
+			return ";" + name, list[i]
 		}
 	}
 	return "", ""
 }
 
 // likeParameter returns the parameter of the list that a server may take name for, which is another
-// name; "" if there is none. To ASP.NET the case of letters says nothing. PHP takes a dot and a
-// blank for an underscore. To PHP, Rack and the parser of Express 4, key[] and key[a] are parts of
-// key, and to some of them [key] is key. PHP ends a name at a NUL.
-func likeParameter(list []string, name string) string {
+// name, by its index; -1 if there is none. To ASP.NET the case of letters says nothing. PHP takes a
+// dot and a blank for an underscore. To PHP, Rack and the parser of Express 4, key[] and key[0] are
+// key, or parts of it, and to some of them [key] is key. PHP ends a name at a NUL.
+//
+// inside says that the name has a named part of the parameter in brackets, as page[size] of
+// JSON:API has: no server finds a text in it for the parameter, but either no such parameter, or a
+// map.
+func likeParameter(list []string, name string) (like int, inside bool) {
 	if i := strings.IndexByte(name, 0); i >= 0 {
-		if name = name[:i]; slices.Contains(list, name) {
-			return name
+		name = name[:i]
+		if like = slices.Index(list, name); like >= 0 {
+			return like, false
 		}
 	}
 	if bare := strings.TrimLeft(name, " ["); len(bare) != len(name) && strings.IndexByte(name, '[') >= 0 {
 		bare, _, _ = strings.Cut(bare, "]")
-		for _, read := range list {
+		for i, read := range list {
 			if len(bare) == len(read) && likeName(read, bare) {
-				return read
+				return i, false
 			}
 		}
 	}
-	for _, read := range list {
+	for i, read := range list {
 		if name == "" || read == "" || foldParameter(name[0]) != foldParameter(read[0]) && name[0] != ' ' {
 			continue
 		}
-		if len(name) >= len(read) && name != read && likeName(read, name[:len(read)]) && (len(name) == len(read) || name[len(read)] == '[') {
-			return read
+		if name == read {
+			continue
 		}
-		if trimmed := strings.TrimLeft(name, " "); len(trimmed) != len(name) && len(trimmed) >= len(read) && likeName(read, trimmed[:len(read)]) &&
-			(len(trimmed) == len(read) || trimmed[len(read)] == '[') {
-			return read
+		for _, name := range [...]string{name, strings.TrimLeft(name, " ")} {
+			if len(name) < len(read) || !likeName(read, name[:len(read)]) {
+				continue
+			}
+			if len(name) == len(read) {
+				return i, false
+			}
+			if name[len(read)] == '[' {
+				return i, namesPart(name[len(read):])
+			}
 		}
 	}
-	return ""
+	return -1, false
 }
+
+// namesPart reports whether what follows the name of a parameter names a part of it that is no
+// element of a list: [size], but not [] or [0].
+func namesPart(s string) bool {
+	if len(s) < 3 || !isLetter(s[1]) {
+		return false
+	}
+	i := 1
+	for i < len(s) && (isLetter(s[i]) || '0' <= s[i] && s[i] <= '9' || s[i] == '-') {
+		i++
+	}
+	return i < len(s) && s[i] == ']'
+}
+
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }
 
 // likeName compares names of one length.
 func likeName(a, b string) bool {

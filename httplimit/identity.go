@@ -20,9 +20,9 @@ import (
 //   - header:NAME and cookie:NAME come from the client. They identify a user only if a proxy in
 //     front sets or checks them: a client can invent as many values as it likes.
 //   - bearer is a bearer token (RFC 6750) of any kind. The value is the SHA-256 of the token
-//     ("sha256:" and hexadecimal digits), and of a JSON Web Token the SHA-256 of its first two
-//     parts, so that nobody reads a token in a store or on a page. The token is NOT checked here:
-//     a client can invent as many as it likes, unless the service behind refuses them.
+//     ("sha256:" and hexadecimal digits), so that nobody reads a token in a store or on a page. The
+//     token is NOT checked here: a client can invent as many as it likes, unless the service behind
+//     refuses them.
 //   - basic is the user name of HTTP Basic authentication. The password is NOT checked here. Unless
 //     the service behind refuses wrong passwords, the name is worth no more than a header; even
 //     then a stranger can use up another user's limit.
@@ -34,7 +34,8 @@ import (
 //     key's, or with "none", counts as absent, and so does a claim that is no string, number or
 //     boolean. Unverified tells how many tokens did not hold.
 //
-// An empty value counts as absent. Credentials are read as servers read them: the case of the
+// A signed token in a header, in a cookie or as a bearer token counts as rule.CutSigned has it. An
+// empty value counts as absent. Credentials are read as servers read them: the case of the
 // scheme, the number of blanks and missing padding do not matter. What a server may understand and
 // the Identity does not is refused by a FieldGuard, before anybody asks for it. Where nobody has
 // looked, the first of several Authorization fields counts, and the first of several cookies of one
@@ -266,6 +267,8 @@ func (id *Identity) read(r *http.Request, i int, scratch []byte, told *bool) (va
 	case fromHeader:
 		if value, _ = headerValue(r, s.arg); s.arg == "Authorization" || s.arg == "Proxy-Authorization" {
 			value = rule.NormalValue("header.authorization", value)
+		} else {
+			value, _ = rule.CutSigned(value)
 		}
 	case fromCookie:
 		var room [1]string

@@ -16,6 +16,7 @@ const (
 	kindHost
 	kindIP
 	kindCredentials
+	kindField // of the header or the query, which may be a signed token
 )
 
 func kindOf(attribute string) attributeKind {
@@ -30,6 +31,9 @@ func kindOf(attribute string) attributeKind {
 		return kindIP
 	case "header.authorization", "header.proxy-authorization":
 		return kindCredentials
+	}
+	if strings.HasPrefix(attribute, headerPrefix) || strings.HasPrefix(attribute, queryPrefix) {
+		return kindField
 	}
 	return kindPlain
 }
@@ -94,6 +98,10 @@ func (m *Matches) set(slot int, raw string, ok bool) {
 	switch kind := m.domain.slots[slot].kind; kind {
 	case kindPlain: // most values
 		v.text, v.present = raw, true
+		return
+	case kindField:
+		v.present = true
+		v.text, _ = CutSigned(raw)
 		return
 	case kindPath:
 		v.text, v.present = raw, true
@@ -164,6 +172,9 @@ func normalText(kind attributeKind, raw string, scratch *[]byte) (string, netip.
 		return view((*scratch)[begin:]), addr
 	case kindCredentials:
 		return normalCredentials(scratch, raw), netip.Addr{}
+	case kindField:
+		raw, _ = CutSigned(raw)
+		return raw, netip.Addr{}
 	default:
 		return raw, netip.Addr{}
 	}

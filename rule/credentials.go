@@ -145,61 +145,31 @@ func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// Bearer returns a bearer token. Of a JSON Web Token the padding is left out, which the token has
-// not, and which servers take no notice of. ok is false for what is no token, and for a JSON Web
-// Token with characters that are not of its alphabet: some servers take no notice of these either,
-// so that one token would have any number of spellings. Other tokens are what they are: many have
-// characters that RFC 6750 does not allow, such as the bar of Laravel's.
+// Bearer returns a bearer token. Of a signed token the padding is left out, which it has not, and
+// which servers take no notice of. ok is false for what is no token, and for a signed token that is
+// not written as an encoder writes it: some servers take no notice of that either, so that one
+// token would have any number of spellings. Other tokens are what they are: many have characters
+// that RFC 6750 does not allow, such as the bar of Laravel's.
 func (c Credentials) Bearer() (token string, ok bool) {
 	bare := strings.TrimRight(c.Rest, "=")
 	if bare == "" || !consistsOf(bare, &isBearerByte) && (strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
 		return "", false
 	}
-	if signed, signature, is := CutJWT(bare); is {
-		header, payload, _ := strings.Cut(signed, ".")
-		return bare, consistsOf(header, &isBase64URLByte) && consistsOf(payload, &isBase64URLByte) && consistsOf(signature, &isBase64URLByte)
+	if form, at := signedFormOf(bare); form != unsigned {
+		return bare, form.wellFormed(bare[:at-1], bare[at:])
 	}
 	return c.Rest, true
 }
 
-// CutJWT cuts a JSON Web Token in front of its signature: it has three parts, of which the first
-// is JSON. ok is false for a token of another kind.
-func CutJWT(token string) (signed, signature string, ok bool) {
-	end := strings.LastIndexByte(token, '.')
-	if end < 0 {
-		return "", "", false
-	}
-	first := strings.IndexByte(token, '.')
-	if first == end || strings.IndexByte(token[first+1:end], '.') >= 0 || !beginsJSON(token[:first]) {
-		return "", "", false
-	}
-	return token[:end], token[end+1:], true
-}
-
-// beginsJSON reports whether a text of base64 begins with a brace, or with a blank in front of one.
-func beginsJSON(s string) bool {
-	if len(s) < 2 {
-		return false
-	}
-	high, low := strings.IndexByte(letters, s[0]), strings.IndexByte(base64Std, s[1])
-	if high < 0 || low < 0 {
-		return false
-	}
-	switch byte(high<<2 | low>>4) {
-	case '{', ' ', '\t', '\n', '\r':
-		return true
-	}
-	return false
-}
-
 // normalCredentials returns the value of a field of credentials in its normal form: the scheme, one
 // blank, and the rest. The names in schemes are spelled as they are there, all others are in lower
-// case. Base64 of Basic, and a JSON Web Token, are as an encoder writes them. A value without a
-// scheme, or with nothing behind it, stays as it is, without blanks around it.
+// case. Base64 of Basic is as an encoder writes it, and a signed token as CutSigned has it. A value
+// without a scheme, or with nothing behind it, stays as it is, without blanks around it.
 func normalCredentials(scratch *[]byte, raw string) string {
 	raw = trimBlanks(raw)
 	c, ok := CutCredentials(raw)
 	if !ok || c.Rest == "" {
+		raw, _ = CutSigned(raw)
 		return raw
 	}
 	begin := len(*scratch)
@@ -210,18 +180,17 @@ func normalCredentials(scratch *[]byte, raw string) string {
 	switch scheme {
 	case "Basic":
 		if encoded, ok := c.Basic(); ok {
-			b, rest = appendBare(b, encoded, base64Std), ""
+			b, rest = appendBare(b, encoded), ""
 			for n := len(encoded); n%4 != 0; n++ {
 				b = append(b, '=')
 			}
 		}
 	case "Bearer":
 		if token, ok := c.Bearer(); ok {
-			rest = token
-			if signed, signature, is := CutJWT(token); is {
-				b, rest = appendBare(append(append(b, signed...), '.'), signature, base64URL), ""
-			}
+			rest, _ = CutSigned(token)
 		}
+	default:
+		rest, _ = CutSigned(rest)
 	}
 	b = append(b, rest...)
 	*scratch = b
@@ -230,17 +199,17 @@ func normalCredentials(scratch *[]byte, raw string) string {
 
 // appendBare appends base64 without its padding. The bits of the last digit that hold nothing are
 // 0, as an encoder has them: few decoders look at them.
-func appendBare(dst []byte, encoded, alphabet string) []byte {
+func appendBare(dst []byte, encoded string) []byte {
 	if encoded == "" {
 		return dst
 	}
 	dst = append(dst, encoded...)
 	last := &dst[len(dst)-1]
-	switch digit := strings.IndexByte(alphabet, *last); len(encoded) % 4 {
+	switch digit := strings.IndexByte(base64Std, *last); len(encoded) % 4 {
 	case 2:
-		*last = alphabet[digit&^15]
+		*last = base64Std[digit&^15]
 	case 3:
-		*last = alphabet[digit&^3]
+		*last = base64Std[digit&^3]
 	}
 	return dst
 }

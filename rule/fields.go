@@ -26,61 +26,27 @@ type Fields struct {
 type HeaderField struct {
 	Name      string // as in rules: in lower case
 	Canonical string // as http.Header has it
-	// Alike are other names that a server may take for this one, as http.Header has them: programs
-	// behind CGI, WSGI and FastCGI know a field by its name with an underscore for each character
-	// that is neither a letter nor a digit (RFC 3875, 4.1.18, and what came of it). nil if they are
-	// more than are quickly looked for one by one.
-	Alike []string
+	// Dashed says that the name has a character that is neither a letter nor a digit. Programs
+	// behind CGI, WSGI and FastCGI know a field by its name with an underscore for each of these
+	// (RFC 3875, 4.1.18, and what came of it), so that other names may be taken for this one. Odd
+	// says that one of them is no dash.
+	Dashed, Odd bool
 }
-
-// fewDashes is up to how many dashes of a name HeaderField.Alike is filled in.
-const fewDashes = 2
-
-// alikeNames returns the names that differ from a canonical one in characters of which servers make
-// underscores.
-func alikeNames(canonical string) []string {
-	dashes := 0
-	for i := range len(canonical) {
-		if isDash(canonical[i]) {
-			dashes++
-		}
-	}
-	if dashes > fewDashes {
-		return nil
-	}
-	all := []string{""}
-	for i := range len(canonical) {
-		choices := canonical[i : i+1]
-		if isDash(canonical[i]) {
-			choices = "-_."
-		}
-		var longer []string
-		for _, name := range all {
-			for _, c := range []byte(choices) {
-				longer = append(longer, name+string(c))
-			}
-		}
-		all = longer
-	}
-	others := []string{} // not nil
-	for _, name := range all {
-		if name = canonicalField(strings.ToLower(name)); name != canonical {
-			others = append(others, name)
-		}
-	}
-	return others
-}
-
-func isDash(c byte) bool { return c == '-' || c == '_' || c == '.' }
 
 // NewHeaderField returns the field of a name in any case; ok is false if it may come in several
 // lines.
 func NewHeaderField(name string) (f HeaderField, ok bool) {
 	f.Name = strings.ToLower(name)
 	f.Canonical = canonicalField(f.Name)
-	f.Alike = alikeNames(f.Canonical)
+	for i := range len(f.Name) {
+		if c := f.Name[i]; !isAlphanumeric[c] {
+			f.Dashed, f.Odd = true, f.Odd || c != '-'
+		}
+	}
 	return f, !ListField(f.Name)
 }
+
+var isAlphanumeric = tableOf(letters)
 
 // canonicalField returns the name of a field as http.CanonicalHeaderKey does. Package rule does not
 // import net/http.
@@ -215,7 +181,7 @@ var listFields = [...]string{
 	"accept-post", "accept-ranges", "access-control-request-headers", "allow", "alt-svc",
 	"baggage", "cache-control", "cdn-loop", "client-cert-chain", "connection", "content-encoding", "content-language", "expect",
 	"forwarded", "if-match", "if-none-match", "link", "pragma", "prefer", "priority",
-	"sec-websocket-extensions", "sec-websocket-protocol", "signature", "signature-input", "te",
+	"sec-ch-ua", "sec-ch-ua-form-factors", "sec-ch-ua-full-version-list", "sec-websocket-extensions", "sec-websocket-protocol", "signature", "signature-input", "te",
 	"tracestate", "trailer", "transfer-encoding", "upgrade", "vary", "via", "want-content-digest",
 	"want-repr-digest", "warning", "x-forwarded-for",
 }

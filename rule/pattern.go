@@ -225,8 +225,11 @@ func (p *Pattern) compileText(attribute, s string) error {
 			return p.compileIP(s)
 		}
 	default:
-		if kindOf(attribute) == kindCredentials {
+		switch kindOf(attribute) {
+		case kindCredentials:
 			s = foldCredentials(s)
+		case kindField:
+			s, _ = CutSigned(s)
 		}
 	}
 	if strings.Contains(s, "*") {

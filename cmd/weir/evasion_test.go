@@ -113,7 +113,7 @@ var pathTricks = func() []func(*rand.Rand, string) string {
 			return s
 		})
 	}
-	for _, like := range []string{"i%C4%B1", "I%C4%B0", "s%C5%BF", "S%C5%BF", "o%CE%BF", "g%EF%BD%87"} {
+	for _, like := range []string{"i%C4%B1", "I%C4%B0", "i%C4%B0", "s%C5%BF", "S%C5%BF", "o%CE%BF", "g%EF%BD%87"} {
 		tricks = append(tricks, func(rnd *rand.Rand, s string) string {
 			if i := some(rnd, s, like[:1]); i >= 0 {
 				return at(s, i, 1, like[1:])
@@ -123,7 +123,7 @@ var pathTricks = func() []func(*rand.Rand, string) string {
 	}
 	// What stands for a slash, or beside one.
 	for _, text := range []string{
-		"//", "/./", "/x/../", "/%2e/", "/x/%2E%2e/", "/%2F", "%2F", "%2f", "\\", "%5C", "/\\", "%C0%AF", "/;/", "/;a=b/", "/x/..;/", "/..%2F",
+		"//", "/./", "/x/../", "/%2e/", "/x/%2E%2e/", "/%2F", "%2F", "%2f", "\\", "%5C", "/\\", "%C0%AF", "/;/", "/;a=b/", "/x/..;/", "/.;/", "/x/%2e%2e;a=b/", "/x/..%3B/", "/x;a=b/../", ";a=b/", "/..%2F",
 		"/%20/", "/.%2F", "///",
 	} {
 		tricks = append(tricks, func(rnd *rand.Rand, s string) string {
@@ -176,7 +176,11 @@ func TestEvasion(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, "rules"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			writeRules(t, filepath.Join(dir, "rules", "default.yaml"), evasionRules)
+			rules := evasionRules
+			if up.rules != "" {
+				rules = up.rules
+			}
+			writeRules(t, filepath.Join(dir, "rules", "default.yaml"), rules)
 			weir := launch(t, program, dir, "proxy", "--upstream", "http://127.0.0.1:"+port, "--rules", "rules", "--listen-proxy", "127.0.0.1:0",
 				"--client-ip-trusted-proxies", "127.0.0.1/32")
 			e := &evasion{t: t, proxy: weir.addr("proxy")}
@@ -256,15 +260,18 @@ var evasionUpstreams = []struct {
 	name  string
 	quick bool
 	start func(t *testing.T, port string)
+	rules string // "" for evasionRules
 }{
-	{"Go, http.ServeMux", true, startMux},
-	{"folding", true, startFolding},
-	{"nginx", true, startNginx},
-	{"Express 5", false, func(t *testing.T, port string) { startExpress(t, "express5", port) }},
-	{"Express 4", false, func(t *testing.T, port string) { startExpress(t, "express4", port) }},
-	{"FastAPI", false, func(t *testing.T, port string) { startPython(t, "fastapi_app.py", port) }},
-	{"Flask", false, func(t *testing.T, port string) { startPython(t, "flask_app.py", port) }},
-	{"Django", false, func(t *testing.T, port string) { startPython(t, "django_app.py", port) }},
+	{"Go, http.ServeMux", true, startMux, ""},
+	{"folding", true, startFolding, ""},
+	{"nginx", true, startNginx, ""},
+	{"Caddy", false, startCaddyUpstream, caddyRules},
+	{"servlets", true, startServlets, servletRules},
+	{"Express 5", false, func(t *testing.T, port string) { startExpress(t, "express5", port) }, ""},
+	{"Express 4", false, func(t *testing.T, port string) { startExpress(t, "express4", port) }, ""},
+	{"FastAPI", false, func(t *testing.T, port string) { startPython(t, "fastapi_app.py", port) }, ""},
+	{"Flask", false, func(t *testing.T, port string) { startPython(t, "flask_app.py", port) }, ""},
+	{"Django", false, func(t *testing.T, port string) { startPython(t, "django_app.py", port) }, ""},
 }
 
 // serveHere serves a handler of this process.

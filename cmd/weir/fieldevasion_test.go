@@ -2,6 +2,10 @@ package main
 
 import (
 	"bufio"
+	"crypto/hmac"
+	"crypto/sha1"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,16 +31,44 @@ type fieldServer struct {
 	name  string
 	kinds []string // of credentials that it knows
 	start func(t *testing.T, secret string) (address string)
+	// session makes a session of ada as the server signs it; nil for a JSON Web Token.
+	session func(secret string) string
 }
 
 var fieldServers = []fieldServer{
-	{"Go", kindsOfCredentials, startGoFields},
-	{"nginx", []string{"basic"}, startNginxFields},
-	{"Flask", kindsOfCredentials, pythonFields("flask")},
-	{"Django, wsgiref", kindsOfCredentials, pythonFields("django")},
-	{"Starlette, uvicorn", kindsOfCredentials, pythonFields("starlette")},
-	{"Express 5", kindsOfCredentials, expressFields("express")},
-	{"Express 4", kindsOfCredentials, expressFields("express4")},
+	{"Go", kindsOfCredentials, startGoFields, nil},
+	{"nginx", []string{"basic"}, startNginxFields, nil},
+	{"Flask", kindsOfCredentials, pythonFields("flask"), flaskSession},
+	{"Django, wsgiref", kindsOfCredentials, pythonFields("django"), nil},
+	{"Starlette, uvicorn", kindsOfCredentials, pythonFields("starlette"), starletteSession},
+	{"Express 5", kindsOfCredentials, expressFields("express"), nil},
+	{"Express 4", kindsOfCredentials, expressFields("express4"), nil},
+}
+
+// sessionTime is when the sessions were signed, as itsdangerous writes it.
+var sessionTime = base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, 1_760_000_000))
+
+// flaskSession is a session as Flask signs it.
+func flaskSession(secret string) string {
+	signed := base64.RawURLEncoding.EncodeToString([]byte(`{"user":"ada"}`)) + "." + sessionTime
+	return signed + "." + sha1Signature(sha1MAC([]byte(secret), "cookie-session"), signed)
+}
+
+// starletteSession is a session as the SessionMiddleware of Starlette signs it.
+func starletteSession(secret string) string {
+	signed := base64.StdEncoding.EncodeToString([]byte(`{"user": "ada"}`)) + "." + sessionTime
+	key := sha1.Sum([]byte("itsdangerous.Signersigner" + secret))
+	return signed + "." + sha1Signature(key[:], signed)
+}
+
+func sha1MAC(key []byte, text string) []byte {
+	mac := hmac.New(sha1.New, key)
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
+}
+
+func sha1Signature(key []byte, text string) string {
+	return base64.RawURLEncoding.EncodeToString(sha1MAC(key, text))
 }
 
 const fieldRules = `
@@ -48,6 +80,9 @@ limits:
   - { name: header, when: { path: /header }, per: [header.x-api-key], allow: 5/day }
   - { name: query, when: { path: /query }, per: [query.key], allow: 5/day }
   - { name: cookie, when: { path: /cookie }, per: [session], allow: 5/day }
+  - { name: session, when: { path: /session }, per: [signed], allow: 5/day }
+  - { name: signed-header, when: { path: /signed-header }, per: [header.x-token], allow: 5/day }
+  - { name: signed-query, when: { path: /signed-query }, per: [query.token], allow: 5/day }
 `
 
 // Nobody gets round a limit by another spelling of a credential, or by a second one, whatever the
@@ -70,7 +105,11 @@ func TestFieldEvasion(t *testing.T) {
 			token := adasToken(t, secret)
 			address := server.start(t, secret)
 			proxy := startFieldProxy(t, program, address, secret)
-			all := fieldSpellings(token, random)
+			session := token
+			if server.session != nil {
+				session = server.session(secret)
+			}
+			all := fieldSpellings(token, session, random)
 			for _, kind := range server.kinds {
 				taken, found := 0, 0
 				s := all[kind]
@@ -134,7 +173,7 @@ func startFieldProxy(t *testing.T, program, upstream, secret string) string {
 		}
 	}
 	p := launch(t, program, dir, "serve", "--rules=rules.yaml", "--listen-proxy=127.0.0.1:0", "--proxy-upstream=http://"+upstream,
-		"--jwt-jwks=jwks.json", "--identity=login=basic,user=jwt:sub,token=bearer,session=cookie:sid")
+		"--jwt-jwks=jwks.json", "--identity=login=basic,user=jwt:sub,token=bearer,session=cookie:sid,signed=cookie:sess")
 	return p.addr("proxy")
 }
 
@@ -180,10 +219,14 @@ func startGoFields(t *testing.T, secret string) string {
 			user, password, _ := r.BasicAuth()
 			ok = user == "ada" && password == "s3cret"
 		case "/jwt":
-			// jose looks at the padding of no part
-			if sig, err := jose.ParseSignedCompact(strings.TrimRight(bearer, "="), []jose.SignatureAlgorithm{jose.HS256}); err == nil {
-				payload, err := sig.Verify([]byte(secret))
-				ok = err == nil && string(payload) == `{"sub":"ada"}`
+			ok = holdsAda(bearer, secret)
+		case "/signed-header":
+			ok = holdsAda(r.Header.Get("X-Token"), secret)
+		case "/signed-query":
+			ok = holdsAda(r.URL.Query().Get("token"), secret)
+		case "/session":
+			for _, c := range r.CookiesNamed("sess") {
+				ok = ok || holdsAda(c.Value, secret)
 			}
 		case "/bearer", "/authorization":
 			ok = bearer == adasKey
@@ -206,6 +249,17 @@ func startGoFields(t *testing.T, secret string) string {
 	}))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()
+}
+
+// holdsAda reports whether a program in Go takes a JSON Web Token for ada's.
+func holdsAda(token, secret string) bool {
+	// jose looks at the padding of no part
+	sig, err := jose.ParseSignedCompact(strings.TrimRight(token, "="), []jose.SignatureAlgorithm{jose.HS256})
+	if err != nil {
+		return false
+	}
+	payload, err := sig.Verify([]byte(secret))
+	return err == nil && string(payload) == `{"sub":"ada"}`
 }
 
 // startNginxFields starts an nginx with a file of passwords.

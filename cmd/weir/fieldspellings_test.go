@@ -29,11 +29,15 @@ const (
 )
 
 // kindsOfCredentials are the resources, in order.
-var kindsOfCredentials = []string{"basic", "jwt", "bearer", "authorization", "header", "query", "cookie"}
+var kindsOfCredentials = []string{"basic", "jwt", "bearer", "authorization", "header", "query", "cookie", "session", "signed-header", "signed-query"}
 
-// fieldSpellings makes the spellings of all kinds: some more of the combinations than random.
-func fieldSpellings(token string, random int) map[string]spelled {
+// fieldSpellings makes the spellings of all kinds: some more of the combinations than random. token
+// is a JSON Web Token, and session a signed one of the server's kind.
+func fieldSpellings(token, session string, random int) map[string]spelled {
 	return map[string]spelled{
+		"session":       signedSpellings(session, func(s string) spelling { return spelling{"/session", []string{"Cookie: sess=" + s}} }),
+		"signed-header": signedSpellings(token, func(s string) spelling { return spelling{"/signed-header", []string{"X-Token: " + s}} }),
+		"signed-query":  signedSpellings(token, func(s string) spelling { return spelling{"/signed-query?token=" + s, nil} }),
 		"basic":         authorizations("/basic", "Basic", adasCode, basicCodes(), random),
 		"jwt":           authorizations("/jwt", "Bearer", token, tokens(token), random),
 		"bearer":        authorizations("/bearer", "Bearer", adasKey, []string{adasKey, adasKey + "=", "=" + adasKey, adasKey + "~", adasKey + ","}, random),
@@ -70,6 +74,32 @@ func tokens(token string) []string {
 		all = append(all, token[:len(token)-1]+string(digits[last&^3|spare]))
 	}
 	return append(all, strings.NewReplacer("-", "+", "_", "/").Replace(token))
+}
+
+// signedSpellings spell a signed token, in requests that the function of makes.
+func signedSpellings(token string, of func(string) spelling) spelled {
+	s := spelled{canonical: of(token)}
+	for _, other := range tokens(token) {
+		s.others = append(s.others, of(other))
+	}
+	dot := strings.LastIndexByte(token, '.') + 1
+	signature := token[dot:]
+	for _, c := range []string{"~", "%7E", "%0A", "%20", "%09", "\xa0", "=", "!", "%00", ":", "|", "%2B", "%5C", "'", "@"} {
+		for _, i := range []int{0, 1, 4, 7, 15, 16, 20, len(signature)} {
+			s.others = append(s.others, of(token[:dot]+signature[:i]+c+signature[i:]))
+		}
+		s.others = append(s.others, of(token[:2]+c+token[2:]), of(token[:dot-1]+c+token[dot-1:]), of(token+"="+c+"x"))
+	}
+	for i := range signature { // each byte escaped
+		s.others = append(s.others, of(token[:dot+i]+fmt.Sprintf("%%%02X", signature[i])+signature[i+1:]))
+	}
+	swapped := strings.NewReplacer("-", "+", "_", "/", "+", "-", "/", "_").Replace(signature)
+	for _, sig := range []string{swapped, strings.ReplaceAll(swapped, "+", "%2B"), signature + "A", signature + "AAAA", signature + "=A", signature + "==A",
+		strings.ToUpper(signature), strings.ToLower(signature), "\"" + signature + "\""} {
+		s.others = append(s.others, of(token[:dot]+sig))
+	}
+	s.others = append(s.others, of("\""+token+"\""), of(strings.ReplaceAll(token, ".", "%2E")), of(strings.ReplaceAll(token, "=", "%3D")), of(token+"."), of("."+token))
+	return s
 }
 
 // authorizations spells a scheme and what may follow it.

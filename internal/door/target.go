@@ -61,13 +61,19 @@ func validName(s string) bool {
 
 // AmbiguousPath returns what a path holds that servers read in different ways: "%2F", "\\" or
 // "%5C", unless keepSlash, and always a control character and "#". At "%00" some end the path, and
-// to a regular expression that ends in $, which Starlette makes of a route, /login%0A is /login.
-// No client may send a # (RFC 9112 3.2), but net/http takes it as a character of the path:
-// /x#/../login is /login to a file server, and /x to a server that cuts it off. The result is "" if
-// path holds none. path is as it came over the wire, without a query.
+// to a regular expression that ends in $, which Starlette makes of a route, /login%0A is /login. No
+// client may send a # (RFC 9112 3.2), but net/http takes it as a character of the path:
+// /x#/../login is /login to a file server, and /x to a server that cuts it off. Always, too, a
+// segment that is nothing, . or .. but for parameters, as "..;": see bareParameters. The result is
+// "" if path holds none. path is as it came over the wire, without a query.
 func AmbiguousPath(path string, keepSlash bool) string {
 	if strings.IndexByte(path, '#') >= 0 {
 		return "#"
+	}
+	if strings.IndexByte(path, ';') >= 0 || strings.Contains(path, "%3B") || strings.Contains(path, "%3b") {
+		if what := bareParameters(path); what != "" {
+			return what
+		}
 	}
 	if !keepSlash && strings.IndexByte(path, '\\') >= 0 {
 		return `\`
@@ -88,6 +94,42 @@ func AmbiguousPath(path string, keepSlash bool) string {
 		}
 		path = path[i+1:]
 	}
+}
+
+// bareParameters returns the begin of the first segment of a path of which servlet containers, such
+// as Tomcat, leave nothing, . or .. when they take its parameters off: "..;", ".;", or "/;". They
+// resolve what is left, so that /x/..;a=b/login and /;/login are /login to them. A server in front
+// may have decoded %3B and %2E before. A last segment of nothing but parameters is none: some write
+// the session there, as in /shop/;jsessionid=1.
+func bareParameters(path string) string {
+	for path = strings.TrimPrefix(path, "/"); path != ""; {
+		segment, rest, more := strings.Cut(path, "/")
+		path = rest
+		dots := 0
+		for segment != "" {
+			switch {
+			case segment[0] == '.':
+				segment = segment[1:]
+			case hasPrefixFold(segment, "%2e"):
+				segment = segment[3:]
+			case segment[0] != ';' && !hasPrefixFold(segment, "%3b"), dots > 2:
+				segment = ""
+				continue
+			case dots > 0:
+				return "..;"[2-dots:]
+			case more:
+				return "/;"
+			default:
+				return ""
+			}
+			dots++
+		}
+	}
+	return ""
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
 func isHex(c byte) bool {

@@ -36,6 +36,8 @@ limits:
 		{"/?x=1&x=2", nil, 200},
 		{"/", http.Header{"Authorization": {"basic \t YWRhOng"}}, 200},
 		{"/", http.Header{"Authorization": {"Basic YWRh Ong="}}, 401},
+		{"/", http.Header{"X_forwarded_for": {"192.0.2.7"}}, 400}, // which no rule reads
+		{"/", http.Header{"Cookie": {"sid=eyJ1c2VyIjoiYWRhIn0.aOgTgA.Jr2lXk8-bQ0tYp_5vNfZ1cDmRsE~"}}, 400},
 		{"/", http.Header{"Cookie": {"sid=a; sid=b"}}, 200},
 		{"/", http.Header{"Cookie": {"sid=b"}}, 429},
 		{"/", http.Header{"Cookie": {"sid=%61"}}, 429},
@@ -65,7 +67,7 @@ limits:
 			}
 		}
 	}
-	if s := guard.Stats(); s.Repeated != 4 || s.Lookalike != 2 || s.Unreadable != 4 {
+	if s := guard.Stats(); s.Repeated != 4 || s.Lookalike != 4 || s.Unreadable != 6 {
 		t.Errorf("%+v", s)
 	}
 }

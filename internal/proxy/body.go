@@ -80,7 +80,7 @@ type bodyCuts struct {
 
 // newBody returns the body of r, to be read before the response begins.
 func (p *Proxy) newBody(w http.ResponseWriter, r *http.Request) *clientBody {
-	announced := requestTrailers(r)
+	announced := p.requestTrailers(r)
 	var window *h2.Window
 	if r.ProtoMajor == 2 {
 		window = h2.WindowOf(r.Context())

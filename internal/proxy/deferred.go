@@ -45,6 +45,9 @@ const (
 	hdrAttempt     = "X-Weir-Attempt"
 )
 
+// ownFields are those that only the proxy sets.
+var ownFields = []string{hdrTicket, hdrAttempt}
+
 // Deferral configures Options.Defer, for requests that rules with on_limit: {defer: …} refuse.
 type Deferral struct {
 	Queue deferred.Queue

@@ -106,7 +106,7 @@ func (p *Proxy) writeHead(q *upstream.Request, r *http.Request, a *httplimit.Att
 		forged = p.named
 	}
 	for name, lines := range r.Header {
-		if name == forged {
+		if name == forged || p.o.Fields.DropsForged(p.o.ClientIP, name, ownFields...) {
 			continue
 		}
 		switch name {

@@ -42,6 +42,11 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	if name := p.named; name != "" && !p.o.ClientIP.TrustedPeer(in) {
 		delete(out.Header, name)
 	}
+	for name := range out.Header {
+		if p.o.Fields.DropsForged(p.o.ClientIP, name, ownFields...) {
+			delete(out.Header, name)
+		}
+	}
 	out.Trailer = in.Trailer // filled in while the body is read
 	p.setForwarded(in, e.host, out.Header)
 }

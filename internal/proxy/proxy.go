@@ -166,6 +166,9 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	if p.o.Logf == nil {
 		p.o.Logf = func(string, ...any) {}
 	}
+	if p.o.Fields == nil {
+		p.o.Fields = &httplimit.FieldGuard{Logger: slog.New(slog.DiscardHandler)}
+	}
 	if p.o.Timeout == 0 {
 		p.o.Timeout = defaultWait
 	}
@@ -185,7 +188,7 @@ func New(l *weir.Limiter, o Options) (*Proxy, error) {
 	}
 	options := httplimit.Options{
 		Door: "proxy", Domain: o.Domain, Headers: o.Headers, CORS: o.CORS, ClientIP: o.ClientIP,
-		Identity: o.Identity, EncodedSlash: o.EncodedSlash, Fields: o.Fields, MaxHeld: o.MaxHeld,
+		Identity: o.Identity, EncodedSlash: o.EncodedSlash, Fields: p.o.Fields, MaxHeld: o.MaxHeld,
 		Overload: o.Overload, Load: o.Load, Ready: p.ready, KeepAbandoned: !o.CutAbandoned, KeptWhile: keptWhile, Refused: p.refused, Trace: o.Trace, Stopwatch: o.Stopwatch,
 		// The program warns of rules that lack an attribute, after each change of the rules.
 		Logger: slog.New(slog.DiscardHandler),

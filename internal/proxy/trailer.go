@@ -5,21 +5,26 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	"golang.org/x/net/http/httpguts"
 )
 
 // Trailers come when all else was judged. So what frames a message, says who asks, or where to, is
 // dropped from them (RFC 9110, 6.5.1), and of a request what its header has not announced. Package
-// h2 does that as well; net/http passes it on.
+// h2 does that as well; net/http passes it on. Of a request, what tells where it came from is
+// dropped, too, as it is from the header: some servers put trailers among the fields of that.
 
 // requestTrailers takes what may not be a trailer out of those that r announces, and returns the
 // names of the rest.
-func requestTrailers(r *http.Request) (announced []string) {
+func (p *Proxy) requestTrailers(r *http.Request) (announced []string) {
 	if len(r.Trailer) == 0 {
 		return nil
 	}
-	dropInvalid(r.Trailer)
+	maps.DeleteFunc(r.Trailer, func(name string, _ []string) bool {
+		plain := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+		return !httpguts.ValidTrailerHeader(name) || !httpguts.ValidTrailerHeader(plain) || p.o.ClientIP.Forwarding(name) || slices.Contains(ownFields, plain)
+	})
 	return slices.Collect(maps.Keys(r.Trailer))
 }
 

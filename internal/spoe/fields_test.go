@@ -34,6 +34,10 @@ limits:
 		{[]any{"path", "/", "query", "Page=1"}, true},
 		{[]any{"header.authorization", "bearer \t k"}, false},
 		{[]any{"header.authorization", "Bearer k k"}, true},
+		{[]any{"header.x-api-key", "eyJ1c2VyIjoiYWRhIn0.aOgTgA.Jr2lXk8-bQ0tYp_5vNfZ1cDmRsE"}, false},
+		{[]any{"header.x-api-key", "eyJ1c2VyIjoiYWRhIn0.aOgTgA.Jr2lXk8-bQ0tYp_5vNfZ1cDmRsE~"}, true},
+		{[]any{"path", "/", "query", "page[size]=1"}, false},
+		{[]any{"path", "/", "query", "page=eyJ1c2VyIjoiYWRhIn0.aOgTgA.Jr2lXk8-bQ0tYp_5vNfZ1cDmRsE!"}, true},
 	} {
 		v := p.ask(c.items...)
 		told, _ := v["error"].(string)
@@ -41,7 +45,7 @@ limits:
 			t.Errorf("%v: %v", c.items, v)
 		}
 	}
-	if s := guard.Stats(); s.Repeated != 2 || s.Lookalike != 1 || s.Unreadable != 1 {
+	if s := guard.Stats(); s.Repeated != 2 || s.Lookalike != 1 || s.Unreadable != 3 {
 		t.Errorf("%+v", s)
 	}
 	all := dial(t, serve(t, New(newLimiter(t, `limits: [{ name: a, if: 'header.exists(k, header[k] == "x")', allow: 9/day }]`), Options{Fields: guard})))

@@ -210,7 +210,7 @@ func stringOf(e celast.Expr) (string, bool) {
 
 // readsOf returns the attributes that an expression names, and what the names of others begin with
 // that it may read, once for each place.
-func readsOf(a *cel.Ast) (names, prefixes []string) {
+func readsOf(e celast.Expr) (names, prefixes []string) {
 	var walk func(e celast.Expr)
 	walk = func(e celast.Expr) {
 		if q, ok := attributeOf(e); ok {
@@ -256,8 +256,48 @@ func readsOf(a *cel.Ast) (names, prefixes []string) {
 			}
 		}
 	}
-	walk(a.NativeRep().Expr())
+	walk(e)
 	return names, prefixes
+}
+
+// numbersOf returns the attributes whose values become part of the number that an expression gives:
+// not those that only decide which number it is.
+func numbersOf(e celast.Expr) (names []string) {
+	parts := func(of []celast.Expr) (names []string) {
+		for _, each := range of {
+			names = append(names, numbersOf(each)...)
+		}
+		return names
+	}
+	switch e.Kind() {
+	case celast.LiteralKind:
+		return nil
+	case celast.CallKind:
+		args := e.AsCall().Args()
+		switch e.AsCall().FunctionName() {
+		case operators.Conditional:
+			return parts(args[1:])
+		case operators.Add, operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate:
+			return parts(args)
+		case operators.Index:
+			if kind := args[0].Kind(); kind == celast.ListKind || kind == celast.MapKind {
+				return parts(valuesOf(args[0]))
+			}
+		}
+	}
+	names, _ = readsOf(e)
+	return names
+}
+
+// valuesOf returns the elements of a list, or the values of a map.
+func valuesOf(e celast.Expr) (values []celast.Expr) {
+	if e.Kind() == celast.ListKind {
+		return e.AsList().Elements()
+	}
+	for _, entry := range e.AsMap().Entries() {
+		values = append(values, entry.AsMapEntry().Value())
+	}
+	return values
 }
 
 // partsOf returns what a list, a map, a struct or a comprehension is made of.

@@ -58,6 +58,7 @@ type program struct {
 	foldedAsks []asked.Ask
 	reads      []string // the attributes that it names
 	whole      []string // what the names of others begin with that it may read
+	numbers    []string // of a `cost`: the attributes whose values become part of it
 }
 
 var (
@@ -108,6 +109,7 @@ type celDialect struct {
 	known  string               // the variables, in words
 	check  func(*cel.Ast) error // of what the types do not show; nil for nothing
 	asks   bool                 // what it asks of attributes is wanted
+	costs  bool                 // what its number comes from is wanted
 }
 
 const celKnown = `domain, method, path, host, ip, user, header["…"], query["…"] and attr["…"]`
@@ -119,7 +121,7 @@ func compileIf(source string, shapes celShapes) (*program, error) {
 
 // compileCost compiles the CEL expression of `cost`, which must give an int.
 func compileCost(source string, shapes celShapes) (*program, error) {
-	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown})
+	return compileCEL(source, shapes, celDialect{env: celEnv, result: cel.IntType, what: "an int, such as int(attr.tokens)", known: celKnown, costs: true})
 }
 
 // CompileIf compiles the CEL expression of an `if`, for rules that a program builds itself
@@ -183,7 +185,10 @@ func compileCEL(source string, shapes celShapes, d celDialect) (*program, error)
 	if d.asks {
 		p.asks, p.asksAll = asksOf(ast)
 	}
-	p.reads, p.whole = readsOf(ast)
+	p.reads, p.whole = readsOf(ast.NativeRep().Expr())
+	if d.costs {
+		p.numbers = numbersOf(ast.NativeRep().Expr())
+	}
 	if err := p.fold(env, ast, d.asks); err != nil {
 		return nil, fmt.Errorf("the expression cannot be compiled: %w", err)
 	}

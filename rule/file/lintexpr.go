@@ -22,7 +22,16 @@ func (l *linter) expressions(r *rule.Rule) {
 	}
 	if r.Exprs != nil && r.Exprs.Cost != nil && r.CostAfter == "" {
 		names, _ := r.Exprs.Cost.Reads()
-		if names = clientsOf(names); len(names) > 0 {
+		names = clientsOf(names)
+		if p, ok := r.Exprs.Cost.(*program); ok {
+			for _, name := range p.numbers {
+				// Without the configuration it is not known whether the user is verified.
+				if l.unverified(name) != "" || name == "user" && l.options.Identity == nil {
+					names = append(names, name)
+				}
+			}
+		}
+		if len(names) > 0 {
 			slices.Sort(names)
 			l.warn(warnForgeableCost, r, r.Pos, "take cost_after, over what the server answers; or let a gateway set it, and ignore this",
 				"cost: a client writes %s as it likes, and so sets its own cost", listed(slices.Compact(names)))

@@ -39,6 +39,8 @@ func TestLintExpressions(t *testing.T) {
 		{"cost", `int(header["x-prompt-tokens"])`, "a: cost: a client writes header.x-prompt-tokens as it likes, and so sets its own cost"},
 		{"cost", `int(get(header, "x-n", "1")) + int(query["b"])`, "a client writes header.x-n and query.b"},
 		{"cost", `int(attr.tokens)`, ""},
+		{"cost", `int(user)`, "a: cost: a client writes user as it likes"},
+		{"cost", `user == "" ? 0 : 1`, ""},
 		{"cost", `path.startsWith("/api/") ? 2 : 1`, ""},
 	} {
 		set, _, err := load(t, "x.yaml", "limits:\n  - name: a\n    allow: 10/min\n    "+c.key+": '"+c.expression+"'\n")
@@ -150,6 +152,23 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// Of an attribute of the identity the cost is forgeable if a client writes what it is taken from.
+func TestForgeableCostOfIdentity(t *testing.T) {
+	set, _, err := load(t, "x.yaml", "limits: [{name: a, allow: 10/min, cost: int(user)}, {name: b, allow: 10/min, cost: int(attr.size)}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range Lint(set, LintOptions{Identity: map[string]string{"user": "jwt:units", "size": "cookie:size"}}) {
+		if p.Name == "forgeable-cost" {
+			got = append(got, p.Error())
+		}
+	}
+	if len(got) != 1 || !strings.Contains(got[0], "b: cost: a client writes size as it likes") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestCostMin(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -157,7 +176,9 @@ func TestCostMin(t *testing.T) {
 	}{
 		{`cost: 'int(header["x"])'`, 1}, {`cost: 'int(query["x"])'`, 1}, {`cost: size(header)`, 1},
 		{`cost: 'int(header["x"])', cost_min: 0`, 0}, {`cost: 'int(attr.x)', cost_min: 7`, 7},
-		{`cost: int(attr.x)`, 0}, {`cost: size(path)`, 0},
+		{`cost: int(attr.x)`, 1}, {`cost: int(user)`, 1}, {`cost: size(path)`, 1}, {`cost: 'host == "a" ? 0 : 2 * int(attr["x"])'`, 1}, {`cost: 'int(attr.x)', cost_min: 0`, 0},
+		{`cost: '{"free": 0, "pro": int(attr.x)}[attr.plan]'`, 1}, {`cost: '[1, 2].map(n, int(attr.x)).size()'`, 1}, {`cost: 'int(get(attr, "x", "0"))'`, 1},
+		{`cost: 'attr.plan == "free" ? 0 : 1'`, 0}, {`cost: '{"free": 0, "pro": 1}[attr.plan]'`, 0}, {`cost: '-(2 - 1) * 3'`, 0}, {`cost: '[0, 1][user == "" ? 0 : 1]'`, 0},
 	} {
 		set, _, err := load(t, "x.yaml", "limits: [{name: a, allow: 10/min, "+c.text+"}]")
 		if err != nil {

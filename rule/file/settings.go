@@ -217,7 +217,7 @@ func (l *loader) cost(v *element, r *rule.Rule) {
 		return
 	}
 	exprs(r).Cost = p
-	if names, all := p.Reads(); all || len(clientsOf(names)) > 0 {
+	if names, all := p.Reads(); all || len(clientsOf(names)) > 0 || len(p.numbers) > 0 {
 		r.CostMin = 1
 	}
 }

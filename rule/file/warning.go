@@ -83,7 +83,7 @@ var warnings = []Warning{
 	{warnEnforceZero, "`enforce: 0%`, which refuses nobody"},
 	{warnFlatCurve, "a curve on which nothing follows the signal"},
 	{warnForgeableBan, "a ban that a client can bring upon others"},
-	{warnForgeableCost, "a `cost` that a client sets by a header or a query parameter, without `cost_after`"},
+	{warnForgeableCost, "a `cost` that a client sets by a header, a query parameter, or an attribute of `identity` that it writes, without `cost_after`"},
 	{warnForgeableKey, "`per` on what any client can write (a header, a query parameter, a path), with no limit beside it that holds them"},
 	{warnHostBits, "an address block with bits behind its prefix (`10.0.0.1/8`)"},
 	{warnKernelBan, "`at: nftables` with a ban that is meant for one limit only"},

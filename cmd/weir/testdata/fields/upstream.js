@@ -20,6 +20,7 @@ app.use((r, w) => {
   const ok = {
     '/basic': () => basic(r) || loose(r), '/jwt': () => verify(token(r)) || verify(substring(r)),
     '/bearer': () => token(r) === key || substring(r) === key, '/authorization': () => token(r) === key || substring(r) === key,
+    '/session': () => verify(r.cookies.sess || ''), '/signed-header': () => verify(r.get('x-token') || ''), '/signed-query': () => verify(String(r.query.token)),
     '/header': () => r.get('x-api-key') === key, '/query': () => String(r.query.key) === key, '/cookie': () => r.cookies.sid === key
   }[r.path]
   if (ok && ok()) w.send('ok'); else w.status(403).send('no')

@@ -26,14 +26,20 @@ def token(value):
 
 
 def signed(value):
+    return held(token(value))
+
+
+def held(value):
+    """Whether a JSON Web Token is ada's."""
     try:
-        return jwt.decode(token(value), SECRET, algorithms=["HS256"])["sub"] == "ada"
+        return jwt.decode(value or "", SECRET, algorithms=["HS256"])["sub"] == "ada"
     except Exception:
         return False
 
 
-def judge(path, authorization, key, parameter, cookie):
-    return {"/basic": lambda: basic(authorization()), "/jwt": lambda: signed(authorization()), "/bearer": lambda: token(authorization()) == KEY,
+def judge(path, authorization, key, parameter, cookie, header_token, query_token, session):
+    return {"/session": session, "/signed-header": lambda: held(header_token()), "/signed-query": lambda: held(query_token()),
+            "/basic": lambda: basic(authorization()), "/jwt": lambda: signed(authorization()), "/bearer": lambda: token(authorization()) == KEY,
             "/authorization": lambda: token(authorization()) == KEY,
             "/header": lambda: key() == KEY, "/query": lambda: parameter() == KEY, "/cookie": lambda: cookie() == KEY}[path]()
 
@@ -43,6 +49,7 @@ if framework == "flask":
     import logging
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = flask.Flask("upstream")
+    app.secret_key, app.config["SESSION_COOKIE_NAME"], app.config["PERMANENT_SESSION_LIFETIME"] = SECRET, "sess", 10**10
 
     @app.route("/<path:path>")
     def answer(path):
@@ -50,7 +57,8 @@ if framework == "flask":
 
         def user():
             return r.authorization is not None and (r.authorization.username, r.authorization.password) == ("ada", "s3cret")
-        ok = judge("/" + path, lambda: r.headers.get("Authorization"), lambda: r.headers.get("X-Api-Key"), lambda: r.args.get("key"), lambda: r.cookies.get("sid"))
+        ok = judge("/" + path, lambda: r.headers.get("Authorization"), lambda: r.headers.get("X-Api-Key"), lambda: r.args.get("key"), lambda: r.cookies.get("sid"),
+                   lambda: r.headers.get("X-Token"), lambda: r.args.get("token"), lambda: flask.session.get("user") == "ada")
         return "ok" if ok or path == "basic" and user() else ("no", 403)
     app.run("127.0.0.1", port, threaded=True)
 elif framework == "django":
@@ -62,7 +70,8 @@ elif framework == "django":
     from django.urls import re_path
 
     def view(r):
-        ok = judge(r.path, lambda: r.META.get("HTTP_AUTHORIZATION"), lambda: r.META.get("HTTP_X_API_KEY"), lambda: r.GET.get("key"), lambda: r.COOKIES.get("sid"))
+        ok = judge(r.path, lambda: r.META.get("HTTP_AUTHORIZATION"), lambda: r.META.get("HTTP_X_API_KEY"), lambda: r.GET.get("key"), lambda: r.COOKIES.get("sid"),
+                   lambda: r.META.get("HTTP_X_TOKEN"), lambda: r.GET.get("token"), lambda: held(r.COOKIES.get("sess")))
         return HttpResponse("ok") if ok else HttpResponse("no", status=403)
     urlpatterns = [re_path(".*", view)]
 
@@ -73,10 +82,14 @@ elif framework == "django":
 else:
     import uvicorn
     from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.sessions import SessionMiddleware
     from starlette.responses import PlainTextResponse
     from starlette.routing import Route
 
     async def endpoint(r):
-        ok = judge(r.url.path, lambda: r.headers.get("authorization"), lambda: r.headers.get("x-api-key"), lambda: r.query_params.get("key"), lambda: r.cookies.get("sid"))
+        ok = judge(r.url.path, lambda: r.headers.get("authorization"), lambda: r.headers.get("x-api-key"), lambda: r.query_params.get("key"), lambda: r.cookies.get("sid"),
+                   lambda: r.headers.get("x-token"), lambda: r.query_params.get("token"), lambda: r.session.get("user") == "ada")
         return PlainTextResponse("ok" if ok else "no", 200 if ok else 403)
-    uvicorn.run(Starlette(routes=[Route("/{path:path}", endpoint)]), host="127.0.0.1", port=port, log_level="error")
+    sessions = Middleware(SessionMiddleware, secret_key=SECRET, session_cookie="sess", max_age=None)
+    uvicorn.run(Starlette(routes=[Route("/{path:path}", endpoint)], middleware=[sessions]), host="127.0.0.1", port=port, log_level="error")
