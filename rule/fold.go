@@ -7,8 +7,8 @@ import (
 )
 
 // Many servers take /Login and /login/ for /login, and run the same code for HEAD as for GET. So a
-// native limit takes these spellings for one: a path is folded (lowerPath, and one final slash cut
-// off, both behind NormalPath), and HEAD is GET. It only ever tightens:
+// native limit takes these spellings for one: a path is folded (lowerPath, then cutEnd, both behind
+// NormalPath), and HEAD is GET. It only ever tightens:
 //
 //   - A limit is met if it is met in any spelling, and counts all spellings under one key.
 //   - What loosens holds only where it holds in every spelling: exempt, and that a rule replaces
@@ -25,7 +25,7 @@ type spelling uint8
 
 const (
 	pathSpelled  spelling = 1 << iota // path: case and a final slash
-	slashSpelled                      // path: the final slash; of requests and expressions only
+	slashSpelled                      // path: what cutEnd cuts; of requests and expressions only
 	headSpelled                       // method: HEAD for GET
 
 	// Of rules: what they write otherwise than it is folded.
@@ -109,12 +109,31 @@ func likeASCII(s string) (letter byte, n int) {
 	return 0, 0
 }
 
-// cutSlash cuts one final slash off a path, unless the path is nothing else.
-func cutSlash(path string) string {
-	if n := len(path); n > 1 && path[n-1] == '/' {
-		return path[:n-1]
+// cutEnd cuts off the end of a path what servers take no notice of there: a slash, and to Caddy dots
+// and blanks.
+func cutEnd(path string) string {
+	for hasLooseEnd(path) {
+		if path[len(path)-1] == '0' {
+			path = path[:len(path)-len("%20")]
+		} else {
+			path = path[:len(path)-1]
+		}
 	}
 	return path
+}
+
+// hasLooseEnd reports whether cutEnd cuts anything off.
+func hasLooseEnd(path string) bool {
+	if len(path) < 2 {
+		return false
+	}
+	switch path[len(path)-1] {
+	case '/', '.':
+		return true
+	case '0':
+		return strings.HasSuffix(path, "%20")
+	}
+	return false
 }
 
 // setOddPath sets the value of the slot of the path, which is not folded or not even normal.
@@ -123,7 +142,7 @@ func (m *Matches) setOddPath(v *value, raw string, normal bool) {
 		v.text, _ = normalText(kindPath, raw, &m.scratch)
 	}
 	m.lowered = lowerPath(v.text, &m.scratch)
-	m.folded = cutSlash(m.lowered)
+	m.folded = cutEnd(m.lowered)
 	if len(m.folded) != len(m.lowered) {
 		m.odd |= pathSpelled | slashSpelled
 	} else if m.folded != v.text {
@@ -361,7 +380,7 @@ func (p *Pattern) makeTwin() {
 	var scratch []byte
 	switch p.kind {
 	case ExactPattern:
-		if text := cutSlash(lowerPath(p.text, &scratch)); text != p.text {
+		if text := cutEnd(lowerPath(p.text, &scratch)); text != p.text {
 			p.twin = &Pattern{kind: ExactPattern, folded: true, text: strings.Clone(text)}
 		}
 	case GlobPattern:
@@ -382,7 +401,7 @@ func foldGlob(source string) string {
 	if strings.HasSuffix(text, "**/") || text == "*/" {
 		return text
 	}
-	return cutSlash(text)
+	return cutEnd(text)
 }
 
 // keyText is a value as it stands in the keys of r. The value has other spellings.
@@ -418,7 +437,7 @@ func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) st
 				*scratch = append(*scratch, written[:len(folded)]...)
 				key = (*scratch)[begin:]
 			}
-			foldLiterals(cutSlash(p.glob.source), folded, key)
+			foldLiterals(cutEnd(p.glob.source), folded, key)
 		}
 	}
 	if key == nil {
@@ -427,8 +446,8 @@ func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) st
 	return view(key)
 }
 
-// foldLiterals puts into key what folded has in the places where glob, which matches it and has no
-// final slash, has no wildcard. The segments of the two belong together from the front up to the
+// foldLiterals puts into key what folded has in the places where glob, which matches it and is cut as
+// it is, has no wildcard. The segments of the two belong together from the front up to the
 // first **, and from the end up to the last one. What stands between the two has no known place, so
 // that all there is folded if any of it is a literal.
 func foldLiterals(glob, folded string, key []byte) {

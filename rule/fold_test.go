@@ -28,9 +28,9 @@ func TestFoldPath(t *testing.T) {
 func TestScanPathAgainstFold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		path := NormalPath("/" + rapid.StringMatching(`[a-cA-C/.%0-9_]{0,12}`).Draw(t, "path"))
-		normal, folded := scanPath(path)
-		if normal && folded != (FoldPath(path) == path) {
-			t.Fatalf("%s: folded %v, and FoldPath makes %s of it", path, folded, FoldPath(path))
+		normal, is := scanPath(path)
+		if normal && is != (FoldPath(path) == path) {
+			t.Fatalf("%s: folded %v, and it is folded to %s", path, is, FoldPath(path))
 		}
 		if again := NormalPath(FoldPath(path)); again != FoldPath(path) || FoldPath(again) != again {
 			t.Fatalf("%s: folded to %s, which is %s in normal form", path, FoldPath(path), again)
@@ -60,6 +60,9 @@ func TestFoldedPatterns(t *testing.T) {
 		{"~^/[A-F]+$", []string{"/abc", "/ABC", "/AbC/"}, []string{"/abg"}},
 		{"~^/[^A-F]+$", []string{"/abc", "/ghi", "/ABC"}, nil},
 		{"~(?i)^/LOGIN", []string{"/login", "/LOGIN/x"}, []string{"/x/login"}},
+		{"/login", []string{"/login.", "/Login%20", "/login/ . .", "/login./"}, []string{"/log.in", "/login%2520", "/login..a"}},
+		{"/login.", []string{"/login.", "/LOGIN./", "/login"}, []string{"/login.x"}},
+		{"/*.", []string{"/a.", "/A./", "/a"}, []string{"/a./b"}},
 		{"~^/x/[0-9]+/", []string{"/x/5/", "/X/5", "/x/5/y"}, []string{"/x/5y", "/x/"}},
 		{"/login", []string{"/log\u0130n", "/log\u0131n/", "/log%c4%b0n"}, []string{"/log\u00ecn", "/log%25C4%25B0n"}},
 		{"/**/desk/**", []string{"/a/de\u017f\u212a", "/A/DES\u212a/b"}, nil},

@@ -43,13 +43,13 @@ func FoldRegexp(source string) string {
 }
 
 // FoldPath returns a path in normal form as limits match it: its ASCII letters in lower case, but
-// for the digits of percent-encodings, and without one final slash.
+// for the digits of percent-encodings, and without slashes, dots and blanks at its end.
 func FoldPath(path string) string {
 	var scratch []byte
-	return cutSlash(lowerPath(path, &scratch))
+	return cutEnd(lowerPath(path, &scratch))
 }
 
-// LowerPath is FoldPath for a part of a path: a final slash stays.
+// LowerPath is FoldPath for a part of a path: its end stays.
 func LowerPath(part string) string {
 	var scratch []byte
 	return lowerPath(part, &scratch)

@@ -61,15 +61,16 @@ func naiveSpellings(name, value string, fold bool) []string {
 	switch {
 	case name == "path" && fold:
 		lower := strings.ToLower(value)
-		if cut := strings.TrimSuffix(lower, "/"); cut != "" {
-			return []string{lower, cut}
-		}
-		return []string{lower}
+		return []string{lower, naiveCut(lower)}
 	case name == "method" && value == "HEAD":
 		return []string{"HEAD", "GET"}
 	}
 	return []string{value}
 }
+
+var naiveEnd = regexp.MustCompile(`^(.+?)(/|\.|%20)*$`)
+
+func naiveCut(path string) string { return naiveEnd.ReplaceAllString(path, "$1") }
 
 // naiveFolded is naivePattern without a negation, in any spelling.
 func naiveFolded(name, source, value string, fold bool) bool {
@@ -127,10 +128,7 @@ func naivePart(r *Rule, name, value string, written bool) string {
 }
 
 func naiveKeyPath(r *Rule, value string) string {
-	cut := value
-	if len(cut) > 1 {
-		cut = strings.TrimSuffix(cut, "/")
-	}
+	cut := naiveCut(value)
 	key := []byte(cut)
 	met := false
 	for _, c := range r.When {
@@ -254,7 +252,7 @@ var naivePatterns = map[string][]string{
 }
 
 var naiveValues = map[string][]string{
-	"path":   {"/", "/a", "/a/", "//a", "/a/b", "/a/b/c", "/%61", "/b", "/ab", "/abc", "/x/../a", "", "/x/y/b", "/A", "/A/", "/a/B", "/A/b/", "/B/", "/AB", "/%41"},
+	"path":   {"/", "/a", "/a/", "//a", "/a/b", "/a/b/c", "/%61", "/b", "/ab", "/abc", "/x/../a", "", "/x/y/b", "/A", "/A/", "/a/B", "/A/b/", "/B/", "/AB", "/%41", "/a.", "/A/B%20./", "/.a..", "/a. /", "/%2520"},
 	"user":   {"ada", "bob", "anna", "b", "!x", "", "10.1.2.3", strings.Repeat("a", 300)},
 	"ip":     {"10.1.2.3", "10.1.2.4", "::ffff:10.1.2.3", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::2", "gw", "", "11.0.0.1", "fe80::1%lo"},
 	"method": {"GET", "get", "POST", "PUT", "", "HEAD", "head"},

@@ -50,13 +50,13 @@ func isNormalPath(path string) bool {
 	return normal
 }
 
-// scanPath reports whether path is in its normal form, and if so, whether FoldPath has nothing to
+// scanPath reports whether path is in its normal form, and if so, whether there is nothing to
 // fold in it.
 func scanPath(path string) (normal, folded bool) {
 	if len(path) == 0 || path[0] != '/' {
 		return path == "*", path == "*"
 	}
-	folded = len(path) == 1 || path[len(path)-1] != '/'
+	folded = !hasLooseEnd(path)
 	for i := 1; i < len(path); i++ {
 		class := pathClasses[path[i]]
 		if class == pathPlain {

@@ -135,7 +135,7 @@ func (r *matchRule) appendFolded(dst []byte, alt int, kind attributeKind, value 
 		case kindPath:
 			var lower, key []byte
 			lowered := lowerPath(text, &lower)
-			value = r.keyPath(text, cutSlash(lowered), lowered, &key)
+			value = r.keyPath(text, cutEnd(lowered), lowered, &key)
 		}
 	}
 	return appendValue(dst, alt, kind, value, int(r.ipv6Prefix))
