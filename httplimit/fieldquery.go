@@ -93,27 +93,22 @@ func likeParameter(list []string, name string) string {
 			return name
 		}
 	}
+	trimmed, inner := strings.TrimLeft(name, " "), ""
 	if bare := strings.TrimLeft(name, " ["); len(bare) != len(name) && strings.IndexByte(name, '[') >= 0 {
-		bare, _, _ = strings.Cut(bare, "]")
-		for _, read := range list {
-			if len(bare) == len(read) && likeName(read, bare) {
-				return read
-			}
-		}
+		inner, _, _ = strings.Cut(bare, "]")
 	}
 	for _, read := range list {
-		if name == "" || read == "" || foldParameter(name[0]) != foldParameter(read[0]) && name[0] != ' ' {
-			continue
-		}
-		if len(name) >= len(read) && name != read && likeName(read, name[:len(read)]) && (len(name) == len(read) || name[len(read)] == '[') {
-			return read
-		}
-		if trimmed := strings.TrimLeft(name, " "); len(trimmed) != len(name) && len(trimmed) >= len(read) && likeName(read, trimmed[:len(read)]) &&
-			(len(trimmed) == len(read) || trimmed[len(read)] == '[') {
+		if read != "" && (name != read && partOf(read, name) || trimmed != name && partOf(read, trimmed) || len(inner) == len(read) && partOf(read, inner)) {
 			return read
 		}
 	}
 	return ""
+}
+
+// partOf reports whether a server may take name for a parameter, or for a part of it.
+func partOf(read, name string) bool {
+	n := len(read)
+	return len(name) >= n && likeName(read, name[:n]) && (len(name) == n || name[n] == '[')
 }
 
 // likeName compares names of one length.

@@ -96,18 +96,12 @@ func canonicalField(name string) string {
 }
 
 // Fields returns the fields by which a domain decides; nil if there are none, and of a nil Set.
-// "" is the domain of requests that name none: the only one, or DefaultDomain.
+// "" is the domain of requests that name none (DomainFor).
 func (s *Set) Fields(domain string) *Fields {
 	if s == nil {
 		return nil
 	}
-	if domain == "" {
-		domain = DefaultDomain
-		if len(s.domains) == 1 {
-			domain = s.domains[0].name
-		}
-	}
-	d := s.domain(domain)
+	d := s.domain(s.DomainFor(domain))
 	if d == nil {
 		return nil
 	}
