@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/rule"
 )
@@ -153,9 +154,11 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	if hasField(f.Headers, "authorization") {
 		auth |= readsWhole
 	}
-	if lines := a.r.Header["Authorization"]; auth != 0 && len(lines) == 1 {
-		if scheme := auth.misspelled(lines[0]); scheme != "" {
-			return g.unreadable(scheme, auth), false
+	if auth != 0 {
+		if lines := a.r.Header["Authorization"]; len(lines) == 1 {
+			if scheme := auth.misspelled(lines[0]); scheme != "" {
+				return g.unreadable(scheme, auth), false
+			}
 		}
 	}
 	if len(f.Headers) > 0 || len(reads.headers) > 0 || f.AllHeaders {
@@ -168,8 +171,13 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	}
 	if reads.cookies {
 		if lines := a.r.Header["Cookie"]; len(lines) > 0 {
-			return g.checkCookies(a, lines)
+			if p, ok := g.checkCookies(a, lines); !ok {
+				return p, false
+			}
 		}
+	}
+	if f.Paths {
+		a.also = door.ReadParameters(a, a.Path(), a.also)
 	}
 	return FieldProblem{}, true
 }

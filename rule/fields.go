@@ -17,6 +17,9 @@ type Fields struct {
 	Headers []HeaderField
 	// Query are the parameters of the query, in order of their names.
 	Query []string
+	// Paths says that a native limit matches paths or counts by them, and folds them. Servlet
+	// containers read such a path without what stands behind a semicolon.
+	Paths bool
 	// AllHeaders and AllQuery say that an expression goes through all of them, or computes the name
 	// of the one that it reads.
 	AllHeaders, AllQuery bool
@@ -132,6 +135,10 @@ func (d *domain) addFields(lyft []*Rule) {
 		if m.mode == Shadow || r.EnforcePercent == 0 {
 			return
 		}
+		add := func(name string) {
+			f.Paths = f.Paths || name == "path" && m.folds&pathSpelled != 0
+			add(name)
+		}
 		for i := range r.When {
 			add(r.When[i].Attribute)
 		}
@@ -148,6 +155,8 @@ func (d *domain) addFields(lyft []*Rule) {
 		for _, e := range []Reader{r.predicate(), r.amount()} {
 			if e != nil {
 				f.addExpr(e, add)
+				_, all := e.Reads()
+				f.Paths = f.Paths || all && m.folds&pathSpelled != 0
 			}
 		}
 	}
@@ -169,7 +178,7 @@ func (d *domain) addFields(lyft []*Rule) {
 	}
 	slices.SortFunc(f.Headers, func(a, b HeaderField) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(f.Query)
-	if len(f.Headers) > 0 || len(f.Query) > 0 || f.AllHeaders || f.AllQuery {
+	if len(f.Headers) > 0 || len(f.Query) > 0 || f.AllHeaders || f.AllQuery || f.Paths {
 		d.fields = f
 	}
 }
