@@ -217,6 +217,9 @@ limits:
 		{"a list of parameters", "/?page[]=1", nil, 400},
 		{"another case", "/?PAGE=1", nil, 400},
 		{"behind a semicolon", "/?x=1;page=1", nil, 400},
+		{"a value with a semicolon", "/?page=1;", nil, 400},
+		{"a value with an escaped one", "/?page=1%3B", nil, 200},
+		{"a semicolon that nobody reads", "/?tag=1;&page=1", nil, 200},
 		{"a name that goes on", "/?pages=1&page_size=2", nil, 200},
 		{"a blank of Latin-1", "/", []string{"X-Api-Key: a\xa0"}, 400},
 		{"a blank of Latin-1 before", "/", []string{"X-Api-Key: \x85a"}, 400},
@@ -236,7 +239,7 @@ limits:
 			t.Errorf("%s: the answer names no setting: %s", c.what, w.Body)
 		}
 	}
-	if s := g.gate.FieldStats(); s.Repeated != 6 || s.Lookalike != 7 || s.Unreadable != 3 {
+	if s := g.gate.FieldStats(); s.Repeated != 6 || s.Lookalike != 8 || s.Unreadable != 3 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -65,11 +65,16 @@ func (g *FieldGuard) lookalikeParameter(name, like string) FieldProblem {
 	return g.refuse(lookalike, name, "The query has a parameter "+answer.Printable(name)+", which some servers take for "+answer.Printable(like)+"."+whyLookalike, "fields.lookalikes")
 }
 
-// behindSemicolon looks at what a server has for parameters that ends them at a semicolon, too.
+// behindSemicolon looks at what a server has for parameters that ends them at a semicolon, too: one
+// behind it, and one whose value ends there.
 func behindSemicolon(list []string, pair string) (name, like string) {
-	_, rest, found := strings.Cut(pair, ";")
+	head, rest, found := strings.Cut(pair, ";")
 	if !found {
 		return "", ""
+	}
+	key, _, _ := strings.Cut(head, "=")
+	if name = unescapeQuery(key); slices.Contains(list, name) {
+		return name + ";", name
 	}
 	for piece := range strings.SplitSeq(rest, ";") {
 		key, _, _ := strings.Cut(piece, "=")

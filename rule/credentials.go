@@ -149,11 +149,20 @@ func hasPrefixFold(s, prefix string) bool {
 // not, and which servers take no notice of. ok is false for what is no token, and for a JSON Web
 // Token with characters that are not of its alphabet: some servers take no notice of these either,
 // so that one token would have any number of spellings. Other tokens are what they are: many have
-// characters that RFC 6750 does not allow, such as the bar of Laravel's.
+// characters that RFC 6750 does not allow, such as the bar of Laravel's. But Ruby's jwt passes over
+// dots at the end of a JSON Web Token, and Rails takes token=abc for abc.
 func (c Credentials) Bearer() (token string, ok bool) {
 	bare := strings.TrimRight(c.Rest, "=")
 	if bare == "" || !consistsOf(bare, &isBearerByte) && (strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
 		return "", false
+	}
+	if hasPrefixFold(bare, "token=") {
+		return "", false
+	}
+	if bare[len(bare)-1] == '.' {
+		if _, _, is := CutJWT(strings.TrimRight(bare, "=.")); is {
+			return "", false
+		}
 	}
 	if signed, signature, is := CutJWT(bare); is {
 		header, payload, _ := strings.Cut(signed, ".")
