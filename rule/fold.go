@@ -168,10 +168,9 @@ func (m *Matches) spelled(slot int, v *value) string {
 	return v.text
 }
 
-// respell evaluates an expression in all spellings but the one in which the request came, until eval
-// says that it is done, while expressions see that spelling. all is what is spelled in other ways by
-// the request or the rule. tooCostly reports that it was stopped since the expression takes too long
-// (ErrTooCostly).
+// respell evaluates an expression in all spellings but the one in which the request came, until
+// eval says that it is done, while expressions see that spelling. all holds the spellings that the
+// request or the rule has. tooCostly reports that the expression takes too long (ErrTooCostly).
 func (m *Matches) respell(all spelling, eval func() (done bool, err error)) (tooCostly bool) {
 	for s := all; s != 0; s = (s - 1) & all {
 		if s&pathSpelled != 0 && s&slashSpelled != 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-rl/weir/internal/wheel"
 )
 
-// The servers of testdata/upstreams stand behind the proxy in the tests of paths and of fields: each
-// framework has a program for either. What a start function lacks skips the test.
+// The servers of testdata/upstreams stand behind the proxy in the tests of paths and of fields:
+// each framework has a program for either. What a start function lacks skips the test.
 
 // packageOfUpstream has what they need, and its Debian packages.
 var packageOfUpstream = map[string]string{"java": "openjdk-17-jre-headless", "node": "nodejs", "puma": "puma", "rails": "ruby-railties"}
@@ -65,7 +65,7 @@ func startRails(t *testing.T, program, port string, env ...string) string {
 	return startUpstream(t, port, append(env, "RAILS_ENV=production"), "ruby", upstreamFile(program+".rb"), port)
 }
 
-// startSpring starts a server on Spring Boot, whose class is that of CLASS.java.
+// startSpring starts a server on Spring Boot: the class of CLASS.java.
 func startSpring(t *testing.T, class, port string, env ...string) string {
 	t.Helper()
 	needs(t, "java")
@@ -102,7 +102,7 @@ func copyUpstream(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// upstreamParts returns the folder of what a list of pinned packages names (testproc.Parts).
+// upstreamParts returns the folder with the pinned packages of a list (testproc.Parts).
 func upstreamParts(t *testing.T, list string, bring func(dir string, list []byte) *exec.Cmd) string {
 	t.Helper()
 	data, err := os.ReadFile(upstreamFile(list))

@@ -23,8 +23,8 @@ const chunkOverhead = 96
 //
 // An entry is the time and the turns since the one before (zigzag varint, varint), flags and kind
 // of client in a byte, the client, then of a request hits, delay, the shape, the values, with
-// flagAlso its further readings, and the descriptors; of an answer the status. A text is its number in the chunk's table (from 1), or a 0,
-// its length and itself, which adds it to the table.
+// flagAlso its further readings, and the descriptors; of an answer the status. A text is its number
+// in the chunk's table (from 1), or a 0, its length and itself, which adds it to the table.
 type writer struct {
 	buf      []byte
 	table    map[string]uint32

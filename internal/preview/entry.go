@@ -187,8 +187,8 @@ func anyHas(readings []rule.Attributes, name string) bool {
 }
 
 // appendAlso writes the further readings of a request, behind the length of all: of each how many
-// values it has that are not those of the first one, and these with their places in the shape. ok
-// is false if they do not fit.
+// values it has otherwise than the first one, and these with their places in the shape. ok is false
+// if they do not fit.
 func (r *Recorder) appendAlso(s *staging, b []byte, q *weir.Request, end int, cut bool) (_ []byte, _, ok bool) {
 	begin := len(b)
 	b = append(b, 0, 0)

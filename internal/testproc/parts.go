@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// Parts returns a folder of what a package manager brings for tests, below .cache/tools of this
-// module. If it is not there, it is brought where WEIR_INSTALL is set, as scripts/test does;
-// elsewhere the test is skipped. The name of the folder holds the version of what is in it, or a
-// sum of the versions. bring returns a command that puts all of it into a new folder.
+// Parts returns a folder that a package manager fills for tests, below .cache/tools of this module.
+// If it is not there, it is filled where WEIR_INSTALL is set, as scripts/test does; elsewhere the
+// test is skipped. The name of the folder holds the version of its packages, or a sum of all
+// versions. bring returns a command that puts all of them into a new folder.
 func Parts(t testing.TB, name string, bring func(dir string) *exec.Cmd) string {
 	t.Helper()
 	tools := Tools(t)
@@ -59,8 +59,7 @@ func Parts(t testing.TB, name string, bring func(dir string) *exec.Cmd) string {
 	return dir
 }
 
-// Jars returns a folder of what Maven brings for a project, as Parts does: all jars that the pom
-// needs to run.
+// Jars returns a folder with the jars that a project of Maven needs to run, as Parts does.
 func Jars(t testing.TB, name, pom string) string {
 	t.Helper()
 	return Parts(t, name, func(dir string) *exec.Cmd {

@@ -13,12 +13,12 @@ import (
 )
 
 // A regular expression takes time in proportion to the length of the text and to how many places of
-// the expression a text can be at together. So a call of `matches` is charged for both, and is not
+// the expression the text can be at together. So a call of `matches` is charged for both, and is not
 // begun where the budget does not hold it.
 const (
 	maxProgram = 10_000 // instructions
-	// regexpSteps is how many steps, each of one byte at one place, cost one unit. One takes up to 25
-	// ns.
+	// regexpSteps is how many steps, each of one byte at one place, cost one unit. One takes up to
+	// 25 ns.
 	regexpSteps = 8
 )
 
@@ -107,7 +107,7 @@ func (m *matchesCall) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 	return types.Bool(re.MatchString(string(text)))
 }
 
-// charge takes what comes next from the budget. It ends the evaluation if that is more than is left.
+// charge takes units from the budget. It ends the evaluation if that is more than is left.
 func (m *matchesCall) charge(frame *interpreter.ExecutionFrame, units int) {
 	if costs := frame.CostTracker(); costs != nil {
 		costs.EvalUnary(frame, m.ID(), m, types.Int(units), nil)
@@ -139,7 +139,7 @@ func mostInstructions(re *syntax.Regexp) int {
 	return n
 }
 
-// placesOf returns at how many places of a regular expression, which is simplified, a text can be at
+// placesOf returns at how many places of a regular expression, which is simplified, a text can be
 // together, about.
 func placesOf(re *syntax.Regexp) int {
 	n := 1
