@@ -89,7 +89,7 @@ func (l *Limiter) SetRules(s *rule.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.rules.Load()
-	next := &inForce{set: s, generation: 1, soleDomain: DefaultDomain}
+	next := &inForce{set: s, generation: 1, soleDomain: s.DomainFor("")}
 	if old != nil {
 		if old.set == s {
 			return
@@ -98,9 +98,7 @@ func (l *Limiter) SetRules(s *rule.Set) {
 		s.Inherit(old.set)
 	}
 	domains := s.Domains()
-	if next.several = len(domains) > 1; len(domains) == 1 {
-		next.soleDomain = domains[0]
-	}
+	next.several = len(domains) > 1
 	next.counters = make(map[uint64]*rule.Counter, len(s.Counters()))
 	for _, c := range s.Counters() {
 		next.counters[c.ID] = c

@@ -135,10 +135,7 @@ func (g *Gate) warnOfLacking() {
 	if rules == nil {
 		return
 	}
-	domain := g.o.Domain
-	if domains := rules.Domains(); domain == "" && len(domains) == 1 {
-		domain = domains[0]
-	}
+	domain := rules.DomainFor(g.o.Domain)
 	lacks := rules.Lacking(domain, g.supplies)
 	if len(lacks) > 0 {
 		cmp.Or(g.o.Logger, slog.Default()).Warn("grpclimit: rules limit nothing here, since no call has an attribute that they need; Options.Identity and Options.Attributes supply more",

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/seldom"
 	"github.com/weir-rl/weir/rule"
 )
@@ -173,8 +174,13 @@ func (g *FieldGuard) check(a *Attributes, f *rule.Fields) (FieldProblem, bool) {
 	}
 	if reads.cookies {
 		if lines := a.r.Header["Cookie"]; len(lines) > 0 {
-			return g.checkCookies(a, lines)
+			if p, ok := g.checkCookies(a, lines); !ok {
+				return p, false
+			}
 		}
+	}
+	if f.Paths {
+		a.also = door.ReadParameters(a, a.Path(), a.also)
 	}
 	return FieldProblem{}, true
 }

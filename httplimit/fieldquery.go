@@ -91,11 +91,16 @@ func (g *FieldGuard) partOfParameter(name string) FieldProblem {
 	return g.refuse(lookalike, name, "The query has a parameter "+name+" and parts of one, such as "+name+"[size]. Servers take different ones of them for "+name+", so a rate limit might count by another than the server behind it acts by.", "fields.lookalikes")
 }
 
-// behindSemicolon looks at what a server has for parameters that ends them at a semicolon, too.
+// behindSemicolon looks at what a server has for parameters that ends them at a semicolon, too: one
+// behind it, and one whose value ends there.
 func behindSemicolon(list []string, pair string) (name, like string) {
-	_, rest, found := strings.Cut(pair, ";")
+	head, rest, found := strings.Cut(pair, ";")
 	if !found {
 		return "", ""
+	}
+	key, _, _ := strings.Cut(head, "=")
+	if name = unescapeQuery(key); slices.Contains(list, name) {
+		return name + ";", name
 	}
 	for piece := range strings.SplitSeq(rest, ";") {
 		key, _, _ := strings.Cut(piece, "=")
@@ -124,34 +129,30 @@ func likeParameter(list []string, name string) (like int, inside bool) {
 			return like, false
 		}
 	}
+	trimmed, inner := strings.TrimLeft(name, " "), ""
 	if bare := strings.TrimLeft(name, " ["); len(bare) != len(name) && strings.IndexByte(name, '[') >= 0 {
-		bare, _, _ = strings.Cut(bare, "]")
-		for i, read := range list {
-			if len(bare) == len(read) && likeName(read, bare) {
-				return i, false
-			}
-		}
+		inner, _, _ = strings.Cut(bare, "]")
 	}
 	for i, read := range list {
-		if name == "" || read == "" || foldParameter(name[0]) != foldParameter(read[0]) && name[0] != ' ' {
+		if read == "" {
 			continue
 		}
-		if name == read {
-			continue
+		for _, as := range [...]string{name, trimmed} {
+			if as != read && partOf(read, as) {
+				return i, namesPart(as[len(read):])
+			}
 		}
-		for _, name := range [...]string{name, strings.TrimLeft(name, " ")} {
-			if len(name) < len(read) || !likeName(read, name[:len(read)]) {
-				continue
-			}
-			if len(name) == len(read) {
-				return i, false
-			}
-			if name[len(read)] == '[' {
-				return i, namesPart(name[len(read):])
-			}
+		if trimmed != name && trimmed == read || len(inner) == len(read) && partOf(read, inner) {
+			return i, false
 		}
 	}
 	return -1, false
+}
+
+// partOf reports whether a server may take name for a parameter, or for a part of it.
+func partOf(read, name string) bool {
+	n := len(read)
+	return len(name) >= n && likeName(read, name[:n]) && (len(name) == n || name[n] == '[')
 }
 
 // namesPart reports whether what follows the name of a parameter names a part of it that is no

@@ -213,10 +213,7 @@ func (g *Gate) warnOfLacking() {
 	if rules == nil {
 		return
 	}
-	domain := g.o.Domain
-	if domains := rules.Domains(); domain == "" && len(domains) == 1 {
-		domain = domains[0]
-	}
+	domain := rules.DomainFor(g.o.Domain)
 	lacks := rules.Lacking(domain, func(attribute string) bool {
 		return rule.RequestAttribute(attribute) || g.o.Identity.has(attribute)
 	})

@@ -51,6 +51,7 @@ func TestMisspelled(t *testing.T) {
 		{"", ""}, {"Basic", ""}, {"Bearer ", ""}, {"Digest x", ""}, {"key=abc", ""}, {"Negotiate YII=", ""},
 		{"Bearer abc", ""}, {"bearer\t abc==", ""}, {"Bearer a.b", ""}, {"Bearer a.b.c~", ""}, {"Bearer " + jwt, ""}, {"Bearer " + jwt + "=", ""},
 		{"Bearer " + jwt + "~", "Bearer"}, {"Bearer " + jwt + "+", "Bearer"}, {"Bearer " + strings.Replace(jwt, ".", "=.", 1), "Bearer"},
+		{"Bearer " + jwt + ".", "Bearer"}, {"Bearer " + jwt + ".=..", "Bearer"}, {"Bearer a.", ""}, {"Bearer token=abc", "Bearer"}, {"Bearer token", ""},
 		{"Bearer a b", "Bearer"}, {"Bearer\xa0abc", "Bearer"}, {"\xa0Bearer abc", "Bearer"}, {"Bearer:abc", "Bearer"}, {"BearerX abc", "Bearer"},
 		{`"Bearer abc"`, "Bearer"}, {"Bearer a,b", "Bearer"}, {"Bearer a!", ""}, {"Bearer 1|AbC", ""}, {"Bearer 00D!A.Q=b", ""}, {"Bearer a!.b.c", "Bearer"},
 		{"Basic YWRhOng=", ""}, {"BASIC\tYWRhOng", ""}, {"Basic YWRhOnh", ""},

@@ -109,17 +109,15 @@ func (m *Matches) evalCost(r *matchRule, a Amount, key []byte, mode Mode) int64 
 	n, err := a.Amount(m.variables(mode))
 	least := r.rule.CostMin
 	if all := m.spellingsOfCost(r); all != 0 && !errors.Is(err, ErrTooCostly) {
-		m.respell(all, func() bool {
+		if m.respell(all, func() (bool, error) {
 			more, failed := a.Amount(m.variables(mode))
-			if errors.Is(failed, ErrTooCostly) {
-				err = failed
-				return true
-			}
 			if failed == nil && (err != nil || more > n) {
 				n, err = more, nil
 			}
-			return false
-		})
+			return false, failed
+		}) {
+			err = ErrTooCostly
+		}
 	}
 	switch {
 	case err != nil && errors.Is(err, ErrTooCostly):

@@ -17,6 +17,9 @@ type Fields struct {
 	Headers []HeaderField
 	// Query are the parameters of the query, in order of their names.
 	Query []string
+	// Paths says that a native limit matches paths or counts by them, and folds them. Servlet
+	// containers read such a path without what stands behind a semicolon.
+	Paths bool
 	// AllHeaders and AllQuery say that an expression goes through all of them, or computes the name
 	// of the one that it reads.
 	AllHeaders, AllQuery bool
@@ -62,18 +65,12 @@ func canonicalField(name string) string {
 }
 
 // Fields returns the fields by which a domain decides; nil if there are none, and of a nil Set.
-// "" is the domain of requests that name none: the only one, or DefaultDomain.
+// "" is the domain of requests that name none (DomainFor).
 func (s *Set) Fields(domain string) *Fields {
 	if s == nil {
 		return nil
 	}
-	if domain == "" {
-		domain = DefaultDomain
-		if len(s.domains) == 1 {
-			domain = s.domains[0].name
-		}
-	}
-	d := s.domain(domain)
+	d := s.domain(s.DomainFor(domain))
 	if d == nil {
 		return nil
 	}
@@ -104,6 +101,10 @@ func (d *domain) addFields(lyft []*Rule) {
 		if m.mode == Shadow || r.EnforcePercent == 0 {
 			return
 		}
+		add := func(name string) {
+			f.Paths = f.Paths || name == "path" && m.folds&pathSpelled != 0
+			add(name)
+		}
 		for i := range r.When {
 			add(r.When[i].Attribute)
 		}
@@ -120,6 +121,8 @@ func (d *domain) addFields(lyft []*Rule) {
 		for _, e := range []Reader{r.predicate(), r.amount()} {
 			if e != nil {
 				f.addExpr(e, add)
+				_, all := e.Reads()
+				f.Paths = f.Paths || all && m.folds&pathSpelled != 0
 			}
 		}
 	}
@@ -141,7 +144,7 @@ func (d *domain) addFields(lyft []*Rule) {
 	}
 	slices.SortFunc(f.Headers, func(a, b HeaderField) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(f.Query)
-	if len(f.Headers) > 0 || len(f.Query) > 0 || f.AllHeaders || f.AllQuery {
+	if len(f.Headers) > 0 || len(f.Query) > 0 || f.AllHeaders || f.AllQuery || f.Paths {
 		d.fields = f
 	}
 }

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -186,20 +187,22 @@ func (m *Matches) spelled(slot int, v *value) string {
 	return v.text
 }
 
-// respell calls f with all spellings but the one in which the request came, until f returns true,
-// while expressions see that spelling. all is what is spelled in other ways by the request or the
-// rule.
-func (m *Matches) respell(all spelling, f func() bool) {
+// respell evaluates an expression in all spellings but the one in which the request came, until
+// eval says that it is done, while expressions see that spelling. all holds the spellings that the
+// request or the rule has. tooCostly reports that the expression takes too long (ErrTooCostly).
+func (m *Matches) respell(all spelling, eval func() (done bool, err error)) (tooCostly bool) {
 	for s := all; s != 0; s = (s - 1) & all {
 		if s&pathSpelled != 0 && s&slashSpelled != 0 {
 			continue // the path is seen with or without its final slash
 		}
 		m.look(s)
-		if f() {
+		done, err := eval()
+		if tooCostly = errors.Is(err, ErrTooCostly); done || tooCostly {
 			break
 		}
 	}
 	m.look(0)
+	return tooCostly
 }
 
 // readSpelled reads what expressions read that may be spelled in other ways, so that m.odd holds
@@ -278,10 +281,10 @@ func (m *Matches) surely(r *matchRule) bool {
 	}
 	// What an expression says of a method it means as it is written: whether it names HEAD or
 	// excludes it cannot be told.
-	m.respell(m.spellingsOfIf(r)&^headSpelled, func() bool {
+	m.respell(m.spellingsOfIf(r)&^headSpelled, func() (bool, error) {
 		ok, err := p.Holds(m.variables(r.mode))
 		sure = ok && err == nil
-		return !sure
+		return !sure, err
 	})
 	return sure
 }

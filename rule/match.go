@@ -37,6 +37,18 @@ func (s *Set) Domains() []string {
 	return names
 }
 
+// DomainFor returns the domain of requests that name this one. "" stands for the only domain that
+// the rules hold, or else for DefaultDomain.
+func (s *Set) DomainFor(name string) string {
+	switch {
+	case name != "":
+		return name
+	case len(s.domains) == 1:
+		return s.domains[0].name
+	}
+	return DefaultDomain
+}
+
 // IPv6Prefix returns by how many bits IPv6 addresses are grouped in keys.
 func (s *Set) IPv6Prefix() int { return s.ipv6Prefix }
 
@@ -450,15 +462,13 @@ func (m *Matches) holds(r *matchRule) bool {
 func (m *Matches) evalIf(r *matchRule, p Predicate, key []byte, mode Mode) bool {
 	ok, err := p.Holds(m.variables(mode))
 	if all := m.spellingsOfIf(r); all != 0 && !ok && !errors.Is(err, ErrTooCostly) {
-		m.respell(all, func() bool {
+		if m.respell(all, func() (bool, error) {
 			holds, failed := p.Holds(m.variables(mode))
-			if errors.Is(failed, ErrTooCostly) {
-				err = failed
-				return true
-			}
 			ok = holds && failed == nil
-			return ok
-		})
+			return ok, failed
+		}) {
+			err = ErrTooCostly
+		}
 	}
 	switch {
 	case ok:

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -130,10 +129,8 @@ func begin(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// plainEnvironment is this process's environment without settings of Weir but withoutLine.
-func plainEnvironment() []string {
-	return append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") }), withoutLine...)
-}
+// plainEnvironment is testproc.Environ with withoutLine.
+func plainEnvironment() []string { return append(testproc.Environ(), withoutLine...) }
 
 // Whoever runs the tests may have a Weir, a Redis or a collector of their own. Neither the tests
 // nor what they start take settings from that environment. The program itself, which testscript

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net"
@@ -317,7 +318,7 @@ func needs(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("%s is not installed; on Debian: apt-get install %s", name, packageOf[name])
+			t.Skipf("%s is not installed; on Debian: apt-get install %s", name, cmp.Or(packageOf[name], packageOfUpstream[name]))
 		}
 	}
 }

@@ -4,8 +4,6 @@ package main
 
 import (
 	"bufio"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/weir-rl/weir/internal/effort"
 	"github.com/weir-rl/weir/internal/patience"
-	"github.com/weir-rl/weir/internal/testproc"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -31,6 +28,10 @@ limits:
   - { name: pay, when: { method: POST, path: /api/pay/** }, per: [ip], allow: 1/day, algorithm: sliding_log }
   - { name: report, when: { method: GET, path: /report }, per: [ip], allow: 1/day, algorithm: sliding_log }
 `
+
+// withFormats are evasionRules as docs/security.md has them for Rails: /login.json is /login to it.
+var withFormats = strings.NewReplacer("path: /login", `path: ["/login", "/login.*"]`, "path: /Sign-In/", `path: ["/Sign-In/", "/Sign-In.*"]`,
+	"path: /report", `path: ["/report", "/report.*"]`).Replace(evasionRules)
 
 // evasionRoutes are the handlers, by the limit that counts their requests.
 var evasionRoutes = []struct{ name, method, path string }{
@@ -265,13 +266,15 @@ var evasionUpstreams = []struct {
 	{"Go, http.ServeMux", true, startMux, ""},
 	{"folding", true, startFolding, ""},
 	{"nginx", true, startNginx, ""},
-	{"Caddy", false, startCaddyUpstream, caddyRules},
-	{"servlets", true, startServlets, servletRules},
-	{"Express 5", false, func(t *testing.T, port string) { startExpress(t, "express5", port) }, ""},
-	{"Express 4", false, func(t *testing.T, port string) { startExpress(t, "express4", port) }, ""},
-	{"FastAPI", false, func(t *testing.T, port string) { startPython(t, "fastapi_app.py", port) }, ""},
-	{"Flask", false, func(t *testing.T, port string) { startPython(t, "flask_app.py", port) }, ""},
-	{"Django", false, func(t *testing.T, port string) { startPython(t, "django_app.py", port) }, ""},
+	{"servlets", true, startServlets, ""},
+	{"Caddy", false, startCaddyUpstream, ""},
+	{"Express 5", false, func(t *testing.T, port string) { startNode(t, "paths", "express5", port) }, ""},
+	{"Express 4", false, func(t *testing.T, port string) { startNode(t, "paths", "express4", port) }, ""},
+	{"FastAPI", false, func(t *testing.T, port string) { startPython(t, "paths", "fastapi", port) }, ""},
+	{"Flask", false, func(t *testing.T, port string) { startPython(t, "paths", "flask", port) }, ""},
+	{"Django", false, func(t *testing.T, port string) { startPython(t, "paths", "django", port) }, ""},
+	{"Spring", false, func(t *testing.T, port string) { startSpring(t, "Paths", port) }, ""},
+	{"Rails", false, func(t *testing.T, port string) { startRails(t, "paths", port) }, withFormats},
 }
 
 // serveHere serves a handler of this process.
@@ -350,86 +353,4 @@ server { listen 127.0.0.1:%s; %s location / { return 404; } } }
 	}
 	cmd := exec.Command("nginx", "-p", dir, "-c", conf)
 	begin(t, cmd).listens("127.0.0.1:" + port)
-}
-
-func startExpress(t *testing.T, name, port string) {
-	if _, err := exec.LookPath("node"); err != nil {
-		t.Skip("node is not installed; scripts/install parts brings it")
-	}
-	modules := upstreamParts(t, "package-lock.json", func(dir string) *exec.Cmd {
-		copyUpstream(t, dir, "package.json", "package-lock.json")
-		cmd := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-		cmd.Dir = dir
-		return cmd
-	})
-	cmd := exec.Command("node", upstreamFile("express.js"), name, port)
-	cmd.Env = append(plainEnvironment(), "NODE_PATH="+filepath.Join(modules, "node_modules"))
-	begin(t, cmd).listens("127.0.0.1:" + port)
-}
-
-func startPython(t *testing.T, script, port string) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("python3 is not installed; on Debian: apt-get install python3")
-	}
-	packages := upstreamParts(t, "requirements.txt", func(dir string) *exec.Cmd {
-		return exec.Command("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
-			"--target", dir, "--requirement", upstreamFile("requirements.txt"))
-	})
-	cmd := exec.Command("python3", "-B", upstreamFile(script), port)
-	cmd.Env = append(plainEnvironment(), "PYTHONPATH="+packages)
-	begin(t, cmd).listens("127.0.0.1:" + port)
-}
-
-func upstreamFile(name string) string {
-	return filepath.Join(originalRoot, "cmd", "weir", "testdata", "upstreams", name)
-}
-
-func copyUpstream(t *testing.T, dir string, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		data, err := os.ReadFile(upstreamFile(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// upstreamParts returns the folder of what a list of pinned packages names, below .cache/tools of
-// this module. If it is not there, install fills it where WEIR_INSTALL is set, as scripts/test
-// does; elsewhere the test is skipped.
-func upstreamParts(t *testing.T, list string, install func(dir string) *exec.Cmd) string {
-	t.Helper()
-	data, err := os.ReadFile(upstreamFile(list))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(data)
-	tools := testproc.Tools(t)
-	dir := filepath.Join(tools, "upstreams-"+hex.EncodeToString(sum[:6]))
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	}
-	if os.Getenv("WEIR_INSTALL") == "" {
-		t.Skipf("what %s names is not in .cache/tools; scripts/test --all installs it, and so does WEIR_INSTALL=1 go test", list)
-	}
-	fresh, err := os.MkdirTemp(tools, "upstreams")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(fresh)
-	if out, err := install(fresh).CombinedOutput(); err != nil {
-		t.Skipf("what %s names cannot be brought: %v\n%s", list, err, out)
-	}
-	if err := os.Chmod(fresh, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(fresh, dir); err != nil {
-		if _, there := os.Stat(dir); there != nil { // no other test was quicker
-			t.Fatal(err)
-		}
-	}
-	return dir
 }

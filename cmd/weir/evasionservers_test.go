@@ -13,17 +13,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-// caddyRules are evasionRules as docs/security.md says they are to be written before the matchers
-// of Caddy, which take dots and blanks off the end.
-const caddyRules = `domain: default
-limits:
-  - { name: login, when: { method: POST, path: '~^/login(\.|%20)*$' }, per: [ip], allow: 1/day, algorithm: sliding_log }
-  - { name: signin, when: { method: POST, path: '~^/Sign-In/(\.|%20)*$' }, per: [ip], allow: 1/day, algorithm: sliding_log }
-  - { name: pay, when: { method: POST, path: /api/pay/** }, per: [ip], allow: 1/day, algorithm: sliding_log }
-  - { name: report, when: { method: GET, path: '~^/report(\.|%20)*$' }, per: [ip], allow: 1/day, algorithm: sliding_log }
-`
+	"github.com/weir-rl/weir/internal/testproc"
+)
 
 // startCaddyUpstream starts a Caddy whose matcher `path` ignores the case of letters by Unicode.
 func startCaddyUpstream(t *testing.T, port string) {
@@ -47,19 +39,9 @@ func startCaddyUpstream(t *testing.T, port string) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("caddy", "run", "--adapter=caddyfile", "--config", conf)
-	cmd.Env = append(plainEnvironment(), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
+	cmd.Env = append(testproc.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
 	begin(t, cmd).listens("127.0.0.1:" + port)
 }
-
-// servletRules are evasionRules as docs/security.md says they are to be written before a servlet
-// container.
-const servletRules = `domain: default
-limits:
-  - { name: login, when: { method: POST, path: ["/login", "/login;*", "/login/;*"] }, per: [ip], allow: 1/day, algorithm: sliding_log }
-  - { name: signin, when: { method: POST, path: ["/Sign-In/", "/Sign-In;*", "/Sign-In/;*"] }, per: [ip], allow: 1/day, algorithm: sliding_log }
-  - { name: pay, when: { method: POST, path: '~^/api(;[^/]*)?/pay(;[^/]*)?/' }, per: [ip], allow: 1/day, algorithm: sliding_log }
-  - { name: report, when: { method: GET, path: ["/report", "/report;*", "/report/;*"] }, per: [ip], allow: 1/day, algorithm: sliding_log }
-`
 
 // startServlets starts a server that reads paths as Tomcat does: it takes the parameters off each
 // segment, resolves the escapes of the rest, and then the dots; a final slash says nothing to it,

@@ -17,13 +17,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/weir-rl/weir/internal/effort"
-	"github.com/weir-rl/weir/internal/testproc"
 )
 
 // fieldServer is a server behind the proxy in the test of spellings.
@@ -41,8 +39,10 @@ var fieldServers = []fieldServer{
 	{"Flask", kindsOfCredentials, pythonFields("flask"), flaskSession},
 	{"Django, wsgiref", kindsOfCredentials, pythonFields("django"), nil},
 	{"Starlette, uvicorn", kindsOfCredentials, pythonFields("starlette"), starletteSession},
-	{"Express 5", kindsOfCredentials, expressFields("express"), nil},
+	{"Express 5", kindsOfCredentials, expressFields("express5"), nil},
 	{"Express 4", kindsOfCredentials, expressFields("express4"), nil},
+	{"Spring", kindsOfCredentials, startFields(startSpringFields), nil},
+	{"Rails", kindsOfCredentials, startFields(startRailsFields), nil},
 }
 
 // sessionTime is when the sessions were signed, as itsdangerous writes it.
@@ -290,75 +290,30 @@ server { listen ` + address + `; root .; location / { auth_basic "x"; auth_basic
 	return address
 }
 
-// pythonModules are what the servers in Python need, all of it.
-var pythonModules = []string{
-	"flask==3.1.2", "werkzeug==3.1.3", "jinja2==3.1.6", "markupsafe==3.0.3", "itsdangerous==2.2.0", "click==8.3.0", "blinker==1.9.0",
-	"django==5.2.8", "asgiref==3.10.0", "sqlparse==0.5.3", "starlette==0.49.3", "uvicorn==0.38.0", "h11==0.16.0", "anyio==4.11.0", "idna==3.11", "sniffio==1.3.1",
-	"typing_extensions==4.15.0", "pyjwt==2.10.1",
+// startFields returns what starts a server of testdata/upstreams.
+func startFields(start func(t *testing.T, port string, env ...string) string) func(t *testing.T, secret string) string {
+	return func(t *testing.T, secret string) string {
+		t.Helper()
+		return start(t, freePort(t), "JWT_SECRET="+secret)
+	}
 }
 
 func pythonFields(framework string) func(t *testing.T, secret string) string {
-	return func(t *testing.T, secret string) string {
-		modules := fieldTools(t, "fields-python", func(dir string) *exec.Cmd {
-			return exec.Command("python3", append([]string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--target", dir}, pythonModules...)...)
-		})
-		return startFieldServer(t, secret, modules, "PYTHONPATH="+modules, "python3", filepath.Join(originalRoot, "cmd", "weir", "testdata", "fields", "upstream.py"), framework)
-	}
+	return startFields(func(t *testing.T, port string, env ...string) string {
+		return startPython(t, "fields", framework, port, env...)
+	})
 }
 
-func expressFields(version string) func(t *testing.T, secret string) string {
-	return func(t *testing.T, secret string) string {
-		modules := fieldTools(t, "fields-node", func(dir string) *exec.Cmd {
-			return exec.Command("npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir,
-				"express@5.1.0", "express4@npm:express@4.21.2", "cookie-parser@1.4.7", "basic-auth@2.0.1", "jsonwebtoken@9.0.2")
-		})
-		return startFieldServer(t, secret, modules, "NODE_PATH="+filepath.Join(modules, "node_modules"), "node", filepath.Join(originalRoot, "cmd", "weir", "testdata", "fields", "upstream.js"), version)
-	}
+func expressFields(express string) func(t *testing.T, secret string) string {
+	return startFields(func(t *testing.T, port string, env ...string) string {
+		return startNode(t, "fields", express, port, env...)
+	})
 }
 
-// startFieldServer starts a server of testdata/fields, with its modules.
-func startFieldServer(t *testing.T, secret, dir, path string, command ...string) string {
-	t.Helper()
-	port := freePort(t)
-	cmd := exec.Command(command[0], append(command[1:], port)...)
-	cmd.Dir = dir
-	cmd.Env = append(plainEnvironment(), path, "JWT_SECRET="+secret, "PYTHONDONTWRITEBYTECODE=1")
-	address := "127.0.0.1:" + port
-	begin(t, cmd).listens(address)
-	return address
+func startSpringFields(t *testing.T, port string, env ...string) string {
+	return startSpring(t, "Fields", port, env...)
 }
 
-var installing sync.Mutex
-
-// fieldTools returns the folder of modules, below .cache/tools. If they are not there they are
-// installed where WEIR_INSTALL is set, as scripts/test does; elsewhere the test is skipped.
-func fieldTools(t *testing.T, name string, install func(dir string) *exec.Cmd) string {
-	t.Helper()
-	installing.Lock() // once for all servers that need it
-	defer installing.Unlock()
-	tools := testproc.Tools(t)
-	dir := filepath.Join(tools, name)
-	if _, err := os.Stat(filepath.Join(dir, ".whole")); err == nil {
-		return dir
-	}
-	if os.Getenv("WEIR_INSTALL") == "" {
-		t.Skipf("%s is not in .cache/tools; scripts/test installs it, and so does WEIR_INSTALL=1 go test", name)
-	}
-	fresh, err := os.MkdirTemp(tools, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(fresh)
-	if out, err := install(fresh).CombinedOutput(); err != nil {
-		t.Skipf("%s cannot be installed: %v\n%s", name, err, out)
-	}
-	if err := os.WriteFile(filepath.Join(fresh, ".whole"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(fresh, dir); err != nil {
-		if _, there := os.Stat(filepath.Join(dir, ".whole")); there != nil { // no other test was quicker
-			t.Fatal(err)
-		}
-	}
-	return dir
+func startRailsFields(t *testing.T, port string, env ...string) string {
+	return startRails(t, "fields", port, env...)
 }

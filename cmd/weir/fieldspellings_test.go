@@ -40,12 +40,17 @@ func fieldSpellings(token, session string, random int) map[string]spelled {
 		"signed-query":  signedSpellings(token, func(s string) spelling { return spelling{"/signed-query?token=" + s, nil} }),
 		"basic":         authorizations("/basic", "Basic", adasCode, basicCodes(), random),
 		"jwt":           authorizations("/jwt", "Bearer", token, tokens(token), random),
-		"bearer":        authorizations("/bearer", "Bearer", adasKey, []string{adasKey, adasKey + "=", "=" + adasKey, adasKey + "~", adasKey + ","}, random),
-		"authorization": authorizations("/authorization", "Bearer", adasKey, []string{adasKey, adasKey + " ", adasKey + "\t", adasKey + "="}, random),
+		"bearer":        authorizations("/bearer", "Bearer", adasKey, append([]string{adasKey, adasKey + "=", "=" + adasKey, adasKey + "~", adasKey + ","}, railsTokens()...), random),
+		"authorization": authorizations("/authorization", "Bearer", adasKey, append([]string{adasKey, adasKey + " ", adasKey + "\t", adasKey + "="}, railsTokens()...), random),
 		"header":        headerSpellings(),
 		"query":         querySpellings(),
 		"cookie":        cookieSpellings(),
 	}
+}
+
+// railsTokens are spellings that Rails takes for a token.
+func railsTokens() []string {
+	return []string{"token=" + adasKey, `token="` + adasKey + `"`, "token=" + adasKey + ",a=b", "token=" + adasKey + ";a=b", "token=" + adasKey + "\ta=b", `TOKEN="` + adasKey + `"`}
 }
 
 // basicCodes are spellings of base64 that some decoder takes.

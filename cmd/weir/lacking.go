@@ -9,10 +9,7 @@ func (p *program) warnOfLacking(set *rule.Set) {
 	if c.listen.proxy == "" {
 		return
 	}
-	domain := c.proxy.Domain
-	if domains := set.Domains(); domain == "" && len(domains) == 1 {
-		domain = domains[0]
-	}
+	domain := set.DomainFor(c.proxy.Domain)
 	lacks := set.Lacking(domain, func(attribute string) bool {
 		_, identified := c.identity[attribute]
 		return identified || rule.RequestAttribute(attribute)

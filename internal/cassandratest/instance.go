@@ -234,7 +234,7 @@ func (i *instance) begin(t testing.TB) {
 		args = append([]string{"-javaagent:" + agents[0]}, args...)
 	}
 	cmd := exec.Command(i.java, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = i.dir, log, log, environ()
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = i.dir, log, log, testproc.JavaEnviron()
 	if i.process, err = testproc.Launch(cmd); err != nil {
 		t.Fatal(err)
 	}

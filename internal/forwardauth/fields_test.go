@@ -71,3 +71,18 @@ limits:
 		t.Errorf("%+v", s)
 	}
 }
+
+// A path with parameters counts as the path without them, too.
+func TestPathParameters(t *testing.T) {
+	h, _, _ := forwardAuthDoor(t, Options{}, `limits: [{ name: login, when: { path: /login }, allow: 1/day }]`)
+	for i, uri := range []string{"/login;c", "/login;a=b", "/login"} {
+		r := httptest.NewRequest("GET", forwardedPlain+"/"+forwardedFamily.name, nil)
+		r.RemoteAddr = edgeProxy
+		r.Header.Set(forwardedFamily.method, "GET")
+		r.Header.Set(forwardedFamily.uri, uri)
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); (w.Code == 429) != (i > 0) {
+			t.Errorf("%s: %d", uri, w.Code)
+		}
+	}
+}

@@ -22,9 +22,9 @@ const chunkOverhead = 96
 // writer writes entries of a stratum: those of the last, open chunk.
 //
 // An entry is the time and the turns since the one before (zigzag varint, varint), flags and kind
-// of client in a byte, the client, then of a request hits, delay, the shape, the values, and the
-// descriptors; of an answer the status. A text is its number in the chunk's table (from 1), or a 0,
-// its length and itself, which adds it to the table.
+// of client in a byte, the client, then of a request hits, delay, the shape, the values, with
+// flagAlso its further readings, and the descriptors; of an answer the status. A text is its number
+// in the chunk's table (from 1), or a 0, its length and itself, which adds it to the table.
 type writer struct {
 	buf      []byte
 	table    map[string]uint32
@@ -59,7 +59,7 @@ func (w *writer) add(e *entry, turn uint64) {
 	w.buf = binary.AppendVarint(w.buf, e.time-w.last)
 	w.buf = binary.AppendUvarint(w.buf, turn-w.turn)
 	w.last, w.turn = e.time, turn
-	w.buf = append(w.buf, e.flags|e.kind<<4)
+	w.buf = append(w.buf, e.flags|e.kind<<flagBits)
 	var client [8]byte
 	binary.LittleEndian.PutUint64(client[:], e.client)
 	w.text(client[:])
@@ -73,6 +73,9 @@ func (w *writer) add(e *entry, turn uint64) {
 	r := reader{b: e.values, ok: true}
 	for len(r.b) > 0 {
 		w.text(r.take(r.uvarint()))
+	}
+	if e.flags&flagAlso != 0 {
+		w.text(e.also)
 	}
 	w.text(e.descriptors)
 }
@@ -129,6 +132,7 @@ type request struct {
 	delay       int64
 	shape       *shape
 	values      []string
+	also        string
 	descriptors string
 }
 
@@ -141,14 +145,14 @@ func (d *decoder) next(e *request, shapes *shapes) (bool, error) {
 	d.turn += d.r.uvarint()
 	d.last, e.turn = e.time, d.turn
 	flags := d.r.byte()
-	e.flags, e.kind = flags&0xf, flags>>4
+	e.flags, e.kind = flags&(1<<flagBits-1), flags>>flagBits
 	client := d.text()
 	if len(client) != 8 {
 		return false, errBroken
 	}
 	e.client = binary.LittleEndian.Uint64([]byte(client))
 	e.hits = d.r.varint()
-	e.values, e.delay, e.shape, e.descriptors = e.values[:0], 0, nil, ""
+	e.values, e.delay, e.shape, e.also, e.descriptors = e.values[:0], 0, nil, "", ""
 	if e.flags&flagAnswer == 0 {
 		e.delay = d.r.varint()
 		e.shape = shapes.of(d.text())
@@ -157,6 +161,9 @@ func (d *decoder) next(e *request, shapes *shapes) (bool, error) {
 		}
 		for range e.shape.names {
 			e.values = append(e.values, d.text())
+		}
+		if e.flags&flagAlso != 0 {
+			e.also = d.text()
 		}
 		e.descriptors = d.text()
 	}

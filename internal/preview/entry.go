@@ -23,6 +23,7 @@ type entry struct {
 	delay  int64  // ns
 	shape  []byte // the domain, and the names of the attributes, each ended by a 0
 	values []byte // each with its length before it, as a uvarint
+	also   []byte // what further readings have otherwise, as appendAlso writes it; empty for none
 	// the descriptors as appendDescriptors writes them; empty for none
 	descriptors []byte
 }
@@ -33,6 +34,9 @@ const (
 	flagBanned
 	flagAnswer // not a request: one was answered; hits is the status
 	flagCut    // a value was too long, or there was no room for another one
+	flagAlso   // the request has further readings
+
+	flagBits = iota
 )
 
 // Bounds of an entry.
@@ -101,21 +105,20 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 	// The values stand before the shape, so that both are written in one go over the names.
 	values := len(b)
 	b = append(b, 0, 0)
-	shape, count := &s.shape, 0
+	s.shape = s.shape[:0]
+	s.room = end - maxEntry/8 - len(cutTo(d.Domain)) - 3
 	if q.Attributes != nil {
 		if of := n.domains[d.Domain]; of != nil {
 			for i := range of.list {
 				a := &of.list[i]
 				v, ok := q.Attributes.Attribute(a.name)
-				if !ok {
+				if !ok && !anyHas(q.Also, a.name) {
 					continue
 				}
-				b, cut = s.appendValue(r, b, v, a.hidden, end-maxEntry/2, cut)
-				shape[count] = a.name
-				count++
+				b, cut = s.appendAttribute(r, b, a.name, v, a.hidden, end-maxEntry/2, cut)
 			}
 			if of.all {
-				b, count, cut = r.writeOthers(s, b, of, q, shape, count, end-maxEntry/2, cut)
+				b, cut = r.writeOthers(s, b, of, q, end-maxEntry/2, cut)
 			}
 		}
 	}
@@ -123,22 +126,23 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 	names := len(b)
 	b = append(b, 0, 0)
 	b = append(append(b, cutTo(d.Domain)...), 0)
-	for i := range count {
-		if len(b)+len(shape[i]) > end-maxEntry/8 {
-			cut = true
-			break
-		}
-		b = append(append(b, shape[i]...), 0)
-		shape[i] = ""
+	for _, name := range s.shape {
+		b = append(append(b, name...), 0)
 	}
 	binary.LittleEndian.PutUint16(b[names:], uint16(len(b)-names-2))
-	if len(q.Descriptors) > 0 {
-		var ok bool
-		if b, ok = r.appendDescriptors(s, b, q.Descriptors, end); !ok {
-			s.buf = b[:begin] // without its descriptors it would be another request
-			r.lost.Add(1)
-			return false
-		}
+	ok := true
+	if len(q.Also) > 0 {
+		b[begin+2+20] |= flagAlso
+		b, cut, ok = r.appendAlso(s, b, q, end, cut)
+	}
+	clear(s.shape)
+	if ok && len(q.Descriptors) > 0 {
+		b, ok = r.appendDescriptors(s, b, q.Descriptors, end)
+	}
+	if !ok {
+		s.buf = b[:begin] // without its readings or its descriptors it would be another request
+		r.lost.Add(1)
+		return false
 	}
 	if cut {
 		b[begin+2+20] |= flagCut
@@ -149,19 +153,62 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 }
 
 // writeOthers appends the attributes that are not in the list.
-func (r *Recorder) writeOthers(s *staging, b []byte, of *domainNames, q *weir.Request, shape *[maxAttributes]string, count, end int, cut bool) ([]byte, int, bool) {
+func (r *Recorder) writeOthers(s *staging, b []byte, of *domainNames, q *weir.Request, end int, cut bool) ([]byte, bool) {
 	for text, v := range q.Attributes.All() {
 		if slices.ContainsFunc(of.list, func(n attributeName) bool { return n.name == text }) || strings.Contains(text, "\x00") {
 			continue
 		}
-		if count == maxAttributes || len(b)+len(text)+len(v)+8 > end || len(text) > maxValue {
-			return b, count, true
+		if len(s.shape) == maxAttributes || len(b)+len(v)+8 > end || len(text) > maxValue {
+			return b, true
 		}
-		b, cut = s.appendValue(r, b, v, r.hides(text), end, cut)
-		shape[count] = text
-		count++
+		b, cut = s.appendAttribute(r, b, text, v, r.hides(text), end, cut)
 	}
-	return b, count, cut
+	return b, cut
+}
+
+// appendAttribute appends a value, and its name to the shape, if there is room for both.
+func (s *staging) appendAttribute(r *Recorder, b []byte, name, v string, hidden bool, end int, cut bool) ([]byte, bool) {
+	before := len(b)
+	b, cut = s.appendValue(r, b, v, hidden, end, cut)
+	if s.room -= len(name) + 1; len(b) > s.room {
+		s.room += len(name) + 1
+		return b[:before], true
+	}
+	s.shape = append(s.shape, name)
+	return b, cut
+}
+
+// anyHas reports whether one of the readings has an attribute.
+func anyHas(readings []rule.Attributes, name string) bool {
+	return slices.ContainsFunc(readings, func(a rule.Attributes) bool {
+		_, ok := a.Attribute(name)
+		return ok
+	})
+}
+
+// appendAlso writes the further readings of a request, behind the length of all: of each how many
+// values it has otherwise than the first one, and these with their places in the shape. ok is false
+// if they do not fit.
+func (r *Recorder) appendAlso(s *staging, b []byte, q *weir.Request, end int, cut bool) (_ []byte, _, ok bool) {
+	begin := len(b)
+	b = append(b, 0, 0)
+	for _, a := range q.Also {
+		differ := len(b)
+		b = append(b, 0) // there are at most maxAttributes
+		for i, name := range s.shape {
+			v, _ := a.Attribute(name)
+			if first, _ := q.Attributes.Attribute(name); v == first {
+				continue
+			}
+			if len(b)+min(len(v), maxValue)+int(hiddenBytes)+8 > end {
+				return b, cut, false
+			}
+			b, cut = s.appendValue(r, append(b, byte(i)), v, r.hides(name), end, cut)
+			b[differ]++
+		}
+	}
+	binary.LittleEndian.PutUint16(b[begin:], uint16(len(b)-begin-2))
+	return b, cut, true
 }
 
 // appendValue appends a value with its length, cut where it is too long.
@@ -337,6 +384,9 @@ func readStaged(b []byte) (list []entry) {
 		e := entry{time: int64(r.fixed(8)), client: r.fixed(8), turn: uint32(r.fixed(4)), flags: r.byte(), kind: r.byte(), hits: int64(r.fixed(8)), delay: int64(r.fixed(8))}
 		e.values = r.take(r.fixed(2))
 		e.shape = r.take(r.fixed(2))
+		if e.flags&flagAlso != 0 {
+			e.also = r.take(r.fixed(2))
+		}
 		e.descriptors = r.b
 		if !all.ok || !r.ok {
 			return list
@@ -355,7 +405,7 @@ func compareEntries(a, b entry) int {
 
 // into returns e with its bytes at the end of an arena of their own.
 func (e entry) into(arena *[]byte) entry {
-	for _, part := range [...]*[]byte{&e.shape, &e.values, &e.descriptors} {
+	for _, part := range [...]*[]byte{&e.shape, &e.values, &e.also, &e.descriptors} {
 		from := len(*arena)
 		*arena = append(*arena, *part...)
 		*part = (*arena)[from:len(*arena):len(*arena)]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -211,6 +212,11 @@ func TestExact(t *testing.T) {
 			}
 			if random.IntN(20) == 0 {
 				r.Peek = true
+			}
+			for random.IntN(4) == 0 { // a cookie with several values
+				other := maps.Clone(attributes)
+				other["user"], other["plan"] = pick("ada", "bob", "eve"), pick("free", "gold", "")
+				r.Also = append(r.Also, other)
 			}
 			d := w.ask(&r)
 			if !r.Peek {

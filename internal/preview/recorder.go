@@ -119,8 +119,10 @@ type staging struct {
 	mu  sync.Mutex
 	buf []byte
 	sum []byte // for hidden values
-	// the names of the attributes of the request that is written
-	shape [maxAttributes]string
+	// Of the request that is written: the names of its attributes, and where in buf its values must
+	// end for the rest to have room.
+	shape []string
+	room  int
 	_     [64]byte
 }
 
@@ -153,7 +155,7 @@ func NewRecorder(o Options) (*Recorder, error) {
 	_, _ = rand.Read(r.key[:]) // it never fails
 	r.seed.Store(binary.LittleEndian.Uint64(r.key[8:]))
 	for i := range r.stage {
-		r.stage[i].buf = make([]byte, 0, r.stageBytes())
+		r.stage[i].buf, r.stage[i].shape = make([]byte, 0, r.stageBytes()), make([]string, 0, maxAttributes)
 	}
 	// What is staged may wait twice more: until it is sorted, and as what was read last.
 	ring, err := newRing(o.Bytes-3*int64(buffers*r.stageBytes()), o.Reach.Microseconds())

@@ -45,7 +45,7 @@ func (r *Recorder) drained(t testing.TB) (list []request) {
 		for _, v := range e.values {
 			one.values = append(one.values, strings.Clone(v))
 		}
-		one.descriptors = strings.Clone(e.descriptors)
+		one.also, one.descriptors = strings.Clone(e.also), strings.Clone(e.descriptors)
 		list = append(list, one)
 	}
 }
@@ -295,7 +295,7 @@ func TestChunks(t *testing.T) {
 		for range rapid.IntRange(0, 30).Draw(t, "entries") {
 			at += rapid.Int64Range(-50, 1<<30).Draw(t, "step")
 			turn += rapid.Uint64Range(1, 300).Draw(t, "turns")
-			e := entry{time: at, client: rapid.Uint64Range(0, 3).Draw(t, "client"), flags: rapid.SampledFrom([]byte{0, flagAllowed, flagBanned, flagCut, flagAnswer}).Draw(t, "flags"), hits: rapid.Int64().Draw(t, "hits")}
+			e := entry{time: at, client: rapid.Uint64Range(0, 3).Draw(t, "client"), flags: rapid.SampledFrom([]byte{0, flagAllowed, flagBanned, flagCut, flagAnswer, flagAlso, flagAlso | flagAllowed}).Draw(t, "flags"), hits: rapid.Int64().Draw(t, "hits")}
 			r := request{time: at, turn: turn, client: e.client, flags: e.flags, hits: e.hits}
 			if e.flags != flagAnswer {
 				e.kind = rapid.ByteRange(0, 3).Draw(t, "kind")
@@ -306,6 +306,10 @@ func TestChunks(t *testing.T) {
 					v := text.Draw(t, "value")
 					r.values = append(r.values, v)
 					e.values = append(binary.AppendUvarint(e.values, uint64(len(v))), v...)
+				}
+				if e.flags&flagAlso != 0 {
+					r.also = text.Draw(t, "also")
+					e.also = []byte(r.also)
 				}
 				e.descriptors = []byte(text.Draw(t, "descriptors"))
 				r.kind, r.delay, r.shape, r.descriptors = e.kind, e.delay, cache.of(string(e.shape)), string(e.descriptors)
@@ -337,6 +341,8 @@ func FuzzChunk(f *testing.F) {
 	w.add(&e, 1)
 	w.add(&e, 2)
 	w.add(&entry{time: begin, client: 7, flags: flagAnswer, hits: 200}, 3)
+	e.flags, e.also = flagAlso, []byte("\x01\x00\x03bob")
+	w.add(&e, 4)
 	f.Add(slices.Clone(w.buf))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -353,6 +359,7 @@ func FuzzChunk(f *testing.F) {
 				t.Fatalf("%+v %+v", got, got.shape)
 			}
 			readDescriptors([]byte(got.descriptors))
+			got.readings()
 		}
 	})
 }
@@ -360,6 +367,7 @@ func FuzzChunk(f *testing.F) {
 func FuzzStaged(f *testing.F) {
 	w := newWorld(f, `limits: [{ name: a, per: [user], allow: 5/min }]`, Options{})
 	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada", "path": "/"}})
+	w.ask(&weir.Request{Attributes: rule.Map{"user": "ada", "path": "/"}, Also: []rule.Attributes{rule.Map{"user": "bob", "path": "/"}}})
 	for i := range w.recorder.stage {
 		if b := w.recorder.stage[i].buf; len(b) > 0 {
 			f.Add(slices.Clone(b))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,6 +68,23 @@ func (a attributes) All() iter.Seq2[string, string] {
 			}
 		}
 	}
+}
+
+// readings returns the further readings of a recorded request (Recorder.appendAlso); nil for none.
+func (e *request) readings() (all []rule.Attributes) {
+	r := reader{b: []byte(e.also), ok: true}
+	for len(r.b) > 0 {
+		other := *e
+		other.values = slices.Clone(e.values)
+		for range r.byte() {
+			i, v := r.byte(), string(r.take(r.uvarint()))
+			if int(i) < len(other.values) {
+				other.values[i] = v
+			}
+		}
+		all = append(all, attributes{&other})
+	}
+	return all
 }
 
 // stream reads the chunks of a stratum of one node.
@@ -224,7 +242,7 @@ func cutsAcross(r *rule.Rule) bool {
 // decide decides a request. counted says whether it counts, or only warms up.
 func (s *side) decide(e *request, counted bool) (allowed bool, err error) {
 	s.engine.SetTime(e.time)
-	s.q = weir.Request{Domain: e.shape.domain, Attributes: attributes{e}, Hits: e.hits, MaxDelay: time.Duration(e.delay)}
+	s.q = weir.Request{Domain: e.shape.domain, Attributes: attributes{e}, Also: e.readings(), Hits: e.hits, MaxDelay: time.Duration(e.delay)}
 	if e.descriptors != "" {
 		s.q.Descriptors = readDescriptors([]byte(e.descriptors))
 		if len(e.shape.names) == 0 {

@@ -19,7 +19,7 @@ import (
 
 // wireVersion changes with everything that is said, and with what becomes of it: where a program
 // was replaced on the disk, the new one must not replay for the old one.
-const wireVersion = 3
+const wireVersion = 4
 
 // said is a line that the process writes. One of the fields is there.
 type said struct {

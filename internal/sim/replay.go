@@ -15,6 +15,7 @@ import (
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/algo"
 	"github.com/weir-rl/weir/internal/accesslog"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -113,6 +114,7 @@ type outcome struct {
 	number   int
 	engine   *Engine
 	request  weir.Request
+	paths    bool // rule.Fields.Paths
 	decision weir.Decision
 	limits   []limitState
 	byWindow map[*rule.Window]int
@@ -220,6 +222,8 @@ func (r *replay) addSet(number int, s RuleSet) error {
 	x := &outcome{RuleSet: s, number: number, engine: engine, byWindow: make(map[*rule.Window]int), column: r.timeline.column(),
 		place: map[failure]int{}, alike: map[*rule.Alike]int64{}}
 	x.request = weir.Request{Domain: s.Domain, Attributes: &r.attribute, Hits: 1, MaxDelay: weir.RuleDelay}
+	fields := s.Set.Fields(s.Domain)
+	x.paths = fields != nil && fields.Paths
 	var rules []*rule.Rule
 	for _, rl := range s.Set.Rules() {
 		if rl.Domain == s.Domain {
@@ -338,6 +342,10 @@ func (t *tallyEntry) count(denied *[maxSets]bool) {
 func (x *outcome) decide(r *replay, now int64, bucket int) (bool, error) {
 	x.engine.SetTime(now)
 	d := &x.decision
+	if x.request.Also = nil; x.paths {
+		path, _ := r.attribute.Attribute("path")
+		x.request.Also = door.ReadParameters(&r.attribute, path, nil)
+	}
 	if err := x.engine.Decide(&x.request, d); err != nil {
 		return false, err
 	}

@@ -151,6 +151,16 @@ func TestReplayCompare(t *testing.T) {
 	}
 }
 
+// A path with parameters is counted under the path without them, too, as at the doors.
+func TestReplayPathParameters(t *testing.T) {
+	log := line(0, "192.0.2.1", "-", "GET /login HTTP/1.1") + line(1, "192.0.2.1", "-", "GET /login;a=b HTTP/1.1") + line(2, "192.0.2.1", "-", "GET /x/..;/login HTTP/1.1")
+	rules := "limits: [{ name: login, when: { path: /login }, per: [ip], allow: 1/hour, algorithm: sliding_log }]"
+	rep := replayText(t, log, ReplayOptions{}, rules, "paths: exact\n"+rules)
+	if rep.Denied != 2 || rep.Compare == nil || rep.Compare.Denied != 0 {
+		t.Errorf("refused %d, with exact paths %+v", rep.Denied, rep.Compare)
+	}
+}
+
 func TestReplayEmptyLog(t *testing.T) {
 	rep := replayText(t, "", suggests(t, ""), "limits: [{ name: a, allow: 1/min }]")
 	if rep.Requests != 0 || !rep.From.IsZero() || len(rep.Limits) != 1 || len(rep.Timeline.Requests) != 0 || rep.Suggestions.YAML != "" {

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-rl/weir/internal/answer"
 	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/internal/shed"
+	"github.com/weir-rl/weir/rule"
 )
 
 // call is what one NOTIFY needs, kept for the next one.
@@ -174,14 +175,18 @@ func (c *call) begin(trusted bool) (ok bool) {
 		return false
 	}
 	set, _ := c.agent.limiter.Rules()
+	var also []rule.Attributes
 	if f := set.Fields(domain); f != nil {
 		if problem, ok := at.checkFields(c.agent.o.Fields, f); !ok {
 			c.badRequest(problem.Status, problem.Detail)
 			return false
 		}
+		if path, ok := at.Attribute("path"); ok && f.Paths {
+			also = door.ReadParameters(at, path, nil)
+		}
 	}
 	// HAProxy waits for the answer while it holds the request: a delay cannot be told to it.
-	c.request = weir.Request{Domain: domain, Attributes: at, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
+	c.request = weir.Request{Domain: domain, Attributes: at, Also: also, Hits: at.hits, Peek: at.hits == 0, MaxDelay: 0, Door: "spoe"}
 	if c.agent.o.Tracer != nil {
 		c.follow()
 	}

@@ -68,3 +68,14 @@ limits:
 		t.Errorf("kept: %v", v)
 	}
 }
+
+// A path with parameters counts as the path without them, too.
+func TestPathParameters(t *testing.T) {
+	p := dial(t, serve(t, New(newLimiter(t, `limits: [{ name: login, when: { path: /login }, allow: 1/day }]`), Options{})))
+	p.greet()
+	for i, path := range []string{"/login;c", "/login;a=b", "/login"} {
+		if v := p.ask("path", path); (v["status"] == int64(429)) != (i > 0) {
+			t.Errorf("%s: %v", path, v)
+		}
+	}
+}

@@ -8,8 +8,23 @@ import (
 
 // Environ is the environment for a process that a test starts: this process's environment without
 // the variables that configure Weir, Redis' and PostgreSQL's clients, or this test run.
-func Environ() []string {
+func Environ() []string { return without("WEIR_", "REDIS", "PG") }
+
+// JavaEnviron is the environment for Java, Maven and what runs on Java: without what configures
+// Weir or one of them, but for the named variables.
+func JavaEnviron(but ...string) []string {
+	all := without("WEIR_", "JAVA_", "_JAVA_", "JDK_JAVA_", "CASSANDRA_", "CLASSPATH", "MAVEN_")
+	for _, name := range but {
+		if value, ok := os.LookupEnv(name); ok {
+			all = append(all, name+"="+value)
+		}
+	}
+	return all
+}
+
+// without is this process's environment without the variables whose names begin so.
+func without(prefixes ...string) []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		return slices.ContainsFunc([]string{"WEIR_", "REDIS", "PG"}, func(prefix string) bool { return strings.HasPrefix(variable, prefix) })
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(variable, prefix) })
 	})
 }

@@ -34,3 +34,13 @@ func Resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
 
 // KillGroup kills the rest of a child's process group.
 func KillGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
+
+// lock waits until no other process holds the lock of a file. It is released with the file, or with
+// the process.
+func lock(f *os.File) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
+			return err
+		}
+	}
+}

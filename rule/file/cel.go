@@ -32,8 +32,14 @@ const celUsual = 200
 
 // celCosts gives functions that go through a text quickly a cost that fits the time they take.
 var celCosts = cel.CostTrackerOptions(
-	cost.OverloadTracker(overloads.MatchesString, perByte(1.0/16)),
+	cost.OverloadTracker(overloads.Matches, matchesCost),
+	cost.OverloadTracker(overloads.MatchesString, matchesCost),
 	cost.OverloadTracker(overloads.ContainsString, perByte(1.0/64)),
+	cost.OverloadTracker(overloads.Equals, wholeMaps),
+	cost.OverloadTracker(overloads.NotEquals, wholeMaps),
+	cost.OverloadTracker(overloads.SizeString, perByte(1.0/64)),
+	cost.OverloadTracker(overloads.SizeStringInst, perByte(1.0/64)),
+	cost.OverloadTracker(overloads.StringToBytes, perByte(1.0/64)),
 )
 
 // perByte is the cost of a function that looks at each byte of its first argument.
@@ -45,6 +51,18 @@ func perByte(units float64) cost.FunctionTracker {
 		}
 		return &n
 	}
+}
+
+// wholeMaps is the cost of comparing maps, each entry of which is looked up; nil, so that CEL's own
+// cost holds, for other values.
+func wholeMaps(args []ref.Val, _ ref.Val) *uint64 {
+	m, ok := args[0].(traits.Mapper)
+	if !ok {
+		return nil
+	}
+	n, _ := m.Size().(types.Int)
+	units := 1 + 4*uint64(n)
+	return &units
 }
 
 // program is a compiled CEL expression. It implements what rule.Exprs has of its kind.
@@ -74,7 +92,7 @@ var celEnv = sync.OnceValues(func() (*cel.Env, error) {
 		cel.Variable("query", textMap),
 		cel.Variable("attr", textMap),
 		getFunction,
-		cel.RegexProgramSizeLimit(10_000),
+		cel.ASTValidators(cel.ValidateRegexProgramSizeLimit(maxProgram)),
 	}
 	for _, n := range rule.OwnVariables {
 		options = append(options, cel.Variable(n, cel.StringType))
@@ -154,7 +172,7 @@ func CompileCostAfter(source string) (rule.Settlement, error) {
 
 // planned makes a checked expression ready to be evaluated.
 func planned(env *cel.Env, ast *cel.Ast) (cel.Program, error) {
-	return env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celBudget), celCosts)
+	return env.Program(ast, append(withMatches[:len(withMatches):len(withMatches)], cel.EvalOptions(cel.OptOptimize), cel.CostLimit(celBudget), celCosts)...)
 }
 
 func compileCEL(source string, shapes celShapes, d celDialect) (*program, error) {

@@ -39,7 +39,7 @@ var costAfterEnv = sync.OnceValues(func() (*cel.Env, error) {
 		cel.Variable(varDuration, cel.DoubleType),
 		cel.Variable(varEstimate, cel.IntType),
 		getFunction,
-		cel.RegexProgramSizeLimit(10_000),
+		cel.ASTValidators(cel.ValidateRegexProgramSizeLimit(maxProgram)),
 	)
 })
 

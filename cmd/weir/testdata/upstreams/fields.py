@@ -1,4 +1,4 @@
-"""A server of the test of spellings: upstream.py FRAMEWORK PORT. What it takes for the credential of ada it answers with ok."""
+"""A server of the test of spellings: fields.py FRAMEWORK PORT. What it takes for the credential of ada it answers with ok."""
 import base64, os, sys
 
 import jwt

@@ -1,4 +1,4 @@
-// A server of the test of spellings: upstream.js EXPRESS PORT. What it takes for the credential of ada it answers with ok.
+// A server of the test of spellings: fields.js EXPRESS PORT. What it takes for the credential of ada it answers with ok.
 const [express, port] = process.argv.slice(2)
 const app = require(express)()
 const jwt = require('jsonwebtoken'), auth = require('basic-auth')

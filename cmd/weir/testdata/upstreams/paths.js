@@ -1,4 +1,4 @@
-// An application of Express: node express.js PACKAGE PORT. What a handler answers names it.
+// A server of the test of paths: paths.js EXPRESS PORT. What a handler answers names it.
 const express = require(process.argv[2])
 const app = express()
 const reached = name => (request, response) => response.set('X-Reached', name).send(name)
