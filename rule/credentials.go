@@ -149,22 +149,14 @@ func hasPrefixFold(s, prefix string) bool {
 // which servers take no notice of. ok is false for what is no token, and for a signed token that is
 // not written as an encoder writes it: some servers take no notice of that either, so that one
 // token would have any number of spellings. Other tokens are what they are: many have characters
-// that RFC 6750 does not allow, such as the bar of Laravel's. But Ruby's jwt passes over dots at the
-// end of a JSON Web Token, and Rails takes token=abc for abc.
+// that RFC 6750 does not allow, such as the bar of Laravel's. Rails takes token=abc for abc.
 func (c Credentials) Bearer() (token string, ok bool) {
 	bare := strings.TrimRight(c.Rest, "=")
 	if bare == "" || !consistsOf(bare, &isBearerByte) && (strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
 		return "", false
 	}
-	if hasPrefixFold(bare, "token=") {
+	if hasPrefixFold(bare, "token=") || endsInDot(bare) {
 		return "", false
-	}
-	if bare[len(bare)-1] == '.' {
-		if short := strings.TrimRight(bare, "=."); strings.Count(short, ".") > 1 {
-			if form, _ := signedFormOf(short); form != unsigned {
-				return "", false
-			}
-		}
 	}
 	if form, at := signedFormOf(bare); form != unsigned {
 		return bare, form.wellFormed(bare[:at-1], bare[at:])

@@ -37,8 +37,8 @@ const (
 // do; one or two parts follow, or the four of an encrypted JSON Web Token. An opaque key, such as
 // sk.live.SECRET, is none.
 func CutSigned(value string) (key string, ok bool) {
-	if strings.IndexByte(value, '.') < 0 || len(value)-strings.LastIndexByte(value, '.') <= leastSignature {
-		return value, true // nearly all
+	if last := strings.LastIndexByte(value, '.'); last < 0 || len(value)-last <= leastSignature {
+		return value, last < 0 || !endsInDot(value) // nearly all
 	}
 	form, at := signedFormOf(value)
 	if form == unsigned {
@@ -70,6 +70,18 @@ func WellFormed(field, value string) bool {
 	}
 	_, ok := CutSigned(value)
 	return ok
+}
+
+// endsInDot reports whether a value is a JSON Web Token with dots behind it, which Ruby's jwt passes
+// over. With nothing behind the second dot it is one that is not signed.
+func endsInDot(value string) bool {
+	bare := strings.TrimRight(value, "=")
+	if bare == "" || bare[len(bare)-1] != '.' {
+		return false
+	}
+	bare = strings.TrimRight(bare, "=.")
+	form, _ := signedFormOf(bare)
+	return form != unsigned && strings.Count(bare, ".") > 1
 }
 
 // signedFormOf returns the form of a signed token, and where its signature begins. It has one of

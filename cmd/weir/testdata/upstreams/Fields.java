@@ -117,4 +117,19 @@ public class Fields {
   public ResponseEntity<String> cookie(@CookieValue(name = "sid", defaultValue = "") String sid) {
     return judge(sid.equals(KEY));
   }
+
+  @GetMapping("/session")
+  public ResponseEntity<String> session(@CookieValue(name = "sess", defaultValue = "") String session) {
+    return judge(signed(session));
+  }
+
+  @GetMapping("/signed-header")
+  public ResponseEntity<String> signedHeader(@RequestHeader(name = "X-Token", defaultValue = "") String token) {
+    return judge(signed(token));
+  }
+
+  @GetMapping("/signed-query")
+  public ResponseEntity<String> signedQuery(@RequestParam(name = "token", defaultValue = "") String token) {
+    return judge(signed(token));
+  }
 }

@@ -20,6 +20,9 @@ class FieldsController < ActionController::Base
   def header = judge(request.headers["X-Api-Key"] == KEY)
   def query = judge(params[:key].to_s == KEY || Array(params[:key]).include?(KEY))
   def cookie = judge(cookies[:sid] == KEY)
+  def signed_cookie = judge(signed?(cookies[:sess]))
+  def signed_header = judge(signed?(request.headers["X-Token"]))
+  def signed_query = judge(signed?(params[:token]))
 
   private
 
@@ -52,7 +55,10 @@ class Upstream < Rails::Application
   config.secret_key_base = "none" * 16
   config.logger = Logger.new(nil)
   config.hosts.clear
-  routes.append { %w[basic jwt bearer authorization header query cookie].each { |kind| get "/#{kind}", to: "fields##{kind}" } }
+  routes.append do
+    %w[basic jwt bearer authorization header query cookie].each { |kind| get "/#{kind}", to: "fields##{kind}" }
+    { "session" => "cookie", "signed-header" => "header", "signed-query" => "query" }.each { |kind, from| get "/#{kind}", to: "fields#signed_#{from}" }
+  end
 end
 
 Upstream.initialize!
