@@ -55,8 +55,8 @@ func foldsOf(exactPaths bool) spelling {
 }
 
 // lowerPath returns a path in normal form, or a pattern of paths, with its ASCII letters in lower
-// case, but for the digits of percent-encodings; and with the ASCII letter for each other letter that
-// a server may take for it. It returns path itself if there is nothing to do, and what lies in
+// case, but for the digits of percent-encodings; and with the ASCII letter for each other letter
+// that a server may take for it. It returns path itself if there is nothing to do, and what lies in
 // scratch otherwise.
 func lowerPath(path string, scratch *[]byte) string {
 	i := 0
@@ -110,8 +110,8 @@ func likeASCII(s string) (letter byte, n int) {
 	return 0, 0
 }
 
-// cutEnd cuts off the end of a path what servers take no notice of there: a slash, and to Caddy dots
-// and blanks.
+// cutEnd cuts off the end of a path what servers take no notice of there: a slash, and to Caddy
+// dots and blanks.
 func cutEnd(path string) string {
 	for hasLooseEnd(path) {
 		if path[len(path)-1] == '0' {
@@ -449,10 +449,10 @@ func (r *matchRule) keyPath(written, folded, lowered string, scratch *[]byte) st
 	return view(key)
 }
 
-// foldLiterals puts into key what folded has in the places where glob, which matches it and is cut as
-// it is, has no wildcard. The segments of the two belong together from the front up to the
-// first **, and from the end up to the last one. What stands between the two has no known place, so
-// that all there is folded if any of it is a literal.
+// foldLiterals puts into key what folded has in the places where glob, which matches it and is cut
+// as it is, has no wildcard. The segments of the two belong together from the front up to the first
+// **, and from the end up to the last one. What stands between the two has no known place, so that
+// all there is folded if any of it is a literal.
 func foldLiterals(glob, folded string, key []byte) {
 	from, front := 0, glob
 	for {

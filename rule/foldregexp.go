@@ -115,9 +115,9 @@ func addRange(class []rune, low, high rune) []rune {
 	return append(out, class[i:]...)
 }
 
-// looseEnd lets the path end in place of a slash with which re ends: a folded path does not have it.
-// A slash that stands alone, or behind what may be a slash itself, stays: it is what the expression
-// asks for.
+// looseEnd lets the path end in place of a slash with which re ends, since a folded path does not
+// have it. A slash that stands alone, or behind what may be a slash itself, stays: it is what the
+// expression asks for.
 func looseEnd(re *syntax.Regexp) *syntax.Regexp {
 	switch re.Op {
 	case syntax.OpCapture, syntax.OpAlternate:

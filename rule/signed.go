@@ -72,8 +72,8 @@ func WellFormed(field, value string) bool {
 	return ok
 }
 
-// endsInDot reports whether a value is a JSON Web Token with dots behind it, which Ruby's jwt passes
-// over. With nothing behind the second dot it is one that is not signed.
+// endsInDot reports whether a value is a JSON Web Token with dots behind it, which Ruby's jwt
+// passes over. With nothing behind the second dot it is one that is not signed.
 func endsInDot(value string) bool {
 	bare := strings.TrimRight(value, "=")
 	if bare == "" || bare[len(bare)-1] != '.' {

@@ -13,8 +13,8 @@ import (
 )
 
 // A regular expression takes time in proportion to the length of the text and to how many places of
-// the expression the text can be at together. So a call of `matches` is charged for both, and is not
-// begun where the budget does not hold it.
+// the expression the text can be at together. So a call of `matches` is charged for both, and is
+// not begun where the budget does not hold it.
 const (
 	maxProgram = 10_000 // instructions
 	// regexpSteps is how many steps, each of one byte at one place, cost one unit. One takes up to
