@@ -25,7 +25,7 @@ import (
 type spelling uint8
 
 const (
-	pathSpelled  spelling = 1 << iota // path: case and a final slash
+	pathSpelled  spelling = 1 << iota // path: case, and what cutEnd cuts
 	slashSpelled                      // path: what cutEnd cuts; of requests and expressions only
 	headSpelled                       // method: HEAD for GET
 
@@ -152,7 +152,7 @@ func (m *Matches) setOddPath(v *value, raw string, normal bool) {
 }
 
 // spellings returns the values that a request has, beside the one that it is written with, where
-// spelled is of one attribute and m.odd holds it: a path without and with its final slash.
+// spelled is of one attribute and m.odd holds it: a path without and with its end.
 func (m *Matches) spellings(spelled spelling) (one, other string) {
 	if spelled == headSpelled {
 		return "GET", "HEAD"
@@ -193,7 +193,7 @@ func (m *Matches) spelled(slot int, v *value) string {
 func (m *Matches) respell(all spelling, eval func() (done bool, err error)) (tooCostly bool) {
 	for s := all; s != 0; s = (s - 1) & all {
 		if s&pathSpelled != 0 && s&slashSpelled != 0 {
-			continue // the path is seen with or without its final slash
+			continue // the path is seen with or without its end
 		}
 		m.look(s)
 		done, err := eval()

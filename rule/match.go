@@ -182,7 +182,7 @@ type Matches struct {
 	slow     bool // which this is
 	tried    int  // patterns of long lists that were looked at
 
-	folded, lowered string       // the path without and with its final slash, if odd holds it
+	folded, lowered string       // the path without and with its end (cutEnd), if odd holds it
 	written         []writtenKey // of hits whose keys were folded
 }
 
