@@ -17,12 +17,14 @@ func TestPathParameters(t *testing.T) {
 		{"behind the path", folded, "/login", "/login;a=b", 429},
 		{"a segment of its own", folded, "/login", "/;/login", 400},
 		{"behind dots", folded, "/login", "/x/..;/login", 400},
-		{"escaped", folded, "/login", "/login%3Ba", 200},
+		{"escaped", folded, "/login", "/login%3Ba", 429},
 		{"another path", folded, "/login", "/signin;a=b", 200},
 		{"in a key", folded, "/docs/a;1", "/docs/a;2", 429},
 		{"in a key, before", folded, "/docs/a;1", "/docs/a", 429},
 		{"another key", folded, "/docs/a;1", "/docs/b;1", 200},
 		{"exact paths", "paths: exact\n" + folded, "/login", "/login;a=b", 200},
+		{"an exempt path", `exempt: { path: "/*.css" }
+limits: [{ name: all, allow: 1/day }]`, "/login", "/login;x.css", 429},
 		{"a pattern with parameters", `limits: [{ name: matrix, when: { path: "/map;lat=*" }, allow: 1/day }]`, "/map;lat=1", "/map;lat=2", 429},
 	} {
 		h, err := New(newLimiter(t, new(clock), c.rules), Options{})

@@ -46,7 +46,7 @@ const (
 	base64Std   = letters + "+/"
 	base64URL   = letters + "-_"
 	bearerBytes = letters + "-._~+/"
-	opaqueBytes = bearerBytes + "!#$%&'()*:;<=>?@[]^`{|}" // visible, but for quotes, a comma and a backslash
+	opaqueBytes = bearerBytes + "!#$%&'()*:<=>?@[]^`{|}" // visible, but for quotes and a backslash, and what ends a token for Rails: , and ;
 	tokenBytes  = letters + "!#$%&'*+-.^_`|~"
 )
 

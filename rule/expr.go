@@ -63,6 +63,7 @@ type Variables struct {
 	// expression or the next request.
 	Scratch Scratch
 	spent   [2]uint64 // by the expressions of rules that are enforced, and of those in shadow
+	before  [2]uint64 // what other readings of the request have spent
 	shadow  bool      // it is the turn of one in shadow
 }
 
@@ -129,7 +130,7 @@ func (v *Variables) All(prefix string) map[string]string {
 
 // release ends the evaluations on one request.
 func (v *Variables) release() {
-	v.m, v.spent = nil, [2]uint64{}
+	v.m = nil
 	if v.Scratch != nil {
 		v.Scratch.Release()
 	}

@@ -95,6 +95,7 @@ func (d *domain) addFields(lyft []*Rule) {
 	}
 	for i := range d.exempt {
 		add(d.exempt[i].Attribute)
+		f.Paths = f.Paths || d.exempt[i].Attribute == "path"
 	}
 	of := func(m *matchRule) {
 		r := m.rule

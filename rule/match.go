@@ -339,6 +339,7 @@ func (m *Matches) begin(d *domain, q *Query) {
 		m.Descriptors = append(m.Descriptors, DescriptorMatch{Hit: -1})
 	}
 	m.domain, m.source, m.descriptors, m.union = d, q.Attributes, q.Descriptors, false
+	m.vars.spent = m.vars.before
 	m.pairs, _ = q.Attributes.(Pairs)
 	if m.generation++; m.generation == 0 { // after 2^32 requests: old marks would look new
 		clear(m.values)

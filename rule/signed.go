@@ -12,9 +12,9 @@ import "strings"
 const (
 	// leastSignature is how many digits of base64 a signature has at least.
 	leastSignature = 20
-	// keptSignature is how many of them are part of a key: 96 bits. That leaves out the second half
-	// of one of ECDSA: whoever has such a signature can make another one of it that differs there
-	// alone.
+	// keptSignature is how many of them are part of a key: 96 bits, or 64 of one in hexadecimal.
+	// That leaves out the second half of one of ECDSA: whoever has such a signature can make
+	// another one of it that differs there alone.
 	keptSignature = 16
 )
 
@@ -22,10 +22,10 @@ const (
 type signedForm uint8
 
 const (
-	unsigned    signedForm = iota // it is none
-	compactForm                   // base64url without padding throughout
-	paddedForm                    // the first part may be base64 of the other alphabet, and padded
-	looseForm                     // two parts, of either alphabet
+	unsigned      signedForm = iota // it is none
+	compactForm                     // the signature is base64url; what is signed may be padded (AWS)
+	encryptedForm                   // base64url without padding throughout
+	looseForm                       // two parts, of either alphabet
 )
 
 // CutSigned returns what a value counts under: a signed token without the rest of its signature,
@@ -40,13 +40,15 @@ func CutSigned(value string) (key string, ok bool) {
 	if last := strings.LastIndexByte(value, '.'); last < 0 || len(value)-last <= leastSignature {
 		return value, last < 0 || !endsInDot(value) // nearly all
 	}
+	whole := value
+	value = withoutBearer(value)
 	form, at := signedFormOf(value)
 	if form == unsigned {
-		return value, true
+		return whole, true
 	}
 	signature := strings.TrimRight(value[at:], "=")
 	if len(signature) < leastSignature {
-		return value, true
+		return whole, true
 	}
 	if !form.wellFormed(value[:at-1], signature) {
 		return value, false
@@ -70,6 +72,20 @@ func WellFormed(field, value string) bool {
 	}
 	_, ok := CutSigned(value)
 	return ok
+}
+
+// withoutBearer cuts off the word that some programs want before a token in a field of their own, or
+// in a cookie.
+func withoutBearer(value string) string {
+	const word = "bearer"
+	if !hasPrefixFold(value, word) {
+		return value
+	}
+	rest := strings.TrimLeft(value[len(word):], " \t+")
+	if len(rest) == len(value)-len(word) {
+		return value // the word goes on
+	}
+	return rest
 }
 
 // endsInDot reports whether a value is a JSON Web Token with dots behind it, which Ruby's jwt
@@ -99,27 +115,20 @@ func signedFormOf(value string) (form signedForm, at int) {
 			return compactForm, at
 		}
 	case len(first) == at-1:
-		if isJSON(first) {
+		if isJSON(first) && !isJSON(value[at:]) { // else it has its signature in another cookie
 			return looseForm, at
-		}
-	case dots == 0 && len(rest) == timestampDigits:
-		if isJSON(first) {
-			return paddedForm, at
 		}
 	case dots == 0:
 		if isJSON(first) || first == "SFMyNTY" || first == "SFMzODQ" || first == "SFM1MTI" { // HS256, …
 			return compactForm, at
 		}
 	case dots == 2:
-		if isJSON(first) {
-			return compactForm, at
+		if isJSON(first) || len(first) == 10 && first[:9] == "QTEyOEdDT" { // A128GCM of Phoenix
+			return encryptedForm, at
 		}
 	}
 	return unsigned, 0
 }
-
-// timestampDigits is how long the time in a session of Flask or Starlette is, until 2106.
-const timestampDigits = 6
 
 // wellFormed reports whether a token of the form is written as an encoder writes it, but for bits
 // of the signature that hold nothing, and padding of it.
@@ -127,9 +136,9 @@ func (form signedForm) wellFormed(signed, signature string) bool {
 	if !consistsOf(signature, &isBase64URLByte) && (form != looseForm || !consistsOf(signature, &isBase64Byte)) {
 		return false
 	}
-	for part, padded := "", form != compactForm; signed != ""; padded = false {
+	for part := ""; signed != ""; {
 		part, signed, _ = strings.Cut(signed, ".")
-		if !isEncoded(part, padded) {
+		if !isEncoded(part, form != encryptedForm) {
 			return false
 		}
 	}

@@ -50,7 +50,8 @@ func fieldSpellings(token, session string, random int) map[string]spelled {
 
 // railsTokens are spellings that Rails takes for a token.
 func railsTokens() []string {
-	return []string{"token=" + adasKey, `token="` + adasKey + `"`, "token=" + adasKey + ",a=b", "token=" + adasKey + ";a=b", "token=" + adasKey + "\ta=b", `TOKEN="` + adasKey + `"`}
+	return []string{"token=" + adasKey, `token="` + adasKey + `"`, "token=" + adasKey + ",a=b", "token=" + adasKey + ";a=b", "token=" + adasKey + "\ta=b", `TOKEN="` + adasKey + `"`,
+		adasKey + ";a=b", adasKey + ";", ";" + adasKey, adasKey + "\ta=b"}
 }
 
 // basicCodes are spellings of base64 that some decoder takes.

@@ -7,20 +7,20 @@ import (
 	"github.com/weir-rl/weir/rule"
 )
 
+const escapedSemicolon = "%3B"
+
 // WithoutParameters returns a path in normal form as servlet containers read it: without what
-// stands behind a semicolon in each segment, and in normal form again. ok is false if that is the
-// same path.
+// stands behind a semicolon in each segment, and in normal form again. An escaped semicolon counts,
+// since a server in front of them may decode it. ok is false if that is the same path.
 func WithoutParameters(path string) (bare string, ok bool) {
-	i := strings.IndexByte(path, ';')
-	if i < 0 {
+	if strings.IndexByte(path, ';') < 0 && !strings.Contains(path, escapedSemicolon) {
 		return path, false
 	}
-	b := append(make([]byte, 0, len(path)), path[:i]...)
-	within := true
-	for ; i < len(path); i++ {
+	b, within := make([]byte, 0, len(path)), false
+	for i := range len(path) {
 		if path[i] == '/' {
 			within = false
-		} else if path[i] == ';' {
+		} else if path[i] == ';' || strings.HasPrefix(path[i:], escapedSemicolon) {
 			within = true
 		}
 		if !within {

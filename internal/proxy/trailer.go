@@ -22,10 +22,19 @@ func (p *Proxy) requestTrailers(r *http.Request) (announced []string) {
 		return nil
 	}
 	maps.DeleteFunc(r.Trailer, func(name string, _ []string) bool {
-		plain := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
-		return !httpguts.ValidTrailerHeader(name) || !httpguts.ValidTrailerHeader(plain) || p.o.ClientIP.Forwarding(name) || slices.Contains(ownFields, plain)
+		plain := http.CanonicalHeaderKey(strings.Map(dashed, name))
+		return plain == "Cookie" || !httpguts.ValidTrailerHeader(name) || !httpguts.ValidTrailerHeader(plain) ||
+			p.o.ClientIP.Forwarding(name) || slices.Contains(ownFields, plain)
 	})
 	return slices.Collect(maps.Keys(r.Trailer))
+}
+
+// dashed makes a dash of what programs behind CGI know as an underscore.
+func dashed(r rune) rune {
+	if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' {
+		return r
+	}
+	return '-'
 }
 
 func dropInvalid(trailer http.Header) {

@@ -141,6 +141,30 @@ limits:
 	}
 }
 
+// All readings of a request together may take as long as one may.
+func TestMatchAlsoBudget(t *testing.T) {
+	costly := func(items, readings int) bool {
+		list := "[" + strings.TrimSuffix(strings.Repeat("1, ", items), ", ") + "]"
+		set, _, err := load(t, "a.yaml", `{ domain: d, limits: [{ name: a, per: [ip], if: '`+list+`.all(a, `+list+`.all(b, a + b < 10 && attr.plan != ""))', allow: 100/s }] }`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m rule.Matches
+		set.Match(&rule.Query{Domain: "d", Attributes: rule.Map{"ip": "192.0.2.1", "plan": "x"}}, &m)
+		for range readings - 1 {
+			set.MatchAlso(&rule.Query{Domain: "d", Attributes: rule.Map{"ip": "192.0.2.1", "plan": "y"}}, &m)
+		}
+		return m.TooCostly != nil
+	}
+	items := 8
+	for !costly(2*items, 1) {
+		items *= 2
+	}
+	if costly(items, 1) || !costly(items, 8) {
+		t.Errorf("%d items, which one reading may take: %t with one, %t with eight", items, costly(items, 1), costly(items, 8))
+	}
+}
+
 // What a reading wrote in its own way belongs to its own hits.
 func TestMatchAlsoWritten(t *testing.T) {
 	set, _, err := load(t, "a.yaml", "domain: d\nlimits: [{ name: a, per: [user, path], allow: 1/s }]")
