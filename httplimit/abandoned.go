@@ -33,7 +33,7 @@ type abandoned struct {
 	all  map[share]int // both, of all addresses: of a share without one
 	// of those that dawdle, those whose answers are not taken
 	unread    map[share]int
-	unreadNow atomic.Int64
+	unreadNow atomic.Int64 // how often one counts there
 	spare     map[*Dawdling]bool
 	// how many are spare: while none, nothing is looked up
 	spares atomic.Int64
