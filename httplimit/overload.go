@@ -29,6 +29,7 @@ type passage struct {
 
 	dawdles bool // it was turned away, and its body may be long in coming
 	kept    bool // its client has hung up, and it keeps its place
+	unkept  bool // its client has hung up, and it was to be cut, for want of room
 	shares  []share
 	forget  func() // ends the context of Abandon
 }
