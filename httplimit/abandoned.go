@@ -34,7 +34,7 @@ type abandoned struct {
 	// of those that dawdle, those whose answers are not taken
 	unread    map[share]int
 	unreadNow atomic.Int64               // how often one counts there
-	spare     map[*Dawdling]bool
+	spare     map[netip.Addr][]*Dawdling // by their addresses, the oldest first
 	// how many are spare: while none, nothing is looked up
 	spares atomic.Int64
 }

@@ -2,6 +2,8 @@ package httplimit
 
 import (
 	"net/http"
+	"net/netip"
+	"slices"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/overload"
@@ -128,7 +130,11 @@ func (d *Dawdling) leave() {
 	case inShare:
 		a.dawdling.Add(-1)
 	case isSpare:
-		delete(a.spare, d)
+		address := d.address()
+		of := slices.DeleteFunc(a.spare[address], func(o *Dawdling) bool { return o == d })
+		if a.spare[address] = of; len(of) == 0 {
+			delete(a.spare, address)
+		}
 		a.spares.Add(-1)
 	}
 	for i := range d.of {
@@ -166,30 +172,48 @@ func (d *Dawdling) giveBack(s *placesOf) {
 func (d *Dawdling) addSpare() {
 	a := &d.gate.abandoned
 	d.state = isSpare
-	a.spare[d] = true
+	a.spare[d.address()] = append(a.spare[d.address()], d)
 	a.spares.Add(1)
 }
+
+// address is the client's. d.of must not be empty.
+func (d *Dawdling) address() netip.Addr { return d.of[0].address }
 
 // hasFree reports whether there is room under Options.Overload for one more request.
 func (g *Gate) hasFree() bool { return g.o.Overload.WouldAdmit(overload.Default) }
 
-// makeRoom cuts the requests that are spare if no place is free any more. It is called when a
-// request has taken room under Options.Overload, or has found none.
-func (g *Gate) makeRoom() {
+// lacks reports whether there is no room for one more request, or for one as important as d says.
+func (g *Gate) lacks(d *weir.Decision) bool {
+	if !g.hasFree() {
+		return true
+	}
+	// A sheddable one finds less room than others.
+	return overload.PriorityOf(d) == overload.Sheddable && !g.o.Overload.WouldAdmit(overload.Sheddable)
+}
+
+// makeRoom cuts one of the spare requests if no place is free any more: the oldest of the address
+// that has most of them. It is called when the request of d has taken room under Options.Overload,
+// or has found none.
+func (g *Gate) makeRoom(d *weir.Decision) {
 	a := &g.abandoned
-	if a.spares.Load() == 0 || g.hasFree() {
+	if a.spares.Load() == 0 || !g.lacks(d) {
 		return
 	}
 	a.mu.Lock()
-	var out []func()
-	for d := range a.spare {
-		out = append(out, d.cut)
-		d.leave()
+	var most []*Dawdling
+	for _, of := range a.spare {
+		if len(of) > len(most) {
+			most = of
+		}
 	}
+	if len(most) == 0 {
+		a.mu.Unlock()
+		return
+	}
+	out := most[0]
+	out.leave()
 	a.mu.Unlock()
-	for _, cut := range out {
-		cut()
-	}
+	out.cut()
 }
 
 // crowdedOut reports whether the client's address gets no further place, since it could keep that

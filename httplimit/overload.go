@@ -44,7 +44,7 @@ func (p *Pass) veto(d *weir.Decision) bool {
 		return false
 	}
 	refuses := p.room.Refuses(l, d)
-	p.gate.makeRoom()
+	p.gate.makeRoom(d)
 	return refuses
 }
 
@@ -59,7 +59,7 @@ func (p *Pass) begin() bool {
 	held := p.room.Permit.Held()
 	entered := p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision)
 	if !held && p.gate.o.Overload != nil {
-		p.gate.makeRoom()
+		p.gate.makeRoom(&p.decision)
 	}
 	if !entered {
 		return false
