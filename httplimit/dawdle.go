@@ -60,8 +60,8 @@ func mayDawdle(r *http.Request) bool {
 // ones of its address do, until End is called, before Pass.Leave. If its address has as many places
 // with such requests as it may, the request is spare: it keeps its place while others are free, and
 // is cut when none is any more. ok is false if none is now: the request is to be cut. Nobody here
-// knows how many slots of a limit on concurrency are free, so that none of those is spare: a request
-// with a slot counts in the share of that, too, for as long as it is spare elsewhere.
+// knows how many slots of a limit on concurrency are free, so that none of those is spare: a
+// request with a slot counts in the share of that, too, for as long as it is spare elsewhere.
 func (d *Dawdling) Begin() (ok bool) {
 	a := &d.gate.abandoned
 	a.mu.Lock()

@@ -83,8 +83,8 @@ func TestSharesOfClients(t *testing.T) {
 	}
 }
 
-// TestSmallConnectionOfGreedyClient: one that keeps much on two connections does not shut out others
-// behind the same address.
+// TestSmallConnectionOfGreedyClient: one that keeps much on two connections does not shut out
+// others behind the same address.
 func TestSmallConnectionOfGreedyClient(t *testing.T) {
 	var w whose
 	s, addr := serve(t, Options{
