@@ -17,7 +17,7 @@ type takenWriter struct {
 	request *http.Request
 	pass    *httplimit.Pass
 	begun   bool     // the body has
-	parts   parts    // of what is written
+	parts   parts    // in which it is written
 	dawdler *dawdler // nil if the request has no place when the body begins
 
 	mu     sync.Mutex
