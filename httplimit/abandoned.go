@@ -33,8 +33,8 @@ type abandoned struct {
 	all  map[share]int // both, of all addresses: of a share without one
 	// of those that dawdle, those whose answers are not taken
 	unread    map[share]int
-	unreadNow atomic.Int64
-	spare     map[*Dawdling]bool
+	unreadNow atomic.Int64               // how often one counts there
+	spare     map[netip.Addr][]*Dawdling // by their addresses, the oldest first
 	// how many are spare: while none, nothing is looked up
 	spares atomic.Int64
 }
@@ -168,9 +168,9 @@ func (p *Pass) Abandon() context.Context {
 
 // AbandonUnsent is Abandon for a request whose body has not come whole, and will not, as the server
 // behind is told. The request is to be waited for until the server has answered, or closed the
-// connection.
+// connection. It says nil after an Abandon that did so for other reasons than the body.
 func (p *Pass) AbandonUnsent() context.Context {
-	if p.kept {
+	if p.kept || p.unkept {
 		return nil
 	}
 	a := &p.gate.abandoned
@@ -178,6 +178,7 @@ func (p *Pass) AbandonUnsent() context.Context {
 	if o := &p.gate.o; o.KeptWhile != nil {
 		if while := o.KeptWhile(p.attrs.r); while != nil {
 			if while.Err() != nil {
+				p.unkept = true
 				return nil
 			}
 			ctx, cancel := context.WithCancel(a.ending)
@@ -196,6 +197,7 @@ func (p *Pass) AbandonUnsent() context.Context {
 	})
 	if !room {
 		forget()
+		p.unkept = true
 		a.cut.Add(1)
 		return nil
 	}

@@ -2,6 +2,8 @@ package httplimit
 
 import (
 	"net/http"
+	"net/netip"
+	"slices"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/overload"
@@ -21,7 +23,8 @@ type Dawdling struct {
 // placesOf is a share of so many places; of room under overload their number varies.
 type placesOf struct {
 	share
-	places int64
+	places  int64
+	counted bool // the request is in it
 }
 
 type dawdleState uint8
@@ -40,7 +43,7 @@ func (p *Pass) Dawdling(answer bool, cut func()) *Dawdling {
 	room := p.room.Permit.Held()
 	p.places(&p.decision, func(s share, places int64) bool {
 		if room || s.counter != 0 {
-			d.of = append(d.of, placesOf{s, places})
+			d.of = append(d.of, placesOf{share: s, places: places})
 		}
 		return true
 	})
@@ -57,7 +60,8 @@ func mayDawdle(r *http.Request) bool {
 // ones of its address do, until End is called, before Pass.Leave. If its address has as many places
 // with such requests as it may, the request is spare: it keeps its place while others are free, and
 // is cut when none is any more. ok is false if none is now: the request is to be cut. Nobody here
-// knows how many slots of a limit on concurrency are free, so that none of those is spare.
+// knows how many slots of a limit on concurrency are free, so that none of those is spare: a
+// request with a slot counts in the share of that, too, for as long as it is spare elsewhere.
 func (d *Dawdling) Begin() (ok bool) {
 	a := &d.gate.abandoned
 	a.mu.Lock()
@@ -79,26 +83,23 @@ func (d *Dawdling) Begin() (ok bool) {
 			return false
 		}
 	}
+	for i := range d.of {
+		if s := &d.of[i]; s.counter != 0 || !spare {
+			d.count(s)
+		}
+	}
 	if spare {
 		d.addSpare()
 		return true
 	}
 	d.state = inShare
-	for _, s := range d.of {
-		a.countOne(a.slow, s.share)
-		if d.answer {
-			a.unread[s.share]++
-		}
-	}
-	if a.dawdling.Add(1); d.answer {
-		a.unreadNow.Add(1)
-	}
+	a.dawdling.Add(1)
 	return true
 }
 
 // Spare says that the request has kept its place for long enough: it is to be cut when no place is
 // free, though its address has no more of these than it may. ok is false if none is free now: then
-// it is to be cut at once. It does nothing for slots of a limit on concurrency.
+// it is to be cut at once. In slots of a limit on concurrency it counts as before.
 func (d *Dawdling) Spare() (ok bool) {
 	a := &d.gate.abandoned
 	a.mu.Lock()
@@ -109,7 +110,8 @@ func (d *Dawdling) Spare() (ok bool) {
 	if !d.gate.hasFree() {
 		return false
 	}
-	d.leave()
+	d.giveBack(&d.of[0])
+	a.dawdling.Add(-1)
 	d.addSpare()
 	return true
 }
@@ -121,57 +123,97 @@ func (d *Dawdling) End() {
 	d.leave()
 }
 
-// leave takes d out of the share, or the spare ones. abandoned.mu must be held.
+// leave takes d out of the shares, and the spare ones. abandoned.mu must be held.
 func (d *Dawdling) leave() {
 	a := &d.gate.abandoned
 	switch d.state {
 	case inShare:
-		for _, s := range d.of {
-			a.giveBackOne(a.slow, s.share)
-			if d.answer {
-				if a.unread[s.share]--; a.unread[s.share] == 0 {
-					delete(a.unread, s.share)
-				}
-			}
-		}
-		if a.dawdling.Add(-1); d.answer {
-			a.unreadNow.Add(-1)
-		}
+		a.dawdling.Add(-1)
 	case isSpare:
-		delete(a.spare, d)
+		address := d.address()
+		of := slices.DeleteFunc(a.spare[address], func(o *Dawdling) bool { return o == d })
+		if a.spare[address] = of; len(of) == 0 {
+			delete(a.spare, address)
+		}
 		a.spares.Add(-1)
 	}
+	for i := range d.of {
+		d.giveBack(&d.of[i])
+	}
 	d.state = noDawdler
+}
+
+// count counts d in a share. abandoned.mu must be held.
+func (d *Dawdling) count(s *placesOf) {
+	a := &d.gate.abandoned
+	s.counted = true
+	if a.countOne(a.slow, s.share); d.answer {
+		a.unread[s.share]++
+		a.unreadNow.Add(1)
+	}
+}
+
+// giveBack takes d out of a share, if it is in it. abandoned.mu must be held.
+func (d *Dawdling) giveBack(s *placesOf) {
+	if !s.counted {
+		return
+	}
+	a := &d.gate.abandoned
+	s.counted = false
+	if a.giveBackOne(a.slow, s.share); d.answer {
+		if a.unread[s.share]--; a.unread[s.share] == 0 {
+			delete(a.unread, s.share)
+		}
+		a.unreadNow.Add(-1)
+	}
 }
 
 // addSpare makes d spare. abandoned.mu must be held.
 func (d *Dawdling) addSpare() {
 	a := &d.gate.abandoned
 	d.state = isSpare
-	a.spare[d] = true
+	a.spare[d.address()] = append(a.spare[d.address()], d)
 	a.spares.Add(1)
 }
+
+// address is the client's. d.of must not be empty.
+func (d *Dawdling) address() netip.Addr { return d.of[0].address }
 
 // hasFree reports whether there is room under Options.Overload for one more request.
 func (g *Gate) hasFree() bool { return g.o.Overload.WouldAdmit(overload.Default) }
 
-// makeRoom cuts the requests that are spare if no place is free any more. It is called when a
-// request has taken room under Options.Overload, or has found none.
-func (g *Gate) makeRoom() {
+// lacks reports whether there is no room for one more request, or for one as important as d says.
+func (g *Gate) lacks(d *weir.Decision) bool {
+	if !g.hasFree() {
+		return true
+	}
+	// A sheddable one finds less room than others.
+	return overload.PriorityOf(d) == overload.Sheddable && !g.o.Overload.WouldAdmit(overload.Sheddable)
+}
+
+// makeRoom cuts one of the spare requests if no place is free any more: the oldest of the address
+// that has most of them. It is called when the request of d has taken room under Options.Overload,
+// or has found none.
+func (g *Gate) makeRoom(d *weir.Decision) {
 	a := &g.abandoned
-	if a.spares.Load() == 0 || g.hasFree() {
+	if a.spares.Load() == 0 || !g.lacks(d) {
 		return
 	}
 	a.mu.Lock()
-	var out []func()
-	for d := range a.spare {
-		out = append(out, d.cut)
-		d.leave()
+	var most []*Dawdling
+	for _, of := range a.spare {
+		if len(of) > len(most) {
+			most = of
+		}
 	}
+	if len(most) == 0 {
+		a.mu.Unlock()
+		return
+	}
+	out := most[0]
+	out.leave()
 	a.mu.Unlock()
-	for _, cut := range out {
-		cut()
-	}
+	out.cut()
 }
 
 // crowdedOut reports whether the client's address gets no further place, since it could keep that
@@ -180,7 +222,7 @@ func (g *Gate) makeRoom() {
 // request may, and few places are free.
 func (p *Pass) crowdedOut(d *weir.Decision) (out bool) {
 	a := &p.gate.abandoned
-	body := a.dawdling.Load() > 0 && mayDawdle(p.attrs.r)
+	body := a.dawdling.Load()+a.spares.Load() > 0 && mayDawdle(p.attrs.r)
 	answer := a.unreadNow.Load() > 0
 	if a.now.Load() == 0 && !body && !answer || d.Exempt {
 		return false

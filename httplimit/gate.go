@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 
@@ -187,7 +188,7 @@ func NewGate(l *weir.Limiter, o Options) (*Gate, error) {
 	}
 	g := &Gate{limiter: l, o: o, lines: hold.New(o.MaxHeld)}
 	g.abandoned.of, g.abandoned.slow, g.abandoned.all = map[share]int{}, map[share]int{}, map[share]int{}
-	g.abandoned.unread, g.abandoned.spare = map[share]int{}, map[*Dawdling]bool{}
+	g.abandoned.unread, g.abandoned.spare = map[share]int{}, map[netip.Addr][]*Dawdling{}
 	g.abandoned.ending, g.abandoned.end = context.WithCancel(context.Background())
 	g.warnOfLacking()
 	if remark := o.ClientIP.Remark(); remark != "" {

@@ -29,6 +29,7 @@ type passage struct {
 
 	dawdles bool // it was turned away, and its body may be long in coming
 	kept    bool // its client has hung up, and it keeps its place
+	unkept  bool // its client has hung up, and it was to be cut, for want of room
 	shares  []share
 	forget  func() // ends the context of Abandon
 }
@@ -43,7 +44,7 @@ func (p *Pass) veto(d *weir.Decision) bool {
 		return false
 	}
 	refuses := p.room.Refuses(l, d)
-	p.gate.makeRoom()
+	p.gate.makeRoom(d)
 	return refuses
 }
 
@@ -58,7 +59,7 @@ func (p *Pass) begin() bool {
 	held := p.room.Permit.Held()
 	entered := p.room.Enter(p.gate.o.Overload, p.gate.o.Load, &p.decision)
 	if !held && p.gate.o.Overload != nil {
-		p.gate.makeRoom()
+		p.gate.makeRoom(&p.decision)
 	}
 	if !entered {
 		return false

@@ -83,6 +83,27 @@ func TestSharesOfClients(t *testing.T) {
 	}
 }
 
+// TestSmallConnectionOfGreedyClient: one that keeps much on two connections does not shut out
+// others behind the same address.
+func TestSmallConnectionOfGreedyClient(t *testing.T) {
+	var w whose
+	s, addr := serve(t, Options{
+		MaxMemory: 8 << 20, MaxStreams: 1000, MaxHandlers: 1000, Logger: discard(), Client: w.of,
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }),
+	})
+	for range 2 {
+		fill(w.dial(t, addr, "192.0.2.1"), "/wait")
+	}
+	for range 3 { // a stream without a length, which is all that fits
+		if n := fill(w.dial(t, addr, "192.0.2.1"), "/wait"); n != 1 {
+			t.Errorf("%d more on a small connection", n)
+		}
+	}
+	if m := s.Memory(); m.Connections != 0 || m.Bytes > 5<<20 {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestClientsForgotten: a client is remembered for as long as something is kept for it.
 func TestClientsForgotten(t *testing.T) {
 	var w whose

@@ -14,7 +14,9 @@ import (
 //
 // No connection may keep more than a quarter of the budget: then its next request is refused. So it
 // is when its client (see client) would keep more than all together leave of the first five
-// eighths, unless that would be little: an eighth as much as another client keeps, or leastShare.
+// eighths, unless that would be little: an eighth as much as another client keeps, or leastShare. A
+// connection that keeps no more than leastShare itself may begin requests while all together keep
+// half.
 // So clients that are as greedy as each other get an even share, and nobody's connection is ended.
 // When all keep more than three quarters, since bodies have come or clients that keep little need
 // room, connections are ended with ENHANCE_YOUR_CALM, one after the other, always one of the client

@@ -72,9 +72,16 @@ func (c *conn) mayBegin(n int) bool {
 	if int64(own) > most/4 {
 		return false
 	}
-	all := c.client.keeps.Load() + int64(own-c.share)
+	more := int64(own - c.share)
+	all := c.client.keeps.Load() + more
 	// What has been left behind goes first when there is no room, and so takes nobody's share.
-	return all <= most*5/8-(s.keeps()-s.left.Load()) || all <= max(s.most.Load()/8, most/1024, leastShare)
+	now := s.keeps() - s.left.Load()
+	if all <= most*5/8-now || all <= max(s.most.Load()/8, most/1024, leastShare) {
+		return true
+	}
+	// Behind one address may be many people: what one of them keeps shuts out no connection of
+	// another that keeps little.
+	return own <= leastShare && now+more <= most/2
 }
 
 // keeper is a client that keeps something, with its connections, that which keeps most first.

@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -54,8 +55,8 @@ type conn struct {
 	rest   []byte // read along with the header, and before all else by Read
 	stall  time.Duration
 
-	bounded atomic.Bool  // somebody set a write deadline
-	until   atomic.Int64 // the write deadline that is set otherwise, in nanoseconds
+	bound atomic.Int64 // the write deadline that somebody set, in nanoseconds; 0 for none
+	until atomic.Int64 // the one that Write has set, in nanoseconds
 }
 
 // Close implements net.Conn.
@@ -82,29 +83,54 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *conn) Write(p []byte) (int, error) {
-	if c.stall > 0 && !c.bounded.Load() {
+	if c.stall > 0 && c.bound.Load() == 0 {
 		// Setting a deadline costs more than reading the clock: move it only when a good part of it
 		// is over.
 		if now := time.Now(); c.until.Load()-now.UnixNano() < int64(c.stall-c.stall/4) {
 			until := now.Add(c.stall)
 			c.until.Store(until.UnixNano())
 			_ = c.Conn.SetWriteDeadline(until)
+			c.rebound()
 		}
 	}
 	return c.io.Write(p)
 }
 
+// rebound puts the write deadline that somebody set in force again, if that was meanwhile.
+func (c *conn) rebound() {
+	for last := int64(0); ; {
+		bound := c.bound.Load()
+		if bound == last {
+			return
+		}
+		last = bound
+		until := time.Unix(0, bound)
+		if bound == 0 {
+			until = time.Now().Add(c.stall)
+		}
+		_ = c.Conn.SetWriteDeadline(until)
+	}
+}
+
+// setBound notes the write deadline that somebody sets.
+func (c *conn) setBound(t time.Time) {
+	bound := int64(0)
+	if !t.IsZero() {
+		bound = cmp.Or(t.UnixNano(), 1)
+	}
+	c.bound.Store(bound)
+	c.until.Store(0)
+}
+
 // SetWriteDeadline implements net.Conn. The zero time puts Options.Stall in force again.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.bounded.Store(!t.IsZero())
-	c.until.Store(0)
+	c.setBound(t)
 	return c.Conn.SetWriteDeadline(t)
 }
 
 // SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error {
-	c.bounded.Store(!t.IsZero())
-	c.until.Store(0)
+	c.setBound(t)
 	return c.Conn.SetDeadline(t)
 }
 

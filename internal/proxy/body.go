@@ -33,6 +33,7 @@ type clientBody struct {
 	announced []string
 
 	dawdler *dawdler // nil for most
+	parts   parts    // of a chunk, while there is one
 	lost    func()   // called when reading fails, but for a deadline; nil for nothing
 
 	over atomic.Bool // finish was called
@@ -156,8 +157,12 @@ func (b *clientBody) receive(p []byte) (int, error) {
 		return 0, *err
 	}
 	if b.http1 && b.length < 0 && b.rate > 0 {
-		// A chunked body fills p before Read returns: no more is asked for than may come in time.
-		p = p[:min(len(p), max(512, int(time.Duration(b.pace).Seconds()*float64(b.rate))))]
+		// A chunk fills p before Read returns: no more is asked for than may come in time.
+		most := max(512, int(time.Duration(b.pace).Seconds()*float64(b.rate)))
+		if b.dawdler != nil {
+			most = min(most, max(b.parts.most(), int(min(b.rate/4, bufferSize))))
+		}
+		p = p[:min(len(p), most)]
 	}
 	bounded := b.pause > 0 || b.rate > 0 || !b.by.IsZero()
 	var start time.Time
@@ -179,6 +184,7 @@ func (b *clientBody) receive(p []byte) (int, error) {
 		b.pace.add(n, waited, b.rate)
 		if b.dawdler != nil {
 			b.came(waited)
+			b.parts.took(n, waited, b.dawdler.proxy.dawdleAfter)
 		}
 	}
 	return n, err

@@ -112,9 +112,9 @@ func (l *leaving) linger() {
 	}
 }
 
-// answered tells that the header of the answer is there, and reports whether the request was
-// abandoned before and kept, so that nobody wants the rest. From then on a client that leaves ends
-// the request.
+// answered tells that the header of the answer is there, or the request is over, and reports
+// whether the request was abandoned before and kept, so that nobody wants the rest. From then on a
+// client that leaves ends the request.
 func (l *leaving) answered() (kept bool) {
 	if l == nil {
 		return false
@@ -122,6 +122,11 @@ func (l *leaving) answered() (kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun = true
+	if l.unsent != nil { // what is waited for has come, perhaps before anybody could see it
+		l.unsent = nil
+		l.conn.end()
+		return true
+	}
 	return l.unkeep != nil
 }
 

@@ -47,7 +47,7 @@ func newPlaces(t *testing.T, places int, change ...func(*Options)) (addr string,
 }
 
 // A body that does not come keeps its place while others are free, whatever its address has of
-// them, and is cut when none is.
+// them. One is cut for each request that takes the last place.
 func TestSpareDawdlers(t *testing.T) {
 	const places = 8
 	addr, h, guard, hang := newPlaces(t, places)
@@ -68,13 +68,14 @@ func TestSpareDawdlers(t *testing.T) {
 		t.Errorf("with a place free %d are cut", s.CrowdedBodies)
 	}
 	second, _ := v.visit("192.0.2.2", "/hang")
-	patience.Until(t, "what is spare is cut", func() bool {
-		return h.Stats().CrowdedBodies == places/2-2 && h.Abandoned().Spare == 0 && guard.Stats().InFlight == places/2+2
+	patience.Until(t, "one is cut", func() bool {
+		return h.Stats().CrowdedBodies == 1 && h.Abandoned().Spare == places/2-3 && guard.Stats().InFlight == places-1
 	})
 	third, _ := v.visit("192.0.2.2", "/")
 	if status := patience.Receive(t, "an answer", third); status != 200 {
 		t.Errorf("a request that comes then: %d", status)
 	}
+	patience.Until(t, "it had the last place", func() bool { return h.Stats().CrowdedBodies == places/2-2 && h.Abandoned().Spare == 0 })
 	close(hang)
 	for _, status := range []chan int{first, second} {
 		if got := patience.Receive(t, "an answer", status); got != 200 {

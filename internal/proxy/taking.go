@@ -17,6 +17,7 @@ type takenWriter struct {
 	request *http.Request
 	pass    *httplimit.Pass
 	begun   bool     // the body has
+	parts   parts    // in which it is written
 	dawdler *dawdler // nil if the request has no place when the body begins
 
 	mu     sync.Mutex
@@ -26,7 +27,7 @@ type takenWriter struct {
 }
 
 func newTakenWriter(p *Proxy, w http.ResponseWriter, r *http.Request, pass *httplimit.Pass) *takenWriter {
-	return &takenWriter{ResponseWriter: w, control: http.NewResponseController(w), proxy: p, request: r, pass: pass}
+	return &takenWriter{ResponseWriter: w, control: http.NewResponseController(w), proxy: p, request: r, pass: pass, parts: parts{manyQuick}}
 }
 
 // Unwrap is for http.ResponseController.
@@ -37,9 +38,49 @@ func (w *takenWriter) Write(p []byte) (int, error) {
 	if !w.begin() {
 		return w.ResponseWriter.Write(p)
 	}
-	n, err := w.ResponseWriter.Write(p)
-	w.done(n)
+	n, err := w.writePart(p)
+	for n < len(p) && err == nil {
+		var m int
+		w.start()
+		m, err = w.writePart(p[n:])
+		n += m
+	}
 	return n, err
+}
+
+// writePart writes p, or as much of it as is written at a time.
+func (w *takenWriter) writePart(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p[:min(len(p), w.parts.most())])
+	w.parts.took(n, w.done(n), w.proxy.dawdleAfter)
+	return n, err
+}
+
+// parts says how much of a body is read or written at a time, so that what a slow client has sent
+// or taken is soon known. The zero value is for one that may be slow.
+type parts struct {
+	quick int64 // bytes since the client was slow
+}
+
+const (
+	smallPart = 4 << 10
+	// manyQuick is how much has to go quickly before the parts are no longer small.
+	manyQuick = 256 << 10
+)
+
+// most returns how much is read or written at a time.
+func (p *parts) most() int {
+	if p.quick < manyQuick {
+		return smallPart
+	}
+	return bufferSize
+}
+
+// took notes that n bytes have taken so long. A client is slow if a large part at that pace would
+// not be there when somebody looks.
+func (p *parts) took(n int, waited, after time.Duration) {
+	if p.quick += int64(n); n > 0 && float64(waited)*bufferSize >= float64(after)*float64(n) {
+		p.quick = 0
+	}
 }
 
 // FlushError is for http.ResponseController.
@@ -66,19 +107,26 @@ func (w *takenWriter) begin() bool {
 	if w.dawdler == nil {
 		return false
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.since = time.Now()
+	w.start()
 	return true
 }
 
-// done notes that n bytes are written.
-func (w *takenWriter) done(n int) {
+// start notes that a write begins.
+func (w *takenWriter) start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waited += time.Since(w.since)
+	w.since = time.Now()
+}
+
+// done notes that n bytes are written, and returns how long that took.
+func (w *takenWriter) done(n int) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	took := time.Since(w.since)
+	w.waited += took
 	w.moved += int64(n)
 	w.since = time.Time{}
+	return took
 }
 
 // end ends the use of w.

@@ -19,14 +19,14 @@ func (c *conn) giveUp(client context.Context, q *Request) {
 		if c.stop != nil {
 			c.stop()
 		}
-		Linger(c.Conn, until, c.client.HeaderTimeout)
+		linger(until, c.Conn, c.client.HeaderTimeout)
 	}
 }
 
-// Linger tells a server that no more of a request comes, and waits until it says something, or
+// linger tells a server that no more of a request comes, and waits until it says something, or
 // closes the connection: until then it may work on the request. It waits until a context ends, and
 // for most if that is above 0.
-func Linger(c net.Conn, until context.Context, most time.Duration) {
+func linger(until context.Context, c net.Conn, most time.Duration) {
 	half, ok := c.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
