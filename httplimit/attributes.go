@@ -56,7 +56,7 @@ func (a *Attributes) Reset(r *http.Request, c ClientIP, id *Identity) {
 
 // SetTarget makes a the attributes of another request than the one that Reset was given, for a door
 // that a proxy asks about it (forward auth): of its method, its host ("" for none) and its uri, a
-// path with or without a query. The headers, and who sent them, are those of the request that asks,
+// path with or without a query. The headers, and who sent them, belong to the request that asks,
 // which repeats the client's; its TLS connection is the proxy's, and tells nothing of the client.
 // To be called right after Reset.
 //

@@ -12,7 +12,7 @@ import (
 // unless the answer says otherwise. The zero value lets none. It answers no preflight request, and
 // admits no page by itself: that is up to the handler behind.
 type CORS struct {
-	// Origins are those of the pages, such as https://shop.example or http://localhost:3000; "*"
+	// Origins are the pages' own, such as https://shop.example or http://localhost:3000; "*"
 	// alone means all.
 	Origins []string
 }

@@ -21,7 +21,7 @@ import (
 // called once, before the request is handled. It is not needed by callers of Answered, unless the
 // decision met a rule with cost_after.
 //
-// The writer implements those of http.Flusher, http.Hijacker and io.ReaderFrom that w implements,
+// The writer implements whichever of http.Flusher, http.Hijacker and io.ReaderFrom w implements,
 // and works with http.ResponseController. It is made anew for each request, since a handler may
 // hold on to it.
 func (p *Pass) Watch(w http.ResponseWriter) http.ResponseWriter {

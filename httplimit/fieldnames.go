@@ -21,7 +21,7 @@ func (l *lengths) add(name string) { *l |= 1 << min(len(name), 63) }
 func (l lengths) has(name string) bool { return l>>min(len(name), 63)&1 != 0 }
 
 // hasOddName reports whether a field has a name with a character that is neither letter, digit nor
-// dash, and is as long as one of those that are read, or like those of X-Forwarded.
+// dash, and is as long as a name that is read, or like one of X-Forwarded.
 func hasOddName(h http.Header, read lengths) bool {
 	for name := range h {
 		if (read.has(name) || len(name) > len(forwardedPrefix) && name[0] == 'X' && isForwardedName(name)) && isOddName(name) {
@@ -40,7 +40,7 @@ func isOddName(name string) bool {
 	return false
 }
 
-// oddByte holds for what is neither letter, digit nor dash.
+// oddByte holds for all but letters, digits and the dash.
 var oddByte = func() (table [256]bool) {
 	for i := range table {
 		table[i] = bareByte(byte(i)) == '_' && i != '-'

@@ -21,7 +21,7 @@ const titleQuotaExceeded = "Request cannot be satisfied as assigned quota has be
 
 // Refuse answers a refused request: headers, and the status and body of the refusing rule's
 // response, or the default one, which names the limit and the time to come back. The refusing rule
-// is that of Decision.Nearest.
+// is Decision.Nearest's.
 //
 // The default body comes in the form that the client prefers by its Accept header: problem details
 // (RFC 9457), which is also for those that do not say, a page for browsers, or plain text. A

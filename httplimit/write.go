@@ -26,7 +26,7 @@ const (
 	hdrRetryAfter = "Retry-After"
 )
 
-// Write sets the headers that d calls for on h: those of the families for a decision that met an
+// Write sets the headers that d calls for on h: the families' for a decision that met an
 // enforcing limit, and on a refusal Retry-After. What h holds of a family that is written is
 // replaced as a whole; a decision that met no enforcing limit leaves h as it is.
 //

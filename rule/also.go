@@ -9,8 +9,8 @@ import (
 // filled. A door that cannot tell which of several values a server takes matches the request once
 // with each: a limit that several readings meet under one key counts it once, at the highest cost.
 // The request is exempt if it is by each of them, and as important as the one by which it is least
-// important. All readings together may take as long in expressions as one may: past that the request
-// is refused.
+// important. All readings together may take as long in expressions as one may: past that the
+// request is refused.
 func (s *Set) MatchAlso(q *Query, m *Matches) {
 	if m.TooCostly != nil {
 		return

@@ -487,8 +487,8 @@ func foldLiterals(glob, folded string, key []byte) {
 	foldSegment(back, folded[from:to], key[from:to])
 }
 
-// foldSegment is foldLiterals for what begins and ends with segments that hold a **, or for one
-// segment without.
+// foldSegment is foldLiterals for a part that begins and ends with a segment with a **, or for one
+// segment without any.
 func foldSegment(glob, folded string, key []byte) {
 	first, last := strings.IndexByte(glob, '*'), strings.LastIndexByte(glob, '*')
 	if first < 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-rl/weir/rule/internal/asked"
 )
 
-// patternSet answers "does any of these patterns match" in a time that does not grow with those of
-// them that a literal tells apart.
+// patternSet answers "does any of these patterns match" in a time that does not grow with the
+// number of patterns that a literal tells apart.
 type patternSet struct {
 	few  []Pattern     // looked at one by one
 	many *patternTable // the others; nil if there are none
@@ -265,7 +265,7 @@ func (x *valueIndex) appendIDs(m *Matches, dst []int32, text string, addr netip.
 type ruleIndex struct {
 	always  []int32       // rules without an anchor, ascending
 	slots   []int         // attributes that anchor rules
-	lacking []int         // those of them whose absence brings rules in
+	lacking []int         // the ones whose absence brings rules in
 	indexes []*valueIndex // by slot; nil for one that anchors none
 	loose   []int32       // rules that are costly to look at, and that no literal tells apart
 }

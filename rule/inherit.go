@@ -102,7 +102,7 @@ func (c *Counter) alone() *Counter {
 }
 
 // inheritBesides makes what is kept beside the states of Counters, and what all regions used, carry
-// on that of their predecessors.
+// on their predecessors'.
 func (s *Set) inheritBesides() {
 	for _, c := range s.counters {
 		all := c.all()

@@ -86,7 +86,7 @@ func (k *levelKey) find(value string, m *Matches) *lyftNode {
 }
 
 // rule returns the rule that the entries lead to. The node chosen at each level is final, and the
-// rule's depth must be that of the entries.
+// rule's depth must be the entries'.
 func (l *level) rule(entries []Entry, m *Matches) *matchRule {
 	for i := range entries {
 		if l == nil {

@@ -231,7 +231,7 @@ type domain struct {
 	names                int    // names that rules of the Lyft form replace
 	overrides            [len(overrideUnits)]*Counter
 	banning              []*Rule      // rules with a ban
-	banned               []*matchRule // those of them whose bans hold everywhere in the domain
+	banned               []*matchRule // the ones whose bans hold everywhere in the domain
 	fields               *Fields      // nil if it decides by none
 }
 

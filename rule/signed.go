@@ -33,8 +33,8 @@ const (
 // writes it: servers read such ones in different ways.
 //
 // A signed token shows in its signed part, which nobody can spell in another way. The first of it
-// is base64 of JSON, or behind a dot of zlib data, or it names the algorithm as those of Phoenix
-// do; one or two parts follow, or the four of an encrypted JSON Web Token. An opaque key, such as
+// is base64 of JSON, or behind a dot of zlib data, or it names the algorithm as Phoenix
+// does; one or two parts follow, or the four of an encrypted JSON Web Token. An opaque key, such as
 // sk.live.SECRET, is none.
 func CutSigned(value string) (key string, ok bool) {
 	if last := strings.LastIndexByte(value, '.'); last < 0 || len(value)-last <= leastSignature {
@@ -74,8 +74,8 @@ func WellFormed(field, value string) bool {
 	return ok
 }
 
-// withoutBearer cuts off the word that some programs want before a token in a field of their own, or
-// in a cookie.
+// withoutBearer cuts off the word that some programs want before a token in a field of their own,
+// or in a cookie.
 func withoutBearer(value string) string {
 	const word = "bearer"
 	if !hasPrefixFold(value, word) {
@@ -257,7 +257,7 @@ func (d *decoder) next() int {
 	return -1
 }
 
-// digits are the values of the digits of base64; -1 for what is none.
+// digits are the values of the digits of base64; -1 for any other byte.
 var digits = func() (table [256]int8) {
 	for i := range table {
 		table[i] = -1

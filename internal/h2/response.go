@@ -34,7 +34,7 @@ type response struct {
 	stall    time.Duration
 }
 
-// buffers are those of a response. They are used again, but the response is not: a handler that
+// buffers belong to a response. They are used again, but the response is not: a handler that
 // writes after its end must not hit another one's answer.
 type buffers struct {
 	// Header fields as they were at WriteHeader, until they are sent: in block those that do not
@@ -347,7 +347,7 @@ func (w *response) over() {
 	c.flushTogether(c.handlers > 0)
 	w.await()
 	c.settle()
-	if st.writeTimer != nil { // which holds for what is sent after the handler, too
+	if st.writeTimer != nil { // which holds for all that is sent after the handler, too
 		st.writeTimer.Stop()
 	}
 	c.mu.Unlock()

@@ -27,7 +27,7 @@ type slot struct {
 	other  uint64 // the hash of the last value that was another
 }
 
-// slots are those of the names in sharedNames.
+// slots hold the names in sharedNames.
 type slots [len(sharedNames)]slot
 
 const (

@@ -77,7 +77,7 @@ type encoder struct {
 	contentType int  // content-type: application/grpc is the field of this number, from 1; 0: none
 	statusOK    int  // grpc-status: 0; likewise
 	often       int  // likewise grpc-status of oftenStatus; the next is its grpc-message
-	unary       bool // the fields in the table are those of unary calls only
+	unary       bool // the fields in the table belong to unary calls only
 	total       int  // bytes of all that was ever put into the table
 	slots       *slots
 	literal     bool // the client's table is too small, or once was

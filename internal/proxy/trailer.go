@@ -29,7 +29,7 @@ func (p *Proxy) requestTrailers(r *http.Request) (announced []string) {
 	return slices.Collect(maps.Keys(r.Trailer))
 }
 
-// dashed makes a dash of what programs behind CGI know as an underscore.
+// dashed makes a dash of each sign that programs behind CGI know as an underscore.
 func dashed(r rune) rune {
 	if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' {
 		return r
