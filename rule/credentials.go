@@ -148,8 +148,9 @@ func hasPrefixFold(s, prefix string) bool {
 // Bearer returns a bearer token. Of a signed token the padding is left out, which it has not, and
 // which servers take no notice of. ok is false for a value that is no token, and for a signed one
 // that is not written as an encoder writes it: some servers take no notice of that either, so that
-// one token would have any number of spellings. Other tokens are what they are: many have characters
-// that RFC 6750 does not allow, such as the bar of Laravel's. Rails takes token=abc for abc.
+// one token would have any number of spellings. Other tokens are what they are: many have
+// characters that RFC 6750 does not allow, such as the bar of Laravel's. Rails takes token=abc for
+// abc.
 func (c Credentials) Bearer() (token string, ok bool) {
 	bare := strings.TrimRight(c.Rest, "=")
 	if bare == "" || !consistsOf(bare, &isBearerByte) && (strings.Count(bare, ".") > 1 || !consistsOf(c.Rest, &isOpaqueByte)) {
