@@ -156,18 +156,26 @@ func TestMemory(t *testing.T) {
 				if c.conns < 100 {
 					good.open(1, path) // keeps little, and is to keep it
 				}
-				answered := func(id uint32) {
+				next := uint32(1)
+				answered := func() {
 					t.Helper()
-					if door == "calls" {
-						good.call(id, "/other", nil)
-					} else {
-						good.must(good.f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: good.fields("/other"), EndHeaders: true, EndStream: true}))
-					}
-					if a := good.answer(id); a.header.Get(":status") == "" {
-						t.Errorf("a request beside that got %+v", a)
-					}
+					// What others kept is given back within a second, or on a busy machine later:
+					// then a request is refused, and may come again.
+					patience.Until(t, "a request beside that is answered", func() bool {
+						next += 2
+						if door == "calls" {
+							good.call(next, "/other", nil)
+						} else {
+							good.must(good.f.WriteHeaders(http2.HeadersFrameParam{StreamID: next, BlockFragment: good.fields("/other"), EndHeaders: true, EndStream: true}))
+						}
+						a := good.answer(next)
+						if a.header.Get(":status") == "" && (!a.wasReset || a.reset != http2.ErrCodeRefusedStream) {
+							t.Fatalf("a request beside that got %+v", a)
+						}
+						return a.header.Get(":status") != ""
+					})
 				}
-				answered(3)
+				answered()
 
 				a := newFlood()
 				c.send(path)(a)
@@ -186,7 +194,7 @@ func TestMemory(t *testing.T) {
 					if c.conns < 100 {
 						calm += told(t, conns[i])
 					}
-					answered(uint32(2*i + 5))
+					answered()
 				}
 				if c.conns >= 100 { // nothing answers what has no end
 					patience.Until(t, "headers are kept, or connections ended", func() bool { return s.Memory().Connections > 0 })
@@ -209,7 +217,7 @@ func TestMemory(t *testing.T) {
 				if calm == 0 && m.Connections > 0 && c.conns < 100 {
 					t.Error("no connection was told to calm down")
 				}
-				answered(9999)
+				answered()
 				if good.answers[1] != nil {
 					t.Errorf("who keeps little was cut off: %+v", good.answers[1])
 				}
