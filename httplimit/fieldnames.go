@@ -2,9 +2,9 @@ package httplimit
 
 import (
 	"net/http"
-	"strings"
 
 	"github.com/weir-rl/weir/internal/answer"
+	"github.com/weir-rl/weir/internal/door"
 	"github.com/weir-rl/weir/rule"
 )
 
@@ -77,7 +77,7 @@ func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads
 		if like == "" && a.clientIP.Lookalike(name) {
 			like, why = a.clientIP.Field(), whyForged
 			if len(name) != len(like) || !alike(name, like) {
-				like = http.CanonicalHeaderKey(strings.Map(dashed, name))
+				like = http.CanonicalHeaderKey(door.Dashed(name))
 			}
 		}
 		if like == "" {
@@ -91,14 +91,6 @@ func (g *FieldGuard) checkNames(a *Attributes, f *rule.Fields, reads *fieldReads
 		return g.refuse(lookalike, name, "The request has a field "+answer.Printable(name)+", which some servers take for "+like+"."+why, "fields.lookalikes"), false
 	}
 	return FieldProblem{}, true
-}
-
-// dashed turns each sign that servers turn into an underscore into a dash.
-func dashed(r rune) rune {
-	if r < 0x80 && bareByte(byte(r)) == '_' {
-		return '-'
-	}
-	return r
 }
 
 // likeRead returns the field that is read for which a server may take one of another name; "" if

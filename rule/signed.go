@@ -37,28 +37,31 @@ const (
 // does; one or two parts follow, or the four of an encrypted JSON Web Token. An opaque key, such as
 // sk.live.SECRET, is none.
 func CutSigned(value string) (key string, ok bool) {
-	if last := strings.LastIndexByte(value, '.'); last < 0 || len(value)-last <= leastSignature {
-		return value, last < 0 || !endsInDot(value) // nearly all
+	last := strings.LastIndexByte(value, '.')
+	if last < 0 {
+		return value, true // nearly all
 	}
-	whole := value
-	value = withoutBearer(value)
-	form, at := signedFormOf(value)
+	token := withoutBearer(value)
+	if len(value)-last <= leastSignature {
+		return value, !endsInDot(token)
+	}
+	form, at := signedFormOf(token)
 	if form == unsigned {
-		return whole, true
+		return value, true
 	}
-	signature := strings.TrimRight(value[at:], "=")
+	signature := strings.TrimRight(token[at:], "=")
 	if len(signature) < leastSignature {
-		return whole, true
+		return value, true
 	}
-	if !form.wellFormed(value[:at-1], signature) {
+	if !form.wellFormed(token[:at-1], signature) {
 		return value, false
 	}
 	if form == looseForm {
 		if kept := oneSpelling(signature)[:keptSignature]; kept != signature[:keptSignature] {
-			return value[:at] + kept, true
+			return token[:at] + kept, true
 		}
 	}
-	return value[:at+keptSignature], true
+	return token[:at+keptSignature], true
 }
 
 // WellFormed reports whether the value of a field of the header, by its name in lower case, is none

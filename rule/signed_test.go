@@ -81,6 +81,11 @@ func TestCutSignedBearer(t *testing.T) {
 			t.Errorf("%q: %q, %t", value, got, ok)
 		}
 	}
+	for _, value := range []string{token + ".", "Bearer " + token + ".", "bearer " + token + ".."} {
+		if got, ok := CutSigned(value); ok {
+			t.Errorf("%q: %q", value, got)
+		}
+	}
 	for _, value := range []string{"Bearer " + token[:20] + "~", "Bearer k.ada.00000000000000000000000001", "Bearer" + token} {
 		if got, ok := CutSigned(value); got != value || !ok {
 			t.Errorf("%q: %q, %t", value, got, ok)

@@ -149,3 +149,14 @@ func AmbiguousPathDetail(what, setting string) string {
 	}
 	return text
 }
+
+// Dashed returns the name of a field with a dash for each sign that programs behind CGI know as an
+// underscore: names that they take for one are one.
+func Dashed(name string) string {
+	return strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' {
+			return r
+		}
+		return '-'
+	}, name)
+}

@@ -162,9 +162,6 @@ func (e *Entry) order() (first, second int) {
 	return 1, 0
 }
 
-// Units returns how many units were taken.
-func (t Taken) Units() int64 { return int64(t.units[0]) + int64(t.units[1]) }
-
 // Commit notes that units were used. It returns how many of them are too late to be told of: they
 // count as used in any case.
 func (e *Entry) Commit(taken Taken) (lapsed int64) {

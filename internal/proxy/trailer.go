@@ -5,9 +5,10 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/weir-rl/weir/internal/door"
 )
 
 // Trailers come when all else was judged. So what frames a message, says who asks, or where to, is
@@ -22,19 +23,11 @@ func (p *Proxy) requestTrailers(r *http.Request) (announced []string) {
 		return nil
 	}
 	maps.DeleteFunc(r.Trailer, func(name string, _ []string) bool {
-		plain := http.CanonicalHeaderKey(strings.Map(dashed, name))
+		plain := http.CanonicalHeaderKey(door.Dashed(name))
 		return plain == "Cookie" || !httpguts.ValidTrailerHeader(name) || !httpguts.ValidTrailerHeader(plain) ||
 			p.o.ClientIP.Forwarding(name) || slices.Contains(ownFields, plain)
 	})
 	return slices.Collect(maps.Keys(r.Trailer))
-}
-
-// dashed makes a dash of each sign that programs behind CGI know as an underscore.
-func dashed(r rune) rune {
-	if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' {
-		return r
-	}
-	return '-'
 }
 
 func dropInvalid(trailer http.Header) {

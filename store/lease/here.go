@@ -160,7 +160,8 @@ func (s *Store) backOne(c *store.Charge, t *took) {
 	if sl := sh.find(t.hash, c.Counter.ID, c.Key); sl != nil {
 		sl.terms.counts.lapsed.Add(uint64(sl.Back(t.Taken)))
 	} else { // it was forgotten meanwhile, with a lease that is over
-		s.terms.of(c).counts.lapsed.Add(uint64(t.Units()))
+		var e holder.Entry
+		s.terms.of(c).counts.lapsed.Add(uint64(e.Back(t.Taken)))
 	}
 }
 
@@ -187,7 +188,7 @@ func (s *Store) admitOne(c *store.Charge, r *algo.Result, t *took, at int64) (no
 		var e holder.Entry
 		ts := s.terms.of(c)
 		e.Standing(&ts.Terms, at, now, r)
-		ts.counts.lapsed.Add(uint64(t.Units()))
+		ts.counts.lapsed.Add(uint64(e.Commit(t.Taken)))
 		return now, ts.counts
 	}
 	ts := sl.terms

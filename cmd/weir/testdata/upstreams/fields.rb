@@ -1,11 +1,7 @@
-# A server of the test of spellings: fields.rb PORT. What it takes for the credential of ada it answers with ok. It is Rails behind Puma.
+# A server of the test of spellings: fields.rb PORT. What it takes for the credential of ada it answers with ok.
 require "json"
-require "logger"
 require "openssl"
-require "rails"
-require "action_controller/railtie"
-require "puma"
-require "puma/server"
+require_relative "rails"
 
 KEY = "k-ada"
 
@@ -49,19 +45,7 @@ class FieldsController < ActionController::Base
   end
 end
 
-class Upstream < Rails::Application
-  config.eager_load = true
-  config.consider_all_requests_local = false
-  config.secret_key_base = "none" * 16
-  config.logger = Logger.new(nil)
-  config.hosts.clear
-  routes.append do
-    %w[basic jwt bearer authorization header query cookie].each { |kind| get "/#{kind}", to: "fields##{kind}" }
-    { "session" => "cookie", "signed-header" => "header", "signed-query" => "query" }.each { |kind, from| get "/#{kind}", to: "fields#signed_#{from}" }
-  end
+serve(ARGV[0]) do
+  %w[basic jwt bearer authorization header query cookie].each { |kind| get "/#{kind}", to: "fields##{kind}" }
+  { "session" => "cookie", "signed-header" => "header", "signed-query" => "query" }.each { |kind, from| get "/#{kind}", to: "fields#signed_#{from}" }
 end
-
-Upstream.initialize!
-server = Puma::Server.new(Upstream)
-server.add_tcp_listener "127.0.0.1", ARGV[0].to_i
-server.run.join
