@@ -25,6 +25,9 @@ const longestAccept = 4096
 // 9110, 12.5.1): the one of the highest quality, then the one that the header names most precisely,
 // then the first. It is 0 if the client accepts none of them.
 func Preferred(accept string, types ...string) int {
+	if accept == "" || accept == "*/*" {
+		return 0 // nearly all programs
+	}
 	best, bestQuality, bestDetail := 0, 0, 0
 	for i, t := range types {
 		if q, detail := Quality(accept, t); q > bestQuality || q == bestQuality && q > 0 && detail > bestDetail {

@@ -89,10 +89,10 @@ func Late(w http.ResponseWriter, status int) {
 
 // Send writes an answer with its headers; head leaves the body out.
 func Send(w http.ResponseWriter, status int, contentType string, body []byte, head bool) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h, lines := w.Header(), [...]string{contentType, "nosniff", strconv.Itoa(len(body))}
+	h["Content-Type"] = lines[0:1:1]
+	h["X-Content-Type-Options"] = lines[1:2:2]
+	h["Content-Length"] = lines[2:3:3]
 	w.WriteHeader(status)
 	if !head {
 		_, _ = w.Write(body) // the client may be gone; there is nobody to tell

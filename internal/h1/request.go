@@ -15,7 +15,7 @@ type work struct {
 	values []string    // of its fields
 
 	answer http.Header
-	keys   []string // of answer, sorted
+	keys   []string // of answer, or of the one before, sorted
 	buffer []byte   // of the answer's body
 	out    []byte   // to be sent
 }

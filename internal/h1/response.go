@@ -49,7 +49,7 @@ const (
 
 // begin makes w ready for the answer to q.
 func (w *response) begin(q *request, k *work) {
-	k.keys, k.buffer, k.out = k.keys[:0], k.buffer[:0], k.out[:0]
+	k.buffer, k.out = k.buffer[:0], k.out[:0]
 	*w = response{
 		work: k, q: q, c: q.c, head: q.http.Method == http.MethodHead, length: -1, close: q.http.Close,
 	}
@@ -91,13 +91,27 @@ func (w *response) statusLine(status int) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// sortKeys makes w.keys those of w.answer.
+// sortKeys makes w.keys those of w.answer. Most answers have the fields of the one before, whose keys
+// are in order.
 func (w *response) sortKeys() {
+	if w.hasKeys() {
+		return
+	}
 	w.keys = w.keys[:0]
 	for key := range w.answer {
 		w.keys = append(w.keys, key)
 	}
 	slices.Sort(w.keys)
+}
+
+// hasKeys reports whether w.keys are those of w.answer.
+func (w *response) hasKeys() bool {
+	for _, key := range w.keys {
+		if _, has := w.answer[key]; !has {
+			return false
+		}
+	}
+	return len(w.keys) == len(w.answer)
 }
 
 // field appends the lines of a field that the handler has set.
