@@ -26,8 +26,40 @@ func (c *conn) startHandler(st *stream) error {
 	var ctx context.Context
 	ctx, st.cancel = context.WithCancel(c.ctx)
 	c.mu.Unlock()
-	go c.handle(ctx, st)
+	h := handling{c, st, ctx}
+	select {
+	case c.s.handing <- h: // somebody is idle
+	default:
+		go c.s.handleAll(h)
+	}
 	return nil
+}
+
+// handling is a request for the handler.
+type handling struct {
+	c   *conn
+	st  *stream
+	ctx context.Context
+}
+
+// handleAll runs the handler for a request and then, for as long as the server runs, for others
+// that come while it is idle: it keeps the stack that it has grown.
+func (s *Server) handleAll(h handling) {
+	for {
+		h.c.handle(h.ctx, h.st)
+		h = handling{}
+		if s.idleHandlers.Add(1) > maxIdle {
+			s.idleHandlers.Add(-1)
+			return
+		}
+		select {
+		case h = <-s.handing:
+			s.idleHandlers.Add(-1)
+		case <-s.ctx.Done():
+			s.idleHandlers.Add(-1)
+			return
+		}
+	}
 }
 
 // takeHandler counts one more call in Options.Handler, unless there are too many.

@@ -47,12 +47,15 @@ type Server struct {
 	ctx    context.Context // ends with Stop
 	cancel context.CancelFunc
 	jobs   *shed.Queue[*job]
-	wake   chan struct{}  // a worker, for a job
-	often  Status         // of calls that are turned away
-	idle   atomic.Int64   // workers that wait for jobs
-	all    sync.WaitGroup // goroutines of connections, and the watch
-	dated  atomic.Pointer[dateText]
-	logf   func(format string, args ...any) // of panics
+	wake   chan struct{} // a worker, for a job
+	often  Status        // of calls that are turned away
+	idle   atomic.Int64  // workers that wait for jobs
+	// to goroutines that wait for a request for the handler, and how many they are
+	handing      chan handling
+	idleHandlers atomic.Int64
+	all          sync.WaitGroup // goroutines of connections, and the watch
+	dated        atomic.Pointer[dateText]
+	logf         func(format string, args ...any) // of panics
 
 	mu struct {
 		sync.Mutex
@@ -63,7 +66,7 @@ type Server struct {
 
 // New returns a server that waits for Serve.
 func New(o Options) *Server {
-	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{}), freed: make(chan struct{}, 1)}
+	s := &Server{o: o.orDefaults(), jobs: shed.NewQueue[*job](o.Line), wake: make(chan struct{}), handing: make(chan handling), freed: make(chan struct{}, 1)}
 	if o.Turn != nil {
 		if _, status := o.Turn(nil); status.Message != "" {
 			s.often = status

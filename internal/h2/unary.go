@@ -298,7 +298,8 @@ func (c *conn) handOver() {
 	c.ready = c.ready[:0]
 }
 
-// maxIdle is how many workers wait for calls. Those keep the stacks that they have grown.
+// maxIdle is how many workers wait for calls, and how many goroutines for requests for the handler.
+// They keep the stacks that they have grown.
 const maxIdle = 256
 
 // work answers a call and then, for as long as the server runs, others that come while it is idle.
