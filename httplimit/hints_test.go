@@ -51,7 +51,7 @@ func TestHints(t *testing.T) {
 			[]hint{{"requests", 0, second, 60, time.Minute, time.Minute}}},
 		{"tokens, which say nothing of a pace", header("X-RateLimit-Limit-Tokens", "60000", "X-RateLimit-Remaining-Tokens", "0", "X-RateLimit-Reset-Tokens", "1m0s"),
 			[]hint{{"tokens", 0, time.Millisecond, 0, 0, time.Minute}}},
-		{"seconds of a kind are those of a window", header("X-RateLimit-Limit-Requests-Day", "100", "X-RateLimit-Remaining-Requests-Day", "0", "X-RateLimit-Reset-Requests-Day", "1.5"),
+		{"seconds of a kind last until a window ends", header("X-RateLimit-Limit-Requests-Day", "100", "X-RateLimit-Remaining-Requests-Day", "0", "X-RateLimit-Reset-Requests-Day", "1.5"),
 			[]hint{{"requests-day", 0, 1500 * time.Millisecond, 100, 0, 0}}},
 		{"of a kind, an instant", header("Anthropic-RateLimit-Requests-Limit", "5", "Anthropic-RateLimit-Requests-Remaining", "0", "Anthropic-RateLimit-Requests-Reset", "2000-01-01T00:01:05Z", "Date", date),
 			[]hint{{"requests", 0, second, 5, 5 * second, 5 * second}}},

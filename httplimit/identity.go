@@ -25,11 +25,11 @@ import (
 //     refuses them.
 //   - apikey is an API key of any kind: a bearer token, the access key id of a signature of AWS
 //     (version 4), or what stands in X-Api-Key, Api-Key, Apikey, X-Goog-Api-Key or the parameter
-//     key of the query. The value is a hash as that of bearer, and the same for one key wherever it
+//     key of the query. The value is a hash, as with bearer, and the same for one key wherever it
 //     stands. A request with several different ones is charged under each (see FieldGuard). The key
 //     is NOT checked here, as for bearer.
-//   - hash:header:NAME and hash:cookie:NAME are hashes of header:NAME and cookie:NAME, for what
-//     lets somebody in.
+//   - hash:header:NAME and hash:cookie:NAME are hashes of header:NAME and cookie:NAME, where
+//     these are credentials.
 //   - basic is the user name of HTTP Basic authentication. The password is NOT checked here. Unless
 //     the service behind refuses wrong passwords, the name is worth no more than a header; even
 //     then a stranger can use up another user's limit.
@@ -58,7 +58,7 @@ type source struct {
 	kind   sourceKind
 	arg    string                     // canonical header name, cookie name or claim
 	folded string                     // the cookie's name as foldCookie makes it
-	hashed bool                       // the value is the hash of what is read
+	hashed bool                       // the value is kept as its hash
 	get    func(*http.Request) string // of fromProgram
 }
 

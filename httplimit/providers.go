@@ -16,13 +16,13 @@ const (
 	prefixRemaining = hdrRemaining + "-"
 	prefixLimit     = hdrLimit + "-"
 	prefixReset     = hdrReset + "-"
-	// Azure spells this one so, where it says nothing of what is left.
+	// Azure spells this one so, where it does not say how much is left.
 	prefixXReset    = "X-Rate-Limit-Reset-"
 	prefixAnthropic = "Anthropic-Ratelimit-"
 	suffixRemaining = "-Remaining"
 )
 
-// appendNamed appends the limits that are named one by one; those of the answer begin at start.
+// appendNamed appends the limits that are named one by one; the hints of the answer begin at start.
 // Their time is until all of the limit is there again, if it is a duration or an instant, so that
 // each unit that is missing comes back in a part of it. In seconds it is until a window ends.
 func appendNamed(dst []hint, start int, h http.Header, now time.Time) []hint {

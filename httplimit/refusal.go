@@ -29,7 +29,7 @@ func refusalOf(ctx context.Context, resp *http.Response, hints []hint, now time.
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		f.refused, body = true, !asks
-	case http.StatusForbidden: // GitHub, which has this status for what else it forbids, too
+	case http.StatusForbidden: // GitHub, which has this status for all else that it forbids, too
 		none := slices.ContainsFunc(hints, func(p hint) bool { return p.left == 0 && p.reset > 0 })
 		f.refused = asks || none
 		body = !f.refused && len(h["X-Github-Request-Id"]) > 0
@@ -115,7 +115,7 @@ type errorBody struct {
 			RetryDelay string `json:"retryDelay"`
 		} `json:"details"`
 	} `json:"error"`
-	// Type and RetryAfterSeconds are those of AWS.
+	// Type and RetryAfterSeconds are AWS's.
 	Type              string          `json:"__type"`
 	RetryAfterSeconds json.RawMessage `json:"retryAfterSeconds"`
 	// Message is GitHub's.
@@ -169,8 +169,7 @@ func xmlCode(body []byte) string {
 	return string(code)
 }
 
-// throttled are the errors by which AWS refuses a request for its rate: those of which its own
-// clients take that to be the reason.
+// throttled are the errors by which AWS refuses a request for its rate, by the list of its own clients.
 var throttled = [...]string{
 	"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
 	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "EC2ThrottledException",
