@@ -1,6 +1,7 @@
 package file
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/weir-rl/weir/rule"
@@ -15,7 +16,7 @@ func (l *linter) secrets(rules []*rule.Rule) {
 		}
 		if r.Lyft != nil {
 			for _, e := range r.Lyft.Path {
-				if (e.Value == "" || strings.HasSuffix(e.Value, "*")) && rule.SecretAttribute(e.Key) {
+				if (e.Value == "" || strings.HasSuffix(e.Value, "*")) && secretKey(e.Key) {
 					l.warn(KeptSecret, r, r.Pos, "let the proxy that asks send a hash of it", "key %s: its values are kept and shown as they are", e.Key)
 				}
 			}
@@ -35,6 +36,18 @@ func (l *linter) secrets(rules []*rule.Rule) {
 			}
 		}
 	}
+}
+
+// secretKeys are the keys of descriptors whose names tell of a credential. Parts of names say too
+// little here: tokens are a number of them.
+var secretKeys = []string{
+	"authorization", "proxy-authorization", "cookie", "api-key", "apikey", "goog-api-key", "token", "access-token", "auth-token", "bearer-token", "bearer",
+	"session", "session-id", "password",
+}
+
+func secretKey(key string) bool {
+	key = strings.ReplaceAll(strings.ToLower(key), "_", "-")
+	return slices.Contains(secretKeys, strings.TrimPrefix(key, "x-"))
 }
 
 // secretSource returns the source from which the configuration takes an attribute, if that is a

@@ -24,7 +24,9 @@ func TestLintSecrets(t *testing.T) {
 		{"limits: [{name: a, per: [key], allow: 1/s, on_limit: shadow}]", true},
 		{"domain: d\ndescriptors: [{key: authorization, rate_limit: {unit: second, requests_per_unit: 1}}]", true},
 		{"domain: d\ndescriptors: [{key: api_key, value: sk-*, rate_limit: {unit: second, requests_per_unit: 1}}]", true},
+		{"domain: d\ndescriptors: [{key: X-Api-Key, rate_limit: {unit: second, requests_per_unit: 1}}]", true},
 
+		{"domain: d\ndescriptors: [{key: tokens, rate_limit: {unit: second, requests_per_unit: 1}}]", false},
 		{"domain: d\ndescriptors: [{key: api_key, value: known, rate_limit: {unit: second, requests_per_unit: 1}}]", false},
 		{"domain: d\ndescriptors: [{key: api_key, rate_limit: {unlimited: true}}]", false},
 		{"limits: [{name: a, per: [tenant], allow: 1/s}]", false},
