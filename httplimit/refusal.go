@@ -169,7 +169,8 @@ func xmlCode(body []byte) string {
 	return string(code)
 }
 
-// throttled are the errors by which AWS refuses a request for its rate, by the list of its own clients.
+// throttled are the errors by which AWS refuses a request for its rate, by the list of its own
+// clients.
 var throttled = [...]string{
 	"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
 	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "EC2ThrottledException",
