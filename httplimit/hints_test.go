@@ -106,8 +106,10 @@ func FuzzHints(f *testing.F) {
 			if wait < 0 || !ok && wait != 0 {
 				t.Fatalf("%v, %v", wait, ok)
 			}
-			if d := untilReset(h, hints, now); d < 0 || d > maxReset {
-				t.Fatalf("until the reset: %v", d)
+			for _, d := range []time.Duration{usedUpUntil(hints), untilReset(h, hints, now)} {
+				if d < 0 || d > maxReset {
+					t.Fatalf("until the reset: %v", d)
+				}
 			}
 			var p peer
 			p.mu.flight = 1

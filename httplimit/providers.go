@@ -166,18 +166,21 @@ func retryAfterOf(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	return until(at, h, now), true
 }
 
-// untilReset returns how long a server that refused a request without saying for how long is left
-// alone: until all of the limits are there again of which nothing is left. If something is left of
-// each, the one of which the least is left has refused a request for more than that.
-func untilReset(h http.Header, hints []hint, now time.Time) (wait time.Duration) {
+// usedUpUntil returns how long it is until all of the limits are there again of which nothing is
+// left; 0 if something is left of each. So long a server is left alone that refused a request and
+// does not say for how long.
+func usedUpUntil(hints []hint) (wait time.Duration) {
 	for i := range hints {
 		if p := &hints[i]; p.left == 0 {
 			wait = max(wait, p.reset, p.whole)
 		}
 	}
-	if wait > 0 {
-		return wait
-	}
+	return wait
+}
+
+// untilReset returns the same for a request that a limit refused though something is left of each:
+// it asked for more, and the limit of which the least is left is the likeliest one.
+func untilReset(h http.Header, hints []hint, now time.Time) (wait time.Duration) {
 	least := math.Inf(1)
 	for i := range hints {
 		p := &hints[i]

@@ -45,7 +45,10 @@ func refusalOf(ctx context.Context, resp *http.Response, hints []hint, now time.
 	}
 	if f.refused && f.wait == 0 && !asks {
 		f.never = strings.EqualFold(h.Get("X-Should-Retry"), "false")
-		f.wait = untilReset(h, hints, now)
+		f.wait = usedUpUntil(hints)
+		if f.wait == 0 && resp.StatusCode == http.StatusTooManyRequests {
+			f.wait = untilReset(h, hints, now)
+		}
 	}
 	return f
 }
